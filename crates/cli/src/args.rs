@@ -1,0 +1,287 @@
+//! The command line as data: one tree makes parsing, help, the man page and completions.
+
+use clap::builder::OsStringValueParser;
+use clap::{Arg, ArgAction, ArgMatches, Command, ValueHint};
+use std::ffi::{OsStr, OsString};
+use std::io::Write;
+use std::process::ExitCode;
+
+pub const VERBS: [&str; 8] = ["run", "policy", "doctor", "setup", "bench", "completion", "man", "help"];
+
+/// The words after `run`, when a run is what is meant: by name, or in the wrapper dialect (`cofferdam -- cmd`).
+pub fn as_run(words: &[OsString]) -> Option<&[OsString]> {
+    let first = words.first()?.to_str();
+    match first {
+        Some("run") => Some(&words[1..]),
+        Some("-h" | "--help" | "-V" | "--version") => None,
+        Some(verb) if VERBS.contains(&verb) => None,
+        // A word that is no verb is a command to run; a flag belongs to the run that follows.
+        _ => Some(words),
+    }
+}
+
+/// Docker's `-it` means two flags; our `-t` takes a value.
+pub fn expand_it(words: &[OsString]) -> Vec<OsString> {
+    let mut out = Vec::with_capacity(words.len() + 1);
+    let mut ended = false;
+    for word in words {
+        ended |= word == "--";
+        if !ended && (word == "-it" || word == "-ti") {
+            out.extend(["--interactive".into(), "--tty".into()]);
+        } else {
+            out.push(word.clone());
+        }
+    }
+    out
+}
+
+pub fn whole() -> Command {
+    Command::new("cofferdam")
+        .version(env!("CARGO_PKG_VERSION"))
+        .about("A place for agents to work: sealed by the Linux kernel, metered, watched, reviewed")
+        .long_about(
+            "A place for agents to work: sealed by the Linux kernel, metered, watched, reviewed.\n\n\
+             `cofferdam run -- COMMAND` runs a command that sees the system's programs and the current directory, \
+             can change neither, and has no network. What it is refused is reported, with the flag that would allow it.\n\n\
+             The word `run` may be left out: `cofferdam -- COMMAND`.",
+        )
+        .subcommand_required(true)
+        .arg_required_else_help(true)
+        .subcommand(run())
+        .subcommand(policy())
+        .subcommand(doctor())
+        .subcommand(setup())
+        .subcommand(bench())
+        .subcommand(
+            Command::new("completion").about("Print a completion script for a shell").arg(
+                Arg::new("shell")
+                    .required(true)
+                    .value_parser(["bash", "zsh", "fish", "elvish", "powershell"])
+                    .help("The shell to complete for"),
+            ),
+        )
+        .subcommand(Command::new("man").about("Print the manual page (roff)"))
+}
+
+pub fn run() -> Command {
+    Command::new("run")
+        .about("Run a command in an enclosure")
+        .long_about(
+            "Run a command in an enclosure.\n\n\
+             Exit status: the command's own; 124 for the wall limit, 137 for any other limit, 125 when cofferdam \
+             itself failed, 126 when the command was found but refused, 127 when it was not found, 128+N for signal N.",
+        )
+        .override_usage("cofferdam [run] [OPTIONS] [--] COMMAND [ARG]...\n       cofferdam [run] [OPTIONS] -c 'SHELL TEXT'")
+        .next_help_heading("Policy")
+        .args(policy_args())
+        .args(rule_args())
+        .next_help_heading("Limits")
+        .args(limit_args())
+        .next_help_heading("Command")
+        .args(command_args())
+        .next_help_heading("Output")
+        .args(output_args())
+}
+
+fn policy_args() -> [Arg; 2] {
+    [
+        path("policy").short('p').visible_alias("profile").value_name("NAME|FILE").action(ArgAction::Append)
+            .help("A preset or a policy file; several are merged [default: default]"),
+        path("settings").short('s').value_name("FILE").action(ArgAction::Append)
+            .help("A policy file, srt settings JSON or codex permissions TOML"),
+    ]
+}
+
+fn rule_args() -> Vec<Arg> {
+    let grant = |name: &'static str, alias: &'static str, value: &'static str, help: &'static str| {
+        Arg::new(name).long(name).visible_alias(alias).value_name(value).action(ArgAction::Append)
+            .value_delimiter(',').value_hint(ValueHint::AnyPath).help(help)
+    };
+    let deny = |name: &'static str, value: &'static str, help: &'static str| {
+        Arg::new(name).long(name).value_name(value).action(ArgAction::Append).value_delimiter(',').help(help)
+    };
+    vec![
+        grant("read", "allow-read", "PATH", "Let the command read PATH and what is below it"),
+        grant("write", "allow-write", "PATH", "Let the command change PATH on the host, at once"),
+        grant("exec", "allow-exec", "PATH", "Let the command start this program"),
+        grant("net", "allow-net", "HOST", "Let the command reach HOST[:PORTS]"),
+        deny("deny-read", "PATH", "Hide PATH, whatever else allows it"),
+        deny("deny-write", "PATH", "Keep PATH unchanged, whatever else allows changes"),
+        deny("deny-exec", "PATH", "Never start this program"),
+        deny("deny-net", "HOST", "Never reach HOST"),
+    ]
+}
+
+fn limit_args() -> [Arg; 7] {
+    let amount = |name: &'static str, value: &'static str, help: &'static str| {
+        Arg::new(name).long(name).value_name(value).help(help)
+    };
+    [
+        amount("memory", "SIZE", "Most memory of all its processes together, e.g. 256m").short('m'),
+        amount("timeout", "TIME", "Most wall-clock time, e.g. 30s, 5m, 1500ms").short('t'),
+        amount("cpus", "N", "Processors it may use, e.g. 1 or 0.5"),
+        amount("pids", "N", "Most processes and threads at a time"),
+        amount("disk", "SIZE", "Most space in its private /tmp"),
+        amount("output", "SIZE", "Most output, stdout and stderr together"),
+        amount("limit", "NAME=AMOUNT", "Any limit by name: wall, cpu, memory, output, processes, open_files, disk, files")
+            .action(ArgAction::Append).value_delimiter(','),
+    ]
+}
+
+fn command_args() -> Vec<Arg> {
+    vec![
+        Arg::new("shell").short('c').value_name("TEXT").value_parser(OsStringValueParser::new())
+            .help("Run TEXT with `sh -c`"),
+        Arg::new("env").short('e').long("env").value_name("NAME[=VALUE]").action(ArgAction::Append)
+            .value_parser(OsStringValueParser::new()).help("Set a variable, or pass the caller's"),
+        path("workdir").short('w').value_name("DIR").value_hint(ValueHint::DirPath)
+            .help("Run in DIR instead of the current directory"),
+        flag("interactive").short('i').help("Keep standard input open (it is, unless --no-stdin)"),
+        flag("no-stdin").help("Give the command an empty standard input"),
+        flag("tty").help("Give the command a terminal of its own (the default on a terminal); -it works too"),
+        flag("no-tty").conflicts_with("tty").help("Never give it a terminal"),
+        Arg::new("command").value_name("COMMAND").num_args(0..).trailing_var_arg(true)
+            .allow_hyphen_values(true).value_parser(OsStringValueParser::new()).value_hint(ValueHint::CommandWithArguments)
+            .help("The command and its arguments"),
+    ]
+}
+
+fn output_args() -> Vec<Arg> {
+    vec![
+        flag("json").help("Print the outcome as JSON on stdout, with the command's output in it"),
+        Arg::new("status-fd").long("status-fd").value_name("N").value_parser(clap::value_parser!(u32))
+            .help("Write the outcome as JSON to this descriptor"),
+        path("status-file").value_name("FILE").help("Write the outcome as JSON to this file"),
+        flag("report-reads").help("Report denied reads too; every open then waits for cofferdam"),
+        flag("explain").help("Print policy and setup steps instead of running"),
+        flag("verbose").short('v').help("Report refusals as they happen"),
+        flag("quiet").short('q').conflicts_with("verbose").help("Say nothing beside the command's own output"),
+    ]
+}
+
+fn policy() -> Command {
+    let source = || path("policy").short('p').value_name("NAME|FILE").action(ArgAction::Append);
+    let json = || flag("json").help("Print JSON");
+    Command::new("policy")
+        .about("Check, show, explain, import, learn and compare policies")
+        .subcommand_required(true)
+        .arg_required_else_help(true)
+        .subcommand(
+            Command::new("check").about("Say whether a policy is well formed and can be enforced here")
+                .arg(positional("file", "FILE").help("The policy file, or `-`")).arg(json()),
+        )
+        .subcommand(
+            Command::new("show").about("Print a preset or an effective policy; without a name, list the presets")
+                .arg(positional("name", "NAME|FILE").action(ArgAction::Append).required(false)
+                    .help("Presets and files; several are merged"))
+                .arg(flag("toml").help("Print TOML")),
+        )
+        .subcommand(
+            Command::new("explain").about("Say what a policy decides about a path, a host or a command, and why")
+                .arg(positional("what", "PATH|HOST|CMD").help("A path with a slash, a host name or address, or a command"))
+                .arg(source().help("Presets and files [default: default]"))
+                .args(rule_args())
+                .arg(json()),
+        )
+        .subcommand(
+            Command::new("import").about("Turn srt settings JSON or codex permissions TOML into a policy")
+                .arg(positional("file", "FILE").help("The file to import"))
+                .arg(Arg::new("profile").long("profile").value_name("NAME").help("Which codex permission profile"))
+                .arg(flag("toml").help("Print TOML")),
+        )
+        .subcommand(
+            Command::new("learn").about("Run a command, watch it, and print the smallest policy under which it passes")
+                .long_about("Run a command, watch it, and print the smallest policy under which it passes.\n\n\
+                    While learning the command may read everything the caller may read but credentials, and write only \
+                    where --write says; it has no network.")
+                .args([
+                    Arg::new("write").long("write").value_name("PATH").action(ArgAction::Append).value_delimiter(',')
+                        .help("Where the command may write while it is watched"),
+                    path("output").short('o').value_name("FILE").help("Write the policy to FILE instead of stdout"),
+                    flag("toml").help("Print TOML"),
+                    Arg::new("command").value_name("COMMAND").required(true).num_args(1..)
+                        .trailing_var_arg(true).allow_hyphen_values(true).value_parser(OsStringValueParser::new())
+                        .help("The command and its arguments"),
+                ]),
+        )
+        .subcommand(
+            Command::new("diff").about("Say what one policy allows more or less than another")
+                .arg(positional("old", "OLD").help("A preset or file"))
+                .arg(positional("new", "NEW").help("A preset or file"))
+                .arg(json()),
+        )
+}
+
+fn doctor() -> Command {
+    Command::new("doctor")
+        .about("Say what this host can enforce, and the smallest fix for what it cannot")
+        .arg(flag("json").help("Print JSON"))
+}
+
+fn setup() -> Command {
+    Command::new("setup")
+        .about("As root, once: delegate control groups to a user, so that all limits work for them")
+        .arg(Arg::new("user").long("user").required(true).value_name("NAME").help("Who gets them"))
+        .arg(flag("undo").help("Take them back"))
+}
+
+fn bench() -> Command {
+    Command::new("bench")
+        .about("Measure start-up against a bare fork+exec and bubblewrap, side by side")
+        .arg(Arg::new("runs").long("runs").value_name("N").default_value("200")
+            .value_parser(clap::value_parser!(u32).range(10..=100_000)).help("Rounds; every round runs each contender once"))
+        .arg(flag("json").help("Print JSON"))
+        .arg(flag("work").help("Also compare work inside and outside: Python start-up, a compile, git status"))
+}
+
+fn flag(name: &'static str) -> Arg {
+    Arg::new(name).long(name).action(ArgAction::SetTrue)
+}
+
+fn path(name: &'static str) -> Arg {
+    Arg::new(name).long(name).value_parser(OsStringValueParser::new()).value_hint(ValueHint::FilePath)
+}
+
+fn positional(name: &'static str, value: &'static str) -> Arg {
+    Arg::new(name).value_name(value).required(true).value_parser(OsStringValueParser::new())
+        .value_hint(ValueHint::FilePath)
+}
+
+/// Every value of a repeated option.
+pub fn all<'a>(matches: &'a ArgMatches, name: &str) -> impl Iterator<Item = &'a OsStr> {
+    matches.get_many::<OsString>(name).unwrap_or_default().map(OsString::as_os_str)
+}
+
+pub fn usage_error(error: &clap::Error) -> ExitCode {
+    let _ = error.print();
+    ExitCode::from(if error.use_stderr() { 2 } else { 0 })
+}
+
+pub fn completion(matches: &ArgMatches) -> ExitCode {
+    use clap_complete::Shell;
+    let shell = match matches.get_one::<String>("shell").map(String::as_str) {
+        Some("zsh") => Shell::Zsh,
+        Some("fish") => Shell::Fish,
+        Some("elvish") => Shell::Elvish,
+        Some("powershell") => Shell::PowerShell,
+        _ => Shell::Bash,
+    };
+    clap_complete::generate(shell, &mut whole(), "cofferdam", &mut std::io::stdout());
+    ExitCode::SUCCESS
+}
+
+/// One page: the binary and every verb, one after the other.
+pub fn man() -> ExitCode {
+    let mut page = Vec::new();
+    let rendered = clap_mangen::Man::new(whole()).render(&mut page).and_then(|()| {
+        for verb in whole().get_subcommands().filter(|c| c.get_name() != "help") {
+            let verb = verb.clone();
+            writeln!(page, ".SH \"COFFERDAM {}\"", verb.get_name().to_uppercase())?;
+            let man = clap_mangen::Man::new(verb);
+            man.render_synopsis_section(&mut page)?;
+            man.render_options_section(&mut page)?;
+        }
+        std::io::stdout().write_all(&page)
+    });
+    if rendered.is_ok() { ExitCode::SUCCESS } else { ExitCode::from(125) }
+}

@@ -1,0 +1,35 @@
+//! The `cofferdam` binary: parse, call a verb, render the answer.
+
+mod args;
+mod bench;
+mod doctor;
+mod policy;
+mod quantity;
+mod render;
+mod run;
+mod setup;
+mod surroundings;
+
+use std::ffi::OsString;
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    let words: Vec<OsString> = std::env::args_os().skip(1).collect();
+    // `run` is the hot path: it parses its own flags only and builds nothing for the other verbs.
+    if let Some(rest) = args::as_run(&words) {
+        return run::main(rest);
+    }
+    let matches = match args::whole().try_get_matches_from(std::iter::once("cofferdam".into()).chain(words)) {
+        Ok(matches) => matches,
+        Err(error) => return args::usage_error(&error),
+    };
+    match matches.subcommand() {
+        Some(("policy", m)) => policy::main(m),
+        Some(("doctor", m)) => doctor::main(m),
+        Some(("setup", m)) => setup::main(m),
+        Some(("bench", m)) => bench::main(m),
+        Some(("completion", m)) => args::completion(m),
+        Some(("man", _)) => args::man(),
+        _ => ExitCode::from(2),
+    }
+}

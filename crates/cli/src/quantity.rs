@@ -1,0 +1,126 @@
+//! Amounts as people type them: `256m`, `1.5g`, `30s`, `1500ms`.
+
+use terms::{Fault, Limits, OnOutputLimit};
+
+/// Bytes; suffixes are powers of 1024.
+pub fn size(text: &str) -> Result<u64, String> {
+    let (number, unit) = split(text)?;
+    let factor: f64 = match unit.trim_end_matches("ib").trim_end_matches('b') {
+        "" => 1.0,
+        "k" => 1024.0,
+        "m" => 1024.0 * 1024.0,
+        "g" => 1024.0 * 1024.0 * 1024.0,
+        "t" => 1024.0 * 1024.0 * 1024.0 * 1024.0,
+        _ => return Err(format!("{text:?}: unknown unit {unit:?}; use k, m, g or t")),
+    };
+    whole(text, number * factor)
+}
+
+/// Milliseconds; a bare number is seconds.
+pub fn time(text: &str) -> Result<u64, String> {
+    let (number, unit) = split(text)?;
+    let factor = match unit.as_str() {
+        "ms" => 1.0,
+        "" | "s" => 1000.0,
+        "m" | "min" => 60_000.0,
+        "h" => 3_600_000.0,
+        _ => return Err(format!("{text:?}: unknown unit {unit:?}; use ms, s, m or h")),
+    };
+    whole(text, number * factor)
+}
+
+pub fn count(text: &str) -> Result<u64, String> {
+    match text.parse::<u64>() {
+        Ok(0) => Err(format!("{text:?}: must be at least 1")),
+        Ok(n) => Ok(n),
+        Err(_) => Err(format!("{text:?}: not a whole number")),
+    }
+}
+
+pub fn cpus(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(n) if n.is_finite() && n >= 0.01 && n <= 4096.0 => Ok(n),
+        _ => Err(format!("{text:?}: not a number of processors; use e.g. 2 or 0.5")),
+    }
+}
+
+fn split(text: &str) -> Result<(f64, String), String> {
+    let end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
+    let number: f64 = text[..end].parse().map_err(|_| format!("{text:?}: no number; write e.g. 256m or 30s"))?;
+    Ok((number, text[end..].to_ascii_lowercase()))
+}
+
+fn whole(text: &str, amount: f64) -> Result<u64, String> {
+    if !amount.is_finite() || amount < 1.0 || amount > 9e15 {
+        return Err(format!("{text:?}: out of range"));
+    }
+    Ok(amount.round() as u64)
+}
+
+fn megabytes(text: &str) -> Result<f64, String> {
+    Ok(size(text)? as f64 / 1_048_576.0)
+}
+
+/// Sets one limit by its short or full name.
+pub fn set(limits: &mut Limits, item: &str) -> Result<(), Fault> {
+    let refuse = |why: String| Fault::invalid(format!("--limit {why}"));
+    let (name, amount) = item
+        .split_once('=')
+        .ok_or_else(|| refuse(format!("{item:?}: write NAME=AMOUNT, e.g. memory=256m")))?;
+    set_one(limits, name, amount).map_err(|why| refuse(format!("{name}: {why}")))
+}
+
+pub fn set_one(limits: &mut Limits, name: &str, amount: &str) -> Result<(), String> {
+    match name {
+        "wall" | "timeout" => limits.max_wall_ms = Some(time(amount)?),
+        "max_wall_ms" => limits.max_wall_ms = Some(count(amount)?),
+        "cpu" => limits.max_cpu_ms = Some(time(amount)?),
+        "max_cpu_ms" => limits.max_cpu_ms = Some(count(amount)?),
+        "memory" => limits.max_memory_mb = Some(megabytes(amount)?),
+        "max_memory_mb" => limits.max_memory_mb = Some(plain_megabytes(amount)?),
+        "output" | "max_output_bytes" => limits.max_output_bytes = Some(size(amount)?),
+        "processes" | "pids" | "max_processes" => limits.max_processes = Some(count(amount)?),
+        "open_files" | "nofile" | "max_open_files" => limits.max_open_files = Some(count(amount)?),
+        "disk" => limits.max_disk_mb = Some(megabytes(amount)?),
+        "max_disk_mb" => limits.max_disk_mb = Some(plain_megabytes(amount)?),
+        "files" | "max_files" => limits.max_files = Some(count(amount)?),
+        "net" | "max_net_bytes" => limits.max_net_bytes = Some(size(amount)?),
+        "on_output_limit" => {
+            limits.on_output_limit = Some(match amount {
+                "end" => OnOutputLimit::End,
+                "truncate" => OnOutputLimit::Truncate,
+                _ => return Err(format!("{amount:?}: use end or truncate")),
+            });
+        }
+        _ => {
+            return Err("no such limit; use wall, cpu, memory, output, processes, open_files, disk, files or on_output_limit".into());
+        }
+    }
+    Ok(())
+}
+
+fn plain_megabytes(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(mb) if mb.is_finite() && mb > 0.0 => Ok(mb),
+        _ => Err(format!("{text:?}: not a number of megabytes")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn amounts_as_people_type_them() {
+        for (text, want) in [("1", 1), ("1500k", 1_536_000), ("256m", 268_435_456), ("1.5G", 1_610_612_736), ("2MiB", 2_097_152)] {
+            assert_eq!(size(text), Ok(want), "{text}");
+        }
+        for (text, want) in [("30", 30_000), ("30s", 30_000), ("1500ms", 1500), ("0.5m", 30_000), ("2h", 7_200_000)] {
+            assert_eq!(time(text), Ok(want), "{text}");
+        }
+        for text in ["", "m", "-1", "1x", "0", "1e99", "∞"] {
+            assert!(size(text).is_err(), "{text}");
+            assert!(time(text).is_err(), "{text}");
+        }
+    }
+}

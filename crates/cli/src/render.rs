@@ -1,0 +1,94 @@
+//! What people read: lines on a terminal, free of anything a guest could use to drive it.
+
+use std::io::{IsTerminal, Write};
+use std::process::ExitCode;
+use terms::{Action, Denial, Fault, Limit, Outcome, Verdict};
+
+/// Text from outside with control characters made visible.
+pub fn safe(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for c in text.chars() {
+        let hostile = c.is_control() || matches!(c, '\u{200b}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2060}'..='\u{2069}' | '\u{feff}');
+        if hostile { out.extend(c.escape_unicode()) } else { out.push(c) }
+    }
+    out
+}
+
+fn colours() -> bool {
+    std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|v| v.is_empty())
+}
+
+fn paint(code: &str, text: &str) -> String {
+    if colours() { format!("\x1b[{code}m{text}\x1b[0m") } else { text.to_string() }
+}
+
+pub fn note(text: &str) {
+    let _ = writeln!(std::io::stderr(), "{} {}", paint("2", "cofferdam:"), safe(text));
+}
+
+/// One refusal, one line: what, by which rule, how to allow it.
+pub fn denial(denial: &Denial) -> String {
+    let (word, colour) = match denial.action {
+        Action::Warn => ("warned", "33"),
+        _ => ("refused", "31"),
+    };
+    let times = if denial.count > 1 { format!(" ({} times)", denial.count) } else { String::new() };
+    let by = if denial.exe.is_empty() { String::new() } else { format!(" by {}", safe(&denial.exe)) };
+    let hint = denial.hint.as_ref().map(|h| format!("; {}", safe(h))).unwrap_or_default();
+    format!(
+        "{} {} {}{by}{times}: rule {}{hint}",
+        paint(colour, word),
+        denial.op,
+        safe(&denial.target),
+        safe(&denial.rule)
+    )
+}
+
+pub fn print_denial(d: &Denial) {
+    let _ = writeln!(std::io::stderr(), "{} {}", paint("2", "cofferdam:"), denial(d));
+}
+
+/// What is worth saying after a run, when somebody watches.
+pub fn summary(outcome: &Outcome, already_shown: bool) {
+    if !already_shown {
+        outcome.denials.iter().for_each(print_denial);
+    }
+    if outcome.denials_dropped > 0 {
+        note(&format!("{} further refusals of other kinds", outcome.denials_dropped));
+    }
+    if outcome.verdict == Verdict::LimitExceeded {
+        let kind = outcome.limit_kind.map_or("", |k| k.name());
+        let amount = |l: Option<Limit>| match l {
+            Some(Limit::Count(n)) => n.to_string(),
+            Some(Limit::Megabytes(mb)) => format!("{mb:.3}").trim_end_matches('0').trim_end_matches('.').to_string(),
+            None => "?".into(),
+        };
+        let text = format!("ended by limit {kind}: {} used, {} allowed", amount(outcome.used), amount(outcome.limit));
+        let _ = writeln!(std::io::stderr(), "{} {}", paint("2", "cofferdam:"), paint("31", &text));
+    }
+    if !outcome.enforcement.missing.is_empty() {
+        note(&format!("enforcement was partial; missing: {}", outcome.enforcement.missing.join(", ")));
+    }
+    if let (Verdict::Lost, Some(message)) = (outcome.verdict, &outcome.message) {
+        note(message);
+    }
+}
+
+/// Prints a fault and gives the exit status for it.
+pub fn fault(fault: &Fault, json: bool) -> ExitCode {
+    if json {
+        print_json(fault);
+    } else {
+        let _ = writeln!(std::io::stderr(), "{} {}", paint("31", "cofferdam:"), safe(&fault.message));
+        if let Some(hint) = &fault.hint {
+            let _ = writeln!(std::io::stderr(), "  {} {}", paint("2", "hint:"), safe(hint));
+        }
+    }
+    ExitCode::from(fault.status())
+}
+
+pub fn print_json(value: &impl serde::Serialize) {
+    let mut out = std::io::stdout().lock();
+    // A reader that left early is no error of ours.
+    let _ = serde_json::to_writer_pretty(&mut out, value).map_err(std::io::Error::from).and_then(|()| writeln!(out));
+}

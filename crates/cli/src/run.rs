@@ -1,0 +1,200 @@
+//! `cofferdam run`.
+
+use crate::{args, quantity, render, surroundings};
+use clap::ArgMatches;
+use node::policies::{Flag, Source};
+use node::run::{Ask, Refused};
+use std::ffi::{OsStr, OsString};
+use std::fs::{File, OpenOptions};
+use std::io::{IsTerminal, Write};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use terms::{Action, Fault, Limits, Outcome, Phase};
+
+pub fn main(words: &[OsString]) -> ExitCode {
+    let command = args::run().bin_name("cofferdam run");
+    let words = std::iter::once(OsString::from("cofferdam")).chain(args::expand_it(words));
+    let matches = match command.try_get_matches_from(words) {
+        Ok(matches) => matches,
+        Err(error) => return args::usage_error(&error),
+    };
+    let json = matches.get_flag("json");
+    let mut report = match Report::open(&matches) {
+        Ok(report) => report,
+        Err(fault) => return render::fault(&fault, json),
+    };
+    match carry_out(&matches) {
+        Ok(Done::Explained) => ExitCode::SUCCESS,
+        Ok(Done::Ran(outcome)) => {
+            if json {
+                render::print_json(&*outcome);
+            }
+            match report.write(&*outcome) {
+                Ok(()) => ExitCode::from(outcome.status()),
+                Err(fault) => render::fault(&fault, false),
+            }
+        }
+        Err(refused) => {
+            let written = report.write(&refused.fault);
+            let code = render::fault(&refused.fault, json);
+            match written {
+                Ok(()) => code,
+                Err(fault) => render::fault(&fault, false),
+            }
+        }
+    }
+}
+
+enum Done {
+    Ran(Box<Outcome>),
+    Explained,
+}
+
+fn carry_out(matches: &ArgMatches) -> Result<Done, Refused> {
+    let caller = surroundings::caller()?;
+    let ask = ask(matches)?;
+    let ready = node::run::prepare(&ask, &caller)?;
+    if matches.get_flag("explain") {
+        explain(&ready);
+        return Ok(Done::Explained);
+    }
+    let watched = std::io::stderr().is_terminal() && !matches.get_flag("quiet");
+    let live = matches.get_flag("verbose");
+    if watched || live {
+        ready.notes.iter().for_each(|n| render::note(n));
+    }
+    let observer: Option<enclosure_observer::Boxed<'_>> = live.then(enclosure_observer::live);
+    let outcome = node::run::run(ready, observer)?;
+    if watched || live {
+        render::summary(&outcome, live);
+    }
+    Ok(Done::Ran(Box::new(outcome)))
+}
+
+/// Refusals as they happen.
+mod enclosure_observer {
+    use node::run::{Observed, Observer};
+
+    pub type Boxed<'a> = Observer<'a>;
+
+    pub fn live<'a>() -> Boxed<'a> {
+        Box::new(|seen| {
+            if let Observed::Denied(denial) = seen {
+                crate::render::print_denial(denial);
+            }
+        })
+    }
+}
+
+fn explain(ready: &node::run::Ready) {
+    let mut out = std::io::stdout().lock();
+    let mut say = |line: &str| writeln!(out, "{line}").is_ok();
+    say("# policy");
+    say(ready.policy_json.trim_end());
+    if !ready.notes.is_empty() {
+        say("\n# notes");
+        ready.notes.iter().for_each(|n| {
+            say(&render::safe(n));
+        });
+    }
+    say("\n# setup");
+    ready.prepared.explain().iter().for_each(|step| {
+        say(step);
+    });
+}
+
+fn ask(m: &ArgMatches) -> Result<Ask, Fault> {
+    let mut policies: Vec<Source> = args::all(m, "policy").map(Source::of).collect();
+    policies.extend(args::all(m, "settings").map(|f| Source::File(PathBuf::from(f))));
+    Ok(Ask {
+        command: m.get_many::<OsString>("command").unwrap_or_default().cloned().collect(),
+        shell: m.get_one::<OsString>("shell").cloned(),
+        policies,
+        flags: flags(m),
+        limits: limits(m)?,
+        cpus: value(m, "cpus").map(|v| quantity::cpus(v).map_err(|e| bad("cpus", &e))).transpose()?,
+        env: args::all(m, "env").map(OsStr::to_owned).collect(),
+        workdir: m.get_one::<OsString>("workdir").map(PathBuf::from),
+        stdio: stdio(m),
+        report_reads: m.get_flag("report-reads"),
+    })
+}
+
+pub fn flags(m: &ArgMatches) -> Vec<Flag> {
+    type Make = fn(Action, String) -> Flag;
+    let kinds: [(&str, &str, Make); 4] = [
+        ("read", "deny-read", Flag::Read),
+        ("write", "deny-write", Flag::Write),
+        ("exec", "deny-exec", Flag::Exec),
+        ("net", "deny-net", Flag::Net),
+    ];
+    let mut flags = Vec::new();
+    for (allow, deny, make) in kinds {
+        for (name, action) in [(allow, Action::Allow), (deny, Action::Deny)] {
+            let values = m.try_get_many::<String>(name).ok().flatten().unwrap_or_default();
+            flags.extend(values.map(|v| make(action, v.clone())));
+        }
+    }
+    flags
+}
+
+fn limits(m: &ArgMatches) -> Result<Limits, Fault> {
+    let mut limits = Limits::default();
+    for item in m.get_many::<String>("limit").unwrap_or_default() {
+        quantity::set(&mut limits, item)?;
+    }
+    for (flag, name) in
+        [("memory", "memory"), ("timeout", "wall"), ("pids", "processes"), ("disk", "disk"), ("output", "output")]
+    {
+        if let Some(amount) = value(m, flag) {
+            quantity::set_one(&mut limits, name, amount).map_err(|why| bad(flag, &why))?;
+        }
+    }
+    Ok(limits)
+}
+
+fn value<'a>(m: &'a ArgMatches, name: &str) -> Option<&'a String> {
+    m.get_one::<String>(name)
+}
+
+fn bad(flag: &str, why: &str) -> Fault {
+    Fault::invalid(format!("--{flag} {why}")).phase(Phase::Admission)
+}
+
+/// On a terminal the command gets one of its own; in a pipe it gets pipes.
+fn stdio(m: &ArgMatches) -> node::run::Stdio {
+    let capture = m.get_flag("json");
+    let on_terminal = std::io::stdin().is_terminal() && std::io::stdout().is_terminal() && std::io::stderr().is_terminal();
+    let terminal = !capture && !m.get_flag("no-tty") && !m.get_flag("no-stdin") && (m.get_flag("tty") || on_terminal);
+    node::run::Stdio { input: !m.get_flag("no-stdin"), capture, terminal }
+}
+
+/// Where the outcome goes beside the screen. Opened before the run, so that a bad place costs nothing.
+struct Report {
+    targets: Vec<(String, File)>,
+}
+
+impl Report {
+    fn open(m: &ArgMatches) -> Result<Report, Fault> {
+        let mut targets = Vec::new();
+        if let Some(fd) = m.get_one::<u32>("status-fd") {
+            let path = format!("/proc/self/fd/{fd}");
+            let file = OpenOptions::new().write(true).open(&path);
+            targets.push((format!("--status-fd {fd}"), file.map_err(|e| bad("status-fd", &format!("{fd}: {e}")))?));
+        }
+        if let Some(name) = m.get_one::<OsString>("status-file") {
+            let shown = name.to_string_lossy();
+            let file = File::create(name).map_err(|e| bad("status-file", &format!("{shown}: {e}")))?;
+            targets.push((format!("--status-file {shown}"), file));
+        }
+        Ok(Report { targets })
+    }
+
+    fn write(&mut self, document: &impl serde::Serialize) -> Result<(), Fault> {
+        for (name, file) in &mut self.targets {
+            let text = serde_json::to_string(document).map_err(|e| Fault::internal(e.to_string()))?;
+            writeln!(file, "{text}").map_err(|e| Fault::internal(format!("{name}: {e}")).phase(Phase::Delivery))?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,2 @@
+//! stub
+pub fn main(_: &clap::ArgMatches) -> std::process::ExitCode { std::process::ExitCode::from(125) }

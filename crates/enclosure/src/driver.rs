@@ -1,0 +1,73 @@
+//! Which walls this host can put up, and what to say when it cannot.
+
+use sys::{CallError, landlock};
+use terms::{ErrorKind, Fault, Phase};
+
+/// How a guest is enclosed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Driver {
+    /// Namespaces, a root of its own, landlock, seccomp.
+    Namespaces,
+    /// Landlock and seccomp over the host's own tree; only with consent.
+    Landlock,
+}
+
+/// The name under `degrade` that consents to running without namespaces.
+pub const NAMESPACES: &str = "namespaces";
+
+/// What the run would be missing with each driver, and whether the policy consents to it.
+#[derive(Clone, Debug)]
+pub struct Found {
+    pub driver: Driver,
+    pub missing: Vec<String>,
+}
+
+/// Takes the strongest driver; a weaker one only where `degrade` names what is given up.
+pub fn choose(degrade: &[String]) -> Result<Found, Fault> {
+    let missing: Vec<String> = landlock::missing(landlock::abi()).into_iter().map(String::from).collect();
+    for name in &missing {
+        if !degrade.contains(name) {
+            return Err(lacks_landlock(name));
+        }
+    }
+    Ok(Found { driver: Driver::Namespaces, missing })
+}
+
+fn lacks_landlock(name: &str) -> Fault {
+    let message = format!("this kernel cannot enforce {name} (landlock ABI {})", landlock::abi());
+    let hint = match name {
+        "landlock" => "boot with `lsm=landlock,…` or use a kernel built with CONFIG_SECURITY_LANDLOCK=y".to_string(),
+        _ => format!("use Linux 6.12 or newer, or accept less by naming {name:?} under \"degrade\""),
+    };
+    Fault::new(ErrorKind::UnsupportedHost, message).hint(hint).phase(Phase::Admission)
+}
+
+/// Explains why namespaces could not be made, with the smallest change that would help.
+pub fn blocked(error: &CallError) -> Fault {
+    let (what, fix) = blocker();
+    let message = format!("user namespaces are blocked here ({error}): {what}");
+    let hint = format!("{fix}; or accept a weaker enclosure by naming \"namespaces\" under \"degrade\"");
+    Fault::new(ErrorKind::UnsupportedHost, message).hint(hint).phase(Phase::Start)
+}
+
+/// What stands in the way of user namespaces, and the smallest fix.
+pub fn blocker() -> (String, String) {
+    let read = |path: &str| std::fs::read_to_string(path).map(|s| s.trim().to_string()).ok();
+    if read("/proc/sys/kernel/apparmor_restrict_unprivileged_userns").as_deref() == Some("1") {
+        let fix = "give this binary an AppArmor profile that allows `userns,` (see docs/guide/install.md)";
+        return ("AppArmor restricts unprivileged user namespaces".into(), fix.into());
+    }
+    if read("/proc/sys/kernel/unprivileged_userns_clone").as_deref() == Some("0") {
+        return ("kernel.unprivileged_userns_clone is 0".into(), "sysctl kernel.unprivileged_userns_clone=1".into());
+    }
+    if read("/proc/sys/user/max_user_namespaces").as_deref() == Some("0") {
+        return ("user.max_user_namespaces is 0".into(), "sysctl user.max_user_namespaces=15000".into());
+    }
+    let status = read("/proc/self/status").unwrap_or_default();
+    let filtered = status.lines().any(|l| l.strip_prefix("Seccomp:").is_some_and(|v| v.trim() == "2"));
+    if filtered {
+        let fix = "start the container with a seccomp profile that allows clone with namespaces (docker run --security-opt seccomp=…)";
+        return ("a seccomp filter of the container forbids them".into(), fix.into());
+    }
+    ("the kernel refuses them without saying why".into(), "run `cofferdam doctor`".into())
+}

@@ -1,0 +1,23 @@
+//! Plan in, contained process tree out. Builds the list of setup steps, starts the guest, watches over it, and
+//! says how it ended. Reads no policy file and prints nothing.
+
+mod capture;
+mod denials;
+mod driver;
+mod guest;
+mod host;
+mod limits;
+mod listen;
+mod relay;
+mod resolve;
+mod steps;
+mod supervise;
+mod terminal;
+
+pub use driver::{Driver, Found as Enforced, choose};
+pub use host::{LocalHost, find_loader};
+pub use limits::{Cpus, check as check_limits};
+pub use supervise::{Observed, Observer, Prepared, Request, Stdio, prepare};
+
+/// Where the guest's private space is; nothing of the host shows there.
+pub const PRIVATE: &[&str] = &["/tmp", "/var/tmp", "/dev", "/proc"];

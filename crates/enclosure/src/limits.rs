@@ -1,0 +1,300 @@
+//! Limits: which can hold here, how each is set up, and when one has been met.
+//! Memory, processes and processor time are held by control groups; the clock, output, descriptors and the private
+//! space need none.
+
+use policy::{Perms, Plan};
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::time::{Duration, Instant};
+use sys::cgroup::{CgroupError, EventFd, Group, Layout, Missing, Want};
+use sys::op::Op;
+use terms::{ErrorKind, Fault, Limit, LimitHit, LimitKind, Limits, Phase, Usage};
+
+/// Processors a guest may use at once; fractions are time shares.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Cpus(pub Option<f64>);
+
+const PAGE: u64 = 4096;
+/// How often figures that raise no event are looked at, when a limit depends on them.
+const LOOK_EVERY: Duration = Duration::from_millis(20);
+/// The guest's pid 1 is a task of the group too.
+const OURS: u64 = 1;
+
+/// Refuses limits that this kind of run cannot hold, before anything is made.
+pub fn check(limits: &Limits, plan: &Plan) -> Result<(), Fault> {
+    if limits.max_net_bytes.is_some() {
+        return Err(unsupported(LimitKind::NetBytes, "the guest has no network to count").hint("leave max_net_bytes out"));
+    }
+    if limits.max_steps.is_some() {
+        return Err(unsupported(LimitKind::Steps, "commands are not counted in steps; programs are"));
+    }
+    for (kind, set) in [(LimitKind::DiskMb, limits.max_disk_mb.is_some()), (LimitKind::Files, limits.max_files.is_some())] {
+        let grant = plan.grants.iter().find(|g| !g.perms.and(Perms::CHANGES).is_empty());
+        if let (true, Some(grant)) = (set, grant) {
+            let message = format!("{} grants writing to {} on the host, which has no quota", grant.rule, grant.path.display());
+            let hint = format!("drop max_{} or the write grant; the guest's private /tmp is covered by the limit", kind.name());
+            return Err(unsupported(kind, &message).hint(hint));
+        }
+    }
+    Ok(())
+}
+
+fn unsupported(kind: LimitKind, why: &str) -> Fault {
+    Fault::new(ErrorKind::UnsupportedLimit, format!("max_{} cannot be enforced: {why}", kind.name()))
+        .limit(kind)
+        .phase(Phase::Admission)
+}
+
+fn bytes(megabytes: f64) -> u64 {
+    (megabytes * 1_048_576.0).round() as u64
+}
+
+/// One page more than allowed, so that going over shows instead of looking like being exactly full.
+fn pages(megabytes: f64) -> u64 {
+    bytes(megabytes).div_ceil(PAGE)
+}
+
+pub fn scratch_options(limits: &Limits, ours: u64) -> String {
+    let size = match limits.max_disk_mb {
+        Some(mb) => ((pages(mb) + 1) * PAGE).to_string(),
+        None => "50%".into(),
+    };
+    let entries = limits.max_files.map_or(String::new(), |n| format!(",nr_inodes={}", n.saturating_add(ours + 1)));
+    format!("mode=755,size={size}{entries}")
+}
+
+/// `/proc/meminfo` as a guest under a memory limit should see it.
+pub fn memory_file(limits: &Limits) -> Option<Vec<u8>> {
+    let limit_kb = bytes(limits.max_memory_mb?) / 1024;
+    let host = std::fs::read_to_string("/proc/meminfo").ok()?;
+    let total_kb = host.lines().find_map(|l| l.strip_prefix("MemTotal:")?.split_whitespace().next()?.parse().ok())?;
+    let shown = limit_kb.min(total_kb);
+    let lines = host.lines().filter_map(|line| {
+        let name = line.split(':').next()?;
+        let value = match name {
+            "MemTotal" | "MemFree" | "MemAvailable" => shown,
+            "SwapTotal" | "SwapFree" | "SwapCached" | "Buffers" | "Cached" | "Shmem" | "Active" | "Inactive" => 0,
+            _ => return None,
+        };
+        Some(format!("{:<16}{value:>8} kB\n", format!("{name}:")))
+    });
+    Some(lines.collect::<String>().into_bytes())
+}
+
+/// The steps that the guest takes on itself.
+pub fn ops(limits: &Limits, cpus: &Cpus) -> Vec<Op> {
+    // RLIMIT_CORE, RLIMIT_NOFILE: a core of a guest must not land anywhere, and descriptors are the guest's own.
+    let mut ops = vec![Op::Rlimit { resource: 4, name: "core", value: 0 }];
+    if let Some(files) = limits.max_open_files {
+        ops.push(Op::Rlimit { resource: 7, name: "open-files", value: files });
+    }
+    if let Some(mask) = cpus.0.and_then(processor_mask) {
+        ops.push(Op::Processors { mask });
+    }
+    ops
+}
+
+/// The first so many of the processors we may use ourselves.
+fn processor_mask(cpus: f64) -> Option<Vec<u64>> {
+    let ours = rustix::thread::sched_getaffinity(None).ok()?;
+    let wanted = cpus.ceil().max(1.0) as usize;
+    let mut mask = vec![0u64; rustix::thread::CpuSet::MAX_CPU / 64];
+    let usable = (0..rustix::thread::CpuSet::MAX_CPU).filter(|cpu| ours.is_set(*cpu));
+    usable.take(wanted).for_each(|cpu| mask[cpu / 64] |= 1 << (cpu % 64));
+    Some(mask)
+}
+
+/// What the run's groups must hold, and what they would merely be good to have for.
+fn wants(limits: &Limits, cpus: &Cpus) -> Want {
+    Want {
+        memory_bytes: limits.max_memory_mb.map(bytes),
+        pids: limits.max_processes.map(|n| n.saturating_add(OURS)),
+        cpu_quota: cpus.0,
+        cpu_usage: limits.max_cpu_ms.is_some(),
+        cpus: None,
+        kill: false,
+    }
+}
+
+/// Makes the groups. Without limits they serve the usage figures only, and their absence is no error.
+pub fn make_group(run: &str, limits: &Limits, cpus: &Cpus) -> Result<Option<Group>, Fault> {
+    let want = wants(limits, cpus);
+    let needed = want != Want::default();
+    let layout = Layout::detect(Path::new("/"));
+    let figures = Want {
+        memory_bytes: Some(want.memory_bytes.unwrap_or(NO_LIMIT)),
+        pids: Some(want.pids.unwrap_or(NO_TASK_LIMIT)),
+        cpu_usage: true,
+        ..want.clone()
+    };
+    match Group::create(&layout, run, &figures) {
+        Ok(group) => return Ok(Some(group)),
+        Err(_) if !needed => return Ok(None),
+        Err(_) => {}
+    }
+    Group::create(&layout, run, &want).map(Some).map_err(group_fault)
+}
+
+/// Larger than any machine, smaller than what the kernel would round to "max".
+const NO_LIMIT: u64 = 1 << 50;
+const NO_TASK_LIMIT: u64 = 4_000_000;
+
+fn group_fault(error: CgroupError) -> Fault {
+    match error {
+        CgroupError::Missing(Missing { limit, reason, fix }) => {
+            let kind = match limit {
+                "memory_mb" => LimitKind::MemoryMb,
+                "processes" => LimitKind::Processes,
+                _ => LimitKind::CpuMs,
+            };
+            let fault = unsupported(kind, &reason);
+            match fix {
+                Some(fix) => fault.hint(fix),
+                None => fault,
+            }
+        }
+        other => Fault::internal(other.to_string()).phase(Phase::Preparation),
+    }
+}
+
+/// Watches the figures of one run.
+pub struct Meter {
+    limits: Limits,
+    group: Option<Group>,
+    pub events: Vec<EventFd>,
+    started: Instant,
+    cpu_before: u64,
+    scratch: Option<Scratch>,
+    processes_seen: u64,
+}
+
+struct Scratch {
+    handle: OwnedFd,
+    pages_before: u64,
+    entries_before: u64,
+}
+
+impl Meter {
+    pub fn new(limits: Limits, group: Option<Group>) -> Meter {
+        let events = group.as_ref().map(Group::events).unwrap_or_default();
+        let started = Instant::now();
+        Meter { limits, group, events, started, cpu_before: 0, scratch: None, processes_seen: 1 }
+    }
+
+    /// The command is about to run: what was used up to here is ours.
+    pub fn start(&mut self, scratch: Option<OwnedFd>) {
+        self.started = Instant::now();
+        self.cpu_before = self.cpu_us().unwrap_or(0);
+        self.scratch = scratch.and_then(|handle| {
+            let (pages_before, entries_before) = used_space(&handle)?;
+            Some(Scratch { handle, pages_before, entries_before })
+        });
+    }
+
+    fn cpu_us(&self) -> Option<u64> {
+        self.group.as_ref()?.usage().cpu_us
+    }
+
+    fn cpu_spent_ms(&self) -> Option<u64> {
+        Some(self.cpu_us()?.saturating_sub(self.cpu_before) / 1000)
+    }
+
+    /// When to look next, at the latest.
+    pub fn next_look(&self) -> Option<Instant> {
+        let now = Instant::now();
+        let wall = self.limits.max_wall_ms.map(|ms| self.started + Duration::from_millis(ms.saturating_add(1)));
+        let polled = self.limits.max_disk_mb.is_some() || self.limits.max_files.is_some();
+        let space = (polled && self.scratch.is_some()).then_some(now + LOOK_EVERY);
+        let cpu = self.limits.max_cpu_ms.and_then(|ms| {
+            let left = ms.saturating_sub(self.cpu_spent_ms()?);
+            let cpus = std::thread::available_parallelism().map_or(1, usize::from) as u64;
+            Some(now + Duration::from_millis((left / cpus).max(1)))
+        });
+        [wall, space, cpu].into_iter().flatten().min()
+    }
+
+    /// The limit that has been gone over, if any.
+    pub fn exceeded(&self) -> Option<LimitHit> {
+        let hit = |kind, limit, used| Some(LimitHit { kind, phase: Phase::Execution, limit, used });
+        let count = |kind, limit: Option<u64>, used: u64| {
+            let limit = limit?;
+            if used > limit { hit(kind, Limit::Count(limit), Limit::Count(used)) } else { None }
+        };
+        self.memory_met()
+            .or_else(|| self.processes_met())
+            .or_else(|| count(LimitKind::WallMs, self.limits.max_wall_ms, self.wall_ms()))
+            .or_else(|| count(LimitKind::CpuMs, self.limits.max_cpu_ms, self.cpu_spent_ms().unwrap_or(0)))
+            .or_else(|| {
+                let limit = self.limits.max_disk_mb?;
+                let used = self.space()?.0;
+                let megabytes = |pages: u64| Limit::Megabytes((pages * PAGE) as f64 / 1_048_576.0);
+                if used > pages(limit) { hit(LimitKind::DiskMb, Limit::Megabytes(limit), megabytes(used)) } else { None }
+            })
+            .or_else(|| count(LimitKind::Files, self.limits.max_files, self.space()?.1))
+    }
+
+    fn memory_met(&self) -> Option<LimitHit> {
+        let limit = self.limits.max_memory_mb?;
+        let group = self.group.as_ref()?;
+        if group.oom_kills() == 0 {
+            return None;
+        }
+        let peak = group.usage().memory_peak.map_or(limit, |b| b as f64 / 1_048_576.0).max(limit);
+        let (limit, used) = (Limit::Megabytes(limit), Limit::Megabytes(peak));
+        Some(LimitHit { kind: LimitKind::MemoryMb, phase: Phase::Execution, limit, used })
+    }
+
+    fn processes_met(&self) -> Option<LimitHit> {
+        let limit = self.limits.max_processes?;
+        if self.group.as_ref()?.pids_denied() == 0 {
+            return None;
+        }
+        // One more was asked for than there is room; that one is what was refused.
+        let (limit, used) = (Limit::Count(limit), Limit::Count(limit + 1));
+        Some(LimitHit { kind: LimitKind::Processes, phase: Phase::Execution, limit, used })
+    }
+
+    fn wall_ms(&self) -> u64 {
+        // Over the limit only once a whole millisecond past it, so that exactly at the limit succeeds.
+        self.started.elapsed().as_millis() as u64
+    }
+
+    /// Pages and entries the guest has made in its private space.
+    fn space(&self) -> Option<(u64, u64)> {
+        let scratch = self.scratch.as_ref()?;
+        let (pages, entries) = used_space(&scratch.handle)?;
+        Some((pages.saturating_sub(scratch.pages_before), entries.saturating_sub(scratch.entries_before)))
+    }
+
+    /// Ends everything in the group at once, where that is possible.
+    pub fn kill(&self) {
+        if let Some(group) = &self.group {
+            let _ = group.kill();
+        }
+    }
+
+    /// The figures at the end. `cpu_us` and `max_rss_kb` are pid 1's own account, for hosts without groups.
+    pub fn usage(&self, cpu_us: u64, max_rss_kb: u64) -> Usage {
+        let figures = self.group.as_ref().map(Group::usage).unwrap_or_default();
+        Usage {
+            wall_ms: self.wall_ms(),
+            cpu_ms: figures.cpu_us.map_or(cpu_us, |us| us.saturating_sub(self.cpu_before)) / 1000,
+            memory_peak_bytes: figures.memory_peak.unwrap_or(max_rss_kb * 1024),
+            disk_bytes: self.space().map_or(0, |(pages, _)| pages * PAGE),
+            processes_peak: figures.pids_peak.map_or(self.processes_seen, |n| n.saturating_sub(OURS).max(1)),
+            ..Usage::default()
+        }
+    }
+
+    /// Removes the groups.
+    pub fn close(self) {
+        if let Some(group) = self.group {
+            let _ = group.remove();
+        }
+    }
+}
+
+fn used_space(handle: &OwnedFd) -> Option<(u64, u64)> {
+    let s = rustix::fs::fstatvfs(handle).ok()?;
+    Some((s.f_blocks - s.f_bfree, s.f_files - s.f_ffree))
+}

@@ -1,0 +1,370 @@
+//! Hearing of a guest's calls and telling refusals from failures. What is let go on is decided by the kernel's own
+//! walls; a call that the policy denies is answered here with the plain "permission denied" that a program expects.
+
+use crate::PRIVATE;
+use crate::denials::{Actor, Denials};
+use crate::resolve::{Last, Resolver};
+use crate::supervise::{Observed, Observer};
+use policy::{Decision, NetAsk, Perm, Proto, Resolved};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::path::{Path, PathBuf};
+use sys::notify::{Call, Listener};
+use sys::process::{read_memory, read_string};
+use sys::seccomp::{self, Watch};
+use terms::Action;
+
+const LONGEST_PATH: usize = 4096;
+const EACCES: i32 = 13;
+const EPERM: i32 = 1;
+
+/// Open flags that matter here, as the kernel numbers them.
+const O_ACCMODE: u64 = 3;
+const O_CREAT: u64 = 0o100;
+const O_TRUNC: u64 = 0o1000;
+const O_DIRECTORY: u64 = 0o200_000;
+const O_NOFOLLOW: u64 = 0o400_000;
+const O_PATH: u64 = 0o10_000_000;
+const AT_REMOVEDIR: u64 = 0x200;
+const AT_FDCWD: i32 = -100;
+
+pub struct Judge<'a> {
+    pub policy: &'a Resolved,
+    pub watch: &'a Watch,
+    pub denials: Denials,
+    pub observer: Option<Observer<'a>>,
+    pub max_open_files: Option<u64>,
+    /// Set once a process asked for more descriptors than it may have.
+    pub descriptors_met: bool,
+    resolver: Resolver,
+    started: bool,
+}
+
+/// One thing a call wants to do to one path.
+struct Act {
+    op: &'static str,
+    perm: Perm,
+    path: PathBuf,
+}
+
+impl<'a> Judge<'a> {
+    pub fn new(policy: &'a Resolved, watch: &'a Watch, observer: Option<Observer<'a>>) -> Judge<'a> {
+        Judge {
+            policy,
+            watch,
+            denials: Denials::default(),
+            observer,
+            max_open_files: None,
+            descriptors_met: false,
+            resolver: Resolver::default(),
+            started: false,
+        }
+    }
+
+    /// Takes one call from the listener and answers it. False when there is no guest left to hear.
+    pub fn hear(&mut self, listener: &Listener) -> bool {
+        match listener.receive() {
+            Ok(Some(call)) => self.answer(listener, &call),
+            Ok(None) => {}
+            Err(_) => return false,
+        }
+        true
+    }
+
+    fn answer(&mut self, listener: &Listener, call: &Call) {
+        if seccomp::is_refused(call.nr, self.watch) {
+            self.refuse_call(call);
+            return listener.refuse(call, EPERM);
+        }
+        self.count_descriptors(call);
+        let name = seccomp::name(call.nr);
+        let refused = match name.as_str() {
+            "execve" | "execveat" => self.exec(listener, call, &name),
+            "connect" => self.connect(listener, call, 1, 2),
+            "sendto" => self.connect(listener, call, 4, 5),
+            _ => self.files(listener, call, &name),
+        };
+        match refused {
+            Some(errno) => listener.refuse(call, errno),
+            None => listener.go_on(call),
+        }
+    }
+
+    fn refuse_call(&mut self, call: &Call) {
+        let name = seccomp::name(call.nr);
+        let rule = if self.watch.deny.contains(&name) { "syscalls.deny" } else { "syscalls" };
+        let hint = seccomp::reason(call.nr).map(|why| format!("never allowed: {why}"));
+        self.note("syscall", &name, rule, Action::Deny, hint, call.tid);
+    }
+
+    fn note(&mut self, op: &str, target: &str, rule: &str, action: Action, hint: Option<String>, tid: i32) {
+        let new = self.denials.add(op, target, rule, action, hint, || actor(tid));
+        if let (Some(denial), Some(observer)) = (new, self.observer.as_mut()) {
+            observer(Observed::Denied(denial));
+        }
+    }
+
+    fn count_descriptors(&mut self, call: &Call) {
+        let Some(limit) = self.max_open_files else { return };
+        let open = std::fs::read_dir(format!("/proc/{}/fd", call.tid)).map_or(0, Iterator::count) as u64;
+        if self.started && open >= limit {
+            self.descriptors_met = true;
+        }
+    }
+
+    fn exec(&mut self, listener: &Listener, call: &Call, name: &str) -> Option<i32> {
+        // The first is our own pid 1 starting the command, which was judged before anything was made.
+        if !std::mem::replace(&mut self.started, true) {
+            return None;
+        }
+        let (dirfd, at) = if name == "execveat" { (call.args[0] as i32, 1) } else { (AT_FDCWD, 0) };
+        let text = read_string(call.tid, call.args[at], LONGEST_PATH)?;
+        if text.is_empty() || !listener.is_live(call) {
+            return None;
+        }
+        let path = self.resolver.resolve(call.tid, dirfd, &text, Last::Follow)?;
+        self.observe(|| Observed::Exec(path.clone()));
+        if is_private(&path) || !exists(&path) {
+            return None;
+        }
+        let decision = self.policy.exec(&path);
+        self.judge("exec", &path.to_string_lossy(), decision, call.tid)
+    }
+
+    fn connect(&mut self, listener: &Listener, call: &Call, address: usize, length: usize) -> Option<i32> {
+        let len = (call.args[length] as usize).min(128);
+        if len < 2 {
+            return None;
+        }
+        let raw = read_memory(call.tid, call.args[address], len)?;
+        if !listener.is_live(call) {
+            return None;
+        }
+        match u16::from_ne_bytes([raw[0], raw[1]]) {
+            1 => self.connect_unix(call, &raw[2..]),
+            2 if len >= 8 => {
+                let ip = Ipv4Addr::new(raw[4], raw[5], raw[6], raw[7]);
+                self.connect_inet(call, ip.into(), u16::from_be_bytes([raw[2], raw[3]]))
+            }
+            10 if len >= 24 => {
+                let bytes: [u8; 16] = raw[8..24].try_into().ok()?;
+                self.connect_inet(call, Ipv6Addr::from(bytes).to_canonical(), u16::from_be_bytes([raw[2], raw[3]]))
+            }
+            _ => None,
+        }
+    }
+
+    /// Loopback inside is the guest's own; everything else has no route, which is what it will be told.
+    fn connect_inet(&mut self, call: &Call, ip: IpAddr, port: u16) -> Option<i32> {
+        if ip.is_loopback() || ip.is_unspecified() {
+            return None;
+        }
+        let target = std::net::SocketAddr::new(ip, port).to_string();
+        self.observe(|| Observed::Connect(target.clone()));
+        let decision = self.policy.net(&NetAsk { proto: Proto::Tcp, host: None, addr: Some(ip), port, method: None, path: None, unix: None });
+        self.judge("net.connect", &target, decision, call.tid).map(|_| 101)
+    }
+
+    fn connect_unix(&mut self, call: &Call, name: &[u8]) -> Option<i32> {
+        let end = name.iter().position(|b| *b == 0).unwrap_or(name.len());
+        if end == 0 {
+            return None;
+        }
+        let path = self.resolver.resolve(call.tid, AT_FDCWD, &name[..end], Last::Follow)?;
+        // A socket that the guest cannot see but the host has is what a refusal is about.
+        let hidden = exists(&path) && !is_private(&path) && self.policy.fs(&path, Perm::ReadFile).action == Action::Deny;
+        if !hidden {
+            return None;
+        }
+        let decision = self.policy.net(&NetAsk::unix(&path));
+        self.judge("net.connect", &format!("unix:{}", path.display()), decision, call.tid)
+    }
+
+    fn files(&mut self, listener: &Listener, call: &Call, name: &str) -> Option<i32> {
+        let acts = self.acts(call, name)?;
+        if !listener.is_live(call) {
+            return None;
+        }
+        let mut refused = None;
+        for act in acts {
+            if is_private(&act.path) && !self.granted_below_private(&act.path) {
+                continue;
+            }
+            self.observe(|| Observed::File(act.path.clone(), act.perm));
+            if is_own_failure(&act) {
+                continue;
+            }
+            let mut decision = self.policy.fs(&act.path, act.perm);
+            if let (true, Some(parent)) = (act.op == "fs.create", act.path.parent()) {
+                // A rule on something that does not exist grants nothing; its directory is what must be allowed.
+                decision.hint = self.policy.fs(parent, act.perm).hint.or(decision.hint);
+            }
+            refused = self.judge(act.op, &act.path.to_string_lossy(), decision, call.tid);
+            if refused.is_some() {
+                break;
+            }
+        }
+        refused
+    }
+
+    /// A project may live below /tmp; the rules speak for it there.
+    fn granted_below_private(&self, path: &Path) -> bool {
+        let root = Path::new("/tmp");
+        path.starts_with(root)
+            && path.ancestors().take_while(|a| *a != root).any(|a| self.policy.fs(a, Perm::ReadFile).action != Action::Deny)
+    }
+
+    fn judge(&mut self, op: &str, target: &str, decision: Decision, tid: i32) -> Option<i32> {
+        match decision.action {
+            Action::Allow => None,
+            Action::Warn => {
+                self.note(op, target, &decision.rule, Action::Warn, None, tid);
+                None
+            }
+            action => {
+                self.note(op, target, &decision.rule, action, decision.hint, tid);
+                Some(EACCES)
+            }
+        }
+    }
+
+    fn observe(&mut self, what: impl FnOnce() -> Observed<'static>) {
+        if let Some(observer) = self.observer.as_mut() {
+            observer(what());
+        }
+    }
+
+    /// What a call would do, to which paths.
+    fn acts(&mut self, call: &Call, name: &str) -> Option<Vec<Act>> {
+        let a = &call.args;
+        let here = AT_FDCWD;
+        let one = |act: Option<Act>| act.map(|a| vec![a]);
+        match name {
+            "open" => self.open(call, here, a[0], a[1]),
+            "openat" => self.open(call, a[0] as i32, a[1], a[2]),
+            "openat2" => {
+                let flags = read_memory(call.tid, a[2], 8)?;
+                self.open(call, a[0] as i32, a[1], u64::from_ne_bytes(flags.try_into().ok()?))
+            }
+            "creat" => self.open(call, here, a[0], O_CREAT | O_TRUNC | 1),
+            "mkdir" => one(self.act(call, here, a[0], "fs.create", Perm::MakeDir)),
+            "mkdirat" => one(self.act(call, a[0] as i32, a[1], "fs.create", Perm::MakeDir)),
+            "mknod" => one(self.act(call, here, a[0], "fs.create", node_perm(a[1]))),
+            "mknodat" => one(self.act(call, a[0] as i32, a[1], "fs.create", node_perm(a[2]))),
+            "symlink" => one(self.act(call, here, a[1], "fs.create", Perm::MakeSym)),
+            "symlinkat" => one(self.act(call, a[1] as i32, a[2], "fs.create", Perm::MakeSym)),
+            "link" => one(self.act(call, here, a[1], "fs.create", Perm::MakeReg)),
+            "linkat" => one(self.act(call, a[2] as i32, a[3], "fs.create", Perm::MakeReg)),
+            "unlink" => one(self.act(call, here, a[0], "fs.remove", Perm::RemoveFile)),
+            "rmdir" => one(self.act(call, here, a[0], "fs.remove", Perm::RemoveDir)),
+            "unlinkat" => {
+                let perm = if a[2] & AT_REMOVEDIR != 0 { Perm::RemoveDir } else { Perm::RemoveFile };
+                one(self.act(call, a[0] as i32, a[1], "fs.remove", perm))
+            }
+            "rename" => self.rename(call, (here, a[0]), (here, a[1])),
+            "renameat" | "renameat2" => self.rename(call, (a[0] as i32, a[1]), (a[2] as i32, a[3])),
+            "truncate" => {
+                let path = self.path(call, here, a[0], Last::Follow)?;
+                Some(vec![Act { op: "fs.write", perm: Perm::Truncate, path }])
+            }
+            "chmod" | "chown" | "lchown" => one(self.metadata(call, here, a[0])),
+            "fchmodat" | "fchmodat2" | "fchownat" => one(self.metadata(call, a[0] as i32, a[1])),
+            _ => None,
+        }
+    }
+
+    fn path(&mut self, call: &Call, dirfd: i32, address: u64, last: Last) -> Option<PathBuf> {
+        let text = read_string(call.tid, address, LONGEST_PATH)?;
+        if text.is_empty() {
+            return None;
+        }
+        self.resolver.resolve(call.tid, dirfd, &text, last)
+    }
+
+    fn act(&mut self, call: &Call, dirfd: i32, address: u64, op: &'static str, perm: Perm) -> Option<Act> {
+        let path = self.path(call, dirfd, address, Last::Name)?;
+        Some(Act { op, perm, path })
+    }
+
+    /// Landlock has no right for it; a place that may be written may have its metadata changed.
+    fn metadata(&mut self, call: &Call, dirfd: i32, address: u64) -> Option<Act> {
+        let path = self.path(call, dirfd, address, Last::Follow)?;
+        Some(Act { op: "fs.write", perm: Perm::WriteFile, path })
+    }
+
+    fn rename(&mut self, call: &Call, from: (i32, u64), to: (i32, u64)) -> Option<Vec<Act>> {
+        let from = self.path(call, from.0, from.1, Last::Name)?;
+        let to = self.path(call, to.0, to.1, Last::Name)?;
+        let is_dir = std::fs::symlink_metadata(&from).is_ok_and(|m| m.is_dir());
+        let (remove, make) =
+            if is_dir { (Perm::RemoveDir, Perm::MakeDir) } else { (Perm::RemoveFile, Perm::MakeReg) };
+        let mut acts = vec![
+            Act { op: "fs.remove", perm: remove, path: from.clone() },
+            Act { op: "fs.create", perm: make, path: to.clone() },
+        ];
+        if from.parent() != to.parent() {
+            acts.push(Act { op: "fs.create", perm: Perm::Refer, path: to });
+        }
+        Some(acts)
+    }
+
+    fn open(&mut self, call: &Call, dirfd: i32, address: u64, flags: u64) -> Option<Vec<Act>> {
+        if flags & O_PATH != 0 {
+            return None;
+        }
+        let last = if flags & O_NOFOLLOW != 0 { Last::Name } else { Last::Follow };
+        let path = self.path(call, dirfd, address, last)?;
+        let mut acts = Vec::new();
+        let mut add = |op, perm| acts.push(Act { op, perm, path: path.clone() });
+        if flags & O_CREAT != 0 && !exists(&path) {
+            add("fs.create", Perm::MakeReg);
+        }
+        if matches!(flags & O_ACCMODE, 1 | 2) {
+            add("fs.write", Perm::WriteFile);
+        }
+        if flags & O_TRUNC != 0 && exists(&path) {
+            add("fs.write", Perm::Truncate);
+        }
+        if matches!(flags & O_ACCMODE, 0 | 2) {
+            let is_dir = flags & O_DIRECTORY != 0 || path.is_dir();
+            add("fs.read", if is_dir { Perm::ReadDir } else { Perm::ReadFile });
+        }
+        Some(acts)
+    }
+}
+
+fn node_perm(mode: u64) -> Perm {
+    match mode & 0o170_000 {
+        0o010_000 => Perm::MakeFifo,
+        0o140_000 => Perm::MakeSock,
+        0o020_000 => Perm::MakeChar,
+        0o060_000 => Perm::MakeBlock,
+        _ => Perm::MakeReg,
+    }
+}
+
+/// Places that are the guest's own, or the kernel's for it.
+pub fn is_private(path: &Path) -> bool {
+    PRIVATE.iter().any(|own| path.starts_with(own))
+}
+
+fn exists(path: &Path) -> bool {
+    std::fs::symlink_metadata(path).is_ok()
+}
+
+/// Something that would fail outside just the same: a file that is not there, a place to put it that is not there.
+fn is_own_failure(act: &Act) -> bool {
+    match act.op {
+        "fs.create" => !act.path.parent().is_some_and(Path::is_dir),
+        "fs.write" if act.perm == Perm::WriteFile => {
+            !exists(&act.path) && !act.path.parent().is_some_and(Path::is_dir)
+        }
+        _ => !exists(&act.path),
+    }
+}
+
+fn actor(tid: i32) -> Actor {
+    let exe = std::fs::read_link(format!("/proc/{tid}/exe")).map(|p| p.to_string_lossy().into_owned());
+    let status = std::fs::read_to_string(format!("/proc/{tid}/status")).unwrap_or_default();
+    let pid = status.lines().find_map(|l| l.strip_prefix("NSpid:")?.split_whitespace().last()?.parse().ok());
+    Actor { pid: pid.unwrap_or(0), exe: exe.unwrap_or_default() }
+}

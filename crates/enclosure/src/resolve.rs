@@ -1,0 +1,93 @@
+//! What a path means to a guest. Paths inside and outside are the same by design, so the answer is a plain path;
+//! links are followed in the guest's own root, never in ours.
+
+use rustix::fs::{Mode, OFlags, ResolveFlags};
+use std::ffi::OsStr;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Component, Path, PathBuf};
+
+/// What the last component means to a call.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Last {
+    /// A link at the end is followed.
+    Follow,
+    /// The name itself is meant.
+    Name,
+}
+
+/// Follows paths for one guest; remembers its root.
+#[derive(Default)]
+pub struct Resolver {
+    root: Option<OwnedFd>,
+}
+
+impl Resolver {
+    /// The real path that `path` (relative to `dirfd` or the caller's directory) names, as far as it exists, with
+    /// the rest appended. `None` when the caller cannot be looked at.
+    pub fn resolve(&mut self, tid: i32, dirfd: i32, path: &[u8], last: Last) -> Option<PathBuf> {
+        let path = Path::new(OsStr::from_bytes(path));
+        let whole = if path.is_absolute() { path.to_path_buf() } else { self.base(tid, dirfd)?.join(path) };
+        let root = self.root(tid)?;
+        let (mut dir, mut rest) = match last {
+            Last::Follow => (whole, PathBuf::new()),
+            Last::Name => split(&whole)?,
+        };
+        for _ in 0..64 {
+            if let Some(real) = real_path(root, &dir) {
+                return Some(normal(&real.join(&rest)));
+            }
+            let (above, name) = split(&dir)?;
+            rest = if rest.as_os_str().is_empty() { name } else { name.join(&rest) };
+            dir = above;
+        }
+        None
+    }
+
+    fn base(&self, tid: i32, dirfd: i32) -> Option<PathBuf> {
+        const HERE: i32 = -100;
+        let link = if dirfd == HERE { format!("/proc/{tid}/cwd") } else { format!("/proc/{tid}/fd/{dirfd}") };
+        std::fs::read_link(link).ok().filter(|p| p.is_absolute())
+    }
+
+    fn root(&mut self, tid: i32) -> Option<&OwnedFd> {
+        if self.root.is_none() {
+            let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+            self.root = rustix::fs::open(format!("/proc/{tid}/root"), flags, Mode::empty()).ok();
+        }
+        self.root.as_ref()
+    }
+}
+
+/// The path of what `path` leads to inside `root`.
+fn real_path(root: &OwnedFd, path: &Path) -> Option<PathBuf> {
+    let inside = path.strip_prefix("/").ok()?;
+    let inside = if inside.as_os_str().is_empty() { Path::new(".") } else { inside };
+    let flags = OFlags::PATH | OFlags::CLOEXEC;
+    let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
+    let fd = rustix::fs::openat2(root.as_fd(), inside, flags, Mode::empty(), resolve).ok()?;
+    let link = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&fd));
+    std::fs::read_link(link).ok()
+}
+
+fn split(path: &Path) -> Option<(PathBuf, PathBuf)> {
+    let mut above = path.components();
+    let name = above.next_back()?;
+    matches!(name, Component::Normal(_) | Component::ParentDir | Component::CurDir)
+        .then(|| (above.as_path().to_path_buf(), PathBuf::from(name.as_os_str())))
+}
+
+/// Without `.` and `..`, by name alone: only for the part of a path that does not exist.
+fn normal(path: &Path) -> PathBuf {
+    let mut out = PathBuf::from("/");
+    for part in path.components() {
+        match part {
+            Component::Normal(name) => out.push(name),
+            Component::ParentDir => {
+                out.pop();
+            }
+            _ => {}
+        }
+    }
+    out
+}

@@ -1,0 +1,561 @@
+//! From a plan to the ordered list of setup steps. Decides everything here, before the clone, so that the copy
+//! only walks a list. Order: ids, new root, private places, grants, covers, seal, limits, landlock, seccomp.
+
+use crate::guest::Guest;
+use crate::supervise::Request;
+use policy::{Cover, ExecPlan, Grant, Kind, Mask, Perm, Perms};
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::CString;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use sys::op::{Attr, Op};
+use sys::seccomp::Watch;
+use sys::{CallError, cstring, host, landlock, mount, seccomp};
+use terms::{ErrorKind, Fault, Phase};
+
+/// The finished list, with the handles its steps name.
+pub struct Steps {
+    pub ops: Vec<Op>,
+    /// Kept open until after the clone.
+    _handles: Vec<OwnedFd>,
+    pub watch: Watch,
+    /// Entries of the scratch space that are ours, not the guest's.
+    pub scratch_entries: u64,
+}
+
+/// Names in the new root that exist only during setup.
+const OLD: &str = "/.old";
+const SCRATCH: &str = "/.scratch";
+const MADE: &str = "/.made";
+
+const QUIET: Attr = Attr::NO_SUID.with(Attr::NO_DEV);
+const DEVICES: [&str; 6] = ["null", "zero", "full", "random", "urandom", "tty"];
+
+/// Files of /proc that tell about the machine, not about the guest. Those the kernel has are covered.
+const HIDDEN_PROC: [&str; 15] = [
+    "kcore", "kmsg", "kallsyms", "keys", "key-users", "timer_list", "interrupts", "sched_debug", "latency_stats",
+    "sysrq-trigger", "slabinfo", "vmallocinfo", "iomem", "ioports", "modules",
+];
+
+/// Directories that hold programs rather than libraries; covered without execution when exec rules list programs.
+const PROGRAM_DIRS: [&str; 7] =
+    ["/usr/bin", "/usr/sbin", "/usr/local/bin", "/usr/local/sbin", "/usr/games", "/bin", "/sbin"];
+
+/// Directories whose owners need no shifting: root's, readable by all.
+const SYSTEM: [&str; 9] = ["/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/etc", "/nix/store"];
+
+struct Builder<'a> {
+    request: &'a Request,
+    guest: Guest,
+    ops: Vec<Op>,
+    handles: Vec<OwnedFd>,
+    /// Directories that stand already.
+    dirs: BTreeSet<PathBuf>,
+    /// Directories that mounts brought; what is below is theirs.
+    mounted: BTreeSet<PathBuf>,
+    /// Bound onto themselves so that they cannot be renamed.
+    pinned: BTreeSet<PathBuf>,
+    id_maps: BTreeMap<(u32, u32), OwnedFd>,
+    scratch_entries: u64,
+}
+
+pub fn build(request: &Request, guest: Guest) -> Result<Steps, Fault> {
+    let mut b = Builder {
+        request,
+        guest,
+        ops: Vec::with_capacity(128),
+        handles: Vec::new(),
+        dirs: BTreeSet::from([PathBuf::from("/")]),
+        mounted: BTreeSet::new(),
+        pinned: BTreeSet::new(),
+        id_maps: BTreeMap::new(),
+        scratch_entries: 3,
+    };
+    b.become_guest();
+    b.new_root()?;
+    b.private_places();
+    b.grants()?;
+    b.links();
+    b.account_files();
+    b.covers();
+    b.programs()?;
+    b.working_directory();
+    b.seal();
+    b.limits();
+    let watch = b.restrict()?;
+    Ok(Steps { ops: b.ops, _handles: b.handles, watch, scratch_entries: b.scratch_entries })
+}
+
+impl Builder<'_> {
+    fn push(&mut self, op: Op) {
+        self.ops.push(op);
+    }
+
+    fn become_guest(&mut self) {
+        self.push(Op::AwaitSupervisor);
+        let Guest { uid, gid, privileged, .. } = self.guest;
+        self.push(Op::Identity { uid, gid, drop_groups: privileged });
+        self.push(Op::TieToSupervisor);
+        // After the supervisor has put us into our groups, or the namespace would be rooted in the caller's.
+        self.push(Op::NewNamespace { flags: sys::spawn::NEW_CGROUP, name: "cgroup" });
+        self.push(Op::PrivateMounts);
+        self.push(Op::Loopback);
+    }
+
+    fn new_root(&mut self) -> Result<(), Fault> {
+        // Any directory will do as the place to stand on; it is uncovered again by the pivot.
+        let stand = ["/tmp", "/mnt", "/run", "/var", "/usr"].into_iter().find(|d| Path::new(d).is_dir());
+        let stand = stand.ok_or_else(|| Fault::new(ErrorKind::UnsupportedHost, "no directory to build a root on"))?;
+        self.push(Op::Tmpfs { at: cstring(stand), options: c"mode=755".into(), attr: QUIET });
+        self.push(Op::Pivot { root: cstring(stand), old: c".old".into() });
+        for dir in [SCRATCH, MADE] {
+            self.push(Op::Dir { at: cstring(dir), mode: 0o700 });
+        }
+        self.push(Op::File { at: path(&[MADE, "/file"]), mode: 0, bytes: Vec::new() });
+        self.push(Op::Dir { at: path(&[MADE, "/dir"]), mode: 0 });
+        Ok(())
+    }
+
+    fn private_places(&mut self) {
+        self.scratch();
+        self.devices();
+        self.proc();
+    }
+
+    fn scratch(&mut self) {
+        let options = crate::limits::scratch_options(&self.request.limits, self.expected_scratch_entries());
+        self.push(Op::Tmpfs { at: cstring(SCRATCH), options: cstring(options), attr: QUIET });
+        let no_exec = if self.lists_programs() { Attr::NO_EXEC } else { Attr(0) };
+        for (name, at) in [("/tmp", "/tmp"), ("/shm", "/dev/shm")] {
+            self.push(Op::Dir { at: path(&[SCRATCH, name]), mode: 0o1777 });
+            self.dir(Path::new(at));
+            self.push(Op::Bind { from: path(&[SCRATCH, name]), at: cstring(at), attr: QUIET.with(no_exec) });
+        }
+        self.dir(Path::new("/var"));
+        self.push(Op::Link { at: c"/var/tmp".into(), target: c"/tmp".into() });
+        self.dir(Path::new("/run"));
+    }
+
+    /// Mount points below /tmp are entries of the scratch space, but not the guest's.
+    fn expected_scratch_entries(&self) -> u64 {
+        let below = |p: &Path| p.starts_with("/tmp") || p.starts_with("/var/tmp");
+        let points = self.request.plan.grants.iter().map(|g| &g.path).chain([&self.request.cwd]);
+        3 + points.filter(|p| below(p)).map(|p| p.components().count() as u64).sum::<u64>()
+    }
+
+    fn devices(&mut self) {
+        for name in DEVICES {
+            let at = path(&["/dev/", name]);
+            self.push(Op::File { at: at.clone(), mode: 0o666, bytes: Vec::new() });
+            let attr = Attr::NO_SUID.with(Attr::NO_EXEC);
+            self.push(Op::Bind { from: path(&[OLD, "/dev/", name]), at, attr });
+        }
+        self.push(Op::Dir { at: c"/dev/pts".into(), mode: 0o755 });
+        self.push(Op::Terminals { at: c"/dev/pts".into() });
+        for (name, target) in [
+            ("ptmx", "pts/ptmx"),
+            ("fd", "/proc/self/fd"),
+            ("stdin", "/proc/self/fd/0"),
+            ("stdout", "/proc/self/fd/1"),
+            ("stderr", "/proc/self/fd/2"),
+        ] {
+            self.push(Op::Link { at: path(&["/dev/", name]), target: cstring(target) });
+        }
+    }
+
+    fn proc(&mut self) {
+        self.dir(Path::new("/proc"));
+        self.push(Op::Proc { at: c"/proc".into() });
+        for name in HIDDEN_PROC.into_iter().filter(|name| Path::new("/proc").join(name).exists()) {
+            self.hide(&Path::new("/proc").join(name), Kind::File);
+        }
+        let sys = c"/proc/sys";
+        self.push(Op::Bind { from: sys.into(), at: sys.into(), attr: QUIET.with(Attr::READ_ONLY).with(Attr::NO_EXEC) });
+        if let Some(text) = crate::limits::memory_file(&self.request.limits) {
+            self.made_file("meminfo", text, 0o444, Path::new("/proc/meminfo"));
+        }
+        self.mounted.extend([PathBuf::from("/proc"), PathBuf::from("/tmp")]);
+    }
+
+    fn made_file(&mut self, name: &str, bytes: Vec<u8>, mode: u32, at: &Path) {
+        let from = path(&[MADE, "/", name]);
+        self.push(Op::File { at: from.clone(), mode, bytes });
+        let attr = QUIET.with(Attr::READ_ONLY).with(if mode & 0o111 == 0 { Attr::NO_EXEC } else { Attr(0) });
+        self.push(Op::Bind { from: from.clone(), at: cpath(at), attr });
+        self.push(Op::RemoveFile { at: from });
+    }
+
+    fn hide(&mut self, at: &Path, kind: Kind) {
+        let from = if kind == Kind::Dir { "/dir" } else { "/file" };
+        let attr = QUIET.with(Attr::READ_ONLY).with(Attr::NO_EXEC);
+        self.push(Op::Bind { from: path(&[MADE, from]), at: cpath(at), attr });
+    }
+
+    /// Makes a directory and those above it, unless a mount brings them.
+    fn dir(&mut self, at: &Path) {
+        if self.dirs.contains(at) || self.is_mounted(at) {
+            return;
+        }
+        if let Some(parent) = at.parent() {
+            self.dir(parent);
+        }
+        if at.starts_with("/tmp") && at != Path::new("/tmp") {
+            self.scratch_entries += 1;
+        }
+        self.push(Op::Dir { at: cpath(at), mode: 0o755 });
+        self.dirs.insert(at.to_path_buf());
+    }
+
+    fn is_mounted(&self, at: &Path) -> bool {
+        at.ancestors().any(|a| a != Path::new("/tmp") && self.mounted.contains(a))
+    }
+
+    fn grants(&mut self) -> Result<(), Fault> {
+        let grants: Vec<Grant> = self.request.plan.grants.iter().flat_map(top_level).collect();
+        for grant in &grants {
+            self.grant(grant)?;
+        }
+        Ok(())
+    }
+
+    fn grant(&mut self, grant: &Grant) -> Result<(), Fault> {
+        if !self.is_mounted(&grant.path) {
+            match grant.kind {
+                Kind::Dir => self.dir(&grant.path),
+                _ => self.mount_point_file(&grant.path),
+            }
+        }
+        let attr = self.attr_of(grant);
+        if !self.guest.privileged || is_system(&grant.path) {
+            let from = path_of(&[OLD.as_bytes(), grant.path.as_os_str().as_bytes()]);
+            self.push(Op::Bind { from, at: cpath(&grant.path), attr });
+        } else {
+            let fd = self.shifted(&grant.path, attr).map_err(|e| cannot_bind(grant, e))?;
+            self.push(Op::Attach { fd, at: cpath(&grant.path) });
+        }
+        self.mounted.insert(grant.path.clone());
+        Ok(())
+    }
+
+    fn mount_point_file(&mut self, at: &Path) {
+        if let Some(parent) = at.parent() {
+            self.dir(parent);
+        }
+        if at.starts_with("/tmp") {
+            self.scratch_entries += 1;
+        }
+        self.push(Op::File { at: cpath(at), mode: 0o644, bytes: Vec::new() });
+    }
+
+    fn attr_of(&self, grant: &Grant) -> Attr {
+        let mut attr = Attr::NO_SUID;
+        let device = grant.kind == Kind::Other
+            && std::fs::symlink_metadata(&grant.path)
+                .is_ok_and(|m| m.file_type().is_char_device() || m.file_type().is_block_device());
+        if !device {
+            attr = attr.with(Attr::NO_DEV);
+        }
+        let writes = !grant.perms.and(Perms::CHANGES).is_empty();
+        if !writes {
+            attr = attr.with(Attr::READ_ONLY);
+        }
+        let runs = match &self.request.plan.exec {
+            ExecPlan::AllowBut(_) => grant.perms.contains(Perm::Execute),
+            // Libraries are mapped from places that only read; what can be written must not become a program.
+            ExecPlan::Only { .. } => !writes,
+        };
+        if !runs {
+            attr = attr.with(Attr::NO_EXEC);
+        }
+        attr
+    }
+
+    /// A mount of `path` on which the files of its owner belong to the guest's user.
+    fn shifted(&mut self, path: &Path, attr: Attr) -> Result<RawFd, CallError> {
+        let owner = std::fs::symlink_metadata(path).map(|m| (m.uid(), m.gid())).unwrap_or((0, 0));
+        if !self.id_maps.contains_key(&owner) {
+            let map = host::id_map(owner.0, self.guest.host_uid, owner.1, self.guest.host_gid)?;
+            self.id_maps.insert(owner, map);
+        }
+        let ids = self.id_maps.get(&owner).map(AsFd::as_fd);
+        // A file system that cannot shift shows its files as nobody's; what all may read still can be read.
+        let fd = mount::prepare(&cpath(path), attr, ids).or_else(|_| mount::prepare(&cpath(path), attr, None))?;
+        let raw = fd.as_raw_fd();
+        self.handles.push(fd);
+        Ok(raw)
+    }
+
+    fn links(&mut self) {
+        for link in &self.request.plan.links {
+            let taken = self.dirs.contains(&link.at) || self.is_mounted(&link.at);
+            if taken || link.at == Path::new("/var/tmp") {
+                continue;
+            }
+            if let Some(parent) = link.at.parent() {
+                self.dir(parent);
+            }
+            self.push(Op::Link { at: cpath(&link.at), target: cpath(&link.target) });
+            self.dirs.insert(link.at.clone());
+        }
+    }
+
+    fn account_files(&mut self) {
+        let r = self.request;
+        let home = r.home.to_string_lossy();
+        let Some((passwd, group)) = self.guest.account_files(&r.user, &home, "/bin/sh") else { return };
+        for (name, bytes) in [("passwd", passwd), ("group", group)] {
+            let at = Path::new("/etc").join(name);
+            if self.is_mounted(&at) && at.is_file() {
+                self.made_file(name, bytes, 0o444, &at);
+            }
+        }
+    }
+
+    fn covers(&mut self) {
+        for mask in &self.request.plan.masks {
+            self.pin_above(&mask.path);
+            self.cover(mask);
+        }
+        self.dir(&self.request.home.clone());
+    }
+
+    fn cover(&mut self, mask: &Mask) {
+        let attr = match mask.cover {
+            Cover::Hide => return self.hide(&mask.path, mask.kind),
+            Cover::ReadOnly => Attr::READ_ONLY,
+            Cover::NoExec => Attr::NO_EXEC,
+            Cover::ReadOnlyNoExec => Attr::READ_ONLY.with(Attr::NO_EXEC),
+        };
+        self.rebind(&mask.path, attr);
+    }
+
+    fn rebind(&mut self, at: &Path, attr: Attr) {
+        self.push(Op::Bind { from: cpath(at), at: cpath(at), attr: QUIET_KEEP.with(attr) });
+    }
+
+    /// A directory that is a mount point cannot be renamed or removed inside. Without this a guest could move the
+    /// parent of a covered path away and put another tree in its place.
+    fn pin_above(&mut self, covered: &Path) {
+        let writable = |p: &&Path| {
+            self.request.plan.grants.iter().any(|g| {
+                p.starts_with(&g.path) && *p != g.path && !g.perms.and(Perms::CHANGES).is_empty()
+            })
+        };
+        let mut above: Vec<PathBuf> =
+            covered.ancestors().skip(1).take_while(writable).map(Path::to_path_buf).collect();
+        above.reverse();
+        for dir in above {
+            if self.pinned.insert(dir.clone()) && !self.mounted.contains(&dir) {
+                self.rebind(&dir, Attr(0));
+            }
+        }
+    }
+
+    fn lists_programs(&self) -> bool {
+        matches!(self.request.plan.exec, ExecPlan::Only { .. })
+    }
+
+    fn programs(&mut self) -> Result<(), Fault> {
+        match &self.request.plan.exec {
+            ExecPlan::AllowBut(denied) => {
+                for program in denied {
+                    if self.is_mounted(&program.path) {
+                        self.pin_above(&program.path);
+                        self.rebind(&program.path, Attr::NO_EXEC);
+                    }
+                }
+                Ok(())
+            }
+            ExecPlan::Only { programs, .. } => {
+                for dir in PROGRAM_DIRS {
+                    let real = std::fs::canonicalize(dir).unwrap_or_else(|_| PathBuf::from(dir));
+                    if real == Path::new(dir) && self.is_mounted(&real) {
+                        self.rebind(&real, Attr::NO_EXEC);
+                    }
+                }
+                for program in programs {
+                    self.program(program)?;
+                }
+                Ok(())
+            }
+        }
+    }
+
+    /// Binds a listed program executable. With a digest, its bytes are copied first: what was hashed is what runs.
+    fn program(&mut self, program: &policy::Program) -> Result<(), Fault> {
+        if !self.is_mounted(&program.path) {
+            match program.kind {
+                Kind::Dir => self.dir(&program.path),
+                _ => self.mount_point_file(&program.path),
+            }
+        }
+        let Some(digest) = program.sha256 else {
+            let attr = QUIET.with(Attr::READ_ONLY);
+            if self.guest.privileged && !is_system(&program.path) {
+                let fd = self.shifted(&program.path, attr).map_err(|e| cannot_bind_program(program, e))?;
+                self.push(Op::Attach { fd, at: cpath(&program.path) });
+            } else {
+                let from = path_of(&[OLD.as_bytes(), program.path.as_os_str().as_bytes()]);
+                self.push(Op::Bind { from, at: cpath(&program.path), attr });
+            }
+            self.mounted.insert(program.path.clone());
+            return Ok(());
+        };
+        let bytes = read_verified(&program.path, digest)?;
+        let name = format!("program-{}", self.ops.len());
+        self.made_file(&name, bytes, 0o555, &program.path);
+        self.mounted.insert(program.path.clone());
+        Ok(())
+    }
+
+    fn working_directory(&mut self) {
+        let cwd = self.request.cwd.clone();
+        self.dir(&cwd);
+    }
+
+    fn seal(&mut self) {
+        self.push(Op::OpenScratch { at: cstring(SCRATCH) });
+        self.push(Op::Unmount { at: cstring(SCRATCH) });
+        self.push(Op::RemoveDir { at: cstring(SCRATCH) });
+        self.push(Op::RemoveFile { at: path(&[MADE, "/file"]) });
+        self.push(Op::RemoveDir { at: path(&[MADE, "/dir"]) });
+        self.push(Op::RemoveDir { at: cstring(MADE) });
+        self.push(Op::Unmount { at: cstring(OLD) });
+        self.push(Op::RemoveDir { at: cstring(OLD) });
+        self.push(Op::Seal { at: c"/".into(), attr: QUIET.with(Attr::READ_ONLY) });
+        self.push(Op::ChangeDir { at: cpath(&self.request.cwd) });
+        if let Some((rows, columns)) = self.request.stdio.terminal_size() {
+            self.push(Op::OpenTerminal { rows, columns });
+        }
+    }
+
+    fn limits(&mut self) {
+        self.ops.extend(crate::limits::ops(&self.request.limits, &self.request.cpus));
+    }
+
+    fn restrict(&mut self) -> Result<Watch, Fault> {
+        self.push(Op::NoNewPrivileges);
+        let abi = landlock::abi();
+        let ruleset = landlock::ruleset(abi)
+            .map_err(|e| Fault::new(ErrorKind::UnsupportedHost, e.to_string()).phase(Phase::Preparation))?;
+        for (at, rights) in self.rules() {
+            let rights = rights & landlock::rights(abi);
+            if rights != 0 {
+                self.push(Op::LandlockRule { ruleset: ruleset.as_raw_fd(), at: cpath(&at), rights });
+            }
+        }
+        self.push(Op::LandlockRestrict { ruleset: ruleset.as_raw_fd() });
+        self.handles.push(ruleset);
+        self.push(Op::DropCapabilities);
+        let watch = self.request.watch();
+        self.push(Op::Seccomp { program: seccomp::program(&watch), listener: watch.listener });
+        self.push(Op::Ready);
+        Ok(watch)
+    }
+
+    fn rules(&self) -> Vec<(PathBuf, u64)> {
+        let plan = &self.request.plan;
+        let mut rules: BTreeMap<PathBuf, u64> = BTreeMap::new();
+        let mut add = |at: &Path, rights: u64| *rules.entry(at.to_path_buf()).or_default() |= rights;
+        let listing = plan.grants.iter().all(|g| g.kind != Kind::Dir || g.perms.contains(Perm::ReadDir));
+        if listing {
+            // The directories that lead to the grants can be listed; a grant without read_dir must not inherit that.
+            add(Path::new("/"), Perms::of(&[Perm::ReadDir]).bits());
+        }
+        let execute = if self.lists_programs() { Perms::NONE } else { Perms::of(&[Perm::Execute]) };
+        for private in ["/tmp", "/dev/shm"] {
+            let all = Perms::READ.union(Perms::WRITE).union(Perms::of(&[Perm::MakeChar])).union(execute);
+            add(Path::new(private), all.bits());
+        }
+        let device = Perms::of(&[Perm::ReadFile, Perm::WriteFile, Perm::ReadDir, Perm::IoctlDev, Perm::Truncate]);
+        add(Path::new("/dev"), device.bits());
+        add(Path::new("/proc"), Perms::of(&[Perm::ReadFile, Perm::WriteFile, Perm::ReadDir]).bits());
+        for grant in plan.grants.iter().flat_map(top_level) {
+            let perms = if self.lists_programs() { grant.perms.minus(Perms::of(&[Perm::Execute])) } else { grant.perms };
+            add(&grant.path, of_kind(perms.bits(), grant.kind));
+        }
+        if let ExecPlan::Only { programs, loaders } = &plan.exec {
+            let run = Perms::of(&[Perm::Execute, Perm::ReadFile]).bits();
+            programs.iter().for_each(|p| add(&p.path, run));
+            loaders.iter().for_each(|l| add(l, run));
+        }
+        rules.into_iter().collect()
+    }
+}
+
+/// Rebinding keeps what the tree has and only adds.
+const QUIET_KEEP: Attr = Attr(0);
+
+fn of_kind(rights: u64, kind: Kind) -> u64 {
+    if kind == Kind::Dir { rights } else { rights & landlock::FILE_RIGHTS }
+}
+
+/// A grant of the whole host becomes grants of what is in its root, but for the places the guest has of its own.
+fn top_level(grant: &Grant) -> Vec<Grant> {
+    const OWN: [&str; 4] = ["proc", "dev", "tmp", "sys"];
+    if grant.path != Path::new("/") {
+        return vec![grant.clone()];
+    }
+    let Ok(entries) = std::fs::read_dir("/") else { return Vec::new() };
+    let mut grants: Vec<Grant> = entries
+        .flatten()
+        .filter(|e| !OWN.iter().any(|own| e.file_name() == *own))
+        .filter_map(|e| {
+            let kind = e.file_type().ok()?;
+            let kind = match kind.is_dir() {
+                true => Kind::Dir,
+                false if kind.is_file() => Kind::File,
+                false => return None,
+            };
+            Some(Grant { path: e.path(), kind, ..grant.clone() })
+        })
+        .collect();
+    grants.sort_by(|a, b| a.path.cmp(&b.path));
+    grants
+}
+
+fn is_system(path: &Path) -> bool {
+    SYSTEM.iter().any(|dir| path.starts_with(dir))
+}
+
+fn read_verified(path: &Path, digest: [u8; 32]) -> Result<Vec<u8>, Fault> {
+    use sha2::Digest;
+    const MOST: u64 = 1 << 30;
+    let too_large = || Fault::new(ErrorKind::UnsupportedPolicy, format!("{}: larger than 1 GiB", path.display()));
+    let size = std::fs::metadata(path).map(|m| m.len()).unwrap_or(0);
+    if size > MOST {
+        return Err(too_large());
+    }
+    let bytes = std::fs::read(path)
+        .map_err(|e| Fault::new(ErrorKind::UnsupportedPolicy, format!("{}: {e}", path.display())))?;
+    let found: [u8; 32] = sha2::Sha256::digest(&bytes).into();
+    if found != digest {
+        let message = format!("{}: changed while the run was being prepared", path.display());
+        return Err(Fault::new(ErrorKind::Conflict, message).phase(Phase::Preparation));
+    }
+    Ok(bytes)
+}
+
+fn cannot_bind(grant: &Grant, error: CallError) -> Fault {
+    let message = format!("{} ({}): cannot be shown inside: {error}", grant.path.display(), grant.rule);
+    Fault::new(ErrorKind::UnsupportedHost, message).phase(Phase::Preparation)
+}
+
+fn cannot_bind_program(program: &policy::Program, error: CallError) -> Fault {
+    let message = format!("{} ({}): cannot be shown inside: {error}", program.path.display(), program.rule);
+    Fault::new(ErrorKind::UnsupportedHost, message).phase(Phase::Preparation)
+}
+
+fn cpath(path: &Path) -> CString {
+    cstring(path.as_os_str().as_bytes())
+}
+
+fn path(parts: &[&str]) -> CString {
+    cstring(parts.concat())
+}
+
+fn path_of(parts: &[&[u8]]) -> CString {
+    cstring(parts.concat())
+}

@@ -1,0 +1,9 @@
+//! The verbs of the product, one file each; the only place where policy, enclosure and host facts meet.
+//! Nothing here prints, prompts or reads the environment: the door hands in a `Caller`.
+
+mod caller;
+pub mod policies;
+pub mod run;
+pub mod toolchains;
+
+pub use caller::Caller;

@@ -1,0 +1,242 @@
+//! Where policies come from: presets by name, files in our own or a neighbour's format, flags.
+
+use crate::Caller;
+use crate::toolchains;
+use policy::{Action, Base, Context, Document, ExecRule, Format, FsRule, NetRule, Perm, Perms, Policy, RulePath, Target};
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+use terms::{ErrorKind, Fault, Phase};
+
+/// The largest policy file that is read.
+const LARGEST: u64 = 1 << 20;
+
+/// A rule given on the command line.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Flag {
+    /// `--read`, `--allow-read`, `--deny-read`
+    Read(Action, String),
+    Write(Action, String),
+    Exec(Action, String),
+    Net(Action, String),
+}
+
+/// A policy by name or file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Source {
+    Preset(String),
+    File(PathBuf),
+}
+
+impl Source {
+    /// A word with a slash, a dot or an existing file behind it is a file; anything else names a preset.
+    pub fn of(word: &OsStr) -> Source {
+        let path = Path::new(word);
+        match word.to_str() {
+            Some(name) if policy::preset(name).is_some() => Source::Preset(name.into()),
+            Some(name) if !name.contains(['/', '.']) && !path.exists() => Source::Preset(name.into()),
+            _ => Source::File(path.into()),
+        }
+    }
+}
+
+/// One document, with what an importer could not carry over.
+pub struct Loaded {
+    pub document: Document,
+    pub notes: Vec<String>,
+}
+
+pub fn load(source: &Source) -> Result<Loaded, Fault> {
+    match source {
+        Source::Preset(name) => {
+            let document = policy::preset_document(name).ok_or_else(|| unknown_preset(name))?;
+            Ok(Loaded { document, notes: Vec::new() })
+        }
+        Source::File(path) => read(path),
+    }
+}
+
+fn unknown_preset(name: &str) -> Fault {
+    let known: Vec<_> = policy::PRESETS.iter().map(|(name, _)| *name).collect();
+    Fault::invalid(format!("{name:?} is neither a preset nor a file"))
+        .hint(format!("presets: {}", known.join(", ")))
+        .phase(Phase::Admission)
+}
+
+/// Reads a file in our format, or in one we import.
+pub fn read(path: &Path) -> Result<Loaded, Fault> {
+    let text = read_text(path)?;
+    let name = path.display().to_string();
+    Ok(Loaded { document: policy::parse(&text, Format::of_name(&name), &name)?, notes: Vec::new() })
+}
+
+pub fn read_text(path: &Path) -> Result<String, Fault> {
+    let refuse = |why: String| Fault::invalid(format!("{}: {why}", path.display())).phase(Phase::Admission);
+    let size = std::fs::metadata(path).map_err(|e| refuse(e.to_string()))?.len();
+    if size > LARGEST {
+        return Err(refuse(format!("{size} bytes; a policy has at most {LARGEST}")));
+    }
+    let bytes = std::fs::read(path).map_err(|e| refuse(e.to_string()))?;
+    String::from_utf8(bytes).map_err(|e| refuse(format!("not UTF-8 at byte {}", e.utf8_error().valid_up_to())))
+}
+
+/// Documents for the flags, one each, so that the flag itself is the rule's label.
+pub fn of_flags(flags: &[Flag], caller: &Caller) -> Result<Vec<Document>, Fault> {
+    flags.iter().map(|flag| of_flag(flag, caller)).collect()
+}
+
+fn of_flag(flag: &Flag, caller: &Caller) -> Result<Document, Fault> {
+    let name = flag_name(flag);
+    let mut document = Document::new(&name);
+    let execute = Perms::of(&[Perm::Execute]);
+    match flag {
+        Flag::Read(action, path) => {
+            let perms = if *action == Action::Deny { Perms::ALL } else { Perms::READ.union(execute) };
+            document.fs.push(FsRule { action: *action, path: rule_path(&name, path, caller)?, perms });
+        }
+        Flag::Write(Action::Deny, path) => {
+            document.fs.push(FsRule { action: Action::Deny, path: rule_path(&name, path, caller)?, perms: Perms::CHANGES });
+        }
+        Flag::Write(action, path) => {
+            let perms = Perms::READ.union(Perms::WRITE).union(execute);
+            document.fs.push(FsRule { action: *action, path: rule_path(&name, path, caller)?, perms });
+        }
+        Flag::Exec(action, path) => {
+            let path = rule_path(&name, &find_program(path, caller), caller)?;
+            if *action != Action::Deny {
+                let perms = Perms::of(&[Perm::ReadFile, Perm::Execute]);
+                document.fs.push(FsRule { action: *action, path: path.clone(), perms });
+            }
+            document.exec.push(ExecRule { action: *action, path, sha256: None });
+        }
+        Flag::Net(action, host) => document.net.push(net_rule(&name, *action, host)?),
+    }
+    Ok(document)
+}
+
+fn flag_name(flag: &Flag) -> String {
+    let (action, what) = match flag {
+        Flag::Read(a, _) => (a, "read"),
+        Flag::Write(a, _) => (a, "write"),
+        Flag::Exec(a, _) => (a, "exec"),
+        Flag::Net(a, _) => (a, "net"),
+    };
+    match action {
+        Action::Deny => format!("--deny-{what}"),
+        _ => format!("--{what}"),
+    }
+}
+
+/// `--exec git` means the program that a shell would find.
+fn find_program(word: &str, caller: &Caller) -> String {
+    if word.contains('/') || word.starts_with(['~', '$']) {
+        return word.into();
+    }
+    let path = caller.var("PATH").unwrap_or_default();
+    let found = std::env::split_paths(path).map(|dir| dir.join(word)).find(|p| p.is_file());
+    found.and_then(|p| p.to_str().map(String::from)).unwrap_or_else(|| word.into())
+}
+
+/// A path as typed: relative ones are meant from the current directory.
+fn rule_path(flag: &str, text: &str, caller: &Caller) -> Result<RulePath, Fault> {
+    let refuse = |why: String| Fault::invalid(format!("{flag} {text:?}: {why}")).phase(Phase::Admission);
+    if text.is_empty() {
+        return Err(refuse("empty; name a path".into()));
+    }
+    if text.starts_with(['/', '~', '$']) {
+        return RulePath::parse(text).map_err(|r| with_hint(refuse(r.message), r.hint));
+    }
+    let mut whole = caller.cwd.clone();
+    for part in Path::new(text).components() {
+        match part {
+            std::path::Component::Normal(name) => whole.push(name),
+            std::path::Component::ParentDir => {
+                whole.pop();
+            }
+            _ => {}
+        }
+    }
+    RulePath::literal(&whole).ok_or_else(|| refuse("cannot be written as a rule".into()))
+}
+
+fn with_hint(fault: Fault, hint: Option<String>) -> Fault {
+    match hint {
+        Some(hint) => fault.hint(hint),
+        None => fault,
+    }
+}
+
+fn net_rule(flag: &str, action: Action, text: &str) -> Result<NetRule, Fault> {
+    let (host, ports) = match text.rsplit_once(':') {
+        Some((host, ports)) if !host.contains(':') || host.ends_with(']') => (host, Some(ports)),
+        _ => (text, None),
+    };
+    let refuse = |r: policy::Refusal| {
+        with_hint(Fault::invalid(format!("{flag} {text:?}: {}", r.message)).phase(Phase::Admission), r.hint)
+    };
+    let ports = ports.map(policy::Ports::parse).transpose().map_err(refuse)?;
+    let to = match host.contains('/') {
+        true => Target::Cidr(policy::Cidr::parse(host).map_err(refuse)?),
+        false => Target::Host(policy::HostPattern::parse(host).map_err(refuse)?),
+    };
+    Ok(NetRule { action, proto: None, to, ports, methods: None, paths: None })
+}
+
+/// The policy that a run gets: the named sources (the `default` preset when there are none), then the flags.
+pub fn effective(sources: &[Source], flags: &[Flag], caller: &Caller) -> Result<(Policy, Vec<String>), Fault> {
+    let default = [Source::Preset("default".into())];
+    let sources = if sources.is_empty() { &default } else { sources };
+    let (mut documents, mut notes) = (Vec::new(), Vec::new());
+    for source in sources {
+        let loaded = load(source)?;
+        notes.extend(loaded.notes);
+        documents.push(loaded.document);
+    }
+    documents.extend(of_flags(flags, caller)?);
+    Ok((policy::effective(&documents)?, notes))
+}
+
+/// What the policy's variables stand for, and what the caller's toolchains need besides.
+pub struct Surroundings {
+    pub context: Context,
+    pub env_names: Vec<String>,
+    pub notes: Vec<String>,
+}
+
+/// Looks up what the policy's variables stand for, and takes away what must never be the workspace.
+pub fn surroundings(policy: &mut Policy, caller: &Caller, workspace: &Path, command: Option<&OsStr>) -> Surroundings {
+    let mut notes = Vec::new();
+    let too_wide = caller.home.starts_with(workspace);
+    if too_wide && policy.fs.iter().any(|r| r.rule.path.base() == Base::Workspace) {
+        policy.fs.retain(|r| r.rule.path.base() != Base::Workspace);
+        let where_ = workspace.display();
+        notes.push(format!("{where_} holds the home directory and is not shown inside; name what is needed with --read"));
+    }
+    let wants_tools = policy.fs.iter().any(|r| r.rule.path.base() == Base::Toolchains);
+    let found = wants_tools.then(|| {
+        let path = caller.var("PATH").unwrap_or_default();
+        let var = |name: &str| caller.var(name).map(OsStr::to_owned);
+        toolchains::discover(path, &caller.home, workspace, command, &var)
+    });
+    let (grants, env_names) = found.map(|t| (t.grants, t.env)).unwrap_or_default();
+    let toolchains = grants.into_iter().map(|g| g.path).collect();
+    let context = Context { home: caller.home.clone(), workspace: workspace.to_path_buf(), toolchains };
+    Surroundings { context, env_names, notes }
+}
+
+/// Refuses what a plain run cannot do yet, by name.
+pub fn check_supported(resolved: &policy::Resolved) -> Result<(), Fault> {
+    let refuse = |message: String, hint: &str| {
+        Err(Fault::new(ErrorKind::UnsupportedPolicy, message).hint(hint).phase(Phase::Planning))
+    };
+    if let Some(rule) = resolved.needs_network() {
+        let message = format!("{rule} asks for the network, and this version gives a guest only its own loopback");
+        return refuse(message, "leave the rule out, or run with the no-network preset");
+    }
+    if let Some(event) = resolved.audit_events().iter().next() {
+        return refuse(format!("audit.events names {event:?}, and a plain run keeps no journal"), "leave audit out");
+    }
+    if let Some(name) = resolved.policy().capabilities.keys().next() {
+        return refuse(format!("capabilities.{name:?} is for programs, not for commands"), "leave capabilities out");
+    }
+    Ok(())
+}

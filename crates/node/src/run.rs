@@ -1,0 +1,241 @@
+//! Run one command in an enclosure: from what was asked to how it ended.
+
+use crate::policies::{self, Flag, Source};
+use crate::Caller;
+use enclosure::{Cpus, LocalHost, Prepared, Request};
+pub use enclosure::{Observed, Observer, Stdio};
+use policy::{Action, Resolved};
+use std::collections::BTreeMap;
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use terms::{Denial, ErrorKind, Fault, Limits, Outcome, Phase, PolicyStamp, RunId};
+
+#[derive(Clone, Debug)]
+pub struct Ask {
+    /// The command and its arguments; or, with `shell`, the arguments after the shell string.
+    pub command: Vec<OsString>,
+    /// Run this text with `sh -c`.
+    pub shell: Option<OsString>,
+    pub policies: Vec<Source>,
+    pub flags: Vec<Flag>,
+    pub limits: Limits,
+    pub cpus: Option<f64>,
+    /// `NAME` passes the caller's value, `NAME=VALUE` sets one.
+    pub env: Vec<OsString>,
+    pub workdir: Option<PathBuf>,
+    pub stdio: Stdio,
+    pub report_reads: bool,
+}
+
+/// A run that is ready to start, and what a person should know first.
+pub struct Ready {
+    pub prepared: Prepared,
+    pub notes: Vec<String>,
+    pub policy_json: String,
+}
+
+/// How a verb ended before or instead of a run: a fault, with the refusal that caused it.
+pub struct Refused {
+    pub fault: Fault,
+    pub denial: Option<Denial>,
+}
+
+impl From<Fault> for Refused {
+    fn from(fault: Fault) -> Refused {
+        Refused { fault, denial: None }
+    }
+}
+
+pub fn prepare(ask: &Ask, caller: &Caller) -> Result<Ready, Refused> {
+    let (mut effective, mut notes) = policies::effective(&ask.policies, &ask.flags, caller)?;
+    let cwd = working_directory(ask, caller)?;
+    let argv = argv(ask)?;
+    let around = policies::surroundings(&mut effective, caller, &cwd, Some(&argv[0]));
+    notes.extend(around.notes);
+    let resolved = policy::resolve(&effective, &around.context).map_err(Fault::from)?;
+    policies::check_supported(&resolved)?;
+    let degrade: Vec<String> = resolved.degrade().map(String::from).collect();
+    let enforced = enclosure::choose(&degrade)?;
+    let resolved = resolved.follow(&LocalHost).map_err(Fault::from)?;
+    let plan = resolved.plan(&LocalHost).map_err(Fault::from)?;
+    let limits = resolved.limits().tightest(ask.limits);
+    enclosure::check_limits(&limits, &plan)?;
+    notes.extend(plan.notes.iter().cloned());
+    let run_id = new_id();
+    let env = environment(ask, caller, &resolved, &around.env_names, &run_id)?;
+    let program = find_program(&argv[0], &env, &cwd, &resolved)?;
+    let stamp = PolicyStamp { digest: effective.digest(), revision: 1 };
+    let request = Request {
+        run_id,
+        deny_calls: resolved.syscalls_deny().iter().cloned().collect(),
+        policy: resolved,
+        plan,
+        stamp,
+        enforced,
+        program,
+        argv,
+        env,
+        cwd,
+        home: caller.home.clone(),
+        user: caller.user.clone(),
+        limits,
+        cpus: Cpus(ask.cpus),
+        stdio: ask.stdio,
+        watch_reads: ask.report_reads,
+    };
+    let policy_json = effective.to_json();
+    Ok(Ready { prepared: enclosure::prepare(request)?, notes, policy_json })
+}
+
+pub fn run(ready: Ready, observer: Option<Observer<'_>>) -> Result<Outcome, Fault> {
+    ready.prepared.run(observer)
+}
+
+fn argv(ask: &Ask) -> Result<Vec<OsString>, Fault> {
+    let argv = match &ask.shell {
+        Some(text) => {
+            let shell = ["sh", "-c"].into_iter().map(OsString::from).chain([text.clone()]);
+            let name = if ask.command.is_empty() { None } else { Some(OsString::from("sh")) };
+            shell.chain(name).chain(ask.command.iter().cloned()).collect()
+        }
+        None => ask.command.clone(),
+    };
+    if argv.is_empty() || argv[0].is_empty() {
+        return Err(Fault::invalid("no command given").hint("cofferdam run -- COMMAND [ARG…]").phase(Phase::Admission));
+    }
+    Ok(argv)
+}
+
+fn working_directory(ask: &Ask, caller: &Caller) -> Result<PathBuf, Fault> {
+    let asked = match &ask.workdir {
+        Some(dir) => caller.cwd.join(dir),
+        None => caller.cwd.clone(),
+    };
+    let refuse = |why: String| Fault::invalid(format!("working directory {}: {why}", asked.display())).phase(Phase::Admission);
+    let real = std::fs::canonicalize(&asked).map_err(|e| refuse(e.to_string()))?;
+    if !real.is_dir() {
+        return Err(refuse("not a directory".into()));
+    }
+    if ["/proc", "/dev", "/sys"].iter().any(|own| real.starts_with(own)) {
+        return Err(refuse("belongs to the kernel, not to a project".into()));
+    }
+    Ok(real)
+}
+
+fn new_id() -> RunId {
+    let mut bytes = [0u8; 16];
+    let got = rustix::rand::getrandom(&mut bytes[..], rustix::rand::GetRandomFlags::empty());
+    if got != Ok(16) {
+        // Only a kernel that is still booting has none; the id must be unique, not secret.
+        bytes[..4].copy_from_slice(&std::process::id().to_ne_bytes());
+    }
+    RunId::from_random(bytes)
+}
+
+/// What the policy passes and sets, what the toolchains need to find themselves, and what was asked for by flag.
+fn environment(
+    ask: &Ask,
+    caller: &Caller,
+    resolved: &Resolved,
+    tools: &[String],
+    run_id: &RunId,
+) -> Result<Vec<(OsString, OsString)>, Fault> {
+    let mut inside: BTreeMap<OsString, OsString> = BTreeMap::new();
+    let bare = resolved.env().pass.is_none();
+    for (name, value) in &caller.env {
+        let Some(text) = name.to_str() else { continue };
+        let tool = bare && tools.iter().any(|t| t == text);
+        if tool || policy::env::passes(resolved.env(), text) {
+            inside.insert(name.clone(), value.clone());
+        }
+    }
+    for (name, value) in &resolved.env().set {
+        inside.insert(name.into(), value.into());
+    }
+    for item in &ask.env {
+        let (name, value) = env_item(item, caller)?;
+        if let Some(value) = value {
+            inside.insert(name, value);
+        }
+    }
+    inside.insert("COFFERDAM".into(), "1".into());
+    inside.insert("COFFERDAM_RUN_ID".into(), run_id.as_str().into());
+    Ok(inside.into_iter().collect())
+}
+
+fn env_item(item: &OsStr, caller: &Caller) -> Result<(OsString, Option<OsString>), Fault> {
+    let bytes = item.as_bytes();
+    let (name, value) = match bytes.iter().position(|b| *b == b'=') {
+        Some(at) => (&bytes[..at], Some(OsStr::from_bytes(&bytes[at + 1..]).to_owned())),
+        None => (bytes, None),
+    };
+    if name.is_empty() {
+        return Err(Fault::invalid(format!("--env {item:?}: no name before '='")).phase(Phase::Admission));
+    }
+    let name = OsStr::from_bytes(name).to_owned();
+    let value = value.or_else(|| caller.env.iter().find(|(n, _)| *n == name).map(|(_, v)| v.clone()));
+    Ok((name, value))
+}
+
+/// Finds the program as a shell inside would, and tells "not there" from "not allowed".
+fn find_program(
+    name: &OsStr,
+    env: &[(OsString, OsString)],
+    cwd: &Path,
+    resolved: &Resolved,
+) -> Result<PathBuf, Refused> {
+    let candidates: Vec<PathBuf> = if name.as_bytes().contains(&b'/') {
+        vec![cwd.join(name)]
+    } else {
+        let path = env.iter().find(|(n, _)| n == "PATH").map(|(_, v)| v.as_os_str());
+        let path = path.unwrap_or(OsStr::new("/usr/local/bin:/usr/bin:/bin"));
+        std::env::split_paths(path).map(|dir| cwd.join(dir).join(name)).collect()
+    };
+    let mut refused = None;
+    let mut found_plain = None;
+    for candidate in candidates {
+        let Ok(meta) = std::fs::metadata(&candidate) else { continue };
+        if !meta.is_file() || meta.permissions().mode() & 0o111 == 0 {
+            found_plain.get_or_insert(candidate);
+            continue;
+        }
+        match check_exec(&candidate, resolved) {
+            None => return Ok(candidate),
+            Some(denial) => refused = refused.or(Some(denial)),
+        }
+    }
+    if let Some(denial) = refused {
+        let message = format!("{}: refused by {}", denial.target, denial.rule);
+        let fault = Fault::new(ErrorKind::PolicyDenied, message).phase(Phase::Start);
+        let fault = denial.hint.iter().fold(fault, |fault, hint| fault.hint(hint.clone()));
+        return Err(Refused { fault, denial: Some(denial) });
+    }
+    let shown = name.to_string_lossy();
+    if let Some(path) = found_plain {
+        let message = format!("{}: not an executable file", path.display());
+        return Err(Fault::new(ErrorKind::InvalidRequest, message).exit(126).phase(Phase::Start).into());
+    }
+    let message = format!("{shown}: command not found");
+    Err(Fault::new(ErrorKind::NotFound, message).exit(127).phase(Phase::Start).into())
+}
+
+fn check_exec(candidate: &Path, resolved: &Resolved) -> Option<Denial> {
+    let real = std::fs::canonicalize(candidate).unwrap_or_else(|_| candidate.to_path_buf());
+    // A project below /tmp is granted like any other; other programs there are not shown inside.
+    let decision = resolved.exec(&real);
+    match decision.action {
+        Action::Allow | Action::Warn => None,
+        action => Some(Denial {
+            op: "exec".into(),
+            target: real.to_string_lossy().into_owned(),
+            rule: decision.rule,
+            action,
+            count: 1,
+            pid: 0,
+            exe: String::new(),
+            hint: decision.hint,
+        }),
+    }
+}

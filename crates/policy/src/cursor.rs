@@ -1,0 +1,201 @@
+//! Cursor: a place in a document's tree that knows its path, so that every refusal says where it stands.
+
+use crate::locate::{Spot, Step};
+use crate::node::Node;
+use crate::path::Refusal;
+use crate::schema::{Section, nearest};
+
+/// A refusal with the field it is about; the position in the text is looked up later.
+#[derive(Clone, Debug)]
+pub(crate) struct Problem {
+    pub(crate) path: Vec<Step>,
+    pub(crate) spot: Spot,
+    pub(crate) message: String,
+    pub(crate) hint: Option<String>,
+}
+
+impl Problem {
+    pub(crate) fn hint(mut self, hint: impl Into<String>) -> Problem {
+        self.hint = Some(hint.into());
+        self
+    }
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Cursor<'a> {
+    pub(crate) node: &'a Node,
+    path: Vec<Step>,
+}
+
+/// The fields of an object whose keys are all known.
+pub(crate) struct Fields<'a> {
+    entries: &'a [(String, Node)],
+    at: Cursor<'a>,
+}
+
+impl<'a> Cursor<'a> {
+    pub(crate) fn root(node: &'a Node) -> Cursor<'a> {
+        Cursor { node, path: Vec::new() }
+    }
+
+    pub(crate) fn problem(&self, message: impl Into<String>) -> Problem {
+        Problem { path: self.path.clone(), spot: Spot::Value, message: message.into(), hint: None }
+    }
+
+    pub(crate) fn refused(&self, refusal: Refusal) -> Problem {
+        Problem { path: self.path.clone(), spot: Spot::Value, message: refusal.message, hint: refusal.hint }
+    }
+
+    fn expected(&self, what: &str) -> Problem {
+        self.problem(format!("expected {what}, found {}", self.node.kind()))
+    }
+
+    fn child(&self, step: Step, node: &'a Node) -> Cursor<'a> {
+        let mut path = self.path.clone();
+        path.push(step);
+        Cursor { node, path }
+    }
+
+    pub(crate) fn key_problem(&self, key: &str, message: impl Into<String>) -> Problem {
+        let mut path = self.path.clone();
+        path.push(Step::Key(key.to_owned()));
+        Problem { path, spot: Spot::Key, message: message.into(), hint: None }
+    }
+
+    pub(crate) fn object(&self, section: &Section) -> Result<Fields<'a>, Problem> {
+        let Node::Map(entries) = self.node else { return Err(self.expected("an object")) };
+        for (key, _) in entries {
+            if !section.keys.iter().any(|k| k.name == key) {
+                return Err(self.unknown_key(key, section));
+            }
+        }
+        Ok(Fields { entries, at: self.clone() })
+    }
+
+    fn unknown_key(&self, key: &str, section: &Section) -> Problem {
+        let names = || section.keys.iter().map(|k| k.name);
+        let hint = match nearest(key, names()) {
+            Some(name) => format!("did you mean {name:?}?"),
+            None => format!("known keys: {}", names().collect::<Vec<_>>().join(", ")),
+        };
+        self.key_problem(key, "unknown key").hint(hint)
+    }
+
+    /// The entries of an object whose keys are free.
+    pub(crate) fn entries(&self) -> Result<Vec<(&'a str, Cursor<'a>)>, Problem> {
+        let Node::Map(entries) = self.node else { return Err(self.expected("an object")) };
+        Ok(entries.iter().map(|(k, v)| (k.as_str(), self.child(Step::Key(k.clone()), v))).collect())
+    }
+
+    pub(crate) fn items(&self) -> Result<Vec<Cursor<'a>>, Problem> {
+        let Node::List(items) = self.node else { return Err(self.expected("a list")) };
+        Ok(items.iter().enumerate().map(|(i, node)| self.child(Step::Index(i), node)).collect())
+    }
+
+    /// Any string; control characters are left to the caller.
+    pub(crate) fn raw_text(&self) -> Result<&'a str, Problem> {
+        match self.node {
+            Node::Text(text) => Ok(text),
+            Node::Int(n) => Err(self.expected("a string").hint(format!("write \"{n}\" in quotes"))),
+            _ => Err(self.expected("a string")),
+        }
+    }
+
+    /// A string with something in it that can be shown on a line.
+    pub(crate) fn text(&self) -> Result<&'a str, Problem> {
+        let text = self.raw_text()?;
+        if text.is_empty() {
+            return Err(self.problem("the string is empty"));
+        }
+        match text.chars().find(|c| c.is_control()) {
+            Some(bad) => Err(self.problem(format!("{text:?} holds the character {bad:?}"))),
+            None => Ok(text),
+        }
+    }
+
+    pub(crate) fn boolean(&self) -> Result<bool, Problem> {
+        match self.node {
+            Node::Bool(value) => Ok(*value),
+            _ => Err(self.expected("true or false")),
+        }
+    }
+
+    /// A whole number from 1 to the largest that every JSON reader keeps exact.
+    pub(crate) fn count(&self) -> Result<u64, Problem> {
+        const MAX: i128 = 9_007_199_254_740_991;
+        match self.node {
+            Node::Int(n) if (1..=MAX).contains(n) => Ok(*n as u64),
+            Node::Int(n) => Err(self.problem(format!("{n} is out of range")).hint(format!("it goes from 1 to {MAX}"))),
+            Node::Float(n) => Err(self.problem(format!("{n} is not a whole number"))),
+            _ => Err(self.expected("a whole number")),
+        }
+    }
+
+    /// Megabytes: decimals to the sixth place, which is finer than a byte.
+    pub(crate) fn megabytes(&self) -> Result<f64, Problem> {
+        const MAX: f64 = 1_000_000_000.0;
+        let value = match self.node {
+            Node::Int(n) => *n as f64,
+            Node::Float(n) => (n * 1e6).round() / 1e6,
+            _ => return Err(self.expected("a number")),
+        };
+        match value > 0.0 && value <= MAX {
+            true => Ok(value),
+            false => Err(self.problem(format!("{value} is out of range")).hint("it is more than 0 and at most 1000000000")),
+        }
+    }
+
+    /// One of a closed list of names.
+    pub(crate) fn one_of<T: Copy>(&self, known: &[(&'static str, T)]) -> Result<T, Problem> {
+        let text = self.text()?;
+        if let Some((_, value)) = known.iter().find(|(name, _)| *name == text) {
+            return Ok(*value);
+        }
+        let names: Vec<&str> = known.iter().map(|(name, _)| *name).collect();
+        Err(self.problem(format!("unknown value {text:?}")).hint(one_of_these(text, &names)))
+    }
+}
+
+impl<'a> Fields<'a> {
+    pub(crate) fn get(&self, name: &str) -> Option<Cursor<'a>> {
+        let (key, node) = self.entries.iter().find(|(key, _)| key == name)?;
+        Some(self.at.child(Step::Key(key.clone()), node))
+    }
+
+    pub(crate) fn need(&self, name: &str) -> Result<Cursor<'a>, Problem> {
+        self.get(name).ok_or_else(|| self.at.problem(format!("the key {name:?} is missing")))
+    }
+
+    /// The items of an optional list.
+    pub(crate) fn list(&self, name: &str) -> Result<Vec<Cursor<'a>>, Problem> {
+        self.get(name).map_or(Ok(Vec::new()), |field| field.items())
+    }
+
+    pub(crate) fn problem(&self, message: impl Into<String>) -> Problem {
+        self.at.problem(message)
+    }
+}
+
+pub(crate) fn one_of_these(wrong: &str, names: &[&str]) -> String {
+    match nearest(wrong, names.iter().copied()) {
+        Some(name) => format!("did you mean {name:?}?"),
+        None => format!("use one of {}", names.join(", ")),
+    }
+}
+
+/// Reads a value that has its own parser.
+pub(crate) fn parsed<T>(at: &Cursor<'_>, parse: impl Fn(&str) -> Result<T, Refusal>) -> Result<T, Problem> {
+    parse(at.text()?).map_err(|refusal| at.refused(refusal))
+}
+
+/// The steps that a path tracker's text stands for; used for errors of the JSON and TOML readers themselves.
+pub(crate) fn steps(path: &serde_path_to_error::Path) -> Vec<Step> {
+    use serde_path_to_error::Segment;
+    path.iter()
+        .filter_map(|segment| match segment {
+            Segment::Seq { index } => Some(Step::Index(*index)),
+            Segment::Map { key } => Some(Step::Key(key.clone())),
+            _ => None,
+        })
+        .collect()
+}

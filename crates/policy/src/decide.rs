@@ -1,0 +1,108 @@
+//! Deciding: what a policy says about one operation, by which rule, and how it could be allowed.
+//! Over all rules that match: deny, then ask, then warn, then allow, then the default.
+
+use crate::document::{ExecRule, FsRule};
+use crate::path::RulePath;
+use crate::perms::{Perm, Perms};
+use crate::resolve::{FileRule, Resolved};
+use crate::write;
+use std::path::Path;
+use terms::Action;
+
+/// What holds for one operation.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Decision {
+    pub action: Action,
+    /// The label of the rule that decided, or `defaults.fs` and the like.
+    pub rule: String,
+    /// How to allow it, when it is not.
+    pub hint: Option<String>,
+    /// Every rule that matched, in the order of the policy.
+    pub matches: Vec<Matched>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Matched {
+    pub rule: String,
+    pub action: Action,
+    /// The rule as the document has it.
+    pub text: String,
+}
+
+impl Decision {
+    /// Whether the operation goes through without a person.
+    pub fn allowed(&self) -> bool {
+        crate::resolve::grants(self.action)
+    }
+
+    /// The strongest of the matches; the first of equals. Without any, what `default` says.
+    pub(crate) fn of(matches: Vec<Matched>, default: (Action, &str)) -> Decision {
+        let strongest = matches.iter().rev().max_by_key(|m| m.action);
+        let (action, rule) = match strongest {
+            Some(m) => (m.action, m.rule.clone()),
+            None => (default.0, default.1.to_owned()),
+        };
+        Decision { action, rule, hint: None, matches }
+    }
+
+    /// Adds how to allow it: `add` when nothing forbids it, otherwise that the rule must go.
+    pub(crate) fn with_hint(mut self, add: impl FnOnce() -> Option<String>) -> Decision {
+        self.hint = match self.action {
+            Action::Allow | Action::Warn => None,
+            Action::Ask => Some(format!("{} asks, and nobody can answer in a plain run", self.rule)),
+            Action::Deny if self.matches.is_empty() || !self.matches.iter().any(|m| m.action == Action::Deny) => add(),
+            Action::Deny => Some(format!("an allow rule cannot lift {}; remove or narrow it", self.rule)),
+        };
+        self
+    }
+}
+
+impl Resolved {
+    /// Whether `perm` is granted at `path`, which is absolute, normalised and real.
+    pub fn fs(&self, path: &Path, perm: Perm) -> Decision {
+        let matches = self.file_rules().filter(|r| r.perms.contains(perm) && r.covers(path)).map(matched).collect();
+        let (action, rule) = match (self.default_perms().contains(perm), perm) {
+            (true, _) => (Action::Allow, "defaults.fs"),
+            (false, Perm::Execute) if self.policy.default_exec() == Action::Deny => (Action::Deny, "defaults.exec"),
+            (false, _) => (Action::Deny, "defaults.fs"),
+        };
+        Decision::of(matches, (action, rule)).with_hint(|| match perm {
+            Perm::Execute if rule == "defaults.exec" => exec_hint(path),
+            _ => fs_hint(path, perm),
+        })
+    }
+
+    /// Whether the program at `path` may start: `execute` must be granted there and no exec rule may deny it.
+    pub fn exec(&self, path: &Path) -> Decision {
+        let base = self.fs(path, Perm::Execute);
+        let refusals = self.programs.iter().map(|p| &p.file).filter(|r| !r.grants() && r.covers(path)).map(matched);
+        let mut matches = base.matches;
+        matches.extend(refusals);
+        Decision::of(matches, (base.action, &base.rule)).with_hint(|| base.hint)
+    }
+}
+
+fn matched(rule: &FileRule) -> Matched {
+    Matched { rule: rule.label.clone(), action: rule.action, text: rule.text.clone() }
+}
+
+/// The rule that allows it, and the flag that does the same for one run.
+fn fs_hint(path: &Path, perm: Perm) -> Option<String> {
+    let path = RulePath::literal(path)?;
+    let (perms, flag) = match perm {
+        Perm::ReadFile | Perm::ReadDir => (Perms::READ, "--read"),
+        Perm::Execute => (Perms::READ.union(Perms::of(&[perm])), "--read"),
+        Perm::MakeChar | Perm::MakeBlock | Perm::IoctlDev => {
+            let rule = FsRule { action: Action::Allow, path, perms: Perms::of(&[perm]) };
+            return Some(format!("add {} to fs.rules", write::fs_rule(&rule).to_compact_json()));
+        }
+        _ => (Perms::READ.union(Perms::WRITE), "--write"),
+    };
+    let rule = FsRule { action: Action::Allow, path: path.clone(), perms };
+    Some(format!("add {} to fs.rules, or run with {flag} {path}", write::fs_rule(&rule).to_compact_json()))
+}
+
+fn exec_hint(path: &Path) -> Option<String> {
+    let rule = ExecRule { action: Action::Allow, path: RulePath::literal(path)?, sha256: None };
+    Some(format!("add {} to exec.rules", write::exec_rule(&rule).to_compact_json()))
+}

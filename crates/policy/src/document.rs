@@ -1,0 +1,184 @@
+//! Document: a policy as one text says it. Every section may be absent; nothing is merged or expanded yet.
+
+use crate::cidr::Cidr;
+use crate::error::PolicyError;
+use crate::host::{Host, HostPattern};
+use crate::path::RulePath;
+use crate::perms::Perms;
+use crate::ports::Ports;
+use crate::{read, write};
+use std::collections::BTreeMap;
+use std::fmt;
+use terms::{Action, Limits};
+
+/// The version of the document that this crate reads and writes.
+pub const VERSION: u32 = 1;
+
+/// A text format of the document.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Format {
+    Json,
+    Toml,
+}
+
+impl Format {
+    /// TOML by its extension, JSON for every other name.
+    pub fn of_name(name: &str) -> Format {
+        match name.to_ascii_lowercase().ends_with(".toml") {
+            true => Format::Toml,
+            false => Format::Json,
+        }
+    }
+}
+
+/// Reads a document. `source` is the name used in messages and rule labels: `policy.json`, `--read`.
+pub fn parse(text: &str, format: Format, source: &str) -> Result<Document, PolicyError> {
+    read::document(text, format, source)
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct Document {
+    /// Where it came from: the first half of every label. A flag (`--read`) is the whole label.
+    pub source: String,
+    pub version: u32,
+    pub extends: Vec<String>,
+    pub defaults: Defaults,
+    pub fs: Vec<FsRule>,
+    pub net: Vec<NetRule>,
+    pub exec: Vec<ExecRule>,
+    pub syscalls_deny: Vec<String>,
+    pub env: Option<Env>,
+    pub secrets: Vec<Secret>,
+    pub audit_events: Vec<String>,
+    pub limits: Limits,
+    pub capabilities: BTreeMap<String, Capability>,
+    /// Absent says nothing; an empty list says that nothing may be missing.
+    pub degrade: Option<Vec<String>>,
+}
+
+impl Document {
+    /// A document that says nothing yet.
+    pub fn new(source: &str) -> Document {
+        Document {
+            source: source.to_owned(),
+            version: VERSION,
+            extends: Vec::new(),
+            defaults: Defaults::default(),
+            fs: Vec::new(),
+            net: Vec::new(),
+            exec: Vec::new(),
+            syscalls_deny: Vec::new(),
+            env: None,
+            secrets: Vec::new(),
+            audit_events: Vec::new(),
+            limits: Limits::default(),
+            capabilities: BTreeMap::new(),
+            degrade: None,
+        }
+    }
+
+    /// Pretty JSON in canonical order.
+    pub fn to_json(&self) -> String {
+        write::document(self).to_json()
+    }
+
+    pub fn to_toml(&self) -> String {
+        toml::to_string_pretty(&write::document(self)).unwrap_or_default()
+    }
+}
+
+/// What holds where no rule matches. Unset resolves to deny for files and network, to allow for programs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Defaults {
+    pub fs: Option<Action>,
+    pub net: Option<Action>,
+    pub exec: Option<Action>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct FsRule {
+    pub action: Action,
+    pub path: RulePath,
+    pub perms: Perms,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct ExecRule {
+    pub action: Action,
+    pub path: RulePath,
+    pub sha256: Option<[u8; 32]>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Proto {
+    Tcp,
+    Udp,
+    Unix,
+}
+
+impl Proto {
+    pub const ALL: [Proto; 3] = [Proto::Tcp, Proto::Udp, Proto::Unix];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Proto::Tcp => "tcp",
+            Proto::Udp => "udp",
+            Proto::Unix => "unix",
+        }
+    }
+}
+
+/// What a network rule is about.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Target {
+    Host(HostPattern),
+    Cidr(Cidr),
+    Unix(RulePath),
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct NetRule {
+    pub action: Action,
+    /// Absent: tcp and udp. Always `Unix` with a socket path.
+    pub proto: Option<Proto>,
+    pub to: Target,
+    pub ports: Option<Ports>,
+    /// HTTP methods in capitals.
+    pub methods: Option<Vec<String>>,
+    /// Patterns over the whole path of the URL.
+    pub paths: Option<Vec<UrlPath>>,
+}
+
+/// A pattern over a URL's path: the wildcards of file paths, matched against the whole path.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct UrlPath(pub(crate) RulePath);
+
+impl fmt::Display for UrlPath {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.0)
+    }
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Env {
+    /// Names that pass from outside; a final `*` stands for any rest. Absent: the built-in list.
+    pub pass: Option<Vec<String>>,
+    pub set: BTreeMap<String, String>,
+}
+
+/// A secret that never enters: the broker adds it to requests for one host.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Secret {
+    pub name: String,
+    pub host: Host,
+    pub header: String,
+    /// `{}` stands for the secret.
+    pub format: String,
+}
+
+/// What a program may call, and how often.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Capability {
+    pub allow: bool,
+    pub budget: Option<u64>,
+}

@@ -1,0 +1,213 @@
+//! Following: where the rules of a policy lead on one host. Allowances become the real paths that exist;
+//! denials keep their patterns and add the real places these lead to.
+
+use crate::error::PlanError;
+use crate::glob::Pattern;
+use crate::perms::{Perm, Perms};
+use crate::plan::{Found, Host, Kind, Link};
+use crate::resolve::{FileRule, ProgramRule, Real, Resolved};
+use crate::walk::{Budget, Region, find};
+use std::path::{Path, PathBuf};
+
+/// A policy followed on a host, with what the plan needs beside the rules.
+pub(crate) struct Followed {
+    pub(crate) resolved: Resolved,
+    /// Links met on the way to a real path that a rule allows.
+    pub(crate) links: Vec<(Link, PathBuf)>,
+    pub(crate) loaders: Vec<PathBuf>,
+    pub(crate) notes: Vec<String>,
+}
+
+impl Resolved {
+    /// The policy as this host makes it: rules reach the real paths behind links, allowances of what is not there
+    /// and programs with other bytes than named fall away. Decisions then equal what a plan enforces.
+    pub fn follow(&self, host: &dyn Host) -> Result<Resolved, PlanError> {
+        follow(self, host).map(|followed| followed.resolved)
+    }
+}
+
+pub(crate) fn follow(resolved: &Resolved, host: &dyn Host) -> Result<Followed, PlanError> {
+    let mut follower = Follower { host, budget: Budget::default(), links: Vec::new(), notes: Vec::new() };
+    let mut out = resolved.clone();
+    out.implied.clear();
+    for rule in out.files.iter_mut().filter(|r| r.grants()) {
+        follower.allowance(rule)?;
+    }
+    for program in out.programs.iter_mut().filter(|p| p.file.grants()) {
+        follower.program(program)?;
+    }
+    follower.drop_planted_links(&mut out);
+    let loaders = follower.loaders(&mut out)?;
+    let roots = allowed_roots(&out);
+    let programs = out.programs.iter_mut().map(|p| &mut p.file);
+    for rule in out.files.iter_mut().chain(programs).filter(|r| !r.grants()) {
+        follower.denial(rule, &roots)?;
+    }
+    Ok(Followed { resolved: out, links: follower.links, loaders, notes: follower.notes })
+}
+
+struct Follower<'a> {
+    host: &'a dyn Host,
+    budget: Budget,
+    links: Vec<(Link, PathBuf)>,
+    notes: Vec<String>,
+}
+
+impl Follower<'_> {
+    fn allowance(&mut self, rule: &mut FileRule) -> Result<(), PlanError> {
+        let found = find(&rule.patterns[0], self.host, Region::Anywhere, &mut self.budget, &rule.label)?;
+        if found.is_empty() {
+            self.notes.push(format!("{}: {} does not exist, so the rule has no effect", rule.label, rule.patterns[0].text()));
+        }
+        let reals = found.into_iter().map(|f| self.keep(f)).collect();
+        rule.reals = Some(tidy(reals));
+        Ok(())
+    }
+
+    fn program(&mut self, program: &mut ProgramRule) -> Result<(), PlanError> {
+        self.allowance(&mut program.file)?;
+        let Some(wanted) = program.sha256 else { return Ok(()) };
+        for real in program.file.reals.iter().flatten() {
+            if self.host.sha256(&real.path) != Some(wanted) {
+                let path = real.path.display();
+                self.notes.push(format!("{}: {path} does not have the digest named, so it may not run", program.file.label));
+            }
+        }
+        let host = self.host;
+        program.file.reals.iter_mut().for_each(|reals| reals.retain(|r| host.sha256(&r.path) == Some(wanted)));
+        Ok(())
+    }
+
+    /// A link that a run could have planted must not lead an allowance elsewhere: one that lies in a tree that the
+    /// policy lets be changed is followed only while it stays in that tree.
+    fn drop_planted_links(&mut self, out: &mut Resolved) {
+        let writable: Vec<PathBuf> = out
+            .file_rules()
+            .filter(|r| r.grants() && !r.perms.and(Perms::CHANGES).is_empty())
+            .flat_map(|r| r.reals.iter().flatten().map(|real| real.path.clone()))
+            .collect();
+        let planted = |link: &Link, real: &Path| {
+            writable.iter().any(|tree| link.at.starts_with(tree) && link.at != *tree && !real.starts_with(tree))
+        };
+        let bad: Vec<(Link, PathBuf)> = self.links.iter().filter(|(link, real)| planted(link, real)).cloned().collect();
+        if bad.is_empty() {
+            return;
+        }
+        let programs = out.programs.iter_mut().map(|p| &mut p.file);
+        for rule in out.files.iter_mut().chain(programs).filter(|r| r.grants()) {
+            let Some(reals) = &mut rule.reals else { continue };
+            for (link, real) in &bad {
+                // A rule that names the real place itself needs no link.
+                let direct = rule.patterns[0].covers(real);
+                if !direct && reals.iter().any(|r| r.path == *real) {
+                    reals.retain(|r| r.path != *real);
+                    self.notes.push(format!(
+                        "{}: {} is a link to {} in a place that runs may change, so it is not followed",
+                        rule.label,
+                        link.at.display(),
+                        real.display()
+                    ));
+                }
+            }
+        }
+        self.links.retain(|pair| !bad.contains(pair));
+    }
+
+    /// Programs that are linked dynamically start through their loader, which then must be readable and executable.
+    fn loaders(&mut self, out: &mut Resolved) -> Result<Vec<PathBuf>, PlanError> {
+        let mut loaders: Vec<PathBuf> = Vec::new();
+        for program in out.programs.iter().filter(|p| p.file.grants()) {
+            let files = self.files_of(program)?;
+            for loader in files.iter().filter_map(|file| self.host.loader(file)) {
+                let Some(found) = self.host.look(&loader) else { continue };
+                let real = self.keep(found);
+                if loaders.contains(&real.path) {
+                    continue;
+                }
+                loaders.push(real.path.clone());
+                out.implied.push(FileRule {
+                    perms: Perms::of(&[Perm::ReadFile, Perm::Execute]),
+                    patterns: Pattern::literal(&real.path).into_iter().collect(),
+                    reals: Some(vec![real]),
+                    ..program.file.clone()
+                });
+            }
+        }
+        loaders.sort();
+        Ok(loaders)
+    }
+
+    /// The files a program rule lets run: those below it, when it names a directory.
+    fn files_of(&mut self, program: &ProgramRule) -> Result<Vec<PathBuf>, PlanError> {
+        let mut files = Vec::new();
+        let mut dirs = Vec::new();
+        for real in program.file.reals.iter().flatten() {
+            match real.kind {
+                Kind::Dir => dirs.push(real.path.clone()),
+                _ => files.push(real.path.clone()),
+            }
+        }
+        while let Some(dir) = dirs.pop() {
+            for name in self.host.list(&dir) {
+                self.budget.spend(&program.file.label, &dir)?;
+                let path = dir.join(&name);
+                match self.host.look(&path) {
+                    // A link leads to something that is below too, or that the rule does not name.
+                    Some(found) if found.real != path => {}
+                    Some(found) if found.kind == Kind::Dir => dirs.push(path),
+                    Some(found) if found.kind == Kind::File => files.push(path),
+                    _ => {}
+                }
+            }
+        }
+        Ok(files)
+    }
+
+    fn denial(&mut self, rule: &mut FileRule, roots: &[PathBuf]) -> Result<(), PlanError> {
+        let written = rule.patterns[0].clone();
+        let found = find(&written, self.host, Region::Near(roots), &mut self.budget, &rule.label)?;
+        rule.patterns = vec![written.clone()];
+        if let Some(real) = self.rebased(&written)
+            && real != written
+        {
+            rule.patterns.push(real);
+        }
+        rule.reals = Some(tidy(found.into_iter().map(|f| Real { path: f.real, kind: f.kind }).collect()));
+        Ok(())
+    }
+
+    /// The pattern with the links of its existing head followed. The whole of an existing path is its own real path,
+    /// so only what is above its last component counts.
+    fn rebased(&self, pattern: &Pattern) -> Option<Pattern> {
+        let literal = pattern.literal_len().min(pattern.len().saturating_sub(1));
+        (1..=literal).rev().find_map(|count| {
+            let found = self.host.look(&pattern.head(count))?;
+            pattern.rebased(count, &found.real)
+        })
+    }
+
+    fn keep(&mut self, found: Found) -> Real {
+        for link in found.links {
+            self.links.push((link, found.real.clone()));
+        }
+        Real { path: found.real, kind: found.kind }
+    }
+}
+
+/// The trees that something is allowed in.
+fn allowed_roots(resolved: &Resolved) -> Vec<PathBuf> {
+    if !resolved.default_perms().is_empty() {
+        return vec![PathBuf::from("/")];
+    }
+    let reals = resolved.file_rules().filter(|r| r.grants()).flat_map(|r| r.reals.iter().flatten());
+    let mut roots: Vec<PathBuf> = reals.map(|r| r.path.clone()).collect();
+    roots.sort();
+    roots.dedup_by(|b, a| b.starts_with(&*a));
+    roots
+}
+
+fn tidy(mut reals: Vec<Real>) -> Vec<Real> {
+    reals.sort();
+    reals.dedup();
+    reals
+}

@@ -1,0 +1,203 @@
+//! Host names and patterns of them. Every name goes through one canonicaliser, so that two spellings of one host
+//! never meet two answers.
+
+use crate::path::Refusal;
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+/// A host as a client names it.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Host {
+    Name(String),
+    Addr(IpAddr),
+}
+
+/// Which hosts a rule names.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum HostPattern {
+    /// `*`: any name.
+    Any,
+    Exact(Host),
+    /// `*.example.org`: everything below, not the name itself.
+    Below(String),
+    /// `**.example.org`: the name itself and everything below.
+    Tree(String),
+}
+
+impl Host {
+    /// Lower case, no final dot, addresses in their one plain form; anything ambiguous is refused.
+    pub fn parse(text: &str) -> Result<Host, Refusal> {
+        if text.is_empty() {
+            return Err(Refusal::new("the host is empty"));
+        }
+        if !text.is_ascii() {
+            return Err(Refusal::new(format!("{text:?} is not ASCII")).hint("write an international name as xn--…"));
+        }
+        if let Some(addr) = parse_v6(text)? {
+            return Ok(Host::Addr(addr));
+        }
+        let name = text.strip_suffix('.').unwrap_or(text).to_ascii_lowercase();
+        check_shape(&name, text)?;
+        match ends_in_number(&name) {
+            false => Ok(Host::Name(name)),
+            true => match name.parse::<Ipv4Addr>() {
+                Ok(addr) => Ok(Host::Addr(addr.into())),
+                Err(_) => Err(Refusal::new(format!("{text:?} is an odd spelling of an address"))
+                    .hint("write four decimal numbers, such as 192.0.2.1")),
+            },
+        }
+    }
+}
+
+impl HostPattern {
+    pub fn parse(text: &str) -> Result<HostPattern, Refusal> {
+        if text == "*" {
+            return Ok(HostPattern::Any);
+        }
+        let (make, rest): (fn(String) -> HostPattern, &str) = if let Some(rest) = text.strip_prefix("**.") {
+            (HostPattern::Tree, rest)
+        } else if let Some(rest) = text.strip_prefix("*.") {
+            (HostPattern::Below, rest)
+        } else if text.contains('*') {
+            return Err(Refusal::new(format!("{text:?} has a wildcard inside a name"))
+                .hint("use \"*.example.org\" (below) or \"**.example.org\" (itself and below)"));
+        } else {
+            return Host::parse(text).map(HostPattern::Exact);
+        };
+        match Host::parse(rest)? {
+            Host::Name(name) => Ok(make(name)),
+            Host::Addr(_) => Err(Refusal::new(format!("{text:?} puts a wildcard before an address"))
+                .hint("use \"cidr\" for a range of addresses")),
+        }
+    }
+
+    pub fn matches(&self, host: &Host) -> bool {
+        match (self, host) {
+            (HostPattern::Any, _) => true,
+            (HostPattern::Exact(wanted), host) => wanted == host,
+            (HostPattern::Below(domain), Host::Name(name)) => is_below(name, domain),
+            (HostPattern::Tree(domain), Host::Name(name)) => name == domain || is_below(name, domain),
+            _ => false,
+        }
+    }
+}
+
+impl fmt::Display for Host {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Host::Name(name) => f.write_str(name),
+            Host::Addr(IpAddr::V6(addr)) => write!(f, "[{addr}]"),
+            Host::Addr(addr) => write!(f, "{addr}"),
+        }
+    }
+}
+
+impl fmt::Display for HostPattern {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            HostPattern::Any => f.write_str("*"),
+            HostPattern::Exact(host) => write!(f, "{host}"),
+            HostPattern::Below(domain) => write!(f, "*.{domain}"),
+            HostPattern::Tree(domain) => write!(f, "**.{domain}"),
+        }
+    }
+}
+
+fn is_below(name: &str, domain: &str) -> bool {
+    name.strip_suffix(domain).is_some_and(|rest| rest.len() > 1 && rest.ends_with('.'))
+}
+
+/// An IPv6 address, with or without brackets. A zone is a matter of one machine and has no place in a policy.
+fn parse_v6(text: &str) -> Result<Option<IpAddr>, Refusal> {
+    let bracketed = text.strip_prefix('[').and_then(|rest| rest.strip_suffix(']'));
+    if let Ok(addr) = bracketed.unwrap_or(text).parse::<Ipv6Addr>() {
+        return Ok(Some(IpAddr::V6(addr).to_canonical()));
+    }
+    if bracketed.is_some() || text.matches(':').count() > 1 {
+        return Err(Refusal::new(format!("{text:?} is not an IPv6 address")));
+    }
+    match text.split_once(':') {
+        Some((name, port)) => Err(Refusal::new(format!("{text:?} holds a port"))
+            .hint(format!("write \"host\": {name:?} and \"ports\": {port:?}"))),
+        None => Ok(None),
+    }
+}
+
+fn check_shape(name: &str, text: &str) -> Result<(), Refusal> {
+    if text.contains('/') {
+        return Err(Refusal::new(format!("{text:?} holds a slash"))
+            .hint("write the name alone; ranges go to \"cidr\", URL paths to \"paths\""));
+    }
+    if name.len() > 253 {
+        return Err(Refusal::new(format!("{text:?} is longer than 253 characters")));
+    }
+    for label in name.split('.') {
+        if label.is_empty() || label.len() > 63 {
+            return Err(Refusal::new(format!("{text:?} has a label that is empty or longer than 63 characters")));
+        }
+        if let Some(bad) = label.chars().find(|c| !c.is_ascii_alphanumeric() && *c != '-' && *c != '_') {
+            return Err(Refusal::new(format!("{text:?} holds the character {bad:?}")));
+        }
+        if label.starts_with('-') || label.ends_with('-') {
+            return Err(Refusal::new(format!("{text:?} has a label that starts or ends with \"-\"")));
+        }
+    }
+    Ok(())
+}
+
+/// Resolvers take a name whose last label is a number (decimal, octal or hexadecimal) for an IPv4 address.
+fn ends_in_number(name: &str) -> bool {
+    let last = name.rsplit('.').next().unwrap_or(name);
+    let hex = last.strip_prefix("0x").is_some_and(|rest| rest.bytes().all(|b| b.is_ascii_hexdigit()));
+    hex || last.bytes().all(|b| b.is_ascii_digit())
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    #[test]
+    fn one_spelling() {
+        for (text, spelled) in [
+            ("Example.ORG.", "example.org"),
+            ("localhost", "localhost"),
+            ("127.0.0.1", "127.0.0.1"),
+            ("::1", "[::1]"),
+            ("[::1]", "[::1]"),
+            ("::ffff:10.0.0.1", "10.0.0.1"),
+            ("*.Example.org", "*.example.org"),
+            ("**.example.org", "**.example.org"),
+            ("*", "*"),
+        ] {
+            let pattern = HostPattern::parse(text).unwrap();
+            assert_eq!(pattern.to_string(), spelled);
+            assert_eq!(HostPattern::parse(spelled).unwrap(), pattern);
+        }
+    }
+
+    #[test]
+    fn refused() {
+        for text in [
+            "", ".", "a..b", "-a.org", "a-.org", "a b", "exämple.org", "0x7f.1", "0x7f000001", "127.1", "2130706433",
+            "127.0.0.01", "1.2.3.4.5", "a.*.org", "*a.org", "*.1.2.3.4", "example.org:443", "[::1", "fe80::1%eth0",
+            "10.0.0.0/8", "http://example.org", "a\0b", "*.",
+        ] {
+            assert!(HostPattern::parse(text).is_err(), "{text:?} was taken");
+        }
+    }
+
+    #[test]
+    fn matching() {
+        let check = |pattern: &str, host: &str| {
+            HostPattern::parse(pattern).unwrap().matches(&Host::parse(host).unwrap())
+        };
+        assert!(check("example.org", "EXAMPLE.org."));
+        assert!(!check("example.org", "www.example.org"));
+        assert!(check("*.example.org", "a.b.example.org"));
+        assert!(!check("*.example.org", "example.org"));
+        assert!(!check("*.example.org", "notexample.org"));
+        assert!(check("**.example.org", "example.org"));
+        assert!(check("**.example.org", "a.example.org"));
+        assert!(!check("**.example.org", "badexample.org"));
+    }
+}

@@ -1,0 +1,313 @@
+//! Permission profiles of codex (`[permissions.<name>]` in `config.toml`).
+//!
+//! There, the most specific path wins. Here a denial always wins, so a `read` or `none` inside something wider
+//! becomes a deny rule, and something wider opened inside a `none` stays closed: the notes say so.
+
+use super::{Import, Imported, READ, WRITE, foreign_host, foreign_path, host_rule, loopback_rules, socket_rule};
+use crate::cursor::{Cursor, Problem};
+use crate::document::{Format, Proto, Target};
+use crate::error::PolicyError;
+use crate::path::{Refusal, RulePath};
+use crate::perms::Perms;
+use crate::read;
+use terms::Action;
+
+/// Profiles may extend each other; a longer chain is a circle.
+const MAX_EXTENDS: usize = 8;
+
+/// `profile`: which one, when there are several; otherwise `default_permissions` or the only one.
+pub fn codex(text: &str, source: &str, profile: Option<&str>) -> Result<Imported, PolicyError> {
+    let node = read::tree(text, Format::Toml, source)?;
+    let mut import = Import::new(source);
+    config(&mut import, &Cursor::root(&node), profile).map_err(|p| read::placed(p, text, Format::Toml, source))?;
+    Ok(import.done())
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Access {
+    Read,
+    Write,
+    None,
+}
+
+/// Everything the chosen profile and those it extends say about files.
+type Entries = Vec<(RulePath, Access)>;
+
+fn config(import: &mut Import, at: &Cursor<'_>, profile: Option<&str>) -> Result<(), Problem> {
+    let mut chosen = profile.map(str::to_owned);
+    let mut profiles = Vec::new();
+    for (key, at) in at.entries()? {
+        match key {
+            "permissions" => profiles = at.entries()?,
+            "default_permissions" => chosen = Some(chosen.unwrap_or(at.text()?.to_owned())),
+            other => import.note(format!("{other}: not about permissions, left out")),
+        }
+    }
+    let names: Vec<&str> = profiles.iter().map(|(name, _)| *name).collect();
+    let name = match (chosen, names.as_slice()) {
+        (Some(name), _) => name,
+        (None, [only]) => (*only).to_owned(),
+        (None, []) => return Err(at.problem("no [permissions.<name>] in the file")),
+        (None, _) => {
+            return Err(at.problem("several permission profiles").hint(format!("choose one of {}", names.join(", "))));
+        }
+    };
+    let mut entries = Entries::new();
+    extend(import, at, &profiles, &name, &mut entries)?;
+    for other in names.iter().filter(|other| **other != name) {
+        import.note(format!("permissions.{other}: another profile, left out unless it is extended"));
+    }
+    apply(import, &entries);
+    Ok(())
+}
+
+fn extend(
+    import: &mut Import,
+    root: &Cursor<'_>,
+    profiles: &[(&str, Cursor<'_>)],
+    name: &str,
+    entries: &mut Entries,
+) -> Result<(), Problem> {
+    let mut chain = Vec::new();
+    let mut next = Some(name.to_owned());
+    while let Some(name) = next.take() {
+        if name.starts_with(':') {
+            built_in(import, root, &name, entries)?;
+            break;
+        }
+        let Some((_, at)) = profiles.iter().find(|(known, _)| *known == name) else {
+            let names: Vec<&str> = profiles.iter().map(|(name, _)| *name).collect();
+            return Err(root.problem(format!("no profile {name:?}")).hint(format!("the file has {}", names.join(", "))));
+        };
+        if chain.len() >= MAX_EXTENDS {
+            return Err(at.problem(format!("more than {MAX_EXTENDS} profiles extend each other")));
+        }
+        for (key, at) in at.entries()? {
+            if key == "extends" {
+                next = Some(at.text()?.to_owned());
+            }
+        }
+        chain.push(at.clone());
+    }
+    for at in chain.iter().rev() {
+        read_profile(import, at, entries)?;
+    }
+    Ok(())
+}
+
+fn built_in(import: &mut Import, root: &Cursor<'_>, name: &str, entries: &mut Entries) -> Result<(), Problem> {
+    let path = |text: &str| RulePath::parse(text).map_err(|refusal| root.refused(refusal));
+    match name {
+        ":read-only" => entries.push((path("/")?, Access::Read)),
+        ":workspace" => {
+            entries.push((path("/")?, Access::Read));
+            entries.push((path("$WORKSPACE")?, Access::Write));
+            for kept in [".git", ".codex", ".agents"] {
+                entries.push((path(&format!("$WORKSPACE/{kept}"))?, Access::Read));
+            }
+        }
+        other => {
+            return Err(root.problem(format!("the built-in profile {other:?} cannot be carried over"))
+                .hint("there are :read-only and :workspace"));
+        }
+    }
+    import.note(format!("{name}: built into codex; written out as it is documented"));
+    Ok(())
+}
+
+fn read_profile(import: &mut Import, at: &Cursor<'_>, entries: &mut Entries) -> Result<(), Problem> {
+    for (key, at) in at.entries()? {
+        match key {
+            "filesystem" => filesystem(import, &at, entries)?,
+            "network" => network(import, &at)?,
+            "extends" | "description" => {}
+            other => import.note(format!("{other}: unknown key of a profile, left out")),
+        }
+    }
+    Ok(())
+}
+
+fn filesystem(import: &mut Import, at: &Cursor<'_>, entries: &mut Entries) -> Result<(), Problem> {
+    for (key, at) in at.entries()? {
+        match key {
+            "glob_scan_max_depth" | "allow_limited_git_writes" => {
+                import.note(format!("filesystem.{key}: left out"));
+                continue;
+            }
+            _ => {}
+        }
+        let subpaths = match at.node {
+            crate::node::Node::Map(_) => at.entries()?,
+            _ => vec![("", at.clone())],
+        };
+        for (subpath, at) in subpaths {
+            let access = access(&at)?;
+            let Some(base) = special(import, key) else { continue };
+            let text = if subpath.is_empty() || subpath == "." { base } else { format!("{base}/{subpath}").replace("//", "/") };
+            match foreign_path(&text) {
+                Ok(path) => put(entries, path, access),
+                Err(refusal) => import.unreadable(&at, denial(access), refusal)?,
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The path a key stands for; `None` when it stands for nothing here.
+fn special(import: &mut Import, key: &str) -> Option<String> {
+    match key {
+        ":root" => Some("/".to_owned()),
+        ":project_roots" | ":workspace_roots" | ":cwd" => Some("$WORKSPACE".to_owned()),
+        ":minimal" => {
+            import.document.extends = vec!["default".to_owned()];
+            import.note(":minimal: the preset \"default\" stands for it; it also makes the workspace and toolchains readable");
+            None
+        }
+        ":tmpdir" | ":slash_tmp" => {
+            import.note(format!("{key}: left out; a run has temporary directories of its own"));
+            None
+        }
+        other if other.starts_with(':') => {
+            import.note(format!("{other}: unknown special path, left out"));
+            None
+        }
+        plain => Some(plain.to_owned()),
+    }
+}
+
+fn access(at: &Cursor<'_>) -> Result<Access, Problem> {
+    at.one_of(&[("read", Access::Read), ("write", Access::Write), ("none", Access::None), ("deny", Access::None)])
+}
+
+fn denial(access: Access) -> Action {
+    if access == Access::None { Action::Deny } else { Action::Allow }
+}
+
+/// A later profile says it again.
+fn put(entries: &mut Entries, path: RulePath, access: Access) {
+    entries.retain(|(known, _)| *known != path);
+    entries.push((path, access));
+}
+
+fn apply(import: &mut Import, entries: &Entries) {
+    if import.document.extends.is_empty() && !entries.iter().any(|(path, _)| path.to_string() == "/") {
+        import.note("neither :root nor :minimal is readable, so system programs will not start");
+    }
+    for (path, access) in entries {
+        let wider = |wanted: Access| entries.iter().any(|(other, a)| *a == wanted && other != path && other.contains(path));
+        match access {
+            Access::Write => import.fs(Action::Allow, path.clone(), WRITE),
+            Access::Read => {
+                import.fs(Action::Allow, path.clone(), READ);
+                if wider(Access::Write) {
+                    import.fs(Action::Deny, path.clone(), Perms::CHANGES);
+                }
+            }
+            Access::None => import.fs(Action::Deny, path.clone(), Perms::ALL),
+        }
+        if *access != Access::None && wider(Access::None) {
+            import.note(format!("filesystem: {path} lies inside a path with \"none\" and stays closed: a denial always wins"));
+        }
+        let inner = |narrow: &RulePath| path.contains(narrow) && narrow != path;
+        if *access == Access::Read
+            && wider(Access::Write)
+            && entries.iter().any(|(other, a)| *a == Access::Write && inner(other))
+        {
+            import.note(format!("filesystem: what is opened for writing inside {path} stays read-only: a denial always wins"));
+        }
+    }
+}
+
+fn network(import: &mut Import, at: &Cursor<'_>) -> Result<(), Problem> {
+    let mut enabled = false;
+    let mut limited = false;
+    let mut listed = false;
+    let before = import.document.net.len();
+    for (key, at) in at.entries()? {
+        match key {
+            "enabled" => enabled = at.boolean()?,
+            "mode" => limited = at.one_of(&[("limited", true), ("full", false)])?,
+            "domains" => {
+                listed = true;
+                for (host, at) in at.entries()? {
+                    domain(import, &at, host, at.one_of(&[("allow", Action::Allow), ("deny", Action::Deny)])?)?;
+                }
+            }
+            "allowed_domains" | "denied_domains" => {
+                listed = true;
+                let action = if key == "allowed_domains" { Action::Allow } else { Action::Deny };
+                for item in at.items()? {
+                    domain(import, &item, item.text()?, action)?;
+                }
+            }
+            "unix_sockets" => {
+                for (path, at) in at.entries()? {
+                    let action = at.one_of(&[("allow", Action::Allow), ("none", Action::Deny), ("deny", Action::Deny)])?;
+                    socket(import, &at, path, action)?;
+                }
+            }
+            "allow_unix_sockets" => {
+                for item in at.items()? {
+                    socket(import, &item, item.text()?, Action::Allow)?;
+                }
+            }
+            other => import.note(format!("network.{other}: left out; the broker is part of the product")),
+        }
+    }
+    finish_network(import, before, enabled, limited, listed);
+    Ok(())
+}
+
+fn finish_network(import: &mut Import, before: usize, enabled: bool, limited: bool, listed: bool) {
+    if !enabled {
+        let added = import.document.net.len() - before;
+        import.document.net.retain(|rule| rule.action == Action::Deny);
+        if added > 0 {
+            import.note("network.enabled is not true, so nothing of it is allowed");
+        }
+        return;
+    }
+    if !listed {
+        import.document.defaults.net = Some(Action::Allow);
+        import.note("network.enabled without domains: every public address is allowed");
+    }
+    if limited {
+        let read_methods: Vec<String> = ["GET", "HEAD", "OPTIONS"].map(str::to_owned).into();
+        let rules = import.document.net[before..].iter_mut();
+        for rule in rules.filter(|r| r.action == Action::Allow && r.proto == Some(Proto::Tcp)) {
+            if matches!(rule.to, Target::Host(_)) {
+                rule.methods = Some(read_methods.clone());
+            }
+        }
+        import.note("network.mode limited: only the methods GET, HEAD and OPTIONS are allowed");
+        if !listed {
+            import.document.defaults.net = None;
+            import.note("network.mode limited without domains cannot be carried over; no network is allowed");
+        }
+    }
+}
+
+fn domain(import: &mut Import, at: &Cursor<'_>, host: &str, action: Action) -> Result<(), Problem> {
+    match foreign_host(host) {
+        Err(refusal) => import.unreadable(at, action, refusal),
+        Ok((host, ports)) => {
+            if action == Action::Allow {
+                loopback_rules(&host, &ports).into_iter().for_each(|rule| import.net(rule));
+            }
+            import.net(host_rule(action, host, ports));
+            Ok(())
+        }
+    }
+}
+
+fn socket(import: &mut Import, at: &Cursor<'_>, path: &str, action: Action) -> Result<(), Problem> {
+    let parsed = match path.is_empty() {
+        true => Err(Refusal::new("the socket's path is empty")),
+        false => foreign_path(path),
+    };
+    match parsed {
+        Ok(path) => import.net(socket_rule(action, path)),
+        Err(refusal) => import.unreadable(at, action, refusal)?,
+    }
+    Ok(())
+}

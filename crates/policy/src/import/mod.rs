@@ -1,0 +1,138 @@
+//! Importing settings of other tools. What can be carried over becomes a document of ours; everything else is
+//! named in the notes. A denial that cannot be carried over is an error, so that an import never widens in silence.
+
+mod codex;
+mod srt;
+
+use crate::cursor::{Cursor, Problem};
+use crate::document::{Document, Format, FsRule, NetRule, Proto, Target};
+use crate::host::HostPattern;
+use crate::node::Node;
+use crate::path::{Refusal, RulePath};
+use crate::perms::{Perm, Perms};
+use crate::ports::Ports;
+use crate::read;
+use terms::Action;
+
+pub use codex::codex;
+pub use srt::srt;
+
+/// Looking, and running what is there.
+const READ: Perms = Perms::READ.union_const(Perms::of(&[Perm::Execute]));
+const WRITE: Perms = READ.union_const(Perms::WRITE);
+
+/// A document made from foreign settings, and what a reader should know about it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Imported {
+    pub document: Document,
+    pub notes: Vec<String>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    Srt,
+    Codex,
+}
+
+/// Whose settings a text holds, when it is not a document of ours.
+pub fn detect(text: &str) -> Option<Kind> {
+    let has = |node: &Node, names: &[&str]| match node {
+        Node::Map(entries) => entries.iter().any(|(key, _)| names.contains(&key.as_str())),
+        _ => false,
+    };
+    if let Ok(node) = read::tree(text, Format::Json, "") {
+        let ours = has(&node, &["version", "extends", "defaults"]);
+        return (!ours && has(&node, &["network", "filesystem"])).then_some(Kind::Srt);
+    }
+    let node = read::tree(text, Format::Toml, "").ok()?;
+    let theirs = has(&node, &["permissions", "default_permissions"]);
+    (theirs && !has(&node, &["version"])).then_some(Kind::Codex)
+}
+
+/// The document being made.
+struct Import {
+    document: Document,
+    notes: Vec<String>,
+}
+
+impl Import {
+    fn new(source: &str) -> Import {
+        Import { document: Document::new(source), notes: Vec::new() }
+    }
+
+    fn note(&mut self, text: impl Into<String>) {
+        let text = text.into();
+        if !self.notes.contains(&text) {
+            self.notes.push(text);
+        }
+    }
+
+    fn fs(&mut self, action: Action, path: RulePath, perms: Perms) {
+        let rule = FsRule { action, path, perms };
+        if !self.document.fs.contains(&rule) {
+            self.document.fs.push(rule);
+        }
+    }
+
+    fn net(&mut self, rule: NetRule) {
+        if !self.document.net.contains(&rule) {
+            self.document.net.push(rule);
+        }
+    }
+
+    fn done(self) -> Imported {
+        Imported { document: self.document, notes: self.notes }
+    }
+
+    /// An entry that could not be read: an error where it denies, a note where it allows.
+    fn unreadable(&mut self, at: &Cursor<'_>, action: Action, refusal: Refusal) -> Result<(), Problem> {
+        match action {
+            Action::Deny => Err(at.refused(refusal)),
+            _ => {
+                self.note(format!("{}: left out", refusal.message));
+                Ok(())
+            }
+        }
+    }
+}
+
+/// A relative path of foreign settings is relative to where the command runs.
+fn foreign_path(text: &str) -> Result<RulePath, Refusal> {
+    let text = text.strip_suffix("/**").filter(|rest| !rest.is_empty()).unwrap_or(text);
+    if text.starts_with(['/', '~', '$']) {
+        return RulePath::parse(text);
+    }
+    let inner = text.strip_prefix("./").unwrap_or(text);
+    match inner {
+        "" if text.is_empty() => Err(Refusal::new("the path is empty")),
+        "" | "." => RulePath::parse("$WORKSPACE"),
+        inner => RulePath::parse(&format!("$WORKSPACE/{inner}"))
+            .map_err(|refusal| Refusal { message: refusal.message.replace("$WORKSPACE/", ""), ..refusal }),
+    }
+}
+
+/// `host`, `*.host`, `host:port`, `[v6]:port`.
+fn foreign_host(text: &str) -> Result<(HostPattern, Option<Ports>), Refusal> {
+    let (host, port) = match text.rsplit_once(':') {
+        Some((host, port)) if host.ends_with(']') || !host.contains(':') => (host, Some(port)),
+        _ => (text, None),
+    };
+    let pattern = HostPattern::parse(host)?;
+    let ports = port.map(Ports::parse).transpose()?;
+    Ok((pattern, ports))
+}
+
+fn host_rule(action: Action, host: HostPattern, ports: Option<Ports>) -> NetRule {
+    NetRule { action, proto: Some(Proto::Tcp), to: Target::Host(host), ports, methods: None, paths: None }
+}
+
+fn socket_rule(action: Action, path: RulePath) -> NetRule {
+    NetRule { action, proto: Some(Proto::Unix), to: Target::Unix(path), ports: None, methods: None, paths: None }
+}
+
+/// Names of this host lead to special addresses, which only ranges open.
+fn loopback_rules(host: &HostPattern, ports: &Option<Ports>) -> Vec<NetRule> {
+    let local = host.to_string() == "localhost";
+    let ranges = ["127.0.0.0/8", "::1/128"].into_iter().filter(|_| local).filter_map(|r| crate::cidr::Cidr::parse(r).ok());
+    ranges.map(|cidr| NetRule { to: Target::Cidr(cidr), ..host_rule(Action::Allow, host.clone(), ports.clone()) }).collect()
+}

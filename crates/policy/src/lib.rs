@@ -1,0 +1,61 @@
+//! Policy: rules in, decisions and plans out. Pure: nothing here reads a file, a clock or the environment;
+//! the host is seen through the `plan::Host` trait that the caller implements.
+//!
+//! ```text
+//! text ── parse ──▶ Document ── effective ──▶ Policy ── resolve ──▶ Resolved ── plan ──▶ Plan
+//!                                                                      └─ fs, exec, net ──▶ Decision
+//! ```
+
+mod cidr;
+mod cursor;
+mod decide;
+mod diff;
+mod document;
+pub mod env;
+mod error;
+mod explain;
+mod follow;
+mod glob;
+mod host;
+pub mod import;
+pub mod learn;
+mod locate;
+mod net;
+mod node;
+mod path;
+mod perms;
+mod plan;
+mod planner;
+mod policy;
+mod ports;
+mod presets;
+mod read;
+mod read_net;
+mod reference;
+mod resolve;
+mod schema;
+mod walk;
+mod write;
+
+pub use cidr::{Cidr, is_special};
+pub use decide::{Decision, Matched};
+pub use document::{
+    Capability, Defaults, Document, Env, ExecRule, Format, FsRule, NetRule, Proto, Secret, Target, UrlPath, VERSION,
+    parse,
+};
+pub use diff::{Change, Diff, Effect, diff};
+pub use error::{PlanError, PolicyError};
+pub use explain::{Explanation, Row, explain_exec, explain_fs, explain_net};
+pub use glob::Pattern;
+pub use host::{Host as HostName, HostPattern};
+pub use net::NetAsk;
+pub use path::{Base, Refusal, RulePath};
+pub use perms::{Perm, Perms};
+pub use plan::*;
+pub use policy::{Labelled, Policy, effective, merge};
+pub use ports::Ports;
+pub use presets::{PRESETS, preset, preset_document};
+pub use reference::reference;
+pub use resolve::{Context, Resolved, resolve};
+pub use schema::{AUDIT_EVENTS, DEGRADES};
+pub use terms::Action;

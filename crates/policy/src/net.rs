@@ -1,0 +1,199 @@
+//! Deciding about the network. A name and the address it led to are asked together, so that a rule about one
+//! cannot be dodged by the other. What cannot be known counts against the request, never for it.
+
+use crate::cidr::{faces, is_special};
+use crate::decide::{Decision, Matched};
+use crate::document::{NetRule, Proto, Target};
+use crate::glob::Pattern;
+use crate::host::{Host, HostPattern};
+use crate::policy::Labelled;
+use crate::resolve::{Resolved, grants, names_special};
+use crate::write;
+use std::net::IpAddr;
+use std::path::Path;
+use terms::Action;
+
+/// One request to reach something.
+#[derive(Clone, Copy, Debug)]
+pub struct NetAsk<'a> {
+    pub proto: Proto,
+    /// The name the client used, when it used one.
+    pub host: Option<&'a str>,
+    /// The address it leads to, once known.
+    pub addr: Option<IpAddr>,
+    pub port: u16,
+    /// The HTTP method and path, when the request can be read.
+    pub method: Option<&'a str>,
+    pub path: Option<&'a str>,
+    /// The socket's path, for `Proto::Unix`.
+    pub unix: Option<&'a Path>,
+}
+
+impl<'a> NetAsk<'a> {
+    pub fn tcp(host: &'a str, port: u16) -> NetAsk<'a> {
+        NetAsk { proto: Proto::Tcp, host: Some(host), addr: None, port, method: None, path: None, unix: None }
+    }
+
+    pub fn unix(path: &'a Path) -> NetAsk<'a> {
+        NetAsk { proto: Proto::Unix, host: None, addr: None, port: 0, method: None, path: None, unix: Some(path) }
+    }
+}
+
+impl Resolved {
+    pub fn net(&self, ask: &NetAsk<'_>) -> Decision {
+        let Ok(known) = Known::of(ask) else {
+            return Decision {
+                action: Action::Deny,
+                rule: "defaults.net".to_owned(),
+                hint: Some("the host's name is not well formed; no rule can name it".to_owned()),
+                matches: Vec::new(),
+            };
+        };
+        let mut matches = Vec::new();
+        for (i, Labelled { rule, label }) in self.policy.net.iter().enumerate() {
+            let sockets = self.sockets.iter().filter(|(at, _)| *at == i).map(|(_, pattern)| pattern);
+            if known.meets(rule, sockets) {
+                let text = write::net_rule(rule).to_compact_json();
+                matches.push(Matched { rule: label.clone(), action: rule.action, text });
+            }
+        }
+        let open = self.policy.default_net() == Action::Allow && ask.proto != Proto::Unix && !known.special;
+        let default = if open { Action::Allow } else { Action::Deny };
+        Decision::of(matches, (default, "defaults.net")).with_hint(|| known.hint())
+    }
+
+    /// Whether a rule about this place looks at methods or paths, so that the broker must read the request.
+    pub fn inspects(&self, ask: &NetAsk<'_>) -> bool {
+        let Ok(known) = Known::of(ask) else { return false };
+        let about = |rule: &NetRule| (rule.methods.is_some() || rule.paths.is_some()) && known.is_at(rule);
+        let host = known.host.as_ref();
+        self.policy.net.iter().any(|r| about(&r.rule)) || self.policy.secrets.iter().any(|s| Some(&s.rule.host) == host)
+    }
+}
+
+/// A request with its names in canonical form.
+struct Known<'a> {
+    ask: &'a NetAsk<'a>,
+    host: Option<Host>,
+    addr: Option<IpAddr>,
+    special: bool,
+}
+
+impl<'a> Known<'a> {
+    fn of(ask: &'a NetAsk<'a>) -> Result<Known<'a>, ()> {
+        let host = ask.host.map(Host::parse).transpose().map_err(|_| ())?;
+        let literal = match host {
+            Some(Host::Addr(addr)) => Some(addr),
+            _ => None,
+        };
+        let addr = ask.addr.or(literal).map(|a| a.to_canonical());
+        Ok(Known { ask, host, addr, special: addr.is_some_and(is_special) })
+    }
+
+    fn meets<'p>(&self, rule: &NetRule, mut sockets: impl Iterator<Item = &'p Pattern>) -> bool {
+        if let Target::Unix(_) = rule.to {
+            let path = self.ask.unix.filter(|_| self.ask.proto == Proto::Unix);
+            return path.is_some_and(|path| sockets.any(|pattern| pattern.covers(path)));
+        }
+        let reaches = !grants(rule.action) || !self.special || names_special(rule);
+        reaches && self.is_at(rule) && self.says(rule)
+    }
+
+    /// Whether the rule is about this place: protocol, port, name or address.
+    fn is_at(&self, rule: &NetRule) -> bool {
+        let proto = match rule.proto {
+            Some(proto) => proto == self.ask.proto,
+            None => self.ask.proto != Proto::Unix,
+        };
+        proto && rule.ports.as_ref().is_none_or(|p| p.contains(self.ask.port)) && self.is_target(rule)
+    }
+
+    fn is_target(&self, rule: &NetRule) -> bool {
+        let allows = grants(rule.action);
+        match &rule.to {
+            Target::Unix(_) => false,
+            Target::Cidr(cidr) => match (self.addr, allows) {
+                (None, _) => false,
+                (Some(addr), true) => cidr.contains(addr),
+                (Some(addr), false) => faces(addr).any(|face| cidr.contains(face)),
+            },
+            Target::Host(HostPattern::Any) if !allows => true,
+            Target::Host(pattern @ HostPattern::Exact(Host::Addr(_))) => {
+                let by_addr = self.addr.is_some_and(|addr| pattern.matches(&Host::Addr(addr)));
+                by_addr || self.host.as_ref().is_some_and(|host| pattern.matches(host))
+            }
+            Target::Host(pattern) => self.host.as_ref().is_some_and(|host| pattern.matches(host)),
+        }
+    }
+
+    /// Whether the request says what the rule is about. Where it cannot be read, denials count and allowances do not.
+    fn says(&self, rule: &NetRule) -> bool {
+        let unknown = !grants(rule.action);
+        let method = rule.methods.as_ref().is_none_or(|methods| match self.ask.method {
+            Some(method) => methods.iter().any(|m| m == method),
+            None => unknown && !methods.is_empty(),
+        });
+        let path = rule.paths.as_ref().is_none_or(|paths| match self.ask.path.map(url_path) {
+            Some(Some(path)) => {
+                paths.iter().any(|p| p.0.on(Path::new("/")).is_some_and(|p| p.matches(Path::new(&path))))
+            }
+            Some(None) | None => unknown && !paths.is_empty(),
+        });
+        method && path
+    }
+
+    fn hint(&self) -> Option<String> {
+        let ask = self.ask;
+        let rule = match (ask.unix, self.addr, &self.host) {
+            (Some(path), _, _) => format!(r#"{{"action":"allow","proto":"unix","path":{:?}}}"#, path.display().to_string()),
+            (_, Some(addr), _) if self.special => {
+                let cidr = crate::cidr::Cidr::of(addr);
+                return Some(format!(
+                    r#"{addr} is a special address, which only a rule that names it covers: add {{"action":"allow","cidr":"{cidr}","ports":"{}"}} to net.rules"#,
+                    ask.port
+                ));
+            }
+            (_, _, Some(host)) => {
+                format!(r#"{{"action":"allow","proto":"{}","host":"{host}","ports":"{}"}}"#, ask.proto.name(), ask.port)
+            }
+            (_, Some(addr), None) => {
+                let cidr = crate::cidr::Cidr::of(addr);
+                format!(r#"{{"action":"allow","proto":"{}","cidr":"{cidr}","ports":"{}"}}"#, ask.proto.name(), ask.port)
+            }
+            (None, None, None) => return None,
+        };
+        Some(format!("add {rule} to net.rules"))
+    }
+}
+
+/// The path of a URL, decoded once and without its query. `None` when servers could read it in two ways:
+/// an encoded slash, a dot segment, an empty segment, a backslash, a control character.
+fn url_path(text: &str) -> Option<String> {
+    let text = text.split(['?', '#']).next().unwrap_or(text);
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.bytes();
+    while let Some(byte) = rest.next() {
+        match byte {
+            b'%' => {
+                let digits = [rest.next()?, rest.next()?];
+                let hex = std::str::from_utf8(&digits).ok().filter(|h| h.bytes().all(|b| b.is_ascii_hexdigit()))?;
+                match u8::from_str_radix(hex, 16).ok()? {
+                    b'/' | b'\\' | b'%' => return None,
+                    byte => bytes.push(byte),
+                }
+            }
+            b'\\' => return None,
+            byte => bytes.push(byte),
+        }
+    }
+    let path = String::from_utf8(bytes).ok()?;
+    let body = path.strip_prefix('/')?;
+    let body = body.strip_suffix('/').unwrap_or(body);
+    let odd = body.chars().any(char::is_control)
+        || (!body.is_empty() && body.split('/').any(|segment| matches!(segment, "" | "." | "..")));
+    (!odd).then_some(path)
+}
+
+#[cfg(test)]
+#[path = "net_test.rs"]
+mod test;

@@ -1,0 +1,270 @@
+//! The path of a rule: absolute, or below `~`, `$HOME`, `$WORKSPACE` or `$TOOLCHAINS`, with wildcards.
+//! Checked when read, written back in one spelling, and expanded only against given values.
+
+use crate::glob::{self, Part, Pattern};
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+pub(crate) const FORMS: &str = "use an absolute path, ~/…, $HOME/… or $WORKSPACE/…";
+
+/// Where a path starts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Base {
+    Root,
+    Home,
+    Workspace,
+    Toolchains,
+}
+
+/// A checked rule path. Equal when it names the same things, however it was spelled.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct RulePath {
+    base: Base,
+    parts: Vec<Part>,
+}
+
+/// What is wrong with a value, and what to write instead.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refusal {
+    pub message: String,
+    pub hint: Option<String>,
+}
+
+impl Refusal {
+    pub(crate) fn new(message: impl Into<String>) -> Refusal {
+        Refusal { message: message.into(), hint: None }
+    }
+
+    pub(crate) fn hint(mut self, hint: impl Into<String>) -> Refusal {
+        self.hint = Some(hint.into());
+        self
+    }
+}
+
+impl RulePath {
+    pub fn parse(text: &str) -> Result<RulePath, Refusal> {
+        let path = RulePath::parse_shape(text)?;
+        match path.is_of_one_process() {
+            true => Err(Refusal::new(format!("{text:?} is a different file in every process"))
+                .hint("name the file it should lead to")),
+            false => Ok(path),
+        }
+    }
+
+    /// The same checks without those about this host's files: the path of a URL.
+    pub(crate) fn parse_shape(text: &str) -> Result<RulePath, Refusal> {
+        let (base, rest) = split_base(text)?;
+        let rest = rest.strip_prefix('/').unwrap_or(rest);
+        // One final slash is how many people mark a directory; it changes nothing.
+        let rest = rest.strip_suffix('/').unwrap_or(rest);
+        let mut parts = Vec::new();
+        if !rest.is_empty() {
+            for component in rest.split('/') {
+                parts.push(parse_component(component, text)?);
+            }
+        }
+        if parts.len() > glob::MAX_PARTS {
+            return Err(Refusal::new(format!("{text:?} has more than {} components", glob::MAX_PARTS)));
+        }
+        Ok(RulePath { base, parts: squeeze(parts) })
+    }
+
+    /// A rule path for exactly this absolute path; wildcard characters in it are taken literally.
+    /// `None` when it is not absolute, holds `.` or `..`, or is not UTF-8.
+    pub fn literal(path: &Path) -> Option<RulePath> {
+        let text = path.to_str()?;
+        let escaped: Vec<String> = text.split('/').map(glob::escape).collect();
+        match text.starts_with('/') {
+            true => RulePath::parse(&escaped.join("/")).ok(),
+            false => None,
+        }
+    }
+
+    pub fn base(&self) -> Base {
+        self.base
+    }
+
+    /// Whether `inner` is this path or lies below it, as far as the texts alone can tell.
+    pub fn contains(&self, inner: &RulePath) -> bool {
+        self.base == inner.base && inner.parts.starts_with(&self.parts) || self.base == Base::Root && self.parts.is_empty()
+    }
+
+    /// The pattern with `base` (the value of the variable, or `/`) put in front, its characters taken literally.
+    pub(crate) fn on(&self, base: &Path) -> Option<Pattern> {
+        let head = glob::names(base).map(|n| Part::Literal(n.to_owned()));
+        Pattern::new(head.chain(self.parts.iter().cloned()).collect())
+    }
+
+    /// `/proc/self/fd/7` and the like: a link that every process sees differently, and that may lead out.
+    fn is_of_one_process(&self) -> bool {
+        let name = |i: usize| match self.parts.get(i) {
+            Some(Part::Literal(name)) => name.to_str().unwrap_or_default(),
+            _ => "",
+        };
+        let pid = !name(1).is_empty() && name(1).bytes().all(|b| b.is_ascii_digit());
+        self.base == Base::Root
+            && match name(0) {
+                "proc" => pid || matches!(name(1), "self" | "thread-self"),
+                "dev" => matches!(name(1), "fd" | "stdin" | "stdout" | "stderr"),
+                _ => false,
+            }
+    }
+}
+
+impl fmt::Display for RulePath {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self.base {
+            Base::Root if self.parts.is_empty() => "/",
+            Base::Root => "",
+            Base::Home => "~",
+            Base::Workspace => "$WORKSPACE",
+            Base::Toolchains => "$TOOLCHAINS",
+        })?;
+        for part in &self.parts {
+            write!(f, "/{}", glob::part_text(part))?;
+        }
+        Ok(())
+    }
+}
+
+/// Whether a value given for a variable can stand at the start of a path.
+pub(crate) fn check_base(path: &Path) -> Result<(), String> {
+    let plain: PathBuf = std::iter::once(std::ffi::OsStr::new("/")).chain(glob::names(path)).collect();
+    match path.is_absolute() && plain.as_os_str() == path.as_os_str() {
+        true => Ok(()),
+        false => Err(format!("{:?} is not an absolute path in its plain form", path.display().to_string())),
+    }
+}
+
+fn split_base(text: &str) -> Result<(Base, &str), Refusal> {
+    if text.is_empty() {
+        return Err(Refusal::new("the path is empty").hint(FORMS));
+    }
+    if let Some(bad) = text.chars().find(|c| c.is_control()) {
+        return Err(Refusal::new(format!("{text:?} holds the character {bad:?}")));
+    }
+    for (prefix, base) in [
+        ("~", Base::Home),
+        ("$HOME", Base::Home),
+        ("$WORKSPACE", Base::Workspace),
+        ("$TOOLCHAINS", Base::Toolchains),
+    ] {
+        if let Some(rest) = text.strip_prefix(prefix)
+            && (rest.is_empty() || rest.starts_with('/'))
+        {
+            return Ok((base, rest));
+        }
+    }
+    if text.starts_with('~') {
+        return Err(Refusal::new(format!("{text:?} names the home of another user")).hint(FORMS));
+    }
+    if text.starts_with('$') {
+        let name = text.split('/').next().unwrap_or(text);
+        return Err(Refusal::new(format!("{name:?} is not a variable of the policy"))
+            .hint("there are $HOME, $WORKSPACE and $TOOLCHAINS"));
+    }
+    match text.starts_with('/') {
+        true => Ok((Base::Root, text)),
+        false => Err(Refusal::new(format!("{text:?} is relative")).hint(FORMS)),
+    }
+}
+
+fn parse_component(component: &str, whole: &str) -> Result<Part, Refusal> {
+    match component {
+        "" => Err(Refusal::new(format!("{whole:?} holds an empty component (\"//\")")).hint("remove one slash")),
+        "." | ".." => Err(Refusal::new(format!("{whole:?} holds a {component:?} component"))
+            .hint("write the path it leads to")),
+        _ => match glob::parse_part(component).map_err(Refusal::new)? {
+            // `[.]` and `[.][.]` spell the components that are refused above.
+            Part::Literal(name) if name == "." || name == ".." => {
+                Err(Refusal::new(format!("{whole:?} holds a {name:?} component")))
+            }
+            Part::Literal(name) if name.len() > 255 => {
+                Err(Refusal::new(format!("{whole:?} holds a component of more than 255 bytes")))
+            }
+            part => Ok(part),
+        },
+    }
+}
+
+/// `a/**/**/b` is `a/**/b`: one spelling for one meaning.
+fn squeeze(mut parts: Vec<Part>) -> Vec<Part> {
+    parts.dedup_by(|a, b| *a == Part::AnyDepth && *b == Part::AnyDepth);
+    parts
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    #[test]
+    fn one_spelling() {
+        for (text, spelled) in [
+            ("/", "/"),
+            ("/a/", "/a"),
+            ("$HOME/x", "~/x"),
+            ("~", "~"),
+            ("~/", "~"),
+            ("$WORKSPACE/**/**/a", "$WORKSPACE/**/a"),
+            ("/a[*]b", "/a[*]b"),
+            ("/[a]", "/a"),
+            ("/[a-c]", "/[a-c]"),
+            ("/[^a]", "/[!a]"),
+            ("/[a-]", "/[a-]"),
+            ("/$x", "/$x"),
+            ("/a~", "/a~"),
+        ] {
+            let path = RulePath::parse(text).unwrap();
+            assert_eq!(path.to_string(), spelled, "{text}");
+            assert_eq!(RulePath::parse(spelled).unwrap(), path, "{text}");
+        }
+    }
+
+    #[test]
+    fn refused() {
+        for (text, message) in [
+            ("", "the path is empty"),
+            ("a/b", "\"a/b\" is relative"),
+            ("./a", "\"./a\" is relative"),
+            ("/a/../b", "\"/a/../b\" holds a \"..\" component"),
+            ("/a/./b", "\"/a/./b\" holds a \".\" component"),
+            ("/[.][.]/b", "\"/[.][.]/b\" holds a \"..\" component"),
+            ("/a//b", "\"/a//b\" holds an empty component (\"//\")"),
+            ("//", "\"//\" holds an empty component (\"//\")"),
+            ("~root/x", "\"~root/x\" names the home of another user"),
+            ("$HOMER/x", "\"$HOMER\" is not a variable of the policy"),
+            ("/a\0b", "\"/a\\0b\" holds the character '\\0'"),
+            ("/a[b", "\"[\" without \"]\" in \"a[b\""),
+            ("/a[]b", "\"[]\" in \"a[]b\" matches nothing"),
+            ("/a[z-a]", "the range z-a in \"a[z-a]\" is the wrong way round"),
+            ("/a**b", "\"**\" stands alone in a component, not inside \"a**b\""),
+            ("/proc/self/fd/7", "\"/proc/self/fd/7\" is a different file in every process"),
+            ("/proc/1/root", "\"/proc/1/root\" is a different file in every process"),
+            ("/dev/fd/3", "\"/dev/fd/3\" is a different file in every process"),
+        ] {
+            match RulePath::parse(text) {
+                Err(refusal) => assert_eq!(refusal.message, message),
+                Ok(path) => panic!("{text:?} was taken as {path}"),
+            }
+        }
+    }
+
+    #[test]
+    fn literal_paths_are_not_patterns() {
+        let path = RulePath::literal(Path::new("/a/[x]/b*")).unwrap();
+        let pattern = path.on(Path::new("/")).unwrap();
+        assert!(pattern.covers(Path::new("/a/[x]/b*/c")));
+        assert!(!pattern.covers(Path::new("/a/x/bc")));
+        assert_eq!(RulePath::literal(Path::new("a")), None);
+        assert_eq!(RulePath::literal(Path::new("/a/../b")), None);
+    }
+
+    #[test]
+    fn bases() {
+        assert!(check_base(Path::new("/home/u")).is_ok());
+        assert!(check_base(Path::new("/")).is_ok());
+        for bad in ["home", "", "/a/", "/a/../b", "/a//b", "/./a"] {
+            assert!(check_base(Path::new(bad)).is_err(), "{bad}");
+        }
+    }
+}

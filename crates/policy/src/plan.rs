@@ -1,0 +1,117 @@
+//! Plan: an effective policy met with one host. Which paths are bound with which permissions, what is covered
+//! up, which programs start. Still pure: the host is seen through a trait, and nothing here touches it.
+
+use crate::perms::Perms;
+use std::path::{Path, PathBuf};
+
+/// What stands at a path of the host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Kind {
+    Dir,
+    File,
+    /// A socket, a pipe, a device.
+    Other,
+}
+
+/// A path followed to its end.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Found {
+    /// The path with no symbolic link left in it.
+    pub real: PathBuf,
+    pub kind: Kind,
+    /// Every symbolic link met on the way, with its own real location and its text as stored.
+    pub links: Vec<Link>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Link {
+    pub at: PathBuf,
+    pub target: PathBuf,
+}
+
+/// The host as the planner sees it.
+pub trait Host {
+    /// Follows `path`; `None` when nothing is there.
+    fn look(&self, path: &Path) -> Option<Found>;
+    /// Names in a directory, unsorted; empty when it cannot be listed.
+    fn list(&self, dir: &Path) -> Vec<std::ffi::OsString>;
+    /// SHA-256 of a regular file's bytes.
+    fn sha256(&self, file: &Path) -> Option<[u8; 32]>;
+    /// The ELF interpreter (dynamic loader) that the program at `file` names, if it names one.
+    fn loader(&self, file: &Path) -> Option<PathBuf>;
+}
+
+/// A path that is there inside, with what may be done at and below it.
+/// A nested grant adds to its parent's permissions, as landlock does.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Grant {
+    /// Real path, absolute, no symbolic link in it; the same inside and outside.
+    pub path: PathBuf,
+    pub kind: Kind,
+    /// What is allowed here, those of enclosing grants included.
+    pub perms: Perms,
+    /// The rule that brought it, for messages: `fs.rules[3]`.
+    pub rule: String,
+}
+
+/// How a denial inside a grant is made to hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Cover {
+    /// Nothing of it can be seen.
+    Hide,
+    /// Bound again read-only.
+    ReadOnly,
+    /// Bound again without execution.
+    NoExec,
+    /// Both of the above.
+    ReadOnlyNoExec,
+}
+
+/// A denial of something that exists inside a grant.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Mask {
+    pub path: PathBuf,
+    pub kind: Kind,
+    pub cover: Cover,
+    pub rule: String,
+}
+
+/// A denial of something that does not exist yet, inside a grant that allows making things.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Guard {
+    /// As in the rule, after expansion; may hold wildcards.
+    pub pattern: String,
+    pub rule: String,
+}
+
+/// A program that an exec rule names.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Program {
+    pub path: PathBuf,
+    pub kind: Kind,
+    /// When set, the bytes that run must have this digest; they were read when the plan was made.
+    pub sha256: Option<[u8; 32]>,
+    pub rule: String,
+}
+
+/// Which files the kernel will execute.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ExecPlan {
+    /// Anything that a grant lets be executed, but for the programs named here.
+    AllowBut(Vec<Program>),
+    /// Only these, and the dynamic loaders they name.
+    Only { programs: Vec<Program>, loaders: Vec<PathBuf> },
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Plan {
+    /// Sorted by path, parents before children, no path twice.
+    pub grants: Vec<Grant>,
+    pub masks: Vec<Mask>,
+    pub guards: Vec<Guard>,
+    /// Symbolic links to make inside, where no grant already shows them.
+    pub links: Vec<Link>,
+    pub exec: ExecPlan,
+    /// What a reader of `--explain` should know: rules that have no effect in this run, and why.
+    pub notes: Vec<String>,
+}

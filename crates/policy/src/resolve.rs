@@ -1,0 +1,226 @@
+//! Resolved: a policy with the variables of its paths replaced. It can decide and plan.
+
+use crate::cidr::Cidr;
+use crate::document::{Env, NetRule, Target};
+use crate::error::PolicyError;
+use crate::glob::Pattern;
+use crate::host::HostPattern;
+use crate::path::{self, Base, RulePath};
+use crate::perms::{Perm, Perms};
+use crate::plan::Kind;
+use crate::policy::{Labelled, Policy};
+use crate::write;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use terms::{Action, Limits};
+
+/// Values for the variables; nothing is read from the environment here.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Context {
+    pub home: PathBuf,
+    pub workspace: PathBuf,
+    /// What PATH leads to beyond the system's directories; a rule on `$TOOLCHAINS` becomes one rule for each.
+    pub toolchains: Vec<PathBuf>,
+}
+
+/// Expands `~`, `$HOME`, `$WORKSPACE` and `$TOOLCHAINS`.
+pub fn resolve(policy: &Policy, ctx: &Context) -> Result<Resolved, PolicyError> {
+    check_context(ctx)?;
+    let mut resolved = Resolved {
+        policy: policy.clone(),
+        files: Vec::new(),
+        programs: Vec::new(),
+        sockets: Vec::new(),
+        implied: Vec::new(),
+    };
+    // Where only named programs run, `execute` on a directory of files is no grant: see `exec.rules`.
+    let withheld = match policy.default_exec() {
+        Action::Deny => Perms::of(&[Perm::Execute]),
+        _ => Perms::NONE,
+    };
+    for Labelled { rule, label } in &policy.fs {
+        let perms = if grants(rule.action) { rule.perms.minus(withheld) } else { rule.perms };
+        let text = write::fs_rule(rule).to_compact_json();
+        for pattern in expand(&rule.path, label, ctx)? {
+            resolved.files.push(FileRule::new(label, rule.action, perms, &text, pattern));
+        }
+    }
+    for Labelled { rule, label } in &policy.exec {
+        let perms = Perms::of(&[Perm::ReadFile, Perm::Execute]);
+        let text = write::exec_rule(rule).to_compact_json();
+        for pattern in expand(&rule.path, label, ctx)? {
+            let file = FileRule::new(label, rule.action, perms, &text, pattern);
+            resolved.programs.push(ProgramRule { file, sha256: rule.sha256 });
+        }
+    }
+    for (index, Labelled { rule, label }) in policy.net.iter().enumerate() {
+        if let Target::Unix(path) = &rule.to {
+            for pattern in expand(path, label, ctx)? {
+                resolved.sockets.push((index, pattern));
+            }
+        }
+    }
+    Ok(resolved)
+}
+
+/// A policy that stands for one workspace on one host.
+#[derive(Clone, Debug)]
+pub struct Resolved {
+    pub(crate) policy: Policy,
+    pub(crate) files: Vec<FileRule>,
+    pub(crate) programs: Vec<ProgramRule>,
+    /// Which network rule, and where its sockets are.
+    pub(crate) sockets: Vec<(usize, Pattern)>,
+    /// What allowed programs need beside themselves: their loaders. Known once a host was looked at.
+    pub(crate) implied: Vec<FileRule>,
+}
+
+/// A rule about files. `reals` is known once the rule was followed on a host.
+#[derive(Clone, Debug)]
+pub(crate) struct FileRule {
+    pub(crate) label: String,
+    pub(crate) action: Action,
+    pub(crate) perms: Perms,
+    /// The rule as the document has it.
+    pub(crate) text: String,
+    /// As written, and with the links of its head followed.
+    pub(crate) patterns: Vec<Pattern>,
+    pub(crate) reals: Option<Vec<Real>>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Real {
+    pub(crate) path: PathBuf,
+    pub(crate) kind: Kind,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct ProgramRule {
+    pub(crate) file: FileRule,
+    pub(crate) sha256: Option<[u8; 32]>,
+}
+
+impl FileRule {
+    fn new(label: &str, action: Action, perms: Perms, text: &str, pattern: Pattern) -> FileRule {
+        let (label, text) = (label.to_owned(), text.to_owned());
+        FileRule { label, action, perms, text, patterns: vec![pattern], reals: None }
+    }
+
+    pub(crate) fn grants(&self) -> bool {
+        grants(self.action)
+    }
+
+    /// Whether the rule covers `path`. On a host an allowance reaches only what was there when the plan was made;
+    /// a denial also holds for what appears.
+    pub(crate) fn covers(&self, path: &Path) -> bool {
+        let named = || self.patterns.iter().any(|p| p.covers(path));
+        match &self.reals {
+            None => named(),
+            Some(reals) => reals.iter().any(|r| path.starts_with(&r.path)) || (!self.grants() && named()),
+        }
+    }
+}
+
+/// Whether an action lets something happen without asking.
+pub(crate) fn grants(action: Action) -> bool {
+    matches!(action, Action::Allow | Action::Warn)
+}
+
+impl Resolved {
+    pub fn policy(&self) -> &Policy {
+        &self.policy
+    }
+
+    pub fn limits(&self) -> Limits {
+        self.policy.limits
+    }
+
+    pub fn env(&self) -> &Env {
+        &self.policy.env
+    }
+
+    /// The environment inside, given the one outside.
+    pub fn env_inside(&self, outside: &BTreeMap<String, String>) -> BTreeMap<String, String> {
+        crate::env::inside(&self.policy.env, outside)
+    }
+
+    pub fn syscalls_deny(&self) -> &BTreeSet<String> {
+        &self.policy.syscalls_deny
+    }
+
+    pub fn audit_events(&self) -> &BTreeSet<String> {
+        &self.policy.audit_events
+    }
+
+    /// The walls that may be missing, by their names.
+    pub fn degrade(&self) -> impl Iterator<Item = &str> {
+        self.policy.degrade.iter().flatten().map(String::as_str)
+    }
+
+    pub fn may_degrade(&self, name: &str) -> bool {
+        self.degrade().any(|known| known == name)
+    }
+
+    /// The rule or default because of which the run needs the broker; `None` when it needs no network at all.
+    pub fn needs_network(&self) -> Option<String> {
+        if self.policy.default_net() == Action::Allow {
+            return Some("defaults.net".to_owned());
+        }
+        let rule = self.policy.net.iter().find(|r| r.rule.action != Action::Deny).map(|r| r.label.clone());
+        rule.or_else(|| self.policy.secrets.first().map(|s| s.label.clone()))
+    }
+
+    /// The labels of rules whose matches must be reported although they are let through.
+    pub fn warns(&self) -> impl Iterator<Item = &str> {
+        let files = self.files.iter().chain(self.programs.iter().map(|p| &p.file));
+        let files = files.filter(|r| r.action == Action::Warn).map(|r| r.label.as_str());
+        files.chain(self.policy.net.iter().filter(|r| r.rule.action == Action::Warn).map(|r| r.label.as_str()))
+    }
+
+    /// What an fs rule or its like may grant anywhere when nothing matches.
+    pub(crate) fn default_perms(&self) -> Perms {
+        match (self.policy.default_fs(), self.policy.default_exec()) {
+            (Action::Deny, _) => Perms::NONE,
+            (_, Action::Deny) => Perms::ORDINARY.minus(Perms::of(&[Perm::Execute])),
+            _ => Perms::ORDINARY,
+        }
+    }
+
+    /// Every rule that speaks about the permissions of files: those under `fs`, and allowed programs.
+    pub(crate) fn file_rules(&self) -> impl Iterator<Item = &FileRule> {
+        let programs = self.programs.iter().map(|p| &p.file).filter(|r| r.grants());
+        self.files.iter().chain(programs).chain(&self.implied)
+    }
+}
+
+/// Whether a rule names a range inside the special ones.
+pub(crate) fn names_special(rule: &NetRule) -> bool {
+    match &rule.to {
+        Target::Cidr(cidr) => cidr.is_special(),
+        Target::Host(HostPattern::Exact(crate::host::Host::Addr(addr))) => Cidr::of(*addr).is_special(),
+        _ => false,
+    }
+}
+
+fn check_context(ctx: &Context) -> Result<(), PolicyError> {
+    let named = [("$HOME", &ctx.home), ("$WORKSPACE", &ctx.workspace)];
+    let toolchains = ctx.toolchains.iter().map(|t| ("$TOOLCHAINS", t));
+    for (name, value) in named.into_iter().chain(toolchains) {
+        path::check_base(value).map_err(|message| {
+            PolicyError::without_place("", name, message).hint("give the absolute path of a directory")
+        })?;
+    }
+    Ok(())
+}
+
+fn expand(path: &RulePath, label: &str, ctx: &Context) -> Result<Vec<Pattern>, PolicyError> {
+    let root = PathBuf::from("/");
+    let bases: Vec<&PathBuf> = match path.base() {
+        Base::Root => vec![&root],
+        Base::Home => vec![&ctx.home],
+        Base::Workspace => vec![&ctx.workspace],
+        Base::Toolchains => ctx.toolchains.iter().collect(),
+    };
+    let too_long = || PolicyError::without_place(label, "path", format!("\"{path}\" has too many components when expanded"));
+    bases.into_iter().map(|base| path.on(base).ok_or_else(too_long)).collect()
+}

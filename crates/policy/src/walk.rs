@@ -1,0 +1,152 @@
+//! Walking a host to find what a pattern names. Links are followed, so circles are possible: a directory is
+//! entered once per state of the pattern. Everything is counted, and too much is an error.
+
+use crate::error::PlanError;
+use crate::glob::{Pattern, States};
+use crate::plan::{Found, Host, Kind, Link};
+use std::collections::HashSet;
+use std::path::{Path, PathBuf};
+
+/// As many entries as a plan looks at before it gives up.
+const MAX_VISITED: usize = 200_000;
+/// As many paths as one rule may stand for.
+const MAX_MATCHES: usize = 10_000;
+
+/// How much was looked at so far, over all rules of a plan.
+#[derive(Default)]
+pub(crate) struct Budget {
+    visited: usize,
+}
+
+impl Budget {
+    /// Counts one entry that was looked at for `rule` below `place`.
+    pub(crate) fn spend(&mut self, rule: &str, place: &Path) -> Result<(), PlanError> {
+        self.visited += 1;
+        match self.visited > MAX_VISITED {
+            true => Err(PlanError {
+                rule: rule.to_owned(),
+                message: format!("{}: more than {MAX_VISITED} entries had to be looked at", place.display()),
+                hint: "name a directory with less in it, or fewer levels below it".to_owned(),
+            }),
+            false => Ok(()),
+        }
+    }
+}
+
+/// Where a `**` may wander.
+#[derive(Clone, Copy)]
+pub(crate) enum Region<'a> {
+    Anywhere,
+    /// Only inside these trees, and on the way to them.
+    Near(&'a [PathBuf]),
+}
+
+/// What `pattern` names on `host`, each with every link met on the way.
+pub(crate) fn find(
+    pattern: &Pattern,
+    host: &dyn Host,
+    region: Region<'_>,
+    budget: &mut Budget,
+    rule: &str,
+) -> Result<Vec<Found>, PlanError> {
+    if let Some(path) = pattern.as_path() {
+        return Ok(host.look(&path).into_iter().collect());
+    }
+    let head = pattern.head(pattern.literal_len());
+    let Some(start) = host.look(&head) else { return Ok(Vec::new()) };
+    let states = pattern.after(&head);
+    if pattern.accepts(states) {
+        return Ok(vec![start]);
+    }
+    let mut walk = Walk { pattern, host, region, budget, rule, found: Vec::new(), entered: HashSet::new() };
+    walk.run(start, states)?;
+    Ok(walk.found)
+}
+
+struct Walk<'a> {
+    pattern: &'a Pattern,
+    host: &'a dyn Host,
+    region: Region<'a>,
+    budget: &'a mut Budget,
+    rule: &'a str,
+    found: Vec<Found>,
+    entered: HashSet<(PathBuf, States)>,
+}
+
+impl Walk<'_> {
+    fn run(&mut self, start: Found, states: States) -> Result<(), PlanError> {
+        let mut todo = vec![(start, states)];
+        while let Some((dir, states)) = todo.pop() {
+            if dir.kind != Kind::Dir || !self.may_enter(&dir.real, states) {
+                continue;
+            }
+            if let Some(name) = self.pattern.only_next(states) {
+                self.budget.spend(self.rule, &dir.real)?;
+                self.visit(&dir, name, states, &mut todo)?;
+                continue;
+            }
+            let mut names = self.host.list(&dir.real);
+            names.sort();
+            for name in names {
+                self.budget.spend(self.rule, &dir.real)?;
+                self.visit(&dir, &name, states, &mut todo)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn visit(
+        &mut self,
+        dir: &Found,
+        name: &std::ffi::OsStr,
+        states: States,
+        todo: &mut Vec<(Found, States)>,
+    ) -> Result<(), PlanError> {
+        let next = self.pattern.step(states, name);
+        if next.is_dead() {
+            return Ok(());
+        }
+        let Some(mut found) = self.host.look(&dir.real.join(name)) else { return Ok(()) };
+        found.links = join_links(&dir.links, found.links);
+        if self.pattern.accepts(next) {
+            self.found.push(found);
+            return match self.found.len() > MAX_MATCHES {
+                true => Err(self.too_many()),
+                false => Ok(()),
+            };
+        }
+        todo.push((found, next));
+        Ok(())
+    }
+
+    fn may_enter(&mut self, dir: &Path, states: States) -> bool {
+        let near = match self.region {
+            Region::Near(roots) if self.pattern.is_unbounded(states) => touches(dir, roots),
+            _ => true,
+        };
+        near && self.entered.insert((dir.to_owned(), states))
+    }
+
+    fn too_many(&self) -> PlanError {
+        PlanError {
+            rule: self.rule.to_owned(),
+            message: format!("{}: more than {MAX_MATCHES} paths match it", self.pattern.text()),
+            hint: "name the directory that holds them".to_owned(),
+        }
+    }
+}
+
+/// Whether `path` is inside one of `roots` or on the way to one.
+pub(crate) fn touches(path: &Path, roots: &[PathBuf]) -> bool {
+    roots.iter().any(|root| path.starts_with(root) || root.starts_with(path))
+}
+
+fn join_links(before: &[Link], after: Vec<Link>) -> Vec<Link> {
+    let mut links = before.to_vec();
+    for link in after {
+        if !links.contains(&link) {
+            links.push(link);
+        }
+    }
+    links
+}

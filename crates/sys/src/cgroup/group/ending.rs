@@ -1,0 +1,167 @@
+//! Stopping, killing and removing. Everything here is bounded in time.
+
+use std::io;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use super::super::dir::{Dir, keyed};
+use super::super::layout::Version;
+use super::super::raw;
+use super::Group;
+
+/// How long an emptying group may stay busy, and how long killing without `cgroup.kill` may take.
+const REMOVE_TIME: Duration = Duration::from_millis(500);
+const KILL_TIME: Duration = Duration::from_secs(5);
+/// Groups that a guest made inside its own are removed this deep.
+const MAX_NESTING: usize = 8;
+
+impl Group {
+    /// Sends SIGKILL to all members. With `cgroup.kill` it returns at once and they die on their own time; without
+    /// it, it returns when no member is left.
+    pub fn kill(&self) -> io::Result<()> {
+        if let Some(v2) = self.v2() {
+            if v2.dir.write_if_there("cgroup.kill", "1")? {
+                return Ok(());
+            }
+            // A kernel before 5.14: what is frozen cannot fork, and dies all the same.
+            v2.dir.write_if_there("cgroup.freeze", "1")?;
+        }
+        self.kill_one_by_one()
+    }
+
+    fn kill_one_by_one(&self) -> io::Result<()> {
+        if let Some(pids) = self.serving("pids") {
+            // Against a tree that forks faster than we kill.
+            let _ = pids.dir.write("pids.max", "0");
+        }
+        let deadline = Instant::now() + KILL_TIME;
+        loop {
+            let members = self.members()?;
+            members.iter().for_each(|pid| self.kill_member(*pid));
+            if members.is_empty() && !self.populated() {
+                return Ok(());
+            }
+            if Instant::now() >= deadline {
+                return Err(io::Error::new(
+                    io::ErrorKind::TimedOut,
+                    format!("{} still has members", self.name),
+                ));
+            }
+            sleep(Duration::from_micros(500));
+        }
+    }
+
+    /// The handle is taken before membership is checked, so a reused number is never hit.
+    fn kill_member(&self, pid: i32) {
+        let Ok(handle) = raw::pidfd_open(pid) else {
+            return;
+        };
+        let table = std::fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default();
+        let inside = |path: &str| path.split('/').any(|c| c == self.name);
+        if pid != std::process::id() as i32 && table.lines().any(inside) {
+            let _ = raw::pidfd_kill(&handle);
+        }
+    }
+
+    /// Member processes over all hierarchies.
+    pub fn members(&self) -> io::Result<Vec<i32>> {
+        let mut all = Vec::new();
+        for part in &self.parts {
+            all.extend(part.dir.members()?.0);
+        }
+        all.sort_unstable();
+        all.dedup();
+        Ok(all)
+    }
+
+    /// Stops or continues all members; needs v2. Returns before all have stopped: see [`Group::frozen`].
+    pub fn freeze(&self, on: bool) -> io::Result<()> {
+        let v2 = self
+            .v2()
+            .ok_or_else(|| io::Error::from(io::ErrorKind::Unsupported))?;
+        v2.dir.write("cgroup.freeze", if on { "1" } else { "0" })
+    }
+
+    pub fn frozen(&self) -> bool {
+        self.v2()
+            .and_then(|p| p.dir.keyed("cgroup.events", "frozen"))
+            == Some(1)
+    }
+
+    /// Whether any process is left. What cannot be read counts as populated.
+    pub fn populated(&self) -> bool {
+        self.parts.iter().any(|p| match p.version {
+            Version::V1 => p
+                .dir
+                .members()
+                .map_or_else(|e| !is_gone(&e), |(_, any)| any),
+            Version::V2 => match p.dir.read("cgroup.events") {
+                Ok(text) => keyed(&text, "populated") != Some(0),
+                Err(e) => !is_gone(&e),
+            },
+        })
+    }
+
+    /// Removes the groups. The tree must be gone or going: a busy group is tried again for half a second.
+    pub fn remove(mut self) -> io::Result<()> {
+        self.remove_parts(Instant::now() + REMOVE_TIME)
+    }
+
+    fn remove_parts(&mut self, deadline: Instant) -> io::Result<()> {
+        let mut result = Ok(());
+        for part in std::mem::take(&mut self.parts) {
+            if let Err(e) = remove_tree(&part.parent, &self.name, deadline) {
+                result = Err(e);
+                self.parts.push(part);
+            }
+        }
+        result
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        // Empty, as after `remove` and mostly otherwise: nothing to kill and nothing to wait for.
+        if self.remove_parts(Instant::now()).is_ok() {
+            return;
+        }
+        // Untrusted processes must not outlive the handle to their limits. Who attached itself is spared.
+        let us = std::process::id() as i32;
+        if self.members().is_ok_and(|m| !m.contains(&us)) {
+            let _ = self.kill();
+            let _ = self.remove_parts(Instant::now() + REMOVE_TIME);
+        }
+    }
+}
+
+fn is_gone(e: &io::Error) -> bool {
+    e.kind() == io::ErrorKind::NotFound || e.raw_os_error() == Some(libc::ENODEV)
+}
+
+fn remove_tree(parent: &Dir, name: &str, deadline: Instant) -> io::Result<()> {
+    loop {
+        match parent.remove(name) {
+            Ok(()) => return Ok(()),
+            Err(e) if is_gone(&e) => return Ok(()),
+            Err(e) if e.kind() != io::ErrorKind::ResourceBusy => return Err(e),
+            Err(e) => {
+                if let Ok(dir) = parent.child(name) {
+                    remove_nested(&dir, MAX_NESTING);
+                }
+                if Instant::now() >= deadline {
+                    return parent.remove(name).map_err(|_| e);
+                }
+                sleep(Duration::from_micros(200));
+            }
+        }
+    }
+}
+
+fn remove_nested(dir: &Dir, depth: usize) {
+    for name in dir.children() {
+        if let (true, Ok(child)) = (depth > 0, dir.child(&name)) {
+            remove_nested(&child, depth - 1);
+        }
+        let _ = dir.remove(&name);
+    }
+}

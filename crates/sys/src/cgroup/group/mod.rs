@@ -1,0 +1,220 @@
+//! One sandbox's groups, one in each hierarchy that it needs, all under the same name. Dropping it ends what is
+//! still inside and removes the groups.
+
+mod counters;
+mod ending;
+mod plan;
+
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use super::dir::Dir;
+use super::layout::{Layout, Version};
+use super::owner::{Owner, is_run_id};
+use super::place::Lack;
+use super::{CgroupError, Want, limit};
+use plan::{Need, plan};
+
+pub use counters::Usage;
+
+/// How the child came to life, which decides what it still has to enter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Born {
+    /// With CLONE_INTO_CGROUP and [`Group::v2_dir_fd`].
+    InV2,
+    /// By a plain fork or clone.
+    Outside,
+}
+
+#[derive(Debug)]
+pub struct Group {
+    name: String,
+    parts: Vec<Part>,
+}
+
+#[derive(Debug)]
+pub(super) struct Part {
+    version: Version,
+    /// Controllers whose limits or counters this part serves.
+    serves: Vec<&'static str>,
+    parent: Arc<Dir>,
+    path: PathBuf,
+    dir: Dir,
+}
+
+impl Group {
+    /// Makes the groups with their limits; nothing is left behind on failure. `name` is the run id.
+    pub fn create(layout: &Layout, name: &str, want: &Want) -> Result<Group, CgroupError> {
+        if !is_run_id(name) {
+            return Err(CgroupError::Invalid(format!(
+                "{name:?} cannot name a group"
+            )));
+        }
+        if let Some(cpus) = want.cpu_quota.filter(|c| !c.is_finite() || *c <= 0.0) {
+            return Err(CgroupError::Invalid(format!(
+                "{cpus} is no share of a processor"
+            )));
+        }
+        let needs = plan(layout, want).map_err(CgroupError::Missing)?;
+        let owner = Owner::current().map_err(|e| CgroupError::io(Path::new("/proc/self"), e))?;
+        let mut group = Group {
+            name: owner.group_name(name),
+            parts: Vec::with_capacity(needs.len()),
+        };
+        for need in needs {
+            group.add(layout, need, want)?;
+        }
+        group.check_clock(want)?;
+        Ok(group)
+    }
+
+    fn add(&mut self, layout: &Layout, need: Need<'_>, want: &Want) -> Result<(), CgroupError> {
+        let hierarchy = &layout.hierarchies[need.hierarchy];
+        let version = hierarchy.version;
+        let path = need.place.path.join(&self.name);
+        if version == Version::V2 {
+            need.place
+                .prepare(&need.serves)
+                .map_err(|e| unprepared(&need, e))?;
+        }
+        let failed = |e| CgroupError::io(&path, e);
+        let parent = need.place.dir.clone();
+        let dir = parent.make(&self.name).map_err(failed)?;
+        let part = Part {
+            version,
+            serves: need.serves,
+            parent,
+            path: path.clone(),
+            dir,
+        };
+        let inherits = version == Version::V2 || !hierarchy.controllers().contains(&"cpuset");
+        // In the list before it is limited, so that a failure removes it.
+        self.parts.push(part);
+        let part = &self.parts[self.parts.len() - 1];
+        if !inherits {
+            limit::inherit_cpuset(&part.parent, &part.dir).map_err(failed)?;
+        }
+        limit::apply(version, &part.serves, want, &part.parent, &part.dir).map_err(failed)?;
+        self.pin(want);
+        Ok(())
+    }
+
+    /// Best effort, on the part made last: one that cannot pin does not claim to.
+    fn pin(&mut self, want: &Want) {
+        let (Some(cpus), Some(part)) = (&want.cpus, self.parts.last_mut()) else {
+            return;
+        };
+        if part.serves.contains(&"cpuset") && limit::pin(cpus, &part.dir).is_err() {
+            part.serves.retain(|c| *c != "cpuset");
+        }
+    }
+
+    /// A clock that cannot be read is no clock.
+    fn check_clock(&self, want: &Want) -> Result<(), CgroupError> {
+        if !want.cpu_usage || self.cpu_us().is_some() {
+            return Ok(());
+        }
+        let lack = Lack {
+            reason: "the kernel shows no processor time for the group".into(),
+            fix: None,
+        };
+        Err(CgroupError::Missing(lack.of("cpu_ms")))
+    }
+
+    /// A group that somebody left behind, as found in the directories that hold it.
+    pub(super) fn adopt(name: &str, found: Vec<(Version, Arc<Dir>, PathBuf)>) -> Group {
+        let part = |(version, parent, path): (Version, Arc<Dir>, PathBuf)| {
+            let dir = parent.child(name).ok()?;
+            Some(Part {
+                version,
+                serves: Vec::new(),
+                parent,
+                path: path.join(name),
+                dir,
+            })
+        };
+        Group {
+            name: name.to_owned(),
+            parts: found.into_iter().filter_map(part).collect(),
+        }
+    }
+
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The directories, in the order in which they were made.
+    pub fn paths(&self) -> Vec<&Path> {
+        self.parts.iter().map(|p| p.path.as_path()).collect()
+    }
+
+    /// The file to write `1` to that ends the whole tree, where the kernel has it.
+    pub fn kill_file(&self) -> Option<PathBuf> {
+        let v2 = self.v2().filter(|p| p.dir.has("cgroup.kill"))?;
+        Some(v2.path.join("cgroup.kill"))
+    }
+
+    /// Whether the cpu list of the [`Want`] holds by cpuset; if not, affinity must do.
+    pub fn pins_cpus(&self) -> bool {
+        self.serving("cpuset").is_some()
+    }
+
+    /// The directory for CLONE_INTO_CGROUP.
+    pub fn v2_dir_fd(&self) -> Option<BorrowedFd<'_>> {
+        self.v2().map(|p| p.dir.as_fd())
+    }
+
+    /// The quick way in: the child, while it still has one thread, writes `0` to each of these. They are
+    /// close-on-exec. For a child born in v2 these are only v1's; else v2's is among them, and slow.
+    pub fn entry_files(&self, born: Born) -> io::Result<Vec<File>> {
+        let open = |part: &Part| match part.version {
+            Version::V1 => Some(part.dir.file("tasks", libc::O_WRONLY)),
+            Version::V2 if born == Born::Outside => {
+                Some(part.dir.file("cgroup.procs", libc::O_WRONLY))
+            }
+            Version::V2 => None,
+        };
+        self.parts.iter().filter_map(open).collect()
+    }
+
+    /// Files that take the pid of a whole process, one per hierarchy. Each write is slow: see the module's page.
+    pub fn procs_files(&self) -> io::Result<Vec<File>> {
+        self.parts
+            .iter()
+            .map(|p| p.dir.file("cgroup.procs", libc::O_WRONLY))
+            .collect()
+    }
+
+    /// Moves a process from outside. Slow: see the module's page.
+    pub fn attach(&self, pid: i32) -> io::Result<()> {
+        let text = pid.to_string();
+        self.parts
+            .iter()
+            .try_for_each(|p| p.dir.write("cgroup.procs", &text))
+    }
+
+    fn serving(&self, controller: &str) -> Option<&Part> {
+        self.parts.iter().find(|p| p.serves.contains(&controller))
+    }
+
+    fn v2(&self) -> Option<&Part> {
+        self.parts.iter().find(|p| p.version == Version::V2)
+    }
+}
+
+/// Somebody joined the group between our look and our write, or took its permissions away.
+fn unprepared(need: &Need<'_>, e: io::Error) -> CgroupError {
+    let limit = match need.serves.first() {
+        Some(&"memory") => "memory_mb",
+        Some(&"pids") => "processes",
+        _ => "cpus",
+    };
+    let reason = format!(
+        "{} would not hand out its controllers: {e}",
+        need.place.path.display()
+    );
+    CgroupError::Missing(Lack { reason, fix: None }.of(limit))
+}

@@ -1,0 +1,498 @@
+//! What runs between clone and exec, and the guest's pid 1. Walks a finished list with raw calls only:
+//! no allocation, no lock, no panic. The memory it sees is a private copy of the supervisor's.
+
+use crate::bpf::Insn;
+use crate::op::{Attr, Op};
+use crate::spawn::{Command, Message, Report};
+use crate::{errno, landlock, mount};
+use std::ffi::CStr;
+use std::os::fd::RawFd;
+
+/// Handles collected on the way, to be given to the supervisor at the end.
+struct Kept {
+    control: RawFd,
+    listener: RawFd,
+    scratch: RawFd,
+    master: RawFd,
+    slave: RawFd,
+}
+
+/// Runs the guest's pid 1. Never returns.
+pub(crate) fn run(ops: &[Op], command: &Command, control: RawFd) -> ! {
+    let mut kept = Kept { control, listener: -1, scratch: -1, master: -1, slave: -1 };
+    for (step, op) in ops.iter().enumerate() {
+        if let Err(errno) = perform(op, &mut kept) {
+            send(control, &Report { message: Message::StepFailed, step: step as u32, errno, ..Report::default() }, &[]);
+            exit(1);
+        }
+    }
+    let pid = match start(command, &kept) {
+        Ok(pid) => pid,
+        Err(errno) => {
+            send(control, &Report { message: Message::ExecFailed, errno, ..Report::default() }, &[]);
+            exit(1);
+        }
+    };
+    for fd in [kept.slave, command.stdio[0], command.stdio[1], command.stdio[2]] {
+        // SAFETY: closes descriptors this process owns; the command has its own copies.
+        unsafe { libc::close(fd) };
+    }
+    reap(pid, control)
+}
+
+fn exit(code: i32) -> ! {
+    // SAFETY: ends the process without running anything of the supervisor's copied state.
+    unsafe { libc::_exit(code) }
+}
+
+fn check(result: libc::c_long) -> Result<RawFd, i32> {
+    if result < 0 { Err(errno()) } else { Ok(result as RawFd) }
+}
+
+fn perform(op: &Op, kept: &mut Kept) -> Result<(), i32> {
+    match op {
+        Op::AwaitSupervisor => await_supervisor(kept.control),
+        // SAFETY: one byte from a constant.
+        Op::JoinGroup { fd } => check(unsafe { libc::write(*fd, c"0".as_ptr().cast(), 1) } as i64).map(drop),
+        Op::Identity { uid, gid, drop_groups } => identity(*uid, *gid, *drop_groups),
+        Op::TieToSupervisor => tie_to_supervisor(),
+        Op::PrivateMounts => mount(c"none", c"/", None, libc::MS_REC | libc::MS_PRIVATE, None),
+        Op::Tmpfs { at, options, attr } => mount(c"tmpfs", at, Some(c"tmpfs"), legacy_flags(*attr), Some(options)),
+        Op::Pivot { root, old } => pivot(root, old),
+        Op::Dir { at, mode } => make_dir(at, *mode),
+        Op::File { at, mode, bytes } => make_file(at, *mode, bytes),
+        // SAFETY: two C strings that outlive the call.
+        Op::Link { at, target } => check(unsafe { libc::symlink(target.as_ptr(), at.as_ptr()) }.into()).map(drop),
+        Op::Bind { from, at, attr } => bind(from, at, *attr),
+        Op::Attach { fd, at } => attach(*fd, at),
+        Op::Proc { at } => {
+            let flags = libc::MS_NOSUID | libc::MS_NODEV | libc::MS_NOEXEC;
+            mount(c"proc", at, Some(c"proc"), flags, None)
+        }
+        Op::Terminals { at } => {
+            let options = c"newinstance,ptmxmode=0666,mode=0620";
+            mount(c"devpts", at, Some(c"devpts"), libc::MS_NOSUID | libc::MS_NOEXEC, Some(options))
+        }
+        Op::Seal { at, attr } => {
+            let fd = mount::open_straight(at)?;
+            let result = mount::set_attr(fd, *attr, false, None);
+            close(fd);
+            result
+        }
+        // SAFETY: C strings that outlive the calls.
+        Op::Unmount { at } => check(unsafe { libc::umount2(at.as_ptr(), libc::MNT_DETACH) }.into()).map(drop),
+        // SAFETY: as above.
+        Op::RemoveDir { at } => check(unsafe { libc::rmdir(at.as_ptr()) }.into()).map(drop),
+        // SAFETY: as above.
+        Op::RemoveFile { at } => check(unsafe { libc::unlink(at.as_ptr()) }.into()).map(drop),
+        Op::Loopback => loopback_up(),
+        // SAFETY: takes flags only.
+        Op::NewNamespace { flags, .. } => check(unsafe { libc::unshare(*flags) }.into()).map(drop),
+        Op::Rlimit { resource, value, .. } => rlimit(*resource, *value),
+        Op::Processors { mask } => {
+            // SAFETY: the mask is as long as stated.
+            let got = unsafe { libc::syscall(libc::SYS_sched_setaffinity, 0, mask.len() * 8, mask.as_ptr()) };
+            check(got).map(drop)
+        }
+        // SAFETY: a C string that outlives the call.
+        Op::ChangeDir { at } => check(unsafe { libc::chdir(at.as_ptr()) }.into()).map(drop),
+        Op::OpenScratch { at } => mount::open_straight(at).map(|fd| kept.scratch = fd),
+        Op::OpenTerminal { rows, columns } => open_terminal(*rows, *columns, kept),
+        // SAFETY: takes numbers only.
+        Op::NoNewPrivileges => check(unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) }.into()).map(drop),
+        Op::DropCapabilities => drop_capabilities(),
+        Op::LandlockRule { ruleset, at, rights } => {
+            let fd = mount::open_straight(at)?;
+            let result = landlock::add_rule(*ruleset, fd, *rights);
+            close(fd);
+            result
+        }
+        Op::LandlockRestrict { ruleset } => landlock::restrict_self(*ruleset),
+        Op::Seccomp { program, listener } => install_filter(program, *listener).map(|fd| kept.listener = fd),
+        Op::Ready => ready(kept),
+    }
+}
+
+fn close(fd: RawFd) {
+    // SAFETY: closes a descriptor this process opened.
+    unsafe { libc::close(fd) };
+}
+
+fn legacy_flags(attr: Attr) -> libc::c_ulong {
+    let mut flags = 0;
+    for (attr_bit, flag) in [
+        (Attr::READ_ONLY, libc::MS_RDONLY),
+        (Attr::NO_SUID, libc::MS_NOSUID),
+        (Attr::NO_DEV, libc::MS_NODEV),
+        (Attr::NO_EXEC, libc::MS_NOEXEC),
+    ] {
+        if attr.has(attr_bit) {
+            flags |= flag;
+        }
+    }
+    flags
+}
+
+fn mount(source: &CStr, at: &CStr, kind: Option<&CStr>, flags: u64, data: Option<&CStr>) -> Result<(), i32> {
+    let pointer = |text: Option<&CStr>| text.map_or(std::ptr::null(), CStr::as_ptr);
+    // SAFETY: C strings or null, all outliving the call.
+    let got =
+        unsafe { libc::mount(source.as_ptr(), at.as_ptr(), pointer(kind), flags, pointer(data).cast()) };
+    check(got.into()).map(drop)
+}
+
+fn await_supervisor(control: RawFd) -> Result<(), i32> {
+    let mut byte = 0u8;
+    // SAFETY: one byte into a local.
+    match unsafe { libc::recv(control, (&raw mut byte).cast(), 1, 0) } {
+        1 => Ok(()),
+        // The supervisor is gone; so are we.
+        0 => exit(1),
+        _ => Err(errno()),
+    }
+}
+
+fn identity(uid: u32, gid: u32, drop_groups: bool) -> Result<(), i32> {
+    // Raw calls: the C library's versions signal threads that do not exist in this copy.
+    // SAFETY: numbers only; the group list is empty.
+    unsafe {
+        if drop_groups {
+            check(libc::syscall(libc::SYS_setgroups, 0, std::ptr::null::<u32>()))?;
+        }
+        check(libc::syscall(libc::SYS_setresgid, gid, gid, gid))?;
+        check(libc::syscall(libc::SYS_setresuid, uid, uid, uid))?;
+    }
+    Ok(())
+}
+
+/// After the ids, because changing them clears both settings.
+fn tie_to_supervisor() -> Result<(), i32> {
+    // SAFETY: numbers only.
+    unsafe {
+        check(libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL, 0, 0, 0).into())?;
+        check(libc::prctl(libc::PR_SET_DUMPABLE, 0, 0, 0, 0).into())?;
+        check(libc::syscall(libc::SYS_setsid))?;
+    }
+    crate::process::blank_arguments();
+    Ok(())
+}
+
+fn pivot(root: &CStr, old: &CStr) -> Result<(), i32> {
+    // SAFETY: C strings that outlive the calls.
+    unsafe {
+        check(libc::chdir(root.as_ptr()).into())?;
+        check(libc::mkdir(old.as_ptr(), 0o700).into())?;
+        check(libc::syscall(libc::SYS_pivot_root, c".".as_ptr(), old.as_ptr()))?;
+        check(libc::chdir(c"/".as_ptr()).into()).map(drop)
+    }
+}
+
+fn make_dir(at: &CStr, mode: u32) -> Result<(), i32> {
+    // SAFETY: a C string that outlives the calls.
+    unsafe {
+        if libc::mkdir(at.as_ptr(), mode) < 0 {
+            return match errno() {
+                libc::EEXIST => Ok(()),
+                errno => Err(errno),
+            };
+        }
+        // mkdir obeys the umask; the mode here is meant as it stands.
+        check(libc::chmod(at.as_ptr(), mode).into()).map(drop)
+    }
+}
+
+fn make_file(at: &CStr, mode: u32, bytes: &[u8]) -> Result<(), i32> {
+    let flags = libc::O_WRONLY | libc::O_CREAT | libc::O_EXCL | libc::O_CLOEXEC | libc::O_NOFOLLOW;
+    // SAFETY: a C string, and a buffer written with its true length.
+    unsafe {
+        let fd = check(libc::open(at.as_ptr(), flags, 0o600).into())?;
+        let mut rest = bytes;
+        while !rest.is_empty() {
+            let wrote = libc::write(fd, rest.as_ptr().cast(), rest.len());
+            if wrote <= 0 {
+                let errno = errno();
+                libc::close(fd);
+                return Err(errno);
+            }
+            rest = rest.get(wrote as usize..).unwrap_or(&[]);
+        }
+        let result = check(libc::fchmod(fd, mode).into()).map(drop);
+        libc::close(fd);
+        result
+    }
+}
+
+fn bind(from: &CStr, at: &CStr, attr: Attr) -> Result<(), i32> {
+    let source = mount::open_straight(from)?;
+    let tree = mount::clone_tree(source);
+    close(source);
+    let tree = tree?;
+    let result = mount::set_attr(tree, attr, true, None).and_then(|()| attach(tree, at));
+    close(tree);
+    result
+}
+
+fn attach(tree: RawFd, at: &CStr) -> Result<(), i32> {
+    let target = mount::open_straight(at)?;
+    let result = mount::move_to(tree, target);
+    close(target);
+    result
+}
+
+fn loopback_up() -> Result<(), i32> {
+    // SAFETY: ifreq is plain old data; zeroed is a valid value. The name fits with its terminator.
+    unsafe {
+        let socket = check(libc::socket(libc::AF_INET, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0).into())?;
+        let mut request: libc::ifreq = std::mem::zeroed();
+        request.ifr_name[0] = b'l' as libc::c_char;
+        request.ifr_name[1] = b'o' as libc::c_char;
+        request.ifr_ifru.ifru_flags = (libc::IFF_UP | libc::IFF_RUNNING) as i16;
+        let result = check(libc::ioctl(socket, libc::SIOCSIFFLAGS, &request).into()).map(drop);
+        libc::close(socket);
+        result
+    }
+}
+
+fn rlimit(resource: u32, value: u64) -> Result<(), i32> {
+    let limit = libc::rlimit64 { rlim_cur: value, rlim_max: value };
+    // SAFETY: a structure that outlives the call; no old value wanted.
+    let got = unsafe { libc::syscall(libc::SYS_prlimit64, 0, resource, &limit, std::ptr::null::<libc::rlimit64>()) };
+    check(got).map(drop)
+}
+
+fn open_terminal(rows: u16, columns: u16, kept: &mut Kept) -> Result<(), i32> {
+    let size = libc::winsize { ws_row: rows, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 };
+    let unlocked: i32 = 0;
+    const OPEN_PEER: libc::c_ulong = 0x5441;
+    let flags = libc::O_RDWR | libc::O_NOCTTY | libc::O_CLOEXEC;
+    // SAFETY: C strings and locals that outlive the calls.
+    unsafe {
+        kept.master = check(libc::open(c"/dev/pts/ptmx".as_ptr(), flags).into())?;
+        check(libc::ioctl(kept.master, libc::TIOCSPTLCK, &unlocked).into())?;
+        check(libc::ioctl(kept.master, libc::TIOCSWINSZ, &size).into())?;
+        kept.slave = check(libc::ioctl(kept.master, OPEN_PEER, flags).into())?;
+    }
+    Ok(())
+}
+
+fn drop_capabilities() -> Result<(), i32> {
+    #[repr(C)]
+    struct Header {
+        version: u32,
+        pid: i32,
+    }
+    let header = Header { version: 0x2008_0522, pid: 0 };
+    let nothing = [0u32; 6];
+    // SAFETY: numbers, and structures of the sizes that version 3 of the call defines.
+    unsafe {
+        check(libc::prctl(libc::PR_CAP_AMBIENT, libc::PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0).into())?;
+        for cap in 0..64 {
+            if libc::prctl(libc::PR_CAPBSET_DROP, cap, 0, 0, 0) < 0 {
+                break;
+            }
+        }
+        check(libc::syscall(libc::SYS_capset, &header, nothing.as_ptr())).map(drop)
+    }
+}
+
+fn install_filter(program: &[Insn], listener: bool) -> Result<RawFd, i32> {
+    #[repr(C)]
+    struct Program {
+        len: u16,
+        insns: *const Insn,
+    }
+    const SET_MODE_FILTER: u32 = 1;
+    const NEW_LISTENER: u32 = 1 << 3;
+    const WAIT_KILLABLE: u32 = 1 << 5;
+    let wanted = Program { len: program.len() as u16, insns: program.as_ptr() };
+    let flags = if listener { NEW_LISTENER | WAIT_KILLABLE } else { 0 };
+    // SAFETY: `Insn` has the kernel's layout and the pointer is valid for `len` of them.
+    let got = unsafe { libc::syscall(libc::SYS_seccomp, SET_MODE_FILTER, flags, &wanted) };
+    let fd = check(got)?;
+    Ok(if listener { fd } else { -1 })
+}
+
+fn ready(kept: &mut Kept) -> Result<(), i32> {
+    let handles = [kept.listener, kept.scratch, kept.master];
+    let mut which = 0;
+    for (bit, fd) in handles.iter().enumerate() {
+        which |= u32::from(*fd >= 0) << bit;
+    }
+    if !send(kept.control, &Report { message: Message::Ready, handles: which, ..Report::default() }, &handles) {
+        return Err(errno());
+    }
+    for fd in handles {
+        if fd >= 0 {
+            close(fd);
+        }
+    }
+    (kept.listener, kept.scratch, kept.master) = (-1, -1, -1);
+    Ok(())
+}
+
+/// Sends a report with the given handles (negative ones are left out).
+fn send(control: RawFd, report: &Report, handles: &[RawFd]) -> bool {
+    #[repr(C, align(8))]
+    struct Ancillary([u8; 64]);
+    let mut space = Ancillary([0; 64]);
+    let count = handles.iter().filter(|fd| **fd >= 0).count();
+    // SAFETY: the buffer holds one header and three descriptors with room to spare; every pointer is a local that
+    // outlives the call.
+    unsafe {
+        let mut part = libc::iovec { iov_base: (report as *const Report as *mut Report).cast(), iov_len: size_of::<Report>() };
+        let mut message: libc::msghdr = std::mem::zeroed();
+        message.msg_iov = &mut part;
+        message.msg_iovlen = 1;
+        if count > 0 {
+            message.msg_control = space.0.as_mut_ptr().cast();
+            message.msg_controllen = libc::CMSG_SPACE((count * 4) as u32) as _;
+            let header = libc::CMSG_FIRSTHDR(&message);
+            (*header).cmsg_level = libc::SOL_SOCKET;
+            (*header).cmsg_type = libc::SCM_RIGHTS;
+            (*header).cmsg_len = libc::CMSG_LEN((count * 4) as u32) as _;
+            let mut slot = libc::CMSG_DATA(header).cast::<RawFd>();
+            for fd in handles.iter().filter(|fd| **fd >= 0) {
+                slot.write_unaligned(*fd);
+                slot = slot.add(1);
+            }
+        }
+        libc::sendmsg(control, &message, libc::MSG_NOSIGNAL) >= 0
+    }
+}
+
+/// Starts the command as a child that shares our memory until it executes, and tells why if it cannot.
+fn start(command: &Command, kept: &Kept) -> Result<i32, i32> {
+    struct Hand<'a> {
+        command: &'a Command,
+        slave: RawFd,
+        errno: i32,
+    }
+    extern "C" fn body(hand: *mut libc::c_void) -> i32 {
+        // SAFETY: the parent waits (CLONE_VFORK) and lends this structure for as long as we share its memory.
+        let hand = unsafe { &mut *hand.cast::<Hand>() };
+        hand.errno = become_command(hand.command, hand.slave);
+        exit(127)
+    }
+    #[repr(C, align(16))]
+    struct Stack([u8; 32 * 1024]);
+    let mut stack = Stack([0; 32 * 1024]);
+    let mut hand = Hand { command, slave: kept.slave, errno: 0 };
+    // SAFETY: the stack is large enough for `become_command`, lives until the child has executed or ended, and
+    // CLONE_VFORK keeps us from touching it meanwhile.
+    let pid = unsafe {
+        let top = stack.0.as_mut_ptr().add(stack.0.len()).cast();
+        let flags = libc::CLONE_VM | libc::CLONE_VFORK | libc::SIGCHLD;
+        libc::clone(body, top, flags, (&raw mut hand).cast())
+    };
+    if pid < 0 {
+        return Err(errno());
+    }
+    if hand.errno != 0 {
+        return Err(hand.errno);
+    }
+    Ok(pid)
+}
+
+/// Returns only when it failed, with the reason.
+fn become_command(command: &Command, slave: RawFd) -> i32 {
+    // SAFETY: numbers, descriptors we own, and pointer lists ended by null that the supervisor built before the
+    // clone and that live in our copy of its memory.
+    unsafe {
+        libc::syscall(libc::SYS_setsid);
+        let stdio = if slave >= 0 { [slave; 3] } else { command.stdio };
+        for (target, fd) in stdio.iter().enumerate() {
+            if *fd >= 0 && libc::dup2(*fd, target as i32) < 0 {
+                return errno();
+            }
+        }
+        if slave >= 0 && libc::ioctl(0, libc::TIOCSCTTY, 0) < 0 {
+            return errno();
+        }
+        const CLOSE_ON_EXEC: u32 = 4;
+        if libc::syscall(libc::SYS_close_range, 3u32, u32::MAX, CLOSE_ON_EXEC) < 0 {
+            return errno();
+        }
+        reset_signals();
+        libc::execve(command.path.as_ptr(), command.argv_pointers(), command.envp_pointers());
+        errno()
+    }
+}
+
+/// A command starts with default handling and nothing blocked, whatever the caller had.
+fn reset_signals() {
+    // SAFETY: default actions and an empty mask; invalid numbers are refused by the kernel and do no harm.
+    unsafe {
+        for signal in 1..=64 {
+            if signal != libc::SIGKILL && signal != libc::SIGSTOP {
+                libc::signal(signal, libc::SIG_DFL);
+            }
+        }
+        let mut none: libc::sigset_t = std::mem::zeroed();
+        libc::sigemptyset(&mut none);
+        libc::sigprocmask(libc::SIG_SETMASK, &none, std::ptr::null_mut());
+    }
+}
+
+/// Pid 1: reaps what is orphaned, passes signals on to the command, and ends with it. When pid 1 ends the kernel
+/// kills whatever is left in the namespace.
+fn reap(command: i32, control: RawFd) -> ! {
+    loop {
+        // SAFETY: a local set, filled before use.
+        let signal = unsafe {
+            let mut all: libc::sigset_t = std::mem::zeroed();
+            libc::sigfillset(&mut all);
+            libc::sigwaitinfo(&all, std::ptr::null_mut())
+        };
+        match signal {
+            libc::SIGCHLD => collect(command, control),
+            signal if signal > 0 => forward(command, signal),
+            _ => {}
+        }
+    }
+}
+
+fn forward(command: i32, signal: i32) {
+    // The command leads its own session; its group is what a terminal would signal.
+    // SAFETY: numbers only.
+    unsafe {
+        if libc::kill(-command, signal) < 0 {
+            libc::kill(command, signal);
+        }
+    }
+}
+
+fn collect(command: i32, control: RawFd) {
+    loop {
+        let mut status = 0;
+        // SAFETY: writes into a local.
+        let pid = unsafe { libc::waitpid(-1, &mut status, libc::WNOHANG | libc::__WALL) };
+        if pid <= 0 {
+            return;
+        }
+        if pid == command {
+            finish(status, control);
+        }
+    }
+}
+
+fn finish(status: i32, control: RawFd) -> ! {
+    // SAFETY: kills everything this process may signal in its namespace but itself, then waits for all of it, so
+    // that the figures below cover the whole tree.
+    let usage = unsafe {
+        libc::kill(-1, libc::SIGKILL);
+        while libc::waitpid(-1, std::ptr::null_mut(), libc::__WALL) > 0 || errno() == libc::EINTR {}
+        let mut usage: libc::rusage = std::mem::zeroed();
+        libc::getrusage(libc::RUSAGE_CHILDREN, &mut usage);
+        usage
+    };
+    let micros = |t: libc::timeval| t.tv_sec as u64 * 1_000_000 + t.tv_usec as u64;
+    let report = Report {
+        message: Message::Ended,
+        status,
+        cpu_us: micros(usage.ru_utime) + micros(usage.ru_stime),
+        max_rss_kb: usage.ru_maxrss as u64,
+        ..Report::default()
+    };
+    send(control, &report, &[]);
+    exit(0)
+}

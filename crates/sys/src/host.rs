@@ -1,0 +1,102 @@
+//! What the supervisor does on the host for a guest's ids, and small facts about the host.
+
+use crate::{CallError, errno};
+use std::os::fd::{FromRawFd, OwnedFd};
+
+/// A user namespace that only carries an id map: files owned by `file_uid:file_gid` on disk appear to belong to
+/// `host_uid:host_gid`. Needs root.
+pub fn id_map(file_uid: u32, host_uid: u32, file_gid: u32, host_gid: u32) -> Result<OwnedFd, CallError> {
+    extern "C" fn wait(_: *mut libc::c_void) -> i32 {
+        // SAFETY: sleeps until killed; touches no memory.
+        unsafe {
+            libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL, 0, 0, 0);
+            loop {
+                libc::syscall(libc::SYS_ppoll, 0usize, 0usize, 0usize, 0usize, 0usize);
+            }
+        }
+    }
+    let mut stack = vec![0u8; 16 * 1024];
+    let mut pidfd: libc::pid_t = -1;
+    // SAFETY: the child only sleeps, on a stack that lives until it is reaped below.
+    let pid = unsafe {
+        let top = stack.as_mut_ptr().add(stack.len() & !15).cast();
+        let flags = libc::CLONE_VM | libc::CLONE_NEWUSER | libc::CLONE_PIDFD | libc::SIGCHLD;
+        libc::clone(wait, top, flags, std::ptr::null_mut(), &raw mut pidfd)
+    };
+    if pid < 0 {
+        return Err(CallError::last("clone(user namespace)"));
+    }
+    // SAFETY: CLONE_PIDFD stored a fresh descriptor.
+    let pidfd = unsafe { OwnedFd::from_raw_fd(pidfd) };
+    let made = write_id_maps(pid, (file_uid, host_uid), (file_gid, host_gid), false).and_then(|()| {
+        let path = crate::cstring(format!("/proc/{pid}/ns/user"));
+        // SAFETY: a C string that outlives the call.
+        let fd = unsafe { libc::open(path.as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC) };
+        if fd < 0 {
+            return Err(CallError::last("open(user namespace)"));
+        }
+        // SAFETY: just opened.
+        Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+    });
+    {
+        use std::os::fd::AsFd;
+        crate::process::signal(pidfd.as_fd(), libc::SIGKILL);
+        crate::process::reap(pidfd.as_fd());
+    }
+    drop(stack);
+    made
+}
+
+/// Writes the one-entry id maps of a child: `(inside, outside)`. Without root the kernel wants groups frozen first.
+pub fn write_id_maps(pid: i32, uid: (u32, u32), gid: (u32, u32), freeze_groups: bool) -> Result<(), CallError> {
+    if freeze_groups {
+        put(&format!("/proc/{pid}/setgroups"), "deny", "write(setgroups)")?;
+    }
+    put(&format!("/proc/{pid}/uid_map"), &format!("{} {} 1\n", uid.0, uid.1), "write(uid_map)")?;
+    put(&format!("/proc/{pid}/gid_map"), &format!("{} {} 1\n", gid.0, gid.1), "write(gid_map)")
+}
+
+fn put(path: &str, text: &str, call: &'static str) -> Result<(), CallError> {
+    std::fs::write(path, text).map_err(|e| CallError { call, errno: e.raw_os_error().unwrap_or(0) })
+}
+
+/// Tries one namespace flag in a throw-away child; the error says what blocks it.
+pub fn try_namespaces(flags: u64) -> Result<(), CallError> {
+    extern "C" fn nothing(_: *mut libc::c_void) -> i32 {
+        0
+    }
+    let mut stack = vec![0u8; 16 * 1024];
+    // SAFETY: the child returns at once, on a stack that lives until it is reaped below. It shares no memory.
+    let pid = unsafe {
+        let top = stack.as_mut_ptr().add(stack.len() & !15).cast();
+        libc::clone(nothing, top, flags as i32 | libc::SIGCHLD, std::ptr::null_mut())
+    };
+    if pid < 0 {
+        return Err(CallError { call: "clone", errno: errno() });
+    }
+    // SAFETY: our own child; no status wanted.
+    unsafe { libc::waitpid(pid, std::ptr::null_mut(), libc::__WALL) };
+    drop(stack);
+    Ok(())
+}
+
+/// Effective user and group of this process.
+pub fn ids() -> (u32, u32) {
+    // SAFETY: cannot fail.
+    unsafe { (libc::geteuid(), libc::getegid()) }
+}
+
+/// Whether this process may map foreign ids and shift mounts, i.e. is root in the first user namespace.
+pub fn is_privileged() -> bool {
+    ids().0 == 0
+        && std::fs::read_to_string("/proc/self/uid_map")
+            .is_ok_and(|map| map.split_whitespace().eq(["0", "0", "4294967295"]))
+        && has_admin_capability()
+}
+
+fn has_admin_capability() -> bool {
+    const CAP_SYS_ADMIN: u32 = 21;
+    let Ok(status) = std::fs::read_to_string("/proc/self/status") else { return false };
+    let caps = status.lines().find_map(|l| l.strip_prefix("CapEff:")).and_then(|v| u64::from_str_radix(v.trim(), 16).ok());
+    caps.is_some_and(|caps| caps & (1 << CAP_SYS_ADMIN) != 0)
+}

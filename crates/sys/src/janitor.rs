@@ -1,0 +1,109 @@
+//! A helper that outlives a supervisor killed without warning and removes what only a living process could have
+//! removed: its control groups. It shares the supervisor's memory, so starting it copies nothing, and it touches
+//! none of it but the list it was given.
+
+use crate::{CallError, errno};
+use std::ffi::CString;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+
+struct Work {
+    /// Files to write "1" to first, to end what is left inside (`cgroup.kill`).
+    kill: Vec<CString>,
+    /// Directories to remove.
+    dirs: Vec<CString>,
+    alarm: RawFd,
+    stack: Vec<u8>,
+}
+
+/// Held while the groups exist. Dropping it lets the helper end; by then the groups are gone.
+pub struct Janitor {
+    pidfd: OwnedFd,
+    _release: OwnedFd,
+}
+
+/// Starts the helper. The lists stay in memory for as long as the process lives: the helper reads them.
+pub fn start(kill: Vec<CString>, dirs: Vec<CString>) -> Result<Janitor, CallError> {
+    let mut pair = [0; 2];
+    // SAFETY: the kernel fills both.
+    if unsafe { libc::pipe2(pair.as_mut_ptr(), libc::O_CLOEXEC) } < 0 {
+        return Err(CallError::last("pipe2"));
+    }
+    // SAFETY: fresh descriptors, owned once each.
+    let (alarm, release) = unsafe { (OwnedFd::from_raw_fd(pair[0]), OwnedFd::from_raw_fd(pair[1])) };
+    let work = Box::leak(Box::new(Work { kill, dirs, alarm: alarm.as_raw_fd(), stack: vec![0; 16 * 1024] }));
+    let mut pidfd: libc::pid_t = -1;
+    // SAFETY: the stack and the work list are leaked, so they outlive the helper whatever happens to us. It has its
+    // own descriptor table, runs only `watch`, and no signal of ours reaches it (own session, signals blocked).
+    let pid = unsafe {
+        let top = work.stack.as_mut_ptr().add(work.stack.len() & !15).cast();
+        let flags = libc::CLONE_VM | libc::CLONE_PIDFD;
+        libc::clone(watch, top, flags, (work as *mut Work).cast(), &raw mut pidfd)
+    };
+    if pid < 0 {
+        return Err(CallError::last("clone"));
+    }
+    // SAFETY: CLONE_PIDFD stored a fresh descriptor.
+    let pidfd = unsafe { OwnedFd::from_raw_fd(pidfd) };
+    Ok(Janitor { pidfd, _release: release })
+}
+
+impl Janitor {
+    /// Ends the helper: the groups are removed already.
+    pub fn dismiss(self) {
+        use std::os::fd::AsFd;
+        crate::process::signal(self.pidfd.as_fd(), libc::SIGKILL);
+        crate::process::reap(self.pidfd.as_fd());
+    }
+}
+
+extern "C" fn watch(work: *mut libc::c_void) -> i32 {
+    // SAFETY: leaked by `start`, never changed afterwards.
+    let work = unsafe { &*work.cast::<Work>() };
+    // SAFETY: raw calls on our own descriptor table and on strings that outlive us.
+    unsafe {
+        libc::syscall(libc::SYS_setsid);
+        let mut all: [u64; 1] = [u64::MAX];
+        libc::syscall(libc::SYS_rt_sigprocmask, libc::SIG_SETMASK, &raw mut all, 0usize, 8usize);
+        close_all_but(work.alarm);
+        let mut byte = 0u8;
+        while libc::read(work.alarm, (&raw mut byte).cast(), 1) < 0 && errno() == libc::EINTR {}
+        clean(work);
+        libc::_exit(0)
+    }
+}
+
+/// Our copy of the write end must close, or the end of the supervisor would never show; the caller's own
+/// descriptors must not be held open by us either.
+unsafe fn close_all_but(keep: RawFd) {
+    // SAFETY: acts on this process's own table only.
+    unsafe {
+        if keep > 0 {
+            libc::syscall(libc::SYS_close_range, 0u32, keep as u32 - 1, 0u32);
+        }
+        libc::syscall(libc::SYS_close_range, keep as u32 + 1, u32::MAX, 0u32);
+    }
+}
+
+fn clean(work: &Work) {
+    for file in &work.kill {
+        // SAFETY: C strings that outlive us.
+        unsafe {
+            let fd = libc::open(file.as_ptr(), libc::O_WRONLY | libc::O_CLOEXEC);
+            if fd >= 0 {
+                libc::write(fd, c"1".as_ptr().cast(), 1);
+                libc::close(fd);
+            }
+        }
+    }
+    for dir in &work.dirs {
+        for _ in 0..200 {
+            // SAFETY: a C string that outlives us.
+            if unsafe { libc::rmdir(dir.as_ptr()) } == 0 || errno() != libc::EBUSY {
+                break;
+            }
+            let pause = libc::timespec { tv_sec: 0, tv_nsec: 5_000_000 };
+            // SAFETY: a local structure.
+            unsafe { libc::nanosleep(&pause, std::ptr::null_mut()) };
+        }
+    }
+}

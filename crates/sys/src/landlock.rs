@@ -1,0 +1,110 @@
+//! Landlock: which files and directories the guest may use, decided by the kernel at every open.
+//! The ruleset is made before the clone; its rules are added after the mounts stand, because rules bind to inodes.
+
+use crate::CallError;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+
+/// Rights that each ABI version understands.
+const FS_V1: u64 = (1 << 13) - 1;
+const REFER: u64 = 1 << 13;
+const TRUNCATE: u64 = 1 << 14;
+const IOCTL_DEV: u64 = 1 << 15;
+
+/// Rights that make sense on a file that is not a directory.
+pub const FILE_RIGHTS: u64 = 1 | 1 << 1 | 1 << 2 | TRUNCATE | IOCTL_DEV;
+
+const SCOPE_ABSTRACT_UNIX: u64 = 1;
+const SCOPE_SIGNAL: u64 = 2;
+
+#[repr(C)]
+struct RulesetAttr {
+    handled_fs: u64,
+    handled_net: u64,
+    scoped: u64,
+}
+
+#[repr(C, packed)]
+struct PathBeneath {
+    allowed: u64,
+    parent: RawFd,
+}
+
+/// The kernel's ABI version; 0 when landlock is absent or switched off.
+pub fn abi() -> u32 {
+    // SAFETY: a null pointer with size 0 and the version flag only asks for a number.
+    let got = unsafe { libc::syscall(libc::SYS_landlock_create_ruleset, 0usize, 0usize, 1u32) };
+    u32::try_from(got).unwrap_or(0)
+}
+
+/// The file rights that a kernel with this ABI enforces.
+pub fn rights(abi: u32) -> u64 {
+    let mut rights = if abi >= 1 { FS_V1 } else { 0 };
+    if abi >= 2 {
+        rights |= REFER;
+    }
+    if abi >= 3 {
+        rights |= TRUNCATE;
+    }
+    if abi >= 5 {
+        rights |= IOCTL_DEV;
+    }
+    rights
+}
+
+/// What this ABI lacks of what we rely on, by name.
+pub fn missing(abi: u32) -> Vec<&'static str> {
+    [(1, "landlock"), (2, "landlock.refer"), (3, "landlock.truncate"), (5, "landlock.ioctl_dev"), (6, "landlock.scope")]
+        .into_iter()
+        .filter(|(since, _)| abi < *since)
+        .map(|(_, name)| name)
+        .collect()
+}
+
+/// An empty ruleset that handles everything this ABI can: what no rule allows is refused.
+pub fn ruleset(abi: u32) -> Result<OwnedFd, CallError> {
+    let attr = RulesetAttr {
+        handled_fs: rights(abi),
+        handled_net: 0,
+        scoped: if abi >= 6 { SCOPE_ABSTRACT_UNIX | SCOPE_SIGNAL } else { 0 },
+    };
+    // Older kernels know shorter structures and refuse longer ones.
+    let size = match abi {
+        0..=3 => 8,
+        4..=5 => 16,
+        _ => std::mem::size_of::<RulesetAttr>(),
+    };
+    // SAFETY: `attr` outlives the call and `size` does not exceed it.
+    let fd = unsafe { libc::syscall(libc::SYS_landlock_create_ruleset, &attr, size, 0u32) };
+    if fd < 0 {
+        return Err(CallError::last("landlock_create_ruleset"));
+    }
+    // SAFETY: the kernel just gave us this descriptor.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd as RawFd) })
+}
+
+/// Adds one rule to a ruleset; used on either side of the clone, so it must not allocate.
+pub(crate) fn add_rule(ruleset: RawFd, parent: RawFd, allowed: u64) -> Result<(), i32> {
+    let rule = PathBeneath { allowed, parent };
+    // SAFETY: `rule` outlives the call; type 1 is "path beneath".
+    let got = unsafe { libc::syscall(libc::SYS_landlock_add_rule, ruleset, 1u32, &rule, 0u32) };
+    if got < 0 { Err(crate::errno()) } else { Ok(()) }
+}
+
+pub(crate) fn restrict_self(ruleset: RawFd) -> Result<(), i32> {
+    // SAFETY: takes a descriptor and flags, touches no memory of ours.
+    let got = unsafe { libc::syscall(libc::SYS_landlock_restrict_self, ruleset, 0u32) };
+    if got < 0 { Err(crate::errno()) } else { Ok(()) }
+}
+
+/// Adds a rule for a path of the host, for drivers that have no mounts of their own.
+pub fn allow(ruleset: &OwnedFd, path: &std::ffi::CStr, allowed: u64) -> Result<(), CallError> {
+    // SAFETY: a valid C string; the descriptor is closed below by OwnedFd.
+    let fd = unsafe { libc::open(path.as_ptr(), libc::O_PATH | libc::O_CLOEXEC) };
+    if fd < 0 {
+        return Err(CallError::last("open"));
+    }
+    // SAFETY: just opened and owned by nobody else.
+    let fd = unsafe { OwnedFd::from_raw_fd(fd) };
+    add_rule(ruleset.as_raw_fd(), fd.as_raw_fd(), allowed)
+        .map_err(|errno| CallError { call: "landlock_add_rule", errno })
+}

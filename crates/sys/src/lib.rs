@@ -1,0 +1,48 @@
+//! Safe faces for the Linux calls the product needs; the only crate with `unsafe` code.
+//!
+//! Nothing here decides: callers hand in finished lists (mounts, rules, filters) and get errors that name the call.
+//! What runs between clone and exec lives in `child` and `op`; it neither allocates nor takes a lock.
+
+pub mod bpf;
+pub mod cgroup;
+mod child;
+pub mod host;
+pub mod janitor;
+pub mod landlock;
+pub mod mount;
+pub mod notify;
+pub mod op;
+pub mod process;
+pub mod seccomp;
+pub mod spawn;
+
+/// An error number and the call that gave it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CallError {
+    pub call: &'static str,
+    pub errno: i32,
+}
+
+impl CallError {
+    pub(crate) fn last(call: &'static str) -> CallError {
+        CallError { call, errno: errno() }
+    }
+}
+
+impl std::fmt::Display for CallError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}: {}", self.call, std::io::Error::from_raw_os_error(self.errno))
+    }
+}
+
+impl std::error::Error for CallError {}
+
+pub(crate) fn errno() -> i32 {
+    // SAFETY: the location is thread-local and always valid.
+    unsafe { *libc::__errno_location() }
+}
+
+/// A path or string for the kernel. Callers have refused NUL long before.
+pub fn cstring(bytes: impl AsRef<[u8]>) -> std::ffi::CString {
+    std::ffi::CString::new(bytes.as_ref()).expect("paths with NUL are refused at the door")
+}

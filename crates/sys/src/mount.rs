@@ -1,0 +1,96 @@
+//! Mounts that the supervisor prepares before the clone, and the calls that both sides use to move them.
+
+use crate::op::Attr;
+use crate::{CallError, errno};
+use std::ffi::CStr;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+
+#[repr(C)]
+struct MountAttr {
+    set: u64,
+    clear: u64,
+    propagation: u64,
+    userns: u64,
+}
+
+const OPEN_TREE_CLONE: u32 = 1;
+const AT_RECURSIVE: u32 = 0x8000;
+const ATTR_IDMAP: u64 = 0x0010_0000;
+const RESOLVE_NO_SYMLINKS: u64 = 0x04;
+const RESOLVE_NO_MAGICLINKS: u64 = 0x02;
+
+#[repr(C)]
+struct OpenHow {
+    flags: u64,
+    mode: u64,
+    resolve: u64,
+}
+
+/// Opens a path as a handle without following any symbolic link.
+pub(crate) fn open_straight(at: &CStr) -> Result<RawFd, i32> {
+    let how = OpenHow {
+        flags: (libc::O_PATH | libc::O_CLOEXEC) as u64,
+        mode: 0,
+        resolve: RESOLVE_NO_SYMLINKS | RESOLVE_NO_MAGICLINKS,
+    };
+    // SAFETY: a C string and a structure that outlive the call, with its true size.
+    let fd = unsafe {
+        libc::syscall(libc::SYS_openat2, libc::AT_FDCWD, at.as_ptr(), &how, std::mem::size_of::<OpenHow>())
+    };
+    if fd < 0 { Err(errno()) } else { Ok(fd as RawFd) }
+}
+
+/// A detached copy of the mount tree at a handle.
+pub(crate) fn clone_tree(fd: RawFd) -> Result<RawFd, i32> {
+    let flags = OPEN_TREE_CLONE | libc::O_CLOEXEC as u32 | libc::AT_EMPTY_PATH as u32 | AT_RECURSIVE;
+    // SAFETY: an empty C string and plain numbers.
+    let got = unsafe { libc::syscall(libc::SYS_open_tree, fd, c"".as_ptr(), flags) };
+    if got < 0 { Err(errno()) } else { Ok(got as RawFd) }
+}
+
+/// Sets attributes on a detached tree, all of it, and cuts it off from propagation.
+pub(crate) fn set_attr(fd: RawFd, attr: Attr, recursive: bool, userns: Option<RawFd>) -> Result<(), i32> {
+    let request = MountAttr {
+        set: attr.0 | if userns.is_some() { ATTR_IDMAP } else { 0 },
+        clear: 0,
+        propagation: libc::MS_PRIVATE,
+        userns: userns.unwrap_or(0) as u64,
+    };
+    let flags = libc::AT_EMPTY_PATH as u32 | if recursive { AT_RECURSIVE } else { 0 };
+    // SAFETY: an empty C string and a structure that outlives the call, with its true size.
+    let got = unsafe {
+        libc::syscall(libc::SYS_mount_setattr, fd, c"".as_ptr(), flags, &request, std::mem::size_of::<MountAttr>())
+    };
+    if got < 0 { Err(errno()) } else { Ok(()) }
+}
+
+/// Moves a detached tree to a handle.
+pub(crate) fn move_to(fd: RawFd, at: RawFd) -> Result<(), i32> {
+    const EMPTY_BOTH: u32 = 0x04 | 0x40;
+    // SAFETY: empty C strings and plain numbers.
+    let got =
+        unsafe { libc::syscall(libc::SYS_move_mount, fd, c"".as_ptr(), at, c"".as_ptr(), EMPTY_BOTH) };
+    if got < 0 { Err(errno()) } else { Ok(()) }
+}
+
+/// Copies the mount tree at `path` for a guest: with `attr` on all of it and, where `ids` is given, with owners
+/// shifted so that files of the caller belong to the guest's user inside.
+pub fn prepare(path: &CStr, attr: Attr, ids: Option<BorrowedFd<'_>>) -> Result<OwnedFd, CallError> {
+    let error = |call| move |errno| CallError { call, errno };
+    let at = open_straight(path).map_err(error("openat2"))?;
+    // SAFETY: both descriptors were just made and belong to nobody else.
+    let at = unsafe { OwnedFd::from_raw_fd(at) };
+    let tree = clone_tree(at.as_raw_fd()).map_err(error("open_tree"))?;
+    // SAFETY: as above.
+    let tree = unsafe { OwnedFd::from_raw_fd(tree) };
+    // Submounts may be of kinds that cannot be shifted (proc, fuse): they keep their owners then.
+    let shifted = ids.is_some_and(|ids| {
+        set_attr(tree.as_raw_fd(), attr, true, Some(ids.as_raw_fd())).is_ok()
+            || set_attr(tree.as_raw_fd(), attr, false, Some(ids.as_raw_fd())).is_ok()
+    });
+    if ids.is_some() && !shifted {
+        return Err(CallError::last("mount_setattr(idmap)"));
+    }
+    set_attr(tree.as_raw_fd(), attr, true, None).map_err(error("mount_setattr"))?;
+    Ok(tree)
+}

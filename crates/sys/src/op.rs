@@ -1,0 +1,183 @@
+//! Setup as data: the ordered list of steps that turns a fresh clone into an enclosure.
+//! The list is built before the clone and walked after it; a step allocates nothing and decides nothing.
+//! Every path is opened without following symbolic links, so a tree that changes meanwhile makes a step fail
+//! instead of leading it elsewhere.
+
+use crate::bpf::Insn;
+use std::ffi::{CStr, CString};
+use std::fmt;
+use std::os::fd::RawFd;
+
+/// Mount attributes, as `mount_setattr(2)` takes them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Attr(pub u64);
+
+impl Attr {
+    pub const READ_ONLY: Attr = Attr(1);
+    pub const NO_SUID: Attr = Attr(2);
+    pub const NO_DEV: Attr = Attr(4);
+    pub const NO_EXEC: Attr = Attr(8);
+
+    pub const fn with(self, other: Attr) -> Attr {
+        Attr(self.0 | other.0)
+    }
+
+    pub fn has(self, other: Attr) -> bool {
+        self.0 & other.0 == other.0
+    }
+}
+
+/// One step.
+#[derive(Debug)]
+pub enum Op {
+    /// Waits until the supervisor has written the id maps and joined the groups.
+    AwaitSupervisor,
+    /// Moves itself into a control group through the group's entry file, opened by the supervisor. A process that
+    /// moves itself takes no machine-wide lock; being moved by another costs milliseconds.
+    JoinGroup { fd: RawFd },
+    /// Takes on the guest's ids; `drop_groups` where the map allows it.
+    Identity { uid: u32, gid: u32, drop_groups: bool },
+    /// Dies when the supervisor does, and can be neither dumped nor traced.
+    TieToSupervisor,
+    /// Mounts made later reach nobody else, and nobody else's reach us.
+    PrivateMounts,
+    Tmpfs { at: CString, options: CString, attr: Attr },
+    /// Makes `root` the root directory, the former one appearing at `old` (relative to the new root).
+    Pivot { root: CString, old: CString },
+    Dir { at: CString, mode: u32 },
+    File { at: CString, mode: u32, bytes: Vec<u8> },
+    Link { at: CString, target: CString },
+    /// Binds `from` at `at` with attributes on the whole tree below.
+    Bind { from: CString, at: CString, attr: Attr },
+    /// Puts in place a mount that the supervisor prepared.
+    Attach { fd: RawFd, at: CString },
+    Proc { at: CString },
+    Terminals { at: CString },
+    /// Changes the attributes of the one mount at `at`.
+    Seal { at: CString, attr: Attr },
+    Unmount { at: CString },
+    RemoveDir { at: CString },
+    RemoveFile { at: CString },
+    /// Brings the loopback interface of the new network namespace up.
+    Loopback,
+    NewNamespace { flags: i32, name: &'static str },
+    Rlimit { resource: u32, name: &'static str, value: u64 },
+    /// Stays on these processors, so that `nproc` tells the truth.
+    Processors { mask: Vec<u64> },
+    ChangeDir { at: CString },
+    /// Keeps a handle on the scratch space for the supervisor's accounts.
+    OpenScratch { at: CString },
+    /// Makes the guest's own terminal and keeps both ends.
+    OpenTerminal { rows: u16, columns: u16 },
+    NoNewPrivileges,
+    DropCapabilities,
+    LandlockRule { ruleset: RawFd, at: CString, rights: u64 },
+    LandlockRestrict { ruleset: RawFd },
+    Seccomp { program: Vec<Insn>, listener: bool },
+    /// Hands the kept handles to the supervisor: setup is over.
+    Ready,
+}
+
+impl Op {
+    /// A word for the kind of step, for error messages.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Op::AwaitSupervisor => "await-supervisor",
+            Op::JoinGroup { .. } => "join-group",
+            Op::Identity { .. } => "identity",
+            Op::TieToSupervisor => "tie-to-supervisor",
+            Op::PrivateMounts => "private-mounts",
+            Op::Tmpfs { .. } => "tmpfs",
+            Op::Pivot { .. } => "pivot-root",
+            Op::Dir { .. } => "dir",
+            Op::File { .. } => "file",
+            Op::Link { .. } => "symlink",
+            Op::Bind { .. } => "bind",
+            Op::Attach { .. } => "attach",
+            Op::Proc { .. } => "proc",
+            Op::Terminals { .. } => "devpts",
+            Op::Seal { .. } => "seal",
+            Op::Unmount { .. } => "unmount",
+            Op::RemoveDir { .. } => "remove-dir",
+            Op::RemoveFile { .. } => "remove-file",
+            Op::Loopback => "loopback",
+            Op::NewNamespace { .. } => "namespace",
+            Op::Rlimit { .. } => "rlimit",
+            Op::Processors { .. } => "processors",
+            Op::ChangeDir { .. } => "chdir",
+            Op::OpenScratch { .. } => "open-scratch",
+            Op::OpenTerminal { .. } => "open-terminal",
+            Op::NoNewPrivileges => "no-new-privileges",
+            Op::DropCapabilities => "drop-capabilities",
+            Op::LandlockRule { .. } => "landlock-rule",
+            Op::LandlockRestrict { .. } => "landlock",
+            Op::Seccomp { .. } => "seccomp",
+            Op::Ready => "ready",
+        }
+    }
+}
+
+impl fmt::Display for Op {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:<18}", self.name())?;
+        match self {
+            Op::Identity { uid, gid, drop_groups } => {
+                write!(f, " uid {uid} gid {gid}{}", if *drop_groups { ", no groups" } else { "" })
+            }
+            Op::Tmpfs { at, options, attr } => write!(f, " {} {}{}", show(at), show(options), attr),
+            Op::Pivot { root, old } => write!(f, " {} (former root at {})", show(root), show(old)),
+            Op::Dir { at, mode } => write!(f, " {} {mode:04o}", show(at)),
+            Op::File { at, mode, bytes } => write!(f, " {} {mode:04o}, {} bytes", show(at), bytes.len()),
+            Op::Link { at, target } => write!(f, " {} -> {}", show(at), show(target)),
+            Op::Bind { from, at, attr } => write!(f, " {} from {}{attr}", show(at), show(from)),
+            Op::Attach { at, .. } => write!(f, " {}", show(at)),
+            Op::Seal { at, attr } => write!(f, " {}{attr}", show(at)),
+            Op::Proc { at }
+            | Op::Terminals { at }
+            | Op::Unmount { at }
+            | Op::RemoveDir { at }
+            | Op::RemoveFile { at }
+            | Op::ChangeDir { at }
+            | Op::OpenScratch { at } => write!(f, " {}", show(at)),
+            Op::NewNamespace { name, .. } => write!(f, " {name}"),
+            Op::Rlimit { name, value, .. } => write!(f, " {name} {value}"),
+            Op::Processors { mask } => write!(f, " {}", mask.iter().map(|m| m.count_ones()).sum::<u32>()),
+            Op::OpenTerminal { rows, columns } => write!(f, " {columns}x{rows}"),
+            Op::LandlockRule { at, rights, .. } => write!(f, " {} {}", show(at), Rights(*rights)),
+            Op::Seccomp { program, listener } => {
+                write!(f, " {} instructions{}", program.len(), if *listener { ", refusals reported" } else { "" })
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+impl fmt::Display for Attr {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (attr, name) in
+            [(Attr::READ_ONLY, "ro"), (Attr::NO_SUID, "nosuid"), (Attr::NO_DEV, "nodev"), (Attr::NO_EXEC, "noexec")]
+        {
+            if self.has(attr) {
+                write!(f, " {name}")?;
+            }
+        }
+        Ok(())
+    }
+}
+
+struct Rights(u64);
+
+impl fmt::Display for Rights {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        const NAMES: [&str; 16] = [
+            "execute", "write_file", "read_file", "read_dir", "remove_dir", "remove_file", "make_char", "make_dir",
+            "make_reg", "make_sock", "make_fifo", "make_block", "make_sym", "refer", "truncate", "ioctl_dev",
+        ];
+        let named: Vec<_> = (0..16).filter(|bit| self.0 & (1 << bit) != 0).map(|bit| NAMES[bit]).collect();
+        f.write_str(&named.join(","))
+    }
+}
+
+fn show(text: &CStr) -> String {
+    text.to_string_lossy().escape_debug().to_string()
+}

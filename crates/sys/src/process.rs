@@ -1,0 +1,148 @@
+//! Processes by handle: signal them, read their memory, know who we are.
+
+use crate::{CallError, errno};
+use std::os::fd::{AsRawFd, BorrowedFd};
+use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
+
+/// Sends a signal through a handle, which can never mean another process. True when it was delivered.
+pub fn signal(pidfd: BorrowedFd<'_>, signal: i32) -> bool {
+    // SAFETY: a descriptor and numbers.
+    unsafe { libc::syscall(libc::SYS_pidfd_send_signal, pidfd.as_raw_fd(), signal, 0usize, 0u32) == 0 }
+}
+
+/// Collects an ended child of ours so that nothing of it stays. Waits for it.
+pub fn reap(pidfd: BorrowedFd<'_>) {
+    const P_PIDFD: libc::idtype_t = 3;
+    // SAFETY: no information wanted; the kernel accepts null.
+    while unsafe { libc::waitid(P_PIDFD, pidfd.as_raw_fd() as u32, std::ptr::null_mut(), libc::WEXITED | libc::__WALL) } < 0
+        && errno() == libc::EINTR
+    {}
+}
+
+/// Reads a C string from another process, at most `most` bytes. `None` when it cannot be read.
+pub fn read_string(pid: i32, address: u64, most: usize) -> Option<Vec<u8>> {
+    const PAGE: u64 = 4096;
+    let mut text = Vec::new();
+    let mut at = address;
+    while text.len() < most {
+        // Up to the end of the page: the next one may not be there.
+        let len = ((PAGE - at % PAGE) as usize).min(most - text.len());
+        let chunk = read_memory(pid, at, len)?;
+        if let Some(end) = chunk.iter().position(|b| *b == 0) {
+            text.extend_from_slice(&chunk[..end]);
+            return Some(text);
+        }
+        text.extend_from_slice(&chunk);
+        at += len as u64;
+    }
+    None
+}
+
+/// Reads exactly `len` bytes from another process.
+pub fn read_memory(pid: i32, address: u64, len: usize) -> Option<Vec<u8>> {
+    let mut buffer = vec![0u8; len];
+    let local = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: len };
+    let remote = libc::iovec { iov_base: address as *mut libc::c_void, iov_len: len };
+    // SAFETY: writes at most `len` bytes into our buffer; the remote address is only looked up, never followed here.
+    let got = unsafe { libc::process_vm_readv(pid, &local, 1, &remote, 1, 0) };
+    (got == len as isize).then_some(buffer)
+}
+
+/// The file creation mask of this process, which must have one thread.
+pub fn umask() -> u32 {
+    // SAFETY: sets and restores a number.
+    unsafe {
+        let old = libc::umask(0o077);
+        libc::umask(old);
+        old
+    }
+}
+
+/// Signals that end us by default are noted in a pipe-like descriptor instead; read it with `next_signal`.
+pub fn signal_handle(signals: &[i32]) -> Result<std::os::fd::OwnedFd, CallError> {
+    use std::os::fd::FromRawFd;
+    // SAFETY: local sets, filled before use; the descriptor is owned once.
+    unsafe {
+        let mut set: libc::sigset_t = std::mem::zeroed();
+        libc::sigemptyset(&mut set);
+        for signal in signals {
+            libc::sigaddset(&mut set, *signal);
+        }
+        if libc::sigprocmask(libc::SIG_BLOCK, &set, std::ptr::null_mut()) < 0 {
+            return Err(CallError::last("sigprocmask"));
+        }
+        let fd = libc::signalfd(-1, &set, libc::SFD_CLOEXEC | libc::SFD_NONBLOCK);
+        if fd < 0 {
+            return Err(CallError::last("signalfd"));
+        }
+        Ok(std::os::fd::OwnedFd::from_raw_fd(fd))
+    }
+}
+
+/// The next noted signal and who sent it (0: the kernel, a terminal for instance).
+pub fn next_signal(handle: BorrowedFd<'_>) -> Option<(i32, i32)> {
+    // SAFETY: plain data filled by the kernel, read only when all of it arrived.
+    unsafe {
+        let mut info: libc::signalfd_siginfo = std::mem::zeroed();
+        let size = std::mem::size_of::<libc::signalfd_siginfo>();
+        let got = libc::read(handle.as_raw_fd(), (&raw mut info).cast(), size);
+        (got == size as isize).then_some((info.ssi_signo as i32, info.ssi_pid as i32))
+    }
+}
+
+/// Ends this process by the signal's own default action, so that our parent sees what the command's would have seen.
+pub fn die_by(signal: i32) -> ! {
+    // SAFETY: default action, unblocked, sent to ourselves; `_exit` in case it did not kill.
+    unsafe {
+        libc::signal(signal, libc::SIG_DFL);
+        let mut set: libc::sigset_t = std::mem::zeroed();
+        libc::sigemptyset(&mut set);
+        libc::sigaddset(&mut set, signal);
+        libc::sigprocmask(libc::SIG_UNBLOCK, &set, std::ptr::null_mut());
+        libc::raise(signal);
+        libc::_exit(128 + signal)
+    }
+}
+
+/// Stops this process as a terminal's Ctrl-Z would.
+pub fn stop_self() {
+    // SAFETY: a signal to ourselves.
+    unsafe { libc::raise(libc::SIGSTOP) };
+}
+
+static ARGUMENTS: AtomicPtr<u8> = AtomicPtr::new(std::ptr::null_mut());
+static ARGUMENTS_LEN: AtomicUsize = AtomicUsize::new(0);
+
+/// Notes where the kernel put our argument strings. Runs before `main`, as the C library calls it.
+extern "C" fn note_arguments(argc: i32, argv: *const *mut u8, _envp: *const *mut u8) {
+    if argc <= 0 {
+        return;
+    }
+    // SAFETY: the C library hands the true vector; the strings lie one after another on the initial stack.
+    unsafe {
+        let first = *argv;
+        let last = *argv.add(argc as usize - 1);
+        let end = last.add(libc::strlen(last.cast()));
+        ARGUMENTS.store(first, Ordering::Relaxed);
+        ARGUMENTS_LEN.store(end.offset_from(first).max(0) as usize, Ordering::Relaxed);
+    }
+}
+
+#[used]
+#[unsafe(link_section = ".init_array")]
+static NOTE_ARGUMENTS: extern "C" fn(i32, *const *mut u8, *const *mut u8) = note_arguments;
+
+/// Overwrites our argument strings, which anyone in the pid namespace can read. For the guest's pid 1 only: its
+/// memory is a copy, and nothing of the caller's command line may show inside.
+pub(crate) fn blank_arguments() {
+    const NAME: &[u8] = b"cofferdam-init";
+    let start = ARGUMENTS.load(Ordering::Relaxed);
+    let len = ARGUMENTS_LEN.load(Ordering::Relaxed);
+    if start.is_null() {
+        return;
+    }
+    for i in 0..len {
+        // SAFETY: inside the strings that `note_arguments` measured; nobody else uses them in this copy.
+        unsafe { start.add(i).write_volatile(NAME.get(i).copied().unwrap_or(0)) };
+    }
+}

@@ -1,0 +1,381 @@
+//! Which system calls a guest may make, each group with its reason. What is not listed does not exist (ENOSYS),
+//! so a call that a later kernel adds is refused until someone puts it here.
+
+use crate::bpf::{Answer, Choice, Filter, Insn};
+use std::collections::BTreeMap;
+
+#[cfg(target_arch = "x86_64")]
+const ARCH: u32 = 0xc000_003e;
+#[cfg(target_arch = "aarch64")]
+const ARCH: u32 = 0xc000_00b7;
+#[cfg(target_arch = "x86_64")]
+const FOREIGN_BIT: Option<u32> = Some(0x4000_0000);
+#[cfg(target_arch = "aarch64")]
+const FOREIGN_BIT: Option<u32> = None;
+
+/// What the supervisor wants to hear of beyond refused calls.
+#[derive(Clone, Debug, Default)]
+pub struct Watch {
+    /// There is a listener. Without one every refusal is a plain error number.
+    pub listener: bool,
+    /// Tell of opens that only read, too. Each open then waits for the supervisor.
+    pub reads: bool,
+    /// Tell of every call that makes a descriptor, to say when `max_open_files` was met.
+    pub descriptors: bool,
+    /// Names from the policy's `syscalls.deny`.
+    pub deny: Vec<String>,
+    /// Memory files must be made unexecutable (exec rules list what may run).
+    pub no_exec_memory_files: bool,
+}
+
+macro_rules! calls {
+    ($($name:ident)*) => { &[$((stringify!($name), paste(libc::$name))),*] };
+}
+const fn paste(nr: libc::c_long) -> u32 {
+    nr as u32
+}
+
+type Calls = &'static [(&'static str, u32)];
+
+/// Calls that are always let through.
+const ALLOWED: &[(&str, Calls)] = &[
+    (
+        "reading, writing and waiting on descriptors the guest already holds",
+        calls!(SYS_read SYS_write SYS_close SYS_fstat SYS_lseek SYS_pread64 SYS_pwrite64 SYS_readv SYS_writev
+            SYS_preadv SYS_pwritev SYS_preadv2 SYS_pwritev2 SYS_fcntl SYS_flock SYS_fsync SYS_fdatasync SYS_ftruncate
+            SYS_getdents64 SYS_fchdir SYS_fchmod SYS_fchown SYS_sendfile SYS_splice SYS_tee SYS_vmsplice
+            SYS_copy_file_range SYS_sync_file_range SYS_fadvise64 SYS_readahead SYS_fallocate SYS_syncfs SYS_sync
+            SYS_dup SYS_dup3 SYS_pipe2 SYS_close_range SYS_fstatfs SYS_pselect6 SYS_ppoll SYS_epoll_create1
+            SYS_epoll_ctl SYS_epoll_pwait SYS_epoll_pwait2 SYS_eventfd2 SYS_signalfd4 SYS_timerfd_create
+            SYS_timerfd_settime SYS_timerfd_gettime SYS_inotify_init1 SYS_inotify_add_watch SYS_inotify_rm_watch
+            SYS_io_setup SYS_io_destroy SYS_io_getevents SYS_io_submit SYS_io_cancel),
+    ),
+    (
+        "looking at paths; mounts and landlock decide what is there",
+        calls!(SYS_newfstatat SYS_statx SYS_statfs SYS_faccessat SYS_faccessat2 SYS_readlinkat SYS_getcwd SYS_chdir
+            SYS_getxattr SYS_lgetxattr SYS_fgetxattr SYS_listxattr SYS_llistxattr SYS_flistxattr),
+    ),
+    (
+        "metadata of what the guest may write; read-only mounts refuse the rest",
+        calls!(SYS_utimensat SYS_setxattr SYS_lsetxattr SYS_fsetxattr SYS_removexattr SYS_lremovexattr
+            SYS_fremovexattr SYS_umask),
+    ),
+    (
+        "memory of its own",
+        calls!(SYS_mmap SYS_mprotect SYS_munmap SYS_brk SYS_mremap SYS_msync SYS_mincore SYS_madvise SYS_mlock
+            SYS_mlock2 SYS_munlock SYS_mlockall SYS_munlockall SYS_membarrier SYS_pkey_mprotect SYS_pkey_alloc
+            SYS_pkey_free SYS_process_madvise SYS_process_mrelease SYS_mseal SYS_get_mempolicy SYS_set_mempolicy
+            SYS_mbind SYS_set_mempolicy_home_node SYS_remap_file_pages),
+    ),
+    (
+        "processes and threads; the pid namespace holds only its own",
+        calls!(SYS_exit SYS_exit_group SYS_wait4 SYS_waitid SYS_kill SYS_tkill SYS_tgkill SYS_getpid SYS_getppid
+            SYS_gettid SYS_getpgid SYS_setpgid SYS_getsid SYS_setsid SYS_set_tid_address SYS_futex SYS_futex_waitv
+            SYS_set_robust_list SYS_get_robust_list SYS_rseq SYS_sched_yield SYS_sched_getaffinity
+            SYS_sched_setaffinity SYS_sched_getparam SYS_sched_setparam SYS_sched_getscheduler
+            SYS_sched_setscheduler SYS_sched_get_priority_max SYS_sched_get_priority_min
+            SYS_sched_rr_get_interval SYS_sched_getattr SYS_sched_setattr SYS_getpriority SYS_setpriority
+            SYS_ioprio_get SYS_ioprio_set SYS_getcpu SYS_prctl SYS_pidfd_open SYS_pidfd_send_signal
+            SYS_pidfd_getfd SYS_kcmp SYS_restart_syscall SYS_getrusage SYS_times SYS_sysinfo SYS_uname),
+    ),
+    (
+        "debuggers within the guest's own tree; processes outside cannot be named",
+        calls!(SYS_ptrace SYS_process_vm_readv SYS_process_vm_writev),
+    ),
+    (
+        "its own identity and limits; there is no privilege left to gain",
+        calls!(SYS_getuid SYS_geteuid SYS_getgid SYS_getegid SYS_getresuid SYS_getresgid SYS_getgroups SYS_setuid
+            SYS_setgid SYS_setreuid SYS_setregid SYS_setresuid SYS_setresgid SYS_setfsuid SYS_setfsgid SYS_setgroups
+            SYS_capget SYS_capset SYS_getrlimit SYS_setrlimit SYS_prlimit64),
+    ),
+    (
+        "signals and timers",
+        calls!(SYS_rt_sigaction SYS_rt_sigprocmask SYS_rt_sigreturn SYS_rt_sigpending SYS_rt_sigtimedwait
+            SYS_rt_sigqueueinfo SYS_rt_tgsigqueueinfo SYS_rt_sigsuspend SYS_sigaltstack SYS_nanosleep SYS_getitimer
+            SYS_setitimer SYS_timer_create SYS_timer_settime SYS_timer_gettime SYS_timer_getoverrun
+            SYS_timer_delete SYS_clock_gettime SYS_clock_getres SYS_clock_nanosleep SYS_gettimeofday SYS_getrandom),
+    ),
+    (
+        "sockets; the network namespace has nothing but its own loopback",
+        calls!(SYS_accept SYS_accept4 SYS_bind SYS_listen SYS_shutdown SYS_getsockname SYS_getpeername
+            SYS_setsockopt SYS_getsockopt SYS_recvfrom SYS_recvmsg SYS_recvmmsg SYS_sendmsg SYS_sendmmsg),
+    ),
+    (
+        "System V and POSIX queues of its own ipc namespace",
+        calls!(SYS_shmget SYS_shmat SYS_shmdt SYS_shmctl SYS_semget SYS_semop SYS_semtimedop SYS_semctl SYS_msgget
+            SYS_msgsnd SYS_msgrcv SYS_msgctl SYS_mq_open SYS_mq_unlink SYS_mq_timedsend SYS_mq_timedreceive
+            SYS_mq_notify SYS_mq_getsetattr),
+    ),
+    (
+        "sandboxes inside: a guest may only tighten",
+        calls!(SYS_seccomp SYS_landlock_create_ruleset SYS_landlock_add_rule SYS_landlock_restrict_self),
+    ),
+];
+
+/// Older spellings that only some architectures have.
+#[cfg(target_arch = "x86_64")]
+const ALLOWED_LEGACY: Calls = calls!(SYS_stat SYS_lstat SYS_poll SYS_access SYS_pipe SYS_select SYS_dup2 SYS_pause
+    SYS_alarm SYS_fork SYS_vfork SYS_getdents SYS_readlink SYS_getpgrp SYS_utime SYS_utimes SYS_futimesat
+    SYS_arch_prctl SYS_time SYS_epoll_create SYS_epoll_wait SYS_inotify_init SYS_signalfd SYS_eventfd
+    SYS_set_thread_area SYS_get_thread_area);
+#[cfg(not(target_arch = "x86_64"))]
+const ALLOWED_LEGACY: Calls = &[];
+
+/// Calls that are refused and reported, with the reason.
+const REFUSED: &[(&str, Calls)] = &[
+    ("changes the machine: clock, name, swap, modules, boot, accounting, quotas, terminals", calls!(
+        SYS_settimeofday SYS_clock_settime SYS_clock_adjtime SYS_adjtimex SYS_sethostname SYS_setdomainname
+        SYS_swapon SYS_swapoff SYS_reboot SYS_kexec_load SYS_kexec_file_load SYS_init_module SYS_finit_module
+        SYS_delete_module SYS_acct SYS_quotactl SYS_quotactl_fd SYS_vhangup SYS_syslog)),
+    ("rearranges the file tree that encloses the guest", calls!(
+        SYS_mount SYS_umount2 SYS_pivot_root SYS_chroot SYS_open_tree SYS_move_mount SYS_fsopen SYS_fsconfig
+        SYS_fsmount SYS_fspick SYS_mount_setattr)),
+    ("enters or makes namespaces", calls!(SYS_setns)),
+    ("reaches files by handle, past the mounts", calls!(SYS_open_by_handle_at SYS_name_to_handle_at)),
+    ("does file and socket work where this filter cannot see it", calls!(
+        SYS_io_uring_setup SYS_io_uring_enter SYS_io_uring_register)),
+    ("keys are not bound to a namespace", calls!(SYS_add_key SYS_request_key SYS_keyctl)),
+    ("large kernel interfaces a guest has no need of", calls!(
+        SYS_bpf SYS_perf_event_open SYS_userfaultfd SYS_fanotify_init SYS_fanotify_mark SYS_memfd_secret
+        SYS_lookup_dcookie SYS_nfsservctl SYS_move_pages SYS_migrate_pages)),
+];
+
+#[cfg(target_arch = "x86_64")]
+const REFUSED_LEGACY: Calls = calls!(SYS_iopl SYS_ioperm SYS_modify_ldt SYS_uselib SYS_ustat SYS_sysfs SYS__sysctl);
+#[cfg(not(target_arch = "x86_64"))]
+const REFUSED_LEGACY: Calls = &[];
+
+/// Calls that change files, start programs or reach out. Mounts, landlock and the empty network decide them;
+/// the supervisor hears of them so that a refusal can be told from a failure.
+const WATCHED: Calls = calls!(SYS_mkdirat SYS_unlinkat SYS_renameat SYS_renameat2 SYS_linkat SYS_symlinkat SYS_mknodat
+    SYS_truncate SYS_fchmodat SYS_fchmodat2 SYS_fchownat SYS_execve SYS_execveat SYS_connect SYS_openat2);
+#[cfg(target_arch = "x86_64")]
+const WATCHED_LEGACY: Calls = calls!(SYS_creat SYS_mkdir SYS_rmdir SYS_unlink SYS_rename SYS_link SYS_symlink
+    SYS_mknod SYS_chmod SYS_chown SYS_lchown);
+#[cfg(not(target_arch = "x86_64"))]
+const WATCHED_LEGACY: Calls = &[];
+
+/// Calls that make descriptors, beyond the opens.
+const MAKES_DESCRIPTORS: Calls = calls!(SYS_dup SYS_pipe2 SYS_accept SYS_accept4 SYS_eventfd2
+    SYS_epoll_create1 SYS_timerfd_create SYS_signalfd4 SYS_inotify_init1 SYS_memfd_create);
+#[cfg(target_arch = "x86_64")]
+const MAKES_DESCRIPTORS_LEGACY: Calls =
+    calls!(SYS_pipe SYS_eventfd SYS_epoll_create SYS_signalfd SYS_inotify_init);
+#[cfg(not(target_arch = "x86_64"))]
+const MAKES_DESCRIPTORS_LEGACY: Calls = &[];
+
+/// `CLONE_NEW*` bits as clone(2) and unshare(2) take them.
+const NAMESPACES: u32 = 0x7e02_0000;
+const NEW_TIME: u32 = 0x80;
+/// An open with any of these bits may change something: write access, creation, truncation.
+const OPEN_CHANGES: u32 = 0o1 | 0o2 | 0o100 | 0o1000;
+
+const EPERM: u16 = libc::EPERM as u16;
+const ENOSYS: u16 = libc::ENOSYS as u16;
+const EAFNOSUPPORT: u16 = libc::EAFNOSUPPORT as u16;
+
+/// The number of a call by its name, for `syscalls.deny`; `None` when this architecture has no such call.
+pub fn number(name: &str) -> Option<u32> {
+    everything().find(|(known, _)| known.strip_prefix("SYS_") == Some(name)).map(|(_, nr)| nr)
+}
+
+/// The name of a call by its number, for reports.
+pub fn name(nr: u32) -> String {
+    match everything().find(|(_, known)| *known == nr) {
+        Some((name, _)) => name["SYS_".len()..].to_string(),
+        None => format!("syscall_{nr}"),
+    }
+}
+
+fn everything() -> impl Iterator<Item = (&'static str, u32)> {
+    let grouped = ALLOWED.iter().chain(REFUSED).flat_map(|(_, calls)| calls.iter());
+    let flat = [ALLOWED_LEGACY, REFUSED_LEGACY, WATCHED, WATCHED_LEGACY, MAKES_DESCRIPTORS, BY_ARGUMENT, BY_ARGUMENT_LEGACY];
+    grouped.chain(flat.into_iter().flatten()).copied()
+}
+
+/// Calls whose arguments decide; see `by_argument`.
+const BY_ARGUMENT: Calls = calls!(SYS_openat SYS_clone SYS_clone3 SYS_unshare SYS_ioctl SYS_socket SYS_socketpair
+    SYS_sendto SYS_personality SYS_memfd_create);
+#[cfg(target_arch = "x86_64")]
+const BY_ARGUMENT_LEGACY: Calls = calls!(SYS_open);
+#[cfg(not(target_arch = "x86_64"))]
+const BY_ARGUMENT_LEGACY: Calls = &[];
+
+/// Whether a call that reached the listener is one the guest may not make, rather than one that is only watched.
+pub fn is_refused(nr: u32, watch: &Watch) -> bool {
+    let in_list = |calls: Calls| calls.iter().any(|(_, n)| *n == nr);
+    let by_argument = [libc::SYS_clone, libc::SYS_unshare, libc::SYS_ioctl, libc::SYS_personality];
+    REFUSED.iter().any(|(_, calls)| in_list(calls))
+        || in_list(REFUSED_LEGACY)
+        || by_argument.iter().any(|n| *n as u32 == nr)
+        || (nr == libc::SYS_memfd_create as u32 && watch.no_exec_memory_files)
+        || watch.deny.iter().any(|name| number(name) == Some(nr))
+}
+
+/// Why a call is refused, for messages and the reference; `None` for calls that are not.
+pub fn reason(nr: u32) -> Option<&'static str> {
+    REFUSED.iter().find(|(_, calls)| calls.iter().any(|(_, n)| *n == nr)).map(|(reason, _)| *reason)
+}
+
+/// The table as rows of group, verdict and names, for the reference manual.
+pub fn table() -> Vec<(&'static str, &'static str, Vec<&'static str>)> {
+    let names = |calls: Calls| calls.iter().map(|(name, _)| &name["SYS_".len()..]).collect::<Vec<_>>();
+    let mut rows: Vec<_> = ALLOWED.iter().map(|(why, calls)| ("allowed", *why, names(calls))).collect();
+    rows.push(("allowed", "older spellings of the above", names(ALLOWED_LEGACY)));
+    rows.extend(REFUSED.iter().map(|(why, calls)| ("refused", *why, names(calls))));
+    rows.push(("refused", "older interfaces", names(REFUSED_LEGACY)));
+    rows.push(("watched", "decided by mounts, landlock and the network namespace; reported when refused", {
+        let mut all = names(WATCHED);
+        all.extend(names(WATCHED_LEGACY));
+        all
+    }));
+    rows.push(("by argument", "namespaces, terminal injection, socket families, write access", names(BY_ARGUMENT)));
+    rows
+}
+
+/// Builds the filter that every process of a guest runs under.
+pub fn program(watch: &Watch) -> Vec<Insn> {
+    filter(watch).compile()
+}
+
+fn filter(watch: &Watch) -> Filter {
+    let refused = if watch.listener { Answer::Notify } else { Answer::Errno(EPERM) };
+    let watched = if watch.listener { Answer::Notify } else { Answer::Allow };
+    let mut calls: BTreeMap<u32, Choice> = BTreeMap::new();
+    let mut put = |list: Calls, answer: Answer| {
+        for (_, nr) in list {
+            calls.insert(*nr, answer.into());
+        }
+    };
+    ALLOWED.iter().for_each(|(_, list)| put(list, Answer::Allow));
+    put(ALLOWED_LEGACY, Answer::Allow);
+    REFUSED.iter().for_each(|(_, list)| put(list, refused));
+    put(REFUSED_LEGACY, refused);
+    put(WATCHED, watched);
+    put(WATCHED_LEGACY, watched);
+    if watch.descriptors {
+        put(MAKES_DESCRIPTORS, watched);
+        put(MAKES_DESCRIPTORS_LEGACY, watched);
+    }
+    by_argument(watch, refused, watched, &mut calls);
+    for name in &watch.deny {
+        if let Some(nr) = number(name) {
+            calls.insert(nr, refused.into());
+        }
+    }
+    Filter { arch: ARCH, foreign_bit: FOREIGN_BIT, calls, otherwise: Answer::Errno(ENOSYS) }
+}
+
+fn by_argument(watch: &Watch, refused: Answer, watched: Answer, calls: &mut BTreeMap<u32, Choice>) {
+    let mut put = |nr: libc::c_long, choice: Choice| {
+        calls.insert(nr as u32, choice);
+    };
+    let open = |arg| match watch.reads || watch.descriptors {
+        true => Choice::Always(watched),
+        false => Choice::AnyBit { arg, mask: OPEN_CHANGES, yes: watched, no: Answer::Allow },
+    };
+    put(libc::SYS_openat, open(2));
+    #[cfg(target_arch = "x86_64")]
+    put(libc::SYS_open, open(1));
+    put(libc::SYS_clone, Choice::AnyBit { arg: 0, mask: NAMESPACES, yes: refused, no: Answer::Allow });
+    // Its flags are in memory, where no filter can look; libc falls back to clone on ENOSYS.
+    put(libc::SYS_clone3, Answer::Errno(ENOSYS).into());
+    put(libc::SYS_unshare, Choice::AnyBit { arg: 0, mask: NAMESPACES | NEW_TIME, yes: refused, no: Answer::Allow });
+    // TIOCSTI types into the terminal, TIOCLINUX pastes, TIOCCONS takes the console, TIOCSETD loads disciplines.
+    let typed = vec![0x5412, 0x541c, 0x541d, 0x5423];
+    put(libc::SYS_ioctl, Choice::OneOf { arg: 1, values: typed, yes: refused, no: Answer::Allow });
+    let families = vec![libc::AF_UNIX as u32, libc::AF_INET as u32, libc::AF_INET6 as u32];
+    let yes = if watch.descriptors { watched } else { Answer::Allow };
+    put(libc::SYS_socket, Choice::OneOf { arg: 0, values: families, yes, no: Answer::Errno(EAFNOSUPPORT) });
+    let unix = vec![libc::AF_UNIX as u32];
+    put(libc::SYS_socketpair, Choice::OneOf { arg: 0, values: unix, yes, no: Answer::Errno(EAFNOSUPPORT) });
+    put(libc::SYS_sendto, Choice::Pointer { arg: 4, yes: watched, no: Answer::Allow });
+    let harmless = vec![0, u32::MAX];
+    put(libc::SYS_personality, Choice::OneOf { arg: 0, values: harmless, yes: Answer::Allow, no: refused });
+    let memory_file = match watch.no_exec_memory_files {
+        // MFD_NOEXEC_SEAL
+        true => Choice::AnyBit { arg: 1, mask: 8, yes: Answer::Allow, no: refused },
+        false if watch.descriptors => Choice::Always(watched),
+        false => Choice::Always(Answer::Allow),
+    };
+    put(libc::SYS_memfd_create, memory_file);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bpf::evaluate;
+
+    fn ask(watch: &Watch, nr: libc::c_long, args: [u64; 6]) -> u32 {
+        evaluate(&program(watch), ARCH, nr as u32, args).expect("the program ends in an answer")
+    }
+
+    /// Every number, on every architecture name the kernel has, gets the answer the table states.
+    #[test]
+    fn no_call_of_another_abi_gets_through() {
+        let program = program(&Watch::default());
+        for arch in [0x4000_0003u32, 0xc000_00b7, 0x4000_0028, 0x8000_0015, 0, u32::MAX] {
+            if arch == ARCH {
+                continue;
+            }
+            for nr in 0..600 {
+                assert_eq!(evaluate(&program, arch, nr, [0; 6]), Some(Answer::Kill.code()));
+            }
+        }
+        if let Some(bit) = FOREIGN_BIT {
+            for nr in 0..600 {
+                let got = evaluate(&program, ARCH, bit | nr, [0; 6]);
+                assert_eq!(got, Some(Answer::Errno(ENOSYS).code()), "x32 call {nr}");
+            }
+        }
+        assert_eq!(ask(&Watch::default(), libc::SYS_read, [0; 6]), Answer::Allow.code());
+    }
+
+    #[test]
+    fn refusals_hold_with_and_without_a_listener() {
+        for listener in [false, true] {
+            let watch = Watch { listener, ..Watch::default() };
+            let want = if listener { Answer::Notify } else { Answer::Errno(EPERM) }.code();
+            for (_, calls) in REFUSED {
+                for (name, nr) in *calls {
+                    assert_eq!(ask(&watch, libc::c_long::from(*nr), [u64::MAX; 6]), want, "{name}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_call_of_a_later_kernel_does_not_exist() {
+        for nr in [468, 500, 999, 0x3fff_ffff] {
+            assert_eq!(ask(&Watch::default(), nr, [0; 6]), Answer::Errno(ENOSYS).code());
+        }
+    }
+
+    #[test]
+    fn terminal_injection_is_refused_whatever_the_high_bits() {
+        let watch = Watch::default();
+        for high in [0u64, 1 << 32, 0xffff_ffff << 32] {
+            let args = [0, high | 0x5412, 0, 0, 0, 0];
+            assert_eq!(ask(&watch, libc::SYS_ioctl, args), Answer::Errno(EPERM).code());
+        }
+        assert_eq!(ask(&watch, libc::SYS_ioctl, [0, 0x5413, 0, 0, 0, 0]), Answer::Allow.code());
+    }
+
+    #[test]
+    fn opens_that_only_read_cost_nothing_unless_asked_for() {
+        let quiet = Watch { listener: true, ..Watch::default() };
+        let loud = Watch { reads: true, ..quiet.clone() };
+        assert_eq!(ask(&quiet, libc::SYS_openat, [0; 6]), Answer::Allow.code());
+        assert_eq!(ask(&loud, libc::SYS_openat, [0; 6]), Answer::Notify.code());
+        assert_eq!(ask(&quiet, libc::SYS_openat, [0, 0, 0o101, 0, 0, 0]), Answer::Notify.code());
+    }
+
+    #[test]
+    fn a_policy_can_take_calls_away() {
+        let watch = Watch { deny: vec!["ptrace".into()], ..Watch::default() };
+        assert_eq!(ask(&Watch::default(), libc::SYS_ptrace, [0; 6]), Answer::Allow.code());
+        assert_eq!(ask(&watch, libc::SYS_ptrace, [0; 6]), Answer::Errno(EPERM).code());
+        assert_eq!(name(libc::SYS_ptrace as u32), "ptrace");
+        assert_eq!(number("no_such_call"), None);
+    }
+}

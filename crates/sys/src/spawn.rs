@@ -1,0 +1,251 @@
+//! Starting an enclosure: one clone with all namespaces, then messages over a socket until it ends.
+//! The process that calls this must have one thread; the copy would otherwise hold locks that nobody releases.
+
+use crate::op::Op;
+use crate::{CallError, child, errno};
+use std::ffi::{CString, c_char};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+
+/// What pid 1 tells the supervisor.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Message {
+    #[default]
+    Nothing = 0,
+    /// A step of the setup failed: `step`, `errno`.
+    StepFailed = 1,
+    /// Setup is over; the handles come along.
+    Ready = 2,
+    /// The command could not be executed: `errno`.
+    ExecFailed = 3,
+    /// The command ended and the tree is gone: `status`, `cpu_us`, `max_rss_kb`.
+    Ended = 4,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+pub struct Report {
+    pub message: Message,
+    pub step: u32,
+    pub errno: i32,
+    pub status: i32,
+    pub handles: u32,
+    pub cpu_us: u64,
+    pub max_rss_kb: u64,
+}
+
+/// What comes with `Message::Ready`: the seccomp listener, the scratch space, the terminal.
+pub type Handles = [Option<OwnedFd>; 3];
+
+/// The program to run inside, with everything the kernel needs laid out before the clone.
+pub struct Command {
+    pub(crate) path: CString,
+    // The pointer lists point into these; neither is changed after construction.
+    _argv: Vec<CString>,
+    _envp: Vec<CString>,
+    argv_list: Vec<*const c_char>,
+    envp_list: Vec<*const c_char>,
+    pub(crate) stdio: [RawFd; 3],
+}
+
+impl Command {
+    /// `stdio` are the descriptors the command gets as 0, 1 and 2 unless the steps open a terminal for it.
+    pub fn new(path: CString, argv: Vec<CString>, envp: Vec<CString>, stdio: [RawFd; 3]) -> Command {
+        let list = |strings: &[CString]| {
+            strings.iter().map(|s| s.as_ptr()).chain([std::ptr::null()]).collect::<Vec<_>>()
+        };
+        let (argv_list, envp_list) = (list(&argv), list(&envp));
+        Command { path, _argv: argv, _envp: envp, argv_list, envp_list, stdio }
+    }
+
+    pub(crate) fn argv_pointers(&self) -> *const *const c_char {
+        self.argv_list.as_ptr()
+    }
+
+    pub(crate) fn envp_pointers(&self) -> *const *const c_char {
+        self.envp_list.as_ptr()
+    }
+}
+
+/// Namespaces, as `clone3(2)` takes them.
+pub const NEW_USER: u64 = libc::CLONE_NEWUSER as u64;
+pub const NEW_MOUNT: u64 = libc::CLONE_NEWNS as u64;
+pub const NEW_PID: u64 = libc::CLONE_NEWPID as u64;
+pub const NEW_IPC: u64 = libc::CLONE_NEWIPC as u64;
+pub const NEW_UTS: u64 = libc::CLONE_NEWUTS as u64;
+pub const NEW_NET: u64 = libc::CLONE_NEWNET as u64;
+pub const NEW_TIME: u64 = 0x80;
+pub const NEW_CGROUP: i32 = libc::CLONE_NEWCGROUP;
+
+const INTO_CGROUP: u64 = 0x2_0000_0000;
+
+#[repr(C, align(8))]
+#[derive(Default)]
+struct CloneArgs {
+    flags: u64,
+    pidfd: u64,
+    child_tid: u64,
+    parent_tid: u64,
+    exit_signal: u64,
+    stack: u64,
+    stack_size: u64,
+    tls: u64,
+    set_tid: u64,
+    set_tid_size: u64,
+    cgroup: u64,
+}
+
+/// A guest's pid 1 as the supervisor sees it.
+pub struct Spawned {
+    pub pid: i32,
+    pub pidfd: OwnedFd,
+    control: OwnedFd,
+}
+
+/// Clones with `namespaces` (inside `group`, where one is given) and lets the copy walk `ops` and start `command`.
+pub fn spawn(
+    namespaces: u64,
+    group: Option<BorrowedFd<'_>>,
+    ops: &[Op],
+    command: &Command,
+) -> Result<Spawned, CallError> {
+    let (ours, theirs) = socket_pair()?;
+    let mut pidfd: RawFd = -1;
+    let args = CloneArgs {
+        flags: namespaces | libc::CLONE_PIDFD as u64 | if group.is_some() { INTO_CGROUP } else { 0 },
+        pidfd: &raw mut pidfd as u64,
+        exit_signal: libc::SIGCHLD as u64,
+        cgroup: group.map_or(0, |fd| fd.as_raw_fd() as u64),
+        ..CloneArgs::default()
+    };
+    let mask = block_signals();
+    // SAFETY: no stack is given, so this is a fork; the caller has a single thread, and the copy only walks lists
+    // that were finished before. `args` and `pidfd` outlive the call.
+    let pid = unsafe { libc::syscall(libc::SYS_clone3, &args, std::mem::size_of::<CloneArgs>()) };
+    if pid == 0 {
+        // The other end must be closed here, or the supervisor's death would go unnoticed.
+        // SAFETY: the copy's own descriptor; nothing else in the copy will use it.
+        unsafe { libc::close(ours.as_raw_fd()) };
+        child::run(ops, command, theirs.as_raw_fd());
+    }
+    let failure = errno();
+    restore_signals(&mask);
+    if pid < 0 {
+        return Err(CallError { call: "clone3", errno: failure });
+    }
+    // SAFETY: CLONE_PIDFD stored a fresh descriptor.
+    let pidfd = unsafe { OwnedFd::from_raw_fd(pidfd) };
+    Ok(Spawned { pid: pid as i32, pidfd, control: ours })
+}
+
+impl Spawned {
+    /// Lets the copy go on past `AwaitSupervisor`.
+    pub fn go(&self) -> Result<(), CallError> {
+        let byte = 1u8;
+        // SAFETY: one byte from a local.
+        let sent = unsafe { libc::send(self.control.as_raw_fd(), (&raw const byte).cast(), 1, libc::MSG_NOSIGNAL) };
+        if sent == 1 { Ok(()) } else { Err(CallError::last("send")) }
+    }
+
+    /// Where reports arrive; poll it for reading.
+    pub fn control(&self) -> &OwnedFd {
+        &self.control
+    }
+
+    /// The next report with its handles (listener, scratch, terminal); `None` when the other side is gone.
+    pub fn receive(&self) -> Result<Option<(Report, Handles)>, CallError> {
+        #[repr(C, align(8))]
+        struct Ancillary([u8; 64]);
+        let mut space = Ancillary([0; 64]);
+        let mut report = Report::default();
+        let mut raw = [0u8; size_of::<Report>()];
+        let mut handles = [None, None, None];
+        // SAFETY: all buffers are locals with their true lengths; the control messages are walked with the kernel's
+        // own macros and every descriptor received is owned exactly once.
+        unsafe {
+            let mut part = libc::iovec { iov_base: raw.as_mut_ptr().cast(), iov_len: raw.len() };
+            let mut message: libc::msghdr = std::mem::zeroed();
+            message.msg_iov = &mut part;
+            message.msg_iovlen = 1;
+            message.msg_control = space.0.as_mut_ptr().cast();
+            message.msg_controllen = space.0.len() as _;
+            let got = loop {
+                let got = libc::recvmsg(self.control.as_raw_fd(), &mut message, libc::MSG_CMSG_CLOEXEC);
+                if got >= 0 || errno() != libc::EINTR {
+                    break got;
+                }
+            };
+            if got < 0 {
+                return match errno() {
+                    libc::ECONNRESET => Ok(None),
+                    errno => Err(CallError { call: "recvmsg", errno }),
+                };
+            }
+            let mut received = Vec::new();
+            let header = libc::CMSG_FIRSTHDR(&message);
+            if !header.is_null() && (*header).cmsg_type == libc::SCM_RIGHTS {
+                let bytes = (*header).cmsg_len as usize - libc::CMSG_LEN(0) as usize;
+                let slots = libc::CMSG_DATA(header).cast::<RawFd>();
+                received.extend((0..bytes / 4).map(|i| OwnedFd::from_raw_fd(slots.add(i).read_unaligned())));
+            }
+            if got as usize != raw.len() {
+                return Ok(None);
+            }
+            parse(&raw, &mut report);
+            let mut received = received.into_iter();
+            for (bit, slot) in handles.iter_mut().enumerate() {
+                if report.handles & (1 << bit) != 0 {
+                    *slot = received.next();
+                }
+            }
+        }
+        Ok(Some((report, handles)))
+    }
+}
+
+/// Field by field, so that no byte pattern from the other side can make an invalid `Message`.
+fn parse(raw: &[u8; size_of::<Report>()], report: &mut Report) {
+    let word = |at: usize| u32::from_ne_bytes([raw[at], raw[at + 1], raw[at + 2], raw[at + 3]]);
+    let long = |at: usize| u64::from(word(at)) | u64::from(word(at + 4)) << 32;
+    report.message = match word(0) {
+        1 => Message::StepFailed,
+        2 => Message::Ready,
+        3 => Message::ExecFailed,
+        4 => Message::Ended,
+        _ => Message::Nothing,
+    };
+    report.step = word(4);
+    report.errno = word(8) as i32;
+    report.status = word(12) as i32;
+    report.handles = word(16);
+    report.cpu_us = long(std::mem::offset_of!(Report, cpu_us));
+    report.max_rss_kb = long(std::mem::offset_of!(Report, max_rss_kb));
+}
+
+fn socket_pair() -> Result<(OwnedFd, OwnedFd), CallError> {
+    let mut pair = [0; 2];
+    // SAFETY: the kernel fills the two descriptors, which are then owned once each.
+    unsafe {
+        if libc::socketpair(libc::AF_UNIX, libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC, 0, pair.as_mut_ptr()) < 0 {
+            return Err(CallError::last("socketpair"));
+        }
+        Ok((OwnedFd::from_raw_fd(pair[0]), OwnedFd::from_raw_fd(pair[1])))
+    }
+}
+
+/// Pid 1 takes its signals by waiting for them, so they must be blocked before it exists.
+fn block_signals() -> libc::sigset_t {
+    // SAFETY: local sets, filled before use.
+    unsafe {
+        let mut all: libc::sigset_t = std::mem::zeroed();
+        let mut old: libc::sigset_t = std::mem::zeroed();
+        libc::sigfillset(&mut all);
+        libc::sigprocmask(libc::SIG_SETMASK, &all, &mut old);
+        old
+    }
+}
+
+fn restore_signals(mask: &libc::sigset_t) {
+    // SAFETY: a mask the kernel gave us.
+    unsafe { libc::sigprocmask(libc::SIG_SETMASK, mask, std::ptr::null_mut()) };
+}

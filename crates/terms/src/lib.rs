@@ -1,0 +1,16 @@
+//! The words every crate shares: how a run ended, what a fault is, which limits exist.
+//! Plain data only; nothing here reads a file, a clock or the environment.
+
+mod fault;
+mod limit;
+mod outcome;
+
+pub use fault::{ErrorKind, Fault, Retry};
+pub use limit::{Limit, LimitKind, Limits, OnOutputLimit, Phase};
+pub use outcome::{
+    Action, Changes, Denial, Enforcement, Exit, LimitHit, Level, Outcome, PolicyStamp, RunId, Truncated, Usage,
+    Verdict,
+};
+
+/// Version of every document that leaves the product.
+pub const PROTOCOL_VERSION: u32 = 1;

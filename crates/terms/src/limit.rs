@@ -1,0 +1,138 @@
+//! Limits: what a run may use at most. Every limit has a name, and exactly at the limit succeeds.
+
+use serde::{Deserialize, Serialize};
+
+/// The fields accepted everywhere under `limits`. Absent means no limit of ours.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Limits {
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub max_wall_ms: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub max_cpu_ms: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub max_memory_mb: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub max_output_bytes: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub max_processes: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub max_open_files: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub max_disk_mb: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub max_files: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub max_net_bytes: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub max_steps: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub on_output_limit: Option<OnOutputLimit>,
+}
+
+/// What happens to output past `max_output_bytes`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum OnOutputLimit {
+    End,
+    Truncate,
+}
+
+/// One limit, by the name of its field without `max_`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum LimitKind {
+    WallMs,
+    CpuMs,
+    MemoryMb,
+    OutputBytes,
+    Processes,
+    OpenFiles,
+    DiskMb,
+    Files,
+    NetBytes,
+    Steps,
+}
+
+impl LimitKind {
+    pub const ALL: [LimitKind; 10] = [
+        LimitKind::WallMs,
+        LimitKind::CpuMs,
+        LimitKind::MemoryMb,
+        LimitKind::OutputBytes,
+        LimitKind::Processes,
+        LimitKind::OpenFiles,
+        LimitKind::DiskMb,
+        LimitKind::Files,
+        LimitKind::NetBytes,
+        LimitKind::Steps,
+    ];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            LimitKind::WallMs => "wall_ms",
+            LimitKind::CpuMs => "cpu_ms",
+            LimitKind::MemoryMb => "memory_mb",
+            LimitKind::OutputBytes => "output_bytes",
+            LimitKind::Processes => "processes",
+            LimitKind::OpenFiles => "open_files",
+            LimitKind::DiskMb => "disk_mb",
+            LimitKind::Files => "files",
+            LimitKind::NetBytes => "net_bytes",
+            LimitKind::Steps => "steps",
+        }
+    }
+}
+
+/// A limit's amount: whole numbers for counts, decimals for sizes in megabytes.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum Limit {
+    Count(u64),
+    Megabytes(f64),
+}
+
+/// Where in a verb something happened; one list for the whole product.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Phase {
+    Admission,
+    Planning,
+    Preparation,
+    Start,
+    Execution,
+    Serialization,
+    Review,
+    Application,
+    Delivery,
+    Close,
+}
+
+impl Limits {
+    /// The tighter of two sets, field by field: merging never widens.
+    pub fn tightest(self, other: Limits) -> Limits {
+        Limits {
+            max_wall_ms: least(self.max_wall_ms, other.max_wall_ms),
+            max_cpu_ms: least(self.max_cpu_ms, other.max_cpu_ms),
+            max_memory_mb: least(self.max_memory_mb, other.max_memory_mb),
+            max_output_bytes: least(self.max_output_bytes, other.max_output_bytes),
+            max_processes: least(self.max_processes, other.max_processes),
+            max_open_files: least(self.max_open_files, other.max_open_files),
+            max_disk_mb: least(self.max_disk_mb, other.max_disk_mb),
+            max_files: least(self.max_files, other.max_files),
+            max_net_bytes: least(self.max_net_bytes, other.max_net_bytes),
+            max_steps: least(self.max_steps, other.max_steps),
+            on_output_limit: match (self.on_output_limit, other.on_output_limit) {
+                (Some(OnOutputLimit::End), _) | (_, Some(OnOutputLimit::End)) => Some(OnOutputLimit::End),
+                (a, b) => a.or(b),
+            },
+        }
+    }
+}
+
+fn least<T: PartialOrd>(a: Option<T>, b: Option<T>) -> Option<T> {
+    match (a, b) {
+        (Some(a), Some(b)) => Some(if b < a { b } else { a }),
+        (a, b) => a.or(b),
+    }
+}

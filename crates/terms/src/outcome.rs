@@ -1,0 +1,217 @@
+//! Outcome: how a run ended. The same document on every door.
+
+use crate::{ErrorKind, Limit, LimitKind, PROTOCOL_VERSION, Phase};
+use serde::{Deserialize, Serialize};
+use std::fmt;
+
+/// Identifies one run; 128 random bits behind a prefix.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct RunId(String);
+
+impl RunId {
+    pub fn from_random(bytes: [u8; 16]) -> RunId {
+        let mut text = String::with_capacity(36);
+        text.push_str("run_");
+        for byte in bytes {
+            text.push(char::from(b"0123456789abcdef"[usize::from(byte >> 4)]));
+            text.push(char::from(b"0123456789abcdef"[usize::from(byte & 15)]));
+        }
+        RunId(text)
+    }
+
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for RunId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Verdict {
+    Ok,
+    Failed,
+    Denied,
+    LimitExceeded,
+    Cancelled,
+    Lost,
+}
+
+/// How the command itself ended.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum Exit {
+    Code { code: i32 },
+    Signal { signal: i32, name: String },
+}
+
+/// What a rule says about an operation that matches it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Action {
+    Allow,
+    Warn,
+    Ask,
+    Deny,
+}
+
+impl Action {
+    pub fn name(self) -> &'static str {
+        match self {
+            Action::Allow => "allow",
+            Action::Warn => "warn",
+            Action::Ask => "ask",
+            Action::Deny => "deny",
+        }
+    }
+}
+
+/// One operation that a rule refused (or, with `warn`, let through and reported), counted over the run.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Denial {
+    pub op: String,
+    pub target: String,
+    pub rule: String,
+    pub action: Action,
+    pub count: u64,
+    pub pid: i32,
+    pub exe: String,
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub hint: Option<String>,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Usage {
+    pub wall_ms: u64,
+    pub cpu_ms: u64,
+    pub memory_peak_bytes: u64,
+    pub output_bytes: u64,
+    pub disk_bytes: u64,
+    pub net_bytes: u64,
+    pub processes_peak: u64,
+}
+
+/// How many bytes of each stream were dropped past the cap.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Truncated {
+    pub stdout: u64,
+    pub stderr: u64,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Changes {
+    pub added: u64,
+    pub modified: u64,
+    pub deleted: u64,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PolicyStamp {
+    pub digest: String,
+    pub revision: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Level {
+    Full,
+    Partial,
+}
+
+/// What held during the run. `partial` names every wall that was missing.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Enforcement {
+    pub level: Level,
+    pub missing: Vec<String>,
+}
+
+/// The limit that ended a run.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct LimitHit {
+    pub kind: LimitKind,
+    pub phase: Phase,
+    pub limit: Limit,
+    pub used: Limit,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Outcome {
+    pub protocol_version: u32,
+    pub run_id: RunId,
+    pub success: bool,
+    pub verdict: Verdict,
+    pub exit: Option<Exit>,
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub error_kind: Option<ErrorKind>,
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub limit_kind: Option<LimitKind>,
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub phase: Option<Phase>,
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub limit: Option<Limit>,
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub used: Option<Limit>,
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub message: Option<String>,
+    pub denials: Vec<Denial>,
+    /// How many distinct denials did not fit the list; 0 unless a guest floods it.
+    #[serde(skip_serializing_if = "is_zero", default)]
+    pub denials_dropped: u64,
+    pub usage: Usage,
+    /// Filled only where the caller asked for the output in the document.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub stdout: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub stderr: Option<String>,
+    pub truncated: Truncated,
+    pub changes: Changes,
+    pub policy: PolicyStamp,
+    pub enforcement: Enforcement,
+}
+
+fn is_zero(n: &u64) -> bool {
+    *n == 0
+}
+
+impl Outcome {
+    pub fn new(run_id: RunId, policy: PolicyStamp, enforcement: Enforcement) -> Outcome {
+        Outcome {
+            protocol_version: PROTOCOL_VERSION,
+            run_id,
+            success: false,
+            verdict: Verdict::Lost,
+            exit: None,
+            error_kind: None,
+            limit_kind: None,
+            phase: None,
+            limit: None,
+            used: None,
+            message: None,
+            denials: Vec::new(),
+            denials_dropped: 0,
+            usage: Usage::default(),
+            stdout: None,
+            stderr: None,
+            truncated: Truncated::default(),
+            changes: Changes::default(),
+            policy,
+            enforcement,
+        }
+    }
+
+    /// The exit status of `cofferdam run`: the command's own, or the one reserved for our verdict.
+    pub fn status(&self) -> u8 {
+        match (&self.verdict, self.limit_kind, &self.exit) {
+            (Verdict::LimitExceeded, Some(LimitKind::WallMs), _) => 124,
+            (Verdict::LimitExceeded, _, _) => 137,
+            (_, _, Some(Exit::Code { code })) => (*code & 0xff) as u8,
+            (_, _, Some(Exit::Signal { signal, .. })) => (128 + signal).clamp(0, 255) as u8,
+            (_, _, None) => 125,
+        }
+    }
+}
