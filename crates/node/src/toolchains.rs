@@ -383,6 +383,9 @@ impl<'a> Search<'a> {
 
     /// Installations that a manager was told of by a symlink: `rustup toolchain link`, jenv, pyenv.
     fn linked_installations(&mut self, dir: &Path, root: &Path, cause: &str) {
+        if self.is_workspace(dir) {
+            return;
+        }
         for (name, kind) in self.list(dir).iter() {
             if *kind != Kind::Link {
                 continue;
@@ -528,7 +531,7 @@ impl<'a> Search<'a> {
     /// The installation around the bin directory of a base interpreter.
     fn base(&mut self, bin: &Path, cause: &str, led: Led, depth: usize) {
         let Some(bin) = plain(bin) else { return };
-        if self.is_system(&bin) || self.is_workspace(&bin) {
+        if self.is_system(&bin) || self.is_granted(&bin) || self.is_workspace(&bin) {
             return;
         }
         let real = self
@@ -580,15 +583,22 @@ impl<'a> Search<'a> {
             if self.is_system(&target) || !self.first_look(&target) {
                 return;
             }
-            let granted = led == Led::ByUser && self.is_granted(&target);
-            if granted {
+            let granted = self.is_granted(&target);
+            if granted && led == Led::ByUser {
                 self.python_of(&target, cause, depth);
-            } else if !is_program(&target) {
-                return;
-            } else if self.is_workspace(&target) {
-                led = Led::ByWorkspace;
             } else {
-                self.installed(&target, cause, led, depth);
+                let dir = at.parent().unwrap_or(Path::new("/"));
+                if led == Led::ByUser && self.is_workspace(dir) {
+                    led = Led::ByWorkspace;
+                }
+                if !is_program(&target) {
+                    return;
+                }
+                if self.is_workspace(&target) {
+                    led = Led::ByWorkspace;
+                } else {
+                    self.installed(&target, cause, led, depth);
+                }
             }
             to_read = led == Led::ByUser && !granted;
             at = target;
@@ -608,20 +618,33 @@ impl<'a> Search<'a> {
         if !self.first_look(&python) {
             return;
         }
+        let mut base = None;
         for _ in 0..3 {
             match fs::read_link(&python) {
                 Ok(target) if target.is_absolute() => {
-                    if let Some(base) = target.parent() {
-                        self.base(base, cause, Led::ByUser, depth + 1);
-                    }
-                    return;
+                    base = target.parent().map(Path::to_path_buf);
+                    break;
                 }
                 Ok(target) => python = bin.join(target),
                 Err(_) => break,
             }
         }
-        if let Some(root) = bin.parent() {
-            self.venv(root, cause, Led::ByUser, depth);
+        if base
+            .as_ref()
+            .is_some_and(|base| self.is_system(base) || self.is_granted(base))
+        {
+            return;
+        }
+        let led = if self.is_workspace(bin) {
+            Led::ByWorkspace
+        } else {
+            Led::ByUser
+        };
+        match base {
+            Some(base) => self.base(&base, cause, led, depth + 1),
+            None => {
+                self.venv(bin.parent().unwrap_or(bin), cause, led, depth);
+            }
         }
     }
 
@@ -938,11 +961,9 @@ impl<'a> Search<'a> {
         let real = match (path.parent(), path.file_name()) {
             (Some(parent), Some(name)) => self.real(parent).and_then(|parent| {
                 let full = parent.join(name);
-                let link = full.symlink_metadata().ok()?.is_symlink();
-                if link {
-                    fs::canonicalize(full).ok()
-                } else {
-                    Some(full)
+                match is_link(&full)? {
+                    true => fs::canonicalize(full).ok(),
+                    false => Some(full),
                 }
             }),
             _ => Some(PathBuf::from("/")),
@@ -970,11 +991,12 @@ impl<'a> Search<'a> {
     /// Where a symlink points, as an absolute path without `..`.
     fn link_target(&mut self, link: &Path) -> Option<PathBuf> {
         let target = fs::read_link(link).ok()?;
-        let from = self.real(link.parent()?)?;
-        let mut path = if target.is_absolute() {
-            PathBuf::from("/")
-        } else {
-            from
+        if is_plain(&target) {
+            return Some(target);
+        }
+        let mut path = match target.is_absolute() {
+            true => PathBuf::from("/"),
+            false => self.real(link.parent()?)?,
         };
         let mut named = false;
         for part in target.components() {
@@ -1075,15 +1097,39 @@ fn below(path: &[u8], root: &[u8]) -> bool {
 
 /// An absolute path of bounded size without `.`, `..` or doubled slashes; `..` is not guessed at.
 fn plain(path: &Path) -> Option<PathBuf> {
-    if !path.is_absolute() || path.as_os_str().len() > MAX_PATH_LEN {
+    if is_plain(path) {
+        return Some(path.to_path_buf());
+    }
+    if !path.is_absolute() || path.components().any(|part| part == Component::ParentDir) {
         return None;
     }
-    let mut parts = path.components();
-    if path.components().count() > MAX_COMPONENTS || parts.any(|part| part == Component::ParentDir)
-    {
-        return None;
+    let path: PathBuf = path.components().collect();
+    (path == Path::new("/") || is_plain(&path)).then_some(path)
+}
+
+fn is_plain(path: &Path) -> bool {
+    let bytes = path.as_os_str().as_bytes();
+    let Some(rest) = bytes.strip_prefix(b"/") else {
+        return false;
+    };
+    let mut parts = 0;
+    bytes.len() <= MAX_PATH_LEN
+        && rest.split(|b| *b == b'/').all(|part| {
+            parts += 1;
+            !matches!(part, b"" | b"." | b"..")
+        })
+        && parts <= MAX_COMPONENTS
+}
+
+/// Whether a path is a symlink; `None` when there is nothing. `readlink` says it for half the price
+/// of `lstat`, and this is asked for every part of every path.
+fn is_link(path: &Path) -> Option<bool> {
+    let mut target = [0u8; 1];
+    match rustix::fs::readlinkat_raw(rustix::fs::CWD, path, &mut target) {
+        Ok(_) => Some(true),
+        Err(rustix::io::Errno::INVAL) => Some(false),
+        Err(_) => None,
     }
-    Some(path.components().collect())
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]

@@ -119,11 +119,16 @@ impl Follower<'_> {
         for program in out.programs.iter().filter(|p| p.file.grants()) {
             let files = self.files_of(program)?;
             for loader in files.iter().filter_map(|file| self.host.loader(file)) {
-                let Some(found) = self.host.look(&loader) else { continue };
-                let real = self.keep(found);
-                if loaders.contains(&real.path) {
+                let Some(found) = self.host.look(&loader).filter(|f| f.kind == Kind::File) else { continue };
+                if loaders.contains(&found.real) {
                     continue;
                 }
+                if !is_of_the_system(&found.real) {
+                    let (label, path) = (&program.file.label, found.real.display());
+                    self.notes.push(format!("{label}: a program of it names the loader {path}, which needs a rule of its own"));
+                    continue;
+                }
+                let real = self.keep(found);
                 loaders.push(real.path.clone());
                 out.implied.push(FileRule {
                     perms: Perms::of(&[Perm::ReadFile, Perm::Execute]),
@@ -192,6 +197,12 @@ impl Follower<'_> {
         }
         Real { path: found.real, kind: found.kind }
     }
+}
+
+/// A program's file says which loader it wants, and a run may have written that file: only what the system owns is
+/// taken at its word, lest a program "names" somebody's secrets.
+fn is_of_the_system(path: &Path) -> bool {
+    ["/usr", "/lib", "/lib32", "/lib64", "/libx32", "/nix/store"].iter().any(|dir| path.starts_with(dir))
 }
 
 /// The trees that something is allowed in.

@@ -119,7 +119,7 @@ fn collapse(files: &mut BTreeMap<PathBuf, Perms>, ctx: &Context) {
         }
         for ((parent, perms), entries) in alike {
             if entries.len() >= MANY && may_stand_for_all(&parent, ctx) {
-                entries.iter().for_each(|e| drop(files.remove(e)));
+                files.retain(|path, _| entries.binary_search(path).is_err());
                 let entry = files.entry(parent).or_insert(Perms::NONE);
                 *entry = entry.union(perms);
             }

@@ -54,6 +54,9 @@ impl RulePath {
     /// The same checks without those about this host's files: the path of a URL.
     pub(crate) fn parse_shape(text: &str) -> Result<RulePath, Refusal> {
         let (base, rest) = split_base(text)?;
+        if text.contains("//") {
+            return Err(Refusal::new(format!("{text:?} holds an empty component (\"//\")")).hint("remove one slash"));
+        }
         let rest = rest.strip_prefix('/').unwrap_or(rest);
         // One final slash is how many people mark a directory; it changes nothing.
         let rest = rest.strip_suffix('/').unwrap_or(rest);
@@ -171,7 +174,6 @@ fn split_base(text: &str) -> Result<(Base, &str), Refusal> {
 
 fn parse_component(component: &str, whole: &str) -> Result<Part, Refusal> {
     match component {
-        "" => Err(Refusal::new(format!("{whole:?} holds an empty component (\"//\")")).hint("remove one slash")),
         "." | ".." => Err(Refusal::new(format!("{whole:?} holds a {component:?} component"))
             .hint("write the path it leads to")),
         _ => match glob::parse_part(component).map_err(Refusal::new)? {

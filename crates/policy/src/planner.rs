@@ -8,7 +8,7 @@ use crate::follow::{Followed, follow};
 use crate::perms::{Perm, Perms};
 use crate::plan::{Cover, ExecPlan, Grant, Guard, Host, Kind, Link, Mask, Plan, Program};
 use crate::resolve::{FileRule, Real, Resolved};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
 use terms::Action;
 
@@ -45,6 +45,9 @@ struct Planner<'a> {
     masks: Vec<Mask>,
     guards: Vec<Guard>,
     notes: Vec<String>,
+    /// Where in `grants` and `masks` a path stands: every look goes up from a path, never over all of them.
+    grant_at: HashMap<PathBuf, usize>,
+    mask_at: HashMap<PathBuf, usize>,
 }
 
 impl<'a> Planner<'a> {
@@ -64,6 +67,8 @@ impl<'a> Planner<'a> {
             masks: Vec::new(),
             guards: Vec::new(),
             notes: followed.notes.clone(),
+            grant_at: HashMap::new(),
+            mask_at: HashMap::new(),
         }
     }
 
@@ -92,16 +97,14 @@ impl<'a> Planner<'a> {
                 continue;
             }
             let brought = rules.iter().find(|(perms, _)| !perms.and(added).is_empty()).unwrap_or(&rules[0]);
+            self.grant_at.insert(path.clone(), self.grants.len());
             self.grants.push(Grant { path, kind, perms: above.union(added), rule: brought.1.clone() });
         }
     }
 
     fn masks(&mut self) -> Result<(), PlanError> {
-        let mut places: BTreeMap<Real, ()> = BTreeMap::new();
-        for rule in &self.denials {
-            places.extend(rule.reals.iter().flatten().map(|real| (real.clone(), ())));
-        }
-        for real in places.into_keys() {
+        let places: BTreeSet<Real> = self.denials.iter().flat_map(|r| r.reals.iter().flatten().cloned()).collect();
+        for real in places {
             let Some(grant) = self.covering(&real.path) else { continue };
             let here = meaning(grant.perms, real.kind);
             let lost = here.and(self.denied(&real.path));
@@ -111,6 +114,7 @@ impl<'a> Planner<'a> {
             let cover = cover(here, lost).ok_or_else(|| self.inexpressible(&real, here, lost))?;
             if !self.is_already_covered(&real.path, cover) {
                 let rule = self.denier(&real.path, lost);
+                self.mask_at.insert(real.path.clone(), self.masks.len());
                 self.masks.push(Mask { path: real.path, kind: real.kind, cover, rule });
             }
         }
@@ -121,7 +125,7 @@ impl<'a> Planner<'a> {
     fn check_covered_grants(&self) -> Result<(), PlanError> {
         for grant in &self.grants {
             let wanted = self.wanted(&grant.path);
-            for mask in self.masks.iter().filter(|m| grant.path.starts_with(&m.path)) {
+            for mask in self.masks_over(&grant.path) {
                 let taken = wanted.and(takes(mask.cover));
                 if !taken.is_empty() {
                     return Err(PlanError {
@@ -172,7 +176,7 @@ impl<'a> Planner<'a> {
         if let Some(path) = pattern.as_path() {
             let there = rule.reals.iter().flatten().any(|r| r.path == path);
             let grant = self.covering(&path)?;
-            let hidden = self.masks.iter().any(|m| m.cover == Cover::Hide && path.starts_with(&m.path));
+            let hidden = self.masks_over(&path).any(|m| m.cover == Cover::Hide);
             let open = grant.kind == Kind::Dir && !grant.perms.and(rule.perms).is_empty();
             return (open && !there && !hidden).then_some(grant);
         }
@@ -214,7 +218,11 @@ impl<'a> Planner<'a> {
 
     /// The innermost grant that covers `path`; it holds the permissions of the outer ones too.
     fn covering(&self, path: &Path) -> Option<&Grant> {
-        self.grants.iter().rev().find(|g| path.starts_with(&g.path))
+        path.ancestors().find_map(|above| self.grant_at.get(above)).map(|i| &self.grants[*i])
+    }
+
+    fn masks_over<'p>(&'p self, path: &'p Path) -> impl Iterator<Item = &'p Mask> {
+        path.ancestors().filter_map(|above| self.mask_at.get(above)).map(|i| &self.masks[*i])
     }
 
     fn denied(&self, path: &Path) -> Perms {
@@ -244,11 +252,9 @@ impl<'a> Planner<'a> {
 
     /// A cover above does the same already, and no grant in between opens it again.
     fn is_already_covered(&self, path: &Path, cover: Cover) -> bool {
-        let between = |mask: &Mask| {
-            self.grants.iter().any(|g| g.path.starts_with(&mask.path) && g.path != mask.path && path.starts_with(&g.path))
-        };
-        let same = |mask: &&Mask| path.starts_with(&mask.path) && takes(cover).minus(takes(mask.cover)).is_empty();
-        self.masks.iter().filter(same).any(|mask| !between(mask))
+        let between = |mask: &Mask| path.ancestors().take_while(|a| *a != mask.path).any(|a| self.grant_at.contains_key(a));
+        let same = |mask: &&Mask| takes(cover).minus(takes(mask.cover)).is_empty();
+        self.masks_over(path).filter(same).any(|mask| !between(mask))
     }
 
     fn inexpressible(&self, real: &Real, here: Perms, lost: Perms) -> PlanError {

@@ -85,6 +85,7 @@ pub(crate) struct FileRule {
     pub(crate) text: String,
     /// As written, and with the links of its head followed.
     pub(crate) patterns: Vec<Pattern>,
+    /// By path, none twice.
     pub(crate) reals: Option<Vec<Real>>,
 }
 
@@ -116,8 +117,14 @@ impl FileRule {
         let named = || self.patterns.iter().any(|p| p.covers(path));
         match &self.reals {
             None => named(),
-            Some(reals) => reals.iter().any(|r| path.starts_with(&r.path)) || (!self.grants() && named()),
+            Some(_) => self.reaches(path) || (!self.grants() && named()),
         }
+    }
+
+    /// Whether a real place of the rule is `path` or above it.
+    fn reaches(&self, path: &Path) -> bool {
+        let reals = self.reals.as_deref().unwrap_or_default();
+        path.ancestors().any(|above| reals.binary_search_by(|real| real.path.as_path().cmp(above)).is_ok())
     }
 }
 

@@ -512,7 +512,11 @@ fn look_up(path: &[u8], hit: impl Fn(Relation) -> bool) -> Option<&'static str> 
     let same = PLAIN[from..]
         .iter()
         .take_while(|(place, _)| first(place.as_bytes()) == head);
-    let mut rows = same.chain(STARRED);
+    let starred = STARRED.iter().filter(|(place, _)| {
+        let place = place.as_bytes();
+        place[1] == b'*' || path.get(1) == Some(&place[1])
+    });
+    let mut rows = same.chain(starred);
     let why = rows
         .find(|(place, _)| hit(compare(path, place.as_bytes())))?
         .1;
@@ -645,6 +649,7 @@ mod tests {
                 "{place} twice"
             );
             let starred = first(place.as_bytes()).contains(&b'*');
+            assert!(!starred || place.find('*') > Some(0), "{place}: too wide");
             assert_eq!(
                 starred,
                 at >= PLAIN.len(),

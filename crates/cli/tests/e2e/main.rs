@@ -1,0 +1,10 @@
+//! What a user would notice, through the binary: streams, exit statuses, outcomes, limits, policies.
+#[path = "../support/mod.rs"]
+mod support;
+
+mod denials;
+mod limits;
+mod permissions;
+mod programs;
+mod start;
+mod streams;

@@ -1,0 +1,7 @@
+//! Attacks on the enclosure, each with a control that must succeed, as root and as an ordinary user.
+#[path = "../support/mod.rs"]
+mod support;
+
+mod exhaustion;
+mod kernel;
+mod neighbours;

@@ -1,0 +1,234 @@
+//! What the test rings share: the binary as root and as an ordinary user, a project to run in, probes to run there.
+//! Everything is made under one directory per test and removed at its end.
+#![allow(dead_code)]
+
+use serde_json::Value;
+use std::ffi::OsStr;
+use std::fs;
+use std::io::Write;
+use std::os::unix::fs::{PermissionsExt, chown};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// An ordinary user that no account has.
+pub const USER: u32 = 1500;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum As {
+    Root,
+    User,
+}
+
+/// Every promise holds for both.
+pub const BOTH: [As; 2] = [As::Root, As::User];
+
+/// The binary where every user can reach it.
+pub fn binary() -> &'static Path {
+    static COPY: OnceLock<PathBuf> = OnceLock::new();
+    COPY.get_or_init(|| {
+        sweep();
+        let dir = PathBuf::from(format!("/srv/cofferdam-bin-{}", std::process::id()));
+        fs::create_dir_all(&dir).expect("tests run as root");
+        let copy = dir.join("cofferdam");
+        fs::copy(env!("CARGO_BIN_EXE_cofferdam"), &copy).unwrap();
+        fs::set_permissions(&copy, fs::Permissions::from_mode(0o755)).unwrap();
+        copy
+    })
+}
+
+/// Rust's test harness gives no hook for the end; what earlier runs left is removed when a new one starts.
+fn sweep() {
+    let Ok(entries) = fs::read_dir("/srv") else { return };
+    for entry in entries.flatten() {
+        let name = entry.file_name().to_string_lossy().into_owned();
+        for prefix in ["cofferdam-bin-", "cofferdam-test-"] {
+            let owner = name.strip_prefix(prefix).and_then(|rest| rest.split('-').next()?.parse::<u32>().ok());
+            if owner.is_some_and(|pid| !Path::new(&format!("/proc/{pid}")).exists()) {
+                let _ = fs::remove_dir_all(entry.path());
+            }
+        }
+    }
+}
+
+/// A home directory with a project in it, owned by whoever runs.
+pub struct Place {
+    pub who: As,
+    pub root: PathBuf,
+    pub home: PathBuf,
+    pub project: PathBuf,
+}
+
+impl Place {
+    pub fn new(who: As) -> Place {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        binary();
+        let n = NEXT.fetch_add(1, Ordering::Relaxed);
+        let root = PathBuf::from(format!("/srv/cofferdam-test-{}-{n}", std::process::id()));
+        let home = root.join("home");
+        let project = home.join("project");
+        fs::create_dir_all(&project).unwrap();
+        let place = Place { who, root, home, project };
+        for dir in [&place.home, &place.project] {
+            place.own(dir);
+        }
+        place
+    }
+
+    /// Gives a path to whoever runs.
+    pub fn own(&self, path: &Path) {
+        if self.who == As::User {
+            chown(path, Some(USER), Some(USER)).unwrap();
+        }
+    }
+
+    /// A file of theirs, relative to the place's root or absolute.
+    pub fn file(&self, path: impl AsRef<Path>, text: impl AsRef<[u8]>) -> PathBuf {
+        let path = self.root.join(path);
+        self.dir(path.parent().unwrap());
+        fs::write(&path, text).unwrap();
+        self.own(&path);
+        path
+    }
+
+    pub fn dir(&self, path: impl AsRef<Path>) -> PathBuf {
+        let path = self.root.join(path);
+        let mut missing: Vec<_> = path.ancestors().take_while(|p| !p.exists()).map(Path::to_path_buf).collect();
+        missing.reverse();
+        for dir in missing {
+            fs::create_dir(&dir).unwrap();
+            self.own(&dir);
+        }
+        path
+    }
+
+    pub fn script(&self, path: impl AsRef<Path>, text: &str) -> PathBuf {
+        let path = self.file(path, text);
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+        path
+    }
+
+    /// `cofferdam ARGS…` in the project, with a small environment.
+    pub fn cofferdam(&self, args: impl IntoIterator<Item = impl AsRef<OsStr>>) -> Command {
+        let mut command = self.outside(binary());
+        command.args(args);
+        command
+    }
+
+    /// Any program outside, as the same user in the same place.
+    pub fn outside(&self, program: impl AsRef<OsStr>) -> Command {
+        let mut command = match self.who {
+            As::Root => Command::new(program),
+            As::User => {
+                let mut c = Command::new("setpriv");
+                c.args(["--reuid", "1500", "--regid", "1500", "--clear-groups", "--"]).arg(program);
+                c
+            }
+        };
+        command.env_clear().env("HOME", &self.home).env("USER", "tester").env("PATH", "/usr/local/bin:/usr/bin:/bin");
+        command.env("LANG", "C.UTF-8").current_dir(&self.project).stdin(Stdio::null());
+        command
+    }
+
+    /// `cofferdam run FLAGS… -- COMMAND…`, to its end.
+    pub fn run(&self, flags: &[&str], command: &[&str]) -> Run {
+        let status = self.root.join(format!("status-{}.json", unique()));
+        fs::write(&status, "").unwrap();
+        self.own(&status);
+        let mut c = self.cofferdam(["run", "--status-file"]);
+        let output = c.arg(&status).args(flags).arg("--").args(command).output().unwrap();
+        let text = fs::read_to_string(&status).unwrap();
+        let outcome = serde_json::from_str(&text).unwrap_or(Value::Null);
+        Run { output, outcome }
+    }
+
+    /// The same with a shell text.
+    pub fn sh(&self, flags: &[&str], text: &str) -> Run {
+        self.run(flags, &["/bin/sh", "-c", text])
+    }
+
+    /// The same with a Python text, by the system's Python.
+    pub fn python(&self, flags: &[&str], text: &str) -> Run {
+        self.run(flags, &["/usr/bin/python3", "-c", text])
+    }
+
+    /// Compiles a C probe into the project and gives its path.
+    pub fn c_program(&self, name: &str, source: &str) -> PathBuf {
+        let out = self.project.join(name);
+        let mut cc = Command::new("cc").args(["-O1", "-w", "-x", "c", "-o"]).arg(&out).args(["-", "-lpthread"])
+            .stdin(Stdio::piped()).spawn().unwrap();
+        cc.stdin.take().unwrap().write_all(source.as_bytes()).unwrap();
+        assert!(cc.wait().unwrap().success(), "the probe {name} must compile");
+        self.own(&out);
+        out
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.root);
+    }
+}
+
+pub fn unique() -> u32 {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    NEXT.fetch_add(1, Ordering::Relaxed)
+}
+
+/// A finished run: its streams, its exit status, and the outcome (or fault) document.
+pub struct Run {
+    pub output: Output,
+    pub outcome: Value,
+}
+
+impl Run {
+    pub fn stdout(&self) -> String {
+        String::from_utf8_lossy(&self.output.stdout).into_owned()
+    }
+
+    pub fn stderr(&self) -> String {
+        String::from_utf8_lossy(&self.output.stderr).into_owned()
+    }
+
+    pub fn code(&self) -> i32 {
+        self.output.status.code().unwrap_or(-1)
+    }
+
+    pub fn text(&self, field: &str) -> String {
+        self.outcome.pointer(field).and_then(Value::as_str).unwrap_or_default().to_string()
+    }
+
+    /// Everything about it, for failed assertions.
+    pub fn story(&self) -> String {
+        format!("exit {}\nstdout: {}\nstderr: {}\noutcome: {:#}", self.code(), self.stdout(), self.stderr(), self.outcome)
+    }
+
+    pub fn denials(&self) -> Vec<(String, String)> {
+        let list = self.outcome["denials"].as_array().cloned().unwrap_or_default();
+        let text = |d: &Value, f: &str| d[f].as_str().unwrap_or_default().to_string();
+        list.iter().map(|d| (text(d, "op"), text(d, "target"))).collect()
+    }
+
+    pub fn was_denied(&self, op: &str, target: &str) -> bool {
+        self.denials().iter().any(|(o, t)| o == op && t == target)
+    }
+
+    #[track_caller]
+    pub fn assert_ok(&self) -> &Run {
+        assert!(self.code() == 0, "must succeed: {}", self.story());
+        self
+    }
+
+    #[track_caller]
+    pub fn assert_code(&self, code: i32) -> &Run {
+        assert!(self.code() == code, "must exit {code}: {}", self.story());
+        self
+    }
+
+    #[track_caller]
+    pub fn assert_denied(&self, op: &str, target: &str) -> &Run {
+        assert!(self.was_denied(op, target), "must report {op} of {target}: {}", self.story());
+        self
+    }
+}
