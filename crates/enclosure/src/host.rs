@@ -1,7 +1,10 @@
 //! The real host, as the planner wants to see it. Looks, never changes anything.
 
 use policy::{Found, Host, Kind, Link};
+use rustix::fs::{CWD, Mode, OFlags, ResolveFlags};
 use sha2::{Digest, Sha256};
+use std::cell::RefCell;
+use std::collections::HashMap;
 use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io::Read;
@@ -14,21 +17,20 @@ const MOST_LINKS: usize = 40;
 /// Entries of one directory that are looked at.
 const MOST_ENTRIES: usize = 100_000;
 
-pub struct LocalHost;
+/// Remembers what it saw: planning asks for the same paths several times, and one run must see one host.
+#[derive(Default)]
+pub struct LocalHost {
+    seen: RefCell<HashMap<PathBuf, Option<Found>>>,
+}
 
 impl Host for LocalHost {
     fn look(&self, path: &Path) -> Option<Found> {
-        let mut links = Vec::new();
-        let real = follow(path, &mut links)?;
-        let kind = fs::symlink_metadata(&real).ok()?.file_type();
-        let kind = if kind.is_dir() {
-            Kind::Dir
-        } else if kind.is_file() {
-            Kind::File
-        } else {
-            Kind::Other
-        };
-        Some(Found { real, kind, links })
+        if let Some(found) = self.seen.borrow().get(path) {
+            return found.clone();
+        }
+        let found = look_at(path);
+        self.seen.borrow_mut().insert(path.to_path_buf(), found.clone());
+        found
     }
 
     fn list(&self, dir: &Path) -> Vec<OsString> {
@@ -54,13 +56,35 @@ impl Host for LocalHost {
     }
 }
 
+fn look_at(path: &Path) -> Option<Found> {
+    if let Some(kind) = straight(path) {
+        return Some(Found { real: path.to_path_buf(), kind, links: Vec::new() });
+    }
+    let mut links = Vec::new();
+    let real = follow(path, &mut links)?;
+    let kind = kind_of(rustix::fs::FileType::from_raw_mode(rustix::fs::lstat(&real).ok()?.st_mode));
+    Some(Found { real, kind, links })
+}
+
+/// What is at a path that holds no symbolic link, as most do: one look, whatever its depth.
+fn straight(path: &Path) -> Option<Kind> {
+    let flags = OFlags::PATH | OFlags::CLOEXEC;
+    let fd = rustix::fs::openat2(CWD, path, flags, Mode::empty(), ResolveFlags::NO_SYMLINKS).ok()?;
+    let mode = rustix::fs::fstat(&fd).ok()?.st_mode;
+    let normal = path.is_absolute() && path.components().all(|c| matches!(c, Component::RootDir | Component::Normal(_)));
+    normal.then(|| kind_of(rustix::fs::FileType::from_raw_mode(mode)))
+}
+
+fn kind_of(kind: rustix::fs::FileType) -> Kind {
+    match kind {
+        rustix::fs::FileType::Directory => Kind::Dir,
+        rustix::fs::FileType::RegularFile => Kind::File,
+        _ => Kind::Other,
+    }
+}
+
 /// Follows a path one component at a time and notes every symbolic link on the way.
 fn follow(path: &Path, links: &mut Vec<Link>) -> Option<PathBuf> {
-    // Most paths hold no link at all; one call tells.
-    let canonical = fs::canonicalize(path).ok()?;
-    if canonical == path {
-        return Some(canonical);
-    }
     let mut rest: Vec<OsString> = path.components().rev().map(|c| c.as_os_str().to_owned()).collect();
     let mut at = PathBuf::from("/");
     while let Some(name) = rest.pop() {

@@ -81,13 +81,17 @@ pub fn memory_file(limits: &Limits) -> Option<Vec<u8>> {
     Some(lines.collect::<String>().into_bytes())
 }
 
+/// Where the caller's own limit is tighter, that one holds already and nothing can go over ours.
+pub fn open_files(wanted: u64) -> u64 {
+    let ours = rustix::process::getrlimit(rustix::process::Resource::Nofile).maximum;
+    ours.map_or(wanted, |ours| wanted.min(ours))
+}
+
 /// The steps that the guest takes on itself.
-pub fn ops(limits: &Limits, cpus: &Cpus) -> Vec<Op> {
-    // RLIMIT_CORE, RLIMIT_NOFILE: a core of a guest must not land anywhere, and descriptors are the guest's own.
-    let mut ops = vec![Op::Rlimit { resource: 4, name: "core", value: 0 }];
-    if let Some(files) = limits.max_open_files {
-        ops.push(Op::Rlimit { resource: 7, name: "open-files", value: files });
-    }
+pub fn ops(cpus: &Cpus) -> Vec<Op> {
+    const CORE: u32 = 4;
+    // A core of a guest must not land anywhere.
+    let mut ops = vec![Op::Rlimit { resource: CORE, name: "core", value: 0 }];
     if let Some(mask) = cpus.0.and_then(processor_mask) {
         ops.push(Op::Processors { mask });
     }
@@ -142,12 +146,15 @@ const NO_TASK_LIMIT: u64 = 4_000_000;
 fn group_fault(error: CgroupError) -> Fault {
     match error {
         CgroupError::Missing(Missing { limit, reason, fix }) => {
-            let kind = match limit {
-                "memory_mb" => LimitKind::MemoryMb,
-                "processes" => LimitKind::Processes,
-                _ => LimitKind::CpuMs,
+            let fault = match limit {
+                "memory_mb" => unsupported(LimitKind::MemoryMb, &reason),
+                "processes" => unsupported(LimitKind::Processes, &reason),
+                "cpu_ms" => unsupported(LimitKind::CpuMs, &reason),
+                other => {
+                    let message = format!("--{other} cannot be enforced: {reason}");
+                    Fault::new(ErrorKind::UnsupportedLimit, message).phase(Phase::Admission)
+                }
             };
-            let fault = unsupported(kind, &reason);
             match fix {
                 Some(fix) => fault.hint(fix),
                 None => fault,
@@ -203,8 +210,9 @@ impl Meter {
     pub fn next_look(&self) -> Option<Instant> {
         let now = Instant::now();
         let wall = self.limits.max_wall_ms.map(|ms| self.started + Duration::from_millis(ms.saturating_add(1)));
-        let polled = self.limits.max_disk_mb.is_some() || self.limits.max_files.is_some();
-        let space = (polled && self.scratch.is_some()).then_some(now + LOOK_EVERY);
+        // Space raises no event, and neither does a full group of tasks on version 1 of control groups.
+        let polled = [self.limits.max_disk_mb.is_some(), self.limits.max_files.is_some(), self.limits.max_processes.is_some()];
+        let space = polled.contains(&true).then_some(now + LOOK_EVERY);
         let cpu = self.limits.max_cpu_ms.and_then(|ms| {
             let left = ms.saturating_sub(self.cpu_spent_ms()?);
             let cpus = std::thread::available_parallelism().map_or(1, usize::from) as u64;

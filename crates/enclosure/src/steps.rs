@@ -33,7 +33,8 @@ const MADE: &str = "/.made";
 const QUIET: Attr = Attr::NO_SUID.with(Attr::NO_DEV);
 const DEVICES: [&str; 6] = ["null", "zero", "full", "random", "urandom", "tty"];
 
-/// Files of /proc that tell about the machine, not about the guest. Those the kernel has are covered.
+/// Files of /proc that tell about the machine, not about the guest. Those that more than root may read are covered;
+/// a guest is never root.
 const HIDDEN_PROC: [&str; 15] = [
     "kcore", "kmsg", "kallsyms", "keys", "key-users", "timer_list", "interrupts", "sched_debug", "latency_stats",
     "sysrq-trigger", "slabinfo", "vmallocinfo", "iomem", "ioports", "modules",
@@ -131,7 +132,7 @@ impl Builder<'_> {
         for (name, at) in [("/tmp", "/tmp"), ("/shm", "/dev/shm")] {
             self.push(Op::Dir { at: path(&[SCRATCH, name]), mode: 0o1777 });
             self.dir(Path::new(at));
-            self.push(Op::Bind { from: path(&[SCRATCH, name]), at: cstring(at), attr: QUIET.with(no_exec) });
+            self.push(Op::BindKnown { from: path(&[SCRATCH, name]), at: cstring(at), attr: QUIET.with(no_exec) });
         }
         self.dir(Path::new("/var"));
         self.push(Op::Link { at: c"/var/tmp".into(), target: c"/tmp".into() });
@@ -150,7 +151,7 @@ impl Builder<'_> {
             let at = path(&["/dev/", name]);
             self.push(Op::File { at: at.clone(), mode: 0o666, bytes: Vec::new() });
             let attr = Attr::NO_SUID.with(Attr::NO_EXEC);
-            self.push(Op::Bind { from: path(&[OLD, "/dev/", name]), at, attr });
+            self.push(Op::BindKnown { from: path(&[OLD, "/dev/", name]), at, attr });
         }
         self.push(Op::Dir { at: c"/dev/pts".into(), mode: 0o755 });
         self.push(Op::Terminals { at: c"/dev/pts".into() });
@@ -168,11 +169,12 @@ impl Builder<'_> {
     fn proc(&mut self) {
         self.dir(Path::new("/proc"));
         self.push(Op::Proc { at: c"/proc".into() });
-        for name in HIDDEN_PROC.into_iter().filter(|name| Path::new("/proc").join(name).exists()) {
-            self.hide(&Path::new("/proc").join(name), Kind::File);
+        for at in HIDDEN_PROC.iter().map(|name| Path::new("/proc").join(name)).filter(|at| is_open_to_all(at)) {
+            let attr = QUIET.with(Attr::READ_ONLY).with(Attr::NO_EXEC);
+            self.push(Op::BindKnown { from: path(&[MADE, "/file"]), at: cpath(&at), attr });
         }
         let sys = c"/proc/sys";
-        self.push(Op::Bind { from: sys.into(), at: sys.into(), attr: QUIET.with(Attr::READ_ONLY).with(Attr::NO_EXEC) });
+        self.push(Op::BindKnown { from: sys.into(), at: sys.into(), attr: QUIET.with(Attr::READ_ONLY).with(Attr::NO_EXEC) });
         if let Some(text) = crate::limits::memory_file(&self.request.limits) {
             self.made_file("meminfo", text, 0o444, Path::new("/proc/meminfo"));
         }
@@ -432,7 +434,7 @@ impl Builder<'_> {
     }
 
     fn limits(&mut self) {
-        self.ops.extend(crate::limits::ops(&self.request.limits, &self.request.cpus));
+        self.ops.extend(crate::limits::ops(&self.request.cpus));
     }
 
     fn restrict(&mut self) -> Result<Watch, Fault> {
@@ -487,6 +489,10 @@ impl Builder<'_> {
 
 /// Rebinding keeps what the tree has and only adds.
 const QUIET_KEEP: Attr = Attr(0);
+
+fn is_open_to_all(at: &Path) -> bool {
+    std::fs::symlink_metadata(at).is_ok_and(|m| m.mode() & 0o077 != 0)
+}
 
 fn of_kind(rights: u64, kind: Kind) -> u64 {
     if kind == Kind::Dir { rights } else { rights & landlock::FILE_RIGHTS }

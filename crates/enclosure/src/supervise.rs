@@ -157,7 +157,9 @@ impl Prepared {
             cstring(text.as_bytes())
         });
         let program = cstring(self.request.program.as_os_str().as_bytes());
-        let command = Command::new(program, strings(&self.request.argv), env.collect(), pipes.theirs());
+        let mut command = Command::new(program, strings(&self.request.argv), env.collect(), pipes.theirs());
+        command.umask = process::umask();
+        command.open_files = self.request.limits.max_open_files.map(limits::open_files);
         Ok((pipes, command))
     }
 
@@ -488,6 +490,11 @@ impl<'a> Run<'a> {
 
     /// Pid 1 went without a word: something outside killed it, or the kernel did for want of memory.
     fn guest_vanished(&mut self) -> Result<(), Fault> {
+        if let (State::Setup, Some(hit)) = (self.state, self.meter.exceeded()) {
+            self.hit = Some(LimitHit { phase: Phase::Start, ..hit });
+            self.drain();
+            return Ok(());
+        }
         if self.state == State::Setup {
             return Err(Fault::internal("the guest's first process ended during setup").phase(Phase::Start));
         }

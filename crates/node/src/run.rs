@@ -58,8 +58,9 @@ pub fn prepare(ask: &Ask, caller: &Caller) -> Result<Ready, Refused> {
     policies::check_supported(&resolved)?;
     let degrade: Vec<String> = resolved.degrade().map(String::from).collect();
     let enforced = enclosure::choose(&degrade)?;
-    let resolved = resolved.follow(&LocalHost).map_err(Fault::from)?;
-    let plan = resolved.plan(&LocalHost).map_err(Fault::from)?;
+    let host = LocalHost::default();
+    let resolved = resolved.follow(&host).map_err(Fault::from)?;
+    let plan = resolved.plan(&host).map_err(Fault::from)?;
     let limits = resolved.limits().tightest(ask.limits);
     enclosure::check_limits(&limits, &plan)?;
     notes.extend(plan.notes.iter().cloned());

@@ -8,7 +8,7 @@
 //!            ─ venv, conda, node_modules/.bin, shims ────── that installation
 //!            ─ anything else ────────────────────────────── the directory, lib and share beside it,
 //!                                                           and where its links and scripts lead
-//! every path above ─ admit(): sensitive? too broad? ─ sorted, none inside another
+//! every path above ─ add(): sensitive? too broad? ─ sorted, none inside another
 //! ```
 //!
 //! Trust: PATH, the variables and the user's own bin directories are the caller's word. What lies in
@@ -16,17 +16,18 @@
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::ffi::{OsStr, OsString};
-use std::fs::{self, File};
-use std::io::Read;
+use std::fs;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Component, Path, PathBuf};
 use std::rc::Rc;
 
+mod follow;
+mod look;
 mod managers;
 mod sensitive;
 
-use managers::{COMMON_ENV, CONDA_HOLES, INSTALLATION_VARS, MANAGERS, Manager};
+use look::*;
+use managers::{COMMON_ENV, INSTALLATION_VARS, MANAGERS, Manager};
 pub use sensitive::{SENSITIVE, sensitive};
 
 /// Bounds. A launch must not depend on how untidy a home is.
@@ -64,9 +65,10 @@ pub struct Toolchains {
 
 /// Walks `path` (a PATH value) for the home `home` and the workspace `cwd`.
 ///
-/// `command` is the program to be started. Reading the first line of every script in `~/.local/bin`
-/// would cost more than the rest of the launch, so scripts are bounded hard and this one is followed
-/// precisely: by link, by `#!` line, by `env` through PATH.
+/// `command` is the program to be started. A tool that PATH finds outside system directories is
+/// followed precisely: by link, by `#!` line, by `env` through PATH. Then the first lines of the other
+/// scripts beside it stay unread, because they would cost as much as everything else together. A shell
+/// may start any of them, so for a command of the system, or none, up to [`MAX_SCRIPTS`] are read.
 pub fn discover(
     path: &OsStr,
     home: &Path,
@@ -80,9 +82,12 @@ pub fn discover(
     for name in INSTALLATION_VARS {
         search.installation_var(name);
     }
-    if let Some(command) = command {
-        search.command(command);
+    if let Some(command) = command
+        && search.command(command)
+    {
+        search.scripts_left = 0;
     }
+    search.scan_all();
     search.finish()
 }
 
@@ -112,6 +117,8 @@ struct Search<'a> {
     grants: Vec<Found>,
     skipped: Vec<Found>,
     names: BTreeSet<&'static str>,
+    /// Bin directories whose links are to be followed, with the cause.
+    to_scan: Vec<(PathBuf, String)>,
     links_left: usize,
     scripts_left: usize,
 }
@@ -134,6 +141,7 @@ impl<'a> Search<'a> {
             grants: Vec::new(),
             skipped: Vec::new(),
             names: COMMON_ENV.iter().copied().collect(),
+            to_scan: Vec::new(),
             links_left: MAX_LINKS,
             scripts_left: MAX_SCRIPTS,
         };
@@ -252,12 +260,12 @@ impl<'a> Search<'a> {
                 self.add(dir, manager.name, cause);
             }
             if manager.name == "user commands" {
-                self.scan(dir, cause);
+                self.to_scan.push((dir.to_path_buf(), cause.to_string()));
             }
             return;
         }
         if !self.prefix(dir, cause, 0) {
-            self.scan(dir, cause);
+            self.to_scan.push((dir.to_path_buf(), cause.to_string()));
         }
     }
 
@@ -403,397 +411,6 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// Grants the installation that has `dir` as its bin directory. True when its kind is known, so
-    /// that its links need no look.
-    fn prefix(&mut self, dir: &Path, cause: &str, depth: usize) -> bool {
-        let name = dir.file_name().unwrap_or_default().as_bytes();
-        let Some(root) = dir.parent() else {
-            return true;
-        };
-        if is_bin(name) && (self.venv(root, cause, Led::ByUser, depth) || self.conda(root, cause)) {
-            return true;
-        }
-        match name {
-            b".bin" if root.ends_with("node_modules") => {
-                self.add(root, "node_modules", cause);
-                return true;
-            }
-            b"shims"
-                if self.exists(&root.join("versions")) || self.exists(&root.join("installs")) =>
-            {
-                for part in [
-                    "shims", "bin", "libexec", "lib", "versions", "installs", "plugins", "version",
-                ] {
-                    self.add(&root.join(part), "shims", cause);
-                }
-                return true;
-            }
-            _ => {}
-        }
-        let secrets = self.secrets_in(dir);
-        self.add_around(dir, &secrets, "bin directory", cause);
-        if is_bin(name) {
-            self.beside(root, "installation", cause);
-        }
-        false
-    }
-
-    /// The rest of an installation prefix, when `root` looks like one and is not a place that holds
-    /// other things as well. `etc` and `var` stay out: that is where services keep passwords.
-    fn beside(&mut self, root: &Path, what: &str, cause: &str) {
-        const PREFIX: &[&str] = &["lib", "lib64", "libexec", "share"];
-        const REST: &[&str] = &[
-            "lib32", "include", "sbin", "bin", "jre", "conf", "jmods", "legal", "release",
-        ];
-        const GO: &[&str] = &["pkg", "src", "misc", "VERSION", "go.env"];
-        if self.refusal(root).is_some() {
-            return;
-        }
-        let listing = self.list(root);
-        let names: HashSet<&[u8]> = listing.iter().map(|(name, _)| name.as_bytes()).collect();
-        let has = |name: &&&str| names.contains(name.as_bytes());
-        let go = ["VERSION", "pkg", "src"].iter().all(|name| has(&name));
-        if !go && (what == "go" || !PREFIX.iter().any(|name| has(&name))) {
-            return;
-        }
-        let go_parts = if go { GO } else { &[] };
-        for part in PREFIX.iter().chain(REST).chain(go_parts).filter(has) {
-            self.add(&root.join(part), what, cause);
-        }
-    }
-
-    /// Grants a virtual environment and the Python it was made from; false when `root` is none.
-    fn venv(&mut self, root: &Path, cause: &str, led: Led, depth: usize) -> bool {
-        const PARTS: &[&str] = &[
-            "bin",
-            "lib",
-            "lib64",
-            "include",
-            "share",
-            "pyvenv.cfg",
-            "man",
-        ];
-        const HARMLESS: &[&str] = &[".gitignore", "CACHEDIR.TAG", ".lock", ".project"];
-        let config = root.join("pyvenv.cfg");
-        let Some(text) = head(&config, 4096) else {
-            return false;
-        };
-        if led == Led::ByUser && self.first_look(&config) {
-            // A venv is granted whole only when nothing else was put in it: `python -m venv .` makes a
-            // project one, and `pip config --site` leaves a pip.conf with passwords.
-            let granted = self.is_granted(root);
-            let listing = if granted {
-                Rc::default()
-            } else {
-                self.list(root)
-            };
-            let foreign = |name: &OsString| !PARTS.iter().chain(HARMLESS).any(|part| name == part);
-            if granted {
-                // Its manager gave it already.
-            } else if listing.is_empty()
-                || listing.iter().any(|(name, _)| foreign(name))
-                || self.refusal(root).is_some()
-            {
-                for part in PARTS {
-                    self.add(&root.join(part), "virtual environment", cause);
-                }
-            } else {
-                self.add(root, "virtual environment", cause);
-            }
-        }
-        if let Some(base) = base_of(&text)
-            && depth < MAX_DEPTH
-        {
-            self.base(&base, cause, led, depth + 1);
-        }
-        true
-    }
-
-    fn conda(&mut self, env: &Path, cause: &str) -> bool {
-        if !self.exists(&env.join("conda-meta")) {
-            return false;
-        }
-        let above = env
-            .parent()
-            .filter(|envs| envs.ends_with("envs"))
-            .and_then(Path::parent)
-            .map(Path::to_path_buf);
-        let root = above
-            .filter(|root| self.exists(&root.join("conda-meta")))
-            .unwrap_or_else(|| env.to_path_buf());
-        if self.refusal(&root).is_none() {
-            let holes = self.holes(&root, CONDA_HOLES);
-            self.add_around(&root, &holes, "conda", cause);
-        }
-        true
-    }
-
-    /// The installation around the bin directory of a base interpreter.
-    fn base(&mut self, bin: &Path, cause: &str, led: Led, depth: usize) {
-        let Some(bin) = plain(bin) else { return };
-        if self.is_system(&bin) || self.is_granted(&bin) || self.is_workspace(&bin) {
-            return;
-        }
-        let real = self
-            .real(&bin)
-            .filter(|real| *real != bin && !self.is_system(real));
-        for dir in [Some(bin), real].into_iter().flatten() {
-            match self.manager_of(&dir) {
-                Some((manager, root)) if self.manage(manager, &root, cause) => {}
-                _ if led == Led::ByUser
-                    && is_bin(dir.file_name().unwrap_or_default().as_bytes()) =>
-                {
-                    self.prefix(&dir, cause, depth);
-                }
-                _ => {}
-            }
-        }
-    }
-
-    /// Follows the links and scripts of a bin directory to the installations behind them.
-    fn scan(&mut self, dir: &Path, cause: &str) {
-        if !self.homes.iter().any(|home| inside(dir, home)) || !self.first_look(dir) {
-            return;
-        }
-        for (name, kind) in self.list(dir).iter() {
-            if self.links_left == 0 {
-                return;
-            }
-            self.links_left -= 1;
-            match kind {
-                Kind::Link => self.follow(&dir.join(name), cause, Led::ByUser, 0),
-                Kind::File if self.scripts_left > 0 => {
-                    self.scripts_left -= 1;
-                    self.script(&dir.join(name), cause, 0);
-                }
-                _ => {}
-            }
-        }
-    }
-
-    /// Follows a chain of symlinks from `link`, granting the installation at each hop, since a path
-    /// in the middle must exist inside as well. Once a hop is in the workspace, the workspace leads.
-    fn follow(&mut self, link: &Path, cause: &str, mut led: Led, depth: usize) {
-        let mut at = link.to_path_buf();
-        let mut to_read = false;
-        for _ in 0..MAX_DEPTH {
-            let Some(target) = self.link_target(&at) else {
-                break;
-            };
-            if self.is_system(&target) || !self.first_look(&target) {
-                return;
-            }
-            let granted = self.is_granted(&target);
-            if granted && led == Led::ByUser {
-                self.python_of(&target, cause, depth);
-            } else {
-                let dir = at.parent().unwrap_or(Path::new("/"));
-                if led == Led::ByUser && self.is_workspace(dir) {
-                    led = Led::ByWorkspace;
-                }
-                if !is_program(&target) {
-                    return;
-                }
-                if self.is_workspace(&target) {
-                    led = Led::ByWorkspace;
-                } else {
-                    self.installed(&target, cause, led, depth);
-                }
-            }
-            to_read = led == Led::ByUser && !granted;
-            at = target;
-        }
-        if to_read {
-            self.script(&at, cause, depth);
-        }
-    }
-
-    /// The base of the environment that holds `program`. What its `python` links to says the same as
-    /// pyvenv.cfg for a third of the calls, and ~/.local/bin may lead to dozens of environments.
-    fn python_of(&mut self, program: &Path, cause: &str, depth: usize) {
-        let Some(bin) = program.parent().filter(|dir| dir.ends_with("bin")) else {
-            return;
-        };
-        let mut python = bin.join("python");
-        if !self.first_look(&python) {
-            return;
-        }
-        let mut base = None;
-        for _ in 0..3 {
-            match fs::read_link(&python) {
-                Ok(target) if target.is_absolute() => {
-                    base = target.parent().map(Path::to_path_buf);
-                    break;
-                }
-                Ok(target) => python = bin.join(target),
-                Err(_) => break,
-            }
-        }
-        if base
-            .as_ref()
-            .is_some_and(|base| self.is_system(base) || self.is_granted(base))
-        {
-            return;
-        }
-        let led = if self.is_workspace(bin) {
-            Led::ByWorkspace
-        } else {
-            Led::ByUser
-        };
-        match base {
-            Some(base) => self.base(&base, cause, led, depth + 1),
-            None => {
-                self.venv(bin.parent().unwrap_or(bin), cause, led, depth);
-            }
-        }
-    }
-
-    /// Grants the installation that the program `file` belongs to.
-    fn installed(&mut self, file: &Path, cause: &str, led: Led, depth: usize) {
-        let Some(dir) = file.parent() else { return };
-        let managed = match self.manager_of(file) {
-            Some((manager, root)) => self.manage(manager, &root, cause),
-            None => false,
-        };
-        if led == Led::ByWorkspace {
-            return;
-        }
-        let in_bin = is_bin(dir.file_name().unwrap_or_default().as_bytes());
-        if managed {
-            self.python_of(file, cause, depth);
-            self.add(file, "program", cause);
-            return;
-        }
-        if let Some(whole) = self.whole_installation(file) {
-            let secrets = self.secrets_in(&whole);
-            self.add_around(&whole, &secrets, "installation", cause);
-        } else if in_bin {
-            self.prefix(dir, cause, depth);
-        } else {
-            self.add(file, "program", cause);
-        }
-    }
-
-    /// Directories that hold one installation each, by name of the directory around it.
-    fn whole_installation(&self, file: &Path) -> Option<PathBuf> {
-        let mut path = PathBuf::new();
-        for part in file.components() {
-            path.push(part);
-            if part.as_os_str() == "node_modules" {
-                return Some(path);
-            }
-        }
-        let home = self.homes.iter().find(|home| inside(file, home))?;
-        let rel: Vec<&OsStr> = file.strip_prefix(home).ok()?.iter().collect();
-        let text: Vec<&[u8]> = rel.iter().map(|part| part.as_bytes()).collect();
-        match text.as_slice() {
-            [b"opt" | b"Applications", _, _, ..] => Some(home.join(rel[0]).join(rel[1])),
-            [b".local", b"opt", _, _, ..] => Some(home.join(".local/opt").join(rel[2])),
-            // An application keeps its data in ~/.local/share/NAME; its program is one level down.
-            [b".local", b"share", _, .., dir, _] if !is_bin(dir) => {
-                file.parent().map(Path::to_path_buf)
-            }
-            _ => None,
-        }
-    }
-
-    /// Follows the interpreter that a script of the user's names.
-    fn script(&mut self, file: &Path, cause: &str, depth: usize) {
-        if depth >= MAX_DEPTH {
-            return;
-        }
-        let Some(text) = head(file, 512) else { return };
-        let Some(words) = interpreter(&text) else {
-            return;
-        };
-        let Some(program) = words.first().map(|word| Path::new(OsStr::from_bytes(word))) else {
-            return;
-        };
-        if program.file_name() == Some(OsStr::new("env")) {
-            let named = words[1..]
-                .iter()
-                .find(|word| !word.starts_with(b"-") && !word.contains(&b'='));
-            if let Some(named) = named
-                && self.first_look(Path::new(OsStr::from_bytes(named)))
-            {
-                self.by_name(OsStr::from_bytes(named), cause, depth + 1);
-            }
-            return;
-        }
-        let Some(program) = plain(program) else {
-            return;
-        };
-        if !self.is_system(&program) && self.first_look(&program) && is_program(&program) {
-            self.program(&program, cause, depth + 1);
-        }
-    }
-
-    /// Follows the command that is about to start.
-    fn command(&mut self, command: &OsStr) {
-        if command.is_empty() || command.len() > MAX_PATH_LEN {
-            return;
-        }
-        if !command.as_bytes().contains(&b'/') {
-            self.by_name(command, &format!("command {}", command.display()), 0);
-            return;
-        }
-        let file = self.cwd.join(command);
-        if let Some(file) = plain(&file).or_else(|| fs::canonicalize(&file).ok())
-            && !self.is_system(&file)
-            && is_program(&file)
-        {
-            self.program(&file, &format!("command {}", self.tilde(&file)), 0);
-        }
-    }
-
-    /// Finds a command in PATH. Entries in system directories are not searched: what they shadow is
-    /// granted needlessly at worst.
-    fn by_name(&mut self, name: &OsStr, cause: &str, depth: usize) {
-        if name.as_bytes().contains(&b'/') {
-            return;
-        }
-        let found = self
-            .entries
-            .iter()
-            .map(|dir| dir.join(name))
-            .find(|file| is_program(file));
-        if let Some(file) = found {
-            self.program(&file, cause, depth);
-        }
-    }
-
-    fn program(&mut self, file: &Path, cause: &str, depth: usize) {
-        if self.is_workspace(file) {
-            if let Some(root) = file.parent().and_then(Path::parent) {
-                self.venv(root, cause, Led::ByWorkspace, depth);
-            }
-            self.follow(file, cause, Led::ByWorkspace, depth);
-            return;
-        }
-        self.installed(file, cause, Led::ByUser, depth);
-        self.script(file, cause, depth);
-        self.follow(file, cause, Led::ByUser, depth);
-    }
-
-    /// An installation named by a variable instead of a PATH entry.
-    fn installation_var(&mut self, name: &str) {
-        let Some(root) = (self.env)(name).and_then(|value| plain(Path::new(&value))) else {
-            return;
-        };
-        if self.is_system(&root) || self.is_workspace(&root) || self.refusal(&root).is_some() {
-            return;
-        }
-        let bin = root.join("bin");
-        if self.exists(&bin) {
-            self.base(
-                &bin,
-                &format!("{name} {}", self.tilde(&root)),
-                Led::ByUser,
-                0,
-            );
-        }
-    }
-
     /// Paths below `root` that fit the patterns and exist.
     fn holes(&mut self, root: &Path, patterns: &[&str]) -> Vec<PathBuf> {
         let mut found = Vec::new();
@@ -816,11 +433,7 @@ impl<'a> Search<'a> {
                 }
                 paths = next;
             }
-            found.extend(
-                paths
-                    .into_iter()
-                    .filter(|path| path.symlink_metadata().is_ok()),
-            );
+            found.extend(paths.into_iter().filter(|path| is_link(path).is_some()));
         }
         found
     }
@@ -991,8 +604,12 @@ impl<'a> Search<'a> {
     /// Where a symlink points, as an absolute path without `..`.
     fn link_target(&mut self, link: &Path) -> Option<PathBuf> {
         let target = fs::read_link(link).ok()?;
-        if is_plain(&target) {
-            return Some(target);
+        self.absolute(link, &target)
+    }
+
+    fn absolute(&mut self, link: &Path, target: &Path) -> Option<PathBuf> {
+        if is_plain(target) {
+            return Some(target.to_path_buf());
         }
         let mut path = match target.is_absolute() {
             true => PathBuf::from("/"),
@@ -1056,215 +673,4 @@ impl<'a> Search<'a> {
             skipped: self.skipped,
         }
     }
-}
-
-/// Directories of which no part is named: too much lies in them.
-fn is_broad(path: &Path) -> bool {
-    let parts: Vec<&[u8]> = path
-        .iter()
-        .skip(1)
-        .take(4)
-        .map(OsStrExt::as_bytes)
-        .collect();
-    matches!(
-        parts.as_slice(),
-        [] | [_]
-            | [
-                b"home" | b"Users" | b"var" | b"mnt" | b"media" | b"run" | b"srv",
-                _
-            ]
-            | [b"run", b"user", _]
-            | [b"proc" | b"sys" | b"dev" | b"boot", ..]
-            | [b"run" | b"var", b"secrets" | b"credentials", ..]
-    )
-}
-
-fn is_bin(name: &[u8]) -> bool {
-    matches!(name, b"bin" | b"sbin" | b"condabin" | b"Scripts")
-}
-
-/// Whether `path` is `root` or lies below it. Both are [`plain`], so bytes are enough; going by
-/// components made this the dearest part of the search.
-fn inside(path: &Path, root: &Path) -> bool {
-    let root = root.as_os_str().as_bytes();
-    root == b"/" || below(path.as_os_str().as_bytes(), root)
-}
-
-fn below(path: &[u8], root: &[u8]) -> bool {
-    path.strip_prefix(root)
-        .is_some_and(|rest| rest.is_empty() || rest[0] == b'/')
-}
-
-/// An absolute path of bounded size without `.`, `..` or doubled slashes; `..` is not guessed at.
-fn plain(path: &Path) -> Option<PathBuf> {
-    if is_plain(path) {
-        return Some(path.to_path_buf());
-    }
-    if !path.is_absolute() || path.components().any(|part| part == Component::ParentDir) {
-        return None;
-    }
-    let path: PathBuf = path.components().collect();
-    (path == Path::new("/") || is_plain(&path)).then_some(path)
-}
-
-fn is_plain(path: &Path) -> bool {
-    let bytes = path.as_os_str().as_bytes();
-    let Some(rest) = bytes.strip_prefix(b"/") else {
-        return false;
-    };
-    let mut parts = 0;
-    bytes.len() <= MAX_PATH_LEN
-        && rest.split(|b| *b == b'/').all(|part| {
-            parts += 1;
-            !matches!(part, b"" | b"." | b"..")
-        })
-        && parts <= MAX_COMPONENTS
-}
-
-/// Whether a path is a symlink; `None` when there is nothing. `readlink` says it for half the price
-/// of `lstat`, and this is asked for every part of every path.
-fn is_link(path: &Path) -> Option<bool> {
-    let mut target = [0u8; 1];
-    match rustix::fs::readlinkat_raw(rustix::fs::CWD, path, &mut target) {
-        Ok(_) => Some(true),
-        Err(rustix::io::Errno::INVAL) => Some(false),
-        Err(_) => None,
-    }
-}
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Kind {
-    Dir,
-    File,
-    Link,
-}
-
-type Listing = Vec<(OsString, Kind)>;
-
-/// At most so many names of a directory, sorted.
-fn list_up_to(dir: &Path, most: usize) -> Listing {
-    let Ok(entries) = fs::read_dir(dir) else {
-        return Vec::new();
-    };
-    let mut names: Vec<_> = entries
-        .flatten()
-        .take(most)
-        .filter_map(|entry| {
-            let kind = entry.file_type().ok()?;
-            let kind = match () {
-                () if kind.is_symlink() => Kind::Link,
-                () if kind.is_dir() => Kind::Dir,
-                () if kind.is_file() => Kind::File,
-                () => return None,
-            };
-            Some((entry.file_name(), kind))
-        })
-        .collect();
-    names.sort_by(|a, b| a.0.cmp(&b.0));
-    names
-}
-
-fn is_program(path: &Path) -> bool {
-    fs::metadata(path).is_ok_and(|meta| meta.is_file() && meta.permissions().mode() & 0o111 != 0)
-}
-
-/// The first bytes of a regular file. Never waits: a FIFO in a bin directory is not opened.
-fn head(path: &Path, most: usize) -> Option<Vec<u8>> {
-    use std::os::unix::fs::OpenOptionsExt;
-    let nonblock = rustix::fs::OFlags::NONBLOCK.bits() as i32;
-    let mut file: File = File::options()
-        .read(true)
-        .custom_flags(nonblock)
-        .open(path)
-        .ok()?;
-    let mut text = vec![0; most];
-    let read = file.read(&mut text).ok()?;
-    text.truncate(read);
-    Some(text)
-}
-
-/// `home = …` of a pyvenv.cfg: the bin directory of the Python that made the environment.
-fn base_of(config: &[u8]) -> Option<PathBuf> {
-    config.split(|b| *b == b'\n').find_map(|line| {
-        let (key, value) = line.split_at(line.iter().position(|b| *b == b'=')?);
-        (key.trim_ascii() == b"home")
-            .then(|| PathBuf::from(OsStr::from_bytes(value[1..].trim_ascii())))
-    })
-}
-
-/// The words of a `#!` line. Python's installers write a longer path as a second line in shell,
-/// `'''exec' "/path/python" "$0" "$@"`, which counts as well.
-fn interpreter(text: &[u8]) -> Option<Vec<&[u8]>> {
-    let text = text.strip_prefix(b"#!")?;
-    let mut lines = text.split(|b| *b == b'\n');
-    let first = lines.next()?;
-    if let Some(exec) = lines
-        .next()
-        .and_then(|second| second.strip_prefix(b"'''exec' "))
-    {
-        let exec = exec.trim_ascii();
-        let path = match exec.strip_prefix(b"\"") {
-            Some(quoted) => quoted.split(|b| *b == b'"').next()?,
-            None => exec.split(|b| *b == b' ').next()?,
-        };
-        return Some(vec![path]);
-    }
-    Some(
-        first
-            .split(u8::is_ascii_whitespace)
-            .filter(|word| !word.is_empty())
-            .collect(),
-    )
-}
-
-/// Whether a settings file is small and free of anything like a secret. Wrong only towards "no".
-fn holds_no_secret(path: &Path) -> bool {
-    const TELLING: &[&[u8]] = &[
-        b"token",
-        b"secret",
-        b"passw",
-        b"credential",
-        b"api",
-        b"auth",
-        b"[env",
-        b"key",
-        b"proxy",
-        b"@",
-    ];
-    const MOST: usize = 16 * 1024;
-    let Some(mut text) = head(path, MOST) else {
-        return false;
-    };
-    if text.len() == MOST {
-        return false;
-    }
-    text.make_ascii_lowercase();
-    if TELLING
-        .iter()
-        .any(|word| text.windows(word.len()).any(|part| part == *word))
-    {
-        return false;
-    }
-    // A long run of letters and digits is more likely a token than a word.
-    let mut runs = text.split(|b| !b.is_ascii_alphanumeric());
-    !runs.any(|run| run.len() >= 20 && run.iter().any(u8::is_ascii_digit))
-}
-
-/// Whether a variable's value is a list of paths or a version, and no address with a password in it.
-fn is_location(value: &OsStr) -> bool {
-    let bytes = value.as_bytes();
-    if bytes.is_empty() || bytes.len() > MAX_PATH_LEN || bytes.windows(3).any(|part| part == b"://")
-    {
-        return false;
-    }
-    bytes.split(|b| *b == b':').all(|part| match part {
-        [] => true,
-        [b'/', path @ ..] => !path.contains(&b'\n'),
-        word => {
-            word.len() <= 64
-                && word
-                    .iter()
-                    .all(|b| b.is_ascii_alphanumeric() || b"._+-/@ ".contains(b))
-        }
-    })
 }

@@ -4,6 +4,7 @@ use crate::locate::{Spot, Step};
 use crate::node::Node;
 use crate::path::Refusal;
 use crate::schema::{Section, nearest};
+use std::collections::BTreeSet;
 
 /// A refusal with the field it is about; the position in the text is looked up later.
 #[derive(Clone, Debug)]
@@ -35,15 +36,28 @@ pub(crate) struct Fields<'a> {
 
 impl<'a> Cursor<'a> {
     pub(crate) fn root(node: &'a Node) -> Cursor<'a> {
-        Cursor { node, path: Vec::new() }
+        Cursor {
+            node,
+            path: Vec::new(),
+        }
     }
 
     pub(crate) fn problem(&self, message: impl Into<String>) -> Problem {
-        Problem { path: self.path.clone(), spot: Spot::Value, message: message.into(), hint: None }
+        Problem {
+            path: self.path.clone(),
+            spot: Spot::Value,
+            message: message.into(),
+            hint: None,
+        }
     }
 
     pub(crate) fn refused(&self, refusal: Refusal) -> Problem {
-        Problem { path: self.path.clone(), spot: Spot::Value, message: refusal.message, hint: refusal.hint }
+        Problem {
+            path: self.path.clone(),
+            spot: Spot::Value,
+            message: refusal.message,
+            hint: refusal.hint,
+        }
     }
 
     fn expected(&self, what: &str) -> Problem {
@@ -59,17 +73,27 @@ impl<'a> Cursor<'a> {
     pub(crate) fn key_problem(&self, key: &str, message: impl Into<String>) -> Problem {
         let mut path = self.path.clone();
         path.push(Step::Key(key.to_owned()));
-        Problem { path, spot: Spot::Key, message: message.into(), hint: None }
+        Problem {
+            path,
+            spot: Spot::Key,
+            message: message.into(),
+            hint: None,
+        }
     }
 
     pub(crate) fn object(&self, section: &Section) -> Result<Fields<'a>, Problem> {
-        let Node::Map(entries) = self.node else { return Err(self.expected("an object")) };
+        let Node::Map(entries) = self.node else {
+            return Err(self.expected("an object"));
+        };
         for (key, _) in entries {
             if !section.keys.iter().any(|k| k.name == key) {
                 return Err(self.unknown_key(key, section));
             }
         }
-        Ok(Fields { entries, at: self.clone() })
+        Ok(Fields {
+            entries,
+            at: self.clone(),
+        })
     }
 
     fn unknown_key(&self, key: &str, section: &Section) -> Problem {
@@ -83,20 +107,33 @@ impl<'a> Cursor<'a> {
 
     /// The entries of an object whose keys are free.
     pub(crate) fn entries(&self) -> Result<Vec<(&'a str, Cursor<'a>)>, Problem> {
-        let Node::Map(entries) = self.node else { return Err(self.expected("an object")) };
-        Ok(entries.iter().map(|(k, v)| (k.as_str(), self.child(Step::Key(k.clone()), v))).collect())
+        let Node::Map(entries) = self.node else {
+            return Err(self.expected("an object"));
+        };
+        Ok(entries
+            .iter()
+            .map(|(k, v)| (k.as_str(), self.child(Step::Key(k.clone()), v)))
+            .collect())
     }
 
     pub(crate) fn items(&self) -> Result<Vec<Cursor<'a>>, Problem> {
-        let Node::List(items) = self.node else { return Err(self.expected("a list")) };
-        Ok(items.iter().enumerate().map(|(i, node)| self.child(Step::Index(i), node)).collect())
+        let Node::List(items) = self.node else {
+            return Err(self.expected("a list"));
+        };
+        Ok(items
+            .iter()
+            .enumerate()
+            .map(|(i, node)| self.child(Step::Index(i), node))
+            .collect())
     }
 
     /// Any string; control characters are left to the caller.
     pub(crate) fn raw_text(&self) -> Result<&'a str, Problem> {
         match self.node {
             Node::Text(text) => Ok(text),
-            Node::Int(n) => Err(self.expected("a string").hint(format!("write \"{n}\" in quotes"))),
+            Node::Int(n) => Err(self
+                .expected("a string")
+                .hint(format!("write \"{n}\" in quotes"))),
             _ => Err(self.expected("a string")),
         }
     }
@@ -125,7 +162,9 @@ impl<'a> Cursor<'a> {
         const MAX: i128 = 9_007_199_254_740_991;
         match self.node {
             Node::Int(n) if (1..=MAX).contains(n) => Ok(*n as u64),
-            Node::Int(n) => Err(self.problem(format!("{n} is out of range")).hint(format!("it goes from 1 to {MAX}"))),
+            Node::Int(n) => Err(self
+                .problem(format!("{n} is out of range"))
+                .hint(format!("it goes from 1 to {MAX}"))),
             Node::Float(n) => Err(self.problem(format!("{n} is not a whole number"))),
             _ => Err(self.expected("a whole number")),
         }
@@ -141,7 +180,9 @@ impl<'a> Cursor<'a> {
         };
         match value > 0.0 && value <= MAX {
             true => Ok(value),
-            false => Err(self.problem(format!("{value} is out of range")).hint("it is more than 0 and at most 1000000000")),
+            false => Err(self
+                .problem(format!("{value} is out of range"))
+                .hint("it is more than 0 and at most 1000000000")),
         }
     }
 
@@ -152,7 +193,9 @@ impl<'a> Cursor<'a> {
             return Ok(*value);
         }
         let names: Vec<&str> = known.iter().map(|(name, _)| *name).collect();
-        Err(self.problem(format!("unknown value {text:?}")).hint(one_of_these(text, &names)))
+        Err(self
+            .problem(format!("unknown value {text:?}"))
+            .hint(one_of_these(text, &names)))
     }
 }
 
@@ -163,12 +206,27 @@ impl<'a> Fields<'a> {
     }
 
     pub(crate) fn need(&self, name: &str) -> Result<Cursor<'a>, Problem> {
-        self.get(name).ok_or_else(|| self.at.problem(format!("the key {name:?} is missing")))
+        self.get(name)
+            .ok_or_else(|| self.at.problem(format!("the key {name:?} is missing")))
     }
 
     /// The items of an optional list.
     pub(crate) fn list(&self, name: &str) -> Result<Vec<Cursor<'a>>, Problem> {
         self.get(name).map_or(Ok(Vec::new()), |field| field.items())
+    }
+
+    /// The strings of an optional list, none of them twice.
+    pub(crate) fn unique_texts(&self, name: &str) -> Result<Vec<String>, Problem> {
+        let mut seen = BTreeSet::new();
+        let mut out = Vec::new();
+        for item in self.list(name)? {
+            let text = item.text()?;
+            if !seen.insert(text) {
+                return Err(item.problem(format!("{text:?} is already in the list")));
+            }
+            out.push(text.to_owned());
+        }
+        Ok(out)
     }
 
     pub(crate) fn problem(&self, message: impl Into<String>) -> Problem {
@@ -184,7 +242,10 @@ pub(crate) fn one_of_these(wrong: &str, names: &[&str]) -> String {
 }
 
 /// Reads a value that has its own parser.
-pub(crate) fn parsed<T>(at: &Cursor<'_>, parse: impl Fn(&str) -> Result<T, Refusal>) -> Result<T, Problem> {
+pub(crate) fn parsed<T>(
+    at: &Cursor<'_>,
+    parse: impl Fn(&str) -> Result<T, Refusal>,
+) -> Result<T, Problem> {
     parse(at.text()?).map_err(|refusal| at.refused(refusal))
 }
 

@@ -27,7 +27,12 @@ impl Resolved {
 }
 
 pub(crate) fn follow(resolved: &Resolved, host: &dyn Host) -> Result<Followed, PlanError> {
-    let mut follower = Follower { host, budget: Budget::default(), links: Vec::new(), notes: Vec::new() };
+    let mut follower = Follower {
+        host,
+        budget: Budget::default(),
+        links: Vec::new(),
+        notes: Vec::new(),
+    };
     let mut out = resolved.clone();
     out.implied.clear();
     for rule in out.files.iter_mut().filter(|r| r.grants()) {
@@ -43,7 +48,12 @@ pub(crate) fn follow(resolved: &Resolved, host: &dyn Host) -> Result<Followed, P
     for rule in out.files.iter_mut().chain(programs).filter(|r| !r.grants()) {
         follower.denial(rule, &roots)?;
     }
-    Ok(Followed { resolved: out, links: follower.links, loaders, notes: follower.notes })
+    Ok(Followed {
+        resolved: out,
+        links: follower.links,
+        loaders,
+        notes: follower.notes,
+    })
 }
 
 struct Follower<'a> {
@@ -55,9 +65,19 @@ struct Follower<'a> {
 
 impl Follower<'_> {
     fn allowance(&mut self, rule: &mut FileRule) -> Result<(), PlanError> {
-        let found = find(&rule.patterns[0], self.host, Region::Anywhere, &mut self.budget, &rule.label)?;
+        let found = find(
+            &rule.patterns[0],
+            self.host,
+            Region::Anywhere,
+            &mut self.budget,
+            &rule.label,
+        )?;
         if found.is_empty() {
-            self.notes.push(format!("{}: {} does not exist, so the rule has no effect", rule.label, rule.patterns[0].text()));
+            self.notes.push(format!(
+                "{}: {} does not exist, so the rule has no effect",
+                rule.label,
+                rule.patterns[0].text()
+            ));
         }
         let reals = found.into_iter().map(|f| self.keep(f)).collect();
         rule.reals = Some(tidy(reals));
@@ -66,15 +86,24 @@ impl Follower<'_> {
 
     fn program(&mut self, program: &mut ProgramRule) -> Result<(), PlanError> {
         self.allowance(&mut program.file)?;
-        let Some(wanted) = program.sha256 else { return Ok(()) };
+        let Some(wanted) = program.sha256 else {
+            return Ok(());
+        };
         for real in program.file.reals.iter().flatten() {
             if self.host.sha256(&real.path) != Some(wanted) {
                 let path = real.path.display();
-                self.notes.push(format!("{}: {path} does not have the digest named, so it may not run", program.file.label));
+                self.notes.push(format!(
+                    "{}: {path} does not have the digest named, so it may not run",
+                    program.file.label
+                ));
             }
         }
         let host = self.host;
-        program.file.reals.iter_mut().for_each(|reals| reals.retain(|r| host.sha256(&r.path) == Some(wanted)));
+        program
+            .file
+            .reals
+            .iter_mut()
+            .for_each(|reals| reals.retain(|r| host.sha256(&r.path) == Some(wanted)));
         Ok(())
     }
 
@@ -87,15 +116,24 @@ impl Follower<'_> {
             .flat_map(|r| r.reals.iter().flatten().map(|real| real.path.clone()))
             .collect();
         let planted = |link: &Link, real: &Path| {
-            writable.iter().any(|tree| link.at.starts_with(tree) && link.at != *tree && !real.starts_with(tree))
+            writable.iter().any(|tree| {
+                link.at.starts_with(tree) && link.at != *tree && !real.starts_with(tree)
+            })
         };
-        let bad: Vec<(Link, PathBuf)> = self.links.iter().filter(|(link, real)| planted(link, real)).cloned().collect();
+        let bad: Vec<(Link, PathBuf)> = self
+            .links
+            .iter()
+            .filter(|(link, real)| planted(link, real))
+            .cloned()
+            .collect();
         if bad.is_empty() {
             return;
         }
         let programs = out.programs.iter_mut().map(|p| &mut p.file);
         for rule in out.files.iter_mut().chain(programs).filter(|r| r.grants()) {
-            let Some(reals) = &mut rule.reals else { continue };
+            let Some(reals) = &mut rule.reals else {
+                continue;
+            };
             for (link, real) in &bad {
                 // A rule that names the real place itself needs no link.
                 let direct = rule.patterns[0].covers(real);
@@ -119,7 +157,9 @@ impl Follower<'_> {
         for program in out.programs.iter().filter(|p| p.file.grants()) {
             let files = self.files_of(program)?;
             for loader in files.iter().filter_map(|file| self.host.loader(file)) {
-                let Some(found) = self.host.look(&loader).filter(|f| f.kind == Kind::File) else { continue };
+                let Some(found) = self.host.look(&loader).filter(|f| f.kind == Kind::File) else {
+                    continue;
+                };
                 if loaders.contains(&found.real) {
                     continue;
                 }
@@ -170,14 +210,28 @@ impl Follower<'_> {
 
     fn denial(&mut self, rule: &mut FileRule, roots: &[PathBuf]) -> Result<(), PlanError> {
         let written = rule.patterns[0].clone();
-        let found = find(&written, self.host, Region::Near(roots), &mut self.budget, &rule.label)?;
+        let found = find(
+            &written,
+            self.host,
+            Region::Near(roots),
+            &mut self.budget,
+            &rule.label,
+        )?;
         rule.patterns = vec![written.clone()];
         if let Some(real) = self.rebased(&written)
             && real != written
         {
             rule.patterns.push(real);
         }
-        rule.reals = Some(tidy(found.into_iter().map(|f| Real { path: f.real, kind: f.kind }).collect()));
+        rule.reals = Some(tidy(
+            found
+                .into_iter()
+                .map(|f| Real {
+                    path: f.real,
+                    kind: f.kind,
+                })
+                .collect(),
+        ));
         Ok(())
     }
 
@@ -195,14 +249,19 @@ impl Follower<'_> {
         for link in found.links {
             self.links.push((link, found.real.clone()));
         }
-        Real { path: found.real, kind: found.kind }
+        Real {
+            path: found.real,
+            kind: found.kind,
+        }
     }
 }
 
 /// A program's file says which loader it wants, and a run may have written that file: only what the system owns is
 /// taken at its word, lest a program "names" somebody's secrets.
 fn is_of_the_system(path: &Path) -> bool {
-    ["/usr", "/lib", "/lib32", "/lib64", "/libx32", "/nix/store"].iter().any(|dir| path.starts_with(dir))
+    ["/usr", "/lib", "/lib32", "/lib64", "/libx32", "/nix/store"]
+        .iter()
+        .any(|dir| path.starts_with(dir))
 }
 
 /// The trees that something is allowed in.
@@ -210,7 +269,10 @@ fn allowed_roots(resolved: &Resolved) -> Vec<PathBuf> {
     if !resolved.default_perms().is_empty() {
         return vec![PathBuf::from("/")];
     }
-    let reals = resolved.file_rules().filter(|r| r.grants()).flat_map(|r| r.reals.iter().flatten());
+    let reals = resolved
+        .file_rules()
+        .filter(|r| r.grants())
+        .flat_map(|r| r.reals.iter().flatten());
     let mut roots: Vec<PathBuf> = reals.map(|r| r.path.clone()).collect();
     roots.sort();
     roots.dedup_by(|b, a| b.starts_with(&*a));

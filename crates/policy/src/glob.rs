@@ -22,7 +22,10 @@ pub(crate) enum Token {
     One(u32),
     AnyOne,
     AnyRun,
-    Class { negated: bool, ranges: Vec<(u32, u32)> },
+    Class {
+        negated: bool,
+        ranges: Vec<(u32, u32)>,
+    },
 }
 
 /// A pattern over whole paths, variables already replaced.
@@ -45,6 +48,14 @@ impl Pattern {
     /// `None` when there are more components than can be matched.
     pub(crate) fn new(parts: Vec<Part>) -> Option<Pattern> {
         (parts.len() <= MAX_PARTS).then_some(Pattern { parts })
+    }
+
+    /// Reads an absolute pattern, such as that of a guard.
+    pub fn parse(text: &str) -> Option<Pattern> {
+        let path = crate::path::RulePath::parse_shape(text).ok()?;
+        text.starts_with('/')
+            .then(|| path.on(Path::new("/")))
+            .flatten()
     }
 
     /// The pattern that names exactly `path` and what is below it.
@@ -106,7 +117,10 @@ impl Pattern {
 
     /// Whether a `**` can swallow what comes next, so that a walk is bounded by the tree and not by the pattern.
     pub(crate) fn is_unbounded(&self, states: States) -> bool {
-        self.parts.iter().enumerate().any(|(i, p)| states.0 & (1 << i) != 0 && *p == Part::AnyDepth)
+        self.parts
+            .iter()
+            .enumerate()
+            .any(|(i, p)| states.0 & (1 << i) != 0 && *p == Part::AnyDepth)
     }
 
     /// The name that must come next, when only one can.
@@ -141,7 +155,10 @@ impl Pattern {
 
     /// How many leading components are literal.
     pub(crate) fn literal_len(&self) -> usize {
-        self.parts.iter().take_while(|p| matches!(p, Part::Literal(_))).count()
+        self.parts
+            .iter()
+            .take_while(|p| matches!(p, Part::Literal(_)))
+            .count()
     }
 
     /// The path of the first `count` components, which must be literal.
@@ -160,7 +177,10 @@ impl Pattern {
         if self.parts.is_empty() {
             return "/".to_owned();
         }
-        self.parts.iter().map(|part| format!("/{}", part_text(part))).collect()
+        self.parts
+            .iter()
+            .map(|part| format!("/{}", part_text(part)))
+            .collect()
     }
 
     fn close(&self, mut bits: u128) -> States {
@@ -199,7 +219,9 @@ pub(crate) fn parse_part(text: &str) -> Result<Part, String> {
         return Ok(Part::AnyDepth);
     }
     if text.contains("**") {
-        return Err(format!("\"**\" stands alone in a component, not inside {text:?}"));
+        return Err(format!(
+            "\"**\" stands alone in a component, not inside {text:?}"
+        ));
     }
     let mut tokens = Vec::new();
     let mut chars = text.chars();
@@ -217,7 +239,10 @@ pub(crate) fn parse_part(text: &str) -> Result<Part, String> {
 /// A component of single characters only is a plain name; `[x]` is how a wildcard character is written literally.
 fn simplify(mut tokens: Vec<Token>) -> Part {
     for token in &mut tokens {
-        if let Token::Class { negated: false, ranges } = token
+        if let Token::Class {
+            negated: false,
+            ranges,
+        } = token
             && let [(low, high)] = ranges[..]
             && low == high
         {
@@ -258,7 +283,9 @@ fn parse_class(chars: &mut std::str::Chars<'_>, whole: &str) -> Result<Token, St
             next = chars.next().ok_or_else(unclosed)?;
         }
         if high < low {
-            return Err(format!("the range {low}-{high} in {whole:?} is the wrong way round"));
+            return Err(format!(
+                "the range {low}-{high} in {whole:?} is the wrong way round"
+            ));
         }
         ranges.push((low as u32, high as u32));
     }
@@ -318,7 +345,9 @@ fn token_matches(token: &Token, unit: u32) -> bool {
         Token::One(code) => *code == unit,
         Token::AnyOne => true,
         Token::AnyRun => false,
-        Token::Class { negated, ranges } => ranges.iter().any(|(a, b)| (*a..=*b).contains(&unit)) != *negated,
+        Token::Class { negated, ranges } => {
+            ranges.iter().any(|(a, b)| (*a..=*b).contains(&unit)) != *negated
+        }
     }
 }
 

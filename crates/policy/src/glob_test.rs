@@ -33,7 +33,11 @@ fn covering() {
         ("/a/**/b/**/c", "/a/1/b/2/3/c", true),
         ("/a/**/b/**/c", "/a/1/c/2/3/b", false),
     ] {
-        assert_eq!(pattern(text).covers(Path::new(path)), covered, "{text} over {path}");
+        assert_eq!(
+            pattern(text).covers(Path::new(path)),
+            covered,
+            "{text} over {path}"
+        );
     }
 }
 
@@ -74,7 +78,9 @@ fn naive_name(pattern: &[char], name: &[char]) -> bool {
 fn naive(pattern: &[&str], path: &[&str]) -> bool {
     match (pattern.first(), path.first()) {
         (None, None) => true,
-        (Some(&"**"), _) => naive(&pattern[1..], path) || (!path.is_empty() && naive(pattern, &path[1..])),
+        (Some(&"**"), _) => {
+            naive(&pattern[1..], path) || (!path.is_empty() && naive(pattern, &path[1..]))
+        }
         (Some(p), Some(n)) => {
             let (p, n): (Vec<char>, Vec<char>) = (p.chars().collect(), n.chars().collect());
             naive_name(&p, &n) && naive(&pattern[1..], &path[1..])

@@ -30,7 +30,6 @@ mod policy;
 mod ports;
 mod presets;
 mod read;
-mod read_net;
 mod reference;
 mod resolve;
 mod schema;
@@ -39,11 +38,11 @@ mod write;
 
 pub use cidr::{Cidr, is_special};
 pub use decide::{Decision, Matched};
-pub use document::{
-    Capability, Defaults, Document, Env, ExecRule, Format, FsRule, NetRule, Proto, Secret, Target, UrlPath, VERSION,
-    parse,
-};
 pub use diff::{Change, Diff, Effect, diff};
+pub use document::{
+    Capability, Defaults, Document, Env, ExecRule, Format, FsRule, NetRule, Proto, Secret, Target,
+    UrlPath, VERSION, parse,
+};
 pub use error::{PlanError, PolicyError};
 pub use explain::{Explanation, Row, explain_exec, explain_fs, explain_net};
 pub use glob::Pattern;

@@ -1,7 +1,8 @@
 //! Plan: an effective policy met with one host. Which paths are bound with which permissions, what is covered
 //! up, which programs start. Still pure: the host is seen through a trait, and nothing here touches it.
 
-use crate::perms::Perms;
+use crate::glob::Pattern;
+use crate::perms::{Perm, Perms};
 use std::path::{Path, PathBuf};
 
 /// What stands at a path of the host.
@@ -84,6 +85,13 @@ pub struct Guard {
     pub rule: String,
 }
 
+impl Guard {
+    /// Whether making `path`, absolute and real, is what this guard is against.
+    pub fn covers(&self, path: &Path) -> bool {
+        Pattern::parse(&self.pattern).is_some_and(|pattern| pattern.covers(path))
+    }
+}
+
 /// A program that an exec rule names.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Program {
@@ -100,7 +108,10 @@ pub enum ExecPlan {
     /// Anything that a grant lets be executed, but for the programs named here.
     AllowBut(Vec<Program>),
     /// Only these, and the dynamic loaders they name.
-    Only { programs: Vec<Program>, loaders: Vec<PathBuf> },
+    Only {
+        programs: Vec<Program>,
+        loaders: Vec<PathBuf>,
+    },
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -114,4 +125,27 @@ pub struct Plan {
     pub exec: ExecPlan,
     /// What a reader of `--explain` should know: rules that have no effect in this run, and why.
     pub notes: Vec<String>,
+}
+
+impl Plan {
+    /// Covers that a guest could step around: a directory between the grant and the cover can be moved away, cover and
+    /// all, and the path be made anew. Whoever enforces the plan has to guard these paths as well.
+    pub fn movable_masks(&self) -> impl Iterator<Item = &Mask> {
+        self.masks.iter().filter(|mask| {
+            let above = mask.path.parent().into_iter().flat_map(Path::ancestors);
+            above
+                .take_while(|dir| !self.grants.iter().any(|g| g.path == *dir))
+                .next()
+                .is_some()
+                && self
+                    .grants
+                    .iter()
+                    .any(|g| mask.path.starts_with(&g.path) && moves(g.perms))
+        })
+    }
+}
+
+/// Whether a directory can be moved or removed, and a new one made in its place.
+fn moves(perms: Perms) -> bool {
+    perms.contains(Perm::RemoveDir) && perms.contains(Perm::MakeDir)
 }

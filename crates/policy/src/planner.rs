@@ -53,11 +53,23 @@ struct Planner<'a> {
 impl<'a> Planner<'a> {
     fn new(followed: &'a Followed) -> Planner<'a> {
         let resolved = &followed.resolved;
-        let mut denials: Vec<FileRule> = resolved.files.iter().filter(|r| !r.grants()).cloned().collect();
+        let mut denials: Vec<FileRule> = resolved
+            .files
+            .iter()
+            .filter(|r| !r.grants())
+            .cloned()
+            .collect();
         if resolved.policy.default_exec() == Action::Deny {
             // Only named programs run, so an exception from a named directory has to be cut out of it.
-            let refused = resolved.programs.iter().map(|p| &p.file).filter(|r| !r.grants());
-            denials.extend(refused.map(|r| FileRule { perms: EXECUTE, ..r.clone() }));
+            let refused = resolved
+                .programs
+                .iter()
+                .map(|p| &p.file)
+                .filter(|r| !r.grants());
+            denials.extend(refused.map(|r| FileRule {
+                perms: EXECUTE,
+                ..r.clone()
+            }));
         }
         Planner {
             resolved,
@@ -76,36 +88,60 @@ impl<'a> Planner<'a> {
         let mut wanted: BTreeMap<PathBuf, (Kind, Vec<(Perms, String)>)> = BTreeMap::new();
         let everywhere = self.resolved.default_perms();
         if !everywhere.is_empty() {
-            wanted.insert(PathBuf::from("/"), (Kind::Dir, vec![(everywhere, "defaults.fs".to_owned())]));
+            wanted.insert(
+                PathBuf::from("/"),
+                (Kind::Dir, vec![(everywhere, "defaults.fs".to_owned())]),
+            );
         }
         for rule in self.resolved.file_rules().filter(|r| r.grants()) {
             for Real { path, kind } in rule.reals.iter().flatten() {
-                let entry = wanted.entry(path.clone()).or_insert_with(|| (*kind, Vec::new()));
+                let entry = wanted
+                    .entry(path.clone())
+                    .or_insert_with(|| (*kind, Vec::new()));
                 entry.1.push((rule.perms, rule.label.clone()));
             }
         }
         for (path, (kind, rules)) in wanted {
             let above = self.covering(&path).map_or(Perms::NONE, |g| g.perms);
             let denied = self.denied(&path);
-            let all = rules.iter().fold(Perms::NONE, |all, (perms, _)| all.union(*perms));
+            let all = rules
+                .iter()
+                .fold(Perms::NONE, |all, (perms, _)| all.union(*perms));
             let added = all.minus(denied).minus(above);
             if all.minus(denied).is_empty() {
                 let label = &rules[0].1;
-                self.notes.push(format!("{label}: everything it allows at {} is denied", path.display()));
+                self.notes.push(format!(
+                    "{label}: everything it allows at {} is denied",
+                    path.display()
+                ));
             }
             if added.is_empty() {
                 continue;
             }
-            let brought = rules.iter().find(|(perms, _)| !perms.and(added).is_empty()).unwrap_or(&rules[0]);
+            let brought = rules
+                .iter()
+                .find(|(perms, _)| !perms.and(added).is_empty())
+                .unwrap_or(&rules[0]);
             self.grant_at.insert(path.clone(), self.grants.len());
-            self.grants.push(Grant { path, kind, perms: above.union(added), rule: brought.1.clone() });
+            self.grants.push(Grant {
+                path,
+                kind,
+                perms: above.union(added),
+                rule: brought.1.clone(),
+            });
         }
     }
 
     fn masks(&mut self) -> Result<(), PlanError> {
-        let places: BTreeSet<Real> = self.denials.iter().flat_map(|r| r.reals.iter().flatten().cloned()).collect();
+        let places: BTreeSet<Real> = self
+            .denials
+            .iter()
+            .flat_map(|r| r.reals.iter().flatten().cloned())
+            .collect();
         for real in places {
-            let Some(grant) = self.covering(&real.path) else { continue };
+            let Some(grant) = self.covering(&real.path) else {
+                continue;
+            };
             let here = meaning(grant.perms, real.kind);
             let lost = here.and(self.denied(&real.path));
             if lost.is_empty() {
@@ -115,7 +151,12 @@ impl<'a> Planner<'a> {
             if !self.is_already_covered(&real.path, cover) {
                 let rule = self.denier(&real.path, lost);
                 self.mask_at.insert(real.path.clone(), self.masks.len());
-                self.masks.push(Mask { path: real.path, kind: real.kind, cover, rule });
+                self.masks.push(Mask {
+                    path: real.path,
+                    kind: real.kind,
+                    cover,
+                    rule,
+                });
             }
         }
         Ok(())
@@ -149,11 +190,23 @@ impl<'a> Planner<'a> {
     fn guards(&mut self) {
         let mut wanted: BTreeSet<(String, String)> = BTreeSet::new();
         let mut notes = Vec::new();
-        let programs = self.resolved.programs.iter().map(|p| &p.file).filter(|r| !r.grants());
-        let programs: Vec<FileRule> = programs.map(|r| FileRule { perms: EXECUTE, ..r.clone() }).collect();
+        let programs = self
+            .resolved
+            .programs
+            .iter()
+            .map(|p| &p.file)
+            .filter(|r| !r.grants());
+        let programs: Vec<FileRule> = programs
+            .map(|r| FileRule {
+                perms: EXECUTE,
+                ..r.clone()
+            })
+            .collect();
         for rule in self.denials.iter().chain(&programs) {
             for pattern in &rule.patterns {
-                let Some(grant) = self.guarded_by(rule, pattern) else { continue };
+                let Some(grant) = self.guarded_by(rule, pattern) else {
+                    continue;
+                };
                 if !wanted.insert((pattern.text(), rule.label.clone())) {
                     continue;
                 }
@@ -168,7 +221,10 @@ impl<'a> Planner<'a> {
             }
         }
         self.notes.extend(notes);
-        self.guards = wanted.into_iter().map(|(pattern, rule)| Guard { pattern, rule }).collect();
+        self.guards = wanted
+            .into_iter()
+            .map(|(pattern, rule)| Guard { pattern, rule })
+            .collect();
     }
 
     /// The grant inside which `pattern` could come to name something that `rule` denies.
@@ -189,12 +245,21 @@ impl<'a> Planner<'a> {
     }
 
     fn exec(&mut self) -> ExecPlan {
-        let named = |grants: bool| self.resolved.programs.iter().filter(move |p| p.file.grants() == grants);
+        let named = |grants: bool| {
+            self.resolved
+                .programs
+                .iter()
+                .filter(move |p| p.file.grants() == grants)
+        };
         let refused: Vec<&FileRule> = named(false).map(|p| &p.file).collect();
         if self.resolved.policy.default_exec() != Action::Deny {
             let mut programs: Vec<Program> = Vec::new();
             for rule in refused {
-                let reals = rule.reals.iter().flatten().filter(|real| self.can_execute_near(&real.path));
+                let reals = rule
+                    .reals
+                    .iter()
+                    .flatten()
+                    .filter(|real| self.can_execute_near(&real.path));
                 programs.extend(reals.map(|real| program(real, None, &rule.label)));
             }
             return ExecPlan::AllowBut(tidy(programs));
@@ -202,41 +267,73 @@ impl<'a> Planner<'a> {
         let mut programs: Vec<Program> = Vec::new();
         for rule in named(true) {
             let reals = rule.file.reals.iter().flatten();
-            let kept = reals.filter(|real| self.may_execute(&real.path) && real.kind != Kind::Other);
+            let kept =
+                reals.filter(|real| self.may_execute(&real.path) && real.kind != Kind::Other);
             programs.extend(kept.map(|real| program(real, rule.sha256, &rule.file.label)));
         }
-        let loaders = self.loaders.iter().filter(|path| self.may_execute(path)).cloned().collect();
-        ExecPlan::Only { programs: tidy(programs), loaders }
+        let loaders = self
+            .loaders
+            .iter()
+            .filter(|path| self.may_execute(path))
+            .cloned()
+            .collect();
+        ExecPlan::Only {
+            programs: tidy(programs),
+            loaders,
+        }
     }
 
     /// Links to make inside: those that lead to a grant and that no grant shows by itself.
     fn links(&self, followed: &Followed) -> Vec<Link> {
-        let leads = followed.links.iter().filter(|(_, real)| self.covering(real).is_some());
-        let unseen = leads.filter(|(link, _)| self.covering(&link.at).is_none_or(|g| g.path == link.at));
-        unseen.map(|(link, _)| link.clone()).collect::<BTreeSet<_>>().into_iter().collect()
+        let leads = followed
+            .links
+            .iter()
+            .filter(|(_, real)| self.covering(real).is_some());
+        let unseen =
+            leads.filter(|(link, _)| self.covering(&link.at).is_none_or(|g| g.path == link.at));
+        unseen
+            .map(|(link, _)| link.clone())
+            .collect::<BTreeSet<_>>()
+            .into_iter()
+            .collect()
     }
 
     /// The innermost grant that covers `path`; it holds the permissions of the outer ones too.
     fn covering(&self, path: &Path) -> Option<&Grant> {
-        path.ancestors().find_map(|above| self.grant_at.get(above)).map(|i| &self.grants[*i])
+        path.ancestors()
+            .find_map(|above| self.grant_at.get(above))
+            .map(|i| &self.grants[*i])
     }
 
     fn masks_over<'p>(&'p self, path: &'p Path) -> impl Iterator<Item = &'p Mask> {
-        path.ancestors().filter_map(|above| self.mask_at.get(above)).map(|i| &self.masks[*i])
+        path.ancestors()
+            .filter_map(|above| self.mask_at.get(above))
+            .map(|i| &self.masks[*i])
     }
 
     fn denied(&self, path: &Path) -> Perms {
-        self.denials.iter().filter(|r| r.covers(path)).fold(Perms::NONE, |all, r| all.union(r.perms))
+        self.denials
+            .iter()
+            .filter(|r| r.covers(path))
+            .fold(Perms::NONE, |all, r| all.union(r.perms))
     }
 
     /// What the policy allows at `path`.
     fn wanted(&self, path: &Path) -> Perms {
-        let rules = self.resolved.file_rules().filter(|r| r.grants() && r.covers(path));
-        rules.fold(self.resolved.default_perms(), |all, r| all.union(r.perms)).minus(self.denied(path))
+        let rules = self
+            .resolved
+            .file_rules()
+            .filter(|r| r.grants() && r.covers(path));
+        rules
+            .fold(self.resolved.default_perms(), |all, r| all.union(r.perms))
+            .minus(self.denied(path))
     }
 
     fn denier(&self, path: &Path, lost: Perms) -> String {
-        let rule = self.denials.iter().find(|r| !r.perms.and(lost).is_empty() && r.covers(path));
+        let rule = self
+            .denials
+            .iter()
+            .find(|r| !r.perms.and(lost).is_empty() && r.covers(path));
         rule.map(|r| r.label.clone()).unwrap_or_default()
     }
 
@@ -247,14 +344,23 @@ impl<'a> Planner<'a> {
     /// Whether anything at, above or below `path` can be executed.
     fn can_execute_near(&self, path: &Path) -> bool {
         let near = |g: &&Grant| path.starts_with(&g.path) || g.path.starts_with(path);
-        self.grants.iter().filter(near).any(|g| g.perms.contains(Perm::Execute))
+        self.grants
+            .iter()
+            .filter(near)
+            .any(|g| g.perms.contains(Perm::Execute))
     }
 
     /// A cover above does the same already, and no grant in between opens it again.
     fn is_already_covered(&self, path: &Path, cover: Cover) -> bool {
-        let between = |mask: &Mask| path.ancestors().take_while(|a| *a != mask.path).any(|a| self.grant_at.contains_key(a));
+        let between = |mask: &Mask| {
+            path.ancestors()
+                .take_while(|a| *a != mask.path)
+                .any(|a| self.grant_at.contains_key(a))
+        };
         let same = |mask: &&Mask| takes(cover).minus(takes(mask.cover)).is_empty();
-        self.masks_over(path).filter(same).any(|mask| !between(mask))
+        self.masks_over(path)
+            .filter(same)
+            .any(|mask| !between(mask))
     }
 
     fn inexpressible(&self, real: &Real, here: Perms, lost: Perms) -> PlanError {
@@ -287,7 +393,11 @@ fn cover(here: Perms, lost: Perms) -> Option<Cover> {
     let changes = here.and(Perms::CHANGES);
     let read_only = changes.and(lost) == changes && !changes.is_empty();
     let no_exec = lost.contains(Perm::Execute);
-    let rest = lost.minus(EXECUTE).minus(if read_only { Perms::CHANGES } else { Perms::NONE });
+    let rest = lost.minus(EXECUTE).minus(if read_only {
+        Perms::CHANGES
+    } else {
+        Perms::NONE
+    });
     match (rest.is_empty(), read_only, no_exec) {
         (false, _, _) => None,
         (true, true, true) => Some(Cover::ReadOnlyNoExec),
@@ -307,7 +417,12 @@ pub(crate) fn takes(cover: Cover) -> Perms {
 }
 
 fn program(real: &Real, sha256: Option<[u8; 32]>, rule: &str) -> Program {
-    Program { path: real.path.clone(), kind: real.kind, sha256, rule: rule.to_owned() }
+    Program {
+        path: real.path.clone(),
+        kind: real.kind,
+        sha256,
+        rule: rule.to_owned(),
+    }
 }
 
 /// By path; of two rules about one path the one without a digest says more.

@@ -25,7 +25,10 @@ impl Budget {
         match self.visited > MAX_VISITED {
             true => Err(PlanError {
                 rule: rule.to_owned(),
-                message: format!("{}: more than {MAX_VISITED} entries had to be looked at", place.display()),
+                message: format!(
+                    "{}: more than {MAX_VISITED} entries had to be looked at",
+                    place.display()
+                ),
                 hint: "name a directory with less in it, or fewer levels below it".to_owned(),
             }),
             false => Ok(()),
@@ -53,12 +56,22 @@ pub(crate) fn find(
         return Ok(host.look(&path).into_iter().collect());
     }
     let head = pattern.head(pattern.literal_len());
-    let Some(start) = host.look(&head) else { return Ok(Vec::new()) };
+    let Some(start) = host.look(&head) else {
+        return Ok(Vec::new());
+    };
     let states = pattern.after(&head);
     if pattern.accepts(states) {
         return Ok(vec![start]);
     }
-    let mut walk = Walk { pattern, host, region, budget, rule, found: Vec::new(), entered: HashSet::new() };
+    let mut walk = Walk {
+        pattern,
+        host,
+        region,
+        budget,
+        rule,
+        found: Vec::new(),
+        entered: HashSet::new(),
+    };
     walk.run(start, states)?;
     Ok(walk.found)
 }
@@ -106,7 +119,9 @@ impl Walk<'_> {
         if next.is_dead() {
             return Ok(());
         }
-        let Some(mut found) = self.host.look(&dir.real.join(name)) else { return Ok(()) };
+        let Some(mut found) = self.host.look(&dir.real.join(name)) else {
+            return Ok(());
+        };
         found.links = join_links(&dir.links, found.links);
         if self.pattern.accepts(next) {
             self.found.push(found);
@@ -130,7 +145,10 @@ impl Walk<'_> {
     fn too_many(&self) -> PlanError {
         PlanError {
             rule: self.rule.to_owned(),
-            message: format!("{}: more than {MAX_MATCHES} paths match it", self.pattern.text()),
+            message: format!(
+                "{}: more than {MAX_MATCHES} paths match it",
+                self.pattern.text()
+            ),
             hint: "name the directory that holds them".to_owned(),
         }
     }
@@ -138,7 +156,9 @@ impl Walk<'_> {
 
 /// Whether `path` is inside one of `roots` or on the way to one.
 pub(crate) fn touches(path: &Path, roots: &[PathBuf]) -> bool {
-    roots.iter().any(|root| path.starts_with(root) || root.starts_with(path))
+    roots
+        .iter()
+        .any(|root| path.starts_with(root) || root.starts_with(path))
 }
 
 fn join_links(before: &[Link], after: Vec<Link>) -> Vec<Link> {

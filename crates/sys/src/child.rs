@@ -64,6 +64,7 @@ fn perform(op: &Op, kept: &mut Kept) -> Result<(), i32> {
         // SAFETY: two C strings that outlive the call.
         Op::Link { at, target } => check(unsafe { libc::symlink(target.as_ptr(), at.as_ptr()) }.into()).map(drop),
         Op::Bind { from, at, attr } => bind(from, at, *attr),
+        Op::BindKnown { from, at, attr } => bind_known(from, at, *attr),
         Op::Attach { fd, at } => attach(*fd, at),
         Op::Proc { at } => {
             let flags = libc::MS_NOSUID | libc::MS_NODEV | libc::MS_NOEXEC;
@@ -172,6 +173,8 @@ fn tie_to_supervisor() -> Result<(), i32> {
         check(libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL, 0, 0, 0).into())?;
         check(libc::prctl(libc::PR_SET_DUMPABLE, 0, 0, 0, 0).into())?;
         check(libc::syscall(libc::SYS_setsid))?;
+        // The modes in the list are meant as they stand.
+        libc::umask(0);
     }
     crate::process::blank_arguments();
     Ok(())
@@ -188,24 +191,23 @@ fn pivot(root: &CStr, old: &CStr) -> Result<(), i32> {
 }
 
 fn make_dir(at: &CStr, mode: u32) -> Result<(), i32> {
-    // SAFETY: a C string that outlives the calls.
-    unsafe {
-        if libc::mkdir(at.as_ptr(), mode) < 0 {
-            return match errno() {
-                libc::EEXIST => Ok(()),
-                errno => Err(errno),
-            };
-        }
-        // mkdir obeys the umask; the mode here is meant as it stands.
-        check(libc::chmod(at.as_ptr(), mode).into()).map(drop)
+    // SAFETY: a C string that outlives the call.
+    match check(unsafe { libc::mkdir(at.as_ptr(), mode) }.into()) {
+        Err(libc::EEXIST) => Ok(()),
+        other => other.map(drop),
     }
 }
 
 fn make_file(at: &CStr, mode: u32, bytes: &[u8]) -> Result<(), i32> {
-    let flags = libc::O_WRONLY | libc::O_CREAT | libc::O_EXCL | libc::O_CLOEXEC | libc::O_NOFOLLOW;
+    // SAFETY: a C string that outlives the call; making a plain file needs no privilege.
+    unsafe { check(libc::mknod(at.as_ptr(), libc::S_IFREG | if bytes.is_empty() { mode } else { 0o600 }, 0).into())? };
+    if bytes.is_empty() {
+        return Ok(());
+    }
+    let flags = libc::O_WRONLY | libc::O_CLOEXEC | libc::O_NOFOLLOW;
     // SAFETY: a C string, and a buffer written with its true length.
     unsafe {
-        let fd = check(libc::open(at.as_ptr(), flags, 0o600).into())?;
+        let fd = check(libc::open(at.as_ptr(), flags).into())?;
         let mut rest = bytes;
         while !rest.is_empty() {
             let wrote = libc::write(fd, rest.as_ptr().cast(), rest.len());
@@ -220,6 +222,14 @@ fn make_file(at: &CStr, mode: u32, bytes: &[u8]) -> Result<(), i32> {
         libc::close(fd);
         result
     }
+}
+
+/// Binds between places that only we and the system's owner can have made.
+fn bind_known(from: &CStr, at: &CStr, attr: Attr) -> Result<(), i32> {
+    let tree = mount::clone_path(from)?;
+    let result = mount::set_attr(tree, attr, true, None).and_then(|()| mount::move_to_path(tree, at));
+    close(tree);
+    result
 }
 
 fn bind(from: &CStr, at: &CStr, attr: Attr) -> Result<(), i32> {
@@ -413,20 +423,24 @@ fn become_command(command: &Command, slave: RawFd) -> i32 {
             return errno();
         }
         reset_signals();
+        libc::umask(command.umask);
+        if let Some(most) = command.open_files {
+            // Only now: pid 1 needs descriptors of its own.
+            if let Err(errno) = rlimit(libc::RLIMIT_NOFILE, most) {
+                return errno;
+            }
+        }
         libc::execve(command.path.as_ptr(), command.argv_pointers(), command.envp_pointers());
         errno()
     }
 }
 
-/// A command starts with default handling and nothing blocked, whatever the caller had.
+/// Handlers end with the exec. What the caller ignores stays ignored, as it would outside; only what Rust's runtime
+/// set in the supervisor is put back.
 fn reset_signals() {
-    // SAFETY: default actions and an empty mask; invalid numbers are refused by the kernel and do no harm.
+    // SAFETY: a default action and an empty mask.
     unsafe {
-        for signal in 1..=64 {
-            if signal != libc::SIGKILL && signal != libc::SIGSTOP {
-                libc::signal(signal, libc::SIG_DFL);
-            }
-        }
+        libc::signal(libc::SIGPIPE, libc::SIG_DFL);
         let mut none: libc::sigset_t = std::mem::zeroed();
         libc::sigemptyset(&mut none);
         libc::sigprocmask(libc::SIG_SETMASK, &none, std::ptr::null_mut());

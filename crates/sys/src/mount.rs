@@ -48,6 +48,24 @@ pub(crate) fn clone_tree(fd: RawFd) -> Result<RawFd, i32> {
     if got < 0 { Err(errno()) } else { Ok(got as RawFd) }
 }
 
+/// The same by path, for paths that no guest can have touched.
+pub(crate) fn clone_path(path: &CStr) -> Result<RawFd, i32> {
+    let flags = OPEN_TREE_CLONE | libc::O_CLOEXEC as u32 | libc::AT_SYMLINK_NOFOLLOW as u32 | AT_RECURSIVE;
+    // SAFETY: a C string that outlives the call.
+    let got = unsafe { libc::syscall(libc::SYS_open_tree, libc::AT_FDCWD, path.as_ptr(), flags) };
+    if got < 0 { Err(errno()) } else { Ok(got as RawFd) }
+}
+
+/// Moves a detached tree to a path that no guest can have touched.
+pub(crate) fn move_to_path(fd: RawFd, at: &CStr) -> Result<(), i32> {
+    const EMPTY_FROM: u32 = 0x04;
+    // SAFETY: C strings that outlive the call.
+    let got = unsafe {
+        libc::syscall(libc::SYS_move_mount, fd, c"".as_ptr(), libc::AT_FDCWD, at.as_ptr(), EMPTY_FROM)
+    };
+    if got < 0 { Err(errno()) } else { Ok(()) }
+}
+
 /// Sets attributes on a detached tree, all of it, and cuts it off from propagation.
 pub(crate) fn set_attr(fd: RawFd, attr: Attr, recursive: bool, userns: Option<RawFd>) -> Result<(), i32> {
     let request = MountAttr {

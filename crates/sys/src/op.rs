@@ -49,6 +49,8 @@ pub enum Op {
     Link { at: CString, target: CString },
     /// Binds `from` at `at` with attributes on the whole tree below.
     Bind { from: CString, at: CString, attr: Attr },
+    /// The same between paths that only we or the system's owner can have made: device nodes, our own files.
+    BindKnown { from: CString, at: CString, attr: Attr },
     /// Puts in place a mount that the supervisor prepared.
     Attach { fd: RawFd, at: CString },
     Proc { at: CString },
@@ -92,7 +94,7 @@ impl Op {
             Op::Dir { .. } => "dir",
             Op::File { .. } => "file",
             Op::Link { .. } => "symlink",
-            Op::Bind { .. } => "bind",
+            Op::Bind { .. } | Op::BindKnown { .. } => "bind",
             Op::Attach { .. } => "attach",
             Op::Proc { .. } => "proc",
             Op::Terminals { .. } => "devpts",
@@ -129,7 +131,7 @@ impl fmt::Display for Op {
             Op::Dir { at, mode } => write!(f, " {} {mode:04o}", show(at)),
             Op::File { at, mode, bytes } => write!(f, " {} {mode:04o}, {} bytes", show(at), bytes.len()),
             Op::Link { at, target } => write!(f, " {} -> {}", show(at), show(target)),
-            Op::Bind { from, at, attr } => write!(f, " {} from {}{attr}", show(at), show(from)),
+            Op::Bind { from, at, attr } | Op::BindKnown { from, at, attr } => write!(f, " {} from {}{attr}", show(at), show(from)),
             Op::Attach { at, .. } => write!(f, " {}", show(at)),
             Op::Seal { at, attr } => write!(f, " {}{attr}", show(at)),
             Op::Proc { at }

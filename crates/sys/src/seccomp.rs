@@ -157,7 +157,8 @@ const WATCHED_LEGACY: Calls = &[];
 
 /// Calls that make descriptors, beyond the opens.
 const MAKES_DESCRIPTORS: Calls = calls!(SYS_dup SYS_pipe2 SYS_accept SYS_accept4 SYS_eventfd2
-    SYS_epoll_create1 SYS_timerfd_create SYS_signalfd4 SYS_inotify_init1 SYS_memfd_create);
+    SYS_epoll_create1 SYS_timerfd_create SYS_signalfd4 SYS_inotify_init1 SYS_memfd_create SYS_pidfd_open
+    SYS_pidfd_getfd SYS_mq_open);
 #[cfg(target_arch = "x86_64")]
 const MAKES_DESCRIPTORS_LEGACY: Calls =
     calls!(SYS_pipe SYS_eventfd SYS_epoll_create SYS_signalfd SYS_inotify_init);
@@ -210,6 +211,17 @@ pub fn is_refused(nr: u32, watch: &Watch) -> bool {
         || by_argument.iter().any(|n| *n as u32 == nr)
         || (nr == libc::SYS_memfd_create as u32 && watch.no_exec_memory_files)
         || watch.deny.iter().any(|name| number(name) == Some(nr))
+}
+
+/// How many descriptors a watched call makes when it succeeds.
+pub fn descriptors_made(nr: u32) -> u64 {
+    let is = |calls: Calls| calls.iter().any(|(_, n)| *n == nr);
+    match name(nr).as_str() {
+        "pipe" | "pipe2" | "socketpair" => 2,
+        "open" | "openat" | "openat2" | "creat" | "socket" | "fcntl" => 1,
+        _ if is(MAKES_DESCRIPTORS) || is(MAKES_DESCRIPTORS_LEGACY) => 1,
+        _ => 0,
+    }
 }
 
 /// Why a call is refused, for messages and the reference; `None` for calls that are not.
@@ -289,6 +301,10 @@ fn by_argument(watch: &Watch, refused: Answer, watched: Answer, calls: &mut BTre
     put(libc::SYS_socket, Choice::OneOf { arg: 0, values: families, yes, no: Answer::Errno(EAFNOSUPPORT) });
     let unix = vec![libc::AF_UNIX as u32];
     put(libc::SYS_socketpair, Choice::OneOf { arg: 0, values: unix, yes, no: Answer::Errno(EAFNOSUPPORT) });
+    if watch.descriptors {
+        let copies = vec![libc::F_DUPFD as u32, libc::F_DUPFD_CLOEXEC as u32];
+        put(libc::SYS_fcntl, Choice::OneOf { arg: 1, values: copies, yes: watched, no: Answer::Allow });
+    }
     put(libc::SYS_sendto, Choice::Pointer { arg: 4, yes: watched, no: Answer::Allow });
     let harmless = vec![0, u32::MAX];
     put(libc::SYS_personality, Choice::OneOf { arg: 0, values: harmless, yes: Answer::Allow, no: refused });

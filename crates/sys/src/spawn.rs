@@ -46,6 +46,10 @@ pub struct Command {
     argv_list: Vec<*const c_char>,
     envp_list: Vec<*const c_char>,
     pub(crate) stdio: [RawFd; 3],
+    /// The caller's file creation mask, which the command gets back.
+    pub umask: u32,
+    /// Most descriptors in each of its processes.
+    pub open_files: Option<u64>,
 }
 
 impl Command {
@@ -55,7 +59,7 @@ impl Command {
             strings.iter().map(|s| s.as_ptr()).chain([std::ptr::null()]).collect::<Vec<_>>()
         };
         let (argv_list, envp_list) = (list(&argv), list(&envp));
-        Command { path, _argv: argv, _envp: envp, argv_list, envp_list, stdio }
+        Command { path, _argv: argv, _envp: envp, argv_list, envp_list, stdio, umask: 0o022, open_files: None }
     }
 
     pub(crate) fn argv_pointers(&self) -> *const *const c_char {

@@ -3,7 +3,10 @@
 //! There, the most specific path wins. Here a denial always wins, so a `read` or `none` inside something wider
 //! becomes a deny rule, and something wider opened inside a `none` stays closed: the notes say so.
 
-use super::{Import, Imported, READ, WRITE, foreign_host, foreign_path, host_rule, loopback_rules, socket_rule};
+use super::{
+    Import, Imported, READ, WRITE, foreign_host, foreign_path, host_rule, loopback_rules,
+    socket_rule,
+};
 use crate::cursor::{Cursor, Problem};
 use crate::document::{Format, Proto, Target};
 use crate::error::PolicyError;
@@ -19,7 +22,8 @@ const MAX_EXTENDS: usize = 8;
 pub fn codex(text: &str, source: &str, profile: Option<&str>) -> Result<Imported, PolicyError> {
     let node = read::tree(text, Format::Toml, source)?;
     let mut import = Import::new(source);
-    config(&mut import, &Cursor::root(&node), profile).map_err(|p| read::placed(p, text, Format::Toml, source))?;
+    config(&mut import, &Cursor::root(&node), profile)
+        .map_err(|p| read::placed(p, text, Format::Toml, source))?;
     Ok(import.done())
 }
 
@@ -49,13 +53,17 @@ fn config(import: &mut Import, at: &Cursor<'_>, profile: Option<&str>) -> Result
         (None, [only]) => (*only).to_owned(),
         (None, []) => return Err(at.problem("no [permissions.<name>] in the file")),
         (None, _) => {
-            return Err(at.problem("several permission profiles").hint(format!("choose one of {}", names.join(", "))));
+            return Err(at
+                .problem("several permission profiles")
+                .hint(format!("choose one of {}", names.join(", "))));
         }
     };
     let mut entries = Entries::new();
     extend(import, at, &profiles, &name, &mut entries)?;
     for other in names.iter().filter(|other| **other != name) {
-        import.note(format!("permissions.{other}: another profile, left out unless it is extended"));
+        import.note(format!(
+            "permissions.{other}: another profile, left out unless it is extended"
+        ));
     }
     apply(import, &entries);
     Ok(())
@@ -77,10 +85,14 @@ fn extend(
         }
         let Some((_, at)) = profiles.iter().find(|(known, _)| *known == name) else {
             let names: Vec<&str> = profiles.iter().map(|(name, _)| *name).collect();
-            return Err(root.problem(format!("no profile {name:?}")).hint(format!("the file has {}", names.join(", "))));
+            return Err(root
+                .problem(format!("no profile {name:?}"))
+                .hint(format!("the file has {}", names.join(", "))));
         };
         if chain.len() >= MAX_EXTENDS {
-            return Err(at.problem(format!("more than {MAX_EXTENDS} profiles extend each other")));
+            return Err(at.problem(format!(
+                "more than {MAX_EXTENDS} profiles extend each other"
+            )));
         }
         for (key, at) in at.entries()? {
             if key == "extends" {
@@ -95,7 +107,12 @@ fn extend(
     Ok(())
 }
 
-fn built_in(import: &mut Import, root: &Cursor<'_>, name: &str, entries: &mut Entries) -> Result<(), Problem> {
+fn built_in(
+    import: &mut Import,
+    root: &Cursor<'_>,
+    name: &str,
+    entries: &mut Entries,
+) -> Result<(), Problem> {
     let path = |text: &str| RulePath::parse(text).map_err(|refusal| root.refused(refusal));
     match name {
         ":read-only" => entries.push((path("/")?, Access::Read)),
@@ -107,15 +124,24 @@ fn built_in(import: &mut Import, root: &Cursor<'_>, name: &str, entries: &mut En
             }
         }
         other => {
-            return Err(root.problem(format!("the built-in profile {other:?} cannot be carried over"))
+            return Err(root
+                .problem(format!(
+                    "the built-in profile {other:?} cannot be carried over"
+                ))
                 .hint("there are :read-only and :workspace"));
         }
     }
-    import.note(format!("{name}: built into codex; written out as it is documented"));
+    import.note(format!(
+        "{name}: built into codex; written out as it is documented"
+    ));
     Ok(())
 }
 
-fn read_profile(import: &mut Import, at: &Cursor<'_>, entries: &mut Entries) -> Result<(), Problem> {
+fn read_profile(
+    import: &mut Import,
+    at: &Cursor<'_>,
+    entries: &mut Entries,
+) -> Result<(), Problem> {
     for (key, at) in at.entries()? {
         match key {
             "filesystem" => filesystem(import, &at, entries)?,
@@ -142,8 +168,14 @@ fn filesystem(import: &mut Import, at: &Cursor<'_>, entries: &mut Entries) -> Re
         };
         for (subpath, at) in subpaths {
             let access = access(&at)?;
-            let Some(base) = special(import, key) else { continue };
-            let text = if subpath.is_empty() || subpath == "." { base } else { format!("{base}/{subpath}").replace("//", "/") };
+            let Some(base) = special(import, key) else {
+                continue;
+            };
+            let text = if subpath.is_empty() || subpath == "." {
+                base
+            } else {
+                format!("{base}/{subpath}").replace("//", "/")
+            };
             match foreign_path(&text) {
                 Ok(path) => put(entries, path, access),
                 Err(refusal) => import.unreadable(&at, denial(access), refusal)?,
@@ -164,7 +196,9 @@ fn special(import: &mut Import, key: &str) -> Option<String> {
             None
         }
         ":tmpdir" | ":slash_tmp" => {
-            import.note(format!("{key}: left out; a run has temporary directories of its own"));
+            import.note(format!(
+                "{key}: left out; a run has temporary directories of its own"
+            ));
             None
         }
         other if other.starts_with(':') => {
@@ -176,11 +210,20 @@ fn special(import: &mut Import, key: &str) -> Option<String> {
 }
 
 fn access(at: &Cursor<'_>) -> Result<Access, Problem> {
-    at.one_of(&[("read", Access::Read), ("write", Access::Write), ("none", Access::None), ("deny", Access::None)])
+    at.one_of(&[
+        ("read", Access::Read),
+        ("write", Access::Write),
+        ("none", Access::None),
+        ("deny", Access::None),
+    ])
 }
 
 fn denial(access: Access) -> Action {
-    if access == Access::None { Action::Deny } else { Action::Allow }
+    if access == Access::None {
+        Action::Deny
+    } else {
+        Action::Allow
+    }
 }
 
 /// A later profile says it again.
@@ -190,11 +233,17 @@ fn put(entries: &mut Entries, path: RulePath, access: Access) {
 }
 
 fn apply(import: &mut Import, entries: &Entries) {
-    if import.document.extends.is_empty() && !entries.iter().any(|(path, _)| path.to_string() == "/") {
+    if import.document.extends.is_empty()
+        && !entries.iter().any(|(path, _)| path.to_string() == "/")
+    {
         import.note("neither :root nor :minimal is readable, so system programs will not start");
     }
     for (path, access) in entries {
-        let wider = |wanted: Access| entries.iter().any(|(other, a)| *a == wanted && other != path && other.contains(path));
+        let wider = |wanted: Access| {
+            entries
+                .iter()
+                .any(|(other, a)| *a == wanted && other != path && other.contains(path))
+        };
         match access {
             Access::Write => import.fs(Action::Allow, path.clone(), WRITE),
             Access::Read => {
@@ -211,7 +260,9 @@ fn apply(import: &mut Import, entries: &Entries) {
         let inner = |narrow: &RulePath| path.contains(narrow) && narrow != path;
         if *access == Access::Read
             && wider(Access::Write)
-            && entries.iter().any(|(other, a)| *a == Access::Write && inner(other))
+            && entries
+                .iter()
+                .any(|(other, a)| *a == Access::Write && inner(other))
         {
             import.note(format!("filesystem: what is opened for writing inside {path} stays read-only: a denial always wins"));
         }
@@ -230,19 +281,32 @@ fn network(import: &mut Import, at: &Cursor<'_>) -> Result<(), Problem> {
             "domains" => {
                 listed = true;
                 for (host, at) in at.entries()? {
-                    domain(import, &at, host, at.one_of(&[("allow", Action::Allow), ("deny", Action::Deny)])?)?;
+                    domain(
+                        import,
+                        &at,
+                        host,
+                        at.one_of(&[("allow", Action::Allow), ("deny", Action::Deny)])?,
+                    )?;
                 }
             }
             "allowed_domains" | "denied_domains" => {
                 listed = true;
-                let action = if key == "allowed_domains" { Action::Allow } else { Action::Deny };
+                let action = if key == "allowed_domains" {
+                    Action::Allow
+                } else {
+                    Action::Deny
+                };
                 for item in at.items()? {
                     domain(import, &item, item.text()?, action)?;
                 }
             }
             "unix_sockets" => {
                 for (path, at) in at.entries()? {
-                    let action = at.one_of(&[("allow", Action::Allow), ("none", Action::Deny), ("deny", Action::Deny)])?;
+                    let action = at.one_of(&[
+                        ("allow", Action::Allow),
+                        ("none", Action::Deny),
+                        ("deny", Action::Deny),
+                    ])?;
                     socket(import, &at, path, action)?;
                 }
             }
@@ -251,7 +315,9 @@ fn network(import: &mut Import, at: &Cursor<'_>) -> Result<(), Problem> {
                     socket(import, &item, item.text()?, Action::Allow)?;
                 }
             }
-            other => import.note(format!("network.{other}: left out; the broker is part of the product")),
+            other => import.note(format!(
+                "network.{other}: left out; the broker is part of the product"
+            )),
         }
     }
     finish_network(import, before, enabled, limited, listed);
@@ -261,7 +327,10 @@ fn network(import: &mut Import, at: &Cursor<'_>) -> Result<(), Problem> {
 fn finish_network(import: &mut Import, before: usize, enabled: bool, limited: bool, listed: bool) {
     if !enabled {
         let added = import.document.net.len() - before;
-        import.document.net.retain(|rule| rule.action == Action::Deny);
+        import
+            .document
+            .net
+            .retain(|rule| rule.action == Action::Deny);
         if added > 0 {
             import.note("network.enabled is not true, so nothing of it is allowed");
         }
@@ -292,7 +361,9 @@ fn domain(import: &mut Import, at: &Cursor<'_>, host: &str, action: Action) -> R
         Err(refusal) => import.unreadable(at, action, refusal),
         Ok((host, ports)) => {
             if action == Action::Allow {
-                loopback_rules(&host, &ports).into_iter().for_each(|rule| import.net(rule));
+                loopback_rules(&host, &ports)
+                    .into_iter()
+                    .for_each(|rule| import.net(rule));
             }
             import.net(host_rule(action, host, ports));
             Ok(())

@@ -31,7 +31,11 @@ impl World {
     pub fn put(&mut self, path: &str, thing: Thing) {
         let path = PathBuf::from(path);
         let above: Vec<PathBuf> = path.ancestors().skip(1).map(Path::to_owned).collect();
-        if above.iter().any(|a| self.things.get(a).is_some_and(|t| *t != Thing::Dir)) || self.things.contains_key(&path) {
+        if above
+            .iter()
+            .any(|a| self.things.get(a).is_some_and(|t| *t != Thing::Dir))
+            || self.things.contains_key(&path)
+        {
             return;
         }
         for dir in above {
@@ -52,6 +56,10 @@ impl World {
             self.put(at, Thing::Link(PathBuf::from(target)));
         }
         self
+    }
+
+    pub fn things(&self) -> impl Iterator<Item = &Path> {
+        self.things.keys().map(PathBuf::as_path)
     }
 
     /// Every real path with what stands there, links left out.
@@ -81,7 +89,10 @@ impl Host for World {
             let next = real.join(&name);
             match self.things.get(&next)? {
                 Thing::Link(target) => {
-                    links.push(Link { at: next, target: target.clone() });
+                    links.push(Link {
+                        at: next,
+                        target: target.clone(),
+                    });
                     if links.len() > 20 {
                         return None;
                     }
@@ -103,7 +114,9 @@ impl Host for World {
 
     fn list(&self, dir: &Path) -> Vec<OsString> {
         let below = self.things.keys().filter(|p| p.parent() == Some(dir));
-        below.filter_map(|p| p.file_name().map(ToOwned::to_owned)).collect()
+        below
+            .filter_map(|p| p.file_name().map(ToOwned::to_owned))
+            .collect()
     }
 
     fn sha256(&self, file: &Path) -> Option<[u8; 32]> {
@@ -114,7 +127,9 @@ impl Host for World {
     }
 
     fn loader(&self, file: &Path) -> Option<PathBuf> {
-        matches!(self.things.get(file), Some(Thing::File(_))).then(|| self.loader.clone()).flatten()
+        matches!(self.things.get(file), Some(Thing::File(_)))
+            .then(|| self.loader.clone())
+            .flatten()
     }
 }
 

@@ -1,0 +1,270 @@
+//! A fuzzer without tools: the kept corpus, mutated from a seed for a while. `COFFERDAM_FUZZ_SECONDS` says how long
+//! (2 by default), `COFFERDAM_FUZZ_SEED` repeats a run. A failure prints the seed and the input; keep the input as a
+//! file of the corpus, and `corpus_never_panics` holds it for good.
+
+use policy::{Context, Document, Format, PolicyError, effective, import, parse, resolve};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Target {
+    PolicyJson,
+    PolicyToml,
+    Srt,
+    Codex,
+}
+
+/// Pieces that random bytes would never find.
+const WORDS: [&str; 44] = [
+    "\"version\": 1",
+    "version = 1",
+    "\"fs\"",
+    "\"rules\"",
+    "\"action\"",
+    "\"allow\"",
+    "\"deny\"",
+    "\"path\"",
+    "\"perms\"",
+    "\"make_*\"",
+    "\"read_file\"",
+    "$WORKSPACE",
+    "$TOOLCHAINS/",
+    "~/",
+    "/**/",
+    "[a-z]",
+    "[!",
+    "]",
+    "..",
+    "//",
+    "\\u0000",
+    "\\ud800",
+    "\"host\"",
+    "*.",
+    "**.",
+    "0x7f.1",
+    "::ffff:1.2.3.4",
+    "10.0.0.0/8",
+    "1-65535",
+    "\"max_memory_mb\"",
+    "1e308",
+    "-0.0",
+    "9007199254740992",
+    "[[fs.rules]]",
+    "[env.set]",
+    "inf",
+    "1979-05-27",
+    "'''",
+    "\"\"\"",
+    "é",
+    "\u{200b}",
+    ":root",
+    "allowedDomains",
+    "[permissions.",
+];
+
+fn context() -> Context {
+    Context {
+        home: "/home/u".into(),
+        workspace: "/w".into(),
+        toolchains: vec!["/t".into(), "/u".into()],
+    }
+}
+
+/// What must hold for any input. Whether it was accepted.
+fn check(target: Target, text: &str) -> bool {
+    let result = match target {
+        Target::PolicyJson => parse(text, Format::Json, "f"),
+        Target::PolicyToml => parse(text, Format::Toml, "f"),
+        Target::Srt => import::srt(text, "f").map(|i| i.document),
+        Target::Codex => import::codex(text, "f", None).map(|i| i.document),
+    };
+    let _ = import::detect(text);
+    match result {
+        Ok(document) => {
+            check_document(&document);
+            true
+        }
+        Err(error) => {
+            check_error(&error, text);
+            false
+        }
+    }
+}
+
+fn check_document(document: &Document) {
+    let json = document.to_json();
+    assert_eq!(
+        parse(&json, Format::Json, "f").as_ref(),
+        Ok(document),
+        "{json}"
+    );
+    let toml = document.to_toml();
+    assert_eq!(
+        parse(&toml, Format::Toml, "f").as_ref(),
+        Ok(document),
+        "{toml}"
+    );
+    if let Ok(policy) = effective(std::slice::from_ref(document))
+        && let Ok(resolved) = resolve(&policy, &context())
+    {
+        let _ = policy::explain_fs(&resolved, Path::new("/w/a")).to_json();
+        let _ =
+            policy::explain_net(&resolved, &policy::NetAsk::tcp("a.example.org", 443)).to_text();
+        assert!(policy::diff(&policy, &policy).is_empty());
+    }
+}
+
+fn check_error(error: &PolicyError, text: &str) {
+    assert!(!error.message.is_empty());
+    assert!(error.line >= 1 && error.column >= 1, "{error} has no place");
+    assert!(
+        error.line <= text.split('\n').count() + 1,
+        "{error} is past the end"
+    );
+}
+
+/// Runs one input; a panic names the seed and the input.
+fn run(target: Target, text: &str, seed: u64) -> bool {
+    match catch_unwind(AssertUnwindSafe(|| check(target, text))) {
+        Ok(accepted) => accepted,
+        Err(_) => panic!("{target:?} failed; COFFERDAM_FUZZ_SEED={seed}\ninput: {text:?}"),
+    }
+}
+
+fn corpus() -> Vec<(Target, PathBuf, String)> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/corpus");
+    let mut out = Vec::new();
+    for dir in ["policy", "srt", "codex"] {
+        let entries = std::fs::read_dir(root.join(dir)).expect("the corpus is kept");
+        for path in entries.filter_map(|e| e.ok().map(|e| e.path())) {
+            let text =
+                String::from_utf8_lossy(&std::fs::read(&path).expect("readable")).into_owned();
+            let target = match (dir, path.extension().is_some_and(|e| e == "toml")) {
+                ("srt", _) => Target::Srt,
+                ("codex", _) => Target::Codex,
+                (_, true) => Target::PolicyToml,
+                (_, false) => Target::PolicyJson,
+            };
+            out.push((target, path, text));
+        }
+    }
+    out.sort_by(|a, b| a.1.cmp(&b.1));
+    out
+}
+
+#[test]
+fn corpus_never_panics() {
+    let corpus = corpus();
+    for (_, path, text) in &corpus {
+        for target in [
+            Target::PolicyJson,
+            Target::PolicyToml,
+            Target::Srt,
+            Target::Codex,
+        ] {
+            if catch_unwind(AssertUnwindSafe(|| check(target, text))).is_err() {
+                panic!("{} as {target:?}", path.display());
+            }
+        }
+    }
+    println!("{} files of the corpus", corpus.len());
+}
+
+/// Splitmix64: small, seeded, good enough to shuffle bytes.
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    fn below(&mut self, n: usize) -> usize {
+        (self.next() % n.max(1) as u64) as usize
+    }
+}
+
+fn mutate(text: &str, other: &str, random: &mut Random) -> String {
+    let mut bytes = text.as_bytes().to_vec();
+    for _ in 0..=random.below(4) {
+        let at = random.below(bytes.len() + 1);
+        let len = random.below(12);
+        let end = (at + len).min(bytes.len());
+        match random.below(6) {
+            0 => drop(bytes.splice(at..end, std::iter::empty())),
+            1 => drop(bytes.splice(at..at, WORDS[random.below(WORDS.len())].bytes())),
+            2 => {
+                let copy = bytes[at..end].to_vec();
+                drop(bytes.splice(at..at, copy));
+            }
+            3 => {
+                let from = random.below(other.len() + 1);
+                let to = (from + random.below(60)).min(other.len());
+                drop(bytes.splice(at..end, other.as_bytes()[from..to].iter().copied()));
+            }
+            4 => bytes.insert(at, random.next() as u8),
+            _ => {
+                if let Some(byte) = bytes.get_mut(at) {
+                    *byte ^= 1 << random.below(8);
+                }
+            }
+        }
+    }
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+fn fuzz(targets: &[Target]) {
+    let seconds = std::env::var("COFFERDAM_FUZZ_SECONDS")
+        .ok()
+        .and_then(|s| s.parse().ok())
+        .unwrap_or(2.0);
+    let now = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .map_or(0, |d| d.as_nanos() as u64);
+    let seed = std::env::var("COFFERDAM_FUZZ_SEED")
+        .ok()
+        .and_then(|s| s.parse().ok())
+        .unwrap_or(now);
+    let mut random = Random(seed);
+    let mut pool: Vec<(Target, String)> = corpus()
+        .into_iter()
+        .filter(|c| targets.contains(&c.0))
+        .map(|c| (c.0, c.2))
+        .collect();
+    let end = Instant::now() + Duration::from_secs_f64(seconds);
+    let (mut inputs, mut accepted) = (0u64, 0u64);
+    while Instant::now() < end {
+        let (target, text) = pool[random.below(pool.len())].clone();
+        let other = pool[random.below(pool.len())].1.clone();
+        let input = mutate(&text, &other, &mut random);
+        inputs += 1;
+        if run(target, &input, seed) {
+            accepted += 1;
+            // What is accepted leads further than what is not.
+            if pool.len() < 500 && input.len() < 8000 {
+                pool.push((target, input));
+            }
+        }
+    }
+    println!("{targets:?}: {inputs} inputs, {accepted} accepted, seed {seed}");
+    assert!(accepted > 0, "nothing was accepted: the corpus has rotted");
+}
+
+#[test]
+fn fuzz_policy() {
+    fuzz(&[Target::PolicyJson, Target::PolicyToml]);
+}
+
+#[test]
+fn fuzz_srt() {
+    fuzz(&[Target::Srt]);
+}
+
+#[test]
+fn fuzz_codex() {
+    fuzz(&[Target::Codex]);
+}

@@ -1,0 +1,383 @@
+//! Plans for hosts that people have.
+
+use crate::model::{Thing, World};
+use policy::{
+    Context, Cover, ExecPlan, Format, Kind, Perms, Plan, PlanError, effective, parse,
+    preset_document, resolve,
+};
+use std::path::PathBuf;
+use terms::{ErrorKind, Fault};
+
+fn context() -> Context {
+    Context {
+        home: PathBuf::from("/home/u"),
+        workspace: PathBuf::from("/home/u/w"),
+        toolchains: vec![
+            PathBuf::from("/home/u/.rustup"),
+            PathBuf::from("/home/u/.pyenv"),
+        ],
+    }
+}
+
+fn try_plan(world: &World, json: &str) -> Result<Plan, PlanError> {
+    let document = parse(json, Format::Json, "p").unwrap_or_else(|e| panic!("{e}"));
+    resolve(&effective(&[document]).unwrap(), &context())
+        .unwrap()
+        .plan(world)
+}
+
+fn plan(world: &World, json: &str) -> Plan {
+    try_plan(world, json).unwrap_or_else(|e| panic!("{e}"))
+}
+
+fn fs(rules: &str) -> String {
+    format!(r#"{{"version":1,"fs":{{"rules":[{rules}]}}}}"#)
+}
+
+const WRITE: &str = r#""perms":["read_file","read_dir","execute","write_file","truncate","make_*","remove_*","refer"]"#;
+const CHANGES: &str = r#""perms":["write_file","truncate","make_*","remove_*","refer"]"#;
+
+fn debian() -> World {
+    World::new()
+        .files(&[
+            "/usr/bin/sh",
+            "/usr/lib/x86/ld.so",
+            "/etc/passwd",
+            "/home/u/w/src/main.rs",
+            "/home/u/w/.env",
+        ])
+        .files(&[
+            "/home/u/.ssh/id",
+            "/home/u/.rustup/bin/cargo",
+            "/home/u/w/sub/.env",
+        ])
+        .links(&[
+            ("/bin", "usr/bin"),
+            ("/lib", "usr/lib"),
+            ("/lib64", "usr/lib"),
+            ("/sbin", "/bin"),
+        ])
+}
+
+fn text(plan: &Plan) -> String {
+    let mut out = String::new();
+    for g in &plan.grants {
+        out.push_str(&format!(
+            "grant {} {} ({})\n",
+            g.path.display(),
+            g.perms.names().join("+"),
+            g.rule
+        ));
+    }
+    for m in &plan.masks {
+        out.push_str(&format!(
+            "{:?} {} ({})\n",
+            m.cover,
+            m.path.display(),
+            m.rule
+        ));
+    }
+    for g in &plan.guards {
+        out.push_str(&format!("guard {} ({})\n", g.pattern, g.rule));
+    }
+    for l in &plan.links {
+        out.push_str(&format!(
+            "link {} -> {}\n",
+            l.at.display(),
+            l.target.display()
+        ));
+    }
+    out
+}
+
+#[test]
+fn the_default_preset_on_a_merged_usr() {
+    let document = preset_document("workspace-write").unwrap();
+    let plan = resolve(&effective(&[document]).unwrap(), &context())
+        .unwrap()
+        .plan(&debian())
+        .unwrap();
+    assert_eq!(
+        text(&plan),
+        "grant /etc read_file+read_dir+execute (default:fs.rules[7])\n\
+         grant /home/u/.rustup read_file+read_dir+execute (default:fs.rules[10])\n\
+         grant /home/u/w read_file+read_dir+execute+write_file+truncate+make_dir+make_reg+make_sym+make_sock+make_fifo+remove_*+refer (default:fs.rules[11])\n\
+         grant /usr read_file+read_dir+execute (default:fs.rules[0])\n\
+         link /bin -> usr/bin\n\
+         link /lib -> usr/lib\n\
+         link /lib64 -> usr/lib\n\
+         link /sbin -> /bin\n"
+    );
+    assert_eq!(plan.exec, ExecPlan::AllowBut(Vec::new()));
+    assert!(
+        plan.notes.contains(
+            &"default:fs.rules[10]: /home/u/.pyenv does not exist, so the rule has no effect"
+                .to_owned()
+        )
+    );
+}
+
+#[test]
+fn covers() {
+    let deny = |rest: &str| {
+        fs(&format!(
+            r#"{{"action":"allow","path":"$WORKSPACE",{WRITE}}},{{"action":"deny",{rest}}}"#
+        ))
+    };
+    for (rest, cover) in [
+        (r#""path":"$WORKSPACE/src""#.to_owned(), Cover::Hide),
+        (
+            format!(r#""path":"$WORKSPACE/src",{CHANGES}"#),
+            Cover::ReadOnly,
+        ),
+        (
+            r#""path":"$WORKSPACE/src","perms":["execute"]"#.to_owned(),
+            Cover::NoExec,
+        ),
+        (
+            format!(
+                r#""path":"$WORKSPACE/src",{}"#,
+                CHANGES.replace('[', "[\"execute\",")
+            ),
+            Cover::ReadOnlyNoExec,
+        ),
+        (
+            r#""path":"$WORKSPACE/src/main.rs","perms":["write_file","truncate"]"#.to_owned(),
+            Cover::ReadOnly,
+        ),
+    ] {
+        let plan = plan(&debian(), &deny(&rest));
+        assert_eq!(plan.masks.len(), 1, "{rest}");
+        assert_eq!(plan.masks[0].cover, cover, "{rest}");
+        assert_eq!(plan.masks[0].rule, "p:fs.rules[1]");
+    }
+}
+
+#[test]
+fn what_no_cover_can_hold_is_refused() {
+    let json = fs(&format!(
+        r#"{{"action":"allow","path":"$WORKSPACE",{WRITE}}},{{"action":"deny","path":"$WORKSPACE/src","perms":["read_file"]}}"#
+    ));
+    let error = try_plan(&debian(), &json).unwrap_err();
+    assert_eq!(error.rule, "p:fs.rules[1]");
+    assert_eq!(
+        error.message,
+        "/home/u/w/src: denying read_file while read_dir, execute, write_file, truncate, make_*, remove_*, refer stay \
+         allowed cannot be held inside a larger grant"
+    );
+    let fault = Fault::from(error);
+    assert_eq!(fault.error_kind, ErrorKind::UnsupportedPolicy);
+    assert!(
+        fault
+            .hint
+            .unwrap()
+            .contains("write_file, truncate, refer, make_* and remove_* together")
+    );
+}
+
+#[test]
+fn a_grant_inside_a_cover_is_refused() {
+    let json = fs(
+        r#"{"action":"allow","path":"/usr","perms":["read_file","read_dir"]},
+        {"action":"deny","path":"/usr/lib","perms":["read_file","read_dir"]},
+        {"action":"allow","path":"/usr/lib/x86","perms":["execute"]}"#,
+    );
+    let error = try_plan(&debian(), &json).unwrap_err();
+    assert_eq!(
+        error.message,
+        "it covers /usr/lib, but p:fs.rules[2] allows execute at /usr/lib/x86 inside it"
+    );
+}
+
+#[test]
+fn a_denial_at_or_above_a_grant_takes_from_it() {
+    let json = fs(&format!(
+        r#"{{"action":"allow","path":"$WORKSPACE",{WRITE}}},{{"action":"deny","path":"/home",{CHANGES}}},{{"action":"deny","path":"/usr"}},
+           {{"action":"allow","path":"/usr/bin","perms":["read_file"]}}"#
+    ));
+    let plan = plan(&debian(), &json);
+    assert_eq!(
+        text(&plan),
+        "grant /home/u/w read_file+read_dir+execute (p:fs.rules[0])\n"
+    );
+    assert_eq!(
+        plan.notes,
+        ["p:fs.rules[3]: everything it allows at /usr/bin is denied"]
+    );
+}
+
+#[test]
+fn wildcards_cover_what_is_there_and_guard_the_rest() {
+    let json = fs(&format!(
+        r#"{{"action":"allow","path":"$WORKSPACE",{WRITE}}},{{"action":"deny","path":"/**/.env"}}"#
+    ));
+    assert_eq!(
+        text(&plan(&debian(), &json)),
+        "grant /home/u/w read_file+read_dir+execute+write_file+truncate+make_*+remove_*+refer (p:fs.rules[0])\n\
+         Hide /home/u/w/.env (p:fs.rules[1])\n\
+         Hide /home/u/w/sub/.env (p:fs.rules[1])\n\
+         guard /**/.env (p:fs.rules[1])\n"
+    );
+    let read_only = fs(
+        r#"{"action":"allow","path":"$WORKSPACE","perms":["read_file","read_dir"]},{"action":"deny","path":"/**/.env"}"#,
+    );
+    assert!(plan(&debian(), &read_only).guards.is_empty());
+}
+
+#[test]
+fn a_denied_path_that_is_not_there_is_guarded() {
+    let json = fs(
+        r#"{"action":"allow","path":"/bin","perms":["read_file","execute"]},{"action":"deny","path":"/bin/nc"},
+        {"action":"deny","path":"/opt/x"}"#,
+    );
+    assert_eq!(
+        text(&plan(&debian(), &json)),
+        "grant /usr/bin read_file+execute (p:fs.rules[0])\nguard /usr/bin/nc (p:fs.rules[1])\nlink /bin -> usr/bin\n"
+    );
+}
+
+#[test]
+fn covers_that_can_be_moved_away_are_known() {
+    let world = debian().files(&["/home/u/w/.git/hooks/x", "/home/u/w/top"]);
+    let json = fs(&format!(
+        r#"{{"action":"allow","path":"$WORKSPACE",{WRITE}}},{{"action":"deny","path":"$WORKSPACE/.git/hooks"}},{{"action":"deny","path":"$WORKSPACE/top"}}"#
+    ));
+    let plan = plan(&world, &json);
+    let movable: Vec<_> = plan
+        .movable_masks()
+        .map(|m| m.path.display().to_string())
+        .collect();
+    assert_eq!(movable, ["/home/u/w/.git/hooks"]);
+}
+
+#[test]
+fn everything_by_default() {
+    let json = r#"{"version":1,"defaults":{"fs":"allow"},"fs":{"rules":[{"action":"deny","path":"~/.ssh"}]}}"#;
+    let plan = plan(&debian(), json);
+    assert_eq!(plan.grants.len(), 1);
+    assert_eq!(plan.grants[0].path, PathBuf::from("/"));
+    assert_eq!(plan.grants[0].kind, Kind::Dir);
+    assert_eq!(plan.grants[0].perms, Perms::ORDINARY);
+    assert_eq!(plan.masks[0].path, PathBuf::from("/home/u/.ssh"));
+    assert!(plan.links.is_empty());
+}
+
+#[test]
+fn only_named_programs() {
+    let mut world = debian();
+    world.put("/usr/bin/odd", Thing::File(9));
+    world.loader = Some(PathBuf::from("/lib64/x86/ld.so"));
+    let sha = "01".repeat(32);
+    let json = format!(
+        r#"{{"version":1,"extends":["default"],"defaults":{{"exec":"deny"}},"exec":{{"rules":[
+            {{"action":"allow","path":"/bin/sh","sha256":"{sha}"}},
+            {{"action":"allow","path":"/usr/bin/odd","sha256":"{sha}"}},
+            {{"action":"allow","path":"~/.rustup/bin"}},
+            {{"action":"deny","path":"~/.rustup/bin/cargo"}}]}}}}"#
+    );
+    let plan = plan(&world, &json);
+    let ExecPlan::Only { programs, loaders } = &plan.exec else {
+        panic!("{:?}", plan.exec)
+    };
+    let named: Vec<_> = programs
+        .iter()
+        .map(|p| (p.path.to_str().unwrap(), p.sha256.is_some()))
+        .collect();
+    assert_eq!(
+        named,
+        [("/home/u/.rustup/bin", false), ("/usr/bin/sh", true)]
+    );
+    assert_eq!(loaders, &[PathBuf::from("/usr/lib/x86/ld.so")]);
+    assert_eq!(plan.masks[0].cover, Cover::NoExec);
+    assert!(
+        plan.notes
+            .iter()
+            .any(|n| n.contains("/usr/bin/odd does not have the digest named"))
+    );
+    let usr = plan
+        .grants
+        .iter()
+        .find(|g| g.path == std::path::Path::new("/usr"))
+        .unwrap();
+    assert_eq!(usr.perms, Perms::READ);
+}
+
+#[test]
+fn a_program_cannot_name_secrets_as_its_loader() {
+    let mut world = debian();
+    world.loader = Some(PathBuf::from("/home/u/.ssh/id"));
+    let json = r#"{"version":1,"defaults":{"exec":"deny"},"exec":{"rules":[{"action":"allow","path":"$WORKSPACE/src"}]}}"#;
+    let plan = plan(&world, json);
+    assert!(
+        !plan
+            .grants
+            .iter()
+            .any(|g| g.path.starts_with("/home/u/.ssh")),
+        "{}",
+        text(&plan)
+    );
+    assert!(
+        plan.notes[0].contains("names the loader /home/u/.ssh/id, which needs a rule of its own")
+    );
+}
+
+#[test]
+fn refused_programs() {
+    let json = r#"{"version":1,"extends":["default"],"exec":{"rules":[{"action":"deny","path":"/bin/sh"},{"action":"deny","path":"/opt/no"}]}}"#;
+    let plan = plan(&debian(), json);
+    let ExecPlan::AllowBut(programs) = &plan.exec else {
+        panic!("{:?}", plan.exec)
+    };
+    assert_eq!(programs.len(), 1);
+    assert_eq!(programs[0].path, PathBuf::from("/usr/bin/sh"));
+}
+
+#[test]
+fn a_planted_link_is_not_followed() {
+    let world = debian().links(&[("/home/u/w/out", "/home/u/.ssh"), ("/home/u/w/in", "src")]);
+    let json = fs(&format!(
+        r#"{{"action":"allow","path":"$WORKSPACE",{WRITE}}},{{"action":"allow","path":"$WORKSPACE/out","perms":["read_file"]}},
+           {{"action":"allow","path":"$WORKSPACE/in","perms":["ioctl_dev"]}}"#
+    ));
+    let plan = plan(&world, &json);
+    let paths: Vec<_> = plan
+        .grants
+        .iter()
+        .map(|g| g.path.to_str().unwrap())
+        .collect();
+    assert_eq!(paths, ["/home/u/w", "/home/u/w/src"]);
+    assert_eq!(
+        plan.notes,
+        [
+            "p:fs.rules[1]: /home/u/w/out is a link to /home/u/.ssh in a place that runs may change, so it is not followed"
+        ]
+    );
+}
+
+#[test]
+fn a_denied_link_denies_where_it_leads() {
+    let world = debian().links(&[("/home/u/w/key", "src/main.rs")]);
+    let json = fs(&format!(
+        r#"{{"action":"allow","path":"$WORKSPACE",{WRITE}}},{{"action":"deny","path":"$WORKSPACE/key"}}"#
+    ));
+    let plan = plan(&world, &json);
+    assert_eq!(plan.masks[0].path, PathBuf::from("/home/u/w/src/main.rs"));
+    assert_eq!(plan.guards[0].pattern, "/home/u/w/key");
+}
+
+#[test]
+fn too_much_is_an_error_that_names_the_rule() {
+    let mut world = World::new();
+    for i in 0..10_100 {
+        world.put(&format!("/d/f{i}"), Thing::File(1));
+    }
+    let error = try_plan(
+        &world,
+        &fs(r#"{"action":"allow","path":"/d/*","perms":["read_file"]}"#),
+    )
+    .unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "p:fs.rules[0]: /d/*: more than 10000 paths match it; name the directory that holds them"
+    );
+}
