@@ -1,2 +1,159 @@
-//! stub
-pub fn main(_: &clap::ArgMatches) -> std::process::ExitCode { std::process::ExitCode::from(125) }
+//! `cofferdam doctor`.
+
+use crate::{render, surroundings};
+use clap::ArgMatches;
+use node::doctor::{Check, Level, Report, examine};
+use std::io::{IsTerminal, Write};
+use std::path::Path;
+use std::process::ExitCode;
+
+/// Our own binary, whatever name it was started by.
+const OURSELVES: &str = "/proc/self/exe";
+
+pub fn main(m: &ArgMatches) -> ExitCode {
+    let json = m.get_flag("json");
+    let caller = match surroundings::caller() {
+        Ok(caller) => caller,
+        Err(fault) => return render::fault(&fault, json),
+    };
+    let report = examine(&caller, Path::new(OURSELVES));
+    if json {
+        render::print_json(&report);
+    } else {
+        let text = Page { colours: colours() }.render(&report);
+        // A reader that left early is no error of ours.
+        let _ = std::io::stdout().lock().write_all(text.as_bytes());
+    }
+    // Limits that need groups do not count here: a run that asks for one is refused, never run without it.
+    ExitCode::from(if report.level == Level::Full { 0 } else { 1 })
+}
+
+fn colours() -> bool {
+    std::io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|v| v.is_empty())
+}
+
+struct Page {
+    colours: bool,
+}
+
+impl Page {
+    fn render(&self, report: &Report) -> String {
+        let mut text = String::new();
+        self.table(&mut text, "Walls and surroundings", &report.checks);
+        self.table(&mut text, "Limits", &report.limits);
+        self.fixes(&mut text, report);
+        text.push_str(&self.conclusion(report));
+        text
+    }
+
+    fn table(&self, text: &mut String, title: &str, checks: &[Check]) {
+        let width = checks.iter().map(|c| c.name.len()).max().unwrap_or(0);
+        text.push_str(&format!("{}\n", self.paint("1", title)));
+        for check in checks {
+            let mark = match (check.ok, check.required) {
+                (true, _) => self.paint("32", "ok     "),
+                (false, true) => self.paint("31", "missing"),
+                (false, false) => self.paint("33", "missing"),
+            };
+            let optional = if !check.ok && !check.required { " (optional)" } else { "" };
+            text.push_str(&format!("  {mark}  {:<width$}  {}{optional}\n", check.name, render::safe(&check.detail)));
+        }
+        text.push('\n');
+    }
+
+    /// One entry per distinct fix, with everything it would repair.
+    fn fixes(&self, text: &mut String, report: &Report) {
+        let mut fixes: Vec<(&str, Vec<&str>)> = Vec::new();
+        for check in report.checks.iter().chain(&report.limits) {
+            let Some(fix) = check.fix.as_deref() else { continue };
+            match fixes.iter_mut().find(|(known, _)| *known == fix) {
+                Some((_, names)) => names.push(check.name),
+                None => fixes.push((fix, vec![check.name])),
+            }
+        }
+        if fixes.is_empty() {
+            return;
+        }
+        text.push_str(&format!("{}\n", self.paint("1", "Smallest fixes")));
+        for (fix, names) in fixes {
+            text.push_str(&format!("  {}\n", names.join(", ")));
+            for line in fix.lines() {
+                text.push_str(&format!("      {}\n", render::safe(line)));
+            }
+        }
+        text.push('\n');
+    }
+
+    fn conclusion(&self, report: &Report) -> String {
+        let unheld: Vec<&str> = report.limits.iter().filter(|c| !c.ok).map(|c| c.name).collect();
+        let limits = if unheld.is_empty() {
+            "every limit can be held".to_owned()
+        } else {
+            format!("no limit on {} (a run that asks for one is refused)", unheld.join(", "))
+        };
+        let (colour, says) = match report.level {
+            Level::Full => ("32", "all walls stand".to_owned()),
+            Level::Partial => (
+                "33",
+                format!(
+                    "missing {}; a policy consents with \"degrade\": [{}]",
+                    report.missing.join(", "),
+                    report.degrade.iter().map(|d| format!("{d:?}")).collect::<Vec<_>>().join(", ")
+                ),
+            ),
+            Level::None => ("31", format!("nothing can be run here; missing {}", report.missing.join(", "))),
+        };
+        let level = self.paint(colour, &format!("enforcement: {}", report.level.name()));
+        format!("{level}: {}; {limits}\n", render::safe(&says))
+    }
+
+    fn paint(&self, code: &str, text: &str) -> String {
+        if self.colours { format!("\x1b[{code}m{text}\x1b[0m") } else { text.to_string() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(name: &'static str, ok: bool, required: bool, fix: Option<&str>) -> Check {
+        let detail = if ok { "works" } else { "refused\x1b[2J" };
+        Check { name, ok, required, detail: detail.into(), needed_for: "tests", fix: fix.map(str::to_owned) }
+    }
+
+    #[test]
+    fn a_page_tells_walls_limits_and_each_fix_once() {
+        let report = Report {
+            protocol_version: 1,
+            level: Level::Partial,
+            missing: vec!["landlock.scope".into()],
+            degrade: vec!["landlock.scope".into()],
+            checks: vec![
+                check("kernel", true, true, None),
+                check("landlock.scope", false, true, Some("newer kernel\nreboot")),
+                check("landlock.refer", false, false, Some("newer kernel\nreboot")),
+            ],
+            limits: vec![check("memory_mb", false, false, None)],
+        };
+        let text = Page { colours: false }.render(&report);
+        let expected = "\
+Walls and surroundings
+  ok       kernel          works
+  missing  landlock.scope  refused\\u{1b}[2J
+  missing  landlock.refer  refused\\u{1b}[2J (optional)
+
+Limits
+  missing  memory_mb  refused\\u{1b}[2J (optional)
+
+Smallest fixes
+  landlock.scope, landlock.refer
+      newer kernel
+      reboot
+
+enforcement: partial: missing landlock.scope; a policy consents with \"degrade\": [\"landlock.scope\"]; no limit on memory_mb \
+(a run that asks for one is refused)
+";
+        assert_eq!(text, expected);
+        assert!(Page { colours: true }.render(&report).contains("\x1b[31mmissing\x1b[0m"));
+    }
+}

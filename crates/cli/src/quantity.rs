@@ -2,6 +2,9 @@
 
 use terms::{Fault, Limits, OnOutputLimit};
 
+/// As in a policy file: what every JSON reader can hold.
+const LARGEST: u64 = 9_007_199_254_740_991;
+
 /// Bytes; suffixes are powers of 1024.
 pub fn size(text: &str) -> Result<u64, String> {
     let (number, unit) = split(text)?;
@@ -32,6 +35,7 @@ pub fn time(text: &str) -> Result<u64, String> {
 pub fn count(text: &str) -> Result<u64, String> {
     match text.parse::<u64>() {
         Ok(0) => Err(format!("{text:?}: must be at least 1")),
+        Ok(n) if n > LARGEST => Err(format!("{text:?}: must be at most {LARGEST}")),
         Ok(n) => Ok(n),
         Err(_) => Err(format!("{text:?}: not a whole number")),
     }
@@ -101,7 +105,7 @@ pub fn set_one(limits: &mut Limits, name: &str, amount: &str) -> Result<(), Stri
 
 fn plain_megabytes(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
-        Ok(mb) if mb.is_finite() && mb > 0.0 => Ok(mb),
+        Ok(mb) if mb > 0.0 && mb <= 1e9 => Ok(mb),
         _ => Err(format!("{text:?}: not a number of megabytes")),
     }
 }

@@ -90,7 +90,7 @@ fn explain(ready: &node::run::Ready) {
     let mut out = std::io::stdout().lock();
     let mut say = |line: &str| writeln!(out, "{line}").is_ok();
     say("# policy");
-    say(ready.policy_json.trim_end());
+    say(ready.policy.to_json().trim_end());
     if !ready.notes.is_empty() {
         say("\n# notes");
         ready.notes.iter().for_each(|n| {

@@ -1,2 +1,24 @@
-//! stub
-pub fn main(_: &clap::ArgMatches) -> std::process::ExitCode { std::process::ExitCode::from(125) }
+//! `cofferdam setup`.
+
+use crate::render;
+use clap::ArgMatches;
+use node::setup::{Ask, setup};
+use std::io::Write;
+use std::process::ExitCode;
+
+pub fn main(m: &ArgMatches) -> ExitCode {
+    let user = m.get_one::<String>("user").cloned().unwrap_or_default();
+    let answer = match setup(&Ask { user, undo: m.get_flag("undo") }) {
+        Ok(answer) => answer,
+        Err(fault) => return render::fault(&fault, false),
+    };
+    let mut out = std::io::stdout().lock();
+    let lines = answer.done.iter().chain(&answer.notes);
+    // A note may bring a file to write, line by line; each line is made harmless on its own.
+    for line in lines.flat_map(|text| text.lines()) {
+        if writeln!(out, "{}", render::safe(line)).is_err() {
+            break;
+        }
+    }
+    ExitCode::SUCCESS
+}

@@ -42,6 +42,14 @@ fn lacks_landlock(name: &str) -> Fault {
     Fault::new(ErrorKind::UnsupportedHost, message).hint(hint).phase(Phase::Admission)
 }
 
+pub const ASK_DOCTOR: &str = "`cofferdam doctor` shows what this host offers; `--explain` prints all steps";
+
+/// A call that we cannot do without is not to be had, e.g. because a container's filter forbids it.
+pub fn lacks(call: &str) -> Fault {
+    let message = format!("this host does not let us use {call}");
+    Fault::new(ErrorKind::UnsupportedHost, message).hint(ASK_DOCTOR).phase(Phase::Start)
+}
+
 /// Explains why namespaces could not be made, with the smallest change that would help.
 pub fn blocked(error: &CallError) -> Fault {
     let (what, fix) = blocker();

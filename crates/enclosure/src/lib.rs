@@ -2,6 +2,7 @@
 //! says how it ended. Reads no policy file and prints nothing.
 
 mod capture;
+mod connect;
 mod denials;
 mod driver;
 mod guest;

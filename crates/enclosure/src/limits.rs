@@ -3,6 +3,7 @@
 //! space need none.
 
 use policy::{Perms, Plan};
+use rustix::process::Resource;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -17,6 +18,8 @@ pub struct Cpus(pub Option<f64>);
 const PAGE: u64 = 4096;
 /// How often figures that raise no event are looked at, when a limit depends on them.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
+/// More tasks than any kernel can have.
+const MOST_TASKS: u64 = 4_194_304;
 /// The guest's pid 1 is a task of the group too.
 const OURS: u64 = 1;
 
@@ -46,7 +49,8 @@ fn unsupported(kind: LimitKind, why: &str) -> Fault {
 }
 
 fn bytes(megabytes: f64) -> u64 {
-    (megabytes * 1_048_576.0).round() as u64
+    // Larger than any machine; the kernel's own arithmetic must not overflow.
+    (megabytes * 1_048_576.0).round().min((1u64 << 50) as f64) as u64
 }
 
 /// One page more than allowed, so that going over shows instead of looking like being exactly full.
@@ -59,7 +63,7 @@ pub fn scratch_options(limits: &Limits, ours: u64) -> String {
         Some(mb) => ((pages(mb) + 1) * PAGE).to_string(),
         None => "50%".into(),
     };
-    let entries = limits.max_files.map_or(String::new(), |n| format!(",nr_inodes={}", n.saturating_add(ours + 1)));
+    let entries = limits.max_files.map_or(String::new(), |n| format!(",nr_inodes={}", n.saturating_add(ours + 1).min(1 << 40)));
     format!("mode=755,size={size}{entries}")
 }
 
@@ -83,8 +87,22 @@ pub fn memory_file(limits: &Limits) -> Option<Vec<u8>> {
 
 /// Where the caller's own limit is tighter, that one holds already and nothing can go over ours.
 pub fn open_files(wanted: u64) -> u64 {
-    let ours = rustix::process::getrlimit(rustix::process::Resource::Nofile).maximum;
+    let ours = rustix::process::getrlimit(Resource::Nofile).maximum;
     ours.map_or(wanted, |ours| wanted.min(ours))
+}
+
+/// Settings of the guest's own user namespace. What it watches is counted against the caller as well, whose editors
+/// and servers must not be left without.
+pub fn shared_caps() -> Vec<(&'static str, u64)> {
+    let read = |path: &str| std::fs::read_to_string(path).ok()?.trim().parse::<u64>().ok();
+    let half = |name: &'static str, host: &str| Some((name, read(host)? / 2));
+    [
+        half("max_inotify_instances", "/proc/sys/fs/inotify/max_user_instances"),
+        half("max_inotify_watches", "/proc/sys/fs/inotify/max_user_watches"),
+    ]
+    .into_iter()
+    .flatten()
+    .collect()
 }
 
 /// The steps that the guest takes on itself.
@@ -92,6 +110,14 @@ pub fn ops(cpus: &Cpus) -> Vec<Op> {
     const CORE: u32 = 4;
     // A core of a guest must not land anywhere.
     let mut ops = vec![Op::Rlimit { resource: CORE, name: "core", value: 0 }];
+    // Signals and queues in flight are counted against the caller too, who must keep some.
+    for (resource, number, name) in
+        [(Resource::Sigpending, 11, "pending-signals"), (Resource::Msgqueue, 12, "queue-bytes")]
+    {
+        if let Some(most) = rustix::process::getrlimit(resource).current {
+            ops.push(Op::Rlimit { resource: number, name, value: most / 2 });
+        }
+    }
     if let Some(mask) = cpus.0.and_then(processor_mask) {
         ops.push(Op::Processors { mask });
     }
@@ -112,7 +138,7 @@ fn processor_mask(cpus: f64) -> Option<Vec<u64>> {
 fn wants(limits: &Limits, cpus: &Cpus) -> Want {
     Want {
         memory_bytes: limits.max_memory_mb.map(bytes),
-        pids: limits.max_processes.map(|n| n.saturating_add(OURS)),
+        pids: limits.max_processes.map(|n| n.saturating_add(OURS).min(MOST_TASKS)),
         cpu_quota: cpus.0,
         cpu_usage: limits.max_cpu_ms.is_some(),
         cpus: None,
@@ -120,28 +146,14 @@ fn wants(limits: &Limits, cpus: &Cpus) -> Want {
     }
 }
 
-/// Makes the groups. Without limits they serve the usage figures only, and their absence is no error.
+/// Makes the groups that the limits need; none where none is needed.
 pub fn make_group(run: &str, limits: &Limits, cpus: &Cpus) -> Result<Option<Group>, Fault> {
     let want = wants(limits, cpus);
-    let needed = want != Want::default();
-    let layout = Layout::detect(Path::new("/"));
-    let figures = Want {
-        memory_bytes: Some(want.memory_bytes.unwrap_or(NO_LIMIT)),
-        pids: Some(want.pids.unwrap_or(NO_TASK_LIMIT)),
-        cpu_usage: true,
-        ..want.clone()
-    };
-    match Group::create(&layout, run, &figures) {
-        Ok(group) => return Ok(Some(group)),
-        Err(_) if !needed => return Ok(None),
-        Err(_) => {}
+    if want == Want::default() {
+        return Ok(None);
     }
-    Group::create(&layout, run, &want).map(Some).map_err(group_fault)
+    Group::create(&Layout::detect(Path::new("/")), run, &want).map(Some).map_err(group_fault)
 }
-
-/// Larger than any machine, smaller than what the kernel would round to "max".
-const NO_LIMIT: u64 = 1 << 50;
-const NO_TASK_LIMIT: u64 = 4_000_000;
 
 fn group_fault(error: CgroupError) -> Fault {
     match error {
@@ -172,7 +184,6 @@ pub struct Meter {
     started: Instant,
     cpu_before: u64,
     scratch: Option<Scratch>,
-    processes_seen: u64,
 }
 
 struct Scratch {
@@ -185,7 +196,7 @@ impl Meter {
     pub fn new(limits: Limits, group: Option<Group>) -> Meter {
         let events = group.as_ref().map(Group::events).unwrap_or_default();
         let started = Instant::now();
-        Meter { limits, group, events, started, cpu_before: 0, scratch: None, processes_seen: 1 }
+        Meter { limits, group, events, started, cpu_before: 0, scratch: None }
     }
 
     /// The command is about to run: what was used up to here is ours.
@@ -199,7 +210,7 @@ impl Meter {
     }
 
     fn cpu_us(&self) -> Option<u64> {
-        self.group.as_ref()?.usage().cpu_us
+        self.group.as_ref()?.cpu_us()
     }
 
     fn cpu_spent_ms(&self) -> Option<u64> {
@@ -223,22 +234,26 @@ impl Meter {
 
     /// The limit that has been gone over, if any.
     pub fn exceeded(&self) -> Option<LimitHit> {
-        let hit = |kind, limit, used| Some(LimitHit { kind, phase: Phase::Execution, limit, used });
-        let count = |kind, limit: Option<u64>, used: u64| {
-            let limit = limit?;
-            if used > limit { hit(kind, Limit::Count(limit), Limit::Count(used)) } else { None }
+        self.memory_met().or_else(|| self.processes_met()).or_else(|| self.time_met()).or_else(|| self.space_met())
+    }
+
+    fn time_met(&self) -> Option<LimitHit> {
+        let wall = || count_over(LimitKind::WallMs, self.limits.max_wall_ms?, self.wall_ms());
+        let cpu = || count_over(LimitKind::CpuMs, self.limits.max_cpu_ms?, self.cpu_spent_ms()?);
+        wall().or_else(cpu)
+    }
+
+    fn space_met(&self) -> Option<LimitHit> {
+        if self.limits.max_disk_mb.is_none() && self.limits.max_files.is_none() {
+            return None;
+        }
+        let (used, entries) = self.space()?;
+        let disk = || {
+            let limit = self.limits.max_disk_mb?;
+            let amounts = (Limit::Megabytes(limit), Limit::Megabytes((used * PAGE) as f64 / 1_048_576.0));
+            (used > pages(limit)).then(|| hit(LimitKind::DiskMb, amounts.0, amounts.1))
         };
-        self.memory_met()
-            .or_else(|| self.processes_met())
-            .or_else(|| count(LimitKind::WallMs, self.limits.max_wall_ms, self.wall_ms()))
-            .or_else(|| count(LimitKind::CpuMs, self.limits.max_cpu_ms, self.cpu_spent_ms().unwrap_or(0)))
-            .or_else(|| {
-                let limit = self.limits.max_disk_mb?;
-                let used = self.space()?.0;
-                let megabytes = |pages: u64| Limit::Megabytes((pages * PAGE) as f64 / 1_048_576.0);
-                if used > pages(limit) { hit(LimitKind::DiskMb, Limit::Megabytes(limit), megabytes(used)) } else { None }
-            })
-            .or_else(|| count(LimitKind::Files, self.limits.max_files, self.space()?.1))
+        disk().or_else(|| count_over(LimitKind::Files, self.limits.max_files?, entries))
     }
 
     fn memory_met(&self) -> Option<LimitHit> {
@@ -248,8 +263,7 @@ impl Meter {
             return None;
         }
         let peak = group.usage().memory_peak.map_or(limit, |b| b as f64 / 1_048_576.0).max(limit);
-        let (limit, used) = (Limit::Megabytes(limit), Limit::Megabytes(peak));
-        Some(LimitHit { kind: LimitKind::MemoryMb, phase: Phase::Execution, limit, used })
+        Some(hit(LimitKind::MemoryMb, Limit::Megabytes(limit), Limit::Megabytes(peak)))
     }
 
     fn processes_met(&self) -> Option<LimitHit> {
@@ -258,8 +272,7 @@ impl Meter {
             return None;
         }
         // One more was asked for than there is room; that one is what was refused.
-        let (limit, used) = (Limit::Count(limit), Limit::Count(limit + 1));
-        Some(LimitHit { kind: LimitKind::Processes, phase: Phase::Execution, limit, used })
+        Some(hit(LimitKind::Processes, Limit::Count(limit), Limit::Count(limit + 1)))
     }
 
     fn wall_ms(&self) -> u64 {
@@ -289,7 +302,7 @@ impl Meter {
             cpu_ms: figures.cpu_us.map_or(cpu_us, |us| us.saturating_sub(self.cpu_before)) / 1000,
             memory_peak_bytes: figures.memory_peak.unwrap_or(max_rss_kb * 1024),
             disk_bytes: self.space().map_or(0, |(pages, _)| pages * PAGE),
-            processes_peak: figures.pids_peak.map_or(self.processes_seen, |n| n.saturating_sub(OURS).max(1)),
+            processes_peak: figures.pids_peak.map_or(0, |n| n.saturating_sub(OURS)),
             ..Usage::default()
         }
     }
@@ -300,6 +313,14 @@ impl Meter {
             let _ = group.remove();
         }
     }
+}
+
+fn hit(kind: LimitKind, limit: Limit, used: Limit) -> LimitHit {
+    LimitHit { kind, phase: Phase::Execution, limit, used }
+}
+
+fn count_over(kind: LimitKind, limit: u64, used: u64) -> Option<LimitHit> {
+    (used > limit).then(|| hit(kind, Limit::Count(limit), Limit::Count(used)))
 }
 
 fn used_space(handle: &OwnedFd) -> Option<(u64, u64)> {

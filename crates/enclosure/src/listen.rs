@@ -2,6 +2,7 @@
 //! walls; a call that the policy denies is answered here with the plain "permission denied" that a program expects.
 
 use crate::PRIVATE;
+use crate::connect::{self, Address};
 use crate::denials::{Actor, Denials};
 use crate::resolve::{Last, Resolver};
 use crate::supervise::{Observed, Observer};
@@ -9,13 +10,16 @@ use policy::{Decision, NetAsk, Perm, Proto, Resolved};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::{Path, PathBuf};
 use sys::notify::{Call, Listener};
-use sys::process::{read_memory, read_string};
+use sys::process::{copy_descriptor, read_memory, read_string};
 use sys::seccomp::{self, Watch};
 use terms::Action;
 
 const LONGEST_PATH: usize = 4096;
 const EACCES: i32 = 13;
 const EPERM: i32 = 1;
+const EBADF: i32 = 9;
+const EINVAL: i32 = 22;
+const ENETUNREACH: i32 = 101;
 
 /// Open flags that matter here, as the kernel numbers them.
 const O_ACCMODE: u64 = 3;
@@ -71,7 +75,7 @@ impl<'a> Judge<'a> {
     }
 
     fn answer(&mut self, listener: &Listener, call: &Call) {
-        if seccomp::is_refused(call.nr, self.watch) {
+        if seccomp::is_refused(call.nr, &call.args, self.watch) {
             self.refuse_call(call);
             return listener.refuse(call, EPERM);
         }
@@ -79,8 +83,9 @@ impl<'a> Judge<'a> {
         let name = seccomp::name(call.nr);
         let refused = match name.as_str() {
             "execve" | "execveat" => self.exec(listener, call, &name),
-            "connect" => self.connect(listener, call, 1, 2),
-            "sendto" => self.connect(listener, call, 4, 5),
+            "connect" if self.watch.connects_for_guest => return self.connect_for(listener, call),
+            "connect" => self.address(listener, call, 1, 2).and_then(|to| self.judge_address(call, &to)),
+            "sendto" => self.address(listener, call, 4, 5).and_then(|to| self.judge_address(call, &to)),
             _ => self.files(listener, call, &name),
         };
         match refused {
@@ -130,52 +135,74 @@ impl<'a> Judge<'a> {
         self.judge("exec", &path.to_string_lossy(), decision, call.tid)
     }
 
-    fn connect(&mut self, listener: &Listener, call: &Call, address: usize, length: usize) -> Option<i32> {
+    /// The address a call names, copied once.
+    fn address(&mut self, listener: &Listener, call: &Call, at: usize, length: usize) -> Option<Address> {
         let len = (call.args[length] as usize).min(128);
         if len < 2 {
             return None;
         }
-        let raw = read_memory(call.tid, call.args[address], len)?;
+        let raw = read_memory(call.tid, call.args[at], len)?;
         if !listener.is_live(call) {
             return None;
         }
+        let port = || u16::from_be_bytes([raw[2], raw[3]]);
         match u16::from_ne_bytes([raw[0], raw[1]]) {
-            1 => self.connect_unix(call, &raw[2..]),
-            2 if len >= 8 => {
-                let ip = Ipv4Addr::new(raw[4], raw[5], raw[6], raw[7]);
-                self.connect_inet(call, ip.into(), u16::from_be_bytes([raw[2], raw[3]]))
+            0 => Some(Address::Unspecified),
+            1 if len > 2 && raw[2] == 0 => Some(Address::Abstract(raw[3..].to_vec())),
+            1 => {
+                let end = raw[2..].iter().position(|b| *b == 0).map_or(len, |n| n + 2);
+                let path = self.resolver.resolve(call.tid, AT_FDCWD, &raw[2..end], Last::Follow)?;
+                Some(Address::Path(path))
             }
+            2 if len >= 8 => Some(Address::Inet(Ipv4Addr::new(raw[4], raw[5], raw[6], raw[7]).into(), port())),
             10 if len >= 24 => {
                 let bytes: [u8; 16] = raw[8..24].try_into().ok()?;
-                self.connect_inet(call, Ipv6Addr::from(bytes).to_canonical(), u16::from_be_bytes([raw[2], raw[3]]))
+                Some(Address::Inet(Ipv6Addr::from(bytes).into(), port()))
             }
             _ => None,
         }
     }
 
+    /// Makes the connection here, with the address that was judged.
+    fn connect_for(&mut self, listener: &Listener, call: &Call) {
+        let Some(to) = self.address(listener, call, 1, 2) else { return listener.refuse(call, EINVAL) };
+        if let Some(errno) = self.judge_address(call, &to) {
+            return listener.refuse(call, errno);
+        }
+        let Some(socket) = copy_descriptor(call.tid, call.args[0] as i32) else { return listener.refuse(call, EBADF) };
+        match connect::make(&socket, self.resolver.known_root(), &to) {
+            Ok(()) => listener.answer(call, 0),
+            Err(errno) => listener.refuse(call, errno),
+        }
+    }
+
+    fn judge_address(&mut self, call: &Call, to: &Address) -> Option<i32> {
+        match to {
+            Address::Inet(ip, port) => self.judge_inet(call, ip.to_canonical(), *port),
+            Address::Path(path) => self.judge_socket(call, path),
+            Address::Abstract(_) | Address::Unspecified => None,
+        }
+    }
+
     /// Loopback inside is the guest's own; everything else has no route, which is what it will be told.
-    fn connect_inet(&mut self, call: &Call, ip: IpAddr, port: u16) -> Option<i32> {
+    fn judge_inet(&mut self, call: &Call, ip: IpAddr, port: u16) -> Option<i32> {
         if ip.is_loopback() || ip.is_unspecified() {
             return None;
         }
         let target = std::net::SocketAddr::new(ip, port).to_string();
         self.observe(|| Observed::Connect(target.clone()));
-        let decision = self.policy.net(&NetAsk { proto: Proto::Tcp, host: None, addr: Some(ip), port, method: None, path: None, unix: None });
-        self.judge("net.connect", &target, decision, call.tid).map(|_| 101)
+        let ask = NetAsk { proto: Proto::Tcp, host: None, addr: Some(ip), port, method: None, path: None, unix: None };
+        let decision = self.policy.net(&ask);
+        self.judge("net.connect", &target, decision, call.tid).map(|_| ENETUNREACH)
     }
 
-    fn connect_unix(&mut self, call: &Call, name: &[u8]) -> Option<i32> {
-        let end = name.iter().position(|b| *b == 0).unwrap_or(name.len());
-        if end == 0 {
+    /// The guest's own sockets lie in its private places and where it may write; any other is a service of the host.
+    fn judge_socket(&mut self, call: &Call, path: &Path) -> Option<i32> {
+        let own = is_private(path) && !self.granted_below_private(path);
+        if own || !exists(path) || self.policy.fs(path, Perm::WriteFile).allowed() {
             return None;
         }
-        let path = self.resolver.resolve(call.tid, AT_FDCWD, &name[..end], Last::Follow)?;
-        // A socket that the guest cannot see but the host has is what a refusal is about.
-        let hidden = exists(&path) && !is_private(&path) && self.policy.fs(&path, Perm::ReadFile).action == Action::Deny;
-        if !hidden {
-            return None;
-        }
-        let decision = self.policy.net(&NetAsk::unix(&path));
+        let decision = self.policy.net(&NetAsk::unix(path));
         self.judge("net.connect", &format!("unix:{}", path.display()), decision, call.tid)
     }
 

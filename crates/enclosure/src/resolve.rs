@@ -50,6 +50,11 @@ impl Resolver {
         std::fs::read_link(link).ok().filter(|p| p.is_absolute())
     }
 
+    /// The guest's root, once it has been seen.
+    pub fn known_root(&self) -> Option<std::os::fd::BorrowedFd<'_>> {
+        self.root.as_ref().map(AsFd::as_fd)
+    }
+
     fn root(&mut self, tid: i32) -> Option<&OwnedFd> {
         if self.root.is_none() {
             let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;

@@ -45,7 +45,12 @@ const PROGRAM_DIRS: [&str; 7] =
     ["/usr/bin", "/usr/sbin", "/usr/local/bin", "/usr/local/sbin", "/usr/games", "/bin", "/sbin"];
 
 /// Directories whose owners need no shifting: root's, readable by all.
-const SYSTEM: [&str; 9] = ["/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/etc", "/nix/store"];
+const SYSTEM: [&str; 10] =
+    ["/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/etc", "/opt", "/nix/store"];
+
+/// A group that no file has, in the map of mounts that are only read: the kernel then refuses every write access,
+/// also to sockets, which a read-only mount alone does not keep from being connected to.
+const NO_GROUP: u32 = u32::MAX - 1;
 
 struct Builder<'a> {
     request: &'a Request,
@@ -155,6 +160,8 @@ impl Builder<'_> {
         }
         self.push(Op::Dir { at: c"/dev/pts".into(), mode: 0o755 });
         self.push(Op::Terminals { at: c"/dev/pts".into() });
+        self.push(Op::Dir { at: c"/dev/mqueue".into(), mode: 0o755 });
+        self.push(Op::Queues { at: c"/dev/mqueue".into() });
         for (name, target) in [
             ("ptmx", "pts/ptmx"),
             ("fd", "/proc/self/fd"),
@@ -172,6 +179,9 @@ impl Builder<'_> {
         for at in HIDDEN_PROC.iter().map(|name| Path::new("/proc").join(name)).filter(|at| is_open_to_all(at)) {
             let attr = QUIET.with(Attr::READ_ONLY).with(Attr::NO_EXEC);
             self.push(Op::BindKnown { from: path(&[MADE, "/file"]), at: cpath(&at), attr });
+        }
+        for (name, value) in crate::limits::shared_caps() {
+            self.push(Op::Put { at: path(&["/proc/sys/user/", name]), bytes: value.to_string().into_bytes() });
         }
         let sys = c"/proc/sys";
         self.push(Op::BindKnown { from: sys.into(), at: sys.into(), attr: QUIET.with(Attr::READ_ONLY).with(Attr::NO_EXEC) });
@@ -223,6 +233,10 @@ impl Builder<'_> {
     }
 
     fn grant(&mut self, grant: &Grant) -> Result<(), Fault> {
+        if self.is_own(&grant.path)? {
+            return Ok(());
+        }
+        check_below_tmp(grant)?;
         if !self.is_mounted(&grant.path) {
             match grant.kind {
                 Kind::Dir => self.dir(&grant.path),
@@ -239,6 +253,17 @@ impl Builder<'_> {
         }
         self.mounted.insert(grant.path.clone());
         Ok(())
+    }
+
+    /// Places that every guest has of its own; a rule about them has nothing to add.
+    fn is_own(&self, path: &Path) -> Result<bool, Fault> {
+        let own = |dir: &str| path.starts_with(dir);
+        if path == Path::new("/dev") || path == Path::new("/proc") {
+            let message = format!("{}: a guest has one of its own; name the device or file it needs", path.display());
+            return Err(Fault::new(ErrorKind::UnsupportedPolicy, message).phase(Phase::Planning));
+        }
+        let device = DEVICES.iter().any(|name| path == Path::new("/dev").join(name));
+        Ok(device || own("/proc") || own("/dev/pts") || own("/dev/shm") || own("/dev/mqueue"))
     }
 
     fn mount_point_file(&mut self, at: &Path) {
@@ -276,7 +301,10 @@ impl Builder<'_> {
 
     /// A mount of `path` on which the files of its owner belong to the guest's user.
     fn shifted(&mut self, path: &Path, attr: Attr) -> Result<RawFd, CallError> {
-        let owner = std::fs::symlink_metadata(path).map(|m| (m.uid(), m.gid())).unwrap_or((0, 0));
+        let mut owner = std::fs::symlink_metadata(path).map(|m| (m.uid(), m.gid())).unwrap_or((0, 0));
+        if attr.has(Attr::READ_ONLY) {
+            owner.1 = NO_GROUP;
+        }
         if !self.id_maps.contains_key(&owner) {
             let map = host::id_map(owner.0, self.guest.host_uid, owner.1, self.guest.host_gid)?;
             self.id_maps.insert(owner, map);
@@ -451,7 +479,7 @@ impl Builder<'_> {
         self.push(Op::LandlockRestrict { ruleset: ruleset.as_raw_fd() });
         self.handles.push(ruleset);
         self.push(Op::DropCapabilities);
-        let watch = self.request.watch();
+        let watch = self.request.watch(&self.guest);
         self.push(Op::Seccomp { program: seccomp::program(&watch), listener: watch.listener });
         self.push(Op::Ready);
         Ok(watch)
@@ -467,7 +495,7 @@ impl Builder<'_> {
             add(Path::new("/"), Perms::of(&[Perm::ReadDir]).bits());
         }
         let execute = if self.lists_programs() { Perms::NONE } else { Perms::of(&[Perm::Execute]) };
-        for private in ["/tmp", "/dev/shm"] {
+        for private in ["/tmp", "/dev/shm", "/dev/mqueue"] {
             let all = Perms::READ.union(Perms::WRITE).union(Perms::of(&[Perm::MakeChar])).union(execute);
             add(Path::new(private), all.bits());
         }
@@ -489,6 +517,20 @@ impl Builder<'_> {
 
 /// Rebinding keeps what the tree has and only adds.
 const QUIET_KEEP: Attr = Attr(0);
+
+/// The private /tmp may be written, and landlock's rights are inherited by what is mounted below. Mounts can take
+/// away writing or running as a whole, but not single permissions.
+fn check_below_tmp(grant: &Grant) -> Result<(), Fault> {
+    let reads = grant.kind != Kind::Dir || grant.perms.and(Perms::READ) == Perms::READ;
+    let changes = grant.perms.and(Perms::WRITE);
+    let whole = changes.is_empty() || changes == Perms::WRITE || grant.kind != Kind::Dir;
+    if !grant.path.starts_with("/tmp") || (reads && whole) {
+        return Ok(());
+    }
+    let message = format!("{}: {} lies below the private /tmp, where permissions cannot be granted singly", grant.rule, grant.path.display());
+    let hint = "grant reading, or reading and all changes; or keep the directory elsewhere";
+    Err(Fault::new(ErrorKind::UnsupportedPolicy, message).hint(hint).phase(Phase::Planning))
+}
 
 fn is_open_to_all(at: &Path) -> bool {
     std::fs::symlink_metadata(at).is_ok_and(|m| m.mode() & 0o077 != 0)
@@ -546,12 +588,12 @@ fn read_verified(path: &Path, digest: [u8; 32]) -> Result<Vec<u8>, Fault> {
 
 fn cannot_bind(grant: &Grant, error: CallError) -> Fault {
     let message = format!("{} ({}): cannot be shown inside: {error}", grant.path.display(), grant.rule);
-    Fault::new(ErrorKind::UnsupportedHost, message).phase(Phase::Preparation)
+    Fault::new(ErrorKind::UnsupportedHost, message).hint(crate::driver::ASK_DOCTOR).phase(Phase::Preparation)
 }
 
 fn cannot_bind_program(program: &policy::Program, error: CallError) -> Fault {
     let message = format!("{} ({}): cannot be shown inside: {error}", program.path.display(), program.rule);
-    Fault::new(ErrorKind::UnsupportedHost, message).phase(Phase::Preparation)
+    Fault::new(ErrorKind::UnsupportedHost, message).hint(crate::driver::ASK_DOCTOR).phase(Phase::Preparation)
 }
 
 fn cpath(path: &Path) -> CString {

@@ -67,13 +67,14 @@ impl Stdio {
 }
 
 impl Request {
-    pub(crate) fn watch(&self) -> Watch {
+    pub(crate) fn watch(&self, guest: &Guest) -> Watch {
         Watch {
             listener: true,
             reads: self.watch_reads,
             descriptors: self.limits.max_open_files.is_some(),
             deny: self.deny_calls.clone(),
             no_exec_memory_files: matches!(self.plan.exec, ExecPlan::Only { .. }),
+            connects_for_guest: !guest.privileged,
         }
     }
 }
@@ -115,13 +116,18 @@ impl Prepared {
 
     /// Runs the command to its end. Faults are ours; whatever the command did is in the outcome.
     pub fn run(mut self, observer: Option<Observer<'_>>) -> Result<Outcome, Fault> {
-        let signals = process::signal_handle(&FORWARDED).map_err(|e| internal(Phase::Preparation, e))?;
+        let signals = process::signal_handle(&FORWARDED).map_err(|e| driver::lacks(e.call))?;
         let group = limits::make_group(self.request.run_id.as_str(), &self.request.limits, &self.request.cpus)?;
         let janitor = group.as_ref().map(start_janitor).transpose()?;
         let entries = self.join_group(group.as_ref())?;
         let (pipes, command) = self.connect()?;
         let spawned = self.clone_guest(group.as_ref(), &command)?;
         drop((command, entries));
+        if !process::signal(spawned.pidfd.as_fd(), 0) {
+            // Nothing could end this guest later.
+            process::kill_child(spawned.pid);
+            return Err(driver::lacks("pidfd_send_signal"));
+        }
         let ours = pipes.keep_ours();
         if let Err(fault) = self.admit(&spawned) {
             process::signal(spawned.pidfd.as_fd(), 9);
@@ -268,6 +274,7 @@ struct Run<'a> {
     hit: Option<LimitHit>,
     cancelled_by: Option<i32>,
     give_up_at: Option<Instant>,
+    look_at: Option<Instant>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -342,6 +349,7 @@ impl<'a> Run<'a> {
             hit: None,
             cancelled_by: None,
             give_up_at: None,
+            look_at: None,
         }
     }
 
@@ -381,7 +389,10 @@ impl<'a> Run<'a> {
                 Slot::Control => self.hear_control()?,
                 Slot::Listener => self.hear_call(),
                 Slot::Signals => self.forward_signals(),
-                Slot::Event => self.meter.events.iter().for_each(sys::cgroup::EventFd::rearm),
+                Slot::Event => {
+                    self.meter.events.iter().for_each(sys::cgroup::EventFd::rearm);
+                    self.look_at = Some(Instant::now());
+                }
                 Slot::OutputRead => {
                     let pumped = self.output.pull(&mut self.allowance);
                     self.after_pull(pumped);
@@ -396,8 +407,9 @@ impl<'a> Run<'a> {
                 Slot::InputWrite => self.input.push(),
             }
         }
-        if self.state == State::Running {
+        if self.state == State::Running && self.look_at.is_some_and(|at| Instant::now() >= at) {
             self.check_limits();
+            self.look_at = self.meter.next_look();
         }
         Ok(())
     }
@@ -407,13 +419,13 @@ impl<'a> Run<'a> {
         let timeout = self.timeout();
         match poll(&mut fds, timeout.as_ref()) {
             Ok(_) | Err(rustix::io::Errno::INTR) => {}
-            Err(e) => return Err(Fault::internal(format!("poll: {e}")).phase(Phase::Execution)),
+            Err(_) => return Err(driver::lacks("poll")),
         }
         Ok(slots.into_iter().zip(&fds).filter(|(_, fd)| !fd.revents().is_empty()).map(|(slot, _)| slot).collect())
     }
 
     fn timeout(&self) -> Option<rustix::event::Timespec> {
-        let look = if self.state == State::Running { self.meter.next_look() } else { None };
+        let look = if self.state == State::Running { self.look_at } else { None };
         let at = [look, self.give_up_at].into_iter().flatten().min()?;
         let left = at.saturating_duration_since(Instant::now());
         Some(rustix::event::Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() })
@@ -486,6 +498,7 @@ impl<'a> Run<'a> {
             self.raw = Some(terminal::Raw::on_stdin());
         }
         self.state = State::Running;
+        self.look_at = self.meter.next_look();
     }
 
     /// Pid 1 went without a word: something outside killed it, or the kernel did for want of memory.
@@ -512,8 +525,7 @@ impl<'a> Run<'a> {
         if matches!(op, Op::PrivateMounts | Op::Identity { .. } | Op::Proc { .. } | Op::Tmpfs { .. }) {
             return driver::blocked(&CallError { call: op.name(), errno: report.errno });
         }
-        let hint = "`cofferdam doctor` shows what this host offers; `--explain` prints all steps";
-        Fault::new(ErrorKind::UnsupportedHost, step).hint(hint).phase(Phase::Start)
+        Fault::new(ErrorKind::UnsupportedHost, step).hint(driver::ASK_DOCTOR).phase(Phase::Start)
     }
 
     fn exec_failed(&self, report: &Report) -> Fault {
@@ -521,6 +533,10 @@ impl<'a> Run<'a> {
         let error = std::io::Error::from_raw_os_error(report.errno);
         let program = self.request.program.display();
         let fault = match report.errno {
+            _ if report.step != 0 => {
+                let message = format!("the command could not be started: {error}");
+                Fault::new(ErrorKind::UnsupportedHost, message).hint(driver::ASK_DOCTOR)
+            }
             ENOENT => {
                 let message = format!("{program}: cannot be started: it or its interpreter is not there inside");
                 Fault::new(ErrorKind::NotFound, message).exit(127)

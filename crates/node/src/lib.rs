@@ -2,8 +2,11 @@
 //! Nothing here prints, prompts or reads the environment: the door hands in a `Caller`.
 
 mod caller;
+pub mod bench;
+pub mod doctor;
 pub mod policies;
 pub mod run;
+pub mod setup;
 pub mod toolchains;
 
 pub use caller::Caller;

@@ -33,7 +33,7 @@ pub struct Ask {
 pub struct Ready {
     pub prepared: Prepared,
     pub notes: Vec<String>,
-    pub policy_json: String,
+    pub policy: policy::Policy,
 }
 
 /// How a verb ended before or instead of a run: a fault, with the refusal that caused it.
@@ -86,8 +86,7 @@ pub fn prepare(ask: &Ask, caller: &Caller) -> Result<Ready, Refused> {
         stdio: ask.stdio,
         watch_reads: ask.report_reads,
     };
-    let policy_json = effective.to_json();
-    Ok(Ready { prepared: enclosure::prepare(request)?, notes, policy_json })
+    Ok(Ready { prepared: enclosure::prepare(request)?, notes, policy: effective })
 }
 
 pub fn run(ready: Ready, observer: Option<Observer<'_>>) -> Result<Outcome, Fault> {

@@ -123,11 +123,14 @@ fn fs_hint(path: &Path, perm: Perm) -> Option<String> {
     let (perms, flag) = match perm {
         Perm::ReadFile | Perm::ReadDir => (Perms::READ, "--read"),
         Perm::Execute => (Perms::READ.union(Perms::of(&[perm])), "--read"),
-        Perm::MakeChar | Perm::MakeBlock | Perm::IoctlDev => {
+        // Device nodes take a privilege that nobody inside has.
+        Perm::MakeChar | Perm::MakeBlock => return None,
+        Perm::IoctlDev => {
+            let perms = Perms::of(&[perm]);
             let rule = FsRule {
                 action: Action::Allow,
                 path,
-                perms: Perms::of(&[perm]),
+                perms,
             };
             return Some(format!(
                 "add {} to fs.rules",

@@ -25,10 +25,7 @@ fn text_for_people() {
         default:fs.rules[7]: {"action":"allow","path":"/etc","perms":["read_file","read_dir","execute"]}
   deny  write_file, truncate, make_dir, make_reg, make_sym, make_sock, make_fifo, remove_*, refer  (defaults.fs)
         to allow it: add {"action":"allow","path":"/etc/passwd","perms":["read_file","read_dir","write_file","truncate","make_dir","make_reg","make_sym","make_sock","make_fifo","remove_*","refer"]} to fs.rules, or run with --write /etc/passwd
-  deny  make_char  (defaults.fs)
-        to allow it: add {"action":"allow","path":"/etc/passwd","perms":["make_char"]} to fs.rules
-  deny  make_block  (defaults.fs)
-        to allow it: add {"action":"allow","path":"/etc/passwd","perms":["make_block"]} to fs.rules
+  deny  make_char, make_block  (defaults.fs)
   deny  ioctl_dev  (defaults.fs)
         to allow it: add {"action":"allow","path":"/etc/passwd","perms":["ioctl_dev"]} to fs.rules
 "#

@@ -12,10 +12,16 @@ use std::path::{Path, PathBuf};
 /// A policy followed on a host, with what the plan needs beside the rules.
 pub(crate) struct Followed {
     pub(crate) resolved: Resolved,
-    /// Links met on the way to a real path that a rule allows.
-    pub(crate) links: Vec<(Link, PathBuf)>,
+    pub(crate) links: Vec<Met>,
     pub(crate) loaders: Vec<PathBuf>,
     pub(crate) notes: Vec<String>,
+}
+
+/// A link met on the way to a real path that a rule allows.
+pub(crate) struct Met {
+    pub(crate) link: Link,
+    pub(crate) real: PathBuf,
+    rule: String,
 }
 
 impl Resolved {
@@ -59,7 +65,7 @@ pub(crate) fn follow(resolved: &Resolved, host: &dyn Host) -> Result<Followed, P
 struct Follower<'a> {
     host: &'a dyn Host,
     budget: Budget,
-    links: Vec<(Link, PathBuf)>,
+    links: Vec<Met>,
     notes: Vec<String>,
 }
 
@@ -73,13 +79,16 @@ impl Follower<'_> {
             &rule.label,
         )?;
         if found.is_empty() {
-            self.notes.push(format!(
+            self.note(format!(
                 "{}: {} does not exist, so the rule has no effect",
                 rule.label,
                 rule.patterns[0].text()
             ));
         }
-        let reals = found.into_iter().map(|f| self.keep(f)).collect();
+        let reals = found
+            .into_iter()
+            .map(|f| self.keep(f, &rule.label))
+            .collect();
         rule.reals = Some(tidy(reals));
         Ok(())
     }
@@ -89,66 +98,59 @@ impl Follower<'_> {
         let Some(wanted) = program.sha256 else {
             return Ok(());
         };
-        for real in program.file.reals.iter().flatten() {
-            if self.host.sha256(&real.path) != Some(wanted) {
-                let path = real.path.display();
-                self.notes.push(format!(
-                    "{}: {path} does not have the digest named, so it may not run",
-                    program.file.label
-                ));
-            }
+        let reals = program.file.reals.take().unwrap_or_default();
+        let (good, bad): (Vec<Real>, Vec<Real>) = reals
+            .into_iter()
+            .partition(|real| self.host.sha256(&real.path) == Some(wanted));
+        program.file.reals = Some(good);
+        for real in bad {
+            let (label, path) = (&program.file.label, real.path.display());
+            self.note(format!(
+                "{label}: {path} does not have the digest named, so it may not run"
+            ));
         }
-        let host = self.host;
-        program
-            .file
-            .reals
-            .iter_mut()
-            .for_each(|reals| reals.retain(|r| host.sha256(&r.path) == Some(wanted)));
         Ok(())
     }
 
-    /// A link that a run could have planted must not lead an allowance elsewhere: one that lies in a tree that the
-    /// policy lets be changed is followed only while it stays in that tree.
+    /// A link that a run could have planted must not lead an allowance elsewhere: one that lies in the workspace, or in
+    /// a tree that the policy lets be changed, is followed only while it stays in that tree.
     fn drop_planted_links(&mut self, out: &mut Resolved) {
-        let writable: Vec<PathBuf> = out
-            .file_rules()
-            .filter(|r| r.grants() && !r.perms.and(Perms::CHANGES).is_empty())
-            .flat_map(|r| r.reals.iter().flatten().map(|real| real.path.clone()))
-            .collect();
-        let planted = |link: &Link, real: &Path| {
-            writable.iter().any(|tree| {
-                link.at.starts_with(tree) && link.at != *tree && !real.starts_with(tree)
-            })
+        let trees = self.changeable(out);
+        let leaves = |tree: &PathBuf, met: &Met| {
+            met.link.at.starts_with(tree) && !met.real.starts_with(tree)
         };
-        let bad: Vec<(Link, PathBuf)> = self
-            .links
-            .iter()
-            .filter(|(link, real)| planted(link, real))
-            .cloned()
-            .collect();
-        if bad.is_empty() {
-            return;
-        }
+        let planted = |met: &Met| trees.iter().any(|tree| leaves(tree, met));
+        let (bad, good) = std::mem::take(&mut self.links)
+            .into_iter()
+            .partition(planted);
+        self.links = good;
+        let bad: Vec<Met> = bad;
         let programs = out.programs.iter_mut().map(|p| &mut p.file);
         for rule in out.files.iter_mut().chain(programs).filter(|r| r.grants()) {
-            let Some(reals) = &mut rule.reals else {
-                continue;
-            };
-            for (link, real) in &bad {
+            for met in bad.iter().filter(|met| met.rule == rule.label) {
                 // A rule that names the real place itself needs no link.
-                let direct = rule.patterns[0].covers(real);
-                if !direct && reals.iter().any(|r| r.path == *real) {
-                    reals.retain(|r| r.path != *real);
-                    self.notes.push(format!(
-                        "{}: {} is a link to {} in a place that runs may change, so it is not followed",
-                        rule.label,
-                        link.at.display(),
-                        real.display()
+                let direct = rule.patterns[0].covers(&met.real);
+                let reals = rule.reals.get_or_insert_default();
+                if !direct && reals.iter().any(|r| r.path == met.real) {
+                    reals.retain(|r| r.path != met.real);
+                    let (label, at, real) =
+                        (&rule.label, met.link.at.display(), met.real.display());
+                    self.note(format!(
+                        "{label}: {at} is a link to {real} in a place that runs may change, so it is not followed"
                     ));
                 }
             }
         }
-        self.links.retain(|pair| !bad.contains(pair));
+    }
+
+    /// Trees whose content may come from a run, this one or an earlier one.
+    fn changeable(&self, out: &Resolved) -> Vec<PathBuf> {
+        let workspace = self.host.look(&out.workspace).map(|found| found.real);
+        let rules = out
+            .file_rules()
+            .filter(|r| r.grants() && !r.perms.and(Perms::CHANGES).is_empty());
+        let written = rules.flat_map(|r| r.reals.iter().flatten().map(|real| real.path.clone()));
+        workspace.into_iter().chain(written).collect()
     }
 
     /// Programs that are linked dynamically start through their loader, which then must be readable and executable.
@@ -165,10 +167,10 @@ impl Follower<'_> {
                 }
                 if !is_of_the_system(&found.real) {
                     let (label, path) = (&program.file.label, found.real.display());
-                    self.notes.push(format!("{label}: a program of it names the loader {path}, which needs a rule of its own"));
+                    self.note(format!("{label}: a program of it names the loader {path}, which needs a rule of its own"));
                     continue;
                 }
-                let real = self.keep(found);
+                let real = self.keep(found, &program.file.label);
                 loaders.push(real.path.clone());
                 out.implied.push(FileRule {
                     perms: Perms::of(&[Perm::ReadFile, Perm::Execute]),
@@ -245,9 +247,16 @@ impl Follower<'_> {
         })
     }
 
-    fn keep(&mut self, found: Found) -> Real {
+    fn note(&mut self, text: String) {
+        if !self.notes.contains(&text) {
+            self.notes.push(text);
+        }
+    }
+
+    fn keep(&mut self, found: Found, rule: &str) -> Real {
         for link in found.links {
-            self.links.push((link, found.real.clone()));
+            let (real, rule) = (found.real.clone(), rule.to_owned());
+            self.links.push(Met { link, real, rule });
         }
         Real {
             path: found.real,

@@ -1,6 +1,7 @@
 use super::*;
 use crate::path::RulePath;
 use proptest::prelude::*;
+use std::os::unix::ffi::OsStrExt;
 
 fn pattern(text: &str) -> Pattern {
     RulePath::parse(text).unwrap().on(Path::new("/")).unwrap()

@@ -225,7 +225,7 @@ fn rule_path(path: &Path, ctx: &Context) -> Option<RulePath> {
         if let Ok(rest) = path.strip_prefix(base) {
             let rest: Vec<String> = crate::glob::names(rest)
                 .filter_map(|n| n.to_str())
-                .map(crate::glob::escape)
+                .map(crate::component::escape)
                 .collect();
             let text = std::iter::once(name.to_owned())
                 .chain(rest)

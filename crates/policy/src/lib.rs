@@ -7,6 +7,7 @@
 //! ```
 
 mod cidr;
+mod component;
 mod cursor;
 mod decide;
 mod diff;

@@ -1,7 +1,8 @@
 //! The path of a rule: absolute, or below `~`, `$HOME`, `$WORKSPACE` or `$TOOLCHAINS`, with wildcards.
 //! Checked when read, written back in one spelling, and expanded only against given values.
 
-use crate::glob::{self, Part, Pattern};
+use crate::component::{self, Part};
+use crate::glob::{self, Pattern};
 use std::fmt;
 use std::path::{Path, PathBuf};
 
@@ -90,7 +91,7 @@ impl RulePath {
     /// `None` when it is not absolute, holds `.` or `..`, or is not UTF-8.
     pub fn literal(path: &Path) -> Option<RulePath> {
         let text = path.to_str()?;
-        let escaped: Vec<String> = text.split('/').map(glob::escape).collect();
+        let escaped: Vec<String> = text.split('/').map(component::escape).collect();
         match text.starts_with('/') {
             true => RulePath::parse(&escaped.join("/")).ok(),
             false => None,
@@ -139,7 +140,7 @@ impl fmt::Display for RulePath {
             Base::Toolchains => "$TOOLCHAINS",
         })?;
         for part in &self.parts {
-            write!(f, "/{}", glob::part_text(part))?;
+            write!(f, "/{}", component::part_text(part))?;
         }
         Ok(())
     }
@@ -202,7 +203,7 @@ fn parse_component(component: &str, whole: &str) -> Result<Part, Refusal> {
             Refusal::new(format!("{whole:?} holds a {component:?} component"))
                 .hint("write the path it leads to"),
         ),
-        _ => match glob::parse_part(component).map_err(Refusal::new)? {
+        _ => match component::parse_part(component).map_err(Refusal::new)? {
             // `[.]` and `[.][.]` spell the components that are refused above.
             Part::Literal(name) if name == "." || name == ".." => Err(Refusal::new(format!(
                 "{whole:?} holds a {name:?} component"

@@ -132,15 +132,12 @@ impl Plan {
     /// all, and the path be made anew. Whoever enforces the plan has to guard these paths as well.
     pub fn movable_masks(&self) -> impl Iterator<Item = &Mask> {
         self.masks.iter().filter(|mask| {
-            let above = mask.path.parent().into_iter().flat_map(Path::ancestors);
-            above
-                .take_while(|dir| !self.grants.iter().any(|g| g.path == *dir))
-                .next()
-                .is_some()
-                && self
-                    .grants
-                    .iter()
-                    .any(|g| mask.path.starts_with(&g.path) && moves(g.perms))
+            let mut above = self
+                .grants
+                .iter()
+                .filter(|g| mask.path.starts_with(&g.path));
+            let outermost = above.clone().next().map(|g| g.path.as_path());
+            mask.path.parent() != outermost && above.any(|g| moves(g.perms))
         })
     }
 }

@@ -121,7 +121,8 @@ Wildcards: `*` any characters, `?` one character, `[a-z]` one of a class, `[!a-z
 component; `**` as a whole component any number of components, none included. `[*]` is a literal `*`.
 
 A rule covers the path it names and everything below. Links in a rule's path are followed: the rule holds for the real
-place. An allow rule does not follow a link that lies in a tree the policy lets be changed and leads out of it.
+place. An allow rule does not follow a link that lies in the workspace, or in a tree the policy lets be changed, and
+leads out of it: a run could have planted it. Name the place it leads to instead.
 
 A denied path that does not exist holds when it appears; an allowed path that does not exist has no effect in that run.
 
@@ -132,8 +133,8 @@ const MATCHING: &str = "## Which rule decides
 All rules that match are collected: deny, then ask, then warn, then allow, then the default. The place of a rule in the
 list does not matter, and a more specific allow does not lift a deny.
 
-With `defaults.exec` `allow`, a program runs where an fs rule grants `execute` and no exec rule denies it. With `deny`,
-only programs that an exec rule allows run; `execute` in fs rules then grants nothing.
+With `defaults.exec` `allow`, a program runs where an fs rule grants `execute` or an exec rule allows it, and no exec
+rule denies it. With `deny`, only programs that an exec rule allows run; `execute` in fs rules then grants nothing.
 
 Inside a larger grant a denial can take everything, all changes (write_file, truncate, refer, make_* and remove_*
 together), execution, or the last two; anything finer is refused when the run is planned.

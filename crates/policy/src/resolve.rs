@@ -28,6 +28,7 @@ pub fn resolve(policy: &Policy, ctx: &Context) -> Result<Resolved, PolicyError> 
     check_context(ctx)?;
     let mut resolved = Resolved {
         policy: policy.clone(),
+        workspace: ctx.workspace.clone(),
         files: Vec::new(),
         programs: Vec::new(),
         sockets: Vec::new(),
@@ -76,6 +77,7 @@ pub fn resolve(policy: &Policy, ctx: &Context) -> Result<Resolved, PolicyError> 
 #[derive(Clone, Debug)]
 pub struct Resolved {
     pub(crate) policy: Policy,
+    pub(crate) workspace: PathBuf,
     pub(crate) files: Vec<FileRule>,
     pub(crate) programs: Vec<ProgramRule>,
     /// Which network rule, and where its sockets are.

@@ -55,85 +55,19 @@ pub(crate) const DOCUMENT: Section = Section {
     path: "",
     about: "The document itself.",
     keys: &[
-        key(
-            "version",
-            "number",
-            "required",
-            "Version of the document: 1.",
-            "1",
-        ),
-        key(
-            "extends",
-            "list of strings",
-            "[]",
-            "Presets that come before this document. Each counts once.",
-            r#"["workspace-write"]"#,
-        ),
-        key(
-            "defaults",
-            "object",
-            "{}",
-            "What holds where no rule matches.",
-            r#"{"fs": "deny"}"#,
-        ),
-        key(
-            "fs",
-            "object",
-            "{}",
-            "Files and directories.",
-            r#"{"rules": []}"#,
-        ),
+        key("version", "number", "required", "Version of the document: 1.", "1"),
+        key("extends", "list of strings", "[]", "Presets that come before this document. Each counts once.", r#"["workspace-write"]"#),
+        key("defaults", "object", "{}", "What holds where no rule matches.", r#"{"fs": "deny"}"#),
+        key("fs", "object", "{}", "Files and directories.", r#"{"rules": []}"#),
         key("net", "object", "{}", "The network.", r#"{"rules": []}"#),
         key("exec", "object", "{}", "Programs.", r#"{"rules": []}"#),
-        key(
-            "syscalls",
-            "object",
-            "{}",
-            "System calls refused beyond those that are always refused.",
-            r#"{"deny": ["ptrace"]}"#,
-        ),
-        key(
-            "env",
-            "object",
-            "the built-in list passes",
-            "Environment variables.",
-            r#"{"pass": ["LANG"]}"#,
-        ),
-        key(
-            "secrets",
-            "list of objects",
-            "[]",
-            "Secrets that the broker adds to requests; they never enter.",
-            "[]",
-        ),
-        key(
-            "audit",
-            "object",
-            "{}",
-            "What is recorded.",
-            r#"{"events": ["fs.write"]}"#,
-        ),
-        key(
-            "limits",
-            "object",
-            "{}",
-            "What a run may use at most. Absent means no limit of ours.",
-            r#"{"max_wall_ms": 30000}"#,
-        ),
-        key(
-            "capabilities",
-            "object of objects",
-            "{}",
-            "What a program may call, by name.",
-            r#"{"net.fetch": {"allow": true}}"#,
-        ),
-        key(
-            "degrade",
-            "list of strings",
-            "nothing may be missing",
-            "Walls that may be missing on this host; the outcome then says `partial`.",
-            "[]",
-        ),
+        key("syscalls", "object", "{}", "System calls refused beyond those that are always refused.", r#"{"deny": ["ptrace"]}"#),
+        key("env", "object", "the built-in list passes", "Environment variables.", r#"{"pass": ["LANG"]}"#),
+        key("secrets", "list of objects", "[]", "Secrets that the broker adds to requests; they never enter.", "[]"),
+        key("audit", "object", "{}", "What is recorded.", r#"{"events": ["fs.write"]}"#),
+        key("limits", "object", "{}", "What a run may use at most. Absent means no limit of ours.", r#"{"max_wall_ms": 30000}"#),
+        key("capabilities", "object of objects", "{}", "What a program may call, by name.", r#"{"net.fetch": {"allow": true}}"#),
+        key("degrade", "list of strings", "nothing may be missing", "Walls that may be missing on this host; the outcome then says `partial`.", "[]"),
     ],
 };
 
@@ -142,27 +76,9 @@ pub(crate) const DEFAULTS: Section = Section {
     path: "defaults",
     about: "`allow` or `deny` for each. Merging keeps the most restrictive.",
     keys: &[
-        key(
-            "fs",
-            "string",
-            "deny",
-            "Files that no rule names.",
-            r#""deny""#,
-        ),
-        key(
-            "net",
-            "string",
-            "deny",
-            "Addresses that no rule names. `allow` means every public address.",
-            r#""deny""#,
-        ),
-        key(
-            "exec",
-            "string",
-            "allow",
-            "Programs that no exec rule names. `allow`: whatever an fs rule lets be executed.",
-            r#""allow""#,
-        ),
+        key("fs", "string", "deny", "Files that no rule names.", r#""deny""#),
+        key("net", "string", "deny", "Addresses that no rule names. `allow` means every public address.", r#""deny""#),
+        key("exec", "string", "allow", "Programs that no exec rule names. `allow`: whatever an fs rule lets be executed.", r#""allow""#),
     ],
 };
 
@@ -170,13 +86,7 @@ pub(crate) const DEFAULTS: Section = Section {
 pub(crate) const FS: Section = Section {
     path: "fs",
     about: "Files and directories.",
-    keys: &[key(
-        "rules",
-        "list of objects",
-        "[]",
-        "See `fs.rules[]`.",
-        "[]",
-    )],
+    keys: &[key("rules", "list of objects", "[]", "See `fs.rules[]`.", "[]")],
 };
 
 #[rustfmt::skip]
@@ -184,27 +94,9 @@ pub(crate) const FS_RULE: Section = Section {
     path: "fs.rules[]",
     about: "A rule on a directory covers what is below it.",
     keys: &[
-        key(
-            "action",
-            "string",
-            "required",
-            "`allow`, `warn`, `ask` or `deny`.",
-            r#""allow""#,
-        ),
-        key(
-            "path",
-            "string",
-            "required",
-            "Absolute, or below `~`, `$HOME`, `$WORKSPACE` or `$TOOLCHAINS`; wildcards allowed.",
-            r#""/opt/tools""#,
-        ),
-        key(
-            "perms",
-            "list of strings",
-            "required for allow and warn; all for deny and ask",
-            "Permissions by landlock's names; `make_*` and `remove_*` stand for all of theirs.",
-            r#"["read_file", "read_dir", "execute"]"#,
-        ),
+        key("action", "string", "required", "`allow`, `warn`, `ask` or `deny`.", r#""allow""#),
+        key("path", "string", "required", "Absolute, or below `~`, `$HOME`, `$WORKSPACE` or `$TOOLCHAINS`; wildcards allowed.", r#""/opt/tools""#),
+        key("perms", "list of strings", "required for allow and warn; all for deny and ask", "Permissions by landlock's names; `make_*` and `remove_*` stand for all of theirs.", r#"["read_file", "read_dir", "execute"]"#),
     ],
 };
 
@@ -212,13 +104,7 @@ pub(crate) const FS_RULE: Section = Section {
 pub(crate) const NET: Section = Section {
     path: "net",
     about: "The network.",
-    keys: &[key(
-        "rules",
-        "list of objects",
-        "[]",
-        "See `net.rules[]`.",
-        "[]",
-    )],
+    keys: &[key("rules", "list of objects", "[]", "See `net.rules[]`.", "[]")],
 };
 
 #[rustfmt::skip]
@@ -226,62 +112,14 @@ pub(crate) const NET_RULE: Section = Section {
     path: "net.rules[]",
     about: "Exactly one of `host`, `cidr` and, with `\"proto\": \"unix\"`, `path`.",
     keys: &[
-        key(
-            "action",
-            "string",
-            "required",
-            "`allow`, `warn`, `ask` or `deny`.",
-            r#""allow""#,
-        ),
-        key(
-            "proto",
-            "string",
-            "tcp and udp",
-            "`tcp`, `udp` or `unix`.",
-            r#""tcp""#,
-        ),
-        key(
-            "host",
-            "string",
-            "",
-            "A name, `*.name` (below it), `**.name` (it and below), `*`, or an address.",
-            r#""*.example.org""#,
-        ),
-        key(
-            "cidr",
-            "string",
-            "",
-            "A range of addresses.",
-            r#""10.0.0.0/8""#,
-        ),
-        key(
-            "path",
-            "string",
-            "",
-            "A socket's path, written as in `fs.rules[]`.",
-            r#""~/run/agent.sock""#,
-        ),
-        key(
-            "ports",
-            "string",
-            "all",
-            "A port, a list, a range.",
-            r#""80,443""#,
-        ),
-        key(
-            "methods",
-            "list of strings",
-            "all",
-            "HTTP methods. A rule with methods needs a connection the broker can read.",
-            r#"["GET"]"#,
-        ),
-        key(
-            "paths",
-            "list of strings",
-            "all",
-            "Patterns over the URL's whole path: `*` within a segment, `**` over segments.",
-            r#"["/v1/*"]"#,
-        ),
+        key("action", "string", "required", "`allow`, `warn`, `ask` or `deny`.", r#""allow""#),
+        key("proto", "string", "tcp and udp", "`tcp`, `udp` or `unix`.", r#""tcp""#),
+        key("host", "string", "", "A name, `*.name` (below it), `**.name` (it and below), `*`, or an address.", r#""*.example.org""#),
+        key("cidr", "string", "", "A range of addresses.", r#""10.0.0.0/8""#),
+        key("path", "string", "", "A socket's path, written as in `fs.rules[]`.", r#""~/run/agent.sock""#),
+        key("ports", "string", "all", "A port, a list, a range.", r#""80,443""#),
+        key("methods", "list of strings", "all", "HTTP methods. A rule with methods needs a connection the broker can read.", r#"["GET"]"#),
+        key("paths", "list of strings", "all", "Patterns over the URL's whole path: `*` within a segment, `**` over segments.", r#"["/v1/*"]"#),
     ],
 };
 
@@ -289,13 +127,7 @@ pub(crate) const NET_RULE: Section = Section {
 pub(crate) const EXEC: Section = Section {
     path: "exec",
     about: "Programs.",
-    keys: &[key(
-        "rules",
-        "list of objects",
-        "[]",
-        "See `exec.rules[]`.",
-        "[]",
-    )],
+    keys: &[key("rules", "list of objects", "[]", "See `exec.rules[]`.", "[]")],
 };
 
 #[rustfmt::skip]
@@ -303,27 +135,9 @@ pub(crate) const EXEC_RULE: Section = Section {
     path: "exec.rules[]",
     about: "An allow rule also lets the file be read. A rule on a directory covers the programs below it.",
     keys: &[
-        key(
-            "action",
-            "string",
-            "required",
-            "`allow`, `warn`, `ask` or `deny`.",
-            r#""allow""#,
-        ),
-        key(
-            "path",
-            "string",
-            "required",
-            "Written as in `fs.rules[]`.",
-            r#""/usr/bin/python3""#,
-        ),
-        key(
-            "sha256",
-            "string",
-            "any bytes",
-            "64 hexadecimal digits; the rule holds only for a file with this digest. Only with allow and warn.",
-            "\"…\"",
-        ),
+        key("action", "string", "required", "`allow`, `warn`, `ask` or `deny`.", r#""allow""#),
+        key("path", "string", "required", "Written as in `fs.rules[]`.", r#""/usr/bin/python3""#),
+        key("sha256", "string", "any bytes", "64 hexadecimal digits; the rule holds only for a file with this digest. Only with allow and warn.", "\"…\""),
     ],
 };
 
@@ -331,13 +145,7 @@ pub(crate) const EXEC_RULE: Section = Section {
 pub(crate) const SYSCALLS: Section = Section {
     path: "syscalls",
     about: "System calls.",
-    keys: &[key(
-        "deny",
-        "list of strings",
-        "[]",
-        "Names of calls that fail with EPERM.",
-        r#"["ptrace"]"#,
-    )],
+    keys: &[key("deny", "list of strings", "[]", "Names of calls that fail with EPERM.", r#"["ptrace"]"#)],
 };
 
 #[rustfmt::skip]
@@ -345,20 +153,8 @@ pub(crate) const ENV: Section = Section {
     path: "env",
     about: "Environment variables. `COFFERDAM` and `COFFERDAM_RUN_ID` are always set by the product.",
     keys: &[
-        key(
-            "pass",
-            "list of strings",
-            "PATH, HOME, USER, LOGNAME, SHELL, LANG, LC_*, TERM, COLORTERM, TZ",
-            "Names that pass from outside; a final `*` stands for any rest.",
-            r#"["LANG", "LC_*"]"#,
-        ),
-        key(
-            "set",
-            "object of strings",
-            "{}",
-            "Names with the value they have inside.",
-            r#"{"CI": "1"}"#,
-        ),
+        key("pass", "list of strings", "PATH, HOME, USER, LOGNAME, SHELL, LANG, LC_*, TERM, COLORTERM, TZ", "Names that pass from outside; a final `*` stands for any rest.", r#"["LANG", "LC_*"]"#),
+        key("set", "object of strings", "{}", "Names with the value they have inside.", r#"{"CI": "1"}"#),
     ],
 };
 
@@ -367,13 +163,7 @@ pub(crate) const SECRET: Section = Section {
     path: "secrets[]",
     about: "A secret that the broker holds.",
     keys: &[
-        key(
-            "name",
-            "string",
-            "required",
-            "The name under which the host keeps it.",
-            r#""API_KEY""#,
-        ),
+        key("name", "string", "required", "The name under which the host keeps it.", r#""API_KEY""#),
         key("inject", "object", "required", "Where it is added.", "{}"),
     ],
 };
@@ -383,27 +173,9 @@ pub(crate) const INJECT: Section = Section {
     path: "secrets[].inject",
     about: "The request that receives it.",
     keys: &[
-        key(
-            "host",
-            "string",
-            "required",
-            "The one host, no wildcard.",
-            r#""api.example.org""#,
-        ),
-        key(
-            "header",
-            "string",
-            "required",
-            "The header's name.",
-            r#""authorization""#,
-        ),
-        key(
-            "format",
-            "string",
-            "\"{}\"",
-            "The header's value; `{}` stands for the secret and must be there once.",
-            r#""Bearer {}""#,
-        ),
+        key("host", "string", "required", "The one host, no wildcard.", r#""api.example.org""#),
+        key("header", "string", "required", "The header's name.", r#""authorization""#),
+        key("format", "string", "\"{}\"", "The header's value; `{}` stands for the secret and must be there once.", r#""Bearer {}""#),
     ],
 };
 
@@ -411,13 +183,7 @@ pub(crate) const INJECT: Section = Section {
 pub(crate) const AUDIT: Section = Section {
     path: "audit",
     about: "What is recorded.",
-    keys: &[key(
-        "events",
-        "list of strings",
-        "[]",
-        "Kinds of events, see below.",
-        r#"["fs.write", "exec", "net"]"#,
-    )],
+    keys: &[key("events", "list of strings", "[]", "Kinds of events, see below.", r#"["fs.write", "exec", "net"]"#)],
 };
 
 #[rustfmt::skip]
@@ -425,77 +191,17 @@ pub(crate) const LIMITS: Section = Section {
     path: "limits",
     about: "Merging keeps the smallest. Exactly at the limit succeeds.",
     keys: &[
-        key(
-            "max_wall_ms",
-            "number",
-            "none",
-            "Milliseconds from start to end.",
-            "30000",
-        ),
-        key(
-            "max_cpu_ms",
-            "number",
-            "none",
-            "Milliseconds of processor time.",
-            "10000",
-        ),
-        key(
-            "max_memory_mb",
-            "number, decimals allowed",
-            "none",
-            "Megabytes of memory.",
-            "512",
-        ),
-        key(
-            "max_output_bytes",
-            "number",
-            "none",
-            "Bytes of stdout and stderr together.",
-            "1000000",
-        ),
-        key(
-            "max_processes",
-            "number",
-            "none",
-            "Processes and threads at once.",
-            "64",
-        ),
-        key(
-            "max_open_files",
-            "number",
-            "none",
-            "Open files of one process.",
-            "256",
-        ),
-        key(
-            "max_disk_mb",
-            "number, decimals allowed",
-            "none",
-            "Megabytes written.",
-            "1024",
-        ),
+        key("max_wall_ms", "number", "none", "Milliseconds from start to end.", "30000"),
+        key("max_cpu_ms", "number", "none", "Milliseconds of processor time.", "10000"),
+        key("max_memory_mb", "number, decimals allowed", "none", "Megabytes of memory.", "512"),
+        key("max_output_bytes", "number", "none", "Bytes of stdout and stderr together.", "1000000"),
+        key("max_processes", "number", "none", "Processes and threads at once.", "64"),
+        key("max_open_files", "number", "none", "Open files of one process.", "256"),
+        key("max_disk_mb", "number, decimals allowed", "none", "Megabytes written.", "1024"),
         key("max_files", "number", "none", "Files made.", "10000"),
-        key(
-            "max_net_bytes",
-            "number",
-            "none",
-            "Bytes through the broker.",
-            "100000000",
-        ),
-        key(
-            "max_steps",
-            "number",
-            "none",
-            "Steps of a program.",
-            "1000000",
-        ),
-        key(
-            "on_output_limit",
-            "string",
-            "\"end\"",
-            "`end` or `truncate`: what output past `max_output_bytes` does.",
-            r#""truncate""#,
-        ),
+        key("max_net_bytes", "number", "none", "Bytes through the broker.", "100000000"),
+        key("max_steps", "number", "none", "Steps of a program.", "1000000"),
+        key("on_output_limit", "string", "\"end\"", "`end` or `truncate`: what output past `max_output_bytes` does.", r#""truncate""#),
     ],
 };
 
@@ -504,13 +210,7 @@ pub(crate) const CAPABILITY: Section = Section {
     path: "capabilities.<name>",
     about: "Merging keeps `allow` only where both sides allow, and the smaller budget.",
     keys: &[
-        key(
-            "allow",
-            "boolean",
-            "required",
-            "Whether it may be called.",
-            "true",
-        ),
+        key("allow", "boolean", "required", "Whether it may be called.", "true"),
         key("budget", "number", "none", "How often at most.", "2"),
     ],
 };

@@ -18,6 +18,7 @@ const JA: u16 = 0x05;
 const JEQ: u16 = 0x15;
 const JGE: u16 = 0x35;
 const JSET: u16 = 0x45;
+const AND: u16 = 0x54;
 const RET: u16 = 0x06;
 
 /// Offsets in `struct seccomp_data`.
@@ -49,17 +50,29 @@ impl Answer {
     }
 }
 
-/// A decision on one call, possibly by the low half of one argument. The kernel itself reads only the low half
-/// of the arguments tested here (`int` and `unsigned int` parameters), so high bits cannot be used to slip by.
+/// A question about the low half of one argument. The kernel itself reads only the low half of the arguments
+/// tested here (`int` and `unsigned int` parameters), so high bits cannot be used to slip by.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Test {
+    /// Any bit of `mask` is set.
+    AnyBit { arg: u8, mask: u32 },
+    /// The argument, masked, is one of `values`.
+    OneOf { arg: u8, mask: u32, values: Vec<u32> },
+    /// The pointer argument is not null; both halves count.
+    Pointer { arg: u8 },
+}
+
+/// A decision on one call, by its arguments where need be.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Choice {
     Always(Answer),
-    /// `yes` when any bit of `mask` is set.
-    AnyBit { arg: u8, mask: u32, yes: Answer, no: Answer },
-    /// `yes` when the argument is one of `values`.
-    OneOf { arg: u8, values: Vec<u32>, yes: Answer, no: Answer },
-    /// `yes` when the pointer argument is not null.
-    Pointer { arg: u8, yes: Answer, no: Answer },
+    If(Test, Box<Choice>, Box<Choice>),
+}
+
+impl Choice {
+    pub fn when(test: Test, yes: impl Into<Choice>, no: impl Into<Choice>) -> Choice {
+        Choice::If(test, Box::new(yes.into()), Box::new(no.into()))
+    }
 }
 
 impl From<Answer> for Choice {
@@ -138,29 +151,36 @@ fn tree(ranges: &[(u32, Choice)]) -> Vec<Insn> {
     out
 }
 
+/// A test falls into the block for yes and jumps over it for no.
 fn leaf(choice: &Choice) -> Vec<Insn> {
-    match choice {
-        Choice::Always(answer) => vec![ret(*answer)],
-        Choice::AnyBit { arg, mask, yes, no } => {
-            vec![insn(LD_ABS, 0, 0, arg_low(*arg)), insn(JSET, 0, 1, *mask), ret(*yes), ret(*no)]
-        }
-        Choice::OneOf { arg, values, yes, no } => {
-            let mut out = vec![insn(LD_ABS, 0, 0, arg_low(*arg))];
+    let (test, yes, no) = match choice {
+        Choice::Always(answer) => return vec![ret(*answer)],
+        Choice::If(test, yes, no) => (test, leaf(yes), leaf(no)),
+    };
+    let mut out = question(test);
+    out.push(insn(JA, 0, 0, yes.len() as u32));
+    out.extend(yes);
+    out.extend(no);
+    out
+}
+
+/// Instructions that skip the next one when the answer is yes.
+fn question(test: &Test) -> Vec<Insn> {
+    match test {
+        Test::AnyBit { arg, mask } => vec![insn(LD_ABS, 0, 0, arg_low(*arg)), insn(JSET, 1, 0, *mask)],
+        Test::OneOf { arg, mask, values } => {
+            let mut out = vec![insn(LD_ABS, 0, 0, arg_low(*arg)), insn(AND, 0, 0, *mask)];
             for (i, value) in values.iter().enumerate() {
-                // Past the remaining comparisons and the `no` answer.
+                // Past the remaining comparisons and the jump that follows them.
                 out.push(insn(JEQ, (values.len() - i) as u8, 0, *value));
             }
-            out.push(ret(*no));
-            out.push(ret(*yes));
             out
         }
-        Choice::Pointer { arg, yes, no } => vec![
+        Test::Pointer { arg } => vec![
             insn(LD_ABS, 0, 0, arg_low(*arg)),
             insn(JEQ, 0, 2, 0),
             insn(LD_ABS, 0, 0, arg_low(*arg) + 4),
-            insn(JEQ, 1, 0, 0),
-            ret(*yes),
-            ret(*no),
+            insn(JEQ, 0, 1, 0),
         ],
     }
 }
@@ -185,6 +205,7 @@ pub fn evaluate(program: &[Insn], arch: u32, nr: u32, args: [u64; 6]) -> Option<
             JEQ => at += usize::from(if a == i.k { i.jt } else { i.jf }),
             JGE => at += usize::from(if a >= i.k { i.jt } else { i.jf }),
             JSET => at += usize::from(if a & i.k != 0 { i.jt } else { i.jf }),
+            AND => a &= i.k,
             RET => return Some(i.k),
             _ => return None,
         }
@@ -215,9 +236,12 @@ mod tests {
                 calls.insert(nr, if nr % 5 == 0 { Answer::Errno(nr as u16).into() } else { Answer::Allow.into() });
             }
         }
-        calls.insert(7, Choice::AnyBit { arg: 0, mask: 0x10, yes: Answer::Notify, no: Answer::Allow });
-        calls.insert(8, Choice::OneOf { arg: 1, values: vec![3, 9], yes: Answer::Allow, no: Answer::Errno(1) });
-        calls.insert(10, Choice::Pointer { arg: 4, yes: Answer::Notify, no: Answer::Allow });
+        let bits = Test::AnyBit { arg: 0, mask: 0x10 };
+        calls.insert(7, Choice::when(bits.clone(), Answer::Notify, Answer::Allow));
+        let values = Test::OneOf { arg: 1, mask: 0xff, values: vec![3, 9] };
+        calls.insert(8, Choice::when(values.clone(), Answer::Allow, Answer::Errno(1)));
+        calls.insert(10, Choice::when(Test::Pointer { arg: 4 }, Answer::Notify, Answer::Allow));
+        calls.insert(11, Choice::when(bits, Choice::when(values, Answer::Kill, Answer::Notify), Answer::Allow));
         Filter { arch: 77, foreign_bit: Some(1 << 30), calls, otherwise: Answer::Errno(38) }
     }
 
@@ -254,7 +278,12 @@ mod tests {
         assert_eq!(ask(7, 0, 0xffff_ffff_0000_0010), Answer::Notify.code());
         assert_eq!(ask(7, 0, 0x10_0000_0000), Answer::Allow.code());
         assert_eq!(ask(8, 1, 9), Answer::Allow.code());
+        assert_eq!(ask(8, 1, 0x0f09), Answer::Allow.code());
         assert_eq!(ask(8, 1, 4), Answer::Errno(1).code());
+        let both = |bits, value| evaluate(&program, 77, 11, [bits, value, 0, 0, 0, 0]).unwrap();
+        assert_eq!(both(0x10, 3), Answer::Kill.code());
+        assert_eq!(both(0x10, 4), Answer::Notify.code());
+        assert_eq!(both(0x20, 3), Answer::Allow.code());
         assert_eq!(ask(10, 4, 0), Answer::Allow.code());
         assert_eq!(ask(10, 4, 1 << 40), Answer::Notify.code());
         assert_eq!(ask(10, 4, 8), Answer::Notify.code());

@@ -28,8 +28,8 @@ pub(crate) fn run(ops: &[Op], command: &Command, control: RawFd) -> ! {
     }
     let pid = match start(command, &kept) {
         Ok(pid) => pid,
-        Err(errno) => {
-            send(control, &Report { message: Message::ExecFailed, errno, ..Report::default() }, &[]);
+        Err((step, errno)) => {
+            send(control, &Report { message: Message::ExecFailed, step, errno, ..Report::default() }, &[]);
             exit(1);
         }
     };
@@ -63,6 +63,10 @@ fn perform(op: &Op, kept: &mut Kept) -> Result<(), i32> {
         Op::File { at, mode, bytes } => make_file(at, *mode, bytes),
         // SAFETY: two C strings that outlive the call.
         Op::Link { at, target } => check(unsafe { libc::symlink(target.as_ptr(), at.as_ptr()) }.into()).map(drop),
+        Op::Put { at, bytes } => put(at, bytes),
+        Op::Queues { at } => {
+            mount(c"mqueue", at, Some(c"mqueue"), libc::MS_NOSUID | libc::MS_NODEV | libc::MS_NOEXEC, None)
+        }
         Op::Bind { from, at, attr } => bind(from, at, *attr),
         Op::BindKnown { from, at, attr } => bind_known(from, at, *attr),
         Op::Attach { fd, at } => attach(*fd, at),
@@ -224,6 +228,16 @@ fn make_file(at: &CStr, mode: u32, bytes: &[u8]) -> Result<(), i32> {
     }
 }
 
+fn put(at: &CStr, bytes: &[u8]) -> Result<(), i32> {
+    // SAFETY: a C string, and a buffer with its true length.
+    unsafe {
+        let fd = check(libc::open(at.as_ptr(), libc::O_WRONLY | libc::O_CLOEXEC).into())?;
+        let wrote = check(libc::write(fd, bytes.as_ptr().cast(), bytes.len()) as i64).map(drop);
+        libc::close(fd);
+        wrote
+    }
+}
+
 /// Binds between places that only we and the system's owner can have made.
 fn bind_known(from: &CStr, at: &CStr, attr: Attr) -> Result<(), i32> {
     let tree = mount::clone_path(from)?;
@@ -371,22 +385,22 @@ fn send(control: RawFd, report: &Report, handles: &[RawFd]) -> bool {
 }
 
 /// Starts the command as a child that shares our memory until it executes, and tells why if it cannot.
-fn start(command: &Command, kept: &Kept) -> Result<i32, i32> {
+fn start(command: &Command, kept: &Kept) -> Result<i32, (u32, i32)> {
     struct Hand<'a> {
         command: &'a Command,
         slave: RawFd,
-        errno: i32,
+        failed: Option<(u32, i32)>,
     }
     extern "C" fn body(hand: *mut libc::c_void) -> i32 {
         // SAFETY: the parent waits (CLONE_VFORK) and lends this structure for as long as we share its memory.
         let hand = unsafe { &mut *hand.cast::<Hand>() };
-        hand.errno = become_command(hand.command, hand.slave);
+        hand.failed = Some(become_command(hand.command, hand.slave));
         exit(127)
     }
     #[repr(C, align(16))]
     struct Stack([u8; 32 * 1024]);
     let mut stack = Stack([0; 32 * 1024]);
-    let mut hand = Hand { command, slave: kept.slave, errno: 0 };
+    let mut hand = Hand { command, slave: kept.slave, failed: None };
     // SAFETY: the stack is large enough for `become_command`, lives until the child has executed or ended, and
     // CLONE_VFORK keeps us from touching it meanwhile.
     let pid = unsafe {
@@ -395,43 +409,51 @@ fn start(command: &Command, kept: &Kept) -> Result<i32, i32> {
         libc::clone(body, top, flags, (&raw mut hand).cast())
     };
     if pid < 0 {
-        return Err(errno());
+        return Err((BEFORE_EXEC, errno()));
     }
-    if hand.errno != 0 {
-        return Err(hand.errno);
+    match hand.failed {
+        Some(failure) => Err(failure),
+        None => Ok(pid),
     }
-    Ok(pid)
 }
 
-/// Returns only when it failed, with the reason.
-fn become_command(command: &Command, slave: RawFd) -> i32 {
-    // SAFETY: numbers, descriptors we own, and pointer lists ended by null that the supervisor built before the
-    // clone and that live in our copy of its memory.
+/// Where starting the command failed.
+const BEFORE_EXEC: u32 = 1;
+const AT_EXEC: u32 = 0;
+
+/// Returns only when it failed, with where and why.
+fn become_command(command: &Command, slave: RawFd) -> (u32, i32) {
+    if let Err(errno) = ready_to_execute(command, slave) {
+        return (BEFORE_EXEC, errno);
+    }
+    // SAFETY: pointer lists ended by null that the supervisor built before the clone and that live in our copy of
+    // its memory.
+    unsafe { libc::execve(command.path.as_ptr(), command.argv_pointers(), command.envp_pointers()) };
+    (AT_EXEC, errno())
+}
+
+fn ready_to_execute(command: &Command, slave: RawFd) -> Result<(), i32> {
+    // SAFETY: numbers, and descriptors that we own.
     unsafe {
         libc::syscall(libc::SYS_setsid);
         let stdio = if slave >= 0 { [slave; 3] } else { command.stdio };
         for (target, fd) in stdio.iter().enumerate() {
-            if *fd >= 0 && libc::dup2(*fd, target as i32) < 0 {
-                return errno();
+            if *fd >= 0 {
+                check(libc::dup2(*fd, target as i32).into())?;
             }
         }
-        if slave >= 0 && libc::ioctl(0, libc::TIOCSCTTY, 0) < 0 {
-            return errno();
+        if slave >= 0 {
+            check(libc::ioctl(0, libc::TIOCSCTTY, 0).into())?;
         }
         const CLOSE_ON_EXEC: u32 = 4;
-        if libc::syscall(libc::SYS_close_range, 3u32, u32::MAX, CLOSE_ON_EXEC) < 0 {
-            return errno();
-        }
+        check(libc::syscall(libc::SYS_close_range, 3u32, u32::MAX, CLOSE_ON_EXEC))?;
         reset_signals();
         libc::umask(command.umask);
-        if let Some(most) = command.open_files {
-            // Only now: pid 1 needs descriptors of its own.
-            if let Err(errno) = rlimit(libc::RLIMIT_NOFILE, most) {
-                return errno;
-            }
-        }
-        libc::execve(command.path.as_ptr(), command.argv_pointers(), command.envp_pointers());
-        errno()
+    }
+    match command.open_files {
+        // Only now: pid 1 needs descriptors of its own.
+        Some(most) => rlimit(libc::RLIMIT_NOFILE, most),
+        None => Ok(()),
     }
 }
 

@@ -16,18 +16,14 @@ pub fn id_map(file_uid: u32, host_uid: u32, file_gid: u32, host_gid: u32) -> Res
         }
     }
     let mut stack = vec![0u8; 16 * 1024];
-    let mut pidfd: libc::pid_t = -1;
     // SAFETY: the child only sleeps, on a stack that lives until it is reaped below.
     let pid = unsafe {
         let top = stack.as_mut_ptr().add(stack.len() & !15).cast();
-        let flags = libc::CLONE_VM | libc::CLONE_NEWUSER | libc::CLONE_PIDFD | libc::SIGCHLD;
-        libc::clone(wait, top, flags, std::ptr::null_mut(), &raw mut pidfd)
+        libc::clone(wait, top, libc::CLONE_VM | libc::CLONE_NEWUSER | libc::SIGCHLD, std::ptr::null_mut())
     };
     if pid < 0 {
         return Err(CallError::last("clone(user namespace)"));
     }
-    // SAFETY: CLONE_PIDFD stored a fresh descriptor.
-    let pidfd = unsafe { OwnedFd::from_raw_fd(pidfd) };
     let made = write_id_maps(pid, (file_uid, host_uid), (file_gid, host_gid), false).and_then(|()| {
         let path = crate::cstring(format!("/proc/{pid}/ns/user"));
         // SAFETY: a C string that outlives the call.
@@ -38,10 +34,10 @@ pub fn id_map(file_uid: u32, host_uid: u32, file_gid: u32, host_gid: u32) -> Res
         // SAFETY: just opened.
         Ok(unsafe { OwnedFd::from_raw_fd(fd) })
     });
-    {
-        use std::os::fd::AsFd;
-        crate::process::signal(pidfd.as_fd(), libc::SIGKILL);
-        crate::process::reap(pidfd.as_fd());
+    // SAFETY: our own child, not reaped yet, so the number can mean nobody else.
+    unsafe {
+        libc::kill(pid, libc::SIGKILL);
+        libc::waitpid(pid, std::ptr::null_mut(), libc::__WALL);
     }
     drop(stack);
     made

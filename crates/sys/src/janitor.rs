@@ -15,10 +15,9 @@ struct Work {
     stack: Vec<u8>,
 }
 
-/// Held while the groups exist. Dropping it lets the helper end; by then the groups are gone.
+/// Held while the groups exist.
 pub struct Janitor {
-    pidfd: OwnedFd,
-    _release: OwnedFd,
+    release: OwnedFd,
 }
 
 /// Starts the helper. The lists stay in memory for as long as the process lives: the helper reads them.
@@ -31,28 +30,24 @@ pub fn start(kill: Vec<CString>, dirs: Vec<CString>) -> Result<Janitor, CallErro
     // SAFETY: fresh descriptors, owned once each.
     let (alarm, release) = unsafe { (OwnedFd::from_raw_fd(pair[0]), OwnedFd::from_raw_fd(pair[1])) };
     let work = Box::leak(Box::new(Work { kill, dirs, alarm: alarm.as_raw_fd(), stack: vec![0; 16 * 1024] }));
-    let mut pidfd: libc::pid_t = -1;
     // SAFETY: the stack and the work list are leaked, so they outlive the helper whatever happens to us. It has its
     // own descriptor table, runs only `watch`, and no signal of ours reaches it (own session, signals blocked).
     let pid = unsafe {
         let top = work.stack.as_mut_ptr().add(work.stack.len() & !15).cast();
-        let flags = libc::CLONE_VM | libc::CLONE_PIDFD;
-        libc::clone(watch, top, flags, (work as *mut Work).cast(), &raw mut pidfd)
+        libc::clone(watch, top, libc::CLONE_VM, (work as *mut Work).cast())
     };
     if pid < 0 {
         return Err(CallError::last("clone"));
     }
-    // SAFETY: CLONE_PIDFD stored a fresh descriptor.
-    let pidfd = unsafe { OwnedFd::from_raw_fd(pidfd) };
-    Ok(Janitor { pidfd, _release: release })
+    Ok(Janitor { release })
 }
 
 impl Janitor {
-    /// Ends the helper: the groups are removed already.
+    /// The groups are removed: the helper may go. It is not waited for; our own end collects it.
     pub fn dismiss(self) {
-        use std::os::fd::AsFd;
-        crate::process::signal(self.pidfd.as_fd(), libc::SIGKILL);
-        crate::process::reap(self.pidfd.as_fd());
+        let done = 1u8;
+        // SAFETY: one byte from a local. Should it fail, the helper finds nothing to remove when we end.
+        unsafe { libc::write(self.release.as_raw_fd(), (&raw const done).cast(), 1) };
     }
 }
 
@@ -66,8 +61,16 @@ extern "C" fn watch(work: *mut libc::c_void) -> i32 {
         libc::syscall(libc::SYS_rt_sigprocmask, libc::SIG_SETMASK, &raw mut all, 0usize, 8usize);
         close_all_but(work.alarm);
         let mut byte = 0u8;
-        while libc::read(work.alarm, (&raw mut byte).cast(), 1) < 0 && errno() == libc::EINTR {}
-        clean(work);
+        let heard = loop {
+            let heard = libc::read(work.alarm, (&raw mut byte).cast(), 1);
+            if heard >= 0 || errno() != libc::EINTR {
+                break heard;
+            }
+        };
+        // A byte says that all is well; the end of the pipe says that the supervisor is gone.
+        if heard != 1 {
+            clean(work);
+        }
         libc::_exit(0)
     }
 }

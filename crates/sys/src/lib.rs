@@ -12,6 +12,7 @@ pub mod landlock;
 pub mod mount;
 pub mod notify;
 pub mod op;
+pub mod probe;
 pub mod process;
 pub mod seccomp;
 pub mod spawn;

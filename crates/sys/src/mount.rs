@@ -101,14 +101,14 @@ pub fn prepare(path: &CStr, attr: Attr, ids: Option<BorrowedFd<'_>>) -> Result<O
     let tree = clone_tree(at.as_raw_fd()).map_err(error("open_tree"))?;
     // SAFETY: as above.
     let tree = unsafe { OwnedFd::from_raw_fd(tree) };
+    let Some(ids) = ids else {
+        set_attr(tree.as_raw_fd(), attr, true, None).map_err(error("mount_setattr"))?;
+        return Ok(tree);
+    };
     // Submounts may be of kinds that cannot be shifted (proc, fuse): they keep their owners then.
-    let shifted = ids.is_some_and(|ids| {
-        set_attr(tree.as_raw_fd(), attr, true, Some(ids.as_raw_fd())).is_ok()
-            || set_attr(tree.as_raw_fd(), attr, false, Some(ids.as_raw_fd())).is_ok()
-    });
-    if ids.is_some() && !shifted {
-        return Err(CallError::last("mount_setattr(idmap)"));
+    if set_attr(tree.as_raw_fd(), attr, true, Some(ids.as_raw_fd())).is_err() {
+        set_attr(tree.as_raw_fd(), attr, false, Some(ids.as_raw_fd())).map_err(error("mount_setattr(idmap)"))?;
+        set_attr(tree.as_raw_fd(), attr, true, None).map_err(error("mount_setattr"))?;
     }
-    set_attr(tree.as_raw_fd(), attr, true, None).map_err(error("mount_setattr"))?;
     Ok(tree)
 }

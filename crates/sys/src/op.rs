@@ -47,6 +47,10 @@ pub enum Op {
     Dir { at: CString, mode: u32 },
     File { at: CString, mode: u32, bytes: Vec<u8> },
     Link { at: CString, target: CString },
+    /// Writes to a file that stands: a setting of one of the guest's own namespaces.
+    Put { at: CString, bytes: Vec<u8> },
+    /// POSIX message queues of the guest's ipc namespace.
+    Queues { at: CString },
     /// Binds `from` at `at` with attributes on the whole tree below.
     Bind { from: CString, at: CString, attr: Attr },
     /// The same between paths that only we or the system's owner can have made: device nodes, our own files.
@@ -94,6 +98,8 @@ impl Op {
             Op::Dir { .. } => "dir",
             Op::File { .. } => "file",
             Op::Link { .. } => "symlink",
+            Op::Put { .. } => "put",
+            Op::Queues { .. } => "mqueue",
             Op::Bind { .. } | Op::BindKnown { .. } => "bind",
             Op::Attach { .. } => "attach",
             Op::Proc { .. } => "proc",
@@ -131,11 +137,13 @@ impl fmt::Display for Op {
             Op::Dir { at, mode } => write!(f, " {} {mode:04o}", show(at)),
             Op::File { at, mode, bytes } => write!(f, " {} {mode:04o}, {} bytes", show(at), bytes.len()),
             Op::Link { at, target } => write!(f, " {} -> {}", show(at), show(target)),
+            Op::Put { at, bytes } => write!(f, " {} {}", show(at), String::from_utf8_lossy(bytes).trim_end()),
             Op::Bind { from, at, attr } | Op::BindKnown { from, at, attr } => write!(f, " {} from {}{attr}", show(at), show(from)),
             Op::Attach { at, .. } => write!(f, " {}", show(at)),
             Op::Seal { at, attr } => write!(f, " {}{attr}", show(at)),
             Op::Proc { at }
             | Op::Terminals { at }
+            | Op::Queues { at }
             | Op::Unmount { at }
             | Op::RemoveDir { at }
             | Op::RemoveFile { at }

@@ -19,6 +19,35 @@ pub fn reap(pidfd: BorrowedFd<'_>) {
     {}
 }
 
+/// A copy of another process's descriptor, by thread id. `None` when that process may not be looked into.
+pub fn copy_descriptor(tid: i32, fd: i32) -> Option<std::os::fd::OwnedFd> {
+    use std::os::fd::{FromRawFd, OwnedFd};
+    const THREAD: u32 = libc::O_EXCL as u32;
+    // SAFETY: numbers only; every descriptor is owned as soon as it exists.
+    unsafe {
+        let mut pidfd = libc::syscall(libc::SYS_pidfd_open, tid, THREAD);
+        if pidfd < 0 {
+            // Older kernels know no handles on threads; most callers are the first of their process anyway.
+            pidfd = libc::syscall(libc::SYS_pidfd_open, tid, 0u32);
+        }
+        if pidfd < 0 {
+            return None;
+        }
+        let pidfd = OwnedFd::from_raw_fd(pidfd as i32);
+        let copy = libc::syscall(libc::SYS_pidfd_getfd, pidfd.as_raw_fd(), fd, 0u32);
+        (copy >= 0).then(|| OwnedFd::from_raw_fd(copy as i32))
+    }
+}
+
+/// Ends a child of ours by number, where handles do not work; the number is its own until we reap it.
+pub fn kill_child(pid: i32) {
+    // SAFETY: numbers only.
+    unsafe {
+        libc::kill(pid, libc::SIGKILL);
+        libc::waitpid(pid, std::ptr::null_mut(), libc::__WALL);
+    }
+}
+
 /// Reads a C string from another process, at most `most` bytes. `None` when it cannot be read.
 pub fn read_string(pid: i32, address: u64, most: usize) -> Option<Vec<u8>> {
     const PAGE: u64 = 4096;

@@ -1,7 +1,7 @@
 //! Which system calls a guest may make, each group with its reason. What is not listed does not exist (ENOSYS),
 //! so a call that a later kernel adds is refused until someone puts it here.
 
-use crate::bpf::{Answer, Choice, Filter, Insn};
+use crate::bpf::{Answer, Choice, Filter, Insn, Test};
 use std::collections::BTreeMap;
 
 #[cfg(target_arch = "x86_64")]
@@ -26,6 +26,9 @@ pub struct Watch {
     pub deny: Vec<String>,
     /// Memory files must be made unexecutable (exec rules list what may run).
     pub no_exec_memory_files: bool,
+    /// The supervisor makes connections itself, so that a path to a socket is read once; datagrams between sockets
+    /// with names are refused, because nobody can see where they go.
+    pub connects_for_guest: bool,
 }
 
 macro_rules! calls {
@@ -43,7 +46,7 @@ const ALLOWED: &[(&str, Calls)] = &[
         "reading, writing and waiting on descriptors the guest already holds",
         calls!(SYS_read SYS_write SYS_close SYS_fstat SYS_lseek SYS_pread64 SYS_pwrite64 SYS_readv SYS_writev
             SYS_preadv SYS_pwritev SYS_preadv2 SYS_pwritev2 SYS_fcntl SYS_flock SYS_fsync SYS_fdatasync SYS_ftruncate
-            SYS_getdents64 SYS_fchdir SYS_fchmod SYS_fchown SYS_sendfile SYS_splice SYS_tee SYS_vmsplice
+            SYS_getdents64 SYS_fchdir SYS_fchown SYS_sendfile SYS_splice SYS_tee SYS_vmsplice
             SYS_copy_file_range SYS_sync_file_range SYS_fadvise64 SYS_readahead SYS_fallocate SYS_syncfs SYS_sync
             SYS_dup SYS_dup3 SYS_pipe2 SYS_close_range SYS_fstatfs SYS_pselect6 SYS_ppoll SYS_epoll_create1
             SYS_epoll_ctl SYS_epoll_pwait SYS_epoll_pwait2 SYS_eventfd2 SYS_signalfd4 SYS_timerfd_create
@@ -147,11 +150,11 @@ const REFUSED_LEGACY: Calls = &[];
 
 /// Calls that change files, start programs or reach out. Mounts, landlock and the empty network decide them;
 /// the supervisor hears of them so that a refusal can be told from a failure.
-const WATCHED: Calls = calls!(SYS_mkdirat SYS_unlinkat SYS_renameat SYS_renameat2 SYS_linkat SYS_symlinkat SYS_mknodat
-    SYS_truncate SYS_fchmodat SYS_fchmodat2 SYS_fchownat SYS_execve SYS_execveat SYS_connect SYS_openat2);
+const WATCHED: Calls = calls!(SYS_mkdirat SYS_unlinkat SYS_renameat SYS_renameat2 SYS_linkat SYS_symlinkat
+    SYS_truncate SYS_fchownat SYS_execve SYS_execveat SYS_connect);
 #[cfg(target_arch = "x86_64")]
-const WATCHED_LEGACY: Calls = calls!(SYS_creat SYS_mkdir SYS_rmdir SYS_unlink SYS_rename SYS_link SYS_symlink
-    SYS_mknod SYS_chmod SYS_chown SYS_lchown);
+const WATCHED_LEGACY: Calls =
+    calls!(SYS_mkdir SYS_rmdir SYS_unlink SYS_rename SYS_link SYS_symlink SYS_chown SYS_lchown);
 #[cfg(not(target_arch = "x86_64"))]
 const WATCHED_LEGACY: Calls = &[];
 
@@ -170,6 +173,12 @@ const NAMESPACES: u32 = 0x7e02_0000;
 const NEW_TIME: u32 = 0x80;
 /// An open with any of these bits may change something: write access, creation, truncation.
 const OPEN_CHANGES: u32 = 0o1 | 0o2 | 0o100 | 0o1000;
+
+/// An open with one of these makes a file (O_CREAT, O_TMPFILE), so its mode argument counts.
+const OPEN_MAKES: u32 = 0o100 | 0o20_000_000;
+/// Set-user-id and set-group-id. Inside they have no effect; on a file that stays on the host they would.
+const SET_ID: u32 = 0o6000;
+const SOCKET_TYPE: u32 = 0xf;
 
 const EPERM: u16 = libc::EPERM as u16;
 const ENOSYS: u16 = libc::ENOSYS as u16;
@@ -195,22 +204,41 @@ fn everything() -> impl Iterator<Item = (&'static str, u32)> {
 }
 
 /// Calls whose arguments decide; see `by_argument`.
-const BY_ARGUMENT: Calls = calls!(SYS_openat SYS_clone SYS_clone3 SYS_unshare SYS_ioctl SYS_socket SYS_socketpair
+const BY_ARGUMENT: Calls = calls!(SYS_openat SYS_openat2 SYS_mknodat SYS_fchmod SYS_fchmodat SYS_fchmodat2 SYS_clone SYS_clone3 SYS_unshare SYS_ioctl SYS_socket SYS_socketpair
     SYS_sendto SYS_personality SYS_memfd_create);
 #[cfg(target_arch = "x86_64")]
-const BY_ARGUMENT_LEGACY: Calls = calls!(SYS_open);
+const BY_ARGUMENT_LEGACY: Calls = calls!(SYS_open SYS_creat SYS_mknod SYS_chmod);
 #[cfg(not(target_arch = "x86_64"))]
 const BY_ARGUMENT_LEGACY: Calls = &[];
 
 /// Whether a call that reached the listener is one the guest may not make, rather than one that is only watched.
-pub fn is_refused(nr: u32, watch: &Watch) -> bool {
+pub fn is_refused(nr: u32, args: &[u64; 6], watch: &Watch) -> bool {
     let in_list = |calls: Calls| calls.iter().any(|(_, n)| *n == nr);
-    let by_argument = [libc::SYS_clone, libc::SYS_unshare, libc::SYS_ioctl, libc::SYS_personality];
+    let always = [libc::SYS_clone, libc::SYS_unshare, libc::SYS_ioctl, libc::SYS_personality];
     REFUSED.iter().any(|(_, calls)| in_list(calls))
         || in_list(REFUSED_LEGACY)
-        || by_argument.iter().any(|n| *n as u32 == nr)
+        || always.iter().any(|n| *n as u32 == nr)
+        || mode_argument(nr, args).is_some_and(|arg| args[arg] & u64::from(SET_ID) != 0)
         || (nr == libc::SYS_memfd_create as u32 && watch.no_exec_memory_files)
+        || (watch.connects_for_guest && is_named_datagram(nr, args))
         || watch.deny.iter().any(|name| number(name) == Some(nr))
+}
+
+/// Which argument is the mode of a file that the call makes or changes.
+fn mode_argument(nr: u32, args: &[u64; 6]) -> Option<usize> {
+    let makes = |flags: u64| flags & u64::from(OPEN_MAKES) != 0;
+    match name(nr).as_str() {
+        "chmod" | "fchmod" | "creat" | "mknod" => Some(1),
+        "fchmodat" | "fchmodat2" | "mknodat" => Some(2),
+        "open" if makes(args[1]) => Some(2),
+        "openat" if makes(args[2]) => Some(3),
+        _ => None,
+    }
+}
+
+fn is_named_datagram(nr: u32, args: &[u64; 6]) -> bool {
+    let socket = [libc::SYS_socket, libc::SYS_socketpair].iter().any(|n| *n as u32 == nr);
+    socket && args[0] as u32 == libc::AF_UNIX as u32 && args[1] as u32 & SOCKET_TYPE == libc::SOCK_DGRAM as u32
 }
 
 /// How many descriptors a watched call makes when it succeeds.
@@ -282,37 +310,60 @@ fn by_argument(watch: &Watch, refused: Answer, watched: Answer, calls: &mut BTre
     let mut put = |nr: libc::c_long, choice: Choice| {
         calls.insert(nr as u32, choice);
     };
-    let open = |arg| match watch.reads || watch.descriptors {
-        true => Choice::Always(watched),
-        false => Choice::AnyBit { arg, mask: OPEN_CHANGES, yes: watched, no: Answer::Allow },
+    let any = |arg, mask| Test::AnyBit { arg, mask };
+    let one_of = |arg, values: Vec<u32>| Test::OneOf { arg, mask: u32::MAX, values };
+    let no_set_id = |mode, otherwise: Answer| Choice::when(any(mode, SET_ID), refused, otherwise);
+    let open = |flags: u8, mode: u8| {
+        let rest = match watch.reads || watch.descriptors {
+            true => Choice::Always(watched),
+            false => Choice::when(any(flags, OPEN_CHANGES), watched, Answer::Allow),
+        };
+        Choice::when(any(flags, OPEN_MAKES), no_set_id(mode, watched), rest)
     };
-    put(libc::SYS_openat, open(2));
+    put(libc::SYS_openat, open(2, 3));
+    // Its flags and mode are in memory, where no filter can look; callers fall back to openat.
+    put(libc::SYS_openat2, Answer::Errno(ENOSYS).into());
+    put(libc::SYS_fchmod, no_set_id(1, Answer::Allow));
+    put(libc::SYS_fchmodat, no_set_id(2, watched));
+    put(libc::SYS_fchmodat2, no_set_id(2, watched));
+    put(libc::SYS_mknodat, no_set_id(2, watched));
     #[cfg(target_arch = "x86_64")]
-    put(libc::SYS_open, open(1));
-    put(libc::SYS_clone, Choice::AnyBit { arg: 0, mask: NAMESPACES, yes: refused, no: Answer::Allow });
-    // Its flags are in memory, where no filter can look; libc falls back to clone on ENOSYS.
-    put(libc::SYS_clone3, Answer::Errno(ENOSYS).into());
-    put(libc::SYS_unshare, Choice::AnyBit { arg: 0, mask: NAMESPACES | NEW_TIME, yes: refused, no: Answer::Allow });
-    // TIOCSTI types into the terminal, TIOCLINUX pastes, TIOCCONS takes the console, TIOCSETD loads disciplines.
-    let typed = vec![0x5412, 0x541c, 0x541d, 0x5423];
-    put(libc::SYS_ioctl, Choice::OneOf { arg: 1, values: typed, yes: refused, no: Answer::Allow });
-    let families = vec![libc::AF_UNIX as u32, libc::AF_INET as u32, libc::AF_INET6 as u32];
-    let yes = if watch.descriptors { watched } else { Answer::Allow };
-    put(libc::SYS_socket, Choice::OneOf { arg: 0, values: families, yes, no: Answer::Errno(EAFNOSUPPORT) });
-    let unix = vec![libc::AF_UNIX as u32];
-    put(libc::SYS_socketpair, Choice::OneOf { arg: 0, values: unix, yes, no: Answer::Errno(EAFNOSUPPORT) });
-    if watch.descriptors {
-        let copies = vec![libc::F_DUPFD as u32, libc::F_DUPFD_CLOEXEC as u32];
-        put(libc::SYS_fcntl, Choice::OneOf { arg: 1, values: copies, yes: watched, no: Answer::Allow });
+    {
+        put(libc::SYS_open, open(1, 2));
+        put(libc::SYS_creat, no_set_id(1, watched));
+        put(libc::SYS_chmod, no_set_id(1, watched));
+        put(libc::SYS_mknod, no_set_id(1, watched));
     }
-    put(libc::SYS_sendto, Choice::Pointer { arg: 4, yes: watched, no: Answer::Allow });
-    let harmless = vec![0, u32::MAX];
-    put(libc::SYS_personality, Choice::OneOf { arg: 0, values: harmless, yes: Answer::Allow, no: refused });
+    put(libc::SYS_clone, Choice::when(any(0, NAMESPACES), refused, Answer::Allow));
+    // As with openat2; libc falls back to clone.
+    put(libc::SYS_clone3, Answer::Errno(ENOSYS).into());
+    put(libc::SYS_unshare, Choice::when(any(0, NAMESPACES | NEW_TIME), refused, Answer::Allow));
+    // TIOCSTI types into the terminal, TIOCLINUX pastes, TIOCCONS takes the console, TIOCSETD loads disciplines.
+    let typed = one_of(1, vec![0x5412, 0x541c, 0x541d, 0x5423]);
+    put(libc::SYS_ioctl, Choice::when(typed, refused, Answer::Allow));
+    let made = if watch.descriptors { watched } else { Answer::Allow };
+    let unix = match watch.connects_for_guest {
+        true => {
+            let datagram = Test::OneOf { arg: 1, mask: SOCKET_TYPE, values: vec![libc::SOCK_DGRAM as u32] };
+            Choice::when(datagram, refused, made)
+        }
+        false => Choice::Always(made),
+    };
+    let is_unix = one_of(0, vec![libc::AF_UNIX as u32]);
+    let internet = one_of(0, vec![libc::AF_INET as u32, libc::AF_INET6 as u32]);
+    let other = Answer::Errno(EAFNOSUPPORT);
+    put(libc::SYS_socketpair, Choice::when(is_unix.clone(), unix.clone(), other));
+    put(libc::SYS_socket, Choice::when(is_unix, unix, Choice::when(internet, made, other)));
+    if watch.descriptors {
+        let copies = one_of(1, vec![libc::F_DUPFD as u32, libc::F_DUPFD_CLOEXEC as u32]);
+        put(libc::SYS_fcntl, Choice::when(copies, watched, Answer::Allow));
+    }
+    put(libc::SYS_sendto, Choice::when(Test::Pointer { arg: 4 }, watched, Answer::Allow));
+    put(libc::SYS_personality, Choice::when(one_of(0, vec![0, u32::MAX]), Answer::Allow, refused));
+    const NO_EXEC_SEAL: u32 = 8;
     let memory_file = match watch.no_exec_memory_files {
-        // MFD_NOEXEC_SEAL
-        true => Choice::AnyBit { arg: 1, mask: 8, yes: Answer::Allow, no: refused },
-        false if watch.descriptors => Choice::Always(watched),
-        false => Choice::Always(Answer::Allow),
+        true => Choice::when(any(1, NO_EXEC_SEAL), made, refused),
+        false => Choice::Always(made),
     };
     put(libc::SYS_memfd_create, memory_file);
 }
@@ -384,6 +435,23 @@ mod tests {
         assert_eq!(ask(&quiet, libc::SYS_openat, [0; 6]), Answer::Allow.code());
         assert_eq!(ask(&loud, libc::SYS_openat, [0; 6]), Answer::Notify.code());
         assert_eq!(ask(&quiet, libc::SYS_openat, [0, 0, 0o101, 0, 0, 0]), Answer::Notify.code());
+    }
+
+    #[test]
+    fn no_file_is_made_set_id() {
+        let watch = Watch { listener: true, ..Watch::default() };
+        let refused = |nr, args: [u64; 6]| {
+            ask(&watch, nr, args) == Answer::Notify.code() && is_refused(nr as u32, &args, &watch)
+        };
+        for mode in [0o4755u64, 0o2755, 0xffff_0000_0000_0000 | 0o6000] {
+            assert!(refused(libc::SYS_fchmod, [0, mode, 0, 0, 0, 0]));
+            assert!(refused(libc::SYS_fchmodat, [0, 0, mode, 0, 0, 0]));
+            assert!(refused(libc::SYS_openat, [0, 0, 0o101, mode, 0, 0]));
+        }
+        assert!(!refused(libc::SYS_fchmod, [0, 0o755, 0, 0, 0, 0]));
+        // Without O_CREAT the mode is whatever happened to be in the register.
+        assert!(!refused(libc::SYS_openat, [0, 0, 0, 0o4755, 0, 0]));
+        assert_eq!(ask(&watch, libc::SYS_openat, [0, 0, 0, 0o4755, 0, 0]), Answer::Allow.code());
     }
 
     #[test]

@@ -1,1 +1,772 @@
-//! limits
+//! Every limit: what fits, what is exactly at it, what goes over, and what the outcome then says.
+//! Clocks are tested with seconds to spare, so that a busy machine changes nothing.
+
+use crate::support::{As, BOTH, Place, Run, binary, unique};
+use serde_json::Value;
+use std::fs;
+use std::io::Read;
+use std::os::unix::fs::chown;
+use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// What a row must end in.
+#[derive(Clone, Copy, PartialEq)]
+enum Ends {
+    Fits,
+    Over,
+}
+use Ends::{Fits, Over};
+
+/// A limit as a flag and as a policy's `limits`, a script, and how that must end.
+struct Row {
+    flags: &'static [&'static str],
+    limits: &'static str,
+    script: String,
+    ends: Ends,
+}
+
+fn row(flags: &'static [&'static str], limits: &'static str, ends: Ends, script: impl Into<String>) -> Row {
+    Row { flags, limits, script: script.into(), ends }
+}
+
+fn python(text: &str) -> String {
+    format!("exec /usr/bin/python3 -c '{text}'")
+}
+
+/// Runs a script somewhere: as root, as a user, as a user with groups of their own.
+type Runner<'a> = &'a dyn Fn(&[&str], &str) -> Run;
+
+#[track_caller]
+fn check(who: &str, run_script: Runner<'_>, policy: &Path, kind: &str, rows: &[Row]) {
+    for row in rows {
+        let text = format!(r#"{{"version": 1, "extends": ["default"], "limits": {}}}"#, row.limits);
+        fs::write(policy, text).unwrap();
+        let file = ["-s", policy.to_str().unwrap()];
+        for flags in [row.flags, &file] {
+            let run = run_script(flags, &row.script);
+            let story = format!("{who}, {flags:?} {}, {}\n{}", row.limits, row.script, run.story());
+            match row.ends {
+                Fits => assert_eq!((run.code(), run.text("/verdict").as_str()), (0, "ok"), "{story}"),
+                Over => assert_met(&run, kind, row.limits, &story),
+            }
+        }
+    }
+}
+
+/// The whole typed outcome of a limit that was met.
+#[track_caller]
+fn assert_met(run: &Run, kind: &str, limits: &str, story: &str) {
+    let o = &run.outcome;
+    assert_eq!(run.code(), if kind == "wall_ms" { 124 } else { 137 }, "{story}");
+    assert_eq!(o["verdict"], "limit_exceeded", "{story}");
+    assert_eq!(o["error_kind"], "limit_exceeded", "{story}");
+    assert_eq!(o["success"], false, "{story}");
+    assert_eq!(o["limit_kind"], kind, "{story}");
+    assert_eq!(o["phase"], "execution", "{story}");
+    let limits: Value = serde_json::from_str(limits).unwrap();
+    let limit = limits[format!("max_{kind}")].as_f64().unwrap();
+    assert_eq!(o["limit"].as_f64(), Some(limit), "{story}");
+    let used = o["used"].as_f64().unwrap_or_else(|| panic!("used is a number: {story}"));
+    // Memory is held at the limit; everything else is seen to go over.
+    assert!(if kind == "memory_mb" { used >= limit } else { used > limit }, "{story}");
+    let message = o["message"].as_str().unwrap_or_default();
+    assert!(message.contains(&format!("max_{kind}")), "{story}");
+}
+
+fn wall() -> Vec<Row> {
+    const LONG: (&[&str], &str) = (&["-t", "60s"], r#"{"max_wall_ms": 60000}"#);
+    const SHORT: (&[&str], &str) = (&["--timeout", "700ms"], r#"{"max_wall_ms": 700}"#);
+    vec![
+        row(LONG.0, LONG.1, Fits, "sleep 0.1"),
+        row(SHORT.0, SHORT.1, Over, "sleep 40"),
+        row(SHORT.0, SHORT.1, Over, "trap '' TERM INT HUP QUIT; while :; do sleep 1; done"),
+        row(SHORT.0, SHORT.1, Over, "kill -STOP $$; sleep 40"),
+        row(SHORT.0, SHORT.1, Over, "setsid sh -c 'sleep 40 & sleep 40' & wait"),
+    ]
+}
+
+fn cpu() -> Vec<Row> {
+    const WIDE: (&[&str], &str) = (&["--limit", "cpu=30s"], r#"{"max_cpu_ms": 30000}"#);
+    const TIGHT: (&[&str], &str) = (&["--limit", "max_cpu_ms=300"], r#"{"max_cpu_ms": 300}"#);
+    let spin = "(while :; do :; done)";
+    vec![
+        row(WIDE.0, WIDE.1, Fits, "i=0; while [ $i -lt 20000 ]; do i=$((i+1)); done"),
+        // Sleeping is not processor time.
+        row(TIGHT.0, TIGHT.1, Fits, "sleep 1"),
+        row(TIGHT.0, TIGHT.1, Over, spin),
+        row(TIGHT.0, TIGHT.1, Over, format!("{spin} & {spin} & wait")),
+        row(TIGHT.0, TIGHT.1, Over, format!("(setsid sh -c '{spin}' &) & sleep 40")),
+        row(
+            TIGHT.0,
+            TIGHT.1,
+            Over,
+            python(
+                "import threading,time\ndef spin():\n while 1: pass\nthreading.Thread(target=spin).start()\ntime.sleep(40)",
+            ),
+        ),
+    ]
+}
+
+fn memory() -> Vec<Row> {
+    const L: (&[&str], &str) = (&["-m", "64m"], r#"{"max_memory_mb": 64}"#);
+    const K: (&[&str], &str) = (&["--limit", "memory=65536k"], r#"{"max_memory_mb": 64.0}"#);
+    vec![
+        row(L.0, L.1, Fits, python("x = bytearray(40 << 20)")),
+        row(K.0, K.1, Fits, python("x = bytearray(48 << 20)")),
+        row(L.0, L.1, Over, python("x = bytearray(96 << 20)")),
+        row(K.0, K.1, Over, "head -c 100663296 /dev/zero > /tmp/full"),
+        // Each is small, together they are not.
+        row(
+            L.0,
+            L.1,
+            Over,
+            "for i in 1 2 3; do /usr/bin/python3 -c 'import time; x = bytearray(30 << 20); time.sleep(40)' & done; wait",
+        ),
+        // One is killed by the kernel, the others must not go on.
+        row(L.0, L.1, Over, "setsid sleep 40 & /usr/bin/python3 -c 'x = bytearray(96 << 20)'; sleep 40"),
+        row(
+            L.0,
+            L.1,
+            Over,
+            python(
+                "import threading,time\nk=[]\nfor _ in range(8): threading.Thread(target=lambda: k.append(bytearray(12 << 20))).start()\ntime.sleep(40)",
+            ),
+        ),
+    ]
+}
+
+fn output() -> Vec<Row> {
+    const L: (&[&str], &str) = (&["--output", "6"], r#"{"max_output_bytes": 6}"#);
+    const N: (&[&str], &str) = (&["--limit", "output=6"], r#"{"max_output_bytes": 6}"#);
+    vec![
+        row(L.0, L.1, Fits, "printf 12345"),
+        row(L.0, L.1, Fits, "printf 123456"),
+        row(N.0, N.1, Fits, "printf 123; printf 456 >&2"),
+        row(L.0, L.1, Over, "printf 1234567"),
+        row(N.0, N.1, Over, "printf 123; printf 4567 >&2; sleep 40"),
+        row(L.0, L.1, Over, "(setsid sh -c 'sleep 0.2; printf 1234567; sleep 40' &); sleep 40"),
+        row(L.0, L.1, Over, "yes"),
+    ]
+}
+
+fn processes() -> Vec<Row> {
+    const L: (&[&str], &str) = (&["--pids", "3"], r#"{"max_processes": 3}"#);
+    const N: (&[&str], &str) = (&["--limit", "processes=3"], r#"{"max_processes": 3}"#);
+    let threads = |n: u32, rest: &str| {
+        python(&format!(
+            "import threading,time\nfor _ in range({n}): threading.Thread(target=lambda: time.sleep(0.3)).start()\n{rest}"
+        ))
+    };
+    vec![
+        row(L.0, L.1, Fits, "sleep 0.3 & wait"),
+        row(L.0, L.1, Fits, "sleep 0.3 & sleep 0.3 & wait"),
+        // At a time, not in all.
+        row(N.0, N.1, Fits, "for i in 1 2 3 4 5 6; do /bin/true; done; sleep 0.1 & sleep 0.1 & wait"),
+        row(L.0, L.1, Fits, threads(2, "")),
+        row(L.0, L.1, Over, "sleep 0.3 & sleep 0.3 & sleep 0.3 & wait"),
+        row(N.0, N.1, Over, threads(3, "")),
+        // One that swallows the error and goes on is ended all the same.
+        row(L.0, L.1, Over, "(for i in 1 2 3; do sleep 40 & done); sleep 40; sleep 40"),
+        row(
+            L.0,
+            L.1,
+            Over,
+            python(
+                "import os,time\nfor _ in range(5):\n try:\n  if os.fork() == 0: os.setsid(); time.sleep(40)\n except OSError: pass\ntime.sleep(40)",
+            ),
+        ),
+    ]
+}
+
+fn open_files() -> Vec<Row> {
+    const L: (&[&str], &str) = (&["--limit", "open_files=40"], r#"{"max_open_files": 40}"#);
+    const N: (&[&str], &str) = (&["--limit", "max_open_files=10"], r#"{"max_open_files": 10}"#);
+    // Three are open from the start.
+    let open = |n: u32| format!("import os,socket\nk=[os.open(\"/dev/null\", 0) for _ in range({n})]\n");
+    // The error is swallowed: what ends the run is the limit, not the command's own fault.
+    let more = |call: &str| {
+        python(&format!(
+            "import os,socket,time\nk=[]\ntry:\n while 1: k.append({call})\nexcept OSError: pass\ntime.sleep(40)"
+        ))
+    };
+    let mut rows = vec![
+        row(L.0, L.1, Fits, python(&open(36))),
+        row(L.0, L.1, Fits, python(&open(37))),
+        row(N.0, N.1, Fits, python(&open(7))),
+        row(N.0, N.1, Fits, "/bin/true"),
+        // Calls that make no descriptor are no reason to end.
+        row(
+            L.0,
+            L.1,
+            Fits,
+            python(
+                &(open(37)
+                    + "os.mkdir(\"/tmp/d\"); os.rmdir(\"/tmp/d\"); os.symlink(\"a\", \"/tmp/l\"); os.rename(\"/tmp/l\", \"/tmp/m\"); os.unlink(\"/tmp/m\")"),
+            ),
+        ),
+        row(L.0, L.1, Over, python(&open(38))),
+        row(N.0, N.1, Over, python(&open(8))),
+        row(L.0, L.1, Over, format!("/usr/bin/python3 -c '{}' & wait; sleep 40", open(38))),
+        row(
+            L.0,
+            L.1,
+            Over,
+            python(
+                "import os,threading,time\ndef go():\n k=[os.open(\"/dev/null\", 0) for _ in range(38)]\nthreading.Thread(target=go).start()\ntime.sleep(40)",
+            ),
+        ),
+    ];
+    for call in [
+        "os.dup(0)",
+        "socket.socket()",
+        "socket.socket(socket.AF_UNIX)",
+        "socket.socketpair()",
+        "os.pipe()",
+        "os.memfd_create(\"m\")",
+        "os.eventfd(0)",
+        "os.pidfd_open(os.getpid())",
+        "os.open(\"/tmp\", os.O_PATH)",
+    ] {
+        rows.push(row(L.0, L.1, Over, more(call)));
+    }
+    rows
+}
+
+fn disk() -> Vec<Row> {
+    const L: (&[&str], &str) = (&["--disk", "1m"], r#"{"max_disk_mb": 1}"#);
+    const K: (&[&str], &str) = (&["--limit", "disk=1536k"], r#"{"max_disk_mb": 1.5}"#);
+    let fill = |bytes: u32, at: &str| format!("head -c {bytes} /dev/zero > {at}; ");
+    vec![
+        row(L.0, L.1, Fits, fill(1_048_575, "/tmp/x")),
+        row(L.0, L.1, Fits, fill(1_048_576, "/tmp/x")),
+        row(K.0, K.1, Fits, fill(1_572_864, "/dev/shm/x")),
+        // What was removed is free again.
+        row(L.0, L.1, Fits, (fill(1_000_000, "/tmp/x") + "rm /tmp/x; ").repeat(3)),
+        // A hole takes no space.
+        row(L.0, L.1, Fits, "truncate -s 1G /tmp/x"),
+        row(L.0, L.1, Over, fill(1_048_577, "/tmp/x") + "sleep 40"),
+        row(L.0, L.1, Over, fill(1_048_577, "/tmp/x")),
+        row(K.0, K.1, Over, fill(1_572_865, "/var/tmp/x")),
+        row(L.0, L.1, Over, fill(600_000, "/tmp/x") + &fill(600_000, "/dev/shm/x") + "sleep 40"),
+        row(L.0, L.1, Over, format!("(setsid sh -c '{}' &); sleep 40", fill(9_000_000, "/tmp/x"))),
+        row(L.0, L.1, Over, "fallocate -l 2M /tmp/x; sleep 40"),
+    ]
+}
+
+fn files() -> Vec<Row> {
+    const L: (&[&str], &str) = (&["--limit", "files=5"], r#"{"max_files": 5}"#);
+    vec![
+        row(L.0, L.1, Fits, "cd /tmp; touch 1 2 3 4"),
+        row(L.0, L.1, Fits, "cd /tmp; touch 1 2 3 4 5"),
+        row(L.0, L.1, Fits, "cd /tmp; mkdir 1; ln -s 1 2; mkfifo 3; touch 1/4; touch /dev/shm/5"),
+        row(L.0, L.1, Fits, "cd /tmp; touch 1 2 3 4 5; rm 1 2 3; touch 6 7 8"),
+        row(L.0, L.1, Over, "cd /tmp; touch 1 2 3 4 5 6; sleep 40"),
+        row(L.0, L.1, Over, "cd /tmp; touch 1 2 3 4 5 6"),
+        row(L.0, L.1, Over, "cd /tmp; mkdir 1; ln -s 1 2; mkfifo 3; touch 1/4; touch /dev/shm/5; mkdir 6"),
+        row(L.0, L.1, Over, "(setsid sh -c 'cd /tmp; touch 1 2 3 4 5 6' &); sleep 40"),
+    ]
+}
+
+/// One test per limit, so that a failure names it.
+fn check_for(callers: &[As], kind: &str, rows: &[Row]) {
+    for who in callers {
+        let place = Place::new(*who);
+        let policy = place.file("limits.json", "");
+        check(&format!("{who:?}"), &|flags, script| place.sh(flags, script), &policy, kind, rows);
+    }
+}
+
+#[test]
+fn wall_time() {
+    check_for(&BOTH, "wall_ms", &wall());
+}
+
+#[test]
+fn processor_time() {
+    check_for(&[As::Root], "cpu_ms", &cpu());
+}
+
+#[test]
+fn memory_of_the_whole_tree() {
+    check_for(&[As::Root], "memory_mb", &memory());
+}
+
+#[test]
+fn output_of_both_streams() {
+    check_for(&BOTH, "output_bytes", &output());
+}
+
+#[test]
+fn processes_and_threads() {
+    check_for(&[As::Root], "processes", &processes());
+}
+
+#[test]
+fn descriptors_of_each_process() {
+    check_for(&BOTH, "open_files", &open_files());
+}
+
+#[test]
+fn private_space() {
+    check_for(&BOTH, "disk_mb", &disk());
+}
+
+#[test]
+fn entries_of_the_private_space() {
+    check_for(&BOTH, "files", &files());
+}
+
+/// A command that fits into so much memory fits when so much is the limit.
+#[test]
+fn memory_exactly_at_the_limit() {
+    let place = Place::new(As::Root);
+    let text = "x = bytearray(48 << 20)";
+    let first = place.python(&["-m", "512m"], text);
+    let peak = first.assert_ok().outcome["usage"]["memory_peak_bytes"].as_u64().unwrap();
+    // Two runs of Python differ by a few pages.
+    let limit = (peak + (256 << 10)).to_string();
+    place.python(&["-m", &limit], text).assert_ok();
+    let under = (peak - (8 << 20)).to_string();
+    assert_eq!(place.python(&["-m", &under], text).text("/limit_kind"), "memory_mb");
+}
+
+/// A user to whom root gave groups by `cofferdam setup`; taken back at the end.
+struct Delegate {
+    name: String,
+    uid: u32,
+    place: Place,
+}
+
+impl Delegate {
+    fn new() -> Delegate {
+        let name = format!("cofferdam-t{}", std::process::id());
+        let made = Command::new("useradd").args(["--no-create-home", "--shell", "/bin/sh", &name]).output().unwrap();
+        assert!(made.status.success(), "useradd: {}", String::from_utf8_lossy(&made.stderr));
+        let id = Command::new("id").args(["-u", &name]).output().unwrap();
+        let uid = String::from_utf8_lossy(&id.stdout).trim().parse().unwrap();
+        let place = Place::new(As::Root);
+        for path in [&place.home, &place.project] {
+            chown(path, Some(uid), Some(uid)).unwrap();
+        }
+        Delegate { name, uid, place }
+    }
+
+    fn setup(&self, more: &[&str]) -> std::process::Output {
+        Command::new(binary()).args(["setup", "--user", &self.name]).args(more).output().unwrap()
+    }
+
+    fn run(&self, flags: &[&str], script: &str) -> Run {
+        let status = self.place.root.join(format!("status-{}.json", unique()));
+        fs::write(&status, "").unwrap();
+        chown(&status, Some(self.uid), Some(self.uid)).unwrap();
+        let id = self.uid.to_string();
+        let mut c = self.place.outside("setpriv");
+        c.args(["--reuid", &id, "--regid", &id, "--clear-groups", "--"]).arg(binary());
+        c.args(["run", "--status-file"]).arg(&status).args(flags).args(["--", "/bin/sh", "-c", script]);
+        let output = c.output().unwrap();
+        let outcome = serde_json::from_str(&fs::read_to_string(&status).unwrap()).unwrap_or(Value::Null);
+        Run { output, outcome }
+    }
+}
+
+impl Drop for Delegate {
+    fn drop(&mut self) {
+        let _ = self.setup(&["--undo"]);
+        let _ = Command::new("userdel").arg(&self.name).output();
+    }
+}
+
+#[test]
+fn after_setup_all_limits_hold_for_a_user() {
+    let user = Delegate::new();
+    let policy = user.place.file("limits.json", "");
+    // The control: before it, the same is refused.
+    user.run(&["-m", "64m"], "true").assert_code(125);
+    let done = user.setup(&[]);
+    assert!(done.status.success(), "{done:?}");
+    let runner: Runner<'_> = &|flags, script| user.run(flags, script);
+    for (kind, rows) in [
+        ("memory_mb", memory()),
+        ("processes", processes()),
+        ("cpu_ms", cpu()),
+        ("disk_mb", disk()),
+        ("output_bytes", output()),
+    ] {
+        check("delegated user", runner, &policy, kind, &rows);
+    }
+    assert_eq!(user.run(&["--cpus", "1"], "nproc").stdout(), "1\n");
+    let again = user.setup(&[]);
+    assert!(again.status.success(), "a second time changes nothing: {again:?}");
+    let undone = user.setup(&["--undo"]);
+    assert!(undone.status.success(), "{undone:?}");
+    user.run(&["-m", "64m"], "true").assert_code(125);
+}
+
+/// Without groups an ordinary user cannot have these; a run without the limit must not be the answer.
+#[test]
+fn limits_that_cannot_be_held_are_refused_by_name() {
+    let place = Place::new(As::User);
+    for (flags, limits, kind) in [
+        (["-m", "64m"], r#"{"max_memory_mb": 64}"#, "memory_mb"),
+        (["--pids", "9"], r#"{"max_processes": 9}"#, "processes"),
+        (["--limit", "cpu=9s"], r#"{"max_cpu_ms": 9000}"#, "cpu_ms"),
+    ] {
+        let text = format!(r#"{{"version": 1, "extends": ["default"], "limits": {limits}}}"#);
+        let policy = place.file("limits.json", text);
+        for flags in [flags, ["-s", policy.to_str().unwrap()]] {
+            let run = place.sh(&flags, "echo ran");
+            run.assert_code(125);
+            assert_eq!(run.stdout(), "", "{}", run.story());
+            assert_eq!(run.text("/error_kind"), "unsupported_limit", "{}", run.story());
+            assert_eq!(run.text("/limit_kind"), kind, "{}", run.story());
+            assert!(run.text("/message").contains(&format!("max_{kind}")), "{}", run.story());
+            assert!(run.text("/hint").contains("cofferdam setup --user"), "the fix is named: {}", run.story());
+        }
+    }
+    let cpus = place.sh(&["--cpus", "1"], "nproc");
+    cpus.assert_code(125);
+    assert!(cpus.text("/message").contains("cpus"), "named as it was asked for: {}", cpus.story());
+    // The control: without them the same command runs.
+    place.sh(&[], "echo ran").assert_ok();
+}
+
+/// A quota on the private space says nothing about a directory of the host.
+#[test]
+fn a_quota_beside_a_write_grant_is_refused() {
+    for who in BOTH {
+        let place = Place::new(who);
+        let shared = place.dir("shared");
+        let write = ["--write", shared.to_str().unwrap()];
+        for (quota, kind) in [(["--disk", "1m"], "disk_mb"), (["--limit", "files=5"], "files")] {
+            let run = place.sh(&[&write[..], &quota[..]].concat(), "echo ran");
+            run.assert_code(125);
+            assert_eq!(run.text("/error_kind"), "unsupported_limit", "{}", run.story());
+            assert_eq!(run.text("/limit_kind"), kind, "{}", run.story());
+        }
+        place.sh(&write, "echo ran").assert_ok();
+    }
+}
+
+#[test]
+fn bad_amounts_are_refused_before_anything_runs() {
+    let place = Place::new(As::User);
+    let huge = "18446744073709551615";
+    let rows: &[(&[&str], &str)] = &[
+        (&["-m", "0"], "--memory"),
+        (&["-m", "lots"], "--memory"),
+        (&["-m", "12q"], "\"q\""),
+        (&["-m", "-1"], "--memory"),
+        (&["-m", "99999999999t"], "out of range"),
+        (&["-t", "0"], "--timeout"),
+        (&["-t", "5d"], "\"d\""),
+        (&["-t", "1.5.5s"], "--timeout"),
+        (&["--pids", "0"], "--pids"),
+        (&["--pids", "1.5"], "--pids"),
+        (&["--disk", "0"], "--disk"),
+        (&["--output", "0"], "--output"),
+        (&["--cpus", "0"], "--cpus"),
+        (&["--cpus", "nan"], "--cpus"),
+        (&["--limit", "memory"], "NAME=AMOUNT"),
+        (&["--limit", "memory="], "memory"),
+        (&["--limit", "colour=1"], "no such limit"),
+        (&["--limit", "wall=1s,pids=x"], "pids"),
+        (&["--limit", "files=0"], "files"),
+        (&["--limit", "open_files=abc"], "open_files"),
+        (&["--limit", "on_output_limit=maybe"], "truncate"),
+        (&["--limit", "max_memory_mb=nan"], "max_memory_mb"),
+        (&["--limit", "max_memory_mb=inf"], "max_memory_mb"),
+        (&["--limit", "max_disk_mb=-4"], "max_disk_mb"),
+        (&["--limit", "max_disk_mb=1e300"], "max_disk_mb"),
+    ];
+    let all = ["max_wall_ms", "max_cpu_ms", "max_processes", "max_open_files", "max_files", "max_output_bytes"];
+    let overflows: Vec<String> = all.iter().map(|name| format!("{name}={huge}")).collect();
+    let overflows = overflows.iter().map(|item| (vec!["--limit", item.as_str()], "out of range"));
+    for (flags, said) in rows.iter().map(|(flags, said)| (flags.to_vec(), *said)).chain(overflows) {
+        let run = place.sh(&flags, "echo ran");
+        assert_eq!(run.code(), 2, "{flags:?}: {}", run.story());
+        assert_eq!(run.stdout(), "", "{flags:?}: {}", run.story());
+        assert!(run.stderr().contains(said), "{flags:?} must say {said:?}: {}", run.story());
+        assert_eq!(run.text("/error_kind"), "invalid_request", "{flags:?}: {}", run.story());
+    }
+    place.sh(&["-t", "60", "--limit", "open_files=256,files=1000"], "echo ran").assert_ok();
+}
+
+/// More than the caller may have itself is either cut to that or refused in the limit's own name.
+#[test]
+fn more_descriptors_than_there_can_be() {
+    for who in BOTH {
+        let place = Place::new(who);
+        let run = place.sh(&["--limit", "open_files=2000000000"], "echo ran");
+        let refused = run.code() == 125
+            && run.text("/error_kind") == "unsupported_limit"
+            && run.text("/limit_kind") == "open_files";
+        assert!(run.code() == 0 || refused, "{}", run.story());
+    }
+}
+
+/// The smaller of flag and policy holds, whichever comes first.
+#[test]
+fn the_tightest_limit_holds() {
+    let place = Place::new(As::User);
+    let policy = place.file("p.json", r#"{"version": 1, "extends": ["default"], "limits": {"max_output_bytes": 4}}"#);
+    let policy = policy.to_str().unwrap();
+    for flags in [["-s", policy, "--output", "100"], ["--output", "4", "-s", policy]] {
+        assert_eq!(place.sh(&flags, "printf 12345").stdout(), "1234");
+    }
+    assert_eq!(place.sh(&["-s", policy, "--output", "2"], "printf 12345").stdout(), "12");
+}
+
+/// A kill by the kernel for memory is a limit; a kill by the guest's own hand is not.
+#[test]
+fn a_guest_that_kills_itself_met_no_limit() {
+    for who in BOTH {
+        let place = Place::new(who);
+        let limits: &[&str] = if who == As::Root { &["-m", "64m", "--pids", "9", "-t", "60s"] } else { &["-t", "60s"] };
+        for script in ["kill -9 $$", "exec sh -c 'kill -KILL $$'"] {
+            let run = place.sh(limits, script);
+            run.assert_code(137);
+            assert_eq!(run.text("/verdict"), "failed", "{}", run.story());
+            assert_eq!(run.outcome["exit"]["signal"], 9, "{}", run.story());
+            assert_eq!(run.text("/exit/name"), "SIGKILL");
+            assert!(run.outcome.get("limit_kind").is_none(), "{}", run.story());
+        }
+    }
+}
+
+/// Processes of the host whose arguments hold `mark`.
+fn alive(mark: &str) -> Vec<String> {
+    let entries = fs::read_dir("/proc").unwrap().flatten();
+    let lines = entries.filter_map(|e| fs::read(e.path().join("cmdline")).ok());
+    lines.map(|l| String::from_utf8_lossy(&l).replace('\0', " ")).filter(|l| l.contains(mark)).collect()
+}
+
+#[test]
+fn the_wall_limit_takes_the_whole_tree() {
+    for who in BOTH {
+        let place = Place::new(who);
+        let mark = format!("31557{:05}.{}", std::process::id() % 100_000, unique());
+        let script = format!(
+            "sleep {mark} & setsid sleep {mark} & (setsid sh -c 'trap \"\" TERM; sleep {mark} & sleep {mark}' &) \n \
+             (setsid sleep {mark} </dev/null >/dev/null 2>&1 &) \n sleep {mark}"
+        );
+        let mut child = place.cofferdam(["run", "-t", "2s", "--", "/bin/sh", "-c", &script]).spawn().unwrap();
+        // The control: they were there.
+        let deadline = Instant::now() + Duration::from_secs(30);
+        while alive(&mark).iter().filter(|l| l.starts_with("sleep ")).count() < 6 {
+            assert!(Instant::now() < deadline && child.try_wait().unwrap().is_none(), "{:?}", alive(&mark));
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        assert_eq!(child.wait().unwrap().code(), Some(124));
+        std::thread::sleep(Duration::from_secs(1));
+        assert_eq!(alive(&mark), Vec::<String>::new());
+    }
+}
+
+#[test]
+fn output_is_kept_to_the_byte() {
+    for who in BOTH {
+        let place = Place::new(who);
+        let text: String = (0..20_000).map(|n| format!("{n:05}\n")).collect();
+        let file = place.file("home/project/text", &text);
+        let cat = format!("cat {}", file.display());
+        for cap in [1usize, 4095, 4096, 4097, 65_535, 65_536, 65_537, 119_999] {
+            let run = place.sh(&["--output", &cap.to_string()], &format!("{cat}; sleep 40"));
+            run.assert_code(137);
+            assert!(run.stdout() == text[..cap], "{cap}: {} bytes came", run.output.stdout.len());
+            assert_eq!(run.outcome["usage"]["output_bytes"], cap, "{cap}");
+        }
+        let at = place.sh(&["--output", "120000"], &cat);
+        at.assert_ok();
+        assert!(at.stdout() == text);
+        // The sum counts, and both streams keep their order.
+        let both = place.sh(&["--output", "100001"], &format!("{cat} & {cat} >&2; wait; sleep 40"));
+        both.assert_code(137);
+        let (out, err) = (both.stdout(), both.stderr());
+        assert_eq!(out.len() + err.len(), 100_001);
+        assert!(text.starts_with(&out) && text.starts_with(&err));
+    }
+}
+
+#[test]
+fn truncated_output_goes_on_and_is_counted() {
+    for who in BOTH {
+        let place = Place::new(who);
+        let run = place.sh(
+            &["--limit", "output=10,on_output_limit=truncate"],
+            "printf 1234567; printf abcdef >&2; head -c 300000 /dev/zero; exit 7",
+        );
+        run.assert_code(7);
+        assert_eq!(run.text("/verdict"), "failed", "{}", run.story());
+        assert_eq!(run.output.stdout.len() + run.output.stderr.len(), 10, "{}", run.story());
+        let dropped = |stream: &str| run.outcome["truncated"][stream].as_u64().unwrap();
+        assert_eq!(dropped("stdout") + run.output.stdout.len() as u64, 300_007);
+        assert_eq!(dropped("stderr") + run.output.stderr.len() as u64, 6);
+        assert_eq!(run.outcome["usage"]["output_bytes"], 10);
+        let policy = place.file(
+            "p.json",
+            r#"{"version": 1, "extends": ["default"], "limits": {"max_output_bytes": 10, "on_output_limit": "truncate"}}"#,
+        );
+        let fits = place.sh(&["-s", policy.to_str().unwrap()], "printf 1234567890");
+        fits.assert_ok();
+        assert_eq!(fits.outcome["truncated"]["stdout"], 0);
+        place.sh(&["-s", policy.to_str().unwrap()], "yes | head -c 1000000").assert_ok();
+    }
+}
+
+/// The document holds what was kept, and says what was not.
+#[test]
+fn output_in_the_document_obeys_the_cap() {
+    let place = Place::new(As::User);
+    let run = place.sh(&["--json", "--output", "5"], "printf 123456789; sleep 40");
+    run.assert_code(137);
+    let document: Value = serde_json::from_str(&run.stdout()).unwrap();
+    assert_eq!(document["stdout"], "12345");
+    assert_eq!(document["limit_kind"], "output_bytes");
+}
+
+/// A run with both ends of its streams in our hands.
+fn start(place: &Place, flags: &[&str], script: &str) -> Child {
+    let mut c = place.cofferdam(["run"]);
+    c.args(flags).args(["--", "/bin/sh", "-c", script]);
+    c.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap()
+}
+
+fn memory_high_water(pid: u32) -> u64 {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let line = status.lines().find_map(|l| l.strip_prefix("VmHWM:")).unwrap();
+    line.trim().trim_end_matches(" kB").parse().unwrap()
+}
+
+#[test]
+fn our_memory_stays_flat_under_a_flood() {
+    for who in BOTH {
+        let place = Place::new(who);
+        let after = |bytes: u64| {
+            let mut child = start(&place, &[], &format!("yes | head -c {bytes}; read x"));
+            let mut out = child.stdout.take().unwrap();
+            let copied = std::io::copy(&mut out.by_ref().take(bytes), &mut std::io::sink()).unwrap();
+            assert_eq!(copied, bytes);
+            let high = memory_high_water(child.id());
+            drop(child.stdin.take());
+            child.wait().unwrap();
+            high
+        };
+        let (small, large) = (after(10_000_000), after(1_000_000_000));
+        assert!(large <= small + 1024, "{who:?}: {small} kB after 10 MB, {large} kB after 1 GB");
+    }
+}
+
+#[test]
+fn a_slow_reader_makes_the_guest_wait() {
+    for who in BOTH {
+        let place = Place::new(who);
+        let shared = place.dir("shared");
+        let counter = place.file("shared/count", "0");
+        let count = || fs::read_to_string(&counter).unwrap().trim().parse::<u64>().unwrap_or(0);
+        let block = "a".repeat(1000);
+        let script = format!("i=0; while :; do printf '%s' {block}; i=$((i+1)); echo $i > {}; done", counter.display());
+        let mut child = start(&place, &["--write", shared.to_str().unwrap()], &script);
+        let settled = |least: u64| {
+            let deadline = Instant::now() + Duration::from_secs(60);
+            let mut last = u64::MAX;
+            loop {
+                std::thread::sleep(Duration::from_secs(1));
+                let now = count();
+                if now == last && now > least {
+                    return now;
+                }
+                last = now;
+                assert!(Instant::now() < deadline, "the guest still writes: {now}");
+            }
+        };
+        let first = settled(0);
+        assert!(first < 1000, "two pipes and one chunk hold far less than a megabyte: {first} kB were written");
+        let mut out = child.stdout.take().unwrap();
+        let mut some = vec![0; 500_000];
+        out.read_exact(&mut some).unwrap();
+        assert!(some.iter().all(|b| *b == b'a'));
+        // The control: read on, and it goes on.
+        assert!(settled(first) >= first + 400);
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+}
+
+#[test]
+fn a_reader_that_leaves_ends_the_guest_like_outside() {
+    for who in BOTH {
+        let place = Place::new(who);
+        // Outside a flooding command dies of SIGPIPE; ours says so in its status.
+        let outside = place.outside("sh").args(["-c", "yes | head -n 1"]).output().unwrap();
+        let inside =
+            place.outside("sh").arg("-c").arg(format!("{} run -- yes | head -n 1", binary().display())).output();
+        assert_eq!(inside.unwrap().stdout, outside.stdout);
+        let mut child = start(&place, &[], "yes; echo $? > /dev/null; exit 41");
+        let mut line = [0; 2];
+        let mut out = child.stdout.take().unwrap();
+        out.read_exact(&mut line).unwrap();
+        drop(out);
+        let status = child.wait().unwrap();
+        assert_eq!(status.code(), Some(41), "the shell saw its child end: {status:?}");
+        let mut child = start(&place, &[], "exec yes");
+        child.stdout.take().unwrap().read_exact(&mut line).unwrap();
+        let status = child.wait().unwrap();
+        assert!(status.code() == Some(128 + 13) || status.signal() == Some(13), "{status:?}");
+    }
+}
+
+#[test]
+fn the_guest_sees_its_limits() {
+    let place = Place::new(As::Root);
+    assert_eq!(place.sh(&["--cpus", "1"], "nproc").assert_ok().stdout(), "1\n");
+    assert_eq!(place.sh(&["--cpus", "0.5"], "nproc").assert_ok().stdout(), "1\n");
+    let all = std::thread::available_parallelism().unwrap().to_string();
+    assert_eq!(place.sh(&[], "nproc").stdout().trim(), all);
+    let meminfo = place.sh(&["-m", "64m"], "cat /proc/meminfo").assert_ok().stdout();
+    assert!(meminfo.lines().any(|l| l.split_whitespace().eq(["MemTotal:", "65536", "kB"])), "{meminfo}");
+    let free = place.sh(&["-m", "64m"], "free -k").assert_ok().stdout();
+    let total = free.lines().find_map(|l| l.strip_prefix("Mem:")?.split_whitespace().next());
+    assert_eq!(total, Some("65536"), "{free}");
+    let host: String = fs::read_to_string("/proc/meminfo").unwrap().lines().take(1).collect();
+    assert!(place.sh(&[], "cat /proc/meminfo").stdout().starts_with(&host));
+    for who in BOTH {
+        let place = Place::new(who);
+        assert_eq!(place.sh(&["--limit", "open_files=99"], "ulimit -n; ulimit -Hn").stdout(), "99\n99\n");
+        // What was taken cannot be had back.
+        let again = place.sh(&["--limit", "open_files=99"], "ulimit -n 200 2>/dev/null; ulimit -n");
+        assert!(again.stdout().trim() == "99", "{}", again.story());
+        let space = place.sh(&["--disk", "8m"], "df -B1 --output=size /tmp | tail -1").stdout();
+        let space: u64 = space.trim().parse().unwrap();
+        assert!((8 << 20..=(8 << 20) + 65_536).contains(&space), "{space}");
+    }
+}
+
+#[test]
+fn the_figures_are_plausible() {
+    for who in BOTH {
+        let place = Place::new(who);
+        let figure = |run: &Run, name: &str| run.outcome["usage"][name].as_u64().unwrap();
+        let busy = place.python(&[], "import time\nwhile time.process_time() < 0.6: pass");
+        let (cpu, wall) = (figure(busy.assert_ok(), "cpu_ms"), figure(&busy, "wall_ms"));
+        assert!((550..5_000).contains(&cpu) && wall >= 550, "{}", busy.story());
+        let idle = place.sh(&[], "sleep 1");
+        assert!(figure(idle.assert_ok(), "cpu_ms") < 500 && figure(&idle, "wall_ms") >= 1_000, "{}", idle.story());
+        // The children's share counts too.
+        let child = place.sh(&[], "/usr/bin/python3 -c 'import time\nwhile time.process_time() < 0.6: pass' & wait");
+        assert!(figure(child.assert_ok(), "cpu_ms") >= 550, "{}", child.story());
+        let large = place.python(&[], "x = bytearray(64 << 20)");
+        let peak = figure(large.assert_ok(), "memory_peak_bytes");
+        assert!((64 << 20..120 << 20).contains(&peak), "{}", large.story());
+        let disk = place.sh(&[], "head -c 3000000 /dev/zero > /tmp/x; printf 12345; printf 67 >&2");
+        let bytes = figure(disk.assert_ok(), "disk_bytes");
+        assert!((3_000_000..3_100_000).contains(&bytes), "{}", disk.story());
+        assert_eq!(figure(&disk, "output_bytes"), 7);
+        assert_eq!(figure(&disk, "net_bytes"), 0);
+        if who == As::Root {
+            let many = place.sh(&[], "for i in 1 2 3 4; do sleep 0.5 & done; wait");
+            assert_eq!(figure(many.assert_ok(), "processes_peak"), 5, "{}", many.story());
+        }
+    }
+}

@@ -2,6 +2,8 @@
 //! Everything is made under one directory per test and removed at its end.
 #![allow(dead_code)]
 
+pub mod terminal;
+
 use serde_json::Value;
 use std::ffi::OsStr;
 use std::fs;
@@ -9,8 +11,9 @@ use std::io::Write;
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{OnceLock, mpsc};
+use std::time::Duration;
 
 /// An ordinary user that no account has.
 pub const USER: u32 = 1500;
@@ -103,6 +106,12 @@ impl Place {
         path
     }
 
+    /// A policy file of theirs; the answer is its path, for `-p`.
+    pub fn policy(&self, document: Value) -> String {
+        let path = self.file(format!("policies/{}.json", unique()), document.to_string());
+        path.to_string_lossy().into_owned()
+    }
+
     pub fn script(&self, path: impl AsRef<Path>, text: &str) -> PathBuf {
         let path = self.file(path, text);
         fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
@@ -137,7 +146,7 @@ impl Place {
         fs::write(&status, "").unwrap();
         self.own(&status);
         let mut c = self.cofferdam(["run", "--status-file"]);
-        let output = c.arg(&status).args(flags).arg("--").args(command).output().unwrap();
+        let output = to_the_end(c.arg(&status).args(flags).arg("--").args(command), b"");
         let text = fs::read_to_string(&status).unwrap();
         let outcome = serde_json::from_str(&text).unwrap_or(Value::Null);
         Run { output, outcome }
@@ -163,6 +172,30 @@ impl Place {
         self.own(&out);
         out
     }
+}
+
+/// Runs a command to its end with the given input. One that hangs is killed, so that its test fails instead.
+pub fn to_the_end(command: &mut Command, input: &[u8]) -> Output {
+    if !input.is_empty() {
+        command.stdin(Stdio::piped());
+    }
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let (pid, stdin) = (child.id(), child.stdin.take());
+    let (over, is_over) = mpsc::channel::<()>();
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            if is_over.recv_timeout(Duration::from_secs(60)) == Err(mpsc::RecvTimeoutError::Timeout) {
+                let _ = Command::new("kill").args(["-KILL", &pid.to_string()]).status();
+            }
+        });
+        scope.spawn(move || {
+            // A command that does not read all of it is no failure of the test.
+            let _ = stdin.map(|mut pipe| pipe.write_all(input));
+        });
+        let output = child.wait_with_output().unwrap();
+        drop(over);
+        output
+    })
 }
 
 impl Drop for Place {

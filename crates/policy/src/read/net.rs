@@ -1,12 +1,12 @@
 //! Reading one network rule: which keys go together is decided here.
 
+use super::action;
 use crate::cidr::Cidr;
 use crate::cursor::{Cursor, Fields, Problem, parsed};
 use crate::document::{NetRule, Proto, Target, UrlPath};
 use crate::host::HostPattern;
 use crate::path::{Refusal, RulePath};
 use crate::ports::Ports;
-use super::action;
 use crate::schema;
 
 pub(super) fn rule(at: &Cursor<'_>) -> Result<NetRule, Problem> {

@@ -18,7 +18,9 @@ pub(super) fn fs(at: &Cursor<'_>) -> Result<FsRule, Problem> {
         None => {
             let article = if action == Action::Allow { "an" } else { "a" };
             let message = format!("{article} {} rule needs \"perms\"", action.name());
-            return Err(fields.problem(message).hint("such as [\"read_file\", \"read_dir\"]"));
+            return Err(fields
+                .problem(message)
+                .hint("such as [\"read_file\", \"read_dir\"]"));
         }
     };
     Ok(FsRule {
@@ -73,11 +75,16 @@ pub(super) fn exec(at: &Cursor<'_>) -> Result<ExecRule, Problem> {
 fn sha256_of(at: &Cursor<'_>) -> Result<[u8; 32], Problem> {
     let text = at.text()?;
     let digits = |pair: &[u8]| {
-        let pair = std::str::from_utf8(pair).ok().filter(|p| p.bytes().all(|b| b.is_ascii_hexdigit()))?;
+        let pair = std::str::from_utf8(pair)
+            .ok()
+            .filter(|p| p.bytes().all(|b| b.is_ascii_hexdigit()))?;
         u8::from_str_radix(pair, 16).ok()
     };
     let bytes: Option<Vec<u8>> = text.as_bytes().chunks(2).map(digits).collect();
-    bytes.and_then(|bytes| bytes.try_into().ok()).ok_or_else(|| {
-        at.problem(format!("{text:?} is not a SHA-256 digest")).hint("64 hexadecimal digits")
-    })
+    bytes
+        .and_then(|bytes| bytes.try_into().ok())
+        .ok_or_else(|| {
+            at.problem(format!("{text:?} is not a SHA-256 digest"))
+                .hint("64 hexadecimal digits")
+        })
 }

@@ -2,10 +2,11 @@
 
 use crate::model::{Thing, World};
 use policy::{
-    Context, Cover, ExecPlan, Format, Kind, Perms, Plan, PlanError, effective, parse,
+    Context, Cover, ExecPlan, Format, Found, Host, Kind, Perms, Plan, PlanError, effective, parse,
     preset_document, resolve,
 };
-use std::path::PathBuf;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
 use terms::{ErrorKind, Fault};
 
 fn context() -> Context {
@@ -355,6 +356,18 @@ fn a_planted_link_is_not_followed() {
 }
 
 #[test]
+fn links_of_the_workspace_are_not_trusted_even_when_it_cannot_be_changed() {
+    let world = debian().links(&[("/home/u/w/out", "/home/u/.ssh")]);
+    let json = fs(r#"{"action":"allow","path":"$WORKSPACE/out","perms":["read_file"]}"#);
+    assert!(plan(&world, &json).grants.is_empty());
+    let named = fs(
+        r#"{"action":"allow","path":"$WORKSPACE/out","perms":["read_file"]},
+        {"action":"allow","path":"~/.ssh","perms":["read_file"]}"#,
+    );
+    assert_eq!(plan(&world, &named).grants[0].rule, "p:fs.rules[1]");
+}
+
+#[test]
 fn a_denied_link_denies_where_it_leads() {
     let world = debian().links(&[("/home/u/w/key", "src/main.rs")]);
     let json = fs(&format!(
@@ -380,4 +393,90 @@ fn too_much_is_an_error_that_names_the_rule() {
         error.to_string(),
         "p:fs.rules[0]: /d/*: more than 10000 paths match it; name the directory that holds them"
     );
+}
+
+/// A host with a tree that has no end.
+struct Endless(World);
+
+impl Host for Endless {
+    fn look(&self, path: &Path) -> Option<Found> {
+        match path.starts_with("/big") {
+            true => Some(Found {
+                real: path.to_owned(),
+                kind: Kind::Dir,
+                links: Vec::new(),
+            }),
+            false => self.0.look(path),
+        }
+    }
+
+    fn list(&self, dir: &Path) -> Vec<OsString> {
+        match dir.starts_with("/big") {
+            true => (0..50).map(|i| OsString::from(i.to_string())).collect(),
+            false => self.0.list(dir),
+        }
+    }
+
+    fn sha256(&self, file: &Path) -> Option<[u8; 32]> {
+        self.0.sha256(file)
+    }
+
+    fn loader(&self, file: &Path) -> Option<PathBuf> {
+        self.0.loader(file)
+    }
+}
+
+#[test]
+fn denials_are_looked_for_only_where_something_is_granted() {
+    let world = debian().links(&[("/home/u/w/loop", "/big")]);
+    let host = Endless(world.files(&["/big/x"]));
+    let json = fs(&format!(
+        r#"{{"action":"allow","path":"$WORKSPACE",{WRITE}}},{{"action":"deny","path":"/**/.env"}}"#
+    ));
+    let policy = |json: &str| {
+        resolve(
+            &effective(&[parse(json, Format::Json, "p").unwrap()]).unwrap(),
+            &context(),
+        )
+        .unwrap()
+    };
+    assert_eq!(policy(&json).plan(&host).unwrap().masks.len(), 2);
+    let inside = fs(
+        r#"{"action":"allow","path":"/big","perms":["read_file"]},{"action":"deny","path":"/**/.env"}"#,
+    );
+    let error = policy(&inside).plan(&host).unwrap_err();
+    assert_eq!(error.rule, "p:fs.rules[1]");
+    assert!(
+        error
+            .message
+            .contains("more than 200000 entries had to be looked at"),
+        "{error}"
+    );
+}
+
+#[test]
+fn a_grant_between_two_covers_keeps_both() {
+    let world = debian().files(&["/home/u/w/a/b/c/d"]);
+    let write = WRITE.replace("\"execute\",", "");
+    let json = fs(&format!(
+        r#"{{"action":"allow","path":"$WORKSPACE",{write}}},{{"action":"deny","path":"$WORKSPACE/a",{CHANGES}}},
+           {{"action":"allow","path":"$WORKSPACE/a/b","perms":["execute"]}},{{"action":"deny","path":"$WORKSPACE/a/b/c",{CHANGES}}}"#
+    ));
+    let masks: Vec<PathBuf> = plan(&world, &json)
+        .masks
+        .into_iter()
+        .map(|m| m.path)
+        .collect();
+    assert_eq!(
+        masks,
+        [
+            PathBuf::from("/home/u/w/a"),
+            PathBuf::from("/home/u/w/a/b/c")
+        ]
+    );
+    let without = json.replace(
+        r#""path":"$WORKSPACE/a/b","perms""#,
+        r#""path":"/usr","perms""#,
+    );
+    assert_eq!(plan(&world, &without).masks.len(), 1);
 }

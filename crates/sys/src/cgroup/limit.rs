@@ -48,6 +48,8 @@ fn memory(version: Version, bytes: u64, dir: &Dir) -> io::Result<()> {
             // Memory and swap together; absent when the kernel does not count swap.
             dir.write_if_there("memory.memsw.limit_in_bytes", &bytes)?;
             dir.write_if_there("memory.swappiness", "0")?;
+            // Buffers of TCP connections are an account of their own, kept only where a limit is set.
+            dir.write_if_there("memory.kmem.tcp.limit_in_bytes", &bytes)?;
         }
         Version::V2 => {
             dir.write("memory.max", &bytes)?;

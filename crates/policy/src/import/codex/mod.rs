@@ -3,14 +3,13 @@
 //! There, the most specific path wins. Here a denial always wins, so a `read` or `none` inside something wider
 //! becomes a deny rule, and something wider opened inside a `none` stays closed: the notes say so.
 
-use super::{
-    Import, Imported, READ, WRITE, foreign_host, foreign_path, host_rule, loopback_rules,
-    socket_rule,
-};
+mod network;
+
+use super::{Import, Imported, READ, WRITE, foreign_path};
 use crate::cursor::{Cursor, Problem};
-use crate::document::{Format, Proto, Target};
+use crate::document::Format;
 use crate::error::PolicyError;
-use crate::path::{Refusal, RulePath};
+use crate::path::RulePath;
 use crate::perms::Perms;
 use crate::read;
 use terms::Action;
@@ -145,7 +144,7 @@ fn read_profile(
     for (key, at) in at.entries()? {
         match key {
             "filesystem" => filesystem(import, &at, entries)?,
-            "network" => network(import, &at)?,
+            "network" => network::network(import, &at)?,
             "extends" | "description" => {}
             other => import.note(format!("{other}: unknown key of a profile, left out")),
         }
@@ -267,118 +266,4 @@ fn apply(import: &mut Import, entries: &Entries) {
             import.note(format!("filesystem: what is opened for writing inside {path} stays read-only: a denial always wins"));
         }
     }
-}
-
-fn network(import: &mut Import, at: &Cursor<'_>) -> Result<(), Problem> {
-    let mut enabled = false;
-    let mut limited = false;
-    let mut listed = false;
-    let before = import.document.net.len();
-    for (key, at) in at.entries()? {
-        match key {
-            "enabled" => enabled = at.boolean()?,
-            "mode" => limited = at.one_of(&[("limited", true), ("full", false)])?,
-            "domains" => {
-                listed = true;
-                for (host, at) in at.entries()? {
-                    domain(
-                        import,
-                        &at,
-                        host,
-                        at.one_of(&[("allow", Action::Allow), ("deny", Action::Deny)])?,
-                    )?;
-                }
-            }
-            "allowed_domains" | "denied_domains" => {
-                listed = true;
-                let action = if key == "allowed_domains" {
-                    Action::Allow
-                } else {
-                    Action::Deny
-                };
-                for item in at.items()? {
-                    domain(import, &item, item.text()?, action)?;
-                }
-            }
-            "unix_sockets" => {
-                for (path, at) in at.entries()? {
-                    let action = at.one_of(&[
-                        ("allow", Action::Allow),
-                        ("none", Action::Deny),
-                        ("deny", Action::Deny),
-                    ])?;
-                    socket(import, &at, path, action)?;
-                }
-            }
-            "allow_unix_sockets" => {
-                for item in at.items()? {
-                    socket(import, &item, item.text()?, Action::Allow)?;
-                }
-            }
-            other => import.note(format!(
-                "network.{other}: left out; the broker is part of the product"
-            )),
-        }
-    }
-    finish_network(import, before, enabled, limited, listed);
-    Ok(())
-}
-
-fn finish_network(import: &mut Import, before: usize, enabled: bool, limited: bool, listed: bool) {
-    if !enabled {
-        let added = import.document.net.len() - before;
-        import
-            .document
-            .net
-            .retain(|rule| rule.action == Action::Deny);
-        if added > 0 {
-            import.note("network.enabled is not true, so nothing of it is allowed");
-        }
-        return;
-    }
-    if !listed {
-        import.document.defaults.net = Some(Action::Allow);
-        import.note("network.enabled without domains: every public address is allowed");
-    }
-    if limited {
-        let read_methods: Vec<String> = ["GET", "HEAD", "OPTIONS"].map(str::to_owned).into();
-        let rules = import.document.net[before..].iter_mut();
-        for rule in rules.filter(|r| r.action == Action::Allow && r.proto == Some(Proto::Tcp)) {
-            if matches!(rule.to, Target::Host(_)) {
-                rule.methods = Some(read_methods.clone());
-            }
-        }
-        import.note("network.mode limited: only the methods GET, HEAD and OPTIONS are allowed");
-        if !listed {
-            import.document.defaults.net = None;
-            import.note("network.mode limited without domains cannot be carried over; no network is allowed");
-        }
-    }
-}
-
-fn domain(import: &mut Import, at: &Cursor<'_>, host: &str, action: Action) -> Result<(), Problem> {
-    match foreign_host(host) {
-        Err(refusal) => import.unreadable(at, action, refusal),
-        Ok((host, ports)) => {
-            if action == Action::Allow {
-                loopback_rules(&host, &ports)
-                    .into_iter()
-                    .for_each(|rule| import.net(rule));
-            }
-            import.net(host_rule(action, host, ports));
-            Ok(())
-        }
-    }
-}
-
-fn socket(import: &mut Import, at: &Cursor<'_>, path: &str, action: Action) -> Result<(), Problem> {
-    let parsed = match path.is_empty() {
-        true => Err(Refusal::new("the socket's path is empty")),
-        false => foreign_path(path),
-    };
-    match parsed {
-        Ok(path) => import.net(socket_rule(action, path)),
-        Err(refusal) => import.unreadable(at, action, refusal)?,
-    }
-    Ok(())
 }

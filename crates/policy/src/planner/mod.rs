@@ -3,16 +3,19 @@
 //! A grant adds to the grants above it, so a denial at or above a grant is simply left out of it. A denial below
 //! a grant needs a cover, and a cover takes all changes, execution, or everything: anything finer is refused.
 
+mod cover;
+mod exec;
+mod guards;
+
+use self::cover::{EXECUTE, cover, meaning, takes};
 use crate::error::PlanError;
 use crate::follow::{Followed, follow};
-use crate::perms::{Perm, Perms};
-use crate::plan::{Cover, ExecPlan, Grant, Guard, Host, Kind, Link, Mask, Plan, Program};
+use crate::perms::Perms;
+use crate::plan::{Cover, Grant, Guard, Host, Kind, Link, Mask, Plan};
 use crate::resolve::{FileRule, Real, Resolved};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
 use terms::Action;
-
-const EXECUTE: Perms = Perms::of(&[Perm::Execute]);
 
 impl Resolved {
     /// What must be set up on `host` so that the kernel holds this policy.
@@ -186,113 +189,15 @@ impl<'a> Planner<'a> {
         Ok(())
     }
 
-    /// A denied path that is not there yet must not appear.
-    fn guards(&mut self) {
-        let mut wanted: BTreeSet<(String, String)> = BTreeSet::new();
-        let mut notes = Vec::new();
-        let programs = self
-            .resolved
-            .programs
-            .iter()
-            .map(|p| &p.file)
-            .filter(|r| !r.grants());
-        let programs: Vec<FileRule> = programs
-            .map(|r| FileRule {
-                perms: EXECUTE,
-                ..r.clone()
-            })
-            .collect();
-        for rule in self.denials.iter().chain(&programs) {
-            for pattern in &rule.patterns {
-                let Some(grant) = self.guarded_by(rule, pattern) else {
-                    continue;
-                };
-                if !wanted.insert((pattern.text(), rule.label.clone())) {
-                    continue;
-                }
-                if !grant.perms.minus(rule.perms).and(Perms::FILE).is_empty() {
-                    notes.push(format!(
-                        "{}: {} does not exist yet; it cannot be made at all, since a denial of {} alone cannot be held for it",
-                        rule.label,
-                        pattern.text(),
-                        rule.perms.names().join(", ")
-                    ));
-                }
-            }
-        }
-        self.notes.extend(notes);
-        self.guards = wanted
-            .into_iter()
-            .map(|(pattern, rule)| Guard { pattern, rule })
-            .collect();
-    }
-
-    /// The grant inside which `pattern` could come to name something that `rule` denies.
-    fn guarded_by(&self, rule: &FileRule, pattern: &crate::glob::Pattern) -> Option<&Grant> {
-        if let Some(path) = pattern.as_path() {
-            let there = rule.reals.iter().flatten().any(|r| r.path == path);
-            let grant = self.covering(&path)?;
-            let hidden = self.masks_over(&path).any(|m| m.cover == Cover::Hide);
-            let open = grant.kind == Kind::Dir && !grant.perms.and(rule.perms).is_empty();
-            return (open && !there && !hidden).then_some(grant);
-        }
-        self.grants.iter().find(|g| {
-            g.kind == Kind::Dir
-                && !g.perms.and(Perms::MAKING).is_empty()
-                && !g.perms.and(rule.perms).is_empty()
-                && !pattern.after(&g.path).is_dead()
-        })
-    }
-
-    fn exec(&mut self) -> ExecPlan {
-        let named = |grants: bool| {
-            self.resolved
-                .programs
-                .iter()
-                .filter(move |p| p.file.grants() == grants)
-        };
-        let refused: Vec<&FileRule> = named(false).map(|p| &p.file).collect();
-        if self.resolved.policy.default_exec() != Action::Deny {
-            let mut programs: Vec<Program> = Vec::new();
-            for rule in refused {
-                let reals = rule
-                    .reals
-                    .iter()
-                    .flatten()
-                    .filter(|real| self.can_execute_near(&real.path));
-                programs.extend(reals.map(|real| program(real, None, &rule.label)));
-            }
-            return ExecPlan::AllowBut(tidy(programs));
-        }
-        let mut programs: Vec<Program> = Vec::new();
-        for rule in named(true) {
-            let reals = rule.file.reals.iter().flatten();
-            let kept =
-                reals.filter(|real| self.may_execute(&real.path) && real.kind != Kind::Other);
-            programs.extend(kept.map(|real| program(real, rule.sha256, &rule.file.label)));
-        }
-        let loaders = self
-            .loaders
-            .iter()
-            .filter(|path| self.may_execute(path))
-            .cloned()
-            .collect();
-        ExecPlan::Only {
-            programs: tidy(programs),
-            loaders,
-        }
-    }
-
     /// Links to make inside: those that lead to a grant and that no grant shows by itself.
     fn links(&self, followed: &Followed) -> Vec<Link> {
         let leads = followed
             .links
             .iter()
-            .filter(|(_, real)| self.covering(real).is_some());
-        let unseen =
-            leads.filter(|(link, _)| self.covering(&link.at).is_none_or(|g| g.path == link.at));
+            .filter(|met| self.covering(&met.real).is_some());
+        let unseen = leads.filter(|met| self.covering(&met.link.at).is_none());
         unseen
-            .map(|(link, _)| link.clone())
+            .map(|met| met.link.clone())
             .collect::<BTreeSet<_>>()
             .into_iter()
             .collect()
@@ -337,19 +242,6 @@ impl<'a> Planner<'a> {
         rule.map(|r| r.label.clone()).unwrap_or_default()
     }
 
-    fn may_execute(&self, path: &Path) -> bool {
-        self.wanted(path).contains(Perm::Execute)
-    }
-
-    /// Whether anything at, above or below `path` can be executed.
-    fn can_execute_near(&self, path: &Path) -> bool {
-        let near = |g: &&Grant| path.starts_with(&g.path) || g.path.starts_with(path);
-        self.grants
-            .iter()
-            .filter(near)
-            .any(|g| g.perms.contains(Perm::Execute))
-    }
-
     /// A cover above does the same already, and no grant in between opens it again.
     fn is_already_covered(&self, path: &Path, cover: Cover) -> bool {
         let between = |mask: &Mask| {
@@ -375,59 +267,4 @@ impl<'a> Planner<'a> {
             hint: "deny everything (leave \"perms\" out), or all of write_file, truncate, refer, make_* and remove_* together, or execute".to_owned(),
         }
     }
-}
-
-/// The permissions that mean something at a path of this kind.
-fn meaning(perms: Perms, kind: Kind) -> Perms {
-    match kind {
-        Kind::Dir => perms,
-        Kind::File | Kind::Other => perms.and(Perms::FILE),
-    }
-}
-
-/// The cover that takes exactly `lost` from `here`.
-fn cover(here: Perms, lost: Perms) -> Option<Cover> {
-    if here == lost {
-        return Some(Cover::Hide);
-    }
-    let changes = here.and(Perms::CHANGES);
-    let read_only = changes.and(lost) == changes && !changes.is_empty();
-    let no_exec = lost.contains(Perm::Execute);
-    let rest = lost.minus(EXECUTE).minus(if read_only {
-        Perms::CHANGES
-    } else {
-        Perms::NONE
-    });
-    match (rest.is_empty(), read_only, no_exec) {
-        (false, _, _) => None,
-        (true, true, true) => Some(Cover::ReadOnlyNoExec),
-        (true, true, false) => Some(Cover::ReadOnly),
-        (true, false, _) => Some(Cover::NoExec),
-    }
-}
-
-/// What a cover takes away.
-pub(crate) fn takes(cover: Cover) -> Perms {
-    match cover {
-        Cover::Hide => Perms::ALL,
-        Cover::ReadOnly => Perms::CHANGES,
-        Cover::NoExec => EXECUTE,
-        Cover::ReadOnlyNoExec => Perms::CHANGES.union(EXECUTE),
-    }
-}
-
-fn program(real: &Real, sha256: Option<[u8; 32]>, rule: &str) -> Program {
-    Program {
-        path: real.path.clone(),
-        kind: real.kind,
-        sha256,
-        rule: rule.to_owned(),
-    }
-}
-
-/// By path; of two rules about one path the one without a digest says more.
-fn tidy(mut programs: Vec<Program>) -> Vec<Program> {
-    programs.sort_by(|a, b| (&a.path, a.sha256, &a.rule).cmp(&(&b.path, b.sha256, &b.rule)));
-    programs.dedup_by(|b, a| a.path == b.path && (a.sha256.is_none() || a.sha256 == b.sha256));
-    programs
 }

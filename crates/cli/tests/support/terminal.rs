@@ -1,0 +1,103 @@
+//! A person at a terminal, played by Python: types, reads the screen, resizes the window.
+
+use super::{Place, to_the_end, unique};
+use serde_json::{Value, json};
+use std::fs;
+
+/// Steps are `["expect", text]`, `["send", text]`, `["resize", rows, columns]` and `["signal", number]`.
+const DRIVER: &str = r#"
+import fcntl, json, os, pty, select, struct, sys, termios, time
+ask = json.loads(sys.argv[1])
+master, slave = pty.openpty()
+def resize(rows, columns):
+    fcntl.ioctl(master, termios.TIOCSWINSZ, struct.pack('HHHH', rows, columns, 0, 0))
+resize(*ask['size'])
+before = termios.tcgetattr(slave)
+pid = os.fork()
+if pid == 0:
+    os.setsid()
+    fcntl.ioctl(slave, termios.TIOCSCTTY, 0)
+    for fd in 0, 1, 2:
+        os.dup2(slave, fd)
+    os.closerange(3, 256)
+    os.execvp(ask['argv'][0], ask['argv'])
+seen, at, missed = b'', 0, None
+deadline = time.monotonic() + 40
+def pump():
+    global seen
+    if select.select([master], [], [], 0.05)[0]:
+        seen += os.read(master, 65536)
+def expect(text):
+    global at
+    while text not in seen[at:]:
+        if time.monotonic() > deadline:
+            raise TimeoutError(text)
+        pump()
+    at = seen.index(text, at) + len(text)
+try:
+    for step in ask['steps']:
+        if step[0] == 'expect': expect(step[1].encode())
+        if step[0] == 'send': os.write(master, step[1].encode())
+        if step[0] == 'resize': resize(step[1], step[2])
+        if step[0] == 'signal': os.kill(pid, step[1])
+except TimeoutError as e:
+    missed = str(e)
+    os.kill(pid, 9)
+while True:
+    done, status = os.waitpid(pid, os.WNOHANG)
+    if done: break
+    if time.monotonic() > deadline: os.kill(pid, 9)
+    pump()
+restored = termios.tcgetattr(slave) == before
+os.close(slave)
+try:
+    while True:
+        more = os.read(master, 65536)
+        if not more: break
+        seen += more
+except OSError:
+    pass
+print(json.dumps({'text': seen.decode('utf-8', 'replace'), 'code': os.waitstatus_to_exitcode(status),
+    'restored': restored, 'missed': missed}))
+"#;
+
+/// What was on the screen at the end.
+pub struct Screen {
+    pub text: String,
+    pub code: i64,
+    /// The terminal's settings are what they were.
+    pub restored: bool,
+    pub outcome: Value,
+    /// The text that was waited for in vain.
+    pub missed: Option<String>,
+}
+
+impl Screen {
+    #[track_caller]
+    pub fn assert_code(&self, code: i64) -> &Screen {
+        assert_eq!(self.missed, None, "never appeared; the screen: {}\n{:#}", self.text, self.outcome);
+        assert_eq!(self.code, code, "the screen: {}\n{:#}", self.text, self.outcome);
+        assert!(self.restored, "terminal settings must be restored; the screen: {}", self.text);
+        self
+    }
+}
+
+/// `cofferdam run ARGS…` on a terminal of 31 rows and 97 columns.
+pub fn on_terminal(place: &Place, args: &[&str], steps: Value) -> Screen {
+    let status = place.file(format!("screen-{}.json", unique()), "");
+    let mut argv = vec![super::binary().display().to_string(), "run".into(), "--status-file".into()];
+    argv.push(status.display().to_string());
+    argv.extend(args.iter().map(|a| a.to_string()));
+    let ask = json!({"argv": argv, "size": [31, 97], "steps": steps});
+    let mut driver = place.outside("/usr/bin/python3");
+    let output = to_the_end(driver.env("TERM", "xterm").args(["-c", DRIVER, &ask.to_string()]), b"");
+    let seen: Value = serde_json::from_slice(&output.stdout)
+        .unwrap_or_else(|e| panic!("the driver failed: {e}: {}", String::from_utf8_lossy(&output.stderr)));
+    Screen {
+        text: seen["text"].as_str().unwrap_or_default().into(),
+        code: seen["code"].as_i64().unwrap_or(-1),
+        restored: seen["restored"] == true,
+        outcome: serde_json::from_str(&fs::read_to_string(&status).unwrap()).unwrap_or(Value::Null),
+        missed: seen["missed"].as_str().map(String::from),
+    }
+}

@@ -1,0 +1,63 @@
+//! What surrounds us: container, security modules, control group layout.
+
+use super::Check;
+use super::blocker::Facts;
+use std::path::Path;
+use sys::cgroup::{Kind, Layout};
+
+pub fn checks(facts: &Facts) -> Vec<Check> {
+    vec![container(facts), modules(facts), apparmor(facts), selinux(facts), yama(facts), lockdown(facts), cgroups()]
+}
+
+fn fact(name: &'static str, needed_for: &'static str, detail: impl Into<String>) -> Check {
+    Check::new(name, needed_for, true, detail).optional()
+}
+
+fn container(facts: &Facts) -> Check {
+    let detail = facts.container.map_or("none".to_owned(), |kind| format!("we run in one ({kind})"));
+    fact("host.container", "nothing; its runtime may block namespaces", detail)
+}
+
+fn modules(facts: &Facts) -> Check {
+    let list = facts.lsms.clone().unwrap_or_else(|| "unknown: securityfs is not mounted".into());
+    fact("host.lsm", "landlock must be among them", list)
+}
+
+fn apparmor(facts: &Facts) -> Check {
+    let detail = match (&facts.apparmor_profile, facts.apparmor_restricts) {
+        (None, _) => "not active".to_owned(),
+        (Some(profile), true) => format!("profile {profile}; restricts user namespaces of ordinary users"),
+        (Some(profile), false) => format!("profile {profile}"),
+    };
+    fact("host.apparmor", "nothing; may block user namespaces", detail)
+}
+
+fn selinux(facts: &Facts) -> Check {
+    fact("host.selinux", "nothing; may block mounts", facts.selinux.unwrap_or("not active"))
+}
+
+/// 0 to 2 let a supervisor look at its own guest; 3 lets nobody look at anything.
+fn yama(facts: &Facts) -> Check {
+    let detail = facts.yama.map_or("not active".to_owned(), |scope| format!("ptrace_scope {scope}"));
+    Check::new("host.yama", "refusals are reported with their path", facts.yama != Some(3), detail)
+        .optional()
+        .fix("kernel.yama.ptrace_scope=3 lasts until reboot; set 2 in /etc/sysctl.d and reboot. Walls hold meanwhile; reports lack paths")
+}
+
+fn lockdown(facts: &Facts) -> Check {
+    let detail = facts.lockdown.clone().unwrap_or_else(|| "not active".into());
+    fact("host.lockdown", "nothing; all we need works under it", detail)
+}
+
+fn cgroups() -> Check {
+    let layout = Layout::detect(Path::new("/"));
+    let (ok, detail) = match layout.kind {
+        Kind::V2 => (true, "v2"),
+        Kind::V1 => (true, "v1"),
+        Kind::Hybrid => (true, "v1 with a v2 tree beside it"),
+        Kind::None => (false, "no cgroup filesystem is mounted"),
+    };
+    Check::new("host.cgroup", "limits on memory, processes and processor time", ok, detail)
+        .optional()
+        .fix("mount -t cgroup2 cgroup2 /sys/fs/cgroup (as root)")
+}

@@ -1,0 +1,98 @@
+//! The last word: a real enclosure, started by our own binary as any user would start it.
+
+use super::blocker::Facts;
+use super::{Check, Level};
+use serde_json::Value;
+use std::io::Write;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+pub struct Verdict {
+    pub level: Level,
+    pub missing: Vec<String>,
+    pub degrade: Vec<String>,
+    pub check: Check,
+}
+
+/// Exists everywhere and is no project: the guest gets to see nothing of the caller's.
+const WORKDIR: &str = "/usr";
+const NEEDED_FOR: &str = "every run: all of the above together";
+
+pub fn enclosure(exe: &Path, facts: &Facts) -> Verdict {
+    let name = "enclosure";
+    let error = match run(exe, &[], None) {
+        Ok(missing) if missing.is_empty() => {
+            let check = Check::new(name, NEEDED_FOR, true, format!("{} ran in one", program()));
+            return Verdict { level: Level::Full, missing, degrade: Vec::new(), check };
+        }
+        Ok(missing) => format!("it ran, without {}", missing.join(", ")),
+        Err(error) => error,
+    };
+    // Asked again with consent to every gap that can be consented to.
+    let mut degrade: Vec<String> = sys::landlock::missing(sys::landlock::abi()).into_iter().map(String::from).collect();
+    if sys::probe::attempt(sys::spawn::NEW_USER | sys::spawn::NEW_MOUNT, sys::probe::Trial::Tmpfs).is_err() {
+        degrade.push("namespaces".into());
+    }
+    let policy = serde_json::json!({"version": 1, "extends": ["default"], "degrade": degrade}).to_string();
+    let check = Check::new(name, NEEDED_FOR, false, error).fix("the fixes above; then run `cofferdam doctor` again");
+    match run(exe, &["-s", "/dev/stdin"], Some(&policy)) {
+        Ok(missing) => Verdict { level: Level::Partial, missing, degrade, check },
+        Err(again) => {
+            let detail = if again == check.detail || degrade.is_empty() {
+                check.detail.clone()
+            } else {
+                format!("{}; with consent to less: {again}", check.detail)
+            };
+            let missing = if degrade.is_empty() { vec![name.to_owned()] } else { degrade };
+            let in_container = facts.container.is_some();
+            let check = Check { detail, required: true, ..check };
+            let check = if in_container { check.fix("the fixes above, given to whoever starts this container") } else { check };
+            Verdict { level: Level::None, missing, degrade: Vec::new(), check }
+        }
+    }
+}
+
+/// Where groups seem usable, a run under limits must start too; otherwise these limits are not there.
+pub fn limits(exe: &Path, limits: &mut [Check]) {
+    let needs_groups = |c: &&mut Check| matches!(c.name, "memory_mb" | "processes") && c.ok;
+    let usable: Vec<&mut Check> = limits.iter_mut().filter(needs_groups).collect();
+    for check in usable {
+        let flags = if check.name == "memory_mb" { ["--memory", "64m"] } else { ["--pids", "16"] };
+        if let Err(error) = run(exe, &flags, None) {
+            check.ok = false;
+            check.detail = error;
+        }
+    }
+}
+
+fn program() -> &'static str {
+    ["/bin/true", "/usr/bin/true", "/run/current-system/sw/bin/true"]
+        .into_iter()
+        .find(|p| Path::new(p).exists())
+        .unwrap_or("true")
+}
+
+/// Runs it to its end. Gives the walls that were missing, or what went wrong.
+fn run(exe: &Path, flags: &[&str], policy: Option<&str>) -> Result<Vec<String>, String> {
+    let mut command = Command::new(exe);
+    command.args(["run", "--json", "--no-stdin", "--workdir", WORKDIR]).args(flags).arg("--").arg(program());
+    command.stdin(if policy.is_some() { Stdio::piped() } else { Stdio::null() });
+    command.stdout(Stdio::piped()).stderr(Stdio::piped()).current_dir(WORKDIR);
+    let mut child = command.spawn().map_err(|e| format!("our own binary cannot be started: {e}"))?;
+    if let (Some(policy), Some(mut input)) = (policy, child.stdin.take()) {
+        // One that ended early says why on its own.
+        let _ = input.write_all(policy.as_bytes());
+    }
+    let output = child.wait_with_output().map_err(|e| e.to_string())?;
+    let document: Value = serde_json::from_slice(&output.stdout).unwrap_or(Value::Null);
+    if document["success"] == true {
+        let missing = document.pointer("/enforcement/missing").and_then(Value::as_array);
+        let words = missing.into_iter().flatten().filter_map(Value::as_str);
+        return Ok(words.map(str::to_owned).collect());
+    }
+    let message = document["message"].as_str().map(str::to_owned);
+    Err(message.unwrap_or_else(|| {
+        let said = String::from_utf8_lossy(&output.stderr);
+        format!("{}: {}", output.status, said.lines().next().unwrap_or("said nothing"))
+    }))
+}

@@ -1,0 +1,201 @@
+//! One component of a pattern: `*` any characters, `?` one, `[…]` one of a class.
+
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt;
+
+/// One component of a pattern.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Part {
+    Literal(OsString),
+    Wild(Vec<Token>),
+    AnyDepth,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Token {
+    One(u32),
+    AnyOne,
+    AnyRun,
+    Class {
+        negated: bool,
+        ranges: Vec<(u32, u32)>,
+    },
+}
+
+/// A component with every wildcard character made literal.
+pub(crate) fn escape(name: &str) -> String {
+    let mut out = String::with_capacity(name.len());
+    for c in name.chars() {
+        match c {
+            '*' | '?' | '[' => out.extend(['[', c, ']']),
+            _ => out.push(c),
+        }
+    }
+    out
+}
+
+/// Reads one component. The error says what is wrong with it.
+pub(crate) fn parse_part(text: &str) -> Result<Part, String> {
+    if text == "**" {
+        return Ok(Part::AnyDepth);
+    }
+    if text.contains("**") {
+        return Err(format!(
+            "\"**\" stands alone in a component, not inside {text:?}"
+        ));
+    }
+    let mut tokens = Vec::new();
+    let mut chars = text.chars();
+    while let Some(c) = chars.next() {
+        tokens.push(match c {
+            '*' => Token::AnyRun,
+            '?' => Token::AnyOne,
+            '[' => parse_class(&mut chars, text)?,
+            c => Token::One(c as u32),
+        });
+    }
+    Ok(simplify(tokens))
+}
+
+/// A component of single characters only is a plain name; `[x]` is how a wildcard character is written literally.
+fn simplify(mut tokens: Vec<Token>) -> Part {
+    for token in &mut tokens {
+        if let Token::Class {
+            negated: false,
+            ranges,
+        } = token
+            && let [(low, high)] = ranges[..]
+            && low == high
+        {
+            *token = Token::One(low);
+        }
+    }
+    let letters: Option<String> = tokens
+        .iter()
+        .map(|token| match token {
+            Token::One(code) => char::from_u32(*code),
+            _ => None,
+        })
+        .collect();
+    match letters {
+        Some(name) => Part::Literal(name.into()),
+        None => Part::Wild(tokens),
+    }
+}
+
+fn parse_class(chars: &mut std::str::Chars<'_>, whole: &str) -> Result<Token, String> {
+    let unclosed = || format!("\"[\" without \"]\" in {whole:?}");
+    let mut ranges: Vec<(u32, u32)> = Vec::new();
+    let mut next = chars.next().ok_or_else(unclosed)?;
+    let negated = next == '!' || next == '^';
+    if negated {
+        next = chars.next().ok_or_else(unclosed)?;
+    }
+    if next == ']' {
+        return Err(format!("\"[]\" in {whole:?} matches nothing"));
+    }
+    while next != ']' {
+        let low = next;
+        next = chars.next().ok_or_else(unclosed)?;
+        let mut high = low;
+        let mut ahead = chars.clone();
+        if next == '-' && ahead.next().is_some_and(|c| c != ']') {
+            high = chars.next().ok_or_else(unclosed)?;
+            next = chars.next().ok_or_else(unclosed)?;
+        }
+        if high < low {
+            return Err(format!(
+                "the range {low}-{high} in {whole:?} is the wrong way round"
+            ));
+        }
+        ranges.push((low as u32, high as u32));
+    }
+    Ok(Token::Class { negated, ranges })
+}
+
+pub(crate) fn part_matches(part: &Part, name: &OsStr) -> bool {
+    match part {
+        Part::AnyDepth => true,
+        Part::Literal(text) => text == name,
+        Part::Wild(tokens) => tokens_match(tokens, &units(name)),
+    }
+}
+
+/// Characters of a name; bytes that are not UTF-8 become units above every character.
+fn units(name: &OsStr) -> Vec<u32> {
+    let mut out = Vec::new();
+    for chunk in name.as_bytes().utf8_chunks() {
+        out.extend(chunk.valid().chars().map(|c| c as u32));
+        out.extend(chunk.invalid().iter().map(|b| 0x11_0000 + u32::from(*b)));
+    }
+    out
+}
+
+/// The usual two cursors: on a mismatch go back to the last `*` only, since an earlier one can never help.
+fn tokens_match(tokens: &[Token], name: &[u32]) -> bool {
+    let (mut t, mut n) = (0, 0);
+    let mut retry: Option<(usize, usize)> = None;
+    while n < name.len() {
+        match tokens.get(t) {
+            Some(Token::AnyRun) => {
+                retry = Some((t + 1, n));
+                t += 1;
+                continue;
+            }
+            Some(token) if token_matches(token, name[n]) => {
+                t += 1;
+                n += 1;
+                continue;
+            }
+            _ => {}
+        }
+        match retry {
+            Some((after, from)) => {
+                retry = Some((after, from + 1));
+                t = after;
+                n = from + 1;
+            }
+            None => return false,
+        }
+    }
+    tokens[t..].iter().all(|token| *token == Token::AnyRun)
+}
+
+fn token_matches(token: &Token, unit: u32) -> bool {
+    match token {
+        Token::One(code) => *code == unit,
+        Token::AnyOne => true,
+        Token::AnyRun => false,
+        Token::Class { negated, ranges } => {
+            ranges.iter().any(|(a, b)| (*a..=*b).contains(&unit)) != *negated
+        }
+    }
+}
+
+pub(crate) fn part_text(part: &Part) -> String {
+    match part {
+        Part::AnyDepth => "**".to_owned(),
+        Part::Literal(name) => escape(&name.to_string_lossy()),
+        Part::Wild(tokens) => tokens.iter().map(token_text).collect(),
+    }
+}
+
+fn token_text(token: &Token) -> String {
+    let letter = |code: u32| char::from_u32(code).unwrap_or(char::REPLACEMENT_CHARACTER);
+    match token {
+        Token::One(code) => escape(&letter(*code).to_string()),
+        Token::AnyOne => "?".to_owned(),
+        Token::AnyRun => "*".to_owned(),
+        Token::Class { negated, ranges } => {
+            let mut out = String::from(if *negated { "[!" } else { "[" });
+            for (low, high) in ranges {
+                out.push(letter(*low));
+                if high > low {
+                    out.extend(['-', letter(*high)]);
+                }
+            }
+            out.push(']');
+            out
+        }
+    }
+}

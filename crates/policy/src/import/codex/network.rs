@@ -1,0 +1,121 @@
+//! The network half of a codex profile.
+
+use super::super::{Import, foreign_host, foreign_path, host_rule, loopback_rules, socket_rule};
+use crate::cursor::{Cursor, Problem};
+use crate::document::{Proto, Target};
+use crate::path::Refusal;
+use terms::Action;
+
+pub(super) fn network(import: &mut Import, at: &Cursor<'_>) -> Result<(), Problem> {
+    let mut enabled = false;
+    let mut limited = false;
+    let mut listed = false;
+    let before = import.document.net.len();
+    for (key, at) in at.entries()? {
+        match key {
+            "enabled" => enabled = at.boolean()?,
+            "mode" => limited = at.one_of(&[("limited", true), ("full", false)])?,
+            "domains" => {
+                listed = true;
+                for (host, at) in at.entries()? {
+                    domain(
+                        import,
+                        &at,
+                        host,
+                        at.one_of(&[("allow", Action::Allow), ("deny", Action::Deny)])?,
+                    )?;
+                }
+            }
+            "allowed_domains" | "denied_domains" => {
+                listed = true;
+                let action = if key == "allowed_domains" {
+                    Action::Allow
+                } else {
+                    Action::Deny
+                };
+                for item in at.items()? {
+                    domain(import, &item, item.text()?, action)?;
+                }
+            }
+            "unix_sockets" => {
+                for (path, at) in at.entries()? {
+                    let action = at.one_of(&[
+                        ("allow", Action::Allow),
+                        ("none", Action::Deny),
+                        ("deny", Action::Deny),
+                    ])?;
+                    socket(import, &at, path, action)?;
+                }
+            }
+            "allow_unix_sockets" => {
+                for item in at.items()? {
+                    socket(import, &item, item.text()?, Action::Allow)?;
+                }
+            }
+            other => import.note(format!(
+                "network.{other}: left out; the broker is part of the product"
+            )),
+        }
+    }
+    finish_network(import, before, enabled, limited, listed);
+    Ok(())
+}
+
+fn finish_network(import: &mut Import, before: usize, enabled: bool, limited: bool, listed: bool) {
+    if !enabled {
+        let added = import.document.net.len() - before;
+        import
+            .document
+            .net
+            .retain(|rule| rule.action == Action::Deny);
+        if added > 0 {
+            import.note("network.enabled is not true, so nothing of it is allowed");
+        }
+        return;
+    }
+    if !listed {
+        import.document.defaults.net = Some(Action::Allow);
+        import.note("network.enabled without domains: every public address is allowed");
+    }
+    if limited {
+        let read_methods: Vec<String> = ["GET", "HEAD", "OPTIONS"].map(str::to_owned).into();
+        let rules = import.document.net[before..].iter_mut();
+        for rule in rules.filter(|r| r.action == Action::Allow && r.proto == Some(Proto::Tcp)) {
+            if matches!(rule.to, Target::Host(_)) {
+                rule.methods = Some(read_methods.clone());
+            }
+        }
+        import.note("network.mode limited: only the methods GET, HEAD and OPTIONS are allowed");
+        if !listed {
+            import.document.defaults.net = None;
+            import.note("network.mode limited without domains cannot be carried over; no network is allowed");
+        }
+    }
+}
+
+fn domain(import: &mut Import, at: &Cursor<'_>, host: &str, action: Action) -> Result<(), Problem> {
+    match foreign_host(host) {
+        Err(refusal) => import.unreadable(at, action, refusal),
+        Ok((host, ports)) => {
+            if action == Action::Allow {
+                loopback_rules(&host, &ports)
+                    .into_iter()
+                    .for_each(|rule| import.net(rule));
+            }
+            import.net(host_rule(action, host, ports));
+            Ok(())
+        }
+    }
+}
+
+fn socket(import: &mut Import, at: &Cursor<'_>, path: &str, action: Action) -> Result<(), Problem> {
+    let parsed = match path.is_empty() {
+        true => Err(Refusal::new("the socket's path is empty")),
+        false => foreign_path(path),
+    };
+    match parsed {
+        Ok(path) => import.net(socket_rule(action, path)),
+        Err(refusal) => import.unreadable(at, action, refusal)?,
+    }
+    Ok(())
+}

@@ -1,0 +1,45 @@
+//! Covers: what can be taken from a part of a grant, and what each way of covering takes.
+
+use crate::perms::{Perm, Perms};
+use crate::plan::{Cover, Kind};
+
+pub(crate) const EXECUTE: Perms = Perms::of(&[Perm::Execute]);
+
+/// The permissions that mean something at a path of this kind.
+pub(crate) fn meaning(perms: Perms, kind: Kind) -> Perms {
+    match kind {
+        Kind::Dir => perms,
+        Kind::File | Kind::Other => perms.and(Perms::FILE),
+    }
+}
+
+/// The cover that takes exactly `lost` from `here`.
+pub(crate) fn cover(here: Perms, lost: Perms) -> Option<Cover> {
+    if here == lost {
+        return Some(Cover::Hide);
+    }
+    let changes = here.and(Perms::CHANGES);
+    let read_only = changes.and(lost) == changes && !changes.is_empty();
+    let no_exec = lost.contains(Perm::Execute);
+    let rest = lost.minus(EXECUTE).minus(if read_only {
+        Perms::CHANGES
+    } else {
+        Perms::NONE
+    });
+    match (rest.is_empty(), read_only, no_exec) {
+        (false, _, _) => None,
+        (true, true, true) => Some(Cover::ReadOnlyNoExec),
+        (true, true, false) => Some(Cover::ReadOnly),
+        (true, false, _) => Some(Cover::NoExec),
+    }
+}
+
+/// What a cover takes away.
+pub(crate) fn takes(cover: Cover) -> Perms {
+    match cover {
+        Cover::Hide => Perms::ALL,
+        Cover::ReadOnly => Perms::CHANGES,
+        Cover::NoExec => EXECUTE,
+        Cover::ReadOnlyNoExec => Perms::CHANGES.union(EXECUTE),
+    }
+}

@@ -1,0 +1,69 @@
+//! Guards: places where a denied path could come to be.
+
+use super::Planner;
+use super::cover::EXECUTE;
+use crate::glob::Pattern;
+use crate::perms::Perms;
+use crate::plan::{Cover, Grant, Guard, Kind};
+use crate::resolve::FileRule;
+use std::collections::BTreeSet;
+
+impl Planner<'_> {
+    /// A denied path that is not there yet must not appear.
+    pub(super) fn guards(&mut self) {
+        let mut wanted: BTreeSet<(String, String)> = BTreeSet::new();
+        let mut notes = Vec::new();
+        let programs = self
+            .resolved
+            .programs
+            .iter()
+            .map(|p| &p.file)
+            .filter(|r| !r.grants());
+        let programs: Vec<FileRule> = programs
+            .map(|r| FileRule {
+                perms: EXECUTE,
+                ..r.clone()
+            })
+            .collect();
+        for rule in self.denials.iter().chain(&programs) {
+            for pattern in &rule.patterns {
+                let Some(grant) = self.guarded_by(rule, pattern) else {
+                    continue;
+                };
+                if !wanted.insert((pattern.text(), rule.label.clone())) {
+                    continue;
+                }
+                if !grant.perms.minus(rule.perms).and(Perms::FILE).is_empty() {
+                    notes.push(format!(
+                        "{}: {} does not exist yet; it cannot be made at all, since a denial of {} alone cannot be held for it",
+                        rule.label,
+                        pattern.text(),
+                        rule.perms.names().join(", ")
+                    ));
+                }
+            }
+        }
+        self.notes.extend(notes);
+        self.guards = wanted
+            .into_iter()
+            .map(|(pattern, rule)| Guard { pattern, rule })
+            .collect();
+    }
+
+    /// The grant inside which `pattern` could come to name something that `rule` denies.
+    fn guarded_by(&self, rule: &FileRule, pattern: &Pattern) -> Option<&Grant> {
+        if let Some(path) = pattern.as_path() {
+            let there = rule.reals.iter().flatten().any(|r| r.path == path);
+            let grant = self.covering(&path)?;
+            let hidden = self.masks_over(&path).any(|m| m.cover == Cover::Hide);
+            let open = grant.kind == Kind::Dir && !grant.perms.and(rule.perms).is_empty();
+            return (open && !there && !hidden).then_some(grant);
+        }
+        self.grants.iter().find(|g| {
+            g.kind == Kind::Dir
+                && !g.perms.and(Perms::MAKING).is_empty()
+                && !g.perms.and(rule.perms).is_empty()
+                && !pattern.after(&g.path).is_dead()
+        })
+    }
+}

@@ -1,0 +1,360 @@
+//! Questions that only the kernel answers: each is asked in a throw-away child, or with arguments that change nothing.
+//! For `doctor` and `bench`; nothing here is on the path of a run, and no mount is ever made in the caller's namespace.
+
+use crate::{CallError, errno};
+use std::ffi::{CStr, CString};
+use std::io::Read;
+use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
+use std::os::unix::process::ExitStatusExt;
+use std::process::ExitStatus;
+
+/// What the child does once it stands in its namespaces.
+#[derive(Clone, Copy, Debug)]
+pub enum Trial<'a> {
+    /// Nothing: that the namespaces can be made is the answer.
+    Stand,
+    /// Cuts its mounts off and mounts a tmpfs.
+    Tmpfs,
+    /// A fresh `/proc`, which container hosts that mask parts of theirs refuse.
+    Proc,
+    /// Copies a tree, makes it read-only and moves it: open_tree, mount_setattr, move_mount.
+    Tree,
+    /// A copy-on-write tree; `user` as a user namespace must mount it.
+    Overlay { user: bool },
+    /// Shifts the owners of a tmpfs by the map of this user namespace.
+    IdMapped { ids: BorrowedFd<'a> },
+    /// A filter that lets everything pass, with a listener.
+    Listener,
+}
+
+/// Every call a child may fail at; its index is what the child sends.
+const CALLS: [&str; 14] = [
+    "clone3", "setgroups", "uid_map", "gid_map", "private mounts", "mount tmpfs", "chdir", "mkdir", "mount proc",
+    "open_tree", "mount_setattr", "move_mount", "mount overlay", "seccomp",
+];
+/// A directory to stand on; what is mounted over it shows to the child alone.
+const STANDS: [&CStr; 5] = [c"/tmp", c"/mnt", c"/run", c"/var", c"/usr"];
+
+/// Tries it in namespaces made for the purpose, as `clone3(2)` takes them; the error says at which call it ended.
+pub fn attempt(namespaces: u64, trial: Trial<'_>) -> Result<(), CallError> {
+    let maps = Maps::of_caller();
+    let (mut reader, writer) = std::io::pipe().map_err(|e| from_io("pipe", &e))?;
+    let mut args = [0u64; 11];
+    const FLAGS: usize = 0;
+    const EXIT_SIGNAL: usize = 4;
+    args[FLAGS] = namespaces;
+    args[EXIT_SIGNAL] = libc::SIGCHLD as u64;
+    // SAFETY: no stack is given, so this is a fork. The child makes raw calls on memory that was finished before: it
+    // neither allocates nor takes a lock, whatever other threads of the caller were doing.
+    let pid = unsafe { libc::syscall(libc::SYS_clone3, args.as_ptr(), size_of_val(&args)) };
+    if pid == 0 {
+        let outcome = maps.enter(namespaces).and_then(|()| act(trial));
+        tell(writer.as_raw_fd(), outcome);
+    }
+    if pid < 0 {
+        return Err(CallError::last("clone3"));
+    }
+    drop(writer);
+    let mut answer = [0u8; 2];
+    let heard = reader.read_exact(&mut answer);
+    // SAFETY: our own child; no status wanted.
+    unsafe { libc::waitpid(pid as i32, std::ptr::null_mut(), libc::__WALL) };
+    match (heard, answer) {
+        (Ok(()), [_, 0]) => Ok(()),
+        (Ok(()), [call, errno]) => {
+            Err(CallError { call: CALLS.get(usize::from(call)).copied().unwrap_or("?"), errno: i32::from(errno) })
+        }
+        // Something killed it: a filter that answers by death.
+        (Err(_), _) => Err(CallError { call: "killed by a filter", errno: libc::EPERM }),
+    }
+}
+
+/// In the child: sends the answer and ends.
+fn tell(to: RawFd, outcome: Result<(), CallError>) -> ! {
+    let answer = match outcome {
+        Ok(()) => [0, 0],
+        Err(e) => [CALLS.iter().position(|c| *c == e.call).unwrap_or(usize::MAX) as u8, e.errno.clamp(1, 255) as u8],
+    };
+    // SAFETY: two bytes from a local, then the end of this process without running anything of the copy.
+    unsafe {
+        libc::write(to, answer.as_ptr().cast(), answer.len());
+        libc::_exit(0)
+    }
+}
+
+/// The id maps that any caller may write for itself, laid out before the clone.
+struct Maps {
+    uid: CString,
+    gid: CString,
+}
+
+impl Maps {
+    fn of_caller() -> Maps {
+        let (uid, gid) = crate::host::ids();
+        Maps { uid: crate::cstring(format!("{uid} {uid} 1\n")), gid: crate::cstring(format!("{gid} {gid} 1\n")) }
+    }
+
+    fn enter(&self, namespaces: u64) -> Result<(), CallError> {
+        if namespaces & libc::CLONE_NEWUSER as u64 == 0 {
+            return Ok(());
+        }
+        put("setgroups", c"/proc/self/setgroups", c"deny")?;
+        put("uid_map", c"/proc/self/uid_map", &self.uid)?;
+        put("gid_map", c"/proc/self/gid_map", &self.gid)
+    }
+}
+
+fn put(call: &'static str, path: &CStr, text: &CStr) -> Result<(), CallError> {
+    let text = text.to_bytes();
+    // SAFETY: C strings and a buffer with its true length; the descriptor is closed where it was opened.
+    unsafe {
+        let fd = libc::open(path.as_ptr(), libc::O_WRONLY | libc::O_CLOEXEC);
+        check(call, fd.into())?;
+        let wrote = libc::write(fd, text.as_ptr().cast(), text.len());
+        let result = check(call, wrote as i64).map(drop);
+        libc::close(fd);
+        result
+    }
+}
+
+fn check(call: &'static str, result: libc::c_long) -> Result<RawFd, CallError> {
+    if result < 0 { Err(CallError::last(call)) } else { Ok(result as RawFd) }
+}
+
+fn act(trial: Trial<'_>) -> Result<(), CallError> {
+    match trial {
+        Trial::Stand => Ok(()),
+        Trial::Listener => listener(),
+        Trial::Tmpfs => stand_on_tmpfs(),
+        Trial::Proc => {
+            stand_on_tmpfs()?;
+            make_dir(c"p")?;
+            mount("mount proc", c"proc", c"p", libc::MS_NOSUID | libc::MS_NODEV | libc::MS_NOEXEC, c"")
+        }
+        Trial::Tree => {
+            stand_on_tmpfs()?;
+            make_dir(c"a")?;
+            make_dir(c"b")?;
+            let tree = copy_tree(c"a")?;
+            const READ_ONLY: u64 = 1;
+            set_attr(tree, READ_ONLY, 0)?;
+            const FROM_EMPTY: u32 = 4;
+            // SAFETY: C strings and numbers.
+            let moved = unsafe {
+                libc::syscall(libc::SYS_move_mount, tree, c"".as_ptr(), libc::AT_FDCWD, c"b".as_ptr(), FROM_EMPTY)
+            };
+            check("move_mount", moved).map(drop)
+        }
+        Trial::Overlay { user } => {
+            stand_on_tmpfs()?;
+            for dir in [c"lower", c"upper", c"work", c"merged"] {
+                make_dir(dir)?;
+            }
+            let options = if user {
+                c"lowerdir=lower,upperdir=upper,workdir=work,userxattr"
+            } else {
+                c"lowerdir=lower,upperdir=upper,workdir=work"
+            };
+            mount("mount overlay", c"overlay", c"merged", 0, options)
+        }
+        Trial::IdMapped { ids } => {
+            stand_on_tmpfs()?;
+            make_dir(c"a")?;
+            const IDMAP: u64 = 0x0010_0000;
+            set_attr(copy_tree(c"a")?, IDMAP, ids.as_raw_fd() as u64)
+        }
+    }
+}
+
+fn stand_on_tmpfs() -> Result<(), CallError> {
+    // SAFETY: C strings or null, all outliving the calls.
+    unsafe {
+        let flags = libc::MS_REC | libc::MS_PRIVATE;
+        let cut = libc::mount(c"none".as_ptr(), c"/".as_ptr(), std::ptr::null(), flags, std::ptr::null());
+        check("private mounts", cut.into())?;
+        let stand = STANDS.iter().find(|at| libc::access(at.as_ptr(), libc::F_OK) == 0).copied().unwrap_or(c"/tmp");
+        mount("mount tmpfs", c"tmpfs", stand, libc::MS_NOSUID | libc::MS_NODEV, c"mode=755")?;
+        check("chdir", libc::chdir(stand.as_ptr()).into()).map(drop)
+    }
+}
+
+/// The kind of a filesystem doubles as its source.
+fn mount(call: &'static str, kind: &CStr, at: &CStr, flags: libc::c_ulong, options: &CStr) -> Result<(), CallError> {
+    // SAFETY: C strings that outlive the call.
+    let got = unsafe { libc::mount(kind.as_ptr(), at.as_ptr(), kind.as_ptr(), flags, options.as_ptr().cast()) };
+    check(call, got.into()).map(drop)
+}
+
+fn make_dir(at: &CStr) -> Result<(), CallError> {
+    // SAFETY: a C string that outlives the call.
+    check("mkdir", unsafe { libc::mkdir(at.as_ptr(), 0o755) }.into()).map(drop)
+}
+
+/// The copy stays open until the child ends.
+fn copy_tree(at: &CStr) -> Result<RawFd, CallError> {
+    const CLONE: u32 = 1;
+    const RECURSIVE: u32 = 0x8000;
+    let flags = CLONE | libc::O_CLOEXEC as u32 | RECURSIVE;
+    // SAFETY: a C string and numbers.
+    check("open_tree", unsafe { libc::syscall(libc::SYS_open_tree, libc::AT_FDCWD, at.as_ptr(), flags) })
+}
+
+fn set_attr(tree: RawFd, set: u64, userns: u64) -> Result<(), CallError> {
+    let request: [u64; 4] = [set, 0, libc::MS_PRIVATE, userns];
+    // SAFETY: an empty C string and a structure that outlives the call, with its true size.
+    let got = unsafe {
+        let flags = libc::AT_EMPTY_PATH;
+        libc::syscall(libc::SYS_mount_setattr, tree, c"".as_ptr(), flags, request.as_ptr(), size_of_val(&request))
+    };
+    check("mount_setattr", got).map(drop)
+}
+
+const SET_MODE_FILTER: u32 = 1;
+const NEW_LISTENER: u32 = 1 << 3;
+const WAIT_KILLABLE: u32 = 1 << 5;
+
+fn listener() -> Result<(), CallError> {
+    const RETURN: u16 = 0x06;
+    const ALLOW: u32 = 0x7fff_0000;
+    let mut pass = libc::sock_filter { code: RETURN, jt: 0, jf: 0, k: ALLOW };
+    let program = libc::sock_fprog { len: 1, filter: &raw mut pass };
+    // SAFETY: a program of the stated length that outlives the call.
+    unsafe {
+        check("seccomp", libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0).into())?;
+        check("seccomp", libc::syscall(libc::SYS_seccomp, SET_MODE_FILTER, NEW_LISTENER, &program)).map(drop)
+    }
+}
+
+/// Whether filters may give this answer (`SECCOMP_RET_*`).
+pub fn seccomp_answer(answer: u32) -> Result<(), CallError> {
+    const GET_ACTION_AVAIL: u32 = 2;
+    // SAFETY: a number that outlives the call.
+    let got = unsafe { libc::syscall(libc::SYS_seccomp, GET_ACTION_AVAIL, 0u32, &answer) };
+    check("seccomp", got).map(drop)
+}
+
+/// The kernel's sizes of a notification, its answer and its data.
+pub fn notification_sizes() -> Result<[u16; 3], CallError> {
+    const GET_NOTIF_SIZES: u32 = 3;
+    let mut sizes = [0u16; 3];
+    // SAFETY: the kernel fills three numbers.
+    let got = unsafe { libc::syscall(libc::SYS_seccomp, GET_NOTIF_SIZES, 0u32, sizes.as_mut_ptr()) };
+    check("seccomp", got).map(|_| sizes)
+}
+
+/// Whether a guest that waits for an answer can be made deaf to all but fatal signals. Asked with a program that
+/// cannot be read, so that nothing is installed: a kernel that knows the flag gets as far as trying.
+pub fn waits_killable() -> bool {
+    let flags = NEW_LISTENER | WAIT_KILLABLE;
+    // SAFETY: a null pointer, which the kernel refuses.
+    unsafe { libc::syscall(libc::SYS_seccomp, SET_MODE_FILTER, flags, 0usize) < 0 && errno() == libc::EFAULT }
+}
+
+/// The plain calls that a run needs, each really made on something of our own.
+pub fn calls() -> Vec<(&'static str, Result<(), CallError>)> {
+    vec![
+        ("pidfd", pidfd()),
+        ("clone3", attempt(0, Trial::Stand)),
+        ("close_range", close_range()),
+        ("openat2", openat2()),
+        ("process_vm_readv", read_own_memory()),
+    ]
+}
+
+fn pidfd() -> Result<(), CallError> {
+    // SAFETY: numbers; the descriptor is closed at once, and signal 0 only asks.
+    unsafe {
+        let fd = check("pidfd_open", libc::syscall(libc::SYS_pidfd_open, libc::getpid(), 0))?;
+        let got = check("pidfd_send_signal", libc::syscall(libc::SYS_pidfd_send_signal, fd, 0, 0usize, 0u32)).map(drop);
+        libc::close(fd);
+        got
+    }
+}
+
+fn close_range() -> Result<(), CallError> {
+    // SAFETY: a range in which no descriptor can be.
+    check("close_range", unsafe { libc::syscall(libc::SYS_close_range, u32::MAX, u32::MAX, 0u32) }).map(drop)
+}
+
+fn openat2() -> Result<(), CallError> {
+    const NO_SYMLINKS: u64 = 4;
+    let how: [u64; 3] = [(libc::O_PATH | libc::O_CLOEXEC) as u64, 0, NO_SYMLINKS];
+    // SAFETY: a C string and a structure that outlive the call, with its true size; the descriptor is closed at once.
+    unsafe {
+        let got = libc::syscall(libc::SYS_openat2, libc::AT_FDCWD, c"/".as_ptr(), how.as_ptr(), size_of_val(&how));
+        check("openat2", got).map(|fd| {
+            libc::close(fd);
+        })
+    }
+}
+
+fn read_own_memory() -> Result<(), CallError> {
+    let byte = [1u8];
+    match crate::process::read_memory(std::process::id() as i32, byte.as_ptr() as u64, 1) {
+        Some(read) if read == byte => Ok(()),
+        _ => Err(CallError::last("process_vm_readv")),
+    }
+}
+
+/// Waits for a child of ours and says how it ended and the most memory it had resident, in kilobytes.
+pub fn wait_with_peak(pid: u32) -> std::io::Result<(ExitStatus, u64)> {
+    let mut status = 0;
+    // SAFETY: plain data filled by the kernel; zeroed is a valid value.
+    let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
+    loop {
+        // SAFETY: locals that outlive the call.
+        let got = unsafe { libc::wait4(pid as i32, &mut status, 0, &mut usage) };
+        if got >= 0 {
+            return Ok((ExitStatus::from_raw(status), usage.ru_maxrss.max(0) as u64));
+        }
+        if errno() != libc::EINTR {
+            return Err(std::io::Error::last_os_error());
+        }
+    }
+}
+
+fn from_io(call: &'static str, error: &std::io::Error) -> CallError {
+    CallError { call, errno: error.raw_os_error().unwrap_or(libc::EIO) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::spawn::{NEW_MOUNT, NEW_PID, NEW_TIME, NEW_USER};
+
+    #[test]
+    fn what_works_here_is_found_to_work() {
+        for (namespaces, trial) in [
+            (0, Trial::Stand),
+            (NEW_USER | NEW_TIME, Trial::Stand),
+            (NEW_USER | NEW_MOUNT, Trial::Tmpfs),
+            (NEW_USER | NEW_MOUNT, Trial::Tree),
+            (NEW_USER | NEW_MOUNT | NEW_PID, Trial::Proc),
+            (NEW_USER | NEW_MOUNT, Trial::Overlay { user: true }),
+            (0, Trial::Listener),
+        ] {
+            assert_eq!(attempt(namespaces, trial), Ok(()), "{trial:?}");
+        }
+        for (name, result) in calls() {
+            assert_eq!(result, Ok(()), "{name}");
+        }
+    }
+
+    #[test]
+    fn what_cannot_work_names_its_call() {
+        // A pid namespace of its own is what lets a user namespace mount /proc.
+        let refused = attempt(NEW_USER | NEW_MOUNT, Trial::Proc).unwrap_err();
+        assert_eq!((refused.call, refused.errno), ("mount proc", libc::EPERM));
+        // Both at once make no sense to the kernel.
+        let invalid = attempt(NEW_MOUNT | libc::CLONE_FS as u64, Trial::Stand).unwrap_err();
+        assert_eq!((invalid.call, invalid.errno), ("clone3", libc::EINVAL));
+    }
+
+    #[test]
+    fn a_child_is_waited_for_with_its_memory() {
+        let child = std::process::Command::new("/bin/sh").args(["-c", "exit 3"]).spawn().unwrap();
+        let (status, peak) = wait_with_peak(child.id()).unwrap();
+        assert_eq!(status.code(), Some(3));
+        assert!(peak > 100, "{peak} kB");
+    }
+}
