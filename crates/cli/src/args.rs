@@ -20,18 +20,38 @@ pub fn as_run(words: &[OsString]) -> Option<&[OsString]> {
     }
 }
 
-/// Docker's `-it` means two flags; our `-t` takes a value.
+/// Docker's `-it` means two flags; our `-t` takes a value. Only among our own words: the first that is neither a flag
+/// nor a flag's value starts the command.
 pub fn expand_it(words: &[OsString]) -> Vec<OsString> {
-    let mut out = Vec::with_capacity(words.len() + 1);
-    let mut ended = false;
-    for word in words {
-        ended |= word == "--";
-        if !ended && (word == "-it" || word == "-ti") {
-            out.extend(["--interactive".into(), "--tty".into()]);
-        } else {
-            out.push(word.clone());
+    let run = run();
+    let takes_value = |word: &str| {
+        run.get_arguments().filter(|a| a.get_action().takes_values()).any(|a| {
+            a.get_short().is_some_and(|c| word == format!("-{c}"))
+                || a.get_long_and_visible_aliases().unwrap_or_default().iter().any(|l| word == format!("--{l}"))
+        })
+    };
+    let mut out: Vec<OsString> = Vec::with_capacity(words.len() + 1);
+    let mut words = words.iter();
+    while let Some(word) = words.next() {
+        match word.to_str() {
+            Some("-it" | "-ti") => out.extend(["--interactive".into(), "--tty".into()]),
+            Some("--") | None => {
+                out.push(word.clone());
+                break;
+            }
+            Some(flag) if flag.starts_with('-') => {
+                out.push(word.clone());
+                if takes_value(flag) {
+                    out.extend(words.next().cloned());
+                }
+            }
+            Some(_) => {
+                out.push(word.clone());
+                break;
+            }
         }
     }
+    out.extend(words.cloned());
     out
 }
 
@@ -215,13 +235,18 @@ fn policy() -> Command {
 fn doctor() -> Command {
     Command::new("doctor")
         .about("Say what this host can enforce, and the smallest fix for what it cannot")
-        .arg(flag("json").help("Print JSON"))
+        .long_about(
+            "Say what this host can enforce, and the smallest fix for what it cannot.\n\n\
+             Everything is tried, at last with a real enclosure; nothing is changed. Exit status: 0 when all walls stand, else 1. \
+             Limits that need control groups are listed beside and do not count: a run that asks for one is refused.",
+        )
+        .arg(flag("json").help("Print JSON: protocol_version, level, missing, degrade, checks, limits"))
 }
 
 fn setup() -> Command {
     Command::new("setup")
         .about("As root, once: delegate control groups to a user, so that all limits work for them")
-        .arg(Arg::new("user").long("user").required(true).value_name("NAME").help("Who gets them"))
+        .arg(Arg::new("user").long("user").required(true).value_name("NAME").help("Who gets them: an account's name or a uid"))
         .arg(flag("undo").help("Take them back"))
 }
 
@@ -232,6 +257,9 @@ fn bench() -> Command {
             .value_parser(clap::value_parser!(u32).range(10..=100_000)).help("Rounds; every round runs each contender once"))
         .arg(flag("json").help("Print JSON"))
         .arg(flag("work").help("Also compare work inside and outside: Python start-up, a compile, git status"))
+        .arg(Arg::new("soak").long("soak").value_name("N").conflicts_with("work")
+            .value_parser(clap::value_parser!(u32).range(1..=1_000_000))
+            .help("Instead: run N times, then count what is left behind; exit status 1 when anything is"))
 }
 
 fn flag(name: &'static str) -> Arg {

@@ -13,7 +13,9 @@ use terms::{Action, Fault, Limits, Outcome, Phase};
 
 pub fn main(words: &[OsString]) -> ExitCode {
     let command = args::run().bin_name("cofferdam run");
-    let words = std::iter::once(OsString::from("cofferdam")).chain(args::expand_it(words));
+    let docker = words.iter().any(|w| w == "-it" || w == "-ti");
+    let words = if docker { args::expand_it(words) } else { words.to_vec() };
+    let words = std::iter::once(OsString::from("cofferdam")).chain(words);
     let matches = match command.try_get_matches_from(words) {
         Ok(matches) => matches,
         Err(error) => return args::usage_error(&error),

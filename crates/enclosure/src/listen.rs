@@ -24,6 +24,7 @@ const ENETUNREACH: i32 = 101;
 /// Open flags that matter here, as the kernel numbers them.
 const O_ACCMODE: u64 = 3;
 const O_CREAT: u64 = 0o100;
+const O_EXCL: u64 = 0o200;
 const O_TRUNC: u64 = 0o1000;
 const O_DIRECTORY: u64 = 0o200_000;
 const O_NOFOLLOW: u64 = 0o400_000;
@@ -48,6 +49,8 @@ struct Act {
     op: &'static str,
     perm: Perm,
     path: PathBuf,
+    /// It must not exist yet.
+    fresh: bool,
 }
 
 impl<'a> Judge<'a> {
@@ -291,7 +294,7 @@ impl<'a> Judge<'a> {
             "renameat" | "renameat2" => self.rename(call, (a[0] as i32, a[1]), (a[2] as i32, a[3])),
             "truncate" => {
                 let path = self.path(call, here, a[0], Last::Follow)?;
-                Some(vec![Act { op: "fs.write", perm: Perm::Truncate, path }])
+                Some(vec![Act { op: "fs.write", perm: Perm::Truncate, path, fresh: false }])
             }
             "chmod" | "chown" | "lchown" => one(self.metadata(call, here, a[0])),
             "fchmodat" | "fchmodat2" | "fchownat" => one(self.metadata(call, a[0] as i32, a[1])),
@@ -309,13 +312,13 @@ impl<'a> Judge<'a> {
 
     fn act(&mut self, call: &Call, dirfd: i32, address: u64, op: &'static str, perm: Perm) -> Option<Act> {
         let path = self.path(call, dirfd, address, Last::Name)?;
-        Some(Act { op, perm, path })
+        Some(Act { op, perm, path, fresh: op == "fs.create" })
     }
 
     /// Landlock has no right for it; a place that may be written may have its metadata changed.
     fn metadata(&mut self, call: &Call, dirfd: i32, address: u64) -> Option<Act> {
         let path = self.path(call, dirfd, address, Last::Follow)?;
-        Some(Act { op: "fs.write", perm: Perm::WriteFile, path })
+        Some(Act { op: "fs.write", perm: Perm::WriteFile, path, fresh: false })
     }
 
     fn rename(&mut self, call: &Call, from: (i32, u64), to: (i32, u64)) -> Option<Vec<Act>> {
@@ -325,11 +328,11 @@ impl<'a> Judge<'a> {
         let (remove, make) =
             if is_dir { (Perm::RemoveDir, Perm::MakeDir) } else { (Perm::RemoveFile, Perm::MakeReg) };
         let mut acts = vec![
-            Act { op: "fs.remove", perm: remove, path: from.clone() },
-            Act { op: "fs.create", perm: make, path: to.clone() },
+            Act { op: "fs.remove", perm: remove, path: from.clone(), fresh: false },
+            Act { op: "fs.create", perm: make, path: to.clone(), fresh: false },
         ];
         if from.parent() != to.parent() {
-            acts.push(Act { op: "fs.create", perm: Perm::Refer, path: to });
+            acts.push(Act { op: "fs.create", perm: Perm::Refer, path: to, fresh: false });
         }
         Some(acts)
     }
@@ -340,8 +343,11 @@ impl<'a> Judge<'a> {
         }
         let last = if flags & O_NOFOLLOW != 0 { Last::Name } else { Last::Follow };
         let path = self.path(call, dirfd, address, last)?;
+        if flags & (O_CREAT | O_EXCL) == O_CREAT | O_EXCL && exists(&path) {
+            return None;
+        }
         let mut acts = Vec::new();
-        let mut add = |op, perm| acts.push(Act { op, perm, path: path.clone() });
+        let mut add = |op, perm| acts.push(Act { op, perm, path: path.clone(), fresh: op == "fs.create" });
         if flags & O_CREAT != 0 && !exists(&path) {
             add("fs.create", Perm::MakeReg);
         }
@@ -381,7 +387,8 @@ fn exists(path: &Path) -> bool {
 /// Something that would fail outside just the same: a file that is not there, a place to put it that is not there.
 fn is_own_failure(act: &Act) -> bool {
     match act.op {
-        "fs.create" => !act.path.parent().is_some_and(Path::is_dir),
+        // What exists already is told so, by the kernel; a rename may replace it.
+        "fs.create" => (act.fresh && exists(&act.path)) || !act.path.parent().is_some_and(Path::is_dir),
         "fs.write" if act.perm == Perm::WriteFile => {
             !exists(&act.path) && !act.path.parent().is_some_and(Path::is_dir)
         }

@@ -103,9 +103,27 @@ pub fn prepare(request: Request) -> Result<Prepared, Fault> {
         let hint = "create it first, or deny its directory";
         return Err(Fault::new(ErrorKind::UnsupportedPolicy, message).hint(hint).phase(Phase::Planning));
     }
+    check_calls(&request.deny_calls)?;
     let guest = Guest::of_caller();
     let steps = steps::build(&request, guest)?;
     Ok(Prepared { request, guest, steps })
+}
+
+/// A denied call must exist, and must not be one that starting and ending the command needs.
+fn check_calls(names: &[String]) -> Result<(), Fault> {
+    let refuse = |name: &str, why: &str| {
+        let message = format!("syscalls.deny names {name:?}, {why}");
+        Err(Fault::new(ErrorKind::UnsupportedPolicy, message).hint("leave it out").phase(Phase::Planning))
+    };
+    for name in names {
+        if sys::seccomp::number(name).is_none() {
+            return refuse(name, "which is no system call that a guest could make here");
+        }
+        if sys::seccomp::INDISPENSABLE.contains(&name.as_str()) {
+            return refuse(name, "without which no command can be started");
+        }
+    }
+    Ok(())
 }
 
 impl Prepared {
@@ -154,7 +172,7 @@ impl Prepared {
     }
 
     fn connect(&self) -> Result<(Pipes, Command), Fault> {
-        let pipes = Pipes::new(&self.request.stdio)?;
+        let pipes = Pipes::new(&self.request.stdio, &self.guest)?;
         let strings = |list: &[OsString]| list.iter().map(|s| cstring(s.as_bytes())).collect::<Vec<CString>>();
         let env = self.request.env.iter().map(|(name, value)| {
             let mut text = name.clone();
@@ -225,7 +243,7 @@ struct Ours {
 }
 
 impl Pipes {
-    fn new(stdio: &Stdio) -> Result<Pipes, Fault> {
+    fn new(stdio: &Stdio, guest: &Guest) -> Result<Pipes, Fault> {
         if stdio.terminal {
             return Ok(Pipes { ours: Ours::default(), theirs: [None, None, None] });
         }
@@ -239,6 +257,13 @@ impl Pipes {
         // Our ends never make us wait; the command's ends are ordinary.
         for end in [&write_in, &read_out, &read_err] {
             let _ = rustix::fs::fcntl_setfl(end, rustix::fs::OFlags::NONBLOCK);
+        }
+        if guest.privileged {
+            // Or /dev/stdout and its kin, which open the pipe anew, would be somebody else's file.
+            let ids = (rustix::fs::Uid::from_raw(guest.host_uid), rustix::fs::Gid::from_raw(guest.host_gid));
+            for end in [&read_in, &write_out, &write_err] {
+                let _ = rustix::fs::fchown(end, Some(ids.0), Some(ids.1));
+            }
         }
         let ours = Ours { input: stdio.input.then_some(write_in), output: Some(read_out), error: Some(read_err) };
         Ok(Pipes { ours, theirs: [Some(read_in), Some(write_out), Some(write_err)] })

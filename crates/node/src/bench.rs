@@ -1,1 +1,296 @@
-//! Measuring.
+//! What a run costs, measured side by side: every contender is started by the same few lines, in rounds that run each of
+//! them once in shuffled order, so that load and leftovers of one fall on all alike.
+
+mod soak;
+mod statistics;
+mod work;
+
+use serde::Serialize;
+use statistics::Samples;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+use terms::{ErrorKind, Fault, PROTOCOL_VERSION, Phase};
+
+pub use soak::{Census, Soaked, soak};
+pub use statistics::Quantiles;
+pub use work::Work;
+
+#[derive(Clone, Debug)]
+pub struct Ask {
+    pub rounds: u32,
+    /// Also compare real work inside and outside.
+    pub work: bool,
+    /// Our own binary.
+    pub exe: PathBuf,
+    /// Where programs are looked for.
+    pub path: Option<OsString>,
+    /// The directory below which work files may be made.
+    pub cwd: PathBuf,
+}
+
+/// All times in microseconds.
+#[derive(Clone, Debug, Serialize)]
+pub struct Answer {
+    pub protocol_version: u32,
+    pub kernel: String,
+    pub cpus: usize,
+    /// Runnable processes over the last minute when it began; far above 0 the figures are noisy.
+    pub load: f64,
+    pub rounds: u32,
+    pub warmup: u32,
+    pub contenders: Vec<Contender>,
+    pub ratios: Vec<Ratio>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub work: Vec<Work>,
+}
+
+#[derive(Clone, Debug, Serialize)]
+pub struct Contender {
+    pub name: &'static str,
+    pub command: Vec<String>,
+    /// Absent when it could not take part.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub us: Option<Quantiles>,
+    /// Why it did not.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub absent: Option<String>,
+}
+
+/// A quotient of medians.
+#[derive(Clone, Debug, Serialize)]
+pub struct Ratio {
+    pub name: String,
+    pub p50: f64,
+}
+
+/// What is told while it runs: so many of so many rounds of this.
+pub type Progress<'a> = &'a mut dyn FnMut(&str, u32, u32);
+
+const WARMUP: u32 = 5;
+pub const BARE: &str = "bare";
+pub const BUBBLEWRAP: &str = "bwrap";
+pub const LIMITED: &str = "cofferdam";
+pub const UNLIMITED: &str = "cofferdam-no-limits";
+
+pub fn bench(ask: &Ask, progress: Progress<'_>) -> Result<Answer, Fault> {
+    let load = load();
+    let mut entries = entries(ask)?;
+    for entry in &mut entries {
+        entry.try_out();
+    }
+    measure(&mut entries, ask.rounds, "start-up", progress)?;
+    let contenders: Vec<Contender> = entries.into_iter().map(Entry::finish).collect();
+    let ratios = ratios(&contenders);
+    let work = if ask.work { work::compare(ask, progress)? } else { Vec::new() };
+    Ok(Answer {
+        protocol_version: PROTOCOL_VERSION,
+        kernel: std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default().trim().to_owned(),
+        cpus: std::thread::available_parallelism().map_or(1, usize::from),
+        load,
+        rounds: ask.rounds,
+        warmup: WARMUP,
+        contenders,
+        ratios,
+        work,
+    })
+}
+
+fn load() -> f64 {
+    let text = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
+    text.split(' ').next().and_then(|n| n.parse().ok()).unwrap_or(0.0)
+}
+
+/// One contender while it is measured.
+struct Entry {
+    name: &'static str,
+    words: Vec<OsString>,
+    directory: Option<PathBuf>,
+    samples: Samples,
+    absent: Option<String>,
+}
+
+impl Entry {
+    fn new(name: &'static str, words: Vec<OsString>) -> Entry {
+        Entry { name, words, directory: None, samples: Samples::default(), absent: None }
+    }
+
+    fn absent(name: &'static str, why: &str) -> Entry {
+        Entry { absent: Some(why.to_owned()), ..Entry::new(name, Vec::new()) }
+    }
+
+    fn command(&self) -> Command {
+        let mut command = Command::new(&self.words[0]);
+        command.args(&self.words[1..]).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        if let Some(directory) = &self.directory {
+            command.current_dir(directory);
+        }
+        command
+    }
+
+    /// One run whose errors are heard; one that fails is left out and says why.
+    fn try_out(&mut self) {
+        if self.absent.is_some() {
+            return;
+        }
+        self.absent = match self.command().stderr(Stdio::piped()).output() {
+            Err(e) => Some(e.to_string()),
+            Ok(output) if output.status.success() => None,
+            Ok(output) => {
+                let said = String::from_utf8_lossy(&output.stderr);
+                Some(format!("{}: {}", output.status, said.lines().next().unwrap_or("said nothing")))
+            }
+        };
+    }
+
+    fn finish(self) -> Contender {
+        let us = if self.absent.is_none() { self.samples.quantiles() } else { None };
+        let command = self.words.iter().map(|w| w.to_string_lossy().into_owned()).collect();
+        Contender { name: self.name, command, us, absent: self.absent }
+    }
+}
+
+/// The same few lines for every contender: start, wait, look at the clock.
+fn time(command: &mut Command) -> std::io::Result<(Duration, ExitStatus)> {
+    let started = Instant::now();
+    let status = command.spawn()?.wait()?;
+    Ok((started.elapsed(), status))
+}
+
+fn measure(entries: &mut [Entry], rounds: u32, what: &str, progress: Progress<'_>) -> Result<(), Fault> {
+    let mut running: Vec<(&mut Entry, Command)> = entries
+        .iter_mut()
+        .filter(|e| e.absent.is_none())
+        .map(|entry| {
+            let command = entry.command();
+            (entry, command)
+        })
+        .collect();
+    let mut order: Vec<usize> = (0..running.len()).collect();
+    let mut shuffle = Shuffle(0x9e37_79b9_7f4a_7c15);
+    let warmup = WARMUP.min(rounds);
+    for round in 0..warmup + rounds {
+        shuffle.apply(&mut order);
+        for at in &order {
+            let (entry, command) = &mut running[*at];
+            let (took, status) = time(command).map_err(|e| lost(entry.name, &e.to_string()))?;
+            if !status.success() {
+                return Err(lost(entry.name, &status.to_string()));
+            }
+            if round >= warmup {
+                entry.samples.add(took);
+            }
+        }
+        progress(what, round + 1, warmup + rounds);
+    }
+    Ok(())
+}
+
+fn lost(name: &str, why: &str) -> Fault {
+    Fault::new(ErrorKind::Unavailable, format!("{name} worked at first, then failed: {why}")).phase(Phase::Execution)
+}
+
+/// A fixed sequence of shuffles: the same in every measurement, and no contender always follows the same other.
+struct Shuffle(u64);
+
+impl Shuffle {
+    fn apply(&mut self, order: &mut [usize]) {
+        for i in (1..order.len()).rev() {
+            self.0 ^= self.0 << 13;
+            self.0 ^= self.0 >> 7;
+            self.0 ^= self.0 << 17;
+            order.swap(i, (self.0 % (i as u64 + 1)) as usize);
+        }
+    }
+}
+
+fn entries(ask: &Ask) -> Result<Vec<Entry>, Fault> {
+    let nothing = ["/bin/true", "/usr/bin/true"].into_iter().find(|p| Path::new(p).exists());
+    let nothing = nothing.ok_or_else(|| Fault::new(ErrorKind::UnsupportedHost, "there is no /bin/true to start"))?;
+    let ours = |flags: &[&str]| {
+        let words = [ask.exe.as_os_str()].into_iter().map(OsString::from).chain(["run".into()]);
+        words.chain(flags.iter().map(OsString::from)).chain(["--".into(), nothing.into()]).collect()
+    };
+    let bubblewrap = match find("bwrap", ask.path.as_deref()) {
+        Some(path) => Entry::new(BUBBLEWRAP, bubblewrap(&path, nothing)),
+        None => Entry::absent(BUBBLEWRAP, "bwrap is not on PATH"),
+    };
+    Ok(vec![
+        Entry::new(BARE, vec![nothing.into()]),
+        bubblewrap,
+        Entry::new(LIMITED, ours(&["-m", "256m", "--pids", "64", "-t", "60s"])),
+        Entry::new(UNLIMITED, ours(&[])),
+    ])
+}
+
+/// What comes closest to our own walls among its flags; it has no landlock, no filter and no limits of its own.
+fn bubblewrap(program: &Path, command: &str) -> Vec<OsString> {
+    let mut words: Vec<OsString> = vec![program.into()];
+    let mut add = |list: &[&str]| words.extend(list.iter().map(OsString::from));
+    add(&["--unshare-all", "--die-with-parent", "--new-session"]);
+    add(&["--ro-bind", "/usr", "/usr", "--ro-bind", "/etc", "/etc"]);
+    for name in ["bin", "sbin", "lib", "lib32", "lib64"] {
+        let path = format!("/{name}");
+        match std::fs::read_link(&path) {
+            Ok(target) => add(&["--symlink", &target.to_string_lossy(), &path]),
+            Err(_) if Path::new(&path).is_dir() => add(&["--ro-bind", &path, &path]),
+            Err(_) => {}
+        }
+    }
+    add(&["--proc", "/proc", "--dev", "/dev", "--tmpfs", "/tmp", command]);
+    words
+}
+
+fn find(name: &str, path: Option<&std::ffi::OsStr>) -> Option<PathBuf> {
+    let path = path.unwrap_or(std::ffi::OsStr::new("/usr/local/bin:/usr/bin:/bin"));
+    std::env::split_paths(path).map(|dir| dir.join(name)).find(|p| p.is_absolute() && p.is_file())
+}
+
+fn ratios(contenders: &[Contender]) -> Vec<Ratio> {
+    let median = |name: &str| contenders.iter().find(|c| c.name == name).and_then(|c| c.us).map(|q| q.p50);
+    let pairs = [(LIMITED, BUBBLEWRAP), (LIMITED, BARE), (UNLIMITED, BUBBLEWRAP), (UNLIMITED, BARE), (BUBBLEWRAP, BARE)];
+    let ratio = |(ours, theirs): (&str, &str)| {
+        let (ours_us, theirs_us) = (median(ours)?, median(theirs)?);
+        (theirs_us > 0.0).then(|| Ratio { name: format!("{ours}/{theirs}"), p50: round(ours_us / theirs_us) })
+    };
+    pairs.into_iter().filter_map(ratio).collect()
+}
+
+/// Three digits after the point are more than the measurement can tell.
+fn round(ratio: f64) -> f64 {
+    (ratio * 1000.0).round() / 1000.0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_order_keeps_every_contender() {
+        let mut order: Vec<usize> = (0..4).collect();
+        let mut shuffle = Shuffle(7);
+        let mut firsts = [0; 4];
+        for _ in 0..1000 {
+            shuffle.apply(&mut order);
+            let mut sorted = order.clone();
+            sorted.sort_unstable();
+            assert_eq!(sorted, [0, 1, 2, 3]);
+            firsts[order[0]] += 1;
+        }
+        assert!(firsts.iter().all(|n| *n > 150), "{firsts:?}");
+    }
+
+    #[test]
+    fn a_ratio_needs_both_sides() {
+        let contender = |name, p50| Contender {
+            name,
+            command: Vec::new(),
+            us: Some(Quantiles { p50, p95: p50, p99: p50 }),
+            absent: None,
+        };
+        let found = ratios(&[contender(BARE, 500.0), contender(LIMITED, 2000.0)]);
+        assert_eq!(found.len(), 1);
+        assert_eq!((found[0].name.as_str(), found[0].p50), ("cofferdam/bare", 4.0));
+    }
+}

@@ -66,7 +66,10 @@ fn unknown_preset(name: &str) -> Fault {
 pub fn read(path: &Path) -> Result<Loaded, Fault> {
     let text = read_text(path)?;
     let name = path.display().to_string();
-    Ok(Loaded { document: policy::parse(&text, Format::of_name(&name), &name)?, notes: Vec::new() })
+    match policy::import::detect(&text) {
+        Some(kind) => import(&text, &name, kind, None),
+        None => Ok(Loaded { document: policy::parse(&text, Format::of_name(&name), &name)?, notes: Vec::new() }),
+    }
 }
 
 pub fn read_text(path: &Path) -> Result<String, Fault> {
@@ -77,6 +80,14 @@ pub fn read_text(path: &Path) -> Result<String, Fault> {
     }
     let bytes = std::fs::read(path).map_err(|e| refuse(e.to_string()))?;
     String::from_utf8(bytes).map_err(|e| refuse(format!("not UTF-8 at byte {}", e.utf8_error().valid_up_to())))
+}
+
+pub fn import(text: &str, name: &str, kind: policy::import::Kind, profile: Option<&str>) -> Result<Loaded, Fault> {
+    let imported = match kind {
+        policy::import::Kind::Srt => policy::import::srt(text, name)?,
+        policy::import::Kind::Codex => policy::import::codex(text, name, profile)?,
+    };
+    Ok(Loaded { document: imported.document, notes: imported.notes })
 }
 
 /// Documents for the flags, one each, so that the flag itself is the rule's label.

@@ -33,11 +33,19 @@ pub(crate) fn run(ops: &[Op], command: &Command, control: RawFd) -> ! {
             exit(1);
         }
     };
-    for fd in [kept.slave, command.stdio[0], command.stdio[1], command.stdio[2]] {
-        // SAFETY: closes descriptors this process owns; the command has its own copies.
-        unsafe { libc::close(fd) };
-    }
+    close_all_but(control);
     reap(pid, control)
+}
+
+/// Only the line to the supervisor is kept: an end of a pipe held here would hide that the other side closed it.
+fn close_all_but(keep: RawFd) {
+    // SAFETY: closes descriptors of this process alone; the command has its own copies.
+    unsafe {
+        if keep > 0 {
+            libc::syscall(libc::SYS_close_range, 0u32, keep as u32 - 1, 0u32);
+        }
+        libc::syscall(libc::SYS_close_range, keep as u32 + 1, u32::MAX, 0u32);
+    }
 }
 
 fn exit(code: i32) -> ! {

@@ -184,6 +184,12 @@ const EPERM: u16 = libc::EPERM as u16;
 const ENOSYS: u16 = libc::ENOSYS as u16;
 const EAFNOSUPPORT: u16 = libc::EAFNOSUPPORT as u16;
 
+/// Calls that our own pid 1 and the start of the command need; a policy cannot take these away.
+pub const INDISPENSABLE: [&str; 17] = [
+    "sendmsg", "rt_sigtimedwait", "wait4", "kill", "getrusage", "exit_group", "clone", "dup2", "dup3", "close",
+    "close_range", "setsid", "ioctl", "rt_sigaction", "rt_sigprocmask", "execve", "prlimit64",
+];
+
 /// The number of a call by its name, for `syscalls.deny`; `None` when this architecture has no such call.
 pub fn number(name: &str) -> Option<u32> {
     everything().find(|(known, _)| known.strip_prefix("SYS_") == Some(name)).map(|(_, nr)| nr)
@@ -334,6 +340,8 @@ fn by_argument(watch: &Watch, refused: Answer, watched: Answer, calls: &mut BTre
         put(libc::SYS_chmod, no_set_id(1, watched));
         put(libc::SYS_mknod, no_set_id(1, watched));
     }
+    // The guest's pid 1 is ours; its limits are not the guest's to set.
+    put(libc::SYS_prlimit64, Choice::when(one_of(0, vec![1]), Answer::Errno(EPERM), Answer::Allow));
     put(libc::SYS_clone, Choice::when(any(0, NAMESPACES), refused, Answer::Allow));
     // As with openat2; libc falls back to clone.
     put(libc::SYS_clone3, Answer::Errno(ENOSYS).into());

@@ -1,0 +1,210 @@
+//! Many runs, then a count of everything they could have left behind. Counts only what runs of ours can make, so that
+//! other work on the machine does not show as a leak.
+
+use super::work::Place;
+use super::{Ask, Entry, LIMITED, Progress, UNLIMITED, entries};
+use serde::Serialize;
+use std::collections::HashMap;
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+use terms::{ErrorKind, Fault, PROTOCOL_VERSION, Phase};
+
+#[derive(Clone, Debug, Serialize)]
+pub struct Soaked {
+    pub protocol_version: u32,
+    pub runs: u32,
+    pub failed: u32,
+    pub seconds: f64,
+    /// With limits where this host can hold them, so that groups are made and removed too.
+    pub contender: &'static str,
+    pub before: Census,
+    pub after: Census,
+    /// Before and after are the same.
+    pub clean: bool,
+    /// The most memory that any of the first and any of the last runs had resident.
+    pub peak_kb_first: u64,
+    pub peak_kb_last: u64,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Census {
+    /// Mounts in our own mount namespace, which is the host's as far as we are concerned.
+    pub mounts: usize,
+    /// Control groups of ours whose supervisor is gone.
+    pub cgroups: usize,
+    /// Descendants of this process, also those that lost their parents.
+    pub processes: usize,
+    pub descriptors: usize,
+    /// Entries of /tmp that a run of ours could have made, by name or owner.
+    pub tmp_files: usize,
+    pub work_files: usize,
+}
+
+/// How many runs at either end stand for "first" and "last".
+const WINDOW: usize = 100;
+/// What ended processes leave is cleared by the kernel a little later.
+const SETTLE: Duration = Duration::from_secs(3);
+
+pub fn soak(ask: &Ask, runs: u32, progress: Progress<'_>) -> Result<Soaked, Fault> {
+    // Whatever loses its parent becomes our child and is seen.
+    rustix::process::set_child_subreaper(Some(rustix::process::getpid()))
+        .map_err(|e| Fault::internal(format!("subreaper: {e}")).phase(Phase::Preparation))?;
+    let place = Place::make(&ask.cwd)?;
+    let mut entry = pick(ask)?;
+    entry.directory = Some(place.root.clone());
+    let mut command = entry.command();
+    let mut peaks = Vec::with_capacity(runs as usize);
+    let mut failed = 0;
+    let before = census(&place.root);
+    let started = Instant::now();
+    for run in 0..runs {
+        let child = command.spawn().map_err(|e| Fault::internal(e.to_string()).phase(Phase::Execution))?;
+        let (status, peak) = sys::probe::wait_with_peak(child.id()).map_err(|e| Fault::internal(e.to_string()))?;
+        failed += u32::from(!status.success());
+        peaks.push(peak);
+        progress("soak", run + 1, runs);
+    }
+    let seconds = started.elapsed().as_secs_f64();
+    let after = settled(&place.root, &before);
+    let most = |list: &[u64]| list.iter().copied().max().unwrap_or(0);
+    let window = WINDOW.min(peaks.len().div_ceil(2));
+    Ok(Soaked {
+        protocol_version: PROTOCOL_VERSION,
+        runs,
+        failed,
+        seconds,
+        contender: entry.name,
+        clean: before == after,
+        before,
+        after,
+        peak_kb_first: most(&peaks[..window]),
+        peak_kb_last: most(&peaks[peaks.len() - window..]),
+    })
+}
+
+fn pick(ask: &Ask) -> Result<Entry, Fault> {
+    let mut why = String::new();
+    let ours = entries(ask)?.into_iter().filter(|e| [LIMITED, UNLIMITED].contains(&e.name));
+    for mut entry in ours {
+        entry.try_out();
+        match &entry.absent {
+            None => return Ok(entry),
+            Some(reason) => why.clone_from(reason),
+        }
+    }
+    Err(Fault::new(ErrorKind::UnsupportedHost, format!("no run starts here: {why}")).hint("cofferdam doctor").phase(Phase::Start))
+}
+
+fn settled(work: &Path, before: &Census) -> Census {
+    let deadline = Instant::now() + SETTLE;
+    loop {
+        let now = census(work);
+        if now == *before || Instant::now() >= deadline {
+            return now;
+        }
+        sleep(Duration::from_millis(50));
+    }
+}
+
+fn census(work: &Path) -> Census {
+    Census {
+        mounts: fs::read_to_string("/proc/self/mountinfo").unwrap_or_default().lines().count(),
+        cgroups: orphaned_groups(),
+        processes: descendants(),
+        descriptors: fs::read_dir("/proc/self/fd").map_or(0, Iterator::count),
+        tmp_files: fs::read_dir("/tmp").map_or(0, |list| list.flatten().filter(could_be_ours).count()),
+        work_files: entries_below(work),
+    }
+}
+
+/// Guests of root have host ids from here on; nobody else has.
+const FIRST_GUEST_ID: u32 = 0x7000_0000;
+
+fn could_be_ours(entry: &fs::DirEntry) -> bool {
+    let named = entry.file_name().to_string_lossy().trim_start_matches('.').starts_with("cofferdam");
+    named || entry.metadata().is_ok_and(|m| m.uid() >= FIRST_GUEST_ID && m.uid() < u32::MAX - 1)
+}
+
+fn entries_below(dir: &Path) -> usize {
+    let list = fs::read_dir(dir).into_iter().flatten().flatten();
+    list.map(|e| 1 + if e.file_type().is_ok_and(|t| t.is_dir()) { entries_below(&e.path()) } else { 0 }).sum()
+}
+
+fn descendants() -> usize {
+    let mut children: HashMap<u32, Vec<u32>> = HashMap::new();
+    for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
+        let Some(pid) = entry.file_name().to_str().and_then(|n| n.parse::<u32>().ok()) else { continue };
+        let stat = fs::read_to_string(entry.path().join("stat")).unwrap_or_default();
+        // The name, in parentheses, may hold anything; what follows the last one is plain.
+        let parent = stat.rsplit_once(')').and_then(|(_, rest)| rest.split_whitespace().nth(1)?.parse().ok());
+        children.entry(parent.unwrap_or(0)).or_default().push(pid);
+    }
+    let mut found = 0;
+    let mut next = vec![std::process::id()];
+    while let Some(pid) = next.pop() {
+        let below = children.remove(&pid).unwrap_or_default();
+        found += below.len();
+        next.extend(below);
+    }
+    found
+}
+
+/// Groups are named `cofferdam-<supervisor's pid>-…`.
+fn orphaned_groups() -> usize {
+    cgroup_mounts().iter().map(|mount| orphans_below(mount, 0)).sum()
+}
+
+fn cgroup_mounts() -> Vec<PathBuf> {
+    let table = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    let mount = |line: &str| {
+        let (left, right) = line.split_once(" - ")?;
+        right.starts_with("cgroup").then(|| left.split(' ').nth(4).map(PathBuf::from))?
+    };
+    table.lines().filter_map(mount).collect()
+}
+
+fn orphans_below(dir: &Path, depth: usize) -> usize {
+    const DEEPEST: usize = 12;
+    if depth > DEEPEST {
+        return 0;
+    }
+    let list = fs::read_dir(dir).into_iter().flatten().flatten().filter(|e| e.file_type().is_ok_and(|t| t.is_dir()));
+    list.map(|e| usize::from(is_orphan(&e.file_name().to_string_lossy())) + orphans_below(&e.path(), depth + 1)).sum()
+}
+
+fn is_orphan(name: &str) -> bool {
+    let pid = name.strip_prefix("cofferdam-").and_then(|rest| rest.split('-').next()?.parse::<u32>().ok());
+    pid.is_some_and(|pid| !Path::new(&format!("/proc/{pid}")).exists())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_groups_without_their_supervisor_count() {
+        let ours = std::process::id();
+        for (name, expected) in [
+            ("cofferdam-999999999-1-2-run_x".to_owned(), true),
+            (format!("cofferdam-{ours}-1-2-run_x"), false),
+            ("cofferdam-self".to_owned(), false),
+            ("cofferdam".to_owned(), false),
+            ("system.slice".to_owned(), false),
+        ] {
+            assert_eq!(is_orphan(&name), expected, "{name}");
+        }
+    }
+
+    #[test]
+    fn a_child_is_counted_and_gone_again() {
+        let before = descendants();
+        let mut child = std::process::Command::new("/bin/sleep").arg("30").spawn().unwrap();
+        assert_eq!(descendants(), before + 1);
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert_eq!(descendants(), before);
+    }
+}
