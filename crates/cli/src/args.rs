@@ -161,7 +161,7 @@ fn command_args() -> Vec<Arg> {
         flag("tty").help("Give the command a terminal of its own (the default on a terminal); -it works too"),
         flag("no-tty").conflicts_with("tty").help("Never give it a terminal"),
         Arg::new("command").value_name("COMMAND").num_args(0..).trailing_var_arg(true)
-            .allow_hyphen_values(true).value_parser(OsStringValueParser::new()).value_hint(ValueHint::CommandWithArguments)
+            .value_parser(OsStringValueParser::new()).value_hint(ValueHint::CommandWithArguments)
             .help("The command and its arguments"),
     ]
 }
@@ -220,7 +220,7 @@ fn policy() -> Command {
                     path("output").short('o').value_name("FILE").help("Write the policy to FILE instead of stdout"),
                     flag("toml").help("Print TOML"),
                     Arg::new("command").value_name("COMMAND").required(true).num_args(1..)
-                        .trailing_var_arg(true).allow_hyphen_values(true).value_parser(OsStringValueParser::new())
+                        .trailing_var_arg(true).value_parser(OsStringValueParser::new())
                         .help("The command and its arguments"),
                 ]),
         )

@@ -1,2 +1,147 @@
-//! stub
-pub fn main(_: &clap::ArgMatches) -> std::process::ExitCode { std::process::ExitCode::from(125) }
+//! `cofferdam policy`: check, show, explain, import, learn, diff.
+
+use crate::{args, render, run, surroundings};
+use clap::ArgMatches;
+use node::policies::{self, Source};
+use node::run::{Ask, Stdio};
+use std::ffi::{OsStr, OsString};
+use std::io::{Read, Write};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use terms::{Fault, Limits};
+
+pub fn main(matches: &ArgMatches) -> ExitCode {
+    let json = matches.subcommand().is_some_and(|(_, m)| m.try_get_one::<bool>("json").ok().flatten() == Some(&true));
+    let done = match matches.subcommand() {
+        Some(("check", m)) => check(m),
+        Some(("show", m)) => show(m),
+        Some(("explain", m)) => explain(m),
+        Some(("import", m)) => import(m),
+        Some(("learn", m)) => learn(m),
+        Some(("diff", m)) => diff(m),
+        _ => Ok(ExitCode::from(2)),
+    };
+    done.unwrap_or_else(|fault| render::fault(&fault, json))
+}
+
+fn print(text: &str) {
+    // A reader that left early is no error of ours.
+    let _ = writeln!(std::io::stdout(), "{}", text.trim_end());
+}
+
+fn word<'a>(m: &'a ArgMatches, name: &str) -> &'a OsStr {
+    m.get_one::<OsString>(name).map_or(OsStr::new(""), OsString::as_os_str)
+}
+
+/// Well formed, and enforceable here: the plan is made as a run would make it.
+fn check(m: &ArgMatches) -> Result<ExitCode, Fault> {
+    let file = word(m, "file");
+    let loaded = if file == "-" { from_stdin()? } else { policies::load(&Source::of(file))? };
+    let caller = surroundings::caller()?;
+    let checked = policies::check(&loaded.document, &caller)?;
+    let notes: Vec<&String> = loaded.notes.iter().chain(&checked.notes).collect();
+    if m.get_flag("json") {
+        render::print_json(&serde_json::json!({
+            "protocol_version": terms::PROTOCOL_VERSION, "success": true, "digest": checked.digest, "notes": notes,
+        }));
+    } else {
+        print(&format!("ok: {} ({})", file.display(), checked.digest));
+        notes.iter().for_each(|n| print(&format!("  note: {}", render::safe(n))));
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn from_stdin() -> Result<policies::Loaded, Fault> {
+    let mut text = String::new();
+    let read = std::io::stdin().take(1 << 20).read_to_string(&mut text);
+    read.map_err(|e| Fault::invalid(format!("standard input: {e}")))?;
+    policies::parse_text(&text, "-")
+}
+
+fn show(m: &ArgMatches) -> Result<ExitCode, Fault> {
+    let names: Vec<&OsStr> = args::all(m, "name").collect();
+    let toml = m.get_flag("toml");
+    match names.as_slice() {
+        [] => {
+            let wide = policies::presets().map(|(name, _)| name.len()).max().unwrap_or(0);
+            policies::presets().for_each(|(name, about)| print(&format!("{name:<wide$}  {about}")));
+        }
+        // One source is printed as it is written, its `extends` included.
+        [one] => print_document(&policies::load(&Source::of(one))?.document, toml),
+        several => {
+            let sources: Vec<Source> = several.iter().map(|n| Source::of(n)).collect();
+            let document = policies::merged(&sources)?;
+            print_document(&document, toml);
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn print_document(document: &policies::Document, toml: bool) {
+    print(&if toml { document.to_toml() } else { document.to_json() });
+}
+
+fn explain(m: &ArgMatches) -> Result<ExitCode, Fault> {
+    let caller = surroundings::caller()?;
+    let sources: Vec<Source> = args::all(m, "policy").map(Source::of).collect();
+    let explanation = policies::explain(word(m, "what"), &sources, &run::flags(m), &caller)?;
+    if m.get_flag("json") {
+        print(&explanation.to_json());
+    } else {
+        print(&render::safe_lines(&explanation.to_text()));
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn import(m: &ArgMatches) -> Result<ExitCode, Fault> {
+    let file = Path::new(word(m, "file"));
+    let profile = m.get_one::<String>("profile").map(String::as_str);
+    let loaded = policies::import_file(file, profile)?;
+    print_document(&loaded.document, m.get_flag("toml"));
+    loaded.notes.iter().for_each(|n| render::note(n));
+    Ok(ExitCode::SUCCESS)
+}
+
+fn learn(m: &ArgMatches) -> Result<ExitCode, Fault> {
+    let caller = surroundings::caller()?;
+    let ask = Ask {
+        command: m.get_many::<OsString>("command").unwrap_or_default().cloned().collect(),
+        shell: None,
+        policies: Vec::new(),
+        flags: Vec::new(),
+        limits: Limits::default(),
+        cpus: None,
+        env: Vec::new(),
+        workdir: None,
+        // The policy goes to stdout, so the command's own output goes to stderr.
+        stdio: Stdio { input: true, capture: false, terminal: false, all_to_stderr: m.get_one::<OsString>("output").is_none() },
+        report_reads: true,
+        learn: true,
+    };
+    let writes: Vec<String> = m.get_many::<String>("write").unwrap_or_default().cloned().collect();
+    let lesson = node::learn::learn(ask, &writes, &caller).map_err(|refused| refused.fault)?;
+    let document = &lesson.learned.document;
+    let text = if m.get_flag("toml") { document.to_toml() } else { document.to_json() };
+    match m.get_one::<OsString>("output").map(PathBuf::from) {
+        Some(file) => std::fs::write(&file, format!("{}\n", text.trim_end()))
+            .map_err(|e| Fault::invalid(format!("--output {}: {e}", file.display())))?,
+        None => print(&text),
+    }
+    lesson.learned.notes.iter().for_each(|n| render::note(n));
+    if !lesson.outcome.success {
+        render::note("the command failed while it was watched; the policy allows what it did until then");
+        lesson.outcome.denials.iter().for_each(render::print_denial);
+    }
+    Ok(ExitCode::from(lesson.outcome.status()))
+}
+
+/// Like `diff`: 0 when they allow the same, 1 when they differ.
+fn diff(m: &ArgMatches) -> Result<ExitCode, Fault> {
+    let diff = policies::diff(&Source::of(word(m, "old")), &Source::of(word(m, "new")))?;
+    if m.get_flag("json") {
+        print(&diff.to_json());
+    } else if !diff.changes.is_empty() {
+        print(&render::safe_lines(&diff.to_text()));
+    }
+    Ok(ExitCode::from(u8::from(!diff.changes.is_empty())))
+}

@@ -14,6 +14,11 @@ pub fn safe(text: &str) -> String {
     out
 }
 
+/// The same for text of several lines.
+pub fn safe_lines(text: &str) -> String {
+    text.lines().map(safe).collect::<Vec<_>>().join("\n")
+}
+
 fn colours() -> bool {
     std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|v| v.is_empty())
 }

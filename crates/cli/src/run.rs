@@ -5,7 +5,7 @@ use clap::ArgMatches;
 use node::policies::{Flag, Source};
 use node::run::{Ask, Refused};
 use std::ffi::{OsStr, OsString};
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::{IsTerminal, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -63,6 +63,9 @@ fn carry_out(matches: &ArgMatches) -> Result<Done, Refused> {
     let watched = std::io::stderr().is_terminal() && !matches.get_flag("quiet");
     let live = matches.get_flag("verbose");
     if watched || live {
+        ready.warnings.iter().for_each(|n| render::note(n));
+    }
+    if live {
         ready.notes.iter().for_each(|n| render::note(n));
     }
     let observer: Option<enclosure_observer::Boxed<'_>> = live.then(enclosure_observer::live);
@@ -93,9 +96,9 @@ fn explain(ready: &node::run::Ready) {
     let mut say = |line: &str| writeln!(out, "{line}").is_ok();
     say("# policy");
     say(ready.policy.to_json().trim_end());
-    if !ready.notes.is_empty() {
+    if ready.warnings.len() + ready.notes.len() > 0 {
         say("\n# notes");
-        ready.notes.iter().for_each(|n| {
+        ready.warnings.iter().chain(&ready.notes).for_each(|n| {
             say(&render::safe(n));
         });
     }
@@ -119,6 +122,7 @@ fn ask(m: &ArgMatches) -> Result<Ask, Fault> {
         workdir: m.get_one::<OsString>("workdir").map(PathBuf::from),
         stdio: stdio(m),
         report_reads: m.get_flag("report-reads"),
+        learn: false,
     })
 }
 
@@ -168,7 +172,7 @@ fn stdio(m: &ArgMatches) -> node::run::Stdio {
     let capture = m.get_flag("json");
     let on_terminal = std::io::stdin().is_terminal() && std::io::stdout().is_terminal() && std::io::stderr().is_terminal();
     let terminal = !capture && !m.get_flag("no-tty") && !m.get_flag("no-stdin") && (m.get_flag("tty") || on_terminal);
-    node::run::Stdio { input: !m.get_flag("no-stdin"), capture, terminal }
+    node::run::Stdio { input: !m.get_flag("no-stdin"), capture, terminal, all_to_stderr: false }
 }
 
 /// Where the outcome goes beside the screen. Opened before the run, so that a bad place costs nothing.
@@ -180,9 +184,8 @@ impl Report {
     fn open(m: &ArgMatches) -> Result<Report, Fault> {
         let mut targets = Vec::new();
         if let Some(fd) = m.get_one::<u32>("status-fd") {
-            let path = format!("/proc/self/fd/{fd}");
-            let file = OpenOptions::new().write(true).open(&path);
-            targets.push((format!("--status-fd {fd}"), file.map_err(|e| bad("status-fd", &format!("{fd}: {e}")))?));
+            let file = node::run::status_descriptor(*fd).map_err(|e| bad("status-fd", &format!("{fd}: {e}")))?;
+            targets.push((format!("--status-fd {fd}"), file));
         }
         if let Some(name) = m.get_one::<OsString>("status-file") {
             let shown = name.to_string_lossy();

@@ -42,6 +42,7 @@ pub struct Judge<'a> {
     pub descriptors_met: bool,
     resolver: Resolver,
     started: bool,
+    last_named: Option<PathBuf>,
 }
 
 /// One thing a call wants to do to one path.
@@ -51,6 +52,8 @@ struct Act {
     path: PathBuf,
     /// It must not exist yet.
     fresh: bool,
+    /// As the guest spelled it, where that is known and wanted.
+    named: Option<PathBuf>,
 }
 
 impl<'a> Judge<'a> {
@@ -64,6 +67,7 @@ impl<'a> Judge<'a> {
             descriptors_met: false,
             resolver: Resolver::default(),
             started: false,
+            last_named: None,
         }
     }
 
@@ -130,7 +134,10 @@ impl<'a> Judge<'a> {
             return None;
         }
         let path = self.resolver.resolve(call.tid, dirfd, &text, Last::Follow)?;
-        self.observe(|| Observed::Exec(path.clone()));
+        let named = self.resolver.named(call.tid, dirfd, &text).unwrap_or_else(|| path.clone());
+        if exists(&path) {
+            self.observe(|| Observed::Exec(named));
+        }
         if is_private(&path) || !exists(&path) {
             return None;
         }
@@ -219,10 +226,11 @@ impl<'a> Judge<'a> {
             if is_private(&act.path) && !self.granted_below_private(&act.path) {
                 continue;
             }
-            self.observe(|| Observed::File(act.path.clone(), act.perm));
             if is_own_failure(&act) {
                 continue;
             }
+            let named = act.named.clone().unwrap_or_else(|| act.path.clone());
+            self.observe(|| Observed::File { named, made: act.op == "fs.create", perm: act.perm });
             let mut decision = self.policy.fs(&act.path, act.perm);
             if let (true, Some(parent)) = (act.op == "fs.create", act.path.parent()) {
                 // A rule on something that does not exist grants nothing; its directory is what must be allowed.
@@ -294,12 +302,24 @@ impl<'a> Judge<'a> {
             "renameat" | "renameat2" => self.rename(call, (a[0] as i32, a[1]), (a[2] as i32, a[3])),
             "truncate" => {
                 let path = self.path(call, here, a[0], Last::Follow)?;
-                Some(vec![Act { op: "fs.write", perm: Perm::Truncate, path, fresh: false }])
+                Some(vec![Act { op: "fs.write", perm: Perm::Truncate, path, fresh: false, named: self.last_named.take() }])
             }
             "chmod" | "chown" | "lchown" => one(self.metadata(call, here, a[0])),
             "fchmodat" | "fchmodat2" | "fchownat" => one(self.metadata(call, a[0] as i32, a[1])),
+            "stat" | "access" | "readlink" | "lstat" | "chdir" => self.look(call, here, a[0]),
+            "newfstatat" | "statx" | "faccessat" | "faccessat2" | "readlinkat" => self.look(call, a[0] as i32, a[1]),
             _ => None,
         }
+    }
+
+    /// Looking needs no permission, but what is looked at must be there.
+    fn look(&mut self, call: &Call, dirfd: i32, address: u64) -> Option<Vec<Act>> {
+        let path = self.path(call, dirfd, address, Last::Follow)?;
+        let named = self.last_named.take().unwrap_or_else(|| path.clone());
+        if !(is_private(&path) && !self.granted_below_private(&path)) && exists(&path) {
+            self.observe(|| Observed::Looked(named));
+        }
+        None
     }
 
     fn path(&mut self, call: &Call, dirfd: i32, address: u64, last: Last) -> Option<PathBuf> {
@@ -307,18 +327,21 @@ impl<'a> Judge<'a> {
         if text.is_empty() {
             return None;
         }
+        if self.watch.looks {
+            self.last_named = self.resolver.named(call.tid, dirfd, &text);
+        }
         self.resolver.resolve(call.tid, dirfd, &text, last)
     }
 
     fn act(&mut self, call: &Call, dirfd: i32, address: u64, op: &'static str, perm: Perm) -> Option<Act> {
         let path = self.path(call, dirfd, address, Last::Name)?;
-        Some(Act { op, perm, path, fresh: op == "fs.create" })
+        Some(Act { op, perm, path, fresh: op == "fs.create", named: self.last_named.take() })
     }
 
     /// Landlock has no right for it; a place that may be written may have its metadata changed.
     fn metadata(&mut self, call: &Call, dirfd: i32, address: u64) -> Option<Act> {
         let path = self.path(call, dirfd, address, Last::Follow)?;
-        Some(Act { op: "fs.write", perm: Perm::WriteFile, path, fresh: false })
+        Some(Act { op: "fs.write", perm: Perm::WriteFile, path, fresh: false, named: self.last_named.take() })
     }
 
     fn rename(&mut self, call: &Call, from: (i32, u64), to: (i32, u64)) -> Option<Vec<Act>> {
@@ -328,11 +351,11 @@ impl<'a> Judge<'a> {
         let (remove, make) =
             if is_dir { (Perm::RemoveDir, Perm::MakeDir) } else { (Perm::RemoveFile, Perm::MakeReg) };
         let mut acts = vec![
-            Act { op: "fs.remove", perm: remove, path: from.clone(), fresh: false },
-            Act { op: "fs.create", perm: make, path: to.clone(), fresh: false },
+            Act { op: "fs.remove", perm: remove, path: from.clone(), fresh: false, named: None },
+            Act { op: "fs.create", perm: make, path: to.clone(), fresh: false, named: None },
         ];
         if from.parent() != to.parent() {
-            acts.push(Act { op: "fs.create", perm: Perm::Refer, path: to, fresh: false });
+            acts.push(Act { op: "fs.create", perm: Perm::Refer, path: to, fresh: false, named: None });
         }
         Some(acts)
     }
@@ -343,11 +366,12 @@ impl<'a> Judge<'a> {
         }
         let last = if flags & O_NOFOLLOW != 0 { Last::Name } else { Last::Follow };
         let path = self.path(call, dirfd, address, last)?;
+        let named = self.last_named.take();
         if flags & (O_CREAT | O_EXCL) == O_CREAT | O_EXCL && exists(&path) {
             return None;
         }
         let mut acts = Vec::new();
-        let mut add = |op, perm| acts.push(Act { op, perm, path: path.clone(), fresh: op == "fs.create" });
+        let mut add = |op, perm| acts.push(Act { op, perm, path: path.clone(), fresh: op == "fs.create", named: named.clone() });
         if flags & O_CREAT != 0 && !exists(&path) {
             add("fs.create", Perm::MakeReg);
         }

@@ -23,6 +23,14 @@ pub struct Resolver {
 }
 
 impl Resolver {
+    /// The path as the guest named it, made absolute; `None` when it goes up, where only the real path is sure.
+    pub fn named(&self, tid: i32, dirfd: i32, path: &[u8]) -> Option<PathBuf> {
+        let path = Path::new(OsStr::from_bytes(path));
+        let whole = if path.is_absolute() { path.to_path_buf() } else { self.base(tid, dirfd)?.join(path) };
+        let plain = |c: Component<'_>| !matches!(c, Component::ParentDir);
+        whole.components().all(plain).then(|| whole.components().collect())
+    }
+
     /// The real path that `path` (relative to `dirfd` or the caller's directory) names, as far as it exists, with
     /// the rest appended. `None` when the caller cannot be looked at.
     pub fn resolve(&mut self, tid: i32, dirfd: i32, path: &[u8], last: Last) -> Option<PathBuf> {

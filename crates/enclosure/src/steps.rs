@@ -317,8 +317,14 @@ impl Builder<'_> {
         Ok(raw)
     }
 
+    /// Links that rules led over, and those that join the old places of programs and libraries with /usr: every
+    /// program names its loader by one of them, and a name alone gives nothing away.
     fn links(&mut self) {
-        for link in &self.request.plan.links {
+        let joined = ["/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32"].into_iter().filter_map(|at| {
+            Some(policy::Link { at: at.into(), target: std::fs::read_link(at).ok()? })
+        });
+        let links: Vec<_> = self.request.plan.links.iter().cloned().chain(joined).collect();
+        for link in &links {
             let taken = self.dirs.contains(&link.at) || self.is_mounted(&link.at);
             if taken || link.at == Path::new("/var/tmp") {
                 continue;

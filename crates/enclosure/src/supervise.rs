@@ -47,6 +47,8 @@ pub struct Request {
     pub stdio: Stdio,
     /// Report denied reads too, at the price of a notification for every open.
     pub watch_reads: bool,
+    /// Observe everything that the command looks at, to learn what it needs.
+    pub watch_looks: bool,
     pub deny_calls: Vec<String>,
 }
 
@@ -58,6 +60,8 @@ pub struct Stdio {
     pub capture: bool,
     /// Give the command a terminal of its own.
     pub terminal: bool,
+    /// Pass its standard output to our standard error, because ours carries something else.
+    pub all_to_stderr: bool,
 }
 
 impl Stdio {
@@ -71,6 +75,7 @@ impl Request {
         Watch {
             listener: true,
             reads: self.watch_reads,
+            looks: self.watch_looks,
             descriptors: self.limits.max_open_files.is_some(),
             deny: self.deny_calls.clone(),
             no_exec_memory_files: matches!(self.plan.exec, ExecPlan::Only { .. }),
@@ -82,7 +87,9 @@ impl Request {
 /// What a run tells of while it runs.
 pub enum Observed<'a> {
     Denied(&'a Denial),
-    File(PathBuf, Perm),
+    /// A file or directory was used, under the name the guest gave it.
+    File { named: PathBuf, made: bool, perm: Perm },
+    Looked(PathBuf),
     Exec(PathBuf),
     Connect(String),
 }
@@ -363,7 +370,7 @@ impl<'a> Run<'a> {
             meter,
             judge,
             listener: None,
-            output: Outlet::new(ours.output, sink(Sink::Stdout)),
+            output: Outlet::new(ours.output, sink(if request.stdio.all_to_stderr { Sink::Stderr } else { Sink::Stdout })),
             error: Outlet::new(ours.error, sink(Sink::Stderr)),
             input: Inlet::new(ours.input, false),
             master: None,
@@ -555,6 +562,8 @@ impl<'a> Run<'a> {
 
     fn exec_failed(&self, report: &Report) -> Fault {
         const ENOENT: i32 = 2;
+        const EACCES: i32 = 13;
+        const EPERM: i32 = 1;
         let error = std::io::Error::from_raw_os_error(report.errno);
         let program = self.request.program.display();
         let fault = match report.errno {
@@ -566,7 +575,11 @@ impl<'a> Run<'a> {
                 let message = format!("{program}: cannot be started: it or its interpreter is not there inside");
                 Fault::new(ErrorKind::NotFound, message).exit(127)
             }
-            _ => Fault::new(ErrorKind::PolicyDenied, format!("{program}: cannot be executed: {error}")).exit(126),
+            // The caller could run it, so it is the enclosure that could not.
+            EACCES | EPERM if rustix::fs::access(&self.request.program, rustix::fs::Access::EXEC_OK).is_ok() => {
+                Fault::new(ErrorKind::PolicyDenied, format!("{program}: cannot be executed: {error}")).exit(126)
+            }
+            _ => Fault::invalid(format!("{program}: cannot be executed: {error}")).exit(126),
         };
         fault.phase(Phase::Start)
     }

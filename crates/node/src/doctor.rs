@@ -101,7 +101,7 @@ pub fn examine(caller: &Caller, exe: &Path) -> Report {
     checks.extend(kernel::calls(&facts));
     checks.extend(surroundings::checks(&facts));
     let mut limits = limits::checks();
-    let verdict = trial::enclosure(exe, &facts);
+    let verdict = trial::enclosure(exe);
     trial::limits(exe, &mut limits);
     checks.push(verdict.check);
     Report {

@@ -4,6 +4,7 @@
 mod caller;
 pub mod bench;
 pub mod doctor;
+pub mod learn;
 pub mod policies;
 pub mod run;
 pub mod setup;

@@ -2,9 +2,11 @@
 
 use crate::Caller;
 use crate::toolchains;
-use policy::{Action, Base, Context, Document, ExecRule, Format, FsRule, NetRule, Perm, Perms, Policy, RulePath, Target};
+pub use policy::Document;
+use policy::{Action, Base, Context, ExecRule, Explanation, Format, FsRule, NetRule, Perm, Perms, Policy, RulePath, Target};
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
+use enclosure::LocalHost;
 use terms::{ErrorKind, Fault, Phase};
 
 /// The largest policy file that is read.
@@ -64,11 +66,14 @@ fn unknown_preset(name: &str) -> Fault {
 
 /// Reads a file in our format, or in one we import.
 pub fn read(path: &Path) -> Result<Loaded, Fault> {
-    let text = read_text(path)?;
-    let name = path.display().to_string();
-    match policy::import::detect(&text) {
-        Some(kind) => import(&text, &name, kind, None),
-        None => Ok(Loaded { document: policy::parse(&text, Format::of_name(&name), &name)?, notes: Vec::new() }),
+    parse_text(&read_text(path)?, &path.display().to_string())
+}
+
+/// The same for a text at hand.
+pub fn parse_text(text: &str, name: &str) -> Result<Loaded, Fault> {
+    match policy::import::detect(text) {
+        Some(kind) => import(text, name, kind, None),
+        None => Ok(Loaded { document: policy::parse(text, Format::of_name(name), name)?, notes: Vec::new() }),
     }
 }
 
@@ -82,7 +87,18 @@ pub fn read_text(path: &Path) -> Result<String, Fault> {
     String::from_utf8(bytes).map_err(|e| refuse(format!("not UTF-8 at byte {}", e.utf8_error().valid_up_to())))
 }
 
-pub fn import(text: &str, name: &str, kind: policy::import::Kind, profile: Option<&str>) -> Result<Loaded, Fault> {
+/// Imports a file that must be in a neighbour's format.
+pub fn import_file(path: &Path, profile: Option<&str>) -> Result<Loaded, Fault> {
+    let text = read_text(path)?;
+    let kind = policy::import::detect(&text).ok_or_else(|| {
+        Fault::invalid(format!("{}: neither srt settings JSON nor codex permissions TOML", path.display()))
+            .hint("srt has \"network\" or \"filesystem\" at the top; codex has [permissions.NAME]")
+            .phase(Phase::Admission)
+    })?;
+    import(&text, &path.display().to_string(), kind, profile)
+}
+
+fn import(text: &str, name: &str, kind: policy::import::Kind, profile: Option<&str>) -> Result<Loaded, Fault> {
     let imported = match kind {
         policy::import::Kind::Srt => policy::import::srt(text, name)?,
         policy::import::Kind::Codex => policy::import::codex(text, name, profile)?,
@@ -250,4 +266,90 @@ pub fn check_supported(resolved: &policy::Resolved) -> Result<(), Fault> {
         return refuse(format!("capabilities.{name:?} is for programs, not for commands"), "leave capabilities out");
     }
     Ok(())
+}
+
+pub fn presets() -> impl Iterator<Item = (&'static str, &'static str)> {
+    policy::PRESETS.iter().copied()
+}
+
+/// Several sources as one document that extends nothing.
+pub fn merged(sources: &[Source]) -> Result<Document, Fault> {
+    Ok(of_sources(sources)?.to_document("merged"))
+}
+
+fn of_sources(sources: &[Source]) -> Result<Policy, Fault> {
+    let documents = sources.iter().map(|s| load(s).map(|l| l.document)).collect::<Result<Vec<_>, _>>()?;
+    Ok(policy::effective(&documents)?)
+}
+
+/// A policy that a run on this host could be made under.
+pub struct Checked {
+    pub digest: String,
+    pub notes: Vec<String>,
+}
+
+pub fn check(document: &Document, caller: &Caller) -> Result<Checked, Fault> {
+    let mut effective = policy::effective(std::slice::from_ref(document))?;
+    let digest = effective.digest();
+    let around = surroundings(&mut effective, caller, &caller.cwd, None);
+    let mut notes = around.notes;
+    let resolved = policy::resolve(&effective, &around.context)?;
+    check_supported(&resolved)?;
+    let host = LocalHost::default();
+    let plan = resolved.follow(&host)?.plan(&host)?;
+    enclosure::check_limits(&resolved.limits(), &plan)?;
+    notes.extend(plan.notes);
+    Ok(Checked { digest, notes })
+}
+
+/// What a policy says about a path, a program or a place on the network, on this host.
+pub fn explain(what: &OsStr, sources: &[Source], flags: &[Flag], caller: &Caller) -> Result<Explanation, Fault> {
+    let (mut effective, _) = effective(sources, flags, caller)?;
+    let around = surroundings(&mut effective, caller, &caller.cwd, None);
+    let host = LocalHost::default();
+    let resolved = policy::resolve(&effective, &around.context)?.follow(&host)?;
+    let text = what.to_string_lossy();
+    if text.is_empty() {
+        return Err(Fault::invalid("nothing to explain").hint("name a path, a host or a command").phase(Phase::Admission));
+    }
+    if text.contains('/') || text.starts_with('~') || text == "." {
+        let path = expand(&text, caller);
+        return Ok(policy::explain_fs(&resolved, &real(&path)));
+    }
+    let program = find_program(&text, caller);
+    if program.starts_with('/') {
+        return Ok(policy::explain_exec(&resolved, &real(Path::new(&program))));
+    }
+    let (host, port) = match text.rsplit_once(':') {
+        Some((host, port)) if !host.contains(':') => {
+            let port = port.parse().map_err(|_| Fault::invalid(format!("{text}: {port:?} is no port")))?;
+            (host.to_string(), port)
+        }
+        _ => (text.to_string(), 443),
+    };
+    let ask = policy::NetAsk { addr: host.parse().ok(), ..policy::NetAsk::tcp(&host, port) };
+    Ok(policy::explain_net(&resolved, &ask))
+}
+
+fn expand(text: &str, caller: &Caller) -> PathBuf {
+    match text.strip_prefix('~') {
+        Some(rest) => caller.home.join(rest.trim_start_matches('/')),
+        None => caller.cwd.join(text),
+    }
+}
+
+/// The real path as far as it exists.
+fn real(path: &Path) -> PathBuf {
+    if let Ok(real) = std::fs::canonicalize(path) {
+        return real;
+    }
+    match (path.parent(), path.file_name()) {
+        (Some(parent), Some(name)) => real(parent).join(name),
+        _ => path.to_path_buf(),
+    }
+}
+
+pub fn diff(old: &Source, new: &Source) -> Result<policy::Diff, Fault> {
+    let one = |source: &Source| of_sources(std::slice::from_ref(source));
+    Ok(policy::diff(&one(old)?, &one(new)?))
 }

@@ -27,11 +27,18 @@ pub struct Ask {
     pub workdir: Option<PathBuf>,
     pub stdio: Stdio,
     pub report_reads: bool,
+    /// Tell the observer of everything that is used, not only of what is refused.
+    pub learn: bool,
 }
 
 /// A run that is ready to start, and what a person should know first.
 pub struct Ready {
     pub prepared: Prepared,
+    /// The program that will be started, by the name it was found under.
+    pub program: PathBuf,
+    /// What a person should know without asking.
+    pub warnings: Vec<String>,
+    /// What explains the plan to those who ask.
     pub notes: Vec<String>,
     pub policy: policy::Policy,
 }
@@ -49,11 +56,21 @@ impl From<Fault> for Refused {
 }
 
 pub fn prepare(ask: &Ask, caller: &Caller) -> Result<Ready, Refused> {
-    let (mut effective, mut notes) = policies::effective(&ask.policies, &ask.flags, caller)?;
+    let (effective, notes) = policies::effective(&ask.policies, &ask.flags, caller)?;
+    prepare_under(ask, caller, effective, notes)
+}
+
+/// The same under a policy that is already at hand.
+pub(crate) fn prepare_under(
+    ask: &Ask,
+    caller: &Caller,
+    mut effective: policy::Policy,
+    mut warnings: Vec<String>,
+) -> Result<Ready, Refused> {
     let cwd = working_directory(ask, caller)?;
     let argv = argv(ask)?;
     let around = policies::surroundings(&mut effective, caller, &cwd, Some(&argv[0]));
-    notes.extend(around.notes);
+    warnings.extend(around.notes);
     let resolved = policy::resolve(&effective, &around.context).map_err(Fault::from)?;
     policies::check_supported(&resolved)?;
     let degrade: Vec<String> = resolved.degrade().map(String::from).collect();
@@ -63,7 +80,7 @@ pub fn prepare(ask: &Ask, caller: &Caller) -> Result<Ready, Refused> {
     let plan = resolved.plan(&host).map_err(Fault::from)?;
     let limits = resolved.limits().tightest(ask.limits);
     enclosure::check_limits(&limits, &plan)?;
-    notes.extend(plan.notes.iter().cloned());
+    let notes = plan.notes.clone();
     let run_id = new_id();
     let env = environment(ask, caller, &resolved, &around.env_names, &run_id)?;
     let program = find_program(&argv[0], &env, &cwd, &resolved)?;
@@ -84,9 +101,16 @@ pub fn prepare(ask: &Ask, caller: &Caller) -> Result<Ready, Refused> {
         limits,
         cpus: Cpus(ask.cpus),
         stdio: ask.stdio,
-        watch_reads: ask.report_reads,
+        watch_reads: ask.report_reads || ask.learn,
+        watch_looks: ask.learn,
     };
-    Ok(Ready { prepared: enclosure::prepare(request)?, notes, policy: effective })
+    let program = request.program.clone();
+    Ok(Ready { prepared: enclosure::prepare(request)?, program, warnings, notes, policy: effective })
+}
+
+/// A descriptor of the caller's, by number, to write the verdict to.
+pub fn status_descriptor(fd: u32) -> Result<std::fs::File, String> {
+    sys::process::inherited_for_writing(fd).map(std::fs::File::from).map_err(|e| e.to_string())
 }
 
 pub fn run(ready: Ready, observer: Option<Observer<'_>>) -> Result<Outcome, Fault> {

@@ -39,6 +39,23 @@ pub fn copy_descriptor(tid: i32, fd: i32) -> Option<std::os::fd::OwnedFd> {
     }
 }
 
+/// A copy of a descriptor that we were started with, by its number, if it can be written to.
+pub fn inherited_for_writing(fd: u32) -> Result<std::os::fd::OwnedFd, CallError> {
+    use std::os::fd::{FromRawFd, OwnedFd};
+    // SAFETY: asks about and copies a number that may or may not be open; the copy is owned once.
+    unsafe {
+        let flags = libc::fcntl(fd as i32, libc::F_GETFL);
+        if flags < 0 {
+            return Err(CallError::last("fcntl"));
+        }
+        if flags & libc::O_ACCMODE == libc::O_RDONLY {
+            return Err(CallError { call: "fcntl", errno: libc::EBADF });
+        }
+        let copy = libc::fcntl(fd as i32, libc::F_DUPFD_CLOEXEC, 3);
+        if copy < 0 { Err(CallError::last("fcntl")) } else { Ok(OwnedFd::from_raw_fd(copy)) }
+    }
+}
+
 /// Ends a child of ours by number, where handles do not work; the number is its own until we reap it.
 pub fn kill_child(pid: i32) {
     // SAFETY: numbers only.

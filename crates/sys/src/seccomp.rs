@@ -20,6 +20,8 @@ pub struct Watch {
     pub listener: bool,
     /// Tell of opens that only read, too. Each open then waits for the supervisor.
     pub reads: bool,
+    /// Tell of calls that only look at a path (stat, access, readlink), to learn what a command needs to see.
+    pub looks: bool,
     /// Tell of every call that makes a descriptor, to say when `max_open_files` was met.
     pub descriptors: bool,
     /// Names from the policy's `syscalls.deny`.
@@ -157,6 +159,13 @@ const WATCHED_LEGACY: Calls =
     calls!(SYS_mkdir SYS_rmdir SYS_unlink SYS_rename SYS_link SYS_symlink SYS_chown SYS_lchown);
 #[cfg(not(target_arch = "x86_64"))]
 const WATCHED_LEGACY: Calls = &[];
+
+/// Calls that look at a path without opening it.
+const LOOKS: Calls = calls!(SYS_newfstatat SYS_statx SYS_faccessat SYS_faccessat2 SYS_readlinkat SYS_chdir);
+#[cfg(target_arch = "x86_64")]
+const LOOKS_LEGACY: Calls = calls!(SYS_stat SYS_lstat SYS_access SYS_readlink);
+#[cfg(not(target_arch = "x86_64"))]
+const LOOKS_LEGACY: Calls = &[];
 
 /// Calls that make descriptors, beyond the opens.
 const MAKES_DESCRIPTORS: Calls = calls!(SYS_dup SYS_pipe2 SYS_accept SYS_accept4 SYS_eventfd2
@@ -299,6 +308,10 @@ fn filter(watch: &Watch) -> Filter {
     put(REFUSED_LEGACY, refused);
     put(WATCHED, watched);
     put(WATCHED_LEGACY, watched);
+    if watch.looks {
+        put(LOOKS, watched);
+        put(LOOKS_LEGACY, watched);
+    }
     if watch.descriptors {
         put(MAKES_DESCRIPTORS, watched);
         put(MAKES_DESCRIPTORS_LEGACY, watched);

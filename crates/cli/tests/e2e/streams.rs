@@ -493,7 +493,7 @@ fn a_command_ended_by_a_callers_signal_was_cancelled() {
         for (name, number) in [("TERM", 15), ("INT", 2), ("HUP", 1)] {
             let status = place.file("status", "");
             let path = status.display().to_string();
-            let (mut child, _rest) = start(&place, &["run", "--status-file", &path, "-c", "echo ready; sleep 1000"]);
+            let (mut child, _rest) = start(&place, &["run", "--status-file", &path, "-c", "echo ready; exec sleep 1000"]);
             kill(&child, name);
             assert_eq!(ends(&mut child).code(), Some(128 + number), "{name}");
             let outcome: Value = serde_json::from_str(&fs::read_to_string(&status).unwrap()).unwrap();
@@ -601,14 +601,15 @@ fn keys_of_the_terminal_go_to_the_command() {
         let screen = on_terminal(&place, &["-c", text], steps);
         screen.assert_code(7);
         assert_eq!(screen.outcome["verdict"], "failed", "the command was interrupted, the run was not");
-        let screen = on_terminal(&place, &["-c", "echo ready; sleep 1000"], json!([["expect", "ready"], ["send", "\u{3}"]]));
+        let screen = on_terminal(&place, &["-c", "echo ready; exec sleep 1000"], json!([["expect", "ready"], ["send", "\u{3}"]]));
         screen.assert_code(130);
         let steps = json!([["send", "hello\n"], ["expect", "hello\r\nhello\r\n"], ["send", "\u{4}"]]);
         on_terminal(&place, &["--", "cat"], steps).assert_code(0);
         // A shell with jobs of its own: Ctrl-C ends the job, not the shell.
-        let steps = json!([["send", "sleep 1000; echo after=$?\n"], ["expect", "sleep 1000"], ["send", "\u{3}"],
-            ["send", "echo alive $((1+1))\n"], ["expect", "alive 2"], ["send", "exit 9\n"]]);
-        on_terminal(&place, &["--", "sh", "-i"], steps).assert_code(9);
+        let steps = json!([["expect", "go> "], ["send", "sh -c 'echo started; exec sleep 1000'\n"], ["expect", "started\r\n"],
+            ["send", "\u{3}"], ["expect", "go> "], ["send", "echo alive $((1+1))\n"], ["expect", "alive 2"],
+            ["send", "exit 9\n"]]);
+        on_terminal(&place, &["-e", "PS1=go> ", "--", "sh", "-i"], steps).assert_code(9);
     }
 }
 
@@ -619,10 +620,10 @@ fn the_terminal_is_given_back_however_the_run_ends() {
         let screen = on_terminal(&place, &["-c", "stty -echo raw; echo ready; kill -9 $$"], json!([]));
         screen.assert_code(137);
         let steps = json!([["expect", "ready"], ["signal", 15]]);
-        let screen = on_terminal(&place, &["-c", "stty raw; echo ready; sleep 1000"], steps);
+        let screen = on_terminal(&place, &["-c", "stty raw; echo ready; exec sleep 1000"], steps);
         screen.assert_code(143);
         assert_eq!(screen.outcome["verdict"], "cancelled");
-        on_terminal(&place, &["-t", "300ms", "-c", "stty raw; sleep 1000"], json!([])).assert_code(124);
+        on_terminal(&place, &["-t", "300ms", "-c", "stty raw; exec sleep 1000"], json!([])).assert_code(124);
         on_terminal(&place, &["--", "no-such-program"], json!([])).assert_code(127);
         place.script("home/project/lost-interpreter", "#!/no/such/interpreter\n");
         on_terminal(&place, &["--", "./lost-interpreter"], json!([])).assert_code(127);

@@ -10,7 +10,6 @@ use sys::CallError;
 pub struct Facts {
     pub release: String,
     pub privileged: bool,
-    pub uid: u32,
     pub exe: PathBuf,
     pub container: Option<&'static str>,
     /// A seccomp filter already applies to us.
@@ -42,7 +41,6 @@ impl Facts {
         Facts {
             release: read("/proc/sys/kernel/osrelease").unwrap_or_else(|| "unknown".into()),
             privileged: sys::host::is_privileged(),
-            uid: sys::host::ids().0,
             exe: std::fs::canonicalize(exe).unwrap_or_else(|_| exe.to_path_buf()),
             container: container(caller),
             filtered: status_field("Seccomp:").as_deref() == Some("2"),
@@ -224,7 +222,7 @@ mod tests {
     #[test]
     fn each_blocker_has_its_own_narrow_fix() {
         const EPERM: i32 = 1;
-        let plain = || Facts { exe: "/usr/bin/cofferdam".into(), release: "6.8".into(), uid: 1000, ..Facts::default() };
+        let plain = || Facts { exe: "/usr/bin/cofferdam".into(), release: "6.8".into(), ..Facts::default() };
         let cases = [
             (Facts { zero_limits: vec!["user".into()], ..plain() }, "user", 28, "max_user_namespaces is 0", "user.max_user_namespaces=1024"),
             (Facts { zero_limits: vec!["user".into()], ..plain() }, "net", 28, "max_user_namespaces is 0", "user.max_user_namespaces=1024"),

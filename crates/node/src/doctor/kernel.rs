@@ -41,12 +41,12 @@ pub fn mounts(facts: &Facts) -> Vec<Check> {
     ] {
         checks.push(tried(name, needed_for, facts, "mnt", probe::attempt(namespaces, trial)));
     }
-    let overlay = probe::attempt(inside, Trial::Overlay { user: true });
-    checks.push(
-        plain("mount.overlay_user", "copy-on-write workspaces of ordinary users (overlayfs with userxattr)", overlay)
-            .optional()
-            .fix("use Linux 5.11 or newer with CONFIG_OVERLAY_FS=y"),
-    );
+    const OVERLAY: &str = "copy-on-write workspaces of ordinary users (overlayfs with userxattr)";
+    let overlay = match probe::attempt(inside, Trial::Overlay { user: true }) {
+        Err(error) if error.call != "mount overlay" => tried("mount.overlay_user", OVERLAY, facts, "mnt", Err(error)),
+        result => plain("mount.overlay_user", OVERLAY, result).fix("use Linux 5.11 or newer with CONFIG_OVERLAY_FS=y"),
+    };
+    checks.push(overlay.optional());
     if facts.privileged {
         let overlay = probe::attempt(NEW_MOUNT, Trial::Overlay { user: false });
         checks.push(
@@ -60,7 +60,7 @@ pub fn mounts(facts: &Facts) -> Vec<Check> {
         );
     }
     let fuse = std::fs::OpenOptions::new().read(true).write(true).open("/dev/fuse");
-    let detail = fuse.as_ref().map_or_else(|e| format!("/dev/fuse: {e}"), |_| "/dev/fuse opens".into());
+    let detail = fuse.as_ref().map_or_else(|e| format!("/dev/fuse: {}", e.kind()), |_| "/dev/fuse opens".into());
     checks.push(
         Check::new("device.fuse", "nothing yet; file systems served by a program", fuse.is_ok(), detail).optional(),
     );

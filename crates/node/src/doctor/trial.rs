@@ -1,6 +1,5 @@
 //! The last word: a real enclosure, started by our own binary as any user would start it.
 
-use super::blocker::Facts;
 use super::{Check, Level};
 use serde_json::Value;
 use std::io::Write;
@@ -18,7 +17,7 @@ pub struct Verdict {
 const WORKDIR: &str = "/usr";
 const NEEDED_FOR: &str = "every run: all of the above together";
 
-pub fn enclosure(exe: &Path, facts: &Facts) -> Verdict {
+pub fn enclosure(exe: &Path) -> Verdict {
     let name = "enclosure";
     let error = match run(exe, &[], None) {
         Ok(missing) if missing.is_empty() => {
@@ -37,16 +36,9 @@ pub fn enclosure(exe: &Path, facts: &Facts) -> Verdict {
     let check = Check::new(name, NEEDED_FOR, false, error).fix("the fixes above; then run `cofferdam doctor` again");
     match run(exe, &["-s", "/dev/stdin"], Some(&policy)) {
         Ok(missing) => Verdict { level: Level::Partial, missing, degrade, check },
-        Err(again) => {
-            let detail = if again == check.detail || degrade.is_empty() {
-                check.detail.clone()
-            } else {
-                format!("{}; with consent to less: {again}", check.detail)
-            };
+        // What consent would have to cover is more than a policy can give; the first error says it best.
+        Err(_) => {
             let missing = if degrade.is_empty() { vec![name.to_owned()] } else { degrade };
-            let in_container = facts.container.is_some();
-            let check = Check { detail, required: true, ..check };
-            let check = if in_container { check.fix("the fixes above, given to whoever starts this container") } else { check };
             Verdict { level: Level::None, missing, degrade: Vec::new(), check }
         }
     }

@@ -1,0 +1,210 @@
+//! What the host knows: canaries, who runs, what is mounted, which groups exist. And probes, compiled once.
+
+use crate::support::{Place, binary, unique};
+use std::collections::HashMap;
+use std::fs;
+use std::io::Write;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+
+/// How long anything may take on a busy machine before it counts as hanging.
+pub const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A file of the caller's outside the project. Its text must never show inside, its state never change.
+pub struct Canary {
+    pub path: PathBuf,
+    pub secret: String,
+    before: String,
+}
+
+impl Canary {
+    pub fn new(place: &Place) -> Canary {
+        let secret = format!("SECRET-{}-{}", std::process::id(), unique());
+        let path = place.file(format!("outside/canary-{}", unique()), &secret);
+        let before = state(path.parent().unwrap());
+        Canary { path, secret, before }
+    }
+
+    pub fn dir(&self) -> &Path {
+        self.path.parent().unwrap()
+    }
+
+    pub fn text(&self) -> &str {
+        self.path.to_str().unwrap()
+    }
+
+    /// Neither shown in `output` nor changed on disk, nor anything put beside it.
+    #[track_caller]
+    pub fn assert_safe(&self, output: &Output) {
+        for stream in [&output.stdout, &output.stderr] {
+            let text = String::from_utf8_lossy(stream);
+            assert!(!text.contains(&self.secret), "the canary was read: {text}");
+        }
+        self.assert_untouched();
+    }
+
+    #[track_caller]
+    pub fn assert_untouched(&self) {
+        assert_eq!(state(self.dir()), self.before, "the canary's directory was changed");
+    }
+}
+
+/// Names, kinds, modes, owners, times and bytes of everything below a directory, without following links.
+pub fn state(dir: &Path) -> String {
+    let mut lines = Vec::new();
+    let mut open = vec![dir.to_path_buf()];
+    while let Some(path) = open.pop() {
+        let Ok(meta) = fs::symlink_metadata(&path) else { continue };
+        let bytes = if meta.is_file() { fs::read(&path).unwrap_or_default() } else { Vec::new() };
+        lines.push(format!(
+            "{} {:o} {}:{} {}.{} {} {}",
+            path.display(),
+            meta.mode(),
+            meta.uid(),
+            meta.gid(),
+            meta.mtime(),
+            meta.mtime_nsec(),
+            meta.nlink(),
+            String::from_utf8_lossy(&bytes)
+        ));
+        if meta.is_dir() {
+            open.extend(fs::read_dir(&path).into_iter().flatten().flatten().map(|e| e.path()));
+        }
+    }
+    lines.sort();
+    lines.join("\n")
+}
+
+/// Processes of the host whose command line or executable holds `marker`, by process id.
+pub fn census(marker: &str) -> Vec<i32> {
+    let numbers = fs::read_dir("/proc").unwrap().flatten().filter_map(|e| e.file_name().to_str()?.parse::<i32>().ok());
+    let of = |pid: i32| {
+        let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        let exe = fs::read_link(format!("/proc/{pid}/exe")).unwrap_or_default();
+        format!("{} {}", String::from_utf8_lossy(&line), exe.display())
+    };
+    numbers.filter(|pid| of(*pid).contains(marker)).collect()
+}
+
+/// Waits until a condition holds; false when it never does.
+pub fn soon(limit: Duration, mut holds: impl FnMut() -> bool) -> bool {
+    let end = Instant::now() + limit;
+    loop {
+        if holds() {
+            return true;
+        }
+        if Instant::now() > end {
+            return false;
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+pub fn mounts() -> String {
+    fs::read_to_string("/proc/self/mountinfo").unwrap()
+}
+
+/// Control groups of ours whose owner is gone. The name starts with the owner's process id.
+pub fn orphaned_groups() -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    let mut open = vec![(PathBuf::from("/sys/fs/cgroup"), 0)];
+    while let Some((dir, depth)) = open.pop() {
+        for entry in fs::read_dir(&dir).into_iter().flatten().flatten() {
+            if !entry.file_type().is_ok_and(|t| t.is_dir()) {
+                continue;
+            }
+            let name = entry.file_name().to_string_lossy().into_owned();
+            match name.strip_prefix("cofferdam-").and_then(|rest| rest.split('-').next()?.parse::<u32>().ok()) {
+                Some(owner) if Path::new(&format!("/proc/{owner}")).exists() => {}
+                Some(_) => found.push(entry.path()),
+                None if depth < 4 => open.push((entry.path(), depth + 1)),
+                None => {}
+            }
+        }
+    }
+    found
+}
+
+/// Runs to its end, however long a busy machine takes, but never for ever.
+#[track_caller]
+pub fn finish(command: &mut Command) -> Output {
+    let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    finish_child(child)
+}
+
+#[track_caller]
+pub fn finish_child(mut child: Child) -> Output {
+    let mut streams = [child.stdout.take().map(read_all), child.stderr.take().map(read_all)];
+    if !soon(PATIENCE, || child.try_wait().unwrap().is_some()) {
+        let _ = child.kill();
+        let _ = child.wait();
+        panic!("hangs");
+    }
+    let mut text = |i: usize| streams[i].take().map(|t| t.join().unwrap()).unwrap_or_default();
+    let (stdout, stderr) = (text(0), text(1));
+    Output { status: child.wait().unwrap(), stdout, stderr }
+}
+
+fn read_all(mut from: impl std::io::Read + Send + 'static) -> std::thread::JoinHandle<Vec<u8>> {
+    std::thread::spawn(move || {
+        let mut bytes = Vec::new();
+        let _ = from.read_to_end(&mut bytes);
+        bytes
+    })
+}
+
+/// A process of the host that ends with the test.
+pub struct Bystander(pub Child);
+
+impl Bystander {
+    pub fn start(command: &mut Command) -> Bystander {
+        Bystander(command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap())
+    }
+
+    pub fn is_alive(&mut self) -> bool {
+        self.0.try_wait().unwrap().is_none()
+    }
+}
+
+impl Drop for Bystander {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Compiles a C probe once per source and puts a copy into the project.
+pub fn probe(place: &Place, name: &str, source: &str) -> String {
+    compiled(place, name, source, &[])
+}
+
+pub fn library(place: &Place, name: &str, source: &str) -> String {
+    compiled(place, name, source, &["-shared", "-fPIC"])
+}
+
+fn compiled(place: &Place, name: &str, source: &str, flags: &[&str]) -> String {
+    static DONE: Mutex<Option<HashMap<String, PathBuf>>> = Mutex::new(None);
+    let mut done = DONE.lock().unwrap();
+    let made = done.get_or_insert_default().entry(source.to_string()).or_insert_with(|| {
+        let out = binary().with_file_name(format!("probe-{}", unique()));
+        let mut cc = Command::new("cc");
+        cc.args(["-O1", "-w"]).args(flags).args(["-x", "c", "-o"]).arg(&out).args(["-", "-lpthread"]);
+        let mut cc = cc.stdin(Stdio::piped()).spawn().expect("a C compiler");
+        cc.stdin.take().unwrap().write_all(source.as_bytes()).unwrap();
+        assert!(cc.wait().unwrap().success(), "the probe {name} must compile");
+        out
+    });
+    let at = place.project.join(name);
+    fs::copy(&*made, &at).unwrap();
+    fs::set_permissions(&at, fs::Permissions::from_mode(0o755)).unwrap();
+    place.own(&at);
+    at.to_str().unwrap().to_string()
+}
+
+/// A marker that shows in no other command line.
+pub fn marker() -> String {
+    format!("7{:07}.{:04}", std::process::id(), unique())
+}
