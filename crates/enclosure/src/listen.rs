@@ -6,7 +6,7 @@ use crate::connect::{self, Address};
 use crate::denials::{Actor, Denials};
 use crate::resolve::{Last, Resolver};
 use crate::supervise::{Observed, Observer};
-use policy::{Decision, NetAsk, Perm, Proto, Resolved};
+use policy::{Decision, NetAsk, Perm, Plan, Proto, Resolved};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::{Path, PathBuf};
 use sys::notify::{Call, Listener};
@@ -43,6 +43,8 @@ pub struct Judge<'a> {
     resolver: Resolver,
     started: bool,
     last_named: Option<PathBuf>,
+    /// Grants of the host that lie where the guest's private places are.
+    shown: Vec<PathBuf>,
 }
 
 /// One thing a call wants to do to one path.
@@ -57,7 +59,8 @@ struct Act {
 }
 
 impl<'a> Judge<'a> {
-    pub fn new(policy: &'a Resolved, watch: &'a Watch, observer: Option<Observer<'a>>) -> Judge<'a> {
+    pub fn new(policy: &'a Resolved, plan: &Plan, watch: &'a Watch, observer: Option<Observer<'a>>) -> Judge<'a> {
+        let shown = plan.grants.iter().map(|g| g.path.clone()).filter(|p| is_private(p)).collect();
         Judge {
             policy,
             watch,
@@ -68,6 +71,7 @@ impl<'a> Judge<'a> {
             resolver: Resolver::default(),
             started: false,
             last_named: None,
+            shown,
         }
     }
 
@@ -246,9 +250,7 @@ impl<'a> Judge<'a> {
 
     /// A project may live below /tmp; the rules speak for it there.
     fn granted_below_private(&self, path: &Path) -> bool {
-        let root = Path::new("/tmp");
-        path.starts_with(root)
-            && path.ancestors().take_while(|a| *a != root).any(|a| self.policy.fs(a, Perm::ReadFile).action != Action::Deny)
+        self.shown.iter().any(|grant| path.starts_with(grant))
     }
 
     fn judge(&mut self, op: &str, target: &str, decision: Decision, tid: i32) -> Option<i32> {

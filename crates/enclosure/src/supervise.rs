@@ -355,7 +355,7 @@ impl<'a> Run<'a> {
         observer: Option<Observer<'a>>,
     ) -> Run<'a> {
         let sink = |normal: Sink| if request.stdio.capture { Sink::Keep(Capture::default()) } else { normal };
-        let mut judge = Judge::new(&request.policy, &steps.watch, observer);
+        let mut judge = Judge::new(&request.policy, &request.plan, &steps.watch, observer);
         judge.max_open_files = request.limits.max_open_files;
         let allowance = Allowance {
             left: request.limits.max_output_bytes,

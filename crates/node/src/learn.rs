@@ -6,6 +6,7 @@ use crate::{Caller, policies};
 use policy::learn::{Learned, Observed as Seen};
 use policy::{Action, Context, Document, FsRule, Perm, Perms, RulePath};
 use std::cell::RefCell;
+use std::collections::BTreeSet;
 use std::io::BufRead;
 use std::path::{Path, PathBuf};
 use terms::{Fault, Outcome, Phase};
@@ -25,11 +26,14 @@ pub fn learn(mut ask: Ask, writes: &[String], caller: &Caller) -> Result<Lesson,
     let ready = run::prepare_under(&ask, caller, effective, Vec::new())?;
     let seen = RefCell::new(Seen::default());
     let connects = RefCell::new(Vec::new());
+    let looked = RefCell::new(BTreeSet::new());
     note_program(&mut seen.borrow_mut(), &ready.program);
-    let observer = Box::new(|what: Observed<'_>| note(&seen, &connects, what));
+    let observer = Box::new(|what: Observed<'_>| note(&seen, &looked, &connects, what));
     let outcome = run::run(ready, Some(observer))?;
+    let mut seen = seen.into_inner();
+    add_looked(&mut seen, looked.into_inner(), caller);
     let context = Context { home: caller.home.clone(), workspace: caller.cwd.clone(), toolchains: Vec::new() };
-    let mut learned = policy::learn::learn(&seen.into_inner(), &context, "learned");
+    let mut learned = policy::learn::learn(&seen, &context, "learned");
     let mut connects = connects.into_inner();
     connects.sort();
     connects.dedup();
@@ -55,17 +59,29 @@ fn wide(caller: &Caller) -> Result<Document, Fault> {
     Ok(document)
 }
 
-fn note(seen: &RefCell<Seen>, connects: &RefCell<Vec<String>>, what: Observed<'_>) {
+fn note(seen: &RefCell<Seen>, looked: &RefCell<BTreeSet<PathBuf>>, connects: &RefCell<Vec<String>>, what: Observed<'_>) {
     let mut seen = seen.borrow_mut();
     match what {
         Observed::File { named, made, perm } => note_file(&mut seen, named, made, perm),
-        Observed::Looked(path) => {
-            let perm = if path.is_dir() { Perm::ReadDir } else { Perm::ReadFile };
-            seen.files.push((path, Perms::of(&[perm])));
-        }
+        Observed::Looked(path) => drop(looked.borrow_mut().insert(path)),
         Observed::Exec(path) => note_program(&mut seen, &path),
         Observed::Connect(target) => connects.borrow_mut().push(target),
         Observed::Denied(_) => {}
+    }
+}
+
+/// What was only looked at must be there too. Directories on the way to something else are, without a rule; and the
+/// home directory is never opened up because somebody asked whether it exists.
+fn add_looked(seen: &mut Seen, looked: BTreeSet<PathBuf>, caller: &Caller) {
+    let used: Vec<PathBuf> = seen.files.iter().map(|(p, _)| p.clone()).chain(seen.programs.iter().cloned()).collect();
+    for path in looked {
+        let is_dir = path.is_dir();
+        let leads = || used.iter().chain([&caller.home, &caller.cwd]).any(|p| p.starts_with(&path));
+        if is_dir && leads() {
+            continue;
+        }
+        let perm = if is_dir { Perm::ReadDir } else { Perm::ReadFile };
+        seen.files.push((path, Perms::of(&[perm])));
     }
 }
 

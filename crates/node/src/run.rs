@@ -76,8 +76,8 @@ pub(crate) fn prepare_under(
     let degrade: Vec<String> = resolved.degrade().map(String::from).collect();
     let enforced = enclosure::choose(&degrade)?;
     let host = LocalHost::default();
-    let resolved = resolved.follow(&host).map_err(Fault::from)?;
     let plan = resolved.plan(&host).map_err(Fault::from)?;
+    let resolved = resolved.follow(&host).map_err(Fault::from)?;
     let limits = resolved.limits().tightest(ask.limits);
     enclosure::check_limits(&limits, &plan)?;
     let notes = plan.notes.clone();

@@ -113,7 +113,8 @@ pub fn learn(seen: &Observed, ctx: &Context, source: &str) -> Learned {
 /// Whether a rule on `path` would reach credentials.
 pub fn holds_credentials(path: &Path, ctx: &Context) -> bool {
     let home = HOME_CREDENTIALS.iter().map(|name| ctx.home.join(name));
-    let system = SYSTEM_CREDENTIALS.iter().map(PathBuf::from);
+    // Root's own home is judged like anybody's, by what is in it.
+    let system = SYSTEM_CREDENTIALS.iter().map(PathBuf::from).filter(|p| *p != ctx.home);
     home.chain(system)
         .any(|secret| secret.starts_with(path) || path.starts_with(&secret))
 }
