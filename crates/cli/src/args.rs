@@ -91,7 +91,9 @@ pub fn run() -> Command {
              Exit status: the command's own; 124 for the wall limit, 137 for any other limit, 125 when cofferdam \
              itself failed, 126 when the command was found but refused, 127 when it was not found, 128+N for signal N.",
         )
-        .override_usage("cofferdam [run] [OPTIONS] [--] COMMAND [ARG]...\n       cofferdam [run] [OPTIONS] -c 'SHELL TEXT'")
+        .override_usage(
+            "cofferdam [run] [OPTIONS] [--] COMMAND [ARG]...\n       cofferdam [run] [OPTIONS] -c 'SHELL TEXT'",
+        )
         .next_help_heading("Policy")
         .args(policy_args())
         .args(rule_args())
@@ -105,17 +107,30 @@ pub fn run() -> Command {
 
 fn policy_args() -> [Arg; 2] {
     [
-        path("policy").short('p').visible_alias("profile").value_name("NAME|FILE").action(ArgAction::Append)
+        path("policy")
+            .short('p')
+            .visible_alias("profile")
+            .value_name("NAME|FILE")
+            .action(ArgAction::Append)
             .help("A preset or a policy file; several are merged [default: default]"),
-        path("settings").short('s').value_name("FILE").action(ArgAction::Append)
+        path("settings")
+            .short('s')
+            .value_name("FILE")
+            .action(ArgAction::Append)
             .help("A policy file, srt settings JSON or codex permissions TOML"),
     ]
 }
 
 fn rule_args() -> Vec<Arg> {
     let grant = |name: &'static str, alias: &'static str, value: &'static str, help: &'static str| {
-        Arg::new(name).long(name).visible_alias(alias).value_name(value).action(ArgAction::Append)
-            .value_delimiter(',').value_hint(ValueHint::AnyPath).help(help)
+        Arg::new(name)
+            .long(name)
+            .visible_alias(alias)
+            .value_name(value)
+            .action(ArgAction::Append)
+            .value_delimiter(',')
+            .value_hint(ValueHint::AnyPath)
+            .help(help)
     };
     let deny = |name: &'static str, value: &'static str, help: &'static str| {
         Arg::new(name).long(name).value_name(value).action(ArgAction::Append).value_delimiter(',').help(help)
@@ -143,25 +158,45 @@ fn limit_args() -> [Arg; 7] {
         amount("pids", "N", "Most processes and threads at a time"),
         amount("disk", "SIZE", "Most space in its private /tmp"),
         amount("output", "SIZE", "Most output, stdout and stderr together"),
-        amount("limit", "NAME=AMOUNT", "Any limit by name: wall, cpu, memory, output, processes, open_files, disk, files")
-            .action(ArgAction::Append).value_delimiter(','),
+        amount(
+            "limit",
+            "NAME=AMOUNT",
+            "Any limit by name: wall, cpu, memory, output, processes, open_files, disk, files",
+        )
+        .action(ArgAction::Append)
+        .value_delimiter(','),
     ]
 }
 
 fn command_args() -> Vec<Arg> {
     vec![
-        Arg::new("shell").short('c').value_name("TEXT").value_parser(OsStringValueParser::new())
+        Arg::new("shell")
+            .short('c')
+            .value_name("TEXT")
+            .value_parser(OsStringValueParser::new())
             .help("Run TEXT with `sh -c`"),
-        Arg::new("env").short('e').long("env").value_name("NAME[=VALUE]").action(ArgAction::Append)
-            .value_parser(OsStringValueParser::new()).help("Set a variable, or pass the caller's"),
-        path("workdir").short('w').value_name("DIR").value_hint(ValueHint::DirPath)
+        Arg::new("env")
+            .short('e')
+            .long("env")
+            .value_name("NAME[=VALUE]")
+            .action(ArgAction::Append)
+            .value_parser(OsStringValueParser::new())
+            .help("Set a variable, or pass the caller's"),
+        path("workdir")
+            .short('w')
+            .value_name("DIR")
+            .value_hint(ValueHint::DirPath)
             .help("Run in DIR instead of the current directory"),
         flag("interactive").short('i').help("Keep standard input open (it is, unless --no-stdin)"),
         flag("no-stdin").help("Give the command an empty standard input"),
         flag("tty").help("Give the command a terminal of its own (the default on a terminal); -it works too"),
         flag("no-tty").conflicts_with("tty").help("Never give it a terminal"),
-        Arg::new("command").value_name("COMMAND").num_args(0..).trailing_var_arg(true)
-            .value_parser(OsStringValueParser::new()).value_hint(ValueHint::CommandWithArguments)
+        Arg::new("command")
+            .value_name("COMMAND")
+            .num_args(0..)
+            .trailing_var_arg(true)
+            .value_parser(OsStringValueParser::new())
+            .value_hint(ValueHint::CommandWithArguments)
             .help("The command and its arguments"),
     ]
 }
@@ -169,7 +204,10 @@ fn command_args() -> Vec<Arg> {
 fn output_args() -> Vec<Arg> {
     vec![
         flag("json").help("Print the outcome as JSON on stdout, with the command's output in it"),
-        Arg::new("status-fd").long("status-fd").value_name("N").value_parser(clap::value_parser!(u32))
+        Arg::new("status-fd")
+            .long("status-fd")
+            .value_name("N")
+            .value_parser(clap::value_parser!(u32))
             .help("Write the outcome as JSON to this descriptor"),
         path("status-file").value_name("FILE").help("Write the outcome as JSON to this file"),
         flag("report-reads").help("Report denied reads too; every open then waits for cofferdam"),
@@ -187,45 +225,69 @@ fn policy() -> Command {
         .subcommand_required(true)
         .arg_required_else_help(true)
         .subcommand(
-            Command::new("check").about("Say whether a policy is well formed and can be enforced here")
-                .arg(positional("file", "FILE").help("The policy file, or `-`")).arg(json()),
+            Command::new("check")
+                .about("Say whether a policy is well formed and can be enforced here")
+                .arg(positional("file", "FILE").help("The policy file, or `-`"))
+                .arg(json()),
         )
         .subcommand(
-            Command::new("show").about("Print a preset or an effective policy; without a name, list the presets")
-                .arg(positional("name", "NAME|FILE").action(ArgAction::Append).required(false)
-                    .help("Presets and files; several are merged"))
+            Command::new("show")
+                .about("Print a preset or an effective policy; without a name, list the presets")
+                .arg(
+                    positional("name", "NAME|FILE")
+                        .action(ArgAction::Append)
+                        .required(false)
+                        .help("Presets and files; several are merged"),
+                )
                 .arg(flag("toml").help("Print TOML")),
         )
         .subcommand(
-            Command::new("explain").about("Say what a policy decides about a path, a host or a command, and why")
-                .arg(positional("what", "PATH|HOST|CMD").help("A path with a slash, a host name or address, or a command"))
+            Command::new("explain")
+                .about("Say what a policy decides about a path, a host or a command, and why")
+                .arg(
+                    positional("what", "PATH|HOST|CMD")
+                        .help("A path with a slash, a host name or address, or a command"),
+                )
                 .arg(source().help("Presets and files [default: default]"))
                 .args(rule_args())
                 .arg(json()),
         )
         .subcommand(
-            Command::new("import").about("Turn srt settings JSON or codex permissions TOML into a policy")
+            Command::new("import")
+                .about("Turn srt settings JSON or codex permissions TOML into a policy")
                 .arg(positional("file", "FILE").help("The file to import"))
                 .arg(Arg::new("profile").long("profile").value_name("NAME").help("Which codex permission profile"))
                 .arg(flag("toml").help("Print TOML")),
         )
         .subcommand(
-            Command::new("learn").about("Run a command, watch it, and print the smallest policy under which it passes")
-                .long_about("Run a command, watch it, and print the smallest policy under which it passes.\n\n\
+            Command::new("learn")
+                .about("Run a command, watch it, and print the smallest policy under which it passes")
+                .long_about(
+                    "Run a command, watch it, and print the smallest policy under which it passes.\n\n\
                     While learning the command may read everything the caller may read but credentials, and write only \
-                    where --write says; it has no network.")
+                    where --write says; it has no network.",
+                )
                 .args([
-                    Arg::new("write").long("write").value_name("PATH").action(ArgAction::Append).value_delimiter(',')
+                    Arg::new("write")
+                        .long("write")
+                        .value_name("PATH")
+                        .action(ArgAction::Append)
+                        .value_delimiter(',')
                         .help("Where the command may write while it is watched"),
                     path("output").short('o').value_name("FILE").help("Write the policy to FILE instead of stdout"),
                     flag("toml").help("Print TOML"),
-                    Arg::new("command").value_name("COMMAND").required(true).num_args(1..)
-                        .trailing_var_arg(true).value_parser(OsStringValueParser::new())
+                    Arg::new("command")
+                        .value_name("COMMAND")
+                        .required(true)
+                        .num_args(1..)
+                        .trailing_var_arg(true)
+                        .value_parser(OsStringValueParser::new())
                         .help("The command and its arguments"),
                 ]),
         )
         .subcommand(
-            Command::new("diff").about("Say what one policy allows more or less than another")
+            Command::new("diff")
+                .about("Say what one policy allows more or less than another")
                 .arg(positional("old", "OLD").help("A preset or file"))
                 .arg(positional("new", "NEW").help("A preset or file"))
                 .arg(json()),
@@ -246,20 +308,37 @@ fn doctor() -> Command {
 fn setup() -> Command {
     Command::new("setup")
         .about("As root, once: delegate control groups to a user, so that all limits work for them")
-        .arg(Arg::new("user").long("user").required(true).value_name("NAME").help("Who gets them: an account's name or a uid"))
+        .arg(
+            Arg::new("user")
+                .long("user")
+                .required(true)
+                .value_name("NAME")
+                .help("Who gets them: an account's name or a uid"),
+        )
         .arg(flag("undo").help("Take them back"))
 }
 
 fn bench() -> Command {
     Command::new("bench")
         .about("Measure start-up against a bare fork+exec and bubblewrap, side by side")
-        .arg(Arg::new("runs").long("runs").value_name("N").default_value("200")
-            .value_parser(clap::value_parser!(u32).range(10..=100_000)).help("Rounds; every round runs each contender once"))
+        .arg(
+            Arg::new("runs")
+                .long("runs")
+                .value_name("N")
+                .default_value("200")
+                .value_parser(clap::value_parser!(u32).range(10..=100_000))
+                .help("Rounds; every round runs each contender once"),
+        )
         .arg(flag("json").help("Print JSON"))
         .arg(flag("work").help("Also compare work inside and outside: Python start-up, a compile, git status"))
-        .arg(Arg::new("soak").long("soak").value_name("N").conflicts_with("work")
-            .value_parser(clap::value_parser!(u32).range(1..=1_000_000))
-            .help("Instead: run N times, then count what is left behind; exit status 1 when anything is"))
+        .arg(
+            Arg::new("soak")
+                .long("soak")
+                .value_name("N")
+                .conflicts_with("work")
+                .value_parser(clap::value_parser!(u32).range(1..=1_000_000))
+                .help("Instead: run N times, then count what is left behind; exit status 1 when anything is"),
+        )
 }
 
 fn flag(name: &'static str) -> Arg {
@@ -271,7 +350,10 @@ fn path(name: &'static str) -> Arg {
 }
 
 fn positional(name: &'static str, value: &'static str) -> Arg {
-    Arg::new(name).value_name(value).required(true).value_parser(OsStringValueParser::new())
+    Arg::new(name)
+        .value_name(value)
+        .required(true)
+        .value_parser(OsStringValueParser::new())
         .value_hint(ValueHint::FilePath)
 }
 

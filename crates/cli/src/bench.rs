@@ -30,12 +30,20 @@ fn carry_out(m: &ArgMatches, json: bool) -> Result<ExitCode, Fault> {
         let soaked = soak(&ask, *runs, &mut |what, done, all| bar.show(what, done, all))?;
         bar.clear();
         let good = soaked.clean && soaked.failed == 0;
-        if json { render::print_json(&soaked) } else { print(&soak_page(&soaked)) }
+        if json {
+            render::print_json(&soaked)
+        } else {
+            print(&soak_page(&soaked))
+        }
         return Ok(ExitCode::from(if good { 0 } else { 1 }));
     }
     let answer = bench(&ask, &mut |what, done, all| bar.show(what, done, all))?;
     bar.clear();
-    if json { render::print_json(&answer) } else { print(&page(&answer)) }
+    if json {
+        render::print_json(&answer)
+    } else {
+        print(&page(&answer))
+    }
     Ok(ExitCode::SUCCESS)
 }
 
@@ -95,13 +103,18 @@ fn page(answer: &Answer) -> String {
         let _ = writeln!(text, "{:<28}{:>10.2} × (p50)", ratio.name, ratio.p50);
     }
     if !answer.work.is_empty() {
-        let _ = writeln!(text, "\n{:<24}{:>14}{:>14}{:>10}{:>9}", "work, median", "outside ms", "inside ms", "ratio", "rounds");
+        let _ = writeln!(
+            text,
+            "\n{:<24}{:>14}{:>14}{:>10}{:>9}",
+            "work, median", "outside ms", "inside ms", "ratio", "rounds"
+        );
     }
     for work in &answer.work {
         match (work.outside_us, work.inside_us, work.ratio) {
             (Some(outside), Some(inside), Some(ratio)) => {
                 let (outside, inside) = (outside / 1000.0, inside / 1000.0);
-                let _ = writeln!(text, "{:<24}{outside:>14.1}{inside:>14.1}{ratio:>8.2} ×{:>9}", work.name, work.rounds);
+                let _ =
+                    writeln!(text, "{:<24}{outside:>14.1}{inside:>14.1}{ratio:>8.2} ×{:>9}", work.name, work.rounds);
             }
             _ => {
                 let why = work.absent.as_deref().unwrap_or("not measured");
@@ -130,6 +143,10 @@ fn soak_page(soaked: &Soaked) -> String {
         let differs = if count(before) == count(after) { "" } else { "  differs" };
         let _ = writeln!(text, "{name:<24}{:>10}{:>10}{differs}", count(before), count(after));
     }
-    let _ = writeln!(text, "\nmost memory of a run: {} kB among the first, {} kB among the last", soaked.peak_kb_first, soaked.peak_kb_last);
+    let _ = writeln!(
+        text,
+        "\nmost memory of a run: {} kB among the first, {} kB among the last",
+        soaked.peak_kb_first, soaked.peak_kb_last
+    );
     text
 }

@@ -114,7 +114,12 @@ fn learn(m: &ArgMatches) -> Result<ExitCode, Fault> {
         env: Vec::new(),
         workdir: None,
         // The policy goes to stdout, so the command's own output goes to stderr.
-        stdio: Stdio { input: true, capture: false, terminal: false, all_to_stderr: m.get_one::<OsString>("output").is_none() },
+        stdio: Stdio {
+            input: true,
+            capture: false,
+            terminal: false,
+            all_to_stderr: m.get_one::<OsString>("output").is_none(),
+        },
         report_reads: true,
         learn: true,
     };

@@ -68,9 +68,8 @@ fn megabytes(text: &str) -> Result<f64, String> {
 /// Sets one limit by its short or full name.
 pub fn set(limits: &mut Limits, item: &str) -> Result<(), Fault> {
     let refuse = |why: String| Fault::invalid(format!("--limit {why}"));
-    let (name, amount) = item
-        .split_once('=')
-        .ok_or_else(|| refuse(format!("{item:?}: write NAME=AMOUNT, e.g. memory=256m")))?;
+    let (name, amount) =
+        item.split_once('=').ok_or_else(|| refuse(format!("{item:?}: write NAME=AMOUNT, e.g. memory=256m")))?;
     set_one(limits, name, amount).map_err(|why| refuse(format!("{name}: {why}")))
 }
 
@@ -97,7 +96,10 @@ pub fn set_one(limits: &mut Limits, name: &str, amount: &str) -> Result<(), Stri
             });
         }
         _ => {
-            return Err("no such limit; use wall, cpu, memory, output, processes, open_files, disk, files or on_output_limit".into());
+            return Err(
+                "no such limit; use wall, cpu, memory, output, processes, open_files, disk, files or on_output_limit"
+                    .into(),
+            );
         }
     }
     Ok(())
@@ -116,7 +118,9 @@ mod tests {
 
     #[test]
     fn amounts_as_people_type_them() {
-        for (text, want) in [("1", 1), ("1500k", 1_536_000), ("256m", 268_435_456), ("1.5G", 1_610_612_736), ("2MiB", 2_097_152)] {
+        for (text, want) in
+            [("1", 1), ("1500k", 1_536_000), ("256m", 268_435_456), ("1.5G", 1_610_612_736), ("2MiB", 2_097_152)]
+        {
             assert_eq!(size(text), Ok(want), "{text}");
         }
         for (text, want) in [("30", 30_000), ("30s", 30_000), ("1500ms", 1500), ("0.5m", 30_000), ("2h", 7_200_000)] {

@@ -170,7 +170,8 @@ fn bad(flag: &str, why: &str) -> Fault {
 /// On a terminal the command gets one of its own; in a pipe it gets pipes.
 fn stdio(m: &ArgMatches) -> node::run::Stdio {
     let capture = m.get_flag("json");
-    let on_terminal = std::io::stdin().is_terminal() && std::io::stdout().is_terminal() && std::io::stderr().is_terminal();
+    let on_terminal =
+        std::io::stdin().is_terminal() && std::io::stdout().is_terminal() && std::io::stderr().is_terminal();
     let terminal = !capture && !m.get_flag("no-tty") && !m.get_flag("no-stdin") && (m.get_flag("tty") || on_terminal);
     node::run::Stdio { input: !m.get_flag("no-stdin"), capture, terminal, all_to_stderr: false }
 }

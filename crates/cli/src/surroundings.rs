@@ -5,8 +5,11 @@ use std::path::PathBuf;
 use terms::{Fault, Phase};
 
 pub fn caller() -> Result<Caller, Fault> {
-    let cwd = std::env::current_dir()
-        .map_err(|e| Fault::invalid(format!("current directory: {e}")).hint("change to a directory that exists").phase(Phase::Admission))?;
+    let cwd = std::env::current_dir().map_err(|e| {
+        Fault::invalid(format!("current directory: {e}"))
+            .hint("change to a directory that exists")
+            .phase(Phase::Admission)
+    })?;
     let env: Vec<_> = std::env::vars_os().collect();
     let var = |name: &str| env.iter().find(|(n, _)| n == name).map(|(_, v)| v.clone());
     let home = var("HOME").map(PathBuf::from).filter(|h| h.is_absolute());

@@ -71,7 +71,8 @@ fn straight(path: &Path) -> Option<Kind> {
     let flags = OFlags::PATH | OFlags::CLOEXEC;
     let fd = rustix::fs::openat2(CWD, path, flags, Mode::empty(), ResolveFlags::NO_SYMLINKS).ok()?;
     let mode = rustix::fs::fstat(&fd).ok()?.st_mode;
-    let normal = path.is_absolute() && path.components().all(|c| matches!(c, Component::RootDir | Component::Normal(_)));
+    let normal =
+        path.is_absolute() && path.components().all(|c| matches!(c, Component::RootDir | Component::Normal(_)));
     normal.then(|| kind_of(rustix::fs::FileType::from_raw_mode(mode)))
 }
 

@@ -26,16 +26,24 @@ const OURS: u64 = 1;
 /// Refuses limits that this kind of run cannot hold, before anything is made.
 pub fn check(limits: &Limits, plan: &Plan) -> Result<(), Fault> {
     if limits.max_net_bytes.is_some() {
-        return Err(unsupported(LimitKind::NetBytes, "the guest has no network to count").hint("leave max_net_bytes out"));
+        return Err(
+            unsupported(LimitKind::NetBytes, "the guest has no network to count").hint("leave max_net_bytes out")
+        );
     }
     if limits.max_steps.is_some() {
         return Err(unsupported(LimitKind::Steps, "commands are not counted in steps; programs are"));
     }
-    for (kind, set) in [(LimitKind::DiskMb, limits.max_disk_mb.is_some()), (LimitKind::Files, limits.max_files.is_some())] {
+    for (kind, set) in
+        [(LimitKind::DiskMb, limits.max_disk_mb.is_some()), (LimitKind::Files, limits.max_files.is_some())]
+    {
         let grant = plan.grants.iter().find(|g| !g.perms.and(Perms::CHANGES).is_empty());
         if let (true, Some(grant)) = (set, grant) {
-            let message = format!("{} grants writing to {} on the host, which has no quota", grant.rule, grant.path.display());
-            let hint = format!("drop max_{} or the write grant; the guest's private /tmp is covered by the limit", kind.name());
+            let message =
+                format!("{} grants writing to {} on the host, which has no quota", grant.rule, grant.path.display());
+            let hint = format!(
+                "drop max_{} or the write grant; the guest's private /tmp is covered by the limit",
+                kind.name()
+            );
             return Err(unsupported(kind, &message).hint(hint));
         }
     }
@@ -63,7 +71,8 @@ pub fn scratch_options(limits: &Limits, ours: u64) -> String {
         Some(mb) => ((pages(mb) + 1) * PAGE).to_string(),
         None => "50%".into(),
     };
-    let entries = limits.max_files.map_or(String::new(), |n| format!(",nr_inodes={}", n.saturating_add(ours + 1).min(1 << 40)));
+    let entries =
+        limits.max_files.map_or(String::new(), |n| format!(",nr_inodes={}", n.saturating_add(ours + 1).min(1 << 40)));
     format!("mode=755,size={size}{entries}")
 }
 
@@ -222,7 +231,8 @@ impl Meter {
         let now = Instant::now();
         let wall = self.limits.max_wall_ms.map(|ms| self.started + Duration::from_millis(ms.saturating_add(1)));
         // Space raises no event, and neither does a full group of tasks on version 1 of control groups.
-        let polled = [self.limits.max_disk_mb.is_some(), self.limits.max_files.is_some(), self.limits.max_processes.is_some()];
+        let polled =
+            [self.limits.max_disk_mb.is_some(), self.limits.max_files.is_some(), self.limits.max_processes.is_some()];
         let space = polled.contains(&true).then_some(now + LOOK_EVERY);
         let cpu = self.limits.max_cpu_ms.and_then(|ms| {
             let left = ms.saturating_sub(self.cpu_spent_ms()?);

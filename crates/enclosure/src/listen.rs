@@ -58,6 +58,29 @@ struct Act {
     named: Option<PathBuf>,
 }
 
+impl Act {
+    fn create(perm: Perm, path: PathBuf, fresh: bool) -> Act {
+        Act { op: "fs.create", perm, path, fresh, named: None }
+    }
+
+    fn remove(path: &Path) -> Act {
+        let is_dir = std::fs::symlink_metadata(path).is_ok_and(|m| m.is_dir());
+        let perm = if is_dir { Perm::RemoveDir } else { Perm::RemoveFile };
+        Act { op: "fs.remove", perm, path: path.to_path_buf(), fresh: false, named: None }
+    }
+}
+
+/// The permission to make another of the kind that is at `path`.
+fn make_perm(path: &Path) -> Perm {
+    let mode = std::fs::symlink_metadata(path).map_or(0, |m| std::os::unix::fs::MetadataExt::mode(&m));
+    node_perm(u64::from(mode))
+}
+
+/// Names that move or multiply between directories need a permission of their own.
+fn refer(from: &Path, to: &Path) -> Option<Act> {
+    (from.parent() != to.parent()).then(|| Act::create(Perm::Refer, to.to_path_buf(), false))
+}
+
 impl<'a> Judge<'a> {
     pub fn new(policy: &'a Resolved, plan: &Plan, watch: &'a Watch, observer: Option<Observer<'a>>) -> Judge<'a> {
         let shown = plan.grants.iter().map(|g| g.path.clone()).filter(|p| is_private(p)).collect();
@@ -292,19 +315,26 @@ impl<'a> Judge<'a> {
             "mknodat" => one(self.act(call, a[0] as i32, a[1], "fs.create", node_perm(a[2]))),
             "symlink" => one(self.act(call, here, a[1], "fs.create", Perm::MakeSym)),
             "symlinkat" => one(self.act(call, a[1] as i32, a[2], "fs.create", Perm::MakeSym)),
-            "link" => one(self.act(call, here, a[1], "fs.create", Perm::MakeReg)),
-            "linkat" => one(self.act(call, a[2] as i32, a[3], "fs.create", Perm::MakeReg)),
+            "link" => self.link(call, (here, a[0]), (here, a[1])),
+            "linkat" => self.link(call, (a[0] as i32, a[1]), (a[2] as i32, a[3])),
             "unlink" => one(self.act(call, here, a[0], "fs.remove", Perm::RemoveFile)),
             "rmdir" => one(self.act(call, here, a[0], "fs.remove", Perm::RemoveDir)),
             "unlinkat" => {
                 let perm = if a[2] & AT_REMOVEDIR != 0 { Perm::RemoveDir } else { Perm::RemoveFile };
                 one(self.act(call, a[0] as i32, a[1], "fs.remove", perm))
             }
-            "rename" => self.rename(call, (here, a[0]), (here, a[1])),
-            "renameat" | "renameat2" => self.rename(call, (a[0] as i32, a[1]), (a[2] as i32, a[3])),
+            "rename" => self.rename(call, (here, a[0]), (here, a[1]), 0),
+            "renameat" => self.rename(call, (a[0] as i32, a[1]), (a[2] as i32, a[3]), 0),
+            "renameat2" => self.rename(call, (a[0] as i32, a[1]), (a[2] as i32, a[3]), a[4]),
             "truncate" => {
                 let path = self.path(call, here, a[0], Last::Follow)?;
-                Some(vec![Act { op: "fs.write", perm: Perm::Truncate, path, fresh: false, named: self.last_named.take() }])
+                Some(vec![Act {
+                    op: "fs.write",
+                    perm: Perm::Truncate,
+                    path,
+                    fresh: false,
+                    named: self.last_named.take(),
+                }])
             }
             "chmod" | "chown" | "lchown" => one(self.metadata(call, here, a[0])),
             "fchmodat" | "fchmodat2" | "fchownat" => one(self.metadata(call, a[0] as i32, a[1])),
@@ -346,19 +376,23 @@ impl<'a> Judge<'a> {
         Some(Act { op: "fs.write", perm: Perm::WriteFile, path, fresh: false, named: self.last_named.take() })
     }
 
-    fn rename(&mut self, call: &Call, from: (i32, u64), to: (i32, u64)) -> Option<Vec<Act>> {
+    fn link(&mut self, call: &Call, from: (i32, u64), to: (i32, u64)) -> Option<Vec<Act>> {
         let from = self.path(call, from.0, from.1, Last::Name)?;
         let to = self.path(call, to.0, to.1, Last::Name)?;
-        let is_dir = std::fs::symlink_metadata(&from).is_ok_and(|m| m.is_dir());
-        let (remove, make) =
-            if is_dir { (Perm::RemoveDir, Perm::MakeDir) } else { (Perm::RemoveFile, Perm::MakeReg) };
-        let mut acts = vec![
-            Act { op: "fs.remove", perm: remove, path: from.clone(), fresh: false, named: None },
-            Act { op: "fs.create", perm: make, path: to.clone(), fresh: false, named: None },
-        ];
-        if from.parent() != to.parent() {
-            acts.push(Act { op: "fs.create", perm: Perm::Refer, path: to, fresh: false, named: None });
+        let mut acts = vec![Act::create(make_perm(&from), to.clone(), true)];
+        acts.extend(refer(&from, &to));
+        Some(acts)
+    }
+
+    fn rename(&mut self, call: &Call, from: (i32, u64), to: (i32, u64), flags: u64) -> Option<Vec<Act>> {
+        const EXCHANGE: u64 = 2;
+        let from = self.path(call, from.0, from.1, Last::Name)?;
+        let to = self.path(call, to.0, to.1, Last::Name)?;
+        let mut acts = vec![Act::remove(&from), Act::create(make_perm(&from), to.clone(), false)];
+        if flags & EXCHANGE != 0 {
+            acts.extend([Act::remove(&to), Act::create(make_perm(&to), from.clone(), false)]);
         }
+        acts.extend(refer(&from, &to));
         Some(acts)
     }
 
@@ -373,7 +407,8 @@ impl<'a> Judge<'a> {
             return None;
         }
         let mut acts = Vec::new();
-        let mut add = |op, perm| acts.push(Act { op, perm, path: path.clone(), fresh: op == "fs.create", named: named.clone() });
+        let mut add =
+            |op, perm| acts.push(Act { op, perm, path: path.clone(), fresh: op == "fs.create", named: named.clone() });
         if flags & O_CREAT != 0 && !exists(&path) {
             add("fs.create", Perm::MakeReg);
         }
@@ -397,6 +432,8 @@ fn node_perm(mode: u64) -> Perm {
         0o140_000 => Perm::MakeSock,
         0o020_000 => Perm::MakeChar,
         0o060_000 => Perm::MakeBlock,
+        0o040_000 => Perm::MakeDir,
+        0o120_000 => Perm::MakeSym,
         _ => Perm::MakeReg,
     }
 }
@@ -415,9 +452,7 @@ fn is_own_failure(act: &Act) -> bool {
     match act.op {
         // What exists already is told so, by the kernel; a rename may replace it.
         "fs.create" => (act.fresh && exists(&act.path)) || !act.path.parent().is_some_and(Path::is_dir),
-        "fs.write" if act.perm == Perm::WriteFile => {
-            !exists(&act.path) && !act.path.parent().is_some_and(Path::is_dir)
-        }
+        "fs.write" if act.perm == Perm::WriteFile => !exists(&act.path) && !act.path.parent().is_some_and(Path::is_dir),
         _ => !exists(&act.path),
     }
 }

@@ -36,8 +36,21 @@ const DEVICES: [&str; 6] = ["null", "zero", "full", "random", "urandom", "tty"];
 /// Files of /proc that tell about the machine, not about the guest. Those that more than root may read are covered;
 /// a guest is never root.
 const HIDDEN_PROC: [&str; 15] = [
-    "kcore", "kmsg", "kallsyms", "keys", "key-users", "timer_list", "interrupts", "sched_debug", "latency_stats",
-    "sysrq-trigger", "slabinfo", "vmallocinfo", "iomem", "ioports", "modules",
+    "kcore",
+    "kmsg",
+    "kallsyms",
+    "keys",
+    "key-users",
+    "timer_list",
+    "interrupts",
+    "sched_debug",
+    "latency_stats",
+    "sysrq-trigger",
+    "slabinfo",
+    "vmallocinfo",
+    "iomem",
+    "ioports",
+    "modules",
 ];
 
 /// Directories that hold programs rather than libraries; covered without execution when exec rules list programs.
@@ -184,7 +197,11 @@ impl Builder<'_> {
             self.push(Op::Put { at: path(&["/proc/sys/user/", name]), bytes: value.to_string().into_bytes() });
         }
         let sys = c"/proc/sys";
-        self.push(Op::BindKnown { from: sys.into(), at: sys.into(), attr: QUIET.with(Attr::READ_ONLY).with(Attr::NO_EXEC) });
+        self.push(Op::BindKnown {
+            from: sys.into(),
+            at: sys.into(),
+            attr: QUIET.with(Attr::READ_ONLY).with(Attr::NO_EXEC),
+        });
         if let Some(text) = crate::limits::memory_file(&self.request.limits) {
             self.made_file("meminfo", text, 0o444, Path::new("/proc/meminfo"));
         }
@@ -320,9 +337,9 @@ impl Builder<'_> {
     /// Links that rules led over, and those that join the old places of programs and libraries with /usr: every
     /// program names its loader by one of them, and a name alone gives nothing away.
     fn links(&mut self) {
-        let joined = ["/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32"].into_iter().filter_map(|at| {
-            Some(policy::Link { at: at.into(), target: std::fs::read_link(at).ok()? })
-        });
+        let joined = ["/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32"]
+            .into_iter()
+            .filter_map(|at| Some(policy::Link { at: at.into(), target: std::fs::read_link(at).ok()? }));
         let links: Vec<_> = self.request.plan.links.iter().cloned().chain(joined).collect();
         for link in &links {
             let taken = self.dirs.contains(&link.at) || self.is_mounted(&link.at);
@@ -375,12 +392,13 @@ impl Builder<'_> {
     /// parent of a covered path away and put another tree in its place.
     fn pin_above(&mut self, covered: &Path) {
         let writable = |p: &&Path| {
-            self.request.plan.grants.iter().any(|g| {
-                p.starts_with(&g.path) && *p != g.path && !g.perms.and(Perms::CHANGES).is_empty()
-            })
+            self.request
+                .plan
+                .grants
+                .iter()
+                .any(|g| p.starts_with(&g.path) && *p != g.path && !g.perms.and(Perms::CHANGES).is_empty())
         };
-        let mut above: Vec<PathBuf> =
-            covered.ancestors().skip(1).take_while(writable).map(Path::to_path_buf).collect();
+        let mut above: Vec<PathBuf> = covered.ancestors().skip(1).take_while(writable).map(Path::to_path_buf).collect();
         above.reverse();
         for dir in above {
             if self.pinned.insert(dir.clone()) && !self.mounted.contains(&dir) {
@@ -509,7 +527,8 @@ impl Builder<'_> {
         add(Path::new("/dev"), device.bits());
         add(Path::new("/proc"), Perms::of(&[Perm::ReadFile, Perm::WriteFile, Perm::ReadDir]).bits());
         for grant in plan.grants.iter().flat_map(top_level) {
-            let perms = if self.lists_programs() { grant.perms.minus(Perms::of(&[Perm::Execute])) } else { grant.perms };
+            let perms =
+                if self.lists_programs() { grant.perms.minus(Perms::of(&[Perm::Execute])) } else { grant.perms };
             add(&grant.path, of_kind(perms.bits(), grant.kind));
         }
         if let ExecPlan::Only { programs, loaders } = &plan.exec {
@@ -533,7 +552,11 @@ fn check_below_tmp(grant: &Grant) -> Result<(), Fault> {
     if !grant.path.starts_with("/tmp") || (reads && whole) {
         return Ok(());
     }
-    let message = format!("{}: {} lies below the private /tmp, where permissions cannot be granted singly", grant.rule, grant.path.display());
+    let message = format!(
+        "{}: {} lies below the private /tmp, where permissions cannot be granted singly",
+        grant.rule,
+        grant.path.display()
+    );
     let hint = "grant reading, or reading and all changes; or keep the directory elsewhere";
     Err(Fault::new(ErrorKind::UnsupportedPolicy, message).hint(hint).phase(Phase::Planning))
 }

@@ -88,7 +88,11 @@ impl Request {
 pub enum Observed<'a> {
     Denied(&'a Denial),
     /// A file or directory was used, under the name the guest gave it.
-    File { named: PathBuf, made: bool, perm: Perm },
+    File {
+        named: PathBuf,
+        made: bool,
+        perm: Perm,
+    },
     Looked(PathBuf),
     Exec(PathBuf),
     Connect(String),
@@ -106,7 +110,8 @@ pub struct Prepared {
 pub fn prepare(request: Request) -> Result<Prepared, Fault> {
     limits::check(&request.limits, &request.plan)?;
     if let Some(guard) = request.plan.guards.first() {
-        let message = format!("{}: {} does not exist yet and lies where the guest may create it", guard.rule, guard.pattern);
+        let message =
+            format!("{}: {} does not exist yet and lies where the guest may create it", guard.rule, guard.pattern);
         let hint = "create it first, or deny its directory";
         return Err(Fault::new(ErrorKind::UnsupportedPolicy, message).hint(hint).phase(Phase::Planning));
     }
@@ -370,7 +375,10 @@ impl<'a> Run<'a> {
             meter,
             judge,
             listener: None,
-            output: Outlet::new(ours.output, sink(if request.stdio.all_to_stderr { Sink::Stderr } else { Sink::Stdout })),
+            output: Outlet::new(
+                ours.output,
+                sink(if request.stdio.all_to_stderr { Sink::Stderr } else { Sink::Stdout }),
+            ),
             error: Outlet::new(ours.error, sink(Sink::Stderr)),
             input: Inlet::new(ours.input, false),
             master: None,
@@ -486,10 +494,9 @@ impl<'a> Run<'a> {
                 _ => {}
             }
         }
-        for (outlet, read, write) in [
-            (&self.output, Slot::OutputRead, Slot::OutputWrite),
-            (&self.error, Slot::ErrorRead, Slot::ErrorWrite),
-        ] {
+        for (outlet, read, write) in
+            [(&self.output, Slot::OutputRead, Slot::OutputWrite), (&self.error, Slot::ErrorRead, Slot::ErrorWrite)]
+        {
             if let Some(fd) = outlet.wants_input() {
                 found.add(read, fd, PollFlags::IN);
             }

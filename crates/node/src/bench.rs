@@ -68,7 +68,11 @@ pub struct Ratio {
 /// What is told while it runs: so many of so many rounds of this.
 pub type Progress<'a> = &'a mut dyn FnMut(&str, u32, u32);
 
-const WARMUP: u32 = 5;
+/// Rounds that are run and not counted: a few, fewer where a round takes long and few are run.
+fn warmup(rounds: u32) -> u32 {
+    rounds.div_ceil(6).min(5)
+}
+
 pub const BARE: &str = "bare";
 pub const BUBBLEWRAP: &str = "bwrap";
 pub const LIMITED: &str = "cofferdam";
@@ -90,7 +94,7 @@ pub fn bench(ask: &Ask, progress: Progress<'_>) -> Result<Answer, Fault> {
         cpus: std::thread::available_parallelism().map_or(1, usize::from),
         load,
         rounds: ask.rounds,
-        warmup: WARMUP,
+        warmup: warmup(ask.rounds),
         contenders,
         ratios,
         work,
@@ -169,7 +173,7 @@ fn measure(entries: &mut [Entry], rounds: u32, what: &str, progress: Progress<'_
         .collect();
     let mut order: Vec<usize> = (0..running.len()).collect();
     let mut shuffle = Shuffle(0x9e37_79b9_7f4a_7c15);
-    let warmup = WARMUP.min(rounds);
+    let warmup = warmup(rounds);
     for round in 0..warmup + rounds {
         shuffle.apply(&mut order);
         for at in &order {
@@ -249,7 +253,8 @@ fn find(name: &str, path: Option<&std::ffi::OsStr>) -> Option<PathBuf> {
 
 fn ratios(contenders: &[Contender]) -> Vec<Ratio> {
     let median = |name: &str| contenders.iter().find(|c| c.name == name).and_then(|c| c.us).map(|q| q.p50);
-    let pairs = [(LIMITED, BUBBLEWRAP), (LIMITED, BARE), (UNLIMITED, BUBBLEWRAP), (UNLIMITED, BARE), (BUBBLEWRAP, BARE)];
+    let pairs =
+        [(LIMITED, BUBBLEWRAP), (LIMITED, BARE), (UNLIMITED, BUBBLEWRAP), (UNLIMITED, BARE), (BUBBLEWRAP, BARE)];
     let ratio = |(ours, theirs): (&str, &str)| {
         let (ours_us, theirs_us) = (median(ours)?, median(theirs)?);
         (theirs_us > 0.0).then(|| Ratio { name: format!("{ours}/{theirs}"), p50: round(ours_us / theirs_us) })

@@ -59,7 +59,12 @@ fn wide(caller: &Caller) -> Result<Document, Fault> {
     Ok(document)
 }
 
-fn note(seen: &RefCell<Seen>, looked: &RefCell<BTreeSet<PathBuf>>, connects: &RefCell<Vec<String>>, what: Observed<'_>) {
+fn note(
+    seen: &RefCell<Seen>,
+    looked: &RefCell<BTreeSet<PathBuf>>,
+    connects: &RefCell<Vec<String>>,
+    what: Observed<'_>,
+) {
     let mut seen = seen.borrow_mut();
     match what {
         Observed::File { named, made, perm } => note_file(&mut seen, named, made, perm),
@@ -91,8 +96,13 @@ fn note_file(seen: &mut Seen, named: PathBuf, made: bool, perm: Perm) {
         seen.made.push(named.clone());
     }
     let of_directory = made || matches!(perm, Perm::RemoveDir | Perm::RemoveFile | Perm::Refer);
+    let mut perms = Perms::of(&[perm]);
+    if perm == Perm::MakeReg {
+        // The next run meets what this one made.
+        perms = perms.union(Perms::of(&[Perm::WriteFile, Perm::Truncate, Perm::RemoveFile]));
+    }
     let at = if of_directory { named.parent().map(Path::to_path_buf).unwrap_or(named) } else { named };
-    seen.files.push((at, Perms::of(&[perm])));
+    seen.files.push((at, perms));
 }
 
 /// A script brings its interpreter, which the kernel opens by itself.

@@ -1,8 +1,8 @@
 //! The verbs of the product, one file each; the only place where policy, enclosure and host facts meet.
 //! Nothing here prints, prompts or reads the environment: the door hands in a `Caller`.
 
-mod caller;
 pub mod bench;
+mod caller;
 pub mod doctor;
 pub mod learn;
 pub mod policies;

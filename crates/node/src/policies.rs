@@ -2,11 +2,13 @@
 
 use crate::Caller;
 use crate::toolchains;
+use enclosure::LocalHost;
 pub use policy::Document;
-use policy::{Action, Base, Context, ExecRule, Explanation, Format, FsRule, NetRule, Perm, Perms, Policy, RulePath, Target};
+use policy::{
+    Action, Base, Context, ExecRule, Explanation, Format, FsRule, NetRule, Perm, Perms, Policy, RulePath, Target,
+};
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
-use enclosure::LocalHost;
 use terms::{ErrorKind, Fault, Phase};
 
 /// The largest policy file that is read.
@@ -121,7 +123,11 @@ fn of_flag(flag: &Flag, caller: &Caller) -> Result<Document, Fault> {
             document.fs.push(FsRule { action: *action, path: rule_path(&name, path, caller)?, perms });
         }
         Flag::Write(Action::Deny, path) => {
-            document.fs.push(FsRule { action: Action::Deny, path: rule_path(&name, path, caller)?, perms: Perms::CHANGES });
+            document.fs.push(FsRule {
+                action: Action::Deny,
+                path: rule_path(&name, path, caller)?,
+                perms: Perms::CHANGES,
+            });
         }
         Flag::Write(action, path) => {
             let perms = Perms::READ.union(Perms::WRITE).union(execute);
@@ -236,7 +242,9 @@ pub fn surroundings(policy: &mut Policy, caller: &Caller, workspace: &Path, comm
     if too_wide && policy.fs.iter().any(|r| r.rule.path.base() == Base::Workspace) {
         policy.fs.retain(|r| r.rule.path.base() != Base::Workspace);
         let where_ = workspace.display();
-        notes.push(format!("{where_} holds the home directory and is not shown inside; name what is needed with --read"));
+        notes.push(format!(
+            "{where_} holds the home directory and is not shown inside; name what is needed with --read"
+        ));
     }
     let wants_tools = policy.fs.iter().any(|r| r.rule.path.base() == Base::Toolchains);
     let found = wants_tools.then(|| {
@@ -310,7 +318,9 @@ pub fn explain(what: &OsStr, sources: &[Source], flags: &[Flag], caller: &Caller
     let resolved = policy::resolve(&effective, &around.context)?.follow(&host)?;
     let text = what.to_string_lossy();
     if text.is_empty() {
-        return Err(Fault::invalid("nothing to explain").hint("name a path, a host or a command").phase(Phase::Admission));
+        return Err(Fault::invalid("nothing to explain")
+            .hint("name a path, a host or a command")
+            .phase(Phase::Admission));
     }
     if text.contains('/') || text.starts_with('~') || text == "." {
         let path = expand(&text, caller);

@@ -1,7 +1,7 @@
 //! Run one command in an enclosure: from what was asked to how it ended.
 
-use crate::policies::{self, Flag, Source};
 use crate::Caller;
+use crate::policies::{self, Flag, Source};
 use enclosure::{Cpus, LocalHost, Prepared, Request};
 pub use enclosure::{Observed, Observer, Stdio};
 use policy::{Action, Resolved};
@@ -137,7 +137,8 @@ fn working_directory(ask: &Ask, caller: &Caller) -> Result<PathBuf, Fault> {
         Some(dir) => caller.cwd.join(dir),
         None => caller.cwd.clone(),
     };
-    let refuse = |why: String| Fault::invalid(format!("working directory {}: {why}", asked.display())).phase(Phase::Admission);
+    let refuse =
+        |why: String| Fault::invalid(format!("working directory {}: {why}", asked.display())).phase(Phase::Admission);
     let real = std::fs::canonicalize(&asked).map_err(|e| refuse(e.to_string()))?;
     if !real.is_dir() {
         return Err(refuse("not a directory".into()));

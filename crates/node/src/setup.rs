@@ -36,7 +36,8 @@ pub fn setup(ask: &Ask) -> Result<Answer, Fault> {
     }
     let account = find_account(&ask.user)?;
     if account.uid == 0 {
-        return Err(refuse("root needs no delegation: all limits work for root already").hint("name the user who runs cofferdam"));
+        return Err(refuse("root needs no delegation: all limits work for root already")
+            .hint("name the user who runs cofferdam"));
     }
     let layout = Layout::detect(Path::new("/"));
     if layout.kind == Kind::None {
@@ -52,7 +53,10 @@ fn hand_out(layout: &Layout, account: &Account, systemd: bool) -> Result<Answer,
         // Systemd owns the whole tree there and wants to be the only one who makes groups near its root; it also has
         // delegation of its own, which survives a reboot and puts the user's processes where they must be.
         let notes = vec![
-            format!("nothing was changed: systemd owns the groups of this host and delegates them itself, also to {}", account.name),
+            format!(
+                "nothing was changed: systemd owns the groups of this host and delegates them itself, also to {}",
+                account.name
+            ),
             "at once, for one command: systemd-run --user --scope -p Delegate=yes cofferdam run …".into(),
             format!(
                 "for good: write the lines below to /etc/systemd/system/user@{}.service.d/delegate.conf, then run \
@@ -81,7 +85,9 @@ const DELEGATE: &str = "[Service]\nDelegate=cpu cpuset memory pids";
 fn lasting(account: &Account, systemd: bool) -> String {
     let command = format!("cofferdam setup --user {}", quoted(&account.name));
     if !systemd {
-        return format!("to have it after every boot, run `{command}` from your init's start-up script (e.g. /etc/rc.local)");
+        return format!(
+            "to have it after every boot, run `{command}` from your init's start-up script (e.g. /etc/rc.local)"
+        );
     }
     format!(
         "to have it after every boot, write the lines below to /etc/systemd/system/cofferdam-setup@{uid}.service and run \
@@ -138,7 +144,8 @@ fn refuse(message: impl Into<String>) -> Fault {
 }
 
 fn failed(what: &str, error: &std::io::Error) -> Fault {
-    let fault = Fault::new(ErrorKind::UnsupportedHost, format!("cannot {what} control groups: {error}")).phase(Phase::Application);
+    let fault = Fault::new(ErrorKind::UnsupportedHost, format!("cannot {what} control groups: {error}"))
+        .phase(Phase::Application);
     match error.kind() {
         std::io::ErrorKind::ResourceBusy => fault.hint("the user still runs something there; end it first"),
         std::io::ErrorKind::PermissionDenied | std::io::ErrorKind::ReadOnlyFilesystem => {

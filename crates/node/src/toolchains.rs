@@ -128,9 +128,7 @@ impl<'a> Search<'a> {
         let mut search = Search {
             homes: Vec::new(),
             cwd: cwd.to_path_buf(),
-            workspace: (cwd.is_absolute() && !inside(home, cwd))
-                .then(|| plain(cwd))
-                .flatten(),
+            workspace: (cwd.is_absolute() && !inside(home, cwd)).then(|| plain(cwd)).flatten(),
             env,
             named: Vec::new(),
             entries: Vec::new(),
@@ -158,11 +156,7 @@ impl<'a> Search<'a> {
         let mut pieces = path.as_bytes().split(|b| *b == b':');
         for piece in pieces.by_ref().take(MAX_PATH_ENTRIES) {
             let entry = Path::new(OsStr::from_bytes(piece));
-            if piece.is_empty()
-                || piece.len() > MAX_PATH_LEN
-                || self.is_system(entry)
-                || !seen.insert(piece)
-            {
+            if piece.is_empty() || piece.len() > MAX_PATH_LEN || self.is_system(entry) || !seen.insert(piece) {
                 continue;
             }
             if !entry.is_absolute() {
@@ -175,10 +169,7 @@ impl<'a> Search<'a> {
                 continue;
             }
             if self.entries.len() == MAX_FOREIGN_ENTRIES {
-                self.skip(
-                    entry,
-                    "PATH has too many entries outside system directories",
-                );
+                self.skip(entry, "PATH has too many entries outside system directories");
                 return;
             }
             if let Some(entry) = plain(entry).or_else(|| fs::canonicalize(entry).ok()) {
@@ -198,11 +189,7 @@ impl<'a> Search<'a> {
                 let Some(value) = (self.env)(name) else {
                     continue;
                 };
-                let first = value
-                    .as_bytes()
-                    .split(|b| *b == b':')
-                    .next()
-                    .unwrap_or_default();
+                let first = value.as_bytes().split(|b| *b == b':').next().unwrap_or_default();
                 let Some(root) = plain(Path::new(OsStr::from_bytes(first))) else {
                     continue;
                 };
@@ -273,10 +260,7 @@ impl<'a> Search<'a> {
     fn manager_of(&self, path: &Path) -> Option<(&'static Manager, PathBuf)> {
         let mut best: Option<(&'static Manager, PathBuf)> = None;
         let mut better = |manager, root: PathBuf| {
-            if best
-                .as_ref()
-                .is_none_or(|(_, kept)| kept.as_os_str().len() < root.as_os_str().len())
-            {
+            if best.as_ref().is_none_or(|(_, kept)| kept.as_os_str().len() < root.as_os_str().len()) {
                 best = Some((manager, root));
             }
         };
@@ -299,11 +283,7 @@ impl<'a> Search<'a> {
             }
             let rel = bytes.get(home.as_os_str().len() + 1..).unwrap_or_default();
             for manager in MANAGERS {
-                if let Some(root) = manager
-                    .roots
-                    .iter()
-                    .find(|root| below(rel, root.as_bytes()))
-                {
+                if let Some(root) = manager.roots.iter().find(|root| below(rel, root.as_bytes())) {
                     better(manager, home.join(root));
                 }
             }
@@ -320,10 +300,7 @@ impl<'a> Search<'a> {
         let here = if manager.marks.is_empty() {
             self.exists(root)
         } else {
-            manager
-                .marks
-                .iter()
-                .any(|mark| self.exists(&root.join(mark)))
+            manager.marks.iter().any(|mark| self.exists(&root.join(mark)))
         };
         self.settled.insert(key, here);
         if !here {
@@ -375,12 +352,8 @@ impl<'a> Search<'a> {
         let Some(manager) = MANAGERS.iter().find(|m| m.name == name) else {
             return;
         };
-        let mut roots: Vec<PathBuf> = self
-            .named
-            .iter()
-            .filter(|(m, _)| m.name == name)
-            .map(|(_, root)| root.clone())
-            .collect();
+        let mut roots: Vec<PathBuf> =
+            self.named.iter().filter(|(m, _)| m.name == name).map(|(_, root)| root.clone()).collect();
         if let Some(home) = self.homes.first() {
             roots.extend(manager.roots.iter().map(|root| home.join(root)));
         }
@@ -424,12 +397,7 @@ impl<'a> Search<'a> {
                         continue;
                     }
                     let listing = self.list(path);
-                    next.extend(
-                        listing
-                            .iter()
-                            .filter(|(_, kind)| *kind == Kind::Dir)
-                            .map(|(name, _)| path.join(name)),
-                    );
+                    next.extend(listing.iter().filter(|(_, kind)| *kind == Kind::Dir).map(|(name, _)| path.join(name)));
                 }
                 paths = next;
             }
@@ -441,13 +409,8 @@ impl<'a> Search<'a> {
     /// Names right in an unknown directory that are sensitive wherever they are, such as `.env`.
     fn secrets_in(&mut self, dir: &Path) -> Vec<PathBuf> {
         let hidden = self.list(dir);
-        let hidden = hidden
-            .iter()
-            .filter(|(name, _)| name.as_bytes().starts_with(b"."));
-        hidden
-            .map(|(name, _)| dir.join(name))
-            .filter(|path| sensitive(path, Path::new("/")).is_some())
-            .collect()
+        let hidden = hidden.iter().filter(|(name, _)| name.as_bytes().starts_with(b"."));
+        hidden.map(|(name, _)| dir.join(name)).filter(|path| sensitive(path, Path::new("/")).is_some()).collect()
     }
 
     /// Grants `path` but for the holes in it.
@@ -458,10 +421,7 @@ impl<'a> Search<'a> {
         }
         let listing = self.list(path);
         if listing.is_empty() {
-            self.skip(
-                path,
-                &format!("{what}: holds credentials among too many files"),
-            );
+            self.skip(path, &format!("{what}: holds credentials among too many files"));
         }
         for (name, _) in listing.iter() {
             let child = path.join(name);
@@ -489,23 +449,13 @@ impl<'a> Search<'a> {
         }
         let why = format!("{what}: {cause}");
         if real != path && !self.is_system(&real) && !self.in_workspace(&real) {
-            self.grants.push(Found {
-                path: real,
-                why: why.clone(),
-            });
+            self.grants.push(Found { path: real, why: why.clone() });
         }
-        self.grants.push(Found {
-            path: path.to_path_buf(),
-            why,
-        });
+        self.grants.push(Found { path: path.to_path_buf(), why });
     }
 
     fn refusal_of_target(&self, real: &Path) -> Option<String> {
-        if self.is_system(real) || self.in_workspace(real) {
-            None
-        } else {
-            self.refusal(real)
-        }
+        if self.is_system(real) || self.in_workspace(real) { None } else { self.refusal(real) }
     }
 
     /// Why a path may never be granted: it is too broad, or sensitive in somebody's home.
@@ -514,11 +464,7 @@ impl<'a> Search<'a> {
             return Some("too broad".into());
         }
         let none = [PathBuf::from("/")];
-        let homes = if self.homes.is_empty() {
-            &none
-        } else {
-            self.homes.as_slice()
-        };
+        let homes = if self.homes.is_empty() { &none } else { self.homes.as_slice() };
         let kind = homes.iter().find_map(|home| sensitive(path, home))?;
         Some(format!("sensitive ({kind})"))
     }
@@ -535,22 +481,17 @@ impl<'a> Search<'a> {
             b"nix" => below(rest, b"nix/store"),
             _ => false,
         };
-        system
-            && !self.homes.iter().any(|home| inside(path, home))
-            && !bytes.windows(4).any(|w| w == b"/../")
+        system && !self.homes.iter().any(|home| inside(path, home)) && !bytes.windows(4).any(|w| w == b"/../")
     }
 
     fn in_workspace(&self, path: &Path) -> bool {
-        self.workspace
-            .as_ref()
-            .is_some_and(|workspace| inside(path, workspace))
+        self.workspace.as_ref().is_some_and(|workspace| inside(path, workspace))
     }
 
     /// Whether `path` is the workspace's, by name or by where its symlinks lead.
     fn is_workspace(&mut self, path: &Path) -> bool {
         self.in_workspace(path)
-            || (self.workspace.is_some()
-                && self.real(path).is_some_and(|real| self.in_workspace(&real)))
+            || (self.workspace.is_some() && self.real(path).is_some_and(|real| self.in_workspace(&real)))
     }
 
     fn is_granted(&self, path: &Path) -> bool {
@@ -581,8 +522,7 @@ impl<'a> Search<'a> {
             }),
             _ => Some(PathBuf::from("/")),
         };
-        self.known
-            .insert(path.as_os_str().to_os_string(), real.clone());
+        self.known.insert(path.as_os_str().to_os_string(), real.clone());
         real
     }
 
@@ -596,8 +536,7 @@ impl<'a> Search<'a> {
             names.clear();
         }
         let listing = Rc::new(names);
-        self.listings
-            .insert(dir.as_os_str().to_os_string(), listing.clone());
+        self.listings.insert(dir.as_os_str().to_os_string(), listing.clone());
         listing
     }
 
@@ -646,31 +585,18 @@ impl<'a> Search<'a> {
 
     fn skip(&mut self, path: &Path, why: &str) {
         if self.skipped.len() < MAX_SKIPPED {
-            self.skipped.push(Found {
-                path: path.to_path_buf(),
-                why: why.to_string(),
-            });
+            self.skipped.push(Found { path: path.to_path_buf(), why: why.to_string() });
         }
     }
 
     fn finish(mut self) -> Toolchains {
         // Stable, so that of two reasons for one path the first in PATH order stays.
         self.grants.sort_by(|a, b| a.path.cmp(&b.path));
-        self.grants
-            .dedup_by(|next, kept| inside(&next.path, &kept.path));
+        self.grants.dedup_by(|next, kept| inside(&next.path, &kept.path));
         self.skipped.sort_by(|a, b| a.path.cmp(&b.path));
         self.skipped.dedup_by(|next, kept| next.path == kept.path);
         let passes = |name: &&&str| (self.env)(name).is_some_and(|value| is_location(&value));
-        let env = self
-            .names
-            .iter()
-            .filter(passes)
-            .map(|name| name.to_string())
-            .collect();
-        Toolchains {
-            grants: self.grants,
-            env,
-            skipped: self.skipped,
-        }
+        let env = self.names.iter().filter(passes).map(|name| name.to_string()).collect();
+        Toolchains { grants: self.grants, env, skipped: self.skipped }
     }
 }

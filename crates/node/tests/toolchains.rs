@@ -28,12 +28,7 @@ impl Home {
         let home = top.join("people/u");
         let cwd = home.join("src/project");
         fs::create_dir_all(&cwd).unwrap();
-        let made = Home {
-            top,
-            home,
-            cwd,
-            vars: Vec::new(),
-        };
+        let made = Home { top, home, cwd, vars: Vec::new() };
         for secret in made.secrets() {
             fs::create_dir_all(secret).unwrap();
         }
@@ -62,20 +57,15 @@ impl Home {
         if let Some((link, target)) = what.split_once(" -> ") {
             let link = self.at(link);
             fs::create_dir_all(link.parent().unwrap()).unwrap();
-            let target = if target.starts_with(['~', 'T', 'W']) {
-                self.at(target)
-            } else {
-                PathBuf::from(target)
-            };
+            let target = if target.starts_with(['~', 'T', 'W']) { self.at(target) } else { PathBuf::from(target) };
             symlink(target, link).unwrap();
         } else if let Some(dir) = what.strip_suffix('/') {
             fs::create_dir_all(self.at(dir)).unwrap();
         } else {
             let (file, text) = what.split_once(" = ").unwrap_or((what, "\x7fELF"));
             let file = self.at(file);
-            let text = text
-                .replace('~', self.home.to_str().unwrap())
-                .replace("T/", &format!("{}/", self.top.display()));
+            let text =
+                text.replace('~', self.home.to_str().unwrap()).replace("T/", &format!("{}/", self.top.display()));
             fs::create_dir_all(file.parent().unwrap()).unwrap();
             fs::write(&file, text).unwrap();
             fs::set_permissions(&file, fs::Permissions::from_mode(0o755)).unwrap();
@@ -89,10 +79,7 @@ impl Home {
     }
 
     fn path(&self, entries: &[&str]) -> OsString {
-        let entries: Vec<OsString> = entries
-            .iter()
-            .map(|entry| self.at(entry).into_os_string())
-            .collect();
+        let entries: Vec<OsString> = entries.iter().map(|entry| self.at(entry).into_os_string()).collect();
         entries.join(OsStr::new(":"))
     }
 
@@ -101,12 +88,7 @@ impl Home {
     }
 
     fn find_in(&self, path: &OsStr, command: Option<&str>) -> Toolchains {
-        let env = |name: &str| {
-            self.vars
-                .iter()
-                .find(|(known, _)| *known == name)
-                .map(|(_, value)| value.clone())
-        };
+        let env = |name: &str| self.vars.iter().find(|(known, _)| *known == name).map(|(_, value)| value.clone());
         let found = discover(path, &self.home, &self.cwd, command.map(OsStr::new), &env);
         self.check_shape(&found);
         found
@@ -118,31 +100,14 @@ impl Home {
             assert!(pair[0].path < pair[1].path, "sorted: {found:#?}");
         }
         for grant in &found.grants {
-            assert!(
-                grant.path.is_absolute() && grant.path.exists(),
-                "exists: {grant:?}"
-            );
-            assert!(
-                !self.home.starts_with(&grant.path),
-                "not the home: {grant:?}"
-            );
-            assert!(
-                !grant.path.starts_with(&self.cwd),
-                "the workspace needs no grant: {grant:?}"
-            );
-            let nested = found
-                .grants
-                .iter()
-                .filter(|other| grant.path.starts_with(&other.path))
-                .count();
+            assert!(grant.path.is_absolute() && grant.path.exists(), "exists: {grant:?}");
+            assert!(!self.home.starts_with(&grant.path), "not the home: {grant:?}");
+            assert!(!grant.path.starts_with(&self.cwd), "the workspace needs no grant: {grant:?}");
+            let nested = found.grants.iter().filter(|other| grant.path.starts_with(&other.path)).count();
             assert_eq!(nested, 1, "not inside another: {grant:?}");
         }
         for secret in self.secrets() {
-            assert!(
-                !granted(found, &secret),
-                "{} is visible: {found:#?}",
-                secret.display()
-            );
+            assert!(!granted(found, &secret), "{} is visible: {found:#?}", secret.display());
         }
     }
 
@@ -150,16 +115,8 @@ impl Home {
     fn gives(&self, found: &Toolchains, paths: &[&str]) {
         for path in paths {
             let path = self.at(path);
-            assert!(
-                path.symlink_metadata().is_ok(),
-                "the test made {}",
-                path.display()
-            );
-            assert!(
-                granted(found, &path),
-                "{} is not granted: {found:#?}",
-                path.display()
-            );
+            assert!(path.symlink_metadata().is_ok(), "the test made {}", path.display());
+            assert!(granted(found, &path), "{} is not granted: {found:#?}", path.display());
         }
     }
 
@@ -167,16 +124,8 @@ impl Home {
     fn hides(&self, found: &Toolchains, paths: &[&str]) {
         for path in paths {
             let path = self.at(path);
-            assert!(
-                path.symlink_metadata().is_ok(),
-                "the test made {}",
-                path.display()
-            );
-            assert!(
-                !granted(found, &path),
-                "{} is granted: {found:#?}",
-                path.display()
-            );
+            assert!(path.symlink_metadata().is_ok(), "the test made {}", path.display());
+            assert!(!granted(found, &path), "{} is granted: {found:#?}", path.display());
         }
     }
 }
@@ -188,10 +137,7 @@ impl Drop for Home {
 }
 
 fn granted(found: &Toolchains, path: &Path) -> bool {
-    found
-        .grants
-        .iter()
-        .any(|grant| path.starts_with(&grant.path))
+    found.grants.iter().any(|grant| path.starts_with(&grant.path))
 }
 
 /// A manager: its PATH entries, the files of its installation, and files beside it that stay hidden.
@@ -206,11 +152,7 @@ struct Case {
 const MANAGERS: &[Case] = &[
     Case {
         name: "pyenv",
-        path: &[
-            "~/.pyenv/plugins/pyenv-virtualenv/shims",
-            "~/.pyenv/shims",
-            "~/.pyenv/bin",
-        ],
+        path: &["~/.pyenv/plugins/pyenv-virtualenv/shims", "~/.pyenv/shims", "~/.pyenv/bin"],
         gives: &[
             "~/.pyenv/shims/python3",
             "~/.pyenv/libexec/pyenv",
@@ -248,27 +190,15 @@ const MANAGERS: &[Case] = &[
     },
     Case {
         name: "fnm",
-        path: &[
-            "~/.local/share/fnm/aliases/default/bin",
-            "~/.local/share/fnm",
-        ],
-        gives: &[
-            "~/.local/share/fnm/fnm",
-            "~/.local/share/fnm/node-versions/v20/installation/bin/node",
-        ],
+        path: &["~/.local/share/fnm/aliases/default/bin", "~/.local/share/fnm"],
+        gives: &["~/.local/share/fnm/fnm", "~/.local/share/fnm/node-versions/v20/installation/bin/node"],
         hides: &["~/.local/share/fnm/node-versions/v18/installation/etc/npmrc"],
-        links: &[
-            "~/.local/share/fnm/aliases/default -> ~/.local/share/fnm/node-versions/v20/installation",
-        ],
+        links: &["~/.local/share/fnm/aliases/default -> ~/.local/share/fnm/node-versions/v20/installation"],
     },
     Case {
         name: "volta",
         path: &["~/.volta/bin"],
-        gives: &[
-            "~/.volta/bin/node",
-            "~/.volta/tools/image/node/20.1.0/bin/node",
-            "~/.volta/layout.v4",
-        ],
+        gives: &["~/.volta/bin/node", "~/.volta/tools/image/node/20.1.0/bin/node", "~/.volta/layout.v4"],
         hides: &["~/.volta/hooks.json"],
         links: &[],
     },
@@ -281,21 +211,13 @@ const MANAGERS: &[Case] = &[
             "~/.local/bin/mise",
             "~/.tool-versions",
         ],
-        hides: &[
-            "~/.local/bin/other",
-            "~/.local/share/mise/installs/node/18/etc/npmrc",
-        ],
+        hides: &["~/.local/bin/other", "~/.local/share/mise/installs/node/18/etc/npmrc"],
         links: &[],
     },
     Case {
         name: "asdf",
         path: &["~/.asdf/bin", "~/.asdf/shims"],
-        gives: &[
-            "~/.asdf/bin/asdf",
-            "~/.asdf/shims/ruby",
-            "~/.asdf/installs/ruby/3/bin/ruby",
-            "~/.tool-versions",
-        ],
+        gives: &["~/.asdf/bin/asdf", "~/.asdf/shims/ruby", "~/.asdf/installs/ruby/3/bin/ruby", "~/.tool-versions"],
         hides: &["~/.asdf/installs/nodejs/20/etc/npmrc"],
         links: &[],
     },
@@ -326,10 +248,7 @@ const MANAGERS: &[Case] = &[
     Case {
         name: "mamba",
         path: &["~/.local/share/mamba/envs/x/bin"],
-        gives: &[
-            "~/.local/share/mamba/envs/x/bin/python",
-            "~/.local/share/mamba/envs/x/conda-meta/history",
-        ],
+        gives: &["~/.local/share/mamba/envs/x/bin/python", "~/.local/share/mamba/envs/x/conda-meta/history"],
         hides: &["~/.local/share/other/file"],
         links: &[],
     },
@@ -347,11 +266,7 @@ const MANAGERS: &[Case] = &[
     Case {
         name: "go",
         path: &["~/go/bin"],
-        gives: &[
-            "~/go/bin/gopls",
-            "~/go/pkg/mod/example.org/x/x.go",
-            "~/sdk/go1.24/bin/go",
-        ],
+        gives: &["~/go/bin/gopls", "~/go/pkg/mod/example.org/x/x.go", "~/sdk/go1.24/bin/go"],
         hides: &["~/go/src/private/main.go"],
         links: &[],
     },
@@ -370,21 +285,14 @@ const MANAGERS: &[Case] = &[
     Case {
         name: "sdkman",
         path: &["~/.sdkman/candidates/java/current/bin"],
-        gives: &[
-            "~/.sdkman/candidates/java/21/bin/java",
-            "~/.sdkman/bin/sdkman-init.sh",
-        ],
+        gives: &["~/.sdkman/candidates/java/21/bin/java", "~/.sdkman/bin/sdkman-init.sh"],
         hides: &["~/.m2/repository"],
         links: &["~/.sdkman/candidates/java/current -> 21"],
     },
     Case {
         name: "rbenv",
         path: &["~/.rbenv/shims", "~/.rbenv/bin"],
-        gives: &[
-            "~/.rbenv/shims/ruby",
-            "~/.rbenv/versions/3.3/bin/ruby",
-            "~/.rbenv/libexec/rbenv",
-        ],
+        gives: &["~/.rbenv/shims/ruby", "~/.rbenv/versions/3.3/bin/ruby", "~/.rbenv/libexec/rbenv"],
         hides: &["~/.rbenv/versions/3.2/etc/gemrc"],
         links: &[],
     },
@@ -405,20 +313,14 @@ const MANAGERS: &[Case] = &[
     Case {
         name: "pnpm",
         path: &["~/.local/share/pnpm"],
-        gives: &[
-            "~/.local/share/pnpm/pnpm",
-            "~/.local/share/pnpm/global/5/node_modules/x/x.js",
-        ],
+        gives: &["~/.local/share/pnpm/pnpm", "~/.local/share/pnpm/global/5/node_modules/x/x.js"],
         hides: &["~/.local/share/pnpm/auth.ini"],
         links: &[],
     },
     Case {
         name: "bun",
         path: &["~/.bun/bin"],
-        gives: &[
-            "~/.bun/bin/bun",
-            "~/.bun/install/global/node_modules/x/x.js",
-        ],
+        gives: &["~/.bun/bin/bun", "~/.bun/install/global/node_modules/x/x.js"],
         hides: &["~/.bun/other"],
         links: &[],
     },
@@ -443,10 +345,7 @@ const MANAGERS: &[Case] = &[
     Case {
         name: "npm prefix",
         path: &["~/.npm-global/bin"],
-        gives: &[
-            "~/.npm-global/bin/tsc",
-            "~/.npm-global/lib/node_modules/typescript/tsc.js",
-        ],
+        gives: &["~/.npm-global/bin/tsc", "~/.npm-global/lib/node_modules/typescript/tsc.js"],
         hides: &["~/.npm-global/etc/npmrc"],
         links: &[],
     },
@@ -464,33 +363,21 @@ const MANAGERS: &[Case] = &[
     Case {
         name: "poetry",
         path: &["~/.local/bin"],
-        gives: &[
-            "~/.local/share/pypoetry/venv/bin/poetry",
-            "~/.cache/pypoetry/virtualenvs/p/bin/python",
-        ],
+        gives: &["~/.local/share/pypoetry/venv/bin/poetry", "~/.cache/pypoetry/virtualenvs/p/bin/python"],
         hides: &["~/.cache/pypoetry/other"],
         links: &[],
     },
     Case {
         name: "ghcup",
         path: &["~/.ghcup/bin", "~/.cabal/bin"],
-        gives: &[
-            "~/.ghcup/bin/ghc",
-            "~/.ghcup/ghc/9.8/lib/x",
-            "~/.cabal/bin/hlint",
-            "~/.cabal/store/x",
-        ],
+        gives: &["~/.ghcup/bin/ghc", "~/.ghcup/ghc/9.8/lib/x", "~/.cabal/bin/hlint", "~/.cabal/store/x"],
         hides: &["~/.cabal/other"],
         links: &[],
     },
     Case {
         name: "homebrew",
         path: &["~/.linuxbrew/bin", "~/.linuxbrew/sbin"],
-        gives: &[
-            "~/.linuxbrew/bin/jq",
-            "~/.linuxbrew/Cellar/jq/1/bin/jq",
-            "~/.linuxbrew/etc/openssl/cert.pem",
-        ],
+        gives: &["~/.linuxbrew/bin/jq", "~/.linuxbrew/Cellar/jq/1/bin/jq", "~/.linuxbrew/etc/openssl/cert.pem"],
         hides: &["~/.linuxbrew/var/db", "~/.linuxbrew/etc/npmrc"],
         links: &[],
     },
@@ -504,32 +391,20 @@ const MANAGERS: &[Case] = &[
     Case {
         name: "coursier",
         path: &["~/.local/share/coursier/bin"],
-        gives: &[
-            "~/.local/share/coursier/bin/scala",
-            "~/.cache/coursier/jvm/21/bin/java",
-        ],
+        gives: &["~/.local/share/coursier/bin/scala", "~/.cache/coursier/jvm/21/bin/java"],
         hides: &["~/.cache/other"],
         links: &[],
     },
     Case {
         name: "dotnet",
         path: &["~/.dotnet", "~/.dotnet/tools"],
-        gives: &[
-            "~/.dotnet/dotnet",
-            "~/.dotnet/shared/x.dll",
-            "~/.dotnet/tools/dotnet-ef",
-            "~/.nuget/packages/x",
-        ],
+        gives: &["~/.dotnet/dotnet", "~/.dotnet/shared/x.dll", "~/.dotnet/tools/dotnet-ef", "~/.nuget/packages/x"],
         hides: &["~/.dotnet/other"],
         links: &[],
     },
     Case {
         name: "rvm and gems",
-        path: &[
-            "~/.rvm/bin",
-            "~/.gem/ruby/3.3.0/bin",
-            "~/.local/share/gem/ruby/3.3.0/bin",
-        ],
+        path: &["~/.rvm/bin", "~/.gem/ruby/3.3.0/bin", "~/.local/share/gem/ruby/3.3.0/bin"],
         gives: &[
             "~/.rvm/rubies/3.3/bin/ruby",
             "~/.rvm/bin/rvm",
@@ -575,44 +450,22 @@ const MANAGERS: &[Case] = &[
     Case {
         name: "user commands",
         path: &["~/.local/bin", "~/bin"],
-        gives: &[
-            "~/.local/bin/tool",
-            "~/.local/lib/python3.12/site-packages/x.py",
-            "~/bin/mine",
-        ],
-        hides: &[
-            "~/.local/share/app/data",
-            "~/bin/.env",
-            "~/lib/x",
-            "~/share/x",
-        ],
+        gives: &["~/.local/bin/tool", "~/.local/lib/python3.12/site-packages/x.py", "~/bin/mine"],
+        hides: &["~/.local/share/app/data", "~/bin/.env", "~/lib/x", "~/share/x"],
         links: &[],
     },
     Case {
         name: "unknown installation",
         path: &["~/tools/foo/bin"],
-        gives: &[
-            "~/tools/foo/bin/foo",
-            "~/tools/foo/lib/x.so",
-            "~/tools/foo/share/x",
-            "~/tools/foo/include/x.h",
-        ],
-        hides: &[
-            "~/tools/foo/etc/password",
-            "~/tools/foo/notes",
-            "~/tools/bar/x",
-        ],
+        gives: &["~/tools/foo/bin/foo", "~/tools/foo/lib/x.so", "~/tools/foo/share/x", "~/tools/foo/include/x.h"],
+        hides: &["~/tools/foo/etc/password", "~/tools/foo/notes", "~/tools/bar/x"],
         links: &[],
     },
     Case {
         name: "unknown directory",
         path: &["~/dotfiles/scripts"],
         gives: &["~/dotfiles/scripts/x"],
-        hides: &[
-            "~/dotfiles/other",
-            "~/dotfiles/lib/x",
-            "~/dotfiles/scripts/.netrc",
-        ],
+        hides: &["~/dotfiles/other", "~/dotfiles/lib/x", "~/dotfiles/scripts/.netrc"],
         links: &[],
     },
     Case {
@@ -625,10 +478,7 @@ const MANAGERS: &[Case] = &[
     Case {
         name: "shims in an unusual place",
         path: &["~/dev/env-manager/shims"],
-        gives: &[
-            "~/dev/env-manager/shims/x",
-            "~/dev/env-manager/versions/1/bin/x",
-        ],
+        gives: &["~/dev/env-manager/shims/x", "~/dev/env-manager/versions/1/bin/x"],
         hides: &["~/dev/env-manager/notes", "~/dev/other"],
         links: &[],
     },
@@ -659,11 +509,7 @@ fn each_manager_brings_its_installation_and_no_credential() {
 #[test]
 fn all_managers_at_once() {
     let home = full_home();
-    let path: Vec<&str> = MANAGERS
-        .iter()
-        .flat_map(|case| case.path)
-        .copied()
-        .collect();
+    let path: Vec<&str> = MANAGERS.iter().flat_map(|case| case.path).copied().collect();
     let found = home.find(&path, None);
     for case in MANAGERS {
         home.gives(&found, case.gives);
@@ -685,20 +531,8 @@ fn a_command_in_a_pipx_environment_brings_its_python() {
         home.make(file);
     }
     let found = home.find(&["~/.local/bin"], None);
-    home.gives(
-        &found,
-        &[
-            "~/.local/bin/black",
-            "~/.local/share/pipx/venvs/black/bin/python",
-        ],
-    );
-    home.gives(
-        &found,
-        &[
-            "~/pythons/3.12/bin/python3.12",
-            "~/pythons/3.12/lib/python3.12/os.py",
-        ],
-    );
+    home.gives(&found, &["~/.local/bin/black", "~/.local/share/pipx/venvs/black/bin/python"]);
+    home.gives(&found, &["~/pythons/3.12/bin/python3.12", "~/pythons/3.12/lib/python3.12/os.py"]);
     home.hides(&found, &["~/pythons/diary"]);
 }
 
@@ -742,40 +576,13 @@ fn links_and_scripts_of_a_bin_directory_are_followed() {
         home.make(file);
     }
     let found = home.find(&["~/.local/bin"], None);
-    home.gives(
-        &found,
-        &["~/nvim-0.11/bin/nvim", "~/nvim-0.11/share/nvim/runtime.vim"],
-    );
-    home.gives(
-        &found,
-        &[
-            "~/.local/share/claude/versions/2.0",
-            "~/.local/share/agent/versions/1/agent",
-        ],
-    );
+    home.gives(&found, &["~/nvim-0.11/bin/nvim", "~/nvim-0.11/share/nvim/runtime.vim"]);
+    home.gives(&found, &["~/.local/share/claude/versions/2.0", "~/.local/share/agent/versions/1/agent"]);
     home.gives(&found, &["~/opt/idea/jbr/lib/x.so", "~/src/other/run.sh"]);
-    home.gives(
-        &found,
-        &[
-            "~/apps/current/bin",
-            "~/apps/v2/bin/tool",
-            "~/apps/v2/lib/x.so",
-        ],
-    );
-    home.gives(
-        &found,
-        &["~/venvs/a/lib/x.py", "~/venvs/with space/bin/python"],
-    );
+    home.gives(&found, &["~/apps/current/bin", "~/apps/v2/bin/tool", "~/apps/v2/lib/x.so"]);
+    home.gives(&found, &["~/venvs/a/lib/x.py", "~/venvs/with space/bin/python"]);
     home.gives(&found, &["~/work/node_modules/y/y.js"]);
-    home.hides(
-        &found,
-        &[
-            "~/.local/share/agent/data",
-            "~/opt/other/x",
-            "~/apps/v1/bin/tool",
-            "~/src/other/code",
-        ],
-    );
+    home.hides(&found, &["~/.local/share/agent/data", "~/opt/other/x", "~/apps/v1/bin/tool", "~/src/other/code"]);
     home.hides(&found, &["~/venvs/b/lib/x.py", "~/work/index.js"]);
 }
 
@@ -804,10 +611,7 @@ fn the_command_itself_is_followed_precisely() {
     let found = home.find(&path, Some("../../elsewhere/run"));
     home.gives(&found, &["~/elsewhere/run"]);
     home.hides(&home.find(&path, None), &["~/elsewhere/run"]);
-    home.hides(
-        &home.find(&path, Some("no-such-command")),
-        &["~/elsewhere/run"],
-    );
+    home.hides(&home.find(&path, Some("no-such-command")), &["~/elsewhere/run"]);
 }
 
 #[test]
@@ -826,24 +630,10 @@ fn environments_bring_their_base() {
         home.make(file);
     }
     let found = home.find(&["~/envs/web/bin"], None);
-    home.gives(
-        &found,
-        &[
-            "~/envs/web/pyvenv.cfg",
-            "~/envs/web/lib/x.py",
-            "~/.pyenv/versions/3.12/bin/python3.12",
-        ],
-    );
+    home.gives(&found, &["~/envs/web/pyvenv.cfg", "~/envs/web/lib/x.py", "~/.pyenv/versions/3.12/bin/python3.12"]);
     home.hides(&found, &["~/envs/api/lib/x.py"]);
     let found = home.find(&["~/envs/api/bin"], None);
-    home.gives(
-        &found,
-        &[
-            "~/envs/api/bin/python",
-            "~/envs/api/lib/x.py",
-            "~/envs/api/pyvenv.cfg",
-        ],
-    );
+    home.gives(&found, &["~/envs/api/bin/python", "~/envs/api/lib/x.py", "~/envs/api/pyvenv.cfg"]);
     home.hides(&found, &["~/envs/api/pip.conf"]);
 }
 
@@ -867,21 +657,8 @@ fn linked_installations_of_a_manager_are_followed() {
         home.make(file);
     }
     let found = home.find(&["~/.cargo/bin", "~/.jenv/shims"], None);
-    home.gives(
-        &found,
-        &[
-            "~/src/rust/build/stage1/bin/rustc",
-            "~/src/rust/build/stage1/lib/librustc.so",
-        ],
-    );
-    home.gives(
-        &found,
-        &[
-            "~/jdks/21/bin/java",
-            "~/jdks/21/lib/modules",
-            "~/jdks/21/conf/security",
-        ],
-    );
+    home.gives(&found, &["~/src/rust/build/stage1/bin/rustc", "~/src/rust/build/stage1/lib/librustc.so"]);
+    home.gives(&found, &["~/jdks/21/bin/java", "~/jdks/21/lib/modules", "~/jdks/21/conf/security"]);
     home.hides(&found, &["~/src/rust/README", "~/jdks/17/bin/java"]);
 }
 
@@ -900,11 +677,7 @@ fn nix_profile_is_granted_by_its_name() {
     let found = home.find(&["~/.nix-profile/bin"], None);
     home.gives(
         &found,
-        &[
-            "~/.nix-profile/bin/hello",
-            "T/nix/store/abc-profile/bin/hello",
-            "~/.local/state/nix/profiles/profile",
-        ],
+        &["~/.nix-profile/bin/hello", "T/nix/store/abc-profile/bin/hello", "~/.local/state/nix/profiles/profile"],
     );
     home.hides(&found, &["~/.local/state/other"]);
 }
@@ -921,16 +694,10 @@ fn fnm_multishell_links_work() {
         home.make(file);
     }
     let found = home.find(&["~/.local/state/fnm_multishells/7_1/bin"], Some("node"));
+    home.gives(&found, &["~/.local/share/fnm/node-versions/v20/installation/bin/node"]);
     home.gives(
         &found,
-        &["~/.local/share/fnm/node-versions/v20/installation/bin/node"],
-    );
-    home.gives(
-        &found,
-        &[
-            "~/.local/state/fnm_multishells/7_1/bin/node",
-            "~/.local/state/fnm_multishells/7_1/lib/node_modules",
-        ],
+        &["~/.local/state/fnm_multishells/7_1/bin/node", "~/.local/state/fnm_multishells/7_1/lib/node_modules"],
     );
     home.hides(&found, &["~/.local/state/fnm_multishells/other"]);
 }
@@ -943,13 +710,7 @@ fn a_root_behind_a_symlink_is_granted_under_both_names() {
     home.make("T/disk/other");
     home.make("~/.pyenv -> T/disk/pyenv");
     let found = home.find(&["~/.pyenv/shims"], None);
-    home.gives(
-        &found,
-        &[
-            "~/.pyenv/versions/3.12/bin/python3",
-            "T/disk/pyenv/versions/3.12/bin/python3",
-        ],
-    );
+    home.gives(&found, &["~/.pyenv/versions/3.12/bin/python3", "T/disk/pyenv/versions/3.12/bin/python3"]);
     home.hides(&found, &["T/disk/other"]);
 }
 
@@ -963,13 +724,7 @@ fn a_home_behind_a_symlink_hides_the_same() {
     symlink(&real, home.top.join("home-link")).unwrap();
     home.home = home.top.join("home-link");
     let found = home.find(&["~/.cargo/bin"], None);
-    home.gives(
-        &found,
-        &[
-            "~/.cargo/bin/cargo",
-            "~/.rustup/toolchains/stable/bin/rustc",
-        ],
-    );
+    home.gives(&found, &["~/.cargo/bin/cargo", "~/.rustup/toolchains/stable/bin/rustc"]);
     for (place, _) in SENSITIVE {
         let secret = real.join(place.replace('*', "x"));
         assert!(!granted(&found, &secret), "{}", secret.display());
@@ -1000,57 +755,26 @@ fn variables_name_roots_and_are_passed_on() {
     let found = home.find(&["T/disk/py/shims", "~/.cargo/bin"], None);
     home.gives(
         &found,
-        &[
-            "T/disk/py/versions/3/bin/python3",
-            "T/disk/rustup/toolchains/x/bin/rustc",
-            "~/jdks/21/lib/modules",
-        ],
+        &["T/disk/py/versions/3/bin/python3", "T/disk/rustup/toolchains/x/bin/rustc", "~/jdks/21/lib/modules"],
     );
     home.hides(&found, &["T/disk/secret"]);
-    assert_eq!(
-        found.env,
-        ["JAVA_HOME", "PYENV_ROOT", "PYENV_VERSION", "RUSTUP_HOME"]
-    );
+    assert_eq!(found.env, ["JAVA_HOME", "PYENV_ROOT", "PYENV_VERSION", "RUSTUP_HOME"]);
 }
 
 #[test]
 fn a_variable_that_names_the_home_widens_nothing() {
     let mut home = Home::new();
-    for file in [
-        "~/bin/tool",
-        "~/git/repository",
-        "~/lib/x",
-        "~/versions/x",
-        "~/shims/x",
-        "~/.cargo/bin/cargo",
-    ] {
+    for file in ["~/bin/tool", "~/git/repository", "~/lib/x", "~/versions/x", "~/shims/x", "~/.cargo/bin/cargo"] {
         home.make(file);
     }
-    for name in [
-        "PYENV_ROOT",
-        "CARGO_HOME",
-        "GOPATH",
-        "PNPM_HOME",
-        "JAVA_HOME",
-        "VIRTUAL_ENV",
-        "WORKON_HOME",
-        "UV_TOOL_DIR",
-    ] {
-        for value in [
-            "~",
-            "T/people",
-            "/",
-            "~/.ssh",
-            "~/.local/share",
-            "~/Documents",
-        ] {
+    for name in
+        ["PYENV_ROOT", "CARGO_HOME", "GOPATH", "PNPM_HOME", "JAVA_HOME", "VIRTUAL_ENV", "WORKON_HOME", "UV_TOOL_DIR"]
+    {
+        for value in ["~", "T/people", "/", "~/.ssh", "~/.local/share", "~/Documents"] {
             home.vars = vec![(name, home.at(value).into_os_string())];
             let found = home.find(&["~/bin", "~/.cargo/bin"], None);
             home.gives(&found, &["~/bin/tool", "~/.cargo/bin/cargo"]);
-            home.hides(
-                &found,
-                &["~/git/repository", "~/lib/x", "~/versions/x", "~/shims/x"],
-            );
+            home.hides(&found, &["~/git/repository", "~/lib/x", "~/versions/x", "~/shims/x"]);
         }
     }
 }
@@ -1060,26 +784,16 @@ fn settings_come_only_without_secrets() {
     let home = Home::new();
     home.make("~/.cargo/bin/cargo");
     for (text, comes) in [
-        (
-            "[build]\njobs = 4\n[target.x86_64-unknown-linux-gnu]\nlinker = \"clang\"\n",
-            true,
-        ),
+        ("[build]\njobs = 4\n[target.x86_64-unknown-linux-gnu]\nlinker = \"clang\"\n", true),
         ("[registries.work]\ntoken = \"abc\"\n", false),
         ("[http]\nproxy = \"http://a:b@host\"\n", false),
         ("[env]\nX = \"1\"\n", false),
-        (
-            "[source.x]\nregistry = \"https://h/6f1ed002ab5595859014ebf0951522d9\"\n",
-            false,
-        ),
+        ("[source.x]\nregistry = \"https://h/6f1ed002ab5595859014ebf0951522d9\"\n", false),
     ] {
         home.make(&format!("~/.cargo/config.toml = {text}"));
         let found = home.find(&["~/.cargo/bin"], None);
         home.gives(&found, &["~/.cargo/bin/cargo"]);
-        assert_eq!(
-            granted(&found, &home.at("~/.cargo/config.toml")),
-            comes,
-            "{text}"
-        );
+        assert_eq!(granted(&found, &home.at("~/.cargo/config.toml")), comes, "{text}");
     }
 }
 
@@ -1120,44 +834,13 @@ fn a_link_never_leads_to_credentials() {
     }
     fs::write(home.at("~/plain-secret"), "x").unwrap();
     home.make("~/.local/bin/not-a-program -> ~/plain-secret");
-    for command in [
-        None,
-        Some("key"),
-        Some("tool"),
-        Some("sneaky"),
-        Some("token"),
-        Some("loop"),
-        Some("up"),
-        Some("home"),
-    ] {
+    for command in
+        [None, Some("key"), Some("tool"), Some("sneaky"), Some("token"), Some("loop"), Some("up"), Some("home")]
+    {
         let found = home.find(&["~/.local/bin", "~/.pyenv/shims"], command);
-        home.gives(
-            &found,
-            &[
-                "~/.local/bin/good",
-                "~/fine/lib/x.so",
-                "~/.pyenv/shims/python3",
-            ],
-        );
-        home.hides(
-            &found,
-            &[
-                "~/.ssh/id_ed25519",
-                "~/.aws/lib/x",
-                "~/Documents/app/lib/x",
-                "~/plain-secret",
-            ],
-        );
-        home.hides(
-            &found,
-            &[
-                "~/.config/gh/bin/x",
-                "~/.gnupg/bin/x",
-                "~/sneaky/bin/x",
-                "~/.kube/x",
-                "~/.docker/lib/x",
-            ],
-        );
+        home.gives(&found, &["~/.local/bin/good", "~/fine/lib/x.so", "~/.pyenv/shims/python3"]);
+        home.hides(&found, &["~/.ssh/id_ed25519", "~/.aws/lib/x", "~/Documents/app/lib/x", "~/plain-secret"]);
+        home.hides(&found, &["~/.config/gh/bin/x", "~/.gnupg/bin/x", "~/sneaky/bin/x", "~/.kube/x", "~/.docker/lib/x"]);
         home.hides(&found, &["~/fine/share/x"]);
     }
 }
@@ -1183,10 +866,7 @@ fn path_entries_that_are_credentials_are_refused_and_noted() {
         home.gives(&found, &["~/.deno/bin/deno"]);
         assert_eq!(found.grants.len(), 1, "{entry}: {found:#?}");
         if entry != "~/.cargo" {
-            assert!(
-                found.skipped.iter().any(|skip| skip.path == home.at(entry)),
-                "{entry} is noted: {found:#?}"
-            );
+            assert!(found.skipped.iter().any(|skip| skip.path == home.at(entry)), "{entry} is noted: {found:#?}");
         }
     }
 }
@@ -1216,39 +896,19 @@ fn the_workspace_widens_nothing() {
     ] {
         home.make(file);
     }
-    let all = [
-        "W/node_modules/.bin",
-        "W/bin",
-        "W/evil/bin",
-        "W/evil2/bin",
-        "W/evil3/bin",
-        "~/bin",
-        "~/.cargo/bin",
-    ];
-    for command in [
-        None,
-        Some("tool"),
-        Some("x"),
-        Some("y"),
-        Some("python"),
-        Some("evil/bin/python"),
-        Some("./bin/y"),
-    ] {
+    let all = ["W/node_modules/.bin", "W/bin", "W/evil/bin", "W/evil2/bin", "W/evil3/bin", "~/bin", "~/.cargo/bin"];
+    for command in [None, Some("tool"), Some("x"), Some("y"), Some("python"), Some("evil/bin/python"), Some("./bin/y")]
+    {
         let found = home.find(&all, command);
         home.hides(&found, &["~/private/bin/tool", "~/private/lib/x"]);
         home.gives(&found, &["~/.cargo/bin/cargo"]);
     }
     // The control: an environment in the workspace whose Python a known manager installed starts.
-    for (path, command) in [
-        (&["W/.venv/bin"][..], None),
-        (&[], Some(".venv/bin/python")),
-        (&[], Some("./.venv/bin/python3")),
-    ] {
+    for (path, command) in
+        [(&["W/.venv/bin"][..], None), (&[], Some(".venv/bin/python")), (&[], Some("./.venv/bin/python3"))]
+    {
         let found = home.find(path, command);
-        home.gives(
-            &found,
-            &["~/.local/share/uv/python/cpython-3.12/bin/python3.12"],
-        );
+        home.gives(&found, &["~/.local/share/uv/python/cpython-3.12/bin/python3.12"]);
         home.hides(&found, &["~/private/lib/x"]);
     }
 }
@@ -1259,13 +919,7 @@ fn at_home_the_current_directory_is_no_workspace() {
     home.make("~/.deno/bin/deno");
     for cwd in [home.home.clone(), home.top.clone(), PathBuf::from("/")] {
         home.cwd = cwd.clone();
-        let found = discover(
-            &home.path(&["~/.deno/bin"]),
-            &home.home,
-            &cwd,
-            None,
-            &|_| None,
-        );
+        let found = discover(&home.path(&["~/.deno/bin"]), &home.home, &cwd, None, &|_| None);
         home.gives(&found, &["~/.deno/bin/deno"]);
         assert_eq!(found.grants.len(), 1, "{found:#?}");
     }
@@ -1273,15 +927,7 @@ fn at_home_the_current_directory_is_no_workspace() {
 
 #[test]
 fn another_users_home_is_never_granted_whole() {
-    let found = |entry: &str| {
-        discover(
-            OsStr::new(entry),
-            Path::new("/home/u"),
-            Path::new("/srv/w/x"),
-            None,
-            &|_| None,
-        )
-    };
+    let found = |entry: &str| discover(OsStr::new(entry), Path::new("/home/u"), Path::new("/srv/w/x"), None, &|_| None);
     for entry in [
         "/home/other",
         "/root",
@@ -1299,31 +945,17 @@ fn another_users_home_is_never_granted_whole() {
     ] {
         assert_eq!(found(entry).grants, [], "{entry}");
     }
-    for path in [
-        "/home/other/.ssh",
-        "/home/other",
-        "/root/.aws",
-        "/home/other/.cargo",
-    ] {
-        assert!(
-            sensitive(Path::new(path), Path::new("/home/u")).is_some(),
-            "{path}"
-        );
+    for path in ["/home/other/.ssh", "/home/other", "/root/.aws", "/home/other/.cargo"] {
+        assert!(sensitive(Path::new(path), Path::new("/home/u")).is_some(), "{path}");
     }
-    assert_eq!(
-        sensitive(Path::new("/home/other/tools/bin"), Path::new("/home/u")),
-        None
-    );
+    assert_eq!(sensitive(Path::new("/home/other/tools/bin"), Path::new("/home/u")), None);
 }
 
 #[test]
 fn system_directories_need_no_grant() {
     let home = Home::new();
     let path = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:/opt/x/bin:/nix/store/x/bin:/lib64:/etc/x";
-    assert_eq!(
-        home.find_in(OsStr::new(path), Some("sh")),
-        Toolchains::default()
-    );
+    assert_eq!(home.find_in(OsStr::new(path), Some("sh")), Toolchains::default());
 }
 
 #[test]
@@ -1337,11 +969,7 @@ fn odd_paths() {
         path.push(&deno);
         path
     };
-    let long = b"/"
-        .iter()
-        .chain(b"x".iter().cycle().take(5000))
-        .copied()
-        .collect::<Vec<u8>>();
+    let long = b"/".iter().chain(b"x".iter().cycle().take(5000)).copied().collect::<Vec<u8>>();
     let deep = b"/x".repeat(1000);
     for odd in [
         &b""[..],
@@ -1363,12 +991,7 @@ fn odd_paths() {
     ] {
         let found = home.find_in(&with(odd), Some("deno"));
         home.gives(&found, &["~/.deno/bin/deno"]);
-        assert_eq!(
-            found.grants.len(),
-            1,
-            "{:?}: {found:#?}",
-            OsStr::from_bytes(odd)
-        );
+        assert_eq!(found.grants.len(), 1, "{:?}: {found:#?}", OsStr::from_bytes(odd));
     }
     assert_eq!(home.find_in(OsStr::new(""), None).grants, []);
 }
@@ -1388,8 +1011,7 @@ fn duplicates_and_slashes_make_one_grant() {
     let home = Home::new();
     home.make("~/.deno/bin/deno");
     let base = home.at("~/.deno").display().to_string();
-    let path =
-        format!("{base}/bin:{base}/bin/:{base}//bin:{base}/./bin:{base}/bin/../bin:{base}/bin");
+    let path = format!("{base}/bin:{base}/bin/:{base}//bin:{base}/./bin:{base}/bin/../bin:{base}/bin");
     let found = home.find_in(OsStr::new(&path), None);
     home.gives(&found, &["~/.deno/bin/deno"]);
     assert_eq!(found.grants.len(), 1, "{found:#?}");
@@ -1408,27 +1030,16 @@ fn ten_thousand_entries_are_bounded() {
     }
     let start = Instant::now();
     let found = home.find_in(&path, Some("x"));
-    assert!(
-        start.elapsed() < Duration::from_secs(2),
-        "{:?}",
-        start.elapsed()
-    );
+    assert!(start.elapsed() < Duration::from_secs(2), "{:?}", start.elapsed());
     home.gives(&found, &["~/.deno/bin/deno"]);
-    assert!(
-        found.grants.len() <= 64 && !found.skipped.is_empty(),
-        "{} grants",
-        found.grants.len()
-    );
+    assert!(found.grants.len() <= 64 && !found.skipped.is_empty(), "{} grants", found.grants.len());
 }
 
 #[test]
 fn a_pipe_in_a_bin_directory_does_not_block() {
     let home = Home::new();
     home.make("~/bin/tool");
-    let made = std::process::Command::new("mkfifo")
-        .arg(home.at("~/bin/pipe"))
-        .arg(home.at("~/bin/.pipe"))
-        .status();
+    let made = std::process::Command::new("mkfifo").arg(home.at("~/bin/pipe")).arg(home.at("~/bin/.pipe")).status();
     assert!(made.unwrap().success());
     home.make("~/bin/pyvenv -> pipe");
     home.gives(&home.find(&["~/bin"], Some("pipe")), &["~/bin/tool"]);
@@ -1455,51 +1066,24 @@ fn cost() {
     for n in 0..20 {
         let venv = format!("~/.local/share/pipx/venvs/t{n}");
         usual.make(&format!("{venv}/bin/t{n}"));
-        usual.make(&format!(
-            "{venv}/bin/python -> ~/.pyenv/versions/3.12.1/bin/python3"
-        ));
+        usual.make(&format!("{venv}/bin/python -> ~/.pyenv/versions/3.12.1/bin/python3"));
         usual.make(&format!("~/.local/bin/t{n} -> {venv}/bin/t{n}"));
         usual.make(&format!("~/.local/bin/s{n} = #!/usr/bin/python3\n"));
     }
-    let system = [
-        "/usr/local/sbin",
-        "/usr/local/bin",
-        "/usr/sbin",
-        "/usr/bin",
-        "/sbin",
-        "/bin",
-    ];
-    let own = [
-        "~/.local/bin",
-        "~/.cargo/bin",
-        "~/.nvm/versions/node/v20/bin",
-        "~/.pyenv/shims",
-    ];
+    let system = ["/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"];
+    let own = ["~/.local/bin", "~/.cargo/bin", "~/.nvm/versions/node/v20/bin", "~/.pyenv/shims"];
     let ten: Vec<&str> = own.into_iter().chain(system).collect();
     let full = full_home();
-    let all: Vec<&str> = MANAGERS
-        .iter()
-        .flat_map(|case| case.path)
-        .copied()
-        .chain(system)
-        .collect();
+    let all: Vec<&str> = MANAGERS.iter().flat_map(|case| case.path).copied().chain(system).collect();
     for (name, home, path) in [
         ("6 system entries", &usual, &system[..]),
         ("cargo, nvm, pyenv and 6 system entries", &usual, &ten[1..]),
-        (
-            "the same and ~/.local/bin with 20 pipx links, 20 scripts",
-            &usual,
-            &ten[..],
-        ),
+        ("the same and ~/.local/bin with 20 pipx links, 20 scripts", &usual, &ten[..]),
         ("every manager, a credential in each", &full, &all[..]),
     ] {
         let path = home.path(path);
         let command = Some(OsStr::new("python3"));
-        let run = || {
-            discover(&path, &home.home, &home.cwd, command, &|name| {
-                std::env::var_os(name)
-            })
-        };
+        let run = || discover(&path, &home.home, &home.cwd, command, &|name| std::env::var_os(name));
         let mut times: Vec<Duration> = (0..2000)
             .map(|_| {
                 let start = Instant::now();
@@ -1509,9 +1093,6 @@ fn cost() {
             .collect();
         times.sort();
         let grants = run().grants.len();
-        println!(
-            "{name}: p50 {:?}, p99 {:?}, {grants} grants",
-            times[1000], times[1980]
-        );
+        println!("{name}: p50 {:?}, p99 {:?}, {grants} grants", times[1000], times[1980]);
     }
 }

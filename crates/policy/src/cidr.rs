@@ -14,10 +14,8 @@ pub struct Cidr {
 
 impl Cidr {
     pub fn parse(text: &str) -> Result<Cidr, Refusal> {
-        let bad = || {
-            Refusal::new(format!("{text:?} is not a range of addresses"))
-                .hint("such as 10.0.0.0/8 or fd00::/8")
-        };
+        let bad =
+            || Refusal::new(format!("{text:?} is not a range of addresses")).hint("such as 10.0.0.0/8 or fd00::/8");
         let Some((addr, prefix)) = text.split_once('/') else {
             return match text.parse::<IpAddr>() {
                 Ok(addr) => Err(Refusal::new(format!("{text:?} has no prefix length"))
@@ -26,8 +24,7 @@ impl Cidr {
             };
         };
         let addr: IpAddr = addr.parse().map_err(|_| bad())?;
-        let plain =
-            !prefix.is_empty() && prefix.len() <= 3 && prefix.bytes().all(|b| b.is_ascii_digit());
+        let plain = !prefix.is_empty() && prefix.len() <= 3 && prefix.bytes().all(|b| b.is_ascii_digit());
         let prefix: u8 = match prefix.parse() {
             Ok(prefix) if plain && prefix <= width(addr) => prefix,
             _ => {
@@ -36,18 +33,13 @@ impl Cidr {
             }
         };
         if addr.to_canonical() != addr {
-            return Err(Refusal::new(format!("{text:?} maps IPv4 into IPv6"))
-                .hint("write the IPv4 range itself"));
+            return Err(Refusal::new(format!("{text:?} maps IPv4 into IPv6")).hint("write the IPv4 range itself"));
         }
         let cidr = Cidr::new(addr, prefix);
         match cidr.addr == addr {
             true => Ok(cidr),
-            false => Err(
-                Refusal::new(format!("{text:?} has bits set past the prefix")).hint(format!(
-                    "write \"{cidr}\" for the range or \"{addr}/{}\" for the address",
-                    width(addr)
-                )),
-            ),
+            false => Err(Refusal::new(format!("{text:?} has bits set past the prefix"))
+                .hint(format!("write \"{cidr}\" for the range or \"{addr}/{}\" for the address", width(addr)))),
         }
     }
 
@@ -63,10 +55,7 @@ impl Cidr {
 
     /// The one address as a range.
     pub fn of(addr: IpAddr) -> Cidr {
-        Cidr {
-            addr,
-            prefix: width(addr),
-        }
+        Cidr { addr, prefix: width(addr) }
     }
 
     pub fn contains(&self, addr: IpAddr) -> bool {
@@ -75,15 +64,12 @@ impl Cidr {
 
     /// Whether every address of `other` is in this range.
     pub fn covers(&self, other: &Cidr) -> bool {
-        same_family(self.addr, other.addr)
-            && self.prefix <= other.prefix
-            && Cidr::new(other.addr, self.prefix) == *self
+        same_family(self.addr, other.addr) && self.prefix <= other.prefix && Cidr::new(other.addr, self.prefix) == *self
     }
 
     /// Whether the range lies inside a special one, so that naming it means it.
     pub fn is_special(&self) -> bool {
-        special_ranges().any(|special| special.covers(self))
-            || self.embedded().is_some_and(|inner| inner.is_special())
+        special_ranges().any(|special| special.covers(self)) || self.embedded().is_some_and(|inner| inner.is_special())
     }
 
     /// The IPv4 range that this IPv6 range translates to: NAT64 and 6to4 carry one inside.
@@ -123,28 +109,12 @@ impl fmt::Display for Cidr {
 const SPECIAL_V4: [([u8; 4], u8, &str); 16] = [
     ([0, 0, 0, 0], 8, "this host"),
     ([10, 0, 0, 0], 8, "private"),
-    (
-        [100, 64, 0, 0],
-        10,
-        "carrier NAT, and metadata of one cloud",
-    ),
+    ([100, 64, 0, 0], 10, "carrier NAT, and metadata of one cloud"),
     ([127, 0, 0, 0], 8, "loopback"),
-    (
-        [168, 63, 129, 16],
-        32,
-        "platform service of one cloud, on a public address",
-    ),
-    (
-        [169, 254, 0, 0],
-        16,
-        "link-local, and metadata of most clouds",
-    ),
+    ([168, 63, 129, 16], 32, "platform service of one cloud, on a public address"),
+    ([169, 254, 0, 0], 16, "link-local, and metadata of most clouds"),
     ([172, 16, 0, 0], 12, "private"),
-    (
-        [192, 0, 0, 0],
-        24,
-        "protocol assignments, and metadata of one cloud",
-    ),
+    ([192, 0, 0, 0], 24, "protocol assignments, and metadata of one cloud"),
     ([192, 0, 2, 0], 24, "documentation"),
     ([192, 88, 99, 0], 24, "6to4 relays"),
     ([192, 168, 0, 0], 16, "private"),
@@ -156,51 +126,26 @@ const SPECIAL_V4: [([u8; 4], u8, &str); 16] = [
 ];
 
 const SPECIAL_V6: [([u16; 8], u8, &str); 9] = [
-    (
-        [0, 0, 0, 0, 0, 0, 0, 0],
-        96,
-        "unspecified, loopback, and IPv4-compatible",
-    ),
-    (
-        [0x64, 0xff9b, 1, 0, 0, 0, 0, 0],
-        48,
-        "NAT64 of the local network",
-    ),
+    ([0, 0, 0, 0, 0, 0, 0, 0], 96, "unspecified, loopback, and IPv4-compatible"),
+    ([0x64, 0xff9b, 1, 0, 0, 0, 0, 0], 48, "NAT64 of the local network"),
     ([0x100, 0, 0, 0, 0, 0, 0, 0], 64, "discard"),
-    (
-        [0x2001, 0, 0, 0, 0, 0, 0, 0],
-        23,
-        "protocol assignments, Teredo",
-    ),
+    ([0x2001, 0, 0, 0, 0, 0, 0, 0], 23, "protocol assignments, Teredo"),
     ([0x2001, 0xdb8, 0, 0, 0, 0, 0, 0], 32, "documentation"),
-    (
-        [0xfc00, 0, 0, 0, 0, 0, 0, 0],
-        7,
-        "private, and metadata of one cloud",
-    ),
+    ([0xfc00, 0, 0, 0, 0, 0, 0, 0], 7, "private, and metadata of one cloud"),
     ([0xfe80, 0, 0, 0, 0, 0, 0, 0], 10, "link-local"),
     ([0xfec0, 0, 0, 0, 0, 0, 0, 0], 10, "site-local"),
     ([0xff00, 0, 0, 0, 0, 0, 0, 0], 8, "multicast"),
 ];
 
 fn special_ranges() -> impl Iterator<Item = Cidr> {
-    let v4 = SPECIAL_V4.iter().map(|(addr, prefix, _)| Cidr {
-        addr: Ipv4Addr::from(*addr).into(),
-        prefix: *prefix,
-    });
-    let v6 = SPECIAL_V6.iter().map(|(addr, prefix, _)| Cidr {
-        addr: Ipv6Addr::from(*addr).into(),
-        prefix: *prefix,
-    });
+    let v4 = SPECIAL_V4.iter().map(|(addr, prefix, _)| Cidr { addr: Ipv4Addr::from(*addr).into(), prefix: *prefix });
+    let v6 = SPECIAL_V6.iter().map(|(addr, prefix, _)| Cidr { addr: Ipv6Addr::from(*addr).into(), prefix: *prefix });
     v4.chain(v6)
 }
 
 /// The special ranges with their reasons, for the reference.
 pub(crate) fn special_table() -> impl Iterator<Item = (String, &'static str)> {
-    let reasons = SPECIAL_V4
-        .iter()
-        .map(|row| row.2)
-        .chain(SPECIAL_V6.iter().map(|row| row.2));
+    let reasons = SPECIAL_V4.iter().map(|row| row.2).chain(SPECIAL_V6.iter().map(|row| row.2));
     special_ranges().map(|cidr| cidr.to_string()).zip(reasons)
 }
 
@@ -236,10 +181,7 @@ mod test {
             ("10.0.0.0/+8", "\"10.0.0.0/+8\" has a bad prefix length"),
             ("10/8", "\"10/8\" is not a range of addresses"),
             ("", "\"\" is not a range of addresses"),
-            (
-                "::ffff:10.0.0.0/104",
-                "\"::ffff:10.0.0.0/104\" maps IPv4 into IPv6",
-            ),
+            ("::ffff:10.0.0.0/104", "\"::ffff:10.0.0.0/104\" maps IPv4 into IPv6"),
         ] {
             assert_eq!(Cidr::parse(text).unwrap_err().message, message);
         }
@@ -274,13 +216,7 @@ mod test {
         ] {
             assert!(is_special(text.parse().unwrap()), "{text}");
         }
-        for text in [
-            "1.1.1.1",
-            "172.32.0.1",
-            "2606:4700::1111",
-            "64:ff9b::101:101",
-            "2002:101:101::1",
-        ] {
+        for text in ["1.1.1.1", "172.32.0.1", "2606:4700::1111", "64:ff9b::101:101", "2002:101:101::1"] {
             assert!(!is_special(text.parse().unwrap()), "{text}");
         }
     }

@@ -16,10 +16,7 @@ pub(crate) enum Token {
     One(u32),
     AnyOne,
     AnyRun,
-    Class {
-        negated: bool,
-        ranges: Vec<(u32, u32)>,
-    },
+    Class { negated: bool, ranges: Vec<(u32, u32)> },
 }
 
 /// A component with every wildcard character made literal.
@@ -40,9 +37,7 @@ pub(crate) fn parse_part(text: &str) -> Result<Part, String> {
         return Ok(Part::AnyDepth);
     }
     if text.contains("**") {
-        return Err(format!(
-            "\"**\" stands alone in a component, not inside {text:?}"
-        ));
+        return Err(format!("\"**\" stands alone in a component, not inside {text:?}"));
     }
     let mut tokens = Vec::new();
     let mut chars = text.chars();
@@ -60,10 +55,7 @@ pub(crate) fn parse_part(text: &str) -> Result<Part, String> {
 /// A component of single characters only is a plain name; `[x]` is how a wildcard character is written literally.
 fn simplify(mut tokens: Vec<Token>) -> Part {
     for token in &mut tokens {
-        if let Token::Class {
-            negated: false,
-            ranges,
-        } = token
+        if let Token::Class { negated: false, ranges } = token
             && let [(low, high)] = ranges[..]
             && low == high
         {
@@ -104,9 +96,7 @@ fn parse_class(chars: &mut std::str::Chars<'_>, whole: &str) -> Result<Token, St
             next = chars.next().ok_or_else(unclosed)?;
         }
         if high < low {
-            return Err(format!(
-                "the range {low}-{high} in {whole:?} is the wrong way round"
-            ));
+            return Err(format!("the range {low}-{high} in {whole:?} is the wrong way round"));
         }
         ranges.push((low as u32, high as u32));
     }
@@ -166,9 +156,7 @@ fn token_matches(token: &Token, unit: u32) -> bool {
         Token::One(code) => *code == unit,
         Token::AnyOne => true,
         Token::AnyRun => false,
-        Token::Class { negated, ranges } => {
-            ranges.iter().any(|(a, b)| (*a..=*b).contains(&unit)) != *negated
-        }
+        Token::Class { negated, ranges } => ranges.iter().any(|(a, b)| (*a..=*b).contains(&unit)) != *negated,
     }
 }
 

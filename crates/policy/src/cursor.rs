@@ -36,28 +36,15 @@ pub(crate) struct Fields<'a> {
 
 impl<'a> Cursor<'a> {
     pub(crate) fn root(node: &'a Node) -> Cursor<'a> {
-        Cursor {
-            node,
-            path: Vec::new(),
-        }
+        Cursor { node, path: Vec::new() }
     }
 
     pub(crate) fn problem(&self, message: impl Into<String>) -> Problem {
-        Problem {
-            path: self.path.clone(),
-            spot: Spot::Value,
-            message: message.into(),
-            hint: None,
-        }
+        Problem { path: self.path.clone(), spot: Spot::Value, message: message.into(), hint: None }
     }
 
     pub(crate) fn refused(&self, refusal: Refusal) -> Problem {
-        Problem {
-            path: self.path.clone(),
-            spot: Spot::Value,
-            message: refusal.message,
-            hint: refusal.hint,
-        }
+        Problem { path: self.path.clone(), spot: Spot::Value, message: refusal.message, hint: refusal.hint }
     }
 
     fn expected(&self, what: &str) -> Problem {
@@ -73,12 +60,7 @@ impl<'a> Cursor<'a> {
     pub(crate) fn key_problem(&self, key: &str, message: impl Into<String>) -> Problem {
         let mut path = self.path.clone();
         path.push(Step::Key(key.to_owned()));
-        Problem {
-            path,
-            spot: Spot::Key,
-            message: message.into(),
-            hint: None,
-        }
+        Problem { path, spot: Spot::Key, message: message.into(), hint: None }
     }
 
     pub(crate) fn object(&self, section: &Section) -> Result<Fields<'a>, Problem> {
@@ -90,10 +72,7 @@ impl<'a> Cursor<'a> {
                 return Err(self.unknown_key(key, section));
             }
         }
-        Ok(Fields {
-            entries,
-            at: self.clone(),
-        })
+        Ok(Fields { entries, at: self.clone() })
     }
 
     fn unknown_key(&self, key: &str, section: &Section) -> Problem {
@@ -110,30 +89,21 @@ impl<'a> Cursor<'a> {
         let Node::Map(entries) = self.node else {
             return Err(self.expected("an object"));
         };
-        Ok(entries
-            .iter()
-            .map(|(k, v)| (k.as_str(), self.child(Step::Key(k.clone()), v)))
-            .collect())
+        Ok(entries.iter().map(|(k, v)| (k.as_str(), self.child(Step::Key(k.clone()), v))).collect())
     }
 
     pub(crate) fn items(&self) -> Result<Vec<Cursor<'a>>, Problem> {
         let Node::List(items) = self.node else {
             return Err(self.expected("a list"));
         };
-        Ok(items
-            .iter()
-            .enumerate()
-            .map(|(i, node)| self.child(Step::Index(i), node))
-            .collect())
+        Ok(items.iter().enumerate().map(|(i, node)| self.child(Step::Index(i), node)).collect())
     }
 
     /// Any string; control characters are left to the caller.
     pub(crate) fn raw_text(&self) -> Result<&'a str, Problem> {
         match self.node {
             Node::Text(text) => Ok(text),
-            Node::Int(n) => Err(self
-                .expected("a string")
-                .hint(format!("write \"{n}\" in quotes"))),
+            Node::Int(n) => Err(self.expected("a string").hint(format!("write \"{n}\" in quotes"))),
             _ => Err(self.expected("a string")),
         }
     }
@@ -162,9 +132,7 @@ impl<'a> Cursor<'a> {
         const MAX: i128 = 9_007_199_254_740_991;
         match self.node {
             Node::Int(n) if (1..=MAX).contains(n) => Ok(*n as u64),
-            Node::Int(n) => Err(self
-                .problem(format!("{n} is out of range"))
-                .hint(format!("it goes from 1 to {MAX}"))),
+            Node::Int(n) => Err(self.problem(format!("{n} is out of range")).hint(format!("it goes from 1 to {MAX}"))),
             Node::Float(n) => Err(self.problem(format!("{n} is not a whole number"))),
             _ => Err(self.expected("a whole number")),
         }
@@ -180,9 +148,9 @@ impl<'a> Cursor<'a> {
         };
         match value > 0.0 && value <= MAX {
             true => Ok(value),
-            false => Err(self
-                .problem(format!("{value} is out of range"))
-                .hint("it is more than 0 and at most 1000000000")),
+            false => {
+                Err(self.problem(format!("{value} is out of range")).hint("it is more than 0 and at most 1000000000"))
+            }
         }
     }
 
@@ -193,9 +161,7 @@ impl<'a> Cursor<'a> {
             return Ok(*value);
         }
         let names: Vec<&str> = known.iter().map(|(name, _)| *name).collect();
-        Err(self
-            .problem(format!("unknown value {text:?}"))
-            .hint(one_of_these(text, &names)))
+        Err(self.problem(format!("unknown value {text:?}")).hint(one_of_these(text, &names)))
     }
 }
 
@@ -206,8 +172,7 @@ impl<'a> Fields<'a> {
     }
 
     pub(crate) fn need(&self, name: &str) -> Result<Cursor<'a>, Problem> {
-        self.get(name)
-            .ok_or_else(|| self.at.problem(format!("the key {name:?} is missing")))
+        self.get(name).ok_or_else(|| self.at.problem(format!("the key {name:?} is missing")))
     }
 
     /// The items of an optional list.
@@ -242,10 +207,7 @@ pub(crate) fn one_of_these(wrong: &str, names: &[&str]) -> String {
 }
 
 /// Reads a value that has its own parser.
-pub(crate) fn parsed<T>(
-    at: &Cursor<'_>,
-    parse: impl Fn(&str) -> Result<T, Refusal>,
-) -> Result<T, Problem> {
+pub(crate) fn parsed<T>(at: &Cursor<'_>, parse: impl Fn(&str) -> Result<T, Refusal>) -> Result<T, Problem> {
     parse(at.text()?).map_err(|refusal| at.refused(refusal))
 }
 

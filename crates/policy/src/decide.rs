@@ -42,32 +42,16 @@ impl Decision {
             Some(m) => (m.action, m.rule.clone()),
             None => (default.0, default.1.to_owned()),
         };
-        Decision {
-            action,
-            rule,
-            hint: None,
-            matches,
-        }
+        Decision { action, rule, hint: None, matches }
     }
 
     /// Adds how to allow it: `add` when nothing forbids it, otherwise that the rule must go.
     pub(crate) fn with_hint(mut self, add: impl FnOnce() -> Option<String>) -> Decision {
         self.hint = match self.action {
             Action::Allow | Action::Warn => None,
-            Action::Ask => Some(format!(
-                "{} asks, and nobody can answer in a plain run",
-                self.rule
-            )),
-            Action::Deny
-                if self.matches.is_empty()
-                    || !self.matches.iter().any(|m| m.action == Action::Deny) =>
-            {
-                add()
-            }
-            Action::Deny => Some(format!(
-                "an allow rule cannot lift {}; remove or narrow it",
-                self.rule
-            )),
+            Action::Ask => Some(format!("{} asks, and nobody can answer in a plain run", self.rule)),
+            Action::Deny if self.matches.is_empty() || !self.matches.iter().any(|m| m.action == Action::Deny) => add(),
+            Action::Deny => Some(format!("an allow rule cannot lift {}; remove or narrow it", self.rule)),
         };
         self
     }
@@ -76,16 +60,10 @@ impl Decision {
 impl Resolved {
     /// Whether `perm` is granted at `path`, which is absolute, normalised and real.
     pub fn fs(&self, path: &Path, perm: Perm) -> Decision {
-        let matches = self
-            .file_rules()
-            .filter(|r| r.perms.contains(perm) && r.covers(path))
-            .map(matched)
-            .collect();
+        let matches = self.file_rules().filter(|r| r.perms.contains(perm) && r.covers(path)).map(matched).collect();
         let (action, rule) = match (self.default_perms().contains(perm), perm) {
             (true, _) => (Action::Allow, "defaults.fs"),
-            (false, Perm::Execute) if self.policy.default_exec() == Action::Deny => {
-                (Action::Deny, "defaults.exec")
-            }
+            (false, Perm::Execute) if self.policy.default_exec() == Action::Deny => (Action::Deny, "defaults.exec"),
             (false, _) => (Action::Deny, "defaults.fs"),
         };
         Decision::of(matches, (action, rule)).with_hint(|| match perm {
@@ -97,12 +75,7 @@ impl Resolved {
     /// Whether the program at `path` may start: `execute` must be granted there and no exec rule may deny it.
     pub fn exec(&self, path: &Path) -> Decision {
         let base = self.fs(path, Perm::Execute);
-        let refusals = self
-            .programs
-            .iter()
-            .map(|p| &p.file)
-            .filter(|r| !r.grants() && r.covers(path))
-            .map(matched);
+        let refusals = self.programs.iter().map(|p| &p.file).filter(|r| !r.grants() && r.covers(path)).map(matched);
         let mut matches = base.matches;
         matches.extend(refusals);
         Decision::of(matches, (base.action, &base.rule)).with_hint(|| base.hint)
@@ -110,11 +83,7 @@ impl Resolved {
 }
 
 fn matched(rule: &FileRule) -> Matched {
-    Matched {
-        rule: rule.label.clone(),
-        action: rule.action,
-        text: rule.text.clone(),
-    }
+    Matched { rule: rule.label.clone(), action: rule.action, text: rule.text.clone() }
 }
 
 /// The rule that allows it, and the flag that does the same for one run.
@@ -127,37 +96,16 @@ fn fs_hint(path: &Path, perm: Perm) -> Option<String> {
         Perm::MakeChar | Perm::MakeBlock => return None,
         Perm::IoctlDev => {
             let perms = Perms::of(&[perm]);
-            let rule = FsRule {
-                action: Action::Allow,
-                path,
-                perms,
-            };
-            return Some(format!(
-                "add {} to fs.rules",
-                write::fs_rule(&rule).to_compact_json()
-            ));
+            let rule = FsRule { action: Action::Allow, path, perms };
+            return Some(format!("add {} to fs.rules", write::fs_rule(&rule).to_compact_json()));
         }
         _ => (Perms::READ.union(Perms::WRITE), "--write"),
     };
-    let rule = FsRule {
-        action: Action::Allow,
-        path: path.clone(),
-        perms,
-    };
-    Some(format!(
-        "add {} to fs.rules, or run with {flag} {path}",
-        write::fs_rule(&rule).to_compact_json()
-    ))
+    let rule = FsRule { action: Action::Allow, path: path.clone(), perms };
+    Some(format!("add {} to fs.rules, or run with {flag} {path}", write::fs_rule(&rule).to_compact_json()))
 }
 
 fn exec_hint(path: &Path) -> Option<String> {
-    let rule = ExecRule {
-        action: Action::Allow,
-        path: RulePath::literal(path)?,
-        sha256: None,
-    };
-    Some(format!(
-        "add {} to exec.rules",
-        write::exec_rule(&rule).to_compact_json()
-    ))
+    let rule = ExecRule { action: Action::Allow, path: RulePath::literal(path)?, sha256: None };
+    Some(format!("add {} to exec.rules", write::exec_rule(&rule).to_compact_json()))
 }

@@ -39,49 +39,19 @@ pub fn diff(a: &Policy, b: &Policy) -> Diff {
         ("defaults.exec", a.default_exec(), b.default_exec()),
     ] {
         if old != new {
-            let effect = if new < old {
-                Effect::More
-            } else {
-                Effect::Less
-            };
+            let effect = if new < old { Effect::More } else { Effect::Less };
             diff.put(effect, name, format!("{} → {}", old.name(), new.name()));
         }
     }
     diff.rules("fs.rules", &a.fs, &b.fs, |r| (r.action, write::fs_rule(r)));
-    diff.rules("net.rules", &a.net, &b.net, |r| {
-        (r.action, write::net_rule(r))
-    });
-    diff.rules("exec.rules", &a.exec, &b.exec, |r| {
-        (r.action, write::exec_rule(r))
-    });
-    diff.rules("secrets", &a.secrets, &b.secrets, |s| {
-        (Action::Allow, write::secret(s))
-    });
-    diff.names(
-        "syscalls.deny",
-        &a.syscalls_deny,
-        &b.syscalls_deny,
-        (Effect::Less, Effect::More),
-    );
-    diff.names(
-        "env.pass",
-        &passed(a),
-        &passed(b),
-        (Effect::More, Effect::Less),
-    );
-    diff.names(
-        "audit.events",
-        &a.audit_events,
-        &b.audit_events,
-        (Effect::Different, Effect::Different),
-    );
+    diff.rules("net.rules", &a.net, &b.net, |r| (r.action, write::net_rule(r)));
+    diff.rules("exec.rules", &a.exec, &b.exec, |r| (r.action, write::exec_rule(r)));
+    diff.rules("secrets", &a.secrets, &b.secrets, |s| (Action::Allow, write::secret(s)));
+    diff.names("syscalls.deny", &a.syscalls_deny, &b.syscalls_deny, (Effect::Less, Effect::More));
+    diff.names("env.pass", &passed(a), &passed(b), (Effect::More, Effect::Less));
+    diff.names("audit.events", &a.audit_events, &b.audit_events, (Effect::Different, Effect::Different));
     let missing = |p: &Policy| p.degrade.clone().unwrap_or_default();
-    diff.names(
-        "degrade",
-        &missing(a),
-        &missing(b),
-        (Effect::More, Effect::Less),
-    );
+    diff.names("degrade", &missing(a), &missing(b), (Effect::More, Effect::Less));
     diff.variables(&a.env.set, &b.env.set);
     diff.limits(a, b);
     diff.capabilities(&a.capabilities, &b.capabilities);
@@ -99,18 +69,13 @@ impl Diff {
             return "no difference\n".to_owned();
         }
         let mut out = String::new();
-        for (effect, title) in [
-            (Effect::More, "allows more:"),
-            (Effect::Less, "allows less:"),
-            (Effect::Different, "differs:"),
-        ] {
-            let changes: Vec<&Change> =
-                self.changes.iter().filter(|c| c.effect == effect).collect();
+        for (effect, title) in
+            [(Effect::More, "allows more:"), (Effect::Less, "allows less:"), (Effect::Different, "differs:")]
+        {
+            let changes: Vec<&Change> = self.changes.iter().filter(|c| c.effect == effect).collect();
             if !changes.is_empty() {
                 out.push_str(&format!("{title}\n"));
-                changes
-                    .iter()
-                    .for_each(|c| out.push_str(&format!("  {}: {}\n", c.place, c.text)));
+                changes.iter().for_each(|c| out.push_str(&format!("  {}: {}\n", c.place, c.text)));
             }
         }
         out
@@ -134,54 +99,28 @@ impl Diff {
     }
 
     fn put(&mut self, effect: Effect, place: &str, text: impl Into<String>) {
-        self.changes.push(Change {
-            effect,
-            place: place.to_owned(),
-            text: text.into(),
-        });
+        self.changes.push(Change { effect, place: place.to_owned(), text: text.into() });
     }
 
-    fn rules<T>(
-        &mut self,
-        place: &str,
-        a: &[Labelled<T>],
-        b: &[Labelled<T>],
-        write: impl Fn(&T) -> (Action, Node),
-    ) {
+    fn rules<T>(&mut self, place: &str, a: &[Labelled<T>], b: &[Labelled<T>], write: impl Fn(&T) -> (Action, Node)) {
         let texts = |rules: &[Labelled<T>]| -> BTreeMap<String, Action> {
             let written = rules.iter().map(|r| write(&r.rule));
-            written
-                .map(|(action, node)| (node.to_compact_json(), action))
-                .collect()
+            written.map(|(action, node)| (node.to_compact_json(), action)).collect()
         };
         let (old, new) = (texts(a), texts(b));
         let opens = |action: &Action| matches!(action, Action::Allow | Action::Warn);
         for (text, action) in new.iter().filter(|(text, _)| !old.contains_key(*text)) {
-            let effect = if opens(action) {
-                Effect::More
-            } else {
-                Effect::Less
-            };
+            let effect = if opens(action) { Effect::More } else { Effect::Less };
             self.put(effect, place, format!("added {text}"));
         }
         for (text, action) in old.iter().filter(|(text, _)| !new.contains_key(*text)) {
-            let effect = if opens(action) {
-                Effect::Less
-            } else {
-                Effect::More
-            };
+            let effect = if opens(action) { Effect::Less } else { Effect::More };
             self.put(effect, place, format!("removed {text}"));
         }
     }
 
     /// `effects`: of a name that was added, and of one that was removed.
-    fn names(
-        &mut self,
-        place: &str,
-        a: &BTreeSet<String>,
-        b: &BTreeSet<String>,
-        effects: (Effect, Effect),
-    ) {
+    fn names(&mut self, place: &str, a: &BTreeSet<String>, b: &BTreeSet<String>, effects: (Effect, Effect)) {
         for name in b.difference(a) {
             self.put(effects.0, place, format!("added {name}"));
         }
@@ -197,11 +136,7 @@ impl Diff {
                 (old, new) if old == new => continue,
                 (None, Some(new)) => format!("added {name}={new}"),
                 (Some(_), None) => format!("removed {name}"),
-                (old, new) => format!(
-                    "{name}: {} → {}",
-                    old.map_or("", |v| v),
-                    new.map_or("", |v| v)
-                ),
+                (old, new) => format!("{name}: {} → {}", old.map_or("", |v| v), new.map_or("", |v| v)),
             };
             self.put(Effect::Different, "env.set", text);
         }
@@ -217,29 +152,14 @@ impl Diff {
             };
             let (old, new) = (amount(a), amount(b));
             if old != new {
-                let effect = if number(&new) > number(&old) {
-                    Effect::More
-                } else {
-                    Effect::Less
-                };
-                let text = |node: &Option<Node>| {
-                    node.as_ref()
-                        .map_or("none".to_owned(), Node::to_compact_json)
-                };
-                self.put(
-                    effect,
-                    &format!("limits.max_{}", kind.name()),
-                    format!("{} → {}", text(&old), text(&new)),
-                );
+                let effect = if number(&new) > number(&old) { Effect::More } else { Effect::Less };
+                let text = |node: &Option<Node>| node.as_ref().map_or("none".to_owned(), Node::to_compact_json);
+                self.put(effect, &format!("limits.max_{}", kind.name()), format!("{} → {}", text(&old), text(&new)));
             }
         }
         let (old, new) = (a.limits.on_output_limit, b.limits.on_output_limit);
         if old != new {
-            self.put(
-                Effect::Different,
-                "limits.on_output_limit",
-                format!("{old:?} → {new:?}").to_lowercase(),
-            );
+            self.put(Effect::Different, "limits.on_output_limit", format!("{old:?} → {new:?}").to_lowercase());
         }
     }
 
@@ -252,23 +172,11 @@ impl Diff {
             };
             let (old, new) = (calls(a), calls(b));
             if old != new {
-                let effect = if new > old {
-                    Effect::More
-                } else {
-                    Effect::Less
-                };
+                let effect = if new > old { Effect::More } else { Effect::Less };
                 let text = |n: u64| {
-                    if n == u64::MAX {
-                        "any number".to_owned()
-                    } else {
-                        n.to_string()
-                    }
+                    if n == u64::MAX { "any number".to_owned() } else { n.to_string() }
                 };
-                self.put(
-                    effect,
-                    &format!("capabilities.{name}"),
-                    format!("{} → {} calls", text(old), text(new)),
-                );
+                self.put(effect, &format!("capabilities.{name}"), format!("{} → {} calls", text(old), text(new)));
             }
         }
     }

@@ -4,26 +4,12 @@ use crate::document::Env;
 use std::collections::BTreeMap;
 
 /// What passes when no document says otherwise.
-pub const PASSED: [&str; 10] = [
-    "PATH",
-    "HOME",
-    "USER",
-    "LOGNAME",
-    "SHELL",
-    "LANG",
-    "LC_*",
-    "TERM",
-    "COLORTERM",
-    "TZ",
-];
+pub const PASSED: [&str; 10] = ["PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LC_*", "TERM", "COLORTERM", "TZ"];
 
 /// The environment inside, given the one outside. What the product sets itself is added by the caller.
 pub fn inside(env: &Env, outside: &BTreeMap<String, String>) -> BTreeMap<String, String> {
-    let mut out: BTreeMap<String, String> = outside
-        .iter()
-        .filter(|(name, _)| passes(env, name))
-        .map(|(k, v)| (k.clone(), v.clone()))
-        .collect();
+    let mut out: BTreeMap<String, String> =
+        outside.iter().filter(|(name, _)| passes(env, name)).map(|(k, v)| (k.clone(), v.clone())).collect();
     out.extend(env.set.clone());
     out
 }
@@ -67,10 +53,7 @@ fn matches(pattern: &str, name: &str) -> bool {
 /// Whether every name that `narrow` stands for passes `wide` too.
 fn covers(wide: &str, narrow: &str) -> bool {
     match wide.strip_suffix('*') {
-        Some(prefix) => narrow
-            .strip_suffix('*')
-            .unwrap_or(narrow)
-            .starts_with(prefix),
+        Some(prefix) => narrow.strip_suffix('*').unwrap_or(narrow).starts_with(prefix),
         None => wide == narrow,
     }
 }
@@ -95,10 +78,7 @@ mod test {
     use super::*;
 
     fn env(names: &[&str]) -> Env {
-        Env {
-            pass: Some(names.iter().map(|n| (*n).to_owned()).collect()),
-            set: BTreeMap::new(),
-        }
+        Env { pass: Some(names.iter().map(|n| (*n).to_owned()).collect()), set: BTreeMap::new() }
     }
 
     #[test]

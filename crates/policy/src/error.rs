@@ -92,10 +92,6 @@ impl std::error::Error for PlanError {}
 
 impl From<PlanError> for Fault {
     fn from(error: PlanError) -> Fault {
-        Fault::new(
-            ErrorKind::UnsupportedPolicy,
-            format!("{}: {}", error.rule, error.message),
-        )
-        .hint(error.hint)
+        Fault::new(ErrorKind::UnsupportedPolicy, format!("{}: {}", error.rule, error.message)).hint(error.hint)
     }
 }

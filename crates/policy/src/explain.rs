@@ -34,28 +34,13 @@ pub fn explain_fs(resolved: &Resolved, path: &Path) -> Explanation {
         }
     }
     rows.sort_by_key(|(perms, _)| Perms::known_names().position(|name| name == perms.names()[0]));
-    let rows = rows
-        .into_iter()
-        .map(|(perms, decision)| Row {
-            operations: perms.names(),
-            decision,
-        })
-        .collect();
-    Explanation {
-        subject: path.display().to_string(),
-        rows,
-    }
+    let rows = rows.into_iter().map(|(perms, decision)| Row { operations: perms.names(), decision }).collect();
+    Explanation { subject: path.display().to_string(), rows }
 }
 
 pub fn explain_exec(resolved: &Resolved, path: &Path) -> Explanation {
-    let row = Row {
-        operations: vec!["execute"],
-        decision: resolved.exec(path),
-    };
-    Explanation {
-        subject: path.display().to_string(),
-        rows: vec![row],
-    }
+    let row = Row { operations: vec!["execute"], decision: resolved.exec(path) };
+    Explanation { subject: path.display().to_string(), rows: vec![row] }
 }
 
 pub fn explain_net(resolved: &Resolved, ask: &NetAsk<'_>) -> Explanation {
@@ -65,29 +50,16 @@ pub fn explain_net(resolved: &Resolved, ask: &NetAsk<'_>) -> Explanation {
         (_, None, Some(addr)) => std::net::SocketAddr::new(addr, ask.port).to_string(),
         (None, None, None) => String::new(),
     };
-    let row = Row {
-        operations: vec!["connect"],
-        decision: resolved.net(ask),
-    };
-    Explanation {
-        subject: format!("{} {place}", ask.proto.name()),
-        rows: vec![row],
-    }
+    let row = Row { operations: vec!["connect"], decision: resolved.net(ask) };
+    Explanation { subject: format!("{} {place}", ask.proto.name()), rows: vec![row] }
 }
 
 impl Explanation {
     pub fn to_text(&self) -> String {
         let mut out = format!("{}\n", self.subject);
-        for Row {
-            operations,
-            decision,
-        } in &self.rows
-        {
+        for Row { operations, decision } in &self.rows {
             let (action, rule) = (decision.action.name(), &decision.rule);
-            out.push_str(&format!(
-                "  {action:5} {}  ({rule})\n",
-                operations.join(", ")
-            ));
+            out.push_str(&format!("  {action:5} {}  ({rule})\n", operations.join(", ")));
             for m in &decision.matches {
                 out.push_str(&format!("        {}: {}\n", m.rule, m.text));
             }

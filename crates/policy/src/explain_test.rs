@@ -8,11 +8,7 @@ fn policy() -> Resolved {
         "fs":{"rules":[{"action":"deny","path":"/etc/shadow"},{"action":"ask","path":"/opt/x","perms":["execute"]}]},
         "exec":{"rules":[{"action":"deny","path":"/usr/bin/nc"}]}}"#;
     let document = parse(json, Format::Json, "p.json").unwrap();
-    let ctx = Context {
-        home: "/home/u".into(),
-        workspace: "/w".into(),
-        toolchains: Vec::new(),
-    };
+    let ctx = Context { home: "/home/u".into(), workspace: "/w".into(), toolchains: Vec::new() };
     resolve(&effective(&[document]).unwrap(), &ctx).unwrap()
 }
 

@@ -33,12 +33,7 @@ impl Resolved {
 }
 
 pub(crate) fn follow(resolved: &Resolved, host: &dyn Host) -> Result<Followed, PlanError> {
-    let mut follower = Follower {
-        host,
-        budget: Budget::default(),
-        links: Vec::new(),
-        notes: Vec::new(),
-    };
+    let mut follower = Follower { host, budget: Budget::default(), links: Vec::new(), notes: Vec::new() };
     let mut out = resolved.clone();
     out.implied.clear();
     for rule in out.files.iter_mut().filter(|r| r.grants()) {
@@ -54,12 +49,7 @@ pub(crate) fn follow(resolved: &Resolved, host: &dyn Host) -> Result<Followed, P
     for rule in out.files.iter_mut().chain(programs).filter(|r| !r.grants()) {
         follower.denial(rule, &roots)?;
     }
-    Ok(Followed {
-        resolved: out,
-        links: follower.links,
-        loaders,
-        notes: follower.notes,
-    })
+    Ok(Followed { resolved: out, links: follower.links, loaders, notes: follower.notes })
 }
 
 struct Follower<'a> {
@@ -71,24 +61,11 @@ struct Follower<'a> {
 
 impl Follower<'_> {
     fn allowance(&mut self, rule: &mut FileRule) -> Result<(), PlanError> {
-        let found = find(
-            &rule.patterns[0],
-            self.host,
-            Region::Anywhere,
-            &mut self.budget,
-            &rule.label,
-        )?;
+        let found = find(&rule.patterns[0], self.host, Region::Anywhere, &mut self.budget, &rule.label)?;
         if found.is_empty() {
-            self.note(format!(
-                "{}: {} does not exist, so the rule has no effect",
-                rule.label,
-                rule.patterns[0].text()
-            ));
+            self.note(format!("{}: {} does not exist, so the rule has no effect", rule.label, rule.patterns[0].text()));
         }
-        let reals = found
-            .into_iter()
-            .map(|f| self.keep(f, &rule.label))
-            .collect();
+        let reals = found.into_iter().map(|f| self.keep(f, &rule.label)).collect();
         rule.reals = Some(tidy(reals));
         Ok(())
     }
@@ -99,15 +76,12 @@ impl Follower<'_> {
             return Ok(());
         };
         let reals = program.file.reals.take().unwrap_or_default();
-        let (good, bad): (Vec<Real>, Vec<Real>) = reals
-            .into_iter()
-            .partition(|real| self.host.sha256(&real.path) == Some(wanted));
+        let (good, bad): (Vec<Real>, Vec<Real>) =
+            reals.into_iter().partition(|real| self.host.sha256(&real.path) == Some(wanted));
         program.file.reals = Some(good);
         for real in bad {
             let (label, path) = (&program.file.label, real.path.display());
-            self.note(format!(
-                "{label}: {path} does not have the digest named, so it may not run"
-            ));
+            self.note(format!("{label}: {path} does not have the digest named, so it may not run"));
         }
         Ok(())
     }
@@ -116,13 +90,9 @@ impl Follower<'_> {
     /// a tree that the policy lets be changed, is followed only while it stays in that tree.
     fn drop_planted_links(&mut self, out: &mut Resolved) {
         let trees = self.changeable(out);
-        let leaves = |tree: &PathBuf, met: &Met| {
-            met.link.at.starts_with(tree) && !met.real.starts_with(tree)
-        };
+        let leaves = |tree: &PathBuf, met: &Met| met.link.at.starts_with(tree) && !met.real.starts_with(tree);
         let planted = |met: &Met| trees.iter().any(|tree| leaves(tree, met));
-        let (bad, good) = std::mem::take(&mut self.links)
-            .into_iter()
-            .partition(planted);
+        let (bad, good) = std::mem::take(&mut self.links).into_iter().partition(planted);
         self.links = good;
         let bad: Vec<Met> = bad;
         let programs = out.programs.iter_mut().map(|p| &mut p.file);
@@ -133,8 +103,7 @@ impl Follower<'_> {
                 let reals = rule.reals.get_or_insert_default();
                 if !direct && reals.iter().any(|r| r.path == met.real) {
                     reals.retain(|r| r.path != met.real);
-                    let (label, at, real) =
-                        (&rule.label, met.link.at.display(), met.real.display());
+                    let (label, at, real) = (&rule.label, met.link.at.display(), met.real.display());
                     self.note(format!(
                         "{label}: {at} is a link to {real} in a place that runs may change, so it is not followed"
                     ));
@@ -146,9 +115,7 @@ impl Follower<'_> {
     /// Trees whose content may come from a run, this one or an earlier one.
     fn changeable(&self, out: &Resolved) -> Vec<PathBuf> {
         let workspace = self.host.look(&out.workspace).map(|found| found.real);
-        let rules = out
-            .file_rules()
-            .filter(|r| r.grants() && !r.perms.and(Perms::CHANGES).is_empty());
+        let rules = out.file_rules().filter(|r| r.grants() && !r.perms.and(Perms::CHANGES).is_empty());
         let written = rules.flat_map(|r| r.reals.iter().flatten().map(|real| real.path.clone()));
         workspace.into_iter().chain(written).collect()
     }
@@ -167,7 +134,9 @@ impl Follower<'_> {
                 }
                 if !is_of_the_system(&found.real) {
                     let (label, path) = (&program.file.label, found.real.display());
-                    self.note(format!("{label}: a program of it names the loader {path}, which needs a rule of its own"));
+                    self.note(format!(
+                        "{label}: a program of it names the loader {path}, which needs a rule of its own"
+                    ));
                     continue;
                 }
                 let real = self.keep(found, &program.file.label);
@@ -212,28 +181,14 @@ impl Follower<'_> {
 
     fn denial(&mut self, rule: &mut FileRule, roots: &[PathBuf]) -> Result<(), PlanError> {
         let written = rule.patterns[0].clone();
-        let found = find(
-            &written,
-            self.host,
-            Region::Near(roots),
-            &mut self.budget,
-            &rule.label,
-        )?;
+        let found = find(&written, self.host, Region::Near(roots), &mut self.budget, &rule.label)?;
         rule.patterns = vec![written.clone()];
         if let Some(real) = self.rebased(&written)
             && real != written
         {
             rule.patterns.push(real);
         }
-        rule.reals = Some(tidy(
-            found
-                .into_iter()
-                .map(|f| Real {
-                    path: f.real,
-                    kind: f.kind,
-                })
-                .collect(),
-        ));
+        rule.reals = Some(tidy(found.into_iter().map(|f| Real { path: f.real, kind: f.kind }).collect()));
         Ok(())
     }
 
@@ -258,19 +213,14 @@ impl Follower<'_> {
             let (real, rule) = (found.real.clone(), rule.to_owned());
             self.links.push(Met { link, real, rule });
         }
-        Real {
-            path: found.real,
-            kind: found.kind,
-        }
+        Real { path: found.real, kind: found.kind }
     }
 }
 
 /// A program's file says which loader it wants, and a run may have written that file: only what the system owns is
 /// taken at its word, lest a program "names" somebody's secrets.
 fn is_of_the_system(path: &Path) -> bool {
-    ["/usr", "/lib", "/lib32", "/lib64", "/libx32", "/nix/store"]
-        .iter()
-        .any(|dir| path.starts_with(dir))
+    ["/usr", "/lib", "/lib32", "/lib64", "/libx32", "/nix/store"].iter().any(|dir| path.starts_with(dir))
 }
 
 /// The trees that something is allowed in.
@@ -278,10 +228,7 @@ fn allowed_roots(resolved: &Resolved) -> Vec<PathBuf> {
     if !resolved.default_perms().is_empty() {
         return vec![PathBuf::from("/")];
     }
-    let reals = resolved
-        .file_rules()
-        .filter(|r| r.grants())
-        .flat_map(|r| r.reals.iter().flatten());
+    let reals = resolved.file_rules().filter(|r| r.grants()).flat_map(|r| r.reals.iter().flatten());
     let mut roots: Vec<PathBuf> = reals.map(|r| r.path.clone()).collect();
     roots.sort();
     roots.dedup_by(|b, a| b.starts_with(&*a));

@@ -33,9 +33,7 @@ impl Pattern {
     /// Reads an absolute pattern, such as that of a guard.
     pub fn parse(text: &str) -> Option<Pattern> {
         let path = crate::path::RulePath::parse_shape(text).ok()?;
-        text.starts_with('/')
-            .then(|| path.on(Path::new("/")))
-            .flatten()
+        text.starts_with('/').then(|| path.on(Path::new("/"))).flatten()
     }
 
     /// The pattern that names exactly `path` and what is below it.
@@ -97,10 +95,7 @@ impl Pattern {
 
     /// Whether a `**` can swallow what comes next, so that a walk is bounded by the tree and not by the pattern.
     pub(crate) fn is_unbounded(&self, states: States) -> bool {
-        self.parts
-            .iter()
-            .enumerate()
-            .any(|(i, p)| states.0 & (1 << i) != 0 && *p == Part::AnyDepth)
+        self.parts.iter().enumerate().any(|(i, p)| states.0 & (1 << i) != 0 && *p == Part::AnyDepth)
     }
 
     /// The name that must come next, when only one can.
@@ -135,10 +130,7 @@ impl Pattern {
 
     /// How many leading components are literal.
     pub(crate) fn literal_len(&self) -> usize {
-        self.parts
-            .iter()
-            .take_while(|p| matches!(p, Part::Literal(_)))
-            .count()
+        self.parts.iter().take_while(|p| matches!(p, Part::Literal(_))).count()
     }
 
     /// The path of the first `count` components, which must be literal.
@@ -157,10 +149,7 @@ impl Pattern {
         if self.parts.is_empty() {
             return "/".to_owned();
         }
-        self.parts
-            .iter()
-            .map(|part| format!("/{}", part_text(part)))
-            .collect()
+        self.parts.iter().map(|part| format!("/{}", part_text(part))).collect()
     }
 
     fn close(&self, mut bits: u128) -> States {

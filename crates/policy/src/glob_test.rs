@@ -34,11 +34,7 @@ fn covering() {
         ("/a/**/b/**/c", "/a/1/b/2/3/c", true),
         ("/a/**/b/**/c", "/a/1/c/2/3/b", false),
     ] {
-        assert_eq!(
-            pattern(text).covers(Path::new(path)),
-            covered,
-            "{text} over {path}"
-        );
+        assert_eq!(pattern(text).covers(Path::new(path)), covered, "{text} over {path}");
     }
 }
 
@@ -66,9 +62,7 @@ fn no_pattern_is_slow() {
 fn naive_name(pattern: &[char], name: &[char]) -> bool {
     match (pattern.first(), name.first()) {
         (None, None) => true,
-        (Some('*'), _) => {
-            naive_name(&pattern[1..], name) || (!name.is_empty() && naive_name(pattern, &name[1..]))
-        }
+        (Some('*'), _) => naive_name(&pattern[1..], name) || (!name.is_empty() && naive_name(pattern, &name[1..])),
         (Some('?'), Some(_)) => naive_name(&pattern[1..], &name[1..]),
         (Some(p), Some(n)) => p == n && naive_name(&pattern[1..], &name[1..]),
         _ => false,
@@ -79,9 +73,7 @@ fn naive_name(pattern: &[char], name: &[char]) -> bool {
 fn naive(pattern: &[&str], path: &[&str]) -> bool {
     match (pattern.first(), path.first()) {
         (None, None) => true,
-        (Some(&"**"), _) => {
-            naive(&pattern[1..], path) || (!path.is_empty() && naive(pattern, &path[1..]))
-        }
+        (Some(&"**"), _) => naive(&pattern[1..], path) || (!path.is_empty() && naive(pattern, &path[1..])),
         (Some(p), Some(n)) => {
             let (p, n): (Vec<char>, Vec<char>) = (p.chars().collect(), n.chars().collect());
             naive_name(&p, &n) && naive(&pattern[1..], &path[1..])

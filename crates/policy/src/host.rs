@@ -31,8 +31,7 @@ impl Host {
             return Err(Refusal::new("the host is empty"));
         }
         if !text.is_ascii() {
-            return Err(Refusal::new(format!("{text:?} is not ASCII"))
-                .hint("write an international name as xn--…"));
+            return Err(Refusal::new(format!("{text:?} is not ASCII")).hint("write an international name as xn--…"));
         }
         if let Some(addr) = parse_v6(text)? {
             return Ok(Host::Addr(addr));
@@ -43,10 +42,8 @@ impl Host {
             false => Ok(Host::Name(name)),
             true => match name.parse::<Ipv4Addr>() {
                 Ok(addr) => Ok(Host::Addr(addr.into())),
-                Err(_) => Err(
-                    Refusal::new(format!("{text:?} is an odd spelling of an address"))
-                        .hint("write four decimal numbers, such as 192.0.2.1"),
-                ),
+                Err(_) => Err(Refusal::new(format!("{text:?} is an odd spelling of an address"))
+                    .hint("write four decimal numbers, such as 192.0.2.1")),
             },
         }
     }
@@ -57,26 +54,20 @@ impl HostPattern {
         if text == "*" {
             return Ok(HostPattern::Any);
         }
-        let (make, rest): (fn(String) -> HostPattern, &str) = if let Some(rest) =
-            text.strip_prefix("**.")
-        {
+        let (make, rest): (fn(String) -> HostPattern, &str) = if let Some(rest) = text.strip_prefix("**.") {
             (HostPattern::Tree, rest)
         } else if let Some(rest) = text.strip_prefix("*.") {
             (HostPattern::Below, rest)
         } else if text.contains('*') {
-            return Err(
-                Refusal::new(format!("{text:?} has a wildcard inside a name"))
-                    .hint("use \"*.example.org\" (below) or \"**.example.org\" (itself and below)"),
-            );
+            return Err(Refusal::new(format!("{text:?} has a wildcard inside a name"))
+                .hint("use \"*.example.org\" (below) or \"**.example.org\" (itself and below)"));
         } else {
             return Host::parse(text).map(HostPattern::Exact);
         };
         match Host::parse(rest)? {
             Host::Name(name) => Ok(make(name)),
-            Host::Addr(_) => Err(Refusal::new(format!(
-                "{text:?} puts a wildcard before an address"
-            ))
-            .hint("use \"cidr\" for a range of addresses")),
+            Host::Addr(_) => Err(Refusal::new(format!("{text:?} puts a wildcard before an address"))
+                .hint("use \"cidr\" for a range of addresses")),
         }
     }
 
@@ -85,9 +76,7 @@ impl HostPattern {
             (HostPattern::Any, _) => true,
             (HostPattern::Exact(wanted), host) => wanted == host,
             (HostPattern::Below(domain), Host::Name(name)) => is_below(name, domain),
-            (HostPattern::Tree(domain), Host::Name(name)) => {
-                name == domain || is_below(name, domain)
-            }
+            (HostPattern::Tree(domain), Host::Name(name)) => name == domain || is_below(name, domain),
             _ => false,
         }
     }
@@ -115,15 +104,12 @@ impl fmt::Display for HostPattern {
 }
 
 fn is_below(name: &str, domain: &str) -> bool {
-    name.strip_suffix(domain)
-        .is_some_and(|rest| rest.len() > 1 && rest.ends_with('.'))
+    name.strip_suffix(domain).is_some_and(|rest| rest.len() > 1 && rest.ends_with('.'))
 }
 
 /// An IPv6 address, with or without brackets. A zone is a matter of one machine and has no place in a policy.
 fn parse_v6(text: &str) -> Result<Option<IpAddr>, Refusal> {
-    let bracketed = text
-        .strip_prefix('[')
-        .and_then(|rest| rest.strip_suffix(']'));
+    let bracketed = text.strip_prefix('[').and_then(|rest| rest.strip_suffix(']'));
     if let Ok(addr) = bracketed.unwrap_or(text).parse::<Ipv6Addr>() {
         return Ok(Some(IpAddr::V6(addr).to_canonical()));
     }
@@ -143,28 +129,17 @@ fn check_shape(name: &str, text: &str) -> Result<(), Refusal> {
             .hint("write the name alone; ranges go to \"cidr\", URL paths to \"paths\""));
     }
     if name.len() > 253 {
-        return Err(Refusal::new(format!(
-            "{text:?} is longer than 253 characters"
-        )));
+        return Err(Refusal::new(format!("{text:?} is longer than 253 characters")));
     }
     for label in name.split('.') {
         if label.is_empty() || label.len() > 63 {
-            return Err(Refusal::new(format!(
-                "{text:?} has a label that is empty or longer than 63 characters"
-            )));
+            return Err(Refusal::new(format!("{text:?} has a label that is empty or longer than 63 characters")));
         }
-        if let Some(bad) = label
-            .chars()
-            .find(|c| !c.is_ascii_alphanumeric() && *c != '-' && *c != '_')
-        {
-            return Err(Refusal::new(format!(
-                "{text:?} holds the character {bad:?}"
-            )));
+        if let Some(bad) = label.chars().find(|c| !c.is_ascii_alphanumeric() && *c != '-' && *c != '_') {
+            return Err(Refusal::new(format!("{text:?} holds the character {bad:?}")));
         }
         if label.starts_with('-') || label.ends_with('-') {
-            return Err(Refusal::new(format!(
-                "{text:?} has a label that starts or ends with \"-\""
-            )));
+            return Err(Refusal::new(format!("{text:?} has a label that starts or ends with \"-\"")));
         }
     }
     Ok(())
@@ -173,9 +148,7 @@ fn check_shape(name: &str, text: &str) -> Result<(), Refusal> {
 /// Resolvers take a name whose last label is a number (decimal, octal or hexadecimal) for an IPv4 address.
 fn ends_in_number(name: &str) -> bool {
     let last = name.rsplit('.').next().unwrap_or(name);
-    let hex = last
-        .strip_prefix("0x")
-        .is_some_and(|rest| rest.bytes().all(|b| b.is_ascii_hexdigit()));
+    let hex = last.strip_prefix("0x").is_some_and(|rest| rest.bytes().all(|b| b.is_ascii_hexdigit()));
     hex || last.bytes().all(|b| b.is_ascii_digit())
 }
 
@@ -235,11 +208,8 @@ mod test {
 
     #[test]
     fn matching() {
-        let check = |pattern: &str, host: &str| {
-            HostPattern::parse(pattern)
-                .unwrap()
-                .matches(&Host::parse(host).unwrap())
-        };
+        let check =
+            |pattern: &str, host: &str| HostPattern::parse(pattern).unwrap().matches(&Host::parse(host).unwrap());
         assert!(check("example.org", "EXAMPLE.org."));
         assert!(!check("example.org", "www.example.org"));
         assert!(check("*.example.org", "a.b.example.org"));

@@ -79,11 +79,7 @@ pub fn learn(seen: &Observed, ctx: &Context, source: &str) -> Learned {
     collapse(&mut files, ctx);
     drop_covered(&mut files);
     let mut document = Document::new(source);
-    document.defaults = Defaults {
-        fs: Some(Action::Deny),
-        net: None,
-        exec: Some(Action::Deny),
-    };
+    document.defaults = Defaults { fs: Some(Action::Deny), net: None, exec: Some(Action::Deny) };
     let mut path_of = |path: &Path| {
         let rule = rule_path(path, ctx);
         if rule.is_none() {
@@ -93,19 +89,11 @@ pub fn learn(seen: &Observed, ctx: &Context, source: &str) -> Learned {
     };
     for (path, perms) in &files {
         let path = path_of(path);
-        document.fs.extend(path.map(|path| FsRule {
-            action: Action::Allow,
-            path,
-            perms: *perms,
-        }));
+        document.fs.extend(path.map(|path| FsRule { action: Action::Allow, path, perms: *perms }));
     }
     for path in seen.programs.iter().collect::<BTreeSet<_>>() {
         let path = path_of(path);
-        document.exec.extend(path.map(|path| ExecRule {
-            action: Action::Allow,
-            path,
-            sha256: None,
-        }));
+        document.exec.extend(path.map(|path| ExecRule { action: Action::Allow, path, sha256: None }));
     }
     Learned { document, notes }
 }
@@ -115,8 +103,7 @@ pub fn holds_credentials(path: &Path, ctx: &Context) -> bool {
     let home = HOME_CREDENTIALS.iter().map(|name| ctx.home.join(name));
     // Root's own home is judged like anybody's, by what is in it.
     let system = SYSTEM_CREDENTIALS.iter().map(PathBuf::from).filter(|p| *p != ctx.home);
-    home.chain(system)
-        .any(|secret| secret.starts_with(path) || path.starts_with(&secret))
+    home.chain(system).any(|secret| secret.starts_with(path) || path.starts_with(&secret))
 }
 
 /// Uses per path. A program's own file needs no file rule: the exec rule lets it be read and run.
@@ -135,9 +122,7 @@ fn by_path(seen: &Observed, ctx: &Context, notes: &mut Vec<String>) -> BTreeMap<
         let place = existing(path, &made);
         if place != path && !may_stand_for_all(place, ctx) {
             let (path, dir) = (path.display(), place.display());
-            notes.push(format!(
-                "{path}: it was made during the run, and a rule on {dir} would open too much"
-            ));
+            notes.push(format!("{path}: it was made during the run, and a rule on {dir} would open too much"));
             continue;
         }
         let entry = files.entry(place.to_owned()).or_insert(Perms::NONE);
@@ -148,9 +133,7 @@ fn by_path(seen: &Observed, ctx: &Context, notes: &mut Vec<String>) -> BTreeMap<
 
 /// The path, or the nearest directory above it that was there before.
 fn existing<'a>(path: &'a Path, made: &BTreeSet<&PathBuf>) -> &'a Path {
-    path.ancestors()
-        .find(|a| !made.iter().any(|m| m.as_path() == *a))
-        .unwrap_or(path)
+    path.ancestors().find(|a| !made.iter().any(|m| m.as_path() == *a)).unwrap_or(path)
 }
 
 /// From the deepest directories up, so that a tree that was used all over ends as one rule. Only entries that were
@@ -162,10 +145,7 @@ fn collapse(files: &mut BTreeMap<PathBuf, Perms>, ctx: &Context) {
         let mut alike: BTreeMap<(PathBuf, Perms), Vec<PathBuf>> = BTreeMap::new();
         for (path, perms) in files.iter().filter(|(p, _)| depth(p) == level + 1) {
             if let Some(parent) = path.parent() {
-                alike
-                    .entry((parent.to_owned(), *perms))
-                    .or_default()
-                    .push(path.clone());
+                alike.entry((parent.to_owned(), *perms)).or_default().push(path.clone());
             }
         }
         for ((parent, perms), entries) in alike {
@@ -179,38 +159,28 @@ fn collapse(files: &mut BTreeMap<PathBuf, Perms>, ctx: &Context) {
 }
 
 fn may_stand_for_all(dir: &Path, ctx: &Context) -> bool {
-    let too_wide =
-        dir == Path::new("/") || ctx.home.starts_with(dir) || is_some_home(dir) || is_shared(dir);
+    let too_wide = dir == Path::new("/") || ctx.home.starts_with(dir) || is_some_home(dir) || is_shared(dir);
     !too_wide && !holds_credentials(dir, ctx)
 }
 
 /// `/home/anyone`, and the directory of all homes.
 fn is_some_home(dir: &Path) -> bool {
     let mut parts = dir.components().skip(1);
-    let first = parts
-        .next()
-        .is_some_and(|c| c.as_os_str() == "home" || c.as_os_str() == "Users");
+    let first = parts.next().is_some_and(|c| c.as_os_str() == "home" || c.as_os_str() == "Users");
     first && parts.count() <= 1
 }
 
 /// Directories whose entries have nothing to do with each other.
 fn is_shared(dir: &Path) -> bool {
-    [
-        "/tmp", "/var", "/var/tmp", "/run", "/dev", "/proc", "/sys", "/mnt", "/media", "/srv",
-        "/etc",
-    ]
-    .iter()
-    .any(|shared| dir == Path::new(shared))
+    ["/tmp", "/var", "/var/tmp", "/run", "/dev", "/proc", "/sys", "/mnt", "/media", "/srv", "/etc"]
+        .iter()
+        .any(|shared| dir == Path::new(shared))
 }
 
 fn drop_covered(files: &mut BTreeMap<PathBuf, Perms>) {
     let all = files.clone();
     files.retain(|path, perms| {
-        let above = path
-            .ancestors()
-            .skip(1)
-            .filter_map(|a| all.get(a))
-            .fold(Perms::NONE, |all, p| all.union(*p));
+        let above = path.ancestors().skip(1).filter_map(|a| all.get(a)).fold(Perms::NONE, |all, p| all.union(*p));
         *perms = perms.minus(above);
         !perms.is_empty()
     });
@@ -224,14 +194,9 @@ fn rule_path(path: &Path, ctx: &Context) -> Option<RulePath> {
             continue;
         }
         if let Ok(rest) = path.strip_prefix(base) {
-            let rest: Vec<String> = crate::glob::names(rest)
-                .filter_map(|n| n.to_str())
-                .map(crate::component::escape)
-                .collect();
-            let text = std::iter::once(name.to_owned())
-                .chain(rest)
-                .collect::<Vec<_>>()
-                .join("/");
+            let rest: Vec<String> =
+                crate::glob::names(rest).filter_map(|n| n.to_str()).map(crate::component::escape).collect();
+            let text = std::iter::once(name.to_owned()).chain(rest).collect::<Vec<_>>().join("/");
             return RulePath::parse(&text).ok().or(Some(whole));
         }
     }

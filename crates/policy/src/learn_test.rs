@@ -3,19 +3,12 @@ use crate::policy::effective;
 use crate::resolve::resolve;
 
 fn context() -> Context {
-    Context {
-        home: "/home/u".into(),
-        workspace: "/home/u/w".into(),
-        toolchains: Vec::new(),
-    }
+    Context { home: "/home/u".into(), workspace: "/home/u/w".into(), toolchains: Vec::new() }
 }
 
 fn seen(files: &[(&str, Perms)], made: &[&str], programs: &[&str]) -> Observed {
     Observed {
-        files: files
-            .iter()
-            .map(|(path, perms)| (PathBuf::from(path), *perms))
-            .collect(),
+        files: files.iter().map(|(path, perms)| (PathBuf::from(path), *perms)).collect(),
         made: made.iter().map(PathBuf::from).collect(),
         programs: programs.iter().map(PathBuf::from).collect(),
     }
@@ -23,12 +16,8 @@ fn seen(files: &[(&str, Perms)], made: &[&str], programs: &[&str]) -> Observed {
 
 fn rules(seen: &Observed) -> Vec<String> {
     let document = learn(seen, &context(), "learned").document;
-    let fs = document
-        .fs
-        .iter()
-        .map(|r| format!("{} {}", r.path, r.perms.names().join("+")));
-    fs.chain(document.exec.iter().map(|r| format!("run {}", r.path)))
-        .collect()
+    let fs = document.fs.iter().map(|r| format!("{} {}", r.path, r.perms.names().join("+")));
+    fs.chain(document.exec.iter().map(|r| format!("run {}", r.path))).collect()
 }
 
 const READ: Perms = Perms::of(&[Perm::ReadFile]);
@@ -80,17 +69,8 @@ fn never_a_home_nor_credentials() {
     let learned = learn(&seen(&files, &[], &[]), &context(), "l").document;
     assert_eq!(learned.fs.len(), 25, "{}", learned.to_json());
     let resolved = resolve(&effective(&[learned]).unwrap(), &context()).unwrap();
-    for path in [
-        "/home/u/.ssh/id",
-        "/home/u/.config/gh/hosts.yml",
-        "/etc/shadow",
-        "/home/x/.ssh/id",
-        "/root/x",
-    ] {
-        assert!(
-            !resolved.fs(Path::new(path), Perm::ReadFile).allowed(),
-            "{path}"
-        );
+    for path in ["/home/u/.ssh/id", "/home/u/.config/gh/hosts.yml", "/etc/shadow", "/home/x/.ssh/id", "/root/x"] {
+        assert!(!resolved.fs(Path::new(path), Perm::ReadFile).allowed(), "{path}");
     }
 }
 
@@ -98,27 +78,13 @@ fn never_a_home_nor_credentials() {
 fn what_was_made_belongs_to_its_directory() {
     let make = Perms::of(&[Perm::MakeReg]);
     let seen = seen(
-        &[
-            ("/home/u/w/out/x/y", WRITE),
-            ("/home/u/w", make),
-            ("/home/u/.cache.db", WRITE),
-        ],
-        &[
-            "/home/u/w/out",
-            "/home/u/w/out/x",
-            "/home/u/w/out/x/y",
-            "/home/u/.cache.db",
-        ],
+        &[("/home/u/w/out/x/y", WRITE), ("/home/u/w", make), ("/home/u/.cache.db", WRITE)],
+        &["/home/u/w/out", "/home/u/w/out/x", "/home/u/w/out/x/y", "/home/u/.cache.db"],
         &[],
     );
     assert_eq!(rules(&seen), ["$WORKSPACE write_file+make_reg"]);
     let notes = learn(&seen, &context(), "l").notes;
-    assert_eq!(
-        notes,
-        [
-            "/home/u/.cache.db: it was made during the run, and a rule on /home/u would open too much"
-        ]
-    );
+    assert_eq!(notes, ["/home/u/.cache.db: it was made during the run, and a rule on /home/u would open too much"]);
 }
 
 #[test]
@@ -136,25 +102,12 @@ fn a_whole_tree_ends_as_one_rule_and_order_does_not_matter() {
 
 #[test]
 fn what_was_learned_allows_what_was_seen() {
-    let files = [
-        ("/usr/lib/[x]/a*", READ),
-        ("/var/x", WRITE),
-        ("/home/u/.ssh/config", READ),
-    ];
+    let files = [("/usr/lib/[x]/a*", READ), ("/var/x", WRITE), ("/home/u/.ssh/config", READ)];
     let learned = learn(&seen(&files, &[], &["/usr/bin/p"]), &context(), "l").document;
     let resolved = resolve(&effective(&[learned]).unwrap(), &context()).unwrap();
     for (path, perms) in files {
-        assert!(
-            perms
-                .iter()
-                .all(|p| resolved.fs(Path::new(path), p).allowed()),
-            "{path}"
-        );
+        assert!(perms.iter().all(|p| resolved.fs(Path::new(path), p).allowed()), "{path}");
     }
     assert!(resolved.exec(Path::new("/usr/bin/p")).allowed());
-    assert!(
-        !resolved
-            .fs(Path::new("/usr/lib/x/ab"), Perm::ReadFile)
-            .allowed()
-    );
+    assert!(!resolved.fs(Path::new("/usr/lib/x/ab"), Perm::ReadFile).allowed());
 }

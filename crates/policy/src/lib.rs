@@ -41,8 +41,8 @@ pub use cidr::{Cidr, is_special};
 pub use decide::{Decision, Matched};
 pub use diff::{Change, Diff, Effect, diff};
 pub use document::{
-    Capability, Defaults, Document, Env, ExecRule, Format, FsRule, NetRule, Proto, Secret, Target,
-    UrlPath, VERSION, parse,
+    Capability, Defaults, Document, Env, ExecRule, Format, FsRule, NetRule, Proto, Secret, Target, UrlPath, VERSION,
+    parse,
 };
 pub use error::{PlanError, PolicyError};
 pub use explain::{Explanation, Row, explain_exec, explain_fs, explain_net};

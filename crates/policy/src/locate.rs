@@ -34,10 +34,7 @@ pub(crate) fn line_column(text: &str, offset: usize) -> (usize, usize) {
     }
     let before = &text[..end];
     let line_start = before.rfind('\n').map_or(0, |i| i + 1);
-    (
-        before.matches('\n').count() + 1,
-        before[line_start..].chars().count() + 1,
-    )
+    (before.matches('\n').count() + 1, before[line_start..].chars().count() + 1)
 }
 
 /// `fs.rules[2].path`, with odd keys quoted.
@@ -50,10 +47,7 @@ pub(crate) fn render(path: &[Step]) -> String {
                 if !out.is_empty() {
                     out.push('.');
                 }
-                let plain = !key.is_empty()
-                    && key
-                        .bytes()
-                        .all(|b| b.is_ascii_alphanumeric() || b == b'_' || b == b'-');
+                let plain = !key.is_empty() && key.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_' || b == b'-');
                 match plain {
                     true => out.push_str(key),
                     false => out.push_str(&format!("{key:?}")),
@@ -65,22 +59,13 @@ pub(crate) fn render(path: &[Step]) -> String {
 }
 
 fn locate_json(text: &str, path: &[Step], spot: Spot) -> usize {
-    let mut scan = Scan {
-        bytes: text.as_bytes(),
-        at: 0,
-    };
+    let mut scan = Scan { bytes: text.as_bytes(), at: 0 };
     scan.space();
     let mut best = scan.at;
     for (depth, step) in path.iter().enumerate() {
         let last = depth + 1 == path.len();
         match scan.enter(step) {
-            Some((key_at, value_at)) => {
-                best = if last && spot == Spot::Key {
-                    key_at
-                } else {
-                    value_at
-                }
-            }
+            Some((key_at, value_at)) => best = if last && spot == Spot::Key { key_at } else { value_at },
             None => break,
         }
     }
@@ -199,27 +184,19 @@ fn locate_toml(text: &str, path: &[Step], spot: Spot) -> usize {
     let Some((key, value)) = root.get_ref().get_key_value(name.as_str()) else {
         return root.span().start;
     };
-    let mut best = if rest.is_empty() && spot == Spot::Key {
-        key.span().start
-    } else {
-        value.span().start
-    };
+    let mut best = if rest.is_empty() && spot == Spot::Key { key.span().start } else { value.span().start };
     let mut here = value;
     for (depth, step) in rest.iter().enumerate() {
         let last = depth + 1 == rest.len();
         let next = match (step, here.get_ref()) {
-            (Step::Key(name), DeValue::Table(table)) => table
-                .get_key_value(name.as_str())
-                .map(|(k, v)| (k.span().start, v)),
+            (Step::Key(name), DeValue::Table(table)) => {
+                table.get_key_value(name.as_str()).map(|(k, v)| (k.span().start, v))
+            }
             (Step::Index(i), DeValue::Array(items)) => items.get(*i).map(|v| (v.span().start, v)),
             _ => None,
         };
         let Some((key_at, value)) = next else { break };
-        best = if last && spot == Spot::Key {
-            key_at
-        } else {
-            value.span().start
-        };
+        best = if last && spot == Spot::Key { key_at } else { value.span().start };
         here = value;
     }
     best

@@ -31,27 +31,11 @@ pub struct NetAsk<'a> {
 
 impl<'a> NetAsk<'a> {
     pub fn tcp(host: &'a str, port: u16) -> NetAsk<'a> {
-        NetAsk {
-            proto: Proto::Tcp,
-            host: Some(host),
-            addr: None,
-            port,
-            method: None,
-            path: None,
-            unix: None,
-        }
+        NetAsk { proto: Proto::Tcp, host: Some(host), addr: None, port, method: None, path: None, unix: None }
     }
 
     pub fn unix(path: &'a Path) -> NetAsk<'a> {
-        NetAsk {
-            proto: Proto::Unix,
-            host: None,
-            addr: None,
-            port: 0,
-            method: None,
-            path: None,
-            unix: Some(path),
-        }
+        NetAsk { proto: Proto::Unix, host: None, addr: None, port: 0, method: None, path: None, unix: Some(path) }
     }
 }
 
@@ -67,23 +51,13 @@ impl Resolved {
         };
         let mut matches = Vec::new();
         for (i, Labelled { rule, label }) in self.policy.net.iter().enumerate() {
-            let sockets = self
-                .sockets
-                .iter()
-                .filter(|(at, _)| *at == i)
-                .map(|(_, pattern)| pattern);
+            let sockets = self.sockets.iter().filter(|(at, _)| *at == i).map(|(_, pattern)| pattern);
             if known.meets(rule, sockets) {
                 let text = write::net_rule(rule).to_compact_json();
-                matches.push(Matched {
-                    rule: label.clone(),
-                    action: rule.action,
-                    text,
-                });
+                matches.push(Matched { rule: label.clone(), action: rule.action, text });
             }
         }
-        let open = self.policy.default_net() == Action::Allow
-            && ask.proto != Proto::Unix
-            && !known.special;
+        let open = self.policy.default_net() == Action::Allow && ask.proto != Proto::Unix && !known.special;
         let default = if open { Action::Allow } else { Action::Deny };
         Decision::of(matches, (default, "defaults.net")).with_hint(|| known.hint())
     }
@@ -93,15 +67,9 @@ impl Resolved {
         let Ok(known) = Known::of(ask) else {
             return false;
         };
-        let about =
-            |rule: &NetRule| (rule.methods.is_some() || rule.paths.is_some()) && known.is_at(rule);
+        let about = |rule: &NetRule| (rule.methods.is_some() || rule.paths.is_some()) && known.is_at(rule);
         let host = known.host.as_ref();
-        self.policy.net.iter().any(|r| about(&r.rule))
-            || self
-                .policy
-                .secrets
-                .iter()
-                .any(|s| Some(&s.rule.host) == host)
+        self.policy.net.iter().any(|r| about(&r.rule)) || self.policy.secrets.iter().any(|s| Some(&s.rule.host) == host)
     }
 }
 
@@ -121,12 +89,7 @@ impl<'a> Known<'a> {
             _ => None,
         };
         let addr = ask.addr.or(literal).map(|a| a.to_canonical());
-        Ok(Known {
-            ask,
-            host,
-            addr,
-            special: addr.is_some_and(is_special),
-        })
+        Ok(Known { ask, host, addr, special: addr.is_some_and(is_special) })
     }
 
     fn meets<'p>(&self, rule: &NetRule, mut sockets: impl Iterator<Item = &'p Pattern>) -> bool {
@@ -144,12 +107,7 @@ impl<'a> Known<'a> {
             Some(proto) => proto == self.ask.proto,
             None => self.ask.proto != Proto::Unix,
         };
-        proto
-            && rule
-                .ports
-                .as_ref()
-                .is_none_or(|p| p.contains(self.ask.port))
-            && self.is_target(rule)
+        proto && rule.ports.as_ref().is_none_or(|p| p.contains(self.ask.port)) && self.is_target(rule)
     }
 
     fn is_target(&self, rule: &NetRule) -> bool {
@@ -163,9 +121,7 @@ impl<'a> Known<'a> {
             },
             Target::Host(HostPattern::Any) if !allows => true,
             Target::Host(pattern @ HostPattern::Exact(Host::Addr(_))) => {
-                let by_addr = self
-                    .addr
-                    .is_some_and(|addr| pattern.matches(&Host::Addr(addr)));
+                let by_addr = self.addr.is_some_and(|addr| pattern.matches(&Host::Addr(addr)));
                 by_addr || self.host.as_ref().is_some_and(|host| pattern.matches(host))
             }
             Target::Host(pattern) => self.host.as_ref().is_some_and(|host| pattern.matches(host)),
@@ -175,33 +131,25 @@ impl<'a> Known<'a> {
     /// Whether the request says what the rule is about. Where it cannot be read, denials count and allowances do not.
     fn says(&self, rule: &NetRule) -> bool {
         let unknown = !grants(rule.action);
-        let method = rule
-            .methods
-            .as_ref()
-            .is_none_or(|methods| match self.ask.method {
-                Some(method) => methods.iter().any(|m| m == method),
-                None => unknown && !methods.is_empty(),
-            });
-        let path = rule
-            .paths
-            .as_ref()
-            .is_none_or(|paths| match self.ask.path.map(url_path) {
-                Some(Some(path)) => paths.iter().any(|p| {
-                    p.0.on(Path::new("/"))
-                        .is_some_and(|p| p.matches(Path::new(&path)))
-                }),
-                Some(None) | None => unknown && !paths.is_empty(),
-            });
+        let method = rule.methods.as_ref().is_none_or(|methods| match self.ask.method {
+            Some(method) => methods.iter().any(|m| m == method),
+            None => unknown && !methods.is_empty(),
+        });
+        let path = rule.paths.as_ref().is_none_or(|paths| match self.ask.path.map(url_path) {
+            Some(Some(path)) => {
+                paths.iter().any(|p| p.0.on(Path::new("/")).is_some_and(|p| p.matches(Path::new(&path))))
+            }
+            Some(None) | None => unknown && !paths.is_empty(),
+        });
         method && path
     }
 
     fn hint(&self) -> Option<String> {
         let ask = self.ask;
         let rule = match (ask.unix, self.addr, &self.host) {
-            (Some(path), _, _) => format!(
-                r#"{{"action":"allow","proto":"unix","path":{:?}}}"#,
-                path.display().to_string()
-            ),
+            (Some(path), _, _) => {
+                format!(r#"{{"action":"allow","proto":"unix","path":{:?}}}"#, path.display().to_string())
+            }
             (_, Some(addr), _) if self.special => {
                 let cidr = crate::cidr::Cidr::of(addr);
                 return Some(format!(
@@ -210,19 +158,11 @@ impl<'a> Known<'a> {
                 ));
             }
             (_, _, Some(host)) => {
-                format!(
-                    r#"{{"action":"allow","proto":"{}","host":"{host}","ports":"{}"}}"#,
-                    ask.proto.name(),
-                    ask.port
-                )
+                format!(r#"{{"action":"allow","proto":"{}","host":"{host}","ports":"{}"}}"#, ask.proto.name(), ask.port)
             }
             (_, Some(addr), None) => {
                 let cidr = crate::cidr::Cidr::of(addr);
-                format!(
-                    r#"{{"action":"allow","proto":"{}","cidr":"{cidr}","ports":"{}"}}"#,
-                    ask.proto.name(),
-                    ask.port
-                )
+                format!(r#"{{"action":"allow","proto":"{}","cidr":"{cidr}","ports":"{}"}}"#, ask.proto.name(), ask.port)
             }
             (None, None, None) => return None,
         };
@@ -240,9 +180,7 @@ fn url_path(text: &str) -> Option<String> {
         match byte {
             b'%' => {
                 let digits = [rest.next()?, rest.next()?];
-                let hex = std::str::from_utf8(&digits)
-                    .ok()
-                    .filter(|h| h.bytes().all(|b| b.is_ascii_hexdigit()))?;
+                let hex = std::str::from_utf8(&digits).ok().filter(|h| h.bytes().all(|b| b.is_ascii_hexdigit()))?;
                 match u8::from_str_radix(hex, 16).ok()? {
                     b'/' | b'\\' | b'%' => return None,
                     byte => bytes.push(byte),
@@ -256,10 +194,7 @@ fn url_path(text: &str) -> Option<String> {
     let body = path.strip_prefix('/')?;
     let body = body.strip_suffix('/').unwrap_or(body);
     let odd = body.chars().any(char::is_control)
-        || (!body.is_empty()
-            && body
-                .split('/')
-                .any(|segment| matches!(segment, "" | "." | "..")));
+        || (!body.is_empty() && body.split('/').any(|segment| matches!(segment, "" | "." | "..")));
     (!odd).then_some(path)
 }
 

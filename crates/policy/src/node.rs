@@ -69,9 +69,7 @@ impl Node {
                 });
             }
             Node::List(items) if !items.is_empty() && !self.fits_a_line(indent) => {
-                write_block(out, indent, ('[', ']'), items, |out, item| {
-                    item.write_pretty(out, indent + 2)
-                });
+                write_block(out, indent, ('[', ']'), items, |out, item| item.write_pretty(out, indent + 2));
             }
             _ => out.push_str(&self.one_line()),
         }
@@ -81,9 +79,7 @@ impl Node {
     fn fits_a_line(&self, indent: usize) -> bool {
         let flat = match self {
             Node::List(items) => !items.iter().any(|i| matches!(i, Node::Map(_))),
-            Node::Map(entries) => {
-                indent > 2 && !entries.iter().any(|(_, v)| matches!(v, Node::Map(_)))
-            }
+            Node::Map(entries) => indent > 2 && !entries.iter().any(|(_, v)| matches!(v, Node::Map(_))),
             _ => true,
         };
         flat && self.one_line().len() + indent <= 130
@@ -98,13 +94,7 @@ impl Node {
             Node::Map(entries) => {
                 let inner: Vec<String> = entries
                     .iter()
-                    .map(|(k, v)| {
-                        format!(
-                            "{}: {}",
-                            serde_json::to_string(k).unwrap_or_default(),
-                            v.one_line()
-                        )
-                    })
+                    .map(|(k, v)| format!("{}: {}", serde_json::to_string(k).unwrap_or_default(), v.one_line()))
                     .collect();
                 format!("{{{}}}", inner.join(", "))
             }
@@ -164,9 +154,7 @@ impl<'de> DeserializeSeed<'de> for Reader {
 
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Node, D::Error> {
         if self.depth > MAX_DEPTH {
-            return Err(D::Error::custom(format!(
-                "nested deeper than {MAX_DEPTH} levels"
-            )));
+            return Err(D::Error::custom(format!("nested deeper than {MAX_DEPTH} levels")));
         }
         deserializer.deserialize_any(self)
     }
@@ -213,9 +201,7 @@ impl<'de> Visitor<'de> for Reader {
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Node, A::Error> {
         let mut items = Vec::new();
-        while let Some(item) = seq.next_element_seed(Reader {
-            depth: self.depth + 1,
-        })? {
+        while let Some(item) = seq.next_element_seed(Reader { depth: self.depth + 1 })? {
             items.push(item);
         }
         Ok(Node::List(items))
@@ -228,9 +214,7 @@ impl<'de> Visitor<'de> for Reader {
             if !seen.insert(key.clone()) {
                 return Err(A::Error::custom(format!("duplicate key {key:?}")));
             }
-            let value = map.next_value_seed(Reader {
-                depth: self.depth + 1,
-            })?;
+            let value = map.next_value_seed(Reader { depth: self.depth + 1 })?;
             if key == TOML_DATE {
                 return Ok(Node::Date);
             }

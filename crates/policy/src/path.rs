@@ -33,10 +33,7 @@ pub struct Refusal {
 
 impl Refusal {
     pub(crate) fn new(message: impl Into<String>) -> Refusal {
-        Refusal {
-            message: message.into(),
-            hint: None,
-        }
+        Refusal { message: message.into(), hint: None }
     }
 
     pub(crate) fn hint(mut self, hint: impl Into<String>) -> Refusal {
@@ -49,10 +46,8 @@ impl RulePath {
     pub fn parse(text: &str) -> Result<RulePath, Refusal> {
         let path = RulePath::parse_shape(text)?;
         match path.is_of_one_process() {
-            true => Err(
-                Refusal::new(format!("{text:?} is a different file in every process"))
-                    .hint("name the file it should lead to"),
-            ),
+            true => Err(Refusal::new(format!("{text:?} is a different file in every process"))
+                .hint("name the file it should lead to")),
             false => Ok(path),
         }
     }
@@ -61,10 +56,7 @@ impl RulePath {
     pub(crate) fn parse_shape(text: &str) -> Result<RulePath, Refusal> {
         let (base, rest) = split_base(text)?;
         if text.contains("//") {
-            return Err(
-                Refusal::new(format!("{text:?} holds an empty component (\"//\")"))
-                    .hint("remove one slash"),
-            );
+            return Err(Refusal::new(format!("{text:?} holds an empty component (\"//\")")).hint("remove one slash"));
         }
         let rest = rest.strip_prefix('/').unwrap_or(rest);
         // One final slash is how many people mark a directory; it changes nothing.
@@ -76,15 +68,9 @@ impl RulePath {
             }
         }
         if parts.len() > glob::MAX_PARTS {
-            return Err(Refusal::new(format!(
-                "{text:?} has more than {} components",
-                glob::MAX_PARTS
-            )));
+            return Err(Refusal::new(format!("{text:?} has more than {} components", glob::MAX_PARTS)));
         }
-        Ok(RulePath {
-            base,
-            parts: squeeze(parts),
-        })
+        Ok(RulePath { base, parts: squeeze(parts) })
     }
 
     /// A rule path for exactly this absolute path; wildcard characters in it are taken literally.
@@ -148,15 +134,10 @@ impl fmt::Display for RulePath {
 
 /// Whether a value given for a variable can stand at the start of a path.
 pub(crate) fn check_base(path: &Path) -> Result<(), String> {
-    let plain: PathBuf = std::iter::once(std::ffi::OsStr::new("/"))
-        .chain(glob::names(path))
-        .collect();
+    let plain: PathBuf = std::iter::once(std::ffi::OsStr::new("/")).chain(glob::names(path)).collect();
     match path.is_absolute() && plain.as_os_str() == path.as_os_str() {
         true => Ok(()),
-        false => Err(format!(
-            "{:?} is not an absolute path in its plain form",
-            path.display().to_string()
-        )),
+        false => Err(format!("{:?} is not an absolute path in its plain form", path.display().to_string())),
     }
 }
 
@@ -165,16 +146,11 @@ fn split_base(text: &str) -> Result<(Base, &str), Refusal> {
         return Err(Refusal::new("the path is empty").hint(FORMS));
     }
     if let Some(bad) = text.chars().find(|c| c.is_control()) {
-        return Err(Refusal::new(format!(
-            "{text:?} holds the character {bad:?}"
-        )));
+        return Err(Refusal::new(format!("{text:?} holds the character {bad:?}")));
     }
-    for (prefix, base) in [
-        ("~", Base::Home),
-        ("$HOME", Base::Home),
-        ("$WORKSPACE", Base::Workspace),
-        ("$TOOLCHAINS", Base::Toolchains),
-    ] {
+    for (prefix, base) in
+        [("~", Base::Home), ("$HOME", Base::Home), ("$WORKSPACE", Base::Workspace), ("$TOOLCHAINS", Base::Toolchains)]
+    {
         if let Some(rest) = text.strip_prefix(prefix)
             && (rest.is_empty() || rest.starts_with('/'))
         {
@@ -186,10 +162,8 @@ fn split_base(text: &str) -> Result<(Base, &str), Refusal> {
     }
     if text.starts_with('$') {
         let name = text.split('/').next().unwrap_or(text);
-        return Err(
-            Refusal::new(format!("{name:?} is not a variable of the policy"))
-                .hint("there are $HOME, $WORKSPACE and $TOOLCHAINS"),
-        );
+        return Err(Refusal::new(format!("{name:?} is not a variable of the policy"))
+            .hint("there are $HOME, $WORKSPACE and $TOOLCHAINS"));
     }
     match text.starts_with('/') {
         true => Ok((Base::Root, text)),
@@ -199,18 +173,17 @@ fn split_base(text: &str) -> Result<(Base, &str), Refusal> {
 
 fn parse_component(component: &str, whole: &str) -> Result<Part, Refusal> {
     match component {
-        "." | ".." => Err(
-            Refusal::new(format!("{whole:?} holds a {component:?} component"))
-                .hint("write the path it leads to"),
-        ),
+        "." | ".." => {
+            Err(Refusal::new(format!("{whole:?} holds a {component:?} component")).hint("write the path it leads to"))
+        }
         _ => match component::parse_part(component).map_err(Refusal::new)? {
             // `[.]` and `[.][.]` spell the components that are refused above.
-            Part::Literal(name) if name == "." || name == ".." => Err(Refusal::new(format!(
-                "{whole:?} holds a {name:?} component"
-            ))),
-            Part::Literal(name) if name.len() > 255 => Err(Refusal::new(format!(
-                "{whole:?} holds a component of more than 255 bytes"
-            ))),
+            Part::Literal(name) if name == "." || name == ".." => {
+                Err(Refusal::new(format!("{whole:?} holds a {name:?} component")))
+            }
+            Part::Literal(name) if name.len() > 255 => {
+                Err(Refusal::new(format!("{whole:?} holds a component of more than 255 bytes")))
+            }
             part => Ok(part),
         },
     }
@@ -265,26 +238,11 @@ mod test {
             ("/a\0b", "\"/a\\0b\" holds the character '\\0'"),
             ("/a[b", "\"[\" without \"]\" in \"a[b\""),
             ("/a[]b", "\"[]\" in \"a[]b\" matches nothing"),
-            (
-                "/a[z-a]",
-                "the range z-a in \"a[z-a]\" is the wrong way round",
-            ),
-            (
-                "/a**b",
-                "\"**\" stands alone in a component, not inside \"a**b\"",
-            ),
-            (
-                "/proc/self/fd/7",
-                "\"/proc/self/fd/7\" is a different file in every process",
-            ),
-            (
-                "/proc/1/root",
-                "\"/proc/1/root\" is a different file in every process",
-            ),
-            (
-                "/dev/fd/3",
-                "\"/dev/fd/3\" is a different file in every process",
-            ),
+            ("/a[z-a]", "the range z-a in \"a[z-a]\" is the wrong way round"),
+            ("/a**b", "\"**\" stands alone in a component, not inside \"a**b\""),
+            ("/proc/self/fd/7", "\"/proc/self/fd/7\" is a different file in every process"),
+            ("/proc/1/root", "\"/proc/1/root\" is a different file in every process"),
+            ("/dev/fd/3", "\"/dev/fd/3\" is a different file in every process"),
         ] {
             match RulePath::parse(text) {
                 Err(refusal) => assert_eq!(refusal.message, message),

@@ -189,31 +189,17 @@ const GROUPS: [(&str, Perms); 2] = [
 
 impl Perms {
     /// What means something at a file; the others are about directories.
-    pub const FILE: Perms = Perms::of(&[
-        Perm::Execute,
-        Perm::WriteFile,
-        Perm::ReadFile,
-        Perm::Truncate,
-        Perm::IoctlDev,
-    ]);
+    pub const FILE: Perms =
+        Perms::of(&[Perm::Execute, Perm::WriteFile, Perm::ReadFile, Perm::Truncate, Perm::IoctlDev]);
     /// Everything an ordinary user can do: device nodes take a privilege that nobody inside has.
-    pub const ORDINARY: Perms =
-        Perms::ALL.minus_const(Perms::of(&[Perm::MakeChar, Perm::MakeBlock]));
+    pub const ORDINARY: Perms = Perms::ALL.minus_const(Perms::of(&[Perm::MakeChar, Perm::MakeBlock]));
     /// Bringing a new name into a directory.
     pub const MAKING: Perms = GROUPS[0].1.union_const(Perms::of(&[Perm::Refer]));
 
     /// The permission or the group of this name.
     pub fn named(name: &str) -> Option<Perms> {
-        let group = GROUPS
-            .iter()
-            .find(|(group, _)| *group == name)
-            .map(|(_, perms)| *perms);
-        group.or_else(|| {
-            Perm::ALL
-                .into_iter()
-                .find(|p| p.name() == name)
-                .map(|p| Perms::of(&[p]))
-        })
+        let group = GROUPS.iter().find(|(group, _)| *group == name).map(|(_, perms)| *perms);
+        group.or_else(|| Perm::ALL.into_iter().find(|p| p.name() == name).map(|p| Perms::of(&[p])))
     }
 
     /// The shortest list of names, groups where they are whole.
@@ -224,9 +210,7 @@ impl Perms {
             if !left.contains(perm) {
                 continue;
             }
-            let whole = GROUPS
-                .iter()
-                .find(|(_, g)| g.contains(perm) && left.and(*g) == *g);
+            let whole = GROUPS.iter().find(|(_, g)| g.contains(perm) && left.and(*g) == *g);
             let (name, taken) = whole.copied().unwrap_or((perm.name(), Perms::of(&[perm])));
             out.push(name);
             left = left.minus(taken);
@@ -236,10 +220,7 @@ impl Perms {
 
     /// Every name a document may use.
     pub fn known_names() -> impl Iterator<Item = &'static str> {
-        ORDER
-            .into_iter()
-            .map(Perm::name)
-            .chain(GROUPS.iter().map(|(name, _)| *name))
+        ORDER.into_iter().map(Perm::name).chain(GROUPS.iter().map(|(name, _)| *name))
     }
 
     const fn minus_const(self, other: Perms) -> Perms {
@@ -271,21 +252,14 @@ mod test {
     fn names_read_back() {
         for bits in 0..=u16::MAX {
             let perms = Perms(bits);
-            let back = perms
-                .names()
-                .into_iter()
-                .filter_map(Perms::named)
-                .fold(Perms::NONE, Perms::union);
+            let back = perms.names().into_iter().filter_map(Perms::named).fold(Perms::NONE, Perms::union);
             assert_eq!(back, perms);
         }
     }
 
     #[test]
     fn groups_are_used_when_whole() {
-        assert_eq!(
-            Perms::CHANGES.names(),
-            ["write_file", "truncate", "make_*", "remove_*", "refer"]
-        );
+        assert_eq!(Perms::CHANGES.names(), ["write_file", "truncate", "make_*", "remove_*", "refer"]);
         assert_eq!(Perms::READ.names(), ["read_file", "read_dir"]);
         assert_eq!(Perms::named("read"), None);
     }

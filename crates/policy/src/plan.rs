@@ -108,10 +108,7 @@ pub enum ExecPlan {
     /// Anything that a grant lets be executed, but for the programs named here.
     AllowBut(Vec<Program>),
     /// Only these, and the dynamic loaders they name.
-    Only {
-        programs: Vec<Program>,
-        loaders: Vec<PathBuf>,
-    },
+    Only { programs: Vec<Program>, loaders: Vec<PathBuf> },
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -132,10 +129,7 @@ impl Plan {
     /// all, and the path be made anew. Whoever enforces the plan has to guard these paths as well.
     pub fn movable_masks(&self) -> impl Iterator<Item = &Mask> {
         self.masks.iter().filter(|mask| {
-            let mut above = self
-                .grants
-                .iter()
-                .filter(|g| mask.path.starts_with(&g.path));
+            let mut above = self.grants.iter().filter(|g| mask.path.starts_with(&g.path));
             let outermost = above.clone().next().map(|g| g.path.as_path());
             mask.path.parent() != outermost && above.any(|g| moves(g.perms))
         })

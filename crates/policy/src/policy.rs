@@ -90,10 +90,7 @@ impl Policy {
             audit_events: doc.audit_events.iter().cloned().collect(),
             limits: doc.limits,
             capabilities: doc.capabilities.clone(),
-            degrade: doc
-                .degrade
-                .as_ref()
-                .map(|names| names.iter().cloned().collect()),
+            degrade: doc.degrade.as_ref().map(|names| names.iter().cloned().collect()),
         }
     }
 
@@ -111,9 +108,7 @@ impl Policy {
 
     /// SHA-256 of the policy's meaning: labels, order and repetition of rules do not enter.
     pub fn digest(&self) -> String {
-        hex(&Sha256::digest(
-            self.canonical().to_compact_json().as_bytes(),
-        ))
+        hex(&Sha256::digest(self.canonical().to_compact_json().as_bytes()))
     }
 
     /// The effective policy as one document without presets; it reads back to the same policy.
@@ -139,10 +134,7 @@ impl Policy {
             audit_events: self.audit_events.iter().cloned().collect(),
             limits: self.limits,
             capabilities: self.capabilities.clone(),
-            degrade: self
-                .degrade
-                .as_ref()
-                .map(|names| names.iter().cloned().collect()),
+            degrade: self.degrade.as_ref().map(|names| names.iter().cloned().collect()),
             ..Document::new(source)
         }
     }
@@ -171,10 +163,7 @@ pub(crate) fn label(doc: &Document, list: &str, index: usize) -> String {
 }
 
 fn labelled<T: Clone>(doc: &Document, list: &str, rules: &[T]) -> Vec<Labelled<T>> {
-    let with_label = |(i, rule): (usize, &T)| Labelled {
-        rule: rule.clone(),
-        label: label(doc, list, i),
-    };
+    let with_label = |(i, rule): (usize, &T)| Labelled { rule: rule.clone(), label: label(doc, list, i) };
     rules.iter().enumerate().map(with_label).collect()
 }
 
@@ -196,12 +185,7 @@ fn unknown_preset(doc: &Document, index: usize, name: &str) -> PolicyError {
         Some(close) => format!("did you mean {close:?}?"),
         None => format!("the presets are {}", names().collect::<Vec<_>>().join(", ")),
     };
-    PolicyError::without_place(
-        &doc.source,
-        &format!("extends[{index}]"),
-        format!("unknown preset {name:?}"),
-    )
-    .hint(hint)
+    PolicyError::without_place(&doc.source, &format!("extends[{index}]"), format!("unknown preset {name:?}")).hint(hint)
 }
 
 fn strictest(a: Option<Action>, b: Option<Action>) -> Option<Action> {

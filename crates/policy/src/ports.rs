@@ -15,10 +15,8 @@ impl Ports {
             match (port(low), port(high)) {
                 (Some(low), Some(high)) if low <= high => ranges.push((low, high)),
                 _ => {
-                    return Err(Refusal::new(format!(
-                        "{item:?} is not a port or a range of ports"
-                    ))
-                    .hint("write \"443\", \"80,443\" or \"8000-8999\", from 1 to 65535"));
+                    return Err(Refusal::new(format!("{item:?} is not a port or a range of ports"))
+                        .hint("write \"443\", \"80,443\" or \"8000-8999\", from 1 to 65535"));
                 }
             }
         }
@@ -30,9 +28,7 @@ impl Ports {
     }
 
     pub fn contains(&self, port: u16) -> bool {
-        self.0
-            .iter()
-            .any(|(low, high)| (*low..=*high).contains(&port))
+        self.0.iter().any(|(low, high)| (*low..=*high).contains(&port))
     }
 }
 
@@ -81,10 +77,7 @@ mod test {
         ] {
             assert_eq!(Ports::parse(text).unwrap().to_string(), spelled);
         }
-        for text in [
-            "", "0", "65536", "80,", ",80", "80-", "-80", "90-80", "+80", "080", "80 ", "http",
-            "1-2-3",
-        ] {
+        for text in ["", "0", "65536", "80,", ",80", "80-", "-80", "90-80", "+80", "080", "80 ", "http", "1-2-3"] {
             assert!(Ports::parse(text).is_err(), "{text:?} was taken");
         }
     }

@@ -4,31 +4,13 @@ use crate::document::{Document, Format, parse};
 
 /// Every preset with one line about it, in the order people should read them.
 pub const PRESETS: [(&str, &str); 7] = [
-    (
-        "default",
-        "the workspace, system programs and toolchains can be read and run; nothing else, no network",
-    ),
-    (
-        "read-only",
-        "like default, and nothing of the host can be changed whatever else is allowed",
-    ),
-    (
-        "workspace-write",
-        "like default, and the workspace can be changed",
-    ),
+    ("default", "the workspace, system programs and toolchains can be read and run; nothing else, no network"),
+    ("read-only", "like default, and nothing of the host can be changed whatever else is allowed"),
+    ("workspace-write", "like default, and the workspace can be changed"),
     ("no-network", "no network whatever else is allowed"),
-    (
-        "networked",
-        "every public address, where nothing else denies it",
-    ),
-    (
-        "strict",
-        "nothing: every file and every program must be named",
-    ),
-    (
-        "package-install",
-        "like workspace-write, and the usual package registries",
-    ),
+    ("networked", "every public address, where nothing else denies it"),
+    ("strict", "nothing: every file and every program must be named"),
+    ("package-install", "like workspace-write, and the usual package registries"),
 ];
 
 /// The JSON text of a preset.

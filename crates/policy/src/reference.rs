@@ -13,40 +13,15 @@ pub fn reference() -> String {
     }
     out.push_str(PATHS);
     out.push_str("## Permissions\n\n");
-    out.push_str(
-        &Perms::known_names()
-            .map(|name| format!("`{name}`"))
-            .collect::<Vec<_>>()
-            .join(", "),
-    );
+    out.push_str(&Perms::known_names().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", "));
     out.push_str(".\n\n`make_*` and `remove_*` stand for all permissions that start so.\n\n");
     out.push_str(MATCHING);
-    write_table(
-        &mut out,
-        "Special addresses",
-        ("range", "why"),
-        special_table(),
-    );
+    write_table(&mut out, "Special addresses", ("range", "why"), special_table());
     out.push_str(MERGING);
-    write_table(
-        &mut out,
-        "Presets",
-        ("name", "what it says"),
-        rows(&PRESETS),
-    );
+    write_table(&mut out, "Presets", ("name", "what it says"), rows(&PRESETS));
     out.push_str(PRESET_USE);
-    write_table(
-        &mut out,
-        "Audit events",
-        ("name", "recorded when"),
-        rows(&AUDIT_EVENTS),
-    );
-    write_table(
-        &mut out,
-        "What `degrade` may name",
-        ("name", "what is missing"),
-        rows(&DEGRADES),
-    );
+    write_table(&mut out, "Audit events", ("name", "recorded when"), rows(&AUDIT_EVENTS));
+    write_table(&mut out, "What `degrade` may name", ("name", "what is missing"), rows(&DEGRADES));
     out.push_str("The name of a limit's field is accepted too: that limit is then not enforced where it cannot be.\n");
     out
 }
@@ -59,32 +34,17 @@ fn write_section(out: &mut String, section: &Section) {
     out.push_str("| key | type | default | meaning | example |\n|---|---|---|---|---|\n");
     for key in section.keys {
         let example = key.example.replace('|', "\\|");
-        out.push_str(&format!(
-            "| `{}` | {} | {} | {} | `{example}` |\n",
-            key.name, key.kind, key.default, key.meaning
-        ));
+        out.push_str(&format!("| `{}` | {} | {} | {} | `{example}` |\n", key.name, key.kind, key.default, key.meaning));
     }
     out.push('\n');
 }
 
-fn rows<'a>(
-    table: &'a [(&'static str, &'static str)],
-) -> impl Iterator<Item = (String, &'static str)> + 'a {
-    table
-        .iter()
-        .map(|(name, meaning)| ((*name).to_owned(), *meaning))
+fn rows<'a>(table: &'a [(&'static str, &'static str)]) -> impl Iterator<Item = (String, &'static str)> + 'a {
+    table.iter().map(|(name, meaning)| ((*name).to_owned(), *meaning))
 }
 
-fn write_table(
-    out: &mut String,
-    title: &str,
-    heads: (&str, &str),
-    rows: impl Iterator<Item = (String, &'static str)>,
-) {
-    out.push_str(&format!(
-        "## {title}\n\n| {} | {} |\n|---|---|\n",
-        heads.0, heads.1
-    ));
+fn write_table(out: &mut String, title: &str, heads: (&str, &str), rows: impl Iterator<Item = (String, &'static str)>) {
+    out.push_str(&format!("## {title}\n\n| {} | {} |\n|---|---|\n", heads.0, heads.1));
     for (name, meaning) in rows {
         out.push_str(&format!("| `{name}` | {meaning} |\n"));
     }

@@ -40,16 +40,10 @@ pub fn resolve(policy: &Policy, ctx: &Context) -> Result<Resolved, PolicyError> 
         _ => Perms::NONE,
     };
     for Labelled { rule, label } in &policy.fs {
-        let perms = if grants(rule.action) {
-            rule.perms.minus(withheld)
-        } else {
-            rule.perms
-        };
+        let perms = if grants(rule.action) { rule.perms.minus(withheld) } else { rule.perms };
         let text = write::fs_rule(rule).to_compact_json();
         for pattern in expand(&rule.path, label, ctx)? {
-            resolved
-                .files
-                .push(FileRule::new(label, rule.action, perms, &text, pattern));
+            resolved.files.push(FileRule::new(label, rule.action, perms, &text, pattern));
         }
     }
     for Labelled { rule, label } in &policy.exec {
@@ -57,10 +51,7 @@ pub fn resolve(policy: &Policy, ctx: &Context) -> Result<Resolved, PolicyError> 
         let text = write::exec_rule(rule).to_compact_json();
         for pattern in expand(&rule.path, label, ctx)? {
             let file = FileRule::new(label, rule.action, perms, &text, pattern);
-            resolved.programs.push(ProgramRule {
-                file,
-                sha256: rule.sha256,
-            });
+            resolved.programs.push(ProgramRule { file, sha256: rule.sha256 });
         }
     }
     for (index, Labelled { rule, label }) in policy.net.iter().enumerate() {
@@ -115,14 +106,7 @@ pub(crate) struct ProgramRule {
 impl FileRule {
     fn new(label: &str, action: Action, perms: Perms, text: &str, pattern: Pattern) -> FileRule {
         let (label, text) = (label.to_owned(), text.to_owned());
-        FileRule {
-            label,
-            action,
-            perms,
-            text,
-            patterns: vec![pattern],
-            reals: None,
-        }
+        FileRule { label, action, perms, text, patterns: vec![pattern], reals: None }
     }
 
     pub(crate) fn grants(&self) -> bool {
@@ -142,11 +126,7 @@ impl FileRule {
     /// Whether a real place of the rule is `path` or above it.
     fn reaches(&self, path: &Path) -> bool {
         let reals = self.reals.as_deref().unwrap_or_default();
-        path.ancestors().any(|above| {
-            reals
-                .binary_search_by(|real| real.path.as_path().cmp(above))
-                .is_ok()
-        })
+        path.ancestors().any(|above| reals.binary_search_by(|real| real.path.as_path().cmp(above)).is_ok())
     }
 }
 
@@ -195,31 +175,15 @@ impl Resolved {
         if self.policy.default_net() == Action::Allow {
             return Some("defaults.net".to_owned());
         }
-        let rule = self
-            .policy
-            .net
-            .iter()
-            .find(|r| r.rule.action != Action::Deny)
-            .map(|r| r.label.clone());
+        let rule = self.policy.net.iter().find(|r| r.rule.action != Action::Deny).map(|r| r.label.clone());
         rule.or_else(|| self.policy.secrets.first().map(|s| s.label.clone()))
     }
 
     /// The labels of rules whose matches must be reported although they are let through.
     pub fn warns(&self) -> impl Iterator<Item = &str> {
-        let files = self
-            .files
-            .iter()
-            .chain(self.programs.iter().map(|p| &p.file));
-        let files = files
-            .filter(|r| r.action == Action::Warn)
-            .map(|r| r.label.as_str());
-        files.chain(
-            self.policy
-                .net
-                .iter()
-                .filter(|r| r.rule.action == Action::Warn)
-                .map(|r| r.label.as_str()),
-        )
+        let files = self.files.iter().chain(self.programs.iter().map(|p| &p.file));
+        let files = files.filter(|r| r.action == Action::Warn).map(|r| r.label.as_str());
+        files.chain(self.policy.net.iter().filter(|r| r.rule.action == Action::Warn).map(|r| r.label.as_str()))
     }
 
     /// What an fs rule or its like may grant anywhere when nothing matches.
@@ -242,9 +206,7 @@ impl Resolved {
 pub(crate) fn names_special(rule: &NetRule) -> bool {
     match &rule.to {
         Target::Cidr(cidr) => cidr.is_special(),
-        Target::Host(HostPattern::Exact(crate::host::Host::Addr(addr))) => {
-            Cidr::of(*addr).is_special()
-        }
+        Target::Host(HostPattern::Exact(crate::host::Host::Addr(addr))) => Cidr::of(*addr).is_special(),
         _ => false,
     }
 }
@@ -254,8 +216,7 @@ fn check_context(ctx: &Context) -> Result<(), PolicyError> {
     let toolchains = ctx.toolchains.iter().map(|t| ("$TOOLCHAINS", t));
     for (name, value) in named.into_iter().chain(toolchains) {
         path::check_base(value).map_err(|message| {
-            PolicyError::without_place("", name, message)
-                .hint("give the absolute path of a directory")
+            PolicyError::without_place("", name, message).hint("give the absolute path of a directory")
         })?;
     }
     Ok(())
@@ -269,15 +230,7 @@ fn expand(path: &RulePath, label: &str, ctx: &Context) -> Result<Vec<Pattern>, P
         Base::Workspace => vec![&ctx.workspace],
         Base::Toolchains => ctx.toolchains.iter().collect(),
     };
-    let too_long = || {
-        PolicyError::without_place(
-            label,
-            "path",
-            format!("\"{path}\" has too many components when expanded"),
-        )
-    };
-    bases
-        .into_iter()
-        .map(|base| path.on(base).ok_or_else(too_long))
-        .collect()
+    let too_long =
+        || PolicyError::without_place(label, "path", format!("\"{path}\" has too many components when expanded"));
+    bases.into_iter().map(|base| path.on(base).ok_or_else(too_long)).collect()
 }

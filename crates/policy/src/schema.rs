@@ -23,13 +23,7 @@ const fn key(
     meaning: &'static str,
     example: &'static str,
 ) -> Key {
-    Key {
-        name,
-        kind,
-        default,
-        meaning,
-        example,
-    }
+    Key { name, kind, default, meaning, example }
 }
 
 pub(crate) const SECTIONS: [&Section; 15] = [
@@ -229,51 +223,25 @@ pub const AUDIT_EVENTS: [(&str, &str); 8] = [
 
 /// What `degrade` may name: a wall that this host may not have. The name of a limit's field is accepted too.
 pub const DEGRADES: [(&str, &str); 9] = [
-    (
-        "landlock",
-        "the kernel's landlock is absent or too old for a permission that a rule uses",
-    ),
+    ("landlock", "the kernel's landlock is absent or too old for a permission that a rule uses"),
     ("seccomp", "system calls cannot be filtered"),
-    (
-        "cgroups",
-        "usage cannot be accounted for the whole tree of processes",
-    ),
-    (
-        "user_namespaces",
-        "the run cannot have its own user namespace",
-    ),
+    ("cgroups", "usage cannot be accounted for the whole tree of processes"),
+    ("user_namespaces", "the run cannot have its own user namespace"),
     ("network_namespaces", "the run cannot have its own network"),
-    (
-        "guards",
-        "a denied path that does not exist yet can be made",
-    ),
-    (
-        "reports",
-        "denials and warnings hold but cannot all be reported",
-    ),
-    (
-        "exec_digest",
-        "a program's digest is checked when the plan is made, not when it starts",
-    ),
+    ("guards", "a denied path that does not exist yet can be made"),
+    ("reports", "denials and warnings hold but cannot all be reported"),
+    ("exec_digest", "a program's digest is checked when the plan is made, not when it starts"),
     ("audit", "an event named under `audit` cannot be observed"),
 ];
 
 /// The known name closest to `wrong`, when it is close enough to be a slip.
-pub(crate) fn nearest<'a>(
-    wrong: &str,
-    known: impl IntoIterator<Item = &'a str>,
-) -> Option<&'a str> {
+pub(crate) fn nearest<'a>(wrong: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     if wrong.len() > 64 {
         return None;
     }
     let wrong = wrong.to_ascii_lowercase();
     let allowed = if wrong.chars().count() <= 5 { 1 } else { 2 };
-    known
-        .into_iter()
-        .map(|name| (distance(&wrong, name), name))
-        .filter(|(d, _)| *d <= allowed)
-        .min()
-        .map(|(_, n)| n)
+    known.into_iter().map(|name| (distance(&wrong, name), name)).filter(|(d, _)| *d <= allowed).min().map(|(_, n)| n)
 }
 
 /// How many letters must be added, dropped, changed or swapped with their neighbour.
@@ -289,9 +257,7 @@ fn distance(a: &str, b: &str) -> usize {
     for i in 1..=a.len() {
         for j in 1..=b.len() {
             let same = usize::from(a[i - 1] != b[j - 1]);
-            let mut best = (rows[i - 1][j] + 1)
-                .min(rows[i][j - 1] + 1)
-                .min(rows[i - 1][j - 1] + same);
+            let mut best = (rows[i - 1][j] + 1).min(rows[i][j - 1] + 1).min(rows[i - 1][j - 1] + same);
             if i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1] {
                 best = best.min(rows[i - 2][j - 2] + 1);
             }

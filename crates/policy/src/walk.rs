@@ -25,10 +25,7 @@ impl Budget {
         match self.visited > MAX_VISITED {
             true => Err(PlanError {
                 rule: rule.to_owned(),
-                message: format!(
-                    "{}: more than {MAX_VISITED} entries had to be looked at",
-                    place.display()
-                ),
+                message: format!("{}: more than {MAX_VISITED} entries had to be looked at", place.display()),
                 hint: "name a directory with less in it, or fewer levels below it".to_owned(),
             }),
             false => Ok(()),
@@ -63,15 +60,7 @@ pub(crate) fn find(
     if pattern.accepts(states) {
         return Ok(vec![start]);
     }
-    let mut walk = Walk {
-        pattern,
-        host,
-        region,
-        budget,
-        rule,
-        found: Vec::new(),
-        entered: HashSet::new(),
-    };
+    let mut walk = Walk { pattern, host, region, budget, rule, found: Vec::new(), entered: HashSet::new() };
     walk.run(start, states)?;
     Ok(walk.found)
 }
@@ -145,10 +134,7 @@ impl Walk<'_> {
     fn too_many(&self) -> PlanError {
         PlanError {
             rule: self.rule.to_owned(),
-            message: format!(
-                "{}: more than {MAX_MATCHES} paths match it",
-                self.pattern.text()
-            ),
+            message: format!("{}: more than {MAX_MATCHES} paths match it", self.pattern.text()),
             hint: "name the directory that holds them".to_owned(),
         }
     }
@@ -156,9 +142,7 @@ impl Walk<'_> {
 
 /// Whether `path` is inside one of `roots` or on the way to one.
 pub(crate) fn touches(path: &Path, roots: &[PathBuf]) -> bool {
-    roots
-        .iter()
-        .any(|root| path.starts_with(root) || root.starts_with(path))
+    roots.iter().any(|root| path.starts_with(root) || root.starts_with(path))
 }
 
 fn join_links(before: &[Link], after: Vec<Link>) -> Vec<Link> {

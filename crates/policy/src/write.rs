@@ -1,8 +1,6 @@
 //! Writing: values back to a tree, in the one order that documents and digests use. What is absent is left out.
 
-use crate::document::{
-    Capability, Defaults, Document, Env, ExecRule, FsRule, NetRule, Secret, Target,
-};
+use crate::document::{Capability, Defaults, Document, Env, ExecRule, FsRule, NetRule, Secret, Target};
 use crate::node::Node;
 use crate::perms::Perms;
 use std::collections::BTreeMap;
@@ -11,20 +9,14 @@ use terms::{Action, LimitKind, Limits, OnOutputLimit};
 pub(crate) fn document(doc: &Document) -> Node {
     let mut out = Entries::default();
     out.put("version", Node::Int(doc.version.into()));
-    out.put_some(
-        "extends",
-        (!doc.extends.is_empty()).then(|| Node::texts(&doc.extends)),
-    );
+    out.put_some("extends", (!doc.extends.is_empty()).then(|| Node::texts(&doc.extends)));
     out.put_some("defaults", defaults(&doc.defaults));
     out.put_some("fs", rules(doc.fs.iter().map(fs_rule)));
     out.put_some("net", rules(doc.net.iter().map(net_rule)));
     out.put_some("exec", rules(doc.exec.iter().map(exec_rule)));
     out.put_some("syscalls", list_in("deny", &doc.syscalls_deny));
     out.put_some("env", doc.env.as_ref().map(env));
-    out.put_some(
-        "secrets",
-        (!doc.secrets.is_empty()).then(|| Node::List(doc.secrets.iter().map(secret).collect())),
-    );
+    out.put_some("secrets", (!doc.secrets.is_empty()).then(|| Node::List(doc.secrets.iter().map(secret).collect())));
     out.put_some("audit", list_in("events", &doc.audit_events));
     out.put_some("limits", limits(&doc.limits));
     out.put_some("capabilities", capabilities(&doc.capabilities));
@@ -58,11 +50,7 @@ impl Entries {
 
 pub(crate) fn defaults(defaults: &Defaults) -> Option<Node> {
     let mut out = Entries::default();
-    for (name, action) in [
-        ("fs", defaults.fs),
-        ("net", defaults.net),
-        ("exec", defaults.exec),
-    ] {
+    for (name, action) in [("fs", defaults.fs), ("net", defaults.net), ("exec", defaults.exec)] {
         out.put_some(name, action.map(|a| Node::text(a.name())));
     }
     out.into_some()
@@ -103,28 +91,16 @@ pub(crate) fn net_rule(rule: &NetRule) -> Node {
         Target::Cidr(cidr) => out.put("cidr", Node::text(cidr.to_string())),
         Target::Unix(path) => out.put("path", Node::text(path.to_string())),
     }
-    out.put_some(
-        "ports",
-        rule.ports.as_ref().map(|p| Node::text(p.to_string())),
-    );
+    out.put_some("ports", rule.ports.as_ref().map(|p| Node::text(p.to_string())));
     out.put_some("methods", rule.methods.as_ref().map(Node::texts));
-    out.put_some(
-        "paths",
-        rule.paths
-            .as_ref()
-            .map(|paths| Node::texts(paths.iter().map(ToString::to_string))),
-    );
+    out.put_some("paths", rule.paths.as_ref().map(|paths| Node::texts(paths.iter().map(ToString::to_string))));
     out.into_node()
 }
 
 pub(crate) fn env(env: &Env) -> Node {
     let mut out = Entries::default();
     out.put_some("pass", env.pass.as_ref().map(Node::texts));
-    let set = env
-        .set
-        .iter()
-        .map(|(k, v)| (k.clone(), Node::text(v)))
-        .collect::<Vec<_>>();
+    let set = env.set.iter().map(|(k, v)| (k.clone(), Node::text(v))).collect::<Vec<_>>();
     out.put_some("set", (!set.is_empty()).then_some(Node::Map(set)));
     out.into_node()
 }
@@ -159,13 +135,7 @@ pub(crate) fn limits(limits: &Limits) -> Option<Node> {
 pub(crate) fn limit(limits: &Limits, kind: LimitKind) -> Option<Node> {
     let count = |value: Option<u64>| value.map(|n| Node::Int(n.into()));
     let megabytes = |value: Option<f64>| {
-        value.map(|n| {
-            if n.fract() == 0.0 && n.abs() < 1e15 {
-                Node::Int(n as i128)
-            } else {
-                Node::Float(n)
-            }
-        })
+        value.map(|n| if n.fract() == 0.0 && n.abs() < 1e15 { Node::Int(n as i128) } else { Node::Float(n) })
     };
     match kind {
         LimitKind::WallMs => count(limits.max_wall_ms),

@@ -1,9 +1,6 @@
 //! Properties of documents and of merging.
 
-use policy::{
-    Action, Context, Document, Format, NetAsk, Perm, Policy, Resolved, effective, merge, parse,
-    resolve,
-};
+use policy::{Action, Context, Document, Format, NetAsk, Perm, Policy, Resolved, effective, merge, parse, resolve};
 use proptest::prelude::*;
 use std::path::{Path, PathBuf};
 
@@ -19,29 +16,17 @@ fn fs_rule() -> impl Strategy<Value = String> {
         Just("/a[!b-d]".to_owned()),
     ];
     let perms = prop::sample::subsequence(
-        vec![
-            "read_file",
-            "read_dir",
-            "execute",
-            "write_file",
-            "make_*",
-            "remove_*",
-            "refer",
-            "truncate",
-            "ioctl_dev",
-        ],
+        vec!["read_file", "read_dir", "execute", "write_file", "make_*", "remove_*", "refer", "truncate", "ioctl_dev"],
         1..5,
     );
-    (
-        prop::sample::select(vec!["allow", "deny", "warn", "ask"]),
-        path,
-        perms,
-    )
-        .prop_filter_map("a path", |(a, p, perms)| {
+    (prop::sample::select(vec!["allow", "deny", "warn", "ask"]), path, perms).prop_filter_map(
+        "a path",
+        |(a, p, perms)| {
             p.split('/')
                 .all(|part| part == "**" || !part.contains("**"))
                 .then(|| format!(r#"{{"action":"{a}","path":"{p}","perms":{perms:?}}}"#))
-        })
+        },
+    )
 }
 
 fn net_rule() -> impl Strategy<Value = String> {
@@ -49,84 +34,54 @@ fn net_rule() -> impl Strategy<Value = String> {
         "\"host\":\"[ab]{1,3}\\.org\"",
         "\"host\":\"\\*\\*?\\.[ab]{1,3}\\.org\"",
         Just("\"host\":\"*\"".to_owned()),
-        (0u8..255, 8u8..=32).prop_map(|(a, p)| format!(
-            "\"cidr\":\"{}\"",
-            policy::Cidr::new([a, 2, 3, 4].into(), p)
-        )),
+        (0u8..255, 8u8..=32).prop_map(|(a, p)| format!("\"cidr\":\"{}\"", policy::Cidr::new([a, 2, 3, 4].into(), p))),
         Just("\"cidr\":\"fd00::/8\"".to_owned()),
         Just("\"proto\":\"unix\",\"path\":\"~/s.sock\"".to_owned()),
     ];
-    let ports = prop::option::of(
-        (1u16..100, 100u16..200).prop_map(|(a, b)| format!(",\"ports\":\"{a},{b}-{}\"", b + 5)),
-    );
-    let http = prop::option::of(Just(
-        r#","methods":["GET","PUT"],"paths":["/v1/*","/a/**"]"#,
-    ));
-    (
-        prop::sample::select(vec!["allow", "deny", "warn", "ask"]),
-        to,
-        ports,
-        http,
-    )
-        .prop_map(|(a, to, ports, http)| {
-            let ip = !to.contains("unix");
-            let ports = ports.filter(|_| ip).unwrap_or_default();
-            format!(
-                r#"{{"action":"{a}",{to}{ports}{}}}"#,
-                http.filter(|_| ip).unwrap_or_default()
-            )
-        })
+    let ports =
+        prop::option::of((1u16..100, 100u16..200).prop_map(|(a, b)| format!(",\"ports\":\"{a},{b}-{}\"", b + 5)));
+    let http = prop::option::of(Just(r#","methods":["GET","PUT"],"paths":["/v1/*","/a/**"]"#));
+    (prop::sample::select(vec!["allow", "deny", "warn", "ask"]), to, ports, http).prop_map(|(a, to, ports, http)| {
+        let ip = !to.contains("unix");
+        let ports = ports.filter(|_| ip).unwrap_or_default();
+        format!(r#"{{"action":"{a}",{to}{ports}{}}}"#, http.filter(|_| ip).unwrap_or_default())
+    })
 }
 
 fn exec_rule() -> impl Strategy<Value = String> {
-    (
-        "(/[ab]{1,2}){1,3}",
-        prop::option::of("[0-9a-f]{64}"),
-        any::<bool>(),
-    )
-        .prop_map(|(path, sha, deny)| match (sha, deny) {
+    ("(/[ab]{1,2}){1,3}", prop::option::of("[0-9a-f]{64}"), any::<bool>()).prop_map(|(path, sha, deny)| {
+        match (sha, deny) {
             (_, true) => format!(r#"{{"action":"deny","path":"{path}"}}"#),
             (Some(sha), _) => format!(r#"{{"action":"allow","path":"{path}","sha256":"{sha}"}}"#),
             (None, _) => format!(r#"{{"action":"warn","path":"{path}"}}"#),
-        })
+        }
+    })
 }
 
 fn rest() -> impl Strategy<Value = String> {
-    let limits = (
-        prop::option::of(1u64..5000),
-        prop::option::of(1u64..4_000_000),
-        any::<bool>(),
-    )
-        .prop_map(|(wall, mem, end)| {
-            let mut parts = vec![format!(
-                r#""on_output_limit":"{}""#,
-                if end { "end" } else { "truncate" }
-            )];
+    let limits = (prop::option::of(1u64..5000), prop::option::of(1u64..4_000_000), any::<bool>()).prop_map(
+        |(wall, mem, end)| {
+            let mut parts = vec![format!(r#""on_output_limit":"{}""#, if end { "end" } else { "truncate" })];
             parts.extend(wall.map(|n| format!(r#""max_wall_ms":{n}"#)));
             parts.extend(mem.map(|n| format!(r#""max_memory_mb":{}"#, n as f64 / 1000.0)));
             format!(r#""limits":{{{}}}"#, parts.join(","))
-        });
-    let env = (
-        prop::option::of(prop::sample::subsequence(
-            vec!["A", "B", "L*", "LC_*", "LC_ALL"],
-            0..5,
-        )),
-        json_string(),
-    )
-        .prop_map(|(pass, value)| {
-            let value = serde_text(&value);
-            match pass {
-                Some(pass) => format!(r#""env":{{"pass":{pass:?},"set":{{"X":{value}}}}}"#),
-                None => format!(r#""env":{{"set":{{"X":{value}}}}}"#),
-            }
-        });
-    let capabilities =
-        (any::<bool>(), prop::option::of(1u64..9)).prop_map(|(allow, budget)| match budget {
-            Some(n) => {
-                format!(r#""capabilities":{{"net.fetch":{{"allow":{allow},"budget":{n}}}}}"#)
-            }
-            None => format!(r#""capabilities":{{"net.fetch":{{"allow":{allow}}}}}"#),
-        });
+        },
+    );
+    let env =
+        (prop::option::of(prop::sample::subsequence(vec!["A", "B", "L*", "LC_*", "LC_ALL"], 0..5)), json_string())
+            .prop_map(|(pass, value)| {
+                let value = serde_text(&value);
+                match pass {
+                    Some(pass) => format!(r#""env":{{"pass":{pass:?},"set":{{"X":{value}}}}}"#),
+                    None => format!(r#""env":{{"set":{{"X":{value}}}}}"#),
+                }
+            });
+    let capabilities = (any::<bool>(), prop::option::of(1u64..9)).prop_map(|(allow, budget)| match budget {
+        Some(n) => {
+            format!(r#""capabilities":{{"net.fetch":{{"allow":{allow},"budget":{n}}}}}"#)
+        }
+        None => format!(r#""capabilities":{{"net.fetch":{{"allow":{allow}}}}}"#),
+    });
     let degrade = prop::sample::subsequence(vec!["landlock", "guards", "max_memory_mb"], 0..3)
         .prop_map(|names| format!(r#""degrade":{names:?}"#));
     let fixed = prop::sample::subsequence(
@@ -138,18 +93,9 @@ fn rest() -> impl Strategy<Value = String> {
         ],
         0..4,
     );
-    (
-        prop::option::of(limits),
-        prop::option::of(env),
-        prop::option::of(capabilities),
-        prop::option::of(degrade),
-        fixed,
-    )
+    (prop::option::of(limits), prop::option::of(env), prop::option::of(capabilities), prop::option::of(degrade), fixed)
         .prop_map(|(a, b, c, d, fixed)| {
-            let all = [a, b, c, d]
-                .into_iter()
-                .flatten()
-                .chain(fixed.into_iter().map(str::to_owned));
+            let all = [a, b, c, d].into_iter().flatten().chain(fixed.into_iter().map(str::to_owned));
             all.map(|part| format!(",{part}")).collect()
         })
 }
@@ -185,11 +131,7 @@ fn document() -> impl Strategy<Value = Document> {
 }
 
 fn resolved(policy: &Policy) -> Resolved {
-    let ctx = Context {
-        home: PathBuf::from("/a"),
-        workspace: PathBuf::from("/b"),
-        toolchains: Vec::new(),
-    };
+    let ctx = Context { home: PathBuf::from("/a"), workspace: PathBuf::from("/b"), toolchains: Vec::new() };
     resolve(policy, &ctx).unwrap()
 }
 
@@ -274,23 +216,19 @@ proptest! {
 
 #[test]
 fn labels_say_where_a_rule_came_from() {
-    let json = r#"{"version":1,"extends":["default","workspace-write"],"fs":{"rules":[{"action":"deny","path":"/x"}]}}"#;
+    let json =
+        r#"{"version":1,"extends":["default","workspace-write"],"fs":{"rules":[{"action":"deny","path":"/x"}]}}"#;
     let file = parse(json, Format::Json, "policy.json").unwrap();
-    let flag = parse(r#"{"version":1,"extends":["default"],"fs":{"rules":[{"action":"allow","path":"/y","perms":["read_file"]}]}}"#, Format::Json, "--read").unwrap();
+    let flag = parse(
+        r#"{"version":1,"extends":["default"],"fs":{"rules":[{"action":"allow","path":"/y","perms":["read_file"]}]}}"#,
+        Format::Json,
+        "--read",
+    )
+    .unwrap();
     let policy = effective(&[file, flag]).unwrap();
     let labels: Vec<&str> = policy.fs.iter().map(|r| r.label.as_str()).collect();
-    assert_eq!(
-        labels.iter().filter(|l| l.starts_with("default:")).count(),
-        12
-    );
-    assert_eq!(
-        labels[12..],
-        [
-            "workspace-write:fs.rules[0]",
-            "policy.json:fs.rules[0]",
-            "--read"
-        ]
-    );
+    assert_eq!(labels.iter().filter(|l| l.starts_with("default:")).count(), 12);
+    assert_eq!(labels[12..], ["workspace-write:fs.rules[0]", "policy.json:fs.rules[0]", "--read"]);
 }
 
 #[test]
@@ -308,52 +246,28 @@ fn presets_compose() {
     let install = with(r#""package-install""#);
     assert!(install.net(&NetAsk::tcp("static.crates.io", 443)).allowed());
     assert!(!net(&install));
-    assert!(
-        !with(r#""package-install","no-network""#)
-            .net(&NetAsk::tcp("crates.io", 443))
-            .allowed()
-    );
+    assert!(!with(r#""package-install","no-network""#).net(&NetAsk::tcp("crates.io", 443)).allowed());
 
     let write = |r: &Resolved| r.fs(Path::new("/b/x"), Perm::WriteFile).allowed();
     assert!(write(&with(r#""workspace-write""#)));
     assert!(!write(&with(r#""default""#)));
     assert!(!write(&with(r#""workspace-write","read-only""#)));
     let strict = with(r#""strict""#);
-    assert!(
-        !strict
-            .fs(Path::new("/usr/bin/ls"), Perm::ReadFile)
-            .allowed()
-    );
-    assert!(
-        !with(r#""default","strict""#)
-            .exec(Path::new("/usr/bin/ls"))
-            .allowed()
-    );
-    assert!(
-        with(r#""default""#)
-            .exec(Path::new("/usr/bin/ls"))
-            .allowed()
-    );
-    assert!(
-        !with(r#""default""#)
-            .fs(Path::new("/a/.ssh/id"), Perm::ReadFile)
-            .allowed()
-    );
+    assert!(!strict.fs(Path::new("/usr/bin/ls"), Perm::ReadFile).allowed());
+    assert!(!with(r#""default","strict""#).exec(Path::new("/usr/bin/ls")).allowed());
+    assert!(with(r#""default""#).exec(Path::new("/usr/bin/ls")).allowed());
+    assert!(!with(r#""default""#).fs(Path::new("/a/.ssh/id"), Perm::ReadFile).allowed());
 }
 
 #[test]
 fn hints_name_the_rule_and_the_flag() {
-    let policy =
-        resolved(&effective(&[parse(r#"{"version":1}"#, Format::Json, "p").unwrap()]).unwrap());
+    let policy = resolved(&effective(&[parse(r#"{"version":1}"#, Format::Json, "p").unwrap()]).unwrap());
     let decision = policy.fs(Path::new("/etc/passwd"), Perm::ReadFile);
     assert_eq!(decision.rule, "defaults.fs");
     assert_eq!(
         decision.hint.unwrap(),
         r#"add {"action":"allow","path":"/etc/passwd","perms":["read_file","read_dir"]} to fs.rules, or run with --read /etc/passwd"#
     );
-    let hint = policy
-        .fs(Path::new("/etc/passwd"), Perm::WriteFile)
-        .hint
-        .unwrap();
+    let hint = policy.fs(Path::new("/etc/passwd"), Perm::WriteFile).hint.unwrap();
     assert!(hint.ends_with("or run with --write /etc/passwd"), "{hint}");
 }

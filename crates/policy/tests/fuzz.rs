@@ -64,11 +64,7 @@ const WORDS: [&str; 44] = [
 ];
 
 fn context() -> Context {
-    Context {
-        home: "/home/u".into(),
-        workspace: "/w".into(),
-        toolchains: vec!["/t".into(), "/u".into()],
-    }
+    Context { home: "/home/u".into(), workspace: "/w".into(), toolchains: vec!["/t".into(), "/u".into()] }
 }
 
 /// What must hold for any input. Whether it was accepted.
@@ -94,23 +90,14 @@ fn check(target: Target, text: &str) -> bool {
 
 fn check_document(document: &Document) {
     let json = document.to_json();
-    assert_eq!(
-        parse(&json, Format::Json, "f").as_ref(),
-        Ok(document),
-        "{json}"
-    );
+    assert_eq!(parse(&json, Format::Json, "f").as_ref(), Ok(document), "{json}");
     let toml = document.to_toml();
-    assert_eq!(
-        parse(&toml, Format::Toml, "f").as_ref(),
-        Ok(document),
-        "{toml}"
-    );
+    assert_eq!(parse(&toml, Format::Toml, "f").as_ref(), Ok(document), "{toml}");
     if let Ok(policy) = effective(std::slice::from_ref(document))
         && let Ok(resolved) = resolve(&policy, &context())
     {
         let _ = policy::explain_fs(&resolved, Path::new("/w/a")).to_json();
-        let _ =
-            policy::explain_net(&resolved, &policy::NetAsk::tcp("a.example.org", 443)).to_text();
+        let _ = policy::explain_net(&resolved, &policy::NetAsk::tcp("a.example.org", 443)).to_text();
         assert!(policy::diff(&policy, &policy).is_empty());
     }
 }
@@ -118,10 +105,7 @@ fn check_document(document: &Document) {
 fn check_error(error: &PolicyError, text: &str) {
     assert!(!error.message.is_empty());
     assert!(error.line >= 1 && error.column >= 1, "{error} has no place");
-    assert!(
-        error.line <= text.split('\n').count() + 1,
-        "{error} is past the end"
-    );
+    assert!(error.line <= text.split('\n').count() + 1, "{error} is past the end");
 }
 
 /// Runs one input; a panic names the seed and the input.
@@ -138,8 +122,7 @@ fn corpus() -> Vec<(Target, PathBuf, String)> {
     for dir in ["policy", "srt", "codex"] {
         let entries = std::fs::read_dir(root.join(dir)).expect("the corpus is kept");
         for path in entries.filter_map(|e| e.ok().map(|e| e.path())) {
-            let text =
-                String::from_utf8_lossy(&std::fs::read(&path).expect("readable")).into_owned();
+            let text = String::from_utf8_lossy(&std::fs::read(&path).expect("readable")).into_owned();
             let target = match (dir, path.extension().is_some_and(|e| e == "toml")) {
                 ("srt", _) => Target::Srt,
                 ("codex", _) => Target::Codex,
@@ -157,12 +140,7 @@ fn corpus() -> Vec<(Target, PathBuf, String)> {
 fn corpus_never_panics() {
     let corpus = corpus();
     for (_, path, text) in &corpus {
-        for target in [
-            Target::PolicyJson,
-            Target::PolicyToml,
-            Target::Srt,
-            Target::Codex,
-        ] {
+        for target in [Target::PolicyJson, Target::PolicyToml, Target::Srt, Target::Codex] {
             if catch_unwind(AssertUnwindSafe(|| check(target, text))).is_err() {
                 panic!("{} as {target:?}", path.display());
             }
@@ -218,23 +196,12 @@ fn mutate(text: &str, other: &str, random: &mut Random) -> String {
 }
 
 fn fuzz(targets: &[Target]) {
-    let seconds = std::env::var("COFFERDAM_FUZZ_SECONDS")
-        .ok()
-        .and_then(|s| s.parse().ok())
-        .unwrap_or(2.0);
-    let now = SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .map_or(0, |d| d.as_nanos() as u64);
-    let seed = std::env::var("COFFERDAM_FUZZ_SEED")
-        .ok()
-        .and_then(|s| s.parse().ok())
-        .unwrap_or(now);
+    let seconds = std::env::var("COFFERDAM_FUZZ_SECONDS").ok().and_then(|s| s.parse().ok()).unwrap_or(2.0);
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_nanos() as u64);
+    let seed = std::env::var("COFFERDAM_FUZZ_SEED").ok().and_then(|s| s.parse().ok()).unwrap_or(now);
     let mut random = Random(seed);
-    let mut pool: Vec<(Target, String)> = corpus()
-        .into_iter()
-        .filter(|c| targets.contains(&c.0))
-        .map(|c| (c.0, c.2))
-        .collect();
+    let mut pool: Vec<(Target, String)> =
+        corpus().into_iter().filter(|c| targets.contains(&c.0)).map(|c| (c.0, c.2)).collect();
     let end = Instant::now() + Duration::from_secs_f64(seconds);
     let (mut inputs, mut accepted) = (0u64, 0u64);
     while Instant::now() < end {

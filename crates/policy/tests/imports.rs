@@ -8,16 +8,8 @@ const SRT: &str = include_str!("corpus/srt/readme.json");
 const CODEX: &str = include_str!("corpus/codex/profile.toml");
 
 fn resolved(imported: &Imported) -> Resolved {
-    let ctx = Context {
-        home: "/home/u".into(),
-        workspace: "/w".into(),
-        toolchains: vec![PathBuf::from("/t")],
-    };
-    resolve(
-        &effective(std::slice::from_ref(&imported.document)).unwrap(),
-        &ctx,
-    )
-    .unwrap()
+    let ctx = Context { home: "/home/u".into(), workspace: "/w".into(), toolchains: vec![PathBuf::from("/t")] };
+    resolve(&effective(std::slice::from_ref(&imported.document)).unwrap(), &ctx).unwrap()
 }
 
 fn can(policy: &Resolved, path: &str, perm: Perm) -> bool {
@@ -43,21 +35,11 @@ fn srt_settings() {
     assert!(reach(&policy, "x.github.com", 443));
     assert!(reach(&policy, "api.github.com", 443));
     assert!(!reach(&policy, "malicious.com", 443));
-    assert!(
-        !reach(&policy, "github.com", 22),
-        "a denied port holds for every host"
-    );
+    assert!(!reach(&policy, "github.com", 22), "a denied port holds for every host");
     assert!(!reach(&policy, "example.org", 443));
-    let local = NetAsk {
-        addr: Some("127.0.0.1".parse().unwrap()),
-        ..NetAsk::tcp("localhost", 8080)
-    };
+    let local = NetAsk { addr: Some("127.0.0.1".parse().unwrap()), ..NetAsk::tcp("localhost", 8080) };
     assert!(policy.net(&local).allowed());
-    assert!(
-        policy
-            .net(&NetAsk::unix(Path::new("/var/run/docker.sock")))
-            .allowed()
-    );
+    assert!(policy.net(&NetAsk::unix(Path::new("/var/run/docker.sock"))).allowed());
     for part in [
         "ignoreViolations",
         "enableWeakerNetworkIsolation",
@@ -65,11 +47,7 @@ fn srt_settings() {
         "~ is opened again for ~/proj",
         "srt lets every file be read",
     ] {
-        assert!(
-            imported.notes.iter().any(|n| n.contains(part)),
-            "no note about {part}: {:#?}",
-            imported.notes
-        );
+        assert!(imported.notes.iter().any(|n| n.contains(part)), "no note about {part}: {:#?}", imported.notes);
     }
 }
 
@@ -83,11 +61,7 @@ fn srt_notes_and_errors() {
         "allowUnixSockets: true",
         "\"$TMPDIR\" is not a variable",
     ] {
-        assert!(
-            odd.notes.iter().any(|n| n.contains(part)),
-            "no note about {part}: {:#?}",
-            odd.notes
-        );
+        assert!(odd.notes.iter().any(|n| n.contains(part)), "no note about {part}: {:#?}", odd.notes);
     }
     for (text, message) in [
         (
@@ -98,14 +72,8 @@ fn srt_notes_and_errors() {
             r#"{"filesystem":{"denyRead":["../x"]}}"#,
             "s:1:28: filesystem.denyRead[0]: \"../x\" holds a \"..\" component; write the path it leads to",
         ),
-        (
-            r#"{"filesystem":{"allowWrite":"."}}"#,
-            "s:1:29: filesystem.allowWrite: expected a list, found a string",
-        ),
-        (
-            r#"{"filesystem":{},"filesystem":{}}"#,
-            "s:1:29: duplicate key \"filesystem\"",
-        ),
+        (r#"{"filesystem":{"allowWrite":"."}}"#, "s:1:29: filesystem.allowWrite: expected a list, found a string"),
+        (r#"{"filesystem":{},"filesystem":{}}"#, "s:1:29: duplicate key \"filesystem\""),
     ] {
         assert_eq!(import::srt(text, "s").unwrap_err().to_string(), message);
     }
@@ -128,23 +96,12 @@ fn codex_profiles() {
     assert!(!can(&policy, "/data/git/x", Perm::WriteFile));
     assert!(can(&policy, "/home/u/trees/x", Perm::WriteFile));
     assert!(!can(&policy, "/home/u/x", Perm::ReadFile));
-    let ask = |host, method| {
-        policy
-            .net(&NetAsk {
-                method: Some(method),
-                ..NetAsk::tcp(host, 443)
-            })
-            .allowed()
-    };
+    let ask = |host, method| policy.net(&NetAsk { method: Some(method), ..NetAsk::tcp(host, 443) }).allowed();
     assert!(ask("api.example.org", "GET"));
     assert!(!ask("api.example.org", "POST"));
     assert!(ask("example.com", "GET"));
     assert!(!ask("bad.example.com", "GET"));
-    assert!(
-        policy
-            .net(&NetAsk::unix(Path::new("/run/x.sock")))
-            .allowed()
-    );
+    assert!(policy.net(&NetAsk::unix(Path::new("/run/x.sock"))).allowed());
     for part in [
         "model: not about permissions",
         ":tmpdir",
@@ -153,11 +110,7 @@ fn codex_profiles() {
         "proxy_url",
         "mode limited",
     ] {
-        assert!(
-            imported.notes.iter().any(|n| n.contains(part)),
-            "no note about {part}: {:#?}",
-            imported.notes
-        );
+        assert!(imported.notes.iter().any(|n| n.contains(part)), "no note about {part}: {:#?}", imported.notes);
     }
 }
 
@@ -168,33 +121,13 @@ fn codex_profiles_extend_each_other() {
     assert!(can(&policy, "/etc/passwd", Perm::ReadFile));
     assert!(can(&policy, "/w/a", Perm::WriteFile));
     assert!(!can(&policy, "/w/.git/x", Perm::WriteFile));
-    assert!(
-        !can(&policy, "/opt/x/y", Perm::ReadFile),
-        "a denial always wins"
-    );
-    assert!(
-        imported
-            .notes
-            .iter()
-            .any(|n| n.contains("/opt/x lies inside a path with \"none\""))
-    );
+    assert!(!can(&policy, "/opt/x/y", Perm::ReadFile), "a denial always wins");
+    assert!(imported.notes.iter().any(|n| n.contains("/opt/x lies inside a path with \"none\"")));
     assert!(reach(&policy, "example.org", 443));
     for (text, profile, message) in [
-        (
-            include_str!("corpus/codex/circle.toml"),
-            Some("a"),
-            "more than 8 profiles extend each other",
-        ),
-        (
-            CODEX,
-            Some("other"),
-            "no profile \"other\"; the file has workspace",
-        ),
-        (
-            include_str!("corpus/codex/circle.toml"),
-            None,
-            "several permission profiles; choose one of a, b",
-        ),
+        (include_str!("corpus/codex/circle.toml"), Some("a"), "more than 8 profiles extend each other"),
+        (CODEX, Some("other"), "no profile \"other\"; the file has workspace"),
+        (include_str!("corpus/codex/circle.toml"), None, "several permission profiles; choose one of a, b"),
         (
             "default_permissions = \":danger-full-access\"",
             None,
@@ -212,40 +145,22 @@ fn disabled_networks_stay_closed() {
     let text = "[permissions.a.network.domains]\n\"a.org\" = \"allow\"\n\"b.org\" = \"deny\"\n";
     let imported = import::codex(text, "c", None).unwrap();
     assert!(!reach(&resolved(&imported), "a.org", 443));
-    assert!(
-        imported
-            .notes
-            .iter()
-            .any(|n| n.contains("network.enabled is not true"))
-    );
+    assert!(imported.notes.iter().any(|n| n.contains("network.enabled is not true")));
 }
 
 #[test]
 fn kinds_are_told_apart() {
     assert_eq!(import::detect(SRT), Some(Kind::Srt));
     assert_eq!(import::detect(CODEX), Some(Kind::Codex));
-    assert_eq!(
-        import::detect(include_str!("corpus/policy/contract.json")),
-        None
-    );
-    assert_eq!(
-        import::detect(include_str!("corpus/policy/wide.toml")),
-        None
-    );
+    assert_eq!(import::detect(include_str!("corpus/policy/contract.json")), None);
+    assert_eq!(import::detect(include_str!("corpus/policy/wide.toml")), None);
     assert_eq!(import::detect("not a document"), None);
 }
 
 #[test]
 fn imported_documents_are_documents() {
-    for imported in [
-        import::srt(SRT, "s").unwrap(),
-        import::codex(CODEX, "s", None).unwrap(),
-    ] {
+    for imported in [import::srt(SRT, "s").unwrap(), import::codex(CODEX, "s", None).unwrap()] {
         let text = imported.document.to_json();
-        assert_eq!(
-            parse(&text, Format::Json, "s").unwrap(),
-            imported.document,
-            "{text}"
-        );
+        assert_eq!(parse(&text, Format::Json, "s").unwrap(), imported.document, "{text}");
     }
 }

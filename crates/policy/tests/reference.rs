@@ -10,19 +10,12 @@ fn the_reference_is_up_to_date() {
         std::fs::write(&path, policy::reference()).unwrap();
     }
     let kept = std::fs::read_to_string(&path).unwrap_or_default();
-    assert!(
-        kept == policy::reference(),
-        "docs/reference/policy.md is old; run this test with UPDATE_REFERENCE=1"
-    );
+    assert!(kept == policy::reference(), "docs/reference/policy.md is old; run this test with UPDATE_REFERENCE=1");
 }
 
 #[test]
 fn its_example_is_a_policy() {
     let text = policy::reference();
-    let example = text
-        .split("```json\n")
-        .nth(1)
-        .and_then(|rest| rest.split("```").next())
-        .unwrap();
+    let example = text.split("```json\n").nth(1).and_then(|rest| rest.split("```").next()).unwrap();
     policy::parse(example, policy::Format::Json, "example").unwrap();
 }

@@ -92,12 +92,8 @@ pub struct Filter {
 
 impl Filter {
     pub fn compile(&self) -> Vec<Insn> {
-        let mut out = vec![
-            insn(LD_ABS, 0, 0, ARCH),
-            insn(JEQ, 1, 0, self.arch),
-            ret(Answer::Kill),
-            insn(LD_ABS, 0, 0, NR),
-        ];
+        let mut out =
+            vec![insn(LD_ABS, 0, 0, ARCH), insn(JEQ, 1, 0, self.arch), ret(Answer::Kill), insn(LD_ABS, 0, 0, NR)];
         if let Some(bit) = self.foreign_bit {
             out.push(insn(JGE, 0, 1, bit));
             out.push(ret(self.otherwise));

@@ -149,8 +149,7 @@ fn legacy_flags(attr: Attr) -> libc::c_ulong {
 fn mount(source: &CStr, at: &CStr, kind: Option<&CStr>, flags: u64, data: Option<&CStr>) -> Result<(), i32> {
     let pointer = |text: Option<&CStr>| text.map_or(std::ptr::null(), CStr::as_ptr);
     // SAFETY: C strings or null, all outliving the call.
-    let got =
-        unsafe { libc::mount(source.as_ptr(), at.as_ptr(), pointer(kind), flags, pointer(data).cast()) };
+    let got = unsafe { libc::mount(source.as_ptr(), at.as_ptr(), pointer(kind), flags, pointer(data).cast()) };
     check(got.into()).map(drop)
 }
 
@@ -371,7 +370,8 @@ fn send(control: RawFd, report: &Report, handles: &[RawFd]) -> bool {
     // SAFETY: the buffer holds one header and three descriptors with room to spare; every pointer is a local that
     // outlives the call.
     unsafe {
-        let mut part = libc::iovec { iov_base: (report as *const Report as *mut Report).cast(), iov_len: size_of::<Report>() };
+        let mut part =
+            libc::iovec { iov_base: (report as *const Report as *mut Report).cast(), iov_len: size_of::<Report>() };
         let mut message: libc::msghdr = std::mem::zeroed();
         message.msg_iov = &mut part;
         message.msg_iovlen = 1;

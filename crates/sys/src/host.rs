@@ -93,6 +93,7 @@ pub fn is_privileged() -> bool {
 fn has_admin_capability() -> bool {
     const CAP_SYS_ADMIN: u32 = 21;
     let Ok(status) = std::fs::read_to_string("/proc/self/status") else { return false };
-    let caps = status.lines().find_map(|l| l.strip_prefix("CapEff:")).and_then(|v| u64::from_str_radix(v.trim(), 16).ok());
+    let caps =
+        status.lines().find_map(|l| l.strip_prefix("CapEff:")).and_then(|v| u64::from_str_radix(v.trim(), 16).ok());
     caps.is_some_and(|caps| caps & (1 << CAP_SYS_ADMIN) != 0)
 }

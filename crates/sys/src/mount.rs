@@ -34,9 +34,8 @@ pub(crate) fn open_straight(at: &CStr) -> Result<RawFd, i32> {
         resolve: RESOLVE_NO_SYMLINKS | RESOLVE_NO_MAGICLINKS,
     };
     // SAFETY: a C string and a structure that outlive the call, with its true size.
-    let fd = unsafe {
-        libc::syscall(libc::SYS_openat2, libc::AT_FDCWD, at.as_ptr(), &how, std::mem::size_of::<OpenHow>())
-    };
+    let fd =
+        unsafe { libc::syscall(libc::SYS_openat2, libc::AT_FDCWD, at.as_ptr(), &how, std::mem::size_of::<OpenHow>()) };
     if fd < 0 { Err(errno()) } else { Ok(fd as RawFd) }
 }
 
@@ -60,9 +59,7 @@ pub(crate) fn clone_path(path: &CStr) -> Result<RawFd, i32> {
 pub(crate) fn move_to_path(fd: RawFd, at: &CStr) -> Result<(), i32> {
     const EMPTY_FROM: u32 = 0x04;
     // SAFETY: C strings that outlive the call.
-    let got = unsafe {
-        libc::syscall(libc::SYS_move_mount, fd, c"".as_ptr(), libc::AT_FDCWD, at.as_ptr(), EMPTY_FROM)
-    };
+    let got = unsafe { libc::syscall(libc::SYS_move_mount, fd, c"".as_ptr(), libc::AT_FDCWD, at.as_ptr(), EMPTY_FROM) };
     if got < 0 { Err(errno()) } else { Ok(()) }
 }
 
@@ -86,8 +83,7 @@ pub(crate) fn set_attr(fd: RawFd, attr: Attr, recursive: bool, userns: Option<Ra
 pub(crate) fn move_to(fd: RawFd, at: RawFd) -> Result<(), i32> {
     const EMPTY_BOTH: u32 = 0x04 | 0x40;
     // SAFETY: empty C strings and plain numbers.
-    let got =
-        unsafe { libc::syscall(libc::SYS_move_mount, fd, c"".as_ptr(), at, c"".as_ptr(), EMPTY_BOTH) };
+    let got = unsafe { libc::syscall(libc::SYS_move_mount, fd, c"".as_ptr(), at, c"".as_ptr(), EMPTY_BOTH) };
     if got < 0 { Err(errno()) } else { Ok(()) }
 }
 

@@ -34,52 +34,129 @@ pub enum Op {
     AwaitSupervisor,
     /// Moves itself into a control group through the group's entry file, opened by the supervisor. A process that
     /// moves itself takes no machine-wide lock; being moved by another costs milliseconds.
-    JoinGroup { fd: RawFd },
+    JoinGroup {
+        fd: RawFd,
+    },
     /// Takes on the guest's ids; `drop_groups` where the map allows it.
-    Identity { uid: u32, gid: u32, drop_groups: bool },
+    Identity {
+        uid: u32,
+        gid: u32,
+        drop_groups: bool,
+    },
     /// Dies when the supervisor does, and can be neither dumped nor traced.
     TieToSupervisor,
     /// Mounts made later reach nobody else, and nobody else's reach us.
     PrivateMounts,
-    Tmpfs { at: CString, options: CString, attr: Attr },
+    Tmpfs {
+        at: CString,
+        options: CString,
+        attr: Attr,
+    },
     /// Makes `root` the root directory, the former one appearing at `old` (relative to the new root).
-    Pivot { root: CString, old: CString },
-    Dir { at: CString, mode: u32 },
-    File { at: CString, mode: u32, bytes: Vec<u8> },
-    Link { at: CString, target: CString },
+    Pivot {
+        root: CString,
+        old: CString,
+    },
+    Dir {
+        at: CString,
+        mode: u32,
+    },
+    File {
+        at: CString,
+        mode: u32,
+        bytes: Vec<u8>,
+    },
+    Link {
+        at: CString,
+        target: CString,
+    },
     /// Writes to a file that stands: a setting of one of the guest's own namespaces.
-    Put { at: CString, bytes: Vec<u8> },
+    Put {
+        at: CString,
+        bytes: Vec<u8>,
+    },
     /// POSIX message queues of the guest's ipc namespace.
-    Queues { at: CString },
+    Queues {
+        at: CString,
+    },
     /// Binds `from` at `at` with attributes on the whole tree below.
-    Bind { from: CString, at: CString, attr: Attr },
+    Bind {
+        from: CString,
+        at: CString,
+        attr: Attr,
+    },
     /// The same between paths that only we or the system's owner can have made: device nodes, our own files.
-    BindKnown { from: CString, at: CString, attr: Attr },
+    BindKnown {
+        from: CString,
+        at: CString,
+        attr: Attr,
+    },
     /// Puts in place a mount that the supervisor prepared.
-    Attach { fd: RawFd, at: CString },
-    Proc { at: CString },
-    Terminals { at: CString },
+    Attach {
+        fd: RawFd,
+        at: CString,
+    },
+    Proc {
+        at: CString,
+    },
+    Terminals {
+        at: CString,
+    },
     /// Changes the attributes of the one mount at `at`.
-    Seal { at: CString, attr: Attr },
-    Unmount { at: CString },
-    RemoveDir { at: CString },
-    RemoveFile { at: CString },
+    Seal {
+        at: CString,
+        attr: Attr,
+    },
+    Unmount {
+        at: CString,
+    },
+    RemoveDir {
+        at: CString,
+    },
+    RemoveFile {
+        at: CString,
+    },
     /// Brings the loopback interface of the new network namespace up.
     Loopback,
-    NewNamespace { flags: i32, name: &'static str },
-    Rlimit { resource: u32, name: &'static str, value: u64 },
+    NewNamespace {
+        flags: i32,
+        name: &'static str,
+    },
+    Rlimit {
+        resource: u32,
+        name: &'static str,
+        value: u64,
+    },
     /// Stays on these processors, so that `nproc` tells the truth.
-    Processors { mask: Vec<u64> },
-    ChangeDir { at: CString },
+    Processors {
+        mask: Vec<u64>,
+    },
+    ChangeDir {
+        at: CString,
+    },
     /// Keeps a handle on the scratch space for the supervisor's accounts.
-    OpenScratch { at: CString },
+    OpenScratch {
+        at: CString,
+    },
     /// Makes the guest's own terminal and keeps both ends.
-    OpenTerminal { rows: u16, columns: u16 },
+    OpenTerminal {
+        rows: u16,
+        columns: u16,
+    },
     NoNewPrivileges,
     DropCapabilities,
-    LandlockRule { ruleset: RawFd, at: CString, rights: u64 },
-    LandlockRestrict { ruleset: RawFd },
-    Seccomp { program: Vec<Insn>, listener: bool },
+    LandlockRule {
+        ruleset: RawFd,
+        at: CString,
+        rights: u64,
+    },
+    LandlockRestrict {
+        ruleset: RawFd,
+    },
+    Seccomp {
+        program: Vec<Insn>,
+        listener: bool,
+    },
     /// Hands the kept handles to the supervisor: setup is over.
     Ready,
 }
@@ -138,7 +215,9 @@ impl fmt::Display for Op {
             Op::File { at, mode, bytes } => write!(f, " {} {mode:04o}, {} bytes", show(at), bytes.len()),
             Op::Link { at, target } => write!(f, " {} -> {}", show(at), show(target)),
             Op::Put { at, bytes } => write!(f, " {} {}", show(at), String::from_utf8_lossy(bytes).trim_end()),
-            Op::Bind { from, at, attr } | Op::BindKnown { from, at, attr } => write!(f, " {} from {}{attr}", show(at), show(from)),
+            Op::Bind { from, at, attr } | Op::BindKnown { from, at, attr } => {
+                write!(f, " {} from {}{attr}", show(at), show(from))
+            }
             Op::Attach { at, .. } => write!(f, " {}", show(at)),
             Op::Seal { at, attr } => write!(f, " {}{attr}", show(at)),
             Op::Proc { at }
@@ -180,8 +259,22 @@ struct Rights(u64);
 impl fmt::Display for Rights {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         const NAMES: [&str; 16] = [
-            "execute", "write_file", "read_file", "read_dir", "remove_dir", "remove_file", "make_char", "make_dir",
-            "make_reg", "make_sock", "make_fifo", "make_block", "make_sym", "refer", "truncate", "ioctl_dev",
+            "execute",
+            "write_file",
+            "read_file",
+            "read_dir",
+            "remove_dir",
+            "remove_file",
+            "make_char",
+            "make_dir",
+            "make_reg",
+            "make_sock",
+            "make_fifo",
+            "make_block",
+            "make_sym",
+            "refer",
+            "truncate",
+            "ioctl_dev",
         ];
         let named: Vec<_> = (0..16).filter(|bit| self.0 & (1 << bit) != 0).map(|bit| NAMES[bit]).collect();
         f.write_str(&named.join(","))

@@ -29,8 +29,20 @@ pub enum Trial<'a> {
 
 /// Every call a child may fail at; its index is what the child sends.
 const CALLS: [&str; 14] = [
-    "clone3", "setgroups", "uid_map", "gid_map", "private mounts", "mount tmpfs", "chdir", "mkdir", "mount proc",
-    "open_tree", "mount_setattr", "move_mount", "mount overlay", "seccomp",
+    "clone3",
+    "setgroups",
+    "uid_map",
+    "gid_map",
+    "private mounts",
+    "mount tmpfs",
+    "chdir",
+    "mkdir",
+    "mount proc",
+    "open_tree",
+    "mount_setattr",
+    "move_mount",
+    "mount overlay",
+    "seccomp",
 ];
 /// A directory to stand on; what is mounted over it shows to the child alone.
 const STANDS: [&CStr; 5] = [c"/tmp", c"/mnt", c"/run", c"/var", c"/usr"];

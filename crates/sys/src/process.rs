@@ -14,7 +14,8 @@ pub fn signal(pidfd: BorrowedFd<'_>, signal: i32) -> bool {
 pub fn reap(pidfd: BorrowedFd<'_>) {
     const P_PIDFD: libc::idtype_t = 3;
     // SAFETY: no information wanted; the kernel accepts null.
-    while unsafe { libc::waitid(P_PIDFD, pidfd.as_raw_fd() as u32, std::ptr::null_mut(), libc::WEXITED | libc::__WALL) } < 0
+    while unsafe { libc::waitid(P_PIDFD, pidfd.as_raw_fd() as u32, std::ptr::null_mut(), libc::WEXITED | libc::__WALL) }
+        < 0
         && errno() == libc::EINTR
     {}
 }

@@ -128,21 +128,33 @@ const ALLOWED_LEGACY: Calls = &[];
 
 /// Calls that are refused and reported, with the reason.
 const REFUSED: &[(&str, Calls)] = &[
-    ("changes the machine: clock, name, swap, modules, boot, accounting, quotas, terminals", calls!(
+    (
+        "changes the machine: clock, name, swap, modules, boot, accounting, quotas, terminals",
+        calls!(
         SYS_settimeofday SYS_clock_settime SYS_clock_adjtime SYS_adjtimex SYS_sethostname SYS_setdomainname
         SYS_swapon SYS_swapoff SYS_reboot SYS_kexec_load SYS_kexec_file_load SYS_init_module SYS_finit_module
-        SYS_delete_module SYS_acct SYS_quotactl SYS_quotactl_fd SYS_vhangup SYS_syslog)),
-    ("rearranges the file tree that encloses the guest", calls!(
+        SYS_delete_module SYS_acct SYS_quotactl SYS_quotactl_fd SYS_vhangup SYS_syslog),
+    ),
+    (
+        "rearranges the file tree that encloses the guest",
+        calls!(
         SYS_mount SYS_umount2 SYS_pivot_root SYS_chroot SYS_open_tree SYS_move_mount SYS_fsopen SYS_fsconfig
-        SYS_fsmount SYS_fspick SYS_mount_setattr)),
+        SYS_fsmount SYS_fspick SYS_mount_setattr),
+    ),
     ("enters or makes namespaces", calls!(SYS_setns)),
     ("reaches files by handle, past the mounts", calls!(SYS_open_by_handle_at SYS_name_to_handle_at)),
-    ("does file and socket work where this filter cannot see it", calls!(
-        SYS_io_uring_setup SYS_io_uring_enter SYS_io_uring_register)),
+    (
+        "does file and socket work where this filter cannot see it",
+        calls!(
+        SYS_io_uring_setup SYS_io_uring_enter SYS_io_uring_register),
+    ),
     ("keys are not bound to a namespace", calls!(SYS_add_key SYS_request_key SYS_keyctl)),
-    ("large kernel interfaces a guest has no need of", calls!(
+    (
+        "large kernel interfaces a guest has no need of",
+        calls!(
         SYS_bpf SYS_perf_event_open SYS_userfaultfd SYS_fanotify_init SYS_fanotify_mark SYS_memfd_secret
-        SYS_lookup_dcookie SYS_nfsservctl SYS_move_pages SYS_migrate_pages)),
+        SYS_lookup_dcookie SYS_nfsservctl SYS_move_pages SYS_migrate_pages),
+    ),
 ];
 
 #[cfg(target_arch = "x86_64")]
@@ -172,8 +184,7 @@ const MAKES_DESCRIPTORS: Calls = calls!(SYS_dup SYS_pipe2 SYS_accept SYS_accept4
     SYS_epoll_create1 SYS_timerfd_create SYS_signalfd4 SYS_inotify_init1 SYS_memfd_create SYS_pidfd_open
     SYS_pidfd_getfd SYS_mq_open);
 #[cfg(target_arch = "x86_64")]
-const MAKES_DESCRIPTORS_LEGACY: Calls =
-    calls!(SYS_pipe SYS_eventfd SYS_epoll_create SYS_signalfd SYS_inotify_init);
+const MAKES_DESCRIPTORS_LEGACY: Calls = calls!(SYS_pipe SYS_eventfd SYS_epoll_create SYS_signalfd SYS_inotify_init);
 #[cfg(not(target_arch = "x86_64"))]
 const MAKES_DESCRIPTORS_LEGACY: Calls = &[];
 
@@ -195,8 +206,23 @@ const EAFNOSUPPORT: u16 = libc::EAFNOSUPPORT as u16;
 
 /// Calls that our own pid 1 and the start of the command need; a policy cannot take these away.
 pub const INDISPENSABLE: [&str; 17] = [
-    "sendmsg", "rt_sigtimedwait", "wait4", "kill", "getrusage", "exit_group", "clone", "dup2", "dup3", "close",
-    "close_range", "setsid", "ioctl", "rt_sigaction", "rt_sigprocmask", "execve", "prlimit64",
+    "sendmsg",
+    "rt_sigtimedwait",
+    "wait4",
+    "kill",
+    "getrusage",
+    "exit_group",
+    "clone",
+    "dup2",
+    "dup3",
+    "close",
+    "close_range",
+    "setsid",
+    "ioctl",
+    "rt_sigaction",
+    "rt_sigprocmask",
+    "execve",
+    "prlimit64",
 ];
 
 /// The number of a call by its name, for `syscalls.deny`; `None` when this architecture has no such call.
@@ -214,7 +240,8 @@ pub fn name(nr: u32) -> String {
 
 fn everything() -> impl Iterator<Item = (&'static str, u32)> {
     let grouped = ALLOWED.iter().chain(REFUSED).flat_map(|(_, calls)| calls.iter());
-    let flat = [ALLOWED_LEGACY, REFUSED_LEGACY, WATCHED, WATCHED_LEGACY, MAKES_DESCRIPTORS, BY_ARGUMENT, BY_ARGUMENT_LEGACY];
+    let flat =
+        [ALLOWED_LEGACY, REFUSED_LEGACY, WATCHED, WATCHED_LEGACY, MAKES_DESCRIPTORS, BY_ARGUMENT, BY_ARGUMENT_LEGACY];
     grouped.chain(flat.into_iter().flatten()).copied()
 }
 
@@ -461,9 +488,8 @@ mod tests {
     #[test]
     fn no_file_is_made_set_id() {
         let watch = Watch { listener: true, ..Watch::default() };
-        let refused = |nr, args: [u64; 6]| {
-            ask(&watch, nr, args) == Answer::Notify.code() && is_refused(nr as u32, &args, &watch)
-        };
+        let refused =
+            |nr, args: [u64; 6]| ask(&watch, nr, args) == Answer::Notify.code() && is_refused(nr as u32, &args, &watch);
         for mode in [0o4755u64, 0o2755, 0xffff_0000_0000_0000 | 0o6000] {
             assert!(refused(libc::SYS_fchmod, [0, mode, 0, 0, 0, 0]));
             assert!(refused(libc::SYS_fchmodat, [0, 0, mode, 0, 0, 0]));

@@ -55,9 +55,8 @@ pub struct Command {
 impl Command {
     /// `stdio` are the descriptors the command gets as 0, 1 and 2 unless the steps open a terminal for it.
     pub fn new(path: CString, argv: Vec<CString>, envp: Vec<CString>, stdio: [RawFd; 3]) -> Command {
-        let list = |strings: &[CString]| {
-            strings.iter().map(|s| s.as_ptr()).chain([std::ptr::null()]).collect::<Vec<_>>()
-        };
+        let list =
+            |strings: &[CString]| strings.iter().map(|s| s.as_ptr()).chain([std::ptr::null()]).collect::<Vec<_>>();
         let (argv_list, envp_list) = (list(&argv), list(&envp));
         Command { path, _argv: argv, _envp: envp, argv_list, envp_list, stdio, umask: 0o022, open_files: None }
     }

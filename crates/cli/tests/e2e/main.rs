@@ -2,7 +2,9 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod bench;
 mod denials;
+mod doctor;
 mod limits;
 mod permissions;
 mod programs;

@@ -31,8 +31,22 @@ const TABLE: [(&str, &[&str], Option<(&str, &str)>); 17] = [
 ];
 
 const PERMS: [&str; 16] = [
-    "execute", "write_file", "read_file", "read_dir", "remove_dir", "remove_file", "make_char", "make_dir", "make_reg",
-    "make_sock", "make_fifo", "make_block", "make_sym", "refer", "truncate", "ioctl_dev",
+    "execute",
+    "write_file",
+    "read_file",
+    "read_dir",
+    "remove_dir",
+    "remove_file",
+    "make_char",
+    "make_dir",
+    "make_reg",
+    "make_sock",
+    "make_fifo",
+    "make_block",
+    "make_sym",
+    "refer",
+    "truncate",
+    "ioctl_dev",
 ];
 
 /// Tries everything once; prints a line each: the name and `ok` or the error's name.
@@ -169,14 +183,17 @@ fn each_permission_taken_away_forbids_its_operation_and_no_other() {
 fn moving_needs_the_permission_of_the_kind_that_is_moved() {
     for who in BOTH {
         let place = Place::new(who);
-        for (make, kind) in [("mkdir x", "make_dir"), ("ln -s t x", "make_sym"), ("mkfifo x", "make_fifo"), ("touch x", "make_reg")] {
+        for (make, kind) in
+            [("mkdir x", "make_dir"), ("ln -s t x", "make_sym"), ("mkfifo x", "make_fifo"), ("touch x", "make_reg")]
+        {
             for granted in ["make_dir", "make_sym", "make_fifo", "make_reg"] {
                 let dir = place.dir(format!("move-{}", unique()));
                 assert!(place.outside("sh").args(["-c", make]).current_dir(&dir).status().unwrap().success());
                 let perms = json!(["read_file", "read_dir", "remove_file", "remove_dir", granted]);
                 let rule = json!({"action": "allow", "path": dir, "perms": perms});
                 let policy = place.policy(json!({"version": 1, "extends": ["default"], "fs": {"rules": [rule]}}));
-                let run = place.run(&["-p", &policy], &["mv", dir.join("x").to_str().unwrap(), dir.join("y").to_str().unwrap()]);
+                let run = place
+                    .run(&["-p", &policy], &["mv", dir.join("x").to_str().unwrap(), dir.join("y").to_str().unwrap()]);
                 assert_eq!(run.code() == 0, granted == kind, "{make} with {granted}: {}", run.story());
             }
         }
@@ -190,7 +207,14 @@ fn snapshot(dir: &Path) -> BTreeSet<String> {
     while let Some(path) = todo.pop() {
         let meta = fs::symlink_metadata(&path).unwrap();
         let text = if meta.is_file() { format!("{:?}", fs::read(&path)) } else { String::new() };
-        all.insert(format!("{} {:o} {}:{} {} {text}", path.display(), meta.mode(), meta.uid(), meta.gid(), meta.nlink()));
+        all.insert(format!(
+            "{} {:o} {}:{} {} {text}",
+            path.display(),
+            meta.mode(),
+            meta.uid(),
+            meta.gid(),
+            meta.nlink()
+        ));
         if meta.is_dir() {
             todo.extend(fs::read_dir(&path).unwrap().flatten().map(|e| e.path()));
         }
@@ -199,8 +223,18 @@ fn snapshot(dir: &Path) -> BTreeSet<String> {
 }
 
 const WRITE: [&str; 12] = [
-    "read_file", "read_dir", "write_file", "truncate", "make_dir", "make_reg", "make_sym", "make_sock", "make_fifo",
-    "remove_file", "remove_dir", "refer",
+    "read_file",
+    "read_dir",
+    "write_file",
+    "truncate",
+    "make_dir",
+    "make_reg",
+    "make_sym",
+    "make_sock",
+    "make_fifo",
+    "remove_file",
+    "remove_dir",
+    "refer",
 ];
 
 fn rules(place: &Place, rules: Value) -> String {
@@ -221,18 +255,35 @@ fn a_denied_file_or_directory_inside_a_grant_is_hidden() {
         for name in ["open", "secret", "deep/secrets/key", "deep/other"] {
             place.file(dir.join(name), format!("text of {name}"));
         }
-        let policy = rules(&place, json!([
-            {"action": "allow", "path": dir, "perms": write_and_execute()},
-            {"action": "deny", "path": dir.join("secret")},
-            {"action": "deny", "path": dir.join("deep/secrets")},
-        ]));
+        let policy = rules(
+            &place,
+            json!([
+                {"action": "allow", "path": dir, "perms": write_and_execute()},
+                {"action": "deny", "path": dir.join("secret")},
+                {"action": "deny", "path": dir.join("deep/secrets")},
+            ]),
+        );
         let before = snapshot(&dir);
         let run = |text: &str| place.run(&["-w", dir.to_str().unwrap(), "-p", &policy], &["sh", "-c", text]);
         for text in [
-            "cat secret", "echo x > secret", "echo x >> secret", "rm -f secret", "mv secret elsewhere", "ln secret linked",
-            "ls deep/secrets/key", "cat deep/secrets/key", "rm -rf deep/secrets", "touch deep/secrets/new",
-            "mkdir deep/secrets/new", "mv deep/secrets elsewhere", "mv deep elsewhere", "chmod 777 secret",
-            "cat /proc/self/root/\"$PWD\"/secret", "ln -s secret via && cat via", "mv open secret", "truncate -s 0 secret",
+            "cat secret",
+            "echo x > secret",
+            "echo x >> secret",
+            "rm -f secret",
+            "mv secret elsewhere",
+            "ln secret linked",
+            "ls deep/secrets/key",
+            "cat deep/secrets/key",
+            "rm -rf deep/secrets",
+            "touch deep/secrets/new",
+            "mkdir deep/secrets/new",
+            "mv deep/secrets elsewhere",
+            "mv deep elsewhere",
+            "chmod 777 secret",
+            "cat /proc/self/root/\"$PWD\"/secret",
+            "ln -s secret via && cat via",
+            "mv open secret",
+            "truncate -s 0 secret",
         ] {
             let got = run(&format!("({text}); code=$?; rm -f via linked; exit $code"));
             assert_ne!(got.code(), 0, "{text} must fail: {}", got.story());
@@ -260,13 +311,16 @@ fn denied_writes_leave_reading_and_denied_execution_leaves_both() {
         for name in ["bin/tool", "tool", "other"] {
             place.script(dir.join(name), "#!/bin/sh\necho ran\n");
         }
-        let policy = rules(&place, json!([
-            {"action": "allow", "path": dir, "perms": write_and_execute()},
-            {"action": "deny", "path": dir.join("kept"), "perms": CHANGES},
-            {"action": "deny", "path": dir.join("kept-file"), "perms": CHANGES},
-            {"action": "deny", "path": dir.join("bin"), "perms": ["execute"]},
-            {"action": "deny", "path": dir.join("tool"), "perms": ["execute"]},
-        ]));
+        let policy = rules(
+            &place,
+            json!([
+                {"action": "allow", "path": dir, "perms": write_and_execute()},
+                {"action": "deny", "path": dir.join("kept"), "perms": CHANGES},
+                {"action": "deny", "path": dir.join("kept-file"), "perms": CHANGES},
+                {"action": "deny", "path": dir.join("bin"), "perms": ["execute"]},
+                {"action": "deny", "path": dir.join("tool"), "perms": ["execute"]},
+            ]),
+        );
         let run = |text: &str| place.run(&["-w", dir.to_str().unwrap(), "-p", &policy], &["sh", "-c", text]);
         let before = snapshot(&dir);
         for (text, op, target) in [
@@ -298,11 +352,14 @@ fn an_allowance_inside_a_denial_stays_denied() {
         let dir = place.dir("area");
         place.file(dir.join("closed/open/file"), "hidden");
         place.file(dir.join("beside"), "shown");
-        let policy = rules(&place, json!([
-            {"action": "allow", "path": dir, "perms": ["read_file", "read_dir"]},
-            {"action": "deny", "path": dir.join("closed")},
-            {"action": "allow", "path": dir.join("closed/open"), "perms": ["read_file", "read_dir"]},
-        ]));
+        let policy = rules(
+            &place,
+            json!([
+                {"action": "allow", "path": dir, "perms": ["read_file", "read_dir"]},
+                {"action": "deny", "path": dir.join("closed")},
+                {"action": "allow", "path": dir.join("closed/open"), "perms": ["read_file", "read_dir"]},
+            ]),
+        );
         let cat = |name: &str| place.run(&["-p", &policy], &["cat", dir.join(name).to_str().unwrap()]);
         assert_ne!(cat("closed/open/file").code(), 0);
         cat("beside").assert_ok();
@@ -321,10 +378,13 @@ fn a_denied_path_that_does_not_exist_never_appears() {
             ("sub/later", &["mkdir sub && touch sub/later", "mkdir -p x && touch x/later && mv x sub"]),
             ("*.pem", &["touch a.pem", "mv there b.pem"]),
         ] {
-            let policy = rules(&place, json!([
-                {"action": "allow", "path": dir, "perms": WRITE},
-                {"action": "deny", "path": dir.join(path)},
-            ]));
+            let policy = rules(
+                &place,
+                json!([
+                    {"action": "allow", "path": dir, "perms": WRITE},
+                    {"action": "deny", "path": dir.join(path)},
+                ]),
+            );
             for text in tries {
                 let before = snapshot(&dir);
                 let run = place.run(&["-w", dir.to_str().unwrap(), "-p", &policy], &["sh", "-c", text]);
@@ -338,7 +398,9 @@ fn a_denied_path_that_does_not_exist_never_appears() {
                 after.retain(|line| !line.contains("/area/x") && !line.contains("/area/sub "));
                 let mut before = before;
                 before.retain(|line| !line.contains("/area/sub "));
-                let names = |set: &BTreeSet<String>| set.iter().map(|l| l.split(' ').next().unwrap().to_owned()).collect::<Vec<_>>();
+                let names = |set: &BTreeSet<String>| {
+                    set.iter().map(|l| l.split(' ').next().unwrap().to_owned()).collect::<Vec<_>>()
+                };
                 assert_eq!(names(&after), names(&before), "{text}: {}", run.story());
                 for left in ["x", "sub"] {
                     let _ = fs::remove_dir_all(dir.join(left));
@@ -355,7 +417,9 @@ fn a_denied_path_that_does_not_exist_never_appears() {
 fn a_run_leaves_the_host_as_it_was() {
     for who in BOTH {
         let place = Place::new(who);
-        for name in ["home/project/src/main.c", "home/project/.git/config", "home/.ssh/id", "home/.bashrc", "elsewhere/file"] {
+        for name in
+            ["home/project/src/main.c", "home/project/.git/config", "home/.ssh/id", "home/.bashrc", "elsewhere/file"]
+        {
             place.file(name, name);
         }
         symlink("../elsewhere", place.home.join("link")).unwrap();
@@ -394,10 +458,13 @@ fn links_in_rule_paths_are_followed() {
         }
         // A denial through a link holds for the place it leads to.
         let real = place.root.join("real");
-        let policy = rules(&place, json!([
-            {"action": "allow", "path": real, "perms": ["read_file", "read_dir"]},
-            {"action": "deny", "path": link.join("hidden")},
-        ]));
+        let policy = rules(
+            &place,
+            json!([
+                {"action": "allow", "path": real, "perms": ["read_file", "read_dir"]},
+                {"action": "deny", "path": link.join("hidden")},
+            ]),
+        );
         assert_ne!(place.run(&["-p", &policy], &["cat", real.join("hidden/file").to_str().unwrap()]).code(), 0);
         place.run(&["-p", &policy], &["cat", &direct]).assert_ok();
     }
@@ -421,15 +488,24 @@ fn a_link_planted_in_a_writable_place_does_not_lead_a_grant_away() {
 fn variables_and_wildcards_in_rule_paths() {
     for who in BOTH {
         let place = Place::new(who);
-        for name in ["home/one/file", "home/two/file", "home/project/build/a.txt", "home/project/build/a.pem", "home/project/x/deep/k.pem"] {
+        for name in [
+            "home/one/file",
+            "home/two/file",
+            "home/project/build/a.txt",
+            "home/project/build/a.pem",
+            "home/project/x/deep/k.pem",
+        ] {
             place.file(name, "text");
         }
         let reads = json!(["read_file", "read_dir"]);
-        let policy = rules(&place, json!([
-            {"action": "allow", "path": "~/one", "perms": reads},
-            {"action": "allow", "path": "$HOME/t*", "perms": reads},
-            {"action": "deny", "path": "$WORKSPACE/**/*.pem"},
-        ]));
+        let policy = rules(
+            &place,
+            json!([
+                {"action": "allow", "path": "~/one", "perms": reads},
+                {"action": "allow", "path": "$HOME/t*", "perms": reads},
+                {"action": "deny", "path": "$WORKSPACE/**/*.pem"},
+            ]),
+        );
         let cat = |name: &str| place.run(&["-p", &policy], &["cat", place.home.join(name).to_str().unwrap()]);
         for name in ["one/file", "two/file", "project/build/a.txt"] {
             cat(name).assert_ok();
@@ -451,10 +527,16 @@ fn the_parent_of_a_denied_path_stays_where_it_is() {
         let denied = place.project.join("a/b/c/secret");
         let flags = ["--write", ".", "--deny-read", denied.to_str().unwrap()];
         for text in [
-            "mv a/b/c z", "mv a/b z", "mv a z", "rm -rf a/b/c",
+            "mv a/b/c z",
+            "mv a/b z",
+            "mv a z",
+            "rm -rf a/b/c",
             "mkdir fake && python3 -c 'import ctypes; l=ctypes.CDLL(None); exit(l.renameat2(-100, b\"fake\", -100, b\"a\", 2) != 0)'",
         ] {
-            let run = place.sh(&flags, &format!("{text} 2>/dev/null; cat z/secret z/c/secret z/b/c/secret fake/b/c/secret 2>/dev/null"));
+            let run = place.sh(
+                &flags,
+                &format!("{text} 2>/dev/null; cat z/secret z/c/secret z/b/c/secret fake/b/c/secret 2>/dev/null"),
+            );
             assert!(!run.stdout().contains("private"), "{text}: {}", run.story());
             assert_eq!(fs::read_to_string(&denied).unwrap(), "private", "{text}");
         }
@@ -542,7 +624,8 @@ fn flags_grant_and_deny() {
             place.run(&[flag, &outside], &["sh", "-c", &format!("echo more >> {file}")]).assert_ok();
         }
         assert_eq!(fs::read_to_string(&file).unwrap(), "textmore\nmore\n");
-        let run = place.sh(&["--write", ".", "--deny-write", "sub"], "echo x > file && cat sub/file && echo x > sub/file");
+        let run =
+            place.sh(&["--write", ".", "--deny-write", "sub"], "echo x > file && cat sub/file && echo x > sub/file");
         assert_ne!(run.code(), 0);
         assert_eq!(fs::read_to_string(place.project.join("sub/file")).unwrap(), "text");
         assert_eq!(fs::read_to_string(place.project.join("file")).unwrap(), "x\n");
@@ -560,7 +643,12 @@ fn what_is_written_belongs_to_the_caller() {
     for who in BOTH {
         let place = Place::new(who);
         let owner = if who == As::User { USER } else { 0 };
-        place.sh(&["--write", "."], "umask 022; mkdir d; echo x > d/f; ln -s f d/l; mkfifo p; chmod 600 d/f; touch -d @1 d").assert_ok();
+        place
+            .sh(
+                &["--write", "."],
+                "umask 022; mkdir d; echo x > d/f; ln -s f d/l; mkfifo p; chmod 600 d/f; touch -d @1 d",
+            )
+            .assert_ok();
         for name in ["d", "d/f", "d/l", "p"] {
             let meta = fs::symlink_metadata(place.project.join(name)).unwrap();
             assert_eq!((meta.uid(), meta.gid()), (owner, owner), "{name}");
@@ -576,6 +664,76 @@ fn what_is_written_belongs_to_the_caller() {
         let mode = fs::metadata(place.project.join("t")).unwrap().permissions().mode();
         if who == As::Root {
             assert_eq!(mode & 0o6000, 0, "a set-id file of root's was made on the host: {mode:o}");
+        }
+    }
+}
+
+/// What `policy explain` says about a path: action by permission.
+fn explained(place: &Place, policy: &str, path: &Path) -> BTreeMap<String, String> {
+    let got = crate::support::to_the_end(place.cofferdam(["policy", "explain", "--json", "-p", policy]).arg(path), b"");
+    let said: Value = serde_json::from_slice(&got.stdout).unwrap_or_else(|e| panic!("{e}: {}", String::from_utf8_lossy(&got.stderr)));
+    let mut all = BTreeMap::new();
+    for row in said["decisions"].as_array().unwrap() {
+        for operation in row["operations"].as_array().unwrap() {
+            let operation = operation.as_str().unwrap();
+            let stem = operation.strip_suffix('*');
+            let names = PERMS.iter().filter(|p| **p == operation || stem.is_some_and(|s| p.starts_with(s)));
+            all.extend(names.map(|p| (p.to_string(), row["action"].as_str().unwrap().to_owned())));
+        }
+    }
+    all
+}
+
+#[test]
+fn what_is_explained_is_what_is_enforced() {
+    const TRY: &str = r#"
+import os, subprocess, sys
+def works(step):
+    try: step(); return True
+    except OSError: return False
+for path in sys.argv[1:]:
+    print('read_file', works(lambda: os.close(os.open(path, os.O_RDONLY))))
+    print('write_file', works(lambda: os.close(os.open(path, os.O_WRONLY))))
+    print('truncate', works(lambda: os.truncate(path, os.stat(path).st_size)))
+    print('execute', works(lambda: subprocess.run([path])))
+"#;
+    for who in BOTH {
+        let place = Place::new(who);
+        let dir = place.dir("area");
+        let names = ["open", "hidden", "kept/file", "bin/tool", "deep/er/file", "deep/er/no.pem", "warned"];
+        for name in names {
+            place.script(dir.join(name), "#!/bin/sh\nexit 0\n");
+        }
+        let outside = place.script("outside", "#!/bin/sh\n");
+        symlink(dir.join("hidden"), dir.join("link")).unwrap();
+        let policy = rules(&place, json!([
+            {"action": "allow", "path": dir, "perms": write_and_execute()},
+            {"action": "deny", "path": dir.join("hidden")},
+            {"action": "deny", "path": dir.join("kept"), "perms": ["write_file", "truncate", "refer", "make_*", "remove_*"]},
+            {"action": "deny", "path": dir.join("bin"), "perms": ["execute"]},
+            {"action": "warn", "path": dir.join("warned"), "perms": ["write_file"]},
+            {"action": "deny", "path": dir.join("deep/er/no.pem")},
+        ]));
+        let mut paths: Vec<PathBuf> = names.iter().map(|n| dir.join(n)).collect();
+        paths.extend([outside, dir.join("link"), PathBuf::from("/usr/bin/true"), PathBuf::from("/etc/passwd")]);
+        let words: Vec<&str> = paths.iter().map(|p| p.to_str().unwrap()).collect();
+        let mut command = vec!["/usr/bin/python3", "-c", TRY];
+        command.extend(&words);
+        let run = place.run(&["-p", &policy], &command);
+        run.assert_ok();
+        let out = run.stdout();
+        let mut lines = out.lines();
+        for path in &paths {
+            let said = explained(&place, &policy, path);
+            for _ in 0..4 {
+                let (perm, works) = lines.next().unwrap().split_once(' ').unwrap();
+                let allowed = matches!(said[perm].as_str(), "allow" | "warn");
+                // Nothing here makes /etc/passwd a program.
+                if perm == "execute" && path.ends_with("etc/passwd") {
+                    continue;
+                }
+                assert_eq!(allowed, works == "True", "{perm} of {}: said {said:?}; {}", path.display(), run.story());
+            }
         }
     }
 }

@@ -180,7 +180,15 @@ fn every_exit_code_is_passed_on() {
 fn signals_give_128_and_their_number() {
     for who in BOTH {
         let place = Place::new(who);
-        let list = [(1, "SIGHUP"), (2, "SIGINT"), (6, "SIGABRT"), (9, "SIGKILL"), (10, "SIGUSR1"), (11, "SIGSEGV"), (15, "SIGTERM")];
+        let list = [
+            (1, "SIGHUP"),
+            (2, "SIGINT"),
+            (6, "SIGABRT"),
+            (9, "SIGKILL"),
+            (10, "SIGUSR1"),
+            (11, "SIGSEGV"),
+            (15, "SIGTERM"),
+        ];
         for (number, name) in list {
             let run = place.sh(&[], &format!("kill -{number} $$"));
             run.assert_code(128 + number);
@@ -224,7 +232,13 @@ fn our_own_faults_are_125_and_usage_errors_2() {
         let run = place.sh(&["-p", "default", "-p", &network], "echo ran");
         run.assert_code(125);
         assert_eq!(run.text("/error_kind"), "unsupported_policy");
-        for flags in [&["-p", "no-such-preset"][..], &["-w", "/no/such/dir"], &["-w", "/etc/passwd"], &["-w", "/proc"], &["-e", "=x"]] {
+        for flags in [
+            &["-p", "no-such-preset"][..],
+            &["-w", "/no/such/dir"],
+            &["-w", "/etc/passwd"],
+            &["-w", "/proc"],
+            &["-e", "=x"],
+        ] {
             let run = place.sh(flags, "echo ran");
             run.assert_code(2);
             assert_eq!(run.text("/error_kind"), "invalid_request", "{}", run.story());
@@ -379,7 +393,22 @@ fn arguments_of_the_command_are_its_own() {
 fn variables_are_passed_and_set_by_flag() {
     for who in BOTH {
         let place = Place::new(who);
-        let flags = ["-e", "GIVEN", "-e", "MADE=a=b", "-e", "EMPTY=", "-e", "ABSENT", "-e", "LANG=xx", "-e", "COFFERDAM=0", "--env", "LONG=1"];
+        let flags = [
+            "-e",
+            "GIVEN",
+            "-e",
+            "MADE=a=b",
+            "-e",
+            "EMPTY=",
+            "-e",
+            "ABSENT",
+            "-e",
+            "LANG=xx",
+            "-e",
+            "COFFERDAM=0",
+            "--env",
+            "LONG=1",
+        ];
         let mut command = place.cofferdam(["run"]);
         command.env("GIVEN", "from the caller").args(flags).args(["--", "env"]);
         let inside = variables(&to_the_end(&mut command, b"").stdout, b'\n');
@@ -413,8 +442,15 @@ fn the_environment_is_exactly_what_is_promised() {
         ("LANG", "C.UTF-8"),
         ("USER", "tester"),
     ];
-    const KEPT_OUT: [&str; 7] =
-        ["AWS_SECRET_ACCESS_KEY", "GITHUB_TOKEN", "SSH_AUTH_SOCK", "BASH_ENV", "DISPLAY", "COFFERDAM_SERVER", "HTTPS_PROXY"];
+    const KEPT_OUT: [&str; 7] = [
+        "AWS_SECRET_ACCESS_KEY",
+        "GITHUB_TOKEN",
+        "SSH_AUTH_SOCK",
+        "BASH_ENV",
+        "DISPLAY",
+        "COFFERDAM_SERVER",
+        "HTTPS_PROXY",
+    ];
     for who in BOTH {
         let place = Place::new(who);
         let secret = format!("secret-{}", unique());
@@ -441,9 +477,12 @@ fn the_environment_is_exactly_what_is_promised() {
 fn a_policy_decides_about_the_environment() {
     for who in BOTH {
         let place = Place::new(who);
-        let policy = place.policy(json!({"version": 1, "extends": ["default"], "env": {"pass": ["WANTED", "PRE_*"], "set": {"CI": "1"}}}));
+        let policy = place.policy(
+            json!({"version": 1, "extends": ["default"], "env": {"pass": ["WANTED", "PRE_*"], "set": {"CI": "1"}}}),
+        );
         let mut command = place.cofferdam(["run", "-p", &policy, "--", "/usr/bin/env"]);
-        let inside = variables(&to_the_end(command.env("WANTED", "w").env("PRE_A", "p").env("OTHER", "o"), b"").stdout, b'\n');
+        let inside =
+            variables(&to_the_end(command.env("WANTED", "w").env("PRE_A", "p").env("OTHER", "o"), b"").stdout, b'\n');
         let names: Vec<&str> = inside.keys().map(String::as_str).collect();
         assert_eq!(names, ["CI", "COFFERDAM", "COFFERDAM_RUN_ID", "PRE_A", "WANTED"]);
     }
@@ -493,7 +532,8 @@ fn a_command_ended_by_a_callers_signal_was_cancelled() {
         for (name, number) in [("TERM", 15), ("INT", 2), ("HUP", 1)] {
             let status = place.file("status", "");
             let path = status.display().to_string();
-            let (mut child, _rest) = start(&place, &["run", "--status-file", &path, "-c", "echo ready; exec sleep 1000"]);
+            let (mut child, _rest) =
+                start(&place, &["run", "--status-file", &path, "-c", "echo ready; exec sleep 1000"]);
             kill(&child, name);
             assert_eq!(ends(&mut child).code(), Some(128 + number), "{name}");
             let outcome: Value = serde_json::from_str(&fs::read_to_string(&status).unwrap()).unwrap();
@@ -510,7 +550,8 @@ fn what_is_left_in_the_background_ends_with_the_run() {
         let place = Place::new(who);
         let word = |n: u32| format!("{}.{}", 90_000 + unique(), std::process::id() * 10 + n);
         let (plain, session) = (word(1), word(2));
-        let text = format!("sleep {plain} & setsid -f sleep {session} </dev/null >/dev/null 2>&1; echo ready; read x; exit 5");
+        let text =
+            format!("sleep {plain} & setsid -f sleep {session} </dev/null >/dev/null 2>&1; echo ready; read x; exit 5");
         let mut command = place.cofferdam(["run", "-c", &text]);
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
         let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
@@ -528,7 +569,8 @@ fn what_is_left_in_the_background_ends_with_the_run() {
 fn a_reader_that_leaves_ends_the_command_as_it_would_outside() {
     for who in BOTH {
         let place = Place::new(who);
-        let mut child = place.cofferdam(["run", "--", "yes"]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let mut child =
+            place.cofferdam(["run", "--", "yes"]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         let mut reader = BufReader::new(child.stdout.take().unwrap());
         let mut line = String::new();
         reader.read_line(&mut line).unwrap();
@@ -540,7 +582,12 @@ fn a_reader_that_leaves_ends_the_command_as_it_would_outside() {
         assert_eq!(words, "", "nothing to say about it");
         // A command that minds the error sees it, too.
         let text = "import signal, sys\nsignal.signal(signal.SIGPIPE, signal.SIG_IGN)\ntry:\n  while True: print('y' * 4096)\nexcept BrokenPipeError:\n  sys.stderr.write('seen'); sys.stderr.flush(); import os; os._exit(33)\n";
-        let mut child = place.cofferdam(["run", "--", "/usr/bin/python3", "-c", text]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let mut child = place
+            .cofferdam(["run", "--", "/usr/bin/python3", "-c", text])
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
         drop(child.stdout.take());
         assert_eq!(ends(&mut child).code(), Some(33));
     }
@@ -550,7 +597,8 @@ fn a_reader_that_leaves_ends_the_command_as_it_would_outside() {
 fn on_a_terminal_the_command_has_one_of_the_same_size() {
     for who in BOTH {
         let place = Place::new(who);
-        let text = "test -t 0 -a -t 1 -a -t 2 && echo all-tty; stty size; tty; echo $TERM; echo to-tty >/dev/tty; exit 6";
+        let text =
+            "test -t 0 -a -t 1 -a -t 2 && echo all-tty; stty size; tty; echo $TERM; echo to-tty >/dev/tty; exit 6";
         for flags in [&[][..], &["-it"], &["-i", "--tty"]] {
             let mut args = flags.to_vec();
             args.extend(["--", "sh", "-c", text]);
@@ -569,7 +617,8 @@ fn on_a_terminal_the_command_has_one_of_the_same_size() {
 fn without_a_terminal_there_is_none_unless_asked_for() {
     for who in BOTH {
         let place = Place::new(who);
-        let text = "for n in 0 1 2; do test -t $n && echo tty $n; done; (: </dev/tty) 2>/dev/null && echo ctty; echo end";
+        let text =
+            "for n in 0 1 2; do test -t $n && echo tty $n; done; (: </dev/tty) 2>/dev/null && echo ctty; echo end";
         let got = to_the_end(&mut place.cofferdam(["run", "-c", text]), b"");
         assert_eq!(String::from_utf8_lossy(&got.stdout), "end\n");
         let screen = on_terminal(&place, &["--no-tty", "-c", text], json!([]));
@@ -601,14 +650,25 @@ fn keys_of_the_terminal_go_to_the_command() {
         let screen = on_terminal(&place, &["-c", text], steps);
         screen.assert_code(7);
         assert_eq!(screen.outcome["verdict"], "failed", "the command was interrupted, the run was not");
-        let screen = on_terminal(&place, &["-c", "echo ready; exec sleep 1000"], json!([["expect", "ready"], ["send", "\u{3}"]]));
+        let screen = on_terminal(
+            &place,
+            &["-c", "echo ready; exec sleep 1000"],
+            json!([["expect", "ready"], ["send", "\u{3}"]]),
+        );
         screen.assert_code(130);
         let steps = json!([["send", "hello\n"], ["expect", "hello\r\nhello\r\n"], ["send", "\u{4}"]]);
         on_terminal(&place, &["--", "cat"], steps).assert_code(0);
         // A shell with jobs of its own: Ctrl-C ends the job, not the shell.
-        let steps = json!([["expect", "go> "], ["send", "sh -c 'echo started; exec sleep 1000'\n"], ["expect", "started\r\n"],
-            ["send", "\u{3}"], ["expect", "go> "], ["send", "echo alive $((1+1))\n"], ["expect", "alive 2"],
-            ["send", "exit 9\n"]]);
+        let steps = json!([
+            ["expect", "go> "],
+            ["send", "sh -c 'echo started; exec sleep 1000'\n"],
+            ["expect", "started\r\n"],
+            ["send", "\u{3}"],
+            ["expect", "go> "],
+            ["send", "echo alive $((1+1))\n"],
+            ["expect", "alive 2"],
+            ["send", "exit 9\n"]
+        ]);
         on_terminal(&place, &["-e", "PS1=go> ", "--", "sh", "-i"], steps).assert_code(9);
     }
 }

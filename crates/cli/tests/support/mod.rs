@@ -165,8 +165,13 @@ impl Place {
     /// Compiles a C probe into the project and gives its path.
     pub fn c_program(&self, name: &str, source: &str) -> PathBuf {
         let out = self.project.join(name);
-        let mut cc = Command::new("cc").args(["-O1", "-w", "-x", "c", "-o"]).arg(&out).args(["-", "-lpthread"])
-            .stdin(Stdio::piped()).spawn().unwrap();
+        let mut cc = Command::new("cc")
+            .args(["-O1", "-w", "-x", "c", "-o"])
+            .arg(&out)
+            .args(["-", "-lpthread"])
+            .stdin(Stdio::piped())
+            .spawn()
+            .unwrap();
         cc.stdin.take().unwrap().write_all(source.as_bytes()).unwrap();
         assert!(cc.wait().unwrap().success(), "the probe {name} must compile");
         self.own(&out);
@@ -234,7 +239,13 @@ impl Run {
 
     /// Everything about it, for failed assertions.
     pub fn story(&self) -> String {
-        format!("exit {}\nstdout: {}\nstderr: {}\noutcome: {:#}", self.code(), self.stdout(), self.stderr(), self.outcome)
+        format!(
+            "exit {}\nstdout: {}\nstderr: {}\noutcome: {:#}",
+            self.code(),
+            self.stdout(),
+            self.stderr(),
+            self.outcome
+        )
     }
 
     pub fn denials(&self) -> Vec<(String, String)> {

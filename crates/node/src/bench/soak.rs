@@ -95,7 +95,9 @@ fn pick(ask: &Ask) -> Result<Entry, Fault> {
             Some(reason) => why.clone_from(reason),
         }
     }
-    Err(Fault::new(ErrorKind::UnsupportedHost, format!("no run starts here: {why}")).hint("cofferdam doctor").phase(Phase::Start))
+    Err(Fault::new(ErrorKind::UnsupportedHost, format!("no run starts here: {why}"))
+        .hint("cofferdam doctor")
+        .phase(Phase::Start))
 }
 
 fn settled(work: &Path, before: &Census) -> Census {

@@ -111,8 +111,13 @@ fn git_status(ask: &Ask, place: &Place) -> (&'static str, u32, Job) {
         for words in [&["init", "-q"][..], &["add", "."], &["commit", "-q", "-m", "files"]] {
             let mut command = Command::new(&git);
             command.args(["-c", "user.name=bench", "-c", "user.email=bench@localhost", "-c", "commit.gpgsign=false"]);
-            let status = command.args(words).current_dir(&directory).stdin(Stdio::null()).stdout(Stdio::null())
-                .stderr(Stdio::null()).status();
+            let status = command
+                .args(words)
+                .current_dir(&directory)
+                .stdin(Stdio::null())
+                .stdout(Stdio::null())
+                .stderr(Stdio::null())
+                .status();
             if !status.is_ok_and(|s| s.success()) {
                 return Err(format!("git {} failed", words[0]));
             }
@@ -139,7 +144,9 @@ impl Place {
                 Err(e) => refused = format!("{}: {e}", root.display()),
             }
         }
-        Err(Fault::invalid(format!("no place for work files: {refused}")).hint("run it in a directory of your own").phase(Phase::Preparation))
+        Err(Fault::invalid(format!("no place for work files: {refused}"))
+            .hint("run it in a directory of your own")
+            .phase(Phase::Preparation))
     }
 
     fn dir(&self, name: &str) -> Result<PathBuf, String> {

@@ -85,7 +85,13 @@ fn container(caller: &Caller) -> Option<&'static str> {
         return Some("kubernetes");
     }
     let groups = read("/proc/self/cgroup").unwrap_or_default();
-    let marks = [("kubepods", "kubernetes"), ("libpod", "podman"), ("docker", "docker"), ("/lxc", "lxc"), ("machine.slice", "nspawn")];
+    let marks = [
+        ("kubepods", "kubernetes"),
+        ("libpod", "podman"),
+        ("docker", "docker"),
+        ("/lxc", "lxc"),
+        ("machine.slice", "nspawn"),
+    ];
     if let Some((_, kind)) = marks.into_iter().find(|(mark, _)| groups.contains(mark)) {
         return Some(kind);
     }
@@ -123,7 +129,10 @@ pub fn blocked(facts: &Facts, kind: &str, error: &CallError) -> Blocked {
     if let (ENOSPC, Some(kind)) = (error.errno, zero) {
         return Blocked {
             why: format!("user.max_{kind}_namespaces is 0"),
-            fix: format!("sudo sysctl -w user.max_{kind}_namespaces=1024 (a bound per user; enough for {} runs at a time)", 1024),
+            fix: format!(
+                "sudo sysctl -w user.max_{kind}_namespaces=1024 (a bound per user; enough for {} runs at a time)",
+                1024
+            ),
         };
     }
     if error.errno == ENOSPC {
@@ -134,7 +143,9 @@ pub fn blocked(facts: &Facts, kind: &str, error: &CallError) -> Blocked {
     }
     if facts.apparmor_restricts && !facts.privileged {
         return Blocked {
-            why: "AppArmor restricts user namespaces of ordinary users (kernel.apparmor_restrict_unprivileged_userns=1)".into(),
+            why:
+                "AppArmor restricts user namespaces of ordinary users (kernel.apparmor_restrict_unprivileged_userns=1)"
+                    .into(),
             fix: apparmor_fix(&facts.exe),
         };
     }
@@ -173,7 +184,8 @@ fn container_why(facts: &Facts) -> String {
 }
 
 /// The calls that a container's own filter must let through, beside its defaults.
-const CALLS: &str = "clone, clone3, unshare, mount, umount2, pivot_root, open_tree, move_mount, mount_setattr, sethostname";
+const CALLS: &str =
+    "clone, clone3, unshare, mount, umount2, pivot_root, open_tree, move_mount, mount_setattr, sethostname";
 
 fn container_fix(kind: Option<&str>) -> String {
     match kind {
@@ -224,15 +236,57 @@ mod tests {
         const EPERM: i32 = 1;
         let plain = || Facts { exe: "/usr/bin/cofferdam".into(), release: "6.8".into(), ..Facts::default() };
         let cases = [
-            (Facts { zero_limits: vec!["user".into()], ..plain() }, "user", 28, "max_user_namespaces is 0", "user.max_user_namespaces=1024"),
-            (Facts { zero_limits: vec!["user".into()], ..plain() }, "net", 28, "max_user_namespaces is 0", "user.max_user_namespaces=1024"),
-            (Facts { zero_limits: vec!["net".into()], ..plain() }, "net", 28, "max_net_namespaces is 0", "user.max_net_namespaces=1024"),
+            (
+                Facts { zero_limits: vec!["user".into()], ..plain() },
+                "user",
+                28,
+                "max_user_namespaces is 0",
+                "user.max_user_namespaces=1024",
+            ),
+            (
+                Facts { zero_limits: vec!["user".into()], ..plain() },
+                "net",
+                28,
+                "max_user_namespaces is 0",
+                "user.max_user_namespaces=1024",
+            ),
+            (
+                Facts { zero_limits: vec!["net".into()], ..plain() },
+                "net",
+                28,
+                "max_net_namespaces is 0",
+                "user.max_net_namespaces=1024",
+            ),
             (plain(), "user", 28, "too many are in use", "lsns -t user"),
-            (Facts { apparmor_restricts: true, ..plain() }, "mnt", EPERM, "AppArmor", "profile cofferdam \"/usr/bin/cofferdam\""),
-            (Facts { clone_sysctl_off: true, ..plain() }, "user", EPERM, "unprivileged_userns_clone is 0", "sudo cofferdam"),
-            (Facts { filtered: true, container: Some("docker"), ..plain() }, "user", EPERM, "(docker)", "--security-opt seccomp="),
+            (
+                Facts { apparmor_restricts: true, ..plain() },
+                "mnt",
+                EPERM,
+                "AppArmor",
+                "profile cofferdam \"/usr/bin/cofferdam\"",
+            ),
+            (
+                Facts { clone_sysctl_off: true, ..plain() },
+                "user",
+                EPERM,
+                "unprivileged_userns_clone is 0",
+                "sudo cofferdam",
+            ),
+            (
+                Facts { filtered: true, container: Some("docker"), ..plain() },
+                "user",
+                EPERM,
+                "(docker)",
+                "--security-opt seccomp=",
+            ),
             (Facts { filtered: true, container: Some("podman"), ..plain() }, "user", EPERM, "(podman)", "podman run"),
-            (Facts { filtered: true, container: Some("kubernetes"), ..plain() }, "user", 38, "(kubernetes)", "seccompProfile"),
+            (
+                Facts { filtered: true, container: Some("kubernetes"), ..plain() },
+                "user",
+                38,
+                "(kubernetes)",
+                "seccompProfile",
+            ),
             (Facts { filtered: true, ..plain() }, "user", EPERM, "seccomp filter forbids", "seccomp="),
             (plain(), "time", 22, "has no time namespaces", "6.12"),
             (plain(), "user", EPERM, "without a visible reason", "dmesg"),

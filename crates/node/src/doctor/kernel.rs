@@ -36,7 +36,12 @@ pub fn mounts(facts: &Facts) -> Vec<Check> {
     let mut checks = Vec::new();
     for (name, namespaces, trial, needed_for) in [
         ("mount.tmpfs", inside, Trial::Tmpfs, "every run: a root directory of its own"),
-        ("mount.tree", inside, Trial::Tree, "every run: granted paths are shown with open_tree, mount_setattr, move_mount"),
+        (
+            "mount.tree",
+            inside,
+            Trial::Tree,
+            "every run: granted paths are shown with open_tree, mount_setattr, move_mount",
+        ),
         ("mount.proc", inside | NEW_PID, Trial::Proc, "every run: a /proc of its own"),
     ] {
         checks.push(tried(name, needed_for, facts, "mnt", probe::attempt(namespaces, trial)));
@@ -141,7 +146,8 @@ pub fn seccomp(facts: &Facts) -> Vec<Check> {
     } else {
         "use Linux 5.0 or newer; in a container, let its seccomp profile pass seccomp(2)"
     };
-    let notify = Check::new("seccomp.notify", "every run: refusals are reported with their path", works, detail).fix(fix);
+    let notify =
+        Check::new("seccomp.notify", "every run: refusals are reported with their path", works, detail).fix(fix);
     let killable = Check::new(
         "seccomp.wait_killable",
         "every run: a waiting guest is not disturbed by signals",
@@ -153,7 +159,11 @@ pub fn seccomp(facts: &Facts) -> Vec<Check> {
         "seccomp.outer",
         "nothing; tells of a filter that came with the container",
         !facts.filtered,
-        if facts.filtered { "a filter already applies to us; calls that it refuses fail inside, too" } else { "no filter applies to us" },
+        if facts.filtered {
+            "a filter already applies to us; calls that it refuses fail inside, too"
+        } else {
+            "no filter applies to us"
+        },
     )
     .optional();
     vec![filter, notify, killable, outer]
@@ -180,7 +190,13 @@ pub fn calls(facts: &Facts) -> Vec<Check> {
 }
 
 /// A check whose failure is explained by what blocks namespaces here.
-fn tried(name: &'static str, needed_for: &'static str, facts: &Facts, kind: &str, result: Result<(), CallError>) -> Check {
+fn tried(
+    name: &'static str,
+    needed_for: &'static str,
+    facts: &Facts,
+    kind: &str,
+    result: Result<(), CallError>,
+) -> Check {
     match result {
         Ok(()) => Check::new(name, needed_for, true, "works"),
         Err(error) => {

@@ -30,12 +30,8 @@ impl Search<'_> {
                 self.add(root, "node_modules", cause);
                 return true;
             }
-            b"shims"
-                if self.exists(&root.join("versions")) || self.exists(&root.join("installs")) =>
-            {
-                for part in [
-                    "shims", "bin", "libexec", "lib", "versions", "installs", "plugins", "version",
-                ] {
+            b"shims" if self.exists(&root.join("versions")) || self.exists(&root.join("installs")) => {
+                for part in ["shims", "bin", "libexec", "lib", "versions", "installs", "plugins", "version"] {
                     self.add(&root.join(part), "shims", cause);
                 }
                 return true;
@@ -54,9 +50,7 @@ impl Search<'_> {
     /// other things as well. `etc` and `var` stay out: that is where services keep passwords.
     pub(super) fn beside(&mut self, root: &Path, what: &str, cause: &str) {
         const PREFIX: &[&str] = &["lib", "lib64", "libexec", "share"];
-        const REST: &[&str] = &[
-            "lib32", "include", "sbin", "bin", "jre", "conf", "jmods", "legal", "release",
-        ];
+        const REST: &[&str] = &["lib32", "include", "sbin", "bin", "jre", "conf", "jmods", "legal", "release"];
         const GO: &[&str] = &["pkg", "src", "misc", "VERSION", "go.env"];
         if self.refusal(root).is_some() {
             return;
@@ -76,15 +70,7 @@ impl Search<'_> {
 
     /// Grants a virtual environment and the Python it was made from; false when `root` is none.
     pub(super) fn venv(&mut self, root: &Path, cause: &str, led: Led, depth: usize) -> bool {
-        const PARTS: &[&str] = &[
-            "bin",
-            "lib",
-            "lib64",
-            "include",
-            "share",
-            "pyvenv.cfg",
-            "man",
-        ];
+        const PARTS: &[&str] = &["bin", "lib", "lib64", "include", "share", "pyvenv.cfg", "man"];
         const HARMLESS: &[&str] = &[".gitignore", "CACHEDIR.TAG", ".lock", ".project"];
         let config = root.join("pyvenv.cfg");
         let Some(text) = head(CWD, &config, [0; 4096]) else {
@@ -94,11 +80,7 @@ impl Search<'_> {
             // A venv is granted whole only when nothing else was put in it: `python -m venv .` makes a
             // project one, and `pip config --site` leaves a pip.conf with passwords.
             let granted = self.is_granted(root);
-            let listing = if granted {
-                Rc::default()
-            } else {
-                self.list(root)
-            };
+            let listing = if granted { Rc::default() } else { self.list(root) };
             let foreign = |name: &OsString| !PARTS.iter().chain(HARMLESS).any(|part| name == part);
             if granted {
                 // Its manager gave it already.
@@ -125,14 +107,8 @@ impl Search<'_> {
         if !self.exists(&env.join("conda-meta")) {
             return false;
         }
-        let above = env
-            .parent()
-            .filter(|envs| envs.ends_with("envs"))
-            .and_then(Path::parent)
-            .map(Path::to_path_buf);
-        let root = above
-            .filter(|root| self.exists(&root.join("conda-meta")))
-            .unwrap_or_else(|| env.to_path_buf());
+        let above = env.parent().filter(|envs| envs.ends_with("envs")).and_then(Path::parent).map(Path::to_path_buf);
+        let root = above.filter(|root| self.exists(&root.join("conda-meta"))).unwrap_or_else(|| env.to_path_buf());
         if self.refusal(&root).is_none() {
             let holes = self.holes(&root, CONDA_HOLES);
             self.add_around(&root, &holes, "conda", cause);
@@ -146,15 +122,11 @@ impl Search<'_> {
         if self.is_system(&bin) || self.is_granted(&bin) || self.is_workspace(&bin) {
             return;
         }
-        let real = self
-            .real(&bin)
-            .filter(|real| *real != bin && !self.is_system(real));
+        let real = self.real(&bin).filter(|real| *real != bin && !self.is_system(real));
         for dir in [Some(bin), real].into_iter().flatten() {
             match self.manager_of(&dir) {
                 Some((manager, root)) if self.manage(manager, &root, cause) => {}
-                _ if led == Led::ByUser
-                    && is_bin(dir.file_name().unwrap_or_default().as_bytes()) =>
-                {
+                _ if led == Led::ByUser && is_bin(dir.file_name().unwrap_or_default().as_bytes()) => {
                     self.prefix(&dir, cause, depth);
                 }
                 _ => {}
@@ -219,14 +191,7 @@ impl Search<'_> {
         }
     }
 
-    fn follow_to(
-        &mut self,
-        link: &Path,
-        mut target: PathBuf,
-        cause: &str,
-        mut led: Led,
-        depth: usize,
-    ) {
+    fn follow_to(&mut self, link: &Path, mut target: PathBuf, cause: &str, mut led: Led, depth: usize) {
         let mut at = link.to_path_buf();
         let mut to_read = false;
         for _ in 0..MAX_DEPTH {
@@ -283,17 +248,10 @@ impl Search<'_> {
                 Err(_) => break,
             }
         }
-        if base
-            .as_ref()
-            .is_some_and(|base| self.is_system(base) || self.is_granted(base))
-        {
+        if base.as_ref().is_some_and(|base| self.is_system(base) || self.is_granted(base)) {
             return;
         }
-        let led = if self.is_workspace(bin) {
-            Led::ByWorkspace
-        } else {
-            Led::ByUser
-        };
+        let led = if self.is_workspace(bin) { Led::ByWorkspace } else { Led::ByUser };
         match base {
             Some(base) => self.base(&base, cause, led, depth + 1),
             None => {
@@ -344,9 +302,7 @@ impl Search<'_> {
             [b"opt" | b"Applications", _, _, ..] => Some(home.join(rel[0]).join(rel[1])),
             [b".local", b"opt", _, _, ..] => Some(home.join(".local/opt").join(rel[2])),
             // An application keeps its data in ~/.local/share/NAME; its program is one level down.
-            [b".local", b"share", _, .., dir, _] if !is_bin(dir) => {
-                file.parent().map(Path::to_path_buf)
-            }
+            [b".local", b"share", _, .., dir, _] if !is_bin(dir) => file.parent().map(Path::to_path_buf),
             _ => None,
         }
     }
@@ -369,9 +325,7 @@ impl Search<'_> {
             return;
         };
         if program.file_name() == Some(OsStr::new("env")) {
-            let named = words[1..]
-                .iter()
-                .find(|word| !word.starts_with(b"-") && !word.contains(&b'='));
+            let named = words[1..].iter().find(|word| !word.starts_with(b"-") && !word.contains(&b'='));
             if let Some(named) = named
                 && self.first_look(Path::new(OsStr::from_bytes(named)))
             {
@@ -411,11 +365,7 @@ impl Search<'_> {
         if name.as_bytes().contains(&b'/') {
             return false;
         }
-        let found = self
-            .entries
-            .iter()
-            .map(|dir| dir.join(name))
-            .find(|file| is_program(file));
+        let found = self.entries.iter().map(|dir| dir.join(name)).find(|file| is_program(file));
         found.is_some_and(|file| self.program(&file, cause, depth))
     }
 
@@ -444,12 +394,7 @@ impl Search<'_> {
         }
         let bin = root.join("bin");
         if self.exists(&bin) {
-            self.base(
-                &bin,
-                &format!("{name} {}", self.tilde(&root)),
-                Led::ByUser,
-                0,
-            );
+            self.base(&bin, &format!("{name} {}", self.tilde(&root)), Led::ByUser, 0);
         }
     }
 }

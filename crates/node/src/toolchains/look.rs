@@ -13,19 +13,11 @@ use super::{MAX_COMPONENTS, MAX_PATH_LEN};
 
 /// Directories of which no part is named: too much lies in them.
 pub(super) fn is_broad(path: &Path) -> bool {
-    let parts: Vec<&[u8]> = path
-        .iter()
-        .skip(1)
-        .take(4)
-        .map(OsStrExt::as_bytes)
-        .collect();
+    let parts: Vec<&[u8]> = path.iter().skip(1).take(4).map(OsStrExt::as_bytes).collect();
     matches!(
         parts.as_slice(),
         [] | [_]
-            | [
-                b"home" | b"Users" | b"var" | b"mnt" | b"media" | b"run" | b"srv",
-                _
-            ]
+            | [b"home" | b"Users" | b"var" | b"mnt" | b"media" | b"run" | b"srv", _]
             | [b"run", b"user", _]
             | [b"proc" | b"sys" | b"dev" | b"boot", ..]
             | [b"run" | b"var", b"secrets" | b"credentials", ..]
@@ -44,8 +36,7 @@ pub(super) fn inside(path: &Path, root: &Path) -> bool {
 }
 
 pub(super) fn below(path: &[u8], root: &[u8]) -> bool {
-    path.strip_prefix(root)
-        .is_some_and(|rest| rest.is_empty() || rest[0] == b'/')
+    path.strip_prefix(root).is_some_and(|rest| rest.is_empty() || rest[0] == b'/')
 }
 
 /// An absolute path of bounded size without `.`, `..` or doubled slashes; `..` is not guessed at.
@@ -122,11 +113,7 @@ pub(super) fn is_program(path: &Path) -> bool {
 }
 
 /// The first bytes of a file. Never waits: a FIFO in a bin directory yields nothing.
-pub(super) fn head<const N: usize>(
-    dir: impl AsFd,
-    path: &Path,
-    mut text: [u8; N],
-) -> Option<Vec<u8>> {
+pub(super) fn head<const N: usize>(dir: impl AsFd, path: &Path, mut text: [u8; N]) -> Option<Vec<u8>> {
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let file = rustix::fs::openat(dir, path, flags, Mode::empty()).ok()?;
     let read = rustix::io::read(file, &mut text).ok()?;
@@ -137,8 +124,7 @@ pub(super) fn head<const N: usize>(
 pub(super) fn base_of(config: &[u8]) -> Option<PathBuf> {
     config.split(|b| *b == b'\n').find_map(|line| {
         let (key, value) = line.split_at(line.iter().position(|b| *b == b'=')?);
-        (key.trim_ascii() == b"home")
-            .then(|| PathBuf::from(OsStr::from_bytes(value[1..].trim_ascii())))
+        (key.trim_ascii() == b"home").then(|| PathBuf::from(OsStr::from_bytes(value[1..].trim_ascii())))
     })
 }
 
@@ -148,10 +134,7 @@ pub(super) fn first_line(text: &[u8]) -> Option<Vec<&[u8]>> {
     let text = text.strip_prefix(b"#!")?;
     let mut lines = text.split(|b| *b == b'\n');
     let first = lines.next()?;
-    if let Some(exec) = lines
-        .next()
-        .and_then(|second| second.strip_prefix(b"'''exec' "))
-    {
+    if let Some(exec) = lines.next().and_then(|second| second.strip_prefix(b"'''exec' ")) {
         let exec = exec.trim_ascii();
         let path = match exec.strip_prefix(b"\"") {
             Some(quoted) => quoted.split(|b| *b == b'"').next()?,
@@ -159,28 +142,13 @@ pub(super) fn first_line(text: &[u8]) -> Option<Vec<&[u8]>> {
         };
         return Some(vec![path]);
     }
-    Some(
-        first
-            .split(u8::is_ascii_whitespace)
-            .filter(|word| !word.is_empty())
-            .collect(),
-    )
+    Some(first.split(u8::is_ascii_whitespace).filter(|word| !word.is_empty()).collect())
 }
 
 /// Whether a settings file is small and free of anything like a secret. Wrong only towards "no".
 pub(super) fn holds_no_secret(path: &Path) -> bool {
-    const TELLING: &[&[u8]] = &[
-        b"token",
-        b"secret",
-        b"passw",
-        b"credential",
-        b"api",
-        b"auth",
-        b"[env",
-        b"key",
-        b"proxy",
-        b"@",
-    ];
+    const TELLING: &[&[u8]] =
+        &[b"token", b"secret", b"passw", b"credential", b"api", b"auth", b"[env", b"key", b"proxy", b"@"];
     const MOST: usize = 16 * 1024;
     let Some(mut text) = head(CWD, path, [0; MOST]) else {
         return false;
@@ -189,10 +157,7 @@ pub(super) fn holds_no_secret(path: &Path) -> bool {
         return false;
     }
     text.make_ascii_lowercase();
-    if TELLING
-        .iter()
-        .any(|word| text.windows(word.len()).any(|part| part == *word))
-    {
+    if TELLING.iter().any(|word| text.windows(word.len()).any(|part| part == *word)) {
         return false;
     }
     // A long run of letters and digits is more likely a token than a word.
@@ -203,18 +168,12 @@ pub(super) fn holds_no_secret(path: &Path) -> bool {
 /// Whether a variable's value is a list of paths or a version, and no address with a password in it.
 pub(super) fn is_location(value: &OsStr) -> bool {
     let bytes = value.as_bytes();
-    if bytes.is_empty() || bytes.len() > MAX_PATH_LEN || bytes.windows(3).any(|part| part == b"://")
-    {
+    if bytes.is_empty() || bytes.len() > MAX_PATH_LEN || bytes.windows(3).any(|part| part == b"://") {
         return false;
     }
     bytes.split(|b| *b == b':').all(|part| match part {
         [] => true,
         [b'/', path @ ..] => !path.contains(&b'\n'),
-        word => {
-            word.len() <= 64
-                && word
-                    .iter()
-                    .all(|b| b.is_ascii_alphanumeric() || b"._+-/@ ".contains(b))
-        }
+        word => word.len() <= 64 && word.iter().all(|b| b.is_ascii_alphanumeric() || b"._+-/@ ".contains(b)),
     })
 }

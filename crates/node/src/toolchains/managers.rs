@@ -43,16 +43,8 @@ const BLANK: Manager = Manager {
 };
 
 /// A conda prefix may keep channel tokens in these; its environments likewise.
-pub(super) const CONDA_HOLES: &[&str] = &[
-    ".condarc",
-    "condarc",
-    "condarc.d",
-    "pip.conf",
-    ".npmrc",
-    "envs/*/.condarc",
-    "envs/*/condarc",
-    "envs/*/pip.conf",
-];
+pub(super) const CONDA_HOLES: &[&str] =
+    &[".condarc", "condarc", "condarc.d", "pip.conf", ".npmrc", "envs/*/.condarc", "envs/*/condarc", "envs/*/pip.conf"];
 
 /// Variables that name an installation or a version of whatever PATH leads to.
 pub(super) const COMMON_ENV: &[&str] = &[
@@ -78,15 +70,8 @@ pub(super) const COMMON_ENV: &[&str] = &[
 ];
 
 /// Variables whose `bin` is an installation as good as a PATH entry: mvn and gradle find Java so.
-pub(super) const INSTALLATION_VARS: &[&str] = &[
-    "JAVA_HOME",
-    "GOROOT",
-    "MAVEN_HOME",
-    "M2_HOME",
-    "GRADLE_HOME",
-    "CONDA_PREFIX",
-    "VIRTUAL_ENV",
-];
+pub(super) const INSTALLATION_VARS: &[&str] =
+    &["JAVA_HOME", "GOROOT", "MAVEN_HOME", "M2_HOME", "GRADLE_HOME", "CONDA_PREFIX", "VIRTUAL_ENV"];
 
 pub(super) const MANAGERS: &[Manager] = &[
     // Directories of links and scripts. What they lead to is followed one by one; the usual
@@ -94,11 +79,7 @@ pub(super) const MANAGERS: &[Manager] = &[
     Manager {
         name: "user commands",
         roots: &[".local/bin", "bin", ".bin", ".local/sbin"],
-        also: &[
-            ".local/lib",
-            ".local/share/claude/versions",
-            ".local/share/cursor-agent/versions",
-        ],
+        also: &[".local/lib", ".local/share/claude/versions", ".local/share/cursor-agent/versions"],
         with: &["pipx", "uv", "poetry", "python environments"],
         ..BLANK
     },
@@ -149,16 +130,8 @@ pub(super) const MANAGERS: &[Manager] = &[
         env: &["UV_TOOL_BIN_DIR"],
         ..BLANK
     },
-    Manager {
-        name: "uv pythons",
-        vars: &["UV_PYTHON_INSTALL_DIR"],
-        ..BLANK
-    },
-    Manager {
-        name: "uv tools",
-        vars: &["UV_TOOL_DIR"],
-        ..BLANK
-    },
+    Manager { name: "uv pythons", vars: &["UV_PYTHON_INSTALL_DIR"], ..BLANK },
+    Manager { name: "uv tools", vars: &["UV_TOOL_DIR"], ..BLANK },
     Manager {
         name: "pipx",
         roots: &[".local/share/pipx", ".local/pipx"],
@@ -242,11 +215,7 @@ pub(super) const MANAGERS: &[Manager] = &[
         vars: &["FNM_DIR"],
         marks: &["node-versions", "fnm"],
         holes: &["node-versions/*/installation/etc/npmrc"],
-        env: &[
-            "FNM_MULTISHELL_PATH",
-            "FNM_ARCH",
-            "FNM_VERSION_FILE_STRATEGY",
-        ],
+        env: &["FNM_MULTISHELL_PATH", "FNM_ARCH", "FNM_VERSION_FILE_STRATEGY"],
         ..BLANK
     },
     Manager {
@@ -254,11 +223,7 @@ pub(super) const MANAGERS: &[Manager] = &[
         roots: &[".volta"],
         vars: &["VOLTA_HOME"],
         marks: &["bin", "tools"],
-        holes: &[
-            "hooks.json",
-            "tools/image/node/*/*/etc/npmrc",
-            "tools/image/node/*/etc/npmrc",
-        ],
+        holes: &["hooks.json", "tools/image/node/*/*/etc/npmrc", "tools/image/node/*/etc/npmrc"],
         ..BLANK
     },
     Manager {
@@ -293,12 +258,7 @@ pub(super) const MANAGERS: &[Manager] = &[
         vars: &["DENO_INSTALL", "DENO_INSTALL_ROOT"],
         marks: &["bin"],
         give: &["bin", "env", "completions"],
-        also: &[
-            ".cache/deno/deps",
-            ".cache/deno/remote",
-            ".cache/deno/npm",
-            ".cache/deno/gen",
-        ],
+        also: &[".cache/deno/deps", ".cache/deno/remote", ".cache/deno/npm", ".cache/deno/gen"],
         ..BLANK
     },
     Manager {
@@ -332,11 +292,7 @@ pub(super) const MANAGERS: &[Manager] = &[
         vars: &["MISE_DATA_DIR", "RTX_DATA_DIR"],
         marks: &["shims", "installs"],
         holes: &["installs/node/*/etc/npmrc", "installs/python/*/pip.conf"],
-        also: &[
-            ".local/bin/mise",
-            ".tool-versions",
-            ".local/state/mise/trusted-configs",
-        ],
+        also: &[".local/bin/mise", ".tool-versions", ".local/state/mise/trusted-configs"],
         settings: &[".config/mise/config.toml", ".mise.toml", "mise.toml"],
         with: &["cargo"],
         env: &["MISE_SHELL", "MISE_BIN"],
@@ -360,13 +316,7 @@ pub(super) const MANAGERS: &[Manager] = &[
         settings: &[".proto/.prototools"],
         ..BLANK
     },
-    Manager {
-        name: "vfox",
-        roots: &[".version-fox", ".vfox"],
-        vars: &["VFOX_HOME"],
-        marks: &["cache"],
-        ..BLANK
-    },
+    Manager { name: "vfox", roots: &[".version-fox", ".vfox"], vars: &["VFOX_HOME"], marks: &["cache"], ..BLANK },
     Manager {
         name: "aqua",
         roots: &[".local/share/aquaproj-aqua"],
@@ -392,13 +342,7 @@ pub(super) const MANAGERS: &[Manager] = &[
         env: &["JENV_VERSION"],
         ..BLANK
     },
-    Manager {
-        name: "jabba",
-        roots: &[".jabba"],
-        vars: &["JABBA_HOME"],
-        marks: &["jdk"],
-        ..BLANK
-    },
+    Manager { name: "jabba", roots: &[".jabba"], vars: &["JABBA_HOME"], marks: &["jdk"], ..BLANK },
     Manager {
         name: "jbang",
         roots: &[".jbang"],
@@ -425,20 +369,10 @@ pub(super) const MANAGERS: &[Manager] = &[
     },
     Manager {
         name: "flutter",
-        roots: &[
-            "flutter",
-            ".flutter",
-            "development/flutter",
-            "sdk/flutter",
-            "snap/flutter/common/flutter",
-        ],
+        roots: &["flutter", ".flutter", "development/flutter", "sdk/flutter", "snap/flutter/common/flutter"],
         vars: &["FLUTTER_ROOT"],
         marks: &["packages/flutter_tools"],
-        also: &[
-            ".pub-cache/hosted",
-            ".pub-cache/global_packages",
-            ".pub-cache/bin",
-        ],
+        also: &[".pub-cache/hosted", ".pub-cache/global_packages", ".pub-cache/bin"],
         ..BLANK
     },
     Manager {
@@ -469,13 +403,7 @@ pub(super) const MANAGERS: &[Manager] = &[
         env: &["GOENV_VERSION"],
         ..BLANK
     },
-    Manager {
-        name: "gvm",
-        roots: &[".gvm"],
-        vars: &["GVM_ROOT"],
-        marks: &["gos"],
-        ..BLANK
-    },
+    Manager { name: "gvm", roots: &[".gvm"], vars: &["GVM_ROOT"], marks: &["gos"], ..BLANK },
     // Ruby.
     Manager {
         name: "rbenv",
@@ -495,19 +423,8 @@ pub(super) const MANAGERS: &[Manager] = &[
         env: &["rvm_prefix", "rvm_bin_path", "MY_RUBY_HOME", "RUBY_VERSION"],
         ..BLANK
     },
-    Manager {
-        name: "chruby",
-        roots: &[".rubies"],
-        env: &["RUBY_ROOT", "GEM_ROOT", "RUBY_VERSION"],
-        ..BLANK
-    },
-    Manager {
-        name: "gem",
-        roots: &[".gem", ".local/share/gem"],
-        marks: &["ruby"],
-        give: &["ruby"],
-        ..BLANK
-    },
+    Manager { name: "chruby", roots: &[".rubies"], env: &["RUBY_ROOT", "GEM_ROOT", "RUBY_VERSION"], ..BLANK },
+    Manager { name: "gem", roots: &[".gem", ".local/share/gem"], marks: &["ruby"], give: &["ruby"], ..BLANK },
     // Haskell, OCaml, Lean, Julia, Swift, Perl, PHP and smaller houses.
     Manager {
         name: "ghcup",
@@ -531,13 +448,7 @@ pub(super) const MANAGERS: &[Manager] = &[
         roots: &[".stack"],
         vars: &["STACK_ROOT"],
         marks: &["programs"],
-        give: &[
-            "programs",
-            "snapshots",
-            "pantry",
-            "global-project",
-            "setup-exe-cache",
-        ],
+        give: &["programs", "snapshots", "pantry", "global-project", "setup-exe-cache"],
         ..BLANK
     },
     Manager {
@@ -545,12 +456,7 @@ pub(super) const MANAGERS: &[Manager] = &[
         roots: &[".opam"],
         vars: &["OPAMROOT"],
         marks: &["config"],
-        env: &[
-            "OPAM_SWITCH_PREFIX",
-            "OPAMSWITCH",
-            "CAML_LD_LIBRARY_PATH",
-            "OCAML_TOPLEVEL_PATH",
-        ],
+        env: &["OPAM_SWITCH_PREFIX", "OPAMSWITCH", "CAML_LD_LIBRARY_PATH", "OCAML_TOPLEVEL_PATH"],
         ..BLANK
     },
     Manager {
@@ -565,13 +471,7 @@ pub(super) const MANAGERS: &[Manager] = &[
         name: "juliaup",
         roots: &[".juliaup", ".julia/juliaup"],
         marks: &["bin", "juliaup.json"],
-        also: &[
-            ".julia/juliaup",
-            ".julia/packages",
-            ".julia/artifacts",
-            ".julia/registries",
-            ".julia/compiled",
-        ],
+        also: &[".julia/juliaup", ".julia/packages", ".julia/artifacts", ".julia/registries", ".julia/compiled"],
         env: &["JULIA_DEPOT_PATH", "JULIAUP_DEPOT_PATH"],
         ..BLANK
     },
@@ -597,12 +497,7 @@ pub(super) const MANAGERS: &[Manager] = &[
         roots: &["perl5/perlbrew"],
         vars: &["PERLBREW_ROOT"],
         marks: &["perls"],
-        env: &[
-            "PERLBREW_PERL",
-            "PERLBREW_PATH",
-            "PERLBREW_HOME",
-            "PERLBREW_VERSION",
-        ],
+        env: &["PERLBREW_PERL", "PERLBREW_PATH", "PERLBREW_HOME", "PERLBREW_VERSION"],
         ..BLANK
     },
     Manager {
@@ -695,12 +590,7 @@ pub(super) const MANAGERS: &[Manager] = &[
         marks: &["lib", "platform"],
         ..BLANK
     },
-    Manager {
-        name: "mason",
-        roots: &[".local/share/nvim/mason"],
-        marks: &["bin", "packages"],
-        ..BLANK
-    },
+    Manager { name: "mason", roots: &[".local/share/nvim/mason"], marks: &["bin", "packages"], ..BLANK },
     Manager {
         name: "platformio",
         roots: &[".platformio"],
@@ -723,9 +613,7 @@ pub(super) const MANAGERS: &[Manager] = &[
         roots: &["/home/linuxbrew/.linuxbrew", ".linuxbrew"],
         vars: &["HOMEBREW_PREFIX"],
         marks: &["Cellar", "Homebrew"],
-        give: &[
-            "bin", "sbin", "lib", "libexec", "share", "include", "opt", "Cellar", "etc", "Homebrew",
-        ],
+        give: &["bin", "sbin", "lib", "libexec", "share", "include", "opt", "Cellar", "etc", "Homebrew"],
         holes: &["etc/npmrc", "etc/my.cnf", "etc/gemrc", "etc/condarc"],
         env: &["HOMEBREW_CELLAR", "HOMEBREW_REPOSITORY"],
         ..BLANK
@@ -733,11 +621,7 @@ pub(super) const MANAGERS: &[Manager] = &[
     Manager {
         // Both are symlinks that end in /nix/store, which is a system directory.
         name: "nix",
-        roots: &[
-            ".nix-profile",
-            ".local/state/nix/profile",
-            ".local/state/nix/profiles",
-        ],
+        roots: &[".nix-profile", ".local/state/nix/profile", ".local/state/nix/profiles"],
         also: &[".local/state/nix/profiles"],
         env: &["NIX_PROFILES"],
         ..BLANK
@@ -763,33 +647,14 @@ mod tests {
         for manager in MANAGERS {
             for root in manager.roots {
                 let root = home.join(root);
-                let give = if manager.give.is_empty() {
-                    &[""][..]
-                } else {
-                    manager.give
-                };
+                let give = if manager.give.is_empty() { &[""][..] } else { manager.give };
                 for part in give {
-                    let path = if part.is_empty() {
-                        root.clone()
-                    } else {
-                        root.join(part)
-                    };
-                    assert_eq!(
-                        sensitive(&path, home),
-                        None,
-                        "{}: {}",
-                        manager.name,
-                        path.display()
-                    );
+                    let path = if part.is_empty() { root.clone() } else { root.join(part) };
+                    assert_eq!(sensitive(&path, home), None, "{}: {}", manager.name, path.display());
                 }
             }
             for path in manager.also.iter().chain(manager.settings) {
-                assert_eq!(
-                    sensitive(&home.join(path), home),
-                    None,
-                    "{}: {path}",
-                    manager.name
-                );
+                assert_eq!(sensitive(&home.join(path), home), None, "{}: {path}", manager.name);
             }
         }
     }
@@ -803,18 +668,9 @@ mod tests {
 
     #[test]
     fn no_variable_is_a_secret_by_name() {
-        for name in MANAGERS
-            .iter()
-            .flat_map(|m| m.vars.iter().chain(m.env))
-            .chain(COMMON_ENV)
-        {
+        for name in MANAGERS.iter().flat_map(|m| m.vars.iter().chain(m.env)).chain(COMMON_ENV) {
             let upper = name.to_uppercase();
-            assert!(
-                !["TOKEN", "SECRET", "KEY", "PASS", "AUTH"]
-                    .iter()
-                    .any(|w| upper.contains(w)),
-                "{name}"
-            );
+            assert!(!["TOKEN", "SECRET", "KEY", "PASS", "AUTH"].iter().any(|w| upper.contains(w)), "{name}");
         }
     }
 }

@@ -444,10 +444,7 @@ pub fn sensitive(path: &Path, home: &Path) -> Option<&'static str> {
         return Some("home");
     }
     let bytes = path.as_os_str().as_bytes();
-    let own = path
-        .strip_prefix(home)
-        .ok()
-        .filter(|_| home != Path::new("/"));
+    let own = path.strip_prefix(home).ok().filter(|_| home != Path::new("/"));
     let own = own.map(|below| below.as_os_str().as_bytes());
     let below = own.or_else(|| of_another(bytes));
     if below == Some(b"") {
@@ -473,9 +470,7 @@ pub fn sensitive(path: &Path, home: &Path) -> Option<&'static str> {
 }
 
 fn after_slash(path: &[u8]) -> &[u8] {
-    path.iter()
-        .position(|b| *b == b'/')
-        .map_or(&[], |slash| &path[slash + 1..])
+    path.iter().position(|b| *b == b'/').map_or(&[], |slash| &path[slash + 1..])
 }
 
 /// The part of `path` below somebody's home: `/home/x/…`, `/Users/x/…`, `/root/…`. Empty for the
@@ -488,9 +483,7 @@ fn of_another(path: &[u8]) -> Option<&[u8]> {
             Some(_) => None,
         };
     }
-    let rest = path
-        .strip_prefix(b"/home")
-        .or_else(|| path.strip_prefix(b"/Users"))?;
+    let rest = path.strip_prefix(b"/home").or_else(|| path.strip_prefix(b"/Users"))?;
     let Some(rest) = rest.strip_prefix(b"/") else {
         return rest.is_empty().then_some(rest);
     };
@@ -509,20 +502,14 @@ fn lies_in(tail: &[u8]) -> Option<&'static str> {
 fn look_up(path: &[u8], hit: impl Fn(Relation) -> bool) -> Option<&'static str> {
     let head = first(path);
     let from = PLAIN.partition_point(|(place, _)| first(place.as_bytes()) < head);
-    let same = PLAIN[from..]
-        .iter()
-        .take_while(|(place, _)| first(place.as_bytes()) == head);
+    let same = PLAIN[from..].iter().take_while(|(place, _)| first(place.as_bytes()) == head);
     let starred = STARRED.iter().filter(|(place, _)| {
         let place = place.as_bytes();
         place[1] == b'*' || path.get(1) == Some(&place[1])
     });
     let mut rows = same.chain(starred);
-    let why = rows
-        .find(|(place, _)| hit(compare(path, place.as_bytes())))?
-        .1;
-    let installed = INSTALLED_WITHIN
-        .iter()
-        .any(|place| compare(path, place.as_bytes()) == Relation::Within);
+    let why = rows.find(|(place, _)| hit(compare(path, place.as_bytes())))?.1;
+    let installed = INSTALLED_WITHIN.iter().any(|place| compare(path, place.as_bytes()) == Relation::Within);
     (!installed).then_some(why)
 }
 
@@ -639,28 +626,15 @@ mod tests {
     #[test]
     fn rows_are_relative_unique_and_sorted() {
         for (at, (place, why)) in SENSITIVE.iter().enumerate() {
-            assert!(
-                !place.starts_with('/') && !place.ends_with('/') && !place.is_empty(),
-                "{place}"
-            );
+            assert!(!place.starts_with('/') && !place.ends_with('/') && !place.is_empty(), "{place}");
             assert!(!why.contains(' '), "{place}: one word");
-            assert!(
-                !SENSITIVE[..at].iter().any(|(other, _)| other == place),
-                "{place} twice"
-            );
+            assert!(!SENSITIVE[..at].iter().any(|(other, _)| other == place), "{place} twice");
             let starred = first(place.as_bytes()).contains(&b'*');
             assert!(!starred || place.find('*') > Some(0), "{place}: too wide");
-            assert_eq!(
-                starred,
-                at >= PLAIN.len(),
-                "{place}: rows with a star in front come last"
-            );
+            assert_eq!(starred, at >= PLAIN.len(), "{place}: rows with a star in front come last");
             if at > 0 && !starred {
                 let before = SENSITIVE[at - 1].0;
-                assert!(
-                    first(before.as_bytes()) <= first(place.as_bytes()),
-                    "{before} before {place}"
-                );
+                assert!(first(before.as_bytes()) <= first(place.as_bytes()), "{before} before {place}");
             }
         }
     }

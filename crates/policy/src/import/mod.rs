@@ -57,10 +57,7 @@ struct Import {
 
 impl Import {
     fn new(source: &str) -> Import {
-        Import {
-            document: Document::new(source),
-            notes: Vec::new(),
-        }
+        Import { document: Document::new(source), notes: Vec::new() }
     }
 
     fn note(&mut self, text: impl Into<String>) {
@@ -71,11 +68,7 @@ impl Import {
     }
 
     fn fs(&mut self, action: Action, path: RulePath, perms: Perms) {
-        let rule = FsRule {
-            action,
-            path,
-            perms,
-        };
+        let rule = FsRule { action, path, perms };
         if !self.document.fs.contains(&rule) {
             self.document.fs.push(rule);
         }
@@ -88,19 +81,11 @@ impl Import {
     }
 
     fn done(self) -> Imported {
-        Imported {
-            document: self.document,
-            notes: self.notes,
-        }
+        Imported { document: self.document, notes: self.notes }
     }
 
     /// An entry that could not be read: an error where it denies, a note where it allows.
-    fn unreadable(
-        &mut self,
-        at: &Cursor<'_>,
-        action: Action,
-        refusal: Refusal,
-    ) -> Result<(), Problem> {
+    fn unreadable(&mut self, at: &Cursor<'_>, action: Action, refusal: Refusal) -> Result<(), Problem> {
         match action {
             Action::Deny => Err(at.refused(refusal)),
             _ => {
@@ -113,10 +98,7 @@ impl Import {
 
 /// A relative path of foreign settings is relative to where the command runs.
 fn foreign_path(text: &str) -> Result<RulePath, Refusal> {
-    let text = text
-        .strip_suffix("/**")
-        .filter(|rest| !rest.is_empty())
-        .unwrap_or(text);
+    let text = text.strip_suffix("/**").filter(|rest| !rest.is_empty()).unwrap_or(text);
     if text.starts_with(['/', '~', '$']) {
         return RulePath::parse(text);
     }
@@ -124,10 +106,8 @@ fn foreign_path(text: &str) -> Result<RulePath, Refusal> {
     match inner {
         "" if text.is_empty() => Err(Refusal::new("the path is empty")),
         "" | "." => RulePath::parse("$WORKSPACE"),
-        inner => RulePath::parse(&format!("$WORKSPACE/{inner}")).map_err(|refusal| Refusal {
-            message: refusal.message.replace("$WORKSPACE/", ""),
-            ..refusal
-        }),
+        inner => RulePath::parse(&format!("$WORKSPACE/{inner}"))
+            .map_err(|refusal| Refusal { message: refusal.message.replace("$WORKSPACE/", ""), ..refusal }),
     }
 }
 
@@ -143,38 +123,19 @@ fn foreign_host(text: &str) -> Result<(HostPattern, Option<Ports>), Refusal> {
 }
 
 fn host_rule(action: Action, host: HostPattern, ports: Option<Ports>) -> NetRule {
-    NetRule {
-        action,
-        proto: Some(Proto::Tcp),
-        to: Target::Host(host),
-        ports,
-        methods: None,
-        paths: None,
-    }
+    NetRule { action, proto: Some(Proto::Tcp), to: Target::Host(host), ports, methods: None, paths: None }
 }
 
 fn socket_rule(action: Action, path: RulePath) -> NetRule {
-    NetRule {
-        action,
-        proto: Some(Proto::Unix),
-        to: Target::Unix(path),
-        ports: None,
-        methods: None,
-        paths: None,
-    }
+    NetRule { action, proto: Some(Proto::Unix), to: Target::Unix(path), ports: None, methods: None, paths: None }
 }
 
 /// Names of this host lead to special addresses, which only ranges open.
 fn loopback_rules(host: &HostPattern, ports: &Option<Ports>) -> Vec<NetRule> {
     let local = host.to_string() == "localhost";
-    let ranges = ["127.0.0.0/8", "::1/128"]
-        .into_iter()
-        .filter(|_| local)
-        .filter_map(|r| crate::cidr::Cidr::parse(r).ok());
+    let ranges =
+        ["127.0.0.0/8", "::1/128"].into_iter().filter(|_| local).filter_map(|r| crate::cidr::Cidr::parse(r).ok());
     ranges
-        .map(|cidr| NetRule {
-            to: Target::Cidr(cidr),
-            ..host_rule(Action::Allow, host.clone(), ports.clone())
-        })
+        .map(|cidr| NetRule { to: Target::Cidr(cidr), ..host_rule(Action::Allow, host.clone(), ports.clone()) })
         .collect()
 }

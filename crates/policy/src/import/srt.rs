@@ -3,10 +3,7 @@
 //! There, reading is allowed everywhere but under `denyRead`; `allowRead` opens again what lies inside. Here reading
 //! starts from the preset `default`, and a denial always wins: the notes say where that is stricter.
 
-use super::{
-    Import, Imported, READ, WRITE, foreign_host, foreign_path, host_rule, loopback_rules,
-    socket_rule,
-};
+use super::{Import, Imported, READ, WRITE, foreign_host, foreign_path, host_rule, loopback_rules, socket_rule};
 use crate::cursor::{Cursor, Problem};
 use crate::document::Format;
 use crate::error::PolicyError;
@@ -19,8 +16,7 @@ use terms::Action;
 pub fn srt(text: &str, source: &str) -> Result<Imported, PolicyError> {
     let node = read::tree(text, Format::Json, source)?;
     let mut import = Import::new(source);
-    settings(&mut import, &Cursor::root(&node))
-        .map_err(|p| read::placed(p, text, Format::Json, source))?;
+    settings(&mut import, &Cursor::root(&node)).map_err(|p| read::placed(p, text, Format::Json, source))?;
     Ok(import.done())
 }
 
@@ -31,14 +27,11 @@ fn settings(import: &mut Import, at: &Cursor<'_>) -> Result<(), Problem> {
             "network" => network(import, &at)?,
             "filesystem" => filesystem(import, &at)?,
             "ignoreViolations" => {
-                import
-                    .note("ignoreViolations: left out; denials are counted and reported once each");
+                import.note("ignoreViolations: left out; denials are counted and reported once each");
             }
             "enableWeakerNestedSandbox" | "enableWeakerNetworkIsolation" => {
                 if at.boolean()? {
-                    import.note(format!(
-                        "{key}: left out; name what may be missing under \"degrade\""
-                    ));
+                    import.note(format!("{key}: left out; name what may be missing under \"degrade\""));
                 }
             }
             "allowAppleEvents" | "allowPty" | "ripgrep" | "mandatoryDenySearchDepth" => {
@@ -74,9 +67,7 @@ fn network(import: &mut Import, at: &Cursor<'_>) -> Result<(), Problem> {
             | "mitmProxy"
             | "parentProxy"
             | "tlsTerminate"
-            | "allowMachLookup" => import.note(format!(
-                "network.{key}: left out; the broker is part of the product"
-            )),
+            | "allowMachLookup" => import.note(format!("network.{key}: left out; the broker is part of the product")),
             other => import.note(format!("network.{other}: unknown key, left out")),
         }
     }
@@ -90,9 +81,7 @@ fn domains(import: &mut Import, at: &Cursor<'_>, action: Action) -> Result<(), P
             Ok((host, ports)) => {
                 if action == Action::Allow {
                     for rule in loopback_rules(&host, &ports) {
-                        import.note(
-                            "localhost: the addresses of this host's loopback are allowed by name",
-                        );
+                        import.note("localhost: the addresses of this host's loopback are allowed by name");
                         import.net(rule);
                     }
                 }
@@ -134,9 +123,9 @@ fn filesystem(import: &mut Import, at: &Cursor<'_>) -> Result<(), Problem> {
                     import.note("filesystem.autoAllowSystemPaths: false, so the preset \"default\" is left out");
                 }
             }
-            "allowGitConfig" => import.note(
-                "filesystem.allowGitConfig: left out; .git is treated as any other directory",
-            ),
+            "allowGitConfig" => {
+                import.note("filesystem.allowGitConfig: left out; .git is treated as any other directory")
+            }
             other => import.note(format!("filesystem.{other}: unknown key, left out")),
         }
     }
@@ -170,12 +159,8 @@ impl Lists {
 
     /// A denied region that is opened again inside needs no rule where nothing is readable to begin with.
     fn deny_read(&self, import: &mut Import, path: &RulePath) {
-        let inside: Vec<String> = self
-            .allow_read
-            .iter()
-            .filter(|open| path.contains(open))
-            .map(ToString::to_string)
-            .collect();
+        let inside: Vec<String> =
+            self.allow_read.iter().filter(|open| path.contains(open)).map(ToString::to_string).collect();
         if inside.is_empty() {
             import.fs(Action::Deny, path.clone(), Perms::ALL);
             return;
@@ -183,26 +168,26 @@ impl Lists {
         let inside = inside.join(", ");
         if path.base() == Base::Root && path.to_string() == "/" {
             import.document.extends.clear();
-            import.note(format!("filesystem.denyRead: \"/\" leaves only {inside}, so the preset \"default\" is left out"));
+            import.note(format!(
+                "filesystem.denyRead: \"/\" leaves only {inside}, so the preset \"default\" is left out"
+            ));
         } else if path.base() == Base::Home || !is_in_default(path) {
             import.note(format!(
                 "filesystem.denyRead: {path} is opened again for {inside}; it needs no rule, since nothing else of it is readable but the workspace"
             ));
         } else {
             import.fs(Action::Deny, path.clone(), Perms::ALL);
-            import.note(format!("filesystem.denyRead: {path} stays denied, {inside} inside it too: a denial always wins"));
+            import.note(format!(
+                "filesystem.denyRead: {path} stays denied, {inside} inside it too: a denial always wins"
+            ));
         }
     }
 }
 
 /// Whether the preset `default` makes it readable.
 fn is_in_default(path: &RulePath) -> bool {
-    let rules = crate::presets::preset_document("default")
-        .map(|d| d.fs)
-        .unwrap_or_default();
-    rules
-        .iter()
-        .any(|rule| rule.path.contains(path) || path.contains(&rule.path))
+    let rules = crate::presets::preset_document("default").map(|d| d.fs).unwrap_or_default();
+    rules.iter().any(|rule| rule.path.contains(path) || path.contains(&rule.path))
 }
 
 fn paths(import: &mut Import, at: &Cursor<'_>, action: Action) -> Result<Vec<RulePath>, Problem> {

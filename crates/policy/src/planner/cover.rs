@@ -21,11 +21,7 @@ pub(crate) fn cover(here: Perms, lost: Perms) -> Option<Cover> {
     let changes = here.and(Perms::CHANGES);
     let read_only = changes.and(lost) == changes && !changes.is_empty();
     let no_exec = lost.contains(Perm::Execute);
-    let rest = lost.minus(EXECUTE).minus(if read_only {
-        Perms::CHANGES
-    } else {
-        Perms::NONE
-    });
+    let rest = lost.minus(EXECUTE).minus(if read_only { Perms::CHANGES } else { Perms::NONE });
     match (rest.is_empty(), read_only, no_exec) {
         (false, _, _) => None,
         (true, true, true) => Some(Cover::ReadOnlyNoExec),

@@ -9,21 +9,12 @@ use terms::Action;
 
 impl Planner<'_> {
     pub(super) fn exec(&self) -> ExecPlan {
-        let named = |grants: bool| {
-            self.resolved
-                .programs
-                .iter()
-                .filter(move |p| p.file.grants() == grants)
-        };
+        let named = |grants: bool| self.resolved.programs.iter().filter(move |p| p.file.grants() == grants);
         let refused: Vec<&FileRule> = named(false).map(|p| &p.file).collect();
         if self.resolved.policy.default_exec() != Action::Deny {
             let mut programs: Vec<Program> = Vec::new();
             for rule in refused {
-                let reals = rule
-                    .reals
-                    .iter()
-                    .flatten()
-                    .filter(|real| self.can_execute_near(&real.path));
+                let reals = rule.reals.iter().flatten().filter(|real| self.can_execute_near(&real.path));
                 programs.extend(reals.map(|real| program(real, None, &rule.label)));
             }
             return ExecPlan::AllowBut(tidy(programs));
@@ -31,20 +22,11 @@ impl Planner<'_> {
         let mut programs: Vec<Program> = Vec::new();
         for rule in named(true) {
             let reals = rule.file.reals.iter().flatten();
-            let kept =
-                reals.filter(|real| self.may_execute(&real.path) && real.kind != Kind::Other);
+            let kept = reals.filter(|real| self.may_execute(&real.path) && real.kind != Kind::Other);
             programs.extend(kept.map(|real| program(real, rule.sha256, &rule.file.label)));
         }
-        let loaders = self
-            .loaders
-            .iter()
-            .filter(|path| self.may_execute(path))
-            .cloned()
-            .collect();
-        ExecPlan::Only {
-            programs: tidy(programs),
-            loaders,
-        }
+        let loaders = self.loaders.iter().filter(|path| self.may_execute(path)).cloned().collect();
+        ExecPlan::Only { programs: tidy(programs), loaders }
     }
 
     fn may_execute(&self, path: &Path) -> bool {
@@ -54,20 +36,12 @@ impl Planner<'_> {
     /// Whether anything at, above or below `path` can be executed.
     fn can_execute_near(&self, path: &Path) -> bool {
         let near = |g: &&Grant| path.starts_with(&g.path) || g.path.starts_with(path);
-        self.grants
-            .iter()
-            .filter(near)
-            .any(|g| g.perms.contains(Perm::Execute))
+        self.grants.iter().filter(near).any(|g| g.perms.contains(Perm::Execute))
     }
 }
 
 fn program(real: &Real, sha256: Option<[u8; 32]>, rule: &str) -> Program {
-    Program {
-        path: real.path.clone(),
-        kind: real.kind,
-        sha256,
-        rule: rule.to_owned(),
-    }
+    Program { path: real.path.clone(), kind: real.kind, sha256, rule: rule.to_owned() }
 }
 
 /// By path; of two rules about one path the one without a digest says more.

@@ -13,18 +13,8 @@ impl Planner<'_> {
     pub(super) fn guards(&mut self) {
         let mut wanted: BTreeSet<(String, String)> = BTreeSet::new();
         let mut notes = Vec::new();
-        let programs = self
-            .resolved
-            .programs
-            .iter()
-            .map(|p| &p.file)
-            .filter(|r| !r.grants());
-        let programs: Vec<FileRule> = programs
-            .map(|r| FileRule {
-                perms: EXECUTE,
-                ..r.clone()
-            })
-            .collect();
+        let programs = self.resolved.programs.iter().map(|p| &p.file).filter(|r| !r.grants());
+        let programs: Vec<FileRule> = programs.map(|r| FileRule { perms: EXECUTE, ..r.clone() }).collect();
         for rule in self.denials.iter().chain(&programs) {
             for pattern in &rule.patterns {
                 let Some(grant) = self.guarded_by(rule, pattern) else {
@@ -44,10 +34,7 @@ impl Planner<'_> {
             }
         }
         self.notes.extend(notes);
-        self.guards = wanted
-            .into_iter()
-            .map(|(pattern, rule)| Guard { pattern, rule })
-            .collect();
+        self.guards = wanted.into_iter().map(|(pattern, rule)| Guard { pattern, rule }).collect();
     }
 
     /// The grant inside which `pattern` could come to name something that `rule` denies.

@@ -56,23 +56,11 @@ struct Planner<'a> {
 impl<'a> Planner<'a> {
     fn new(followed: &'a Followed) -> Planner<'a> {
         let resolved = &followed.resolved;
-        let mut denials: Vec<FileRule> = resolved
-            .files
-            .iter()
-            .filter(|r| !r.grants())
-            .cloned()
-            .collect();
+        let mut denials: Vec<FileRule> = resolved.files.iter().filter(|r| !r.grants()).cloned().collect();
         if resolved.policy.default_exec() == Action::Deny {
             // Only named programs run, so an exception from a named directory has to be cut out of it.
-            let refused = resolved
-                .programs
-                .iter()
-                .map(|p| &p.file)
-                .filter(|r| !r.grants());
-            denials.extend(refused.map(|r| FileRule {
-                perms: EXECUTE,
-                ..r.clone()
-            }));
+            let refused = resolved.programs.iter().map(|p| &p.file).filter(|r| !r.grants());
+            denials.extend(refused.map(|r| FileRule { perms: EXECUTE, ..r.clone() }));
         }
         Planner {
             resolved,
@@ -91,56 +79,34 @@ impl<'a> Planner<'a> {
         let mut wanted: BTreeMap<PathBuf, (Kind, Vec<(Perms, String)>)> = BTreeMap::new();
         let everywhere = self.resolved.default_perms();
         if !everywhere.is_empty() {
-            wanted.insert(
-                PathBuf::from("/"),
-                (Kind::Dir, vec![(everywhere, "defaults.fs".to_owned())]),
-            );
+            wanted.insert(PathBuf::from("/"), (Kind::Dir, vec![(everywhere, "defaults.fs".to_owned())]));
         }
         for rule in self.resolved.file_rules().filter(|r| r.grants()) {
             for Real { path, kind } in rule.reals.iter().flatten() {
-                let entry = wanted
-                    .entry(path.clone())
-                    .or_insert_with(|| (*kind, Vec::new()));
+                let entry = wanted.entry(path.clone()).or_insert_with(|| (*kind, Vec::new()));
                 entry.1.push((rule.perms, rule.label.clone()));
             }
         }
         for (path, (kind, rules)) in wanted {
             let above = self.covering(&path).map_or(Perms::NONE, |g| g.perms);
             let denied = self.denied(&path);
-            let all = rules
-                .iter()
-                .fold(Perms::NONE, |all, (perms, _)| all.union(*perms));
+            let all = rules.iter().fold(Perms::NONE, |all, (perms, _)| all.union(*perms));
             let added = all.minus(denied).minus(above);
             if all.minus(denied).is_empty() {
                 let label = &rules[0].1;
-                self.notes.push(format!(
-                    "{label}: everything it allows at {} is denied",
-                    path.display()
-                ));
+                self.notes.push(format!("{label}: everything it allows at {} is denied", path.display()));
             }
             if added.is_empty() {
                 continue;
             }
-            let brought = rules
-                .iter()
-                .find(|(perms, _)| !perms.and(added).is_empty())
-                .unwrap_or(&rules[0]);
+            let brought = rules.iter().find(|(perms, _)| !perms.and(added).is_empty()).unwrap_or(&rules[0]);
             self.grant_at.insert(path.clone(), self.grants.len());
-            self.grants.push(Grant {
-                path,
-                kind,
-                perms: above.union(added),
-                rule: brought.1.clone(),
-            });
+            self.grants.push(Grant { path, kind, perms: above.union(added), rule: brought.1.clone() });
         }
     }
 
     fn masks(&mut self) -> Result<(), PlanError> {
-        let places: BTreeSet<Real> = self
-            .denials
-            .iter()
-            .flat_map(|r| r.reals.iter().flatten().cloned())
-            .collect();
+        let places: BTreeSet<Real> = self.denials.iter().flat_map(|r| r.reals.iter().flatten().cloned()).collect();
         for real in places {
             let Some(grant) = self.covering(&real.path) else {
                 continue;
@@ -154,12 +120,7 @@ impl<'a> Planner<'a> {
             if !self.is_already_covered(&real.path, cover) {
                 let rule = self.denier(&real.path, lost);
                 self.mask_at.insert(real.path.clone(), self.masks.len());
-                self.masks.push(Mask {
-                    path: real.path,
-                    kind: real.kind,
-                    cover,
-                    rule,
-                });
+                self.masks.push(Mask { path: real.path, kind: real.kind, cover, rule });
             }
         }
         Ok(())
@@ -191,68 +152,41 @@ impl<'a> Planner<'a> {
 
     /// Links to make inside: those that lead to a grant and that no grant shows by itself.
     fn links(&self, followed: &Followed) -> Vec<Link> {
-        let leads = followed
-            .links
-            .iter()
-            .filter(|met| self.covering(&met.real).is_some());
+        let leads = followed.links.iter().filter(|met| self.covering(&met.real).is_some());
         let unseen = leads.filter(|met| self.covering(&met.link.at).is_none());
-        unseen
-            .map(|met| met.link.clone())
-            .collect::<BTreeSet<_>>()
-            .into_iter()
-            .collect()
+        unseen.map(|met| met.link.clone()).collect::<BTreeSet<_>>().into_iter().collect()
     }
 
     /// The innermost grant that covers `path`; it holds the permissions of the outer ones too.
     fn covering(&self, path: &Path) -> Option<&Grant> {
-        path.ancestors()
-            .find_map(|above| self.grant_at.get(above))
-            .map(|i| &self.grants[*i])
+        path.ancestors().find_map(|above| self.grant_at.get(above)).map(|i| &self.grants[*i])
     }
 
     fn masks_over<'p>(&'p self, path: &'p Path) -> impl Iterator<Item = &'p Mask> {
-        path.ancestors()
-            .filter_map(|above| self.mask_at.get(above))
-            .map(|i| &self.masks[*i])
+        path.ancestors().filter_map(|above| self.mask_at.get(above)).map(|i| &self.masks[*i])
     }
 
     fn denied(&self, path: &Path) -> Perms {
-        self.denials
-            .iter()
-            .filter(|r| r.covers(path))
-            .fold(Perms::NONE, |all, r| all.union(r.perms))
+        self.denials.iter().filter(|r| r.covers(path)).fold(Perms::NONE, |all, r| all.union(r.perms))
     }
 
     /// What the policy allows at `path`.
     fn wanted(&self, path: &Path) -> Perms {
-        let rules = self
-            .resolved
-            .file_rules()
-            .filter(|r| r.grants() && r.covers(path));
-        rules
-            .fold(self.resolved.default_perms(), |all, r| all.union(r.perms))
-            .minus(self.denied(path))
+        let rules = self.resolved.file_rules().filter(|r| r.grants() && r.covers(path));
+        rules.fold(self.resolved.default_perms(), |all, r| all.union(r.perms)).minus(self.denied(path))
     }
 
     fn denier(&self, path: &Path, lost: Perms) -> String {
-        let rule = self
-            .denials
-            .iter()
-            .find(|r| !r.perms.and(lost).is_empty() && r.covers(path));
+        let rule = self.denials.iter().find(|r| !r.perms.and(lost).is_empty() && r.covers(path));
         rule.map(|r| r.label.clone()).unwrap_or_default()
     }
 
     /// A cover above does the same already, and no grant in between opens it again.
     fn is_already_covered(&self, path: &Path, cover: Cover) -> bool {
-        let between = |mask: &Mask| {
-            path.ancestors()
-                .take_while(|a| *a != mask.path)
-                .any(|a| self.grant_at.contains_key(a))
-        };
+        let between =
+            |mask: &Mask| path.ancestors().take_while(|a| *a != mask.path).any(|a| self.grant_at.contains_key(a));
         let same = |mask: &&Mask| takes(cover).minus(takes(mask.cover)).is_empty();
-        self.masks_over(path)
-            .filter(same)
-            .any(|mask| !between(mask))
+        self.masks_over(path).filter(same).any(|mask| !between(mask))
     }
 
     fn inexpressible(&self, real: &Real, here: Perms, lost: Perms) -> PlanError {

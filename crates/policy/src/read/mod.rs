@@ -19,19 +19,14 @@ const MAX_RULES: usize = 10_000;
 
 pub(crate) fn document(text: &str, format: Format, source: &str) -> Result<Document, PolicyError> {
     let node = tree(text, format, source)?;
-    read_document(&Cursor::root(&node), source)
-        .map_err(|problem| placed(problem, text, format, source))
+    read_document(&Cursor::root(&node), source).map_err(|problem| placed(problem, text, format, source))
 }
 
 /// The tree of a text, for this reader and for the importers.
 pub(crate) fn tree(text: &str, format: Format, source: &str) -> Result<Node, PolicyError> {
     if text.len() > MAX_BYTES {
-        return Err(PolicyError::without_place(
-            source,
-            "",
-            format!("the document has {} bytes", text.len()),
-        )
-        .hint(format!("at most {MAX_BYTES} are read")));
+        return Err(PolicyError::without_place(source, "", format!("the document has {} bytes", text.len()))
+            .hint(format!("at most {MAX_BYTES} are read")));
     }
     match format {
         Format::Json => json_tree(text, source),
@@ -56,18 +51,10 @@ fn json_tree(text: &str, source: &str) -> Result<Node, PolicyError> {
     let mut track = serde_path_to_error::Track::new();
     let mut reader = serde_json::Deserializer::from_str(text);
     let result = Reader { depth: 0 }
-        .deserialize(serde_path_to_error::Deserializer::new(
-            &mut reader,
-            &mut track,
-        ))
+        .deserialize(serde_path_to_error::Deserializer::new(&mut reader, &mut track))
         .and_then(|node| reader.end().map(|()| node));
     result.map_err(|error| PolicyError {
-        message: error
-            .to_string()
-            .split(" at line ")
-            .next()
-            .unwrap_or_default()
-            .to_owned(),
+        message: error.to_string().split(" at line ").next().unwrap_or_default().to_owned(),
         source: source.to_owned(),
         line: error.line().max(1),
         column: error.column().max(1),
@@ -78,9 +65,8 @@ fn json_tree(text: &str, source: &str) -> Result<Node, PolicyError> {
 
 fn toml_tree(text: &str, source: &str) -> Result<Node, PolicyError> {
     let mut track = serde_path_to_error::Track::new();
-    let result = toml::Deserializer::parse(text).and_then(|reader| {
-        Reader { depth: 0 }.deserialize(serde_path_to_error::Deserializer::new(reader, &mut track))
-    });
+    let result = toml::Deserializer::parse(text)
+        .and_then(|reader| Reader { depth: 0 }.deserialize(serde_path_to_error::Deserializer::new(reader, &mut track)));
     result.map_err(|error| {
         let (line, column) = line_column(text, error.span().map_or(0, |span| span.start));
         PolicyError {
@@ -119,19 +105,14 @@ fn read_document(at: &Cursor<'_>, source: &str) -> Result<Document, Problem> {
     if let Some(at) = fields.get("capabilities") {
         document.capabilities = sections::capabilities(&at)?;
     }
-    document.degrade = fields
-        .get("degrade")
-        .map(|at| sections::degrade(&at))
-        .transpose()?;
+    document.degrade = fields.get("degrade").map(|at| sections::degrade(&at)).transpose()?;
     Ok(document)
 }
 
 fn read_version(at: &Cursor<'_>) -> Result<u32, Problem> {
     match at.node {
         Node::Int(1) => Ok(VERSION),
-        Node::Int(n) => Err(at
-            .problem(format!("version {n} is not known"))
-            .hint("this program reads version 1")),
+        Node::Int(n) => Err(at.problem(format!("version {n} is not known")).hint("this program reads version 1")),
         _ => Err(at.problem(format!("expected the number 1, found {}", at.node.kind()))),
     }
 }
@@ -139,19 +120,13 @@ fn read_version(at: &Cursor<'_>) -> Result<u32, Problem> {
 fn read_defaults(at: &Cursor<'_>) -> Result<Defaults, Problem> {
     let fields = at.object(&schema::DEFAULTS)?;
     let read = |name| fields.get(name).map(|at| default_action(&at)).transpose();
-    Ok(Defaults {
-        fs: read("fs")?,
-        net: read("net")?,
-        exec: read("exec")?,
-    })
+    Ok(Defaults { fs: read("fs")?, net: read("net")?, exec: read("exec")? })
 }
 
 fn default_action(at: &Cursor<'_>) -> Result<Action, Problem> {
     match action(at)? {
         action @ (Action::Allow | Action::Deny) => Ok(action),
-        other => Err(at
-            .problem(format!("{:?} is not a default", other.name()))
-            .hint("use \"allow\" or \"deny\"")),
+        other => Err(at.problem(format!("{:?} is not a default", other.name())).hint("use \"allow\" or \"deny\"")),
     }
 }
 
@@ -170,9 +145,7 @@ fn rules_of<T>(
     };
     let items = at.object(section)?.list("rules")?;
     if items.len() > MAX_RULES {
-        return Err(at
-            .problem(format!("{} rules", items.len()))
-            .hint(format!("at most {MAX_RULES} are read")));
+        return Err(at.problem(format!("{} rules", items.len())).hint(format!("at most {MAX_RULES} are read")));
     }
     items.iter().map(read).collect()
 }

@@ -12,10 +12,7 @@ use crate::schema;
 pub(super) fn rule(at: &Cursor<'_>) -> Result<NetRule, Problem> {
     let fields = at.object(&schema::NET_RULE)?;
     let action = action(&fields.need("action")?)?;
-    let proto = fields
-        .get("proto")
-        .map(|at| at.one_of(&Proto::ALL.map(|p| (p.name(), p))))
-        .transpose()?;
+    let proto = fields.get("proto").map(|at| at.one_of(&Proto::ALL.map(|p| (p.name(), p)))).transpose()?;
     let to = target(&fields, proto)?;
     let http = matches!(proto, None | Some(Proto::Tcp));
     for name in ["methods", "paths"] {
@@ -32,50 +29,30 @@ pub(super) fn rule(at: &Cursor<'_>) -> Result<NetRule, Problem> {
         action,
         proto,
         to,
-        ports: fields
-            .get("ports")
-            .map(|at| parsed(&at, Ports::parse))
-            .transpose()?,
-        methods: fields
-            .get("methods")
-            .map(|at| each(&at, method))
-            .transpose()?,
-        paths: fields
-            .get("paths")
-            .map(|at| each(&at, url_path))
-            .transpose()?,
+        ports: fields.get("ports").map(|at| parsed(&at, Ports::parse)).transpose()?,
+        methods: fields.get("methods").map(|at| each(&at, method)).transpose()?,
+        paths: fields.get("paths").map(|at| each(&at, url_path)).transpose()?,
     })
 }
 
 fn target(fields: &Fields<'_>, proto: Option<Proto>) -> Result<Target, Problem> {
     let hint = "name exactly one of \"host\", \"cidr\" and, with \"proto\": \"unix\", \"path\"";
     match (fields.get("host"), fields.get("cidr"), fields.get("path")) {
-        (Some(at), None, None) if proto != Some(Proto::Unix) => {
-            parsed(&at, HostPattern::parse).map(Target::Host)
+        (Some(at), None, None) if proto != Some(Proto::Unix) => parsed(&at, HostPattern::parse).map(Target::Host),
+        (None, Some(at), None) if proto != Some(Proto::Unix) => parsed(&at, Cidr::parse).map(Target::Cidr),
+        (None, None, Some(at)) if proto == Some(Proto::Unix) => parsed(&at, RulePath::parse).map(Target::Unix),
+        (None, None, Some(at)) => {
+            Err(at.problem("\"path\" is for sockets").hint("add \"proto\": \"unix\", or use \"paths\" for URLs"))
         }
-        (None, Some(at), None) if proto != Some(Proto::Unix) => {
-            parsed(&at, Cidr::parse).map(Target::Cidr)
-        }
-        (None, None, Some(at)) if proto == Some(Proto::Unix) => {
-            parsed(&at, RulePath::parse).map(Target::Unix)
-        }
-        (None, None, Some(at)) => Err(at
-            .problem("\"path\" is for sockets")
-            .hint("add \"proto\": \"unix\", or use \"paths\" for URLs")),
         (None, None, None) => Err(fields.problem("the rule names no place").hint(hint)),
-        _ if proto == Some(Proto::Unix) => Err(fields
-            .problem("a rule for unix sockets names only a \"path\"")
-            .hint(hint)),
-        _ => Err(fields
-            .problem("the rule names more than one kind of place")
-            .hint(hint)),
+        _ if proto == Some(Proto::Unix) => {
+            Err(fields.problem("a rule for unix sockets names only a \"path\"").hint(hint))
+        }
+        _ => Err(fields.problem("the rule names more than one kind of place").hint(hint)),
     }
 }
 
-fn each<T: PartialEq>(
-    at: &Cursor<'_>,
-    read: impl Fn(&Cursor<'_>) -> Result<T, Problem>,
-) -> Result<Vec<T>, Problem> {
+fn each<T: PartialEq>(at: &Cursor<'_>, read: impl Fn(&Cursor<'_>) -> Result<T, Problem>) -> Result<Vec<T>, Problem> {
     let mut out = Vec::new();
     for item in at.items()? {
         let value = read(&item)?;
@@ -91,9 +68,9 @@ fn method(at: &Cursor<'_>) -> Result<String, Problem> {
     let text = at.text()?;
     match text.len() <= 32 && text.bytes().all(|b| b.is_ascii_uppercase() || b == b'-') {
         true => Ok(text.to_owned()),
-        false => Err(at
-            .problem(format!("{text:?} is not an HTTP method"))
-            .hint("write it in capitals, such as \"GET\"")),
+        false => {
+            Err(at.problem(format!("{text:?} is not an HTTP method")).hint("write it in capitals, such as \"GET\""))
+        }
     }
 }
 
@@ -102,14 +79,9 @@ fn url_path(at: &Cursor<'_>) -> Result<UrlPath, Problem> {
         if !text.starts_with('/') {
             return Err(Refusal::new(format!("{text:?} does not start with \"/\"")));
         }
-        if let Some(bad) = text
-            .chars()
-            .find(|c| matches!(c, '#' | '%' | '\\') || c.is_whitespace())
-        {
-            return Err(
-                Refusal::new(format!("{text:?} holds the character {bad:?}"))
-                    .hint("write the path decoded and without a query"),
-            );
+        if let Some(bad) = text.chars().find(|c| matches!(c, '#' | '%' | '\\') || c.is_whitespace()) {
+            return Err(Refusal::new(format!("{text:?} holds the character {bad:?}"))
+                .hint("write the path decoded and without a query"));
         }
         RulePath::parse_shape(text)
     };

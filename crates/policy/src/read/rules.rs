@@ -18,16 +18,10 @@ pub(super) fn fs(at: &Cursor<'_>) -> Result<FsRule, Problem> {
         None => {
             let article = if action == Action::Allow { "an" } else { "a" };
             let message = format!("{article} {} rule needs \"perms\"", action.name());
-            return Err(fields
-                .problem(message)
-                .hint("such as [\"read_file\", \"read_dir\"]"));
+            return Err(fields.problem(message).hint("such as [\"read_file\", \"read_dir\"]"));
         }
     };
-    Ok(FsRule {
-        action,
-        path,
-        perms,
-    })
+    Ok(FsRule { action, path, perms })
 }
 
 fn perms_of(at: &Cursor<'_>) -> Result<Perms, Problem> {
@@ -35,19 +29,15 @@ fn perms_of(at: &Cursor<'_>) -> Result<Perms, Problem> {
     for item in at.items()? {
         let name = item.text()?;
         let names: Vec<&str> = Perms::known_names().collect();
-        let added = Perms::named(name).ok_or_else(|| {
-            item.problem(format!("unknown permission {name:?}"))
-                .hint(one_of_these(name, &names))
-        })?;
+        let added = Perms::named(name)
+            .ok_or_else(|| item.problem(format!("unknown permission {name:?}")).hint(one_of_these(name, &names)))?;
         if perms.and(added) == added {
             return Err(item.problem(format!("{name:?} is already in the list")));
         }
         perms = perms.union(added);
     }
     match perms.is_empty() {
-        true => Err(at
-            .problem("the list is empty")
-            .hint("name at least one permission")),
+        true => Err(at.problem("the list is empty").hint("name at least one permission")),
         false => Ok(perms),
     }
 }
@@ -65,26 +55,17 @@ pub(super) fn exec(at: &Cursor<'_>) -> Result<ExecRule, Problem> {
         }
         Some(at) => Some(sha256_of(&at)?),
     };
-    Ok(ExecRule {
-        action,
-        path,
-        sha256,
-    })
+    Ok(ExecRule { action, path, sha256 })
 }
 
 fn sha256_of(at: &Cursor<'_>) -> Result<[u8; 32], Problem> {
     let text = at.text()?;
     let digits = |pair: &[u8]| {
-        let pair = std::str::from_utf8(pair)
-            .ok()
-            .filter(|p| p.bytes().all(|b| b.is_ascii_hexdigit()))?;
+        let pair = std::str::from_utf8(pair).ok().filter(|p| p.bytes().all(|b| b.is_ascii_hexdigit()))?;
         u8::from_str_radix(pair, 16).ok()
     };
     let bytes: Option<Vec<u8>> = text.as_bytes().chunks(2).map(digits).collect();
     bytes
         .and_then(|bytes| bytes.try_into().ok())
-        .ok_or_else(|| {
-            at.problem(format!("{text:?} is not a SHA-256 digest"))
-                .hint("64 hexadecimal digits")
-        })
+        .ok_or_else(|| at.problem(format!("{text:?} is not a SHA-256 digest")).hint("64 hexadecimal digits"))
 }

@@ -11,13 +11,8 @@ pub(super) fn syscalls(at: &Cursor<'_>) -> Result<Vec<String>, Problem> {
     let names = at.object(&schema::SYSCALLS)?.unique_texts("deny")?;
     for (i, name) in names.iter().enumerate() {
         let shaped = name.len() <= 64
-            && name
-                .bytes()
-                .all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'_')
-            && name
-                .bytes()
-                .next()
-                .is_some_and(|b| b.is_ascii_lowercase() || b == b'_');
+            && name.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'_')
+            && name.bytes().next().is_some_and(|b| b.is_ascii_lowercase() || b == b'_');
         if !shaped {
             let items = at.object(&schema::SYSCALLS)?.list("deny")?;
             return Err(items[i]
@@ -38,18 +33,13 @@ pub(super) fn env(at: &Cursor<'_>) -> Result<Env, Problem> {
         }
         env.pass = Some(names);
     }
-    for (name, at) in fields
-        .get("set")
-        .map_or(Ok(Vec::new()), |at| at.entries())?
-    {
+    for (name, at) in fields.get("set").map_or(Ok(Vec::new()), |at| at.entries())? {
         env_name(&at, name, name)?;
         if name.is_empty() {
             return Err(at.problem("the name of the variable is empty"));
         }
         if name == "COFFERDAM" || name == "COFFERDAM_RUN_ID" {
-            return Err(at
-                .problem(format!("{name:?} is set by the product"))
-                .hint("choose another name"));
+            return Err(at.problem(format!("{name:?} is set by the product")).hint("choose another name"));
         }
         let value = at.raw_text()?;
         if value.contains('\0') {
@@ -62,14 +52,9 @@ pub(super) fn env(at: &Cursor<'_>) -> Result<Env, Problem> {
 
 /// `part` is `whole` without its final wildcard.
 fn env_name(at: &Cursor<'_>, part: &str, whole: &str) -> Result<(), Problem> {
-    match part
-        .chars()
-        .find(|c| *c == '=' || *c == '*' || c.is_whitespace() || c.is_control())
-    {
+    match part.chars().find(|c| *c == '=' || *c == '*' || c.is_whitespace() || c.is_control()) {
         Some('*') => Err(at
-            .problem(format!(
-                "{whole:?} has a wildcard that is not its last character"
-            ))
+            .problem(format!("{whole:?} has a wildcard that is not its last character"))
             .hint("only \"pass\" takes one, at the end: \"LC_*\"")),
         Some(bad) => Err(at
             .problem(format!("{whole:?} holds the character {bad:?}"))
@@ -84,10 +69,7 @@ pub(super) fn secrets(items: &[Cursor<'_>]) -> Result<Vec<Secret>, Problem> {
     for at in items {
         let secret = secret(at)?;
         if !seen.insert((secret.host.clone(), secret.header.clone())) {
-            return Err(at.problem(format!(
-                "two secrets for the header {:?} of {}",
-                secret.header, secret.host
-            )));
+            return Err(at.problem(format!("two secrets for the header {:?} of {}", secret.header, secret.host)));
         }
         secrets.push(secret);
     }
@@ -103,10 +85,7 @@ fn secret(at: &Cursor<'_>) -> Result<Secret, Problem> {
     let host = parsed(&inject.need("host")?, Host::parse)?;
     let header_at = inject.need("header")?;
     let header = header_at.text()?.to_ascii_lowercase();
-    if !header
-        .bytes()
-        .all(|b| b.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&b))
-    {
+    if !header.bytes().all(|b| b.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&b)) {
         return Err(header_at.problem(format!("{header:?} is not the name of a header")));
     }
     let format = match inject.get("format") {
@@ -114,19 +93,12 @@ fn secret(at: &Cursor<'_>) -> Result<Secret, Problem> {
         Some(at) => {
             let format = at.text()?;
             if format.matches("{}").count() != 1 {
-                return Err(at
-                    .problem(format!("{format:?} must hold \"{{}}\" once"))
-                    .hint("such as \"Bearer {}\""));
+                return Err(at.problem(format!("{format:?} must hold \"{{}}\" once")).hint("such as \"Bearer {}\""));
             }
             format.to_owned()
         }
     };
-    Ok(Secret {
-        name: name.to_owned(),
-        host,
-        header,
-        format,
-    })
+    Ok(Secret { name: name.to_owned(), host, header, format })
 }
 
 pub(super) fn audit(at: &Cursor<'_>) -> Result<Vec<String>, Problem> {
@@ -141,10 +113,7 @@ pub(super) fn limits(at: &Cursor<'_>) -> Result<Limits, Problem> {
     let fields = at.object(&schema::LIMITS)?;
     let count = |name| fields.get(name).map(|at| at.count()).transpose();
     let megabytes = |name| fields.get(name).map(|at| at.megabytes()).transpose();
-    let past = [
-        ("end", OnOutputLimit::End),
-        ("truncate", OnOutputLimit::Truncate),
-    ];
+    let past = [("end", OnOutputLimit::End), ("truncate", OnOutputLimit::Truncate)];
     Ok(Limits {
         max_wall_ms: count("max_wall_ms")?,
         max_cpu_ms: count("max_cpu_ms")?,
@@ -156,24 +125,16 @@ pub(super) fn limits(at: &Cursor<'_>) -> Result<Limits, Problem> {
         max_files: count("max_files")?,
         max_net_bytes: count("max_net_bytes")?,
         max_steps: count("max_steps")?,
-        on_output_limit: fields
-            .get("on_output_limit")
-            .map(|at| at.one_of(&past))
-            .transpose()?,
+        on_output_limit: fields.get("on_output_limit").map(|at| at.one_of(&past)).transpose()?,
     })
 }
 
 pub(super) fn capabilities(at: &Cursor<'_>) -> Result<BTreeMap<String, Capability>, Problem> {
     let mut out = BTreeMap::new();
     for (name, at) in at.entries()? {
-        let shaped = !name.is_empty()
-            && name
-                .bytes()
-                .all(|b| b.is_ascii_alphanumeric() || b"._-".contains(&b));
+        let shaped = !name.is_empty() && name.bytes().all(|b| b.is_ascii_alphanumeric() || b"._-".contains(&b));
         if !shaped {
-            return Err(at
-                .problem(format!("{name:?} is not the name of a capability"))
-                .hint("such as \"net.fetch\""));
+            return Err(at.problem(format!("{name:?} is not the name of a capability")).hint("such as \"net.fetch\""));
         }
         let fields = at.object(&schema::CAPABILITY)?;
         let allow = fields.need("allow")?.boolean()?;
@@ -184,22 +145,13 @@ pub(super) fn capabilities(at: &Cursor<'_>) -> Result<BTreeMap<String, Capabilit
 }
 
 pub(super) fn degrade(at: &Cursor<'_>) -> Result<Vec<String>, Problem> {
-    let limits: Vec<String> = LimitKind::ALL
-        .iter()
-        .map(|kind| format!("max_{}", kind.name()))
-        .collect();
-    let known: Vec<&str> = DEGRADES
-        .iter()
-        .map(|(n, _)| *n)
-        .chain(limits.iter().map(String::as_str))
-        .collect();
+    let limits: Vec<String> = LimitKind::ALL.iter().map(|kind| format!("max_{}", kind.name())).collect();
+    let known: Vec<&str> = DEGRADES.iter().map(|(n, _)| *n).chain(limits.iter().map(String::as_str)).collect();
     let mut out: Vec<String> = Vec::new();
     for item in at.items()? {
         let name = item.text()?;
         if !known.contains(&name) {
-            return Err(item
-                .problem(format!("unknown value {name:?}"))
-                .hint(one_of_these(name, &known)));
+            return Err(item.problem(format!("unknown value {name:?}")).hint(one_of_these(name, &known)));
         }
         if out.iter().any(|n| n == name) {
             return Err(item.problem(format!("{name:?} is already in the list")));

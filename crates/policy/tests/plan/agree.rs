@@ -3,8 +3,7 @@
 
 use crate::model::{Thing, World};
 use policy::{
-    Context, Cover, ExecPlan, Format, Host as _, Kind, Perm, Perms, Plan, Resolved, effective,
-    parse, resolve,
+    Context, Cover, ExecPlan, Format, Host as _, Kind, Perm, Perms, Plan, Resolved, effective, parse, resolve,
 };
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
@@ -12,11 +11,7 @@ use std::cell::Cell;
 use std::path::{Path, PathBuf};
 
 fn context() -> Context {
-    Context {
-        home: PathBuf::from("/b"),
-        workspace: PathBuf::from("/a"),
-        toolchains: vec![PathBuf::from("/c/a")],
-    }
+    Context { home: PathBuf::from("/b"), workspace: PathBuf::from("/a"), toolchains: vec![PathBuf::from("/c/a")] }
 }
 
 fn resolved(json: &str) -> Resolved {
@@ -52,17 +47,8 @@ fn runs(plan: &Plan, path: &Path) -> bool {
 }
 
 /// What a denied path needs when it is not there: nobody may make it.
-fn check_guards(
-    world: &World,
-    plan: &Plan,
-    followed: &Resolved,
-    json: &str,
-) -> Result<(), TestCaseError> {
-    let dirs: Vec<&Path> = world
-        .reals()
-        .filter(|(_, kind)| *kind == Kind::Dir)
-        .map(|(path, _)| path)
-        .collect();
+fn check_guards(world: &World, plan: &Plan, followed: &Resolved, json: &str) -> Result<(), TestCaseError> {
+    let dirs: Vec<&Path> = world.reals().filter(|(_, kind)| *kind == Kind::Dir).map(|(path, _)| path).collect();
     for dir in dirs {
         let here = granted(plan, dir);
         for path in ["a", "b", "c"].map(|name| dir.join(name)) {
@@ -70,18 +56,11 @@ fn check_guards(
             if !new || here.and(Perms::MAKING).is_empty() {
                 continue;
             }
-            let denied = Perms::FILE.iter().any(|p| {
-                p != Perm::Execute && here.contains(p) && !followed.fs(&path, p).allowed()
-            });
+            let denied =
+                Perms::FILE.iter().any(|p| p != Perm::Execute && here.contains(p) && !followed.fs(&path, p).allowed());
             let refused = runs(plan, &path) && !followed.exec(&path).allowed();
             let guarded = plan.guards.iter().any(|g| g.covers(&path));
-            prop_assert!(
-                guarded || !(denied || refused),
-                "{} is not guarded\n{}\n{:#?}",
-                path.display(),
-                json,
-                plan
-            );
+            prop_assert!(guarded || !(denied || refused), "{} is not guarded\n{}\n{:#?}", path.display(), json, plan);
         }
     }
     Ok(())
@@ -95,11 +74,7 @@ fn check(world: &World, json: &str) -> Result<Option<Plan>, TestCaseError> {
     };
     let followed = resolved.follow(world).expect("a plan was made");
     for (path, kind) in world.reals() {
-        let meaning = if kind == Kind::Dir {
-            Perms::ALL
-        } else {
-            Perms::FILE
-        };
+        let meaning = if kind == Kind::Dir { Perms::ALL } else { Perms::FILE };
         let planned = granted(&plan, path).and(meaning);
         for perm in meaning.iter().filter(|p| *p != Perm::Execute) {
             let decided = followed.fs(path, perm).allowed();
@@ -115,14 +90,7 @@ fn check(world: &World, json: &str) -> Result<Option<Plan>, TestCaseError> {
         }
         if kind == Kind::File {
             let decided = followed.exec(path);
-            prop_assert_eq!(
-                decided.allowed(),
-                runs(&plan, path),
-                "exec {}\n{}\n{:#?}",
-                path.display(),
-                json,
-                plan
-            );
+            prop_assert_eq!(decided.allowed(), runs(&plan, path), "exec {}\n{}\n{:#?}", path.display(), json, plan);
         }
     }
     shape(&plan)?;
@@ -131,34 +99,16 @@ fn check(world: &World, json: &str) -> Result<Option<Plan>, TestCaseError> {
 }
 
 fn shape(plan: &Plan) -> Result<(), TestCaseError> {
-    prop_assert!(
-        plan.grants.is_sorted_by(|a, b| a.path < b.path),
-        "{:#?}",
-        plan.grants
-    );
+    prop_assert!(plan.grants.is_sorted_by(|a, b| a.path < b.path), "{:#?}", plan.grants);
     for grant in &plan.grants {
-        let above = plan
-            .grants
-            .iter()
-            .filter(|g| grant.path.starts_with(&g.path) && g.path != grant.path);
+        let above = plan.grants.iter().filter(|g| grant.path.starts_with(&g.path) && g.path != grant.path);
         let inherited = above.fold(Perms::NONE, |all, g| all.union(g.perms));
-        prop_assert_eq!(
-            inherited.minus(grant.perms),
-            Perms::NONE,
-            "a nested grant lost permissions"
-        );
-        prop_assert!(
-            grant.perms != inherited,
-            "a grant adds nothing: {:?}",
-            grant
-        );
+        prop_assert_eq!(inherited.minus(grant.perms), Perms::NONE, "a nested grant lost permissions");
+        prop_assert!(grant.perms != inherited, "a grant adds nothing: {:?}", grant);
     }
     prop_assert!(plan.masks.is_sorted_by(|a, b| a.path < b.path));
     for link in &plan.links {
-        let seen = plan
-            .grants
-            .iter()
-            .any(|g| g.kind == Kind::Dir && link.at.starts_with(&g.path));
+        let seen = plan.grants.iter().any(|g| g.kind == Kind::Dir && link.at.starts_with(&g.path));
         prop_assert!(!seen, "{:?} is inside a grant", link);
     }
     Ok(())
@@ -172,10 +122,7 @@ fn world() -> impl Strategy<Value = World> {
     let file = (path_text(), 1u8..3).prop_map(|(path, byte)| (path, Thing::File(byte)));
     let dir = path_text().prop_map(|path| (path, Thing::Dir));
     let socket = path_text().prop_map(|path| (path, Thing::Socket));
-    let link = (
-        path_text(),
-        prop_oneof![path_text(), Just("../b".to_owned()), Just("c".to_owned())],
-    )
+    let link = (path_text(), prop_oneof![path_text(), Just("../b".to_owned()), Just("c".to_owned())])
         .prop_map(|(path, target)| (path, Thing::Link(PathBuf::from(target))));
     let thing = prop_oneof![4 => file, 3 => dir, 1 => socket, 2 => link];
     (
@@ -183,26 +130,19 @@ fn world() -> impl Strategy<Value = World> {
         prop::option::weighted(0.4, prop_oneof![path_text(), Just("/lib/ld".to_owned())]),
     )
         .prop_map(|(things, loader)| {
-            let mut world = World::new()
-                .files(&["/usr/lib/ld"])
-                .links(&[("/lib", "usr/lib")]);
-            things
-                .into_iter()
-                .for_each(|(path, thing)| world.put(&path, thing));
+            let mut world = World::new().files(&["/usr/lib/ld"]).links(&[("/lib", "usr/lib")]);
+            things.into_iter().for_each(|(path, thing)| world.put(&path, thing));
             world.loader = loader.map(PathBuf::from);
             world
         })
 }
 
 fn rule_path() -> impl Strategy<Value = String> {
-    let wild = prop_oneof![5 => "[abc]", 1 => Just("*".to_owned()), 1 => Just("**".to_owned()), 1 => Just("[ab]".to_owned())];
+    let wild =
+        prop_oneof![5 => "[abc]", 1 => Just("*".to_owned()), 1 => Just("**".to_owned()), 1 => Just("[ab]".to_owned())];
     let path = prop::collection::vec(wild, 0..4).prop_map(|parts| format!("/{}", parts.join("/")));
-    let based = prop::collection::vec("[abc]", 0..2).prop_map(|p| {
-        std::iter::once("$WORKSPACE".to_owned())
-            .chain(p)
-            .collect::<Vec<_>>()
-            .join("/")
-    });
+    let based = prop::collection::vec("[abc]", 0..2)
+        .prop_map(|p| std::iter::once("$WORKSPACE".to_owned()).chain(p).collect::<Vec<_>>().join("/"));
     prop_oneof![6 => path, 1 => based, 1 => Just("~/a".to_owned()), 1 => Just("$TOOLCHAINS".to_owned())]
 }
 
@@ -218,31 +158,24 @@ fn fs_rule() -> impl Strategy<Value = String> {
         Just(r#""execute""#.to_owned()),
         Just(r#""make_dir","ioctl_dev""#.to_owned()),
     ];
-    let action =
-        prop_oneof![5 => Just("allow"), 1 => Just("warn"), 3 => Just("deny"), 1 => Just("ask")];
-    (action, rule_path(), prop::option::weighted(0.6, perms)).prop_map(
-        move |(action, path, perms)| {
-            let all = matches!(action, "deny" | "ask");
-            let perms = match perms {
-                None if all => String::new(),
-                None => format!(r#","perms":["read_file","read_dir","execute",{changes}]"#),
-                Some(perms) => format!(r#","perms":[{perms}]"#),
-            };
-            format!(r#"{{"action":"{action}","path":"{path}"{perms}}}"#)
-        },
-    )
+    let action = prop_oneof![5 => Just("allow"), 1 => Just("warn"), 3 => Just("deny"), 1 => Just("ask")];
+    (action, rule_path(), prop::option::weighted(0.6, perms)).prop_map(move |(action, path, perms)| {
+        let all = matches!(action, "deny" | "ask");
+        let perms = match perms {
+            None if all => String::new(),
+            None => format!(r#","perms":["read_file","read_dir","execute",{changes}]"#),
+            Some(perms) => format!(r#","perms":[{perms}]"#),
+        };
+        format!(r#"{{"action":"{action}","path":"{path}"{perms}}}"#)
+    })
 }
 
 fn exec_rule() -> impl Strategy<Value = String> {
     let action = prop_oneof![3 => Just("allow"), 1 => Just("warn"), 2 => Just("deny")];
     (action, rule_path(), prop::option::weighted(0.2, 1u8..3)).prop_map(|(action, path, byte)| {
-        let sha = byte
-            .filter(|_| action != "deny")
-            .map(|b| format!(r#","sha256":"{}""#, format!("{b:02x}").repeat(32)));
-        format!(
-            r#"{{"action":"{action}","path":"{path}"{}}}"#,
-            sha.unwrap_or_default()
-        )
+        let sha =
+            byte.filter(|_| action != "deny").map(|b| format!(r#","sha256":"{}""#, format!("{b:02x}").repeat(32)));
+        format!(r#"{{"action":"{action}","path":"{path}"{}}}"#, sha.unwrap_or_default())
     })
 }
 
@@ -273,21 +206,11 @@ fn decisions_are_what_plans_enforce() {
     let cases = 800;
     // Plans at all, and plans with each of their parts.
     let seen = [const { Cell::new(0u32) }; 5];
-    let mut runner = TestRunner::new(Config {
-        cases,
-        failure_persistence: None,
-        ..Config::default()
-    });
+    let mut runner = TestRunner::new(Config { cases, failure_persistence: None, ..Config::default() });
     runner
         .run(&(world(), document()), |(world, json)| {
             if let Some(plan) = check(&world, &json)? {
-                let parts = [
-                    1,
-                    plan.grants.len(),
-                    plan.masks.len(),
-                    plan.guards.len(),
-                    plan.links.len(),
-                ];
+                let parts = [1, plan.grants.len(), plan.masks.len(), plan.guards.len(), plan.links.len()];
                 for (count, part) in seen.iter().zip(parts) {
                     count.set(count.get() + u32::from(part > 0));
                 }
@@ -315,12 +238,7 @@ fn without_links_no_host_is_needed_to_decide() {
     let plan = policy.plan(&world).unwrap();
     for (path, _) in world.reals() {
         for perm in Perms::FILE.iter() {
-            assert_eq!(
-                policy.fs(path, perm).allowed(),
-                granted(&plan, path).contains(perm),
-                "{}",
-                path.display()
-            );
+            assert_eq!(policy.fs(path, perm).allowed(), granted(&plan, path).contains(perm), "{}", path.display());
         }
     }
 }

@@ -2,8 +2,8 @@
 
 use crate::model::{Thing, World};
 use policy::{
-    Context, Cover, ExecPlan, Format, Found, Host, Kind, Perms, Plan, PlanError, effective, parse,
-    preset_document, resolve,
+    Context, Cover, ExecPlan, Format, Found, Host, Kind, Perms, Plan, PlanError, effective, parse, preset_document,
+    resolve,
 };
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -13,18 +13,13 @@ fn context() -> Context {
     Context {
         home: PathBuf::from("/home/u"),
         workspace: PathBuf::from("/home/u/w"),
-        toolchains: vec![
-            PathBuf::from("/home/u/.rustup"),
-            PathBuf::from("/home/u/.pyenv"),
-        ],
+        toolchains: vec![PathBuf::from("/home/u/.rustup"), PathBuf::from("/home/u/.pyenv")],
     }
 }
 
 fn try_plan(world: &World, json: &str) -> Result<Plan, PlanError> {
     let document = parse(json, Format::Json, "p").unwrap_or_else(|e| panic!("{e}"));
-    resolve(&effective(&[document]).unwrap(), &context())
-        .unwrap()
-        .plan(world)
+    resolve(&effective(&[document]).unwrap(), &context()).unwrap().plan(world)
 }
 
 fn plan(world: &World, json: &str) -> Plan {
@@ -40,53 +35,24 @@ const CHANGES: &str = r#""perms":["write_file","truncate","make_*","remove_*","r
 
 fn debian() -> World {
     World::new()
-        .files(&[
-            "/usr/bin/sh",
-            "/usr/lib/x86/ld.so",
-            "/etc/passwd",
-            "/home/u/w/src/main.rs",
-            "/home/u/w/.env",
-        ])
-        .files(&[
-            "/home/u/.ssh/id",
-            "/home/u/.rustup/bin/cargo",
-            "/home/u/w/sub/.env",
-        ])
-        .links(&[
-            ("/bin", "usr/bin"),
-            ("/lib", "usr/lib"),
-            ("/lib64", "usr/lib"),
-            ("/sbin", "/bin"),
-        ])
+        .files(&["/usr/bin/sh", "/usr/lib/x86/ld.so", "/etc/passwd", "/home/u/w/src/main.rs", "/home/u/w/.env"])
+        .files(&["/home/u/.ssh/id", "/home/u/.rustup/bin/cargo", "/home/u/w/sub/.env"])
+        .links(&[("/bin", "usr/bin"), ("/lib", "usr/lib"), ("/lib64", "usr/lib"), ("/sbin", "/bin")])
 }
 
 fn text(plan: &Plan) -> String {
     let mut out = String::new();
     for g in &plan.grants {
-        out.push_str(&format!(
-            "grant {} {} ({})\n",
-            g.path.display(),
-            g.perms.names().join("+"),
-            g.rule
-        ));
+        out.push_str(&format!("grant {} {} ({})\n", g.path.display(), g.perms.names().join("+"), g.rule));
     }
     for m in &plan.masks {
-        out.push_str(&format!(
-            "{:?} {} ({})\n",
-            m.cover,
-            m.path.display(),
-            m.rule
-        ));
+        out.push_str(&format!("{:?} {} ({})\n", m.cover, m.path.display(), m.rule));
     }
     for g in &plan.guards {
         out.push_str(&format!("guard {} ({})\n", g.pattern, g.rule));
     }
     for l in &plan.links {
-        out.push_str(&format!(
-            "link {} -> {}\n",
-            l.at.display(),
-            l.target.display()
-        ));
+        out.push_str(&format!("link {} -> {}\n", l.at.display(), l.target.display()));
     }
     out
 }
@@ -94,10 +60,7 @@ fn text(plan: &Plan) -> String {
 #[test]
 fn the_default_preset_on_a_merged_usr() {
     let document = preset_document("workspace-write").unwrap();
-    let plan = resolve(&effective(&[document]).unwrap(), &context())
-        .unwrap()
-        .plan(&debian())
-        .unwrap();
+    let plan = resolve(&effective(&[document]).unwrap(), &context()).unwrap().plan(&debian()).unwrap();
     assert_eq!(
         text(&plan),
         "grant /etc read_file+read_dir+execute (default:fs.rules[7])\n\
@@ -111,41 +74,21 @@ fn the_default_preset_on_a_merged_usr() {
     );
     assert_eq!(plan.exec, ExecPlan::AllowBut(Vec::new()));
     assert!(
-        plan.notes.contains(
-            &"default:fs.rules[10]: /home/u/.pyenv does not exist, so the rule has no effect"
-                .to_owned()
-        )
+        plan.notes
+            .contains(&"default:fs.rules[10]: /home/u/.pyenv does not exist, so the rule has no effect".to_owned())
     );
 }
 
 #[test]
 fn covers() {
-    let deny = |rest: &str| {
-        fs(&format!(
-            r#"{{"action":"allow","path":"$WORKSPACE",{WRITE}}},{{"action":"deny",{rest}}}"#
-        ))
-    };
+    let deny =
+        |rest: &str| fs(&format!(r#"{{"action":"allow","path":"$WORKSPACE",{WRITE}}},{{"action":"deny",{rest}}}"#));
     for (rest, cover) in [
         (r#""path":"$WORKSPACE/src""#.to_owned(), Cover::Hide),
-        (
-            format!(r#""path":"$WORKSPACE/src",{CHANGES}"#),
-            Cover::ReadOnly,
-        ),
-        (
-            r#""path":"$WORKSPACE/src","perms":["execute"]"#.to_owned(),
-            Cover::NoExec,
-        ),
-        (
-            format!(
-                r#""path":"$WORKSPACE/src",{}"#,
-                CHANGES.replace('[', "[\"execute\",")
-            ),
-            Cover::ReadOnlyNoExec,
-        ),
-        (
-            r#""path":"$WORKSPACE/src/main.rs","perms":["write_file","truncate"]"#.to_owned(),
-            Cover::ReadOnly,
-        ),
+        (format!(r#""path":"$WORKSPACE/src",{CHANGES}"#), Cover::ReadOnly),
+        (r#""path":"$WORKSPACE/src","perms":["execute"]"#.to_owned(), Cover::NoExec),
+        (format!(r#""path":"$WORKSPACE/src",{}"#, CHANGES.replace('[', "[\"execute\",")), Cover::ReadOnlyNoExec),
+        (r#""path":"$WORKSPACE/src/main.rs","perms":["write_file","truncate"]"#.to_owned(), Cover::ReadOnly),
     ] {
         let plan = plan(&debian(), &deny(&rest));
         assert_eq!(plan.masks.len(), 1, "{rest}");
@@ -168,26 +111,16 @@ fn what_no_cover_can_hold_is_refused() {
     );
     let fault = Fault::from(error);
     assert_eq!(fault.error_kind, ErrorKind::UnsupportedPolicy);
-    assert!(
-        fault
-            .hint
-            .unwrap()
-            .contains("write_file, truncate, refer, make_* and remove_* together")
-    );
+    assert!(fault.hint.unwrap().contains("write_file, truncate, refer, make_* and remove_* together"));
 }
 
 #[test]
 fn a_grant_inside_a_cover_is_refused() {
-    let json = fs(
-        r#"{"action":"allow","path":"/usr","perms":["read_file","read_dir"]},
+    let json = fs(r#"{"action":"allow","path":"/usr","perms":["read_file","read_dir"]},
         {"action":"deny","path":"/usr/lib","perms":["read_file","read_dir"]},
-        {"action":"allow","path":"/usr/lib/x86","perms":["execute"]}"#,
-    );
+        {"action":"allow","path":"/usr/lib/x86","perms":["execute"]}"#);
     let error = try_plan(&debian(), &json).unwrap_err();
-    assert_eq!(
-        error.message,
-        "it covers /usr/lib, but p:fs.rules[2] allows execute at /usr/lib/x86 inside it"
-    );
+    assert_eq!(error.message, "it covers /usr/lib, but p:fs.rules[2] allows execute at /usr/lib/x86 inside it");
 }
 
 #[test]
@@ -197,21 +130,14 @@ fn a_denial_at_or_above_a_grant_takes_from_it() {
            {{"action":"allow","path":"/usr/bin","perms":["read_file"]}}"#
     ));
     let plan = plan(&debian(), &json);
-    assert_eq!(
-        text(&plan),
-        "grant /home/u/w read_file+read_dir+execute (p:fs.rules[0])\n"
-    );
-    assert_eq!(
-        plan.notes,
-        ["p:fs.rules[3]: everything it allows at /usr/bin is denied"]
-    );
+    assert_eq!(text(&plan), "grant /home/u/w read_file+read_dir+execute (p:fs.rules[0])\n");
+    assert_eq!(plan.notes, ["p:fs.rules[3]: everything it allows at /usr/bin is denied"]);
 }
 
 #[test]
 fn wildcards_cover_what_is_there_and_guard_the_rest() {
-    let json = fs(&format!(
-        r#"{{"action":"allow","path":"$WORKSPACE",{WRITE}}},{{"action":"deny","path":"/**/.env"}}"#
-    ));
+    let json =
+        fs(&format!(r#"{{"action":"allow","path":"$WORKSPACE",{WRITE}}},{{"action":"deny","path":"/**/.env"}}"#));
     assert_eq!(
         text(&plan(&debian(), &json)),
         "grant /home/u/w read_file+read_dir+execute+write_file+truncate+make_*+remove_*+refer (p:fs.rules[0])\n\
@@ -227,10 +153,9 @@ fn wildcards_cover_what_is_there_and_guard_the_rest() {
 
 #[test]
 fn a_denied_path_that_is_not_there_is_guarded() {
-    let json = fs(
-        r#"{"action":"allow","path":"/bin","perms":["read_file","execute"]},{"action":"deny","path":"/bin/nc"},
-        {"action":"deny","path":"/opt/x"}"#,
-    );
+    let json =
+        fs(r#"{"action":"allow","path":"/bin","perms":["read_file","execute"]},{"action":"deny","path":"/bin/nc"},
+        {"action":"deny","path":"/opt/x"}"#);
     assert_eq!(
         text(&plan(&debian(), &json)),
         "grant /usr/bin read_file+execute (p:fs.rules[0])\nguard /usr/bin/nc (p:fs.rules[1])\nlink /bin -> usr/bin\n"
@@ -244,10 +169,7 @@ fn covers_that_can_be_moved_away_are_known() {
         r#"{{"action":"allow","path":"$WORKSPACE",{WRITE}}},{{"action":"deny","path":"$WORKSPACE/.git/hooks"}},{{"action":"deny","path":"$WORKSPACE/top"}}"#
     ));
     let plan = plan(&world, &json);
-    let movable: Vec<_> = plan
-        .movable_masks()
-        .map(|m| m.path.display().to_string())
-        .collect();
+    let movable: Vec<_> = plan.movable_masks().map(|m| m.path.display().to_string()).collect();
     assert_eq!(movable, ["/home/u/w/.git/hooks"]);
 }
 
@@ -277,29 +199,13 @@ fn only_named_programs() {
             {{"action":"deny","path":"~/.rustup/bin/cargo"}}]}}}}"#
     );
     let plan = plan(&world, &json);
-    let ExecPlan::Only { programs, loaders } = &plan.exec else {
-        panic!("{:?}", plan.exec)
-    };
-    let named: Vec<_> = programs
-        .iter()
-        .map(|p| (p.path.to_str().unwrap(), p.sha256.is_some()))
-        .collect();
-    assert_eq!(
-        named,
-        [("/home/u/.rustup/bin", false), ("/usr/bin/sh", true)]
-    );
+    let ExecPlan::Only { programs, loaders } = &plan.exec else { panic!("{:?}", plan.exec) };
+    let named: Vec<_> = programs.iter().map(|p| (p.path.to_str().unwrap(), p.sha256.is_some())).collect();
+    assert_eq!(named, [("/home/u/.rustup/bin", false), ("/usr/bin/sh", true)]);
     assert_eq!(loaders, &[PathBuf::from("/usr/lib/x86/ld.so")]);
     assert_eq!(plan.masks[0].cover, Cover::NoExec);
-    assert!(
-        plan.notes
-            .iter()
-            .any(|n| n.contains("/usr/bin/odd does not have the digest named"))
-    );
-    let usr = plan
-        .grants
-        .iter()
-        .find(|g| g.path == std::path::Path::new("/usr"))
-        .unwrap();
+    assert!(plan.notes.iter().any(|n| n.contains("/usr/bin/odd does not have the digest named")));
+    let usr = plan.grants.iter().find(|g| g.path == std::path::Path::new("/usr")).unwrap();
     assert_eq!(usr.perms, Perms::READ);
 }
 
@@ -307,28 +213,18 @@ fn only_named_programs() {
 fn a_program_cannot_name_secrets_as_its_loader() {
     let mut world = debian();
     world.loader = Some(PathBuf::from("/home/u/.ssh/id"));
-    let json = r#"{"version":1,"defaults":{"exec":"deny"},"exec":{"rules":[{"action":"allow","path":"$WORKSPACE/src"}]}}"#;
+    let json =
+        r#"{"version":1,"defaults":{"exec":"deny"},"exec":{"rules":[{"action":"allow","path":"$WORKSPACE/src"}]}}"#;
     let plan = plan(&world, json);
-    assert!(
-        !plan
-            .grants
-            .iter()
-            .any(|g| g.path.starts_with("/home/u/.ssh")),
-        "{}",
-        text(&plan)
-    );
-    assert!(
-        plan.notes[0].contains("names the loader /home/u/.ssh/id, which needs a rule of its own")
-    );
+    assert!(!plan.grants.iter().any(|g| g.path.starts_with("/home/u/.ssh")), "{}", text(&plan));
+    assert!(plan.notes[0].contains("names the loader /home/u/.ssh/id, which needs a rule of its own"));
 }
 
 #[test]
 fn refused_programs() {
     let json = r#"{"version":1,"extends":["default"],"exec":{"rules":[{"action":"deny","path":"/bin/sh"},{"action":"deny","path":"/opt/no"}]}}"#;
     let plan = plan(&debian(), json);
-    let ExecPlan::AllowBut(programs) = &plan.exec else {
-        panic!("{:?}", plan.exec)
-    };
+    let ExecPlan::AllowBut(programs) = &plan.exec else { panic!("{:?}", plan.exec) };
     assert_eq!(programs.len(), 1);
     assert_eq!(programs[0].path, PathBuf::from("/usr/bin/sh"));
 }
@@ -341,11 +237,7 @@ fn a_planted_link_is_not_followed() {
            {{"action":"allow","path":"$WORKSPACE/in","perms":["ioctl_dev"]}}"#
     ));
     let plan = plan(&world, &json);
-    let paths: Vec<_> = plan
-        .grants
-        .iter()
-        .map(|g| g.path.to_str().unwrap())
-        .collect();
+    let paths: Vec<_> = plan.grants.iter().map(|g| g.path.to_str().unwrap()).collect();
     assert_eq!(paths, ["/home/u/w", "/home/u/w/src"]);
     assert_eq!(
         plan.notes,
@@ -360,19 +252,16 @@ fn links_of_the_workspace_are_not_trusted_even_when_it_cannot_be_changed() {
     let world = debian().links(&[("/home/u/w/out", "/home/u/.ssh")]);
     let json = fs(r#"{"action":"allow","path":"$WORKSPACE/out","perms":["read_file"]}"#);
     assert!(plan(&world, &json).grants.is_empty());
-    let named = fs(
-        r#"{"action":"allow","path":"$WORKSPACE/out","perms":["read_file"]},
-        {"action":"allow","path":"~/.ssh","perms":["read_file"]}"#,
-    );
+    let named = fs(r#"{"action":"allow","path":"$WORKSPACE/out","perms":["read_file"]},
+        {"action":"allow","path":"~/.ssh","perms":["read_file"]}"#);
     assert_eq!(plan(&world, &named).grants[0].rule, "p:fs.rules[1]");
 }
 
 #[test]
 fn a_denied_link_denies_where_it_leads() {
     let world = debian().links(&[("/home/u/w/key", "src/main.rs")]);
-    let json = fs(&format!(
-        r#"{{"action":"allow","path":"$WORKSPACE",{WRITE}}},{{"action":"deny","path":"$WORKSPACE/key"}}"#
-    ));
+    let json =
+        fs(&format!(r#"{{"action":"allow","path":"$WORKSPACE",{WRITE}}},{{"action":"deny","path":"$WORKSPACE/key"}}"#));
     let plan = plan(&world, &json);
     assert_eq!(plan.masks[0].path, PathBuf::from("/home/u/w/src/main.rs"));
     assert_eq!(plan.guards[0].pattern, "/home/u/w/key");
@@ -384,11 +273,7 @@ fn too_much_is_an_error_that_names_the_rule() {
     for i in 0..10_100 {
         world.put(&format!("/d/f{i}"), Thing::File(1));
     }
-    let error = try_plan(
-        &world,
-        &fs(r#"{"action":"allow","path":"/d/*","perms":["read_file"]}"#),
-    )
-    .unwrap_err();
+    let error = try_plan(&world, &fs(r#"{"action":"allow","path":"/d/*","perms":["read_file"]}"#)).unwrap_err();
     assert_eq!(
         error.to_string(),
         "p:fs.rules[0]: /d/*: more than 10000 paths match it; name the directory that holds them"
@@ -401,11 +286,7 @@ struct Endless(World);
 impl Host for Endless {
     fn look(&self, path: &Path) -> Option<Found> {
         match path.starts_with("/big") {
-            true => Some(Found {
-                real: path.to_owned(),
-                kind: Kind::Dir,
-                links: Vec::new(),
-            }),
+            true => Some(Found { real: path.to_owned(), kind: Kind::Dir, links: Vec::new() }),
             false => self.0.look(path),
         }
     }
@@ -430,28 +311,15 @@ impl Host for Endless {
 fn denials_are_looked_for_only_where_something_is_granted() {
     let world = debian().links(&[("/home/u/w/loop", "/big")]);
     let host = Endless(world.files(&["/big/x"]));
-    let json = fs(&format!(
-        r#"{{"action":"allow","path":"$WORKSPACE",{WRITE}}},{{"action":"deny","path":"/**/.env"}}"#
-    ));
-    let policy = |json: &str| {
-        resolve(
-            &effective(&[parse(json, Format::Json, "p").unwrap()]).unwrap(),
-            &context(),
-        )
-        .unwrap()
-    };
+    let json =
+        fs(&format!(r#"{{"action":"allow","path":"$WORKSPACE",{WRITE}}},{{"action":"deny","path":"/**/.env"}}"#));
+    let policy =
+        |json: &str| resolve(&effective(&[parse(json, Format::Json, "p").unwrap()]).unwrap(), &context()).unwrap();
     assert_eq!(policy(&json).plan(&host).unwrap().masks.len(), 2);
-    let inside = fs(
-        r#"{"action":"allow","path":"/big","perms":["read_file"]},{"action":"deny","path":"/**/.env"}"#,
-    );
+    let inside = fs(r#"{"action":"allow","path":"/big","perms":["read_file"]},{"action":"deny","path":"/**/.env"}"#);
     let error = policy(&inside).plan(&host).unwrap_err();
     assert_eq!(error.rule, "p:fs.rules[1]");
-    assert!(
-        error
-            .message
-            .contains("more than 200000 entries had to be looked at"),
-        "{error}"
-    );
+    assert!(error.message.contains("more than 200000 entries had to be looked at"), "{error}");
 }
 
 #[test]
@@ -462,21 +330,8 @@ fn a_grant_between_two_covers_keeps_both() {
         r#"{{"action":"allow","path":"$WORKSPACE",{write}}},{{"action":"deny","path":"$WORKSPACE/a",{CHANGES}}},
            {{"action":"allow","path":"$WORKSPACE/a/b","perms":["execute"]}},{{"action":"deny","path":"$WORKSPACE/a/b/c",{CHANGES}}}"#
     ));
-    let masks: Vec<PathBuf> = plan(&world, &json)
-        .masks
-        .into_iter()
-        .map(|m| m.path)
-        .collect();
-    assert_eq!(
-        masks,
-        [
-            PathBuf::from("/home/u/w/a"),
-            PathBuf::from("/home/u/w/a/b/c")
-        ]
-    );
-    let without = json.replace(
-        r#""path":"$WORKSPACE/a/b","perms""#,
-        r#""path":"/usr","perms""#,
-    );
+    let masks: Vec<PathBuf> = plan(&world, &json).masks.into_iter().map(|m| m.path).collect();
+    assert_eq!(masks, [PathBuf::from("/home/u/w/a"), PathBuf::from("/home/u/w/a/b/c")]);
+    let without = json.replace(r#""path":"$WORKSPACE/a/b","perms""#, r#""path":"/usr","perms""#);
     assert_eq!(plan(&world, &without).masks.len(), 1);
 }

@@ -31,10 +31,7 @@ impl World {
     pub fn put(&mut self, path: &str, thing: Thing) {
         let path = PathBuf::from(path);
         let above: Vec<PathBuf> = path.ancestors().skip(1).map(Path::to_owned).collect();
-        if above
-            .iter()
-            .any(|a| self.things.get(a).is_some_and(|t| *t != Thing::Dir))
-            || self.things.contains_key(&path)
+        if above.iter().any(|a| self.things.get(a).is_some_and(|t| *t != Thing::Dir)) || self.things.contains_key(&path)
         {
             return;
         }
@@ -89,10 +86,7 @@ impl Host for World {
             let next = real.join(&name);
             match self.things.get(&next)? {
                 Thing::Link(target) => {
-                    links.push(Link {
-                        at: next,
-                        target: target.clone(),
-                    });
+                    links.push(Link { at: next, target: target.clone() });
                     if links.len() > 20 {
                         return None;
                     }
@@ -114,9 +108,7 @@ impl Host for World {
 
     fn list(&self, dir: &Path) -> Vec<OsString> {
         let below = self.things.keys().filter(|p| p.parent() == Some(dir));
-        below
-            .filter_map(|p| p.file_name().map(ToOwned::to_owned))
-            .collect()
+        below.filter_map(|p| p.file_name().map(ToOwned::to_owned)).collect()
     }
 
     fn sha256(&self, file: &Path) -> Option<[u8; 32]> {
@@ -127,9 +119,7 @@ impl Host for World {
     }
 
     fn loader(&self, file: &Path) -> Option<PathBuf> {
-        matches!(self.things.get(file), Some(Thing::File(_)))
-            .then(|| self.loader.clone())
-            .flatten()
+        matches!(self.things.get(file), Some(Thing::File(_))).then(|| self.loader.clone()).flatten()
     }
 }
 

@@ -34,11 +34,7 @@ fn delegate_v1(hierarchy: &Hierarchy, uid: u32, gid: u32) -> io::Result<String> 
     }
     own.chown(".", uid, gid)?;
     let path = hierarchy.mount.join(DELEGATED).join(uid.to_string());
-    Ok(format!(
-        "{} belongs to uid {uid} ({})",
-        path.display(),
-        hierarchy.controllers().join(", ")
-    ))
+    Ok(format!("{} belongs to uid {uid} ({})", path.display(), hierarchy.controllers().join(", ")))
 }
 
 fn delegate_v2(hierarchy: &Hierarchy, uid: u32, gid: u32) -> io::Result<String> {
@@ -52,21 +48,13 @@ fn delegate_v2(hierarchy: &Hierarchy, uid: u32, gid: u32) -> io::Result<String> 
         }
     }
     for dir in [&own, &leaf] {
-        for file in [
-            ".",
-            "cgroup.procs",
-            "cgroup.threads",
-            "cgroup.subtree_control",
-        ] {
+        for file in [".", "cgroup.procs", "cgroup.threads", "cgroup.subtree_control"] {
             dir.chown(file, uid, gid)?;
         }
     }
     let path = hierarchy.mount.join(DELEGATED).join(uid.to_string());
-    let has = if hierarchy.controllers().is_empty() {
-        "freeze, kill".to_owned()
-    } else {
-        hierarchy.controllers().join(", ")
-    };
+    let has =
+        if hierarchy.controllers().is_empty() { "freeze, kill".to_owned() } else { hierarchy.controllers().join(", ") };
     Ok(format!(
         "{} belongs to uid {uid} ({has}); for use, start the user's shell inside: echo PID > {}/{SELF_LEAF}/cgroup.procs",
         path.display(),
@@ -97,13 +85,7 @@ pub fn undelegate(layout: &Layout, uid: u32) -> io::Result<Vec<String>> {
 }
 
 fn gone_is_fine(result: io::Result<()>) -> io::Result<()> {
-    result.or_else(|e| {
-        if e.kind() == io::ErrorKind::NotFound {
-            Ok(())
-        } else {
-            Err(e)
-        }
-    })
+    result.or_else(|e| if e.kind() == io::ErrorKind::NotFound { Ok(()) } else { Err(e) })
 }
 
 fn within(mount: &Path, e: io::Error) -> io::Error {

@@ -32,9 +32,7 @@ impl Dir {
 
     pub fn make(&self, name: &str) -> io::Result<Dir> {
         raw::make_dir_at(self.as_fd(), name)?;
-        let made = self
-            .child(name)
-            .inspect_err(|_| drop(raw::remove_dir_at(self.as_fd(), name)))?;
+        let made = self.child(name).inspect_err(|_| drop(raw::remove_dir_at(self.as_fd(), name)))?;
         #[cfg(test)]
         super::tests::fake::populate(self, &made)?;
         Ok(made)
@@ -83,8 +81,7 @@ impl Dir {
     }
 
     pub fn write(&self, name: &str, text: &str) -> io::Result<()> {
-        self.file(name, libc::O_WRONLY | libc::O_TRUNC)?
-            .write_all(text.as_bytes())
+        self.file(name, libc::O_WRONLY | libc::O_TRUNC)?.write_all(text.as_bytes())
     }
 
     /// Like `write`, for files that only some kernels have. Tells whether the file was there.
@@ -136,12 +133,8 @@ impl Dir {
         let Ok(entries) = std::fs::read_dir(format!("/proc/self/fd/{}", self.0.as_raw_fd())) else {
             return Vec::new();
         };
-        let dirs = entries
-            .flatten()
-            .filter(|e| e.file_type().is_ok_and(|t| t.is_dir()));
-        dirs.filter_map(|e| e.file_name().into_string().ok())
-            .take(MAX_CHILDREN)
-            .collect()
+        let dirs = entries.flatten().filter(|e| e.file_type().is_ok_and(|t| t.is_dir()));
+        dirs.filter_map(|e| e.file_name().into_string().ok()).take(MAX_CHILDREN).collect()
     }
 }
 
@@ -152,11 +145,5 @@ impl AsFd for Dir {
 }
 
 pub fn keyed(text: &str, key: &str) -> Option<u64> {
-    text.lines().find_map(|line| {
-        line.strip_prefix(key)?
-            .strip_prefix(' ')?
-            .trim()
-            .parse()
-            .ok()
-    })
+    text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(' ')?.trim().parse().ok())
 }

@@ -66,14 +66,8 @@ impl EventFd {
         }
         let counter = File::from(raw::event_counter()?);
         let control = dir.file("memory.oom_control", libc::O_RDONLY)?;
-        dir.write(
-            "cgroup.event_control",
-            &format!("{} {}", counter.as_raw_fd(), control.as_raw_fd()),
-        )?;
-        Ok(EventFd {
-            kind: EventKind::Oom,
-            source: Source::Counter(counter),
-        })
+        dir.write("cgroup.event_control", &format!("{} {}", counter.as_raw_fd(), control.as_raw_fd()))?;
+        Ok(EventFd { kind: EventKind::Oom, source: Source::Counter(counter) })
     }
 }
 

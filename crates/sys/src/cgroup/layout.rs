@@ -69,10 +69,7 @@ impl Hierarchy {
     fn found(&self) -> &Found {
         self.found.get_or_init(|| {
             let (controllers, place) = match self.version {
-                Version::V1 => (
-                    Vec::new(),
-                    place::v1(&self.host, &self.mount, &self.own, &self.bound),
-                ),
+                Version::V1 => (Vec::new(), place::v1(&self.host, &self.mount, &self.own, &self.bound)),
                 Version::V2 => place::v2(&self.host, &self.mount, &self.own, &LIMITING),
             };
             Found { controllers, place }
@@ -117,29 +114,19 @@ impl Layout {
             (false, true) => Kind::V2,
             (false, false) => Kind::None,
         };
-        Layout {
-            kind,
-            hierarchies,
-            root: root.to_path_buf(),
-        }
+        Layout { kind, hierarchies, root: root.to_path_buf() }
     }
 
     /// For each of memory, pids, cpu, cpuacct, cpuset, freeze and kill: whether it can be had, and if not, why and
     /// what would change that.
     pub fn capabilities(&self) -> Vec<Capability> {
-        let mut list: Vec<Capability> = USED
-            .into_iter()
-            .map(|what| capability(what, self.serving(what)))
-            .collect();
+        let mut list: Vec<Capability> = USED.into_iter().map(|what| capability(what, self.serving(what))).collect();
         list.push(capability("freeze", self.v2().map(drop)));
         list.push(match (self.v2(), self.any_v1()) {
             (Err(_), Some(_)) => Capability {
                 what: "kill",
                 usable: true,
-                reason: Some(
-                    "by repeated SIGKILL over the v1 member list, as no v2 group can be made"
-                        .into(),
-                ),
+                reason: Some("by repeated SIGKILL over the v1 member list, as no v2 group can be made".into()),
                 fix: None,
             },
             (unified, _) => capability("kill", unified.map(drop)),
@@ -150,9 +137,7 @@ impl Layout {
     /// The hierarchy that serves `what`, if a group can be made there with it.
     pub(super) fn find(&self, what: &'static str) -> Result<(usize, &Place), Lack> {
         let numbered = || self.hierarchies.iter().enumerate();
-        if let Some((i, v1)) =
-            numbered().find(|(_, h)| h.version == Version::V1 && h.bound.contains(&what))
-        {
+        if let Some((i, v1)) = numbered().find(|(_, h)| h.version == Version::V1 && h.bound.contains(&what)) {
             return v1.place().map(|p| (i, p));
         }
         let Some((i, v2)) = numbered().find(|(_, h)| h.version == Version::V2) else {
@@ -171,7 +156,10 @@ impl Layout {
             Some((i, h)) => h.place().map(|p| (i, p)),
             None => Err(Lack {
                 reason: "no cgroup v2 hierarchy is mounted".into(),
-                fix: Some("mkdir -p /sys/fs/cgroup/unified && mount -t cgroup2 cgroup2 /sys/fs/cgroup/unified (as root)".into()),
+                fix: Some(
+                    "mkdir -p /sys/fs/cgroup/unified && mount -t cgroup2 cgroup2 /sys/fs/cgroup/unified (as root)"
+                        .into(),
+                ),
             }),
         }
     }
@@ -180,10 +168,7 @@ impl Layout {
     pub(super) fn any_v1(&self) -> Option<usize> {
         let usable = |what| self.find(what).ok().map(|(i, _)| i);
         let v1 = |i: &usize| self.hierarchies[*i].version == Version::V1;
-        ["pids", "memory", "cpu", "cpuacct"]
-            .into_iter()
-            .filter_map(usable)
-            .find(v1)
+        ["pids", "memory", "cpu", "cpuacct"].into_iter().filter_map(usable).find(v1)
     }
 
     fn serving(&self, what: &'static str) -> Result<(), Lack> {
@@ -195,20 +180,12 @@ impl Layout {
 
     fn unmounted(&self, what: &str) -> Lack {
         let known = read(&self.root.join("proc/cgroups"));
-        let in_kernel = known.is_empty()
-            || known
-                .lines()
-                .any(|l| l.split_whitespace().next() == Some(what));
+        let in_kernel = known.is_empty() || known.lines().any(|l| l.split_whitespace().next() == Some(what));
         let (reason, fix) = match (in_kernel, self.kind) {
-            (false, _) => (
-                format!("the kernel has no {what} controller, or it was disabled at boot"),
-                None,
-            ),
+            (false, _) => (format!("the kernel has no {what} controller, or it was disabled at boot"), None),
             (true, Kind::V2) => (
                 format!("the {what} controller is not offered to this cgroup namespace"),
-                Some(format!(
-                    "have whoever runs this container enable +{what} for it"
-                )),
+                Some(format!("have whoever runs this container enable +{what} for it")),
             ),
             (true, Kind::None) => (
                 "no cgroup filesystem is mounted".to_owned(),
@@ -227,25 +204,14 @@ impl Layout {
 
 impl Lack {
     pub fn of(self, limit: &'static str) -> Missing {
-        Missing {
-            limit,
-            reason: self.reason,
-            fix: self.fix,
-        }
+        Missing { limit, reason: self.reason, fix: self.fix }
     }
 }
 
 fn capability(what: &'static str, found: Result<(), Lack>) -> Capability {
     let usable = found.is_ok();
-    let (reason, fix) = found
-        .err()
-        .map_or((None, None), |lack| (Some(lack.reason), lack.fix));
-    Capability {
-        what,
-        usable,
-        reason,
-        fix,
-    }
+    let (reason, fix) = found.err().map_or((None, None), |lack| (Some(lack.reason), lack.fix));
+    Capability { what, usable, reason, fix }
 }
 
 #[derive(Debug, PartialEq)]
@@ -291,25 +257,13 @@ fn parse_mount(line: &str) -> Option<Mount> {
         Version::V1 => USED.into_iter().filter(|c| options.contains(c)).collect(),
         Version::V2 => Vec::new(),
     };
-    Some(Mount {
-        version,
-        group,
-        point,
-        controllers,
-    })
+    Some(Mount { version, group, point, controllers })
 }
 
 /// Spaces, tabs, newlines and backslashes stand as three octal digits.
 fn unescape(text: &str) -> String {
-    let escapes = [
-        ("\\040", " "),
-        ("\\011", "\t"),
-        ("\\012", "\n"),
-        ("\\134", "\\"),
-    ];
-    escapes
-        .iter()
-        .fold(text.to_owned(), |t, (from, to)| t.replace(from, to))
+    let escapes = [("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")];
+    escapes.iter().fold(text.to_owned(), |t, (from, to)| t.replace(from, to))
 }
 
 /// Where we stand below the mount's root, as components; empty also when we stand outside what is mounted.
@@ -324,16 +278,8 @@ fn own_path(table: &str, mount: &Mount) -> Vec<String> {
         ours.then_some(path)
     });
     let group = mount.group.trim_end_matches('/');
-    let inside = line
-        .unwrap_or("/")
-        .strip_prefix(group)
-        .filter(|p| p.is_empty() || p.starts_with('/'));
-    let parts: Vec<String> = inside
-        .unwrap_or("")
-        .split('/')
-        .filter(|c| !c.is_empty())
-        .map(str::to_owned)
-        .collect();
+    let inside = line.unwrap_or("/").strip_prefix(group).filter(|p| p.is_empty() || p.starts_with('/'));
+    let parts: Vec<String> = inside.unwrap_or("").split('/').filter(|c| !c.is_empty()).map(str::to_owned).collect();
     let odd = parts.len() > place::MAX_DEPTH || parts.iter().any(|c| c == "..");
     if odd { Vec::new() } else { parts }
 }
@@ -376,14 +322,8 @@ mod tests {
                 "32 31 0:29 / /c/cpu,cpuacct rw shared:9 - cgroup cgroup rw,cpu,cpuacct",
                 Some(v1(&["cpu", "cpuacct"], "/c/cpu,cpuacct")),
             ),
-            (
-                "32 31 0:29 / /a\\040b rw - cgroup cgroup rw,memory",
-                Some(v1(&["memory"], "/a b")),
-            ),
-            (
-                "32 31 0:29 / /sys/s rw - cgroup cgroup rw,name=systemd",
-                Some(v1(&[], "/sys/s")),
-            ),
+            ("32 31 0:29 / /a\\040b rw - cgroup cgroup rw,memory", Some(v1(&["memory"], "/a b"))),
+            ("32 31 0:29 / /sys/s rw - cgroup cgroup rw,name=systemd", Some(v1(&[], "/sys/s"))),
             ("", None),
             ("1 - cgroup", None),
             ("1 2 3 - cgroup2", None),
@@ -397,10 +337,7 @@ mod tests {
         let text = "1 0 0:1 / /m rw - cgroup x rw,memory\n2 0 0:2 / /m rw - cgroup x rw,pids\n3 0 0:2 / /again rw - cgroup x rw,pids\n";
         let mounts = parse_mounts(text);
         assert_eq!(mounts.len(), 1);
-        assert_eq!(
-            (mounts[0].point.as_str(), &mounts[0].controllers[..]),
-            ("/m", &["pids"][..])
-        );
+        assert_eq!((mounts[0].point.as_str(), &mounts[0].controllers[..]), ("/m", &["pids"][..]));
     }
 
     #[test]
@@ -412,12 +349,9 @@ mod tests {
             controllers: vec!["memory"],
         };
         let table = "5:cpu:/other\n4:memory:/docker/abc/x\n0::/v2\n";
-        for (group, expected) in [
-            ("/", &["docker", "abc", "x"][..]),
-            ("/docker/abc", &["x"]),
-            ("/docker/ab", &[]),
-            ("/elsewhere", &[]),
-        ] {
+        for (group, expected) in
+            [("/", &["docker", "abc", "x"][..]), ("/docker/abc", &["x"]), ("/docker/ab", &[]), ("/elsewhere", &[])]
+        {
             assert_eq!(own_path(table, &mount(group)), expected, "{group}");
         }
         assert!(own_path("4:memory:/../../x\n", &mount("/")).is_empty());

@@ -12,24 +12,12 @@ const PERIOD: u64 = 100_000;
 const LONG_PERIOD: u64 = 1_000_000;
 
 /// Writes what `controllers` serve.
-pub fn apply(
-    version: Version,
-    controllers: &[&str],
-    want: &Want,
-    parent: &Dir,
-    dir: &Dir,
-) -> io::Result<()> {
+pub fn apply(version: Version, controllers: &[&str], want: &Want, parent: &Dir, dir: &Dir) -> io::Result<()> {
     for controller in controllers {
         match (*controller, version) {
-            ("memory", _) => want
-                .memory_bytes
-                .map_or(Ok(()), |bytes| memory(version, bytes, dir))?,
-            ("pids", _) => want
-                .pids
-                .map_or(Ok(()), |most| dir.write("pids.max", &most.to_string()))?,
-            ("cpu", Version::V1) => want
-                .cpu_quota
-                .map_or(Ok(()), |cpus| cpu_v1(cpus, parent, dir))?,
+            ("memory", _) => want.memory_bytes.map_or(Ok(()), |bytes| memory(version, bytes, dir))?,
+            ("pids", _) => want.pids.map_or(Ok(()), |most| dir.write("pids.max", &most.to_string()))?,
+            ("cpu", Version::V1) => want.cpu_quota.map_or(Ok(()), |cpus| cpu_v1(cpus, parent, dir))?,
             ("cpu", Version::V2) => want.cpu_quota.map_or(Ok(()), |cpus| {
                 let (quota, period) = quota(cpus);
                 dir.write("cpu.max", &format!("{quota} {period}"))
@@ -65,9 +53,7 @@ fn memory(version: Version, bytes: u64, dir: &Dir) -> io::Result<()> {
 fn whole_pages(bytes: u64) -> u64 {
     let page = raw::page_size();
     let most = (i64::MAX as u64) / page * page;
-    bytes
-        .checked_next_multiple_of(page)
-        .map_or(most, |b| b.min(most))
+    bytes.checked_next_multiple_of(page).map_or(most, |b| b.min(most))
 }
 
 fn cpu_v1(cpus: f64, parent: &Dir, dir: &Dir) -> io::Result<()> {
@@ -75,33 +61,21 @@ fn cpu_v1(cpus: f64, parent: &Dir, dir: &Dir) -> io::Result<()> {
     dir.write("cpu.cfs_period_us", &period.to_string())?;
     match dir.write("cpu.cfs_quota_us", &quota.to_string()) {
         // A v1 group may not be given more than its parent has; the parent's lower quota then holds for us anyway.
-        Err(e)
-            if e.kind() == io::ErrorKind::InvalidInput
-                && parent.number("cpu.cfs_quota_us").is_some() =>
-        {
-            Ok(())
-        }
+        Err(e) if e.kind() == io::ErrorKind::InvalidInput && parent.number("cpu.cfs_quota_us").is_some() => Ok(()),
         other => other,
     }
 }
 
 /// Microseconds of processor time per period.
 fn quota(cpus: f64) -> (u64, u64) {
-    let period = if cpus * (PERIOD as f64) < MIN_QUOTA as f64 {
-        LONG_PERIOD
-    } else {
-        PERIOD
-    };
+    let period = if cpus * (PERIOD as f64) < MIN_QUOTA as f64 { LONG_PERIOD } else { PERIOD };
     let quota = (cpus * period as f64).ceil() as u64;
     (quota.clamp(MIN_QUOTA, 1 << 40), period)
 }
 
 /// A fresh v1 cpuset is empty, and nothing can run in it before it has memory nodes and cpus.
 pub fn inherit_cpuset(parent: &Dir, child: &Dir) -> io::Result<()> {
-    for (file, source) in [
-        ("cpuset.mems", "cpuset.effective_mems"),
-        ("cpuset.cpus", "cpuset.effective_cpus"),
-    ] {
+    for (file, source) in [("cpuset.mems", "cpuset.effective_mems"), ("cpuset.cpus", "cpuset.effective_cpus")] {
         if child.read(file)?.trim().is_empty() {
             let inherited = parent.read(source).or_else(|_| parent.read(file))?;
             child.write(file, inherited.trim())?;

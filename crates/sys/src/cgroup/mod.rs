@@ -82,10 +82,7 @@ pub enum CgroupError {
 
 impl CgroupError {
     fn io(path: &Path, source: io::Error) -> CgroupError {
-        CgroupError::Io {
-            path: path.to_path_buf(),
-            source,
-        }
+        CgroupError::Io { path: path.to_path_buf(), source }
     }
 }
 

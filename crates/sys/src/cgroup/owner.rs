@@ -25,26 +25,15 @@ impl Owner {
         if let Some(owner) = CACHE.get().filter(|o| o.pid == pid) {
             return Ok(*owner);
         }
-        let odd = || {
-            io::Error::new(
-                io::ErrorKind::InvalidData,
-                "/proc/self/stat is not as expected",
-            )
-        };
-        let owner = Owner {
-            pid,
-            start: start_time(pid)?.ok_or_else(odd)?,
-            namespace: pid_namespace().ok_or_else(odd)?,
-        };
+        let odd = || io::Error::new(io::ErrorKind::InvalidData, "/proc/self/stat is not as expected");
+        let owner =
+            Owner { pid, start: start_time(pid)?.ok_or_else(odd)?, namespace: pid_namespace().ok_or_else(odd)? };
         let _ = CACHE.set(owner);
         Ok(owner)
     }
 
     pub fn group_name(&self, run: &str) -> String {
-        format!(
-            "{PREFIX}{}-{}-{}-{run}",
-            self.pid, self.start, self.namespace
-        )
+        format!("{PREFIX}{}-{}-{}-{run}", self.pid, self.start, self.namespace)
     }
 
     pub fn of_group(name: &str) -> Option<Owner> {
@@ -92,9 +81,7 @@ fn pid_namespace() -> Option<u64> {
 /// Run ids become directory names: letters, digits, `_` and `-`, at most 64.
 pub fn is_run_id(run: &str) -> bool {
     let fits = (1..=64).contains(&run.len());
-    fits && run
-        .bytes()
-        .all(|b| b.is_ascii_alphanumeric() || b == b'_' || b == b'-')
+    fits && run.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_' || b == b'-')
 }
 
 #[cfg(test)]
@@ -106,14 +93,9 @@ mod tests {
         let owner = Owner::current().unwrap();
         let name = owner.group_name("run_1-a");
         assert_eq!(Owner::of_group(&name), Some(owner));
-        for odd in [
-            "cofferdam",
-            "cofferdam-self",
-            "cofferdam-1-2-3",
-            "cofferdam-1-2-3-",
-            "cofferdam-0-2-3-x",
-            "x-1-2-3-r",
-        ] {
+        for odd in
+            ["cofferdam", "cofferdam-self", "cofferdam-1-2-3", "cofferdam-1-2-3-", "cofferdam-0-2-3-x", "x-1-2-3-r"]
+        {
             assert_eq!(Owner::of_group(odd), None, "{odd}");
         }
     }
@@ -122,27 +104,10 @@ mod tests {
     fn only_a_certain_death_counts() {
         let owner = Owner::current().unwrap();
         assert!(!owner.is_dead());
-        assert!(
-            Owner {
-                start: owner.start + 1,
-                ..owner
-            }
-            .is_dead(),
-            "a reused pid"
-        );
-        let elsewhere = Owner {
-            start: owner.start + 1,
-            namespace: 1,
-            ..owner
-        };
-        assert!(
-            !elsewhere.is_dead(),
-            "a pid of another namespace says nothing"
-        );
-        let gone = Owner {
-            pid: i32::MAX,
-            ..owner
-        };
+        assert!(Owner { start: owner.start + 1, ..owner }.is_dead(), "a reused pid");
+        let elsewhere = Owner { start: owner.start + 1, namespace: 1, ..owner };
+        assert!(!elsewhere.is_dead(), "a pid of another namespace says nothing");
+        let gone = Owner { pid: i32::MAX, ..owner };
         assert!(gone.is_dead());
     }
 
@@ -156,13 +121,7 @@ mod tests {
 
     #[test]
     fn run_ids_are_plain() {
-        for (run, good) in [
-            ("run_01-A", true),
-            ("", false),
-            ("../x", false),
-            ("a b", false),
-            ("é", false),
-        ] {
+        for (run, good) in [("run_01-A", true), ("", false), ("../x", false), ("a b", false), ("é", false)] {
             assert_eq!(is_run_id(run), good, "{run}");
         }
         assert!(is_run_id(&"x".repeat(64)) && !is_run_id(&"x".repeat(65)));

@@ -49,10 +49,7 @@ pub struct Host {
 
 impl Host {
     pub fn new(root: &Path, uid: u32) -> Host {
-        Host {
-            root: root.to_path_buf(),
-            uid,
-        }
+        Host { root: root.to_path_buf(), uid }
     }
 
     fn setup(&self) -> String {
@@ -88,10 +85,7 @@ impl Place {
             return Ok(());
         }
         Err(self.shortage.clone().unwrap_or_else(|| Lack {
-            reason: format!(
-                "{} does not offer the {controller} controller",
-                self.path.display()
-            ),
+            reason: format!("{} does not offer the {controller} controller", self.path.display()),
             fix: Some(format!(
                 "echo +{controller} > cgroup.subtree_control in each group above {} (as root)",
                 self.path.display()
@@ -102,11 +96,7 @@ impl Place {
     /// Before a v2 group with controllers is made: hand them out, and step aside for that if we must.
     pub fn prepare(&self, needed: &[&'static str]) -> io::Result<()> {
         let mut pending = self.pending.lock().unwrap_or_else(PoisonError::into_inner);
-        let missing: Vec<&str> = pending
-            .iter()
-            .copied()
-            .filter(|c| needed.contains(c))
-            .collect();
+        let missing: Vec<&str> = pending.iter().copied().filter(|c| needed.contains(c)).collect();
         if missing.is_empty() {
             return Ok(());
         }
@@ -132,10 +122,7 @@ pub fn enable(dir: &Dir, controllers: &[&str]) -> io::Result<()> {
 pub fn v1(host: &Host, mount: &Path, own: &[String], controllers: &[&str]) -> Result<Place, Lack> {
     let top = Dir::open(mount).map_err(|e| unreadable(mount, &e))?;
     let chain = chain(top, mount, own);
-    let floor = (1..chain.len())
-        .rev()
-        .find(|i| is_limited(&chain[*i].1, controllers, &chain[0].1))
-        .unwrap_or(0);
+    let floor = (1..chain.len()).rev().find(|i| is_limited(&chain[*i].1, controllers, &chain[0].1)).unwrap_or(0);
     let mut refusal = io::Error::from(io::ErrorKind::NotFound);
     for (path, dir) in chain.into_iter().skip(floor) {
         match dir.may_write(".") {
@@ -168,14 +155,12 @@ fn chain(top: Dir, mount: &Path, own: &[String]) -> Vec<(PathBuf, Dir)> {
 fn is_limited(dir: &Dir, controllers: &[&str], top: &Dir) -> bool {
     controllers.iter().any(|controller| match *controller {
         // "No limit" is the largest number of pages, in bytes. Memory with swap cannot be limited below memory.
-        "memory" => dir
-            .number("memory.limit_in_bytes")
-            .is_some_and(|n| n < 1 << 62),
+        "memory" => dir.number("memory.limit_in_bytes").is_some_and(|n| n < 1 << 62),
         "pids" => dir.number("pids.max").is_some(),
         "cpu" => dir.number("cpu.cfs_quota_us").is_some(),
-        "cpuset" => dir.read("cpuset.cpus").is_ok_and(|cpus| {
-            !cpus.trim().is_empty() && Some(cpus) != top.read("cpuset.cpus").ok()
-        }),
+        "cpuset" => dir
+            .read("cpuset.cpus")
+            .is_ok_and(|cpus| !cpus.trim().is_empty() && Some(cpus) != top.read("cpuset.cpus").ok()),
         _ => false,
     })
 }
@@ -192,18 +177,10 @@ pub fn v2(
         Err(e) => return (Vec::new(), Err(unreadable(mount, &e))),
     };
     let offered = among(&top, "cgroup.controllers", limiting);
-    (
-        offered.clone(),
-        v2_place(host, mount, chain(top, mount, own), &offered),
-    )
+    (offered.clone(), v2_place(host, mount, chain(top, mount, own), &offered))
 }
 
-fn v2_place(
-    host: &Host,
-    mount: &Path,
-    chain: Vec<(PathBuf, Dir)>,
-    offered: &[&'static str],
-) -> Result<Place, Lack> {
+fn v2_place(host: &Host, mount: &Path, chain: Vec<(PathBuf, Dir)>, offered: &[&'static str]) -> Result<Place, Lack> {
     let own = chain.len() - 1;
     let mut refusal = io::Error::from(io::ErrorKind::NotFound);
     let mut best: Option<Place> = None;
@@ -213,10 +190,7 @@ fn v2_place(
         if path.ends_with(SELF_LEAF) {
             continue;
         }
-        if let Err(e) = dir
-            .may_write(".")
-            .and_then(|()| dir.may_write("cgroup.procs"))
-        {
+        if let Err(e) = dir.may_write(".").and_then(|()| dir.may_write("cgroup.procs")) {
             refusal = e;
             continue;
         }
@@ -226,11 +200,7 @@ fn v2_place(
         if best.as_ref().is_none_or(better) {
             best = Some(place);
         }
-        let complete = |p: &Place| {
-            offered
-                .iter()
-                .all(|c| *c == "cpuset" || p.usable.contains(c))
-        };
+        let complete = |p: &Place| offered.iter().all(|c| *c == "cpuset" || p.usable.contains(c));
         if !offered.is_empty() && best.as_ref().is_some_and(complete) {
             break;
         }
@@ -254,10 +224,8 @@ fn assess(host: &Host, path: PathBuf, dir: Dir, is_own: bool, offered: &[&'stati
     let is_root = matches!(&kind, Err(e) if e.kind() == io::ErrorKind::NotFound);
     let is_domain = kind.is_ok_and(|k| matches!(k.trim(), "domain" | ""));
     if !is_root && !is_domain {
-        place.shortage = Some(Lack {
-            reason: format!("{} is a threaded group", place.path.display()),
-            fix: Some(host.own_group()),
-        });
+        place.shortage =
+            Some(Lack { reason: format!("{} is a threaded group", place.path.display()), fix: Some(host.own_group()) });
         return place;
     }
     let handed = among(&place.dir, "cgroup.subtree_control", offered);
@@ -274,54 +242,32 @@ fn assess(host: &Host, path: PathBuf, dir: Dir, is_own: bool, offered: &[&'stati
         }
         place.step_aside = any && only_us;
     }
-    place.pending = Mutex::new(
-        usable
-            .iter()
-            .copied()
-            .filter(|c| !handed.contains(c))
-            .collect(),
-    );
+    place.pending = Mutex::new(usable.iter().copied().filter(|c| !handed.contains(c)).collect());
     place.usable = usable;
     place
 }
 
 fn among(dir: &Dir, file: &str, known: &[&'static str]) -> Vec<&'static str> {
     let words = dir.words(file);
-    known
-        .iter()
-        .copied()
-        .filter(|k| words.iter().any(|w| w == k))
-        .collect()
+    known.iter().copied().filter(|k| words.iter().any(|w| w == k)).collect()
 }
 
 fn crowded(host: &Host, path: &Path) -> Lack {
     Lack {
-        reason: format!(
-            "{} holds other processes beside us, so it cannot hand out controllers",
-            path.display()
-        ),
+        reason: format!("{} holds other processes beside us, so it cannot hand out controllers", path.display()),
         fix: Some(host.own_group()),
     }
 }
 
 fn outside(delegated: &Path) -> Lack {
     Lack {
-        reason: format!(
-            "{} is delegated to us, but this process was not started inside it",
-            delegated.display()
-        ),
-        fix: Some(format!(
-            "echo $$ | sudo tee {}/{SELF_LEAF}/cgroup.procs",
-            delegated.display()
-        )),
+        reason: format!("{} is delegated to us, but this process was not started inside it", delegated.display()),
+        fix: Some(format!("echo $$ | sudo tee {}/{SELF_LEAF}/cgroup.procs", delegated.display())),
     }
 }
 
 fn unreadable(mount: &Path, e: &io::Error) -> Lack {
-    Lack {
-        reason: format!("{} cannot be opened: {e}", mount.display()),
-        fix: None,
-    }
+    Lack { reason: format!("{} cannot be opened: {e}", mount.display()), fix: None }
 }
 
 fn refused(host: &Host, mount: &Path, e: &io::Error, fix: String) -> Lack {
@@ -331,12 +277,5 @@ fn refused(host: &Host, mount: &Path, e: &io::Error, fix: String) -> Lack {
             fix: Some(format!("mount -o remount,rw {} (as root)", mount.display())),
         };
     }
-    Lack {
-        reason: format!(
-            "uid {} may not make groups in {}",
-            host.uid,
-            mount.display()
-        ),
-        fix: Some(fix),
-    }
+    Lack { reason: format!("uid {} may not make groups in {}", host.uid, mount.display()), fix: Some(fix) }
 }

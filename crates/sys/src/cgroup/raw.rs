@@ -5,11 +5,7 @@ use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
 fn check(result: libc::c_int) -> io::Result<libc::c_int> {
-    if result < 0 {
-        Err(io::Error::last_os_error())
-    } else {
-        Ok(result)
-    }
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
 }
 
 /// Takes ownership of a descriptor that the kernel has just returned.
@@ -47,23 +43,13 @@ pub fn remove_dir_at(dir: BorrowedFd<'_>, name: &str) -> io::Result<()> {
 pub fn access_at(dir: BorrowedFd<'_>, name: &str, mode: libc::c_int) -> io::Result<()> {
     let name = c(name)?;
     // SAFETY: `name` is NUL-terminated and outlives the call; `dir` is open for its lifetime.
-    check(unsafe { libc::faccessat(dir.as_raw_fd(), name.as_ptr(), mode, libc::AT_EACCESS) })
-        .map(drop)
+    check(unsafe { libc::faccessat(dir.as_raw_fd(), name.as_ptr(), mode, libc::AT_EACCESS) }).map(drop)
 }
 
 pub fn chown_at(dir: BorrowedFd<'_>, name: &str, uid: u32, gid: u32) -> io::Result<()> {
     let name = c(name)?;
     // SAFETY: `name` is NUL-terminated and outlives the call; `dir` is open for its lifetime.
-    check(unsafe {
-        libc::fchownat(
-            dir.as_raw_fd(),
-            name.as_ptr(),
-            uid,
-            gid,
-            libc::AT_SYMLINK_NOFOLLOW,
-        )
-    })
-    .map(drop)
+    check(unsafe { libc::fchownat(dir.as_raw_fd(), name.as_ptr(), uid, gid, libc::AT_SYMLINK_NOFOLLOW) }).map(drop)
 }
 
 pub fn effective_uid() -> u32 {
@@ -74,10 +60,7 @@ pub fn effective_uid() -> u32 {
 pub fn page_size() -> u64 {
     // SAFETY: sysconf only reads its argument.
     let size = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
-    u64::try_from(size)
-        .ok()
-        .filter(|s| s.is_power_of_two())
-        .unwrap_or(4096)
+    u64::try_from(size).ok().filter(|s| s.is_power_of_two()).unwrap_or(4096)
 }
 
 /// A counter that never blocks its reader.
@@ -96,14 +79,6 @@ pub fn pidfd_open(pid: i32) -> io::Result<OwnedFd> {
 pub fn pidfd_kill(pidfd: &OwnedFd) -> io::Result<()> {
     let info = std::ptr::null::<libc::siginfo_t>();
     // SAFETY: `pidfd` is open; a null siginfo asks the kernel to fill in its own.
-    let result = unsafe {
-        libc::syscall(
-            libc::SYS_pidfd_send_signal,
-            pidfd.as_raw_fd(),
-            libc::SIGKILL,
-            info,
-            0,
-        )
-    };
+    let result = unsafe { libc::syscall(libc::SYS_pidfd_send_signal, pidfd.as_raw_fd(), libc::SIGKILL, info, 0) };
     check(libc::c_int::try_from(result).unwrap_or(-1)).map(drop)
 }

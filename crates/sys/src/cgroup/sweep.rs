@@ -24,19 +24,12 @@ pub fn sweep(layout: &Layout) -> usize {
         for (dir, path) in own.into_iter().chain(delegated(&hierarchy.mount)) {
             for name in dir.children() {
                 if Owner::of_group(&name).is_some_and(|owner| owner.is_dead()) {
-                    orphans.entry(name).or_default().push((
-                        hierarchy.version,
-                        dir.clone(),
-                        path.clone(),
-                    ));
+                    orphans.entry(name).or_default().push((hierarchy.version, dir.clone(), path.clone()));
                 }
             }
         }
     }
-    orphans
-        .into_iter()
-        .filter(|(name, found)| end(name, found.clone()))
-        .count()
+    orphans.into_iter().filter(|(name, found)| end(name, found.clone())).count()
 }
 
 /// The directories of delegated users, as far as we may write there: all of them for root.

@@ -21,8 +21,7 @@ const MAX_EXTENDS: usize = 8;
 pub fn codex(text: &str, source: &str, profile: Option<&str>) -> Result<Imported, PolicyError> {
     let node = read::tree(text, Format::Toml, source)?;
     let mut import = Import::new(source);
-    config(&mut import, &Cursor::root(&node), profile)
-        .map_err(|p| read::placed(p, text, Format::Toml, source))?;
+    config(&mut import, &Cursor::root(&node), profile).map_err(|p| read::placed(p, text, Format::Toml, source))?;
     Ok(import.done())
 }
 
@@ -52,17 +51,13 @@ fn config(import: &mut Import, at: &Cursor<'_>, profile: Option<&str>) -> Result
         (None, [only]) => (*only).to_owned(),
         (None, []) => return Err(at.problem("no [permissions.<name>] in the file")),
         (None, _) => {
-            return Err(at
-                .problem("several permission profiles")
-                .hint(format!("choose one of {}", names.join(", "))));
+            return Err(at.problem("several permission profiles").hint(format!("choose one of {}", names.join(", "))));
         }
     };
     let mut entries = Entries::new();
     extend(import, at, &profiles, &name, &mut entries)?;
     for other in names.iter().filter(|other| **other != name) {
-        import.note(format!(
-            "permissions.{other}: another profile, left out unless it is extended"
-        ));
+        import.note(format!("permissions.{other}: another profile, left out unless it is extended"));
     }
     apply(import, &entries);
     Ok(())
@@ -89,9 +84,7 @@ fn extend(
                 .hint(format!("the file has {}", names.join(", "))));
         };
         if chain.len() >= MAX_EXTENDS {
-            return Err(at.problem(format!(
-                "more than {MAX_EXTENDS} profiles extend each other"
-            )));
+            return Err(at.problem(format!("more than {MAX_EXTENDS} profiles extend each other")));
         }
         for (key, at) in at.entries()? {
             if key == "extends" {
@@ -106,12 +99,7 @@ fn extend(
     Ok(())
 }
 
-fn built_in(
-    import: &mut Import,
-    root: &Cursor<'_>,
-    name: &str,
-    entries: &mut Entries,
-) -> Result<(), Problem> {
+fn built_in(import: &mut Import, root: &Cursor<'_>, name: &str, entries: &mut Entries) -> Result<(), Problem> {
     let path = |text: &str| RulePath::parse(text).map_err(|refusal| root.refused(refusal));
     match name {
         ":read-only" => entries.push((path("/")?, Access::Read)),
@@ -124,23 +112,15 @@ fn built_in(
         }
         other => {
             return Err(root
-                .problem(format!(
-                    "the built-in profile {other:?} cannot be carried over"
-                ))
+                .problem(format!("the built-in profile {other:?} cannot be carried over"))
                 .hint("there are :read-only and :workspace"));
         }
     }
-    import.note(format!(
-        "{name}: built into codex; written out as it is documented"
-    ));
+    import.note(format!("{name}: built into codex; written out as it is documented"));
     Ok(())
 }
 
-fn read_profile(
-    import: &mut Import,
-    at: &Cursor<'_>,
-    entries: &mut Entries,
-) -> Result<(), Problem> {
+fn read_profile(import: &mut Import, at: &Cursor<'_>, entries: &mut Entries) -> Result<(), Problem> {
     for (key, at) in at.entries()? {
         match key {
             "filesystem" => filesystem(import, &at, entries)?,
@@ -191,13 +171,13 @@ fn special(import: &mut Import, key: &str) -> Option<String> {
         ":project_roots" | ":workspace_roots" | ":cwd" => Some("$WORKSPACE".to_owned()),
         ":minimal" => {
             import.document.extends = vec!["default".to_owned()];
-            import.note(":minimal: the preset \"default\" stands for it; it also makes the workspace and toolchains readable");
+            import.note(
+                ":minimal: the preset \"default\" stands for it; it also makes the workspace and toolchains readable",
+            );
             None
         }
         ":tmpdir" | ":slash_tmp" => {
-            import.note(format!(
-                "{key}: left out; a run has temporary directories of its own"
-            ));
+            import.note(format!("{key}: left out; a run has temporary directories of its own"));
             None
         }
         other if other.starts_with(':') => {
@@ -209,20 +189,11 @@ fn special(import: &mut Import, key: &str) -> Option<String> {
 }
 
 fn access(at: &Cursor<'_>) -> Result<Access, Problem> {
-    at.one_of(&[
-        ("read", Access::Read),
-        ("write", Access::Write),
-        ("none", Access::None),
-        ("deny", Access::None),
-    ])
+    at.one_of(&[("read", Access::Read), ("write", Access::Write), ("none", Access::None), ("deny", Access::None)])
 }
 
 fn denial(access: Access) -> Action {
-    if access == Access::None {
-        Action::Deny
-    } else {
-        Action::Allow
-    }
+    if access == Access::None { Action::Deny } else { Action::Allow }
 }
 
 /// A later profile says it again.
@@ -232,17 +203,12 @@ fn put(entries: &mut Entries, path: RulePath, access: Access) {
 }
 
 fn apply(import: &mut Import, entries: &Entries) {
-    if import.document.extends.is_empty()
-        && !entries.iter().any(|(path, _)| path.to_string() == "/")
-    {
+    if import.document.extends.is_empty() && !entries.iter().any(|(path, _)| path.to_string() == "/") {
         import.note("neither :root nor :minimal is readable, so system programs will not start");
     }
     for (path, access) in entries {
-        let wider = |wanted: Access| {
-            entries
-                .iter()
-                .any(|(other, a)| *a == wanted && other != path && other.contains(path))
-        };
+        let wider =
+            |wanted: Access| entries.iter().any(|(other, a)| *a == wanted && other != path && other.contains(path));
         match access {
             Access::Write => import.fs(Action::Allow, path.clone(), WRITE),
             Access::Read => {
@@ -254,16 +220,18 @@ fn apply(import: &mut Import, entries: &Entries) {
             Access::None => import.fs(Action::Deny, path.clone(), Perms::ALL),
         }
         if *access != Access::None && wider(Access::None) {
-            import.note(format!("filesystem: {path} lies inside a path with \"none\" and stays closed: a denial always wins"));
+            import.note(format!(
+                "filesystem: {path} lies inside a path with \"none\" and stays closed: a denial always wins"
+            ));
         }
         let inner = |narrow: &RulePath| path.contains(narrow) && narrow != path;
         if *access == Access::Read
             && wider(Access::Write)
-            && entries
-                .iter()
-                .any(|(other, a)| *a == Access::Write && inner(other))
+            && entries.iter().any(|(other, a)| *a == Access::Write && inner(other))
         {
-            import.note(format!("filesystem: what is opened for writing inside {path} stays read-only: a denial always wins"));
+            import.note(format!(
+                "filesystem: what is opened for writing inside {path} stays read-only: a denial always wins"
+            ));
         }
     }
 }

@@ -18,32 +18,20 @@ pub(super) fn network(import: &mut Import, at: &Cursor<'_>) -> Result<(), Proble
             "domains" => {
                 listed = true;
                 for (host, at) in at.entries()? {
-                    domain(
-                        import,
-                        &at,
-                        host,
-                        at.one_of(&[("allow", Action::Allow), ("deny", Action::Deny)])?,
-                    )?;
+                    domain(import, &at, host, at.one_of(&[("allow", Action::Allow), ("deny", Action::Deny)])?)?;
                 }
             }
             "allowed_domains" | "denied_domains" => {
                 listed = true;
-                let action = if key == "allowed_domains" {
-                    Action::Allow
-                } else {
-                    Action::Deny
-                };
+                let action = if key == "allowed_domains" { Action::Allow } else { Action::Deny };
                 for item in at.items()? {
                     domain(import, &item, item.text()?, action)?;
                 }
             }
             "unix_sockets" => {
                 for (path, at) in at.entries()? {
-                    let action = at.one_of(&[
-                        ("allow", Action::Allow),
-                        ("none", Action::Deny),
-                        ("deny", Action::Deny),
-                    ])?;
+                    let action =
+                        at.one_of(&[("allow", Action::Allow), ("none", Action::Deny), ("deny", Action::Deny)])?;
                     socket(import, &at, path, action)?;
                 }
             }
@@ -52,9 +40,7 @@ pub(super) fn network(import: &mut Import, at: &Cursor<'_>) -> Result<(), Proble
                     socket(import, &item, item.text()?, Action::Allow)?;
                 }
             }
-            other => import.note(format!(
-                "network.{other}: left out; the broker is part of the product"
-            )),
+            other => import.note(format!("network.{other}: left out; the broker is part of the product")),
         }
     }
     finish_network(import, before, enabled, limited, listed);
@@ -64,10 +50,7 @@ pub(super) fn network(import: &mut Import, at: &Cursor<'_>) -> Result<(), Proble
 fn finish_network(import: &mut Import, before: usize, enabled: bool, limited: bool, listed: bool) {
     if !enabled {
         let added = import.document.net.len() - before;
-        import
-            .document
-            .net
-            .retain(|rule| rule.action == Action::Deny);
+        import.document.net.retain(|rule| rule.action == Action::Deny);
         if added > 0 {
             import.note("network.enabled is not true, so nothing of it is allowed");
         }
@@ -98,9 +81,7 @@ fn domain(import: &mut Import, at: &Cursor<'_>, host: &str, action: Action) -> R
         Err(refusal) => import.unreadable(at, action, refusal),
         Ok((host, ports)) => {
             if action == Action::Allow {
-                loopback_rules(&host, &ports)
-                    .into_iter()
-                    .for_each(|rule| import.net(rule));
+                loopback_rules(&host, &ports).into_iter().for_each(|rule| import.net(rule));
             }
             import.net(host_rule(action, host, ports));
             Ok(())

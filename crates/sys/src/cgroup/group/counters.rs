@@ -19,9 +19,7 @@ impl Group {
     /// looked at now and then: v1 kernels since 6.11 do not announce refused forks. Out of memory, v2 ends the
     /// whole tree and v1 only one process, so the caller ends the rest.
     pub fn events(&self) -> Vec<EventFd> {
-        let oom = self
-            .serving("memory")
-            .map(|p| EventFd::oom(p.version, &p.dir));
+        let oom = self.serving("memory").map(|p| EventFd::oom(p.version, &p.dir));
         let announced = self.serving("pids").filter(|p| p.version == Version::V2);
         let pids = announced.map(|p| EventFd::changes(EventKind::Pids, &p.dir, "pids.events"));
         [oom, pids].into_iter().flatten().flatten().collect()
@@ -44,9 +42,7 @@ impl Group {
 
     /// Forks and threads that were refused.
     pub fn pids_denied(&self) -> u64 {
-        self.serving("pids")
-            .and_then(|p| p.dir.keyed("pids.events", "max"))
-            .unwrap_or(0)
+        self.serving("pids").and_then(|p| p.dir.keyed("pids.events", "max")).unwrap_or(0)
     }
 
     pub fn usage(&self) -> Usage {
@@ -62,8 +58,7 @@ impl Group {
 
     fn counter(&self, controller: &str, v1: &str, v2: &str) -> Option<u64> {
         let part = self.serving(controller)?;
-        part.dir
-            .number(if part.version == Version::V1 { v1 } else { v2 })
+        part.dir.number(if part.version == Version::V1 { v1 } else { v2 })
     }
 
     /// The tree's processor time so far. Cheaper than [`Group::usage`], for a limit on it.

@@ -42,10 +42,7 @@ impl Group {
                 return Ok(());
             }
             if Instant::now() >= deadline {
-                return Err(io::Error::new(
-                    io::ErrorKind::TimedOut,
-                    format!("{} still has members", self.name),
-                ));
+                return Err(io::Error::new(io::ErrorKind::TimedOut, format!("{} still has members", self.name)));
             }
             sleep(Duration::from_micros(500));
         }
@@ -76,25 +73,18 @@ impl Group {
 
     /// Stops or continues all members; needs v2. Returns before all have stopped: see [`Group::frozen`].
     pub fn freeze(&self, on: bool) -> io::Result<()> {
-        let v2 = self
-            .v2()
-            .ok_or_else(|| io::Error::from(io::ErrorKind::Unsupported))?;
+        let v2 = self.v2().ok_or_else(|| io::Error::from(io::ErrorKind::Unsupported))?;
         v2.dir.write("cgroup.freeze", if on { "1" } else { "0" })
     }
 
     pub fn frozen(&self) -> bool {
-        self.v2()
-            .and_then(|p| p.dir.keyed("cgroup.events", "frozen"))
-            == Some(1)
+        self.v2().and_then(|p| p.dir.keyed("cgroup.events", "frozen")) == Some(1)
     }
 
     /// Whether any process is left. What cannot be read counts as populated.
     pub fn populated(&self) -> bool {
         self.parts.iter().any(|p| match p.version {
-            Version::V1 => p
-                .dir
-                .members()
-                .map_or_else(|e| !is_gone(&e), |(_, any)| any),
+            Version::V1 => p.dir.members().map_or_else(|e| !is_gone(&e), |(_, any)| any),
             Version::V2 => match p.dir.read("cgroup.events") {
                 Ok(text) => keyed(&text, "populated") != Some(0),
                 Err(e) => !is_gone(&e),

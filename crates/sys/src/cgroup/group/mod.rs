@@ -49,21 +49,14 @@ impl Group {
     /// Makes the groups with their limits; nothing is left behind on failure. `name` is the run id.
     pub fn create(layout: &Layout, name: &str, want: &Want) -> Result<Group, CgroupError> {
         if !is_run_id(name) {
-            return Err(CgroupError::Invalid(format!(
-                "{name:?} cannot name a group"
-            )));
+            return Err(CgroupError::Invalid(format!("{name:?} cannot name a group")));
         }
         if let Some(cpus) = want.cpu_quota.filter(|c| !c.is_finite() || *c <= 0.0) {
-            return Err(CgroupError::Invalid(format!(
-                "{cpus} is no share of a processor"
-            )));
+            return Err(CgroupError::Invalid(format!("{cpus} is no share of a processor")));
         }
         let needs = plan(layout, want).map_err(CgroupError::Missing)?;
         let owner = Owner::current().map_err(|e| CgroupError::io(Path::new("/proc/self"), e))?;
-        let mut group = Group {
-            name: owner.group_name(name),
-            parts: Vec::with_capacity(needs.len()),
-        };
+        let mut group = Group { name: owner.group_name(name), parts: Vec::with_capacity(needs.len()) };
         for need in needs {
             group.add(layout, need, want)?;
         }
@@ -76,20 +69,12 @@ impl Group {
         let version = hierarchy.version;
         let path = need.place.path.join(&self.name);
         if version == Version::V2 {
-            need.place
-                .prepare(&need.serves)
-                .map_err(|e| unprepared(&need, e))?;
+            need.place.prepare(&need.serves).map_err(|e| unprepared(&need, e))?;
         }
         let failed = |e| CgroupError::io(&path, e);
         let parent = need.place.dir.clone();
         let dir = parent.make(&self.name).map_err(failed)?;
-        let part = Part {
-            version,
-            serves: need.serves,
-            parent,
-            path: path.clone(),
-            dir,
-        };
+        let part = Part { version, serves: need.serves, parent, path: path.clone(), dir };
         let inherits = version == Version::V2 || !hierarchy.controllers().contains(&"cpuset");
         // In the list before it is limited, so that a failure removes it.
         self.parts.push(part);
@@ -117,10 +102,7 @@ impl Group {
         if !want.cpu_usage || self.cpu_us().is_some() {
             return Ok(());
         }
-        let lack = Lack {
-            reason: "the kernel shows no processor time for the group".into(),
-            fix: None,
-        };
+        let lack = Lack { reason: "the kernel shows no processor time for the group".into(), fix: None };
         Err(CgroupError::Missing(lack.of("cpu_ms")))
     }
 
@@ -128,18 +110,9 @@ impl Group {
     pub(super) fn adopt(name: &str, found: Vec<(Version, Arc<Dir>, PathBuf)>) -> Group {
         let part = |(version, parent, path): (Version, Arc<Dir>, PathBuf)| {
             let dir = parent.child(name).ok()?;
-            Some(Part {
-                version,
-                serves: Vec::new(),
-                parent,
-                path: path.join(name),
-                dir,
-            })
+            Some(Part { version, serves: Vec::new(), parent, path: path.join(name), dir })
         };
-        Group {
-            name: name.to_owned(),
-            parts: found.into_iter().filter_map(part).collect(),
-        }
+        Group { name: name.to_owned(), parts: found.into_iter().filter_map(part).collect() }
     }
 
     pub fn name(&self) -> &str {
@@ -172,9 +145,7 @@ impl Group {
     pub fn entry_files(&self, born: Born) -> io::Result<Vec<File>> {
         let open = |part: &Part| match part.version {
             Version::V1 => Some(part.dir.file("tasks", libc::O_WRONLY)),
-            Version::V2 if born == Born::Outside => {
-                Some(part.dir.file("cgroup.procs", libc::O_WRONLY))
-            }
+            Version::V2 if born == Born::Outside => Some(part.dir.file("cgroup.procs", libc::O_WRONLY)),
             Version::V2 => None,
         };
         self.parts.iter().filter_map(open).collect()
@@ -182,18 +153,13 @@ impl Group {
 
     /// Files that take the pid of a whole process, one per hierarchy. Each write is slow: see the module's page.
     pub fn procs_files(&self) -> io::Result<Vec<File>> {
-        self.parts
-            .iter()
-            .map(|p| p.dir.file("cgroup.procs", libc::O_WRONLY))
-            .collect()
+        self.parts.iter().map(|p| p.dir.file("cgroup.procs", libc::O_WRONLY)).collect()
     }
 
     /// Moves a process from outside. Slow: see the module's page.
     pub fn attach(&self, pid: i32) -> io::Result<()> {
         let text = pid.to_string();
-        self.parts
-            .iter()
-            .try_for_each(|p| p.dir.write("cgroup.procs", &text))
+        self.parts.iter().try_for_each(|p| p.dir.write("cgroup.procs", &text))
     }
 
     fn serving(&self, controller: &str) -> Option<&Part> {
@@ -212,9 +178,6 @@ fn unprepared(need: &Need<'_>, e: io::Error) -> CgroupError {
         Some(&"pids") => "processes",
         _ => "cpus",
     };
-    let reason = format!(
-        "{} would not hand out its controllers: {e}",
-        need.place.path.display()
-    );
+    let reason = format!("{} would not hand out its controllers: {e}", need.place.path.display());
     CgroupError::Missing(Lack { reason, fix: None }.of(limit))
 }

@@ -36,9 +36,7 @@ pub fn plan<'a>(layout: &'a Layout, want: &Want) -> Result<Vec<Need<'a>>, Missin
             Ok((i, place)) => require(&mut needs, *i, place, None),
             Err(lack) if needs.is_empty() => {
                 let i = layout.any_v1().ok_or_else(|| lack.clone().of("kill"))?;
-                let place = layout.hierarchies[i]
-                    .place()
-                    .map_err(|lack| lack.of("kill"))?;
+                let place = layout.hierarchies[i].place().map_err(|lack| lack.of("kill"))?;
                 require(&mut needs, i, place, None);
             }
             // The member list of any group we make anyway is enough to kill by.
@@ -49,28 +47,16 @@ pub fn plan<'a>(layout: &'a Layout, want: &Want) -> Result<Vec<Need<'a>>, Missin
         let made = |i: usize| needs.iter().any(|n| n.hierarchy == i);
         let (i, place) = match &v2 {
             Ok((i, place)) if made(*i) => (*i, *place),
-            _ => layout
-                .find("cpuacct")
-                .or_else(|lack| v2.map_err(|_| lack))
-                .map_err(|lack| lack.of("cpu_ms"))?,
+            _ => layout.find("cpuacct").or_else(|lack| v2.map_err(|_| lack)).map_err(|lack| lack.of("cpu_ms"))?,
         };
         require(&mut needs, i, place, Some("cpuacct"));
     }
     Ok(needs)
 }
 
-fn require<'a>(
-    needs: &mut Vec<Need<'a>>,
-    hierarchy: usize,
-    place: &'a Place,
-    controller: Option<&'static str>,
-) {
+fn require<'a>(needs: &mut Vec<Need<'a>>, hierarchy: usize, place: &'a Place, controller: Option<&'static str>) {
     match needs.iter_mut().find(|n| n.hierarchy == hierarchy) {
         Some(need) => need.serves.extend(controller),
-        None => needs.push(Need {
-            hierarchy,
-            place,
-            serves: controller.into_iter().collect(),
-        }),
+        None => needs.push(Need { hierarchy, place, serves: controller.into_iter().collect() }),
     }
 }

@@ -63,23 +63,13 @@ const V1_MEMORY: &[(&str, &str)] = &[
     ("memory.limit_in_bytes", "9223372036854771712\n"),
     ("memory.memsw.limit_in_bytes", "9223372036854771712\n"),
     ("memory.swappiness", "60\n"),
-    (
-        "memory.oom_control",
-        "oom_kill_disable 0\nunder_oom 0\noom_kill 0\n",
-    ),
+    ("memory.oom_control", "oom_kill_disable 0\nunder_oom 0\noom_kill 0\n"),
     ("memory.usage_in_bytes", "4096\n"),
     ("memory.max_usage_in_bytes", "8192\n"),
 ];
-const V1_PIDS: &[(&str, &str)] = &[
-    ("pids.max", "max\n"),
-    ("pids.events", "max 0\n"),
-    ("pids.current", "1\n"),
-];
-const V1_CPU: &[(&str, &str)] = &[
-    ("cpu.cfs_quota_us", "-1\n"),
-    ("cpu.cfs_period_us", "100000\n"),
-    ("cpuacct.usage", "5000999\n"),
-];
+const V1_PIDS: &[(&str, &str)] = &[("pids.max", "max\n"), ("pids.events", "max 0\n"), ("pids.current", "1\n")];
+const V1_CPU: &[(&str, &str)] =
+    &[("cpu.cfs_quota_us", "-1\n"), ("cpu.cfs_period_us", "100000\n"), ("cpuacct.usage", "5000999\n")];
 const V1_CPUSET: &[(&str, &str)] = &[
     ("cpuset.cpus", "\n"),
     ("cpuset.mems", "\n"),
@@ -100,10 +90,7 @@ const V2_LIMITS: &[(&str, &str)] = &[
     ("memory.max", "max\n"),
     ("memory.swap.max", "max\n"),
     ("memory.oom.group", "0\n"),
-    (
-        "memory.events",
-        "low 0\nhigh 0\nmax 3\noom 2\noom_kill 2\noom_group_kill 1\n",
-    ),
+    ("memory.events", "low 0\nhigh 0\nmax 3\noom 2\noom_kill 2\noom_group_kill 1\n"),
     ("memory.current", "4096\n"),
     ("memory.peak", "12288\n"),
     ("pids.max", "max\n"),
@@ -119,11 +106,7 @@ const STRANGER: &str = "1\n";
 impl Tree {
     fn new(mountinfo: &str, own: &str) -> Tree {
         static NEXT: AtomicU32 = AtomicU32::new(0);
-        let name = format!(
-            "cofferdam-fake-{}-{}",
-            std::process::id(),
-            NEXT.fetch_add(1, Ordering::Relaxed)
-        );
+        let name = format!("cofferdam-fake-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
         let tree = Tree(std::env::temp_dir().join(name));
         tree.put("proc/self/mountinfo", mountinfo);
         tree.put("proc/self/cgroup", own);
@@ -147,8 +130,7 @@ impl Tree {
 
     fn hybrid() -> Tree {
         let tree = Tree::v1("4:memory:/\n3:pids:/\n2:cpu,cpuacct:/\n1:cpuset:/\n0::/\n");
-        let mounts =
-            tree.get("proc/self/mountinfo") + "35 30 0:6 / /cg/unified rw - cgroup2 c rw\n";
+        let mounts = tree.get("proc/self/mountinfo") + "35 30 0:6 / /cg/unified rw - cgroup2 c rw\n";
         tree.put("proc/self/mountinfo", &mounts);
         tree.group("cg/unified", &[V2_BARE]);
         tree.put("cg/unified/cgroup.controllers", "hugetlb\n");
@@ -158,18 +140,12 @@ impl Tree {
 
     /// A v2 host on which we stand in `own`; each group on the way has all controllers and hands out none.
     fn v2(own: &str) -> Tree {
-        let tree = Tree::new(
-            "30 1 0:1 / /cg rw,nosuid - cgroup2 cgroup2 rw,nsdelegate\n",
-            &format!("0::{own}\n"),
-        );
+        let tree = Tree::new("30 1 0:1 / /cg rw,nosuid - cgroup2 cgroup2 rw,nsdelegate\n", &format!("0::{own}\n"));
         let mut path = "cg".to_owned();
         let mut below = own.split('/').filter(|n| !n.is_empty());
         loop {
             tree.group(&path, &[V2_BARE, V2_LIMITS]);
-            tree.put(
-                &format!("{path}/cgroup.controllers"),
-                "cpuset cpu io memory pids\n",
-            );
+            tree.put(&format!("{path}/cgroup.controllers"), "cpuset cpu io memory pids\n");
             let Some(name) = below.next() else { break };
             path = format!("{path}/{name}");
         }
@@ -205,18 +181,8 @@ impl Tree {
 
     /// Where the groups are, below the root.
     fn where_is(&self, group: &Group) -> Vec<String> {
-        let relative = |p: &Path| {
-            p.strip_prefix(&self.0)
-                .unwrap()
-                .to_str()
-                .unwrap()
-                .to_owned()
-        };
-        group
-            .paths()
-            .into_iter()
-            .map(|p| relative(p).replace(group.name(), "G"))
-            .collect()
+        let relative = |p: &Path| p.strip_prefix(&self.0).unwrap().to_str().unwrap().to_owned();
+        group.paths().into_iter().map(|p| relative(p).replace(group.name(), "G")).collect()
     }
 
     fn missing(&self, want: &Want) -> Missing {
@@ -228,14 +194,7 @@ impl Tree {
 }
 
 fn all() -> Want {
-    Want {
-        memory_bytes: Some(64 << 20),
-        pids: Some(9),
-        cpu_quota: Some(0.5),
-        cpu_usage: true,
-        cpus: None,
-        kill: true,
-    }
+    Want { memory_bytes: Some(64 << 20), pids: Some(9), cpu_quota: Some(0.5), cpu_usage: true, cpus: None, kill: true }
 }
 
 #[test]
@@ -243,21 +202,11 @@ fn v2_gets_every_limit_in_one_group() {
     let tree = Tree::v2("/");
     let layout = tree.layout();
     assert_eq!(layout.kind, Kind::V2);
-    assert!(
-        layout.capabilities().iter().all(|c| c.usable),
-        "{:?}",
-        layout.capabilities()
-    );
-    let want = Want {
-        cpus: Some(vec![0, 1]),
-        ..all()
-    };
+    assert!(layout.capabilities().iter().all(|c| c.usable), "{:?}", layout.capabilities());
+    let want = Want { cpus: Some(vec![0, 1]), ..all() };
     let group = Group::create(&layout, "run", &want).unwrap();
     assert_eq!(tree.where_is(&group), ["cg/G"]);
-    assert_eq!(
-        tree.get("cg/cgroup.subtree_control"),
-        "+memory +pids +cpu +cpuset"
-    );
+    assert_eq!(tree.get("cg/cgroup.subtree_control"), "+memory +pids +cpu +cpuset");
     for (file, expected) in [
         ("memory.max", "67108864"),
         ("memory.swap.max", "0"),
@@ -266,11 +215,7 @@ fn v2_gets_every_limit_in_one_group() {
         ("cpu.max", "50000 100000"),
         ("cpuset.cpus", "0,1"),
     ] {
-        assert_eq!(
-            tree.get(&format!("cg/{}/{file}", group.name())),
-            expected,
-            "{file}"
-        );
+        assert_eq!(tree.get(&format!("cg/{}/{file}", group.name())), expected, "{file}");
     }
     assert!(group.pins_cpus() && group.v2_dir_fd().is_some());
     assert_eq!((group.oom_kills(), group.pids_denied()), (2, 7));
@@ -293,17 +238,10 @@ fn v2_gets_every_limit_in_one_group() {
 #[test]
 fn v2_hands_out_only_what_is_wanted() {
     let tree = Tree::v2("/");
-    let want = Want {
-        pids: Some(3),
-        ..Want::default()
-    };
+    let want = Want { pids: Some(3), ..Want::default() };
     let group = Group::create(&tree.layout(), "run", &want).unwrap();
     assert_eq!(tree.get("cg/cgroup.subtree_control"), "+pids");
-    assert_eq!(
-        group.usage().memory_now,
-        None,
-        "a counter that nobody asked for is not shown as zero"
-    );
+    assert_eq!(group.usage().memory_now, None, "a counter that nobody asked for is not shown as zero");
 }
 
 #[test]
@@ -317,10 +255,7 @@ fn v2_kill_and_freeze_are_one_write() {
     assert_eq!(file("cgroup.freeze"), "0");
     group.kill().unwrap();
     assert_eq!(file("cgroup.kill"), "1");
-    assert_eq!(
-        group.kill_file(),
-        Some(group.paths()[0].join("cgroup.kill"))
-    );
+    assert_eq!(group.kill_file(), Some(group.paths()[0].join("cgroup.kill")));
     group.attach(4242).unwrap();
     assert_eq!(file("cgroup.procs"), "4242");
     tree.put(&format!("cg/{}/cgroup.procs", group.name()), "");
@@ -329,53 +264,27 @@ fn v2_kill_and_freeze_are_one_write() {
 #[test]
 fn v2_old_kernels_lack_some_files() {
     let tree = Tree::v2("/");
-    for file in [
-        "memory.swap.max",
-        "memory.oom.group",
-        "memory.peak",
-        "pids.peak",
-        "cgroup.kill",
-    ] {
+    for file in ["memory.swap.max", "memory.oom.group", "memory.peak", "pids.peak", "cgroup.kill"] {
         fs::remove_file(tree.0.join("cg/.template").join(file)).unwrap();
     }
     let group = Group::create(&tree.layout(), "run", &all()).unwrap();
-    assert_eq!(
-        (group.usage().memory_peak, group.usage().pids_peak),
-        (None, None)
-    );
-    assert_eq!(
-        group.usage().memory_now,
-        Some(4096),
-        "what is there is still read"
-    );
+    assert_eq!((group.usage().memory_peak, group.usage().pids_peak), (None, None));
+    assert_eq!(group.usage().memory_now, Some(4096), "what is there is still read");
     assert_eq!(group.kill_file(), None);
     group.kill().unwrap();
-    assert_eq!(
-        tree.get(&format!("cg/{}/pids.max", group.name())),
-        "0",
-        "forking is stopped before killing one by one"
-    );
+    assert_eq!(tree.get(&format!("cg/{}/pids.max", group.name())), "0", "forking is stopped before killing one by one");
 }
 
 #[test]
 fn v2_takes_the_nearest_ancestor_that_can_hand_out() {
     // A terminal in a desktop session: the scope is shared with a shell, the slice above it is free.
     let tree = Tree::v2("/user.slice/user@1.service/app.slice/term.scope");
-    tree.put(
-        "cg/user.slice/user@1.service/app.slice/term.scope/cgroup.procs",
-        &format!("1\n{}\n", std::process::id()),
-    );
+    tree.put("cg/user.slice/user@1.service/app.slice/term.scope/cgroup.procs", &format!("1\n{}\n", std::process::id()));
     let group = Group::create(&tree.layout(), "run", &all()).unwrap();
-    assert_eq!(
-        tree.where_is(&group),
-        ["cg/user.slice/user@1.service/app.slice/G"]
-    );
+    assert_eq!(tree.where_is(&group), ["cg/user.slice/user@1.service/app.slice/G"]);
     drop(group);
     // The slice has no memory controller, its parent does.
-    tree.put(
-        "cg/user.slice/user@1.service/app.slice/cgroup.controllers",
-        "pids\n",
-    );
+    tree.put("cg/user.slice/user@1.service/app.slice/cgroup.controllers", "pids\n");
     let group = Group::create(&tree.layout(), "run", &all()).unwrap();
     assert_eq!(tree.where_is(&group), ["cg/user.slice/user@1.service/G"]);
 }
@@ -386,25 +295,16 @@ fn v2_sole_member_steps_aside() {
     let us = std::process::id().to_string();
     tree.put("cg/run.scope/cgroup.procs", &format!("{us}\n"));
     let layout = tree.layout();
-    assert!(
-        !tree.0.join("cg/run.scope/cofferdam-self").exists(),
-        "looking changes nothing"
-    );
+    assert!(!tree.0.join("cg/run.scope/cofferdam-self").exists(), "looking changes nothing");
     let group = Group::create(&layout, "run", &all()).unwrap();
     assert_eq!(tree.where_is(&group), ["cg/run.scope/G"]);
     assert_eq!(tree.get("cg/run.scope/cofferdam-self/cgroup.procs"), us);
-    assert_eq!(
-        tree.get("cg/run.scope/cgroup.subtree_control"),
-        "+memory +pids +cpu"
-    );
+    assert_eq!(tree.get("cg/run.scope/cgroup.subtree_control"), "+memory +pids +cpu");
     // The second group of the same process needs no second step.
     tree.put("cg/run.scope/cofferdam-self/cgroup.procs", "untouched");
     let second = Group::create(&layout, "second", &all()).unwrap();
     assert_eq!(tree.where_is(&second), ["cg/run.scope/G"]);
-    assert_eq!(
-        tree.get("cg/run.scope/cofferdam-self/cgroup.procs"),
-        "untouched"
-    );
+    assert_eq!(tree.get("cg/run.scope/cofferdam-self/cgroup.procs"), "untouched");
 }
 
 #[test]
@@ -417,20 +317,11 @@ fn v2_crowded_group_is_reported_with_its_fix() {
     let missing = tree.missing(&all());
     assert_eq!(missing.limit, "memory_mb");
     assert!(missing.reason.contains("other processes"), "{missing:?}");
-    assert!(
-        missing
-            .fix
-            .unwrap()
-            .starts_with("systemd-run --scope -p Delegate=yes")
-    );
+    assert!(missing.fix.unwrap().starts_with("systemd-run --scope -p Delegate=yes"));
     let memory = &tree.layout().capabilities()[0];
     assert!(!memory.usable && memory.fix.is_some());
     // Control: killing needs no controller and works there.
-    let want = Want {
-        kill: true,
-        cpu_usage: true,
-        ..Want::default()
-    };
+    let want = Want { kill: true, cpu_usage: true, ..Want::default() };
     let group = Group::create(&tree.layout(), "run", &want).unwrap();
     assert_eq!(group.usage().cpu_us, Some(1234));
 }
@@ -441,20 +332,9 @@ fn v1_writes_each_limit_in_its_hierarchy() {
     tree.put("cg/cpuset/cpuset.effective_mems", "0-1\n");
     let layout = tree.layout();
     assert_eq!(layout.kind, Kind::V1);
-    let want = Want {
-        cpus: Some(vec![3]),
-        ..all()
-    };
+    let want = Want { cpus: Some(vec![3]), ..all() };
     let group = Group::create(&layout, "run", &want).unwrap();
-    assert_eq!(
-        tree.where_is(&group),
-        [
-            "cg/memory/G",
-            "cg/pids/G",
-            "cg/cpu,cpuacct/G",
-            "cg/cpuset/G"
-        ]
-    );
+    assert_eq!(tree.where_is(&group), ["cg/memory/G", "cg/pids/G", "cg/cpu,cpuacct/G", "cg/cpuset/G"]);
     for (file, expected) in [
         ("memory/G/memory.limit_in_bytes", "67108864"),
         ("memory/G/memory.memsw.limit_in_bytes", "67108864"),
@@ -465,20 +345,13 @@ fn v1_writes_each_limit_in_its_hierarchy() {
         ("cpuset/G/cpuset.mems", "0-1"),
         ("cpuset/G/cpuset.cpus", "3"),
     ] {
-        assert_eq!(
-            tree.get(&format!("cg/{}", file.replace('G', group.name()))),
-            expected,
-            "{file}"
-        );
+        assert_eq!(tree.get(&format!("cg/{}", file.replace('G', group.name()))), expected, "{file}");
     }
     assert_eq!(group.usage().cpu_us, Some(5000));
     assert_eq!(group.usage().memory_peak, Some(8192));
     assert_eq!(group.usage().pids_peak, None);
     assert!(group.v2_dir_fd().is_none());
-    assert_eq!(
-        group.freeze(true).unwrap_err().kind(),
-        io::ErrorKind::Unsupported
-    );
+    assert_eq!(group.freeze(true).unwrap_err().kind(), io::ErrorKind::Unsupported);
     assert_eq!(group.entry_files(Born::Outside).unwrap().len(), 4);
     let counters = format!("cg/memory/{}/memory.oom_control", group.name());
     tree.put(&counters, "oom_kill_disable 0\nunder_oom 1\noom_kill 3\n");
@@ -490,35 +363,10 @@ fn v1_writes_each_limit_in_its_hierarchy() {
 fn v1_touches_only_what_is_wanted() {
     let tree = Tree::v1("4:memory:/\n3:pids:/\n2:cpu,cpuacct:/\n1:cpuset:/\n");
     for (want, expected) in [
-        (
-            Want {
-                memory_bytes: Some(1),
-                ..Want::default()
-            },
-            &["cg/memory/G"][..],
-        ),
-        (
-            Want {
-                pids: Some(1),
-                kill: true,
-                ..Want::default()
-            },
-            &["cg/pids/G"],
-        ),
-        (
-            Want {
-                kill: true,
-                ..Want::default()
-            },
-            &["cg/pids/G"],
-        ),
-        (
-            Want {
-                cpu_usage: true,
-                ..Want::default()
-            },
-            &["cg/cpu,cpuacct/G"],
-        ),
+        (Want { memory_bytes: Some(1), ..Want::default() }, &["cg/memory/G"][..]),
+        (Want { pids: Some(1), kill: true, ..Want::default() }, &["cg/pids/G"]),
+        (Want { kill: true, ..Want::default() }, &["cg/pids/G"]),
+        (Want { cpu_usage: true, ..Want::default() }, &["cg/cpu,cpuacct/G"]),
         (Want::default(), &[]),
     ] {
         let group = Group::create(&tree.layout(), "run", &want).unwrap();
@@ -531,16 +379,9 @@ fn v1_stays_inside_a_limit_that_holds_us() {
     let tree = Tree::v1("4:memory:/outer/inner\n3:pids:/\n");
     tree.group("cg/memory/outer", &[V1_MEMORY]);
     tree.group("cg/memory/outer/inner", &[V1_MEMORY]);
-    let want = Want {
-        memory_bytes: Some(4096),
-        ..Want::default()
-    };
+    let want = Want { memory_bytes: Some(4096), ..Want::default() };
     let place = |tree: &Tree| tree.where_is(&Group::create(&tree.layout(), "run", &want).unwrap());
-    assert_eq!(
-        place(&tree),
-        ["cg/memory/G"],
-        "control: unlimited groups do not hold us"
-    );
+    assert_eq!(place(&tree), ["cg/memory/G"], "control: unlimited groups do not hold us");
     tree.put("cg/memory/outer/memory.limit_in_bytes", "1073741824\n");
     assert_eq!(place(&tree), ["cg/memory/outer/G"]);
 }
@@ -551,31 +392,12 @@ fn hybrid_limits_in_v1_and_kills_in_v2() {
     let layout = tree.layout();
     assert_eq!(layout.kind, Kind::Hybrid);
     let group = Group::create(&layout, "run", &all()).unwrap();
-    assert_eq!(
-        tree.where_is(&group),
-        [
-            "cg/memory/G",
-            "cg/pids/G",
-            "cg/cpu,cpuacct/G",
-            "cg/unified/G"
-        ]
-    );
-    assert_eq!(
-        group.usage().cpu_us,
-        Some(1234),
-        "the v2 group is the clock when it is there"
-    );
+    assert_eq!(tree.where_is(&group), ["cg/memory/G", "cg/pids/G", "cg/cpu,cpuacct/G", "cg/unified/G"]);
+    assert_eq!(group.usage().cpu_us, Some(1234), "the v2 group is the clock when it is there");
     assert_eq!(group.entry_files(Born::InV2).unwrap().len(), 3);
-    assert_eq!(
-        tree.get("cg/unified/cgroup.subtree_control"),
-        "\n",
-        "nothing to hand out"
-    );
+    assert_eq!(tree.get("cg/unified/cgroup.subtree_control"), "\n", "nothing to hand out");
     group.kill().unwrap();
-    assert_eq!(
-        tree.get(&format!("cg/unified/{}/cgroup.kill", group.name())),
-        "1"
-    );
+    assert_eq!(tree.get(&format!("cg/unified/{}/cgroup.kill", group.name())), "1");
 }
 
 #[test]
@@ -585,63 +407,32 @@ fn a_failed_limit_leaves_nothing_behind() {
     let error = Group::create(&tree.layout(), "run", &all()).unwrap_err();
     assert!(error.to_string().contains("cg/pids"), "{error}");
     for hierarchy in ["memory", "pids", "unified"] {
-        let left: Vec<_> = fs::read_dir(tree.0.join("cg").join(hierarchy))
-            .unwrap()
-            .flatten()
-            .collect();
-        assert!(
-            left.iter()
-                .all(|e| !e.file_name().to_string_lossy().starts_with(PREFIX)),
-            "{hierarchy}: {left:?}"
-        );
+        let left: Vec<_> = fs::read_dir(tree.0.join("cg").join(hierarchy)).unwrap().flatten().collect();
+        assert!(left.iter().all(|e| !e.file_name().to_string_lossy().starts_with(PREFIX)), "{hierarchy}: {left:?}");
     }
 }
 
 #[test]
 fn a_fresh_v1_cpuset_is_filled_even_when_nobody_asks_for_it() {
     // cpu and cpuset bound to one hierarchy: an empty cpuset would refuse the child.
-    let tree = Tree::new(
-        "30 1 0:1 / /cg/both rw - cgroup c rw,cpuset,cpu\n",
-        "1:cpuset,cpu:/\n",
-    );
+    let tree = Tree::new("30 1 0:1 / /cg/both rw - cgroup c rw,cpuset,cpu\n", "1:cpuset,cpu:/\n");
     tree.group("cg/both", &[V1_CPU, V1_CPUSET]);
-    let want = Want {
-        cpu_quota: Some(1.0),
-        ..Want::default()
-    };
+    let want = Want { cpu_quota: Some(1.0), ..Want::default() };
     let group = Group::create(&tree.layout(), "run", &want).unwrap();
-    assert_eq!(
-        tree.get(&format!("cg/both/{}/cpuset.mems", group.name())),
-        "0"
-    );
-    assert_eq!(
-        tree.get(&format!("cg/both/{}/cpuset.cpus", group.name())),
-        "0-3"
-    );
+    assert_eq!(tree.get(&format!("cg/both/{}/cpuset.mems", group.name())), "0");
+    assert_eq!(tree.get(&format!("cg/both/{}/cpuset.cpus", group.name())), "0-3");
     assert!(!group.pins_cpus());
 }
 
 #[test]
 fn pinning_is_best_effort() {
     let tree = Tree::v2("/");
-    let want = Want {
-        cpus: Some(vec![0]),
-        ..all()
-    };
-    assert!(
-        Group::create(&tree.layout(), "run", &want)
-            .unwrap()
-            .pins_cpus(),
-        "control"
-    );
+    let want = Want { cpus: Some(vec![0]), ..all() };
+    assert!(Group::create(&tree.layout(), "run", &want).unwrap().pins_cpus(), "control");
     fs::remove_file(tree.0.join("cg/.template/cpuset.cpus")).unwrap();
     let group = Group::create(&tree.layout(), "run", &want).unwrap();
     assert!(!group.pins_cpus());
-    assert_eq!(
-        tree.get(&format!("cg/{}/pids.max", group.name())),
-        "9",
-        "the other limits hold"
-    );
+    assert_eq!(tree.get(&format!("cg/{}/pids.max", group.name())), "9", "the other limits hold");
 }
 
 #[test]
@@ -650,101 +441,39 @@ fn a_host_without_cgroups_says_what_is_missing() {
     let layout = tree.layout();
     assert_eq!(layout.kind, Kind::None);
     for capability in layout.capabilities() {
-        assert!(
-            !capability.usable && capability.reason.is_some(),
-            "{capability:?}"
-        );
+        assert!(!capability.usable && capability.reason.is_some(), "{capability:?}");
     }
     for (want, limit) in [
-        (
-            Want {
-                memory_bytes: Some(1),
-                ..Want::default()
-            },
-            "memory_mb",
-        ),
-        (
-            Want {
-                pids: Some(1),
-                ..Want::default()
-            },
-            "processes",
-        ),
-        (
-            Want {
-                cpu_quota: Some(1.0),
-                ..Want::default()
-            },
-            "cpus",
-        ),
-        (
-            Want {
-                cpu_usage: true,
-                ..Want::default()
-            },
-            "cpu_ms",
-        ),
-        (
-            Want {
-                kill: true,
-                ..Want::default()
-            },
-            "kill",
-        ),
+        (Want { memory_bytes: Some(1), ..Want::default() }, "memory_mb"),
+        (Want { pids: Some(1), ..Want::default() }, "processes"),
+        (Want { cpu_quota: Some(1.0), ..Want::default() }, "cpus"),
+        (Want { cpu_usage: true, ..Want::default() }, "cpu_ms"),
+        (Want { kill: true, ..Want::default() }, "kill"),
     ] {
         assert_eq!(tree.missing(&want).limit, limit);
     }
-    assert!(
-        Group::create(&layout, "run", &Want::default()).is_ok(),
-        "control: nothing wanted, nothing missing"
-    );
+    assert!(Group::create(&layout, "run", &Want::default()).is_ok(), "control: nothing wanted, nothing missing");
 }
 
 #[test]
 fn odd_files_are_survived() {
     let tree = Tree::v2("/a/b");
-    for file in [
-        "memory.events",
-        "pids.events",
-        "cpu.stat",
-        "memory.current",
-        "pids.peak",
-        "cgroup.events",
-    ] {
-        for garbage in [
-            "",
-            "max",
-            "oom_kill",
-            "oom_kill x\nmax -1\nusage_usec 99999999999999999999999\n",
-            "\0\u{fffd}",
-        ] {
+    for file in ["memory.events", "pids.events", "cpu.stat", "memory.current", "pids.peak", "cgroup.events"] {
+        for garbage in ["", "max", "oom_kill", "oom_kill x\nmax -1\nusage_usec 99999999999999999999999\n", "\0\u{fffd}"]
+        {
             tree.put(&format!("cg/a/b/{TEMPLATE}/{file}"), garbage);
-            let want = Want {
-                cpu_usage: false,
-                ..all()
-            };
+            let want = Want { cpu_usage: false, ..all() };
             let group = Group::create(&tree.layout(), "run", &want).unwrap();
-            let _ = (
-                group.usage(),
-                group.oom_kills(),
-                group.pids_denied(),
-                group.events().len(),
-            );
+            let _ = (group.usage(), group.oom_kills(), group.pids_denied(), group.events().len());
             if file == "cgroup.events" {
                 assert!(group.populated(), "what cannot be read counts as populated");
             }
         }
     }
     tree.put("proc/self/cgroup", "nonsense\n::\n0\n");
-    tree.put(
-        "proc/self/mountinfo",
-        "- cgroup2\n1 2 3 - cgroup\n\u{0} - \n",
-    );
+    tree.put("proc/self/mountinfo", "- cgroup2\n1 2 3 - cgroup\n\u{0} - \n");
     assert_eq!(tree.layout().kind, Kind::None);
-    tree.put(
-        "proc/self/mountinfo",
-        "30 1 0:1 / /nowhere rw - cgroup2 c rw\n",
-    );
+    tree.put("proc/self/mountinfo", "30 1 0:1 / /nowhere rw - cgroup2 c rw\n");
     assert!(!tree.layout().capabilities()[0].usable);
 }
 
@@ -753,44 +482,18 @@ fn an_unreadable_clock_is_refused() {
     let tree = Tree::v2("/");
     tree.put(&format!("cg/{TEMPLATE}/cpu.stat"), "usage_usec ?\n");
     assert_eq!(tree.missing(&all()).limit, "cpu_ms");
-    assert!(
-        Group::create(
-            &tree.layout(),
-            "run",
-            &Want {
-                cpu_usage: false,
-                ..all()
-            }
-        )
-        .is_ok(),
-        "control"
-    );
+    assert!(Group::create(&tree.layout(), "run", &Want { cpu_usage: false, ..all() }).is_ok(), "control");
 }
 
 #[test]
 fn what_makes_no_sense_is_refused() {
     let layout = Tree::v2("/").layout();
     for name in ["", "..", "a/b", "a\0b"] {
-        assert!(
-            matches!(
-                Group::create(&layout, name, &all()),
-                Err(CgroupError::Invalid(_))
-            ),
-            "{name:?}"
-        );
+        assert!(matches!(Group::create(&layout, name, &all()), Err(CgroupError::Invalid(_))), "{name:?}");
     }
     for cpus in [0.0, -1.0, f64::NAN, f64::INFINITY] {
-        let want = Want {
-            cpu_quota: Some(cpus),
-            ..Want::default()
-        };
-        assert!(
-            matches!(
-                Group::create(&layout, "run", &want),
-                Err(CgroupError::Invalid(_))
-            ),
-            "{cpus}"
-        );
+        let want = Want { cpu_quota: Some(cpus), ..Want::default() };
+        assert!(matches!(Group::create(&layout, "run", &want), Err(CgroupError::Invalid(_))), "{cpus}");
     }
 }
 
@@ -801,30 +504,15 @@ fn delegation_on_v2_enables_controllers_down_to_the_user() {
     let lines = delegate(&layout, 15002, 15002).unwrap();
     assert_eq!(lines.len(), 1);
     for dir in ["cg", "cg/cofferdam", "cg/cofferdam/15002"] {
-        assert_eq!(
-            tree.get(&format!("{dir}/cgroup.subtree_control")),
-            "+memory +pids +cpu +cpuset",
-            "{dir}"
-        );
+        assert_eq!(tree.get(&format!("{dir}/cgroup.subtree_control")), "+memory +pids +cpu +cpuset", "{dir}");
     }
     use std::os::unix::fs::MetadataExt;
     let owner = |path: &str| fs::metadata(tree.0.join(path)).unwrap().uid();
     assert_eq!(owner("cg/cofferdam/15002"), 15002);
-    assert_eq!(
-        owner("cg/cofferdam/15002/cofferdam-self/cgroup.procs"),
-        15002
-    );
-    assert_ne!(
-        owner("cg/cofferdam/15002/memory.max"),
-        15002,
-        "the user's own ceiling is not the user's"
-    );
+    assert_eq!(owner("cg/cofferdam/15002/cofferdam-self/cgroup.procs"), 15002);
+    assert_ne!(owner("cg/cofferdam/15002/memory.max"), 15002, "the user's own ceiling is not the user's");
     assert_ne!(owner("cg/cofferdam"), 15002);
-    assert_eq!(
-        delegate(&layout, 15002, 15002).unwrap(),
-        lines,
-        "again changes nothing"
-    );
+    assert_eq!(delegate(&layout, 15002, 15002).unwrap(), lines, "again changes nothing");
     assert_eq!(undelegate(&layout, 15002).unwrap().len(), 1);
     assert!(!tree.0.join("cg/cofferdam").exists());
     assert!(undelegate(&layout, 15002).unwrap().is_empty());

@@ -21,10 +21,7 @@ const ROLE: &str = "COFFERDAM_CGROUP_TEST_ROLE";
 
 fn live() -> Option<Layout> {
     let layout = Layout::detect(Path::new("/"));
-    let missing = layout
-        .capabilities()
-        .into_iter()
-        .find(|c| c.what != "cpuset" && !c.usable);
+    let missing = layout.capabilities().into_iter().find(|c| c.what != "cpuset" && !c.usable);
     if let Some(missing) = &missing {
         eprintln!("skipped: {missing:?}");
     }
@@ -44,10 +41,7 @@ fn group(layout: &Layout, what: &str, want: Want) -> Group {
 fn run(group: &Group, script: &str) -> Child {
     let files = group.entry_files(Born::Outside).unwrap();
     let mut command = Command::new("/bin/sh");
-    command
-        .args(["-c", script])
-        .stdout(Stdio::piped())
-        .stderr(Stdio::null());
+    command.args(["-c", script]).stdout(Stdio::piped()).stderr(Stdio::null());
     // SAFETY: between fork and exec only `write` is called, on descriptors that are open until `spawn` returns.
     unsafe {
         command.pre_exec(move || files.iter().try_for_each(|mut file| file.write_all(b"0")));
@@ -57,10 +51,7 @@ fn run(group: &Group, script: &str) -> Child {
 
 fn finish(child: Child) -> (ExitStatus, String) {
     let output = child.wait_with_output().unwrap();
-    (
-        output.status,
-        String::from_utf8_lossy(&output.stdout).into_owned(),
-    )
+    (output.status, String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
 fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
@@ -72,11 +63,7 @@ fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
 }
 
 fn ready(event: &EventFd, timeout_ms: i32) -> bool {
-    let mut poll = libc::pollfd {
-        fd: event.as_fd().as_raw_fd(),
-        events: event.poll_mask(),
-        revents: 0,
-    };
+    let mut poll = libc::pollfd { fd: event.as_fd().as_raw_fd(), events: event.poll_mask(), revents: 0 };
     // SAFETY: one initialised entry, and the count says so.
     unsafe { libc::poll(&mut poll, 1, timeout_ms) == 1 && poll.revents & event.poll_mask() != 0 }
 }
@@ -97,11 +84,7 @@ fn gone(group: Group) {
 #[test]
 fn a_tree_out_of_memory_is_told_from_a_killed_one() {
     let Some(layout) = live() else { return };
-    let want = || Want {
-        memory_bytes: Some(32 << 20),
-        kill: true,
-        ..Want::default()
-    };
+    let want = || Want { memory_bytes: Some(32 << 20), kill: true, ..Want::default() };
     let small = group(&layout, "oom", want());
     let oom = event(&small, EventKind::Oom).unwrap();
     assert!(!ready(&oom, 0), "quiet before anything happened");
@@ -115,10 +98,7 @@ fn a_tree_out_of_memory_is_told_from_a_killed_one() {
     gone(small);
     // Control: within the limit it passes, and an ordinary SIGKILL is not counted.
     let same = group(&layout, "fits", want());
-    let (status, _) = finish(run(
-        &same,
-        "head -c 8000000 /dev/zero | tail -c 7000000 >/dev/null; kill -9 $$",
-    ));
+    let (status, _) = finish(run(&same, "head -c 8000000 /dev/zero | tail -c 7000000 >/dev/null; kill -9 $$"));
     assert_eq!(status.signal(), Some(libc::SIGKILL));
     assert_eq!(same.oom_kills(), 0);
     gone(same);
@@ -128,11 +108,7 @@ fn a_tree_out_of_memory_is_told_from_a_killed_one() {
 fn exactly_the_allowed_processes_fit() {
     let Some(layout) = live() else { return };
     let script = "sleep 0.3 & sleep 0.3 & echo two; wait";
-    let want = |pids| Want {
-        pids: Some(pids),
-        kill: true,
-        ..Want::default()
-    };
+    let want = |pids| Want { pids: Some(pids), kill: true, ..Want::default() };
     let fits = group(&layout, "fits", want(3));
     let (status, out) = finish(run(&fits, script));
     assert!(status.success() && out == "two\n", "{status:?} {out}");
@@ -161,23 +137,13 @@ fn processor_time_is_counted_by_either_clock() {
     let Some(layout) = live() else { return };
     let busy = "i=0; while [ $i -lt 200000 ]; do i=$((i+1)); done";
     for kill in [true, false] {
-        let want = || Want {
-            cpu_usage: true,
-            kill,
-            ..Want::default()
-        };
+        let want = || Want { cpu_usage: true, kill, ..Want::default() };
         let worker = group(&layout, "busy", want());
         assert!(finish(run(&worker, busy)).0.success());
         let idler = group(&layout, "idle", want());
         assert!(finish(run(&idler, "sleep 0.2")).0.success());
-        let (worked, idled) = (
-            worker.usage().cpu_us.unwrap(),
-            idler.usage().cpu_us.unwrap(),
-        );
-        assert!(
-            worked > 30_000 && worked > 3 * idled,
-            "worked {worked} µs, idled {idled} µs, v2 {kill}"
-        );
+        let (worked, idled) = (worker.usage().cpu_us.unwrap(), idler.usage().cpu_us.unwrap());
+        assert!(worked > 30_000 && worked > 3 * idled, "worked {worked} µs, idled {idled} µs, v2 {kill}");
         gone(worker);
         gone(idler);
     }
@@ -188,16 +154,7 @@ fn a_quota_slows_the_tree_down() {
     let Some(layout) = live() else { return };
     let script = "exec timeout 0.6 sh -c 'while :; do :; done'";
     let used = |cpu_quota| {
-        let group = group(
-            &layout,
-            "quota",
-            Want {
-                cpu_quota,
-                cpu_usage: true,
-                kill: true,
-                ..Want::default()
-            },
-        );
+        let group = group(&layout, "quota", Want { cpu_quota, cpu_usage: true, kill: true, ..Want::default() });
         finish(run(&group, script));
         let used = group.usage().cpu_us.unwrap();
         gone(group);
@@ -214,19 +171,9 @@ fn kill_empties_the_group_and_nothing_else() {
     let script = "for i in 1 2 3 4 5; do setsid sleep 60 & done; wait";
     // With v2 it is one write; without, one by one.
     for want in [
-        Want {
-            pids: Some(20),
-            kill: true,
-            ..Want::default()
-        },
-        Want {
-            pids: Some(20),
-            ..Want::default()
-        },
-        Want {
-            cpu_quota: Some(1.0),
-            ..Want::default()
-        },
+        Want { pids: Some(20), kill: true, ..Want::default() },
+        Want { pids: Some(20), ..Want::default() },
+        Want { cpu_quota: Some(1.0), ..Want::default() },
     ] {
         let victim = group(&layout, "victim", want.clone());
         let other = group(&layout, "other", want.clone());
@@ -242,10 +189,7 @@ fn kill_empties_the_group_and_nothing_else() {
             assert!(!ready(&empty, 0), "quiet again after it was read");
         }
         assert_eq!(dying.wait().unwrap().signal(), Some(libc::SIGKILL));
-        assert!(
-            living.try_wait().unwrap().is_none(),
-            "control: the neighbour lives"
-        );
+        assert!(living.try_wait().unwrap().is_none(), "control: the neighbour lives");
         other.kill().unwrap();
         living.wait().unwrap();
         gone(victim);
@@ -256,15 +200,7 @@ fn kill_empties_the_group_and_nothing_else() {
 #[test]
 fn a_frozen_tree_stands_still_and_can_be_killed() {
     let Some(layout) = live() else { return };
-    let frozen = group(
-        &layout,
-        "frozen",
-        Want {
-            kill: true,
-            cpu_usage: true,
-            ..Want::default()
-        },
-    );
+    let frozen = group(&layout, "frozen", Want { kill: true, cpu_usage: true, ..Want::default() });
     let mut child = run(&frozen, "while :; do :; done");
     let clock = || frozen.usage().cpu_us.unwrap();
     eventually("it runs", || clock() > 20_000);
@@ -285,15 +221,7 @@ fn a_frozen_tree_stands_still_and_can_be_killed() {
 #[test]
 fn a_group_dropped_with_members_ends_them() {
     let Some(layout) = live() else { return };
-    let dropped = group(
-        &layout,
-        "dropped",
-        Want {
-            pids: Some(9),
-            kill: true,
-            ..Want::default()
-        },
-    );
+    let dropped = group(&layout, "dropped", Want { pids: Some(9), kill: true, ..Want::default() });
     let paths: Vec<_> = dropped.paths().into_iter().map(Path::to_path_buf).collect();
     let mut child = run(&dropped, "exec sleep 60");
     assert!(child.try_wait().unwrap().is_none(), "control: alive before");
@@ -305,13 +233,8 @@ fn a_group_dropped_with_members_ends_them() {
 #[test]
 fn attaching_from_outside_reaches_every_hierarchy() {
     let Some(layout) = live() else { return };
-    let want = Want {
-        memory_bytes: Some(64 << 20),
-        pids: Some(9),
-        cpu_quota: Some(1.0),
-        kill: true,
-        ..Want::default()
-    };
+    let want =
+        Want { memory_bytes: Some(64 << 20), pids: Some(9), cpu_quota: Some(1.0), kill: true, ..Want::default() };
     let group = group(&layout, "attach", want);
     let mut child = Command::new("sleep").arg("60").spawn().unwrap();
     let table = || std::fs::read_to_string(format!("/proc/{}/cgroup", child.id())).unwrap();
@@ -327,22 +250,11 @@ fn attaching_from_outside_reaches_every_hierarchy() {
 #[test]
 fn a_child_can_be_born_inside_v2() {
     let Some(layout) = live() else { return };
-    let group = group(
-        &layout,
-        "born",
-        Want {
-            kill: true,
-            ..Want::default()
-        },
-    );
+    let group = group(&layout, "born", Want { kill: true, ..Want::default() });
     let born = clone_into(Some(&group));
     assert_eq!(group.members().unwrap(), [born]);
     let outside = clone_into(None);
-    assert_eq!(
-        group.members().unwrap(),
-        [born],
-        "control: a plain clone is elsewhere"
-    );
+    assert_eq!(group.members().unwrap(), [born], "control: a plain clone is elsewhere");
     group.kill().unwrap();
     // SAFETY: `outside` is our own child and has not been waited for, so the number is still its own.
     unsafe { libc::kill(outside, libc::SIGKILL) };
@@ -380,20 +292,10 @@ fn clone_into(group: Option<&Group>) -> i32 {
 #[test]
 fn a_name_is_taken_once() {
     let Some(layout) = live() else { return };
-    let want = Want {
-        pids: Some(3),
-        kill: true,
-        ..Want::default()
-    };
+    let want = Want { pids: Some(3), kill: true, ..Want::default() };
     let first = Group::create(&layout, "test_taken", &want).unwrap();
-    assert!(matches!(
-        Group::create(&layout, "test_taken", &want),
-        Err(CgroupError::Io { .. })
-    ));
-    assert!(
-        first.paths().iter().all(|p| p.exists()),
-        "the first is untouched"
-    );
+    assert!(matches!(Group::create(&layout, "test_taken", &want), Err(CgroupError::Io { .. })));
+    assert!(first.paths().iter().all(|p| p.exists()), "the first is untouched");
     gone(first);
     gone(Group::create(&layout, "test_taken", &want).unwrap());
 }
@@ -401,14 +303,7 @@ fn a_name_is_taken_once() {
 #[test]
 fn groups_made_inside_go_too() {
     let Some(layout) = live() else { return };
-    let outer = group(
-        &layout,
-        "nested",
-        Want {
-            kill: true,
-            ..Want::default()
-        },
-    );
+    let outer = group(&layout, "nested", Want { kill: true, ..Want::default() });
     std::fs::create_dir_all(outer.paths()[0].join("a/b")).unwrap();
     gone(outer);
 }
@@ -421,17 +316,10 @@ fn sweep_takes_orphans_and_leaves_the_living() {
     let fields: Vec<&str> = mine.split('-').collect();
     let started: u64 = fields[2].parse().unwrap();
     // Our pid with another start time: an owner that is gone and whose number was used again.
-    let orphan = format!(
-        "cofferdam-{}-{}-{}-orphan",
-        fields[1],
-        started - 1,
-        fields[3]
-    );
+    let orphan = format!("cofferdam-{}-{}-{}-orphan", fields[1], started - 1, fields[3]);
     let foreign = format!("cofferdam-{}-{}-1-foreign", fields[1], started - 1);
     let plant = |name: &str| {
-        let places = ["pids", "memory"]
-            .into_iter()
-            .map(|c| layout.find(c).unwrap().1);
+        let places = ["pids", "memory"].into_iter().map(|c| layout.find(c).unwrap().1);
         for place in places.chain([layout.v2().unwrap().1]) {
             place.dir.make(name).unwrap();
         }
@@ -439,21 +327,9 @@ fn sweep_takes_orphans_and_leaves_the_living() {
     let (_, v2) = layout.v2().unwrap();
     plant(&orphan);
     plant(&foreign);
-    let alive = group(
-        &layout,
-        "alive",
-        Want {
-            pids: Some(9),
-            kill: true,
-            ..Want::default()
-        },
-    );
+    let alive = group(&layout, "alive", Want { pids: Some(9), kill: true, ..Want::default() });
     let mut left_over = Command::new("sleep").arg("60").spawn().unwrap();
-    v2.dir
-        .child(&orphan)
-        .unwrap()
-        .write("cgroup.procs", &left_over.id().to_string())
-        .unwrap();
+    v2.dir.child(&orphan).unwrap().write("cgroup.procs", &left_over.id().to_string()).unwrap();
     let mut living = run(&alive, "exec sleep 60");
     assert!(sweep(&layout) >= 1);
     assert_eq!(left_over.wait().unwrap().signal(), Some(libc::SIGKILL));
@@ -461,10 +337,7 @@ fn sweep_takes_orphans_and_leaves_the_living() {
     for controller in ["pids", "memory"] {
         let dir = &layout.find(controller).unwrap().1.dir;
         assert!(dir.child(&orphan).is_err(), "{controller}");
-        assert!(
-            dir.child(&foreign).is_ok(),
-            "a pid of another namespace is not judged"
-        );
+        assert!(dir.child(&foreign).is_ok(), "a pid of another namespace is not judged");
         dir.remove(&foreign).unwrap();
     }
     v2.dir.remove(&foreign).unwrap();
@@ -477,43 +350,15 @@ fn sweep_takes_orphans_and_leaves_the_living() {
 fn replay(name: &str, role: &str, uid: Option<u32>, setup: &str) {
     // The build directory may be closed to other users. Another process copies: a file that is open for writing
     // here could be inherited by a child of another test and then not be run.
-    let copy = std::env::temp_dir().join(format!(
-        "cofferdam-test-{}-{}",
-        std::process::id(),
-        unique(role)
-    ));
+    let copy = std::env::temp_dir().join(format!("cofferdam-test-{}-{}", std::process::id(), unique(role)));
     let exe = std::env::current_exe().unwrap();
-    assert!(
-        Command::new("cp")
-            .arg(exe)
-            .arg(&copy)
-            .status()
-            .unwrap()
-            .success()
-    );
-    let drop = uid.map_or(String::new(), |uid| {
-        format!("setpriv --reuid {uid} --regid {uid} --clear-groups")
-    });
-    let script = format!(
-        "set -e; {setup}\nexec {drop} {} --exact --ignored --nocapture {name}",
-        copy.display()
-    );
-    let output = Command::new("/bin/sh")
-        .args(["-c", &script])
-        .env(ROLE, role)
-        .current_dir("/")
-        .output()
-        .unwrap();
+    assert!(Command::new("cp").arg(exe).arg(&copy).status().unwrap().success());
+    let drop = uid.map_or(String::new(), |uid| format!("setpriv --reuid {uid} --regid {uid} --clear-groups"));
+    let script = format!("set -e; {setup}\nexec {drop} {} --exact --ignored --nocapture {name}", copy.display());
+    let output = Command::new("/bin/sh").args(["-c", &script]).env(ROLE, role).current_dir("/").output().unwrap();
     let _ = std::fs::remove_file(&copy);
-    let text = format!(
-        "{}{}",
-        String::from_utf8_lossy(&output.stdout),
-        String::from_utf8_lossy(&output.stderr)
-    );
-    assert!(
-        output.status.success() && text.contains("1 passed"),
-        "{role}: {text}"
-    );
+    let text = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success() && text.contains("1 passed"), "{role}: {text}");
 }
 
 fn is_role(role: &str) -> bool {
@@ -543,27 +388,14 @@ fn a_delegated_user_has_limits() {
     undelegate(&layout, USER).unwrap();
     replay(&without, "without", Some(USER), ":");
     let lines = delegate(&layout, USER, USER).unwrap();
-    assert_eq!(
-        delegate(&layout, USER, USER).unwrap(),
-        lines,
-        "again changes nothing"
-    );
+    assert_eq!(delegate(&layout, USER, USER).unwrap(), lines, "again changes nothing");
     replay(&with, "outside", Some(USER), ":");
     let v2 = &layout.hierarchies[layout.v2().unwrap().0].mount;
-    let enter = format!(
-        "echo $$ > {}/cofferdam/{USER}/cofferdam-self/cgroup.procs",
-        v2.display()
-    );
+    let enter = format!("echo $$ > {}/cofferdam/{USER}/cofferdam-self/cgroup.procs", v2.display());
     replay(&with, "inside", Some(USER), &enter);
     assert!(!undelegate(&layout, USER).unwrap().is_empty());
     for hierarchy in &layout.hierarchies {
-        assert!(
-            !hierarchy
-                .mount
-                .join("cofferdam")
-                .join(USER.to_string())
-                .exists()
-        );
+        assert!(!hierarchy.mount.join("cofferdam").join(USER.to_string()).exists());
     }
     replay(&without, "without", Some(USER), ":");
 }
@@ -574,35 +406,14 @@ fn without_delegation() {
     assert!(is_role("without"));
     let layout = Layout::detect(Path::new("/"));
     for (want, limit) in [
-        (
-            Want {
-                memory_bytes: Some(1 << 20),
-                ..Want::default()
-            },
-            "memory_mb",
-        ),
-        (
-            Want {
-                pids: Some(5),
-                ..Want::default()
-            },
-            "processes",
-        ),
-        (
-            Want {
-                kill: true,
-                ..Want::default()
-            },
-            "kill",
-        ),
+        (Want { memory_bytes: Some(1 << 20), ..Want::default() }, "memory_mb"),
+        (Want { pids: Some(5), ..Want::default() }, "processes"),
+        (Want { kill: true, ..Want::default() }, "kill"),
     ] {
         match Group::create(&layout, "run", &want) {
             Err(CgroupError::Missing(missing)) => {
                 assert_eq!(missing.limit, limit);
-                assert!(
-                    missing.fix.is_some_and(|f| f.contains("cofferdam")),
-                    "{limit}"
-                );
+                assert!(missing.fix.is_some_and(|f| f.contains("cofferdam")), "{limit}");
             }
             other => panic!("{limit}: {other:?}"),
         }
@@ -615,11 +426,7 @@ fn with_delegation() {
     let in_v2 = is_role("inside");
     assert!(in_v2 || is_role("outside"));
     let layout = Layout::detect(Path::new("/"));
-    let freeze = layout
-        .capabilities()
-        .into_iter()
-        .find(|c| c.what == "freeze")
-        .unwrap();
+    let freeze = layout.capabilities().into_iter().find(|c| c.what == "freeze").unwrap();
     assert_eq!(freeze.usable, in_v2, "{freeze:?}");
     assert_eq!(freeze.fix.is_some_and(|f| f.contains("tee")), !in_v2);
     let want = || Want {
@@ -643,12 +450,7 @@ fn with_delegation() {
     gone(small);
     // The ceiling that root set for the user is not the user's to change.
     let (_, place) = layout.find("memory").unwrap();
-    assert!(
-        place
-            .dir
-            .write("memory.limit_in_bytes", "1073741824")
-            .is_err()
-    );
+    assert!(place.dir.write("memory.limit_in_bytes", "1073741824").is_err());
     assert_eq!(sweep(&layout), 0);
 }
 
@@ -659,11 +461,7 @@ fn v2_controllers_are_handed_out_by_a_real_kernel() {
     let Some(layout) = live() else { return };
     let (_, v2) = layout.v2().unwrap();
     let handed = v2.dir.words("cgroup.subtree_control");
-    let free = v2
-        .dir
-        .words("cgroup.controllers")
-        .iter()
-        .any(|c| c == "hugetlb");
+    let free = v2.dir.words("cgroup.controllers").iter().any(|c| c == "hugetlb");
     if !free || super::super::raw::effective_uid() != 0 || handed.iter().any(|c| c == "hugetlb") {
         return eprintln!("skipped: no free hugetlb controller in v2");
     }
@@ -676,22 +474,13 @@ fn v2_controllers_are_handed_out_by_a_real_kernel() {
     let enter = format!("echo $$ > {}/cgroup.procs", path.display());
     let result = std::panic::catch_unwind(|| {
         // A second member: nothing can be handed out, and we are told so before we try.
-        replay(
-            &test,
-            "crowded",
-            None,
-            &format!("{enter}; sleep 60 >/dev/null 2>&1 &"),
-        );
+        replay(&test, "crowded", None, &format!("{enter}; sleep 60 >/dev/null 2>&1 &"));
         scope.write("cgroup.kill", "1").unwrap();
-        eventually("the crowd is gone", || {
-            scope.keyed("cgroup.events", "populated") == Some(0)
-        });
+        eventually("the crowd is gone", || scope.keyed("cgroup.events", "populated") == Some(0));
         replay(&test, "sole", None, &enter);
     });
     scope.write("cgroup.kill", "1").unwrap();
-    eventually("nobody is left", || {
-        scope.keyed("cgroup.events", "populated") == Some(0)
-    });
+    eventually("nobody is left", || scope.keyed("cgroup.events", "populated") == Some(0));
     for child in scope.children() {
         scope.remove(&child).unwrap();
     }
@@ -708,17 +497,8 @@ fn hand_out() {
     let layout = Layout::detect(Path::new("/"));
     let mount = layout.hierarchies[layout.v2().unwrap().0].mount.clone();
     let table = std::fs::read_to_string("/proc/self/cgroup").unwrap();
-    let own = table
-        .lines()
-        .find_map(|l| l.strip_prefix("0::/"))
-        .unwrap()
-        .to_owned();
-    let (offered, place) = v2(
-        &Host::new(Path::new("/"), 0),
-        &mount,
-        std::slice::from_ref(&own),
-        &["hugetlb"],
-    );
+    let own = table.lines().find_map(|l| l.strip_prefix("0::/")).unwrap().to_owned();
+    let (offered, place) = v2(&Host::new(Path::new("/"), 0), &mount, std::slice::from_ref(&own), &["hugetlb"]);
     assert_eq!(offered, ["hugetlb"]);
     let place = place.unwrap();
     if is_role("crowded") {
@@ -726,21 +506,14 @@ fn hand_out() {
         assert_eq!(place.path, mount);
         let scope = Dir::open(&mount.join(&own)).unwrap();
         let busy = super::super::place::enable(&scope, &["hugetlb"]).unwrap_err();
-        assert_eq!(
-            busy.kind(),
-            std::io::ErrorKind::ResourceBusy,
-            "control: the kernel refuses what we did not try"
-        );
+        assert_eq!(busy.kind(), std::io::ErrorKind::ResourceBusy, "control: the kernel refuses what we did not try");
         return;
     }
     assert!(is_role("sole"));
     assert_eq!(place.path, mount.join(&own));
     place.prepare(&["hugetlb"]).unwrap();
     let now = std::fs::read_to_string("/proc/self/cgroup").unwrap();
-    assert!(
-        now.contains(&format!("0::/{own}/cofferdam-self\n")),
-        "{now}"
-    );
+    assert!(now.contains(&format!("0::/{own}/cofferdam-self\n")), "{now}");
     assert_eq!(place.dir.words("cgroup.subtree_control"), ["hugetlb"]);
     let group = place.dir.make("child").unwrap();
     assert_eq!(group.words("cgroup.controllers"), ["hugetlb"]);

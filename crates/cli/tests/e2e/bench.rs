@@ -1,0 +1,86 @@
+//! `bench` measures what it says, and its census finds nothing after many runs.
+
+use crate::support::{As, BOTH, Place};
+use serde_json::Value;
+use std::process::Output;
+
+fn json(output: &Output) -> Value {
+    let said = String::from_utf8_lossy(&output.stderr);
+    serde_json::from_slice(&output.stdout).unwrap_or_else(|e| panic!("{e}: exit {:?}: {said}", output.status.code()))
+}
+
+fn contender<'a>(answer: &'a Value, name: &str) -> &'a Value {
+    let list = answer["contenders"].as_array().unwrap();
+    list.iter().find(|c| c["name"] == name).unwrap_or_else(|| panic!("no {name} in {answer:#}"))
+}
+
+#[test]
+fn every_contender_is_measured_and_compared() {
+    for who in BOTH {
+        let place = Place::new(who);
+        let output = place.cofferdam(["bench", "--runs", "10", "--json"]).output().unwrap();
+        assert_eq!(output.status.code(), Some(0), "{who:?}: {}", String::from_utf8_lossy(&output.stderr));
+        let answer = json(&output);
+        assert_eq!(answer["rounds"], 10);
+        assert!(answer["cpus"].as_u64().unwrap() > 0 && !answer["kernel"].as_str().unwrap().is_empty());
+        let mut measured = Vec::new();
+        for name in ["bare", "bwrap", "cofferdam", "cofferdam-no-limits"] {
+            let c = contender(&answer, name);
+            let Some(us) = c["us"].as_object() else {
+                // Only what cannot run here may be left out, and never without a reason.
+                assert!(c["absent"].as_str().is_some_and(|why| !why.is_empty()), "{c}");
+                let excused = name == "bwrap" || (name == "cofferdam" && who == As::User);
+                assert!(excused, "{who:?}: {c}");
+                continue;
+            };
+            let [p50, p95, p99] = ["p50", "p95", "p99"].map(|q| us[q].as_f64().unwrap());
+            assert!(0.0 < p50 && p50 <= p95 && p95 <= p99, "{c}");
+            measured.push((name, p50));
+        }
+        let ratios = answer["ratios"].as_array().unwrap();
+        for (name, p50) in measured.iter().filter(|(n, _)| n.starts_with("cofferdam")) {
+            let bare = measured[0].1;
+            let ratio = ratios.iter().find(|r| r["name"] == format!("{name}/bare")).unwrap()["p50"].as_f64().unwrap();
+            assert!((ratio - p50 / bare).abs() < 0.01, "{name}: {ratio} is not {p50} by {bare}");
+            assert!(ratio > 1.0, "an enclosure cannot cost nothing: {ratio}");
+        }
+    }
+}
+
+#[test]
+fn the_page_has_units_and_says_what_is_left_out() {
+    let place = Place::new(As::Root);
+    let output = place.cofferdam(["bench", "--runs", "10"]).env("PATH", "/nonexistent").output().unwrap();
+    let said = String::from_utf8_lossy(&output.stdout);
+    for expected in [
+        "10 rounds",
+        "p50 µs",
+        "p99 µs",
+        "bare ",
+        "cofferdam-no-limits ",
+        "bwrap is not on PATH",
+        "cofferdam/bare",
+        "×",
+    ] {
+        assert!(said.contains(expected), "{expected:?} in {said}");
+    }
+    assert!(!said.contains('\x1b'), "{said}");
+    let refused = place.cofferdam(["bench", "--runs", "1"]).output().unwrap();
+    assert_eq!(refused.status.code(), Some(2), "too few to say anything about");
+}
+
+#[test]
+fn hundreds_of_runs_leave_nothing_behind() {
+    for (who, runs) in [(As::Root, 300), (As::User, 60)] {
+        let place = Place::new(who);
+        let output = place.cofferdam(["bench", "--json", "--soak"]).arg(runs.to_string()).output().unwrap();
+        let soaked = json(&output);
+        assert_eq!(soaked["before"], soaked["after"], "{who:?}: {soaked:#}");
+        assert_eq!((soaked["clean"].as_bool(), soaked["failed"].as_u64()), (Some(true), Some(0)), "{soaked:#}");
+        assert_eq!((soaked["runs"].as_u64(), output.status.code()), (Some(runs), Some(0)));
+        let peak = |name: &str| soaked[name].as_f64().unwrap();
+        assert!(peak("peak_kb_first") > 0.0 && peak("peak_kb_last") <= peak("peak_kb_first") * 1.25, "{soaked:#}");
+        // The place for its files is gone, too.
+        assert_eq!(std::fs::read_dir(&place.project).unwrap().count(), 0);
+    }
+}
