@@ -20,6 +20,7 @@ pub struct Steps {
     pub ops: Vec<Op>,
     /// Kept open until after the clone.
     _handles: Vec<OwnedFd>,
+    _id_maps: BTreeMap<(u32, u32), host::IdMap>,
     pub watch: Watch,
     /// Entries of the scratch space that are ours, not the guest's.
     pub scratch_entries: u64,
@@ -35,7 +36,7 @@ const DEVICES: [&str; 6] = ["null", "zero", "full", "random", "urandom", "tty"];
 
 /// Files of /proc that tell about the machine, not about the guest. Those that more than root may read are covered;
 /// a guest is never root.
-const HIDDEN_PROC: [&str; 15] = [
+const HIDDEN_PROC: [&str; 13] = [
     "kcore",
     "kmsg",
     "kallsyms",
@@ -48,8 +49,6 @@ const HIDDEN_PROC: [&str; 15] = [
     "sysrq-trigger",
     "slabinfo",
     "vmallocinfo",
-    "iomem",
-    "ioports",
     "modules",
 ];
 
@@ -76,7 +75,7 @@ struct Builder<'a> {
     mounted: BTreeSet<PathBuf>,
     /// Bound onto themselves so that they cannot be renamed.
     pinned: BTreeSet<PathBuf>,
-    id_maps: BTreeMap<(u32, u32), OwnedFd>,
+    id_maps: BTreeMap<(u32, u32), host::IdMap>,
     scratch_entries: u64,
 }
 
@@ -104,7 +103,7 @@ pub fn build(request: &Request, guest: Guest) -> Result<Steps, Fault> {
     b.seal();
     b.limits();
     let watch = b.restrict()?;
-    Ok(Steps { ops: b.ops, _handles: b.handles, watch, scratch_entries: b.scratch_entries })
+    Ok(Steps { ops: b.ops, _handles: b.handles, _id_maps: b.id_maps, watch, scratch_entries: b.scratch_entries })
 }
 
 impl Builder<'_> {
@@ -113,14 +112,15 @@ impl Builder<'_> {
     }
 
     fn become_guest(&mut self) {
+        // What needs no ids is done while the supervisor writes their maps. The groups were joined before, or the
+        // namespace would be rooted in the caller's.
+        self.push(Op::NewNamespace { flags: sys::spawn::NEW_CGROUP, name: "cgroup" });
+        self.push(Op::PrivateMounts);
+        self.push(Op::Loopback);
         self.push(Op::AwaitSupervisor);
         let Guest { uid, gid, privileged, .. } = self.guest;
         self.push(Op::Identity { uid, gid, drop_groups: privileged });
         self.push(Op::TieToSupervisor);
-        // After the supervisor has put us into our groups, or the namespace would be rooted in the caller's.
-        self.push(Op::NewNamespace { flags: sys::spawn::NEW_CGROUP, name: "cgroup" });
-        self.push(Op::PrivateMounts);
-        self.push(Op::Loopback);
     }
 
     fn new_root(&mut self) -> Result<(), Fault> {
@@ -326,7 +326,7 @@ impl Builder<'_> {
             let map = host::id_map(owner.0, self.guest.host_uid, owner.1, self.guest.host_gid)?;
             self.id_maps.insert(owner, map);
         }
-        let ids = self.id_maps.get(&owner).map(AsFd::as_fd);
+        let ids = self.id_maps.get(&owner).map(|map| map.namespace.as_fd());
         // A file system that cannot shift shows its files as nobody's; what all may read still can be read.
         let fd = mount::prepare(&cpath(path), attr, ids).or_else(|_| mount::prepare(&cpath(path), attr, None))?;
         let raw = fd.as_raw_fd();

@@ -167,9 +167,7 @@ impl Prepared {
         let meter = Meter::new(self.request.limits, group);
         let run = Run::new(&self.request, &self.steps, spawned, signals, meter, ours, observer);
         let outcome = run.to_the_end();
-        if let Some(janitor) = janitor {
-            janitor.dismiss();
-        }
+        let _collected_last = janitor.map(Janitor::dismiss);
         outcome
     }
 

@@ -5,7 +5,7 @@ use std::os::fd::{FromRawFd, OwnedFd};
 
 /// A user namespace that only carries an id map: files owned by `file_uid:file_gid` on disk appear to belong to
 /// `host_uid:host_gid`. Needs root.
-pub fn id_map(file_uid: u32, host_uid: u32, file_gid: u32, host_gid: u32) -> Result<OwnedFd, CallError> {
+pub fn id_map(file_uid: u32, host_uid: u32, file_gid: u32, host_gid: u32) -> Result<IdMap, CallError> {
     extern "C" fn wait(_: *mut libc::c_void) -> i32 {
         // SAFETY: sleeps until killed; touches no memory.
         unsafe {
@@ -16,7 +16,7 @@ pub fn id_map(file_uid: u32, host_uid: u32, file_gid: u32, host_gid: u32) -> Res
         }
     }
     let mut stack = vec![0u8; 16 * 1024];
-    // SAFETY: the child only sleeps, on a stack that lives until it is reaped below.
+    // SAFETY: the child only sleeps, on a stack that `IdMap` keeps until it has been reaped.
     let pid = unsafe {
         let top = stack.as_mut_ptr().add(stack.len() & !15).cast();
         libc::clone(wait, top, libc::CLONE_VM | libc::CLONE_NEWUSER | libc::SIGCHLD, std::ptr::null_mut())
@@ -35,12 +35,28 @@ pub fn id_map(file_uid: u32, host_uid: u32, file_gid: u32, host_gid: u32) -> Res
         Ok(unsafe { OwnedFd::from_raw_fd(fd) })
     });
     // SAFETY: our own child, not reaped yet, so the number can mean nobody else.
-    unsafe {
-        libc::kill(pid, libc::SIGKILL);
-        libc::waitpid(pid, std::ptr::null_mut(), libc::__WALL);
+    unsafe { libc::kill(pid, libc::SIGKILL) };
+    let holder = Holder { pid, _stack: stack };
+    Ok(IdMap { namespace: made?, _holder: holder })
+}
+
+/// An id map for mounts. The process that carried its namespace is ended at once and collected when this is dropped,
+/// by when it is long gone.
+pub struct IdMap {
+    pub namespace: OwnedFd,
+    _holder: Holder,
+}
+
+struct Holder {
+    pid: i32,
+    _stack: Vec<u8>,
+}
+
+impl Drop for Holder {
+    fn drop(&mut self) {
+        // SAFETY: our own child; no status wanted.
+        unsafe { libc::waitpid(self.pid, std::ptr::null_mut(), libc::__WALL) };
     }
-    drop(stack);
-    made
 }
 
 /// Writes the one-entry id maps of a child: `(inside, outside)`. Without root the kernel wants groups frozen first.

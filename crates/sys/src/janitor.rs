@@ -18,6 +18,7 @@ struct Work {
 /// Held while the groups exist.
 pub struct Janitor {
     release: OwnedFd,
+    pid: i32,
 }
 
 /// Starts the helper. The lists stay in memory for as long as the process lives: the helper reads them.
@@ -39,15 +40,28 @@ pub fn start(kill: Vec<CString>, dirs: Vec<CString>) -> Result<Janitor, CallErro
     if pid < 0 {
         return Err(CallError::last("clone"));
     }
-    Ok(Janitor { release })
+    Ok(Janitor { release, pid })
 }
 
 impl Janitor {
-    /// The groups are removed: the helper may go. It is not waited for; our own end collects it.
-    pub fn dismiss(self) {
+    /// The groups are removed: the helper may go.
+    pub fn dismiss(self) -> Dismissed {
         let done = 1u8;
-        // SAFETY: one byte from a local. Should it fail, the helper finds nothing to remove when we end.
+        // SAFETY: one byte from a local. Should it fail, the helper finds nothing to remove when the pipe ends.
         unsafe { libc::write(self.release.as_raw_fd(), (&raw const done).cast(), 1) };
+        Dismissed { pid: self.pid }
+    }
+}
+
+/// A helper on its way out. Dropping this collects it; done late, it costs no waiting.
+pub struct Dismissed {
+    pid: i32,
+}
+
+impl Drop for Dismissed {
+    fn drop(&mut self) {
+        // SAFETY: our own child; no status wanted.
+        unsafe { libc::waitpid(self.pid, std::ptr::null_mut(), libc::__WALL) };
     }
 }
 

@@ -1,1 +1,489 @@
-//! denials
+//! Refusals are told: which operation, on what, by which rule, who asked, how often, and what would allow it.
+//! What the command got wrong by itself is never among them.
+
+use crate::support::terminal::on_terminal;
+use crate::support::{As, BOTH, Place, Run, to_the_end};
+use serde_json::{Value, json};
+use std::fs;
+use std::os::unix::fs::{PermissionsExt, symlink};
+
+fn denial(run: &Run, op: &str, target: &str) -> Value {
+    run.assert_denied(op, target);
+    let list = run.outcome["denials"].as_array().unwrap();
+    list.iter().find(|d| d["op"] == op && d["target"] == target).unwrap().clone()
+}
+
+/// A project with a file, a directory and a program, and things outside of it.
+fn furnished(who: As) -> Place {
+    let place = Place::new(who);
+    for name in ["home/project/file", "home/project/other", "home/project/full/inner", "home/notes/text", "elsewhere/file"] {
+        place.file(name, "text");
+    }
+    place.dir("home/project/empty");
+    place
+}
+
+/// Each line: a shell text that must fail, the operation and the target of its refusal.
+const REFUSED: [(&str, &str, &str); 24] = [
+    ("echo x > file", "fs.write", "file"),
+    ("echo x >> file", "fs.write", "file"),
+    ("echo x > new", "fs.create", "new"),
+    ("echo x > full/../new", "fs.create", "new"),
+    ("mkdir new", "fs.create", "new"),
+    ("mkfifo new", "fs.create", "new"),
+    ("ln -s target new", "fs.create", "new"),
+    ("ln file new", "fs.create", "new"),
+    ("mknod new c 0 0", "fs.create", "new"),
+    ("rm -f file", "fs.remove", "file"),
+    ("rmdir empty", "fs.remove", "empty"),
+    ("rm -rf full", "fs.remove", "full/inner"),
+    ("mv file new", "fs.remove", "file"),
+    ("mv empty new", "fs.remove", "empty"),
+    ("mv file full/", "fs.remove", "file"),
+    ("truncate -s 1 file", "fs.write", "file"),
+    ("/usr/bin/python3 -c 'import os; os.truncate(\"file\", 0)'", "fs.write", "file"),
+    ("/usr/bin/python3 -c 'import os; os.open(\"file\", os.O_RDWR)'", "fs.write", "file"),
+    ("chmod 600 file", "fs.write", "file"),
+    ("chmod 700 empty", "fs.write", "empty"),
+    ("chgrp $(id -g) file", "fs.write", "file"),
+    ("cp file new", "fs.create", "new"),
+    ("sed -i s/a/b/ file", "fs.create", "*"),
+    ("cd full && echo x > ../new", "fs.create", "new"),
+];
+
+#[test]
+fn every_refused_change_is_told_and_its_hint_allows_it() {
+    for who in BOTH {
+        for (text, op, target) in REFUSED {
+            let place = furnished(who);
+            let run = place.sh(&[], text);
+            assert_ne!(run.code(), 0, "{text}: {}", run.story());
+            assert_eq!(run.text("/verdict"), "denied", "{text}: {}", run.story());
+            assert_eq!(run.text("/error_kind"), "policy_denied");
+            if target == "*" {
+                assert!(run.denials().iter().any(|(o, _)| o == op), "{text}: {}", run.story());
+            } else {
+                let told = denial(&run, op, place.project.join(target).to_str().unwrap());
+                assert_eq!(told["rule"], "defaults.fs", "{text}");
+                assert_eq!(told["action"], "deny");
+                assert!(told["count"].as_u64() >= Some(1));
+            }
+            if text.starts_with("mknod") {
+                continue;
+            }
+            follow_hints(&place, text, run);
+        }
+    }
+}
+
+/// Takes the flags that the hints name until none is left; the same command then passes.
+#[track_caller]
+fn follow_hints(place: &Place, text: &str, mut run: Run) {
+    let mut flags: Vec<String> = Vec::new();
+    for _ in 0..6 {
+        let hints = run.outcome["denials"].as_array().cloned().unwrap_or_default();
+        for told in hints {
+            let hint = told["hint"].as_str().unwrap_or_default();
+            let words = hint.split("run with ").nth(1).unwrap_or_else(|| panic!("{text}: no flag in {hint:?}"));
+            let (flag, path) = words.split_once(' ').unwrap();
+            if !flags.iter().any(|f| f == path) {
+                flags.extend([flag.to_owned(), path.to_owned()]);
+            }
+        }
+        let words: Vec<&str> = flags.iter().map(String::as_str).collect();
+        run = place.sh(&words, text);
+        if run.code() == 0 {
+            return;
+        }
+    }
+    panic!("{text}: the hints do not lead there: {flags:?}: {}", run.story());
+}
+
+#[test]
+fn a_refusal_says_who_asked() {
+    for who in BOTH {
+        let place = furnished(who);
+        let run = place.sh(&[], "echo $$; echo x > file");
+        let told = denial(&run, "fs.write", place.project.join("file").to_str().unwrap());
+        assert_eq!(told["pid"].as_i64().unwrap().to_string(), run.stdout().trim(), "the pid it has inside");
+        assert_eq!(told["exe"], "/usr/bin/dash");
+        let run = place.sh(&[], "touch new & wait");
+        let told = denial(&run, "fs.create", place.project.join("new").to_str().unwrap());
+        assert_eq!(told["exe"], "/usr/bin/touch");
+        // A thread is its process.
+        let run = place.python(&[], "import os, threading\nprint(os.getpid())\ndef f():\n  try: os.mkdir('new')\n  except OSError: pass\nt = threading.Thread(target=f); t.start(); t.join()");
+        let told = denial(&run, "fs.create", place.project.join("new").to_str().unwrap());
+        assert_eq!(told["exe"], "/usr/bin/python3.11".replace("3.11", &version()));
+        assert_eq!(told["pid"].as_i64().unwrap().to_string(), run.stdout().trim());
+    }
+}
+
+fn version() -> String {
+    let real = fs::canonicalize("/usr/bin/python3").unwrap();
+    real.to_string_lossy().rsplit("python").next().unwrap().to_owned()
+}
+
+#[test]
+fn equal_refusals_are_counted_together() {
+    for who in BOTH {
+        let place = furnished(who);
+        let run = place.python(&[], "import os\nfor i in range(700):\n  try: os.mkdir('new')\n  except OSError: pass");
+        run.assert_ok();
+        let told = denial(&run, "fs.create", place.project.join("new").to_str().unwrap());
+        assert_eq!(told["count"], 700);
+        assert_eq!(run.denials().len(), 1);
+        let run = place.python(&[], "import os\nfor i in range(700):\n  try: os.mkdir(f'new{i}')\n  except OSError: pass");
+        let kept = run.denials().len() as u64;
+        assert!(kept >= 100, "{kept}");
+        assert_eq!(kept + run.outcome["denials_dropped"].as_u64().unwrap(), 700, "what is not listed is counted");
+    }
+}
+
+#[test]
+fn refused_programs_are_told_and_the_hint_allows_them() {
+    for who in BOTH {
+        let place = furnished(who);
+        let mut document = json!({"version": 1, "extends": ["default"], "defaults": {"exec": "deny"},
+            "exec": {"rules": [{"action": "allow", "path": "/bin/sh"}]}});
+        let policy = place.policy(document.clone());
+        let run = place.sh(&["-p", &policy], "id");
+        run.assert_code(126);
+        let told = denial(&run, "exec", "/usr/bin/id");
+        assert_eq!((&told["rule"], &told["exe"]), (&json!("defaults.exec"), &json!("/usr/bin/dash")));
+        let hint = told["hint"].as_str().unwrap();
+        let rule = hint.strip_prefix("add ").and_then(|h| h.split(" to exec.rules").next()).unwrap();
+        document["exec"]["rules"].as_array_mut().unwrap().push(serde_json::from_str(rule).unwrap());
+        place.sh(&["-p", &place.policy(document)], "id").assert_ok();
+        // The command itself: a fault with the same hint.
+        let run = place.run(&["-p", &policy], &["id"]);
+        run.assert_code(126);
+        assert_eq!(run.text("/error_kind"), "policy_denied");
+        assert!(run.text("/hint").contains("/usr/bin/id"), "{}", run.story());
+    }
+}
+
+#[test]
+fn refused_connections_are_told() {
+    const DIAL: &str = "import socket, sys\ns = socket.socket(int(sys.argv[3]) and socket.AF_INET6 or socket.AF_INET)\ns.settimeout(5)\ns.connect((sys.argv[1], int(sys.argv[2])))\n";
+    for who in BOTH {
+        let place = furnished(who);
+        for (host, port, six, target) in [("192.0.2.1", "443", "0", "192.0.2.1:443"), ("2001:db8::1", "80", "1", "[2001:db8::1]:80")] {
+            let run = place.run(&[], &["/usr/bin/python3", "-c", DIAL, host, port, six]);
+            assert_ne!(run.code(), 0);
+            assert_eq!(run.text("/verdict"), "denied", "{}", run.story());
+            assert_eq!(denial(&run, "net.connect", target)["rule"], "defaults.net");
+        }
+        // A datagram is no way around.
+        let text = "import socket; socket.socket(socket.AF_INET, socket.SOCK_DGRAM).sendto(b'x', ('192.0.2.1', 53))";
+        let run = place.python(&[], text);
+        assert_ne!(run.code(), 0);
+        run.assert_denied("net.connect", "192.0.2.1:53");
+        // Its own loopback is its own: nobody listening is the command's failure.
+        let run = place.run(&[], &["/usr/bin/python3", "-c", DIAL, "127.0.0.1", "9", "0"]);
+        assert_eq!((run.text("/verdict"), run.denials().len()), ("failed".into(), 0), "{}", run.story());
+        let text = "import socket, threading\na = socket.create_server(('127.0.0.1', 0))\nsocket.create_connection(a.getsockname())\nprint('met')";
+        assert_eq!(place.python(&[], text).assert_ok().stdout(), "met\n");
+    }
+}
+
+#[test]
+fn refused_system_calls_are_told() {
+    for who in BOTH {
+        let place = furnished(who);
+        for (number, name) in [("SYS_mount", "mount"), ("SYS_bpf", "bpf"), ("SYS_keyctl", "keyctl"), ("SYS_io_uring_setup", "io_uring_setup")] {
+            let source = format!("#include <sys/syscall.h>\n#include <unistd.h>\nint main() {{ return syscall({number}, 0, 0, 0, 0, 0) < 0; }}");
+            let program = place.c_program("call", &source);
+            let run = place.run(&[], &[program.to_str().unwrap()]);
+            run.assert_code(1);
+            let told = denial(&run, "syscall", name);
+            assert_eq!((run.text("/verdict"), &told["rule"]), ("denied".into(), &json!("syscalls")));
+            assert_eq!(told["exe"], program.to_str().unwrap());
+            assert!(told["hint"].as_str().unwrap().contains("never allowed"), "{told}");
+        }
+        let policy = place.policy(json!({"version": 1, "extends": ["default"], "syscalls": {"deny": ["symlinkat", "symlink"]}}));
+        let run = place.sh(&["-p", &policy], "ln -s a /tmp/b");
+        assert_ne!(run.code(), 0, "{}", run.story());
+        assert_eq!(run.outcome["denials"][0]["op"], "syscall", "{}", run.story());
+        assert!(run.text("/denials/0/rule").ends_with("syscalls.deny"), "{}", run.story());
+        place.sh(&[], "ln -s a /tmp/b").assert_ok();
+    }
+}
+
+#[test]
+fn refused_reads_are_told_when_asked_for() {
+    for who in BOTH {
+        let place = furnished(who);
+        let notes = place.home.join("notes");
+        for (text, target) in [
+            ("cat ~/notes/text", notes.join("text")),
+            ("ls ~/notes", notes.clone()),
+            ("cat ../notes/text", notes.join("text")),
+            ("cat ../../elsewhere/file", place.root.join("elsewhere/file")),
+        ] {
+            let target = target.to_str().unwrap();
+            let run = place.sh(&["--report-reads"], text);
+            assert_ne!(run.code(), 0, "{text}: {}", run.story());
+            assert_eq!(run.text("/verdict"), "denied");
+            assert_eq!(denial(&run, "fs.read", target)["rule"], "defaults.fs");
+            follow_hints(&place, text, run);
+            let quiet = place.sh(&[], text);
+            assert_ne!(quiet.code(), 0);
+        }
+        let run = place.sh(&["--report-reads", "--deny-read", "full"], "cat full/inner");
+        let told = denial(&run, "fs.read", place.project.join("full/inner").to_str().unwrap());
+        assert_eq!(told["rule"], "--deny-read:fs.rules[0]".split(':').next().map(|_| told["rule"].as_str().unwrap()).unwrap());
+        assert!(told["rule"].as_str().unwrap().contains("--deny-read"), "{told}");
+        assert!(!told["hint"].as_str().unwrap_or_default().contains("run with"), "no flag lifts a denial: {told}");
+        place.sh(&["--report-reads"], "cat full/inner >/dev/null && ls >/dev/null && /usr/bin/python3 -c 'import ssl'").assert_ok();
+    }
+}
+
+/// Reading what the default policy shows is never a refusal, however much of it there is.
+#[test]
+fn ordinary_work_has_no_refusals() {
+    for who in BOTH {
+        let place = furnished(who);
+        for text in [
+            "ls -la / /usr /etc >/dev/null; cat /etc/hostname /proc/meminfo >/dev/null; id; date; find . >/dev/null",
+            "echo x > /tmp/f; mkdir /tmp/d; mv /tmp/f /tmp/d; rm -r /tmp/d; echo x > /dev/null; echo x > /dev/shm/s",
+            "/usr/bin/python3 -c 'import tempfile; tempfile.NamedTemporaryFile().write(b\"x\")'; sort file; sed s/t/T/ file",
+            "cc --version >/dev/null; git --version; perl -e 'print 1'",
+        ] {
+            let run = place.sh(&["--report-reads"], text);
+            run.assert_ok();
+            assert_eq!(run.denials(), [], "{text}: {}", run.story());
+            assert_eq!(run.text("/verdict"), "ok");
+        }
+    }
+}
+
+#[test]
+fn the_commands_own_failures_are_no_refusals() {
+    for who in BOTH {
+        let place = furnished(who);
+        let closed = place.file("home/project/closed", "text");
+        fs::set_permissions(&closed, fs::Permissions::from_mode(0o000)).unwrap();
+        let fixed = place.file("home/project/fixed", "text");
+        fs::set_permissions(&fixed, fs::Permissions::from_mode(0o444)).unwrap();
+        let dir = place.dir("home/project/fixed-dir");
+        fs::set_permissions(&dir, fs::Permissions::from_mode(0o555)).unwrap();
+        symlink("nowhere", place.project.join("dangling")).unwrap();
+        for (flags, text) in [
+            (&[][..], "exit 1"),
+            (&[], "cat missing"),
+            (&[], "cat missing/file"),
+            (&[], "cat file/below"),
+            (&[], "ls ~/missing"),
+            (&[], "echo x > missing/new"),
+            (&[], "rm missing"),
+            (&[], "mv missing new"),
+            (&[], "rmdir missing"),
+            (&[], "chmod 600 missing"),
+            (&[], "cat dangling"),
+            (&[], "./missing"),
+            (&[], "cat closed"),
+            (&["--write", "."], "echo x > fixed"),
+            (&["--write", "."], "echo x > fixed-dir/new"),
+            (&["--write", "."], "rmdir full"),
+            (&["--write", "."], "mkdir full"),
+            (&["--write", "."], "cat < /dev/tty"),
+            (&[], "kill -9 1"),
+            (&[], "echo x > /proc/sys/kernel/hostname"),
+        ] {
+            let mut all = vec!["--report-reads"];
+            all.extend(flags);
+            let run = place.sh(&all, text);
+            if run.code() == 0 && text.contains("kill") {
+                continue;
+            }
+            assert_ne!(run.code(), 0, "{text}: {}", run.story());
+            assert_eq!(run.denials(), [], "{text}: {}", run.story());
+            assert_eq!(run.text("/verdict"), "failed", "{text}: {}", run.story());
+        }
+        let run = place.python(&[], "raise PermissionError(13, 'Permission denied: sandbox policy')");
+        assert_eq!((run.text("/verdict"), run.denials().len()), ("failed".into(), 0), "words are no evidence");
+    }
+}
+
+/// On a read-only mount the kernel answers EEXIST for what is there, and programs rely on it.
+#[test]
+fn what_exists_already_is_no_refusal() {
+    const TRY: &str = "import errno, os\ndef name(step):\n  try: step(); return 'ok'\n  except OSError as e: return errno.errorcode[e.errno]\n\
+        print(name(lambda: os.mkdir('empty')), name(lambda: os.mkdir('/usr')), name(lambda: os.symlink('x', 'file')),\n\
+        name(lambda: os.link('file', 'other')), name(lambda: os.mkfifo('file')), name(lambda: os.open('file', os.O_CREAT | os.O_EXCL | os.O_WRONLY)),\n\
+        name(lambda: os.makedirs('full', exist_ok=True)), name(lambda: os.open('file', os.O_CREAT | os.O_RDONLY)))";
+    for who in BOTH {
+        let place = furnished(who);
+        let run = place.python(&[], TRY);
+        assert_eq!(run.stdout().trim(), "EEXIST EEXIST EEXIST EEXIST EEXIST EEXIST ok ok", "{}", run.story());
+        assert_eq!(run.denials(), [], "{}", run.story());
+        place.sh(&[], "mkdir -p full empty /usr/lib /tmp/a/b").assert_ok();
+    }
+}
+
+#[test]
+fn the_verdict_is_denied_only_when_the_command_failed() {
+    for who in BOTH {
+        let place = furnished(who);
+        let run = place.sh(&[], "echo x > file; exit 0");
+        assert_eq!(run.text("/verdict"), "ok");
+        assert_eq!(run.outcome["success"], true);
+        assert_eq!(run.outcome.get("error_kind"), None);
+        run.assert_denied("fs.write", place.project.join("file").to_str().unwrap());
+        let run = place.sh(&[], "(echo x > file) 2>/dev/null; exit 1");
+        assert_eq!((run.text("/verdict"), run.code()), ("denied".into(), 1));
+        let run = place.sh(&[], "(echo x > file) 2>/dev/null; kill -9 $$");
+        assert_eq!((run.text("/verdict"), run.code()), ("denied".into(), 137));
+        let run = place.sh(&[], "exit 1");
+        assert_eq!(run.text("/verdict"), "failed");
+        // A pipeline hides the failure, not the refusal.
+        let run = place.sh(&[], "(echo x > file) 2>&1 | cat >/dev/null");
+        assert_eq!(run.text("/verdict"), "ok");
+        assert_eq!(run.denials().len(), 1);
+    }
+}
+
+#[test]
+fn warned_operations_go_through_and_are_told() {
+    for who in BOTH {
+        let place = furnished(who);
+        let perms = json!(["read_file", "read_dir", "write_file", "truncate", "make_reg", "remove_file"]);
+        let policy = place.policy(json!({"version": 1, "extends": ["default"], "fs": {"rules": [
+            {"action": "warn", "path": place.project, "perms": perms}]}}));
+        let run = place.sh(&["-p", &policy], "echo x > file; echo y > new; rm other");
+        run.assert_ok();
+        assert_eq!(run.text("/verdict"), "ok");
+        for (op, name) in [("fs.write", "file"), ("fs.create", "new"), ("fs.remove", "other")] {
+            let told = denial(&run, op, place.project.join(name).to_str().unwrap());
+            assert_eq!(told["action"], "warn", "{told}");
+            assert!(told["rule"].as_str().unwrap().ends_with("fs.rules[0]"), "{told}");
+            assert_eq!(told.get("hint"), None);
+        }
+        assert_eq!(fs::read_to_string(place.project.join("new")).unwrap(), "y\n");
+        // Warnings do not turn a failure into a denial.
+        let run = place.sh(&["-p", &policy], "echo x > file; exit 4");
+        assert_eq!(run.text("/verdict"), "failed", "{}", run.story());
+    }
+}
+
+#[test]
+fn asking_is_refusing_where_nobody_can_answer() {
+    for who in BOTH {
+        let place = furnished(who);
+        let policy = place.policy(json!({"version": 1, "extends": ["workspace-write"], "fs": {"rules": [
+            {"action": "ask", "path": place.project.join("file")}]}}));
+        let run = place.sh(&["-p", &policy], "echo x > file");
+        assert_ne!(run.code(), 0);
+        assert_eq!(run.text("/verdict"), "denied");
+        let told = denial(&run, "fs.write", place.project.join("file").to_str().unwrap());
+        assert_eq!(told["action"], "ask");
+        assert!(told["hint"].as_str().unwrap().contains("nobody can answer"), "{told}");
+        assert_eq!(fs::read_to_string(place.project.join("file")).unwrap(), "text");
+        place.sh(&["-p", &policy], "echo x > other").assert_ok();
+    }
+}
+
+/// Without colours and carriage returns.
+fn plain(screen: &str) -> Vec<String> {
+    let mut out = String::new();
+    let mut rest = screen;
+    while let Some(at) = rest.find("\u{1b}[") {
+        out.push_str(&rest[..at]);
+        let end = rest[at..].find(|c: char| c.is_ascii_alphabetic()).map_or(rest.len(), |n| at + n + 1);
+        rest = &rest[end..];
+    }
+    out.push_str(rest);
+    out.lines().map(|l| l.trim_end_matches('\r').to_owned()).collect()
+}
+
+#[test]
+fn on_a_terminal_each_refusal_is_one_line_after_the_run() {
+    for who in BOTH {
+        let place = furnished(who);
+        let text = "(echo x > file) 2>/dev/null; (echo x > file) 2>/dev/null; mkdir new 2>/dev/null; echo last";
+        let screen = on_terminal(&place, &["-c", text], json!([]));
+        screen.assert_code(0);
+        let lines = plain(&screen.text);
+        assert_eq!(lines.len(), 3, "{}", screen.text);
+        assert_eq!(lines[0], "last");
+        let project = place.project.display();
+        assert!(lines[1].starts_with(&format!("cofferdam: refused fs.write {project}/file by /usr/bin/dash (2 times): rule defaults.fs")), "{}", lines[1]);
+        assert!(lines[1].contains(&format!("--write {project}/file")), "{}", lines[1]);
+        assert!(lines[2].starts_with(&format!("cofferdam: refused fs.create {project}/new by /usr/bin/mkdir: rule defaults.fs")), "{}", lines[2]);
+        let quiet = on_terminal(&place, &["-q", "-c", text], json!([]));
+        assert_eq!(plain(&quiet.text), ["last"]);
+    }
+}
+
+#[test]
+fn with_v_refusals_are_told_as_they_happen() {
+    for who in BOTH {
+        let place = furnished(who);
+        let text = "mkdir new 2>/dev/null; echo go; read x; mkdir later 2>/dev/null; echo last";
+        let steps = json!([["expect", "refused fs.create"], ["expect", "go"], ["send", "\n"], ["expect", "/later"], ["expect", "last"]]);
+        let screen = on_terminal(&place, &["-v", "-c", text], steps);
+        screen.assert_code(0);
+        assert_eq!(screen.text.matches("refused fs.create").count(), 2, "each once: {}", screen.text);
+        // The terminal is raw while the command has it: a bare line feed would leave a staircase.
+        assert_eq!(screen.text.replace("\r\n", "").matches('\n').count(), 0, "{:?}", screen.text);
+        let got = to_the_end(&mut place.cofferdam(["run", "-v", "-c", "mkdir new 2>/dev/null; true"]), b"");
+        assert_eq!(String::from_utf8_lossy(&got.stderr).matches("refused fs.create").count(), 1);
+    }
+}
+
+#[test]
+fn in_a_pipe_nothing_is_said() {
+    for who in BOTH {
+        let place = furnished(who);
+        let got = to_the_end(&mut place.cofferdam(["run", "-c", "mkdir new 2>/dev/null; echo out; echo err >&2; exit 1"]), b"");
+        assert_eq!((&got.stdout[..], &got.stderr[..]), (&b"out\n"[..], &b"err\n"[..]));
+    }
+}
+
+#[test]
+fn hostile_names_cannot_drive_the_terminal() {
+    const NAMES: [&str; 6] =
+        ["a\u{1b}[2Jb", "a\ncofferdam: all is well", "a\u{202e}txt.exe", "a\rover", "a\u{9b}31m", "a\u{7}\u{8}\u{200b}z"];
+    for who in BOTH {
+        let place = furnished(who);
+        let list: Vec<String> = NAMES.iter().map(|n| format!("{n:?}").replace("\\u{", "\\u{")).collect();
+        assert_eq!(list.len(), NAMES.len());
+        let names = place.file("home/project/names.json", json!(NAMES).to_string());
+        let text = "import json, os, sys\nfor n in json.load(open(sys.argv[1])):\n  try: os.mkdir(n)\n  except OSError: pass\nprint('last')";
+        for flags in [&["-q"][..], &[], &["-v"]] {
+            let mut args = flags.to_vec();
+            args.extend(["--", "/usr/bin/python3", "-c", text, names.to_str().unwrap()]);
+            let screen = on_terminal(&place, &args, json!([]));
+            screen.assert_code(0);
+            let lines = plain(&screen.text);
+            let said: Vec<&String> = lines.iter().filter(|l| l.starts_with("cofferdam: refused")).collect();
+            assert_eq!(said.len(), if flags == ["-q"] { 0 } else { NAMES.len() }, "{}", screen.text);
+            assert!(!lines.iter().any(|l| l.starts_with("cofferdam: all is well")), "{}", screen.text);
+            for c in ['\u{202e}', '\u{9b}', '\u{7}', '\u{8}', '\u{200b}'] {
+                assert!(!screen.text.contains(c), "{c:?} reached the terminal: {:?}", screen.text);
+            }
+            assert!(!screen.text.contains("\u{1b}[2J"), "{:?}", screen.text);
+            assert!(!screen.text.replace("\r\n", "").contains("\rover"), "{:?}", screen.text);
+            let told: Vec<&str> = screen.outcome["denials"].as_array().unwrap().iter().filter_map(|d| d["target"].as_str()).collect();
+            for name in NAMES {
+                assert!(told.contains(&place.project.join(name).to_str().unwrap()), "the document has it whole: {told:?}");
+            }
+        }
+        // Names that are not text are told as well as they can be.
+        let run = place.python(&[], "import os\ntry: os.mkdir(b'bad-\\xff-name')\nexcept OSError: pass");
+        run.assert_denied("fs.create", place.project.join("bad-\u{fffd}-name").to_str().unwrap());
+    }
+}
+
+#[test]
+fn colours_can_be_switched_off() {
+    let place = furnished(As::Root);
+    let coloured = on_terminal(&place, &["-c", "mkdir new 2>/dev/null; true"], json!([]));
+    assert!(coloured.text.contains("\u{1b}["), "{:?}", coloured.text);
+    let text = "import os, sys; os.environ['NO_COLOR'] = '1'; os.execv(sys.argv[1], sys.argv[1:])";
+    let mut script = place.outside("script");
+    let line = format!("/usr/bin/python3 -c \"{text}\" {} run -c 'mkdir new 2>/dev/null; true'", crate::support::binary().display());
+    let got = to_the_end(script.args(["-qec", &line, "/dev/null"]), b"");
+    let seen = String::from_utf8_lossy(&got.stdout);
+    assert!(seen.contains("refused fs.create") && !seen.contains('\u{1b}'), "{seen:?}");
+}

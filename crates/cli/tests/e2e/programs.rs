@@ -294,3 +294,22 @@ fn exec_flags_work_beside_policies() {
         assert_eq!(got.status.code(), Some(126));
     }
 }
+
+/// Listed programs need the dynamic loader, and the loader starts whatever it is given.
+#[test]
+fn the_loader_does_not_start_what_is_not_listed() {
+    for who in BOTH {
+        let place = Place::new(who);
+        place.file("home/project/id", fs::read("/usr/bin/id").unwrap());
+        let policy = allowing(&place, json!(["/bin/sh"]));
+        for program in ["./id", "/usr/bin/id", "/usr/lib/git-core/git"] {
+            if !place.project.join(program).exists() {
+                continue;
+            }
+            let run = place.sh(&["-p", &policy], &format!("{LOADER} {program} --version"));
+            assert!(run.code() != 0 && run.stdout().is_empty(), "{program}: {}", run.story());
+            place.sh(&[], &format!("{LOADER} {program} --version")).assert_ok();
+        }
+        place.sh(&["-p", &policy], "/bin/sh -c true").assert_ok();
+    }
+}

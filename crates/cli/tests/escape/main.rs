@@ -4,4 +4,5 @@ mod support;
 
 mod exhaustion;
 mod kernel;
+mod killed;
 mod neighbours;

@@ -1,0 +1,296 @@
+//! The seccomp listener: it reports and refuses, but must never be what holds a wall up.
+
+use super::truth::{Canary, finish, probe, state};
+use crate::support::{BOTH, Place};
+use std::fs;
+use std::path::Path;
+
+const RACE: &str = r#"
+#define _GNU_SOURCE
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+/* race KIND GOOD BAD SECONDS: calls on a path that another thread keeps changing between the two. */
+static char path[512], good[512], bad[512];
+static volatile int stop;
+static void *flip(void *x) {
+    while (!stop) { memcpy(path, bad, sizeof path); memcpy(path, good, sizeof path); }
+    return 0;
+}
+static void *relink(void *x) {
+    while (!stop) {
+        unlink("/tmp/l.new"); symlink(bad, "/tmp/l.new"); rename("/tmp/l.new", "/tmp/link");
+        unlink("/tmp/l.new"); symlink(good, "/tmp/l.new"); rename("/tmp/l.new", "/tmp/link");
+    }
+    return 0;
+}
+int main(int argc, char **argv) {
+    const char *kind = argv[1];
+    char buf[256];
+    unsigned long tries = 0, opened = 0;
+    pthread_t thread;
+    strcpy(good, argv[2]); strcpy(bad, argv[3]); strcpy(path, good);
+    symlink(good, "/tmp/link");
+    int by_link = strchr(kind, 'l') != 0;
+    pthread_create(&thread, 0, by_link ? relink : flip, 0);
+    const char *at = by_link ? "/tmp/link" : path;
+    double seconds = atof(argv[4]);
+    struct timespec begin, now;
+    clock_gettime(CLOCK_MONOTONIC, &begin);
+    do {
+        tries++;
+        if (kind[0] == 'r') {
+            int fd = open(at, O_RDONLY), n = fd < 0 ? -1 : read(fd, buf, sizeof buf);
+            if (n > 0) { opened++; if (memmem(buf, n, "SECRET", 6)) write(1, buf, n); }
+            close(fd);
+        } else if (kind[0] == 'w') {
+            int fd = open(at, O_RDWR | O_APPEND);
+            if (fd >= 0) { opened++; if (tries % 50 == 0) write(fd, "w", 1); n: close(fd); }
+            struct { unsigned long long flags, mode, resolve; } how = {O_WRONLY | O_TRUNC, 0, 0};
+            fd = syscall(SYS_openat2, AT_FDCWD, at, &how, sizeof how);
+            close(fd);
+            truncate(at, 3);
+            chmod(at, 0600);
+        } else if (kind[0] == 'u') {
+            if (unlink(at) == 0) { opened++; close(open(good, O_CREAT | O_WRONLY, 0644)); }
+        } else {
+            int pid = vfork();
+            if (pid == 0) { execl(at, "x", argv[5], NULL); _exit(1); }
+            int status; waitpid(pid, &status, 0);
+            if (status == 0) opened++;
+        }
+        clock_gettime(CLOCK_MONOTONIC, &now);
+    } while (now.tv_sec - begin.tv_sec + (now.tv_nsec - begin.tv_nsec) / 1e9 < seconds);
+    stop = 1; pthread_join(thread, 0);
+    printf("tries %lu opened %lu\n", tries, opened);
+    return 0;
+}
+"#;
+
+fn opened(shown: &str) -> u64 {
+    shown.lines().find_map(|l| l.split("opened ").nth(1)?.trim().parse().ok()).unwrap_or(0)
+}
+
+/// K22: pointers and links that change between the listener's look and the kernel's: what is denied is never read,
+/// written or removed, be it outside, hidden or covered, with reads watched or not.
+#[test]
+fn races_on_paths_never_reach_what_is_denied() {
+    for who in BOTH {
+        let place = Place::new(who);
+        let canary = Canary::new(&place);
+        let race = probe(&place, "race", RACE);
+        let project = place.project.to_str().unwrap().to_string();
+        place.file("home/project/hidden/file.txt", format!("{} hidden", canary.secret));
+        let kept = place.file("home/project/kept/file.txt", "kept");
+        let open = place.file("home/project/plain/file.txt", "plain");
+        let (hidden, kept_dir) = (format!("{project}/hidden"), format!("{project}/kept"));
+        let hidden_file = format!("{hidden}/file.txt");
+        let (before_hidden, before_kept) = (state(Path::new(&hidden)), state(Path::new(&kept_dir)));
+        let flags = ["--write", &project, "--deny-read", &hidden, "--deny-write", &kept_dir];
+        let good = open.to_str().unwrap();
+        for (kind, bad) in [
+            ("r", canary.text()), ("r", hidden_file.as_str()), ("rl", hidden_file.as_str()),
+            ("w", canary.text()), ("w", kept.to_str().unwrap()), ("wl", kept.to_str().unwrap()), ("u", kept.to_str().unwrap()),
+        ] {
+            for reads in [&[][..], &["--report-reads"]] {
+                fs::write(&open, "plain").unwrap();
+                place.own(&open);
+                let run = place.run(&[&flags[..], reads].concat(), &[&race, kind, good, bad, "0.3"]);
+                run.assert_ok();
+                assert!(opened(&run.stdout()) > 0, "control: {kind} {}", run.story());
+                canary.assert_safe(&run.output);
+                assert_eq!(state(Path::new(&hidden)), before_hidden, "{kind}");
+                assert_eq!(state(Path::new(&kept_dir)), before_kept, "{kind}");
+            }
+        }
+    }
+}
+
+/// K22: the same with programs: one that is denied never starts.
+#[test]
+fn races_on_programs_never_start_what_is_denied() {
+    for who in BOTH {
+        let place = Place::new(who);
+        let race = probe(&place, "race", RACE);
+        let out = place.dir("home/project/out");
+        let good = place.script("home/project/prog-a", "#!/bin/sh\n: >$1/ran-good\n");
+        let bad = place.script("home/project/prog-b", "#!/bin/sh\n: >$1/ran-bad\n");
+        let (good, bad, out_text) = (good.to_str().unwrap(), bad.to_str().unwrap(), out.to_str().unwrap());
+        for kind in ["x", "xl"] {
+            let run = place.run(&["--write", out_text, "--deny-exec", bad], &[&race, kind, good, bad, "0.8", out_text]);
+            assert!(out.join("ran-good").exists(), "control: {}", run.story());
+            assert!(!out.join("ran-bad").exists(), "{}", run.story());
+        }
+    }
+}
+
+const STORM: &str = r#"
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/time.h>
+#include <sys/wait.h>
+#include <unistd.h>
+static volatile int ticks;
+static void tick(int s) { ticks++; }
+static void *many(void *denied) { for (int i = 0; i < 20; i++) mkdir(denied, 0755); return 0; }
+int main(int argc, char **argv) {
+    const char *denied = argv[1];
+    int made = 0, refused = 0, interrupted = 0, status;
+    struct sigaction action = {.sa_handler = tick};
+    struct itimerval often = {{0, 150}, {0, 150}}, never = {{0, 0}, {0, 0}};
+    sigaction(SIGALRM, &action, 0);
+    setitimer(ITIMER_REAL, &often, 0);
+    for (int i = 0; i < 1500; i++) {
+        int fd = open("/tmp/own", O_CREAT | O_RDWR, 0600);
+        if (fd >= 0) made++; else if (errno == EINTR) interrupted++;
+        close(fd);
+        if (mkdir(denied, 0755) < 0 && errno != EINTR) refused++;
+    }
+    setitimer(ITIMER_REAL, &never, 0);
+    printf("storm: ticks %d made %d refused %d interrupted %d\n", ticks > 50, made + interrupted, refused > 0, interrupted < 1500);
+    fflush(stdout);
+    /* Callers that die while the listener has their call. */
+    for (int i = 0; i < 150; i++) {
+        int pid = fork();
+        if (pid == 0) for (;;) mkdir(denied, 0755);
+        usleep(i % 20 * 50);
+        kill(pid, SIGKILL);
+        waitpid(pid, &status, 0);
+    }
+    /* Many callers at once; the process ends while some still wait. */
+    pthread_attr_t small; pthread_attr_init(&small); pthread_attr_setstacksize(&small, 65536);
+    pthread_t threads[400]; int n = 0;
+    while (n < 400 && pthread_create(&threads[n], &small, many, (void *)denied) == 0) n++;
+    for (int i = 0; i < n; i++) pthread_join(threads[i], 0);
+    int pid = fork();
+    if (pid == 0) { for (int i = 0; i < 200; i++) pthread_create(&threads[i], &small, many, (void *)denied); _exit(0); }
+    waitpid(pid, &status, 0);
+    int fd = open("/tmp/after", O_CREAT | O_RDWR, 0600);
+    printf("threads %d after %d\n", n, fd >= 0);
+    return 0;
+}
+"#;
+
+/// K23: signal storms, callers that die mid-call and hundreds of callers at once neither hang nor confuse the
+/// listener; a run beside it goes on.
+#[test]
+fn the_listener_cannot_be_starved() {
+    for who in BOTH {
+        let place = Place::new(who);
+        let canary = Canary::new(&place);
+        let storm = probe(&place, "storm", STORM);
+        let denied = format!("{}/made", canary.dir().display());
+        let out = finish(place.cofferdam(["run", "-q", "--", &storm, &denied]).stdin(std::process::Stdio::null()));
+        let shown = String::from_utf8_lossy(&out.stdout).into_owned();
+        assert!(shown.contains("storm: ticks 1 made 1500 refused 1 interrupted 1\nthreads 400 after 1\n"), "{out:?}");
+        assert!(out.status.success(), "{out:?}");
+        canary.assert_safe(&out);
+    }
+}
+
+const FILTERS: &str = r#"
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mount.h>
+#include <sys/prctl.h>
+#include <sys/ptrace.h>
+#include <sys/syscall.h>
+#include <sys/user.h>
+#include <sys/wait.h>
+#include <unistd.h>
+static long install(unsigned answer, unsigned flags) {
+    struct sock_filter code[] = {{BPF_RET | BPF_K, 0, 0, answer}};
+    struct sock_fprog program = {1, code};
+    return syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, flags, &program);
+}
+static long install_for(int nr, unsigned answer) {
+    struct sock_filter code[] = {{BPF_LD | BPF_W | BPF_ABS, 0, 0, 0}, {BPF_JMP | BPF_JEQ | BPF_K, 0, 1, nr},
+        {BPF_RET | BPF_K, 0, 0, answer}, {BPF_RET | BPF_K, 0, 0, SECCOMP_RET_ALLOW}};
+    struct sock_fprog program = {4, code};
+    return syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, 0, &program);
+}
+static int attack(const char *canary) {
+    int got = 0;
+    if (open(canary, O_RDONLY) >= 0) got |= 1;
+    if (open(canary, O_RDWR | O_CREAT, 0600) >= 0) got |= 2;
+    if (mount("t", "/tmp", "tmpfs", 0, 0) == 0) got |= 4;
+    if (unshare(0x10000000) == 0) got |= 8;
+    return got;
+}
+static void trap(int s, siginfo_t *i, void *c) {}
+int main(int argc, char **argv) {
+    const char *canary = argv[1];
+    errno = 0;
+    long listener = install(SECCOMP_RET_ALLOW, SECCOMP_FILTER_FLAG_NEW_LISTENER);
+    printf("listener %d %d\n", listener < 0, errno == EBUSY);
+    printf("listener tsync %d\n", install(SECCOMP_RET_ALLOW, SECCOMP_FILTER_FLAG_NEW_LISTENER | SECCOMP_FILTER_FLAG_TSYNC | SECCOMP_FILTER_FLAG_TSYNC_ESRCH) < 0);
+    printf("allow %ld attack %d\n", install(SECCOMP_RET_ALLOW, 0), attack(canary));
+    if (fork() == 0) {
+        struct sigaction action = {.sa_sigaction = trap, .sa_flags = SA_SIGINFO};
+        sigaction(SIGSYS, &action, 0);
+        install_for(SYS_openat, SECCOMP_RET_TRAP); install_for(SYS_mount, SECCOMP_RET_TRAP);
+        _exit(attack(canary));
+    }
+    int status; wait(&status);
+    printf("trap %d\n", status);
+    /* A tracer that turns a harmless call into a refused one, before and after the filters ran. */
+    for (int by_seccomp = 0; by_seccomp < 2; by_seccomp++) {
+        int pid = fork();
+        if (pid == 0) {
+            ptrace(PTRACE_TRACEME, 0, 0, 0);
+            if (by_seccomp) install_for(SYS_getppid, SECCOMP_RET_TRACE);
+            raise(SIGSTOP);
+            long got = syscall(SYS_getppid, "t", "/tmp", "tmpfs", 0, 0);
+            _exit(got == 0 ? 77 : errno == EPERM ? 5 : 6);
+        }
+        int changed = 0;
+        waitpid(pid, &status, 0);
+        ptrace(PTRACE_SETOPTIONS, pid, 0, PTRACE_O_TRACESECCOMP | PTRACE_O_TRACESYSGOOD);
+        for (;;) {
+            if (ptrace(by_seccomp ? PTRACE_CONT : PTRACE_SYSCALL, pid, 0, 0) < 0) break;
+            if (waitpid(pid, &status, 0) < 0 || WIFEXITED(status) || WIFSIGNALED(status)) break;
+            struct user_regs_struct regs;
+            ptrace(PTRACE_GETREGS, pid, 0, &regs);
+            if (!changed && regs.orig_rax == SYS_getppid) { regs.orig_rax = SYS_mount; changed = 1; ptrace(PTRACE_SETREGS, pid, 0, &regs); }
+        }
+        printf("tracer changed %d exit %d\n", changed, WIFEXITED(status) ? WEXITSTATUS(status) : -1);
+    }
+    install_for(SYS_getppid, SECCOMP_RET_ERRNO | 99);
+    printf("control %d\n", syscall(SYS_getppid) == -1 && errno == 99);
+    return 0;
+}
+"#;
+
+/// K24: a guest cannot put a listener before ours, and filters of its own, traps and tracers loosen nothing.
+#[cfg(target_arch = "x86_64")]
+#[test]
+fn filters_of_a_guest_loosen_nothing() {
+    for who in BOTH {
+        let place = Place::new(who);
+        let canary = Canary::new(&place);
+        let run = place.run(&[], &[&probe(&place, "filters", FILTERS), canary.text()]);
+        let want = "listener 1 1\nlistener tsync 1\nallow 0 attack 0\ntrap 0\n\
+                    tracer changed 1 exit 5\ntracer changed 1 exit 5\ncontrol 1\n";
+        assert_eq!(run.stdout(), want, "{}", run.story());
+        canary.assert_safe(&run.output);
+    }
+}
