@@ -75,7 +75,7 @@ pub fn mounts(facts: &Facts) -> Vec<Check> {
 fn id_mapped() -> Result<(), CallError> {
     const SOMEBODY: u32 = 0x7000_0000;
     let ids = host::id_map(0, SOMEBODY, 0, SOMEBODY)?;
-    probe::attempt(NEW_MOUNT, Trial::IdMapped { ids: ids.as_fd() })
+    probe::attempt(NEW_MOUNT, Trial::IdMapped { ids: ids.namespace.as_fd() })
 }
 
 /// Each right we rely on: the ABI that brought it, the kernel that brought the ABI, what it is for.
