@@ -1,6 +1,7 @@
 //! Which walls this host can put up, and what to say when it cannot.
 
-use sys::{CallError, landlock};
+use sys::probe::{self, Trial};
+use sys::{CallError, landlock, spawn};
 use terms::{ErrorKind, Fault, Phase};
 
 /// How a guest is enclosed.
@@ -24,13 +25,23 @@ pub struct Found {
 
 /// Takes the strongest driver; a weaker one only where `degrade` names what is given up.
 pub fn choose(degrade: &[String]) -> Result<Found, Fault> {
-    let missing: Vec<String> = landlock::missing(landlock::abi()).into_iter().map(String::from).collect();
+    let mut missing: Vec<String> = landlock::missing(landlock::abi()).into_iter().map(String::from).collect();
     for name in &missing {
         if !degrade.contains(name) {
             return Err(lacks_landlock(name));
         }
     }
+    // Only who consents to less pays for finding out beforehand; others learn it from the clone.
+    if degrade.iter().any(|name| name == NAMESPACES) && !namespaces_work() {
+        missing.extend(crate::alone::MISSING.map(String::from));
+        return Ok(Found { driver: Driver::Landlock, missing });
+    }
     Ok(Found { driver: Driver::Namespaces, missing })
+}
+
+fn namespaces_work() -> bool {
+    let mounts = spawn::NEW_USER | spawn::NEW_MOUNT | spawn::NEW_PID;
+    probe::attempt(crate::supervise::NAMESPACES, Trial::Tmpfs).is_ok() && probe::attempt(mounts, Trial::Proc).is_ok()
 }
 
 fn lacks_landlock(name: &str) -> Fault {

@@ -1,6 +1,7 @@
 //! Plan in, contained process tree out. Builds the list of setup steps, starts the guest, watches over it, and
 //! says how it ended. Reads no policy file and prints nothing.
 
+mod alone;
 mod capture;
 mod connect;
 mod denials;

@@ -26,6 +26,13 @@ pub struct Steps {
     pub scratch_entries: u64,
 }
 
+impl Steps {
+    /// A list made elsewhere, with the handles its steps name.
+    pub fn of(ops: Vec<Op>, handles: Vec<OwnedFd>, watch: Watch) -> Steps {
+        Steps { ops, _handles: handles, _id_maps: BTreeMap::new(), watch, scratch_entries: 0 }
+    }
+}
+
 /// Names in the new root that exist only during setup.
 const OLD: &str = "/.old";
 const SCRATCH: &str = "/.scratch";
@@ -481,7 +488,7 @@ impl Builder<'_> {
         self.push(Op::Seal { at: c"/".into(), attr: QUIET.with(Attr::READ_ONLY) });
         self.push(Op::ChangeDir { at: cpath(&self.request.cwd) });
         if let Some((rows, columns)) = self.request.stdio.terminal_size() {
-            self.push(Op::OpenTerminal { rows, columns });
+            self.push(Op::OpenTerminal { at: c"/dev/pts/ptmx".into(), rows, columns });
         }
     }
 
@@ -565,7 +572,7 @@ fn is_open_to_all(at: &Path) -> bool {
     std::fs::symlink_metadata(at).is_ok_and(|m| m.mode() & 0o077 != 0)
 }
 
-fn of_kind(rights: u64, kind: Kind) -> u64 {
+pub fn of_kind(rights: u64, kind: Kind) -> u64 {
     if kind == Kind::Dir { rights } else { rights & landlock::FILE_RIGHTS }
 }
 

@@ -1,6 +1,7 @@
 //! One run from start to end: clone, watch, relay, limit, account. Single-threaded: one loop over everything that
 //! can happen, so there is nothing to lock and nothing to race.
 
+use crate::alone;
 use crate::capture::Capture;
 use crate::driver::{self, Driver, Found};
 use crate::guest::Guest;
@@ -9,7 +10,7 @@ use crate::listen::Judge;
 use crate::relay::{Allowance, Inlet, Outlet, Pumped, Sink};
 use crate::steps::{self, Steps};
 use crate::terminal;
-use policy::{ExecPlan, Perm, Plan, Resolved};
+use policy::{ExecPlan, Perm, Perms, Plan, Resolved};
 use rustix::event::{PollFd, PollFlags, poll};
 use std::ffi::{CString, OsString};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
@@ -79,7 +80,8 @@ impl Request {
             descriptors: self.limits.max_open_files.is_some(),
             deny: self.deny_calls.clone(),
             no_exec_memory_files: matches!(self.plan.exec, ExecPlan::Only { .. }),
-            connects_for_guest: !guest.privileged,
+            connects_for_guest: !guest.privileged || self.enforced.driver == Driver::Landlock,
+            alone: self.enforced.driver == Driver::Landlock,
         }
     }
 }
@@ -109,16 +111,31 @@ pub struct Prepared {
 
 pub fn prepare(request: Request) -> Result<Prepared, Fault> {
     limits::check(&request.limits, &request.plan)?;
-    if let Some(guard) = request.plan.guards.first() {
-        let message =
-            format!("{}: {} does not exist yet and lies where the guest may create it", guard.rule, guard.pattern);
-        let hint = "create it first, or deny its directory";
-        return Err(Fault::new(ErrorKind::UnsupportedPolicy, message).hint(hint).phase(Phase::Planning));
-    }
+    check_guards(&request.plan)?;
     check_calls(&request.deny_calls)?;
     let guest = Guest::of_caller();
-    let steps = steps::build(&request, guest)?;
+    let steps = match request.enforced.driver {
+        Driver::Namespaces => steps::build(&request, guest)?,
+        Driver::Landlock => alone::build(&request, guest)?,
+    };
     Ok(Prepared { request, guest, steps })
+}
+
+/// A denied path that does not exist is safe where the guest can make nothing. Elsewhere the run is refused: no wall
+/// of the kernel's can keep one name from being made in a directory.
+fn check_guards(plan: &Plan) -> Result<(), Fault> {
+    let makes = |g: &&policy::Grant| !g.perms.and(Perms::MAKING).is_empty();
+    for guard in &plan.guards {
+        let literal: PathBuf = guard.pattern.split('/').take_while(|part| !part.contains(['*', '?', '['])).collect::<Vec<_>>().join("/").into();
+        let near = |g: &policy::Grant| literal.starts_with(&g.path) || g.path.starts_with(&literal);
+        if let Some(grant) = plan.grants.iter().filter(makes).find(|g| near(g)) {
+            let (rule, pattern) = (&guard.rule, &guard.pattern);
+            let message = format!("{rule}: {pattern} does not exist, and {} lets the guest make things in {}", grant.rule, grant.path.display());
+            let hint = "create it first, deny its directory, or narrow the write grant";
+            return Err(Fault::new(ErrorKind::UnsupportedPolicy, message).hint(hint).phase(Phase::Planning));
+        }
+    }
+    Ok(())
 }
 
 /// A denied call must exist, and must not be one that starting and ending the command needs.
@@ -193,6 +210,7 @@ impl Prepared {
         let program = cstring(self.request.program.as_os_str().as_bytes());
         let mut command = Command::new(program, strings(&self.request.argv), env.collect(), pipes.theirs());
         command.umask = process::umask();
+        command.own_pids = self.request.enforced.driver == Driver::Namespaces;
         command.open_files = self.request.limits.max_open_files.map(limits::open_files);
         Ok((pipes, command))
     }
@@ -208,13 +226,16 @@ impl Prepared {
 
     fn admit(&self, spawned: &Spawned) -> Result<(), Fault> {
         let g = self.guest;
+        if self.request.enforced.driver == Driver::Landlock {
+            return Ok(());
+        }
         host::write_id_maps(spawned.pid, (g.uid, g.host_uid), (g.gid, g.host_gid), !g.privileged)
             .map_err(|e| driver::blocked(&e))?;
         spawned.go().map_err(|e| internal(Phase::Start, e))
     }
 }
 
-const NAMESPACES: u64 = spawn::NEW_USER
+pub(crate) const NAMESPACES: u64 = spawn::NEW_USER
     | spawn::NEW_MOUNT
     | spawn::NEW_PID
     | spawn::NEW_IPC
@@ -655,7 +676,13 @@ impl<'a> Run<'a> {
 
     /// Pid 1's end is the end of every process in its namespace.
     fn kill(&mut self) {
-        process::signal(self.spawned.pidfd.as_fd(), SIGKILL);
+        let signal = match self.request.enforced.driver {
+            Driver::Namespaces => SIGKILL,
+            // Without a pid namespace somebody must go through the tree; the group's kill is the quicker where there
+            // is a group.
+            Driver::Landlock => spawn::END_SIGNAL,
+        };
+        process::signal(self.spawned.pidfd.as_fd(), signal);
         self.meter.kill();
     }
 

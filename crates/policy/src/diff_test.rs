@@ -10,7 +10,7 @@ fn policy(json: &str) -> Policy {
 fn more_less_and_different() {
     let a = policy(
         r#"{"version":1,"fs":{"rules":[{"action":"deny","path":"/x"},{"action":"allow","path":"/y","perms":["read_file"]}]},
-            "limits":{"max_wall_ms":1000},"env":{"set":{"A":"1"}},"degrade":["guards"]}"#,
+            "limits":{"max_wall_ms":1000},"env":{"set":{"A":"1"}},"degrade":["landlock.scope"]}"#,
     );
     let b = policy(
         r#"{"version":1,"defaults":{"net":"allow"},"fs":{"rules":[{"action":"allow","path":"/z","perms":["read_file"]}]},
@@ -28,7 +28,7 @@ fn more_less_and_different() {
          allows less:\n\
          \x20 fs.rules: removed {\"action\":\"allow\",\"path\":\"/y\",\"perms\":[\"read_file\"]}\n\
          \x20 syscalls.deny: added bpf\n\
-         \x20 degrade: removed guards\n\
+         \x20 degrade: removed landlock.scope\n\
          \x20 limits.max_memory_mb: none → 64\n\
          differs:\n\
          \x20 env.set: A: 1 → 2\n"

@@ -222,16 +222,12 @@ pub const AUDIT_EVENTS: [(&str, &str); 8] = [
 ];
 
 /// What `degrade` may name: a wall that this host may not have. The name of a limit's field is accepted too.
-pub const DEGRADES: [(&str, &str); 9] = [
-    ("landlock", "the kernel's landlock is absent or too old for a permission that a rule uses"),
-    ("seccomp", "system calls cannot be filtered"),
-    ("cgroups", "usage cannot be accounted for the whole tree of processes"),
-    ("user_namespaces", "the run cannot have its own user namespace"),
-    ("network_namespaces", "the run cannot have its own network"),
-    ("guards", "a denied path that does not exist yet can be made"),
-    ("reports", "denials and warnings hold but cannot all be reported"),
-    ("exec_digest", "a program's digest is checked when the plan is made, not when it starts"),
-    ("audit", "an event named under `audit` cannot be observed"),
+pub const DEGRADES: [(&str, &str); 5] = [
+    ("namespaces", "no namespaces and no root of its own: landlock and seccomp alone hold the run"),
+    ("landlock.refer", "kernels before 5.19 cannot tell moving between directories from other changes"),
+    ("landlock.truncate", "kernels before 6.2 cannot refuse truncation by itself"),
+    ("landlock.ioctl_dev", "kernels before 6.10 cannot refuse device controls"),
+    ("landlock.scope", "kernels before 6.12 cannot keep signals and abstract sockets apart by landlock"),
 ];
 
 /// The known name closest to `wrong`, when it is close enough to be a slip.

@@ -82,7 +82,7 @@ fn rest() -> impl Strategy<Value = String> {
         }
         None => format!(r#""capabilities":{{"net.fetch":{{"allow":{allow}}}}}"#),
     });
-    let degrade = prop::sample::subsequence(vec!["landlock", "guards", "max_memory_mb"], 0..3)
+    let degrade = prop::sample::subsequence(vec!["namespaces", "landlock.scope", "max_memory_mb"], 0..3)
         .prop_map(|names| format!(r#""degrade":{names:?}"#));
     let fixed = prop::sample::subsequence(
         vec![

@@ -34,7 +34,7 @@ pub(crate) fn run(ops: &[Op], command: &Command, control: RawFd) -> ! {
         }
     };
     close_all_but(control);
-    reap(pid, control)
+    reap(pid, command.own_pids, control)
 }
 
 /// Only the line to the supervisor is kept: an end of a pipe held here would hide that the other side closed it.
@@ -64,6 +64,12 @@ fn perform(op: &Op, kept: &mut Kept) -> Result<(), i32> {
         Op::JoinGroup { fd } => check(unsafe { libc::write(*fd, c"0".as_ptr().cast(), 1) } as i64).map(drop),
         Op::Identity { uid, gid, drop_groups } => identity(*uid, *gid, *drop_groups),
         Op::TieToSupervisor => tie_to_supervisor(),
+        // SAFETY: numbers only. Without a pid namespace the end of the supervisor must reach us as a signal that we
+        // hear, because our own end would not take our descendants along.
+        Op::TakeOrphans => unsafe {
+            check(libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0).into())?;
+            check(libc::prctl(libc::PR_SET_PDEATHSIG, END, 0, 0, 0).into()).map(drop)
+        },
         Op::PrivateMounts => mount(c"none", c"/", None, libc::MS_REC | libc::MS_PRIVATE, None),
         Op::Tmpfs { at, options, attr } => mount(c"tmpfs", at, Some(c"tmpfs"), legacy_flags(*attr), Some(options)),
         Op::Pivot { root, old } => pivot(root, old),
@@ -110,7 +116,7 @@ fn perform(op: &Op, kept: &mut Kept) -> Result<(), i32> {
         // SAFETY: a C string that outlives the call.
         Op::ChangeDir { at } => check(unsafe { libc::chdir(at.as_ptr()) }.into()).map(drop),
         Op::OpenScratch { at } => mount::open_straight(at).map(|fd| kept.scratch = fd),
-        Op::OpenTerminal { rows, columns } => open_terminal(*rows, *columns, kept),
+        Op::OpenTerminal { at, rows, columns } => open_terminal(at, *rows, *columns, kept),
         // SAFETY: takes numbers only.
         Op::NoNewPrivileges => check(unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) }.into()).map(drop),
         Op::DropCapabilities => drop_capabilities(),
@@ -291,14 +297,14 @@ fn rlimit(resource: u32, value: u64) -> Result<(), i32> {
     check(got).map(drop)
 }
 
-fn open_terminal(rows: u16, columns: u16, kept: &mut Kept) -> Result<(), i32> {
+fn open_terminal(at: &CStr, rows: u16, columns: u16, kept: &mut Kept) -> Result<(), i32> {
     let size = libc::winsize { ws_row: rows, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 };
     let unlocked: i32 = 0;
     const OPEN_PEER: libc::c_ulong = 0x5441;
     let flags = libc::O_RDWR | libc::O_NOCTTY | libc::O_CLOEXEC;
     // SAFETY: C strings and locals that outlive the calls.
     unsafe {
-        kept.master = check(libc::open(c"/dev/pts/ptmx".as_ptr(), flags).into())?;
+        kept.master = check(libc::open(at.as_ptr(), flags).into())?;
         check(libc::ioctl(kept.master, libc::TIOCSPTLCK, &unlocked).into())?;
         check(libc::ioctl(kept.master, libc::TIOCSWINSZ, &size).into())?;
         kept.slave = check(libc::ioctl(kept.master, OPEN_PEER, flags).into())?;
@@ -479,7 +485,7 @@ fn reset_signals() {
 
 /// Pid 1: reaps what is orphaned, passes signals on to the command, and ends with it. When pid 1 ends the kernel
 /// kills whatever is left in the namespace.
-fn reap(command: i32, control: RawFd) -> ! {
+fn reap(command: i32, own_pids: bool, control: RawFd) -> ! {
     loop {
         // SAFETY: a local set, filled before use.
         let signal = unsafe {
@@ -488,10 +494,43 @@ fn reap(command: i32, control: RawFd) -> ! {
             libc::sigwaitinfo(&all, std::ptr::null_mut())
         };
         match signal {
-            libc::SIGCHLD => collect(command, control),
+            libc::SIGCHLD => collect(command, own_pids, control),
+            END if !own_pids => finish(libc::SIGKILL, own_pids, control),
             signal if signal > 0 => forward(command, signal),
             _ => {}
         }
+    }
+}
+
+/// Tells a pid 1 that is none to end its whole tree.
+const END: i32 = crate::spawn::END_SIGNAL;
+
+/// Kills children until there are none: orphans become our children, so the whole tree comes by.
+fn kill_descendants() {
+    let mut text = [0u8; 4096];
+    for _ in 0..10_000 {
+        // SAFETY: a C string, and a buffer with its true length.
+        let got = unsafe {
+            let fd = libc::open(c"/proc/thread-self/children".as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC);
+            let got = libc::read(fd, text.as_mut_ptr().cast(), text.len());
+            libc::close(fd);
+            got
+        };
+        if got <= 0 {
+            return;
+        }
+        let mut pid = 0i32;
+        for byte in text.iter().take(got as usize) {
+            if byte.is_ascii_digit() {
+                pid = pid.saturating_mul(10).saturating_add(i32::from(byte - b'0'));
+            } else if pid > 1 {
+                // SAFETY: our own child, not reaped yet, so the number can mean nobody else.
+                unsafe { libc::kill(pid, libc::SIGKILL) };
+                pid = 0;
+            }
+        }
+        // SAFETY: no status wanted.
+        while unsafe { libc::waitpid(-1, std::ptr::null_mut(), libc::WNOHANG | libc::__WALL) } > 0 {}
     }
 }
 
@@ -505,7 +544,7 @@ fn forward(command: i32, signal: i32) {
     }
 }
 
-fn collect(command: i32, control: RawFd) {
+fn collect(command: i32, own_pids: bool, control: RawFd) {
     loop {
         let mut status = 0;
         // SAFETY: writes into a local.
@@ -514,16 +553,21 @@ fn collect(command: i32, control: RawFd) {
             return;
         }
         if pid == command {
-            finish(status, control);
+            finish(status, own_pids, control);
         }
     }
 }
 
-fn finish(status: i32, control: RawFd) -> ! {
-    // SAFETY: kills everything this process may signal in its namespace but itself, then waits for all of it, so
-    // that the figures below cover the whole tree.
+fn finish(status: i32, own_pids: bool, control: RawFd) -> ! {
+    if !own_pids {
+        kill_descendants();
+    }
+    // SAFETY: kills everything this process may signal in its own pid namespace but itself, then waits for all of it,
+    // so that the figures below cover the whole tree.
     let usage = unsafe {
-        libc::kill(-1, libc::SIGKILL);
+        if own_pids {
+            libc::kill(-1, libc::SIGKILL);
+        }
         while libc::waitpid(-1, std::ptr::null_mut(), libc::__WALL) > 0 || errno() == libc::EINTR {}
         let mut usage: libc::rusage = std::mem::zeroed();
         libc::getrusage(libc::RUSAGE_CHILDREN, &mut usage);

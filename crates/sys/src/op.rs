@@ -45,6 +45,8 @@ pub enum Op {
     },
     /// Dies when the supervisor does, and can be neither dumped nor traced.
     TieToSupervisor,
+    /// Takes in what its descendants leave behind, where there is no pid namespace to do it.
+    TakeOrphans,
     /// Mounts made later reach nobody else, and nobody else's reach us.
     PrivateMounts,
     Tmpfs {
@@ -139,10 +141,7 @@ pub enum Op {
         at: CString,
     },
     /// Makes the guest's own terminal and keeps both ends.
-    OpenTerminal {
-        rows: u16,
-        columns: u16,
-    },
+    OpenTerminal { at: CString, rows: u16, columns: u16 },
     NoNewPrivileges,
     DropCapabilities,
     LandlockRule {
@@ -169,6 +168,7 @@ impl Op {
             Op::JoinGroup { .. } => "join-group",
             Op::Identity { .. } => "identity",
             Op::TieToSupervisor => "tie-to-supervisor",
+            Op::TakeOrphans => "take-orphans",
             Op::PrivateMounts => "private-mounts",
             Op::Tmpfs { .. } => "tmpfs",
             Op::Pivot { .. } => "pivot-root",
@@ -231,7 +231,7 @@ impl fmt::Display for Op {
             Op::NewNamespace { name, .. } => write!(f, " {name}"),
             Op::Rlimit { name, value, .. } => write!(f, " {name} {value}"),
             Op::Processors { mask } => write!(f, " {}", mask.iter().map(|m| m.count_ones()).sum::<u32>()),
-            Op::OpenTerminal { rows, columns } => write!(f, " {columns}x{rows}"),
+            Op::OpenTerminal { rows, columns, .. } => write!(f, " {columns}x{rows}"),
             Op::LandlockRule { at, rights, .. } => write!(f, " {} {}", show(at), Rights(*rights)),
             Op::Seccomp { program, listener } => {
                 write!(f, " {} instructions{}", program.len(), if *listener { ", refusals reported" } else { "" })

@@ -31,6 +31,8 @@ pub struct Watch {
     /// The supervisor makes connections itself, so that a path to a socket is read once; datagrams between sockets
     /// with names are refused, because nobody can see where they go.
     pub connects_for_guest: bool,
+    /// There are no namespaces: no sockets but pairs, no queues, no metadata of files, no limits of other processes.
+    pub alone: bool,
 }
 
 macro_rules! calls {
@@ -204,6 +206,15 @@ const EPERM: u16 = libc::EPERM as u16;
 const ENOSYS: u16 = libc::ENOSYS as u16;
 const EAFNOSUPPORT: u16 = libc::EAFNOSUPPORT as u16;
 
+/// Calls that reach past a guest that has no namespaces: into the host's network and queues, and to the metadata of
+/// files, which landlock does not cover.
+const SHARED: [&str; 34] = [
+    "socket", "shmget", "shmat", "shmctl", "semget", "semop", "semtimedop", "semctl", "msgget", "msgsnd", "msgrcv",
+    "msgctl", "mq_open", "mq_unlink", "chmod", "fchmod", "fchmodat", "fchmodat2", "chown", "fchown", "lchown",
+    "fchownat", "utime", "utimes", "futimesat", "utimensat", "setxattr", "lsetxattr", "fsetxattr", "removexattr",
+    "lremovexattr", "fremovexattr", "sched_setscheduler", "setpriority",
+];
+
 /// Calls that our own pid 1 and the start of the command need; a policy cannot take these away.
 pub const INDISPENSABLE: [&str; 17] = [
     "sendmsg",
@@ -263,6 +274,7 @@ pub fn is_refused(nr: u32, args: &[u64; 6], watch: &Watch) -> bool {
         || mode_argument(nr, args).is_some_and(|arg| args[arg] & u64::from(SET_ID) != 0)
         || (nr == libc::SYS_memfd_create as u32 && watch.no_exec_memory_files)
         || (watch.connects_for_guest && is_named_datagram(nr, args))
+        || (watch.alone && SHARED.iter().any(|name| number(name) == Some(nr)))
         || watch.deny.iter().any(|name| number(name) == Some(nr))
 }
 
@@ -344,6 +356,15 @@ fn filter(watch: &Watch) -> Filter {
         put(MAKES_DESCRIPTORS_LEGACY, watched);
     }
     by_argument(watch, refused, watched, &mut calls);
+    if watch.alone {
+        for name in SHARED {
+            if let Some(nr) = number(name) {
+                calls.insert(nr, refused.into());
+            }
+        }
+        let own = Test::OneOf { arg: 0, mask: u32::MAX, values: vec![0] };
+        calls.insert(libc::SYS_prlimit64 as u32, Choice::when(own, Answer::Allow, Answer::Errno(EPERM)));
+    }
     for name in &watch.deny {
         if let Some(nr) = number(name) {
             calls.insert(nr, refused.into());

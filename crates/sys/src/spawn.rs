@@ -50,7 +50,12 @@ pub struct Command {
     pub umask: u32,
     /// Most descriptors in each of its processes.
     pub open_files: Option<u64>,
+    /// The guest has a pid namespace, whose end is the end of all in it.
+    pub own_pids: bool,
 }
+
+/// Sent to the first process of a guest without a pid namespace: end the whole tree, then yourself.
+pub const END_SIGNAL: i32 = 62;
 
 impl Command {
     /// `stdio` are the descriptors the command gets as 0, 1 and 2 unless the steps open a terminal for it.
@@ -58,7 +63,7 @@ impl Command {
         let list =
             |strings: &[CString]| strings.iter().map(|s| s.as_ptr()).chain([std::ptr::null()]).collect::<Vec<_>>();
         let (argv_list, envp_list) = (list(&argv), list(&envp));
-        Command { path, _argv: argv, _envp: envp, argv_list, envp_list, stdio, umask: 0o022, open_files: None }
+        Command { path, _argv: argv, _envp: envp, argv_list, envp_list, stdio, umask: 0o022, open_files: None, own_pids: true }
     }
 
     pub(crate) fn argv_pointers(&self) -> *const *const c_char {

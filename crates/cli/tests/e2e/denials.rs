@@ -223,7 +223,7 @@ fn refused_reads_are_told_when_asked_for() {
             let target = target.to_str().unwrap();
             let run = place.sh(&["--report-reads"], text);
             assert_ne!(run.code(), 0, "{text}: {}", run.story());
-            assert_eq!(run.text("/verdict"), "denied");
+            assert_eq!(run.text("/verdict"), "denied", "{text}: {}", run.story());
             assert_eq!(denial(&run, "fs.read", target)["rule"], "defaults.fs");
             follow_hints(&place, text, run);
             let quiet = place.sh(&[], text);
@@ -231,7 +231,6 @@ fn refused_reads_are_told_when_asked_for() {
         }
         let run = place.sh(&["--report-reads", "--deny-read", "full"], "cat full/inner");
         let told = denial(&run, "fs.read", place.project.join("full/inner").to_str().unwrap());
-        assert_eq!(told["rule"], "--deny-read:fs.rules[0]".split(':').next().map(|_| told["rule"].as_str().unwrap()).unwrap());
         assert!(told["rule"].as_str().unwrap().contains("--deny-read"), "{told}");
         assert!(!told["hint"].as_str().unwrap_or_default().contains("run with"), "no flag lifts a denial: {told}");
         place.sh(&["--report-reads"], "cat full/inner >/dev/null && ls >/dev/null && /usr/bin/python3 -c 'import ssl'").assert_ok();
@@ -420,10 +419,11 @@ fn with_v_refusals_are_told_as_they_happen() {
     for who in BOTH {
         let place = furnished(who);
         let text = "mkdir new 2>/dev/null; echo go; read x; mkdir later 2>/dev/null; echo last";
-        let steps = json!([["expect", "refused fs.create"], ["expect", "go"], ["send", "\n"], ["expect", "/later"], ["expect", "last"]]);
+        let steps = json!([["expect", "/new by"], ["expect", "go"], ["send", "\n"], ["expect", "/later by"], ["expect", "last"]]);
         let screen = on_terminal(&place, &["-v", "-c", text], steps);
         screen.assert_code(0);
-        assert_eq!(screen.text.matches("refused fs.create").count(), 2, "each once: {}", screen.text);
+        let told = plain(&screen.text).iter().filter(|l| l.contains("refused fs.create")).count();
+        assert_eq!(told, 2, "each once: {}", screen.text);
         // The terminal is raw while the command has it: a bare line feed would leave a staircase.
         assert_eq!(screen.text.replace("\r\n", "").matches('\n').count(), 0, "{:?}", screen.text);
         let got = to_the_end(&mut place.cofferdam(["run", "-v", "-c", "mkdir new 2>/dev/null; true"]), b"");
@@ -446,8 +446,6 @@ fn hostile_names_cannot_drive_the_terminal() {
         ["a\u{1b}[2Jb", "a\ncofferdam: all is well", "a\u{202e}txt.exe", "a\rover", "a\u{9b}31m", "a\u{7}\u{8}\u{200b}z"];
     for who in BOTH {
         let place = furnished(who);
-        let list: Vec<String> = NAMES.iter().map(|n| format!("{n:?}").replace("\\u{", "\\u{")).collect();
-        assert_eq!(list.len(), NAMES.len());
         let names = place.file("home/project/names.json", json!(NAMES).to_string());
         let text = "import json, os, sys\nfor n in json.load(open(sys.argv[1])):\n  try: os.mkdir(n)\n  except OSError: pass\nprint('last')";
         for flags in [&["-q"][..], &[], &["-v"]] {

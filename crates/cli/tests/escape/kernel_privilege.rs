@@ -54,7 +54,7 @@ fn privileged_files_give_no_privilege() {
     }
 }
 
-const LEAVE: &str = r#"
+const LEAVE: &str = r##"
 import os, ctypes, stat
 libc = ctypes.CDLL(None, use_errno=True)
 def attempt(act):
@@ -83,7 +83,7 @@ for mode in (0o4755, 0o2755, 0o6777):
 os.chmod(fresh("control"), 0o755)
 try: os.setxattr(fresh("x"), "security.capability", bytes.fromhex("0100000200202000" + "00" * 12)); print("CAPABLE")
 except OSError: pass
-"#;
+"##;
 
 /// K18: a write grant must not become a way to leave a set-user-ID program for others on the host.
 #[test]
@@ -240,7 +240,7 @@ const UNLISTED: &str = r#"
 int main(int argc, char **argv) { close(open(argv[1], O_CREAT | O_WRONLY, 0644)); return 0; }
 "#;
 
-const BYPASS: &str = r#"
+const BYPASS: &str = r##"
 import ctypes, mmap, os, subprocess, shutil, sys
 libc = ctypes.CDLL(None, use_errno=True)
 unlisted, out = sys.argv[1:3]
@@ -286,7 +286,7 @@ attempt("mapped-tmp", mapped("/tmp/z"))
 attempt("mapped-grant", mapped(out + "/z"))
 os.execv("/usr/bin/env", ["env", "true"]) if False else None
 open(os.path.join(out, "control"), "w").write("listed programs run")
-"#;
+"##;
 
 /// K25: with listed programs, nothing else starts: no copy, no memory file, no loader, no script line.
 #[test]
