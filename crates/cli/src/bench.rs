@@ -24,6 +24,7 @@ fn carry_out(m: &ArgMatches, json: bool) -> Result<ExitCode, Fault> {
         exe: "/proc/self/exe".into(),
         path: caller.var("PATH").map(ToOwned::to_owned),
         cwd: caller.cwd,
+        home: caller.home,
     };
     let mut bar = Bar::new();
     if let Some(runs) = m.get_one::<u32>("soak") {
@@ -66,7 +67,7 @@ impl Bar {
     fn show(&mut self, what: &str, done: u32, all: u32) {
         // Writing to a terminal wakes another process, so it is done seldom.
         let step = (all / 20).max(1);
-        if self.on && (done % step == 0 || done == all) {
+        if self.on && (done.is_multiple_of(step) || done == all) {
             self.shown = true;
             let _ = write!(std::io::stderr(), "\r\x1b[K{what}: {done} of {all}");
         }

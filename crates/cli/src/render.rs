@@ -54,6 +54,11 @@ pub fn print_denial(d: &Denial) {
     let _ = writeln!(std::io::stderr(), "{} {}", paint("2", "cofferdam:"), denial(d));
 }
 
+/// The same while the guest has the terminal, which is raw: the carriage must be returned by hand.
+pub fn print_denial_live(d: &Denial) {
+    let _ = write!(std::io::stderr(), "{} {}\r\n", paint("2", "cofferdam:"), denial(d));
+}
+
 /// What is worth saying after a run, when somebody watches.
 pub fn summary(outcome: &Outcome, already_shown: bool) {
     if !already_shown {

@@ -3,7 +3,7 @@
 use crate::{args, quantity, render, surroundings};
 use clap::ArgMatches;
 use node::policies::{Flag, Source};
-use node::run::{Ask, Refused};
+use node::run::{Ask, Observed, Observer, Refused};
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::{IsTerminal, Write};
@@ -68,7 +68,7 @@ fn carry_out(matches: &ArgMatches) -> Result<Done, Refused> {
     if live {
         ready.notes.iter().for_each(|n| render::note(n));
     }
-    let observer: Option<enclosure_observer::Boxed<'_>> = live.then(enclosure_observer::live);
+    let observer = live.then(|| tell_live(ask.stdio.terminal));
     let outcome = node::run::run(ready, observer)?;
     if watched || live {
         render::summary(&outcome, live);
@@ -77,18 +77,12 @@ fn carry_out(matches: &ArgMatches) -> Result<Done, Refused> {
 }
 
 /// Refusals as they happen.
-mod enclosure_observer {
-    use node::run::{Observed, Observer};
-
-    pub type Boxed<'a> = Observer<'a>;
-
-    pub fn live<'a>() -> Boxed<'a> {
-        Box::new(|seen| {
-            if let Observed::Denied(denial) = seen {
-                crate::render::print_denial(denial);
-            }
-        })
-    }
+fn tell_live<'a>(raw_terminal: bool) -> Observer<'a> {
+    Box::new(move |seen| match seen {
+        Observed::Denied(denial) if raw_terminal => render::print_denial_live(denial),
+        Observed::Denied(denial) => render::print_denial(denial),
+        _ => {}
+    })
 }
 
 fn explain(ready: &node::run::Ready) {

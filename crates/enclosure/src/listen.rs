@@ -6,7 +6,7 @@ use crate::connect::{self, Address};
 use crate::denials::{Actor, Denials};
 use crate::resolve::{Last, Resolver};
 use crate::supervise::{Observed, Observer};
-use policy::{Decision, NetAsk, Perm, Plan, Proto, Resolved};
+use policy::{Decision, ExecPlan, NetAsk, Perm, Plan, Proto, Resolved};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::{Path, PathBuf};
 use sys::notify::{Call, Listener};
@@ -45,6 +45,10 @@ pub struct Judge<'a> {
     last_named: Option<PathBuf>,
     /// Grants of the host that lie where the guest's private places are.
     shown: Vec<PathBuf>,
+    grants: Vec<PathBuf>,
+    /// Loaders of listed programs. They must be executable for the kernel's sake, but a guest that starts one itself
+    /// could make it start anything.
+    loaders: Vec<PathBuf>,
 }
 
 /// One thing a call wants to do to one path.
@@ -83,7 +87,12 @@ fn refer(from: &Path, to: &Path) -> Option<Act> {
 
 impl<'a> Judge<'a> {
     pub fn new(policy: &'a Resolved, plan: &Plan, watch: &'a Watch, observer: Option<Observer<'a>>) -> Judge<'a> {
-        let shown = plan.grants.iter().map(|g| g.path.clone()).filter(|p| is_private(p)).collect();
+        let grants: Vec<PathBuf> = plan.grants.iter().map(|g| g.path.clone()).collect();
+        let shown = grants.iter().filter(|p| is_private(p)).cloned().collect();
+        let loaders = match &plan.exec {
+            ExecPlan::Only { loaders, .. } => loaders.iter().filter_map(|l| std::fs::canonicalize(l).ok()).collect(),
+            ExecPlan::AllowBut(_) => Vec::new(),
+        };
         Judge {
             policy,
             watch,
@@ -95,6 +104,8 @@ impl<'a> Judge<'a> {
             started: false,
             last_named: None,
             shown,
+            grants,
+            loaders,
         }
     }
 
@@ -168,7 +179,12 @@ impl<'a> Judge<'a> {
         if is_private(&path) || !exists(&path) {
             return None;
         }
-        let decision = self.policy.exec(&path);
+        let mut decision = self.policy.exec(&path);
+        if self.loaders.contains(&path) {
+            decision.action = Action::Deny;
+            decision.rule = "defaults.exec".into();
+            decision.hint = Some("the loader would start programs that no rule names; start the program itself".into());
+        }
         self.judge("exec", &path.to_string_lossy(), decision, call.tid)
     }
 
@@ -188,8 +204,15 @@ impl<'a> Judge<'a> {
             1 if len > 2 && raw[2] == 0 => Some(Address::Abstract(raw[3..].to_vec())),
             1 => {
                 let end = raw[2..].iter().position(|b| *b == 0).map_or(len, |n| n + 2);
-                let path = self.resolver.resolve(call.tid, AT_FDCWD, &raw[2..end], Last::Follow)?;
-                Some(Address::Path(path))
+                Some(match self.resolver.open(call.tid, &raw[2..end]) {
+                    Ok((handle, path)) => Address::Path(path, handle),
+                    // A socket that is hidden from the guest is a refusal to tell of, not only a missing file.
+                    Err(errno) => {
+                        let path = self.resolver.resolve(call.tid, AT_FDCWD, &raw[2..end], Last::Follow)?;
+                        self.judge_socket(call, &path);
+                        Address::Missing(errno.raw_os_error())
+                    }
+                })
             }
             2 if len >= 8 => Some(Address::Inet(Ipv4Addr::new(raw[4], raw[5], raw[6], raw[7]).into(), port())),
             10 if len >= 24 => {
@@ -207,7 +230,7 @@ impl<'a> Judge<'a> {
             return listener.refuse(call, errno);
         }
         let Some(socket) = copy_descriptor(call.tid, call.args[0] as i32) else { return listener.refuse(call, EBADF) };
-        match connect::make(&socket, self.resolver.known_root(), &to) {
+        match connect::make(&socket, &to) {
             Ok(()) => listener.answer(call, 0),
             Err(errno) => listener.refuse(call, errno),
         }
@@ -216,8 +239,8 @@ impl<'a> Judge<'a> {
     fn judge_address(&mut self, call: &Call, to: &Address) -> Option<i32> {
         match to {
             Address::Inet(ip, port) => self.judge_inet(call, ip.to_canonical(), *port),
-            Address::Path(path) => self.judge_socket(call, path),
-            Address::Abstract(_) | Address::Unspecified => None,
+            Address::Path(path, _) => self.judge_socket(call, path),
+            Address::Missing(_) | Address::Abstract(_) | Address::Unspecified => None,
         }
     }
 
@@ -258,10 +281,9 @@ impl<'a> Judge<'a> {
             }
             let named = act.named.clone().unwrap_or_else(|| act.path.clone());
             self.observe(|| Observed::File { named, made: act.op == "fs.create", perm: act.perm });
-            let mut decision = self.policy.fs(&act.path, act.perm);
-            if let (true, Some(parent)) = (act.op == "fs.create", act.path.parent()) {
-                // A rule on something that does not exist grants nothing; its directory is what must be allowed.
-                decision.hint = self.policy.fs(parent, act.perm).hint.or(decision.hint);
+            let decision = self.decide(&act);
+            if act.perm == Perm::ReadDir && decision.matches.is_empty() && self.leads_to_grant(&act.path) {
+                continue;
             }
             refused = self.judge(act.op, &act.path.to_string_lossy(), decision, call.tid);
             if refused.is_some() {
@@ -269,6 +291,23 @@ impl<'a> Judge<'a> {
             }
         }
         refused
+    }
+
+    /// Making, removing and moving are asked of the directory, as the kernel does; a rule against the name itself
+    /// still counts.
+    fn decide(&self, act: &Act) -> Decision {
+        let own = self.policy.fs(&act.path, act.perm);
+        let parent = act.path.parent().filter(|_| matches!(act.op, "fs.create" | "fs.remove"));
+        let forbidden = own.matches.iter().any(|m| matches!(m.action, Action::Deny | Action::Ask));
+        match parent.map(|p| self.policy.fs(p, act.perm)) {
+            Some(above) if !forbidden && !above.allowed() => above,
+            _ => own,
+        }
+    }
+
+    /// Directories made to lead to a grant can be listed.
+    fn leads_to_grant(&self, path: &Path) -> bool {
+        self.grants.iter().any(|grant| grant.starts_with(path))
     }
 
     /// A project may live below /tmp; the rules speak for it there.
@@ -377,7 +416,7 @@ impl<'a> Judge<'a> {
     }
 
     fn link(&mut self, call: &Call, from: (i32, u64), to: (i32, u64)) -> Option<Vec<Act>> {
-        let from = self.path(call, from.0, from.1, Last::Name)?;
+        let from = self.path(call, from.0, from.1, Last::Name).filter(|p| exists(p) || is_private(p))?;
         let to = self.path(call, to.0, to.1, Last::Name)?;
         let mut acts = vec![Act::create(make_perm(&from), to.clone(), true)];
         acts.extend(refer(&from, &to));
@@ -386,7 +425,7 @@ impl<'a> Judge<'a> {
 
     fn rename(&mut self, call: &Call, from: (i32, u64), to: (i32, u64), flags: u64) -> Option<Vec<Act>> {
         const EXCHANGE: u64 = 2;
-        let from = self.path(call, from.0, from.1, Last::Name)?;
+        let from = self.path(call, from.0, from.1, Last::Name).filter(|p| exists(p) || is_private(p))?;
         let to = self.path(call, to.0, to.1, Last::Name)?;
         let mut acts = vec![Act::remove(&from), Act::create(make_perm(&from), to.clone(), false)];
         if flags & EXCHANGE != 0 {
@@ -460,6 +499,6 @@ fn is_own_failure(act: &Act) -> bool {
 fn actor(tid: i32) -> Actor {
     let exe = std::fs::read_link(format!("/proc/{tid}/exe")).map(|p| p.to_string_lossy().into_owned());
     let status = std::fs::read_to_string(format!("/proc/{tid}/status")).unwrap_or_default();
-    let pid = status.lines().find_map(|l| l.strip_prefix("NSpid:")?.split_whitespace().last()?.parse().ok());
+    let pid = status.lines().find_map(|l| l.strip_prefix("NStgid:")?.split_whitespace().last()?.parse().ok());
     Actor { pid: pid.unwrap_or(0), exe: exe.unwrap_or_default() }
 }

@@ -58,9 +58,21 @@ impl Resolver {
         std::fs::read_link(link).ok().filter(|p| p.is_absolute())
     }
 
-    /// The guest's root, once it has been seen.
-    pub fn known_root(&self) -> Option<std::os::fd::BorrowedFd<'_>> {
-        self.root.as_ref().map(AsFd::as_fd)
+    /// What a path leads to, as a handle, and where that is. Links are followed once.
+    pub fn open(&mut self, tid: i32, path: &[u8]) -> Result<(OwnedFd, PathBuf), rustix::io::Errno> {
+        const HERE: i32 = -100;
+        let missing = rustix::io::Errno::NOENT;
+        let path = Path::new(OsStr::from_bytes(path));
+        let whole = match path.is_absolute() {
+            true => path.to_path_buf(),
+            false => self.base(tid, HERE).ok_or(missing)?.join(path),
+        };
+        let inside = whole.strip_prefix("/").map_err(|_| missing)?;
+        let root = self.root(tid).ok_or(missing)?;
+        let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
+        let fd = rustix::fs::openat2(root.as_fd(), inside, OFlags::PATH | OFlags::CLOEXEC, Mode::empty(), resolve)?;
+        let real = path_of(&fd).ok_or(missing)?;
+        Ok((fd, real))
     }
 
     fn root(&mut self, tid: i32) -> Option<&OwnedFd> {
@@ -79,8 +91,19 @@ fn real_path(root: &OwnedFd, path: &Path) -> Option<PathBuf> {
     let flags = OFlags::PATH | OFlags::CLOEXEC;
     let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
     let fd = rustix::fs::openat2(root.as_fd(), inside, flags, Mode::empty(), resolve).ok()?;
-    let link = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&fd));
-    std::fs::read_link(link).ok()
+    path_of(&fd)
+}
+
+/// Where a handle of the guest's tree is.
+fn path_of(fd: &OwnedFd) -> Option<PathBuf> {
+    let link = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(fd));
+    let path = std::fs::read_link(link).ok()?;
+    // What covers a hidden path was unlinked once it was in place, and the kernel says so in the name.
+    let covered = rustix::fs::fstat(fd).is_ok_and(|s| s.st_nlink == 0);
+    match path.as_os_str().as_bytes().strip_suffix(b" (deleted)") {
+        Some(name) if covered => Some(PathBuf::from(OsStr::from_bytes(name))),
+        _ => Some(path),
+    }
 }
 
 fn split(path: &Path) -> Option<(PathBuf, PathBuf)> {

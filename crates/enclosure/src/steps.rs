@@ -314,13 +314,18 @@ impl Builder<'_> {
         }
         let runs = match &self.request.plan.exec {
             ExecPlan::AllowBut(_) => grant.perms.contains(Perm::Execute),
-            // Libraries are mapped from places that only read; what can be written must not become a program.
-            ExecPlan::Only { .. } => !writes,
+            // Libraries must be mapped; anything else that can be mapped could be started by way of the loader.
+            ExecPlan::Only { .. } => !writes && self.holds_libraries(&grant.path),
         };
         if !runs {
             attr = attr.with(Attr::NO_EXEC);
         }
         attr
+    }
+
+    fn holds_libraries(&self, path: &Path) -> bool {
+        let places = ["/usr", "/lib", "/lib32", "/lib64", "/libx32", "/nix/store"];
+        places.iter().any(|p| path.starts_with(p)) || self.request.toolchains.iter().any(|t| path.starts_with(t))
     }
 
     /// A mount of `path` on which the files of its owner belong to the guest's user.
@@ -446,6 +451,13 @@ impl Builder<'_> {
 
     /// Binds a listed program executable. With a digest, its bytes are copied first: what was hashed is what runs.
     fn program(&mut self, program: &policy::Program) -> Result<(), Fault> {
+        let writes = |g: &&Grant| program.path.starts_with(&g.path) && !g.perms.and(Perms::CHANGES).is_empty();
+        if let (Kind::Dir, Some(grant)) = (program.kind, self.request.plan.grants.iter().find(writes)) {
+            let what = program.path.display();
+            let message = format!("{}: {what} can be written ({}), and what is writable must not be executable", program.rule, grant.rule);
+            let hint = "name the programs in it one by one, or grant no writing";
+            return Err(Fault::new(ErrorKind::UnsupportedPolicy, message).hint(hint).phase(Phase::Planning));
+        }
         if !self.is_mounted(&program.path) {
             match program.kind {
                 Kind::Dir => self.dir(&program.path),

@@ -42,6 +42,8 @@ pub struct Request {
     pub env: Vec<(OsString, OsString)>,
     pub cwd: PathBuf,
     pub home: PathBuf,
+    /// Where the caller's toolchains are installed.
+    pub toolchains: Vec<PathBuf>,
     pub user: String,
     pub limits: Limits,
     pub cpus: Cpus,

@@ -26,8 +26,9 @@ pub struct Ask {
     pub exe: PathBuf,
     /// Where programs are looked for.
     pub path: Option<OsString>,
-    /// The directory below which work files may be made.
+    /// Directories below which work files may be made, the first that will do.
     pub cwd: PathBuf,
+    pub home: PathBuf,
 }
 
 /// All times in microseconds.

@@ -97,6 +97,7 @@ pub(crate) fn prepare_under(
         env,
         cwd,
         home: caller.home.clone(),
+        toolchains: around.context.toolchains,
         user: caller.user.clone(),
         limits,
         cpus: Cpus(ask.cpus),

@@ -174,7 +174,7 @@ fn question(test: &Test) -> Vec<Insn> {
         }
         Test::Pointer { arg } => vec![
             insn(LD_ABS, 0, 0, arg_low(*arg)),
-            insn(JEQ, 0, 2, 0),
+            insn(JEQ, 0, 3, 0),
             insn(LD_ABS, 0, 0, arg_low(*arg) + 4),
             insn(JEQ, 0, 1, 0),
         ],

@@ -6,7 +6,7 @@ use std::ffi::{CStr, CString};
 use std::io::Read;
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 use std::os::unix::process::ExitStatusExt;
-use std::process::ExitStatus;
+use std::process::{Child, ExitStatus};
 
 /// What the child does once it stands in its namespaces.
 #[derive(Clone, Copy, Debug)]
@@ -309,7 +309,9 @@ fn read_own_memory() -> Result<(), CallError> {
 }
 
 /// Waits for a child of ours and says how it ended and the most memory it had resident, in kilobytes.
-pub fn wait_with_peak(pid: u32) -> std::io::Result<(ExitStatus, u64)> {
+/// Takes the child, so that nobody waits for it twice.
+pub fn wait_with_peak(child: Child) -> std::io::Result<(ExitStatus, u64)> {
+    let pid = child.id();
     let mut status = 0;
     // SAFETY: plain data filled by the kernel; zeroed is a valid value.
     let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
@@ -365,7 +367,7 @@ mod tests {
     #[test]
     fn a_child_is_waited_for_with_its_memory() {
         let child = std::process::Command::new("/bin/sh").args(["-c", "exit 3"]).spawn().unwrap();
-        let (status, peak) = wait_with_peak(child.id()).unwrap();
+        let (status, peak) = wait_with_peak(child).unwrap();
         assert_eq!(status.code(), Some(3));
         assert!(peak > 100, "{peak} kB");
     }

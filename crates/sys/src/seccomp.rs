@@ -292,7 +292,8 @@ fn mode_argument(nr: u32, args: &[u64; 6]) -> Option<usize> {
 
 fn is_named_datagram(nr: u32, args: &[u64; 6]) -> bool {
     let socket = [libc::SYS_socket, libc::SYS_socketpair].iter().any(|n| *n as u32 == nr);
-    socket && args[0] as u32 == libc::AF_UNIX as u32 && args[1] as u32 & SOCKET_TYPE == libc::SOCK_DGRAM as u32
+    let connected = [libc::SOCK_STREAM as u32, libc::SOCK_SEQPACKET as u32];
+    socket && args[0] as u32 == libc::AF_UNIX as u32 && !connected.contains(&(args[1] as u32 & SOCKET_TYPE))
 }
 
 /// How many descriptors a watched call makes when it succeeds.
@@ -413,8 +414,8 @@ fn by_argument(watch: &Watch, refused: Answer, watched: Answer, calls: &mut BTre
     let made = if watch.descriptors { watched } else { Answer::Allow };
     let unix = match watch.connects_for_guest {
         true => {
-            let datagram = Test::OneOf { arg: 1, mask: SOCKET_TYPE, values: vec![libc::SOCK_DGRAM as u32] };
-            Choice::when(datagram, refused, made)
+            let connected = Test::OneOf { arg: 1, mask: SOCKET_TYPE, values: vec![libc::SOCK_STREAM as u32, libc::SOCK_SEQPACKET as u32] };
+            Choice::when(connected, made, refused)
         }
         false => Choice::Always(made),
     };

@@ -671,7 +671,8 @@ fn what_is_written_belongs_to_the_caller() {
 /// What `policy explain` says about a path: action by permission.
 fn explained(place: &Place, policy: &str, path: &Path) -> BTreeMap<String, String> {
     let got = crate::support::to_the_end(place.cofferdam(["policy", "explain", "--json", "-p", policy]).arg(path), b"");
-    let said: Value = serde_json::from_slice(&got.stdout).unwrap_or_else(|e| panic!("{e}: {}", String::from_utf8_lossy(&got.stderr)));
+    let said: Value =
+        serde_json::from_slice(&got.stdout).unwrap_or_else(|e| panic!("{e}: {}", String::from_utf8_lossy(&got.stderr)));
     let mut all = BTreeMap::new();
     for row in said["decisions"].as_array().unwrap() {
         for operation in row["operations"].as_array().unwrap() {
@@ -706,14 +707,17 @@ for path in sys.argv[1:]:
         }
         let outside = place.script("outside", "#!/bin/sh\n");
         symlink(dir.join("hidden"), dir.join("link")).unwrap();
-        let policy = rules(&place, json!([
-            {"action": "allow", "path": dir, "perms": write_and_execute()},
-            {"action": "deny", "path": dir.join("hidden")},
-            {"action": "deny", "path": dir.join("kept"), "perms": ["write_file", "truncate", "refer", "make_*", "remove_*"]},
-            {"action": "deny", "path": dir.join("bin"), "perms": ["execute"]},
-            {"action": "warn", "path": dir.join("warned"), "perms": ["write_file"]},
-            {"action": "deny", "path": dir.join("deep/er/no.pem")},
-        ]));
+        let policy = rules(
+            &place,
+            json!([
+                {"action": "allow", "path": dir, "perms": write_and_execute()},
+                {"action": "deny", "path": dir.join("hidden")},
+                {"action": "deny", "path": dir.join("kept"), "perms": ["write_file", "truncate", "refer", "make_*", "remove_*"]},
+                {"action": "deny", "path": dir.join("bin"), "perms": ["execute"]},
+                {"action": "warn", "path": dir.join("warned"), "perms": ["write_file"]},
+                {"action": "deny", "path": dir.join("deep/er/no.pem")},
+            ]),
+        );
         let mut paths: Vec<PathBuf> = names.iter().map(|n| dir.join(n)).collect();
         paths.extend([outside, dir.join("link"), PathBuf::from("/usr/bin/true"), PathBuf::from("/etc/passwd")]);
         let words: Vec<&str> = paths.iter().map(|p| p.to_str().unwrap()).collect();

