@@ -85,26 +85,32 @@ impl Page {
     }
 
     fn conclusion(&self, report: &Report) -> String {
-        let unheld: Vec<&str> = report.limits.iter().filter(|c| !c.ok).map(|c| c.name).collect();
-        let limits = if unheld.is_empty() {
-            "every limit can be held".to_owned()
-        } else {
-            format!("no limit on {} (a run that asks for one is refused)", unheld.join(", "))
-        };
         let (colour, says) = match report.level {
             Level::Full => ("32", "all walls stand".to_owned()),
-            Level::Partial => (
-                "33",
-                format!(
-                    "missing {}; a policy consents with \"degrade\": [{}]",
-                    report.missing.join(", "),
-                    report.degrade.iter().map(|d| format!("{d:?}")).collect::<Vec<_>>().join(", ")
-                ),
-            ),
-            Level::None => ("31", format!("nothing can be run here; missing {}", report.missing.join(", "))),
+            Level::Partial => {
+                let names: Vec<String> = report.degrade.iter().map(|d| format!("{d:?}")).collect();
+                (
+                    "33",
+                    format!(
+                        "only for a policy that consents with \"degrade\": [{}], and then without",
+                        names.join(", ")
+                    ),
+                )
+            }
+            Level::None => ("31", "nothing can be run here, for want of".to_owned()),
         };
         let level = self.paint(colour, &format!("enforcement: {}", report.level.name()));
-        format!("{level}: {}; {limits}\n", render::safe(&says))
+        let mut text = format!("{level}: {}\n", render::safe(&says));
+        for wall in &report.missing {
+            text.push_str(&format!("    {}\n", render::safe(wall)));
+        }
+        let unheld: Vec<&str> = report.limits.iter().filter(|c| !c.ok).map(|c| c.name).collect();
+        text.push_str(&if unheld.is_empty() {
+            "limits: each can be held\n".to_owned()
+        } else {
+            format!("limits: none on {}; a run that asks for one is refused\n", unheld.join(", "))
+        });
+        text
     }
 
     fn paint(&self, code: &str, text: &str) -> String {
@@ -150,8 +156,9 @@ Smallest fixes
       newer kernel
       reboot
 
-enforcement: partial: missing landlock.scope; a policy consents with \"degrade\": [\"landlock.scope\"]; no limit on memory_mb \
-(a run that asks for one is refused)
+enforcement: partial: only for a policy that consents with \"degrade\": [\"landlock.scope\"], and then without
+    landlock.scope
+limits: none on memory_mb; a run that asks for one is refused
 ";
         assert_eq!(text, expected);
         assert!(Page { colours: true }.render(&report).contains("\x1b[31mmissing\x1b[0m"));

@@ -102,7 +102,7 @@ pub fn examine(caller: &Caller, exe: &Path) -> Report {
     checks.extend(surroundings::checks(&facts));
     let mut limits = limits::checks();
     let verdict = trial::enclosure(exe);
-    trial::limits(exe, &mut limits);
+    trial::limits(exe, &verdict, &mut limits);
     checks.push(verdict.check);
     Report {
         protocol_version: PROTOCOL_VERSION,

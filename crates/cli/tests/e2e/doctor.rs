@@ -62,7 +62,7 @@ fn a_limit_that_lacks_groups_is_shown_with_its_fix_and_does_not_count() {
     assert_eq!(output.status.code(), Some(0), "{said}");
     assert!(said.contains("missing  memory_mb"), "{said}");
     assert!(said.contains("sudo cofferdam setup --user"), "{said}");
-    assert!(said.contains("enforcement: full: all walls stand; no limit on memory_mb"), "{said}");
+    assert!(said.contains("enforcement: full: all walls stand\nlimits: none on memory_mb"), "{said}");
     assert!(!said.contains('\x1b'), "no colours in a pipe: {said}");
 }
 

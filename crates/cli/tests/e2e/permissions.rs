@@ -9,8 +9,10 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+type Row = (&'static str, &'static [&'static str], Option<(&'static str, &'static str)>);
+
 /// Every permission, with what it takes and how its refusal is told: operation and target.
-const TABLE: [(&str, &[&str], Option<(&str, &str)>); 17] = [
+const TABLE: [Row; 17] = [
     ("execute", &["execute", "read_file"], Some(("exec", "tool"))),
     ("write_file", &["write_file"], Some(("fs.write", "file"))),
     ("read_file", &["read_file"], Some(("fs.read", "file"))),

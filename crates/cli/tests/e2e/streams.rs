@@ -567,6 +567,14 @@ fn what_is_left_in_the_background_ends_with_the_run() {
 
 #[test]
 fn a_reader_that_leaves_ends_the_command_as_it_would_outside() {
+    const MINDS: &str = "
+import os, signal
+signal.signal(signal.SIGPIPE, signal.SIG_IGN)
+try:
+    while True: os.write(1, b'y' * 4096)
+except BrokenPipeError:
+    os._exit(33)
+";
     for who in BOTH {
         let place = Place::new(who);
         let mut child =
@@ -581,9 +589,8 @@ fn a_reader_that_leaves_ends_the_command_as_it_would_outside() {
         child.stderr.take().unwrap().read_to_string(&mut words).unwrap();
         assert_eq!(words, "", "nothing to say about it");
         // A command that minds the error sees it, too.
-        let text = "import signal, sys\nsignal.signal(signal.SIGPIPE, signal.SIG_IGN)\ntry:\n  while True: print('y' * 4096)\nexcept BrokenPipeError:\n  sys.stderr.write('seen'); sys.stderr.flush(); import os; os._exit(33)\n";
         let mut child = place
-            .cofferdam(["run", "--", "/usr/bin/python3", "-c", text])
+            .cofferdam(["run", "--", "/usr/bin/python3", "-c", MINDS])
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .spawn()

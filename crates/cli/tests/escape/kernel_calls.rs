@@ -4,10 +4,10 @@ use super::truth::{Bystander, Canary, census, finish, marker, probe, soon, state
 use crate::support::{As, BOTH, Place, unique};
 use std::fs;
 use std::io::ErrorKind;
-use std::os::unix::net::{UnixDatagram, UnixListener};
+use std::net::TcpListener;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::SocketAddr;
-use std::net::TcpListener;
+use std::os::unix::net::{UnixDatagram, UnixListener};
 use std::path::Path;
 use std::process::Stdio;
 use std::time::Duration;
@@ -139,7 +139,16 @@ fn forbidden_calls_do_not_reach_the_kernel() {
         let place = Place::new(who);
         let run = place.run(&[], &[&probe(&place, "sweep", SWEEP)]);
         assert!(run.stdout().starts_with("bad 0 refused "), "{}", run.story());
-        for call in ["io_uring_setup", "bpf", "mount", "open_by_handle_at", "keyctl", "userfaultfd", "personality", "modify_ldt"] {
+        for call in [
+            "io_uring_setup",
+            "bpf",
+            "mount",
+            "open_by_handle_at",
+            "keyctl",
+            "userfaultfd",
+            "personality",
+            "modify_ldt",
+        ] {
             run.assert_denied("syscall", call);
         }
     }
@@ -222,14 +231,20 @@ fn keys_are_out_of_reach() {
         let out = finish(&mut host);
         let shown = String::from_utf8_lossy(&out.stdout).into_owned();
         assert!(shown.starts_with("READ KEYTEXT\n"), "control: the caller has the key: {shown}");
-        assert!(shown.matches("KEYTEXT").count() == 1 && shown.contains("none") && !shown.contains("LISTED"), "{shown}");
+        assert!(
+            shown.matches("KEYTEXT").count() == 1 && shown.contains("none") && !shown.contains("LISTED"),
+            "{shown}"
+        );
         let other = format!("cofferdam-{}", marker());
         let first = place.run(&[], &["/usr/bin/python3", script, "add", &other]);
         assert!(!first.stdout().contains("ADDED"), "{}", first.story());
         first.assert_denied("syscall", "add_key");
         let second = place.run(&[], &["/usr/bin/python3", script, "read", &other]);
         assert!(second.stdout().starts_with("none"), "{}", second.story());
-        assert!(!fs::read_to_string("/proc/keys").unwrap_or_default().contains(&other), "a key of a guest is on the host");
+        assert!(
+            !fs::read_to_string("/proc/keys").unwrap_or_default().contains(&other),
+            "a key of a guest is on the host"
+        );
     }
 }
 

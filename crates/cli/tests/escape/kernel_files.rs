@@ -47,7 +47,8 @@ fn trees_that_change_during_setup_lead_nowhere() {
         assert!(!still.stdout().contains("INNER") && still.stdout().ends_with("end\n"), "control: {}", still.story());
         let before = mounts();
         let script = place.file("home/swap.py", SWAP);
-        let mut swapper = Bystander::start(place.outside("/usr/bin/python3").arg(script).args([&swap, link.to_str().unwrap()]));
+        let mut swapper =
+            Bystander::start(place.outside("/usr/bin/python3").arg(script).args([&swap, link.to_str().unwrap()]));
         let (mut started, mut refused) = (0, 0);
         for round in 0..25 {
             for (at, flags) in kinds.iter().enumerate() {
@@ -55,7 +56,11 @@ fn trees_that_change_during_setup_lead_nowhere() {
                 let shown = run.stdout();
                 assert!(!shown.contains("SECRET"), "round {round} {flags:?}: {}", run.story());
                 let hides = matches!(at, 2 | 5);
-                assert!(!(hides && (shown.contains("INNER") || shown.contains("DEEP"))), "round {round} {flags:?}: {}", run.story());
+                assert!(
+                    !(hides && (shown.contains("INNER") || shown.contains("DEEP"))),
+                    "round {round} {flags:?}: {}",
+                    run.story()
+                );
                 canary.assert_safe(&run.output);
                 match run.code() {
                     0 => started += 1,
@@ -80,7 +85,12 @@ fn links_in_place_of_directories_lead_nowhere() {
         }
         let project = place.project.to_str().unwrap();
         let attack = "cat dev/canary-* tmp/canary-* a/canary-* .old/* 2>/dev/null; echo x >a/planted; echo x >dev/planted; mkdir a/b; echo x >own && echo control";
-        for extra in [&[][..], &["--write", &format!("{project}/a/b")], &["--read", &format!("{project}/a")], &["--deny-read", &format!("{project}/a/canary*")]] {
+        for extra in [
+            &[][..],
+            &["--write", &format!("{project}/a/b")],
+            &["--read", &format!("{project}/a")],
+            &["--deny-read", &format!("{project}/a/canary*")],
+        ] {
             let flags = [&["--write", project][..], extra].concat();
             let run = place.sh(&flags, attack);
             assert!(run.stdout() == "control\n" || run.code() == 125, "{flags:?} {}", run.story());
@@ -93,8 +103,18 @@ fn links_in_place_of_directories_lead_nowhere() {
 /// K04: settings of the machine cannot be written, and no core of a guest lands on the host.
 #[test]
 fn kernel_settings_stay_and_no_core_lands() {
-    let names = ["sys/kernel/core_pattern", "sys/kernel/modprobe", "sys/kernel/hotplug", "sys/kernel/sysrq", "sys/vm/overcommit_memory",
-        "sys/kernel/hostname", "sys/net/ipv4/ip_forward", "sys/fs/suid_dumpable", "sys/kernel/random/boot_id", "sys/user/max_user_namespaces"];
+    let names = [
+        "sys/kernel/core_pattern",
+        "sys/kernel/modprobe",
+        "sys/kernel/hotplug",
+        "sys/kernel/sysrq",
+        "sys/vm/overcommit_memory",
+        "sys/kernel/hostname",
+        "sys/net/ipv4/ip_forward",
+        "sys/fs/suid_dumpable",
+        "sys/kernel/random/boot_id",
+        "sys/user/max_user_namespaces",
+    ];
     let settings = || names.map(|n| fs::read_to_string(Path::new("/proc").join(n)).unwrap_or_default());
     let before = settings();
     for who in BOTH {
@@ -123,7 +143,10 @@ fn the_machine_and_its_people_do_not_show() {
         let place = Place::new(who);
         let mark = marker();
         let _neighbour = Bystander::start(place.outside("/bin/sleep").arg(&mark));
-        assert!(soon(Duration::from_secs(20), || !census(&format!("sleep\0{mark}")).is_empty()), "control: the neighbour runs");
+        assert!(
+            soon(Duration::from_secs(20), || !census(&format!("sleep\0{mark}")).is_empty()),
+            "control: the neighbour runs"
+        );
         let named = place.file(format!("home/project/named-{mark}"), "");
         let text = format!(
             "for f in kallsyms kcore kmsg keys key-users sched_debug timer_list timer_stats interrupts latency_stats slabinfo vmallocinfo iomem ioports \
@@ -264,7 +287,11 @@ fn read_only_files_cannot_be_changed() {
         let control = place.sh(&[], &text);
         let wins: u32 = control.stdout().lines().find_map(|l| l.strip_prefix("wins ")?.parse().ok()).unwrap_or(0);
         assert!(wins >= 15, "control: {}", control.story());
-        assert!(!control.stdout().contains("did device") && !control.stdout().contains("did block"), "{}", control.story());
+        assert!(
+            !control.stdout().contains("did device") && !control.stdout().contains("did block"),
+            "{}",
+            control.story()
+        );
     }
 }
 

@@ -95,8 +95,13 @@ fn races_on_paths_never_reach_what_is_denied() {
         let flags = ["--write", &project, "--deny-read", &hidden, "--deny-write", &kept_dir];
         let good = open.to_str().unwrap();
         for (kind, bad) in [
-            ("r", canary.text()), ("r", hidden_file.as_str()), ("rl", hidden_file.as_str()),
-            ("w", canary.text()), ("w", kept.to_str().unwrap()), ("wl", kept.to_str().unwrap()), ("u", kept.to_str().unwrap()),
+            ("r", canary.text()),
+            ("r", hidden_file.as_str()),
+            ("rl", hidden_file.as_str()),
+            ("w", canary.text()),
+            ("w", kept.to_str().unwrap()),
+            ("wl", kept.to_str().unwrap()),
+            ("u", kept.to_str().unwrap()),
         ] {
             for reads in [&[][..], &["--report-reads"]] {
                 fs::write(&open, "plain").unwrap();
@@ -406,5 +411,50 @@ fn filters_of_a_guest_loosen_nothing() {
                     tracer changed 1 exit 5\ntracer changed 1 exit 5\ncontrol 1\n";
         assert_eq!(run.stdout(), want, "{}", run.story());
         canary.assert_safe(&run.output);
+    }
+}
+
+/// K23: a policy may take away any call; a run under it ends, by itself or by being refused.
+#[test]
+fn no_denied_call_hangs_a_run() {
+    let needed = [
+        "sendmsg",
+        "rt_sigtimedwait",
+        "wait4",
+        "kill",
+        "close",
+        "clone",
+        "vfork",
+        "dup2",
+        "close_range",
+        "setsid",
+        "getrusage",
+    ];
+    let needed = needed.iter().chain(&[
+        "execve",
+        "exit_group",
+        "rt_sigaction",
+        "rt_sigprocmask",
+        "ioctl",
+        "prctl",
+        "seccomp",
+        "read",
+        "write",
+    ]);
+    for who in BOTH {
+        let place = Place::new(who);
+        let run = |call: &str| {
+            let policy = serde_json::json!({"version": 1, "extends": ["default"], "syscalls": {"deny": [call]}});
+            let policy = place.file("policy.json", policy.to_string());
+            let command = ["/bin/sh", "-c", "echo x; kill -0 $$; (exit 3); echo control"];
+            finish(place.cofferdam(["run", "-q", "-t", "10s", "-p"]).arg(&policy).arg("--").args(command))
+        };
+        let control = run("ptrace");
+        assert!(control.status.success() && control.stdout == b"x\ncontrol\n", "{control:?}");
+        for call in needed.clone() {
+            // The clock may end a command that cannot work without the call; `finish` is what must not be needed.
+            let out = run(call);
+            assert!(out.status.code().is_some(), "{call}: {out:?}");
+        }
     }
 }

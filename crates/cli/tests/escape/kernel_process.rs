@@ -156,7 +156,8 @@ fn no_process_outside_the_command_can_be_entered() {
         let secret = format!("TOKEN-{}", marker());
         let mut neighbour = Bystander::start(place.outside("/bin/sleep").arg("100"));
         place.file("home/project/intrude.py", INTRUDE);
-        let mut command = place.cofferdam(["run", "--", "/usr/bin/python3", "intrude.py", &neighbour.0.id().to_string()]);
+        let mut command =
+            place.cofferdam(["run", "--", "/usr/bin/python3", "intrude.py", &neighbour.0.id().to_string()]);
         let out = finish(command.env("API_TOKEN", &secret));
         let shown = String::from_utf8_lossy(&out.stdout).into_owned();
         let child = shown.lines().find(|l| l.starts_with("child")).unwrap_or_default();
@@ -297,9 +298,12 @@ fn a_killed_supervisor_takes_its_tree_along() {
         let limits: &[&str] = if who == As::Root { &["-m", "64m"] } else { &[] };
         for flags in [&[][..], limits] {
             let mark = marker();
-            let text = format!("trap '' TERM HUP; setsid sleep {mark} & (setsid setsid sleep {mark} &); echo up; sleep {mark}");
+            let text = format!(
+                "trap '' TERM HUP; setsid sleep {mark} & (setsid setsid sleep {mark} &); echo up; sleep {mark}"
+            );
             let mut command = place.cofferdam(["run"]);
-            let mut child = command.args(flags).args(["--", "/bin/sh", "-c", &text]).stdout(Stdio::piped()).spawn().unwrap();
+            let mut child =
+                command.args(flags).args(["--", "/bin/sh", "-c", &text]).stdout(Stdio::piped()).spawn().unwrap();
             assert!(soon(Duration::from_secs(20), || census(&format!("sleep\0{mark}")).len() == 3), "control: it runs");
             child.kill().unwrap();
             child.wait().unwrap();
@@ -323,7 +327,10 @@ fn numbers_used_again_hit_nobody_else() {
             for _ in 0..40 {
                 // WINCH and CONT do no harm to the command; they are forwarded all the same.
                 for signal in ["-WINCH", "-CONT"] {
-                    let _ = Command::new("/bin/kill").args([signal, &child.id().to_string()]).stderr(Stdio::null()).status();
+                    let _ = Command::new("/bin/kill")
+                        .args([signal, &child.id().to_string()])
+                        .stderr(Stdio::null())
+                        .status();
                 }
             }
             let out = finish_child(child);
@@ -352,7 +359,8 @@ fn orphans_do_not_pile_up() {
     for who in BOTH {
         let place = Place::new(who);
         let tree = probe(&place, "tree", TREE);
-        let run = place.sh(&[], &format!("{tree}; sleep 0.5; grep -c '^State:.Z' /proc/[0-9]*/status | grep -c ':1'; echo end"));
+        let run = place
+            .sh(&[], &format!("{tree}; sleep 0.5; grep -c '^State:.Z' /proc/[0-9]*/status | grep -c ':1'; echo end"));
         assert_eq!(run.stdout(), "50\n0\nend\n", "{}", run.story());
     }
 }

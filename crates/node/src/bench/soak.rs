@@ -126,8 +126,15 @@ fn census(work: &Path) -> Census {
 const FIRST_GUEST_ID: u32 = 0x7000_0000;
 
 fn could_be_ours(entry: &fs::DirEntry) -> bool {
-    let named = entry.file_name().to_string_lossy().trim_start_matches('.').starts_with("cofferdam");
+    let name = entry.file_name().to_string_lossy().into_owned();
+    let named = name.trim_start_matches('.').starts_with("cofferdam") && !has_living_owner(&name);
     named || entry.metadata().is_ok_and(|m| m.uid() >= FIRST_GUEST_ID && m.uid() < u32::MAX - 1)
+}
+
+/// By convention names carry the process id of whoever made them; while that one lives, it is no leftover.
+fn has_living_owner(name: &str) -> bool {
+    let mut ids = name.split(['-', '.', '_']).filter_map(|part| part.parse::<u32>().ok());
+    ids.any(|pid| Path::new(&format!("/proc/{pid}")).exists())
 }
 
 fn entries_below(dir: &Path) -> usize {

@@ -32,9 +32,8 @@ pub fn enclosure(exe: &Path) -> Verdict {
     if sys::probe::attempt(sys::spawn::NEW_USER | sys::spawn::NEW_MOUNT, sys::probe::Trial::Tmpfs).is_err() {
         degrade.push("namespaces".into());
     }
-    let policy = serde_json::json!({"version": 1, "extends": ["default"], "degrade": degrade}).to_string();
     let check = Check::new(name, NEEDED_FOR, false, error).fix("the fixes above; then run `cofferdam doctor` again");
-    match run(exe, &["-s", "/dev/stdin"], Some(&policy)) {
+    match run(exe, &[], Some(&policy(&degrade))) {
         Ok(missing) => Verdict { level: Level::Partial, missing, degrade, check },
         // What consent would have to cover is more than a policy can give; the first error says it best.
         Err(_) => {
@@ -44,17 +43,27 @@ pub fn enclosure(exe: &Path) -> Verdict {
     }
 }
 
-/// Where groups seem usable, a run under limits must start too; otherwise these limits are not there.
-pub fn limits(exe: &Path, limits: &mut [Check]) {
-    let needs_groups = |c: &&mut Check| matches!(c.name, "memory_mb" | "processes") && c.ok;
-    let usable: Vec<&mut Check> = limits.iter_mut().filter(needs_groups).collect();
-    for check in usable {
-        let flags = if check.name == "memory_mb" { ["--memory", "64m"] } else { ["--pids", "16"] };
-        if let Err(error) = run(exe, &flags, None) {
+/// A limit that seems to hold must also let a run start, with the consent that runs need here; else it is not there.
+pub fn limits(exe: &Path, verdict: &Verdict, limits: &mut [Check]) {
+    let policy = policy(&verdict.degrade);
+    let consent = (verdict.level == Level::Partial).then_some(policy.as_str());
+    for check in limits.iter_mut().filter(|c| c.ok && verdict.level != Level::None) {
+        let flags = match check.name {
+            "memory_mb" => ["--memory", "64m"],
+            "processes" => ["--pids", "16"],
+            "disk_mb" => ["--disk", "8m"],
+            "files" => ["--limit", "files=100"],
+            _ => continue,
+        };
+        if let Err(error) = run(exe, &flags, consent) {
             check.ok = false;
             check.detail = error;
         }
     }
+}
+
+fn policy(degrade: &[String]) -> String {
+    serde_json::json!({"version": 1, "extends": ["default"], "degrade": degrade}).to_string()
 }
 
 fn program() -> &'static str {
@@ -67,8 +76,11 @@ fn program() -> &'static str {
 /// Runs it to its end. Gives the walls that were missing, or what went wrong.
 fn run(exe: &Path, flags: &[&str], policy: Option<&str>) -> Result<Vec<String>, String> {
     let mut command = Command::new(exe);
-    command.args(["run", "--json", "--no-stdin", "--workdir", WORKDIR]).args(flags).arg("--").arg(program());
-    command.stdin(if policy.is_some() { Stdio::piped() } else { Stdio::null() });
+    command.args(["run", "--json", "--no-stdin", "--workdir", WORKDIR]).args(flags);
+    if policy.is_some() {
+        command.args(["--settings", "/dev/stdin"]);
+    }
+    command.arg("--").arg(program()).stdin(if policy.is_some() { Stdio::piped() } else { Stdio::null() });
     command.stdout(Stdio::piped()).stderr(Stdio::piped()).current_dir(WORKDIR);
     let mut child = command.spawn().map_err(|e| format!("our own binary cannot be started: {e}"))?;
     if let (Some(policy), Some(mut input)) = (policy, child.stdin.take()) {
