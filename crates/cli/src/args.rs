@@ -376,7 +376,10 @@ pub fn completion(matches: &ArgMatches) -> ExitCode {
         Some("powershell") => Shell::PowerShell,
         _ => Shell::Bash,
     };
-    clap_complete::generate(shell, &mut whole(), "cofferdam", &mut std::io::stdout());
+    let mut script = Vec::new();
+    clap_complete::generate(shell, &mut whole(), "cofferdam", &mut script);
+    // A reader that left early is no error of ours.
+    let _ = std::io::stdout().write_all(&script);
     ExitCode::SUCCESS
 }
 

@@ -124,7 +124,7 @@ fn learn(m: &ArgMatches) -> Result<ExitCode, Fault> {
         learn: true,
     };
     let writes: Vec<String> = m.get_many::<String>("write").unwrap_or_default().cloned().collect();
-    let lesson = node::learn::learn(ask, &writes, &caller).map_err(|refused| refused.fault)?;
+    let lesson = node::learn::learn(ask, &writes, &caller).map_err(|refused| *refused.fault)?;
     let document = &lesson.learned.document;
     let text = if m.get_flag("toml") { document.to_toml() } else { document.to_json() };
     match m.get_one::<OsString>("output").map(PathBuf::from) {

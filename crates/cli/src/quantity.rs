@@ -43,7 +43,7 @@ pub fn count(text: &str) -> Result<u64, String> {
 
 pub fn cpus(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
-        Ok(n) if n.is_finite() && n >= 0.01 && n <= 4096.0 => Ok(n),
+        Ok(n) if (0.01..=4096.0).contains(&n) => Ok(n),
         _ => Err(format!("{text:?}: not a number of processors; use e.g. 2 or 0.5")),
     }
 }
@@ -55,7 +55,7 @@ fn split(text: &str) -> Result<(f64, String), String> {
 }
 
 fn whole(text: &str, amount: f64) -> Result<u64, String> {
-    if !amount.is_finite() || amount < 1.0 || amount > 9e15 {
+    if !(1.0..=9e15).contains(&amount) {
         return Err(format!("{text:?}: out of range"));
     }
     Ok(amount.round() as u64)

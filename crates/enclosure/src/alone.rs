@@ -76,13 +76,16 @@ fn check(request: &Request) -> Result<(), Fault> {
         return refuse(&mask.rule, &format!("{} is denied inside what is allowed", mask.path.display()));
     }
     match &request.plan.exec {
-        ExecPlan::AllowBut(denied) => match denied.first() {
-            Some(program) => return refuse(&program.rule, &format!("{} must not be executed", program.path.display())),
-            None => {}
-        },
+        ExecPlan::AllowBut(denied) => {
+            if let Some(program) = denied.first() {
+                return refuse(&program.rule, &format!("{} must not be executed", program.path.display()));
+            }
+        }
         ExecPlan::Only { .. } => return refuse("defaults.exec", "only listed programs may start"),
     }
-    for (kind, set) in [("disk_mb", request.limits.max_disk_mb.is_some()), ("files", request.limits.max_files.is_some())] {
+    for (kind, set) in
+        [("disk_mb", request.limits.max_disk_mb.is_some()), ("files", request.limits.max_files.is_some())]
+    {
         if set {
             return refuse(&format!("limits.max_{kind}"), "there is no private space to limit");
         }

@@ -204,7 +204,7 @@ impl<'a> Judge<'a> {
             1 if len > 2 && raw[2] == 0 => Some(Address::Abstract(raw[3..].to_vec())),
             1 => {
                 let end = raw[2..].iter().position(|b| *b == 0).map_or(len, |n| n + 2);
-                Some(match self.resolver.open(call.tid, &raw[2..end]) {
+                Some(match self.resolver.open(call.tid, AT_FDCWD, &raw[2..end]) {
                     Ok((handle, path)) => Address::Path(path, handle),
                     // A socket that is hidden from the guest is a refusal to tell of, not only a missing file.
                     Err(errno) => {
@@ -375,8 +375,12 @@ impl<'a> Judge<'a> {
                     named: self.last_named.take(),
                 }])
             }
-            "chmod" | "chown" | "lchown" => one(self.metadata(call, here, a[0])),
-            "fchmodat" | "fchmodat2" | "fchownat" => one(self.metadata(call, a[0] as i32, a[1])),
+            "chmod" | "chown" | "lchown" | "utime" | "utimes" | "setxattr" | "lsetxattr" | "removexattr"
+            | "lremovexattr" => one(self.metadata(call, here, a[0])),
+            "fchmodat" | "fchmodat2" | "fchownat" | "futimesat" => one(self.metadata(call, a[0] as i32, a[1])),
+            "utimensat" if a[1] != 0 => one(self.metadata(call, a[0] as i32, a[1])),
+            "utimensat" | "fchmod" | "fchown" | "fsetxattr" | "fremovexattr" => one(open_file(call.tid, a[0] as i32)),
+            "bind" => self.bind(call),
             "stat" | "access" | "readlink" | "lstat" | "chdir" => self.look(call, here, a[0]),
             "newfstatat" | "statx" | "faccessat" | "faccessat2" | "readlinkat" => self.look(call, a[0] as i32, a[1]),
             _ => None,
@@ -387,9 +391,22 @@ impl<'a> Judge<'a> {
     fn look(&mut self, call: &Call, dirfd: i32, address: u64) -> Option<Vec<Act>> {
         let path = self.path(call, dirfd, address, Last::Follow)?;
         let named = self.last_named.take().unwrap_or_else(|| path.clone());
-        if !(is_private(&path) && !self.granted_below_private(&path)) && exists(&path) {
-            self.observe(|| Observed::Looked(named));
+        let shown = !is_private(&path) || self.granted_below_private(&path);
+        if !shown || !exists(&path) {
+            return None;
         }
+        if self.watch.looks {
+            self.observe(|| Observed::Looked(named));
+            return None;
+        }
+        let text = read_string(call.tid, address, LONGEST_PATH)?;
+        if self.resolver.open(call.tid, dirfd, &text).is_ok() {
+            return None;
+        }
+        let perm = if path.is_dir() { Perm::ReadDir } else { Perm::ReadFile };
+        let decision = self.policy.fs(&path, perm);
+        // Told, and left to the kernel: it says that nothing is there.
+        self.judge("fs.read", &path.to_string_lossy(), decision, call.tid);
         None
     }
 
@@ -421,6 +438,16 @@ impl<'a> Judge<'a> {
         let mut acts = vec![Act::create(make_perm(&from), to.clone(), true)];
         acts.extend(refer(&from, &to));
         Some(acts)
+    }
+
+    /// A socket with a name in the file tree is a file that is made.
+    fn bind(&mut self, call: &Call) -> Option<Vec<Act>> {
+        let len = (call.args[2] as usize).min(110);
+        let raw = read_memory(call.tid, call.args[1], len)?;
+        let is_path = len > 2 && u16::from_ne_bytes([raw[0], raw[1]]) == 1 && raw[2] != 0;
+        let name = raw.get(2..).filter(|_| is_path)?.split(|b| *b == 0).next()?;
+        let path = self.resolver.resolve(call.tid, AT_FDCWD, name, Last::Name)?;
+        Some(vec![Act::create(Perm::MakeSock, path, true)])
     }
 
     fn rename(&mut self, call: &Call, from: (i32, u64), to: (i32, u64), flags: u64) -> Option<Vec<Act>> {
@@ -463,6 +490,12 @@ impl<'a> Judge<'a> {
         }
         Some(acts)
     }
+}
+
+/// The metadata of what a descriptor is open on.
+fn open_file(tid: i32, fd: i32) -> Option<Act> {
+    let path = std::fs::read_link(format!("/proc/{tid}/fd/{fd}")).ok().filter(|p| p.is_absolute())?;
+    Some(Act { op: "fs.write", perm: Perm::WriteFile, path, fresh: false, named: None })
 }
 
 fn node_perm(mode: u64) -> Perm {

@@ -59,13 +59,12 @@ impl Resolver {
     }
 
     /// What a path leads to, as a handle, and where that is. Links are followed once.
-    pub fn open(&mut self, tid: i32, path: &[u8]) -> Result<(OwnedFd, PathBuf), rustix::io::Errno> {
-        const HERE: i32 = -100;
+    pub fn open(&mut self, tid: i32, dirfd: i32, path: &[u8]) -> Result<(OwnedFd, PathBuf), rustix::io::Errno> {
         let missing = rustix::io::Errno::NOENT;
         let path = Path::new(OsStr::from_bytes(path));
         let whole = match path.is_absolute() {
             true => path.to_path_buf(),
-            false => self.base(tid, HERE).ok_or(missing)?.join(path),
+            false => self.base(tid, dirfd).ok_or(missing)?.join(path),
         };
         let inside = whole.strip_prefix("/").map_err(|_| missing)?;
         let root = self.root(tid).ok_or(missing)?;

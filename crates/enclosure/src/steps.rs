@@ -22,14 +22,12 @@ pub struct Steps {
     _handles: Vec<OwnedFd>,
     _id_maps: BTreeMap<(u32, u32), host::IdMap>,
     pub watch: Watch,
-    /// Entries of the scratch space that are ours, not the guest's.
-    pub scratch_entries: u64,
 }
 
 impl Steps {
     /// A list made elsewhere, with the handles its steps name.
     pub fn of(ops: Vec<Op>, handles: Vec<OwnedFd>, watch: Watch) -> Steps {
-        Steps { ops, _handles: handles, _id_maps: BTreeMap::new(), watch, scratch_entries: 0 }
+        Steps { ops, _handles: handles, _id_maps: BTreeMap::new(), watch }
     }
 }
 
@@ -83,7 +81,6 @@ struct Builder<'a> {
     /// Bound onto themselves so that they cannot be renamed.
     pinned: BTreeSet<PathBuf>,
     id_maps: BTreeMap<(u32, u32), host::IdMap>,
-    scratch_entries: u64,
 }
 
 pub fn build(request: &Request, guest: Guest) -> Result<Steps, Fault> {
@@ -96,7 +93,6 @@ pub fn build(request: &Request, guest: Guest) -> Result<Steps, Fault> {
         mounted: BTreeSet::new(),
         pinned: BTreeSet::new(),
         id_maps: BTreeMap::new(),
-        scratch_entries: 3,
     };
     b.become_guest();
     b.new_root()?;
@@ -110,7 +106,7 @@ pub fn build(request: &Request, guest: Guest) -> Result<Steps, Fault> {
     b.seal();
     b.limits();
     let watch = b.restrict()?;
-    Ok(Steps { ops: b.ops, _handles: b.handles, _id_maps: b.id_maps, watch, scratch_entries: b.scratch_entries })
+    Ok(Steps { ops: b.ops, _handles: b.handles, _id_maps: b.id_maps, watch })
 }
 
 impl Builder<'_> {
@@ -154,13 +150,22 @@ impl Builder<'_> {
         let options = crate::limits::scratch_options(&self.request.limits, self.expected_scratch_entries());
         self.push(Op::Tmpfs { at: cstring(SCRATCH), options: cstring(options), attr: QUIET });
         let no_exec = if self.lists_programs() { Attr::NO_EXEC } else { Attr(0) };
-        for (name, at) in [("/tmp", "/tmp"), ("/shm", "/dev/shm")] {
+        let mut places = vec![("/tmp", "/tmp"), ("/shm", "/dev/shm")];
+        // A project below /var/tmp needs a real directory there; otherwise one place serves both names.
+        let points = self.request.plan.grants.iter().map(|g| &g.path).chain([&self.request.cwd]);
+        let apart = points.into_iter().any(|p| p.starts_with("/var/tmp"));
+        if apart {
+            places.push(("/var-tmp", "/var/tmp"));
+        }
+        for (name, at) in places {
             self.push(Op::Dir { at: path(&[SCRATCH, name]), mode: 0o1777 });
             self.dir(Path::new(at));
             self.push(Op::BindKnown { from: path(&[SCRATCH, name]), at: cstring(at), attr: QUIET.with(no_exec) });
         }
         self.dir(Path::new("/var"));
-        self.push(Op::Link { at: c"/var/tmp".into(), target: c"/tmp".into() });
+        if !apart {
+            self.push(Op::Link { at: c"/var/tmp".into(), target: c"/tmp".into() });
+        }
         self.dir(Path::new("/run"));
     }
 
@@ -237,9 +242,6 @@ impl Builder<'_> {
         if let Some(parent) = at.parent() {
             self.dir(parent);
         }
-        if at.starts_with("/tmp") && at != Path::new("/tmp") {
-            self.scratch_entries += 1;
-        }
         self.push(Op::Dir { at: cpath(at), mode: 0o755 });
         self.dirs.insert(at.to_path_buf());
     }
@@ -293,9 +295,6 @@ impl Builder<'_> {
     fn mount_point_file(&mut self, at: &Path) {
         if let Some(parent) = at.parent() {
             self.dir(parent);
-        }
-        if at.starts_with("/tmp") {
-            self.scratch_entries += 1;
         }
         self.push(Op::File { at: cpath(at), mode: 0o644, bytes: Vec::new() });
     }
@@ -454,7 +453,10 @@ impl Builder<'_> {
         let writes = |g: &&Grant| program.path.starts_with(&g.path) && !g.perms.and(Perms::CHANGES).is_empty();
         if let (Kind::Dir, Some(grant)) = (program.kind, self.request.plan.grants.iter().find(writes)) {
             let what = program.path.display();
-            let message = format!("{}: {what} can be written ({}), and what is writable must not be executable", program.rule, grant.rule);
+            let message = format!(
+                "{}: {what} can be written ({}), and what is writable must not be executable",
+                program.rule, grant.rule
+            );
             let hint = "name the programs in it one by one, or grant no writing";
             return Err(Fault::new(ErrorKind::UnsupportedPolicy, message).hint(hint).phase(Phase::Planning));
         }
@@ -538,7 +540,8 @@ impl Builder<'_> {
             add(Path::new("/"), Perms::of(&[Perm::ReadDir]).bits());
         }
         let execute = if self.lists_programs() { Perms::NONE } else { Perms::of(&[Perm::Execute]) };
-        for private in ["/tmp", "/dev/shm", "/dev/mqueue"] {
+        let apart = self.dirs.contains(Path::new("/var/tmp")).then_some("/var/tmp");
+        for private in ["/tmp", "/dev/shm", "/dev/mqueue"].into_iter().chain(apart) {
             let all = Perms::READ.union(Perms::WRITE).union(Perms::of(&[Perm::MakeChar])).union(execute);
             add(Path::new(private), all.bits());
         }
@@ -568,7 +571,8 @@ fn check_below_tmp(grant: &Grant) -> Result<(), Fault> {
     let reads = grant.kind != Kind::Dir || grant.perms.and(Perms::READ) == Perms::READ;
     let changes = grant.perms.and(Perms::WRITE);
     let whole = changes.is_empty() || changes == Perms::WRITE || grant.kind != Kind::Dir;
-    if !grant.path.starts_with("/tmp") || (reads && whole) {
+    let private = grant.path.starts_with("/tmp") || grant.path.starts_with("/var/tmp");
+    if !private || (reads && whole) {
         return Ok(());
     }
     let message = format!(

@@ -128,11 +128,18 @@ pub fn prepare(request: Request) -> Result<Prepared, Fault> {
 fn check_guards(plan: &Plan) -> Result<(), Fault> {
     let makes = |g: &&policy::Grant| !g.perms.and(Perms::MAKING).is_empty();
     for guard in &plan.guards {
-        let literal: PathBuf = guard.pattern.split('/').take_while(|part| !part.contains(['*', '?', '['])).collect::<Vec<_>>().join("/").into();
+        let literal: PathBuf = guard
+            .pattern
+            .split('/')
+            .take_while(|part| !part.contains(['*', '?', '[']))
+            .collect::<Vec<_>>()
+            .join("/")
+            .into();
         let near = |g: &policy::Grant| literal.starts_with(&g.path) || g.path.starts_with(&literal);
         if let Some(grant) = plan.grants.iter().filter(makes).find(|g| near(g)) {
             let (rule, pattern) = (&guard.rule, &guard.pattern);
-            let message = format!("{rule}: {pattern} does not exist, and {} lets the guest make things in {}", grant.rule, grant.path.display());
+            let message =
+                format!("{rule}: {pattern} does not exist, and the guest may make things in {}", grant.path.display());
             let hint = "create it first, deny its directory, or narrow the write grant";
             return Err(Fault::new(ErrorKind::UnsupportedPolicy, message).hint(hint).phase(Phase::Planning));
         }
@@ -185,7 +192,7 @@ impl Prepared {
         }
         let meter = Meter::new(self.request.limits, group);
         let run = Run::new(&self.request, &self.steps, spawned, signals, meter, ours, observer);
-        let outcome = run.to_the_end();
+        let outcome = run.supervise();
         let _collected_last = janitor.map(Janitor::dismiss);
         outcome
     }
@@ -414,7 +421,7 @@ impl<'a> Run<'a> {
         }
     }
 
-    fn to_the_end(mut self) -> Result<Outcome, Fault> {
+    fn supervise(mut self) -> Result<Outcome, Fault> {
         let fault = loop {
             if self.is_over() {
                 break None;

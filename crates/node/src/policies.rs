@@ -231,6 +231,8 @@ pub fn effective(sources: &[Source], flags: &[Flag], caller: &Caller) -> Result<
 /// What the policy's variables stand for, and what the caller's toolchains need besides.
 pub struct Surroundings {
     pub context: Context,
+    /// Where the caller's toolchains are, whether or not the policy speaks of them.
+    pub installations: Vec<PathBuf>,
     pub env_names: Vec<String>,
     pub notes: Vec<String>,
 }
@@ -247,15 +249,18 @@ pub fn surroundings(policy: &mut Policy, caller: &Caller, workspace: &Path, comm
         ));
     }
     let wants_tools = policy.fs.iter().any(|r| r.rule.path.base() == Base::Toolchains);
-    let found = wants_tools.then(|| {
+    // Where only listed programs start, it matters which places hold the libraries of installed ones.
+    let lists_programs = policy.default_exec() == Action::Deny;
+    let found = (wants_tools || lists_programs).then(|| {
         let path = caller.var("PATH").unwrap_or_default();
         let var = |name: &str| caller.var(name).map(OsStr::to_owned);
         toolchains::discover(path, &caller.home, workspace, command, &var)
     });
     let (grants, env_names) = found.map(|t| (t.grants, t.env)).unwrap_or_default();
-    let toolchains = grants.into_iter().map(|g| g.path).collect();
+    let installations: Vec<PathBuf> = grants.into_iter().map(|g| g.path).collect();
+    let toolchains = if wants_tools { installations.clone() } else { Vec::new() };
     let context = Context { home: caller.home.clone(), workspace: workspace.to_path_buf(), toolchains };
-    Surroundings { context, env_names, notes }
+    Surroundings { context, installations, env_names, notes }
 }
 
 /// Refuses what a plain run cannot do yet, by name.

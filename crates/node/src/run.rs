@@ -45,13 +45,13 @@ pub struct Ready {
 
 /// How a verb ended before or instead of a run: a fault, with the refusal that caused it.
 pub struct Refused {
-    pub fault: Fault,
-    pub denial: Option<Denial>,
+    pub fault: Box<Fault>,
+    pub denial: Option<Box<Denial>>,
 }
 
 impl From<Fault> for Refused {
     fn from(fault: Fault) -> Refused {
-        Refused { fault, denial: None }
+        Refused { fault: Box::new(fault), denial: None }
     }
 }
 
@@ -97,7 +97,7 @@ pub(crate) fn prepare_under(
         env,
         cwd,
         home: caller.home.clone(),
-        toolchains: around.context.toolchains,
+        toolchains: around.installations,
         user: caller.user.clone(),
         limits,
         cpus: Cpus(ask.cpus),
@@ -134,6 +134,9 @@ fn argv(ask: &Ask) -> Result<Vec<OsString>, Fault> {
 }
 
 fn working_directory(ask: &Ask, caller: &Caller) -> Result<PathBuf, Fault> {
+    if ask.workdir.as_ref().is_some_and(|dir| dir.as_os_str().is_empty()) {
+        return Err(Fault::invalid("--workdir is empty").hint("name a directory").phase(Phase::Admission));
+    }
     let asked = match &ask.workdir {
         Some(dir) => caller.cwd.join(dir),
         None => caller.cwd.clone(),
@@ -236,7 +239,7 @@ fn find_program(
         let message = format!("{}: refused by {}", denial.target, denial.rule);
         let fault = Fault::new(ErrorKind::PolicyDenied, message).phase(Phase::Start);
         let fault = denial.hint.iter().fold(fault, |fault, hint| fault.hint(hint.clone()));
-        return Err(Refused { fault, denial: Some(denial) });
+        return Err(Refused { fault: Box::new(fault), denial: Some(Box::new(denial)) });
     }
     let shown = name.to_string_lossy();
     if let Some(path) = found_plain {

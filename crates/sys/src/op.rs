@@ -141,7 +141,11 @@ pub enum Op {
         at: CString,
     },
     /// Makes the guest's own terminal and keeps both ends.
-    OpenTerminal { at: CString, rows: u16, columns: u16 },
+    OpenTerminal {
+        at: CString,
+        rows: u16,
+        columns: u16,
+    },
     NoNewPrivileges,
     DropCapabilities,
     LandlockRule {

@@ -50,7 +50,7 @@ const ALLOWED: &[(&str, Calls)] = &[
         "reading, writing and waiting on descriptors the guest already holds",
         calls!(SYS_read SYS_write SYS_close SYS_fstat SYS_lseek SYS_pread64 SYS_pwrite64 SYS_readv SYS_writev
             SYS_preadv SYS_pwritev SYS_preadv2 SYS_pwritev2 SYS_fcntl SYS_flock SYS_fsync SYS_fdatasync SYS_ftruncate
-            SYS_getdents64 SYS_fchdir SYS_fchown SYS_sendfile SYS_splice SYS_tee SYS_vmsplice
+            SYS_getdents64 SYS_fchdir SYS_sendfile SYS_splice SYS_tee SYS_vmsplice
             SYS_copy_file_range SYS_sync_file_range SYS_fadvise64 SYS_readahead SYS_fallocate SYS_syncfs SYS_sync
             SYS_dup SYS_dup3 SYS_pipe2 SYS_close_range SYS_fstatfs SYS_pselect6 SYS_ppoll SYS_epoll_create1
             SYS_epoll_ctl SYS_epoll_pwait SYS_epoll_pwait2 SYS_eventfd2 SYS_signalfd4 SYS_timerfd_create
@@ -62,11 +62,7 @@ const ALLOWED: &[(&str, Calls)] = &[
         calls!(SYS_newfstatat SYS_statx SYS_statfs SYS_faccessat SYS_faccessat2 SYS_readlinkat SYS_getcwd SYS_chdir
             SYS_getxattr SYS_lgetxattr SYS_fgetxattr SYS_listxattr SYS_llistxattr SYS_flistxattr),
     ),
-    (
-        "metadata of what the guest may write; read-only mounts refuse the rest",
-        calls!(SYS_utimensat SYS_setxattr SYS_lsetxattr SYS_fsetxattr SYS_removexattr SYS_lremovexattr
-            SYS_fremovexattr SYS_umask),
-    ),
+    ("metadata of what the guest may write; read-only mounts refuse the rest", calls!(SYS_umask)),
     (
         "memory of its own",
         calls!(SYS_mmap SYS_mprotect SYS_munmap SYS_brk SYS_mremap SYS_msync SYS_mincore SYS_madvise SYS_mlock
@@ -104,7 +100,7 @@ const ALLOWED: &[(&str, Calls)] = &[
     ),
     (
         "sockets; the network namespace has nothing but its own loopback",
-        calls!(SYS_accept SYS_accept4 SYS_bind SYS_listen SYS_shutdown SYS_getsockname SYS_getpeername
+        calls!(SYS_accept SYS_accept4 SYS_listen SYS_shutdown SYS_getsockname SYS_getpeername
             SYS_setsockopt SYS_getsockopt SYS_recvfrom SYS_recvmsg SYS_recvmmsg SYS_sendmsg SYS_sendmmsg),
     ),
     (
@@ -122,8 +118,7 @@ const ALLOWED: &[(&str, Calls)] = &[
 /// Older spellings that only some architectures have.
 #[cfg(target_arch = "x86_64")]
 const ALLOWED_LEGACY: Calls = calls!(SYS_stat SYS_lstat SYS_poll SYS_access SYS_pipe SYS_select SYS_dup2 SYS_pause
-    SYS_alarm SYS_fork SYS_vfork SYS_getdents SYS_readlink SYS_getpgrp SYS_utime SYS_utimes SYS_futimesat
-    SYS_arch_prctl SYS_time SYS_epoll_create SYS_epoll_wait SYS_inotify_init SYS_signalfd SYS_eventfd
+    SYS_alarm SYS_fork SYS_vfork SYS_getdents SYS_readlink SYS_getpgrp     SYS_arch_prctl SYS_time SYS_epoll_create SYS_epoll_wait SYS_inotify_init SYS_signalfd SYS_eventfd
     SYS_set_thread_area SYS_get_thread_area);
 #[cfg(not(target_arch = "x86_64"))]
 const ALLOWED_LEGACY: Calls = &[];
@@ -167,10 +162,11 @@ const REFUSED_LEGACY: Calls = &[];
 /// Calls that change files, start programs or reach out. Mounts, landlock and the empty network decide them;
 /// the supervisor hears of them so that a refusal can be told from a failure.
 const WATCHED: Calls = calls!(SYS_mkdirat SYS_unlinkat SYS_renameat SYS_renameat2 SYS_linkat SYS_symlinkat
-    SYS_truncate SYS_fchownat SYS_execve SYS_execveat SYS_connect);
+    SYS_truncate SYS_fchownat SYS_execve SYS_execveat SYS_connect SYS_utimensat SYS_setxattr SYS_lsetxattr
+    SYS_fsetxattr SYS_removexattr SYS_lremovexattr SYS_fremovexattr SYS_fchown SYS_bind);
 #[cfg(target_arch = "x86_64")]
-const WATCHED_LEGACY: Calls =
-    calls!(SYS_mkdir SYS_rmdir SYS_unlink SYS_rename SYS_link SYS_symlink SYS_chown SYS_lchown);
+const WATCHED_LEGACY: Calls = calls!(SYS_mkdir SYS_rmdir SYS_unlink SYS_rename SYS_link SYS_symlink SYS_chown SYS_lchown SYS_utime
+        SYS_utimes SYS_futimesat);
 #[cfg(not(target_arch = "x86_64"))]
 const WATCHED_LEGACY: Calls = &[];
 
@@ -209,10 +205,40 @@ const EAFNOSUPPORT: u16 = libc::EAFNOSUPPORT as u16;
 /// Calls that reach past a guest that has no namespaces: into the host's network and queues, and to the metadata of
 /// files, which landlock does not cover.
 const SHARED: [&str; 34] = [
-    "socket", "shmget", "shmat", "shmctl", "semget", "semop", "semtimedop", "semctl", "msgget", "msgsnd", "msgrcv",
-    "msgctl", "mq_open", "mq_unlink", "chmod", "fchmod", "fchmodat", "fchmodat2", "chown", "fchown", "lchown",
-    "fchownat", "utime", "utimes", "futimesat", "utimensat", "setxattr", "lsetxattr", "fsetxattr", "removexattr",
-    "lremovexattr", "fremovexattr", "sched_setscheduler", "setpriority",
+    "socket",
+    "shmget",
+    "shmat",
+    "shmctl",
+    "semget",
+    "semop",
+    "semtimedop",
+    "semctl",
+    "msgget",
+    "msgsnd",
+    "msgrcv",
+    "msgctl",
+    "mq_open",
+    "mq_unlink",
+    "chmod",
+    "fchmod",
+    "fchmodat",
+    "fchmodat2",
+    "chown",
+    "fchown",
+    "lchown",
+    "fchownat",
+    "utime",
+    "utimes",
+    "futimesat",
+    "utimensat",
+    "setxattr",
+    "lsetxattr",
+    "fsetxattr",
+    "removexattr",
+    "lremovexattr",
+    "fremovexattr",
+    "sched_setscheduler",
+    "setpriority",
 ];
 
 /// Calls that our own pid 1 and the start of the command need; a policy cannot take these away.
@@ -348,7 +374,7 @@ fn filter(watch: &Watch) -> Filter {
     put(REFUSED_LEGACY, refused);
     put(WATCHED, watched);
     put(WATCHED_LEGACY, watched);
-    if watch.looks {
+    if watch.looks || watch.reads {
         put(LOOKS, watched);
         put(LOOKS_LEGACY, watched);
     }
@@ -391,7 +417,7 @@ fn by_argument(watch: &Watch, refused: Answer, watched: Answer, calls: &mut BTre
     put(libc::SYS_openat, open(2, 3));
     // Its flags and mode are in memory, where no filter can look; callers fall back to openat.
     put(libc::SYS_openat2, Answer::Errno(ENOSYS).into());
-    put(libc::SYS_fchmod, no_set_id(1, Answer::Allow));
+    put(libc::SYS_fchmod, no_set_id(1, watched));
     put(libc::SYS_fchmodat, no_set_id(2, watched));
     put(libc::SYS_fchmodat2, no_set_id(2, watched));
     put(libc::SYS_mknodat, no_set_id(2, watched));
@@ -414,7 +440,11 @@ fn by_argument(watch: &Watch, refused: Answer, watched: Answer, calls: &mut BTre
     let made = if watch.descriptors { watched } else { Answer::Allow };
     let unix = match watch.connects_for_guest {
         true => {
-            let connected = Test::OneOf { arg: 1, mask: SOCKET_TYPE, values: vec![libc::SOCK_STREAM as u32, libc::SOCK_SEQPACKET as u32] };
+            let connected = Test::OneOf {
+                arg: 1,
+                mask: SOCKET_TYPE,
+                values: vec![libc::SOCK_STREAM as u32, libc::SOCK_SEQPACKET as u32],
+            };
             Choice::when(connected, made, refused)
         }
         false => Choice::Always(made),
@@ -517,7 +547,7 @@ mod tests {
             assert!(refused(libc::SYS_fchmodat, [0, 0, mode, 0, 0, 0]));
             assert!(refused(libc::SYS_openat, [0, 0, 0o101, mode, 0, 0]));
         }
-        assert!(!refused(libc::SYS_fchmod, [0, 0o755, 0, 0, 0, 0]));
+        assert!(!is_refused(libc::SYS_fchmod as u32, &[0, 0o755, 0, 0, 0, 0], &watch));
         // Without O_CREAT the mode is whatever happened to be in the register.
         assert!(!refused(libc::SYS_openat, [0, 0, 0, 0o4755, 0, 0]));
         assert_eq!(ask(&watch, libc::SYS_openat, [0, 0, 0, 0o4755, 0, 0]), Answer::Allow.code());

@@ -63,7 +63,17 @@ impl Command {
         let list =
             |strings: &[CString]| strings.iter().map(|s| s.as_ptr()).chain([std::ptr::null()]).collect::<Vec<_>>();
         let (argv_list, envp_list) = (list(&argv), list(&envp));
-        Command { path, _argv: argv, _envp: envp, argv_list, envp_list, stdio, umask: 0o022, open_files: None, own_pids: true }
+        Command {
+            path,
+            _argv: argv,
+            _envp: envp,
+            argv_list,
+            envp_list,
+            stdio,
+            umask: 0o022,
+            open_files: None,
+            own_pids: true,
+        }
     }
 
     pub(crate) fn argv_pointers(&self) -> *const *const c_char {
@@ -152,7 +162,12 @@ impl Spawned {
         let byte = 1u8;
         // SAFETY: one byte from a local.
         let sent = unsafe { libc::send(self.control.as_raw_fd(), (&raw const byte).cast(), 1, libc::MSG_NOSIGNAL) };
-        if sent == 1 { Ok(()) } else { Err(CallError::last("send")) }
+        match errno() {
+            _ if sent == 1 => Ok(()),
+            // It failed at a step before; its report says at which.
+            libc::EPIPE => Ok(()),
+            errno => Err(CallError { call: "send", errno }),
+        }
     }
 
     /// Where reports arrive; poll it for reading.

@@ -11,6 +11,9 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+/// Scripts that go over a limit would sleep for 40 seconds.
+const LINGER: Duration = Duration::from_secs(30);
+
 /// What a row must end in.
 #[derive(Clone, Copy, PartialEq)]
 enum Ends {
@@ -45,11 +48,17 @@ fn check(who: &str, run_script: Runner<'_>, policy: &Path, kind: &str, rows: &[R
         fs::write(policy, text).unwrap();
         let file = ["-s", policy.to_str().unwrap()];
         for flags in [row.flags, &file] {
+            let begun = Instant::now();
             let run = run_script(flags, &row.script);
+            let took = begun.elapsed();
             let story = format!("{who}, {flags:?} {}, {}\n{}", row.limits, row.script, run.story());
             match row.ends {
                 Fits => assert_eq!((run.code(), run.text("/verdict").as_str()), (0, "ok"), "{story}"),
-                Over => assert_met(&run, kind, row.limits, &story),
+                Over => {
+                    assert_met(&run, kind, row.limits, &story);
+                    // Ended, not waited for: scripts that go over linger for longer than this.
+                    assert!(took < LINGER, "took {took:?}: {story}");
+                }
             }
         }
     }
@@ -483,7 +492,7 @@ fn bad_amounts_are_refused_before_anything_runs() {
     ];
     let all = ["max_wall_ms", "max_cpu_ms", "max_processes", "max_open_files", "max_files", "max_output_bytes"];
     let overflows: Vec<String> = all.iter().map(|name| format!("{name}={huge}")).collect();
-    let overflows = overflows.iter().map(|item| (vec!["--limit", item.as_str()], "out of range"));
+    let overflows = overflows.iter().map(|item| (vec!["--limit", item.as_str()], "--limit max_"));
     for (flags, said) in rows.iter().map(|(flags, said)| (flags.to_vec(), *said)).chain(overflows) {
         let run = place.sh(&flags, "echo ran");
         assert_eq!(run.code(), 2, "{flags:?}: {}", run.story());

@@ -51,7 +51,7 @@ int main(int argc, char **argv) {
             close(fd);
         } else if (kind[0] == 'w') {
             int fd = open(at, O_RDWR | O_APPEND);
-            if (fd >= 0) { opened++; if (tries % 50 == 0) write(fd, "w", 1); n: close(fd); }
+            if (fd >= 0) { opened++; if (tries % 50 == 0) write(fd, "w", 1); close(fd); }
             struct { unsigned long long flags, mode, resolve; } how = {O_WRONLY | O_TRUNC, 0, 0};
             fd = syscall(SYS_openat2, AT_FDCWD, at, &how, sizeof how);
             close(fd);

@@ -456,8 +456,9 @@ fn path_sockets_cannot_be_reached_by_a_swap() {
                 if (mkdir("/tmp/a", 0700) || symlink(argv[1], "/tmp/b")) return 30;
                 if (bind(l, (void *)&own, sizeof own) || listen(l, 4000)) return 30;
                 pthread_create(&t, 0, serve, &l);
-                pthread_create(&t, 0, strcmp(argv[3], "path") ? rewrite : exchange, 0);
                 for (long i = 0; i < rounds; i++) {
+                    // The first is the control: nothing moves yet.
+                    if (i == 1) pthread_create(&t, 0, strcmp(argv[3], "path") ? rewrite : exchange, 0);
                     int s = socket(AF_UNIX, SOCK_STREAM, 0);
                     char b[32] = {0};
                     if (!connect(s, (void *)(strcmp(argv[3], "path") ? &moving : &own), sizeof own) && read(s, b, 31) > 0) mine += !strcmp(b, "own");
@@ -472,11 +473,7 @@ fn path_sockets_cannot_be_reached_by_a_swap() {
         for how in ["path", "pointer"] {
             let command = command(how.to_string());
             let run = place.run(&["-t", "80s"], &command.each_ref().map(String::as_str));
-            assert_eq!(
-                run.assert_ok().stdout(),
-                "own\n",
-                "{who:?}, {how}: the control, its own, was reached now and then"
-            );
+            assert_eq!(run.assert_ok().stdout(), "own\n", "{who:?}, {how}: the control: its own was reached");
             assert_eq!(service.seen.get(), 0, "{who:?}, {how}: the host's service was reached");
         }
     }
@@ -758,9 +755,9 @@ fn denied_bytes_are_never_delivered() {
                 long fine = 0, leaked = 0, rounds = atol(argv[3]);
                 strcpy(good, argv[1]); strcpy(bad, argv[2]); strcpy(moving, good);
                 if (symlink(good, "/tmp/a") || symlink(bad, "/tmp/b")) return 30;
-                pthread_create(&t, 0, exchange, 0);
-                pthread_create(&t, 0, rewrite, 0);
                 for (long i = 0; i < rounds; i++) {
+                    // The first is the control: nothing moves yet.
+                    if (i == 1) { pthread_create(&t, 0, exchange, 0); pthread_create(&t, 0, rewrite, 0); }
                     char b[64] = {0};
                     int fd = open(i & 1 ? "/tmp/a" : moving, O_RDONLY);
                     if (fd < 0) continue;

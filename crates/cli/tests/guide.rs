@@ -1,0 +1,161 @@
+//! Runs the guide. Every block marked `sh run` in README.md and docs/guide is executed with `sh -eu`, and the block
+//! marked `text` that follows it must be what is printed, both streams together. Each page starts in a fresh directory
+//! and its blocks run there one after the other, as a reader would type them; as root and as an ordinary user.
+//!
+//! In expected text `…` within a line stands for anything, and on a line of its own for any number of lines.
+//! `sh run root` is executed only as root: it needs what an ordinary user has only after `cofferdam setup`.
+
+#[path = "support/mod.rs"]
+mod support;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use support::{As, Place, binary, to_the_end};
+
+/// A block to run, with what it must print.
+#[derive(Debug, PartialEq, Eq)]
+struct Example {
+    line: usize,
+    only_root: bool,
+    script: String,
+    expected: Option<String>,
+}
+
+/// A fenced block: its first line's number, what is written behind the fence, its text, the line behind its end.
+struct Block<'a> {
+    line: usize,
+    info: &'a str,
+    text: String,
+    end: usize,
+}
+
+fn blocks(page: &str) -> Vec<Block<'_>> {
+    let lines: Vec<&str> = page.lines().collect();
+    let mut found = Vec::new();
+    let mut at = 0;
+    while at < lines.len() {
+        if let Some(info) = lines[at].strip_prefix("```") {
+            let length = lines[at + 1..].iter().position(|l| *l == "```").expect("a fence must be closed");
+            let text = lines[at + 1..at + 1 + length].iter().map(|l| format!("{l}\n")).collect();
+            found.push(Block { line: at + 1, info, text, end: at + length + 2 });
+            at += length + 2;
+        } else {
+            at += 1;
+        }
+    }
+    found
+}
+
+fn examples(page: &str) -> Vec<Example> {
+    let lines: Vec<&str> = page.lines().collect();
+    let blocks = blocks(page);
+    let mut found = Vec::new();
+    for (i, block) in blocks.iter().enumerate() {
+        let only_root = match block.info {
+            "sh run" => false,
+            "sh run root" => true,
+            _ => continue,
+        };
+        let directly = |next: &&Block<'_>| lines[block.end..next.line - 1].iter().all(|l| l.trim().is_empty());
+        let expected = blocks.get(i + 1).filter(|b| b.info == "text").filter(directly).map(|b| b.text.clone());
+        found.push(Example { line: block.line, only_root, script: block.text.clone(), expected });
+    }
+    found
+}
+
+/// Whether a text is what a pattern says; `…` stands for anything within a line, alone for any lines.
+fn matches(pattern: &[&str], text: &[&str]) -> bool {
+    match pattern {
+        [] => text.is_empty(),
+        ["…", rest @ ..] => (0..=text.len()).any(|n| matches(rest, &text[n..])),
+        [line, rest @ ..] => {
+            text.split_first().is_some_and(|(first, more)| line_matches(line, first) && matches(rest, more))
+        }
+    }
+}
+
+fn line_matches(pattern: &str, line: &str) -> bool {
+    let mut parts = pattern.split('…');
+    let Some(mut rest) = line.strip_prefix(parts.next().unwrap_or_default()) else { return false };
+    let mut parts: Vec<&str> = parts.collect();
+    let Some(last) = parts.pop() else { return rest.is_empty() };
+    for part in parts {
+        match rest.find(part) {
+            Some(at) => rest = &rest[at + part.len()..],
+            None => return false,
+        }
+    }
+    rest.ends_with(last)
+}
+
+/// Runs one page and gives the number of its examples.
+fn follow(page: &Path, who: As) -> usize {
+    let place = Place::new(who);
+    let path = format!("{}:/usr/local/bin:/usr/bin:/bin", binary().parent().unwrap().display());
+    let mut done = 0;
+    for example in examples(&fs::read_to_string(page).unwrap()) {
+        if example.only_root && who != As::Root {
+            continue;
+        }
+        let mut shell = place.outside("sh");
+        shell.env("PATH", &path).args(["-eu", "-c"]).arg(format!("exec 2>&1\n{}", example.script));
+        let output = to_the_end(&mut shell, b"");
+        let printed = String::from_utf8_lossy(&output.stdout).into_owned();
+        let at = format!("{}:{} as {who:?}", page.display(), example.line);
+        assert!(output.status.success(), "{at} ends with {}:\n{}\n{printed}", output.status, example.script);
+        if let Some(expected) = &example.expected {
+            let (pattern, text): (Vec<&str>, Vec<&str>) = (expected.lines().collect(), printed.lines().collect());
+            assert!(matches(&pattern, &text), "{at} prints\n{printed}\nand not\n{expected}");
+        }
+        done += 1;
+    }
+    done
+}
+
+fn pages() -> Vec<PathBuf> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let guide = fs::read_dir(root.join("docs/guide")).unwrap().flatten().map(|e| e.path());
+    let mut pages: Vec<PathBuf> = guide.filter(|p| p.extension().is_some_and(|e| e == "md")).collect();
+    pages.sort();
+    pages.push(root.join("README.md"));
+    pages
+}
+
+#[test]
+fn the_guide_works_as_root() {
+    let done: usize = pages().iter().map(|page| follow(page, As::Root)).sum();
+    assert!(done > 15, "the examples are found: {done}");
+}
+
+#[test]
+fn the_guide_works_as_an_ordinary_user() {
+    let done: usize = pages().iter().map(|page| follow(page, As::User)).sum();
+    assert!(done > 15, "the examples are found: {done}");
+}
+
+#[test]
+fn examples_are_found_with_what_they_print() {
+    let page = "a\n```sh run\necho 1\n```\n\n```text\n1\n```\n```sh\nno\n```\n```sh run root\ntrue\n```\nthen\n```text\n2\n```\n";
+    let found = examples(page);
+    let plain = Example { line: 2, only_root: false, script: "echo 1\n".into(), expected: Some("1\n".into()) };
+    let root = Example { line: 12, only_root: true, script: "true\n".into(), expected: None };
+    assert_eq!(found, [plain, root]);
+}
+
+#[test]
+fn an_ellipsis_stands_for_anything() {
+    for (pattern, text, want) in [
+        ("a\nb", "a\nb", true),
+        ("a", "a\nb", false),
+        ("a\n…", "a\nb\nc", true),
+        ("…\nc", "c", true),
+        ("a … c", "a b c", true),
+        ("a … c", "a b d", false),
+        ("a …b… c", "a xbx c", true),
+        ("…", "", true),
+        ("ab…b", "ab", false),
+    ] {
+        let (p, t): (Vec<&str>, Vec<&str>) = (pattern.lines().collect(), text.lines().collect());
+        assert_eq!(matches(&p, &t), want, "{pattern:?} over {text:?}");
+    }
+}

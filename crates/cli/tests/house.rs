@@ -1,0 +1,239 @@
+//! The house as a test: which crate may use which, which outside library it may use and why, and the habits that a
+//! compiler does not check. The table below is the only place where an edge or a library is allowed.
+
+use serde_json::Value;
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// A crate, the crates of the house it may use, and the outside libraries it may use.
+struct Room {
+    name: &'static str,
+    uses: &'static [&'static str],
+    libraries: &'static [&'static str],
+    test_libraries: &'static [&'static str],
+}
+
+/// Doors use the hall, the hall uses rooms, rooms use the ground, and nothing points up or sideways.
+const HOUSE: [Room; 6] = [
+    Room { name: "terms", uses: &[], libraries: &["serde"], test_libraries: &[] },
+    Room {
+        name: "policy",
+        uses: &["terms"],
+        libraries: &["serde", "serde_json", "serde_path_to_error", "sha2", "toml"],
+        test_libraries: &["proptest"],
+    },
+    Room { name: "sys", uses: &[], libraries: &["libc"], test_libraries: &[] },
+    Room {
+        name: "enclosure",
+        uses: &["policy", "sys", "terms"],
+        libraries: &["rustix", "serde_json", "sha2"],
+        test_libraries: &[],
+    },
+    Room {
+        name: "node",
+        uses: &["enclosure", "policy", "sys", "terms"],
+        libraries: &["rustix", "serde", "serde_json", "sha2"],
+        test_libraries: &[],
+    },
+    Room {
+        name: "cli",
+        uses: &["node", "terms"],
+        libraries: &["clap", "clap_complete", "clap_mangen", "serde", "serde_json"],
+        test_libraries: &["serde_json"],
+    },
+];
+
+/// Every outside library, with the reason it is here.
+const LIBRARIES: [(&str, &str); 11] = [
+    ("clap", "one tree of flags makes parsing, help, the man page and completions"),
+    ("clap_complete", "completion scripts from that tree"),
+    ("clap_mangen", "the man page from that tree"),
+    ("libc", "numbers and structures of the kernel, for the one crate that calls it directly"),
+    ("proptest", "properties of merging and planning over generated policies; tests only"),
+    ("rustix", "safe calls for code that may allocate: poll, pipes, terminals, openat2"),
+    ("serde", "documents that leave the product, and policies that enter it, as types"),
+    ("serde_json", "JSON: outcomes, faults, policies"),
+    ("serde_path_to_error", "a mistake in a policy is told with the key it is at"),
+    ("sha2", "digests of policies and of programs that rules name by digest"),
+    ("toml", "policies in TOML, and the permissions of a neighbour to import"),
+];
+
+fn root() -> PathBuf {
+    fs::canonicalize(Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")).unwrap()
+}
+
+/// The packages of the workspace as cargo itself sees them.
+fn packages() -> Vec<Value> {
+    let output = Command::new(env!("CARGO"))
+        .args(["metadata", "--format-version", "1", "--no-deps", "--locked", "--offline"])
+        .current_dir(root())
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "cargo metadata: {}", String::from_utf8_lossy(&output.stderr));
+    let metadata: Value = serde_json::from_slice(&output.stdout).unwrap();
+    metadata["packages"].as_array().unwrap().clone()
+}
+
+/// The name a crate goes by in the house: `terms` for `cofferdam-terms`, `cli` for the binary.
+fn house_name(package: &str) -> Option<&str> {
+    match package {
+        "cofferdam" => Some("cli"),
+        other => other.strip_prefix("cofferdam-"),
+    }
+}
+
+fn text_of(value: &Value) -> &str {
+    value.as_str().unwrap_or_default()
+}
+
+#[test]
+fn the_house_is_as_drawn() {
+    let packages = packages();
+    let built: BTreeSet<&str> = packages.iter().filter_map(|p| house_name(text_of(&p["name"]))).collect();
+    let drawn: BTreeSet<&str> = HOUSE.iter().map(|r| r.name).collect();
+    assert_eq!(built, drawn, "every crate has a row in HOUSE, and every row a crate");
+    for package in &packages {
+        let name = house_name(text_of(&package["name"])).expect("a crate of the house");
+        let room = HOUSE.iter().find(|r| r.name == name).unwrap();
+        for dependency in package["dependencies"].as_array().unwrap() {
+            let used = text_of(&dependency["name"]);
+            let kind = dependency["kind"].as_str().unwrap_or("normal");
+            let allowed = match (house_name(used), kind) {
+                (Some(neighbour), "normal") => room.uses.contains(&neighbour),
+                (None, "normal") => room.libraries.contains(&used),
+                (None, "dev") => room.test_libraries.contains(&used),
+                // What tests use must not draw an edge that the house does not have; build scripts there are none.
+                _ => false,
+            };
+            assert!(allowed, "{name} uses {used} ({kind}), and HOUSE does not say so");
+        }
+    }
+}
+
+#[test]
+fn nothing_in_the_table_is_unused() {
+    let packages = packages();
+    for room in &HOUSE {
+        let package = packages.iter().find(|p| house_name(text_of(&p["name"])) == Some(room.name)).unwrap();
+        let used: BTreeSet<&str> =
+            package["dependencies"].as_array().unwrap().iter().map(|d| text_of(&d["name"])).collect();
+        for library in room.libraries.iter().chain(room.test_libraries) {
+            assert!(used.contains(library), "{} no longer uses {library}", room.name);
+        }
+        for neighbour in room.uses {
+            assert!(
+                used.contains(format!("cofferdam-{neighbour}").as_str()),
+                "{} no longer uses {neighbour}",
+                room.name
+            );
+        }
+    }
+}
+
+#[test]
+fn every_library_has_a_reason() {
+    let manifest = fs::read_to_string(root().join("Cargo.toml")).unwrap();
+    let section = manifest.split("[workspace.dependencies]\n").nth(1).expect("the section");
+    let section = section.split("\n[").next().unwrap();
+    let named = section.lines().filter(|l| !l.starts_with('#')).filter_map(|l| Some(l.split_once('=')?.0.trim()));
+    let outside: BTreeSet<&str> = named.filter(|name| !HOUSE.iter().any(|r| r.name == *name)).collect();
+    let reasoned: BTreeSet<&str> = LIBRARIES.iter().map(|(name, _)| *name).collect();
+    assert_eq!(outside, reasoned, "[workspace.dependencies] and LIBRARIES name the same");
+    assert!(LIBRARIES.iter().all(|(_, reason)| reason.len() > 10));
+    for room in &HOUSE {
+        let listed = room.libraries.iter().chain(room.test_libraries);
+        listed.for_each(|l| assert!(reasoned.contains(l), "{} uses {l}, which has no reason", room.name));
+    }
+}
+
+#[test]
+fn unsafe_code_is_forbidden_everywhere_but_in_sys() {
+    let workspace = fs::read_to_string(root().join("Cargo.toml")).unwrap();
+    let lints = workspace.split("[workspace.lints.rust]\n").nth(1).expect("the section");
+    assert!(lints.split("\n[").next().unwrap().lines().any(|l| l == "unsafe_code = \"forbid\""));
+    for room in HOUSE.iter().filter(|r| r.name != "sys") {
+        let manifest = fs::read_to_string(root().join("crates").join(room.name).join("Cargo.toml")).unwrap();
+        assert!(manifest.contains("\n[lints]\nworkspace = true\n"), "{} must take the workspace's lints", room.name);
+    }
+    let sys = fs::read_to_string(root().join("crates/sys/Cargo.toml")).unwrap();
+    assert!(sys.contains("undocumented_unsafe_blocks"), "sys must say why each block is sound");
+}
+
+#[test]
+fn every_source_file_says_what_it_is_for() {
+    let files = files_below(&root().join("crates"), &["rs"]);
+    // Tests kept in a file of their own are explained by the file they stand beside.
+    let is_test = |f: &Path| f.to_string_lossy().ends_with("_test.rs");
+    let in_src = |f: &Path| f.components().any(|c| c.as_os_str() == "src");
+    let sources: Vec<_> = files.iter().filter(|f| in_src(f) && !is_test(f)).collect();
+    assert!(sources.len() > 50, "the files are found");
+    for file in sources {
+        let text = fs::read_to_string(file).unwrap();
+        assert!(text.starts_with("//! "), "{} opens with no //! comment", file.display());
+    }
+}
+
+/// What belongs to the making of the product and not to the product. Each is written in two parts, so that this file
+/// passes its own test.
+const OUT_OF_PLACE: [(&str, &str); 8] = [
+    ("issue", " #"),
+    ("fix", "me"),
+    ("todo", ":"),
+    ("todo", "!("),
+    ("this", " session"),
+    ("previous", " session"),
+    ("next", " session"),
+    ("language", " model wrote"),
+];
+
+#[test]
+fn nothing_speaks_of_its_own_making() {
+    let words: Vec<String> = OUT_OF_PLACE.iter().map(|(a, b)| format!("{a}{b}")).collect();
+    let mut files = files_below(&root().join("crates"), &["rs", "toml", "json"]);
+    files.extend(files_below(&root().join("docs"), &["md"]));
+    let top = fs::read_dir(root()).unwrap().flatten().map(|e| e.path());
+    files.extend(top.filter(|p| p.extension().is_some_and(|e| e == "md" || e == "toml")));
+    for file in files {
+        let text = fs::read_to_string(&file).unwrap().to_lowercase();
+        for word in &words {
+            assert!(!text.contains(word.as_str()), "{} says {word:?}", file.display());
+        }
+    }
+}
+
+/// Links between documents lead somewhere.
+#[test]
+fn documents_link_to_what_is_there() {
+    let mut files = files_below(&root().join("docs"), &["md"]);
+    files.extend(
+        fs::read_dir(root()).unwrap().flatten().map(|e| e.path()).filter(|p| p.extension().is_some_and(|e| e == "md")),
+    );
+    let mut links = 0;
+    for file in files {
+        let text = fs::read_to_string(&file).unwrap();
+        for link in text.split("](").skip(1).filter_map(|rest| rest.split(')').next()) {
+            let target = link.split('#').next().unwrap();
+            if target.is_empty() || target.contains("://") || target.contains(' ') {
+                continue;
+            }
+            links += 1;
+            assert!(file.parent().unwrap().join(target).exists(), "{} links to {link}", file.display());
+        }
+    }
+    assert!(links > 20, "the links are found");
+}
+
+fn files_below(dir: &Path, extensions: &[&str]) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(dir).unwrap().flatten() {
+        let path = entry.path();
+        if path.is_dir() {
+            found.extend(files_below(&path, extensions));
+        } else if path.extension().and_then(|e| e.to_str()).is_some_and(|e| extensions.contains(&e)) {
+            found.push(path);
+        }
+    }
+    found
+}
