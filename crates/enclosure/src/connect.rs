@@ -4,15 +4,13 @@
 //! have the same user id as we, so the other side sees the right one.
 
 use rustix::io::Errno;
-use rustix::net::sockopt::{self, Timeout};
+use rustix::net::sockopt;
 use rustix::net::{AddressFamily, SocketAddrAny, SocketAddrUnix, connect};
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::PathBuf;
-use std::time::Duration;
-
-/// A listener whose queue is full must not hold the supervisor.
-const PATIENCE: Duration = Duration::from_millis(100);
+use std::sync::atomic::{AtomicUsize, Ordering};
+use sys::notify::{Call, Listener};
 
 /// An address as copied from the guest.
 pub enum Address {
@@ -27,13 +25,35 @@ pub enum Address {
     Unspecified,
 }
 
-/// Connects the guest's socket. The error number is what the guest's call shall give.
-pub fn make(socket: &OwnedFd, to: &Address) -> Result<(), i32> {
-    let family = sockopt::socket_domain(socket).map_err(Errno::raw_os_error)?;
-    let before = sockopt::socket_timeout(socket, Timeout::Send).ok().flatten();
-    if before.is_none_or(|t| t > PATIENCE) {
-        let _ = sockopt::set_socket_timeout(socket, Timeout::Send, Some(PATIENCE));
+/// Connections that may be waiting at a time; a guest that fills queues on purpose gets no more.
+const MOST_WAITING: usize = 64;
+static WAITING: AtomicUsize = AtomicUsize::new(0);
+
+/// Connects the guest's socket and answers its call. On a thread of its own: a listener whose queue is full makes a
+/// connection wait, and the supervisor must not.
+pub fn answer(listener: &Listener, call: &Call, socket: OwnedFd, to: Address) {
+    const EAGAIN: i32 = 11;
+    let Some(own) = listener.try_clone().filter(|_| WAITING.load(Ordering::Relaxed) < MOST_WAITING) else {
+        return listener.refuse(call, EAGAIN);
+    };
+    let waiting = *call;
+    WAITING.fetch_add(1, Ordering::Relaxed);
+    let started = std::thread::Builder::new().stack_size(64 << 10).spawn(move || {
+        match make(&socket, &to) {
+            Ok(()) => own.answer(&waiting, 0),
+            Err(errno) => own.refuse(&waiting, errno),
+        }
+        WAITING.fetch_sub(1, Ordering::Relaxed);
+    });
+    if started.is_err() {
+        WAITING.fetch_sub(1, Ordering::Relaxed);
+        listener.refuse(call, EAGAIN);
     }
+}
+
+/// Connects the guest's socket. The error number is what the guest's call shall give.
+fn make(socket: &OwnedFd, to: &Address) -> Result<(), i32> {
+    let family = sockopt::socket_domain(socket).map_err(Errno::raw_os_error)?;
     let result = match to {
         Address::Inet(ip, port) => connect(socket, &SocketAddrAny::from(SocketAddr::new(*ip, *port))),
         Address::Abstract(name) => SocketAddrUnix::new_abstract_name(name).and_then(|a| connect(socket, &a)),
@@ -45,6 +65,5 @@ pub fn make(socket: &OwnedFd, to: &Address) -> Result<(), i32> {
         Address::Missing(errno) => Err(Errno::from_raw_os_error(*errno)),
         Address::Unspecified => rustix::net::connect_unspec(socket),
     };
-    let _ = sockopt::set_socket_timeout(socket, Timeout::Send, before);
     result.map_err(Errno::raw_os_error)
 }

@@ -18,6 +18,8 @@ pub struct Cpus(pub Option<f64>);
 const PAGE: u64 = 4096;
 /// How often figures that raise no event are looked at, when a limit depends on them.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
+/// How long after an event the kernel may take to act on it.
+const SETTLES: Duration = Duration::from_secs(2);
 /// More tasks than any kernel can have.
 const MOST_TASKS: u64 = 4_194_304;
 /// The guest's pid 1 is a task of the group too.
@@ -193,6 +195,7 @@ pub struct Meter {
     started: Instant,
     cpu_before: u64,
     scratch: Option<Scratch>,
+    event_at: Option<Instant>,
 }
 
 struct Scratch {
@@ -205,7 +208,7 @@ impl Meter {
     pub fn new(limits: Limits, group: Option<Group>) -> Meter {
         let events = group.as_ref().map(Group::events).unwrap_or_default();
         let started = Instant::now();
-        Meter { limits, group, events, started, cpu_before: 0, scratch: None }
+        Meter { limits, group, events, started, cpu_before: 0, scratch: None, event_at: None }
     }
 
     /// The command is about to run: what was used up to here is ours.
@@ -216,6 +219,11 @@ impl Meter {
             let (pages_before, entries_before) = used_space(&handle)?;
             Some(Scratch { handle, pages_before, entries_before })
         });
+    }
+
+    /// A group met a limit, or is about to.
+    pub fn note_event(&mut self) {
+        self.event_at = Some(Instant::now());
     }
 
     fn cpu_us(&self) -> Option<u64> {
@@ -231,8 +239,14 @@ impl Meter {
         let now = Instant::now();
         let wall = self.limits.max_wall_ms.map(|ms| self.started + Duration::from_millis(ms.saturating_add(1)));
         // Space raises no event, and neither does a full group of tasks on version 1 of control groups.
-        let polled =
-            [self.limits.max_disk_mb.is_some(), self.limits.max_files.is_some(), self.limits.max_processes.is_some()];
+        // An event tells that memory ran out before the kernel has chosen what to kill: look again for a while.
+        let settling = self.event_at.is_some_and(|at| at.elapsed() < SETTLES);
+        let polled = [
+            settling,
+            self.limits.max_disk_mb.is_some(),
+            self.limits.max_files.is_some(),
+            self.limits.max_processes.is_some(),
+        ];
         let space = polled.contains(&true).then_some(now + LOOK_EVERY);
         let cpu = self.limits.max_cpu_ms.and_then(|ms| {
             let left = ms.saturating_sub(self.cpu_spent_ms()?);

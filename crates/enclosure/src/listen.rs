@@ -230,10 +230,7 @@ impl<'a> Judge<'a> {
             return listener.refuse(call, errno);
         }
         let Some(socket) = copy_descriptor(call.tid, call.args[0] as i32) else { return listener.refuse(call, EBADF) };
-        match connect::make(&socket, &to) {
-            Ok(()) => listener.answer(call, 0),
-            Err(errno) => listener.refuse(call, errno),
-        }
+        connect::answer(listener, call, socket, to);
     }
 
     fn judge_address(&mut self, call: &Call, to: &Address) -> Option<i32> {

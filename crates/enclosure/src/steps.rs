@@ -41,7 +41,7 @@ const DEVICES: [&str; 6] = ["null", "zero", "full", "random", "urandom", "tty"];
 
 /// Files of /proc that tell about the machine, not about the guest. Those that more than root may read are covered;
 /// a guest is never root.
-const HIDDEN_PROC: [&str; 13] = [
+const HIDDEN_PROC: [&str; 15] = [
     "kcore",
     "kmsg",
     "kallsyms",
@@ -55,6 +55,8 @@ const HIDDEN_PROC: [&str; 13] = [
     "slabinfo",
     "vmallocinfo",
     "modules",
+    "iomem",
+    "ioports",
 ];
 
 /// Directories that hold programs rather than libraries; covered without execution when exec rules list programs.
@@ -135,6 +137,8 @@ impl Builder<'_> {
         for dir in [SCRATCH, MADE] {
             self.push(Op::Dir { at: cstring(dir), mode: 0o700 });
         }
+        // A file system of its own, detached at the end: what was bound from it lives on without a name.
+        self.push(Op::Tmpfs { at: cstring(MADE), options: c"mode=700".into(), attr: QUIET });
         self.push(Op::File { at: path(&[MADE, "/file"]), mode: 0, bytes: Vec::new() });
         self.push(Op::Dir { at: path(&[MADE, "/dir"]), mode: 0 });
         Ok(())
@@ -224,8 +228,7 @@ impl Builder<'_> {
         let from = path(&[MADE, "/", name]);
         self.push(Op::File { at: from.clone(), mode, bytes });
         let attr = QUIET.with(Attr::READ_ONLY).with(if mode & 0o111 == 0 { Attr::NO_EXEC } else { Attr(0) });
-        self.push(Op::Bind { from: from.clone(), at: cpath(at), attr });
-        self.push(Op::RemoveFile { at: from });
+        self.push(Op::Bind { from, at: cpath(at), attr });
     }
 
     fn hide(&mut self, at: &Path, kind: Kind) {
@@ -382,7 +385,27 @@ impl Builder<'_> {
             self.pin_above(&mask.path);
             self.cover(mask);
         }
+        for guard in &self.request.plan.guards {
+            self.hide_future(&guard.pattern);
+        }
         self.dir(&self.request.home.clone());
+    }
+
+    /// A denied name that nobody has used yet: the directory it would appear in is shown through a layer on top in
+    /// which that name is struck out. Only where the guest cannot make things itself; that case is refused before.
+    fn hide_future(&mut self, pattern: &str) {
+        let denied = Path::new(pattern);
+        let plain = |p: &Path| !p.as_os_str().as_bytes().iter().any(|b| b":,\\*?[".contains(b));
+        let Some(dir) = denied.ancestors().skip(1).find(|a| a.is_dir()) else { return };
+        let Some(name) = denied.strip_prefix(dir).ok().and_then(|rest| rest.iter().next()) else { return };
+        if !plain(denied) || !self.is_mounted(dir) {
+            return;
+        }
+        let layer = format!("{MADE}/layer-{}", self.ops.len());
+        self.push(Op::Dir { at: cstring(&layer), mode: 0o755 });
+        self.push(Op::StrikeOut { at: path_of(&[layer.as_bytes(), b"/", name.as_bytes()]) });
+        let options = path_of(&[b"userxattr,lowerdir=", layer.as_bytes(), b":", dir.as_os_str().as_bytes()]);
+        self.push(Op::Overlay { at: cpath(dir), options });
     }
 
     fn cover(&mut self, mask: &Mask) {
@@ -494,8 +517,7 @@ impl Builder<'_> {
         self.push(Op::OpenScratch { at: cstring(SCRATCH) });
         self.push(Op::Unmount { at: cstring(SCRATCH) });
         self.push(Op::RemoveDir { at: cstring(SCRATCH) });
-        self.push(Op::RemoveFile { at: path(&[MADE, "/file"]) });
-        self.push(Op::RemoveDir { at: path(&[MADE, "/dir"]) });
+        self.push(Op::Unmount { at: cstring(MADE) });
         self.push(Op::RemoveDir { at: cstring(MADE) });
         self.push(Op::Unmount { at: cstring(OLD) });
         self.push(Op::RemoveDir { at: cstring(OLD) });

@@ -459,6 +459,7 @@ impl<'a> Run<'a> {
                 Slot::Signals => self.forward_signals(),
                 Slot::Event => {
                     self.meter.events.iter().for_each(sys::cgroup::EventFd::rearm);
+                    self.meter.note_event();
                     self.look_at = Some(Instant::now());
                 }
                 Slot::OutputRead => {

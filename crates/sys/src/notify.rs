@@ -29,6 +29,11 @@ impl Listener {
         Listener { fd }
     }
 
+    /// Another handle on the same listener, to answer from another thread.
+    pub fn try_clone(&self) -> Option<Listener> {
+        self.fd.try_clone().ok().map(|fd| Listener { fd })
+    }
+
     /// The next call, or `None` when the caller died meanwhile.
     pub fn receive(&self) -> Result<Option<Call>, CallError> {
         // SAFETY: plain data, zeroed as the kernel demands, outliving the call.

@@ -98,6 +98,10 @@ pub enum Op {
         fd: RawFd,
         at: CString,
     },
+    /// Layers directories over one another, read-only.
+    Overlay { at: CString, options: CString },
+    /// A mark that makes a name disappear from the layers below.
+    StrikeOut { at: CString },
     Proc {
         at: CString,
     },
@@ -183,6 +187,8 @@ impl Op {
             Op::Queues { .. } => "mqueue",
             Op::Bind { .. } | Op::BindKnown { .. } => "bind",
             Op::Attach { .. } => "attach",
+            Op::Overlay { .. } => "overlay",
+            Op::StrikeOut { .. } => "strike-out",
             Op::Proc { .. } => "proc",
             Op::Terminals { .. } => "devpts",
             Op::Seal { .. } => "seal",
@@ -224,7 +230,9 @@ impl fmt::Display for Op {
             }
             Op::Attach { at, .. } => write!(f, " {}", show(at)),
             Op::Seal { at, attr } => write!(f, " {}{attr}", show(at)),
+            Op::Overlay { at, options } => write!(f, " {} {}", show(at), show(options)),
             Op::Proc { at }
+            | Op::StrikeOut { at }
             | Op::Terminals { at }
             | Op::Queues { at }
             | Op::Unmount { at }

@@ -197,6 +197,7 @@ const OPEN_MAKES: u32 = 0o100 | 0o20_000_000;
 /// Set-user-id and set-group-id. Inside they have no effect; on a file that stays on the host they would.
 const SET_ID: u32 = 0o6000;
 const SOCKET_TYPE: u32 = 0xf;
+const F_SETDELEG: u32 = 1039;
 
 const EPERM: u16 = libc::EPERM as u16;
 const ENOSYS: u16 = libc::ENOSYS as u16;
@@ -454,10 +455,11 @@ fn by_argument(watch: &Watch, refused: Answer, watched: Answer, calls: &mut BTre
     let other = Answer::Errno(EAFNOSUPPORT);
     put(libc::SYS_socketpair, Choice::when(is_unix.clone(), unix.clone(), other));
     put(libc::SYS_socket, Choice::when(is_unix, unix, Choice::when(internet, made, other)));
-    if watch.descriptors {
-        let copies = one_of(1, vec![libc::F_DUPFD as u32, libc::F_DUPFD_CLOEXEC as u32]);
-        put(libc::SYS_fcntl, Choice::when(copies, watched, Answer::Allow));
-    }
+    // A lease or delegation on a file that can only be read makes the host's writers wait for us.
+    let leases = one_of(1, vec![libc::F_SETLEASE as u32, F_SETDELEG]);
+    let copies = one_of(1, vec![libc::F_DUPFD as u32, libc::F_DUPFD_CLOEXEC as u32]);
+    let rest = if watch.descriptors { Choice::when(copies, watched, Answer::Allow) } else { Answer::Allow.into() };
+    put(libc::SYS_fcntl, Choice::when(leases, Answer::Errno(EPERM), rest));
     put(libc::SYS_sendto, Choice::when(Test::Pointer { arg: 4 }, watched, Answer::Allow));
     put(libc::SYS_personality, Choice::when(one_of(0, vec![0, u32::MAX]), Answer::Allow, refused));
     const NO_EXEC_SEAL: u32 = 8;

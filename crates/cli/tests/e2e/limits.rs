@@ -86,7 +86,7 @@ fn assert_met(run: &Run, kind: &str, limits: &str, story: &str) {
 
 fn wall() -> Vec<Row> {
     const LONG: (&[&str], &str) = (&["-t", "60s"], r#"{"max_wall_ms": 60000}"#);
-    const SHORT: (&[&str], &str) = (&["--timeout", "700ms"], r#"{"max_wall_ms": 700}"#);
+    const SHORT: (&[&str], &str) = (&["--timeout", "500ms"], r#"{"max_wall_ms": 500}"#);
     vec![
         row(LONG.0, LONG.1, Fits, "sleep 0.1"),
         row(SHORT.0, SHORT.1, Over, "sleep 40"),

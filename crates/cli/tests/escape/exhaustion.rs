@@ -326,9 +326,8 @@ if len(sys.argv) > 1: time.sleep(60)
 ";
     for who in BOTH {
         let place = Place::new(who);
-        let fence = Fence::new();
         let mut c = place.cofferdam(["run", "-t", "60s", "--", "/usr/bin/python3", "-c", take, "stay"]);
-        let mut guest = fence.around(&c.stdout(Stdio::piped())).stdout(Stdio::piped()).spawn().unwrap();
+        let mut guest = c.stdout(Stdio::piped()).spawn().unwrap();
         let taken = first_line(&mut guest);
         let outside = place.outside("/usr/bin/python3").args(["-c", take]).output().unwrap();
         guest.kill().unwrap();
@@ -405,9 +404,10 @@ fn a_flood_of_refusals_is_counted_in_bounded_memory() {
         let (quiet, one) = flood(10, 0);
         assert_eq!(one["denials"][0]["count"], 10);
         assert_eq!(one["verdict"], "denied");
-        let (loud, many) = flood(100_000, 0);
+        let times = if who == As::User { 100_000 } else { 20_000 };
+        let (loud, many) = flood(times, 0);
         let list = many["denials"].as_array().unwrap();
-        assert_eq!((list.len(), list[0]["count"].as_u64()), (1, Some(100_000)), "one line with a count");
+        assert_eq!((list.len(), list[0]["count"].as_u64()), (1, Some(times)), "one line with a count");
         assert_eq!(list[0]["op"], "fs.write");
         assert_eq!(list[0]["target"], "/etc/hostname");
         let (varied, different) = flood(0, 20_000);
