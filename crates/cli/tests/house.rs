@@ -180,7 +180,7 @@ fn every_source_file_says_what_it_is_for() {
 const OUT_OF_PLACE: [(&str, &str); 8] = [
     ("issue", " #"),
     ("fix", "me"),
-    ("todo", ":"),
+    ("// ", "todo"),
     ("todo", "!("),
     ("this", " session"),
     ("previous", " session"),

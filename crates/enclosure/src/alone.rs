@@ -38,6 +38,9 @@ pub fn build(request: &Request, guest: Guest) -> Result<Steps, Fault> {
     if let Some((rows, columns)) = request.stdio.terminal_size() {
         ops.push(Op::OpenTerminal { at: c"/dev/ptmx".into(), rows, columns });
     }
+    if crate::limits::wants_group(&request.limits, &request.cpus) {
+        ops.push(Op::JoinGroups);
+    }
     ops.extend(crate::limits::ops(&request.cpus));
     ops.push(Op::NoNewPrivileges);
     let abi = landlock::abi();

@@ -157,13 +157,18 @@ fn wants(limits: &Limits, cpus: &Cpus) -> Want {
     }
 }
 
+/// Whether any limit needs a group.
+pub fn wants_group(limits: &Limits, cpus: &Cpus) -> bool {
+    wants(limits, cpus) != Want::default()
+}
+
 /// Makes the groups that the limits need; none where none is needed.
-pub fn make_group(run: &str, limits: &Limits, cpus: &Cpus) -> Result<Option<Group>, Fault> {
-    let want = wants(limits, cpus);
-    if want == Want::default() {
-        return Ok(None);
-    }
-    Group::create(&Layout::detect(Path::new("/")), run, &want).map(Some).map_err(group_fault)
+pub fn make_group(layout: &Layout, run: &str, limits: &Limits, cpus: &Cpus) -> Result<Group, Fault> {
+    Group::create(layout, run, &wants(limits, cpus)).map_err(group_fault)
+}
+
+pub fn layout() -> Layout {
+    Layout::detect(Path::new("/"))
 }
 
 fn group_fault(error: CgroupError) -> Fault {

@@ -6,13 +6,13 @@ use crate::supervise::Request;
 use policy::{Cover, ExecPlan, Grant, Kind, Mask, Perm, Perms};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::CString;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use sys::op::{Attr, Op};
 use sys::seccomp::Watch;
-use sys::{CallError, cstring, host, landlock, mount, seccomp};
+use sys::{CallError, cstring, host, landlock, mount, seccomp, spawn};
 use terms::{ErrorKind, Fault, Phase};
 
 /// The finished list, with the handles its steps name.
@@ -20,21 +20,66 @@ pub struct Steps {
     pub ops: Vec<Op>,
     /// Kept open until after the clone.
     _handles: Vec<OwnedFd>,
-    _id_maps: BTreeMap<(u32, u32), host::IdMap>,
+    /// Mounts to prepare for the guest while it sets itself up, in the order of its `Attach` steps.
+    pub mounts: Vec<Wanted>,
     pub watch: Watch,
 }
 
 impl Steps {
     /// A list made elsewhere, with the handles its steps name.
     pub fn of(ops: Vec<Op>, handles: Vec<OwnedFd>, watch: Watch) -> Steps {
-        Steps { ops, _handles: handles, _id_maps: BTreeMap::new(), watch }
+        Steps { ops, _handles: handles, mounts: Vec::new(), watch }
+    }
+}
+
+/// A mount that only the supervisor can prepare.
+pub struct Wanted {
+    pub path: PathBuf,
+    attr: Attr,
+    rule: String,
+}
+
+/// Prepares wanted mounts, with owners shifted to the guest's user.
+pub struct Shifter {
+    guest: Guest,
+    id_maps: BTreeMap<(u32, u32), host::IdMap>,
+}
+
+impl Shifter {
+    pub fn new(guest: Guest) -> Shifter {
+        Shifter { guest, id_maps: BTreeMap::new() }
+    }
+
+    pub fn prepare(&mut self, wanted: &Wanted) -> Result<OwnedFd, Fault> {
+        let Wanted { path, attr, rule } = wanted;
+        self.mount(path, *attr).map_err(|error| {
+            let message = format!("{} ({rule}): cannot be shown inside: {error}", path.display());
+            Fault::new(ErrorKind::UnsupportedHost, message).hint(crate::driver::ASK_DOCTOR).phase(Phase::Preparation)
+        })
+    }
+
+    fn mount(&mut self, path: &Path, attr: Attr) -> Result<OwnedFd, CallError> {
+        let mut owner = std::fs::symlink_metadata(path).map(|m| (m.uid(), m.gid())).unwrap_or((0, 0));
+        if attr.has(Attr::READ_ONLY) {
+            owner.1 = NO_GROUP;
+        }
+        if !self.id_maps.contains_key(&owner) {
+            let map = host::id_map(owner.0, self.guest.host_uid, owner.1, self.guest.host_gid)?;
+            self.id_maps.insert(owner, map);
+        }
+        let ids = self.id_maps.get(&owner).map(|map| map.namespace.as_fd());
+        // A file system that cannot shift shows its files as nobody's; what all may read still can be read.
+        mount::prepare(&cpath(path), attr, ids).or_else(|_| mount::prepare(&cpath(path), attr, None))
     }
 }
 
 /// Names in the new root that exist only during setup.
 const OLD: &str = "/.old";
-const SCRATCH: &str = "/.scratch";
+/// Covers the former root's /proc, which nothing needs by then, and goes away with it.
+const SCRATCH: &str = "/.old/proc";
 const MADE: &str = "/.made";
+/// Like the scratch space.
+const LAYERS: &str = "/.old/sys";
 
 const QUIET: Attr = Attr::NO_SUID.with(Attr::NO_DEV);
 const DEVICES: [&str; 6] = ["null", "zero", "full", "random", "urandom", "tty"];
@@ -82,7 +127,7 @@ struct Builder<'a> {
     mounted: BTreeSet<PathBuf>,
     /// Bound onto themselves so that they cannot be renamed.
     pinned: BTreeSet<PathBuf>,
-    id_maps: BTreeMap<(u32, u32), host::IdMap>,
+    mounts: Vec<Wanted>,
 }
 
 pub fn build(request: &Request, guest: Guest) -> Result<Steps, Fault> {
@@ -94,7 +139,7 @@ pub fn build(request: &Request, guest: Guest) -> Result<Steps, Fault> {
         dirs: BTreeSet::from([PathBuf::from("/")]),
         mounted: BTreeSet::new(),
         pinned: BTreeSet::new(),
-        id_maps: BTreeMap::new(),
+        mounts: Vec::new(),
     };
     b.become_guest();
     b.new_root()?;
@@ -108,7 +153,7 @@ pub fn build(request: &Request, guest: Guest) -> Result<Steps, Fault> {
     b.seal();
     b.limits();
     let watch = b.restrict()?;
-    Ok(Steps { ops: b.ops, _handles: b.handles, _id_maps: b.id_maps, watch })
+    Ok(Steps { ops: b.ops, _handles: b.handles, mounts: b.mounts, watch })
 }
 
 impl Builder<'_> {
@@ -117,9 +162,7 @@ impl Builder<'_> {
     }
 
     fn become_guest(&mut self) {
-        // What needs no ids is done while the supervisor writes their maps. The groups were joined before, or the
-        // namespace would be rooted in the caller's.
-        self.push(Op::NewNamespace { flags: sys::spawn::NEW_CGROUP, name: "cgroup" });
+        // What needs no ids is done while the supervisor writes their maps.
         self.push(Op::PrivateMounts);
         self.push(Op::Loopback);
         self.push(Op::AwaitSupervisor);
@@ -134,11 +177,10 @@ impl Builder<'_> {
         let stand = stand.ok_or_else(|| Fault::new(ErrorKind::UnsupportedHost, "no directory to build a root on"))?;
         self.push(Op::Tmpfs { at: cstring(stand), options: c"mode=755".into(), attr: QUIET });
         self.push(Op::Pivot { root: cstring(stand), old: c".old".into() });
-        for dir in [SCRATCH, MADE] {
-            self.push(Op::Dir { at: cstring(dir), mode: 0o700 });
+        self.push(Op::Dir { at: cstring(MADE), mode: 0o700 });
+        if !self.request.plan.guards.is_empty() {
+            self.push(Op::Tmpfs { at: cstring(LAYERS), options: c"mode=700".into(), attr: QUIET });
         }
-        // A file system of its own, detached at the end: what was bound from it lives on without a name.
-        self.push(Op::Tmpfs { at: cstring(MADE), options: c"mode=700".into(), attr: QUIET });
         self.push(Op::File { at: path(&[MADE, "/file"]), mode: 0, bytes: Vec::new() });
         self.push(Op::Dir { at: path(&[MADE, "/dir"]), mode: 0 });
         Ok(())
@@ -228,7 +270,8 @@ impl Builder<'_> {
         let from = path(&[MADE, "/", name]);
         self.push(Op::File { at: from.clone(), mode, bytes });
         let attr = QUIET.with(Attr::READ_ONLY).with(if mode & 0o111 == 0 { Attr::NO_EXEC } else { Attr(0) });
-        self.push(Op::Bind { from, at: cpath(at), attr });
+        self.push(Op::Bind { from: from.clone(), at: cpath(at), attr });
+        self.push(Op::RemoveFile { at: from });
     }
 
     fn hide(&mut self, at: &Path, kind: Kind) {
@@ -277,8 +320,7 @@ impl Builder<'_> {
             let from = path_of(&[OLD.as_bytes(), grant.path.as_os_str().as_bytes()]);
             self.push(Op::Bind { from, at: cpath(&grant.path), attr });
         } else {
-            let fd = self.shifted(&grant.path, attr).map_err(|e| cannot_bind(grant, e))?;
-            self.push(Op::Attach { fd, at: cpath(&grant.path) });
+            self.shifted(&grant.path, attr, &grant.rule);
         }
         self.mounted.insert(grant.path.clone());
         Ok(())
@@ -331,21 +373,13 @@ impl Builder<'_> {
     }
 
     /// A mount of `path` on which the files of its owner belong to the guest's user.
-    fn shifted(&mut self, path: &Path, attr: Attr) -> Result<RawFd, CallError> {
-        let mut owner = std::fs::symlink_metadata(path).map(|m| (m.uid(), m.gid())).unwrap_or((0, 0));
-        if attr.has(Attr::READ_ONLY) {
-            owner.1 = NO_GROUP;
+    fn shifted(&mut self, path: &Path, attr: Attr, rule: &str) {
+        let slot = self.mounts.len() % spawn::MOST_HANDLES;
+        if slot == 0 {
+            self.push(Op::ReceiveMounts);
         }
-        if !self.id_maps.contains_key(&owner) {
-            let map = host::id_map(owner.0, self.guest.host_uid, owner.1, self.guest.host_gid)?;
-            self.id_maps.insert(owner, map);
-        }
-        let ids = self.id_maps.get(&owner).map(|map| map.namespace.as_fd());
-        // A file system that cannot shift shows its files as nobody's; what all may read still can be read.
-        let fd = mount::prepare(&cpath(path), attr, ids).or_else(|_| mount::prepare(&cpath(path), attr, None))?;
-        let raw = fd.as_raw_fd();
-        self.handles.push(fd);
-        Ok(raw)
+        self.mounts.push(Wanted { path: path.to_path_buf(), attr, rule: rule.to_string() });
+        self.push(Op::Attach { slot, at: cpath(path) });
     }
 
     /// Links that rules led over, and those that join the old places of programs and libraries with /usr: every
@@ -401,7 +435,7 @@ impl Builder<'_> {
         if !plain(denied) || !self.is_mounted(dir) {
             return;
         }
-        let layer = format!("{MADE}/layer-{}", self.ops.len());
+        let layer = format!("{LAYERS}/layer-{}", self.ops.len());
         self.push(Op::Dir { at: cstring(&layer), mode: 0o755 });
         self.push(Op::StrikeOut { at: path_of(&[layer.as_bytes(), b"/", name.as_bytes()]) });
         let options = path_of(&[b"userxattr,lowerdir=", layer.as_bytes(), b":", dir.as_os_str().as_bytes()]);
@@ -492,8 +526,7 @@ impl Builder<'_> {
         let Some(digest) = program.sha256 else {
             let attr = QUIET.with(Attr::READ_ONLY);
             if self.guest.privileged && !is_system(&program.path) {
-                let fd = self.shifted(&program.path, attr).map_err(|e| cannot_bind_program(program, e))?;
-                self.push(Op::Attach { fd, at: cpath(&program.path) });
+                self.shifted(&program.path, attr, &program.rule);
             } else {
                 let from = path_of(&[OLD.as_bytes(), program.path.as_os_str().as_bytes()]);
                 self.push(Op::Bind { from, at: cpath(&program.path), attr });
@@ -515,9 +548,8 @@ impl Builder<'_> {
 
     fn seal(&mut self) {
         self.push(Op::OpenScratch { at: cstring(SCRATCH) });
-        self.push(Op::Unmount { at: cstring(SCRATCH) });
-        self.push(Op::RemoveDir { at: cstring(SCRATCH) });
-        self.push(Op::Unmount { at: cstring(MADE) });
+        self.push(Op::RemoveFile { at: path(&[MADE, "/file"]) });
+        self.push(Op::RemoveDir { at: path(&[MADE, "/dir"]) });
         self.push(Op::RemoveDir { at: cstring(MADE) });
         self.push(Op::Unmount { at: cstring(OLD) });
         self.push(Op::RemoveDir { at: cstring(OLD) });
@@ -529,6 +561,11 @@ impl Builder<'_> {
     }
 
     fn limits(&mut self) {
+        if crate::limits::wants_group(&self.request.limits, &self.request.cpus) {
+            self.push(Op::JoinGroups);
+        }
+        // After the groups, or the namespace would be rooted in the caller's.
+        self.push(Op::NewNamespace { flags: spawn::NEW_CGROUP, name: "cgroup" });
         self.ops.extend(crate::limits::ops(&self.request.cpus));
     }
 
@@ -658,16 +695,6 @@ fn read_verified(path: &Path, digest: [u8; 32]) -> Result<Vec<u8>, Fault> {
         return Err(Fault::new(ErrorKind::Conflict, message).phase(Phase::Preparation));
     }
     Ok(bytes)
-}
-
-fn cannot_bind(grant: &Grant, error: CallError) -> Fault {
-    let message = format!("{} ({}): cannot be shown inside: {error}", grant.path.display(), grant.rule);
-    Fault::new(ErrorKind::UnsupportedHost, message).hint(crate::driver::ASK_DOCTOR).phase(Phase::Preparation)
-}
-
-fn cannot_bind_program(program: &policy::Program, error: CallError) -> Fault {
-    let message = format!("{} ({}): cannot be shown inside: {error}", program.path.display(), program.rule);
-    Fault::new(ErrorKind::UnsupportedHost, message).hint(crate::driver::ASK_DOCTOR).phase(Phase::Preparation)
 }
 
 fn cpath(path: &Path) -> CString {

@@ -8,7 +8,7 @@ use crate::guest::Guest;
 use crate::limits::{self, Cpus, Meter};
 use crate::listen::Judge;
 use crate::relay::{Allowance, Inlet, Outlet, Pumped, Sink};
-use crate::steps::{self, Steps};
+use crate::steps::{self, Shifter, Steps};
 use crate::terminal;
 use policy::{ExecPlan, Perm, Perms, Plan, Resolved};
 use rustix::event::{PollFd, PollFlags, poll};
@@ -17,7 +17,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
-use sys::cgroup::{Born, Group};
+use sys::cgroup::{Born, Group, Layout};
 use sys::janitor::{self, Janitor};
 use sys::notify::Listener;
 use sys::op::Op;
@@ -171,23 +171,30 @@ impl Prepared {
     }
 
     /// Runs the command to its end. Faults are ours; whatever the command did is in the outcome.
-    pub fn run(mut self, observer: Option<Observer<'_>>) -> Result<Outcome, Fault> {
+    pub fn run(self, observer: Option<Observer<'_>>) -> Result<Outcome, Fault> {
         let signals = process::signal_handle(&FORWARDED).map_err(|e| driver::lacks(e.call))?;
-        let group = limits::make_group(self.request.run_id.as_str(), &self.request.limits, &self.request.cpus)?;
-        let janitor = group.as_ref().map(start_janitor).transpose()?;
-        let entries = self.join_group(group.as_ref())?;
+        let layout = limits::wants_group(&self.request.limits, &self.request.cpus).then(limits::layout);
+        // On version 2 a process is best born in its group; otherwise the group is made while the guest sets up.
+        let mut group = match &layout {
+            Some(layout) if layout.kind == sys::cgroup::Kind::V2 => Some(self.make_group(layout)?),
+            _ => None,
+        };
         let (pipes, command) = self.connect()?;
         let spawned = self.clone_guest(group.as_ref(), &command)?;
-        drop((command, entries));
+        drop(command);
         if !process::signal(spawned.pidfd.as_fd(), 0) {
             // Nothing could end this guest later.
             process::kill_child(spawned.pid);
             return Err(driver::lacks("pidfd_send_signal"));
         }
         let ours = pipes.keep_ours();
-        if let Err(fault) = self.admit(&spawned) {
-            process::signal(spawned.pidfd.as_fd(), 9);
+        let mut shifter = Shifter::new(self.guest);
+        let mut janitor = None;
+        if let Err(fault) = self.admit(&spawned, &mut shifter, layout.as_ref(), &mut group, &mut janitor) {
+            process::signal(spawned.pidfd.as_fd(), SIGKILL);
             process::reap(spawned.pidfd.as_fd());
+            drop(group);
+            let _collected_last = janitor.map(Janitor::dismiss);
             return Err(fault);
         }
         let meter = Meter::new(self.request.limits, group);
@@ -197,14 +204,8 @@ impl Prepared {
         outcome
     }
 
-    /// The guest's first act is to enter its groups.
-    fn join_group(&mut self, group: Option<&Group>) -> Result<Vec<std::fs::File>, Fault> {
-        let Some(group) = group else { return Ok(Vec::new()) };
-        let born = if group.v2_dir_fd().is_some() { Born::InV2 } else { Born::Outside };
-        let entries = group.entry_files(born).map_err(|e| Fault::internal(e.to_string()).phase(Phase::Preparation))?;
-        let joins = entries.iter().map(|file| Op::JoinGroup { fd: file.as_raw_fd() });
-        self.steps.ops.splice(0..0, joins);
-        Ok(entries)
+    fn make_group(&self, layout: &Layout) -> Result<Group, Fault> {
+        limits::make_group(layout, self.request.run_id.as_str(), &self.request.limits, &self.request.cpus)
     }
 
     fn connect(&self) -> Result<(Pipes, Command), Fault> {
@@ -233,14 +234,36 @@ impl Prepared {
         spawn::spawn(namespaces, group, &self.steps.ops, command).map_err(|e| driver::blocked(&e))
     }
 
-    fn admit(&self, spawned: &Spawned) -> Result<(), Fault> {
+    /// Our part of the setup, done while the guest does its own: id maps, mounts that only we can make, groups.
+    fn admit(
+        &self,
+        spawned: &Spawned,
+        shifter: &mut Shifter,
+        layout: Option<&Layout>,
+        group: &mut Option<Group>,
+        janitor: &mut Option<Janitor>,
+    ) -> Result<(), Fault> {
         let g = self.guest;
-        if self.request.enforced.driver == Driver::Landlock {
-            return Ok(());
+        if self.request.enforced.driver == Driver::Namespaces {
+            host::write_id_maps(spawned.pid, (g.uid, g.host_uid), (g.gid, g.host_gid), !g.privileged)
+                .map_err(|e| driver::blocked(&e))?;
+            spawned.go().map_err(|e| internal(Phase::Start, e))?;
         }
-        host::write_id_maps(spawned.pid, (g.uid, g.host_uid), (g.gid, g.host_gid), !g.privileged)
-            .map_err(|e| driver::blocked(&e))?;
-        spawned.go().map_err(|e| internal(Phase::Start, e))
+        for chunk in self.steps.mounts.chunks(spawn::MOST_HANDLES) {
+            let made = chunk.iter().map(|wanted| shifter.prepare(wanted)).collect::<Result<Vec<_>, _>>()?;
+            let handles: Vec<BorrowedFd<'_>> = made.iter().map(AsFd::as_fd).collect();
+            spawned.give(&handles).map_err(|e| internal(Phase::Start, e))?;
+        }
+        let Some(layout) = layout else { return Ok(()) };
+        if group.is_none() {
+            *group = Some(self.make_group(layout)?);
+        }
+        let Some(group) = group else { return Ok(()) };
+        *janitor = Some(start_janitor(group)?);
+        let born = if layout.kind == sys::cgroup::Kind::V2 { Born::InV2 } else { Born::Outside };
+        let entries = group.entry_files(born).map_err(|e| Fault::internal(e.to_string()).phase(Phase::Preparation))?;
+        let handles: Vec<BorrowedFd<'_>> = entries.iter().map(AsFd::as_fd).collect();
+        spawned.give(&handles).map_err(|e| internal(Phase::Start, e))
     }
 }
 

@@ -15,11 +15,15 @@ struct Kept {
     scratch: RawFd,
     master: RawFd,
     slave: RawFd,
+    mounts: [RawFd; MOST_HANDLES],
 }
+
+/// Handles in one message; the kernel takes a few more.
+pub const MOST_HANDLES: usize = 200;
 
 /// Runs the guest's pid 1. Never returns.
 pub(crate) fn run(ops: &[Op], command: &Command, control: RawFd) -> ! {
-    let mut kept = Kept { control, listener: -1, scratch: -1, master: -1, slave: -1 };
+    let mut kept = Kept { control, listener: -1, scratch: -1, master: -1, slave: -1, mounts: [-1; MOST_HANDLES] };
     for (step, op) in ops.iter().enumerate() {
         if let Err(errno) = perform(op, &mut kept) {
             send(control, &Report { message: Message::StepFailed, step: step as u32, errno, ..Report::default() }, &[]);
@@ -60,8 +64,8 @@ fn check(result: libc::c_long) -> Result<RawFd, i32> {
 fn perform(op: &Op, kept: &mut Kept) -> Result<(), i32> {
     match op {
         Op::AwaitSupervisor => await_supervisor(kept.control),
-        // SAFETY: one byte from a constant.
-        Op::JoinGroup { fd } => check(unsafe { libc::write(*fd, c"0".as_ptr().cast(), 1) } as i64).map(drop),
+        Op::JoinGroups => join_groups(kept.control),
+        Op::ReceiveMounts => receive(kept.control, &mut kept.mounts),
         Op::Identity { uid, gid, drop_groups } => identity(*uid, *gid, *drop_groups),
         Op::TieToSupervisor => tie_to_supervisor(),
         // SAFETY: numbers only. Without a pid namespace the end of the supervisor must reach us as a signal that we
@@ -83,7 +87,12 @@ fn perform(op: &Op, kept: &mut Kept) -> Result<(), i32> {
         }
         Op::Bind { from, at, attr } => bind(from, at, *attr),
         Op::BindKnown { from, at, attr } => bind_known(from, at, *attr),
-        Op::Attach { fd, at } => attach(*fd, at),
+        Op::Attach { slot, at } => {
+            let fd = kept.mounts.get(*slot).copied().unwrap_or(-1);
+            let result = attach(fd, at);
+            close(fd);
+            result
+        }
         Op::Overlay { at, options } => {
             let flags = libc::MS_RDONLY | libc::MS_NOSUID | libc::MS_NODEV;
             mount(c"overlay", at, Some(c"overlay"), flags, Some(options))
@@ -174,6 +183,51 @@ fn await_supervisor(control: RawFd) -> Result<(), i32> {
         0 => exit(1),
         _ => Err(errno()),
     }
+}
+
+/// Takes the handles of one message; those that did not come stay -1.
+fn receive(control: RawFd, handles: &mut [RawFd; MOST_HANDLES]) -> Result<(), i32> {
+    #[repr(C, align(8))]
+    struct Ancillary([u8; 16 + 4 * MOST_HANDLES + 16]);
+    let mut space = Ancillary([0; 16 + 4 * MOST_HANDLES + 16]);
+    let mut byte = 0u8;
+    *handles = [-1; MOST_HANDLES];
+    // SAFETY: all buffers are locals with their true lengths, and the control message is walked with the kernel's own
+    // macros.
+    unsafe {
+        let mut part = libc::iovec { iov_base: (&raw mut byte).cast(), iov_len: 1 };
+        let mut message: libc::msghdr = std::mem::zeroed();
+        message.msg_iov = &mut part;
+        message.msg_iovlen = 1;
+        message.msg_control = space.0.as_mut_ptr().cast();
+        message.msg_controllen = space.0.len() as _;
+        match libc::recvmsg(control, &mut message, libc::MSG_CMSG_CLOEXEC) {
+            1 => {}
+            // The supervisor is gone; so are we.
+            0 => exit(1),
+            _ => return Err(errno()),
+        }
+        let header = libc::CMSG_FIRSTHDR(&message);
+        if !header.is_null() && (*header).cmsg_type == libc::SCM_RIGHTS {
+            let count = ((*header).cmsg_len as usize - libc::CMSG_LEN(0) as usize) / 4;
+            let slots = libc::CMSG_DATA(header).cast::<RawFd>();
+            for (i, handle) in handles.iter_mut().enumerate().take(count) {
+                *handle = slots.add(i).read_unaligned();
+            }
+        }
+    }
+    Ok(())
+}
+
+fn join_groups(control: RawFd) -> Result<(), i32> {
+    let mut entries = [-1; MOST_HANDLES];
+    receive(control, &mut entries)?;
+    for fd in entries.into_iter().take_while(|fd| *fd >= 0) {
+        // SAFETY: one byte from a constant.
+        check(unsafe { libc::write(fd, c"0".as_ptr().cast(), 1) } as i64)?;
+        close(fd);
+    }
+    Ok(())
 }
 
 fn identity(uid: u32, gid: u32, drop_groups: bool) -> Result<(), i32> {

@@ -32,11 +32,11 @@ impl Attr {
 pub enum Op {
     /// Waits until the supervisor has written the id maps and joined the groups.
     AwaitSupervisor,
-    /// Moves itself into a control group through the group's entry file, opened by the supervisor. A process that
-    /// moves itself takes no machine-wide lock; being moved by another costs milliseconds.
-    JoinGroup {
-        fd: RawFd,
-    },
+    /// Waits for the entry files of the control groups and moves itself in. A process that moves itself takes no
+    /// machine-wide lock; being moved by another costs milliseconds.
+    JoinGroups,
+    /// Waits for the mounts that the supervisor prepares meanwhile.
+    ReceiveMounts,
     /// Takes on the guest's ids; `drop_groups` where the map allows it.
     Identity {
         uid: u32,
@@ -93,15 +93,20 @@ pub enum Op {
         at: CString,
         attr: Attr,
     },
-    /// Puts in place a mount that the supervisor prepared.
+    /// Puts in place one of the mounts that were received, by its number.
     Attach {
-        fd: RawFd,
+        slot: usize,
         at: CString,
     },
     /// Layers directories over one another, read-only.
-    Overlay { at: CString, options: CString },
+    Overlay {
+        at: CString,
+        options: CString,
+    },
     /// A mark that makes a name disappear from the layers below.
-    StrikeOut { at: CString },
+    StrikeOut {
+        at: CString,
+    },
     Proc {
         at: CString,
     },
@@ -173,7 +178,8 @@ impl Op {
     pub fn name(&self) -> &'static str {
         match self {
             Op::AwaitSupervisor => "await-supervisor",
-            Op::JoinGroup { .. } => "join-group",
+            Op::JoinGroups => "join-groups",
+            Op::ReceiveMounts => "receive-mounts",
             Op::Identity { .. } => "identity",
             Op::TieToSupervisor => "tie-to-supervisor",
             Op::TakeOrphans => "take-orphans",

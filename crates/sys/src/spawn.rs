@@ -1,6 +1,7 @@
 //! Starting an enclosure: one clone with all namespaces, then messages over a socket until it ends.
 //! The process that calls this must have one thread; the copy would otherwise hold locks that nobody releases.
 
+pub use crate::child::MOST_HANDLES;
 use crate::op::Op;
 use crate::{CallError, child, errno};
 use std::ffi::{CString, c_char};
@@ -167,6 +168,43 @@ impl Spawned {
             // It failed at a step before; its report says at which.
             libc::EPIPE => Ok(()),
             errno => Err(CallError { call: "send", errno }),
+        }
+    }
+
+    /// Hands descriptors to the copy, which waits for them; at most `MOST_HANDLES` in one message.
+    pub fn give(&self, handles: &[BorrowedFd<'_>]) -> Result<(), CallError> {
+        let raw: Vec<RawFd> = handles.iter().map(AsRawFd::as_raw_fd).collect();
+        // SAFETY: the macro only computes a size.
+        let size = unsafe { libc::CMSG_SPACE(std::mem::size_of_val(raw.as_slice()) as u32) } as usize;
+        let mut space = vec![0u64; size.div_ceil(8)];
+        let byte = 1u8;
+        // SAFETY: all buffers are locals with their true lengths; `space` is aligned and large enough for one header
+        // and all descriptors.
+        unsafe {
+            let mut part = libc::iovec { iov_base: (&raw const byte).cast_mut().cast(), iov_len: 1 };
+            let mut message: libc::msghdr = std::mem::zeroed();
+            message.msg_iov = &mut part;
+            message.msg_iovlen = 1;
+            if !raw.is_empty() {
+                message.msg_control = space.as_mut_ptr().cast();
+                message.msg_controllen = size as _;
+                let header = libc::CMSG_FIRSTHDR(&message);
+                (*header).cmsg_level = libc::SOL_SOCKET;
+                (*header).cmsg_type = libc::SCM_RIGHTS;
+                (*header).cmsg_len = libc::CMSG_LEN(std::mem::size_of_val(raw.as_slice()) as u32) as _;
+                std::ptr::copy_nonoverlapping(
+                    raw.as_ptr().cast(),
+                    libc::CMSG_DATA(header),
+                    std::mem::size_of_val(raw.as_slice()),
+                );
+            }
+            let sent = libc::sendmsg(self.control.as_raw_fd(), &message, libc::MSG_NOSIGNAL);
+            match errno() {
+                _ if sent == 1 => Ok(()),
+                // It failed at a step before; its report says at which.
+                libc::EPIPE => Ok(()),
+                errno => Err(CallError { call: "sendmsg", errno }),
+            }
         }
     }
 

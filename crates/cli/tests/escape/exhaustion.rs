@@ -23,16 +23,18 @@ impl Fence {
     fn new() -> Fence {
         let name = format!("fence-{}-{}", std::process::id(), unique());
         let v1 = Path::new("/sys/fs/cgroup/memory/memory.limit_in_bytes").exists();
-        let (parents, caps): (&[&str], &[(&str, u64)]) = if v1 {
-            let files = [
-                ("memory.limit_in_bytes", FENCE_BYTES),
-                ("memory.kmem.tcp.limit_in_bytes", FENCE_BYTES),
-                ("pids.max", FENCE_TASKS),
-            ];
-            (&["/sys/fs/cgroup/memory", "/sys/fs/cgroup/pids"], &files.map(|f| f))
-        } else {
-            (&["/sys/fs/cgroup"], &[("memory.max", FENCE_BYTES), ("pids.max", FENCE_TASKS)])
+        let parents: &[&str] = match v1 {
+            true => &["/sys/fs/cgroup/memory", "/sys/fs/cgroup/pids"],
+            false => &["/sys/fs/cgroup"],
         };
+        let caps = [
+            ("memory.limit_in_bytes", FENCE_BYTES),
+            ("memory.kmem.tcp.limit_in_bytes", FENCE_BYTES),
+            ("memory.max", FENCE_BYTES),
+            ("pids.max", FENCE_TASKS),
+        ];
+        // Where there is but one hierarchy its root may not hand these out yet; elsewhere there is no such file.
+        let _ = fs::write("/sys/fs/cgroup/cgroup.subtree_control", "+memory +pids");
         let groups: Vec<PathBuf> = parents.iter().map(|p| Path::new(p).join(&name)).collect();
         for group in &groups {
             fs::create_dir(group).expect("a fence needs a group");
