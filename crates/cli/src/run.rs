@@ -66,7 +66,9 @@ fn carry_out(matches: &ArgMatches) -> Result<Done, Refused> {
         ready.warnings.iter().for_each(|n| render::note(n));
     }
     if live {
-        ready.notes.iter().for_each(|n| render::note(n));
+        // What a preset says of places that this host lacks is for `--explain`.
+        let of_preset = |n: &&String| node::policies::presets().any(|(name, _)| n.starts_with(&format!("{name}:")));
+        ready.notes.iter().filter(|n| !of_preset(n)).for_each(|n| render::note(n));
     }
     let observer = live.then(|| tell_live(ask.stdio.terminal));
     let outcome = node::run::run(ready, observer)?;

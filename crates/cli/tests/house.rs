@@ -225,6 +225,25 @@ fn documents_link_to_what_is_there() {
     assert!(links > 20, "the links are found");
 }
 
+/// A promise names the tests that show it, and they exist.
+#[test]
+fn every_promise_has_its_test() {
+    let page = fs::read_to_string(root().join("PROMISES.md")).unwrap();
+    let sources: String =
+        files_below(&root().join("crates"), &["rs"]).iter().map(|f| fs::read_to_string(f).unwrap()).collect();
+    let mut named = 0;
+    for row in page.lines().filter(|l| l.starts_with("| ")) {
+        let shown_by = row.trim_end_matches('|').rsplit('|').next().unwrap();
+        let names = shown_by.split('`').skip(1).step_by(2);
+        let tests = names.filter(|n| n.contains('_') && n.chars().all(|c| c.is_ascii_alphanumeric() || c == '_'));
+        for test in tests {
+            named += 1;
+            assert!(sources.contains(&format!("fn {test}(")), "PROMISES.md names {test}, which is no test");
+        }
+    }
+    assert!(named > 50, "the tests are found: {named}");
+}
+
 fn files_below(dir: &Path, extensions: &[&str]) -> Vec<PathBuf> {
     let mut found = Vec::new();
     for entry in fs::read_dir(dir).unwrap().flatten() {

@@ -80,7 +80,7 @@ pub fn blocker() -> (String, String) {
         return ("kernel.unprivileged_userns_clone is 0".into(), "sysctl kernel.unprivileged_userns_clone=1".into());
     }
     if read("/proc/sys/user/max_user_namespaces").as_deref() == Some("0") {
-        return ("user.max_user_namespaces is 0".into(), "sysctl user.max_user_namespaces=15000".into());
+        return ("user.max_user_namespaces is 0".into(), "sysctl user.max_user_namespaces=1024".into());
     }
     let status = read("/proc/self/status").unwrap_or_default();
     let filtered = status.lines().any(|l| l.strip_prefix("Seccomp:").is_some_and(|v| v.trim() == "2"));

@@ -67,6 +67,7 @@ impl Resolver {
             false => self.base(tid, dirfd).ok_or(missing)?.join(path),
         };
         let inside = whole.strip_prefix("/").map_err(|_| missing)?;
+        let inside = if inside.as_os_str().is_empty() { Path::new(".") } else { inside };
         let root = self.root(tid).ok_or(missing)?;
         let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
         let fd = rustix::fs::openat2(root.as_fd(), inside, OFlags::PATH | OFlags::CLOEXEC, Mode::empty(), resolve)?;

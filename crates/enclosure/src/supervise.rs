@@ -194,6 +194,11 @@ impl Prepared {
             process::signal(spawned.pidfd.as_fd(), SIGKILL);
             process::reap(spawned.pidfd.as_fd());
             drop(group);
+            // A guest that failed first makes our own calls fail, too; its report names the true cause.
+            let fault = match spawned.receive() {
+                Ok(Some((report, _))) if report.message == Message::StepFailed => step_failed(&self.steps, &report),
+                _ => fault,
+            };
             let _collected_last = janitor.map(Janitor::dismiss);
             return Err(fault);
         }
@@ -565,7 +570,7 @@ impl<'a> Run<'a> {
         };
         match report.message {
             Message::Ready => self.begin(handles),
-            Message::StepFailed => return Err(self.step_failed(&report)),
+            Message::StepFailed => return Err(step_failed(self.steps, &report)),
             Message::ExecFailed => return Err(self.exec_failed(&report)),
             Message::Ended => {
                 self.ended = Some(report);
@@ -605,18 +610,6 @@ impl<'a> Run<'a> {
         self.hit = self.hit.or_else(|| self.meter.exceeded());
         self.drain();
         Ok(())
-    }
-
-    fn step_failed(&self, report: &Report) -> Fault {
-        let error = std::io::Error::from_raw_os_error(report.errno);
-        let Some(op) = self.steps.ops.get(report.step as usize) else {
-            return Fault::internal(format!("setup step {}: {error}", report.step)).phase(Phase::Start);
-        };
-        let step = format!("setup step {} ({}): {error}", report.step + 1, op.to_string().trim_end());
-        if matches!(op, Op::PrivateMounts | Op::Identity { .. } | Op::Proc { .. } | Op::Tmpfs { .. }) {
-            return driver::blocked(&CallError { call: op.name(), errno: report.errno });
-        }
-        Fault::new(ErrorKind::UnsupportedHost, step).hint(driver::ASK_DOCTOR).phase(Phase::Start)
     }
 
     fn exec_failed(&self, report: &Report) -> Fault {
@@ -786,6 +779,19 @@ impl<'a> Run<'a> {
             outcome.message = Some("the guest's first process was killed from outside".into());
         }
     }
+}
+
+/// Says at which step the setup failed.
+fn step_failed(steps: &Steps, report: &Report) -> Fault {
+    let error = std::io::Error::from_raw_os_error(report.errno);
+    let Some(op) = steps.ops.get(report.step as usize) else {
+        return Fault::internal(format!("setup step {}: {error}", report.step)).phase(Phase::Start);
+    };
+    let step = format!("setup step {} ({}): {error}", report.step + 1, op.to_string().trim_end());
+    if matches!(op, Op::PrivateMounts | Op::Identity { .. } | Op::Proc { .. } | Op::Tmpfs { .. }) {
+        return driver::blocked(&CallError { call: op.name(), errno: report.errno });
+    }
+    Fault::new(ErrorKind::UnsupportedHost, step).hint(driver::ASK_DOCTOR).phase(Phase::Start)
 }
 
 fn describe(hit: LimitHit) -> String {

@@ -327,7 +327,8 @@ pub fn explain(what: &OsStr, sources: &[Source], flags: &[Flag], caller: &Caller
             .hint("name a path, a host or a command")
             .phase(Phase::Admission));
     }
-    if text.contains('/') || text.starts_with('~') || text == "." {
+    let is_file = caller.cwd.join(what).symlink_metadata().is_ok();
+    if text.contains('/') || text.starts_with('~') || is_file {
         let path = expand(&text, caller);
         return Ok(policy::explain_fs(&resolved, &real(&path)));
     }

@@ -230,9 +230,12 @@ impl Spawned {
             message.msg_iovlen = 1;
             message.msg_control = space.0.as_mut_ptr().cast();
             message.msg_controllen = space.0.len() as _;
+            let mut resets = 0;
             let got = loop {
                 let got = libc::recvmsg(self.control.as_raw_fd(), &mut message, libc::MSG_CMSG_CLOEXEC);
-                if got >= 0 || errno() != libc::EINTR {
+                // An end with our own word unread is told once, before the reports that still wait.
+                resets += i32::from(got < 0 && errno() == libc::ECONNRESET);
+                if got >= 0 || (errno() != libc::EINTR && resets != 1) {
                     break got;
                 }
             };
