@@ -8,5 +8,6 @@ mod doctor;
 mod limits;
 mod permissions;
 mod programs;
+mod second_driver;
 mod start;
 mod streams;
