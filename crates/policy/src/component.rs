@@ -100,7 +100,45 @@ fn parse_class(chars: &mut std::str::Chars<'_>, whole: &str) -> Result<Token, St
         }
         ranges.push((low as u32, high as u32));
     }
-    Ok(Token::Class { negated, ranges })
+    Ok(Token::Class { negated, ranges: merged(ranges) })
+}
+
+/// Sorted, and joined where they touch: equal classes are written the same way.
+fn merged(mut ranges: Vec<(u32, u32)>) -> Vec<(u32, u32)> {
+    ranges.sort_unstable();
+    let mut out: Vec<(u32, u32)> = Vec::with_capacity(ranges.len());
+    for (low, high) in ranges {
+        match out.last_mut() {
+            Some(last) if low <= last.1 + 1 => last.1 = last.1.max(high),
+            _ => out.push((low, high)),
+        }
+    }
+    out
+}
+
+/// The inside of a class. What would mean something else where it stands comes last: `-` between two others is a
+/// range, `!` or `^` at the front a negation.
+fn class_text(negated: bool, ranges: &[(u32, u32)]) -> String {
+    let letter = |code: u32| char::from_u32(code).unwrap_or(char::REPLACEMENT_CHARACTER);
+    let (mut front, mut back, mut dash) = (String::new(), String::new(), "");
+    for &(mut low, high) in ranges {
+        let negates = !negated && front.is_empty() && matches!(letter(low), '!' | '^');
+        if negates {
+            back.push(letter(low));
+            low += 1;
+        }
+        match letter(low) {
+            _ if low > high => {}
+            '-' if low == high => dash = "-",
+            c => {
+                front.push(c);
+                if high > low {
+                    front.extend(['-', letter(high)]);
+                }
+            }
+        }
+    }
+    if front.is_empty() { format!("{dash}{back}") } else { format!("{front}{back}{dash}") }
 }
 
 pub(crate) fn part_matches(part: &Part, name: &OsStr) -> bool {
@@ -175,15 +213,7 @@ fn token_text(token: &Token) -> String {
         Token::AnyOne => "?".to_owned(),
         Token::AnyRun => "*".to_owned(),
         Token::Class { negated, ranges } => {
-            let mut out = String::from(if *negated { "[!" } else { "[" });
-            for (low, high) in ranges {
-                out.push(letter(*low));
-                if high > low {
-                    out.extend(['-', letter(*high)]);
-                }
-            }
-            out.push(']');
-            out
+            format!("[{}{}]", if *negated { "!" } else { "" }, class_text(*negated, ranges))
         }
     }
 }
