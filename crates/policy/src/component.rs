@@ -127,15 +127,15 @@ fn class_text(negated: bool, ranges: &[(u32, u32)]) -> String {
             back.push(letter(low));
             low += 1;
         }
-        match letter(low) {
-            _ if low > high => {}
-            '-' if low == high => dash = "-",
-            c => {
-                front.push(c);
-                if high > low {
-                    front.extend(['-', letter(high)]);
-                }
-            }
+        if letter(low) == '-' {
+            dash = "-";
+            low += 1;
+        }
+        if low <= high {
+            front.push(letter(low));
+        }
+        if low < high {
+            front.extend(['-', letter(high)]);
         }
     }
     if front.is_empty() { format!("{dash}{back}") } else { format!("{front}{back}{dash}") }
