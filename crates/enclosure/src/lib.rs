@@ -18,7 +18,7 @@ mod terminal;
 
 pub use driver::{Driver, Found as Enforced, choose};
 pub use host::{LocalHost, find_loader};
-pub use limits::{Cpus, check as check_limits};
+pub use limits::{Cpus, check as check_limits, give_up as give_up_limits};
 pub use supervise::{Observed, Observer, Prepared, Request, Stdio, prepare};
 
 /// Where the guest's private space is; nothing of the host shows there.

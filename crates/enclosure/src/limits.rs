@@ -25,6 +25,32 @@ const MOST_TASKS: u64 = 4_194_304;
 /// The guest's pid 1 is a task of the group too.
 const OURS: u64 = 1;
 
+/// Gives up the limits that the policy can do without and this host cannot hold. What was given up is told.
+pub fn give_up(limits: Limits, cpus: &Cpus, degrade: &[String]) -> (Limits, Vec<String>) {
+    let (mut kept, mut missing) = (limits, Vec::new());
+    let consents = |kind: LimitKind| degrade.iter().any(|name| name.strip_prefix("max_") == Some(kind.name()));
+    if limits.max_net_bytes.is_some() && consents(LimitKind::NetBytes) {
+        kept.max_net_bytes = None;
+        missing.push("max_net_bytes".to_string());
+    }
+    if limits.max_steps.is_some() && consents(LimitKind::Steps) {
+        kept.max_steps = None;
+        missing.push("max_steps".to_string());
+    }
+    while wants_group(&kept, cpus) {
+        let probe = make_group(&layout(), "probe", &kept, cpus);
+        let Some(kind) = probe.err().and_then(|fault| fault.limit_kind).filter(|kind| consents(*kind)) else { break };
+        match kind {
+            LimitKind::MemoryMb => kept.max_memory_mb = None,
+            LimitKind::Processes => kept.max_processes = None,
+            LimitKind::CpuMs => kept.max_cpu_ms = None,
+            _ => break,
+        }
+        missing.push(format!("max_{}", kind.name()));
+    }
+    (kept, missing)
+}
+
 /// Refuses limits that this kind of run cannot hold, before anything is made.
 pub fn check(limits: &Limits, plan: &Plan) -> Result<(), Fault> {
     if limits.max_net_bytes.is_some() {

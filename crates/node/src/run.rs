@@ -74,11 +74,16 @@ pub(crate) fn prepare_under(
     let resolved = policy::resolve(&effective, &around.context).map_err(Fault::from)?;
     policies::check_supported(&resolved)?;
     let degrade: Vec<String> = resolved.degrade().map(String::from).collect();
-    let enforced = enclosure::choose(&degrade)?;
+    let mut enforced = enclosure::choose(&degrade)?;
     let host = LocalHost::default();
     let plan = resolved.plan(&host).map_err(Fault::from)?;
     let resolved = resolved.follow(&host).map_err(Fault::from)?;
-    let limits = resolved.limits().tightest(ask.limits);
+    let mut limits = resolved.limits().tightest(ask.limits);
+    if degrade.iter().any(|name| name.starts_with("max_")) {
+        let (kept, missing) = enclosure::give_up_limits(limits, &Cpus(ask.cpus), &degrade);
+        limits = kept;
+        enforced.missing.extend(missing);
+    }
     enclosure::check_limits(&limits, &plan)?;
     let notes = plan.notes.clone();
     let run_id = new_id();

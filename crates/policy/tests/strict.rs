@@ -285,7 +285,7 @@ const MISTAKES: [(&str, &str); 92] = [
     (r#""limits": {"max_memory_mb": 1e300}"#, "limits.max_memory_mb: "),
     (r#""limits": {"max_memory": 1}"#, "limits.max_memory: unknown key"),
     (r#""capabilities": {"a b": {"allow": true}}"#, "\"a b\" is not the name of a capability"),
-    (r#""degrade": ["landlok"]"#, "degrade[0]: unknown value \"landlok\"; did you mean \"landlock\"?"),
+    (r#""degrade": ["namespace"]"#, "degrade[0]: unknown value \"namespace\"; did you mean \"namespaces\"?"),
 ];
 
 #[test]

@@ -100,3 +100,18 @@ fn what_only_mounts_could_hold_is_refused() {
         place.run(&flags, &["true"]).assert_ok();
     }
 }
+
+/// A limit that needs a group is refused for a user who has none, unless the policy can do without it.
+#[test]
+fn a_limit_can_be_given_up_by_name() {
+    let place = Place::new(As::User);
+    let text = r#"{"version":1,"extends":["default"],"limits":{"max_memory_mb":64},"degrade":["max_memory_mb"]}"#;
+    let policy = place.file("consent.json", text);
+    let run = place.run(&["-s", policy.to_str().unwrap()], &["echo", "hi"]);
+    run.assert_ok();
+    assert_eq!(run.outcome["enforcement"]["missing"], serde_json::json!(["max_memory_mb"]), "{}", run.story());
+    assert_eq!(run.text("/enforcement/level"), "partial");
+    let strict = place.run(&["-m", "64m"], &["echo", "hi"]);
+    strict.assert_code(125);
+    assert_eq!(strict.text("/error_kind"), "unsupported_limit");
+}
