@@ -442,6 +442,32 @@ fn limits_that_cannot_be_held_are_refused_by_name() {
     place.sh(&[], "echo ran").assert_ok();
 }
 
+/// Consent lets a run start without a limit, never without saying so; where the limit can be held it is.
+#[test]
+fn a_limit_is_given_up_only_by_name() {
+    let limits = r#""limits": {"max_memory_mb": 32, "max_wall_ms": 60000}"#;
+    for who in BOTH {
+        let place = Place::new(who);
+        for (degrade, consents) in [(r#"["max_memory_mb"]"#, true), (r#"["max_processes"]"#, false), ("[]", false)] {
+            let text = format!(r#"{{"version": 1, "extends": ["default"], {limits}, "degrade": {degrade}}}"#);
+            let policy = place.file("p.json", text);
+            let run = place.python(&["-s", policy.to_str().unwrap()], "x = bytearray(96 << 20)");
+            let enforcement = &run.outcome["enforcement"];
+            if who == As::Root {
+                assert_eq!(run.text("/limit_kind"), "memory_mb", "{}", run.story());
+                assert_eq!(enforcement["level"], "full", "{}", run.story());
+            } else if consents {
+                run.assert_ok();
+                assert_eq!(enforcement["level"], "partial", "{}", run.story());
+                assert_eq!(enforcement["missing"], serde_json::json!(["max_memory_mb"]), "{}", run.story());
+            } else {
+                run.assert_code(125);
+                assert_eq!(run.text("/error_kind"), "unsupported_limit", "{}", run.story());
+            }
+        }
+    }
+}
+
 /// A quota on the private space says nothing about a directory of the host.
 #[test]
 fn a_quota_beside_a_write_grant_is_refused() {

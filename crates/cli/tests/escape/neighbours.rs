@@ -267,7 +267,7 @@ u = socket.socket(2, 2); u.bind(('127.0.0.1', {0})); socket.socket(2, 2).sendto(
         );
         assert_eq!(place.python(&[], &own).assert_ok().stdout(), "b'own'\nb'dg'\n");
         let outside = format!("import socket; print(socket.create_connection(('127.0.0.1', {})).recv(9))", ports[0]);
-        assert!(place.outside("/usr/bin/python3").args(["-c", &outside]).status().unwrap().success());
+        assert!(place.outside("/usr/bin/python3").args(["-c", &outside]).output().unwrap().status.success());
         assert!(seen.get() > before);
     }
 }
