@@ -4,12 +4,13 @@
 //! have the same user id as we, so the other side sees the right one.
 
 use rustix::io::Errno;
-use rustix::net::sockopt;
+use rustix::net::sockopt::{self, Timeout};
 use rustix::net::{AddressFamily, SocketAddrAny, SocketAddrUnix, connect};
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
 use sys::notify::{Call, Listener};
 
 /// An address as copied from the guest.
@@ -25,6 +26,8 @@ pub enum Address {
     Unspecified,
 }
 
+/// How long one try may take before signals are looked at.
+const PATIENCE: Duration = Duration::from_millis(100);
 /// Connections that may be waiting at a time; a guest that fills queues on purpose gets no more.
 const MOST_WAITING: usize = 64;
 static WAITING: AtomicUsize = AtomicUsize::new(0);
@@ -39,7 +42,7 @@ pub fn answer(listener: &Listener, call: &Call, socket: OwnedFd, to: Address) {
     let waiting = *call;
     WAITING.fetch_add(1, Ordering::Relaxed);
     let started = std::thread::Builder::new().stack_size(64 << 10).spawn(move || {
-        match make(&socket, &to) {
+        match patiently(&own, &waiting, &socket, &to) {
             Ok(()) => own.answer(&waiting, 0),
             Err(errno) => own.refuse(&waiting, errno),
         }
@@ -49,6 +52,44 @@ pub fn answer(listener: &Listener, call: &Call, socket: OwnedFd, to: Address) {
         WAITING.fetch_sub(1, Ordering::Relaxed);
         listener.refuse(call, EAGAIN);
     }
+}
+
+/// Tries until it is done, the guest's thread is gone, or a signal waits for it, as a blocking call would.
+fn patiently(listener: &Listener, call: &Call, socket: &OwnedFd, to: &Address) -> Result<(), i32> {
+    const EINTR: i32 = 4;
+    let waits = rustix::fs::fcntl_getfl(socket).is_ok_and(|flags| !flags.contains(rustix::fs::OFlags::NONBLOCK));
+    if !waits {
+        return make(socket, to);
+    }
+    let before = sockopt::socket_timeout(socket, Timeout::Send).ok().flatten();
+    let deadline = before.map(|limit| Instant::now() + limit);
+    let result = loop {
+        // The guest shares the socket and may take the patience back; then only this thread waits.
+        let _ = sockopt::set_socket_timeout(socket, Timeout::Send, Some(PATIENCE));
+        let tried = make(socket, to).map_err(Errno::from_raw_os_error);
+        match tried {
+            Err(Errno::AGAIN | Errno::INPROGRESS | Errno::ALREADY) => {}
+            Err(Errno::ISCONN) if matches!(to, Address::Inet(..)) => break Ok(()),
+            other => break other.map_err(Errno::raw_os_error),
+        }
+        if !listener.is_live(call) || has_signal(call.tid) {
+            break Err(EINTR);
+        }
+        if deadline.is_some_and(|at| Instant::now() >= at) {
+            break tried.map_err(Errno::raw_os_error);
+        }
+    };
+    let _ = sockopt::set_socket_timeout(socket, Timeout::Send, before);
+    result
+}
+
+/// Whether a signal that the thread does not block is waiting for it.
+fn has_signal(tid: i32) -> bool {
+    let status = std::fs::read_to_string(format!("/proc/{tid}/status")).unwrap_or_default();
+    let mask = |name: &str| {
+        status.lines().find_map(|l| u64::from_str_radix(l.strip_prefix(name)?.trim(), 16).ok()).unwrap_or(0)
+    };
+    (mask("SigPnd:") | mask("ShdPnd:")) & !mask("SigBlk:") != 0
 }
 
 /// Connects the guest's socket. The error number is what the guest's call shall give.
