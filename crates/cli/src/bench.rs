@@ -23,6 +23,7 @@ fn carry_out(m: &ArgMatches, json: bool) -> Result<ExitCode, Fault> {
         work: m.get_flag("work"),
         exe: "/proc/self/exe".into(),
         path: caller.var("PATH").map(ToOwned::to_owned),
+        shown: node::policies::shown(&caller)?,
         cwd: caller.cwd,
         home: caller.home,
     };

@@ -101,7 +101,7 @@ impl<'a> Judge<'a> {
             max_open_files: None,
             descriptors_met: false,
             resolver: Resolver::default(),
-            started: false,
+            started: watch.start_mark.is_some(),
             last_named: None,
             shown,
             grants,
@@ -162,7 +162,7 @@ impl<'a> Judge<'a> {
     }
 
     fn exec(&mut self, listener: &Listener, call: &Call, name: &str) -> Option<i32> {
-        // The first is our own pid 1 starting the command, which was judged before anything was made.
+        // Without a mark the first is our own pid 1 starting the command, which was judged before anything was made.
         if !std::mem::replace(&mut self.started, true) {
             return None;
         }

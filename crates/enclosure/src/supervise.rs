@@ -83,9 +83,17 @@ impl Request {
             deny: self.deny_calls.clone(),
             no_exec_memory_files: matches!(self.plan.exec, ExecPlan::Only { .. }),
             connects_for_guest: !guest.privileged || self.enforced.driver == Driver::Landlock,
+            start_mark: random_mark(),
             alone: self.enforced.driver == Driver::Landlock,
         }
     }
+}
+
+fn random_mark() -> Option<[u32; 2]> {
+    let mut bytes = [0u8; 8];
+    let got = rustix::rand::getrandom(&mut bytes[..], rustix::rand::GetRandomFlags::empty());
+    let [a, b, c, d, e, f, g, h] = bytes;
+    (got == Ok(8)).then(|| [u32::from_ne_bytes([a, b, c, d]), u32::from_ne_bytes([e, f, g, h])])
 }
 
 /// What a run tells of while it runs.
@@ -225,6 +233,7 @@ impl Prepared {
         let program = cstring(self.request.program.as_os_str().as_bytes());
         let mut command = Command::new(program, strings(&self.request.argv), env.collect(), pipes.theirs());
         command.umask = process::umask();
+        command.start_mark = self.steps.watch.start_mark.unwrap_or_default();
         command.own_pids = self.request.enforced.driver == Driver::Namespaces;
         command.open_files = self.request.limits.max_open_files.map(limits::open_files);
         Ok((pipes, command))

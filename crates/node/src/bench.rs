@@ -26,6 +26,8 @@ pub struct Ask {
     pub exe: PathBuf,
     /// Where programs are looked for.
     pub path: Option<OsString>,
+    /// What a run shows; the others are given the same.
+    pub shown: Vec<PathBuf>,
     /// Directories below which work files may be made, the first that will do.
     pub cwd: PathBuf,
     pub home: PathBuf,
@@ -218,7 +220,7 @@ fn entries(ask: &Ask) -> Result<Vec<Entry>, Fault> {
         words.chain(flags.iter().map(OsString::from)).chain(["--".into(), nothing.into()]).collect()
     };
     let bubblewrap = match find("bwrap", ask.path.as_deref()) {
-        Some(path) => Entry::new(BUBBLEWRAP, bubblewrap(&path, nothing)),
+        Some(path) => Entry::new(BUBBLEWRAP, bubblewrap(&path, &ask.shown, &ask.cwd, nothing)),
         None => Entry::absent(BUBBLEWRAP, "bwrap is not on PATH"),
     };
     Ok(vec![
@@ -229,21 +231,26 @@ fn entries(ask: &Ask) -> Result<Vec<Entry>, Fault> {
     ])
 }
 
-/// What comes closest to our own walls among its flags; it has no landlock, no filter and no limits of its own.
-fn bubblewrap(program: &Path, command: &str) -> Vec<OsString> {
+/// What comes closest to our own walls among its flags, with the same places shown; it has no landlock, no filter and
+/// no limits of its own.
+fn bubblewrap(program: &Path, shown: &[PathBuf], cwd: &Path, command: &str) -> Vec<OsString> {
     let mut words: Vec<OsString> = vec![program.into()];
     let mut add = |list: &[&str]| words.extend(list.iter().map(OsString::from));
     add(&["--unshare-all", "--die-with-parent", "--new-session"]);
-    add(&["--ro-bind", "/usr", "/usr", "--ro-bind", "/etc", "/etc"]);
+    add(&["--proc", "/proc", "--dev", "/dev", "--tmpfs", "/tmp"]);
+    for path in shown.iter().filter_map(|p| p.to_str()) {
+        add(&["--ro-bind", path, path]);
+    }
+    if let Some(cwd) = cwd.to_str().filter(|_| shown.iter().any(|p| cwd.starts_with(p))) {
+        add(&["--chdir", cwd]);
+    }
     for name in ["bin", "sbin", "lib", "lib32", "lib64"] {
         let path = format!("/{name}");
-        match std::fs::read_link(&path) {
-            Ok(target) => add(&["--symlink", &target.to_string_lossy(), &path]),
-            Err(_) if Path::new(&path).is_dir() => add(&["--ro-bind", &path, &path]),
-            Err(_) => {}
+        if let Ok(target) = std::fs::read_link(&path) {
+            add(&["--symlink", &target.to_string_lossy(), &path]);
         }
     }
-    add(&["--proc", "/proc", "--dev", "/dev", "--tmpfs", "/tmp", command]);
+    add(&[command]);
     words
 }
 

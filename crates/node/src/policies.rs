@@ -315,6 +315,14 @@ pub fn check(document: &Document, caller: &Caller) -> Result<Checked, Fault> {
     Ok(Checked { digest, notes })
 }
 
+/// The places that a run under the default policy shows.
+pub fn shown(caller: &Caller) -> Result<Vec<PathBuf>, Fault> {
+    let (mut effective, _) = effective(&[], &[], caller)?;
+    let around = surroundings(&mut effective, caller, &caller.cwd, None);
+    let plan = policy::resolve(&effective, &around.context)?.plan(&LocalHost::default())?;
+    Ok(plan.grants.into_iter().map(|g| g.path).collect())
+}
+
 /// What a policy says about a path, a program or a place on the network, on this host.
 pub fn explain(what: &OsStr, sources: &[Source], flags: &[Flag], caller: &Caller) -> Result<Explanation, Fault> {
     let (mut effective, _) = effective(sources, flags, caller)?;

@@ -502,7 +502,18 @@ fn become_command(command: &Command, slave: RawFd) -> (u32, i32) {
     }
     // SAFETY: pointer lists ended by null that the supervisor built before the clone and that live in our copy of
     // its memory.
-    unsafe { libc::execve(command.path.as_ptr(), command.argv_pointers(), command.envp_pointers()) };
+    unsafe {
+        let (path, [one, two]) = (command.path.as_ptr(), command.start_mark);
+        libc::syscall(
+            libc::SYS_execve,
+            path,
+            command.argv_pointers(),
+            command.envp_pointers(),
+            0usize,
+            one as usize,
+            two as usize,
+        );
+    }
     (AT_EXEC, errno())
 }
 

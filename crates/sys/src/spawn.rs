@@ -51,6 +51,8 @@ pub struct Command {
     pub umask: u32,
     /// Most descriptors in each of its processes.
     pub open_files: Option<u64>,
+    /// The same as in the filter's `Watch`.
+    pub start_mark: [u32; 2],
     /// The guest has a pid namespace, whose end is the end of all in it.
     pub own_pids: bool,
 }
@@ -73,6 +75,7 @@ impl Command {
             stdio,
             umask: 0o022,
             open_files: None,
+            start_mark: [0; 2],
             own_pids: true,
         }
     }
