@@ -40,7 +40,7 @@ pub fn denial(denial: &Denial) -> String {
     };
     let times = if denial.count > 1 { format!(" ({} times)", denial.count) } else { String::new() };
     let by = if denial.exe.is_empty() { String::new() } else { format!(" by {}", safe(&denial.exe)) };
-    let hint = denial.hint.as_ref().map(|h| format!("; {}", safe(h))).unwrap_or_default();
+    let hint = denial.hint.as_ref().map(|h| format!("; {}", safe(&in_short(h)))).unwrap_or_default();
     format!(
         "{} {} {}{by}{times}: rule {}{hint}",
         paint(colour, word),
@@ -48,6 +48,14 @@ pub fn denial(denial: &Denial) -> String {
         safe(&denial.target),
         safe(&denial.rule)
     )
+}
+
+/// Where a flag does it, the flag alone: the rule is in the document for those who write policies.
+fn in_short(hint: &str) -> String {
+    match hint.rsplit_once("or run with ") {
+        Some((_, flag)) => format!("allow it with {flag}"),
+        None => hint.to_string(),
+    }
 }
 
 pub fn print_denial(d: &Denial) {

@@ -56,7 +56,7 @@ struct Act {
     op: &'static str,
     perm: Perm,
     path: PathBuf,
-    /// It must not exist yet.
+    /// It need not exist yet; what is created must not.
     fresh: bool,
     /// As the guest spelled it, where that is known and wanted.
     named: Option<PathBuf>,
@@ -472,8 +472,9 @@ impl<'a> Judge<'a> {
             return None;
         }
         let mut acts = Vec::new();
-        let mut add =
-            |op, perm| acts.push(Act { op, perm, path: path.clone(), fresh: op == "fs.create", named: named.clone() });
+        let mut add = |op, perm| {
+            acts.push(Act { op, perm, path: path.clone(), fresh: flags & O_CREAT != 0, named: named.clone() })
+        };
         if flags & O_CREAT != 0 && !exists(&path) {
             add("fs.create", Perm::MakeReg);
         }
@@ -523,7 +524,7 @@ fn is_own_failure(act: &Act) -> bool {
     match act.op {
         // What exists already is told so, by the kernel; a rename may replace it.
         "fs.create" => (act.fresh && exists(&act.path)) || !act.path.parent().is_some_and(Path::is_dir),
-        "fs.write" if act.perm == Perm::WriteFile => !exists(&act.path) && !act.path.parent().is_some_and(Path::is_dir),
+        "fs.write" if act.fresh => !exists(&act.path) && !act.path.parent().is_some_and(Path::is_dir),
         _ => !exists(&act.path),
     }
 }
