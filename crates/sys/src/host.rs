@@ -1,6 +1,6 @@
 //! What the supervisor does on the host for a guest's ids, and small facts about the host.
 
-use crate::{CallError, errno};
+use crate::CallError;
 use std::os::fd::{FromRawFd, OwnedFd};
 
 /// A user namespace that only carries an id map: files owned by `file_uid:file_gid` on disk appear to belong to
@@ -70,26 +70,6 @@ pub fn write_id_maps(pid: i32, uid: (u32, u32), gid: (u32, u32), freeze_groups: 
 
 fn put(path: &str, text: &str, call: &'static str) -> Result<(), CallError> {
     std::fs::write(path, text).map_err(|e| CallError { call, errno: e.raw_os_error().unwrap_or(0) })
-}
-
-/// Tries one namespace flag in a throw-away child; the error says what blocks it.
-pub fn try_namespaces(flags: u64) -> Result<(), CallError> {
-    extern "C" fn nothing(_: *mut libc::c_void) -> i32 {
-        0
-    }
-    let mut stack = vec![0u8; 16 * 1024];
-    // SAFETY: the child returns at once, on a stack that lives until it is reaped below. It shares no memory.
-    let pid = unsafe {
-        let top = stack.as_mut_ptr().add(stack.len() & !15).cast();
-        libc::clone(nothing, top, flags as i32 | libc::SIGCHLD, std::ptr::null_mut())
-    };
-    if pid < 0 {
-        return Err(CallError { call: "clone", errno: errno() });
-    }
-    // SAFETY: our own child; no status wanted.
-    unsafe { libc::waitpid(pid, std::ptr::null_mut(), libc::__WALL) };
-    drop(stack);
-    Ok(())
 }
 
 /// Effective user and group of this process.

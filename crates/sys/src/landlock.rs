@@ -2,7 +2,7 @@
 //! The ruleset is made before the clone; its rules are added after the mounts stand, because rules bind to inodes.
 
 use crate::CallError;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{FromRawFd, OwnedFd, RawFd};
 
 /// Rights that each ABI version understands.
 const FS_V1: u64 = (1 << 13) - 1;
@@ -94,17 +94,4 @@ pub(crate) fn restrict_self(ruleset: RawFd) -> Result<(), i32> {
     // SAFETY: takes a descriptor and flags, touches no memory of ours.
     let got = unsafe { libc::syscall(libc::SYS_landlock_restrict_self, ruleset, 0u32) };
     if got < 0 { Err(crate::errno()) } else { Ok(()) }
-}
-
-/// Adds a rule for a path of the host, for drivers that have no mounts of their own.
-pub fn allow(ruleset: &OwnedFd, path: &std::ffi::CStr, allowed: u64) -> Result<(), CallError> {
-    // SAFETY: a valid C string; the descriptor is closed below by OwnedFd.
-    let fd = unsafe { libc::open(path.as_ptr(), libc::O_PATH | libc::O_CLOEXEC) };
-    if fd < 0 {
-        return Err(CallError::last("open"));
-    }
-    // SAFETY: just opened and owned by nobody else.
-    let fd = unsafe { OwnedFd::from_raw_fd(fd) };
-    add_rule(ruleset.as_raw_fd(), fd.as_raw_fd(), allowed)
-        .map_err(|errno| CallError { call: "landlock_add_rule", errno })
 }

@@ -72,20 +72,6 @@ impl Listener {
         self.respond(libc::seccomp_notif_resp { id: call.id, val: value, error: 0, flags: 0 });
     }
 
-    /// The call is done and gave this descriptor, put into the caller's table. False when the caller is gone.
-    pub fn answer_with(&self, call: &Call, handle: BorrowedFd<'_>, close_on_exec: bool) -> bool {
-        const SEND: u32 = 2;
-        let request = libc::seccomp_notif_addfd {
-            id: call.id,
-            flags: SEND,
-            srcfd: handle.as_raw_fd() as u32,
-            newfd: 0,
-            newfd_flags: if close_on_exec { libc::O_CLOEXEC as u32 } else { 0 },
-        };
-        // SAFETY: a structure that outlives the call.
-        unsafe { libc::ioctl(self.fd.as_raw_fd(), libc::SECCOMP_IOCTL_NOTIF_ADDFD, &request) >= 0 }
-    }
-
     fn respond(&self, response: libc::seccomp_notif_resp) {
         // A caller that died in between is no error.
         // SAFETY: a structure that outlives the call.

@@ -143,26 +143,6 @@ pub fn next_signal(handle: BorrowedFd<'_>) -> Option<(i32, i32)> {
     }
 }
 
-/// Ends this process by the signal's own default action, so that our parent sees what the command's would have seen.
-pub fn die_by(signal: i32) -> ! {
-    // SAFETY: default action, unblocked, sent to ourselves; `_exit` in case it did not kill.
-    unsafe {
-        libc::signal(signal, libc::SIG_DFL);
-        let mut set: libc::sigset_t = std::mem::zeroed();
-        libc::sigemptyset(&mut set);
-        libc::sigaddset(&mut set, signal);
-        libc::sigprocmask(libc::SIG_UNBLOCK, &set, std::ptr::null_mut());
-        libc::raise(signal);
-        libc::_exit(128 + signal)
-    }
-}
-
-/// Stops this process as a terminal's Ctrl-Z would.
-pub fn stop_self() {
-    // SAFETY: a signal to ourselves.
-    unsafe { libc::raise(libc::SIGSTOP) };
-}
-
 static ARGUMENTS: AtomicPtr<u8> = AtomicPtr::new(std::ptr::null_mut());
 static ARGUMENTS_LEN: AtomicUsize = AtomicUsize::new(0);
 
