@@ -383,18 +383,37 @@ pub fn completion(matches: &ArgMatches) -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// One page: the binary and every verb, one after the other.
+/// One page: the binary, then every verb with its own flags.
 pub fn man() -> ExitCode {
     let mut page = Vec::new();
-    let rendered = clap_mangen::Man::new(whole()).render(&mut page).and_then(|()| {
-        for verb in whole().get_subcommands().filter(|c| c.get_name() != "help") {
-            let verb = verb.clone();
-            writeln!(page, ".SH \"COFFERDAM {}\"", verb.get_name().to_uppercase())?;
-            let man = clap_mangen::Man::new(verb);
-            man.render_synopsis_section(&mut page)?;
-            man.render_options_section(&mut page)?;
-        }
-        std::io::stdout().write_all(&page)
-    });
+    let rendered = man_page(&mut page).and_then(|()| std::io::stdout().write_all(&page));
     if rendered.is_ok() { ExitCode::SUCCESS } else { ExitCode::from(125) }
+}
+
+fn man_page(page: &mut Vec<u8>) -> std::io::Result<()> {
+    let mut whole = whole();
+    whole.build();
+    let head = clap_mangen::Man::new(whole.clone());
+    head.render_title(page)?;
+    head.render_name_section(page)?;
+    head.render_synopsis_section(page)?;
+    head.render_description_section(page)?;
+    verbs(&whole, "cofferdam", page)
+}
+
+fn verbs(of: &Command, name: &str, page: &mut Vec<u8>) -> std::io::Result<()> {
+    for verb in of.get_subcommands().filter(|c| c.get_name() != "help") {
+        let name = format!("{name} {}", verb.get_name());
+        writeln!(page, ".SH \"{}\"", name.to_uppercase())?;
+        let about = verb.get_long_about().or(verb.get_about()).map(ToString::to_string).unwrap_or_default();
+        // A line that starts with a dot or a quote would be an instruction.
+        about.lines().try_for_each(|line| writeln!(page, "\\&{}", line.replace('\\', "\\e")))?;
+        let man = clap_mangen::Man::new(verb.clone());
+        man.render_synopsis_section(page)?;
+        if verb.get_arguments().any(|a| a.get_id() != "help") {
+            man.render_options_section(page)?;
+        }
+        verbs(verb, &name, page)?;
+    }
+    Ok(())
 }
