@@ -3,8 +3,8 @@
 //! sizes of hidden files can still be seen, and so can other processes.
 
 use crate::guest::Guest;
+use crate::launch::Request;
 use crate::steps::{Steps, of_kind};
-use crate::supervise::Request;
 use policy::{ExecPlan, Perm, Perms};
 use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;

@@ -41,7 +41,7 @@ pub fn choose(degrade: &[String]) -> Result<Found, Fault> {
 
 fn namespaces_work() -> bool {
     let mounts = spawn::NEW_USER | spawn::NEW_MOUNT | spawn::NEW_PID;
-    probe::attempt(crate::supervise::NAMESPACES, Trial::Tmpfs).is_ok() && probe::attempt(mounts, Trial::Proc).is_ok()
+    probe::attempt(crate::launch::NAMESPACES, Trial::Tmpfs).is_ok() && probe::attempt(mounts, Trial::Proc).is_ok()
 }
 
 fn lacks_landlock(name: &str) -> Fault {

@@ -8,18 +8,21 @@ mod denials;
 mod driver;
 mod guest;
 mod host;
+mod launch;
 mod limits;
 mod listen;
 mod relay;
 mod resolve;
+mod shift;
 mod steps;
 mod supervise;
 mod terminal;
+mod verdict;
 
 pub use driver::{Driver, Found as Enforced, choose};
 pub use host::{LocalHost, find_loader};
+pub use launch::{Observed, Observer, Prepared, Request, Stdio, prepare};
 pub use limits::{Cpus, check as check_limits, give_up as give_up_limits};
-pub use supervise::{Observed, Observer, Prepared, Request, Stdio, prepare};
 
 /// Where the guest's private space is; nothing of the host shows there.
 pub const PRIVATE: &[&str] = &["/tmp", "/var/tmp", "/dev", "/proc"];

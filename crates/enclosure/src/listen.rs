@@ -4,8 +4,8 @@
 use crate::PRIVATE;
 use crate::connect::{self, Address};
 use crate::denials::{Actor, Denials};
+use crate::launch::{Observed, Observer};
 use crate::resolve::{Last, Resolver};
-use crate::supervise::{Observed, Observer};
 use policy::{Decision, ExecPlan, NetAsk, Perm, Plan, Proto, Resolved};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::{Path, PathBuf};

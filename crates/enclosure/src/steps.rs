@@ -2,17 +2,18 @@
 //! only walks a list. Order: ids, new root, private places, grants, covers, seal, limits, landlock, seccomp.
 
 use crate::guest::Guest;
-use crate::supervise::Request;
+use crate::launch::Request;
+use crate::shift::Wanted;
 use policy::{Cover, ExecPlan, Grant, Kind, Mask, Perm, Perms};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::CString;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use sys::op::{Attr, Op};
 use sys::seccomp::Watch;
-use sys::{CallError, cstring, host, landlock, mount, seccomp, spawn};
+use sys::{cstring, landlock, seccomp, spawn};
 use terms::{ErrorKind, Fault, Phase};
 
 /// The finished list, with the handles its steps name.
@@ -29,47 +30,6 @@ impl Steps {
     /// A list made elsewhere, with the handles its steps name.
     pub fn of(ops: Vec<Op>, handles: Vec<OwnedFd>, watch: Watch) -> Steps {
         Steps { ops, _handles: handles, mounts: Vec::new(), watch }
-    }
-}
-
-/// A mount that only the supervisor can prepare.
-pub struct Wanted {
-    pub path: PathBuf,
-    attr: Attr,
-    rule: String,
-}
-
-/// Prepares wanted mounts, with owners shifted to the guest's user.
-pub struct Shifter {
-    guest: Guest,
-    id_maps: BTreeMap<(u32, u32), host::IdMap>,
-}
-
-impl Shifter {
-    pub fn new(guest: Guest) -> Shifter {
-        Shifter { guest, id_maps: BTreeMap::new() }
-    }
-
-    pub fn prepare(&mut self, wanted: &Wanted) -> Result<OwnedFd, Fault> {
-        let Wanted { path, attr, rule } = wanted;
-        self.mount(path, *attr).map_err(|error| {
-            let message = format!("{} ({rule}): cannot be shown inside: {error}", path.display());
-            Fault::new(ErrorKind::UnsupportedHost, message).hint(crate::driver::ASK_DOCTOR).phase(Phase::Preparation)
-        })
-    }
-
-    fn mount(&mut self, path: &Path, attr: Attr) -> Result<OwnedFd, CallError> {
-        let mut owner = std::fs::symlink_metadata(path).map(|m| (m.uid(), m.gid())).unwrap_or((0, 0));
-        if attr.has(Attr::READ_ONLY) {
-            owner.1 = NO_GROUP;
-        }
-        if !self.id_maps.contains_key(&owner) {
-            let map = host::id_map(owner.0, self.guest.host_uid, owner.1, self.guest.host_gid)?;
-            self.id_maps.insert(owner, map);
-        }
-        let ids = self.id_maps.get(&owner).map(|map| map.namespace.as_fd());
-        // A file system that cannot shift shows its files as nobody's; what all may read still can be read.
-        mount::prepare(&cpath(path), attr, ids).or_else(|_| mount::prepare(&cpath(path), attr, None))
     }
 }
 
@@ -111,10 +71,6 @@ const PROGRAM_DIRS: [&str; 7] =
 /// Directories whose owners need no shifting: root's, readable by all.
 const SYSTEM: [&str; 10] =
     ["/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/etc", "/opt", "/nix/store"];
-
-/// A group that no file has, in the map of mounts that are only read: the kernel then refuses every write access,
-/// also to sockets, which a read-only mount alone does not keep from being connected to.
-const NO_GROUP: u32 = u32::MAX - 1;
 
 struct Builder<'a> {
     request: &'a Request,

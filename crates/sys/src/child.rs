@@ -3,8 +3,8 @@
 
 use crate::bpf::Insn;
 use crate::op::{Attr, Op};
-use crate::spawn::{Command, Message, Report};
-use crate::{errno, landlock, mount};
+use crate::spawn::{Command, END_SIGNAL, Message, Report};
+use crate::{errno, first, landlock, mount};
 use std::ffi::CStr;
 use std::os::fd::RawFd;
 
@@ -30,7 +30,7 @@ pub(crate) fn run(ops: &[Op], command: &Command, control: RawFd) -> ! {
             exit(1);
         }
     }
-    let pid = match start(command, &kept) {
+    let pid = match first::start(command, kept.slave) {
         Ok(pid) => pid,
         Err((step, errno)) => {
             send(control, &Report { message: Message::ExecFailed, step, errno, ..Report::default() }, &[]);
@@ -38,7 +38,7 @@ pub(crate) fn run(ops: &[Op], command: &Command, control: RawFd) -> ! {
         }
     };
     close_all_but(control);
-    reap(pid, command.own_pids, control)
+    first::reap(pid, command.own_pids, control)
 }
 
 /// Only the line to the supervisor is kept: an end of a pipe held here would hide that the other side closed it.
@@ -52,12 +52,12 @@ fn close_all_but(keep: RawFd) {
     }
 }
 
-fn exit(code: i32) -> ! {
+pub(crate) fn exit(code: i32) -> ! {
     // SAFETY: ends the process without running anything of the supervisor's copied state.
     unsafe { libc::_exit(code) }
 }
 
-fn check(result: libc::c_long) -> Result<RawFd, i32> {
+pub(crate) fn check(result: libc::c_long) -> Result<RawFd, i32> {
     if result < 0 { Err(errno()) } else { Ok(result as RawFd) }
 }
 
@@ -72,7 +72,7 @@ fn perform(op: &Op, kept: &mut Kept) -> Result<(), i32> {
         // hear, because our own end would not take our descendants along.
         Op::TakeOrphans => unsafe {
             check(libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0).into())?;
-            check(libc::prctl(libc::PR_SET_PDEATHSIG, END, 0, 0, 0).into()).map(drop)
+            check(libc::prctl(libc::PR_SET_PDEATHSIG, END_SIGNAL, 0, 0, 0).into()).map(drop)
         },
         Op::PrivateMounts => mount(c"none", c"/", None, libc::MS_REC | libc::MS_PRIVATE, None),
         Op::Tmpfs { at, options, attr } => mount(c"tmpfs", at, Some(c"tmpfs"), legacy_flags(*attr), Some(options)),
@@ -350,7 +350,7 @@ fn loopback_up() -> Result<(), i32> {
     }
 }
 
-fn rlimit(resource: u32, value: u64) -> Result<(), i32> {
+pub(crate) fn rlimit(resource: u32, value: u64) -> Result<(), i32> {
     let limit = libc::rlimit64 { rlim_cur: value, rlim_max: value };
     // SAFETY: a structure that outlives the call; no old value wanted.
     let got = unsafe { libc::syscall(libc::SYS_prlimit64, 0, resource, &limit, std::ptr::null::<libc::rlimit64>()) };
@@ -428,7 +428,7 @@ fn ready(kept: &mut Kept) -> Result<(), i32> {
 }
 
 /// Sends a report with the given handles (negative ones are left out).
-fn send(control: RawFd, report: &Report, handles: &[RawFd]) -> bool {
+pub(crate) fn send(control: RawFd, report: &Report, handles: &[RawFd]) -> bool {
     #[repr(C, align(8))]
     struct Ancillary([u8; 64]);
     let mut space = Ancillary([0; 64]);
@@ -456,202 +456,4 @@ fn send(control: RawFd, report: &Report, handles: &[RawFd]) -> bool {
         }
         libc::sendmsg(control, &message, libc::MSG_NOSIGNAL) >= 0
     }
-}
-
-/// Starts the command as a child that shares our memory until it executes, and tells why if it cannot.
-fn start(command: &Command, kept: &Kept) -> Result<i32, (u32, i32)> {
-    struct Hand<'a> {
-        command: &'a Command,
-        slave: RawFd,
-        failed: Option<(u32, i32)>,
-    }
-    extern "C" fn body(hand: *mut libc::c_void) -> i32 {
-        // SAFETY: the parent waits (CLONE_VFORK) and lends this structure for as long as we share its memory.
-        let hand = unsafe { &mut *hand.cast::<Hand>() };
-        hand.failed = Some(become_command(hand.command, hand.slave));
-        exit(127)
-    }
-    #[repr(C, align(16))]
-    struct Stack([u8; 32 * 1024]);
-    let mut stack = Stack([0; 32 * 1024]);
-    let mut hand = Hand { command, slave: kept.slave, failed: None };
-    // SAFETY: the stack is large enough for `become_command`, lives until the child has executed or ended, and
-    // CLONE_VFORK keeps us from touching it meanwhile.
-    let pid = unsafe {
-        let top = stack.0.as_mut_ptr().add(stack.0.len()).cast();
-        let flags = libc::CLONE_VM | libc::CLONE_VFORK | libc::SIGCHLD;
-        libc::clone(body, top, flags, (&raw mut hand).cast())
-    };
-    if pid < 0 {
-        return Err((BEFORE_EXEC, errno()));
-    }
-    match hand.failed {
-        Some(failure) => Err(failure),
-        None => Ok(pid),
-    }
-}
-
-/// Where starting the command failed.
-const BEFORE_EXEC: u32 = 1;
-const AT_EXEC: u32 = 0;
-
-/// Returns only when it failed, with where and why.
-fn become_command(command: &Command, slave: RawFd) -> (u32, i32) {
-    if let Err(errno) = ready_to_execute(command, slave) {
-        return (BEFORE_EXEC, errno);
-    }
-    // SAFETY: pointer lists ended by null that the supervisor built before the clone and that live in our copy of
-    // its memory.
-    unsafe {
-        let (path, [one, two]) = (command.path.as_ptr(), command.start_mark);
-        libc::syscall(
-            libc::SYS_execve,
-            path,
-            command.argv_pointers(),
-            command.envp_pointers(),
-            0usize,
-            one as usize,
-            two as usize,
-        );
-    }
-    (AT_EXEC, errno())
-}
-
-fn ready_to_execute(command: &Command, slave: RawFd) -> Result<(), i32> {
-    // SAFETY: numbers, and descriptors that we own.
-    unsafe {
-        libc::syscall(libc::SYS_setsid);
-        let stdio = if slave >= 0 { [slave; 3] } else { command.stdio };
-        for (target, fd) in stdio.iter().enumerate() {
-            if *fd >= 0 {
-                check(libc::dup2(*fd, target as i32).into())?;
-            }
-        }
-        if slave >= 0 {
-            check(libc::ioctl(0, libc::TIOCSCTTY, 0).into())?;
-        }
-        const CLOSE_ON_EXEC: u32 = 4;
-        check(libc::syscall(libc::SYS_close_range, 3u32, u32::MAX, CLOSE_ON_EXEC))?;
-        reset_signals();
-        libc::umask(command.umask);
-    }
-    match command.open_files {
-        // Only now: pid 1 needs descriptors of its own.
-        Some(most) => rlimit(libc::RLIMIT_NOFILE, most),
-        None => Ok(()),
-    }
-}
-
-/// Handlers end with the exec. What the caller ignores stays ignored, as it would outside; only what Rust's runtime
-/// set in the supervisor is put back.
-fn reset_signals() {
-    // SAFETY: a default action and an empty mask.
-    unsafe {
-        libc::signal(libc::SIGPIPE, libc::SIG_DFL);
-        let mut none: libc::sigset_t = std::mem::zeroed();
-        libc::sigemptyset(&mut none);
-        libc::sigprocmask(libc::SIG_SETMASK, &none, std::ptr::null_mut());
-    }
-}
-
-/// Pid 1: reaps what is orphaned, passes signals on to the command, and ends with it. When pid 1 ends the kernel
-/// kills whatever is left in the namespace.
-fn reap(command: i32, own_pids: bool, control: RawFd) -> ! {
-    loop {
-        // SAFETY: a local set, filled before use.
-        let signal = unsafe {
-            let mut all: libc::sigset_t = std::mem::zeroed();
-            libc::sigfillset(&mut all);
-            libc::sigwaitinfo(&all, std::ptr::null_mut())
-        };
-        match signal {
-            libc::SIGCHLD => collect(command, own_pids, control),
-            END if !own_pids => finish(libc::SIGKILL, own_pids, control),
-            signal if signal > 0 => forward(command, signal),
-            _ => {}
-        }
-    }
-}
-
-/// Tells a pid 1 that is none to end its whole tree.
-const END: i32 = crate::spawn::END_SIGNAL;
-
-/// Kills children until there are none: orphans become our children, so the whole tree comes by.
-fn kill_descendants() {
-    let mut text = [0u8; 4096];
-    for _ in 0..10_000 {
-        // SAFETY: a C string, and a buffer with its true length.
-        let got = unsafe {
-            let fd = libc::open(c"/proc/thread-self/children".as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC);
-            let got = libc::read(fd, text.as_mut_ptr().cast(), text.len());
-            libc::close(fd);
-            got
-        };
-        if got <= 0 {
-            return;
-        }
-        let mut pid = 0i32;
-        for byte in text.iter().take(got as usize) {
-            if byte.is_ascii_digit() {
-                pid = pid.saturating_mul(10).saturating_add(i32::from(byte - b'0'));
-            } else if pid > 1 {
-                // SAFETY: our own child, not reaped yet, so the number can mean nobody else.
-                unsafe { libc::kill(pid, libc::SIGKILL) };
-                pid = 0;
-            }
-        }
-        // SAFETY: no status wanted.
-        while unsafe { libc::waitpid(-1, std::ptr::null_mut(), libc::WNOHANG | libc::__WALL) } > 0 {}
-    }
-}
-
-fn forward(command: i32, signal: i32) {
-    // The command leads its own session; its group is what a terminal would signal.
-    // SAFETY: numbers only.
-    unsafe {
-        if libc::kill(-command, signal) < 0 {
-            libc::kill(command, signal);
-        }
-    }
-}
-
-fn collect(command: i32, own_pids: bool, control: RawFd) {
-    loop {
-        let mut status = 0;
-        // SAFETY: writes into a local.
-        let pid = unsafe { libc::waitpid(-1, &mut status, libc::WNOHANG | libc::__WALL) };
-        if pid <= 0 {
-            return;
-        }
-        if pid == command {
-            finish(status, own_pids, control);
-        }
-    }
-}
-
-fn finish(status: i32, own_pids: bool, control: RawFd) -> ! {
-    if !own_pids {
-        kill_descendants();
-    }
-    // SAFETY: kills everything this process may signal in its own pid namespace but itself, then waits for all of it,
-    // so that the figures below cover the whole tree.
-    let usage = unsafe {
-        if own_pids {
-            libc::kill(-1, libc::SIGKILL);
-        }
-        while libc::waitpid(-1, std::ptr::null_mut(), libc::__WALL) > 0 || errno() == libc::EINTR {}
-        let mut usage: libc::rusage = std::mem::zeroed();
-        libc::getrusage(libc::RUSAGE_CHILDREN, &mut usage);
-        usage
-    };
-    let micros = |t: libc::timeval| t.tv_sec as u64 * 1_000_000 + t.tv_usec as u64;
-    let report = Report {
-        message: Message::Ended,
-        status,
-        cpu_us: micros(usage.ru_utime) + micros(usage.ru_stime),
-        max_rss_kb: usage.ru_maxrss as u64,
-        ..Report::default()
-    };
-    send(control, &report, &[]);
-    exit(0)
 }

@@ -1,11 +1,12 @@
 //! Safe faces for the Linux calls the product needs; the only crate with `unsafe` code.
 //!
 //! Nothing here decides: callers hand in finished lists (mounts, rules, filters) and get errors that name the call.
-//! What runs between clone and exec lives in `child` and `op`; it neither allocates nor takes a lock.
+//! What runs between clone and exec lives in `child`, `first` and `op`; it neither allocates nor takes a lock.
 
 pub mod bpf;
 pub mod cgroup;
 mod child;
+mod first;
 pub mod host;
 pub mod janitor;
 pub mod landlock;

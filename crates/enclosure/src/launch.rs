@@ -1,0 +1,346 @@
+//! From a request to a guest that is about to run: what is checked, what is made before the clone, and our own part
+//! of the setup beside the guest's.
+
+use crate::alone;
+use crate::driver::{self, Driver, Found};
+use crate::guest::Guest;
+use crate::limits::{self, Cpus, Meter};
+use crate::shift::Shifter;
+use crate::steps::{self, Steps};
+use crate::supervise::{Run, SIGKILL, step_failed};
+use crate::terminal;
+use policy::{ExecPlan, Perm, Perms, Plan, Resolved};
+use std::ffi::{CString, OsString};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
+use sys::cgroup::{Born, Group, Layout};
+use sys::janitor::{self, Janitor};
+use sys::seccomp::Watch;
+use sys::spawn::{self, Command, Message, Spawned};
+use sys::{CallError, cstring, host, process};
+use terms::{Denial, ErrorKind, Fault, Limits, Outcome, Phase, PolicyStamp, RunId};
+
+/// What to run and under what.
+pub struct Request {
+    pub run_id: RunId,
+    pub policy: Resolved,
+    pub plan: Plan,
+    pub stamp: PolicyStamp,
+    pub enforced: Found,
+    /// Absolute path of the program, as it is inside and outside.
+    pub program: PathBuf,
+    pub argv: Vec<OsString>,
+    pub env: Vec<(OsString, OsString)>,
+    pub cwd: PathBuf,
+    pub home: PathBuf,
+    /// Where the caller's toolchains are installed.
+    pub toolchains: Vec<PathBuf>,
+    pub user: String,
+    pub limits: Limits,
+    pub cpus: Cpus,
+    pub stdio: Stdio,
+    /// Report denied reads too, at the price of a notification for every open.
+    pub watch_reads: bool,
+    /// Observe everything that the command looks at, to learn what it needs.
+    pub watch_looks: bool,
+    pub deny_calls: Vec<String>,
+}
+
+/// How the command's streams are connected.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stdio {
+    pub input: bool,
+    /// Keep output for the document instead of passing it on.
+    pub capture: bool,
+    /// Give the command a terminal of its own.
+    pub terminal: bool,
+    /// Pass its standard output to our standard error, because ours carries something else.
+    pub all_to_stderr: bool,
+}
+
+impl Stdio {
+    pub(crate) fn terminal_size(&self) -> Option<(u16, u16)> {
+        self.terminal.then(|| terminal::size(rustix::stdio::stdin()))
+    }
+}
+
+impl Request {
+    pub(crate) fn watch(&self, guest: &Guest) -> Watch {
+        Watch {
+            listener: true,
+            reads: self.watch_reads,
+            looks: self.watch_looks,
+            descriptors: self.limits.max_open_files.is_some(),
+            deny: self.deny_calls.clone(),
+            no_exec_memory_files: matches!(self.plan.exec, ExecPlan::Only { .. }),
+            connects_for_guest: !guest.privileged || self.enforced.driver == Driver::Landlock,
+            start_mark: random_mark(),
+            alone: self.enforced.driver == Driver::Landlock,
+        }
+    }
+}
+
+fn random_mark() -> Option<[u32; 2]> {
+    let mut bytes = [0u8; 8];
+    let got = rustix::rand::getrandom(&mut bytes[..], rustix::rand::GetRandomFlags::empty());
+    let [a, b, c, d, e, f, g, h] = bytes;
+    (got == Ok(8)).then(|| [u32::from_ne_bytes([a, b, c, d]), u32::from_ne_bytes([e, f, g, h])])
+}
+
+/// What a run tells of while it runs.
+pub enum Observed<'a> {
+    Denied(&'a Denial),
+    /// A file or directory was used, under the name the guest gave it.
+    File {
+        named: PathBuf,
+        made: bool,
+        perm: Perm,
+    },
+    Looked(PathBuf),
+    Exec(PathBuf),
+    Connect(String),
+}
+
+pub type Observer<'a> = Box<dyn FnMut(Observed<'_>) + 'a>;
+
+/// Everything decided, nothing started.
+pub struct Prepared {
+    request: Request,
+    guest: Guest,
+    steps: Steps,
+}
+
+pub fn prepare(request: Request) -> Result<Prepared, Fault> {
+    limits::check(&request.limits, &request.plan)?;
+    check_guards(&request.plan)?;
+    check_calls(&request.deny_calls)?;
+    let guest = Guest::of_caller();
+    let steps = match request.enforced.driver {
+        Driver::Namespaces => steps::build(&request, guest)?,
+        Driver::Landlock => alone::build(&request, guest)?,
+    };
+    Ok(Prepared { request, guest, steps })
+}
+
+/// A denied path that does not exist is safe where the guest can make nothing. Elsewhere the run is refused: no wall
+/// of the kernel's can keep one name from being made in a directory.
+fn check_guards(plan: &Plan) -> Result<(), Fault> {
+    let makes = |g: &&policy::Grant| !g.perms.and(Perms::MAKING).is_empty();
+    for guard in &plan.guards {
+        let literal: PathBuf = guard
+            .pattern
+            .split('/')
+            .take_while(|part| !part.contains(['*', '?', '[']))
+            .collect::<Vec<_>>()
+            .join("/")
+            .into();
+        let near = |g: &policy::Grant| literal.starts_with(&g.path) || g.path.starts_with(&literal);
+        if let Some(grant) = plan.grants.iter().filter(makes).find(|g| near(g)) {
+            let (rule, pattern) = (&guard.rule, &guard.pattern);
+            let message =
+                format!("{rule}: {pattern} does not exist, and the guest may make things in {}", grant.path.display());
+            let hint = "create it first, deny its directory, or narrow the write grant";
+            return Err(Fault::new(ErrorKind::UnsupportedPolicy, message).hint(hint).phase(Phase::Planning));
+        }
+    }
+    Ok(())
+}
+
+/// A denied call must exist, and must not be one that starting and ending the command needs.
+fn check_calls(names: &[String]) -> Result<(), Fault> {
+    let refuse = |name: &str, why: &str| {
+        let message = format!("syscalls.deny names {name:?}, {why}");
+        Err(Fault::new(ErrorKind::UnsupportedPolicy, message).hint("leave it out").phase(Phase::Planning))
+    };
+    for name in names {
+        if sys::seccomp::number(name).is_none() {
+            return refuse(name, "which is no system call that a guest could make here");
+        }
+        if sys::seccomp::INDISPENSABLE.contains(&name.as_str()) {
+            return refuse(name, "without which no command can be started");
+        }
+    }
+    Ok(())
+}
+
+impl Prepared {
+    /// The setup, one line a step.
+    pub fn explain(&self) -> Vec<String> {
+        self.steps.ops.iter().enumerate().map(|(i, op)| format!("{:>3}  {op}", i + 1)).collect()
+    }
+
+    /// Runs the command to its end. Faults are ours; whatever the command did is in the outcome.
+    pub fn run(self, observer: Option<Observer<'_>>) -> Result<Outcome, Fault> {
+        let signals = process::signal_handle(&FORWARDED).map_err(|e| driver::lacks(e.call))?;
+        let layout = limits::wants_group(&self.request.limits, &self.request.cpus).then(limits::layout);
+        // On version 2 a process is best born in its group; otherwise the group is made while the guest sets up.
+        let mut group = match &layout {
+            Some(layout) if layout.kind == sys::cgroup::Kind::V2 => Some(self.make_group(layout)?),
+            _ => None,
+        };
+        let (pipes, command) = self.connect()?;
+        let spawned = self.clone_guest(group.as_ref(), &command)?;
+        drop(command);
+        if !process::signal(spawned.pidfd.as_fd(), 0) {
+            // Nothing could end this guest later.
+            process::kill_child(spawned.pid);
+            return Err(driver::lacks("pidfd_send_signal"));
+        }
+        let ours = pipes.keep_ours();
+        let mut shifter = Shifter::new(self.guest);
+        let mut janitor = None;
+        if let Err(fault) = self.admit(&spawned, &mut shifter, layout.as_ref(), &mut group, &mut janitor) {
+            process::signal(spawned.pidfd.as_fd(), SIGKILL);
+            process::reap(spawned.pidfd.as_fd());
+            drop(group);
+            // A guest that failed first makes our own calls fail, too; its report names the true cause.
+            let fault = match spawned.receive() {
+                Ok(Some((report, _))) if report.message == Message::StepFailed => step_failed(&self.steps, &report),
+                _ => fault,
+            };
+            let _collected_last = janitor.map(Janitor::dismiss);
+            return Err(fault);
+        }
+        let meter = Meter::new(self.request.limits, group);
+        let run = Run::new(&self.request, &self.steps, spawned, signals, meter, ours, observer);
+        let outcome = run.supervise();
+        let _collected_last = janitor.map(Janitor::dismiss);
+        outcome
+    }
+
+    fn make_group(&self, layout: &Layout) -> Result<Group, Fault> {
+        limits::make_group(layout, self.request.run_id.as_str(), &self.request.limits, &self.request.cpus)
+    }
+
+    fn connect(&self) -> Result<(Pipes, Command), Fault> {
+        let pipes = Pipes::new(&self.request.stdio, &self.guest)?;
+        let strings = |list: &[OsString]| list.iter().map(|s| cstring(s.as_bytes())).collect::<Vec<CString>>();
+        let env = self.request.env.iter().map(|(name, value)| {
+            let mut text = name.clone();
+            text.push("=");
+            text.push(value);
+            cstring(text.as_bytes())
+        });
+        let program = cstring(self.request.program.as_os_str().as_bytes());
+        let mut command = Command::new(program, strings(&self.request.argv), env.collect(), pipes.theirs());
+        command.umask = process::umask();
+        command.start_mark = self.steps.watch.start_mark.unwrap_or_default();
+        command.own_pids = self.request.enforced.driver == Driver::Namespaces;
+        command.open_files = self.request.limits.max_open_files.map(limits::open_files);
+        Ok((pipes, command))
+    }
+
+    fn clone_guest(&self, group: Option<&Group>, command: &Command) -> Result<Spawned, Fault> {
+        let namespaces = match self.request.enforced.driver {
+            Driver::Namespaces => NAMESPACES,
+            Driver::Landlock => 0,
+        };
+        let group = group.and_then(Group::v2_dir_fd);
+        spawn::spawn(namespaces, group, &self.steps.ops, command).map_err(|e| driver::blocked(&e))
+    }
+
+    /// Our part of the setup, done while the guest does its own: id maps, mounts that only we can make, groups.
+    fn admit(
+        &self,
+        spawned: &Spawned,
+        shifter: &mut Shifter,
+        layout: Option<&Layout>,
+        group: &mut Option<Group>,
+        janitor: &mut Option<Janitor>,
+    ) -> Result<(), Fault> {
+        let g = self.guest;
+        if self.request.enforced.driver == Driver::Namespaces {
+            host::write_id_maps(spawned.pid, (g.uid, g.host_uid), (g.gid, g.host_gid), !g.privileged)
+                .map_err(|e| driver::blocked(&e))?;
+            spawned.go().map_err(|e| internal(Phase::Start, e))?;
+        }
+        for chunk in self.steps.mounts.chunks(spawn::MOST_HANDLES) {
+            let made = chunk.iter().map(|wanted| shifter.prepare(wanted)).collect::<Result<Vec<_>, _>>()?;
+            let handles: Vec<BorrowedFd<'_>> = made.iter().map(AsFd::as_fd).collect();
+            spawned.give(&handles).map_err(|e| internal(Phase::Start, e))?;
+        }
+        let Some(layout) = layout else { return Ok(()) };
+        if group.is_none() {
+            *group = Some(self.make_group(layout)?);
+        }
+        let Some(group) = group else { return Ok(()) };
+        *janitor = Some(start_janitor(group)?);
+        let born = if layout.kind == sys::cgroup::Kind::V2 { Born::InV2 } else { Born::Outside };
+        let entries = group.entry_files(born).map_err(|e| Fault::internal(e.to_string()).phase(Phase::Preparation))?;
+        let handles: Vec<BorrowedFd<'_>> = entries.iter().map(AsFd::as_fd).collect();
+        spawned.give(&handles).map_err(|e| internal(Phase::Start, e))
+    }
+}
+
+pub(crate) const NAMESPACES: u64 = spawn::NEW_USER
+    | spawn::NEW_MOUNT
+    | spawn::NEW_PID
+    | spawn::NEW_IPC
+    | spawn::NEW_UTS
+    | spawn::NEW_NET
+    | spawn::NEW_TIME;
+
+/// Signals that a caller sends to the command by sending them to us: HUP, INT, QUIT, USR1, USR2, TERM, CONT, WINCH.
+const FORWARDED: [i32; 8] = [1, 2, 3, 10, 12, 15, 18, 28];
+
+pub(crate) fn internal(phase: Phase, error: CallError) -> Fault {
+    Fault::internal(error.to_string()).phase(phase)
+}
+
+fn start_janitor(group: &Group) -> Result<Janitor, Fault> {
+    let paths: Vec<CString> = group.paths().iter().map(|p| cstring(p.as_os_str().as_bytes())).collect();
+    let kill = group.paths().iter().map(|p| cstring(p.join("cgroup.kill").as_os_str().as_bytes())).collect();
+    janitor::start(kill, paths).map_err(|e| internal(Phase::Preparation, e))
+}
+
+/// The pipes between us and the command.
+struct Pipes {
+    ours: Ours,
+    theirs: [Option<OwnedFd>; 3],
+}
+
+/// Our ends of the pipes.
+#[derive(Default)]
+pub(crate) struct Ours {
+    pub input: Option<OwnedFd>,
+    pub output: Option<OwnedFd>,
+    pub error: Option<OwnedFd>,
+}
+
+impl Pipes {
+    fn new(stdio: &Stdio, guest: &Guest) -> Result<Pipes, Fault> {
+        if stdio.terminal {
+            return Ok(Pipes { ours: Ours::default(), theirs: [None, None, None] });
+        }
+        let pipe = || {
+            rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)
+                .map_err(|e| Fault::internal(format!("pipe: {e}")).phase(Phase::Preparation))
+        };
+        let (read_in, write_in) = pipe()?;
+        let (read_out, write_out) = pipe()?;
+        let (read_err, write_err) = pipe()?;
+        // Our ends never make us wait; the command's ends are ordinary.
+        for end in [&write_in, &read_out, &read_err] {
+            let _ = rustix::fs::fcntl_setfl(end, rustix::fs::OFlags::NONBLOCK);
+        }
+        if guest.privileged {
+            // Or /dev/stdout and its kin, which open the pipe anew, would be somebody else's file.
+            let ids = (rustix::fs::Uid::from_raw(guest.host_uid), rustix::fs::Gid::from_raw(guest.host_gid));
+            for end in [&read_in, &write_out, &write_err] {
+                let _ = rustix::fs::fchown(end, Some(ids.0), Some(ids.1));
+            }
+        }
+        let ours = Ours { input: stdio.input.then_some(write_in), output: Some(read_out), error: Some(read_err) };
+        Ok(Pipes { ours, theirs: [Some(read_in), Some(write_out), Some(write_err)] })
+    }
+
+    fn theirs(&self) -> [RawFd; 3] {
+        self.theirs.each_ref().map(|fd| fd.as_ref().map_or(-1, AsRawFd::as_raw_fd))
+    }
+
+    /// Closes the command's ends here, so that their end shows.
+    fn keep_ours(self) -> Ours {
+        self.ours
+    }
+}

@@ -1,0 +1,96 @@
+//! How a run ended: the outcome from the last report, the limit that was met, and the refusals.
+
+use crate::relay::Sink;
+use crate::supervise::{Run, SIGKILL};
+use terms::{Enforcement, ErrorKind, Exit, Level, Limit, LimitHit, LimitKind, Outcome, Phase, Verdict};
+
+impl Run<'_> {
+    pub(crate) fn outcome(mut self) -> Outcome {
+        let missing = self.request.enforced.missing.clone();
+        let level = if missing.is_empty() { Level::Full } else { Level::Partial };
+        let enforcement = Enforcement { level, missing };
+        let mut outcome = Outcome::new(self.request.run_id.clone(), self.request.stamp.clone(), enforcement);
+        if self.hit.is_none() {
+            // What went over between two looks still went over.
+            self.hit = self.meter.exceeded().filter(|hit| hit.kind != LimitKind::WallMs);
+        }
+        self.account(&mut outcome);
+        self.judge_end(&mut outcome);
+        let (denials, dropped) = std::mem::take(&mut self.judge.denials).into_parts();
+        (outcome.denials, outcome.denials_dropped) = (denials, dropped);
+        self.meter.close();
+        outcome
+    }
+
+    fn account(&self, outcome: &mut Outcome) {
+        let report = self.ended.unwrap_or_default();
+        outcome.usage = self.meter.usage(report.cpu_us, report.max_rss_kb);
+        outcome.usage.output_bytes = self.allowance.used;
+        outcome.truncated = terms::Truncated { stdout: self.output.dropped(), stderr: self.error.dropped() };
+        if let Sink::Keep(kept) = &self.output.sink {
+            outcome.stdout = Some(kept.text());
+        }
+        if let Sink::Keep(kept) = &self.error.sink {
+            outcome.stderr = Some(kept.text());
+        }
+    }
+
+    fn judge_end(&self, outcome: &mut Outcome) {
+        outcome.exit = match (&self.hit, self.ended) {
+            (_, Some(report)) => Some(exit_of(report.status)),
+            (Some(_), None) => Some(Exit::Signal { signal: SIGKILL, name: signal_name(SIGKILL) }),
+            (None, None) => None,
+        };
+        outcome.success = self.hit.is_none() && outcome.exit == Some(Exit::Code { code: 0 });
+        outcome.verdict = match (&self.hit, &outcome.exit) {
+            (Some(_), _) => Verdict::LimitExceeded,
+            (None, None) if self.cancelled_by.is_some() => Verdict::Cancelled,
+            (None, None) => Verdict::Lost,
+            _ if outcome.success => Verdict::Ok,
+            (None, Some(Exit::Signal { signal, .. })) if Some(*signal) == self.cancelled_by => Verdict::Cancelled,
+            _ if self.judge.denials.any_refused() => Verdict::Denied,
+            _ => Verdict::Failed,
+        };
+        if let Some(hit) = self.hit {
+            outcome.error_kind = Some(ErrorKind::LimitExceeded);
+            outcome.limit_kind = Some(hit.kind);
+            outcome.phase = Some(hit.phase);
+            outcome.limit = Some(hit.limit);
+            outcome.used = Some(hit.used);
+            outcome.message = Some(format!("the run met its limit of {}", describe(hit)));
+        } else if outcome.verdict == Verdict::Denied {
+            outcome.error_kind = Some(ErrorKind::PolicyDenied);
+            outcome.phase = Some(Phase::Execution);
+            outcome.message = Some("the command failed and at least one operation was refused".into());
+        } else if outcome.verdict == Verdict::Lost {
+            outcome.message = Some("the guest's first process was killed from outside".into());
+        }
+    }
+}
+
+fn describe(hit: LimitHit) -> String {
+    let amount = match hit.limit {
+        Limit::Count(n) => n.to_string(),
+        Limit::Megabytes(mb) => mb.to_string(),
+    };
+    format!("max_{} = {amount}", hit.kind.name())
+}
+
+fn exit_of(status: i32) -> Exit {
+    match status & 0x7f {
+        0 => Exit::Code { code: (status >> 8) & 0xff },
+        signal => Exit::Signal { signal, name: signal_name(signal) },
+    }
+}
+
+fn signal_name(signal: i32) -> String {
+    const NAMES: [&str; 31] = [
+        "HUP", "INT", "QUIT", "ILL", "TRAP", "ABRT", "BUS", "FPE", "KILL", "USR1", "SEGV", "USR2", "PIPE", "ALRM",
+        "TERM", "STKFLT", "CHLD", "CONT", "STOP", "TSTP", "TTIN", "TTOU", "URG", "XCPU", "XFSZ", "VTALRM", "PROF",
+        "WINCH", "IO", "PWR", "SYS",
+    ];
+    match usize::try_from(signal - 1).ok().and_then(|i| NAMES.get(i)) {
+        Some(name) => format!("SIG{name}"),
+        None => format!("SIG{signal}"),
+    }
+}
