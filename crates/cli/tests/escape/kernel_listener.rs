@@ -458,3 +458,56 @@ fn no_denied_call_hangs_a_run() {
         }
     }
 }
+
+/// Whatever a guest puts into the arguments of the calls that the supervisor reads, the supervisor goes on and the run
+/// ends as the command did.
+#[test]
+fn garbage_in_heard_calls_is_no_matter() {
+    const PROBE: &str = r#"
+#define _GNU_SOURCE
+#include <fcntl.h>
+#include <signal.h>
+#include <string.h>
+#include <stdlib.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+static unsigned long state = 88172645463325252UL;
+static unsigned long next(void) { state ^= state << 13; state ^= state >> 7; state ^= state << 17; return state; }
+static long calls[] = { SYS_openat, SYS_mkdirat, SYS_unlinkat, SYS_renameat, SYS_renameat2, SYS_linkat, SYS_symlinkat,
+    SYS_mknodat, SYS_truncate, SYS_fchmodat, SYS_fchownat, SYS_execve, SYS_execveat, SYS_connect, SYS_sendto, SYS_bind,
+    SYS_utimensat, SYS_setxattr, SYS_lsetxattr, SYS_fsetxattr, SYS_removexattr, SYS_fchown, SYS_fchmod, SYS_unshare };
+static char page[8192];
+static unsigned long argument(void) {
+    switch (next() % 7) {
+    case 0: return 0;
+    case 1: return next();
+    case 2: return next() % 300;
+    case 3: return -100;
+    case 4: return (unsigned long)page + next() % sizeof page;
+    case 5: return (unsigned long)page + sizeof page - 1;
+    default: return 1UL << (next() % 64);
+    }
+}
+int main(void) {
+    signal(SIGPIPE, SIG_IGN);
+    for (int i = 5; i < 12; i++)
+        dup2(socket(i % 2 ? AF_UNIX : AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0), i);
+    for (int i = 0; i < 20000; i++) {
+        for (int k = 0; k < 64; k++)
+            page[next() % sizeof page] = next() % 3 ? next() : "/.\0\1"[next() % 4];
+        syscall(calls[next() % (sizeof calls / sizeof *calls)], argument() % 2 ? 5 + next() % 8 : argument(), argument(),
+            argument(), argument(), argument(), argument());
+    }
+    return 42;
+}
+"#;
+    for who in BOTH {
+        let place = Place::new(who);
+        let probe = place.c_program("garbage", PROBE);
+        let run = place.run(&["-t", "60s"], &[probe.to_str().unwrap()]);
+        run.assert_code(42);
+        assert!(matches!(run.text("/verdict").as_str(), "denied" | "failed"), "{}", run.story());
+        place.run(&[], &["true"]).assert_ok();
+    }
+}
