@@ -3,7 +3,7 @@
 use crate::{args, quantity, render, surroundings};
 use clap::ArgMatches;
 use node::policies::{Flag, Source};
-use node::run::{Ask, Observed, Observer, Refused};
+use node::run::{Ahead, Ask, Observed, Observer, Refused};
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::{IsTerminal, Write};
@@ -12,6 +12,8 @@ use std::process::ExitCode;
 use terms::{Action, Fault, Limits, Outcome, Phase};
 
 pub fn main(words: &[OsString]) -> ExitCode {
+    // Before anything is understood: nearly every call ends in a run, and one that does not only gives this up again.
+    let ahead = node::run::begin();
     let command = args::run().bin_name("cofferdam run");
     let docker = words.iter().any(|w| w == "-it" || w == "-ti");
     let words = if docker { args::expand_it(words) } else { words.to_vec() };
@@ -25,7 +27,7 @@ pub fn main(words: &[OsString]) -> ExitCode {
         Ok(report) => report,
         Err(fault) => return render::fault(&fault, json),
     };
-    match carry_out(&matches) {
+    match carry_out(&matches, ahead) {
         Ok(Done::Explained) => ExitCode::SUCCESS,
         Ok(Done::Ran(outcome)) => {
             if json {
@@ -52,10 +54,10 @@ enum Done {
     Explained,
 }
 
-fn carry_out(matches: &ArgMatches) -> Result<Done, Refused> {
+fn carry_out(matches: &ArgMatches, ahead: Option<Ahead>) -> Result<Done, Refused> {
     let caller = surroundings::caller()?;
     let ask = ask(matches)?;
-    let ready = node::run::prepare(&ask, &caller)?;
+    let ready = node::run::prepare(&ask, &caller, ahead)?;
     if matches.get_flag("explain") {
         explain(&ready);
         return Ok(Done::Explained);

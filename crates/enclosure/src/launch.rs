@@ -7,7 +7,7 @@ use crate::guest::Guest;
 use crate::limits::{self, Cpus, Meter};
 use crate::shift::Shifter;
 use crate::steps::{self, Steps};
-use crate::supervise::{Run, SIGKILL, step_failed};
+use crate::supervise::{Run, step_failed};
 use crate::terminal;
 use policy::{ExecPlan, Perm, Perms, Plan, Resolved};
 use std::ffi::{CString, OsString};
@@ -17,7 +17,7 @@ use std::path::PathBuf;
 use sys::cgroup::{Born, Group, Layout};
 use sys::janitor::{self, Janitor};
 use sys::seccomp::Watch;
-use sys::spawn::{self, Command, Message, Spawned};
+use sys::spawn::{self, Command, Expected, Message};
 use sys::{CallError, cstring, host, process};
 use terms::{Denial, ErrorKind, Fault, Limits, Outcome, Phase, PolicyStamp, RunId};
 
@@ -26,7 +26,8 @@ pub struct Request {
     pub run_id: RunId,
     pub policy: Resolved,
     pub plan: Plan,
-    pub stamp: PolicyStamp,
+    /// Made while the guest sets itself up.
+    pub stamp: Box<dyn Fn() -> PolicyStamp>,
     pub enforced: Found,
     /// Absolute path of the program, as it is inside and outside.
     pub program: PathBuf,
@@ -111,6 +112,27 @@ pub struct Prepared {
     steps: Steps,
 }
 
+/// What every guest needs, begun before there is a plan. Dropping it gives it up.
+pub struct Ahead {
+    helper: sys::ahead::Ahead,
+    guest: Guest,
+}
+
+/// Begins it. `None` where that cannot be; the run then does everything itself, and tells what is in the way.
+pub fn begin() -> Option<Ahead> {
+    let guest = Guest::of_caller();
+    let helper = sys::ahead::start(steps::frame(&guest).ok()?)?;
+    Some(Ahead { helper, guest })
+}
+
+impl Ahead {
+    /// Our own part, to be done once in the midst of other work: the helper needs it after its longest step.
+    pub fn settle(&self) {
+        let g = self.guest;
+        self.helper.map_ids((g.uid, g.host_uid), (g.gid, g.host_gid), !g.privileged);
+    }
+}
+
 pub fn prepare(request: Request) -> Result<Prepared, Fault> {
     limits::check(&request.limits, &request.plan)?;
     check_guards(&request.plan)?;
@@ -170,8 +192,9 @@ impl Prepared {
         self.steps.ops.iter().enumerate().map(|(i, op)| format!("{:>3}  {op}", i + 1)).collect()
     }
 
-    /// Runs the command to its end. Faults are ours; whatever the command did is in the outcome.
-    pub fn run(self, observer: Option<Observer<'_>>) -> Result<Outcome, Fault> {
+    /// Runs the command to its end, in namespaces made `ahead` where there are any. Faults are ours; whatever the
+    /// command did is in the outcome.
+    pub fn run(self, ahead: Option<Ahead>, observer: Option<Observer<'_>>) -> Result<Outcome, Fault> {
         let signals = process::signal_handle(&FORWARDED).map_err(|e| driver::lacks(e.call))?;
         let layout = limits::wants_group(&self.request.limits, &self.request.cpus).then(limits::layout);
         // On version 2 a process is best born in its group; otherwise the group is made while the guest sets up.
@@ -180,19 +203,20 @@ impl Prepared {
             _ => None,
         };
         let (pipes, command) = self.connect()?;
-        let spawned = self.clone_guest(group.as_ref(), &command)?;
-        drop(command);
-        if !process::signal(spawned.pidfd.as_fd(), 0) {
-            // Nothing could end this guest later.
-            process::kill_child(spawned.pid);
-            return Err(driver::lacks("pidfd_send_signal"));
-        }
-        let ours = pipes.keep_ours();
+        let expected = self.clone_guest(ahead.as_ref(), group.as_ref(), &command)?;
         let mut shifter = Shifter::new(self.guest);
         let mut janitor = None;
-        if let Err(fault) = self.admit(&spawned, &mut shifter, layout.as_ref(), &mut group, &mut janitor) {
-            process::signal(spawned.pidfd.as_fd(), SIGKILL);
-            process::reap(spawned.pidfd.as_fd());
+        let admitted = self.admit(&expected, &mut shifter, layout.as_ref(), &mut group, &mut janitor);
+        let spawned = expected.born().map_err(|e| driver::blocked(&e))?;
+        drop((command, ahead));
+        let ours = pipes.keep_ours();
+        let admitted = admitted.and_then(|()| match process::signal(spawned.pidfd.as_fd(), 0) {
+            true => Ok(()),
+            // Nothing could end this guest later.
+            false => Err(driver::lacks("pidfd_send_signal")),
+        });
+        if let Err(fault) = admitted {
+            process::kill_child(spawned.pid);
             drop(group);
             // A guest that failed first makes our own calls fail, too; its report names the true cause.
             let fault = match spawned.receive() {
@@ -231,34 +255,41 @@ impl Prepared {
         Ok((pipes, command))
     }
 
-    fn clone_guest(&self, group: Option<&Group>, command: &Command) -> Result<Spawned, Fault> {
+    fn clone_guest<'a>(
+        &'a self,
+        ahead: Option<&'a Ahead>,
+        group: Option<&Group>,
+        command: &'a Command,
+    ) -> Result<Expected<'a>, Fault> {
         let namespaces = match self.request.enforced.driver {
             Driver::Namespaces => NAMESPACES,
             Driver::Landlock => 0,
         };
         let group = group.and_then(Group::v2_dir_fd);
-        spawn::spawn(namespaces, group, &self.steps.ops, command).map_err(|e| driver::blocked(&e))
+        let ahead = ahead.filter(|_| namespaces != 0).map(|ahead| &ahead.helper);
+        spawn::spawn(namespaces, ahead, group, &self.steps.ops, command).map_err(|e| driver::blocked(&e))
     }
 
     /// Our part of the setup, done while the guest does its own: id maps, mounts that only we can make, groups.
     fn admit(
         &self,
-        spawned: &Spawned,
+        expected: &Expected<'_>,
         shifter: &mut Shifter,
         layout: Option<&Layout>,
         group: &mut Option<Group>,
         janitor: &mut Option<Janitor>,
     ) -> Result<(), Fault> {
         let g = self.guest;
-        if self.request.enforced.driver == Driver::Namespaces {
-            host::write_id_maps(spawned.pid, (g.uid, g.host_uid), (g.gid, g.host_gid), !g.privileged)
+        let control = expected.control();
+        if let (Driver::Namespaces, Some(pid)) = (self.request.enforced.driver, expected.unsettled()) {
+            host::write_id_maps(pid, (g.uid, g.host_uid), (g.gid, g.host_gid), !g.privileged)
                 .map_err(|e| driver::blocked(&e))?;
-            spawned.go().map_err(|e| internal(Phase::Start, e))?;
+            control.go().map_err(|e| internal(Phase::Start, e))?;
         }
         for chunk in self.steps.mounts.chunks(spawn::MOST_HANDLES) {
             let made = chunk.iter().map(|wanted| shifter.prepare(wanted)).collect::<Result<Vec<_>, _>>()?;
             let handles: Vec<BorrowedFd<'_>> = made.iter().map(AsFd::as_fd).collect();
-            spawned.give(&handles).map_err(|e| internal(Phase::Start, e))?;
+            control.give(&handles).map_err(|e| internal(Phase::Start, e))?;
         }
         let Some(layout) = layout else { return Ok(()) };
         if group.is_none() {
@@ -269,7 +300,7 @@ impl Prepared {
         let born = if layout.kind == sys::cgroup::Kind::V2 { Born::InV2 } else { Born::Outside };
         let entries = group.entry_files(born).map_err(|e| Fault::internal(e.to_string()).phase(Phase::Preparation))?;
         let handles: Vec<BorrowedFd<'_>> = entries.iter().map(AsFd::as_fd).collect();
-        spawned.give(&handles).map_err(|e| internal(Phase::Start, e))
+        control.give(&handles).map_err(|e| internal(Phase::Start, e))
     }
 }
 

@@ -21,7 +21,7 @@ mod verdict;
 
 pub use driver::{Driver, Found as Enforced, choose};
 pub use host::{LocalHost, find_loader};
-pub use launch::{Observed, Observer, Prepared, Request, Stdio, prepare};
+pub use launch::{Ahead, Observed, Observer, Prepared, Request, Stdio, begin, prepare};
 pub use limits::{Cpus, check as check_limits, give_up as give_up_limits};
 
 /// Where the guest's private space is; nothing of the host shows there.

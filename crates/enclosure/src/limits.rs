@@ -8,6 +8,7 @@ use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::time::{Duration, Instant};
 use sys::cgroup::{CgroupError, EventFd, Group, Layout, Missing, Want};
+use sys::host;
 use sys::op::Op;
 use terms::{ErrorKind, Fault, Limit, LimitHit, LimitKind, Limits, Phase, Usage};
 
@@ -107,7 +108,7 @@ pub fn scratch_options(limits: &Limits, ours: u64) -> String {
 /// `/proc/meminfo` as a guest under a memory limit should see it.
 pub fn memory_file(limits: &Limits) -> Option<Vec<u8>> {
     let limit_kb = bytes(limits.max_memory_mb?) / 1024;
-    let host = std::fs::read_to_string("/proc/meminfo").ok()?;
+    let host = host::kernel_file("/proc/meminfo")?;
     let total_kb = host.lines().find_map(|l| l.strip_prefix("MemTotal:")?.split_whitespace().next()?.parse().ok())?;
     let shown = limit_kb.min(total_kb);
     let lines = host.lines().filter_map(|line| {
@@ -131,7 +132,7 @@ pub fn open_files(wanted: u64) -> u64 {
 /// Settings of the guest's own user namespace. What it watches is counted against the caller as well, whose editors
 /// and servers must not be left without.
 pub fn shared_caps() -> Vec<(&'static str, u64)> {
-    let read = |path: &str| std::fs::read_to_string(path).ok()?.trim().parse::<u64>().ok();
+    let read = |path: &str| host::kernel_file(path)?.trim().parse::<u64>().ok();
     let half = |name: &'static str, host: &str| Some((name, read(host)? / 2));
     [
         half("max_inotify_instances", "/proc/sys/fs/inotify/max_user_instances"),

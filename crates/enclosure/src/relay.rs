@@ -7,7 +7,16 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 /// A pipe that says it is writable takes this much without making us wait.
 const CHUNK: usize = 4096;
-const READ: usize = 64 * 1024;
+const MOST: usize = 64 * 1024;
+
+/// Fills an emptied buffer with what one read gives. A buffer starts small and grows when it is filled: most commands
+/// say little.
+fn read(source: impl AsFd, buffer: &mut Vec<u8>) -> Result<usize, Errno> {
+    let wanted = if buffer.capacity() == buffer.len() { buffer.capacity() * 4 } else { buffer.capacity() };
+    buffer.clear();
+    buffer.reserve(wanted.clamp(CHUNK, MOST));
+    rustix::io::read(source, rustix::buffer::spare_capacity(buffer))
+}
 
 /// Where a guest's stream goes.
 pub enum Sink {
@@ -73,18 +82,13 @@ impl Outlet {
     /// Reads one chunk from the guest.
     pub fn pull(&mut self, allowance: &mut Allowance) -> Pumped {
         let Some(source) = &self.source else { return Pumped::More };
-        self.buffer.resize(READ, 0);
         self.sent = 0;
-        let got = match rustix::io::read(source, &mut self.buffer[..]) {
+        let got = match read(source, &mut self.buffer) {
             Ok(n) => n,
-            Err(Errno::AGAIN | Errno::INTR) => {
-                self.buffer.clear();
-                return Pumped::More;
-            }
+            Err(Errno::AGAIN | Errno::INTR) => return Pumped::More,
             // A terminal whose last user is gone gives EIO.
             Err(_) => 0,
         };
-        self.buffer.truncate(got);
         if got == 0 {
             self.source = None;
             return Pumped::More;
@@ -170,12 +174,10 @@ impl Inlet {
     }
 
     pub fn pull(&mut self) {
-        self.buffer.resize(READ, 0);
         self.sent = 0;
-        match rustix::io::read(rustix::stdio::stdin(), &mut self.buffer[..]) {
+        match read(rustix::stdio::stdin(), &mut self.buffer) {
             Ok(0) => self.finish(),
-            Ok(n) => self.buffer.truncate(n),
-            Err(Errno::AGAIN | Errno::INTR) => self.buffer.clear(),
+            Ok(_) | Err(Errno::AGAIN | Errno::INTR) => {}
             Err(_) => self.finish(),
         }
     }

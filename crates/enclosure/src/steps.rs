@@ -1,12 +1,13 @@
 //! From a plan to the ordered list of setup steps. Decides everything here, before the clone, so that the copy
-//! only walks a list. Order: ids, new root, private places, grants, covers, seal, limits, landlock, seccomp.
+//! only walks a list. Order: the frame (ids, new root, devices), private places, grants, covers, seal, limits, landlock,
+//! seccomp.
 
 use crate::guest::Guest;
 use crate::launch::Request;
 use crate::shift::Wanted;
 use policy::{Cover, ExecPlan, Grant, Kind, Mask, Perm, Perms};
 use std::collections::{BTreeMap, BTreeSet};
-use std::ffi::CString;
+use std::ffi::{CString, OsStr, OsString};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
@@ -77,12 +78,12 @@ struct Builder<'a> {
     guest: Guest,
     ops: Vec<Op>,
     handles: Vec<OwnedFd>,
-    /// Directories that stand already.
-    dirs: BTreeSet<PathBuf>,
+    /// Directories that stand already. Sets of names as they are spelled: comparing paths part by part is dear.
+    dirs: BTreeSet<OsString>,
     /// Directories that mounts brought; what is below is theirs.
-    mounted: BTreeSet<PathBuf>,
+    mounted: BTreeSet<OsString>,
     /// Bound onto themselves so that they cannot be renamed.
-    pinned: BTreeSet<PathBuf>,
+    pinned: BTreeSet<OsString>,
     mounts: Vec<Wanted>,
 }
 
@@ -90,16 +91,17 @@ pub fn build(request: &Request, guest: Guest) -> Result<Steps, Fault> {
     let mut b = Builder {
         request,
         guest,
-        ops: Vec::with_capacity(128),
+        ops: frame(&guest)?,
         handles: Vec::new(),
-        dirs: BTreeSet::from([PathBuf::from("/")]),
+        dirs: FRAME_DIRS.map(OsString::from).into(),
         mounted: BTreeSet::new(),
         pinned: BTreeSet::new(),
         mounts: Vec::new(),
     };
-    b.become_guest();
-    b.new_root()?;
-    b.private_places();
+    b.push(Op::TieToSupervisor);
+    b.layers();
+    b.scratch();
+    b.proc();
     b.grants()?;
     b.links();
     b.account_files();
@@ -112,40 +114,58 @@ pub fn build(request: &Request, guest: Guest) -> Result<Steps, Fault> {
     Ok(Steps { ops: b.ops, _handles: b.handles, mounts: b.mounts, watch })
 }
 
+/// Directories that the frame has.
+const FRAME_DIRS: [&str; 7] = ["/", "/dev", "/dev/pts", "/dev/mqueue", "/dev/shm", "/proc", "/tmp"];
+
+/// The first steps of every guest, whatever its plan: its ids, a new root, and the devices in it. They can be walked
+/// before there is a plan, and before there is a first process.
+pub fn frame(guest: &Guest) -> Result<Vec<Op>, Fault> {
+    let mut ops = Vec::with_capacity(128);
+    // What needs no ids is done while the supervisor writes their maps.
+    ops.extend([Op::PrivateMounts, Op::Loopback, Op::AwaitSupervisor]);
+    ops.push(Op::Identity { uid: guest.uid, gid: guest.gid, drop_groups: guest.privileged });
+    // Any directory will do as the place to stand on; it is uncovered again by the pivot.
+    let stand = ["/tmp", "/mnt", "/run", "/var", "/usr"].into_iter().find(|d| Path::new(d).is_dir());
+    let stand = stand.ok_or_else(|| Fault::new(ErrorKind::UnsupportedHost, "no directory to build a root on"))?;
+    ops.push(Op::Tmpfs { at: cstring(stand), options: c"mode=755".into(), attr: QUIET });
+    ops.push(Op::Pivot { root: cstring(stand), old: c".old".into() });
+    ops.push(Op::Dir { at: cstring(MADE), mode: 0o700 });
+    ops.push(Op::File { at: path(&[MADE, "/file"]), mode: 0, bytes: Vec::new() });
+    ops.push(Op::Dir { at: path(&[MADE, "/dir"]), mode: 0 });
+    ops.extend(FRAME_DIRS.into_iter().skip(1).map(|at| Op::Dir { at: cstring(at), mode: 0o755 }));
+    devices(&mut ops);
+    Ok(ops)
+}
+
+fn devices(ops: &mut Vec<Op>) {
+    for name in DEVICES {
+        let at = path(&["/dev/", name]);
+        ops.push(Op::File { at: at.clone(), mode: 0o666, bytes: Vec::new() });
+        let attr = Attr::NO_SUID.with(Attr::NO_EXEC);
+        ops.push(Op::BindKnown { from: path(&[OLD, "/dev/", name]), at, attr });
+    }
+    ops.push(Op::Terminals { at: c"/dev/pts".into() });
+    ops.push(Op::Queues { at: c"/dev/mqueue".into() });
+    for (name, target) in [
+        ("ptmx", "pts/ptmx"),
+        ("fd", "/proc/self/fd"),
+        ("stdin", "/proc/self/fd/0"),
+        ("stdout", "/proc/self/fd/1"),
+        ("stderr", "/proc/self/fd/2"),
+    ] {
+        ops.push(Op::Link { at: path(&["/dev/", name]), target: cstring(target) });
+    }
+}
+
 impl Builder<'_> {
     fn push(&mut self, op: Op) {
         self.ops.push(op);
     }
 
-    fn become_guest(&mut self) {
-        // What needs no ids is done while the supervisor writes their maps.
-        self.push(Op::PrivateMounts);
-        self.push(Op::Loopback);
-        self.push(Op::AwaitSupervisor);
-        let Guest { uid, gid, privileged, .. } = self.guest;
-        self.push(Op::Identity { uid, gid, drop_groups: privileged });
-        self.push(Op::TieToSupervisor);
-    }
-
-    fn new_root(&mut self) -> Result<(), Fault> {
-        // Any directory will do as the place to stand on; it is uncovered again by the pivot.
-        let stand = ["/tmp", "/mnt", "/run", "/var", "/usr"].into_iter().find(|d| Path::new(d).is_dir());
-        let stand = stand.ok_or_else(|| Fault::new(ErrorKind::UnsupportedHost, "no directory to build a root on"))?;
-        self.push(Op::Tmpfs { at: cstring(stand), options: c"mode=755".into(), attr: QUIET });
-        self.push(Op::Pivot { root: cstring(stand), old: c".old".into() });
-        self.push(Op::Dir { at: cstring(MADE), mode: 0o700 });
+    fn layers(&mut self) {
         if !self.request.plan.guards.is_empty() {
             self.push(Op::Tmpfs { at: cstring(LAYERS), options: c"mode=700".into(), attr: QUIET });
         }
-        self.push(Op::File { at: path(&[MADE, "/file"]), mode: 0, bytes: Vec::new() });
-        self.push(Op::Dir { at: path(&[MADE, "/dir"]), mode: 0 });
-        Ok(())
-    }
-
-    fn private_places(&mut self) {
-        self.scratch();
-        self.devices();
-        self.proc();
     }
 
     fn scratch(&mut self) {
@@ -178,28 +198,6 @@ impl Builder<'_> {
         3 + points.filter(|p| below(p)).map(|p| p.components().count() as u64).sum::<u64>()
     }
 
-    fn devices(&mut self) {
-        for name in DEVICES {
-            let at = path(&["/dev/", name]);
-            self.push(Op::File { at: at.clone(), mode: 0o666, bytes: Vec::new() });
-            let attr = Attr::NO_SUID.with(Attr::NO_EXEC);
-            self.push(Op::BindKnown { from: path(&[OLD, "/dev/", name]), at, attr });
-        }
-        self.push(Op::Dir { at: c"/dev/pts".into(), mode: 0o755 });
-        self.push(Op::Terminals { at: c"/dev/pts".into() });
-        self.push(Op::Dir { at: c"/dev/mqueue".into(), mode: 0o755 });
-        self.push(Op::Queues { at: c"/dev/mqueue".into() });
-        for (name, target) in [
-            ("ptmx", "pts/ptmx"),
-            ("fd", "/proc/self/fd"),
-            ("stdin", "/proc/self/fd/0"),
-            ("stdout", "/proc/self/fd/1"),
-            ("stderr", "/proc/self/fd/2"),
-        ] {
-            self.push(Op::Link { at: path(&["/dev/", name]), target: cstring(target) });
-        }
-    }
-
     fn proc(&mut self) {
         self.dir(Path::new("/proc"));
         self.push(Op::Proc { at: c"/proc".into() });
@@ -219,7 +217,7 @@ impl Builder<'_> {
         if let Some(text) = crate::limits::memory_file(&self.request.limits) {
             self.made_file("meminfo", text, 0o444, Path::new("/proc/meminfo"));
         }
-        self.mounted.extend([PathBuf::from("/proc"), PathBuf::from("/tmp")]);
+        self.mounted.extend([OsString::from("/proc"), OsString::from("/tmp")]);
     }
 
     fn made_file(&mut self, name: &str, bytes: Vec<u8>, mode: u32, at: &Path) {
@@ -238,18 +236,18 @@ impl Builder<'_> {
 
     /// Makes a directory and those above it, unless a mount brings them.
     fn dir(&mut self, at: &Path) {
-        if self.dirs.contains(at) || self.is_mounted(at) {
+        if self.dirs.contains(at.as_os_str()) || self.is_mounted(at) {
             return;
         }
         if let Some(parent) = at.parent() {
             self.dir(parent);
         }
         self.push(Op::Dir { at: cpath(at), mode: 0o755 });
-        self.dirs.insert(at.to_path_buf());
+        self.dirs.insert(at.into());
     }
 
     fn is_mounted(&self, at: &Path) -> bool {
-        at.ancestors().any(|a| a != Path::new("/tmp") && self.mounted.contains(a))
+        at.ancestors().any(|a| a.as_os_str() != "/tmp" && self.mounted.contains(a.as_os_str()))
     }
 
     fn grants(&mut self) -> Result<(), Fault> {
@@ -278,7 +276,7 @@ impl Builder<'_> {
         } else {
             self.shifted(&grant.path, attr, &grant.rule);
         }
-        self.mounted.insert(grant.path.clone());
+        self.mounted.insert(grant.path.clone().into());
         Ok(())
     }
 
@@ -346,7 +344,7 @@ impl Builder<'_> {
             .filter_map(|at| Some(policy::Link { at: at.into(), target: std::fs::read_link(at).ok()? }));
         let links: Vec<_> = self.request.plan.links.iter().cloned().chain(joined).collect();
         for link in &links {
-            let taken = self.dirs.contains(&link.at) || self.is_mounted(&link.at);
+            let taken = self.dirs.contains(link.at.as_os_str()) || self.is_mounted(&link.at);
             if taken || link.at == Path::new("/var/tmp") {
                 continue;
             }
@@ -354,7 +352,7 @@ impl Builder<'_> {
                 self.dir(parent);
             }
             self.push(Op::Link { at: cpath(&link.at), target: cpath(&link.target) });
-            self.dirs.insert(link.at.clone());
+            self.dirs.insert(link.at.clone().into());
         }
     }
 
@@ -425,7 +423,7 @@ impl Builder<'_> {
         let mut above: Vec<PathBuf> = covered.ancestors().skip(1).take_while(writable).map(Path::to_path_buf).collect();
         above.reverse();
         for dir in above {
-            if self.pinned.insert(dir.clone()) && !self.mounted.contains(&dir) {
+            if self.pinned.insert(dir.clone().into()) && !self.mounted.contains(dir.as_os_str()) {
                 self.rebind(&dir, Attr(0));
             }
         }
@@ -487,13 +485,13 @@ impl Builder<'_> {
                 let from = path_of(&[OLD.as_bytes(), program.path.as_os_str().as_bytes()]);
                 self.push(Op::Bind { from, at: cpath(&program.path), attr });
             }
-            self.mounted.insert(program.path.clone());
+            self.mounted.insert(program.path.clone().into());
             return Ok(());
         };
         let bytes = read_verified(&program.path, digest)?;
         let name = format!("program-{}", self.ops.len());
         self.made_file(&name, bytes, 0o555, &program.path);
-        self.mounted.insert(program.path.clone());
+        self.mounted.insert(program.path.clone().into());
         Ok(())
     }
 
@@ -533,7 +531,7 @@ impl Builder<'_> {
         for (at, rights) in self.rules() {
             let rights = rights & landlock::rights(abi);
             if rights != 0 {
-                self.push(Op::LandlockRule { ruleset: ruleset.as_raw_fd(), at: cpath(&at), rights });
+                self.push(Op::LandlockRule { ruleset: ruleset.as_raw_fd(), at: cstring(at.as_bytes()), rights });
             }
         }
         self.push(Op::LandlockRestrict { ruleset: ruleset.as_raw_fd() });
@@ -545,17 +543,17 @@ impl Builder<'_> {
         Ok(watch)
     }
 
-    fn rules(&self) -> Vec<(PathBuf, u64)> {
+    fn rules(&self) -> BTreeMap<OsString, u64> {
         let plan = &self.request.plan;
-        let mut rules: BTreeMap<PathBuf, u64> = BTreeMap::new();
-        let mut add = |at: &Path, rights: u64| *rules.entry(at.to_path_buf()).or_default() |= rights;
+        let mut rules: BTreeMap<OsString, u64> = BTreeMap::new();
+        let mut add = |at: &Path, rights: u64| *rules.entry(at.into()).or_default() |= rights;
         let listing = plan.grants.iter().all(|g| g.kind != Kind::Dir || g.perms.contains(Perm::ReadDir));
         if listing {
             // The directories that lead to the grants can be listed; a grant without read_dir must not inherit that.
             add(Path::new("/"), Perms::of(&[Perm::ReadDir]).bits());
         }
         let execute = if self.lists_programs() { Perms::NONE } else { Perms::of(&[Perm::Execute]) };
-        let apart = self.dirs.contains(Path::new("/var/tmp")).then_some("/var/tmp");
+        let apart = self.dirs.contains(OsStr::new("/var/tmp")).then_some("/var/tmp");
         for private in ["/tmp", "/dev/shm", "/dev/mqueue"].into_iter().chain(apart) {
             let all = Perms::READ.union(Perms::WRITE).union(Perms::of(&[Perm::MakeChar])).union(execute);
             add(Path::new(private), all.bits());
@@ -573,7 +571,7 @@ impl Builder<'_> {
             programs.iter().for_each(|p| add(&p.path, run));
             loaders.iter().for_each(|l| add(l, run));
         }
-        rules.into_iter().collect()
+        rules
     }
 }
 

@@ -16,7 +16,7 @@ use sys::notify::Listener;
 use sys::op::Op;
 use sys::spawn::{self, Message, Report, Spawned};
 use sys::{CallError, process};
-use terms::{ErrorKind, Fault, Limit, LimitHit, LimitKind, OnOutputLimit, Outcome, Phase};
+use terms::{ErrorKind, Fault, Limit, LimitHit, LimitKind, OnOutputLimit, Outcome, Phase, PolicyStamp};
 
 pub(crate) const SIGKILL: i32 = 9;
 const SIGWINCH: i32 = 28;
@@ -44,6 +44,7 @@ pub(crate) struct Run<'a> {
     pub(crate) cancelled_by: Option<i32>,
     give_up_at: Option<Instant>,
     look_at: Option<Instant>,
+    pub(crate) stamp: PolicyStamp,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -122,6 +123,7 @@ impl<'a> Run<'a> {
             cancelled_by: None,
             give_up_at: None,
             look_at: None,
+            stamp: (request.stamp)(),
         }
     }
 
@@ -137,15 +139,20 @@ impl<'a> Run<'a> {
         if fault.is_some() {
             self.kill();
         }
-        process::reap(self.spawned.pidfd.as_fd());
         self.raw = None;
         match fault {
             Some(fault) => {
+                self.reap();
                 self.meter.close();
                 Err(fault)
             }
             None => Ok(self.outcome()),
         }
+    }
+
+    /// Waits until pid 1, and with it everything in its namespaces, is gone.
+    pub(crate) fn reap(&self) {
+        process::reap(self.spawned.pidfd.as_fd());
     }
 
     fn is_over(&self) -> bool {

@@ -6,10 +6,15 @@ use terms::{Enforcement, ErrorKind, Exit, Level, Limit, LimitHit, LimitKind, Out
 
 impl Run<'_> {
     pub(crate) fn outcome(mut self) -> Outcome {
+        // Pid 1 reports when all but itself are gone, and takes a while to go: the figures stand by then. Without its
+        // report they do not.
+        if self.ended.is_none() {
+            self.reap();
+        }
         let missing = self.request.enforced.missing.clone();
         let level = if missing.is_empty() { Level::Full } else { Level::Partial };
         let enforcement = Enforcement { level, missing };
-        let mut outcome = Outcome::new(self.request.run_id.clone(), self.request.stamp.clone(), enforcement);
+        let mut outcome = Outcome::new(self.request.run_id.clone(), self.stamp.clone(), enforcement);
         if self.hit.is_none() {
             // What went over between two looks still went over.
             self.hit = self.meter.exceeded().filter(|hit| hit.kind != LimitKind::WallMs);
@@ -18,6 +23,7 @@ impl Run<'_> {
         self.judge_end(&mut outcome);
         let (denials, dropped) = std::mem::take(&mut self.judge.denials).into_parts();
         (outcome.denials, outcome.denials_dropped) = (denials, dropped);
+        self.reap();
         self.meter.close();
         outcome
     }

@@ -2,14 +2,15 @@
 
 use crate::Caller;
 use crate::policies::{self, Flag, Source};
+pub use enclosure::{Ahead, Observed, Observer, Stdio, begin};
 use enclosure::{Cpus, LocalHost, Prepared, Request};
-pub use enclosure::{Observed, Observer, Stdio};
 use policy::{Action, Resolved};
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
 use terms::{Denial, ErrorKind, Fault, Limits, Outcome, Phase, PolicyStamp, RunId};
 
 #[derive(Clone, Debug)]
@@ -40,7 +41,8 @@ pub struct Ready {
     pub warnings: Vec<String>,
     /// What explains the plan to those who ask.
     pub notes: Vec<String>,
-    pub policy: policy::Policy,
+    pub policy: Rc<policy::Policy>,
+    ahead: Option<Ahead>,
 }
 
 /// How a verb ended before or instead of a run: a fault, with the refusal that caused it.
@@ -55,9 +57,13 @@ impl From<Fault> for Refused {
     }
 }
 
-pub fn prepare(ask: &Ask, caller: &Caller) -> Result<Ready, Refused> {
+/// From what was asked to a run that can start. `ahead` comes from `begin`, called as early as can be.
+pub fn prepare(ask: &Ask, caller: &Caller, ahead: Option<Ahead>) -> Result<Ready, Refused> {
     let (effective, notes) = policies::effective(&ask.policies, &ask.flags, caller)?;
-    prepare_under(ask, caller, effective, notes)
+    if let Some(ahead) = &ahead {
+        ahead.settle();
+    }
+    prepare_under(ask, caller, effective, notes, ahead)
 }
 
 /// The same under a policy that is already at hand.
@@ -66,6 +72,7 @@ pub(crate) fn prepare_under(
     caller: &Caller,
     mut effective: policy::Policy,
     mut warnings: Vec<String>,
+    ahead: Option<Ahead>,
 ) -> Result<Ready, Refused> {
     let cwd = working_directory(ask, caller)?;
     let argv = argv(ask)?;
@@ -89,13 +96,14 @@ pub(crate) fn prepare_under(
     let run_id = new_id();
     let env = environment(ask, caller, &resolved, &around.env_names, &run_id)?;
     let program = find_program(&argv[0], &env, &cwd, &resolved)?;
-    let stamp = PolicyStamp { digest: effective.digest(), revision: 1 };
+    let effective = Rc::new(effective);
+    let stamped = Rc::clone(&effective);
     let request = Request {
         run_id,
         deny_calls: resolved.syscalls_deny().iter().cloned().collect(),
         policy: resolved,
         plan,
-        stamp,
+        stamp: Box::new(move || PolicyStamp { digest: stamped.digest(), revision: 1 }),
         enforced,
         program,
         argv,
@@ -111,7 +119,7 @@ pub(crate) fn prepare_under(
         watch_looks: ask.learn,
     };
     let program = request.program.clone();
-    Ok(Ready { prepared: enclosure::prepare(request)?, program, warnings, notes, policy: effective })
+    Ok(Ready { prepared: enclosure::prepare(request)?, program, warnings, notes, policy: effective, ahead })
 }
 
 /// A descriptor of the caller's, by number, to write the verdict to.
@@ -120,7 +128,7 @@ pub fn status_descriptor(fd: u32) -> Result<std::fs::File, String> {
 }
 
 pub fn run(ready: Ready, observer: Option<Observer<'_>>) -> Result<Outcome, Fault> {
-    ready.prepared.run(observer)
+    ready.prepared.run(ready.ahead, observer)
 }
 
 fn argv(ask: &Ask) -> Result<Vec<OsString>, Fault> {

@@ -3,8 +3,9 @@
 
 use crate::bpf::Insn;
 use crate::op::{Attr, Op};
+use crate::raw::kernel;
 use crate::spawn::{Command, END_SIGNAL, Message, Report};
-use crate::{errno, first, landlock, mount};
+use crate::{first, landlock, mount};
 use std::ffi::CStr;
 use std::os::fd::RawFd;
 
@@ -18,22 +19,45 @@ struct Kept {
     mounts: [RawFd; MOST_HANDLES],
 }
 
+impl Kept {
+    fn new(control: RawFd) -> Kept {
+        Kept { control, listener: -1, scratch: -1, master: -1, slave: -1, mounts: [-1; MOST_HANDLES] }
+    }
+}
+
 /// Handles in one message; the kernel takes a few more.
 pub const MOST_HANDLES: usize = 200;
 
-/// Runs the guest's pid 1. Never returns.
-pub(crate) fn run(ops: &[Op], command: &Command, control: RawFd) -> ! {
-    let mut kept = Kept { control, listener: -1, scratch: -1, master: -1, slave: -1, mounts: [-1; MOST_HANDLES] };
-    for (step, op) in ops.iter().enumerate() {
+/// Walks the steps that need neither a first process nor a supervisor's hand. Where they wait for the supervisor,
+/// `settled` does.
+pub(crate) fn walk_ahead(ops: &[Op], settled: impl Fn() -> Result<(), i32>) -> Result<(), i32> {
+    let mut kept = Kept::new(-1);
+    for op in ops {
+        match op {
+            Op::AwaitSupervisor => settled()?,
+            op => perform(op, &mut kept)?,
+        }
+    }
+    Ok(())
+}
+
+/// Runs the guest's pid 1, after the steps that were `done` ahead. Never returns.
+pub(crate) fn run(ops: &[Op], done: usize, command: &Command, control: RawFd) -> ! {
+    let mut kept = Kept::new(control);
+    for (step, op) in ops.iter().enumerate().skip(done) {
         if let Err(errno) = perform(op, &mut kept) {
-            send(control, &Report { message: Message::StepFailed, step: step as u32, errno, ..Report::default() }, &[]);
+            let _ = send(
+                control,
+                &Report { message: Message::StepFailed, step: step as u32, errno, ..Report::default() },
+                &[],
+            );
             exit(1);
         }
     }
     let pid = match first::start(command, kept.slave) {
         Ok(pid) => pid,
         Err((step, errno)) => {
-            send(control, &Report { message: Message::ExecFailed, step, errno, ..Report::default() }, &[]);
+            let _ = send(control, &Report { message: Message::ExecFailed, step, errno, ..Report::default() }, &[]);
             exit(1);
         }
     };
@@ -46,19 +70,19 @@ fn close_all_but(keep: RawFd) {
     // SAFETY: closes descriptors of this process alone; the command has its own copies.
     unsafe {
         if keep > 0 {
-            libc::syscall(libc::SYS_close_range, 0u32, keep as u32 - 1, 0u32);
+            let _ = kernel!(SYS_close_range, 0, keep - 1, 0);
         }
-        libc::syscall(libc::SYS_close_range, keep as u32 + 1, u32::MAX, 0u32);
+        let _ = kernel!(SYS_close_range, keep + 1, u32::MAX, 0);
     }
 }
 
 pub(crate) fn exit(code: i32) -> ! {
     // SAFETY: ends the process without running anything of the supervisor's copied state.
-    unsafe { libc::_exit(code) }
-}
-
-pub(crate) fn check(result: libc::c_long) -> Result<RawFd, i32> {
-    if result < 0 { Err(errno()) } else { Ok(result as RawFd) }
+    unsafe {
+        loop {
+            let _ = kernel!(SYS_exit_group, code);
+        }
+    }
 }
 
 fn perform(op: &Op, kept: &mut Kept) -> Result<(), i32> {
@@ -71,8 +95,8 @@ fn perform(op: &Op, kept: &mut Kept) -> Result<(), i32> {
         // SAFETY: numbers only. Without a pid namespace the end of the supervisor must reach us as a signal that we
         // hear, because our own end would not take our descendants along.
         Op::TakeOrphans => unsafe {
-            check(libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0).into())?;
-            check(libc::prctl(libc::PR_SET_PDEATHSIG, END_SIGNAL, 0, 0, 0).into()).map(drop)
+            kernel!(SYS_prctl, libc::PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)?;
+            kernel!(SYS_prctl, libc::PR_SET_PDEATHSIG, END_SIGNAL, 0, 0, 0).map(drop)
         },
         Op::PrivateMounts => mount(c"none", c"/", None, libc::MS_REC | libc::MS_PRIVATE, None),
         Op::Tmpfs { at, options, attr } => mount(c"tmpfs", at, Some(c"tmpfs"), legacy_flags(*attr), Some(options)),
@@ -80,7 +104,9 @@ fn perform(op: &Op, kept: &mut Kept) -> Result<(), i32> {
         Op::Dir { at, mode } => make_dir(at, *mode),
         Op::File { at, mode, bytes } => make_file(at, *mode, bytes),
         // SAFETY: two C strings that outlive the call.
-        Op::Link { at, target } => check(unsafe { libc::symlink(target.as_ptr(), at.as_ptr()) }.into()).map(drop),
+        Op::Link { at, target } => unsafe {
+            kernel!(SYS_symlinkat, target.as_ptr(), libc::AT_FDCWD, at.as_ptr()).map(drop)
+        },
         Op::Put { at, bytes } => put(at, bytes),
         Op::Queues { at } => {
             mount(c"mqueue", at, Some(c"mqueue"), libc::MS_NOSUID | libc::MS_NODEV | libc::MS_NOEXEC, None)
@@ -98,7 +124,9 @@ fn perform(op: &Op, kept: &mut Kept) -> Result<(), i32> {
             mount(c"overlay", at, Some(c"overlay"), flags, Some(options))
         }
         // SAFETY: a C string that outlives the call; device 0:0 needs no privilege and gives none.
-        Op::StrikeOut { at } => check(unsafe { libc::mknod(at.as_ptr(), libc::S_IFCHR, 0) }.into()).map(drop),
+        Op::StrikeOut { at } => unsafe {
+            kernel!(SYS_mknodat, libc::AT_FDCWD, at.as_ptr(), libc::S_IFCHR, 0).map(drop)
+        },
         Op::Proc { at } => {
             let flags = libc::MS_NOSUID | libc::MS_NODEV | libc::MS_NOEXEC;
             mount(c"proc", at, Some(c"proc"), flags, None)
@@ -114,26 +142,27 @@ fn perform(op: &Op, kept: &mut Kept) -> Result<(), i32> {
             result
         }
         // SAFETY: C strings that outlive the calls.
-        Op::Unmount { at } => check(unsafe { libc::umount2(at.as_ptr(), libc::MNT_DETACH) }.into()).map(drop),
+        Op::Unmount { at } => unsafe { kernel!(SYS_umount2, at.as_ptr(), libc::MNT_DETACH) }.map(drop),
         // SAFETY: as above.
-        Op::RemoveDir { at } => check(unsafe { libc::rmdir(at.as_ptr()) }.into()).map(drop),
+        Op::RemoveDir { at } => unsafe {
+            kernel!(SYS_unlinkat, libc::AT_FDCWD, at.as_ptr(), libc::AT_REMOVEDIR).map(drop)
+        },
         // SAFETY: as above.
-        Op::RemoveFile { at } => check(unsafe { libc::unlink(at.as_ptr()) }.into()).map(drop),
+        Op::RemoveFile { at } => unsafe { kernel!(SYS_unlinkat, libc::AT_FDCWD, at.as_ptr(), 0) }.map(drop),
         Op::Loopback => loopback_up(),
         // SAFETY: takes flags only.
-        Op::NewNamespace { flags, .. } => check(unsafe { libc::unshare(*flags) }.into()).map(drop),
+        Op::NewNamespace { flags, .. } => unsafe { kernel!(SYS_unshare, *flags) }.map(drop),
         Op::Rlimit { resource, value, .. } => rlimit(*resource, *value),
         Op::Processors { mask } => {
             // SAFETY: the mask is as long as stated.
-            let got = unsafe { libc::syscall(libc::SYS_sched_setaffinity, 0, mask.len() * 8, mask.as_ptr()) };
-            check(got).map(drop)
+            unsafe { kernel!(SYS_sched_setaffinity, 0, mask.len() * 8, mask.as_ptr()) }.map(drop)
         }
         // SAFETY: a C string that outlives the call.
-        Op::ChangeDir { at } => check(unsafe { libc::chdir(at.as_ptr()) }.into()).map(drop),
+        Op::ChangeDir { at } => unsafe { kernel!(SYS_chdir, at.as_ptr()) }.map(drop),
         Op::OpenScratch { at } => mount::open_straight(at).map(|fd| kept.scratch = fd),
         Op::OpenTerminal { at, rows, columns } => open_terminal(at, *rows, *columns, kept),
         // SAFETY: takes numbers only.
-        Op::NoNewPrivileges => check(unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) }.into()).map(drop),
+        Op::NoNewPrivileges => unsafe { kernel!(SYS_prctl, libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) }.map(drop),
         Op::DropCapabilities => drop_capabilities(),
         Op::LandlockRule { ruleset, at, rights } => {
             let fd = mount::open_straight(at)?;
@@ -149,7 +178,7 @@ fn perform(op: &Op, kept: &mut Kept) -> Result<(), i32> {
 
 fn close(fd: RawFd) {
     // SAFETY: closes a descriptor this process opened.
-    unsafe { libc::close(fd) };
+    let _ = unsafe { kernel!(SYS_close, fd) };
 }
 
 fn legacy_flags(attr: Attr) -> libc::c_ulong {
@@ -170,18 +199,16 @@ fn legacy_flags(attr: Attr) -> libc::c_ulong {
 fn mount(source: &CStr, at: &CStr, kind: Option<&CStr>, flags: u64, data: Option<&CStr>) -> Result<(), i32> {
     let pointer = |text: Option<&CStr>| text.map_or(std::ptr::null(), CStr::as_ptr);
     // SAFETY: C strings or null, all outliving the call.
-    let got = unsafe { libc::mount(source.as_ptr(), at.as_ptr(), pointer(kind), flags, pointer(data).cast()) };
-    check(got.into()).map(drop)
+    unsafe { kernel!(SYS_mount, source.as_ptr(), at.as_ptr(), pointer(kind), flags, pointer(data)) }.map(drop)
 }
 
 fn await_supervisor(control: RawFd) -> Result<(), i32> {
     let mut byte = 0u8;
     // SAFETY: one byte into a local.
-    match unsafe { libc::recv(control, (&raw mut byte).cast(), 1, 0) } {
-        1 => Ok(()),
+    match unsafe { kernel!(SYS_read, control, &raw mut byte, 1) }? {
         // The supervisor is gone; so are we.
         0 => exit(1),
-        _ => Err(errno()),
+        _ => Ok(()),
     }
 }
 
@@ -201,11 +228,9 @@ fn receive(control: RawFd, handles: &mut [RawFd; MOST_HANDLES]) -> Result<(), i3
         message.msg_iovlen = 1;
         message.msg_control = space.0.as_mut_ptr().cast();
         message.msg_controllen = space.0.len() as _;
-        match libc::recvmsg(control, &mut message, libc::MSG_CMSG_CLOEXEC) {
-            1 => {}
+        if kernel!(SYS_recvmsg, control, &raw mut message, libc::MSG_CMSG_CLOEXEC)? == 0 {
             // The supervisor is gone; so are we.
-            0 => exit(1),
-            _ => return Err(errno()),
+            exit(1);
         }
         let header = libc::CMSG_FIRSTHDR(&message);
         if !header.is_null() && (*header).cmsg_type == libc::SCM_RIGHTS {
@@ -224,21 +249,22 @@ fn join_groups(control: RawFd) -> Result<(), i32> {
     receive(control, &mut entries)?;
     for fd in entries.into_iter().take_while(|fd| *fd >= 0) {
         // SAFETY: one byte from a constant.
-        check(unsafe { libc::write(fd, c"0".as_ptr().cast(), 1) } as i64)?;
+        unsafe { kernel!(SYS_write, fd, c"0".as_ptr(), 1) }?;
         close(fd);
     }
     Ok(())
 }
 
 fn identity(uid: u32, gid: u32, drop_groups: bool) -> Result<(), i32> {
-    // Raw calls: the C library's versions signal threads that do not exist in this copy.
     // SAFETY: numbers only; the group list is empty.
     unsafe {
+        // The modes in the list are meant as they stand.
+        kernel!(SYS_umask, 0)?;
         if drop_groups {
-            check(libc::syscall(libc::SYS_setgroups, 0, std::ptr::null::<u32>()))?;
+            kernel!(SYS_setgroups, 0, 0)?;
         }
-        check(libc::syscall(libc::SYS_setresgid, gid, gid, gid))?;
-        check(libc::syscall(libc::SYS_setresuid, uid, uid, uid))?;
+        kernel!(SYS_setresgid, gid, gid, gid)?;
+        kernel!(SYS_setresuid, uid, uid, uid)?;
     }
     Ok(())
 }
@@ -247,11 +273,9 @@ fn identity(uid: u32, gid: u32, drop_groups: bool) -> Result<(), i32> {
 fn tie_to_supervisor() -> Result<(), i32> {
     // SAFETY: numbers only.
     unsafe {
-        check(libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL, 0, 0, 0).into())?;
-        check(libc::prctl(libc::PR_SET_DUMPABLE, 0, 0, 0, 0).into())?;
-        check(libc::syscall(libc::SYS_setsid))?;
-        // The modes in the list are meant as they stand.
-        libc::umask(0);
+        kernel!(SYS_prctl, libc::PR_SET_PDEATHSIG, libc::SIGKILL, 0, 0, 0)?;
+        kernel!(SYS_prctl, libc::PR_SET_DUMPABLE, 0, 0, 0, 0)?;
+        kernel!(SYS_setsid)?;
     }
     crate::process::blank_arguments();
     Ok(())
@@ -260,43 +284,42 @@ fn tie_to_supervisor() -> Result<(), i32> {
 fn pivot(root: &CStr, old: &CStr) -> Result<(), i32> {
     // SAFETY: C strings that outlive the calls.
     unsafe {
-        check(libc::chdir(root.as_ptr()).into())?;
-        check(libc::mkdir(old.as_ptr(), 0o700).into())?;
-        check(libc::syscall(libc::SYS_pivot_root, c".".as_ptr(), old.as_ptr()))?;
-        check(libc::chdir(c"/".as_ptr()).into()).map(drop)
+        kernel!(SYS_chdir, root.as_ptr())?;
+        kernel!(SYS_mkdirat, libc::AT_FDCWD, old.as_ptr(), 0o700)?;
+        kernel!(SYS_pivot_root, c".".as_ptr(), old.as_ptr())?;
+        kernel!(SYS_chdir, c"/".as_ptr()).map(drop)
     }
 }
 
 fn make_dir(at: &CStr, mode: u32) -> Result<(), i32> {
     // SAFETY: a C string that outlives the call.
-    match check(unsafe { libc::mkdir(at.as_ptr(), mode) }.into()) {
+    match unsafe { kernel!(SYS_mkdirat, libc::AT_FDCWD, at.as_ptr(), mode) } {
         Err(libc::EEXIST) => Ok(()),
         other => other.map(drop),
     }
 }
 
 fn make_file(at: &CStr, mode: u32, bytes: &[u8]) -> Result<(), i32> {
+    let first = libc::S_IFREG | if bytes.is_empty() { mode } else { 0o600 };
     // SAFETY: a C string that outlives the call; making a plain file needs no privilege.
-    unsafe { check(libc::mknod(at.as_ptr(), libc::S_IFREG | if bytes.is_empty() { mode } else { 0o600 }, 0).into())? };
+    unsafe { kernel!(SYS_mknodat, libc::AT_FDCWD, at.as_ptr(), first, 0) }?;
     if bytes.is_empty() {
         return Ok(());
     }
     let flags = libc::O_WRONLY | libc::O_CLOEXEC | libc::O_NOFOLLOW;
     // SAFETY: a C string, and a buffer written with its true length.
     unsafe {
-        let fd = check(libc::open(at.as_ptr(), flags).into())?;
+        let fd = kernel!(SYS_openat, libc::AT_FDCWD, at.as_ptr(), flags, 0)?;
         let mut rest = bytes;
-        while !rest.is_empty() {
-            let wrote = libc::write(fd, rest.as_ptr().cast(), rest.len());
-            if wrote <= 0 {
-                let errno = errno();
-                libc::close(fd);
-                return Err(errno);
+        let mut result = Ok(());
+        while !rest.is_empty() && result.is_ok() {
+            match kernel!(SYS_write, fd, rest.as_ptr(), rest.len()) {
+                Ok(wrote) => rest = rest.get(wrote as usize..).unwrap_or(&[]),
+                Err(errno) => result = Err(errno),
             }
-            rest = rest.get(wrote as usize..).unwrap_or(&[]);
         }
-        let result = check(libc::fchmod(fd, mode).into()).map(drop);
-        libc::close(fd);
+        let result = result.and_then(|()| kernel!(SYS_fchmod, fd, mode).map(drop));
+        close(fd);
         result
     }
 }
@@ -304,9 +327,9 @@ fn make_file(at: &CStr, mode: u32, bytes: &[u8]) -> Result<(), i32> {
 fn put(at: &CStr, bytes: &[u8]) -> Result<(), i32> {
     // SAFETY: a C string, and a buffer with its true length.
     unsafe {
-        let fd = check(libc::open(at.as_ptr(), libc::O_WRONLY | libc::O_CLOEXEC).into())?;
-        let wrote = check(libc::write(fd, bytes.as_ptr().cast(), bytes.len()) as i64).map(drop);
-        libc::close(fd);
+        let fd = kernel!(SYS_openat, libc::AT_FDCWD, at.as_ptr(), libc::O_WRONLY | libc::O_CLOEXEC, 0)?;
+        let wrote = kernel!(SYS_write, fd, bytes.as_ptr(), bytes.len()).map(drop);
+        close(fd);
         wrote
     }
 }
@@ -336,16 +359,16 @@ fn attach(tree: RawFd, at: &CStr) -> Result<(), i32> {
     result
 }
 
-fn loopback_up() -> Result<(), i32> {
+pub(crate) fn loopback_up() -> Result<(), i32> {
     // SAFETY: ifreq is plain old data; zeroed is a valid value. The name fits with its terminator.
     unsafe {
-        let socket = check(libc::socket(libc::AF_INET, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0).into())?;
+        let socket = kernel!(SYS_socket, libc::AF_INET, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0)?;
         let mut request: libc::ifreq = std::mem::zeroed();
         request.ifr_name[0] = b'l' as libc::c_char;
         request.ifr_name[1] = b'o' as libc::c_char;
         request.ifr_ifru.ifru_flags = (libc::IFF_UP | libc::IFF_RUNNING) as i16;
-        let result = check(libc::ioctl(socket, libc::SIOCSIFFLAGS, &request).into()).map(drop);
-        libc::close(socket);
+        let result = kernel!(SYS_ioctl, socket, libc::SIOCSIFFLAGS, &raw const request).map(drop);
+        close(socket);
         result
     }
 }
@@ -353,8 +376,7 @@ fn loopback_up() -> Result<(), i32> {
 pub(crate) fn rlimit(resource: u32, value: u64) -> Result<(), i32> {
     let limit = libc::rlimit64 { rlim_cur: value, rlim_max: value };
     // SAFETY: a structure that outlives the call; no old value wanted.
-    let got = unsafe { libc::syscall(libc::SYS_prlimit64, 0, resource, &limit, std::ptr::null::<libc::rlimit64>()) };
-    check(got).map(drop)
+    unsafe { kernel!(SYS_prlimit64, 0, resource, &raw const limit, 0) }.map(drop)
 }
 
 fn open_terminal(at: &CStr, rows: u16, columns: u16, kept: &mut Kept) -> Result<(), i32> {
@@ -364,10 +386,10 @@ fn open_terminal(at: &CStr, rows: u16, columns: u16, kept: &mut Kept) -> Result<
     let flags = libc::O_RDWR | libc::O_NOCTTY | libc::O_CLOEXEC;
     // SAFETY: C strings and locals that outlive the calls.
     unsafe {
-        kept.master = check(libc::open(at.as_ptr(), flags).into())?;
-        check(libc::ioctl(kept.master, libc::TIOCSPTLCK, &unlocked).into())?;
-        check(libc::ioctl(kept.master, libc::TIOCSWINSZ, &size).into())?;
-        kept.slave = check(libc::ioctl(kept.master, OPEN_PEER, flags).into())?;
+        kept.master = kernel!(SYS_openat, libc::AT_FDCWD, at.as_ptr(), flags, 0)?;
+        kernel!(SYS_ioctl, kept.master, libc::TIOCSPTLCK, &raw const unlocked)?;
+        kernel!(SYS_ioctl, kept.master, libc::TIOCSWINSZ, &raw const size)?;
+        kept.slave = kernel!(SYS_ioctl, kept.master, OPEN_PEER, flags)?;
     }
     Ok(())
 }
@@ -382,13 +404,13 @@ fn drop_capabilities() -> Result<(), i32> {
     let nothing = [0u32; 6];
     // SAFETY: numbers, and structures of the sizes that version 3 of the call defines.
     unsafe {
-        check(libc::prctl(libc::PR_CAP_AMBIENT, libc::PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0).into())?;
+        kernel!(SYS_prctl, libc::PR_CAP_AMBIENT, libc::PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0)?;
         for cap in 0..64 {
-            if libc::prctl(libc::PR_CAPBSET_DROP, cap, 0, 0, 0) < 0 {
+            if kernel!(SYS_prctl, libc::PR_CAPBSET_DROP, cap, 0, 0, 0).is_err() {
                 break;
             }
         }
-        check(libc::syscall(libc::SYS_capset, &header, nothing.as_ptr())).map(drop)
+        kernel!(SYS_capset, &raw const header, nothing.as_ptr()).map(drop)
     }
 }
 
@@ -404,8 +426,7 @@ fn install_filter(program: &[Insn], listener: bool) -> Result<RawFd, i32> {
     let wanted = Program { len: program.len() as u16, insns: program.as_ptr() };
     let flags = if listener { NEW_LISTENER | WAIT_KILLABLE } else { 0 };
     // SAFETY: `Insn` has the kernel's layout and the pointer is valid for `len` of them.
-    let got = unsafe { libc::syscall(libc::SYS_seccomp, SET_MODE_FILTER, flags, &wanted) };
-    let fd = check(got)?;
+    let fd = unsafe { kernel!(SYS_seccomp, SET_MODE_FILTER, flags, &raw const wanted) }?;
     Ok(if listener { fd } else { -1 })
 }
 
@@ -415,9 +436,7 @@ fn ready(kept: &mut Kept) -> Result<(), i32> {
     for (bit, fd) in handles.iter().enumerate() {
         which |= u32::from(*fd >= 0) << bit;
     }
-    if !send(kept.control, &Report { message: Message::Ready, handles: which, ..Report::default() }, &handles) {
-        return Err(errno());
-    }
+    send(kept.control, &Report { message: Message::Ready, handles: which, ..Report::default() }, &handles)?;
     for fd in handles {
         if fd >= 0 {
             close(fd);
@@ -428,7 +447,7 @@ fn ready(kept: &mut Kept) -> Result<(), i32> {
 }
 
 /// Sends a report with the given handles (negative ones are left out).
-pub(crate) fn send(control: RawFd, report: &Report, handles: &[RawFd]) -> bool {
+pub(crate) fn send(control: RawFd, report: &Report, handles: &[RawFd]) -> Result<(), i32> {
     #[repr(C, align(8))]
     struct Ancillary([u8; 64]);
     let mut space = Ancillary([0; 64]);
@@ -454,6 +473,6 @@ pub(crate) fn send(control: RawFd, report: &Report, handles: &[RawFd]) -> bool {
                 slot = slot.add(1);
             }
         }
-        libc::sendmsg(control, &message, libc::MSG_NOSIGNAL) >= 0
+        kernel!(SYS_sendmsg, control, &raw const message, libc::MSG_NOSIGNAL).map(drop)
     }
 }

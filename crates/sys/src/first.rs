@@ -1,7 +1,7 @@
 //! The guest's first process after setup: starts the command, reaps what is orphaned, passes signals on, and ends with
 //! the command. Raw calls only, as in `child`.
 
-use crate::child::{check, exit, rlimit, send};
+use crate::child::{exit, rlimit, send};
 use crate::errno;
 use crate::spawn::{Command, END_SIGNAL, Message, Report};
 use std::os::fd::RawFd;
@@ -21,12 +21,13 @@ pub(crate) fn start(command: &Command, slave: RawFd) -> Result<i32, (u32, i32)> 
     }
     #[repr(C, align(16))]
     struct Stack([u8; 32 * 1024]);
-    let mut stack = Stack([0; 32 * 1024]);
+    // Not filled with anything: every page of it that is touched must first be copied.
+    let mut stack = std::mem::MaybeUninit::<Stack>::uninit();
     let mut hand = Hand { command, slave, failed: None };
     // SAFETY: the stack is large enough for `become_command`, lives until the child has executed or ended, and
     // CLONE_VFORK keeps us from touching it meanwhile.
     let pid = unsafe {
-        let top = stack.0.as_mut_ptr().add(stack.0.len()).cast();
+        let top = stack.as_mut_ptr().add(1).cast();
         let flags = libc::CLONE_VM | libc::CLONE_VFORK | libc::SIGCHLD;
         libc::clone(body, top, flags, (&raw mut hand).cast())
     };
@@ -42,6 +43,10 @@ pub(crate) fn start(command: &Command, slave: RawFd) -> Result<i32, (u32, i32)> 
 /// Where starting the command failed.
 const BEFORE_EXEC: u32 = 1;
 const AT_EXEC: u32 = 0;
+
+fn check(result: libc::c_long) -> Result<(), i32> {
+    if result < 0 { Err(errno()) } else { Ok(()) }
+}
 
 /// Returns only when it failed, with where and why.
 fn become_command(command: &Command, slave: RawFd) -> (u32, i32) {
@@ -197,6 +202,6 @@ fn finish(status: i32, own_pids: bool, control: RawFd) -> ! {
         max_rss_kb: usage.ru_maxrss as u64,
         ..Report::default()
     };
-    send(control, &report, &[]);
+    let _ = send(control, &report, &[]);
     exit(0)
 }

@@ -2,6 +2,7 @@
 //! The ruleset is made before the clone; its rules are added after the mounts stand, because rules bind to inodes.
 
 use crate::CallError;
+use crate::raw::kernel;
 use std::os::fd::{FromRawFd, OwnedFd, RawFd};
 
 /// Rights that each ABI version understands.
@@ -86,12 +87,10 @@ pub fn ruleset(abi: u32) -> Result<OwnedFd, CallError> {
 pub(crate) fn add_rule(ruleset: RawFd, parent: RawFd, allowed: u64) -> Result<(), i32> {
     let rule = PathBeneath { allowed, parent };
     // SAFETY: `rule` outlives the call; type 1 is "path beneath".
-    let got = unsafe { libc::syscall(libc::SYS_landlock_add_rule, ruleset, 1u32, &rule, 0u32) };
-    if got < 0 { Err(crate::errno()) } else { Ok(()) }
+    unsafe { kernel!(SYS_landlock_add_rule, ruleset, 1, &raw const rule, 0) }.map(drop)
 }
 
 pub(crate) fn restrict_self(ruleset: RawFd) -> Result<(), i32> {
     // SAFETY: takes a descriptor and flags, touches no memory of ours.
-    let got = unsafe { libc::syscall(libc::SYS_landlock_restrict_self, ruleset, 0u32) };
-    if got < 0 { Err(crate::errno()) } else { Ok(()) }
+    unsafe { kernel!(SYS_landlock_restrict_self, ruleset, 0) }.map(drop)
 }

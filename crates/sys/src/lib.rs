@@ -3,6 +3,7 @@
 //! Nothing here decides: callers hand in finished lists (mounts, rules, filters) and get errors that name the call.
 //! What runs between clone and exec lives in `child`, `first` and `op`; it neither allocates nor takes a lock.
 
+pub mod ahead;
 pub mod bpf;
 pub mod cgroup;
 mod child;
@@ -15,6 +16,7 @@ pub mod notify;
 pub mod op;
 pub mod probe;
 pub mod process;
+mod raw;
 pub mod seccomp;
 pub mod spawn;
 

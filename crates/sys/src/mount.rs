@@ -1,7 +1,8 @@
 //! Mounts that the supervisor prepares before the clone, and the calls that both sides use to move them.
 
+use crate::CallError;
 use crate::op::Attr;
-use crate::{CallError, errno};
+use crate::raw::kernel;
 use std::ffi::CStr;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
@@ -34,33 +35,28 @@ pub(crate) fn open_straight(at: &CStr) -> Result<RawFd, i32> {
         resolve: RESOLVE_NO_SYMLINKS | RESOLVE_NO_MAGICLINKS,
     };
     // SAFETY: a C string and a structure that outlive the call, with its true size.
-    let fd =
-        unsafe { libc::syscall(libc::SYS_openat2, libc::AT_FDCWD, at.as_ptr(), &how, std::mem::size_of::<OpenHow>()) };
-    if fd < 0 { Err(errno()) } else { Ok(fd as RawFd) }
+    unsafe { kernel!(SYS_openat2, libc::AT_FDCWD, at.as_ptr(), &raw const how, size_of::<OpenHow>()) }
 }
 
 /// A detached copy of the mount tree at a handle.
 pub(crate) fn clone_tree(fd: RawFd) -> Result<RawFd, i32> {
     let flags = OPEN_TREE_CLONE | libc::O_CLOEXEC as u32 | libc::AT_EMPTY_PATH as u32 | AT_RECURSIVE;
     // SAFETY: an empty C string and plain numbers.
-    let got = unsafe { libc::syscall(libc::SYS_open_tree, fd, c"".as_ptr(), flags) };
-    if got < 0 { Err(errno()) } else { Ok(got as RawFd) }
+    unsafe { kernel!(SYS_open_tree, fd, c"".as_ptr(), flags) }
 }
 
 /// The same by path, for paths that no guest can have touched.
 pub(crate) fn clone_path(path: &CStr) -> Result<RawFd, i32> {
     let flags = OPEN_TREE_CLONE | libc::O_CLOEXEC as u32 | libc::AT_SYMLINK_NOFOLLOW as u32 | AT_RECURSIVE;
     // SAFETY: a C string that outlives the call.
-    let got = unsafe { libc::syscall(libc::SYS_open_tree, libc::AT_FDCWD, path.as_ptr(), flags) };
-    if got < 0 { Err(errno()) } else { Ok(got as RawFd) }
+    unsafe { kernel!(SYS_open_tree, libc::AT_FDCWD, path.as_ptr(), flags) }
 }
 
 /// Moves a detached tree to a path that no guest can have touched.
 pub(crate) fn move_to_path(fd: RawFd, at: &CStr) -> Result<(), i32> {
     const EMPTY_FROM: u32 = 0x04;
     // SAFETY: C strings that outlive the call.
-    let got = unsafe { libc::syscall(libc::SYS_move_mount, fd, c"".as_ptr(), libc::AT_FDCWD, at.as_ptr(), EMPTY_FROM) };
-    if got < 0 { Err(errno()) } else { Ok(()) }
+    unsafe { kernel!(SYS_move_mount, fd, c"".as_ptr(), libc::AT_FDCWD, at.as_ptr(), EMPTY_FROM) }.map(drop)
 }
 
 /// Sets attributes on a detached tree, all of it, and cuts it off from propagation.
@@ -73,18 +69,14 @@ pub(crate) fn set_attr(fd: RawFd, attr: Attr, recursive: bool, userns: Option<Ra
     };
     let flags = libc::AT_EMPTY_PATH as u32 | if recursive { AT_RECURSIVE } else { 0 };
     // SAFETY: an empty C string and a structure that outlives the call, with its true size.
-    let got = unsafe {
-        libc::syscall(libc::SYS_mount_setattr, fd, c"".as_ptr(), flags, &request, std::mem::size_of::<MountAttr>())
-    };
-    if got < 0 { Err(errno()) } else { Ok(()) }
+    unsafe { kernel!(SYS_mount_setattr, fd, c"".as_ptr(), flags, &raw const request, size_of::<MountAttr>()) }.map(drop)
 }
 
 /// Moves a detached tree to a handle.
 pub(crate) fn move_to(fd: RawFd, at: RawFd) -> Result<(), i32> {
     const EMPTY_BOTH: u32 = 0x04 | 0x40;
     // SAFETY: empty C strings and plain numbers.
-    let got = unsafe { libc::syscall(libc::SYS_move_mount, fd, c"".as_ptr(), at, c"".as_ptr(), EMPTY_BOTH) };
-    if got < 0 { Err(errno()) } else { Ok(()) }
+    unsafe { kernel!(SYS_move_mount, fd, c"".as_ptr(), at, c"".as_ptr(), EMPTY_BOTH) }.map(drop)
 }
 
 /// Copies the mount tree at `path` for a guest: with `attr` on all of it and, where `ids` is given, with owners

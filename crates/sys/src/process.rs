@@ -10,6 +10,13 @@ pub fn signal(pidfd: BorrowedFd<'_>, signal: i32) -> bool {
     unsafe { libc::syscall(libc::SYS_pidfd_send_signal, pidfd.as_raw_fd(), signal, 0usize, 0u32) == 0 }
 }
 
+/// Whether the process behind the handle is gone, collected or not.
+pub fn has_ended(pidfd: BorrowedFd<'_>) -> bool {
+    let mut asked = libc::pollfd { fd: pidfd.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+    // SAFETY: one structure that outlives the call.
+    unsafe { libc::poll(&mut asked, 1, 0) > 0 }
+}
+
 /// Collects an ended child of ours so that nothing of it stays. Waits for it.
 pub fn reap(pidfd: BorrowedFd<'_>) {
     const P_PIDFD: libc::idtype_t = 3;

@@ -1,8 +1,10 @@
 //! Starting an enclosure: one clone with all namespaces, then messages over a socket until it ends.
 //! The process that calls this must have one thread; the copy would otherwise hold locks that nobody releases.
 
+use crate::ahead::Ahead;
 pub use crate::child::MOST_HANDLES;
 use crate::op::Op;
+use crate::raw::kernel;
 use crate::{CallError, child, errno};
 use std::ffi::{CString, c_char};
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
@@ -121,51 +123,131 @@ struct CloneArgs {
 pub struct Spawned {
     pub pid: i32,
     pub pidfd: OwnedFd,
-    control: OwnedFd,
+    control: Control,
+}
+
+/// A guest's pid 1 that may still be on its way into the world.
+pub struct Expected<'a> {
+    control: Control,
+    // On the heap, because the helper that gives birth keeps its address.
+    birth: Box<Birth<'a>>,
+    /// Who gives birth, when not we.
+    helper: Option<&'a Ahead>,
+    _theirs: OwnedFd,
 }
 
 /// Clones with `namespaces` (inside `group`, where one is given) and lets the copy walk `ops` and start `command`.
-pub fn spawn(
+/// What was made `ahead` is not made again, and the birth is left to the helper while we go on.
+pub fn spawn<'a>(
     namespaces: u64,
+    ahead: Option<&'a Ahead>,
     group: Option<BorrowedFd<'_>>,
-    ops: &[Op],
-    command: &Command,
-) -> Result<Spawned, CallError> {
+    ops: &'a [Op],
+    command: &'a Command,
+) -> Result<Expected<'a>, CallError> {
     let (ours, theirs) = socket_pair()?;
-    let mut pidfd: RawFd = -1;
-    let args = CloneArgs {
-        flags: namespaces | libc::CLONE_PIDFD as u64 | if group.is_some() { INTO_CGROUP } else { 0 },
-        pidfd: &raw mut pidfd as u64,
-        exit_signal: libc::SIGCHLD as u64,
-        cgroup: group.map_or(0, |fd| fd.as_raw_fd() as u64),
-        ..CloneArgs::default()
-    };
-    let mask = block_signals();
-    // SAFETY: no stack is given, so this is a fork; the caller has a single thread, and the copy only walks lists
-    // that were finished before. `args` and `pidfd` outlive the call.
-    let pid = unsafe { libc::syscall(libc::SYS_clone3, &args, std::mem::size_of::<CloneArgs>()) };
-    if pid == 0 {
-        // The other end must be closed here, or the supervisor's death would go unnoticed.
-        // SAFETY: the copy's own descriptor; nothing else in the copy will use it.
-        unsafe { libc::close(ours.as_raw_fd()) };
-        child::run(ops, command, theirs.as_raw_fd());
+    let mut birth = Box::new(Birth {
+        flags: namespaces,
+        group: group.map(|fd| fd.as_raw_fd()),
+        ours: ours.as_raw_fd(),
+        theirs: theirs.as_raw_fd(),
+        ops,
+        command,
+        done: 0,
+        pidfd: -1,
+        born: Ok(0),
+    });
+    let helper = ahead.filter(|ahead| ahead.ask(&mut birth));
+    if helper.is_none() {
+        let mask = block_signals();
+        birth.born = birth.give(0);
+        restore_signals(&mask);
+        birth.born?;
     }
-    let failure = errno();
-    restore_signals(&mask);
-    if pid < 0 {
-        return Err(CallError { call: "clone3", errno: failure });
+    Ok(Expected { control: Control(ours), birth, helper, _theirs: theirs })
+}
+
+impl Expected<'_> {
+    /// The process whose ids are still to be mapped; none where that was done ahead.
+    pub fn unsettled(&self) -> Option<i32> {
+        self.birth.born.ok().filter(|_| self.birth.done == 0)
     }
-    // SAFETY: CLONE_PIDFD stored a fresh descriptor.
-    let pidfd = unsafe { OwnedFd::from_raw_fd(pidfd) };
-    Ok(Spawned { pid: pid as i32, pidfd, control: ours })
+
+    pub fn control(&self) -> &Control {
+        &self.control
+    }
+
+    /// Waits until it is there. Only then may what it was made from go.
+    pub fn born(self) -> Result<Spawned, CallError> {
+        let pid = match self.helper {
+            Some(helper) => helper.answer(&self.birth)?,
+            None => self.birth.born?,
+        };
+        // SAFETY: CLONE_PIDFD stored a fresh descriptor.
+        let pidfd = unsafe { OwnedFd::from_raw_fd(self.birth.pidfd) };
+        Ok(Spawned { pid, pidfd, control: self.control })
+    }
+}
+
+/// What the guest's first process is made from.
+pub(crate) struct Birth<'a> {
+    pub(crate) flags: u64,
+    group: Option<RawFd>,
+    ours: RawFd,
+    theirs: RawFd,
+    ops: &'a [Op],
+    command: &'a Command,
+    /// Steps that were walked ahead.
+    pub(crate) done: usize,
+    pidfd: RawFd,
+    /// How it went, when somebody else did it for us.
+    pub(crate) born: Result<i32, CallError>,
+}
+
+impl Birth<'_> {
+    /// Makes the first process, a copy of ours. With `CLONE_PARENT` it is a child of our parent, whose exit signal it
+    /// inherits.
+    pub(crate) fn give(&mut self, parent: u64) -> Result<i32, CallError> {
+        let args = CloneArgs {
+            flags: self.flags | parent | libc::CLONE_PIDFD as u64 | if self.group.is_some() { INTO_CGROUP } else { 0 },
+            pidfd: &raw mut self.pidfd as u64,
+            exit_signal: if parent == 0 { libc::SIGCHLD as u64 } else { 0 },
+            cgroup: self.group.map_or(0, |fd| fd as u64),
+            ..CloneArgs::default()
+        };
+        // SAFETY: no stack is given, so this is a fork; nobody else runs in our memory but helpers that touch none of
+        // it, and the copy only walks lists that were finished before. `args` and `pidfd` outlive the call.
+        let pid = unsafe { kernel!(SYS_clone3, &raw const args, size_of::<CloneArgs>()) };
+        if pid == Ok(0) {
+            // The other end must be closed here, or the supervisor's death would go unnoticed.
+            // SAFETY: the copy's own descriptor; nothing else in the copy will use it.
+            let _ = unsafe { kernel!(SYS_close, self.ours) };
+            child::run(self.ops, self.done, self.command, self.theirs);
+        }
+        pid.map_err(|errno| CallError { call: "clone3", errno })
+    }
 }
 
 impl Spawned {
+    /// Where reports arrive; poll it for reading.
+    pub fn control(&self) -> &OwnedFd {
+        &self.control.0
+    }
+
+    pub fn receive(&self) -> Result<Option<(Report, Handles)>, CallError> {
+        self.control.receive()
+    }
+}
+
+/// The line between the supervisor and pid 1.
+pub struct Control(OwnedFd);
+
+impl Control {
     /// Lets the copy go on past `AwaitSupervisor`.
     pub fn go(&self) -> Result<(), CallError> {
         let byte = 1u8;
         // SAFETY: one byte from a local.
-        let sent = unsafe { libc::send(self.control.as_raw_fd(), (&raw const byte).cast(), 1, libc::MSG_NOSIGNAL) };
+        let sent = unsafe { libc::send(self.0.as_raw_fd(), (&raw const byte).cast(), 1, libc::MSG_NOSIGNAL) };
         match errno() {
             _ if sent == 1 => Ok(()),
             // It failed at a step before; its report says at which.
@@ -201,7 +283,7 @@ impl Spawned {
                     std::mem::size_of_val(raw.as_slice()),
                 );
             }
-            let sent = libc::sendmsg(self.control.as_raw_fd(), &message, libc::MSG_NOSIGNAL);
+            let sent = libc::sendmsg(self.0.as_raw_fd(), &message, libc::MSG_NOSIGNAL);
             match errno() {
                 _ if sent == 1 => Ok(()),
                 // It failed at a step before; its report says at which.
@@ -211,13 +293,8 @@ impl Spawned {
         }
     }
 
-    /// Where reports arrive; poll it for reading.
-    pub fn control(&self) -> &OwnedFd {
-        &self.control
-    }
-
     /// The next report with its handles (listener, scratch, terminal); `None` when the other side is gone.
-    pub fn receive(&self) -> Result<Option<(Report, Handles)>, CallError> {
+    fn receive(&self) -> Result<Option<(Report, Handles)>, CallError> {
         #[repr(C, align(8))]
         struct Ancillary([u8; 64]);
         let mut space = Ancillary([0; 64]);
@@ -235,7 +312,7 @@ impl Spawned {
             message.msg_controllen = space.0.len() as _;
             let mut resets = 0;
             let got = loop {
-                let got = libc::recvmsg(self.control.as_raw_fd(), &mut message, libc::MSG_CMSG_CLOEXEC);
+                let got = libc::recvmsg(self.0.as_raw_fd(), &mut message, libc::MSG_CMSG_CLOEXEC);
                 // An end with our own word unread is told once, before the reports that still wait.
                 resets += i32::from(got < 0 && errno() == libc::ECONNRESET);
                 if got >= 0 || (errno() != libc::EINTR && resets != 1) {

@@ -1,0 +1,253 @@
+//! What a start needs whatever its plan, made ahead. A new network namespace takes the kernel longer than anything else
+//! in a start, and neither it nor the frame of the guest's root depends on the policy. So a helper makes them on
+//! another processor while the plan is still being made, and then gives birth to the guest's first process inside, in
+//! our name.
+//!
+//! The helper shares our memory, so starting it copies nothing; while we work it touches none of it but what is shared
+//! here. It makes its calls without the C library, whose error number it would share with us.
+
+use crate::op::Op;
+use crate::raw::kernel;
+use crate::spawn::{self, Birth};
+use crate::{CallError, child, host, process};
+use std::os::fd::{AsFd, FromRawFd, OwnedFd, RawFd};
+use std::sync::atomic::{AtomicI32, AtomicPtr, Ordering};
+
+/// What the helper makes besides its user namespace; the rest belongs to the guest's first process alone.
+const MADE: u64 = spawn::NEW_NET | spawn::NEW_IPC | spawn::NEW_UTS | spawn::NEW_MOUNT;
+
+/// Where the helper is. It goes from `HELD` to `WORKING`, by `ENTERED` to `READY`, or to `FAILED`; and from `ASKED` to `DONE`.
+const HELD: i32 = -1;
+const WORKING: i32 = 0;
+const ENTERED: i32 = 1;
+const READY: i32 = 2;
+const FAILED: i32 = 3;
+const ASKED: i32 = 4;
+const DONE: i32 = 5;
+
+/// Whether the helper's ids are mapped.
+const NOT_YET: i32 = 0;
+const MAPPED: i32 = 1;
+const NEVER: i32 = 2;
+
+/// The guest's first process goes on with its copy of the helper's stack.
+const STACK: usize = 256 * 1024;
+/// Processors that a mask has room for.
+const PROCESSORS: usize = 8192;
+type Mask = [u64; PROCESSORS / 64];
+
+/// What both sides see.
+struct Shared {
+    state: AtomicI32,
+    ids: AtomicI32,
+    birth: AtomicPtr<Birth<'static>>,
+    parent: i32,
+    /// The steps to walk ahead, never changed.
+    ops: Vec<Op>,
+    /// The processors we may use, in bytes that count; none when unknown.
+    mask: Mask,
+    mask_len: usize,
+}
+
+/// The helper while it lives. Dropping this ends and collects it; what it gave birth to lives on.
+pub struct Ahead {
+    pid: i32,
+    pidfd: OwnedFd,
+    shared: Box<Shared>,
+    _stack: Vec<u8>,
+}
+
+/// Starts the helper on `ops`, the first of a guest's steps. `None` when even that fails; whoever needs the namespaces
+/// then makes them himself and gets the kernel's own error.
+pub fn start(ops: Vec<Op>) -> Option<Ahead> {
+    let mut shared = Box::new(Shared {
+        state: AtomicI32::new(HELD),
+        ids: AtomicI32::new(NOT_YET),
+        birth: AtomicPtr::new(std::ptr::null_mut()),
+        parent: std::process::id() as i32,
+        ops,
+        mask: [0; PROCESSORS / 64],
+        mask_len: 0,
+    });
+    shared.mask_len = processors(&mut shared.mask);
+    let mut stack = vec![0u8; STACK];
+    let mut pidfd: RawFd = -1;
+    // SAFETY: the stack and what is shared live in allocations that are kept until the helper has been collected. The
+    // helper runs `help` only, which allocates nothing and takes no lock. One table of descriptors, so that what the
+    // helper gives birth to has ours, and its handle reaches us.
+    let pid = unsafe {
+        let top = stack.as_mut_ptr().add(STACK & !15).cast();
+        let flags = libc::CLONE_VM | libc::CLONE_FILES | libc::CLONE_PIDFD | libc::SIGCHLD;
+        libc::clone(help, top, flags, (&raw const *shared).cast_mut().cast(), &raw mut pidfd)
+    };
+    if pid < 0 {
+        return None;
+    }
+    // SAFETY: CLONE_PIDFD stored a fresh descriptor.
+    let pidfd = unsafe { OwnedFd::from_raw_fd(pidfd) };
+    send_away(pid, &shared);
+    shared.state.store(WORKING, Ordering::Release);
+    wake(&shared.state);
+    Some(Ahead { pid, pidfd, shared, _stack: stack })
+}
+
+fn processors(mask: &mut Mask) -> usize {
+    // SAFETY: a buffer with its true length; the kernel says how much of it counts.
+    let got = unsafe { kernel!(SYS_sched_getaffinity, 0, size_of::<Mask>(), mask.as_mut_ptr()) };
+    got.map_or(0, |bytes| bytes as usize)
+}
+
+/// A new process starts where its parent runs, and one of the two would wait for the other. So it is held until it has
+/// been told to go elsewhere, where there is an elsewhere.
+fn send_away(pid: i32, shared: &Shared) {
+    // SAFETY: cannot fail in a way that matters; asks for a number.
+    let here = usize::try_from(unsafe { libc::sched_getcpu() }).unwrap_or(usize::MAX);
+    let mut elsewhere = shared.mask;
+    if let Some(word) = elsewhere.get_mut(here / 64) {
+        *word &= !(1 << (here % 64));
+        if elsewhere.iter().any(|word| *word != 0) {
+            // SAFETY: a buffer at least as long as stated. A failure only costs time.
+            let _ = unsafe { kernel!(SYS_sched_setaffinity, pid, shared.mask_len, elsewhere.as_ptr()) };
+        }
+    }
+}
+
+impl Ahead {
+    /// Maps the helper's ids, `(inside, outside)`: it waits for that in the midst of its steps.
+    pub fn map_ids(&self, uid: (u32, u32), gid: (u32, u32), freeze_groups: bool) {
+        self.wait_while(WORKING);
+        let mapped = host::write_id_maps(self.pid, uid, gid, freeze_groups).is_ok();
+        self.shared.ids.store(if mapped { MAPPED } else { NEVER }, Ordering::Release);
+        wake(&self.shared.ids);
+    }
+
+    /// Asks for the guest's first process to be made inside, once all is there. False when nothing is: the kernel
+    /// refused something, or somebody killed the helper. What is lent here must stay until `answer`.
+    pub(crate) fn ask(&self, birth: &mut Birth<'_>) -> bool {
+        let shared = &*self.shared;
+        self.wait_while(WORKING);
+        self.wait_while(ENTERED);
+        if shared.state.load(Ordering::Acquire) != READY {
+            return false;
+        }
+        birth.flags &= !(MADE | spawn::NEW_USER);
+        birth.done = shared.ops.len();
+        shared.birth.store((&raw mut *birth).cast(), Ordering::Release);
+        shared.state.store(ASKED, Ordering::Release);
+        wake(&shared.state);
+        true
+    }
+
+    /// Waits for the birth that was asked for.
+    pub(crate) fn answer(&self, birth: &Birth<'_>) -> Result<i32, CallError> {
+        self.wait_while(ASKED);
+        match self.shared.state.load(Ordering::Acquire) {
+            DONE => birth.born,
+            // Whether a helper that was killed just now had got that far cannot be known.
+            _ => Err(CallError { call: "clone3", errno: libc::ECANCELED }),
+        }
+    }
+
+    fn wait_while(&self, state: i32) {
+        let word = &self.shared.state;
+        // A few microseconds of looking are cheaper than a sleep where the answer is about to come.
+        for _ in 0..SPINS {
+            if word.load(Ordering::Acquire) != state {
+                return;
+            }
+            std::hint::spin_loop();
+        }
+        while word.load(Ordering::Acquire) == state {
+            // A helper that was killed says nothing more, so this looks up now and then.
+            let pause = libc::timespec { tv_sec: 0, tv_nsec: 20_000_000 };
+            wait(word, state, Some(&pause));
+            if word.load(Ordering::Acquire) == state && process::has_ended(self.pidfd.as_fd()) {
+                return;
+            }
+        }
+    }
+}
+
+const SPINS: u32 = 2_000;
+
+impl Drop for Ahead {
+    fn drop(&mut self) {
+        // SAFETY: our own child, not collected yet, so the number can mean nobody else; no status wanted.
+        unsafe {
+            libc::kill(self.pid, libc::SIGKILL);
+            libc::waitpid(self.pid, std::ptr::null_mut(), libc::__WALL);
+        }
+    }
+}
+
+fn wait(word: &AtomicI32, value: i32, pause: Option<&libc::timespec>) {
+    const FUTEX_WAIT: usize = 0;
+    let pause = pause.map_or(0, |p| &raw const *p as usize);
+    // SAFETY: the word and the pause outlive the call.
+    let _ = unsafe { kernel!(SYS_futex, word.as_ptr(), FUTEX_WAIT, value, pause) };
+}
+
+fn wake(word: &AtomicI32) {
+    const FUTEX_WAKE: usize = 1;
+    // SAFETY: the word outlives the call.
+    let _ = unsafe { kernel!(SYS_futex, word.as_ptr(), FUTEX_WAKE, 1) };
+}
+
+extern "C" fn help(shared: *mut libc::c_void) -> i32 {
+    // SAFETY: points into the box that `Ahead` keeps until we are gone.
+    let shared = unsafe { &*shared.cast::<Shared>() };
+    tie(shared);
+    while shared.state.load(Ordering::Acquire) == HELD {
+        wait(&shared.state, HELD, None);
+    }
+    // Being elsewhere is enough: from here on the kernel may choose, and the first process must inherit nothing.
+    // SAFETY: a buffer with its true length.
+    let _ = unsafe { kernel!(SYS_sched_setaffinity, 0, shared.mask_len, shared.mask.as_ptr()) };
+    let made = make(shared).is_ok();
+    // The change of ids among the steps undid it.
+    tie(shared);
+    shared.state.store(if made { READY } else { FAILED }, Ordering::Release);
+    wake(&shared.state);
+    while shared.state.load(Ordering::Acquire) != ASKED {
+        wait(&shared.state, if made { READY } else { FAILED }, None);
+    }
+    // SAFETY: the one who asked waits until we say that it is done, and lends this until then.
+    if let Some(birth) = unsafe { shared.birth.load(Ordering::Acquire).as_mut() } {
+        birth.born = birth.give(libc::CLONE_PARENT as u64);
+    }
+    shared.state.store(DONE, Ordering::Release);
+    wake(&shared.state);
+    loop {
+        wait(&shared.state, DONE, None);
+    }
+}
+
+/// Has us end with the one we help; he may be gone already.
+fn tie(shared: &Shared) {
+    // SAFETY: numbers only.
+    unsafe {
+        let tied = kernel!(SYS_prctl, libc::PR_SET_PDEATHSIG, libc::SIGKILL, 0, 0, 0);
+        if tied.is_err() || kernel!(SYS_getppid) != Ok(shared.parent) {
+            child::exit(1);
+        }
+    }
+}
+
+fn make(shared: &Shared) -> Result<(), i32> {
+    let all = u64::MAX;
+    // SAFETY: numbers, and the address of a local.
+    unsafe {
+        // What a terminal sends is for us to answer; and the first process wants its signals blocked from the start.
+        kernel!(SYS_rt_sigprocmask, libc::SIG_SETMASK, &raw const all, 0, 8)?;
+        kernel!(SYS_unshare, spawn::NEW_USER)?;
+        shared.state.store(ENTERED, Ordering::Release);
+        wake(&shared.state);
+        kernel!(SYS_unshare, MADE)?;
+    }
+    child::walk_ahead(&shared.ops, || {
+        while shared.ids.load(Ordering::Acquire) == NOT_YET {
+            wait(&shared.ids, NOT_YET, None);
+        }
+        if shared.ids.load(Ordering::Acquire) == MAPPED { Ok(()) } else { Err(libc::EPERM) }
+    })
+}
