@@ -1,0 +1,169 @@
+//! Bodies in chunks, decoded as they come. Each byte is read once and nothing of the body is kept, so a chunk may be of
+//! any size; what stands around the chunks is bounded.
+
+use crate::http1::{Fields, field, lines};
+use std::ops::Range;
+
+/// Extensions mean nothing to anyone, so a few bytes of them are enough, and not many times a few.
+const MAX_EXTENSION: usize = 256;
+const MAX_EXTENSIONS: usize = 16 * 1024;
+const MAX_TRAILERS: usize = 8 * 1024;
+const MAX_TRAILER_FIELDS: usize = 64;
+/// Fifteen digits are less than what any reader holds in 64 bits, signed or not.
+const MAX_DIGITS: u8 = 15;
+
+/// What ends a body without trailers.
+pub const LAST_CHUNK: &[u8] = b"0\r\n\r\n";
+
+/// What stands before a chunk of so many bytes; after it stands `\r\n`. A chunk of none would end the body.
+pub fn chunk_head(len: usize) -> Vec<u8> {
+    format!("{len:x}\r\n").into_bytes()
+}
+
+/// What the decoder found in the bytes it was given.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Piece {
+    /// All bytes are used up; more are needed.
+    NeedMore,
+    /// These bytes are of the body. Go on with those after the range.
+    Data(Range<usize>),
+    /// The body has ended, and so many bytes were the last of it.
+    End(usize),
+    Bad(&'static str),
+}
+
+/// One body. After `End` or `Bad` it says the same again.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Chunked {
+    state: State,
+    extensions: usize,
+    raw_trailers: Vec<u8>,
+    trailers: Fields,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Size { digits: u8, size: u64 },
+    Extension { len: usize, size: u64 },
+    SizeEnd { size: u64 },
+    Data { left: u64 },
+    DataReturn,
+    DataEnd,
+    Trailers,
+    Ended,
+    Failed(&'static str),
+}
+
+impl Default for State {
+    fn default() -> State {
+        State::START
+    }
+}
+
+impl State {
+    const START: State = State::Size { digits: 0, size: 0 };
+}
+
+impl Chunked {
+    pub fn new() -> Chunked {
+        Chunked::default()
+    }
+
+    /// Reads up to the next piece of the body.
+    pub fn next(&mut self, bytes: &[u8]) -> Piece {
+        let mut used = 0;
+        loop {
+            match self.state {
+                State::Failed(reason) => return Piece::Bad(reason),
+                State::Ended => return Piece::End(used),
+                State::Data { left } if used < bytes.len() => {
+                    let len = usize::try_from(left).unwrap_or(usize::MAX).min(bytes.len() - used);
+                    let left = left - len as u64;
+                    self.state = if left == 0 { State::DataReturn } else { State::Data { left } };
+                    return Piece::Data(used..used + len);
+                }
+                _ => {}
+            }
+            let Some(byte) = bytes.get(used) else {
+                return Piece::NeedMore;
+            };
+            self.state = self.after(*byte).unwrap_or_else(State::Failed);
+            used += 1;
+        }
+    }
+
+    /// The fields after the last chunk, once the body has ended.
+    pub fn trailers(&self) -> &Fields {
+        &self.trailers
+    }
+
+    fn after(&mut self, byte: u8) -> Result<State, &'static str> {
+        match (self.state, byte) {
+            (State::Size { digits: 0, .. }, b'\r' | b';') => Err("the size of a chunk is missing"),
+            (State::Size { size, .. }, b'\r') => Ok(State::SizeEnd { size }),
+            (State::Size { size, .. }, b';') => Ok(State::Extension { len: 0, size }),
+            (State::Size { digits: MAX_DIGITS, .. }, _) => Err("the size of a chunk has too many digits"),
+            (State::Size { digits, size }, byte) => match (byte as char).to_digit(16) {
+                Some(digit) => Ok(State::Size { digits: digits + 1, size: size << 4 | u64::from(digit) }),
+                None => Err("the size of a chunk is malformed"),
+            },
+            (State::Extension { size, .. }, b'\r') => Ok(State::SizeEnd { size }),
+            (State::Extension { len, size }, byte) => self.extension(byte, len + 1, size),
+            (State::SizeEnd { size: 0 }, b'\n') => Ok(State::Trailers),
+            (State::SizeEnd { size }, b'\n') => Ok(State::Data { left: size }),
+            (State::DataEnd, b'\n') => Ok(State::START),
+            (State::SizeEnd { .. } | State::DataEnd, _) => Err("a carriage return stands alone"),
+            (State::DataReturn, b'\r') => Ok(State::DataEnd),
+            (State::DataReturn, _) => Err("a chunk is longer than its size"),
+            (State::Trailers, byte) => self.trailer(byte),
+            // These take no single bytes.
+            (state @ (State::Data { .. } | State::Ended | State::Failed(_)), _) => Ok(state),
+        }
+    }
+
+    fn extension(&mut self, byte: u8, len: usize, size: u64) -> Result<State, &'static str> {
+        self.extensions += 1;
+        if byte != b'\t' && !(b' '..=b'~').contains(&byte) {
+            return Err("the extension of a chunk holds a character that is not ASCII");
+        }
+        if len > MAX_EXTENSION || self.extensions > MAX_EXTENSIONS {
+            return Err("the extensions of chunks are too long");
+        }
+        Ok(State::Extension { len, size })
+    }
+
+    fn trailer(&mut self, byte: u8) -> Result<State, &'static str> {
+        let after_return = self.raw_trailers.last() == Some(&b'\r');
+        match byte {
+            b'\n' if !after_return => return Err("a line feed stands alone"),
+            b'\n' => {}
+            _ if after_return => return Err("a carriage return stands alone"),
+            b'\r' | b'\t' | b' '..=b'~' | 0x80.. => {}
+            _ => return Err("a trailer holds a control character"),
+        }
+        if self.raw_trailers.len() == MAX_TRAILERS {
+            return Err("the trailers are longer than 8 KiB");
+        }
+        self.raw_trailers.push(byte);
+        match self.raw_trailers == b"\r\n" || self.raw_trailers.ends_with(b"\r\n\r\n") {
+            true => self.end(),
+            false => Ok(State::Trailers),
+        }
+    }
+
+    /// Trailers are read like fields, and must not say anew what only a head may say.
+    fn end(&mut self) -> Result<State, &'static str> {
+        const OF_HEADS: [&str; 4] = ["content-length", "transfer-encoding", "host", "trailer"];
+        for line in lines(&std::mem::take(&mut self.raw_trailers)) {
+            let field = field(line)?;
+            if OF_HEADS.iter().any(|name| field.name.eq_ignore_ascii_case(name)) {
+                return Err("a trailer belongs in the head");
+            }
+            if self.trailers.0.len() == MAX_TRAILER_FIELDS {
+                return Err("there are too many trailers");
+            }
+            self.trailers.0.push(field);
+        }
+        Ok(State::Ended)
+    }
+}

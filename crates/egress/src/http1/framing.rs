@@ -1,0 +1,63 @@
+//! Where a body ends, and what becomes of the connection: the two things that a smuggled request lives on.
+
+use super::fields::Fields;
+use super::{Body, Connection, Refused, Version};
+
+/// The body as the fields declare it; `None` when they declare none. Anything said twice is refused, even when both say
+/// the same: the next reader may see only one of them.
+pub(super) fn declared(fields: &Fields, version: Version) -> Result<Option<Body>, Refused> {
+    check_names(fields)?;
+    let lengths: Vec<&[u8]> = fields.all("content-length").collect();
+    let codings: Vec<&[u8]> = fields.all("transfer-encoding").collect();
+    match (lengths.as_slice(), codings.as_slice()) {
+        ([], []) => Ok(None),
+        ([text], []) => length(text).map(|len| Some(Body::Length(len))).ok_or((400, "Content-Length is malformed")),
+        (_, []) => Err((400, "Content-Length comes twice")),
+        ([], [_]) if version == Version::Http10 => Err((400, "Transfer-Encoding does not exist in HTTP/1.0")),
+        ([], [coding]) if coding.eq_ignore_ascii_case(b"chunked") => Ok(Some(Body::Chunked)),
+        ([], [_]) => Err((501, "Transfer-Encoding is not chunked")),
+        ([], _) => Err((400, "Transfer-Encoding comes twice")),
+        _ => Err((400, "Content-Length and Transfer-Encoding come together")),
+    }
+}
+
+/// Some servers read an underscore as a hyphen, and would see a field here that others do not. And a field that
+/// Connection names is dropped on the way by whoever obeys it: then the others see another message.
+fn check_names(fields: &Fields) -> Result<(), Refused> {
+    const FRAMING: [&str; 3] = ["content-length", "transfer-encoding", "host"];
+    let looks_like = |name: &str| name.contains('_') && FRAMING.iter().any(|f| same_but_for_hyphens(name, f));
+    if fields.0.iter().any(|f| looks_like(&f.name)) {
+        return Err((400, "a field looks like one that frames the message"));
+    }
+    let dropped = |word: &[u8]| FRAMING.iter().any(|f| word.eq_ignore_ascii_case(f.as_bytes()));
+    match fields.words("connection").any(dropped) {
+        true => Err((400, "Connection names a field that frames the message")),
+        false => Ok(()),
+    }
+}
+
+fn same_but_for_hyphens(name: &str, other: &str) -> bool {
+    name.replace('_', "-").eq_ignore_ascii_case(other)
+}
+
+/// A number in its one spelling, and no larger than what every reader can hold.
+fn length(text: &[u8]) -> Option<u64> {
+    let plain = text.iter().all(u8::is_ascii_digit) && (text == b"0" || !text.starts_with(b"0"));
+    let number: i64 = std::str::from_utf8(text).ok().filter(|_| plain)?.parse().ok()?;
+    u64::try_from(number).ok()
+}
+
+/// What the fields say about the connection. Closing wins over everything.
+pub(super) fn connection(fields: &Fields, version: Version) -> Connection {
+    let says = |wanted: &[u8]| fields.words("connection").any(|word| word.eq_ignore_ascii_case(wanted));
+    if says(b"close") {
+        return Connection::Close;
+    }
+    let protocols: Vec<_> = fields.words("upgrade").map(String::from_utf8_lossy).collect();
+    match version {
+        Version::Http11 if says(b"upgrade") && !protocols.is_empty() => Connection::Upgrade(protocols.join(", ")),
+        Version::Http11 => Connection::KeepAlive,
+        Version::Http10 if says(b"keep-alive") => Connection::KeepAlive,
+        Version::Http10 => Connection::Close,
+    }
+}

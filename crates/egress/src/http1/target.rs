@@ -1,0 +1,94 @@
+//! What a request is for: the second word of its first line.
+
+use super::Refused;
+use crate::authority;
+use policy::HostName;
+use std::fmt;
+
+/// Paths begin with a slash and hold their query; nothing in them is decoded.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Target {
+    /// `/path?query`, to the server itself.
+    Origin(String),
+    /// `http://host/path?query`, to a proxy.
+    Absolute { secure: bool, host: HostName, port: u16, path: String },
+    /// `host:port`, with CONNECT.
+    Authority { host: HostName, port: u16 },
+    /// `*`, with OPTIONS.
+    Asterisk,
+}
+
+impl Target {
+    pub(super) fn read(method: &str, word: &[u8]) -> Result<Target, Refused> {
+        if !word.iter().all(u8::is_ascii_graphic) {
+            return Err((400, "the target holds a character that no URL has"));
+        }
+        let text = std::str::from_utf8(word).map_err(|_| (400, "the target is not ASCII"))?;
+        if text.contains('#') {
+            return Err((400, "the target holds a fragment"));
+        }
+        match text {
+            _ if method == "CONNECT" => connect(text),
+            "*" if method == "OPTIONS" => Ok(Target::Asterisk),
+            "*" => Err((400, "the target * goes only with OPTIONS")),
+            path if path.starts_with('/') => Ok(Target::Origin(path.to_owned())),
+            _ => absolute(text),
+        }
+    }
+
+    /// The path with its query, when the target has one.
+    pub fn path(&self) -> Option<&str> {
+        match self {
+            Target::Origin(path) | Target::Absolute { path, .. } => Some(path),
+            Target::Authority { .. } | Target::Asterisk => None,
+        }
+    }
+}
+
+impl fmt::Display for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Target::Origin(path) => f.write_str(path),
+            Target::Absolute { secure, host, port, path } if *port == default_port(*secure) => {
+                write!(f, "{}://{host}{path}", scheme(*secure))
+            }
+            Target::Absolute { secure, host, port, path } => write!(f, "{}://{host}:{port}{path}", scheme(*secure)),
+            Target::Authority { host, port } => write!(f, "{host}:{port}"),
+            Target::Asterisk => f.write_str("*"),
+        }
+    }
+}
+
+fn connect(text: &str) -> Result<Target, Refused> {
+    match authority::parse(text) {
+        Some((host, Some(port))) => Ok(Target::Authority { host, port }),
+        _ => Err((400, "the target of CONNECT is not host:port")),
+    }
+}
+
+fn absolute(text: &str) -> Result<Target, Refused> {
+    let Some((word, rest)) = text.split_once("://") else {
+        return Err((400, "the target is neither a path nor a URL"));
+    };
+    let secure = match word.to_ascii_lowercase().as_str() {
+        "http" => false,
+        "https" => true,
+        _ => return Err((400, "the scheme of the target is neither http nor https")),
+    };
+    let (place, path) = rest.split_at(rest.find(['/', '?']).unwrap_or(rest.len()));
+    if place.contains('@') {
+        return Err((400, "the target holds a user"));
+    }
+    let (host, port) = authority::parse(place).ok_or((400, "the host of the target is malformed"))?;
+    let slash = if path.starts_with('/') { "" } else { "/" };
+    let port = port.unwrap_or(default_port(secure));
+    Ok(Target::Absolute { secure, host, port, path: format!("{slash}{path}") })
+}
+
+fn scheme(secure: bool) -> &'static str {
+    if secure { "https" } else { "http" }
+}
+
+fn default_port(secure: bool) -> u16 {
+    if secure { 443 } else { 80 }
+}

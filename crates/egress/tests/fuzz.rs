@@ -1,0 +1,423 @@
+//! A fuzzer without tools: the kept corpus, mutated from a seed for a while. `COFFERDAM_FUZZ_SECONDS` says how long
+//! (2 by default), `COFFERDAM_FUZZ_SEED` repeats a run. A failure prints the seed and the input; keep the input as a
+//! file of the corpus, and `corpus_never_panics` holds it for good.
+
+mod common;
+
+use common::{dechunk, one_by_one};
+use egress::chunked::Piece;
+use egress::dns::{self, AnswerError, Kind, Rcode};
+use egress::hello::{self, Hello};
+use egress::hosts::Hosts;
+use egress::http1::{self, Body, Head, Request, Response, Seen};
+use egress::resolv::Resolv;
+use egress::socks::{Socks, Step};
+use policy::HostName;
+use std::net::IpAddr;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Target {
+    Dns,
+    Hello,
+    Http,
+    Socks,
+    Files,
+}
+
+const TARGETS: [(Target, &str); 5] = [
+    (Target::Dns, "dns"),
+    (Target::Hello, "hello"),
+    (Target::Http, "http"),
+    (Target::Socks, "socks"),
+    (Target::Files, "files"),
+];
+
+/// Pieces that random bytes would never find.
+const WORDS: [&[u8]; 40] = [
+    b"\r\n",
+    b"\r\n\r\n",
+    b"\n",
+    b"\r",
+    b"\0",
+    b" ",
+    b":",
+    b"Content-Length: 5\r\n",
+    b"Transfer-Encoding: chunked\r\n",
+    b"Transfer-Encoding: gzip\r\n",
+    b"Host: a.org\r\n",
+    b"Connection: close\r\n",
+    b"Connection: Upgrade\r\nUpgrade: x\r\n",
+    b"HTTP/1.0",
+    b"HTTP/1.1 101 x\r\n",
+    b"CONNECT a.org:1 ",
+    b"OPTIONS * ",
+    b"http://",
+    b"@",
+    b"#",
+    b"0\r\n\r\n",
+    b"5\r\nhello\r\n",
+    b"fffffffffffffff\r\n",
+    b";ext=1",
+    b"X: y\r\n",
+    b"\xc0\x0c",
+    b"\xc0\x00",
+    b"\xff\xff",
+    b"\x00\x05\x00\x01\x00\x00\x00\x01\x00\x02\xc0\x0c",
+    b"\x00\x01\x00\x01\x00\x00\x00\x01\x00\x04\x01\x02\x03\x04",
+    b"\x00\x00\x29\x04\xd0\x00\x00\x00\x00\x00\x00",
+    b"\x3f",
+    b"\x16\x03\x01\x00\x01",
+    b"\x00\x00\x00\x0a\x00\x08\x00\x00\x05a.org",
+    b"\xfe\x0d\x00\x00",
+    b"\x00\x10\x00\x05\x00\x03\x02h2",
+    b"\x05\x01\x00",
+    b"\x05\x01\x00\x03\x05a.org\x00\x50",
+    b"nameserver ",
+    b"options timeout:",
+];
+
+/// What must hold for any input. Whether it was accepted.
+fn check(target: Target, bytes: &[u8]) -> bool {
+    match target {
+        Target::Dns => check_query(bytes) | check_answer(bytes),
+        Target::Hello => check_hello(bytes),
+        Target::Http => check_request(bytes) | check_response(bytes) | check_chunked(bytes),
+        Target::Socks => check_socks(bytes),
+        Target::Files => check_files(&String::from_utf8_lossy(bytes)),
+    }
+}
+
+fn check_query(bytes: &[u8]) -> bool {
+    let question = match dns::parse_query(bytes) {
+        Ok(question) => question,
+        Err(bad) => {
+            assert!(!bad.reason.is_empty() && bad.reply.is_none_or(|r| r.len() == 12));
+            return false;
+        }
+    };
+    assert!(question.name.len() <= 4 * 255 && question.name.is_ascii());
+    assert_eq!(question.is_host, matches!(HostName::parse(&question.name), Ok(HostName::Name(_))));
+    let records: Vec<IpAddr> = (0..300u16).map(|n| [10, 0, (n >> 8) as u8, n as u8].into()).collect();
+    let told = dns::answer(&question, Rcode::NoError, &records, 60);
+    assert!(told.len() <= question.udp_size.unwrap_or(512).clamp(512, 4096).into());
+    let whole = dns::answer_on_stream(&question, Rcode::NoError, &records[..70], 60);
+    if question.is_host {
+        let read = dns::parse_answer(&whole, question.id, &question.name, question.kind).expect("our own answer");
+        assert_eq!(read.addresses.len(), if question.kind == Kind::A { 64 } else { 0 });
+        let asked = dns::query(question.id, &question.name, question.kind).expect("a host name");
+        let again = dns::parse_query(&asked).expect("our own question");
+        assert_eq!((again.id, again.name, again.kind), (question.id, question.name, question.kind));
+    }
+    true
+}
+
+fn check_answer(bytes: &[u8]) -> bool {
+    let id = bytes.get(..2).map_or(0, |b| u16::from_be_bytes([b[0], b[1]]));
+    let read = |kind| dns::parse_answer(bytes, id, "www.example.org", kind);
+    let mut taken = false;
+    for kind in [Kind::A, Kind::Aaaa] {
+        match read(kind) {
+            Ok(answer) => {
+                assert!(answer.addresses.len() <= dns::MAX_ADDRESSES);
+                assert!(answer.addresses.iter().all(|a| a.is_ipv4() == (kind == Kind::A)));
+                assert!(answer.rcode == Rcode::NoError || answer.addresses.is_empty());
+                taken = true;
+            }
+            Err(AnswerError::NotOurs(reason) | AnswerError::Bad(reason)) => assert!(!reason.is_empty()),
+        }
+    }
+    taken
+}
+
+fn check_hello(bytes: &[u8]) -> bool {
+    let whole = hello::read(bytes);
+    assert_eq!(one_by_one(bytes, hello::read, |h| *h == Hello::NeedMore).0, whole);
+    assert!(bytes.len() < hello::MAX_HELLO || whole != Hello::NeedMore);
+    let Hello::Client(client) = whole else {
+        return false;
+    };
+    if let Some(name) = client.sni {
+        assert_eq!(HostName::parse(&name), Ok(HostName::Name(name.clone())));
+    }
+    assert!(client.alpn.iter().all(|p| p.is_ascii() && !p.is_empty()) && !client.versions.is_empty());
+    true
+}
+
+fn check_request(bytes: &[u8]) -> bool {
+    let whole = http1::read_request(bytes);
+    assert_eq!(one_by_one(bytes, http1::read_request, |h| *h == Head::NeedMore).0, whole);
+    let mut seen = Seen::default();
+    let resumed = (0..=bytes.len()).map(|len| http1::resume_request(&bytes[..len], &mut seen));
+    assert_eq!(resumed.into_iter().find(|h| *h != Head::NeedMore).unwrap_or(Head::NeedMore), whole);
+    match whole {
+        Head::Done(request) => {
+            check_request_head(&request, bytes);
+            true
+        }
+        Head::Bad { status, reason } => {
+            assert!((400..=505).contains(&status) && !reason.is_empty());
+            false
+        }
+        Head::NeedMore => false,
+    }
+}
+
+/// A head that is taken holds nothing that another reader could take for something else, and is written back the same.
+fn check_request_head(request: &Request, bytes: &[u8]) {
+    let head = &bytes[..request.consumed];
+    assert!(head.ends_with(b"\r\n\r\n") && head.len() <= http1::MAX_HEAD);
+    check_lines(head);
+    assert!(request.fields.all("host").count() <= 1);
+    assert_eq!(HostName::parse(&request.host.to_string()).as_ref(), Ok(&request.host));
+    assert_ne!(request.body, Body::UntilClose);
+    check_framing(&request.fields, request.body);
+    let written = http1::write_request(&request.method, &request.target.to_string(), &request.fields);
+    let Head::Done(again) = http1::read_request(&written.expect("what was read can be written")) else {
+        // A request of HTTP/1.0 may leave Host out, one of HTTP/1.1 may not.
+        assert_eq!((request.version, request.fields.get("host")), (http1::Version::Http10, None));
+        return;
+    };
+    assert_eq!((&again.method, &again.target, &again.fields), (&request.method, &request.target, &request.fields));
+    assert_eq!((&again.host, again.port, again.body), (&request.host, request.port, request.body));
+}
+
+fn check_response(bytes: &[u8]) -> bool {
+    let mut taken = false;
+    for method in ["GET", "HEAD", "CONNECT"] {
+        let read = |bytes: &[u8]| http1::read_response(bytes, method);
+        let whole = read(bytes);
+        assert_eq!(one_by_one(bytes, read, |h| *h == Head::NeedMore).0, whole);
+        match whole {
+            Head::Done(response) => {
+                check_response_head(&response, bytes, method);
+                taken = true;
+            }
+            Head::Bad { status, .. } => assert_eq!(status, 502),
+            Head::NeedMore => {}
+        }
+    }
+    taken
+}
+
+fn check_response_head(response: &Response, bytes: &[u8], method: &str) {
+    check_lines(&bytes[..response.consumed]);
+    let bodiless = matches!(response.status, 100..=199 | 204 | 304) || method == "HEAD";
+    assert!(!bodiless || response.body == Body::None);
+    let written = http1::write_response(response.status, &response.reason, &response.fields);
+    let Head::Done(again) = http1::read_response(&written.expect("what was read can be written"), method) else {
+        panic!("what was written is not read");
+    };
+    assert_eq!((again.status, &again.reason, &again.fields), (response.status, &response.reason, &response.fields));
+}
+
+fn check_lines(head: &[u8]) {
+    for (at, byte) in head.iter().enumerate() {
+        match byte {
+            b'\n' => assert_eq!(head[at - 1], b'\r'),
+            b'\r' => assert_eq!(head[at + 1], b'\n'),
+            byte => assert!(*byte == b'\t' || *byte >= b' ' && *byte != 0x7f),
+        }
+    }
+    assert!(head.windows(3).all(|w| w != b"\r\n " && w != b"\r\n\t"));
+}
+
+fn check_framing(fields: &http1::Fields, body: Body) {
+    let lengths: Vec<&[u8]> = fields.all("content-length").collect();
+    let codings: Vec<&[u8]> = fields.all("transfer-encoding").collect();
+    match body {
+        Body::Length(len) => assert_eq!((lengths, codings.len()), (vec![len.to_string().as_bytes()], 0)),
+        Body::Chunked => assert_eq!((lengths.len(), codings), (0, vec![&b"chunked"[..]])),
+        Body::None | Body::UntilClose => assert!(codings.is_empty()),
+    }
+}
+
+fn check_chunked(bytes: &[u8]) -> bool {
+    let start = bytes.windows(4).position(|w| w == b"\r\n\r\n").map_or(0, |at| at + 4);
+    let bytes = &bytes[start..];
+    let whole = dechunk(bytes, bytes.len());
+    for step in [1, 3] {
+        assert_eq!(dechunk(bytes, step), whole);
+    }
+    assert!(whole.0.len() <= bytes.len() && whole.2 <= bytes.len());
+    matches!(whole.1, Piece::End(_))
+}
+
+fn check_socks(bytes: &[u8]) -> bool {
+    let whole = converse(bytes, bytes.len());
+    assert_eq!(converse(bytes, 1), whole);
+    match whole.1 {
+        Step::Connect { host, port, .. } => {
+            assert!(port > 0);
+            assert_eq!(HostName::parse(&host.to_string()), Ok(host));
+            true
+        }
+        Step::Bad { reply, reason } => {
+            assert!(reply.len() <= 10 && !reason.is_empty());
+            false
+        }
+        _ => {
+            assert!(bytes.len() - whole.2 <= 513);
+            false
+        }
+    }
+}
+
+/// A whole conversation, with the bytes coming `size` at a time.
+fn converse(input: &[u8], size: usize) -> (Vec<u8>, Step, usize) {
+    let mut socks = Socks::new();
+    let (mut sent, mut used, mut have) = (Vec::new(), 0, 0);
+    loop {
+        match socks.step(&input[used..have]) {
+            Step::NeedMore if have == input.len() => return (sent, Step::NeedMore, used),
+            Step::NeedMore => have = (have + size).min(input.len()),
+            Step::Reply { bytes, consumed } => {
+                sent.extend(bytes);
+                used += consumed;
+            }
+            end => return (sent, end, used),
+        }
+    }
+}
+
+fn check_files(text: &str) -> bool {
+    let resolv = Resolv::parse(text);
+    assert!((1..=3).contains(&resolv.servers.len()));
+    assert!((1..=30).contains(&resolv.timeout) && (1..=5).contains(&resolv.attempts));
+    let hosts = Hosts::parse(text);
+    let found = text.split_ascii_whitespace().filter(|word| !hosts.lookup(word).is_empty()).count();
+    found > 0 || resolv != Resolv::parse("")
+}
+
+/// Runs one input; a panic names the seed and the input.
+fn run(target: Target, bytes: &[u8], seed: u64) -> bool {
+    match catch_unwind(AssertUnwindSafe(|| check(target, bytes))) {
+        Ok(accepted) => accepted,
+        Err(_) => panic!("{target:?} failed; COFFERDAM_FUZZ_SEED={seed}\ninput: {}", bytes.escape_ascii()),
+    }
+}
+
+fn corpus() -> Vec<(Target, PathBuf, Vec<u8>)> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/corpus");
+    let mut out = Vec::new();
+    for (target, dir) in TARGETS {
+        let entries = std::fs::read_dir(root.join(dir)).expect("the corpus is kept");
+        for path in entries.filter_map(|e| e.ok().map(|e| e.path())) {
+            let bytes = std::fs::read(&path).expect("readable");
+            out.push((target, path, bytes));
+        }
+    }
+    out.sort_by(|a, b| a.1.cmp(&b.1));
+    out
+}
+
+#[test]
+fn corpus_never_panics() {
+    let corpus = corpus();
+    for (_, path, bytes) in &corpus {
+        for (target, _) in TARGETS {
+            if catch_unwind(AssertUnwindSafe(|| check(target, bytes))).is_err() {
+                panic!("{} as {target:?}", path.display());
+            }
+        }
+    }
+    println!("{} files of the corpus", corpus.len());
+}
+
+/// Splitmix64: small, seeded, good enough to shuffle bytes.
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    fn below(&mut self, n: usize) -> usize {
+        (self.next() % n.max(1) as u64) as usize
+    }
+}
+
+fn mutate(input: &[u8], other: &[u8], random: &mut Random) -> Vec<u8> {
+    let mut bytes = input.to_vec();
+    for _ in 0..=random.below(4) {
+        let at = random.below(bytes.len() + 1);
+        let len = random.below(12);
+        let end = (at + len).min(bytes.len());
+        match random.below(6) {
+            0 => drop(bytes.splice(at..end, std::iter::empty())),
+            1 => drop(bytes.splice(at..at, WORDS[random.below(WORDS.len())].iter().copied())),
+            2 => {
+                let copy = bytes[at..end].to_vec();
+                drop(bytes.splice(at..at, copy));
+            }
+            3 => {
+                let from = random.below(other.len() + 1);
+                let to = (from + random.below(60)).min(other.len());
+                drop(bytes.splice(at..end, other[from..to].iter().copied()));
+            }
+            4 => bytes.insert(at, random.next() as u8),
+            _ => {
+                if let Some(byte) = bytes.get_mut(at) {
+                    *byte ^= 1 << random.below(8);
+                }
+            }
+        }
+    }
+    bytes
+}
+
+fn fuzz(target: Target) {
+    let seconds = std::env::var("COFFERDAM_FUZZ_SECONDS").ok().and_then(|s| s.parse().ok()).unwrap_or(2.0);
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_nanos() as u64);
+    let seed = std::env::var("COFFERDAM_FUZZ_SEED").ok().and_then(|s| s.parse().ok()).unwrap_or(now);
+    let mut random = Random(seed);
+    let mut pool: Vec<Vec<u8>> = corpus().into_iter().filter(|c| c.0 == target).map(|c| c.2).collect();
+    let end = Instant::now() + Duration::from_secs_f64(seconds);
+    let (mut inputs, mut accepted) = (0u64, 0u64);
+    while Instant::now() < end {
+        let bytes = pool[random.below(pool.len())].clone();
+        let other = pool[random.below(pool.len())].clone();
+        let input = mutate(&bytes, &other, &mut random);
+        inputs += 1;
+        if run(target, &input, seed) {
+            accepted += 1;
+            // What is accepted leads further than what is not.
+            if pool.len() < 500 && input.len() < 1000 {
+                pool.push(input);
+            }
+        }
+    }
+    println!("{target:?}: {inputs} inputs, {accepted} accepted, seed {seed}");
+    assert!(accepted > 0, "nothing was accepted: the corpus has rotted");
+}
+
+#[test]
+fn fuzz_dns() {
+    fuzz(Target::Dns);
+}
+
+#[test]
+fn fuzz_hello() {
+    fuzz(Target::Hello);
+}
+
+#[test]
+fn fuzz_http() {
+    fuzz(Target::Http);
+}
+
+#[test]
+fn fuzz_socks() {
+    fuzz(Target::Socks);
+}
+
+#[test]
+fn fuzz_files() {
+    fuzz(Target::Files);
+}
