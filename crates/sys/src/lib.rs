@@ -6,11 +6,15 @@
 pub mod bpf;
 pub mod cgroup;
 mod child;
+pub mod doors;
 mod first;
 pub mod host;
 pub mod janitor;
 pub mod landlock;
 pub mod mount;
+pub mod net;
+pub mod netfilter;
+pub mod netlink;
 pub mod notify;
 pub mod op;
 pub mod probe;
