@@ -16,7 +16,7 @@ struct Room {
 }
 
 /// Doors use the hall, the hall uses rooms, rooms use the ground, and nothing points up or sideways.
-const HOUSE: [Room; 6] = [
+const HOUSE: [Room; 7] = [
     Room { name: "terms", uses: &[], libraries: &["serde"], test_libraries: &[] },
     Room {
         name: "policy",
@@ -25,6 +25,7 @@ const HOUSE: [Room; 6] = [
         test_libraries: &["proptest"],
     },
     Room { name: "sys", uses: &[], libraries: &["libc"], test_libraries: &[] },
+    Room { name: "egress", uses: &["policy"], libraries: &[], test_libraries: &[] },
     Room {
         name: "enclosure",
         uses: &["policy", "sys", "terms"],

@@ -264,10 +264,10 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
-    fn begin(&mut self, [listener, scratch, master]: spawn::Handles) {
-        self.listener = listener.map(Listener::new);
-        self.meter.start(scratch);
-        if let Some(master) = master {
+    fn begin(&mut self, handles: spawn::Handles) {
+        self.listener = handles.listener.map(Listener::new);
+        self.meter.start(handles.scratch);
+        if let Some(master) = handles.terminal {
             let _ = rustix::fs::fcntl_setfl(&master, rustix::fs::OFlags::NONBLOCK);
             let copy = || master.try_clone().ok();
             let sink = std::mem::replace(&mut self.output.sink, Sink::Stdout);

@@ -4,8 +4,8 @@
 use crate::bpf::Insn;
 use crate::op::{Attr, Op};
 use crate::raw::kernel;
-use crate::spawn::{Command, END_SIGNAL, Message, Report};
-use crate::{first, landlock, mount};
+use crate::spawn::{Command, END_SIGNAL, KeptSpace, MOST_KEPT, Message, Report};
+use crate::{doors, first, landlock, mount, netlink};
 use std::ffi::CStr;
 use std::os::fd::RawFd;
 
@@ -16,12 +16,13 @@ struct Kept {
     scratch: RawFd,
     master: RawFd,
     slave: RawFd,
+    doors: doors::Opened,
     mounts: [RawFd; MOST_HANDLES],
 }
 
 impl Kept {
     fn new(control: RawFd) -> Kept {
-        Kept { control, listener: -1, scratch: -1, master: -1, slave: -1, mounts: [-1; MOST_HANDLES] }
+        Kept { control, listener: -1, scratch: -1, master: -1, slave: -1, doors: [-1; _], mounts: [-1; MOST_HANDLES] }
     }
 }
 
@@ -150,6 +151,8 @@ fn perform(op: &Op, kept: &mut Kept) -> Result<(), i32> {
         // SAFETY: as above.
         Op::RemoveFile { at } => unsafe { kernel!(SYS_unlinkat, libc::AT_FDCWD, at.as_ptr(), 0) }.map(drop),
         Op::Loopback => loopback_up(),
+        Op::Netlink { family, batch, .. } => netlink::send(*family, batch),
+        Op::OpenDoors { ipv6 } => doors::open(*ipv6, &mut kept.doors),
         // SAFETY: takes flags only.
         Op::NewNamespace { flags, .. } => unsafe { kernel!(SYS_unshare, *flags) }.map(drop),
         Op::Rlimit { resource, value, .. } => rlimit(*resource, *value),
@@ -431,10 +434,12 @@ fn install_filter(program: &[Insn], listener: bool) -> Result<RawFd, i32> {
 }
 
 fn ready(kept: &mut Kept) -> Result<(), i32> {
-    let handles = [kept.listener, kept.scratch, kept.master];
+    let mut handles: [RawFd; MOST_KEPT] = [-1; _];
+    let all = [kept.listener, kept.scratch, kept.master].into_iter().chain(kept.doors);
     let mut which = 0;
-    for (bit, fd) in handles.iter().enumerate() {
-        which |= u32::from(*fd >= 0) << bit;
+    for (bit, (slot, fd)) in handles.iter_mut().zip(all).enumerate() {
+        *slot = fd;
+        which |= u32::from(fd >= 0) << bit;
     }
     send(kept.control, &Report { message: Message::Ready, handles: which, ..Report::default() }, &handles)?;
     for fd in handles {
@@ -442,17 +447,15 @@ fn ready(kept: &mut Kept) -> Result<(), i32> {
             close(fd);
         }
     }
-    (kept.listener, kept.scratch, kept.master) = (-1, -1, -1);
+    (kept.listener, kept.scratch, kept.master, kept.doors) = (-1, -1, -1, [-1; _]);
     Ok(())
 }
 
 /// Sends a report with the given handles (negative ones are left out).
 pub(crate) fn send(control: RawFd, report: &Report, handles: &[RawFd]) -> Result<(), i32> {
-    #[repr(C, align(8))]
-    struct Ancillary([u8; 64]);
-    let mut space = Ancillary([0; 64]);
+    let mut space = KeptSpace([0; _]);
     let count = handles.iter().filter(|fd| **fd >= 0).count();
-    // SAFETY: the buffer holds one header and three descriptors with room to spare; every pointer is a local that
+    // SAFETY: the buffer holds one header and the most descriptors there are; every pointer is a local that
     // outlives the call.
     unsafe {
         let mut part =

@@ -129,6 +129,17 @@ pub enum Op {
     },
     /// Brings the loopback interface of the new network namespace up.
     Loopback,
+    /// Sends a finished batch to the new network namespace's kernel; `what` names it.
+    Netlink {
+        family: i32,
+        batch: Vec<u8>,
+        what: &'static str,
+    },
+    /// Opens the sockets at which everything arrives that the guest sends anywhere but to itself. After the batches,
+    /// and while there are still privileges.
+    OpenDoors {
+        ipv6: bool,
+    },
     NewNamespace {
         flags: i32,
         name: &'static str,
@@ -202,6 +213,8 @@ impl Op {
             Op::RemoveDir { .. } => "remove-dir",
             Op::RemoveFile { .. } => "remove-file",
             Op::Loopback => "loopback",
+            Op::Netlink { .. } => "netlink",
+            Op::OpenDoors { .. } => "open-doors",
             Op::NewNamespace { .. } => "namespace",
             Op::Rlimit { .. } => "rlimit",
             Op::Processors { .. } => "processors",
@@ -246,6 +259,8 @@ impl fmt::Display for Op {
             | Op::RemoveFile { at }
             | Op::ChangeDir { at }
             | Op::OpenScratch { at } => write!(f, " {}", show(at)),
+            Op::Netlink { batch, what, .. } => write!(f, " {what}, {} bytes", batch.len()),
+            Op::OpenDoors { ipv6 } => f.write_str(if *ipv6 { " ipv4 ipv6" } else { " ipv4" }),
             Op::NewNamespace { name, .. } => write!(f, " {name}"),
             Op::Rlimit { name, value, .. } => write!(f, " {name} {value}"),
             Op::Processors { mask } => write!(f, " {}", mask.iter().map(|m| m.count_ones()).sum::<u32>()),

@@ -3,9 +3,10 @@
 
 use crate::ahead::Ahead;
 pub use crate::child::MOST_HANDLES;
+use crate::net::Doors;
 use crate::op::Op;
 use crate::raw::kernel;
-use crate::{CallError, child, errno};
+use crate::{CallError, child, doors, errno};
 use std::ffi::{CString, c_char};
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
@@ -37,8 +38,22 @@ pub struct Report {
     pub max_rss_kb: u64,
 }
 
-/// What comes with `Message::Ready`: the seccomp listener, the scratch space, the terminal.
-pub type Handles = [Option<OwnedFd>; 3];
+/// What comes with `Message::Ready`, as far as the steps made it.
+#[derive(Debug, Default)]
+pub struct Handles {
+    /// Where the seccomp filter asks.
+    pub listener: Option<OwnedFd>,
+    pub scratch: Option<OwnedFd>,
+    pub terminal: Option<OwnedFd>,
+    pub doors: Option<Doors>,
+}
+
+/// The most handles that come with a report: three, and the doors.
+pub(crate) const MOST_KEPT: usize = 3 + 2 * doors::EACH;
+
+/// Room for one control message with all of them.
+#[repr(C, align(8))]
+pub(crate) struct KeptSpace(pub [u8; 16 + 4 * MOST_KEPT + 8]);
 
 /// The program to run inside, with everything the kernel needs laid out before the clone.
 pub struct Command {
@@ -293,14 +308,12 @@ impl Control {
         }
     }
 
-    /// The next report with its handles (listener, scratch, terminal); `None` when the other side is gone.
+    /// The next report with its handles; `None` when the other side is gone.
     fn receive(&self) -> Result<Option<(Report, Handles)>, CallError> {
-        #[repr(C, align(8))]
-        struct Ancillary([u8; 64]);
-        let mut space = Ancillary([0; 64]);
+        let mut space = KeptSpace([0; _]);
         let mut report = Report::default();
         let mut raw = [0u8; size_of::<Report>()];
-        let mut handles = [None, None, None];
+        let mut received = Vec::new();
         // SAFETY: all buffers are locals with their true lengths; the control messages are walked with the kernel's
         // own macros and every descriptor received is owned exactly once.
         unsafe {
@@ -325,7 +338,6 @@ impl Control {
                     errno => Err(CallError { call: "recvmsg", errno }),
                 };
             }
-            let mut received = Vec::new();
             let header = libc::CMSG_FIRSTHDR(&message);
             if !header.is_null() && (*header).cmsg_type == libc::SCM_RIGHTS {
                 let bytes = (*header).cmsg_len as usize - libc::CMSG_LEN(0) as usize;
@@ -336,15 +348,17 @@ impl Control {
                 return Ok(None);
             }
             parse(&raw, &mut report);
-            let mut received = received.into_iter();
-            for (bit, slot) in handles.iter_mut().enumerate() {
-                if report.handles & (1 << bit) != 0 {
-                    *slot = received.next();
-                }
-            }
         }
-        Ok(Some((report, handles)))
+        Ok(Some((report, sort(report.handles, received))))
     }
+}
+
+/// Which handle is which: a bit for each that came, in the order of the fields.
+fn sort(which: u32, received: Vec<OwnedFd>) -> Handles {
+    let mut received = received.into_iter();
+    let mut slots = (0..MOST_KEPT).map(|bit| if which & (1 << bit) != 0 { received.next() } else { None });
+    let mut next = || slots.next().flatten();
+    Handles { listener: next(), scratch: next(), terminal: next(), doors: Doors::new(slots) }
 }
 
 /// Field by field, so that no byte pattern from the other side can make an invalid `Message`.

@@ -1,0 +1,340 @@
+//! The supervisor's side of the doors: who comes, where they wanted to go, and answers in that place's name.
+
+use crate::doors::EACH;
+use crate::{CallError, errno};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+
+/// The sockets that `Op::OpenDoors` made; none of them blocks.
+#[derive(Debug)]
+pub struct Doors {
+    pub v4: Door,
+    pub v6: Option<Door>,
+}
+
+/// Those of one protocol.
+#[derive(Debug)]
+pub struct Door {
+    /// Connections to anywhere: `accept_from`.
+    pub tcp: OwnedFd,
+    /// Datagrams to port 53 of anywhere: `receive_from`.
+    pub dns: OwnedFd,
+    /// All other datagrams: `receive_from`.
+    pub udp: OwnedFd,
+    /// Answers to datagrams: `send_from`, `refuse_from`.
+    pub out: OwnedFd,
+}
+
+impl Doors {
+    /// From handles in the order in which they were opened; `None` when those of IPv4 are not complete.
+    pub(crate) fn new(mut handles: impl Iterator<Item = Option<OwnedFd>>) -> Option<Doors> {
+        let mut four = || -> Option<Door> {
+            let [tcp, dns, udp, out]: [Option<OwnedFd>; EACH] =
+                [handles.next()?, handles.next()?, handles.next()?, handles.next()?];
+            Some(Door { tcp: tcp?, dns: dns?, udp: udp?, out: out? })
+        };
+        let v4 = four()?;
+        Some(Doors { v4, v6: four() })
+    }
+}
+
+/// Whether a new network namespace of this host has IPv6.
+pub fn has_ipv6() -> bool {
+    // SAFETY: numbers only; the descriptor is closed as soon as it has shown that it can be made.
+    let known = unsafe {
+        let fd = libc::socket(libc::AF_INET6, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0);
+        fd >= 0 && libc::close(fd) == 0
+    };
+    let says = |path: &str, answers: &[&str]| {
+        std::fs::read_to_string(path).is_ok_and(|text| answers.contains(&text.trim_end()))
+    };
+    // Namespaces take over the host's switch only where they are told to.
+    let inherited = says("/proc/sys/net/core/devconf_inherit_init_net", &["1", "3"])
+        && says("/proc/sys/net/ipv6/conf/default/disable_ipv6", &["1"]);
+    known && !inherited && !says("/sys/module/ipv6/parameters/disable_ipv6", &["1"])
+}
+
+/// A connection that came to a door.
+#[derive(Debug)]
+pub struct Arrival {
+    /// Does not block.
+    pub socket: OwnedFd,
+    /// Where the guest wanted to go.
+    pub original: SocketAddr,
+    /// The guest's end.
+    pub peer: SocketAddr,
+}
+
+/// The next connection at a door; `None` when there is none now.
+pub fn accept_from(door: &OwnedFd) -> Result<Option<Arrival>, CallError> {
+    loop {
+        let mut peer = Name::default();
+        // SAFETY: the kernel writes at most the given length into a local.
+        let fd = unsafe {
+            let flags = libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
+            libc::accept4(door.as_raw_fd(), peer.pointer(), &mut peer.len, flags)
+        };
+        if fd < 0 {
+            match errno() {
+                libc::EAGAIN => return Ok(None),
+                // Whoever came is gone already.
+                libc::EINTR | libc::ECONNABORTED | libc::EPROTO => continue,
+                errno => return Err(CallError { call: "accept4", errno }),
+            }
+        }
+        // SAFETY: the kernel just gave us this descriptor.
+        let socket = unsafe { OwnedFd::from_raw_fd(fd) };
+        let original = own_name(&socket)?;
+        let peer = peer.address().ok_or(CallError { call: "accept4", errno: libc::EAFNOSUPPORT })?;
+        return Ok(Some(Arrival { socket, original, peer }));
+    }
+}
+
+/// A socket that `tproxy` gave a connection to bears the name of the place that was called.
+fn own_name(socket: &OwnedFd) -> Result<SocketAddr, CallError> {
+    let mut name = Name::default();
+    // SAFETY: the kernel writes at most the given length into a local.
+    if unsafe { libc::getsockname(socket.as_raw_fd(), name.pointer(), &mut name.len) } < 0 {
+        return Err(CallError::last("getsockname"));
+    }
+    name.address().ok_or(CallError { call: "getsockname", errno: libc::EAFNOSUPPORT })
+}
+
+/// A datagram that came to a door.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Datagram {
+    /// How much of the buffer it fills. What the buffer had no room for is lost; 65536 bytes are always enough.
+    pub len: usize,
+    pub original: SocketAddr,
+    pub peer: SocketAddr,
+}
+
+/// The next datagram at a door; `None` when there is none now.
+pub fn receive_from(door: &OwnedFd, buffer: &mut [u8]) -> Result<Option<Datagram>, CallError> {
+    #[repr(C, align(8))]
+    struct Ancillary([u8; 128]);
+    loop {
+        let mut space = Ancillary([0; 128]);
+        let mut peer = Name::default();
+        // SAFETY: all buffers are locals or the caller's, with their true lengths; the control message is read with
+        // the kernel's own macros.
+        let (got, original) = unsafe {
+            let mut part = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() };
+            let mut message: libc::msghdr = std::mem::zeroed();
+            message.msg_name = peer.pointer().cast();
+            message.msg_namelen = peer.len;
+            message.msg_iov = &mut part;
+            message.msg_iovlen = 1;
+            message.msg_control = space.0.as_mut_ptr().cast();
+            message.msg_controllen = space.0.len() as _;
+            let got = libc::recvmsg(door.as_raw_fd(), &mut message, 0);
+            (got, if got < 0 { None } else { original_of(&message) })
+        };
+        if got < 0 {
+            match errno() {
+                libc::EAGAIN => return Ok(None),
+                libc::EINTR => continue,
+                errno => return Err(CallError { call: "recvmsg", errno }),
+            }
+        }
+        // Both are always told; a datagram without them could not be answered.
+        let (Some(original), Some(peer)) = (original, peer.address()) else { continue };
+        return Ok(Some(Datagram { len: got as usize, original, peer }));
+    }
+}
+
+/// # Safety
+/// `message` must have been filled by `recvmsg`.
+unsafe fn original_of(message: &libc::msghdr) -> Option<SocketAddr> {
+    // SAFETY: the caller's promise; the name is copied with a length that fits both sides.
+    unsafe {
+        let mut header = libc::CMSG_FIRSTHDR(message);
+        while !header.is_null() {
+            let told = ((*header).cmsg_level, (*header).cmsg_type);
+            if [(libc::SOL_IP, libc::IP_ORIGDSTADDR), (libc::SOL_IPV6, libc::IPV6_ORIGDSTADDR)].contains(&told) {
+                let mut name = Name::default();
+                let len = ((*header).cmsg_len as usize - libc::CMSG_LEN(0) as usize).min(name.len as usize);
+                std::ptr::copy_nonoverlapping(libc::CMSG_DATA(header), name.pointer().cast(), len);
+                return name.address();
+            }
+            header = libc::CMSG_NXTHDR(message, header);
+        }
+    }
+    None
+}
+
+/// Sends `bytes` to `peer` as if they came from `original`. `out` is the door's of the same protocol. A full queue is
+/// an error (`EAGAIN`) that loses the datagram, as on any network.
+pub fn send_from(out: &OwnedFd, original: SocketAddr, peer: SocketAddr, bytes: &[u8]) -> Result<(), CallError> {
+    let mut udp = udp_header(original, peer, bytes.len());
+    if original.is_ipv6() {
+        let sum = checksum(original, peer, libc::IPPROTO_UDP, &[&udp, bytes]);
+        // Zero would mean that there is none, which IPv6 forbids; IPv4 does without, and nothing on the way errs.
+        udp[6..].copy_from_slice(&if sum == 0 { [0xff; 2] } else { sum.to_be_bytes() });
+    }
+    deliver(out, original, peer, libc::IPPROTO_UDP, &[&udp, bytes])
+}
+
+/// Tells `peer` that `original` takes no datagrams: a connected socket there gets "connection refused".
+pub fn refuse_from(out: &OwnedFd, original: SocketAddr, peer: SocketAddr) -> Result<(), CallError> {
+    let udp = udp_header(peer, original, 0);
+    let (refused, len) = ip_header(peer, original, libc::IPPROTO_UDP, udp.len())?;
+    let refused = &refused[..len];
+    let (protocol, kind, code) = match original {
+        SocketAddr::V4(_) => (libc::IPPROTO_ICMP, 3, 3),
+        SocketAddr::V6(_) => (libc::IPPROTO_ICMPV6, 1, 4),
+    };
+    let mut control = [kind, code, 0, 0, 0, 0, 0, 0];
+    let sum = checksum(original, peer, protocol, &[&control, refused, &udp]);
+    control[2..4].copy_from_slice(&sum.to_be_bytes());
+    deliver(out, original, peer, protocol, &[&control, refused, &udp])
+}
+
+fn udp_header(from: SocketAddr, to: SocketAddr, payload: usize) -> [u8; 8] {
+    let [a, b] = from.port().to_be_bytes();
+    let [c, d] = to.port().to_be_bytes();
+    let [e, f] = ((payload + 8) as u16).to_be_bytes();
+    [a, b, c, d, e, f, 0, 0]
+}
+
+/// The header of a packet and its length. Of IPv4 the kernel fills in the sum and the length.
+fn ip_header(from: SocketAddr, to: SocketAddr, protocol: i32, payload: usize) -> Result<([u8; 40], usize), CallError> {
+    const TIME_TO_LIVE: u8 = 64;
+    let mut header = [0; 40];
+    match (from, to) {
+        (SocketAddr::V4(from), SocketAddr::V4(to)) => {
+            header[0] = 0x45;
+            (header[8], header[9]) = (TIME_TO_LIVE, protocol as u8);
+            header[12..16].copy_from_slice(&from.ip().octets());
+            header[16..20].copy_from_slice(&to.ip().octets());
+            Ok((header, 20))
+        }
+        (SocketAddr::V6(from), SocketAddr::V6(to)) => {
+            header[0] = 0x60;
+            header[4..6].copy_from_slice(&(payload as u16).to_be_bytes());
+            (header[6], header[7]) = (protocol as u8, TIME_TO_LIVE);
+            header[8..24].copy_from_slice(&from.ip().octets());
+            header[24..40].copy_from_slice(&to.ip().octets());
+            Ok((header, 40))
+        }
+        _ => Err(CallError { call: "sendmsg", errno: libc::EAFNOSUPPORT }),
+    }
+}
+
+/// The internet's checksum. IPv6 adds both addresses, the protocol and the length; ICMP of IPv4 does not.
+fn checksum(from: SocketAddr, to: SocketAddr, protocol: i32, parts: &[&[u8]]) -> u16 {
+    let mut sum = 0u64;
+    // Each part but the last must have an even length, which headers have.
+    let mut add = |bytes: &[u8]| {
+        for pair in bytes.chunks(2) {
+            sum += u64::from(u16::from_be_bytes([pair[0], pair.get(1).copied().unwrap_or(0)]));
+        }
+    };
+    if let (SocketAddr::V6(from), SocketAddr::V6(to)) = (from, to) {
+        add(&from.ip().octets());
+        add(&to.ip().octets());
+        add(&(protocol as u32).to_be_bytes());
+        add(&(parts.iter().map(|p| p.len()).sum::<usize>() as u32).to_be_bytes());
+    }
+    parts.iter().for_each(|part| add(part));
+    while sum > 0xffff {
+        sum = (sum & 0xffff) + (sum >> 16);
+    }
+    !(sum as u16)
+}
+
+/// Lets a packet with any source go to `peer`.
+fn deliver(
+    out: &OwnedFd,
+    original: SocketAddr,
+    peer: SocketAddr,
+    protocol: i32,
+    payload: &[&[u8]],
+) -> Result<(), CallError> {
+    let len = payload.iter().map(|part| part.len()).sum::<usize>();
+    let (header, header_len) = ip_header(original, peer, protocol, len)?;
+    // A length that does not fit its field must not be cut to one that does.
+    if len + 20 > usize::from(u16::MAX) {
+        return Err(CallError { call: "sendmsg", errno: libc::EMSGSIZE });
+    }
+    let part = |bytes: &[u8]| libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
+    let mut parts: Vec<libc::iovec> =
+        std::iter::once(part(&header[..header_len])).chain(payload.iter().map(|p| part(p))).collect();
+    let mut name = Name::of(peer);
+    // SAFETY: every part and the name outlive the call and have their true lengths; the kernel only reads them.
+    unsafe {
+        let mut message: libc::msghdr = std::mem::zeroed();
+        message.msg_name = name.pointer().cast();
+        message.msg_namelen = name.len;
+        message.msg_iov = parts.as_mut_ptr();
+        message.msg_iovlen = parts.len() as _;
+        while libc::sendmsg(out.as_raw_fd(), &message, libc::MSG_NOSIGNAL) < 0 {
+            if errno() != libc::EINTR {
+                return Err(CallError::last("sendmsg"));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// A socket's name as the kernel reads and writes it.
+struct Name {
+    storage: libc::sockaddr_storage,
+    len: libc::socklen_t,
+}
+
+impl Default for Name {
+    fn default() -> Name {
+        // SAFETY: plain data, for which zeroed is valid.
+        Name { storage: unsafe { std::mem::zeroed() }, len: size_of::<libc::sockaddr_storage>() as u32 }
+    }
+}
+
+impl Name {
+    /// For sending packets to: without the port, which raw sockets take for a protocol.
+    fn of(address: SocketAddr) -> Name {
+        let mut name = Name::default();
+        match address {
+            SocketAddr::V4(v4) => {
+                // SAFETY: the storage is large enough and aligned for every kind of name.
+                let inside = unsafe { &mut *name.pointer().cast::<libc::sockaddr_in>() };
+                inside.sin_family = libc::AF_INET as u16;
+                inside.sin_addr.s_addr = u32::from_ne_bytes(v4.ip().octets());
+                name.len = size_of::<libc::sockaddr_in>() as u32;
+            }
+            SocketAddr::V6(v6) => {
+                // SAFETY: as above.
+                let inside = unsafe { &mut *name.pointer().cast::<libc::sockaddr_in6>() };
+                inside.sin6_family = libc::AF_INET6 as u16;
+                inside.sin6_addr.s6_addr = v6.ip().octets();
+                inside.sin6_scope_id = v6.scope_id();
+                name.len = size_of::<libc::sockaddr_in6>() as u32;
+            }
+        }
+        name
+    }
+
+    fn pointer(&mut self) -> *mut libc::sockaddr {
+        (&raw mut self.storage).cast()
+    }
+
+    fn address(&self) -> Option<SocketAddr> {
+        let at = &raw const self.storage;
+        // SAFETY: the storage is large enough and aligned for both, and every bit pattern is a valid one.
+        unsafe {
+            match i32::from(self.storage.ss_family) {
+                libc::AF_INET => {
+                    let v4 = &*at.cast::<libc::sockaddr_in>();
+                    let ip = Ipv4Addr::from(v4.sin_addr.s_addr.to_ne_bytes());
+                    Some(SocketAddrV4::new(ip, u16::from_be(v4.sin_port)).into())
+                }
+                libc::AF_INET6 => {
+                    let v6 = &*at.cast::<libc::sockaddr_in6>();
+                    let ip = Ipv6Addr::from(v6.sin6_addr.s6_addr);
+                    Some(SocketAddrV6::new(ip, u16::from_be(v6.sin6_port), 0, v6.sin6_scope_id).into())
+                }
+                _ => None,
+            }
+        }
+    }
+}
