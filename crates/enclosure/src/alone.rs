@@ -61,7 +61,7 @@ pub fn build(request: &Request, guest: Guest) -> Result<Steps, Fault> {
         rule(&grant.path, of_kind(grant.perms.bits(), grant.kind));
     }
     ops.push(Op::LandlockRestrict { ruleset: fd });
-    ops.push(Op::DropCapabilities);
+    ops.extend([Op::BoundCapabilities, Op::DropCapabilities]);
     let watch = request.watch(&guest);
     ops.push(Op::Seccomp { program: seccomp::program(&watch), listener: watch.listener });
     ops.push(Op::Ready);

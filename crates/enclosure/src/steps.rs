@@ -134,6 +134,7 @@ pub fn frame(guest: &Guest) -> Result<Vec<Op>, Fault> {
     ops.push(Op::Dir { at: path(&[MADE, "/dir"]), mode: 0 });
     ops.extend(FRAME_DIRS.into_iter().skip(1).map(|at| Op::Dir { at: cstring(at), mode: 0o755 }));
     devices(&mut ops);
+    ops.push(Op::BoundCapabilities);
     Ok(ops)
 }
 

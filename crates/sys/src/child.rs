@@ -166,6 +166,7 @@ fn perform(op: &Op, kept: &mut Kept) -> Result<(), i32> {
         Op::OpenTerminal { at, rows, columns } => open_terminal(at, *rows, *columns, kept),
         // SAFETY: takes numbers only.
         Op::NoNewPrivileges => unsafe { kernel!(SYS_prctl, libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) }.map(drop),
+        Op::BoundCapabilities => bound_capabilities(),
         Op::DropCapabilities => drop_capabilities(),
         Op::LandlockRule { ruleset, at, rights } => {
             let fd = mount::open_straight(at)?;
@@ -397,6 +398,20 @@ fn open_terminal(at: &CStr, rows: u16, columns: u16, kept: &mut Kept) -> Result<
     Ok(())
 }
 
+/// Gives up what an exec could bring; what we hold stays. Who holds nothing to begin with may not, and need not.
+fn bound_capabilities() -> Result<(), i32> {
+    for cap in 0..64 {
+        // SAFETY: numbers only.
+        match unsafe { kernel!(SYS_prctl, libc::PR_CAPBSET_DROP, cap, 0, 0, 0) } {
+            Ok(_) => {}
+            // There are no more of them.
+            Err(libc::EINVAL | libc::EPERM) => break,
+            Err(errno) => return Err(errno),
+        }
+    }
+    Ok(())
+}
+
 fn drop_capabilities() -> Result<(), i32> {
     #[repr(C)]
     struct Header {
@@ -408,11 +423,6 @@ fn drop_capabilities() -> Result<(), i32> {
     // SAFETY: numbers, and structures of the sizes that version 3 of the call defines.
     unsafe {
         kernel!(SYS_prctl, libc::PR_CAP_AMBIENT, libc::PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0)?;
-        for cap in 0..64 {
-            if kernel!(SYS_prctl, libc::PR_CAPBSET_DROP, cap, 0, 0, 0).is_err() {
-                break;
-            }
-        }
         kernel!(SYS_capset, &raw const header, nothing.as_ptr()).map(drop)
     }
 }

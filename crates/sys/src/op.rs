@@ -168,6 +168,8 @@ pub enum Op {
     },
     NoNewPrivileges,
     DropCapabilities,
+    /// Capabilities that no program may bring back.
+    BoundCapabilities,
     LandlockRule {
         ruleset: RawFd,
         at: CString,
@@ -223,6 +225,7 @@ impl Op {
             Op::OpenTerminal { .. } => "open-terminal",
             Op::NoNewPrivileges => "no-new-privileges",
             Op::DropCapabilities => "drop-capabilities",
+            Op::BoundCapabilities => "bound-capabilities",
             Op::LandlockRule { .. } => "landlock-rule",
             Op::LandlockRestrict { .. } => "landlock",
             Op::Seccomp { .. } => "seccomp",

@@ -1,4 +1,4 @@
-//! Starting an enclosure: one clone with all namespaces, then messages over a socket until it ends.
+//! Starting an enclosure: one clone into namespaces, new or made ahead, then messages over a socket until it ends.
 //! The process that calls this must have one thread; the copy would otherwise hold locks that nobody releases.
 
 use crate::ahead::Ahead;
