@@ -3,7 +3,7 @@
 use crate::{args, quantity, render, surroundings};
 use clap::ArgMatches;
 use node::policies::{Flag, Source};
-use node::run::{Ahead, Ask, Observed, Observer, Refused};
+use node::run::{Ask, Groundwork, Observed, Observer, Refused};
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::{IsTerminal, Write};
@@ -13,7 +13,7 @@ use terms::{Action, Fault, Limits, Outcome, Phase};
 
 pub fn main(words: &[OsString]) -> ExitCode {
     // Before anything is understood: nearly every call ends in a run, and one that does not only gives this up again.
-    let ahead = node::run::begin();
+    let ground = node::run::begin();
     let command = args::run().bin_name("cofferdam run");
     let docker = words.iter().any(|w| w == "-it" || w == "-ti");
     let words = if docker { args::expand_it(words) } else { words.to_vec() };
@@ -27,7 +27,7 @@ pub fn main(words: &[OsString]) -> ExitCode {
         Ok(report) => report,
         Err(fault) => return render::fault(&fault, json),
     };
-    match carry_out(&matches, ahead) {
+    match carry_out(&matches, ground) {
         Ok(Done::Explained) => ExitCode::SUCCESS,
         Ok(Done::Ran(outcome)) => {
             if json {
@@ -54,10 +54,10 @@ enum Done {
     Explained,
 }
 
-fn carry_out(matches: &ArgMatches, ahead: Option<Ahead>) -> Result<Done, Refused> {
+fn carry_out(matches: &ArgMatches, ground: Groundwork) -> Result<Done, Refused> {
     let caller = surroundings::caller()?;
     let ask = ask(matches)?;
-    let ready = node::run::prepare(&ask, &caller, ahead)?;
+    let ready = node::run::prepare(&ask, &caller, ground)?;
     if matches.get_flag("explain") {
         explain(&ready);
         return Ok(Done::Explained);

@@ -2,7 +2,7 @@
 //! only with consent; what it cannot hold it refuses. No network, no sockets, no queues, no private /tmp; names and
 //! sizes of hidden files can still be seen, and so can other processes.
 
-use crate::guest::Guest;
+use crate::ground::Groundwork;
 use crate::launch::Request;
 use crate::steps::{Steps, of_kind};
 use policy::{ExecPlan, Perm, Perms};
@@ -10,7 +10,7 @@ use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use sys::op::Op;
-use sys::{cstring, landlock, seccomp};
+use sys::{arena, landlock, seccomp};
 use terms::{ErrorKind, Fault, Phase};
 
 /// What the outcome says is missing.
@@ -26,7 +26,8 @@ pub const MISSING: [&str; 7] = [
 
 const DEVICES: [&str; 6] = ["/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom", "/dev/tty"];
 
-pub fn build(request: &Request, guest: Guest) -> Result<Steps, Fault> {
+pub fn build(request: &Request, ground: &mut Groundwork) -> Result<Steps, Fault> {
+    let guest = ground.guest;
     check(request)?;
     let mut ops = Vec::new();
     if guest.privileged {
@@ -34,9 +35,9 @@ pub fn build(request: &Request, guest: Guest) -> Result<Steps, Fault> {
         ops.push(Op::Identity { uid: guest.host_uid, gid: guest.host_gid, drop_groups: true });
     }
     ops.extend([Op::TieToSupervisor, Op::TakeOrphans]);
-    ops.push(Op::ChangeDir { at: cstring(request.cwd.as_os_str().as_bytes()) });
+    ops.push(Op::ChangeDir { at: arena::text(request.cwd.as_os_str().as_bytes()) });
     if let Some((rows, columns)) = request.stdio.terminal_size() {
-        ops.push(Op::OpenTerminal { at: c"/dev/ptmx".into(), rows, columns });
+        ops.push(Op::OpenTerminal { at: c"/dev/ptmx", rows, columns });
     }
     if crate::limits::wants_group(&request.limits, &request.cpus) {
         ops.push(Op::JoinGroups);
@@ -44,13 +45,12 @@ pub fn build(request: &Request, guest: Guest) -> Result<Steps, Fault> {
     ops.extend(crate::limits::ops(&request.cpus));
     ops.push(Op::NoNewPrivileges);
     let abi = landlock::abi();
-    let ruleset = landlock::ruleset(abi)
-        .map_err(|e| Fault::new(ErrorKind::UnsupportedHost, e.to_string()).phase(Phase::Preparation))?;
+    let ruleset = ground.ruleset()?;
     let fd = ruleset.as_raw_fd();
     let mut rule = |at: &Path, rights: u64| {
         let rights = rights & landlock::rights(abi);
         if rights != 0 && at.exists() {
-            ops.push(Op::LandlockRule { ruleset: fd, at: cstring(at.as_os_str().as_bytes()), rights });
+            ops.push(Op::LandlockRule { ruleset: fd, at: arena::text(at.as_os_str().as_bytes()), rights });
         }
     };
     let device = Perms::of(&[Perm::ReadFile, Perm::WriteFile, Perm::IoctlDev]).bits();
@@ -63,9 +63,9 @@ pub fn build(request: &Request, guest: Guest) -> Result<Steps, Fault> {
     ops.push(Op::LandlockRestrict { ruleset: fd });
     ops.extend([Op::BoundCapabilities, Op::DropCapabilities]);
     let watch = request.watch(&guest);
-    ops.push(Op::Seccomp { program: seccomp::program(&watch), listener: watch.listener });
+    ops.push(Op::Seccomp { program: arena::list(&seccomp::program(&watch)), listener: watch.listener });
     ops.push(Op::Ready);
-    Ok(Steps::of(ops, vec![ruleset], watch))
+    Ok(Steps::of(ops, ruleset, watch))
 }
 
 /// What only mounts could hold is refused by name.

@@ -3,6 +3,7 @@
 
 use crate::alone;
 use crate::driver::{self, Driver, Found};
+use crate::ground::{Groundwork, Ours, Pipes};
 use crate::guest::Guest;
 use crate::limits::{self, Cpus, Meter};
 use crate::shift::Shifter;
@@ -11,13 +12,13 @@ use crate::supervise::{Run, step_failed};
 use crate::terminal;
 use policy::{ExecPlan, Perm, Perms, Plan, Resolved};
 use std::ffi::{CString, OsString};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use sys::cgroup::{Born, Group, Layout};
 use sys::janitor::{self, Janitor};
 use sys::seccomp::Watch;
-use sys::spawn::{self, Command, Expected, Message};
+use sys::spawn::{self, Command, Message, Spawned};
 use sys::{CallError, cstring, host, process};
 use terms::{Denial, ErrorKind, Fault, Limits, Outcome, Phase, PolicyStamp, RunId};
 
@@ -108,41 +109,19 @@ pub type Observer<'a> = Box<dyn FnMut(Observed<'_>) + 'a>;
 /// Everything decided, nothing started.
 pub struct Prepared {
     request: Request,
-    guest: Guest,
+    ground: Groundwork,
     steps: Steps,
 }
 
-/// What every guest needs, begun before there is a plan. Dropping it gives it up.
-pub struct Ahead {
-    helper: sys::ahead::Ahead,
-    guest: Guest,
-}
-
-/// Begins it. `None` where that cannot be; the run then does everything itself, and tells what is in the way.
-pub fn begin() -> Option<Ahead> {
-    let guest = Guest::of_caller();
-    let helper = sys::ahead::start(steps::frame(&guest).ok()?)?;
-    Some(Ahead { helper, guest })
-}
-
-impl Ahead {
-    /// Our own part, to be done once in the midst of other work: the helper needs it after its longest step.
-    pub fn settle(&self) {
-        let g = self.guest;
-        self.helper.map_ids((g.uid, g.host_uid), (g.gid, g.host_gid), !g.privileged);
-    }
-}
-
-pub fn prepare(request: Request) -> Result<Prepared, Fault> {
+pub fn prepare(request: Request, mut ground: Groundwork) -> Result<Prepared, Fault> {
     limits::check(&request.limits, &request.plan)?;
     check_guards(&request.plan)?;
     check_calls(&request.deny_calls)?;
-    let guest = Guest::of_caller();
     let steps = match request.enforced.driver {
-        Driver::Namespaces => steps::build(&request, guest)?,
-        Driver::Landlock => alone::build(&request, guest)?,
+        Driver::Namespaces => steps::build(&request, &mut ground)?,
+        Driver::Landlock => alone::build(&request, &mut ground)?,
     };
-    Ok(Prepared { request, guest, steps })
+    Ok(Prepared { request, ground, steps })
 }
 
 /// A denied path that does not exist is safe where the guest can make nothing. Elsewhere the run is refused: no wall
@@ -192,24 +171,27 @@ impl Prepared {
         self.steps.ops.iter().enumerate().map(|(i, op)| format!("{:>3}  {op}", i + 1)).collect()
     }
 
-    /// Runs the command to its end, in namespaces made `ahead` where there are any. Faults are ours; whatever the
-    /// command did is in the outcome.
-    pub fn run(self, ahead: Option<Ahead>, observer: Option<Observer<'_>>) -> Result<Outcome, Fault> {
+    /// Runs the command to its end. Faults are ours; whatever the command did is in the outcome.
+    pub fn run(mut self, observer: Option<Observer<'_>>) -> Result<Outcome, Fault> {
         let signals = process::signal_handle(&FORWARDED).map_err(|e| driver::lacks(e.call))?;
         let layout = limits::wants_group(&self.request.limits, &self.request.cpus).then(limits::layout);
-        // On version 2 a process is best born in its group; otherwise the group is made while the guest sets up.
+        let pipes = self.ground.pipes()?;
+        let command = self.command(&pipes);
+        // On version 2 a process must be born in its group, because moving there later is slow; elsewhere it joins by
+        // itself, and the group is made while it sets up.
         let mut group = match &layout {
-            Some(layout) if layout.kind == sys::cgroup::Kind::V2 => Some(self.make_group(layout)?),
+            Some(layout) if layout.kind == sys::cgroup::Kind::V2 => {
+                self.ground.helper = None;
+                Some(self.make_group(layout)?)
+            }
             _ => None,
         };
-        let (pipes, command) = self.connect()?;
-        let expected = self.clone_guest(ahead.as_ref(), group.as_ref(), &command)?;
-        let mut shifter = Shifter::new(self.guest);
+        let (spawned, settled) = self.clone_guest(group.as_ref(), command)?;
+        let mut shifter = Shifter::new(self.ground.guest);
         let mut janitor = None;
-        let admitted = self.admit(&expected, &mut shifter, layout.as_ref(), &mut group, &mut janitor);
-        let spawned = expected.born().map_err(|e| driver::blocked(&e))?;
-        drop((command, ahead));
-        let ours = pipes.keep_ours();
+        let admitted = self.admit(&spawned, settled, &mut shifter, layout.as_ref(), &mut group, &mut janitor);
+        self.ground.helper = None;
+        let ours = self.ours(pipes);
         let admitted = admitted.and_then(|()| match process::signal(spawned.pidfd.as_fd(), 0) {
             true => Ok(()),
             // Nothing could end this guest later.
@@ -237,52 +219,54 @@ impl Prepared {
         limits::make_group(layout, self.request.run_id.as_str(), &self.request.limits, &self.request.cpus)
     }
 
-    fn connect(&self) -> Result<(Pipes, Command), Fault> {
-        let pipes = Pipes::new(&self.request.stdio, &self.guest)?;
-        let strings = |list: &[OsString]| list.iter().map(|s| cstring(s.as_bytes())).collect::<Vec<CString>>();
-        let env = self.request.env.iter().map(|(name, value)| {
-            let mut text = name.clone();
-            text.push("=");
-            text.push(value);
-            cstring(text.as_bytes())
-        });
-        let program = cstring(self.request.program.as_os_str().as_bytes());
-        let mut command = Command::new(program, strings(&self.request.argv), env.collect(), pipes.theirs());
+    fn command(&self, pipes: &Pipes) -> Command {
+        let argv: Vec<&[u8]> = self.request.argv.iter().map(|s| s.as_bytes()).collect();
+        let env = self.request.env.iter().map(|(name, value)| [name.as_bytes(), b"=", value.as_bytes()].concat());
+        let env: Vec<Vec<u8>> = env.collect();
+        let env: Vec<&[u8]> = env.iter().map(Vec::as_slice).collect();
+        let stdio = if self.request.stdio.terminal { [-1; 3] } else { pipes.theirs() };
+        let mut command = Command::new(self.request.program.as_os_str().as_bytes(), &argv, &env, stdio);
         command.umask = process::umask();
         command.start_mark = self.steps.watch.start_mark.unwrap_or_default();
         command.own_pids = self.request.enforced.driver == Driver::Namespaces;
         command.open_files = self.request.limits.max_open_files.map(limits::open_files);
-        Ok((pipes, command))
+        command
     }
 
-    fn clone_guest<'a>(
-        &'a self,
-        ahead: Option<&'a Ahead>,
-        group: Option<&Group>,
-        command: &'a Command,
-    ) -> Result<Expected<'a>, Fault> {
+    /// Our ends of the pipes, as many as are wanted.
+    fn ours(&self, pipes: Pipes) -> Ours {
+        let stdio = &self.request.stdio;
+        let ours = pipes.keep_ours();
+        match stdio.terminal {
+            true => Ours::default(),
+            false => Ours { input: ours.input.filter(|_| stdio.input), ..ours },
+        }
+    }
+
+    fn clone_guest(&mut self, group: Option<&Group>, command: Command) -> Result<(Spawned, bool), Fault> {
         let namespaces = match self.request.enforced.driver {
             Driver::Namespaces => NAMESPACES,
             Driver::Landlock => 0,
         };
+        let helper = self.ground.helper.as_mut().filter(|_| namespaces != 0);
         let group = group.and_then(Group::v2_dir_fd);
-        let ahead = ahead.filter(|_| namespaces != 0).map(|ahead| &ahead.helper);
-        spawn::spawn(namespaces, ahead, group, &self.steps.ops, command).map_err(|e| driver::blocked(&e))
+        spawn::spawn(namespaces, helper, group, &self.steps.ops, command).map_err(|e| driver::blocked(&e))
     }
 
     /// Our part of the setup, done while the guest does its own: id maps, mounts that only we can make, groups.
     fn admit(
         &self,
-        expected: &Expected<'_>,
+        spawned: &Spawned,
+        settled: bool,
         shifter: &mut Shifter,
         layout: Option<&Layout>,
         group: &mut Option<Group>,
         janitor: &mut Option<Janitor>,
     ) -> Result<(), Fault> {
-        let g = self.guest;
-        let control = expected.control();
-        if let (Driver::Namespaces, Some(pid)) = (self.request.enforced.driver, expected.unsettled()) {
-            host::write_id_maps(pid, (g.uid, g.host_uid), (g.gid, g.host_gid), !g.privileged)
+        let g = self.ground.guest;
+        let control = spawned.line();
+        if self.request.enforced.driver == Driver::Namespaces && !settled {
+            host::write_id_maps(spawned.pid, (g.uid, g.host_uid), (g.gid, g.host_gid), !g.privileged)
                 .map_err(|e| driver::blocked(&e))?;
             control.go().map_err(|e| internal(Phase::Start, e))?;
         }
@@ -323,55 +307,4 @@ fn start_janitor(group: &Group) -> Result<Janitor, Fault> {
     let paths: Vec<CString> = group.paths().iter().map(|p| cstring(p.as_os_str().as_bytes())).collect();
     let kill = group.paths().iter().map(|p| cstring(p.join("cgroup.kill").as_os_str().as_bytes())).collect();
     janitor::start(kill, paths).map_err(|e| internal(Phase::Preparation, e))
-}
-
-/// The pipes between us and the command.
-struct Pipes {
-    ours: Ours,
-    theirs: [Option<OwnedFd>; 3],
-}
-
-/// Our ends of the pipes.
-#[derive(Default)]
-pub(crate) struct Ours {
-    pub input: Option<OwnedFd>,
-    pub output: Option<OwnedFd>,
-    pub error: Option<OwnedFd>,
-}
-
-impl Pipes {
-    fn new(stdio: &Stdio, guest: &Guest) -> Result<Pipes, Fault> {
-        if stdio.terminal {
-            return Ok(Pipes { ours: Ours::default(), theirs: [None, None, None] });
-        }
-        let pipe = || {
-            rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)
-                .map_err(|e| Fault::internal(format!("pipe: {e}")).phase(Phase::Preparation))
-        };
-        let (read_in, write_in) = pipe()?;
-        let (read_out, write_out) = pipe()?;
-        let (read_err, write_err) = pipe()?;
-        // Our ends never make us wait; the command's ends are ordinary.
-        for end in [&write_in, &read_out, &read_err] {
-            let _ = rustix::fs::fcntl_setfl(end, rustix::fs::OFlags::NONBLOCK);
-        }
-        if guest.privileged {
-            // Or /dev/stdout and its kin, which open the pipe anew, would be somebody else's file.
-            let ids = (rustix::fs::Uid::from_raw(guest.host_uid), rustix::fs::Gid::from_raw(guest.host_gid));
-            for end in [&read_in, &write_out, &write_err] {
-                let _ = rustix::fs::fchown(end, Some(ids.0), Some(ids.1));
-            }
-        }
-        let ours = Ours { input: stdio.input.then_some(write_in), output: Some(read_out), error: Some(read_err) };
-        Ok(Pipes { ours, theirs: [Some(read_in), Some(write_out), Some(write_err)] })
-    }
-
-    fn theirs(&self) -> [RawFd; 3] {
-        self.theirs.each_ref().map(|fd| fd.as_ref().map_or(-1, AsRawFd::as_raw_fd))
-    }
-
-    /// Closes the command's ends here, so that their end shows.
-    fn keep_ours(self) -> Ours {
-        self.ours
-    }
 }

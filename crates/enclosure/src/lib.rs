@@ -6,6 +6,7 @@ mod capture;
 mod connect;
 mod denials;
 mod driver;
+mod ground;
 mod guest;
 mod host;
 mod launch;
@@ -20,8 +21,9 @@ mod terminal;
 mod verdict;
 
 pub use driver::{Driver, Found as Enforced, choose};
+pub use ground::{Groundwork, begin};
 pub use host::{LocalHost, find_loader};
-pub use launch::{Ahead, Observed, Observer, Prepared, Request, Stdio, begin, prepare};
+pub use launch::{Observed, Observer, Prepared, Request, Stdio, prepare};
 pub use limits::{Cpus, check as check_limits, give_up as give_up_limits};
 
 /// Where the guest's private space is; nothing of the host shows there.

@@ -8,8 +8,8 @@ use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::time::{Duration, Instant};
 use sys::cgroup::{CgroupError, EventFd, Group, Layout, Missing, Want};
-use sys::host;
 use sys::op::Op;
+use sys::{arena, host};
 use terms::{ErrorKind, Fault, Limit, LimitHit, LimitKind, Limits, Phase, Usage};
 
 /// Processors a guest may use at once; fractions are time shares.
@@ -157,7 +157,7 @@ pub fn ops(cpus: &Cpus) -> Vec<Op> {
         }
     }
     if let Some(mask) = cpus.0.and_then(processor_mask) {
-        ops.push(Op::Processors { mask });
+        ops.push(Op::Processors { mask: arena::list(&mask) });
     }
     ops
 }

@@ -2,35 +2,36 @@
 //! only walks a list. Order: the frame (ids, new root, devices), private places, grants, covers, seal, limits, landlock,
 //! seccomp.
 
+use crate::ground::Groundwork;
 use crate::guest::Guest;
 use crate::launch::Request;
 use crate::shift::Wanted;
 use policy::{Cover, ExecPlan, Grant, Kind, Mask, Perm, Perms};
 use std::collections::{BTreeMap, BTreeSet};
-use std::ffi::{CString, OsStr, OsString};
+use std::ffi::{CStr, OsStr, OsString};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use sys::op::{Attr, Op};
 use sys::seccomp::Watch;
-use sys::{cstring, landlock, seccomp, spawn};
+use sys::{arena, landlock, seccomp, spawn};
 use terms::{ErrorKind, Fault, Phase};
 
 /// The finished list, with the handles its steps name.
 pub struct Steps {
     pub ops: Vec<Op>,
-    /// Kept open until after the clone.
-    _handles: Vec<OwnedFd>,
+    /// Kept open until the guest's first process has it.
+    _ruleset: OwnedFd,
     /// Mounts to prepare for the guest while it sets itself up, in the order of its `Attach` steps.
     pub mounts: Vec<Wanted>,
     pub watch: Watch,
 }
 
 impl Steps {
-    /// A list made elsewhere, with the handles its steps name.
-    pub fn of(ops: Vec<Op>, handles: Vec<OwnedFd>, watch: Watch) -> Steps {
-        Steps { ops, _handles: handles, mounts: Vec::new(), watch }
+    /// A list made elsewhere, with the ruleset its steps name.
+    pub fn of(ops: Vec<Op>, ruleset: OwnedFd, watch: Watch) -> Steps {
+        Steps { ops, _ruleset: ruleset, mounts: Vec::new(), watch }
     }
 }
 
@@ -77,7 +78,7 @@ struct Builder<'a> {
     request: &'a Request,
     guest: Guest,
     ops: Vec<Op>,
-    handles: Vec<OwnedFd>,
+    ruleset: OwnedFd,
     /// Directories that stand already. Sets of names as they are spelled: comparing paths part by part is dear.
     dirs: BTreeSet<OsString>,
     /// Directories that mounts brought; what is below is theirs.
@@ -87,18 +88,17 @@ struct Builder<'a> {
     mounts: Vec<Wanted>,
 }
 
-pub fn build(request: &Request, guest: Guest) -> Result<Steps, Fault> {
+pub fn build(request: &Request, ground: &mut Groundwork) -> Result<Steps, Fault> {
     let mut b = Builder {
         request,
-        guest,
-        ops: frame(&guest)?,
-        handles: Vec::new(),
+        guest: ground.guest,
+        ops: ground.ops()?,
+        ruleset: ground.ruleset()?,
         dirs: FRAME_DIRS.map(OsString::from).into(),
         mounted: BTreeSet::new(),
         pinned: BTreeSet::new(),
         mounts: Vec::new(),
     };
-    b.push(Op::TieToSupervisor);
     b.layers();
     b.scratch();
     b.proc();
@@ -110,8 +110,8 @@ pub fn build(request: &Request, guest: Guest) -> Result<Steps, Fault> {
     b.working_directory();
     b.seal();
     b.limits();
-    let watch = b.restrict()?;
-    Ok(Steps { ops: b.ops, _handles: b.handles, mounts: b.mounts, watch })
+    let watch = b.restrict();
+    Ok(Steps { ops: b.ops, _ruleset: b.ruleset, mounts: b.mounts, watch })
 }
 
 /// Directories that the frame has.
@@ -127,10 +127,10 @@ pub fn frame(guest: &Guest) -> Result<Vec<Op>, Fault> {
     // Any directory will do as the place to stand on; it is uncovered again by the pivot.
     let stand = ["/tmp", "/mnt", "/run", "/var", "/usr"].into_iter().find(|d| Path::new(d).is_dir());
     let stand = stand.ok_or_else(|| Fault::new(ErrorKind::UnsupportedHost, "no directory to build a root on"))?;
-    ops.push(Op::Tmpfs { at: cstring(stand), options: c"mode=755".into(), attr: QUIET });
-    ops.push(Op::Pivot { root: cstring(stand), old: c".old".into() });
+    ops.push(Op::Tmpfs { at: cstring(stand), options: c"mode=755", attr: QUIET });
+    ops.push(Op::Pivot { root: cstring(stand), old: c".old" });
     ops.push(Op::Dir { at: cstring(MADE), mode: 0o700 });
-    ops.push(Op::File { at: path(&[MADE, "/file"]), mode: 0, bytes: Vec::new() });
+    ops.push(Op::File { at: path(&[MADE, "/file"]), mode: 0, bytes: &[] });
     ops.push(Op::Dir { at: path(&[MADE, "/dir"]), mode: 0 });
     ops.extend(FRAME_DIRS.into_iter().skip(1).map(|at| Op::Dir { at: cstring(at), mode: 0o755 }));
     devices(&mut ops);
@@ -141,12 +141,12 @@ pub fn frame(guest: &Guest) -> Result<Vec<Op>, Fault> {
 fn devices(ops: &mut Vec<Op>) {
     for name in DEVICES {
         let at = path(&["/dev/", name]);
-        ops.push(Op::File { at: at.clone(), mode: 0o666, bytes: Vec::new() });
+        ops.push(Op::File { at, mode: 0o666, bytes: &[] });
         let attr = Attr::NO_SUID.with(Attr::NO_EXEC);
         ops.push(Op::BindKnown { from: path(&[OLD, "/dev/", name]), at, attr });
     }
-    ops.push(Op::Terminals { at: c"/dev/pts".into() });
-    ops.push(Op::Queues { at: c"/dev/mqueue".into() });
+    ops.push(Op::Terminals { at: c"/dev/pts" });
+    ops.push(Op::Queues { at: c"/dev/mqueue" });
     for (name, target) in [
         ("ptmx", "pts/ptmx"),
         ("fd", "/proc/self/fd"),
@@ -158,6 +158,21 @@ fn devices(ops: &mut Vec<Op>) {
     }
 }
 
+/// The first steps of every guest's first process, whatever its plan: they need its pid namespace.
+pub fn early() -> Vec<Op> {
+    let mut ops = vec![Op::TieToSupervisor, Op::Proc { at: c"/proc" }];
+    let attr = QUIET.with(Attr::READ_ONLY).with(Attr::NO_EXEC);
+    for at in HIDDEN_PROC.iter().map(|name| Path::new("/proc").join(name)).filter(|at| is_open_to_all(at)) {
+        ops.push(Op::BindKnown { from: path(&[MADE, "/file"]), at: cpath(&at), attr });
+    }
+    for (name, value) in crate::limits::shared_caps() {
+        let bytes = arena::list(value.to_string().as_bytes());
+        ops.push(Op::Put { at: path(&["/proc/sys/user/", name]), bytes });
+    }
+    ops.push(Op::BindKnown { from: c"/proc/sys", at: c"/proc/sys", attr });
+    ops
+}
+
 impl Builder<'_> {
     fn push(&mut self, op: Op) {
         self.ops.push(op);
@@ -165,7 +180,7 @@ impl Builder<'_> {
 
     fn layers(&mut self) {
         if !self.request.plan.guards.is_empty() {
-            self.push(Op::Tmpfs { at: cstring(LAYERS), options: c"mode=700".into(), attr: QUIET });
+            self.push(Op::Tmpfs { at: cstring(LAYERS), options: c"mode=700", attr: QUIET });
         }
     }
 
@@ -187,7 +202,7 @@ impl Builder<'_> {
         }
         self.dir(Path::new("/var"));
         if !apart {
-            self.push(Op::Link { at: c"/var/tmp".into(), target: c"/tmp".into() });
+            self.push(Op::Link { at: c"/var/tmp", target: c"/tmp" });
         }
         self.dir(Path::new("/run"));
     }
@@ -200,21 +215,6 @@ impl Builder<'_> {
     }
 
     fn proc(&mut self) {
-        self.dir(Path::new("/proc"));
-        self.push(Op::Proc { at: c"/proc".into() });
-        for at in HIDDEN_PROC.iter().map(|name| Path::new("/proc").join(name)).filter(|at| is_open_to_all(at)) {
-            let attr = QUIET.with(Attr::READ_ONLY).with(Attr::NO_EXEC);
-            self.push(Op::BindKnown { from: path(&[MADE, "/file"]), at: cpath(&at), attr });
-        }
-        for (name, value) in crate::limits::shared_caps() {
-            self.push(Op::Put { at: path(&["/proc/sys/user/", name]), bytes: value.to_string().into_bytes() });
-        }
-        let sys = c"/proc/sys";
-        self.push(Op::BindKnown {
-            from: sys.into(),
-            at: sys.into(),
-            attr: QUIET.with(Attr::READ_ONLY).with(Attr::NO_EXEC),
-        });
         if let Some(text) = crate::limits::memory_file(&self.request.limits) {
             self.made_file("meminfo", text, 0o444, Path::new("/proc/meminfo"));
         }
@@ -223,9 +223,9 @@ impl Builder<'_> {
 
     fn made_file(&mut self, name: &str, bytes: Vec<u8>, mode: u32, at: &Path) {
         let from = path(&[MADE, "/", name]);
-        self.push(Op::File { at: from.clone(), mode, bytes });
+        self.push(Op::File { at: from, mode, bytes: arena::list(&bytes) });
         let attr = QUIET.with(Attr::READ_ONLY).with(if mode & 0o111 == 0 { Attr::NO_EXEC } else { Attr(0) });
-        self.push(Op::Bind { from: from.clone(), at: cpath(at), attr });
+        self.push(Op::Bind { from, at: cpath(at), attr });
         self.push(Op::RemoveFile { at: from });
     }
 
@@ -296,7 +296,7 @@ impl Builder<'_> {
         if let Some(parent) = at.parent() {
             self.dir(parent);
         }
-        self.push(Op::File { at: cpath(at), mode: 0o644, bytes: Vec::new() });
+        self.push(Op::File { at: cpath(at), mode: 0o644, bytes: &[] });
     }
 
     fn attr_of(&self, grant: &Grant) -> Attr {
@@ -508,10 +508,10 @@ impl Builder<'_> {
         self.push(Op::RemoveDir { at: cstring(MADE) });
         self.push(Op::Unmount { at: cstring(OLD) });
         self.push(Op::RemoveDir { at: cstring(OLD) });
-        self.push(Op::Seal { at: c"/".into(), attr: QUIET.with(Attr::READ_ONLY) });
+        self.push(Op::Seal { at: c"/", attr: QUIET.with(Attr::READ_ONLY) });
         self.push(Op::ChangeDir { at: cpath(&self.request.cwd) });
         if let Some((rows, columns)) = self.request.stdio.terminal_size() {
-            self.push(Op::OpenTerminal { at: c"/dev/pts/ptmx".into(), rows, columns });
+            self.push(Op::OpenTerminal { at: c"/dev/pts/ptmx", rows, columns });
         }
     }
 
@@ -524,24 +524,22 @@ impl Builder<'_> {
         self.ops.extend(crate::limits::ops(&self.request.cpus));
     }
 
-    fn restrict(&mut self) -> Result<Watch, Fault> {
+    fn restrict(&mut self) -> Watch {
         self.push(Op::NoNewPrivileges);
         let abi = landlock::abi();
-        let ruleset = landlock::ruleset(abi)
-            .map_err(|e| Fault::new(ErrorKind::UnsupportedHost, e.to_string()).phase(Phase::Preparation))?;
+        let ruleset = self.ruleset.as_raw_fd();
         for (at, rights) in self.rules() {
             let rights = rights & landlock::rights(abi);
             if rights != 0 {
-                self.push(Op::LandlockRule { ruleset: ruleset.as_raw_fd(), at: cstring(at.as_bytes()), rights });
+                self.push(Op::LandlockRule { ruleset, at: cstring(at.as_bytes()), rights });
             }
         }
-        self.push(Op::LandlockRestrict { ruleset: ruleset.as_raw_fd() });
-        self.handles.push(ruleset);
+        self.push(Op::LandlockRestrict { ruleset });
         self.push(Op::DropCapabilities);
         let watch = self.request.watch(&self.guest);
-        self.push(Op::Seccomp { program: seccomp::program(&watch), listener: watch.listener });
+        self.push(Op::Seccomp { program: arena::list(&seccomp::program(&watch)), listener: watch.listener });
         self.push(Op::Ready);
-        Ok(watch)
+        watch
     }
 
     fn rules(&self) -> BTreeMap<OsString, u64> {
@@ -652,14 +650,18 @@ fn read_verified(path: &Path, digest: [u8; 32]) -> Result<Vec<u8>, Fault> {
     Ok(bytes)
 }
 
-fn cpath(path: &Path) -> CString {
-    cstring(path.as_os_str().as_bytes())
+fn cpath(path: &Path) -> &'static CStr {
+    arena::text(path.as_os_str().as_bytes())
 }
 
-fn path(parts: &[&str]) -> CString {
-    cstring(parts.concat())
+fn cstring(text: impl AsRef<[u8]>) -> &'static CStr {
+    arena::text(text)
 }
 
-fn path_of(parts: &[&[u8]]) -> CString {
-    cstring(parts.concat())
+fn path(parts: &[&str]) -> &'static CStr {
+    arena::text(parts.concat())
+}
+
+fn path_of(parts: &[&[u8]]) -> &'static CStr {
+    arena::text(parts.concat())
 }

@@ -3,7 +3,8 @@
 
 use crate::capture::Capture;
 use crate::driver::{self, Driver};
-use crate::launch::{Observer, Ours, Request, internal};
+use crate::ground::Ours;
+use crate::launch::{Observer, Request, internal};
 use crate::limits::Meter;
 use crate::listen::Judge;
 use crate::relay::{Allowance, Inlet, Outlet, Pumped, Sink};

@@ -23,7 +23,7 @@ pub fn learn(mut ask: Ask, writes: &[String], caller: &Caller) -> Result<Lesson,
     let flags: Vec<_> = writes.iter().map(|w| policies::Flag::Write(Action::Allow, w.clone())).collect();
     documents.extend(policies::of_flags(&flags, caller)?);
     let effective = policy::effective(&documents).map_err(Fault::from)?;
-    let ready = run::prepare_under(&ask, caller, effective, Vec::new(), None)?;
+    let ready = run::prepare_under(&ask, caller, effective, Vec::new(), run::begin())?;
     let seen = RefCell::new(Seen::default());
     let connects = RefCell::new(Vec::new());
     let looked = RefCell::new(BTreeSet::new());

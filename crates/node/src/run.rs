@@ -2,8 +2,8 @@
 
 use crate::Caller;
 use crate::policies::{self, Flag, Source};
-pub use enclosure::{Ahead, Observed, Observer, Stdio, begin};
 use enclosure::{Cpus, LocalHost, Prepared, Request};
+pub use enclosure::{Groundwork, Observed, Observer, Stdio, begin};
 use policy::{Action, Resolved};
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -42,7 +42,6 @@ pub struct Ready {
     /// What explains the plan to those who ask.
     pub notes: Vec<String>,
     pub policy: Rc<policy::Policy>,
-    ahead: Option<Ahead>,
 }
 
 /// How a verb ended before or instead of a run: a fault, with the refusal that caused it.
@@ -57,13 +56,10 @@ impl From<Fault> for Refused {
     }
 }
 
-/// From what was asked to a run that can start. `ahead` comes from `begin`, called as early as can be.
-pub fn prepare(ask: &Ask, caller: &Caller, ahead: Option<Ahead>) -> Result<Ready, Refused> {
+/// From what was asked to a run that can start. `ground` comes from `begin`, called as early as can be.
+pub fn prepare(ask: &Ask, caller: &Caller, ground: Groundwork) -> Result<Ready, Refused> {
     let (effective, notes) = policies::effective(&ask.policies, &ask.flags, caller)?;
-    if let Some(ahead) = &ahead {
-        ahead.settle();
-    }
-    prepare_under(ask, caller, effective, notes, ahead)
+    prepare_under(ask, caller, effective, notes, ground)
 }
 
 /// The same under a policy that is already at hand.
@@ -72,8 +68,9 @@ pub(crate) fn prepare_under(
     caller: &Caller,
     mut effective: policy::Policy,
     mut warnings: Vec<String>,
-    ahead: Option<Ahead>,
+    ground: Groundwork,
 ) -> Result<Ready, Refused> {
+    ground.settle();
     let cwd = working_directory(ask, caller)?;
     let argv = argv(ask)?;
     let around = policies::surroundings(&mut effective, caller, &cwd, Some(&argv[0]));
@@ -119,7 +116,7 @@ pub(crate) fn prepare_under(
         watch_looks: ask.learn,
     };
     let program = request.program.clone();
-    Ok(Ready { prepared: enclosure::prepare(request)?, program, warnings, notes, policy: effective, ahead })
+    Ok(Ready { prepared: enclosure::prepare(request, ground)?, program, warnings, notes, policy: effective })
 }
 
 /// A descriptor of the caller's, by number, to write the verdict to.
@@ -128,7 +125,7 @@ pub fn status_descriptor(fd: u32) -> Result<std::fs::File, String> {
 }
 
 pub fn run(ready: Ready, observer: Option<Observer<'_>>) -> Result<Outcome, Fault> {
-    ready.prepared.run(ready.ahead, observer)
+    ready.prepared.run(observer)
 }
 
 fn argv(ask: &Ask) -> Result<Vec<OsString>, Fault> {

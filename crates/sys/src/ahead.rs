@@ -1,33 +1,33 @@
 //! What a start needs whatever its plan, made ahead. A new network namespace takes the kernel longer than anything else
 //! in a start, and neither it nor the frame of the guest's root depends on the policy. So a helper makes them on
-//! another processor while the plan is still being made, and then gives birth to the guest's first process inside, in
-//! our name.
+//! another processor while the plan is still being made, and gives birth to the guest's first process inside, in our
+//! name. That one walks the steps that every plan has, and waits for its order.
 //!
 //! The helper shares our memory, so starting it copies nothing; while we work it touches none of it but what is shared
 //! here. It makes its calls without the C library, whose error number it would share with us.
 
 use crate::op::Op;
 use crate::raw::kernel;
-use crate::spawn::{self, Birth};
-use crate::{CallError, child, host, process};
-use std::os::fd::{AsFd, FromRawFd, OwnedFd, RawFd};
+use crate::spawn::{self, Birth, Command, Order, Spawned};
+use crate::{arena, child, host, process};
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicI32, AtomicPtr, Ordering};
 
-/// What the helper makes besides its user namespace; the rest belongs to the guest's first process alone.
+/// What the helper makes besides its user namespace.
 const MADE: u64 = spawn::NEW_NET | spawn::NEW_IPC | spawn::NEW_UTS | spawn::NEW_MOUNT;
+/// What belongs to the first process alone.
+const BORN_WITH: u64 = spawn::NEW_PID | spawn::NEW_TIME;
 
-/// Where the helper is. It goes from `HELD` to `WORKING`, by `ENTERED` to `READY`, or to `FAILED`; and from `ASKED` to `DONE`.
+/// Where the helper is. It goes from `HELD` to `WORKING`, by `ENTERED` to `BORN`, or to `FAILED`.
 const HELD: i32 = -1;
 const WORKING: i32 = 0;
 const ENTERED: i32 = 1;
-const READY: i32 = 2;
+const BORN: i32 = 2;
 const FAILED: i32 = 3;
-const ASKED: i32 = 4;
-const DONE: i32 = 5;
 
-/// Whether the helper's ids are mapped.
+/// Whether our own part is done: ids mapped, the first process's steps known.
 const NOT_YET: i32 = 0;
-const MAPPED: i32 = 1;
+const SETTLED: i32 = 1;
 const NEVER: i32 = 2;
 
 /// The guest's first process goes on with its copy of the helper's stack.
@@ -39,33 +39,49 @@ type Mask = [u64; PROCESSORS / 64];
 /// What both sides see.
 struct Shared {
     state: AtomicI32,
-    ids: AtomicI32,
-    birth: AtomicPtr<Birth<'static>>,
+    settled: AtomicI32,
     parent: i32,
-    /// The steps to walk ahead, never changed.
-    ops: Vec<Op>,
+    /// Steps to walk before the birth.
+    frame: &'static [Op],
+    /// Steps for the first process, known when all is settled.
+    early: AtomicPtr<Op>,
+    early_len: AtomicI32,
+    /// Both ends of the line between us and the first process.
+    ours: RawFd,
+    theirs: RawFd,
+    birth: Birth,
     /// The processors we may use, in bytes that count; none when unknown.
     mask: Mask,
     mask_len: usize,
 }
 
-/// The helper while it lives. Dropping this ends and collects it; what it gave birth to lives on.
+/// The helper while it lives. Dropping this ends and collects it, and the first process too unless it got its order.
 pub struct Ahead {
     pid: i32,
     pidfd: OwnedFd,
-    shared: Box<Shared>,
+    line: Option<(OwnedFd, OwnedFd)>,
+    // As a pointer, because the helper changes what is behind it.
+    shared: *mut Shared,
     _stack: Vec<u8>,
 }
 
-/// Starts the helper on `ops`, the first of a guest's steps. `None` when even that fails; whoever needs the namespaces
-/// then makes them himself and gets the kernel's own error.
-pub fn start(ops: Vec<Op>) -> Option<Ahead> {
+/// Starts the helper on `frame`, the first of a guest's steps, after which come those that `settle` names. `None` when
+/// even that fails; whoever needs the namespaces then makes them himself and gets the kernel's own error.
+pub fn start(frame: &'static [Op]) -> Option<Ahead> {
+    if !arena::open() {
+        return None;
+    }
+    let (ours, theirs) = spawn::socket_pair().ok()?;
     let mut shared = Box::new(Shared {
         state: AtomicI32::new(HELD),
-        ids: AtomicI32::new(NOT_YET),
-        birth: AtomicPtr::new(std::ptr::null_mut()),
+        settled: AtomicI32::new(NOT_YET),
         parent: std::process::id() as i32,
-        ops,
+        frame,
+        early: AtomicPtr::new(std::ptr::null_mut()),
+        early_len: AtomicI32::new(0),
+        ours: ours.as_raw_fd(),
+        theirs: theirs.as_raw_fd(),
+        birth: Birth { flags: BORN_WITH, group: None, pid: 0, pidfd: -1 },
         mask: [0; PROCESSORS / 64],
         mask_len: 0,
     });
@@ -78,7 +94,7 @@ pub fn start(ops: Vec<Op>) -> Option<Ahead> {
     let pid = unsafe {
         let top = stack.as_mut_ptr().add(STACK & !15).cast();
         let flags = libc::CLONE_VM | libc::CLONE_FILES | libc::CLONE_PIDFD | libc::SIGCHLD;
-        libc::clone(help, top, flags, (&raw const *shared).cast_mut().cast(), &raw mut pidfd)
+        libc::clone(help, top, flags, (&raw mut *shared).cast(), &raw mut pidfd)
     };
     if pid < 0 {
         return None;
@@ -88,7 +104,7 @@ pub fn start(ops: Vec<Op>) -> Option<Ahead> {
     send_away(pid, &shared);
     shared.state.store(WORKING, Ordering::Release);
     wake(&shared.state);
-    Some(Ahead { pid, pidfd, shared, _stack: stack })
+    Some(Ahead { pid, pidfd, line: Some((ours, theirs)), shared: Box::into_raw(shared), _stack: stack })
 }
 
 fn processors(mask: &mut Mask) -> usize {
@@ -113,43 +129,50 @@ fn send_away(pid: i32, shared: &Shared) {
 }
 
 impl Ahead {
-    /// Maps the helper's ids, `(inside, outside)`: it waits for that in the midst of its steps.
-    pub fn map_ids(&self, uid: (u32, u32), gid: (u32, u32), freeze_groups: bool) {
+    fn shared(&self) -> &Shared {
+        // SAFETY: from a box that lives until `drop` has collected the helper. The helper changes only `birth`, which
+        // is read after it said so or is gone, and the atomic words.
+        unsafe { &*self.shared }
+    }
+
+    /// Our own part, which the helper waits for in the midst of its steps: the map of its ids, `(inside, outside)`, and
+    /// the steps of the first process. Descriptors that those need must be open by now.
+    pub fn settle(&self, uid: (u32, u32), gid: (u32, u32), freeze_groups: bool, early: &'static [Op]) {
+        let shared = self.shared();
         self.wait_while(WORKING);
         let mapped = host::write_id_maps(self.pid, uid, gid, freeze_groups).is_ok();
-        self.shared.ids.store(if mapped { MAPPED } else { NEVER }, Ordering::Release);
-        wake(&self.shared.ids);
+        shared.early.store(early.as_ptr().cast_mut(), Ordering::Relaxed);
+        shared.early_len.store(early.len() as i32, Ordering::Relaxed);
+        shared.settled.store(if mapped { SETTLED } else { NEVER }, Ordering::Release);
+        wake(&shared.settled);
     }
 
-    /// Asks for the guest's first process to be made inside, once all is there. False when nothing is: the kernel
-    /// refused something, or somebody killed the helper. What is lent here must stay until `answer`.
-    pub(crate) fn ask(&self, birth: &mut Birth<'_>) -> bool {
-        let shared = &*self.shared;
+    /// Gives the first process its order: the whole list of steps and the command. `None` when there is no such
+    /// process, or when it could not see the list.
+    pub(crate) fn give(&mut self, ops: &[Op], command: Command) -> Option<Spawned> {
+        let shared = self.shared();
         self.wait_while(WORKING);
         self.wait_while(ENTERED);
-        if shared.state.load(Ordering::Acquire) != READY {
-            return false;
+        if shared.state.load(Ordering::Acquire) != BORN {
+            return None;
         }
-        birth.flags &= !(MADE | spawn::NEW_USER);
-        birth.done = shared.ops.len();
-        shared.birth.store((&raw mut *birth).cast(), Ordering::Release);
-        shared.state.store(ASKED, Ordering::Release);
-        wake(&shared.state);
-        true
-    }
-
-    /// Waits for the birth that was asked for.
-    pub(crate) fn answer(&self, birth: &Birth<'_>) -> Result<i32, CallError> {
-        self.wait_while(ASKED);
-        match self.shared.state.load(Ordering::Acquire) {
-            DONE => birth.born,
-            // Whether a helper that was killed just now had got that far cannot be known.
-            _ => Err(CallError { call: "clone3", errno: libc::ECANCELED }),
+        let done = shared.frame.len() + shared.early_len.load(Ordering::Relaxed) as usize;
+        let (ops, command) = (arena::list(ops), arena::list(&[command]));
+        if !arena::holds_all() {
+            return None;
         }
+        let order = Order { ops: ops.as_ptr(), count: ops.len(), done, command: command.as_ptr() };
+        let (ours, theirs) = self.line.take()?;
+        // Closed here, or the end of the first process would not show.
+        drop(theirs);
+        let spawned = self.shared().birth.spawned(ours);
+        // Whoever failed at a step before does not hear it; its report says at which.
+        let _ = spawned.line().order(&order);
+        Some(spawned)
     }
 
     fn wait_while(&self, state: i32) {
-        let word = &self.shared.state;
+        let word = &self.shared().state;
         // A few microseconds of looking are cheaper than a sleep where the answer is about to come.
         for _ in 0..SPINS {
             if word.load(Ordering::Acquire) != state {
@@ -172,10 +195,16 @@ const SPINS: u32 = 2_000;
 
 impl Drop for Ahead {
     fn drop(&mut self) {
-        // SAFETY: our own child, not collected yet, so the number can mean nobody else; no status wanted.
+        // SAFETY: our own children, not collected yet, so the numbers can mean nobody else; no status wanted. Once the
+        // helper is gone, what was shared with it is ours again.
         unsafe {
             libc::kill(self.pid, libc::SIGKILL);
             libc::waitpid(self.pid, std::ptr::null_mut(), libc::__WALL);
+            let shared = Box::from_raw(self.shared);
+            if self.line.is_some() && shared.birth.pid > 0 {
+                process::kill_child(shared.birth.pid);
+                libc::close(shared.birth.pidfd);
+            }
         }
     }
 }
@@ -194,8 +223,9 @@ fn wake(word: &AtomicI32) {
 }
 
 extern "C" fn help(shared: *mut libc::c_void) -> i32 {
+    let raw = shared.cast::<Shared>();
     // SAFETY: points into the box that `Ahead` keeps until we are gone.
-    let shared = unsafe { &*shared.cast::<Shared>() };
+    let shared = unsafe { &*raw };
     tie(shared);
     while shared.state.load(Ordering::Acquire) == HELD {
         wait(&shared.state, HELD, None);
@@ -206,20 +236,26 @@ extern "C" fn help(shared: *mut libc::c_void) -> i32 {
     let made = make(shared).is_ok();
     // The change of ids among the steps undid it.
     tie(shared);
-    shared.state.store(if made { READY } else { FAILED }, Ordering::Release);
-    wake(&shared.state);
-    while shared.state.load(Ordering::Acquire) != ASKED {
-        wait(&shared.state, if made { READY } else { FAILED }, None);
-    }
-    // SAFETY: the one who asked waits until we say that it is done, and lends this until then.
-    if let Some(birth) = unsafe { shared.birth.load(Ordering::Acquire).as_mut() } {
-        birth.born = birth.give(libc::CLONE_PARENT as u64);
-    }
-    shared.state.store(DONE, Ordering::Release);
+    // SAFETY: nobody else touches this field until we say that it is done, or are gone.
+    let born = made && unsafe { give_birth(shared, &mut (*raw).birth) };
+    shared.state.store(if born { BORN } else { FAILED }, Ordering::Release);
     wake(&shared.state);
     loop {
-        wait(&shared.state, DONE, None);
+        wait(&shared.state, if born { BORN } else { FAILED }, None);
     }
+}
+
+fn give_birth(shared: &Shared, birth: &mut Birth) -> bool {
+    let (early, len) = (shared.early.load(Ordering::Relaxed), shared.early_len.load(Ordering::Relaxed) as usize);
+    // SAFETY: a list that was finished before it was stored, and lives for ever.
+    let early = unsafe { std::slice::from_raw_parts(early, len) };
+    let (ours, theirs, before) = (shared.ours, shared.theirs, shared.frame.len());
+    let given = birth.give(libc::CLONE_PARENT as u64, || {
+        // The other end must be closed here, or the supervisor's death would go unnoticed.
+        child::close(ours);
+        child::run_early(early, before, theirs)
+    });
+    given.is_ok()
 }
 
 /// Has us end with the one we help; he may be gone already.
@@ -244,10 +280,10 @@ fn make(shared: &Shared) -> Result<(), i32> {
         wake(&shared.state);
         kernel!(SYS_unshare, MADE)?;
     }
-    child::walk_ahead(&shared.ops, || {
-        while shared.ids.load(Ordering::Acquire) == NOT_YET {
-            wait(&shared.ids, NOT_YET, None);
+    child::walk_ahead(shared.frame, || {
+        while shared.settled.load(Ordering::Acquire) == NOT_YET {
+            wait(&shared.settled, NOT_YET, None);
         }
-        if shared.ids.load(Ordering::Acquire) == MAPPED { Ok(()) } else { Err(libc::EPERM) }
+        if shared.settled.load(Ordering::Acquire) == SETTLED { Ok(()) } else { Err(libc::EPERM) }
     })
 }

@@ -4,7 +4,7 @@
 use crate::bpf::Insn;
 use crate::op::{Attr, Op};
 use crate::raw::kernel;
-use crate::spawn::{Command, END_SIGNAL, KeptSpace, MOST_KEPT, Message, Report};
+use crate::spawn::{Command, END_SIGNAL, KeptSpace, MOST_KEPT, Message, Order, Report};
 use crate::{doors, first, landlock, mount, netlink};
 use std::ffi::CStr;
 use std::os::fd::RawFd;
@@ -42,28 +42,58 @@ pub(crate) fn walk_ahead(ops: &[Op], settled: impl Fn() -> Result<(), i32>) -> R
     Ok(())
 }
 
-/// Runs the guest's pid 1, after the steps that were `done` ahead. Never returns.
-pub(crate) fn run(ops: &[Op], done: usize, command: &Command, control: RawFd) -> ! {
+/// The life of a guest's pid 1.
+pub(crate) fn run(ops: &[Op], command: &Command, control: RawFd) -> ! {
+    live(ops, 0, command, Kept::new(control))
+}
+
+/// The life of one that is born before its plan is known: it walks the steps that every plan has, which follow upon
+/// `before` others, and then waits for its order.
+pub(crate) fn run_early(early: &[Op], before: usize, control: RawFd) -> ! {
     let mut kept = Kept::new(control);
-    for (step, op) in ops.iter().enumerate().skip(done) {
-        if let Err(errno) = perform(op, &mut kept) {
-            let _ = send(
-                control,
-                &Report { message: Message::StepFailed, step: step as u32, errno, ..Report::default() },
-                &[],
-            );
+    walk(early.iter().enumerate().map(|(i, op)| (before + i, op)), &mut kept);
+    let order = await_order(control);
+    // SAFETY: the supervisor sends an order only when all of it lies in the arena, which was mapped before we were
+    // born and is never changed where something was written.
+    let (ops, command) = unsafe { (std::slice::from_raw_parts(order.ops, order.count), &*order.command) };
+    live(ops, order.done, command, kept)
+}
+
+fn await_order(control: RawFd) -> Order {
+    let mut order = std::mem::MaybeUninit::<Order>::uninit();
+    // SAFETY: a buffer with its true length, complete when as much was read.
+    unsafe {
+        match kernel!(SYS_read, control, order.as_mut_ptr(), size_of::<Order>()) {
+            Ok(len) if len as usize == size_of::<Order>() => order.assume_init(),
+            // The supervisor is gone, or changed its mind.
+            _ => exit(1),
+        }
+    }
+}
+
+/// Walks steps with their numbers; the first that fails is reported and the last.
+fn walk<'a>(ops: impl Iterator<Item = (usize, &'a Op)>, kept: &mut Kept) {
+    for (step, op) in ops {
+        if let Err(errno) = perform(op, kept) {
+            let report = Report { message: Message::StepFailed, step: step as u32, errno, ..Report::default() };
+            let _ = send(kept.control, &report, &[]);
             exit(1);
         }
     }
+}
+
+fn live(ops: &[Op], done: usize, command: &Command, mut kept: Kept) -> ! {
+    walk(ops.iter().enumerate().skip(done), &mut kept);
     let pid = match first::start(command, kept.slave) {
         Ok(pid) => pid,
         Err((step, errno)) => {
-            let _ = send(control, &Report { message: Message::ExecFailed, step, errno, ..Report::default() }, &[]);
+            let report = Report { message: Message::ExecFailed, step, errno, ..Report::default() };
+            let _ = send(kept.control, &report, &[]);
             exit(1);
         }
     };
-    close_all_but(control);
-    first::reap(pid, command.own_pids, control)
+    close_all_but(kept.control);
+    first::reap(pid, command.own_pids, kept.control)
 }
 
 /// Only the line to the supervisor is kept: an end of a pipe held here would hide that the other side closed it.
@@ -180,7 +210,7 @@ fn perform(op: &Op, kept: &mut Kept) -> Result<(), i32> {
     }
 }
 
-fn close(fd: RawFd) {
+pub(crate) fn close(fd: RawFd) {
     // SAFETY: closes a descriptor this process opened.
     let _ = unsafe { kernel!(SYS_close, fd) };
 }

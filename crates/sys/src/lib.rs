@@ -4,6 +4,7 @@
 //! What runs between clone and exec lives in `child`, `first` and `op`; it neither allocates nor takes a lock.
 
 pub mod ahead;
+pub mod arena;
 pub mod bpf;
 pub mod cgroup;
 mod child;

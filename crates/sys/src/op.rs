@@ -1,10 +1,11 @@
 //! Setup as data: the ordered list of steps that turns a fresh clone into an enclosure.
-//! The list is built before the clone and walked after it; a step allocates nothing and decides nothing.
+//! The list is finished before it is walked; a step allocates nothing and decides nothing. Its texts are in the `arena`,
+//! where a process sees them that was born before they were written.
 //! Every path is opened without following symbolic links, so a tree that changes meanwhile makes a step fail
 //! instead of leading it elsewhere.
 
 use crate::bpf::Insn;
-use std::ffi::{CStr, CString};
+use std::ffi::CStr;
 use std::fmt;
 use std::os::fd::RawFd;
 
@@ -28,7 +29,7 @@ impl Attr {
 }
 
 /// One step.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 pub enum Op {
     /// Waits until the supervisor has written the id maps and joined the groups.
     AwaitSupervisor,
@@ -50,89 +51,89 @@ pub enum Op {
     /// Mounts made later reach nobody else, and nobody else's reach us.
     PrivateMounts,
     Tmpfs {
-        at: CString,
-        options: CString,
+        at: &'static CStr,
+        options: &'static CStr,
         attr: Attr,
     },
     /// Makes `root` the root directory, the former one appearing at `old` (relative to the new root).
     Pivot {
-        root: CString,
-        old: CString,
+        root: &'static CStr,
+        old: &'static CStr,
     },
     Dir {
-        at: CString,
+        at: &'static CStr,
         mode: u32,
     },
     File {
-        at: CString,
+        at: &'static CStr,
         mode: u32,
-        bytes: Vec<u8>,
+        bytes: &'static [u8],
     },
     Link {
-        at: CString,
-        target: CString,
+        at: &'static CStr,
+        target: &'static CStr,
     },
     /// Writes to a file that stands: a setting of one of the guest's own namespaces.
     Put {
-        at: CString,
-        bytes: Vec<u8>,
+        at: &'static CStr,
+        bytes: &'static [u8],
     },
     /// POSIX message queues of the guest's ipc namespace.
     Queues {
-        at: CString,
+        at: &'static CStr,
     },
     /// Binds `from` at `at` with attributes on the whole tree below.
     Bind {
-        from: CString,
-        at: CString,
+        from: &'static CStr,
+        at: &'static CStr,
         attr: Attr,
     },
     /// The same between paths that only we or the system's owner can have made: device nodes, our own files.
     BindKnown {
-        from: CString,
-        at: CString,
+        from: &'static CStr,
+        at: &'static CStr,
         attr: Attr,
     },
     /// Puts in place one of the mounts that were received, by its number.
     Attach {
         slot: usize,
-        at: CString,
+        at: &'static CStr,
     },
     /// Layers directories over one another, read-only.
     Overlay {
-        at: CString,
-        options: CString,
+        at: &'static CStr,
+        options: &'static CStr,
     },
     /// A mark that makes a name disappear from the layers below.
     StrikeOut {
-        at: CString,
+        at: &'static CStr,
     },
     Proc {
-        at: CString,
+        at: &'static CStr,
     },
     Terminals {
-        at: CString,
+        at: &'static CStr,
     },
     /// Changes the attributes of the one mount at `at`.
     Seal {
-        at: CString,
+        at: &'static CStr,
         attr: Attr,
     },
     Unmount {
-        at: CString,
+        at: &'static CStr,
     },
     RemoveDir {
-        at: CString,
+        at: &'static CStr,
     },
     RemoveFile {
-        at: CString,
+        at: &'static CStr,
     },
     /// Brings the loopback interface of the new network namespace up.
     Loopback,
     /// Sends a finished batch to the new network namespace's kernel; `what` names it.
     Netlink {
         family: i32,
-        batch: Vec<u8>,
+        batch: &'static [u8],
         what: &'static str,
     },
     /// Opens the sockets at which everything arrives that the guest sends anywhere but to itself. After the batches,
@@ -151,18 +152,18 @@ pub enum Op {
     },
     /// Stays on these processors, so that `nproc` tells the truth.
     Processors {
-        mask: Vec<u64>,
+        mask: &'static [u64],
     },
     ChangeDir {
-        at: CString,
+        at: &'static CStr,
     },
     /// Keeps a handle on the scratch space for the supervisor's accounts.
     OpenScratch {
-        at: CString,
+        at: &'static CStr,
     },
     /// Makes the guest's own terminal and keeps both ends.
     OpenTerminal {
-        at: CString,
+        at: &'static CStr,
         rows: u16,
         columns: u16,
     },
@@ -172,14 +173,14 @@ pub enum Op {
     BoundCapabilities,
     LandlockRule {
         ruleset: RawFd,
-        at: CString,
+        at: &'static CStr,
         rights: u64,
     },
     LandlockRestrict {
         ruleset: RawFd,
     },
     Seccomp {
-        program: Vec<Insn>,
+        program: &'static [Insn],
         listener: bool,
     },
     /// Hands the kept handles to the supervisor: setup is over.

@@ -6,8 +6,8 @@ pub use crate::child::MOST_HANDLES;
 use crate::net::Doors;
 use crate::op::Op;
 use crate::raw::kernel;
-use crate::{CallError, child, doors, errno};
-use std::ffi::{CString, c_char};
+use crate::{CallError, arena, child, doors, errno};
+use std::ffi::{CStr, c_char};
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
 /// What pid 1 tells the supervisor.
@@ -55,14 +55,12 @@ pub(crate) const MOST_KEPT: usize = 3 + 2 * doors::EACH;
 #[repr(C, align(8))]
 pub(crate) struct KeptSpace(pub [u8; 16 + 4 * MOST_KEPT + 8]);
 
-/// The program to run inside, with everything the kernel needs laid out before the clone.
+/// The program to run inside, with everything the kernel needs laid out where the first process sees it.
+#[derive(Clone, Copy)]
 pub struct Command {
-    pub(crate) path: CString,
-    // The pointer lists point into these; neither is changed after construction.
-    _argv: Vec<CString>,
-    _envp: Vec<CString>,
-    argv_list: Vec<*const c_char>,
-    envp_list: Vec<*const c_char>,
+    pub(crate) path: &'static CStr,
+    argv: &'static [*const c_char],
+    envp: &'static [*const c_char],
     pub(crate) stdio: [RawFd; 3],
     /// The caller's file creation mask, which the command gets back.
     pub umask: u32,
@@ -79,16 +77,15 @@ pub const END_SIGNAL: i32 = 62;
 
 impl Command {
     /// `stdio` are the descriptors the command gets as 0, 1 and 2 unless the steps open a terminal for it.
-    pub fn new(path: CString, argv: Vec<CString>, envp: Vec<CString>, stdio: [RawFd; 3]) -> Command {
-        let list =
-            |strings: &[CString]| strings.iter().map(|s| s.as_ptr()).chain([std::ptr::null()]).collect::<Vec<_>>();
-        let (argv_list, envp_list) = (list(&argv), list(&envp));
+    pub fn new<T: AsRef<[u8]>>(path: &[u8], argv: &[T], envp: &[T], stdio: [RawFd; 3]) -> Command {
+        let list = |strings: &[T]| {
+            let pointers = strings.iter().map(|s| arena::text(s).as_ptr()).chain([std::ptr::null()]);
+            arena::list(&pointers.collect::<Vec<_>>())
+        };
         Command {
-            path,
-            _argv: argv,
-            _envp: envp,
-            argv_list,
-            envp_list,
+            path: arena::text(path),
+            argv: list(argv),
+            envp: list(envp),
             stdio,
             umask: 0o022,
             open_files: None,
@@ -98,11 +95,11 @@ impl Command {
     }
 
     pub(crate) fn argv_pointers(&self) -> *const *const c_char {
-        self.argv_list.as_ptr()
+        self.argv.as_ptr()
     }
 
     pub(crate) fn envp_pointers(&self) -> *const *const c_char {
-        self.envp_list.as_ptr()
+        self.envp.as_ptr()
     }
 }
 
@@ -141,109 +138,91 @@ pub struct Spawned {
     control: Control,
 }
 
-/// A guest's pid 1 that may still be on its way into the world.
-pub struct Expected<'a> {
-    control: Control,
-    // On the heap, because the helper that gives birth keeps its address.
-    birth: Box<Birth<'a>>,
-    /// Who gives birth, when not we.
-    helper: Option<&'a Ahead>,
-    _theirs: OwnedFd,
-}
-
-/// Clones with `namespaces` (inside `group`, where one is given) and lets the copy walk `ops` and start `command`.
-/// What was made `ahead` is not made again, and the birth is left to the helper while we go on.
-pub fn spawn<'a>(
+/// Starts a guest: a first process that walks `ops` and then starts `command`. One that was born `ahead` is given them;
+/// otherwise one is cloned with `namespaces`, inside `group` where one is given. The answer says which it is: whoever
+/// is born ahead has its ids mapped.
+pub fn spawn(
     namespaces: u64,
-    ahead: Option<&'a Ahead>,
+    ahead: Option<&mut Ahead>,
     group: Option<BorrowedFd<'_>>,
-    ops: &'a [Op],
-    command: &'a Command,
-) -> Result<Expected<'a>, CallError> {
+    ops: &[Op],
+    command: Command,
+) -> Result<(Spawned, bool), CallError> {
+    if let Some(spawned) = ahead.and_then(|ahead| ahead.give(ops, command)) {
+        return Ok((spawned, true));
+    }
     let (ours, theirs) = socket_pair()?;
-    let mut birth = Box::new(Birth {
-        flags: namespaces,
-        group: group.map(|fd| fd.as_raw_fd()),
-        ours: ours.as_raw_fd(),
-        theirs: theirs.as_raw_fd(),
-        ops,
-        command,
-        done: 0,
-        pidfd: -1,
-        born: Ok(0),
+    let mut birth = Birth { flags: namespaces, group: group.map(|fd| fd.as_raw_fd()), pid: 0, pidfd: -1 };
+    let mask = block_signals();
+    let born = birth.give(0, || {
+        // The other end must be closed here, or the supervisor's death would go unnoticed.
+        child::close(ours.as_raw_fd());
+        child::run(ops, &command, theirs.as_raw_fd())
     });
-    let helper = ahead.filter(|ahead| ahead.ask(&mut birth));
-    if helper.is_none() {
-        let mask = block_signals();
-        birth.born = birth.give(0);
-        restore_signals(&mask);
-        birth.born?;
-    }
-    Ok(Expected { control: Control(ours), birth, helper, _theirs: theirs })
+    restore_signals(&mask);
+    born?;
+    Ok((birth.spawned(ours), false))
 }
 
-impl Expected<'_> {
-    /// The process whose ids are still to be mapped; none where that was done ahead.
-    pub fn unsettled(&self) -> Option<i32> {
-        self.birth.born.ok().filter(|_| self.birth.done == 0)
-    }
-
-    pub fn control(&self) -> &Control {
-        &self.control
-    }
-
-    /// Waits until it is there. Only then may what it was made from go.
-    pub fn born(self) -> Result<Spawned, CallError> {
-        let pid = match self.helper {
-            Some(helper) => helper.answer(&self.birth)?,
-            None => self.birth.born?,
-        };
-        // SAFETY: CLONE_PIDFD stored a fresh descriptor.
-        let pidfd = unsafe { OwnedFd::from_raw_fd(self.birth.pidfd) };
-        Ok(Spawned { pid, pidfd, control: self.control })
-    }
-}
-
-/// What the guest's first process is made from.
-pub(crate) struct Birth<'a> {
+/// How the guest's first process is made.
+pub(crate) struct Birth {
     pub(crate) flags: u64,
-    group: Option<RawFd>,
-    ours: RawFd,
-    theirs: RawFd,
-    ops: &'a [Op],
-    command: &'a Command,
-    /// Steps that were walked ahead.
-    pub(crate) done: usize,
-    pidfd: RawFd,
-    /// How it went, when somebody else did it for us.
-    pub(crate) born: Result<i32, CallError>,
+    pub(crate) group: Option<RawFd>,
+    /// Filled in by the kernel before the process runs.
+    pub(crate) pid: i32,
+    pub(crate) pidfd: RawFd,
 }
 
-impl Birth<'_> {
-    /// Makes the first process, a copy of ours. With `CLONE_PARENT` it is a child of our parent, whose exit signal it
-    /// inherits.
-    pub(crate) fn give(&mut self, parent: u64) -> Result<i32, CallError> {
+impl Birth {
+    /// Makes a copy of this process that lives `life`. With `CLONE_PARENT` it is a child of our parent, whose exit
+    /// signal it inherits.
+    pub(crate) fn give(&mut self, parent: u64, life: impl FnOnce()) -> Result<(), CallError> {
+        const TOLD: u64 = (libc::CLONE_PIDFD | libc::CLONE_PARENT_SETTID) as u64;
         let args = CloneArgs {
-            flags: self.flags | parent | libc::CLONE_PIDFD as u64 | if self.group.is_some() { INTO_CGROUP } else { 0 },
+            flags: self.flags | parent | TOLD | if self.group.is_some() { INTO_CGROUP } else { 0 },
             pidfd: &raw mut self.pidfd as u64,
+            parent_tid: &raw mut self.pid as u64,
             exit_signal: if parent == 0 { libc::SIGCHLD as u64 } else { 0 },
             cgroup: self.group.map_or(0, |fd| fd as u64),
             ..CloneArgs::default()
         };
-        // SAFETY: no stack is given, so this is a fork; nobody else runs in our memory but helpers that touch none of
-        // it, and the copy only walks lists that were finished before. `args` and `pidfd` outlive the call.
-        let pid = unsafe { kernel!(SYS_clone3, &raw const args, size_of::<CloneArgs>()) };
-        if pid == Ok(0) {
-            // The other end must be closed here, or the supervisor's death would go unnoticed.
-            // SAFETY: the copy's own descriptor; nothing else in the copy will use it.
-            let _ = unsafe { kernel!(SYS_close, self.ours) };
-            child::run(self.ops, self.done, self.command, self.theirs);
+        // SAFETY: no stack is given, so this is a fork; nobody else runs in our memory but those who take no lock that
+        // the copy needs: it allocates nothing. What the kernel writes to outlives the call.
+        match unsafe { kernel!(SYS_clone3, &raw const args, size_of::<CloneArgs>()) } {
+            Ok(0) => {
+                life();
+                child::exit(1)
+            }
+            Ok(_) => Ok(()),
+            Err(errno) => Err(CallError { call: "clone3", errno }),
         }
-        pid.map_err(|errno| CallError { call: "clone3", errno })
+    }
+
+    /// The newborn, once it was given.
+    pub(crate) fn spawned(&self, control: OwnedFd) -> Spawned {
+        // SAFETY: CLONE_PIDFD stored a fresh descriptor, and this is called once.
+        let pidfd = unsafe { OwnedFd::from_raw_fd(self.pidfd) };
+        Spawned { pid: self.pid, pidfd, control: Control(control) }
     }
 }
 
+/// What a first process that was born ahead is told: where its steps and its command are, and how many of the steps
+/// are done.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(crate) struct Order {
+    pub(crate) ops: *const Op,
+    pub(crate) count: usize,
+    pub(crate) done: usize,
+    pub(crate) command: *const Command,
+}
+
 impl Spawned {
+    /// What is sent to it.
+    pub fn line(&self) -> &Control {
+        &self.control
+    }
+
     /// Where reports arrive; poll it for reading.
     pub fn control(&self) -> &OwnedFd {
         &self.control.0
@@ -258,6 +237,13 @@ impl Spawned {
 pub struct Control(OwnedFd);
 
 impl Control {
+    /// Tells a first process that was born ahead what it is for.
+    pub(crate) fn order(&self, order: &Order) -> Result<(), CallError> {
+        // SAFETY: a structure with its true length.
+        let sent = unsafe { kernel!(SYS_write, self.0.as_raw_fd(), &raw const *order, size_of::<Order>()) };
+        sent.map(drop).map_err(|errno| CallError { call: "write", errno })
+    }
+
     /// Lets the copy go on past `AwaitSupervisor`.
     pub fn go(&self) -> Result<(), CallError> {
         let byte = 1u8;
@@ -380,7 +366,7 @@ fn parse(raw: &[u8; size_of::<Report>()], report: &mut Report) {
     report.max_rss_kb = long(std::mem::offset_of!(Report, max_rss_kb));
 }
 
-fn socket_pair() -> Result<(OwnedFd, OwnedFd), CallError> {
+pub(crate) fn socket_pair() -> Result<(OwnedFd, OwnedFd), CallError> {
     let mut pair = [0; 2];
     // SAFETY: the kernel fills the two descriptors, which are then owned once each.
     unsafe {

@@ -4,7 +4,6 @@
 //! The binary plays three roles: without a role it copies itself to where every user can read it and starts one
 //! supervisor for each case and user; a supervisor clones a guest, which is this binary again.
 
-use std::ffi::CString;
 use std::io::{ErrorKind, Read, Write};
 use std::net::*;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -16,7 +15,7 @@ use sys::doors::{OWN_V4, OWN_V6};
 use sys::net::{Door, Doors};
 use sys::op::Op;
 use sys::spawn::{self, Message, Spawned};
-use sys::{host, net, netfilter, netlink};
+use sys::{arena, host, net, netfilter, netlink};
 
 const ROLE: &str = "DOORS_ROLE";
 const CASE: &str = "DOORS_CASE";
@@ -131,15 +130,14 @@ fn supervise((name, _, setup): &Case) {
     trap.set_nonblocking(true).unwrap();
     let env = [format!("{ROLE}=guest"), format!("{CASE}={name}"), format!("TRAP={}", port(&trap))];
     let ops = steps(*setup);
-    let me = sys::cstring(std::env::current_exe().unwrap().as_os_str().as_encoded_bytes());
-    let env: Vec<CString> = env.iter().map(sys::cstring).collect();
-    let command = spawn::Command::new(me.clone(), vec![me], env, [0, 1, 2]);
+    let me = std::env::current_exe().unwrap();
+    let me = me.as_os_str().as_encoded_bytes();
+    let command = spawn::Command::new(me, &[me], &env.each_ref().map(|text| text.as_bytes()), [0, 1, 2]);
     let spaces = spawn::NEW_USER | spawn::NEW_NET | spawn::NEW_PID;
-    let expected = spawn::spawn(spaces, None, None, &ops, &command).unwrap();
+    let (guest, _) = spawn::spawn(spaces, None, None, &ops, command).unwrap();
     let (uid, gid) = host::ids();
-    host::write_id_maps(expected.unsettled().unwrap(), (uid, uid), (gid, gid), !host::is_privileged()).unwrap();
-    expected.control().go().unwrap();
-    let guest = expected.born().unwrap();
+    host::write_id_maps(guest.pid, (uid, uid), (gid, gid), !host::is_privileged()).unwrap();
+    guest.line().go().unwrap();
     let (first, handles) = guest.receive().unwrap().expect("a first report");
     if *setup == Setup::TooLate {
         let failed = &ops[first.step as usize];
@@ -160,8 +158,9 @@ fn port(listener: &TcpListener) -> u16 {
 
 fn steps(setup: Setup) -> Vec<Op> {
     let (ipv6, ping) = (setup != Setup::WithoutV6, setup == Setup::Ping);
-    let routes = || Op::Netlink { family: netlink::ROUTE, batch: netlink::routes(ipv6), what: "routes" };
-    let rules = Op::Netlink { family: netlink::NETFILTER, batch: netfilter::rules(ipv6, ping), what: "rules" };
+    let routes = || Op::Netlink { family: netlink::ROUTE, batch: arena::list(&netlink::routes(ipv6)), what: "routes" };
+    let rules =
+        Op::Netlink { family: netlink::NETFILTER, batch: arena::list(&netfilter::rules(ipv6, ping)), what: "rules" };
     let mut ops = match setup {
         Setup::Plain | Setup::TooLate => vec![Op::Loopback],
         _ => vec![routes(), rules, Op::OpenDoors { ipv6 }],
@@ -170,7 +169,7 @@ fn steps(setup: Setup) -> Vec<Op> {
     ops.push(Op::AwaitSupervisor);
     // So that the guest may send echo requests at all, with which it shows whether they are answered.
     let range = format!("{gid} {gid}").into_bytes();
-    ops.push(Op::Put { at: c"/proc/sys/net/ipv4/ping_group_range".into(), bytes: range });
+    ops.push(Op::Put { at: c"/proc/sys/net/ipv4/ping_group_range", bytes: arena::list(&range) });
     ops.push(Op::Identity { uid, gid, drop_groups: host::is_privileged() });
     ops.extend([Op::NoNewPrivileges, Op::DropCapabilities]);
     if setup == Setup::TooLate {
