@@ -9,7 +9,7 @@ use std::fs::File;
 use std::io::{IsTerminal, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
-use terms::{Action, Fault, Limits, Outcome, Phase};
+use terms::{Action, Fault, Limits, Outcome, Phase, Verdict};
 
 pub fn main(words: &[OsString]) -> ExitCode {
     // Before anything is understood: nearly every call ends in a run, and one that does not only gives this up again.
@@ -76,6 +76,9 @@ fn carry_out(matches: &ArgMatches, ground: Groundwork) -> Result<Done, Refused> 
     let outcome = node::run::run(ready, observer)?;
     if watched || live {
         render::summary(&outcome, live);
+        if live && outcome.verdict == Verdict::Failed && !ask.report_reads {
+            render::note("nothing was refused, as far as is heard; --report-reads also tells of refused reads");
+        }
     }
     Ok(Done::Ran(Box::new(outcome)))
 }
