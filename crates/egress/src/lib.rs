@@ -10,9 +10,12 @@
 //! ```
 
 mod authority;
+pub mod authority_of_guest;
+pub mod broker;
 mod bytes;
 pub mod chunked;
 pub mod dns;
+pub mod event;
 pub mod hello;
 pub mod hosts;
 pub mod http1;
