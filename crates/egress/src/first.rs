@@ -54,11 +54,11 @@ fn looks_like_http(bytes: &[u8]) -> Option<bool> {
     if bytes.starts_with(HTTP2) {
         return Some(false);
     }
-    if line.len() > MAX_LINE || start > MAX_LINE {
-        return Some(true);
-    }
-    if rest.is_empty() || HTTP2.starts_with(bytes) {
+    if HTTP2.starts_with(bytes) {
         return None;
+    }
+    if rest.is_empty() {
+        return (bytes.len() > MAX_LINE).then_some(method == 0);
     }
     if method == 0 || blanks == 0 {
         return Some(false);
@@ -69,7 +69,8 @@ fn looks_like_http(bytes: &[u8]) -> Option<bool> {
     // A URL, or the words of another protocol: the rest of the line tells.
     match rest.iter().position(|b| *b == b'\n' || *b == 0) {
         Some(end) => Some(holds(&rest[..end], b"://") || holds(&rest[..end], b" HTTP/")),
-        None => rest.iter().any(|b| !b.is_ascii()).then_some(false),
+        None if rest.iter().any(|b| !b.is_ascii()) => Some(false),
+        None => (line.len() > MAX_LINE).then_some(true),
     }
 }
 
@@ -127,6 +128,8 @@ mod test {
             b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
             b"\x10\x0f\0\x04MQTT",
             b"NICK x\r\n",
+            &[1; 3 * MAX_LINE],
+            &[b'x'; 3 * MAX_LINE],
         ] {
             assert_eq!(of(other), First::Other, "{}", other.escape_ascii());
         }

@@ -195,17 +195,17 @@ pub(crate) async fn write_all(to: &TcpStream, mut bytes: &[u8]) -> Result<(), Er
 
 /// Reads what is there, once there is some, at most up to a length of `most`; 0 at the end.
 pub(crate) async fn read_more(from: &TcpStream, bytes: &mut Vec<u8>, most: usize) -> Result<usize, Error> {
-    const STEP: usize = 16 * 1024;
+    let room = most.saturating_sub(bytes.len()).min(CHUNK);
+    if room == 0 {
+        return Err(Error::new(ErrorKind::InvalidData, "more comes than is read at once"));
+    }
     loop {
         from.readable().await?;
-        let start = bytes.len();
-        let room = most.saturating_sub(start).min(STEP);
-        if room == 0 {
-            return Err(Error::new(ErrorKind::InvalidData, "more comes than is read at once"));
-        }
-        bytes.resize(start + room, 0);
-        let got = from.try_read(&mut bytes[start..]);
-        bytes.truncate(start + got.as_ref().copied().unwrap_or(0));
+        let got = with_scratch(|buffer| {
+            let got = from.try_read(&mut buffer[..room]);
+            bytes.extend(&buffer[..got.as_ref().copied().unwrap_or(0)]);
+            got
+        });
         match got {
             Err(error) if error.kind() == ErrorKind::WouldBlock => {}
             other => return other,

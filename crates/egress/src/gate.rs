@@ -294,6 +294,11 @@ impl Gate {
         all.swap_remove(chosen).ruling(rules.revision)
     }
 
+    /// What ends everything once the bytes of the run are used up.
+    pub fn over_limit(&self) -> Option<Ruling> {
+        self.is_over().then(|| over_limit(&self.rules(), None))
+    }
+
     /// A refusal that no rule speaks of.
     pub fn refusal(&self, name: Option<&str>, reason: &str) -> Ruling {
         Ruling {

@@ -164,6 +164,7 @@ pub(crate) async fn converse(mut talk: Talk<'_>, mut bytes: Vec<u8>) {
         Ok(()) => {}
         Err(End::Broken) => {
             talk.ruling.iter().for_each(|ruling| talk.flow.opened(ruling));
+            talk.world.gate.over_limit().iter().for_each(|ruling| talk.flow.refused(ruling));
             talk.reset();
         }
         Err(End::Refused(ruling)) => {
@@ -213,6 +214,8 @@ impl<'a> Talk<'a> {
             }
             self.flow.spend(Way::FromGuest, bytes.len())?;
             write_all(outside, &bytes).await?;
+            // A connection may last for days; its first bytes need not.
+            drop(bytes);
             relay(&self.flow, &self.guest, outside, back).await
         };
         tokio::select! {

@@ -4,6 +4,7 @@
 use crate::flow::{Flow, Way, with_scratch};
 use crate::gate::{Gate, Ruling};
 use policy::Proto;
+use rustix::net::SendFlags;
 use std::collections::BTreeMap;
 use std::io::{Error, ErrorKind};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -131,7 +132,7 @@ impl Datagrams {
             }
             tokio::select! {
                 _ = state.changed() => {}
-                _ = exchange.answers(&self.out) => break None,
+                _ = exchange.answers(&self.out) => break self.gate.over_limit(),
                 () = exchange.idle(self.idle) => break None,
             }
         };
@@ -164,7 +165,7 @@ impl Exchange {
         self.note();
         // What the network does not take now is lost, as datagrams are.
         if self.flow.spend(Way::FromGuest, bytes.len()).is_ok() {
-            let _ = self.socket.try_send(bytes);
+            let _ = rustix::net::send(&self.socket, bytes, SendFlags::DONTWAIT);
         }
     }
 
