@@ -25,7 +25,12 @@ const HOUSE: [Room; 7] = [
         test_libraries: &["proptest"],
     },
     Room { name: "sys", uses: &[], libraries: &["libc"], test_libraries: &[] },
-    Room { name: "egress", uses: &["policy"], libraries: &[], test_libraries: &[] },
+    Room {
+        name: "egress",
+        uses: &["policy", "sys", "terms"],
+        libraries: &["rustix", "tokio"],
+        test_libraries: &[],
+    },
     Room {
         name: "enclosure",
         uses: &["policy", "sys", "terms"],
@@ -47,7 +52,7 @@ const HOUSE: [Room; 7] = [
 ];
 
 /// Every outside library, with the reason it is here.
-const LIBRARIES: [(&str, &str); 11] = [
+const LIBRARIES: [(&str, &str); 12] = [
     ("clap", "one tree of flags makes parsing, help, the man page and completions"),
     ("clap_complete", "completion scripts from that tree"),
     ("clap_mangen", "the man page from that tree"),
@@ -58,6 +63,7 @@ const LIBRARIES: [(&str, &str); 11] = [
     ("serde_json", "JSON: outcomes, faults, policies"),
     ("serde_path_to_error", "a mistake in a policy is told with the key it is at"),
     ("sha2", "digests of policies and of programs that rules name by digest"),
+    ("tokio", "thousands of connections of a guest on one thread, each written as if it were alone"),
     ("toml", "policies in TOML, and the permissions of a neighbour to import"),
 ];
 

@@ -1,6 +1,17 @@
-//! Egress: what the network broker reads from a guest and from the network, and what it writes back, as plain
-//! functions over bytes. Nothing here opens a socket, reads a clock or waits; every reader is bounded, takes any
-//! input, and says the same about bytes that come one at a time as about bytes that come at once.
+//! Egress: the network of one guest. `broker` is the face; behind it one thread answers at the guest's doors, asks the
+//! gate about everything that comes, and passes on what may pass.
+//!
+//! ```text
+//! broker   starts and stops it all                   event    what is told
+//! gate     rules in force, decisions, bytes          pins     which name led where       journal  what happened
+//! names    questions at the door, resolvers          upstream whom the host asks
+//! tcp      connections, from the door to their end   first    what first bytes are       flow     relay and count
+//! forward  plain HTTP in the name of a host          proxy    clients of a proxy         udp      datagrams
+//! court    what the inspector of requests needs
+//! ```
+//!
+//! Below them are plain functions over bytes. They open no socket, read no clock and never wait; every reader is
+//! bounded, takes any input, and says the same about bytes that come one at a time as about bytes that come at once.
 //!
 //! ```text
 //! dns      questions of the guest, answers to them, questions to the resolvers of the host
@@ -10,11 +21,26 @@
 //! ```
 
 mod authority;
+pub mod authority_of_guest;
+pub mod broker;
 mod bytes;
 pub mod chunked;
+pub mod court;
 pub mod dns;
+pub mod event;
+mod first;
+mod flow;
+mod forward;
+mod gate;
 pub mod hello;
 pub mod hosts;
 pub mod http1;
+mod journal;
+mod names;
+mod pins;
+mod proxy;
 pub mod resolv;
 pub mod socks;
+mod tcp;
+mod udp;
+mod upstream;

@@ -42,19 +42,13 @@ impl<'a> NetAsk<'a> {
 impl Resolved {
     pub fn net(&self, ask: &NetAsk<'_>) -> Decision {
         let Ok(known) = Known::of(ask) else {
-            return Decision {
-                action: Action::Deny,
-                rule: "defaults.net".to_owned(),
-                hint: Some("the host's name is not well formed; no rule can name it".to_owned()),
-                matches: Vec::new(),
-            };
+            return no_name();
         };
         let mut matches = Vec::new();
-        for (i, Labelled { rule, label }) in self.policy.net.iter().enumerate() {
+        for (i, labelled) in self.policy.net.iter().enumerate() {
             let sockets = self.sockets.iter().filter(|(at, _)| *at == i).map(|(_, pattern)| pattern);
-            if known.meets(rule, sockets) {
-                let text = write::net_rule(rule).to_compact_json();
-                matches.push(Matched { rule: label.clone(), action: rule.action, text });
+            if known.meets(&labelled.rule, sockets) {
+                matches.push(matched(labelled));
             }
         }
         let open = self.policy.default_net() == Action::Allow && ask.proto != Proto::Unix && !known.special;
@@ -70,6 +64,81 @@ impl Resolved {
         let about = |rule: &NetRule| (rule.methods.is_some() || rule.paths.is_some()) && known.is_at(rule);
         let host = known.host.as_ref();
         self.policy.net.iter().any(|r| about(&r.rule)) || self.policy.secrets.iter().any(|s| Some(&s.rule.host) == host)
+    }
+
+    /// Whether a name may be asked for: whether some connection to it could be let through. Rules that deny or ask
+    /// count only where they are about all of the name; what is left is decided when somebody connects.
+    pub fn resolves(&self, name: &str) -> Decision {
+        let host = match Host::parse(name) {
+            Ok(host @ Host::Name(_)) => host,
+            Ok(Host::Addr(_)) | Err(_) => return no_name(),
+        };
+        let about = |rule: &NetRule| match &rule.to {
+            Target::Host(pattern) => pattern.matches(&host) && (grants(rule.action) || is_sweeping(rule)),
+            Target::Cidr(_) | Target::Unix(_) => false,
+        };
+        let matches = self.policy.net.iter().filter(|r| about(&r.rule)).map(matched).collect();
+        let open = self.policy.default_net() == Action::Allow && is_public(&host);
+        let default = if open { Action::Allow } else { Action::Deny };
+        let hint = || Some(format!(r#"add {{"action":"allow","host":"{host}"}} to net.rules"#));
+        Decision::of(matches, (default, "defaults.net")).with_hint(hint)
+    }
+
+    /// Whether a name may lead to an address: a special one needs a rule that names it, on whatever port.
+    pub fn leads_to(&self, name: &str, addr: IpAddr) -> bool {
+        let ask = NetAsk { addr: Some(addr), ..NetAsk::tcp(name, 0) };
+        let Ok(known) = Known::of(&ask) else {
+            return false;
+        };
+        let mut rules = self.policy.net.iter().map(|r| &r.rule).filter(|rule| known.is_target(rule));
+        let barred = rules.clone().any(|rule| !grants(rule.action) && is_sweeping(rule));
+        !barred && (!known.special || rules.any(|rule| grants(rule.action) && names_special(rule)))
+    }
+
+    /// What holds for datagrams: only a rule that says `proto: "udp"` lets them through, because what most rules mean
+    /// by a host is its web server, and the same server over datagrams cannot be told from anything else.
+    pub fn datagrams(&self, ask: &NetAsk<'_>) -> Decision {
+        let decision = self.net(ask);
+        let Ok(known) = Known::of(ask) else {
+            return decision;
+        };
+        let meant = |rule: &NetRule| {
+            rule.proto == Some(Proto::Udp) && grants(rule.action) && known.meets(rule, std::iter::empty())
+        };
+        if !decision.allowed() || self.policy.net.iter().any(|r| meant(&r.rule)) {
+            return decision;
+        }
+        Decision { matches: decision.matches, ..Decision::of(Vec::new(), (Action::Deny, "defaults.net")) }
+            .with_hint(|| known.hint())
+    }
+}
+
+fn matched(labelled: &Labelled<NetRule>) -> Matched {
+    let text = write::net_rule(&labelled.rule).to_compact_json();
+    Matched { rule: labelled.label.clone(), action: labelled.rule.action, text }
+}
+
+/// Whether a rule is about all of its target, whatever the port, the protocol and the request.
+fn is_sweeping(rule: &NetRule) -> bool {
+    rule.ports.is_none() && rule.proto.is_none() && rule.methods.is_none() && rule.paths.is_none()
+}
+
+/// Whether a name can be one of the public network: not a single label, nor below what is set aside for one machine,
+/// one link or one cloud.
+fn is_public(host: &Host) -> bool {
+    const LOCAL: [&str; 6] = ["localhost", "local", "internal", "invalid", "onion", "alt"];
+    match host {
+        Host::Name(name) => name.rsplit_once('.').is_some_and(|(_, last)| !LOCAL.contains(&last)),
+        Host::Addr(_) => false,
+    }
+}
+
+fn no_name() -> Decision {
+    Decision {
+        action: Action::Deny,
+        rule: "defaults.net".to_owned(),
+        hint: Some("the host's name is not well formed; no rule can name it".to_owned()),
+        matches: Vec::new(),
     }
 }
 

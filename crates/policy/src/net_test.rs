@@ -131,3 +131,93 @@ fn hints_are_rules() {
         r#"127.0.0.1 is a special address, which only a rule that names it covers: add {"action":"allow","cidr":"127.0.0.1/32","ports":"5432"} to net.rules"#
     );
 }
+
+#[test]
+fn names_that_may_be_asked_for() {
+    let p = policy(
+        r#"{"action":"allow","host":"*.example.org","ports":"443","methods":["GET"]},
+           {"action":"warn","proto":"udp","host":"time.example.net","ports":"123"},
+           {"action":"deny","host":"bad.example.org"},
+           {"action":"deny","host":"half.example.org","ports":"80"},
+           {"action":"ask","host":"ask.example.org"},
+           {"action":"allow","cidr":"10.0.0.0/8"}"#,
+        "deny",
+    );
+    for (name, action, rule) in [
+        ("a.example.org", Action::Allow, "net.rules[0]"),
+        ("A.Example.ORG.", Action::Allow, "net.rules[0]"),
+        ("half.example.org", Action::Allow, "net.rules[0]"),
+        ("time.example.net", Action::Warn, "net.rules[1]"),
+        ("bad.example.org", Action::Deny, "net.rules[2]"),
+        ("ask.example.org", Action::Ask, "net.rules[4]"),
+        ("example.org", Action::Deny, "defaults.net"),
+        ("db.internal", Action::Deny, "defaults.net"),
+        ("10.0.0.1", Action::Deny, "defaults.net"),
+        ("a b", Action::Deny, "defaults.net"),
+    ] {
+        let decision = p.resolves(name);
+        assert_eq!((decision.action, decision.rule.as_str()), (action, rule), "{name}");
+    }
+    let hint = p.resolves("other.net").hint.unwrap();
+    assert_eq!(hint, r#"add {"action":"allow","host":"other.net"} to net.rules"#);
+    let open = policy(r#"{"action":"deny","host":"**.bad.org"},{"action":"allow","host":"db"}"#, "allow");
+    for (name, action) in [
+        ("example.org", Action::Allow),
+        ("x.bad.org", Action::Deny),
+        ("bad.org", Action::Deny),
+        ("db", Action::Allow),
+        ("web", Action::Deny),
+        ("metadata.google.internal", Action::Deny),
+        ("printer.local", Action::Deny),
+    ] {
+        assert_eq!(open.resolves(name).action, action, "{name}");
+    }
+    assert_eq!(policy(r#"{"action":"deny","host":"*"}"#, "allow").resolves("example.org").action, Action::Deny);
+}
+
+#[test]
+fn where_names_may_lead() {
+    let p = policy(
+        r#"{"action":"allow","host":"*.example.org"},{"action":"allow","cidr":"10.1.0.0/16","ports":"5432"},
+           {"action":"deny","cidr":"1.2.3.0/24"},{"action":"deny","cidr":"1.2.4.0/24","ports":"80"}"#,
+        "deny",
+    );
+    for (addr, leads) in [
+        ("93.184.216.34", true),
+        ("10.1.2.3", true),
+        ("10.2.2.3", false),
+        ("127.0.0.1", false),
+        ("169.254.169.254", false),
+        ("::ffff:169.254.169.254", false),
+        ("64:ff9b::7f00:1", false),
+        ("192.0.0.53", false),
+        ("1.2.3.4", false),
+        ("2002:102:304::1", false),
+        ("1.2.4.4", true),
+    ] {
+        assert_eq!(p.leads_to("a.example.org", addr.parse().unwrap()), leads, "{addr}");
+    }
+}
+
+#[test]
+fn datagrams_need_a_rule_that_says_so() {
+    let p = policy(
+        r#"{"action":"allow","host":"web.example.org"},{"action":"allow","proto":"udp","host":"ntp.example.org","ports":"123"},
+           {"action":"deny","proto":"udp","cidr":"1.2.3.0/24"}"#,
+        "allow",
+    );
+    let ask = |host, addr: &str, port| {
+        let addr = Some(addr.parse().unwrap());
+        p.datagrams(&NetAsk { proto: Proto::Udp, addr, ..NetAsk::tcp(host, port) })
+    };
+    assert_eq!(ask("ntp.example.org", "93.184.216.34", 123).action, Action::Allow);
+    assert_eq!(ask("ntp.example.org", "93.184.216.34", 124).action, Action::Deny);
+    assert_eq!(ask("ntp.example.org", "1.2.3.4", 123).action, Action::Deny);
+    assert_eq!(ask("ntp.example.org", "127.0.0.1", 123).action, Action::Deny);
+    let web = ask("web.example.org", "93.184.216.34", 443);
+    assert_eq!((web.action, web.rule.as_str()), (Action::Deny, "defaults.net"));
+    assert_eq!(
+        web.hint.unwrap(),
+        r#"add {"action":"allow","proto":"udp","host":"web.example.org","ports":"443"} to net.rules"#
+    );
+}

@@ -1,0 +1,167 @@
+//! The broker of one guest, as whoever runs the guest sees it: a thread of its own behind a few calls.
+
+use crate::authority_of_guest::Authority;
+use crate::event::Event;
+use crate::gate::Gate;
+use crate::names::Names;
+use crate::tcp::{self, MAX_CONNECTIONS, World};
+use crate::udp::Datagrams;
+pub use crate::upstream::{Resolvers, Upstream};
+use policy::Resolved;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+use sys::net::{Door, Doors};
+use terms::{ErrorKind, Fault};
+use tokio::runtime;
+use tokio::sync::{Semaphore, oneshot};
+
+/// Two for each connection, and some for names and datagrams.
+const DESCRIPTORS: u64 = 3 * MAX_CONNECTIONS as u64;
+/// What tasks may still do once everything is to end.
+const LAST_WORDS: Duration = Duration::from_millis(100);
+
+/// A secret with its value. The value is never printed.
+pub struct SecretValue {
+    /// As in the policy.
+    pub name: String,
+    /// What the guest has instead.
+    pub placeholder: String,
+    pub value: Vec<u8>,
+}
+
+pub struct Setup {
+    pub doors: Doors,
+    pub policy: Resolved,
+    pub secrets: Vec<SecretValue>,
+    /// Signs for hosts whose requests must be read; made by the caller because the guest must be told to trust it.
+    pub authority: Option<Arc<Authority>>,
+    pub max_net_bytes: Option<u64>,
+}
+
+/// What a host or a test may have otherwise.
+pub struct Tuning {
+    /// Whom to ask for names.
+    pub upstream: Upstream,
+    /// How long a server may take to accept a connection.
+    pub connect_timeout: Duration,
+    /// After how long a flow of datagrams that nothing passes through is over.
+    pub udp_idle: Duration,
+}
+
+impl Default for Tuning {
+    fn default() -> Tuning {
+        Tuning {
+            upstream: Upstream::of_host(),
+            connect_timeout: Duration::from_secs(30),
+            udp_idle: Duration::from_secs(60),
+        }
+    }
+}
+
+pub struct Broker {
+    gate: Arc<Gate>,
+    wake: OwnedFd,
+    /// The thread ends when this is gone.
+    running: Option<(oneshot::Sender<()>, JoinHandle<()>)>,
+}
+
+impl Broker {
+    /// Starts the broker's thread. Call it only after the last clone.
+    pub fn start(setup: Setup) -> Result<Broker, Fault> {
+        Broker::start_with(setup, Tuning::default())
+    }
+
+    pub fn start_with(setup: Setup, tuning: Tuning) -> Result<Broker, Fault> {
+        want_descriptors();
+        let gate = Arc::new(Gate::new(setup.policy, setup.secrets, setup.max_net_bytes).map_err(fault)?);
+        let wake = gate.journal.wake_handle().map_err(fault)?;
+        let runtime = runtime::Builder::new_current_thread().enable_all().build().map_err(fault)?;
+        let (stop, stopped) = oneshot::channel();
+        let names = Arc::new(Names::new(gate.clone(), tuning.upstream));
+        let slots = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+        let world = World { gate: gate.clone(), names, slots, connect_timeout: tuning.connect_timeout };
+        let work = move || {
+            runtime.block_on(async {
+                open(&Arc::new(world), setup.doors, tuning.udp_idle);
+                let _ = stopped.await;
+            });
+            // Connections end with their tasks, and tell so.
+            runtime.shutdown_timeout(LAST_WORDS);
+        };
+        let thread = std::thread::Builder::new().name("broker".to_owned()).spawn(work).map_err(fault)?;
+        Ok(Broker { gate, wake, running: Some((stop, thread)) })
+    }
+
+    /// Readable when there are events to take or the byte limit was met.
+    pub fn wake(&self) -> BorrowedFd<'_> {
+        use std::os::fd::AsFd;
+        self.wake.as_fd()
+    }
+
+    /// What happened since the last call, and how many events were dropped because nobody took them.
+    pub fn events(&mut self) -> (Vec<Event>, u64) {
+        self.gate.journal.take()
+    }
+
+    /// Bytes both ways so far.
+    pub fn net_bytes(&self) -> u64 {
+        self.gate.spent()
+    }
+
+    /// Whether the guest went over `max_net_bytes`; nothing passes from then on.
+    pub fn over_limit(&self) -> bool {
+        self.gate.is_over()
+    }
+
+    /// Puts other rules in force and closes what they forbid; the revision they got.
+    pub fn replace(&self, policy: Resolved) -> u64 {
+        self.gate.replace(policy)
+    }
+
+    /// Ends everything and gives the last events.
+    pub fn stop(mut self) -> (Vec<Event>, u64) {
+        self.end();
+        self.gate.journal.take()
+    }
+
+    fn end(&mut self) {
+        if let Some((stop, thread)) = self.running.take() {
+            drop(stop);
+            // It catches what its tasks do wrong; there is nothing to learn from how it ended.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Drop for Broker {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+/// Sets somebody to each door.
+fn open(world: &Arc<World>, doors: Doors, udp_idle: Duration) {
+    for Door { tcp, dns, udp, out } in [Some(doors.v4), doors.v6].into_iter().flatten() {
+        let out = Arc::new(out);
+        tokio::spawn(tcp::serve(world.clone(), tcp));
+        tokio::spawn(world.names.clone().serve(dns, out.clone()));
+        tokio::spawn(Datagrams::new(world.gate.clone(), out, udp_idle).serve(udp));
+    }
+}
+
+/// Every connection takes descriptors of this process, and the usual limit is for programs that have few.
+fn want_descriptors() {
+    let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
+    let wanted = maximum.unwrap_or(DESCRIPTORS).min(DESCRIPTORS);
+    if current.is_some_and(|current| current < wanted) {
+        // Without it, connections beyond wait at the door.
+        let _ = setrlimit(Resource::Nofile, Rlimit { current: Some(wanted), maximum });
+    }
+}
+
+fn fault(error: std::io::Error) -> Fault {
+    Fault::new(ErrorKind::Unavailable, format!("the network broker cannot start: {error}"))
+}

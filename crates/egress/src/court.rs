@@ -1,0 +1,36 @@
+//! What the inspector of requests needs from the gate.
+
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+
+pub struct RequestAsk<'a> {
+    pub host: &'a str,
+    pub addr: IpAddr,
+    pub port: u16,
+    pub method: &'a str,
+    pub path: &'a str,
+}
+
+pub struct Injection {
+    pub header: String,
+    pub placeholder: String,
+    /// The header's value with the secret filled into its format.
+    pub value: Arc<[u8]>,
+    /// The bare secret, to be masked in answers.
+    pub secret: Arc<[u8]>,
+}
+
+pub trait Court: Send + Sync + 'static {
+    fn request(&self, ask: &RequestAsk<'_>) -> policy::Decision;
+    fn injections(&self, ask: &RequestAsk<'_>) -> Vec<Injection>;
+    fn revision(&self) -> u64;
+    fn tell(&self, event: crate::event::Event);
+    /// Counts bytes; false when the limit is met.
+    fn spend(&self, bytes_in: u64, bytes_out: u64) -> bool;
+}
+
+/// Where a stream wanted to go, and the names under which that is allowed.
+pub struct Destination {
+    pub names: Vec<String>,
+    pub addr: SocketAddr,
+}

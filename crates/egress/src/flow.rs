@@ -1,0 +1,225 @@
+//! One flow of bytes between the guest and the outside: its count, what is told about it, and the relay both ways.
+
+use crate::court::Court;
+use crate::event::{Op, Stage};
+use crate::gate::{Gate, Ruling};
+use policy::Proto;
+use rustix::net::Shutdown;
+use std::cell::RefCell;
+use std::io::{Error, ErrorKind};
+use std::net::SocketAddr;
+use std::os::fd::AsFd;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use tokio::net::TcpStream;
+
+/// What is read at once. One buffer serves all flows of the thread, so that a thousand idle ones cost nothing.
+const CHUNK: usize = 64 * 1024;
+
+thread_local! {
+    static SCRATCH: RefCell<Vec<u8>> = RefCell::new(vec![0; CHUNK]);
+}
+
+/// Lends out the thread's buffer, which holds the largest datagram.
+pub(crate) fn with_scratch<T>(work: impl FnOnce(&mut [u8]) -> T) -> T {
+    SCRATCH.with_borrow_mut(|buffer| work(buffer))
+}
+
+/// A flow and the story of it: opened once, and closed when it is gone unless it was told to have ended otherwise.
+pub(crate) struct Flow {
+    pub gate: Arc<Gate>,
+    proto: Proto,
+    addr: SocketAddr,
+    to_guest: AtomicU64,
+    from_guest: AtomicU64,
+    story: Mutex<Story>,
+}
+
+#[derive(Default)]
+struct Story {
+    /// What let it through, once that was told.
+    opened: Option<Ruling>,
+    ended: bool,
+}
+
+/// Which way bytes go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Way {
+    ToGuest,
+    FromGuest,
+}
+
+impl Flow {
+    pub fn new(gate: &Arc<Gate>, proto: Proto, addr: SocketAddr) -> Flow {
+        let zero = AtomicU64::default;
+        Flow { gate: gate.clone(), proto, addr, to_guest: zero(), from_guest: zero(), story: Mutex::default() }
+    }
+
+    /// Counts bytes before they are passed on; an error when the run may have no more.
+    pub fn spend(&self, way: Way, bytes: usize) -> Result<(), Error> {
+        let bytes = bytes as u64;
+        let (counter, into, out) = match way {
+            Way::ToGuest => (&self.to_guest, bytes, 0),
+            Way::FromGuest => (&self.from_guest, 0, bytes),
+        };
+        if !self.gate.spend(into, out) {
+            return Err(Error::new(ErrorKind::QuotaExceeded, "the bytes of this run are used up"));
+        }
+        counter.fetch_add(bytes, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Whether the guest got bytes.
+    pub fn has_spoken(&self) -> bool {
+        self.to_guest.load(Ordering::Relaxed) > 0
+    }
+
+    /// Tells that it began, the first time; later rulings only say better in whose name.
+    pub fn opened(&self, ruling: &Ruling) {
+        let before = self.story().opened.replace(ruling.clone());
+        if before.is_none() {
+            self.tell(ruling, Stage::Opened);
+        }
+    }
+
+    pub fn refused(&self, ruling: &Ruling) {
+        self.story().ended = true;
+        self.tell(ruling, Stage::Refused);
+    }
+
+    pub fn failed(&self, ruling: &Ruling, reason: String) {
+        self.story().ended = true;
+        self.tell(&Ruling { reason: Some(reason), ..ruling.clone() }, Stage::Failed);
+    }
+
+    fn story(&self) -> MutexGuard<'_, Story> {
+        self.story.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn tell(&self, ruling: &Ruling, stage: Stage) {
+        let mut event = ruling.event(Op::Connect, stage, self.proto, Some(self.addr));
+        event.bytes_in = self.to_guest.load(Ordering::Relaxed);
+        event.bytes_out = self.from_guest.load(Ordering::Relaxed);
+        self.gate.tell(event);
+    }
+}
+
+impl Drop for Flow {
+    fn drop(&mut self) {
+        let Story { opened, ended } = std::mem::take(&mut *self.story());
+        if let Some(ruling) = opened.filter(|_| !ended) {
+            self.tell(&ruling, Stage::Closed);
+        }
+    }
+}
+
+/// One direction of a relay. What the other end did not take at once stays here, so that a step may be given up at any
+/// time without losing bytes.
+pub(crate) struct Pump {
+    way: Way,
+    rest: Vec<u8>,
+    ended: bool,
+}
+
+impl Pump {
+    pub fn new(way: Way) -> Pump {
+        Pump { way, rest: Vec::new(), ended: false }
+    }
+
+    pub fn ended(&self) -> bool {
+        self.ended
+    }
+
+    /// Passes on what is there now, once there is some.
+    pub async fn step(&mut self, flow: &Flow, from: &TcpStream, to: &TcpStream) -> Result<(), Error> {
+        to.writable().await?;
+        if !self.rest.is_empty() {
+            let sent = some(to.try_write(&self.rest))?;
+            self.rest.drain(..sent);
+            return Ok(());
+        }
+        from.readable().await?;
+        with_scratch(|buffer| match from.try_read(buffer) {
+            Ok(0) => {
+                self.ended = true;
+                hang_up(to);
+                Ok(())
+            }
+            Ok(len) => {
+                flow.spend(self.way, len)?;
+                let sent = some(to.try_write(&buffer[..len]))?;
+                self.rest = buffer[sent..len].to_vec();
+                Ok(())
+            }
+            Err(error) if error.kind() == ErrorKind::WouldBlock => Ok(()),
+            Err(error) => Err(error),
+        })
+    }
+
+    /// Passes on everything up to the end, which is passed on too.
+    pub async fn run(mut self, flow: &Flow, from: &TcpStream, to: &TcpStream) -> Result<(), Error> {
+        while !self.ended {
+            self.step(flow, from, to).await?;
+        }
+        Ok(())
+    }
+
+    /// Passes on what is left over, to stop there.
+    pub async fn flush(&mut self, to: &TcpStream) -> Result<(), Error> {
+        write_all(to, &std::mem::take(&mut self.rest)).await
+    }
+}
+
+/// Passes bytes both ways until both ends have said all; an error of either end is the end of both.
+pub(crate) async fn relay(flow: &Flow, guest: &TcpStream, outside: &TcpStream, back: Pump) -> Result<(), Error> {
+    let forth = Pump::new(Way::FromGuest);
+    tokio::try_join!(forth.run(flow, guest, outside), back.run(flow, outside, guest))?;
+    Ok(())
+}
+
+fn some(written: Result<usize, Error>) -> Result<usize, Error> {
+    match written {
+        Err(error) if error.kind() == ErrorKind::WouldBlock => Ok(0),
+        other => other,
+    }
+}
+
+pub(crate) async fn write_all(to: &TcpStream, mut bytes: &[u8]) -> Result<(), Error> {
+    while !bytes.is_empty() {
+        to.writable().await?;
+        bytes = &bytes[some(to.try_write(bytes))?..];
+    }
+    Ok(())
+}
+
+/// Reads what is there, once there is some, at most up to a length of `most`; 0 at the end.
+pub(crate) async fn read_more(from: &TcpStream, bytes: &mut Vec<u8>, most: usize) -> Result<usize, Error> {
+    let room = most.saturating_sub(bytes.len()).min(CHUNK);
+    if room == 0 {
+        return Err(Error::new(ErrorKind::InvalidData, "more comes than is read at once"));
+    }
+    loop {
+        from.readable().await?;
+        let got = with_scratch(|buffer| {
+            let got = from.try_read(&mut buffer[..room]);
+            bytes.extend(&buffer[..got.as_ref().copied().unwrap_or(0)]);
+            got
+        });
+        match got {
+            Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+            other => return other,
+        }
+    }
+}
+
+/// Says that no more bytes come.
+pub(crate) fn hang_up(stream: &TcpStream) {
+    // It fails when the other end is gone, which the reading side learns by itself.
+    let _ = rustix::net::shutdown(stream, Shutdown::Write);
+}
+
+/// Ends a connection so that its other end sees a reset and not an orderly end.
+pub(crate) fn reset(stream: impl AsFd) {
+    let _ = rustix::net::sockopt::set_socket_linger(&stream, Some(Duration::ZERO));
+}

@@ -1,0 +1,447 @@
+//! Connections: what passes, how it ends, and what first bytes give away.
+
+use crate::guest::*;
+use crate::world::{Case, SERVER, Seen, World, echo, greet, http};
+use egress::event::{Op, Stage};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use std::io::{ErrorKind, Read, Write};
+use std::net::{Shutdown, TcpListener, TcpStream};
+use std::time::{Duration, Instant};
+
+pub const CASES: &[Case] = &[
+    Case::new("the_server_may_speak_first", server_first, stage_plain, check_server_first),
+    Case::new("either_end_may_say_less", half_closed, stage_plain, |_| {}),
+    Case::new("much_passes_both_ways", much, stage_plain, |_| {}),
+    Case::new("a_server_that_is_not_there_is_a_reset", unreachable, stage_unreachable, check_unreachable),
+    Case::new("a_reset_outside_is_a_reset_inside", resets_pass, stage_plain, |_| {}),
+    Case::new("tls_must_ask_for_the_name", tls_names, stage_tls, check_tls_names),
+    Case::new("every_request_must_be_for_the_host", http_hosts, stage_http, check_http_hosts),
+    Case::new("requests_of_many_shapes_pass", http_shapes, stage_http, |_| {}),
+    Case::new("places_with_rules_about_requests_are_not_relayed", inspected, stage_inspected, check_inspected),
+    Case::new("new_rules_close_what_they_forbid", replaced, stage_replaced, check_replaced),
+    Case::new("the_byte_limit_cuts_everything", limited, stage_limited, check_limited),
+    Case::new("the_byte_limit_itself_is_still_good", exactly, stage_exactly, check_exactly),
+    Case::new("a_thousand_connections_cost_little", thousand, stage_plain, check_thousand),
+    Case::new("asking_is_refusing", asking, stage_asking, check_asking),
+];
+
+fn stage_plain(world: &mut World) {
+    world.rules = r#"{"action":"allow","host":"a.example.org"}"#.to_owned();
+    world.name("a.example.org", &[SERVER]);
+    world.serve("93.184.216.34:25", greet);
+    world.serve("93.184.216.34:7", echo);
+    // Hears all, then answers with how much it was, and goes on after its own end.
+    world.serve("93.184.216.34:9", |mut stream| {
+        let mut all = Vec::new();
+        if stream.read_to_end(&mut all).is_ok() {
+            write!(stream, "{}", all.len()).unwrap();
+        }
+    });
+    // Says all it has, ends, and hears on.
+    world.serve("93.184.216.34:10", |mut stream| {
+        stream.write_all(b"all").unwrap();
+        stream.shutdown(Shutdown::Write).unwrap();
+        let mut all = Vec::new();
+        stream.read_to_end(&mut all).unwrap();
+        assert_eq!(all, b"\x01late words");
+    });
+    world.serve("93.184.216.34:11", |mut stream| {
+        stream.read_exact(&mut [0; 1]).unwrap();
+        rustix::net::sockopt::set_socket_linger(&stream, Some(Duration::ZERO)).unwrap();
+    });
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let listener = TcpListener::bind("93.184.216.34:12").unwrap();
+    world.beside(move || runtime.block_on(many_echoes(listener)));
+}
+
+async fn many_echoes(listener: TcpListener) {
+    listener.set_nonblocking(true).unwrap();
+    let listener = tokio::net::TcpListener::from_std(listener).unwrap();
+    loop {
+        let (mut stream, _) = listener.accept().await.unwrap();
+        tokio::spawn(async move {
+            let (mut from, mut to) = stream.split();
+            let _ = tokio::io::copy(&mut from, &mut to).await;
+        });
+    }
+}
+
+fn server_first() {
+    resolve("a.example.org");
+    let mut stream = connect("93.184.216.34:25");
+    read(&mut stream, b"220 hello\r\n");
+    echoes(&mut stream, b"EHLO me\r\n");
+    echoes(&mut stream, b"GET / HTTP/1.1\r\nHost: elsewhere.org\r\n\r\n");
+}
+
+fn check_server_first(seen: &Seen) {
+    let opened = seen.one(Op::Connect, Stage::Opened);
+    assert_eq!((opened.name.as_deref(), opened.rule.as_str()), (Some("a.example.org"), "net.rules[0]"));
+}
+
+fn half_closed() {
+    resolve("a.example.org");
+    let mut stream = connect("93.184.216.34:9");
+    stream.write_all(&[1; 100_000]).unwrap();
+    stream.shutdown(Shutdown::Write).unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    assert_eq!(answer, "100000");
+    // The end may come with the first word, or be the first word.
+    for say in [&b""[..], b"\x01"] {
+        let mut stream = connect("93.184.216.34:9");
+        stream.write_all(say).unwrap();
+        stream.shutdown(Shutdown::Write).unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        assert_eq!(answer, say.len().to_string());
+    }
+    let mut stream = connect("93.184.216.34:10");
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    assert_eq!(answer, "all");
+    stream.write_all(b"\x01late words").unwrap();
+    stream.shutdown(Shutdown::Write).unwrap();
+    assert_eq!(stream.read(&mut [0; 9]).unwrap(), 0);
+}
+
+fn much() {
+    resolve("a.example.org");
+    let mut stream = connect("93.184.216.34:7");
+    let sent: Vec<u8> = (0..20_000_000u32).map(|i| (i.wrapping_mul(31) >> 3) as u8 | 1).collect();
+    let (mut half, copy) = (stream.try_clone().unwrap(), sent.clone());
+    let writer = std::thread::spawn(move || {
+        half.write_all(&copy).unwrap();
+        half.shutdown(Shutdown::Write).unwrap();
+    });
+    let mut got = Vec::new();
+    stream.read_to_end(&mut got).unwrap();
+    writer.join().unwrap();
+    assert!(got == sent);
+}
+
+fn stage_unreachable(world: &mut World) {
+    world.rules = r#"{"action":"allow","host":"a.example.org"}"#.to_owned();
+    world.name("a.example.org", &[SERVER]);
+    // A queue for one, which is taken: whoever else comes is not heard.
+    let listener = TcpListener::bind("93.184.216.34:13").unwrap();
+    rustix::net::listen(&listener, 0).unwrap();
+    world.beside(move || {
+        let taken: Vec<_> = (0..3)
+            .map(|_| std::thread::spawn(|| TcpStream::connect_timeout(&"93.184.216.34:13".parse().unwrap(), PATIENCE)))
+            .collect();
+        taken.into_iter().for_each(|t| std::mem::forget(t.join()));
+        drop(listener);
+    });
+}
+
+fn unreachable() {
+    resolve("a.example.org");
+    let begun = Instant::now();
+    is_reset("93.184.216.34:14", b"\x01");
+    assert!(begun.elapsed() < Duration::from_millis(500), "a refusal is passed on at once");
+    std::thread::sleep(Duration::from_millis(200));
+    let begun = Instant::now();
+    is_reset("93.184.216.34:13", b"\x01");
+    let took = begun.elapsed();
+    assert!(took > Duration::from_millis(500) && took < Duration::from_secs(3), "{took:?}");
+}
+
+fn check_unreachable(seen: &Seen) {
+    let reasons: Vec<_> = seen.all(Op::Connect, Stage::Failed).iter().map(|e| e.reason.clone().unwrap()).collect();
+    assert_eq!(reasons, ["the server refused the connection", "the server does not answer"]);
+}
+
+fn resets_pass() {
+    resolve("a.example.org");
+    breaks(connect("93.184.216.34:11"), b"\x01");
+}
+
+fn stage_tls(world: &mut World) {
+    world.rules = r#"{"action":"allow","host":"a.example.org","ports":"443"},
+        {"action":"allow","host":"b.example.org"},
+        {"action":"allow","host":"c.example.org"},{"action":"deny","host":"c.example.org","ports":"443"},
+        {"action":"allow","host":"solo.example.org"},
+        {"action":"allow","cidr":"93.184.216.40/32"}"#
+        .to_owned();
+    world.name("a.example.org", &[SERVER]);
+    world.name("b.example.org", &["93.184.216.35"]);
+    world.name("c.example.org", &[SERVER]);
+    world.name("solo.example.org", &["93.184.216.36"]);
+    for at in ["93.184.216.34:443", "93.184.216.35:443", "93.184.216.36:443", "93.184.216.40:443"] {
+        world.serve(at, echo);
+    }
+}
+
+fn tls_names() {
+    for name in ["a.example.org", "b.example.org", "solo.example.org"] {
+        resolve(name);
+    }
+    echoes(&mut connect("93.184.216.34:443"), &hello(Some("a.example.org")));
+    echoes(&mut connect("93.184.216.34:443"), &hello(Some("A.Example.org")));
+    // Byte by byte it is the same.
+    let mut slow = connect("93.184.216.34:443");
+    for byte in hello(Some("a.example.org")) {
+        slow.write_all(&[byte]).unwrap();
+    }
+    read(&mut slow, &hello(Some("a.example.org")));
+    // Another allowed name that did not lead here, one that nobody allows, and one that cannot be read.
+    is_reset("93.184.216.34:443", &hello(Some("b.example.org")));
+    is_reset("93.184.216.34:443", &hello(Some("evil.org")));
+    is_reset("93.184.216.34:443", &hello(Some("10.0.0.1")));
+    // Without a name it is clear while one name alone led there.
+    echoes(&mut connect("93.184.216.36:443"), &hello(None));
+    echoes(&mut connect("93.184.216.34:443"), &hello(None));
+    resolve("c.example.org");
+    is_reset("93.184.216.34:443", &hello(None));
+    is_reset("93.184.216.34:443", &hello(Some("c.example.org")));
+    echoes(&mut connect("93.184.216.34:443"), &hello(Some("a.example.org")));
+    // Where the address is allowed, names make no difference.
+    echoes(&mut connect("93.184.216.40:443"), &hello(Some("evil.org")));
+}
+
+fn check_tls_names(seen: &Seen) {
+    let refused = seen.all(Op::Connect, Stage::Refused);
+    let reasons: Vec<_> = refused.iter().map(|e| e.reason.as_deref().unwrap_or("-")).collect();
+    assert_eq!(
+        reasons,
+        [
+            "it asks for b.example.org, which was not resolved to 93.184.216.34",
+            "it asks for evil.org, which was not resolved to 93.184.216.34",
+            "the TLS hello cannot be read: the server name is an address",
+            "it names no host, and c.example.org has the same address",
+            "-",
+        ]
+    );
+    assert_eq!(refused[4].rule, "net.rules[3]");
+}
+
+fn stage_http(world: &mut World) {
+    world.rules = r#"{"action":"allow","host":"a.example.org"},{"action":"allow","host":"b.example.org"},
+        {"action":"allow","cidr":"93.184.216.40/32"}"#
+        .to_owned();
+    world.name("a.example.org", &[SERVER]);
+    world.name("b.example.org", &["93.184.216.35"]);
+    world.serve("93.184.216.34:80", http);
+    world.serve("93.184.216.40:80", http);
+}
+
+fn http_hosts() {
+    resolve("a.example.org");
+    resolve("b.example.org");
+    let mut stream = connect("93.184.216.34:80");
+    stream.write_all(b"GET /1 HTTP/1.1\r\nHost: a.example.org\r\n\r\n").unwrap();
+    assert_eq!(response(&mut stream), (200, "GET /1 HTTP/1.1|a.example.org|".into()));
+    stream.write_all(b"GET /2 HTTP/1.1\r\nHost: A.example.org:80\r\n\r\n").unwrap();
+    assert_eq!(response(&mut stream), (200, "GET /2 HTTP/1.1|A.example.org:80|".into()));
+    // The same connection does not carry a request for another.
+    stream.write_all(b"GET /3 HTTP/1.1\r\nHost: b.example.org\r\n\r\n").unwrap();
+    let (status, body) = response(&mut stream);
+    assert_eq!(status, 403);
+    assert!(body.contains("which was not resolved to 93.184.216.34") && body.contains("policy_denied"), "{body}");
+    assert_eq!(stream.read(&mut [0; 9]).unwrap(), 0);
+    for host in ["evil.org", "93.184.216.34", "a.example.org.evil.org"] {
+        let mut stream = connect("93.184.216.34:80");
+        write!(stream, "GET / HTTP/1.1\r\nHost: {host}\r\n\r\n").unwrap();
+        assert_eq!(response(&mut stream).0, 403, "{host}");
+    }
+    // What two readers may take differently is not passed on.
+    for bad in [
+        "GET / HTTP/1.1\r\nHost: a.example.org\r\nHost: evil.org\r\n\r\n",
+        "GET / HTTP/1.1\nHost: a.example.org\n\n",
+        "GET / HTTP/1.0\r\n\r\n",
+        "\r\nGET / HTTP/1.1\r\nHost: evil.org\r\n\r\n",
+    ] {
+        is_reset("93.184.216.34:80", bad.as_bytes());
+    }
+    let mut open = connect("93.184.216.40:80");
+    open.write_all(b"GET / HTTP/1.1\r\nHost: whoever.org\r\n\r\n").unwrap();
+    assert_eq!(response(&mut open).0, 200);
+}
+
+fn check_http_hosts(seen: &Seen) {
+    let refused = seen.all(Op::Connect, Stage::Refused);
+    assert_eq!(refused.len(), 8, "{refused:#?}");
+    assert_eq!(refused[0].name.as_deref(), Some("b.example.org"));
+    assert!(refused[0].bytes_out > 0 && refused[0].bytes_in > 0);
+    assert!(refused[4].reason.as_deref().unwrap().contains("Host comes twice"), "{:?}", refused[4]);
+}
+
+fn http_shapes() {
+    resolve("a.example.org");
+    let mut stream = connect("93.184.216.34:80");
+    // Several at once, with and without bodies.
+    let one = "GET /1 HTTP/1.1\r\nHost: a.example.org\r\n\r\n";
+    let two = "POST /2 HTTP/1.1\r\nHost: a.example.org\r\nContent-Length: 5\r\n\r\nhello";
+    write!(stream, "{one}{two}{one}").unwrap();
+    assert_eq!(response(&mut stream).1, "GET /1 HTTP/1.1|a.example.org|");
+    assert_eq!(response(&mut stream).1, "POST /2 HTTP/1.1|a.example.org|hello");
+    assert_eq!(response(&mut stream).1, "GET /1 HTTP/1.1|a.example.org|");
+    // A body that comes late.
+    write!(stream, "{}", &two[..two.len() - 5]).unwrap();
+    std::thread::sleep(Duration::from_millis(50));
+    write!(stream, "later").unwrap();
+    assert_eq!(response(&mut stream).1, "POST /2 HTTP/1.1|a.example.org|later");
+    // Another protocol, from then on.
+    write!(stream, "GET /x HTTP/1.1\r\nHost: a.example.org\r\nConnection: Upgrade\r\nUpgrade: x\r\n\r\n").unwrap();
+    assert_eq!(response(&mut stream).0, 101);
+    echoes(&mut stream, b"anything at all");
+    stream.shutdown(Shutdown::Write).unwrap();
+    assert_eq!(stream.read(&mut [0; 9]).unwrap(), 0);
+}
+
+fn stage_inspected(world: &mut World) {
+    world.rules = r#"{"action":"allow","host":"a.example.org","methods":["GET"]},
+        {"action":"allow","host":"b.example.org"}"#
+        .to_owned();
+    world.name("a.example.org", &[SERVER]);
+    world.name("b.example.org", &[SERVER]);
+    world.serve("93.184.216.34:443", echo);
+}
+
+fn inspected() {
+    resolve("a.example.org");
+    is_reset("93.184.216.34:443", &hello(Some("a.example.org")));
+    is_reset("93.184.216.34:443", b"GET / HTTP/1.1\r\nHost: a.example.org\r\n\r\n");
+    is_reset("93.184.216.34:443", b"\x01");
+    resolve("b.example.org");
+    echoes(&mut connect("93.184.216.34:443"), &hello(Some("b.example.org")));
+    is_reset("93.184.216.34:443", &hello(Some("a.example.org")));
+    is_reset("93.184.216.34:443", &hello(None));
+}
+
+fn check_inspected(seen: &Seen) {
+    let refused = seen.all(Op::Connect, Stage::Refused);
+    let reasons: Vec<_> = refused.iter().map(|e| e.reason.as_deref().unwrap_or("-")).collect();
+    let unread = "requests to a.example.org are read, and this is neither HTTP nor TLS";
+    assert_eq!(reasons[2], unread);
+    assert_eq!(seen.all(Op::Connect, Stage::Opened).len(), 1);
+}
+
+fn stage_replaced(world: &mut World) {
+    stage_plain(world);
+    world.rules = r#"{"action":"allow","host":"a.example.org"},{"action":"allow","host":"b.example.org"}"#.to_owned();
+    world.later = r#"{"action":"allow","host":"b.example.org"},{"action":"allow","host":"c.example.org"}"#.to_owned();
+    world.name("b.example.org", &["93.184.216.35"]);
+    world.name("c.example.org", &["93.184.216.36"]);
+    world.serve("93.184.216.35:7", echo);
+    world.serve("93.184.216.36:7", echo);
+}
+
+fn replaced() {
+    resolve("a.example.org");
+    resolve("b.example.org");
+    let mut closed = connect("93.184.216.34:7");
+    let mut kept = connect("93.184.216.35:7");
+    let waiting = connect("93.184.216.34:7");
+    echoes(&mut closed, b"\x01before");
+    echoes(&mut kept, b"\x01before");
+    is_reset("93.184.216.36:7", b"\x01");
+    assert_eq!(control("replace"), "2");
+    breaks(closed, b"");
+    breaks(waiting, b"");
+    echoes(&mut kept, b"after");
+    is_reset("93.184.216.34:7", b"\x01");
+    resolve("c.example.org");
+    reaches("93.184.216.36:7");
+}
+
+fn check_replaced(seen: &Seen) {
+    let refused = seen.all(Op::Connect, Stage::Refused);
+    let told: Vec<_> = refused.iter().map(|e| (e.revision, e.address.unwrap().to_string())).collect();
+    assert_eq!(told[0], (1, "93.184.216.36:7".to_owned()));
+    assert_eq!(told.iter().filter(|t| **t == (2, "93.184.216.34:7".to_owned())).count(), 3, "{told:?}");
+    let last = seen.all(Op::Connect, Stage::Opened).into_iter().next_back().unwrap();
+    assert_eq!((last.revision, last.name.as_deref()), (2, Some("c.example.org")));
+}
+
+fn stage_limited(world: &mut World) {
+    stage_plain(world);
+    world.max_net_bytes = Some(100_000);
+}
+
+fn limited() {
+    resolve("a.example.org");
+    let mut idle = connect("93.184.216.34:7");
+    echoes(&mut idle, b"\x01");
+    let mut stream = connect("93.184.216.34:9");
+    let error = loop {
+        if let Err(error) = stream.write_all(&[1; 10_000]) {
+            break error;
+        }
+    };
+    assert!(matches!(error.kind(), ErrorKind::ConnectionReset | ErrorKind::BrokenPipe), "{error}");
+    breaks(idle, b"");
+    is_reset("93.184.216.34:7", b"\x01");
+}
+
+fn check_limited(seen: &Seen) {
+    assert!(seen.over_limit && seen.net_bytes > 100_000);
+    let refused = seen.all(Op::Connect, Stage::Refused);
+    assert_eq!(refused.len(), 3, "{refused:#?}");
+    assert!(refused.iter().all(|e| e.rule == "limits.max_net_bytes"));
+    let passed: u64 = refused.iter().map(|e| e.bytes_in + e.bytes_out).sum();
+    assert!(passed <= 100_000, "{passed}");
+}
+
+fn stage_exactly(world: &mut World) {
+    world.rules = r#"{"action":"allow","cidr":"93.184.216.34/32"}"#.to_owned();
+    world.serve("93.184.216.34:9", |mut stream| {
+        stream.read_to_end(&mut Vec::new()).unwrap();
+    });
+    world.max_net_bytes = Some(100_000);
+}
+
+fn exactly() {
+    let mut stream = connect("93.184.216.34:9");
+    stream.write_all(&[1; 100_000]).unwrap();
+    stream.shutdown(Shutdown::Write).unwrap();
+    assert_eq!(stream.read(&mut [0; 9]).unwrap(), 0);
+}
+
+fn check_exactly(seen: &Seen) {
+    assert!(!seen.over_limit);
+    assert_eq!(seen.net_bytes, 100_000);
+}
+
+fn thousand() {
+    let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
+    setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum }).unwrap();
+    resolve("a.example.org");
+    let memory = || control("memory").parse::<u64>().unwrap();
+    let mut used = vec![memory()];
+    for _ in 0..3 {
+        let mut all: Vec<TcpStream> = (0..1000).map(|_| connect("93.184.216.34:12")).collect();
+        all.iter_mut().for_each(|stream| stream.write_all(b"\x01one").unwrap());
+        all.iter_mut().for_each(|stream| read(stream, b"\x01one"));
+        all.iter_mut().for_each(|stream| echoes(stream, b"two"));
+        used.push(memory());
+    }
+    println!("memory of the world in KiB, before and with 1000 connections, thrice: {used:?}");
+    assert!(used[1] - used[0] < 32 * 1024, "{used:?}");
+    assert!(used[3].saturating_sub(used[1]) < 4 * 1024, "{used:?}");
+}
+
+fn check_thousand(seen: &Seen) {
+    assert_eq!(seen.all(Op::Connect, Stage::Opened).len(), 3000);
+    assert_eq!(seen.all(Op::Connect, Stage::Closed).len(), 3000);
+}
+
+fn stage_asking(world: &mut World) {
+    world.rules =
+        r#"{"action":"allow","host":"a.example.org"},{"action":"ask","host":"a.example.org","ports":"7"}"#.to_owned();
+    world.name("a.example.org", &[SERVER]);
+    world.serve("93.184.216.34:7", echo);
+    world.serve("93.184.216.34:8", echo);
+}
+
+fn asking() {
+    resolve("a.example.org");
+    reaches("93.184.216.34:8");
+    is_reset("93.184.216.34:7", b"\x01");
+}
+
+fn check_asking(seen: &Seen) {
+    let refused = seen.one(Op::Connect, Stage::Refused);
+    assert_eq!((refused.action, refused.rule.as_str()), (terms::Action::Ask, "net.rules[1]"));
+}

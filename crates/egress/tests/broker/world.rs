@@ -1,0 +1,368 @@
+//! The world of a case: its rules, its servers, its resolver, and the broker between them and the guest.
+
+use egress::broker::{Broker, Resolvers, Setup, Tuning, Upstream};
+use egress::dns::{self, Kind, Rcode};
+use egress::event::{Event, Op, Stage};
+use policy::{Context, Format, Resolved};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use std::collections::BTreeMap;
+use std::ffi::CString;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::os::fd::AsFd;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+use sys::op::Op as Step;
+use sys::spawn::{self, Message, Spawned};
+use sys::{host, netfilter, netlink};
+
+pub const ROLE: &str = "BROKER_ROLE";
+pub const CASE: &str = "BROKER_CASE";
+/// Where the guest tells the world to do something. From a special range, so that no other rule covers it.
+pub const CONTROL: &str = "203.0.113.9:9";
+pub const RESOLVER: &str = "9.9.9.9:53";
+/// Where most servers stand.
+pub const SERVER: &str = "93.184.216.34";
+
+#[derive(Clone, Copy)]
+pub struct Case {
+    pub name: &'static str,
+    pub guest: fn(),
+    pub stage: fn(&mut World),
+    pub check: fn(&Seen),
+    pub ignored: bool,
+}
+
+impl Case {
+    pub const fn new(name: &'static str, guest: fn(), stage: fn(&mut World), check: fn(&Seen)) -> Case {
+        Case { name, guest, stage, check, ignored: false }
+    }
+}
+
+/// What was seen from outside.
+pub struct Seen {
+    pub events: Vec<Event>,
+    pub questions: Vec<String>,
+    pub net_bytes: u64,
+    pub over_limit: bool,
+}
+
+impl Seen {
+    /// The events of one kind, without those about the control.
+    pub fn all(&self, op: Op, stage: Stage) -> Vec<&Event> {
+        let control: SocketAddr = CONTROL.parse().unwrap();
+        self.events.iter().filter(|e| e.op == op && e.stage == stage && e.address != Some(control)).collect()
+    }
+
+    #[track_caller]
+    pub fn one(&self, op: Op, stage: Stage) -> &Event {
+        let all = self.all(op, stage);
+        assert_eq!(all.len(), 1, "{:#?}", self.events);
+        all[0]
+    }
+}
+
+type Serve = Box<dyn FnOnce() + Send>;
+type Answers = BTreeMap<(String, Kind), Vec<Vec<IpAddr>>>;
+
+pub struct World {
+    case: Case,
+    pub rules: String,
+    pub default: &'static str,
+    /// What `replace` puts in force.
+    pub later: String,
+    pub max_net_bytes: Option<u64>,
+    pub hosts: &'static str,
+    pub truncate: bool,
+    pub silent_resolver: bool,
+    pub udp_idle: Duration,
+    answers: Answers,
+    questions: Arc<Mutex<Vec<String>>>,
+    servers: Vec<Serve>,
+}
+
+/// Starts the world of a case, in a network of its own.
+pub fn start(case: &str) -> bool {
+    let routes = Step::Netlink { family: netlink::ROUTE, batch: netlink::routes(true), what: "routes" };
+    let ports = Step::Put { at: c"/proc/sys/net/ipv4/ip_unprivileged_port_start".into(), bytes: b"0".to_vec() };
+    // As IPv4 allows it without being asked.
+    let nonlocal = Step::Put { at: c"/proc/sys/net/ipv6/ip_nonlocal_bind".into(), bytes: b"1".to_vec() };
+    let (uid, gid) = host::ids();
+    let identity = Step::Identity { uid, gid, drop_groups: host::is_privileged() };
+    let steps = vec![routes, Step::AwaitSupervisor, ports, nonlocal, identity, Step::Ready];
+    let (_, child, _) = born(spawn::NEW_USER | spawn::NEW_NET, "world", case, &steps);
+    let (report, _) = child.receive().unwrap().expect("the world ends with a report");
+    report.message == Message::Ended && report.status == 0
+}
+
+/// This binary in another role, with what its first report says.
+fn born(spaces: u64, role: &str, case: &str, steps: &[Step]) -> (spawn::Report, Spawned, spawn::Handles) {
+    let me = sys::cstring(std::env::current_exe().unwrap().as_os_str().as_encoded_bytes());
+    let mut env: Vec<CString> = [format!("{ROLE}={role}"), format!("{CASE}={case}")].iter().map(sys::cstring).collect();
+    env.extend(std::env::var("RUST_BACKTRACE").map(|v| sys::cstring(format!("RUST_BACKTRACE={v}"))));
+    let mut command = spawn::Command::new(me.clone(), vec![me], env, [0, 1, 2]);
+    command.own_pids = spaces & spawn::NEW_PID != 0;
+    let expected = spawn::spawn(spaces, None, None, steps, &command).unwrap();
+    let (uid, gid) = host::ids();
+    host::write_id_maps(expected.unsettled().unwrap(), (uid, uid), (gid, gid), !host::is_privileged()).unwrap();
+    expected.control().go().unwrap();
+    let child = expected.born().unwrap();
+    let (report, handles) = child.receive().unwrap().expect("a first report");
+    assert_eq!(report.message, Message::Ready, "{report:?}: {}", steps[report.step as usize]);
+    (report, child, handles)
+}
+
+impl World {
+    pub fn new(case: Case) -> World {
+        let mut world = World {
+            case,
+            rules: String::new(),
+            default: "deny",
+            later: String::new(),
+            max_net_bytes: None,
+            hosts: "",
+            truncate: false,
+            silent_resolver: false,
+            udp_idle: Duration::from_secs(60),
+            answers: BTreeMap::new(),
+            questions: Arc::default(),
+            servers: Vec::new(),
+        };
+        (case.stage)(&mut world);
+        world
+    }
+
+    /// A name with its addresses. Said twice, the second is the answer to the second question, and so on.
+    pub fn name(&mut self, name: &str, addresses: &[&str]) {
+        let addresses: Vec<IpAddr> = addresses.iter().map(|a| a.parse().unwrap()).collect();
+        for kind in [Kind::A, Kind::Aaaa] {
+            let of_kind = addresses.iter().copied().filter(|a| a.is_ipv4() == (kind == Kind::A)).collect();
+            self.answers.entry((name.to_owned(), kind)).or_default().push(of_kind);
+        }
+    }
+
+    /// A server with a thread for each connection.
+    pub fn serve(&mut self, at: &str, each: fn(TcpStream)) {
+        let listener = TcpListener::bind(at).unwrap_or_else(|e| panic!("{at}: {e}"));
+        self.servers.push(Box::new(move || {
+            for stream in listener.incoming() {
+                let stream = stream.unwrap();
+                stream.set_nodelay(true).unwrap();
+                std::thread::spawn(move || each(stream));
+            }
+        }));
+    }
+
+    pub fn serve_datagrams(&mut self, at: &str, answer: fn(&[u8]) -> Vec<u8>) {
+        let socket = UdpSocket::bind(at).unwrap();
+        self.servers.push(Box::new(move || {
+            let mut buffer = vec![0; 65536];
+            while let Ok((len, from)) = socket.recv_from(&mut buffer) {
+                let _ = socket.send_to(&answer(&buffer[..len]), from);
+            }
+        }));
+    }
+
+    /// Anything else that has to run beside.
+    pub fn beside(&mut self, work: impl FnOnce() + Send + 'static) {
+        self.servers.push(Box::new(work));
+    }
+
+    pub fn run(mut self) {
+        let (ask, asked) = channel();
+        self.control(ask);
+        self.resolver();
+        let ipv6 = true;
+        let (uid, gid) = host::ids();
+        let steps = vec![
+            Step::Netlink { family: netlink::ROUTE, batch: netlink::routes(ipv6), what: "routes" },
+            Step::Netlink { family: netlink::NETFILTER, batch: netfilter::rules(ipv6, false), what: "rules" },
+            Step::OpenDoors { ipv6 },
+            Step::AwaitSupervisor,
+            Step::Identity { uid, gid, drop_groups: false },
+            Step::NoNewPrivileges,
+            Step::DropCapabilities,
+            Step::Ready,
+        ];
+        let spaces = spawn::NEW_USER | spawn::NEW_NET | spawn::NEW_PID;
+        let (_, guest, handles) = born(spaces, "guest", self.case.name, &steps);
+        let resolvers =
+            Resolvers { servers: vec![RESOLVER.parse().unwrap()], timeout: Duration::from_millis(500), attempts: 2 };
+        let tuning = Tuning {
+            upstream: Upstream::given(resolvers, self.hosts),
+            connect_timeout: Duration::from_millis(700),
+            udp_idle: self.udp_idle,
+        };
+        let setup = Setup {
+            doors: handles.doors.expect("doors"),
+            policy: policy(&self.rules, self.default),
+            secrets: Vec::new(),
+            authority: None,
+            max_net_bytes: self.max_net_bytes,
+        };
+        let broker = Broker::start_with(setup, tuning).unwrap();
+        self.servers.drain(..).for_each(|server| drop(std::thread::spawn(server)));
+        self.attend(guest, broker, &asked);
+    }
+
+    fn attend(&self, guest: Spawned, mut broker: Broker, asked: &Receiver<(String, Sender<String>)>) {
+        let mut events = Vec::new();
+        let begun = Instant::now();
+        let status = loop {
+            assert!(begun.elapsed() < Duration::from_secs(120), "the guest hangs");
+            let mut fds = [
+                PollFd::from_borrowed_fd(guest.control().as_fd(), PollFlags::IN),
+                PollFd::from_borrowed_fd(broker.wake(), PollFlags::IN),
+            ];
+            let _ = poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 5_000_000 }));
+            let ended = !fds[0].revents().is_empty();
+            for (word, answer) in asked.try_iter() {
+                let _ = answer.send(self.obey(&word, &broker));
+            }
+            if ended {
+                let (report, _) = guest.receive().unwrap().expect("a last report");
+                break report.status;
+            }
+            let (more, dropped) = broker.events();
+            assert_eq!(dropped, 0);
+            events.extend(more);
+        };
+        let (net_bytes, over_limit) = (broker.net_bytes(), broker.over_limit());
+        events.extend(broker.stop().0);
+        let questions = self.questions.lock().unwrap().clone();
+        if status != 0 {
+            eprintln!("{events:#?}");
+        }
+        assert_eq!(status, 0, "the guest must succeed");
+        (self.case.check)(&Seen { events, questions, net_bytes, over_limit });
+    }
+
+    fn obey(&self, word: &str, broker: &Broker) -> String {
+        match word {
+            "replace" => broker.replace(policy(&self.later, self.default)).to_string(),
+            "memory" => {
+                let status = std::fs::read_to_string("/proc/self/status").unwrap();
+                let line = status.lines().find(|l| l.starts_with("VmRSS:")).unwrap();
+                line.split_whitespace().nth(1).unwrap().to_owned()
+            }
+            other => panic!("{other}"),
+        }
+    }
+
+    fn control(&mut self, ask: Sender<(String, Sender<String>)>) {
+        let listener = TcpListener::bind(CONTROL).unwrap();
+        self.beside(move || {
+            for stream in listener.incoming() {
+                let mut stream = stream.unwrap();
+                let mut word = String::new();
+                BufReader::new(&stream).read_line(&mut word).unwrap();
+                let (answer, answered) = channel();
+                ask.send((word.trim().to_owned(), answer)).unwrap();
+                stream.write_all(answered.recv().unwrap().as_bytes()).unwrap();
+            }
+        });
+    }
+
+    fn resolver(&mut self) {
+        let (socket, listener) = (UdpSocket::bind(RESOLVER).unwrap(), TcpListener::bind(RESOLVER).unwrap());
+        let table = Arc::new(Mutex::new(self.answers.clone()));
+        let (questions, truncate, silent) = (self.questions.clone(), self.truncate, self.silent_resolver);
+        let again = table.clone();
+        self.beside(move || {
+            let mut buffer = vec![0; 65536];
+            while let Ok((len, from)) = socket.recv_from(&mut buffer) {
+                let question = dns::parse_query(&buffer[..len]).unwrap();
+                questions.lock().unwrap().push(question.name.clone());
+                if silent {
+                    continue;
+                }
+                let (rcode, addresses) = found(&again, &question, truncate);
+                let mut reply = dns::answer(&question, rcode, &addresses, 0);
+                if truncate {
+                    reply[2] |= 2;
+                }
+                socket.send_to(&reply, from).unwrap();
+            }
+        });
+        self.beside(move || {
+            for stream in listener.incoming() {
+                let mut stream = stream.unwrap();
+                let mut len = [0; 2];
+                stream.read_exact(&mut len).unwrap();
+                let mut message = vec![0; u16::from_be_bytes(len).into()];
+                stream.read_exact(&mut message).unwrap();
+                let question = dns::parse_query(&message).unwrap();
+                let (rcode, addresses) = found(&table, &question, false);
+                let reply = dns::answer_on_stream(&question, rcode, &addresses, 0);
+                stream.write_all(&(reply.len() as u16).to_be_bytes()).unwrap();
+                stream.write_all(&reply).unwrap();
+            }
+        });
+    }
+}
+
+/// The next answer of the table; the last one for ever.
+fn found(table: &Mutex<Answers>, question: &dns::Question, peek: bool) -> (Rcode, Vec<IpAddr>) {
+    let mut table = table.lock().unwrap();
+    match table.get_mut(&(question.name.clone(), question.kind)) {
+        None => (Rcode::NxDomain, Vec::new()),
+        Some(list) if list.len() > 1 && !peek => (Rcode::NoError, list.remove(0)),
+        Some(list) => (Rcode::NoError, list[0].clone()),
+    }
+}
+
+pub fn policy(rules: &str, default: &str) -> Resolved {
+    let control = r#"{"action":"allow","cidr":"203.0.113.9/32"}"#;
+    let rules = if rules.is_empty() { control.to_owned() } else { format!("{rules},{control}") };
+    let json = format!(r#"{{"version":1,"defaults":{{"net":"{default}"}},"net":{{"rules":[{rules}]}}}}"#);
+    let document = policy::parse(&json, Format::Json, "").unwrap_or_else(|e| panic!("{e}"));
+    let ctx = Context { home: "/home/u".into(), workspace: "/w".into(), toolchains: Vec::new() };
+    policy::resolve(&policy::effective(&[document]).unwrap(), &ctx).unwrap()
+}
+
+// Servers.
+
+pub fn echo(mut stream: TcpStream) {
+    let _ = std::io::copy(&mut stream.try_clone().unwrap(), &mut stream);
+}
+
+pub fn greet(mut stream: TcpStream) {
+    let _ = stream.write_all(b"220 hello\r\n");
+    echo(stream);
+}
+
+/// Answers each request with its first line and host.
+pub fn http(mut stream: TcpStream) {
+    let mut reader = BufReader::new(stream.try_clone().unwrap());
+    loop {
+        let mut head = Vec::new();
+        loop {
+            let mut line = String::new();
+            if reader.read_line(&mut line).unwrap_or(0) == 0 {
+                return;
+            }
+            if line == "\r\n" {
+                break;
+            }
+            head.push(line.trim().to_owned());
+        }
+        let field = |name: &str| head.iter().find_map(|l| l.strip_prefix(name)).unwrap_or("").to_owned();
+        let len: usize = field("Content-Length: ").parse().unwrap_or(0);
+        let mut body = vec![0; len];
+        reader.read_exact(&mut body).unwrap();
+        if !field("Upgrade: ").is_empty() {
+            let reply = "HTTP/1.1 101 Switching\r\nConnection: upgrade\r\nUpgrade: x\r\n\r\n";
+            stream.write_all(reply.as_bytes()).unwrap();
+            let mut rest = reader.buffer().to_vec();
+            let _ = stream.write_all(&rest);
+            rest.clear();
+            return echo(stream);
+        }
+        let text = format!("{}|{}|{}", head[0], field("Host: "), String::from_utf8_lossy(&body));
+        let reply = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{text}", text.len());
+        if stream.write_all(reply.as_bytes()).is_err() {
+            return;
+        }
+    }
+}
