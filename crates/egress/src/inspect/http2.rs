@@ -44,8 +44,12 @@ pub(super) async fn run(session: Arc<Session>, guest: Io, server: Option<Result<
         },
     };
     let accepting = server_builder().handshake::<_, Bytes>(guest);
-    let Ok(Ok(mut guest)) = timeout(settings.head, accepting).await else {
-        return session.refuse_unread(Op::Connect, None, "the client does not speak HTTP/2 as it said");
+    let mut guest = match timeout(settings.head, accepting).await {
+        Ok(Ok(guest)) => guest,
+        // Gone before it said anything, as clients are that only try whether someone is there.
+        Err(_) => return,
+        Ok(Err(error)) if error.is_io() => return,
+        Ok(Err(_)) => return session.refuse_unread(Op::Connect, None, "the client does not speak HTTP/2 as it said"),
     };
     let mut streams = JoinSet::new();
     loop {
@@ -95,42 +99,43 @@ async fn stream(
     mut respond: SendResponse<Bytes>,
 ) {
     let (parts, body) = request.into_parts();
+    let is_head = parts.method == http::Method::HEAD;
     let case = match asked(&parts, session.secure) {
         Ok(asked) => match session.judge(asked, &parts.headers) {
             Ok(case) => case,
-            Err(refusal) => return answer(&mut respond, &refusal).await,
+            Err(refusal) => return answer(&mut respond, &refusal, is_head).await,
         },
         Err((status, reason)) => {
             session.refuse_unread(Op::Request, None, reason);
-            return answer(&mut respond, &Refusal::malformed(status, reason)).await;
+            return answer(&mut respond, &Refusal::malformed(status, reason), is_head).await;
         }
     };
     let mut upstream = match ready(upstream, &case).await {
         Ok(upstream) => upstream,
         Err(Trouble(reason)) => {
             case.failed(&reason);
-            return answer(&mut respond, &Refusal::unavailable(reason)).await;
+            return answer(&mut respond, &Refusal::unavailable(reason), is_head).await;
         }
     };
     let outgoing = match outgoing(parts, &case, &session) {
         Ok(outgoing) => outgoing,
         Err(refusal) => {
             case.failed(&refusal.message);
-            return answer(&mut respond, &refusal).await;
+            return answer(&mut respond, &refusal, is_head).await;
         }
     };
     case.opened();
     let head = size(outgoing.headers());
     match upstream.send_request(outgoing, body.is_end_stream()) {
         Ok((response, out)) if case.passes(0, head).is_ok() => {
-            let exchange = Exchange { case: &case, begun: false.into() };
+            let exchange = Exchange { case: &case, is_head, begun: false.into() };
             exchange.run(body, out, response, respond).await;
         }
         Ok(_) => respond.send_reset(Reason::CANCEL),
         Err(error) => {
             let reason = format!("the connection to the server broke: {error}");
             case.failed(&reason);
-            answer(&mut respond, &Refusal::unavailable(reason)).await;
+            answer(&mut respond, &Refusal::unavailable(reason), is_head).await;
         }
     }
 }
@@ -197,7 +202,7 @@ fn outgoing(parts: request::Parts, case: &Case, session: &Session) -> Result<Req
 }
 
 /// Answers in the place of the server.
-async fn answer(respond: &mut SendResponse<Bytes>, refusal: &Refusal) {
+async fn answer(respond: &mut SendResponse<Bytes>, refusal: &Refusal, is_head: bool) {
     let body = Bytes::from(refusal.body());
     let mut response = Response::new(());
     *response.status_mut() = StatusCode::from_u16(refusal.status).unwrap_or(StatusCode::FORBIDDEN);
@@ -207,7 +212,9 @@ async fn answer(respond: &mut SendResponse<Bytes>, refusal: &Refusal) {
     if let Some(rule) = refusal.rule_value() {
         headers.set(RULE_HEADER, rule.as_bytes());
     }
-    if let Ok(mut out) = respond.send_response(response, false) {
+    if let Ok(mut out) = respond.send_response(response, is_head)
+        && !is_head
+    {
         // The client may be gone, and needs no answer then.
         let _ = timeout(SHORT, send(&mut out, body)).await;
         let _ = out.send_data(Bytes::new(), true);
@@ -217,6 +224,7 @@ async fn answer(respond: &mut SendResponse<Bytes>, refusal: &Refusal) {
 /// A request that is let through, and its answer.
 struct Exchange<'a> {
     case: &'a Case,
+    is_head: bool,
     begun: AtomicBool,
 }
 
@@ -257,7 +265,7 @@ impl Exchange<'_> {
         out.send_reset(Reason::CANCEL);
         match (refusal, back) {
             (_, Some(mut back)) => back.send_reset(reason),
-            (Some(refusal), None) if !self.begun.load(Relaxed) => answer(&mut respond, &refusal).await,
+            (Some(refusal), None) if !self.begun.load(Relaxed) => answer(&mut respond, &refusal, self.is_head).await,
             _ => respond.send_reset(reason),
         }
     }
