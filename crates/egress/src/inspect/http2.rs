@@ -28,6 +28,8 @@ const STREAM_WINDOW: u32 = 256 * 1024;
 const CONNECTION_WINDOW: u32 = 4 * 1024 * 1024;
 const MAX_BUFFERED: usize = 256 * 1024;
 const MAX_METHOD: usize = 32;
+/// How much of a body is read past when its request has been answered.
+const MAX_PAST: usize = 4 * 1024 * 1024;
 const MAX_INTERIM: usize = 16;
 
 type ToServer = h2::client::SendRequest<Bytes>;
@@ -98,30 +100,30 @@ async fn stream(
     request: Request<RecvStream>,
     mut respond: SendResponse<Bytes>,
 ) {
-    let (parts, body) = request.into_parts();
+    let (parts, mut body) = request.into_parts();
     let is_head = parts.method == http::Method::HEAD;
     let case = match asked(&parts, session.secure) {
         Ok(asked) => match session.judge(asked, &parts.headers) {
             Ok(case) => case,
-            Err(refusal) => return answer(&mut respond, &refusal, is_head).await,
+            Err(refusal) => return answer(&mut respond, &refusal, is_head, &mut body).await,
         },
         Err((status, reason)) => {
             session.refuse_unread(Op::Request, None, reason);
-            return answer(&mut respond, &Refusal::malformed(status, reason), is_head).await;
+            return answer(&mut respond, &Refusal::malformed(status, reason), is_head, &mut body).await;
         }
     };
     let mut upstream = match ready(upstream, &case).await {
         Ok(upstream) => upstream,
         Err(Trouble(reason)) => {
             case.failed(&reason);
-            return answer(&mut respond, &Refusal::unavailable(reason), is_head).await;
+            return answer(&mut respond, &Refusal::unavailable(reason), is_head, &mut body).await;
         }
     };
     let outgoing = match outgoing(parts, &case, &session) {
         Ok(outgoing) => outgoing,
         Err(refusal) => {
             case.failed(&refusal.message);
-            return answer(&mut respond, &refusal, is_head).await;
+            return answer(&mut respond, &refusal, is_head, &mut body).await;
         }
     };
     case.opened();
@@ -135,7 +137,7 @@ async fn stream(
         Err(error) => {
             let reason = format!("the connection to the server broke: {error}");
             case.failed(&reason);
-            answer(&mut respond, &Refusal::unavailable(reason), is_head).await;
+            answer(&mut respond, &Refusal::unavailable(reason), is_head, &mut body).await;
         }
     }
 }
@@ -202,7 +204,7 @@ fn outgoing(parts: request::Parts, case: &Case, session: &Session) -> Result<Req
 }
 
 /// Answers in the place of the server.
-async fn answer(respond: &mut SendResponse<Bytes>, refusal: &Refusal, is_head: bool) {
+async fn answer(respond: &mut SendResponse<Bytes>, refusal: &Refusal, is_head: bool, rest: &mut RecvStream) {
     let body = Bytes::from(refusal.body());
     let mut response = Response::new(());
     *response.status_mut() = StatusCode::from_u16(refusal.status).unwrap_or(StatusCode::FORBIDDEN);
@@ -219,6 +221,22 @@ async fn answer(respond: &mut SendResponse<Bytes>, refusal: &Refusal, is_head: b
         let _ = timeout(SHORT, send(&mut out, body)).await;
         let _ = out.send_data(Bytes::new(), true);
     }
+    pass_over(rest).await;
+}
+
+/// Reads past what a client still sends. Some take the end of a stream that they have not ended for a failure, and do
+/// not look at the answer they have.
+async fn pass_over(rest: &mut RecvStream) {
+    let reading = async {
+        let mut past = 0;
+        while let Some(Ok(data)) = rest.data().await {
+            past += data.len();
+            if past > MAX_PAST || rest.flow_control().release_capacity(data.len()).is_err() {
+                return;
+            }
+        }
+    };
+    let _ = timeout(SHORT, reading).await;
 }
 
 /// A request that is let through, and its answer.
@@ -253,7 +271,9 @@ impl Exchange<'_> {
             reason = self.case.overdue() => Err(Broken::Cut(reason)),
         };
         let Err(broken) = done else {
-            return;
+            // What the server has no use for is dropped here, and its stream ended.
+            drop(out);
+            return pass_over(&mut body).await;
         };
         let (reason, told, refusal) = match broken {
             Broken::Guest(reason) => (reason, format!("the client ended it: {reason}"), None),
@@ -265,7 +285,9 @@ impl Exchange<'_> {
         out.send_reset(Reason::CANCEL);
         match (refusal, back) {
             (_, Some(mut back)) => back.send_reset(reason),
-            (Some(refusal), None) if !self.begun.load(Relaxed) => answer(&mut respond, &refusal, self.is_head).await,
+            (Some(refusal), None) if !self.begun.load(Relaxed) => {
+                answer(&mut respond, &refusal, self.is_head, &mut body).await
+            }
             _ => respond.send_reset(reason),
         }
     }

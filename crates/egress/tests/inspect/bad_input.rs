@@ -3,20 +3,15 @@
 use super::servers;
 use super::world::*;
 use egress::event::Stage;
-use tokio::io::AsyncReadExt;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-/// Sends bytes on a connection of its own; all that comes back until it is closed or asks for more.
+/// Sends bytes on a connection of its own, and nothing after them; all that comes back.
 async fn say(world: &World, addr: std::net::SocketAddr, bytes: &[u8]) -> String {
     let mut guest = world.connect(addr, &[HOST]);
     send(&mut guest, bytes).await;
+    guest.shutdown().await.unwrap();
     let mut back = Vec::new();
-    let mut buffer = vec![0; 64 * 1024];
-    while let Ok(Ok(len)) = tokio::time::timeout(std::time::Duration::from_millis(400), guest.read(&mut buffer)).await {
-        if len == 0 {
-            break;
-        }
-        back.extend(&buffer[..len]);
-    }
+    within(guest.read_to_end(&mut back)).await.unwrap();
     String::from_utf8_lossy(&back).into_owned()
 }
 

@@ -153,10 +153,9 @@ impl World {
         tokio::spawn(inspect::serve(ours, Vec::new(), to, self.court.clone(), self.tls.clone()));
     }
 
-    /// A port for real programs: what connects there is inspected on its way to the server.
-    pub async fn listen(self: &Arc<World>, addr: SocketAddr) -> SocketAddr {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let at = listener.local_addr().unwrap();
+    /// The same port at another address, for real programs: what connects there is inspected on its way.
+    pub async fn listen(self: &Arc<World>, addr: SocketAddr) {
+        let listener = TcpListener::bind(("127.0.0.2", addr.port())).await.unwrap();
         let world = self.clone();
         tokio::spawn(async move {
             while let Ok((stream, _)) = listener.accept().await {
@@ -164,7 +163,10 @@ impl World {
                 world.serve(stream, addr, &[HOST]);
             }
         });
-        at
+    }
+
+    pub fn guest_root(&self) -> CertificateDer<'static> {
+        CertificateDer::from_pem_slice(self.authority.certificate_pem().as_bytes()).unwrap()
     }
 
     /// A client of the guest, which trusts the guest's authority and nothing else.
@@ -172,8 +174,7 @@ impl World {
     where
         S: AsyncRead + AsyncWrite + Unpin,
     {
-        let root = CertificateDer::from_pem_slice(self.authority.certificate_pem().as_bytes()).unwrap();
-        client(root, alpn).connect(ServerName::try_from(sni.to_owned()).unwrap(), stream).await
+        client(self.guest_root(), alpn).connect(ServerName::try_from(sni.to_owned()).unwrap(), stream).await
     }
 
     /// The usual connection: TLS with HTTP/1.1 to the one host.
