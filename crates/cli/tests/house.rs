@@ -25,12 +25,7 @@ const HOUSE: [Room; 7] = [
         test_libraries: &["proptest"],
     },
     Room { name: "sys", uses: &[], libraries: &["libc"], test_libraries: &[] },
-    Room {
-        name: "egress",
-        uses: &["policy", "sys", "terms"],
-        libraries: &["rustix", "tokio"],
-        test_libraries: &[],
-    },
+    Room { name: "egress", uses: &["policy", "sys", "terms"], libraries: &["rustix", "tokio"], test_libraries: &[] },
     Room {
         name: "enclosure",
         uses: &["policy", "sys", "terms"],

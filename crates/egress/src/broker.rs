@@ -3,6 +3,7 @@
 use crate::authority_of_guest::Authority;
 use crate::event::Event;
 use crate::gate::Gate;
+use crate::inspect::{Settings, Tls};
 use crate::names::Names;
 use crate::tcp::{self, MAX_CONNECTIONS, World};
 use crate::udp::Datagrams;
@@ -49,6 +50,8 @@ pub struct Tuning {
     pub connect_timeout: Duration,
     /// After how long a flow of datagrams that nothing passes through is over.
     pub udp_idle: Duration,
+    /// How requests are read, and whom servers may be vouched for by.
+    pub inspect: Settings,
 }
 
 impl Default for Tuning {
@@ -57,6 +60,7 @@ impl Default for Tuning {
             upstream: Upstream::of_host(),
             connect_timeout: Duration::from_secs(30),
             udp_idle: Duration::from_secs(60),
+            inspect: Settings::default(),
         }
     }
 }
@@ -82,7 +86,8 @@ impl Broker {
         let (stop, stopped) = oneshot::channel();
         let names = Arc::new(Names::new(gate.clone(), tuning.upstream));
         let slots = Arc::new(Semaphore::new(MAX_CONNECTIONS));
-        let world = World { gate: gate.clone(), names, slots, connect_timeout: tuning.connect_timeout };
+        let tls = setup.authority.map(|authority| Arc::new(Tls::new(authority, tuning.inspect)));
+        let world = World { gate: gate.clone(), names, slots, tls, connect_timeout: tuning.connect_timeout };
         let work = move || {
             runtime.block_on(async {
                 open(&Arc::new(world), setup.doors, tuning.udp_idle);

@@ -3,6 +3,7 @@
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
+/// One request of the guest: the host in the one spelling of the policy, the path raw and with its query.
 pub struct RequestAsk<'a> {
     pub host: &'a str,
     pub addr: IpAddr,
@@ -11,15 +12,18 @@ pub struct RequestAsk<'a> {
     pub path: &'a str,
 }
 
+/// A secret that a request gets on its way out.
 pub struct Injection {
     pub header: String,
+    /// What the guest has instead of the secret.
     pub placeholder: String,
-    /// The header's value with the secret filled into its format.
+    /// The header's value, with the secret filled into its format.
     pub value: Arc<[u8]>,
     /// The bare secret, to be masked in answers.
     pub secret: Arc<[u8]>,
 }
 
+/// Who decides about requests, and who hears of them.
 pub trait Court: Send + Sync + 'static {
     fn request(&self, ask: &RequestAsk<'_>) -> policy::Decision;
     fn injections(&self, ask: &RequestAsk<'_>) -> Vec<Injection>;

@@ -35,6 +35,7 @@ mod gate;
 pub mod hello;
 pub mod hosts;
 pub mod http1;
+pub mod inspect;
 mod journal;
 mod names;
 mod pins;

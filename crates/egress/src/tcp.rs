@@ -12,13 +12,14 @@
 //!                                 └─▶ inspected
 //! ```
 
-use crate::court::Destination;
+use crate::court::{Court, Destination};
 use crate::first::{self, First};
 use crate::flow::{Flow, Pump, Way, read_more, relay, reset, write_all};
 use crate::forward;
 use crate::gate::{Arrival, Gate, Place, Ruling, State, Verdict};
 use crate::hello::MAX_HELLO;
 use crate::http1::Seen;
+use crate::inspect::{self, Tls};
 use crate::names::Names;
 use crate::proxy;
 use policy::Proto;
@@ -50,6 +51,8 @@ pub(crate) struct World {
     pub gate: Arc<Gate>,
     pub names: Arc<Names>,
     pub slots: Arc<Semaphore>,
+    /// What the inspector needs; none where nothing is inspected.
+    pub tls: Option<Arc<Tls>>,
     pub connect_timeout: Duration,
 }
 
@@ -175,12 +178,32 @@ pub(crate) async fn converse(mut talk: Talk<'_>, mut bytes: Vec<u8>) {
     }
 }
 
-/// Where requests must be read.
-async fn inspected(talk: Talk<'_>, _first: Vec<u8>, names: Vec<String>) {
-    let to = Destination { names, addr: talk.place.addr };
-    let ruling = talk.world.gate.refusal(to.names.first().map(String::as_str), "needs inspection");
-    talk.flow.refused(&ruling);
-    reset(&talk.guest);
+/// Where requests must be read. The inspector calls the server itself, and tells of each request.
+async fn inspected(talk: Talk<'_>, first: Vec<u8>, names: Vec<String>) {
+    let Talk { world, flow, guest, place, mut state, .. } = talk;
+    let Some(tls) = world.tls.clone() else {
+        let name = names.first().map(String::as_str);
+        flow.refused(&world.gate.refusal(name, "its requests must be read, and the guest trusts no authority of ours"));
+        return reset(&guest);
+    };
+    let to = Destination { names, addr: place.addr };
+    let court: Arc<dyn Court> = world.gate.clone();
+    tokio::select! {
+        () = inspect::serve(guest, first, to, court, tls) => {}
+        ruling = forbidden(&world.gate, &place, &mut state) => flow.refused(&ruling),
+    }
+}
+
+/// Waits until nobody may go to this place any longer.
+async fn forbidden(gate: &Gate, place: &Place, state: &mut watch::Receiver<State>) -> Ruling {
+    loop {
+        if state.changed().await.is_err() {
+            std::future::pending::<()>().await;
+        }
+        if let Arrival::Refuse(ruling) = gate.arrive(place) {
+            return ruling;
+        }
+    }
 }
 
 impl<'a> Talk<'a> {

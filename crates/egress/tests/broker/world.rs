@@ -6,7 +6,6 @@ use egress::event::{Event, Op, Stage};
 use policy::{Context, Format, Resolved};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::collections::BTreeMap;
-use std::ffi::CString;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::os::fd::AsFd;
@@ -15,7 +14,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use sys::op::Op as Step;
 use sys::spawn::{self, Message, Spawned};
-use sys::{host, netfilter, netlink};
+use sys::{arena, host, netfilter, netlink};
 
 pub const ROLE: &str = "BROKER_ROLE";
 pub const CASE: &str = "BROKER_CASE";
@@ -84,10 +83,10 @@ pub struct World {
 
 /// Starts the world of a case, in a network of its own.
 pub fn start(case: &str) -> bool {
-    let routes = Step::Netlink { family: netlink::ROUTE, batch: netlink::routes(true), what: "routes" };
-    let ports = Step::Put { at: c"/proc/sys/net/ipv4/ip_unprivileged_port_start".into(), bytes: b"0".to_vec() };
+    let routes = Step::Netlink { family: netlink::ROUTE, batch: arena::list(&netlink::routes(true)), what: "routes" };
+    let ports = Step::Put { at: c"/proc/sys/net/ipv4/ip_unprivileged_port_start", bytes: b"0" };
     // As IPv4 allows it without being asked.
-    let nonlocal = Step::Put { at: c"/proc/sys/net/ipv6/ip_nonlocal_bind".into(), bytes: b"1".to_vec() };
+    let nonlocal = Step::Put { at: c"/proc/sys/net/ipv6/ip_nonlocal_bind", bytes: b"1" };
     let (uid, gid) = host::ids();
     let identity = Step::Identity { uid, gid, drop_groups: host::is_privileged() };
     let steps = vec![routes, Step::AwaitSupervisor, ports, nonlocal, identity, Step::Ready];
@@ -98,16 +97,15 @@ pub fn start(case: &str) -> bool {
 
 /// This binary in another role, with what its first report says.
 fn born(spaces: u64, role: &str, case: &str, steps: &[Step]) -> (spawn::Report, Spawned, spawn::Handles) {
-    let me = sys::cstring(std::env::current_exe().unwrap().as_os_str().as_encoded_bytes());
-    let mut env: Vec<CString> = [format!("{ROLE}={role}"), format!("{CASE}={case}")].iter().map(sys::cstring).collect();
-    env.extend(std::env::var("RUST_BACKTRACE").map(|v| sys::cstring(format!("RUST_BACKTRACE={v}"))));
-    let mut command = spawn::Command::new(me.clone(), vec![me], env, [0, 1, 2]);
+    let me = std::env::current_exe().unwrap().into_os_string().into_encoded_bytes();
+    let mut env: Vec<Vec<u8>> = vec![format!("{ROLE}={role}").into(), format!("{CASE}={case}").into()];
+    env.extend(std::env::var("RUST_BACKTRACE").map(|v| format!("RUST_BACKTRACE={v}").into_bytes()));
+    let mut command = spawn::Command::new(&me, std::slice::from_ref(&me), &env, [0, 1, 2]);
     command.own_pids = spaces & spawn::NEW_PID != 0;
-    let expected = spawn::spawn(spaces, None, None, steps, &command).unwrap();
+    let (child, _) = spawn::spawn(spaces, None, None, steps, command).unwrap();
     let (uid, gid) = host::ids();
-    host::write_id_maps(expected.unsettled().unwrap(), (uid, uid), (gid, gid), !host::is_privileged()).unwrap();
-    expected.control().go().unwrap();
-    let child = expected.born().unwrap();
+    host::write_id_maps(child.pid, (uid, uid), (gid, gid), !host::is_privileged()).unwrap();
+    child.line().go().unwrap();
     let (report, handles) = child.receive().unwrap().expect("a first report");
     assert_eq!(report.message, Message::Ready, "{report:?}: {}", steps[report.step as usize]);
     (report, child, handles)
@@ -176,8 +174,12 @@ impl World {
         let ipv6 = true;
         let (uid, gid) = host::ids();
         let steps = vec![
-            Step::Netlink { family: netlink::ROUTE, batch: netlink::routes(ipv6), what: "routes" },
-            Step::Netlink { family: netlink::NETFILTER, batch: netfilter::rules(ipv6, false), what: "rules" },
+            Step::Netlink { family: netlink::ROUTE, batch: arena::list(&netlink::routes(ipv6)), what: "routes" },
+            Step::Netlink {
+                family: netlink::NETFILTER,
+                batch: arena::list(&netfilter::rules(ipv6, false)),
+                what: "rules",
+            },
             Step::OpenDoors { ipv6 },
             Step::AwaitSupervisor,
             Step::Identity { uid, gid, drop_groups: false },
@@ -193,6 +195,7 @@ impl World {
             upstream: Upstream::given(resolvers, self.hosts),
             connect_timeout: Duration::from_millis(700),
             udp_idle: self.udp_idle,
+            inspect: egress::inspect::Settings::default(),
         };
         let setup = Setup {
             doors: handles.doors.expect("doors"),

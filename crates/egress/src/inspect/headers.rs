@@ -1,0 +1,112 @@
+//! Fields of HTTP/1.x and of HTTP/2 behind one face, and what holds for both: which fields end here, which could be
+//! taken for others, where a secret stands.
+
+use crate::http1::{Field, Fields};
+use http::{HeaderMap, HeaderName, HeaderValue};
+use zeroize::Zeroize;
+
+pub(super) const MAX_FIELDS: usize = crate::http1::MAX_FIELDS;
+
+pub(super) trait Headers {
+    fn values(&self, name: &str) -> Vec<&[u8]>;
+    fn remove(&mut self, name: &str);
+    /// Puts one value in the place of all others. False when that cannot be written.
+    fn set(&mut self, name: &str, value: &[u8]) -> bool;
+    /// Replaces each value for which there is another.
+    fn rewrite(&mut self, rewrite: &dyn Fn(&[u8]) -> Option<Vec<u8>>);
+    fn names(&self) -> Vec<&str>;
+}
+
+impl Headers for Fields {
+    fn values(&self, name: &str) -> Vec<&[u8]> {
+        let of_name = self.0.iter().filter(|f| f.name.eq_ignore_ascii_case(name));
+        of_name.map(|f| f.value.as_slice()).collect()
+    }
+
+    fn remove(&mut self, name: &str) {
+        Fields::remove(self, name);
+    }
+
+    fn set(&mut self, name: &str, value: &[u8]) -> bool {
+        Fields::remove(self, name);
+        self.add(name, value);
+        is_value(value)
+    }
+
+    fn rewrite(&mut self, rewrite: &dyn Fn(&[u8]) -> Option<Vec<u8>>) {
+        for Field { value, .. } in &mut self.0 {
+            if let Some(other) = rewrite(value) {
+                value.zeroize();
+                *value = other;
+            }
+        }
+    }
+
+    fn names(&self) -> Vec<&str> {
+        self.0.iter().map(|f| f.name.as_str()).collect()
+    }
+}
+
+impl Headers for HeaderMap {
+    fn values(&self, name: &str) -> Vec<&[u8]> {
+        self.get_all(name).iter().map(HeaderValue::as_bytes).collect()
+    }
+
+    fn remove(&mut self, name: &str) {
+        HeaderMap::remove(self, name);
+    }
+
+    fn set(&mut self, name: &str, value: &[u8]) -> bool {
+        let read = (HeaderName::from_bytes(name.as_bytes()), HeaderValue::from_bytes(value));
+        let (Ok(name), Ok(mut value)) = read else {
+            return false;
+        };
+        // Keeps it out of the table that compresses the headers of later requests.
+        value.set_sensitive(true);
+        self.insert(name, value);
+        true
+    }
+
+    fn rewrite(&mut self, rewrite: &dyn Fn(&[u8]) -> Option<Vec<u8>>) {
+        for value in self.values_mut() {
+            if let Some(other) = rewrite(value.as_bytes()).and_then(|v| HeaderValue::from_bytes(&v).ok()) {
+                *value = other;
+            }
+        }
+    }
+
+    fn names(&self) -> Vec<&str> {
+        self.keys().map(HeaderName::as_str).collect()
+    }
+}
+
+/// Whether the bytes can stand as the value of a field.
+pub(super) fn is_value(value: &[u8]) -> bool {
+    value.iter().all(|byte| *byte == b'\t' || *byte >= b' ' && *byte != 0x7f)
+}
+
+/// Takes out what is said from one hop to the next only. What Connection names goes with it.
+pub(super) fn end_here(headers: &mut Fields) {
+    const OF_ONE_HOP: [&str; 6] =
+        ["connection", "keep-alive", "proxy-connection", "proxy-authorization", "te", "upgrade"];
+    let named: Vec<String> =
+        headers.words("connection").map(|word| String::from_utf8_lossy(word).into_owned()).collect();
+    named.iter().map(String::as_str).chain(OF_ONE_HOP).for_each(|name| headers.remove(name));
+}
+
+/// Why the fields of an HTTP/2 request are refused, if they are. A server behind the server may speak HTTP/1.x and
+/// must not see another message than ours.
+pub(super) fn doubtful(headers: &HeaderMap) -> Option<&'static str> {
+    const FRAMING: [&str; 3] = ["content-length", "transfer-encoding", "host"];
+    if headers.len() > MAX_FIELDS {
+        return Some("there are more than 128 fields");
+    }
+    if FRAMING.iter().any(|name| headers.get_all(*name).iter().count() > 1) {
+        return Some("a field that frames the message comes twice");
+    }
+    if headers.contains_key("transfer-encoding") {
+        return Some("Transfer-Encoding does not exist in HTTP/2");
+    }
+    let hides = |name: &&str| name.contains('_') && FRAMING.contains(&name.replace('_', "-").as_str());
+    headers.names().iter().any(|name| hides(name)).then_some("a field looks like one that frames the message")
+}

@@ -1,0 +1,255 @@
+//! The inspector: reads the requests of a guest one by one where the rules speak of methods, paths or secrets.
+//!
+//! ```text
+//! guest ── TLS with a leaf of its authority ──▶ http1 or http2 ── case: judged, secrets put in ──▶ TLS ── server
+//!       ◀── secrets masked ───────────────────────────────────────────────────────────────────────
+//! ```
+//!
+//! The server is reached first, and the guest gets the protocol that the server chose, so nothing is translated. What
+//! cannot be read in one way only is refused; whatever is refused is answered where an answer can be heard.
+
+mod answer;
+mod case;
+mod headers;
+mod http1;
+mod http2;
+mod relay;
+mod secrets;
+mod stream;
+mod tls;
+
+pub use tls::{Settings, Tls};
+
+use crate::court::{Court, Destination};
+use crate::event::{Event, Op, Stage};
+use crate::hello::{self, Hello};
+use policy::{Action, HostName, Proto};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+use stream::{Io, Prefixed, Stream};
+use tls::{Protocol, Trouble};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::time::timeout;
+use tokio_rustls::rustls::pki_types::ServerName;
+
+/// What decides where no rule was asked.
+const NO_RULE: &str = "defaults.net";
+/// How an HTTP/2 client begins on a connection without TLS.
+const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+/// How long someone may take to hear that nothing comes.
+const SHORT: Duration = Duration::from_secs(5);
+const MAX_OPENING: usize = hello::MAX_HELLO;
+
+/// Serves one connection of the guest until it ends. Dropping the future ends it at once.
+pub async fn serve<S>(client: S, first: Vec<u8>, to: Destination, court: Arc<dyn Court>, tls: Arc<Tls>)
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let guest: Io = Box::new(client);
+    match open(guest, first, &tls).await {
+        Some((guest, first, Opening::Tls(client))) => serve_tls(guest, first, client, to, court, tls).await,
+        Some((guest, first, Opening::Plain(protocol))) => {
+            let mut session = Session::new(&to, court, tls, None);
+            session.hosts = names(&to).chain([HostName::Addr(to.addr.ip().to_canonical())]).collect();
+            let guest = Box::new(Prefixed::new(first, guest));
+            Arc::new(session).speak(protocol, guest, None).await;
+        }
+        Some((guest, _, Opening::Broken(reason))) => {
+            Session::new(&to, court, tls, None).refuse_unread(Op::Connect, None, reason);
+            alert(guest, DECODE_ERROR).await;
+        }
+        None => {}
+    }
+}
+
+/// What all requests of one connection share.
+struct Session {
+    court: Arc<dyn Court>,
+    tls: Arc<Tls>,
+    addr: SocketAddr,
+    /// Whom requests may be for.
+    hosts: Vec<HostName>,
+    /// Whether the server is spoken to with TLS, and under which name it must prove itself.
+    secure: bool,
+    server_name: Option<ServerName<'static>>,
+}
+
+/// How a client begins.
+enum Opening {
+    Tls(hello::Client),
+    Plain(Protocol),
+    Broken(&'static str),
+}
+
+/// Reads until it is clear what the client speaks. `None` when it is gone before that.
+async fn open(mut guest: Io, mut first: Vec<u8>, tls: &Tls) -> Option<(Io, Vec<u8>, Opening)> {
+    let reading = async {
+        loop {
+            match hello::read(&first) {
+                Hello::Client(client) => return Some(Opening::Tls(client)),
+                Hello::Bad(reason) => return Some(Opening::Broken(reason)),
+                Hello::NotTls if first.starts_with(PREFACE) => return Some(Opening::Plain(Protocol::Http2)),
+                Hello::NotTls if !PREFACE.starts_with(&first) => return Some(Opening::Plain(Protocol::Http1)),
+                _ if first.len() >= MAX_OPENING => return Some(Opening::Broken("it does not begin like any request")),
+                _ => {}
+            }
+            if guest.read_buf(&mut first).await.ok()? == 0 {
+                return None;
+            }
+        }
+    };
+    let opening = timeout(tls.settings.head, reading).await.ok()??;
+    Some((guest, first, opening))
+}
+
+async fn serve_tls(
+    guest: Io,
+    first: Vec<u8>,
+    client: hello::Client,
+    to: Destination,
+    court: Arc<dyn Court>,
+    tls: Arc<Tls>,
+) {
+    let identity = identity(&client, &to);
+    let server_name = match &identity {
+        Ok((Some(name), _)) => ServerName::try_from(name.clone()).ok(),
+        _ => Some(ServerName::from(to.addr.ip())),
+    };
+    let mut session = Session::new(&to, court, tls, server_name);
+    let protocols: Vec<Protocol> =
+        Protocol::ALL.into_iter().filter(|p| client.alpn.iter().any(|name| name == p.name())).collect();
+    let (name, hosts) = match identity {
+        Ok(found) => found,
+        Err(reason) => {
+            session.refuse_unread(Op::Connect, client.sni, &reason);
+            return alert(guest, UNRECOGNIZED_NAME).await;
+        }
+    };
+    if protocols.is_empty() && !client.alpn.is_empty() {
+        session.refuse_unread(Op::Connect, name, "the client offers no protocol whose requests can be read");
+        return alert(guest, NO_APPLICATION_PROTOCOL).await;
+    }
+    session.hosts = hosts;
+    session.meet(guest, first, name, client.sni.is_none(), &protocols).await;
+}
+
+/// Under which name the connection is allowed, and whom its requests may be for.
+fn identity(client: &hello::Client, to: &Destination) -> Result<(Option<String>, Vec<HostName>), String> {
+    let address = HostName::Addr(to.addr.ip().to_canonical());
+    let named = |name: &HostName| (Some(name.to_string()), vec![name.clone()]);
+    let names: Vec<HostName> = names(to).filter(|name| matches!(name, HostName::Name(_))).collect();
+    match (&client.sni, names.as_slice()) {
+        (Some(sni), names) => names
+            .iter()
+            .find(|name| matches!(name, HostName::Name(name) if name == sni))
+            .map(named)
+            .ok_or_else(|| format!("the client asks for {sni}, which is not allowed at {}", to.addr)),
+        (None, []) => Ok((None, vec![address])),
+        (None, [name]) => Ok((Some(name.to_string()), vec![name.clone(), address])),
+        (None, _) => Err("the client names no server, and several are allowed at this address".to_owned()),
+    }
+}
+
+fn names(to: &Destination) -> impl Iterator<Item = HostName> {
+    to.names.iter().filter_map(|name| HostName::parse(name).ok())
+}
+
+impl Session {
+    fn new(
+        to: &Destination,
+        court: Arc<dyn Court>,
+        tls: Arc<Tls>,
+        server_name: Option<ServerName<'static>>,
+    ) -> Session {
+        Session { court, tls, addr: to.addr, hosts: Vec::new(), secure: server_name.is_some(), server_name }
+    }
+
+    /// Reaches the server, then ends the guest's encryption with what the server chose. When the server cannot be
+    /// reached, the guest hears that as the answer to each of its requests.
+    async fn meet(self, guest: Io, first: Vec<u8>, name: Option<String>, with_address: bool, protocols: &[Protocol]) {
+        let addr = Some(self.addr.ip().to_canonical()).filter(|_| with_address);
+        let leaf = match self.tls.leaf(name.as_deref(), addr) {
+            Ok(leaf) => leaf,
+            Err(fault) => return self.handshake_failed(name, fault.message, None),
+        };
+        let upstream = self.dial(protocols).await;
+        let chosen = match &upstream {
+            Ok((_, chosen)) => *chosen,
+            Err(_) if protocols == [Protocol::Http2] => Protocol::Http2,
+            Err(_) => Protocol::Http1,
+        };
+        let offered = protocols.contains(&chosen).then_some(chosen);
+        match self.tls.accept(Prefixed::new(first, guest), leaf, offered).await {
+            Ok(guest) => Arc::new(self).speak(chosen, guest, Some(upstream.map(|(server, _)| server))).await,
+            Err(error) => {
+                let hint = "the program may not trust the certificate authority of the sandbox";
+                self.handshake_failed(name, format!("TLS with the client failed: {error}"), Some(hint));
+            }
+        }
+    }
+
+    /// Opens a connection to the server, with one of the protocols where it is offered a choice.
+    async fn dial(&self, protocols: &[Protocol]) -> Result<(Io, Protocol), Trouble> {
+        match &self.server_name {
+            Some(name) => self.tls.connect(self.addr, name.clone(), protocols, &self.court).await,
+            None if self.secure => Err(Trouble("the name of the server is malformed".to_owned())),
+            None => Ok((self.tls.dial(self.addr, &self.court).await?, Protocol::Http1)),
+        }
+    }
+
+    async fn speak(self: Arc<Session>, protocol: Protocol, guest: Io, server: Option<Result<Io, Trouble>>) {
+        match protocol {
+            Protocol::Http1 => http1::run(self, guest, server).await,
+            Protocol::Http2 => http2::run(self, guest, server).await,
+        }
+    }
+
+    fn handshake_failed(&self, name: Option<String>, reason: String, hint: Option<&str>) {
+        self.court.tell(Event {
+            op: Op::Connect,
+            stage: Stage::Failed,
+            action: Action::Allow,
+            rule: NO_RULE.to_owned(),
+            revision: self.court.revision(),
+            proto: Proto::Tcp,
+            name,
+            address: Some(self.addr),
+            method: None,
+            path: None,
+            bytes_in: 0,
+            bytes_out: 0,
+            reason: Some(reason),
+            hint: hint.map(str::to_owned),
+        });
+    }
+}
+
+const DECODE_ERROR: u8 = 50;
+const UNRECOGNIZED_NAME: u8 = 112;
+const NO_APPLICATION_PROTOCOL: u8 = 120;
+
+/// Refuses a client that has said no more than its hello. It is gone if it does not listen.
+async fn alert(mut guest: Io, description: u8) {
+    const FATAL: u8 = 2;
+    if guest.write_all(&[21, 3, 3, 0, 2, FATAL, description]).await.is_ok() {
+        let _ = guest.flush().await;
+        linger(&mut guest).await;
+    }
+}
+
+/// Closes without destroying what was just written: unread bytes would turn the end into a reset.
+async fn linger(guest: &mut (impl Stream + ?Sized)) {
+    const MOST: usize = 256 * 1024;
+    let _ = guest.shutdown().await;
+    let draining = async {
+        let (mut sink, mut left) = (vec![0; 16 * 1024], MOST);
+        while left > 0 {
+            match guest.read(&mut sink).await {
+                Ok(0) | Err(_) => return,
+                Ok(len) => left = left.saturating_sub(len),
+            }
+        }
+    };
+    let _ = timeout(SHORT, draining).await;
+}

@@ -1,0 +1,102 @@
+use super::*;
+use crate::http1::Fields;
+use std::sync::Arc;
+
+fn injection(header: &str, placeholder: &str, secret: &str) -> Injection {
+    let value = format!("Bearer {secret}").into_bytes();
+    let (header, placeholder) = (header.to_owned(), placeholder.to_owned());
+    Injection { header, placeholder, value: value.into(), secret: Arc::from(secret.as_bytes()) }
+}
+
+const SECRET: &str = "s3cr3t/\"with\\odd+chars&more";
+
+fn needles() -> Needles {
+    Needles::of(&[injection("authorization", "PLACE", SECRET)]).unwrap()
+}
+
+#[test]
+fn every_spelling_is_masked() {
+    let base = |text: &str| STANDARD.encode(text);
+    for told in [
+        SECRET.to_owned(),
+        serde_json::to_string(SECRET).unwrap(),
+        "s3cr3t\\/\\\"with\\\\odd+chars&more".to_owned(),
+        "s3cr3t/\\\"with\\\\odd+chars\\u0026more".to_owned(),
+        "s3cr3t%2F%22with%5Codd%2Bchars%26more".to_owned(),
+        "s3cr3t%2f%22with%5codd%2bchars%26more".to_owned(),
+        "s3cr3t/%22with%5Codd%2Bchars%26more".to_owned(),
+        base(SECRET),
+        base(&format!("u:{SECRET}")),
+        base(&format!("user:{SECRET}:x")),
+        URL_SAFE_NO_PAD.encode(format!("x{SECRET}")),
+        SECRET.bytes().map(|b| format!("{b:02x}")).collect(),
+        SECRET.bytes().map(|b| format!("{b:02X}")).collect(),
+    ] {
+        let masked = needles().masked(format!("before {told} after").as_bytes());
+        let masked = String::from_utf8(masked.unwrap_or_else(|| panic!("{told} is not found"))).unwrap();
+        assert_eq!(masked.len(), told.len() + 13);
+        assert!(masked.starts_with("before ") && masked.ends_with(" after") && masked.contains("********"), "{masked}");
+    }
+    assert_eq!(needles().masked(b"nothing of it: s3cr3t"), None);
+}
+
+#[test]
+fn however_the_pieces_are_cut() {
+    let text = format!("a{SECRET}b{SECRET}{SECRET}c s3cr3t/ s3cr");
+    let stars = "*".repeat(SECRET.len());
+    let wanted = format!("a{stars}b{stars}{stars}c s3cr3t/ s3cr");
+    let needles = needles();
+    for step in 1..text.len() {
+        let mut mask = Mask::new(Some(&needles));
+        let mut out = Vec::new();
+        text.as_bytes().chunks(step).for_each(|part| out.extend(mask.pass(Bytes::copy_from_slice(part))));
+        out.extend(mask.rest());
+        assert_eq!(String::from_utf8(out).unwrap(), wanted, "in pieces of {step}");
+    }
+}
+
+#[test]
+fn only_what_could_be_a_secret_is_held() {
+    let needles = needles();
+    let mut mask = Mask::new(Some(&needles));
+    assert_eq!(mask.pass(Bytes::from_static(b"data: hello\n\n")), "data: hello\n\n");
+    assert!(!mask.holds_little());
+    assert_eq!(mask.pass(Bytes::from_static(b"yes s")), "yes ");
+    assert!(mask.holds_little());
+    assert_eq!(mask.rest(), "s");
+}
+
+#[test]
+fn no_secret_is_short() {
+    assert!(Needles::of(&[injection("x", "p", "abc")]).is_none());
+    assert!(Needles::of(&[]).is_none());
+}
+
+#[test]
+fn which_header_is_filled() {
+    let ours = [injection("Authorization", "PLACE", SECRET), injection("x-key", "OTHER", "another secret")];
+    let check = |fields: &[(&str, &str)]| {
+        let mut all = Fields::default();
+        fields.iter().for_each(|(name, value)| all.add(name, *value));
+        chosen(&ours, &all).map(|c| c.iter().map(|i| i.header.clone()).collect::<Vec<_>>()).map_err(str::to_owned)
+    };
+    let both = Ok(vec!["Authorization".to_owned(), "x-key".to_owned()]);
+    assert_eq!(check(&[]), both);
+    assert_eq!(check(&[("authorization", "Bearer PLACE")]), both);
+    assert_eq!(check(&[("AUTHORIZATION", &format!("Basic {}", STANDARD.encode("git:PLACE")))]), both);
+    assert_eq!(check(&[("authorization", "Bearer mine")]), Err("Authorization".to_owned()));
+    assert_eq!(check(&[("authorization", "PLACE"), ("authorization", "mine")]), Err("Authorization".to_owned()));
+    assert_eq!(check(&[("x-key", "PLACE")]), Err("x-key".to_owned()));
+}
+
+#[test]
+fn one_of_two_secrets_for_one_header() {
+    let ours = [injection("authorization", "ONE", "first secret"), injection("authorization", "TWO", "second secret")];
+    let which = |value: Option<&str>| {
+        let mut all = Fields::default();
+        value.iter().for_each(|value| all.add("authorization", *value));
+        chosen(&ours, &all).unwrap().iter().map(|i| i.placeholder.clone()).collect::<Vec<_>>()
+    };
+    assert_eq!(which(None), ["ONE"]);
+    assert_eq!(which(Some("Bearer TWO")), ["TWO"]);
+}

@@ -1,0 +1,12 @@
+//! The inspector of requests, between real clients and real servers.
+
+mod bad_input;
+mod fuzz;
+mod http1;
+mod http2;
+mod programs;
+mod secrets;
+mod servers;
+mod speed;
+mod tls;
+mod world;

@@ -1,0 +1,356 @@
+//! A guest, a court and servers, all within the test. The court asks a real policy; everything else is real but small.
+
+use egress::authority_of_guest::Authority;
+use egress::court::{Court, Destination, Injection, RequestAsk};
+use egress::event::{Event, Op, Stage};
+use egress::inspect::{self, Settings, Tls};
+use policy::{Context, Decision, Format, NetAsk, Resolved, effective, parse, resolve};
+use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, DuplexStream};
+use tokio::net::TcpListener;
+use tokio_rustls::client::TlsStream;
+use tokio_rustls::rustls::crypto::ring;
+use tokio_rustls::rustls::pki_types::pem::PemObject;
+use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use tokio_rustls::rustls::{ClientConfig, RootCertStore, ServerConfig};
+use tokio_rustls::{TlsAcceptor, TlsConnector};
+
+pub const HOST: &str = "api.example.org";
+pub const OTHER: &str = "other.example.org";
+pub const SECRET: &str = "sk-very/secret+0123456789\"x";
+pub const PLACEHOLDER: &str = "COFFERDAM_PLACEHOLDER_API_KEY";
+
+/// What the rules of most tests are.
+pub const RULES: &str = r#"
+    {"action":"allow","host":"api.example.org","methods":["GET","HEAD","POST","PUT","OPTIONS"],"paths":["/ok","/ok/**"]},
+    {"action":"warn","host":"api.example.org","methods":["GET"],"paths":["/warn"]},
+    {"action":"ask","host":"api.example.org","paths":["/ask"]},
+    {"action":"deny","host":"api.example.org","paths":["/ok/not","/ok/not/**"]},
+    {"action":"allow","host":"other.example.org"},
+    {"action":"allow","cidr":"93.184.216.34/32","paths":["/address"]}"#;
+
+pub struct TestCourt {
+    rules: Mutex<Resolved>,
+    revision: AtomicU64,
+    events: Mutex<Vec<Event>>,
+    pub spent: (AtomicU64, AtomicU64),
+    pub limit: AtomicU64,
+    pub with_secret: bool,
+}
+
+fn rules(text: &str) -> Resolved {
+    let json = format!(r#"{{"version":1,"defaults":{{"net":"deny"}},"net":{{"rules":[{text}]}}}}"#);
+    let document = parse(&json, Format::Json, "test").unwrap_or_else(|e| panic!("{e}"));
+    let ctx = Context { home: "/home/u".into(), workspace: "/w".into(), toolchains: Vec::new() };
+    resolve(&effective(&[document]).unwrap(), &ctx).unwrap()
+}
+
+impl TestCourt {
+    pub fn replace(&self, text: &str) {
+        *self.rules.lock().unwrap() = rules(text);
+        self.revision.fetch_add(1, SeqCst);
+    }
+
+    /// The stages of requests so far, with their paths.
+    pub fn stages(&self) -> Vec<(Stage, String)> {
+        let events = self.events.lock().unwrap();
+        let requests = events.iter().filter(|e| e.op == Op::Request);
+        requests.map(|e| (e.stage, e.path.clone().unwrap_or_default())).collect()
+    }
+
+    /// Waits until such an event is there.
+    pub async fn wait(&self, wanted: impl Fn(&Event) -> bool) -> Event {
+        for _ in 0..500 {
+            if let Some(event) = self.events.lock().unwrap().iter().find(|e| wanted(e)) {
+                return event.clone();
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        panic!("no such event among {:#?}", self.events.lock().unwrap());
+    }
+}
+
+impl Court for TestCourt {
+    fn request(&self, ask: &RequestAsk<'_>) -> Decision {
+        // The servers of the test stand on loopback; the rules are asked as if they stood elsewhere.
+        let addr = Some("93.184.216.34".parse().unwrap());
+        let host = if ask.host == "127.0.0.1" { "93.184.216.34" } else { ask.host };
+        let (method, path) = (Some(ask.method), Some(ask.path));
+        self.rules.lock().unwrap().net(&NetAsk { addr, method, path, ..NetAsk::tcp(host, ask.port) })
+    }
+
+    fn injections(&self, ask: &RequestAsk<'_>) -> Vec<Injection> {
+        if !self.with_secret || ask.host != HOST {
+            return Vec::new();
+        }
+        vec![Injection {
+            header: "authorization".to_owned(),
+            placeholder: PLACEHOLDER.to_owned(),
+            value: format!("Bearer {SECRET}").into_bytes().into(),
+            secret: SECRET.as_bytes().into(),
+        }]
+    }
+
+    fn revision(&self) -> u64 {
+        self.revision.load(SeqCst)
+    }
+
+    fn tell(&self, event: Event) {
+        self.events.lock().unwrap().push(event);
+    }
+
+    fn spend(&self, bytes_in: u64, bytes_out: u64) -> bool {
+        let all = self.spent.0.fetch_add(bytes_in, SeqCst) + self.spent.1.fetch_add(bytes_out, SeqCst);
+        all + bytes_in + bytes_out <= self.limit.load(SeqCst)
+    }
+}
+
+pub struct World {
+    pub court: Arc<TestCourt>,
+    pub tls: Arc<Tls>,
+    pub authority: Arc<Authority>,
+    pub servers: ServerAuthority,
+}
+
+impl World {
+    pub fn new() -> World {
+        World::with(RULES, false, Settings::default())
+    }
+
+    pub fn with_secret() -> World {
+        World::with(RULES, true, Settings::default())
+    }
+
+    pub fn with(text: &str, with_secret: bool, settings: Settings) -> World {
+        let servers = ServerAuthority::new();
+        let authority = Arc::new(Authority::new().unwrap());
+        let settings = Settings { extra_roots: vec![servers.root()], ..settings };
+        let court = TestCourt {
+            rules: Mutex::new(rules(text)),
+            revision: 1.into(),
+            events: Mutex::default(),
+            spent: Default::default(),
+            limit: u64::MAX.into(),
+            with_secret,
+        };
+        let tls = Arc::new(Tls::new(authority.clone(), settings));
+        World { court: Arc::new(court), tls, authority, servers }
+    }
+
+    /// A connection of the guest to that server, which it knows under those names.
+    pub fn connect(&self, addr: SocketAddr, names: &[&str]) -> DuplexStream {
+        let (guest, ours) = tokio::io::duplex(256 * 1024);
+        self.serve(ours, addr, names);
+        guest
+    }
+
+    fn serve<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(&self, ours: S, addr: SocketAddr, names: &[&str]) {
+        let to = Destination { names: names.iter().map(|n| (*n).to_owned()).collect(), addr };
+        tokio::spawn(inspect::serve(ours, Vec::new(), to, self.court.clone(), self.tls.clone()));
+    }
+
+    /// The same port at another address, for real programs: what connects there is inspected on its way.
+    pub async fn listen(self: &Arc<World>, addr: SocketAddr) {
+        let listener = TcpListener::bind(("127.0.0.2", addr.port())).await.unwrap();
+        let world = self.clone();
+        tokio::spawn(async move {
+            while let Ok((stream, _)) = listener.accept().await {
+                stream.set_nodelay(true).unwrap();
+                world.serve(stream, addr, &[HOST]);
+            }
+        });
+    }
+
+    pub fn guest_root(&self) -> CertificateDer<'static> {
+        CertificateDer::from_pem_slice(self.authority.certificate_pem().as_bytes()).unwrap()
+    }
+
+    /// A client of the guest, which trusts the guest's authority and nothing else.
+    pub async fn guest_tls<S>(&self, stream: S, sni: &str, alpn: &[&str]) -> std::io::Result<TlsStream<S>>
+    where
+        S: AsyncRead + AsyncWrite + Unpin,
+    {
+        client(self.guest_root(), alpn).connect(ServerName::try_from(sni.to_owned()).unwrap(), stream).await
+    }
+
+    /// The usual connection: TLS with HTTP/1.1 to the one host.
+    pub async fn https(&self, addr: SocketAddr) -> TlsStream<DuplexStream> {
+        self.guest_tls(self.connect(addr, &[HOST]), HOST, &["http/1.1"]).await.unwrap()
+    }
+
+    /// The usual connection with HTTP/2.
+    pub async fn http2(&self, addr: SocketAddr) -> h2::client::SendRequest<bytes::Bytes> {
+        let stream = self.guest_tls(self.connect(addr, &[HOST]), HOST, &["h2", "http/1.1"]).await.unwrap();
+        assert_eq!(stream.get_ref().1.alpn_protocol(), Some(&b"h2"[..]));
+        let (requests, connection) = h2::client::handshake(stream).await.unwrap();
+        tokio::spawn(connection);
+        requests
+    }
+}
+
+pub fn client(root: CertificateDer<'static>, alpn: &[&str]) -> TlsConnector {
+    let mut roots = RootCertStore::empty();
+    roots.add(root).unwrap();
+    let builder = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()));
+    let builder = builder.with_safe_default_protocol_versions().unwrap();
+    let mut config = builder.with_root_certificates(roots).with_no_client_auth();
+    config.alpn_protocols = alpn.iter().map(|p| p.as_bytes().to_vec()).collect();
+    TlsConnector::from(Arc::new(config))
+}
+
+/// Who signs for the servers of the test.
+pub struct ServerAuthority {
+    issuer: Issuer<'static, KeyPair>,
+    root: CertificateDer<'static>,
+}
+
+impl ServerAuthority {
+    pub fn new() -> ServerAuthority {
+        let key = KeyPair::generate().unwrap();
+        let mut params = CertificateParams::default();
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        let root = params.self_signed(&key).unwrap().der().clone();
+        ServerAuthority { issuer: Issuer::new(params, key), root }
+    }
+
+    pub fn root(&self) -> CertificateDer<'static> {
+        self.root.clone()
+    }
+
+    pub fn acceptor(&self, names: &[&str], alpn: &[&str]) -> TlsAcceptor {
+        let key = KeyPair::generate().unwrap();
+        let names: Vec<String> = names.iter().map(|n| (*n).to_owned()).collect();
+        let certificate = CertificateParams::new(names).unwrap().signed_by(&key, &self.issuer).unwrap();
+        let key = PrivateKeyDer::try_from(key.serialize_der()).unwrap();
+        let builder = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()));
+        let builder = builder.with_safe_default_protocol_versions().unwrap().with_no_client_auth();
+        let mut config = builder.with_single_cert(vec![certificate.der().clone()], key).unwrap();
+        config.alpn_protocols = alpn.iter().map(|p| p.as_bytes().to_vec()).collect();
+        TlsAcceptor::from(Arc::new(config))
+    }
+}
+
+/// An answer as a client reads it.
+#[derive(Debug)]
+pub struct Answer {
+    pub status: u16,
+    pub head: String,
+    pub body: Vec<u8>,
+}
+
+impl Answer {
+    pub fn text(&self) -> String {
+        String::from_utf8_lossy(&self.body).into_owned()
+    }
+
+    pub fn json(&self) -> serde_json::Value {
+        serde_json::from_slice(&self.body).unwrap_or_else(|e| panic!("{e} in {self:?}"))
+    }
+
+    pub fn header(&self, name: &str) -> Option<&str> {
+        let line = self.head.lines().find(|l| l.to_ascii_lowercase().starts_with(&format!("{name}:")))?;
+        Some(line.split_once(':')?.1.trim())
+    }
+}
+
+/// Sends bytes and reads one answer.
+pub async fn ask<S: AsyncRead + AsyncWrite + Unpin>(stream: &mut S, request: &str) -> Answer {
+    send(stream, request.as_bytes()).await;
+    answer(stream, request.starts_with("HEAD ")).await
+}
+
+pub async fn send<S: AsyncWrite + Unpin>(stream: &mut S, bytes: &[u8]) {
+    stream.write_all(bytes).await.unwrap();
+    stream.flush().await.unwrap();
+}
+
+pub async fn get<S: AsyncRead + AsyncWrite + Unpin>(stream: &mut S, path: &str) -> Answer {
+    ask(stream, &format!("GET {path} HTTP/1.1\r\nHost: {HOST}\r\n\r\n")).await
+}
+
+/// Reads one answer, byte by byte so that nothing of the next is taken.
+pub async fn answer<S: AsyncRead + Unpin>(stream: &mut S, bodiless: bool) -> Answer {
+    within(async {
+        let head = head(stream).await;
+        let status = head.get(9..12).and_then(|s| s.parse().ok()).unwrap_or_else(|| panic!("no status in {head:?}"));
+        let mut answer = Answer { status, head, body: Vec::new() };
+        if bodiless || (100..200).contains(&status) || status == 204 || status == 304 {
+            return answer;
+        }
+        if let Some(len) = answer.header("content-length").map(|v| v.parse().unwrap()) {
+            answer.body.resize(len, 0);
+            stream.read_exact(&mut answer.body).await.unwrap();
+        } else if answer.header("transfer-encoding").is_some() {
+            answer.body = chunks(stream).await;
+        } else {
+            stream.read_to_end(&mut answer.body).await.unwrap();
+        }
+        answer
+    })
+    .await
+}
+
+pub async fn head<S: AsyncRead + Unpin>(stream: &mut S) -> String {
+    let mut head = Vec::new();
+    while !head.ends_with(b"\r\n\r\n") {
+        match stream.read_u8().await {
+            Ok(byte) => head.push(byte),
+            Err(_) => break,
+        }
+    }
+    String::from_utf8_lossy(&head).into_owned()
+}
+
+/// The body of chunks, and its trailers in lines of their own after it.
+async fn chunks<S: AsyncRead + Unpin>(stream: &mut S) -> Vec<u8> {
+    let mut body = Vec::new();
+    loop {
+        let size = usize::from_str_radix(line(stream).await.trim(), 16).expect("the size of a chunk");
+        if size == 0 {
+            break;
+        }
+        let mut chunk = vec![0; size + 2];
+        stream.read_exact(&mut chunk).await.unwrap();
+        body.extend(&chunk[..size]);
+    }
+    loop {
+        let trailer = line(stream).await;
+        if trailer == "\r\n" || trailer.is_empty() {
+            return body;
+        }
+        body.extend(trailer.as_bytes());
+    }
+}
+
+async fn line<S: AsyncRead + Unpin>(stream: &mut S) -> String {
+    let mut line = Vec::new();
+    while !line.ends_with(b"\n") {
+        match stream.read_u8().await {
+            Ok(byte) => line.push(byte),
+            Err(_) => break,
+        }
+    }
+    String::from_utf8_lossy(&line).into_owned()
+}
+
+/// Nothing in these tests takes long.
+pub async fn within<T>(work: impl Future<Output = T>) -> T {
+    tokio::time::timeout(Duration::from_secs(20), work).await.expect("in time")
+}
+
+/// Whether the other side has closed.
+pub async fn is_closed<S: AsyncRead + Unpin>(stream: &mut S) -> bool {
+    let mut byte = [0];
+    let read = tokio::time::timeout(Duration::from_secs(5), stream.read(&mut byte)).await;
+    matches!(read, Ok(Ok(0) | Err(_)))
+}
+
+/// A hello of the kept corpus, as that program sent it.
+pub fn hello_of(program: &str) -> Vec<u8> {
+    let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/corpus/hello");
+    std::fs::read(root.join(program)).unwrap()
+}
