@@ -1,7 +1,7 @@
 //! What a start needs whatever its plan, made ahead. A new network namespace takes the kernel longer than anything else
 //! in a start, and neither it nor the frame of the guest's root depends on the policy. So a helper makes them on
 //! another processor while the plan is still being made, and then gives birth to the guest's first process inside, in
-//! our name.
+//! our name. Later it makes sockets in the guest's network for those who publish a port of it.
 //!
 //! The helper shares our memory, so starting it copies nothing; while we work it touches none of it but what is shared
 //! here. It makes its calls without the C library, whose error number it would share with us.
@@ -16,7 +16,8 @@ use std::sync::atomic::{AtomicI32, AtomicPtr, Ordering};
 /// What the helper makes besides its user namespace; the rest belongs to the guest's first process alone.
 const MADE: u64 = spawn::NEW_NET | spawn::NEW_IPC | spawn::NEW_UTS | spawn::NEW_MOUNT;
 
-/// Where the helper is. It goes from `HELD` to `WORKING`, by `ENTERED` to `READY`, or to `FAILED`; and from `ASKED` to `DONE`.
+/// Where the helper is. It goes from `HELD` to `WORKING`, by `ENTERED` to `READY`, or to `FAILED`; from `ASKED` to `DONE`;
+/// and from `WANTED` back to `DONE` as often as a socket is wanted.
 const HELD: i32 = -1;
 const WORKING: i32 = 0;
 const ENTERED: i32 = 1;
@@ -24,6 +25,7 @@ const READY: i32 = 2;
 const FAILED: i32 = 3;
 const ASKED: i32 = 4;
 const DONE: i32 = 5;
+const WANTED: i32 = 6;
 
 /// Whether the helper's ids are mapped.
 const NOT_YET: i32 = 0;
@@ -41,6 +43,8 @@ struct Shared {
     state: AtomicI32,
     ids: AtomicI32,
     birth: AtomicPtr<Birth<'static>>,
+    /// The family of a socket that is wanted; then the socket, or the error number below zero.
+    socket: AtomicI32,
     parent: i32,
     /// The steps to walk ahead, never changed.
     ops: Vec<Op>,
@@ -64,6 +68,7 @@ pub fn start(ops: Vec<Op>) -> Option<Ahead> {
         state: AtomicI32::new(HELD),
         ids: AtomicI32::new(NOT_YET),
         birth: AtomicPtr::new(std::ptr::null_mut()),
+        socket: AtomicI32::new(0),
         parent: std::process::id() as i32,
         ops,
         mask: [0; PROCESSORS / 64],
@@ -148,6 +153,25 @@ impl Ahead {
         }
     }
 
+    /// A TCP socket in the guest's network, which does not block. Only after the birth, and from one thread at a time.
+    pub fn socket(&self, ipv6: bool) -> Result<OwnedFd, CallError> {
+        let shared = &*self.shared;
+        let refused = |errno| CallError { call: "socket", errno };
+        if shared.state.load(Ordering::Acquire) != DONE {
+            return Err(refused(libc::ECANCELED));
+        }
+        shared.socket.store(if ipv6 { libc::AF_INET6 } else { libc::AF_INET }, Ordering::Relaxed);
+        shared.state.store(WANTED, Ordering::Release);
+        wake(&shared.state);
+        self.wait_while(WANTED);
+        match (shared.state.load(Ordering::Acquire), shared.socket.load(Ordering::Relaxed)) {
+            // SAFETY: one table of descriptors: what the helper just made is ours, and nobody else knows of it.
+            (DONE, fd) if fd >= 0 => Ok(unsafe { OwnedFd::from_raw_fd(fd) }),
+            (DONE, errno) => Err(refused(-errno)),
+            _ => Err(refused(libc::ECANCELED)),
+        }
+    }
+
     fn wait_while(&self, state: i32) {
         let word = &self.shared.state;
         // A few microseconds of looking are cheaper than a sleep where the answer is about to come.
@@ -219,7 +243,18 @@ extern "C" fn help(shared: *mut libc::c_void) -> i32 {
     wake(&shared.state);
     loop {
         wait(&shared.state, DONE, None);
+        if shared.state.load(Ordering::Acquire) == WANTED {
+            shared.socket.store(make_socket(shared.socket.load(Ordering::Relaxed)), Ordering::Relaxed);
+            shared.state.store(DONE, Ordering::Release);
+            wake(&shared.state);
+        }
     }
+}
+
+fn make_socket(family: i32) -> i32 {
+    let kind = libc::SOCK_STREAM | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
+    // SAFETY: numbers only.
+    unsafe { kernel!(SYS_socket, family, kind, 0) }.unwrap_or_else(|errno| -errno)
 }
 
 /// Has us end with the one we help; he may be gone already.
