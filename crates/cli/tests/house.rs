@@ -25,7 +25,7 @@ const HOUSE: [Room; 7] = [
         test_libraries: &["proptest"],
     },
     Room { name: "sys", uses: &[], libraries: &["libc"], test_libraries: &[] },
-    Room { name: "egress", uses: &["policy"], libraries: &[], test_libraries: &[] },
+    Room { name: "egress", uses: &["policy", "sys", "terms"], libraries: &[], test_libraries: &[] },
     Room {
         name: "enclosure",
         uses: &["policy", "sys", "terms"],
@@ -34,7 +34,7 @@ const HOUSE: [Room; 7] = [
     },
     Room {
         name: "node",
-        uses: &["enclosure", "policy", "sys", "terms"],
+        uses: &["egress", "enclosure", "policy", "sys", "terms"],
         libraries: &["rustix", "serde", "serde_json", "sha2"],
         test_libraries: &[],
     },

@@ -1,6 +1,8 @@
 //! From a plan to the ordered list of setup steps. Decides everything here, before the clone, so that the copy
-//! only walks a list. Order: the frame (ids, new root, devices), private places, grants, covers, seal, limits, landlock,
-//! seccomp.
+//! only walks a list. Order: the frame (ids, new root, devices), doors, private places, grants, covers, seal, limits,
+//! landlock, seccomp.
+
+mod network;
 
 use crate::guest::Guest;
 use crate::launch::Request;
@@ -85,6 +87,10 @@ struct Builder<'a> {
     /// Bound onto themselves so that they cannot be renamed.
     pinned: BTreeSet<OsString>,
     mounts: Vec<Wanted>,
+    /// Files of ours that stand in the root itself.
+    shown: Vec<PathBuf>,
+    /// There is a place for layers.
+    layers: bool,
 }
 
 pub fn build(request: &Request, guest: Guest) -> Result<Steps, Fault> {
@@ -97,13 +103,16 @@ pub fn build(request: &Request, guest: Guest) -> Result<Steps, Fault> {
         mounted: BTreeSet::new(),
         pinned: BTreeSet::new(),
         mounts: Vec::new(),
+        shown: Vec::new(),
+        layers: false,
     };
     b.push(Op::TieToSupervisor);
-    b.layers();
+    b.doors();
     b.scratch();
     b.proc();
     b.grants()?;
     b.links();
+    b.network_files();
     b.account_files();
     b.covers();
     b.programs()?;
@@ -160,12 +169,6 @@ fn devices(ops: &mut Vec<Op>) {
 impl Builder<'_> {
     fn push(&mut self, op: Op) {
         self.ops.push(op);
-    }
-
-    fn layers(&mut self) {
-        if !self.request.plan.guards.is_empty() {
-            self.push(Op::Tmpfs { at: cstring(LAYERS), options: c"mode=700".into(), attr: QUIET });
-        }
     }
 
     fn scratch(&mut self) {
@@ -389,9 +392,12 @@ impl Builder<'_> {
         if !plain(denied) || !self.is_mounted(dir) {
             return;
         }
-        let layer = format!("{LAYERS}/layer-{}", self.ops.len());
-        self.push(Op::Dir { at: cstring(&layer), mode: 0o755 });
+        let layer = self.new_layer();
         self.push(Op::StrikeOut { at: path_of(&[layer.as_bytes(), b"/", name.as_bytes()]) });
+        self.overlay(&layer, dir);
+    }
+
+    fn overlay(&mut self, layer: &str, dir: &Path) {
         let options = path_of(&[b"userxattr,lowerdir=", layer.as_bytes(), b":", dir.as_os_str().as_bytes()]);
         self.push(Op::Overlay { at: cpath(dir), options });
     }
@@ -565,6 +571,9 @@ impl Builder<'_> {
             let perms =
                 if self.lists_programs() { grant.perms.minus(Perms::of(&[Perm::Execute])) } else { grant.perms };
             add(&grant.path, of_kind(perms.bits(), grant.kind));
+        }
+        for file in &self.shown {
+            add(file, Perms::of(&[Perm::ReadFile]).bits());
         }
         if let ExecPlan::Only { programs, loaders } = &plan.exec {
             let run = Perms::of(&[Perm::Execute, Perm::ReadFile]).bits();
