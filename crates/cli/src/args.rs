@@ -107,12 +107,10 @@ pub fn run() -> Command {
 
 fn policy_args() -> [Arg; 2] {
     [
-        path("policy")
-            .short('p')
-            .visible_alias("profile")
-            .value_name("NAME|FILE")
-            .action(ArgAction::Append)
-            .help("A preset or a policy file; several are merged [default: default]"),
+        path("policy").short('p').visible_alias("profile").value_name("NAME|FILE").action(ArgAction::Append).help(
+            "A preset or a policy file; several are merged [default: default]. `-p 8080:80` publishes a port, \
+                 as --publish does",
+        ),
         path("settings")
             .short('s')
             .value_name("FILE")
@@ -161,7 +159,7 @@ fn limit_args() -> [Arg; 7] {
         amount(
             "limit",
             "NAME=AMOUNT",
-            "Any limit by name: wall, cpu, memory, output, processes, open_files, disk, files",
+            "Any limit by name: wall, cpu, memory, output, processes, open_files, disk, files, net",
         )
         .action(ArgAction::Append)
         .value_delimiter(','),
@@ -187,6 +185,16 @@ fn command_args() -> Vec<Arg> {
             .value_name("DIR")
             .value_hint(ValueHint::DirPath)
             .help("Run in DIR instead of the current directory"),
+        Arg::new("publish")
+            .long("publish")
+            .value_name("[ADDR:]HOST:GUEST")
+            .action(ArgAction::Append)
+            .help("Join connections to port HOST (of ADDR [default: 127.0.0.1]) to port GUEST inside"),
+        Arg::new("secret")
+            .long("secret")
+            .value_name("NAME=SOURCE")
+            .action(ArgAction::Append)
+            .help("Where a secret of the policy comes from: env:VAR, file:PATH or cmd:COMMAND [default: env:NAME]"),
         flag("interactive").short('i').help("Keep standard input open (it is, unless --no-stdin)"),
         flag("no-stdin").help("Give the command an empty standard input"),
         flag("tty").help("Give the command a terminal of its own (the default on a terminal); -it works too"),
@@ -210,6 +218,9 @@ fn output_args() -> Vec<Arg> {
             .value_parser(clap::value_parser!(u32))
             .help("Write the outcome as JSON to this descriptor"),
         path("status-file").value_name("FILE").help("Write the outcome as JSON to this file"),
+        path("events")
+            .value_name("FILE|FD")
+            .help("Write network events, one JSON object a line, to a file or descriptor"),
         flag("report-reads").help("Report denied reads too; every open then waits for cofferdam"),
         flag("explain").help("Print policy and setup steps instead of running"),
         flag("verbose").short('v').help("Report refusals as they happen"),

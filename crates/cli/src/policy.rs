@@ -113,6 +113,9 @@ fn learn(m: &ArgMatches) -> Result<ExitCode, Fault> {
         cpus: None,
         env: Vec::new(),
         workdir: None,
+        publish: Vec::new(),
+        secrets: Vec::new(),
+        events: false,
         // The policy goes to stdout, so the command's own output goes to stderr.
         stdio: Stdio {
             input: true,

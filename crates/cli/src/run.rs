@@ -2,6 +2,7 @@
 
 use crate::{args, quantity, render, surroundings};
 use clap::ArgMatches;
+use node::network::EventFile;
 use node::policies::{Flag, Source};
 use node::run::{Ask, Groundwork, Observed, Observer, Refused};
 use std::ffi::{OsStr, OsString};
@@ -27,7 +28,11 @@ pub fn main(words: &[OsString]) -> ExitCode {
         Ok(report) => report,
         Err(fault) => return render::fault(&fault, json),
     };
-    match carry_out(&matches, ground) {
+    let events = match open_events(&matches) {
+        Ok(events) => events,
+        Err(fault) => return render::fault(&fault, json),
+    };
+    match carry_out(&matches, ground, events) {
         Ok(Done::Explained) => ExitCode::SUCCESS,
         Ok(Done::Ran(outcome)) => {
             if json {
@@ -54,8 +59,8 @@ enum Done {
     Explained,
 }
 
-fn carry_out(matches: &ArgMatches, ground: Groundwork) -> Result<Done, Refused> {
-    let caller = surroundings::caller()?;
+fn carry_out(matches: &ArgMatches, ground: Groundwork, events: Option<EventFile>) -> Result<Done, Refused> {
+    let mut caller = surroundings::caller()?;
     let ask = ask(matches)?;
     let ready = node::run::prepare(&ask, &caller, ground)?;
     if matches.get_flag("explain") {
@@ -72,8 +77,9 @@ fn carry_out(matches: &ArgMatches, ground: Groundwork) -> Result<Done, Refused> 
         let of_preset = |n: &&String| node::policies::presets().any(|(name, _)| n.starts_with(&format!("{name}:")));
         ready.notes.iter().filter(|n| !of_preset(n)).for_each(|n| render::note(n));
     }
+    ready.secret_variables().iter().for_each(|name| caller.forget(name));
     let observer = live.then(|| tell_live(ask.stdio.terminal));
-    let outcome = node::run::run(ready, observer)?;
+    let outcome = node::run::run(ready, observer, events)?;
     if watched || live {
         render::summary(&outcome, live);
         if live && outcome.verdict == Verdict::Failed && !ask.report_reads {
@@ -110,7 +116,9 @@ fn explain(ready: &node::run::Ready) {
 }
 
 fn ask(m: &ArgMatches) -> Result<Ask, Fault> {
-    let mut policies: Vec<Source> = args::all(m, "policy").map(Source::of).collect();
+    let (ports, words): (Vec<&OsStr>, Vec<&OsStr>) =
+        args::all(m, "policy").partition(|word| word.to_str().is_some_and(node::publish::is_port));
+    let mut policies: Vec<Source> = words.into_iter().map(Source::of).collect();
     policies.extend(args::all(m, "settings").map(|f| Source::File(PathBuf::from(f))));
     Ok(Ask {
         command: m.get_many::<OsString>("command").unwrap_or_default().cloned().collect(),
@@ -121,6 +129,9 @@ fn ask(m: &ArgMatches) -> Result<Ask, Fault> {
         cpus: value(m, "cpus").map(|v| quantity::cpus(v).map_err(|e| bad("cpus", &e))).transpose()?,
         env: args::all(m, "env").map(OsStr::to_owned).collect(),
         workdir: m.get_one::<OsString>("workdir").map(PathBuf::from),
+        publish: texts(m, "publish").chain(ports.iter().filter_map(|p| p.to_str()).map(String::from)).collect(),
+        secrets: texts(m, "secret").collect(),
+        events: m.contains_id("events"),
         stdio: stdio(m),
         report_reads: m.get_flag("report-reads"),
         learn: false,
@@ -160,6 +171,10 @@ fn limits(m: &ArgMatches) -> Result<Limits, Fault> {
     Ok(limits)
 }
 
+fn texts<'a>(m: &'a ArgMatches, name: &str) -> impl Iterator<Item = String> + 'a {
+    m.get_many::<String>(name).unwrap_or_default().cloned()
+}
+
 fn value<'a>(m: &'a ArgMatches, name: &str) -> Option<&'a String> {
     m.get_one::<String>(name)
 }
@@ -175,6 +190,17 @@ fn stdio(m: &ArgMatches) -> node::run::Stdio {
         std::io::stdin().is_terminal() && std::io::stdout().is_terminal() && std::io::stderr().is_terminal();
     let terminal = !capture && !m.get_flag("no-tty") && !m.get_flag("no-stdin") && (m.get_flag("tty") || on_terminal);
     node::run::Stdio { input: !m.get_flag("no-stdin"), capture, terminal, all_to_stderr: false }
+}
+
+/// Where network events go: a descriptor by its number, or a file. Opened before the run, like the report.
+fn open_events(m: &ArgMatches) -> Result<Option<EventFile>, Fault> {
+    let Some(name) = m.get_one::<OsString>("events") else { return Ok(None) };
+    let shown = name.to_string_lossy();
+    let file = match shown.parse::<u32>() {
+        Ok(fd) => node::run::status_descriptor(fd),
+        Err(_) => File::create(name).map_err(|e| e.to_string()),
+    };
+    file.map(|file| Some(EventFile::new(file))).map_err(|e| bad("events", &format!("{shown}: {e}")))
 }
 
 /// Where the outcome goes beside the screen. Opened before the run, so that a bad place costs nothing.

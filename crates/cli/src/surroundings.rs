@@ -16,5 +16,6 @@ pub fn caller() -> Result<Caller, Fault> {
     // The directory tree must look the same inside, so the home directory is named by its real path.
     let home = home.map(|h| std::fs::canonicalize(&h).unwrap_or(h)).unwrap_or_else(|| PathBuf::from("/nonexistent"));
     let user = var("USER").or_else(|| var("LOGNAME")).and_then(|u| u.into_string().ok());
-    Ok(Caller { cwd, home, user: user.unwrap_or_else(|| "user".into()), env })
+    let read_late = |name: &std::ffi::OsStr| std::env::var_os(name);
+    Ok(Caller { cwd, home, user: user.unwrap_or_else(|| "user".into()), env, read_late })
 }

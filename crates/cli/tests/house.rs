@@ -34,7 +34,7 @@ const HOUSE: [Room; 7] = [
     },
     Room {
         name: "node",
-        uses: &["enclosure", "policy", "sys", "terms"],
+        uses: &["egress", "enclosure", "policy", "sys", "terms"],
         libraries: &["rustix", "serde", "serde_json", "sha2"],
         test_libraries: &[],
     },

@@ -225,7 +225,11 @@ const FIELDS: [(&str, &str, &str); 47] = [
         "list",
         "What was refused, or allowed with a warning; filled whatever the verdict. At most 256 different ones.",
     ),
-    ("denials[].op", "string", "`fs.read`, `fs.write`, `fs.create`, `fs.remove`, `exec`, `net.connect` or `syscall`."),
+    (
+        "denials[].op",
+        "string",
+        "`fs.read`, `fs.write`, `fs.create`, `fs.remove`, `exec`, `net.resolve`, `net.connect`, `net.request` or `syscall`.",
+    ),
     ("denials[].target", "string", "The real path, the address, `unix:` and a socket's path, or the call's name."),
     (
         "denials[].rule",
@@ -248,7 +252,7 @@ const FIELDS: [(&str, &str, &str); 47] = [
     ),
     ("usage.output_bytes", "number", "Bytes of both streams that were passed on or kept."),
     ("usage.disk_bytes", "number", "Bytes in the private `/tmp` at the end."),
-    ("usage.net_bytes", "number", "0: this version has no network."),
+    ("usage.net_bytes", "number", "Bytes over the network, both ways, published ports included."),
     (
         "usage.processes_peak",
         "number",

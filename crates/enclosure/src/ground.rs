@@ -16,6 +16,7 @@ pub struct Groundwork {
     ruleset: Option<Result<OwnedFd, CallError>>,
     pipes: Option<Result<Pipes, Fault>>,
     pub(crate) helper: Option<Ahead>,
+    settled: bool,
 }
 
 /// Begins a run. Dropping what this gives ends it again.
@@ -32,14 +33,16 @@ pub fn begin() -> Groundwork {
         ruleset: Some(landlock::ruleset(landlock::abi())),
         pipes: Some(Pipes::new(&guest)),
         helper,
+        settled: false,
     }
 }
 
 impl Groundwork {
-    /// Our own part, once, in the midst of other work.
-    pub fn settle(&self) {
+    /// Our own part, in the midst of other work; from here on the guest's first process may be made at any time.
+    pub fn settle(&mut self) {
         let g = self.guest;
-        if let Some(helper) = &self.helper {
+        if let Some(helper) = self.helper.as_ref().filter(|_| !self.settled) {
+            self.settled = true;
             helper.settle((g.uid, g.host_uid), (g.gid, g.host_gid), !g.privileged, self.early);
         }
     }

@@ -6,6 +6,8 @@ use crate::driver::{self, Driver, Found};
 use crate::ground::{Groundwork, Ours, Pipes};
 use crate::guest::Guest;
 use crate::limits::{self, Cpus, Meter};
+use crate::network::{NetPlan, Network};
+use crate::publish::Published;
 use crate::shift::Shifter;
 use crate::steps::{self, Steps};
 use crate::supervise::{Run, step_failed};
@@ -47,6 +49,18 @@ pub struct Request {
     /// Observe everything that the command looks at, to learn what it needs.
     pub watch_looks: bool,
     pub deny_calls: Vec<String>,
+    /// What its network must be like; without, it has a loopback of its own and nothing else.
+    pub network: Option<NetPlan>,
+}
+
+/// Those who stand beside a run while it runs.
+#[derive(Default)]
+pub struct Beside<'a> {
+    pub observer: Option<Observer<'a>>,
+    /// Answers at the guest's doors; there with `Request::network`.
+    pub network: Option<Box<dyn Network + 'a>>,
+    /// Ports of the guest that the host can reach.
+    pub publish: Vec<Published>,
 }
 
 /// How the command's streams are connected.
@@ -114,7 +128,6 @@ pub struct Prepared {
 }
 
 pub fn prepare(request: Request, mut ground: Groundwork) -> Result<Prepared, Fault> {
-    limits::check(&request.limits, &request.plan)?;
     check_guards(&request.plan)?;
     check_calls(&request.deny_calls)?;
     let steps = match request.enforced.driver {
@@ -172,7 +185,8 @@ impl Prepared {
     }
 
     /// Runs the command to its end. Faults are ours; whatever the command did is in the outcome.
-    pub fn run(mut self, observer: Option<Observer<'_>>) -> Result<Outcome, Fault> {
+    pub fn run(mut self, mut beside: Beside<'_>) -> Result<Outcome, Fault> {
+        let published = std::mem::take(&mut beside.publish);
         let signals = process::signal_handle(&FORWARDED).map_err(|e| driver::lacks(e.call))?;
         let layout = limits::wants_group(&self.request.limits, &self.request.cpus).then(limits::layout);
         let pipes = self.ground.pipes()?;
@@ -186,11 +200,17 @@ impl Prepared {
             }
             _ => None,
         };
+        self.ground.settle();
         let (spawned, settled) = self.clone_guest(group.as_ref(), command)?;
         let mut shifter = Shifter::new(self.ground.guest);
         let mut janitor = None;
         let admitted = self.admit(&spawned, settled, &mut shifter, layout.as_ref(), &mut group, &mut janitor);
-        self.ground.helper = None;
+        // Only ports that are published need the helper any longer.
+        let helper = self.ground.helper.take().filter(|_| settled && !published.is_empty());
+        let admitted = admitted.and_then(|()| match helper.is_some() || published.is_empty() {
+            true => Ok(()),
+            false => Err(unpublishable()),
+        });
         let ours = self.ours(pipes);
         let admitted = admitted.and_then(|()| match process::signal(spawned.pidfd.as_fd(), 0) {
             true => Ok(()),
@@ -209,8 +229,9 @@ impl Prepared {
             return Err(fault);
         }
         let meter = Meter::new(self.request.limits, group);
-        let run = Run::new(&self.request, &self.steps, spawned, signals, meter, ours, observer);
-        let outcome = run.supervise();
+        let publish = helper.map(|helper| (published, helper));
+        let run = Run::new(&self.request, &self.steps, spawned, signals, meter, ours, beside);
+        let outcome = run.supervise(publish);
         let _collected_last = janitor.map(Janitor::dismiss);
         outcome
     }
@@ -298,6 +319,12 @@ pub(crate) const NAMESPACES: u64 = spawn::NEW_USER
 
 /// Signals that a caller sends to the command by sending them to us: HUP, INT, QUIT, USR1, USR2, TERM, CONT, WINCH.
 const FORWARDED: [i32; 8] = [1, 2, 3, 10, 12, 15, 18, 28];
+
+/// Without the helper nobody can make a socket in the guest's network.
+fn unpublishable() -> Fault {
+    let message = "ports cannot be published here: the guest's namespaces could not be made ahead";
+    Fault::new(ErrorKind::UnsupportedHost, message).hint(driver::ASK_DOCTOR).phase(Phase::Start)
+}
 
 pub(crate) fn internal(phase: Phase, error: CallError) -> Fault {
     Fault::internal(error.to_string()).phase(phase)

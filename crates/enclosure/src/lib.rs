@@ -12,19 +12,25 @@ mod host;
 mod launch;
 mod limits;
 mod listen;
+mod network;
+mod publish;
 mod relay;
 mod resolve;
 mod shift;
 mod steps;
 mod supervise;
 mod terminal;
+mod trust;
 mod verdict;
 
 pub use driver::{Driver, Found as Enforced, choose};
 pub use ground::{Groundwork, begin};
 pub use host::{LocalHost, find_loader};
-pub use launch::{Observed, Observer, Prepared, Request, Stdio, prepare};
+pub use launch::{Beside, Observed, Observer, Prepared, Request, Stdio, prepare};
 pub use limits::{Cpus, check as check_limits, give_up as give_up_limits};
+pub use network::{NetPlan, NetReport, Network};
+pub use publish::Published;
+pub use trust::VARIABLES as TRUST_VARIABLES;
 
 /// Where the guest's private space is; nothing of the host shows there.
 pub const PRIVATE: &[&str] = &["/tmp", "/var/tmp", "/dev", "/proc"];

@@ -27,10 +27,10 @@ const MOST_TASKS: u64 = 4_194_304;
 const OURS: u64 = 1;
 
 /// Gives up the limits that the policy can do without and this host cannot hold. What was given up is told.
-pub fn give_up(limits: Limits, cpus: &Cpus, degrade: &[String]) -> (Limits, Vec<String>) {
+pub fn give_up(limits: Limits, cpus: &Cpus, degrade: &[String], network: bool) -> (Limits, Vec<String>) {
     let (mut kept, mut missing) = (limits, Vec::new());
     let consents = |kind: LimitKind| degrade.iter().any(|name| name.strip_prefix("max_") == Some(kind.name()));
-    if limits.max_net_bytes.is_some() && consents(LimitKind::NetBytes) {
+    if limits.max_net_bytes.is_some() && !network && consents(LimitKind::NetBytes) {
         kept.max_net_bytes = None;
         missing.push("max_net_bytes".to_string());
     }
@@ -53,8 +53,8 @@ pub fn give_up(limits: Limits, cpus: &Cpus, degrade: &[String]) -> (Limits, Vec<
 }
 
 /// Refuses limits that this kind of run cannot hold, before anything is made.
-pub fn check(limits: &Limits, plan: &Plan) -> Result<(), Fault> {
-    if limits.max_net_bytes.is_some() {
+pub fn check(limits: &Limits, plan: &Plan, network: bool) -> Result<(), Fault> {
+    if limits.max_net_bytes.is_some() && !network {
         return Err(
             unsupported(LimitKind::NetBytes, "the guest has no network to count").hint("leave max_net_bytes out")
         );

@@ -5,6 +5,7 @@ use crate::PRIVATE;
 use crate::connect::{self, Address};
 use crate::denials::{Actor, Denials};
 use crate::launch::{Observed, Observer};
+use crate::network::NetReport;
 use crate::resolve::{Last, Resolver};
 use policy::{Decision, ExecPlan, NetAsk, Perm, Plan, Proto, Resolved};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -38,6 +39,8 @@ pub struct Judge<'a> {
     pub denials: Denials,
     pub observer: Option<Observer<'a>>,
     pub max_open_files: Option<u64>,
+    /// Connections go to doors, where somebody else decides about them and tells.
+    pub has_network: bool,
     /// Set once a process asked for more descriptors than it may have.
     pub descriptors_met: bool,
     resolver: Resolver,
@@ -99,6 +102,7 @@ impl<'a> Judge<'a> {
             denials: Denials::default(),
             observer,
             max_open_files: None,
+            has_network: false,
             descriptors_met: false,
             resolver: Resolver::default(),
             started: watch.start_mark.is_some(),
@@ -148,6 +152,16 @@ impl<'a> Judge<'a> {
 
     fn note(&mut self, op: &str, target: &str, rule: &str, action: Action, hint: Option<String>, tid: i32) {
         let new = self.denials.add(op, target, rule, action, hint, || actor(tid));
+        if let (Some(denial), Some(observer)) = (new, self.observer.as_mut()) {
+            observer(Observed::Denied(denial));
+        }
+    }
+
+    /// A refusal or warning that the network tells of. Who caused it is not known there.
+    pub fn tell(&mut self, report: NetReport) {
+        let NetReport { op, target, rule, action, hint } = report;
+        let nobody = || Actor { pid: 0, exe: String::new() };
+        let new = self.denials.add(op, &target, &rule, action, hint, nobody);
         if let (Some(denial), Some(observer)) = (new, self.observer.as_mut()) {
             observer(Observed::Denied(denial));
         }
@@ -241,17 +255,19 @@ impl<'a> Judge<'a> {
         }
     }
 
-    /// Loopback inside is the guest's own; everything else has no route, which is what it will be told.
+    /// Loopback inside is the guest's own; everything else leads to the doors or, where there are none, has no route,
+    /// which is what it will be told.
     fn judge_inet(&mut self, call: &Call, ip: IpAddr, port: u16) -> Option<i32> {
         if ip.is_loopback() || ip.is_unspecified() {
             return None;
         }
         let target = std::net::SocketAddr::new(ip, port).to_string();
         self.observe(|| Observed::Connect(target.clone()));
+        if self.has_network {
+            return None;
+        }
         let ask = NetAsk { proto: Proto::Tcp, host: None, addr: Some(ip), port, method: None, path: None, unix: None };
-        let mut decision = self.policy.net(&ask);
-        // A rule that allowed it would be refused until there is something to make the connection.
-        decision.hint = decision.hint.map(|_| "this version gives a guest only its own loopback".into());
+        let decision = self.policy.net(&ask);
         self.judge("net.connect", &target, decision, call.tid).map(|_| ENETUNREACH)
     }
 

@@ -1,6 +1,8 @@
 //! From a plan to the ordered list of setup steps. Decides everything here, before the clone, so that the copy
-//! only walks a list. Order: the frame (ids, new root, devices), private places, grants, covers, seal, limits, landlock,
-//! seccomp.
+//! only walks a list. Order: the frame (ids, new root, devices), doors, private places, grants, covers, seal, limits,
+//! landlock, seccomp.
+
+mod network;
 
 use crate::ground::Groundwork;
 use crate::guest::Guest;
@@ -86,6 +88,10 @@ struct Builder<'a> {
     /// Bound onto themselves so that they cannot be renamed.
     pinned: BTreeSet<OsString>,
     mounts: Vec<Wanted>,
+    /// Files of ours that stand in the root itself.
+    shown: Vec<PathBuf>,
+    /// There is a place for layers.
+    layers: bool,
 }
 
 pub fn build(request: &Request, ground: &mut Groundwork) -> Result<Steps, Fault> {
@@ -98,12 +104,15 @@ pub fn build(request: &Request, ground: &mut Groundwork) -> Result<Steps, Fault>
         mounted: BTreeSet::new(),
         pinned: BTreeSet::new(),
         mounts: Vec::new(),
+        shown: Vec::new(),
+        layers: false,
     };
-    b.layers();
+    b.doors();
     b.scratch();
     b.proc();
     b.grants()?;
     b.links();
+    b.network_files();
     b.account_files();
     b.covers();
     b.programs()?;
@@ -176,12 +185,6 @@ pub fn early() -> Vec<Op> {
 impl Builder<'_> {
     fn push(&mut self, op: Op) {
         self.ops.push(op);
-    }
-
-    fn layers(&mut self) {
-        if !self.request.plan.guards.is_empty() {
-            self.push(Op::Tmpfs { at: cstring(LAYERS), options: c"mode=700", attr: QUIET });
-        }
     }
 
     fn scratch(&mut self) {
@@ -390,9 +393,12 @@ impl Builder<'_> {
         if !plain(denied) || !self.is_mounted(dir) {
             return;
         }
-        let layer = format!("{LAYERS}/layer-{}", self.ops.len());
-        self.push(Op::Dir { at: cstring(&layer), mode: 0o755 });
+        let layer = self.new_layer();
         self.push(Op::StrikeOut { at: path_of(&[layer.as_bytes(), b"/", name.as_bytes()]) });
+        self.overlay(&layer, dir);
+    }
+
+    fn overlay(&mut self, layer: &str, dir: &Path) {
         let options = path_of(&[b"userxattr,lowerdir=", layer.as_bytes(), b":", dir.as_os_str().as_bytes()]);
         self.push(Op::Overlay { at: cpath(dir), options });
     }
@@ -564,6 +570,9 @@ impl Builder<'_> {
             let perms =
                 if self.lists_programs() { grant.perms.minus(Perms::of(&[Perm::Execute])) } else { grant.perms };
             add(&grant.path, of_kind(perms.bits(), grant.kind));
+        }
+        for file in &self.shown {
+            add(file, Perms::of(&[Perm::ReadFile]).bits());
         }
         if let ExecPlan::Only { programs, loaders } = &plan.exec {
             let run = Perms::of(&[Perm::Execute, Perm::ReadFile]).bits();

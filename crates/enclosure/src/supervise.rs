@@ -4,9 +4,11 @@
 use crate::capture::Capture;
 use crate::driver::{self, Driver};
 use crate::ground::Ours;
-use crate::launch::{Observer, Request, internal};
+use crate::launch::{Beside, Request, internal};
 use crate::limits::Meter;
 use crate::listen::Judge;
+use crate::network::Network;
+use crate::publish::{Published, Publisher};
 use crate::relay::{Allowance, Inlet, Outlet, Pumped, Sink};
 use crate::steps::Steps;
 use crate::terminal;
@@ -33,6 +35,10 @@ pub(crate) struct Run<'a> {
     pub(crate) meter: Meter,
     pub(crate) judge: Judge<'a>,
     listener: Option<Listener>,
+    pub(crate) network: Option<Box<dyn Network + 'a>>,
+    /// What is to be published once the guest stands, and who makes sockets for it; then the one who does it.
+    publish: Option<(Vec<Published>, sys::ahead::Ahead)>,
+    pub(crate) publisher: Option<Publisher>,
     pub(crate) output: Outlet,
     pub(crate) error: Outlet,
     input: Inlet,
@@ -61,6 +67,7 @@ enum State {
 enum Slot {
     Control,
     Listener,
+    Network,
     Signals,
     Event,
     OutputRead,
@@ -91,11 +98,12 @@ impl<'a> Run<'a> {
         signals: OwnedFd,
         meter: Meter,
         ours: Ours,
-        observer: Option<Observer<'a>>,
+        beside: Beside<'a>,
     ) -> Run<'a> {
         let sink = |normal: Sink| if request.stdio.capture { Sink::Keep(Capture::default()) } else { normal };
-        let mut judge = Judge::new(&request.policy, &request.plan, &steps.watch, observer);
+        let mut judge = Judge::new(&request.policy, &request.plan, &steps.watch, beside.observer);
         judge.max_open_files = request.limits.max_open_files;
+        judge.has_network = request.network.is_some();
         let allowance = Allowance {
             left: request.limits.max_output_bytes,
             truncate: request.limits.on_output_limit == Some(OnOutputLimit::Truncate),
@@ -109,6 +117,9 @@ impl<'a> Run<'a> {
             meter,
             judge,
             listener: None,
+            network: beside.network,
+            publish: None,
+            publisher: None,
             output: Outlet::new(
                 ours.output,
                 sink(if request.stdio.all_to_stderr { Sink::Stderr } else { Sink::Stdout }),
@@ -128,7 +139,8 @@ impl<'a> Run<'a> {
         }
     }
 
-    pub fn supervise(mut self) -> Result<Outcome, Fault> {
+    pub fn supervise(mut self, publish: Option<(Vec<Published>, sys::ahead::Ahead)>) -> Result<Outcome, Fault> {
+        self.publish = publish;
         let fault = loop {
             if self.is_over() {
                 break None;
@@ -168,6 +180,7 @@ impl<'a> Run<'a> {
             match slot {
                 Slot::Control => self.hear_control()?,
                 Slot::Listener => self.hear_call(),
+                Slot::Network => self.hear_network(),
                 Slot::Signals => self.forward_signals(),
                 Slot::Event => {
                     self.meter.events.iter().for_each(sys::cgroup::EventFd::rearm);
@@ -213,13 +226,15 @@ impl<'a> Run<'a> {
     }
 
     fn interests(&self) -> (Vec<Slot>, Vec<PollFd<'_>>) {
-        let mut found = Interests { slots: Vec::with_capacity(12), fds: Vec::with_capacity(12) };
+        let mut found = Interests { slots: Vec::with_capacity(14), fds: Vec::with_capacity(14) };
         if self.state != State::Draining {
             found.add(Slot::Control, self.spawned.control().as_fd(), PollFlags::IN);
             if let Some(listener) = &self.listener {
                 found.add(Slot::Listener, listener.as_fd(), PollFlags::IN);
             }
         }
+        let wakes = [self.network.as_ref().and_then(|n| n.wake()), self.publisher.as_ref().map(Publisher::wake)];
+        wakes.into_iter().flatten().for_each(|fd| found.add(Slot::Network, fd, PollFlags::IN));
         found.add(Slot::Signals, self.signals.as_fd(), PollFlags::IN);
         if self.state == State::Running {
             for event in &self.meter.events {
@@ -253,7 +268,7 @@ impl<'a> Run<'a> {
             return self.guest_vanished();
         };
         match report.message {
-            Message::Ready => self.begin(handles),
+            Message::Ready => self.begin(handles)?,
             Message::StepFailed => return Err(step_failed(self.steps, &report)),
             Message::ExecFailed => return Err(self.exec_failed(&report)),
             Message::Ended => {
@@ -265,7 +280,14 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
-    fn begin(&mut self, handles: spawn::Handles) {
+    fn begin(&mut self, handles: spawn::Handles) -> Result<(), Fault> {
+        if let Some(network) = &mut self.network {
+            let lost = || Fault::internal("the guest's doors did not arrive").phase(Phase::Start);
+            network.open(handles.doors.ok_or_else(lost)?)?;
+        }
+        if let Some((published, helper)) = self.publish.take() {
+            self.publisher = Some(Publisher::start(published, helper, self.request.limits.max_net_bytes)?);
+        }
         self.listener = handles.listener.map(Listener::new);
         self.meter.start(handles.scratch);
         if let Some(master) = handles.terminal {
@@ -279,6 +301,7 @@ impl<'a> Run<'a> {
         }
         self.state = State::Running;
         self.look_at = self.meter.next_look();
+        Ok(())
     }
 
     /// Pid 1 went without a word: something outside killed it, or the kernel did for want of memory.
@@ -334,6 +357,38 @@ impl<'a> Run<'a> {
                 used: Limit::Count(limit + 1),
             });
         }
+    }
+
+    /// Refusals and warnings as they happen, and the limit on bytes.
+    fn hear_network(&mut self) {
+        if let Some(network) = &mut self.network {
+            network.happened().into_iter().for_each(|report| self.judge.tell(report));
+        }
+        if let Some(publisher) = &self.publisher {
+            publisher.heard();
+        }
+        if let (State::Running, None, Some(hit)) = (self.state, self.hit, self.net_hit()) {
+            self.end_by(hit);
+        }
+    }
+
+    /// Bytes over the network both ways, published ports included.
+    pub(crate) fn net_bytes(&self) -> u64 {
+        self.network.as_ref().map_or(0, |n| n.used()) + self.publisher.as_ref().map_or(0, Publisher::used)
+    }
+
+    /// The limit on them, where it was met.
+    pub(crate) fn net_hit(&self) -> Option<LimitHit> {
+        let limit = self.request.limits.max_net_bytes?;
+        let used = self.net_bytes();
+        let told = self.network.as_ref().is_some_and(|n| n.over_limit())
+            || self.publisher.as_ref().is_some_and(Publisher::over_limit);
+        (told || used > limit).then(|| LimitHit {
+            kind: LimitKind::NetBytes,
+            phase: Phase::Execution,
+            limit: Limit::Count(limit),
+            used: Limit::Count(used.max(limit + 1)),
+        })
     }
 
     fn forward_signals(&mut self) {

@@ -15,9 +15,15 @@ impl Run<'_> {
         let level = if missing.is_empty() { Level::Full } else { Level::Partial };
         let enforcement = Enforcement { level, missing };
         let mut outcome = Outcome::new(self.request.run_id.clone(), self.stamp.clone(), enforcement);
+        if let Some(publisher) = &mut self.publisher {
+            publisher.close();
+        }
+        if let Some(network) = &mut self.network {
+            network.close().into_iter().for_each(|report| self.judge.tell(report));
+        }
         if self.hit.is_none() {
             // What went over between two looks still went over.
-            self.hit = self.meter.exceeded().filter(|hit| hit.kind != LimitKind::WallMs);
+            self.hit = self.meter.exceeded().filter(|hit| hit.kind != LimitKind::WallMs).or_else(|| self.net_hit());
         }
         self.account(&mut outcome);
         self.judge_end(&mut outcome);
@@ -32,6 +38,7 @@ impl Run<'_> {
         let report = self.ended.unwrap_or_default();
         outcome.usage = self.meter.usage(report.cpu_us, report.max_rss_kb);
         outcome.usage.output_bytes = self.allowance.used;
+        outcome.usage.net_bytes = self.net_bytes();
         outcome.truncated = terms::Truncated { stdout: self.output.dropped(), stderr: self.error.dropped() };
         if let Sink::Keep(kept) = &self.output.sink {
             outcome.stdout = Some(kept.text());

@@ -99,6 +99,7 @@ pub fn examine(caller: &Caller, exe: &Path) -> Report {
     checks.extend(kernel::landlock(&facts));
     checks.extend(kernel::seccomp(&facts));
     checks.extend(kernel::calls(&facts));
+    checks.push(kernel::doors(&facts));
     checks.extend(surroundings::checks(&facts));
     let mut limits = limits::checks();
     let verdict = trial::enclosure(exe);

@@ -29,7 +29,7 @@ pub fn learn(mut ask: Ask, writes: &[String], caller: &Caller) -> Result<Lesson,
     let looked = RefCell::new(BTreeSet::new());
     note_program(&mut seen.borrow_mut(), &ready.program);
     let observer = Box::new(|what: Observed<'_>| note(&seen, &looked, &connects, what));
-    let outcome = run::run(ready, Some(observer))?;
+    let outcome = run::run(ready, Some(observer), None)?;
     let mut seen = seen.into_inner();
     add_looked(&mut seen, looked.into_inner(), caller);
     let context = Context { home: caller.home.clone(), workspace: caller.cwd.clone(), toolchains: Vec::new() };

@@ -5,8 +5,11 @@ pub mod bench;
 mod caller;
 pub mod doctor;
 pub mod learn;
+pub mod network;
 pub mod policies;
+pub mod publish;
 pub mod run;
+mod secrets;
 pub mod setup;
 pub mod toolchains;
 

@@ -1,7 +1,7 @@
 //! Where policies come from: presets by name, files in our own or a neighbour's format, flags.
 
 use crate::Caller;
-use crate::toolchains;
+use crate::{network, toolchains};
 use enclosure::LocalHost;
 pub use policy::Document;
 use policy::{
@@ -263,17 +263,19 @@ pub fn surroundings(policy: &mut Policy, caller: &Caller, workspace: &Path, comm
     Surroundings { context, installations, env_names, notes }
 }
 
-/// Refuses what a plain run cannot do yet, by name.
-pub fn check_supported(resolved: &policy::Resolved) -> Result<(), Fault> {
+/// Refuses what a plain run cannot do yet, by name. With `events` network events are written down.
+pub fn check_supported(resolved: &policy::Resolved, events: bool) -> Result<(), Fault> {
     let refuse = |message: String, hint: &str| {
         Err(Fault::new(ErrorKind::UnsupportedPolicy, message).hint(hint).phase(Phase::Planning))
     };
-    if let Some(rule) = resolved.needs_network() {
-        let message = format!("{rule} asks for the network, and this version gives a guest only its own loopback");
-        return refuse(message, "leave the rule out, or run with the no-network preset");
+    if let Some(rule) = resolved.reaches_socket() {
+        let message = format!("{rule} asks for a socket of the host, which this version gives to no guest");
+        return refuse(message, "leave the rule out, or publish the service on a port of the loopback");
     }
-    if let Some(event) = resolved.audit_events().iter().next() {
-        return refuse(format!("audit.events names {event:?}, and a plain run keeps no journal"), "leave audit out");
+    resolved.loopback_places(sys::doors::MOST_LOOPBACK).map_err(network::unsupported)?;
+    if let Some(event) = resolved.audit_events().iter().find(|event| !events || *event != "net") {
+        let hint = if event == "net" { "run with --events FILE, or leave audit out" } else { "leave audit out" };
+        return refuse(format!("audit.events names {event:?}, and a plain run keeps no journal"), hint);
     }
     if let Some(name) = resolved.policy().capabilities.keys().next() {
         return refuse(format!("capabilities.{name:?} is for programs, not for commands"), "leave capabilities out");
@@ -307,10 +309,10 @@ pub fn check(document: &Document, caller: &Caller) -> Result<Checked, Fault> {
     let around = surroundings(&mut effective, caller, &caller.cwd, None);
     let mut notes = around.notes;
     let resolved = policy::resolve(&effective, &around.context)?;
-    check_supported(&resolved)?;
+    check_supported(&resolved, false)?;
     let host = LocalHost::default();
     let plan = resolved.follow(&host)?.plan(&host)?;
-    enclosure::check_limits(&resolved.limits(), &plan)?;
+    enclosure::check_limits(&resolved.limits(), &plan, resolved.needs_network().is_some())?;
     notes.extend(plan.notes);
     Ok(Checked { digest, notes })
 }

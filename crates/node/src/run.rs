@@ -1,11 +1,14 @@
 //! Run one command in an enclosure: from what was asked to how it ended.
 
 use crate::Caller;
+use crate::network::{self, Brokered, EventFile, Wanted};
 use crate::policies::{self, Flag, Source};
-use enclosure::{Cpus, LocalHost, Prepared, Request};
+use crate::publish;
+use crate::secrets::Secrets;
+use enclosure::{Beside, Cpus, Driver, LocalHost, Prepared, Published, Request, TRUST_VARIABLES};
 pub use enclosure::{Groundwork, Observed, Observer, Stdio, begin};
 use policy::{Action, Resolved};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::PermissionsExt;
@@ -26,6 +29,12 @@ pub struct Ask {
     /// `NAME` passes the caller's value, `NAME=VALUE` sets one.
     pub env: Vec<OsString>,
     pub workdir: Option<PathBuf>,
+    /// Ports of the guest on the host, each `[ADDRESS:]HOST:GUEST`.
+    pub publish: Vec<String>,
+    /// Where secrets come from, each `NAME=env:VAR|file:PATH|cmd:COMMAND`.
+    pub secrets: Vec<String>,
+    /// Network events will be written down.
+    pub events: bool,
     pub stdio: Stdio,
     pub report_reads: bool,
     /// Tell the observer of everything that is used, not only of what is refused.
@@ -42,6 +51,16 @@ pub struct Ready {
     /// What explains the plan to those who ask.
     pub notes: Vec<String>,
     pub policy: Rc<policy::Policy>,
+    network: Option<Wanted>,
+    publish: Vec<Published>,
+}
+
+impl Ready {
+    /// The caller's variables whose values must be forgotten before the run; see `Caller::forget`.
+    pub fn secret_variables(&self) -> Vec<String> {
+        let secrets = self.network.iter().flat_map(|n| n.secrets.variables());
+        secrets.map(String::from).collect()
+    }
 }
 
 /// How a verb ended before or instead of a run: a fault, with the refusal that caused it.
@@ -68,31 +87,45 @@ pub(crate) fn prepare_under(
     caller: &Caller,
     mut effective: policy::Policy,
     mut warnings: Vec<String>,
-    ground: Groundwork,
+    mut ground: Groundwork,
 ) -> Result<Ready, Refused> {
-    ground.settle();
+    // Whoever has secrets must forget them before the first process is made, which is a copy of us.
+    if effective.secrets.is_empty() {
+        ground.settle();
+    }
     let cwd = working_directory(ask, caller)?;
     let argv = argv(ask)?;
     let around = policies::surroundings(&mut effective, caller, &cwd, Some(&argv[0]));
     warnings.extend(around.notes);
     let resolved = policy::resolve(&effective, &around.context).map_err(Fault::from)?;
-    policies::check_supported(&resolved)?;
+    policies::check_supported(&resolved, ask.events)?;
     let degrade: Vec<String> = resolved.degrade().map(String::from).collect();
     let mut enforced = enclosure::choose(&degrade)?;
+    check_driver(enforced.driver, ask, &resolved)?;
+    let has_network = resolved.needs_network().is_some();
+    let counted = has_network || !ask.publish.is_empty();
     let host = LocalHost::default();
     let plan = resolved.plan(&host).map_err(Fault::from)?;
     let resolved = resolved.follow(&host).map_err(Fault::from)?;
     let mut limits = resolved.limits().tightest(ask.limits);
     if degrade.iter().any(|name| name.starts_with("max_")) {
-        let (kept, missing) = enclosure::give_up_limits(limits, &Cpus(ask.cpus), &degrade);
+        let (kept, missing) = enclosure::give_up_limits(limits, &Cpus(ask.cpus), &degrade, counted);
         limits = kept;
         enforced.missing.extend(missing);
     }
-    enclosure::check_limits(&limits, &plan)?;
+    enclosure::check_limits(&limits, &plan, counted)?;
     let notes = plan.notes.clone();
     let run_id = new_id();
-    let env = environment(ask, caller, &resolved, &around.env_names, &run_id)?;
+    let wanted: BTreeSet<&str> = resolved.policy().secrets.iter().map(|s| s.rule.name.as_str()).collect();
+    let secrets = Secrets::find(&wanted, &ask.secrets, caller)?;
+    let network = network::plan(&resolved)?;
+    let trusts = network.authority.is_some();
+    let with = Inside { tools: &around.env_names, run_id: &run_id, secrets: &secrets, trusts };
+    let env = environment(ask, caller, &resolved, &with)?;
     let program = find_program(&argv[0], &env, &cwd, &resolved)?;
+    let publish = publish::listen(&ask.publish)?;
+    let policy = resolved.clone();
+    let wanted = Wanted { policy, secrets, authority: network.authority, max_net_bytes: limits.max_net_bytes };
     let effective = Rc::new(effective);
     let stamped = Rc::clone(&effective);
     let request = Request {
@@ -114,9 +147,24 @@ pub(crate) fn prepare_under(
         stdio: ask.stdio,
         watch_reads: ask.report_reads || ask.learn,
         watch_looks: ask.learn,
+        network: network.plan,
     };
     let program = request.program.clone();
-    Ok(Ready { prepared: enclosure::prepare(request, ground)?, program, warnings, notes, policy: effective })
+    let network = has_network.then_some(wanted);
+    let prepared = enclosure::prepare(request, ground)?;
+    Ok(Ready { prepared, program, warnings, notes, policy: effective, network, publish })
+}
+
+/// What only namespaces can give is refused where there are none.
+fn check_driver(driver: Driver, ask: &Ask, resolved: &Resolved) -> Result<(), Fault> {
+    let what = match (driver, resolved.needs_network(), ask.publish.first()) {
+        (Driver::Landlock, Some(rule), _) => format!("{rule} asks for the network"),
+        (Driver::Landlock, None, Some(port)) => format!("--publish {port} asks for a port of the guest"),
+        _ => return Ok(()),
+    };
+    let message = format!("{what}, which needs namespaces");
+    let hint = "leave it out, or run where user namespaces are allowed (`cofferdam doctor`)";
+    Err(Fault::new(ErrorKind::UnsupportedPolicy, message).hint(hint).phase(Phase::Planning))
 }
 
 /// A descriptor of the caller's, by number, to write the verdict to.
@@ -124,8 +172,10 @@ pub fn status_descriptor(fd: u32) -> Result<std::fs::File, String> {
     sys::process::inherited_for_writing(fd).map(std::fs::File::from).map_err(|e| e.to_string())
 }
 
-pub fn run(ready: Ready, observer: Option<Observer<'_>>) -> Result<Outcome, Fault> {
-    ready.prepared.run(observer)
+/// Runs it to its end; network events go to `events`.
+pub fn run(ready: Ready, observer: Option<Observer<'_>>, events: Option<EventFile>) -> Result<Outcome, Fault> {
+    let network = ready.network.map(|wanted| Box::new(Brokered::new(wanted, events)) as Box<dyn enclosure::Network>);
+    ready.prepared.run(Beside { observer, network, publish: ready.publish })
 }
 
 fn argv(ask: &Ask) -> Result<Vec<OsString>, Fault> {
@@ -173,34 +223,53 @@ fn new_id() -> RunId {
     RunId::from_random(bytes)
 }
 
+/// Variables that would lead programs past the doors, to a proxy that is not there inside.
+const PROXIES: [&str; 6] = ["http_proxy", "https_proxy", "all_proxy", "no_proxy", "ftp_proxy", "rsync_proxy"];
+
+/// What a guest's environment is made of beside the policy and the caller's own.
+struct Inside<'a> {
+    tools: &'a [String],
+    run_id: &'a RunId,
+    secrets: &'a Secrets,
+    /// Requests are read on the way, so programs must be told whom to trust.
+    trusts: bool,
+}
+
 /// What the policy passes and sets, what the toolchains need to find themselves, and what was asked for by flag.
 fn environment(
     ask: &Ask,
     caller: &Caller,
     resolved: &Resolved,
-    tools: &[String],
-    run_id: &RunId,
+    with: &Inside<'_>,
 ) -> Result<Vec<(OsString, OsString)>, Fault> {
     let mut inside: BTreeMap<OsString, OsString> = BTreeMap::new();
     let bare = resolved.env().pass.is_none();
     for (name, value) in &caller.env {
         let Some(text) = name.to_str() else { continue };
-        let tool = bare && tools.iter().any(|t| t == text);
+        let secret = with.secrets.variables().any(|s| s == text);
+        if secret || PROXIES.iter().any(|proxy| text.eq_ignore_ascii_case(proxy)) {
+            continue;
+        }
+        let tool = bare && with.tools.iter().any(|t| t == text);
         if tool || policy::env::passes(resolved.env(), text) {
             inside.insert(name.clone(), value.clone());
         }
+    }
+    if with.trusts {
+        inside.extend(TRUST_VARIABLES.iter().map(|(name, file)| (name.into(), file.into())));
     }
     for (name, value) in &resolved.env().set {
         inside.insert(name.into(), value.into());
     }
     for item in &ask.env {
         let (name, value) = env_item(item, caller)?;
-        if let Some(value) = value {
+        if let Some(value) = value.filter(|_| !with.secrets.variables().any(|s| name == s)) {
             inside.insert(name, value);
         }
     }
+    inside.extend(with.secrets.placeholders().map(|(name, value)| (name.into(), value.into())));
     inside.insert("COFFERDAM".into(), "1".into());
-    inside.insert("COFFERDAM_RUN_ID".into(), run_id.as_str().into());
+    inside.insert("COFFERDAM_RUN_ID".into(), with.run_id.as_str().into());
     Ok(inside.into_iter().collect())
 }
 

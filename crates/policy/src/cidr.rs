@@ -58,6 +58,11 @@ impl Cidr {
         Cidr { addr, prefix: width(addr) }
     }
 
+    /// The only address of the range, where there is only one.
+    pub fn single(&self) -> Option<IpAddr> {
+        (self.prefix == width(self.addr)).then_some(self.addr)
+    }
+
     pub fn contains(&self, addr: IpAddr) -> bool {
         self.covers(&Cidr::of(addr))
     }

@@ -30,6 +30,7 @@ mod planner;
 mod policy;
 mod ports;
 mod presets;
+mod reach;
 mod read;
 mod reference;
 mod resolve;

@@ -27,6 +27,11 @@ impl Ports {
         Ports(vec![(port, port)])
     }
 
+    /// Every port, in rising order.
+    pub fn each(&self) -> impl Iterator<Item = u16> {
+        self.0.iter().flat_map(|(low, high)| *low..=*high)
+    }
+
     pub fn contains(&self, port: u16) -> bool {
         self.0.iter().any(|(low, high)| (*low..=*high).contains(&port))
     }

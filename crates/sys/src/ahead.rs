@@ -1,7 +1,8 @@
 //! What a start needs whatever its plan, made ahead. A new network namespace takes the kernel longer than anything else
 //! in a start, and neither it nor the frame of the guest's root depends on the policy. So a helper makes them on
 //! another processor while the plan is still being made, and gives birth to the guest's first process inside, in our
-//! name. That one walks the steps that every plan has, and waits for its order.
+//! name. That one walks the steps that every plan has, and waits for its order. Later the helper makes sockets in the guest's
+//! network for those who publish a port of it.
 //!
 //! The helper shares our memory, so starting it copies nothing; while we work it touches none of it but what is shared
 //! here. It makes its calls without the C library, whose error number it would share with us.
@@ -9,7 +10,7 @@
 use crate::op::Op;
 use crate::raw::kernel;
 use crate::spawn::{self, Birth, Command, Order, Spawned};
-use crate::{arena, child, host, process};
+use crate::{CallError, arena, child, host, process};
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicI32, AtomicPtr, Ordering};
 
@@ -18,12 +19,14 @@ const MADE: u64 = spawn::NEW_NET | spawn::NEW_IPC | spawn::NEW_UTS | spawn::NEW_
 /// What belongs to the first process alone.
 const BORN_WITH: u64 = spawn::NEW_PID | spawn::NEW_TIME;
 
-/// Where the helper is. It goes from `HELD` to `WORKING`, by `ENTERED` to `BORN`, or to `FAILED`.
+/// Where the helper is. It goes from `HELD` to `WORKING`, by `ENTERED` to `BORN`, or to `FAILED`; and from `WANTED` back to
+/// `BORN` as often as a socket is wanted.
 const HELD: i32 = -1;
 const WORKING: i32 = 0;
 const ENTERED: i32 = 1;
 const BORN: i32 = 2;
 const FAILED: i32 = 3;
+const WANTED: i32 = 4;
 
 /// Whether our own part is done: ids mapped, the first process's steps known.
 const NOT_YET: i32 = 0;
@@ -40,6 +43,8 @@ type Mask = [u64; PROCESSORS / 64];
 struct Shared {
     state: AtomicI32,
     settled: AtomicI32,
+    /// The family of a socket that is wanted; then the socket, or the error number below zero.
+    socket: AtomicI32,
     parent: i32,
     /// Steps to walk before the birth.
     frame: &'static [Op],
@@ -65,6 +70,9 @@ pub struct Ahead {
     _stack: Vec<u8>,
 }
 
+// SAFETY: what is shared with the helper is shared by design, and only one owner at a time uses this handle.
+unsafe impl Send for Ahead {}
+
 /// Starts the helper on `frame`, the first of a guest's steps, after which come those that `settle` names. `None` when
 /// even that fails; whoever needs the namespaces then makes them himself and gets the kernel's own error.
 pub fn start(frame: &'static [Op]) -> Option<Ahead> {
@@ -75,6 +83,7 @@ pub fn start(frame: &'static [Op]) -> Option<Ahead> {
     let mut shared = Box::new(Shared {
         state: AtomicI32::new(HELD),
         settled: AtomicI32::new(NOT_YET),
+        socket: AtomicI32::new(0),
         parent: std::process::id() as i32,
         frame,
         early: AtomicPtr::new(std::ptr::null_mut()),
@@ -171,6 +180,25 @@ impl Ahead {
         Some(spawned)
     }
 
+    /// A TCP socket in the guest's network, which does not block. Only after the birth, and from one thread at a time.
+    pub fn socket(&self, ipv6: bool) -> Result<OwnedFd, CallError> {
+        let shared = self.shared();
+        let refused = |errno| CallError { call: "socket", errno };
+        if shared.state.load(Ordering::Acquire) != BORN {
+            return Err(refused(libc::ECANCELED));
+        }
+        shared.socket.store(if ipv6 { libc::AF_INET6 } else { libc::AF_INET }, Ordering::Relaxed);
+        shared.state.store(WANTED, Ordering::Release);
+        wake(&shared.state);
+        self.wait_while(WANTED);
+        match (shared.state.load(Ordering::Acquire), shared.socket.load(Ordering::Relaxed)) {
+            // SAFETY: one table of descriptors: what the helper just made is ours, and nobody else knows of it.
+            (BORN, fd) if fd >= 0 => Ok(unsafe { OwnedFd::from_raw_fd(fd) }),
+            (BORN, errno) => Err(refused(-errno)),
+            _ => Err(refused(libc::ECANCELED)),
+        }
+    }
+
     fn wait_while(&self, state: i32) {
         let word = &self.shared().state;
         // A few microseconds of looking are cheaper than a sleep where the answer is about to come.
@@ -242,6 +270,11 @@ extern "C" fn help(shared: *mut libc::c_void) -> i32 {
     wake(&shared.state);
     loop {
         wait(&shared.state, if born { BORN } else { FAILED }, None);
+        if shared.state.load(Ordering::Acquire) == WANTED {
+            shared.socket.store(make_socket(shared.socket.load(Ordering::Relaxed)), Ordering::Relaxed);
+            shared.state.store(BORN, Ordering::Release);
+            wake(&shared.state);
+        }
     }
 }
 
@@ -256,6 +289,12 @@ fn give_birth(shared: &Shared, birth: &mut Birth) -> bool {
         child::run_early(early, before, theirs)
     });
     given.is_ok()
+}
+
+fn make_socket(family: i32) -> i32 {
+    let kind = libc::SOCK_STREAM | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
+    // SAFETY: numbers only.
+    unsafe { kernel!(SYS_socket, family, kind, 0) }.unwrap_or_else(|errno| -errno)
 }
 
 /// Has us end with the one we help; he may be gone already.

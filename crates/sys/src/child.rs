@@ -4,7 +4,7 @@
 use crate::bpf::Insn;
 use crate::op::{Attr, Op};
 use crate::raw::kernel;
-use crate::spawn::{Command, END_SIGNAL, KeptSpace, MOST_KEPT, Message, Order, Report};
+use crate::spawn::{Command, END_SIGNAL, KeptSpace, MOST_KEPT, Message, NAMED, Order, Report};
 use crate::{doors, first, landlock, mount, netlink};
 use std::ffi::CStr;
 use std::os::fd::RawFd;
@@ -22,7 +22,8 @@ struct Kept {
 
 impl Kept {
     fn new(control: RawFd) -> Kept {
-        Kept { control, listener: -1, scratch: -1, master: -1, slave: -1, doors: [-1; _], mounts: [-1; MOST_HANDLES] }
+        let doors = doors::Opened::NONE;
+        Kept { control, listener: -1, scratch: -1, master: -1, slave: -1, doors, mounts: [-1; MOST_HANDLES] }
     }
 }
 
@@ -182,7 +183,7 @@ fn perform(op: &Op, kept: &mut Kept) -> Result<(), i32> {
         Op::RemoveFile { at } => unsafe { kernel!(SYS_unlinkat, libc::AT_FDCWD, at.as_ptr(), 0) }.map(drop),
         Op::Loopback => loopback_up(),
         Op::Netlink { family, batch, .. } => netlink::send(*family, batch),
-        Op::OpenDoors { ipv6 } => doors::open(*ipv6, &mut kept.doors),
+        Op::OpenDoors { ipv6, loopback } => doors::open(*ipv6, loopback, &mut kept.doors),
         // SAFETY: takes flags only.
         Op::NewNamespace { flags, .. } => unsafe { kernel!(SYS_unshare, *flags) }.map(drop),
         Op::Rlimit { resource, value, .. } => rlimit(*resource, *value),
@@ -475,11 +476,13 @@ fn install_filter(program: &[Insn], listener: bool) -> Result<RawFd, i32> {
 
 fn ready(kept: &mut Kept) -> Result<(), i32> {
     let mut handles: [RawFd; MOST_KEPT] = [-1; _];
-    let all = [kept.listener, kept.scratch, kept.master].into_iter().chain(kept.doors);
+    let named = [kept.listener, kept.scratch, kept.master].into_iter().chain(kept.doors.everywhere);
     let mut which = 0;
-    for (bit, (slot, fd)) in handles.iter_mut().zip(all).enumerate() {
+    for (at, (slot, fd)) in handles.iter_mut().zip(named.chain(kept.doors.loopback)).enumerate() {
         *slot = fd;
-        which |= u32::from(fd >= 0) << bit;
+        if at < NAMED {
+            which |= u32::from(fd >= 0) << at;
+        }
     }
     send(kept.control, &Report { message: Message::Ready, handles: which, ..Report::default() }, &handles)?;
     for fd in handles {
@@ -487,7 +490,7 @@ fn ready(kept: &mut Kept) -> Result<(), i32> {
             close(fd);
         }
     }
-    (kept.listener, kept.scratch, kept.master, kept.doors) = (-1, -1, -1, [-1; _]);
+    (kept.listener, kept.scratch, kept.master, kept.doors) = (-1, -1, -1, doors::Opened::NONE);
     Ok(())
 }
 

@@ -3,7 +3,7 @@
 //! `open` runs between clone and exec: raw calls only.
 
 use crate::raw::kernel;
-use std::net::{Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::RawFd;
 
 /// The guest's address, which its connections come from. This one is set aside as an address that nobody has
@@ -29,12 +29,31 @@ const BACKLOG: i32 = 4096;
 
 /// For each protocol: connections, names, datagrams, answers.
 pub(crate) const EACH: usize = 4;
-pub(crate) type Opened = [RawFd; 2 * EACH];
+/// The most places on the guest's own loopback that lead outside; each takes a port away from the guest.
+pub const MOST_LOOPBACK: usize = 64;
 
-/// Opens the doors, in the order in which `net::Doors` takes them.
-pub(crate) fn open(ipv6: bool, opened: &mut Opened) -> Result<(), i32> {
+/// What was opened, in the order in which `net::Doors` takes it; -1 where there is none.
+pub(crate) struct Opened {
+    pub(crate) everywhere: [RawFd; 2 * EACH],
+    pub(crate) loopback: [RawFd; MOST_LOOPBACK],
+}
+
+impl Opened {
+    pub(crate) const NONE: Opened = Opened { everywhere: [-1; _], loopback: [-1; _] };
+}
+
+/// Opens the doors. Those on `loopback` stand at one place each: what the guest sends to itself meets no rule.
+pub(crate) fn open(ipv6: bool, loopback: &[SocketAddr], opened: &mut Opened) -> Result<(), i32> {
+    for (place, slot) in loopback.iter().zip(&mut opened.loopback) {
+        let family = if place.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
+        *slot = socket(family, libc::SOCK_STREAM, 0)?;
+        bind(*slot, place.ip(), place.port())?;
+        // SAFETY: numbers only.
+        unsafe { kernel!(SYS_listen, *slot, BACKLOG) }?;
+    }
     let families = [libc::AF_INET, libc::AF_INET6];
-    for (family, slots) in families.into_iter().zip(opened.chunks_mut(EACH)).take(1 + usize::from(ipv6)) {
+    let slots = opened.everywhere.chunks_mut(EACH);
+    for (family, slots) in families.into_iter().zip(slots).take(1 + usize::from(ipv6)) {
         let [tcp, dns, udp, out] = slots else { return Err(libc::EINVAL) };
         *tcp = bound(family, libc::SOCK_STREAM, CATCH_ALL_PORT)?;
         // Each connection counts as bound to the port that was called. Inherited from here, this lets the guest's
@@ -69,7 +88,7 @@ fn bound(family: i32, kind: i32, port: u16) -> Result<RawFd, i32> {
     if kind == libc::SOCK_DGRAM {
         set(fd, level, tell, 1)?;
     }
-    bind(fd, family, port)?;
+    bind(fd, if family == libc::AF_INET { OWN_V4.into() } else { OWN_V6.into() }, port)?;
     Ok(fd)
 }
 
@@ -78,21 +97,24 @@ fn set(fd: RawFd, level: i32, option: i32, value: i32) -> Result<(), i32> {
     unsafe { kernel!(SYS_setsockopt, fd, level, option, &raw const value, size_of::<i32>()) }.map(drop)
 }
 
-fn bind(fd: RawFd, family: i32, port: u16) -> Result<(), i32> {
+fn bind(fd: RawFd, at: IpAddr, port: u16) -> Result<(), i32> {
     // SAFETY: both structures are plain data, for which zeroed is valid, and are passed with their true lengths.
     let got = unsafe {
-        if family == libc::AF_INET {
-            let mut name: libc::sockaddr_in = std::mem::zeroed();
-            name.sin_family = family as u16;
-            name.sin_port = port.to_be();
-            name.sin_addr.s_addr = u32::from_ne_bytes(OWN_V4.octets());
-            kernel!(SYS_bind, fd, &raw const name, size_of::<libc::sockaddr_in>())
-        } else {
-            let mut name: libc::sockaddr_in6 = std::mem::zeroed();
-            name.sin6_family = family as u16;
-            name.sin6_port = port.to_be();
-            name.sin6_addr.s6_addr = OWN_V6.octets();
-            kernel!(SYS_bind, fd, &raw const name, size_of::<libc::sockaddr_in6>())
+        match at {
+            IpAddr::V4(at) => {
+                let mut name: libc::sockaddr_in = std::mem::zeroed();
+                name.sin_family = libc::AF_INET as u16;
+                name.sin_port = port.to_be();
+                name.sin_addr.s_addr = u32::from_ne_bytes(at.octets());
+                kernel!(SYS_bind, fd, &raw const name, size_of::<libc::sockaddr_in>())
+            }
+            IpAddr::V6(at) => {
+                let mut name: libc::sockaddr_in6 = std::mem::zeroed();
+                name.sin6_family = libc::AF_INET6 as u16;
+                name.sin6_port = port.to_be();
+                name.sin6_addr.s6_addr = at.octets();
+                kernel!(SYS_bind, fd, &raw const name, size_of::<libc::sockaddr_in6>())
+            }
         }
     };
     got.map(drop)

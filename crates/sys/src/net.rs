@@ -10,6 +10,9 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 pub struct Doors {
     pub v4: Door,
     pub v6: Option<Door>,
+    /// Connections to single places on the guest's own loopback that lead outside: `accept_from`, which tells the
+    /// place as where the guest wanted to go.
+    pub loopback: Vec<OwnedFd>,
 }
 
 /// Those of one protocol.
@@ -27,14 +30,17 @@ pub struct Door {
 
 impl Doors {
     /// From handles in the order in which they were opened; `None` when those of IPv4 are not complete.
-    pub(crate) fn new(mut handles: impl Iterator<Item = Option<OwnedFd>>) -> Option<Doors> {
+    pub(crate) fn new(
+        mut handles: impl Iterator<Item = Option<OwnedFd>>,
+        loopback: impl FnOnce() -> Vec<OwnedFd>,
+    ) -> Option<Doors> {
         let mut four = || -> Option<Door> {
             let [tcp, dns, udp, out]: [Option<OwnedFd>; EACH] =
                 [handles.next()?, handles.next()?, handles.next()?, handles.next()?];
             Some(Door { tcp: tcp?, dns: dns?, udp: udp?, out: out? })
         };
         let v4 = four()?;
-        Some(Doors { v4, v6: four() })
+        Some(Doors { v4, v6: four(), loopback: loopback() })
     }
 }
 

@@ -7,6 +7,7 @@
 use crate::bpf::Insn;
 use std::ffi::CStr;
 use std::fmt;
+use std::net::SocketAddr;
 use std::os::fd::RawFd;
 
 /// Mount attributes, as `mount_setattr(2)` takes them.
@@ -137,9 +138,11 @@ pub enum Op {
         what: &'static str,
     },
     /// Opens the sockets at which everything arrives that the guest sends anywhere but to itself. After the batches,
-    /// and while there are still privileges.
+    /// and while there are still privileges. `loopback` are places on its own loopback that lead outside, too; at
+    /// most `doors::MOST_LOOPBACK`.
     OpenDoors {
         ipv6: bool,
+        loopback: &'static [SocketAddr],
     },
     NewNamespace {
         flags: i32,
@@ -264,7 +267,10 @@ impl fmt::Display for Op {
             | Op::ChangeDir { at }
             | Op::OpenScratch { at } => write!(f, " {}", show(at)),
             Op::Netlink { batch, what, .. } => write!(f, " {what}, {} bytes", batch.len()),
-            Op::OpenDoors { ipv6 } => f.write_str(if *ipv6 { " ipv4 ipv6" } else { " ipv4" }),
+            Op::OpenDoors { ipv6, loopback } => {
+                f.write_str(if *ipv6 { " ipv4 ipv6" } else { " ipv4" })?;
+                loopback.iter().try_for_each(|place| write!(f, " {place}"))
+            }
             Op::NewNamespace { name, .. } => write!(f, " {name}"),
             Op::Rlimit { name, value, .. } => write!(f, " {name} {value}"),
             Op::Processors { mask } => write!(f, " {}", mask.iter().map(|m| m.count_ones()).sum::<u32>()),

@@ -1,7 +1,7 @@
 //! Questions that only the kernel answers: each is asked in a throw-away child, or with arguments that change nothing.
 //! For `doctor` and `bench`; nothing here is on the path of a run, and no mount is ever made in the caller's namespace.
 
-use crate::{CallError, errno};
+use crate::{CallError, doors, errno, netlink};
 use std::ffi::{CStr, CString};
 use std::io::Read;
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
@@ -25,10 +25,12 @@ pub enum Trial<'a> {
     IdMapped { ids: BorrowedFd<'a> },
     /// A filter that lets everything pass, with a listener.
     Listener,
+    /// A network that leads everything to sockets of ours, by the batches of `netlink::routes` and `netfilter::rules`.
+    Doors { routes: &'a [u8], rules: &'a [u8], ipv6: bool },
 }
 
 /// Every call a child may fail at; its index is what the child sends.
-const CALLS: [&str; 14] = [
+const CALLS: [&str; 17] = [
     "clone3",
     "setgroups",
     "uid_map",
@@ -43,6 +45,9 @@ const CALLS: [&str; 14] = [
     "move_mount",
     "mount overlay",
     "seccomp",
+    "routes",
+    "nf_tables with tproxy",
+    "transparent sockets",
 ];
 /// A directory to stand on; what is mounted over it shows to the child alone.
 const STANDS: [&CStr; 5] = [c"/tmp", c"/mnt", c"/run", c"/var", c"/usr"];
@@ -137,6 +142,7 @@ fn act(trial: Trial<'_>) -> Result<(), CallError> {
     match trial {
         Trial::Stand => Ok(()),
         Trial::Listener => listener(),
+        Trial::Doors { routes, rules, ipv6 } => open_doors(routes, rules, ipv6),
         Trial::Tmpfs => stand_on_tmpfs(),
         Trial::Proc => {
             stand_on_tmpfs()?;
@@ -176,6 +182,14 @@ fn act(trial: Trial<'_>) -> Result<(), CallError> {
             set_attr(copy_tree(c"a")?, IDMAP, ids.as_raw_fd() as u64)
         }
     }
+}
+
+fn open_doors(routes: &[u8], rules: &[u8], ipv6: bool) -> Result<(), CallError> {
+    let told = |call| move |errno| CallError { call, errno };
+    netlink::send(netlink::ROUTE, routes).map_err(told("routes"))?;
+    netlink::send(netlink::NETFILTER, rules).map_err(told("nf_tables with tproxy"))?;
+    let mut opened = doors::Opened::NONE;
+    doors::open(ipv6, &[], &mut opened).map_err(told("transparent sockets"))
 }
 
 fn stand_on_tmpfs() -> Result<(), CallError> {
@@ -334,10 +348,13 @@ fn from_io(call: &'static str, error: &std::io::Error) -> CallError {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::spawn::{NEW_MOUNT, NEW_PID, NEW_TIME, NEW_USER};
+    use crate::spawn::{NEW_MOUNT, NEW_NET, NEW_PID, NEW_TIME, NEW_USER};
 
     #[test]
     fn what_works_here_is_found_to_work() {
+        let ipv6 = crate::net::has_ipv6();
+        let (routes, rules) = (netlink::routes(ipv6), crate::netfilter::rules(ipv6, false));
+        let doors = Trial::Doors { routes: &routes, rules: &rules, ipv6 };
         for (namespaces, trial) in [
             (0, Trial::Stand),
             (NEW_USER | NEW_TIME, Trial::Stand),
@@ -346,6 +363,7 @@ mod tests {
             (NEW_USER | NEW_MOUNT | NEW_PID, Trial::Proc),
             (NEW_USER | NEW_MOUNT, Trial::Overlay { user: true }),
             (0, Trial::Listener),
+            (NEW_USER | NEW_NET, doors),
         ] {
             assert_eq!(attempt(namespaces, trial), Ok(()), "{trial:?}");
         }

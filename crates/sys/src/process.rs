@@ -153,18 +153,34 @@ pub fn next_signal(handle: BorrowedFd<'_>) -> Option<(i32, i32)> {
 static ARGUMENTS: AtomicPtr<u8> = AtomicPtr::new(std::ptr::null_mut());
 static ARGUMENTS_LEN: AtomicUsize = AtomicUsize::new(0);
 
-/// Notes where the kernel put our argument strings. Runs before `main`, as the C library calls it.
-extern "C" fn note_arguments(argc: i32, argv: *const *mut u8, _envp: *const *mut u8) {
-    if argc <= 0 {
+static VARIABLES: AtomicPtr<u8> = AtomicPtr::new(std::ptr::null_mut());
+static VARIABLES_LEN: AtomicUsize = AtomicUsize::new(0);
+
+/// Notes where the kernel put our argument strings and variables. Runs before `main`, as the C library calls it.
+extern "C" fn note_arguments(argc: i32, argv: *const *mut u8, envp: *const *mut u8) {
+    // SAFETY: the C library hands the true vectors, the second ended by null.
+    unsafe {
+        note(argv, argc.max(0) as usize, &ARGUMENTS, &ARGUMENTS_LEN);
+        let mut count = 0;
+        while !envp.is_null() && !(*envp.add(count)).is_null() {
+            count += 1;
+        }
+        note(envp, count, &VARIABLES, &VARIABLES_LEN);
+    }
+}
+
+/// # Safety
+/// `list` must hold `count` strings that lie one after another, as on the initial stack.
+unsafe fn note(list: *const *mut u8, count: usize, at: &AtomicPtr<u8>, len: &AtomicUsize) {
+    if count == 0 {
         return;
     }
-    // SAFETY: the C library hands the true vector; the strings lie one after another on the initial stack.
+    // SAFETY: the caller's promise.
     unsafe {
-        let first = *argv;
-        let last = *argv.add(argc as usize - 1);
+        let (first, last) = (*list, *list.add(count - 1));
         let end = last.add(libc::strlen(last.cast()));
-        ARGUMENTS.store(first, Ordering::Relaxed);
-        ARGUMENTS_LEN.store(end.offset_from(first).max(0) as usize, Ordering::Relaxed);
+        at.store(first, Ordering::Relaxed);
+        len.store(end.offset_from(first).max(0) as usize, Ordering::Relaxed);
     }
 }
 
@@ -172,17 +188,15 @@ extern "C" fn note_arguments(argc: i32, argv: *const *mut u8, _envp: *const *mut
 #[unsafe(link_section = ".init_array")]
 static NOTE_ARGUMENTS: extern "C" fn(i32, *const *mut u8, *const *mut u8) = note_arguments;
 
-/// Overwrites our argument strings, which anyone in the pid namespace can read. For the guest's pid 1 only: its
-/// memory is a copy, and nothing of the caller's command line may show inside.
+/// Overwrites our argument strings, which anyone in the pid namespace can read, and our variables, among which there
+/// may be secrets. For the guest's pid 1 only: its memory is a copy, and nothing of the caller's may be inside.
 pub(crate) fn blank_arguments() {
     const NAME: &[u8] = b"cofferdam-init";
-    let start = ARGUMENTS.load(Ordering::Relaxed);
-    let len = ARGUMENTS_LEN.load(Ordering::Relaxed);
-    if start.is_null() {
-        return;
-    }
-    for i in 0..len {
-        // SAFETY: inside the strings that `note_arguments` measured; nobody else uses them in this copy.
-        unsafe { start.add(i).write_volatile(NAME.get(i).copied().unwrap_or(0)) };
+    for (start, len, name) in [(&ARGUMENTS, &ARGUMENTS_LEN, NAME), (&VARIABLES, &VARIABLES_LEN, b"")] {
+        let (start, len) = (start.load(Ordering::Relaxed), len.load(Ordering::Relaxed));
+        for i in 0..if start.is_null() { 0 } else { len } {
+            // SAFETY: inside the strings that `note_arguments` measured; nobody else uses them in this copy.
+            unsafe { start.add(i).write_volatile(name.get(i).copied().unwrap_or(0)) };
+        }
     }
 }

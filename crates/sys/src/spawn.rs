@@ -48,8 +48,10 @@ pub struct Handles {
     pub doors: Option<Doors>,
 }
 
-/// The most handles that come with a report: three, and the doors.
-pub(crate) const MOST_KEPT: usize = 3 + 2 * doors::EACH;
+/// Handles that a report names by a bit each: three, and the doors that stand everywhere.
+pub(crate) const NAMED: usize = 3 + 2 * doors::EACH;
+/// The most that come with a report; those past the named ones are doors on loopback.
+pub(crate) const MOST_KEPT: usize = NAMED + doors::MOST_LOOPBACK;
 
 /// Room for one control message with all of them.
 #[repr(C, align(8))]
@@ -339,12 +341,16 @@ impl Control {
     }
 }
 
-/// Which handle is which: a bit for each that came, in the order of the fields.
+/// Which handle is which: a bit for each that came, in the order of the fields; then doors on loopback.
 fn sort(which: u32, received: Vec<OwnedFd>) -> Handles {
     let mut received = received.into_iter();
-    let mut slots = (0..MOST_KEPT).map(|bit| if which & (1 << bit) != 0 { received.next() } else { None });
+    let named = |bit: usize| if which & (1 << bit) != 0 { received.next() } else { None };
+    let mut slots: Vec<Option<OwnedFd>> = (0..NAMED).map(named).collect();
+    let doors = slots.split_off(NAMED - 2 * doors::EACH);
+    let mut slots = slots.into_iter();
     let mut next = || slots.next().flatten();
-    Handles { listener: next(), scratch: next(), terminal: next(), doors: Doors::new(slots) }
+    let doors = Doors::new(doors.into_iter(), || received.collect());
+    Handles { listener: next(), scratch: next(), terminal: next(), doors }
 }
 
 /// Field by field, so that no byte pattern from the other side can make an invalid `Message`.

@@ -33,6 +33,14 @@ enum Setup {
     /// A batch after the privileges are gone.
     TooLate,
     WithoutV6,
+    /// With doors on the guest's own loopback.
+    Loopback,
+}
+
+/// As many as there can be, the last of another family.
+fn named_places() -> Vec<SocketAddr> {
+    let many = (1..sys::doors::MOST_LOOPBACK as u16).map(|n| SocketAddr::from((Ipv4Addr::LOCALHOST, 5000 + n)));
+    many.chain([SocketAddr::from((Ipv6Addr::LOCALHOST, 80))]).collect()
 }
 
 const CASES: &[Case] = &[
@@ -50,6 +58,7 @@ const CASES: &[Case] = &[
     ("groups_and_broadcasts_stay_inside", groups_and_broadcasts_stay_inside, Setup::Doors),
     ("echo_requests_are_not_answered", echo_requests_are_not_answered, Setup::Doors),
     ("echo_requests_are_answered_where_granted", echo_requests_are_answered, Setup::Ping),
+    ("named_places_on_loopback_lead_outside", named_places_on_loopback_lead_outside, Setup::Loopback),
     ("nothing_reaches_the_host", nothing_reaches_the_host, Setup::Doors),
     ("the_guest_cannot_undo_it", the_guest_cannot_undo_it, Setup::Doors),
     ("without_ipv6", without_ipv6, Setup::WithoutV6),
@@ -163,7 +172,8 @@ fn steps(setup: Setup) -> Vec<Op> {
         Op::Netlink { family: netlink::NETFILTER, batch: arena::list(&netfilter::rules(ipv6, ping)), what: "rules" };
     let mut ops = match setup {
         Setup::Plain | Setup::TooLate => vec![Op::Loopback],
-        _ => vec![routes(), rules, Op::OpenDoors { ipv6 }],
+        Setup::Loopback => vec![routes(), rules, Op::OpenDoors { ipv6, loopback: arena::list(&named_places()) }],
+        _ => vec![routes(), rules, Op::OpenDoors { ipv6, loopback: &[] }],
     };
     let (uid, gid) = host::ids();
     ops.push(Op::AwaitSupervisor);
@@ -181,20 +191,23 @@ fn steps(setup: Setup) -> Vec<Op> {
 
 /// Answers at the doors until the guest ends; its wait status.
 fn serve(guest: &Spawned, doors: Option<&Doors>) -> i32 {
+    let loopback: Vec<&OwnedFd> = doors.map(|d| d.loopback.iter().collect()).unwrap_or_default();
     let doors: Vec<&Door> = doors.map(|d| [Some(&d.v4), d.v6.as_ref()]).into_iter().flatten().flatten().collect();
     loop {
-        let sockets = doors.iter().flat_map(|d| [&d.tcp, &d.dns, &d.udp]);
+        let sockets = doors.iter().flat_map(|d| [&d.tcp, &d.dns, &d.udp]).chain(loopback.iter().copied());
         let mut wanted: Vec<libc::pollfd> = std::iter::once(guest.control())
             .chain(sockets)
             .map(|fd| libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLIN, revents: 0 })
             .collect();
         // SAFETY: a list with its true length.
         assert!(unsafe { libc::poll(wanted.as_mut_ptr(), wanted.len() as _, 20_000) } > 0, "the guest hangs");
-        for door in &doors {
-            while let Some(arrival) = net::accept_from(&door.tcp).unwrap() {
+        for tcp in doors.iter().map(|d| &d.tcp).chain(loopback.iter().copied()) {
+            while let Some(arrival) = net::accept_from(tcp).unwrap() {
                 let stream = TcpStream::from(arrival.socket);
                 std::thread::spawn(move || greet_and_echo(stream, arrival.original, arrival.peer));
             }
+        }
+        for door in &doors {
             answer(&door.dns, door, "dns");
             answer(&door.udp, door, "udp");
         }
@@ -292,6 +305,18 @@ fn connections_are_never_to_oneself() {
         let place = place.parse().unwrap();
         assert_arrives(&connect_from(any.parse().unwrap(), place).unwrap(), place);
     }
+}
+
+fn named_places_on_loopback_lead_outside() {
+    for place in named_places() {
+        let stream = TcpStream::connect(place).unwrap();
+        assert_eq!(greeting(&stream), (place, stream.local_addr().unwrap()));
+        assert!(TcpListener::bind(place).is_err(), "the place is taken");
+    }
+    // All other ports stay the guest's own.
+    let refused = TcpStream::connect((Ipv4Addr::LOCALHOST, 4999)).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::ConnectionRefused);
+    loopback_is_the_guests_own();
 }
 
 fn talk_over(listener: &TcpListener, to: SocketAddr) {

@@ -41,7 +41,15 @@ fn every_wall_stands_here_for_root_and_for_others() {
             assert!(item["ok"] == true || item["required"] == false, "{who:?}: {item}");
             assert!(item["ok"] == false || item["fix"].is_null(), "nothing to fix: {item}");
         }
-        for name in ["namespace.user", "mount.proc", "landlock.scope", "seccomp.notify", "call.clone3", "enclosure"] {
+        for name in [
+            "namespace.user",
+            "mount.proc",
+            "landlock.scope",
+            "seccomp.notify",
+            "call.clone3",
+            "network.doors",
+            "enclosure",
+        ] {
             assert_eq!(check(&report["checks"], name)["ok"], true, "{who:?}: {name}");
         }
         // What needs no group holds for everyone.

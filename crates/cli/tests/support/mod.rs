@@ -3,6 +3,7 @@
 #![allow(dead_code)]
 
 pub mod terminal;
+pub mod world;
 
 use serde_json::Value;
 use std::ffi::OsStr;

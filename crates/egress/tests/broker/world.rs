@@ -180,7 +180,7 @@ impl World {
                 batch: arena::list(&netfilter::rules(ipv6, false)),
                 what: "rules",
             },
-            Step::OpenDoors { ipv6 },
+            Step::OpenDoors { ipv6, loopback: &[] },
             Step::AwaitSupervisor,
             Step::Identity { uid, gid, drop_groups: false },
             Step::NoNewPrivileges,

@@ -31,6 +31,27 @@ pub fn namespaces(facts: &Facts) -> Vec<Check> {
     checks
 }
 
+/// What a guest with network rules needs beyond a network of its own: packet rules that lead everything to our sockets.
+pub fn doors(facts: &Facts) -> Check {
+    const NAME: &str = "network.doors";
+    const NEEDED_FOR: &str = "runs with network rules: connections are led to the broker (nf_tables with tproxy)";
+    let ipv6 = sys::net::has_ipv6();
+    let (routes, rules) = (sys::netlink::routes(ipv6), sys::netfilter::rules(ipv6, false));
+    let trial = Trial::Doors { routes: &routes, rules: &rules, ipv6 };
+    match probe::attempt(NEW_USER | NEW_NET, trial) {
+        Err(error) if matches!(error.call, "routes" | "nf_tables with tproxy" | "transparent sockets") => {
+            let fix = if facts.container.is_some() {
+                "on the host, as root: modprobe nft_tproxy (kernel built with CONFIG_NF_TABLES, CONFIG_NFT_TPROXY)"
+            } else {
+                "as root: modprobe nft_tproxy (kernel built with CONFIG_NF_TABLES, CONFIG_NFT_TPROXY)"
+            };
+            plain(NAME, NEEDED_FOR, Err(error)).fix(fix)
+        }
+        result => tried(NAME, NEEDED_FOR, facts, "net", result),
+    }
+    .optional()
+}
+
 pub fn mounts(facts: &Facts) -> Vec<Check> {
     let inside = NEW_USER | NEW_MOUNT;
     let mut checks = Vec::new();

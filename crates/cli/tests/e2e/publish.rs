@@ -1,0 +1,194 @@
+//! Ports of a guest that the host can reach.
+
+use crate::support::{As, BOTH, Place, binary, unique};
+use serde_json::Value;
+use std::io::{Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// Repeats what it is told, then says bye; ends after `n` connections.
+const REPEAT: &str = "
+import socket, sys, threading
+address, port, n = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+server = socket.create_server((address, port), family=socket.AF_INET6 if ':' in address else socket.AF_INET, backlog=512)
+print('ready', flush=True)
+def one(stream):
+    while got := stream.recv(65536): stream.sendall(got)
+    stream.sendall(b'bye')
+    stream.close()
+threads = []
+for _ in range(n):
+    threads.append(threading.Thread(target=one, args=(server.accept()[0],)))
+    threads[-1].start()
+for t in threads: t.join()
+";
+
+fn free_port() -> u16 {
+    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+}
+
+struct Served {
+    child: Child,
+    status: std::path::PathBuf,
+}
+
+/// Starts it and waits until its server stands.
+fn serve(place: &Place, flags: &[&str], args: &[&str]) -> Served {
+    let status = place.file(format!("status-{}", unique()), "");
+    let mut command: Command = place.cofferdam(["run", "--status-file", status.to_str().unwrap()]);
+    command.args(flags).args(["--", "/usr/bin/python3", "-c", REPEAT]).args(args).stdout(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    let mut ready = [0; 6];
+    child.stdout.as_mut().unwrap().read_exact(&mut ready).expect("the guest's server stands");
+    Served { child, status }
+}
+
+impl Served {
+    /// Its end, and the outcome.
+    fn end(mut self) -> Value {
+        let until = Instant::now() + Duration::from_secs(20);
+        while self.child.try_wait().unwrap().is_none() {
+            if Instant::now() > until {
+                self.child.kill().unwrap();
+                panic!("the run hangs");
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        serde_json::from_str(&std::fs::read_to_string(&self.status).unwrap()).unwrap()
+    }
+}
+
+fn call(port: u16) -> TcpStream {
+    let stream = TcpStream::connect(SocketAddr::from(([127, 0, 0, 1], port))).unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+    stream
+}
+
+fn talk(port: u16, len: usize) {
+    let mut stream = call(port);
+    let sent = vec![b'x'; len];
+    let mut reader = stream.try_clone().unwrap();
+    let reading = std::thread::spawn(move || {
+        let mut got = Vec::new();
+        reader.read_to_end(&mut got).map(|_| got)
+    });
+    stream.write_all(&sent).unwrap();
+    stream.shutdown(Shutdown::Write).unwrap();
+    let got = reading.join().unwrap().unwrap();
+    assert!(got.len() == len + 3 && got.ends_with(b"bye"), "{} of {}", got.len(), len + 3);
+}
+
+#[test]
+fn a_port_inside_answers_on_the_host() {
+    for who in BOTH {
+        let place = Place::new(who);
+        for (flag, address) in [("-p", "127.0.0.1"), ("--publish", "0.0.0.0"), ("-p", "::1"), ("-p", "::")] {
+            let port = free_port();
+            let served = serve(&place, &[flag, &format!("{port}:8000")], &[address, "8000", "2"]);
+            talk(port, 5);
+            talk(port, 1_000_000);
+            let outcome = served.end();
+            assert_eq!(outcome["verdict"], "ok", "{address}: {outcome:#}");
+            assert_eq!(outcome["usage"]["net_bytes"], 2 * 1_000_005 + 2 * 3, "{outcome:#}");
+        }
+    }
+}
+
+#[test]
+fn many_connections_are_served_and_more_wait() {
+    let place = Place::new(As::User);
+    let port = free_port();
+    let served = serve(&place, &["-p", &format!("{port}:8000")], &["127.0.0.1", "8000", "200"]);
+    // Open all of them before any is used: more than are served at a time.
+    let calls: Vec<TcpStream> = (0..200).map(|_| call(port)).collect();
+    for mut stream in calls {
+        stream.write_all(b"hello").unwrap();
+        stream.shutdown(Shutdown::Write).unwrap();
+        let mut got = String::new();
+        stream.read_to_string(&mut got).unwrap();
+        assert_eq!(got, "hellobye");
+    }
+    assert_eq!(served.end()["verdict"], "ok");
+}
+
+#[test]
+fn a_port_where_nobody_listens_inside_is_refused() {
+    for who in BOTH {
+        let place = Place::new(who);
+        let (port, other) = (free_port(), free_port());
+        let flags = ["-p", &format!("{port}:8000"), "-p", &format!("127.0.0.1:{other}:8001")];
+        let served = serve(&place, &flags, &["127.0.0.1", "8000", "1"]);
+        let mut nobody = call(other);
+        let ended = nobody.read(&mut [0; 1]);
+        assert!(ended.is_err_and(|e| e.kind() == std::io::ErrorKind::ConnectionReset));
+        talk(port, 10);
+        assert_eq!(served.end()["verdict"], "ok");
+        assert!(TcpStream::connect(SocketAddr::from(([127, 0, 0, 1], port))).is_err(), "closed with the run");
+    }
+}
+
+#[test]
+fn a_caller_that_leaves_does_not_disturb() {
+    let place = Place::new(As::User);
+    let port = free_port();
+    let served = serve(&place, &["-p", &format!("{port}:8000")], &["127.0.0.1", "8000", "3"]);
+    drop(call(port));
+    let mut rude = call(port);
+    rude.write_all(&[b'x'; 100_000]).unwrap();
+    drop(rude);
+    talk(port, 100);
+    // The guest's own threads saw their callers leave, one of them rudely.
+    served.end();
+}
+
+#[test]
+fn a_taken_port_is_told_before_anything_starts() {
+    for who in BOTH {
+        let place = Place::new(who);
+        let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = taken.local_addr().unwrap().port();
+        let run = place.run(&["-p", &format!("{port}:80")], &["echo", "started"]);
+        run.assert_code(125);
+        assert_eq!(run.text("/error_kind"), "conflict", "{}", run.story());
+        assert_eq!(run.stdout(), "");
+        for bad in ["80", "0:80", "1.2.3:80:80", "70000:1"] {
+            let run = place.run(&["--publish", bad], &["true"]);
+            run.assert_code(2);
+            assert!(run.text("/hint").contains("HOST:GUEST"), "{bad}: {}", run.story());
+        }
+    }
+}
+
+#[test]
+fn published_bytes_count_against_the_limit() {
+    for who in BOTH {
+        let place = Place::new(who);
+        let port = free_port();
+        let flags = ["-p", &format!("{port}:8000"), "--limit", "net=100k"];
+        let served = serve(&place, &flags, &["127.0.0.1", "8000", "1"]);
+        let mut stream = call(port);
+        let _ = stream.write_all(&vec![b'x'; 300_000]);
+        let mut got = Vec::new();
+        let _ = stream.read_to_end(&mut got);
+        assert!(got.len() <= 102_400);
+        let outcome = served.end();
+        assert_eq!((&outcome["verdict"], &outcome["limit_kind"]), (&"limit_exceeded".into(), &"net_bytes".into()));
+    }
+}
+
+#[test]
+fn nothing_of_the_helper_outlives_the_run() {
+    let place = Place::new(As::User);
+    let port = free_port();
+    let served = serve(&place, &["-p", &format!("{port}:8000")], &["127.0.0.1", "8000", "1"]);
+    talk(port, 10);
+    served.end();
+    let name = binary().to_str().unwrap();
+    let left = std::fs::read_dir("/proc").unwrap().flatten().filter(|e| {
+        let line = std::fs::read(e.path().join("cmdline")).unwrap_or_default();
+        let line = String::from_utf8_lossy(&line).into_owned();
+        line.contains(name) && line.contains(&format!("{port}:8000"))
+    });
+    assert_eq!(left.count(), 0);
+}

@@ -1,0 +1,132 @@
+//! Secrets: used by a guest that never has them.
+
+use crate::support::world::{PUBLIC, World};
+use crate::support::{As, BOTH, binary};
+use serde_json::json;
+use std::fs;
+use std::io::Read;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::process::Stdio;
+
+const VALUE: &str = "hunter2-6f1c9a40d2";
+
+fn world(who: As) -> World {
+    World::new(who)
+        .host(PUBLIC, "api.test other.test")
+        .certificate(&["api.test", "other.test"])
+        .server("https", PUBLIC, 443)
+}
+
+fn policy(world: &World) -> String {
+    world.place.policy(json!({"version": 1, "extends": ["default"],
+        "net": {"rules": [{"action": "allow", "host": "api.test"}, {"action": "allow", "host": "other.test"}]},
+        "secrets": [{"name": "TOKEN", "inject": {"host": "api.test", "header": "authorization", "format": "Bearer {}"}}]}))
+}
+
+#[test]
+fn the_broker_adds_it_and_the_guest_has_a_placeholder() {
+    const TEXT: &str = "echo $TOKEN; curl -sS -m 10 -H \"Authorization: Bearer $TOKEN\" https://api.test/a; \
+         curl -sS -m 10 -H \"Authorization: Bearer $TOKEN\" https://other.test/b";
+    for who in BOTH {
+        let world = world(who);
+        let run = world.run_with(&["-p", &policy(&world)], &["/bin/sh", "-c", TEXT], &[("TOKEN", VALUE)]);
+        run.assert_ok();
+        let said = run.stdout();
+        let lines: Vec<&str> = said.lines().collect();
+        assert!(lines[0].starts_with("cofferdam-secret-TOKEN-"), "{}", run.story());
+        assert!(lines[1].contains(&format!("auth=Bearer {VALUE}")), "{}", run.story());
+        assert!(!lines[2].contains(VALUE), "another host never sees it: {}", run.story());
+    }
+}
+
+#[test]
+fn it_comes_from_where_the_caller_says() {
+    for who in BOTH {
+        let world = world(who);
+        let file = world.place.file("secret", format!("{VALUE}\n"));
+        let policy = policy(&world);
+        let from_file = format!("TOKEN=file:{}", file.display());
+        let from_command = format!("TOKEN=cmd:cat {}", file.display());
+        for source in ["TOKEN=env:OTHER", &from_file, &from_command] {
+            let flags = ["-p", &policy, "--secret", source];
+            let curl = ["/usr/bin/curl", "-sS", "-m", "10", "https://api.test/"];
+            let run = world.run_with(&flags, &curl, &[("OTHER", VALUE)]);
+            run.assert_ok();
+            assert!(run.stdout().contains(&format!("auth=Bearer {VALUE}")), "{source}: {}", run.story());
+        }
+    }
+}
+
+#[test]
+fn what_is_missing_or_typed_is_told_before_the_start() {
+    for who in BOTH {
+        let world = world(who);
+        let policy = policy(&world);
+        let run = world.run(&["-p", &policy], &["echo", "started"]);
+        run.assert_code(2);
+        assert!(run.text("/message").contains("TOKEN") && run.text("/hint").contains("--secret"), "{}", run.story());
+        for (word, says) in [
+            (format!("TOKEN={VALUE}"), "env:VARIABLE"),
+            ("TOKEN=file:/no/such".into(), ""),
+            ("TOKEN=cmd:exit 1".into(), ""),
+            ("OTHER=env:HOME".into(), "TOKEN"),
+        ] {
+            let run = world.run(&["-p", &policy, "--secret", &word], &["echo", "started"]);
+            run.assert_code(2);
+            assert!(run.text("/hint").contains(says), "{word}: {}", run.story());
+            assert!(!run.stderr().contains(VALUE), "{}", run.story());
+            assert_eq!(run.stdout(), "");
+        }
+    }
+}
+
+/// Whether a process has the text anywhere in its memory; looked at with root's eyes.
+fn has_in_memory(pid: u32, text: &[u8]) -> bool {
+    let maps = fs::read_to_string(format!("/proc/{pid}/maps")).unwrap_or_default();
+    let Ok(memory) = fs::File::open(format!("/proc/{pid}/mem")) else { return false };
+    maps.lines().any(|line| {
+        let range = line.split(' ').next().and_then(|r| r.split_once('-'));
+        let parse = |n: &str| u64::from_str_radix(n, 16).unwrap();
+        let Some((from, to)) = range.map(|(a, b)| (parse(a), parse(b))) else { return false };
+        let mut bytes = vec![0; ((to - from) as usize).min(64 << 20)];
+        let got = memory.read_at(&mut bytes, from).unwrap_or(0);
+        bytes[..got].windows(text.len()).any(|w| w == text)
+    })
+}
+
+fn children(pid: u32) -> Vec<u32> {
+    let list = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
+    list.split_whitespace().filter_map(|p| p.parse().ok()).collect()
+}
+
+fn below(pid: u32) -> Vec<u32> {
+    children(pid).into_iter().flat_map(|child| [vec![child], below(child)].concat()).collect()
+}
+
+#[test]
+fn no_process_inside_has_it_in_its_memory() {
+    for who in BOTH {
+        let world = world(who);
+        let policy = policy(&world);
+        let args = ["run", "-p", &policy, "--env", "TOKEN", "--", "/bin/sh", "-c", "echo ready; exec sleep 30"];
+        let mut command = world.command(binary().to_str().unwrap(), &args);
+        let mut child = command.env("TOKEN", VALUE).stdout(Stdio::piped()).spawn().unwrap();
+        let mut ready = [0; 6];
+        child.stdout.as_mut().unwrap().read_exact(&mut ready).unwrap();
+        let is_ours = |pid: &u32| {
+            let exe = fs::read_link(format!("/proc/{pid}/exe")).unwrap_or_default();
+            exe.starts_with(binary()) || exe == Path::new(binary())
+        };
+        let supervisor = below(child.id()).into_iter().find(is_ours).expect("the supervisor");
+        assert!(has_in_memory(supervisor, VALUE.as_bytes()), "the test finds it where it is");
+        let inside: Vec<u32> = below(supervisor);
+        assert!(inside.len() >= 2, "pid 1 and the command: {inside:?}");
+        for pid in inside {
+            let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+            assert!(!has_in_memory(pid, VALUE.as_bytes()), "{who:?}: {status}");
+        }
+        let _ = std::process::Command::new("kill").arg(supervisor.to_string()).status();
+        child.wait().unwrap();
+    }
+}

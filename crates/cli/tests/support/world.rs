@@ -1,0 +1,229 @@
+//! A little internet for tests that speak of one: a network namespace with public addresses of its own, servers at
+//! them, and names for them in `/etc/hosts`. Nothing of it leaves the machine or outlives the test.
+
+use super::{As, Place, Run, binary, to_the_end, unique};
+use serde_json::Value;
+use std::fs;
+use std::path::PathBuf;
+use std::process::Command;
+
+/// A public address that every world has; servers stand there.
+pub const PUBLIC: &str = "5.5.5.5";
+/// A private one, which only a rule that names it allows.
+pub const PRIVATE: &str = "10.9.8.7";
+
+/// Binds everything it is told to, says so by ending, and serves in the background: `http`, `https` (with a certificate
+/// of the world's own authority), `greet` (speaks first, then repeats), `udp` (repeats), `sink` (reads and counts).
+const SERVERS: &str = r#"
+import http.server, os, socket, ssl, sys, threading
+
+def answer(kind):
+    class Handler(http.server.BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+        def reply(self):
+            length = int(self.headers.get("content-length") or 0)
+            got = self.rfile.read(length)
+            auth = self.headers.get("authorization") or ""
+            body = f"{self.command} {self.path} host={self.headers.get('host')} auth={auth} body={len(got)}\n".encode()
+            if self.path.startswith("/large/"):
+                body = b"x" * int(self.path.rsplit("/", 1)[1])
+            self.send_response(200)
+            self.send_header("content-length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+        do_GET = do_POST = do_PUT = do_DELETE = reply
+        def log_message(self, *args):
+            pass
+    return Handler
+
+class Server(http.server.ThreadingHTTPServer):
+    daemon_threads = True
+    def __init__(self, at, handler):
+        self.address_family = socket.AF_INET6 if ":" in at[0] else socket.AF_INET
+        super().__init__(at, handler)
+
+def listen(at):
+    return socket.create_server(at, family=socket.AF_INET6 if ":" in at[0] else socket.AF_INET)
+
+def greet(server):
+    def one(stream):
+        stream.sendall(b"220 hello\n")
+        while got := stream.recv(65536):
+            stream.sendall(got)
+        stream.sendall(b"bye\n")
+        stream.close()
+    while True:
+        threading.Thread(target=one, args=(server.accept()[0],), daemon=True).start()
+
+def udp(server):
+    while True:
+        got, peer = server.recvfrom(65536)
+        server.sendto(got, peer)
+
+work = []
+for spec in sys.argv[2:]:
+    kind, address, port = spec.split(",")
+    at = (address, int(port))
+    if kind in ("http", "https"):
+        server = Server(at, answer(kind))
+        if kind == "https":
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            here = os.path.dirname(sys.argv[1])
+            context.load_cert_chain(here + "/leaf.pem", here + "/leaf.key")
+            server.socket = context.wrap_socket(server.socket, server_side=True)
+        work.append(server.serve_forever)
+    elif kind == "greet":
+        work.append(lambda s=listen(at): greet(s))
+    elif kind == "udp":
+        s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        s.bind(at)
+        work.append(lambda s=s: udp(s))
+pid = os.fork()
+if pid:
+    open(sys.argv[1], "w").write(str(pid))
+    os._exit(0)
+os.setsid()
+for fd in (0, 1, 2):
+    os.dup2(os.open("/dev/null", os.O_RDWR), fd)
+for one in work:
+    threading.Thread(target=one, daemon=True).start()
+threading.Event().wait(120)
+"#;
+
+pub struct World {
+    pub place: Place,
+    /// Each `kind,address,port`.
+    servers: Vec<String>,
+    /// Lines of `/etc/hosts`.
+    hosts: Vec<String>,
+    /// Shell text that runs as root before everything.
+    before: String,
+    trusted: bool,
+    /// `/etc` is a copy that can be changed, with no mounts in it.
+    own_etc: bool,
+}
+
+impl World {
+    pub fn new(who: As) -> World {
+        World {
+            place: Place::new(who),
+            servers: Vec::new(),
+            hosts: Vec::new(),
+            before: String::new(),
+            trusted: false,
+            own_etc: false,
+        }
+    }
+
+    pub fn server(mut self, kind: &str, address: &str, port: u16) -> World {
+        self.servers.push(format!("{kind},{address},{port}"));
+        self
+    }
+
+    pub fn host(mut self, address: &str, names: &str) -> World {
+        self.hosts.push(format!("{address} {names}"));
+        self
+    }
+
+    /// Gives the world an `/etc` that `before` may change.
+    pub fn own_etc(mut self) -> World {
+        self.own_etc = true;
+        self
+    }
+
+    /// Shell text that changes the world, as root, in a mount namespace of its own.
+    pub fn before(mut self, text: &str) -> World {
+        self.before.push_str(text);
+        self.before.push('\n');
+        self
+    }
+
+    /// Makes a certificate for the names; the host trusts its authority, which lies in the project as `ca.pem`.
+    pub fn certificate(mut self, names: &[&str]) -> World {
+        let dir = self.place.dir("world");
+        let alternatives = names.iter().map(|n| format!("DNS:{n}")).collect::<Vec<_>>().join(",");
+        let script = format!(
+            "set -e; cd {dir}\n\
+             openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -keyout ca.key -out ca.pem -days 2 \
+             -subj /CN=world -addext basicConstraints=critical,CA:TRUE -addext keyUsage=critical,keyCertSign\n\
+             openssl req -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -keyout leaf.key -out leaf.csr -subj /CN=leaf\n\
+             printf 'subjectAltName={alternatives}\\nbasicConstraints=CA:FALSE\\nextendedKeyUsage=serverAuth\\n' > ext\n\
+             openssl x509 -req -in leaf.csr -CA ca.pem -CAkey ca.key -CAcreateserial -out leaf.pem -days 2 -extfile ext\n\
+             cat /etc/ssl/certs/ca-certificates.crt ca.pem > bundle.pem; chmod 644 bundle.pem; cp ca.pem {project}/ca.pem\n\
+             chmod 644 {project}/ca.pem\n",
+            dir = dir.display(),
+            project = self.place.project.display(),
+        );
+        let made = Command::new("sh").args(["-c", &script]).output().unwrap();
+        assert!(made.status.success(), "certificates: {}", String::from_utf8_lossy(&made.stderr));
+        self.trusted = true;
+        self
+    }
+
+    fn script(&self) -> String {
+        let dir = self.place.dir("world");
+        fs::write(dir.join("servers.py"), SERVERS).unwrap();
+        fs::write(dir.join("hosts"), format!("127.0.0.1 localhost\n{}\n", self.hosts.join("\n"))).unwrap();
+        let dir = dir.display();
+        let (etc, put) = match self.own_etc {
+            true => ("mount -t tmpfs none /mnt; cp -a /etc/. /mnt; mount --bind /mnt /etc; umount /mnt\n", "cp"),
+            false => ("", "mount --bind"),
+        };
+        let trust = match self.trusted {
+            true => format!("{put} {dir}/bundle.pem /etc/ssl/certs/ca-certificates.crt\n"),
+            false => String::new(),
+        };
+        format!(
+            "set -e\nip link set lo up\nip addr add {PUBLIC}/32 dev lo\nip addr add {PRIVATE}/32 dev lo\n{etc}{before}\
+             {put} {dir}/hosts /etc/hosts\n{trust}\
+             /usr/bin/python3 {dir}/servers.py {dir}/pid {servers}\n\
+             set +e\n\"$@\"\nstatus=$?\nkill \"$(cat {dir}/pid)\"\nexit $status\n",
+            before = self.before,
+            servers = self.servers.join(" "),
+        )
+    }
+
+    /// Any command as this world's user, beside its servers.
+    pub fn command(&self, program: &str, args: &[&str]) -> Command {
+        let mut command = Command::new("unshare");
+        command.args(["-mn", "sh", "-c", &self.script(), "sh"]);
+        if self.place.who == As::User {
+            command.args(["setpriv", "--reuid", "1500", "--regid", "1500", "--clear-groups", "--"]);
+        }
+        command.arg(program).args(args);
+        command.env_clear().env("HOME", &self.place.home).env("USER", "tester").env("LANG", "C.UTF-8");
+        command.env("PATH", "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin").current_dir(&self.place.project);
+        command.stdin(std::process::Stdio::null());
+        command
+    }
+
+    /// `cofferdam run FLAGS… -- COMMAND…` in this world.
+    pub fn run(&self, flags: &[&str], command: &[&str]) -> Run {
+        self.run_with(flags, command, &[])
+    }
+
+    pub fn run_with(&self, flags: &[&str], command: &[&str], env: &[(&str, &str)]) -> Run {
+        let status = self.file();
+        let mut args = vec!["run", "--status-file", status.to_str().unwrap()];
+        args.extend(flags);
+        args.push("--");
+        args.extend(command);
+        let mut cofferdam = self.command(binary().to_str().unwrap(), &args);
+        let output = to_the_end(cofferdam.envs(env.iter().copied()), b"");
+        let outcome = serde_json::from_str(&fs::read_to_string(&status).unwrap()).unwrap_or(Value::Null);
+        Run { output, outcome }
+    }
+
+    pub fn sh(&self, flags: &[&str], text: &str) -> Run {
+        self.run(flags, &["/bin/sh", "-c", text])
+    }
+
+    pub fn python(&self, flags: &[&str], text: &str) -> Run {
+        self.run(flags, &["/usr/bin/python3", "-c", text])
+    }
+
+    /// An empty file that the world's user can write.
+    pub fn file(&self) -> PathBuf {
+        self.place.file(format!("made-{}", unique()), "")
+    }
+}

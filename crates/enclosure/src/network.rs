@@ -1,0 +1,47 @@
+//! A guest's network as its supervisor sees it. Connections arrive at doors that the guest's setup opens; who answers
+//! there, by which rules, is handed in from above.
+
+use std::net::SocketAddr;
+use std::os::fd::BorrowedFd;
+use sys::net::Doors;
+use terms::{Action, Fault};
+
+/// Whoever answers at the doors of one guest.
+pub trait Network {
+    /// Takes over the doors and begins. Called once, after the last clone, when the command is about to start.
+    fn open(&mut self, doors: Doors) -> Result<(), Fault>;
+
+    /// Readable when there is something to tell; none before `open`.
+    fn wake(&self) -> Option<BorrowedFd<'_>>;
+
+    /// What was refused, or let through with a warning, since the last call.
+    fn happened(&mut self) -> Vec<NetReport>;
+
+    /// Bytes both ways so far.
+    fn used(&self) -> u64;
+
+    /// Whether the guest went over its limit of bytes; nothing passes from then on.
+    fn over_limit(&self) -> bool;
+
+    /// Ends everything and tells the last of it.
+    fn close(&mut self) -> Vec<NetReport>;
+}
+
+/// One refusal or warning.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NetReport {
+    pub op: &'static str,
+    pub target: String,
+    pub rule: String,
+    pub action: Action,
+    pub hint: Option<String>,
+}
+
+/// What the guest's setup must know of its network.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct NetPlan {
+    /// Places on its own loopback that lead outside; at most `sys::doors::MOST_LOOPBACK`.
+    pub loopback: Vec<SocketAddr>,
+    /// The certificate that it must trust, as PEM, where requests are read on the way.
+    pub authority: Option<String>,
+}

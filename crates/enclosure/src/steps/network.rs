@@ -1,0 +1,158 @@
+//! The steps of a guest that has a network: the doors, and the files by which its programs find names and trust.
+
+use super::{Builder, LAYERS, QUIET, cpath, cstring};
+use crate::trust;
+use std::ffi::OsString;
+use std::path::{Component, Path, PathBuf};
+use sys::doors::{OWN_V4, RESOLVER};
+use sys::op::Op;
+use sys::{arena, net, netfilter, netlink};
+
+/// Links that are followed before we take it that they go round in a circle.
+const MOST_LINKS: usize = 8;
+
+/// Where a program inside that opens a path will look.
+enum Place {
+    /// Nothing is there but what we put there.
+    Bare(PathBuf),
+    /// A file of the host's, by its real path.
+    File(PathBuf),
+    /// A directory of the host's that has no such file.
+    Missing(PathBuf),
+}
+
+impl Builder<'_> {
+    /// Early among the guest's own steps, while it has privileges over its network.
+    pub(super) fn doors(&mut self) {
+        let Some(plan) = &self.request.network else { return };
+        let ipv6 = net::has_ipv6();
+        let loopback = plan.loopback.iter().filter(|place| ipv6 || place.is_ipv4()).copied().collect::<Vec<_>>();
+        self.push(Op::Netlink { family: netlink::ROUTE, batch: arena::list(&netlink::routes(ipv6)), what: "routes" });
+        self.push(Op::Netlink {
+            family: netlink::NETFILTER,
+            batch: arena::list(&netfilter::rules(ipv6, false)),
+            what: "rules",
+        });
+        self.push(Op::OpenDoors { ipv6, loopback: arena::list(&loopback) });
+    }
+
+    /// What the host's own files say about names is for the broker; a guest asks the broker for everything but itself.
+    pub(super) fn network_files(&mut self) {
+        let Some(plan) = &self.request.network else { return };
+        self.show("resolv.conf", resolver_file(), Path::new("/etc/resolv.conf"));
+        self.show("hosts", hosts_file(&rustix::system::uname().nodename().to_string_lossy()), Path::new("/etc/hosts"));
+        let Some(authority) = &plan.authority else { return };
+        let bundles = trust::bundles(authority);
+        self.show("ca-bundle.pem", trust::whole(&bundles, authority), Path::new(trust::BUNDLE));
+        self.show("ca.pem", authority.clone().into_bytes(), Path::new(trust::OWN));
+        for (i, (path, bytes)) in bundles.into_iter().enumerate() {
+            if self.is_mounted(&path) {
+                self.show(&format!("bundle-{i}"), bytes, &path);
+            }
+        }
+    }
+
+    /// Shows a file of ours at `at`, whatever the host has there.
+    fn show(&mut self, name: &str, bytes: Vec<u8>, at: &Path) {
+        match self.place(at) {
+            Place::File(real) => self.made_file(name, bytes, 0o444, &real),
+            Place::Missing(path) => self.layered_file(bytes, &path),
+            Place::Bare(path) => {
+                if let Some(parent) = path.parent() {
+                    self.dir(parent);
+                }
+                self.push(Op::File { at: cpath(&path), mode: 0o444, bytes: arena::list(&bytes) });
+                self.shown.push(path);
+            }
+        }
+    }
+
+    /// Follows links as they will be inside: those of the host where a mount shows them, and none elsewhere.
+    fn place(&self, at: &Path) -> Place {
+        let mut at = at.to_path_buf();
+        for _ in 0..MOST_LINKS {
+            if !self.is_mounted(&at) {
+                return Place::Bare(at);
+            }
+            match std::fs::read_link(&at) {
+                Ok(target) => at = joined(&at, &target),
+                Err(_) => break,
+            }
+        }
+        match std::fs::canonicalize(&at) {
+            Ok(real) if real.is_file() => Place::File(real),
+            _ => Place::Missing(at),
+        }
+    }
+
+    /// Nothing can be made in a directory that is shown read-only; so it is shown through a layer that has the file.
+    fn layered_file(&mut self, bytes: Vec<u8>, at: &Path) {
+        let (Some(dir), Some(name)) = (at.parent().filter(|d| d.is_dir()), at.file_name()) else { return };
+        let layer = self.new_layer();
+        let file = Path::new(&layer).join(name);
+        self.push(Op::File { at: cpath(&file), mode: 0o444, bytes: arena::list(&bytes) });
+        self.overlay(&layer, dir);
+    }
+
+    /// An empty directory to lay over another.
+    pub(super) fn new_layer(&mut self) -> String {
+        if !std::mem::replace(&mut self.layers, true) {
+            self.push(Op::Tmpfs { at: cstring(LAYERS), options: c"mode=700", attr: QUIET });
+        }
+        let layer = format!("{LAYERS}/layer-{}", self.ops.len());
+        self.push(Op::Dir { at: cstring(&layer), mode: 0o755 });
+        layer
+    }
+}
+
+/// A link's target from the root on. A guest's tree has no `..` that a link could turn elsewhere.
+fn joined(link: &Path, target: &Path) -> PathBuf {
+    let mut whole: Vec<OsString> = Vec::new();
+    let base = link.parent().unwrap_or(Path::new("/"));
+    for part in base.join(target).components() {
+        match part {
+            Component::Normal(name) => whole.push(name.into()),
+            Component::ParentDir => drop(whole.pop()),
+            _ => {}
+        }
+    }
+    Path::new("/").join(whole.iter().collect::<PathBuf>())
+}
+
+/// One resolver, which answers at once: no second try is worth waiting for, and no search list makes names of names.
+fn resolver_file() -> Vec<u8> {
+    format!("nameserver {RESOLVER}\noptions timeout:10 attempts:2\n").into_bytes()
+}
+
+/// The guest's own names.
+fn hosts_file(name: &str) -> Vec<u8> {
+    let plain = !name.is_empty() && name.bytes().all(|b| b.is_ascii_alphanumeric() || b"-._".contains(&b));
+    let own = if plain && name != "localhost" { format!("{OWN_V4} {name}\n") } else { String::new() };
+    format!("127.0.0.1 localhost\n::1 localhost ip6-localhost\n{own}").into_bytes()
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    #[test]
+    fn links_are_joined_to_where_they_stand() {
+        for (link, target, whole) in [
+            ("/etc/resolv.conf", "../run/systemd/resolve/stub-resolv.conf", "/run/systemd/resolve/stub-resolv.conf"),
+            ("/etc/resolv.conf", "/var/run/x", "/var/run/x"),
+            ("/etc/resolv.conf", "resolv.other", "/etc/resolv.other"),
+            ("/etc/resolv.conf", "../../../../a", "/a"),
+        ] {
+            assert_eq!(joined(Path::new(link), Path::new(target)), Path::new(whole));
+        }
+    }
+
+    #[test]
+    fn only_the_guest_itself_has_a_name_in_its_file() {
+        let text = |name: &str| String::from_utf8(hosts_file(name)).unwrap();
+        assert_eq!(text("box"), "127.0.0.1 localhost\n::1 localhost ip6-localhost\n192.0.0.8 box\n");
+        assert_eq!(text("a b\nc"), text(""));
+        assert_eq!(text("localhost"), text(""));
+        assert!(String::from_utf8(resolver_file()).unwrap().starts_with("nameserver 192.0.0.53\n"));
+    }
+}

@@ -1,0 +1,266 @@
+//! Secrets that a guest uses and never has. Inside, a variable of the secret's name holds a placeholder; the broker puts
+//! the value in its place on the way out.
+//!
+//! The guest's first process is a copy of ours, so no value may be in our memory when it is made. What a secret comes
+//! from is opened before, which tells of most mistakes in time, and read after.
+
+use crate::Caller;
+use egress::broker::SecretValue;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::io::Read;
+use std::os::unix::ffi::OsStringExt;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+use terms::{Fault, Phase};
+
+/// The longest value; also what a pipe holds before its writer must wait.
+const LONGEST: usize = 64 * 1024;
+/// How long a command may take to give its secret.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Where a value comes from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Source {
+    Env(String),
+    File(PathBuf),
+    Command(String),
+}
+
+/// A source that stands ready, unread.
+enum Held {
+    Env(String),
+    Open(Box<dyn Read + Send>),
+}
+
+/// The secrets of one run before their values are known.
+#[derive(Default)]
+pub struct Secrets {
+    held: Vec<(String, String, Held)>,
+    /// How variables are read; see `Caller::read_late`.
+    read_late: Option<fn(&OsStr) -> Option<OsString>>,
+}
+
+impl Secrets {
+    /// Finds the sources of what the policy names. `words` are `NAME=env:VAR`, `NAME=file:PATH` or `NAME=cmd:COMMAND`;
+    /// without a word, a secret is the caller's variable of its name.
+    pub fn find(wanted: &BTreeSet<&str>, words: &[String], caller: &Caller) -> Result<Secrets, Fault> {
+        let mut sources = BTreeMap::new();
+        for word in words {
+            let (name, source) = read_word(word)?;
+            if !wanted.contains(name) {
+                let known: Vec<&str> = wanted.iter().copied().collect();
+                return Err(Fault::invalid(format!(
+                    "--secret {name}: no policy of this run has a secret of that name"
+                ))
+                .hint(if known.is_empty() { "leave it out".into() } else { format!("secrets: {}", known.join(", ")) })
+                .phase(Phase::Admission));
+            }
+            sources.insert(name, source);
+        }
+        let mut held = Vec::new();
+        for name in wanted {
+            let source = sources.remove(name).unwrap_or_else(|| Source::Env((*name).into()));
+            held.push(((*name).to_owned(), placeholder(name)?, hold(name, source, caller)?));
+        }
+        Ok(Secrets { held, read_late: Some(caller.read_late) })
+    }
+
+    /// What the guest has in their place, by variable.
+    pub fn placeholders(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.held.iter().map(|(name, placeholder, _)| (name.as_str(), placeholder.as_str()))
+    }
+
+    /// The caller's variables that hold a value, which must neither pass nor be in memory when the guest is made.
+    pub fn variables(&self) -> impl Iterator<Item = &str> {
+        self.held.iter().filter_map(|(_, _, held)| match held {
+            Held::Env(name) => Some(name.as_str()),
+            Held::Open(_) => None,
+        })
+    }
+
+    /// Reads the values. Only after the guest's first process was made.
+    pub fn read(self) -> Result<Vec<SecretValue>, Fault> {
+        let Some(read_late) = self.read_late.filter(|_| !self.held.is_empty()) else { return Ok(Vec::new()) };
+        // From here on our memory must end nowhere but with us.
+        let _ = rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::NotDumpable);
+        let values = self.held.into_iter().map(|(name, placeholder, held)| {
+            let value = match held {
+                Held::Env(variable) => read_late(OsStr::new(&variable)).map(OsString::into_vec).unwrap_or_default(),
+                Held::Open(source) => read_open(&name, source)?,
+            };
+            check(&name, &value)?;
+            Ok(SecretValue { name, placeholder, value })
+        });
+        values.collect()
+    }
+}
+
+fn fault(name: &str, why: impl std::fmt::Display) -> Fault {
+    Fault::invalid(format!("secret {name}: {why}")).phase(Phase::Preparation)
+}
+
+/// A value goes into a header, where a line break would end it.
+fn check(name: &str, value: &[u8]) -> Result<(), Fault> {
+    match value {
+        [] => Err(fault(name, "its value is empty")),
+        value if value.len() > LONGEST => Err(fault(name, format!("longer than {LONGEST} bytes"))),
+        value if value.iter().any(|b| b.is_ascii_control()) => Err(fault(name, "its value holds a control character")),
+        _ => Ok(()),
+    }
+}
+
+fn read_word(word: &str) -> Result<(&str, Source), Fault> {
+    // What was typed may be the secret itself, so it is never repeated.
+    let refuse = |why: &str| {
+        Fault::invalid(format!("--secret: {why}"))
+            .hint("write NAME=env:VARIABLE, NAME=file:PATH or NAME=cmd:COMMAND; a value on the command line shows to every user of the host")
+            .phase(Phase::Admission)
+    };
+    let (name, source) = word.split_once('=').ok_or_else(|| refuse("no '=' after the name"))?;
+    let source = match source.split_once(':') {
+        Some((_, "")) => return Err(refuse("nothing after the colon")),
+        Some(("env", variable)) => Source::Env(variable.into()),
+        Some(("file", path)) => Source::File(path.into()),
+        Some(("cmd", command)) => Source::Command(command.into()),
+        _ => return Err(refuse("a secret is never given literally")),
+    };
+    Ok((name, source))
+}
+
+fn placeholder(name: &str) -> Result<String, Fault> {
+    let mut bytes = [0u8; 16];
+    let got = rustix::rand::getrandom(&mut bytes[..], rustix::rand::GetRandomFlags::empty());
+    if got != Ok(bytes.len()) {
+        return Err(Fault::internal("the kernel gives no random bytes").phase(Phase::Preparation));
+    }
+    let random: String = bytes.iter().map(|b| format!("{b:02x}")).collect();
+    Ok(format!("cofferdam-secret-{name}-{random}"))
+}
+
+fn hold(name: &str, source: Source, caller: &Caller) -> Result<Held, Fault> {
+    match source {
+        Source::Env(variable) if caller.var(&variable).is_some_and(|v| !v.is_empty()) => Ok(Held::Env(variable)),
+        Source::Env(variable) => {
+            let hint = format!("set {variable}, or name a source: --secret {name}=env:VARIABLE|file:PATH|cmd:COMMAND");
+            Err(fault(name, format!("the variable {variable} is not set")).hint(hint))
+        }
+        Source::File(path) => {
+            let path = caller.cwd.join(path);
+            let file = File::open(&path).map_err(|e| fault(name, format!("{}: {e}", path.display())))?;
+            if file.metadata().is_ok_and(|m| m.is_dir()) {
+                return Err(fault(name, format!("{}: is a directory", path.display())));
+            }
+            Ok(Held::Open(Box::new(file)))
+        }
+        Source::Command(command) => run(name, &command, caller).map(Held::Open),
+    }
+}
+
+/// Runs a command to its end; what it said stays in the pipe, in the kernel's memory and not in ours.
+fn run(name: &str, command: &str, caller: &Caller) -> Result<Box<dyn Read + Send>, Fault> {
+    let mut child = Command::new("/bin/sh")
+        .args(["-c", command])
+        .current_dir(&caller.cwd)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .spawn()
+        .map_err(|e| fault(name, format!("its command cannot be started: {e}")))?;
+    let out = child.stdout.take().ok_or_else(|| fault(name, "its command has no output"))?;
+    let deadline = Instant::now() + PATIENCE;
+    let status = loop {
+        match child.try_wait() {
+            Ok(Some(status)) => break status,
+            Ok(None) if Instant::now() < deadline => std::thread::sleep(Duration::from_millis(2)),
+            Ok(None) | Err(_) => {
+                let _ = child.kill();
+                let _ = child.wait();
+                let why = format!("its command did not end within {} s, or said too much", PATIENCE.as_secs());
+                return Err(fault(name, why));
+            }
+        }
+    };
+    match status.success() {
+        true => Ok(Box::new(out)),
+        false => Err(fault(name, format!("its command failed: {status}"))),
+    }
+}
+
+/// A file or a command's output, without the line's end that tools put behind it.
+fn read_open(name: &str, source: Box<dyn Read + Send>) -> Result<Vec<u8>, Fault> {
+    // With room from the start: a buffer that grows leaves copies behind.
+    let mut value = Vec::with_capacity(LONGEST + 2);
+    source.take(LONGEST as u64 + 2).read_to_end(&mut value).map_err(|e| fault(name, e))?;
+    if value.last() == Some(&b'\n') {
+        value.pop();
+    }
+    if value.last() == Some(&b'\r') {
+        value.pop();
+    }
+    Ok(value)
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    fn caller() -> Caller {
+        let env = vec![("TOKEN".into(), "from the environment".into()), ("EMPTY".into(), "".into())];
+        let read_late = |name: &OsStr| (name == "TOKEN").then(|| OsString::from("read late"));
+        Caller { cwd: "/".into(), home: "/h".into(), user: "u".into(), env, read_late }
+    }
+
+    fn find(words: &[&str]) -> Result<Secrets, Fault> {
+        let words: Vec<String> = words.iter().map(|w| (*w).to_owned()).collect();
+        Secrets::find(&BTreeSet::from(["TOKEN"]), &words, &caller())
+    }
+
+    fn value(words: &[&str]) -> Result<String, Fault> {
+        let values = find(words)?.read()?;
+        Ok(String::from_utf8(values[0].value.clone()).unwrap())
+    }
+
+    #[test]
+    fn values_are_read_late_from_their_source() {
+        assert_eq!(value(&[]).unwrap(), "read late");
+        assert_eq!(value(&["TOKEN=cmd:printf 'a b\\n'"]).unwrap(), "a b");
+        let file = std::env::temp_dir().join(format!("cofferdam-secret-{}", std::process::id()));
+        std::fs::write(&file, "from a file\r\n").unwrap();
+        assert_eq!(value(&[&format!("TOKEN=file:{}", file.display())]).unwrap(), "from a file");
+        std::fs::remove_file(file).unwrap();
+    }
+
+    #[test]
+    fn the_guest_has_a_placeholder_of_its_own() {
+        let (one, two) = (find(&[]).unwrap(), find(&[]).unwrap());
+        let (name, first) = one.placeholders().next().unwrap();
+        assert_eq!(name, "TOKEN");
+        assert!(first.starts_with("cofferdam-secret-TOKEN-") && first.len() == 23 + 32, "{first}");
+        assert_ne!(first, two.placeholders().next().unwrap().1);
+        assert_eq!(one.variables().collect::<Vec<_>>(), ["TOKEN"]);
+    }
+
+    #[test]
+    fn mistakes_are_told_and_the_value_is_not() {
+        for words in [
+            &["TOKEN=hunter2"][..],
+            &["TOKEN"],
+            &["TOKEN=env:"],
+            &["TOKEN=env:EMPTY"],
+            &["TOKEN=env:MISSING"],
+            &["TOKEN=file:/no/such/file"],
+            &["TOKEN=file:/"],
+            &["TOKEN=cmd:exit 3"],
+            &["TOKEN=cmd:true"],
+            &["TOKEN=cmd:printf 'a\\nb'"],
+            &["OTHER=env:TOKEN"],
+        ] {
+            let fault = value(words).unwrap_err();
+            assert_eq!(fault.error_kind, terms::ErrorKind::InvalidRequest, "{words:?}");
+            let said = format!("{} {}", fault.message, fault.hint.unwrap_or_default());
+            assert!(!said.contains("hunter2"), "{said}");
+        }
+    }
+}
