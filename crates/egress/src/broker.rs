@@ -19,8 +19,8 @@ use terms::{ErrorKind, Fault};
 use tokio::runtime;
 use tokio::sync::{Semaphore, oneshot};
 
-/// Two for each connection, and some for names and datagrams.
-const DESCRIPTORS: u64 = 3 * MAX_CONNECTIONS as u64;
+/// Six for each connection that much passes through, and some for names and datagrams.
+const DESCRIPTORS: u64 = 7 * MAX_CONNECTIONS as u64;
 /// What tasks may still do once everything is to end.
 const LAST_WORDS: Duration = Duration::from_millis(100);
 

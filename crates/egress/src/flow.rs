@@ -1,4 +1,5 @@
-//! One flow of bytes between the guest and the outside: its count, what is told about it, and the relay both ways.
+//! One flow of bytes between the guest and the outside: its count, what is told about it, and how streams are read,
+//! written and ended.
 
 use crate::court::Court;
 use crate::event::{Op, Stage};
@@ -114,71 +115,8 @@ impl Drop for Flow {
     }
 }
 
-/// One direction of a relay. What the other end did not take at once stays here, so that a step may be given up at any
-/// time without losing bytes.
-pub(crate) struct Pump {
-    way: Way,
-    rest: Vec<u8>,
-    ended: bool,
-}
-
-impl Pump {
-    pub fn new(way: Way) -> Pump {
-        Pump { way, rest: Vec::new(), ended: false }
-    }
-
-    pub fn ended(&self) -> bool {
-        self.ended
-    }
-
-    /// Passes on what is there now, once there is some.
-    pub async fn step(&mut self, flow: &Flow, from: &TcpStream, to: &TcpStream) -> Result<(), Error> {
-        to.writable().await?;
-        if !self.rest.is_empty() {
-            let sent = some(to.try_write(&self.rest))?;
-            self.rest.drain(..sent);
-            return Ok(());
-        }
-        from.readable().await?;
-        with_scratch(|buffer| match from.try_read(buffer) {
-            Ok(0) => {
-                self.ended = true;
-                hang_up(to);
-                Ok(())
-            }
-            Ok(len) => {
-                flow.spend(self.way, len)?;
-                let sent = some(to.try_write(&buffer[..len]))?;
-                self.rest = buffer[sent..len].to_vec();
-                Ok(())
-            }
-            Err(error) if error.kind() == ErrorKind::WouldBlock => Ok(()),
-            Err(error) => Err(error),
-        })
-    }
-
-    /// Passes on everything up to the end, which is passed on too.
-    pub async fn run(mut self, flow: &Flow, from: &TcpStream, to: &TcpStream) -> Result<(), Error> {
-        while !self.ended {
-            self.step(flow, from, to).await?;
-        }
-        Ok(())
-    }
-
-    /// Passes on what is left over, to stop there.
-    pub async fn flush(&mut self, to: &TcpStream) -> Result<(), Error> {
-        write_all(to, &std::mem::take(&mut self.rest)).await
-    }
-}
-
-/// Passes bytes both ways until both ends have said all; an error of either end is the end of both.
-pub(crate) async fn relay(flow: &Flow, guest: &TcpStream, outside: &TcpStream, back: Pump) -> Result<(), Error> {
-    let forth = Pump::new(Way::FromGuest);
-    tokio::try_join!(forth.run(flow, guest, outside), back.run(flow, outside, guest))?;
-    Ok(())
-}
-
-fn some(written: Result<usize, Error>) -> Result<usize, Error> {
+/// What was written, which may be nothing.
+pub(crate) fn some(written: Result<usize, Error>) -> Result<usize, Error> {
     match written {
         Err(error) if error.kind() == ErrorKind::WouldBlock => Ok(0),
         other => other,

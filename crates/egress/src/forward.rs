@@ -3,9 +3,10 @@
 //! as they come.
 
 use crate::chunked::{Chunked, Piece};
-use crate::flow::{Flow, Pump, Way, hang_up, read_more, relay, write_all};
+use crate::flow::{Flow, Way, hang_up, read_more, write_all};
 use crate::gate::{Place, Ruling, Verdict};
 use crate::http1::{self, Body, Connection, Head, MAX_HEAD, Request, Seen};
+use crate::pump::{Pump, relay};
 use std::io::{Error, ErrorKind};
 use std::time::Duration;
 use tokio::net::TcpStream;

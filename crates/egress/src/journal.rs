@@ -57,3 +57,49 @@ impl Journal {
         (events.into(), dropped)
     }
 }
+
+#[cfg(test)]
+mod test {
+    use super::*;
+    use crate::event::{Op, Stage};
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+    fn event() -> Event {
+        Event {
+            op: Op::Connect,
+            stage: Stage::Refused,
+            action: terms::Action::Deny,
+            rule: "defaults.net".to_owned(),
+            revision: 1,
+            proto: policy::Proto::Tcp,
+            name: None,
+            address: None,
+            method: None,
+            path: None,
+            bytes_in: 0,
+            bytes_out: 0,
+            reason: None,
+            hint: None,
+        }
+    }
+
+    fn is_readable(journal: &Journal) -> bool {
+        let wake = journal.wake_handle().unwrap();
+        let mut fds = [PollFd::new(&wake, PollFlags::IN)];
+        poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).unwrap() == 1
+    }
+
+    #[test]
+    fn what_nobody_takes_is_counted_and_dropped() {
+        let journal = Journal::new().unwrap();
+        assert!(!is_readable(&journal));
+        (0..MAX_EVENTS + 5).for_each(|_| journal.push(event()));
+        assert!(is_readable(&journal));
+        let (events, dropped) = journal.take();
+        assert_eq!((events.len(), dropped), (MAX_EVENTS, 5));
+        assert!(!is_readable(&journal));
+        assert_eq!(journal.take(), (Vec::new(), 0));
+        journal.push(event());
+        assert!(is_readable(&journal));
+    }
+}

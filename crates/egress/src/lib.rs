@@ -5,7 +5,8 @@
 //! broker   starts and stops it all                   event    what is told
 //! gate     rules in force, decisions, bytes          pins     which name led where       journal  what happened
 //! names    questions at the door, resolvers          upstream whom the host asks
-//! tcp      connections, from the door to their end   first    what first bytes are       flow     relay and count
+//! tcp      connections, from the door to their end   first    what first bytes are
+//! flow     bytes counted and told                    pump     the relay
 //! forward  plain HTTP in the name of a host          proxy    clients of a proxy         udp      datagrams
 //! court    what the inspector of requests needs
 //! ```
@@ -40,6 +41,7 @@ mod journal;
 mod names;
 mod pins;
 mod proxy;
+mod pump;
 pub mod resolv;
 pub mod socks;
 mod tcp;

@@ -251,9 +251,26 @@ async fn requests(
                 return Err(error);
             }
         }
-        next = read_head(&guest, &mut bytes).await?;
+        next = next_head(world, &guest, &mut bytes, &mut held).await?;
     }
     Ok(())
+}
+
+/// The next request. Meanwhile the server is held only as long as the rules let anything go there.
+async fn next_head(
+    world: &World,
+    guest: &TcpStream,
+    bytes: &mut Vec<u8>,
+    held: &mut Option<Held>,
+) -> Result<Option<Result<Request, (u16, &'static str)>>, Error> {
+    if let Some(server) = held {
+        tokio::select! {
+            read = read_head(guest, bytes) => return read,
+            ruling = cut(world, &server.place) => server.flow.refused(&ruling),
+        }
+    }
+    *held = None;
+    read_head(guest, bytes).await
 }
 
 async fn tell_bad(world: &World, guest: &TcpStream, (status, ruling): (u16, Ruling)) -> Result<(), Error> {

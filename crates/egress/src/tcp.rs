@@ -14,7 +14,7 @@
 
 use crate::court::{Court, Destination};
 use crate::first::{self, First};
-use crate::flow::{Flow, Pump, Way, read_more, relay, reset, write_all};
+use crate::flow::{Flow, Way, read_more, reset, write_all};
 use crate::forward;
 use crate::gate::{Arrival, Gate, Place, Ruling, State, Verdict};
 use crate::hello::MAX_HELLO;
@@ -22,6 +22,7 @@ use crate::http1::Seen;
 use crate::inspect::{self, Tls};
 use crate::names::Names;
 use crate::proxy;
+use crate::pump::{Pump, relay};
 use policy::Proto;
 use std::io::{Error, ErrorKind};
 use std::net::{IpAddr, SocketAddr};

@@ -1,0 +1,141 @@
+//! The relay: bytes from one connection to another. Few are copied through a buffer that all flows share; where many
+//! pass, the kernel moves them through a pipe without copying, which takes two descriptors more and half the time.
+
+use crate::flow::{Flow, Way, hang_up, some, with_scratch, write_all};
+use rustix::pipe::{PipeFlags, SpliceFlags, pipe_with, splice};
+use std::io::{Error, ErrorKind};
+use std::os::fd::OwnedFd;
+use tokio::io::Interest;
+use tokio::net::TcpStream;
+
+/// From how many bytes on a direction gets a pipe.
+const MANY: u64 = 256 * 1024;
+/// More than a pipe holds.
+const AT_ONCE: usize = 1024 * 1024;
+
+/// One direction of a relay. What the other end did not take at once stays here, so that a step may be given up at any
+/// time without losing bytes.
+pub(crate) struct Pump {
+    way: Way,
+    rest: Vec<u8>,
+    passed: u64,
+    pipe: Option<Pipe>,
+    ended: bool,
+}
+
+struct Pipe {
+    inlet: OwnedFd,
+    outlet: OwnedFd,
+    held: usize,
+}
+
+impl Pump {
+    pub fn new(way: Way) -> Pump {
+        Pump { way, rest: Vec::new(), passed: 0, pipe: None, ended: false }
+    }
+
+    pub fn ended(&self) -> bool {
+        self.ended
+    }
+
+    /// Passes on what is there now, once there is some.
+    pub async fn step(&mut self, flow: &Flow, from: &TcpStream, to: &TcpStream) -> Result<(), Error> {
+        to.writable().await?;
+        if !self.rest.is_empty() {
+            let sent = some(to.try_write(&self.rest))?;
+            self.rest.drain(..sent);
+            return Ok(());
+        }
+        if self.pipe.as_ref().is_none_or(|pipe| pipe.held == 0) {
+            from.readable().await?;
+        }
+        let taken = match &mut self.pipe {
+            Some(pipe) => pipe.step(flow, self.way, from, to),
+            None => self.copy(flow, from, to),
+        };
+        match taken {
+            Ok(true) => Ok(()),
+            Ok(false) => {
+                self.ended = true;
+                hang_up(to);
+                Ok(())
+            }
+            Err(error) if error.kind() == ErrorKind::WouldBlock => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Copies what is there; false at the end.
+    fn copy(&mut self, flow: &Flow, from: &TcpStream, to: &TcpStream) -> Result<bool, Error> {
+        with_scratch(|buffer| {
+            let len = from.try_read(buffer)?;
+            if len == 0 {
+                return Ok(false);
+            }
+            flow.spend(self.way, len)?;
+            let sent = some(to.try_write(&buffer[..len]))?;
+            self.rest = buffer[sent..len].to_vec();
+            self.passed += len as u64;
+            if self.passed >= MANY {
+                // Without one, all goes on as before.
+                self.pipe = Pipe::new().ok();
+            }
+            Ok(true)
+        })
+    }
+
+    /// Passes on everything up to the end, which is passed on too.
+    pub async fn run(mut self, flow: &Flow, from: &TcpStream, to: &TcpStream) -> Result<(), Error> {
+        while !self.ended {
+            self.step(flow, from, to).await?;
+        }
+        Ok(())
+    }
+
+    /// Passes on what is left over, to stop there. Whoever stops does so before many bytes have passed.
+    pub async fn flush(&mut self, to: &TcpStream) -> Result<(), Error> {
+        while let Some(pipe) = self.pipe.as_mut().filter(|pipe| pipe.held > 0) {
+            to.writable().await?;
+            pipe.empty(to)?;
+        }
+        write_all(to, &std::mem::take(&mut self.rest)).await
+    }
+}
+
+impl Pipe {
+    fn new() -> Result<Pipe, Error> {
+        let (outlet, inlet) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
+        Ok(Pipe { inlet, outlet, held: 0 })
+    }
+
+    /// Moves what is there; false at the end.
+    fn step(&mut self, flow: &Flow, way: Way, from: &TcpStream, to: &TcpStream) -> Result<bool, Error> {
+        if self.held == 0 {
+            let len = from.try_io(Interest::READABLE, || {
+                Ok(splice(from, None, &self.inlet, None, AT_ONCE, SpliceFlags::NONBLOCK)?)
+            })?;
+            if len == 0 {
+                return Ok(false);
+            }
+            flow.spend(way, len)?;
+            self.held = len;
+        }
+        self.empty(to)?;
+        Ok(true)
+    }
+
+    fn empty(&mut self, to: &TcpStream) -> Result<(), Error> {
+        // A peer that is gone is an error here and not a signal: Rust programs ignore that one.
+        let sent = to
+            .try_io(Interest::WRITABLE, || Ok(splice(&self.outlet, None, to, None, self.held, SpliceFlags::NONBLOCK)?));
+        self.held -= some(sent)?;
+        Ok(())
+    }
+}
+
+/// Passes bytes both ways until both ends have said all; an error of either end is the end of both.
+pub(crate) async fn relay(flow: &Flow, guest: &TcpStream, outside: &TcpStream, back: Pump) -> Result<(), Error> {
+    let forth = Pump::new(Way::FromGuest);
+    tokio::try_join!(forth.run(flow, guest, outside), back.run(flow, outside, guest))?;
+    Ok(())
+}
