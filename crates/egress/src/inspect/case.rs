@@ -138,7 +138,7 @@ impl Case {
                 Err(self.refused(denied(message).hint("leave it out, or put the placeholder of the secret there")))
             }
             // Anyone on the way could read it. An address that a rule had to name is taken to be near.
-            Ok(_) if !self.session.secure && !policy::is_special(self.session.addr.ip()) => {
+            Ok(_) if !self.session.is_secure() && !policy::is_special(self.session.addr.ip()) => {
                 Err(self.refused(denied("a secret is not sent without TLS".to_owned()).hint("use https")))
             }
             Ok(_) => {
