@@ -39,7 +39,7 @@ pub(super) struct Case {
     rule: String,
     revision: AtomicU64,
     pub injections: Vec<Injection>,
-    pub needles: Option<Needles>,
+    pub needles: Option<Arc<Needles>>,
     bytes_in: AtomicU64,
     bytes_out: AtomicU64,
     open: AtomicBool,
@@ -142,7 +142,7 @@ impl Case {
                 Err(self.refused(denied("a secret is not sent without TLS".to_owned()).hint("use https")))
             }
             Ok(_) => {
-                self.needles = Needles::of(&self.injections);
+                self.needles = self.session.tls.spelled.needles(&self.injections);
                 Ok(self)
             }
         }

@@ -157,7 +157,7 @@ impl<'a> Exchange<'a> {
     }
 
     async fn put_answer(&self, body: &mut RecvStream, back: &mut SendStream<Bytes>) -> Result<(), Broken> {
-        let mut mask = Mask::new(self.case.needles.as_ref());
+        let mut mask = Mask::new(self.case.needles.as_deref());
         loop {
             let read = match mask.holds_little() {
                 false => next(body, back).await?,

@@ -15,11 +15,13 @@ use exchange::{Exchange, send, size};
 use h2::server::SendResponse;
 use h2::{Reason, RecvStream};
 use http::{Request, Response, StatusCode, Uri, request};
+use std::future::poll_fn;
 use std::sync::Arc;
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
 const MAX_STREAMS: u32 = 128;
+const MAX_TASKS: usize = 4 * MAX_STREAMS as usize;
 const MAX_HEADERS: u32 = 64 * 1024;
 /// What may be on its way in one stream, and in all of a connection together.
 const STREAM_WINDOW: u32 = 256 * 1024;
@@ -54,6 +56,8 @@ pub(super) async fn run(session: Arc<Session>, guest: Io, server: Option<Result<
     loop {
         tokio::select! {
             accepted = guest.accept() => match accepted {
+                // Only who ends streams faster than they can be ended here has so many.
+                Some(Ok(_)) if streams.len() >= MAX_TASKS => return,
                 Some(Ok((request, respond))) => {
                     streams.spawn(stream(session.clone(), upstream.clone(), request, respond));
                 }
@@ -112,7 +116,7 @@ async fn stream(
             return answer(&mut respond, &Refusal::malformed(status, reason), is_head, &mut body).await;
         }
     };
-    let mut upstream = match ready(upstream, &case).await {
+    let mut upstream = match ready(upstream, &case, &mut respond).await {
         Ok(upstream) => upstream,
         Err(Trouble(reason)) => {
             case.failed(&reason);
@@ -142,9 +146,14 @@ async fn stream(
 }
 
 /// Waits until the server takes one more request.
-async fn ready(upstream: Result<ToServer, Trouble>, case: &Case) -> Result<ToServer, Trouble> {
+async fn ready(
+    upstream: Result<ToServer, Trouble>,
+    case: &Case,
+    respond: &mut SendResponse<Bytes>,
+) -> Result<ToServer, Trouble> {
     let upstream = upstream?;
     tokio::select! {
+        _ = poll_fn(|cx| respond.poll_reset(cx)) => Err(Trouble("the client ended it".to_owned())),
         ready = upstream.ready() => ready.map_err(|e| Trouble(format!("the connection to the server broke: {e}"))),
         reason = case.overdue() => Err(Trouble(reason.to_owned())),
     }
