@@ -113,7 +113,9 @@ impl Needles {
 
 /// What was spelled out before: the secrets of a guest are few, and all its requests to one host have the same.
 #[derive(Default)]
-pub(super) struct Spelled(Mutex<Vec<(Vec<Arc<[u8]>>, Option<Arc<Needles>>)>>);
+pub(super) struct Spelled(Mutex<Vec<Known>>);
+
+type Known = (Vec<Arc<[u8]>>, Option<Arc<Needles>>);
 
 impl Spelled {
     pub fn needles(&self, injections: &[Injection]) -> Option<Arc<Needles>> {
