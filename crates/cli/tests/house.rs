@@ -25,7 +25,25 @@ const HOUSE: [Room; 7] = [
         test_libraries: &["proptest"],
     },
     Room { name: "sys", uses: &[], libraries: &["libc"], test_libraries: &[] },
-    Room { name: "egress", uses: &["policy", "sys", "terms"], libraries: &["rustix", "tokio"], test_libraries: &[] },
+    Room {
+        name: "egress",
+        uses: &["policy", "sys", "terms"],
+        libraries: &[
+            "aho-corasick",
+            "base64",
+            "bytes",
+            "h2",
+            "http",
+            "rcgen",
+            "rustix",
+            "rustls-native-certs",
+            "serde_json",
+            "tokio",
+            "tokio-rustls",
+            "zeroize",
+        ],
+        test_libraries: &[],
+    },
     Room {
         name: "enclosure",
         uses: &["policy", "sys", "terms"],
@@ -47,19 +65,28 @@ const HOUSE: [Room; 7] = [
 ];
 
 /// Every outside library, with the reason it is here.
-const LIBRARIES: [(&str, &str); 12] = [
+const LIBRARIES: [(&str, &str); 21] = [
+    ("aho-corasick", "finds the spellings of a secret in an answer in one pass"),
+    ("base64", "reads Basic credentials, and spells secrets as servers tell them back"),
+    ("bytes", "pieces of bodies that pass from one stream to another without a copy"),
     ("clap", "one tree of flags makes parsing, help, the man page and completions"),
     ("clap_complete", "completion scripts from that tree"),
     ("clap_mangen", "the man page from that tree"),
+    ("h2", "HTTP/2 towards the guest and towards servers, with its flow control"),
+    ("http", "heads of HTTP/2, as h2 gives and takes them"),
     ("libc", "numbers and structures of the kernel, for the one crate that calls it directly"),
     ("proptest", "properties of merging and planning over generated policies; tests only"),
+    ("rcgen", "the certificate authority of a guest and its leaves"),
     ("rustix", "safe calls for code that may allocate: poll, pipes, terminals, openat2"),
+    ("rustls-native-certs", "the authorities that the host trusts, wherever its system keeps them"),
     ("serde", "documents that leave the product, and policies that enter it, as types"),
     ("serde_json", "JSON: outcomes, faults, policies"),
     ("serde_path_to_error", "a mistake in a policy is told with the key it is at"),
     ("sha2", "digests of policies and of programs that rules name by digest"),
     ("tokio", "thousands of connections of a guest on one thread, each written as if it were alone"),
+    ("tokio-rustls", "TLS without OpenSSL, towards the guest and towards servers"),
     ("toml", "policies in TOML, and the permissions of a neighbour to import"),
+    ("zeroize", "wipes the copies of secrets that were made to send them"),
 ];
 
 fn root() -> PathBuf {

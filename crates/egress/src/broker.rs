@@ -155,6 +155,9 @@ fn open(world: &Arc<World>, doors: Doors, udp_idle: Duration) {
         tokio::spawn(world.names.clone().serve(dns, out.clone()));
         tokio::spawn(Datagrams::new(world.gate.clone(), out, udp_idle).serve(udp));
     }
+    for door in doors.loopback {
+        tokio::spawn(tcp::serve(world.clone(), door));
+    }
 }
 
 /// Every connection takes descriptors of this process, and the usual limit is for programs that have few.

@@ -8,7 +8,7 @@
 //! tcp      connections, from the door to their end   first    what first bytes are
 //! flow     bytes counted and told                    pump     the relay
 //! forward  plain HTTP in the name of a host          proxy    clients of a proxy         udp      datagrams
-//! court    what the inspector of requests needs
+//! inspect  requests read one by one                  court    what the inspector needs
 //! ```
 //!
 //! Below them are plain functions over bytes. They open no socket, read no clock and never wait; every reader is
@@ -19,6 +19,7 @@
 //! hosts    names that the host itself knows          resolv   which resolvers the host uses
 //! hello    the name a TLS client asks for            socks    SOCKS5 as a server
 //! http1    heads of HTTP/1.x                         chunked  bodies in chunks
+//! inspect  requests judged one by one, secrets       court    what it asks of the gate
 //! ```
 
 mod authority;

@@ -39,7 +39,7 @@ pub(super) struct Case {
     rule: String,
     revision: AtomicU64,
     pub injections: Vec<Injection>,
-    pub needles: Option<Needles>,
+    pub needles: Option<Arc<Needles>>,
     bytes_in: AtomicU64,
     bytes_out: AtomicU64,
     open: AtomicBool,
@@ -138,11 +138,11 @@ impl Case {
                 Err(self.refused(denied(message).hint("leave it out, or put the placeholder of the secret there")))
             }
             // Anyone on the way could read it. An address that a rule had to name is taken to be near.
-            Ok(_) if !self.session.secure && !policy::is_special(self.session.addr.ip()) => {
+            Ok(_) if !self.session.is_secure() && !policy::is_special(self.session.addr.ip()) => {
                 Err(self.refused(denied("a secret is not sent without TLS".to_owned()).hint("use https")))
             }
             Ok(_) => {
-                self.needles = Needles::of(&self.injections);
+                self.needles = self.session.tls.spelled.needles(&self.injections);
                 Ok(self)
             }
         }

@@ -108,5 +108,5 @@ pub(super) fn doubtful(headers: &HeaderMap) -> Option<&'static str> {
         return Some("Transfer-Encoding does not exist in HTTP/2");
     }
     let hides = |name: &&str| name.contains('_') && FRAMING.contains(&name.replace('_', "-").as_str());
-    headers.names().iter().any(|name| hides(name)).then_some("a field looks like one that frames the message")
+    headers.names().iter().any(hides).then_some("a field looks like one that frames the message")
 }

@@ -50,13 +50,13 @@ where
     match open(guest, first, &tls).await {
         Some((guest, first, Opening::Tls(client))) => serve_tls(guest, first, client, to, court, tls).await,
         Some((guest, first, Opening::Plain(protocol))) => {
-            let mut session = Session::new(&to, court, tls, None);
+            let mut session = Session::new(&to, court, tls);
             session.hosts = names(&to).chain([HostName::Addr(to.addr.ip().to_canonical())]).collect();
             let guest = Box::new(Prefixed::new(first, guest));
             Arc::new(session).speak(protocol, guest, None).await;
         }
         Some((guest, _, Opening::Broken(reason))) => {
-            Session::new(&to, court, tls, None).refuse_unread(Op::Connect, None, reason);
+            Session::new(&to, court, tls).refuse_unread(Op::Connect, None, reason);
             alert(guest, DECODE_ERROR).await;
         }
         None => {}
@@ -70,8 +70,7 @@ struct Session {
     addr: SocketAddr,
     /// Whom requests may be for.
     hosts: Vec<HostName>,
-    /// Whether the server is spoken to with TLS, and under which name it must prove itself.
-    secure: bool,
+    /// How the server must prove itself, when it is spoken to with TLS.
     server_name: Option<ServerName<'static>>,
 }
 
@@ -111,16 +110,15 @@ async fn serve_tls(
     court: Arc<dyn Court>,
     tls: Arc<Tls>,
 ) {
-    let identity = identity(&client, &to);
-    let server_name = match &identity {
-        Ok((Some(name), _)) => ServerName::try_from(name.clone()).ok(),
-        _ => Some(ServerName::from(to.addr.ip())),
-    };
-    let mut session = Session::new(&to, court, tls, server_name);
+    let mut session = Session::new(&to, court, tls);
     let protocols: Vec<Protocol> =
         Protocol::ALL.into_iter().filter(|p| client.alpn.iter().any(|name| name == p.name())).collect();
-    let (name, hosts) = match identity {
-        Ok(found) => found,
+    let name = match identity(&client, &to) {
+        Ok(identity) => {
+            session.server_name = Some(identity.server_name);
+            session.hosts = identity.hosts;
+            identity.name
+        }
         Err(reason) => {
             session.refuse_unread(Op::Connect, client.sni, &reason);
             return alert(guest, UNRECOGNIZED_NAME).await;
@@ -130,25 +128,34 @@ async fn serve_tls(
         session.refuse_unread(Op::Connect, name, "the client offers no protocol whose requests can be read");
         return alert(guest, NO_APPLICATION_PROTOCOL).await;
     }
-    session.hosts = hosts;
     session.meet(guest, first, name, client.sni.is_none(), &protocols).await;
 }
 
-/// Under which name the connection is allowed, and whom its requests may be for.
-fn identity(client: &hello::Client, to: &Destination) -> Result<(Option<String>, Vec<HostName>), String> {
+/// Under which name a connection with TLS is allowed.
+struct Identity {
+    name: Option<String>,
+    /// How the server must prove itself.
+    server_name: ServerName<'static>,
+    /// Whom requests may be for.
+    hosts: Vec<HostName>,
+}
+
+fn identity(client: &hello::Client, to: &Destination) -> Result<Identity, String> {
     let address = HostName::Addr(to.addr.ip().to_canonical());
-    let named = |name: &HostName| (Some(name.to_string()), vec![name.clone()]);
-    let names: Vec<HostName> = names(to).filter(|name| matches!(name, HostName::Name(_))).collect();
-    match (&client.sni, names.as_slice()) {
-        (Some(sni), names) => names
-            .iter()
-            .find(|name| matches!(name, HostName::Name(name) if name == sni))
-            .map(named)
-            .ok_or_else(|| format!("the client asks for {sni}, which is not allowed at {}", to.addr)),
-        (None, []) => Ok((None, vec![address])),
-        (None, [name]) => Ok((Some(name.to_string()), vec![name.clone(), address])),
-        (None, _) => Err("the client names no server, and several are allowed at this address".to_owned()),
-    }
+    let names: Vec<String> =
+        names(to).filter_map(|name| if let HostName::Name(n) = name { Some(n) } else { None }).collect();
+    let (name, hosts) = match (&client.sni, names.as_slice()) {
+        (Some(sni), names) if names.contains(sni) => (sni, vec![HostName::Name(sni.clone())]),
+        (Some(sni), _) => return Err(format!("the client asks for {sni}, which is not allowed at {}", to.addr)),
+        (None, [name]) => (name, vec![HostName::Name(name.clone()), address]),
+        (None, []) => {
+            let server_name = ServerName::from(to.addr.ip());
+            return Ok(Identity { name: None, server_name, hosts: vec![address] });
+        }
+        (None, _) => return Err("the client names no server, and several are allowed at this address".to_owned()),
+    };
+    let server_name = ServerName::try_from(name.clone()).map_err(|_| format!("no certificate can be for {name}"))?;
+    Ok(Identity { name: Some(name.clone()), server_name, hosts })
 }
 
 fn names(to: &Destination) -> impl Iterator<Item = HostName> {
@@ -156,13 +163,12 @@ fn names(to: &Destination) -> impl Iterator<Item = HostName> {
 }
 
 impl Session {
-    fn new(
-        to: &Destination,
-        court: Arc<dyn Court>,
-        tls: Arc<Tls>,
-        server_name: Option<ServerName<'static>>,
-    ) -> Session {
-        Session { court, tls, addr: to.addr, hosts: Vec::new(), secure: server_name.is_some(), server_name }
+    fn new(to: &Destination, court: Arc<dyn Court>, tls: Arc<Tls>) -> Session {
+        Session { court, tls, addr: to.addr, hosts: Vec::new(), server_name: None }
+    }
+
+    fn is_secure(&self) -> bool {
+        self.server_name.is_some()
     }
 
     /// Reaches the server, then ends the guest's encryption with what the server chose. When the server cannot be
@@ -193,7 +199,6 @@ impl Session {
     async fn dial(&self, protocols: &[Protocol]) -> Result<(Io, Protocol), Trouble> {
         match &self.server_name {
             Some(name) => self.tls.connect(self.addr, name.clone(), protocols, &self.court).await,
-            None if self.secure => Err(Trouble("the name of the server is malformed".to_owned())),
             None => Ok((self.tls.dial(self.addr, &self.court).await?, Protocol::Http1)),
         }
     }
@@ -232,8 +237,11 @@ const NO_APPLICATION_PROTOCOL: u8 = 120;
 /// Refuses a client that has said no more than its hello. It is gone if it does not listen.
 async fn alert(mut guest: Io, description: u8) {
     const FATAL: u8 = 2;
-    if guest.write_all(&[21, 3, 3, 0, 2, FATAL, description]).await.is_ok() {
-        let _ = guest.flush().await;
+    let telling = async {
+        guest.write_all(&[21, 3, 3, 0, 2, FATAL, description]).await?;
+        guest.flush().await
+    };
+    if let Ok(Ok(())) = timeout(SHORT, telling).await {
         linger(&mut guest).await;
     }
 }
@@ -241,8 +249,8 @@ async fn alert(mut guest: Io, description: u8) {
 /// Closes without destroying what was just written: unread bytes would turn the end into a reset.
 async fn linger(guest: &mut (impl Stream + ?Sized)) {
     const MOST: usize = 256 * 1024;
-    let _ = guest.shutdown().await;
     let draining = async {
+        let _ = guest.shutdown().await;
         let (mut sink, mut left) = (vec![0; 16 * 1024], MOST);
         while left > 0 {
             match guest.read(&mut sink).await {

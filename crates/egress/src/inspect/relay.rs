@@ -15,7 +15,7 @@ pub(super) struct Side<'a> {
 /// Passes everything on until both sides have ended, or either is gone. Secrets are masked on their way in.
 pub(super) async fn run(guest: Side<'_>, server: Side<'_>, case: &Case) -> io::Result<()> {
     let out = one_way(guest.reader, server.writer, Mask::new(None), |len| case.passes(0, len));
-    let back = one_way(server.reader, guest.writer, Mask::new(case.needles.as_ref()), |len| case.passes(len, 0));
+    let back = one_way(server.reader, guest.writer, Mask::new(case.needles.as_deref()), |len| case.passes(len, 0));
     tokio::try_join!(out, back).map(|_| ())
 }
 

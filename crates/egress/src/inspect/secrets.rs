@@ -11,6 +11,7 @@ use base64::Engine;
 use base64::engine::general_purpose::{STANDARD, STANDARD_NO_PAD, URL_SAFE_NO_PAD};
 use bytes::Bytes;
 use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use zeroize::{Zeroize, Zeroizing};
 
@@ -18,6 +19,7 @@ use zeroize::{Zeroize, Zeroizing};
 const MIN_NEEDLE: usize = 4;
 /// Other spellings are looked for from this length on: they are made of common characters.
 const MIN_SPELLED: usize = 6;
+const MAX_SPELLED: usize = 32;
 /// What may be let go when nothing follows: an answer that only happens to end like the start of a secret must not
 /// wait for what never comes.
 const LITTLE: usize = 8;
@@ -106,6 +108,28 @@ impl Needles {
         let from = bytes.len().saturating_sub(longest);
         let starts = |at: &usize| self.needles.iter().any(|n| n.starts_with(&bytes[*at..]));
         (from..bytes.len()).find(starts).map_or(0, |at| bytes.len() - at)
+    }
+}
+
+/// What was spelled out before: the secrets of a guest are few, and all its requests to one host have the same.
+#[derive(Default)]
+pub(super) struct Spelled(Mutex<Vec<Known>>);
+
+type Known = (Vec<Arc<[u8]>>, Option<Arc<Needles>>);
+
+impl Spelled {
+    pub fn needles(&self, injections: &[Injection]) -> Option<Arc<Needles>> {
+        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_same = |secrets: &[Arc<[u8]>]| secrets.iter().eq(injections.iter().map(|i| &i.secret));
+        if let Some((_, needles)) = known.iter().find(|(secrets, _)| is_same(secrets)) {
+            return needles.clone();
+        }
+        let needles = Needles::of(injections).map(Arc::new);
+        if known.len() == MAX_SPELLED {
+            known.remove(0);
+        }
+        known.push((injections.iter().map(|i| i.secret.clone()).collect(), needles.clone()));
+        needles
     }
 }
 

@@ -1,6 +1,5 @@
 use super::*;
 use crate::http1::Fields;
-use std::sync::Arc;
 
 fn injection(header: &str, placeholder: &str, secret: &str) -> Injection {
     let value = format!("Bearer {secret}").into_bytes();
@@ -99,4 +98,16 @@ fn one_of_two_secrets_for_one_header() {
     };
     assert_eq!(which(None), ["ONE"]);
     assert_eq!(which(Some("Bearer TWO")), ["TWO"]);
+}
+
+#[test]
+fn spelled_out_once() {
+    let (spelled, ours) = (Spelled::default(), [injection("authorization", "PLACE", SECRET)]);
+    let first = spelled.needles(&ours).unwrap();
+    assert!(Arc::ptr_eq(&first, &spelled.needles(&ours).unwrap()));
+    for i in 0..100 {
+        assert!(spelled.needles(&[injection("x", "y", &format!("secret number {i}"))]).is_some());
+    }
+    assert_eq!(spelled.0.lock().unwrap().len(), MAX_SPELLED);
+    assert!(spelled.needles(&ours).unwrap().masked(SECRET.as_bytes()).is_some());
 }

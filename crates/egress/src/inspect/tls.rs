@@ -1,5 +1,6 @@
 //! TLS on both sides: towards the guest with a leaf of its authority, towards the server as any careful client.
 
+use super::secrets::Spelled;
 use super::stream::{Io, Metered, Prefixed};
 use crate::authority_of_guest::Authority;
 use crate::court::Court;
@@ -48,6 +49,7 @@ pub struct Tls {
     provider: Arc<CryptoProvider>,
     /// Made with the first connection: reading the roots of the host takes some milliseconds.
     client: OnceLock<Result<ClientConfig, String>>,
+    pub(super) spelled: Spelled,
 }
 
 /// Why the other side cannot be used, in words for the guest.
@@ -75,7 +77,8 @@ impl Protocol {
 
 impl Tls {
     pub fn new(authority: Arc<Authority>, settings: Settings) -> Tls {
-        Tls { authority, settings, provider: Arc::new(ring::default_provider()), client: OnceLock::new() }
+        let provider = Arc::new(ring::default_provider());
+        Tls { authority, settings, provider, client: OnceLock::new(), spelled: Spelled::default() }
     }
 
     pub(super) fn leaf(&self, name: Option<&str>, addr: Option<IpAddr>) -> Result<Arc<CertifiedKey>, Fault> {

@@ -279,3 +279,27 @@ async fn who_says_nothing_is_left() {
     let stuck = format!("POST /ok HTTP/1.1\r\nHost: {HOST}\r\nContent-Length: 10\r\n\r\nabc");
     assert_eq!(ask(&mut guest, &stuck).await.status, 502);
 }
+
+#[tokio::test]
+async fn what_was_read_before_comes_first() {
+    let world = World::new();
+    let (addr, seen) = servers::http1(None).await;
+    let request = format!("GET /ok/a HTTP/1.1\r\nHost: {HOST}\r\n\r\n");
+    for cut in [1, 3, 20, request.len()] {
+        let (mut guest, _kept) = world.connect_with(addr, &request.as_bytes()[..cut]);
+        assert_eq!(ask(&mut guest, &request[cut..]).await.status, 200, "cut at {cut}");
+    }
+    assert_eq!(seen.heads().len(), 4);
+}
+
+#[tokio::test]
+async fn dropped_it_ends_at_once_and_tells() {
+    let world = World::new();
+    let (addr, _) = servers::http1(None).await;
+    let upgrade = format!("GET /ok/ws HTTP/1.1\r\nHost: {HOST}\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n");
+    let (mut guest, kept) = world.connect_with(addr, b"");
+    assert_eq!(ask(&mut guest, &upgrade).await.status, 101);
+    drop(kept);
+    assert!(is_closed(&mut guest).await);
+    world.court.wait(|e| e.stage == Stage::Closed).await;
+}

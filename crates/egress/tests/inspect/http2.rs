@@ -137,6 +137,36 @@ async fn ends_are_passed_on() {
 }
 
 #[tokio::test]
+async fn a_client_that_only_begins_and_ends_leaves_nothing_behind() {
+    let world = World::new();
+    let (addr, _) = servers::https2(&world.servers).await;
+    let mut requests = world.http2(addr).await;
+    for i in 0..3000 {
+        let Ok(ready) = within(requests.ready()).await else {
+            break;
+        };
+        requests = ready;
+        let Ok((_, mut out)) = requests.send_request(request("POST", addr, "/ok/never"), false) else {
+            break;
+        };
+        if i % 50 == 0 {
+            // Long enough for what was begun to be sent.
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        tokio::task::yield_now().await;
+        out.send_reset(Reason::CANCEL);
+    }
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    let stages = world.court.stages();
+    let opened = stages.iter().filter(|(s, _)| *s == Stage::Opened).count();
+    let ended = stages.iter().filter(|(s, _)| matches!(s, Stage::Closed | Stage::Failed)).count();
+    assert!(opened > 30 && ended >= opened, "{opened} opened, {ended} ended");
+    // The control: another connection is served.
+    let requests = world.http2(addr).await;
+    assert_eq!(fetch(&requests, request("GET", addr, "/ok")).await.0, 200);
+}
+
+#[tokio::test]
 async fn a_server_that_goes_away_takes_the_client_along() {
     let world = World::new();
     let (addr, _) = servers::https2(&world.servers).await;

@@ -132,6 +132,9 @@ fn print(what: &str, unit: &str, direct: f64, inspected: f64) {
 #[test]
 #[ignore = "a measurement; takes a while and wants a release build"]
 fn speed_of_inspecting() {
+    let begun = Instant::now();
+    (0..20).for_each(|_| drop(egress::authority_of_guest::Authority::new().unwrap()));
+    println!("an authority takes {:.0} us to make", begun.elapsed().as_secs_f64() * 1e6 / 20.0);
     for secret in [false, true] {
         let world = Arc::new(if secret { World::with_secret() } else { World::new() });
         let acceptors = [["http/1.1"], ["h2"]].map(|p| world.servers.acceptor(&[HOST], &p));

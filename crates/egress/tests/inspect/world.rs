@@ -148,6 +148,15 @@ impl World {
         guest
     }
 
+    /// The same, where some bytes were read before; dropping the set ends the connection.
+    pub fn connect_with(&self, addr: SocketAddr, first: &[u8]) -> (DuplexStream, tokio::task::JoinSet<()>) {
+        let (guest, ours) = tokio::io::duplex(256 * 1024);
+        let to = Destination { names: vec![HOST.to_owned()], addr };
+        let mut set = tokio::task::JoinSet::new();
+        set.spawn(inspect::serve(ours, first.to_vec(), to, self.court.clone(), self.tls.clone()));
+        (guest, set)
+    }
+
     fn serve<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(&self, ours: S, addr: SocketAddr, names: &[&str]) {
         let to = Destination { names: names.iter().map(|n| (*n).to_owned()).collect(), addr };
         tokio::spawn(inspect::serve(ours, Vec::new(), to, self.court.clone(), self.tls.clone()));

@@ -210,7 +210,7 @@ impl<'a> Exchange<'a> {
         chunked: bool,
     ) -> Result<(), Broken> {
         let mut left = Left::of(body);
-        let mut mask = Mask::new(self.case.needles.as_ref());
+        let mut mask = Mask::new(self.case.needles.as_deref());
         while let Some(data) = server.masked(&mut left, &mut mask).await.map_err(broken_server)? {
             self.case.passes(data.len(), 0).map_err(Broken::Cut)?;
             put_body(guest, data, chunked).await.map_err(|_| Broken::GuestGone)?;

@@ -86,7 +86,7 @@ impl Link {
     }
 
     async fn serve(&mut self, mut request: Request) -> After {
-        let case = match asked(&request, self.session.secure) {
+        let case = match asked(&request, self.session.is_secure()) {
             Ok(asked) => match self.session.judge(asked, &request.fields) {
                 Ok(case) => case,
                 Err(refusal) => return self.refuse(&request, refusal).await,
@@ -231,7 +231,7 @@ fn outgoing(
         fields.remove("expect");
     }
     fields.remove("host");
-    let host = authority(case.host(), session.addr.port(), session.secure);
+    let host = authority(case.host(), session.addr.port(), session.is_secure());
     fields.0.insert(0, Field { name: "Host".to_owned(), value: host.into_bytes() });
     if upgrade {
         fields.add("Connection", "Upgrade");

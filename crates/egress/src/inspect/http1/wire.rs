@@ -15,7 +15,7 @@ use tokio::time::timeout;
 pub(in crate::inspect) type Writer = WriteHalf<Io>;
 
 /// How much is read at once.
-const READ: usize = 64 * 1024;
+const READ: usize = 32 * 1024;
 /// How much of what follows a request is read before its turn has come.
 const AHEAD: usize = 64 * 1024;
 

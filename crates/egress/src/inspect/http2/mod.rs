@@ -1,27 +1,27 @@
-//! HTTP/2: many requests at once over one connection on each side. Each stream of the guest becomes one of the server's;
-//! bodies flow at the pace of the slower side, for room is given back only when bytes have gone on.
+//! HTTP/2: many requests at once over one connection on each side. Each stream of the guest becomes one of the server's.
+
+mod exchange;
 
 use super::answer::{RULE_HEADER, Refusal};
 use super::case::{Asked, Case};
 use super::headers::{Headers, doubtful};
 use super::http1::authority;
-use super::secrets::{self, Mask, QUIET};
 use super::stream::Io;
 use super::tls::{Protocol, Trouble};
 use super::{SHORT, Session};
 use crate::event::Op;
 use bytes::Bytes;
+use exchange::{Exchange, send, size};
 use h2::server::SendResponse;
-use h2::{Reason, RecvStream, SendStream};
-use http::{HeaderMap, Request, Response, StatusCode, Uri, request};
+use h2::{Reason, RecvStream};
+use http::{Request, Response, StatusCode, Uri, request};
 use std::future::poll_fn;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::task::Poll;
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
 const MAX_STREAMS: u32 = 128;
+const MAX_TASKS: usize = 4 * MAX_STREAMS as usize;
 const MAX_HEADERS: u32 = 64 * 1024;
 /// What may be on its way in one stream, and in all of a connection together.
 const STREAM_WINDOW: u32 = 256 * 1024;
@@ -30,7 +30,6 @@ const MAX_BUFFERED: usize = 256 * 1024;
 const MAX_METHOD: usize = 32;
 /// How much of a body is read past when its request has been answered.
 const MAX_PAST: usize = 4 * 1024 * 1024;
-const MAX_INTERIM: usize = 16;
 
 type ToServer = h2::client::SendRequest<Bytes>;
 
@@ -53,10 +52,12 @@ pub(super) async fn run(session: Arc<Session>, guest: Io, server: Option<Result<
         Ok(Err(error)) if error.is_io() => return,
         Ok(Err(_)) => return session.refuse_unread(Op::Connect, None, "the client does not speak HTTP/2 as it said"),
     };
-    let mut streams = JoinSet::new();
+    let (mut streams, mut leaving) = (JoinSet::new(), false);
     loop {
         tokio::select! {
             accepted = guest.accept() => match accepted {
+                // Only who ends streams faster than they can be ended here has so many.
+                Some(Ok(_)) if streams.len() >= MAX_TASKS => return,
                 Some(Ok((request, respond))) => {
                     streams.spawn(stream(session.clone(), upstream.clone(), request, respond));
                 }
@@ -65,7 +66,10 @@ pub(super) async fn run(session: Arc<Session>, guest: Io, server: Option<Result<
             Some(_) = streams.join_next() => {}
             // The client is told to open another connection, which will have another server.
             Some(_) = server_ends.join_next() => guest.graceful_shutdown(),
-            () = sleep(settings.idle), if streams.is_empty() => return guest.abrupt_shutdown(Reason::NO_ERROR),
+            () = sleep(settings.idle), if streams.is_empty() => match std::mem::replace(&mut leaving, true) {
+                false => guest.graceful_shutdown(),
+                true => return,
+            },
         }
     }
 }
@@ -102,7 +106,7 @@ async fn stream(
 ) {
     let (parts, mut body) = request.into_parts();
     let is_head = parts.method == http::Method::HEAD;
-    let case = match asked(&parts, session.secure) {
+    let case = match asked(&parts, session.is_secure()) {
         Ok(asked) => match session.judge(asked, &parts.headers) {
             Ok(case) => case,
             Err(refusal) => return answer(&mut respond, &refusal, is_head, &mut body).await,
@@ -112,7 +116,7 @@ async fn stream(
             return answer(&mut respond, &Refusal::malformed(status, reason), is_head, &mut body).await;
         }
     };
-    let mut upstream = match ready(upstream, &case).await {
+    let mut upstream = match ready(upstream, &case, &mut respond).await {
         Ok(upstream) => upstream,
         Err(Trouble(reason)) => {
             case.failed(&reason);
@@ -130,8 +134,7 @@ async fn stream(
     let head = size(outgoing.headers());
     match upstream.send_request(outgoing, body.is_end_stream()) {
         Ok((response, out)) if case.passes(0, head).is_ok() => {
-            let exchange = Exchange { case: &case, is_head, begun: false.into() };
-            exchange.run(body, out, response, respond).await;
+            Exchange::new(&case, is_head).run(body, out, response, respond).await;
         }
         Ok(_) => respond.send_reset(Reason::CANCEL),
         Err(error) => {
@@ -143,9 +146,14 @@ async fn stream(
 }
 
 /// Waits until the server takes one more request.
-async fn ready(upstream: Result<ToServer, Trouble>, case: &Case) -> Result<ToServer, Trouble> {
+async fn ready(
+    upstream: Result<ToServer, Trouble>,
+    case: &Case,
+    respond: &mut SendResponse<Bytes>,
+) -> Result<ToServer, Trouble> {
     let upstream = upstream?;
     tokio::select! {
+        _ = poll_fn(|cx| respond.poll_reset(cx)) => Err(Trouble("the client ended it".to_owned())),
         ready = upstream.ready() => ready.map_err(|e| Trouble(format!("the connection to the server broke: {e}"))),
         reason = case.overdue() => Err(Trouble(reason.to_owned())),
     }
@@ -190,8 +198,8 @@ fn outgoing(parts: request::Parts, case: &Case, session: &Session) -> Result<Req
     let mut headers = parts.headers;
     headers.remove("host");
     case.inject(&mut headers)?;
-    let scheme = if session.secure { "https" } else { "http" };
-    let place = authority(case.host(), session.addr.port(), session.secure);
+    let scheme = if session.is_secure() { "https" } else { "http" };
+    let place = authority(case.host(), session.addr.port(), session.is_secure());
     let path = parts.uri.path_and_query().map_or("/", |p| p.as_str());
     let uri = Uri::builder().scheme(scheme).authority(place).path_and_query(path).build();
     let uri = uri.map_err(|_| Refusal::malformed(400, "the path is malformed"))?;
@@ -237,215 +245,4 @@ async fn pass_over(rest: &mut RecvStream) {
         }
     };
     let _ = timeout(SHORT, reading).await;
-}
-
-/// A request that is let through, and its answer.
-struct Exchange<'a> {
-    case: &'a Case,
-    is_head: bool,
-    begun: AtomicBool,
-}
-
-/// Why it went wrong.
-enum Broken {
-    Guest(Reason),
-    /// The server ended the stream so; the guest is told the same.
-    Reset(Reason),
-    Server(String),
-    Cut(&'static str),
-}
-
-impl Exchange<'_> {
-    async fn run(
-        &self,
-        mut body: RecvStream,
-        mut out: SendStream<Bytes>,
-        response: h2::client::ResponseFuture,
-        mut respond: SendResponse<Bytes>,
-    ) {
-        let mut back = None;
-        let done = tokio::select! {
-            biased;
-            done = self.download(response, &mut respond, &mut back) => done,
-            broken = self.upload(&mut body, &mut out) => Err(broken),
-            reason = self.case.overdue() => Err(Broken::Cut(reason)),
-        };
-        let Err(broken) = done else {
-            // What the server has no use for is dropped here, and its stream ended.
-            drop(out);
-            return pass_over(&mut body).await;
-        };
-        let (reason, told, refusal) = match broken {
-            Broken::Guest(reason) => (reason, format!("the client ended it: {reason}"), None),
-            Broken::Reset(reason) => (reason, format!("the server ended it: {reason}"), None),
-            Broken::Server(why) => (Reason::INTERNAL_ERROR, why.clone(), Some(Refusal::unavailable(why))),
-            Broken::Cut(why) => (Reason::CANCEL, why.to_owned(), Some(Refusal::unavailable(why.to_owned()))),
-        };
-        self.case.failed(&told);
-        out.send_reset(Reason::CANCEL);
-        match (refusal, back) {
-            (_, Some(mut back)) => back.send_reset(reason),
-            (Some(refusal), None) if !self.begun.load(Relaxed) => {
-                answer(&mut respond, &refusal, self.is_head, &mut body).await
-            }
-            _ => respond.send_reset(reason),
-        }
-    }
-
-    /// Sends the body of the request. Returns only when the guest is at fault; the server's answer tells the rest.
-    async fn upload(&self, body: &mut RecvStream, out: &mut SendStream<Bytes>) -> Broken {
-        loop {
-            let data = match body.data().await {
-                Some(Ok(data)) => data,
-                Some(Err(error)) => return Broken::Guest(error.reason().unwrap_or(Reason::CANCEL)),
-                None => break,
-            };
-            let len = data.len();
-            if let Err(reason) = self.case.passes(0, len) {
-                return Broken::Cut(reason);
-            }
-            if send(out, data).await.is_err() {
-                return std::future::pending().await;
-            }
-            let _ = body.flow_control().release_capacity(len);
-        }
-        match body.trailers().await {
-            Ok(Some(mut trailers)) => {
-                self.case.clean_trailers(&mut trailers);
-                let _ = out.send_trailers(trailers);
-            }
-            // Of a request that had no body, the end was sent with its head.
-            Ok(None) => {
-                let _ = out.send_data(Bytes::new(), true);
-            }
-            Err(error) => return Broken::Guest(error.reason().unwrap_or(Reason::CANCEL)),
-        }
-        std::future::pending().await
-    }
-
-    /// Passes the answer on. `back` is what the guest gets, from when it has begun.
-    async fn download(
-        &self,
-        response: h2::client::ResponseFuture,
-        respond: &mut SendResponse<Bytes>,
-        back: &mut Option<SendStream<Bytes>>,
-    ) -> Result<(), Broken> {
-        let response = self.response(response, respond).await?;
-        let (mut parts, mut body) = response.into_parts();
-        self.case.passes(size(&parts.headers), 0).map_err(Broken::Cut)?;
-        if self.case.needles.is_some() && secrets::is_compressed(&parts.headers) {
-            return Err(Broken::Server(
-                "the server compressed its answer although it was asked not to, so a secret in it could not be masked"
-                    .to_owned(),
-            ));
-        }
-        self.case.mask(&mut parts.headers);
-        let ended = body.is_end_stream();
-        self.begun.store(true, Relaxed);
-        let sent = respond.send_response(Response::from_parts(parts, ()), ended).map_err(guest_gone)?;
-        let sent = back.insert(sent);
-        if ended {
-            return Ok(());
-        }
-        self.put_answer(&mut body, sent).await
-    }
-
-    /// The head of the answer; what a server says before it is passed on.
-    async fn response(
-        &self,
-        mut response: h2::client::ResponseFuture,
-        respond: &mut SendResponse<Bytes>,
-    ) -> Result<Response<RecvStream>, Broken> {
-        for _ in 0..MAX_INTERIM {
-            let word = poll_fn(|cx| {
-                if let Poll::Ready(reset) = respond.poll_reset(cx) {
-                    return Poll::Ready(Err(Broken::Guest(reset.unwrap_or(Reason::CANCEL))));
-                }
-                response.poll_informational(cx).map(|word| word.transpose().map_err(broken_server))
-            });
-            match word.await? {
-                Some(mut word) => {
-                    self.case.mask(word.headers_mut());
-                    respond.send_informational(word).map_err(guest_gone)?;
-                }
-                None => return response.await.map_err(broken_server),
-            }
-        }
-        Err(Broken::Server("the server says too much before its answer".to_owned()))
-    }
-
-    async fn put_answer(&self, body: &mut RecvStream, back: &mut SendStream<Bytes>) -> Result<(), Broken> {
-        let mut mask = Mask::new(self.case.needles.as_ref());
-        loop {
-            let read = match mask.holds_little() {
-                false => next(body, back).await?,
-                true => match timeout(QUIET, next(body, back)).await {
-                    Ok(read) => read?,
-                    Err(_) => {
-                        send(back, mask.rest()).await.map_err(guest_gone)?;
-                        continue;
-                    }
-                },
-            };
-            let Some(data) = read else {
-                break;
-            };
-            let len = data.len();
-            self.case.passes(len, 0).map_err(Broken::Cut)?;
-            send(back, mask.pass(data)).await.map_err(guest_gone)?;
-            let _ = body.flow_control().release_capacity(len);
-        }
-        send(back, mask.rest()).await.map_err(guest_gone)?;
-        match body.trailers().await.map_err(broken_server)? {
-            Some(mut trailers) => {
-                self.case.mask(&mut trailers);
-                back.send_trailers(trailers).map_err(guest_gone)
-            }
-            None => back.send_data(Bytes::new(), true).map_err(guest_gone),
-        }
-    }
-}
-
-/// The next bytes of an answer; `None` when it is whole. Hears at the same time when the guest wants no more.
-async fn next(body: &mut RecvStream, back: &mut SendStream<Bytes>) -> Result<Option<Bytes>, Broken> {
-    poll_fn(|cx| {
-        if let Poll::Ready(reset) = back.poll_reset(cx) {
-            return Poll::Ready(Err(Broken::Guest(reset.unwrap_or(Reason::CANCEL))));
-        }
-        body.poll_data(cx).map(|data| data.transpose().map_err(broken_server))
-    })
-    .await
-}
-
-/// Sends bytes as the other side makes room for them.
-async fn send(out: &mut SendStream<Bytes>, mut data: Bytes) -> Result<(), h2::Error> {
-    while !data.is_empty() {
-        out.reserve_capacity(data.len());
-        let room = out.capacity().min(data.len());
-        if room > 0 {
-            out.send_data(data.split_to(room), false)?;
-            continue;
-        }
-        match poll_fn(|cx| out.poll_capacity(cx)).await {
-            Some(room) => room?,
-            None => return Err(Reason::CANCEL.into()),
-        };
-    }
-    Ok(())
-}
-
-fn guest_gone(error: h2::Error) -> Broken {
-    Broken::Guest(error.reason().unwrap_or(Reason::CANCEL))
-}
-
-fn broken_server(error: h2::Error) -> Broken {
-    match error.reason() {
-        Some(reason) if error.is_reset() => Broken::Reset(reason),
-        _ => Broken::Server(format!("the connection to the server broke: {error}")),
-    }
-}
-
-/// What headers count for; how they are packed is nobody's concern.
-fn size(headers: &HeaderMap) -> usize {
-    headers.iter().map(|(name, value)| name.as_str().len() + value.len()).sum()
 }
