@@ -225,7 +225,11 @@ const FIELDS: [(&str, &str, &str); 47] = [
         "list",
         "What was refused, or allowed with a warning; filled whatever the verdict. At most 256 different ones.",
     ),
-    ("denials[].op", "string", "`fs.read`, `fs.write`, `fs.create`, `fs.remove`, `exec`, `net.resolve`, `net.connect`, `net.request` or `syscall`."),
+    (
+        "denials[].op",
+        "string",
+        "`fs.read`, `fs.write`, `fs.create`, `fs.remove`, `exec`, `net.resolve`, `net.connect`, `net.request` or `syscall`.",
+    ),
     ("denials[].target", "string", "The real path, the address, `unix:` and a socket's path, or the call's name."),
     (
         "denials[].rule",
