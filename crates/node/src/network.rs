@@ -1,6 +1,7 @@
 //! A guest's network: the broker at its doors, joined to the supervisor on one side and to the caller's file of events on
 //! the other.
 
+use crate::Caller;
 use crate::secrets::Secrets;
 use egress::authority_of_guest::Authority;
 use egress::broker::{Broker, Setup};
@@ -8,6 +9,7 @@ use egress::event::{Event, Op, Stage};
 use enclosure::{NetPlan, NetReport, Network};
 use policy::Resolved;
 use serde::Serialize;
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::Write;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -18,12 +20,16 @@ use terms::{Action, ErrorKind, Fault, Phase};
 /// What a policy makes of a guest's network; nothing when it gives none.
 #[derive(Default)]
 pub(crate) struct Planned {
-    pub(crate) plan: Option<NetPlan>,
+    plan: Option<NetPlan>,
     /// Signs for hosts whose requests are read; the plan has its certificate.
-    pub(crate) authority: Option<Arc<Authority>>,
+    authority: Option<Arc<Authority>>,
+    pub(crate) secrets: Secrets,
 }
 
-pub(crate) fn plan(resolved: &Resolved) -> Result<Planned, Fault> {
+/// Makes the plan; `secrets` say where values come from.
+pub(crate) fn plan(resolved: &Resolved, secrets: &[String], caller: &Caller) -> Result<Planned, Fault> {
+    let named: BTreeSet<&str> = resolved.policy().secrets.iter().map(|s| s.rule.name.as_str()).collect();
+    let secrets = Secrets::find(&named, secrets, caller)?;
     if resolved.needs_network().is_none() {
         return Ok(Planned::default());
     }
@@ -33,7 +39,21 @@ pub(crate) fn plan(resolved: &Resolved) -> Result<Planned, Fault> {
         false => None,
     };
     let pem = authority.as_ref().map(|a| a.certificate_pem().to_owned());
-    Ok(Planned { plan: Some(NetPlan { loopback, authority: pem }), authority })
+    Ok(Planned { plan: Some(NetPlan { loopback, authority: pem }), authority, secrets })
+}
+
+impl Planned {
+    /// Whether programs inside must be told whom to trust.
+    pub(crate) fn inspects(&self) -> bool {
+        self.authority.is_some()
+    }
+
+    /// What the guest's setup needs of it, and what the broker does.
+    pub(crate) fn divide(self, policy: &Resolved, max_net_bytes: Option<u64>) -> (Option<NetPlan>, Option<Wanted>) {
+        let Planned { plan, authority, secrets } = self;
+        let wanted = plan.is_some().then(|| Wanted { policy: policy.clone(), secrets, authority, max_net_bytes });
+        (plan, wanted)
+    }
 }
 
 pub(crate) fn unsupported(refusal: policy::Refusal) -> Fault {
@@ -43,10 +63,10 @@ pub(crate) fn unsupported(refusal: policy::Refusal) -> Fault {
 
 /// What the broker is started with, once the doors are there.
 pub(crate) struct Wanted {
-    pub(crate) policy: Resolved,
+    policy: Resolved,
     pub(crate) secrets: Secrets,
-    pub(crate) authority: Option<Arc<Authority>>,
-    pub(crate) max_net_bytes: Option<u64>,
+    authority: Option<Arc<Authority>>,
+    max_net_bytes: Option<u64>,
 }
 
 /// The broker of one run.

@@ -1,14 +1,13 @@
 //! Run one command in an enclosure: from what was asked to how it ended.
 
 use crate::Caller;
-use crate::network::{self, Brokered, EventFile, Wanted};
+use crate::network::{self, Brokered, EventFile, Planned, Wanted};
 use crate::policies::{self, Flag, Source};
 use crate::publish;
-use crate::secrets::Secrets;
 use enclosure::{Beside, Cpus, Driver, LocalHost, Prepared, Published, Request, TRUST_VARIABLES};
 pub use enclosure::{Groundwork, Observed, Observer, Stdio, begin};
 use policy::{Action, Resolved};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::PermissionsExt;
@@ -102,8 +101,7 @@ pub(crate) fn prepare_under(
     let degrade: Vec<String> = resolved.degrade().map(String::from).collect();
     let mut enforced = enclosure::choose(&degrade)?;
     check_driver(enforced.driver, ask, &resolved)?;
-    let has_network = resolved.needs_network().is_some();
-    let counted = has_network || !ask.publish.is_empty();
+    let counted = resolved.needs_network().is_some() || !ask.publish.is_empty();
     let host = LocalHost::default();
     let plan = resolved.plan(&host).map_err(Fault::from)?;
     let resolved = resolved.follow(&host).map_err(Fault::from)?;
@@ -116,16 +114,12 @@ pub(crate) fn prepare_under(
     enclosure::check_limits(&limits, &plan, counted)?;
     let notes = plan.notes.clone();
     let run_id = new_id();
-    let wanted: BTreeSet<&str> = resolved.policy().secrets.iter().map(|s| s.rule.name.as_str()).collect();
-    let secrets = Secrets::find(&wanted, &ask.secrets, caller)?;
-    let network = network::plan(&resolved)?;
-    let trusts = network.authority.is_some();
-    let with = Inside { tools: &around.env_names, run_id: &run_id, secrets: &secrets, trusts };
+    let network = network::plan(&resolved, &ask.secrets, caller)?;
+    let with = Inside { tools: &around.env_names, run_id: &run_id, network: &network };
     let env = environment(ask, caller, &resolved, &with)?;
     let program = find_program(&argv[0], &env, &cwd, &resolved)?;
     let publish = publish::listen(&ask.publish)?;
-    let policy = resolved.clone();
-    let wanted = Wanted { policy, secrets, authority: network.authority, max_net_bytes: limits.max_net_bytes };
+    let (net_plan, wanted) = network.divide(&resolved, limits.max_net_bytes);
     let effective = Rc::new(effective);
     let stamped = Rc::clone(&effective);
     let request = Request {
@@ -147,12 +141,11 @@ pub(crate) fn prepare_under(
         stdio: ask.stdio,
         watch_reads: ask.report_reads || ask.learn,
         watch_looks: ask.learn,
-        network: network.plan,
+        network: net_plan,
     };
     let program = request.program.clone();
-    let network = has_network.then_some(wanted);
     let prepared = enclosure::prepare(request, ground)?;
-    Ok(Ready { prepared, program, warnings, notes, policy: effective, network, publish })
+    Ok(Ready { prepared, program, warnings, notes, policy: effective, network: wanted, publish })
 }
 
 /// What only namespaces can give is refused where there are none.
@@ -230,9 +223,7 @@ const PROXIES: [&str; 6] = ["http_proxy", "https_proxy", "all_proxy", "no_proxy"
 struct Inside<'a> {
     tools: &'a [String],
     run_id: &'a RunId,
-    secrets: &'a Secrets,
-    /// Requests are read on the way, so programs must be told whom to trust.
-    trusts: bool,
+    network: &'a Planned,
 }
 
 /// What the policy passes and sets, what the toolchains need to find themselves, and what was asked for by flag.
@@ -246,7 +237,7 @@ fn environment(
     let bare = resolved.env().pass.is_none();
     for (name, value) in &caller.env {
         let Some(text) = name.to_str() else { continue };
-        let secret = with.secrets.variables().any(|s| s == text);
+        let secret = with.network.secrets.variables().any(|s| s == text);
         if secret || PROXIES.iter().any(|proxy| text.eq_ignore_ascii_case(proxy)) {
             continue;
         }
@@ -255,7 +246,7 @@ fn environment(
             inside.insert(name.clone(), value.clone());
         }
     }
-    if with.trusts {
+    if with.network.inspects() {
         inside.extend(TRUST_VARIABLES.iter().map(|(name, file)| (name.into(), file.into())));
     }
     for (name, value) in &resolved.env().set {
@@ -263,11 +254,11 @@ fn environment(
     }
     for item in &ask.env {
         let (name, value) = env_item(item, caller)?;
-        if let Some(value) = value.filter(|_| !with.secrets.variables().any(|s| name == s)) {
+        if let Some(value) = value.filter(|_| !with.network.secrets.variables().any(|s| name == s)) {
             inside.insert(name, value);
         }
     }
-    inside.extend(with.secrets.placeholders().map(|(name, value)| (name.into(), value.into())));
+    inside.extend(with.network.secrets.placeholders().map(|(name, value)| (name.into(), value.into())));
     inside.insert("COFFERDAM".into(), "1".into());
     inside.insert("COFFERDAM_RUN_ID".into(), with.run_id.as_str().into());
     Ok(inside.into_iter().collect())

@@ -242,6 +242,7 @@ except (TimeoutError, ConnectionRefusedError) as e:
 fn a_shared_address_does_not_open_its_other_names() {
     for who in BOTH {
         let world = world(who).certificate(&["good.test", "bad.test"]).server("https", PUBLIC, 443);
+        // An answer says why; `-f` makes curl fail on it.
         let host = ["-f", "-H", "Host: bad.test", "http://good.test/"];
         let run = curl(&world, &["--net", "good.test"], &host);
         assert_ne!(run.code(), 0, "{}", run.story());

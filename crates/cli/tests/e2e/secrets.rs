@@ -24,6 +24,15 @@ fn policy(world: &World) -> String {
         "secrets": [{"name": "TOKEN", "inject": {"host": "api.test", "header": "authorization", "format": "Bearer {}"}}]}))
 }
 
+fn backwards(text: &str) -> String {
+    text.chars().rev().collect()
+}
+
+/// What the world's server says of the header that the broker made.
+fn added() -> String {
+    format!("auth={}", backwards(&format!("Bearer {VALUE}")))
+}
+
 #[test]
 fn the_broker_adds_it_and_the_guest_has_a_placeholder() {
     const TEXT: &str = "echo $TOKEN; curl -sS -m 10 -H \"Authorization: Bearer $TOKEN\" https://api.test/a; \
@@ -35,8 +44,8 @@ fn the_broker_adds_it_and_the_guest_has_a_placeholder() {
         let said = run.stdout();
         let lines: Vec<&str> = said.lines().collect();
         assert!(lines[0].starts_with("cofferdam-secret-TOKEN-"), "{}", run.story());
-        assert!(lines[1].contains(&format!("auth=Bearer {VALUE}")), "{}", run.story());
-        assert!(!lines[2].contains(VALUE), "another host never sees it: {}", run.story());
+        assert!(lines[1].contains(&added()), "{}", run.story());
+        assert!(!lines[2].contains(&backwards(VALUE)), "another host never sees it: {}", run.story());
     }
 }
 
@@ -53,7 +62,7 @@ fn it_comes_from_where_the_caller_says() {
             let curl = ["/usr/bin/curl", "-sS", "-m", "10", "https://api.test/"];
             let run = world.run_with(&flags, &curl, &[("OTHER", VALUE)]);
             run.assert_ok();
-            assert!(run.stdout().contains(&format!("auth=Bearer {VALUE}")), "{source}: {}", run.story());
+            assert!(run.stdout().contains(&added()), "{source}: {}", run.story());
         }
     }
 }

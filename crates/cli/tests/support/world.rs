@@ -23,7 +23,8 @@ def answer(kind):
         def reply(self):
             length = int(self.headers.get("content-length") or 0)
             got = self.rfile.read(length)
-            auth = self.headers.get("authorization") or ""
+            # Backwards, because secrets are masked on their way back.
+            auth = (self.headers.get("authorization") or "")[::-1]
             body = f"{self.command} {self.path} host={self.headers.get('host')} auth={auth} body={len(got)}\n".encode()
             if self.path.startswith("/large/"):
                 body = b"x" * int(self.path.rsplit("/", 1)[1])
