@@ -7,6 +7,7 @@ use std::io::{Error, ErrorKind};
 use std::os::fd::OwnedFd;
 use tokio::io::Interest;
 use tokio::net::TcpStream;
+use tokio::task::coop::consume_budget;
 
 /// From how many bytes on a direction gets a pipe.
 const MANY: u64 = 256 * 1024;
@@ -88,6 +89,8 @@ impl Pump {
     pub async fn run(mut self, flow: &Flow, from: &TcpStream, to: &TcpStream) -> Result<(), Error> {
         while !self.ended {
             self.step(flow, from, to).await?;
+            // Two ends that are always ready would keep the thread for themselves.
+            consume_budget().await;
         }
         Ok(())
     }

@@ -22,6 +22,8 @@ pub const CASES: &[Case] = &[
     Case::new("the_byte_limit_cuts_everything", limited, stage_limited, check_limited),
     Case::new("the_byte_limit_itself_is_still_good", exactly, stage_exactly, check_exactly),
     Case::new("a_thousand_connections_cost_little", thousand, stage_plain, check_thousand),
+    Case::new("large_transfers_do_not_hold_up_others", fair, stage_fair, |_| {}),
+    Case::new("nonsense_breaks_nothing", nonsense, stage_http, |_| {}),
     Case::new("asking_is_refusing", asking, stage_asking, check_asking),
 ];
 
@@ -444,4 +446,63 @@ fn asking() {
 fn check_asking(seen: &Seen) {
     let refused = seen.one(Op::Connect, Stage::Refused);
     assert_eq!((refused.action, refused.rule.as_str()), (terms::Action::Ask, "net.rules[1]"));
+}
+
+fn stage_fair(world: &mut World) {
+    stage_plain(world);
+    world.serve("93.184.216.34:19", |mut stream| while stream.write_all(&[1; 1 << 16]).is_ok() {});
+}
+
+fn fair() {
+    resolve("a.example.org");
+    for _ in 0..4 {
+        let mut stream = connect("93.184.216.34:19");
+        std::thread::spawn(move || while stream.read(&mut [0; 1 << 16]).unwrap() > 0 {});
+    }
+    std::thread::sleep(Duration::from_millis(300));
+    for _ in 0..20 {
+        let begun = Instant::now();
+        reaches("93.184.216.34:7");
+        assert!(begun.elapsed() < Duration::from_secs(2), "{:?}", begun.elapsed());
+    }
+}
+
+/// Bytes that are nearly something, by a fixed seed, at every place where bytes are read.
+fn nonsense() {
+    let seeds: [(&str, Vec<u8>); 5] = [
+        ("93.184.216.34:80", b"POST /x HTTP/1.1\r\nHost: a.example.org\r\nContent-Length: 3\r\n\r\nabcGET ".to_vec()),
+        ("93.184.216.34:80", hello(Some("a.example.org"))),
+        ("192.0.0.53:1080", b"\x05\x01\x00\x05\x01\x00\x03\x0da.example.org\x00\x50".to_vec()),
+        ("192.0.0.53:3128", b"GET http://a.example.org/ HTTP/1.1\r\nHost: a.example.org\r\n\r\n".to_vec()),
+        ("8.8.8.8:53", [&[0, 31][..], &egress::dns::query(7, "a.example.org", egress::dns::Kind::A).unwrap()].concat()),
+    ];
+    resolve("a.example.org");
+    let mut state = 0x9e37_79b9_7f4a_7c15u64;
+    let mut random = |below: usize| {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        (state % below as u64) as usize
+    };
+    for round in 0..400 {
+        let (to, seed) = &seeds[round % seeds.len()];
+        let mut bytes = seed.clone();
+        for _ in 0..1 + random(4) {
+            let at = random(bytes.len());
+            match random(3) {
+                0 => bytes[at] = random(256) as u8,
+                1 => bytes.truncate(at + 1),
+                _ => bytes.insert(at, random(256) as u8),
+            }
+        }
+        let mut stream = connect(to);
+        let _ = stream.write_all(&bytes);
+        let _ = stream.shutdown(Shutdown::Write);
+        // It ends, well or ill.
+        let ended = stream.read_to_end(&mut Vec::new());
+        assert!(!ended.is_err_and(|e| e.kind() == ErrorKind::WouldBlock), "{to} hangs on {}", bytes.escape_ascii());
+    }
+    let mut stream = connect("93.184.216.34:80");
+    stream.write_all(b"GET /1 HTTP/1.1\r\nHost: a.example.org\r\n\r\n").unwrap();
+    assert_eq!(response(&mut stream).0, 200);
 }

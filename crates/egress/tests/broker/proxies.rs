@@ -10,6 +10,7 @@ pub const CASES: &[Case] = &[
     Case::new("socks_goes_by_the_same_rules", socks, stage, check_socks),
     Case::new("connect_goes_by_the_same_rules", connects, stage, check_connects),
     Case::new("whole_urls_go_each_to_its_host", urls, stage, |_| {}),
+    Case::new("curl_goes_every_way", curl, stage, |_| {}),
 ];
 
 const SOCKS: &str = "192.0.0.53:1080";
@@ -133,4 +134,31 @@ fn urls() {
         stream.write_all(bad.as_bytes()).unwrap();
         assert_eq!(response(&mut stream).0, 400, "{bad}");
     }
+}
+
+/// A client that others wrote, where there is one.
+fn curl() {
+    let run = |args: &[&str]| {
+        let mut command = std::process::Command::new("curl");
+        command.env_clear().args(["-sS", "-m", "5", "-w", "%{http_code}"]).args(args);
+        match command.output() {
+            Ok(output) => String::from_utf8_lossy(&output.stdout).into_owned(),
+            Err(error) => panic!("{error}"),
+        }
+    };
+    if std::process::Command::new("curl").arg("-V").output().is_err() {
+        println!("curl is not installed; nothing is shown");
+        return;
+    }
+    resolve("a.example.org");
+    let there = "GET / HTTP/1.1|a.example.org|200";
+    let to = "http://a.example.org/";
+    assert_eq!(run(&["--resolve", "a.example.org:80:93.184.216.34", to]), there);
+    assert_eq!(run(&["-x", "http://192.0.0.53:3128", to]), there);
+    assert_eq!(run(&["-p", "-x", "http://192.0.0.53:3128", to]), there);
+    assert_eq!(run(&["-x", "socks5h://192.0.0.53:1080", to]), there);
+    assert_eq!(run(&["-x", "socks5h://192.0.0.53:1080", "http://evil.org/"]), "000");
+    assert!(run(&["-x", "http://192.0.0.53:3128", "http://evil.org/"]).ends_with("403"));
+    let fronted = run(&["--resolve", "evil.org:80:93.184.216.34", "http://evil.org/"]);
+    assert!(fronted.contains("evil.org, which was not resolved to 93.184.216.34") && fronted.ends_with("403"));
 }

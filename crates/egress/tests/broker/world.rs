@@ -353,13 +353,13 @@ pub fn http(mut stream: TcpStream) {
         let field = |name: &str| head.iter().find_map(|l| l.strip_prefix(name)).unwrap_or("").to_owned();
         let len: usize = field("Content-Length: ").parse().unwrap_or(0);
         let mut body = vec![0; len];
-        reader.read_exact(&mut body).unwrap();
+        if reader.read_exact(&mut body).is_err() {
+            return;
+        }
         if !field("Upgrade: ").is_empty() {
             let reply = "HTTP/1.1 101 Switching\r\nConnection: upgrade\r\nUpgrade: x\r\n\r\n";
             stream.write_all(reply.as_bytes()).unwrap();
-            let mut rest = reader.buffer().to_vec();
-            let _ = stream.write_all(&rest);
-            rest.clear();
+            let _ = stream.write_all(reader.buffer());
             return echo(stream);
         }
         let text = format!("{}|{}|{}", head[0], field("Host: "), String::from_utf8_lossy(&body));
