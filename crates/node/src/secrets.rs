@@ -9,8 +9,10 @@ use egress::broker::SecretValue;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
-use std::io::Read;
+use std::io::{ErrorKind, Read};
+use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStringExt;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -18,7 +20,7 @@ use terms::{Fault, Phase};
 
 /// The longest value; also what a pipe holds before its writer must wait.
 const LONGEST: usize = 64 * 1024;
-/// How long a command may take to give its secret.
+/// How long a command, or whoever writes to a pipe, may take to give a secret.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Where a value comes from.
@@ -32,7 +34,7 @@ enum Source {
 /// A source that stands ready, unread.
 enum Held {
     Env(String),
-    Open(Box<dyn Read + Send>),
+    Open(File),
 }
 
 /// The secrets of one run before their values are known.
@@ -149,18 +151,21 @@ fn hold(name: &str, source: Source, caller: &Caller) -> Result<Held, Fault> {
         }
         Source::File(path) => {
             let path = caller.cwd.join(path);
-            let file = File::open(&path).map_err(|e| fault(name, format!("{}: {e}", path.display())))?;
+            // A pipe whose writer is not there yet must not keep us here.
+            let options = rustix::fs::OFlags::NONBLOCK.bits() as i32;
+            let file = File::options().read(true).custom_flags(options).open(&path);
+            let file = file.map_err(|e| fault(name, format!("{}: {e}", path.display())))?;
             if file.metadata().is_ok_and(|m| m.is_dir()) {
                 return Err(fault(name, format!("{}: is a directory", path.display())));
             }
-            Ok(Held::Open(Box::new(file)))
+            Ok(Held::Open(file))
         }
         Source::Command(command) => run(name, &command, caller).map(Held::Open),
     }
 }
 
 /// Runs a command to its end; what it said stays in the pipe, in the kernel's memory and not in ours.
-fn run(name: &str, command: &str, caller: &Caller) -> Result<Box<dyn Read + Send>, Fault> {
+fn run(name: &str, command: &str, caller: &Caller) -> Result<File, Fault> {
     let mut child = Command::new("/bin/sh")
         .args(["-c", command])
         .current_dir(&caller.cwd)
@@ -183,23 +188,41 @@ fn run(name: &str, command: &str, caller: &Caller) -> Result<Box<dyn Read + Send
         }
     };
     match status.success() {
-        true => Ok(Box::new(out)),
+        true => Ok(File::from(OwnedFd::from(out))),
         false => Err(fault(name, format!("its command failed: {status}"))),
     }
 }
 
-/// A file or a command's output, without the line's end that tools put behind it.
-fn read_open(name: &str, source: Box<dyn Read + Send>) -> Result<Vec<u8>, Fault> {
+/// A file, a pipe or a command's output, without the line's end that tools put behind it.
+fn read_open(name: &str, mut source: File) -> Result<Vec<u8>, Fault> {
+    let deadline = Instant::now() + PATIENCE;
     // With room from the start: a buffer that grows leaves copies behind.
-    let mut value = Vec::with_capacity(LONGEST + 2);
-    source.take(LONGEST as u64 + 2).read_to_end(&mut value).map_err(|e| fault(name, e))?;
-    if value.last() == Some(&b'\n') {
-        value.pop();
+    let mut value = vec![0; LONGEST + 3];
+    let mut len = 0;
+    while len < value.len() {
+        wait_for(&source, deadline).ok_or_else(|| fault(name, "its source says nothing"))?;
+        match source.read(&mut value[len..]) {
+            Ok(0) => break,
+            Ok(n) => len += n,
+            Err(e) if matches!(e.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => {}
+            Err(e) => return Err(fault(name, e)),
+        }
     }
-    if value.last() == Some(&b'\r') {
-        value.pop();
-    }
+    value.truncate(len);
+    value.pop_if(|last| *last == b'\n');
+    value.pop_if(|last| *last == b'\r');
     Ok(value)
+}
+
+/// Waits until there is something to read, or the end.
+fn wait_for(source: &File, deadline: Instant) -> Option<()> {
+    let left = deadline.saturating_duration_since(Instant::now());
+    let left = rustix::event::Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() };
+    let mut fds = [rustix::event::PollFd::new(source, rustix::event::PollFlags::IN)];
+    match rustix::event::poll(&mut fds, Some(&left)) {
+        Ok(0) => None,
+        _ => Some(()),
+    }
 }
 
 #[cfg(test)]
