@@ -12,6 +12,7 @@ mod launch;
 mod limits;
 mod listen;
 mod relay;
+mod repository;
 mod resolve;
 mod shift;
 mod steps;

@@ -4,6 +4,7 @@
 
 use crate::guest::Guest;
 use crate::launch::Request;
+use crate::repository;
 use crate::shift::Wanted;
 use policy::{Cover, ExecPlan, Grant, Kind, Mask, Perm, Perms};
 use std::collections::{BTreeMap, BTreeSet};
@@ -85,6 +86,8 @@ struct Builder<'a> {
     /// Bound onto themselves so that they cannot be renamed.
     pinned: BTreeSet<OsString>,
     mounts: Vec<Wanted>,
+    /// A directory of made files that the guest may read.
+    settings: Option<PathBuf>,
 }
 
 pub fn build(request: &Request, guest: Guest) -> Result<Steps, Fault> {
@@ -97,6 +100,7 @@ pub fn build(request: &Request, guest: Guest) -> Result<Steps, Fault> {
         mounted: BTreeSet::new(),
         pinned: BTreeSet::new(),
         mounts: Vec::new(),
+        settings: None,
     };
     b.push(Op::TieToSupervisor);
     b.layers();
@@ -108,6 +112,7 @@ pub fn build(request: &Request, guest: Guest) -> Result<Steps, Fault> {
     b.covers();
     b.programs()?;
     b.working_directory();
+    b.git_settings();
     b.seal();
     b.limits();
     let watch = b.restrict()?;
@@ -500,6 +505,30 @@ impl Builder<'_> {
         self.dir(&cwd);
     }
 
+    fn git_settings(&mut self) {
+        let request = self.request;
+        let made = self.read_only_repository().and_then(|at| repository::settings(&request.home, &at));
+        let Some(made) = made.filter(|made| !self.is_mounted(&made.directory)) else { return };
+        let named = |path: &Path| !request.policy.fs(path, Perm::ReadFile).matches.is_empty();
+        if made.files.iter().any(|(at, _)| named(at)) {
+            return;
+        }
+        self.dir(&made.directory);
+        self.ops.extend(made.files.into_iter().map(|(at, bytes)| Op::File { at: cpath(&at), mode: 0o444, bytes }));
+        self.settings = Some(made.directory);
+    }
+
+    /// The repository around the current directory, when nothing of it may be changed and its owners are shifted.
+    fn read_only_repository(&self) -> Option<PathBuf> {
+        let grants = &self.request.plan.grants;
+        let around = grants.iter().filter(|g| self.request.cwd.starts_with(&g.path) && !is_system(&g.path));
+        let shown = around.filter(|_| self.guest.privileged).max_by_key(|g| g.path.as_os_str().len())?;
+        let at = repository::around(&self.request.cwd, &shown.path)?;
+        let changes = |g: &Grant| !g.perms.and(Perms::CHANGES).is_empty();
+        let apart = |g: &Grant| !g.path.starts_with(&at) && !at.starts_with(&g.path);
+        grants.iter().all(|g| !changes(g) || apart(g)).then_some(at)
+    }
+
     fn seal(&mut self) {
         self.push(Op::OpenScratch { at: cstring(SCRATCH) });
         self.push(Op::RemoveFile { at: path(&[MADE, "/file"]) });
@@ -565,6 +594,9 @@ impl Builder<'_> {
             let perms =
                 if self.lists_programs() { grant.perms.minus(Perms::of(&[Perm::Execute])) } else { grant.perms };
             add(&grant.path, of_kind(perms.bits(), grant.kind));
+        }
+        if let Some(directory) = &self.settings {
+            add(directory, Perms::of(&[Perm::ReadFile, Perm::ReadDir]).bits());
         }
         if let ExecPlan::Only { programs, loaders } = &plan.exec {
             let run = Perms::of(&[Perm::Execute, Perm::ReadFile]).bits();
