@@ -20,8 +20,18 @@ pub fn as_run(words: &[OsString]) -> Option<&[OsString]> {
     }
 }
 
-/// Docker's `-it` means two flags; our `-t` takes a value. Only among our own words: the first that is neither a flag
-/// nor a flag's value starts the command.
+/// Whether there may be something for `expand_it` to do.
+pub fn speaks_docker(words: &[OsString]) -> bool {
+    let apart = words.iter().any(|w| w == "-t") && words.iter().any(|w| is_interactive(w));
+    apart || words.iter().any(|w| w == "-it" || w == "-ti")
+}
+
+fn is_interactive(word: &OsStr) -> bool {
+    word == "-i" || word == "--interactive"
+}
+
+/// Docker's `-it` means two flags; our `-t` takes a value. Written apart, `-t` beside `-i` is the terminal unless an
+/// amount follows it. Only among our own words: the first that is neither a flag nor a flag's value starts the command.
 pub fn expand_it(words: &[OsString]) -> Vec<OsString> {
     let run = run();
     let takes_value = |word: &str| {
@@ -32,9 +42,17 @@ pub fn expand_it(words: &[OsString]) -> Vec<OsString> {
     };
     let mut out: Vec<OsString> = Vec::with_capacity(words.len() + 1);
     let mut words = words.iter();
+    let is_amount = |word: &OsString| word.as_encoded_bytes().first().is_some_and(u8::is_ascii_digit);
     while let Some(word) = words.next() {
         match word.to_str() {
             Some("-it" | "-ti") => out.extend(["--interactive".into(), "--tty".into()]),
+            Some("-t") if words.as_slice().first().is_some_and(|w| is_interactive(w)) => out.push("--tty".into()),
+            Some("-t")
+                if out.last().is_some_and(|w| is_interactive(w))
+                    && !words.as_slice().first().is_some_and(is_amount) =>
+            {
+                out.push("--tty".into());
+            }
             Some("--") | None => {
                 out.push(word.clone());
                 break;
@@ -197,7 +215,7 @@ fn command_args() -> Vec<Arg> {
             .help("Where a secret of the policy comes from: env:VAR, file:PATH or cmd:COMMAND [default: env:NAME]"),
         flag("interactive").short('i').help("Keep standard input open (it is, unless --no-stdin)"),
         flag("no-stdin").help("Give the command an empty standard input"),
-        flag("tty").help("Give the command a terminal of its own (the default on a terminal); -it works too"),
+        flag("tty").help("Give the command a terminal of its own (the default on a terminal); -it and -i -t work too"),
         flag("no-tty").conflicts_with("tty").help("Never give it a terminal"),
         Arg::new("command")
             .value_name("COMMAND")

@@ -101,14 +101,18 @@ fn page(answer: &Answer) -> String {
         }
     }
     text.push('\n');
+    let _ = writeln!(text, "{:<28}{:>12}{:>12}", "ratio", "p50", "p95");
     for ratio in &answer.ratios {
-        let _ = writeln!(text, "{:<28}{:>10.2} × (p50)", ratio.name, ratio.p50);
+        let _ = writeln!(text, "{:<28}{:>10.2} ×{:>10.2} ×", ratio.name, ratio.p50, ratio.p95);
+    }
+    if let Some(own) = answer.own_start_us {
+        let _ = writeln!(text, "\nown start of the binary (cofferdam-version less bare, p50): {own:.0} µs");
     }
     if !answer.work.is_empty() {
         let _ = writeln!(
             text,
             "\n{:<24}{:>14}{:>14}{:>10}{:>9}",
-            "work, median", "outside ms", "inside ms", "ratio", "rounds"
+            "work, medians", "outside ms", "inside ms", "ratio", "rounds"
         );
     }
     for work in &answer.work {

@@ -16,8 +16,7 @@ pub fn main(words: &[OsString]) -> ExitCode {
     // Before anything is understood: nearly every call ends in a run, and one that does not only gives this up again.
     let ground = node::run::begin();
     let command = args::run().bin_name("cofferdam run");
-    let docker = words.iter().any(|w| w == "-it" || w == "-ti");
-    let words = if docker { args::expand_it(words) } else { words.to_vec() };
+    let words = if args::speaks_docker(words) { args::expand_it(words) } else { words.to_vec() };
     let words = std::iter::once(OsString::from("cofferdam")).chain(words);
     let matches = match command.try_get_matches_from(words) {
         Ok(matches) => matches,

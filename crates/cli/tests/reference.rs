@@ -255,8 +255,8 @@ const FIELDS: [(&str, &str, &str); 47] = [
     ("usage.net_bytes", "number", "Bytes over the network, both ways, published ports included."),
     (
         "usage.processes_peak",
-        "number",
-        "Most processes and threads at a time; 0 where the run has no control group to count them.",
+        "number, optional",
+        "Most processes and threads at a time; absent where the run has no control group to count them.",
     ),
     (
         "stdout",
@@ -365,6 +365,7 @@ fn full(exit: Exit) -> Outcome {
     outcome.used = Some(Limit::Megabytes(1.0));
     outcome.message = Some(String::new());
     outcome.denials_dropped = 1;
+    outcome.usage.processes_peak = Some(1);
     outcome.stdout = Some(String::new());
     outcome.stderr = Some(String::new());
     outcome.denials.push(Denial {

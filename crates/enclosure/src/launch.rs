@@ -88,6 +88,7 @@ impl Request {
             reads: self.watch_reads,
             looks: self.watch_looks,
             descriptors: self.limits.max_open_files.is_some(),
+            space: self.limits.max_disk_mb.is_some(),
             deny: self.deny_calls.clone(),
             no_exec_memory_files: matches!(self.plan.exec, ExecPlan::Only { .. }),
             connects_for_guest: !guest.privileged || self.enforced.driver == Driver::Landlock,

@@ -15,6 +15,7 @@ mod listen;
 mod network;
 mod publish;
 mod relay;
+mod repository;
 mod resolve;
 mod shift;
 mod steps;

@@ -3,6 +3,7 @@
 //! space need none.
 
 use policy::{Perms, Plan};
+use rustix::fs::{FileType, OFlags};
 use rustix::process::Resource;
 use std::os::fd::OwnedFd;
 use std::path::Path;
@@ -230,6 +231,31 @@ pub struct Meter {
     event_at: Option<Instant>,
 }
 
+/// The private space under a limit, as the calls that reserve some of it are judged.
+pub struct Room {
+    handle: OwnedFd,
+    pages_before: u64,
+    limit_mb: f64,
+}
+
+impl Room {
+    /// The limit that a call met which reserves these bytes of a file. Told only where it is sure: as much of the range as
+    /// the file has pages may be there already.
+    pub fn refuses(&self, file: &OwnedFd, offset: u64, length: u64) -> Option<LimitHit> {
+        let (own, found) = (rustix::fs::fstat(&self.handle).ok()?, rustix::fs::fstat(file).ok()?);
+        let writes = rustix::fs::fcntl_getfl(file).ok()?.intersects(OFlags::WRONLY | OFlags::RDWR);
+        if found.st_dev != own.st_dev || !FileType::from_raw_mode(found.st_mode).is_file() || !writes {
+            return None;
+        }
+        let range = offset.checked_add(length)?.div_ceil(PAGE) - offset / PAGE;
+        let new = range.saturating_sub(found.st_blocks as u64 * 512 / PAGE);
+        let used = used_space(&self.handle)?.0.saturating_sub(self.pages_before);
+        let wanted = Limit::Megabytes((used.saturating_add(new)) as f64 * PAGE as f64 / 1_048_576.0);
+        let over = new > 0 && used.saturating_add(new) > pages(self.limit_mb);
+        over.then(|| hit(LimitKind::DiskMb, Limit::Megabytes(self.limit_mb), wanted))
+    }
+}
+
 struct Scratch {
     handle: OwnedFd,
     pages_before: u64,
@@ -251,6 +277,13 @@ impl Meter {
             let (pages_before, entries_before) = used_space(&handle)?;
             Some(Scratch { handle, pages_before, entries_before })
         });
+    }
+
+    /// What calls that reserve space are judged by.
+    pub fn room(&self) -> Option<Room> {
+        let scratch = self.scratch.as_ref()?;
+        let handle = scratch.handle.try_clone().ok()?;
+        Some(Room { handle, pages_before: scratch.pages_before, limit_mb: self.limits.max_disk_mb? })
     }
 
     /// A group met a limit, or is about to.
@@ -358,7 +391,7 @@ impl Meter {
             cpu_ms: figures.cpu_us.map_or(cpu_us, |us| us.saturating_sub(self.cpu_before)) / 1000,
             memory_peak_bytes: figures.memory_peak.unwrap_or(max_rss_kb * 1024),
             disk_bytes: self.space().map_or(0, |(pages, _)| pages * PAGE),
-            processes_peak: figures.pids_peak.map_or(0, |n| n.saturating_sub(OURS)),
+            processes_peak: figures.pids_peak.map(|n| n.saturating_sub(OURS)),
             ..Usage::default()
         }
     }

@@ -5,6 +5,7 @@ use crate::PRIVATE;
 use crate::connect::{self, Address};
 use crate::denials::{Actor, Denials};
 use crate::launch::{Observed, Observer};
+use crate::limits::Room;
 use crate::network::NetReport;
 use crate::resolve::{Last, Resolver};
 use policy::{Decision, ExecPlan, NetAsk, Perm, Plan, Proto, Resolved};
@@ -13,7 +14,7 @@ use std::path::{Path, PathBuf};
 use sys::notify::{Call, Listener};
 use sys::process::{copy_descriptor, read_memory, read_string};
 use sys::seccomp::{self, Watch};
-use terms::Action;
+use terms::{Action, LimitHit};
 
 const LONGEST_PATH: usize = 4096;
 const EACCES: i32 = 13;
@@ -43,6 +44,10 @@ pub struct Judge<'a> {
     pub has_network: bool,
     /// Set once a process asked for more descriptors than it may have.
     pub descriptors_met: bool,
+    /// The private space, where it is limited.
+    pub room: Option<Room>,
+    /// Set once a call wanted to reserve more of it than there is.
+    pub room_met: Option<LimitHit>,
     resolver: Resolver,
     started: bool,
     last_named: Option<PathBuf>,
@@ -63,17 +68,19 @@ struct Act {
     fresh: bool,
     /// As the guest spelled it, where that is known and wanted.
     named: Option<PathBuf>,
+    /// Whether it exists, where that was looked at already.
+    there: Option<bool>,
 }
 
 impl Act {
     fn create(perm: Perm, path: PathBuf, fresh: bool) -> Act {
-        Act { op: "fs.create", perm, path, fresh, named: None }
+        Act { op: "fs.create", perm, path, fresh, named: None, there: None }
     }
 
     fn remove(path: &Path) -> Act {
         let is_dir = std::fs::symlink_metadata(path).is_ok_and(|m| m.is_dir());
         let perm = if is_dir { Perm::RemoveDir } else { Perm::RemoveFile };
-        Act { op: "fs.remove", perm, path: path.to_path_buf(), fresh: false, named: None }
+        Act { op: "fs.remove", perm, path: path.to_path_buf(), fresh: false, named: None, there: None }
     }
 }
 
@@ -104,6 +111,8 @@ impl<'a> Judge<'a> {
             max_open_files: None,
             has_network: false,
             descriptors_met: false,
+            room: None,
+            room_met: None,
             resolver: Resolver::default(),
             started: watch.start_mark.is_some(),
             last_named: None,
@@ -132,6 +141,10 @@ impl<'a> Judge<'a> {
         let name = seccomp::name(call.nr);
         let refused = match name.as_str() {
             "execve" | "execveat" => self.exec(listener, call, &name),
+            "fallocate" => {
+                self.reserve(call);
+                None
+            }
             "connect" if self.watch.connects_for_guest => return self.connect_for(listener, call),
             "connect" => self.address(listener, call, 1, 2).and_then(|to| self.judge_address(call, &to)),
             "sendto" => self.address(listener, call, 4, 5).and_then(|to| self.judge_address(call, &to)),
@@ -175,6 +188,16 @@ impl<'a> Judge<'a> {
         self.descriptors_met |= open + made > limit;
     }
 
+    /// Refused whole, such a call leaves nothing behind that would show. The kernel refuses it; here it is only noticed.
+    fn reserve(&mut self, call: &Call) {
+        const KEEP_SIZE: u64 = 1;
+        let [fd, mode, offset, length, ..] = call.args;
+        let sane = i64::try_from(offset).is_ok() && i64::try_from(length).is_ok();
+        let Some(room) = self.room.as_ref().filter(|_| sane && mode as u32 as u64 & !KEEP_SIZE == 0) else { return };
+        let file = copy_descriptor(call.tid, fd as i32);
+        self.room_met = self.room_met.or_else(|| room.refuses(&file?, offset, length));
+    }
+
     fn exec(&mut self, listener: &Listener, call: &Call, name: &str) -> Option<i32> {
         // Without a mark the first is our own pid 1 starting the command, which was judged before anything was made.
         if !std::mem::replace(&mut self.started, true) {
@@ -187,10 +210,11 @@ impl<'a> Judge<'a> {
         }
         let path = self.resolver.resolve(call.tid, dirfd, &text, Last::Follow)?;
         let named = self.resolver.named(call.tid, dirfd, &text).unwrap_or_else(|| path.clone());
-        if exists(&path) {
-            self.observe(|| Observed::Exec(named));
+        if !exists(&path) {
+            return None;
         }
-        if is_private(&path) || !exists(&path) {
+        self.observe(|| Observed::Exec(named));
+        if is_private(&path) {
             return None;
         }
         let mut decision = self.policy.exec(&path);
@@ -288,7 +312,7 @@ impl<'a> Judge<'a> {
         }
         let mut refused = None;
         for act in acts {
-            if is_private(&act.path) && !self.granted_below_private(&act.path) {
+            if self.is_own_place(&act.path) {
                 continue;
             }
             if is_own_failure(&act) {
@@ -323,6 +347,11 @@ impl<'a> Judge<'a> {
     /// Directories made to lead to a grant can be listed.
     fn leads_to_grant(&self, path: &Path) -> bool {
         self.grants.iter().any(|grant| grant.starts_with(path))
+    }
+
+    /// A place of the guest's own, of which no rule speaks.
+    fn is_own_place(&self, path: &Path) -> bool {
+        is_private(path) && !self.granted_below_private(path)
     }
 
     /// A project may live below /tmp; the rules speak for it there.
@@ -388,6 +417,7 @@ impl<'a> Judge<'a> {
                     path,
                     fresh: false,
                     named: self.last_named.take(),
+                    there: None,
                 }])
             }
             "chmod" | "chown" | "lchown" | "utime" | "utimes" | "setxattr" | "lsetxattr" | "removexattr"
@@ -427,24 +457,35 @@ impl<'a> Judge<'a> {
 
     fn path(&mut self, call: &Call, dirfd: i32, address: u64, last: Last) -> Option<PathBuf> {
         let text = read_string(call.tid, address, LONGEST_PATH)?;
+        self.path_of(call, dirfd, &text, last)
+    }
+
+    fn path_of(&mut self, call: &Call, dirfd: i32, text: &[u8], last: Last) -> Option<PathBuf> {
         if text.is_empty() {
             return None;
         }
         if self.watch.looks {
-            self.last_named = self.resolver.named(call.tid, dirfd, &text);
+            self.last_named = self.resolver.named(call.tid, dirfd, text);
         }
-        self.resolver.resolve(call.tid, dirfd, &text, last)
+        self.resolver.resolve(call.tid, dirfd, text, last)
     }
 
     fn act(&mut self, call: &Call, dirfd: i32, address: u64, op: &'static str, perm: Perm) -> Option<Act> {
         let path = self.path(call, dirfd, address, Last::Name)?;
-        Some(Act { op, perm, path, fresh: op == "fs.create", named: self.last_named.take() })
+        Some(Act { op, perm, path, fresh: op == "fs.create", named: self.last_named.take(), there: None })
     }
 
     /// Landlock has no right for it; a place that may be written may have its metadata changed.
     fn metadata(&mut self, call: &Call, dirfd: i32, address: u64) -> Option<Act> {
         let path = self.path(call, dirfd, address, Last::Follow)?;
-        Some(Act { op: "fs.write", perm: Perm::WriteFile, path, fresh: false, named: self.last_named.take() })
+        Some(Act {
+            op: "fs.write",
+            perm: Perm::WriteFile,
+            path,
+            fresh: false,
+            named: self.last_named.take(),
+            there: None,
+        })
     }
 
     fn link(&mut self, call: &Call, from: (i32, u64), to: (i32, u64)) -> Option<Vec<Act>> {
@@ -482,26 +523,37 @@ impl<'a> Judge<'a> {
             return None;
         }
         let last = if flags & O_NOFOLLOW != 0 { Last::Name } else { Last::Follow };
-        let path = self.path(call, dirfd, address, last)?;
+        let text = read_string(call.tid, address, LONGEST_PATH)?;
+        // Nothing inside can take its place, and every other command of a script opens it.
+        if text == b"/dev/null" {
+            return None;
+        }
+        let path = self.path_of(call, dirfd, &text, last)?;
         let named = self.last_named.take();
-        if flags & (O_CREAT | O_EXCL) == O_CREAT | O_EXCL && exists(&path) {
+        if self.is_own_place(&path) {
+            return None;
+        }
+        let found = std::fs::symlink_metadata(&path).ok();
+        let there = found.is_some();
+        if flags & (O_CREAT | O_EXCL) == O_CREAT | O_EXCL && there {
             return None;
         }
         let mut acts = Vec::new();
         let mut add = |op, perm| {
-            acts.push(Act { op, perm, path: path.clone(), fresh: flags & O_CREAT != 0, named: named.clone() })
+            let (path, named) = (path.clone(), named.clone());
+            acts.push(Act { op, perm, path, fresh: flags & O_CREAT != 0, named, there: Some(there) })
         };
-        if flags & O_CREAT != 0 && !exists(&path) {
+        if flags & O_CREAT != 0 && !there {
             add("fs.create", Perm::MakeReg);
         }
         if matches!(flags & O_ACCMODE, 1 | 2) {
             add("fs.write", Perm::WriteFile);
         }
-        if flags & O_TRUNC != 0 && exists(&path) {
+        if flags & O_TRUNC != 0 && there {
             add("fs.write", Perm::Truncate);
         }
         if matches!(flags & O_ACCMODE, 0 | 2) {
-            let is_dir = flags & O_DIRECTORY != 0 || path.is_dir();
+            let is_dir = flags & O_DIRECTORY != 0 || found.is_some_and(|m| m.is_dir());
             add("fs.read", if is_dir { Perm::ReadDir } else { Perm::ReadFile });
         }
         Some(acts)
@@ -511,7 +563,7 @@ impl<'a> Judge<'a> {
 /// The metadata of what a descriptor is open on.
 fn open_file(tid: i32, fd: i32) -> Option<Act> {
     let path = std::fs::read_link(format!("/proc/{tid}/fd/{fd}")).ok().filter(|p| p.is_absolute())?;
-    Some(Act { op: "fs.write", perm: Perm::WriteFile, path, fresh: false, named: None })
+    Some(Act { op: "fs.write", perm: Perm::WriteFile, path, fresh: false, named: None, there: None })
 }
 
 fn node_perm(mode: u64) -> Perm {
@@ -537,11 +589,12 @@ fn exists(path: &Path) -> bool {
 
 /// Something that would fail outside just the same: a file that is not there, a place to put it that is not there.
 fn is_own_failure(act: &Act) -> bool {
+    let there = || act.there.unwrap_or_else(|| exists(&act.path));
     match act.op {
         // What exists already is told so, by the kernel; a rename may replace it.
-        "fs.create" => (act.fresh && exists(&act.path)) || !act.path.parent().is_some_and(Path::is_dir),
-        "fs.write" if act.fresh => !exists(&act.path) && !act.path.parent().is_some_and(Path::is_dir),
-        _ => !exists(&act.path),
+        "fs.create" => (act.fresh && there()) || !act.path.parent().is_some_and(Path::is_dir),
+        "fs.write" if act.fresh => !there() && !act.path.parent().is_some_and(Path::is_dir),
+        _ => !there(),
     }
 }
 

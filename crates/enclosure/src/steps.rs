@@ -7,6 +7,7 @@ mod network;
 use crate::ground::Groundwork;
 use crate::guest::Guest;
 use crate::launch::Request;
+use crate::repository;
 use crate::shift::Wanted;
 use policy::{Cover, ExecPlan, Grant, Kind, Mask, Perm, Perms};
 use std::collections::{BTreeMap, BTreeSet};
@@ -92,6 +93,8 @@ struct Builder<'a> {
     shown: Vec<PathBuf>,
     /// There is a place for layers.
     layers: bool,
+    /// A directory of made files that the guest may read.
+    settings: Option<PathBuf>,
 }
 
 pub fn build(request: &Request, ground: &mut Groundwork) -> Result<Steps, Fault> {
@@ -106,6 +109,7 @@ pub fn build(request: &Request, ground: &mut Groundwork) -> Result<Steps, Fault>
         mounts: Vec::new(),
         shown: Vec::new(),
         layers: false,
+        settings: None,
     };
     b.doors();
     b.scratch();
@@ -117,6 +121,7 @@ pub fn build(request: &Request, ground: &mut Groundwork) -> Result<Steps, Fault>
     b.covers();
     b.programs()?;
     b.working_directory();
+    b.git_settings();
     b.seal();
     b.limits();
     let watch = b.restrict();
@@ -507,6 +512,32 @@ impl Builder<'_> {
         self.dir(&cwd);
     }
 
+    fn git_settings(&mut self) {
+        let request = self.request;
+        let made = self.read_only_repository().and_then(|at| repository::settings(&request.home, &at));
+        let Some(made) = made.filter(|made| !self.is_mounted(&made.directory)) else { return };
+        let named = |path: &Path| !request.policy.fs(path, Perm::ReadFile).matches.is_empty();
+        if made.files.iter().any(|(at, _)| named(at)) {
+            return;
+        }
+        self.dir(&made.directory);
+        let file =
+            |(at, bytes): &(PathBuf, Vec<u8>)| Op::File { at: cpath(at), mode: 0o444, bytes: arena::list(bytes) };
+        self.ops.extend(made.files.iter().map(file));
+        self.settings = Some(made.directory);
+    }
+
+    /// The repository around the current directory, when nothing of it may be changed and its owners are shifted.
+    fn read_only_repository(&self) -> Option<PathBuf> {
+        let grants = &self.request.plan.grants;
+        let around = grants.iter().filter(|g| self.request.cwd.starts_with(&g.path) && !is_system(&g.path));
+        let shown = around.filter(|_| self.guest.privileged).max_by_key(|g| g.path.as_os_str().len())?;
+        let at = repository::around(&self.request.cwd, &shown.path)?;
+        let changes = |g: &Grant| !g.perms.and(Perms::CHANGES).is_empty();
+        let apart = |g: &Grant| !g.path.starts_with(&at) && !at.starts_with(&g.path);
+        grants.iter().all(|g| !changes(g) || apart(g)).then_some(at)
+    }
+
     fn seal(&mut self) {
         self.push(Op::OpenScratch { at: cstring(SCRATCH) });
         self.push(Op::RemoveFile { at: path(&[MADE, "/file"]) });
@@ -573,6 +604,9 @@ impl Builder<'_> {
         }
         for file in &self.shown {
             add(file, Perms::of(&[Perm::ReadFile]).bits());
+        }
+        if let Some(directory) = &self.settings {
+            add(directory, Perms::of(&[Perm::ReadFile, Perm::ReadDir]).bits());
         }
         if let ExecPlan::Only { programs, loaders } = &plan.exec {
             let run = Perms::of(&[Perm::Execute, Perm::ReadFile]).bits();

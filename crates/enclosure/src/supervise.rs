@@ -290,6 +290,7 @@ impl<'a> Run<'a> {
         }
         self.listener = handles.listener.map(Listener::new);
         self.meter.start(handles.scratch);
+        self.judge.room = self.meter.room();
         if let Some(master) = handles.terminal {
             let _ = rustix::fs::fcntl_setfl(&master, rustix::fs::OFlags::NONBLOCK);
             let copy = || master.try_clone().ok();
@@ -347,6 +348,9 @@ impl<'a> Run<'a> {
         let Some(listener) = &self.listener else { return };
         if !self.judge.hear(listener) {
             self.listener = None;
+        }
+        if let (Some(hit), None) = (self.judge.room_met, self.hit) {
+            return self.end_by(hit);
         }
         if self.judge.descriptors_met && self.hit.is_none() {
             let limit = self.request.limits.max_open_files.unwrap_or(0);

@@ -45,6 +45,9 @@ pub struct Answer {
     pub warmup: u32,
     pub contenders: Vec<Contender>,
     pub ratios: Vec<Ratio>,
+    /// What our binary takes before it does anything: the median of `--version` less that of the bare command.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub own_start_us: Option<f64>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub work: Vec<Work>,
 }
@@ -61,25 +64,29 @@ pub struct Contender {
     pub absent: Option<String>,
 }
 
-/// A quotient of medians.
+/// Quotients of medians, and of the times that 19 of 20 stayed within.
 #[derive(Clone, Debug, Serialize)]
 pub struct Ratio {
     pub name: String,
     pub p50: f64,
+    pub p95: f64,
 }
 
 /// What is told while it runs: so many of so many rounds of this.
 pub type Progress<'a> = &'a mut dyn FnMut(&str, u32, u32);
 
-/// Rounds that are run and not counted: a few, fewer where a round takes long and few are run.
+/// Rounds that are run and not counted: a few, none where a round takes long and few are run. Each contender was tried out
+/// before.
 fn warmup(rounds: u32) -> u32 {
-    rounds.div_ceil(6).min(5)
+    (rounds / 6).min(5)
 }
 
 pub const BARE: &str = "bare";
 pub const BUBBLEWRAP: &str = "bwrap";
 pub const LIMITED: &str = "cofferdam";
 pub const UNLIMITED: &str = "cofferdam-no-limits";
+/// The binary alone: started, and ended without a guest.
+pub const VERSION: &str = "cofferdam-version";
 
 pub fn bench(ask: &Ask, progress: Progress<'_>) -> Result<Answer, Fault> {
     let load = load();
@@ -89,7 +96,7 @@ pub fn bench(ask: &Ask, progress: Progress<'_>) -> Result<Answer, Fault> {
     }
     measure(&mut entries, ask.rounds, "start-up", progress)?;
     let contenders: Vec<Contender> = entries.into_iter().map(Entry::finish).collect();
-    let ratios = ratios(&contenders);
+    let (ratios, own_start_us) = (ratios(&contenders), own_start(&contenders));
     let work = if ask.work { work::compare(ask, progress)? } else { Vec::new() };
     Ok(Answer {
         protocol_version: PROTOCOL_VERSION,
@@ -100,6 +107,7 @@ pub fn bench(ask: &Ask, progress: Progress<'_>) -> Result<Answer, Fault> {
         warmup: warmup(ask.rounds),
         contenders,
         ratios,
+        own_start_us,
         work,
     })
 }
@@ -225,6 +233,7 @@ fn entries(ask: &Ask) -> Result<Vec<Entry>, Fault> {
     };
     Ok(vec![
         Entry::new(BARE, vec![nothing.into()]),
+        Entry::new(VERSION, vec![ask.exe.clone().into(), "--version".into()]),
         bubblewrap,
         Entry::new(LIMITED, ours(&["-m", "256m", "--pids", "64", "-t", "60s"])),
         Entry::new(UNLIMITED, ours(&[])),
@@ -259,15 +268,25 @@ fn find(name: &str, path: Option<&std::ffi::OsStr>) -> Option<PathBuf> {
     std::env::split_paths(path).map(|dir| dir.join(name)).find(|p| p.is_absolute() && p.is_file())
 }
 
+fn times(contenders: &[Contender], name: &str) -> Option<Quantiles> {
+    contenders.iter().find(|c| c.name == name)?.us
+}
+
 fn ratios(contenders: &[Contender]) -> Vec<Ratio> {
-    let median = |name: &str| contenders.iter().find(|c| c.name == name).and_then(|c| c.us).map(|q| q.p50);
     let pairs =
         [(LIMITED, BUBBLEWRAP), (LIMITED, BARE), (UNLIMITED, BUBBLEWRAP), (UNLIMITED, BARE), (BUBBLEWRAP, BARE)];
     let ratio = |(ours, theirs): (&str, &str)| {
-        let (ours_us, theirs_us) = (median(ours)?, median(theirs)?);
-        (theirs_us > 0.0).then(|| Ratio { name: format!("{ours}/{theirs}"), p50: round(ours_us / theirs_us) })
+        let name = format!("{ours}/{theirs}");
+        let (ours, theirs) = (times(contenders, ours)?, times(contenders, theirs)?);
+        let p50 = round(ours.p50 / theirs.p50);
+        (theirs.p50 > 0.0).then(|| Ratio { name, p50, p95: round(ours.p95 / theirs.p95) })
     };
     pairs.into_iter().filter_map(ratio).collect()
+}
+
+fn own_start(contenders: &[Contender]) -> Option<f64> {
+    let less = times(contenders, VERSION)?.p50 - times(contenders, BARE)?.p50;
+    Some((less * 10.0).round() / 10.0)
 }
 
 /// Three digits after the point are more than the measurement can tell.
@@ -296,14 +315,17 @@ mod tests {
 
     #[test]
     fn a_ratio_needs_both_sides() {
-        let contender = |name, p50| Contender {
+        let contender = |name, p50: f64| Contender {
             name,
             command: Vec::new(),
-            us: Some(Quantiles { p50, p95: p50, p99: p50 }),
+            us: Some(Quantiles { p50, p95: p50 + 500.0, p99: p50 + 500.0 }),
             absent: None,
         };
         let found = ratios(&[contender(BARE, 500.0), contender(LIMITED, 2000.0)]);
         assert_eq!(found.len(), 1);
         assert_eq!((found[0].name.as_str(), found[0].p50), ("cofferdam/bare", 4.0));
+        assert_eq!(found[0].p95, 2.5);
+        assert!(own_start(&[contender(BARE, 500.0)]).is_none());
+        assert_eq!(own_start(&[contender(BARE, 500.0), contender(VERSION, 1200.0)]), Some(700.0));
     }
 }

@@ -24,6 +24,8 @@ pub struct Watch {
     pub looks: bool,
     /// Tell of every call that makes a descriptor, to say when `max_open_files` was met.
     pub descriptors: bool,
+    /// Tell of calls that reserve space, to say when `max_disk_mb` was met: one that is refused leaves no trace.
+    pub space: bool,
     /// Names from the policy's `syscalls.deny`.
     pub deny: Vec<String>,
     /// Memory files must be made unexecutable (exec rules list what may run).
@@ -189,6 +191,9 @@ const MAKES_DESCRIPTORS: Calls = calls!(SYS_dup SYS_pipe2 SYS_accept SYS_accept4
 const MAKES_DESCRIPTORS_LEGACY: Calls = calls!(SYS_pipe SYS_eventfd SYS_epoll_create SYS_signalfd SYS_inotify_init);
 #[cfg(not(target_arch = "x86_64"))]
 const MAKES_DESCRIPTORS_LEGACY: Calls = &[];
+
+/// Calls that take space without writing.
+const RESERVES: Calls = calls!(SYS_fallocate);
 
 /// `CLONE_NEW*` bits as clone(2) and unshare(2) take them.
 const NAMESPACES: u32 = 0x7e02_0000;
@@ -386,6 +391,9 @@ fn filter(watch: &Watch) -> Filter {
     if watch.descriptors {
         put(MAKES_DESCRIPTORS, watched);
         put(MAKES_DESCRIPTORS_LEGACY, watched);
+    }
+    if watch.space {
+        put(RESERVES, watched);
     }
     by_argument(watch, refused, watched, &mut calls);
     if watch.alone {

@@ -93,7 +93,9 @@ pub struct Usage {
     pub output_bytes: u64,
     pub disk_bytes: u64,
     pub net_bytes: u64,
-    pub processes_peak: u64,
+    /// Absent where nothing counts them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub processes_peak: Option<u64>,
 }
 
 /// How many bytes of each stream were dropped past the cap.

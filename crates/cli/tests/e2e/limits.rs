@@ -260,8 +260,31 @@ fn disk() -> Vec<Row> {
         row(K.0, K.1, Over, fill(1_572_865, "/var/tmp/x")),
         row(L.0, L.1, Over, fill(600_000, "/tmp/x") + &fill(600_000, "/dev/shm/x") + "sleep 40"),
         row(L.0, L.1, Over, format!("(setsid sh -c '{}' &); sleep 40", fill(9_000_000, "/tmp/x"))),
-        // Refused whole, nothing of it is there: a full disk as programs know it, and no more than that.
-        row(L.0, L.1, Fits, "! fallocate -l 2M /tmp/x 2>/dev/null"),
+        // Space that is reserved counts as if it were written, and again only where it was not reserved before.
+        row(L.0, L.1, Fits, "fallocate -l 1M /tmp/x; fallocate -l 1M /tmp/x; fallocate -n -l 1M /tmp/x"),
+        row(L.0, L.1, Fits, ": > /tmp/x; fallocate -n -l 1M /tmp/x; fallocate -l 1M /tmp/x; fallocate -p -l 1M /tmp/x"),
+        row(L.0, L.1, Fits, "fallocate -l 600K /tmp/x; rm /tmp/x; fallocate -l 600K /tmp/y"),
+        // A call that fails for another reason met no limit.
+        row(
+            L.0,
+            L.1,
+            Fits,
+            python(
+                "import os\nfor fd, n in ((os.open(\"/tmp\", 0), 9 << 20), (os.pipe()[1], 9 << 20), (99, 1), (os.memfd_create(\"m\"), 9 << 20)):\n try: os.posix_fallocate(fd, 0, n)\n except OSError: pass",
+            ),
+        ),
+        // Refused whole, nothing of it is there; the limit was met all the same.
+        row(L.0, L.1, Over, "fallocate -l 2M /tmp/x; sleep 40"),
+        row(L.0, L.1, Over, ": > /tmp/x; fallocate -n -l 2M /tmp/x"),
+        row(K.0, K.1, Over, fill(1_200_000, "/tmp/y") + "fallocate -l 600K /dev/shm/x; sleep 40"),
+        row(
+            L.0,
+            L.1,
+            Over,
+            python(
+                "import os,time\nf=os.open(\"/tmp/x\",66)\ntry: os.posix_fallocate(f, 4096, 1 << 21)\nexcept OSError: pass\ntime.sleep(40)",
+            ),
+        ),
     ]
 }
 
@@ -600,6 +623,71 @@ fn the_wall_limit_takes_the_whole_tree() {
     }
 }
 
+/// Pids, as the host numbers them, whose arguments hold `mark`; our own and the guest's first process do too.
+fn marked(mark: &str) -> Vec<String> {
+    let entries = fs::read_dir("/proc").unwrap().flatten();
+    let numbers = entries.filter_map(|e| e.file_name().into_string().ok()).filter(|n| n.parse::<u32>().is_ok());
+    let holds = |pid: &String| fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(|line| contains(&line, mark));
+    numbers.filter(holds).collect()
+}
+
+fn contains(line: &[u8], mark: &str) -> bool {
+    line.windows(mark.len()).any(|part| part == mark.as_bytes())
+}
+
+/// Whether any of these still runs. One that has ended has no arguments any more, reaped or not.
+fn any_left(pids: &[String], mark: &str) -> bool {
+    pids.iter().any(|pid| fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(|line| contains(&line, mark)))
+}
+
+/// One tree of 200 stubborn processes under a limit: how long after the deadline its last process was gone, or nothing if
+/// the machine was too busy for it to stand in time.
+fn outlived(place: &Place, limit: Duration) -> Option<Duration> {
+    const TREE: usize = 200;
+    let mark = format!("stubborn-{}-{}", std::process::id(), unique());
+    let text = format!(
+        "import os, signal, sys, time\n\
+         for s in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP): signal.signal(s, signal.SIG_IGN)\n\
+         for n in range({TREE}):\n \
+         if os.fork() == 0:\n  os.setsid()\n  time.sleep(600)\n\
+         print(1, flush=True)\ntime.sleep(600)"
+    );
+    let wall = format!("{}ms", limit.as_millis());
+    let mut c = place.cofferdam(["run", "-t", &wall, "--", "/usr/bin/python3", "-c", &text, &mark]);
+    let begun = Instant::now();
+    let mut child = c.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+    let mut line = [0; 64];
+    let told = child.stdout.as_mut().unwrap().read(&mut line).unwrap_or(0) > 0;
+    let tree: Vec<String> = marked(&mark).into_iter().filter(|pid| *pid != child.id().to_string()).collect();
+    // The control: all of them were there, and some time before the deadline.
+    let stood = told && tree.len() > TREE && begun.elapsed() + Duration::from_millis(200) < limit;
+    let mut last_seen = Instant::now();
+    while any_left(&tree, &mark) {
+        last_seen = Instant::now();
+        std::thread::sleep(Duration::from_millis(1));
+        assert!(begun.elapsed() < limit + LINGER, "the tree outlives its limit");
+    }
+    let gone = Instant::now();
+    assert_eq!(child.wait().unwrap().code(), Some(124));
+    assert_eq!(marked(&mark), Vec::<String>::new());
+    // The clock of the limit starts after ours did, when the command starts: this counts too long rather than too short.
+    let late = gone.saturating_duration_since(begun + limit);
+    assert!(!stood || last_seen >= begun + limit, "ended {:?} before the limit", (begun + limit) - last_seen);
+    stood.then_some(late)
+}
+
+/// The best of five tries counts: a busy machine makes any of them late, only a slow kill makes all of them.
+#[test]
+fn the_wall_limit_takes_two_hundred_processes_within_a_tenth_of_a_second() {
+    for who in BOTH {
+        let place = Place::new(who);
+        let late: Vec<Duration> = (0..5).filter_map(|_| outlived(&place, Duration::from_secs(2))).collect();
+        let best = late.iter().min().unwrap_or_else(|| panic!("{who:?}: the tree never stood in time"));
+        println!("{who:?}: {late:?}");
+        assert!(*best <= Duration::from_millis(100), "{who:?}: {late:?}");
+    }
+}
+
 #[test]
 fn output_is_kept_to_the_byte() {
     for who in BOTH {
@@ -800,6 +888,8 @@ fn the_figures_are_plausible() {
         assert!((3_000_000..3_100_000).contains(&bytes), "{}", disk.story());
         assert_eq!(figure(&disk, "output_bytes"), 7);
         assert_eq!(figure(&disk, "net_bytes"), 0);
+        // What nobody counted is not said to be none.
+        assert!(disk.outcome["usage"].get("processes_peak").is_none_or(|n| n.as_u64() > Some(0)), "{}", disk.story());
         if who == As::Root {
             let many = place.sh(&["--pids", "50"], "for i in 1 2 3 4; do sleep 0.5 & done; wait");
             assert_eq!(figure(many.assert_ok(), "processes_peak"), 5, "{}", many.story());

@@ -380,7 +380,8 @@ fn the_word_run_may_be_left_out() {
 #[test]
 fn arguments_of_the_command_are_its_own() {
     let place = Place::new(BOTH[0]);
-    for words in [&["-it"][..], &["-ti", "x"], &["--json"], &["-v", "--", "-it"], &["--status-fd", "1"]] {
+    for words in [&["-it"][..], &["-ti", "x"], &["-i", "-t"], &["--json"], &["-v", "--", "-it"], &["--status-fd", "1"]]
+    {
         for dash in [&["run", "printf", "%s|"][..], &["run", "--", "printf", "%s|"], &["printf", "%s|"]] {
             let got = to_the_end(&mut place.cofferdam(dash.iter().chain(words)), b"");
             let want: String = words.iter().map(|w| format!("{w}|")).collect();
@@ -606,7 +607,7 @@ fn on_a_terminal_the_command_has_one_of_the_same_size() {
         let place = Place::new(who);
         let text =
             "test -t 0 -a -t 1 -a -t 2 && echo all-tty; stty size; tty; echo $TERM; echo to-tty >/dev/tty; exit 6";
-        for flags in [&[][..], &["-it"], &["-i", "--tty"]] {
+        for flags in [&[][..], &["-it"], &["-i", "--tty"], &["-i", "-t"], &["-t", "-i"]] {
             let mut args = flags.to_vec();
             args.extend(["--", "sh", "-c", text]);
             let screen = on_terminal(&place, &args, json!([]));
@@ -632,9 +633,16 @@ fn without_a_terminal_there_is_none_unless_asked_for() {
         assert_eq!(screen.assert_code(0).text, "end\r\n");
         let got = to_the_end(&mut place.cofferdam(["run", "--tty", "-c", "test -t 1 && stty size"]), b"");
         assert_eq!(String::from_utf8_lossy(&got.stdout), "24 80\r\n");
-        let got = to_the_end(&mut place.cofferdam(["run", "-it", "--", "cat"]), b"typed\n");
-        assert_eq!(String::from_utf8_lossy(&got.stdout), "typed\r\ntyped\r\n", "echoed, then copied");
-        assert_eq!(got.status.code(), Some(0));
+        for flags in [&["-it", "--"][..], &["-i", "-t", "--"], &["-t", "-i"], &["-q", "-i", "-t"]] {
+            let words = ["run"].iter().chain(flags).chain(&["cat"]);
+            let got = to_the_end(&mut place.cofferdam(words), b"typed\n");
+            assert_eq!(String::from_utf8_lossy(&got.stdout), "typed\r\ntyped\r\n", "{flags:?}: echoed, then copied");
+            assert_eq!(got.status.code(), Some(0));
+        }
+        // With an amount it is the timeout, and without `-i` nothing else.
+        let timed = to_the_end(&mut place.cofferdam(["run", "-i", "-t", "60s", "--", "cat"]), b"typed\n");
+        assert_eq!(String::from_utf8_lossy(&timed.stdout), "typed\n");
+        assert_eq!(to_the_end(&mut place.cofferdam(["run", "-t", "--", "cat"]), b"").status.code(), Some(2));
     }
 }
 

@@ -103,9 +103,12 @@ static struct { const char *name; long nr; } calls[] = {
 C(bpf) C(perf_event_open) C(userfaultfd) C(kexec_load) C(kexec_file_load) C(init_module) C(finit_module) C(delete_module)
 C(fanotify_init) C(fanotify_mark) C(open_by_handle_at) C(name_to_handle_at) C(mount) C(umount2) C(open_tree) C(move_mount) C(fsopen)
 C(fsconfig) C(fsmount) C(fspick) C(mount_setattr) C(pivot_root) C(chroot) C(swapon) C(swapoff) C(acct) C(quotactl) C(quotactl_fd)
-C(syslog) C(iopl) C(ioperm) C(modify_ldt) C(move_pages) C(migrate_pages) C(setns) C(io_uring_setup) C(io_uring_enter)
+C(syslog) C(move_pages) C(migrate_pages) C(setns) C(io_uring_setup) C(io_uring_enter)
 C(io_uring_register) C(add_key) C(request_key) C(keyctl) C(settimeofday) C(clock_settime) C(clock_adjtime) C(adjtimex)
-C(sethostname) C(setdomainname) C(reboot) C(vhangup) C(uselib) C(ustat) C(sysfs) C(_sysctl) C(lookup_dcookie) C(nfsservctl) C(memfd_secret)
+C(sethostname) C(setdomainname) C(reboot) C(vhangup) C(lookup_dcookie) C(nfsservctl) C(memfd_secret)
+#ifdef __x86_64__
+C(iopl) C(ioperm) C(modify_ldt) C(uselib) C(ustat) C(sysfs) C(_sysctl)
+#endif
 {"statmount", 457}, {"listmount", 458}, {"lsm_set_self_attr", 460}, {"open_tree_attr", 467}, {"file_setattr", 469}, {"later", 480}, {"none", 999},
 };
 int main(void) {
@@ -147,6 +150,7 @@ fn forbidden_calls_do_not_reach_the_kernel() {
             "keyctl",
             "userfaultfd",
             "personality",
+            #[cfg(target_arch = "x86_64")]
             "modify_ldt",
         ] {
             run.assert_denied("syscall", call);
@@ -154,6 +158,7 @@ fn forbidden_calls_do_not_reach_the_kernel() {
     }
 }
 
+#[cfg(target_arch = "x86_64")]
 const OTHER_DOOR: &str = r#"
 #define _GNU_SOURCE
 #include <fcntl.h>
@@ -197,22 +202,23 @@ fn the_32_bit_entry_is_closed() {
 
 const KEYS: &str = r#"
 import ctypes, sys, os
+nr = lambda x86, arm: x86 if os.uname().machine == "x86_64" else arm
 libc = ctypes.CDLL(None, use_errno=True)
 name = sys.argv[2].encode()
 buf = ctypes.create_string_buffer(64)
 def read():
     for ring in (-3, -4, -5, -1, -2):
-        key = libc.syscall(250, 10, ring, b"user", name, 0)
-        if key > 0 and libc.syscall(250, 11, key, buf, 64) > 0: print("READ", buf.value.decode()); return
-    key = libc.syscall(249, b"user", name, None, 0)
+        key = libc.syscall(nr(250, 219), 10, ring, b"user", name, 0)
+        if key > 0 and libc.syscall(nr(250, 219), 11, key, buf, 64) > 0: print("READ", buf.value.decode()); return
+    key = libc.syscall(nr(249, 218), b"user", name, None, 0)
     print("none" if key <= 0 else "REQUESTED")
 if sys.argv[1] == "hold":
-    libc.syscall(248, b"user", name, b"KEYTEXT", 7, -3)
+    libc.syscall(nr(248, 217), b"user", name, b"KEYTEXT", 7, -3)
     read(); sys.stdout.flush()
     os.execv(sys.argv[3], sys.argv[3:])
 if sys.argv[1] == "add":
-    for ring in (-1, -2, -3, -4, -5): print("ADDED" if libc.syscall(248, b"user", name, b"KEYTEXT", 7, ring) > 0 else "refused")
-    libc.syscall(250, 1, None)
+    for ring in (-1, -2, -3, -4, -5): print("ADDED" if libc.syscall(nr(248, 217), b"user", name, b"KEYTEXT", 7, ring) > 0 else "refused")
+    libc.syscall(nr(250, 219), 1, None)
 read()
 try: print("LISTED" if name.decode() in open("/proc/keys").read() else "")
 except OSError: pass
@@ -363,13 +369,14 @@ fn mounts_and_groups_stay_as_they_are() {
 
 const SOCKETS: &str = r#"
 import ctypes, errno, socket, os
+nr = lambda x86, arm: x86 if os.uname().machine == "x86_64" else arm
 libc = ctypes.CDLL(None, use_errno=True)
 got = set()
 for family in range(0, 48):
     for kind in (1, 2, 3, 4, 5, 6, 10):
         for high in (0, 1 << 32):
             for proto in (0, 1, 6, 17, 58, 132, 255):
-                fd = libc.syscall(ctypes.c_long(41), ctypes.c_long(family | high), ctypes.c_long(kind), ctypes.c_long(proto))
+                fd = libc.syscall(ctypes.c_long(nr(41, 198)), ctypes.c_long(family | high), ctypes.c_long(kind), ctypes.c_long(proto))
                 if fd >= 0: got.add((family, kind)); os.close(fd)
                 elif family not in (1, 2, 10) and ctypes.get_errno() not in (errno.EAFNOSUPPORT, errno.EPERM): print("REACHED", family, kind, ctypes.get_errno())
     pair = (ctypes.c_int * 2)()

@@ -11,9 +11,10 @@ use std::time::Duration;
 
 const SWAP: &str = r#"
 import ctypes, os, sys
+nr = lambda x86, arm: x86 if os.uname().machine == "x86_64" else arm
 libc = ctypes.CDLL(None)
 a, b = (p.encode() for p in sys.argv[1:3])
-while True: libc.syscall(316, -100, a, -100, b, 2)
+while True: libc.syscall(nr(316, 276), -100, a, -100, b, 2)
 "#;
 
 /// K03: a directory that changes places with a link to somewhere else, while runs are being set up that grant, deny

@@ -319,6 +319,7 @@ fn the_listener_cannot_be_starved() {
     }
 }
 
+#[cfg(target_arch = "x86_64")]
 const FILTERS: &str = r#"
 #define _GNU_SOURCE
 #include <errno.h>

@@ -61,6 +61,7 @@ fn privileged_files_give_no_privilege() {
 
 const LEAVE: &str = r##"
 import os, ctypes, stat
+nr = lambda x86, arm: x86 if os.uname().machine == "x86_64" else arm
 libc = ctypes.CDLL(None, use_errno=True)
 def attempt(act):
     try: act()
@@ -70,20 +71,20 @@ def fresh(name):
 for mode in (0o4755, 0o2755, 0o6777):
     n = "%o" % mode
     attempt(lambda: os.chmod(fresh("a" + n), mode))
-    attempt(lambda: libc.syscall(90, fresh("b" + n).encode(), mode))
+    attempt(lambda: libc.syscall(nr(90, -1), fresh("b" + n).encode(), mode))
     f = open(fresh("c" + n)); attempt(lambda: os.fchmod(f.fileno(), mode))
-    attempt(lambda: libc.syscall(268, -100, fresh("d" + n).encode(), mode))
+    attempt(lambda: libc.syscall(nr(268, 53), -100, fresh("d" + n).encode(), mode))
     attempt(lambda: libc.syscall(452, -100, fresh("e" + n).encode(), mode, 0))
     attempt(lambda: libc.syscall(452, os.open(fresh("f" + n), os.O_RDONLY), b"", mode, 0x1000))
-    attempt(lambda: libc.syscall(2, ("g" + n).encode(), 0o101, mode))
-    attempt(lambda: libc.syscall(257, -100, ("h" + n).encode(), 0o101, mode))
-    attempt(lambda: libc.syscall(85, ("i" + n).encode(), mode))
-    attempt(lambda: libc.syscall(133, ("j" + n).encode(), 0o100000 | mode, 0))
-    attempt(lambda: libc.syscall(259, -100, ("k" + n).encode(), 0o100000 | mode, 0))
+    attempt(lambda: libc.syscall(nr(2, -1), ("g" + n).encode(), 0o101, mode))
+    attempt(lambda: libc.syscall(nr(257, 56), -100, ("h" + n).encode(), 0o101, mode))
+    attempt(lambda: libc.syscall(nr(85, -1), ("i" + n).encode(), mode))
+    attempt(lambda: libc.syscall(nr(133, -1), ("j" + n).encode(), 0o100000 | mode, 0))
+    attempt(lambda: libc.syscall(nr(259, 33), -100, ("k" + n).encode(), 0o100000 | mode, 0))
     how = (ctypes.c_ulonglong * 3)(0o101, mode, 0)
     attempt(lambda: libc.syscall(437, -100, ("l" + n).encode(), how, 24))
-    t = libc.syscall(257, -100, b".", 0o20200000 | 2, mode)
-    if t >= 0: libc.syscall(265, -100, b"/proc/self/fd/%d" % t, -100, ("m" + n).encode(), 0x400)
+    t = libc.syscall(nr(257, 56), -100, b".", 0o20200000 | 2, mode)
+    if t >= 0: libc.syscall(nr(265, 37), -100, b"/proc/self/fd/%d" % t, -100, ("m" + n).encode(), 0x400)
     attempt(lambda: os.chmod("/proc/self/fd/%d" % os.open(fresh("n" + n), os.O_RDONLY), mode))
 os.chmod(fresh("control"), 0o755)
 try: os.setxattr(fresh("x"), "security.capability", bytes.fromhex("0100000200202000" + "00" * 12)); print("CAPABLE")
@@ -170,6 +171,7 @@ fn children(pid: u32) -> Vec<u32> {
 
 const OWN: &str = r#"
 import resource, ctypes, os
+nr = lambda x86, arm: x86 if os.uname().machine == "x86_64" else arm
 libc = ctypes.CDLL(None, use_errno=True)
 raised = []
 for kind in range(16):
@@ -180,7 +182,8 @@ for kind in range(16):
 if libc.prctl(35, 1, 0x10000, 0, 0) == 0: raised.append("mm")
 if libc.prctl(39, 0) == 0: raised.append("nnp")
 if libc.prctl(47, 2, 21, 0, 0) == 0: raised.append("ambient")
-for call, args in ((105, (0,)), (106, (0,)), (117, (0, 0, 0)), (119, (0, 0, 0)), (116, (0, None)), (122, (0,))):
+for call, args in ((nr(105, 146), (0,)), (nr(106, 144), (0,)), (nr(117, 147), (0, 0, 0)), (nr(119, 149), (0, 0, 0)),
+                   (nr(116, 159), (0, None)), (nr(122, 151), (0,))):
     libc.syscall(call, *args)
 try: open("/proc/self/oom_score_adj", "w").write("-1000"); raised.append("oom")
 except OSError: pass
@@ -270,6 +273,7 @@ int main(int argc, char **argv) { close(open(argv[1], O_CREAT | O_WRONLY, 0644))
 
 const BYPASS: &str = r##"
 import ctypes, mmap, os, subprocess, shutil, sys
+nr = lambda x86, arm: x86 if os.uname().machine == "x86_64" else arm
 libc = ctypes.CDLL(None, use_errno=True)
 unlisted, out = sys.argv[1:3]
 code = open(unlisted, "rb").read()
@@ -287,14 +291,14 @@ attempt("tmp", lambda t: os.execv(put("/tmp/x"), ["x", t]))
 attempt("shm", lambda t: os.execv(put("/dev/shm/x"), ["x", t]))
 attempt("grant", lambda t: os.execv(put(out + "/x"), ["x", t]))
 def memory(t, flags=0):
-    fd = libc.syscall(319, b"x", flags); os.write(fd, code)
+    fd = libc.syscall(nr(319, 279), b"x", flags); os.write(fd, code)
     os.execv("/proc/self/fd/%d" % fd, ["x", t])
 attempt("memfd", memory)
 attempt("memfd-exec", lambda t: memory(t, 0x10))
 def at(t, flags):
     fd = os.open(unlisted, os.O_RDONLY)
     argv = (ctypes.c_char_p * 3)(b"x", t.encode(), None)
-    libc.syscall(322, fd, b"", argv, (ctypes.c_char_p * 1)(None), flags)
+    libc.syscall(nr(322, 281), fd, b"", argv, (ctypes.c_char_p * 1)(None), flags)
 attempt("execveat", lambda t: at(t, 0x1000))
 loader = "/lib64/ld-linux-x86-64.so.2"
 attempt("loader-tmp", lambda t: os.execv(loader, [loader, put("/tmp/y"), t]))

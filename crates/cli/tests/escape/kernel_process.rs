@@ -105,10 +105,11 @@ fn the_working_directory_lies_in_the_new_root() {
 
 const INTRUDE: &str = r#"
 import os, ctypes, sys
+nr = lambda x86, arm: x86 if os.uname().machine == "x86_64" else arm
 libc = ctypes.CDLL(None, use_errno=True)
 libc.ptrace.argtypes = [ctypes.c_long, ctypes.c_long, ctypes.c_void_p, ctypes.c_void_p]
 class iovec(ctypes.Structure): _fields_ = [("base", ctypes.c_void_p), ("len", ctypes.c_size_t)]
-def peek(pid, address, call=310):
+def peek(pid, address, call=nr(310, 270)):
     buf = ctypes.create_string_buffer(b"x" * 16, 16)
     a, b = iovec(ctypes.addressof(buf), 16), iovec(address, 16)
     return libc.syscall(call, pid, ctypes.byref(a), 1, ctypes.byref(b), 1, 0) > 0
@@ -122,7 +123,7 @@ def intrude(pid, address):
             libc.ptrace(17, pid, None, None)
             if request == 0x4206: break
     if peek(pid, address): got.append("read")
-    if peek(pid, address, 311): got.append("write")
+    if peek(pid, address, nr(311, 271)): got.append("write")
     for name in ("mem", "environ", "maps", "smaps", "auxv", "stack", "syscall", "pagemap", "io", "personality", "numa_maps"):
         try: open("/proc/%d/%s" % (pid, name), "rb").read(1); got.append(name)
         except OSError: pass
@@ -175,14 +176,15 @@ fn no_process_outside_the_command_can_be_entered() {
 
 const SIGNALS: &str = r#"
 import os, ctypes, fcntl, signal, sys, time
+nr = lambda x86, arm: x86 if os.uname().machine == "x86_64" else arm
 libc = ctypes.CDLL(None, use_errno=True)
 victim = int(sys.argv[1])
 hit = []
 def ok(what, result):
     if result >= 0: hit.append(what)
 for sig in (0, 9, 15, 19):
-    ok("kill", libc.kill(victim, sig)); ok("tkill", libc.syscall(200, victim, sig)); ok("tgkill", libc.syscall(234, victim, victim, sig))
-    ok("group", libc.kill(-victim, sig)); ok("queue", libc.syscall(129, victim, sig, ctypes.create_string_buffer(128)))
+    ok("kill", libc.kill(victim, sig)); ok("tkill", libc.syscall(nr(200, 130), victim, sig)); ok("tgkill", libc.syscall(nr(234, 131), victim, victim, sig))
+    ok("group", libc.kill(-victim, sig)); ok("queue", libc.syscall(nr(129, 138), victim, sig, ctypes.create_string_buffer(128)))
 ok("pidfd_open", libc.syscall(434, victim, 0))
 try: hit.append("pidfd dir %d" % os.open("/proc/%d" % victim, os.O_RDONLY))
 except OSError: pass
@@ -192,7 +194,7 @@ for who in (victim, -victim):
     except OSError: pass
 class sigevent(ctypes.Structure): _fields_ = [("value", ctypes.c_long), ("signo", ctypes.c_int), ("notify", ctypes.c_int), ("tid", ctypes.c_int), ("pad", ctypes.c_char * 44)]
 timer = ctypes.c_int()
-ok("timer", libc.syscall(222, 1, ctypes.byref(sigevent(0, 9, 4, victim, b"")), ctypes.byref(timer)))
+ok("timer", libc.syscall(nr(222, 107), 1, ctypes.byref(sigevent(0, 9, 4, victim, b"")), ctypes.byref(timer)))
 print("hit", hit)
 child = os.fork()
 if child == 0:
@@ -235,7 +237,8 @@ fn no_signal_from_inside_breaks_pid_1() {
                     \x20   for s in range(1, 65):\n\
                     \x20       if s not in (32, 33): os.kill(1, s)\n\
                     import ctypes\n\
-                    for s in (32, 33): ctypes.CDLL(None).syscall(62, 1, s)\n\
+                    kill = 62 if os.uname().machine == 'x86_64' else 129\n\
+                    for s in (32, 33): ctypes.CDLL(None).syscall(kill, 1, s)\n\
                     import time; time.sleep(0.2)\n\
                     print('alive', flush=True); os._exit(7)";
         let run = place.python(&[], text);

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Bytes that must never come out of a guest.
 const CANARY: &str = "canary-b1f6c2d9e07a";
@@ -870,6 +870,7 @@ fn a_working_directory_widens_nothing() {
 }
 
 /// Makes one system call fail, as an old kernel or a strict container does, and runs the rest under that.
+#[cfg(target_arch = "x86_64")]
 const HIDE: &str = r#"
 #include <linux/filter.h>
 #include <linux/seccomp.h>
@@ -891,10 +892,13 @@ int main(int argc, char **argv) {
 }
 "#;
 
+#[cfg(target_arch = "x86_64")]
 const ENOSYS: &str = "38";
+#[cfg(target_arch = "x86_64")]
 const EPERM: &str = "1";
 
 /// Runs `cofferdam run FLAGS -- COMMAND` where one call is missing.
+#[cfg(target_arch = "x86_64")]
 fn without(place: &Place, hide: &Path, call: u32, errno: &str, flags: &[&str], command: &[&str]) -> Run {
     let status = place.file(format!("status-{}.json", unique()), "");
     let mut c = place.outside("timeout");
@@ -960,7 +964,7 @@ fn limits_and_reports_do_not_fade_silently() {
             assert!(refused || held, "{who:?}: {}", run.story());
         };
         // pidfd_send_signal: the wall limit ends the run, or the run is refused.
-        let begun = Instant::now();
+        let begun = std::time::Instant::now();
         let run = without(&place, &hide, 424, ENOSYS, &["-t", "1s"], &["/bin/sleep", "20"]);
         held_or_refused(&run, run.code() == 124 && begun.elapsed() < Duration::from_secs(15));
         // process_vm_readv: a refused write is reported, or the run is refused.

@@ -19,6 +19,15 @@ impl Samples {
         self.0.push(took);
     }
 
+    /// The median over the rounds of how many times as long this took as the other did in the same round: what slowed a
+    /// whole round down falls out.
+    pub fn median_ratio(&self, other: &Samples) -> Option<f64> {
+        let pairs = self.0.iter().zip(&other.0).filter(|(_, other)| !other.is_zero());
+        let mut ratios: Vec<f64> = pairs.map(|(own, other)| own.as_secs_f64() / other.as_secs_f64()).collect();
+        ratios.sort_by(f64::total_cmp);
+        ratios.get(ratios.len().checked_sub(1)? / 2).copied()
+    }
+
     /// Nothing is said of nothing.
     pub fn quantiles(mut self) -> Option<Quantiles> {
         self.0.sort_unstable();
@@ -44,6 +53,10 @@ mod tests {
         assert_eq!(of(&[]), None);
         assert_eq!(of(&[7]), Some((7.0, 7.0, 7.0)));
         assert_eq!(of(&[3, 1, 2]), Some((2.0, 3.0, 3.0)));
+        let samples = |list: &[u64]| Samples(list.iter().map(|us| Duration::from_micros(*us)).collect());
+        // Each round against itself: the slow one in the middle says nothing of the difference.
+        assert_eq!(samples(&[11, 220, 24]).median_ratio(&samples(&[10, 200, 20])), Some(1.1));
+        assert_eq!(samples(&[]).median_ratio(&samples(&[])), None);
         let hundred: Vec<u64> = (1..=100).rev().collect();
         assert_eq!(of(&hundred), Some((50.0, 95.0, 99.0)));
     }
