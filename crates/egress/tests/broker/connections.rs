@@ -21,7 +21,7 @@ pub const CASES: &[Case] = &[
     Case::new("new_rules_close_what_they_forbid", replaced, stage_replaced, check_replaced),
     Case::new("the_byte_limit_cuts_everything", limited, stage_limited, check_limited),
     Case::new("the_byte_limit_itself_is_still_good", exactly, stage_exactly, check_exactly),
-    Case::new("a_thousand_connections_cost_little", thousand, stage_plain, check_thousand),
+    Case::new("a_thousand_connections_cost_little", thousand, stage_thousand, check_thousand),
     Case::new("large_transfers_do_not_hold_up_others", fair, stage_fair, |_| {}),
     Case::new("nonsense_breaks_nothing", nonsense, stage_http, |_| {}),
     Case::new("asking_is_refusing", asking, stage_asking, check_asking),
@@ -53,6 +53,7 @@ fn stage_plain(world: &mut World) {
     });
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let listener = TcpListener::bind("93.184.216.34:12").unwrap();
+    rustix::net::listen(&listener, 4096).unwrap();
     world.beside(move || runtime.block_on(many_echoes(listener)));
 }
 
@@ -406,27 +407,34 @@ fn check_exactly(seen: &Seen) {
     assert_eq!(seen.net_bytes, 100_000);
 }
 
+fn stage_thousand(world: &mut World) {
+    stage_plain(world);
+    world.forgetful = true;
+}
+
 fn thousand() {
     let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
     setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum }).unwrap();
     resolve("a.example.org");
     let memory = || control("memory").parse::<u64>().unwrap();
     let mut used = vec![memory()];
-    for _ in 0..3 {
+    for _ in 0..6 {
         let mut all: Vec<TcpStream> = (0..1000).map(|_| connect("93.184.216.34:12")).collect();
         all.iter_mut().for_each(|stream| stream.write_all(b"\x01one").unwrap());
         all.iter_mut().for_each(|stream| read(stream, b"\x01one"));
         all.iter_mut().for_each(|stream| echoes(stream, b"two"));
         used.push(memory());
+        drop(all);
+        // Those of one round are gone before the next comes.
+        std::thread::sleep(Duration::from_millis(500));
     }
-    println!("memory of the world in KiB, before and with 1000 connections, thrice: {used:?}");
+    println!("memory of the world in KiB, before and with 1000 connections, again and again: {used:?}");
     assert!(used[1] - used[0] < 32 * 1024, "{used:?}");
-    assert!(used[3].saturating_sub(used[1]) < 4 * 1024, "{used:?}");
+    assert!(used[6].saturating_sub(used[2]) < 2 * 1024, "{used:?}");
 }
 
 fn check_thousand(seen: &Seen) {
-    assert_eq!(seen.all(Op::Connect, Stage::Opened).len(), 3000);
-    assert_eq!(seen.all(Op::Connect, Stage::Closed).len(), 3000);
+    assert!(seen.net_bytes >= 6 * 1000 * 14, "{}", seen.net_bytes);
 }
 
 fn stage_asking(world: &mut World) {
