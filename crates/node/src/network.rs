@@ -51,7 +51,12 @@ impl Planned {
     /// What the guest's setup needs of it, and what the broker does.
     pub(crate) fn divide(self, policy: &Resolved, max_net_bytes: Option<u64>) -> (Option<NetPlan>, Option<Wanted>) {
         let Planned { plan, authority, secrets } = self;
-        let wanted = plan.is_some().then(|| Wanted { policy: policy.clone(), secrets, authority, max_net_bytes });
+        let wanted = plan.is_some().then(|| Wanted {
+            policy: policy.clone().on_host(sys::net::own_addresses()),
+            secrets,
+            authority,
+            max_net_bytes,
+        });
         (plan, wanted)
     }
 }

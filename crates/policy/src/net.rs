@@ -41,7 +41,7 @@ impl<'a> NetAsk<'a> {
 
 impl Resolved {
     pub fn net(&self, ask: &NetAsk<'_>) -> Decision {
-        let Ok(known) = Known::of(ask) else {
+        let Ok(known) = Known::of(ask, &self.own) else {
             return no_name();
         };
         let mut matches = Vec::new();
@@ -56,9 +56,16 @@ impl Resolved {
         Decision::of(matches, (default, "defaults.net")).with_hint(|| known.hint())
     }
 
+    /// The same policy on a host with these addresses. They are special, whatever range they are from: a rule about
+    /// the world does not mean the services of this host.
+    pub fn on_host(mut self, own: Vec<IpAddr>) -> Resolved {
+        self.own = own.into_iter().map(|addr| addr.to_canonical()).collect();
+        self
+    }
+
     /// Whether a rule about this place looks at methods or paths, so that the broker must read the request.
     pub fn inspects(&self, ask: &NetAsk<'_>) -> bool {
-        let Ok(known) = Known::of(ask) else {
+        let Ok(known) = Known::of(ask, &self.own) else {
             return false;
         };
         let about = |rule: &NetRule| (rule.methods.is_some() || rule.paths.is_some()) && known.is_at(rule);
@@ -87,19 +94,19 @@ impl Resolved {
     /// Whether a name may lead to an address: a special one needs a rule that names it, on whatever port.
     pub fn leads_to(&self, name: &str, addr: IpAddr) -> bool {
         let ask = NetAsk { addr: Some(addr), ..NetAsk::tcp(name, 0) };
-        let Ok(known) = Known::of(&ask) else {
+        let Ok(known) = Known::of(&ask, &self.own) else {
             return false;
         };
         let mut rules = self.policy.net.iter().map(|r| &r.rule).filter(|rule| known.is_target(rule));
         let barred = rules.clone().any(|rule| !grants(rule.action) && is_sweeping(rule));
-        !barred && (!known.special || rules.any(|rule| grants(rule.action) && names_special(rule)))
+        !barred && (!known.special || rules.any(|rule| grants(rule.action) && known.names(rule)))
     }
 
     /// What holds for datagrams: only a rule that says `proto: "udp"` lets them through, because what most rules mean
     /// by a host is its web server, and the same server over datagrams cannot be told from anything else.
     pub fn datagrams(&self, ask: &NetAsk<'_>) -> Decision {
         let decision = self.net(ask);
-        let Ok(known) = Known::of(ask) else {
+        let Ok(known) = Known::of(ask, &self.own) else {
             return decision;
         };
         let meant = |rule: &NetRule| {
@@ -148,17 +155,20 @@ struct Known<'a> {
     host: Option<Host>,
     addr: Option<IpAddr>,
     special: bool,
+    /// It is an address of this host itself.
+    own: bool,
 }
 
 impl<'a> Known<'a> {
-    fn of(ask: &'a NetAsk<'a>) -> Result<Known<'a>, ()> {
+    fn of(ask: &'a NetAsk<'a>, own: &[IpAddr]) -> Result<Known<'a>, ()> {
         let host = ask.host.map(Host::parse).transpose().map_err(|_| ())?;
         let literal = match host {
             Some(Host::Addr(addr)) => Some(addr),
             _ => None,
         };
         let addr = ask.addr.or(literal).map(|a| a.to_canonical());
-        Ok(Known { ask, host, addr, special: addr.is_some_and(is_special) })
+        let own = addr.is_some_and(|addr| own.contains(&addr));
+        Ok(Known { ask, host, addr, special: own || addr.is_some_and(is_special), own })
     }
 
     fn meets<'p>(&self, rule: &NetRule, mut sockets: impl Iterator<Item = &'p Pattern>) -> bool {
@@ -166,8 +176,18 @@ impl<'a> Known<'a> {
             let path = self.ask.unix.filter(|_| self.ask.proto == Proto::Unix);
             return path.is_some_and(|path| sockets.any(|pattern| pattern.covers(path)));
         }
-        let reaches = !grants(rule.action) || !self.special || names_special(rule);
+        let reaches = !grants(rule.action) || !self.special || self.names(rule);
         reaches && self.is_at(rule) && self.says(rule)
+    }
+
+    /// Whether the rule names the special place it is about: a range inside the special ones, or the one address.
+    fn names(&self, rule: &NetRule) -> bool {
+        let single = match &rule.to {
+            Target::Cidr(cidr) => cidr.single(),
+            Target::Host(HostPattern::Exact(Host::Addr(addr))) => Some(addr.to_canonical()),
+            _ => None,
+        };
+        names_special(rule) || (self.own && single.is_some() && single == self.addr)
     }
 
     /// Whether the rule is about this place: protocol, port, name or address.

@@ -32,6 +32,7 @@ pub fn resolve(policy: &Policy, ctx: &Context) -> Result<Resolved, PolicyError> 
         files: Vec::new(),
         programs: Vec::new(),
         sockets: Vec::new(),
+        own: Vec::new(),
         implied: Vec::new(),
     };
     // Where only named programs run, `execute` on a directory of files is no grant: see `exec.rules`.
@@ -73,6 +74,8 @@ pub struct Resolved {
     pub(crate) programs: Vec<ProgramRule>,
     /// Which network rule, and where its sockets are.
     pub(crate) sockets: Vec<(usize, Pattern)>,
+    /// Addresses of the host itself.
+    pub(crate) own: Vec<std::net::IpAddr>,
     /// What allowed programs need beside themselves: their loaders. Known once a host was looked at.
     pub(crate) implied: Vec<FileRule>,
 }

@@ -2,7 +2,7 @@
 
 use crate::doors::EACH;
 use crate::{CallError, errno};
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
 /// The sockets that `Op::OpenDoors` made; none of them blocks.
@@ -42,6 +42,33 @@ impl Doors {
         let v4 = four()?;
         Some(Doors { v4, v6: four(), loopback: loopback() })
     }
+}
+
+/// The addresses of this host's interfaces.
+pub fn own_addresses() -> Vec<IpAddr> {
+    let mut found = Vec::new();
+    // SAFETY: the C library makes the list, whose entries are read as long as it stands; a name's family says how long
+    // it is. What it made is given back once.
+    unsafe {
+        let mut list = std::ptr::null_mut();
+        if libc::getifaddrs(&mut list) < 0 {
+            return found;
+        }
+        let mut entry = list;
+        while let Some(here) = entry.as_ref() {
+            let mut name = Name::default();
+            let len = match here.ifa_addr.as_ref().map(|addr| i32::from(addr.sa_family)) {
+                Some(libc::AF_INET) => size_of::<libc::sockaddr_in>(),
+                Some(libc::AF_INET6) => size_of::<libc::sockaddr_in6>(),
+                _ => 0,
+            };
+            std::ptr::copy_nonoverlapping(here.ifa_addr.cast::<u8>(), name.pointer().cast(), len);
+            found.extend(name.address().filter(|_| len > 0).map(|address| address.ip()));
+            entry = here.ifa_next;
+        }
+        libc::freeifaddrs(list);
+    }
+    found
 }
 
 /// Whether a new network namespace of this host has IPv6.

@@ -1,6 +1,6 @@
 //! What a guest with a network can reach, and how a refusal looks to it and in the outcome.
 
-use crate::support::world::{PRIVATE, PUBLIC, World};
+use crate::support::world::{OWN, PRIVATE, PUBLIC, World};
 use crate::support::{As, BOTH, Place, Run};
 use serde_json::{Value, json};
 use std::fs;
@@ -195,6 +195,24 @@ except ConnectionRefusedError: print('refused')
             assert_eq!(run.text("/error_kind"), "unsupported_policy");
             assert!(run.text("/hint").contains(says), "{}", run.story());
         }
+    }
+}
+
+#[test]
+fn the_hosts_own_addresses_are_special_whatever_their_range() {
+    for who in BOTH {
+        let world = world(who).host(OWN, "own.test").server("http", OWN, 80);
+        // A name that leads there, and a policy that means the world.
+        for rules in
+            [json!([{"action": "allow", "host": "own.test"}]), json!([{"action": "allow", "cidr": "5.5.6.0/24"}])]
+        {
+            let policy = self::rules(&world, rules);
+            for target in ["http://own.test/".to_owned(), format!("http://{OWN}/")] {
+                assert_ne!(curl(&world, &["-p", &policy], &["-f", &target]).code(), 0, "{policy} {target}");
+            }
+        }
+        let policy = rules(&world, json!([{"action": "allow", "host": OWN, "ports": "80"}]));
+        curl(&world, &["-p", &policy], &["-f", &format!("http://{OWN}/")]).assert_ok();
     }
 }
 

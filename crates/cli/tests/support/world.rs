@@ -9,6 +9,8 @@ use std::process::Command;
 
 /// A public address that every world has; servers stand there.
 pub const PUBLIC: &str = "5.5.5.5";
+/// An address from a public range that the host of every world has itself.
+pub const OWN: &str = "5.5.6.6";
 /// A private one, which only a rule that names it allows.
 pub const PRIVATE: &str = "10.9.8.7";
 
@@ -175,7 +177,7 @@ impl World {
             false => String::new(),
         };
         format!(
-            "set -e\nip link set lo up\nip addr add {PUBLIC}/32 dev lo\nip addr add {PRIVATE}/32 dev lo\n{etc}{before}\
+            "set -e\nip link set lo up\nip addr add {OWN}/32 dev lo\nip route add local {PUBLIC} dev lo\nip route add local {PRIVATE} dev lo\n{etc}{before}\
              {put} {dir}/hosts /etc/hosts\n{trust}\
              /usr/bin/python3 {dir}/servers.py {dir}/pid {servers}\n\
              set +e\n\"$@\"\nstatus=$?\nkill \"$(cat {dir}/pid)\"\nexit $status\n",
