@@ -30,11 +30,18 @@ def answer(kind):
             body = f"{self.command} {self.path} host={self.headers.get('host')} auth={auth} body={len(got)}\n".encode()
             if self.path.startswith("/large/"):
                 body = b"x" * int(self.path.rsplit("/", 1)[1])
-            self.send_response(200)
+            status = 200
+            if self.path.startswith("/files/"):
+                path = os.path.dirname(sys.argv[1]) + self.path.split("?")[0]
+                path = path + "index.html" if path.endswith("/") else path
+                status, body = (200, open(path, "rb").read()) if os.path.isfile(path) else (404, b"")
+            self.send_response(status)
+            if self.path.endswith(".html") or self.path.endswith("/"):
+                self.send_header("content-type", "text/html")
             self.send_header("content-length", str(len(body)))
             self.end_headers()
-            self.wfile.write(body)
-        do_GET = do_POST = do_PUT = do_DELETE = reply
+            self.wfile.write(b"" if self.command == "HEAD" else body)
+        do_GET = do_POST = do_PUT = do_DELETE = do_HEAD = reply
         def log_message(self, *args):
             pass
     return Handler
@@ -101,6 +108,7 @@ pub struct World {
     hosts: Vec<String>,
     /// Shell text that runs as root before everything.
     before: String,
+    after: String,
     trusted: bool,
     /// `/etc` is a copy that can be changed, with no mounts in it.
     own_etc: bool,
@@ -113,6 +121,7 @@ impl World {
             servers: Vec::new(),
             hosts: Vec::new(),
             before: String::new(),
+            after: String::new(),
             trusted: false,
             own_etc: false,
         }
@@ -138,6 +147,12 @@ impl World {
     pub fn before(mut self, text: &str) -> World {
         self.before.push_str(text);
         self.before.push('\n');
+        self
+    }
+
+    /// Shell text that puts an end to what `before` began.
+    pub fn after(mut self, text: &str) -> World {
+        self.after.push_str(text);
         self
     }
 
@@ -180,8 +195,9 @@ impl World {
             "set -e\nip link set lo up\nip addr add {OWN}/32 dev lo\nip route add local {PUBLIC} dev lo\nip route add local {PRIVATE} dev lo\n{etc}{before}\
              {put} {dir}/hosts /etc/hosts\n{trust}\
              /usr/bin/python3 {dir}/servers.py {dir}/pid {servers}\n\
-             set +e\n\"$@\"\nstatus=$?\nkill \"$(cat {dir}/pid)\"\nexit $status\n",
+             set +e\n\"$@\"\nstatus=$?\nkill \"$(cat {dir}/pid)\"\n{after}exit $status\n",
             before = self.before,
+            after = self.after,
             servers = self.servers.join(" "),
         )
     }
