@@ -360,11 +360,23 @@ fn bench() -> Command {
         )
         .arg(flag("json").help("Print JSON"))
         .arg(flag("work").help("Also compare work inside and outside: Python start-up, a compile, git status"))
+        .arg(flag("net").conflicts_with("work").help(
+            "Instead: what the network costs, against none of ours and against srt's proxy (installed with npm for this)",
+        ))
+        .arg(
+            Arg::new("bulk")
+                .long("bulk")
+                .value_name("MIB")
+                .requires("net")
+                .default_value("1024")
+                .value_parser(clap::value_parser!(u64).range(1..=65_536))
+                .help("Size of the large downloads of --net"),
+        )
         .arg(
             Arg::new("soak")
                 .long("soak")
                 .value_name("N")
-                .conflicts_with("work")
+                .conflicts_with_all(["work", "net"])
                 .value_parser(clap::value_parser!(u32).range(1..=1_000_000))
                 .help("Instead: run N times, then count what is left behind; exit status 1 when anything is"),
         )

@@ -1,5 +1,7 @@
 //! `cofferdam bench`.
 
+mod net;
+
 use crate::{render, surroundings};
 use clap::ArgMatches;
 use node::bench::{Answer, Ask, Census, Soaked, bench, soak};
@@ -38,6 +40,17 @@ fn carry_out(m: &ArgMatches, json: bool) -> Result<ExitCode, Fault> {
             print(&soak_page(&soaked))
         }
         return Ok(ExitCode::from(if good { 0 } else { 1 }));
+    }
+    if m.get_flag("net") {
+        let bulk = m.get_one::<u64>("bulk").copied().unwrap_or(1024);
+        let answer = node::bench::net(&ask, bulk, &mut |what, done, all| bar.show(what, done, all))?;
+        bar.clear();
+        if json {
+            render::print_json(&answer)
+        } else {
+            print(&net::page(&answer))
+        }
+        return Ok(ExitCode::SUCCESS);
     }
     let answer = bench(&ask, &mut |what, done, all| bar.show(what, done, all))?;
     bar.clear();

@@ -1,6 +1,7 @@
 //! What a run costs, measured side by side: every contender is started by the same few lines, in rounds that run each of
 //! them once in shuffled order, so that load and leftovers of one fall on all alike.
 
+mod net;
 mod soak;
 mod statistics;
 mod work;
@@ -13,6 +14,7 @@ use std::process::{Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 use terms::{ErrorKind, Fault, PROTOCOL_VERSION, Phase};
 
+pub use net::{Held, NetAnswer, NetContender, NetRatio, net};
 pub use soak::{Census, Soaked, soak};
 pub use statistics::Quantiles;
 pub use work::Work;
