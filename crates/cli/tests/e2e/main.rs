@@ -3,6 +3,7 @@
 mod support;
 
 mod bench;
+mod clients;
 mod denials;
 mod doctor;
 mod limits;
