@@ -169,7 +169,7 @@ impl Names {
         let (resolv, hosts) = self.upstream.now();
         let known = hosts.lookup(name);
         if !known.is_empty() {
-            return Ok((Rcode::NoError, of_kind(known, kind), 60));
+            return Ok((Rcode::NoError, of_kind(&with_route(known), kind), 60));
         }
         if let Some((addresses, ttl)) = self.recall(name, kind) {
             return Ok((Rcode::NoError, addresses, ttl));
@@ -218,6 +218,12 @@ fn loopback(name: &str, kind: Kind) -> Option<Found> {
 
 fn of_kind(addresses: &[IpAddr], kind: Kind) -> Vec<IpAddr> {
     addresses.iter().copied().filter(|addr| addr.is_ipv4() == (kind == Kind::A)).collect()
+}
+
+/// Those that this host has a way to; all, if it has none to any, so that the failure is about the way and not the name.
+fn with_route(known: &[IpAddr]) -> Vec<IpAddr> {
+    let found: Vec<IpAddr> = known.iter().copied().filter(has_route).collect();
+    if found.is_empty() { known.to_vec() } else { found }
 }
 
 /// Whether this host has a way to an address. A door takes every connection, so a guest that tries IPv6 first would

@@ -1,207 +1,556 @@
-//! Programs that people use, inside, over the network: none of them is told of a proxy, each reaches what a rule allows,
-//! and none reaches it without the rule.
+//! Programs as people have them, unchanged and with no proxy set: each reaches what a rule allows, each is read where a
+//! rule looks at requests, and each fails, and is told of, without the rule.
 
 use crate::support::world::{PUBLIC, World};
 use crate::support::{As, BOTH, Run};
-use serde_json::json;
+use serde_json::{Value, json};
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
-use std::path::PathBuf;
-use std::process::Command;
-use std::sync::LazyLock;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::OnceLock;
 
-const NET: &[&str] = &["--net", "good.test"];
+const NAME: &str = "files.test";
 
-/// A site that serves files over HTTP and HTTPS.
+/// Puts a wheel, a package of npm and a repository where the world serves them.
+const FILES: &str = r#"
+import base64, hashlib, io, json, os, subprocess, sys, tarfile, zipfile
+os.chdir(sys.argv[1])
+for at in ("simple/tiny", "npm", "git"):
+    os.makedirs(at)
+open("hello", "w").write("hello from outside\n")
+
+with zipfile.ZipFile("simple/tiny/tiny-1.0-py3-none-any.whl", "w") as wheel:
+    wheel.writestr("tiny.py", "print('tiny runs')\n")
+    wheel.writestr("tiny-1.0.dist-info/METADATA", "Metadata-Version: 2.1\nName: tiny\nVersion: 1.0\n")
+    wheel.writestr("tiny-1.0.dist-info/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+    names = ["tiny.py", *("tiny-1.0.dist-info/" + n for n in ("METADATA", "WHEEL", "RECORD"))]
+    wheel.writestr("tiny-1.0.dist-info/RECORD", "".join(n + ",,\n" for n in names))
+
+tiny = {"name": "tiny", "version": "1.0.0", "main": "index.js"}
+with tarfile.open("npm/tiny-1.0.0.tgz", "w:gz") as package:
+    for name, text in (("package.json", json.dumps(tiny)), ("index.js", "console.log('tiny runs')")):
+        entry = tarfile.TarInfo("package/" + name)
+        entry.size = len(text)
+        package.addfile(entry, io.BytesIO(text.encode()))
+digest = base64.b64encode(hashlib.sha512(open("npm/tiny-1.0.0.tgz", "rb").read()).digest()).decode()
+tiny["dist"] = {"tarball": "https://files.test/npm/tiny-1.0.0.tgz", "integrity": "sha512-" + digest}
+open("npm/tiny", "w").write(json.dumps({"name": "tiny", "dist-tags": {"latest": "1.0.0"}, "versions": {"1.0.0": tiny}}))
+
+git = ["git", "-c", "user.name=t", "-c", "user.email=t@t", "-c", "init.defaultBranch=main"]
+subprocess.run([*git, "init", "-q", "work"], check=True)
+open("work/file", "w").write("from the repository\n")
+subprocess.run([*git, "-C", "work", "add", "."], check=True)
+subprocess.run([*git, "-C", "work", "commit", "-q", "-m", "one"], check=True)
+subprocess.run([*git, "clone", "-q", "--bare", "work", "git/tiny.git"], check=True)
+"#;
+
+/// What a caller sets for a certificate authority of their own. Where requests are read the same variables are set for
+/// the guest, so then none of these is given.
+const TRUST: [&str; 6] =
+    ["SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "GIT_SSL_CAINFO", "PIP_CERT", "NODE_EXTRA_CA_CERTS"];
+
 fn world(who: As) -> World {
     World::new(who)
-        .host(PUBLIC, "good.test")
-        .certificate(&["good.test"])
+        .own_etc()
+        .host(PUBLIC, "files.test other.test")
+        .certificate(&[NAME])
+        .server("files", PUBLIC, 443)
         .server("http", PUBLIC, 80)
-        .server("https", PUBLIC, 443)
 }
 
-/// Runs shell text that prepares the site's files, in their directory.
-fn publish(world: &World, text: &str) {
-    let files = world.place.dir("world/files");
-    let made = Command::new("sh").args(["-ec", text]).current_dir(&files).env("HOME", &files).output().unwrap();
-    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+/// A world that serves the packages and the repository.
+fn stocked(who: As) -> World {
+    let world = world(who);
+    let made = Command::new("/usr/bin/python3")
+        .args(["-c", FILES])
+        .arg(world.place.dir("world/files"))
+        .env("PATH", "/usr/local/bin:/usr/bin:/bin")
+        .output()
+        .unwrap();
+    assert!(made.status.success(), "files: {}", String::from_utf8_lossy(&made.stderr));
+    world
 }
 
-/// The same with the rule, which works, and without, which does not.
-fn with_and_without(world: &World, flags: &[&str], command: &[&str], says: &str) {
-    let run = world.run(&[NET, flags].concat(), command);
+/// A policy by which requests to the name are read.
+fn reading(world: &World) -> String {
+    let rule = json!({"action": "allow", "host": NAME, "methods": ["GET", "POST"]});
+    world.place.policy(json!({"version": 1, "extends": ["default"], "net": {"rules": [rule]}}))
+}
+
+/// The client fails, and it is the missing rule that it fails by.
+#[track_caller]
+fn refused(world: &World, command: &[&str]) {
+    let run = world.run(&["--net", "other.test"], command);
+    assert_ne!(run.code(), 0, "{}", run.story());
+    run.assert_denied("net.resolve", NAME);
+}
+
+#[track_caller]
+fn says(run: &Run, what: &str) {
     run.assert_ok();
-    assert!(run.stdout().contains(says), "{}", run.story());
-    let run = world.run(flags, command);
-    assert!(run.code() != 0 && !run.stdout().contains(says), "{}", run.story());
+    assert!(run.stdout().contains(what), "must say {what:?}: {}", run.story());
+    assert!(!run.denials().iter().any(|(op, _)| op.starts_with("net.")), "{}", run.story());
 }
 
-/// The same where the requests are read on the way, and a request that the rule does not mean is refused.
-fn inspected(world: &World, flags: &[&str], command: &[&str]) -> Run {
-    let rule = json!({"action": "allow", "host": "good.test", "methods": ["GET", "HEAD"]});
-    let policy = world.place.policy(json!({"version": 1, "extends": ["default"], "net": {"rules": [rule]}}));
-    let run = world.run(&[&["-p", &policy][..], flags].concat(), command);
-    run.assert_ok();
-    run
+/// The same command under a rule for the name, without one, and where its requests are read.
+#[track_caller]
+fn works(world: &World, command: &[&str], what: &str) {
+    let trust = TRUST.map(|name| format!("{name}={}/ca.pem", world.place.project.display()));
+    let trust = trust.iter().flat_map(|variable| ["--env", variable]);
+    let flags: Vec<&str> = ["--net", NAME].into_iter().chain(trust).collect();
+    says(&world.run(&flags, command), what);
+    refused(world, command);
+    is_read(world, command, what);
+}
+
+/// The client works where its requests are read, and they were.
+#[track_caller]
+fn is_read(world: &World, command: &[&str], what: &str) {
+    let journal = world.file();
+    let run = world.run(&["-p", &reading(world), "--events", journal.to_str().unwrap()], command);
+    says(&run, what);
+    let journal = fs::read_to_string(&journal).unwrap();
+    let mut lines = journal.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+    assert!(lines.any(|l| l["op"] == "net.request" && l["name"] == NAME), "{journal}\n{}", run.story());
+}
+
+fn sh(text: &str) -> [&str; 3] {
+    ["/bin/sh", "-c", text]
+}
+
+/// A program that is made once for all tests, and its copy in a world.
+fn copied(world: &World, program: &Path) -> String {
+    let copy = world.place.project.join(program.file_name().unwrap());
+    fs::copy(program, &copy).unwrap();
+    fs::set_permissions(&copy, fs::Permissions::from_mode(0o755)).unwrap();
+    copy.to_string_lossy().into_owned()
+}
+
+/// Where things are kept from one run of the tests to the next.
+fn kept(name: &str) -> PathBuf {
+    let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+    fs::create_dir_all(&path).unwrap();
+    path
 }
 
 #[test]
-fn git_clones_over_https() {
-    const CLONE: &str = "cd /tmp && git clone -q https://good.test/files/it.git && cat it/letter";
+fn curl() {
     for who in BOTH {
-        let world = world(who);
-        publish(
-            &world,
-            "git init -q work; cd work; echo 'dear reader' > letter; git add letter
-             git -c user.name=a -c user.email=a@b commit -qm one; cd ..
-             git clone -q --bare work it.git; git -C it.git update-server-info; chmod -R a+rX .",
-        );
-        let command = ["/bin/sh", "-c", CLONE];
-        with_and_without(&world, &[], &command, "dear reader");
-        assert!(inspected(&world, &[], &command).stdout().contains("dear reader"));
+        let world = stocked(who);
+        works(&world, &["curl", "-sS", "-m", "20", "https://files.test/hello"], "hello from outside");
+        works(&world, &["curl", "-sS", "-m", "20", "http://files.test/plain"], "GET /plain host=files.test");
     }
 }
 
 #[test]
-fn pip_takes_a_package_from_an_index() {
-    const WHEEL: &str = "
-import base64, hashlib, zipfile
-files = {'tiny.py': 'word = \"tiny inside\"\\n', 'tiny-1.0.dist-info/METADATA': 'Metadata-Version: 2.1\\nName: tiny\\nVersion: 1.0\\n',
-  'tiny-1.0.dist-info/WHEEL': 'Wheel-Version: 1.0\\nGenerator: x\\nRoot-Is-Purelib: true\\nTag: py3-none-any\\n'}
-files['tiny-1.0.dist-info/RECORD'] = ''.join(f'{n},,\\n' for n in files) + 'tiny-1.0.dist-info/RECORD,,\\n'
-with zipfile.ZipFile('simple/tiny/tiny-1.0-py3-none-any.whl', 'w') as wheel:
-    for name, text in files.items(): wheel.writestr(name, text)
-open('simple/tiny/index.html', 'w').write('<a href=\"tiny-1.0-py3-none-any.whl\">tiny-1.0-py3-none-any.whl</a>')
-";
-    const INSTALL: &str = "/usr/bin/python3 -m pip install -q --disable-pip-version-check --no-cache-dir --retries 0 \
-         --index-url https://good.test/files/simple/ --target /tmp/t tiny && PYTHONPATH=/tmp/t /usr/bin/python3 -c 'import tiny; print(tiny.word)'";
+fn git_clones() {
+    const CLONE: &str = "git clone -q https://files.test/git/tiny.git /tmp/tiny && cat /tmp/tiny/file";
     for who in BOTH {
-        let world = world(who);
-        fs::write(world.place.dir("world/files").join("wheel.py"), WHEEL).unwrap();
-        publish(&world, "mkdir -p simple/tiny; /usr/bin/python3 wheel.py; chmod -R a+rX .");
-        let trust = ["--env", "PIP_CERT=/etc/ssl/certs/ca-certificates.crt"];
-        with_and_without(&world, &trust, &["/bin/sh", "-c", INSTALL], "tiny inside");
-        assert!(inspected(&world, &[], &["/bin/sh", "-c", INSTALL]).stdout().contains("tiny inside"));
+        works(&stocked(who), &sh(CLONE), "from the repository");
     }
 }
 
 #[test]
-fn npm_takes_a_package_from_a_registry() {
-    const INSTALL: &str = "cd /tmp && npm install --silent --no-audit --no-fund --fetch-retries=0 --cache /tmp/c \
-         --registry https://good.test/files/npm/ tiny && node -e 'console.log(require(\"tiny\"))'";
+fn pip_installs() {
+    const INSTALL: &str = "/usr/bin/python3 -m pip --disable-pip-version-check -q install --no-cache-dir --retries 0 \
+         --index-url https://files.test/simple/ --target /tmp/t tiny && PYTHONPATH=/tmp/t /usr/bin/python3 -m tiny";
     for who in BOTH {
-        let world = world(who);
-        publish(
-            &world,
-            r#"mkdir -p package npm; cd package
-             echo '{"name":"tiny","version":"1.0.0","main":"i.js"}' > package.json; echo 'module.exports="tiny inside"' > i.js
-             cd ..; tar czf tiny.tgz package; sum=$(openssl dgst -sha512 -binary tiny.tgz | base64 -w0)
-             echo '{"name":"tiny","dist-tags":{"latest":"1.0.0"},"versions":{"1.0.0":{"name":"tiny","version":"1.0.0","main":"i.js",
-             "dist":{"tarball":"https://good.test/files/tiny.tgz","integrity":"sha512-'$sum'"}}}}' > npm/tiny; chmod -R a+rX ."#,
-        );
-        let trust = ["--env", "NODE_EXTRA_CA_CERTS=/etc/ssl/certs/ca-certificates.crt"];
-        with_and_without(&world, &trust, &["/bin/sh", "-c", INSTALL], "tiny inside");
+        works(&stocked(who), &sh(INSTALL), "tiny runs");
     }
 }
 
 #[test]
-fn node_and_python_fetch() {
-    const NODE: &str = "fetch(process.argv[1]).then(async r => console.log(r.status, await r.text()))";
-    const PYTHON: &str =
-        "import sys, urllib.request as u; r = u.urlopen(sys.argv[1]); print(r.status, r.read().decode())";
-    const ASYNC: &str = "
-import asyncio, sys
-async def main():
-    r, w = await asyncio.open_connection('good.test', 80)
-    w.write(b'GET /a HTTP/1.1\\r\\nHost: good.test\\r\\nConnection: close\\r\\n\\r\\n')
-    print((await r.read()).decode())
-asyncio.run(main())
-";
+fn npm_installs() {
+    const INSTALL: &str = "mkdir /tmp/t && cd /tmp/t && npm install --silent --no-audit --no-fund --fetch-retries 0 --cache /tmp/c \
+         --registry https://files.test/npm/ tiny && node -e 'require(\"tiny\")'";
     for who in BOTH {
-        let world = world(who);
-        for (program, flag, text) in [("/usr/bin/node", "-e", NODE), ("/usr/bin/python3", "-c", PYTHON)] {
-            with_and_without(&world, &[], &[program, flag, text, "http://good.test/a"], "200 GET /a");
-            let said = inspected(&world, &[], &[program, flag, text, "https://good.test/b"]);
-            assert!(said.stdout().contains("200 GET /b"), "{}", said.story());
+        works(&stocked(who), &sh(INSTALL), "tiny runs");
+    }
+}
+
+/// The library as the registry has it, with a bundle of certificates of its own. It is fetched as whoever runs the
+/// tests would fetch it.
+fn requests() -> &'static Path {
+    static MADE: OnceLock<PathBuf> = OnceLock::new();
+    MADE.get_or_init(|| {
+        let dir = kept("requests-2.32.3");
+        if !dir.join("requests").exists() {
+            let mut pip = Command::new("/usr/bin/python3");
+            pip.args(["-m", "pip", "-q", "install", "--only-binary", ":all:", "--target"]).arg(&dir);
+            let got = pip.arg("requests==2.32.3").output().unwrap();
+            assert!(got.status.success(), "pip: {}", String::from_utf8_lossy(&got.stderr));
         }
-        with_and_without(&world, &[], &["/usr/bin/python3", "-c", ASYNC], "GET /a");
+        dir
+    })
+}
+
+#[test]
+fn python_requests() {
+    const GET: &str = "import sys; sys.path.insert(0, sys.argv[1]); import requests
+session = requests.Session()
+for _ in range(2):
+    print(session.get('https://files.test/hello', timeout=20).text)";
+    for who in BOTH {
+        let world = stocked(who);
+        let library = world.place.project.join("library");
+        assert!(Command::new("cp").arg("-r").args([requests(), &library]).status().unwrap().success());
+        works(&world, &["/usr/bin/python3", "-c", GET, library.to_str().unwrap()], "hello from outside");
     }
 }
 
-/// A program made once, where every user can start it.
-fn made(name: &str, source: &str, text: &str) -> PathBuf {
-    let dir = std::env::temp_dir().join(format!("cofferdam-client-{}-{name}", std::process::id()));
-    fs::create_dir_all(&dir).unwrap();
-    fs::set_permissions(&dir, fs::Permissions::from_mode(0o755)).unwrap();
-    fs::write(dir.join(source), text).unwrap();
-    dir
+#[test]
+fn node_fetch() {
+    const FETCH: &str = "fetch('https://files.test/hello').then(r => r.text()).then(t => process.stdout.write(t))";
+    for who in BOTH {
+        works(&stocked(who), &["node", "-e", FETCH], "hello from outside");
+    }
 }
 
-static GO: LazyLock<PathBuf> = LazyLock::new(|| {
-    const TEXT: &str = r#"package main
-import ("fmt"; "io"; "net"; "os")
+/// Resolves, connects and speaks TLS without any library of the system.
+fn go_program() -> &'static Path {
+    const SOURCE: &str = r#"
+package main
+
+import (
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"time"
+)
+
+func get(at string) error {
+	client := http.Client{Timeout: 20 * time.Second}
+	answer, err := client.Get(at)
+	if err != nil {
+		return err
+	}
+	defer answer.Body.Close()
+	_, err = io.Copy(os.Stdout, answer.Body)
+	return err
+}
+
 func main() {
-	c, err := net.Dial("tcp", os.Args[1])
-	if err != nil { fmt.Println(err); os.Exit(1) }
-	fmt.Fprintf(c, "GET /go HTTP/1.1\r\nHost: good.test\r\nConnection: close\r\n\r\n")
-	b, err := io.ReadAll(c)
-	if err != nil || len(b) == 0 { fmt.Println("cut", err); os.Exit(1) }
-	fmt.Println(string(b))
+	done := make(chan error)
+	for _, at := range os.Args[1:] {
+		go func(at string) { done <- get(at) }(at)
+	}
+	for range os.Args[1:] {
+		if err := <-done; err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+	}
 }
 "#;
-    let dir = made("go", "main.go", TEXT);
-    let mut go = Command::new("go");
-    go.args(["build", "-o", "client", "main.go"])
-        .current_dir(&dir)
-        .env("CGO_ENABLED", "0")
-        .env("GOCACHE", dir.join("cache"));
-    let built = go.env("HOME", &dir).env("GO111MODULE", "off").output().unwrap();
-    assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
-    fs::remove_dir_all(dir.join("cache")).unwrap();
-    dir
-});
-
-#[test]
-fn a_static_go_program_with_its_own_resolver() {
-    for who in BOTH {
-        let world = world(who);
-        let client = world.place.project.join("client");
-        fs::copy(GO.join("client"), &client).unwrap();
-        with_and_without(&world, &[], &[client.to_str().unwrap(), "good.test:80"], "GET /go");
-    }
-    let _ = fs::remove_dir_all(&*GO);
+    static MADE: OnceLock<PathBuf> = OnceLock::new();
+    MADE.get_or_init(|| {
+        let dir = kept("go");
+        fs::write(dir.join("get.go"), SOURCE).unwrap();
+        let mut go = Command::new("/usr/bin/go");
+        go.args(["build", "-o", "get", "get.go"]).current_dir(&dir).env("CGO_ENABLED", "0");
+        let made = go.env("GOCACHE", dir.join("cache")).env("GOFLAGS", "-mod=mod").output().unwrap();
+        assert!(made.status.success(), "go: {}", String::from_utf8_lossy(&made.stderr));
+        dir.join("get")
+    })
 }
 
 #[test]
-fn javas_http_client() {
-    const TEXT: &str = r#"import java.net.URI; import java.net.http.*;
-class Fetch { public static void main(String[] a) throws Exception {
-  var answer = HttpClient.newHttpClient().send(HttpRequest.newBuilder(URI.create(a[0])).build(), HttpResponse.BodyHandlers.ofString());
-  System.out.println(answer.statusCode() + " " + answer.body()); } }
-"#;
+fn go_without_a_libc() {
     for who in BOTH {
-        let world = world(who);
-        fs::write(world.place.project.join("Fetch.java"), TEXT).unwrap();
-        with_and_without(&world, &[], &["/usr/bin/java", "Fetch.java", "http://good.test/java"], "200 GET /java");
+        let world = stocked(who);
+        let get = copied(&world, go_program());
+        works(&world, &[&get, "https://files.test/hello"], "hello from outside");
+        // Many at once, all non-blocking, on one poll.
+        let many = ["http://files.test/plain"; 30];
+        let run = world.run(&["--net", NAME], &[&[get.as_str()], &many[..]].concat());
+        says(&run, "GET /plain host=files.test");
+        assert_eq!(run.stdout().lines().count(), many.len(), "{}", run.story());
     }
 }
 
 #[test]
-fn psql_speaks_to_postgresql() {
-    const BIN: &str = "$(ls -d /usr/lib/postgresql/*/bin | tail -1)";
+fn java_http_client() {
+    const SOURCE: &str = r#"
+import java.net.URI;
+import java.net.http.*;
+
+class Get {
+    public static void main(String[] args) throws Exception {
+        var request = HttpRequest.newBuilder(URI.create(args[0])).build();
+        System.out.print(HttpClient.newHttpClient().send(request, HttpResponse.BodyHandlers.ofString()).body());
+    }
+}
+"#;
+    // As the guide says.
+    const TRUSTING: &str =
+        "cp /etc/ssl/certs/java/cacerts /tmp/trust &&
+keytool -importcert -noprompt -file /.cofferdam/ca.pem -keystore /tmp/trust -storepass changeit &&
+export JAVA_TOOL_OPTIONS='-Djavax.net.ssl.trustStore=/tmp/trust -Djavax.net.ssl.trustStorePassword=changeit' && exec java Get.java https://files.test/hello";
     for who in BOTH {
-        let data = format!("/tmp/cofferdam-pg-{}-{who:?}", std::process::id());
-        let start = format!(
-            "install -d -o postgres -m 700 {data}; bin={BIN}\n\
-             as() {{ setpriv --reuid postgres --regid postgres --init-groups env -i PATH=/usr/bin:/bin LANG=C.UTF-8 \"$@\" > /dev/null; }}\n\
-             as $bin/initdb -D {data} -A trust -U postgres\n\
-             echo 'host all all all trust' >> {data}/pg_hba.conf\n\
-             as $bin/pg_ctl -w -D {data} -l {data}/log -o \"-h {PUBLIC} -k {data} -c fsync=off\" start\n"
-        );
-        let stop = format!("as $bin/pg_ctl -m immediate -D {data} stop; rm -rf {data}\n");
-        let world = World::new(who).host(PUBLIC, "good.test").before(&start).after(&stop);
-        let ask = ["/usr/bin/psql", "-h", "good.test", "-U", "postgres", "-Atc", "select 6 * 7 || ' rows of nothing'"];
-        with_and_without(&world, &[], &ask, "42 rows of nothing");
+        let world = stocked(who);
+        world.place.file("home/project/Get.java", SOURCE);
+        let plain = ["java", "Get.java", "http://files.test/plain"];
+        says(&world.run(&["--net", NAME], &plain), "GET /plain host=files.test");
+        refused(&world, &plain);
+        is_read(&world, &sh(TRUSTING), "hello from outside");
+    }
+}
+
+/// For one run: a database of the world's own at its public address, as the account that Debian makes for it, ended with the world.
+fn with_postgres(world: World) -> World {
+    let dir = world.place.root.join("world").display().to_string();
+    let program = "$(ls -d /usr/lib/postgresql/*/bin | tail -n 1)";
+    let user = "setpriv --pdeathsig INT --reuid postgres --regid postgres --clear-groups --";
+    world.before(&format!(
+        "mkdir {dir}/db; cp {dir}/leaf.pem {dir}/leaf.key {dir}/db; chmod 600 {dir}/db/leaf.key; chown -R postgres: {dir}/db\n\
+         cd {dir}/db\n\
+         {user} {program}/initdb -D data -U guest -A trust --no-sync >log 2>&1 || {{ cat log >&2; exit 1; }}\n\
+         echo 'host all all 0.0.0.0/0 trust' > data/pg_hba.conf\n\
+         {user} {program}/postgres -D data -c listen_addresses={PUBLIC} -c unix_socket_directories= -c fsync=off \
+         -c ssl=on -c ssl_cert_file={dir}/db/leaf.pem -c ssl_key_file={dir}/db/leaf.key >>log 2>&1 </dev/null &\n\
+         for _ in $(seq 300); do {program}/pg_isready -q -h {PUBLIC} && break; sleep 0.1; done\n\
+         {program}/pg_isready -q -h {PUBLIC} || {{ cat log >&2; exit 1; }}\n\
+         cd - > /dev/null",
+    ))
+}
+
+#[test]
+fn psql_plain_and_in_tls() {
+    const ASK: &str = "select 6*7 as answer, ssl from pg_stat_ssl where pid = pg_backend_pid()";
+    const ALL_WAYS: &str = "for mode in disable require 'verify-full sslrootcert=ca.pem'; do \
+         psql -XAtq \"host=files.test user=guest dbname=postgres connect_timeout=20 sslmode=$mode\" -c \"$1\" || exit; done";
+    for who in BOTH {
+        let world = world(who);
+        let ask = ["/bin/sh", "-c", ALL_WAYS, "sh", ASK];
+        refused(&world, &ask);
+        let run = with_postgres(world).run(&["--net", "files.test:5432"], &ask);
+        says(&run, "42|f\n42|t\n42|t\n");
+    }
+}
+
+/// Asks for the name and connects by calls of its own; nothing of a libc's resolver or any library is in it.
+fn static_program() -> &'static Path {
+    const SOURCE: &str = r#"
+#include <arpa/inet.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/time.h>
+#include <unistd.h>
+
+static struct sockaddr_in at(const char *address, int port) {
+    struct sockaddr_in place = {.sin_family = AF_INET, .sin_port = htons(port)};
+    inet_pton(AF_INET, address, &place.sin_addr);
+    return place;
+}
+
+/* The last four bytes of an answer with one address are that address. */
+static int resolve(char *name, struct in_addr *found) {
+    char line[256], server[64] = "";
+    unsigned char message[600] = {0x12, 0x34, 1, 0, 0, 1};
+    FILE *file = fopen("/etc/resolv.conf", "r");
+    while (file && fgets(line, sizeof line, file) && sscanf(line, "nameserver %63s", server) != 1);
+    int len = 12;
+    for (char *part = strtok(name, "."); part; part = strtok(NULL, ".")) {
+        message[len++] = strlen(part);
+        memcpy(message + len, part, strlen(part));
+        len += strlen(part);
+    }
+    message[len + 2] = message[len + 4] = 1;
+    struct sockaddr_in place = at(server, 53);
+    struct timeval patience = {.tv_sec = 20};
+    int s = socket(AF_INET, SOCK_DGRAM, 0);
+    setsockopt(s, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
+    sendto(s, message, len + 5, 0, (void *)&place, sizeof place);
+    int got = recv(s, message, sizeof message, 0);
+    if (got < 28 || message[0] != 0x12 || message[1] != 0x34 || (message[3] & 15) || !message[7]) return -1;
+    memcpy(found, message + got - 4, 4);
+    return 0;
+}
+
+int main(void) {
+    const char *request = "GET /raw HTTP/1.0\r\nHost: files.test\r\n\r\n";
+    char name[] = "files.test", answer[1000];
+    struct sockaddr_in place = at("0.0.0.0", 80);
+    if (resolve(name, &place.sin_addr)) return 3;
+    int s = socket(AF_INET, SOCK_STREAM, 0), got;
+    if (connect(s, (void *)&place, sizeof place)) return 4;
+    if (send(s, request, strlen(request), 0) < 0) return 5;
+    while ((got = recv(s, answer, sizeof answer, 0)) > 0) write(1, answer, got);
+    return got ? 6 : 0;
+}
+"#;
+    static MADE: OnceLock<PathBuf> = OnceLock::new();
+    MADE.get_or_init(|| {
+        let dir = kept("static");
+        fs::write(dir.join("raw.c"), SOURCE).unwrap();
+        let mut cc = Command::new("cc");
+        cc.args(["-static", "-O1", "-o", "raw", "raw.c"]).current_dir(&dir).stdin(Stdio::null());
+        let made = cc.output().unwrap();
+        assert!(made.status.success(), "cc: {}", String::from_utf8_lossy(&made.stderr));
+        dir.join("raw")
+    })
+}
+
+#[test]
+fn a_static_program_with_sockets_of_its_own() {
+    for who in BOTH {
+        let world = world(who);
+        let raw = copied(&world, static_program());
+        says(&world.run(&["--net", NAME], &[&raw]), "GET /raw host=files.test");
+        refused(&world, &[&raw]);
+        is_read(&world, &[&raw], "GET /raw host=files.test");
+    }
+}
+
+/// A world with addresses that lead somewhere, that refuse, that nobody answers and that have no route.
+fn rough(who: As) -> World {
+    const SIX: &str = "2a0b:5::5";
+    World::new(who)
+        .before(&format!("ip -6 addr add {SIX}/128 dev lo nodad\nip route add unreachable 5.5.6.0/24"))
+        .host(PUBLIC, "good.test both.test half.test mute.test")
+        .host(SIX, "six.test both.test")
+        // Nothing on this host leads there.
+        .host("2a0b:6::6", "half.test")
+        .host("5.5.6.6", "hole.test")
+        .server("http", PUBLIC, 80)
+        .server("greet", PUBLIC, 7000)
+        .server("shut", PUBLIC, 7001)
+        .server("mute", PUBLIC, 7002)
+        .server("http", SIX, 81)
+        .server("http", PUBLIC, 81)
+        .server("greet", SIX, 7006)
+}
+
+const ALL: [&str; 2] = ["--net", "**.test"];
+
+#[test]
+fn connections_are_made_without_blocking() {
+    const EPOLL: &str = "
+import asyncio, errno, select, socket, os
+s = socket.socket()
+s.setblocking(False)
+assert s.connect_ex((socket.gethostbyname('good.test'), 7000)) in (0, errno.EINPROGRESS)
+poll = select.epoll()
+poll.register(s, select.EPOLLOUT | select.EPOLLET)
+assert poll.poll(10) == [(s.fileno(), select.EPOLLOUT)]
+assert s.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) == 0
+poll.modify(s, select.EPOLLIN)
+assert poll.poll(10) and s.recv(100) == b'220 hello\\n'
+assert s.getpeername() == ('5.5.5.5', 7000)
+
+async def one(i):
+    reader, writer = await asyncio.open_connection('good.test', 80)
+    writer.write(b'GET /%d HTTP/1.1\\r\\nHost: good.test\\r\\nConnection: close\\r\\n\\r\\n' % i)
+    got = await reader.read()
+    writer.close()
+    assert b'GET /%d host=good.test' % i in got, got
+async def all():
+    await asyncio.gather(*map(one, range(100)))
+asyncio.run(all())
+";
+    for who in BOTH {
+        rough(who).python(&ALL, EPOLL).assert_ok();
+    }
+}
+
+#[test]
+fn programs_that_know_two_protocols_find_the_one_that_works() {
+    const RACE: &str = "
+import asyncio, socket
+# One protocol has no way out of this host: its addresses are not told.
+assert {a[4][0] for a in socket.getaddrinfo('half.test', 80, type=socket.SOCK_STREAM)} == {'5.5.5.5'}
+# Both lead somewhere, and only one has a server: IPv4 is tried first, as the order of the addresses says.
+found = [a[4][0] for a in socket.getaddrinfo('both.test', 80, type=socket.SOCK_STREAM)]
+assert found == ['5.5.5.5', '2a0b:5::5'], found
+def talk(name, port, want):
+    s = socket.create_connection((name, port), 10)
+    s.sendall(b'GET / HTTP/1.1\\r\\nHost: %s\\r\\n\\r\\n' % name.encode())
+    assert b'host=' + name.encode() in s.recv(1000)
+    assert s.getpeername()[0] == want, s.getpeername()
+talk('half.test', 80, '5.5.5.5')
+talk('both.test', 80, '5.5.5.5')
+talk('six.test', 81, '2a0b:5::5')
+async def race():
+    for name in ('half.test', 'both.test'):
+        reader, writer = await asyncio.open_connection(name, 7000, happy_eyeballs_delay=0.05)
+        assert await reader.readline() == b'220 hello\\n'
+        writer.close()
+asyncio.run(race())
+";
+    for who in BOTH {
+        let world = rough(who);
+        world.python(&ALL, RACE).assert_ok();
+        let get = copied(&world, go_program());
+        let all = ["http://half.test/", "http://both.test/", "http://six.test:81/"];
+        world.run(&ALL, &[&[get.as_str()], &all[..]].concat()).assert_ok();
+        world.run(&ALL, &[&["curl", "-sS", "-m", "10"], &all[..]].concat()).assert_ok();
+        for at in all {
+            let fetch = "fetch(process.argv[1]).then(r => r.text()).then(t => process.stdout.write(t))";
+            world.run(&ALL, &["node", "-e", fetch, at]).assert_ok();
+        }
+    }
+}
+
+#[test]
+fn either_side_may_close_its_half_first() {
+    const HALVES: &str = "
+import socket
+s = socket.create_connection(('good.test', 7000), 10)
+s.sendall(b'x' * 100000)
+s.shutdown(socket.SHUT_WR)
+got = b''
+while part := s.recv(65536): got += part
+assert got == b'220 hello\\n' + b'x' * 100000 + b'bye\\n', len(got)
+
+s = socket.create_connection(('good.test', 7001), 10)
+assert s.recv(100) == b'no more\\n' and s.recv(100) == b''
+for _ in range(10): s.sendall(b'y' * 10000)
+s.close()
+";
+    for who in BOTH {
+        let world = rough(who);
+        world.sh(&ALL, &format!("/usr/bin/python3 -c \"{HALVES}\" && sleep 0.3")).assert_ok();
+        let heard = fs::read_to_string(world.place.root.join("world/heard")).unwrap();
+        assert_eq!(heard, "100000\n");
+    }
+}
+
+/// A connection is taken inside before anybody outside is called, so a server that refuses ends it with a reset.
+#[test]
+fn what_refuses_or_cannot_be_reached_ends_the_connection_soon() {
+    const CALL: &str = "
+import socket, time
+for name, port in (('good.test', 9), ('hole.test', 80)):
+    began = time.monotonic()
+    try:
+        s = socket.create_connection((name, port), 10)
+        print(name, 'ended well', s.recv(1))
+    except (ConnectionError, TimeoutError) as e:
+        print(name, type(e).__name__)
+    assert time.monotonic() - began < 5
+# One that nobody answers waits, and can be given up at any time.
+s = socket.create_connection(('mute.test', 7002), 10)
+s.settimeout(0.5)
+try:
+    s.recv(1)
+except TimeoutError:
+    print('mute.test TimeoutError')
+";
+    for who in BOTH {
+        let world = rough(who);
+        let journal = world.file();
+        let run = world.python(&[&ALL[..], &["--events", journal.to_str().unwrap()]].concat(), CALL);
+        run.assert_ok();
+        let told = "good.test ConnectionResetError\nhole.test ConnectionResetError\nmute.test TimeoutError\n";
+        assert_eq!(run.stdout(), told, "{}", run.story());
+        // It is no refusal of ours, and the journal says what it is.
+        assert_eq!(run.outcome["denials"], json!([]), "{}", run.story());
+        let journal = fs::read_to_string(&journal).unwrap();
+        for reason in ["the server refused the connection", "the server cannot be reached"] {
+            assert!(journal.contains(reason), "{journal}");
+        }
     }
 }

@@ -15,9 +15,12 @@ pub const OWN: &str = "5.5.6.6";
 pub const PRIVATE: &str = "10.9.8.7";
 
 /// Binds everything it is told to, says so by ending, and serves in the background: `http`, `https` (with a certificate
-/// of the world's own authority), `greet` (speaks first, then repeats), `udp` (repeats), `sink` (reads and counts).
+/// of the world's own authority), `files` (the same with what lies in `world/files`, repositories of git below `/git`),
+/// `greet` (speaks first, then repeats), `shut` (says a word, closes its half, and writes down how many bytes it hears),
+/// `udp` (repeats), `mute` (takes no connection).
 const SERVERS: &str = r#"
-import http.server, os, socket, ssl, sys, threading
+import http.server, os, socket, ssl, subprocess, sys, threading
+here = os.path.dirname(sys.argv[1])
 
 def answer(kind):
     class Handler(http.server.BaseHTTPRequestHandler):
@@ -46,6 +49,40 @@ def answer(kind):
             pass
     return Handler
 
+class Files(http.server.SimpleHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    def __init__(self, *args):
+        super().__init__(*args, directory=here + "/files")
+    def do_GET(self):
+        self.repository() if self.path.startswith("/git/") else super().do_GET()
+    def do_POST(self):
+        self.repository() if self.path.startswith("/git/") else self.send_error(405)
+    def body(self):
+        if self.headers.get("transfer-encoding") != "chunked":
+            return self.rfile.read(int(self.headers.get("content-length") or 0))
+        got = b""
+        while size := int(self.rfile.readline(), 16):
+            got += self.rfile.read(size)
+            self.rfile.readline()
+        self.rfile.readline()
+        return got
+    def repository(self):
+        path, _, query = self.path.partition("?")
+        said = {"HTTP_" + k.upper().replace("-", "_"): v for k, v in self.headers.items()}
+        env = dict(os.environ, **said, REQUEST_METHOD=self.command, PATH_INFO=path, QUERY_STRING=query,
+            GIT_PROJECT_ROOT=here + "/files", GIT_HTTP_EXPORT_ALL="1", CONTENT_TYPE=self.headers.get("content-type") or "")
+        got = subprocess.run(["git", "http-backend"], input=self.body(), env=env, stdout=subprocess.PIPE).stdout
+        head, _, body = got.partition(b"\r\n\r\n")
+        head = [line.split(": ", 1) for line in head.decode().split("\r\n")]
+        self.send_response(int(dict(head).get("Status", "200").split()[0]))
+        for name, value in head:
+            self.send_header(name, value)
+        self.send_header("content-length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+    def log_message(self, *args):
+        pass
+
 class Server(http.server.ThreadingHTTPServer):
     daemon_threads = True
     def __init__(self, at, handler):
@@ -65,6 +102,16 @@ def greet(server):
     while True:
         threading.Thread(target=one, args=(server.accept()[0],), daemon=True).start()
 
+def shut(server):
+    while True:
+        stream, _ = server.accept()
+        stream.sendall(b"no more\n")
+        stream.shutdown(socket.SHUT_WR)
+        heard = 0
+        while got := stream.recv(65536):
+            heard += len(got)
+        open(here + "/heard", "a").write(f"{heard}\n")
+
 def udp(server):
     while True:
         got, peer = server.recvfrom(65536)
@@ -74,16 +121,26 @@ work = []
 for spec in sys.argv[2:]:
     kind, address, port = spec.split(",")
     at = (address, int(port))
-    if kind in ("http", "https"):
-        server = Server(at, answer(kind))
-        if kind == "https":
+    if kind in ("http", "https", "files"):
+        server = Server(at, Files if kind == "files" else answer(kind))
+        if kind != "http":
             context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-            here = os.path.dirname(sys.argv[1])
             context.load_cert_chain(here + "/leaf.pem", here + "/leaf.key")
             server.socket = context.wrap_socket(server.socket, server_side=True)
         work.append(server.serve_forever)
     elif kind == "greet":
         work.append(lambda s=listen(at): greet(s))
+    elif kind == "shut":
+        work.append(lambda s=listen(at): shut(s))
+    elif kind == "mute":
+        # Once a queue of the least length is full, the kernel answers nobody.
+        s = listen(at)
+        s.listen(0)
+        held = [socket.socket() for _ in range(4)]
+        for one in held:
+            one.setblocking(False)
+            one.connect_ex(at)
+        work.append(lambda s=s, held=held: threading.Event().wait())
     elif kind == "udp":
         s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         s.bind(at)
