@@ -77,14 +77,14 @@ impl Cidr {
         special_ranges().any(|special| special.covers(self)) || self.embedded().is_some_and(|inner| inner.is_special())
     }
 
-    /// The IPv4 range that this IPv6 range translates to: NAT64 and 6to4 carry one inside.
+    /// The IPv4 range that this IPv6 range translates to: NAT64, 6to4 and translated forms carry one inside.
     fn embedded(&self) -> Option<Cidr> {
         let IpAddr::V6(v6) = self.addr else {
             return None;
         };
         let bits = v6.to_bits();
         let (shift, skip) = match v6.segments() {
-            [0x64, 0xff9b, 0, 0, 0, 0, _, _] if self.prefix >= 96 => (0, 96),
+            [0x64, 0xff9b, 0, 0, 0, 0, _, _] | [0, 0, 0, 0, 0xffff, 0, _, _] if self.prefix >= 96 => (0, 96),
             [0x2002, ..] if self.prefix >= 16 => (80, 16),
             _ => return None,
         };
@@ -212,6 +212,7 @@ mod test {
             "fe80::1",
             "fd00:ec2::254",
             "ff02::1",
+            "::ffff:0:a9fe:a9fe",
             "64:ff9b::7f00:1",
             "64:ff9b::a9fe:a9fe",
             "64:ff9b:1::1",

@@ -204,7 +204,7 @@ fn the_hosts_own_addresses_are_special_whatever_their_range() {
         let world = world(who).host(OWN, "own.test").server("http", OWN, 80);
         // A name that leads there, and a policy that means the world.
         for rules in
-            [json!([{"action": "allow", "host": "own.test"}]), json!([{"action": "allow", "cidr": "5.5.6.0/24"}])]
+            [json!([{"action": "allow", "host": "own.test"}]), json!([{"action": "allow", "cidr": "5.5.7.0/24"}])]
         {
             let policy = self::rules(&world, rules);
             for target in ["http://own.test/".to_owned(), format!("http://{OWN}/")] {

@@ -10,7 +10,7 @@ use std::process::Command;
 /// A public address that every world has; servers stand there.
 pub const PUBLIC: &str = "5.5.5.5";
 /// An address from a public range that the host of every world has itself.
-pub const OWN: &str = "5.5.6.6";
+pub const OWN: &str = "5.5.7.7";
 /// A private one, which only a rule that names it allows.
 pub const PRIVATE: &str = "10.9.8.7";
 
@@ -34,10 +34,6 @@ def answer(kind):
             if self.path.startswith("/large/"):
                 body = b"x" * int(self.path.rsplit("/", 1)[1])
             status = 200
-            if self.path.startswith("/files/"):
-                path = os.path.dirname(sys.argv[1]) + self.path.split("?")[0]
-                path = path + "index.html" if path.endswith("/") else path
-                status, body = (200, open(path, "rb").read()) if os.path.isfile(path) else (404, b"")
             self.send_response(status)
             if self.path.endswith(".html") or self.path.endswith("/"):
                 self.send_header("content-type", "text/html")
@@ -165,7 +161,6 @@ pub struct World {
     hosts: Vec<String>,
     /// Shell text that runs as root before everything.
     before: String,
-    after: String,
     trusted: bool,
     /// `/etc` is a copy that can be changed, with no mounts in it.
     own_etc: bool,
@@ -178,7 +173,6 @@ impl World {
             servers: Vec::new(),
             hosts: Vec::new(),
             before: String::new(),
-            after: String::new(),
             trusted: false,
             own_etc: false,
         }
@@ -204,12 +198,6 @@ impl World {
     pub fn before(mut self, text: &str) -> World {
         self.before.push_str(text);
         self.before.push('\n');
-        self
-    }
-
-    /// Shell text that puts an end to what `before` began.
-    pub fn after(mut self, text: &str) -> World {
-        self.after.push_str(text);
         self
     }
 
@@ -252,9 +240,8 @@ impl World {
             "set -e\nip link set lo up\nip addr add {OWN}/32 dev lo\nip route add local {PUBLIC} dev lo\nip route add local {PRIVATE} dev lo\n{etc}{before}\
              {put} {dir}/hosts /etc/hosts\n{trust}\
              /usr/bin/python3 {dir}/servers.py {dir}/pid {servers}\n\
-             set +e\n\"$@\"\nstatus=$?\nkill \"$(cat {dir}/pid)\"\n{after}exit $status\n",
+             set +e\n\"$@\"\nstatus=$?\nkill \"$(cat {dir}/pid)\"\nexit $status\n",
             before = self.before,
-            after = self.after,
             servers = self.servers.join(" "),
         )
     }
