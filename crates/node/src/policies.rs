@@ -5,7 +5,7 @@ use crate::{network, toolchains};
 use enclosure::LocalHost;
 pub use policy::Document;
 use policy::{
-    Action, Base, Context, ExecRule, Explanation, Format, FsRule, NetRule, Perm, Perms, Policy, RulePath, Target,
+    Action, Base, Context, ExecRule, Explanation, Format, FsRule, NetRule, Perm, Perms, Policy, Proto, RulePath, Target,
 };
 use std::ffi::OsStr;
 use std::os::unix::fs::FileTypeExt;
@@ -142,7 +142,7 @@ fn of_flag(flag: &Flag, caller: &Caller) -> Result<Document, Fault> {
             }
             document.exec.push(ExecRule { action: *action, path, sha256: None });
         }
-        Flag::Net(action, host) => document.net.push(net_rule(&name, *action, host)?),
+        Flag::Net(action, host) => document.net.push(net_rule(&name, *action, host, caller)?),
     }
     Ok(document)
 }
@@ -199,7 +199,12 @@ fn with_hint(fault: Fault, hint: Option<String>) -> Fault {
     }
 }
 
-fn net_rule(flag: &str, action: Action, text: &str) -> Result<NetRule, Fault> {
+/// `HOST[:PORTS]`, a range of addresses, or `unix:` and the path of a socket.
+fn net_rule(flag: &str, action: Action, text: &str, caller: &Caller) -> Result<NetRule, Fault> {
+    if let Some(path) = text.strip_prefix("unix:") {
+        let to = Target::Unix(rule_path(flag, path, caller)?);
+        return Ok(NetRule { action, proto: Some(Proto::Unix), to, ports: None, methods: None, paths: None });
+    }
     let (host, ports) = match text.rsplit_once(':') {
         Some((host, ports)) if !host.contains(':') || host.ends_with(']') => (host, Some(ports)),
         _ => (text, None),

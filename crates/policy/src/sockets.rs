@@ -48,10 +48,11 @@ impl Resolved {
             let label = &rule.label;
             return Some(format!("{label} names it, but had no effect when the run started; --explain says why"));
         }
-        let to = Target::Unix(RulePath::literal(path)?);
+        let path = RulePath::literal(path)?;
+        let to = Target::Unix(path.clone());
         let (action, proto) = (Action::Allow, Some(Proto::Unix));
         let rule = NetRule { action, proto, to, ports: None, methods: None, paths: None };
-        Some(format!("add {} to net.rules", write::net_rule(&rule).to_compact_json()))
+        Some(format!("add {} to net.rules, or run with --net unix:{path}", write::net_rule(&rule).to_compact_json()))
     }
 
     /// The sockets that a guest reaches by rule.

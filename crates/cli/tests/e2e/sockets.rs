@@ -143,11 +143,14 @@ fn a_refusal_says_who_and_its_hint_helps() {
             assert!(denial["exe"].as_str().unwrap().contains("python"), "{denial}");
             assert_eq!(service.seen(), 0);
             let hint = denial["hint"].as_str().unwrap();
-            let rule = hint.strip_prefix("add ").unwrap().strip_suffix(" to net.rules").unwrap();
+            let (rule, flag) = hint.strip_prefix("add ").unwrap().split_once(" to net.rules, or run with ").unwrap();
             let rules = policy(&place, json!([serde_json::from_str::<Value>(rule).unwrap()]));
-            let run = connect(&place, &rules, &[service.text()]);
-            assert_eq!(service.seen(), 1, "{who:?}: {}", run.story());
-            assert_eq!(run.outcome["denials"], json!([]));
+            for flags in [["-p", &rules], <[&str; 2]>::try_from(flag.split(' ').collect::<Vec<_>>()).unwrap()] {
+                let before = service.seen();
+                let run = place.run(&flags, &["/usr/bin/python3", "-c", TRY, "SOCK_STREAM", service.text()]);
+                assert_eq!(service.seen(), before + 1, "{who:?} {flags:?}: {}", run.story());
+                assert_eq!(run.outcome["denials"], json!([]));
+            }
         }
     }
 }
@@ -452,5 +455,57 @@ print('mine')
         run.assert_denied("net.connect", &service.target());
         drop(service);
         fs::remove_dir_all(dir).unwrap();
+    }
+}
+
+/// A guest that swaps an allowed address for another while it is being judged, in memory or by links, wins nothing.
+#[test]
+fn an_allowed_address_cannot_be_swapped_for_another() {
+    for who in BOTH {
+        let place = Place::new(who);
+        let (open, shut) =
+            (Service::new(&place, "home/project/a/x.sock"), Service::new(&place, "home/project/b/x.sock"));
+        let rules = policy(&place, json!([allow(open.text())]));
+        let probe = place.c_program(
+            "swap",
+            r#"
+            #define _GNU_SOURCE
+            #include <fcntl.h>
+            #include <libgen.h>
+            #include <pthread.h>
+            #include <stdio.h>
+            #include <stdlib.h>
+            #include <string.h>
+            #include <sys/socket.h>
+            #include <sys/un.h>
+            #include <unistd.h>
+            static struct sockaddr_un good = {AF_UNIX}, bad = {AF_UNIX}, moving = {AF_UNIX};
+            static void *exchange(void *x) { for (;;) renameat2(AT_FDCWD, "/tmp/a", AT_FDCWD, "/tmp/b", RENAME_EXCHANGE); }
+            static void *rewrite(void *x) { for (;;) { memcpy(&moving, &bad, sizeof bad); memcpy(&moving, &good, sizeof good); } }
+            int main(int argc, char **argv) {
+                pthread_t t;
+                int links = !strcmp(argv[3], "links"), reached = 0;
+                char dir[200];
+                strcpy(good.sun_path, argv[1]);
+                strcpy(bad.sun_path, argv[2]);
+                if (symlink(dirname(strcpy(dir, argv[1])), "/tmp/a") || symlink(dirname(strcpy(dir, argv[2])), "/tmp/b")) return 30;
+                strcpy(moving.sun_path, links ? "/tmp/a/x.sock" : argv[1]);
+                for (int i = 0; i < 3000; i++) {
+                    if (i == 1) pthread_create(&t, 0, links ? exchange : rewrite, 0);
+                    int s = socket(AF_UNIX, SOCK_STREAM, 0);
+                    char b[32] = {0};
+                    reached += !connect(s, (void *)&moving, sizeof moving) && read(s, b, 31) > 0;
+                    close(s);
+                }
+                printf("%s\n", reached > 0 ? "reached" : "none");
+                return 0;
+            }"#,
+        );
+        for how in ["links", "memory"] {
+            let command = [probe.to_str().unwrap(), open.text(), shut.text(), how];
+            let run = place.run(&["-t", "50s", "-p", &rules], &command);
+            assert_eq!(run.assert_ok().stdout(), "reached\n", "{who:?}, {how}: the control: {}", run.story());
+            assert!(open.seen() > 0 && shut.seen() == 0, "{who:?}, {how}");
+        }
     }
 }

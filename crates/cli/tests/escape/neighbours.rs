@@ -485,6 +485,36 @@ fn path_sockets_cannot_be_reached_by_a_swap() {
     }
 }
 
+/// What is mounted below the guest's own /tmp keeps its place: moved, it would look like the guest's own.
+#[test]
+fn path_sockets_cannot_be_reached_by_moving_what_leads_to_them() {
+    for who in BOTH {
+        let place = Place::new(who);
+        let top = PathBuf::from(format!("/tmp/cofferdam-test-{}-{who:?}", std::process::id()));
+        let project = place.dir(top.join("in/project"));
+        let service = Service::new(project.join("x.sock"), false, None);
+        let probe = "
+import os, socket, sys
+top = sys.argv[1]
+def go(path):
+    try: socket.socket(socket.AF_UNIX).connect(path); print('REACHED', path)
+    except OSError: pass
+go(top + '/in/project/x.sock')
+for old, new in ((top, '/tmp/moved'), (top + '/in', '/tmp/in'), (top + '/in/project', '/tmp/project')):
+    try: os.rename(old, new)
+    except OSError: pass
+for path in ('/tmp/moved/in/project', '/tmp/in/project', '/tmp/project'): go(path + '/x.sock')
+";
+        let workdir = ["--workdir", project.to_str().unwrap()];
+        let run = place.run(&workdir, &["/usr/bin/python3", "-c", probe, top.to_str().unwrap()]);
+        assert_eq!(run.assert_ok().stdout(), "", "{who:?}: {}", run.story());
+        run.assert_denied("net.connect", &format!("unix:{}", service.path.display()));
+        assert_eq!(service.seen.get(), 0, "{who:?}");
+        drop(service);
+        fs::remove_dir_all(top).unwrap();
+    }
+}
+
 /// A pipe with a name is a way out as well.
 #[test]
 fn named_pipes_of_the_host_take_nothing() {
