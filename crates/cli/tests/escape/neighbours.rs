@@ -404,14 +404,19 @@ fn path_sockets_of_the_host_cannot_be_reached() {
         let paths: Vec<&str> = services.iter().map(|s| s.path.to_str().unwrap()).collect();
         let command = [&["/usr/bin/python3", "-c", REACH], &paths[..]].concat();
         let flags = ["--read", read.to_str().unwrap()];
-        let run = place.run(&flags, &command);
-        std::thread::sleep(Duration::from_millis(300));
-        let reached: Vec<_> =
-            services.iter().filter(|s| s.seen.now() > 0).map(|s| s.path.display().to_string()).collect();
-        assert_eq!(reached, Vec::<String>::new(), "{who:?}: host services reached: {}", run.story());
-        assert_eq!(run.assert_ok().stdout(), "", "{who:?}");
-        let stream = place.project.join("all-s.sock");
-        run.assert_denied("net.connect", &format!("unix:{}", stream.display()));
+        // A rule that opens another one opens none of these.
+        let other = Service::new(place.root.join("other.sock"), false, None);
+        let rule = format!("unix:{}", other.path.display());
+        for flags in [&flags[..], &[&flags[..], &["--net", &rule]].concat()] {
+            let run = place.run(flags, &command);
+            std::thread::sleep(Duration::from_millis(300));
+            let reached: Vec<_> =
+                services.iter().filter(|s| s.seen.now() > 0).map(|s| s.path.display().to_string()).collect();
+            assert_eq!(reached, Vec::<String>::new(), "{who:?}: host services reached: {}", run.story());
+            assert_eq!(run.assert_ok().stdout(), "", "{who:?}");
+            let stream = place.project.join("all-s.sock");
+            run.assert_denied("net.connect", &format!("unix:{}", stream.display()));
+        }
         // The controls: outside each of them answers, and inside the guest's own do.
         let outside = place.outside("/usr/bin/python3").args(["-c", REACH]).args(&paths).output().unwrap();
         assert!(!outside.stdout.is_empty());
