@@ -155,11 +155,11 @@ fn rule_args() -> Vec<Arg> {
         grant("read", "allow-read", "PATH", "Let the command read PATH and what is below it"),
         grant("write", "allow-write", "PATH", "Let the command change PATH on the host, at once"),
         grant("exec", "allow-exec", "PATH", "Let the command start this program"),
-        grant("net", "allow-net", "HOST", "Let the command reach HOST[:PORTS]"),
+        grant("net", "allow-net", "HOST", "Let the command reach HOST[:PORTS], or unix:PATH"),
         deny("deny-read", "PATH", "Hide PATH, whatever else allows it"),
         deny("deny-write", "PATH", "Keep PATH unchanged, whatever else allows changes"),
         deny("deny-exec", "PATH", "Never start this program"),
-        deny("deny-net", "HOST", "Never reach HOST"),
+        deny("deny-net", "HOST", "Never reach HOST, or unix:PATH"),
     ]
 }
 

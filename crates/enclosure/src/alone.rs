@@ -65,7 +65,7 @@ pub fn build(request: &Request, ground: &mut Groundwork) -> Result<Steps, Fault>
     let watch = request.watch(&guest);
     ops.push(Op::Seccomp { program: arena::list(&seccomp::program(&watch)), listener: watch.listener });
     ops.push(Op::Ready);
-    Ok(Steps::of(ops, ruleset, watch))
+    Ok(Steps::of(ops, ruleset, watch, guest))
 }
 
 /// What only mounts could hold is refused by name.

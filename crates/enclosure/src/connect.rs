@@ -1,14 +1,19 @@
 //! Making a guest's connection for it, where the kernel alone would let it reach too far: a socket on the host that
 //! lies in a directory the guest may only read. The address is copied once and what was judged is what is connected
 //! to; the guest's own call never runs. Used where mounts cannot be shifted, i.e. for ordinary callers, whose guests
-//! have the same user id as we, so the other side sees the right one.
+//! have the same user id as we; and where rules speak of sockets. The other side sees the guest's ids, or the
+//! caller's where a rule let the guest through.
 
+use crate::guest::Guest;
+use rustix::fs::{CWD, FileType, Mode, OFlags, ResolveFlags, fstat, openat2};
 use rustix::io::Errno;
 use rustix::net::sockopt::{self, Timeout};
 use rustix::net::{AddressFamily, SocketAddrAny, SocketAddrUnix, connect};
+use rustix::process::{Gid, Uid};
+use rustix::thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid};
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 use sys::notify::{Call, Listener};
@@ -18,6 +23,8 @@ pub enum Address {
     Inet(IpAddr, u16),
     /// A socket's real path, and the handle that was found there.
     Path(PathBuf, OwnedFd),
+    /// What a rule lets the guest connect to, as it stands on the host now.
+    Service(OwnedFd),
     /// A path that leads nowhere; the error number says why.
     Missing(i32),
     /// A name without a file, private to the guest's network namespace.
@@ -32,9 +39,21 @@ const PATIENCE: Duration = Duration::from_millis(100);
 const MOST_WAITING: usize = 64;
 static WAITING: AtomicUsize = AtomicUsize::new(0);
 
+/// The socket at a real path of the host. No link is followed: nobody can put one in its place meanwhile.
+pub fn service(path: &Path) -> Result<Address, i32> {
+    let flags = OFlags::PATH | OFlags::CLOEXEC;
+    let resolve = ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
+    let found = openat2(CWD, path, flags, Mode::empty(), resolve).map_err(Errno::raw_os_error)?;
+    let mode = fstat(&found).map_err(Errno::raw_os_error)?.st_mode;
+    match FileType::from_raw_mode(mode) {
+        FileType::Socket => Ok(Address::Service(found)),
+        _ => Err(Errno::CONNREFUSED.raw_os_error()),
+    }
+}
+
 /// Connects the guest's socket and answers its call. On a thread of its own: a listener whose queue is full makes a
 /// connection wait, and the supervisor must not.
-pub fn answer(listener: &Listener, call: &Call, socket: OwnedFd, to: Address) {
+pub fn answer(listener: &Listener, call: &Call, guest: Guest, socket: OwnedFd, to: Address) {
     const EAGAIN: i32 = 11;
     let Some(own) = listener.try_clone().filter(|_| WAITING.load(Ordering::Relaxed) < MOST_WAITING) else {
         return listener.refuse(call, EAGAIN);
@@ -42,7 +61,8 @@ pub fn answer(listener: &Listener, call: &Call, socket: OwnedFd, to: Address) {
     let waiting = *call;
     WAITING.fetch_add(1, Ordering::Relaxed);
     let started = std::thread::Builder::new().stack_size(64 << 10).spawn(move || {
-        match patiently(&own, &waiting, &socket, &to) {
+        let made = become_guest(&guest, &to).and_then(|()| patiently(&own, &waiting, &socket, &to));
+        match made {
             Ok(()) => own.answer(&waiting, 0),
             Err(errno) => own.refuse(&waiting, errno),
         }
@@ -52,6 +72,19 @@ pub fn answer(listener: &Listener, call: &Call, socket: OwnedFd, to: Address) {
         WAITING.fetch_sub(1, Ordering::Relaxed);
         listener.refuse(call, EAGAIN);
     }
+}
+
+/// Root's guest has ids of its own. Without a rule its connections are made with these, so that it reaches what they
+/// reach and its peers see them; only this thread takes them on.
+fn become_guest(guest: &Guest, to: &Address) -> Result<(), i32> {
+    if !guest.privileged || matches!(to, Address::Service(_)) {
+        return Ok(());
+    }
+    let (uid, gid) = (Uid::from_raw(guest.host_uid), Gid::from_raw(guest.host_gid));
+    let taken = set_thread_groups(&[])
+        .and_then(|()| set_thread_res_gid(gid, gid, gid))
+        .and_then(|()| set_thread_res_uid(uid, uid, uid));
+    taken.map_err(Errno::raw_os_error)
 }
 
 /// Tries until it is done, the guest's thread is gone, or a signal waits for it, as a blocking call would.
@@ -98,11 +131,11 @@ fn make(socket: &OwnedFd, to: &Address) -> Result<(), i32> {
     let result = match to {
         Address::Inet(ip, port) => connect(socket, &SocketAddrAny::from(SocketAddr::new(*ip, *port))),
         Address::Abstract(name) => SocketAddrUnix::new_abstract_name(name).and_then(|a| connect(socket, &a)),
-        Address::Path(_, target) if family == AddressFamily::UNIX => {
+        Address::Path(_, target) | Address::Service(target) if family == AddressFamily::UNIX => {
             let handle = format!("/proc/self/fd/{}", target.as_raw_fd());
             SocketAddrUnix::new(handle.as_str()).and_then(|a| connect(socket, &a))
         }
-        Address::Path(..) => Err(Errno::AFNOSUPPORT),
+        Address::Path(..) | Address::Service(_) => Err(Errno::AFNOSUPPORT),
         Address::Missing(errno) => Err(Errno::from_raw_os_error(*errno)),
         Address::Unspecified => rustix::net::connect_unspec(socket),
     };

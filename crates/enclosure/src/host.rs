@@ -80,6 +80,7 @@ fn kind_of(kind: rustix::fs::FileType) -> Kind {
     match kind {
         rustix::fs::FileType::Directory => Kind::Dir,
         rustix::fs::FileType::RegularFile => Kind::File,
+        rustix::fs::FileType::Socket => Kind::Socket,
         _ => Kind::Other,
     }
 }

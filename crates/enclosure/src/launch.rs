@@ -91,10 +91,17 @@ impl Request {
             space: self.limits.max_disk_mb.is_some(),
             deny: self.deny_calls.clone(),
             no_exec_memory_files: matches!(self.plan.exec, ExecPlan::Only { .. }),
-            connects_for_guest: !guest.privileged || self.enforced.driver == Driver::Landlock,
+            connects_for_guest: !guest.privileged || self.judges_sockets() || self.enforced.driver == Driver::Landlock,
             start_mark: random_mark(),
             alone: self.enforced.driver == Driver::Landlock,
         }
+    }
+}
+
+impl Request {
+    /// Whether rules say of single sockets who may connect to them; shifted mounts know only of all.
+    fn judges_sockets(&self) -> bool {
+        !self.plan.sockets.is_empty() || !self.plan.kept.is_empty()
     }
 }
 

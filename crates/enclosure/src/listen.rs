@@ -4,11 +4,13 @@
 use crate::PRIVATE;
 use crate::connect::{self, Address};
 use crate::denials::{Actor, Denials};
+use crate::guest::Guest;
 use crate::launch::{Observed, Observer};
 use crate::limits::Room;
 use crate::network::NetReport;
 use crate::resolve::{Last, Resolver};
 use policy::{Decision, ExecPlan, NetAsk, Perm, Plan, Proto, Resolved};
+use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::{Path, PathBuf};
 use sys::notify::{Call, Listener};
@@ -54,6 +56,9 @@ pub struct Judge<'a> {
     /// Grants of the host that lie where the guest's private places are.
     shown: Vec<PathBuf>,
     grants: Vec<PathBuf>,
+    /// Sockets of the host that rules let it connect to.
+    sockets: BTreeSet<PathBuf>,
+    guest: Guest,
     /// Loaders of listed programs. They must be executable for the kernel's sake, but a guest that starts one itself
     /// could make it start anything.
     loaders: Vec<PathBuf>,
@@ -96,8 +101,15 @@ fn refer(from: &Path, to: &Path) -> Option<Act> {
 }
 
 impl<'a> Judge<'a> {
-    pub fn new(policy: &'a Resolved, plan: &Plan, watch: &'a Watch, observer: Option<Observer<'a>>) -> Judge<'a> {
-        let grants: Vec<PathBuf> = plan.grants.iter().map(|g| g.path.clone()).collect();
+    pub fn new(
+        policy: &'a Resolved,
+        plan: &Plan,
+        guest: Guest,
+        watch: &'a Watch,
+        observer: Option<Observer<'a>>,
+    ) -> Judge<'a> {
+        let sockets: BTreeSet<PathBuf> = plan.sockets.iter().map(|s| s.path.clone()).collect();
+        let grants: Vec<PathBuf> = plan.grants.iter().map(|g| &g.path).chain(&sockets).cloned().collect();
         let shown = grants.iter().filter(|p| is_private(p)).cloned().collect();
         let loaders = match &plan.exec {
             ExecPlan::Only { loaders, .. } => loaders.iter().filter_map(|l| std::fs::canonicalize(l).ok()).collect(),
@@ -118,6 +130,8 @@ impl<'a> Judge<'a> {
             last_named: None,
             shown,
             grants,
+            sockets,
+            guest,
             loaders,
         }
     }
@@ -267,15 +281,28 @@ impl<'a> Judge<'a> {
         if let Some(errno) = self.judge_address(call, &to) {
             return listener.refuse(call, errno);
         }
+        let to = match self.at_host(to) {
+            Ok(to) => to,
+            Err(errno) => return listener.refuse(call, errno),
+        };
         let Some(socket) = copy_descriptor(call.tid, call.args[0] as i32) else { return listener.refuse(call, EBADF) };
-        connect::answer(listener, call, socket, to);
+        connect::answer(listener, call, self.guest, socket, to);
+    }
+
+    /// What a rule lets through is looked up on the host again: a service that was started anew meanwhile is reached,
+    /// too, and mounts that are shifted do not stand in the way.
+    fn at_host(&self, to: Address) -> Result<Address, i32> {
+        match &to {
+            Address::Path(path, _) if self.sockets.contains(path) => connect::service(path),
+            _ => Ok(to),
+        }
     }
 
     fn judge_address(&mut self, call: &Call, to: &Address) -> Option<i32> {
         match to {
             Address::Inet(ip, port) => self.judge_inet(call, ip.to_canonical(), *port),
             Address::Path(path, _) => self.judge_socket(call, path),
-            Address::Missing(_) | Address::Abstract(_) | Address::Unspecified => None,
+            Address::Service(_) | Address::Missing(_) | Address::Abstract(_) | Address::Unspecified => None,
         }
     }
 
@@ -297,11 +324,10 @@ impl<'a> Judge<'a> {
 
     /// The guest's own sockets lie in its private places and where it may write; any other is a service of the host.
     fn judge_socket(&mut self, call: &Call, path: &Path) -> Option<i32> {
-        let own = is_private(path) && !self.granted_below_private(path);
-        if own || !exists(path) || self.policy.fs(path, Perm::WriteFile).allowed() {
+        if self.is_own_place(path) || !(exists(path) || self.sockets.contains(path)) {
             return None;
         }
-        let decision = self.policy.net(&NetAsk::unix(path));
+        let decision = self.policy.connects(path);
         self.judge("net.connect", &format!("unix:{}", path.display()), decision, call.tid)
     }
 

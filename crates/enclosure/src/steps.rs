@@ -29,12 +29,13 @@ pub struct Steps {
     /// Mounts to prepare for the guest while it sets itself up, in the order of its `Attach` steps.
     pub mounts: Vec<Wanted>,
     pub watch: Watch,
+    pub guest: Guest,
 }
 
 impl Steps {
     /// A list made elsewhere, with the ruleset its steps name.
-    pub fn of(ops: Vec<Op>, ruleset: OwnedFd, watch: Watch) -> Steps {
-        Steps { ops, _ruleset: ruleset, mounts: Vec::new(), watch }
+    pub fn of(ops: Vec<Op>, ruleset: OwnedFd, watch: Watch, guest: Guest) -> Steps {
+        Steps { ops, _ruleset: ruleset, mounts: Vec::new(), watch, guest }
     }
 }
 
@@ -115,6 +116,7 @@ pub fn build(request: &Request, ground: &mut Groundwork) -> Result<Steps, Fault>
     b.scratch();
     b.proc();
     b.grants()?;
+    b.sockets()?;
     b.links();
     b.network_files();
     b.account_files();
@@ -125,7 +127,7 @@ pub fn build(request: &Request, ground: &mut Groundwork) -> Result<Steps, Fault>
     b.seal();
     b.limits();
     let watch = b.restrict();
-    Ok(Steps { ops: b.ops, _ruleset: b.ruleset, mounts: b.mounts, watch })
+    Ok(Steps { ops: b.ops, _ruleset: b.ruleset, mounts: b.mounts, watch, guest: b.guest })
 }
 
 /// Directories that the frame has.
@@ -198,8 +200,7 @@ impl Builder<'_> {
         let no_exec = if self.lists_programs() { Attr::NO_EXEC } else { Attr(0) };
         let mut places = vec![("/tmp", "/tmp"), ("/shm", "/dev/shm")];
         // A project below /var/tmp needs a real directory there; otherwise one place serves both names.
-        let points = self.request.plan.grants.iter().map(|g| &g.path).chain([&self.request.cwd]);
-        let apart = points.into_iter().any(|p| p.starts_with("/var/tmp"));
+        let apart = self.points().any(|p| p.starts_with("/var/tmp"));
         if apart {
             places.push(("/var-tmp", "/var/tmp"));
         }
@@ -215,11 +216,20 @@ impl Builder<'_> {
         self.dir(Path::new("/run"));
     }
 
+    /// Paths that must stand inside.
+    fn points(&self) -> impl Iterator<Item = &PathBuf> {
+        self.mount_points().chain([&self.request.cwd])
+    }
+
+    fn mount_points(&self) -> impl Iterator<Item = &PathBuf> {
+        let plan = &self.request.plan;
+        plan.grants.iter().map(|g| &g.path).chain(plan.sockets.iter().map(|s| &s.path))
+    }
+
     /// Mount points below /tmp are entries of the scratch space, but not the guest's.
     fn expected_scratch_entries(&self) -> u64 {
         let below = |p: &Path| p.starts_with("/tmp") || p.starts_with("/var/tmp");
-        let points = self.request.plan.grants.iter().map(|g| &g.path).chain([&self.request.cwd]);
-        3 + points.filter(|p| below(p)).map(|p| p.components().count() as u64).sum::<u64>()
+        3 + self.points().filter(|p| below(p)).map(|p| p.components().count() as u64).sum::<u64>()
     }
 
     fn proc(&mut self) {
@@ -253,6 +263,17 @@ impl Builder<'_> {
         }
         self.push(Op::Dir { at: cpath(at), mode: 0o755 });
         self.dirs.insert(at.into());
+        if self.leads_to_mount_in_scratch(at) {
+            self.pin(at);
+        }
+    }
+
+    /// Directories of the guest's own can be moved, with what is mounted below them; but it is by their paths that we
+    /// tell services of the host from the guest's own.
+    fn leads_to_mount_in_scratch(&self, at: &Path) -> bool {
+        let below = |top: &str| at.starts_with(top) && at != Path::new(top);
+        let leads = |point: &PathBuf| point.starts_with(at) && point != at;
+        (below("/tmp") || below("/var/tmp")) && self.mount_points().any(leads)
     }
 
     fn is_mounted(&self, at: &Path) -> bool {
@@ -286,6 +307,24 @@ impl Builder<'_> {
             self.shifted(&grant.path, attr, &grant.rule);
         }
         self.mounted.insert(grant.path.clone().into());
+        Ok(())
+    }
+
+    /// A socket without its directory, unless a grant shows it: to be seen, and with no right to it. Connections to it are
+    /// made from outside.
+    fn sockets(&mut self) -> Result<(), Fault> {
+        let request = self.request;
+        for socket in &request.plan.sockets {
+            let (path, rule) = (socket.path.clone(), socket.rule.clone());
+            if self.is_own(&path)? {
+                let message = format!("{rule}: {} is in a place that a guest has of its own", path.display());
+                let fault = Fault::new(ErrorKind::UnsupportedPolicy, message).phase(Phase::Planning);
+                return Err(fault.hint("let the service listen elsewhere"));
+            }
+            if !self.is_mounted(&path) {
+                self.grant(&Grant { path, kind: Kind::Socket, perms: Perms::NONE, rule })?;
+            }
+        }
         Ok(())
     }
 
@@ -382,6 +421,10 @@ impl Builder<'_> {
             self.pin_above(&mask.path);
             self.cover(mask);
         }
+        for kept in &self.request.plan.kept {
+            self.pin_above(kept);
+            self.pin(kept);
+        }
         for guard in &self.request.plan.guards {
             self.hide_future(&guard.pattern);
         }
@@ -434,10 +477,12 @@ impl Builder<'_> {
         };
         let mut above: Vec<PathBuf> = covered.ancestors().skip(1).take_while(writable).map(Path::to_path_buf).collect();
         above.reverse();
-        for dir in above {
-            if self.pinned.insert(dir.clone().into()) && !self.mounted.contains(dir.as_os_str()) {
-                self.rebind(&dir, Attr(0));
-            }
+        above.iter().for_each(|dir| self.pin(dir));
+    }
+
+    fn pin(&mut self, at: &Path) {
+        if self.pinned.insert(at.into()) && !self.mounted.contains(at.as_os_str()) {
+            self.rebind(at, Attr(0));
         }
     }
 

@@ -101,7 +101,7 @@ impl<'a> Run<'a> {
         beside: Beside<'a>,
     ) -> Run<'a> {
         let sink = |normal: Sink| if request.stdio.capture { Sink::Keep(Capture::default()) } else { normal };
-        let mut judge = Judge::new(&request.policy, &request.plan, &steps.watch, beside.observer);
+        let mut judge = Judge::new(&request.policy, &request.plan, steps.guest, &steps.watch, beside.observer);
         judge.max_open_files = request.limits.max_open_files;
         judge.has_network = request.network.is_some();
         let allowance = Allowance {

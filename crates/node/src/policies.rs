@@ -5,9 +5,10 @@ use crate::{network, toolchains};
 use enclosure::LocalHost;
 pub use policy::Document;
 use policy::{
-    Action, Base, Context, ExecRule, Explanation, Format, FsRule, NetRule, Perm, Perms, Policy, RulePath, Target,
+    Action, Base, Context, ExecRule, Explanation, Format, FsRule, NetRule, Perm, Perms, Policy, Proto, RulePath, Target,
 };
 use std::ffi::OsStr;
+use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use terms::{ErrorKind, Fault, Phase};
 
@@ -141,7 +142,7 @@ fn of_flag(flag: &Flag, caller: &Caller) -> Result<Document, Fault> {
             }
             document.exec.push(ExecRule { action: *action, path, sha256: None });
         }
-        Flag::Net(action, host) => document.net.push(net_rule(&name, *action, host)?),
+        Flag::Net(action, host) => document.net.push(net_rule(&name, *action, host, caller)?),
     }
     Ok(document)
 }
@@ -198,7 +199,12 @@ fn with_hint(fault: Fault, hint: Option<String>) -> Fault {
     }
 }
 
-fn net_rule(flag: &str, action: Action, text: &str) -> Result<NetRule, Fault> {
+/// `HOST[:PORTS]`, a range of addresses, or `unix:` and the path of a socket.
+fn net_rule(flag: &str, action: Action, text: &str, caller: &Caller) -> Result<NetRule, Fault> {
+    if let Some(path) = text.strip_prefix("unix:") {
+        let to = Target::Unix(rule_path(flag, path, caller)?);
+        return Ok(NetRule { action, proto: Some(Proto::Unix), to, ports: None, methods: None, paths: None });
+    }
     let (host, ports) = match text.rsplit_once(':') {
         Some((host, ports)) if !host.contains(':') || host.ends_with(']') => (host, Some(ports)),
         _ => (text, None),
@@ -268,10 +274,6 @@ pub fn check_supported(resolved: &policy::Resolved, events: bool) -> Result<(), 
     let refuse = |message: String, hint: &str| {
         Err(Fault::new(ErrorKind::UnsupportedPolicy, message).hint(hint).phase(Phase::Planning))
     };
-    if let Some(rule) = resolved.reaches_socket() {
-        let message = format!("{rule} asks for a socket of the host, which this version gives to no guest");
-        return refuse(message, "leave the rule out, or publish the service on a port of the loopback");
-    }
     resolved.loopback_places(sys::doors::MOST_LOOPBACK).map_err(network::unsupported)?;
     if let Some(event) = resolved.audit_events().iter().find(|event| !events || *event != "net") {
         let hint = if event == "net" { "run with --events FILE, or leave audit out" } else { "leave audit out" };
@@ -337,10 +339,17 @@ pub fn explain(what: &OsStr, sources: &[Source], flags: &[Flag], caller: &Caller
             .hint("name a path, a host or a command")
             .phase(Phase::Admission));
     }
+    if let Some(path) = text.strip_prefix("unix:") {
+        return Ok(policy::explain_net(&resolved, &policy::NetAsk::unix(&real(&expand(path, caller)))));
+    }
     let is_file = caller.cwd.join(what).symlink_metadata().is_ok();
     if text.contains('/') || text.starts_with('~') || is_file {
-        let path = expand(&text, caller);
-        return Ok(policy::explain_fs(&resolved, &real(&path)));
+        let path = real(&expand(&text, caller));
+        let mut about = policy::explain_fs(&resolved, &path);
+        if path.metadata().is_ok_and(|m| m.file_type().is_socket()) {
+            about.rows.extend(policy::explain_net(&resolved, &policy::NetAsk::unix(&path)).rows);
+        }
+        return Ok(about);
     }
     let program = find_program(&text, caller);
     if program.starts_with('/') {

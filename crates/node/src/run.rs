@@ -150,10 +150,14 @@ pub(crate) fn prepare_under(
 
 /// What only namespaces can give is refused where there are none.
 fn check_driver(driver: Driver, ask: &Ask, resolved: &Resolved) -> Result<(), Fault> {
-    let what = match (driver, resolved.needs_network(), ask.publish.first()) {
-        (Driver::Landlock, Some(rule), _) => format!("{rule} asks for the network"),
-        (Driver::Landlock, None, Some(port)) => format!("--publish {port} asks for a port of the guest"),
-        _ => return Ok(()),
+    if driver == Driver::Namespaces {
+        return Ok(());
+    }
+    let what = match (resolved.needs_network(), resolved.reaches_socket(), ask.publish.first()) {
+        (Some(rule), _, _) => format!("{rule} asks for the network"),
+        (_, Some(rule), _) => format!("{rule} asks for a socket of the host"),
+        (_, _, Some(port)) => format!("--publish {port} asks for a port of the guest"),
+        (None, None, None) => return Ok(()),
     };
     let message = format!("{what}, which needs namespaces");
     let hint = "leave it out, or run where user namespaces are allowed (`cofferdam doctor`)";

@@ -82,7 +82,7 @@ impl Resolved {
     }
 }
 
-fn matched(rule: &FileRule) -> Matched {
+pub(crate) fn matched(rule: &FileRule) -> Matched {
     Matched { rule: rule.label.clone(), action: rule.action, text: rule.text.clone() }
 }
 

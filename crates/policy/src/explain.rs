@@ -44,13 +44,13 @@ pub fn explain_exec(resolved: &Resolved, path: &Path) -> Explanation {
 }
 
 pub fn explain_net(resolved: &Resolved, ask: &NetAsk<'_>) -> Explanation {
-    let place = match (ask.unix, ask.host, ask.addr) {
-        (Some(path), _, _) => path.display().to_string(),
-        (_, Some(host), _) => format!("{host}:{}", ask.port),
-        (_, None, Some(addr)) => std::net::SocketAddr::new(addr, ask.port).to_string(),
-        (None, None, None) => String::new(),
+    let (place, decision) = match (ask.unix, ask.host, ask.addr) {
+        (Some(path), _, _) => (path.display().to_string(), resolved.connects(path)),
+        (_, Some(host), _) => (format!("{host}:{}", ask.port), resolved.net(ask)),
+        (_, None, Some(addr)) => (std::net::SocketAddr::new(addr, ask.port).to_string(), resolved.net(ask)),
+        (None, None, None) => (String::new(), resolved.net(ask)),
     };
-    let row = Row { operations: vec!["connect"], decision: resolved.net(ask) };
+    let row = Row { operations: vec!["connect"], decision };
     Explanation { subject: format!("{} {place}", ask.proto.name()), rows: vec![row] }
 }
 

@@ -42,19 +42,23 @@ pub(crate) fn follow(resolved: &Resolved, host: &dyn Host) -> Result<Followed, P
     for program in out.programs.iter_mut().filter(|p| p.file.grants()) {
         follower.program(program)?;
     }
+    for rule in out.sockets.iter_mut().filter(|r| r.grants()) {
+        follower.allowance(rule)?;
+    }
     follower.drop_planted_links(&mut out);
     let loaders = follower.loaders(&mut out)?;
     let roots = allowed_roots(&out);
     let programs = out.programs.iter_mut().map(|p| &mut p.file);
-    for rule in out.files.iter_mut().chain(programs).filter(|r| !r.grants()) {
+    for rule in out.files.iter_mut().chain(programs).chain(&mut out.sockets).filter(|r| !r.grants()) {
         follower.denial(rule, &roots)?;
     }
+    follower.sockets(&mut out)?;
     Ok(Followed { resolved: out, links: follower.links, loaders, notes: follower.notes })
 }
 
-struct Follower<'a> {
-    host: &'a dyn Host,
-    budget: Budget,
+pub(crate) struct Follower<'a> {
+    pub(crate) host: &'a dyn Host,
+    pub(crate) budget: Budget,
     links: Vec<Met>,
     notes: Vec<String>,
 }
@@ -96,7 +100,7 @@ impl Follower<'_> {
         self.links = good;
         let bad: Vec<Met> = bad;
         let programs = out.programs.iter_mut().map(|p| &mut p.file);
-        for rule in out.files.iter_mut().chain(programs).filter(|r| r.grants()) {
+        for rule in out.files.iter_mut().chain(programs).chain(&mut out.sockets).filter(|r| r.grants()) {
             for met in bad.iter().filter(|met| met.rule == rule.label) {
                 // A rule that names the real place itself needs no link.
                 let direct = rule.patterns[0].covers(&met.real);
@@ -202,7 +206,7 @@ impl Follower<'_> {
         })
     }
 
-    fn note(&mut self, text: String) {
+    pub(crate) fn note(&mut self, text: String) {
         if !self.notes.contains(&text) {
             self.notes.push(text);
         }
@@ -228,14 +232,15 @@ fn allowed_roots(resolved: &Resolved) -> Vec<PathBuf> {
     if !resolved.default_perms().is_empty() {
         return vec![PathBuf::from("/")];
     }
-    let reals = resolved.file_rules().filter(|r| r.grants()).flat_map(|r| r.reals.iter().flatten());
+    let rules = resolved.file_rules().chain(&resolved.sockets).filter(|r| r.grants());
+    let reals = rules.flat_map(|r| r.reals.iter().flatten());
     let mut roots: Vec<PathBuf> = reals.map(|r| r.path.clone()).collect();
     roots.sort();
     roots.dedup_by(|b, a| b.starts_with(&*a));
     roots
 }
 
-fn tidy(mut reals: Vec<Real>) -> Vec<Real> {
+pub(crate) fn tidy(mut reals: Vec<Real>) -> Vec<Real> {
     reals.sort();
     reals.dedup();
     reals

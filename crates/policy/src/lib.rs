@@ -35,6 +35,7 @@ mod read;
 mod reference;
 mod resolve;
 mod schema;
+mod sockets;
 mod walk;
 mod write;
 

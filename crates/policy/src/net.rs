@@ -4,7 +4,6 @@
 use crate::cidr::{faces, is_special};
 use crate::decide::{Decision, Matched};
 use crate::document::{NetRule, Proto, Target};
-use crate::glob::Pattern;
 use crate::host::{Host, HostPattern};
 use crate::policy::Labelled;
 use crate::resolve::{Resolved, grants, names_special};
@@ -44,13 +43,10 @@ impl Resolved {
         let Ok(known) = Known::of(ask, &self.own) else {
             return no_name();
         };
-        let mut matches = Vec::new();
-        for (i, labelled) in self.policy.net.iter().enumerate() {
-            let sockets = self.sockets.iter().filter(|(at, _)| *at == i).map(|(_, pattern)| pattern);
-            if known.meets(&labelled.rule, sockets) {
-                matches.push(matched(labelled));
-            }
+        if let Some(path) = ask.unix.filter(|_| ask.proto == Proto::Unix) {
+            return self.socket(path);
         }
+        let matches = self.policy.net.iter().filter(|r| known.meets(&r.rule)).map(matched).collect();
         let open = self.policy.default_net() == Action::Allow && ask.proto != Proto::Unix && !known.special;
         let default = if open { Action::Allow } else { Action::Deny };
         Decision::of(matches, (default, "defaults.net")).with_hint(|| known.hint())
@@ -109,9 +105,7 @@ impl Resolved {
         let Ok(known) = Known::of(ask, &self.own) else {
             return decision;
         };
-        let meant = |rule: &NetRule| {
-            rule.proto == Some(Proto::Udp) && grants(rule.action) && known.meets(rule, std::iter::empty())
-        };
+        let meant = |rule: &NetRule| rule.proto == Some(Proto::Udp) && grants(rule.action) && known.meets(rule);
         if !decision.allowed() || self.policy.net.iter().any(|r| meant(&r.rule)) {
             return decision;
         }
@@ -171,11 +165,7 @@ impl<'a> Known<'a> {
         Ok(Known { ask, host, addr, special: own || addr.is_some_and(is_special), own })
     }
 
-    fn meets<'p>(&self, rule: &NetRule, mut sockets: impl Iterator<Item = &'p Pattern>) -> bool {
-        if let Target::Unix(_) = rule.to {
-            let path = self.ask.unix.filter(|_| self.ask.proto == Proto::Unix);
-            return path.is_some_and(|path| sockets.any(|pattern| pattern.covers(path)));
-        }
+    fn meets(&self, rule: &NetRule) -> bool {
         let reaches = !grants(rule.action) || !self.special || self.names(rule);
         reaches && self.is_at(rule) && self.says(rule)
     }
@@ -235,25 +225,22 @@ impl<'a> Known<'a> {
 
     fn hint(&self) -> Option<String> {
         let ask = self.ask;
-        let rule = match (ask.unix, self.addr, &self.host) {
-            (Some(path), _, _) => {
-                format!(r#"{{"action":"allow","proto":"unix","path":{:?}}}"#, path.display().to_string())
-            }
-            (_, Some(addr), _) if self.special => {
+        let rule = match (self.addr, &self.host) {
+            (Some(addr), _) if self.special => {
                 let cidr = crate::cidr::Cidr::of(addr);
                 return Some(format!(
                     r#"{addr} is a special address, which only a rule that names it covers: add {{"action":"allow","cidr":"{cidr}","ports":"{}"}} to net.rules"#,
                     ask.port
                 ));
             }
-            (_, _, Some(host)) => {
+            (_, Some(host)) => {
                 format!(r#"{{"action":"allow","proto":"{}","host":"{host}","ports":"{}"}}"#, ask.proto.name(), ask.port)
             }
-            (_, Some(addr), None) => {
+            (Some(addr), None) => {
                 let cidr = crate::cidr::Cidr::of(addr);
                 format!(r#"{{"action":"allow","proto":"{}","cidr":"{cidr}","ports":"{}"}}"#, ask.proto.name(), ask.port)
             }
-            (None, None, None) => return None,
+            (None, None) => return None,
         };
         Some(format!("add {rule} to net.rules"))
     }

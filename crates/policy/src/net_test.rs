@@ -109,6 +109,8 @@ fn sockets() {
     assert_eq!(ask("/home/u/run/a.sock"), Action::Allow);
     assert_eq!(ask("/home/u/run/x.sock"), Action::Deny);
     assert_eq!(ask("/run/docker.sock"), Action::Deny);
+    let alone = policy(r#"{"action":"allow","proto":"unix","path":"/run/x.sock"}"#, "deny");
+    assert_eq!(alone.needs_network(), None);
 }
 
 #[test]

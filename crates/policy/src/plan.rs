@@ -10,7 +10,8 @@ use std::path::{Path, PathBuf};
 pub enum Kind {
     Dir,
     File,
-    /// A socket, a pipe, a device.
+    Socket,
+    /// A pipe, a device.
     Other,
 }
 
@@ -111,12 +112,24 @@ pub enum ExecPlan {
     Only { programs: Vec<Program>, loaders: Vec<PathBuf> },
 }
 
+/// A socket of the host that the guest may connect to, and so sees.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Socket {
+    /// Real, as that of a grant.
+    pub path: PathBuf,
+    pub rule: String,
+}
+
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Plan {
     /// Sorted by path, parents before children, no path twice.
     pub grants: Vec<Grant>,
     pub masks: Vec<Mask>,
     pub guards: Vec<Guard>,
+    /// By path, none twice. Those that a grant shows are among them.
+    pub sockets: Vec<Socket>,
+    /// Places inside grants that must keep their names, because rules about sockets tell them by it.
+    pub kept: Vec<PathBuf>,
     /// Symbolic links to make inside, where no grant already shows them.
     pub links: Vec<Link>,
     pub exec: ExecPlan,

@@ -55,10 +55,11 @@ pub fn resolve(policy: &Policy, ctx: &Context) -> Result<Resolved, PolicyError> 
             resolved.programs.push(ProgramRule { file, sha256: rule.sha256 });
         }
     }
-    for (index, Labelled { rule, label }) in policy.net.iter().enumerate() {
+    for Labelled { rule, label } in &policy.net {
         if let Target::Unix(path) = &rule.to {
+            let text = write::net_rule(rule).to_compact_json();
             for pattern in expand(path, label, ctx)? {
-                resolved.sockets.push((index, pattern));
+                resolved.sockets.push(FileRule::new(label, rule.action, Perms::NONE, &text, pattern));
             }
         }
     }
@@ -72,8 +73,8 @@ pub struct Resolved {
     pub(crate) workspace: PathBuf,
     pub(crate) files: Vec<FileRule>,
     pub(crate) programs: Vec<ProgramRule>,
-    /// Which network rule, and where its sockets are.
-    pub(crate) sockets: Vec<(usize, Pattern)>,
+    /// Network rules about sockets that are files. Once followed, an allowance has nothing but sockets.
+    pub(crate) sockets: Vec<FileRule>,
     /// Addresses of the host itself.
     pub(crate) own: Vec<std::net::IpAddr>,
     /// What allowed programs need beside themselves: their loaders. Known once a host was looked at.
@@ -178,7 +179,8 @@ impl Resolved {
         if self.policy.default_net() == Action::Allow {
             return Some("defaults.net".to_owned());
         }
-        let rule = self.policy.net.iter().find(|r| r.rule.action != Action::Deny).map(|r| r.label.clone());
+        let leads_out = |rule: &NetRule| rule.action != Action::Deny && !matches!(rule.to, Target::Unix(_));
+        let rule = self.policy.net.iter().find(|r| leads_out(&r.rule)).map(|r| r.label.clone());
         rule.or_else(|| self.policy.secrets.first().map(|s| s.label.clone()))
     }
 

@@ -13,5 +13,6 @@ mod programs;
 mod publish;
 mod second_driver;
 mod secrets;
+mod sockets;
 mod start;
 mod streams;

@@ -404,14 +404,19 @@ fn path_sockets_of_the_host_cannot_be_reached() {
         let paths: Vec<&str> = services.iter().map(|s| s.path.to_str().unwrap()).collect();
         let command = [&["/usr/bin/python3", "-c", REACH], &paths[..]].concat();
         let flags = ["--read", read.to_str().unwrap()];
-        let run = place.run(&flags, &command);
-        std::thread::sleep(Duration::from_millis(300));
-        let reached: Vec<_> =
-            services.iter().filter(|s| s.seen.now() > 0).map(|s| s.path.display().to_string()).collect();
-        assert_eq!(reached, Vec::<String>::new(), "{who:?}: host services reached: {}", run.story());
-        assert_eq!(run.assert_ok().stdout(), "", "{who:?}");
-        let stream = place.project.join("all-s.sock");
-        run.assert_denied("net.connect", &format!("unix:{}", stream.display()));
+        // A rule that opens another one opens none of these.
+        let other = Service::new(place.root.join("other.sock"), false, None);
+        let rule = format!("unix:{}", other.path.display());
+        for flags in [&flags[..], &[&flags[..], &["--net", &rule]].concat()] {
+            let run = place.run(flags, &command);
+            std::thread::sleep(Duration::from_millis(300));
+            let reached: Vec<_> =
+                services.iter().filter(|s| s.seen.now() > 0).map(|s| s.path.display().to_string()).collect();
+            assert_eq!(reached, Vec::<String>::new(), "{who:?}: host services reached: {}", run.story());
+            assert_eq!(run.assert_ok().stdout(), "", "{who:?}");
+            let stream = place.project.join("all-s.sock");
+            run.assert_denied("net.connect", &format!("unix:{}", stream.display()));
+        }
         // The controls: outside each of them answers, and inside the guest's own do.
         let outside = place.outside("/usr/bin/python3").args(["-c", REACH]).args(&paths).output().unwrap();
         assert!(!outside.stdout.is_empty());
@@ -482,6 +487,36 @@ fn path_sockets_cannot_be_reached_by_a_swap() {
             assert_eq!(run.assert_ok().stdout(), "own\n", "{who:?}, {how}: the control: its own was reached");
             assert_eq!(service.seen.get(), 0, "{who:?}, {how}: the host's service was reached");
         }
+    }
+}
+
+/// What is mounted below the guest's own /tmp keeps its place: moved, it would look like the guest's own.
+#[test]
+fn path_sockets_cannot_be_reached_by_moving_what_leads_to_them() {
+    for who in BOTH {
+        let place = Place::new(who);
+        let top = PathBuf::from(format!("/tmp/cofferdam-test-{}-{who:?}", std::process::id()));
+        let project = place.dir(top.join("in/project"));
+        let service = Service::new(project.join("x.sock"), false, None);
+        let probe = "
+import os, socket, sys
+top = sys.argv[1]
+def go(path):
+    try: socket.socket(socket.AF_UNIX).connect(path); print('REACHED', path)
+    except OSError: pass
+go(top + '/in/project/x.sock')
+for old, new in ((top, '/tmp/moved'), (top + '/in', '/tmp/in'), (top + '/in/project', '/tmp/project')):
+    try: os.rename(old, new)
+    except OSError: pass
+for path in ('/tmp/moved/in/project', '/tmp/in/project', '/tmp/project'): go(path + '/x.sock')
+";
+        let workdir = ["--workdir", project.to_str().unwrap()];
+        let run = place.run(&workdir, &["/usr/bin/python3", "-c", probe, top.to_str().unwrap()]);
+        assert_eq!(run.assert_ok().stdout(), "", "{who:?}: {}", run.story());
+        run.assert_denied("net.connect", &format!("unix:{}", service.path.display()));
+        assert_eq!(service.seen.get(), 0, "{who:?}");
+        drop(service);
+        fs::remove_dir_all(top).unwrap();
     }
 }
 

@@ -9,7 +9,7 @@ pub(crate) const EXECUTE: Perms = Perms::of(&[Perm::Execute]);
 pub(crate) fn meaning(perms: Perms, kind: Kind) -> Perms {
     match kind {
         Kind::Dir => perms,
-        Kind::File | Kind::Other => perms.and(Perms::FILE),
+        Kind::File | Kind::Socket | Kind::Other => perms.and(Perms::FILE),
     }
 }
 

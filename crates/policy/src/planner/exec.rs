@@ -22,7 +22,7 @@ impl Planner<'_> {
         let mut programs: Vec<Program> = Vec::new();
         for rule in named(true) {
             let reals = rule.file.reals.iter().flatten();
-            let kept = reals.filter(|real| self.may_execute(&real.path) && real.kind != Kind::Other);
+            let kept = reals.filter(|real| self.may_execute(&real.path) && matches!(real.kind, Kind::Dir | Kind::File));
             programs.extend(kept.map(|real| program(real, rule.sha256, &rule.file.label)));
         }
         let loaders = self.loaders.iter().filter(|path| self.may_execute(path)).cloned().collect();

@@ -11,7 +11,7 @@ use self::cover::{EXECUTE, cover, meaning, takes};
 use crate::error::PlanError;
 use crate::follow::{Followed, follow};
 use crate::perms::Perms;
-use crate::plan::{Cover, Grant, Guard, Host, Kind, Link, Mask, Plan};
+use crate::plan::{Cover, Grant, Guard, Host, Kind, Link, Mask, Plan, Socket};
 use crate::resolve::{FileRule, Real, Resolved};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
@@ -27,11 +27,15 @@ impl Resolved {
         planner.check_covered_grants()?;
         planner.guards();
         let exec = planner.exec();
-        let links = planner.links(&followed);
+        let sockets = followed.resolved.reached_sockets();
+        let kept = planner.kept();
+        let links = planner.links(&followed, &sockets);
         Ok(Plan {
             grants: planner.grants,
             masks: planner.masks,
             guards: planner.guards,
+            sockets,
+            kept,
             links,
             exec,
             notes: planner.notes,
@@ -150,9 +154,19 @@ impl<'a> Planner<'a> {
         Ok(())
     }
 
-    /// Links to make inside: those that lead to a grant and that no grant shows by itself.
-    fn links(&self, followed: &Followed) -> Vec<Link> {
-        let leads = followed.links.iter().filter(|met| self.covering(&met.real).is_some());
+    /// Denied sockets, or directories of such, inside what can be changed: moved elsewhere, they would be out of reach of
+    /// the rule.
+    fn kept(&self) -> Vec<PathBuf> {
+        let denied = self.resolved.sockets.iter().filter(|r| !r.grants()).flat_map(|r| r.reals.iter().flatten());
+        let changes = |g: &Grant| !g.perms.and(Perms::CHANGES).is_empty();
+        let movable = denied.filter(|real| self.covering(&real.path).is_some_and(changes));
+        movable.map(|real| real.path.clone()).collect::<BTreeSet<_>>().into_iter().collect()
+    }
+
+    /// Links to make inside: those that lead to a grant or a socket and that no grant shows by itself.
+    fn links(&self, followed: &Followed, sockets: &[Socket]) -> Vec<Link> {
+        let shown = |real: &Path| self.covering(real).is_some() || sockets.iter().any(|s| s.path.starts_with(real));
+        let leads = followed.links.iter().filter(|met| shown(&met.real));
         let unseen = leads.filter(|met| self.covering(&met.link.at).is_none());
         unseen.map(|met| met.link.clone()).collect::<BTreeSet<_>>().into_iter().collect()
     }

@@ -335,3 +335,70 @@ fn a_grant_between_two_covers_keeps_both() {
     let without = json.replace(r#""path":"$WORKSPACE/a/b","perms""#, r#""path":"/usr","perms""#);
     assert_eq!(plan(&world, &without).masks.len(), 1);
 }
+
+fn net(rules: &str) -> String {
+    format!(
+        r#"{{"version":1,"fs":{{"rules":[{{"action":"allow","path":"$WORKSPACE",{WRITE}}}]}},"net":{{"rules":[{rules}]}}}}"#
+    )
+}
+
+fn unix(action: &str, path: &str) -> String {
+    format!(r#"{{"action":"{action}","proto":"unix","path":"{path}"}}"#)
+}
+
+fn with_sockets() -> World {
+    let mut world = debian().links(&[("/var/run", "/run"), ("/home/u/w/out.sock", "/run/a.sock")]);
+    for path in ["/run/a.sock", "/run/b.sock", "/run/d/c.sock", "/home/u/w/db/x.sock"] {
+        world.put(path, Thing::Socket);
+    }
+    world.files(&["/run/file", "/run/d/file"])
+}
+
+#[test]
+fn sockets_that_rules_reach() {
+    let world = with_sockets();
+    for (rules, wanted, links) in [
+        (unix("allow", "/run/a.sock"), "/run/a.sock", 0),
+        (unix("warn", "/var/run/a.sock"), "/run/a.sock", 1),
+        (unix("allow", "/run/*.sock"), "/run/a.sock /run/b.sock", 0),
+        (unix("allow", "/run/**"), "/run/a.sock /run/b.sock /run/d/c.sock", 0),
+        (format!("{},{}", unix("allow", "/run/**"), unix("deny", "/run/d")), "/run/a.sock /run/b.sock", 0),
+        (format!("{},{}", unix("allow", "/run/*.sock"), unix("deny", "/var/run/a.sock")), "/run/b.sock", 0),
+        (format!("{},{}", unix("allow", "/run/*"), unix("ask", "/run/**")), "", 0),
+        (unix("allow", "/run/file"), "", 0),
+        (unix("allow", "/run/none"), "", 0),
+        (unix("allow", "$WORKSPACE/*.sock"), "", 0),
+    ] {
+        let plan = plan(&world, &net(&rules));
+        let found: Vec<_> = plan.sockets.iter().map(|s| s.path.to_str().unwrap()).collect();
+        assert_eq!(found.join(" "), wanted, "{rules}");
+        assert_eq!(plan.links.len(), links, "{rules}");
+        assert_eq!(plan.grants.len(), 1, "{rules}");
+        assert_eq!(plan.notes.is_empty(), !wanted.is_empty() || rules.contains("ask"), "{rules}: {:?}", plan.notes);
+    }
+}
+
+#[test]
+fn denied_sockets_in_writable_places_keep_their_names() {
+    let world = with_sockets();
+    for (path, kept) in
+        [("$WORKSPACE/db/x.sock", "/home/u/w/db/x.sock"), ("$WORKSPACE/db/**", "/home/u/w/db"), ("/", ""), ("/run", "")]
+    {
+        let document = parse(&net(&unix("deny", path)), Format::Json, "p").unwrap();
+        let resolved = resolve(&effective(&[document]).unwrap(), &context()).unwrap().follow(&world).unwrap();
+        let found: Vec<_> = resolved.plan(&world).unwrap().kept.iter().map(|p| p.display().to_string()).collect();
+        assert_eq!(found.join(" "), kept, "{path}");
+        // Elsewhere in the grant the guest's own are its own.
+        assert!(resolved.connects(Path::new("/home/u/w/own.sock")).allowed(), "{path}");
+        assert_eq!(resolved.connects(Path::new("/home/u/w/db/x.sock")).allowed(), kept.is_empty(), "{path}");
+        assert!(!resolved.connects(Path::new("/run/a.sock")).allowed(), "{path}");
+    }
+}
+
+#[test]
+fn so_many_sockets_and_no_more() {
+    let mut world = debian();
+    (0..300).for_each(|i| world.put(&format!("/run/{i}.sock"), Thing::Socket));
+    let error = try_plan(&world, &net(&unix("allow", "/run"))).unwrap_err();
+    assert!(error.message.contains("more than 256 sockets"), "{error}");
+}

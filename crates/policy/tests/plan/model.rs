@@ -64,7 +64,7 @@ impl World {
         self.things.iter().filter_map(|(path, thing)| match thing {
             Thing::Dir => Some((path.as_path(), Kind::Dir)),
             Thing::File(_) => Some((path.as_path(), Kind::File)),
-            Thing::Socket => Some((path.as_path(), Kind::Other)),
+            Thing::Socket => Some((path.as_path(), Kind::Socket)),
             Thing::Link(_) => None,
         })
     }
@@ -101,7 +101,8 @@ impl Host for World {
         let kind = match self.things.get(&real)? {
             Thing::Dir => Kind::Dir,
             Thing::File(_) => Kind::File,
-            _ => Kind::Other,
+            Thing::Socket => Kind::Socket,
+            Thing::Link(_) => Kind::Other,
         };
         Some(Found { real, kind, links })
     }

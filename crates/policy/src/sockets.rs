@@ -1,0 +1,134 @@
+//! Sockets of the host that are files: who may connect to which. An allowance reaches exactly the sockets that were
+//! there when it was followed on a host; a denial also holds for what appears.
+
+use crate::decide::{Decision, matched};
+use crate::document::{NetRule, Proto, Target};
+use crate::error::PlanError;
+use crate::follow::{Follower, tidy};
+use crate::path::RulePath;
+use crate::perms::Perm;
+use crate::plan::{Kind, Socket};
+use crate::resolve::{FileRule, Real, Resolved};
+use crate::write;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use terms::Action;
+
+/// As many sockets as one plan shows; each is a mount.
+const MOST: usize = 256;
+
+impl Resolved {
+    /// Whether a guest may connect to the socket at `path`, which is real. Where it may write, sockets are its own to
+    /// make and to use; there only a denial of what the grant itself holds counts, not one of all the world.
+    pub fn connects(&self, path: &Path) -> Decision {
+        let by_rule = self.socket(path);
+        let may_write = |at: &Path| self.fs(at, Perm::WriteFile);
+        let by_grant = may_write(path);
+        if by_rule.allowed() || !by_grant.allowed() {
+            return by_rule;
+        }
+        let holds = |real: &Real| path.starts_with(&real.path) && may_write(&real.path).allowed();
+        let named = |rule: &FileRule| !rule.grants() && rule.reals.iter().flatten().any(holds);
+        match self.sockets.iter().any(named) {
+            true => by_rule,
+            // A warning about files is about files.
+            false => Decision { action: Action::Allow, ..by_grant },
+        }
+    }
+
+    /// What the rules about sockets alone say.
+    pub(crate) fn socket(&self, path: &Path) -> Decision {
+        let matches = self.sockets.iter().filter(|r| r.covers(path)).map(matched).collect();
+        Decision::of(matches, (Action::Deny, "defaults.net")).with_hint(|| self.socket_hint(path))
+    }
+
+    fn socket_hint(&self, path: &Path) -> Option<String> {
+        let names = |rule: &&FileRule| rule.grants() && rule.patterns.iter().any(|p| p.covers(path));
+        if let Some(rule) = self.sockets.iter().find(names) {
+            let label = &rule.label;
+            return Some(format!("{label} names it, but had no effect when the run started; --explain says why"));
+        }
+        let path = RulePath::literal(path)?;
+        let to = Target::Unix(path.clone());
+        let (action, proto) = (Action::Allow, Some(Proto::Unix));
+        let rule = NetRule { action, proto, to, ports: None, methods: None, paths: None };
+        Some(format!("add {} to net.rules, or run with --net unix:{path}", write::net_rule(&rule).to_compact_json()))
+    }
+
+    /// The sockets that a guest reaches by rule.
+    pub(crate) fn reached_sockets(&self) -> Vec<Socket> {
+        let mut found: BTreeMap<PathBuf, String> = BTreeMap::new();
+        for rule in self.sockets.iter().filter(|r| r.grants()) {
+            for real in rule.reals.iter().flatten().filter(|real| self.socket(&real.path).allowed()) {
+                found.entry(real.path.clone()).or_insert_with(|| rule.label.clone());
+            }
+        }
+        found.into_iter().map(|(path, rule)| Socket { path, rule }).collect()
+    }
+}
+
+impl Follower<'_> {
+    /// Makes allowances reach sockets and nothing else: those below a directory, and none that files' rules hide.
+    pub(crate) fn sockets(&mut self, out: &mut Resolved) -> Result<(), PlanError> {
+        let mut rules = std::mem::take(&mut out.sockets);
+        let mut count = 0;
+        for rule in rules.iter_mut().filter(|r| r.grants()) {
+            let found = rule.reals.take().unwrap_or_default();
+            let mut sockets = Vec::new();
+            for real in &found {
+                match real.kind {
+                    Kind::Socket => sockets.push(real.clone()),
+                    Kind::Dir => self.sockets_below(&real.path, rule, &mut sockets)?,
+                    Kind::File | Kind::Other => {}
+                }
+            }
+            if sockets.is_empty() && !found.is_empty() {
+                let (label, pattern) = (&rule.label, rule.patterns[0].text());
+                self.note(format!("{label}: {pattern} names no socket, so the rule has no effect"));
+            }
+            sockets.retain(|real| self.is_shown(real, rule, out));
+            count += sockets.len();
+            if count > MOST {
+                return Err(too_many(rule));
+            }
+            rule.reals = Some(tidy(sockets));
+        }
+        out.sockets = rules;
+        Ok(())
+    }
+
+    fn sockets_below(&mut self, top: &Path, rule: &FileRule, sockets: &mut Vec<Real>) -> Result<(), PlanError> {
+        let mut dirs = vec![top.to_path_buf()];
+        while let Some(dir) = dirs.pop() {
+            for name in self.host.list(&dir) {
+                self.budget.spend(&rule.label, &dir)?;
+                let path = dir.join(&name);
+                match self.host.look(&path) {
+                    // What a link leads to is below too, or not named by the rule.
+                    Some(found) if found.real != path => {}
+                    Some(found) if found.kind == Kind::Dir => dirs.push(path),
+                    Some(found) if found.kind == Kind::Socket => sockets.push(Real { path, kind: Kind::Socket }),
+                    _ => {}
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Nobody connects to what must not be seen.
+    fn is_shown(&mut self, real: &Real, rule: &FileRule, out: &Resolved) -> bool {
+        let hides = |r: &&FileRule| !r.grants() && r.perms.contains(Perm::ReadFile) && r.covers(&real.path);
+        let Some(hiding) = out.files.iter().find(hides) else { return true };
+        let (label, path, by) = (&rule.label, real.path.display(), &hiding.label);
+        self.note(format!("{label}: {path} is hidden by {by}, so it cannot be connected to"));
+        false
+    }
+}
+
+fn too_many(rule: &FileRule) -> PlanError {
+    PlanError {
+        rule: rule.label.clone(),
+        message: format!("{}: more than {MOST} sockets are named with it", rule.patterns[0].text()),
+        hint: "name the sockets that are needed".to_owned(),
+    }
+}
