@@ -149,6 +149,8 @@ impl Drop for Broker {
 
 /// Sets somebody to each door.
 fn open(world: &Arc<World>, doors: Doors, udp_idle: Duration) {
+    let gate = world.gate.clone();
+    tokio::spawn(async move { gate.journal.tend().await });
     for Door { tcp, dns, udp, out } in [Some(doors.v4), doors.v6].into_iter().flatten() {
         let out = Arc::new(out);
         tokio::spawn(tcp::serve(world.clone(), tcp));

@@ -2,7 +2,7 @@
 //! pass, the kernel moves them through a pipe without copying, which takes two descriptors more and half the time.
 
 use crate::flow::{Flow, Way, hang_up, some, with_scratch, write_all};
-use rustix::pipe::{PipeFlags, SpliceFlags, pipe_with, splice};
+use rustix::pipe::{PipeFlags, SpliceFlags, fcntl_setpipe_size, pipe_with, splice};
 use std::io::{Error, ErrorKind};
 use std::os::fd::OwnedFd;
 use tokio::io::Interest;
@@ -11,6 +11,8 @@ use tokio::task::coop::consume_budget;
 
 /// From how many bytes on a direction gets a pipe.
 const MANY: u64 = 256 * 1024;
+/// What a pipe shall hold. Each fill wakes somebody at either end; larger ones leave the processor's cache.
+const PIPE: usize = 256 * 1024;
 /// More than a pipe holds.
 const AT_ONCE: usize = 1024 * 1024;
 
@@ -108,6 +110,8 @@ impl Pump {
 impl Pipe {
     fn new() -> Result<Pipe, Error> {
         let (outlet, inlet) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
+        // A user who has many pipes is refused, and the usual size does as well.
+        let _ = fcntl_setpipe_size(&inlet, PIPE);
         Ok(Pipe { inlet, outlet, held: 0 })
     }
 

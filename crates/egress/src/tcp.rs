@@ -59,6 +59,9 @@ pub(crate) struct World {
 
 /// Takes the connections that come to a door.
 pub(crate) async fn serve(world: Arc<World>, door: OwnedFd) -> Result<(), Error> {
+    // There is no network between a door and its guest: whoever paces what is sent there only waits. Connections have it
+    // from their door.
+    let _ = rustix::net::sockopt::set_tcp_congestion(&door, "reno");
     let door = TcpListener::from_std(door.into())?;
     loop {
         let Ok(slot) = world.slots.clone().acquire_owned().await else { return Ok(()) };
