@@ -6,3 +6,5 @@ mod exhaustion;
 mod kernel;
 mod killed;
 mod neighbours;
+mod network;
+mod network_world;
