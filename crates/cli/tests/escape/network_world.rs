@@ -151,18 +151,20 @@ while os.getppid() == parent: time.sleep(0.05)
 
 /// What attackers inside share. Each way to reach a place gives what came back, or nothing.
 pub const WAYS: &str = r#"
-import os, socket, ssl, struct, sys, threading, time
+import concurrent.futures, os, socket, ssl, struct, sys, threading, time
 GET = "GET {} HTTP/1.1\r\nHost: {}\r\n\r\n"
+# Long enough for a world on the same machine.
+PATIENCE = 1.5
 def all_of(s):
     got = b""
     try:
         while part := s.recv(65536):
             got += part
-            if b"hello" in got: break
+            if b"hello" in got or b"hinted" in got: break
     except OSError: pass
     return got
 def say(s, text):
-    s.settimeout(3)
+    s.settimeout(PATIENCE)
     try:
         s.sendall(text if isinstance(text, bytes) else text.encode())
         return all_of(s)
@@ -203,6 +205,8 @@ def absolute(host, port=80, text=None):
     at = spelled(host) + ("" if port == 80 else f":{port}")
     return say(s, text or GET.format(f"http://{at}/", at))
 EVERY = (direct, socks, connect, absolute)
+def at_once(work, jobs):
+    with concurrent.futures.ThreadPoolExecutor(16) as pool: list(pool.map(lambda job: work(*job), jobs))
 "#;
 
 /// Such a world, where `good.test`, `other.test` and everything below `wild.test` lead to public addresses, `bad.test`
