@@ -7,4 +7,5 @@ mod kernel;
 mod killed;
 mod neighbours;
 mod network;
+mod network_inside;
 mod network_world;
