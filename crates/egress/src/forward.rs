@@ -10,6 +10,7 @@ use crate::pump::{Pump, relay};
 use std::io::{Error, ErrorKind};
 use std::time::Duration;
 use tokio::net::TcpStream;
+use tokio::task::coop::consume_budget;
 use tokio::time::timeout;
 
 /// How long a head may take from its first byte on.
@@ -192,6 +193,8 @@ async fn pass_body(
         if read_more(from, ahead, PIECE).await? == 0 {
             return if body == Body::UntilClose { Ok(()) } else { Err(ErrorKind::UnexpectedEof.into()) };
         }
+        // Two ends that are always ready would keep the thread for themselves.
+        consume_budget().await;
     }
 }
 

@@ -210,14 +210,15 @@ async fn requests(
             },
         };
         let mut server = match held.take() {
-            Some(held) if held.host == host && held.port == port && may_go_on(world, &held) => held,
+            Some(held) if held.host == host && held.port == port && passes(world, &held.place, &host) => held,
             _ => match reach(world, &host, port).await {
                 Err(refusal) => return say(&guest, http_status(&refusal), &refusal.tell(world)).await,
-                Ok(Reached { place, ruling: Some(ruling), stream: Some(stream) }) => {
+                Ok(Reached { place, ruling: Some(ruling), stream: Some(stream) }) if passes(world, &place, &host) => {
                     let flow = Flow::new(&world.gate, Proto::Tcp, place.addr);
                     flow.opened(&ruling);
                     Held { host, port, place, flow, stream, ahead: Vec::new() }
                 }
+                // It is read on, or told why not, like one that came without a proxy.
                 Ok(reached) => {
                     let mut whole = origin_form(&request, &path)?;
                     whole.extend(bytes.drain(..).skip(request.consumed));
@@ -279,8 +280,10 @@ async fn tell_bad(world: &World, guest: &TcpStream, (status, ruling): (u16, Ruli
     forward::refuse(&flow, guest, status, &ruling).await
 }
 
-fn may_go_on(world: &World, held: &Held) -> bool {
-    matches!(world.gate.named(&held.place, &held.host.to_string()), Verdict::Pass(_))
+/// Whether requests for the host may go to the place. That somebody may go there does not say so: an address may be
+/// open in another's name.
+fn passes(world: &World, place: &Place, host: &HostName) -> bool {
+    matches!(world.gate.named(place, &host.to_string()), Verdict::Pass(_))
 }
 
 /// Waits until the rules no longer let anything go there.

@@ -13,6 +13,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::io::Interest;
 use tokio::net::UdpSocket;
+use tokio::task::coop::consume_budget;
 
 const MAX_FLOWS: usize = 1024;
 const MAX_DATAGRAM: usize = 64 * 1024;
@@ -91,6 +92,8 @@ impl Datagrams {
                 Some(exchange) => exchange.send(&buffer[..came.len]),
                 None => drop(sys::net::refuse_from(&self.out, key.1, key.0)),
             }
+            // A guest that sends without end would keep the thread for itself.
+            consume_budget().await;
         }
     }
 
@@ -185,6 +188,7 @@ impl Exchange {
                 Err(ErrorKind::ConnectionRefused) => drop(sys::net::refuse_from(out, original, peer)),
                 Err(kind) => return Err(kind.into()),
             }
+            consume_budget().await;
         }
     }
 

@@ -253,10 +253,14 @@ impl Joined {
                 }
             }
         }
-        let used = |from: &Flow, to: &Flow| !(from.ended && to.told);
+        // A half that is gone says so at every look. While nothing can be done about it, it is not looked at.
+        let used = |half: usize, from: &Flow, to: &Flow| {
+            let heard = self.connecting.is_some() || from.ended || !flags[half].is_empty();
+            heard && !(from.ended && to.told)
+        };
         [
-            used(&self.into, &self.out).then(|| (OUTER, self.outer.as_fd(), flags[OUTER])),
-            used(&self.out, &self.into).then(|| (INNER, self.inner.as_fd(), flags[INNER])),
+            used(OUTER, &self.into, &self.out).then(|| (OUTER, self.outer.as_fd(), flags[OUTER])),
+            used(INNER, &self.out, &self.into).then(|| (INNER, self.inner.as_fd(), flags[INNER])),
         ]
     }
 

@@ -131,7 +131,7 @@ const SPECIAL_V4: [([u8; 4], u8, &str); 16] = [
 ];
 
 const SPECIAL_V6: [([u16; 8], u8, &str); 9] = [
-    ([0, 0, 0, 0, 0, 0, 0, 0], 96, "unspecified, loopback, and IPv4-compatible"),
+    ([0, 0, 0, 0, 0, 0, 0, 0], 16, "unspecified, loopback, and IPv4 inside IPv6 as it was once written"),
     ([0x64, 0xff9b, 1, 0, 0, 0, 0, 0], 48, "NAT64 of the local network"),
     ([0x100, 0, 0, 0, 0, 0, 0, 0], 64, "discard"),
     ([0x2001, 0, 0, 0, 0, 0, 0, 0], 23, "protocol assignments, Teredo"),
@@ -209,6 +209,7 @@ mod test {
             "::1",
             "::ffff:127.0.0.1",
             "::127.0.0.1",
+            "::ffff:0:169.254.169.254",
             "fe80::1",
             "fd00:ec2::254",
             "ff02::1",

@@ -6,3 +6,6 @@ mod exhaustion;
 mod kernel;
 mod killed;
 mod neighbours;
+mod network;
+mod network_inside;
+mod network_world;
