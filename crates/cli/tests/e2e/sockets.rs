@@ -1,5 +1,6 @@
 //! Sockets of the host that are files: rules name those that a guest may connect to.
 
+use crate::support::world::{PUBLIC, World};
 use crate::support::{As, BOTH, Place, USER, unique};
 use serde_json::{Value, json};
 use std::fs;
@@ -209,7 +210,7 @@ fn a_socket_that_is_not_there_makes_its_rule_idle() {
         assert!(text.contains(&format!("{missing} does not exist, so the rule has no effect")), "{text}");
         assert!(text.contains(&format!("{plain} names no socket, so the rule has no effect")), "{text}");
         // One that appears during the run is of the next.
-        let wait = "import sys, time\nopen('go', 'w') if False else None\nprint('up', flush=True)\n\
+        let wait = "import sys, time\nprint('up', flush=True)\n\
             time.sleep(3)\nsys.argv = ['x', 'SOCK_STREAM', *sys.argv[1:]]\n";
         let text = format!("{wait}{TRY}");
         let (run, service) = std::thread::scope(|scope| {
@@ -507,5 +508,25 @@ fn an_allowed_address_cannot_be_swapped_for_another() {
             assert_eq!(run.assert_ok().stdout(), "reached\n", "{who:?}, {how}: the control: {}", run.story());
             assert!(open.seen() > 0 && shut.seen() == 0, "{who:?}, {how}");
         }
+    }
+}
+
+#[test]
+fn sockets_and_names_can_be_allowed_together() {
+    for who in BOTH {
+        let world = World::new(who).host(PUBLIC, "good.test").server("http", PUBLIC, 80);
+        let service = Service::new(&world.place, "run/x.sock");
+        let rules = policy(&world.place, json!([allow(service.text()), {"action": "allow", "host": "good.test"}]));
+        let probe = "
+import socket, sys, urllib.request
+s = socket.socket(socket.AF_UNIX); s.connect(sys.argv[1]); print(s.recv(99).decode())
+print(urllib.request.urlopen('http://good.test/page', timeout=10).status)
+try: socket.create_connection(('good.test', 9), 5).recv(1)
+except OSError: print('closed')
+";
+        let run = world.run(&["-p", &rules], &["/usr/bin/python3", "-c", probe, service.text()]);
+        let expected = format!("x.sock {}\n200\nclosed\n", caller(who));
+        assert_eq!(run.assert_ok().stdout(), expected, "{who:?}: {}", run.story());
+        assert_eq!(service.seen(), 1);
     }
 }
