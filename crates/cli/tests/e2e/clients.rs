@@ -2,7 +2,7 @@
 //! rule looks at requests, and each fails, and is told of, without the rule.
 
 use crate::support::world::{PUBLIC, World};
-use crate::support::{As, BOTH, Run};
+use crate::support::{As, BOTH, Run, binary, to_the_end};
 use serde_json::{Value, json};
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -135,7 +135,7 @@ fn kept(name: &str) -> PathBuf {
 }
 
 #[test]
-fn curl() {
+fn curl_gets() {
     for who in BOTH {
         let world = stocked(who);
         works(&world, &["curl", "-sS", "-m", "20", "https://files.test/hello"], "hello from outside");
@@ -517,6 +517,42 @@ s.close()
         world.sh(&ALL, &format!("/usr/bin/python3 -c \"{HALVES}\" && sleep 0.3")).assert_ok();
         let heard = fs::read_to_string(world.place.root.join("world/heard")).unwrap();
         assert_eq!(heard, "100000\n");
+    }
+}
+
+/// A program that says something and ends is heard, as it would be without an enclosure: what it sent is passed on
+/// after it is gone. A server that does not listen for too long sees a broken connection, never half of it as all.
+#[test]
+fn last_words_arrive_whole_or_not_at_all() {
+    const SERVE: &str = r#"
+import socket, sys, time
+server = socket.create_server(("5.5.5.5", 7010))
+stream, _ = server.accept()
+time.sleep(float(sys.argv[1]))
+heard = 0
+try:
+    while got := stream.recv(65536): heard += len(got)
+    print(heard)
+except ConnectionResetError:
+    print("reset")
+"#;
+    const SAY: &str = r#"
+import os, socket, sys
+stream = socket.create_connection(("good.test", 7010), 10)
+stream.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4000000)
+stream.sendall(b"a word and\n" + b"y" * (int(sys.argv[1]) - 11))
+os._exit(0)
+"#;
+    const TALK: &str = "/usr/bin/python3 -c \"$1\" \"$2\" & \
+         until ss -ltn | grep -q :7010; do sleep 0.02; done; \"$3\" run --net good.test -- /usr/bin/python3 -c \"$4\" \"$5\"; wait";
+    for who in BOTH {
+        let world = rough(who);
+        let cofferdam = binary().to_str().unwrap();
+        for (waits, bytes, heard) in [("0", "100", "100"), ("0.3", "6000000", "6000000"), ("3", "6000000", "reset")] {
+            let talk = ["-c", TALK, "sh", SERVE, waits, cofferdam, SAY, bytes];
+            let output = to_the_end(&mut world.command("sh", &talk), b"");
+            assert_eq!(String::from_utf8_lossy(&output.stdout).trim(), heard, "{bytes} as {who:?}: {output:?}");
+        }
     }
 }
 
