@@ -18,9 +18,15 @@ use sys::net::{Door, Doors};
 use terms::{ErrorKind, Fault};
 use tokio::runtime;
 use tokio::sync::{Semaphore, oneshot};
+use tokio::task::yield_now;
+use tokio::time::timeout;
 
 /// Six for each connection that much passes through, and some for names and datagrams.
 const DESCRIPTORS: u64 = 7 * MAX_CONNECTIONS as u64;
+/// How long a guest that is gone may have bytes on their way: a kernel would send them, too.
+const ON_THE_WAY: Duration = Duration::from_secs(1);
+/// Turns of the thread after which all that has come to a door was taken.
+const TURNS: usize = 8;
 /// What tasks may still do once everything is to end.
 const LAST_WORDS: Duration = Duration::from_millis(100);
 
@@ -88,10 +94,17 @@ impl Broker {
         let slots = Arc::new(Semaphore::new(MAX_CONNECTIONS));
         let tls = setup.authority.map(|authority| Arc::new(Tls::new(authority, tuning.inspect)));
         let world = World { gate: gate.clone(), names, slots, tls, connect_timeout: tuning.connect_timeout };
+        let last = gate.clone();
         let work = move || {
             runtime.block_on(async {
                 open(&Arc::new(world), setup.doors, tuning.udp_idle);
                 let _ = stopped.await;
+                for _ in 0..TURNS {
+                    yield_now().await;
+                }
+                if !last.is_over() {
+                    let _ = timeout(ON_THE_WAY, last.all_said()).await;
+                }
             });
             // Connections end with their tasks, and tell so.
             runtime.shutdown_timeout(LAST_WORDS);

@@ -42,6 +42,8 @@ struct Story {
     /// What let it through, once that was told.
     opened: Option<Ruling>,
     ended: bool,
+    /// The guest may still have bytes in it that were not passed on.
+    speaking: bool,
 }
 
 /// Which way bytes go.
@@ -54,7 +56,20 @@ pub(crate) enum Way {
 impl Flow {
     pub fn new(gate: &Arc<Gate>, proto: Proto, addr: SocketAddr) -> Flow {
         let zero = AtomicU64::default;
-        Flow { gate: gate.clone(), proto, addr, to_guest: zero(), from_guest: zero(), story: Mutex::default() }
+        // Datagrams are passed on when they come, or never.
+        let speaking = proto == Proto::Tcp;
+        if speaking {
+            gate.begin_speaking();
+        }
+        let story = Mutex::new(Story { speaking, ..Story::default() });
+        Flow { gate: gate.clone(), proto, addr, to_guest: zero(), from_guest: zero(), story }
+    }
+
+    /// All that the guest had to say was passed on.
+    pub fn said_all(&self) {
+        if std::mem::take(&mut self.story().speaking) {
+            self.gate.end_speaking();
+        }
     }
 
     /// Counts bytes before they are passed on; an error when the run may have no more.
@@ -108,7 +123,8 @@ impl Flow {
 
 impl Drop for Flow {
     fn drop(&mut self) {
-        let Story { opened, ended } = std::mem::take(&mut *self.story());
+        self.said_all();
+        let Story { opened, ended, .. } = std::mem::take(&mut *self.story());
         if let Some(ruling) = opened.filter(|_| !ended) {
             self.tell(&ruling, Stage::Closed);
         }

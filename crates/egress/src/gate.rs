@@ -24,6 +24,8 @@ pub(crate) struct Gate {
     limit: Option<u64>,
     spent: AtomicU64,
     state: watch::Sender<State>,
+    /// Connections that the guest may still have bytes in.
+    speaking: watch::Sender<usize>,
 }
 
 struct Rules {
@@ -158,6 +160,7 @@ impl Gate {
             limit,
             spent: AtomicU64::new(0),
             state: watch::Sender::new(State { revision: 1, over: false }),
+            speaking: watch::Sender::new(0),
         })
     }
 
@@ -173,6 +176,21 @@ impl Gate {
     /// Changes whenever what is open has to be judged again.
     pub fn watch(&self) -> watch::Receiver<State> {
         self.state.subscribe()
+    }
+
+    /// One more connection whose bytes have to be passed on.
+    pub fn begin_speaking(&self) {
+        self.speaking.send_modify(|count| *count += 1);
+    }
+
+    pub fn end_speaking(&self) {
+        self.speaking.send_modify(|count| *count = count.saturating_sub(1));
+    }
+
+    /// Waits until everything that a guest which is gone has sent was passed on.
+    pub async fn all_said(&self) {
+        // Its sender is here, so it cannot fail.
+        let _ = self.speaking.subscribe().wait_for(|count| *count == 0).await;
     }
 
     pub fn spent(&self) -> u64 {

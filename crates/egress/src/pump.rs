@@ -1,8 +1,9 @@
 //! The relay: bytes from one connection to another. Few are copied through a buffer that all flows share; where many
 //! pass, the kernel moves them through a pipe without copying, which takes two descriptors more and half the time.
 
-use crate::flow::{Flow, Way, hang_up, some, with_scratch, write_all};
+use crate::flow::{Flow, Way, hang_up, reset, some, with_scratch, write_all};
 use rustix::pipe::{PipeFlags, SpliceFlags, fcntl_setpipe_size, pipe_with, splice};
+use std::cell::Cell;
 use std::io::{Error, ErrorKind};
 use std::os::fd::OwnedFd;
 use tokio::io::Interest;
@@ -142,7 +143,27 @@ impl Pipe {
 
 /// Passes bytes both ways until both ends have said all; an error of either end is the end of both.
 pub(crate) async fn relay(flow: &Flow, guest: &TcpStream, outside: &TcpStream, back: Pump) -> Result<(), Error> {
-    let forth = Pump::new(Way::FromGuest);
-    tokio::try_join!(forth.run(flow, guest, outside), back.run(flow, outside, guest))?;
+    let forth = async {
+        let whole = Whole { to: outside, is: Cell::new(false) };
+        Pump::new(Way::FromGuest).run(flow, guest, outside).await?;
+        whole.is.set(true);
+        flow.said_all();
+        Ok(())
+    };
+    tokio::try_join!(forth, back.run(flow, outside, guest))?;
     Ok(())
+}
+
+/// Sees to it that a server never takes a part for all: what is given up before its end is reset.
+struct Whole<'a> {
+    to: &'a TcpStream,
+    is: Cell<bool>,
+}
+
+impl Drop for Whole<'_> {
+    fn drop(&mut self) {
+        if !self.is.get() {
+            reset(self.to);
+        }
+    }
 }

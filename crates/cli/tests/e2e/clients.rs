@@ -2,7 +2,7 @@
 //! rule looks at requests, and each fails, and is told of, without the rule.
 
 use crate::support::world::{PUBLIC, World};
-use crate::support::{As, BOTH, Run};
+use crate::support::{As, BOTH, Run, binary, to_the_end};
 use serde_json::{Value, json};
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -135,7 +135,7 @@ fn kept(name: &str) -> PathBuf {
 }
 
 #[test]
-fn curl() {
+fn curl_gets() {
     for who in BOTH {
         let world = stocked(who);
         works(&world, &["curl", "-sS", "-m", "20", "https://files.test/hello"], "hello from outside");
@@ -467,13 +467,11 @@ found = [a[4][0] for a in socket.getaddrinfo('both.test', 80, type=socket.SOCK_S
 assert found == ['5.5.5.5', '2a0b:5::5'], found
 def talk(name, port, want):
     s = socket.create_connection((name, port), 10)
-    s.sendall(b'GET / HTTP/1.1\\r\\nHost: %s\\r\\n\\r\\n' % name.encode())
-    got = b''
-    while b'host=' + name.encode() not in got:
-        more = s.recv(1000)
-        assert more, got
-        got += more
     assert s.getpeername()[0] == want, s.getpeername()
+    s.sendall(b'GET / HTTP/1.1\\r\\nHost: %s\\r\\nConnection: close\\r\\n\\r\\n' % name.encode())
+    got = b''
+    while part := s.recv(1000): got += part
+    assert b'host=' + name.encode() in got, got
 talk('half.test', 80, '5.5.5.5')
 talk('both.test', 80, '5.5.5.5')
 talk('six.test', 81, '2a0b:5::5')
@@ -491,10 +489,8 @@ asyncio.run(race())
         let all = ["http://half.test/", "http://both.test/", "http://six.test:81/"];
         world.run(&ALL, &[&[get.as_str()], &all[..]].concat()).assert_ok();
         world.run(&ALL, &[&["curl", "-sS", "-m", "10"], &all[..]].concat()).assert_ok();
-        for at in all {
-            let fetch = "fetch(process.argv[1]).then(r => r.text()).then(t => process.stdout.write(t))";
-            world.run(&ALL, &["node", "-e", fetch, at]).assert_ok();
-        }
+        let fetch = "(async () => { for (const at of process.argv.slice(1)) await (await fetch(at)).text() })()";
+        world.run(&ALL, &[&["node", "-e", fetch], &all[..]].concat()).assert_ok();
     }
 }
 
@@ -519,6 +515,42 @@ s.close()
         world.sh(&ALL, &format!("/usr/bin/python3 -c \"{HALVES}\" && sleep 0.3")).assert_ok();
         let heard = fs::read_to_string(world.place.root.join("world/heard")).unwrap();
         assert_eq!(heard, "100000\n");
+    }
+}
+
+/// A program that says something and ends is heard, as it would be without an enclosure: what it sent is passed on
+/// after it is gone. A server that does not listen for too long sees a broken connection, never half of it as all.
+#[test]
+fn last_words_arrive_whole_or_not_at_all() {
+    const SERVE: &str = r#"
+import socket, sys, time
+server = socket.create_server(("5.5.5.5", 7010))
+stream, _ = server.accept()
+time.sleep(float(sys.argv[1]))
+heard = 0
+try:
+    while got := stream.recv(65536): heard += len(got)
+    print(heard)
+except ConnectionResetError:
+    print("reset")
+"#;
+    const SAY: &str = r#"
+import os, socket, sys
+stream = socket.create_connection(("good.test", 7010), 10)
+stream.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4000000)
+stream.sendall(b"a word and\n" + b"y" * (int(sys.argv[1]) - 11))
+os._exit(0)
+"#;
+    const TALK: &str = "/usr/bin/python3 -c \"$1\" \"$2\" & \
+         until ss -ltn | grep -q :7010; do sleep 0.02; done; \"$3\" run --net good.test -- /usr/bin/python3 -c \"$4\" \"$5\"; wait";
+    for who in BOTH {
+        let world = rough(who);
+        let cofferdam = binary().to_str().unwrap();
+        for (waits, bytes, heard) in [("0", "100", "100"), ("0.3", "6000000", "6000000"), ("2", "6000000", "reset")] {
+            let talk = ["-c", TALK, "sh", SERVE, waits, cofferdam, SAY, bytes];
+            let output = to_the_end(&mut world.command("sh", &talk), b"");
+            assert_eq!(String::from_utf8_lossy(&output.stdout).trim(), heard, "{bytes} as {who:?}: {output:?}");
+        }
     }
 }
 
