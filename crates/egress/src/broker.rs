@@ -5,7 +5,7 @@ use crate::event::Event;
 use crate::gate::Gate;
 use crate::inspect::{Settings, Tls};
 use crate::names::Names;
-use crate::tcp::{self, MAX_CONNECTIONS, World};
+use crate::tcp::{self, World};
 use crate::udp::Datagrams;
 pub use crate::upstream::{Resolvers, Upstream};
 use policy::Resolved;
@@ -21,14 +21,42 @@ use tokio::sync::{Semaphore, oneshot};
 use tokio::task::yield_now;
 use tokio::time::timeout;
 
-/// Six for each connection that much passes through, and some for names and datagrams.
-const DESCRIPTORS: u64 = 7 * MAX_CONNECTIONS as u64;
 /// How long a guest that is gone may have bytes on their way: a kernel would send them, too.
 const ON_THE_WAY: Duration = Duration::from_secs(1);
 /// Turns of the thread after which all that has come to a door was taken.
 const TURNS: usize = 8;
+/// Connections at once. Those beyond wait in the door's queue.
+const MAX_CONNECTIONS: u64 = 4096;
+/// Even where descriptors are scarce, more than the doors and the command's first needs.
+const MIN_CONNECTIONS: u64 = 4;
+/// Two for each connection, and the rest for pipes, names and datagrams.
+const DESCRIPTORS_EACH: u64 = 4;
+/// For everything else that this process does: a guest must not be able to keep it from seeing what happens.
+const DESCRIPTORS_KEPT: u64 = 64;
+const DESCRIPTORS: u64 = DESCRIPTORS_EACH * MAX_CONNECTIONS + DESCRIPTORS_KEPT;
 /// What tasks may still do once everything is to end.
 const LAST_WORDS: Duration = Duration::from_millis(100);
+
+/// How much may go on at once, so that descriptors last.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Room {
+    pub connections: usize,
+    /// Pipes of two descriptors, for connections that much passes through.
+    pub pipes: usize,
+    /// Flows of datagrams, for each door.
+    pub flows: usize,
+    /// Questions for names.
+    pub questions: usize,
+}
+
+impl Room {
+    fn within(descriptors: u64) -> Room {
+        let connections = descriptors.saturating_sub(DESCRIPTORS_KEPT) / DESCRIPTORS_EACH;
+        let connections = connections.clamp(MIN_CONNECTIONS, MAX_CONNECTIONS) as usize;
+        let questions = (connections / 16).max(MIN_CONNECTIONS as usize);
+        Room { connections, pipes: connections / 2, flows: connections / 4, questions }
+    }
+}
 
 /// A secret with its value. The value is never printed.
 pub struct SecretValue {
@@ -85,19 +113,19 @@ impl Broker {
     }
 
     pub fn start_with(setup: Setup, tuning: Tuning) -> Result<Broker, Fault> {
-        want_descriptors();
-        let gate = Arc::new(Gate::new(setup.policy, setup.secrets, setup.max_net_bytes).map_err(fault)?);
+        let room = Room::within(want_descriptors());
+        let gate = Arc::new(Gate::new(setup.policy, setup.secrets, setup.max_net_bytes, room.pipes).map_err(fault)?);
         let wake = gate.journal.wake_handle().map_err(fault)?;
         let runtime = runtime::Builder::new_current_thread().enable_all().build().map_err(fault)?;
         let (stop, stopped) = oneshot::channel();
-        let names = Arc::new(Names::new(gate.clone(), tuning.upstream));
-        let slots = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+        let names = Arc::new(Names::new(gate.clone(), tuning.upstream, room.questions));
+        let slots = Arc::new(Semaphore::new(room.connections));
         let tls = setup.authority.map(|authority| Arc::new(Tls::new(authority, tuning.inspect)));
         let world = World { gate: gate.clone(), names, slots, tls, connect_timeout: tuning.connect_timeout };
         let last = gate.clone();
         let work = move || {
             runtime.block_on(async {
-                open(&Arc::new(world), setup.doors, tuning.udp_idle);
+                open(&Arc::new(world), setup.doors, tuning.udp_idle, room.flows);
                 let _ = stopped.await;
                 for _ in 0..TURNS {
                     yield_now().await;
@@ -161,30 +189,51 @@ impl Drop for Broker {
 }
 
 /// Sets somebody to each door.
-fn open(world: &Arc<World>, doors: Doors, udp_idle: Duration) {
+fn open(world: &Arc<World>, doors: Doors, udp_idle: Duration, flows: usize) {
     let gate = world.gate.clone();
     tokio::spawn(async move { gate.journal.tend().await });
     for Door { tcp, dns, udp, out } in [Some(doors.v4), doors.v6].into_iter().flatten() {
         let out = Arc::new(out);
         tokio::spawn(tcp::serve(world.clone(), tcp));
         tokio::spawn(world.names.clone().serve(dns, out.clone()));
-        tokio::spawn(Datagrams::new(world.gate.clone(), out, udp_idle).serve(udp));
+        tokio::spawn(Datagrams::new(world.gate.clone(), out, udp_idle, flows).serve(udp));
     }
     for door in doors.loopback {
         tokio::spawn(tcp::serve(world.clone(), door));
     }
 }
 
-/// Every connection takes descriptors of this process, and the usual limit is for programs that have few.
-fn want_descriptors() {
+/// Every connection takes descriptors of this process, and the usual limit is for programs that have few. How many there
+/// may be in the end.
+fn want_descriptors() -> u64 {
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
     let wanted = maximum.unwrap_or(DESCRIPTORS).min(DESCRIPTORS);
-    if current.is_some_and(|current| current < wanted) {
-        // Without it, connections beyond wait at the door.
-        let _ = setrlimit(Resource::Nofile, Rlimit { current: Some(wanted), maximum });
+    match current {
+        Some(current) if current < wanted => {
+            let raised = setrlimit(Resource::Nofile, Rlimit { current: Some(wanted), maximum });
+            if raised.is_ok() { wanted } else { current }
+        }
+        current => current.unwrap_or(DESCRIPTORS),
     }
 }
 
 fn fault(error: std::io::Error) -> Fault {
     Fault::new(ErrorKind::Unavailable, format!("the network broker cannot start: {error}"))
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    #[test]
+    fn descriptors_last() {
+        let most = Room::within(DESCRIPTORS);
+        assert_eq!(most, Room { connections: 4096, pipes: 2048, flows: 1024, questions: 256 });
+        assert_eq!(Room::within(u64::MAX), most);
+        for few in [256, 1024, 4096] {
+            let Room { connections, pipes, flows, questions } = Room::within(few);
+            assert!(2 * connections + 2 * pipes + 2 * flows + questions + 64 <= few as usize, "{few}");
+        }
+        assert_eq!(Room::within(0), Room { connections: 4, pipes: 2, flows: 1, questions: 4 });
+    }
 }

@@ -11,7 +11,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use terms::Action;
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 
 /// Who decides when the bytes of a run are used up.
 const BYTE_LIMIT: &str = "limits.max_net_bytes";
@@ -21,6 +21,8 @@ pub(crate) struct Gate {
     pins: Mutex<Pins>,
     secrets: Vec<SecretValue>,
     pub journal: Journal,
+    /// One for each pipe that relays may have; those beyond do without.
+    pub pipes: Arc<Semaphore>,
     limit: Option<u64>,
     spent: AtomicU64,
     state: watch::Sender<State>,
@@ -151,12 +153,13 @@ fn ask<'a>(proto: Proto, host: Option<&'a str>, addr: SocketAddr) -> NetAsk<'a> 
 }
 
 impl Gate {
-    pub fn new(policy: Resolved, secrets: Vec<SecretValue>, limit: Option<u64>) -> std::io::Result<Gate> {
+    pub fn new(policy: Resolved, secrets: Vec<SecretValue>, limit: Option<u64>, pipes: usize) -> std::io::Result<Gate> {
         Ok(Gate {
             rules: RwLock::new(Arc::new(Rules { policy, revision: 1 })),
             pins: Mutex::default(),
             secrets,
             journal: Journal::new()?,
+            pipes: Arc::new(Semaphore::new(pipes)),
             limit,
             spent: AtomicU64::new(0),
             state: watch::Sender::new(State { revision: 1, over: false }),

@@ -2,7 +2,7 @@ use super::*;
 use policy::{Context, Format};
 
 fn gate(rules: &str, rest: &str, secrets: Vec<SecretValue>, limit: Option<u64>) -> Gate {
-    Gate::new(resolved(rules, rest), secrets, limit).unwrap()
+    Gate::new(resolved(rules, rest), secrets, limit, 8).unwrap()
 }
 
 fn resolved(rules: &str, rest: &str) -> Resolved {

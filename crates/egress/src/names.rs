@@ -21,8 +21,6 @@ use tokio::net::{TcpStream, UdpSocket};
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
-/// Questions of the guest that are worked on at once; those beyond wait at the door.
-const MAX_QUESTIONS: usize = 256;
 /// The longest that one question may take, however many resolvers there are: clients give up sooner.
 const MAX_WAIT: Duration = Duration::from_secs(20);
 /// How long an answer is kept, and how long the guest may keep it.
@@ -52,12 +50,13 @@ pub(crate) struct Names {
     gate: Arc<Gate>,
     upstream: Upstream,
     kept: Mutex<BTreeMap<(String, Kind), Kept>>,
+    /// One for each question that is worked on; those beyond wait at the door.
     slots: Arc<Semaphore>,
 }
 
 impl Names {
-    pub fn new(gate: Arc<Gate>, upstream: Upstream) -> Names {
-        Names { gate, upstream, kept: Mutex::default(), slots: Arc::new(Semaphore::new(MAX_QUESTIONS)) }
+    pub fn new(gate: Arc<Gate>, upstream: Upstream, questions: usize) -> Names {
+        Names { gate, upstream, kept: Mutex::default(), slots: Arc::new(Semaphore::new(questions)) }
     }
 
     /// Answers the questions that come to a door.

@@ -6,8 +6,10 @@ use rustix::pipe::{PipeFlags, SpliceFlags, fcntl_setpipe_size, pipe_with, splice
 use std::cell::Cell;
 use std::io::{Error, ErrorKind};
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 use tokio::io::Interest;
 use tokio::net::TcpStream;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::coop::consume_budget;
 
 /// From how many bytes on a direction gets a pipe.
@@ -31,6 +33,8 @@ struct Pipe {
     inlet: OwnedFd,
     outlet: OwnedFd,
     held: usize,
+    /// Its place among all pipes.
+    _slot: OwnedSemaphorePermit,
 }
 
 impl Pump {
@@ -82,7 +86,7 @@ impl Pump {
             self.passed += len as u64;
             if self.passed >= MANY {
                 // Without one, all goes on as before.
-                self.pipe = Pipe::new().ok();
+                self.pipe = Pipe::new(&flow.gate.pipes).ok();
             }
             Ok(true)
         })
@@ -109,11 +113,12 @@ impl Pump {
 }
 
 impl Pipe {
-    fn new() -> Result<Pipe, Error> {
+    fn new(slots: &Arc<Semaphore>) -> Result<Pipe, Error> {
+        let slot = slots.clone().try_acquire_owned().map_err(Error::other)?;
         let (outlet, inlet) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
         // A user who has many pipes is refused, and the usual size does as well.
         let _ = fcntl_setpipe_size(&inlet, PIPE);
-        Ok(Pipe { inlet, outlet, held: 0 })
+        Ok(Pipe { inlet, outlet, held: 0, _slot: slot })
     }
 
     /// Moves what is there; false at the end.

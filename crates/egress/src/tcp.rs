@@ -34,8 +34,6 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, watch};
 use tokio::time::{Instant, sleep, timeout};
 
-/// Connections at once. Those beyond wait in the door's queue.
-pub(crate) const MAX_CONNECTIONS: usize = 4096;
 /// How long first bytes may take to become whole.
 const FIRST_BYTES: Duration = Duration::from_secs(10);
 /// After the kernel had no descriptor or no memory for a connection.
@@ -51,6 +49,7 @@ const PROXY_PORT: u16 = 3128;
 pub(crate) struct World {
     pub gate: Arc<Gate>,
     pub names: Arc<Names>,
+    /// One for each connection at once; those beyond wait in the door's queue.
     pub slots: Arc<Semaphore>,
     /// What the inspector needs; none where nothing is inspected.
     pub tls: Option<Arc<Tls>>,
@@ -64,8 +63,9 @@ pub(crate) async fn serve(world: Arc<World>, door: OwnedFd) -> Result<(), Error>
     let _ = rustix::net::sockopt::set_tcp_congestion(&door, "reno");
     let door = TcpListener::from_std(door.into())?;
     loop {
-        let Ok(slot) = world.slots.clone().acquire_owned().await else { return Ok(()) };
+        // In this order, or doors where nobody comes would keep slots from those where many do.
         let guest = accept(&door).await;
+        let Ok(slot) = world.slots.clone().acquire_owned().await else { return Ok(()) };
         let world = world.clone();
         tokio::spawn(async move {
             // A connection at a door bears the name of the place that was called.

@@ -15,7 +15,6 @@ use tokio::io::Interest;
 use tokio::net::UdpSocket;
 use tokio::task::coop::consume_budget;
 
-const MAX_FLOWS: usize = 1024;
 const MAX_DATAGRAM: usize = 64 * 1024;
 /// A program that goes on sending to where it may not is told of each time, and we tell of it this often.
 const TELL_EVERY: Duration = Duration::from_secs(10);
@@ -62,6 +61,8 @@ pub(crate) struct Datagrams {
     gate: Arc<Gate>,
     out: Arc<OwnedFd>,
     idle: Duration,
+    /// How many there may be at once.
+    most: usize,
     exchanges: Mutex<BTreeMap<Key, Arc<Exchange>>>,
     refused: Mutex<BTreeMap<Key, Instant>>,
 }
@@ -76,8 +77,8 @@ struct Exchange {
 }
 
 impl Datagrams {
-    pub fn new(gate: Arc<Gate>, out: Arc<OwnedFd>, idle: Duration) -> Arc<Datagrams> {
-        Arc::new(Datagrams { gate, out, idle, exchanges: Mutex::default(), refused: Mutex::default() })
+    pub fn new(gate: Arc<Gate>, out: Arc<OwnedFd>, idle: Duration, most: usize) -> Arc<Datagrams> {
+        Arc::new(Datagrams { gate, out, idle, most, exchanges: Mutex::default(), refused: Mutex::default() })
     }
 
     /// Takes the datagrams that come to the door.
@@ -106,7 +107,7 @@ impl Datagrams {
             self.tell_refused(key, &flow, &ruling);
             return None;
         }
-        if self.exchanges().len() >= MAX_FLOWS {
+        if self.exchanges().len() >= self.most {
             self.tell_refused(key, &flow, &ruling.refused("there are too many flows of datagrams"));
             return None;
         }

@@ -8,4 +8,5 @@ mod killed;
 mod neighbours;
 mod network;
 mod network_inside;
+mod network_strain;
 mod network_world;
