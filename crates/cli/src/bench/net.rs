@@ -46,9 +46,11 @@ pub fn page(answer: &NetAnswer) -> String {
 fn row(text: &mut String, contender: &NetContender) {
     let _ = match (&contender.first_byte_us, contender.bulk_mb_s) {
         (Some(us), Some(rate)) => {
-            let version = contender.version.as_ref().map(|v| format!("  ({})", render::safe(v))).unwrap_or_default();
             let name = contender.name;
-            writeln!(text, "{name:<22}{:>16.0}{:>12.0}{:>12.0}{rate:>14.0}{version}", us.p50, us.p95, us.p99)
+            let version = contender.version.as_ref().map(|v| format!("  version {}", render::safe(v)));
+            let failed = Some(contender.failed).filter(|n| *n > 0).map(|n| format!("  {n} transfers failed"));
+            let notes: String = version.into_iter().chain(failed).collect();
+            writeln!(text, "{name:<22}{:>16.0}{:>12.0}{:>12.0}{rate:>14.0}{notes}", us.p50, us.p95, us.p99)
         }
         _ => left_out(text, contender.name, contender.absent.as_deref()),
     };

@@ -152,3 +152,67 @@ fn hundreds_of_runs_leave_nothing_behind() {
         assert_eq!(std::fs::read_dir(&place.project).unwrap().count(), 0);
     }
 }
+
+/// A path of programs without npm, so that nothing is fetched: its row must say so.
+fn without_npm(place: &Place) -> std::path::PathBuf {
+    let bin = place.dir("bin");
+    for name in ["curl", "setpriv"] {
+        std::os::unix::fs::symlink(format!("/usr/bin/{name}"), bin.join(name)).unwrap();
+    }
+    bin
+}
+
+#[test]
+fn the_network_is_compared_and_memory_stays_flat() {
+    for who in BOTH {
+        let place = Place::new(who);
+        let mut bench = place.cofferdam(["bench", "--net", "--runs", "10", "--bulk", "8", "--json"]);
+        let output = bench.env("PATH", without_npm(&place)).output().unwrap();
+        assert_eq!(output.status.code(), Some(0), "{who:?}: {}", String::from_utf8_lossy(&output.stderr));
+        let answer = json(&output);
+        assert_eq!((answer["rounds"].as_u64(), answer["bulk_bytes"].as_u64()), (Some(10), Some(8 << 20)));
+        for name in ["native", "cofferdam", "cofferdam-inspected"] {
+            let c = contender(&answer, name);
+            let [p50, p95] = ["p50", "p95"].map(|q| c["first_byte_us"][q].as_f64().unwrap_or(0.0));
+            assert!(0.0 < p50 && p50 <= p95 && c["bulk_mb_s"].as_f64().unwrap() > 0.0, "{who:?}: {c:#}");
+            assert_eq!(c["failed"], 0, "{who:?}: {c:#}");
+        }
+        for name in ["srt", "srt-tunnel"] {
+            assert_eq!(contender(&answer, name)["absent"], "npm is not on PATH");
+        }
+        let ratios: Vec<_> = answer["ratios"].as_array().unwrap().iter().map(|r| r["name"].as_str().unwrap()).collect();
+        assert_eq!(ratios, ["cofferdam/native", "cofferdam-inspected/native"]);
+        for held in answer["held"].as_array().unwrap() {
+            let kb = |when: &str| held["resident_kb"][when].as_u64().unwrap_or_else(|| panic!("{who:?}: {held:#}"));
+            assert!(held["connections"] == 1000 && kb("before") < kb("with_first"), "{held:#}");
+            // What the first thousand took does for the second.
+            assert!(kb("with_second") <= kb("with_first") * 5 / 4, "{who:?}: {held:#}");
+        }
+        // The place for its files is gone, too.
+        assert_eq!(std::fs::read_dir(&place.project).unwrap().count(), 0);
+    }
+}
+
+#[test]
+fn the_page_of_the_network_has_every_row() {
+    let place = Place::new(As::Root);
+    let mut bench = place.cofferdam(["bench", "--net", "--runs", "10", "--bulk", "1"]);
+    let output = bench.env("PATH", without_npm(&place)).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stdout);
+    for expected in [
+        "10 rounds of 200 fresh connections",
+        "p95 µs",
+        "bulk MB/s",
+        "native ",
+        "cofferdam-inspected ",
+        "npm is not on PATH",
+        "cofferdam/native",
+        "resident kB",
+        "cofferdam × 1000",
+    ] {
+        assert!(said.contains(expected), "{expected:?} in {said}");
+    }
+    for wrong in [&["bench", "--net", "--work"][..], &["bench", "--bulk", "1"], &["bench", "--net", "--soak", "1"]] {
+        assert_eq!(place.cofferdam(wrong).output().unwrap().status.code(), Some(2), "{wrong:?}");
+    }
+}

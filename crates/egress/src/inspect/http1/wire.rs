@@ -14,14 +14,17 @@ use tokio::time::timeout;
 
 pub(in crate::inspect) type Writer = WriteHalf<Io>;
 
-/// How much is read at once.
-const READ: usize = 32 * 1024;
+/// How much is read at once: little while little comes, for a connection that waits keeps the room it would read into.
+const LEAST_READ: usize = 2 * 1024;
+const MOST_READ: usize = 64 * 1024;
 /// How much of what follows a request is read before its turn has come.
 const AHEAD: usize = 64 * 1024;
 
 pub(in crate::inspect) struct Reader {
     half: ReadHalf<Io>,
     buffer: BytesMut,
+    /// How much is read the next time.
+    room: usize,
     ended: bool,
 }
 
@@ -56,7 +59,7 @@ impl From<io::Error> for Stop {
 impl Pair {
     pub fn new(stream: Io) -> Pair {
         let (half, writer) = tokio::io::split(stream);
-        Pair { reader: Reader { half, buffer: BytesMut::new(), ended: false }, writer }
+        Pair { reader: Reader { half, buffer: BytesMut::new(), room: LEAST_READ, ended: false }, writer }
     }
 
     pub fn whole(self) -> Io {
@@ -93,9 +96,10 @@ impl Reader {
         if self.ended {
             return Ok(0);
         }
-        self.buffer.reserve(READ);
+        self.buffer.reserve(self.room);
         let len = self.half.read_buf(&mut self.buffer).await?;
         self.ended = len == 0;
+        self.room = next_room(self.room, len);
         Ok(len)
     }
 
@@ -199,6 +203,29 @@ impl Reader {
     }
 }
 
+/// Room that was filled grows, room that was hardly used shrinks.
+fn next_room(room: usize, len: usize) -> usize {
+    match len {
+        len if len >= room => (room * 4).min(MOST_READ),
+        len if len < room / 4 => (room / 2).max(LEAST_READ),
+        _ => room,
+    }
+}
+
 fn too_soon() -> Stop {
     Stop::Gone(io::Error::new(io::ErrorKind::UnexpectedEof, "the connection ended too soon"))
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    #[test]
+    fn room_follows_what_comes() {
+        let after = |reads: &[usize]| reads.iter().fold(LEAST_READ, |room, len| next_room(room, *len));
+        assert_eq!(after(&[100, 0]), LEAST_READ);
+        assert_eq!(after(&[usize::MAX; 9]), MOST_READ);
+        assert_eq!(after(&[LEAST_READ, 4 * LEAST_READ, 10]), 8 * LEAST_READ);
+        assert_eq!(after(&[&[usize::MAX; 9][..], &[1; 9]].concat()), LEAST_READ);
+    }
 }
