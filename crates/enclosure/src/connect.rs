@@ -91,7 +91,8 @@ fn become_guest(guest: &Guest, to: &Address) -> Result<(), i32> {
 fn patiently(listener: &Listener, call: &Call, socket: &OwnedFd, to: &Address) -> Result<(), i32> {
     const EINTR: i32 = 4;
     let waits = rustix::fs::fcntl_getfl(socket).is_ok_and(|flags| !flags.contains(rustix::fs::OFlags::NONBLOCK));
-    if !waits {
+    // What leads nowhere needs no patience, whatever its error number is.
+    if !waits || matches!(to, Address::Missing(_)) {
         return make(socket, to);
     }
     let before = sockopt::socket_timeout(socket, Timeout::Send).ok().flatten();

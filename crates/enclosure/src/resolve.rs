@@ -1,9 +1,10 @@
 //! What a path means to a guest. Paths inside and outside are the same by design, so the answer is a plain path;
 //! links are followed in the guest's own root, never in ours.
 
-use rustix::fs::{Mode, OFlags, ResolveFlags};
+use rustix::fs::{Mode, OFlags, ResolveFlags, openat2};
+use rustix::io::Errno;
 use std::ffi::OsStr;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path, PathBuf};
 
@@ -59,18 +60,14 @@ impl Resolver {
     }
 
     /// What a path leads to, as a handle, and where that is. Links are followed once.
-    pub fn open(&mut self, tid: i32, dirfd: i32, path: &[u8]) -> Result<(OwnedFd, PathBuf), rustix::io::Errno> {
-        let missing = rustix::io::Errno::NOENT;
+    pub fn open(&mut self, tid: i32, dirfd: i32, path: &[u8]) -> Result<(OwnedFd, PathBuf), Errno> {
+        let missing = Errno::NOENT;
         let path = Path::new(OsStr::from_bytes(path));
         let whole = match path.is_absolute() {
             true => path.to_path_buf(),
             false => self.base(tid, dirfd).ok_or(missing)?.join(path),
         };
-        let inside = whole.strip_prefix("/").map_err(|_| missing)?;
-        let inside = if inside.as_os_str().is_empty() { Path::new(".") } else { inside };
-        let root = self.root(tid).ok_or(missing)?;
-        let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
-        let fd = rustix::fs::openat2(root.as_fd(), inside, OFlags::PATH | OFlags::CLOEXEC, Mode::empty(), resolve)?;
+        let fd = find(self.root(tid).ok_or(missing)?, &whole)?;
         let real = path_of(&fd).ok_or(missing)?;
         Ok((fd, real))
     }
@@ -86,12 +83,22 @@ impl Resolver {
 
 /// The path of what `path` leads to inside `root`.
 fn real_path(root: &OwnedFd, path: &Path) -> Option<PathBuf> {
-    let inside = path.strip_prefix("/").ok()?;
+    path_of(&find(root, path).ok()?)
+}
+
+/// What an absolute path leads to inside `root`.
+fn find(root: &OwnedFd, path: &Path) -> Result<OwnedFd, Errno> {
+    /// A path that goes up is not followed while anything anywhere is being moved or mounted, and the kernel asks to try
+    /// again. This is how often we do before the guest hears of it.
+    const TRIES: usize = 1000;
+    let inside = path.strip_prefix("/").map_err(|_| Errno::NOENT)?;
     let inside = if inside.as_os_str().is_empty() { Path::new(".") } else { inside };
     let flags = OFlags::PATH | OFlags::CLOEXEC;
     let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
-    let fd = rustix::fs::openat2(root.as_fd(), inside, flags, Mode::empty(), resolve).ok()?;
-    path_of(&fd)
+    let look = || openat2(root, inside, flags, Mode::empty(), resolve);
+    let tries = (1..TRIES).map(|_| look()).find(|found| !matches!(found, Err(Errno::AGAIN)));
+    // A guest that moves things itself all the time is told what a path gives that cannot be followed.
+    tries.unwrap_or(Err(Errno::NOENT))
 }
 
 /// Where a handle of the guest's tree is.

@@ -490,6 +490,42 @@ fn path_sockets_cannot_be_reached_by_a_swap() {
     }
 }
 
+/// The kernel does not follow a path that goes up while anything is being moved anywhere; a neighbour who moves files
+/// all the time must not keep a guest from its sockets, nor hang it.
+#[test]
+fn paths_that_go_up_are_answered_while_things_move() {
+    for who in BOTH {
+        let place = Place::new(who);
+        let service = Service::new(place.root.join("s.sock"), false, Some(0));
+        let rule = format!("unix:{}", service.path.display());
+        let busy = std::sync::atomic::AtomicBool::new(true);
+        let run = std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let [one, other] = ["one", "other"].map(|name| place.root.join(name));
+                fs::create_dir(&one).unwrap();
+                while busy.load(std::sync::atomic::Ordering::Relaxed) {
+                    let _ = fs::rename(&one, &other).and_then(|()| fs::rename(&other, &one));
+                }
+            });
+            let run = place.python(
+                &["--net", &rule],
+                "
+import socket
+def ends(path):
+    try: socket.socket(socket.AF_UNIX).connect(path); return 'connected'
+    except OSError as e: return e.strerror
+l = socket.socket(socket.AF_UNIX); l.bind('/tmp/own'); l.listen(4000)
+print({ends('/tmp/../tmp/own') for _ in range(2000)}, {ends('/tmp/../tmp/none') for _ in range(2000)})
+",
+            );
+            busy.store(false, std::sync::atomic::Ordering::Relaxed);
+            run
+        });
+        let expected = "{'connected'} {'No such file or directory'}\n";
+        assert_eq!(run.assert_ok().stdout(), expected, "{who:?}");
+    }
+}
+
 /// What is mounted below the guest's own /tmp keeps its place: moved, it would look like the guest's own.
 #[test]
 fn path_sockets_cannot_be_reached_by_moving_what_leads_to_them() {
