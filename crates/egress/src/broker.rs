@@ -1,15 +1,17 @@
 //! The broker of one guest, as whoever runs the guest sees it: a thread of its own behind a few calls.
 
 use crate::authority_of_guest::Authority;
+use crate::entrance::Entrance;
 use crate::event::Event;
 use crate::gate::Gate;
 use crate::inspect::{Settings, Tls};
 use crate::names::Names;
-use crate::tcp::{self, World};
+use crate::tcp::World;
 use crate::udp::Datagrams;
 pub use crate::upstream::{Resolvers, Upstream};
 use policy::Resolved;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use std::net::{SocketAddr, TcpListener};
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -25,7 +27,7 @@ use tokio::time::timeout;
 const ON_THE_WAY: Duration = Duration::from_secs(1);
 /// Turns of the thread after which all that has come to a door was taken.
 const TURNS: usize = 8;
-/// Connections at once. Those beyond wait in the door's queue.
+/// Connections at once. Those beyond wait before they are let in.
 const MAX_CONNECTIONS: u64 = 4096;
 /// Even where descriptors are scarce, more than the doors and the command's first needs.
 const MIN_CONNECTIONS: u64 = 4;
@@ -80,7 +82,7 @@ pub struct Setup {
 pub struct Tuning {
     /// Whom to ask for names.
     pub upstream: Upstream,
-    /// How long a server may take to accept a connection.
+    /// How long a server may take to accept a connection that a client of a proxy asks for.
     pub connect_timeout: Duration,
     /// After how long a flow of datagrams that nothing passes through is over.
     pub udp_idle: Duration,
@@ -192,15 +194,23 @@ impl Drop for Broker {
 fn open(world: &Arc<World>, doors: Doors, udp_idle: Duration, flows: usize) {
     let gate = world.gate.clone();
     tokio::spawn(async move { gate.journal.tend().await });
-    for Door { tcp, dns, udp, out } in [Some(doors.v4), doors.v6].into_iter().flatten() {
+    let (v4, v6): (Vec<_>, Vec<_>) =
+        doors.loopback.into_iter().filter_map(with_place).partition(|(at, _)| at.is_ipv4());
+    for (door, inside) in [Some(doors.v4).zip(Some(v4)), doors.v6.zip(Some(v6))].into_iter().flatten() {
+        let Door { tcp, dns, udp, out, knocks, again } = door;
         let out = Arc::new(out);
-        tokio::spawn(tcp::serve(world.clone(), tcp));
+        if let Ok(entrance) = Entrance::new(world.clone(), (tcp, knocks, again), out.clone(), inside) {
+            entrance.open();
+        }
         tokio::spawn(world.names.clone().serve(dns, out.clone()));
         tokio::spawn(Datagrams::new(world.gate.clone(), out, udp_idle, flows).serve(udp));
     }
-    for door in doors.loopback {
-        tokio::spawn(tcp::serve(world.clone(), door));
-    }
+}
+
+/// A door on the guest's loopback, with where it stands.
+fn with_place(door: OwnedFd) -> Option<(SocketAddr, OwnedFd)> {
+    let door = TcpListener::from(door);
+    Some((door.local_addr().ok()?, door.into()))
 }
 
 /// Every connection takes descriptors of this process, and the usual limit is for programs that have few. How many there

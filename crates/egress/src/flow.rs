@@ -9,14 +9,20 @@ use rustix::net::Shutdown;
 use std::cell::RefCell;
 use std::io::{Error, ErrorKind};
 use std::net::SocketAddr;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
-use tokio::net::TcpStream;
+use sys::CallError;
+use tokio::io::Interest;
+use tokio::net::{TcpStream, UdpSocket};
+use tokio::time::sleep;
 
 /// What is read at once. One buffer serves all flows of the thread, so that a thousand idle ones cost nothing.
 const CHUNK: usize = 64 * 1024;
+
+/// After the kernel had no descriptor or no memory for what came.
+const AFTER_ERROR: Duration = Duration::from_millis(10);
 
 thread_local! {
     static SCRATCH: RefCell<Vec<u8>> = RefCell::new(vec![0; CHUNK]);
@@ -25,6 +31,39 @@ thread_local! {
 /// Lends out the thread's buffer, which holds the largest datagram.
 pub(crate) fn with_scratch<T>(work: impl FnOnce(&mut [u8]) -> T) -> T {
     SCRATCH.with_borrow_mut(|buffer| work(buffer))
+}
+
+/// A descriptor at which things come one by one.
+pub(crate) struct Watched {
+    /// Knows when something is there, and is not read from. It need not be of this kind for that.
+    ready: UdpSocket,
+    fd: OwnedFd,
+}
+
+impl Watched {
+    pub fn new(fd: OwnedFd) -> Result<Watched, Error> {
+        Ok(Watched { ready: UdpSocket::from_std(fd.try_clone()?.into())?, fd })
+    }
+
+    pub fn fd(&self) -> &OwnedFd {
+        &self.fd
+    }
+
+    /// What `take` finds, once there is something.
+    pub async fn next<T>(&self, mut take: impl FnMut(&OwnedFd) -> Result<Option<T>, CallError>) -> Result<T, Error> {
+        loop {
+            self.ready.readable().await?;
+            let got = self.ready.try_io(Interest::READABLE, || match take(&self.fd) {
+                Ok(came) => came.ok_or_else(|| ErrorKind::WouldBlock.into()),
+                Err(error) => Err(Error::from_raw_os_error(error.errno)),
+            });
+            match got {
+                Ok(came) => return Ok(came),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+                Err(_) => sleep(AFTER_ERROR).await,
+            }
+        }
+    }
 }
 
 /// A flow and the story of it: opened once, and closed when it is gone unless it was told to have ended otherwise.

@@ -5,7 +5,8 @@
 //! broker   starts and stops it all                   event    what is told
 //! gate     rules in force, decisions, bytes          pins     which name led where       journal  what happened
 //! names    questions at the door, resolvers          upstream whom the host asks
-//! tcp      connections, from the door to their end   first    what first bytes are
+//! entrance connections that are asked for            tcp      connections to their end
+//! first    what first bytes are
 //! flow     bytes counted and told                    pump     the relay
 //! forward  plain HTTP in the name of a host          proxy    clients of a proxy         udp      datagrams
 //! inspect  requests read one by one                  court    what the inspector needs
@@ -29,6 +30,7 @@ mod bytes;
 pub mod chunked;
 pub mod court;
 pub mod dns;
+mod entrance;
 pub mod event;
 mod first;
 mod flow;

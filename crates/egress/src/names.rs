@@ -4,9 +4,8 @@
 use crate::court::Court;
 use crate::dns::{self, AnswerError, Kind, Question, Rcode};
 use crate::event::{Op, Stage};
-use crate::flow::{read_more, write_all};
+use crate::flow::{Watched, read_more, write_all};
 use crate::gate::{Gate, Ruling};
-use crate::udp::DatagramDoor;
 use crate::upstream::{Resolvers, Upstream};
 use policy::Proto;
 use rustix::rand::{GetRandomFlags, getrandom};
@@ -61,11 +60,11 @@ impl Names {
 
     /// Answers the questions that come to a door.
     pub async fn serve(self: Arc<Names>, door: OwnedFd, out: Arc<OwnedFd>) -> Result<(), Error> {
-        let door = DatagramDoor::new(door)?;
+        let door = Watched::new(door)?;
         let mut buffer = vec![0; MAX_MESSAGE];
         loop {
             let Ok(slot) = self.slots.clone().acquire_owned().await else { return Ok(()) };
-            let came = door.receive(&mut buffer).await?;
+            let came = door.next(|door| sys::net::receive_from(door, &mut buffer)).await?;
             let (names, out, message) = (self.clone(), out.clone(), buffer[..came.len].to_vec());
             tokio::spawn(async move {
                 if let Some(reply) = names.answer(&message, dns::answer).await {

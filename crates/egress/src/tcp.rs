@@ -1,15 +1,12 @@
-//! Connections of the guest: taken at the door, judged, called outside, and relayed once the first bytes have shown
-//! whom they are for.
+//! Connections of the guest that were let in (entrance.rs): relayed once the first bytes have shown whom they are for.
 //!
 //! ```text
-//! arrive ──▶ refused: reset
-//!    │
-//!    ├─▶ called outside ──▶ the server's bytes pass at once; the guest's first bytes are held
-//!    │                            │
-//!    └─▶ must be read ───────────▶ first bytes: TLS name, HTTP host, or neither
-//!                                 ├─▶ refused: reset
-//!                                 ├─▶ relayed          (forward.rs: HTTP under the name of a host)
-//!                                 └─▶ inspected
+//! called outside ──▶ the server's bytes pass at once; the guest's first bytes are held
+//!                         │
+//! must be read ──────────▶ first bytes: TLS name, HTTP host, or neither
+//!                         ├─▶ refused: reset
+//!                         ├─▶ relayed          (forward.rs: HTTP under the name of a host)
+//!                         └─▶ inspected
 //! ```
 
 use crate::court::{Court, Destination};
@@ -24,22 +21,24 @@ use crate::names::Names;
 use crate::proxy;
 use crate::pump::{Pump, relay};
 use policy::Proto;
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use std::io::{Error, ErrorKind};
 use std::net::{IpAddr, SocketAddr};
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 use sys::doors::RESOLVER;
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpStream;
 use tokio::sync::{Semaphore, watch};
 use tokio::time::{Instant, sleep, timeout};
 
 /// How long first bytes may take to become whole.
 const FIRST_BYTES: Duration = Duration::from_secs(10);
-/// After the kernel had no descriptor or no memory for a connection.
-const AFTER_ERROR: Duration = Duration::from_millis(20);
 /// An end outside that is gone without a word is noticed after some minutes.
 const KEEPALIVE: Duration = Duration::from_secs(120);
+
+/// What is told of a server that nothing is heard of.
+pub(crate) const NO_ANSWER: &str = "the server does not answer";
 
 const DNS_PORT: u16 = 53;
 const SOCKS_PORT: u16 = 1080;
@@ -49,90 +48,99 @@ const PROXY_PORT: u16 = 3128;
 pub(crate) struct World {
     pub gate: Arc<Gate>,
     pub names: Arc<Names>,
-    /// One for each connection at once; those beyond wait in the door's queue.
+    /// One for each connection at once, also while its server is called; those beyond wait.
     pub slots: Arc<Semaphore>,
     /// What the inspector needs; none where nothing is inspected.
     pub tls: Option<Arc<Tls>>,
+    /// How long a client of a proxy waits for a server. Others wait as long as their own kernel does.
     pub connect_timeout: Duration,
 }
 
-/// Takes the connections that come to a door.
-pub(crate) async fn serve(world: Arc<World>, door: OwnedFd) -> Result<(), Error> {
-    // There is no network between a door and its guest: whoever paces what is sent there only waits. Connections have it
-    // from their door.
-    let _ = rustix::net::sockopt::set_tcp_congestion(&door, "reno");
-    let door = TcpListener::from_std(door.into())?;
-    loop {
-        // In this order, or doors where nobody comes would keep slots from those where many do.
-        let guest = accept(&door).await;
-        let Ok(slot) = world.slots.clone().acquire_owned().await else { return Ok(()) };
-        let world = world.clone();
-        tokio::spawn(async move {
-            // A connection at a door bears the name of the place that was called.
-            if let Ok(original) = guest.set_nodelay(true).and_then(|()| guest.local_addr()) {
-                receive(&world, guest, original).await;
-            }
-            drop(slot);
-        });
-    }
+/// What a connection is for.
+pub(crate) enum Errand {
+    /// Questions for names, which all addresses answer.
+    Names,
+    Socks,
+    Proxy,
+    Place(Place),
 }
 
-async fn accept(door: &TcpListener) -> TcpStream {
-    loop {
-        match door.accept().await {
-            Ok((guest, _)) => return guest,
-            Err(_) => sleep(AFTER_ERROR).await,
+impl Errand {
+    pub fn of(original: SocketAddr) -> Errand {
+        let addr = SocketAddr::new(original.ip().to_canonical(), original.port());
+        let ours = addr.ip() == IpAddr::from(RESOLVER);
+        match addr.port() {
+            DNS_PORT => Errand::Names,
+            SOCKS_PORT if ours => Errand::Socks,
+            PROXY_PORT if ours => Errand::Proxy,
+            _ => Errand::Place(Place { addr, named: None }),
         }
     }
 }
 
-async fn receive(world: &Arc<World>, guest: TcpStream, original: SocketAddr) {
-    let addr = SocketAddr::new(original.ip().to_canonical(), original.port());
-    let ours = addr.ip() == IpAddr::from(RESOLVER);
-    match addr.port() {
+/// Leads a connection to its end. `called` is its server, and what let it go there; `state` is from before that.
+pub(crate) async fn attend(
+    world: &Arc<World>,
+    guest: TcpStream,
+    errand: Errand,
+    called: Option<(TcpStream, Ruling)>,
+    state: watch::Receiver<State>,
+) {
+    if guest.set_nodelay(true).is_err() {
+        return;
+    }
+    let place = match errand {
         // Whatever goes wrong with these, the client sees its connection end.
-        DNS_PORT => drop(world.names.serve_stream(guest).await),
-        SOCKS_PORT if ours => proxy::socks(world, guest).await,
-        PROXY_PORT if ours => proxy::http(world, guest).await,
-        _ => direct(world, guest, Place { addr, named: None }).await,
+        Errand::Names => return drop(world.names.serve_stream(guest).await),
+        Errand::Socks => return proxy::socks(world, guest).await,
+        Errand::Proxy => return proxy::http(world, guest).await,
+        Errand::Place(place) => place,
+    };
+    let mut talk = Talk { state, ..Talk::new(world, guest, place) };
+    if let Some((outside, ruling)) = called {
+        // One that is gone already is seen to be when it is read.
+        let _ = settle(&outside);
+        (talk.outside, talk.ruling) = (Some(outside), Some(ruling));
     }
+    converse(talk, Vec::new()).await;
 }
 
-/// A connection to an address, as the guest's kernel made it.
-async fn direct(world: &Arc<World>, guest: TcpStream, place: Place) {
-    let mut talk = Talk::new(world, guest, place);
-    match world.gate.arrive(&talk.place) {
-        Arrival::Refuse(ruling) => {
-            talk.flow.refused(&ruling);
-            reset(&talk.guest);
+/// Calls exactly this address, for as long as the kernel waits.
+pub(crate) async fn call(addr: SocketAddr) -> Result<TcpStream, Error> {
+    let family = if addr.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = rustix::net::socket_with(family, SocketType::STREAM, flags, None)?;
+    // A server on this host has answered before the first call returns, and the second tells its answer.
+    for _ in 0..2 {
+        match rustix::net::connect(&socket, &addr) {
+            Ok(()) => return TcpStream::from_std(socket.into()),
+            Err(Errno::INPROGRESS | Errno::ALREADY | Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
         }
-        Arrival::Wait => converse(talk, Vec::new()).await,
-        Arrival::Dial(ruling) => match dial(world, talk.place.addr).await {
-            Ok(outside) => {
-                (talk.outside, talk.ruling) = (Some(outside), Some(ruling));
-                converse(talk, Vec::new()).await;
-            }
-            Err(error) => {
-                talk.flow.failed(&ruling, reason_of(&error));
-                reset(&talk.guest);
-            }
-        },
     }
+    let stream = TcpStream::from_std(socket.into())?;
+    stream.writable().await?;
+    stream.take_error()?.map_or(Ok(stream), Err)
 }
 
-/// Calls exactly this address.
+/// The same with a bound, for clients that are told in words.
 pub(crate) async fn dial(world: &World, addr: SocketAddr) -> Result<TcpStream, Error> {
-    let stream = timeout(world.connect_timeout, TcpStream::connect(addr)).await.map_err(|_| ErrorKind::TimedOut)??;
-    stream.set_nodelay(true)?;
-    rustix::net::sockopt::set_socket_keepalive(&stream, true)?;
-    rustix::net::sockopt::set_tcp_keepidle(&stream, KEEPALIVE)?;
+    let stream = timeout(world.connect_timeout, call(addr)).await.map_err(|_| ErrorKind::TimedOut)??;
+    settle(&stream)?;
     Ok(stream)
+}
+
+fn settle(stream: &TcpStream) -> Result<(), Error> {
+    stream.set_nodelay(true)?;
+    rustix::net::sockopt::set_socket_keepalive(stream, true)?;
+    rustix::net::sockopt::set_tcp_keepidle(stream, KEEPALIVE)?;
+    Ok(())
 }
 
 pub(crate) fn reason_of(error: &Error) -> String {
     match error.kind() {
         ErrorKind::ConnectionRefused => "the server refused the connection".to_owned(),
-        ErrorKind::TimedOut => "the server does not answer".to_owned(),
+        ErrorKind::TimedOut => NO_ANSWER.to_owned(),
         ErrorKind::NetworkUnreachable | ErrorKind::HostUnreachable => "the server cannot be reached".to_owned(),
         _ => error.to_string(),
     }

@@ -1,7 +1,7 @@
 //! Datagrams of the guest. Each pair of the guest's end and the place it sends to is a flow with a socket of its own
 //! outside, so that answers find their way back; it ends when nothing passes for a while.
 
-use crate::flow::{Flow, Way, with_scratch};
+use crate::flow::{Flow, Watched, Way, with_scratch};
 use crate::gate::{Gate, Ruling};
 use policy::Proto;
 use rustix::net::SendFlags;
@@ -11,7 +11,6 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
-use tokio::io::Interest;
 use tokio::net::UdpSocket;
 use tokio::task::coop::consume_budget;
 
@@ -19,39 +18,6 @@ const MAX_DATAGRAM: usize = 64 * 1024;
 /// A program that goes on sending to where it may not is told of each time, and we tell of it this often.
 const TELL_EVERY: Duration = Duration::from_secs(10);
 const MAX_REFUSED: usize = 1024;
-
-/// After the kernel had no memory for a datagram.
-const AFTER_ERROR: Duration = Duration::from_millis(10);
-
-/// A door where datagrams come.
-pub(crate) struct DatagramDoor {
-    /// Knows when one is there, and is not read from.
-    ready: UdpSocket,
-    door: OwnedFd,
-}
-
-impl DatagramDoor {
-    pub fn new(door: OwnedFd) -> Result<DatagramDoor, Error> {
-        let ready = UdpSocket::from_std(door.try_clone()?.into())?;
-        Ok(DatagramDoor { ready, door })
-    }
-
-    /// The next datagram.
-    pub async fn receive(&self, buffer: &mut [u8]) -> Result<sys::net::Datagram, Error> {
-        loop {
-            self.ready.readable().await?;
-            let got = self.ready.try_io(Interest::READABLE, || match sys::net::receive_from(&self.door, buffer) {
-                Ok(came) => came.ok_or_else(|| ErrorKind::WouldBlock.into()),
-                Err(error) => Err(Error::from_raw_os_error(error.errno)),
-            });
-            match got {
-                Ok(came) => return Ok(came),
-                Err(error) if error.kind() == ErrorKind::WouldBlock => {}
-                Err(_) => tokio::time::sleep(AFTER_ERROR).await,
-            }
-        }
-    }
-}
 
 /// The guest's end, and where it sends to.
 type Key = (SocketAddr, SocketAddr);
@@ -83,10 +49,10 @@ impl Datagrams {
 
     /// Takes the datagrams that come to the door.
     pub async fn serve(self: Arc<Datagrams>, door: OwnedFd) -> Result<(), Error> {
-        let door = DatagramDoor::new(door)?;
+        let door = Watched::new(door)?;
         let mut buffer = vec![0; MAX_DATAGRAM];
         loop {
-            let came = door.receive(&mut buffer).await?;
+            let came = door.next(|door| sys::net::receive_from(door, &mut buffer)).await?;
             let key = (came.peer, came.original);
             let known = self.exchanges().get(&key).cloned();
             match known.or_else(|| self.open(key)) {

@@ -36,8 +36,14 @@ pub enum Address {
 /// How long one try may take before signals are looked at.
 const PATIENCE: Duration = Duration::from_millis(100);
 /// Connections that may be waiting at a time; a guest that fills queues on purpose gets no more.
-const MOST_WAITING: usize = 64;
-static WAITING: AtomicUsize = AtomicUsize::new(0);
+static QUEUED: Waiting = Waiting { now: AtomicUsize::new(0), most: 64 };
+/// The same for servers, which are far away and may take long to answer.
+static CALLING: Waiting = Waiting { now: AtomicUsize::new(0), most: 512 };
+
+struct Waiting {
+    now: AtomicUsize,
+    most: usize,
+}
 
 /// The socket at a real path of the host. No link is followed: nobody can put one in its place meanwhile.
 pub fn service(path: &Path) -> Result<Address, i32> {
@@ -55,21 +61,22 @@ pub fn service(path: &Path) -> Result<Address, i32> {
 /// connection wait, and the supervisor must not.
 pub fn answer(listener: &Listener, call: &Call, guest: Guest, socket: OwnedFd, to: Address) {
     const EAGAIN: i32 = 11;
-    let Some(own) = listener.try_clone().filter(|_| WAITING.load(Ordering::Relaxed) < MOST_WAITING) else {
+    let line = if matches!(to, Address::Inet(..)) { &CALLING } else { &QUEUED };
+    let Some(own) = listener.try_clone().filter(|_| line.now.load(Ordering::Relaxed) < line.most) else {
         return listener.refuse(call, EAGAIN);
     };
     let waiting = *call;
-    WAITING.fetch_add(1, Ordering::Relaxed);
+    line.now.fetch_add(1, Ordering::Relaxed);
     let started = std::thread::Builder::new().stack_size(64 << 10).spawn(move || {
         let made = become_guest(&guest, &to).and_then(|()| patiently(&own, &waiting, &socket, &to));
         match made {
             Ok(()) => own.answer(&waiting, 0),
             Err(errno) => own.refuse(&waiting, errno),
         }
-        WAITING.fetch_sub(1, Ordering::Relaxed);
+        line.now.fetch_sub(1, Ordering::Relaxed);
     });
     if started.is_err() {
-        WAITING.fetch_sub(1, Ordering::Relaxed);
+        line.now.fetch_sub(1, Ordering::Relaxed);
         listener.refuse(call, EAGAIN);
     }
 }
@@ -110,7 +117,9 @@ fn patiently(listener: &Listener, call: &Call, socket: &OwnedFd, to: &Address) -
             break Err(EINTR);
         }
         if deadline.is_some_and(|at| Instant::now() >= at) {
-            break tried.map_err(Errno::raw_os_error);
+            // That it was tried before is our own doing.
+            let told = tried.map_err(|error| if error == Errno::ALREADY { Errno::INPROGRESS } else { error });
+            break told.map_err(Errno::raw_os_error);
         }
     };
     let _ = sockopt::set_socket_timeout(socket, Timeout::Send, before);

@@ -237,7 +237,7 @@ fn perform(op: &Op, kept: &mut Kept) -> Result<(), i32> {
         Op::RemoveFile { at } => unsafe { kernel!(SYS_unlinkat, libc::AT_FDCWD, at.as_ptr(), 0) }.map(drop),
         Op::Loopback => loopback_up(),
         Op::Netlink { family, batch, .. } => netlink::send(*family, batch),
-        Op::OpenDoors { ipv6, loopback } => doors::open(*ipv6, loopback, &mut kept.doors),
+        Op::OpenDoors { ipv6, loopback, filters } => doors::open(*ipv6, loopback, *filters, &mut kept.doors),
         // SAFETY: takes flags only.
         Op::NewNamespace { flags, .. } => unsafe { kernel!(SYS_unshare, *flags) }.map(drop),
         Op::Rlimit { resource, value, .. } => rlimit(*resource, *value),

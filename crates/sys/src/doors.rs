@@ -2,6 +2,7 @@
 //! guest sends anywhere but to itself arrives at one of them (see `netlink::routes` and `netfilter::rules`).
 //! `open` runs between clone and exec: raw calls only.
 
+use crate::bpf::Insn;
 use crate::raw::kernel;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::RawFd;
@@ -24,11 +25,19 @@ pub(crate) const DNS_PORT: u16 = 53;
 
 /// On every packet that comes from a door; only privileges in the namespace can set it, which no guest has.
 pub(crate) const MARK: u32 = 0x00c0_ffda;
+/// On requests for connections that we send again; only these come to a door.
+pub(crate) const MARK_AGAIN: u32 = 0x00c0_ffdb;
 
 const BACKLOG: i32 = 4096;
 
-/// For each protocol: connections, names, datagrams, answers.
-pub(crate) const EACH: usize = 4;
+/// What waits to be heard of what the guest begins; the kernel cuts it down to what it allows. What has no room comes
+/// again, as after any loss.
+const KNOCKS: i32 = 1 << 20;
+/// The loopback interface is the first of every network namespace.
+pub(crate) const LOOPBACK: u32 = 1;
+
+/// For each protocol: connections, names, datagrams, answers, what the guest begins, requests that are sent again.
+pub(crate) const EACH: usize = 6;
 /// The most places on the guest's own loopback that lead outside; each takes a port away from the guest.
 pub const MOST_LOOPBACK: usize = 64;
 
@@ -42,8 +51,8 @@ impl Opened {
     pub(crate) const NONE: Opened = Opened { everywhere: [-1; _], loopback: [-1; _] };
 }
 
-/// Opens the doors. Those on `loopback` stand at one place each: what the guest sends to itself meets no rule.
-pub(crate) fn open(ipv6: bool, loopback: &[SocketAddr], opened: &mut Opened) -> Result<(), i32> {
+/// Opens the doors. Those on `loopback` stand at one place each. `filters` are those of `knock::filter`, for each protocol.
+pub(crate) fn open(ipv6: bool, loopback: &[SocketAddr], filters: [&[Insn]; 2], opened: &mut Opened) -> Result<(), i32> {
     for (place, slot) in loopback.iter().zip(&mut opened.loopback) {
         let family = if place.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
         *slot = socket(family, libc::SOCK_STREAM, 0)?;
@@ -53,8 +62,8 @@ pub(crate) fn open(ipv6: bool, loopback: &[SocketAddr], opened: &mut Opened) -> 
     }
     let families = [libc::AF_INET, libc::AF_INET6];
     let slots = opened.everywhere.chunks_mut(EACH);
-    for (family, slots) in families.into_iter().zip(slots).take(1 + usize::from(ipv6)) {
-        let [tcp, dns, udp, out] = slots else { return Err(libc::EINVAL) };
+    for ((family, slots), filter) in families.into_iter().zip(slots).zip(filters).take(1 + usize::from(ipv6)) {
+        let [tcp, dns, udp, out, knocks, again] = slots else { return Err(libc::EINVAL) };
         *tcp = bound(family, libc::SOCK_STREAM, CATCH_ALL_PORT)?;
         // Each connection counts as bound to the port that was called. Inherited from here, this lets the guest's
         // servers have that port at the same time, if they ask for it in the same way, as nearly all do.
@@ -66,6 +75,9 @@ pub(crate) fn open(ipv6: bool, loopback: &[SocketAddr], opened: &mut Opened) -> 
         // Answers carry any address and port as their source without a socket bound to it, which could be in the way
         // of one of the guest's. This protocol number receives nothing.
         *out = socket(family, libc::SOCK_RAW, libc::IPPROTO_RAW)?;
+        *knocks = listening(family, filter)?;
+        *again = socket(family, libc::SOCK_RAW, libc::IPPROTO_RAW)?;
+        set(*again, libc::SOL_SOCKET, libc::SO_MARK, MARK_AGAIN as i32)?;
     }
     Ok(())
 }
@@ -90,6 +102,33 @@ fn bound(family: i32, kind: i32, port: u16) -> Result<RawFd, i32> {
     }
     bind(fd, if family == libc::AF_INET { OWN_V4.into() } else { OWN_V6.into() }, port)?;
     Ok(fd)
+}
+
+/// A socket that gets a copy of the packets that pass the filter, from the header of IP on. It hears nothing before it
+/// is bound, and then only what comes in: of what goes out, sockets of one protocol are told nothing.
+fn listening(family: i32, filter: &[Insn]) -> Result<RawFd, i32> {
+    #[repr(C)]
+    struct Program {
+        len: u16,
+        insns: *const Insn,
+    }
+    let kind = libc::SOCK_DGRAM | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
+    let wanted = Program { len: filter.len() as u16, insns: filter.as_ptr() };
+    let protocol = if family == libc::AF_INET { libc::ETH_P_IP } else { libc::ETH_P_IPV6 };
+    // SAFETY: numbers; a program whose pointer is valid for its length; and a name, for which zeroed is valid, with its
+    // true length.
+    unsafe {
+        let fd = kernel!(SYS_socket, libc::AF_PACKET, kind, 0)?;
+        let attach = libc::SO_ATTACH_FILTER;
+        kernel!(SYS_setsockopt, fd, libc::SOL_SOCKET, attach, &raw const wanted, size_of::<Program>())?;
+        set(fd, libc::SOL_SOCKET, libc::SO_RCVBUF, KNOCKS)?;
+        let mut name: libc::sockaddr_ll = std::mem::zeroed();
+        name.sll_family = libc::AF_PACKET as u16;
+        name.sll_protocol = (protocol as u16).to_be();
+        name.sll_ifindex = LOOPBACK as i32;
+        kernel!(SYS_bind, fd, &raw const name, size_of::<libc::sockaddr_ll>())?;
+        Ok(fd)
+    }
 }
 
 fn set(fd: RawFd, level: i32, option: i32, value: i32) -> Result<(), i32> {

@@ -12,6 +12,7 @@ pub mod doors;
 mod first;
 pub mod host;
 pub mod janitor;
+pub mod knock;
 pub mod landlock;
 mod meeting;
 pub mod mount;

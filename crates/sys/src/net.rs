@@ -24,8 +24,12 @@ pub struct Door {
     pub dns: OwnedFd,
     /// All other datagrams: `receive_from`.
     pub udp: OwnedFd,
-    /// Answers to datagrams: `send_from`, `refuse_from`.
+    /// Answers: `send_from`, `refuse_from`, `knock::refuse`, `knock::unreachable`.
     pub out: OwnedFd,
+    /// Connections that are asked for, and echo requests: `knock::hear`.
+    pub knocks: OwnedFd,
+    /// Lets a connection come to its door: `knock::admit`.
+    pub again: OwnedFd,
 }
 
 impl Doors {
@@ -34,13 +38,13 @@ impl Doors {
         mut handles: impl Iterator<Item = Option<OwnedFd>>,
         loopback: impl FnOnce() -> Vec<OwnedFd>,
     ) -> Option<Doors> {
-        let mut four = || -> Option<Door> {
-            let [tcp, dns, udp, out]: [Option<OwnedFd>; EACH] =
-                [handles.next()?, handles.next()?, handles.next()?, handles.next()?];
-            Some(Door { tcp: tcp?, dns: dns?, udp: udp?, out: out? })
+        let mut each = || -> Option<Door> {
+            let these: [Option<OwnedFd>; EACH] = std::array::from_fn(|_| handles.next().flatten());
+            let [tcp, dns, udp, out, knocks, again] = these;
+            Some(Door { tcp: tcp?, dns: dns?, udp: udp?, out: out?, knocks: knocks?, again: again? })
         };
-        let v4 = four()?;
-        Some(Doors { v4, v6: four(), loopback: loopback() })
+        let v4 = each()?;
+        Some(Doors { v4, v6: each(), loopback: loopback() })
     }
 }
 
@@ -231,7 +235,12 @@ fn udp_header(from: SocketAddr, to: SocketAddr, payload: usize) -> [u8; 8] {
 }
 
 /// The header of a packet and its length. Of IPv4 the kernel fills in the sum and the length.
-fn ip_header(from: SocketAddr, to: SocketAddr, protocol: i32, payload: usize) -> Result<([u8; 40], usize), CallError> {
+pub(crate) fn ip_header(
+    from: SocketAddr,
+    to: SocketAddr,
+    protocol: i32,
+    payload: usize,
+) -> Result<([u8; 40], usize), CallError> {
     const TIME_TO_LIVE: u8 = 64;
     let mut header = [0; 40];
     match (from, to) {
@@ -254,8 +263,8 @@ fn ip_header(from: SocketAddr, to: SocketAddr, protocol: i32, payload: usize) ->
     }
 }
 
-/// The internet's checksum. IPv6 adds both addresses, the protocol and the length; ICMP of IPv4 does not.
-fn checksum(from: SocketAddr, to: SocketAddr, protocol: i32, parts: &[&[u8]]) -> u16 {
+/// The internet's checksum. All but ICMP of IPv4 add both addresses, the protocol and the length.
+pub(crate) fn checksum(from: SocketAddr, to: SocketAddr, protocol: i32, parts: &[&[u8]]) -> u16 {
     let mut sum = 0u64;
     // Each part but the last must have an even length, which headers have.
     let mut add = |bytes: &[u8]| {
@@ -263,9 +272,13 @@ fn checksum(from: SocketAddr, to: SocketAddr, protocol: i32, parts: &[&[u8]]) ->
             sum += u64::from(u16::from_be_bytes([pair[0], pair.get(1).copied().unwrap_or(0)]));
         }
     };
-    if let (SocketAddr::V6(from), SocketAddr::V6(to)) = (from, to) {
-        add(&from.ip().octets());
-        add(&to.ip().octets());
+    if protocol != libc::IPPROTO_ICMP {
+        for address in [from.ip(), to.ip()] {
+            match address {
+                IpAddr::V4(address) => add(&address.octets()),
+                IpAddr::V6(address) => add(&address.octets()),
+            }
+        }
         add(&(protocol as u32).to_be_bytes());
         add(&(parts.iter().map(|p| p.len()).sum::<usize>() as u32).to_be_bytes());
     }
@@ -277,7 +290,7 @@ fn checksum(from: SocketAddr, to: SocketAddr, protocol: i32, parts: &[&[u8]]) ->
 }
 
 /// Lets a packet with any source go to `peer`.
-fn deliver(
+pub(crate) fn deliver(
     out: &OwnedFd,
     original: SocketAddr,
     peer: SocketAddr,

@@ -2,10 +2,13 @@
 //!
 //! Packets come by once, on their way in from loopback. Those of the supervisor (by their mark) and those between the
 //! guest's own addresses pass; TCP and UDP to anywhere else are given to our sockets by `tproxy`, which changes no
-//! packet and keeps no state, so there is no table of connections that could fill up; the rest is dropped.
+//! packet and keeps no state, so there is no table of connections that could fill up; the rest is dropped. So is what asks
+//! for a connection, unless it comes from us: the guest's own request was heard by then (see `knock`), and waits.
 
-use crate::doors::{CATCH_ALL_PORT, DNS_PORT, MARK, OWN_V4, OWN_V6};
+use crate::doors::{CATCH_ALL_PORT, DNS_PORT, MARK, MARK_AGAIN, OWN_V4, OWN_V6};
+use crate::knock::{ACK, FLAGS, SYN};
 use crate::netlink::{APPEND, Batch, CREATE, attribute, nest};
+use std::net::{IpAddr, SocketAddr};
 
 const TABLES: u16 = 10;
 const BATCH_BEGIN: u16 = 0x10;
@@ -27,14 +30,31 @@ const META_PROTOCOL: u32 = 16;
 const NETWORK: u32 = 1;
 const TRANSPORT: u32 = 2;
 
+const TCP: &[u8] = &[libc::IPPROTO_TCP as u8];
+const UDP: &[u8] = &[libc::IPPROTO_UDP as u8];
+/// Where TCP and UDP have the port that a packet goes to.
+const TO_PORT: Expr = Expr::Payload { base: TRANSPORT, offset: 2, len: 2 };
+/// The flags of TCP that tell whether a segment asks for a connection.
+const FLAGS_READ: Expr = Expr::Payload { base: TRANSPORT, offset: FLAGS as u32, len: 1 };
+const ASKING: Expr = Expr::Bits(SYN | ACK);
+
 /// One expression of a rule. Values are compared in and loaded into the first register unless told otherwise.
+#[derive(Clone, Copy)]
 enum Expr<'a> {
     Meta(u32),
-    Payload { base: u32, offset: u32, len: u32 },
+    Payload {
+        base: u32,
+        offset: u32,
+        len: u32,
+    },
     Is(&'a [u8]),
+    IsNot(&'a [u8]),
+    /// Keeps only these bits of the first byte.
+    Bits(u8),
     Load(u32, &'a [u8]),
     Tproxy(u8),
     Accept,
+    Drop,
 }
 
 /// What differs between the two protocols.
@@ -45,29 +65,22 @@ struct Layer {
     /// How a destination on the guest's own loopback begins.
     loopback: Vec<u8>,
     own: Vec<u8>,
-    control: u8,
 }
 
-/// The finished batch. With `ping` the guest's kernel answers echo requests to every address by itself.
-pub fn rules(ipv6: bool, ping: bool) -> Vec<u8> {
+/// The finished batch. `places` are those on the guest's loopback that lead outside.
+pub fn rules(ipv6: bool, places: &[SocketAddr]) -> Vec<u8> {
     let mut batch = Batch::default();
     batch.silent(BATCH_BEGIN, |out| out.extend(family_header(0, TABLES)));
-    layer(&mut batch, &v4(), ping);
+    layer(&mut batch, &v4(), places.iter().filter(|place| place.is_ipv4()));
     if ipv6 {
-        layer(&mut batch, &v6(), ping);
+        layer(&mut batch, &v6(), places.iter().filter(|place| place.is_ipv6()));
     }
     batch.silent(BATCH_END, |out| out.extend(family_header(0, TABLES)));
     batch.finish()
 }
 
 fn v4() -> Layer {
-    Layer {
-        family: libc::NFPROTO_IPV4 as u8,
-        destination: 16,
-        loopback: vec![127],
-        own: OWN_V4.octets().to_vec(),
-        control: libc::IPPROTO_ICMP as u8,
-    }
+    Layer { family: libc::NFPROTO_IPV4 as u8, destination: 16, loopback: vec![127], own: OWN_V4.octets().to_vec() }
 }
 
 fn v6() -> Layer {
@@ -76,33 +89,43 @@ fn v6() -> Layer {
         destination: 24,
         loopback: std::net::Ipv6Addr::LOCALHOST.octets().to_vec(),
         own: OWN_V6.octets().to_vec(),
-        control: libc::IPPROTO_ICMPV6 as u8,
     }
 }
 
-fn layer(batch: &mut Batch, layer: &Layer, ping: bool) {
+fn layer<'a>(batch: &mut Batch, layer: &Layer, places: impl Iterator<Item = &'a SocketAddr>) {
     table_and_chain(batch, layer.family);
-    let mark = MARK.to_ne_bytes();
+    let (mark, again) = (MARK.to_ne_bytes(), MARK_AGAIN.to_ne_bytes());
     rule(batch, layer.family, &[Expr::Meta(META_MARK), Expr::Is(&mark), Expr::Accept]);
-    for destination in [&layer.loopback, &layer.own] {
-        let read = Expr::Payload { base: NETWORK, offset: layer.destination, len: destination.len() as u32 };
-        rule(batch, layer.family, &[read, Expr::Is(destination), Expr::Accept]);
+    let to =
+        |destination: &[u8]| Expr::Payload { base: NETWORK, offset: layer.destination, len: destination.len() as u32 };
+    for place in places {
+        let (address, port) = (octets(place.ip()), place.port().to_be_bytes());
+        let mut list = vec![Expr::Meta(META_MARK), Expr::IsNot(&again), to(&address), Expr::Is(&address)];
+        list.extend([Expr::Meta(META_PROTOCOL), Expr::Is(TCP), TO_PORT, Expr::Is(&port)]);
+        list.extend([FLAGS_READ, ASKING, Expr::Is(&[SYN]), Expr::Drop]);
+        rule(batch, layer.family, &list);
     }
-    to_door(batch, layer, libc::IPPROTO_TCP, None, CATCH_ALL_PORT);
-    to_door(batch, layer, libc::IPPROTO_UDP, Some(DNS_PORT), DNS_PORT);
-    to_door(batch, layer, libc::IPPROTO_UDP, None, CATCH_ALL_PORT);
-    if ping {
-        rule(batch, layer.family, &[Expr::Meta(META_PROTOCOL), Expr::Is(&[layer.control]), Expr::Accept]);
+    for destination in [&layer.loopback, &layer.own] {
+        rule(batch, layer.family, &[to(destination), Expr::Is(destination), Expr::Accept]);
+    }
+    to_door(batch, layer, TCP, &[FLAGS_READ, ASKING, Expr::IsNot(&[SYN])], CATCH_ALL_PORT);
+    to_door(batch, layer, TCP, &[Expr::Meta(META_MARK), Expr::Is(&again)], CATCH_ALL_PORT);
+    to_door(batch, layer, UDP, &[TO_PORT, Expr::Is(&DNS_PORT.to_be_bytes())], DNS_PORT);
+    to_door(batch, layer, UDP, &[], CATCH_ALL_PORT);
+}
+
+fn octets(address: IpAddr) -> Vec<u8> {
+    match address {
+        IpAddr::V4(address) => address.octets().to_vec(),
+        IpAddr::V6(address) => address.octets().to_vec(),
     }
 }
 
-/// Gives a protocol's packets (only those to port `only`, where one is given) to our socket at `door`.
-fn to_door(batch: &mut Batch, layer: &Layer, protocol: i32, only: Option<u16>, door: u16) {
-    let (protocol, wanted, door) = ([protocol as u8], only.map(u16::to_be_bytes), door.to_be_bytes());
-    let mut list = vec![Expr::Meta(META_PROTOCOL), Expr::Is(&protocol)];
-    if let Some(port) = &wanted {
-        list.extend([Expr::Payload { base: TRANSPORT, offset: 2, len: 2 }, Expr::Is(port)]);
-    }
+/// Gives those of a protocol's packets that are so to our socket at `door`.
+fn to_door(batch: &mut Batch, layer: &Layer, protocol: &[u8], so: &[Expr], door: u16) {
+    let door = door.to_be_bytes();
+    let mut list = vec![Expr::Meta(META_PROTOCOL), Expr::Is(protocol)];
+    list.extend_from_slice(so);
     list.extend([Expr::Load(1, &layer.own), Expr::Load(2, &door), Expr::Tproxy(layer.family), Expr::Accept]);
     rule(batch, layer.family, &list);
 }
@@ -148,8 +171,9 @@ fn expression(out: &mut Vec<u8>, one: &Expr) {
     let name: &[u8] = match one {
         Expr::Meta(_) => b"meta\0",
         Expr::Payload { .. } => b"payload\0",
-        Expr::Is(_) => b"cmp\0",
-        Expr::Load(..) | Expr::Accept => b"immediate\0",
+        Expr::Is(_) | Expr::IsNot(_) => b"cmp\0",
+        Expr::Bits(_) => b"bitwise\0",
+        Expr::Load(..) | Expr::Accept | Expr::Drop => b"immediate\0",
         Expr::Tproxy(_) => b"tproxy\0",
     };
     nest(out, 1, |out| {
@@ -170,10 +194,17 @@ fn arguments(out: &mut Vec<u8>, one: &Expr) {
             number(out, 3, *offset);
             number(out, 4, *len);
         }
-        Expr::Is(value) => {
+        Expr::Is(value) | Expr::IsNot(value) => {
             number(out, 1, 1);
-            number(out, 2, 0);
+            number(out, 2, u32::from(matches!(one, Expr::IsNot(_))));
             nest(out, 3, |out| attribute(out, 1, value));
+        }
+        Expr::Bits(mask) => {
+            number(out, 1, 1);
+            number(out, 2, 1);
+            number(out, 3, 1);
+            nest(out, 4, |out| attribute(out, 1, &[*mask]));
+            nest(out, 5, |out| attribute(out, 1, &[0]));
         }
         Expr::Load(register, value) => {
             number(out, 1, *register);
@@ -184,9 +215,10 @@ fn arguments(out: &mut Vec<u8>, one: &Expr) {
             number(out, 2, 1);
             number(out, 3, 2);
         }
-        Expr::Accept => {
+        Expr::Accept | Expr::Drop => {
+            let verdict = if matches!(one, Expr::Accept) { ACCEPT } else { DROP };
             number(out, 1, 0);
-            nest(out, 2, |out| nest(out, 2, |out| number(out, 1, ACCEPT)));
+            nest(out, 2, |out| nest(out, 2, |out| number(out, 1, verdict)));
         }
     }
 }
@@ -212,16 +244,17 @@ mod tests {
 
     #[test]
     fn a_rule_is_what_nft_sends() {
-        let all = rules(true, false);
+        let all = rules(true, &[]);
         if cfg!(target_endian = "little") {
             assert!(all.windows(DNS_RULE.len()).any(|part| part == DNS_RULE));
         }
     }
 
     #[test]
-    fn ping_is_one_more_rule_for_each_protocol() {
+    fn a_place_on_loopback_is_one_more_rule_for_its_protocol() {
         let count = |bytes: Vec<u8>| bytes.windows(6).filter(|part| *part == b"doors\0").count();
-        assert_eq!(count(rules(false, true)), count(rules(false, false)) + 1);
-        assert_eq!(count(rules(true, true)), count(rules(true, false)) + 2);
+        let places = [SocketAddr::from(([127, 0, 0, 1], 80)), "[::1]:80".parse().unwrap()];
+        assert_eq!(count(rules(false, &places)), count(rules(false, &[])) + 1);
+        assert_eq!(count(rules(true, &places)), count(rules(true, &[])) + 2);
     }
 }

@@ -1,7 +1,7 @@
 //! Netlink: a guest's network as messages that are finished before the clone and only sent after it.
 //! Builders allocate and run in the supervisor; `send` runs in the new namespace and does not.
 
-use crate::doors::{OWN_V4, OWN_V6};
+use crate::doors::{LOOPBACK, OWN_V4, OWN_V6};
 use crate::raw::kernel;
 use std::os::fd::RawFd;
 
@@ -15,9 +15,6 @@ pub(crate) const CREATE: u16 = 0x400;
 const EXCLUSIVE: u16 = 0x200;
 pub(crate) const APPEND: u16 = 0x800;
 const NESTED: u16 = 0x8000;
-
-/// The loopback interface is the first of every network namespace.
-const LOOPBACK: u32 = 1;
 
 /// Messages one after another, as one `send` takes them.
 #[derive(Default)]

@@ -143,10 +143,11 @@ pub enum Op {
     },
     /// Opens the sockets at which everything arrives that the guest sends anywhere but to itself. After the batches,
     /// and while there are still privileges. `loopback` are places on its own loopback that lead outside, too; at
-    /// most `doors::MOST_LOOPBACK`.
+    /// most `doors::MOST_LOOPBACK`. `filters` are those of `knock::filter` for both protocols.
     OpenDoors {
         ipv6: bool,
         loopback: &'static [SocketAddr],
+        filters: [&'static [Insn]; 2],
     },
     NewNamespace {
         flags: i32,
@@ -273,7 +274,7 @@ impl fmt::Display for Op {
             | Op::ChangeDir { at }
             | Op::OpenScratch { at } => write!(f, " {}", show(at)),
             Op::Netlink { batch, what, .. } => write!(f, " {what}, {} bytes", batch.len()),
-            Op::OpenDoors { ipv6, loopback } => {
+            Op::OpenDoors { ipv6, loopback, .. } => {
                 f.write_str(if *ipv6 { " ipv4 ipv6" } else { " ipv4" })?;
                 loopback.iter().try_for_each(|place| write!(f, " {place}"))
             }

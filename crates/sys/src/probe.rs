@@ -1,6 +1,7 @@
 //! Questions that only the kernel answers: each is asked in a throw-away child, or with arguments that change nothing.
 //! For `doctor` and `bench`; nothing here is on the path of a run, and no mount is ever made in the caller's namespace.
 
+use crate::bpf::Insn;
 use crate::{CallError, doors, errno, netlink};
 use std::ffi::{CStr, CString};
 use std::io::Read;
@@ -25,8 +26,9 @@ pub enum Trial<'a> {
     IdMapped { ids: BorrowedFd<'a> },
     /// A filter that lets everything pass, with a listener.
     Listener,
-    /// A network that leads everything to sockets of ours, by the batches of `netlink::routes` and `netfilter::rules`.
-    Doors { routes: &'a [u8], rules: &'a [u8], ipv6: bool },
+    /// A network that leads everything to sockets of ours, by the batches of `netlink::routes` and `netfilter::rules` and
+    /// the filters of `knock::filter`.
+    Doors { routes: &'a [u8], rules: &'a [u8], filters: [&'a [Insn]; 2], ipv6: bool },
 }
 
 /// Every call a child may fail at; its index is what the child sends.
@@ -142,7 +144,7 @@ fn act(trial: Trial<'_>) -> Result<(), CallError> {
     match trial {
         Trial::Stand => Ok(()),
         Trial::Listener => listener(),
-        Trial::Doors { routes, rules, ipv6 } => open_doors(routes, rules, ipv6),
+        Trial::Doors { routes, rules, filters, ipv6 } => open_doors(routes, rules, filters, ipv6),
         Trial::Tmpfs => stand_on_tmpfs(),
         Trial::Proc => {
             stand_on_tmpfs()?;
@@ -184,12 +186,12 @@ fn act(trial: Trial<'_>) -> Result<(), CallError> {
     }
 }
 
-fn open_doors(routes: &[u8], rules: &[u8], ipv6: bool) -> Result<(), CallError> {
+fn open_doors(routes: &[u8], rules: &[u8], filters: [&[Insn]; 2], ipv6: bool) -> Result<(), CallError> {
     let told = |call| move |errno| CallError { call, errno };
     netlink::send(netlink::ROUTE, routes).map_err(told("routes"))?;
     netlink::send(netlink::NETFILTER, rules).map_err(told("nf_tables with tproxy"))?;
     let mut opened = doors::Opened::NONE;
-    doors::open(ipv6, &[], &mut opened).map_err(told("transparent sockets"))
+    doors::open(ipv6, &[], filters, &mut opened).map_err(told("transparent sockets"))
 }
 
 fn stand_on_tmpfs() -> Result<(), CallError> {
@@ -353,8 +355,10 @@ mod tests {
     #[test]
     fn what_works_here_is_found_to_work() {
         let ipv6 = crate::net::has_ipv6();
-        let (routes, rules) = (netlink::routes(ipv6), crate::netfilter::rules(ipv6, false));
-        let doors = Trial::Doors { routes: &routes, rules: &rules, ipv6 };
+        let (routes, rules) = (netlink::routes(ipv6), crate::netfilter::rules(ipv6, &[]));
+        let filters = [false, true].map(|ipv6| crate::knock::filter(ipv6, &[]));
+        let filters = filters.each_ref().map(Vec::as_slice);
+        let doors = Trial::Doors { routes: &routes, rules: &rules, filters, ipv6 };
         for (namespaces, trial) in [
             (0, Trial::Stand),
             (NEW_USER | NEW_TIME, Trial::Stand),

@@ -12,6 +12,7 @@ use std::path::PathBuf;
 use std::process::{Command, ExitCode};
 use std::time::Duration;
 use sys::doors::{OWN_V4, OWN_V6};
+use sys::knock::{self, Knock, Unreachable};
 use sys::net::{Door, Doors};
 use sys::op::Op;
 use sys::spawn::{self, Message, Spawned, Walk};
@@ -27,7 +28,6 @@ type Case = (&'static str, fn(), Setup);
 #[derive(Clone, Copy, PartialEq)]
 enum Setup {
     Doors,
-    Ping,
     /// Only loopback, as guests without network rules have it.
     Plain,
     /// A batch after the privileges are gone.
@@ -57,7 +57,9 @@ const CASES: &[Case] = &[
     ("large_datagrams_pass", large_datagrams_pass, Setup::Doors),
     ("groups_and_broadcasts_stay_inside", groups_and_broadcasts_stay_inside, Setup::Doors),
     ("echo_requests_are_not_answered", echo_requests_are_not_answered, Setup::Doors),
-    ("echo_requests_are_answered_where_granted", echo_requests_are_answered, Setup::Ping),
+    ("connections_come_when_they_are_let_in", connections_come_when_they_are_let_in, Setup::Doors),
+    ("refusals_are_told_as_outside", refusals_are_told_as_outside, Setup::Doors),
+    ("named_places_refuse_as_outside", named_places_refuse_as_outside, Setup::Loopback),
     ("named_places_on_loopback_lead_outside", named_places_on_loopback_lead_outside, Setup::Loopback),
     ("nothing_reaches_the_host", nothing_reaches_the_host, Setup::Doors),
     ("the_guest_cannot_undo_it", the_guest_cannot_undo_it, Setup::Doors),
@@ -166,14 +168,20 @@ fn port(listener: &TcpListener) -> u16 {
 }
 
 fn steps(setup: Setup) -> Vec<Op> {
-    let (ipv6, ping) = (setup != Setup::WithoutV6, setup == Setup::Ping);
+    let ipv6 = setup != Setup::WithoutV6;
+    let loopback = if setup == Setup::Loopback { named_places() } else { Vec::new() };
     let routes = || Op::Netlink { family: netlink::ROUTE, batch: arena::list(&netlink::routes(ipv6)), what: "routes" };
-    let rules =
-        Op::Netlink { family: netlink::NETFILTER, batch: arena::list(&netfilter::rules(ipv6, ping)), what: "rules" };
+    let rules = Op::Netlink {
+        family: netlink::NETFILTER,
+        batch: arena::list(&netfilter::rules(ipv6, &loopback)),
+        what: "rules",
+    };
     let mut ops = match setup {
         Setup::Plain | Setup::TooLate => vec![Op::Loopback],
-        Setup::Loopback => vec![routes(), rules, Op::OpenDoors { ipv6, loopback: arena::list(&named_places()) }],
-        _ => vec![routes(), rules, Op::OpenDoors { ipv6, loopback: &[] }],
+        _ => {
+            let filters = [false, true].map(|ipv6| arena::list(&knock::filter(ipv6, &loopback)));
+            vec![routes(), rules, Op::OpenDoors { ipv6, loopback: arena::list(&loopback), filters }]
+        }
     };
     let (uid, gid) = host::ids();
     ops.push(Op::AwaitSupervisor);
@@ -194,13 +202,14 @@ fn serve(guest: &Spawned, doors: Option<&Doors>) -> i32 {
     let loopback: Vec<&OwnedFd> = doors.map(|d| d.loopback.iter().collect()).unwrap_or_default();
     let doors: Vec<&Door> = doors.map(|d| [Some(&d.v4), d.v6.as_ref()]).into_iter().flatten().flatten().collect();
     loop {
-        let sockets = doors.iter().flat_map(|d| [&d.tcp, &d.dns, &d.udp]).chain(loopback.iter().copied());
+        let sockets = doors.iter().flat_map(|d| [&d.knocks, &d.tcp, &d.dns, &d.udp]).chain(loopback.iter().copied());
         let mut wanted: Vec<libc::pollfd> = std::iter::once(guest.control())
             .chain(sockets)
             .map(|fd| libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLIN, revents: 0 })
             .collect();
         // SAFETY: a list with its true length.
         assert!(unsafe { libc::poll(wanted.as_mut_ptr(), wanted.len() as _, 20_000) } > 0, "the guest hangs");
+        doors.iter().for_each(|door| listen(door));
         for tcp in doors.iter().map(|d| &d.tcp).chain(loopback.iter().copied()) {
             while let Some(arrival) = net::accept_from(tcp).unwrap() {
                 let stream = TcpStream::from(arrival.socket);
@@ -215,6 +224,34 @@ fn serve(guest: &Spawned, doors: Option<&Doors>) -> i32 {
             let (report, _) = guest.receive().unwrap().expect("the guest's first process ends with a report");
             assert_eq!(report.message, Message::Ended);
             return report.status;
+        }
+    }
+}
+
+/// Ports whose connections are not let in.
+const REFUSED: u16 = 6001;
+const NO_NETWORK: u16 = 6002;
+const NO_HOST: u16 = 6003;
+const FORBIDDEN: u16 = 6004;
+const SILENT: u16 = 6005;
+/// Let in when it is asked for the second time.
+const LATE: u16 = 6006;
+/// On the guest's loopback, of those that are named.
+const REFUSED_INSIDE: u16 = 5063;
+
+fn listen(door: &Door) {
+    static LATE_ONES: std::sync::Mutex<Vec<SocketAddr>> = std::sync::Mutex::new(Vec::new());
+    let mut buffer = vec![0; 65536];
+    while let Some(knock) = knock::hear(&door.knocks, &mut buffer).unwrap() {
+        let Knock::Call(call) = knock else { continue };
+        match call.original.port() {
+            REFUSED | REFUSED_INSIDE => knock::refuse(&door.out, &call).unwrap(),
+            NO_NETWORK => knock::unreachable(&door.out, &call, Unreachable::Network).unwrap(),
+            NO_HOST => knock::unreachable(&door.out, &call, Unreachable::Host).unwrap(),
+            FORBIDDEN => knock::unreachable(&door.out, &call, Unreachable::Forbidden).unwrap(),
+            SILENT => {}
+            LATE if !LATE_ONES.lock().unwrap().contains(&call.peer) => LATE_ONES.lock().unwrap().push(call.peer),
+            _ => knock::admit(&door.again, &call).unwrap(),
         }
     }
 }
@@ -309,8 +346,10 @@ fn connections_are_never_to_oneself() {
 
 fn named_places_on_loopback_lead_outside() {
     for place in named_places() {
-        let stream = TcpStream::connect(place).unwrap();
-        assert_eq!(greeting(&stream), (place, stream.local_addr().unwrap()));
+        if place.port() != REFUSED_INSIDE {
+            let stream = TcpStream::connect(place).unwrap();
+            assert_eq!(greeting(&stream), (place, stream.local_addr().unwrap()));
+        }
         assert!(TcpListener::bind(place).is_err(), "the place is taken");
     }
     // All other ports stay the guest's own.
@@ -526,8 +565,39 @@ fn echo_requests_are_not_answered() {
     assert!(!ping("8.8.8.8") && !ping("2001:db8::1"));
 }
 
-fn echo_requests_are_answered() {
-    assert!(ping("127.0.0.1") && ping("::1") && ping("8.8.8.8") && ping("2001:db8::1"));
+/// Some places of both protocols, with this port.
+fn at_port(port: u16) -> impl Iterator<Item = SocketAddr> {
+    ["93.184.216.34", "2606:2800:220:1::1"].into_iter().map(move |ip| SocketAddr::new(ip.parse().unwrap(), port))
+}
+
+fn connections_come_when_they_are_let_in() {
+    for place in at_port(SILENT) {
+        let patience = Duration::from_millis(1500);
+        assert_eq!(TcpStream::connect_timeout(&place, patience).unwrap_err().kind(), ErrorKind::TimedOut);
+    }
+    for place in at_port(LATE) {
+        let stream = TcpStream::connect(place).unwrap();
+        assert_arrives(&stream, place);
+    }
+}
+
+fn refusals_are_told_as_outside() {
+    for (port, v4, v6) in [
+        (REFUSED, libc::ECONNREFUSED, libc::ECONNREFUSED),
+        (NO_NETWORK, libc::ENETUNREACH, libc::ENETUNREACH),
+        (NO_HOST, libc::EHOSTUNREACH, libc::EHOSTUNREACH),
+        (FORBIDDEN, libc::EHOSTUNREACH, libc::EACCES),
+    ] {
+        for place in at_port(port) {
+            let error = TcpStream::connect(place).unwrap_err().raw_os_error();
+            assert_eq!(error, Some(if place.is_ipv4() { v4 } else { v6 }), "{place}");
+        }
+    }
+}
+
+fn named_places_refuse_as_outside() {
+    let refused = TcpStream::connect((Ipv4Addr::LOCALHOST, REFUSED_INSIDE)).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::ConnectionRefused);
 }
 
 /// One echo request, with half a second for the answer.

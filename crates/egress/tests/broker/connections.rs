@@ -12,7 +12,8 @@ pub const CASES: &[Case] = &[
     Case::new("the_server_may_speak_first", server_first, stage_plain, check_server_first),
     Case::new("either_end_may_say_less", half_closed, stage_plain, |_| {}),
     Case::new("much_passes_both_ways", much, stage_plain, |_| {}),
-    Case::new("a_server_that_is_not_there_is_a_reset", unreachable, stage_unreachable, check_unreachable),
+    Case::new("a_server_that_is_not_there_is_told_of_as_outside", unreachable, stage_unreachable, check_unreachable),
+    Case::new("a_call_that_is_given_up_is_given_up_outside", given_up, stage_given_up, check_given_up),
     Case::new("a_reset_outside_is_a_reset_inside", resets_pass, stage_plain, |_| {}),
     Case::new("tls_must_ask_for_the_name", tls_names, stage_tls, check_tls_names),
     Case::new("every_request_must_be_for_the_host", http_hosts, stage_http, check_http_hosts),
@@ -141,18 +142,66 @@ fn stage_unreachable(world: &mut World) {
 fn unreachable() {
     resolve("a.example.org");
     let begun = Instant::now();
-    is_reset("93.184.216.34:14", b"\x01");
-    assert!(begun.elapsed() < Duration::from_millis(500), "a refusal is passed on at once");
+    is_refused("93.184.216.34:14");
+    assert!(begun.elapsed() < Duration::from_millis(900), "a refusal is passed on at once, not when asked for again");
     std::thread::sleep(Duration::from_millis(200));
-    let begun = Instant::now();
-    is_reset("93.184.216.34:13", b"\x01");
-    let took = begun.elapsed();
-    assert!(took > Duration::from_millis(500) && took < Duration::from_secs(3), "{took:?}");
+    // Longer than a client of a proxy would wait.
+    let nobody = TcpStream::connect_timeout(&"93.184.216.34:13".parse().unwrap(), Duration::from_millis(2500));
+    assert_eq!(nobody.unwrap_err().kind(), ErrorKind::TimedOut);
 }
 
 fn check_unreachable(seen: &Seen) {
     let reasons: Vec<_> = seen.all(Op::Connect, Stage::Failed).iter().map(|e| e.reason.clone().unwrap()).collect();
     assert_eq!(reasons, ["the server refused the connection", "the server does not answer"]);
+}
+
+fn stage_given_up(world: &mut World) {
+    stage_plain(world);
+    world.rules = r#"{"action":"allow","host":"a.example.org"},{"action":"allow","cidr":"5.5.6.0/24"}"#.to_owned();
+    stage_slow(world);
+}
+
+/// A server that takes nobody until it is told to, and tells how many it took and how they ended.
+fn stage_slow(world: &mut World) {
+    let listener = TcpListener::bind("5.5.6.6:80").unwrap();
+    rustix::net::listen(&listener, 0).unwrap();
+    world.serve("93.184.216.34:14", greet);
+    world.beside(move || {
+        let at = listener.local_addr().unwrap();
+        let full: Vec<_> = (0..3)
+            .map(|_| std::thread::spawn(move || TcpStream::connect_timeout(&at, Duration::from_secs(1))))
+            .collect();
+        let full: Vec<_> = full.into_iter().filter_map(|t| t.join().unwrap().ok()).collect();
+        std::thread::sleep(Duration::from_millis(1500));
+        // From here on there is room.
+        rustix::net::listen(&listener, 100).unwrap();
+        full.iter().for_each(|_| drop(listener.accept().unwrap()));
+        for stream in listener.incoming() {
+            // Those whom nobody wants any longer end without a word.
+            std::thread::spawn(move || greet(stream.unwrap()));
+        }
+    });
+}
+
+fn given_up() {
+    resolve("a.example.org");
+    std::thread::sleep(Duration::from_millis(1200));
+    let place = "5.5.6.6:80".parse().unwrap();
+    // One is given up before there is room, one has the patience.
+    let soon = TcpStream::connect_timeout(&place, Duration::from_millis(200));
+    assert_eq!(soon.unwrap_err().kind(), ErrorKind::TimedOut);
+    let mut patient = TcpStream::connect_timeout(&place, Duration::from_secs(20)).unwrap();
+    patient.set_read_timeout(Some(PATIENCE)).unwrap();
+    read(&mut patient, b"220 hello\r\n");
+    // The other is not kept.
+    std::thread::sleep(Duration::from_secs(8));
+    echoes(&mut patient, b"\x01on");
+}
+
+fn check_given_up(seen: &Seen) {
+    let place: std::net::SocketAddr = "5.5.6.6:80".parse().unwrap();
+    let opened = seen.all(Op::Connect, Stage::Opened).into_iter().filter(|e| e.address == Some(place)).count();
+    assert_eq!(opened, 1, "{:#?}", seen.events);
 }
 
 fn resets_pass() {

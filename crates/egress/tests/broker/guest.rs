@@ -70,13 +70,19 @@ pub fn reaches(to: &str) {
     echoes(&mut connect(to), b"\x01hello");
 }
 
-/// A connection that is broken off, at once or after the bytes.
+/// A connection that is refused, or broken off after the bytes.
 #[track_caller]
 pub fn is_reset(to: &str, bytes: &[u8]) {
     match TcpStream::connect(to) {
         Ok(stream) => breaks(stream, bytes),
-        Err(error) => assert_eq!(error.kind(), ErrorKind::ConnectionReset, "{to}"),
+        Err(error) => assert_eq!(error.kind(), ErrorKind::ConnectionRefused, "{to}"),
     }
+}
+
+/// A connection that is not made at all.
+#[track_caller]
+pub fn is_refused(to: &str) {
+    assert_eq!(TcpStream::connect(to).unwrap_err().kind(), ErrorKind::ConnectionRefused, "{to}");
 }
 
 #[track_caller]

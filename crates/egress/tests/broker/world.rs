@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use sys::op::Op as Step;
 use sys::spawn::{self, Message, Spawned, Walk};
-use sys::{arena, host, netfilter, netlink};
+use sys::{arena, host, knock, netfilter, netlink};
 
 pub const ROLE: &str = "BROKER_ROLE";
 pub const CASE: &str = "BROKER_CASE";
@@ -180,10 +180,14 @@ impl World {
             Step::Netlink { family: netlink::ROUTE, batch: arena::list(&netlink::routes(ipv6)), what: "routes" },
             Step::Netlink {
                 family: netlink::NETFILTER,
-                batch: arena::list(&netfilter::rules(ipv6, false)),
+                batch: arena::list(&netfilter::rules(ipv6, &[])),
                 what: "rules",
             },
-            Step::OpenDoors { ipv6, loopback: &[] },
+            Step::OpenDoors {
+                ipv6,
+                loopback: &[],
+                filters: [false, true].map(|v6| arena::list(&knock::filter(v6, &[]))),
+            },
             Step::AwaitSupervisor,
             Step::Identity { uid, gid, drop_groups: false },
             Step::NoNewPrivileges,

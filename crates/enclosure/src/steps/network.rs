@@ -6,7 +6,7 @@ use std::ffi::OsString;
 use std::path::{Component, Path, PathBuf};
 use sys::doors::{OWN_V4, RESOLVER};
 use sys::op::Op;
-use sys::{arena, net, netfilter, netlink};
+use sys::{arena, knock, net, netfilter, netlink};
 
 /// Links that are followed before we take it that they go round in a circle.
 const MOST_LINKS: usize = 8;
@@ -34,10 +34,11 @@ impl Builder<'_> {
         });
         self.own.push(Op::Netlink {
             family: netlink::NETFILTER,
-            batch: arena::list(&netfilter::rules(ipv6, false)),
+            batch: arena::list(&netfilter::rules(ipv6, &loopback)),
             what: "rules",
         });
-        self.own.push(Op::OpenDoors { ipv6, loopback: arena::list(&loopback) });
+        let filters = [false, true].map(|ipv6| arena::list(&knock::filter(ipv6, &loopback)));
+        self.own.push(Op::OpenDoors { ipv6, loopback: arena::list(&loopback), filters });
     }
 
     /// What the host's own files say about names is for the broker; a guest asks the broker for everything but itself.

@@ -36,14 +36,16 @@ pub fn doors(facts: &Facts) -> Check {
     const NAME: &str = "network.doors";
     const NEEDED_FOR: &str = "runs with network rules: connections are led to the broker (nf_tables with tproxy)";
     let ipv6 = sys::net::has_ipv6();
-    let (routes, rules) = (sys::netlink::routes(ipv6), sys::netfilter::rules(ipv6, false));
-    let trial = Trial::Doors { routes: &routes, rules: &rules, ipv6 };
+    let (routes, rules) = (sys::netlink::routes(ipv6), sys::netfilter::rules(ipv6, &[]));
+    let filters = [false, true].map(|ipv6| sys::knock::filter(ipv6, &[]));
+    let filters = filters.each_ref().map(Vec::as_slice);
+    let trial = Trial::Doors { routes: &routes, rules: &rules, filters, ipv6 };
     match probe::attempt(NEW_USER | NEW_NET, trial) {
         Err(error) if matches!(error.call, "routes" | "nf_tables with tproxy" | "transparent sockets") => {
             let fix = if facts.container.is_some() {
-                "on the host, as root: modprobe nft_tproxy (kernel built with CONFIG_NF_TABLES, CONFIG_NFT_TPROXY)"
+                "on the host, as root: modprobe nft_tproxy (kernel built with CONFIG_NF_TABLES, CONFIG_NFT_TPROXY, CONFIG_PACKET)"
             } else {
-                "as root: modprobe nft_tproxy (kernel built with CONFIG_NF_TABLES, CONFIG_NFT_TPROXY)"
+                "as root: modprobe nft_tproxy (kernel built with CONFIG_NF_TABLES, CONFIG_NFT_TPROXY, CONFIG_PACKET)"
             };
             plain(NAME, NEEDED_FOR, Err(error)).fix(fix)
         }
