@@ -155,7 +155,7 @@ fn rule_args() -> Vec<Arg> {
         grant("read", "allow-read", "PATH", "Let the command read PATH and what is below it"),
         grant("write", "allow-write", "PATH", "Let the command change PATH on the host, at once"),
         grant("exec", "allow-exec", "PATH", "Let the command start this program"),
-        grant("net", "allow-net", "HOST", "Let the command reach HOST[:PORTS], or unix:PATH"),
+        grant("net", "allow-net", "HOST", "Let the command reach HOST[:PORTS], icmp:HOST (ping), or unix:PATH"),
         deny("deny-read", "PATH", "Hide PATH, whatever else allows it"),
         deny("deny-write", "PATH", "Keep PATH unchanged, whatever else allows changes"),
         deny("deny-exec", "PATH", "Never start this program"),
@@ -275,7 +275,7 @@ fn policy() -> Command {
                 .about("Say what a policy decides about a path, a host or a command, and why")
                 .arg(
                     positional("what", "PATH|HOST|CMD")
-                        .help("A path with a slash, a host name or address, or a command"),
+                        .help("A path with a slash, a host name or address, icmp:HOST, unix:PATH, or a command"),
                 )
                 .arg(source().help("Presets and files [default: default]"))
                 .args(rule_args())

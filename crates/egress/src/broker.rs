@@ -9,7 +9,7 @@ use crate::names::Names;
 use crate::tcp::World;
 use crate::udp::Datagrams;
 pub use crate::upstream::{Resolvers, Upstream};
-use policy::Resolved;
+use policy::{Proto, Resolved};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -36,6 +36,8 @@ const DESCRIPTORS_EACH: u64 = 4;
 /// For everything else that this process does: a guest must not be able to keep it from seeing what happens.
 const DESCRIPTORS_KEPT: u64 = 64;
 const DESCRIPTORS: u64 = DESCRIPTORS_EACH * MAX_CONNECTIONS + DESCRIPTORS_KEPT;
+/// Programs inside that ping, and places they ping, for each protocol.
+const MAX_ECHO_FLOWS: usize = 32;
 /// What tasks may still do once everything is to end.
 const LAST_WORDS: Duration = Duration::from_millis(100);
 
@@ -184,6 +186,11 @@ impl Broker {
     }
 }
 
+/// Whether this host lets us send echo requests for a guest.
+pub fn may_echo() -> std::io::Result<()> {
+    crate::udp::may_echo()
+}
+
 impl Drop for Broker {
     fn drop(&mut self) {
         self.end();
@@ -199,11 +206,13 @@ fn open(world: &Arc<World>, doors: Doors, udp_idle: Duration, flows: usize) {
     for (door, inside) in [Some(doors.v4).zip(Some(v4)), doors.v6.zip(Some(v6))].into_iter().flatten() {
         let Door { tcp, dns, udp, out, knocks, again } = door;
         let out = Arc::new(out);
-        if let Ok(entrance) = Entrance::new(world.clone(), (tcp, knocks, again), out.clone(), inside) {
+        let datagrams = |proto, most| Datagrams::new(world.gate.clone(), proto, out.clone(), udp_idle, most);
+        let echoes = datagrams(Proto::Icmp, flows.min(MAX_ECHO_FLOWS));
+        if let Ok(entrance) = Entrance::new(world.clone(), (tcp, knocks, again), out.clone(), echoes, inside) {
             entrance.open();
         }
         tokio::spawn(world.names.clone().serve(dns, out.clone()));
-        tokio::spawn(Datagrams::new(world.gate.clone(), out, udp_idle, flows).serve(udp));
+        tokio::spawn(datagrams(Proto::Udp, flows).serve(udp));
     }
 }
 

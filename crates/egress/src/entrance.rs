@@ -14,6 +14,7 @@
 use crate::flow::{Flow, Watched, reset, with_scratch};
 use crate::gate::{Arrival, Ruling, State};
 use crate::tcp::{self, Errand, NO_ANSWER, World, reason_of};
+use crate::udp::Datagrams;
 use policy::Proto;
 use rustix::io::Errno;
 use std::collections::BTreeMap;
@@ -49,6 +50,7 @@ pub(crate) struct Entrance {
     anywhere: Watched,
     inside: BTreeMap<SocketAddr, Watched>,
     waiting: Mutex<BTreeMap<Key, Waiting>>,
+    echoes: Arc<Datagrams>,
 }
 
 /// One that waits.
@@ -73,6 +75,7 @@ impl Entrance {
         world: Arc<World>,
         (tcp, knocks, again): (OwnedFd, OwnedFd, OwnedFd),
         out: Arc<OwnedFd>,
+        echoes: Arc<Datagrams>,
         inside: Vec<(SocketAddr, OwnedFd)>,
     ) -> Result<Arc<Entrance>, Error> {
         let door = |fd: OwnedFd| {
@@ -89,6 +92,7 @@ impl Entrance {
             anywhere: door(tcp)?,
             inside: inside.into_iter().map(|(place, fd)| Ok((place, door(fd)?))).collect::<Result<_, Error>>()?,
             waiting: Mutex::default(),
+            echoes,
         }))
     }
 
@@ -109,7 +113,7 @@ impl Entrance {
         loop {
             match self.knocks.next(|knocks| with_scratch(|buffer| knock::hear(knocks, buffer))).await? {
                 Knock::Call(call) => self.called(call),
-                Knock::Echo(_) => {}
+                Knock::Echo(echo) => self.echoes.echo(&echo),
             }
             // A guest that asks without end would keep the thread for itself.
             consume_budget().await;

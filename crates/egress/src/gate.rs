@@ -296,8 +296,9 @@ impl Gate {
         self.rules().policy.net(&ask(Proto::Tcp, None, addr)).allowed()
     }
 
-    /// What holds for a flow of datagrams: all names count that led there, since nothing in it says which is meant.
-    pub fn datagrams(&self, addr: SocketAddr) -> Ruling {
+    /// What holds for a flow of datagrams or echo requests: all names count that led there, since nothing in it says
+    /// which is meant.
+    pub fn datagrams(&self, proto: Proto, addr: SocketAddr) -> Ruling {
         let rules = self.rules();
         if self.is_over() {
             return over_limit(&rules, None);
@@ -306,7 +307,7 @@ impl Gate {
         let names = names.iter().map(|n| Some(n.as_str())).chain([None]);
         let decide = |name| Candidate {
             name: Option::map(name, str::to_owned),
-            decision: rules.policy.datagrams(&ask(Proto::Udp, name, addr)),
+            decision: rules.policy.datagrams(&ask(proto, name, addr)),
             inspected: false,
         };
         let mut all: Vec<Candidate> = names.map(decide).collect();

@@ -1,16 +1,18 @@
-//! Datagrams of the guest. Each pair of the guest's end and the place it sends to is a flow with a socket of its own
-//! outside, so that answers find their way back; it ends when nothing passes for a while.
+//! Datagrams of the guest, and its echo requests. Each pair of the guest's end and the place it sends to is a flow with a
+//! socket of its own outside, so that answers find their way back; it ends when nothing passes for a while.
 
 use crate::flow::{Flow, Watched, Way, with_scratch};
 use crate::gate::{Gate, Ruling};
 use policy::Proto;
-use rustix::net::SendFlags;
-use std::collections::BTreeMap;
+use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType, ipproto};
+use std::collections::{BTreeMap, VecDeque};
+use std::hash::{DefaultHasher, Hasher};
 use std::io::{Error, ErrorKind};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
+use sys::knock::Echo;
 use tokio::net::UdpSocket;
 use tokio::task::coop::consume_budget;
 
@@ -19,18 +21,27 @@ const MAX_DATAGRAM: usize = 64 * 1024;
 const TELL_EVERY: Duration = Duration::from_secs(10);
 const MAX_REFUSED: usize = 1024;
 
+/// Echo requests that go out in a second, and at once after a while without.
+const ECHO_EVERY: Duration = Duration::from_millis(10);
+const ECHOES_AT_ONCE: u32 = 100;
+/// Echo requests of one flow that may be answered still.
+const MAX_ASKED: usize = 64;
+
 /// The guest's end, and where it sends to.
 type Key = (SocketAddr, SocketAddr);
 
-/// The datagrams of one door.
+/// The datagrams of one door, or the echo requests.
 pub(crate) struct Datagrams {
     gate: Arc<Gate>,
+    proto: Proto,
     out: Arc<OwnedFd>,
     idle: Duration,
     /// How many there may be at once.
     most: usize,
     exchanges: Mutex<BTreeMap<Key, Arc<Exchange>>>,
     refused: Mutex<BTreeMap<Key, Instant>>,
+    /// When echo requests that are sent now would all be due.
+    pace: Mutex<Instant>,
 }
 
 /// One flow.
@@ -40,11 +51,45 @@ struct Exchange {
     flow: Flow,
     socket: UdpSocket,
     used: Mutex<Instant>,
+    /// Echo requests that were not answered: their numbers, and what stands for their payloads.
+    asked: Mutex<VecDeque<(u16, u64)>>,
 }
 
 impl Datagrams {
-    pub fn new(gate: Arc<Gate>, out: Arc<OwnedFd>, idle: Duration, most: usize) -> Arc<Datagrams> {
-        Arc::new(Datagrams { gate, out, idle, most, exchanges: Mutex::default(), refused: Mutex::default() })
+    /// `proto` says whether they are datagrams or echo requests.
+    pub fn new(gate: Arc<Gate>, proto: Proto, out: Arc<OwnedFd>, idle: Duration, most: usize) -> Arc<Datagrams> {
+        let (exchanges, refused) = (Mutex::default(), Mutex::default());
+        Arc::new(Datagrams { gate, proto, out, idle, most, exchanges, refused, pace: Mutex::new(Instant::now()) })
+    }
+
+    /// Passes on an echo request, unless too many come.
+    pub fn echo(self: &Arc<Datagrams>, echo: &Echo) {
+        if !self.is_in_time() {
+            return;
+        }
+        // Programs that ask are told apart by their ids as others are by their ports.
+        let key = (SocketAddr::new(echo.from, echo.id), SocketAddr::new(echo.to, 0));
+        let known = self.exchanges().get(&key).cloned();
+        if let Some(exchange) = known.or_else(|| self.open(key)) {
+            let mut asked = exchange.asked.lock().unwrap_or_else(PoisonError::into_inner);
+            asked.push_back((echo.sequence, stand_in(&echo.payload)));
+            if asked.len() > MAX_ASKED {
+                asked.pop_front();
+            }
+            drop(asked);
+            exchange.send(&echo.request());
+        }
+    }
+
+    fn is_in_time(&self) -> bool {
+        let mut pace = self.pace.lock().unwrap_or_else(PoisonError::into_inner);
+        let now = Instant::now();
+        *pace = now.max(*pace);
+        let in_time = pace.duration_since(now) < ECHO_EVERY * ECHOES_AT_ONCE;
+        if in_time {
+            *pace += ECHO_EVERY;
+        }
+        in_time
     }
 
     /// Takes the datagrams that come to the door.
@@ -67,8 +112,8 @@ impl Datagrams {
     /// A new flow, if one may be.
     fn open(self: &Arc<Datagrams>, key: Key) -> Option<Arc<Exchange>> {
         let place = SocketAddr::new(key.1.ip().to_canonical(), key.1.port());
-        let flow = Flow::new(&self.gate, Proto::Udp, place);
-        let ruling = self.gate.datagrams(place);
+        let flow = Flow::new(&self.gate, self.proto, place);
+        let ruling = self.gate.datagrams(self.proto, place);
         if !ruling.allowed() {
             self.tell_refused(key, &flow, &ruling);
             return None;
@@ -77,7 +122,7 @@ impl Datagrams {
             self.tell_refused(key, &flow, &ruling.refused("there are too many flows of datagrams"));
             return None;
         }
-        let socket = match connected(place) {
+        let socket = match if self.proto == Proto::Icmp { echoing(place) } else { connected(place) } {
             Ok(socket) => socket,
             Err(error) => {
                 flow.failed(&ruling, crate::tcp::reason_of(&error));
@@ -85,7 +130,8 @@ impl Datagrams {
             }
         };
         flow.opened(&ruling);
-        let exchange = Arc::new(Exchange { key, place, flow, socket, used: Mutex::new(Instant::now()) });
+        let used = Mutex::new(Instant::now());
+        let exchange = Arc::new(Exchange { key, place, flow, socket, used, asked: Mutex::default() });
         self.exchanges().insert(key, exchange.clone());
         tokio::spawn(self.clone().attend(exchange.clone()));
         Some(exchange)
@@ -96,13 +142,13 @@ impl Datagrams {
         let mut state = self.gate.watch();
         let refusal = loop {
             // Asked first, so that no change between the start and the first wait is missed.
-            let ruling = self.gate.datagrams(exchange.place);
+            let ruling = self.gate.datagrams(self.proto, exchange.place);
             if !ruling.allowed() {
                 break Some(ruling);
             }
             tokio::select! {
                 _ = state.changed() => {}
-                _ = exchange.answers(&self.out) => break self.gate.over_limit(),
+                _ = exchange.answers(self.proto, &self.out) => break self.gate.over_limit(),
                 () = exchange.idle(self.idle) => break None,
             }
         };
@@ -139,14 +185,18 @@ impl Exchange {
         }
     }
 
-    async fn answers(&self, out: &OwnedFd) -> Result<(), Error> {
+    async fn answers(&self, proto: Proto, out: &OwnedFd) -> Result<(), Error> {
         let (peer, original) = self.key;
         loop {
             self.socket.readable().await?;
             let got = with_scratch(|buffer| {
-                let len = self.socket.try_recv(buffer)?;
+                let (len, from) = self.socket.try_recv_from(buffer)?;
+                let bytes = &buffer[..len];
+                if proto == Proto::Icmp {
+                    return self.answer(from.ip(), bytes, out);
+                }
                 self.flow.spend(Way::ToGuest, len)?;
-                let _ = sys::net::send_from(out, original, peer, &buffer[..len]);
+                let _ = sys::net::send_from(out, original, peer, bytes);
                 Ok(())
             });
             match got.map_err(|error: Error| error.kind()) {
@@ -157,6 +207,24 @@ impl Exchange {
             }
             consume_budget().await;
         }
+    }
+
+    /// Answers an echo request if this is its answer: from the one who was asked, with the same number and payload.
+    fn answer(&self, from: IpAddr, message: &[u8], out: &OwnedFd) -> Result<(), Error> {
+        let (peer, original) = self.key;
+        let Some((sequence, payload)) = Echo::answered(message, original.is_ipv4()) else { return Ok(()) };
+        let mut asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner);
+        let wanted = (sequence, stand_in(payload));
+        let Some(at) = asked.iter().position(|one| *one == wanted).filter(|_| from == self.place.ip()) else {
+            return Ok(());
+        };
+        asked.remove(at);
+        self.flow.spend(Way::ToGuest, message.len())?;
+        let payload = payload.to_vec();
+        let echo = Echo { from: peer.ip(), to: original.ip(), id: peer.port(), sequence, payload };
+        // A full queue loses it, as any network may.
+        let _ = sys::knock::answer(out, &echo);
+        Ok(())
     }
 
     /// Waits until nothing has passed for so long.
@@ -173,6 +241,34 @@ impl Exchange {
     fn note(&self) {
         *self.used.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
     }
+}
+
+/// A number that stands for bytes.
+fn stand_in(bytes: &[u8]) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    hasher.write(bytes);
+    hasher.finish()
+}
+
+/// Whether the host lets us send echo requests.
+pub(crate) fn may_echo() -> Result<(), Error> {
+    echo_socket(true).map(drop)
+}
+
+/// A socket of the host for echo requests to one place. It takes answers from anybody.
+fn echoing(place: SocketAddr) -> Result<UdpSocket, Error> {
+    let socket = echo_socket(place.is_ipv4())?;
+    rustix::net::connect(&socket, &place)?;
+    UdpSocket::from_std(socket.into())
+}
+
+fn echo_socket(ipv4: bool) -> Result<OwnedFd, Error> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let (family, protocol) = match ipv4 {
+        true => (AddressFamily::INET, ipproto::ICMP),
+        false => (AddressFamily::INET6, ipproto::ICMPV6),
+    };
+    Ok(rustix::net::socket_with(family, SocketType::DGRAM, flags, Some(protocol))?)
 }
 
 fn connected(place: SocketAddr) -> Result<UdpSocket, Error> {

@@ -42,6 +42,8 @@ pub struct NetReport {
 pub struct NetPlan {
     /// Places on its own loopback that lead outside; at most `sys::doors::MOST_LOOPBACK`.
     pub loopback: Vec<SocketAddr>,
+    /// It may send echo requests.
+    pub echoes: bool,
     /// The certificate that it must trust, as PEM, where requests are read on the way.
     pub authority: Option<String>,
 }

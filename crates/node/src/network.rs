@@ -7,7 +7,7 @@ use egress::authority_of_guest::Authority;
 use egress::broker::{Broker, Setup};
 use egress::event::{Event, Op, Stage};
 use enclosure::{NetPlan, NetReport, Network};
-use policy::Resolved;
+use policy::{Proto, Resolved};
 use serde::Serialize;
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -34,12 +34,16 @@ pub(crate) fn plan(resolved: &Resolved, secrets: &[String], caller: &Caller) -> 
         return Ok(Planned::default());
     }
     let loopback = resolved.loopback_places(sys::doors::MOST_LOOPBACK).map_err(unsupported)?;
+    let echoes = match resolved.sends_echoes() {
+        Some(rule) => may_echo(rule)?,
+        None => false,
+    };
     let authority = match resolved.inspects_anything() {
         true => Some(Arc::new(Authority::new()?)),
         false => None,
     };
     let pem = authority.as_ref().map(|a| a.certificate_pem().to_owned());
-    Ok(Planned { plan: Some(NetPlan { loopback, authority: pem }), authority, secrets })
+    Ok(Planned { plan: Some(NetPlan { loopback, echoes, authority: pem }), authority, secrets })
 }
 
 impl Planned {
@@ -58,6 +62,21 @@ impl Planned {
             max_net_bytes,
         });
         (plan, wanted)
+    }
+}
+
+/// Whether the host lets us send echo requests for the guest; a refusal where it does not.
+fn may_echo(rule: &str) -> Result<bool, Fault> {
+    match egress::broker::may_echo() {
+        Ok(()) => Ok(true),
+        Err(error) => {
+            let group = rustix::process::getegid().as_raw();
+            let message = format!("{rule}: echo requests cannot be sent from this host by this user: {error}");
+            let hint = format!(
+                r#"as root: sysctl -w net.ipv4.ping_group_range="{group} {group}", or a range with this group"#
+            );
+            Err(Fault::new(ErrorKind::UnsupportedPolicy, message).hint(hint).phase(Phase::Planning))
+        }
     }
 }
 
@@ -154,8 +173,11 @@ fn report(event: &Event) -> Option<NetReport> {
     told.then(|| NetReport { op: event.op.name(), target: target(event), rule: event.rule.clone(), action, hint })
 }
 
-/// `host:port`, or a URL without its query, in which there may be secrets.
+/// `host:port`, `icmp:host`, or a URL without its query, in which there may be secrets.
 fn target(event: &Event) -> String {
+    if let (Proto::Icmp, Some(address)) = (event.proto, event.address) {
+        return format!("icmp:{}", event.name.clone().unwrap_or_else(|| address.ip().to_string()));
+    }
     let port = event.address.map(|a| a.port());
     let place = match (&event.name, event.address) {
         (Some(name), _) => name.clone(),
@@ -225,7 +247,7 @@ impl EventFile {
             proto: event.proto.name(),
             name: event.name.as_deref().map(shortened),
             address: event.address.map(|a| a.ip().to_string()),
-            port: event.address.map(|a| a.port()),
+            port: event.address.map(|a| a.port()).filter(|_| event.proto != Proto::Icmp),
             method: event.method.as_deref().map(shortened),
             path: event.path.as_deref().map(without_query).map(shortened),
             bytes_in: event.bytes_in,

@@ -199,25 +199,32 @@ fn with_hint(fault: Fault, hint: Option<String>) -> Fault {
     }
 }
 
-/// `HOST[:PORTS]`, a range of addresses, or `unix:` and the path of a socket.
+/// `HOST[:PORTS]`, a range of addresses, `icmp:` and either of them, or `unix:` and the path of a socket.
 fn net_rule(flag: &str, action: Action, text: &str, caller: &Caller) -> Result<NetRule, Fault> {
     if let Some(path) = text.strip_prefix("unix:") {
         let to = Target::Unix(rule_path(flag, path, caller)?);
         return Ok(NetRule { action, proto: Some(Proto::Unix), to, ports: None, methods: None, paths: None });
     }
-    let (host, ports) = match text.rsplit_once(':') {
+    let (proto, place) = match text.strip_prefix("icmp:") {
+        Some(place) => (Some(Proto::Icmp), place),
+        None => (None, text),
+    };
+    let (host, ports) = match place.rsplit_once(':') {
         Some((host, ports)) if !host.contains(':') || host.ends_with(']') => (host, Some(ports)),
-        _ => (text, None),
+        _ => (place, None),
     };
     let refuse = |r: policy::Refusal| {
         with_hint(Fault::invalid(format!("{flag} {text:?}: {}", r.message)).phase(Phase::Admission), r.hint)
     };
+    if proto.is_some() && ports.is_some() {
+        return Err(Fault::invalid(format!("{flag} {text:?}: an echo request has no ports")).phase(Phase::Admission));
+    }
     let ports = ports.map(policy::Ports::parse).transpose().map_err(refuse)?;
     let to = match host.contains('/') {
         true => Target::Cidr(policy::Cidr::parse(host).map_err(refuse)?),
         false => Target::Host(policy::HostPattern::parse(host).map_err(refuse)?),
     };
-    Ok(NetRule { action, proto: None, to, ports, methods: None, paths: None })
+    Ok(NetRule { action, proto, to, ports, methods: None, paths: None })
 }
 
 /// The policy that a run gets: the named sources (the `default` preset when there are none), then the flags.
@@ -341,6 +348,10 @@ pub fn explain(what: &OsStr, sources: &[Source], flags: &[Flag], caller: &Caller
     }
     if let Some(path) = text.strip_prefix("unix:") {
         return Ok(policy::explain_net(&resolved, &policy::NetAsk::unix(&real(&expand(path, caller)))));
+    }
+    if let Some(host) = text.strip_prefix("icmp:") {
+        let ask = policy::NetAsk { addr: host.parse().ok(), ..policy::NetAsk::icmp(host) };
+        return Ok(policy::explain_net(&resolved, &ask));
     }
     let is_file = caller.cwd.join(what).symlink_metadata().is_ok();
     if text.contains('/') || text.starts_with('~') || is_file {

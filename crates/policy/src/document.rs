@@ -113,16 +113,19 @@ pub struct ExecRule {
 pub enum Proto {
     Tcp,
     Udp,
+    /// Echo requests, which `ping` sends.
+    Icmp,
     Unix,
 }
 
 impl Proto {
-    pub const ALL: [Proto; 3] = [Proto::Tcp, Proto::Udp, Proto::Unix];
+    pub const ALL: [Proto; 4] = [Proto::Tcp, Proto::Udp, Proto::Icmp, Proto::Unix];
 
     pub fn name(self) -> &'static str {
         match self {
             Proto::Tcp => "tcp",
             Proto::Udp => "udp",
+            Proto::Icmp => "icmp",
             Proto::Unix => "unix",
         }
     }

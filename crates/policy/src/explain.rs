@@ -2,6 +2,7 @@
 //! programs; both are made from the same decisions.
 
 use crate::decide::Decision;
+use crate::document::Proto;
 use crate::net::NetAsk;
 use crate::node::Node;
 use crate::perms::{Perm, Perms};
@@ -45,6 +46,7 @@ pub fn explain_exec(resolved: &Resolved, path: &Path) -> Explanation {
 
 pub fn explain_net(resolved: &Resolved, ask: &NetAsk<'_>) -> Explanation {
     let (place, decision) = match (ask.unix, ask.host, ask.addr) {
+        (None, Some(host), _) if ask.proto == Proto::Icmp => (host.to_owned(), resolved.datagrams(ask)),
         (Some(path), _, _) => (path.display().to_string(), resolved.connects(path)),
         (_, Some(host), _) => (format!("{host}:{}", ask.port), resolved.net(ask)),
         (_, None, Some(addr)) => (std::net::SocketAddr::new(addr, ask.port).to_string(), resolved.net(ask)),

@@ -33,6 +33,11 @@ impl<'a> NetAsk<'a> {
         NetAsk { proto: Proto::Tcp, host: Some(host), addr: None, port, method: None, path: None, unix: None }
     }
 
+    /// An echo request.
+    pub fn icmp(host: &'a str) -> NetAsk<'a> {
+        NetAsk { proto: Proto::Icmp, ..NetAsk::tcp(host, 0) }
+    }
+
     pub fn unix(path: &'a Path) -> NetAsk<'a> {
         NetAsk { proto: Proto::Unix, host: None, addr: None, port: 0, method: None, path: None, unix: Some(path) }
     }
@@ -99,13 +104,14 @@ impl Resolved {
     }
 
     /// What holds for datagrams: only a rule that says `proto: "udp"` lets them through, because what most rules mean
-    /// by a host is its web server, and the same server over datagrams cannot be told from anything else.
+    /// by a host is its web server, and the same server over datagrams cannot be told from anything else. In the same
+    /// way echo requests need a rule that says `proto: "icmp"`.
     pub fn datagrams(&self, ask: &NetAsk<'_>) -> Decision {
         let decision = self.net(ask);
         let Ok(known) = Known::of(ask, &self.own) else {
             return decision;
         };
-        let meant = |rule: &NetRule| rule.proto == Some(Proto::Udp) && grants(rule.action) && known.meets(rule);
+        let meant = |rule: &NetRule| rule.proto == Some(ask.proto) && grants(rule.action) && known.meets(rule);
         if !decision.allowed() || self.policy.net.iter().any(|r| meant(&r.rule)) {
             return decision;
         }
@@ -184,6 +190,8 @@ impl<'a> Known<'a> {
     fn is_at(&self, rule: &NetRule) -> bool {
         let proto = match rule.proto {
             Some(proto) => proto == self.ask.proto,
+            // What denies a host denies all of it; what allows it means its servers.
+            None if self.ask.proto == Proto::Icmp => !grants(rule.action),
             None => self.ask.proto != Proto::Unix,
         };
         proto && rule.ports.as_ref().is_none_or(|p| p.contains(self.ask.port)) && self.is_target(rule)
@@ -224,21 +232,22 @@ impl<'a> Known<'a> {
     }
 
     fn hint(&self) -> Option<String> {
-        let ask = self.ask;
+        let (proto, port) = match self.ask.proto {
+            Proto::Icmp => (r#""proto":"icmp","#.to_owned(), String::new()),
+            proto => (format!(r#""proto":"{}","#, proto.name()), format!(r#","ports":"{}""#, self.ask.port)),
+        };
         let rule = match (self.addr, &self.host) {
             (Some(addr), _) if self.special => {
                 let cidr = crate::cidr::Cidr::of(addr);
+                let proto = if self.ask.proto == Proto::Icmp { proto.as_str() } else { "" };
                 return Some(format!(
-                    r#"{addr} is a special address, which only a rule that names it covers: add {{"action":"allow","cidr":"{cidr}","ports":"{}"}} to net.rules"#,
-                    ask.port
+                    r#"{addr} is a special address, which only a rule that names it covers: add {{"action":"allow",{proto}"cidr":"{cidr}"{port}}} to net.rules"#
                 ));
             }
-            (_, Some(host)) => {
-                format!(r#"{{"action":"allow","proto":"{}","host":"{host}","ports":"{}"}}"#, ask.proto.name(), ask.port)
-            }
+            (_, Some(host)) => format!(r#"{{"action":"allow",{proto}"host":"{host}"{port}}}"#),
             (Some(addr), None) => {
                 let cidr = crate::cidr::Cidr::of(addr);
-                format!(r#"{{"action":"allow","proto":"{}","cidr":"{cidr}","ports":"{}"}}"#, ask.proto.name(), ask.port)
+                format!(r#"{{"action":"allow",{proto}"cidr":"{cidr}"{port}}}"#)
             }
             (None, None) => return None,
         };

@@ -223,3 +223,39 @@ fn datagrams_need_a_rule_that_says_so() {
         r#"add {"action":"allow","proto":"udp","host":"web.example.org","ports":"443"} to net.rules"#
     );
 }
+
+#[test]
+fn echo_requests_need_a_rule_that_says_so() {
+    let p = policy(
+        r#"{"action":"allow","host":"web.example.org"},{"action":"allow","proto":"icmp","host":"ping.example.org"},
+           {"action":"allow","proto":"icmp","cidr":"10.0.0.0/8"},
+           {"action":"deny","cidr":"1.2.3.0/24"},{"action":"deny","host":"ping.example.org","ports":"443"}"#,
+        "allow",
+    );
+    let ask = |host, addr: &str| p.datagrams(&NetAsk { addr: Some(addr.parse().unwrap()), ..NetAsk::icmp(host) });
+    assert_eq!(ask("ping.example.org", "93.184.216.34").action, Action::Allow);
+    assert_eq!(ask("10.0.0.1", "10.0.0.1").action, Action::Allow);
+    // A denial of the place counts whatever it is about; one of a port does not.
+    assert_eq!(ask("ping.example.org", "1.2.3.4").action, Action::Deny);
+    for (host, addr, hint) in [
+        (
+            "web.example.org",
+            "93.184.216.34",
+            r#"add {"action":"allow","proto":"icmp","host":"web.example.org"} to net.rules"#,
+        ),
+        (
+            "ping.example.org",
+            "169.254.169.254",
+            r#"169.254.169.254 is a special address, which only a rule that names it covers: add {"action":"allow","proto":"icmp","cidr":"169.254.169.254/32"} to net.rules"#,
+        ),
+    ] {
+        let web = ask(host, addr);
+        assert_eq!((web.action, web.rule.as_str()), (Action::Deny, "defaults.net"));
+        assert_eq!(web.hint.unwrap(), hint);
+    }
+    // It opens nothing else.
+    let tcp = NetAsk { addr: Some("10.0.0.1".parse().unwrap()), ..NetAsk::tcp("10.0.0.1", 443) };
+    assert_eq!(p.net(&tcp).action, Action::Deny);
+    assert_eq!(p.sends_echoes(), Some("net.rules[1]"));
+    assert_eq!(policy(r#"{"action":"deny","proto":"icmp","host":"a.b"}"#, "allow").sends_echoes(), None);
+}

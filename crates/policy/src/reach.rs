@@ -24,6 +24,12 @@ impl Resolved {
         granting.filter(|r| matches!(r.rule.to, Target::Unix(_))).map(|r| r.label.as_str()).next()
     }
 
+    /// The rule that lets echo requests through.
+    pub fn sends_echoes(&self) -> Option<&str> {
+        let granting = self.policy.net.iter().filter(|r| r.rule.action != Action::Deny);
+        granting.filter(|r| r.rule.proto == Some(Proto::Icmp)).map(|r| r.label.as_str()).next()
+    }
+
     /// The places on the host's loopback that rules name, at most `most`. A guest has a loopback of its own, so each of
     /// these takes the same place there away from it; that is why ports must be named.
     pub fn loopback_places(&self, most: usize) -> Result<Vec<SocketAddr>, Refusal> {
@@ -31,7 +37,7 @@ impl Resolved {
         for Labelled { rule, label } in self.policy.net.iter().filter(|r| r.rule.action != Action::Deny) {
             let Some(range) = range_of(rule).filter(|range| loopback().any(|l| l.covers(range))) else { continue };
             let refuse = |why: String, hint: &str| Refusal::new(format!("{label}: {why}")).hint(hint);
-            if rule.proto == Some(Proto::Udp) {
+            if matches!(rule.proto, Some(Proto::Udp | Proto::Icmp)) {
                 return Err(refuse(
                     format!("{range} is the host's loopback, and only TCP can be led there"),
                     "leave \"proto\" out",
@@ -108,6 +114,7 @@ mod test {
             r#"[{"action":"allow","host":"127.0.0.1","ports":"1-65535"}]"#,
             r#"[{"action":"allow","cidr":"127.1.0.0/16","ports":"80"}]"#,
             r#"[{"action":"allow","proto":"udp","host":"127.0.0.1","ports":"53"}]"#,
+            r#"[{"action":"allow","proto":"icmp","host":"127.0.0.1"}]"#,
         ] {
             assert!(resolved(rules).loopback_places(64).unwrap_err().hint.is_some(), "{rules}");
         }

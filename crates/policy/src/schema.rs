@@ -107,7 +107,7 @@ pub(crate) const NET_RULE: Section = Section {
     about: "Exactly one of `host`, `cidr` and, with `\"proto\": \"unix\"`, `path`.",
     keys: &[
         key("action", "string", "required", "`allow`, `warn`, `ask` or `deny`.", r#""allow""#),
-        key("proto", "string", "tcp and udp", "`tcp`, `udp` or `unix`.", r#""tcp""#),
+        key("proto", "string", "tcp and udp", "`tcp`, `udp`, `icmp` (echo requests, as `ping` sends them; neither ports nor methods nor paths) or `unix`.", r#""tcp""#),
         key("host", "string", "", "A name, `*.name` (below it), `**.name` (it and below), `*`, or an address.", r#""*.example.org""#),
         key("cidr", "string", "", "A range of addresses.", r#""10.0.0.0/8""#),
         key("path", "string", "", "A socket's path, written as in `fs.rules[]`.", r#""~/run/agent.sock""#),

@@ -87,7 +87,7 @@ fn toml_has_the_same_checks_and_places() {
 }
 
 /// Every kind of mistake, as a body of a document and a part of the message.
-const MISTAKES: [(&str, &str); 92] = [
+const MISTAKES: [(&str, &str); 95] = [
     // Shape of the document.
     (r#""fs": null"#, "fs: expected an object, found null"),
     (r#""fs": []"#, "fs: expected an object, found a list"),
@@ -171,8 +171,20 @@ const MISTAKES: [(&str, &str); 92] = [
         "net.rules[0].ports: a unix socket has no ports",
     ),
     (
-        r#""net": {"rules": [{"action": "allow", "proto": "icmp", "host": "a.b"}]}"#,
-        "net.rules[0].proto: unknown value \"icmp\"; use one of tcp, udp, unix",
+        r#""net": {"rules": [{"action": "allow", "proto": "sctp", "host": "a.b"}]}"#,
+        "net.rules[0].proto: unknown value \"sctp\"; use one of tcp, udp, icmp, unix",
+    ),
+    (
+        r#""net": {"rules": [{"action": "allow", "proto": "icmp", "host": "a.b", "ports": "7"}]}"#,
+        "net.rules[0].ports: an echo request has no ports",
+    ),
+    (
+        r#""net": {"rules": [{"action": "allow", "proto": "icmp", "host": "a.b", "paths": ["/"]}]}"#,
+        "net.rules[0].paths: \"paths\" needs \"proto\": \"tcp\"",
+    ),
+    (
+        r#""net": {"rules": [{"action": "allow", "proto": "icmp", "path": "/x"}]}"#,
+        "net.rules[0].path: \"path\" is for sockets",
     ),
     (r#""net": {"rules": [{"action": "allow", "host": ""}]}"#, "net.rules[0].host: the string is empty"),
     (

@@ -21,6 +21,8 @@ const LONGEST_HEADER: usize = 60;
 
 const ECHO_V4: u8 = 8;
 const ECHO_V6: u8 = 128;
+const ECHO_REPLY_V4: u8 = 0;
+const ECHO_REPLY_V6: u8 = 129;
 
 /// A connection that the guest asks for.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -41,6 +43,27 @@ pub struct Echo {
     pub id: u16,
     pub sequence: u16,
     pub payload: Vec<u8>,
+}
+
+impl Echo {
+    /// The request as a socket of the host for such requests takes it, which puts in an id of its own and the sum.
+    pub fn request(&self) -> Vec<u8> {
+        let mut message = self.header(if self.to.is_ipv4() { ECHO_V4 } else { ECHO_V6 }).to_vec();
+        message.extend(&self.payload);
+        message
+    }
+
+    /// The sequence number and the payload of what came to such a socket, if it is an answer.
+    pub fn answered(message: &[u8], ipv4: bool) -> Option<(u16, &[u8])> {
+        let kind = if ipv4 { ECHO_REPLY_V4 } else { ECHO_REPLY_V6 };
+        let is_answer = message.len() >= 8 && message[..2] == [kind, 0];
+        is_answer.then(|| (u16::from_be_bytes([message[6], message[7]]), &message[8..]))
+    }
+
+    fn header(&self, kind: u8) -> [u8; 8] {
+        let ([a, b], [c, d]) = (self.id.to_be_bytes(), self.sequence.to_be_bytes());
+        [kind, 0, 0, 0, a, b, c, d]
+    }
 }
 
 impl Call {
@@ -174,6 +197,19 @@ pub fn unreachable(out: &OwnedFd, call: &Call, why: Unreachable) -> Result<(), C
     let sum = checksum(call.original, call.peer, protocol, &[&control, refused, header]);
     control[2..4].copy_from_slice(&sum.to_be_bytes());
     deliver(out, call.original, call.peer, protocol, &[&control, refused, header])
+}
+
+/// Answers an echo request in the name of the one it was for. `out` is the one of the same protocol.
+pub fn answer(out: &OwnedFd, echo: &Echo) -> Result<(), CallError> {
+    let (from, to) = (SocketAddr::new(echo.to, 0), SocketAddr::new(echo.from, 0));
+    let (protocol, kind) = match echo.to {
+        IpAddr::V4(_) => (libc::IPPROTO_ICMP, ECHO_REPLY_V4),
+        IpAddr::V6(_) => (libc::IPPROTO_ICMPV6, ECHO_REPLY_V6),
+    };
+    let mut header = echo.header(kind);
+    let sum = checksum(from, to, protocol, &[&header, &echo.payload]);
+    header[2..4].copy_from_slice(&sum.to_be_bytes());
+    deliver(out, from, to, protocol, &[&header, &echo.payload])
 }
 
 // Instructions of classic BPF, as far as a filter of packets needs them.

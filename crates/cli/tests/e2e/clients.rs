@@ -710,3 +710,23 @@ print('all made')
         assert_eq!(run.assert_ok().stdout(), "all made\n", "{}", run.story());
     }
 }
+
+#[test]
+fn ping_is_answered() {
+    for who in BOTH {
+        let open = "echo '0 2147483647' > /proc/sys/net/ipv4/ping_group_range";
+        let world = rough(who).before(open);
+        for (name, other) in [("good.test", "six.test"), ("six.test", "good.test")] {
+            let ping = ["/usr/bin/ping", "-n", "-c", "2", "-i", "0.2", "-W", "10", name];
+            let run = world.run(&["--net", &format!("icmp:{name}")], &ping);
+            says(&run, "2 received");
+            let run = world.run(&["--net", &format!("icmp:{other}")], &ping);
+            assert_ne!(run.code(), 0, "{}", run.story());
+            run.assert_denied("net.resolve", name);
+        }
+        // Nor is it a host that is not there that answers.
+        let hole = ["/usr/bin/ping", "-n", "-c", "1", "-W", "1", "5.5.6.6"];
+        let run = world.run(&["--net", "icmp:5.5.0.0/16"], &hole);
+        assert!(run.code() != 0 && run.stdout().contains(" 0 received"), "{}", run.story());
+    }
+}

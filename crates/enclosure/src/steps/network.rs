@@ -5,7 +5,7 @@ use crate::trust;
 use std::ffi::OsString;
 use std::path::{Component, Path, PathBuf};
 use sys::doors::{OWN_V4, RESOLVER};
-use sys::op::Op;
+use sys::op::{Attr, Op};
 use sys::{arena, knock, net, netfilter, netlink};
 
 /// Links that are followed before we take it that they go round in a circle.
@@ -39,6 +39,20 @@ impl Builder<'_> {
         });
         let filters = [false, true].map(|ipv6| arena::list(&knock::filter(ipv6, &loopback)));
         self.own.push(Op::OpenDoors { ipv6, loopback: arena::list(&loopback), filters });
+        if plan.echoes {
+            self.let_echo();
+        }
+    }
+
+    /// Gives the guest's group the sockets that `ping` uses, which a new network gives to nobody. Its settings cannot be
+    /// written by now, so they are uncovered for that long.
+    fn let_echo(&mut self) {
+        let gid = self.guest.gid;
+        let (at, attr) = (c"/proc/sys", QUIET.with(Attr::READ_ONLY).with(Attr::NO_EXEC));
+        self.own.push(Op::Unmount { at });
+        let bytes = arena::list(format!("{gid} {gid}").as_bytes());
+        self.own.push(Op::Put { at: c"/proc/sys/net/ipv4/ping_group_range", bytes });
+        self.own.push(Op::BindKnown { from: at, at, attr });
     }
 
     /// What the host's own files say about names is for the broker; a guest asks the broker for everything but itself.

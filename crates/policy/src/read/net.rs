@@ -22,8 +22,13 @@ pub(super) fn rule(at: &Cursor<'_>) -> Result<NetRule, Problem> {
             return Err(at.problem(format!("{name:?} needs \"proto\": \"tcp\"")));
         }
     }
-    if let (Some(at), Target::Unix(_)) = (fields.get("ports"), &to) {
-        return Err(at.problem("a unix socket has no ports"));
+    let portless = match proto {
+        Some(Proto::Unix) => Some("a unix socket has no ports"),
+        Some(Proto::Icmp) => Some("an echo request has no ports"),
+        _ => None,
+    };
+    if let (Some(at), Some(why)) = (fields.get("ports"), portless) {
+        return Err(at.problem(why));
     }
     Ok(NetRule {
         action,
