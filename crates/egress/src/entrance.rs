@@ -245,7 +245,9 @@ impl Entrance {
     /// Gives a connection to whom it belongs. One that nobody waits for any longer is closed.
     fn give(&self, arrival: sys::net::Arrival) {
         let key = (plain(arrival.peer), plain(arrival.original));
-        if let Some(Waiting { coming: Some(coming), .. }) = self.waiting().remove(&key) {
+        let mut waiting = self.waiting();
+        if let Some(coming) = waiting.get_mut(&key).and_then(|one| one.coming.take()) {
+            waiting.remove(&key);
             let _ = coming.send(arrival.socket);
         }
     }
