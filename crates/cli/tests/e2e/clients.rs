@@ -422,6 +422,8 @@ fn rough(who: As) -> World {
         .server("http", SIX, 81)
         .server("http", PUBLIC, 81)
         .server("greet", SIX, 7006)
+        .server("greet", SIX, 7002)
+        .server("http", SIX, 82)
 }
 
 const ALL: [&str; 2] = ["--net", "**.test"];
@@ -475,9 +477,11 @@ def talk(name, port, want):
 talk('half.test', 80, '5.5.5.5')
 talk('both.test', 80, '5.5.5.5')
 talk('six.test', 81, '2a0b:5::5')
+# The first address refuses, or answers nothing, and the second one works: it is gone on to.
+assert socket.create_connection(('both.test', 7006), 10).getpeername()[0] == '2a0b:5::5'
 async def race():
-    for name in ('half.test', 'both.test'):
-        reader, writer = await asyncio.open_connection(name, 7000, happy_eyeballs_delay=0.05)
+    for name, port in (('half.test', 7000), ('both.test', 7000), ('both.test', 7006), ('both.test', 7002)):
+        reader, writer = await asyncio.open_connection(name, port, happy_eyeballs_delay=0.05)
         assert await reader.readline() == b'220 hello\\n'
         writer.close()
 asyncio.run(race())
@@ -486,7 +490,8 @@ asyncio.run(race())
         let world = rough(who);
         world.python(&ALL, RACE).assert_ok();
         let get = copied(&world, go_program());
-        let all = ["http://half.test/", "http://both.test/", "http://six.test:81/"];
+        // At the last one only the second address answers.
+        let all = ["http://half.test/", "http://both.test/", "http://six.test:81/", "http://both.test:82/"];
         world.run(&ALL, &[&[get.as_str()], &all[..]].concat()).assert_ok();
         world.run(&ALL, &[&["curl", "-sS", "-m", "10"], &all[..]].concat()).assert_ok();
         let fetch = "(async () => { for (const at of process.argv.slice(1)) await (await fetch(at)).text() })()";
