@@ -238,7 +238,7 @@ impl Entrance {
 
     async fn take_all(&self, door: &Watched) -> Result<(), Error> {
         loop {
-            self.give(door.next(sys::net::accept_from).await?);
+            self.give(door.next(|door| sys::net::accept_from(door)).await?);
         }
     }
 

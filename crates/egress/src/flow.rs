@@ -9,7 +9,7 @@ use rustix::net::Shutdown;
 use std::cell::RefCell;
 use std::io::{Error, ErrorKind};
 use std::net::SocketAddr;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -35,25 +35,27 @@ pub(crate) fn with_scratch<T>(work: impl FnOnce(&mut [u8]) -> T) -> T {
 
 /// A descriptor at which things come one by one.
 pub(crate) struct Watched {
-    /// Knows when something is there, and is not read from. It need not be of this kind for that.
+    /// Whatever it is, this knows when something is there; it is not read from.
     ready: UdpSocket,
-    fd: OwnedFd,
 }
 
 impl Watched {
     pub fn new(fd: OwnedFd) -> Result<Watched, Error> {
-        Ok(Watched { ready: UdpSocket::from_std(fd.try_clone()?.into())?, fd })
+        Ok(Watched { ready: UdpSocket::from_std(fd.into())? })
     }
 
-    pub fn fd(&self) -> &OwnedFd {
-        &self.fd
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.ready.as_fd()
     }
 
     /// What `take` finds, once there is something.
-    pub async fn next<T>(&self, mut take: impl FnMut(&OwnedFd) -> Result<Option<T>, CallError>) -> Result<T, Error> {
+    pub async fn next<T>(
+        &self,
+        mut take: impl FnMut(BorrowedFd<'_>) -> Result<Option<T>, CallError>,
+    ) -> Result<T, Error> {
         loop {
             self.ready.readable().await?;
-            let got = self.ready.try_io(Interest::READABLE, || match take(&self.fd) {
+            let got = self.ready.try_io(Interest::READABLE, || match take(self.fd()) {
                 Ok(came) => came.ok_or_else(|| ErrorKind::WouldBlock.into()),
                 Err(error) => Err(Error::from_raw_os_error(error.errno)),
             });

@@ -8,7 +8,7 @@ use crate::doors::{MARK, MARK_AGAIN, OWN_V4, OWN_V6};
 use crate::net::{checksum, deliver, ip_header};
 use crate::{CallError, errno};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
 /// Of the flags of TCP: a segment that has the first and not the second asks for a connection.
 pub(crate) const SYN: u8 = 0x02;
@@ -94,10 +94,10 @@ pub enum Unreachable {
 
 /// The next that the guest begins; `None` when there is nothing now. What cannot be read is left out: the guest's own
 /// kernel made it, and nobody waits for an answer that comes from us alone.
-pub fn hear(door: &OwnedFd, buffer: &mut [u8]) -> Result<Option<Knock>, CallError> {
+pub fn hear(door: impl AsFd, buffer: &mut [u8]) -> Result<Option<Knock>, CallError> {
     loop {
         // SAFETY: the kernel writes at most the given length into the caller's buffer.
-        let got = unsafe { libc::recv(door.as_raw_fd(), buffer.as_mut_ptr().cast(), buffer.len(), 0) };
+        let got = unsafe { libc::recv(door.as_fd().as_raw_fd(), buffer.as_mut_ptr().cast(), buffer.len(), 0) };
         if got < 0 {
             match errno() {
                 libc::EAGAIN => return Ok(None),

@@ -3,7 +3,7 @@
 use crate::doors::EACH;
 use crate::{CallError, errno};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 
 /// The sockets that `Op::OpenDoors` made; none of them blocks.
 #[derive(Debug)]
@@ -103,13 +103,13 @@ pub struct Arrival {
 }
 
 /// The next connection at a door; `None` when there is none now.
-pub fn accept_from(door: &OwnedFd) -> Result<Option<Arrival>, CallError> {
+pub fn accept_from(door: impl AsFd) -> Result<Option<Arrival>, CallError> {
     loop {
         let mut peer = Name::default();
         // SAFETY: the kernel writes at most the given length into a local.
         let fd = unsafe {
             let flags = libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
-            libc::accept4(door.as_raw_fd(), peer.pointer(), &mut peer.len, flags)
+            libc::accept4(door.as_fd().as_raw_fd(), peer.pointer(), &mut peer.len, flags)
         };
         if fd < 0 {
             match errno() {
@@ -147,7 +147,7 @@ pub struct Datagram {
 }
 
 /// The next datagram at a door; `None` when there is none now.
-pub fn receive_from(door: &OwnedFd, buffer: &mut [u8]) -> Result<Option<Datagram>, CallError> {
+pub fn receive_from(door: impl AsFd, buffer: &mut [u8]) -> Result<Option<Datagram>, CallError> {
     #[repr(C, align(8))]
     struct Ancillary([u8; 128]);
     loop {
@@ -164,7 +164,7 @@ pub fn receive_from(door: &OwnedFd, buffer: &mut [u8]) -> Result<Option<Datagram
             message.msg_iovlen = 1;
             message.msg_control = space.0.as_mut_ptr().cast();
             message.msg_controllen = space.0.len() as _;
-            let got = libc::recvmsg(door.as_raw_fd(), &mut message, 0);
+            let got = libc::recvmsg(door.as_fd().as_raw_fd(), &mut message, 0);
             (got, if got < 0 { None } else { original_of(&message) })
         };
         if got < 0 {
