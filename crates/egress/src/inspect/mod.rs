@@ -179,7 +179,12 @@ impl Session {
             Ok(leaf) => leaf,
             Err(fault) => return self.handshake_failed(name, fault.message, None),
         };
-        let upstream = self.dial(protocols).await;
+        let upstream = self.dial(protocols).await.and_then(|(server, chosen)| match protocols {
+            [Protocol::Http2] if chosen != Protocol::Http2 => {
+                Err(Trouble("the client speaks only HTTP/2, and the server does not".to_owned()))
+            }
+            _ => Ok((server, chosen)),
+        });
         let chosen = match &upstream {
             Ok((_, chosen)) => *chosen,
             Err(_) if protocols == [Protocol::Http2] => Protocol::Http2,

@@ -39,7 +39,8 @@ pub struct TestCourt {
     events: Mutex<Vec<Event>>,
     pub spent: (AtomicU64, AtomicU64),
     pub limit: AtomicU64,
-    pub with_secret: bool,
+    /// The header that gets the secret, if there is one.
+    pub secret_in: Option<&'static str>,
 }
 
 fn rules(text: &str) -> Resolved {
@@ -84,11 +85,11 @@ impl Court for TestCourt {
     }
 
     fn injections(&self, ask: &RequestAsk<'_>) -> Vec<Injection> {
-        if !self.with_secret || ask.host != HOST {
+        let Some(header) = self.secret_in.filter(|_| ask.host == HOST) else {
             return Vec::new();
-        }
+        };
         vec![Injection {
-            header: "authorization".to_owned(),
+            header: header.to_owned(),
             placeholder: PLACEHOLDER.to_owned(),
             value: format!("Bearer {SECRET}").into_bytes().into(),
             secret: SECRET.as_bytes().into(),
@@ -125,7 +126,15 @@ impl World {
         World::with(RULES, true, Settings::default())
     }
 
+    pub fn with_secret_in(header: &'static str) -> World {
+        World::made(RULES, Some(header), Settings::default())
+    }
+
     pub fn with(text: &str, with_secret: bool, settings: Settings) -> World {
+        World::made(text, with_secret.then_some("authorization"), settings)
+    }
+
+    fn made(text: &str, secret_in: Option<&'static str>, settings: Settings) -> World {
         let servers = ServerAuthority::new();
         let authority = Arc::new(Authority::new().unwrap());
         let settings = Settings { extra_roots: vec![servers.root()], ..settings };
@@ -135,7 +144,7 @@ impl World {
             events: Mutex::default(),
             spent: Default::default(),
             limit: u64::MAX.into(),
-            with_secret,
+            secret_in,
         };
         let tls = Arc::new(Tls::new(authority.clone(), settings));
         World { court: Arc::new(court), tls, authority, servers }

@@ -5,7 +5,7 @@ use super::super::answer::Refusal;
 use super::super::case::Case;
 use super::super::headers::end_here;
 use super::super::relay::{self, Side};
-use super::super::secrets::{self, Mask};
+use super::super::secrets::Mask;
 use super::{After, Left, Pair, Reader, Stop, Writer};
 use crate::chunked::{LAST_CHUNK, chunk_head};
 use crate::http1::{Body, Connection, Fields, Request, Response, Version, resume_response, write_response};
@@ -180,13 +180,10 @@ impl<'a> Exchange<'a> {
         if response.status == 101 && !(self.upgrade && websocket(&response.connection)) {
             return Err(Broken::Server("the server changes to a protocol that was not asked for".to_owned()));
         }
-        if self.case.needles.is_some() && secrets::is_compressed(&response.fields) {
-            return Err(Broken::Server(
-                "the server compressed its answer although it was asked not to, so a secret in it could not be masked"
-                    .to_owned(),
-            ));
+        match self.case.hides(response.status, &response.fields) {
+            Some(reason) => Err(Broken::Server(reason.to_owned())),
+            None => Ok(()),
         }
-        Ok(())
     }
 
     async fn put_head(&self, guest: &mut Writer, response: &mut Response, said: &[(&str, &str)]) -> Result<(), Broken> {
