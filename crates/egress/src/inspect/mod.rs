@@ -181,7 +181,7 @@ impl Session {
         };
         let upstream = self.dial(protocols).await.and_then(|(server, chosen)| match protocols {
             [Protocol::Http2] if chosen != Protocol::Http2 => {
-                Err(Trouble("the client speaks only HTTP/2, and the server does not".to_owned()))
+                Err(Trouble("the server speaks no protocol that the client speaks".to_owned()))
             }
             _ => Ok((server, chosen)),
         });

@@ -15,7 +15,7 @@ use tokio_rustls::rustls::crypto::{CryptoProvider, ring};
 use tokio_rustls::rustls::pki_types::{CertificateDer, ServerName};
 use tokio_rustls::rustls::server::NoServerSessionStorage;
 use tokio_rustls::rustls::sign::{CertifiedKey, SingleCertAndKey};
-use tokio_rustls::rustls::{self, ClientConfig, RootCertStore, ServerConfig};
+use tokio_rustls::rustls::{self, AlertDescription, CertificateError, ClientConfig, RootCertStore, ServerConfig};
 use tokio_rustls::{TlsAcceptor, TlsConnector};
 
 /// What may be set about inspecting; the defaults are meant for use.
@@ -154,10 +154,45 @@ impl Tls {
 }
 
 fn handshake_trouble(name: &str, error: &io::Error) -> String {
-    let cause = error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>());
-    match cause {
-        Some(rustls::Error::InvalidCertificate(why)) => format!("the certificate of {name} is not valid: {why:?}"),
-        Some(other) => format!("TLS with {name} failed: {other}"),
+    match rustls_error(error) {
+        Some(rustls::Error::InvalidCertificate(why)) => {
+            format!("the certificate of {name} is not valid: {}", certificate_trouble(why))
+        }
+        Some(rustls::Error::AlertReceived(AlertDescription::NoApplicationProtocol)) => {
+            format!("{name} speaks no protocol that the client speaks")
+        }
+        Some(other) => format!("TLS with {name} failed: {}", alert_trouble(other)),
         None => format!("TLS with {name} failed: {error}"),
+    }
+}
+
+/// Why a stream to a server broke. Some say only after the handshake what they did not like about it.
+pub(super) fn stream_trouble(error: &io::Error) -> String {
+    rustls_error(error).map_or_else(|| error.to_string(), alert_trouble)
+}
+
+fn rustls_error(error: &io::Error) -> Option<&rustls::Error> {
+    error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>())
+}
+
+/// Old servers have no alert of their own for it, and send the one for all failures.
+fn alert_trouble(error: &rustls::Error) -> String {
+    match error {
+        rustls::Error::AlertReceived(AlertDescription::CertificateRequired) => {
+            "the server wants a certificate of its client, and none can be shown".to_owned()
+        }
+        other => other.to_string(),
+    }
+}
+
+fn certificate_trouble(why: &CertificateError) -> String {
+    match why {
+        CertificateError::Expired | CertificateError::ExpiredContext { .. } => "it has expired".to_owned(),
+        CertificateError::NotValidYet | CertificateError::NotValidYetContext { .. } => "it is not valid yet".to_owned(),
+        CertificateError::UnknownIssuer => "nobody whom this host trusts has signed it".to_owned(),
+        CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. } => {
+            "it is for another name".to_owned()
+        }
+        other => format!("{other:?}"),
     }
 }

@@ -18,6 +18,7 @@ const PAUSE: Duration = Duration::from_millis(150);
 pub struct Seen {
     heads: Arc<Mutex<Vec<String>>>,
     connections: Arc<Mutex<usize>>,
+    early: Arc<Mutex<bool>>,
 }
 
 impl Seen {
@@ -27,6 +28,11 @@ impl Seen {
 
     pub fn connections(&self) -> usize {
         *self.connections.lock().unwrap()
+    }
+
+    /// Whether any client sent something before its handshake was over.
+    pub fn early(&self) -> bool {
+        *self.early.lock().unwrap()
     }
 
     fn add(&self, head: &str) {
@@ -52,6 +58,7 @@ pub async fn http1(acceptor: Option<TlsAcceptor>) -> (SocketAddr, Seen) {
                     None => talk(&mut { tcp }, &seen).await,
                     Some(acceptor) => {
                         if let Ok(mut tls) = acceptor.accept(tcp).await {
+                            *seen.early.lock().unwrap() |= tls.get_mut().1.early_data().is_some();
                             talk(&mut tls, &seen).await;
                         }
                     }

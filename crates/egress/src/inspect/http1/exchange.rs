@@ -6,6 +6,7 @@ use super::super::case::Case;
 use super::super::headers::end_here;
 use super::super::relay::{self, Side};
 use super::super::secrets::Mask;
+use super::super::tls::stream_trouble;
 use super::{After, Left, Pair, Reader, Stop, Writer};
 use crate::chunked::{LAST_CHUNK, chunk_head};
 use crate::http1::{Body, Connection, Fields, Request, Response, Version, resume_response, write_response};
@@ -246,7 +247,7 @@ impl From<io::Error> for Sending {
 
 fn broken_server(stop: Stop) -> Broken {
     match stop {
-        Stop::Gone(error) => Broken::Server(format!("the connection to the server broke: {error}")),
+        Stop::Gone(error) => Broken::Server(format!("the connection to the server broke: {}", stream_trouble(&error))),
         Stop::Bad(_, reason) => Broken::Server(format!("the answer of the server is refused: {reason}")),
     }
 }

@@ -4,7 +4,7 @@ use super::super::answer::Refusal;
 use super::super::case::Case;
 use super::super::headers::belong_in_head;
 use super::super::secrets::{Mask, QUIET};
-use super::{AWAY, Ended, answer, away, is_away, pass_over};
+use super::{AWAY, Ended, answer, away, is_away, pass_over, trouble};
 use bytes::Bytes;
 use h2::server::SendResponse;
 use h2::{Reason, RecvStream, SendStream};
@@ -240,7 +240,7 @@ fn broken_server(error: h2::Error) -> Broken {
     match error.reason() {
         Some(reason) if error.is_reset() => Broken::Reset(reason),
         _ if is_away(&error) => Broken::Away,
-        _ => Broken::Server(format!("the connection to the server broke: {error}")),
+        _ => Broken::Server(trouble(&error)),
     }
 }
 

@@ -155,7 +155,7 @@ async fn stream(
         Ok(_) => respond.send_reset(Reason::CANCEL),
         Err(error) if is_away(&error) => return away(&case, &mut respond),
         Err(error) => {
-            let reason = format!("the connection to the server broke: {error}");
+            let reason = trouble(&error);
             case.failed(&reason);
             answer(&mut respond, &Refusal::unavailable(reason), is_head, &mut body).await;
         }
@@ -191,6 +191,10 @@ fn is_away(error: &h2::Error) -> bool {
     error.is_go_away() && error.is_remote() && error.reason() == Some(Reason::NO_ERROR)
 }
 
+fn trouble(error: &h2::Error) -> String {
+    format!("the connection to the server broke: {error}")
+}
+
 /// Why no request can be sent to the server.
 enum Unready {
     Away,
@@ -216,7 +220,7 @@ async fn ready(
         _ = poll_fn(|cx| respond.poll_reset(cx)) => Err(Unready::Early),
         ready = upstream.ready() => ready.map_err(|error| match is_away(&error) {
             true => Unready::Away,
-            false => format!("the connection to the server broke: {error}").into(),
+            false => trouble(&error).into(),
         }),
         reason = case.overdue() => Err(reason.to_owned().into()),
     }
