@@ -17,6 +17,7 @@ mod relay;
 mod secrets;
 mod stream;
 mod tls;
+mod websocket;
 
 pub use tls::{Settings, Tls};
 

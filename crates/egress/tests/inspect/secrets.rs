@@ -103,14 +103,28 @@ async fn websockets_are_masked_too() {
     let mut guest = world.https(addr).await;
     let upgrade = "Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Extensions: permessage-deflate\r\n";
     assert_eq!(ask(&mut guest, &with("/ok/ws-echo-head", upgrade)).await.status, 101);
-    send(&mut guest, b"ping").await;
     let mut told = Vec::new();
-    while !told.ends_with(b"ping") {
-        told.push(within(guest.read_u8()).await.unwrap());
+    loop {
+        let mut head = [0; 2];
+        within(guest.read_exact(&mut head)).await.unwrap();
+        let mut payload = vec![0; head[1].into()];
+        within(guest.read_exact(&mut payload)).await.unwrap();
+        told.extend(payload);
+        if head[0] & 0x80 != 0 {
+            break;
+        }
     }
     let told = String::from_utf8(told).unwrap();
     assert!(told.contains(&"*".repeat(SECRET.len())) && !told.contains("sk-very"), "{told}");
     assert!(!seen.heads()[0].contains("deflate") && seen.heads()[0].contains(SECRET));
+    // Frames pass, and what is no frame ends it.
+    send(&mut guest, b"\x81\x02hi").await;
+    let mut back = [0; 4];
+    within(guest.read_exact(&mut back)).await.unwrap();
+    assert_eq!(&back, b"\x81\x02hi");
+    send(&mut guest, b"GET /ok HTTP/1.1\r\n\r\n").await;
+    assert!(is_closed(&mut guest).await);
+    world.court.wait(|e| e.reason.as_ref().is_some_and(|r| r.contains("no WebSocket"))).await;
 }
 
 #[tokio::test]

@@ -142,7 +142,12 @@ async fn act(stream: &mut &mut dyn Duplex, head: &str) -> Result<(), ()> {
             put(stream, b"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n")
                 .await?;
             if path == "/ok/ws-echo-head" {
-                put(stream, head.as_bytes()).await?;
+                // As one message in several frames.
+                let pieces: Vec<&[u8]> = head.as_bytes().chunks(20).collect();
+                for (i, piece) in pieces.iter().enumerate() {
+                    let last = if i + 1 == pieces.len() { 0x80 } else { 0 };
+                    put(stream, &[&[last | u8::from(i == 0), piece.len() as u8], *piece].concat()).await?;
+                }
             }
             let mut buffer = [0; 4096];
             loop {

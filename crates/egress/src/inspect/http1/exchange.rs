@@ -225,8 +225,13 @@ impl<'a> Exchange<'a> {
         let guest = Side { reader: &mut guest.reader, writer: &mut guest.writer };
         let server = Side { reader: &mut server.reader, writer: &mut server.writer };
         tokio::select! {
-            // How it ends is a matter of the two sides.
-            _ = relay::run(guest, server, self.case) => Ok(Answered::Upgraded),
+            ended = relay::run(guest, server, self.case) => match ended {
+                Err(error) if error.kind() == io::ErrorKind::InvalidData => {
+                    Err(Broken::Server(format!("what the server sends is no WebSocket: {error}")))
+                }
+                // How else it ends is a matter of the two sides.
+                _ => Ok(Answered::Upgraded),
+            },
             reason = self.case.overdue() => Err(Broken::Cut(reason)),
         }
     }
