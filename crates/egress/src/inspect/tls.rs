@@ -10,6 +10,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use terms::Fault;
 use tokio::net::TcpStream;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::timeout;
 use tokio_rustls::rustls::crypto::{CryptoProvider, ring};
 use tokio_rustls::rustls::pki_types::{CertificateDer, ServerName};
@@ -17,6 +18,9 @@ use tokio_rustls::rustls::server::NoServerSessionStorage;
 use tokio_rustls::rustls::sign::{CertifiedKey, SingleCertAndKey};
 use tokio_rustls::rustls::{self, AlertDescription, CertificateError, ClientConfig, RootCertStore, ServerConfig};
 use tokio_rustls::{TlsAcceptor, TlsConnector};
+
+/// How many connections of one guest may speak HTTP/2 at once.
+const MAX_HTTP2: usize = 128;
 
 /// What may be set about inspecting; the defaults are meant for use.
 #[derive(Clone, Debug)]
@@ -50,6 +54,8 @@ pub struct Tls {
     /// Made with the first connection: reading the roots of the host takes some milliseconds.
     client: OnceLock<Result<ClientConfig, String>>,
     pub(super) spelled: Spelled,
+    /// How many more connections may speak HTTP/2: one can hold megabytes that nobody takes.
+    http2: Arc<Semaphore>,
 }
 
 /// Why the other side cannot be used, in words for the guest.
@@ -78,7 +84,19 @@ impl Protocol {
 impl Tls {
     pub fn new(authority: Arc<Authority>, settings: Settings) -> Tls {
         let provider = Arc::new(ring::default_provider());
-        Tls { authority, settings, provider, client: OnceLock::new(), spelled: Spelled::default() }
+        Tls {
+            authority,
+            settings,
+            provider,
+            client: OnceLock::new(),
+            spelled: Spelled::default(),
+            http2: Arc::new(Semaphore::new(MAX_HTTP2)),
+        }
+    }
+
+    /// Room for one more connection with HTTP/2, as long as it is kept.
+    pub(super) fn http2_slot(&self) -> Option<OwnedSemaphorePermit> {
+        self.http2.clone().try_acquire_owned().ok()
     }
 
     pub(super) fn leaf(&self, name: Option<&str>, addr: Option<IpAddr>) -> Result<Arc<CertifiedKey>, Fault> {

@@ -294,7 +294,7 @@ async fn answers_that_nobody_takes() {
         }
         tokio::time::sleep(Duration::from_millis(500)).await;
         let taken = stage.world.court.spent.0.load(SeqCst) - before;
-        assert!(taken < 48 << 20, "{taken} bytes were taken from the server");
+        assert!(taken < 24 << 20, "{taken} bytes were taken from the server");
         stage.others_are_served().await;
     }
     stage.all_ends().await;
@@ -312,6 +312,42 @@ async fn more_streams_than_were_offered() {
     assert!(stage.reached() <= 128, "{}", stage.reached());
     drop(guest);
     stage.all_ends().await;
+}
+
+/// Each connection may hold something, so there are not any number of them.
+#[tokio::test]
+async fn more_connections_than_can_be_held() {
+    let stage = Stage2::new().await;
+    let mut guests = Vec::new();
+    // The first that is closed at once is one too many.
+    while guests.len() < 1000 {
+        let mut guest = stage.guest().await;
+        guest.say(&stage.get(1, "/ok/a")).await;
+        match guest.fate(1).await {
+            Fate::Answered(_) => guests.push(guest),
+            fate => {
+                assert_eq!(fate, Fate::Gone(None));
+                break;
+            }
+        }
+    }
+    assert!((16..=256).contains(&guests.len()), "{}", guests.len());
+    // Who knows HTTP/1.1 as well speaks that meanwhile.
+    let (addr, _) = servers::https2(&stage.world.servers).await;
+    let both = stage.world.guest_tls(stage.world.connect(addr, &[HOST]), HOST, &["h2", "http/1.1"]).await.unwrap();
+    assert_eq!(both.get_ref().1.alpn_protocol(), Some(&b"http/1.1"[..]));
+    let (plain, _) = servers::http1(None).await;
+    assert_eq!(get(&mut stage.world.connect(plain, &[HOST]), "/ok").await.status, 200);
+    // With the end of some there is room for others.
+    guests.truncate(guests.len() / 2);
+    for _ in 0..500 {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+        let both = stage.world.guest_tls(stage.world.connect(addr, &[HOST]), HOST, &["h2", "http/1.1"]).await.unwrap();
+        if both.get_ref().1.alpn_protocol() == Some(&b"h2"[..]) {
+            return stage.others_are_served().await;
+        }
+    }
+    panic!("there is no room again");
 }
 
 #[tokio::test]

@@ -26,7 +26,8 @@ const MAX_HEADERS: u32 = 64 * 1024;
 /// What may be on its way in one stream, and in all of a connection together.
 const STREAM_WINDOW: u32 = 256 * 1024;
 const CONNECTION_WINDOW: u32 = 4 * 1024 * 1024;
-const MAX_BUFFERED: usize = 256 * 1024;
+/// What may wait in each stream for a peer that does not read.
+const MAX_BUFFERED: usize = 64 * 1024;
 const MAX_METHOD: usize = 32;
 /// How many more requests a client may end early than it lets come to their end.
 const MAX_ENDED_EARLY: usize = 1024;
