@@ -198,3 +198,20 @@ fn spelled_out_once() {
     assert_eq!(spelled.0.lock().unwrap().len(), MAX_SPELLED);
     assert!(spelled.needles(&ours).unwrap().masked(SECRET.as_bytes()).is_some());
 }
+
+/// A name cannot be changed like a value, so a field that is named like the secret is left out.
+#[test]
+fn names_of_fields_tell_nothing() {
+    let needles = Needles::of(&[injection("x", "p", "token-0123456789")]).unwrap();
+    let named = ["x-a", "x-token-0123456789-b", "token-0123456789"];
+    let (mut old, mut new) = (Fields::default(), http::HeaderMap::new());
+    for name in named {
+        old.add(name, "is token-0123456789");
+        new.insert(name, "is token-0123456789".parse().unwrap());
+    }
+    let masked: [&mut dyn Headers; 2] = [&mut old, &mut new];
+    for headers in masked {
+        headers.rewrite(&|value| needles.masked(value));
+        assert_eq!((headers.names(), headers.values("x-a")), (vec!["x-a"], vec![&b"is ****************"[..]]));
+    }
+}
