@@ -1,7 +1,7 @@
 //! The list of refusals of one run: same refusals counted together, bounded however much a guest asks.
 
 use std::collections::HashMap;
-use terms::{Action, Denial};
+use terms::{Action, Actor, Denial};
 
 /// Distinct refusals that are kept; more are only counted.
 const MOST: usize = 256;
@@ -15,14 +15,8 @@ pub struct Denials {
     dropped: u64,
 }
 
-/// Who did it; looked up only for refusals that are new.
-pub struct Actor {
-    pub pid: i32,
-    pub exe: String,
-}
-
 impl Denials {
-    /// Counts a refusal. `Some` when it is the first of its kind.
+    /// Counts a refusal. `Some` when it is the first of its kind; only then is it asked who did it.
     pub fn add(
         &mut self,
         op: &str,
