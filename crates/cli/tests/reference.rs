@@ -238,7 +238,7 @@ const FIELDS: [(&str, &str, &str); 49] = [
     ),
     ("denials[].action", "string", "`deny`; `ask` where nobody could answer; `warn` where it was let through."),
     ("denials[].count", "number", "How often, over the whole run."),
-    ("denials[].pid", "number", "The first process that tried, by its number inside; 0 where it could not be found."),
+    ("denials[].pid", "number", "The first process that tried and was found, by its number inside; else 0."),
     ("denials[].exe", "string", "That process's program."),
     ("denials[].hint", "string, optional", "The rule or flag that would allow it."),
     ("denials_dropped", "number, optional", "How many refusals did not fit the list; absent when none."),

@@ -1,19 +1,15 @@
-//! Who of a guest holds a socket, for refusals that are decided where only its ends are known. Found by looking through
-//! the descriptors of the guest's processes, within bounds; whoever cannot be told from others is not named.
-//!
-//! A thread of its own looks: to compare a socket it must hold it for a moment, and whoever is the last to let go of one
-//! may be made to wait by options that the guest has set on it.
+//! Who of a guest holds a socket, for refusals that are decided where only its ends are known. The kernel says which socket
+//! it is, and the descriptors of the guest's processes say whose; within bounds, and whoever cannot be told from others is
+//! not named. Only looks.
 
 use std::collections::BTreeSet;
 use std::fs;
 use std::io::Read;
-use std::net::{Ipv6Addr, SocketAddr};
+use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::sync::mpsc::{Sender, SyncSender, channel, sync_channel};
 use std::time::{Duration, Instant};
-use sys::process::copy_descriptor;
+use sys::diag::Sockets;
 use terms::Actor;
 
 /// Entries below /proc that one question may look at.
@@ -22,8 +18,6 @@ const MOST_LOOKS: usize = 4096;
 /// busy by being refused.
 const MOST_AT_ONCE: u32 = 32;
 const ONE_MORE: Duration = Duration::from_millis(60);
-/// How long an answer may take. It takes a fraction of a millisecond, unless somebody does what he can against it.
-const PATIENCE: Duration = Duration::from_secs(1);
 /// The longest list of sockets or children that is read.
 const LONGEST_LIST: u64 = 1 << 20;
 
@@ -31,50 +25,54 @@ const LONGEST_LIST: u64 = 1 << 20;
 #[derive(Debug)]
 pub struct Actors {
     /// The directory of its first process, which no other can take the place of.
-    first: Arc<OwnedFd>,
-    /// To the one who looks, once there was something to look for.
-    looker: Option<SyncSender<(Question, Sender<Option<Actor>>)>>,
+    first: OwnedFd,
+    sockets: Option<Sockets>,
     left: u32,
     since: Instant,
 }
 
-#[derive(Clone, Copy, Debug)]
-enum Question {
-    Stream { own: SocketAddr, to: SocketAddr },
-    Datagrams { own: SocketAddr },
-}
-
 impl Actors {
     /// Those below a first process that was not collected yet. `None` when it cannot be looked at.
-    pub(crate) fn of(first: i32) -> Option<Actors> {
+    pub(crate) fn of(first: i32, sockets: Option<Sockets>) -> Option<Actors> {
         use rustix::fs::{Mode, OFlags, open};
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let first = Arc::new(open(format!("/proc/{first}"), flags, Mode::empty()).ok()?);
-        Some(Actors { first, looker: None, left: MOST_AT_ONCE, since: Instant::now() })
+        let first = open(format!("/proc/{first}"), flags, Mode::empty()).ok()?;
+        Some(Actors { first, sockets, left: MOST_AT_ONCE, since: Instant::now() })
     }
 
-    /// Whose connection it is. The kernel has no two with the same ends, so whoever holds one with these is meant.
+    /// Whose connection it is. The kernel has no two with the same ends.
     pub fn of_stream(&mut self, own: SocketAddr, to: SocketAddr) -> Option<Actor> {
-        self.ask(Question::Stream { own: plain(own), to: plain(to) })
+        self.may_ask().then_some(())?;
+        let inode = self.sockets.as_ref()?.connection(plain(own), plain(to)).ok()??;
+        self.holder(inode)
     }
 
     /// Whose datagrams come from here. Any socket of that port may have sent them, under whatever address; with more than one
     /// nobody can say which it was.
     pub fn of_datagrams(&mut self, own: SocketAddr) -> Option<Actor> {
-        self.ask(Question::Datagrams { own })
+        self.may_ask().then_some(())?;
+        let mut sockets = BTreeSet::new();
+        for table in ["net/udp", "net/udp6"] {
+            let list = read(&self.first_dir().join(table))?;
+            sockets.extend(list.lines().skip(1).filter_map(|line| bound(line, own.port())));
+        }
+        let only = sockets.pop_first().filter(|_| sockets.is_empty())?;
+        self.holder(only)
     }
 
-    fn ask(&mut self, question: Question) -> Option<Actor> {
-        if !self.may_ask() {
-            return None;
+    /// The process with a descriptor of this socket, the latest first: whoever connects has seldom children.
+    fn holder(&self, inode: u64) -> Option<Actor> {
+        let wanted = PathBuf::from(format!("socket:[{inode}]"));
+        let mut looks = Looks(MOST_LOOKS);
+        for pid in self.processes(&mut looks).into_iter().rev() {
+            for (entry, _) in numbers(&PathBuf::from(format!("/proc/{pid}/fd"))) {
+                looks.next()?;
+                if fs::read_link(entry).is_ok_and(|link| link == wanted) {
+                    return Some(actor(pid));
+                }
+            }
         }
-        if self.looker.is_none() {
-            self.looker = start(Looker { first: self.first.clone() });
-        }
-        let (answer, answered) = channel();
-        // One that waits for something else takes no more questions.
-        self.looker.as_ref()?.try_send((question, answer)).ok()?;
-        answered.recv_timeout(PATIENCE).ok()?
+        None
     }
 
     fn may_ask(&mut self) -> bool {
@@ -86,61 +84,6 @@ impl Actors {
         let may = self.left > 0;
         self.left = self.left.saturating_sub(1);
         may
-    }
-}
-
-/// It ends when nobody asks any more, or with the process: nobody waits for it.
-fn start(looker: Looker) -> Option<SyncSender<(Question, Sender<Option<Actor>>)>> {
-    let (ask, asked) = sync_channel::<(Question, Sender<Option<Actor>>)>(1);
-    let work = move || {
-        for (question, answer) in asked {
-            let _ = answer.send(looker.answer(question));
-        }
-    };
-    std::thread::Builder::new().name("actors".into()).stack_size(256 << 10).spawn(work).ok()?;
-    Some(ask)
-}
-
-struct Looker {
-    first: Arc<OwnedFd>,
-}
-
-impl Looker {
-    fn answer(&self, question: Question) -> Option<Actor> {
-        match question {
-            Question::Stream { own, to } => {
-                self.find(|pid, fd, link| link.starts_with("socket:[") && ends_of(pid, fd) == Some((own, to)))
-            }
-            Question::Datagrams { own } => {
-                let wanted = format!("socket:[{}]", self.only_socket(own.port())?);
-                self.find(|_, _, link| link == wanted)
-            }
-        }
-    }
-
-    /// The one socket for datagrams that has a port, if it is only one.
-    fn only_socket(&self, port: u16) -> Option<u64> {
-        let mut sockets = BTreeSet::new();
-        for table in ["net/udp", "net/udp6"] {
-            let list = read(&self.first_dir().join(table))?;
-            sockets.extend(list.lines().skip(1).filter_map(|line| bound(line, port)));
-        }
-        sockets.pop_first().filter(|_| sockets.is_empty())
-    }
-
-    /// The process with such a descriptor, the latest first: whoever connects has seldom children.
-    fn find(&self, is: impl Fn(i32, i32, &str) -> bool) -> Option<Actor> {
-        let mut looks = Looks(MOST_LOOKS);
-        for pid in self.processes(&mut looks).into_iter().rev() {
-            for (entry, fd) in numbers(&PathBuf::from(format!("/proc/{pid}/fd"))) {
-                looks.next()?;
-                let link = fs::read_link(entry).unwrap_or_default();
-                if link.to_str().is_some_and(|link| is(pid, fd, link)) {
-                    return Some(actor(pid));
-                }
-            }
-        }
-        None
     }
 
     /// All below the first, parents before their children.
@@ -204,22 +147,9 @@ fn bound(line: &str, port: u16) -> Option<u64> {
     (u16::from_str_radix(own, 16) == Ok(port)).then_some(inode)
 }
 
-/// Both ends of a connected socket of another process.
-fn ends_of(pid: i32, fd: i32) -> Option<(SocketAddr, SocketAddr)> {
-    let socket = copy_descriptor(pid, fd)?;
-    let own = SocketAddr::try_from(rustix::net::getsockname(&socket).ok()?).ok()?;
-    let to = SocketAddr::try_from(rustix::net::getpeername(&socket).ok()??).ok()?;
-    let streams = rustix::net::sockopt::socket_type(&socket) == Ok(rustix::net::SocketType::STREAM);
-    streams.then(|| (plain(own), plain(to)))
-}
-
 /// One spelling for an address, whichever protocol's socket it is on.
 fn plain(at: SocketAddr) -> SocketAddr {
-    match at.ip().to_canonical() {
-        // What a socket says of its interface, the other end need not know.
-        std::net::IpAddr::V6(ip) => SocketAddr::new(Ipv6Addr::from(ip.octets()).into(), at.port()),
-        ip => SocketAddr::new(ip, at.port()),
-    }
+    SocketAddr::new(at.ip().to_canonical(), at.port())
 }
 
 /// The process of a thread, by the number that it has inside.
@@ -244,7 +174,7 @@ mod test {
 
     #[test]
     fn many_questions_are_not_all_answered() {
-        let mut actors = Actors::of(std::process::id() as i32).unwrap();
+        let mut actors = Actors::of(std::process::id() as i32, None).unwrap();
         let answered = (0..1000).filter(|_| actors.may_ask()).count() as u32;
         assert!((MOST_AT_ONCE..1000).contains(&answered), "{answered}");
     }

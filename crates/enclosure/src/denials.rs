@@ -16,7 +16,7 @@ pub struct Denials {
 }
 
 impl Denials {
-    /// Counts a refusal. `Some` when it is the first of its kind; only then is it asked who did it.
+    /// Counts a refusal. `Some` when it is the first of its kind. It is asked who did it until that is known.
     pub fn add(
         &mut self,
         op: &str,
@@ -29,7 +29,11 @@ impl Denials {
         let target: String = shorten(target);
         let key = (op.to_string(), target.clone(), rule.to_string());
         if let Some(&at) = self.index.get(&key) {
-            self.list[at].count += 1;
+            let known = &mut self.list[at];
+            known.count += 1;
+            if known.pid == 0 {
+                Actor { pid: known.pid, exe: known.exe } = actor();
+            }
             return None;
         }
         if self.list.len() >= MOST {

@@ -287,7 +287,7 @@ impl<'a> Run<'a> {
         if let Some(network) = &mut self.network {
             let lost = || Fault::internal("the guest's doors did not arrive").phase(Phase::Start);
             let published = self.publish.as_ref().map_or(0, |(ports, _)| publish::descriptors(ports.len(), room));
-            let actors = Actors::of(self.spawned.pid);
+            let actors = Actors::of(self.spawned.pid, handles.sockets);
             network.open(Opening { doors: handles.doors.ok_or_else(lost)?, actors, published })?;
         }
         if let Some((published, helper)) = self.publish.take() {

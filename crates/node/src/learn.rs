@@ -31,7 +31,7 @@ struct Notebook {
 }
 
 /// More places than a command reaches that anybody would write a policy for.
-const MOST_PLACES: usize = 4096;
+const MOST_PLACES: usize = 1024;
 
 /// Runs the command, which may read all that the caller may read but credentials, write only where `writes` says, and reach
 /// only what `reaches` says.
