@@ -128,7 +128,8 @@ fn who(actors: enclosure::Actors) -> Who {
     let mut actors = actors;
     Box::new(move |socket: Socket| match socket.proto {
         Proto::Tcp => actors.of_stream(socket.own, socket.to),
-        _ => actors.of_datagrams(socket.own),
+        Proto::Udp => actors.of_datagrams(socket.own),
+        _ => None,
     })
 }
 
