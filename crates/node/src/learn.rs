@@ -54,21 +54,30 @@ pub fn learn(mut ask: Ask, writes: &[String], reaches: &[String], caller: &Calle
     add_looked(&mut seen, looked, caller);
     let context = Context { home: caller.home.clone(), workspace: caller.cwd.clone(), toolchains: Vec::new() };
     let mut learned = policy::learn::learn(&seen, &context, "learned");
-    for Reached { place, .. } in &seen.reached {
-        if let Place::Net { host: Some(host), .. } = place {
-            names.remove(host);
-        }
-    }
-    let asked = names.iter().map(|name| format!("{name}: was looked up and not connected to, so no rule was written"));
-    learned.notes.extend(asked);
+    names.retain(|name| !seen.reached.iter().any(|r| r.place.is_named(name)));
+    learned.notes.extend(remarks(&seen, &names));
     if ask.learn != Learn::All {
-        let tried =
-            connects.iter().map(|target| format!("{target}: the command tried to connect; no rule was written"));
-        learned.notes.extend(tried);
-        let why = "what the command does on the network cannot be watched on this host (`cofferdam doctor` says why)";
-        learned.notes.push(why.to_owned());
+        learned.notes.extend(unwatched(&connects));
     }
     Ok(Lesson { learned, outcome })
+}
+
+/// What the network of a lesson leaves open.
+fn remarks(seen: &Seen, names: &BTreeSet<String>) -> Vec<String> {
+    let asked = |name: &String| format!("{name}: was looked up and not connected to, so no rule was written");
+    let mut notes: Vec<String> = names.iter().map(asked).collect();
+    if seen.reached.iter().any(|r| !r.passed) {
+        let why = "what the command tried to reach was not let through; --net lets it, and the lesson goes on";
+        notes.push(why.to_owned());
+    }
+    notes
+}
+
+/// The same where nobody could stand at its doors.
+fn unwatched(connects: &BTreeSet<String>) -> Vec<String> {
+    let tried = |target: &String| format!("{target}: the command tried to connect; no rule was written");
+    let why = "what the command does on the network cannot be watched on this host (`cofferdam doctor` says why)";
+    connects.iter().map(tried).chain([why.to_owned()]).collect()
 }
 
 /// Everything may be read and run, but what is known to hold credentials.

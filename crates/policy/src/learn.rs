@@ -63,6 +63,11 @@ impl Place {
             _ => self == other,
         }
     }
+
+    /// Whether the command named it so.
+    pub fn is_named(&self, name: &str) -> bool {
+        matches!(self, Place::Net { host: Some(host), .. } if host == name)
+    }
 }
 
 /// A learned document, and what it could not allow.
