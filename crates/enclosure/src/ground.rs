@@ -21,14 +21,13 @@ pub struct Groundwork {
 
 /// Begins a run. Dropping what this gives ends it again.
 pub fn begin() -> Groundwork {
+    let helper = ahead::start();
+    // The rest while the helper is at work; it needs all of this only after its longest step.
     arena::open();
     let guest = Guest::of_caller();
-    let frame = steps::frame(&guest).map(|ops| arena::list(&ops));
-    let helper = frame.as_ref().ok().and_then(|frame| ahead::start(frame));
-    // The rest while the helper is at work; it needs all of this only after its longest step.
     Groundwork {
         guest,
-        frame,
+        frame: steps::frame(&guest).map(|ops| arena::list(&ops)),
         early: arena::list(&steps::early()),
         ruleset: Some(landlock::ruleset(landlock::abi())),
         pipes: Some(Pipes::new(&guest)),
@@ -41,10 +40,9 @@ impl Groundwork {
     /// Our own part, in the midst of other work; from here on the guest's first process may be made at any time.
     pub fn settle(&mut self) {
         let g = self.guest;
-        if let Some(helper) = self.helper.as_ref().filter(|_| !self.settled) {
-            self.settled = true;
-            helper.settle((g.uid, g.host_uid), (g.gid, g.host_gid), !g.privileged, self.early);
-        }
+        let (Some(helper), Ok(frame), false) = (&self.helper, &self.frame, self.settled) else { return };
+        self.settled = true;
+        helper.settle((g.uid, g.host_uid), (g.gid, g.host_gid), !g.privileged, frame, self.early);
     }
 
     /// The steps that are the same for every plan.
@@ -72,9 +70,10 @@ pub(crate) struct Pipes {
     theirs: [OwnedFd; 3],
 }
 
-/// Our ends of the pipes.
+/// Our ends of the pipes, and a handle on the guest's scratch space where one is at hand already.
 #[derive(Default)]
 pub(crate) struct Ours {
+    pub scratch: Option<OwnedFd>,
     pub input: Option<OwnedFd>,
     pub output: Option<OwnedFd>,
     pub error: Option<OwnedFd>,
@@ -100,7 +99,7 @@ impl Pipes {
                 let _ = rustix::fs::fchown(end, Some(ids.0), Some(ids.1));
             }
         }
-        let ours = Ours { input: Some(write_in), output: Some(read_out), error: Some(read_err) };
+        let ours = Ours { scratch: None, input: Some(write_in), output: Some(read_out), error: Some(read_err) };
         Ok(Pipes { ours, theirs: [read_in, write_out, write_err] })
     }
 

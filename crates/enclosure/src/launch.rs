@@ -13,14 +13,15 @@ use crate::steps::{self, Steps};
 use crate::supervise::{Run, step_failed};
 use crate::terminal;
 use policy::{ExecPlan, Perm, Perms, Plan, Resolved};
-use std::ffi::{CString, OsString};
-use std::os::fd::{AsFd, BorrowedFd};
+use std::ffi::OsString;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
+use sys::ahead::Ahead;
 use sys::cgroup::{Born, Group, Layout};
 use sys::janitor::{self, Janitor};
 use sys::seccomp::Watch;
-use sys::spawn::{self, Command, Message, Spawned};
+use sys::spawn::{self, Command, Message, Spawned, Walk};
 use sys::{CallError, cstring, host, process};
 use terms::{Action, Actor, Denial, ErrorKind, Fault, Limits, Outcome, Phase, PolicyStamp, RunId};
 
@@ -206,6 +207,9 @@ impl Prepared {
         let layout = limits::wants_group(&self.request.limits, &self.request.cpus).then(limits::layout);
         let pipes = self.ground.pipes()?;
         let command = self.command(&pipes);
+        // Before there is a group: whatever ends us from now on, somebody removes it. And before the helper has files open
+        // for a moment, copies of which would keep it from sealing the root.
+        let janitor = layout.as_ref().map(|layout| self.start_janitor(layout)).transpose()?;
         // On version 2 a process must be born in its group, because moving there later is slow; elsewhere it joins by
         // itself, and the group is made while it sets up.
         let mut group = match &layout {
@@ -216,12 +220,16 @@ impl Prepared {
             _ => None,
         };
         self.ground.settle();
-        let (spawned, settled) = self.clone_guest(group.as_ref(), command)?;
+        self.ground.helper.iter().for_each(Ahead::release);
         let mut shifter = Shifter::new(self.ground.guest);
-        let mut janitor = None;
-        let admitted = self.admit(&spawned, settled, &mut shifter, layout.as_ref(), &mut group, &mut janitor);
+        let mounts = self.steps.mounts.iter().map(|wanted| shifter.prepare(wanted)).collect::<Result<Vec<_>, _>>()?;
+        let (spawned, settled) = self.clone_guest(group.as_ref(), &mounts, command)?;
+        let admitted = self.admit(&spawned, settled, &mounts, layout.as_ref(), &mut group);
+        let helper = self.ground.helper.take().filter(|_| settled);
+        let scratch = helper.as_ref().and_then(|helper| helper.finish(spawned.pidfd.as_fd()));
+        drop((mounts, shifter));
         // Only ports that are published need the helper any longer.
-        let helper = self.ground.helper.take().filter(|_| settled && !published.is_empty());
+        let helper = helper.filter(|_| !published.is_empty());
         let admitted = admitted.and_then(|()| match helper.is_some() || published.is_empty() {
             true => Ok(()),
             false => Err(unpublishable()),
@@ -245,10 +253,19 @@ impl Prepared {
         }
         let meter = Meter::new(self.request.limits, group);
         let publish = helper.map(|helper| (published, helper));
+        let ours = Ours { scratch, ..ours };
         let run = Run::new(&self.request, &self.steps, spawned, signals, meter, ours, beside);
         let outcome = run.supervise(publish);
         let _collected_last = janitor.map(Janitor::dismiss);
         outcome
+    }
+
+    fn start_janitor(&self, layout: &Layout) -> Result<Janitor, Fault> {
+        let Request { run_id, limits, cpus, .. } = &self.request;
+        let groups = limits::group_paths(layout, run_id.as_str(), limits, cpus)?;
+        let kill = groups.iter().map(|at| cstring(at.join("cgroup.kill").as_os_str().as_bytes())).collect();
+        let paths = groups.iter().map(|at| cstring(at.as_os_str().as_bytes())).collect();
+        janitor::start(kill, paths).map_err(|e| internal(Phase::Preparation, e))
     }
 
     fn make_group(&self, layout: &Layout) -> Result<Group, Fault> {
@@ -279,25 +296,30 @@ impl Prepared {
         }
     }
 
-    fn clone_guest(&mut self, group: Option<&Group>, command: Command) -> Result<(Spawned, bool), Fault> {
+    fn clone_guest(
+        &mut self,
+        group: Option<&Group>,
+        mounts: &[OwnedFd],
+        command: Command,
+    ) -> Result<(Spawned, bool), Fault> {
         let namespaces = match self.request.enforced.driver {
             Driver::Namespaces => NAMESPACES,
             Driver::Landlock => 0,
         };
         let helper = self.ground.helper.as_mut().filter(|_| namespaces != 0);
         let group = group.and_then(Group::v2_dir_fd);
-        spawn::spawn(namespaces, helper, group, &self.steps.ops, command).map_err(|e| driver::blocked(&e))
+        let walk = Walk { ops: &self.steps.ops, own: self.steps.own, mounts };
+        spawn::spawn(namespaces, helper, group, walk, command).map_err(|e| driver::blocked(&e))
     }
 
-    /// Our part of the setup, done while the guest does its own: id maps, mounts that only we can make, groups.
+    /// Our part of the setup, done while the guest does its own: id maps and mounts where it has none yet, groups.
     fn admit(
         &self,
         spawned: &Spawned,
         settled: bool,
-        shifter: &mut Shifter,
+        mounts: &[OwnedFd],
         layout: Option<&Layout>,
         group: &mut Option<Group>,
-        janitor: &mut Option<Janitor>,
     ) -> Result<(), Fault> {
         let g = self.ground.guest;
         let control = spawned.line();
@@ -305,18 +327,16 @@ impl Prepared {
             host::write_id_maps(spawned.pid, (g.uid, g.host_uid), (g.gid, g.host_gid), !g.privileged)
                 .map_err(|e| driver::blocked(&e))?;
             control.go().map_err(|e| internal(Phase::Start, e))?;
-        }
-        for chunk in self.steps.mounts.chunks(spawn::MOST_HANDLES) {
-            let made = chunk.iter().map(|wanted| shifter.prepare(wanted)).collect::<Result<Vec<_>, _>>()?;
-            let handles: Vec<BorrowedFd<'_>> = made.iter().map(AsFd::as_fd).collect();
-            control.give(&handles).map_err(|e| internal(Phase::Start, e))?;
+            for chunk in mounts.chunks(spawn::MOST_HANDLES) {
+                let handles: Vec<BorrowedFd<'_>> = chunk.iter().map(AsFd::as_fd).collect();
+                control.give(&handles).map_err(|e| internal(Phase::Start, e))?;
+            }
         }
         let Some(layout) = layout else { return Ok(()) };
         if group.is_none() {
             *group = Some(self.make_group(layout)?);
         }
         let Some(group) = group else { return Ok(()) };
-        *janitor = Some(start_janitor(group)?);
         let born = if layout.kind == sys::cgroup::Kind::V2 { Born::InV2 } else { Born::Outside };
         let entries = group.entry_files(born).map_err(|e| Fault::internal(e.to_string()).phase(Phase::Preparation))?;
         let handles: Vec<BorrowedFd<'_>> = entries.iter().map(AsFd::as_fd).collect();
@@ -343,10 +363,4 @@ fn unpublishable() -> Fault {
 
 pub(crate) fn internal(phase: Phase, error: CallError) -> Fault {
     Fault::internal(error.to_string()).phase(phase)
-}
-
-fn start_janitor(group: &Group) -> Result<Janitor, Fault> {
-    let paths: Vec<CString> = group.paths().iter().map(|p| cstring(p.as_os_str().as_bytes())).collect();
-    let kill = group.paths().iter().map(|p| cstring(p.join("cgroup.kill").as_os_str().as_bytes())).collect();
-    janitor::start(kill, paths).map_err(|e| internal(Phase::Preparation, e))
 }

@@ -6,7 +6,7 @@ use policy::{Perms, Plan};
 use rustix::fs::{FileType, OFlags};
 use rustix::process::Resource;
 use std::os::fd::OwnedFd;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use sys::cgroup::{CgroupError, EventFd, Group, Layout, Missing, Want};
 use sys::op::Op;
@@ -191,6 +191,11 @@ pub fn wants_group(limits: &Limits, cpus: &Cpus) -> bool {
 }
 
 /// Makes the groups that the limits need; none where none is needed.
+/// Where `make_group` will make it.
+pub fn group_paths(layout: &Layout, run: &str, limits: &Limits, cpus: &Cpus) -> Result<Vec<PathBuf>, Fault> {
+    Group::paths_of(layout, run, &wants(limits, cpus)).map_err(group_fault)
+}
+
 pub fn make_group(layout: &Layout, run: &str, limits: &Limits, cpus: &Cpus) -> Result<Group, Fault> {
     Group::create(layout, run, &wants(limits, cpus)).map_err(group_fault)
 }

@@ -1,6 +1,7 @@
-//! From a plan to the ordered list of setup steps. Decides everything here, before the clone, so that the copy
-//! only walks a list. Order: the frame (ids, new root, devices), doors, private places, grants, covers, seal, limits,
-//! landlock, seccomp.
+//! From a plan to the ordered list of setup steps. Decides everything here, so that whoever walks it only walks. Order: the
+//! frame (ids, new root, devices), the first process's first steps, private places, grants, covers, seal, rules of
+//! landlock; then what only the first process can do for itself: doors, limits, seccomp, landlock. The places can be
+//! made by somebody else meanwhile.
 
 mod network;
 
@@ -24,6 +25,8 @@ use terms::{ErrorKind, Fault, Phase};
 /// The finished list, with the handles its steps name.
 pub struct Steps {
     pub ops: Vec<Op>,
+    /// Where those begin that only the first process itself can walk.
+    pub own: usize,
     /// Kept open until the guest's first process has it.
     _ruleset: OwnedFd,
     /// Mounts to prepare for the guest while it sets itself up, in the order of its `Attach` steps.
@@ -35,7 +38,7 @@ pub struct Steps {
 impl Steps {
     /// A list made elsewhere, with the ruleset its steps name.
     pub fn of(ops: Vec<Op>, ruleset: OwnedFd, watch: Watch, guest: Guest) -> Steps {
-        Steps { ops, _ruleset: ruleset, mounts: Vec::new(), watch, guest }
+        Steps { ops, own: 0, _ruleset: ruleset, mounts: Vec::new(), watch, guest }
     }
 }
 
@@ -82,6 +85,8 @@ struct Builder<'a> {
     request: &'a Request,
     guest: Guest,
     ops: Vec<Op>,
+    /// Steps that only the first process itself can walk.
+    own: Vec<Op>,
     ruleset: OwnedFd,
     /// Directories that stand already. Sets of names as they are spelled: comparing paths part by part is dear.
     dirs: BTreeSet<OsString>,
@@ -103,9 +108,10 @@ pub fn build(request: &Request, ground: &mut Groundwork) -> Result<Steps, Fault>
         request,
         guest: ground.guest,
         ops: ground.ops()?,
+        own: Vec::with_capacity(32),
         ruleset: ground.ruleset()?,
         dirs: FRAME_DIRS.map(OsString::from).into(),
-        mounted: BTreeSet::new(),
+        mounted: ["/proc", "/tmp"].map(OsString::from).into(),
         pinned: BTreeSet::new(),
         mounts: Vec::new(),
         shown: Vec::new(),
@@ -114,7 +120,6 @@ pub fn build(request: &Request, ground: &mut Groundwork) -> Result<Steps, Fault>
     };
     b.doors();
     b.scratch();
-    b.proc();
     b.grants()?;
     b.sockets()?;
     b.links();
@@ -124,10 +129,13 @@ pub fn build(request: &Request, ground: &mut Groundwork) -> Result<Steps, Fault>
     b.programs()?;
     b.working_directory();
     b.git_settings();
+    b.memory();
     b.seal();
     b.limits();
     let watch = b.restrict();
-    Ok(Steps { ops: b.ops, _ruleset: b.ruleset, mounts: b.mounts, watch, guest: b.guest })
+    let own = b.ops.len();
+    b.ops.append(&mut b.own);
+    Ok(Steps { ops: b.ops, own, _ruleset: b.ruleset, mounts: b.mounts, watch, guest: b.guest })
 }
 
 /// Directories that the frame has.
@@ -232,11 +240,12 @@ impl Builder<'_> {
         3 + self.points().filter(|p| below(p)).map(|p| p.components().count() as u64).sum::<u64>()
     }
 
-    fn proc(&mut self) {
+    fn memory(&mut self) {
         if let Some(text) = crate::limits::memory_file(&self.request.limits) {
+            // The first process mounts /proc.
+            self.push(Op::AwaitEarly);
             self.made_file("meminfo", text, 0o444, Path::new("/proc/meminfo"));
         }
-        self.mounted.extend([OsString::from("/proc"), OsString::from("/tmp")]);
     }
 
     fn made_file(&mut self, name: &str, bytes: Vec<u8>, mode: u32, at: &Path) {
@@ -585,29 +594,29 @@ impl Builder<'_> {
 
     fn seal(&mut self) {
         self.push(Op::OpenScratch { at: cstring(SCRATCH) });
+        // The first process must be done with what it takes from there.
+        self.push(Op::AwaitEarly);
         self.push(Op::RemoveFile { at: path(&[MADE, "/file"]) });
         self.push(Op::RemoveDir { at: path(&[MADE, "/dir"]) });
         self.push(Op::RemoveDir { at: cstring(MADE) });
         self.push(Op::Unmount { at: cstring(OLD) });
         self.push(Op::RemoveDir { at: cstring(OLD) });
         self.push(Op::Seal { at: c"/", attr: QUIET.with(Attr::READ_ONLY) });
-        self.push(Op::ChangeDir { at: cpath(&self.request.cwd) });
         if let Some((rows, columns)) = self.request.stdio.terminal_size() {
-            self.push(Op::OpenTerminal { at: c"/dev/pts/ptmx", rows, columns });
+            self.own.push(Op::OpenTerminal { at: c"/dev/pts/ptmx", rows, columns });
         }
     }
 
     fn limits(&mut self) {
         if crate::limits::wants_group(&self.request.limits, &self.request.cpus) {
-            self.push(Op::JoinGroups);
+            self.own.push(Op::JoinGroups);
         }
         // After the groups, or the namespace would be rooted in the caller's.
-        self.push(Op::NewNamespace { flags: spawn::NEW_CGROUP, name: "cgroup" });
-        self.ops.extend(crate::limits::ops(&self.request.cpus));
+        self.own.push(Op::NewNamespace { flags: spawn::NEW_CGROUP, name: "cgroup" });
+        self.own.extend(crate::limits::ops(&self.request.cpus));
     }
 
     fn restrict(&mut self) -> Watch {
-        self.push(Op::NoNewPrivileges);
         let abi = landlock::abi();
         let ruleset = self.ruleset.as_raw_fd();
         for (at, rights) in self.rules() {
@@ -616,11 +625,20 @@ impl Builder<'_> {
                 self.push(Op::LandlockRule { ruleset, at: cstring(at.as_bytes()), rights });
             }
         }
-        self.push(Op::LandlockRestrict { ruleset });
-        self.push(Op::DropCapabilities);
         let watch = self.request.watch(&self.guest);
-        self.push(Op::Seccomp { program: arena::list(&seccomp::program(&watch)), listener: watch.listener });
-        self.push(Op::Ready);
+        let filter = Op::Seccomp { program: arena::list(&seccomp::program(&watch)), listener: watch.listener };
+        let standing = [Op::AwaitPlaces, Op::ChangeDir { at: cpath(&self.request.cwd) }];
+        self.own.extend([Op::NoNewPrivileges, Op::DropCapabilities]);
+        // The filter takes the kernel as long to build as the places take to make. But nobody hears its questions until
+        // all is ready, so where it asks about looking, nothing may be looked at after it.
+        if watch.reads || watch.looks {
+            self.own.extend(standing);
+            self.own.push(filter);
+        } else {
+            self.own.push(filter);
+            self.own.extend(standing);
+        }
+        self.own.extend([Op::LandlockRestrict { ruleset }, Op::Ready]);
         watch
     }
 

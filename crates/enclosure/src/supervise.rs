@@ -43,6 +43,7 @@ pub(crate) struct Run<'a> {
     pub(crate) output: Outlet,
     pub(crate) error: Outlet,
     input: Inlet,
+    scratch: Option<OwnedFd>,
     master: Option<OwnedFd>,
     raw: Option<terminal::Raw>,
     pub(crate) allowance: Allowance,
@@ -127,6 +128,7 @@ impl<'a> Run<'a> {
             ),
             error: Outlet::new(ours.error, sink(Sink::Stderr)),
             input: Inlet::new(ours.input, false),
+            scratch: ours.scratch,
             master: None,
             raw: None,
             allowance,
@@ -294,7 +296,7 @@ impl<'a> Run<'a> {
             self.publisher = Some(Publisher::start(published, helper, self.request.limits.max_net_bytes, room)?);
         }
         self.listener = handles.listener.map(Listener::new);
-        self.meter.start(handles.scratch);
+        self.meter.start(handles.scratch.or_else(|| self.scratch.take()));
         self.judge.room = self.meter.room();
         if let Some(master) = handles.terminal {
             let _ = rustix::fs::fcntl_setfl(&master, rustix::fs::OFlags::NONBLOCK);

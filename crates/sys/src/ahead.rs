@@ -1,18 +1,19 @@
 //! What a start needs whatever its plan, made ahead. A new network namespace takes the kernel longer than anything else
 //! in a start, and neither it nor the frame of the guest's root depends on the policy. So a helper makes them on
 //! another processor while the plan is still being made, and gives birth to the guest's first process inside, in our
-//! name. That one walks the steps that every plan has, and waits for its order. Later the helper makes sockets in the guest's
-//! network for those who publish a port of it.
+//! name. That one walks the steps that every plan has, waits for its order, and seals itself, while the helper makes the
+//! places that the plan names. Later the helper makes sockets in the guest's network for those who publish a port of it.
 //!
 //! The helper shares our memory, so starting it copies nothing; while we work it touches none of it but what is shared
 //! here. It makes its calls without the C library, whose error number it would share with us.
 
+use crate::meeting::{Meeting, look, wait, wake};
 use crate::op::Op;
 use crate::raw::kernel;
-use crate::spawn::{self, Birth, Command, Order, Spawned};
+use crate::spawn::{self, Birth, Command, Order, Spawned, Walk};
 use crate::{CallError, arena, child, host, process};
-use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
-use std::sync::atomic::{AtomicI32, AtomicPtr, Ordering};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicUsize, Ordering};
 
 /// What the helper makes besides its user namespace.
 const MADE: u64 = spawn::NEW_NET | spawn::NEW_IPC | spawn::NEW_UTS | spawn::NEW_MOUNT;
@@ -28,7 +29,7 @@ const BORN: i32 = 2;
 const FAILED: i32 = 3;
 const WANTED: i32 = 4;
 
-/// Whether our own part is done: ids mapped, the first process's steps known.
+/// Whether our own part is done: ids mapped and the first steps known; then, the places known.
 const NOT_YET: i32 = 0;
 const SETTLED: i32 = 1;
 const NEVER: i32 = 2;
@@ -46,11 +47,18 @@ struct Shared {
     /// The family of a socket that is wanted; then the socket, or the error number below zero.
     socket: AtomicI32,
     parent: i32,
-    /// Steps to walk before the birth.
-    frame: &'static [Op],
-    /// Steps for the first process, known when all is settled.
-    early: AtomicPtr<Op>,
-    early_len: AtomicI32,
+    /// Steps to walk before the birth, and those of the first process; known when all is settled.
+    frame: List<Op>,
+    early: List<Op>,
+    /// Whether the birth may be given.
+    rest: AtomicI32,
+    /// Whether these are known: steps to walk after the birth, and mounts for them.
+    placing: AtomicI32,
+    places: List<Op>,
+    mounts: List<RawFd>,
+    /// A handle that those steps opened.
+    scratch: AtomicI32,
+    meeting: &'static Meeting,
     /// Both ends of the line between us and the first process.
     ours: RawFd,
     theirs: RawFd,
@@ -58,6 +66,29 @@ struct Shared {
     /// The processors we may use, in bytes that count; none when unknown.
     mask: Mask,
     mask_len: usize,
+}
+
+/// A finished list that one side stores and the other reads once it was told that it may.
+struct List<T>(AtomicPtr<T>, AtomicUsize);
+
+impl<T> List<T> {
+    const fn new() -> List<T> {
+        List(AtomicPtr::new(std::ptr::null_mut()), AtomicUsize::new(0))
+    }
+
+    fn store(&self, list: &'static [T]) {
+        self.0.store(list.as_ptr().cast_mut(), Ordering::Relaxed);
+        self.1.store(list.len(), Ordering::Relaxed);
+    }
+
+    fn load(&self) -> &'static [T] {
+        let at = self.0.load(Ordering::Relaxed);
+        if at.is_null() {
+            return &[];
+        }
+        // SAFETY: `store` put in both from one list that lives for ever.
+        unsafe { std::slice::from_raw_parts(at, self.1.load(Ordering::Relaxed)) }
+    }
 }
 
 /// The helper while it lives. Dropping this ends and collects it, and the first process too unless it got its order.
@@ -73,9 +104,9 @@ pub struct Ahead {
 // SAFETY: what is shared with the helper is shared by design, and only one owner at a time uses this handle.
 unsafe impl Send for Ahead {}
 
-/// Starts the helper on `frame`, the first of a guest's steps, after which come those that `settle` names. `None` when
-/// even that fails; whoever needs the namespaces then makes them himself and gets the kernel's own error.
-pub fn start(frame: &'static [Op]) -> Option<Ahead> {
+/// Starts the helper on what takes longest; `settle` must tell it the rest. `None` when even that fails; whoever needs the
+/// namespaces then makes them himself and gets the kernel's own error.
+pub fn start() -> Option<Ahead> {
     if !arena::open() {
         return None;
     }
@@ -85,9 +116,14 @@ pub fn start(frame: &'static [Op]) -> Option<Ahead> {
         settled: AtomicI32::new(NOT_YET),
         socket: AtomicI32::new(0),
         parent: std::process::id() as i32,
-        frame,
-        early: AtomicPtr::new(std::ptr::null_mut()),
-        early_len: AtomicI32::new(0),
+        frame: List::new(),
+        early: List::new(),
+        rest: AtomicI32::new(NOT_YET),
+        placing: AtomicI32::new(NOT_YET),
+        places: List::new(),
+        mounts: List::new(),
+        scratch: AtomicI32::new(-1),
+        meeting: Meeting::new(),
         ours: ours.as_raw_fd(),
         theirs: theirs.as_raw_fd(),
         birth: Birth { flags: BORN_WITH, group: None, pid: 0, pidfd: -1 },
@@ -144,33 +180,51 @@ impl Ahead {
         unsafe { &*self.shared }
     }
 
-    /// Our own part, which the helper waits for in the midst of its steps: the map of its ids, `(inside, outside)`, and
-    /// the steps of the first process. Descriptors that those need must be open by now.
-    pub fn settle(&self, uid: (u32, u32), gid: (u32, u32), freeze_groups: bool, early: &'static [Op]) {
+    /// Our own part, which the helper waits for: the map of its ids, `(inside, outside)`, the steps of the frame, and those
+    /// of the first process. Descriptors that these need must be open by now.
+    pub fn settle(
+        &self,
+        uid: (u32, u32),
+        gid: (u32, u32),
+        freeze_groups: bool,
+        frame: &'static [Op],
+        early: &'static [Op],
+    ) {
         let shared = self.shared();
         self.wait_while(WORKING);
         let mapped = host::write_id_maps(self.pid, uid, gid, freeze_groups).is_ok();
-        shared.early.store(early.as_ptr().cast_mut(), Ordering::Relaxed);
-        shared.early_len.store(early.len() as i32, Ordering::Relaxed);
+        shared.frame.store(frame);
+        shared.early.store(early);
         shared.settled.store(if mapped { SETTLED } else { NEVER }, Ordering::Release);
         wake(&shared.settled);
     }
 
-    /// Gives the first process its order: the whole list of steps and the command. `None` when there is no such
-    /// process, or when it could not see the list.
-    pub(crate) fn give(&mut self, ops: &[Op], command: Command) -> Option<Spawned> {
-        let shared = self.shared();
+    /// Lets the birth be given, after `settle`. The first process is a copy of our memory: while it is made, and where we
+    /// change anything afterwards, we wait for the kernel. So this is for when the plan is made.
+    pub fn release(&self) {
+        self.shared().rest.store(SETTLED, Ordering::Release);
+        wake(&self.shared().rest);
+    }
+
+    /// Gives the first process and the helper their orders: the list of steps and the command. `None` when there is no
+    /// such process, or when it could not see the list.
+    pub(crate) fn give(&mut self, walk: Walk<'_>, command: Command) -> Option<Spawned> {
+        self.release();
         self.wait_while(WORKING);
         self.wait_while(ENTERED);
+        let shared = self.shared();
         if shared.state.load(Ordering::Acquire) != BORN {
             return None;
         }
-        let done = shared.frame.len() + shared.early_len.load(Ordering::Relaxed) as usize;
-        let (ops, command) = (arena::list(ops), arena::list(&[command]));
-        if !arena::holds_all() {
-            return None;
-        }
-        let order = Order { ops: ops.as_ptr(), count: ops.len(), done, command: command.as_ptr() };
+        let done = shared.frame.load().len() + shared.early.load().len();
+        let (ops, command) = (arena::list(walk.ops), arena::list(&[command]));
+        let mounts = arena::list(&walk.mounts.iter().map(AsRawFd::as_raw_fd).collect::<Vec<_>>());
+        let places = ops.get(done..walk.own).filter(|_| arena::holds_all())?;
+        shared.places.store(places);
+        shared.mounts.store(mounts);
+        shared.placing.store(SETTLED, Ordering::Release);
+        wake(&shared.placing);
+        let order = Order { ops: ops.as_ptr(), count: ops.len(), done: walk.own, command: command.as_ptr() };
         let (ours, theirs) = self.line.take()?;
         // Closed here, or the end of the first process would not show.
         drop(theirs);
@@ -178,6 +232,20 @@ impl Ahead {
         // Whoever failed at a step before does not hear it; its report says at which.
         let _ = spawned.line().order(&order);
         Some(spawned)
+    }
+
+    /// Waits until the helper has walked all its steps, or one of the two is gone; the handle of the scratch space that it
+    /// opened. Until then it has files open in the table of descriptors that is ours, too.
+    pub fn finish(&self, first: BorrowedFd<'_>) -> Option<OwnedFd> {
+        let meeting = self.shared().meeting;
+        let gone = || [first, self.pidfd.as_fd()].into_iter().any(process::has_ended);
+        while !meeting.has_places() && !gone() {
+            meeting.rest();
+        }
+        let shared = self.shared();
+        let scratch = shared.scratch.swap(-1, Ordering::AcqRel);
+        // SAFETY: one table of descriptors: what the helper opened is ours, and nobody else knows of it.
+        (scratch >= 0).then(|| unsafe { OwnedFd::from_raw_fd(scratch) })
     }
 
     /// A TCP socket in the guest's network, which does not block. Only after the birth, and from one thread at a time.
@@ -201,13 +269,7 @@ impl Ahead {
 
     fn wait_while(&self, state: i32) {
         let word = &self.shared().state;
-        // A few microseconds of looking are cheaper than a sleep where the answer is about to come.
-        for _ in 0..SPINS {
-            if word.load(Ordering::Acquire) != state {
-                return;
-            }
-            std::hint::spin_loop();
-        }
+        look(word, state);
         while word.load(Ordering::Acquire) == state {
             // A helper that was killed says nothing more, so this looks up now and then.
             let pause = libc::timespec { tv_sec: 0, tv_nsec: 20_000_000 };
@@ -218,8 +280,6 @@ impl Ahead {
         }
     }
 }
-
-const SPINS: u32 = 2_000;
 
 impl Drop for Ahead {
     fn drop(&mut self) {
@@ -237,19 +297,6 @@ impl Drop for Ahead {
     }
 }
 
-fn wait(word: &AtomicI32, value: i32, pause: Option<&libc::timespec>) {
-    const FUTEX_WAIT: usize = 0;
-    let pause = pause.map_or(0, |p| &raw const *p as usize);
-    // SAFETY: the word and the pause outlive the call.
-    let _ = unsafe { kernel!(SYS_futex, word.as_ptr(), FUTEX_WAIT, value, pause) };
-}
-
-fn wake(word: &AtomicI32) {
-    const FUTEX_WAKE: usize = 1;
-    // SAFETY: the word outlives the call.
-    let _ = unsafe { kernel!(SYS_futex, word.as_ptr(), FUTEX_WAKE, 1) };
-}
-
 extern "C" fn help(shared: *mut libc::c_void) -> i32 {
     let raw = shared.cast::<Shared>();
     // SAFETY: points into the box that `Ahead` keeps until we are gone.
@@ -264,10 +311,14 @@ extern "C" fn help(shared: *mut libc::c_void) -> i32 {
     let made = make(shared).is_ok();
     // The change of ids among the steps undid it.
     tie(shared);
+    let rest = made.then(|| while_waiting(shared)).flatten();
     // SAFETY: nobody else touches this field until we say that it is done, or are gone.
     let born = made && unsafe { give_birth(shared, &mut (*raw).birth) };
     shared.state.store(if born { BORN } else { FAILED }, Ordering::Release);
     wake(&shared.state);
+    if born {
+        make_places(shared, rest);
+    }
     loop {
         wait(&shared.state, if born { BORN } else { FAILED }, None);
         if shared.state.load(Ordering::Acquire) == WANTED {
@@ -278,15 +329,36 @@ extern "C" fn help(shared: *mut libc::c_void) -> i32 {
     }
 }
 
+/// Waits for the time to give birth. What can be done before or after is done now, unless it is time already.
+fn while_waiting(shared: &Shared) -> Option<Result<(), (u32, i32)>> {
+    let early = shared.rest.load(Ordering::Acquire) == NOT_YET;
+    let rest = early.then(|| child::walk_rest(shared.frame.load()));
+    while shared.rest.load(Ordering::Acquire) == NOT_YET {
+        wait(&shared.rest, NOT_YET, None);
+    }
+    rest
+}
+
+/// What is left of the frame, then what the plan wants, while the first process seals itself.
+fn make_places(shared: &Shared, rest: Option<Result<(), (u32, i32)>>) {
+    let (frame, early) = (shared.frame.load(), shared.early.load());
+    let made = rest.unwrap_or_else(|| child::walk_rest(frame)).and_then(|()| {
+        while shared.placing.load(Ordering::Acquire) == NOT_YET {
+            wait(&shared.placing, NOT_YET, None);
+        }
+        child::walk_places(shared.places.load(), frame.len() + early.len(), shared.mounts.load(), shared.meeting)
+    });
+    shared.scratch.store(made.unwrap_or(-1), Ordering::Release);
+    shared.meeting.places_are(made.map(drop));
+}
+
 fn give_birth(shared: &Shared, birth: &mut Birth) -> bool {
-    let (early, len) = (shared.early.load(Ordering::Relaxed), shared.early_len.load(Ordering::Relaxed) as usize);
-    // SAFETY: a list that was finished before it was stored, and lives for ever.
-    let early = unsafe { std::slice::from_raw_parts(early, len) };
-    let (ours, theirs, before) = (shared.ours, shared.theirs, shared.frame.len());
+    let (early, before) = (shared.early.load(), shared.frame.load().len());
+    let (ours, theirs, meeting) = (shared.ours, shared.theirs, shared.meeting);
     let given = birth.give(libc::CLONE_PARENT as u64, || {
         // The other end must be closed here, or the supervisor's death would go unnoticed.
         child::close(ours);
-        child::run_early(early, before, theirs)
+        child::run_early(early, before, theirs, meeting)
     });
     given.is_ok()
 }
@@ -319,10 +391,11 @@ fn make(shared: &Shared) -> Result<(), i32> {
         wake(&shared.state);
         kernel!(SYS_unshare, MADE)?;
     }
-    child::walk_ahead(shared.frame, || {
-        while shared.settled.load(Ordering::Acquire) == NOT_YET {
-            wait(&shared.settled, NOT_YET, None);
-        }
-        if shared.settled.load(Ordering::Acquire) == SETTLED { Ok(()) } else { Err(libc::EPERM) }
-    })
+    while shared.settled.load(Ordering::Acquire) == NOT_YET {
+        wait(&shared.settled, NOT_YET, None);
+    }
+    match shared.settled.load(Ordering::Acquire) {
+        SETTLED => child::walk_frame(shared.frame.load()),
+        _ => Err(libc::EPERM),
+    }
 }

@@ -64,6 +64,20 @@ pub fn list<T: Copy>(values: &[T]) -> &'static [T] {
     }
 }
 
+/// One value of any kind, for those who change it while others look: only what is made for that can be.
+pub(crate) fn place<T: Sync>(value: T) -> &'static T {
+    const { assert!(align_of::<T>() <= 16) };
+    match take(size_of::<T>()) {
+        // SAFETY: as above.
+        Some(at) => unsafe {
+            let at = at.cast::<T>();
+            at.write(value);
+            &*at
+        },
+        None => Box::leak(Box::new(value)),
+    }
+}
+
 /// A path or string for the kernel. Callers have refused NUL long before.
 pub fn text(bytes: impl AsRef<[u8]>) -> &'static CStr {
     let bytes = bytes.as_ref();

@@ -2,6 +2,7 @@
 //! no allocation, no lock, no panic. The memory it sees is a private copy of the supervisor's.
 
 use crate::bpf::Insn;
+use crate::meeting::Meeting;
 use crate::op::{Attr, Op};
 use crate::raw::kernel;
 use crate::spawn::{Command, END_SIGNAL, KeptSpace, MOST_KEPT, Message, NAMED, Order, Report};
@@ -9,52 +10,88 @@ use crate::{diag, doors, first, landlock, mount, netlink};
 use std::ffi::CStr;
 use std::os::fd::RawFd;
 
-/// Handles collected on the way, to be given to the supervisor at the end.
+/// Handles collected on the way, to be given to the supervisor at the end; and whom one sets up the guest with.
 struct Kept {
     control: RawFd,
+    meeting: Option<&'static Meeting>,
     listener: RawFd,
     scratch: RawFd,
     master: RawFd,
     slave: RawFd,
     sockets: RawFd,
     doors: doors::Opened,
+    /// Mounts that came by message; ours to close.
     mounts: [RawFd; MOST_HANDLES],
+    lent: Option<Lent>,
+    /// The step of another that failed, where that is why ours does.
+    blamed: Option<u32>,
 }
 
 impl Kept {
-    fn new(control: RawFd) -> Kept {
-        let doors = doors::Opened::NONE;
-        let mounts = [-1; MOST_HANDLES];
-        Kept { control, listener: -1, scratch: -1, master: -1, slave: -1, sockets: -1, doors, mounts }
+    fn new(control: RawFd, meeting: Option<&'static Meeting>) -> Kept {
+        let (mounts, doors) = ([-1; MOST_HANDLES], doors::Opened::NONE);
+        let (listener, scratch, master, slave, sockets) = (-1, -1, -1, -1, -1);
+        let (lent, blamed) = (None, None);
+        Kept { control, meeting, listener, scratch, master, slave, sockets, doors, mounts, lent, blamed }
     }
 }
 
-/// Handles in one message; the kernel takes a few more.
+/// Mounts in a table of descriptors that we share with the supervisor; his to close.
+struct Lent {
+    all: &'static [RawFd],
+    /// How many the messages would have brought so far.
+    told: usize,
+}
+
+impl Lent {
+    fn get(&self, slot: usize) -> RawFd {
+        let at = (self.told + slot).checked_sub(MOST_HANDLES);
+        at.and_then(|at| self.all.get(at)).copied().unwrap_or(-1)
+    }
+}
+
+/// Handles in one message; the kernel takes a few more. Mounts are numbered anew after so many.
 pub const MOST_HANDLES: usize = 200;
 
-/// Walks the steps that need neither a first process nor a supervisor's hand. Where they wait for the supervisor,
-/// `settled` does.
-pub(crate) fn walk_ahead(ops: &[Op], settled: impl Fn() -> Result<(), i32>) -> Result<(), i32> {
-    let mut kept = Kept::new(-1);
-    for op in ops {
-        match op {
-            Op::AwaitSupervisor => settled()?,
-            op => perform(op, &mut kept)?,
-        }
+/// Walks the steps that need no first process, but for those that take long and that nothing needs until it is born.
+pub(crate) fn walk_frame(ops: &[Op]) -> Result<(), i32> {
+    let mut kept = Kept::new(-1, None);
+    let mut now = ops.iter().filter(|op| !matches!(op, Op::AwaitSupervisor | Op::Loopback));
+    now.try_for_each(|op| perform(op, &mut kept))
+}
+
+/// Walks what `walk_frame` left; which step failed and why.
+pub(crate) fn walk_rest(ops: &[Op]) -> Result<(), (u32, i32)> {
+    let mut rest = ops.iter().enumerate().filter(|(_, op)| matches!(op, Op::Loopback));
+    rest.try_for_each(|(step, op)| perform(op, &mut Kept::new(-1, None)).map_err(|errno| (step as u32, errno)))
+}
+
+/// Walks the steps that make a guest's places, which follow upon `before` others; the handle of its scratch space.
+pub(crate) fn walk_places(
+    ops: &[Op],
+    before: usize,
+    mounts: &'static [RawFd],
+    meeting: &'static Meeting,
+) -> Result<RawFd, (u32, i32)> {
+    let mut kept = Kept::new(-1, Some(meeting));
+    kept.lent = Some(Lent { all: mounts, told: 0 });
+    for (at, op) in ops.iter().enumerate() {
+        perform(op, &mut kept).map_err(|errno| ((before + at) as u32, errno))?;
     }
-    Ok(())
+    Ok(kept.scratch)
 }
 
 /// The life of a guest's pid 1.
 pub(crate) fn run(ops: &[Op], command: &Command, control: RawFd) -> ! {
-    live(ops, 0, command, Kept::new(control))
+    live(ops, 0, command, Kept::new(control, None))
 }
 
 /// The life of one that is born before its plan is known: it walks the steps that every plan has, which follow upon
-/// `before` others, and then waits for its order.
-pub(crate) fn run_early(early: &[Op], before: usize, control: RawFd) -> ! {
-    let mut kept = Kept::new(control);
+/// `before` others, and then waits for its order. Others make its places meanwhile.
+pub(crate) fn run_early(early: &[Op], before: usize, control: RawFd, meeting: &'static Meeting) -> ! {
+    let mut kept = Kept::new(control, Some(meeting));
     walk(early.iter().enumerate().map(|(i, op)| (before + i, op)), &mut kept);
+    meeting.early_is(true);
     let order = await_order(control);
     // SAFETY: the supervisor sends an order only when all of it lies in the arena, which was mapped before we were
     // born and is never changed where something was written.
@@ -78,8 +115,10 @@ fn await_order(control: RawFd) -> Order {
 fn walk<'a>(ops: impl Iterator<Item = (usize, &'a Op)>, kept: &mut Kept) {
     for (step, op) in ops {
         if let Err(errno) = perform(op, kept) {
-            let report = Report { message: Message::StepFailed, step: step as u32, errno, ..Report::default() };
+            let step = kept.blamed.unwrap_or(step as u32);
+            let report = Report { message: Message::StepFailed, step, errno, ..Report::default() };
             let _ = send(kept.control, &report, &[]);
+            kept.meeting.iter().for_each(|meeting| meeting.early_is(false));
             exit(1);
         }
     }
@@ -122,8 +161,20 @@ pub(crate) fn exit(code: i32) -> ! {
 fn perform(op: &Op, kept: &mut Kept) -> Result<(), i32> {
     match op {
         Op::AwaitSupervisor => await_supervisor(kept.control),
+        // Who is alone did all that comes before.
+        Op::AwaitEarly => kept.meeting.map_or(Ok(()), Meeting::await_early),
+        Op::AwaitPlaces => kept.meeting.map_or(Ok(()), Meeting::await_places).map_err(|(step, errno)| {
+            kept.blamed = step;
+            errno
+        }),
         Op::JoinGroups => join_groups(kept.control),
-        Op::ReceiveMounts => receive(kept.control, &mut kept.mounts),
+        Op::ReceiveMounts => match &mut kept.lent {
+            Some(lent) => {
+                lent.told += MOST_HANDLES;
+                Ok(())
+            }
+            None => receive(kept.control, &mut kept.mounts),
+        },
         Op::Identity { uid, gid, drop_groups } => identity(*uid, *gid, *drop_groups),
         Op::TieToSupervisor => tie_to_supervisor(),
         // SAFETY: numbers only. Without a pid namespace the end of the supervisor must reach us as a signal that we
@@ -148,6 +199,9 @@ fn perform(op: &Op, kept: &mut Kept) -> Result<(), i32> {
         Op::Bind { from, at, attr } => bind(from, at, *attr),
         Op::BindKnown { from, at, attr } => bind_known(from, at, *attr),
         Op::Attach { slot, at } => {
+            if let Some(lent) = &kept.lent {
+                return attach(lent.get(*slot), at);
+            }
             let fd = kept.mounts.get(*slot).copied().unwrap_or(-1);
             let result = attach(fd, at);
             close(fd);

@@ -45,11 +45,24 @@ pub fn start(kill: Vec<CString>, dirs: Vec<CString>) -> Result<Janitor, CallErro
 
 impl Janitor {
     /// The groups are removed: the helper may go.
-    pub fn dismiss(self) -> Dismissed {
+    pub fn dismiss(mut self) -> Dismissed {
+        self.tell();
+        Dismissed { pid: std::mem::replace(&mut self.pid, 0) }
+    }
+
+    fn tell(&self) {
         let done = 1u8;
         // SAFETY: one byte from a local. Should it fail, the helper finds nothing to remove when the pipe ends.
         unsafe { libc::write(self.release.as_raw_fd(), (&raw const done).cast(), 1) };
-        Dismissed { pid: self.pid }
+    }
+}
+
+impl Drop for Janitor {
+    fn drop(&mut self) {
+        if self.pid > 0 {
+            self.tell();
+            drop(Dismissed { pid: self.pid });
+        }
     }
 }
 

@@ -14,6 +14,7 @@ mod first;
 pub mod host;
 pub mod janitor;
 pub mod landlock;
+mod meeting;
 pub mod mount;
 pub mod net;
 pub mod netfilter;

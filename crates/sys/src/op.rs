@@ -34,6 +34,10 @@ impl Attr {
 pub enum Op {
     /// Waits until the supervisor has written the id maps and joined the groups.
     AwaitSupervisor,
+    /// Waits until the first process has walked its first steps, where somebody else walks these.
+    AwaitEarly,
+    /// Waits until all steps before are done, where somebody else walks them; the first that failed is told.
+    AwaitPlaces,
     /// Waits for the entry files of the control groups and moves itself in. A process that moves itself takes no
     /// machine-wide lock; being moved by another costs milliseconds.
     JoinGroups,
@@ -195,6 +199,8 @@ impl Op {
     pub fn name(&self) -> &'static str {
         match self {
             Op::AwaitSupervisor => "await-supervisor",
+            Op::AwaitEarly => "await-early",
+            Op::AwaitPlaces => "await-places",
             Op::JoinGroups => "join-groups",
             Op::ReceiveMounts => "receive-mounts",
             Op::Identity { .. } => "identity",

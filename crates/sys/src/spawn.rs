@@ -143,17 +143,35 @@ pub struct Spawned {
     control: Control,
 }
 
-/// Starts a guest: a first process that walks `ops` and then starts `command`. One that was born `ahead` is given them;
-/// otherwise one is cloned with `namespaces`, inside `group` where one is given. The answer says which it is: whoever
-/// is born ahead has its ids mapped.
+/// A guest's whole list of steps. From `own` on they are the first process's own; those before can be walked by others
+/// where it was born ahead.
+#[derive(Clone, Copy)]
+pub struct Walk<'a> {
+    pub ops: &'a [Op],
+    pub own: usize,
+    /// What its `Attach` steps put in place. One that was not born ahead waits for these to be given.
+    pub mounts: &'a [OwnedFd],
+}
+
+impl<'a> Walk<'a> {
+    /// Steps for one who walks them all.
+    pub fn alone(ops: &'a [Op]) -> Walk<'a> {
+        Walk { ops, own: 0, mounts: &[] }
+    }
+}
+
+/// Starts a guest: a first process that walks its steps and then starts `command`. One that was born `ahead` is given
+/// them; otherwise one is cloned with `namespaces`, inside `group` where one is given. The answer says which it is:
+/// whoever is born ahead has its ids mapped and its mounts.
 pub fn spawn(
     namespaces: u64,
     ahead: Option<&mut Ahead>,
     group: Option<BorrowedFd<'_>>,
-    ops: &[Op],
+    walk: Walk<'_>,
     command: Command,
 ) -> Result<(Spawned, bool), CallError> {
-    if let Some(spawned) = ahead.and_then(|ahead| ahead.give(ops, command)) {
+    let ops = walk.ops;
+    if let Some(spawned) = ahead.and_then(|ahead| ahead.give(walk, command)) {
         return Ok((spawned, true));
     }
     let (ours, theirs) = socket_pair()?;

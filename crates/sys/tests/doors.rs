@@ -14,7 +14,7 @@ use std::time::Duration;
 use sys::doors::{OWN_V4, OWN_V6};
 use sys::net::{Door, Doors};
 use sys::op::Op;
-use sys::spawn::{self, Message, Spawned};
+use sys::spawn::{self, Message, Spawned, Walk};
 use sys::{arena, host, net, netfilter, netlink};
 
 const ROLE: &str = "DOORS_ROLE";
@@ -143,7 +143,7 @@ fn supervise((name, _, setup): &Case) {
     let me = me.as_os_str().as_encoded_bytes();
     let command = spawn::Command::new(me, &[me], &env.each_ref().map(|text| text.as_bytes()), [0, 1, 2]);
     let spaces = spawn::NEW_USER | spawn::NEW_NET | spawn::NEW_PID;
-    let (guest, _) = spawn::spawn(spaces, None, None, &ops, command).unwrap();
+    let (guest, _) = spawn::spawn(spaces, None, None, Walk::alone(&ops), command).unwrap();
     let (uid, gid) = host::ids();
     host::write_id_maps(guest.pid, (uid, uid), (gid, gid), !host::is_privileged()).unwrap();
     guest.line().go().unwrap();

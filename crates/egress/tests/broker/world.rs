@@ -13,7 +13,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use sys::op::Op as Step;
-use sys::spawn::{self, Message, Spawned};
+use sys::spawn::{self, Message, Spawned, Walk};
 use sys::{arena, host, netfilter, netlink};
 
 pub const ROLE: &str = "BROKER_ROLE";
@@ -104,7 +104,7 @@ fn born(spaces: u64, role: &str, case: &str, steps: &[Step]) -> (spawn::Report, 
     env.extend(std::env::var("RUST_BACKTRACE").map(|v| format!("RUST_BACKTRACE={v}").into_bytes()));
     let mut command = spawn::Command::new(&me, std::slice::from_ref(&me), &env, [0, 1, 2]);
     command.own_pids = spaces & spawn::NEW_PID != 0;
-    let (child, _) = spawn::spawn(spaces, None, None, steps, command).unwrap();
+    let (child, _) = spawn::spawn(spaces, None, None, Walk::alone(steps), command).unwrap();
     let (uid, gid) = host::ids();
     host::write_id_maps(child.pid, (uid, uid), (gid, gid), !host::is_privileged()).unwrap();
     child.line().go().unwrap();

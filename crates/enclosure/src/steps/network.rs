@@ -27,13 +27,17 @@ impl Builder<'_> {
         let Some(plan) = &self.request.network else { return };
         let ipv6 = net::has_ipv6();
         let loopback = plan.loopback.iter().filter(|place| ipv6 || place.is_ipv4()).copied().collect::<Vec<_>>();
-        self.push(Op::Netlink { family: netlink::ROUTE, batch: arena::list(&netlink::routes(ipv6)), what: "routes" });
-        self.push(Op::Netlink {
+        self.own.push(Op::Netlink {
+            family: netlink::ROUTE,
+            batch: arena::list(&netlink::routes(ipv6)),
+            what: "routes",
+        });
+        self.own.push(Op::Netlink {
             family: netlink::NETFILTER,
             batch: arena::list(&netfilter::rules(ipv6, false)),
             what: "rules",
         });
-        self.push(Op::OpenDoors { ipv6, loopback: arena::list(&loopback) });
+        self.own.push(Op::OpenDoors { ipv6, loopback: arena::list(&loopback) });
     }
 
     /// What the host's own files say about names is for the broker; a guest asks the broker for everything but itself.

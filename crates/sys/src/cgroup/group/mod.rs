@@ -46,17 +46,21 @@ pub(super) struct Part {
 }
 
 impl Group {
+    /// Where `create` will make the groups, for whoever must know before there is one.
+    pub fn paths_of(layout: &Layout, name: &str, want: &Want) -> Result<Vec<PathBuf>, CgroupError> {
+        let name = group_name(name)?;
+        let needs = plan(layout, want).map_err(CgroupError::Missing)?;
+        Ok(needs.iter().map(|need| need.place.path.join(&name)).collect())
+    }
+
     /// Makes the groups with their limits; nothing is left behind on failure. `name` is the run id.
     pub fn create(layout: &Layout, name: &str, want: &Want) -> Result<Group, CgroupError> {
-        if !is_run_id(name) {
-            return Err(CgroupError::Invalid(format!("{name:?} cannot name a group")));
-        }
+        let name = group_name(name)?;
         if let Some(cpus) = want.cpu_quota.filter(|c| !c.is_finite() || *c <= 0.0) {
             return Err(CgroupError::Invalid(format!("{cpus} is no share of a processor")));
         }
         let needs = plan(layout, want).map_err(CgroupError::Missing)?;
-        let owner = Owner::current().map_err(|e| CgroupError::io(Path::new("/proc/self"), e))?;
-        let mut group = Group { name: owner.group_name(name), parts: Vec::with_capacity(needs.len()) };
+        let mut group = Group { name, parts: Vec::with_capacity(needs.len()) };
         for need in needs {
             group.add(layout, need, want)?;
         }
@@ -180,4 +184,13 @@ fn unprepared(need: &Need<'_>, e: io::Error) -> CgroupError {
     };
     let reason = format!("{} would not hand out its controllers: {e}", need.place.path.display());
     CgroupError::Missing(Lack { reason, fix: None }.of(limit))
+}
+
+/// The groups of a run bear its owner's name, so that others know when he is dead.
+fn group_name(run: &str) -> Result<String, CgroupError> {
+    if !is_run_id(run) {
+        return Err(CgroupError::Invalid(format!("{run:?} cannot name a group")));
+    }
+    let owner = Owner::current().map_err(|e| CgroupError::io(Path::new("/proc/self"), e))?;
+    Ok(owner.group_name(run))
 }
