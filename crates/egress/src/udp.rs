@@ -1,6 +1,7 @@
 //! Datagrams of the guest. Each pair of the guest's end and the place it sends to is a flow with a socket of its own
 //! outside, so that answers find their way back; it ends when nothing passes for a while.
 
+use crate::event::Socket;
 use crate::flow::{Flow, Way, with_scratch};
 use crate::gate::{Gate, Ruling};
 use policy::Proto;
@@ -101,7 +102,8 @@ impl Datagrams {
     /// A new flow, if one may be.
     fn open(self: &Arc<Datagrams>, key: Key) -> Option<Arc<Exchange>> {
         let place = SocketAddr::new(key.1.ip().to_canonical(), key.1.port());
-        let flow = Flow::new(&self.gate, Proto::Udp, place);
+        let socket = Socket { proto: Proto::Udp, own: key.0, to: key.1 };
+        let flow = Flow::new(&self.gate, Proto::Udp, place, Some(socket));
         let ruling = self.gate.datagrams(place);
         if !ruling.allowed() {
             self.tell_refused(key, &flow, &ruling);

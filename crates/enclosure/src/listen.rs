@@ -2,8 +2,9 @@
 //! walls; a call that the policy denies is answered here with the plain "permission denied" that a program expects.
 
 use crate::PRIVATE;
+use crate::actors::actor;
 use crate::connect::{self, Address};
-use crate::denials::{Actor, Denials};
+use crate::denials::Denials;
 use crate::guest::Guest;
 use crate::launch::{Observed, Observer};
 use crate::limits::Room;
@@ -190,11 +191,10 @@ impl<'a> Judge<'a> {
         }
     }
 
-    /// A refusal or warning that the network tells of. Who caused it is not known there.
+    /// A refusal or warning that the network tells of.
     pub fn tell(&mut self, report: NetReport) {
-        let NetReport { op, target, rule, action, hint } = report;
-        let nobody = || Actor { pid: 0, exe: String::new() };
-        let new = self.denials.add(op, &target, &rule, action, hint, nobody);
+        let NetReport { op, target, rule, action, hint, actor } = report;
+        let new = self.denials.add(op, &target, &rule, action, hint, || actor.unwrap_or_default());
         if let (Some(denial), Some(observer)) = (new, self.observer.as_mut()) {
             observer(Observed::Denied(denial));
         }
@@ -349,6 +349,12 @@ impl<'a> Judge<'a> {
             return None;
         }
         let decision = self.policy.connects(path);
+        self.observe(|| Observed::Socket {
+            path: path.to_path_buf(),
+            rule: decision.rule.clone(),
+            action: decision.action,
+            actor: actor(call.tid),
+        });
         self.judge("net.connect", &format!("unix:{}", path.display()), decision, call.tid)
     }
 
@@ -654,11 +660,4 @@ fn is_own_failure(act: &Act) -> bool {
         "fs.write" if act.fresh => !there() && !act.path.parent().is_some_and(Path::is_dir),
         _ => !there(),
     }
-}
-
-fn actor(tid: i32) -> Actor {
-    let exe = std::fs::read_link(format!("/proc/{tid}/exe")).map(|p| p.to_string_lossy().into_owned());
-    let status = std::fs::read_to_string(format!("/proc/{tid}/status")).unwrap_or_default();
-    let pid = status.lines().find_map(|l| l.strip_prefix("NStgid:")?.split_whitespace().last()?.parse().ok());
-    Actor { pid: pid.unwrap_or(0), exe: exe.unwrap_or_default() }
 }

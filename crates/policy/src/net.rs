@@ -126,7 +126,7 @@ fn is_sweeping(rule: &NetRule) -> bool {
 
 /// Whether a name can be one of the public network: not a single label, nor below what is set aside for one machine,
 /// one link or one cloud.
-fn is_public(host: &Host) -> bool {
+pub(crate) fn is_public(host: &Host) -> bool {
     const LOCAL: [&str; 6] = ["localhost", "local", "internal", "invalid", "onion", "alt"];
     match host {
         Host::Name(name) => name.rsplit_once('.').is_some_and(|(_, last)| !LOCAL.contains(&last)),

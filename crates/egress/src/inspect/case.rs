@@ -104,6 +104,8 @@ impl Session {
             bytes_out: 0,
             reason: Some(reason.to_owned()),
             hint: None,
+            socket: None,
+            actor: None,
         });
     }
 }
@@ -261,6 +263,8 @@ impl Case {
             bytes_out: self.bytes_out.load(Relaxed),
             reason,
             hint,
+            socket: None,
+            actor: None,
         });
     }
 }

@@ -248,6 +248,8 @@ impl Session {
             bytes_out: 0,
             reason: Some(reason),
             hint: hint.map(str::to_owned),
+            socket: None,
+            actor: None,
         });
     }
 }
