@@ -239,6 +239,11 @@ fn output_args() -> Vec<Arg> {
         path("events")
             .value_name("FILE|FD")
             .help("Write network events, one JSON object a line, to a file or descriptor"),
+        Arg::new("events-max")
+            .long("events-max")
+            .value_name("SIZE")
+            .requires("events")
+            .help("Most bytes of events; those beyond are counted [default: 64m for a file]"),
         flag("report-reads").help("Report denied reads too; every open then waits for cofferdam"),
         flag("explain").help("Print policy and setup steps instead of running"),
         flag("verbose").short('v').help("Report refusals as they happen"),
@@ -293,8 +298,9 @@ fn policy() -> Command {
                 .about("Run a command, watch it, and print the smallest policy under which it passes")
                 .long_about(
                     "Run a command, watch it, and print the smallest policy under which it passes.\n\n\
-                    While learning the command may read everything the caller may read but credentials, and write only \
-                    where --write says; it has no network.",
+                    While learning the command may read everything the caller may read but credentials, write only \
+                    where --write says, and reach only what --net says. What else it tries to write or to reach fails, \
+                    and becomes a rule or a note.",
                 )
                 .args([
                     Arg::new("write")
@@ -303,6 +309,12 @@ fn policy() -> Command {
                         .action(ArgAction::Append)
                         .value_delimiter(',')
                         .help("Where the command may write while it is watched"),
+                    Arg::new("net")
+                        .long("net")
+                        .value_name("HOST")
+                        .action(ArgAction::Append)
+                        .value_delimiter(',')
+                        .help("What it may reach meanwhile: HOST[:PORTS], unix:PATH, or `*` for every public host"),
                     path("output").short('o').value_name("FILE").help("Write the policy to FILE instead of stdout"),
                     flag("toml").help("Print TOML"),
                     Arg::new("command")

@@ -3,7 +3,7 @@
 use crate::{args, render, run, surroundings};
 use clap::ArgMatches;
 use node::policies::{self, Source};
-use node::run::{Ask, Stdio};
+use node::run::{Ask, Learn, Stdio};
 use std::ffi::{OsStr, OsString};
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
@@ -124,10 +124,11 @@ fn learn(m: &ArgMatches) -> Result<ExitCode, Fault> {
             all_to_stderr: m.get_one::<OsString>("output").is_none(),
         },
         report_reads: true,
-        learn: true,
+        learn: Learn::All,
     };
     let writes: Vec<String> = m.get_many::<String>("write").unwrap_or_default().cloned().collect();
-    let lesson = node::learn::learn(ask, &writes, &caller).map_err(|refused| *refused.fault)?;
+    let reaches: Vec<String> = m.get_many::<String>("net").unwrap_or_default().cloned().collect();
+    let lesson = node::learn::learn(ask, &writes, &reaches, &caller).map_err(|refused| *refused.fault)?;
     let document = &lesson.learned.document;
     let text = if m.get_flag("toml") { document.to_toml() } else { document.to_json() };
     match m.get_one::<OsString>("output").map(PathBuf::from) {
@@ -138,7 +139,9 @@ fn learn(m: &ArgMatches) -> Result<ExitCode, Fault> {
     lesson.learned.notes.iter().for_each(|n| render::note(n));
     if !lesson.outcome.success {
         render::note("the command failed while it was watched; the policy allows what it did until then");
-        lesson.outcome.denials.iter().for_each(render::print_denial);
+        // What it tried on the network has become rules and notes.
+        let others = lesson.outcome.denials.iter().filter(|d| !d.op.starts_with("net."));
+        others.for_each(render::print_denial);
     }
     Ok(ExitCode::from(lesson.outcome.status()))
 }

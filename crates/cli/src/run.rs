@@ -2,9 +2,9 @@
 
 use crate::{args, quantity, render, surroundings};
 use clap::ArgMatches;
-use node::network::EventFile;
+use node::events::{EventFile, LEAST_MAX};
 use node::policies::{Flag, Source};
-use node::run::{Ask, Groundwork, Observed, Observer, Refused};
+use node::run::{Ask, Groundwork, Learn, Observed, Observer, Refused};
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::{IsTerminal, Write};
@@ -79,6 +79,10 @@ fn carry_out(matches: &ArgMatches, ground: Groundwork, events: Option<EventFile>
     ready.secret_variables().iter().for_each(|name| caller.forget(name));
     let observer = live.then(|| tell_live(ask.stdio.terminal));
     let outcome = node::run::run(ready, observer, events)?;
+    if outcome.events_dropped > 0 && !matches.get_flag("quiet") {
+        let (count, why) = (outcome.events_dropped, outcome.events_reason.as_deref().unwrap_or("unknown"));
+        render::note(&format!("{count} events are not in the journal: {why}"));
+    }
     if watched || live {
         render::summary(&outcome, live);
         if live && outcome.verdict == Verdict::Failed && !ask.report_reads {
@@ -108,6 +112,13 @@ fn explain(ready: &node::run::Ready) {
             say(&render::safe(n));
         });
     }
+    let secrets = ready.secrets();
+    if !secrets.is_empty() {
+        say("\n# secrets");
+        secrets.iter().for_each(|line| {
+            say(&render::safe(line));
+        });
+    }
     say("\n# setup");
     ready.prepared.explain().iter().for_each(|step| {
         say(step);
@@ -133,7 +144,7 @@ fn ask(m: &ArgMatches) -> Result<Ask, Fault> {
         events: m.contains_id("events"),
         stdio: stdio(m),
         report_reads: m.get_flag("report-reads"),
-        learn: false,
+        learn: Learn::Nothing,
     })
 }
 
@@ -199,7 +210,13 @@ fn open_events(m: &ArgMatches) -> Result<Option<EventFile>, Fault> {
         Ok(fd) => node::run::status_descriptor(fd),
         Err(_) => File::create(name).map_err(|e| e.to_string()),
     };
-    file.map(|file| Some(EventFile::new(file))).map_err(|e| bad("events", &format!("{shown}: {e}")))
+    let max = value(m, "events-max").map(|amount| match quantity::size(amount) {
+        Ok(max) if max < LEAST_MAX => Err(bad("events-max", &format!("{amount:?}: must be at least {LEAST_MAX}"))),
+        Ok(max) => Ok(max),
+        Err(why) => Err(bad("events-max", &why)),
+    });
+    let max = max.transpose()?;
+    file.map(|file| Some(EventFile::new(file, max))).map_err(|e| bad("events", &format!("{shown}: {e}")))
 }
 
 /// Where the outcome goes beside the screen. Opened before the run, so that a bad place costs nothing.

@@ -201,7 +201,7 @@ fn the_example_of_a_fault_is_one() {
 }
 
 /// Every field of an outcome: path, type, meaning.
-const FIELDS: [(&str, &str, &str); 47] = [
+const FIELDS: [(&str, &str, &str); 49] = [
     ("protocol_version", "number", "Version of the document: 1."),
     ("run_id", "string", "Identifies the run: `run_` and 32 hexadecimal digits. Inside it is `COFFERDAM_RUN_ID`."),
     ("success", "boolean", "The command exited with 0 and met no limit."),
@@ -238,10 +238,12 @@ const FIELDS: [(&str, &str, &str); 47] = [
     ),
     ("denials[].action", "string", "`deny`; `ask` where nobody could answer; `warn` where it was let through."),
     ("denials[].count", "number", "How often, over the whole run."),
-    ("denials[].pid", "number", "The first process that tried, by its number inside."),
+    ("denials[].pid", "number", "The first process that tried and was found, by its number inside; else 0."),
     ("denials[].exe", "string", "That process's program."),
     ("denials[].hint", "string, optional", "The rule or flag that would allow it."),
     ("denials_dropped", "number, optional", "How many refusals did not fit the list; absent when none."),
+    ("events_dropped", "number, optional", "How many events the journal of `--events` lacks; absent when none."),
+    ("events_reason", "string, optional", "Why the first of them is not in it."),
     ("usage", "object", "What the run used."),
     ("usage.wall_ms", "number", "Milliseconds from the start of the command to its end."),
     ("usage.cpu_ms", "number", "Milliseconds of processor time of all its processes."),
@@ -365,6 +367,8 @@ fn full(exit: Exit) -> Outcome {
     outcome.used = Some(Limit::Megabytes(1.0));
     outcome.message = Some(String::new());
     outcome.denials_dropped = 1;
+    outcome.events_dropped = 1;
+    outcome.events_reason = Some(String::new());
     outcome.usage.processes_peak = Some(1);
     outcome.stdout = Some(String::new());
     outcome.stderr = Some(String::new());

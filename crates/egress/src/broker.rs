@@ -2,7 +2,7 @@
 
 use crate::authority_of_guest::Authority;
 use crate::entrance::Entrance;
-use crate::event::Event;
+use crate::event::{Event, Socket};
 use crate::gate::Gate;
 use crate::inspect::{Settings, Tls};
 use crate::names::Names;
@@ -17,7 +17,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 use sys::net::{Door, Doors};
-use terms::{ErrorKind, Fault};
+use terms::{Actor, ErrorKind, Fault};
 use tokio::runtime;
 use tokio::sync::{Semaphore, oneshot};
 use tokio::task::yield_now;
@@ -78,6 +78,22 @@ pub struct Setup {
     /// Signs for hosts whose requests must be read; made by the caller because the guest must be told to trust it.
     pub authority: Option<Arc<Authority>>,
     pub max_net_bytes: Option<u64>,
+    pub around: Around,
+}
+
+/// Says which process of the guest holds a socket. Called on the broker's thread, which waits for it.
+pub type Who = Box<dyn FnMut(Socket) -> Option<Actor> + Send>;
+
+/// What a run has beside its rules.
+#[derive(Default)]
+pub struct Around {
+    pub who: Option<Who>,
+    /// Descriptors of this process that others are to have.
+    pub descriptors: u64,
+    /// A name that may not be asked for gets an address all the same, one that leads nowhere, so that the place the
+    /// guest wants to reach there is told. Nobody is asked for it.
+    pub imagines: bool,
+    pub(crate) imagined: u32,
 }
 
 /// What a host or a test may have otherwise.
@@ -117,8 +133,9 @@ impl Broker {
     }
 
     pub fn start_with(setup: Setup, tuning: Tuning) -> Result<Broker, Fault> {
-        let room = Room::within(want_descriptors());
-        let gate = Arc::new(Gate::new(setup.policy, setup.secrets, setup.max_net_bytes, room.pipes).map_err(fault)?);
+        let room = Room::within(want_descriptors().saturating_sub(setup.around.descriptors));
+        let gate = Gate::new(setup.policy, setup.secrets, setup.max_net_bytes, room.pipes).map_err(fault)?;
+        let gate = Arc::new(gate.with(setup.around));
         let wake = gate.journal.wake_handle().map_err(fault)?;
         let runtime = runtime::Builder::new_current_thread().enable_all().build().map_err(fault)?;
         let (stop, stopped) = oneshot::channel();

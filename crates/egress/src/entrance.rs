@@ -11,6 +11,7 @@
 //!   let in: the request is sent again, the door has the connection ──▶ tcp.rs
 //! ```
 
+use crate::event::Socket;
 use crate::flow::{Flow, Watched, reset, with_scratch};
 use crate::gate::{Arrival, Ruling, State};
 use crate::tcp::{self, Errand, NO_ANSWER, World, reason_of};
@@ -132,7 +133,9 @@ impl Entrance {
         if let Errand::Place(place) = &errand {
             match self.world.gate.arrive(place) {
                 Arrival::Refuse(refusal) => {
-                    Flow::new(&self.world.gate, Proto::Tcp, place.addr).refused(&refusal);
+                    let flow = Flow::new(&self.world.gate, Proto::Tcp, place.addr, Some(socket_of(key)));
+                    // Told first: while it waits it can be found out who asks.
+                    flow.refused(&refusal);
                     // An answer that is lost is given again when the guest asks again.
                     let _ = knock::refuse(&self.out, &call);
                     return;
@@ -196,7 +199,7 @@ impl Entrance {
 
     /// Calls the server. Whatever it says but yes is passed on to the guest.
     async fn call(&self, key: Key, addr: SocketAddr, ruling: &Ruling) -> Option<TcpStream> {
-        let mut attempt = Attempt { world: &self.world, addr, ruling, reason: Some(NO_ANSWER.to_owned()) };
+        let mut attempt = Attempt { world: &self.world, key, addr, ruling, reason: Some(NO_ANSWER.to_owned()) };
         let error = match self.patiently(key, tcp::call(addr)).await? {
             Ok(stream) => {
                 attempt.reason = None;
@@ -277,6 +280,10 @@ fn plain(address: SocketAddr) -> SocketAddr {
     SocketAddr::new(address.ip(), address.port())
 }
 
+fn socket_of((own, to): Key) -> Socket {
+    Socket { proto: Proto::Tcp, own, to }
+}
+
 /// Takes one from the list of those that wait, however its waiting ends.
 struct Leaves<'a> {
     entrance: &'a Entrance,
@@ -292,6 +299,7 @@ impl Drop for Leaves<'_> {
 /// A call outside: unless it succeeds, it is told that and why it did not.
 struct Attempt<'a> {
     world: &'a World,
+    key: Key,
     addr: SocketAddr,
     ruling: &'a Ruling,
     reason: Option<String>,
@@ -300,7 +308,8 @@ struct Attempt<'a> {
 impl Drop for Attempt<'_> {
     fn drop(&mut self) {
         if let Some(reason) = self.reason.take() {
-            Flow::new(&self.world.gate, Proto::Tcp, self.addr).failed(self.ruling, reason);
+            let flow = Flow::new(&self.world.gate, Proto::Tcp, self.addr, Some(socket_of(self.key)));
+            flow.failed(self.ruling, reason);
         }
     }
 }

@@ -2,7 +2,8 @@
 
 use policy::Proto;
 use std::net::SocketAddr;
-use terms::Action;
+use terms::{Action, Actor};
+use tokio::net::TcpStream;
 
 /// What was done or tried.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,6 +39,22 @@ pub enum Stage {
     Closed,
 }
 
+/// A socket of the guest, by its two ends as the guest sees them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Socket {
+    pub proto: Proto,
+    pub own: SocketAddr,
+    pub to: SocketAddr,
+}
+
+impl Socket {
+    /// The guest's end of a connection that came to a door.
+    pub(crate) fn of(guest: &TcpStream) -> Option<Socket> {
+        let (own, to) = (guest.peer_addr().ok()?, guest.local_addr().ok()?);
+        Some(Socket { proto: Proto::Tcp, own, to })
+    }
+}
+
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Event {
     pub op: Op,
@@ -58,4 +75,15 @@ pub struct Event {
     pub reason: Option<String>,
     /// How to allow it.
     pub hint: Option<String>,
+    /// Where it came from, and whose that is: looked up for what is refused or warned of, and where it can be found.
+    pub socket: Option<Socket>,
+    pub actor: Option<Actor>,
+}
+
+impl Event {
+    /// Whether somebody should be told of it: a refusal, or what was let through with a warning.
+    pub fn is_notable(&self) -> bool {
+        let warned = self.action == Action::Warn && matches!(self.stage, Stage::Opened | Stage::Failed);
+        warned || self.stage == Stage::Refused
+    }
 }

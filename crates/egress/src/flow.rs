@@ -2,7 +2,7 @@
 //! written and ended.
 
 use crate::court::Court;
-use crate::event::{Op, Stage};
+use crate::event::{Op, Socket, Stage};
 use crate::gate::{Gate, Ruling};
 use policy::Proto;
 use rustix::net::Shutdown;
@@ -73,6 +73,7 @@ pub(crate) struct Flow {
     pub gate: Arc<Gate>,
     proto: Proto,
     addr: SocketAddr,
+    socket: Option<Socket>,
     to_guest: AtomicU64,
     from_guest: AtomicU64,
     story: Mutex<Story>,
@@ -95,7 +96,8 @@ pub(crate) enum Way {
 }
 
 impl Flow {
-    pub fn new(gate: &Arc<Gate>, proto: Proto, addr: SocketAddr) -> Flow {
+    /// A flow to an address, from a socket of the guest.
+    pub fn new(gate: &Arc<Gate>, proto: Proto, addr: SocketAddr, socket: Option<Socket>) -> Flow {
         let zero = AtomicU64::default;
         // Datagrams are passed on when they come, or never.
         let speaking = proto == Proto::Tcp;
@@ -103,7 +105,7 @@ impl Flow {
             gate.begin_speaking();
         }
         let story = Mutex::new(Story { speaking, ..Story::default() });
-        Flow { gate: gate.clone(), proto, addr, to_guest: zero(), from_guest: zero(), story }
+        Flow { gate: gate.clone(), proto, addr, socket, to_guest: zero(), from_guest: zero(), story }
     }
 
     /// All that the guest had to say was passed on.
@@ -156,6 +158,7 @@ impl Flow {
 
     fn tell(&self, ruling: &Ruling, stage: Stage) {
         let mut event = ruling.event(Op::Connect, stage, self.proto, Some(self.addr));
+        event.socket = self.socket;
         event.bytes_in = self.to_guest.load(Ordering::Relaxed);
         event.bytes_out = self.from_guest.load(Ordering::Relaxed);
         self.gate.tell(event);

@@ -43,7 +43,7 @@ pub(crate) async fn along(
     place: &Place,
 ) -> Result<(), Error> {
     let mut server = Server { flow, stream: outside, ahead: Vec::new() };
-    while let Some(request) = read_head(guest, &mut bytes).await? {
+    while let Some(request) = read_head(guest, &mut bytes, http1::resume_request).await? {
         let request = match request {
             Ok(request) => request,
             Err((status, reason)) => return refuse(flow, guest, status, &flow.gate.refusal(None, reason)).await,
@@ -74,6 +74,7 @@ pub(crate) async fn along(
 pub(crate) async fn read_head(
     guest: &TcpStream,
     bytes: &mut Vec<u8>,
+    read: fn(&[u8], &mut Seen) -> Head<Request>,
 ) -> Result<Option<Result<Request, (u16, &'static str)>>, Error> {
     let mut seen = Seen::default();
     if bytes.is_empty() && read_more(guest, bytes, PIECE).await? == 0 {
@@ -81,7 +82,7 @@ pub(crate) async fn read_head(
     }
     let whole = async {
         loop {
-            match http1::resume_request(bytes, &mut seen) {
+            match read(bytes, &mut seen) {
                 Head::Done(request) => return Ok(Some(Ok(request))),
                 Head::Bad { status, reason } => return Ok(Some(Err((status, reason)))),
                 Head::NeedMore => {}

@@ -1,13 +1,13 @@
 //! The gate: the rules in force, what names led where, and what both say about a name, a connection or a request.
 //! Everything that passes asks here, and everything that is told or counted comes by here. Nothing here waits.
 
-use crate::broker::SecretValue;
+use crate::broker::{Around, SecretValue};
 use crate::court::{Court, Injection, RequestAsk};
-use crate::event::{Event, Op, Stage};
+use crate::event::{Event, Op, Socket, Stage};
 use crate::journal::Journal;
 use crate::pins::Pins;
 use policy::{Decision, NetAsk, Proto, Resolved};
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use terms::Action;
@@ -20,6 +20,7 @@ pub(crate) struct Gate {
     rules: RwLock<Arc<Rules>>,
     pins: Mutex<Pins>,
     secrets: Vec<SecretValue>,
+    around: Mutex<Around>,
     pub journal: Journal,
     /// One for each pipe that relays may have; those beyond do without.
     pub pipes: Arc<Semaphore>,
@@ -113,6 +114,8 @@ impl Ruling {
             bytes_out: 0,
             reason: self.reason.clone(),
             hint: self.hint.clone(),
+            socket: None,
+            actor: None,
         }
     }
 }
@@ -158,6 +161,7 @@ impl Gate {
             rules: RwLock::new(Arc::new(Rules { policy, revision: 1 })),
             pins: Mutex::default(),
             secrets,
+            around: Mutex::default(),
             journal: Journal::new()?,
             pipes: Arc::new(Semaphore::new(pipes)),
             limit,
@@ -165,6 +169,11 @@ impl Gate {
             state: watch::Sender::new(State { revision: 1, over: false }),
             speaking: watch::Sender::new(0),
         })
+    }
+
+    /// The same for one run.
+    pub fn with(self, around: Around) -> Gate {
+        Gate { around: Mutex::new(around), ..self }
     }
 
     pub fn replace(&self, policy: Resolved) -> u64 {
@@ -219,6 +228,25 @@ impl Gate {
         addresses.retain(|addr| rules.policy.leads_to(name, *addr));
         self.pins().add(name, &addresses);
         addresses
+    }
+
+    /// An address for a name that may not be asked for, where the run wants to know what the guest would do there. It is
+    /// from a range that leads nowhere, and no rule about a name reaches it.
+    pub fn imagine(&self, name: &str) -> Option<IpAddr> {
+        const FIRST: u32 = u32::from_be_bytes([198, 18, 0, 1]);
+        const MOST: u32 = 1 << 16;
+        let mut around = self.around.lock().unwrap_or_else(PoisonError::into_inner);
+        if !around.imagines {
+            return None;
+        }
+        let mut pins = self.pins();
+        let known = pins.addresses_of(name).iter().copied().find(IpAddr::is_ipv4);
+        let address = known.unwrap_or_else(|| {
+            around.imagined = (around.imagined + 1) % MOST;
+            Ipv4Addr::from_bits(FIRST + around.imagined).into()
+        });
+        pins.add(name, &[address]);
+        Some(address)
     }
 
     pub fn arrive(&self, place: &Place) -> Arrival {
@@ -398,7 +426,13 @@ impl Court for Gate {
         self.rules().revision
     }
 
-    fn tell(&self, event: Event) {
+    /// Whoever is told of a refusal wants to know whose it is. The guest learns of it only after this, so its socket is
+    /// still there to be found.
+    fn tell(&self, mut event: Event) {
+        if let (true, Some(socket)) = (event.is_notable(), event.socket) {
+            let mut around = self.around.lock().unwrap_or_else(PoisonError::into_inner);
+            event.actor = around.who.as_mut().and_then(|who| who(socket));
+        }
         self.journal.push(event);
     }
 
@@ -410,6 +444,34 @@ impl Court for Gate {
             self.journal.ring();
         }
         within
+    }
+}
+
+/// The gate for the requests of one connection, which knows where they come from.
+pub(crate) struct FromGuest {
+    pub gate: Arc<Gate>,
+    pub socket: Option<Socket>,
+}
+
+impl Court for FromGuest {
+    fn request(&self, ask: &RequestAsk<'_>) -> Decision {
+        self.gate.request(ask)
+    }
+
+    fn injections(&self, ask: &RequestAsk<'_>) -> Vec<Injection> {
+        self.gate.injections(ask)
+    }
+
+    fn revision(&self) -> u64 {
+        self.gate.revision()
+    }
+
+    fn tell(&self, event: Event) {
+        self.gate.tell(Event { socket: self.socket, ..event });
+    }
+
+    fn spend(&self, bytes_in: u64, bytes_out: u64) -> bool {
+        self.gate.spend(bytes_in, bytes_out)
     }
 }
 

@@ -115,6 +115,8 @@ mod test {
             bytes_out: 0,
             reason: None,
             hint: None,
+            socket: None,
+            actor: None,
         }
     }
 

@@ -3,7 +3,7 @@
 
 use crate::court::Court;
 use crate::dns::{self, AnswerError, Kind, Question, Rcode};
-use crate::event::{Op, Stage};
+use crate::event::{Event, Op, Socket, Stage};
 use crate::flow::{Watched, read_more, write_all};
 use crate::gate::{Gate, Ruling};
 use crate::upstream::{Resolvers, Upstream};
@@ -66,8 +66,9 @@ impl Names {
             let Ok(slot) = self.slots.clone().acquire_owned().await else { return Ok(()) };
             let came = door.next(|door| sys::net::receive_from(door, &mut buffer)).await?;
             let (names, out, message) = (self.clone(), out.clone(), buffer[..came.len].to_vec());
+            let socket = Some(Socket { proto: Proto::Udp, own: came.peer, to: came.original });
             tokio::spawn(async move {
-                if let Some(reply) = names.answer(&message, dns::answer).await {
+                if let Some(reply) = names.answer(&message, socket, dns::answer).await {
                     // A full queue loses it, as any network may; the client asks again.
                     let _ = sys::net::send_from(&out, came.original, came.peer, &reply);
                 }
@@ -78,6 +79,7 @@ impl Names {
 
     /// Answers the questions that come on a stream, one after the other.
     pub async fn serve_stream(&self, client: TcpStream) -> Result<(), Error> {
+        let socket = Socket::of(&client);
         let mut bytes = Vec::new();
         loop {
             while bytes.len() < 2 || bytes.len() < 2 + message_len(&bytes) {
@@ -88,60 +90,71 @@ impl Names {
             }
             let rest = bytes.split_off(2 + message_len(&bytes));
             let message = std::mem::replace(&mut bytes, rest);
-            let Some(reply) = self.answer(&message[2..], dns::answer_on_stream).await else { return Ok(()) };
+            let Some(reply) = self.answer(&message[2..], socket, dns::answer_on_stream).await else {
+                return Ok(());
+            };
             let mut framed = (reply.len() as u16).to_be_bytes().to_vec();
             framed.extend(reply);
             timeout(STREAM_IDLE, write_all(&client, &framed)).await??;
         }
     }
 
-    async fn answer(&self, message: &[u8], write: fn(&Question, Rcode, &[IpAddr], u32) -> Vec<u8>) -> Option<Vec<u8>> {
+    async fn answer(
+        &self,
+        message: &[u8],
+        socket: Option<Socket>,
+        write: fn(&Question, Rcode, &[IpAddr], u32) -> Vec<u8>,
+    ) -> Option<Vec<u8>> {
         if !self.gate.spend(0, message.len() as u64) {
             return None;
         }
         let reply = match dns::parse_query(message) {
             Err(bad) => bad.reply?,
             Ok(question) => {
-                let found = self.find(&question).await;
+                let found = self.find(&question, socket).await;
                 write(&question, found.rcode, &found.addresses, found.ttl)
             }
         };
         self.gate.spend(reply.len() as u64, 0).then_some(reply)
     }
 
-    async fn find(&self, question: &Question) -> Found {
+    async fn find(&self, question: &Question, socket: Option<Socket>) -> Found {
         if !question.is_host {
             return Found::nothing(Rcode::Refused);
         }
         match question.kind {
-            Kind::A | Kind::Aaaa => self.look_up(&question.name, question.kind).await,
+            Kind::A | Kind::Aaaa => self.look_up(&question.name, question.kind, socket).await,
             // The name may be asked for; other things about it than addresses are not told.
             Kind::Other(_) if self.gate.resolve(&question.name).allowed() => Found::nothing(Rcode::NoError),
             Kind::Other(_) => Found::nothing(Rcode::NxDomain),
         }
     }
 
-    /// The addresses of a name that the guest may use, IPv4 first.
-    pub async fn addresses(&self, name: &str) -> Vec<IpAddr> {
-        let (mut v4, v6) = tokio::join!(self.look_up(name, Kind::A), self.look_up(name, Kind::Aaaa));
+    /// The addresses of a name that the guest may use, IPv4 first; `socket` asks.
+    pub async fn addresses(&self, name: &str, socket: Option<Socket>) -> Vec<IpAddr> {
+        let look_up = |kind| self.look_up(name, kind, socket);
+        let (mut v4, v6) = tokio::join!(look_up(Kind::A), look_up(Kind::Aaaa));
         v4.addresses.extend(v6.addresses);
         v4.addresses
     }
 
-    async fn look_up(&self, name: &str, kind: Kind) -> Found {
+    async fn look_up(&self, name: &str, kind: Kind, socket: Option<Socket>) -> Found {
         if let Some(own) = loopback(name, kind) {
             return own;
         }
+        let tell = |ruling: &Ruling, stage| {
+            let event = ruling.event(Op::Resolve, stage, Proto::Udp, None);
+            self.gate.tell(Event { socket, ..event });
+        };
         let ruling = self.gate.resolve(name);
         if !ruling.allowed() {
-            self.tell(&ruling, Stage::Refused);
-            // Nothing else makes programs give up at once; "refused" makes them try again and again.
-            return Found::nothing(Rcode::NxDomain);
+            tell(&ruling, Stage::Refused);
+            return self.gate.imagine(name).map_or_else(refused_name, |address| imagined(address, kind));
         }
         let (rcode, addresses, ttl) = match self.ask(name, kind).await {
             Ok(found) => found,
             Err(reason) => {
-                self.tell(&Ruling { reason: Some(reason), ..ruling }, Stage::Failed);
+                tell(&Ruling { reason: Some(reason), ..ruling }, Stage::Failed);
                 return Found::nothing(Rcode::ServFail);
             }
         };
@@ -151,15 +164,11 @@ impl Names {
             // The name is there, and nowhere that it may lead to.
             true => {
                 let reason = "it leads only to addresses that no rule covers";
-                self.tell(&ruling.refused(reason), Stage::Refused);
+                tell(&ruling.refused(reason), Stage::Refused);
             }
-            false => self.tell(&ruling, Stage::Opened),
+            false => tell(&ruling, Stage::Opened),
         }
         Found { rcode, addresses, ttl: ttl.min(MAX_TTL) }
-    }
-
-    fn tell(&self, ruling: &Ruling, stage: Stage) {
-        self.gate.tell(ruling.event(Op::Resolve, stage, Proto::Udp, None));
     }
 
     /// What the host knows, what is still kept, or what a resolver says: outcome, addresses and for how long.
@@ -201,6 +210,15 @@ impl Names {
         let until = now + Duration::from_secs(ttl.min(MAX_TTL).into());
         kept.insert((name.to_owned(), kind), (until, addresses.to_vec()));
     }
+}
+
+/// Nothing else makes programs give up at once; "refused" makes them try again and again.
+fn refused_name() -> Found {
+    Found::nothing(Rcode::NxDomain)
+}
+
+fn imagined(address: IpAddr, kind: Kind) -> Found {
+    Found { rcode: Rcode::NoError, addresses: of_kind(&[address], kind), ttl: MAX_TTL }
 }
 
 fn message_len(bytes: &[u8]) -> usize {

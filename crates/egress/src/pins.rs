@@ -50,6 +50,10 @@ impl Pins {
         }
     }
 
+    pub fn addresses_of(&self, name: &str) -> &[IpAddr] {
+        self.names.get(name).map_or(&[], |pinned| &pinned.addresses)
+    }
+
     pub fn has(&self, name: &str, addr: IpAddr) -> bool {
         self.addresses.get(&addr.to_canonical()).is_some_and(|names| names.contains(name))
     }

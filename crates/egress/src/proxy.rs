@@ -1,6 +1,7 @@
 //! Clients that speak to us as to a proxy, by SOCKS5 or HTTP. They name their host themselves: it is resolved here under
 //! the same rules, and what follows must be for that host and no other.
 
+use crate::event::Socket;
 use crate::flow::{Flow, read_more, reset, write_all};
 use crate::forward::{self, After, Server, read_head, say};
 use crate::gate::{Arrival, Place, Ruling, Verdict};
@@ -24,6 +25,7 @@ const MAX_TRIES: usize = 4;
 /// Why a client of a proxy does not get its connection.
 struct Refusal {
     addr: SocketAddr,
+    socket: Option<Socket>,
     ruling: Ruling,
     /// Set when it may be reached and could not be.
     error: Option<Error>,
@@ -32,7 +34,7 @@ struct Refusal {
 impl Refusal {
     /// Tells of it, and says what a client is to be told.
     fn tell(&self, world: &World) -> Ruling {
-        let flow = Flow::new(&world.gate, Proto::Tcp, self.addr);
+        let flow = Flow::new(&world.gate, Proto::Tcp, self.addr, self.socket);
         match &self.error {
             None => {
                 flow.refused(&self.ruling);
@@ -65,30 +67,31 @@ struct Reached {
 }
 
 /// Resolves, judges and calls what a client named.
-async fn reach(world: &World, host: &HostName, port: u16) -> Result<Reached, Refusal> {
+async fn reach(world: &World, guest: &TcpStream, host: &HostName, port: u16) -> Result<Reached, Refusal> {
+    let socket = Socket::of(guest);
     let places = match host {
         HostName::Addr(addr) => vec![Place { addr: SocketAddr::new(*addr, port), named: None }],
         HostName::Name(name) => {
-            let addresses = world.names.addresses(name).await.into_iter().take(MAX_TRIES);
+            let addresses = world.names.addresses(name, socket).await.into_iter().take(MAX_TRIES);
             addresses.map(|addr| Place { addr: SocketAddr::new(addr, port), named: Some(name.clone()) }).collect()
         }
     };
     let nowhere = SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), port);
     let ruling = world.gate.refusal(Some(&host.to_string()), "the name leads nowhere");
-    let mut refusal = Refusal { addr: nowhere, ruling, error: None };
+    let mut refusal = Refusal { addr: nowhere, socket, ruling, error: None };
     for place in places {
         let addr = place.addr;
         let ruling = match world.gate.arrive(&place) {
             Arrival::Wait => return Ok(Reached { place, ruling: None, stream: None }),
             Arrival::Refuse(ruling) => {
-                refusal = Refusal { addr, ruling, error: None };
+                refusal = Refusal { addr, socket, ruling, error: None };
                 continue;
             }
             Arrival::Dial(ruling) => ruling,
         };
         match dial(world, addr).await {
             Ok(stream) => return Ok(Reached { place, ruling: Some(ruling), stream: Some(stream) }),
-            Err(error) => refusal = Refusal { addr, ruling, error: Some(error) },
+            Err(error) => refusal = Refusal { addr, socket, ruling, error: Some(error) },
         }
     }
     Err(refusal)
@@ -99,7 +102,7 @@ pub(crate) async fn socks(world: &Arc<World>, guest: TcpStream) {
     let mut bytes = Vec::new();
     let asked = timeout(HANDSHAKE, socks_request(&guest, &mut bytes)).await;
     let Ok(Ok(Some((host, port)))) = asked else { return };
-    let (reply, reached) = match reach(world, &host, port).await {
+    let (reply, reached) = match reach(world, &guest, &host, port).await {
         Ok(reached) => (socks::reply(Status::Succeeded, None), Some(reached)),
         Err(refusal) => {
             refusal.tell(world);
@@ -149,7 +152,7 @@ async fn go_on(world: &Arc<World>, guest: TcpStream, reached: Reached, bytes: Ve
 /// A client that speaks HTTP to a proxy: CONNECT, or requests with whole URLs.
 pub(crate) async fn http(world: &Arc<World>, guest: TcpStream) {
     let mut bytes = Vec::new();
-    let Ok(Ok(Some(request))) = timeout(HANDSHAKE, read_head(&guest, &mut bytes)).await else { return };
+    let Ok(Ok(Some(request))) = timeout(HANDSHAKE, next_request(&guest, &mut bytes)).await else { return };
     match request {
         Ok(request) if request.method == "CONNECT" => connect(world, guest, request, bytes).await,
         // Whatever goes wrong, the client sees its connection end.
@@ -160,7 +163,7 @@ pub(crate) async fn http(world: &Arc<World>, guest: TcpStream) {
 async fn connect(world: &Arc<World>, guest: TcpStream, request: Request, mut bytes: Vec<u8>) {
     bytes.drain(..request.consumed);
     let Target::Authority { host, port } = &request.target else { return };
-    match reach(world, host, *port).await {
+    match reach(world, &guest, host, *port).await {
         Ok(reached) => {
             if write_all(&guest, b"HTTP/1.1 200 Connection established\r\n\r\n").await.is_ok() {
                 go_on(world, guest, reached, bytes).await;
@@ -211,10 +214,10 @@ async fn requests(
         };
         let mut server = match held.take() {
             Some(held) if held.host == host && held.port == port && passes(world, &held.place, &host) => held,
-            _ => match reach(world, &host, port).await {
+            _ => match reach(world, &guest, &host, port).await {
                 Err(refusal) => return say(&guest, http_status(&refusal), &refusal.tell(world)).await,
                 Ok(Reached { place, ruling: Some(ruling), stream: Some(stream) }) if passes(world, &place, &host) => {
-                    let flow = Flow::new(&world.gate, Proto::Tcp, place.addr);
+                    let flow = Flow::new(&world.gate, Proto::Tcp, place.addr, Socket::of(&guest));
                     flow.opened(&ruling);
                     Held { host, port, place, flow, stream, ahead: Vec::new() }
                 }
@@ -266,17 +269,24 @@ async fn next_head(
 ) -> Result<Option<Result<Request, (u16, &'static str)>>, Error> {
     if let Some(server) = held {
         tokio::select! {
-            read = read_head(guest, bytes) => return read,
+            read = next_request(guest, bytes) => return read,
             ruling = cut(world, &server.place) => server.flow.refused(&ruling),
         }
     }
     *held = None;
-    read_head(guest, bytes).await
+    next_request(guest, bytes).await
+}
+
+async fn next_request(
+    guest: &TcpStream,
+    bytes: &mut Vec<u8>,
+) -> Result<Option<Result<Request, (u16, &'static str)>>, Error> {
+    read_head(guest, bytes, http1::resume_proxied).await
 }
 
 async fn tell_bad(world: &World, guest: &TcpStream, (status, ruling): (u16, Ruling)) -> Result<(), Error> {
     let addr = SocketAddr::new(sys::doors::RESOLVER.into(), 0);
-    let flow = Flow::new(&world.gate, Proto::Tcp, addr);
+    let flow = Flow::new(&world.gate, Proto::Tcp, addr, Socket::of(guest));
     forward::refuse(&flow, guest, status, &ruling).await
 }
 

@@ -10,10 +10,11 @@
 //! ```
 
 use crate::court::{Court, Destination};
+use crate::event::Socket;
 use crate::first::{self, First};
 use crate::flow::{Flow, Way, read_more, reset, write_all};
 use crate::forward;
-use crate::gate::{Arrival, Gate, Place, Ruling, State, Verdict};
+use crate::gate::{Arrival, FromGuest, Gate, Place, Ruling, State, Verdict};
 use crate::hello::MAX_HELLO;
 use crate::http1::Seen;
 use crate::inspect::{self, Tls};
@@ -199,7 +200,7 @@ async fn inspected(talk: Talk<'_>, first: Vec<u8>, names: Vec<String>) {
         return reset(&guest);
     };
     let to = Destination { names, addr: place.addr };
-    let court: Arc<dyn Court> = world.gate.clone();
+    let court: Arc<dyn Court> = Arc::new(FromGuest { gate: world.gate.clone(), socket: Socket::of(&guest) });
     tokio::select! {
         () = inspect::serve(guest, first, to, court, tls) => {}
         ruling = forbidden(&world.gate, &place, &mut state) => flow.refused(&ruling),
@@ -220,7 +221,7 @@ async fn forbidden(gate: &Gate, place: &Place, state: &mut watch::Receiver<State
 
 impl<'a> Talk<'a> {
     pub fn new(world: &'a Arc<World>, guest: TcpStream, place: Place) -> Talk<'a> {
-        let flow = Flow::new(&world.gate, Proto::Tcp, place.addr);
+        let flow = Flow::new(&world.gate, Proto::Tcp, place.addr, Socket::of(&guest));
         Talk { world, flow, guest, outside: None, place, ruling: None, state: world.gate.watch() }
     }
 

@@ -1,6 +1,7 @@
 //! Datagrams of the guest, and its echo requests. Each pair of the guest's end and the place it sends to is a flow with a
 //! socket of its own outside, so that answers find their way back; it ends when nothing passes for a while.
 
+use crate::event::Socket;
 use crate::flow::{Flow, Watched, Way, with_scratch};
 use crate::gate::{Gate, Ruling};
 use policy::Proto;
@@ -112,7 +113,10 @@ impl Datagrams {
     /// A new flow, if one may be.
     fn open(self: &Arc<Datagrams>, key: Key) -> Option<Arc<Exchange>> {
         let place = SocketAddr::new(key.1.ip().to_canonical(), key.1.port());
-        let flow = Flow::new(&self.gate, self.proto, place);
+        // Who sends echo requests cannot be told: such sockets have no ends that could be looked for.
+        let socket = Socket { proto: self.proto, own: key.0, to: key.1 };
+        let socket = Some(socket).filter(|_| self.proto == Proto::Udp);
+        let flow = Flow::new(&self.gate, self.proto, place, socket);
         let ruling = self.gate.datagrams(self.proto, place);
         if !ruling.allowed() {
             self.tell_refused(key, &flow, &ruling);

@@ -12,10 +12,11 @@ use egress::hosts::Hosts;
 use egress::http1::{self, Body, Head, Request, Response, Seen};
 use egress::resolv::Resolv;
 use egress::socks::{Socks, Step};
-use policy::HostName;
+use policy::{Context, Format, HostName, NetAsk, Resolved};
 use std::net::IpAddr;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,18 +26,20 @@ enum Target {
     Http,
     Socks,
     Files,
+    Path,
 }
 
-const TARGETS: [(Target, &str); 5] = [
+const TARGETS: [(Target, &str); 6] = [
     (Target::Dns, "dns"),
     (Target::Hello, "hello"),
     (Target::Http, "http"),
     (Target::Socks, "socks"),
     (Target::Files, "files"),
+    (Target::Path, "path"),
 ];
 
 /// Pieces that random bytes would never find.
-const WORDS: [&[u8]; 40] = [
+const WORDS: [&[u8]; 50] = [
     b"\r\n",
     b"\r\n\r\n",
     b"\n",
@@ -77,6 +80,16 @@ const WORDS: [&[u8]; 40] = [
     b"\x05\x01\x00\x03\x05a.org\x00\x50",
     b"nameserver ",
     b"options timeout:",
+    b"/../",
+    b"/..;/",
+    b"/ok/not",
+    b"%2e",
+    b"%2f",
+    b"%5c",
+    b"%3b",
+    b"%25",
+    b"\\",
+    b"//",
 ];
 
 /// What must hold for any input. Whether it was accepted.
@@ -87,6 +100,7 @@ fn check(target: Target, bytes: &[u8]) -> bool {
         Target::Http => check_request(bytes) | check_response(bytes) | check_chunked(bytes),
         Target::Socks => check_socks(bytes),
         Target::Files => check_files(&String::from_utf8_lossy(bytes)),
+        Target::Path => check_path(&String::from_utf8_lossy(bytes)),
     }
 }
 
@@ -291,6 +305,85 @@ fn check_files(text: &str) -> bool {
     found > 0 || resolv != Resolv::parse("")
 }
 
+/// A path that the rules allow leads nowhere else, whatever a server makes of it.
+fn check_path(path: &str) -> bool {
+    static RULES: OnceLock<Resolved> = OnceLock::new();
+    let rules = RULES.get_or_init(|| {
+        let text = r#"{"version":1,"defaults":{"net":"deny"},"net":{"rules":[
+            {"action":"allow","host":"a.org","paths":["/ok","/ok/**"]},
+            {"action":"deny","host":"a.org","paths":["/ok/not","/ok/not/**"]}]}}"#;
+        let document = policy::parse(text, Format::Json, "test").expect("a policy");
+        let ctx = Context { home: "/home/u".into(), workspace: "/w".into(), toolchains: Vec::new() };
+        policy::resolve(&policy::effective(&[document]).expect("a policy"), &ctx).expect("a policy")
+    });
+    let ask = NetAsk { method: Some("GET"), path: Some(path), ..NetAsk::tcp("a.org", 443) };
+    if !rules.net(&ask).allowed() {
+        return false;
+    }
+    for reading in readings(path) {
+        let names: Vec<&str> = reading.iter().map(String::as_str).collect();
+        assert!(names.starts_with(&["ok"]) && !names.starts_with(&["ok", "not"]), "a server may read {names:?}");
+    }
+    true
+}
+
+/// What servers make of a path: decoded once or twice, with backslashes as slashes, without parameters, each before or
+/// after the others, and with dot segments followed at last.
+fn readings(path: &str) -> Vec<Vec<String>> {
+    let plain = path.split(['?', '#']).next().unwrap_or_default();
+    let mut out = Vec::new();
+    for choices in 0..16u8 {
+        let chosen = |bit: u8| choices & 1 << bit != 0;
+        let mut text = plain.to_owned();
+        if chosen(0) {
+            text = without_parameters(&text);
+        }
+        text = decoded(&text);
+        if chosen(1) {
+            text = decoded(&text);
+        }
+        if chosen(2) {
+            text = text.replace('\\', "/");
+        }
+        if chosen(3) {
+            text = without_parameters(&text);
+        }
+        let mut segments: Vec<String> = Vec::new();
+        for segment in text.split('/') {
+            match segment {
+                "" | "." => {}
+                ".." => drop(segments.pop()),
+                name => segments.push(name.to_owned()),
+            }
+        }
+        out.push(segments);
+    }
+    out
+}
+
+fn without_parameters(path: &str) -> String {
+    let names: Vec<&str> = path.split('/').map(|segment| segment.split(';').next().unwrap_or_default()).collect();
+    names.join("/")
+}
+
+fn decoded(text: &str) -> String {
+    let (mut out, mut rest) = (Vec::new(), text.as_bytes());
+    while let [first, after @ ..] = rest {
+        let hex = after.get(..2).and_then(|hex| std::str::from_utf8(hex).ok());
+        match hex.and_then(|hex| u8::from_str_radix(hex, 16).ok()).filter(|_| *first == b'%') {
+            Some(byte) => {
+                out.push(byte);
+                rest = &after[2..];
+            }
+            None => {
+                out.push(*first);
+                rest = after;
+            }
+        }
+    }
+    String::from_utf8_lossy(&out).into_owned()
+}
+
 /// Runs one input; a panic names the seed and the input.
 fn run(target: Target, bytes: &[u8], seed: u64) -> bool {
     match catch_unwind(AssertUnwindSafe(|| check(target, bytes))) {
@@ -420,4 +513,9 @@ fn fuzz_socks() {
 #[test]
 fn fuzz_files() {
     fuzz(Target::Files);
+}
+
+#[test]
+fn fuzz_path() {
+    fuzz(Target::Path);
 }

@@ -452,3 +452,35 @@ fn what_would_be_read_differently_is_not_written() {
     assert!(write_response(1000, b"", &none).is_err());
     assert!(write_response(200, b"a\r\nb", &none).is_err());
 }
+
+/// What broke: curl, when it uses a connection to a proxy for a second host, puts brackets around names and leaves them off
+/// addresses.
+#[test]
+fn a_proxy_goes_by_the_target() {
+    use egress::http1::{Seen, resume_proxied};
+    let proxied = |head: &str| resume_proxied(head.as_bytes(), &mut Seen::default());
+    for (target, host, told) in [
+        ("http://[2001:db8::1]:8080/", "2001:db8::1:8080", "[2001:db8::1]:8080"),
+        ("http://a.example.org:82/", "[a.example.org]:82", "a.example.org:82"),
+        ("http://[2001:db8::1]/", "[[2001:db8::1]]", "[2001:db8::1]"),
+        ("http://a.example.org/", "a.example.org", "a.example.org"),
+    ] {
+        let head = format!("GET {target} HTTP/1.1\r\nHost: {host}\r\nA: b\r\n\r\n");
+        let Head::Done(request) = proxied(&head) else { panic!("{head}: {:?}", proxied(&head)) };
+        assert_eq!(request.fields.get("host"), Some(told.as_bytes()), "{head}");
+        assert_eq!(request.fields.all("host").count(), 1);
+        // Whoever is no proxy passes on what it read, and must not read what others read otherwise.
+        let strict = matches!(read_request(head.as_bytes()), Head::Done(_));
+        assert_eq!(strict, host == told, "{head}");
+    }
+    let connect = "CONNECT [2001:db8::1]:443 HTTP/1.1\r\nHost: 2001:db8::1:443\r\n\r\n";
+    assert!(matches!(proxied(connect), Head::Done(_)));
+    for bad in [
+        "GET http://a.example.org/ HTTP/1.1\r\nHost: b.example.org\r\n\r\n",
+        "GET http://a.example.org/ HTTP/1.1\r\nHost: [a.example.org]\r\nHost: b.example.org\r\n\r\n",
+        "GET http://a.example.org/ HTTP/1.1\r\n\r\n",
+        "GET / HTTP/1.1\r\nHost: [a.example.org]\r\n\r\n",
+    ] {
+        assert!(matches!(proxied(bad), Head::Bad { .. }), "{bad}");
+    }
+}

@@ -1,7 +1,7 @@
 //! The list of refusals of one run: same refusals counted together, bounded however much a guest asks.
 
 use std::collections::HashMap;
-use terms::{Action, Denial};
+use terms::{Action, Actor, Denial};
 
 /// Distinct refusals that are kept; more are only counted.
 const MOST: usize = 256;
@@ -15,14 +15,8 @@ pub struct Denials {
     dropped: u64,
 }
 
-/// Who did it; looked up only for refusals that are new.
-pub struct Actor {
-    pub pid: i32,
-    pub exe: String,
-}
-
 impl Denials {
-    /// Counts a refusal. `Some` when it is the first of its kind.
+    /// Counts a refusal. `Some` when it is the first of its kind. It is asked who did it until that is known.
     pub fn add(
         &mut self,
         op: &str,
@@ -35,7 +29,11 @@ impl Denials {
         let target: String = shorten(target);
         let key = (op.to_string(), target.clone(), rule.to_string());
         if let Some(&at) = self.index.get(&key) {
-            self.list[at].count += 1;
+            let known = &mut self.list[at];
+            known.count += 1;
+            if known.pid == 0 {
+                Actor { pid: known.pid, exe: known.exe } = actor();
+            }
             return None;
         }
         if self.list.len() >= MOST {

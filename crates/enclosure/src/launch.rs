@@ -23,7 +23,7 @@ use sys::janitor::{self, Janitor};
 use sys::seccomp::Watch;
 use sys::spawn::{self, Command, Message, Spawned, Walk};
 use sys::{CallError, cstring, host, process};
-use terms::{Denial, ErrorKind, Fault, Limits, Outcome, Phase, PolicyStamp, RunId};
+use terms::{Action, Actor, Denial, ErrorKind, Fault, Limits, Outcome, Phase, PolicyStamp, RunId};
 
 /// What to run and under what.
 pub struct Request {
@@ -125,6 +125,13 @@ pub enum Observed<'a> {
     Looked(PathBuf),
     Exec(PathBuf),
     Connect(String),
+    /// A socket of the host was connected to, or would have been but for the rule.
+    Socket {
+        path: PathBuf,
+        rule: String,
+        action: Action,
+        actor: Actor,
+    },
 }
 
 pub type Observer<'a> = Box<dyn FnMut(Observed<'_>) + 'a>;

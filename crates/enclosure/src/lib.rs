@@ -1,6 +1,7 @@
 //! Plan in, contained process tree out. Builds the list of setup steps, starts the guest, watches over it, and
 //! says how it ended. Reads no policy file and prints nothing.
 
+mod actors;
 mod alone;
 mod capture;
 mod connect;
@@ -24,12 +25,13 @@ mod terminal;
 mod trust;
 mod verdict;
 
+pub use actors::Actors;
 pub use driver::{Driver, Found as Enforced, choose};
 pub use ground::{Groundwork, begin};
 pub use host::{LocalHost, find_loader};
 pub use launch::{Beside, Observed, Observer, Prepared, Request, Stdio, prepare};
 pub use limits::{Cpus, check as check_limits, give_up as give_up_limits};
-pub use network::{NetPlan, NetReport, Network};
+pub use network::{NetPlan, NetReport, Network, Opening};
 pub use publish::Published;
 pub use trust::VARIABLES as TRUST_VARIABLES;
 

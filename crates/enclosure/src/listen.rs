@@ -2,16 +2,20 @@
 //! walls; a call that the policy denies is answered here with the plain "permission denied" that a program expects.
 
 use crate::PRIVATE;
+use crate::actors::actor;
 use crate::connect::{self, Address};
-use crate::denials::{Actor, Denials};
+use crate::denials::Denials;
 use crate::guest::Guest;
 use crate::launch::{Observed, Observer};
 use crate::limits::Room;
 use crate::network::NetReport;
 use crate::resolve::{Last, Resolver};
 use policy::{Decision, ExecPlan, NetAsk, Perm, Plan, Proto, Resolved};
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashSet};
+use std::ffi::OsStr;
+use std::io::ErrorKind;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use sys::notify::{Call, Listener};
 use sys::process::{copy_descriptor, read_memory, read_string};
@@ -59,6 +63,8 @@ pub struct Judge<'a> {
     /// Sockets of the host that rules let it connect to.
     sockets: BTreeSet<PathBuf>,
     guest: Guest,
+    /// Names of programs that may be started, as they were given.
+    ordinary: HashSet<Vec<u8>>,
     /// Loaders of listed programs. They must be executable for the kernel's sake, but a guest that starts one itself
     /// could make it start anything.
     loaders: Vec<PathBuf>,
@@ -132,6 +138,7 @@ impl<'a> Judge<'a> {
             grants,
             sockets,
             guest,
+            ordinary: HashSet::new(),
             loaders,
         }
     }
@@ -153,7 +160,7 @@ impl<'a> Judge<'a> {
         }
         self.count_descriptors(call);
         let name = seccomp::name(call.nr);
-        let refused = match name.as_str() {
+        let refused = match &*name {
             "execve" | "execveat" => self.exec(listener, call, &name),
             "fallocate" => {
                 self.reserve(call);
@@ -172,7 +179,7 @@ impl<'a> Judge<'a> {
 
     fn refuse_call(&mut self, call: &Call) {
         let name = seccomp::name(call.nr);
-        let rule = if self.watch.deny.contains(&name) { "syscalls.deny" } else { "syscalls" };
+        let rule = if self.watch.deny.iter().any(|denied| *denied == name) { "syscalls.deny" } else { "syscalls" };
         let hint = seccomp::reason(call.nr).map(|why| format!("never allowed: {why}"));
         self.note("syscall", &name, rule, Action::Deny, hint, call.tid);
     }
@@ -184,11 +191,10 @@ impl<'a> Judge<'a> {
         }
     }
 
-    /// A refusal or warning that the network tells of. Who caused it is not known there.
+    /// A refusal or warning that the network tells of.
     pub fn tell(&mut self, report: NetReport) {
-        let NetReport { op, target, rule, action, hint } = report;
-        let nobody = || Actor { pid: 0, exe: String::new() };
-        let new = self.denials.add(op, &target, &rule, action, hint, nobody);
+        let NetReport { op, target, rule, action, hint, actor } = report;
+        let new = self.denials.add(op, &target, &rule, action, hint, || actor.unwrap_or_default());
         if let (Some(denial), Some(observer)) = (new, self.observer.as_mut()) {
             observer(Observed::Denied(denial));
         }
@@ -219,7 +225,7 @@ impl<'a> Judge<'a> {
         }
         let (dirfd, at) = if name == "execveat" { (call.args[0] as i32, 1) } else { (AT_FDCWD, 0) };
         let text = read_string(call.tid, call.args[at], LONGEST_PATH)?;
-        if text.is_empty() || !listener.is_live(call) {
+        if text.is_empty() || is_nowhere(&text) || self.ordinary.contains(&text) || !listener.is_live(call) {
             return None;
         }
         let path = self.resolver.resolve(call.tid, dirfd, &text, Last::Follow)?;
@@ -237,7 +243,22 @@ impl<'a> Judge<'a> {
             decision.rule = "defaults.exec".into();
             decision.hint = Some("the loader would start programs that no rule names; start the program itself".into());
         }
+        if decision.action == Action::Allow {
+            self.remember(text, &path);
+        }
         self.judge("exec", &path.to_string_lossy(), decision, call.tid)
+    }
+
+    /// Most programs are started more than once. What a name means cannot be changed by the guest where it can write
+    /// neither at the name nor at what it leads to; and should it change, only a report is lost.
+    fn remember(&mut self, name: Vec<u8>, path: &Path) {
+        const MOST: usize = 256;
+        let fixed = |p: &Path| p.is_absolute() && !is_private(p) && !self.policy.fs(p, Perm::WriteFile).allowed();
+        let plain = !name.windows(2).any(|pair| pair == b"..");
+        let known = plain && fixed(Path::new(OsStr::from_bytes(&name))) && fixed(path);
+        if known && self.observer.is_none() && self.ordinary.len() < MOST {
+            self.ordinary.insert(name);
+        }
     }
 
     /// The address a call names, copied once.
@@ -328,12 +349,19 @@ impl<'a> Judge<'a> {
             return None;
         }
         let decision = self.policy.connects(path);
+        self.observe(|| Observed::Socket {
+            path: path.to_path_buf(),
+            rule: decision.rule.clone(),
+            action: decision.action,
+            actor: actor(call.tid),
+        });
         self.judge("net.connect", &format!("unix:{}", path.display()), decision, call.tid)
     }
 
     fn files(&mut self, listener: &Listener, call: &Call, name: &str) -> Option<i32> {
         let acts = self.acts(call, name)?;
-        if !listener.is_live(call) {
+        // What was read of one who is gone counts for nothing; what is allowed tells nothing.
+        if self.observer.is_some() && !listener.is_live(call) {
             return None;
         }
         let mut refused = None;
@@ -349,6 +377,9 @@ impl<'a> Judge<'a> {
             let decision = self.decide(&act);
             if act.perm == Perm::ReadDir && decision.matches.is_empty() && self.leads_to_grant(&act.path) {
                 continue;
+            }
+            if decision.action != Action::Allow && !listener.is_live(call) {
+                return None;
             }
             refused = self.judge(act.op, &act.path.to_string_lossy(), decision, call.tid);
             if refused.is_some() {
@@ -609,6 +640,13 @@ pub fn is_private(path: &Path) -> bool {
     PRIVATE.iter().any(|own| path.starts_with(own))
 }
 
+/// Shells and compilers look for a program in every directory of PATH. A name that is nowhere on the host, and not in a
+/// place of the guest's own, is no refusal.
+fn is_nowhere(name: &[u8]) -> bool {
+    let path = Path::new(OsStr::from_bytes(name));
+    path.is_absolute() && !is_private(path) && std::fs::metadata(path).is_err_and(|e| e.kind() == ErrorKind::NotFound)
+}
+
 fn exists(path: &Path) -> bool {
     std::fs::symlink_metadata(path).is_ok()
 }
@@ -622,11 +660,4 @@ fn is_own_failure(act: &Act) -> bool {
         "fs.write" if act.fresh => !there() && !act.path.parent().is_some_and(Path::is_dir),
         _ => !there(),
     }
-}
-
-fn actor(tid: i32) -> Actor {
-    let exe = std::fs::read_link(format!("/proc/{tid}/exe")).map(|p| p.to_string_lossy().into_owned());
-    let status = std::fs::read_to_string(format!("/proc/{tid}/status")).unwrap_or_default();
-    let pid = status.lines().find_map(|l| l.strip_prefix("NStgid:")?.split_whitespace().last()?.parse().ok());
-    Actor { pid: pid.unwrap_or(0), exe: exe.unwrap_or_default() }
 }

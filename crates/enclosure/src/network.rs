@@ -1,15 +1,16 @@
 //! A guest's network as its supervisor sees it. Connections arrive at doors that the guest's setup opens; who answers
 //! there, by which rules, is handed in from above.
 
+use crate::actors::Actors;
 use std::net::SocketAddr;
 use std::os::fd::BorrowedFd;
 use sys::net::Doors;
-use terms::{Action, Fault};
+use terms::{Action, Actor, Fault};
 
 /// Whoever answers at the doors of one guest.
 pub trait Network {
     /// Takes over the doors and begins. Called once, after the last clone, when the command is about to start.
-    fn open(&mut self, doors: Doors) -> Result<(), Fault>;
+    fn open(&mut self, opening: Opening) -> Result<(), Fault>;
 
     /// Readable when there is something to tell; none before `open`.
     fn wake(&self) -> Option<BorrowedFd<'_>>;
@@ -27,6 +28,15 @@ pub trait Network {
     fn close(&mut self) -> Vec<NetReport>;
 }
 
+/// What a network begins with.
+pub struct Opening {
+    pub doors: Doors,
+    /// Knows who holds a socket inside.
+    pub actors: Option<Actors>,
+    /// Descriptors of this process that published ports may need.
+    pub published: u64,
+}
+
 /// One refusal or warning.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NetReport {
@@ -35,6 +45,8 @@ pub struct NetReport {
     pub rule: String,
     pub action: Action,
     pub hint: Option<String>,
+    /// Who did it, where that was found.
+    pub actor: Option<Actor>,
 }
 
 /// What the guest's setup must know of its network.

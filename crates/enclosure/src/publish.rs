@@ -23,9 +23,25 @@ pub struct Published {
 
 /// Connections at a time; more wait in the listener's queue.
 const MOST: usize = 128;
+/// One for each half of a connection.
+const DESCRIPTORS_EACH: u64 = 2;
+/// For everything else that this process does: whoever calls must not keep it from seeing what happens.
+const DESCRIPTORS_KEPT: u64 = 64;
 const CHUNK: usize = 16 * 1024;
 /// How long what the guest sent last may take to be delivered after its end.
 const LINGER: Duration = Duration::from_millis(500);
+
+/// How many connections there may be at a time, so that they take at most a quarter of what this process may have open.
+pub(crate) fn room() -> usize {
+    let current = rustix::process::getrlimit(rustix::process::Resource::Nofile).current.unwrap_or(u64::MAX);
+    let most = current.saturating_sub(DESCRIPTORS_KEPT) / 4 / DESCRIPTORS_EACH;
+    most.clamp(1, MOST as u64) as usize
+}
+
+/// Descriptors that so many ports with so many connections may need.
+pub(crate) fn descriptors(ports: usize, connections: usize) -> u64 {
+    ports as u64 + DESCRIPTORS_EACH * connections as u64
+}
 
 /// The thread, as the supervisor sees it. Dropping this ends it.
 pub(crate) struct Publisher {
@@ -44,8 +60,13 @@ struct Shared {
 }
 
 impl Publisher {
-    /// Begins to serve. `helper` makes sockets in the guest's network.
-    pub(crate) fn start(published: Vec<Published>, helper: Ahead, limit: Option<u64>) -> Result<Publisher, Fault> {
+    /// Begins to serve, `most` connections at a time. `helper` makes sockets in the guest's network.
+    pub(crate) fn start(
+        published: Vec<Published>,
+        helper: Ahead,
+        limit: Option<u64>,
+        most: usize,
+    ) -> Result<Publisher, Fault> {
         let failed =
             |what: &str, e: &dyn std::fmt::Display| Fault::internal(format!("{what}: {e}")).phase(Phase::Start);
         let event = || eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(|e| failed("eventfd", &e));
@@ -64,7 +85,7 @@ impl Publisher {
         let thread = std::thread::Builder::new()
             .name("publish".into())
             .stack_size(128 << 10)
-            .spawn(move || Server { shared: &of_thread, published, helper, joined: Vec::new() }.serve())
+            .spawn(move || Server { shared: &of_thread, published, helper, most, joined: Vec::new() }.serve())
             .map_err(|e| failed("a thread", &e))?;
         Ok(Publisher { shared, thread: Some(thread) })
     }
@@ -112,6 +133,7 @@ struct Server<'a> {
     shared: &'a Shared,
     published: Vec<Published>,
     helper: Ahead,
+    most: usize,
     joined: Vec<Joined>,
 }
 
@@ -191,7 +213,7 @@ impl Server<'_> {
             }
         }
         let listeners = fds.len();
-        if self.joined.len() < MOST {
+        if self.joined.len() < self.most {
             fds.extend(self.published.iter().map(|p| PollFd::new(&p.listener, PollFlags::IN)));
         }
         if until.is_none() {
@@ -211,7 +233,7 @@ impl Server<'_> {
 
     fn accept(&mut self) {
         for published in &self.published {
-            while self.joined.len() < MOST {
+            while self.joined.len() < self.most {
                 match published.listener.accept() {
                     Ok((outer, _)) => self.joined.extend(Joined::new(outer, published.port, &self.helper)),
                     Err(e) if e.kind() == ErrorKind::Interrupted => {}

@@ -106,9 +106,9 @@ fn path_of(fd: &OwnedFd) -> Option<PathBuf> {
     let link = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(fd));
     let path = std::fs::read_link(link).ok()?;
     // What covers a hidden path was unlinked once it was in place, and the kernel says so in the name.
-    let covered = rustix::fs::fstat(fd).is_ok_and(|s| s.st_nlink == 0);
+    let covered = || rustix::fs::fstat(fd).is_ok_and(|s| s.st_nlink == 0);
     match path.as_os_str().as_bytes().strip_suffix(b" (deleted)") {
-        Some(name) if covered => Some(PathBuf::from(OsStr::from_bytes(name))),
+        Some(name) if covered() => Some(PathBuf::from(OsStr::from_bytes(name))),
         _ => Some(path),
     }
 }

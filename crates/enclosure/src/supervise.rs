@@ -1,14 +1,15 @@
 //! Watching over one run: relay, hear, limit, forward. Single-threaded: one loop over everything that can happen, so
 //! there is nothing to lock and nothing to race.
 
+use crate::actors::Actors;
 use crate::capture::Capture;
 use crate::driver::{self, Driver};
 use crate::ground::Ours;
 use crate::launch::{Beside, Request, internal};
 use crate::limits::Meter;
 use crate::listen::Judge;
-use crate::network::Network;
-use crate::publish::{Published, Publisher};
+use crate::network::{Network, Opening};
+use crate::publish::{self, Published, Publisher};
 use crate::relay::{Allowance, Inlet, Outlet, Pumped, Sink};
 use crate::steps::Steps;
 use crate::terminal;
@@ -283,12 +284,16 @@ impl<'a> Run<'a> {
     }
 
     fn begin(&mut self, handles: spawn::Handles) -> Result<(), Fault> {
+        // Asked before anybody raises the limit that it depends on.
+        let room = publish::room();
         if let Some(network) = &mut self.network {
             let lost = || Fault::internal("the guest's doors did not arrive").phase(Phase::Start);
-            network.open(handles.doors.ok_or_else(lost)?)?;
+            let published = self.publish.as_ref().map_or(0, |(ports, _)| publish::descriptors(ports.len(), room));
+            let actors = Actors::of(self.spawned.pid, handles.sockets);
+            network.open(Opening { doors: handles.doors.ok_or_else(lost)?, actors, published })?;
         }
         if let Some((published, helper)) = self.publish.take() {
-            self.publisher = Some(Publisher::start(published, helper, self.request.limits.max_net_bytes)?);
+            self.publisher = Some(Publisher::start(published, helper, self.request.limits.max_net_bytes, room)?);
         }
         self.listener = handles.listener.map(Listener::new);
         self.meter.start(handles.scratch.or_else(|| self.scratch.take()));

@@ -90,6 +90,11 @@ impl Check {
     }
 }
 
+/// Whether this host can lead a guest's connections to somebody.
+pub(crate) fn has_doors(caller: &Caller) -> bool {
+    kernel::doors(&Facts::read(caller, Path::new("/proc/self/exe"))).ok
+}
+
 /// Examines the host as this caller finds it. `exe` is our own binary, which is started for the last check.
 pub fn examine(caller: &Caller, exe: &Path) -> Report {
     let facts = Facts::read(caller, exe);

@@ -1,13 +1,16 @@
 //! Learn: run a command under a wide policy, watch what it uses, and write the smallest policy that allows just that.
 
-use crate::run::{self, Ask, Observed, Refused};
+use crate::policies::Flag;
+use crate::run::{self, Ask, Learn, Observed, Refused};
 use crate::toolchains::SENSITIVE;
-use crate::{Caller, policies};
-use policy::learn::{Learned, Observed as Seen};
+use crate::{Caller, doctor, policies};
+use egress::event::{Event, Op, Stage};
+use policy::learn::{Learned, Observed as Seen, Place, Reached};
 use policy::{Action, Context, Document, FsRule, Perm, Perms, RulePath};
 use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::io::BufRead;
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use terms::{Fault, Outcome, Phase};
 
@@ -16,40 +19,75 @@ pub struct Lesson {
     pub outcome: Outcome,
 }
 
-/// Runs the command, which may read all that the caller may read but credentials, and write only where `writes` says.
-pub fn learn(mut ask: Ask, writes: &[String], caller: &Caller) -> Result<Lesson, Refused> {
-    ask.learn = true;
-    let mut documents = vec![wide(caller)?];
-    let flags: Vec<_> = writes.iter().map(|w| policies::Flag::Write(Action::Allow, w.clone())).collect();
-    documents.extend(policies::of_flags(&flags, caller)?);
+/// What a lesson has noted so far.
+#[derive(Default)]
+struct Notebook {
+    seen: Seen,
+    looked: BTreeSet<PathBuf>,
+    /// What the command tried to connect to, where nobody stood at a door.
+    connects: BTreeSet<String>,
+    /// What it asked the address of.
+    names: BTreeSet<String>,
+}
+
+/// More places than a command reaches that anybody would write a policy for.
+const MOST_PLACES: usize = 1024;
+
+/// Runs the command, which may read all that the caller may read but credentials, write only where `writes` says, and reach
+/// only what `reaches` says.
+pub fn learn(mut ask: Ask, writes: &[String], reaches: &[String], caller: &Caller) -> Result<Lesson, Refused> {
+    let public = reaches.iter().any(|r| r == "*");
+    let mut documents = vec![wide(caller, public)?];
+    let writes = writes.iter().map(|w| Flag::Write(Action::Allow, w.clone()));
+    let reaches = reaches.iter().filter(|r| *r != "*").map(|r| Flag::Net(Action::Allow, r.clone()));
+    documents.extend(policies::of_flags(&writes.chain(reaches).collect::<Vec<_>>(), caller)?);
     let effective = policy::effective(&documents).map_err(Fault::from)?;
+    ask.learn = if doctor::has_doors(caller) { Learn::All } else { Learn::Files };
     let ready = run::prepare_under(&ask, caller, effective, Vec::new(), run::begin())?;
-    let seen = RefCell::new(Seen::default());
-    let connects = RefCell::new(Vec::new());
-    let looked = RefCell::new(BTreeSet::new());
-    note_program(&mut seen.borrow_mut(), &ready.program);
-    let observer = Box::new(|what: Observed<'_>| note(&seen, &looked, &connects, what));
-    let outcome = run::run(ready, Some(observer), None)?;
-    let mut seen = seen.into_inner();
-    add_looked(&mut seen, looked.into_inner(), caller);
+    let book = RefCell::new(Notebook::default());
+    note_program(&mut book.borrow_mut().seen, &ready.program);
+    let own = sys::net::own_addresses();
+    let observer = Box::new(|what: Observed<'_>| book.borrow_mut().note(what));
+    let ear = Box::new(|event: &Event| book.borrow_mut().hear(event, &own));
+    let outcome = run::run_heard(ready, Some(observer), None, Some(ear))?;
+    let Notebook { mut seen, looked, connects, mut names } = book.into_inner();
+    add_looked(&mut seen, looked, caller);
     let context = Context { home: caller.home.clone(), workspace: caller.cwd.clone(), toolchains: Vec::new() };
     let mut learned = policy::learn::learn(&seen, &context, "learned");
-    let mut connects = connects.into_inner();
-    connects.sort();
-    connects.dedup();
-    for target in connects {
-        learned.notes.push(format!("{target}: the command tried to connect; no rule was written for it"));
+    names.retain(|name| !seen.reached.iter().any(|r| r.place.is_named(name)));
+    learned.notes.extend(remarks(&seen, &names));
+    if ask.learn != Learn::All {
+        learned.notes.extend(unwatched(&connects));
     }
     Ok(Lesson { learned, outcome })
 }
 
+/// What the network of a lesson leaves open.
+fn remarks(seen: &Seen, names: &BTreeSet<String>) -> Vec<String> {
+    let asked = |name: &String| format!("{name}: was looked up and not connected to, so no rule was written");
+    let mut notes: Vec<String> = names.iter().map(asked).collect();
+    if seen.reached.iter().any(|r| !r.passed) {
+        let why = "what the command tried to reach was not let through; --net lets it, and the lesson goes on";
+        notes.push(why.to_owned());
+    }
+    notes
+}
+
+/// The same where nobody could stand at its doors.
+fn unwatched(connects: &BTreeSet<String>) -> Vec<String> {
+    let tried = |target: &String| format!("{target}: the command tried to connect; no rule was written");
+    let why = "what the command does on the network cannot be watched on this host (`cofferdam doctor` says why)";
+    connects.iter().map(tried).chain([why.to_owned()]).collect()
+}
+
 /// Everything may be read and run, but what is known to hold credentials.
-fn wide(caller: &Caller) -> Result<Document, Fault> {
+fn wide(caller: &Caller, public: bool) -> Result<Document, Fault> {
     let broken = || Fault::internal("the learning policy cannot be written").phase(Phase::Planning);
     let mut document = Document::new("learning");
     let perms = Perms::READ.union(Perms::of(&[Perm::Execute]));
     let everything = RulePath::literal(Path::new("/")).ok_or_else(broken)?;
     document.fs.push(FsRule { action: Action::Allow, path: everything, perms });
+    document.defaults.net = public.then_some(Action::Allow);
     for (name, _) in SENSITIVE {
         let path = caller.home.join(name);
         // Only what is there: a rule about what is not would need watching every file that is made.
@@ -59,19 +97,48 @@ fn wide(caller: &Caller) -> Result<Document, Fault> {
     Ok(document)
 }
 
-fn note(
-    seen: &RefCell<Seen>,
-    looked: &RefCell<BTreeSet<PathBuf>>,
-    connects: &RefCell<Vec<String>>,
-    what: Observed<'_>,
-) {
-    let mut seen = seen.borrow_mut();
-    match what {
-        Observed::File { named, made, perm } => note_file(&mut seen, named, made, perm),
-        Observed::Looked(path) => drop(looked.borrow_mut().insert(path)),
-        Observed::Exec(path) => note_program(&mut seen, &path),
-        Observed::Connect(target) => connects.borrow_mut().push(target),
-        Observed::Denied(_) => {}
+impl Notebook {
+    fn note(&mut self, what: Observed<'_>) {
+        match what {
+            Observed::File { named, made, perm } => note_file(&mut self.seen, named, made, perm),
+            Observed::Looked(path) => drop(self.looked.insert(path)),
+            Observed::Exec(path) => note_program(&mut self.seen, &path),
+            Observed::Connect(target) => {
+                if self.connects.len() < MOST_PLACES {
+                    self.connects.insert(target);
+                }
+            }
+            Observed::Socket { path, action, .. } => {
+                self.reached(Place::Socket(path), matches!(action, Action::Allow | Action::Warn));
+            }
+            Observed::Denied(_) => {}
+        }
+    }
+
+    /// Connections, each with the name that the command meant. A refusal for another reason than the want of a rule is
+    /// nothing that a rule would help.
+    fn hear(&mut self, event: &Event, own: &[IpAddr]) {
+        if let (Op::Resolve, Some(name)) = (event.op, &event.name) {
+            if self.names.len() < MOST_PLACES {
+                self.names.insert(name.clone());
+            }
+            return;
+        }
+        let passed = matches!(event.stage, Stage::Opened | Stage::Failed);
+        let lacked = event.stage == Stage::Refused && event.reason.is_none();
+        let (Op::Connect, true, Some(address)) = (event.op, passed || lacked, event.address) else { return };
+        let is_special = policy::is_special(address.ip()) || own.contains(&address.ip());
+        let (host, proto) = (event.name.clone(), event.proto);
+        self.reached(Place::Net { proto, host, addr: address.ip(), is_special, port: address.port() }, passed);
+    }
+
+    fn reached(&mut self, place: Place, passed: bool) {
+        let reached = &mut self.seen.reached;
+        match reached.iter().position(|r| r.place.is_same(&place)) {
+            Some(known) => reached[known].passed |= passed,
+            None if reached.len() < MOST_PLACES => reached.push(Reached { place, passed }),
+            None => {}
+        }
     }
 }
 

@@ -4,6 +4,7 @@
 pub mod bench;
 mod caller;
 pub mod doctor;
+pub mod events;
 pub mod learn;
 pub mod network;
 pub mod policies;

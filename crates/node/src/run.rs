@@ -1,12 +1,14 @@
 //! Run one command in an enclosure: from what was asked to how it ended.
 
 use crate::Caller;
-use crate::network::{self, Brokered, EventFile, Planned, Wanted};
+use crate::events::EventFile;
+use crate::network::{self, Brokered, Ear, Planned, Purpose, Wanted};
 use crate::policies::{self, Flag, Source};
 use crate::publish;
 use enclosure::{Beside, Cpus, Driver, LocalHost, Prepared, Published, Request, TRUST_VARIABLES};
 pub use enclosure::{Groundwork, Observed, Observer, Stdio, begin};
 use policy::{Action, Resolved};
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
@@ -36,8 +38,18 @@ pub struct Ask {
     pub events: bool,
     pub stdio: Stdio,
     pub report_reads: bool,
-    /// Tell the observer of everything that is used, not only of what is refused.
-    pub learn: bool,
+    pub learn: Learn,
+}
+
+/// How much a run is watched.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Learn {
+    /// The observer is told of what is refused.
+    Nothing,
+    /// And of all files, programs and sockets that are used.
+    Files,
+    /// And of all that is tried on the network; names that may not be asked for lead nowhere and can be connected to.
+    All,
 }
 
 /// A run that is ready to start, and what a person should know first.
@@ -59,6 +71,11 @@ impl Ready {
     pub fn secret_variables(&self) -> Vec<String> {
         let secrets = self.network.iter().flat_map(|n| n.secrets.variables());
         secrets.map(String::from).collect()
+    }
+
+    /// Where each secret would come from. None of them is looked at.
+    pub fn secrets(&self) -> Vec<String> {
+        self.network.iter().flat_map(|n| n.secrets.explain()).collect()
     }
 }
 
@@ -114,7 +131,8 @@ pub(crate) fn prepare_under(
     enclosure::check_limits(&limits, &plan, counted)?;
     let notes = plan.notes.clone();
     let run_id = new_id();
-    let network = network::plan(&resolved, &ask.secrets, caller)?;
+    let purpose = if ask.learn == Learn::All { Purpose::Watching } else { Purpose::Rules };
+    let network = network::plan(&resolved, &ask.secrets, caller, purpose)?;
     let with = Inside { tools: &around.env_names, run_id: &run_id, network: &network };
     let env = environment(ask, caller, &resolved, &with)?;
     let program = find_program(&argv[0], &env, &cwd, &resolved)?;
@@ -139,8 +157,8 @@ pub(crate) fn prepare_under(
         limits,
         cpus: Cpus(ask.cpus),
         stdio: ask.stdio,
-        watch_reads: ask.report_reads || ask.learn,
-        watch_looks: ask.learn,
+        watch_reads: ask.report_reads || ask.learn != Learn::Nothing,
+        watch_looks: ask.learn != Learn::Nothing,
         network: net_plan,
     };
     let program = request.program.clone();
@@ -171,8 +189,41 @@ pub fn status_descriptor(fd: u32) -> Result<std::fs::File, String> {
 
 /// Runs it to its end; network events go to `events`.
 pub fn run(ready: Ready, observer: Option<Observer<'_>>, events: Option<EventFile>) -> Result<Outcome, Fault> {
-    let network = ready.network.map(|wanted| Box::new(Brokered::new(wanted, events)) as Box<dyn enclosure::Network>);
-    ready.prepared.run(Beside { observer, network, publish: ready.publish })
+    run_heard(ready, observer, events, None)
+}
+
+/// The same, with somebody who hears of the network.
+pub(crate) fn run_heard<'a>(
+    mut ready: Ready,
+    observer: Option<Observer<'a>>,
+    events: Option<EventFile>,
+    ear: Option<Ear<'a>>,
+) -> Result<Outcome, Fault> {
+    if let Some(network) = &mut ready.network {
+        network.secrets.open()?;
+    }
+    let journal = events.map(|file| Rc::new(RefCell::new(file)));
+    let brokered = ready.network.map(|wanted| Brokered::new(wanted, journal.clone(), ear));
+    let network = brokered.map(|brokered| Box::new(brokered) as Box<dyn enclosure::Network + 'a>);
+    let observer = match &journal {
+        Some(journal) => Some(journalled(observer, journal.clone())),
+        None => observer,
+    };
+    let ended = ready.prepared.run(Beside { observer, network, publish: ready.publish });
+    let (dropped, reason) = journal.map(|journal| journal.borrow_mut().close()).unwrap_or_default();
+    ended.map(|outcome| Outcome { events_dropped: dropped, events_reason: reason, ..outcome })
+}
+
+/// An observer that also writes down which sockets of the host were connected to: no broker stands before them.
+fn journalled<'a>(mut observer: Option<Observer<'a>>, journal: Rc<RefCell<EventFile>>) -> Observer<'a> {
+    Box::new(move |seen| {
+        if let Observed::Socket { path, rule, action, actor } = &seen {
+            journal.borrow_mut().socket(path, rule, *action, actor);
+        }
+        if let Some(observer) = &mut observer {
+            observer(seen);
+        }
+    })
 }
 
 fn argv(ask: &Ask) -> Result<Vec<OsString>, Fault> {

@@ -2,18 +2,20 @@
 //! the value in its place on the way out.
 //!
 //! The guest's first process is a copy of ours, so no value may be in our memory when it is made. What a secret comes
-//! from is opened before, which tells of most mistakes in time, and read after.
+//! from is opened before, which tells of most mistakes in time, and read after. Whoever only wants to know what a run
+//! would do opens nothing and starts nothing.
 
 use crate::Caller;
 use egress::broker::SecretValue;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{OsStr, OsString};
+use std::fmt;
 use std::fs::File;
 use std::io::{ErrorKind, Read};
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::OpenOptionsExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 use terms::{Fault, Phase};
@@ -26,9 +28,24 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// Where a value comes from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Source {
-    Env(String),
+    Env {
+        variable: String,
+        /// The caller has it, and it is not empty.
+        is_set: bool,
+    },
     File(PathBuf),
     Command(String),
+}
+
+impl fmt::Display for Source {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Source::Env { variable, is_set: true } => write!(f, "the variable {variable}"),
+            Source::Env { variable, is_set: false } => write!(f, "the variable {variable}, which is not set"),
+            Source::File(path) => write!(f, "the file {}", path.display()),
+            Source::Command(command) => write!(f, "what the command {command:?} prints"),
+        }
+    }
 }
 
 /// A source that stands ready, unread.
@@ -37,16 +54,26 @@ enum Held {
     Open(File),
 }
 
+/// One secret, by where its value comes from.
+struct Named {
+    name: String,
+    placeholder: String,
+    source: Source,
+    /// Once it was opened.
+    held: Option<Held>,
+}
+
 /// The secrets of one run before their values are known.
 #[derive(Default)]
 pub struct Secrets {
-    held: Vec<(String, String, Held)>,
+    named: Vec<Named>,
+    cwd: PathBuf,
     /// How variables are read; see `Caller::read_late`.
     read_late: Option<fn(&OsStr) -> Option<OsString>>,
 }
 
 impl Secrets {
-    /// Finds the sources of what the policy names. `words` are `NAME=env:VAR`, `NAME=file:PATH` or `NAME=cmd:COMMAND`;
+    /// Finds out where what the policy names comes from, and looks at none of it. `words` are `NAME=env:VAR`, `NAME=file:PATH` or `NAME=cmd:COMMAND`;
     /// without a word, a secret is the caller's variable of its name.
     pub fn find(wanted: &BTreeSet<&str>, words: &[String], caller: &Caller) -> Result<Secrets, Fault> {
         let mut sources = BTreeMap::new();
@@ -62,34 +89,53 @@ impl Secrets {
             }
             sources.insert(name, source);
         }
-        let mut held = Vec::new();
+        let is_set = |variable: &str| caller.var(variable).is_some_and(|v| !v.is_empty());
+        let mut named = Vec::new();
         for name in wanted {
-            let source = sources.remove(name).unwrap_or_else(|| Source::Env((*name).into()));
-            held.push(((*name).to_owned(), placeholder(name)?, hold(name, source, caller)?));
+            let own = || Source::Env { variable: (*name).to_owned(), is_set: false };
+            let source = match sources.remove(name).unwrap_or_else(own) {
+                Source::Env { variable, .. } => Source::Env { is_set: is_set(&variable), variable },
+                Source::File(path) => Source::File(caller.cwd.join(path)),
+                source => source,
+            };
+            named.push(Named { name: (*name).to_owned(), placeholder: placeholder(name)?, source, held: None });
         }
-        Ok(Secrets { held, read_late: Some(caller.read_late) })
+        Ok(Secrets { named, cwd: caller.cwd.clone(), read_late: Some(caller.read_late) })
+    }
+
+    /// Each with where its value would come from.
+    pub fn explain(&self) -> Vec<String> {
+        self.named.iter().map(|s| format!("{}: {}", s.name, s.source)).collect()
+    }
+
+    /// Opens files and runs commands, whose values stay unread. Before the guest's first process is made.
+    pub fn open(&mut self) -> Result<(), Fault> {
+        for secret in &mut self.named {
+            secret.held = Some(hold(&secret.name, &secret.source, &self.cwd)?);
+        }
+        Ok(())
     }
 
     /// What the guest has in their place, by variable.
     pub fn placeholders(&self) -> impl Iterator<Item = (&str, &str)> {
-        self.held.iter().map(|(name, placeholder, _)| (name.as_str(), placeholder.as_str()))
+        self.named.iter().map(|s| (s.name.as_str(), s.placeholder.as_str()))
     }
 
     /// The caller's variables that hold a value, which must neither pass nor be in memory when the guest is made.
     pub fn variables(&self) -> impl Iterator<Item = &str> {
-        self.held.iter().filter_map(|(_, _, held)| match held {
-            Held::Env(name) => Some(name.as_str()),
-            Held::Open(_) => None,
+        self.named.iter().filter_map(|s| match &s.source {
+            Source::Env { variable, .. } => Some(variable.as_str()),
+            Source::File(_) | Source::Command(_) => None,
         })
     }
 
     /// Reads the values. Only after the guest's first process was made.
     pub fn read(self) -> Result<Vec<SecretValue>, Fault> {
-        let Some(read_late) = self.read_late.filter(|_| !self.held.is_empty()) else { return Ok(Vec::new()) };
+        let Some(read_late) = self.read_late.filter(|_| !self.named.is_empty()) else { return Ok(Vec::new()) };
         // From here on our memory must end nowhere but with us.
         let _ = rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::NotDumpable);
-        let values = self.held.into_iter().map(|(name, placeholder, held)| {
-            let value = match held {
+        let values = self.named.into_iter().map(|Named { name, placeholder, held, .. }| {
+            let value = match held.ok_or_else(|| fault(&name, "its source was not opened"))? {
                 Held::Env(variable) => read_late(OsStr::new(&variable)).map(OsString::into_vec).unwrap_or_default(),
                 Held::Open(source) => read_open(&name, source)?,
             };
@@ -124,7 +170,7 @@ fn read_word(word: &str) -> Result<(&str, Source), Fault> {
     let (name, source) = word.split_once('=').ok_or_else(|| refuse("no '=' after the name"))?;
     let source = match source.split_once(':') {
         Some((_, "")) => return Err(refuse("nothing after the colon")),
-        Some(("env", variable)) => Source::Env(variable.into()),
+        Some(("env", variable)) => Source::Env { variable: variable.into(), is_set: false },
         Some(("file", path)) => Source::File(path.into()),
         Some(("cmd", command)) => Source::Command(command.into()),
         _ => return Err(refuse("a secret is never given literally")),
@@ -142,33 +188,32 @@ fn placeholder(name: &str) -> Result<String, Fault> {
     Ok(format!("cofferdam-secret-{name}-{random}"))
 }
 
-fn hold(name: &str, source: Source, caller: &Caller) -> Result<Held, Fault> {
+fn hold(name: &str, source: &Source, cwd: &Path) -> Result<Held, Fault> {
     match source {
-        Source::Env(variable) if caller.var(&variable).is_some_and(|v| !v.is_empty()) => Ok(Held::Env(variable)),
-        Source::Env(variable) => {
+        Source::Env { variable, is_set: true } => Ok(Held::Env(variable.clone())),
+        Source::Env { variable, is_set: false } => {
             let hint = format!("set {variable}, or name a source: --secret {name}=env:VARIABLE|file:PATH|cmd:COMMAND");
             Err(fault(name, format!("the variable {variable} is not set")).hint(hint))
         }
         Source::File(path) => {
-            let path = caller.cwd.join(path);
             // A pipe whose writer is not there yet must not keep us here.
             let options = rustix::fs::OFlags::NONBLOCK.bits() as i32;
-            let file = File::options().read(true).custom_flags(options).open(&path);
+            let file = File::options().read(true).custom_flags(options).open(path);
             let file = file.map_err(|e| fault(name, format!("{}: {e}", path.display())))?;
             if file.metadata().is_ok_and(|m| m.is_dir()) {
                 return Err(fault(name, format!("{}: is a directory", path.display())));
             }
             Ok(Held::Open(file))
         }
-        Source::Command(command) => run(name, &command, caller).map(Held::Open),
+        Source::Command(command) => run(name, command, cwd).map(Held::Open),
     }
 }
 
 /// Runs a command to its end; what it said stays in the pipe, in the kernel's memory and not in ours.
-fn run(name: &str, command: &str, caller: &Caller) -> Result<File, Fault> {
+fn run(name: &str, command: &str, cwd: &Path) -> Result<File, Fault> {
     let mut child = Command::new("/bin/sh")
         .args(["-c", command])
-        .current_dir(&caller.cwd)
+        .current_dir(cwd)
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .spawn()
@@ -241,7 +286,9 @@ mod test {
     }
 
     fn value(words: &[&str]) -> Result<String, Fault> {
-        let values = find(words)?.read()?;
+        let mut secrets = find(words)?;
+        secrets.open()?;
+        let values = secrets.read()?;
         Ok(String::from_utf8(values[0].value.clone()).unwrap())
     }
 
@@ -253,6 +300,22 @@ mod test {
         std::fs::write(&file, "from a file\r\n").unwrap();
         assert_eq!(value(&[&format!("TOKEN=file:{}", file.display())]).unwrap(), "from a file");
         std::fs::remove_file(file).unwrap();
+    }
+
+    #[test]
+    fn telling_where_they_come_from_looks_at_none() {
+        let made = std::env::temp_dir().join(format!("cofferdam-explained-{}", std::process::id()));
+        let command = format!("TOKEN=cmd:touch {}", made.display());
+        for (words, told) in [
+            (vec![], "TOKEN: the variable TOKEN"),
+            (vec!["TOKEN=env:MISSING"], "TOKEN: the variable MISSING, which is not set"),
+            (vec!["TOKEN=file:no/such"], "TOKEN: the file /no/such"),
+            (vec![command.as_str()], "TOKEN: what the command"),
+        ] {
+            let said = find(&words).unwrap().explain();
+            assert!(said.len() == 1 && said[0].starts_with(told), "{said:?}");
+        }
+        assert!(!made.exists());
     }
 
     #[test]

@@ -2,11 +2,16 @@
 //! Files are named one by one; when several entries of a directory were used, the directory stands for them, but
 //! never one that would open a home directory, the root or a place that keeps credentials.
 
-use crate::document::{Defaults, Document, ExecRule, FsRule};
+use crate::cidr::Cidr;
+use crate::document::{Defaults, Document, ExecRule, FsRule, NetRule, Proto, Target};
+use crate::host::{Host, HostPattern};
+use crate::net::is_public;
 use crate::path::RulePath;
 use crate::perms::{Perm, Perms};
+use crate::ports::Ports;
 use crate::resolve::Context;
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use terms::Action;
 
@@ -21,6 +26,48 @@ pub struct Observed {
     /// What was not there before. A rule on such a path would have no effect, so its directory stands for it.
     pub made: Vec<PathBuf>,
     pub programs: Vec<PathBuf>,
+    pub reached: Vec<Reached>,
+}
+
+/// What the command connected to, or tried to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Reached {
+    pub place: Place,
+    /// Whether it was let through, which it is only where the caller said so.
+    pub passed: bool,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Place {
+    Net {
+        proto: Proto,
+        /// As the command named it; without, it went to the address itself.
+        host: Option<String>,
+        addr: IpAddr,
+        /// An address of this host, its neighbours or its cloud.
+        is_special: bool,
+        port: u16,
+    },
+    /// A socket of the host that is a file.
+    Socket(PathBuf),
+}
+
+impl Place {
+    /// Whether the same rule would be about both: the addresses of a name make no difference.
+    pub fn is_same(&self, other: &Place) -> bool {
+        match (self, other) {
+            (
+                Place::Net { proto, host: Some(host), port, is_special: false, .. },
+                Place::Net { proto: p, host: Some(h), port: q, is_special: false, .. },
+            ) => (proto, host, port) == (p, h, q),
+            _ => self == other,
+        }
+    }
+
+    /// Whether the command named it so.
+    pub fn is_named(&self, name: &str) -> bool {
+        matches!(self, Place::Net { host: Some(host), .. } if host == name)
+    }
 }
 
 /// A learned document, and what it could not allow.
@@ -95,7 +142,107 @@ pub fn learn(seen: &Observed, ctx: &Context, source: &str) -> Learned {
         let path = path_of(path);
         document.exec.extend(path.map(|path| ExecRule { action: Action::Allow, path, sha256: None }));
     }
+    document.net = reached(seen, ctx, &mut notes);
     Learned { document, notes }
+}
+
+/// Services that do for whoever reaches them whatever root, or the caller's whole session, can do.
+const MIGHTY_SOCKETS: [&str; 8] = [
+    "docker.sock",
+    "containerd.sock",
+    "podman.sock",
+    "crio.sock",
+    "buildkitd.sock",
+    "system_bus_socket",
+    "bus",
+    "private",
+];
+/// Programs that try datagrams here go on without them.
+const QUIC: u16 = 443;
+
+/// Rules about the network, one for each host. What was not let through gets one as well, like a file that could not be
+/// written; but never an address that is special, nor a service that is the whole host.
+fn reached(seen: &Observed, ctx: &Context, notes: &mut Vec<String>) -> Vec<NetRule> {
+    let mut ports: BTreeMap<(Proto, Key), BTreeSet<u16>> = BTreeMap::new();
+    let mut sockets = BTreeSet::new();
+    for Reached { place, passed } in &seen.reached {
+        match place {
+            Place::Socket(path) => match withheld_socket(path, seen, ctx).filter(|_| !passed) {
+                Some(why) => notes.push(format!("unix:{}: {why}, so no rule was written for it", path.display())),
+                None if seen.made.contains(path) => {}
+                None => sockets.extend(rule_path(path, ctx)),
+            },
+            Place::Net { proto, host, addr, is_special, port } => {
+                // Whoever names an address means the address.
+                let host = host.as_ref().filter(|name| !matches!(Host::parse(name), Ok(Host::Addr(_))));
+                if let Some(why) = withheld(*proto, host.map(String::as_str), *is_special, *port).filter(|_| !passed) {
+                    let name = host.cloned().unwrap_or_else(|| Host::Addr(*addr).to_string());
+                    notes.push(format!("{}:{name}:{port}: {why}, so no rule was written for it", proto.name()));
+                    continue;
+                }
+                let named = host.and_then(|name| Host::parse(name).ok()).map(Key::Host);
+                // A name does not open a special address that it leads to; the caller's word does.
+                let bare = (named.is_none() || (*is_special && *passed)).then_some(Key::Addr(*addr));
+                for key in named.into_iter().chain(bare) {
+                    ports.entry((*proto, key)).or_default().insert(*port);
+                }
+            }
+        }
+    }
+    let unix = sockets.into_iter().map(|path| net_rule(Proto::Unix, Target::Unix(path), None));
+    ports.into_iter().map(|((proto, key), ports)| net_rule(proto, key.target(), Some(&ports))).chain(unix).collect()
+}
+
+/// Whom a rule is about.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Key {
+    Host(Host),
+    Addr(IpAddr),
+}
+
+impl Key {
+    fn target(self) -> Target {
+        match self {
+            Key::Host(host) => Target::Host(HostPattern::Exact(host)),
+            Key::Addr(addr) => Target::Cidr(Cidr::of(addr)),
+        }
+    }
+}
+
+fn net_rule(proto: Proto, to: Target, ports: Option<&BTreeSet<u16>>) -> NetRule {
+    let ports = ports.and_then(|ports| {
+        let list: Vec<String> = ports.iter().map(u16::to_string).collect();
+        Ports::parse(&list.join(",")).ok()
+    });
+    // A rule without a protocol is about connections.
+    let proto = Some(proto).filter(|proto| *proto != Proto::Tcp);
+    NetRule { action: Action::Allow, proto, to, ports, methods: None, paths: None }
+}
+
+/// Why a place that was not let through gets no rule.
+fn withheld(proto: Proto, host: Option<&str>, is_special: bool, port: u16) -> Option<&'static str> {
+    let public = host.is_none_or(|name| Host::parse(name).is_ok_and(|host| is_public(&host)));
+    match host {
+        _ if port == 0 => Some("it names no port"),
+        _ if !public => Some("the name is one of this machine or its network; learn with --net and its address"),
+        None if is_special => {
+            Some("it is an address of this host, its neighbours or its cloud; learn with --net if it is meant")
+        }
+        _ if proto == Proto::Udp && port == QUIC => Some("the command was not let through and can do without"),
+        _ => None,
+    }
+}
+
+fn withheld_socket(path: &Path, seen: &Observed, ctx: &Context) -> Option<&'static str> {
+    let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+    match () {
+        () if seen.made.iter().any(|made| made == path) => None,
+        () if holds_credentials(path, ctx) => Some("it lies where credentials are kept"),
+        () if MIGHTY_SOCKETS.contains(&name) => {
+            Some("whoever reaches it can do whatever it can; learn with --net unix:PATH if that is meant")
+        }
+        () => None,
+    }
 }
 
 /// Whether a rule on `path` would reach credentials.

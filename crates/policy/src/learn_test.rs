@@ -11,6 +11,7 @@ fn seen(files: &[(&str, Perms)], made: &[&str], programs: &[&str]) -> Observed {
         files: files.iter().map(|(path, perms)| (PathBuf::from(path), *perms)).collect(),
         made: made.iter().map(PathBuf::from).collect(),
         programs: programs.iter().map(PathBuf::from).collect(),
+        reached: Vec::new(),
     }
 }
 
@@ -110,4 +111,68 @@ fn what_was_learned_allows_what_was_seen() {
     }
     assert!(resolved.exec(Path::new("/usr/bin/p")).allowed());
     assert!(!resolved.fs(Path::new("/usr/lib/x/ab"), Perm::ReadFile).allowed());
+}
+
+fn net(host: Option<&str>, addr: &str, port: u16) -> Place {
+    let addr: IpAddr = addr.parse().unwrap();
+    let is_special = crate::cidr::is_special(addr);
+    Place::Net { proto: Proto::Tcp, host: host.map(str::to_owned), addr, is_special, port }
+}
+
+fn learned(reached: &[(Place, bool)]) -> (Vec<String>, Vec<String>) {
+    let reached = reached.iter().map(|(place, passed)| Reached { place: place.clone(), passed: *passed }).collect();
+    let Learned { document, notes } = learn(&Observed { reached, ..Observed::default() }, &context(), "l");
+    let rules = document.net.iter().map(|rule| crate::write::net_rule(rule).to_compact_json());
+    (rules.collect(), notes)
+}
+
+#[test]
+fn hosts_are_named_with_their_ports() {
+    let udp = |port| match net(Some("time.example.org"), "198.18.0.1", port) {
+        Place::Net { host, addr, is_special, port, .. } => {
+            Place::Net { proto: Proto::Udp, host, addr, is_special, port }
+        }
+        other => other,
+    };
+    let (rules, notes) = learned(&[
+        (net(Some("example.org"), "5.5.5.5", 443), true),
+        (net(Some("example.org"), "198.18.0.1", 80), false),
+        (net(None, "5.5.5.6", 8080), false),
+        (udp(123), false),
+        (udp(443), false),
+        (Place::Socket("/run/postgresql/s".into()), false),
+    ]);
+    assert_eq!(
+        rules,
+        [
+            r#"{"action":"allow","host":"example.org","ports":"80,443"}"#,
+            r#"{"action":"allow","cidr":"5.5.5.6/32","ports":"8080"}"#,
+            r#"{"action":"allow","proto":"udp","host":"time.example.org","ports":"123"}"#,
+            r#"{"action":"allow","proto":"unix","path":"/run/postgresql/s"}"#,
+        ]
+    );
+    assert_eq!(notes.len(), 1, "{notes:?}");
+}
+
+#[test]
+fn special_places_are_noted_unless_the_caller_let_them_through() {
+    for place in [
+        net(None, "169.254.169.254", 80),
+        net(None, "10.1.2.3", 5432),
+        net(Some("10.1.2.3"), "10.1.2.3", 5432),
+        net(None, "::1", 80),
+        net(Some("metadata.google.internal"), "198.18.0.1", 80),
+        net(Some("printer"), "198.18.0.1", 80),
+        Place::Socket("/run/docker.sock".into()),
+        Place::Socket("/home/u/.gnupg/S.gpg-agent".into()),
+    ] {
+        let (rules, notes) = learned(&[(place.clone(), false)]);
+        assert!(rules.is_empty() && notes.len() == 1, "{place:?}: {rules:?} {notes:?}");
+        let (rules, notes) = learned(&[(place.clone(), true)]);
+        let both = matches!(&place, Place::Net { host: Some(host), .. } if host != "10.1.2.3");
+        assert!(rules.len() == 1 + usize::from(both) && notes.is_empty(), "{place:?}: {rules:?} {notes:?}");
+    }
+    // A name that led to a private address by the caller's word needs both.
+    let (rules, _) = learned(&[(net(Some("db.example.org"), "10.1.2.3", 5432), true)]);
+    assert_eq!(rules.len(), 2, "{rules:?}");
 }

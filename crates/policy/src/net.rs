@@ -132,7 +132,7 @@ fn is_sweeping(rule: &NetRule) -> bool {
 
 /// Whether a name can be one of the public network: not a single label, nor below what is set aside for one machine,
 /// one link or one cloud.
-fn is_public(host: &Host) -> bool {
+pub(crate) fn is_public(host: &Host) -> bool {
     const LOCAL: [&str; 6] = ["localhost", "local", "internal", "invalid", "onion", "alt"];
     match host {
         Host::Name(name) => name.rsplit_once('.').is_some_and(|(_, last)| !LOCAL.contains(&last)),
@@ -256,7 +256,8 @@ impl<'a> Known<'a> {
 }
 
 /// The path of a URL, decoded once and without its query. `None` when servers could read it in two ways:
-/// an encoded slash, a dot segment, an empty segment, a backslash, a control character.
+/// an encoded slash, a dot segment, an empty segment, a backslash, a semicolon, a control character. Behind a semicolon
+/// some servers see parameters that are no part of the name: to them `..;` goes up.
 fn url_path(text: &str) -> Option<String> {
     let text = text.split(['?', '#']).next().unwrap_or(text);
     let mut bytes = Vec::with_capacity(text.len());
@@ -278,7 +279,7 @@ fn url_path(text: &str) -> Option<String> {
     let path = String::from_utf8(bytes).ok()?;
     let body = path.strip_prefix('/')?;
     let body = body.strip_suffix('/').unwrap_or(body);
-    let odd = body.chars().any(char::is_control)
+    let odd = body.chars().any(|c| c.is_control() || c == ';')
         || (!body.is_empty() && body.split('/').any(|segment| matches!(segment, "" | "." | "..")));
     (!odd).then_some(path)
 }

@@ -102,7 +102,8 @@ together), execution, or the last two; anything finer is refused when the run is
 A rule for a name does not cover a special address that the name leads to, nor does a broad range or
 `defaults.net` `allow`: only a rule that names a range inside the special ones does. A deny rule on an IPv4 range also
 holds for the NAT64 and 6to4 forms of its addresses. Where a request cannot be read, a deny rule with `methods` or
-`paths` counts and an allow rule with them does not.
+`paths` counts and an allow rule with them does not. The same holds for a path that servers read in different ways: with
+`.`, `..` or nothing between two slashes, with `;` or a backslash, with a slash, percent sign or control character in disguise.
 
 ";
 

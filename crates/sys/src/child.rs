@@ -6,7 +6,7 @@ use crate::meeting::Meeting;
 use crate::op::{Attr, Op};
 use crate::raw::kernel;
 use crate::spawn::{Command, END_SIGNAL, KeptSpace, MOST_KEPT, Message, NAMED, Order, Report};
-use crate::{doors, first, landlock, mount, netlink};
+use crate::{diag, doors, first, landlock, mount, netlink};
 use std::ffi::CStr;
 use std::os::fd::RawFd;
 
@@ -18,6 +18,7 @@ struct Kept {
     scratch: RawFd,
     master: RawFd,
     slave: RawFd,
+    sockets: RawFd,
     doors: doors::Opened,
     /// Mounts that came by message; ours to close.
     mounts: [RawFd; MOST_HANDLES],
@@ -29,8 +30,9 @@ struct Kept {
 impl Kept {
     fn new(control: RawFd, meeting: Option<&'static Meeting>) -> Kept {
         let (mounts, doors) = ([-1; MOST_HANDLES], doors::Opened::NONE);
-        let (listener, scratch, master, slave) = (-1, -1, -1, -1);
-        Kept { control, meeting, listener, scratch, master, slave, doors, mounts, lent: None, blamed: None }
+        let (listener, scratch, master, slave, sockets) = (-1, -1, -1, -1, -1);
+        let (lent, blamed) = (None, None);
+        Kept { control, meeting, listener, scratch, master, slave, sockets, doors, mounts, lent, blamed }
     }
 }
 
@@ -237,7 +239,10 @@ fn perform(op: &Op, kept: &mut Kept) -> Result<(), i32> {
         Op::RemoveFile { at } => unsafe { kernel!(SYS_unlinkat, libc::AT_FDCWD, at.as_ptr(), 0) }.map(drop),
         Op::Loopback => loopback_up(),
         Op::Netlink { family, batch, .. } => netlink::send(*family, batch),
-        Op::OpenDoors { ipv6, loopback, filters } => doors::open(*ipv6, loopback, *filters, &mut kept.doors),
+        Op::OpenDoors { ipv6, loopback, filters } => {
+            kept.sockets = diag::open();
+            doors::open(*ipv6, loopback, *filters, &mut kept.doors)
+        }
         // SAFETY: takes flags only.
         Op::NewNamespace { flags, .. } => unsafe { kernel!(SYS_unshare, *flags) }.map(drop),
         Op::Rlimit { resource, value, .. } => rlimit(*resource, *value),
@@ -530,7 +535,7 @@ fn install_filter(program: &[Insn], listener: bool) -> Result<RawFd, i32> {
 
 fn ready(kept: &mut Kept) -> Result<(), i32> {
     let mut handles: [RawFd; MOST_KEPT] = [-1; _];
-    let named = [kept.listener, kept.scratch, kept.master].into_iter().chain(kept.doors.everywhere);
+    let named = [kept.listener, kept.scratch, kept.master, kept.sockets].into_iter().chain(kept.doors.everywhere);
     let mut which = 0;
     for (at, (slot, fd)) in handles.iter_mut().zip(named.chain(kept.doors.loopback)).enumerate() {
         *slot = fd;
@@ -544,7 +549,8 @@ fn ready(kept: &mut Kept) -> Result<(), i32> {
             close(fd);
         }
     }
-    (kept.listener, kept.scratch, kept.master, kept.doors) = (-1, -1, -1, doors::Opened::NONE);
+    (kept.listener, kept.scratch, kept.master, kept.sockets) = (-1, -1, -1, -1);
+    kept.doors = doors::Opened::NONE;
     Ok(())
 }
 

@@ -8,6 +8,7 @@ pub mod arena;
 pub mod bpf;
 pub mod cgroup;
 mod child;
+pub mod diag;
 pub mod doors;
 mod first;
 pub mod host;

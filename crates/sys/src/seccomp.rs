@@ -2,7 +2,9 @@
 //! so a call that a later kernel adds is refused until someone puts it here.
 
 use crate::bpf::{Answer, Choice, Filter, Insn, Test};
+use std::borrow::Cow;
 use std::collections::BTreeMap;
+use std::sync::OnceLock;
 
 #[cfg(target_arch = "x86_64")]
 const ARCH: u32 = 0xc000_003e;
@@ -278,10 +280,21 @@ pub fn number(name: &str) -> Option<u32> {
 }
 
 /// The name of a call by its number, for reports.
-pub fn name(nr: u32) -> String {
-    match everything().find(|(_, known)| *known == nr) {
-        Some((name, _)) => name["SYS_".len()..].to_string(),
-        None => format!("syscall_{nr}"),
+pub fn name(nr: u32) -> Cow<'static, str> {
+    // Asked several times of every announced call.
+    static NAMES: OnceLock<Vec<&'static str>> = OnceLock::new();
+    let names = NAMES.get_or_init(|| {
+        let mut names = Vec::new();
+        for (name, nr) in everything() {
+            let at = nr as usize;
+            names.resize(names.len().max(at + 1), "");
+            names[at] = &name["SYS_".len()..];
+        }
+        names
+    });
+    match names.get(nr as usize) {
+        Some(name) if !name.is_empty() => Cow::Borrowed(name),
+        _ => Cow::Owned(format!("syscall_{nr}")),
     }
 }
 
@@ -317,7 +330,7 @@ pub fn is_refused(nr: u32, args: &[u64; 6], watch: &Watch) -> bool {
 /// Which argument is the mode of a file that the call makes or changes.
 fn mode_argument(nr: u32, args: &[u64; 6]) -> Option<usize> {
     let makes = |flags: u64| flags & u64::from(OPEN_MAKES) != 0;
-    match name(nr).as_str() {
+    match &*name(nr) {
         "chmod" | "fchmod" | "creat" | "mknod" => Some(1),
         "fchmodat" | "fchmodat2" | "mknodat" => Some(2),
         "open" if makes(args[1]) => Some(2),
@@ -335,7 +348,7 @@ fn is_named_datagram(nr: u32, args: &[u64; 6]) -> bool {
 /// How many descriptors a watched call makes when it succeeds.
 pub fn descriptors_made(nr: u32) -> u64 {
     let is = |calls: Calls| calls.iter().any(|(_, n)| *n == nr);
-    match name(nr).as_str() {
+    match &*name(nr) {
         "pipe" | "pipe2" | "socketpair" => 2,
         "open" | "openat" | "openat2" | "creat" | "socket" | "fcntl" => 1,
         _ if is(MAKES_DESCRIPTORS) || is(MAKES_DESCRIPTORS_LEGACY) => 1,

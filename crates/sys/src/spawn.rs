@@ -3,6 +3,7 @@
 
 use crate::ahead::Ahead;
 pub use crate::child::MOST_HANDLES;
+use crate::diag::Sockets;
 use crate::net::Doors;
 use crate::op::Op;
 use crate::raw::kernel;
@@ -45,11 +46,13 @@ pub struct Handles {
     pub listener: Option<OwnedFd>,
     pub scratch: Option<OwnedFd>,
     pub terminal: Option<OwnedFd>,
+    /// Beside doors, where the kernel can be asked.
+    pub sockets: Option<Sockets>,
     pub doors: Option<Doors>,
 }
 
-/// Handles that a report names by a bit each: three, and the doors that stand everywhere.
-pub(crate) const NAMED: usize = 3 + 2 * doors::EACH;
+/// Handles that a report names by a bit each: four, and the doors that stand everywhere.
+pub(crate) const NAMED: usize = 4 + 2 * doors::EACH;
 /// The most that come with a report; those past the named ones are doors on loopback.
 pub(crate) const MOST_KEPT: usize = NAMED + doors::MOST_LOOPBACK;
 
@@ -368,7 +371,7 @@ fn sort(which: u32, received: Vec<OwnedFd>) -> Handles {
     let mut slots = slots.into_iter();
     let mut next = || slots.next().flatten();
     let doors = Doors::new(doors.into_iter(), || received.collect());
-    Handles { listener: next(), scratch: next(), terminal: next(), doors }
+    Handles { listener: next(), scratch: next(), terminal: next(), sockets: next().map(Sockets::new), doors }
 }
 
 /// Field by field, so that no byte pattern from the other side can make an invalid `Message`.

@@ -8,7 +8,8 @@ mod outcome;
 pub use fault::{ErrorKind, Fault, Retry};
 pub use limit::{Limit, LimitKind, Limits, OnOutputLimit, Phase};
 pub use outcome::{
-    Action, Changes, Denial, Enforcement, Exit, Level, LimitHit, Outcome, PolicyStamp, RunId, Truncated, Usage, Verdict,
+    Action, Actor, Changes, Denial, Enforcement, Exit, Level, LimitHit, Outcome, PolicyStamp, RunId, Truncated, Usage,
+    Verdict,
 };
 
 /// Version of every document that leaves the product.

@@ -85,6 +85,13 @@ pub struct Denial {
     pub hint: Option<String>,
 }
 
+/// The process that did something, by the number that it has inside, and the program that it runs.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Actor {
+    pub pid: i32,
+    pub exe: String,
+}
+
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Usage {
     pub wall_ms: u64,
@@ -164,6 +171,12 @@ pub struct Outcome {
     /// How many distinct denials did not fit the list; 0 unless a guest floods it.
     #[serde(skip_serializing_if = "is_zero", default)]
     pub denials_dropped: u64,
+    /// How many events the journal that was asked for lacks; 0 when it is whole.
+    #[serde(skip_serializing_if = "is_zero", default)]
+    pub events_dropped: u64,
+    /// Why they are not in it.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub events_reason: Option<String>,
     pub usage: Usage,
     /// Filled only where the caller asked for the output in the document.
     #[serde(skip_serializing_if = "Option::is_none", default)]
@@ -196,6 +209,8 @@ impl Outcome {
             message: None,
             denials: Vec::new(),
             denials_dropped: 0,
+            events_dropped: 0,
+            events_reason: None,
             usage: Usage::default(),
             stdout: None,
             stderr: None,

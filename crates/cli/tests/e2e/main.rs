@@ -6,6 +6,7 @@ mod bench;
 mod clients;
 mod denials;
 mod doctor;
+mod learn;
 mod limits;
 mod network;
 mod permissions;

@@ -192,3 +192,48 @@ fn nothing_of_the_helper_outlives_the_run() {
     });
     assert_eq!(left.count(), 0);
 }
+
+/// Takes no connection, and does what needs the supervisor once it is told to: each connection to a socket of its own is
+/// made for an ordinary caller's guest by the supervisor, with a copy of the guest's descriptor.
+const BUSY: &str = "
+import os, socket, time
+server = socket.create_server(('127.0.0.1', 8000), backlog=4096)
+own = socket.socket(socket.AF_UNIX); own.bind('/tmp/own'); own.listen(128)
+print('ready', flush=True)
+while not os.path.exists('go'): time.sleep(0.01)
+made = [socket.socket(socket.AF_UNIX) for _ in range(32)]
+for one in made: one.connect('/tmp/own')
+try: open('/etc/hostname', 'w')
+except OSError: pass
+";
+
+#[test]
+fn callers_do_not_use_up_the_supervisors_descriptors() {
+    for who in BOTH {
+        for flags in [&[][..], &["--net", "198.51.100.7:1"]] {
+            let place = Place::new(who);
+            let port = free_port();
+            let status = place.file(format!("status-{}", unique()), "");
+            // Hard and soft: nobody can raise it.
+            let mut command = place.outside("/bin/sh");
+            command.args(["-c", "ulimit -n 160; exec \"$@\"", "sh"]).arg(binary());
+            command.args(["run", "--status-file", status.to_str().unwrap(), "-p", &format!("{port}:8000")]);
+            command.args(flags).args(["--", "/usr/bin/python3", "-c", BUSY]).stdout(Stdio::piped());
+            let mut child = command.spawn().unwrap();
+            child.stdout.as_mut().unwrap().read_exact(&mut [0; 6]).expect("the guest's server stands");
+            let served = Served { child, status };
+            let at = SocketAddr::from(([127, 0, 0, 1], port));
+            // As many as get in: those beyond wait, here or in the kernel.
+            let calls: Vec<TcpStream> = (0..200)
+                .map_while(|_| TcpStream::connect_timeout(&at, Duration::from_secs(1)).ok())
+                .filter(|stream| stream.set_nonblocking(true).is_ok())
+                .collect();
+            assert!(calls.len() > 100, "{}", calls.len());
+            place.file(place.project.join("go"), "");
+            let outcome = served.end();
+            assert_eq!(outcome["verdict"], "ok", "{who:?} {flags:?}: {outcome:#}");
+            let denials = outcome["denials"].as_array().unwrap();
+            assert!(denials.iter().any(|d| d["target"] == "/etc/hostname"), "{who:?}: {outcome:#}");
+        }
+    }
+}

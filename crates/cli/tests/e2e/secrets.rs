@@ -90,6 +90,30 @@ fn what_is_missing_or_typed_is_told_before_the_start() {
     }
 }
 
+#[test]
+fn explaining_a_run_looks_no_secret_up() {
+    for who in BOTH {
+        let world = world(who);
+        let policy = policy(&world);
+        let made = world.place.project.join("made");
+        let command = format!("TOKEN=cmd:touch {0}; echo x", made.display());
+        let run = world.run(&["--explain", "-p", &policy, "--secret", &command], &["true"]);
+        run.assert_ok();
+        assert!(run.stdout().contains("# secrets\nTOKEN: what the command \"touch "), "{}", run.story());
+        assert!(!made.exists(), "{who:?}: the command of a secret was run");
+        for (word, says) in [
+            ("TOKEN=env:NOWHERE", "TOKEN: the variable NOWHERE, which is not set"),
+            ("TOKEN=file:/no/such", "TOKEN: the file /no/such"),
+        ] {
+            let run = world.run(&["--explain", "-p", &policy, "--secret", word], &["true"]);
+            run.assert_ok();
+            assert!(run.stdout().contains(says), "{}", run.story());
+        }
+        world.run(&["-p", &policy, "--secret", &command], &["true"]).assert_ok();
+        assert!(made.exists(), "a run runs it");
+    }
+}
+
 /// Whether a process has the text anywhere in its memory; looked at with root's eyes.
 fn has_in_memory(pid: u32, text: &[u8]) -> bool {
     let maps = fs::read_to_string(format!("/proc/{pid}/maps")).unwrap_or_default();

@@ -26,7 +26,7 @@ while True:
 ";
 
 /// Tries each path, and says what came of it.
-const TRY: &str = "
+pub const TRY: &str = "
 import errno, socket, sys
 for path in sys.argv[2:]:
     s = socket.socket(socket.AF_UNIX, getattr(socket, sys.argv[1]))
@@ -35,18 +35,18 @@ for path in sys.argv[2:]:
 ";
 
 /// A service of the host.
-struct Service {
+pub struct Service {
     process: Child,
     path: PathBuf,
     log: PathBuf,
 }
 
 impl Service {
-    fn new(place: &Place, path: impl AsRef<Path>) -> Service {
+    pub fn new(place: &Place, path: impl AsRef<Path>) -> Service {
         Service::of_kind(place, path, "SOCK_STREAM")
     }
 
-    fn of_kind(place: &Place, path: impl AsRef<Path>, kind: &str) -> Service {
+    pub fn of_kind(place: &Place, path: impl AsRef<Path>, kind: &str) -> Service {
         let path = place.root.join(path);
         place.dir(path.parent().unwrap());
         let log = place.file(format!("logs/{}", unique()), "");
@@ -61,11 +61,11 @@ impl Service {
         service
     }
 
-    fn text(&self) -> &str {
+    pub fn text(&self) -> &str {
         self.path.to_str().unwrap()
     }
 
-    fn target(&self) -> String {
+    pub fn target(&self) -> String {
         format!("unix:{}", self.path.display())
     }
 
@@ -74,7 +74,7 @@ impl Service {
     }
 
     /// How many reached it so far.
-    fn seen(&self) -> usize {
+    pub fn seen(&self) -> usize {
         self.lines() - 1
     }
 }
@@ -528,5 +528,37 @@ except OSError: print('closed')
         let expected = format!("x.sock {}\n200\nclosed\n", caller(who));
         assert_eq!(run.assert_ok().stdout(), expected, "{who:?}: {}", run.story());
         assert_eq!(service.seen(), 1);
+    }
+}
+
+#[test]
+fn each_connection_is_in_the_journal() {
+    for who in BOTH {
+        let place = Place::new(who);
+        let (open, shut) = (Service::new(&place, "run/open.sock"), Service::new(&place, "run/shut.sock"));
+        let rules = policy(&place, json!([allow(open.text())]));
+        let file = place.file(format!("events-{}", unique()), "");
+        let own = "
+import os, socket, sys
+server = socket.socket(socket.AF_UNIX); server.bind('/tmp/own'); server.listen()
+socket.socket(socket.AF_UNIX).connect('/tmp/own')
+";
+        let flags = ["-p", &rules, "--events", file.to_str().unwrap()];
+        let text = format!("{own}{TRY}");
+        let run = place.run(&flags, &["/usr/bin/python3", "-c", &text, "SOCK_STREAM", open.text(), shut.text()]);
+        run.assert_ok();
+        let text = fs::read_to_string(&file).unwrap();
+        let lines: Vec<Value> = text.lines().map(|l| serde_json::from_str(l).unwrap()).collect();
+        assert_eq!(lines.len(), 2, "the guest's own sockets are its own: {text}");
+        for (line, service, stage, action) in
+            [(&lines[0], &open, "opened", "allow"), (&lines[1], &shut, "refused", "deny")]
+        {
+            assert_eq!((&line["op"], &line["proto"]), (&json!("net.connect"), &json!("unix")), "{who:?}: {line}");
+            assert_eq!((&line["stage"], &line["action"]), (&json!(stage), &json!(action)), "{who:?}: {line}");
+            assert_eq!(line["path"], service.text(), "{who:?}: {line}");
+            assert!(line["exe"].as_str().unwrap().starts_with("/usr/bin/python3"), "{who:?}: {line}");
+        }
+        assert!(lines[0]["rule"].as_str().unwrap().contains("net.rules[0]"), "{}", lines[0]);
+        assert_eq!(lines[1]["rule"], "defaults.net");
     }
 }

@@ -7,6 +7,7 @@ mod kernel;
 mod killed;
 mod neighbours;
 mod network;
+mod network_blame;
 mod network_inside;
 mod network_strain;
 mod network_world;

@@ -12,7 +12,7 @@ mod target;
 mod write;
 
 pub use fields::{Field, Fields};
-pub use request::{Request, read_request, resume_request};
+pub use request::{Request, read_request, resume_proxied, resume_request};
 pub use response::{Response, read_response, resume_response};
 pub use scan::Seen;
 pub use target::Target;

@@ -33,13 +33,29 @@ pub fn read_request(bytes: &[u8]) -> Head<Request> {
 /// The same for bytes that grow: `seen` stays with them from one call to the next.
 pub fn resume_request(bytes: &[u8], seen: &mut Seen) -> Head<Request> {
     let head = scan::end(bytes, seen);
-    head.and_then(|len| len.map(|len| request(&bytes[..len])).transpose()).into()
+    head.and_then(|len| len.map(|len| request(&bytes[..len], Reader::Server)).transpose()).into()
 }
 
-fn request(head: &[u8]) -> Result<Request, Refused> {
+/// The same for a proxy. There the target says whom a request is for, and the Host field is written anew: one that cannot be
+/// read is put right. Clients that use a connection to a proxy for several hosts are known to get the brackets wrong.
+pub fn resume_proxied(bytes: &[u8], seen: &mut Seen) -> Head<Request> {
+    let head = scan::end(bytes, seen);
+    head.and_then(|len| len.map(|len| request(&bytes[..len], Reader::Proxy)).transpose()).into()
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Reader {
+    Server,
+    Proxy,
+}
+
+fn request(head: &[u8], reader: Reader) -> Result<Request, Refused> {
     let mut lines = fields::lines(head);
     let (method, target, version) = first_line(lines.next().unwrap_or_default())?;
-    let fields = Fields::read(lines)?;
+    let mut fields = Fields::read(lines)?;
+    if reader == Reader::Proxy {
+        put_right(&mut fields, &target);
+    }
     let named = host_field(&fields)?;
     let (host, port) = place(&target, named, version)?;
     let body = body(method, &fields, version)?;
@@ -70,6 +86,17 @@ fn first_line(line: &[u8]) -> Result<(&str, Target, Version), Refused> {
         return Err((501, "the method is too long or has small letters"));
     }
     Ok((method, Target::read(method, target)?, version))
+}
+
+/// Writes a Host field that cannot be read as the target has it. One that can be read stays, and must agree.
+fn put_right(fields: &mut Fields, target: &Target) {
+    let (Target::Absolute { host, port, .. } | Target::Authority { host, port }) = target else { return };
+    let mut named = fields.0.iter_mut().filter(|f| f.name.eq_ignore_ascii_case("host"));
+    let (Some(field), None) = (named.next(), named.next()) else { return };
+    if std::str::from_utf8(&field.value).ok().and_then(authority::parse).is_none() {
+        let is_usual = matches!(target, Target::Absolute { secure: false, port: 80, .. });
+        field.value = if is_usual { host.to_string() } else { format!("{host}:{port}") }.into_bytes();
+    }
 }
 
 /// The host of the Host field, if there is one.

@@ -3,7 +3,7 @@
 
 use super::Session;
 use super::answer::Refusal;
-use super::headers::Headers;
+use super::headers::{Headers, is_twin};
 use super::secrets::{self, Needles};
 use crate::court::{Injection, RequestAsk};
 use crate::event::{Event, Op, Stage};
@@ -104,6 +104,8 @@ impl Session {
             bytes_out: 0,
             reason: Some(reason.to_owned()),
             hint: None,
+            socket: None,
+            actor: None,
         });
     }
 }
@@ -153,7 +155,7 @@ impl Case {
         if self.injections.is_empty() {
             return Ok(());
         }
-        secrets::ask_uncompressed(headers);
+        secrets::ask_plainly(headers);
         let chosen = secrets::chosen(&self.injections, headers).unwrap_or_default();
         match chosen.iter().all(|i| headers.set(&i.header, &i.value)) {
             true => Ok(()),
@@ -161,6 +163,11 @@ impl Case {
                 Err(Refusal::unavailable("a secret cannot stand in a header: it holds a control character".into()))
             }
         }
+    }
+
+    /// Why an answer cannot be passed on, because nobody could mask a secret in it.
+    pub fn hides(&self, status: u16, headers: &dyn Headers) -> Option<&'static str> {
+        self.needles.as_ref().and_then(|_| secrets::hidden(status, headers))
     }
 
     /// Takes secrets out of the head or the trailers of an answer.
@@ -172,7 +179,11 @@ impl Case {
 
     /// Some servers read trailers as if they were headers; one that a secret goes into must not come a second time.
     pub fn clean_trailers(&self, trailers: &mut dyn Headers) {
-        self.injections.iter().for_each(|i| trailers.remove(&i.header));
+        let named: Vec<String> = trailers.names().iter().map(|name| (*name).to_owned()).collect();
+        for Injection { header, .. } in &self.injections {
+            let same = named.iter().filter(|name| name.eq_ignore_ascii_case(header) || is_twin(name, header));
+            same.for_each(|name| trailers.remove(name));
+        }
     }
 
     pub fn host(&self) -> &str {
@@ -252,6 +263,8 @@ impl Case {
             bytes_out: self.bytes_out.load(Relaxed),
             reason,
             hint,
+            socket: None,
+            actor: None,
         });
     }
 }

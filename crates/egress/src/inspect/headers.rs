@@ -12,7 +12,7 @@ pub(super) trait Headers {
     fn remove(&mut self, name: &str);
     /// Puts one value in the place of all others. False when that cannot be written.
     fn set(&mut self, name: &str, value: &[u8]) -> bool;
-    /// Replaces each value for which there is another.
+    /// Replaces each value for which there is another. A field whose name would be another is left out.
     fn rewrite(&mut self, rewrite: &dyn Fn(&[u8]) -> Option<Vec<u8>>);
     fn names(&self) -> Vec<&str>;
 }
@@ -34,6 +34,7 @@ impl Headers for Fields {
     }
 
     fn rewrite(&mut self, rewrite: &dyn Fn(&[u8]) -> Option<Vec<u8>>) {
+        self.0.retain(|f| rewrite(f.name.as_bytes()).is_none());
         for Field { value, .. } in &mut self.0 {
             if let Some(other) = rewrite(value) {
                 value.zeroize();
@@ -68,6 +69,8 @@ impl Headers for HeaderMap {
     }
 
     fn rewrite(&mut self, rewrite: &dyn Fn(&[u8]) -> Option<Vec<u8>>) {
+        let told: Vec<HeaderName> = self.keys().filter(|n| rewrite(n.as_str().as_bytes()).is_some()).cloned().collect();
+        told.iter().for_each(|name| drop(HeaderMap::remove(self, name)));
         for value in self.values_mut() {
             if let Some(other) = rewrite(value.as_bytes()).and_then(|v| HeaderValue::from_bytes(&v).ok()) {
                 *value = other;
@@ -94,10 +97,17 @@ pub(super) fn end_here(headers: &mut Fields) {
     named.iter().map(String::as_str).chain(OF_ONE_HOP).for_each(|name| headers.remove(name));
 }
 
+/// Whether some servers would take the name for that other one: they read an underscore as a hyphen.
+pub(super) fn is_twin(name: &str, other: &str) -> bool {
+    let spelled = |name: &str| name.replace('_', "-").to_ascii_lowercase();
+    !name.eq_ignore_ascii_case(other) && spelled(name) == spelled(other)
+}
+
+const FRAMING: [&str; 3] = ["content-length", "transfer-encoding", "host"];
+
 /// Why the fields of an HTTP/2 request are refused, if they are. A server behind the server may speak HTTP/1.x and
 /// must not see another message than ours.
 pub(super) fn doubtful(headers: &HeaderMap) -> Option<&'static str> {
-    const FRAMING: [&str; 3] = ["content-length", "transfer-encoding", "host"];
     if headers.len() > MAX_FIELDS {
         return Some("there are more than 128 fields");
     }
@@ -107,6 +117,12 @@ pub(super) fn doubtful(headers: &HeaderMap) -> Option<&'static str> {
     if headers.contains_key("transfer-encoding") {
         return Some("Transfer-Encoding does not exist in HTTP/2");
     }
-    let hides = |name: &&str| name.contains('_') && FRAMING.contains(&name.replace('_', "-").as_str());
+    let hides = |name: &&str| FRAMING.iter().any(|framing| is_twin(name, framing));
     headers.names().iter().any(hides).then_some("a field looks like one that frames the message")
+}
+
+/// Whether trailers say anew what only a head may say; a server behind the server may take them for a part of it.
+pub(super) fn belong_in_head(trailers: &HeaderMap) -> bool {
+    let of_head = |name: &&str| FRAMING.iter().chain(&["trailer"]).any(|f| name == f || is_twin(name, f));
+    trailers.len() > MAX_FIELDS || trailers.names().iter().any(of_head)
 }

@@ -17,6 +17,7 @@ mod relay;
 mod secrets;
 mod stream;
 mod tls;
+mod websocket;
 
 pub use tls::{Settings, Tls};
 
@@ -37,6 +38,7 @@ use tokio_rustls::rustls::pki_types::ServerName;
 const NO_RULE: &str = "defaults.net";
 /// How an HTTP/2 client begins on a connection without TLS.
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+const TOO_MANY: &str = "too many connections with HTTP/2 are open";
 /// How long someone may take to hear that nothing comes.
 const SHORT: Duration = Duration::from_secs(5);
 const MAX_OPENING: usize = hello::MAX_HELLO;
@@ -51,6 +53,10 @@ where
         Some((guest, first, Opening::Tls(client))) => serve_tls(guest, first, client, to, court, tls).await,
         Some((guest, first, Opening::Plain(protocol))) => {
             let mut session = Session::new(&to, court, tls);
+            let slot = (protocol == Protocol::Http2).then(|| session.tls.http2_slot());
+            if let Some(None) = slot {
+                return session.refuse_unread(Op::Connect, None, TOO_MANY);
+            }
             session.hosts = names(&to).chain([HostName::Addr(to.addr.ip().to_canonical())]).collect();
             let guest = Box::new(Prefixed::new(first, guest));
             Arc::new(session).speak(protocol, guest, None).await;
@@ -179,13 +185,23 @@ impl Session {
             Ok(leaf) => leaf,
             Err(fault) => return self.handshake_failed(name, fault.message, None),
         };
-        let upstream = self.dial(protocols).await;
+        let slot = protocols.contains(&Protocol::Http2).then(|| self.tls.http2_slot()).flatten();
+        let protocols = match (slot.is_some(), protocols) {
+            // When no more of HTTP/2 can be held, those who know the other speak that.
+            (false, [Protocol::Http2, rest @ ..]) if !rest.is_empty() => rest,
+            (_, protocols) => protocols,
+        };
+        let upstream = match (slot.is_some(), protocols) {
+            (false, [Protocol::Http2]) => Err(Trouble(TOO_MANY.to_owned())),
+            _ => self.dial(protocols).await,
+        };
         let chosen = match &upstream {
             Ok((_, chosen)) => *chosen,
             Err(_) if protocols == [Protocol::Http2] => Protocol::Http2,
             Err(_) => Protocol::Http1,
         };
         let offered = protocols.contains(&chosen).then_some(chosen);
+        let _slot = slot.filter(|_| chosen == Protocol::Http2);
         match self.tls.accept(Prefixed::new(first, guest), leaf, offered).await {
             Ok(guest) => Arc::new(self).speak(chosen, guest, Some(upstream.map(|(server, _)| server))).await,
             Err(error) => {
@@ -198,7 +214,13 @@ impl Session {
     /// Opens a connection to the server, with one of the protocols where it is offered a choice.
     async fn dial(&self, protocols: &[Protocol]) -> Result<(Io, Protocol), Trouble> {
         match &self.server_name {
-            Some(name) => self.tls.connect(self.addr, name.clone(), protocols, &self.court).await,
+            Some(name) => {
+                let (server, chosen) = self.tls.connect(self.addr, name.clone(), protocols, &self.court).await?;
+                match protocols.is_empty() || protocols.contains(&chosen) {
+                    true => Ok((server, chosen)),
+                    false => Err(Trouble("the server speaks no protocol that the client speaks".to_owned())),
+                }
+            }
             None => Ok((self.tls.dial(self.addr, &self.court).await?, Protocol::Http1)),
         }
     }
@@ -226,6 +248,8 @@ impl Session {
             bytes_out: 0,
             reason: Some(reason),
             hint: hint.map(str::to_owned),
+            socket: None,
+            actor: None,
         });
     }
 }

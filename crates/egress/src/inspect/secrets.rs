@@ -4,13 +4,14 @@
 //! Masking is for servers that tell back what they were told. It does not stop a server that wants to tell a guest
 //! the secret in a spelling of its own.
 
-use super::headers::Headers;
+use super::headers::{Headers, is_twin};
 use crate::court::Injection;
-use aho_corasick::{AhoCorasick, MatchKind};
+use aho_corasick::{AhoCorasick, Input, MatchKind};
 use base64::Engine;
 use base64::engine::general_purpose::{STANDARD, STANDARD_NO_PAD, URL_SAFE_NO_PAD};
 use bytes::Bytes;
 use std::collections::BTreeSet;
+use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use zeroize::{Zeroize, Zeroizing};
@@ -20,14 +21,20 @@ const MIN_NEEDLE: usize = 4;
 /// Other spellings are looked for from this length on: they are made of common characters.
 const MIN_SPELLED: usize = 6;
 const MAX_SPELLED: usize = 32;
+const MASKED: u8 = b'*';
 /// What may be let go when nothing follows: an answer that only happens to end like the start of a secret must not
-/// wait for what never comes.
-const LITTLE: usize = 8;
+/// wait for what never comes. Of a secret that comes with pauses, so much is seen and no more.
+const LITTLE: usize = 3;
+/// Of a short secret only this part may be seen so.
+const LITTLE_OF: usize = 4;
 /// How long it is kept for what may follow.
 pub(super) const QUIET: Duration = Duration::from_millis(100);
 
 /// Which of the injections a request gets: one for each header. `Err` names a header that holds something else.
 pub(super) fn chosen<'a>(injections: &'a [Injection], headers: &dyn Headers) -> Result<Vec<&'a Injection>, &'a str> {
+    if let Some(injection) = injections.iter().find(|i| headers.names().iter().any(|name| is_twin(name, &i.header))) {
+        return Err(&injection.header);
+    }
     let mut out: Vec<&Injection> = Vec::new();
     for injection in injections {
         let of_header = injections.iter().filter(|i| i.header.eq_ignore_ascii_case(&injection.header));
@@ -54,25 +61,36 @@ fn holds(value: &[u8], placeholder: &str) -> bool {
     within(value) || is_basic && STANDARD.decode(value[6..].trim_ascii()).is_ok_and(|plain| within(&plain))
 }
 
-/// Asks the server for an answer that can be looked through.
-pub(super) fn ask_uncompressed(headers: &mut dyn Headers) {
+/// Asks the server for an answer that can be looked through: whole, and as it is. What is asked for in pieces could
+/// come in pieces that are each too short to be found.
+pub(super) fn ask_plainly(headers: &mut dyn Headers) {
     headers.set("accept-encoding", b"identity");
-    for name in ["grpc-accept-encoding", "sec-websocket-extensions"] {
+    for name in ["grpc-accept-encoding", "sec-websocket-extensions", "range", "if-range"] {
         headers.remove(name);
     }
 }
 
-/// The coding that hides what an answer says, if there is one.
-pub(super) fn is_compressed(headers: &dyn Headers) -> bool {
+/// Why an answer cannot be looked through, if it cannot.
+pub(super) fn hidden(status: u16, headers: &dyn Headers) -> Option<&'static str> {
     let plain = |value: &&[u8]| value.is_empty() || value.eq_ignore_ascii_case(b"identity");
-    let hidden = |name: &str| headers.values(name).iter().any(|value| !plain(value));
-    hidden("content-encoding") || hidden("grpc-encoding") || !headers.values("sec-websocket-extensions").is_empty()
+    let coded = |name: &str| headers.values(name).iter().any(|value| !plain(value));
+    if coded("content-encoding") || coded("grpc-encoding") || !headers.values("sec-websocket-extensions").is_empty() {
+        return Some(
+            "the server compressed its answer although it was asked not to, so a secret in it could not be masked",
+        );
+    }
+    (status == 206)
+        .then_some("the server answered with a part of what was asked for as a whole, so a secret could be cut in two")
 }
 
 /// Everything to look for in the answers to one request.
 pub(super) struct Needles {
-    finder: AhoCorasick,
+    /// Says fast where the first one is.
+    first: AhoCorasick,
+    /// Finds each one, also those that lie in each other.
+    each: AhoCorasick,
     needles: Vec<Zeroizing<Vec<u8>>>,
+    little: usize,
 }
 
 impl Needles {
@@ -81,18 +99,25 @@ impl Needles {
         let mut spelled = BTreeSet::new();
         injections.iter().for_each(|i| spellings(&i.secret, &mut spelled));
         let needles: Vec<_> = spelled.into_iter().map(Zeroizing::new).collect();
-        if needles.is_empty() {
-            return None;
-        }
-        let patterns = needles.iter().map(|n| n.as_slice());
-        let finder = AhoCorasick::builder().match_kind(MatchKind::LeftmostLongest).build(patterns).ok()?;
-        Some(Needles { finder, needles })
+        let shortest = needles.iter().map(|n| n.len()).min()?;
+        let finder = |kind| AhoCorasick::builder().match_kind(kind).build(needles.iter().map(|n| n.as_slice())).ok();
+        let (first, each) = (finder(MatchKind::LeftmostLongest)?, finder(MatchKind::Standard)?);
+        Some(Needles { first, each, needles, little: LITTLE.min(shortest / LITTLE_OF) })
+    }
+
+    /// Where something to mask stands.
+    fn found(&self, bytes: &[u8]) -> Vec<Range<usize>> {
+        let Some(first) = self.first.find(bytes) else {
+            return Vec::new();
+        };
+        let rest = Input::new(bytes).range(first.start()..);
+        self.each.find_overlapping_iter(rest).map(|found| found.range()).collect()
     }
 
     /// Masks in place; whether anything was found. Lengths stay as they are.
     pub fn mask(&self, bytes: &mut [u8]) -> bool {
-        let found: Vec<_> = self.finder.find_iter(&*bytes).map(|m| m.range()).collect();
-        found.iter().for_each(|range| bytes[range.clone()].fill(b'*'));
+        let found = self.found(bytes);
+        found.iter().for_each(|range| bytes[range.clone()].fill(MASKED));
         !found.is_empty()
     }
 
@@ -106,8 +131,8 @@ impl Needles {
     fn pending(&self, bytes: &[u8]) -> usize {
         let longest = self.needles.iter().map(|n| n.len()).max().unwrap_or(1) - 1;
         let from = bytes.len().saturating_sub(longest);
-        let starts = |at: &usize| self.needles.iter().any(|n| n.starts_with(&bytes[*at..]));
-        (from..bytes.len()).find(starts).map_or(0, |at| bytes.len() - at)
+        let starts = |end: &[u8]| self.needles.iter().any(|n| n.len() > end.len() && n.starts_with(end));
+        (from..bytes.len()).find(|at| starts(&bytes[*at..])).map_or(0, |at| bytes.len() - at)
     }
 }
 
@@ -197,38 +222,62 @@ fn inside_base64(engine: &impl Engine, secret: &[u8], offset: usize) -> Vec<u8> 
     text
 }
 
-/// One body on its way to the guest.
+/// One body on its way to the guest. A byte is masked when it belongs to a secret, and waits as long as it could.
 pub(super) struct Mask<'a> {
     needles: Option<&'a Needles>,
+    /// What could be the start of a secret, as the server sent it.
     held: Vec<u8>,
+    /// How many of these bytes have gone on nevertheless. They are kept so that the rest is still known for what it is.
+    gone: usize,
 }
 
 impl<'a> Mask<'a> {
     pub fn new(needles: Option<&'a Needles>) -> Mask<'a> {
-        Mask { needles, held: Vec::new() }
+        Mask { needles, held: Vec::new(), gone: 0 }
     }
 
-    /// What of the body may go on. What could be the start of a secret stays until more is known.
+    /// What of the body may go on.
     pub fn pass(&mut self, data: Bytes) -> Bytes {
         let Some(needles) = self.needles else {
             return data;
         };
-        let mut whole = std::mem::take(&mut self.held);
+        if self.held.is_empty() && !needles.first.is_match(&data[..]) {
+            let from = data.len() - needles.pending(&data);
+            self.held.extend_from_slice(&data[from..]);
+            return data.slice(..from);
+        }
+        let mut whole = Zeroizing::new(std::mem::take(&mut self.held));
         whole.extend_from_slice(&data);
-        needles.mask(&mut whole);
-        let keep = needles.pending(&whole);
-        self.held = whole.split_off(whole.len() - keep);
-        whole.into()
+        let from = whole.len() - needles.pending(&whole);
+        let found = needles.found(&whole);
+        // What belongs to one secret is decided, even where another may begin within it.
+        let until = found.iter().filter(|f| f.start < from).map(|f| f.end).fold(from, usize::max);
+        self.held.extend_from_slice(&whole[from..]);
+        found.into_iter().for_each(|range| whole[range].fill(MASKED));
+        let begin = self.gone.min(until);
+        self.gone = until.max(self.gone) - from;
+        Bytes::copy_from_slice(&whole[begin..until])
     }
 
-    /// Whether bytes are held that may be let go when nothing follows for a moment.
+    /// Whether so little is held that it may go on when nothing follows for a moment.
     pub fn holds_little(&self) -> bool {
-        (1..=LITTLE).contains(&self.held.len())
+        let little = self.needles.map_or(0, |n| n.little);
+        self.gone < self.held.len() && self.held.len() <= little
     }
 
-    /// What is held, at the end of the body or after a moment without more.
+    /// Lets go what is held, after a moment without more.
+    pub fn let_go(&mut self) -> Bytes {
+        let begin = std::mem::replace(&mut self.gone, self.held.len());
+        Bytes::copy_from_slice(&self.held[begin..])
+    }
+
+    /// What is held, at the end of the body.
     pub fn rest(&mut self) -> Bytes {
-        std::mem::take(&mut self.held).into()
+        let mut held = Zeroizing::new(std::mem::take(&mut self.held));
+        if let Some(needles) = self.needles {
+            needles.mask(&mut held);
+        }
+        Bytes::copy_from_slice(&held[std::mem::take(&mut self.gone)..])
     }
 }
 

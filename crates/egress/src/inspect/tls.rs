@@ -10,13 +10,17 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use terms::Fault;
 use tokio::net::TcpStream;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::timeout;
 use tokio_rustls::rustls::crypto::{CryptoProvider, ring};
 use tokio_rustls::rustls::pki_types::{CertificateDer, ServerName};
 use tokio_rustls::rustls::server::NoServerSessionStorage;
 use tokio_rustls::rustls::sign::{CertifiedKey, SingleCertAndKey};
-use tokio_rustls::rustls::{self, ClientConfig, RootCertStore, ServerConfig};
+use tokio_rustls::rustls::{self, AlertDescription, CertificateError, ClientConfig, RootCertStore, ServerConfig};
 use tokio_rustls::{TlsAcceptor, TlsConnector};
+
+/// How many connections of one guest may speak HTTP/2 at once.
+const MAX_HTTP2: usize = 128;
 
 /// What may be set about inspecting; the defaults are meant for use.
 #[derive(Clone, Debug)]
@@ -50,6 +54,8 @@ pub struct Tls {
     /// Made with the first connection: reading the roots of the host takes some milliseconds.
     client: OnceLock<Result<ClientConfig, String>>,
     pub(super) spelled: Spelled,
+    /// How many more connections may speak HTTP/2: one can hold megabytes that nobody takes.
+    http2: Arc<Semaphore>,
 }
 
 /// Why the other side cannot be used, in words for the guest.
@@ -78,7 +84,19 @@ impl Protocol {
 impl Tls {
     pub fn new(authority: Arc<Authority>, settings: Settings) -> Tls {
         let provider = Arc::new(ring::default_provider());
-        Tls { authority, settings, provider, client: OnceLock::new(), spelled: Spelled::default() }
+        Tls {
+            authority,
+            settings,
+            provider,
+            client: OnceLock::new(),
+            spelled: Spelled::default(),
+            http2: Arc::new(Semaphore::new(MAX_HTTP2)),
+        }
+    }
+
+    /// Room for one more connection with HTTP/2, as long as it is kept.
+    pub(super) fn http2_slot(&self) -> Option<OwnedSemaphorePermit> {
+        self.http2.clone().try_acquire_owned().ok()
     }
 
     pub(super) fn leaf(&self, name: Option<&str>, addr: Option<IpAddr>) -> Result<Arc<CertifiedKey>, Fault> {
@@ -154,10 +172,45 @@ impl Tls {
 }
 
 fn handshake_trouble(name: &str, error: &io::Error) -> String {
-    let cause = error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>());
-    match cause {
-        Some(rustls::Error::InvalidCertificate(why)) => format!("the certificate of {name} is not valid: {why:?}"),
-        Some(other) => format!("TLS with {name} failed: {other}"),
+    match rustls_error(error) {
+        Some(rustls::Error::InvalidCertificate(why)) => {
+            format!("the certificate of {name} is not valid: {}", certificate_trouble(why))
+        }
+        Some(rustls::Error::AlertReceived(AlertDescription::NoApplicationProtocol)) => {
+            format!("{name} speaks no protocol that the client speaks")
+        }
+        Some(other) => format!("TLS with {name} failed: {}", alert_trouble(other)),
         None => format!("TLS with {name} failed: {error}"),
+    }
+}
+
+/// Why a stream to a server broke. Some say only after the handshake what they did not like about it.
+pub(super) fn stream_trouble(error: &io::Error) -> String {
+    rustls_error(error).map_or_else(|| error.to_string(), alert_trouble)
+}
+
+fn rustls_error(error: &io::Error) -> Option<&rustls::Error> {
+    error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>())
+}
+
+/// Old servers have no alert of their own for it, and send the one for all failures.
+fn alert_trouble(error: &rustls::Error) -> String {
+    match error {
+        rustls::Error::AlertReceived(AlertDescription::CertificateRequired) => {
+            "the server wants a certificate of its client, and none can be shown".to_owned()
+        }
+        other => other.to_string(),
+    }
+}
+
+fn certificate_trouble(why: &CertificateError) -> String {
+    match why {
+        CertificateError::Expired | CertificateError::ExpiredContext { .. } => "it has expired".to_owned(),
+        CertificateError::NotValidYet | CertificateError::NotValidYetContext { .. } => "it is not valid yet".to_owned(),
+        CertificateError::UnknownIssuer => "nobody whom this host trusts has signed it".to_owned(),
+        CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. } => {
+            "it is for another name".to_owned()
+        }
+        other => format!("{other:?}"),
     }
 }

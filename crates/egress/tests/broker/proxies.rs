@@ -18,7 +18,7 @@ const PROXY: &str = "192.0.0.53:3128";
 
 fn stage(world: &mut World) {
     world.rules = r#"{"action":"allow","host":"a.example.org"},{"action":"allow","host":"b.example.org"},
-        {"action":"allow","cidr":"93.184.216.40/32"}"#
+        {"action":"allow","cidr":"93.184.216.40/32"},{"action":"allow","cidr":"2606:2800:220:2::/64"}"#
         .to_owned();
     world.name("a.example.org", &[SERVER]);
     world.name("b.example.org", &[SERVER, "2606:2800:220:1::1"]);
@@ -28,6 +28,7 @@ fn stage(world: &mut World) {
     }
     world.serve("93.184.216.34:25", greet);
     world.serve("93.184.216.34:80", http);
+    world.serve("[2606:2800:220:2::1]:8080", http);
 }
 
 /// The reply of a SOCKS server to a request for a name.
@@ -159,6 +160,20 @@ fn curl() {
     assert_eq!(run(&["-x", "socks5h://192.0.0.53:1080", to]), there);
     assert_eq!(run(&["-x", "socks5h://192.0.0.53:1080", "http://evil.org/"]), "000");
     assert!(run(&["-x", "http://192.0.0.53:3128", "http://evil.org/"]).ends_with("403"));
+    // Addresses in brackets, however they are written and whether or not they may be reached.
+    for url in ["http://[2606:2800:220:2::1]:8080/", "http://[2606:2800:220:2:0:0:0:1]:8080/"] {
+        for way in [&["-x", "http://192.0.0.53:3128"][..], &["-p", "-x", "http://192.0.0.53:3128"]] {
+            let said = run(&[way, &[url]].concat());
+            assert_eq!(said, "GET / HTTP/1.1|[2606:2800:220:2::1]:8080|200", "{way:?} {url}");
+        }
+    }
+    // One connection for several hosts.
+    let several = ["-x", "http://192.0.0.53:3128", to, "http://[2606:2800:220:2::1]:8080/", to];
+    let there_by_address = "GET / HTTP/1.1|[2606:2800:220:2::1]:8080|200";
+    assert_eq!(run(&several), format!("{there}{there_by_address}{there}"));
+    assert_eq!(run(&["-x", "http://192.0.0.53:3128", several[3], to]), format!("{there_by_address}{there}"));
+    let beside = run(&["-x", "http://192.0.0.53:3128", "http://[2001:db8::1]:8080/"]);
+    assert!(beside.contains("special address") && beside.ends_with("403"), "{beside}");
     let fronted = run(&["--resolve", "evil.org:80:93.184.216.34", "http://evil.org/"]);
     assert!(fronted.contains("evil.org, which was not resolved to 93.184.216.34") && fronted.ends_with("403"));
 }

@@ -1,6 +1,6 @@
 //! The world of a case: its rules, its servers, its resolver, and the broker between them and the guest.
 
-use egress::broker::{Broker, Resolvers, Setup, Tuning, Upstream};
+use egress::broker::{Around, Broker, Resolvers, Setup, Tuning, Upstream};
 use egress::dns::{self, Kind, Rcode};
 use egress::event::{Event, Op, Stage};
 use policy::{Context, Format, Resolved};
@@ -205,6 +205,7 @@ impl World {
             inspect: egress::inspect::Settings::default(),
         };
         let setup = Setup {
+            around: Around::default(),
             doors: handles.doors.expect("doors"),
             policy: policy(&self.rules, self.default),
             secrets: Vec::new(),

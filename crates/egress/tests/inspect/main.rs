@@ -1,5 +1,6 @@
 //! The inspector of requests, between real clients and real servers.
 
+mod bad_answers;
 mod bad_input;
 mod fuzz;
 mod http1;

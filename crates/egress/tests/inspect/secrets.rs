@@ -103,14 +103,28 @@ async fn websockets_are_masked_too() {
     let mut guest = world.https(addr).await;
     let upgrade = "Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Extensions: permessage-deflate\r\n";
     assert_eq!(ask(&mut guest, &with("/ok/ws-echo-head", upgrade)).await.status, 101);
-    send(&mut guest, b"ping").await;
     let mut told = Vec::new();
-    while !told.ends_with(b"ping") {
-        told.push(within(guest.read_u8()).await.unwrap());
+    loop {
+        let mut head = [0; 2];
+        within(guest.read_exact(&mut head)).await.unwrap();
+        let mut payload = vec![0; head[1].into()];
+        within(guest.read_exact(&mut payload)).await.unwrap();
+        told.extend(payload);
+        if head[0] & 0x80 != 0 {
+            break;
+        }
     }
     let told = String::from_utf8(told).unwrap();
     assert!(told.contains(&"*".repeat(SECRET.len())) && !told.contains("sk-very"), "{told}");
     assert!(!seen.heads()[0].contains("deflate") && seen.heads()[0].contains(SECRET));
+    // Frames pass, and what is no frame ends it.
+    send(&mut guest, b"\x81\x02hi").await;
+    let mut back = [0; 4];
+    within(guest.read_exact(&mut back)).await.unwrap();
+    assert_eq!(&back, b"\x81\x02hi");
+    send(&mut guest, b"GET /ok HTTP/1.1\r\n\r\n").await;
+    assert!(is_closed(&mut guest).await);
+    world.court.wait(|e| e.reason.as_ref().is_some_and(|r| r.contains("no WebSocket"))).await;
 }
 
 #[tokio::test]
@@ -152,4 +166,96 @@ async fn not_in_the_clear() {
     let mut guest = world.connect(far, &[HOST]);
     let refused = ask(&mut guest, &with("/ok", "")).await;
     assert!(refused.status == 403 && refused.text().contains("without TLS"));
+}
+
+/// What broke: a server that sent the secret with pauses between its bytes got it through.
+#[tokio::test]
+async fn a_secret_that_comes_byte_by_byte_is_masked() {
+    let world = World::with_secret();
+    let (old, new) = (servers::https(&world.servers).await.0, servers::https2(&world.servers).await.0);
+    let mut guest = world.https(old).await;
+    let requests = world.http2(new).await;
+    let uri = format!("https://{HOST}:{}/ok/drip", new.port());
+    let request = with("/ok/drip", "");
+    let both = tokio::join!(ask(&mut guest, &request), fetch(&requests, Request::get(uri).body(()).unwrap()));
+    for told in [both.0.text(), both.1.2] {
+        let of_secret = told.strip_prefix("Bearer ").unwrap();
+        let shown = of_secret.trim_end_matches('*');
+        assert!(of_secret.len() == SECRET.len() && SECRET.starts_with(shown) && shown.len() <= 3, "{told}");
+    }
+}
+
+#[tokio::test]
+async fn in_no_place_of_a_head() {
+    let world = World::with_secret();
+    let (addr, seen) = servers::https(&world.servers).await;
+    let mut guest = world.https(addr).await;
+    send(&mut guest, with("/ok/moved", "").as_bytes()).await;
+    let (hints, moved) = (head(&mut guest).await, head(&mut guest).await);
+    let stars = "*".repeat(SECRET.len());
+    assert_eq!(hints, format!("HTTP/1.1 103 Early Hints\r\nLink: <{stars}>\r\n\r\n"));
+    assert!(
+        moved.starts_with(&format!("HTTP/1.1 302 {stars}\r\n")) && moved.contains("Location: /x?k=****"),
+        "{moved}"
+    );
+    assert!(!moved.contains("sk-very") && seen.heads()[0].contains(SECRET));
+}
+
+/// In pieces of a few bytes nothing of it could be known.
+#[tokio::test]
+async fn no_pieces_are_asked_for() {
+    let ranges = "Range: bytes=0-2\r\nIf-Range: \"a\"\r\n";
+    let world = World::with_secret();
+    let (addr, seen) = servers::https(&world.servers).await;
+    let mut guest = world.https(addr).await;
+    assert_eq!(ask(&mut guest, &with("/ok", ranges)).await.status, 200);
+    assert!(!seen.heads()[0].to_ascii_lowercase().contains("range"), "{}", seen.heads()[0]);
+    let refused = ask(&mut guest, &with("/ok/part", ranges)).await;
+    assert!(refused.status == 502 && refused.text().contains("a part of"), "{}", refused.text());
+    let (addr, seen) = servers::https2(&world.servers).await;
+    let requests = world.http2(addr).await;
+    let request = |path: &str| {
+        let uri = format!("https://{HOST}:{}{path}", addr.port());
+        Request::get(uri).header("range", "bytes=0-2").body(()).unwrap()
+    };
+    assert_eq!(fetch(&requests, request("/ok")).await.0, 200);
+    assert!(!seen.heads()[0].contains("range"), "{}", seen.heads()[0]);
+    assert_eq!(fetch(&requests, request("/ok/part")).await.0, 502);
+    // The control: where there is no secret, pieces may be asked for.
+    let world = World::new();
+    let (addr, seen) = servers::https(&world.servers).await;
+    let mut guest = world.https(addr).await;
+    assert_eq!(ask(&mut guest, &with("/ok/part", ranges)).await.status, 206);
+    assert!(seen.heads()[0].contains("Range: bytes=0-2"));
+}
+
+#[tokio::test]
+async fn no_coding_hides_it() {
+    let world = World::with_secret();
+    let (addr, _) = servers::https(&world.servers).await;
+    for coding in ["gzip", "x-gzip", "deflate", "br", "zstd", "GZIP", "identity,gzip", "unheard-of", "aes128gcm"] {
+        let mut guest = world.https(addr).await;
+        let refused = ask(&mut guest, &with(&format!("/ok/coded?c={coding}"), "Accept-Encoding: gzip, br\r\n")).await;
+        assert_eq!(refused.status, 502, "{coding}");
+    }
+    let mut guest = world.https(addr).await;
+    assert_eq!(ask(&mut guest, &with("/ok/coded?c=identity", "")).await.text(), "zzz");
+}
+
+#[tokio::test]
+async fn a_header_that_servers_take_for_the_same_is_refused() {
+    let world = World::with_secret_in("x-api-key");
+    let (addr, seen) = servers::https(&world.servers).await;
+    let mut guest = world.https(addr).await;
+    for header in ["X_Api_Key: mine\r\n", "x-api_key: mine\r\n", "X-API-KEY: mine\r\n"] {
+        let refused = ask(&mut guest, &with("/ok", header)).await;
+        assert!(refused.status == 403 && refused.text().contains("credential of its own"), "{header}");
+    }
+    assert!(seen.heads().is_empty());
+    let sent = format!("POST /ok/p HTTP/1.1\r\nHost: {HOST}\r\nTransfer-Encoding: chunked\r\n\r\n");
+    let told = ask(&mut guest, &(sent + "1\r\na\r\n0\r\nX_Api_Key: mine\r\nX-T: u\r\n\r\n")).await.text();
+    assert!(told.contains("X-T: u") && !told.contains("mine"), "{told}");
+    // The control.
+    assert_eq!(ask(&mut guest, &with("/ok", &format!("X-Api-Key: {PLACEHOLDER}\r\n"))).await.status, 200);
+    assert!(seen.heads()[1].contains(SECRET));
 }

@@ -10,11 +10,15 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpListener;
 use tokio_rustls::TlsAcceptor;
 
+/// Longer than anything is held for what may follow.
+const PAUSE: Duration = Duration::from_millis(150);
+
 /// Every head that a server saw, and how many connections.
 #[derive(Clone, Default)]
 pub struct Seen {
     heads: Arc<Mutex<Vec<String>>>,
     connections: Arc<Mutex<usize>>,
+    early: Arc<Mutex<bool>>,
 }
 
 impl Seen {
@@ -24,6 +28,11 @@ impl Seen {
 
     pub fn connections(&self) -> usize {
         *self.connections.lock().unwrap()
+    }
+
+    /// Whether any client sent something before its handshake was over.
+    pub fn early(&self) -> bool {
+        *self.early.lock().unwrap()
     }
 
     fn add(&self, head: &str) {
@@ -49,6 +58,7 @@ pub async fn http1(acceptor: Option<TlsAcceptor>) -> (SocketAddr, Seen) {
                     None => talk(&mut { tcp }, &seen).await,
                     Some(acceptor) => {
                         if let Ok(mut tls) = acceptor.accept(tcp).await {
+                            *seen.early.lock().unwrap() |= tls.get_mut().1.early_data().is_some();
                             talk(&mut tls, &seen).await;
                         }
                     }
@@ -132,7 +142,12 @@ async fn act(stream: &mut &mut dyn Duplex, head: &str) -> Result<(), ()> {
             put(stream, b"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n")
                 .await?;
             if path == "/ok/ws-echo-head" {
-                put(stream, head.as_bytes()).await?;
+                // As one message in several frames.
+                let pieces: Vec<&[u8]> = head.as_bytes().chunks(20).collect();
+                for (i, piece) in pieces.iter().enumerate() {
+                    let last = if i + 1 == pieces.len() { 0x80 } else { 0 };
+                    put(stream, &[&[last | u8::from(i == 0), piece.len() as u8], *piece].concat()).await?;
+                }
             }
             let mut buffer = [0; 4096];
             loop {
@@ -174,6 +189,33 @@ async fn act(stream: &mut &mut dyn Duplex, head: &str) -> Result<(), ()> {
                 put(stream, b"\r\n").await?;
             }
             put(stream, format!("0\r\nX-Trailer: {value}\r\n\r\n").as_bytes()).await
+        }
+        // Byte by byte, each long after the one before.
+        "/ok/drip" => {
+            let value = header(head, "authorization").unwrap_or_default();
+            put(stream, b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n").await?;
+            for byte in value.bytes() {
+                put(stream, &[b"1\r\n", &[byte][..], b"\r\n"].concat()).await?;
+                tokio::time::sleep(PAUSE).await;
+            }
+            put(stream, b"0\r\n\r\n").await
+        }
+        // The value in the line, the names and the values of what comes before the body, and nothing else.
+        "/ok/moved" => {
+            let value = header(head, "authorization").unwrap_or_default();
+            let secret = value.trim_start_matches("Bearer ").to_owned();
+            let encoded = secret.replace('/', "%2F").replace('+', "%2B").replace('"', "%22");
+            let hints = format!("HTTP/1.1 103 Early Hints\r\nLink: <{secret}>\r\n\r\n");
+            let answer = format!("HTTP/1.1 302 {secret}\r\nLocation: /x?k={encoded}\r\nContent-Length: 0\r\n\r\n");
+            put(stream, (hints + &answer).as_bytes()).await
+        }
+        "/ok/part" => {
+            put(stream, b"HTTP/1.1 206 Partial\r\nContent-Range: bytes 0-2/9\r\nContent-Length: 3\r\n\r\nsk-").await
+        }
+        "/ok/coded" => {
+            let coding = head.split("c=").nth(1).and_then(|rest| rest.split(' ').next()).unwrap_or_default();
+            let answer = format!("HTTP/1.1 200 OK\r\nContent-Encoding: {coding}\r\nContent-Length: 3\r\n\r\nzzz");
+            put(stream, answer.as_bytes()).await
         }
         "/ok/bulk" => {
             let len: usize = head.split("n=").nth(1).and_then(|r| r.split(' ').next()).unwrap().parse().unwrap();
@@ -293,7 +335,8 @@ async fn act2(request: Request<h2::RecvStream>, mut respond: h2::server::SendRes
         }
         _ => {}
     }
-    let response = Response::builder().header("x-told", &told).body(()).unwrap();
+    let status = if path == "/ok/part" { 206 } else { 200 };
+    let response = Response::builder().status(status).header("x-told", &told).body(()).unwrap();
     let mut out = respond.send_response(response, is_head).unwrap();
     match path.as_str() {
         _ if is_head => {}
@@ -317,6 +360,13 @@ async fn act2(request: Request<h2::RecvStream>, mut respond: h2::server::SendRes
             let mut trailers = HeaderMap::new();
             trailers.insert("x-trailer", told.parse().unwrap());
             let _ = out.send_trailers(trailers);
+        }
+        "/ok/drip" => {
+            for byte in told.bytes() {
+                send2(&mut out, Bytes::copy_from_slice(&[byte])).await;
+                tokio::time::sleep(PAUSE).await;
+            }
+            let _ = out.send_data(Bytes::new(), true);
         }
         "/ok/bulk" => {
             let mut left: usize = query.trim_start_matches("n=").parse().unwrap();

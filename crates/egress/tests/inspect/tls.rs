@@ -1,10 +1,17 @@
 //! Who is who: names in hellos, certificates on both sides, protocols.
 
+use super::http2::fetch;
 use super::servers;
 use super::world::*;
 use egress::event::{Op, Stage};
+use std::time::{Duration, SystemTime};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio_rustls::rustls::ProtocolVersion;
+use tokio_rustls::rustls::pki_types::ServerName;
+use tokio_rustls::rustls::version::{TLS12, TLS13};
+use tokio_rustls::rustls::{ProtocolVersion, SupportedProtocolVersion};
+
+static OLD: &[&SupportedProtocolVersion] = &[&TLS12];
+static NEW: &[&SupportedProtocolVersion] = &[&TLS13];
 
 #[tokio::test]
 async fn another_name_is_refused_by_an_alert() {
@@ -150,4 +157,118 @@ async fn what_is_no_hello_is_no_way_around() {
     let _ = within(guest.read_to_end(&mut back)).await;
     assert!(!back.windows(4).any(|w| w == b"HTTP"));
     assert!(seen.heads().is_empty());
+}
+
+#[tokio::test]
+async fn old_and_new_versions_on_either_side() {
+    let world = World::new();
+    for server in [OLD, NEW] {
+        let acceptor = world.servers.odd_acceptor(&[HOST], &["http/1.1"], Odd { versions: server, ..Odd::default() });
+        let (addr, _) = servers::http1(Some(acceptor)).await;
+        for guest in [OLD, NEW] {
+            let connector = client_of(guest, world.guest_root(), &["http/1.1"]);
+            let stream = world.connect(addr, &[HOST]);
+            let mut stream = connector.connect(ServerName::try_from(HOST).unwrap(), stream).await.unwrap();
+            assert_eq!(stream.get_ref().1.protocol_version(), Some(guest[0].version));
+            assert_eq!(get(&mut stream, "/ok").await.status, 200);
+            assert_eq!(get(&mut stream, "/no").await.status, 403);
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_bad_certificate_is_told_by_what_is_bad_about_it() {
+    let world = World::new();
+    let (now, day) = (SystemTime::now(), Duration::from_secs(24 * 3600));
+    let past = Odd { life: Some((now - 9 * day, now - day)), ..Odd::default() };
+    let future = Odd { life: Some((now + day, now + 9 * day)), ..Odd::default() };
+    let itself = Odd { signs_itself: true, ..Odd::default() };
+    for (name, odd, wanted) in [
+        (HOST, past, "it has expired"),
+        (HOST, future, "it is not valid yet"),
+        (HOST, itself, "nobody whom this host trusts has signed it"),
+        (OTHER, Odd::default(), "it is for another name"),
+    ] {
+        let (addr, seen) = servers::http1(Some(world.servers.odd_acceptor(&[name], &["http/1.1"], odd))).await;
+        let mut guest = world.https(addr).await;
+        let failed = get(&mut guest, "/ok").await;
+        assert_eq!(failed.status, 502);
+        let message = failed.json()["message"].as_str().unwrap().to_owned();
+        assert!(
+            message.contains("certificate of api.example.org is not valid") && message.contains(wanted),
+            "{message}"
+        );
+        assert!(seen.heads().is_empty());
+    }
+}
+
+#[tokio::test]
+async fn a_server_that_wants_to_know_its_client() {
+    let world = World::new();
+    for versions in [OLD, NEW] {
+        let strict = Odd { versions, asks: Asks::Strictly, ..Odd::default() };
+        let (addr, seen) = servers::http1(Some(world.servers.odd_acceptor(&[HOST], &["http/1.1"], strict))).await;
+        let mut guest = world.https(addr).await;
+        let failed = get(&mut guest, "/ok").await;
+        assert_eq!((failed.status, failed.json()["error_kind"].as_str()), (502, Some("unavailable")));
+        // Where the server's word is lost on the way, only that it hung up is known.
+        let told = ["a certificate of its client", "connection to the server broke"];
+        assert!(told.iter().any(|told| failed.text().contains(told)), "{}", failed.text());
+        assert!(seen.heads().is_empty());
+        // The control: one that only asks is served without.
+        let polite = Odd { versions, asks: Asks::Politely, ..Odd::default() };
+        let (addr, _) = servers::http1(Some(world.servers.odd_acceptor(&[HOST], &["http/1.1"], polite))).await;
+        assert_eq!(get(&mut world.https(addr).await, "/ok").await.status, 200);
+    }
+    let strict = Odd { asks: Asks::Strictly, ..Odd::default() };
+    let (addr, _) = servers::http2(Some(world.servers.odd_acceptor(&[HOST], &["h2"], strict))).await;
+    let requests = world.http2(addr).await;
+    let request = http::Request::get(format!("https://{HOST}:{}/ok", addr.port())).body(()).unwrap();
+    let (status, _, text, _) = fetch(&requests, request).await;
+    assert!(status == 502 && text.contains("connection to the server broke"), "{text}");
+}
+
+/// What is sent before the handshake is over can be sent again by anyone on the way.
+#[tokio::test]
+async fn nothing_is_sent_early() {
+    let world = World::new();
+    let odd = Odd { early: u32::MAX, versions: NEW, ..Odd::default() };
+    let (addr, seen) = servers::http1(Some(world.servers.odd_acceptor(&[HOST], &["http/1.1"], odd))).await;
+    for _ in 0..5 {
+        assert_eq!(get(&mut world.https(addr).await, "/ok").await.status, 200);
+    }
+    assert!(seen.connections() == 5 && !seen.early());
+    // A guest is offered nothing to go on from either: each of its connections is judged by itself.
+    let connector = client(world.guest_root(), &[]);
+    for _ in 0..3 {
+        let stream = world.connect(addr, &[HOST]);
+        let mut stream = connector.connect(ServerName::try_from(HOST).unwrap(), stream).await.unwrap();
+        assert_eq!(get(&mut stream, "/ok").await.status, 200);
+        let kind = stream.get_ref().1.handshake_kind();
+        assert_eq!(kind, Some(tokio_rustls::rustls::HandshakeKind::Full));
+    }
+}
+
+#[tokio::test]
+async fn sides_that_have_no_protocol_in_common() {
+    let world = World::new();
+    // Without a word about protocols, a server speaks HTTP/1.1.
+    let wordless = servers::http1(Some(world.servers.acceptor(&[HOST], &[]))).await.0;
+    let old = servers::https(&world.servers).await.0;
+    for addr in [wordless, old] {
+        let stream = world.guest_tls(world.connect(addr, &[HOST]), HOST, &["h2"]).await.unwrap();
+        let (requests, connection) = h2::client::handshake(stream).await.unwrap();
+        tokio::spawn(connection);
+        let request = http::Request::get(format!("https://{HOST}:{}/ok", addr.port())).body(()).unwrap();
+        let (status, _, text, _) = fetch(&requests, request).await;
+        assert!(status == 502 && text.contains("protocol that the client speaks"), "{text}");
+        // What is refused is refused all the same.
+        let request = http::Request::get(format!("https://{HOST}:{}/no", addr.port())).body(()).unwrap();
+        assert_eq!(fetch(&requests, request).await.0, 403);
+    }
+    let new = servers::http2(Some(world.servers.acceptor(&[HOST], &["h2"]))).await.0;
+    let failed = get(&mut world.https(new).await, "/ok").await;
+    assert!(failed.status == 502 && failed.text().contains("protocol that the client speaks"), "{}", failed.text());
+    // The control: the same guest where both know the other.
+    assert_eq!(get(&mut world.https(old).await, "/ok").await.status, 200);
 }

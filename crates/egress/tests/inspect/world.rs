@@ -5,18 +5,19 @@ use egress::court::{Court, Destination, Injection, RequestAsk};
 use egress::event::{Event, Op, Stage};
 use egress::inspect::{self, Settings, Tls};
 use policy::{Context, Decision, Format, NetAsk, Resolved, effective, parse, resolve};
-use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
+use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, DuplexStream};
 use tokio::net::TcpListener;
 use tokio_rustls::client::TlsStream;
 use tokio_rustls::rustls::crypto::ring;
 use tokio_rustls::rustls::pki_types::pem::PemObject;
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
-use tokio_rustls::rustls::{ClientConfig, RootCertStore, ServerConfig};
+use tokio_rustls::rustls::server::WebPkiClientVerifier;
+use tokio_rustls::rustls::{ALL_VERSIONS, ClientConfig, RootCertStore, ServerConfig, SupportedProtocolVersion};
 use tokio_rustls::{TlsAcceptor, TlsConnector};
 
 pub const HOST: &str = "api.example.org";
@@ -39,7 +40,8 @@ pub struct TestCourt {
     events: Mutex<Vec<Event>>,
     pub spent: (AtomicU64, AtomicU64),
     pub limit: AtomicU64,
-    pub with_secret: bool,
+    /// The header that gets the secret, if there is one.
+    pub secret_in: Option<&'static str>,
 }
 
 fn rules(text: &str) -> Resolved {
@@ -84,11 +86,11 @@ impl Court for TestCourt {
     }
 
     fn injections(&self, ask: &RequestAsk<'_>) -> Vec<Injection> {
-        if !self.with_secret || ask.host != HOST {
+        let Some(header) = self.secret_in.filter(|_| ask.host == HOST) else {
             return Vec::new();
-        }
+        };
         vec![Injection {
-            header: "authorization".to_owned(),
+            header: header.to_owned(),
             placeholder: PLACEHOLDER.to_owned(),
             value: format!("Bearer {SECRET}").into_bytes().into(),
             secret: SECRET.as_bytes().into(),
@@ -125,7 +127,15 @@ impl World {
         World::with(RULES, true, Settings::default())
     }
 
+    pub fn with_secret_in(header: &'static str) -> World {
+        World::made(RULES, Some(header), Settings::default())
+    }
+
     pub fn with(text: &str, with_secret: bool, settings: Settings) -> World {
+        World::made(text, with_secret.then_some("authorization"), settings)
+    }
+
+    fn made(text: &str, secret_in: Option<&'static str>, settings: Settings) -> World {
         let servers = ServerAuthority::new();
         let authority = Arc::new(Authority::new().unwrap());
         let settings = Settings { extra_roots: vec![servers.root()], ..settings };
@@ -135,7 +145,7 @@ impl World {
             events: Mutex::default(),
             spent: Default::default(),
             limit: u64::MAX.into(),
-            with_secret,
+            secret_in,
         };
         let tls = Arc::new(Tls::new(authority.clone(), settings));
         World { court: Arc::new(court), tls, authority, servers }
@@ -202,10 +212,18 @@ impl World {
 }
 
 pub fn client(root: CertificateDer<'static>, alpn: &[&str]) -> TlsConnector {
+    client_of(ALL_VERSIONS, root, alpn)
+}
+
+pub fn client_of(
+    versions: &[&'static SupportedProtocolVersion],
+    root: CertificateDer<'static>,
+    alpn: &[&str],
+) -> TlsConnector {
     let mut roots = RootCertStore::empty();
     roots.add(root).unwrap();
     let builder = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()));
-    let builder = builder.with_safe_default_protocol_versions().unwrap();
+    let builder = builder.with_protocol_versions(versions).unwrap();
     let mut config = builder.with_root_certificates(roots).with_no_client_auth();
     config.alpn_protocols = alpn.iter().map(|p| p.as_bytes().to_vec()).collect();
     TlsConnector::from(Arc::new(config))
@@ -231,16 +249,63 @@ impl ServerAuthority {
     }
 
     pub fn acceptor(&self, names: &[&str], alpn: &[&str]) -> TlsAcceptor {
+        self.odd_acceptor(names, alpn, Odd::default())
+    }
+
+    pub fn odd_acceptor(&self, names: &[&str], alpn: &[&str], odd: Odd) -> TlsAcceptor {
         let key = KeyPair::generate().unwrap();
-        let names: Vec<String> = names.iter().map(|n| (*n).to_owned()).collect();
-        let certificate = CertificateParams::new(names).unwrap().signed_by(&key, &self.issuer).unwrap();
+        let mut params = CertificateParams::new(names.iter().map(|n| (*n).to_owned()).collect::<Vec<_>>()).unwrap();
+        if let Some((from, to)) = odd.life {
+            params.not_before = from.into();
+            params.not_after = to.into();
+        }
+        let certificate = match odd.signs_itself {
+            true => {
+                params.distinguished_name.push(DnType::CommonName, "itself");
+                params.self_signed(&key).unwrap()
+            }
+            false => params.signed_by(&key, &self.issuer).unwrap(),
+        };
         let key = PrivateKeyDer::try_from(key.serialize_der()).unwrap();
-        let builder = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()));
-        let builder = builder.with_safe_default_protocol_versions().unwrap().with_no_client_auth();
+        let provider = Arc::new(ring::default_provider());
+        let builder =
+            ServerConfig::builder_with_provider(provider.clone()).with_protocol_versions(odd.versions).unwrap();
+        let mut roots = RootCertStore::empty();
+        roots.add(self.root()).unwrap();
+        let asking = WebPkiClientVerifier::builder_with_provider(roots.into(), provider);
+        let builder = match odd.asks {
+            Asks::Nothing => builder.with_no_client_auth(),
+            Asks::Politely => builder.with_client_cert_verifier(asking.allow_unauthenticated().build().unwrap()),
+            Asks::Strictly => builder.with_client_cert_verifier(asking.build().unwrap()),
+        };
         let mut config = builder.with_single_cert(vec![certificate.der().clone()], key).unwrap();
         config.alpn_protocols = alpn.iter().map(|p| p.as_bytes().to_vec()).collect();
+        config.max_early_data_size = odd.early;
         TlsAcceptor::from(Arc::new(config))
     }
+}
+
+/// What is odd about the TLS of a server.
+pub struct Odd {
+    pub versions: &'static [&'static SupportedProtocolVersion],
+    pub life: Option<(SystemTime, SystemTime)>,
+    pub signs_itself: bool,
+    pub asks: Asks,
+    /// How much it takes before the handshake is over.
+    pub early: u32,
+}
+
+impl Default for Odd {
+    fn default() -> Odd {
+        Odd { versions: ALL_VERSIONS, life: None, signs_itself: false, asks: Asks::Nothing, early: 0 }
+    }
+}
+
+/// Whether a server asks for a certificate of the client.
+pub enum Asks {
+    Nothing,
+    Politely,
+    Strictly,
 }
 
 /// An answer as a client reads it.

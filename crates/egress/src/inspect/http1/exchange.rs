@@ -5,7 +5,8 @@ use super::super::answer::Refusal;
 use super::super::case::Case;
 use super::super::headers::end_here;
 use super::super::relay::{self, Side};
-use super::super::secrets::{self, Mask};
+use super::super::secrets::Mask;
+use super::super::tls::stream_trouble;
 use super::{After, Left, Pair, Reader, Stop, Writer};
 use crate::chunked::{LAST_CHUNK, chunk_head};
 use crate::http1::{Body, Connection, Fields, Request, Response, Version, resume_response, write_response};
@@ -180,13 +181,10 @@ impl<'a> Exchange<'a> {
         if response.status == 101 && !(self.upgrade && websocket(&response.connection)) {
             return Err(Broken::Server("the server changes to a protocol that was not asked for".to_owned()));
         }
-        if self.case.needles.is_some() && secrets::is_compressed(&response.fields) {
-            return Err(Broken::Server(
-                "the server compressed its answer although it was asked not to, so a secret in it could not be masked"
-                    .to_owned(),
-            ));
+        match self.case.hides(response.status, &response.fields) {
+            Some(reason) => Err(Broken::Server(reason.to_owned())),
+            None => Ok(()),
         }
-        Ok(())
     }
 
     async fn put_head(&self, guest: &mut Writer, response: &mut Response, said: &[(&str, &str)]) -> Result<(), Broken> {
@@ -227,8 +225,13 @@ impl<'a> Exchange<'a> {
         let guest = Side { reader: &mut guest.reader, writer: &mut guest.writer };
         let server = Side { reader: &mut server.reader, writer: &mut server.writer };
         tokio::select! {
-            // How it ends is a matter of the two sides.
-            _ = relay::run(guest, server, self.case) => Ok(Answered::Upgraded),
+            ended = relay::run(guest, server, self.case) => match ended {
+                Err(error) if error.kind() == io::ErrorKind::InvalidData => {
+                    Err(Broken::Server(format!("what the server sends is no WebSocket: {error}")))
+                }
+                // How else it ends is a matter of the two sides.
+                _ => Ok(Answered::Upgraded),
+            },
             reason = self.case.overdue() => Err(Broken::Cut(reason)),
         }
     }
@@ -249,7 +252,7 @@ impl From<io::Error> for Sending {
 
 fn broken_server(stop: Stop) -> Broken {
     match stop {
-        Stop::Gone(error) => Broken::Server(format!("the connection to the server broke: {error}")),
+        Stop::Gone(error) => Broken::Server(format!("the connection to the server broke: {}", stream_trouble(&error))),
         Stop::Bad(_, reason) => Broken::Server(format!("the answer of the server is refused: {reason}")),
     }
 }

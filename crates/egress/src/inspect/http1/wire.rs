@@ -163,7 +163,7 @@ impl Reader {
                 false => self.piece(left).await?,
                 true => match timeout(QUIET, self.piece(left)).await {
                     Ok(read) => read?,
-                    Err(_) => return Ok(Some(mask.rest())),
+                    Err(_) => return Ok(Some(mask.let_go())),
                 },
             };
             let out = match read {

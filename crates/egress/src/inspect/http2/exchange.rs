@@ -2,8 +2,9 @@
 
 use super::super::answer::Refusal;
 use super::super::case::Case;
-use super::super::secrets::{self, Mask, QUIET};
-use super::{answer, pass_over};
+use super::super::headers::belong_in_head;
+use super::super::secrets::{Mask, QUIET};
+use super::{AWAY, Ended, answer, away, is_away, pass_over, trouble};
 use bytes::Bytes;
 use h2::server::SendResponse;
 use h2::{Reason, RecvStream, SendStream};
@@ -13,8 +14,9 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::task::Poll;
 use tokio::time::timeout;
 
-/// How many words a server may say before its answer.
+/// How many words a server may say before its answer, and how much. They go to the guest however slowly it reads.
 const MAX_INTERIM: usize = 16;
+const MAX_INTERIM_SIZE: usize = 16 * 1024;
 
 /// A request that is let through, and its answer.
 pub(super) struct Exchange<'a> {
@@ -29,6 +31,8 @@ enum Broken {
     Guest(Reason),
     /// The server ended the stream so; the guest is told the same.
     Reset(Reason),
+    /// The server goes away and has not looked at the request.
+    Away,
     Server(String),
     Cut(&'static str),
 }
@@ -44,7 +48,7 @@ impl<'a> Exchange<'a> {
         mut out: SendStream<Bytes>,
         response: h2::client::ResponseFuture,
         mut respond: SendResponse<Bytes>,
-    ) {
+    ) -> Ended {
         let mut back = None;
         let done = tokio::select! {
             biased;
@@ -55,11 +59,17 @@ impl<'a> Exchange<'a> {
         let Err(broken) = done else {
             // What the server has no use for is dropped here, and its stream ended.
             drop(out);
-            return pass_over(&mut body).await;
+            pass_over(&mut body).await;
+            return Ended::Whole;
         };
+        if matches!(broken, Broken::Away) && !self.begun.load(Relaxed) {
+            return away(self.case, &mut respond);
+        }
+        let ended = if matches!(broken, Broken::Guest(_)) { Ended::Early } else { Ended::Here };
         let (reason, told, refusal) = match broken {
             Broken::Guest(reason) => (reason, format!("the client ended it: {reason}"), None),
             Broken::Reset(reason) => (reason, format!("the server ended it: {reason}"), None),
+            Broken::Away => (Reason::CANCEL, AWAY.to_owned(), None),
             Broken::Server(why) => (Reason::INTERNAL_ERROR, why.clone(), Some(Refusal::unavailable(why))),
             Broken::Cut(why) => (Reason::CANCEL, why.to_owned(), Some(Refusal::unavailable(why.to_owned()))),
         };
@@ -68,10 +78,11 @@ impl<'a> Exchange<'a> {
         match (refusal, back) {
             (_, Some(mut back)) => back.send_reset(reason),
             (Some(refusal), None) if !self.begun.load(Relaxed) => {
-                answer(&mut respond, &refusal, self.is_head, &mut body).await
+                answer(&mut respond, &refusal, self.is_head, &mut body).await;
             }
             _ => respond.send_reset(reason),
         }
+        ended
     }
 
     /// Sends the body of the request. Returns only when the guest is at fault; the server's answer tells the rest.
@@ -92,6 +103,7 @@ impl<'a> Exchange<'a> {
             let _ = body.flow_control().release_capacity(len);
         }
         match body.trailers().await {
+            Ok(Some(trailers)) if belong_in_head(&trailers) => return Broken::Guest(Reason::PROTOCOL_ERROR),
             Ok(Some(mut trailers)) => {
                 self.case.clean_trailers(&mut trailers);
                 let _ = out.send_trailers(trailers);
@@ -115,11 +127,8 @@ impl<'a> Exchange<'a> {
         let response = self.response(response, respond).await?;
         let (mut parts, mut body) = response.into_parts();
         self.case.passes(size(&parts.headers), 0).map_err(Broken::Cut)?;
-        if self.case.needles.is_some() && secrets::is_compressed(&parts.headers) {
-            return Err(Broken::Server(
-                "the server compressed its answer although it was asked not to, so a secret in it could not be masked"
-                    .to_owned(),
-            ));
+        if let Some(reason) = self.case.hides(parts.status.as_u16(), &parts.headers) {
+            return Err(Broken::Server(reason.to_owned()));
         }
         self.case.mask(&mut parts.headers);
         let ended = body.is_end_stream();
@@ -138,6 +147,7 @@ impl<'a> Exchange<'a> {
         mut response: h2::client::ResponseFuture,
         respond: &mut SendResponse<Bytes>,
     ) -> Result<Response<RecvStream>, Broken> {
+        let mut said = 0;
         for _ in 0..MAX_INTERIM {
             let word = poll_fn(|cx| {
                 if let Poll::Ready(reset) = respond.poll_reset(cx) {
@@ -147,6 +157,12 @@ impl<'a> Exchange<'a> {
             });
             match word.await? {
                 Some(mut word) => {
+                    let len = size(word.headers());
+                    self.case.passes(len, 0).map_err(Broken::Cut)?;
+                    said += len;
+                    if said > MAX_INTERIM_SIZE {
+                        break;
+                    }
                     self.case.mask(word.headers_mut());
                     respond.send_informational(word).map_err(guest_gone)?;
                 }
@@ -164,7 +180,7 @@ impl<'a> Exchange<'a> {
                 true => match timeout(QUIET, next(body, back)).await {
                     Ok(read) => read?,
                     Err(_) => {
-                        send(back, mask.rest()).await.map_err(guest_gone)?;
+                        send(back, mask.let_go()).await.map_err(guest_gone)?;
                         continue;
                     }
                 },
@@ -223,7 +239,8 @@ fn guest_gone(error: h2::Error) -> Broken {
 fn broken_server(error: h2::Error) -> Broken {
     match error.reason() {
         Some(reason) if error.is_reset() => Broken::Reset(reason),
-        _ => Broken::Server(format!("the connection to the server broke: {error}")),
+        _ if is_away(&error) => Broken::Away,
+        _ => Broken::Server(trouble(&error)),
     }
 }
 

@@ -26,12 +26,30 @@ const MAX_HEADERS: u32 = 64 * 1024;
 /// What may be on its way in one stream, and in all of a connection together.
 const STREAM_WINDOW: u32 = 256 * 1024;
 const CONNECTION_WINDOW: u32 = 4 * 1024 * 1024;
-const MAX_BUFFERED: usize = 256 * 1024;
+/// What may wait in each stream for a peer that does not read.
+const MAX_BUFFERED: usize = 64 * 1024;
 const MAX_METHOD: usize = 32;
+/// How many more requests a client may end early than it lets come to their end.
+const MAX_ENDED_EARLY: usize = 1024;
 /// How much of a body is read past when its request has been answered.
 const MAX_PAST: usize = 4 * 1024 * 1024;
 
+/// Why a request is given back when the server goes away.
+const AWAY: &str = "the server takes no more requests on this connection";
+
 type ToServer = h2::client::SendRequest<Bytes>;
+
+/// How a stream ended, as far as it concerns the connection.
+enum Ended {
+    /// With a whole answer of the server.
+    Whole,
+    /// With an answer of ours, or with none.
+    Here,
+    /// By the client, before the answer was whole.
+    Early,
+    /// The server takes no more requests.
+    ServerAway,
+}
 
 pub(super) async fn run(session: Arc<Session>, guest: Io, server: Option<Result<Io, Trouble>>) {
     let settings = session.tls.settings.clone();
@@ -52,7 +70,7 @@ pub(super) async fn run(session: Arc<Session>, guest: Io, server: Option<Result<
         Ok(Err(error)) if error.is_io() => return,
         Ok(Err(_)) => return session.refuse_unread(Op::Connect, None, "the client does not speak HTTP/2 as it said"),
     };
-    let (mut streams, mut leaving) = (JoinSet::new(), false);
+    let (mut streams, mut leaving, mut ended_early) = (JoinSet::new(), false, 0usize);
     loop {
         tokio::select! {
             accepted = guest.accept() => match accepted {
@@ -63,7 +81,14 @@ pub(super) async fn run(session: Arc<Session>, guest: Io, server: Option<Result<
                 }
                 Some(Err(_)) | None => return,
             },
-            Some(_) = streams.join_next() => {}
+            Some(ended) = streams.join_next() => match ended {
+                // Each costs the server a request and the client nothing.
+                Ok(Ended::Early) if ended_early >= MAX_ENDED_EARLY => guest.abrupt_shutdown(Reason::ENHANCE_YOUR_CALM),
+                Ok(Ended::Early) => ended_early += 1,
+                Ok(Ended::ServerAway) => guest.graceful_shutdown(),
+                Ok(Ended::Whole) => ended_early = ended_early.saturating_sub(1),
+                Ok(Ended::Here) | Err(_) => {}
+            },
             // The client is told to open another connection, which will have another server.
             Some(_) = server_ends.join_next() => guest.graceful_shutdown(),
             () = sleep(settings.idle), if streams.is_empty() => match std::mem::replace(&mut leaving, true) {
@@ -103,45 +128,85 @@ async fn stream(
     upstream: Result<ToServer, Trouble>,
     request: Request<RecvStream>,
     mut respond: SendResponse<Bytes>,
-) {
+) -> Ended {
     let (parts, mut body) = request.into_parts();
     let is_head = parts.method == http::Method::HEAD;
-    let case = match asked(&parts, session.is_secure()) {
-        Ok(asked) => match session.judge(asked, &parts.headers) {
-            Ok(case) => case,
-            Err(refusal) => return answer(&mut respond, &refusal, is_head, &mut body).await,
-        },
-        Err((status, reason)) => {
-            session.refuse_unread(Op::Request, None, reason);
-            return answer(&mut respond, &Refusal::malformed(status, reason), is_head, &mut body).await;
-        }
+    let (case, outgoing) = match admit(&session, parts) {
+        Ok(admitted) => admitted,
+        Err(refusal) => return answer(&mut respond, &refusal, is_head, &mut body).await,
     };
     let mut upstream = match ready(upstream, &case, &mut respond).await {
         Ok(upstream) => upstream,
-        Err(Trouble(reason)) => {
+        Err(Unready::Away) => return away(&case, &mut respond),
+        Err(Unready::Early) => {
+            case.failed("the client ended it");
+            return Ended::Early;
+        }
+        Err(Unready::Trouble(Trouble(reason))) => {
             case.failed(&reason);
             return answer(&mut respond, &Refusal::unavailable(reason), is_head, &mut body).await;
-        }
-    };
-    let outgoing = match outgoing(parts, &case, &session) {
-        Ok(outgoing) => outgoing,
-        Err(refusal) => {
-            case.failed(&refusal.message);
-            return answer(&mut respond, &refusal, is_head, &mut body).await;
         }
     };
     case.opened();
     let head = size(outgoing.headers());
     match upstream.send_request(outgoing, body.is_end_stream()) {
         Ok((response, out)) if case.passes(0, head).is_ok() => {
-            Exchange::new(&case, is_head).run(body, out, response, respond).await;
+            return Exchange::new(&case, is_head).run(body, out, response, respond).await;
         }
         Ok(_) => respond.send_reset(Reason::CANCEL),
+        Err(error) if is_away(&error) => return away(&case, &mut respond),
         Err(error) => {
-            let reason = format!("the connection to the server broke: {error}");
+            let reason = trouble(&error);
             case.failed(&reason);
             answer(&mut respond, &Refusal::unavailable(reason), is_head, &mut body).await;
         }
+    }
+    Ended::Here
+}
+
+/// Judges a request, and writes it as the server gets it. A refusal has been told when this returns.
+fn admit(session: &Arc<Session>, parts: request::Parts) -> Result<(Case, Request<()>), Refusal> {
+    let asked = asked(&parts, session.is_secure()).map_err(|(status, reason)| {
+        session.refuse_unread(Op::Request, None, reason);
+        Refusal::malformed(status, reason)
+    })?;
+    let case = session.judge(asked, &parts.headers)?;
+    match outgoing(parts, &case, session) {
+        Ok(outgoing) => Ok((case, outgoing)),
+        Err(refusal) => {
+            case.failed(&refusal.message);
+            Err(refusal)
+        }
+    }
+}
+
+/// Gives a request back that the server has not looked at: whoever sent it may send it again elsewhere.
+fn away(case: &Case, respond: &mut SendResponse<Bytes>) -> Ended {
+    case.failed(AWAY);
+    respond.send_reset(Reason::REFUSED_STREAM);
+    Ended::ServerAway
+}
+
+/// Whether the server goes away in peace, without having looked at the request in question.
+fn is_away(error: &h2::Error) -> bool {
+    error.is_go_away() && error.is_remote() && error.reason() == Some(Reason::NO_ERROR)
+}
+
+fn trouble(error: &h2::Error) -> String {
+    format!("the connection to the server broke: {error}")
+}
+
+/// Why no request can be sent to the server.
+enum Unready {
+    Away,
+    /// The client ended the request.
+    Early,
+    Trouble(Trouble),
+}
+
+impl From<String> for Unready {
+    fn from(reason: String) -> Unready {
+        Unready::Trouble(Trouble(reason))
     }
 }
 
@@ -150,12 +215,15 @@ async fn ready(
     upstream: Result<ToServer, Trouble>,
     case: &Case,
     respond: &mut SendResponse<Bytes>,
-) -> Result<ToServer, Trouble> {
-    let upstream = upstream?;
+) -> Result<ToServer, Unready> {
+    let upstream = upstream.map_err(Unready::Trouble)?;
     tokio::select! {
-        _ = poll_fn(|cx| respond.poll_reset(cx)) => Err(Trouble("the client ended it".to_owned())),
-        ready = upstream.ready() => ready.map_err(|e| Trouble(format!("the connection to the server broke: {e}"))),
-        reason = case.overdue() => Err(Trouble(reason.to_owned())),
+        _ = poll_fn(|cx| respond.poll_reset(cx)) => Err(Unready::Early),
+        ready = upstream.ready() => ready.map_err(|error| match is_away(&error) {
+            true => Unready::Away,
+            false => trouble(&error).into(),
+        }),
+        reason = case.overdue() => Err(reason.to_owned().into()),
     }
 }
 
@@ -212,7 +280,7 @@ fn outgoing(parts: request::Parts, case: &Case, session: &Session) -> Result<Req
 }
 
 /// Answers in the place of the server.
-async fn answer(respond: &mut SendResponse<Bytes>, refusal: &Refusal, is_head: bool, rest: &mut RecvStream) {
+async fn answer(respond: &mut SendResponse<Bytes>, refusal: &Refusal, is_head: bool, rest: &mut RecvStream) -> Ended {
     let body = Bytes::from(refusal.body());
     let mut response = Response::new(());
     *response.status_mut() = StatusCode::from_u16(refusal.status).unwrap_or(StatusCode::FORBIDDEN);
@@ -230,6 +298,7 @@ async fn answer(respond: &mut SendResponse<Bytes>, refusal: &Refusal, is_head: b
         let _ = out.send_data(Bytes::new(), true);
     }
     pass_over(rest).await;
+    Ended::Here
 }
 
 /// Reads past what a client still sends. Some take the end of a stream that they have not ended for a failure, and do
