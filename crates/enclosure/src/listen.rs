@@ -17,6 +17,7 @@ use std::io::ErrorKind;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 use sys::notify::{Call, Listener};
 use sys::process::{copy_descriptor, read_memory, read_string};
 use sys::seccomp::{self, Watch};
@@ -55,6 +56,7 @@ pub struct Judge<'a> {
     /// Set once a call wanted to reserve more of it than there is.
     pub room_met: Option<LimitHit>,
     resolver: Resolver,
+    rhythm: Rhythm,
     started: bool,
     last_named: Option<PathBuf>,
     /// Grants of the host that lie where the guest's private places are.
@@ -68,6 +70,32 @@ pub struct Judge<'a> {
     /// Loaders of listed programs. They must be executable for the kernel's sake, but a guest that starts one itself
     /// could make it start anything.
     loaders: Vec<PathBuf>,
+}
+
+/// How the calls come. One thread that makes call after call waits half as long when it shares its processor with us;
+/// threads that work beside each other are held up by that, because they are drawn to one processor.
+#[derive(Default)]
+struct Rhythm {
+    last: Option<(i32, Instant)>,
+    /// Calls of one thread in a row.
+    row: u32,
+    shares: bool,
+}
+
+impl Rhythm {
+    fn heard(&mut self, listener: &Listener, tid: i32) {
+        const CLOSE: Duration = Duration::from_micros(300);
+        const MANY: u32 = 4;
+        let now = Instant::now();
+        let follows = self.last.is_some_and(|(who, at)| who == tid && now.duration_since(at) < CLOSE);
+        self.row = if follows { self.row.saturating_add(1) } else { 0 };
+        self.last = Some((tid, now));
+        let share = self.row >= MANY;
+        if share != self.shares {
+            self.shares = share;
+            listener.share_processor(share);
+        }
+    }
 }
 
 /// One thing a call wants to do to one path.
@@ -132,6 +160,7 @@ impl<'a> Judge<'a> {
             room: None,
             room_met: None,
             resolver: Resolver::default(),
+            rhythm: Rhythm::default(),
             started: watch.start_mark.is_some(),
             last_named: None,
             shown,
@@ -146,7 +175,10 @@ impl<'a> Judge<'a> {
     /// Takes one call from the listener and answers it. False when there is no guest left to hear.
     pub fn hear(&mut self, listener: &Listener) -> bool {
         match listener.receive() {
-            Ok(Some(call)) => self.answer(listener, &call),
+            Ok(Some(call)) => {
+                self.rhythm.heard(listener, call.tid);
+                self.answer(listener, &call);
+            }
             Ok(None) => {}
             Err(_) => return false,
         }

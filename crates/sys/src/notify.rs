@@ -21,12 +21,15 @@ pub struct Listener {
 
 impl Listener {
     pub fn new(fd: OwnedFd) -> Listener {
+        Listener { fd }
+    }
+
+    /// Whether the guest and we share a processor while we talk. Older kernels refuse; fine.
+    pub fn share_processor(&self, share: bool) {
         const SET_FLAGS: libc::c_ulong = 0x4008_2104;
         const SYNC_WAKE_UP: u64 = 1;
-        // Keeps the guest and us on one processor while we talk: a fifth of the time. Older kernels refuse; fine.
         // SAFETY: a number passed by value.
-        unsafe { libc::ioctl(fd.as_raw_fd(), SET_FLAGS, SYNC_WAKE_UP) };
-        Listener { fd }
+        unsafe { libc::ioctl(self.fd.as_raw_fd(), SET_FLAGS, if share { SYNC_WAKE_UP } else { 0 }) };
     }
 
     /// Another handle on the same listener, to answer from another thread.
