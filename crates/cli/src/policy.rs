@@ -132,7 +132,7 @@ fn learn(m: &ArgMatches) -> Result<ExitCode, Fault> {
     let document = &lesson.learned.document;
     let text = if m.get_flag("toml") { document.to_toml() } else { document.to_json() };
     match m.get_one::<OsString>("output").map(PathBuf::from) {
-        Some(file) => std::fs::write(&file, format!("{}\n", text.trim_end()))
+        Some(file) => node::output::write(&file, &format!("{}\n", text.trim_end()))
             .map_err(|e| Fault::invalid(format!("--output {}: {e}", file.display())))?,
         None => print(&text),
     }

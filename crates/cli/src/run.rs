@@ -3,12 +3,12 @@
 use crate::{args, quantity, render, surroundings};
 use clap::ArgMatches;
 use node::events::{EventFile, LEAST_MAX};
+use node::output::Output;
 use node::policies::{Flag, Source};
 use node::run::{Ask, Groundwork, Learn, Observed, Observer, Refused};
 use std::ffi::{OsStr, OsString};
-use std::fs::File;
 use std::io::{IsTerminal, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use terms::{Action, Fault, Limits, Outcome, Phase, Verdict};
 
@@ -208,7 +208,7 @@ fn open_events(m: &ArgMatches) -> Result<Option<EventFile>, Fault> {
     let shown = name.to_string_lossy();
     let file = match shown.parse::<u32>() {
         Ok(fd) => node::run::status_descriptor(fd),
-        Err(_) => File::create(name).map_err(|e| e.to_string()),
+        Err(_) => node::output::create(Path::new(name)),
     };
     let max = value(m, "events-max").map(|amount| match quantity::size(amount) {
         Ok(max) if max < LEAST_MAX => Err(bad("events-max", &format!("{amount:?}: must be at least {LEAST_MAX}"))),
@@ -221,7 +221,7 @@ fn open_events(m: &ArgMatches) -> Result<Option<EventFile>, Fault> {
 
 /// Where the outcome goes beside the screen. Opened before the run, so that a bad place costs nothing.
 struct Report {
-    targets: Vec<(String, File)>,
+    targets: Vec<(String, Output)>,
 }
 
 impl Report {
@@ -229,20 +229,22 @@ impl Report {
         let mut targets = Vec::new();
         if let Some(fd) = m.get_one::<u32>("status-fd") {
             let file = node::run::status_descriptor(*fd).map_err(|e| bad("status-fd", &format!("{fd}: {e}")))?;
-            targets.push((format!("--status-fd {fd}"), file));
+            targets.push((format!("--status-fd {fd}"), file.into()));
         }
         if let Some(name) = m.get_one::<OsString>("status-file") {
             let shown = name.to_string_lossy();
-            let file = File::create(name).map_err(|e| bad("status-file", &format!("{shown}: {e}")))?;
+            let file = Output::create(Path::new(name)).map_err(|e| bad("status-file", &format!("{shown}: {e}")))?;
             targets.push((format!("--status-file {shown}"), file));
         }
         Ok(Report { targets })
     }
 
     fn write(&mut self, document: &impl serde::Serialize) -> Result<(), Fault> {
-        for (name, file) in &mut self.targets {
+        for (name, output) in &mut self.targets {
             let text = serde_json::to_string(document).map_err(|e| Fault::internal(e.to_string()))?;
-            writeln!(file, "{text}").map_err(|e| Fault::internal(format!("{name}: {e}")).phase(Phase::Delivery))?;
+            output
+                .put(&format!("{text}\n"))
+                .map_err(|e| Fault::internal(format!("{name}: {e}")).phase(Phase::Delivery))?;
         }
         Ok(())
     }

@@ -18,6 +18,7 @@ use crate::tcp::{self, Errand, NO_ANSWER, World, reason_of};
 use crate::udp::Datagrams;
 use policy::Proto;
 use rustix::io::Errno;
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::io::Error;
 use std::net::SocketAddr;
@@ -26,7 +27,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use sys::knock::{self, Call, Knock, Unreachable};
 use tokio::net::TcpStream;
-use tokio::sync::{oneshot, watch};
+use tokio::sync::{OwnedSemaphorePermit, oneshot, watch};
 use tokio::task::coop::consume_budget;
 use tokio::time::{Instant, sleep_until, timeout};
 
@@ -38,8 +39,15 @@ const COMING: Duration = Duration::from_secs(1);
 /// has given up.
 const SLACK: Duration = Duration::from_secs(3);
 
+/// What is told of connections that were not made for want of somebody or of room.
+const GIVEN_UP: &str = "nobody waits for it any longer";
+const NO_ROOM: &str = "there are too many connections";
+
 /// The guest's end, and where it wants to go.
 type Key = (SocketAddr, SocketAddr);
+
+/// One that was let in: its room, its connection, and its server if that was called.
+type Ushered = (OwnedSemaphorePermit, TcpStream, Option<TcpStream>);
 
 /// The entrance of one protocol.
 pub(crate) struct Entrance {
@@ -177,37 +185,64 @@ impl Entrance {
         ruling: Option<Ruling>,
         state: watch::Receiver<State>,
     ) {
-        let slots = self.world.slots.clone();
-        let (slot, guest, outside) = {
+        let mut attempt = Attempt { world: &self.world, key, ruling, reason: NO_ROOM.into() };
+        let came = {
             let _place = Leaves { entrance: &self, key };
-            let Some(Ok(slot)) = self.patiently(key, slots.acquire_owned()).await else { return };
-            let outside = match (&errand, &ruling) {
-                (Errand::Place(place), Some(ruling)) => match self.call(key, place.addr, ruling).await {
-                    Some(outside) => Some(outside),
-                    None => return,
-                },
-                _ => None,
-            };
-            let Some(guest) = self.let_in(key).await else { return outside.iter().for_each(reset) };
-            (slot, guest, outside)
+            tokio::select! {
+                biased;
+                came = self.usher(key, &errand, &mut attempt) => came,
+                refusal = self.forbidden(&errand, state.clone()) => {
+                    attempt.ruling = None;
+                    self.turn_away(key, &refusal);
+                    None
+                }
+            }
         };
-        let called = outside.zip(ruling);
+        let Some((slot, guest, outside)) = came else { return };
+        let called = outside.zip(attempt.ruling.take());
         // Those that wait are many; they need not have room for all that may follow.
         Box::pin(tcp::attend(&self.world, guest, errand, called, state)).await;
         drop(slot);
     }
 
+    /// Finds room, calls the server if there is one to be called, and lets the guest in.
+    async fn usher(&self, key: Key, errand: &Errand, attempt: &mut Attempt<'_>) -> Option<Ushered> {
+        let slots = self.world.slots.clone();
+        let slot = self.patiently(key, slots.acquire_owned()).await?.ok()?;
+        let outside = match errand {
+            Errand::Place(place) if attempt.ruling.is_some() => Some(self.call(key, place.addr, attempt).await?),
+            _ => None,
+        };
+        attempt.reason = GIVEN_UP.into();
+        let guest = self.let_in(key).await;
+        if guest.is_none() {
+            outside.iter().for_each(reset);
+        }
+        Some((slot, guest?, outside))
+    }
+
+    /// Waits until rules or limits no longer let one go on that waits; it is refused like any other then.
+    async fn forbidden(&self, errand: &Errand, mut state: watch::Receiver<State>) -> Ruling {
+        let Errand::Place(place) = errand else { return std::future::pending().await };
+        tcp::forbidden(&self.world.gate, place, &mut state).await
+    }
+
+    /// Refuses one that waits.
+    fn turn_away(&self, key: Key, refusal: &Ruling) {
+        Flow::new(&self.world.gate, Proto::Tcp, place_of(key), Some(socket_of(key))).refused(refusal);
+        if let Some(one) = self.waiting().get(&key) {
+            let _ = knock::refuse(&self.out, &one.call);
+        }
+    }
+
     /// Calls the server. Whatever it says but yes is passed on to the guest.
-    async fn call(&self, key: Key, addr: SocketAddr, ruling: &Ruling) -> Option<TcpStream> {
-        let mut attempt = Attempt { world: &self.world, key, addr, ruling, reason: Some(NO_ANSWER.to_owned()) };
+    async fn call(&self, key: Key, addr: SocketAddr, attempt: &mut Attempt<'_>) -> Option<TcpStream> {
+        attempt.reason = NO_ANSWER.into();
         let error = match self.patiently(key, tcp::call(addr)).await? {
-            Ok(stream) => {
-                attempt.reason = None;
-                return Some(stream);
-            }
+            Ok(stream) => return Some(stream),
             Err(error) => error,
         };
-        attempt.reason = Some(reason_of(&error));
+        attempt.reason = reason_of(&error).into();
         let waiting = self.waiting();
         let call = &waiting.get(&key)?.call;
         let _ = match error.raw_os_error().map(Errno::from_raw_os_error) {
@@ -242,15 +277,16 @@ impl Entrance {
     async fn take_all(&self, door: &Watched) -> Result<(), Error> {
         loop {
             self.give(door.next(|door| sys::net::accept_from(door)).await?);
+            // The door itself has an address, and a guest that comes there without end is nobody's to be waited for.
+            consume_budget().await;
         }
     }
 
     /// Gives a connection to whom it belongs. One that nobody waits for any longer is closed.
     fn give(&self, arrival: sys::net::Arrival) {
         let key = (plain(arrival.peer), plain(arrival.original));
-        let mut waiting = self.waiting();
-        if let Some(coming) = waiting.get_mut(&key).and_then(|one| one.coming.take()) {
-            waiting.remove(&key);
+        // Its place is left to be given up by whom it belongs to; nobody else can have taken it by then.
+        if let Some(coming) = self.waiting().get_mut(&key).and_then(|one| one.coming.take()) {
             let _ = coming.send(arrival.socket);
         }
     }
@@ -280,6 +316,10 @@ fn plain(address: SocketAddr) -> SocketAddr {
     SocketAddr::new(address.ip(), address.port())
 }
 
+fn place_of((_, to): Key) -> SocketAddr {
+    SocketAddr::new(to.ip().to_canonical(), to.port())
+}
+
 fn socket_of((own, to): Key) -> Socket {
     Socket { proto: Proto::Tcp, own, to }
 }
@@ -296,20 +336,20 @@ impl Drop for Leaves<'_> {
     }
 }
 
-/// A call outside: unless it succeeds, it is told that and why it did not.
+/// A connection that some rule lets through: unless it is made, it is told that and why it was not.
 struct Attempt<'a> {
     world: &'a World,
     key: Key,
-    addr: SocketAddr,
-    ruling: &'a Ruling,
-    reason: Option<String>,
+    /// `None` when there is nothing to tell.
+    ruling: Option<Ruling>,
+    reason: Cow<'static, str>,
 }
 
 impl Drop for Attempt<'_> {
     fn drop(&mut self) {
-        if let Some(reason) = self.reason.take() {
-            let flow = Flow::new(&self.world.gate, Proto::Tcp, self.addr, Some(socket_of(self.key)));
-            flow.failed(self.ruling, reason);
+        if let Some(ruling) = self.ruling.take() {
+            let flow = Flow::new(&self.world.gate, Proto::Tcp, place_of(self.key), Some(socket_of(self.key)));
+            flow.failed(&ruling, self.reason.to_string());
         }
     }
 }

@@ -208,7 +208,7 @@ async fn inspected(talk: Talk<'_>, first: Vec<u8>, names: Vec<String>) {
 }
 
 /// Waits until nobody may go to this place any longer.
-async fn forbidden(gate: &Gate, place: &Place, state: &mut watch::Receiver<State>) -> Ruling {
+pub(crate) async fn forbidden(gate: &Gate, place: &Place, state: &mut watch::Receiver<State>) -> Ruling {
     loop {
         if state.changed().await.is_err() {
             std::future::pending::<()>().await;

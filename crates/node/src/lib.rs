@@ -7,6 +7,7 @@ pub mod doctor;
 pub mod events;
 pub mod learn;
 pub mod network;
+pub mod output;
 pub mod policies;
 pub mod publish;
 pub mod run;

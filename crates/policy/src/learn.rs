@@ -157,6 +157,7 @@ const MIGHTY_SOCKETS: [&str; 8] = [
     "bus",
     "private",
 ];
+const NO_PORT: &str = "it names no port";
 /// Programs that try datagrams here go on without them.
 const QUIC: u16 = 443;
 
@@ -175,7 +176,12 @@ fn reached(seen: &Observed, ctx: &Context, notes: &mut Vec<String>) -> Vec<NetRu
             Place::Net { proto, host, addr, is_special, port } => {
                 // Whoever names an address means the address.
                 let host = host.as_ref().filter(|name| !matches!(Host::parse(name), Ok(Host::Addr(_))));
-                if let Some(why) = withheld(*proto, host.map(String::as_str), *is_special, *port).filter(|_| !passed) {
+                let why = match port {
+                    // No rule can name it, and one without a port would be about all of them.
+                    0 if *proto != Proto::Icmp => Some(NO_PORT),
+                    _ => withheld(*proto, host.map(String::as_str), *is_special, *port).filter(|_| !passed),
+                };
+                if let Some(why) = why {
                     let name = host.cloned().unwrap_or_else(|| Host::Addr(*addr).to_string());
                     notes.push(format!("{}:{name}:{port}: {why}, so no rule was written for it", proto.name()));
                     continue;
@@ -223,7 +229,7 @@ fn net_rule(proto: Proto, to: Target, ports: Option<&BTreeSet<u16>>) -> NetRule 
 fn withheld(proto: Proto, host: Option<&str>, is_special: bool, port: u16) -> Option<&'static str> {
     let public = host.is_none_or(|name| Host::parse(name).is_ok_and(|host| is_public(&host)));
     match host {
-        _ if port == 0 => Some("it names no port"),
+        _ if port == 0 => Some(NO_PORT),
         _ if !public => Some("the name is one of this machine or its network; learn with --net and its address"),
         None if is_special => {
             Some("it is an address of this host, its neighbours or its cloud; learn with --net if it is meant")

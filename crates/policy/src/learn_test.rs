@@ -176,3 +176,14 @@ fn special_places_are_noted_unless_the_caller_let_them_through() {
     let (rules, _) = learned(&[(net(Some("db.example.org"), "10.1.2.3", 5432), true)]);
     assert_eq!(rules.len(), 2, "{rules:?}");
 }
+
+/// A connection to port 0 made the rule of its host one about all ports.
+#[test]
+fn a_port_that_no_rule_can_name_opens_no_others() {
+    for passed in [true, false] {
+        let host = Some("a.example.org");
+        let (rules, notes) = learned(&[(net(host, "5.5.5.5", 443), true), (net(host, "5.5.5.5", 0), passed)]);
+        assert_eq!(rules, [r#"{"action":"allow","host":"a.example.org","ports":"443"}"#]);
+        assert!(notes.len() == 1 && notes[0].contains("a.example.org:0: it names no port"), "{notes:?}");
+    }
+}

@@ -31,7 +31,8 @@ pub struct Call {
     pub peer: SocketAddr,
     /// Where it wants to go.
     pub original: SocketAddr,
-    /// The request itself, from the header of TCP on.
+    /// The request itself: the header of TCP. What a guest sends along (fast open) it sends again once it is let in, and
+    /// we need not hold it until then.
     segment: Vec<u8>,
 }
 
@@ -142,7 +143,7 @@ fn call(from: IpAddr, to: IpAddr, segment: &[u8]) -> Option<Call> {
         return None;
     }
     let peer = SocketAddr::new(from, half(segment, 0)?);
-    Some(Call { peer, original: SocketAddr::new(to, half(segment, 2)?), segment: segment.to_vec() })
+    Some(Call { peer, original: SocketAddr::new(to, half(segment, 2)?), segment: segment[..header].to_vec() })
 }
 
 fn echo(from: IpAddr, to: IpAddr, kind: u8, message: &[u8]) -> Option<Echo> {
@@ -351,6 +352,11 @@ mod tests {
             other[at] = byte;
             assert_eq!(read(&other), None, "{at}");
         }
+        // What comes with a request is not kept.
+        let mut more = v4.clone();
+        more[3] = 45;
+        more.extend(b"bytes");
+        assert_eq!(read(&more), Some(Knock::Call(call)));
         let mut v6 = vec![0x60, 0, 0, 0, 0, 10, 58, 64];
         v6.extend(OWN_V6.octets());
         v6.extend(Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1).octets());

@@ -8,6 +8,7 @@ mod killed;
 mod neighbours;
 mod network;
 mod network_blame;
+mod network_held;
 mod network_inside;
 mod network_strain;
 mod network_world;

@@ -11,10 +11,10 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 /// What a supervisor may have at its peak in these tests, in kilobytes; at rest it has some twenty thousand.
-const MOST_KILOBYTES: u64 = 192 * 1024;
+pub const MOST_KILOBYTES: u64 = 192 * 1024;
 
 /// Runs an attack, and gives the supervisor's peak of memory, in kilobytes, with the finished run.
-fn watched(world: &World, wrap: &[&str], flags: &[&str], text: &str) -> (Run, u64) {
+pub fn watched(world: &World, wrap: &[&str], flags: &[&str], text: &str) -> (Run, u64) {
     let file = world.place.file("home/project/attack.py", format!("{WAYS}\n{text}"));
     let status = world.file();
     let bin = binary().to_str().unwrap();
@@ -51,7 +51,7 @@ fn peak_of(pid: u32) -> u64 {
 }
 
 /// Starts so many processes, each with its part of the work, and waits for all.
-const CROWD: &str = "
+pub const CROWD: &str = "
 import resource, select
 # Those who gave up are missed after a while, and only then is there room for others.
 def patiently(name):

@@ -21,6 +21,7 @@ pub const CASES: &[Case] = &[
     Case::new("requests_of_many_shapes_pass", http_shapes, stage_http, |_| {}),
     Case::new("places_with_rules_about_requests_are_not_relayed", inspected, stage_inspected, check_inspected),
     Case::new("new_rules_close_what_they_forbid", replaced, stage_replaced, check_replaced),
+    Case::new("new_rules_refuse_those_that_wait", replaced_waiting, stage_replaced_waiting, check_replaced_waiting),
     Case::new("the_byte_limit_cuts_everything", limited, stage_limited, check_limited),
     Case::new("the_byte_limit_itself_is_still_good", exactly, stage_exactly, check_exactly),
     Case::new("a_thousand_connections_cost_little", thousand, stage_thousand, check_thousand),
@@ -450,6 +451,36 @@ fn check_replaced(seen: &Seen) {
     assert_eq!(told.iter().filter(|t| **t == (2, "93.184.216.34:7".to_owned())).count(), 3, "{told:?}");
     let last = seen.all(Op::Connect, Stage::Opened).into_iter().next_back().unwrap();
     assert_eq!((last.revision, last.name.as_deref()), (2, Some("c.example.org")));
+}
+
+fn stage_replaced_waiting(world: &mut World) {
+    stage_given_up(world);
+    world.later = r#"{"action":"allow","host":"a.example.org"}"#.to_owned();
+}
+
+/// One that waited for its server was let in when the server had room, and only then met the rule.
+fn replaced_waiting() {
+    resolve("a.example.org");
+    awaits("true 0");
+    let place = "5.5.6.6:80".parse().unwrap();
+    let call = std::thread::spawn(move || TcpStream::connect_timeout(&place, Duration::from_secs(60)));
+    std::thread::sleep(Duration::from_millis(500));
+    assert!(!call.is_finished(), "control: the server does not answer");
+    assert_eq!(control("replace"), "2");
+    assert_eq!(call.join().unwrap().unwrap_err().kind(), ErrorKind::ConnectionRefused);
+    // By then there is room, and nobody comes.
+    told(b"\x02");
+    std::thread::sleep(Duration::from_secs(3));
+    awaits("true 0");
+}
+
+fn check_replaced_waiting(seen: &Seen) {
+    let refused = seen.one(Op::Connect, Stage::Refused);
+    assert_eq!((refused.revision, refused.address), (2, Some("5.5.6.6:80".parse().unwrap())));
+    let place = |e: &&egress::event::Event| e.address == refused.address;
+    for stage in [Stage::Opened, Stage::Failed] {
+        assert_eq!(seen.all(Op::Connect, stage).into_iter().filter(place).count(), 0, "{:#?}", seen.events);
+    }
 }
 
 fn stage_limited(world: &mut World) {

@@ -1,0 +1,115 @@
+//! Files that the caller names to have something written there. A command may have been there before us, in this run or
+//! an earlier one, where the policy lets it write: it must not lead us elsewhere, nor leave words of its own in ours.
+
+use rustix::fs::{Mode, OFlags, open};
+use rustix::io::Errno;
+use std::fs::File;
+use std::io::{Error, Seek, Write};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+/// A place for one text, which is written when a command has ended.
+pub struct Output {
+    file: File,
+    /// Where it must still be by then; none for what only the system can have changed.
+    name: Option<PathBuf>,
+}
+
+impl Output {
+    /// Emptied, so that nobody takes an earlier text for this one.
+    pub fn create(name: &Path) -> Result<Output, String> {
+        let file = create(name)?;
+        let is_regular = file.metadata().is_ok_and(|m| m.is_file());
+        let name = (is_regular && !is_of_system(name)).then(|| name.to_owned());
+        Ok(Output { file, name })
+    }
+
+    /// Writes the text and nothing else. An error when another file has taken its place.
+    pub fn put(&mut self, text: &str) -> Result<(), String> {
+        if let Some(name) = &self.name {
+            let id = |of: std::fs::Metadata| (of.dev(), of.ino());
+            let there = name.symlink_metadata().map(id).ok();
+            if there.is_none() || there != self.file.metadata().map(id).ok() {
+                return Err("it was removed or replaced while the command ran".to_owned());
+            }
+            self.file.set_len(0).and_then(|()| self.file.rewind()).map_err(|e| e.to_string())?;
+        }
+        self.file.write_all(text.as_bytes()).map_err(|e| e.to_string())
+    }
+}
+
+impl From<File> for Output {
+    fn from(file: File) -> Output {
+        Output { file, name: None }
+    }
+}
+
+/// Opens and empties a file. Of links only the system's own are followed.
+pub fn create(name: &Path) -> Result<File, String> {
+    let follow = if is_of_system(name) { OFlags::empty() } else { OFlags::NOFOLLOW };
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC | OFlags::CLOEXEC | follow;
+    match open(name, flags, Mode::from_raw_mode(0o666)) {
+        Ok(file) => Ok(file.into()),
+        Err(Errno::LOOP) => Err("it is a link; name the file itself".to_owned()),
+        Err(error) => Err(Error::from(error).to_string()),
+    }
+}
+
+/// Writes a text after a command has ended. What is no file then, a pipe that nobody reads for one, is not written to.
+pub fn write(name: &Path, text: &str) -> Result<(), String> {
+    let is_other = name.symlink_metadata().is_ok_and(|m| !m.is_file() && !m.is_symlink());
+    if is_other && !is_of_system(name) {
+        return Err("it is not a file".to_owned());
+    }
+    Output::from(create(name)?).put(text)
+}
+
+fn is_of_system(name: &Path) -> bool {
+    ["/dev", "/proc"].iter().any(|dir| name.starts_with(dir))
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    fn scratch(name: &str) -> PathBuf {
+        let dir = std::env::temp_dir().join(format!("cofferdam-output-{}-{name}", std::process::id()));
+        std::fs::create_dir(&dir).unwrap();
+        dir
+    }
+
+    #[test]
+    fn only_the_text_is_in_the_file() {
+        let dir = scratch("text");
+        let (name, other) = (dir.join("out"), dir.join("other"));
+        let mut output = Output::create(&name).unwrap();
+        std::fs::write(&name, "what a command has put there").unwrap();
+        output.put("text\n").unwrap();
+        assert_eq!(std::fs::read_to_string(&name).unwrap(), "text\n");
+        std::fs::write(&other, "forged").unwrap();
+        std::fs::rename(&other, &name).unwrap();
+        assert!(output.put("text\n").unwrap_err().contains("replaced"));
+        std::fs::remove_file(&name).unwrap();
+        assert!(output.put("text\n").unwrap_err().contains("removed"));
+        std::fs::remove_dir(&dir).unwrap();
+    }
+
+    #[test]
+    fn no_link_is_followed_but_the_systems() {
+        let dir = scratch("link");
+        let (name, kept) = (dir.join("out"), dir.join("kept"));
+        std::fs::write(&kept, "kept").unwrap();
+        std::os::unix::fs::symlink(&kept, &name).unwrap();
+        assert!(create(&name).unwrap_err().contains("link"));
+        assert!(write(&name, "text").unwrap_err().contains("link"));
+        assert!(write(&dir, "text").is_err());
+        assert_eq!(std::fs::read_to_string(&kept).unwrap(), "kept");
+        write(&kept, "text").unwrap();
+        assert_eq!(std::fs::read_to_string(&kept).unwrap(), "text");
+        let file = File::options().write(true).open(&kept).unwrap();
+        use std::os::fd::AsRawFd;
+        write(Path::new(&format!("/proc/self/fd/{}", file.as_raw_fd())), "more").unwrap();
+        assert_eq!(std::fs::read_to_string(&kept).unwrap(), "more");
+        std::fs::remove_dir_all(&dir).unwrap();
+    }
+}
