@@ -475,6 +475,10 @@ pub(crate) fn step_failed(steps: &Steps, report: &Report) -> Fault {
     let Some(op) = steps.ops.get(report.step as usize) else {
         return Fault::internal(format!("setup step {}: {error}", report.step)).phase(Phase::Start);
     };
+    if matches!(op, Op::AwaitPlaces) {
+        let message = format!("the process that makes the guest's places ended during setup: {error}");
+        return Fault::internal(message).phase(Phase::Start);
+    }
     let step = format!("setup step {} ({}): {error}", report.step + 1, op.to_string().trim_end());
     if matches!(op, Op::PrivateMounts | Op::Identity { .. } | Op::Proc { .. } | Op::Tmpfs { .. }) {
         return driver::blocked(&CallError { call: op.name(), errno: report.errno });

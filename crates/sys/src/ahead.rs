@@ -7,7 +7,7 @@
 //! The helper shares our memory, so starting it copies nothing; while we work it touches none of it but what is shared
 //! here. It makes its calls without the C library, whose error number it would share with us.
 
-use crate::meeting::{Meeting, look, wait, wake};
+use crate::meeting::{Meeting, look, wait, wait_past, wake};
 use crate::op::Op;
 use crate::raw::kernel;
 use crate::spawn::{self, Birth, Command, Order, Spawned, Walk};
@@ -220,17 +220,21 @@ impl Ahead {
         let (ops, command) = (arena::list(walk.ops), arena::list(&[command]));
         let mounts = arena::list(&walk.mounts.iter().map(AsRawFd::as_raw_fd).collect::<Vec<_>>());
         let places = ops.get(done..walk.own).filter(|_| arena::holds_all())?;
-        shared.places.store(places);
-        shared.mounts.store(mounts);
-        shared.placing.store(SETTLED, Ordering::Release);
-        wake(&shared.placing);
         let order = Order { ops: ops.as_ptr(), count: ops.len(), done: walk.own, command: command.as_ptr() };
         let (ours, theirs) = self.line.take()?;
         // Closed here, or the end of the first process would not show.
         drop(theirs);
         let spawned = self.shared().birth.spawned(ours);
-        // Whoever failed at a step before does not hear it; its report says at which.
-        let _ = spawned.line().order(&order);
+        if spawned.line().order(&order).is_err() {
+            // It would wait for ever.
+            process::kill_child(spawned.pid);
+            return None;
+        }
+        let shared = self.shared();
+        shared.places.store(places);
+        shared.mounts.store(mounts);
+        shared.placing.store(SETTLED, Ordering::Release);
+        wake(&shared.placing);
         Some(spawned)
     }
 
@@ -238,8 +242,12 @@ impl Ahead {
     /// opened. Until then it has files open in the table of descriptors that is ours, too.
     pub fn finish(&self, first: BorrowedFd<'_>) -> Option<OwnedFd> {
         let meeting = self.shared().meeting;
-        let gone = || [first, self.pidfd.as_fd()].into_iter().any(process::has_ended);
-        while !meeting.has_places() && !gone() {
+        while !meeting.has_places() && !process::has_ended(first) {
+            // Looked at anew once it is gone: what it said last stands.
+            if process::has_ended(self.pidfd.as_fd()) && !meeting.has_places() {
+                meeting.places_are_lost();
+                break;
+            }
             meeting.rest();
         }
         let shared = self.shared();
@@ -302,9 +310,7 @@ extern "C" fn help(shared: *mut libc::c_void) -> i32 {
     // SAFETY: points into the box that `Ahead` keeps until we are gone.
     let shared = unsafe { &*raw };
     tie(shared);
-    while shared.state.load(Ordering::Acquire) == HELD {
-        wait(&shared.state, HELD, None);
-    }
+    wait_past(&shared.state, HELD);
     // Being elsewhere is enough: from here on the kernel may choose, and the first process must inherit nothing.
     // SAFETY: a buffer with its true length.
     let _ = unsafe { kernel!(SYS_sched_setaffinity, 0, shared.mask_len, shared.mask.as_ptr()) };
@@ -333,9 +339,7 @@ extern "C" fn help(shared: *mut libc::c_void) -> i32 {
 fn while_waiting(shared: &Shared) -> Option<Result<(), (u32, i32)>> {
     let early = shared.rest.load(Ordering::Acquire) == NOT_YET;
     let rest = early.then(|| child::walk_rest(shared.frame.load()));
-    while shared.rest.load(Ordering::Acquire) == NOT_YET {
-        wait(&shared.rest, NOT_YET, None);
-    }
+    wait_past(&shared.rest, NOT_YET);
     rest
 }
 
@@ -343,9 +347,7 @@ fn while_waiting(shared: &Shared) -> Option<Result<(), (u32, i32)>> {
 fn make_places(shared: &Shared, rest: Option<Result<(), (u32, i32)>>) {
     let (frame, early) = (shared.frame.load(), shared.early.load());
     let made = rest.unwrap_or_else(|| child::walk_rest(frame)).and_then(|()| {
-        while shared.placing.load(Ordering::Acquire) == NOT_YET {
-            wait(&shared.placing, NOT_YET, None);
-        }
+        wait_past(&shared.placing, NOT_YET);
         child::walk_places(shared.places.load(), frame.len() + early.len(), shared.mounts.load(), shared.meeting)
     });
     shared.scratch.store(made.unwrap_or(-1), Ordering::Release);
@@ -391,9 +393,7 @@ fn make(shared: &Shared) -> Result<(), i32> {
         wake(&shared.state);
         kernel!(SYS_unshare, MADE)?;
     }
-    while shared.settled.load(Ordering::Acquire) == NOT_YET {
-        wait(&shared.settled, NOT_YET, None);
-    }
+    wait_past(&shared.settled, NOT_YET);
     match shared.settled.load(Ordering::Acquire) {
         SETTLED => child::walk_frame(shared.frame.load()),
         _ => Err(libc::EPERM),
