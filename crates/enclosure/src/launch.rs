@@ -10,7 +10,7 @@ use crate::network::{NetPlan, Network};
 use crate::publish::Published;
 use crate::shift::Shifter;
 use crate::steps::{self, Steps};
-use crate::supervise::{Run, step_failed};
+use crate::supervise::{Run, step_failed, vanished};
 use crate::terminal;
 use policy::{ExecPlan, Perm, Perms, Plan, Resolved};
 use std::ffi::OsString;
@@ -243,11 +243,13 @@ impl Prepared {
             false => Err(driver::lacks("pidfd_send_signal")),
         });
         if let Err(fault) = admitted {
+            let gone = process::has_ended(spawned.pidfd.as_fd());
             process::kill_child(spawned.pid);
             drop(group);
-            // A guest that failed first makes our own calls fail, too; its report names the true cause.
+            // A guest that failed first makes our own calls fail, too; its report names the true cause, or its silence does.
             let fault = match spawned.receive() {
                 Ok(Some((report, _))) if report.message == Message::StepFailed => step_failed(&self.steps, &report),
+                _ if gone => vanished(),
                 _ => fault,
             };
             let _collected_last = janitor.map(Janitor::dismiss);

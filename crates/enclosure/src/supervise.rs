@@ -320,7 +320,7 @@ impl<'a> Run<'a> {
             return Ok(());
         }
         if self.state == State::Setup {
-            return Err(Fault::internal("the guest's first process ended during setup").phase(Phase::Start));
+            return Err(vanished());
         }
         self.hit = self.hit.or_else(|| self.meter.exceeded());
         self.drain();
@@ -467,6 +467,11 @@ impl<'a> Run<'a> {
         self.listener = None;
         self.input.hang_up();
     }
+}
+
+/// Somebody killed the first process before the command ran.
+pub(crate) fn vanished() -> Fault {
+    Fault::internal("the guest's first process ended during setup").phase(Phase::Start)
 }
 
 /// Says at which step the setup failed.

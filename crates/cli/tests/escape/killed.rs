@@ -101,6 +101,7 @@ fn whoever_is_killed_during_setup_is_missed() {
         ("umount2:signal=KILL:when=1", HELPER),
         // Then the first process is made in the old way, and killed too.
         ("pivot_root:signal=KILL:when=1", FIRST),
+        ("setresuid:signal=KILL:when=1", FIRST),
         ("capset:signal=KILL:when=1", FIRST),
         ("seccomp:signal=KILL:when=1", FIRST),
         ("landlock_restrict_self:signal=KILL:when=1", FIRST),
