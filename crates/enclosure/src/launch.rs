@@ -10,7 +10,7 @@ use crate::network::{NetPlan, Network};
 use crate::publish::Published;
 use crate::shift::Shifter;
 use crate::steps::{self, Steps};
-use crate::supervise::{Run, step_failed};
+use crate::supervise::{Run, step_failed, vanished};
 use crate::terminal;
 use policy::{ExecPlan, Perm, Perms, Plan, Resolved};
 use std::ffi::OsString;
@@ -22,7 +22,7 @@ use sys::cgroup::{Born, Group, Layout};
 use sys::janitor::{self, Janitor};
 use sys::seccomp::Watch;
 use sys::spawn::{self, Command, Message, Spawned, Walk};
-use sys::{CallError, cstring, host, process};
+use sys::{CallError, ahead, cstring, host, process};
 use terms::{Action, Actor, Denial, ErrorKind, Fault, Limits, Outcome, Phase, PolicyStamp, RunId};
 
 /// What to run and under what.
@@ -224,12 +224,14 @@ impl Prepared {
         let mut shifter = Shifter::new(self.ground.guest);
         let mounts = self.steps.mounts.iter().map(|wanted| shifter.prepare(wanted)).collect::<Result<Vec<_>, _>>()?;
         let (spawned, settled) = self.clone_guest(group.as_ref(), &mounts, command)?;
+        // While it still waits for us.
+        let visitor = self.visitor(&spawned, settled, &published);
         let admitted = self.admit(&spawned, settled, &mounts, layout.as_ref(), &mut group);
         let helper = self.ground.helper.take().filter(|_| settled);
         let scratch = helper.as_ref().and_then(|helper| helper.finish(spawned.pidfd.as_fd()));
         drop((mounts, shifter));
         // Only ports that are published need the helper any longer.
-        let helper = helper.filter(|_| !published.is_empty());
+        let helper = helper.filter(|_| !published.is_empty()).or(visitor);
         let admitted = admitted.and_then(|()| match helper.is_some() || published.is_empty() {
             true => Ok(()),
             false => Err(unpublishable()),
@@ -241,11 +243,13 @@ impl Prepared {
             false => Err(driver::lacks("pidfd_send_signal")),
         });
         if let Err(fault) = admitted {
+            let gone = process::has_ended(spawned.pidfd.as_fd());
             process::kill_child(spawned.pid);
             drop(group);
-            // A guest that failed first makes our own calls fail, too; its report names the true cause.
+            // A guest that failed first makes our own calls fail, too; its report names the true cause, or its silence does.
             let fault = match spawned.receive() {
                 Ok(Some((report, _))) if report.message == Message::StepFailed => step_failed(&self.steps, &report),
+                _ if gone => vanished(),
                 _ => fault,
             };
             let _collected_last = janitor.map(Janitor::dismiss);
@@ -312,6 +316,12 @@ impl Prepared {
         spawn::spawn(namespaces, helper, group, walk, command).map_err(|e| driver::blocked(&e))
     }
 
+    /// Who makes sockets for published ports, where no helper made the guest's network.
+    fn visitor(&self, spawned: &Spawned, settled: bool, published: &[Published]) -> Option<Ahead> {
+        let wanted = !settled && !published.is_empty() && self.request.enforced.driver == Driver::Namespaces;
+        wanted.then(|| ahead::visit(spawned.pidfd.as_fd())).flatten()
+    }
+
     /// Our part of the setup, done while the guest does its own: id maps and mounts where it has none yet, groups.
     fn admit(
         &self,
@@ -355,9 +365,9 @@ pub(crate) const NAMESPACES: u64 = spawn::NEW_USER
 /// Signals that a caller sends to the command by sending them to us: HUP, INT, QUIT, USR1, USR2, TERM, CONT, WINCH.
 const FORWARDED: [i32; 8] = [1, 2, 3, 10, 12, 15, 18, 28];
 
-/// Without the helper nobody can make a socket in the guest's network.
+/// Nobody can make a socket in the guest's network.
 fn unpublishable() -> Fault {
-    let message = "ports cannot be published here: the guest's namespaces could not be made ahead";
+    let message = "ports cannot be published here: the guest's network can be neither made ahead nor entered";
     Fault::new(ErrorKind::UnsupportedHost, message).hint(driver::ASK_DOCTOR).phase(Phase::Start)
 }
 

@@ -628,17 +628,19 @@ impl Builder<'_> {
         let watch = self.request.watch(&self.guest);
         let filter = Op::Seccomp { program: arena::list(&seccomp::program(&watch)), listener: watch.listener };
         let standing = [Op::AwaitPlaces, Op::ChangeDir { at: cpath(&self.request.cwd) }];
+        let landlock = Op::LandlockRestrict { ruleset };
         self.own.extend([Op::NoNewPrivileges, Op::DropCapabilities]);
         // The filter takes the kernel as long to build as the places take to make. But nobody hears its questions until
-        // all is ready, so where it asks about looking, nothing may be looked at after it.
-        if watch.reads || watch.looks {
+        // all is ready. So where it asks about looking, or about calls that a policy chose, it stands last.
+        if watch.reads || watch.looks || !watch.deny.is_empty() {
             self.own.extend(standing);
-            self.own.push(filter);
+            self.own.extend([landlock, filter]);
         } else {
             self.own.push(filter);
             self.own.extend(standing);
+            self.own.push(landlock);
         }
-        self.own.extend([Op::LandlockRestrict { ruleset }, Op::Ready]);
+        self.own.push(Op::Ready);
         watch
     }
 

@@ -320,7 +320,7 @@ impl<'a> Run<'a> {
             return Ok(());
         }
         if self.state == State::Setup {
-            return Err(Fault::internal("the guest's first process ended during setup").phase(Phase::Start));
+            return Err(vanished());
         }
         self.hit = self.hit.or_else(|| self.meter.exceeded());
         self.drain();
@@ -469,12 +469,21 @@ impl<'a> Run<'a> {
     }
 }
 
+/// Somebody killed the first process before the command ran.
+pub(crate) fn vanished() -> Fault {
+    Fault::internal("the guest's first process ended during setup").phase(Phase::Start)
+}
+
 /// Says at which step the setup failed.
 pub(crate) fn step_failed(steps: &Steps, report: &Report) -> Fault {
     let error = std::io::Error::from_raw_os_error(report.errno);
     let Some(op) = steps.ops.get(report.step as usize) else {
         return Fault::internal(format!("setup step {}: {error}", report.step)).phase(Phase::Start);
     };
+    if matches!(op, Op::AwaitPlaces) {
+        let message = format!("the process that makes the guest's places ended during setup: {error}");
+        return Fault::internal(message).phase(Phase::Start);
+    }
     let step = format!("setup step {} ({}): {error}", report.step + 1, op.to_string().trim_end());
     if matches!(op, Op::PrivateMounts | Op::Identity { .. } | Op::Proc { .. } | Op::Tmpfs { .. }) {
         return driver::blocked(&CallError { call: op.name(), errno: report.errno });

@@ -7,7 +7,7 @@
 //! The helper shares our memory, so starting it copies nothing; while we work it touches none of it but what is shared
 //! here. It makes its calls without the C library, whose error number it would share with us.
 
-use crate::meeting::{Meeting, look, wait, wake};
+use crate::meeting::{Meeting, look, wait, wait_past, wake};
 use crate::op::Op;
 use crate::raw::kernel;
 use crate::spawn::{self, Birth, Command, Order, Spawned, Walk};
@@ -62,10 +62,37 @@ struct Shared {
     /// Both ends of the line between us and the first process.
     ours: RawFd,
     theirs: RawFd,
+    /// A first process whose network to enter, for a helper that was started after it.
+    visited: RawFd,
     birth: Birth,
     /// The processors we may use, in bytes that count; none when unknown.
     mask: Mask,
     mask_len: usize,
+}
+
+impl Shared {
+    fn new() -> Shared {
+        Shared {
+            state: AtomicI32::new(HELD),
+            settled: AtomicI32::new(NOT_YET),
+            socket: AtomicI32::new(0),
+            parent: std::process::id() as i32,
+            frame: List::new(),
+            early: List::new(),
+            rest: AtomicI32::new(NOT_YET),
+            placing: AtomicI32::new(NOT_YET),
+            places: List::new(),
+            mounts: List::new(),
+            scratch: AtomicI32::new(-1),
+            meeting: Meeting::new(),
+            ours: -1,
+            theirs: -1,
+            visited: -1,
+            birth: Birth { flags: BORN_WITH, group: None, pid: 0, pidfd: -1 },
+            mask: [0; PROCESSORS / 64],
+            mask_len: 0,
+        }
+    }
 }
 
 /// A finished list that one side stores and the other reads once it was told that it may.
@@ -111,45 +138,44 @@ pub fn start() -> Option<Ahead> {
         return None;
     }
     let (ours, theirs) = spawn::socket_pair().ok()?;
-    let mut shared = Box::new(Shared {
-        state: AtomicI32::new(HELD),
-        settled: AtomicI32::new(NOT_YET),
-        socket: AtomicI32::new(0),
-        parent: std::process::id() as i32,
-        frame: List::new(),
-        early: List::new(),
-        rest: AtomicI32::new(NOT_YET),
-        placing: AtomicI32::new(NOT_YET),
-        places: List::new(),
-        mounts: List::new(),
-        scratch: AtomicI32::new(-1),
-        meeting: Meeting::new(),
-        ours: ours.as_raw_fd(),
-        theirs: theirs.as_raw_fd(),
-        birth: Birth { flags: BORN_WITH, group: None, pid: 0, pidfd: -1 },
-        mask: [0; PROCESSORS / 64],
-        mask_len: 0,
-    });
+    let mut shared = Box::new(Shared { ours: ours.as_raw_fd(), theirs: theirs.as_raw_fd(), ..Shared::new() });
     shared.mask_len = processors(&mut shared.mask);
+    let mut ahead = launch(help, shared)?;
+    ahead.line = Some((ours, theirs));
+    send_away(ahead.pid, ahead.shared());
+    ahead.shared().state.store(WORKING, Ordering::Release);
+    wake(&ahead.shared().state);
+    Some(ahead)
+}
+
+/// A helper that only makes sockets, in the network of a first process that was made without one. That process must not
+/// have been tied to us yet: from then on nobody but root may look into it.
+pub fn visit(first: BorrowedFd<'_>) -> Option<Ahead> {
+    let ahead = launch(enter, Box::new(Shared { visited: first.as_raw_fd(), ..Shared::new() }))?;
+    ahead.shared().state.store(WORKING, Ordering::Release);
+    wake(&ahead.shared().state);
+    ahead.wait_while(WORKING);
+    (ahead.shared().state.load(Ordering::Acquire) == BORN).then_some(ahead)
+}
+
+/// Starts a helper, which waits in the state `HELD`.
+fn launch(life: extern "C" fn(*mut libc::c_void) -> i32, mut shared: Box<Shared>) -> Option<Ahead> {
     let mut stack = vec![0u8; STACK];
     let mut pidfd: RawFd = -1;
     // SAFETY: the stack and what is shared live in allocations that are kept until the helper has been collected. The
-    // helper runs `help` only, which allocates nothing and takes no lock. One table of descriptors, so that what the
+    // helper runs `life` only, which allocates nothing and takes no lock. One table of descriptors, so that what the
     // helper gives birth to has ours, and its handle reaches us.
     let pid = unsafe {
         let top = stack.as_mut_ptr().add(STACK & !15).cast();
         let flags = libc::CLONE_VM | libc::CLONE_FILES | libc::CLONE_PIDFD | libc::SIGCHLD;
-        libc::clone(help, top, flags, (&raw mut *shared).cast(), &raw mut pidfd)
+        libc::clone(life, top, flags, (&raw mut *shared).cast(), &raw mut pidfd)
     };
     if pid < 0 {
         return None;
     }
     // SAFETY: CLONE_PIDFD stored a fresh descriptor.
     let pidfd = unsafe { OwnedFd::from_raw_fd(pidfd) };
-    send_away(pid, &shared);
-    shared.state.store(WORKING, Ordering::Release);
-    wake(&shared.state);
-    Some(Ahead { pid, pidfd, line: Some((ours, theirs)), shared: Box::into_raw(shared), _stack: stack })
+    Some(Ahead { pid, pidfd, line: None, shared: Box::into_raw(shared), _stack: stack })
 }
 
 fn processors(mask: &mut Mask) -> usize {
@@ -220,17 +246,21 @@ impl Ahead {
         let (ops, command) = (arena::list(walk.ops), arena::list(&[command]));
         let mounts = arena::list(&walk.mounts.iter().map(AsRawFd::as_raw_fd).collect::<Vec<_>>());
         let places = ops.get(done..walk.own).filter(|_| arena::holds_all())?;
-        shared.places.store(places);
-        shared.mounts.store(mounts);
-        shared.placing.store(SETTLED, Ordering::Release);
-        wake(&shared.placing);
         let order = Order { ops: ops.as_ptr(), count: ops.len(), done: walk.own, command: command.as_ptr() };
         let (ours, theirs) = self.line.take()?;
         // Closed here, or the end of the first process would not show.
         drop(theirs);
         let spawned = self.shared().birth.spawned(ours);
-        // Whoever failed at a step before does not hear it; its report says at which.
-        let _ = spawned.line().order(&order);
+        if spawned.line().order(&order).is_err() {
+            // It would wait for ever.
+            process::kill_child(spawned.pid);
+            return None;
+        }
+        let shared = self.shared();
+        shared.places.store(places);
+        shared.mounts.store(mounts);
+        shared.placing.store(SETTLED, Ordering::Release);
+        wake(&shared.placing);
         Some(spawned)
     }
 
@@ -238,8 +268,12 @@ impl Ahead {
     /// opened. Until then it has files open in the table of descriptors that is ours, too.
     pub fn finish(&self, first: BorrowedFd<'_>) -> Option<OwnedFd> {
         let meeting = self.shared().meeting;
-        let gone = || [first, self.pidfd.as_fd()].into_iter().any(process::has_ended);
-        while !meeting.has_places() && !gone() {
+        while !meeting.has_places() && !process::has_ended(first) {
+            // Looked at anew once it is gone: what it said last stands.
+            if process::has_ended(self.pidfd.as_fd()) && !meeting.has_places() {
+                meeting.places_are_lost();
+                break;
+            }
             meeting.rest();
         }
         let shared = self.shared();
@@ -302,9 +336,7 @@ extern "C" fn help(shared: *mut libc::c_void) -> i32 {
     // SAFETY: points into the box that `Ahead` keeps until we are gone.
     let shared = unsafe { &*raw };
     tie(shared);
-    while shared.state.load(Ordering::Acquire) == HELD {
-        wait(&shared.state, HELD, None);
-    }
+    wait_past(&shared.state, HELD);
     // Being elsewhere is enough: from here on the kernel may choose, and the first process must inherit nothing.
     // SAFETY: a buffer with its true length.
     let _ = unsafe { kernel!(SYS_sched_setaffinity, 0, shared.mask_len, shared.mask.as_ptr()) };
@@ -319,12 +351,36 @@ extern "C" fn help(shared: *mut libc::c_void) -> i32 {
     if born {
         make_places(shared, rest);
     }
+    serve(shared)
+}
+
+extern "C" fn enter(shared: *mut libc::c_void) -> i32 {
+    // SAFETY: points into the box that `Ahead` keeps until we are gone.
+    let shared = unsafe { &*shared.cast::<Shared>() };
+    tie(shared);
+    wait_past(&shared.state, HELD);
+    let all = u64::MAX;
+    // SAFETY: numbers, and the address of a local.
+    let entered = unsafe {
+        kernel!(SYS_rt_sigprocmask, libc::SIG_SETMASK, &raw const all, 0, 8)
+            .and_then(|_| kernel!(SYS_setns, shared.visited, spawn::NEW_USER | spawn::NEW_NET))
+    };
+    tie(shared);
+    shared.state.store(if entered.is_ok() { BORN } else { FAILED }, Ordering::Release);
+    wake(&shared.state);
+    serve(shared)
+}
+
+/// Makes sockets as they are wanted, until somebody ends us.
+fn serve(shared: &Shared) -> ! {
     loop {
-        wait(&shared.state, if born { BORN } else { FAILED }, None);
-        if shared.state.load(Ordering::Acquire) == WANTED {
-            shared.socket.store(make_socket(shared.socket.load(Ordering::Relaxed)), Ordering::Relaxed);
-            shared.state.store(BORN, Ordering::Release);
-            wake(&shared.state);
+        match shared.state.load(Ordering::Acquire) {
+            WANTED => {
+                shared.socket.store(make_socket(shared.socket.load(Ordering::Relaxed)), Ordering::Relaxed);
+                shared.state.store(BORN, Ordering::Release);
+                wake(&shared.state);
+            }
+            state => wait(&shared.state, state, None),
         }
     }
 }
@@ -333,9 +389,7 @@ extern "C" fn help(shared: *mut libc::c_void) -> i32 {
 fn while_waiting(shared: &Shared) -> Option<Result<(), (u32, i32)>> {
     let early = shared.rest.load(Ordering::Acquire) == NOT_YET;
     let rest = early.then(|| child::walk_rest(shared.frame.load()));
-    while shared.rest.load(Ordering::Acquire) == NOT_YET {
-        wait(&shared.rest, NOT_YET, None);
-    }
+    wait_past(&shared.rest, NOT_YET);
     rest
 }
 
@@ -343,9 +397,7 @@ fn while_waiting(shared: &Shared) -> Option<Result<(), (u32, i32)>> {
 fn make_places(shared: &Shared, rest: Option<Result<(), (u32, i32)>>) {
     let (frame, early) = (shared.frame.load(), shared.early.load());
     let made = rest.unwrap_or_else(|| child::walk_rest(frame)).and_then(|()| {
-        while shared.placing.load(Ordering::Acquire) == NOT_YET {
-            wait(&shared.placing, NOT_YET, None);
-        }
+        wait_past(&shared.placing, NOT_YET);
         child::walk_places(shared.places.load(), frame.len() + early.len(), shared.mounts.load(), shared.meeting)
     });
     shared.scratch.store(made.unwrap_or(-1), Ordering::Release);
@@ -391,9 +443,7 @@ fn make(shared: &Shared) -> Result<(), i32> {
         wake(&shared.state);
         kernel!(SYS_unshare, MADE)?;
     }
-    while shared.settled.load(Ordering::Acquire) == NOT_YET {
-        wait(&shared.settled, NOT_YET, None);
-    }
+    wait_past(&shared.settled, NOT_YET);
     match shared.settled.load(Ordering::Acquire) {
         SETTLED => child::walk_frame(shared.frame.load()),
         _ => Err(libc::EPERM),

@@ -163,10 +163,14 @@ fn perform(op: &Op, kept: &mut Kept) -> Result<(), i32> {
         Op::AwaitSupervisor => await_supervisor(kept.control),
         // Who is alone did all that comes before.
         Op::AwaitEarly => kept.meeting.map_or(Ok(()), Meeting::await_early),
-        Op::AwaitPlaces => kept.meeting.map_or(Ok(()), Meeting::await_places).map_err(|(step, errno)| {
-            kept.blamed = step;
-            errno
-        }),
+        Op::AwaitPlaces => {
+            let Some(meeting) = kept.meeting else { return Ok(()) };
+            let control = kept.control;
+            meeting.await_places(|| hung_up(control)).map_err(|(step, errno)| {
+                kept.blamed = step;
+                errno
+            })
+        }
         Op::JoinGroups => join_groups(kept.control),
         Op::ReceiveMounts => match &mut kept.lent {
             Some(lent) => {
@@ -304,6 +308,15 @@ fn await_supervisor(control: RawFd) -> Result<(), i32> {
         0 => exit(1),
         _ => Ok(()),
     }
+}
+
+/// Whether the supervisor is gone. It may have been killed before we had ourselves tied to it.
+fn hung_up(control: RawFd) -> bool {
+    let mut asked = libc::pollfd { fd: control, events: 0, revents: 0 };
+    let at_once = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: locals that outlive the call.
+    let found = unsafe { kernel!(SYS_ppoll, &raw mut asked, 1, &raw const at_once, 0, 0) };
+    found == Ok(1) && asked.revents & libc::POLLHUP != 0
 }
 
 /// Takes the handles of one message; those that did not come stay -1.

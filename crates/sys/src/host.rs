@@ -1,25 +1,31 @@
 //! What the supervisor does on the host for a guest's ids, and small facts about the host.
 
-use crate::CallError;
+use crate::raw::kernel;
+use crate::{CallError, child};
 use std::os::fd::{FromRawFd, OwnedFd};
 
 /// A user namespace that only carries an id map: files owned by `file_uid:file_gid` on disk appear to belong to
 /// `host_uid:host_gid`. Needs root.
 pub fn id_map(file_uid: u32, host_uid: u32, file_gid: u32, host_gid: u32) -> Result<IdMap, CallError> {
-    extern "C" fn wait(_: *mut libc::c_void) -> i32 {
+    extern "C" fn wait(parent: *mut libc::c_void) -> i32 {
         // SAFETY: sleeps until killed; touches no memory.
         unsafe {
-            libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL, 0, 0, 0);
+            let tied = kernel!(SYS_prctl, libc::PR_SET_PDEATHSIG, libc::SIGKILL, 0, 0, 0);
+            // Who was killed before that will not take us along.
+            if tied.is_err() || kernel!(SYS_getppid) != Ok(parent as i32) {
+                child::exit(1);
+            }
             loop {
-                libc::syscall(libc::SYS_ppoll, 0usize, 0usize, 0usize, 0usize, 0usize);
+                let _ = kernel!(SYS_ppoll, 0, 0, 0, 0, 0);
             }
         }
     }
+    let parent = std::process::id() as usize as *mut libc::c_void;
     let mut stack = vec![0u8; 16 * 1024];
     // SAFETY: the child only sleeps, on a stack that `IdMap` keeps until it has been reaped.
     let pid = unsafe {
         let top = stack.as_mut_ptr().add(stack.len() & !15).cast();
-        libc::clone(wait, top, libc::CLONE_VM | libc::CLONE_NEWUSER | libc::SIGCHLD, std::ptr::null_mut())
+        libc::clone(wait, top, libc::CLONE_VM | libc::CLONE_NEWUSER | libc::SIGCHLD, parent)
     };
     if pid < 0 {
         return Err(CallError::last("clone(user namespace)"));

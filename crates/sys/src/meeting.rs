@@ -11,6 +11,8 @@ const PATIENCE: i64 = 60;
 const OPEN: i32 = 0;
 const DONE: i32 = 1;
 const FAILED: i32 = 2;
+/// Whoever should have spoken is gone.
+const LOST: i32 = 3;
 
 pub(crate) struct Meeting {
     /// The first process walked the steps that every plan has.
@@ -32,7 +34,7 @@ impl Meeting {
     }
 
     pub(crate) fn await_early(&self) -> Result<(), i32> {
-        match expect(&self.early)? {
+        match expect(&self.early, || false)? {
             DONE => Ok(()),
             _ => Err(libc::ECANCELED),
         }
@@ -47,10 +49,17 @@ impl Meeting {
         tell(&self.places, if made.is_ok() { DONE } else { FAILED });
     }
 
-    /// Waits for the places; the step that failed and its error number, or none where nobody spoke.
-    pub(crate) fn await_places(&self) -> Result<(), (Option<u32>, i32)> {
-        match expect(&self.places) {
+    /// Says in the helper's place that it was killed: nobody else will.
+    pub(crate) fn places_are_lost(&self) {
+        tell(&self.places, LOST);
+    }
+
+    /// Waits for the places; the step that failed and its error number, or none where the helper did not say. `alone` tells
+    /// that nobody is left who could.
+    pub(crate) fn await_places(&self, alone: impl Fn() -> bool) -> Result<(), (Option<u32>, i32)> {
+        match expect(&self.places, alone) {
             Ok(DONE) => Ok(()),
+            Ok(LOST) => Err((None, libc::ECANCELED)),
             Ok(_) => Err((Some(self.step.load(Ordering::Relaxed)), self.errno.load(Ordering::Relaxed))),
             Err(errno) => Err((None, errno)),
         }
@@ -71,7 +80,7 @@ fn tell(word: &AtomicI32, value: i32) {
     wake(word);
 }
 
-fn expect(word: &AtomicI32) -> Result<i32, i32> {
+fn expect(word: &AtomicI32, alone: impl Fn() -> bool) -> Result<i32, i32> {
     // SAFETY: a structure that outlives the calls; cannot fail otherwise.
     let now = || unsafe {
         let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
@@ -88,6 +97,9 @@ fn expect(word: &AtomicI32) -> Result<i32, i32> {
         if time > end {
             return Err(libc::ETIMEDOUT);
         }
+        if alone() {
+            return Err(libc::ECANCELED);
+        }
         wait(word, OPEN, Some(&libc::timespec { tv_sec: 1, tv_nsec: 0 }));
     }
 }
@@ -101,6 +113,13 @@ pub(crate) fn look(word: &AtomicI32, value: i32) {
             return;
         }
         std::hint::spin_loop();
+    }
+}
+
+/// Waits until a word is no longer `value`. Looks up now and then, in case nobody could be woken.
+pub(crate) fn wait_past(word: &AtomicI32, value: i32) {
+    while word.load(Ordering::Acquire) == value {
+        wait(word, value, Some(&libc::timespec { tv_sec: 1, tv_nsec: 0 }));
     }
 }
 

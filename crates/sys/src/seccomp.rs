@@ -254,7 +254,7 @@ const SHARED: [&str; 34] = [
 ];
 
 /// Calls that our own pid 1 and the start of the command need; a policy cannot take these away.
-pub const INDISPENSABLE: [&str; 17] = [
+pub const INDISPENSABLE: [&str; 18] = [
     "sendmsg",
     "rt_sigtimedwait",
     "wait4",
@@ -272,6 +272,7 @@ pub const INDISPENSABLE: [&str; 17] = [
     "rt_sigprocmask",
     "execve",
     "prlimit64",
+    "umask",
 ];
 
 /// The number of a call by its name, for `syscalls.deny`; `None` when this architecture has no such call.

@@ -262,9 +262,13 @@ pub struct Control(OwnedFd);
 impl Control {
     /// Tells a first process that was born ahead what it is for.
     pub(crate) fn order(&self, order: &Order) -> Result<(), CallError> {
-        // SAFETY: a structure with its true length.
-        let sent = unsafe { kernel!(SYS_write, self.0.as_raw_fd(), &raw const *order, size_of::<Order>()) };
-        sent.map(drop).map_err(|errno| CallError { call: "write", errno })
+        let (line, flags) = (self.0.as_raw_fd(), libc::MSG_NOSIGNAL);
+        // SAFETY: a structure with its true length; no address.
+        match unsafe { kernel!(SYS_sendto, line, &raw const *order, size_of::<Order>(), flags, 0, 0) } {
+            // It failed at a step before; its report says at which. Or it was killed, which shows as well.
+            Ok(_) | Err(libc::EPIPE | libc::ECONNRESET) => Ok(()),
+            Err(errno) => Err(CallError { call: "sendto", errno }),
+        }
     }
 
     /// Lets the copy go on past `AwaitSupervisor`.
@@ -274,8 +278,8 @@ impl Control {
         let sent = unsafe { libc::send(self.0.as_raw_fd(), (&raw const byte).cast(), 1, libc::MSG_NOSIGNAL) };
         match errno() {
             _ if sent == 1 => Ok(()),
-            // It failed at a step before; its report says at which.
-            libc::EPIPE => Ok(()),
+            // As above.
+            libc::EPIPE | libc::ECONNRESET => Ok(()),
             errno => Err(CallError { call: "send", errno }),
         }
     }
@@ -310,8 +314,8 @@ impl Control {
             let sent = libc::sendmsg(self.0.as_raw_fd(), &message, libc::MSG_NOSIGNAL);
             match errno() {
                 _ if sent == 1 => Ok(()),
-                // It failed at a step before; its report says at which.
-                libc::EPIPE => Ok(()),
+                // As above.
+                libc::EPIPE | libc::ECONNRESET => Ok(()),
                 errno => Err(CallError { call: "sendmsg", errno }),
             }
         }

@@ -469,3 +469,27 @@ fn open_to_all(at: &Path) {
     use std::os::unix::fs::PermissionsExt;
     fs::set_permissions(at, fs::Permissions::from_mode(0o777)).unwrap();
 }
+
+/// A policy may refuse calls that the start of a guest makes too, after which nobody would hear that it asks.
+#[test]
+fn calls_that_a_start_needs_can_be_denied() {
+    for who in BOTH {
+        let place = Place::new(who);
+        let denying = |call: &str| {
+            let rules = serde_json::json!({ "version": 1, "extends": ["default"], "syscalls": { "deny": [call] } });
+            place.policy(rules)
+        };
+        for call in ["chdir", "clock_gettime", "landlock_restrict_self", "ppoll", "getppid"] {
+            let run = place.run(&["-p", &denying(call)], &["/bin/echo", "ran"]);
+            assert_eq!((run.code(), run.stdout().as_str()), (0, "ran\n"), "{who:?}, {call}: {}", run.story());
+        }
+        let text = "import os\ntry:\n os.chdir('/usr')\n print('went')\nexcept PermissionError: print('refused')";
+        for (call, told) in [("chdir", "refused\n"), ("getppid", "went\n")] {
+            let run = place.python(&["-p", &denying(call)], text);
+            assert_eq!((run.code(), run.stdout().as_str()), (0, told), "{who:?}, {call}: {}", run.story());
+        }
+        // Without it the command would make files that all may write to.
+        let run = place.run(&["-p", &denying("umask")], &["/bin/echo", "ran"]);
+        assert_eq!((run.code(), run.text("/error_kind").as_str()), (125, "unsupported_policy"), "{}", run.story());
+    }
+}
