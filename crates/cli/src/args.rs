@@ -371,7 +371,7 @@ fn bench() -> Command {
                 .help("Rounds; every round runs each contender once"),
         )
         .arg(flag("json").help("Print JSON"))
-        .arg(flag("work").help("Also compare work inside and outside: Python start-up, a compile, git status"))
+        .arg(flag("work").help("Also compare work inside and outside: Python start-up, a compile, git status, single calls"))
         .arg(flag("net").conflicts_with("work").help(
             "Instead: what the network costs, against none of ours and against srt's proxy (installed with npm for this)",
         ))

@@ -92,6 +92,8 @@ fn work_is_compared_inside_and_outside() {
             "the-same-report-reads",
             "git-status-60-times",
             "the-same-writable",
+            "reads-50000-times",
+            "changes-10000-times",
         ];
         let rows = answer["work"].as_array().unwrap();
         assert_eq!(rows.iter().map(|r| r["name"].as_str().unwrap()).collect::<Vec<_>>(), names);

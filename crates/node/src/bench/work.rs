@@ -1,4 +1,5 @@
-//! Real work inside and outside: an interpreter's start, a compile, a look at a repository. All files are made in one
+//! Real work inside and outside: an interpreter's start, a compile, a look at a repository; and what single calls cost
+//! that are allowed. All files are made in one
 //! directory, which is removed at the end whatever happened.
 
 use super::statistics::Samples;
@@ -36,10 +37,42 @@ const REPOSITORY_FILES: usize = 2000;
 pub fn compare(ask: &Ask, progress: Progress<'_>) -> Result<Vec<Work>, Fault> {
     let place = Place::make(ask)?;
     let mut rows = Vec::new();
-    for task in [python(ask, &place), compile(ask, &place), git_status(ask, &place), git_status_writable(ask, &place)] {
+    let work = [python(ask, &place), compile(ask, &place), git_status(ask, &place), git_status_writable(ask, &place)];
+    for task in work.into_iter().chain([reads(ask, &place), changes(ask, &place)]) {
         rows.extend(run(ask, task, progress)?);
     }
     Ok(rows)
+}
+
+/// Opens that only read: no announcement, but every wall.
+fn reads(ask: &Ask, place: &Place) -> Task {
+    let script = "import os\nfor i in range(50000): os.close(os.open('file', os.O_RDONLY))";
+    single_calls(ask, place, Way { name: "reads-50000-times", flags: Vec::new() }, script)
+}
+
+/// A file made and removed again: two announced calls, one after the other.
+fn changes(ask: &Ask, place: &Place) -> Task {
+    let script =
+        "import os\nfor i in range(5000): os.close(os.open('made', os.O_CREAT | os.O_WRONLY)); os.unlink('made')";
+    let flags = vec!["--write".into(), place.root.join("changes-10000-times").into()];
+    single_calls(ask, place, Way { name: "changes-10000-times", flags }, script)
+}
+
+fn single_calls(ask: &Ask, place: &Place, way: Way, script: &str) -> Task {
+    let make = || {
+        let program = interpreter(ask)?;
+        let directory = place.dir(way.name)?;
+        fs::write(directory.join("file"), "some bytes").map_err(|e| e.to_string())?;
+        Ok(Job { words: vec![program.into(), "-c".into(), script.into()], directory })
+    };
+    Task { rounds: rounds(ask), job: make(), ways: vec![way] }
+}
+
+/// The system's own, because shims of others are programs by themselves.
+fn interpreter(ask: &Ask) -> Result<PathBuf, String> {
+    let system = PathBuf::from("/usr/bin/python3");
+    let program = if system.exists() { Some(system) } else { find("python3", ask.path.as_deref()) };
+    program.ok_or_else(|| "there is no python3".to_owned())
 }
 
 /// One piece of work and the ways in which it is done inside.
@@ -113,9 +146,7 @@ fn repeated(times: u32, words: &[OsString]) -> Vec<OsString> {
 }
 
 fn python(ask: &Ask, place: &Place) -> Task {
-    let system = PathBuf::from("/usr/bin/python3");
-    let program = if system.exists() { Some(system) } else { find("python3", ask.path.as_deref()) };
-    let job = program.ok_or_else(|| "there is no python3".to_owned()).map(|program| Job {
+    let job = interpreter(ask).map(|program| Job {
         words: repeated(40, &[program.into(), "-c".into(), "pass".into()]),
         directory: place.root.clone(),
     });
