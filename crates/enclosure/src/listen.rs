@@ -11,9 +11,10 @@ use crate::limits::Room;
 use crate::network::NetReport;
 use crate::resolve::{Last, Resolver};
 use policy::{Decision, ExecPlan, NetAsk, Perm, Plan, Proto, Resolved};
+use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, openat2};
+use rustix::io::Errno;
 use std::collections::{BTreeSet, HashSet};
 use std::ffi::OsStr;
-use std::io::ErrorKind;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -287,7 +288,8 @@ impl<'a> Judge<'a> {
         const MOST: usize = 256;
         let fixed = |p: &Path| p.is_absolute() && !is_private(p) && !self.policy.fs(p, Perm::WriteFile).allowed();
         let plain = !name.windows(2).any(|pair| pair == b"..");
-        let known = plain && fixed(Path::new(OsStr::from_bytes(&name))) && fixed(path);
+        // A loader is kept from being started by nobody but us; there every start is looked at.
+        let known = plain && self.loaders.is_empty() && fixed(Path::new(OsStr::from_bytes(&name))) && fixed(path);
         if known && self.observer.is_none() && self.ordinary.len() < MOST {
             self.ordinary.insert(name);
         }
@@ -673,10 +675,12 @@ pub fn is_private(path: &Path) -> bool {
 }
 
 /// Shells and compilers look for a program in every directory of PATH. A name that is nowhere on the host, and not in a
-/// place of the guest's own, is no refusal.
+/// place of the guest's own, is no refusal. No link is followed here: the guest may have put it there, and where it leads is
+/// a question for the guest's own root.
 fn is_nowhere(name: &[u8]) -> bool {
     let path = Path::new(OsStr::from_bytes(name));
-    path.is_absolute() && !is_private(path) && std::fs::metadata(path).is_err_and(|e| e.kind() == ErrorKind::NotFound)
+    let look = || openat2(CWD, path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty(), ResolveFlags::NO_SYMLINKS);
+    path.is_absolute() && !is_private(path) && matches!(look(), Err(Errno::NOENT))
 }
 
 fn exists(path: &Path) -> bool {
