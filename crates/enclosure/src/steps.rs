@@ -3,23 +3,27 @@
 //! landlock; then what only the first process can do for itself: doors, limits, seccomp, landlock. The places can be
 //! made by somebody else meanwhile.
 
+mod frame;
 mod network;
+mod own;
 
+use self::frame::{DEVICES, FRAME_DIRS};
+pub use self::frame::{early, frame};
 use crate::ground::Groundwork;
 use crate::guest::Guest;
 use crate::launch::Request;
 use crate::repository;
 use crate::shift::Wanted;
 use policy::{Cover, ExecPlan, Grant, Kind, Mask, Perm, Perms};
-use std::collections::{BTreeMap, BTreeSet};
-use std::ffi::{CStr, OsStr, OsString};
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::collections::BTreeSet;
+use std::ffi::{CStr, OsString};
+use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use sys::op::{Attr, Op};
 use sys::seccomp::Watch;
-use sys::{arena, landlock, seccomp, spawn};
+use sys::{arena, landlock, spawn};
 use terms::{ErrorKind, Fault, Phase};
 
 /// The finished list, with the handles its steps name.
@@ -51,27 +55,6 @@ const MADE: &str = "/.made";
 const LAYERS: &str = "/.old/sys";
 
 const QUIET: Attr = Attr::NO_SUID.with(Attr::NO_DEV);
-const DEVICES: [&str; 6] = ["null", "zero", "full", "random", "urandom", "tty"];
-
-/// Files of /proc that tell about the machine, not about the guest. Those that more than root may read are covered;
-/// a guest is never root.
-const HIDDEN_PROC: [&str; 15] = [
-    "kcore",
-    "kmsg",
-    "kallsyms",
-    "keys",
-    "key-users",
-    "timer_list",
-    "interrupts",
-    "sched_debug",
-    "latency_stats",
-    "sysrq-trigger",
-    "slabinfo",
-    "vmallocinfo",
-    "modules",
-    "iomem",
-    "ioports",
-];
 
 /// Directories that hold programs rather than libraries; covered without execution when exec rules list programs.
 const PROGRAM_DIRS: [&str; 7] =
@@ -136,65 +119,6 @@ pub fn build(request: &Request, ground: &mut Groundwork) -> Result<Steps, Fault>
     let own = b.ops.len();
     b.ops.append(&mut b.own);
     Ok(Steps { ops: b.ops, own, _ruleset: b.ruleset, mounts: b.mounts, watch, guest: b.guest })
-}
-
-/// Directories that the frame has.
-const FRAME_DIRS: [&str; 7] = ["/", "/dev", "/dev/pts", "/dev/mqueue", "/dev/shm", "/proc", "/tmp"];
-
-/// The first steps of every guest, whatever its plan: its ids, a new root, and the devices in it. They can be walked
-/// before there is a plan, and before there is a first process.
-pub fn frame(guest: &Guest) -> Result<Vec<Op>, Fault> {
-    let mut ops = Vec::with_capacity(128);
-    // What needs no ids is done while the supervisor writes their maps.
-    ops.extend([Op::PrivateMounts, Op::Loopback, Op::AwaitSupervisor]);
-    ops.push(Op::Identity { uid: guest.uid, gid: guest.gid, drop_groups: guest.privileged });
-    // Any directory will do as the place to stand on; it is uncovered again by the pivot.
-    let stand = ["/tmp", "/mnt", "/run", "/var", "/usr"].into_iter().find(|d| Path::new(d).is_dir());
-    let stand = stand.ok_or_else(|| Fault::new(ErrorKind::UnsupportedHost, "no directory to build a root on"))?;
-    ops.push(Op::Tmpfs { at: cstring(stand), options: c"mode=755", attr: QUIET });
-    ops.push(Op::Pivot { root: cstring(stand), old: c".old" });
-    ops.push(Op::Dir { at: cstring(MADE), mode: 0o700 });
-    ops.push(Op::File { at: path(&[MADE, "/file"]), mode: 0, bytes: &[] });
-    ops.push(Op::Dir { at: path(&[MADE, "/dir"]), mode: 0 });
-    ops.extend(FRAME_DIRS.into_iter().skip(1).map(|at| Op::Dir { at: cstring(at), mode: 0o755 }));
-    devices(&mut ops);
-    ops.push(Op::BoundCapabilities);
-    Ok(ops)
-}
-
-fn devices(ops: &mut Vec<Op>) {
-    for name in DEVICES {
-        let at = path(&["/dev/", name]);
-        ops.push(Op::File { at, mode: 0o666, bytes: &[] });
-        let attr = Attr::NO_SUID.with(Attr::NO_EXEC);
-        ops.push(Op::BindKnown { from: path(&[OLD, "/dev/", name]), at, attr });
-    }
-    ops.push(Op::Terminals { at: c"/dev/pts" });
-    ops.push(Op::Queues { at: c"/dev/mqueue" });
-    for (name, target) in [
-        ("ptmx", "pts/ptmx"),
-        ("fd", "/proc/self/fd"),
-        ("stdin", "/proc/self/fd/0"),
-        ("stdout", "/proc/self/fd/1"),
-        ("stderr", "/proc/self/fd/2"),
-    ] {
-        ops.push(Op::Link { at: path(&["/dev/", name]), target: cstring(target) });
-    }
-}
-
-/// The first steps of every guest's first process, whatever its plan: they need its pid namespace.
-pub fn early() -> Vec<Op> {
-    let mut ops = vec![Op::TieToSupervisor, Op::Proc { at: c"/proc" }];
-    let attr = QUIET.with(Attr::READ_ONLY).with(Attr::NO_EXEC);
-    for at in HIDDEN_PROC.iter().map(|name| Path::new("/proc").join(name)).filter(|at| is_open_to_all(at)) {
-        ops.push(Op::BindKnown { from: path(&[MADE, "/file"]), at: cpath(&at), attr });
-    }
-    for (name, value) in crate::limits::shared_caps() {
-        let bytes = arena::list(value.to_string().as_bytes());
-        ops.push(Op::Put { at: path(&["/proc/sys/user/", name]), bytes });
-    }
-    ops.push(Op::BindKnown { from: c"/proc/sys", at: c"/proc/sys", attr });
-    ops
 }
 
 impl Builder<'_> {
@@ -606,80 +530,6 @@ impl Builder<'_> {
             self.own.push(Op::OpenTerminal { at: c"/dev/pts/ptmx", rows, columns });
         }
     }
-
-    fn limits(&mut self) {
-        if crate::limits::wants_group(&self.request.limits, &self.request.cpus) {
-            self.own.push(Op::JoinGroups);
-        }
-        // After the groups, or the namespace would be rooted in the caller's.
-        self.own.push(Op::NewNamespace { flags: spawn::NEW_CGROUP, name: "cgroup" });
-        self.own.extend(crate::limits::ops(&self.request.cpus));
-    }
-
-    fn restrict(&mut self) -> Watch {
-        let abi = landlock::abi();
-        let ruleset = self.ruleset.as_raw_fd();
-        for (at, rights) in self.rules() {
-            let rights = rights & landlock::rights(abi);
-            if rights != 0 {
-                self.push(Op::LandlockRule { ruleset, at: cstring(at.as_bytes()), rights });
-            }
-        }
-        let watch = self.request.watch(&self.guest);
-        let filter = Op::Seccomp { program: arena::list(&seccomp::program(&watch)), listener: watch.listener };
-        let standing = [Op::AwaitPlaces, Op::ChangeDir { at: cpath(&self.request.cwd) }];
-        let landlock = Op::LandlockRestrict { ruleset };
-        self.own.extend([Op::NoNewPrivileges, Op::DropCapabilities]);
-        // The filter takes the kernel as long to build as the places take to make. But nobody hears its questions until
-        // all is ready. So where it asks about looking, or about calls that a policy chose, it stands last.
-        if watch.reads || watch.looks || !watch.deny.is_empty() {
-            self.own.extend(standing);
-            self.own.extend([landlock, filter]);
-        } else {
-            self.own.push(filter);
-            self.own.extend(standing);
-            self.own.push(landlock);
-        }
-        self.own.push(Op::Ready);
-        watch
-    }
-
-    fn rules(&self) -> BTreeMap<OsString, u64> {
-        let plan = &self.request.plan;
-        let mut rules: BTreeMap<OsString, u64> = BTreeMap::new();
-        let mut add = |at: &Path, rights: u64| *rules.entry(at.into()).or_default() |= rights;
-        let listing = plan.grants.iter().all(|g| g.kind != Kind::Dir || g.perms.contains(Perm::ReadDir));
-        if listing {
-            // The directories that lead to the grants can be listed; a grant without read_dir must not inherit that.
-            add(Path::new("/"), Perms::of(&[Perm::ReadDir]).bits());
-        }
-        let execute = if self.lists_programs() { Perms::NONE } else { Perms::of(&[Perm::Execute]) };
-        let apart = self.dirs.contains(OsStr::new("/var/tmp")).then_some("/var/tmp");
-        for private in ["/tmp", "/dev/shm", "/dev/mqueue"].into_iter().chain(apart) {
-            let all = Perms::READ.union(Perms::WRITE).union(Perms::of(&[Perm::MakeChar])).union(execute);
-            add(Path::new(private), all.bits());
-        }
-        let device = Perms::of(&[Perm::ReadFile, Perm::WriteFile, Perm::ReadDir, Perm::IoctlDev, Perm::Truncate]);
-        add(Path::new("/dev"), device.bits());
-        add(Path::new("/proc"), Perms::of(&[Perm::ReadFile, Perm::WriteFile, Perm::ReadDir]).bits());
-        for grant in plan.grants.iter().flat_map(top_level) {
-            let perms =
-                if self.lists_programs() { grant.perms.minus(Perms::of(&[Perm::Execute])) } else { grant.perms };
-            add(&grant.path, of_kind(perms.bits(), grant.kind));
-        }
-        for file in &self.shown {
-            add(file, Perms::of(&[Perm::ReadFile]).bits());
-        }
-        if let Some(directory) = &self.settings {
-            add(directory, Perms::of(&[Perm::ReadFile, Perm::ReadDir]).bits());
-        }
-        if let ExecPlan::Only { programs, loaders } = &plan.exec {
-            let run = Perms::of(&[Perm::Execute, Perm::ReadFile]).bits();
-            programs.iter().for_each(|p| add(&p.path, run));
-            loaders.iter().for_each(|l| add(l, run));
-        }
-        rules
-    }
 }
 
 /// Rebinding keeps what the tree has and only adds.
@@ -702,10 +552,6 @@ fn check_below_tmp(grant: &Grant) -> Result<(), Fault> {
     );
     let hint = "grant reading, or reading and all changes; or keep the directory elsewhere";
     Err(Fault::new(ErrorKind::UnsupportedPolicy, message).hint(hint).phase(Phase::Planning))
-}
-
-fn is_open_to_all(at: &Path) -> bool {
-    std::fs::symlink_metadata(at).is_ok_and(|m| m.mode() & 0o077 != 0)
 }
 
 pub fn of_kind(rights: u64, kind: Kind) -> u64 {

@@ -1,0 +1,88 @@
+//! What only the first process can do for itself: limits, the call filter, landlock; and the rules that landlock holds.
+
+use super::{Builder, cpath, cstring, of_kind, top_level};
+use policy::{ExecPlan, Kind, Perm, Perms};
+use std::collections::BTreeMap;
+use std::ffi::{OsStr, OsString};
+use std::os::fd::AsRawFd;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use sys::op::Op;
+use sys::seccomp::Watch;
+use sys::{arena, landlock, seccomp, spawn};
+
+impl Builder<'_> {
+    pub(super) fn limits(&mut self) {
+        if crate::limits::wants_group(&self.request.limits, &self.request.cpus) {
+            self.own.push(Op::JoinGroups);
+        }
+        // After the groups, or the namespace would be rooted in the caller's.
+        self.own.push(Op::NewNamespace { flags: spawn::NEW_CGROUP, name: "cgroup" });
+        self.own.extend(crate::limits::ops(&self.request.cpus));
+    }
+
+    pub(super) fn restrict(&mut self) -> Watch {
+        let abi = landlock::abi();
+        let ruleset = self.ruleset.as_raw_fd();
+        for (at, rights) in self.rules() {
+            let rights = rights & landlock::rights(abi);
+            if rights != 0 {
+                self.push(Op::LandlockRule { ruleset, at: cstring(at.as_bytes()), rights });
+            }
+        }
+        let watch = self.request.watch(&self.guest);
+        let filter = Op::Seccomp { program: arena::list(&seccomp::program(&watch)), listener: watch.listener };
+        let standing = [Op::AwaitPlaces, Op::ChangeDir { at: cpath(&self.request.cwd) }];
+        let landlock = Op::LandlockRestrict { ruleset };
+        self.own.extend([Op::NoNewPrivileges, Op::DropCapabilities]);
+        // The filter takes the kernel as long to build as the places take to make. But nobody hears its questions until
+        // all is ready. So where it asks about looking, or about calls that a policy chose, it stands last.
+        if watch.reads || watch.looks || !watch.deny.is_empty() {
+            self.own.extend(standing);
+            self.own.extend([landlock, filter]);
+        } else {
+            self.own.push(filter);
+            self.own.extend(standing);
+            self.own.push(landlock);
+        }
+        self.own.push(Op::Ready);
+        watch
+    }
+
+    fn rules(&self) -> BTreeMap<OsString, u64> {
+        let plan = &self.request.plan;
+        let mut rules: BTreeMap<OsString, u64> = BTreeMap::new();
+        let mut add = |at: &Path, rights: u64| *rules.entry(at.into()).or_default() |= rights;
+        let listing = plan.grants.iter().all(|g| g.kind != Kind::Dir || g.perms.contains(Perm::ReadDir));
+        if listing {
+            // The directories that lead to the grants can be listed; a grant without read_dir must not inherit that.
+            add(Path::new("/"), Perms::of(&[Perm::ReadDir]).bits());
+        }
+        let execute = if self.lists_programs() { Perms::NONE } else { Perms::of(&[Perm::Execute]) };
+        let apart = self.dirs.contains(OsStr::new("/var/tmp")).then_some("/var/tmp");
+        for private in ["/tmp", "/dev/shm", "/dev/mqueue"].into_iter().chain(apart) {
+            let all = Perms::READ.union(Perms::WRITE).union(Perms::of(&[Perm::MakeChar])).union(execute);
+            add(Path::new(private), all.bits());
+        }
+        let device = Perms::of(&[Perm::ReadFile, Perm::WriteFile, Perm::ReadDir, Perm::IoctlDev, Perm::Truncate]);
+        add(Path::new("/dev"), device.bits());
+        add(Path::new("/proc"), Perms::of(&[Perm::ReadFile, Perm::WriteFile, Perm::ReadDir]).bits());
+        for grant in plan.grants.iter().flat_map(top_level) {
+            let perms =
+                if self.lists_programs() { grant.perms.minus(Perms::of(&[Perm::Execute])) } else { grant.perms };
+            add(&grant.path, of_kind(perms.bits(), grant.kind));
+        }
+        for file in &self.shown {
+            add(file, Perms::of(&[Perm::ReadFile]).bits());
+        }
+        if let Some(directory) = &self.settings {
+            add(directory, Perms::of(&[Perm::ReadFile, Perm::ReadDir]).bits());
+        }
+        if let ExecPlan::Only { programs, loaders } = &plan.exec {
+            let run = Perms::of(&[Perm::Execute, Perm::ReadFile]).bits();
+            programs.iter().for_each(|p| add(&p.path, run));
+            loaders.iter().for_each(|l| add(l, run));
+        }
+        rules
+    }
+}
