@@ -16,7 +16,7 @@ struct Room {
 }
 
 /// Doors use the hall, the hall uses rooms, rooms use the ground, and nothing points up or sideways.
-const HOUSE: [Room; 7] = [
+const HOUSE: [Room; 9] = [
     Room { name: "terms", uses: &[], libraries: &["serde"], test_libraries: &[] },
     Room {
         name: "policy",
@@ -51,8 +51,20 @@ const HOUSE: [Room; 7] = [
         test_libraries: &[],
     },
     Room {
+        name: "store",
+        uses: &["terms"],
+        libraries: &["rusqlite", "rustix", "serde", "serde_json", "sha2"],
+        test_libraries: &[],
+    },
+    Room {
+        name: "workspace",
+        uses: &["sys", "terms"],
+        libraries: &["base64", "globset", "rustix", "serde", "serde_json", "sha2", "similar", "tar", "zstd"],
+        test_libraries: &["proptest"],
+    },
+    Room {
         name: "node",
-        uses: &["egress", "enclosure", "policy", "sys", "terms"],
+        uses: &["egress", "enclosure", "policy", "store", "sys", "terms", "workspace"],
         libraries: &["rustix", "serde", "serde_json", "sha2"],
         test_libraries: &[],
     },
@@ -65,28 +77,33 @@ const HOUSE: [Room; 7] = [
 ];
 
 /// Every outside library, with the reason it is here.
-const LIBRARIES: [(&str, &str); 21] = [
+const LIBRARIES: [(&str, &str); 26] = [
     ("aho-corasick", "finds the spellings of a secret in an answer in one pass"),
     ("base64", "reads Basic credentials, and spells secrets as servers tell them back"),
     ("bytes", "pieces of bodies that pass from one stream to another without a copy"),
     ("clap", "one tree of flags makes parsing, help, the man page and completions"),
     ("clap_complete", "completion scripts from that tree"),
     ("clap_mangen", "the man page from that tree"),
+    ("globset", "paths that are chosen in review by pattern, and names of build artefacts"),
     ("h2", "HTTP/2 towards the guest and towards servers, with its flow control"),
     ("http", "heads of HTTP/2, as h2 gives and takes them"),
     ("libc", "numbers and structures of the kernel, for the one crate that calls it directly"),
     ("proptest", "properties of merging and planning over generated policies; tests only"),
     ("rcgen", "the certificate authority of a guest and its leaves"),
+    ("rusqlite", "records and the journal in one file that survives a power failure"),
     ("rustix", "safe calls for code that may allocate: poll, pipes, terminals, openat2"),
     ("rustls-native-certs", "the authorities that the host trusts, wherever its system keeps them"),
     ("serde", "documents that leave the product, and policies that enter it, as types"),
     ("serde_json", "JSON: outcomes, faults, policies"),
     ("serde_path_to_error", "a mistake in a policy is told with the key it is at"),
     ("sha2", "digests of policies and of programs that rules name by digest"),
+    ("similar", "differences between texts, by lines and by words"),
+    ("tar", "workspaces as one file that other tools can look into"),
     ("tokio", "thousands of connections of a guest on one thread, each written as if it were alone"),
     ("tokio-rustls", "TLS without OpenSSL, towards the guest and towards servers"),
     ("toml", "policies in TOML, and the permissions of a neighbour to import"),
     ("zeroize", "wipes the copies of secrets that were made to send them"),
+    ("zstd", "that file, small"),
 ];
 
 fn root() -> PathBuf {

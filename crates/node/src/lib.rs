@@ -11,8 +11,10 @@ pub mod output;
 pub mod policies;
 pub mod publish;
 pub mod run;
+pub mod sandbox;
 mod secrets;
 pub mod setup;
+pub mod state;
 pub mod toolchains;
 
 pub use caller::Caller;

@@ -118,6 +118,17 @@ impl Fault {
         self
     }
 
+    pub fn retry(mut self, retry: Retry) -> Fault {
+        self.retry = retry;
+        self
+    }
+
+    /// The thing it is about, by id.
+    pub fn subject(mut self, id: impl Into<String>) -> Fault {
+        self.subject = Some(id.into());
+        self
+    }
+
     pub fn exit(mut self, status: u8) -> Fault {
         self.exit_status = Some(status);
         self

@@ -2,10 +2,12 @@
 //! Plain data only; nothing here reads a file, a clock or the environment.
 
 mod fault;
+mod id;
 mod limit;
 mod outcome;
 
 pub use fault::{ErrorKind, Fault, Retry};
+pub use id::id;
 pub use limit::{Limit, LimitKind, Limits, OnOutputLimit, Phase};
 pub use outcome::{
     Action, Actor, Changes, Denial, Enforcement, Exit, Level, LimitHit, Outcome, PolicyStamp, RunId, Truncated, Usage,

@@ -11,13 +11,7 @@ pub struct RunId(String);
 
 impl RunId {
     pub fn from_random(bytes: [u8; 16]) -> RunId {
-        let mut text = String::with_capacity(36);
-        text.push_str("run_");
-        for byte in bytes {
-            text.push(char::from(b"0123456789abcdef"[usize::from(byte >> 4)]));
-            text.push(char::from(b"0123456789abcdef"[usize::from(byte & 15)]));
-        }
-        RunId(text)
+        RunId(crate::id("run", bytes))
     }
 
     pub fn as_str(&self) -> &str {

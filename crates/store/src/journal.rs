@@ -1,0 +1,163 @@
+//! The journal: what was intended and what came of it, chained so that no entry can be changed, dropped or moved unseen.
+
+use crate::{Store, Tx, inner};
+use rusqlite::{OptionalExtension, params};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use sha2::{Digest, Sha256};
+use terms::Fault;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Step {
+    Intent,
+    Done,
+    Failed,
+}
+
+impl Step {
+    pub fn name(self) -> &'static str {
+        match self {
+            Step::Intent => "intent",
+            Step::Done => "done",
+            Step::Failed => "failed",
+        }
+    }
+
+    fn of_name(name: &str) -> Option<Step> {
+        [Step::Intent, Step::Done, Step::Failed].into_iter().find(|step| step.name() == name)
+    }
+}
+
+/// What shall be noted.
+#[derive(Clone, Debug)]
+pub struct Entry<'a> {
+    pub at_ms: u64,
+    /// `create`, `run`, `approve`, …
+    pub verb: &'a str,
+    pub step: Step,
+    /// The sandbox, or whatever else it is about.
+    pub subject: &'a str,
+    /// Who asked: the user's name.
+    pub actor: &'a str,
+    pub body: Value,
+}
+
+/// What is noted.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Noted {
+    pub seq: u64,
+    pub at_ms: u64,
+    pub verb: String,
+    pub step: Step,
+    pub subject: String,
+    pub actor: String,
+    pub body: Value,
+    pub hash: String,
+}
+
+/// What a look at the whole chain found.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Verified {
+    pub entries: u64,
+    /// The hash of the last entry.
+    pub head: String,
+    /// The first entry that is not as it was written.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub broken: Option<Broken>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Broken {
+    pub seq: u64,
+    pub why: String,
+}
+
+/// What the first entry follows upon.
+const BEGINNING: &str = "cofferdam journal 1";
+
+impl Tx<'_> {
+    /// Adds an entry to the chain; its number.
+    pub fn note(&self, entry: &Entry<'_>) -> Result<u64, Fault> {
+        let query = "SELECT seq, hash FROM journal ORDER BY seq DESC LIMIT 1";
+        let last = self.db.query_row(query, [], |row| Ok((row.get::<_, i64>(0)?, row.get::<_, String>(1)?)));
+        let (last, before) = last.optional().map_err(inner)?.unwrap_or((0, BEGINNING.to_owned()));
+        let seq = last + 1;
+        let body = entry.body.to_string();
+        let row = [entry.verb, entry.step.name(), entry.subject, entry.actor, &body];
+        let hash = chained(&before, seq, entry.at_ms as i64, row);
+        let query = "INSERT INTO journal (seq, at_ms, verb, step, subject, actor, body, hash)
+                     VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)";
+        let [verb, step, subject, actor, body] = row;
+        self.db
+            .execute(query, params![seq, entry.at_ms as i64, verb, step, subject, actor, body, hash])
+            .map_err(inner)?;
+        Ok(seq as u64)
+    }
+
+    /// The last `most` entries before `below` (all where none is given), oldest first; of one subject, or of all.
+    pub fn noted(&self, subject: Option<&str>, below: Option<u64>, most: u32) -> Result<Vec<Noted>, Fault> {
+        let query = "SELECT seq, at_ms, verb, step, subject, actor, body, hash FROM journal
+                     WHERE (?1 IS NULL OR subject = ?1) AND seq < ?2 ORDER BY seq DESC LIMIT ?3";
+        let mut statement = self.db.prepare(query).map_err(inner)?;
+        let below = below.map_or(i64::MAX, |seq| seq as i64);
+        let rows = statement.query_map(params![subject, below, most], row).map_err(inner)?;
+        let mut noted = rows.map(|row| row.map_err(inner).and_then(read)).collect::<Result<Vec<_>, _>>()?;
+        noted.reverse();
+        Ok(noted)
+    }
+}
+
+impl Store {
+    /// Goes along the whole chain.
+    pub fn verify(&self) -> Result<Verified, Fault> {
+        self.read(|tx| {
+            let query = "SELECT seq, at_ms, verb, step, subject, actor, body, hash FROM journal ORDER BY seq";
+            let mut statement = tx.db.prepare(query).map_err(inner)?;
+            let mut rows = statement.query([]).map_err(inner)?;
+            let (mut entries, mut head) = (0u64, BEGINNING.to_owned());
+            while let Some(next) = rows.next().map_err(inner)? {
+                let (seq, at_ms, texts, hash) = row(next).map_err(inner)?;
+                let due = entries as i64 + 1;
+                let broken = |why: &str| Some(Broken { seq: due as u64, why: why.to_owned() });
+                if seq != due {
+                    return Ok(Verified { entries, head, broken: broken("it is missing") });
+                }
+                let [verb, step, subject, actor, body] = &texts;
+                if chained(&head, seq, at_ms, [verb, step, subject, actor, body]) != hash {
+                    return Ok(Verified { entries, head, broken: broken("its hash does not cover what it says") });
+                }
+                (entries, head) = (entries + 1, hash);
+            }
+            Ok(Verified { entries, head, broken: None })
+        })
+    }
+}
+
+type Raw = (i64, i64, [String; 5], String);
+
+fn row(row: &rusqlite::Row<'_>) -> rusqlite::Result<Raw> {
+    let texts = [row.get(2)?, row.get(3)?, row.get(4)?, row.get(5)?, row.get(6)?];
+    Ok((row.get(0)?, row.get(1)?, texts, row.get(7)?))
+}
+
+fn read((seq, at_ms, [verb, step, subject, actor, body], hash): Raw) -> Result<Noted, Fault> {
+    let broken =
+        |what: &str| Fault::internal(format!("journal entry {seq}: {what}")).hint("see `cofferdam audit verify`");
+    let step = Step::of_name(&step).ok_or_else(|| broken("no such step"))?;
+    let body = serde_json::from_str(&body).map_err(|_| broken("its body is no JSON"))?;
+    Ok(Noted { seq: seq as u64, at_ms: at_ms as u64, verb, step, subject, actor, body, hash })
+}
+
+/// Each text with its length, so that nothing can move from one to the next.
+fn chained(before: &str, seq: i64, at_ms: i64, texts: [&str; 5]) -> String {
+    let mut hasher = Sha256::new();
+    hasher.update(before.as_bytes());
+    hasher.update(seq.to_le_bytes());
+    hasher.update(at_ms.to_le_bytes());
+    for text in texts {
+        hasher.update((text.len() as u64).to_le_bytes());
+        hasher.update(text.as_bytes());
+    }
+    hasher.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
+}

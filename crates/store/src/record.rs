@@ -1,0 +1,120 @@
+//! Documents with ids and versions.
+
+use crate::{Tx, inner};
+use rusqlite::{OptionalExtension, params};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use terms::{ErrorKind, Fault};
+
+/// A kind of document that the store can keep.
+pub trait Record: Serialize + DeserializeOwned {
+    /// The name of the kind; it stands in the file.
+    const KIND: &'static str;
+
+    /// A name that no other record of the kind may have at the same time.
+    fn name(&self) -> Option<&str> {
+        None
+    }
+
+    /// What it belongs to, to be listed by.
+    fn scope(&self) -> Option<&str> {
+        None
+    }
+}
+
+/// A record as it is kept.
+#[derive(Clone, Debug)]
+pub struct Kept<R> {
+    pub id: String,
+    pub version: u64,
+    pub record: R,
+}
+
+impl Tx<'_> {
+    pub fn get<R: Record>(&self, id: &str) -> Result<Option<Kept<R>>, Fault> {
+        self.one("SELECT id, version, body FROM record WHERE kind = ?1 AND id = ?2", R::KIND, id)
+    }
+
+    pub fn get_named<R: Record>(&self, name: &str) -> Result<Option<Kept<R>>, Fault> {
+        self.one("SELECT id, version, body FROM record WHERE kind = ?1 AND name = ?2", R::KIND, name)
+    }
+
+    fn one<R: Record>(&self, query: &str, kind: &str, key: &str) -> Result<Option<Kept<R>>, Fault> {
+        let mut statement = self.db.prepare(query).map_err(inner)?;
+        let row = statement.query_row(params![kind, key], raw).optional().map_err(inner)?;
+        row.map(kept).transpose()
+    }
+
+    /// All of a kind, in the order of their ids.
+    pub fn list<R: Record>(&self) -> Result<Vec<Kept<R>>, Fault> {
+        let query = "SELECT id, version, body FROM record WHERE kind = ?1 ORDER BY id";
+        let mut statement = self.db.prepare(query).map_err(inner)?;
+        let rows = statement.query_map(params![R::KIND], raw).map_err(inner)?;
+        rows.map(|row| kept(row.map_err(inner)?)).collect()
+    }
+
+    /// Those of a kind that belong to `scope`.
+    pub fn list_in<R: Record>(&self, scope: &str) -> Result<Vec<Kept<R>>, Fault> {
+        let query = "SELECT id, version, body FROM record WHERE kind = ?1 AND scope = ?2 ORDER BY id";
+        let mut statement = self.db.prepare(query).map_err(inner)?;
+        let rows = statement.query_map(params![R::KIND, scope], raw).map_err(inner)?;
+        rows.map(|row| kept(row.map_err(inner)?)).collect()
+    }
+
+    /// A new record. An id or a name that is taken is a conflict.
+    pub fn add<R: Record>(&self, id: &str, record: R) -> Result<Kept<R>, Fault> {
+        let body = text_of(&record)?;
+        let query = "INSERT INTO record (kind, id, version, name, scope, body) VALUES (?1, ?2, 1, ?3, ?4, ?5)";
+        let done = self.db.execute(query, params![R::KIND, id, record.name(), record.scope(), body]);
+        taken::<R>(done, &record)?;
+        Ok(Kept { id: id.to_owned(), version: 1, record })
+    }
+
+    /// Writes a record back, if nobody else has since it was read.
+    pub fn change<R: Record>(&self, kept: Kept<R>) -> Result<Kept<R>, Fault> {
+        let body = text_of(&kept.record)?;
+        let query = "UPDATE record SET version = version + 1, name = ?4, scope = ?5, body = ?6
+                     WHERE kind = ?1 AND id = ?2 AND version = ?3";
+        let Kept { id, version, record } = kept;
+        let done = self.db.execute(query, params![R::KIND, id, version as i64, record.name(), record.scope(), body]);
+        if taken::<R>(done, &record)? == 0 {
+            let message = format!("{} {id} was changed by somebody else since version {version}", R::KIND);
+            return Err(Fault::new(ErrorKind::Conflict, message).hint("look at it again, then repeat"));
+        }
+        Ok(Kept { id, version: version + 1, record })
+    }
+
+    /// Whether there was one to remove.
+    pub fn remove<R: Record>(&self, id: &str) -> Result<bool, Fault> {
+        let query = "DELETE FROM record WHERE kind = ?1 AND id = ?2";
+        Ok(self.db.execute(query, params![R::KIND, id]).map_err(inner)? > 0)
+    }
+}
+
+type Raw = (String, i64, String);
+
+fn raw(row: &rusqlite::Row<'_>) -> rusqlite::Result<Raw> {
+    Ok((row.get(0)?, row.get(1)?, row.get(2)?))
+}
+
+fn kept<R: Record>((id, version, body): Raw) -> Result<Kept<R>, Fault> {
+    let record = serde_json::from_str(&body).map_err(|e| {
+        let message = format!("{} {id} in the store cannot be read: {e}", R::KIND);
+        Fault::internal(message).hint("the store may be from another version; restore it from a backup")
+    })?;
+    Ok(Kept { id, version: version as u64, record })
+}
+
+fn text_of(record: &impl Serialize) -> Result<String, Fault> {
+    serde_json::to_string(record).map_err(|e| Fault::internal(e.to_string()))
+}
+
+fn taken<R: Record>(done: rusqlite::Result<usize>, record: &R) -> Result<usize, Fault> {
+    match done {
+        Err(rusqlite::Error::SqliteFailure(e, _)) if e.code == rusqlite::ErrorCode::ConstraintViolation => {
+            let message = format!("there is a {} named {:?} already", R::KIND, record.name().unwrap_or_default());
+            Err(Fault::new(ErrorKind::Conflict, message).hint("choose another name"))
+        }
+        other => other.map_err(inner),
+    }
+}

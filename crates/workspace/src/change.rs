@@ -1,0 +1,197 @@
+//! What changed in a workspace, as data: the words that scanning, review and approval share.
+
+use crate::name::Rel;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum FileKind {
+    File,
+    Dir,
+    Symlink,
+    Fifo,
+    Socket,
+    Char,
+    Block,
+}
+
+impl FileKind {
+    pub fn of_mode(mode: u32) -> FileKind {
+        match mode & 0o170_000 {
+            0o040_000 => FileKind::Dir,
+            0o120_000 => FileKind::Symlink,
+            0o010_000 => FileKind::Fifo,
+            0o140_000 => FileKind::Socket,
+            0o020_000 => FileKind::Char,
+            0o060_000 => FileKind::Block,
+            _ => FileKind::File,
+        }
+    }
+}
+
+/// One side of a change: what stood there, or stands there now.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Entry {
+    pub kind: FileKind,
+    /// Permission bits as they are on disk, set-id and sticky included.
+    pub mode: u32,
+    pub size: u64,
+    /// SHA-256 of the bytes of a regular file, or of where a symbolic link leads; hex.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub digest: Option<String>,
+    /// Where a symbolic link leads; as a `Rel` spells names, but any bytes.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub target: Option<Target>,
+    /// Extended attributes of the user's and `security.capability`, `system.posix_acl_*`; never overlayfs's own. Values hex.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty", default)]
+    pub xattrs: BTreeMap<String, String>,
+}
+
+/// Where a symbolic link leads, byte for byte: text, or base64 where it is none.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum Target {
+    Text(String),
+    Bytes { base64: String },
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ChangeKind {
+    Added,
+    Modified,
+    Deleted,
+    /// Moved here from another path, whose bytes are the same or nearly so; `before` is what stood there.
+    Renamed {
+        from: Rel,
+    },
+    /// Only permission bits differ.
+    Mode,
+    /// Only extended attributes differ.
+    Xattr,
+    /// A file became a link, a directory a file, and the like.
+    Type,
+}
+
+/// How a change is treated in review.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", tag = "class")]
+pub enum Class {
+    Ordinary,
+    /// It would be run or obeyed on the reviewer's machine; lands only when it is named. `why` is a short phrase
+    /// ("git hook", "CI workflow", "direnv").
+    RunsOnHost {
+        why: String,
+    },
+    /// Never lands: a device, socket, FIFO, or a part of a git directory. `why` says which.
+    Never {
+        why: String,
+    },
+}
+
+/// What a reviewer should see beside the change itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Flag {
+    /// Set-user-id, set-group-id: shown, and taken off when it lands.
+    SetId,
+    /// File capabilities: shown, and taken off when it lands.
+    Capabilities,
+    /// Has other names in the workspace; lands as a file of its own.
+    HardLink,
+    /// Another name in the same directory differs only in case or in how its characters are composed.
+    Twin,
+    /// The name holds characters that cannot be seen.
+    HiddenName,
+    /// Text that was added holds characters that cannot be seen or that reorder it.
+    HiddenText,
+    /// A link that leads out of the workspace.
+    LinkOutside,
+    Binary,
+    /// Larger than what is compared line by line.
+    Large,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Change {
+    pub path: Rel,
+    pub kind: ChangeKind,
+    #[serde(flatten)]
+    pub class: Class,
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub before: Option<Entry>,
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub after: Option<Entry>,
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
+    pub flags: Vec<Flag>,
+    /// The base's file was changed since the workspace last saw it; such a change cannot land before a rebase.
+    #[serde(skip_serializing_if = "std::ops::Not::not", default)]
+    pub drifted: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum LineKind {
+    Context,
+    Removed,
+    Added,
+}
+
+/// One line of a hunk, with its end of line if it has one. Bytes that are no UTF-8 make a file binary, so a line is text.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Line {
+    pub kind: LineKind,
+    pub text: String,
+}
+
+/// A place where two texts differ, with three lines around it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Hunk {
+    /// The same as long as the lines that differ are the same, wherever they stand and whatever else lands: eight hex digits
+    /// or more, unique in the diff.
+    pub id: String,
+    /// Lines are counted from 1; as `diff -u` counts, 0 where there are none.
+    pub old_start: u64,
+    pub old_lines: u64,
+    pub new_start: u64,
+    pub new_lines: u64,
+    pub lines: Vec<Line>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Body {
+    /// Nothing to compare: a directory, a link, a mode, a file that is empty.
+    None,
+    Text(Vec<Hunk>),
+    /// Not text, or too large to be compared by lines; lands whole.
+    Whole,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FileDiff {
+    #[serde(flatten)]
+    pub change: Change,
+    pub body: Body,
+}
+
+/// Something that is kept out of review: build artefacts and caches, whole directories where they are such.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Withheld {
+    pub path: Rel,
+    pub why: String,
+    pub files: u64,
+    pub bytes: u64,
+}
+
+/// All that changed, sorted by path.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Diff {
+    /// Over everything in `files`: who approves it says what was seen.
+    pub digest: String,
+    pub files: Vec<FileDiff>,
+    pub withheld: Vec<Withheld>,
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
+    pub notes: Vec<String>,
+}

@@ -1,0 +1,168 @@
+//! A handle on a directory, and the few ways to go on from it. No way leads over a symbolic link, a magic link or `..`.
+
+use crate::change::FileKind;
+use crate::name::Rel;
+use rustix::fs::{AtFlags, Mode, OFlags, ResolveFlags, Stat, StatxFlags};
+use rustix::io::Errno;
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+
+/// An open directory.
+#[derive(Debug)]
+pub struct Dir {
+    fd: OwnedFd,
+}
+
+/// What `stat` says of one file, as far as it matters here. Times are seconds and nanoseconds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Meta {
+    pub kind: FileKind,
+    /// Permission bits with set-id and sticky.
+    pub mode: u32,
+    pub size: u64,
+    /// The space it takes, in bytes.
+    pub space: u64,
+    pub uid: u32,
+    pub gid: u32,
+    pub links: u64,
+    pub dev: u64,
+    pub ino: u64,
+    /// Of a device node.
+    pub rdev: u64,
+    pub mtime: (i64, u32),
+    pub ctime: (i64, u32),
+}
+
+impl Meta {
+    fn of(stat: &Stat) -> Meta {
+        Meta {
+            kind: FileKind::of_mode(stat.st_mode),
+            mode: stat.st_mode & 0o7777,
+            size: stat.st_size as u64,
+            space: stat.st_blocks as u64 * 512,
+            uid: stat.st_uid,
+            gid: stat.st_gid,
+            links: stat.st_nlink as u64,
+            dev: stat.st_dev as u64,
+            ino: stat.st_ino as u64,
+            rdev: stat.st_rdev as u64,
+            mtime: (stat.st_mtime, stat.st_mtime_nsec as u32),
+            ctime: (stat.st_ctime, stat.st_ctime_nsec as u32),
+        }
+    }
+
+    /// The mark of overlayfs that strikes out a name.
+    pub fn is_struck_out(&self) -> bool {
+        self.kind == FileKind::Char && self.rdev == 0
+    }
+}
+
+const BENEATH: ResolveFlags = ResolveFlags::BENEATH.union(ResolveFlags::NO_SYMLINKS).union(ResolveFlags::NO_MAGICLINKS);
+
+impl Dir {
+    /// The one place where a path of the caller's own becomes a handle; links on the way are the caller's.
+    pub fn open(path: &Path) -> io::Result<Dir> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        Ok(Dir { fd: rustix::fs::open(path, flags, Mode::empty())? })
+    }
+
+    pub fn from_fd(fd: OwnedFd) -> Dir {
+        Dir { fd }
+    }
+
+    pub fn try_clone(&self) -> io::Result<Dir> {
+        Ok(Dir { fd: self.fd.try_clone()? })
+    }
+
+    /// A directory below; the top gives another handle on this one.
+    pub fn dir(&self, at: &Rel) -> io::Result<Dir> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        self.open_at(at, flags, Mode::empty()).map(|fd| Dir { fd })
+    }
+
+    /// Opens below with any flags; the last part is not followed either. A descriptor, never a path, is the answer.
+    pub fn open_at(&self, at: &Rel, flags: OFlags, mode: Mode) -> io::Result<OwnedFd> {
+        let path = if at.is_top() { Path::new(".") } else { at.as_path() };
+        loop {
+            match rustix::fs::openat2(&self.fd, path, flags | OFlags::CLOEXEC | OFlags::NOFOLLOW, mode, BENEATH) {
+                // Something on the host was renamed meanwhile.
+                Err(Errno::AGAIN | Errno::INTR) => {}
+                other => return Ok(other?),
+            }
+        }
+    }
+
+    /// A regular file to read. Whatever else is there is refused without being opened for good: no FIFO blocks us.
+    pub fn file(&self, at: &Rel) -> io::Result<File> {
+        let fd = self.open_at(at, OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY, Mode::empty())?;
+        match FileKind::of_mode(rustix::fs::fstat(&fd)?.st_mode) {
+            FileKind::File => Ok(File::from(fd)),
+            _ => Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file")),
+        }
+    }
+
+    /// What is at a path, itself; none where nothing is or where a part of the way is no directory.
+    pub fn meta(&self, at: &Rel) -> io::Result<Option<Meta>> {
+        if at.is_top() {
+            return Ok(Some(Meta::of(&rustix::fs::fstat(&self.fd)?)));
+        }
+        match self.open_at(at, OFlags::PATH, Mode::empty()) {
+            Ok(fd) => Ok(Some(Meta::of(&rustix::fs::fstat(&fd)?))),
+            Err(e) if is_absent(&e) => Ok(None),
+            Err(e) => Err(e),
+        }
+    }
+
+    /// The same for a name right here, which is cheaper.
+    pub fn meta_of(&self, name: &[u8]) -> io::Result<Option<Meta>> {
+        match rustix::fs::statat(&self.fd, name, AtFlags::SYMLINK_NOFOLLOW) {
+            Ok(stat) => Ok(Some(Meta::of(&stat))),
+            Err(Errno::NOENT) => Ok(None),
+            Err(e) => Err(e.into()),
+        }
+    }
+
+    /// Names in this directory, in no order, without `.` and `..`.
+    pub fn names(&self) -> io::Result<Vec<Vec<u8>>> {
+        let mut names = Vec::new();
+        for entry in rustix::fs::Dir::read_from(&self.fd)? {
+            let name = entry?.file_name().to_bytes().to_vec();
+            if name != b"." && name != b".." {
+                names.push(name);
+            }
+        }
+        Ok(names)
+    }
+
+    /// Where a symbolic link right here leads.
+    pub fn link_target(&self, name: &[u8]) -> io::Result<Vec<u8>> {
+        Ok(rustix::fs::readlinkat(&self.fd, name, Vec::new())?.into_bytes())
+    }
+
+    /// When it was made, where the file system knows.
+    pub fn born(&self, name: &[u8]) -> Option<(i64, u32)> {
+        let found = rustix::fs::statx(&self.fd, name, AtFlags::SYMLINK_NOFOLLOW, StatxFlags::BTIME).ok()?;
+        let known = StatxFlags::from_bits_retain(found.stx_mask).contains(StatxFlags::BTIME);
+        known.then_some((found.stx_btime.tv_sec, found.stx_btime.tv_nsec))
+    }
+}
+
+impl From<Dir> for OwnedFd {
+    fn from(dir: Dir) -> OwnedFd {
+        dir.fd
+    }
+}
+
+impl AsFd for Dir {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+/// Nothing is there: neither the name nor, where a part of the way is a file or a link, the way.
+pub fn is_absent(error: &io::Error) -> bool {
+    let absent = [Errno::NOENT, Errno::NOTDIR, Errno::LOOP];
+    error.raw_os_error().is_some_and(|raw| absent.iter().any(|e| e.raw_os_error() == raw))
+}

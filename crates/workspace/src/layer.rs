@@ -1,0 +1,120 @@
+//! Layers on disk, and stacks of them.
+
+use crate::dir::Dir;
+use crate::name::Rel;
+use rustix::fs::{FlockOperation, Mode};
+use rustix::io::Errno;
+use serde::{Deserialize, Serialize};
+use std::io;
+use std::os::fd::OwnedFd;
+
+/// How a workspace keeps changes apart from its base.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Driver {
+    /// Layers of overlayfs, mounted inside the enclosure.
+    Overlay,
+    /// A copy whose bytes are shared until they are changed.
+    Reflink,
+    Copy,
+}
+
+/// Where all layers are: the directory `layers` of the state.
+#[derive(Debug)]
+pub struct Layers {
+    pub dir: Dir,
+}
+
+/// One layer; `id` is its name in `layers`.
+#[derive(Debug)]
+pub struct Layer {
+    pub id: String,
+    /// The directory that holds `up` and `work`.
+    pub dir: Dir,
+    /// What changed; under the copying drivers, in the lowest layer, the whole tree.
+    pub up: Dir,
+}
+
+/// A workspace's bytes: its base and what lies over it.
+#[derive(Debug)]
+pub struct Stack {
+    pub base: Dir,
+    pub driver: Driver,
+    /// From the bottom up; the last is the one that a guest writes to.
+    pub layers: Vec<Layer>,
+    /// The clock of the file system when the workspace was made or last rebased as a whole: what the base has changed after it is
+    /// drift, unless `anchors` knows better.
+    pub since: (i64, u32),
+}
+
+impl Layers {
+    /// Opens, and makes where it is missing, the directory `layers` of a state directory.
+    pub fn open(state: &Dir) -> io::Result<Layers> {
+        make_dir(state, b"layers", 0o700)?;
+        state.dir(&Rel::top().join(b"layers")).map(|dir| Layers { dir })
+    }
+
+    /// A new empty layer, whose top looks like `base`. It is locked until the handle that is given with it goes.
+    pub fn make(&self, base: &Dir, random: [u8; 16]) -> io::Result<(Layer, Lock)> {
+        let id = terms::id("lay", random);
+        rustix::fs::mkdirat(&self.dir, id.as_str(), Mode::from_raw_mode(0o700))?;
+        let dir = self.dir.dir(&Rel::top().join(id.as_bytes()))?;
+        // Before there is anything in it: who finds a layer unlocked may take it for one that was left behind.
+        let lock = Lock::take(&dir)?.ok_or(io::ErrorKind::WouldBlock)?;
+        for name in ["up", "work"] {
+            rustix::fs::mkdirat(&dir, name, Mode::from_raw_mode(0o700))?;
+        }
+        let up = dir.dir(&Rel::top().join(b"up"))?;
+        // A guest sees the top of its workspace with the bits that this one has.
+        rustix::fs::fchmod(&up, Mode::from_raw_mode(rustix::fs::fstat(base)?.st_mode & 0o777))?;
+        Ok((Layer { id, dir, up }, lock))
+    }
+
+    pub fn get(&self, id: &str) -> io::Result<Layer> {
+        let name =
+            Rel::parse(id.as_bytes()).filter(|rel| rel.parts().count() == 1).ok_or(io::ErrorKind::InvalidInput)?;
+        let dir = self.dir.dir(&name)?;
+        let up = dir.dir(&Rel::top().join(b"up"))?;
+        Ok(Layer { id: id.to_owned(), dir, up })
+    }
+}
+
+impl Layer {
+    /// Holds the layer against all others who would write to it or take it away; none where somebody does already.
+    /// The kernel lets go when the holder ends, however it ends.
+    pub fn lock(&self) -> io::Result<Option<Lock>> {
+        Lock::take(&self.dir)
+    }
+
+    /// The clock of its file system when it was made.
+    pub fn made_at(&self) -> io::Result<(i64, u32)> {
+        let stat = rustix::fs::fstat(&self.up)?;
+        Ok((stat.st_ctime, stat.st_ctime_nsec as u32))
+    }
+}
+
+/// A layer held; let go when dropped.
+#[derive(Debug)]
+pub struct Lock {
+    _held: OwnedFd,
+}
+
+impl Lock {
+    fn take(dir: &Dir) -> io::Result<Option<Lock>> {
+        // A handle of its own: a lock belongs to an open file, and closing this one must not end others.
+        let held = OwnedFd::from(dir.dir(&Rel::top())?);
+        match rustix::fs::flock(&held, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => Ok(Some(Lock { _held: held })),
+            Err(Errno::WOULDBLOCK) => Ok(None),
+            Err(e) => Err(e.into()),
+        }
+    }
+}
+
+/// Makes a directory unless it is there.
+fn make_dir(at: &Dir, name: &[u8], mode: u32) -> io::Result<()> {
+    match rustix::fs::mkdirat(at, name, Mode::from_raw_mode(mode)) {
+        Ok(()) | Err(Errno::EXIST) => Ok(()),
+        Err(e) => Err(e.into()),
+    }
+}

@@ -1,0 +1,21 @@
+//! Copy-on-write trees with review: layers over a base directory, what changed in them, and how chosen changes land on
+//! the base so that a crash leaves it as it was or as it shall be.
+//!
+//! On disk a layer is a directory `layers/ID` that holds `up` (what changed) and `work` (the kernel's). Both are made by the caller
+//! and belong to the caller, whoever the guest is. Marks in `up` are those of overlayfs with `userxattr`: a character device 0:0
+//! strikes a name out, `user.overlay.opaque` = "y" on a directory hides what is below it in lower layers.
+//!
+//! Never here: mounts, records, terminals, processes of guests. Every file is reached from a `Dir`, never by joining path
+//! strings; no symbolic link of a tree is followed, ever.
+
+pub mod change;
+pub mod dir;
+pub mod layer;
+pub mod name;
+
+pub use change::{
+    Body, Change, ChangeKind, Class, Diff, Entry, FileDiff, FileKind, Flag, Hunk, Line, LineKind, Withheld,
+};
+pub use dir::Dir;
+pub use layer::{Driver, Layer, Layers, Lock, Stack};
+pub use name::Rel;

@@ -1,0 +1,129 @@
+//! Names of files in a tree: any bytes that the kernel takes, and nothing that leads out of the tree.
+
+use base64::Engine;
+use serde::de::Error;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use std::ffi::OsStr;
+use std::fmt;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+/// A path relative to the top of a tree. Parts are never empty, `.` or `..`; the empty path is the top itself.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Rel(Vec<u8>);
+
+impl Rel {
+    /// The top of the tree.
+    pub fn top() -> Rel {
+        Rel(Vec::new())
+    }
+
+    /// Takes a path as a person types it: `./a//b/` is `a/b`. Nothing that is absolute, goes up or holds a NUL byte.
+    pub fn parse(text: &[u8]) -> Option<Rel> {
+        if text.starts_with(b"/") || text.contains(&0) {
+            return None;
+        }
+        let parts: Vec<&[u8]> = text.split(|b| *b == b'/').filter(|p| !p.is_empty() && *p != b".").collect();
+        match parts.contains(&&b".."[..]) {
+            true => None,
+            false => Some(Rel(parts.join(&b'/'))),
+        }
+    }
+
+    pub fn join(&self, name: &[u8]) -> Rel {
+        debug_assert!(!name.is_empty() && !name.contains(&b'/') && name != b"." && name != b"..");
+        let mut whole = self.0.clone();
+        if !whole.is_empty() {
+            whole.push(b'/');
+        }
+        whole.extend_from_slice(name);
+        Rel(whole)
+    }
+
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.0
+    }
+
+    pub fn as_path(&self) -> &Path {
+        Path::new(OsStr::from_bytes(&self.0))
+    }
+
+    pub fn is_top(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    pub fn parts(&self) -> impl DoubleEndedIterator<Item = &[u8]> {
+        self.0.split(|b| *b == b'/').filter(|p| !p.is_empty())
+    }
+
+    /// The directory it is in, and its name there; none for the top.
+    pub fn split(&self) -> Option<(Rel, &[u8])> {
+        match self.0.iter().rposition(|b| *b == b'/') {
+            Some(at) => Some((Rel(self.0[..at].to_vec()), &self.0[at + 1..])),
+            None if self.0.is_empty() => None,
+            None => Some((Rel::top(), &self.0)),
+        }
+    }
+
+    /// Whether it is `other` or below it; parts are compared, not prefixes of names.
+    pub fn is_at_or_below(&self, other: &Rel) -> bool {
+        let rest = self.0.strip_prefix(&other.0[..]);
+        other.is_top() || rest.is_some_and(|rest| rest.is_empty() || rest[0] == b'/')
+    }
+}
+
+/// For people: bytes that are no text, and characters that would move the cursor, hide or reorder text, are spelled out.
+impl fmt::Display for Rel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for chunk in self.0.utf8_chunks() {
+            for c in chunk.valid().chars() {
+                match c {
+                    '\\' => f.write_str("\\\\")?,
+                    c if is_invisible(c) => write!(f, "{}", c.escape_default())?,
+                    c => write!(f, "{c}")?,
+                }
+            }
+            chunk.invalid().iter().try_for_each(|byte| write!(f, "\\x{byte:02x}"))?;
+        }
+        Ok(())
+    }
+}
+
+/// Characters that show nothing, or make other characters show elsewhere than they are.
+pub fn is_invisible(c: char) -> bool {
+    c.is_control()
+        || matches!(c, '\u{ad}' | '\u{61c}' | '\u{115f}' | '\u{1160}' | '\u{17b4}' | '\u{17b5}' | '\u{180b}'..='\u{180f}'
+            | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{3164}' | '\u{fe00}'..='\u{fe0f}'
+            | '\u{feff}' | '\u{ffa0}' | '\u{fff0}'..='\u{fffb}' | '\u{1d173}'..='\u{1d17a}' | '\u{e0000}'..='\u{e0fff}')
+}
+
+/// In JSON a name is a string, or `{"base64": "…"}` where its bytes are no UTF-8: nothing is lost either way.
+#[derive(Serialize, Deserialize)]
+#[serde(untagged)]
+enum Spelled {
+    Text(String),
+    Bytes { base64: String },
+}
+
+impl Serialize for Rel {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let spelled = match std::str::from_utf8(&self.0) {
+            Ok(text) => Spelled::Text(text.to_owned()),
+            Err(_) => Spelled::Bytes { base64: base64::engine::general_purpose::STANDARD.encode(&self.0) },
+        };
+        spelled.serialize(serializer)
+    }
+}
+
+impl<'de> Deserialize<'de> for Rel {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Rel, D::Error> {
+        let bytes = match Spelled::deserialize(deserializer)? {
+            Spelled::Text(text) => text.into_bytes(),
+            Spelled::Bytes { base64 } => {
+                base64::engine::general_purpose::STANDARD.decode(base64).map_err(D::Error::custom)?
+            }
+        };
+        let parsed = Rel::parse(&bytes).filter(|rel| rel.0 == bytes);
+        parsed.ok_or_else(|| D::Error::custom("not a plain relative path"))
+    }
+}
