@@ -6,8 +6,11 @@ mod doctor;
 mod policy;
 mod quantity;
 mod render;
+mod review;
 mod run;
+mod sandboxes;
 mod setup;
+mod snapshots;
 mod surroundings;
 
 use std::ffi::OsString;
@@ -30,6 +33,9 @@ fn main() -> ExitCode {
         Some(("bench", m)) => bench::main(m),
         Some(("completion", m)) => args::completion(m),
         Some(("man", _)) => args::man(),
+        Some((verb, m)) if args::sandboxes::VERBS.contains(&verb) => sandboxes::main(verb, m),
+        Some((verb, m)) if args::review::VERBS.contains(&verb) => review::main(verb, m),
+        Some((verb, m)) if args::snapshots::VERBS.contains(&verb) => snapshots::main(verb, m),
         _ => ExitCode::from(2),
     }
 }

@@ -2,7 +2,7 @@
 //! `UPDATE_REFERENCE=1 cargo test` writes them anew.
 
 #[allow(dead_code)] // The tree of flags is all that is wanted of it here.
-#[path = "../src/args.rs"]
+#[path = "../src/args/mod.rs"]
 mod args;
 
 use clap::Command;
@@ -23,7 +23,7 @@ fn check(name: &str, text: &str) {
 #[test]
 fn the_command_line() {
     let mut page = String::from(
-        "# Command line\n\nGenerated from `crates/cli/src/args.rs`: what `--help` prints for each verb. Do not edit.\n",
+        "# Command line\n\nGenerated from `crates/cli/src/args/mod.rs`: what `--help` prints for each verb. Do not edit.\n",
     );
     let mut whole = args::whole().disable_help_subcommand(true);
     whole.build();
@@ -46,7 +46,7 @@ fn write_help(page: &mut String, command: &mut Command, name: &str) {
 /// Every verb that the binary hears is in the tree that help, man page and this reference are made from.
 #[test]
 fn no_verb_is_hidden() {
-    for verb in args::VERBS.into_iter().filter(|v| *v != "help") {
+    for verb in args::all_verbs().filter(|v| *v != "help") {
         assert!(args::whole().find_subcommand(verb).is_some(), "{verb}");
     }
 }

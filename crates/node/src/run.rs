@@ -130,7 +130,7 @@ pub(crate) fn prepare_under(
     }
     enclosure::check_limits(&limits, &plan, counted)?;
     let notes = plan.notes.clone();
-    let run_id = new_id();
+    let run_id = RunId::from_random(crate::fresh::random());
     let purpose = if ask.learn == Learn::All { Purpose::Watching } else { Purpose::Rules };
     let network = network::plan(&resolved, &ask.secrets, caller, purpose)?;
     let with = Inside { tools: &around.env_names, run_id: &run_id, network: &network };
@@ -259,16 +259,6 @@ fn working_directory(ask: &Ask, caller: &Caller) -> Result<PathBuf, Fault> {
         return Err(refuse("belongs to the kernel, not to a project".into()));
     }
     Ok(real)
-}
-
-fn new_id() -> RunId {
-    let mut bytes = [0u8; 16];
-    let got = rustix::rand::getrandom(&mut bytes[..], rustix::rand::GetRandomFlags::empty());
-    if got != Ok(16) {
-        // Only a kernel that is still booting has none; the id must be unique, not secret.
-        bytes[..4].copy_from_slice(&std::process::id().to_ne_bytes());
-    }
-    RunId::from_random(bytes)
 }
 
 /// Variables that would lead programs past the doors, to a proxy that is not there inside.

@@ -1,10 +1,12 @@
 //! Sandboxes as records: what a user made, which layers hold its changes, what it may do and until when.
 
+use crate::Caller;
+use crate::state::State;
 use serde::{Deserialize, Serialize};
-use std::path::PathBuf;
-use store::Record;
-use terms::Limits;
-use workspace::{Driver, Rel};
+use std::path::{Path, PathBuf};
+use store::{Kept, Record, Tx};
+use terms::{ErrorKind, Fault, Limits, Phase};
+use workspace::{Anchors, Dir, Driver, Rel, Stack};
 
 /// Ids are `sbx_…`; times are milliseconds since 1970.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -103,4 +105,81 @@ impl Record for Run {
     fn scope(&self) -> Option<&str> {
         Some(&self.sandbox)
     }
+}
+
+/// What a sandbox knows of single files of its base; the id is the sandbox's.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct Anchored {
+    pub anchors: Anchors,
+}
+
+impl Record for Anchored {
+    const KIND: &'static str = "anchors";
+}
+
+/// The sandbox that is meant: by id, by the beginning of one that no other has, or by name. Without a word it is the
+/// one whose base is the current directory or the nearest above it, if there is just one.
+pub fn find(tx: &Tx<'_>, word: Option<&str>, caller: &Caller) -> Result<Kept<Sandbox>, Fault> {
+    let Some(word) = word else { return of_directory(tx, &caller.cwd) };
+    if let Some(found) = tx.get(word)? {
+        return Ok(found);
+    }
+    if let Some(found) = tx.get_named(word)? {
+        return Ok(found);
+    }
+    let begins =
+        |s: &Kept<Sandbox>| word.len() >= 4 && s.id.strip_prefix("sbx_").unwrap_or(&s.id).starts_with(bare(word));
+    let mut alike: Vec<_> = tx.list::<Sandbox>()?.into_iter().filter(begins).collect();
+    match (alike.len(), alike.pop()) {
+        (1, Some(found)) => Ok(found),
+        (0, _) => Err(unknown(word)),
+        (count, _) => {
+            let message = format!("{count} sandboxes begin with {word:?}");
+            Err(Fault::invalid(message).hint("give more of the id").phase(Phase::Admission))
+        }
+    }
+}
+
+fn bare(word: &str) -> &str {
+    word.strip_prefix("sbx_").unwrap_or(word)
+}
+
+pub fn unknown(word: &str) -> Fault {
+    let fault = Fault::new(ErrorKind::NotFound, format!("there is no sandbox {word:?}")).phase(Phase::Admission);
+    fault.hint("`cofferdam ls` lists them").subject(word)
+}
+
+fn of_directory(tx: &Tx<'_>, cwd: &Path) -> Result<Kept<Sandbox>, Fault> {
+    for above in cwd.ancestors() {
+        let Some(base) = above.to_str() else { continue };
+        let mut here = tx.list_in::<Sandbox>(base)?;
+        if here.len() > 1 {
+            let names: Vec<_> = here.iter().map(|s| s.record.name.clone().unwrap_or_else(|| s.id.clone())).collect();
+            let message = format!("{} sandboxes cover {base}: {}", here.len(), names.join(", "));
+            return Err(Fault::invalid(message).hint("say which").phase(Phase::Admission));
+        }
+        if let Some(found) = here.pop() {
+            return Ok(found);
+        }
+    }
+    let fault = Fault::new(ErrorKind::NotFound, format!("no sandbox covers {}", cwd.display())).phase(Phase::Admission);
+    Err(fault.hint("`cofferdam ls` lists all; name one"))
+}
+
+/// Opens what a sandbox is made of. A base that is gone, or another directory under its name, is a conflict.
+pub fn stack(state: &State, sandbox: &Kept<Sandbox>) -> Result<Stack, Fault> {
+    let Sandbox { base, base_id, layers, driver, since, .. } = &sandbox.record;
+    let conflict = |why: String| {
+        let fault = Fault::new(ErrorKind::Conflict, format!("{}: {why}", base.display())).subject(&sandbox.id);
+        fault.hint("put the directory back; until then its changes can be exported, or dropped with `cofferdam rm`")
+    };
+    let opened = Dir::open(base).map_err(|e| conflict(format!("the directory that {} covers: {e}", sandbox.id)))?;
+    let now = opened.meta(&Rel::top()).map_err(|e| conflict(e.to_string()))?;
+    if now.map(|meta| (meta.dev, meta.ino)) != Some(*base_id) {
+        return Err(conflict(format!("another directory than the one that {} covers", sandbox.id)));
+    }
+    let get =
+        |id: &String| state.layers.get(id).map_err(|e| Fault::internal(format!("layer {id} of {}: {e}", sandbox.id)));
+    let layers = layers.iter().map(get).collect::<Result<_, _>>()?;
+    Ok(Stack { base: opened, driver: *driver, layers, since: *since })
 }

@@ -8,11 +8,13 @@
 //! Never here: mounts, records, terminals, processes of guests. Every file is reached from a `Dir`, never by joining path
 //! strings; no symbolic link of a tree is followed, ever.
 
+pub mod anchor;
 pub mod change;
 pub mod dir;
 pub mod layer;
 pub mod name;
 
+pub use anchor::{Anchors, Seen};
 pub use change::{
     Body, Change, ChangeKind, Class, Diff, Entry, FileDiff, FileKind, Flag, Hunk, Line, LineKind, Withheld,
 };

@@ -6,7 +6,17 @@ use std::ffi::{OsStr, OsString};
 use std::io::Write;
 use std::process::ExitCode;
 
-pub const VERBS: [&str; 8] = ["run", "policy", "doctor", "setup", "bench", "completion", "man", "help"];
+pub mod review;
+pub mod sandboxes;
+pub mod snapshots;
+
+const OWN: [&str; 8] = ["run", "policy", "doctor", "setup", "bench", "completion", "man", "help"];
+
+/// Every verb there is.
+pub fn all_verbs() -> impl Iterator<Item = &'static str> {
+    let others = [sandboxes::VERBS, review::VERBS, snapshots::VERBS].into_iter().flatten().copied();
+    OWN.into_iter().chain(others)
+}
 
 /// The words after `run`, when a run is what is meant: by name, or in the wrapper dialect (`cofferdam -- cmd`).
 pub fn as_run(words: &[OsString]) -> Option<&[OsString]> {
@@ -14,7 +24,7 @@ pub fn as_run(words: &[OsString]) -> Option<&[OsString]> {
     match first {
         Some("run") => Some(&words[1..]),
         Some("-h" | "--help" | "-V" | "--version") => None,
-        Some(verb) if VERBS.contains(&verb) => None,
+        Some(verb) if all_verbs().any(|v| v == verb) => None,
         // A word that is no verb is a command to run; a flag belongs to the run that follows.
         _ => Some(words),
     }
@@ -86,6 +96,9 @@ pub fn whole() -> Command {
         .subcommand_required(true)
         .arg_required_else_help(true)
         .subcommand(run())
+        .subcommands(sandboxes::commands())
+        .subcommands(review::commands())
+        .subcommands(snapshots::commands())
         .subcommand(policy())
         .subcommand(doctor())
         .subcommand(setup())

@@ -1,0 +1,1 @@
+//! Sandboxes come and go: create, list, look at, start, stop, remove, collect.

@@ -1,0 +1,1 @@
+//! Review: what changed in a sandbox, and what of it lands on its base.

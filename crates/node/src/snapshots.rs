@@ -1,0 +1,1 @@
+//! Snapshots, forks, templates, and workspaces as files.
