@@ -22,6 +22,9 @@ pub struct Sandbox {
     pub layers: Vec<String>,
     /// See `workspace::Stack::since`.
     pub since: (i64, u32),
+    /// The commit that the base stood on when the sandbox was made or last rebased: what files held then.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub git_head: Option<String>,
     pub state: Lifecycle,
     /// The whole policy document that its runs are made under, as JSON.
     pub policy: serde_json::Value,

@@ -11,7 +11,9 @@
 pub mod anchor;
 pub mod change;
 pub mod dir;
+pub mod git;
 pub mod layer;
+pub mod merge;
 pub mod name;
 
 pub use anchor::{Anchors, Seen};
