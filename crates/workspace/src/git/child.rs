@@ -11,7 +11,7 @@ use rustix::fs::{AtFlags, Mode, OFlags};
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::{self, Read, Write};
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -111,10 +111,9 @@ pub(super) fn call(program: &Path, call: Call<'_>) -> Result<Vec<u8>, Fault> {
     command.process_group(0);
     let mut child = command.spawn().map_err(|e| failed(program, &call.args, &e.to_string()))?;
     let ended = converse(&mut child, &call);
-    if ended.is_err() {
-        if let Some(group) = i32::try_from(child.id()).ok().and_then(rustix::process::Pid::from_raw) {
-            let _ = rustix::process::kill_process_group(group, rustix::process::Signal::KILL);
-        }
+    let group = i32::try_from(child.id()).ok().and_then(rustix::process::Pid::from_raw);
+    if let (Err(_), Some(group)) = (&ended, group) {
+        let _ = rustix::process::kill_process_group(group, rustix::process::Signal::KILL);
     }
     let status = child.wait().map_err(|e| failed(program, &call.args, &e.to_string()))?;
     let (output, complaint) = ended.map_err(|e| failed(program, &call.args, &e.to_string()))?;
@@ -313,6 +312,5 @@ fn put(at: &Dir, name: &[u8], bytes: &[u8], owner: (u32, u32)) -> io::Result<()>
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL;
     let mut file = File::from(at.open_at(&Rel::top().join(name), flags, Mode::from_raw_mode(0o600))?);
     file.write_all(bytes)?;
-    debug_assert!(file.metadata().is_ok_and(|m| m.nlink() == 1));
     give(at, name, owner)
 }

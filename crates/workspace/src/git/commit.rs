@@ -146,14 +146,16 @@ impl Prepared {
     fn no_submodules(&self, paths: &[Rel]) -> Result<(), Fault> {
         let Some(commit) = self.head.commit() else { return Ok(()) };
         let above: BTreeSet<Rel> = paths.iter().flat_map(at_and_above).collect();
-        let above: Vec<&OsStr> = above.iter().map(|at| OsStr::from_bytes(at.as_bytes())).collect();
-        for some in above.chunks(MOST_ARGS) {
+        let names: Vec<&OsStr> = above.iter().map(|at| OsStr::from_bytes(at.as_bytes())).collect();
+        for some in names.chunks(MOST_ARGS) {
             let mut args: Vec<&OsStr> = ["ls-tree", "-z", "--full-tree", commit, "--"].map(OsStr::new).to_vec();
             args.extend(some);
             let listed = self.scratch.git(&args, Call::default())?;
-            let inner = listed.split(|b| *b == 0).find(|entry| entry.starts_with(b"160000 "));
-            if let Some(at) = inner.and_then(|entry| entry.split(|b| *b == b'\t').nth(1)) {
-                return Err(of_another(&String::from_utf8_lossy(at)));
+            // Asked for `a/b` it also lists what else is in `a`.
+            let entries = listed.split(|b| *b == 0).filter(|entry| entry.starts_with(b"160000 "));
+            let mut inner = entries.filter_map(|entry| Rel::parse(entry.splitn(2, |b| *b == b'\t').nth(1)?));
+            if let Some(at) = inner.find(|at| above.contains(at)) {
+                return Err(of_another(&at.to_string()));
             }
         }
         Ok(())
