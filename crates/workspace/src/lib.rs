@@ -10,16 +10,29 @@
 
 pub mod anchor;
 pub mod change;
+mod class;
+pub mod diff;
 pub mod dir;
+mod entry;
+pub mod exclude;
+mod flags;
 pub mod git;
+mod ignore;
 pub mod layer;
 pub mod merge;
 pub mod name;
+mod rename;
+mod runs;
+mod scan;
+pub mod text;
+mod twin;
+mod view;
 
 pub use anchor::{Anchors, Seen};
 pub use change::{
-    Body, Change, ChangeKind, Class, Diff, Entry, FileDiff, FileKind, Flag, Hunk, Line, LineKind, Withheld,
+    Body, Change, ChangeKind, Class, Diff, Entry, FileDiff, FileKind, Flag, Hunk, Line, LineKind, Target, Withheld,
 };
 pub use dir::Dir;
 pub use layer::{Driver, Layer, Layers, Lock, Stack};
 pub use name::Rel;
+pub use view::Found;
