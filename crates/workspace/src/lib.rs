@@ -14,11 +14,22 @@ pub mod change;
 pub mod copy;
 pub mod descent;
 pub mod dir;
+pub mod goal;
+pub mod hunks;
+pub mod land;
 pub mod layer;
 pub mod name;
+pub mod place;
+pub mod plan;
+pub mod reject;
 pub mod remove;
+pub mod select;
+pub mod stage;
 #[cfg(test)]
 mod testing;
+pub mod top;
+mod trouble;
+pub mod undo;
 pub mod walk;
 
 pub use anchor::{Anchors, Seen};

@@ -44,8 +44,8 @@ pub enum Source {
     None,
     /// The workspace, as a guest sees it.
     View(Rel),
-    /// The base's file there with these hunks applied.
-    Hunks { of: Rel, hunks: Vec<Hunk> },
+    /// The base's file there, or nothing, with these hunks applied.
+    Hunks { of: Option<Rel>, hunks: Vec<Hunk> },
     /// A copy that another batch kept.
     Kept(u32),
 }
