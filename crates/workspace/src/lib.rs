@@ -9,24 +9,42 @@
 //! strings; no symbolic link of a tree is followed, ever.
 
 pub mod anchor;
+pub mod attributes;
 pub mod change;
 mod class;
+pub mod copy;
+pub mod descent;
 pub mod diff;
 pub mod dir;
 mod entry;
 pub mod exclude;
 mod flags;
 pub mod git;
+pub mod goal;
+pub mod hunks;
 mod ignore;
+pub mod land;
 pub mod layer;
 pub mod merge;
 pub mod name;
+pub mod place;
+pub mod plan;
+pub mod reject;
+pub mod remove;
 mod rename;
 mod runs;
 mod scan;
+pub mod select;
+pub mod stage;
+#[cfg(test)]
+mod testing;
 pub mod text;
+pub mod top;
+mod trouble;
 mod twin;
+pub mod undo;
 mod view;
+pub mod walk;
 
 pub use anchor::{Anchors, Seen};
 pub use change::{
