@@ -29,6 +29,9 @@ pub mod merge;
 pub mod name;
 pub mod place;
 pub mod plan;
+pub mod rebase;
+#[cfg(test)]
+mod rebase_test;
 pub mod reject;
 pub mod remove;
 mod rename;
@@ -36,6 +39,7 @@ mod runs;
 mod scan;
 pub mod select;
 pub mod stage;
+mod sweep;
 #[cfg(test)]
 mod testing;
 pub mod text;
