@@ -19,6 +19,7 @@ mod flags;
 mod ignore;
 pub mod layer;
 pub mod name;
+pub mod patch;
 mod rename;
 mod runs;
 mod scan;
