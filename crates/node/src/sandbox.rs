@@ -22,9 +22,6 @@ pub struct Sandbox {
     pub layers: Vec<String>,
     /// See `workspace::Stack::since`.
     pub since: (i64, u32),
-    /// The commit that the base stood on when the sandbox was made or last rebased: what files held then.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
-    pub git_head: Option<String>,
     pub state: Lifecycle,
     /// The whole policy document that its runs are made under, as JSON.
     pub policy: serde_json::Value,
@@ -38,6 +35,9 @@ pub struct Sandbox {
     pub sharing: Sharing,
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub template: Option<String>,
+    /// The commit that the base stood on when the sandbox was made.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub git_head: Option<String>,
     pub created_ms: u64,
     /// When it was last used by a run or changed by a verb.
     pub used_ms: u64,

@@ -27,6 +27,7 @@ pub mod land;
 pub mod layer;
 pub mod merge;
 pub mod name;
+pub mod patch;
 pub mod place;
 pub mod plan;
 pub mod rebase;
