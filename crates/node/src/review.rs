@@ -2,7 +2,10 @@
 
 pub mod commit;
 pub mod conflicted;
+pub mod conflicts;
 pub mod diff;
+mod past;
+pub mod rebase;
 
 pub use workspace::name::is_invisible;
 pub use workspace::text::{Stretch, words};
