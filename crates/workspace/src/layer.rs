@@ -2,6 +2,7 @@
 
 use crate::dir::Dir;
 use crate::name::Rel;
+use crate::remove::{self, Removed};
 use rustix::fs::{FlockOperation, Mode};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
@@ -70,6 +71,13 @@ impl Layers {
         Ok((Layer { id, dir, up }, lock))
     }
 
+    /// Takes a layer away, with all in it. What nobody refers to any more is for this; nothing there is nothing to do.
+    pub fn remove(&self, id: &str) -> io::Result<Removed> {
+        let name =
+            Rel::parse(id.as_bytes()).filter(|rel| rel.parts().count() == 1).ok_or(io::ErrorKind::InvalidInput)?;
+        remove::tree(&self.dir, name.as_bytes())
+    }
+
     pub fn get(&self, id: &str) -> io::Result<Layer> {
         let name =
             Rel::parse(id.as_bytes()).filter(|rel| rel.parts().count() == 1).ok_or(io::ErrorKind::InvalidInput)?;
@@ -84,6 +92,11 @@ impl Layer {
     /// The kernel lets go when the holder ends, however it ends.
     pub fn lock(&self) -> io::Result<Option<Lock>> {
         Lock::take(&self.dir)
+    }
+
+    /// Nothing was changed in it.
+    pub fn is_empty(&self) -> io::Result<bool> {
+        Ok(self.up.names()?.is_empty())
     }
 
     /// The clock of its file system when it was made.

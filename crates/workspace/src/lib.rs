@@ -14,7 +14,9 @@ pub mod change;
 pub mod copy;
 pub mod descent;
 pub mod dir;
+pub mod item;
 pub mod layer;
+pub mod manifest;
 pub mod name;
 pub mod remove;
 #[cfg(test)]
