@@ -158,7 +158,7 @@ pub fn hex(bytes: &[u8]) -> String {
 }
 
 /// The size and the digest of a file.
-fn digest(file: &File) -> io::Result<(u64, String)> {
+pub fn digest(file: &File) -> io::Result<(u64, String)> {
     let size = rustix::fs::fstat(file)?.st_size as u64;
     if size > PLAIN {
         return Ok((size, by_blocks(file, size)?));

@@ -1,5 +1,6 @@
 //! Layers on disk, and stacks of them.
 
+use crate::attributes::Marks;
 use crate::dir::Dir;
 use crate::name::Rel;
 use crate::remove::{self, Removed};
@@ -18,6 +19,16 @@ pub enum Driver {
     /// A copy whose bytes are shared until they are changed.
     Reflink,
     Copy,
+}
+
+impl Driver {
+    /// How a layer of such a workspace is to be read.
+    pub fn marks(self) -> Marks {
+        match self {
+            Driver::Overlay => Marks::Mean,
+            Driver::Reflink | Driver::Copy => Marks::Plain,
+        }
+    }
 }
 
 /// Where all layers are: the directory `layers` of the state.

@@ -9,6 +9,7 @@
 //! strings; no symbolic link of a tree is followed, ever.
 
 pub mod anchor;
+pub mod archive;
 pub mod attributes;
 pub mod change;
 pub mod copy;
@@ -24,6 +25,7 @@ mod testing;
 pub mod walk;
 
 pub use anchor::{Anchors, Seen};
+pub use attributes::Marks;
 pub use change::{
     Body, Change, ChangeKind, Class, Diff, Entry, FileDiff, FileKind, Flag, Hunk, Line, LineKind, Withheld,
 };

@@ -29,26 +29,26 @@ const DRAFT: &[u8] = b"manifest.new";
 const LONGEST_LINE: u64 = 64 << 20;
 
 /// Reads the whole layer and writes its manifest beside it.
-pub fn seal(layer: &Layer) -> Result<Sealed, Fault> {
+pub fn seal(layer: &Layer, marks: Marks) -> Result<Sealed, Fault> {
     let fail = |e: io::Error| walk::fault(&Rel::top().join(layer.id.as_bytes()), &e);
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC;
     let draft = layer.dir.open_at(&Rel::top().join(DRAFT), flags, Mode::from_raw_mode(0o600)).map_err(fail)?;
     let teller = Teller::new(BufWriter::new(File::from(draft)), &layer.up).map_err(fail)?;
-    let (mut out, sealed) = walk::walk(&[&layer.up], Marks::Mean, teller)?.end();
+    let (mut out, sealed) = walk::walk(&[&layer.up], marks, teller)?.end();
     out.flush().map_err(fail)?;
     rustix::fs::renameat(&layer.dir, DRAFT, &layer.dir, NAME).map_err(|e| fail(e.into()))?;
     Ok(sealed)
 }
 
 /// Reads the whole layer again. Where it is not what was sealed, the fault names the first path that differs.
-pub fn verify(layer: &Layer, digest: &str) -> Result<Sealed, Fault> {
+pub fn verify(layer: &Layer, digest: &str, marks: Marks) -> Result<Sealed, Fault> {
     let fail = |e: io::Error| walk::fault(&Rel::top().join(layer.id.as_bytes()), &e);
     let teller = Teller::new(io::sink(), &layer.up).map_err(fail)?;
-    let (_, sealed) = walk::walk(&[&layer.up], Marks::Mean, teller)?.end();
+    let (_, sealed) = walk::walk(&[&layer.up], marks, teller)?.end();
     if sealed.digest == digest {
         return Ok(sealed);
     }
-    let what = first_difference(layer).unwrap_or_else(|| "its manifest was changed, too".to_owned());
+    let what = first_difference(layer, marks).unwrap_or_else(|| "its manifest was changed, too".to_owned());
     let message = format!("layer {} is not as it was when it was frozen: {what}", layer.id);
     let hint =
         "nothing was built upon it; use another snapshot, or see what the disk and others did to the state directory";
@@ -115,7 +115,7 @@ impl<W: Write> Visitor for Teller<W> {
 }
 
 /// The first path at which the layer and the manifest beside it differ, with how.
-fn first_difference(layer: &Layer) -> Option<String> {
+fn first_difference(layer: &Layer, marks: Marks) -> Option<String> {
     let file = layer.dir.file(&Rel::top().join(NAME)).ok()?;
     let mut finder = Finder { lines: BufReader::new(file), parts: Vec::new(), found: None };
     let top = finder.next_line()?;
@@ -123,7 +123,7 @@ fn first_difference(layer: &Layer) -> Option<String> {
     if top != format!("{{\"manifest\":1,\"mode\":{now}}}\n").as_bytes() {
         return Some("its top directory has other permission bits".to_owned());
     }
-    match walk::walk(&[&layer.up], Marks::Mean, &mut finder) {
+    match walk::walk(&[&layer.up], marks, &mut finder) {
         Ok(_) => {
             let missing = finder.next_item()?;
             Some(format!("{} is missing", finder.path(&missing)))

@@ -19,7 +19,7 @@ fn made() -> Made {
     scratch.link(&format!("{up}/link"), "a/one");
     scratch.strike(&format!("{up}/gone"));
     scratch.opaque(&format!("{up}/only"));
-    let sealed = seal(&layer).unwrap();
+    let sealed = seal(&layer, Marks::Mean).unwrap();
     Made { scratch, layer, sealed }
 }
 
@@ -27,8 +27,8 @@ fn made() -> Made {
 fn what_was_sealed_and_left_alone_is_verified() {
     let made = made();
     assert_eq!((made.sealed.entries, made.sealed.bytes), (7, 3));
-    assert_eq!(verify(&made.layer, &made.sealed.digest).unwrap(), made.sealed);
-    assert_eq!(seal(&made.layer).unwrap(), made.sealed);
+    assert_eq!(verify(&made.layer, &made.sealed.digest, Marks::Mean).unwrap(), made.sealed);
+    assert_eq!(seal(&made.layer, Marks::Mean).unwrap(), made.sealed);
 }
 
 type Harm = fn(&Scratch, &str);
@@ -53,7 +53,7 @@ fn every_change_of_a_sealed_layer_is_named() {
     for (path, how, harm) in harms {
         let made = made();
         harm(&made.scratch, &format!("layers/{}/up", made.layer.id));
-        let fault = verify(&made.layer, &made.sealed.digest).unwrap_err();
+        let fault = verify(&made.layer, &made.sealed.digest, Marks::Mean).unwrap_err();
         assert_eq!(fault.error_kind, ErrorKind::Conflict);
         assert!(fault.message.ends_with(&format!(": {path} {how}")), "{path} {how}: {}", fault.message);
     }
@@ -63,9 +63,9 @@ fn every_change_of_a_sealed_layer_is_named() {
 fn a_manifest_that_was_changed_with_its_layer_is_noticed() {
     let made = made();
     made.scratch.file(&format!("layers/{}/up/a/two", made.layer.id), b"3");
-    let other = seal(&made.layer).unwrap();
+    let other = seal(&made.layer, Marks::Mean).unwrap();
     assert_ne!(other.digest, made.sealed.digest);
-    let fault = verify(&made.layer, &made.sealed.digest).unwrap_err();
+    let fault = verify(&made.layer, &made.sealed.digest, Marks::Mean).unwrap_err();
     assert!(fault.message.contains("its manifest was changed, too"), "{}", fault.message);
 }
 
@@ -75,9 +75,9 @@ fn huge_holes_cost_nothing() {
     let file = File::create(made.scratch.path.join(format!("layers/{}/up/huge", made.layer.id))).unwrap();
     file.set_len(1 << 42).unwrap();
     std::os::unix::fs::FileExt::write_all_at(&file, b"x", 1 << 41).unwrap();
-    let sealed = seal(&made.layer).unwrap();
-    verify(&made.layer, &sealed.digest).unwrap();
+    let sealed = seal(&made.layer, Marks::Mean).unwrap();
+    verify(&made.layer, &sealed.digest, Marks::Mean).unwrap();
     std::os::unix::fs::FileExt::write_all_at(&file, b"y", 1 << 41).unwrap();
-    let fault = verify(&made.layer, &sealed.digest).unwrap_err();
+    let fault = verify(&made.layer, &sealed.digest, Marks::Mean).unwrap_err();
     assert!(fault.message.contains("huge has other bytes"), "{}", fault.message);
 }
