@@ -52,7 +52,10 @@ impl Head {
         }
         let text = String::from_utf8_lossy(&text);
         let whole = text.split_inclusive('\n').filter_map(|line| line.strip_suffix('\n'));
-        whole.filter_map(|line| line.split_once(' ')).filter_map(|(n, hash)| Some((n.parse().ok()?, hash.into()))).collect()
+        whole
+            .filter_map(|line| line.split_once(' '))
+            .filter_map(|(n, hash)| Some((n.parse().ok()?, hash.into())))
+            .collect()
     }
 
     /// The last entry that is remembered; 0 where there is none.

@@ -141,12 +141,7 @@ impl Store {
 }
 
 /// The hash of the entry that is due, if the row is that entry as it was written.
-fn follow(
-    before: &str,
-    due: u64,
-    next: &rusqlite::Row<'_>,
-    anchors: &BTreeMap<u64, String>,
-) -> Result<String, String> {
+fn follow(before: &str, due: u64, next: &rusqlite::Row<'_>, anchors: &BTreeMap<u64, String>) -> Result<String, String> {
     let (seq, at_ms, texts, hash) = row(next).map_err(|e| format!("it cannot be read: {e}"))?;
     if seq != due as i64 {
         return Err("it is missing".into());

@@ -53,6 +53,7 @@ fn row(row: &rusqlite::Row<'_>) -> rusqlite::Result<Raw> {
 }
 
 fn read((key, subject, params, expires_ms): Raw) -> Result<Key, Fault> {
-    let params = serde_json::from_str(&params).map_err(|e| Fault::internal(format!("key {key:?} in the store: {e}")))?;
+    let params =
+        serde_json::from_str(&params).map_err(|e| Fault::internal(format!("key {key:?} in the store: {e}")))?;
     Ok(Key { key, subject, params, expires_ms: expires_ms as u64 })
 }

@@ -67,7 +67,8 @@ impl Store {
     /// Reads and writes, alone. What `work` did lands durably when it gives an answer, and not at all when it gives a fault.
     pub fn write<T>(&self, work: impl FnOnce(&Tx<'_>) -> Result<T, Fault>) -> Result<T, Fault> {
         if self.failed.get() {
-            let message = format!("{}: the disk did not keep what was written before; nothing more is", self.path.display());
+            let message =
+                format!("{}: the disk did not keep what was written before; nothing more is", self.path.display());
             return Err(Fault::new(ErrorKind::Unavailable, message).hint("look at the disk (`dmesg`), then ask again"));
         }
         self.room.make();

@@ -4,7 +4,7 @@ use crate::{Tx, inner};
 use rusqlite::{OptionalExtension, params};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use terms::{ErrorKind, Fault};
 
 /// A kind of document that the store can keep.
@@ -97,12 +97,29 @@ impl Tx<'_> {
         Ok(count as u64)
     }
 
-    /// Every text in the list `field` at the top of any record, of whatever kind: what records refer to.
-    pub fn referred(&self, field: &str) -> Result<BTreeSet<String>, Fault> {
-        let query = "SELECT DISTINCT item.value FROM record, json_each(record.body, ?1) AS item WHERE item.type = 'text'";
+    /// Every text in the list `field` at the top of any record, of whatever kind, with how many records have it there: what
+    /// records refer to.
+    pub fn referred(&self, field: &str) -> Result<BTreeMap<String, u64>, Fault> {
+        // Most records have no such field, which is cheaper to see than to read them.
+        let query = "SELECT item.value, count(*) FROM record, json_each(record.body, ?1) AS item
+                     WHERE instr(record.body, ?2) AND item.type = 'text' GROUP BY item.value";
         let mut statement = self.db.prepare(query).map_err(inner)?;
-        let rows = statement.query_map(params![format!("$.{field}")], |row| row.get(0)).map_err(inner)?;
+        let names = params![format!("$.{field}"), format!("\"{field}\"")];
+        let rows = statement.query_map(names, |row| Ok((row.get(0)?, row.get::<_, i64>(1)? as u64))).map_err(inner)?;
         rows.map(|row| row.map_err(inner)).collect()
+    }
+
+    /// Ids of at most `most` records that belong to `scope`, by kind.
+    pub fn others_in(&self, scope: &str, most: u32) -> Result<BTreeMap<String, Vec<String>>, Fault> {
+        let query = "SELECT kind, id FROM record WHERE scope = ?1 ORDER BY kind, id LIMIT ?2";
+        let mut statement = self.db.prepare(query).map_err(inner)?;
+        let rows = statement.query_map(params![scope, most], |row| Ok((row.get(0)?, row.get(1)?))).map_err(inner)?;
+        let mut found: BTreeMap<String, Vec<String>> = BTreeMap::new();
+        for row in rows {
+            let (kind, id): (String, String) = row.map_err(inner)?;
+            found.entry(kind).or_default().push(id);
+        }
+        Ok(found)
     }
 
     /// A new record. An id or a name that is taken is a conflict.

@@ -143,7 +143,11 @@ impl Place {
             }
         };
         command.env_clear().env("HOME", &self.home).env("USER", "tester").env("PATH", "/usr/local/bin:/usr/bin:/bin");
-        command.env("LANG", "C.UTF-8").env("COFFERDAM_STATE", self.state()).current_dir(&self.project).stdin(Stdio::null());
+        command
+            .env("LANG", "C.UTF-8")
+            .env("COFFERDAM_STATE", self.state())
+            .current_dir(&self.project)
+            .stdin(Stdio::null());
         command
     }
 

@@ -164,7 +164,8 @@ mod tests {
     /// A verb that was carried out finds nothing more to do, or does the same again.
     #[test]
     fn every_transition_can_be_repeated() {
-        let after = [(Verb::Start, Standing::Active), (Verb::Stop, Standing::Stopped), (Verb::Remove, Standing::Removed)];
+        let after =
+            [(Verb::Start, Standing::Active), (Verb::Stop, Standing::Stopped), (Verb::Remove, Standing::Removed)];
         for (verb, standing) in after {
             assert_eq!(admit(standing, verb), Ruling::NothingToDo, "{verb:?}");
         }

@@ -1,10 +1,9 @@
-//! How much a tree takes: walked by handles, one at a time, to any depth. Links are not followed and nothing is opened
-//! but directories.
+//! How much a tree takes: walked by handles, to any depth. Links are not followed and nothing is opened but directories.
 
-use rustix::fs::{AtFlags, FileType, Mode, OFlags};
+use rustix::fs::{AtFlags, FileType};
 use serde::Serialize;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use workspace::descent::Descent;
 use workspace::{Dir, Rel};
 
 /// Files that are looked at, at most; beyond them the figures say that they are not whole.
@@ -27,54 +26,46 @@ impl std::ops::AddAssign for Size {
     }
 }
 
-/// A directory on the way down: which it is, and what of it is still to be looked at.
-struct Level {
-    id: (u64, u64),
-    below: Vec<Vec<u8>>,
-}
-
-const DIRECTORY: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC).union(OFlags::NOFOLLOW);
-
 /// What the tree `name` in `dir` takes; nothing where it is not there.
 pub fn tree(dir: &Dir, name: &[u8]) -> Size {
     let mut size = Size::default();
-    let walked = dir.dir(&Rel::top().join(name)).and_then(|top| walk(top.into(), &mut size));
-    size.partial |= walked.is_err_and(|e| e.kind() != io::ErrorKind::NotFound);
+    match dir.dir(&Rel::top().join(name)) {
+        Ok(top) => size.partial |= walk(&top, &mut size).is_err(),
+        Err(e) => size.partial = e.kind() != io::ErrorKind::NotFound,
+    }
     size
 }
 
-fn walk(top: OwnedFd, size: &mut Size) -> io::Result<()> {
-    let mut levels = vec![look(&top, size)?];
-    let mut at = top;
-    while let Some(level) = levels.last_mut() {
+fn walk(top: &Dir, size: &mut Size) -> io::Result<()> {
+    let mut way = Descent::at(top)?;
+    // Of each directory that is entered: those in it that are still to be.
+    let mut levels = vec![look(top, size)?];
+    while let Some(waiting) = levels.last_mut() {
         if size.files > MOST {
             return Err(io::ErrorKind::QuotaExceeded.into());
         }
-        if let Some(name) = level.below.pop() {
-            match rustix::fs::openat(&at, name, DIRECTORY, Mode::empty()).map_err(io::Error::from) {
-                Ok(below) => {
-                    // A directory that cannot be listed is counted itself, and what is in it is not known.
-                    match look(&below, size) {
-                        Ok(found) => (levels.push(found), at = below).1,
-                        Err(_) => size.partial = true,
-                    }
-                }
-                Err(_) => size.partial = true,
+        let Some(next) = waiting.pop() else {
+            levels.pop();
+            if !levels.is_empty() {
+                way.leave()?;
             }
             continue;
+        };
+        if way.enter(&next).is_err() {
+            size.partial = true;
+            continue;
         }
-        levels.pop();
-        let Some(above) = levels.last() else { break };
-        at = rustix::fs::openat(&at, c"..", DIRECTORY, Mode::empty())?;
-        if identity(&at)? != above.id {
-            // Somebody moved it while we were below.
-            return Err(io::ErrorKind::ResourceBusy.into());
-        }
+        let below = look(way.here(), size).unwrap_or_else(|_| {
+            size.partial = true;
+            Vec::new()
+        });
+        levels.push(below);
     }
     Ok(())
 }
 
-fn look(dir: &OwnedFd, size: &mut Size) -> io::Result<Level> {
+/// Counts what is in a directory; the directories in it.
+fn look(dir: &Dir, size: &mut Size) -> io::Result<Vec<Vec<u8>>> {
     let mut below = Vec::new();
     for entry in rustix::fs::Dir::read_from(dir)? {
         let entry = entry?;
@@ -89,15 +80,10 @@ fn look(dir: &OwnedFd, size: &mut Size) -> io::Result<Level> {
             below.push(name.to_bytes().to_vec());
         }
     }
-    Ok(Level { id: identity(dir)?, below })
+    Ok(below)
 }
 
-fn identity(dir: &impl AsFd) -> io::Result<(u64, u64)> {
-    let stat = rustix::fs::fstat(dir)?;
-    Ok((stat.st_dev, stat.st_ino))
-}
-
-/// Whether anything is in a directory.
+/// Whether nothing is in a directory.
 pub fn is_empty(dir: &Dir) -> io::Result<bool> {
     for entry in rustix::fs::Dir::read_from(dir)? {
         let entry = entry?;
