@@ -6,7 +6,8 @@ use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 use store::{Kept, Record, Tx};
 use terms::{ErrorKind, Fault, Limits, Phase};
-use workspace::{Anchors, Dir, Driver, Rel, Stack};
+pub use workspace::Driver;
+use workspace::{Anchors, Dir, Rel, Stack};
 
 /// Ids are `sbx_…`; times are milliseconds since 1970.
 #[derive(Clone, Debug, Serialize, Deserialize)]

@@ -1,10 +1,11 @@
 //! Collect: what nobody needs any more is listed, then taken away. One plan serves both `--dry-run` and the deed, so that what
 //! is listed is what goes. Never anything that somebody holds, and nothing outside the state directory.
 
+use super::live::{self, Hold, Locks};
 use super::measure::{self, Size};
 use super::meta::{Meta, drop_layer};
 use super::stop::note;
-use super::{list, live, remove};
+use super::{list, remove};
 use crate::sandbox::{Lifecycle, Run, Sandbox};
 use crate::state::State;
 use crate::{Caller, fresh};
@@ -105,10 +106,10 @@ fn items(state: &State) -> Result<Vec<Item>, Fault> {
             keys: tx.expired_keys(now, MOST as u32)?,
         })
     })?;
-    let mut items = Vec::new();
+    let (mut items, locks) = (Vec::new(), Locks::now());
     for kept in &known.sandboxes {
         let Some(why) = list::expired(&kept.record, now) else { continue };
-        if live::is_held(state, &kept.record) {
+        if live::is_held(state, &kept.record, &locks) {
             continue;
         }
         let mut size = Size::default();
@@ -118,9 +119,9 @@ fn items(state: &State) -> Result<Vec<Item>, Fault> {
         items.push(item(Sort::Expired, &kept.id, why, size));
     }
     for id in layer_names(state)?.into_iter().filter(|id| !known.layers.contains_key(id)) {
-        items.extend(of_layer(state, &id, &known.buried));
+        items.extend(of_layer(state, &id, &known.buried, &locks));
     }
-    for run in known.runs.iter().filter(|run| is_lost(state, &known, &run.record)) {
+    for run in known.runs.iter().filter(|run| is_lost(state, &known, &run.record, &locks)) {
         let why = "its supervisor is gone without a word".to_owned();
         items.push(item(Sort::LostRun, &run.id, why, Size::default()));
     }
@@ -142,9 +143,9 @@ fn item(sort: Sort, id: &str, why: String, size: Size) -> Item {
 }
 
 /// A run that has no supervisor, in a sandbox that nobody holds.
-fn is_lost(state: &State, known: &Known, run: &Run) -> bool {
+fn is_lost(state: &State, known: &Known, run: &Run, locks: &Locks) -> bool {
     let sandbox = known.sandboxes.iter().find(|kept| kept.id == run.sandbox);
-    live::handle(run).is_none() && !sandbox.is_some_and(|kept| live::is_held(state, &kept.record))
+    live::handle(run).is_none() && !sandbox.is_some_and(|kept| live::is_held(state, &kept.record, locks))
 }
 
 /// Names in the directory of layers. Whatever else is there is none of ours.
@@ -157,17 +158,18 @@ pub fn layer_names(state: &State) -> Result<Vec<String>, Fault> {
 }
 
 /// What becomes of a layer that no record refers to; nothing while somebody holds it.
-fn of_layer(state: &State, id: &str, buried: &BTreeMap<String, u64>) -> Option<Item> {
+fn of_layer(state: &State, id: &str, buried: &BTreeMap<String, u64>, locks: &Locks) -> Option<Item> {
     let layer = match state.layers.get(id) {
         Ok(layer) => layer,
-        // Made in part, or taken away in part.
-        Err(_) if is_free(state, id) => {
+        Err(_) if is_old(state, id) => {
             let size = measure::tree(&state.layers.dir, id.as_bytes());
             return Some(item(Sort::DeadLayer, id, "it is not whole".into(), size));
         }
         Err(_) => return None,
     };
-    let _held = layer.lock().ok().flatten()?;
+    if locks.holds(&layer) {
+        return None;
+    }
     let (sort, why) = match (buried.contains_key(id), Meta::read(&layer)) {
         (true, _) => (Sort::DeadLayer, "its sandbox was removed".to_owned()),
         (_, None) => (Sort::DeadLayer, "nothing refers to it".to_owned()),
@@ -182,10 +184,11 @@ fn of_layer(state: &State, id: &str, buried: &BTreeMap<String, u64>) -> Option<I
     Some(item(sort, id, why, measure::tree(&state.layers.dir, id.as_bytes())))
 }
 
-/// The same question for a directory that is no whole layer.
-fn is_free(state: &State, id: &str) -> bool {
-    let Ok(dir) = state.layers.dir.dir(&workspace::Rel::top().join(id.as_bytes())) else { return false };
-    rustix::fs::flock(&dir, rustix::fs::FlockOperation::NonBlockingLockExclusive).is_ok()
+/// A layer that is being made has no `up` for a moment; one that stays so was made or taken away in part.
+fn is_old(state: &State, id: &str) -> bool {
+    const MAKING_MS: u64 = 1000;
+    let meta = state.layers.dir.meta_of(id.as_bytes()).ok().flatten();
+    meta.is_some_and(|meta| (meta.ctime.0 as u64 * 1000).saturating_add(MAKING_MS) < fresh::now_ms())
 }
 
 fn is_worth_keeping(layer: &Layer, meta: &Meta) -> bool {
@@ -208,7 +211,7 @@ fn take(state: &State, item: &Item, caller: &Caller) -> Result<bool, Fault> {
 
 fn expire(state: &State, item: &Item, caller: &Caller, now: u64) -> Result<bool, Fault> {
     let Some(kept) = state.store.read(|tx| tx.get::<Sandbox>(&item.id))? else { return Ok(false) };
-    let Ok(_held) = live::hold(state, &kept.record) else { return Ok(false) };
+    let Hold::Mine(_held) = live::hold(state, &kept.record) else { return Ok(false) };
     let still = std::cell::Cell::new(true);
     let taken = remove::take(state, &item.id, &item.why, caller, |kept| {
         still.set(list::expired(&kept.record, now).is_some());

@@ -5,10 +5,11 @@ use super::admission::Standing;
 use crate::sandbox::{Lifecycle, Run, Sandbox};
 use crate::state::State;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use std::collections::BTreeSet;
 use std::os::fd::OwnedFd;
 use store::{Kept, Tx};
 use terms::Fault;
-use workspace::Lock;
+use workspace::{Layer, Lock, Rel};
 
 /// Which boot this is.
 pub fn boot() -> String {
@@ -42,23 +43,54 @@ pub fn runs(tx: &Tx<'_>, sandbox: &str) -> Result<Vec<Kept<Run>>, Fault> {
     Ok(open.into_iter().filter(|run| run.record.sandbox == sandbox && handle(&run.record).is_some()).collect())
 }
 
-/// Whether the top layer is held by somebody.
-pub fn is_held(state: &State, sandbox: &Sandbox) -> bool {
-    let top = sandbox.layers.last().and_then(|id| state.layers.get(id).ok());
-    top.is_some_and(|layer| matches!(layer.lock(), Ok(None)))
-}
+/// The files that somebody holds locks on, by inode number, as the kernel lists them. To try a lock instead would, for a
+/// moment, keep out a run that wants it.
+pub struct Locks(Option<BTreeSet<u64>>);
 
-/// Holds the top layer: nobody runs in it from now on until it is let go. `Err(())` where somebody does.
-pub fn hold(state: &State, sandbox: &Sandbox) -> Result<Option<Lock>, ()> {
-    let Some(top) = sandbox.layers.last().and_then(|id| state.layers.get(id).ok()) else { return Ok(None) };
-    match top.lock() {
-        Ok(Some(lock)) => Ok(Some(lock)),
-        _ => Err(()),
+impl Locks {
+    pub fn now() -> Locks {
+        let Ok(text) = std::fs::read_to_string("/proc/locks") else { return Locks(None) };
+        let inode = |line: &str| line.split_whitespace().find_map(|word| word.splitn(3, ':').nth(2)?.parse().ok());
+        Locks(Some(text.lines().filter_map(inode).collect()))
+    }
+
+    /// Whether a layer is held. The list knows no file systems, so a number that stands in it is tried after all.
+    pub fn holds(&self, layer: &Layer) -> bool {
+        let listed = match (&self.0, layer.dir.meta(&Rel::top())) {
+            (Some(inodes), Ok(Some(meta))) => inodes.contains(&meta.ino),
+            _ => true,
+        };
+        listed && matches!(layer.lock(), Ok(None))
     }
 }
 
-pub fn standing(state: &State, sandbox: &Sandbox) -> Standing {
-    match (sandbox.state, is_held(state, sandbox)) {
+fn top(state: &State, sandbox: &Sandbox) -> Option<Layer> {
+    sandbox.layers.last().and_then(|id| state.layers.get(id).ok())
+}
+
+/// Whether the top layer is held by somebody.
+pub fn is_held(state: &State, sandbox: &Sandbox, locks: &Locks) -> bool {
+    top(state, sandbox).is_some_and(|layer| locks.holds(&layer))
+}
+
+/// An attempt to have a sandbox for oneself.
+pub enum Hold {
+    /// Nobody runs in it until this is let go. A sandbox whose top layer is gone needs no lock.
+    Mine(Option<Lock>),
+    /// Somebody else has it.
+    Taken,
+}
+
+pub fn hold(state: &State, sandbox: &Sandbox) -> Hold {
+    match top(state, sandbox).map(|layer| layer.lock()) {
+        None => Hold::Mine(None),
+        Some(Ok(Some(lock))) => Hold::Mine(Some(lock)),
+        Some(_) => Hold::Taken,
+    }
+}
+
+pub fn standing(state: &State, sandbox: &Sandbox, locks: &Locks) -> Standing {
+    match (sandbox.state, is_held(state, sandbox, locks)) {
         (Lifecycle::Active, false) => Standing::Active,
         (Lifecycle::Active, true) => Standing::Running,
         (Lifecycle::Stopped, false) => Standing::Stopped,

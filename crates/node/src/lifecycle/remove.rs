@@ -2,7 +2,7 @@
 //! between, it leaves layers that the tombstone names, and `gc` takes those.
 
 use super::admission::{Verb, check};
-use super::live;
+use super::live::{self, Hold, Locks};
 use super::measure::{self, Size};
 use super::meta::drop_layer;
 use super::stop::{Ended, Which, note, pick, quiet};
@@ -30,39 +30,35 @@ pub struct Removed {
 pub fn remove(which: &Which, force: Option<Duration>, caller: &Caller) -> Result<Removed, Fault> {
     let state = State::open(caller)?;
     let verb = if force.is_some() { Verb::RemoveByForce } else { Verb::Remove };
-    let found = state.store.read(|tx| {
-        match which.word.as_deref().map(|id| tx.get::<Tombstone>(id)).transpose()?.flatten() {
-            Some(tombstone) => Ok(Err(tombstone.id)),
-            None => pick(tx, which, caller).map(Ok),
-        }
+    let found = state.store.read(|tx| match buried(tx, which)? {
+        Some(id) => Ok(Err(id)),
+        None => pick(tx, which, caller).map(Ok),
     })?;
     let kept = match found {
         Ok(kept) => kept,
         Err(id) => return Ok(Removed { id, changed: false, ended: Vec::new(), freed: Size::default() }),
     };
-    check(live::standing(&state, &kept.record), verb, &kept.id)?;
-    let (ended, _lock) = match force {
-        Some(patience) => quiet(&state, &kept, patience)?,
-        None => match live::hold(&state, &kept.record) {
-            Ok(lock) => (Vec::new(), lock),
-            Err(()) => {
-                return Err(check(super::admission::Standing::Running, verb, &kept.id).err().unwrap_or_else(busy));
-            }
-        },
+    check(live::standing(&state, &kept.record, &Locks::now()), verb, &kept.id)?;
+    let (ended, _lock) = match (force, live::hold(&state, &kept.record)) {
+        (_, Hold::Mine(lock)) => (Vec::new(), lock),
+        (Some(patience), Hold::Taken) => quiet(&state, &kept, patience)?,
+        (None, Hold::Taken) => return Err(busy(&kept.id)),
     };
-    let id = kept.id.clone();
-    let version = kept.version;
-    let (changed, freed) =
-        take(&state, &id, "removed", caller, |now| match now.version == version || force.is_some() {
-            true => Ok(()),
-            false => Err(busy().subject(&id)),
-        })?;
+    let Kept { id, version, .. } = kept;
+    let same = |now: &Kept<Sandbox>| now.version == version || which.version.is_none();
+    let (changed, freed) = take(&state, &id, "removed", caller, |now| if same(now) { Ok(()) } else { Err(busy(&id)) })?;
     Ok(Removed { id, changed, ended, freed })
 }
 
-fn busy() -> Fault {
-    let fault = Fault::new(ErrorKind::Conflict, "it was changed by somebody else meanwhile").phase(Phase::Admission);
-    fault.hint("look at it again, then repeat")
+/// The id that is meant, if it was removed already.
+fn buried(tx: &Tx<'_>, which: &Which) -> Result<Option<String>, Fault> {
+    let Some(word) = &which.word else { return Ok(None) };
+    Ok(tx.get::<Tombstone>(word)?.map(|tombstone| tombstone.id))
+}
+
+fn busy(id: &str) -> Fault {
+    let fault = Fault::new(ErrorKind::Conflict, format!("{id}: somebody else uses or changed it meanwhile"));
+    fault.phase(Phase::Admission).subject(id).hint("look at it again, then repeat")
 }
 
 /// Takes a sandbox away that nothing runs in, whose top layer the caller holds. `agree` is asked about the record as it is

@@ -37,7 +37,8 @@ pub fn parse(base: &Path, text: &OsStr) -> Result<Rel, Fault> {
 
 /// Whether a sandbox holds what it reserved.
 pub fn holds(sandbox: &Sandbox) -> bool {
-    !sandbox.reserve.is_empty() && !(sandbox.state == Lifecycle::Stopped && sandbox.sharing.until_stop)
+    let let_go = sandbox.state == Lifecycle::Stopped && sandbox.sharing.until_stop;
+    !sandbox.reserve.is_empty() && !let_go
 }
 
 /// The places on the host that a sandbox reserved.

@@ -2,7 +2,8 @@
 //! outlive it.
 
 use super::admission::{Verb, check};
-use super::{live, reserve};
+use super::live::{self, Hold, Locks};
+use super::reserve;
 use crate::sandbox::{self, Lifecycle, Run, Sandbox};
 use crate::state::State;
 use crate::{Caller, fresh};
@@ -67,7 +68,7 @@ pub fn start(which: &Which, caller: &Caller) -> Result<Moved, Fault> {
     let state = State::open(caller)?;
     let look = |tx: &Tx<'_>| {
         let kept = pick(tx, which, caller)?;
-        let to_do = check(live::standing(&state, &kept.record), Verb::Start, &kept.id)?;
+        let to_do = check(live::standing(&state, &kept.record, &Locks::now()), Verb::Start, &kept.id)?;
         Ok((kept, to_do))
     };
     let (kept, to_do) = state.store.read(look)?;
@@ -95,7 +96,7 @@ pub fn stop(which: &Which, patience: Duration, caller: &Caller) -> Result<Moved,
     let state = State::open(caller)?;
     let look = |tx: &Tx<'_>| {
         let kept = pick(tx, which, caller)?;
-        let to_do = check(live::standing(&state, &kept.record), Verb::Stop, &kept.id)?;
+        let to_do = check(live::standing(&state, &kept.record, &Locks::now()), Verb::Stop, &kept.id)?;
         Ok((kept, to_do))
     };
     let (kept, to_do) = state.store.read(look)?;
@@ -136,7 +137,7 @@ pub fn quiet(state: &State, sandbox: &Kept<Sandbox>, patience: Duration) -> Resu
     let end = Instant::now() + patience + VANISHING;
     let mut ended: Vec<Ended> = Vec::new();
     loop {
-        if let Ok(lock) = live::hold(state, &sandbox.record) {
+        if let Hold::Mine(lock) = live::hold(state, &sandbox.record) {
             settle(state, &sandbox.id)?;
             return Ok((ended, lock));
         }
