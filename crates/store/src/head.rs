@@ -13,6 +13,9 @@ use std::path::{Path, PathBuf};
 const LONGEST: u64 = 64 << 10;
 const LINES_KEPT: usize = 64;
 
+/// Stands where the hash of entry 0 would, if there were one.
+const BEGINNING: &str = "beginning";
+
 pub struct Head {
     path: PathBuf,
 }
@@ -27,7 +30,7 @@ impl Head {
         if self.path.exists() {
             return Ok(());
         }
-        self.replace(&line(last.as_ref().map_or((0, "beginning"), |(seq, hash)| (*seq, hash))))
+        self.replace(&line(last.as_ref().map_or((0, BEGINNING), |(seq, hash)| (*seq, hash))))
     }
 
     /// Remembers an entry. It is committed already, so that a failure here only makes the head lag.
@@ -51,11 +54,7 @@ impl Head {
             return BTreeMap::new();
         }
         let text = String::from_utf8_lossy(&text);
-        let whole = text.split_inclusive('\n').filter_map(|line| line.strip_suffix('\n'));
-        whole
-            .filter_map(|line| line.split_once(' '))
-            .filter_map(|(n, hash)| Some((n.parse().ok()?, hash.into())))
-            .collect()
+        text.lines().filter_map(parse).collect()
     }
 
     /// The last entry that is remembered; 0 where there is none.
@@ -73,8 +72,15 @@ impl Head {
     }
 }
 
+/// Begins with a line's end: the line before may have been cut by a crash.
 fn line((seq, hash): (u64, &str)) -> String {
-    format!("{seq} {hash}\n")
+    format!("\n{seq} {hash}")
+}
+
+fn parse(line: &str) -> Option<(u64, String)> {
+    let (seq, hash) = line.split_once(' ')?;
+    let whole = hash == BEGINNING || hash.len() == 64 && hash.bytes().all(|b| b.is_ascii_hexdigit());
+    whole.then_some((seq.parse().ok()?, hash.to_owned()))
 }
 
 fn libc_nofollow() -> i32 {
