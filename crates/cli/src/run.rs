@@ -166,7 +166,7 @@ pub fn flags(m: &ArgMatches) -> Vec<Flag> {
     flags
 }
 
-fn limits(m: &ArgMatches) -> Result<Limits, Fault> {
+pub fn limits(m: &ArgMatches) -> Result<Limits, Fault> {
     let mut limits = Limits::default();
     for item in m.get_many::<String>("limit").unwrap_or_default() {
         quantity::set(&mut limits, item)?;

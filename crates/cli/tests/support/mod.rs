@@ -2,6 +2,7 @@
 //! Everything is made under one directory per test and removed at its end.
 #![allow(dead_code)]
 
+pub mod harm;
 pub mod terminal;
 pub mod world;
 
@@ -80,6 +81,11 @@ impl Place {
         place
     }
 
+    /// The state directory of this place, which the binary makes when it needs one.
+    pub fn state(&self) -> PathBuf {
+        self.home.join(".state")
+    }
+
     /// Gives a path to whoever runs.
     pub fn own(&self, path: &Path) {
         if self.who == As::User {
@@ -137,7 +143,11 @@ impl Place {
             }
         };
         command.env_clear().env("HOME", &self.home).env("USER", "tester").env("PATH", "/usr/local/bin:/usr/bin:/bin");
-        command.env("LANG", "C.UTF-8").current_dir(&self.project).stdin(Stdio::null());
+        command
+            .env("LANG", "C.UTF-8")
+            .env("COFFERDAM_STATE", self.state())
+            .current_dir(&self.project)
+            .stdin(Stdio::null());
         command
     }
 
