@@ -17,7 +17,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 use sys::notify::Listener;
-use sys::op::Op;
+use sys::op::{Attr, Op};
 use sys::spawn::{self, Message, Report, Spawned};
 use sys::{CallError, process};
 use terms::{ErrorKind, Fault, Limit, LimitHit, LimitKind, OnOutputLimit, Outcome, Phase, PolicyStamp};
@@ -488,5 +488,9 @@ pub(crate) fn step_failed(steps: &Steps, report: &Report) -> Fault {
     if matches!(op, Op::PrivateMounts | Op::Identity { .. } | Op::Proc { .. } | Op::Tmpfs { .. }) {
         return driver::blocked(&CallError { call: op.name(), errno: report.errno });
     }
-    Fault::new(ErrorKind::UnsupportedHost, step).hint(driver::ASK_DOCTOR).phase(Phase::Start)
+    let hint = match op {
+        Op::Overlay { attr, .. } if !attr.has(Attr::READ_ONLY) => driver::INSTEAD,
+        _ => driver::ASK_DOCTOR,
+    };
+    Fault::new(ErrorKind::UnsupportedHost, step).hint(hint).phase(Phase::Start)
 }

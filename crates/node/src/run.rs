@@ -160,6 +160,7 @@ pub(crate) fn prepare_under(
         watch_reads: ask.report_reads || ask.learn != Learn::Nothing,
         watch_looks: ask.learn != Learn::Nothing,
         network: net_plan,
+        workspace: None,
     };
     let program = request.program.clone();
     let prepared = enclosure::prepare(request, ground)?;
