@@ -9,10 +9,17 @@
 //! strings; no symbolic link of a tree is followed, ever.
 
 pub mod anchor;
+pub mod attributes;
 pub mod change;
+pub mod copy;
+pub mod descent;
 pub mod dir;
 pub mod layer;
 pub mod name;
+pub mod remove;
+#[cfg(test)]
+mod testing;
+pub mod walk;
 
 pub use anchor::{Anchors, Seen};
 pub use change::{
