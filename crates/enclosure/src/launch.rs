@@ -12,7 +12,7 @@ use crate::shift::Shifter;
 use crate::steps::{self, Steps};
 use crate::supervise::{Run, step_failed, vanished};
 use crate::terminal;
-use crate::workspace::Workspace;
+use crate::workspace::{Gauge, Workspace};
 use policy::{ExecPlan, Perm, Perms, Plan, Resolved};
 use std::ffi::OsString;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -65,6 +65,8 @@ pub struct Beside<'a> {
     pub network: Option<Box<dyn Network + 'a>>,
     /// Ports of the guest that the host can reach.
     pub publish: Vec<Published>,
+    /// Knows how much a workspace takes.
+    pub gauge: Option<Box<dyn Gauge + 'a>>,
 }
 
 /// How the command's streams are connected.

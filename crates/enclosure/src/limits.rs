@@ -53,8 +53,8 @@ pub fn give_up(limits: Limits, cpus: &Cpus, degrade: &[String], network: bool) -
     (kept, missing)
 }
 
-/// Refuses limits that this kind of run cannot hold, before anything is made.
-pub fn check(limits: &Limits, plan: &Plan, network: bool) -> Result<(), Fault> {
+/// Refuses limits that this kind of run cannot hold, before anything is made. What is written below `workspace` is counted.
+pub fn check(limits: &Limits, plan: &Plan, network: bool, workspace: Option<&Path>) -> Result<(), Fault> {
     if limits.max_net_bytes.is_some() && !network {
         return Err(
             unsupported(LimitKind::NetBytes, "the guest has no network to count").hint("leave max_net_bytes out")
@@ -66,7 +66,8 @@ pub fn check(limits: &Limits, plan: &Plan, network: bool) -> Result<(), Fault> {
     for (kind, set) in
         [(LimitKind::DiskMb, limits.max_disk_mb.is_some()), (LimitKind::Files, limits.max_files.is_some())]
     {
-        let grant = plan.grants.iter().find(|g| !g.perms.and(Perms::CHANGES).is_empty());
+        let of_host = |g: &&policy::Grant| workspace.is_none_or(|at| !g.path.starts_with(at));
+        let grant = plan.grants.iter().filter(of_host).find(|g| !g.perms.and(Perms::CHANGES).is_empty());
         if let (true, Some(grant)) = (set, grant) {
             let message =
                 format!("{} grants writing to {} on the host, which has no quota", grant.rule, grant.path.display());

@@ -19,6 +19,7 @@ pub mod name;
 pub mod remove;
 #[cfg(test)]
 mod testing;
+pub mod view;
 pub mod walk;
 
 pub use anchor::{Anchors, Seen};
