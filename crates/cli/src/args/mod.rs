@@ -496,11 +496,23 @@ fn bench() -> Command {
                 .value_parser(clap::value_parser!(u64).range(1..=65_536))
                 .help("Size of the large downloads of --net"),
         )
+        .arg(flag("workspace").conflicts_with_all(["work", "net"]).help(
+            "Instead: what workspaces cost, against git worktree, cp -a and an overlay by hand, on trees of two sizes",
+        ))
+        .arg(
+            Arg::new("files")
+                .long("files")
+                .value_name("N")
+                .requires("workspace")
+                .default_value("100000")
+                .value_parser(clap::value_parser!(u32).range(1_000..=1_000_000))
+                .help("Files in the larger tree of --workspace; the smaller has a hundredth"),
+        )
         .arg(
             Arg::new("soak")
                 .long("soak")
                 .value_name("N")
-                .conflicts_with_all(["work", "net"])
+                .conflicts_with_all(["work", "net", "workspace"])
                 .value_parser(clap::value_parser!(u32).range(1..=1_000_000))
                 .help("Instead: run N times, then count what is left behind; exit status 1 when anything is"),
         )
