@@ -154,7 +154,6 @@ impl Place {
     }
 
     /// How many handles it holds.
-    #[expect(dead_code)]
     pub fn handles(&self) -> usize {
         self.up.len() + usize::from(self.base.is_some())
     }
@@ -212,4 +211,20 @@ pub(crate) const OPAQUE: &str = "user.overlay.opaque";
 
 pub(crate) fn tampered(name: &str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, format!("the layer was tampered with: it holds {name}"))
+}
+
+/// The longest path that is given to the kernel at once, below what it takes.
+const LONGEST_STEP: usize = 3500;
+
+/// A regular file below a directory, however long the path is.
+pub(crate) fn file_below(dir: &Dir, at: &Rel) -> io::Result<File> {
+    let mut here = dir.try_clone()?;
+    let mut rest = at.as_bytes();
+    while rest.len() > LONGEST_STEP {
+        let end = rest[..LONGEST_STEP].iter().rposition(|b| *b == b'/').ok_or(io::ErrorKind::InvalidInput)?;
+        let step = Rel::parse(&rest[..end]).ok_or(io::ErrorKind::InvalidInput)?;
+        here = here.dir(&step)?;
+        rest = &rest[end + 1..];
+    }
+    here.file(&Rel::parse(rest).ok_or(io::ErrorKind::InvalidInput)?)
 }
