@@ -59,7 +59,18 @@ const HOUSE: [Room; 9] = [
     Room {
         name: "workspace",
         uses: &["sys", "terms"],
-        libraries: &["base64", "globset", "rustix", "serde", "serde_json", "sha2", "similar", "tar", "unicode-normalization", "zstd"],
+        libraries: &[
+            "base64",
+            "globset",
+            "rustix",
+            "serde",
+            "serde_json",
+            "sha2",
+            "similar",
+            "tar",
+            "unicode-normalization",
+            "zstd",
+        ],
         test_libraries: &["proptest"],
     },
     Room {

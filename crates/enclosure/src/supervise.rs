@@ -33,7 +33,7 @@ pub(crate) struct Run<'a> {
     steps: &'a Steps,
     spawned: Spawned,
     signals: OwnedFd,
-    pub(crate) meter: Meter,
+    pub(crate) meter: Meter<'a>,
     pub(crate) judge: Judge<'a>,
     listener: Option<Listener>,
     pub(crate) network: Option<Box<dyn Network + 'a>>,
@@ -98,14 +98,16 @@ impl<'a> Run<'a> {
         steps: &'a Steps,
         spawned: Spawned,
         signals: OwnedFd,
-        meter: Meter,
+        mut meter: Meter<'a>,
         ours: Ours,
         beside: Beside<'a>,
     ) -> Run<'a> {
+        meter.watch(beside.gauge);
         let sink = |normal: Sink| if request.stdio.capture { Sink::Keep(Capture::default()) } else { normal };
         let mut judge = Judge::new(&request.policy, &request.plan, steps.guest, &steps.watch, beside.observer);
         judge.max_open_files = request.limits.max_open_files;
         judge.has_network = request.network.is_some();
+        judge.workspace = request.workspace.as_ref().map(|w| w.at.clone());
         let allowance = Allowance {
             left: request.limits.max_output_bytes,
             truncate: request.limits.on_output_limit == Some(OnOutputLimit::Truncate),
