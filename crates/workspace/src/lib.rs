@@ -11,11 +11,17 @@
 pub mod anchor;
 pub mod attributes;
 pub mod change;
+mod class;
 pub mod copy;
 pub mod descent;
+pub mod diff;
 pub mod dir;
+mod entry;
+pub mod exclude;
+mod flags;
 pub mod goal;
 pub mod hunks;
+mod ignore;
 pub mod land;
 pub mod layer;
 pub mod name;
@@ -23,19 +29,26 @@ pub mod place;
 pub mod plan;
 pub mod reject;
 pub mod remove;
+mod rename;
+mod runs;
+mod scan;
 pub mod select;
 pub mod stage;
 #[cfg(test)]
 mod testing;
+pub mod text;
 pub mod top;
 mod trouble;
+mod twin;
 pub mod undo;
+mod view;
 pub mod walk;
 
 pub use anchor::{Anchors, Seen};
 pub use change::{
-    Body, Change, ChangeKind, Class, Diff, Entry, FileDiff, FileKind, Flag, Hunk, Line, LineKind, Withheld,
+    Body, Change, ChangeKind, Class, Diff, Entry, FileDiff, FileKind, Flag, Hunk, Line, LineKind, Target, Withheld,
 };
 pub use dir::Dir;
 pub use layer::{Driver, Layer, Layers, Lock, Stack};
 pub use name::Rel;
+pub use view::Found;

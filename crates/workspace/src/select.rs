@@ -154,7 +154,7 @@ impl<'a> Wanted<'a> {
         if let Some(literal) = Rel::parse(typed.as_bytes()) {
             let mut met = false;
             for FileDiff { change, .. } in &diff.files {
-                if change.path == literal || came_from(change) == Some(&literal) {
+                if change.path == literal || change.kind.from() == Some(&literal) {
                     self.named.insert(change.path.clone());
                     met = true;
                 }
@@ -192,13 +192,6 @@ impl<'a> Wanted<'a> {
 /// The path itself, and every directory it is below, up to the top.
 fn ancestors(path: &Rel) -> impl Iterator<Item = Rel> {
     std::iter::successors(Some(path.clone()), |at| at.split().map(|(above, _)| above))
-}
-
-fn came_from(change: &Change) -> Option<&Rel> {
-    match &change.kind {
-        ChangeKind::Renamed { from } => Some(from),
-        _ => None,
-    }
 }
 
 /// Fewer digits than this name no hunk.
