@@ -25,6 +25,7 @@ mod ignore;
 pub mod land;
 pub mod layer;
 pub mod name;
+pub mod patch;
 pub mod place;
 pub mod plan;
 pub mod reject;
