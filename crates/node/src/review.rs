@@ -1,8 +1,19 @@
 //! Review: what changed in a sandbox, and what of it lands on its base. One file per verb; here is what they share.
 
+pub mod approve;
+pub mod batch;
 pub mod diff;
+mod landing;
+pub mod provenance;
+mod receipt;
+mod recover;
+pub mod reject;
+pub mod undo;
 
+pub use receipt::{LandedChange, Receipt};
+pub use recover::recover;
 pub use workspace::name::is_invisible;
+pub use workspace::select::Left;
 pub use workspace::text::{Stretch, words};
 pub use workspace::{Body, Change, ChangeKind, Class, Diff, Entry, FileDiff, FileKind, Flag, Hunk, Line, LineKind};
 pub use workspace::{Rel, Target, Withheld};
@@ -29,11 +40,7 @@ impl Record for Reviewed {
 }
 
 /// Tells `[ID] [PATH…]` apart: the first word is a sandbox if there is such a one, and else a path.
-pub fn which(
-    tx: &Tx<'_>,
-    words: &[OsString],
-    caller: &Caller,
-) -> Result<(Kept<Sandbox>, Vec<OsString>), Fault> {
+pub fn which(tx: &Tx<'_>, words: &[OsString], caller: &Caller) -> Result<(Kept<Sandbox>, Vec<OsString>), Fault> {
     let Some((first, rest)) = words.split_first() else {
         return Ok((sandbox::find(tx, None, caller)?, Vec::new()));
     };

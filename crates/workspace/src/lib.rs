@@ -9,6 +9,7 @@
 //! strings; no symbolic link of a tree is followed, ever.
 
 pub mod anchor;
+pub mod archive;
 pub mod attributes;
 pub mod change;
 mod class;
@@ -22,8 +23,10 @@ mod flags;
 pub mod goal;
 pub mod hunks;
 mod ignore;
+pub mod item;
 pub mod land;
 pub mod layer;
+pub mod manifest;
 pub mod name;
 pub mod patch;
 pub mod place;
@@ -46,6 +49,7 @@ mod view;
 pub mod walk;
 
 pub use anchor::{Anchors, Seen};
+pub use attributes::Marks;
 pub use change::{
     Body, Change, ChangeKind, Class, Diff, Entry, FileDiff, FileKind, Flag, Hunk, Line, LineKind, Target, Withheld,
 };
