@@ -37,6 +37,23 @@ pub struct Shape {
     pub kept: Option<u32>,
 }
 
+impl Shape {
+    /// A directory that has to be there for something else.
+    pub fn dir(mode: u32) -> Shape {
+        Shape {
+            kind: FileKind::Dir,
+            mode,
+            owner: None,
+            mtime: None,
+            size: 0,
+            digest: None,
+            target: None,
+            xattrs: BTreeMap::new(),
+            kept: None,
+        }
+    }
+}
+
 /// Where the bytes of a file come from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Source {

@@ -347,8 +347,12 @@ fn write(top: &Top<'_>, stack: &Stack, path: &Rel, mut bytes: &[u8]) -> io::Resu
             (meta.mode, None, dir.file(&Rel::top().join(name))?)
         }
     };
-    let from_layer = layer.is_some() && stack.driver == Driver::Overlay;
-    let carried = attributes::read(file, if from_layer { Marks::Mean } else { Marks::Ignored })?;
+    let marks = match (layer, stack.driver) {
+        (None, _) => Marks::Foreign,
+        (Some(_), Driver::Overlay) => Marks::Mean,
+        (Some(_), _) => Marks::Plain,
+    };
+    let carried = attributes::read(file, marks)?;
     top.put(path, Put::File { bytes: &mut bytes, mode, mtime: None, carried })
 }
 

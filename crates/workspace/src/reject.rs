@@ -127,7 +127,7 @@ impl Reject<'_> {
             return self.top.put(at, Put::Link { target: dir.link_target(name)? });
         }
         let mut file = dir.file(&Rel::top().join(name))?;
-        let carried = attributes::read(&file, Marks::Ignored)?;
+        let carried = attributes::read(&file, Marks::Foreign)?;
         let (mode, mtime) = (facts.mode, Some(facts.mtime));
         self.top.put(at, Put::File { bytes: &mut file, mode, mtime, carried })
     }

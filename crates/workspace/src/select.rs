@@ -13,8 +13,8 @@ use terms::{ErrorKind, Fault, Phase};
 pub struct Selection {
     /// All ordinary changes.
     pub everything: bool,
-    /// Paths as typed: a file, a directory with all below it, or a pattern.
-    pub paths: Vec<String>,
+    /// Each a file, a directory with all below it, or a pattern.
+    pub paths: Vec<Rel>,
     /// Ids of hunks, or beginnings of ids that no other hunk has.
     pub hunks: Vec<String>,
     /// Among what is selected, also what would run on the reviewer's machine. With nothing else selected: all of that.
@@ -150,32 +150,33 @@ impl<'a> Wanted<'a> {
         Ok(wanted)
     }
 
-    fn add_path(&mut self, diff: &Diff, typed: &str) -> Result<(), Fault> {
-        if let Some(literal) = Rel::parse(typed.as_bytes()) {
-            let mut met = false;
-            for FileDiff { change, .. } in &diff.files {
-                if change.path == literal || came_from(change) == Some(&literal) {
-                    self.named.insert(change.path.clone());
-                    met = true;
-                }
-                met |= change.path.is_at_or_below(&literal);
+    fn add_path(&mut self, diff: &Diff, wish: &Rel) -> Result<(), Fault> {
+        let mut met = false;
+        for FileDiff { change, .. } in &diff.files {
+            if change.path == *wish || change.kind.from() == Some(wish) {
+                self.named.insert(change.path.clone());
+                met = true;
             }
-            if met {
-                self.above.insert(literal);
-                return Ok(());
-            }
+            met |= change.path.is_at_or_below(wish);
         }
-        let glob = GlobBuilder::new(typed).literal_separator(true).build();
-        let matcher = match glob {
+        if met {
+            self.above.insert(wish.clone());
+            return Ok(());
+        }
+        let nothing = || {
+            let fault = Fault::new(ErrorKind::NotFound, format!("nothing changed at {wish}"));
+            fault.hint("`cofferdam diff --name-only` lists what changed").phase(Phase::Review)
+        };
+        let text = std::str::from_utf8(wish.as_bytes()).map_err(|_| nothing())?;
+        let matcher = match GlobBuilder::new(text).literal_separator(true).build() {
             Ok(glob) => glob.compile_matcher(),
             Err(e) => {
-                let fault = Fault::invalid(format!("{typed:?} is neither a path nor a pattern: {}", e.kind()));
+                let fault = Fault::invalid(format!("{wish} is neither a path nor a pattern: {}", e.kind()));
                 return Err(fault.hint("`*`, `**`, `?`, `[a-z]` and `{a,b}` have a meaning").phase(Phase::Review));
             }
         };
         if !diff.files.iter().any(|f| matcher.is_match(f.change.path.as_path())) {
-            let fault = Fault::new(ErrorKind::NotFound, format!("nothing changed at {typed:?}"));
-            return Err(fault.hint("`cofferdam diff --name-only` lists what changed").phase(Phase::Review));
+            return Err(nothing());
         }
         self.patterns.push(matcher);
         Ok(())
@@ -192,13 +193,6 @@ impl<'a> Wanted<'a> {
 /// The path itself, and every directory it is below, up to the top.
 fn ancestors(path: &Rel) -> impl Iterator<Item = Rel> {
     std::iter::successors(Some(path.clone()), |at| at.split().map(|(above, _)| above))
-}
-
-fn came_from(change: &Change) -> Option<&Rel> {
-    match &change.kind {
-        ChangeKind::Renamed { from } => Some(from),
-        _ => None,
-    }
 }
 
 /// Fewer digits than this name no hunk.

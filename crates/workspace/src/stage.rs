@@ -443,7 +443,7 @@ fn unhex(text: &str) -> Vec<u8> {
 
 /// Attributes of a file of the base: it is put back with all that we can read.
 fn xattrs_of(file: impl AsFd) -> io::Result<BTreeMap<String, String>> {
-    let own = attributes::read(&file, Marks::Ignored)?.own;
+    let own = attributes::read(&file, Marks::Foreign)?.own;
     let mut all: BTreeMap<String, String> =
         own.into_iter().map(|(name, value)| (String::from_utf8_lossy(&name).into_owned(), hex(&value))).collect();
     let mut value = [0u8; 64];

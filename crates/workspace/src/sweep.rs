@@ -55,7 +55,7 @@ impl Looker<'_> {
                     return Ok(false);
                 }
                 let (own, base) = (open(self.up, path)?, open(self.base, path)?);
-                let carried = (attributes::read(&own, Marks::Mean)?.own, attributes::read(&base, Marks::Ignored)?.own);
+                let carried = (attributes::read(&own, Marks::Mean)?.own, attributes::read(&base, Marks::Foreign)?.own);
                 Ok(carried.0 == carried.1 && same(own, base)?)
             }
             _ => Ok(false),

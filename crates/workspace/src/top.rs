@@ -163,7 +163,7 @@ impl<'a> Top<'a> {
     }
 
     fn marks(&self) -> Marks {
-        if self.marks { Marks::Mean } else { Marks::Ignored }
+        if self.marks { Marks::Mean } else { Marks::Plain }
     }
 
     fn new_name(&self) -> String {

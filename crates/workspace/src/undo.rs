@@ -148,7 +148,7 @@ fn put_one(top: &Top<'_>, base: &Dir, at: &Rel, after: &Shape, before: Option<&S
     match after.kind {
         FileKind::File => {
             let mut file = dir.file(&Rel::top().join(name))?;
-            let carried = attributes::read(&file, Marks::Ignored)?;
+            let carried = attributes::read(&file, Marks::Foreign)?;
             top.put(at, Put::File { bytes: &mut file, mode: after.mode, mtime: after.mtime, carried })
         }
         FileKind::Symlink => top.put(at, Put::Link { target: dir.link_target(name)? }),
