@@ -13,8 +13,10 @@ use store::{Entry, Kept, Step, Tx};
 use terms::{ErrorKind, Fault, PROTOCOL_VERSION, Phase};
 use workspace::diff::{Options, diff};
 use workspace::exclude::Exclude;
-use workspace::rebase::{Fate, Moved, Rebase, now, plan};
+use workspace::rebase::{Rebase, now, plan};
 use workspace::{Diff, Lock, Stack};
+
+pub use workspace::rebase::{Fate, Moved};
 
 pub struct Ask {
     /// By id, the beginning of it, or name; else the one of the current directory.
