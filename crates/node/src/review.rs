@@ -29,11 +29,7 @@ impl Record for Reviewed {
 }
 
 /// Tells `[ID] [PATH…]` apart: the first word is a sandbox if there is such a one, and else a path.
-pub fn which(
-    tx: &Tx<'_>,
-    words: &[OsString],
-    caller: &Caller,
-) -> Result<(Kept<Sandbox>, Vec<OsString>), Fault> {
+pub fn which(tx: &Tx<'_>, words: &[OsString], caller: &Caller) -> Result<(Kept<Sandbox>, Vec<OsString>), Fault> {
     let Some((first, rest)) = words.split_first() else {
         return Ok((sandbox::find(tx, None, caller)?, Vec::new()));
     };

@@ -18,6 +18,7 @@ pub mod exclude;
 mod flags;
 mod ignore;
 pub mod layer;
+mod lines;
 pub mod name;
 pub mod patch;
 mod rename;

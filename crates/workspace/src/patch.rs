@@ -124,7 +124,8 @@ impl Part<'_> {
         if size(self.before) > LARGEST_BINARY || size(self.after) > LARGEST_BINARY {
             return skipped(out, self.path, "too large for a patch");
         }
-        let (old, new) = (self.bytes(self.before, self.from, Side::Base)?, self.bytes(self.after, self.path, Side::View)?);
+        let (old, new) =
+            (self.bytes(self.before, self.from, Side::Base)?, self.bytes(self.after, self.path, Side::View)?);
         self.header(out)?;
         if old == new {
             return Ok(());

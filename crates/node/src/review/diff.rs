@@ -99,8 +99,13 @@ fn narrow(diff: &mut Diff, only: &[Rel], sandbox: &str) -> Result<(), Fault> {
     let held = |rel: &Rel| diff.withheld.iter().any(|w| w.path.is_at_or_below(rel) || rel.is_at_or_below(&w.path));
     for rel in only {
         if !diff.files.iter().any(|file| file.change.path.is_at_or_below(rel)) {
-            let fault = Fault::new(ErrorKind::NotFound, format!("{rel}: nothing changed there")).phase(Phase::Admission);
-            let hint = if held(rel) { "it is withheld; --all shows it" } else { "`cofferdam diff --name-only` lists what changed" };
+            let fault =
+                Fault::new(ErrorKind::NotFound, format!("{rel}: nothing changed there")).phase(Phase::Admission);
+            let hint = if held(rel) {
+                "it is withheld; --all shows it"
+            } else {
+                "`cofferdam diff --name-only` lists what changed"
+            };
             return Err(fault.hint(hint).subject(sandbox));
         }
     }
