@@ -1,6 +1,10 @@
 //! `cofferdam diff`, `approve`, `reject`, `undo`, `rebase`, `conflicts` and `provenance`.
 
 mod conflicts;
+mod diff;
+mod lexer;
+mod pager;
+pub mod paint;
 mod rebase;
 
 use clap::ArgMatches;
@@ -11,6 +15,7 @@ pub fn main(verb: &str, matches: &ArgMatches) -> ExitCode {
     match verb {
         "rebase" => rebase::main(matches),
         "conflicts" => conflicts::main(matches),
+        "diff" => diff::main(matches),
         _ => ExitCode::from(2),
     }
 }

@@ -27,6 +27,7 @@ mod ignore;
 pub mod item;
 pub mod land;
 pub mod layer;
+mod lines;
 pub mod manifest;
 pub mod merge;
 pub mod name;
