@@ -170,7 +170,7 @@ fn describe(ask: &Ask, caller: &Caller, base: &Base) -> Result<(Sandbox, Vec<Str
         reserve,
         sharing: ask.sharing,
         template: None,
-        git_head: None,
+        git_head: workspace::git::head(&base.path),
         created_ms: now,
         used_ms: now,
         expires_ms: ask.ttl_ms.map(|ttl| now.saturating_add(ttl)),
