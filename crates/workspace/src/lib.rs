@@ -24,6 +24,7 @@ mod ignore;
 pub mod item;
 pub mod layer;
 pub mod manifest;
+mod lines;
 pub mod name;
 pub mod patch;
 pub mod remove;
