@@ -22,7 +22,6 @@ pub use template::{Seed, Template, Templated, create, find_template, from_templa
 use crate::sandbox::{Anchored, Sandbox};
 use crate::state::State;
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeSet;
 use std::path::PathBuf;
 use store::{Entry, Kept, Record, Step, Tx};
 use terms::{ErrorKind, Fault, Limits, Phase};
@@ -34,8 +33,10 @@ pub struct Ground {
     pub base: PathBuf,
     pub base_id: (u64, u64),
     pub driver: Driver,
-    /// From the bottom up.
-    pub layers: Vec<Frozen>,
+    /// Ids from the bottom up, as every record has them that refers to layers.
+    pub layers: Vec<String>,
+    /// The same with their digests.
+    pub frozen: Vec<Frozen>,
     pub since: (i64, u32),
     #[serde(default)]
     pub anchors: Anchors,
@@ -91,20 +92,17 @@ impl Record for Snapshot {
 
 impl Ground {
     pub fn digest(&self) -> String {
-        manifest::whole(self.layers.iter().map(|l| l.digest.as_str()))
-    }
-
-    pub fn ids(&self) -> Vec<String> {
-        self.layers.iter().map(|l| l.id.clone()).collect()
+        manifest::whole(self.frozen.iter().map(|l| l.digest.as_str()))
     }
 
     /// What a sandbox stands on, with other layers than its own.
-    fn of(sandbox: &Sandbox, layers: Vec<Frozen>, anchors: Anchors) -> Ground {
+    fn of(sandbox: &Sandbox, frozen: Vec<Frozen>, anchors: Anchors) -> Ground {
         Ground {
             base: sandbox.base.clone(),
             base_id: sandbox.base_id,
             driver: sandbox.driver,
-            layers,
+            layers: frozen.iter().map(|l| l.id.clone()).collect(),
+            frozen,
             since: sandbox.since,
             anchors,
             policy: sandbox.policy.clone(),
@@ -120,7 +118,7 @@ impl Ground {
             manifest::verify(&layer, &frozen.digest, self.driver.marks())?;
             Ok(layer)
         };
-        self.layers.iter().map(open).collect()
+        self.frozen.iter().map(open).collect()
     }
 
     /// The base, which must still be the directory it was.
@@ -144,18 +142,6 @@ fn lost(id: &str, error: &std::io::Error) -> Fault {
     Fault::new(ErrorKind::Conflict, message)
         .hint("use another snapshot; `cofferdam gc --dry-run` shows what else is amiss")
         .subject(id)
-}
-
-/// Layers of all snapshots and templates: not to be collected.
-pub fn layers_in_use(tx: &Tx<'_>) -> Result<BTreeSet<String>, Fault> {
-    let mut used = BTreeSet::new();
-    for kept in tx.list::<Snapshot>()? {
-        used.extend(kept.record.ground.layers.into_iter().map(|l| l.id));
-    }
-    for kept in tx.list::<Template>()? {
-        used.extend(kept.record.ground.layers.into_iter().map(|l| l.id));
-    }
-    Ok(used)
 }
 
 /// Automatic snapshots whose sandbox is gone and that nothing was built upon: `gc` removes their records.
@@ -246,12 +232,8 @@ fn set_anchors(tx: &Tx<'_>, sandbox: &str, anchors: &Anchors) -> Result<(), Faul
 
 /// Takes away layers that nothing refers to any more. What fails is left to `gc`.
 fn drop_unused(state: &State, candidates: &[String]) -> Result<(), Fault> {
-    let used = state.store.read(|tx| {
-        let mut used = layers_in_use(tx)?;
-        used.extend(tx.list::<Sandbox>()?.into_iter().flat_map(|s| s.record.layers));
-        Ok(used)
-    })?;
-    let unused: Vec<&String> = candidates.iter().filter(|id| !used.contains(*id)).collect();
+    let used = state.store.read(|tx| tx.referred("layers"))?;
+    let unused: Vec<&String> = candidates.iter().filter(|id| !used.contains_key(*id)).collect();
     for id in &unused {
         let _ = state.layers.remove(id);
     }

@@ -59,7 +59,7 @@ pub fn restore(
     let empty = overlay && top.is_empty().map_err(|e| super::lost(&top.id, &e))?;
     let base = ground.base()?;
     let frozen = ground.verified(state)?;
-    if empty && former == ground.layers && sandbox.record.since == ground.since {
+    if empty && former == ground.frozen && sandbox.record.since == ground.since {
         return Ok(answer(None, true));
     }
     let rest = match (since, empty) {

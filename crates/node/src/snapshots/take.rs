@@ -190,7 +190,7 @@ fn record(
             created_ms: at_ms,
             ground,
         };
-        let body = serde_json::json!({ "snapshot": id, "digest": snapshot.digest, "layers": snapshot.ground.ids() });
+        let body = serde_json::json!({ "snapshot": id, "digest": snapshot.digest, "layers": snapshot.ground.layers });
         if let Some(frozen) = &cut.frozen {
             tx.add(&frozen.id, frozen.clone())?;
         }
@@ -236,6 +236,6 @@ pub fn remove(state: &State, caller: &Caller, word: &str) -> Result<Kept<Snapsho
         note(tx, at_ms, "snapshot_rm", &kept.record.sandbox, &caller.user, serde_json::json!({ "snapshot": kept.id }))?;
         Ok(kept)
     })?;
-    drop_unused(state, &kept.record.ground.ids())?;
+    drop_unused(state, &kept.record.ground.layers)?;
     Ok(kept)
 }

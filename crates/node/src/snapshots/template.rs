@@ -164,6 +164,6 @@ pub fn remove_template(state: &State, caller: &Caller, word: &str) -> Result<Kep
         note(tx, fresh::now_ms(), "template_rm", &kept.id, &caller.user, body)?;
         Ok(kept)
     })?;
-    drop_unused(state, &kept.record.ground.ids())?;
+    drop_unused(state, &kept.record.ground.layers)?;
     Ok(kept)
 }
