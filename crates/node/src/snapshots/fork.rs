@@ -146,6 +146,7 @@ fn sandbox_on(ground: &Ground, name: Option<String>, layers: Vec<String>, at_ms:
         driver: ground.driver,
         layers,
         since: ground.since,
+        git_head: None,
         state: Lifecycle::Active,
         policy: ground.policy.clone(),
         limits: ground.limits,

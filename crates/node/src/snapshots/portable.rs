@@ -120,6 +120,7 @@ pub fn import(state: &State, caller: &Caller, onto: Onto<'_>, input: &mut dyn Re
             driver: Driver::Overlay,
             layers: vec![layer.id.clone()],
             since,
+            git_head: None,
             state: Lifecycle::Active,
             policy: onto.policy.clone(),
             limits: terms::Limits::default(),
