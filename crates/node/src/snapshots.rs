@@ -17,8 +17,14 @@ pub use portable::{Imported, Onto, Written, export, import};
 pub use restore::{Restored, Since, restore};
 pub use squash::{DEEP, DEEPEST, squash};
 pub use take::{Taken, remove, take};
-pub use template::{Seed, Template, Templated, create, find_template, from_template, list_templates, remove_template};
+pub use template::{
+    Seed, Template, Templated, create, find_template, from_template, list_templates, refuse_other_template,
+    remove_template,
+};
+pub use workspace::archive::Bounds;
 
+use crate::lifecycle::create::check_name;
+use crate::lifecycle::meta::drop_layer;
 use crate::sandbox::{Anchored, Sandbox};
 use crate::state::State;
 use serde::{Deserialize, Serialize};
@@ -93,6 +99,11 @@ impl Record for Snapshot {
 impl Ground {
     pub fn digest(&self) -> String {
         manifest::whole(self.frozen.iter().map(|l| l.digest.as_str()))
+    }
+
+    /// Bytes of files in all its layers.
+    pub fn bytes(&self) -> u64 {
+        self.frozen.iter().map(|l| l.bytes).sum()
     }
 
     /// What a sandbox stands on, with other layers than its own.
@@ -182,25 +193,34 @@ fn look(tx: &Tx<'_>, word: &str) -> Result<Option<Kept<Snapshot>>, Fault> {
     }
 }
 
+/// A snapshot at a glance.
+#[derive(Clone, Debug, Serialize)]
+pub struct Listed {
+    pub id: String,
+    pub name: Option<String>,
+    pub sandbox: String,
+    pub automatic: bool,
+    pub base: PathBuf,
+    pub digest: String,
+    pub layers: usize,
+    pub bytes: u64,
+    pub created_ms: u64,
+}
+
 /// All snapshots, or those of one sandbox, oldest first.
-pub fn list(state: &State, sandbox: Option<&str>) -> Result<Vec<Kept<Snapshot>>, Fault> {
-    let mut all = state.store.read(|tx| match sandbox {
+pub fn list(state: &State, sandbox: Option<&str>) -> Result<Vec<Listed>, Fault> {
+    let all = state.store.read(|tx| match sandbox {
         Some(id) => tx.list_in::<Snapshot>(id),
         None => tx.list::<Snapshot>(),
     })?;
-    all.sort_by_key(|s| (s.record.created_ms, s.id.clone()));
+    let at_a_glance = |Kept { id, record, .. }: Kept<Snapshot>| {
+        let (layers, bytes) = (record.ground.layers.len(), record.ground.bytes());
+        let Snapshot { name, sandbox, automatic, digest, created_ms, ground } = record;
+        Listed { id, name, sandbox, automatic, base: ground.base, digest, layers, bytes, created_ms }
+    };
+    let mut all: Vec<Listed> = all.into_iter().map(at_a_glance).collect();
+    all.sort_by(|a, b| (a.created_ms, &a.id).cmp(&(b.created_ms, &b.id)));
     Ok(all)
-}
-
-/// Names of snapshots, templates and forks are typed by people and shown to them.
-fn check_name(name: &str) -> Result<(), Fault> {
-    let id_like = ["sbx_", "snp_", "run_", "lay_", "bat_"].iter().any(|prefix| name.starts_with(prefix));
-    let plain = name.chars().all(|c| c.is_alphanumeric() || "._-+".contains(c));
-    if name.is_empty() || name.len() > 64 || name.starts_with('-') || id_like || !plain {
-        let fault = Fault::invalid(format!("the name {name:?} cannot be used")).phase(Phase::Admission);
-        return Err(fault.hint("up to 64 letters, digits and . _ - +, not beginning with a dash or like an id"));
-    }
-    Ok(())
 }
 
 /// What was noted of a verb that only adds records: its intent and its result become true together.
@@ -235,7 +255,7 @@ fn drop_unused(state: &State, candidates: &[String]) -> Result<(), Fault> {
     let used = state.store.read(|tx| tx.referred("layers"))?;
     let unused: Vec<&String> = candidates.iter().filter(|id| !used.contains_key(*id)).collect();
     for id in &unused {
-        let _ = state.layers.remove(id);
+        let _ = drop_layer(&state.layers, id);
     }
     if unused.is_empty() {
         return Ok(());
