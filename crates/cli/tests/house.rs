@@ -59,7 +59,18 @@ const HOUSE: [Room; 9] = [
     Room {
         name: "workspace",
         uses: &["sys", "terms"],
-        libraries: &["base64", "globset", "rustix", "serde", "serde_json", "sha2", "similar", "tar", "zstd"],
+        libraries: &[
+            "base64",
+            "globset",
+            "rustix",
+            "serde",
+            "serde_json",
+            "sha2",
+            "similar",
+            "tar",
+            "unicode-normalization",
+            "zstd",
+        ],
         test_libraries: &["proptest"],
     },
     Room {
@@ -77,7 +88,7 @@ const HOUSE: [Room; 9] = [
 ];
 
 /// Every outside library, with the reason it is here.
-const LIBRARIES: [(&str, &str); 26] = [
+const LIBRARIES: [(&str, &str); 27] = [
     ("aho-corasick", "finds the spellings of a secret in an answer in one pass"),
     ("base64", "reads Basic credentials, and spells secrets as servers tell them back"),
     ("bytes", "pieces of bodies that pass from one stream to another without a copy"),
@@ -102,6 +113,7 @@ const LIBRARIES: [(&str, &str); 26] = [
     ("tokio", "thousands of connections of a guest on one thread, each written as if it were alone"),
     ("tokio-rustls", "TLS without OpenSSL, towards the guest and towards servers"),
     ("toml", "policies in TOML, and the permissions of a neighbour to import"),
+    ("unicode-normalization", "names that other systems take for the same, and patterns that must not miss them"),
     ("zeroize", "wipes the copies of secrets that were made to send them"),
     ("zstd", "that file, small"),
 ];

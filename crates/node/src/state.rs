@@ -113,7 +113,7 @@ fn check_owner(path: &Path) -> Result<(), Fault> {
     }
 }
 
-fn unusable(path: &Path, why: &str) -> Fault {
+pub(crate) fn unusable(path: &Path, why: &str) -> Fault {
     let message = format!("the state directory {}: {why}", path.display());
     let hint = "set COFFERDAM_STATE to a directory of your own, or run with --read-only";
     Fault::new(ErrorKind::Unavailable, message).hint(hint).phase(Phase::Admission)

@@ -28,6 +28,19 @@ impl FileKind {
             _ => FileKind::File,
         }
     }
+
+    /// The word that documents use.
+    pub fn name(self) -> &'static str {
+        match self {
+            FileKind::File => "file",
+            FileKind::Dir => "dir",
+            FileKind::Symlink => "symlink",
+            FileKind::Fifo => "fifo",
+            FileKind::Socket => "socket",
+            FileKind::Char => "char",
+            FileKind::Block => "block",
+        }
+    }
 }
 
 /// One side of a change: what stood there, or stands there now.
@@ -72,6 +85,29 @@ pub enum ChangeKind {
     Xattr,
     /// A file became a link, a directory a file, and the like.
     Type,
+}
+
+impl ChangeKind {
+    /// The word that documents use.
+    pub fn name(&self) -> &'static str {
+        match self {
+            ChangeKind::Added => "added",
+            ChangeKind::Modified => "modified",
+            ChangeKind::Deleted => "deleted",
+            ChangeKind::Renamed { .. } => "renamed",
+            ChangeKind::Mode => "mode",
+            ChangeKind::Xattr => "xattr",
+            ChangeKind::Type => "type",
+        }
+    }
+
+    /// Where a renamed file was.
+    pub fn from(&self) -> Option<&Rel> {
+        match self {
+            ChangeKind::Renamed { from } => Some(from),
+            _ => None,
+        }
+    }
 }
 
 /// How a change is treated in review.

@@ -47,6 +47,15 @@ pub struct Stack {
     pub since: (i64, u32),
 }
 
+impl Stack {
+    /// Other handles on the same.
+    pub fn try_clone(&self) -> io::Result<Stack> {
+        let copy = |l: &Layer| Ok(Layer { id: l.id.clone(), dir: l.dir.try_clone()?, up: l.up.try_clone()? });
+        let layers = self.layers.iter().map(copy).collect::<io::Result<_>>()?;
+        Ok(Stack { base: self.base.try_clone()?, driver: self.driver, layers, since: self.since })
+    }
+}
+
 impl Layers {
     /// Opens, and makes where it is missing, the directory `layers` of a state directory.
     pub fn open(state: &Dir) -> io::Result<Layers> {

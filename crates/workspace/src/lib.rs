@@ -11,20 +11,33 @@
 pub mod anchor;
 pub mod attributes;
 pub mod change;
+mod class;
 pub mod copy;
 pub mod descent;
+pub mod diff;
 pub mod dir;
+mod entry;
+pub mod exclude;
+mod flags;
+mod ignore;
 pub mod layer;
 pub mod name;
 pub mod remove;
+mod rename;
+mod runs;
+mod scan;
 #[cfg(test)]
 mod testing;
+pub mod text;
+mod twin;
+mod view;
 pub mod walk;
 
 pub use anchor::{Anchors, Seen};
 pub use change::{
-    Body, Change, ChangeKind, Class, Diff, Entry, FileDiff, FileKind, Flag, Hunk, Line, LineKind, Withheld,
+    Body, Change, ChangeKind, Class, Diff, Entry, FileDiff, FileKind, Flag, Hunk, Line, LineKind, Target, Withheld,
 };
 pub use dir::Dir;
 pub use layer::{Driver, Layer, Layers, Lock, Stack};
 pub use name::Rel;
+pub use view::Found;

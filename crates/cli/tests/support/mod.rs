@@ -78,12 +78,16 @@ impl Place {
         for dir in [&place.home, &place.project] {
             place.own(dir);
         }
+        let state = place.state();
+        fs::create_dir(&state).unwrap();
+        fs::set_permissions(&state, fs::Permissions::from_mode(0o700)).unwrap();
+        place.own(&state);
         place
     }
 
-    /// The state directory of this place, which the binary makes when it needs one.
+    /// Where sandboxes of this place are kept.
     pub fn state(&self) -> PathBuf {
-        self.home.join(".state")
+        self.root.join("state")
     }
 
     /// Gives a path to whoever runs.
@@ -143,11 +147,8 @@ impl Place {
             }
         };
         command.env_clear().env("HOME", &self.home).env("USER", "tester").env("PATH", "/usr/local/bin:/usr/bin:/bin");
-        command
-            .env("LANG", "C.UTF-8")
-            .env("COFFERDAM_STATE", self.state())
-            .current_dir(&self.project)
-            .stdin(Stdio::null());
+        command.env("COFFERDAM_STATE", self.state());
+        command.env("LANG", "C.UTF-8").current_dir(&self.project).stdin(Stdio::null());
         command
     }
 

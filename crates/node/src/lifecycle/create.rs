@@ -190,7 +190,7 @@ fn validate(policy: &policy::Policy, ask: &Ask, caller: &Caller, base: &Path) ->
     let plan = resolved.plan(&host)?;
     let limits = resolved.limits().tightest(ask.limits);
     if !resolved.degrade().any(|name| name.starts_with("max_")) {
-        enclosure::check_limits(&limits, &plan, resolved.needs_network().is_some())?;
+        enclosure::check_limits(&limits, &plan, resolved.needs_network().is_some(), Some(base))?;
     }
     Ok(around.notes)
 }

@@ -1,0 +1,148 @@
+//! How a change is treated in review, from its path and, for a few names, from what differs in it. Fails closed: what cannot be
+//! understood counts as something that runs.
+
+use crate::change::{Class, FileKind};
+use crate::name::Rel;
+use crate::runs::{RULES, Rule, When};
+use crate::scan::Pair;
+use crate::twin;
+use globset::{GlobBuilder, GlobSet, GlobSetBuilder};
+use serde_json::Value;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::LazyLock;
+
+/// The bytes of both sides; none for a side that does not exist.
+#[derive(Clone, Copy, Debug)]
+pub enum Bytes<'a> {
+    Known {
+        before: Option<&'a [u8]>,
+        after: Option<&'a [u8]>,
+    },
+    /// Too large to be looked at.
+    Unknown,
+}
+
+/// The class of a change. Moving something away counts like changing it.
+pub fn of(pair: &Pair, bytes: Bytes<'_>) -> Class {
+    let from = pair.from.as_ref();
+    if let Some(why) = never(pair).or_else(|| from.and_then(git_part)) {
+        return Class::Never { why: why.to_owned() };
+    }
+    let is = |kind| [&pair.before, &pair.after].into_iter().flatten().any(|entry| entry.kind == kind);
+    let leads_tools =
+        || DIRECTORIES.contains(&folded_name(&pair.path)) || rules_for(&pair.path.join(b"x")).next().is_some();
+    if is(FileKind::Symlink) && leads_tools() {
+        return Class::RunsOnHost { why: "link in place of a directory of settings".to_owned() };
+    }
+    let rules = rules_for(&pair.path).chain(from.into_iter().flat_map(rules_for));
+    let is_plain_edit = from.is_none() && !is(FileKind::Symlink) && !is(FileKind::Dir);
+    let counts = |rule: &&Rule| !is_plain_edit || differs(rule.when, bytes);
+    match rules.into_iter().find(counts) {
+        Some(rule) => Class::RunsOnHost { why: rule.why.to_owned() },
+        None => Class::Ordinary,
+    }
+}
+
+/// Whether a path has a name from the table, whatever is in it.
+pub fn is_named(path: &Rel) -> bool {
+    rules_for(path).next().is_some() || git_part(path).is_some()
+}
+
+fn never(pair: &Pair) -> Option<&'static str> {
+    if let Some(why) = pair.trouble {
+        return Some(why);
+    }
+    if pair.in_bare_repository {
+        return Some("part of a git repository without a working tree");
+    }
+    git_part(&pair.path)
+}
+
+/// A part of the path that git, or git on another file system, takes for its own directory.
+fn git_part(path: &Rel) -> Option<&'static str> {
+    path.parts().any(is_git_name).then_some("part of a git directory")
+}
+
+/// `.git` in any case, with what NTFS drops at the end or HFS+ ignores in between, and its short names on NTFS.
+fn is_git_name(name: &[u8]) -> bool {
+    if name.len() > 64 {
+        return false;
+    }
+    let visible: String = String::from_utf8_lossy(name).chars().filter(|c| !crate::name::is_invisible(*c)).collect();
+    let folded = twin::fold(visible.as_bytes());
+    let stem = folded.split(':').next().unwrap_or_default().trim_end_matches(['.', ' ']);
+    let stem = stem.split('\\').next().unwrap_or_default().trim_end_matches(['.', ' ']);
+    stem == ".git" || stem.strip_prefix("git~").is_some_and(|n| n.len() == 1 && n.as_bytes()[0].is_ascii_digit())
+}
+
+static MATCHER: LazyLock<GlobSet> = LazyLock::new(|| {
+    let mut set = GlobSetBuilder::new();
+    for rule in RULES {
+        // The table is part of the program; a test shows that all of it is understood.
+        if let Ok(glob) = GlobBuilder::new(rule.pattern).literal_separator(true).empty_alternates(true).build() {
+            set.add(glob);
+        }
+    }
+    set.build().unwrap_or_else(|_| GlobSet::empty())
+});
+
+/// Names of directories whose files count: a link there would lead tools to other files of such names.
+static DIRECTORIES: LazyLock<BTreeSet<String>> = LazyLock::new(|| {
+    let parts = RULES.iter().filter_map(|rule| rule.pattern.strip_prefix("**/")?.split_once('/'));
+    let names = parts.flat_map(|(first, _)| first.trim_matches(['{', '}']).split(',').map(str::to_owned));
+    names.filter(|name| !name.contains(['*', '{', '}'])).collect()
+});
+
+fn rules_for(path: &Rel) -> impl Iterator<Item = &'static Rule> + use<> {
+    MATCHER.matches(folded(path)).into_iter().map(|index| &RULES[index])
+}
+
+fn folded_name(path: &Rel) -> String {
+    folded(path).rsplit('/').next().unwrap_or_default().to_owned()
+}
+
+/// A path as the most forgiving file system would take it.
+fn folded(path: &Rel) -> String {
+    let part = |name: &[u8]| twin::fold(name).trim_end_matches(['.', ' ']).to_owned();
+    path.parts().map(part).collect::<Vec<_>>().join("/")
+}
+
+/// Whether what differs is of the kind that a rule is about.
+fn differs(when: When, bytes: Bytes<'_>) -> bool {
+    let Bytes::Known { before, after } = bytes else { return true };
+    let text = |side: Option<&[u8]>| std::str::from_utf8(side.unwrap_or_default()).map(str::to_owned);
+    let (Ok(before), Ok(after)) = (text(before), text(after)) else { return true };
+    match when {
+        When::Always => true,
+        When::Keys(keys) => keys_differ(keys, &before, &after),
+        When::Outside(sections) => differing_lines(&before, &after).any(|(section, _)| !sections.contains(&&*section)),
+        When::Words(words) => differing_lines(&before, &after).any(|(_, line)| words.iter().any(|w| line.contains(w))),
+    }
+}
+
+fn keys_differ(keys: &[&str], before: &str, after: &str) -> bool {
+    let read = |text: &str| match text.is_empty() {
+        true => Ok(Value::Null),
+        false => serde_json::from_str::<Value>(text),
+    };
+    match (read(before), read(after)) {
+        (Ok(before), Ok(after)) => keys.iter().any(|key| before.get(key) != after.get(key)),
+        _ => true,
+    }
+}
+
+/// Lines that one side has more often than the other in the same section, with that section.
+fn differing_lines(before: &str, after: &str) -> impl Iterator<Item = (String, String)> {
+    let mut times: BTreeMap<(String, String), i64> = BTreeMap::new();
+    for (text, step) in [(before, 1), (after, -1)] {
+        let mut section = String::new();
+        for line in text.lines().map(str::trim).filter(|line| !line.is_empty()) {
+            if let Some(name) = line.strip_prefix('[').and_then(|l| l.split(']').next()).filter(|_| !line.contains('='))
+            {
+                section = name.trim_matches(['[', ' ']).to_lowercase();
+            }
+            *times.entry((section.clone(), line.to_lowercase())).or_default() += step;
+        }
+    }
+    times.into_iter().filter(|(_, n)| *n != 0).map(|(place, _)| place)
+}

@@ -1,0 +1,260 @@
+//! What changed in a workspace, ready for review: changes with their classes, flags and hunks, what is withheld, and a digest
+//! over what is shown. Made from the layers and the base alone; nothing is written and nothing is run.
+
+use crate::anchor::Anchors;
+use crate::change::{Body, Change, ChangeKind, Diff, Entry, FileDiff, FileKind};
+use crate::class::{self, Bytes};
+use crate::entry::{self, Budget};
+use crate::exclude::Exclude;
+use crate::flags;
+use crate::layer::Stack;
+use crate::name::Rel;
+use crate::rename;
+use crate::scan::{self, Bounds, Pair, broken};
+use crate::text::{self, as_text};
+use crate::view::file_below;
+use sha2::{Digest, Sha256};
+use std::io::{self, Read};
+use terms::Fault;
+
+pub use crate::text::with_hunks;
+
+#[derive(Clone, Debug)]
+pub struct Options {
+    pub exclude: Exclude,
+    /// The largest file that is compared line by line.
+    pub largest_text: u64,
+    /// Most hunks in one file; one with more is shown whole.
+    pub most_hunks: usize,
+    /// Most lines in all hunks together; files beyond are shown whole.
+    pub most_lines: usize,
+    pub bounds: Bounds,
+    pub budget: Budget,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options {
+            exclude: Exclude::Artefacts,
+            largest_text: 1 << 20,
+            most_hunks: 10_000,
+            most_lines: 2_000_000,
+            bounds: Bounds { entries: 1_000_000, path_bytes: 256 << 20 },
+            budget: Budget { largest_file: 4 << 30, bytes: 16 << 30, attributes: 64 << 20 },
+        }
+    }
+}
+
+/// Compares a stack with its base. A guest may be writing meanwhile: each file is told as it was when it was read.
+pub fn diff(stack: &Stack, anchors: &Anchors, options: &Options) -> Result<Diff, Fault> {
+    let mut budget = options.budget;
+    let scanned = scan::scan(stack, anchors, options.exclude, options.bounds, &mut budget)?;
+    let reader = Reader { stack, largest: options.largest_text };
+    let pairs = rename::detect(scanned.pairs, |pair| reader.one_text(pair));
+    let mut making = Making { options, reader, lines: 0, whole: 0, files: Vec::with_capacity(pairs.len()) };
+    for pair in pairs {
+        let path = pair.path.clone();
+        making.add(pair).map_err(|e| broken(&path, &e))?;
+    }
+    Ok(making.finish(scanned.withheld))
+}
+
+struct Reader<'a> {
+    stack: &'a Stack,
+    largest: u64,
+}
+
+/// What is known of the bytes of one side.
+enum Content {
+    /// There is no file.
+    Absent,
+    Known(Vec<u8>),
+    /// Too large, or not to be read.
+    Unknown,
+}
+
+impl Content {
+    fn known(&self) -> Option<&[u8]> {
+        match self {
+            Content::Known(bytes) => Some(bytes),
+            _ => None,
+        }
+    }
+
+    fn is_unknown(&self) -> bool {
+        matches!(self, Content::Unknown)
+    }
+}
+
+impl Reader<'_> {
+    fn before(&self, pair: &mut Pair) -> io::Result<Content> {
+        let at = pair.from.as_ref().unwrap_or(&pair.path);
+        self.content(pair.before.as_mut(), || file_below(&self.stack.base, at))
+    }
+
+    fn after(&self, pair: &mut Pair) -> io::Result<Content> {
+        let layer = pair.layer.and_then(|number| self.stack.layers.get(number));
+        let open = || file_below(&layer.ok_or(io::ErrorKind::NotFound)?.up, &pair.path);
+        self.content(pair.after.as_mut(), open)
+    }
+
+    /// Reads a side that is small enough, and makes its entry say what was read: what is shown is what the digest covers.
+    fn content(
+        &self,
+        entry: Option<&mut Entry>,
+        open: impl FnOnce() -> io::Result<std::fs::File>,
+    ) -> io::Result<Content> {
+        let Some(entry) = entry.filter(|entry| entry.kind == FileKind::File) else { return Ok(Content::Absent) };
+        if entry.digest.is_none() || entry.size > self.largest {
+            return Ok(Content::Unknown);
+        }
+        let mut bytes = Vec::with_capacity(entry.size as usize);
+        match open().and_then(|file| file.take(self.largest + 1).read_to_end(&mut bytes)) {
+            // It went away or grew meanwhile: it is told as it was when the scan found it.
+            Err(_) => return Ok(Content::Unknown),
+            Ok(_) if bytes.len() as u64 > self.largest => return Ok(Content::Unknown),
+            Ok(_) => {}
+        }
+        (entry.size, entry.digest) = (bytes.len() as u64, Some(entry::digest(&bytes)));
+        Ok(Content::Known(bytes))
+    }
+
+    /// The text of a file that has only one side.
+    fn one_text(&self, pair: &Pair) -> Option<Vec<u8>> {
+        let (entry, file) = match (&pair.before, &pair.after) {
+            (Some(entry), None) => (entry, file_below(&self.stack.base, &pair.path)),
+            (None, Some(entry)) => (entry, file_below(&self.stack.layers.get(pair.layer?)?.up, &pair.path)),
+            _ => return None,
+        };
+        if entry.size > self.largest {
+            return None;
+        }
+        let mut bytes = Vec::new();
+        file.ok()?.take(self.largest).read_to_end(&mut bytes).ok()?;
+        as_text(&bytes).is_some().then_some(bytes)
+    }
+}
+
+struct Making<'a> {
+    options: &'a Options,
+    reader: Reader<'a>,
+    /// Lines in hunks so far.
+    lines: usize,
+    /// Texts that were too much to be compared after all the others.
+    whole: usize,
+    files: Vec<FileDiff>,
+}
+
+impl Making<'_> {
+    fn add(&mut self, mut pair: Pair) -> io::Result<()> {
+        let (before, after) = (self.reader.before(&mut pair)?, self.reader.after(&mut pair)?);
+        if pair.before == pair.after && pair.from.is_none() && pair.trouble.is_none() {
+            return Ok(());
+        }
+        let bytes = match before.is_unknown() || after.is_unknown() {
+            true => Bytes::Unknown,
+            false => Bytes::Known { before: before.known(), after: after.known() },
+        };
+        let class = class::of(&pair, bytes);
+        let body = self.body(&pair, &before, &after);
+        let flags = flags::of(&pair, &body, bytes);
+        let change = Change {
+            kind: kind_of(&pair),
+            class,
+            before: pair.before,
+            after: pair.after,
+            flags,
+            drifted: pair.drifted,
+            path: pair.path,
+        };
+        self.files.push(FileDiff { change, body });
+        Ok(())
+    }
+
+    fn body(&mut self, pair: &Pair, before: &Content, after: &Content) -> Body {
+        let texts = match (before, after) {
+            (Content::Unknown, _) | (_, Content::Unknown) => return Body::Whole,
+            (before, after) if before.known().unwrap_or_default() == after.known().unwrap_or_default() => {
+                return Body::None;
+            }
+            (before, after) => {
+                (as_text(before.known().unwrap_or_default()), as_text(after.known().unwrap_or_default()))
+            }
+        };
+        let (Some(before), Some(after)) = texts else { return Body::Whole };
+        if text::has_long_line(before) || text::has_long_line(after) {
+            return Body::Whole;
+        }
+        if self.lines > self.options.most_lines {
+            self.whole += 1;
+            return Body::Whole;
+        }
+        let hunks = text::hunks(&pair.path, before, after);
+        let lines = text::lines_in(&hunks);
+        if hunks.len() > self.options.most_hunks || self.lines + lines > self.options.most_lines {
+            self.whole += usize::from(self.lines + lines > self.options.most_lines);
+            return Body::Whole;
+        }
+        self.lines += lines;
+        Body::Text(hunks)
+    }
+
+    fn finish(mut self, withheld: Vec<crate::Withheld>) -> Diff {
+        let hunks = self.files.iter_mut().filter_map(|file| match &mut file.body {
+            Body::Text(hunks) => Some(hunks),
+            Body::None | Body::Whole => None,
+        });
+        text::shorten(hunks.flatten());
+        let mut notes = Vec::new();
+        if self.whole > 0 {
+            notes.push(format!("{} files are not compared line by line: there is too much text in all", self.whole));
+        }
+        Diff { digest: digest_of(&self.files), files: self.files, withheld, notes }
+    }
+}
+
+fn kind_of(pair: &Pair) -> ChangeKind {
+    if let Some(from) = &pair.from {
+        return ChangeKind::Renamed { from: from.clone() };
+    }
+    let (Some(before), Some(after)) = (&pair.before, &pair.after) else {
+        return if pair.before.is_none() { ChangeKind::Added } else { ChangeKind::Deleted };
+    };
+    let same_bytes = (&before.digest, &before.target, before.size) == (&after.digest, &after.target, after.size);
+    match (same_bytes, before.mode == after.mode, before.xattrs == after.xattrs) {
+        _ if before.kind != after.kind => ChangeKind::Type,
+        (true, false, true) => ChangeKind::Mode,
+        (true, true, false) => ChangeKind::Xattr,
+        _ => ChangeKind::Modified,
+    }
+}
+
+/// One digest over all changes: paths, kinds and both sides of each, in the order of their paths. How they are shown has no part
+/// in it.
+fn digest_of(files: &[FileDiff]) -> String {
+    let mut hash = Sha256::new();
+    let mut add = |bytes: &[u8]| {
+        hash.update((bytes.len() as u64).to_be_bytes());
+        hash.update(bytes);
+    };
+    add(b"cofferdam diff 1");
+    for FileDiff { change, .. } in files {
+        add(change.path.as_bytes());
+        add(change.kind.name().as_bytes());
+        add(change.kind.from().map_or(&b""[..], Rel::as_bytes));
+        for side in [&change.before, &change.after] {
+            let Some(entry) = side else {
+                add(b"absent");
+                continue;
+            };
+            add(entry.kind.name().as_bytes());
+            add(&entry.mode.to_be_bytes());
+            add(&entry.size.to_be_bytes());
+            add(entry.digest.as_deref().unwrap_or("unread").as_bytes());
+            add(&entry.target.as_ref().and_then(|target| target.bytes()).unwrap_or_default());
+            add(&(entry.xattrs.len() as u64).to_be_bytes());
+            entry.xattrs.iter().flat_map(|(name, value)| [name, value]).for_each(|part| add(part.as_bytes()));
+        }
+    }
+    entry::hex(&hash.finalize())
+}

@@ -1,0 +1,203 @@
+//! One side of a change, read from disk: kind, mode, digest, target, extended attributes. Nothing but regular files is
+//! opened for reading, and what is read is bounded.
+
+use crate::change::{Entry, FileKind, Target};
+use crate::dir::{Dir, Meta, is_absent};
+use crate::name::Rel;
+use crate::view::tampered;
+use base64::Engine;
+use rustix::io::Errno;
+use sha2::{Digest, Sha256};
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::fd::AsFd;
+
+/// What may still be read while one diff is made. Files beyond it are told as too large, never half read.
+#[derive(Clone, Copy, Debug)]
+pub struct Budget {
+    /// The largest file whose digest is made.
+    pub largest_file: u64,
+    /// Bytes of all files together.
+    pub bytes: u64,
+    /// Bytes of all extended attributes together.
+    pub attributes: u64,
+}
+
+/// Whose marks a side may hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Side {
+    /// The host's own tree, or a copy of it: attributes are what they are.
+    Plain,
+    /// A layer of overlayfs: some attributes are the kernel's.
+    Layer,
+}
+
+/// An entry, and why it can be no more than shown.
+pub struct Taken {
+    pub entry: Entry,
+    pub trouble: Option<&'static str>,
+}
+
+pub const UNREADABLE: &str = "cannot be read";
+pub const TOO_LARGE: &str = "too large to be reviewed";
+pub const SPECIAL: &str = "neither a file, a directory nor a link";
+
+/// Reads what stands under a name. None where it went away meanwhile.
+pub fn take(dir: &Dir, name: &[u8], meta: &Meta, side: Side, budget: &mut Budget) -> io::Result<Option<Taken>> {
+    let plain =
+        Entry { kind: meta.kind, mode: meta.mode, size: 0, digest: None, target: None, xattrs: BTreeMap::new() };
+    let taken = match meta.kind {
+        FileKind::File => take_file(dir, name, plain, side, budget),
+        FileKind::Symlink => take_link(dir, name, plain),
+        FileKind::Dir => take_dir(dir, name, plain, side, budget),
+        _ => return Ok(Some(Taken { entry: plain, trouble: Some(SPECIAL) })),
+    };
+    match taken {
+        Ok(taken) => Ok(Some(taken)),
+        Err(e) if is_absent(&e) => Ok(None),
+        Err(e) if is_refused(&e) => {
+            let size = if meta.kind == FileKind::File { meta.size } else { 0 };
+            let entry =
+                Entry { kind: meta.kind, mode: meta.mode, size, digest: None, target: None, xattrs: BTreeMap::new() };
+            Ok(Some(Taken { entry, trouble: Some(UNREADABLE) }))
+        }
+        Err(e) => Err(e),
+    }
+}
+
+pub fn is_refused(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::PermissionDenied
+}
+
+fn take_file(dir: &Dir, name: &[u8], mut entry: Entry, side: Side, budget: &mut Budget) -> io::Result<Taken> {
+    let mut file = dir.file(&Rel::top().join(name))?;
+    entry.xattrs = attributes(&file, side, budget)?;
+    let size = file.metadata()?.len();
+    entry.size = size;
+    if size > budget.largest_file || size > budget.bytes {
+        return Ok(Taken { entry, trouble: Some(TOO_LARGE) });
+    }
+    budget.bytes -= size;
+    let (digest, read) = digest_of(&mut file, budget.largest_file)?;
+    entry.size = read;
+    entry.digest = Some(digest);
+    Ok(Taken { entry, trouble: None })
+}
+
+fn take_link(dir: &Dir, name: &[u8], mut entry: Entry) -> io::Result<Taken> {
+    let target = dir.link_target(name)?;
+    entry.size = target.len() as u64;
+    entry.digest = Some(digest(&target));
+    entry.target = Some(Target::of(&target));
+    Ok(Taken { entry, trouble: None })
+}
+
+fn take_dir(dir: &Dir, name: &[u8], mut entry: Entry, side: Side, budget: &mut Budget) -> io::Result<Taken> {
+    entry.xattrs = attributes(&dir.dir(&Rel::top().join(name))?, side, budget)?;
+    Ok(Taken { entry, trouble: None })
+}
+
+/// The digest of a file's bytes and how many they are; a file that grows under our hands is read to `most` and no further.
+fn digest_of(file: &mut File, most: u64) -> io::Result<(String, u64)> {
+    let (mut hash, mut buffer, mut total) = (Sha256::new(), vec![0u8; 128 * 1024], 0u64);
+    while total < most {
+        let room = usize::try_from(most - total).unwrap_or(usize::MAX).min(buffer.len());
+        match file.read(&mut buffer[..room]) {
+            Ok(0) => break,
+            Ok(n) => {
+                hash.update(&buffer[..n]);
+                total += n as u64;
+            }
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+            Err(e) => return Err(e),
+        }
+    }
+    Ok((hex(&hash.finalize()), total))
+}
+
+pub fn digest(bytes: &[u8]) -> String {
+    hex(&Sha256::digest(bytes))
+}
+
+pub fn hex(bytes: &[u8]) -> String {
+    use std::fmt::Write;
+    bytes.iter().fold(String::with_capacity(bytes.len() * 2), |mut text, byte| {
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
+}
+
+impl Target {
+    pub fn of(bytes: &[u8]) -> Target {
+        match std::str::from_utf8(bytes) {
+            Ok(text) => Target::Text(text.to_owned()),
+            Err(_) => Target::Bytes { base64: base64::engine::general_purpose::STANDARD.encode(bytes) },
+        }
+    }
+
+    /// The bytes that the link holds; none where the spelling of them is broken.
+    pub fn bytes(&self) -> Option<Vec<u8>> {
+        match self {
+            Target::Text(text) => Some(text.clone().into_bytes()),
+            Target::Bytes { base64 } => base64::engine::general_purpose::STANDARD.decode(base64).ok(),
+        }
+    }
+}
+
+/// Most names and the longest value that the kernel gives for one file.
+const LONGEST: usize = 65_536;
+
+/// What overlayfs escapes when a guest sets an attribute that begins like its own.
+const ESCAPED: &str = "user.overlay.overlay.";
+
+/// Attributes that would change what a reader finds, and that we never have the kernel write.
+const LEADING_AWAY: [&str; 3] = ["user.overlay.redirect", "user.overlay.metacopy", "user.overlay.whiteout"];
+
+fn attributes(fd: impl AsFd, side: Side, budget: &mut Budget) -> io::Result<BTreeMap<String, String>> {
+    let fd = fd.as_fd();
+    let mut found = BTreeMap::new();
+    let mut list = Vec::new();
+    match rustix::fs::flistxattr_query(fd) {
+        Ok(0) | Err(Errno::OPNOTSUPP) => return Ok(found),
+        Ok(_) => list.resize(LONGEST, 0),
+        Err(e) => return Err(e.into()),
+    }
+    let length = rustix::fs::flistxattr(fd, &mut list[..])?;
+    for name in list[..length].split(|b| *b == 0).filter(|name| !name.is_empty()) {
+        let Some(shown) = shown_as(&String::from_utf8_lossy(name), side)? else { continue };
+        let Some(value) = value_of(fd, name)? else { continue };
+        let cost = (shown.len() + 2 * value.len()) as u64;
+        let left = budget.attributes.checked_sub(cost);
+        budget.attributes = left.ok_or_else(|| io::Error::new(io::ErrorKind::QuotaExceeded, "too many attributes"))?;
+        found.insert(shown, hex(&value));
+    }
+    Ok(found)
+}
+
+fn value_of(fd: impl AsFd, name: &[u8]) -> io::Result<Option<Vec<u8>>> {
+    let mut value = vec![0u8; LONGEST];
+    match rustix::fs::fgetxattr(fd, name, &mut value[..]) {
+        Ok(length) => {
+            value.truncate(length);
+            Ok(Some(value))
+        }
+        Err(Errno::NODATA) => Ok(None),
+        Err(e) => Err(e.into()),
+    }
+}
+
+/// The name under which a reviewer sees an attribute; none for those that are not part of the tree.
+fn shown_as(name: &str, side: Side) -> io::Result<Option<String>> {
+    let of_tree = name.starts_with("user.")
+        || name == "security.capability"
+        || name == "system.posix_acl_access"
+        || name == "system.posix_acl_default";
+    if side == Side::Layer && name.starts_with("user.overlay.") {
+        if LEADING_AWAY.contains(&name) {
+            return Err(tampered(name));
+        }
+        return Ok(name.strip_prefix(ESCAPED).map(|rest| format!("user.overlay.{rest}")));
+    }
+    Ok(of_tree.then(|| name.to_owned()))
+}

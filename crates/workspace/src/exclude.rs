@@ -1,0 +1,189 @@
+//! What is kept out of review: build artefacts, caches, and what the base's own `.gitignore` files ignore. It stays in the
+//! workspace, is counted, and does not land by itself. Rules that a guest wrote count for nothing: it could hide behind them.
+
+use crate::change::Withheld;
+use crate::dir::Dir;
+use crate::ignore::Rules;
+use crate::name::Rel;
+use std::collections::BTreeMap;
+use std::io::Read;
+use std::rc::Rc;
+
+/// Whether anything is kept out of review.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Exclude {
+    #[default]
+    Artefacts,
+    /// Everything is shown but git's own directories.
+    Nothing,
+}
+
+/// Why something is held, and under which of the withheld it is counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Held {
+    pub group: usize,
+    pub keeping: Keeping,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Keeping {
+    /// All of it, whatever the files are called.
+    Artefact,
+    /// But for files that run on a reviewer's machine.
+    Ignored,
+    /// All of it, always.
+    Git,
+}
+
+pub const GIT: &str = "git's own directory; what was committed inside stays inside";
+pub const IGNORED: &str = "ignored by .gitignore";
+
+/// What tells a directory of artefacts from one that only has its name.
+#[derive(Clone, Copy, Debug)]
+enum Evidence {
+    Name,
+    /// One of these stands beside it.
+    Beside(&'static [&'static str]),
+    /// The base ignores it.
+    Ignored,
+}
+
+const ARTEFACTS: &[(&str, Evidence, &str)] = &[
+    ("node_modules", Evidence::Name, "installed packages"),
+    ("bower_components", Evidence::Name, "installed packages"),
+    ("jspm_packages", Evidence::Name, "installed packages"),
+    (".venv", Evidence::Name, "Python environment"),
+    (
+        "venv",
+        Evidence::Beside(&["pyproject.toml", "requirements.txt", "setup.py", "setup.cfg", "Pipfile"]),
+        "Python environment",
+    ),
+    ("__pycache__", Evidence::Name, "cache"),
+    (".pytest_cache", Evidence::Name, "cache"),
+    (".mypy_cache", Evidence::Name, "cache"),
+    (".ruff_cache", Evidence::Name, "cache"),
+    (".hypothesis", Evidence::Name, "cache"),
+    (".ipynb_checkpoints", Evidence::Name, "cache"),
+    (".tox", Evidence::Name, "test environments"),
+    (".nox", Evidence::Name, "test environments"),
+    (".eggs", Evidence::Name, "build artefacts"),
+    (
+        "target",
+        Evidence::Beside(&["Cargo.toml", "pom.xml", "build.sbt", "project.clj", "Cargo.lock"]),
+        "build artefacts",
+    ),
+    (".gradle", Evidence::Name, "cache"),
+    (".next", Evidence::Name, "build artefacts"),
+    (".nuxt", Evidence::Name, "build artefacts"),
+    (".output", Evidence::Ignored, "build artefacts"),
+    (".svelte-kit", Evidence::Name, "build artefacts"),
+    (".turbo", Evidence::Name, "cache"),
+    (".parcel-cache", Evidence::Name, "cache"),
+    (".angular", Evidence::Name, "cache"),
+    (".nyc_output", Evidence::Name, "test reports"),
+    (".dart_tool", Evidence::Name, "cache"),
+    (".terraform", Evidence::Name, "cache"),
+    (".stack-work", Evidence::Name, "build artefacts"),
+    ("dist-newstyle", Evidence::Name, "build artefacts"),
+    (".zig-cache", Evidence::Name, "cache"),
+    ("zig-cache", Evidence::Name, "cache"),
+    ("zig-out", Evidence::Beside(&["build.zig"]), "build artefacts"),
+    ("_build", Evidence::Beside(&["mix.exs", "dune-project", "rebar.config"]), "build artefacts"),
+    ("deps", Evidence::Beside(&["mix.exs"]), "installed packages"),
+    ("cmake-build-debug", Evidence::Name, "build artefacts"),
+    ("cmake-build-release", Evidence::Name, "build artefacts"),
+    ("DerivedData", Evidence::Ignored, "build artefacts"),
+    ("dist", Evidence::Ignored, "build artefacts"),
+    ("build", Evidence::Ignored, "build artefacts"),
+    ("out", Evidence::Ignored, "build artefacts"),
+    ("bin", Evidence::Ignored, "build artefacts"),
+    ("obj", Evidence::Ignored, "build artefacts"),
+    ("coverage", Evidence::Ignored, "test reports"),
+    ("htmlcov", Evidence::Ignored, "test reports"),
+    ("vendor", Evidence::Ignored, "installed packages"),
+    ("env", Evidence::Ignored, "Python environment"),
+    ("tmp", Evidence::Ignored, "cache"),
+    (".cache", Evidence::Ignored, "cache"),
+];
+
+/// Files that are artefacts by what they are called.
+const ARTEFACT_FILES: &[(&str, &str)] = &[(".pyc", "cache"), (".pyo", "cache"), (".DS_Store", "cache")];
+
+/// Why a name is that of build artefacts or a cache. `has` says whether the directory that it is in has another name.
+pub fn artefact(name: &[u8], is_dir: bool, ignored: bool, has: impl Fn(&[u8]) -> bool) -> Option<&'static str> {
+    if !is_dir {
+        return ARTEFACT_FILES.iter().find(|(end, _)| name.ends_with(end.as_bytes())).map(|(_, why)| *why);
+    }
+    let (_, evidence, why) = ARTEFACTS.iter().find(|(known, _, _)| known.as_bytes() == name)?;
+    let holds = match evidence {
+        Evidence::Name => true,
+        Evidence::Beside(files) => ignored || files.iter().any(|file| has(file.as_bytes())),
+        Evidence::Ignored => ignored,
+    };
+    holds.then_some(*why)
+}
+
+/// The rules of the directories above a path, the nearest first.
+#[derive(Debug)]
+pub struct Ignore {
+    rules: Rules,
+    above: Option<Rc<Ignore>>,
+}
+
+impl Ignore {
+    /// What the nearest rule that matches says: ignored or not; none where no rule does.
+    pub fn decide(&self, path: &Rel, is_dir: bool) -> Option<bool> {
+        let mut level = Some(self);
+        while let Some(ignore) = level {
+            if let Some(decided) = ignore.rules.decide(path, is_dir) {
+                return Some(decided);
+            }
+            level = ignore.above.as_deref();
+        }
+        None
+    }
+}
+
+/// The largest `.gitignore` that is read; a larger one would be no list of names.
+const LARGEST_RULES: u64 = 1 << 20;
+
+/// Adds what the base's `.gitignore` in a directory says; at the top, also `.git/info/exclude`.
+pub fn rules_of(base: Option<&Dir>, at: &Rel, above: Option<Rc<Ignore>>) -> Option<Rc<Ignore>> {
+    let Some(base) = base else { return above };
+    let mut levels = above;
+    let files: &[&[u8]] = if at.is_top() { &[b".git/info/exclude", b".gitignore"] } else { &[b".gitignore"] };
+    for file in files.iter().filter_map(|file| Rel::parse(file)) {
+        let Some(text) = read_rules(base, &file) else { continue };
+        levels = Some(Rc::new(Ignore { rules: Rules::parse(at, &text), above: levels }));
+    }
+    levels
+}
+
+/// What cannot be read rules nothing out: more is shown then, never less.
+fn read_rules(base: &Dir, at: &Rel) -> Option<Vec<u8>> {
+    let mut text = Vec::new();
+    base.file(at).ok()?.take(LARGEST_RULES + 1).read_to_end(&mut text).ok()?;
+    (text.len() as u64 <= LARGEST_RULES).then_some(text)
+}
+
+/// Single files that are withheld in one directory, beyond which they are told together.
+const MOST_SINGLE: usize = 8;
+
+/// Drops what came to nothing, tells many files of a directory as one line, and sorts.
+pub fn gather(all: Vec<Withheld>) -> Vec<Withheld> {
+    let mut by_place: BTreeMap<(Rel, String), Vec<Withheld>> = BTreeMap::new();
+    for one in all.into_iter().filter(|w| w.files > 0) {
+        let parent = one.path.split().map_or(Rel::top(), |(parent, _)| parent);
+        by_place.entry((parent, one.why.clone())).or_default().push(one);
+    }
+    let together = by_place.into_iter().flat_map(|((parent, why), group)| match group.len() > MOST_SINGLE {
+        false => group,
+        true => {
+            let (files, bytes) = group.iter().fold((0, 0), |(f, b), w| (f + w.files, b + w.bytes));
+            vec![Withheld { path: parent, why: format!("{why} ({} names in it)", group.len()), files, bytes }]
+        }
+    });
+    let mut told: Vec<_> = together.collect();
+    told.sort_by(|a, b| a.path.cmp(&b.path).then_with(|| a.why.cmp(&b.why)));
+    told
+}

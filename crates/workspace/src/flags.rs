@@ -1,0 +1,118 @@
+//! What a reviewer should see beside a change: bits, names and characters that the change itself does not show.
+
+use crate::change::{Body, Entry, FileKind, Flag, LineKind, Target};
+use crate::class::Bytes;
+use crate::name::{Rel, is_invisible};
+use crate::scan::Pair;
+use crate::text;
+
+pub fn of(pair: &Pair, body: &Body, bytes: Bytes<'_>) -> Vec<Flag> {
+    let after = pair.after.as_ref();
+    let is = |kind| after.is_some_and(|entry: &Entry| entry.kind == kind);
+    let holds = |name| after.is_some_and(|entry| entry.xattrs.contains_key(name));
+    let target = after.and_then(|entry| entry.target.as_ref());
+    let whole = matches!(body, Body::Whole);
+    let binary = whole && is_binary(bytes);
+    let found = [
+        (Flag::SetId, !is(FileKind::Dir) && after.is_some_and(|entry| entry.mode & 0o6000 != 0)),
+        (Flag::Capabilities, holds("security.capability")),
+        (Flag::HardLink, is(FileKind::File) && pair.links > 1),
+        (Flag::Twin, pair.twin),
+        (Flag::HiddenName, hides(&pair.path)),
+        (Flag::HiddenText, hides_text(body)),
+        (Flag::LinkOutside, target.is_some_and(|target| leads_outside(&pair.path, target))),
+        (Flag::Binary, binary),
+        (Flag::Large, whole && !binary),
+    ];
+    found.into_iter().filter(|(_, holds)| *holds).map(|(flag, _)| flag).collect()
+}
+
+fn is_binary(bytes: Bytes<'_>) -> bool {
+    match bytes {
+        Bytes::Known { before, after } => {
+            [before, after].into_iter().flatten().any(|bytes| text::as_text(bytes).is_none())
+        }
+        Bytes::Unknown => false,
+    }
+}
+
+fn hides(path: &Rel) -> bool {
+    std::str::from_utf8(path.as_bytes()).map_or(true, |text| text.chars().any(is_invisible))
+}
+
+fn hides_text(body: &Body) -> bool {
+    let Body::Text(hunks) = body else { return false };
+    let added = hunks.iter().flat_map(|hunk| &hunk.lines).filter(|line| line.kind == LineKind::Added);
+    added.into_iter().any(|line| has_hidden(&line.text))
+}
+
+/// Whether a line holds characters that cannot be seen. Tabs and ends of lines are no secret, and emoji are made of
+/// several characters of which some show nothing by themselves.
+pub fn has_hidden(line: &str) -> bool {
+    let line = line.strip_suffix('\n').unwrap_or(line);
+    let line = line.strip_suffix('\r').unwrap_or(line);
+    let mut last = ' ';
+    line.chars().any(|c| {
+        let in_emoji = matches!(c, '\u{fe0e}' | '\u{fe0f}' | '\u{200d}') && is_pictograph(last);
+        // What stands behind a selector joins on, and a second selector does not.
+        last = if in_emoji && c != '\u{200d}' && last != '\u{fe0f}' { '\u{fe0f}' } else { c };
+        c != '\t' && is_invisible(c) && !in_emoji
+    })
+}
+
+fn is_pictograph(c: char) -> bool {
+    matches!(c, '#' | '*' | '0'..='9' | '\u{a9}' | '\u{ae}' | '\u{203c}'..='\u{3299}' | '\u{1f000}'..='\u{1faff}')
+        && !is_invisible(c)
+}
+
+/// Whether a link leads out of the tree, as far as can be told without following it: other links on its way may lead
+/// anywhere, so going up behind a name counts as well.
+fn leads_outside(path: &Rel, target: &Target) -> bool {
+    let Some(target) = target.bytes() else { return true };
+    if target.starts_with(b"/") {
+        return true;
+    }
+    let mut above = path.parts().count().saturating_sub(1);
+    let mut below = 0usize;
+    for part in target.split(|b| *b == b'/') {
+        match part {
+            b"" | b"." => {}
+            b".." if below > 0 || above == 0 => return true,
+            b".." => above -= 1,
+            _ => below += 1,
+        }
+    }
+    false
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn characters_that_cannot_be_seen_are_found() {
+        for line in
+            ["a\u{202e}b\n", "x\u{200b}y", "\u{feff}z", "esc\u{1b}[2J", "a\rb", "e\u{fe0f}", "\u{2764}\u{fe0f}\u{fe0f}"]
+        {
+            assert!(has_hidden(line), "{line:?}");
+        }
+        for line in
+            ["plain\ttext\r\n", "caf\u{e9} \u{4f60}\u{597d}\n", "\u{2764}\u{fe0f} love", "\u{1f469}\u{200d}\u{1f4bb}"]
+        {
+            assert!(!has_hidden(line), "{line:?}");
+        }
+    }
+
+    #[test]
+    fn links_that_lead_out_are_known_by_their_words() {
+        let outside = |path: &str, target: &str| {
+            leads_outside(&Rel::parse(path.as_bytes()).unwrap(), &Target::of(target.as_bytes()))
+        };
+        for (path, target) in [("a", "/etc"), ("a", "../x"), ("d/a", "../../x"), ("a", "b/../c"), ("a", "b/../../c")] {
+            assert!(outside(path, target), "{path} -> {target}");
+        }
+        for (path, target) in [("a", "b"), ("d/a", "../x"), ("d/a", "./b/c"), ("d/e/a", "../../x")] {
+            assert!(!outside(path, target), "{path} -> {target}");
+        }
+    }
+}

@@ -1,0 +1,436 @@
+//! Finds what a stack's layers make different from its base. Only what a layer mentions is looked at in the base, so the cost is
+//! that of the changes; a copying driver has no such list, and both trees are walked.
+//!
+//! The walk keeps its own list of what is still to do and goes down by handles: neither deep trees nor long paths end it.
+
+use crate::anchor::Anchors;
+use crate::change::{Entry, FileKind, Withheld};
+use crate::class;
+use crate::dir::Meta;
+use crate::entry::{Budget, Side, Taken, UNREADABLE, is_refused, take};
+use crate::exclude::{self, Exclude, Held, Ignore, Keeping};
+use crate::layer::{Driver, Stack};
+use crate::name::Rel;
+use crate::twin;
+use crate::view::{Place, Said};
+use std::collections::BTreeSet;
+use std::io;
+use std::rc::Rc;
+use terms::{ErrorKind, Fault, LimitKind, Phase};
+
+/// How much a workspace may hold and still be reviewed.
+#[derive(Clone, Copy, Debug)]
+pub struct Bounds {
+    pub entries: u64,
+    /// Of all paths together: deep trees of long names would take more memory than their files.
+    pub path_bytes: u64,
+}
+
+/// A path at which workspace and base differ.
+#[derive(Debug)]
+pub struct Pair {
+    pub path: Rel,
+    /// Where it was, when it was moved here; `before` is what stood there.
+    pub from: Option<Rel>,
+    pub before: Option<Entry>,
+    pub after: Option<Entry>,
+    /// The layer that holds `after`, counted from the bottom.
+    pub layer: Option<usize>,
+    /// Names that the file has in its layer.
+    pub links: u64,
+    /// Why it cannot land, whatever it is.
+    pub trouble: Option<&'static str>,
+    /// It, or a new directory above it, has a twin.
+    pub twin: bool,
+    pub in_bare_repository: bool,
+    pub drifted: bool,
+}
+
+#[derive(Debug, Default)]
+pub struct Scanned {
+    pub pairs: Vec<Pair>,
+    pub withheld: Vec<Withheld>,
+}
+
+pub fn scan(
+    stack: &Stack,
+    anchors: &Anchors,
+    exclude: Exclude,
+    bounds: Bounds,
+    budget: &mut Budget,
+) -> Result<Scanned, Fault> {
+    let side = if stack.driver == Driver::Overlay { Side::Layer } else { Side::Plain };
+    let walk = Walk {
+        stack,
+        anchors,
+        exclude,
+        side,
+        bounds,
+        budget,
+        handles: Vec::new(),
+        pending: vec![Item::default()],
+        found: Scanned::default(),
+    };
+    walk.run()
+}
+
+/// A directory that is still to be looked into.
+#[derive(Debug, Default)]
+struct Item {
+    path: Rel,
+    /// A change only if nothing is in it.
+    if_empty: Option<Box<Pair>>,
+    around: Around,
+}
+
+/// What a directory hands down to what is in it.
+#[derive(Clone, Debug, Default)]
+struct Around {
+    rules: Option<Rc<Ignore>>,
+    /// The base's rules ignore the directory, which is in the base all the same.
+    ignored: bool,
+    held: Option<Held>,
+    twin: bool,
+    bare: bool,
+}
+
+/// One name in a directory, on both sides.
+struct Name {
+    name: Vec<u8>,
+    before: Option<Meta>,
+    /// What a layer holds, and which of the place's.
+    after: Option<(usize, Meta)>,
+}
+
+impl Name {
+    fn is_dir_before(&self) -> bool {
+        self.before.is_some_and(|m| m.kind == FileKind::Dir)
+    }
+
+    fn is_dir_after(&self) -> bool {
+        self.after.is_some_and(|(_, m)| m.kind == FileKind::Dir)
+    }
+}
+
+struct Walk<'a> {
+    stack: &'a Stack,
+    anchors: &'a Anchors,
+    exclude: Exclude,
+    side: Side,
+    bounds: Bounds,
+    budget: &'a mut Budget,
+    /// Directories on the way to the one that was looked at last; some of them, as descriptors are few.
+    handles: Vec<(Rel, Rc<Place>)>,
+    pending: Vec<Item>,
+    found: Scanned,
+}
+
+/// Most descriptors held open for directories on the way.
+const MOST_HANDLES: usize = 300;
+
+impl Walk<'_> {
+    fn run(mut self) -> Result<Scanned, Fault> {
+        while let Some(item) = self.pending.pop() {
+            let path = item.path.clone();
+            match self.visit(item) {
+                Ok(()) => {}
+                Err(Stop::Io(e)) => return Err(broken(&path, &e)),
+                Err(Stop::Full) => return Err(self.too_much()),
+            }
+        }
+        self.found.pairs.sort_by(|a, b| a.path.cmp(&b.path));
+        // A directory can be a change of its own and, later, one that cannot be looked into.
+        self.found.pairs.dedup_by(|later, pair| {
+            let same = later.path == pair.path;
+            pair.trouble = pair.trouble.or(later.trouble.filter(|_| same));
+            same
+        });
+        self.found.withheld = exclude::gather(std::mem::take(&mut self.found.withheld));
+        Ok(self.found)
+    }
+
+    fn visit(&mut self, item: Item) -> Result<(), Stop> {
+        let place = match self.place_of(&item.path) {
+            Ok(Some(place)) => place,
+            Ok(None) => return Ok(()),
+            Err(e) if is_refused(&e) => return self.unreadable(item),
+            Err(e) => return Err(e.into()),
+        };
+        let names = match self.names(&place) {
+            Ok(names) => names,
+            Err(Stop::Io(e)) if is_refused(&e) => return self.unreadable(item),
+            Err(e) => return Err(e),
+        };
+        let Item { path, if_empty, mut around } = item;
+        if let (Some(pair), true) = (if_empty, names.iter().all(|n| n.after.is_none())) {
+            self.found.pairs.push(*pair);
+        }
+        if self.exclude == Exclude::Artefacts && !around.held.is_some_and(|h| h.keeping != Keeping::Ignored) {
+            around.rules = exclude::rules_of(place.base.as_ref(), &path, around.rules.take());
+        }
+        around.bare = around.bare || is_bare(&place)?;
+        let twins = if around.held.is_none() { twins(&place, &names)? } else { BTreeSet::new() };
+        for name in names {
+            self.count(path.as_bytes().len() + name.name.len())?;
+            let here = Around { twin: around.twin || twins.contains(&name.name), ..around.clone() };
+            self.compare(&place, path.join(&name.name), name, here)?;
+        }
+        Ok(())
+    }
+
+    /// All names here that may differ.
+    fn names(&self, place: &Place) -> Result<Vec<Name>, Stop> {
+        let mut names = place.layer_names()?;
+        if let (Some(base), false) = (&place.base, place.base_shows) {
+            names.extend(base.names()?);
+        }
+        if names.len() as u64 > self.bounds.entries {
+            return Err(Stop::Full);
+        }
+        let look = |name: Vec<u8>| -> Result<Name, Stop> {
+            let after = match place.ask(&name)? {
+                Said::Holds(index, meta) => Some((index, meta)),
+                Said::StruckOut | Said::Nothing => None,
+            };
+            Ok(Name { before: place.before(&name)?, after, name })
+        };
+        names.into_iter().map(look).collect()
+    }
+
+    fn compare(&mut self, place: &Place, path: Rel, name: Name, mut around: Around) -> Result<(), Stop> {
+        if name.before.is_none() && name.after.is_none() {
+            return Ok(());
+        }
+        self.hold(place, &path, &name, &mut around)?;
+        if let Some(held) = around.held {
+            let shown = held.keeping == Keeping::Ignored && name.after.is_some() && class::is_named(&path);
+            if !shown || name.is_dir_after() {
+                return self.withhold(path, &name, held, around);
+            }
+        }
+        let pair = self.pair(place, &path, &name, &around)?;
+        let is_new_dir = name.is_dir_after() && name.before.is_none();
+        if name.is_dir_before() || name.is_dir_after() {
+            let if_empty = if is_new_dir { pair.map(Box::new) } else { self.keep(pair) };
+            let twin = around.twin && is_new_dir;
+            self.pending.push(Item { path, if_empty, around: Around { twin, ..around } });
+        } else {
+            self.keep(pair);
+        }
+        Ok(())
+    }
+
+    fn keep(&mut self, pair: Option<Pair>) -> Option<Box<Pair>> {
+        self.found.pairs.extend(pair);
+        None
+    }
+
+    /// Decides whether a name is kept out of review from here on.
+    fn hold(&mut self, place: &Place, path: &Rel, name: &Name, around: &mut Around) -> Result<(), Stop> {
+        let either_dir = name.is_dir_after() || (name.after.is_none() && name.is_dir_before());
+        if name.name == b".git" && (name.is_dir_after() || name.is_dir_before()) && around.held.is_none() {
+            around.held = Some(self.start(path, Keeping::Git, exclude::GIT.to_owned()));
+            return Ok(());
+        }
+        let settled = around.held.is_some_and(|held| held.keeping != Keeping::Ignored);
+        if self.exclude == Exclude::Nothing || settled {
+            return Ok(());
+        }
+        let by_rule = around.rules.as_ref().and_then(|rules| rules.decide(path, either_dir));
+        let ignored = by_rule.unwrap_or(around.ignored);
+        let changes_type = name.before.is_some() && name.is_dir_before() != either_dir;
+        let has = |sibling: &[u8]| place.find(sibling).ok().flatten().is_some();
+        let artefact = exclude::artefact(&name.name, either_dir, ignored, has).filter(|_| !changes_type);
+        let keeping = match (artefact, ignored, name.before.is_some()) {
+            (Some(why), _, false) | (Some(why), true, true) => Some((Keeping::Artefact, why.to_owned())),
+            (None, true, false) => Some((Keeping::Ignored, exclude::IGNORED.to_owned())),
+            _ => None,
+        };
+        around.ignored = ignored;
+        match (&mut around.held, keeping) {
+            (Some(held), Some((keeping, _))) => held.keeping = keeping,
+            (held @ None, Some((keeping, why))) => *held = Some(self.start(path, keeping, why)),
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn start(&mut self, path: &Rel, keeping: Keeping, why: String) -> Held {
+        self.found.withheld.push(Withheld { path: path.clone(), why, files: 0, bytes: 0 });
+        Held { group: self.found.withheld.len() - 1, keeping }
+    }
+
+    fn withhold(&mut self, path: Rel, name: &Name, held: Held, around: Around) -> Result<(), Stop> {
+        if name.is_dir_after() {
+            self.pending.push(Item { path, if_empty: None, around });
+            return Ok(());
+        }
+        let group = &mut self.found.withheld[held.group];
+        group.files += 1;
+        group.bytes += name.after.map_or(0, |(_, meta)| meta.space);
+        Ok(())
+    }
+
+    /// Both sides of a name, if they differ.
+    fn pair(&mut self, place: &Place, path: &Rel, name: &Name, around: &Around) -> Result<Option<Pair>, Stop> {
+        if let (Some(before), Some((_, after)), Side::Plain) = (&name.before, &name.after, self.side)
+            && before.kind == after.kind
+            && (before.mode, before.size, before.mtime) == (after.mode, after.size, after.mtime)
+            && before.kind == FileKind::File
+        {
+            return Ok(None);
+        }
+        let after = match &name.after {
+            Some((index, meta)) => take(&place.up[*index].1, &name.name, meta, self.side, self.budget)?,
+            None => None,
+        };
+        let before = match (&place.base, &name.before) {
+            (Some(base), Some(meta)) => take(base, &name.name, meta, Side::Plain, self.budget)?,
+            _ => None,
+        };
+        let trouble = [&after, &before].into_iter().flatten().find_map(|taken| taken.trouble);
+        let entry = |taken: Option<Taken>| taken.map(|t| t.entry);
+        let (before, after) = (entry(before), entry(after));
+        if before == after && trouble.is_none() {
+            return Ok(None);
+        }
+        let both_dirs = name.is_dir_before() && (name.is_dir_after() || after.is_none());
+        let drifted = !both_dirs && self.anchors.has_drifted(path, name.before.as_ref(), self.stack.since);
+        Ok(Some(Pair {
+            path: path.clone(),
+            from: None,
+            layer: name.after.map(|(index, _)| place.up[index].0),
+            before,
+            links: name.after.map_or(1, |(_, meta)| if meta.kind == FileKind::Dir { 1 } else { meta.links }),
+            after,
+            trouble,
+            twin: around.twin,
+            in_bare_repository: around.bare,
+            drifted,
+        }))
+    }
+
+    /// A directory that we may not look into is a change of its own; what is in it stays unknown.
+    fn unreadable(&mut self, item: Item) -> Result<(), Stop> {
+        if let Some(held) = item.around.held {
+            self.found.withheld[held.group].files += 1;
+            return Ok(());
+        }
+        if let Some(pair) = item.if_empty {
+            self.found.pairs.push(Pair { trouble: Some(UNREADABLE), ..*pair });
+            return Ok(());
+        }
+        let after = self.stack.meta(&item.path)?.map(|found| bare_entry(&found.meta));
+        let before = self.stack.base.meta(&item.path)?.map(|meta| bare_entry(&meta));
+        let (trouble, twin, bare) = (Some(UNREADABLE), item.around.twin, item.around.bare);
+        self.found.pairs.push(Pair {
+            path: item.path,
+            from: None,
+            before,
+            after,
+            layer: None,
+            links: 1,
+            trouble,
+            twin,
+            in_bare_repository: bare,
+            drifted: false,
+        });
+        Ok(())
+    }
+
+    fn count(&mut self, length: usize) -> Result<(), Stop> {
+        let entries = self.bounds.entries.checked_sub(1).ok_or(Stop::Full)?;
+        let path_bytes = self.bounds.path_bytes.checked_sub(length as u64).ok_or(Stop::Full)?;
+        self.bounds = Bounds { entries, path_bytes };
+        Ok(())
+    }
+
+    fn too_much(&self) -> Fault {
+        let message = "more changed than can be reviewed at once";
+        let fault = Fault::new(ErrorKind::LimitExceeded, message).limit(LimitKind::Files).phase(Phase::Execution);
+        fault.hint("remove what is not needed inside the workspace, or drop it with `cofferdam rm`")
+    }
+
+    /// The parts of a directory, from the nearest one above it that is still open.
+    fn place_of(&mut self, path: &Rel) -> io::Result<Option<Rc<Place>>> {
+        while self.handles.last().is_some_and(|(above, _)| !path.is_at_or_below(above)) {
+            self.handles.pop();
+        }
+        let (mut at, mut place) = match self.handles.last() {
+            Some((at, place)) => (at.clone(), Rc::clone(place)),
+            None => (Rel::top(), Rc::new(self.stack.top()?)),
+        };
+        let rest = path.as_bytes()[at.as_bytes().len()..].split(|b| *b == b'/').filter(|part| !part.is_empty());
+        for name in rest {
+            let Some(below) = place.enter(name)? else { return Ok(None) };
+            at = at.join(name);
+            place = Rc::new(below);
+            self.handles.push((at.clone(), Rc::clone(&place)));
+            let mut open: usize = self.handles.iter().map(|(_, place)| place.handles()).sum();
+            let surplus = self.handles.iter().take_while(|(_, place)| {
+                let over = open > MOST_HANDLES;
+                open -= place.handles();
+                over
+            });
+            let surplus = surplus.count();
+            self.handles.drain(..surplus.min(self.handles.len() - 1));
+        }
+        Ok(Some(place))
+    }
+}
+
+/// Why a walk ends before its end.
+enum Stop {
+    Io(io::Error),
+    Full,
+}
+
+impl From<io::Error> for Stop {
+    fn from(error: io::Error) -> Stop {
+        match error.kind() {
+            io::ErrorKind::QuotaExceeded => Stop::Full,
+            _ => Stop::Io(error),
+        }
+    }
+}
+
+/// What the system or a layer says, as a person needs it.
+pub(crate) fn broken(path: &Rel, error: &io::Error) -> Fault {
+    let message =
+        format!("{}: {error}", if path.is_top() { "the workspace's top".to_owned() } else { path.to_string() });
+    match error.kind() {
+        io::ErrorKind::InvalidData => Fault::new(ErrorKind::Conflict, message)
+            .hint("something other than the kernel wrote into the layers; drop the sandbox with `cofferdam rm`"),
+        _ => Fault::new(ErrorKind::Unavailable, message),
+    }
+    .phase(Phase::Execution)
+}
+
+fn bare_entry(meta: &Meta) -> Entry {
+    Entry { kind: meta.kind, mode: meta.mode, size: 0, digest: None, target: None, xattrs: Default::default() }
+}
+
+/// A git repository without a working tree: git would take its config and hooks for its own when it is started in it.
+fn is_bare(place: &Place) -> io::Result<bool> {
+    for name in [&b"HEAD"[..], b"objects", b"refs"] {
+        if place.find(name)?.is_none() {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+/// Names that were added beside others which some systems take for the same.
+fn twins(place: &Place, names: &[Name]) -> io::Result<BTreeSet<Vec<u8>>> {
+    let added: Vec<&[u8]> =
+        names.iter().filter(|n| n.before.is_none() && n.after.is_some()).map(|n| n.name.as_slice()).collect();
+    if added.is_empty() {
+        return Ok(BTreeSet::new());
+    }
+    let mut all: BTreeSet<Vec<u8>> = names.iter().filter(|n| n.after.is_some()).map(|n| n.name.clone()).collect();
+    if let (Some(base), true) = (&place.base, place.base_shows) {
+        let struck: BTreeSet<&[u8]> = names.iter().filter(|n| n.after.is_none()).map(|n| n.name.as_slice()).collect();
+        all.extend(base.names()?.into_iter().filter(|name| !struck.contains(name.as_slice())));
+    }
+    Ok(twin::among(&added, &all))
+}

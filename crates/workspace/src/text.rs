@@ -1,0 +1,219 @@
+//! Texts compared by lines: hunks with ids that stay, a text of which only some hunks are taken, and lines compared by words.
+//! What it gives depends on the texts alone, never on the clock.
+
+use crate::change::{Hunk, Line, LineKind};
+use crate::entry::hex;
+use crate::name::Rel;
+use sha2::{Digest, Sha256};
+use similar::{Algorithm, DiffOp, DiffTag, capture_diff_slices, group_diff_ops};
+use std::collections::HashMap;
+use std::ops::Range;
+use terms::{ErrorKind, Fault, Phase};
+
+/// Lines shown around a difference.
+const CONTEXT: usize = 3;
+
+/// Digits of an id that a person types, unless more are needed to tell two apart.
+pub const SHORTEST_ID: usize = 8;
+
+/// A line longer than this makes a file one that is not compared by lines.
+pub const LONGEST_LINE: usize = 64 * 1024;
+
+/// The text of a file, if it is one that people read line by line.
+pub fn as_text(bytes: &[u8]) -> Option<&str> {
+    let text = std::str::from_utf8(bytes).ok()?;
+    (!bytes.contains(&0)).then_some(text)
+}
+
+pub fn has_long_line(text: &str) -> bool {
+    text.split('\n').any(|line| line.len() > LONGEST_LINE)
+}
+
+/// Where two texts differ, in lines.
+struct Place {
+    ops: Vec<DiffOp>,
+    id: String,
+}
+
+struct Compared<'a> {
+    before: Vec<&'a str>,
+    after: Vec<&'a str>,
+    places: Vec<Place>,
+}
+
+/// Where two texts differ. Ids are of full length; `shorten` makes them such that people can type them.
+pub fn hunks(path: &Rel, before: &str, after: &str) -> Vec<Hunk> {
+    let compared = compare(path, before, after);
+    compared.places.iter().map(|place| hunk(place, &compared)).collect()
+}
+
+/// How many lines hunks have together.
+pub fn lines_in(hunks: &[Hunk]) -> usize {
+    hunks.iter().map(|hunk| hunk.lines.len()).sum()
+}
+
+/// New content of the file at `path` when only these hunks of the difference are taken, named by their ids.
+pub fn with_hunks(path: &Rel, before: &[u8], after: &[u8], hunks: &[&str]) -> Result<Vec<u8>, Fault> {
+    let invalid = |message: String| Fault::new(ErrorKind::NotFound, message).phase(Phase::Admission);
+    let (Some(before), Some(after)) = (as_text(before), as_text(after)) else {
+        return Err(Fault::invalid(format!("{path}: not text; it lands whole or not at all")).phase(Phase::Admission));
+    };
+    let compared = compare(path, before, after);
+    let is_meant = |place: &Place, id: &str| id.len() >= SHORTEST_ID && place.id.starts_with(id);
+    if let Some(unknown) = hunks.iter().find(|id| !compared.places.iter().any(|place| is_meant(place, id))) {
+        let hint = "look at the diff again; a hunk's id changes when its lines change";
+        return Err(invalid(format!("{path}: there is no hunk {unknown:?}")).hint(hint));
+    }
+    let (mut out, mut next) = (String::with_capacity(after.len()), 0);
+    for place in compared.places.iter().filter(|place| hunks.iter().any(|id| is_meant(place, id))) {
+        let (old, new) = spans(&place.ops);
+        out.extend(compared.before[next..old.start].iter().copied());
+        out.extend(compared.after[new].iter().copied());
+        next = old.end;
+    }
+    out.extend(compared.before[next..].iter().copied());
+    Ok(out.into_bytes())
+}
+
+/// Shortens ids as far as they stay different from all others.
+pub fn shorten<'a>(hunks: impl Iterator<Item = &'a mut Hunk>) {
+    let mut hunks: Vec<&mut Hunk> = hunks.collect();
+    hunks.sort_by(|a, b| a.id.cmp(&b.id));
+    let common = |a: &Hunk, b: &Hunk| a.id.bytes().zip(b.id.bytes()).take_while(|(x, y)| x == y).count();
+    let between: Vec<usize> = hunks.windows(2).map(|pair| common(pair[0], pair[1])).collect();
+    for (index, hunk) in hunks.iter_mut().enumerate() {
+        let left = index.checked_sub(1).map_or(0, |i| between[i]);
+        let right = between.get(index).copied().unwrap_or(0);
+        hunk.id.truncate((left.max(right) + 1).max(SHORTEST_ID));
+    }
+}
+
+fn compare<'a>(path: &Rel, before: &'a str, after: &'a str) -> Compared<'a> {
+    let (before, after) = (lines(before), lines(after));
+    let mut numbers = HashMap::new();
+    let mut number = |lines: &[&'a str]| -> Vec<u32> {
+        let next = |line: &&'a str| {
+            let fresh = numbers.len() as u32;
+            *numbers.entry(*line).or_insert(fresh)
+        };
+        lines.iter().map(next).collect()
+    };
+    let (old, new) = (number(&before), number(&after));
+    let ops = capture_diff_slices(Algorithm::Myers, &old, &new);
+    let groups = group_diff_ops(ops, CONTEXT).into_iter().filter(|ops| ops.iter().any(|op| op.tag() != DiffTag::Equal));
+    let mut seen: HashMap<[u8; 32], u32> = HashMap::new();
+    let places = groups.map(|ops| {
+        let lines = digest_of(path, &ops, &before, &after);
+        let times = seen.entry(lines).and_modify(|n| *n += 1).or_insert(0);
+        let id = hex(&Sha256::new().chain_update(lines).chain_update(times.to_be_bytes()).finalize());
+        Place { ops, id }
+    });
+    let places = places.collect();
+    Compared { before, after, places }
+}
+
+/// Lines with their ends; the last may have none.
+fn lines(text: &str) -> Vec<&str> {
+    text.split_inclusive('\n').collect()
+}
+
+/// What differs in a hunk, as bytes that no other difference has.
+fn digest_of(path: &Rel, ops: &[DiffOp], before: &[&str], after: &[&str]) -> [u8; 32] {
+    let mut hash = Sha256::new();
+    let mut add = |sign: u8, text: &[u8]| {
+        hash.update([sign]);
+        hash.update((text.len() as u64).to_be_bytes());
+        hash.update(text);
+    };
+    add(b'@', path.as_bytes());
+    for op in ops.iter().filter(|op| op.tag() != DiffTag::Equal) {
+        before[op.old_range()].iter().for_each(|line| add(b'-', line.as_bytes()));
+        after[op.new_range()].iter().for_each(|line| add(b'+', line.as_bytes()));
+    }
+    hash.finalize().into()
+}
+
+fn spans(ops: &[DiffOp]) -> (Range<usize>, Range<usize>) {
+    match (ops.first(), ops.last()) {
+        (Some(first), Some(last)) => {
+            (first.old_range().start..last.old_range().end, first.new_range().start..last.new_range().end)
+        }
+        _ => (0..0, 0..0),
+    }
+}
+
+fn hunk(place: &Place, compared: &Compared<'_>) -> Hunk {
+    let (old, new) = spans(&place.ops);
+    let mut lines = Vec::with_capacity(old.len() + new.len());
+    for op in &place.ops {
+        let mut add = |kind, from: &[&str]| lines.extend(from.iter().map(|l| Line { kind, text: (*l).to_owned() }));
+        match op.tag() {
+            DiffTag::Equal => add(LineKind::Context, &compared.before[op.old_range()]),
+            _ => {
+                add(LineKind::Removed, &compared.before[op.old_range()]);
+                add(LineKind::Added, &compared.after[op.new_range()]);
+            }
+        }
+    }
+    // As `diff -u` counts: the line before, where there are none.
+    let start = |span: &Range<usize>| span.start as u64 + u64::from(!span.is_empty());
+    Hunk {
+        id: place.id.clone(),
+        old_start: start(&old),
+        old_lines: old.len() as u64,
+        new_start: start(&new),
+        new_lines: new.len() as u64,
+        lines,
+    }
+}
+
+/// A stretch of a line, and whether it is different on the other side.
+pub type Stretch = (bool, Range<usize>);
+
+/// The longest line that is compared by words.
+const LONGEST_BY_WORDS: usize = 2000;
+
+/// Which words of two lines differ. None where the lines have too little in common for words to say more than the lines do.
+pub fn words(before: &str, after: &str) -> Option<(Vec<Stretch>, Vec<Stretch>)> {
+    if before.len() > LONGEST_BY_WORDS || after.len() > LONGEST_BY_WORDS {
+        return None;
+    }
+    let (old, new) = (split_words(before), split_words(after));
+    let text =
+        |line: &'_ str, words: &[Range<usize>]| words.iter().map(|w| line[w.clone()].to_owned()).collect::<Vec<_>>();
+    let ops = capture_diff_slices(Algorithm::Myers, &text(before, &old), &text(after, &new));
+    let (mut left, mut right, mut same) = (Vec::new(), Vec::new(), 0);
+    let span = |words: &[Range<usize>], at: Range<usize>| match (words.get(at.start), at.end.checked_sub(1)) {
+        (Some(first), Some(last)) if !at.is_empty() => Some(first.start..words[last].end),
+        _ => None,
+    };
+    for op in ops {
+        let differs = op.tag() != DiffTag::Equal;
+        let (l, r) = (span(&old, op.old_range()), span(&new, op.new_range()));
+        if let (false, Some(l)) = (differs, &l) {
+            same += before[l.clone()].trim().len();
+        }
+        left.extend(l.map(|l| (differs, l)));
+        right.extend(r.map(|r| (differs, r)));
+    }
+    let longer = before.trim().len().max(after.trim().len());
+    (same * 3 >= longer && longer > 0).then_some((left, right))
+}
+
+/// Words, runs of spaces, and every other character by itself.
+fn split_words(line: &str) -> Vec<Range<usize>> {
+    let kind = |c: char| match c {
+        c if c.is_alphanumeric() || c == '_' => 1,
+        c if c.is_whitespace() => 2,
+        _ => 0,
+    };
+    let mut words: Vec<(u8, Range<usize>)> = Vec::new();
+    for (at, c) in line.char_indices() {
+        let end = at + c.len_utf8();
+        match words.last_mut() {
+            Some((last, range)) if *last == kind(c) && *last != 0 => range.end = end,
+            _ => words.push((kind(c), at..end)),
+        }
+    }
+    words.into_iter().map(|(_, range)| range).collect()
+}
