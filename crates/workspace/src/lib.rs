@@ -9,6 +9,7 @@
 //! strings; no symbolic link of a tree is followed, ever.
 
 pub mod anchor;
+pub mod archive;
 pub mod attributes;
 pub mod change;
 mod class;
@@ -20,8 +21,11 @@ mod entry;
 pub mod exclude;
 mod flags;
 mod ignore;
+pub mod item;
 pub mod layer;
+pub mod manifest;
 pub mod name;
+pub mod patch;
 pub mod remove;
 mod rename;
 mod runs;
@@ -34,6 +38,7 @@ mod view;
 pub mod walk;
 
 pub use anchor::{Anchors, Seen};
+pub use attributes::Marks;
 pub use change::{
     Body, Change, ChangeKind, Class, Diff, Entry, FileDiff, FileKind, Flag, Hunk, Line, LineKind, Target, Withheld,
 };
