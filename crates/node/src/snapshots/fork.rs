@@ -153,6 +153,7 @@ fn sandbox_on(ground: &Ground, name: Option<String>, layers: Vec<String>, at_ms:
         reserve: Vec::new(),
         sharing: Sharing::default(),
         template: None,
+        git_head: None,
         created_ms: at_ms,
         used_ms: at_ms,
         expires_ms: Some(at_ms + TTL_MS),

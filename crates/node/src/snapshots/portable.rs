@@ -127,6 +127,7 @@ pub fn import(state: &State, caller: &Caller, onto: Onto<'_>, input: &mut dyn Re
             reserve: Vec::new(),
             sharing: Sharing::default(),
             template: None,
+            git_head: None,
             created_ms: at_ms,
             used_ms: at_ms,
             expires_ms: Some(at_ms + TTL_MS),
