@@ -83,6 +83,8 @@ pub fn create(ask: &Ask, caller: &Caller) -> Result<Created, Fault> {
     });
     match &made {
         Ok(made) if made.id == id => stacked.wait_for_clock(),
+        // Nobody can say whether it was recorded when the disk failed in the middle. The next look will tell, and gc acts on it.
+        Err(fault) if matches!(fault.error_kind, ErrorKind::Unavailable | ErrorKind::Internal) => {}
         // Somebody else was quicker, or has what is wanted.
         _ => stacked.drop_layer(&state),
     }

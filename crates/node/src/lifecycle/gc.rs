@@ -120,7 +120,7 @@ fn items(state: &State) -> Result<Vec<Item>, Fault> {
         }
         let mut size = Size::default();
         for layer in remove::alone(&kept.record, &known.layers) {
-            size += measure::tree(&state.layers.dir, layer.as_bytes());
+            size += measure::layer(&state.layers, layer);
         }
         items.push(item(Sort::Expired, &kept.id, why, size));
     }
@@ -130,7 +130,7 @@ fn items(state: &State) -> Result<Vec<Item>, Fault> {
     for kept in &known.snapshots {
         let mut size = Size::default();
         for layer in kept.record.ground.ids().iter().filter(|id| known.layers.get(*id) == Some(&1)) {
-            size += measure::tree(&state.layers.dir, layer.as_bytes());
+            size += measure::layer(&state.layers, layer);
         }
         items.push(item(Sort::Snapshot, &kept.id, format!("{} is gone", kept.record.sandbox), size));
     }
@@ -181,7 +181,7 @@ fn of_layer(state: &State, id: &str, buried: &BTreeMap<String, u64>, locks: &Loc
     let layer = match state.layers.get(id) {
         Ok(layer) => layer,
         Err(_) if is_old(state, id) => {
-            let size = measure::tree(&state.layers.dir, id.as_bytes());
+            let size = measure::layer(&state.layers, id);
             return Some(item(Sort::DeadLayer, id, "it is not whole".into(), size));
         }
         Err(_) => return None,
@@ -200,7 +200,7 @@ fn of_layer(state: &State, id: &str, buried: &BTreeMap<String, u64>, locks: &Loc
         }
         (_, Some(_)) => (Sort::EmptyLayer, "left by a crash, without a change".to_owned()),
     };
-    Some(item(sort, id, why, measure::tree(&state.layers.dir, id.as_bytes())))
+    Some(item(sort, id, why, measure::layer(&state.layers, id)))
 }
 
 /// A layer that is being made has no `up` for a moment; one that stays so was made or taken away in part.

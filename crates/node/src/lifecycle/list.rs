@@ -187,7 +187,7 @@ pub fn inspect(word: Option<&str>, caller: &Caller) -> Result<Whole, Fault> {
     let mut layer_sizes = BTreeMap::new();
     let mut disk = Size::default();
     for layer in &record.layers {
-        let size = measure::tree(&state.layers.dir, layer.as_bytes());
+        let size = measure::layer(&state.layers, layer);
         disk += size;
         layer_sizes
             .insert(layer.clone(), LayerSize { size, shared: referred.get(layer).is_some_and(|records| *records > 1) });

@@ -80,7 +80,7 @@ pub fn take(
     let mut freed = Size::default();
     let mut failed = Vec::new();
     for layer in &gone {
-        let size = measure::tree(&state.layers.dir, layer.as_bytes());
+        let size = measure::layer(&state.layers, layer);
         match drop_layer(&state.layers, layer) {
             Ok(()) => freed += size,
             Err(e) => failed.push(format!("{layer}: {e}")),

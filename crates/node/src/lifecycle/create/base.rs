@@ -65,7 +65,7 @@ impl Stacked {
         }
         let (top, lock) = state.layers.make(&base.dir, fresh::random()).map_err(unmade)?;
         let made = Stacked { top, _lock: lock };
-        match made.fill(base, id, sandbox) {
+        match made.fill(state, base, id, sandbox) {
             Ok(()) => Ok(made),
             Err(fault) => {
                 made.drop_layer(state);
@@ -74,14 +74,22 @@ impl Stacked {
         }
     }
 
-    fn fill(&self, base: &Base, id: &str, sandbox: &mut Sandbox) -> Result<(), Fault> {
-        let failed = |e: std::io::Error| Fault::new(ErrorKind::Unavailable, format!("layer {}: {e}", self.top.id));
+    fn fill(&self, state: &State, base: &Base, id: &str, sandbox: &mut Sandbox) -> Result<(), Fault> {
+        let failed = |e: std::io::Error| {
+            let fault = Fault::new(ErrorKind::Unavailable, format!("layer {}: {e}", self.top.id));
+            fault.phase(Phase::Preparation).hint("look at the disk of the state directory, then ask again")
+        };
         sandbox.layers = vec![self.top.id.clone()];
         sandbox.since = self.top.made_at().map_err(failed)?;
         if sandbox.driver != Driver::Overlay {
             workspace::copy::populate(&base.dir, &self.top.up, sandbox.driver, &mut |_| {})?;
         }
-        Meta::of(id, sandbox).write(&self.top).map_err(failed)
+        Meta::of(id, sandbox).write(&self.top).map_err(failed)?;
+        // On the disk before there is a record of it: a power failure must not leave a sandbox without a layer.
+        for dir in [&self.top.dir, &state.layers.dir] {
+            rustix::fs::fsync(dir).map_err(|e| failed(e.into()))?;
+        }
+        Ok(())
     }
 
     /// What was made is not wanted after all. What cannot be taken away now is left for gc.
