@@ -36,7 +36,8 @@ pub fn time(text: &str) -> Result<u64, String> {
 /// A time as people say it, in its largest whole unit.
 pub fn spell(ms: u64) -> String {
     let units = [(86_400_000, "day"), (3_600_000, "hour"), (60_000, "minute"), (1000, "second"), (1, "millisecond")];
-    let (size, name) = units.into_iter().find(|(size, _)| ms >= *size && ms % size == 0).unwrap_or((1, "millisecond"));
+    let (size, name) =
+        units.into_iter().find(|(size, _)| ms >= *size && ms.is_multiple_of(*size)).unwrap_or((1, "millisecond"));
     let count = ms / size;
     format!("{count} {name}{}", if count == 1 { "" } else { "s" })
 }
