@@ -34,17 +34,10 @@ pub(super) fn settle(resolved: Resolved, ask: &Ask, spot: &Spot, view: &View) ->
         return Err(Fault::new(ErrorKind::PolicyDenied, message).hint(hint).phase(Phase::Planning));
     }
     let first = plan(&resolved)?;
-    match ask.place {
-        Place::ReadOnly => match changing(&first, dir).find(|g| !g.rule.starts_with("--")) {
-            Some(grant) => {
-                let message = format!("--read-only: {} lets {} be changed", grant.rule, grant.path.display());
-                let hint = "leave --read-only out, and changes go to a workspace; or change the directory itself with --direct";
-                Err(Fault::invalid(message).hint(hint).phase(Phase::Planning))
-            }
-            // What a flag names was asked for as plainly.
-            None => Ok((resolved, first, false)),
-        },
-        Place::Direct if changing(&first, dir).next().is_none() => {
+    let contradiction = changing(&first, dir).find_map(|grant| contradicts(&resolved, grant));
+    match (&ask.place, contradiction) {
+        (Place::ReadOnly, Some(fault)) => Err(fault),
+        (Place::Direct, _) if changing(&first, dir).next().is_none() => {
             let message = format!("--direct: the policy lets nothing be changed in {}", dir.display());
             let hint =
                 "allow it with --write or `-p workspace-write`; or leave --direct out, and changes go to a workspace";
@@ -56,6 +49,16 @@ pub(super) fn settle(resolved: Resolved, ask: &Ask, spot: &Spot, view: &View) ->
 
 fn is_named(place: &Place) -> bool {
     matches!(place, Place::Sandbox(_) | Place::Fresh(Fresh { dir: Some(_), .. }))
+}
+
+/// The fault where a policy lets something be changed. What a flag names was asked for as plainly as the mode.
+fn contradicts(resolved: &Resolved, grant: &Grant) -> Option<Fault> {
+    let changes = Perm::ALL.into_iter().filter(|perm| grant.perms.and(Perms::CHANGES).contains(*perm));
+    let mut rules = changes.flat_map(|perm| resolved.fs(&grant.path, perm).matches);
+    let rule = rules.find(|m| m.action != Action::Deny && !m.rule.starts_with("--"))?.rule;
+    let message = format!("--read-only: {rule} lets {} be changed", grant.path.display());
+    let hint = "leave --read-only out, and changes go to a workspace; or change the directory itself with --direct";
+    Some(Fault::invalid(message).hint(hint).phase(Phase::Planning))
 }
 
 fn unspeakable(dir: &Path) -> Fault {
