@@ -17,6 +17,7 @@ pub mod copy;
 pub mod descent;
 pub mod diff;
 pub mod dir;
+pub mod driver;
 mod entry;
 pub mod exclude;
 mod flags;
