@@ -1,5 +1,6 @@
 //! Bases that move under a sandbox, sandboxes that change the same files, and git inside.
 
+use crate::support::harm::{Harm, Walk};
 use crate::support::{As, BOTH, Place, to_the_end};
 use serde_json::Value;
 use std::fs;
@@ -155,9 +156,12 @@ fn git_works_inside_and_its_commits_stay_inside() {
             git worktree add -q -b side side
             echo s > side/s && git -C side add s && git -C side commit -qm side
             git init -q sub && cd sub && echo x > x && git add x && git commit -qm x && cd ..
+            git -c protocol.file.allow=always submodule --quiet add \"$PWD/sub\" deps
+            git commit -qm inside deps .gitmodules
+            git -c protocol.file.allow=always submodule --quiet update --init
             git log --format=%s work";
         let said = inside(&place, "w", script);
-        assert!(said.starts_with("inside\nfirst"), "{said}");
+        assert!(said.ends_with("inside\ninside\nfirst\n"), "{said}");
         let again = inside(&place, "w", "git log -1 --format=%s refs/heads/side; git status --porcelain | head -3");
         assert!(again.starts_with("side\n"), "{again}");
         assert_eq!(git(&place, &["rev-parse", "HEAD"]), before);
@@ -170,4 +174,45 @@ fn git_works_inside_and_its_commits_stay_inside() {
         assert!(names.contains(&"a.txt"), "{said}");
         assert!(!names.iter().any(|name| name.split('/').any(|part| part == ".git")), "{names:?}");
     }
+}
+
+#[test]
+fn a_rebase_that_is_killed_anywhere_is_simply_done_again() {
+    let place = repository(As::User);
+    let mut count = 0;
+    let fresh = || {
+        count += 1;
+        let (name, dir) = (format!("w{count}"), format!("home/project/{count}"));
+        place.file(format!("{dir}/a.txt"), TEN);
+        place.file(format!("{dir}/same.txt"), TEN);
+        git(&place, &["add", "-A"]);
+        git(&place, &["commit", "-qm", &name]);
+        std::thread::sleep(Duration::from_millis(20));
+        let base = place.root.join(&dir);
+        let (status, _, said) = verb(&place, &["create", "--name", &name, base.to_str().unwrap()]);
+        assert_eq!(status, 0, "{said}");
+        let script = format!("cd {} && sed -i s/^2$/two/ a.txt && echo new > same.txt", base.display());
+        inside(&place, &name, &script);
+        place.file(format!("{dir}/a.txt"), TEN.replace("9\n", "nine\n"));
+        place.file(format!("{dir}/same.txt"), "new\n");
+        ((name.clone(), base), vec!["rebase".to_owned(), name])
+    };
+    let walk = Walk { harm: Harm::Kill, calls: "%file,%desc,fsync,flock", budget: Duration::from_secs(25) };
+    let walked = walk.go(&place, fresh, |(name, base), point, _| {
+        let (status, _, said) = verb(&place, &["rebase", &name]);
+        assert_eq!(status, 0, "after {point:?}: {said}");
+        let both = TEN.replace("2\n", "two\n").replace("9\n", "nine\n");
+        assert_eq!(inside(&place, &name, &format!("cat {}/a.txt", base.display())), both, "after {point:?}");
+        assert_eq!(
+            fs::read_to_string(base.join("a.txt")).unwrap(),
+            TEN.replace("9\n", "nine\n"),
+            "the base is only read"
+        );
+        let (_, diff, said) = verb(&place, &["diff", &name, "--json"]);
+        let files = diff["files"].as_array().expect(&said);
+        assert!(files.len() == 1 && files[0]["drifted"].is_null(), "after {point:?}: {said}");
+    });
+    assert!(walked.tried >= 16, "{walked:?}");
+    let (status, _, said) = verb(&place, &["audit", "verify"]);
+    assert_eq!(status, 0, "{said}");
 }
