@@ -26,6 +26,7 @@ pub mod goal;
 pub mod hunks;
 mod ignore;
 pub mod item;
+pub mod known;
 pub mod land;
 pub mod layer;
 mod lines;
