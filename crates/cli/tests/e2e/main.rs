@@ -17,3 +17,4 @@ mod secrets;
 mod sockets;
 mod start;
 mod streams;
+mod workspace;
