@@ -43,7 +43,8 @@ pub fn age(text: &str) -> Result<u64, String> {
 /// A time as people say it, in its largest whole unit.
 pub fn spell(ms: u64) -> String {
     let units = [(86_400_000, "day"), (3_600_000, "hour"), (60_000, "minute"), (1000, "second"), (1, "millisecond")];
-    let (size, name) = units.into_iter().find(|(size, _)| ms >= *size && ms % size == 0).unwrap_or((1, "millisecond"));
+    let (size, name) =
+        units.into_iter().find(|(size, _)| ms >= *size && ms.is_multiple_of(*size)).unwrap_or((1, "millisecond"));
     let count = ms / size;
     format!("{count} {name}{}", if count == 1 { "" } else { "s" })
 }
@@ -139,7 +140,14 @@ mod tests {
         {
             assert_eq!(size(text), Ok(want), "{text}");
         }
-        for (text, want) in [("30", 30_000), ("30s", 30_000), ("1500ms", 1500), ("0.5m", 30_000), ("2h", 7_200_000)] {
+        for (text, want) in [
+            ("30", 30_000),
+            ("30s", 30_000),
+            ("1500ms", 1500),
+            ("0.5m", 30_000),
+            ("2h", 7_200_000),
+            ("7d", 604_800_000),
+        ] {
             assert_eq!(time(text), Ok(want), "{text}");
         }
         for text in ["", "m", "-1", "1x", "0", "1e99", "∞"] {

@@ -89,9 +89,10 @@ fn carry_out(verb: Runs, matches: &ArgMatches, ground: Groundwork, events: Optio
         if live && outcome.verdict == Verdict::Failed && !ask.report_reads {
             render::note("nothing was refused, as far as is heard; --report-reads also tells of refused reads");
         }
-        if let Some(line) = kept(&outcome, &ask.place) {
-            render::note(&line);
-        }
+    }
+    // Told in a pipe, too: who does not hear of it would take the changes for landed. With --json the document says it.
+    if !matches.get_flag("quiet") && !matches.get_flag("json") {
+        kept(&outcome, &ask.place).iter().for_each(|line| render::note(line));
     }
     Ok(Done::Ran(Box::new(outcome)))
 }
@@ -222,7 +223,7 @@ pub fn flags(m: &ArgMatches) -> Vec<Flag> {
     flags
 }
 
-fn limits(m: &ArgMatches) -> Result<Limits, Fault> {
+pub fn limits(m: &ArgMatches) -> Result<Limits, Fault> {
     let mut limits = Limits::default();
     for item in m.get_many::<String>("limit").unwrap_or_default() {
         quantity::set(&mut limits, item)?;

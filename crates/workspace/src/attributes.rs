@@ -76,11 +76,22 @@ pub fn write(file: impl AsFd, carried: &Carried, marks: Marks) -> io::Result<()>
     Ok(())
 }
 
-/// Whether the marks of overlayfs mean something: in layers they do, in a base they are files like others.
+/// Whose tree it is, and whether the marks of overlayfs mean something in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Marks {
+    /// A layer: marks mean what overlayfs means by them.
     Mean,
-    Ignored,
+    /// A whole tree that a copying workspace keeps: ours, and marks are files like others.
+    Plain,
+    /// A base: others', and marks are files like others.
+    Foreign,
+}
+
+impl Marks {
+    /// The caller made the tree, and may open what a guest shut in it.
+    pub fn is_ours(self) -> bool {
+        self != Marks::Foreign
+    }
 }
 
 fn names(file: impl AsFd) -> io::Result<Vec<Vec<u8>>> {

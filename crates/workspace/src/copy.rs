@@ -42,12 +42,17 @@ pub struct Copied {
 /// The whole tree of a base into an empty `up`. Files with several names become files of their own.
 pub fn populate(base: &Dir, up: &Dir, driver: Driver, progress: &mut dyn FnMut(&Copied)) -> Result<Copied, Fault> {
     let share = driver == Driver::Reflink;
-    copy(&[base], up, Marks::Ignored, share, progress)
+    copy(&[base], up, Marks::Foreign, share, progress)
 }
 
 /// Layers, from the bottom up, merged into one empty `up`; marks that hide names of the base are kept.
 pub fn layers(from: &[&Dir], up: &Dir) -> Result<Copied, Fault> {
     copy(from, up, Marks::Mean, true, &mut |_| {})
+}
+
+/// The whole tree of a copying workspace into another empty `up`.
+pub fn tree(from: &Dir, up: &Dir) -> Result<Copied, Fault> {
+    copy(&[from], up, Marks::Plain, true, &mut |_| {})
 }
 
 struct Job {
@@ -189,7 +194,7 @@ impl Visitor for Copier<'_> {
         match at.meta.kind {
             FileKind::File => self.file(at),
             FileKind::Symlink => self.link(at),
-            _ if at.marks == Marks::Ignored => {
+            _ if !at.marks.is_ours() => {
                 self.skip(at, "neither file, directory nor link");
                 Ok(())
             }
@@ -221,7 +226,7 @@ impl Visitor for Copier<'_> {
 impl Copier<'_> {
     fn file(&mut self, at: &At<'_>) -> io::Result<()> {
         let from = match open_file(at) {
-            Err(e) if e.kind() == io::ErrorKind::PermissionDenied && at.marks == Marks::Ignored => {
+            Err(e) if e.kind() == io::ErrorKind::PermissionDenied && !at.marks.is_ours() => {
                 self.skip(at, "may not be read");
                 return Ok(());
             }

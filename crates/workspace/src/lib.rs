@@ -9,6 +9,7 @@
 //! strings; no symbolic link of a tree is followed, ever.
 
 pub mod anchor;
+pub mod archive;
 pub mod attributes;
 pub mod change;
 mod class;
@@ -16,24 +17,47 @@ pub mod copy;
 pub mod descent;
 pub mod diff;
 pub mod dir;
+pub mod driver;
 mod entry;
 pub mod exclude;
 mod flags;
+pub mod git;
+pub mod goal;
+pub mod hunks;
 mod ignore;
+pub mod item;
+pub mod land;
 pub mod layer;
+mod lines;
+pub mod manifest;
+pub mod merge;
 pub mod name;
+pub mod patch;
+pub mod place;
+pub mod plan;
+pub mod rebase;
+#[cfg(test)]
+mod rebase_test;
+pub mod reject;
 pub mod remove;
 mod rename;
 mod runs;
 mod scan;
+pub mod select;
+pub mod stage;
+mod sweep;
 #[cfg(test)]
 mod testing;
 pub mod text;
+pub mod top;
+mod trouble;
 mod twin;
+pub mod undo;
 mod view;
 pub mod walk;
 
 pub use anchor::{Anchors, Seen};
+pub use attributes::Marks;
 pub use change::{
     Body, Change, ChangeKind, Class, Diff, Entry, FileDiff, FileKind, Flag, Hunk, Line, LineKind, Target, Withheld,
 };

@@ -63,7 +63,7 @@ pub struct Walk<V> {
     visitor: V,
 }
 
-/// Walks layers that are given from the bottom up; `Marks::Ignored` is for a base, of which there can be but one.
+/// Walks layers that are given from the bottom up; a tree without marks can be but one.
 pub fn walk<V: Visitor>(layers: &[&Dir], marks: Marks, visitor: V) -> Result<V, Fault> {
     let ways = layers.iter().rev().map(|dir| Descent::at(dir)).collect::<io::Result<Vec<_>>>();
     let mut walk =
@@ -128,12 +128,12 @@ impl<V: Visitor> Walk<V> {
                 break;
             }
             let way = &mut self.ways[layer];
-            if self.marks == Marks::Mean && meta.mode & 0o500 != 0o500 && may_lift(&meta) {
+            if self.marks.is_ours() && meta.mode & 0o500 != 0o500 && may_lift(&meta) {
                 set_mode(way.here(), name, meta.mode | 0o500)?;
                 lifted.push((layer, meta.mode));
             }
             match way.enter(name) {
-                Err(e) if e.kind() == io::ErrorKind::PermissionDenied && self.marks == Marks::Ignored => {
+                Err(e) if e.kind() == io::ErrorKind::PermissionDenied && !self.marks.is_ours() => {
                     let at = At { name, meta, parent: way.here(), depth, opened: None, opaque, marks: self.marks };
                     return self.visitor.shut(&at);
                 }
@@ -215,7 +215,7 @@ pub fn open_file(at: &At<'_>) -> io::Result<File> {
     let rel = Rel::top().join(at.name);
     let open = || at.parent.open_at(&rel, OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY, Mode::empty());
     let opened = match open() {
-        Err(e) if e.kind() == io::ErrorKind::PermissionDenied && at.marks == Marks::Mean && may_lift(&at.meta) => {
+        Err(e) if e.kind() == io::ErrorKind::PermissionDenied && at.marks.is_ours() && may_lift(&at.meta) => {
             set_mode(at.parent, at.name, at.meta.mode | 0o400)?;
             let opened = open();
             set_mode(at.parent, at.name, at.meta.mode)?;

@@ -27,7 +27,7 @@ const MOST_ABOVE: usize = 4096;
 pub(crate) enum Owner {
     /// Nobody's yet: it was made for this run.
     Run(Fresh),
-    Sandbox(Kept<Sandbox>),
+    Sandbox(Box<Kept<Sandbox>>),
 }
 
 /// A workspace while a run has it.
@@ -98,7 +98,14 @@ pub(super) fn take(state: &state::State, sandbox: Kept<Sandbox>) -> Result<Optio
     }
     let layers = Layers { dir: state.layers.dir.try_clone().map_err(broken)? };
     let at = sandbox.record.base.clone();
-    Ok(Some(Held { state: state.path.clone(), layers, at, stack, owner: Owner::Sandbox(sandbox), _lock: lock }))
+    Ok(Some(Held {
+        state: state.path.clone(),
+        layers,
+        at,
+        stack,
+        owner: Owner::Sandbox(Box::new(sandbox)),
+        _lock: lock,
+    }))
 }
 
 impl Held {

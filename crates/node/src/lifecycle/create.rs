@@ -1,0 +1,193 @@
+//! Create: a sandbox over a directory, without a look at the tree in it. Everything that can be wrong is found before
+//! anything is made, and what is made is one layer and one transaction.
+
+mod base;
+mod rules;
+
+pub use rules::{check_name, check_space};
+
+use super::{keys, reserve};
+use crate::policies::{Flag, Source};
+use crate::sandbox::{Lifecycle, Sandbox, Sharing};
+use crate::snapshots::Ground;
+use crate::state::{self, State};
+use crate::{Caller, fresh};
+pub(crate) use base::wait_for_clock;
+use base::{Base, Stacked, ground_of};
+use serde::Serialize;
+use serde_json::{Map, Value, json};
+use std::ffi::OsString;
+use std::path::PathBuf;
+use store::{Entry, Step, Tx};
+use terms::{ErrorKind, Fault, Limits, Phase};
+use workspace::Driver;
+
+/// Sandboxes that one state directory may hold.
+pub const MOST_SANDBOXES: u64 = 10_000;
+
+#[derive(Clone, Debug, Default)]
+pub struct Ask {
+    /// The directory to cover; the current one where none is given.
+    pub dir: Option<PathBuf>,
+    pub name: Option<String>,
+    pub reserve: Vec<OsString>,
+    pub sharing: Sharing,
+    pub template: Option<String>,
+    pub policies: Vec<Source>,
+    pub flags: Vec<Flag>,
+    pub limits: Limits,
+    pub cpus: Option<f64>,
+    pub ttl_ms: Option<u64>,
+    pub idle_ms: Option<u64>,
+    pub key: Option<String>,
+    /// The best that works, where none is given.
+    pub driver: Option<Driver>,
+}
+
+#[derive(Clone, Debug, Serialize)]
+pub struct Created {
+    pub id: String,
+    pub version: u64,
+    pub base: PathBuf,
+    /// An earlier request under the same key made it.
+    pub existed: bool,
+    pub notes: Vec<String>,
+}
+
+pub fn create(ask: &Ask, caller: &Caller) -> Result<Created, Fault> {
+    if let Some(name) = &ask.name {
+        check_name(name)?;
+    }
+    if let Some(key) = &ask.key {
+        keys::check(key)?;
+    }
+    let state = State::open(caller)?;
+    let ground = ground_of(&state, ask)?;
+    let base = Base::open(ask, ground.as_ref(), caller)?;
+    state::check_apart(&state.dir, &state.path, &base.dir, &base.path)?;
+    let (mut sandbox, notes) = describe(ask, caller, &base, ground.as_ref())?;
+    let params = params(ask, &sandbox);
+    if let Some(known) = state.store.read(|tx| earlier(tx, ask, &params))? {
+        return Ok(known);
+    }
+    check_space(&state)?;
+    // Those that are sure to be refused leave no trace; the transaction below asks again.
+    state.store.read(|tx| admit(tx, "", &sandbox))?;
+    let id = terms::id("sbx", fresh::random());
+    let stacked = Stacked::make(&state, &base, ask, &id, &mut sandbox)?;
+    let made = state.store.write(|tx| match earlier(tx, ask, &params)? {
+        Some(known) => Ok(known),
+        None => record(tx, ask, caller, &id, sandbox, params).map(|version| {
+            let (id, base) = (id.clone(), base.path.clone());
+            Created { id, version, base, existed: false, notes }
+        }),
+    });
+    match &made {
+        Ok(made) if made.id == id => wait_for_clock(&stacked.top),
+        // Nobody can say whether it was recorded when the disk failed in the middle. The next look will tell, and gc acts on it.
+        Err(fault) if matches!(fault.error_kind, ErrorKind::Unavailable | ErrorKind::Internal) => {}
+        // Somebody else was quicker, or has what is wanted.
+        _ => stacked.drop_layer(&state),
+    }
+    made
+}
+
+/// The record, but for its layers; and what a person should know of its policy.
+fn describe(ask: &Ask, caller: &Caller, base: &Base, ground: Option<&Ground>) -> Result<(Sandbox, Vec<String>), Fault> {
+    let (policy, mut notes) = rules::policy_of(ask, ground, caller)?;
+    notes.extend(rules::validate(&policy, ask, caller, &base.path)?);
+    let document = serde_json::from_str(&policy.to_json()).map_err(|e| Fault::internal(e.to_string()))?;
+    if ask.reserve.len() > reserve::MOST {
+        let message = format!("--reserve: {} paths; at most {} can be reserved", ask.reserve.len(), reserve::MOST);
+        return Err(Fault::invalid(message).hint("reserve a directory above them").phase(Phase::Admission));
+    }
+    let reserve = ask.reserve.iter().map(|text| reserve::parse(&base.path, text)).collect::<Result<_, _>>()?;
+    let now = fresh::now_ms();
+    let sandbox = Sandbox {
+        name: ask.name.clone(),
+        base: base.path.clone(),
+        base_id: base.id,
+        driver: ground.map(|g| g.driver).or(ask.driver).unwrap_or(Driver::Overlay),
+        layers: Vec::new(),
+        since: (0, 0),
+        state: Lifecycle::Active,
+        policy: document,
+        limits: ground.map_or(ask.limits, |g| g.limits.tightest(ask.limits)),
+        cpus: ask.cpus.or(ground.and_then(|g| g.cpus)),
+        reserve,
+        sharing: ask.sharing,
+        template: None,
+        git_head: None,
+        created_ms: now,
+        used_ms: now,
+        expires_ms: ask.ttl_ms.map(|ttl| now.saturating_add(ttl)),
+        idle_ms: ask.idle_ms,
+        notes: Vec::new(),
+    };
+    Ok((sandbox, notes))
+}
+
+/// What a request is, field by field, for comparison with another under the same key.
+fn params(ask: &Ask, sandbox: &Sandbox) -> Map<String, Value> {
+    let Sandbox { name, base, policy, limits, cpus, reserve, sharing, .. } = sandbox;
+    let all = json!({
+        "directory": base, "name": name, "reserve": reserve, "shared": sharing.shared, "until_stop": sharing.until_stop,
+        "template": ask.template, "policy": policy, "limits": limits, "cpus": cpus, "ttl_ms": ask.ttl_ms,
+        "idle_ms": ask.idle_ms, "driver": ask.driver,
+    });
+    all.as_object().cloned().unwrap_or_default()
+}
+
+/// What an earlier request under the same key made.
+fn earlier(tx: &Tx<'_>, ask: &Ask, params: &Map<String, Value>) -> Result<Option<Created>, Fault> {
+    let Some(key) = &ask.key else { return Ok(None) };
+    let Some(id) = keys::known(tx, key, params, fresh::now_ms())? else { return Ok(None) };
+    match tx.get::<Sandbox>(&id)? {
+        Some(kept) => {
+            let (version, base) = (kept.version, kept.record.base);
+            Ok(Some(Created { id, version, base, existed: true, notes: Vec::new() }))
+        }
+        None => {
+            let message = format!("the key {key:?} made {id}, which was removed since");
+            let fault = Fault::new(ErrorKind::Conflict, message).subject(id).phase(Phase::Admission);
+            Err(fault.hint("take another key"))
+        }
+    }
+}
+
+/// What other sandboxes leave room for.
+fn admit(tx: &Tx<'_>, id: &str, sandbox: &Sandbox) -> Result<(), Fault> {
+    if tx.count::<Sandbox>()? >= MOST_SANDBOXES {
+        let message = format!("there are {MOST_SANDBOXES} sandboxes, which is the most there can be");
+        let fault = Fault::new(ErrorKind::LimitExceeded, message).phase(Phase::Admission);
+        return Err(fault.hint("remove some with `cofferdam rm` or `cofferdam gc`"));
+    }
+    if let Some(other) = sandbox.name.as_deref().map(|name| tx.get_named::<Sandbox>(name)).transpose()?.flatten() {
+        let message = format!("--name {:?}: {} has that name", other.record.name.unwrap_or_default(), other.id);
+        let fault = Fault::new(ErrorKind::Conflict, message).subject(other.id).phase(Phase::Admission);
+        return Err(fault.hint("choose another name, or remove that one"));
+    }
+    reserve::check(tx, id, sandbox)
+}
+
+fn record(
+    tx: &Tx<'_>,
+    ask: &Ask,
+    caller: &Caller,
+    id: &str,
+    sandbox: Sandbox,
+    params: Map<String, Value>,
+) -> Result<u64, Fault> {
+    admit(tx, id, &sandbox)?;
+    let at_ms = fresh::now_ms();
+    let body = json!({"base": sandbox.base, "name": sandbox.name, "layers": sandbox.layers, "driver": sandbox.driver,
+        "reserve": sandbox.reserve, "expires_ms": sandbox.expires_ms, "key": ask.key});
+    let entry = Entry { at_ms, verb: "create", step: Step::Intent, subject: id, actor: &caller.user, body };
+    tx.note(&entry)?;
+    if let Some(key) = &ask.key {
+        keys::keep(tx, key, id, params, at_ms)?;
+    }
+    let version = tx.add(id, sandbox)?.version;
+    tx.note(&Entry { step: Step::Done, body: Value::Null, ..entry })?;
+    Ok(version)
+}

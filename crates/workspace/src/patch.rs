@@ -1,0 +1,270 @@
+//! A diff as a patch that `git apply` takes. What git knows nothing of (directories, attributes, permissions beyond the executable
+//! bit) is told in lines between, which git skips.
+
+use crate::change::{Body, Change, ChangeKind, Class, Diff, Entry, FileDiff, FileKind, Hunk, LineKind};
+use crate::entry;
+use crate::layer::Stack;
+use crate::name::Rel;
+use crate::view::file_below;
+use sha1::Digest;
+use std::io::{self, Read, Write};
+use terms::{ErrorKind, Fault, Phase, Retry};
+
+/// The largest file that is written out as bytes; git's own limit is far above, terminals' and mail's below.
+const LARGEST_BINARY: u64 = 64 << 20;
+
+/// Writes the patch. A file that changed since the diff was made is a conflict: a patch of other bytes would not be what was shown.
+pub fn write(out: &mut impl Write, stack: &Stack, diff: &Diff) -> Result<(), Fault> {
+    for file in &diff.files {
+        one(out, stack, file).map_err(|e| fault(&file.change.path, e))?;
+    }
+    Ok(())
+}
+
+fn fault(path: &Rel, error: io::Error) -> Fault {
+    let fault = match error.kind() {
+        io::ErrorKind::ResourceBusy => Fault::new(ErrorKind::Conflict, format!("{path}: changed while it was read"))
+            .hint("stop what runs in the sandbox, or try again")
+            .retry(Retry::Now),
+        _ => Fault::new(ErrorKind::Unavailable, format!("{path}: {error}")),
+    };
+    fault.phase(Phase::Execution)
+}
+
+fn one(out: &mut impl Write, stack: &Stack, file: &FileDiff) -> io::Result<()> {
+    let Change { path, kind, class, before, after, .. } = &file.change;
+    if let Class::Never { why } = class {
+        return skipped(out, path, why);
+    }
+    let known = |entry: &Option<Entry>| entry.as_ref().is_none_or(|e| git_mode(e).is_some());
+    if !known(before) && !known(after) {
+        return skipped(out, path, "a directory");
+    }
+    // git has no word for a file that becomes a link or a directory: it goes, and another comes.
+    if *kind == ChangeKind::Type {
+        if let Some(gone) = before.as_ref().filter(|e| git_mode(e).is_some()) {
+            Part { stack, path, from: path, before: Some(gone), after: None }.whole(out)?;
+        }
+        return match after.as_ref().filter(|e| git_mode(e).is_some()) {
+            Some(new) => Part { stack, path, from: path, before: None, after: Some(new) }.whole(out),
+            None => Ok(()),
+        };
+    }
+    let from = kind.from().unwrap_or(path);
+    let part = Part { stack, path, from, before: before.as_ref(), after: after.as_ref() };
+    match &file.body {
+        Body::Text(hunks) => {
+            part.header(out)?;
+            part.names(out)?;
+            hunks.iter().try_for_each(|hunk| write_hunk(out, hunk))
+        }
+        Body::None if part.is_link() && part.differs() => part.whole(out),
+        Body::None if part.says_nothing() => skipped(out, path, "only what git keeps no record of"),
+        Body::None => part.header(out),
+        Body::Whole => part.whole(out),
+    }
+}
+
+fn skipped(out: &mut impl Write, path: &Rel, why: &str) -> io::Result<()> {
+    writeln!(out, "cofferdam: {path} is not in this patch: {why}")
+}
+
+/// One file of a patch, from `from` to `path`.
+struct Part<'a> {
+    stack: &'a Stack,
+    path: &'a Rel,
+    from: &'a Rel,
+    before: Option<&'a Entry>,
+    after: Option<&'a Entry>,
+}
+
+impl Part<'_> {
+    fn is_link(&self) -> bool {
+        [self.before, self.after].into_iter().flatten().any(|e| e.kind == FileKind::Symlink)
+    }
+
+    fn differs(&self) -> bool {
+        self.before.map(|e| &e.digest) != self.after.map(|e| &e.digest)
+    }
+
+    /// A change of which git would see nothing.
+    fn says_nothing(&self) -> bool {
+        let modes = self.before.and_then(git_mode) == self.after.and_then(git_mode);
+        self.before.is_some() && self.after.is_some() && modes && self.from == self.path
+    }
+
+    fn header(&self, out: &mut impl Write) -> io::Result<()> {
+        writeln!(out, "diff --git {} {}", quoted("a/", self.from), quoted("b/", self.path))?;
+        match (self.before.and_then(git_mode), self.after.and_then(git_mode)) {
+            (None, Some(mode)) => writeln!(out, "new file mode {mode}")?,
+            (Some(mode), None) => writeln!(out, "deleted file mode {mode}")?,
+            (Some(old), Some(new)) if old != new => writeln!(out, "old mode {old}\nnew mode {new}")?,
+            _ => {}
+        }
+        if self.from != self.path {
+            writeln!(out, "rename from {}\nrename to {}", quoted("", self.from), quoted("", self.path))?;
+        }
+        Ok(())
+    }
+
+    fn names(&self, out: &mut impl Write) -> io::Result<()> {
+        let name = |there: bool, name: String| match there {
+            // Names with spaces end in a tab, so that nobody takes what follows for a part of them.
+            true if name.contains(' ') && !name.starts_with('"') => format!("{name}\t"),
+            true => name,
+            false => "/dev/null".to_owned(),
+        };
+        writeln!(out, "--- {}", name(self.before.is_some(), quoted("a/", self.from)))?;
+        writeln!(out, "+++ {}", name(self.after.is_some(), quoted("b/", self.path)))
+    }
+
+    /// The file as bytes on both sides.
+    fn whole(&self, out: &mut impl Write) -> io::Result<()> {
+        let size = |side: Option<&Entry>| side.map_or(0, |entry| entry.size);
+        if size(self.before) > LARGEST_BINARY || size(self.after) > LARGEST_BINARY {
+            return skipped(out, self.path, "too large for a patch");
+        }
+        let (old, new) =
+            (self.bytes(self.before, self.from, Side::Base)?, self.bytes(self.after, self.path, Side::View)?);
+        self.header(out)?;
+        if old == new {
+            return Ok(());
+        }
+        let blob = |there: bool, bytes: &[u8]| if there { blob_id(bytes) } else { "0".repeat(40) };
+        writeln!(out, "index {}..{}", blob(self.before.is_some(), &old), blob(self.after.is_some(), &new))?;
+        writeln!(out, "GIT binary patch")?;
+        literal(out, &new)?;
+        literal(out, &old)
+    }
+
+    fn bytes(&self, entry: Option<&Entry>, at: &Rel, side: Side) -> io::Result<Vec<u8>> {
+        let Some(entry) = entry else { return Ok(Vec::new()) };
+        if let Some(target) = &entry.target {
+            return target.bytes().ok_or_else(|| io::ErrorKind::InvalidData.into());
+        }
+        let file = match side {
+            Side::Base => file_below(&self.stack.base, at)?,
+            Side::View => self.stack.file(at)?,
+        };
+        let mut bytes = Vec::new();
+        file.take(LARGEST_BINARY + 1).read_to_end(&mut bytes)?;
+        match entry.digest.as_ref() == Some(&entry::digest(&bytes)) {
+            true => Ok(bytes),
+            false => Err(io::ErrorKind::ResourceBusy.into()),
+        }
+    }
+}
+
+#[derive(Clone, Copy)]
+enum Side {
+    Base,
+    View,
+}
+
+/// Of all permissions git keeps one bit.
+fn git_mode(entry: &Entry) -> Option<&'static str> {
+    match entry.kind {
+        FileKind::File if entry.mode & 0o100 != 0 => Some("100755"),
+        FileKind::File => Some("100644"),
+        FileKind::Symlink => Some("120000"),
+        _ => None,
+    }
+}
+
+fn write_hunk(out: &mut impl Write, hunk: &Hunk) -> io::Result<()> {
+    let span = |start: u64, lines: u64| if lines == 1 { format!("{start}") } else { format!("{start},{lines}") };
+    let (old, new) = (span(hunk.old_start, hunk.old_lines), span(hunk.new_start, hunk.new_lines));
+    writeln!(out, "@@ -{old} +{new} @@")?;
+    for line in &hunk.lines {
+        let sign = match line.kind {
+            LineKind::Context => ' ',
+            LineKind::Removed => '-',
+            LineKind::Added => '+',
+        };
+        write!(out, "{sign}{}", line.text)?;
+        if !line.text.ends_with('\n') {
+            writeln!(out, "\n\\ No newline at end of file")?;
+        }
+    }
+    Ok(())
+}
+
+/// A name as git writes it: in quotes, with escapes, where it holds more than plain characters.
+fn quoted(prefix: &str, path: &Rel) -> String {
+    let plain = |b: &u8| (0x20..0x7f).contains(b) && *b != b'"' && *b != b'\\';
+    let bytes = path.as_bytes();
+    if bytes.iter().all(plain) {
+        return format!("{prefix}{}", String::from_utf8_lossy(bytes));
+    }
+    let mut text = format!("\"{prefix}");
+    for byte in bytes {
+        match byte {
+            b'"' | b'\\' => text.extend(['\\', *byte as char]),
+            b'\n' => text.push_str("\\n"),
+            b'\t' => text.push_str("\\t"),
+            b'\r' => text.push_str("\\r"),
+            byte if plain(byte) => text.push(*byte as char),
+            byte => text.push_str(&format!("\\{byte:03o}")),
+        }
+    }
+    text.push('"');
+    text
+}
+
+fn blob_id(bytes: &[u8]) -> String {
+    let hash = sha1::Sha1::new().chain_update(format!("blob {}\0", bytes.len())).chain_update(bytes);
+    entry::hex(&hash.finalize())
+}
+
+/// The bytes as git's binary patches hold them: a zlib stream, here of blocks that are not compressed, in base 85.
+fn literal(out: &mut impl Write, bytes: &[u8]) -> io::Result<()> {
+    writeln!(out, "literal {}", bytes.len())?;
+    let mut stream = vec![0x78, 0x01];
+    // No bytes at all are one empty block.
+    let blocks: Vec<&[u8]> = if bytes.is_empty() { vec![bytes] } else { bytes.chunks(65_535).collect() };
+    for (index, block) in blocks.iter().enumerate() {
+        let length = block.len() as u16;
+        stream.push(u8::from(index + 1 == blocks.len()));
+        stream.extend(length.to_le_bytes());
+        stream.extend((!length).to_le_bytes());
+        stream.extend(*block);
+    }
+    stream.extend(adler32(bytes).to_be_bytes());
+    for line in stream.chunks(52) {
+        let length = line.len() as u8;
+        // A to Z are 1 to 26, a to z are 27 to 52.
+        let sign = if length <= 26 { b'A' + length - 1 } else { b'a' + length - 27 };
+        writeln!(out, "{}{}", sign as char, base85(line))?;
+    }
+    writeln!(out)
+}
+
+fn adler32(bytes: &[u8]) -> u32 {
+    let (mut a, mut b) = (1u32, 0u32);
+    for chunk in bytes.chunks(5000) {
+        for byte in chunk {
+            a += u32::from(*byte);
+            b += a;
+        }
+        (a, b) = (a % 65_521, b % 65_521);
+    }
+    (b << 16) | a
+}
+
+const DIGITS: &[u8; 85] = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz!#$%&()*+-;<=>?@^_`{|}~";
+
+fn base85(bytes: &[u8]) -> String {
+    let mut text = String::with_capacity(bytes.len() * 5 / 4 + 5);
+    for group in bytes.chunks(4) {
+        let mut word = [0u8; 4];
+        word[..group.len()].copy_from_slice(group);
+        let mut value = u32::from_be_bytes(word);
+        let mut digits = [0u8; 5];
+        for digit in digits.iter_mut().rev() {
+            *digit = DIGITS[(value % 85) as usize];
+            value /= 85;
+        }
+        text.extend(digits.iter().map(|d| *d as char));
+    }
+    text
+}
