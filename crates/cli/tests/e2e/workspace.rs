@@ -199,7 +199,7 @@ fn what_is_kept_is_as_much_as_was_asked_for() {
     }
 }
 
-/// On a terminal, or with -v, one line says what there is to review. In a pipe nothing is added.
+/// One line says what there is to review, also in a pipe: who does not hear of it would take the changes for landed.
 #[test]
 fn the_end_is_told_in_one_line() {
     let place = furnished(As::User);
@@ -211,7 +211,9 @@ fn the_end_is_told_in_one_line() {
     assert!(line.contains("2 files changed in sbx_") && line.contains("(kept 7 days)"), "{line}");
     assert!(line.contains("diff | approve | rm sbx_") && line.lines().count() == 1, "{line}");
     assert!(said(&["-v", "--ttl", "36h"], "echo x > x").contains("1 file changed in sbx_"));
-    assert_eq!(said(&[], "echo x > x"), "");
+    assert!(said(&[], "echo x > x").contains("1 file changed in sbx_"));
+    assert_eq!(said(&["-q"], "echo x > x"), "");
+    assert_eq!(said(&["--json"], "echo x > x"), "");
     assert_eq!(said(&["-v"], "true"), "");
     assert_eq!(said(&["-v", "--rm"], "echo x > x"), "");
     assert_eq!(said(&["-v", "--read-only"], "true"), "");

@@ -50,6 +50,9 @@ pub struct Meta {
     pub base_id: (u64, u64),
     pub driver: Driver,
     pub since: (i64, u32),
+    /// What the repository was at, where the directory is in one.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub git_head: Option<String>,
     /// The whole policy document of the run.
     pub policy: serde_json::Value,
     pub limits: Limits,

@@ -122,7 +122,7 @@ impl Tracked {
     fn keep(&self, options: &Fresh, outcome: &Outcome) -> Result<String, Fault> {
         let id = terms::id("sbx", fresh::random());
         let now = fresh::now_ms();
-        let Meta { base, base_id, driver, since, policy, limits, cpus, created_ms, .. } = self.meta.clone();
+        let Meta { base, base_id, driver, since, git_head, policy, limits, cpus, created_ms, .. } = self.meta.clone();
         let sandbox = Sandbox {
             name: options.name.clone(),
             base,
@@ -130,7 +130,7 @@ impl Tracked {
             driver,
             layers: vec![self.held.top()?.id.clone()],
             since,
-            git_head: None,
+            git_head,
             state: Lifecycle::Active,
             policy,
             limits,
