@@ -1,6 +1,7 @@
 //! `cofferdam bench`.
 
 mod net;
+mod workspace;
 
 use crate::{render, surroundings};
 use clap::ArgMatches;
@@ -49,6 +50,17 @@ fn carry_out(m: &ArgMatches, json: bool) -> Result<ExitCode, Fault> {
             render::print_json(&answer)
         } else {
             print(&net::page(&answer))
+        }
+        return Ok(ExitCode::SUCCESS);
+    }
+    if m.get_flag("workspace") {
+        let files = m.get_one::<u32>("files").copied().unwrap_or(100_000);
+        let answer = node::bench::workspace(&ask, files, &mut |what, done, all| bar.show(what, done, all))?;
+        bar.clear();
+        if json {
+            render::print_json(&answer)
+        } else {
+            print(&workspace::page(&answer))
         }
         return Ok(ExitCode::SUCCESS);
     }

@@ -19,8 +19,8 @@ use std::process::ExitCode;
 fn main() -> ExitCode {
     let words: Vec<OsString> = std::env::args_os().skip(1).collect();
     // `run` is the hot path: it parses its own flags only and builds nothing for the other verbs.
-    if let Some(rest) = args::as_run(&words) {
-        return run::main(rest);
+    if let Some((verb, rest)) = args::as_run(&words) {
+        return run::main(verb, rest);
     }
     let matches = match args::whole().try_get_matches_from(std::iter::once("cofferdam".into()).chain(words)) {
         Ok(matches) => matches,

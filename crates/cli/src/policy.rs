@@ -3,7 +3,7 @@
 use crate::{args, render, run, surroundings};
 use clap::ArgMatches;
 use node::policies::{self, Source};
-use node::run::{Ask, Learn, Stdio};
+use node::run::{Ask, Learn, Place, Stdio};
 use std::ffi::{OsStr, OsString};
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
@@ -113,6 +113,7 @@ fn learn(m: &ArgMatches) -> Result<ExitCode, Fault> {
         cpus: None,
         env: Vec::new(),
         workdir: None,
+        place: Place::Plain,
         publish: Vec::new(),
         secrets: Vec::new(),
         events: false,

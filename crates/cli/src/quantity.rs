@@ -27,9 +27,19 @@ pub fn time(text: &str) -> Result<u64, String> {
         "" | "s" => 1000.0,
         "m" | "min" => 60_000.0,
         "h" => 3_600_000.0,
-        _ => return Err(format!("{text:?}: unknown unit {unit:?}; use ms, s, m or h")),
+        "d" => 86_400_000.0,
+        _ => return Err(format!("{text:?}: unknown unit {unit:?}; use ms, s, m, h or d")),
     };
     whole(text, number * factor)
+}
+
+/// A time as people say it, in its largest whole unit.
+pub fn spell(ms: u64) -> String {
+    let units = [(86_400_000, "day"), (3_600_000, "hour"), (60_000, "minute"), (1000, "second"), (1, "millisecond")];
+    let (size, name) =
+        units.into_iter().find(|(size, _)| ms >= *size && ms.is_multiple_of(*size)).unwrap_or((1, "millisecond"));
+    let count = ms / size;
+    format!("{count} {name}{}", if count == 1 { "" } else { "s" })
 }
 
 pub fn count(text: &str) -> Result<u64, String> {
@@ -123,7 +133,14 @@ mod tests {
         {
             assert_eq!(size(text), Ok(want), "{text}");
         }
-        for (text, want) in [("30", 30_000), ("30s", 30_000), ("1500ms", 1500), ("0.5m", 30_000), ("2h", 7_200_000)] {
+        for (text, want) in [
+            ("30", 30_000),
+            ("30s", 30_000),
+            ("1500ms", 1500),
+            ("0.5m", 30_000),
+            ("2h", 7_200_000),
+            ("7d", 604_800_000),
+        ] {
             assert_eq!(time(text), Ok(want), "{text}");
         }
         for text in ["", "m", "-1", "1x", "0", "1e99", "∞"] {

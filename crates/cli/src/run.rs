@@ -1,22 +1,23 @@
 //! `cofferdam run`.
 
-use crate::{args, quantity, render, surroundings};
+use crate::args::{self, Runs};
+use crate::{quantity, render, surroundings};
 use clap::ArgMatches;
 use node::events::{EventFile, LEAST_MAX};
 use node::output::Output;
 use node::policies::{Flag, Source};
-use node::run::{Ask, Groundwork, Learn, Observed, Observer, Refused};
+use node::run::{Ask, Fresh, Groundwork, Keep, Learn, Observed, Observer, Place, Refused, TTL_MS};
 use std::ffi::{OsStr, OsString};
 use std::io::{IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use terms::{Action, Fault, Limits, Outcome, Phase, Verdict};
+use terms::{Action, Changes, Fault, Limits, Outcome, Phase, Verdict};
 
-pub fn main(words: &[OsString]) -> ExitCode {
+pub fn main(verb: Runs, words: &[OsString]) -> ExitCode {
     // Before anything is understood: nearly every call ends in a run, and one that does not only gives this up again.
     let ground = node::run::begin();
-    let command = args::run().bin_name("cofferdam run");
-    let words = if args::speaks_docker(words) { args::expand_it(words) } else { words.to_vec() };
+    let command = verb.command();
+    let words = if args::speaks_docker(words) { args::expand_it(words, &command) } else { words.to_vec() };
     let words = std::iter::once(OsString::from("cofferdam")).chain(words);
     let matches = match command.try_get_matches_from(words) {
         Ok(matches) => matches,
@@ -31,7 +32,7 @@ pub fn main(words: &[OsString]) -> ExitCode {
         Ok(events) => events,
         Err(fault) => return render::fault(&fault, json),
     };
-    match carry_out(&matches, ground, events) {
+    match carry_out(verb, &matches, ground, events) {
         Ok(Done::Explained) => ExitCode::SUCCESS,
         Ok(Done::Ran(outcome)) => {
             if json {
@@ -58,9 +59,9 @@ enum Done {
     Explained,
 }
 
-fn carry_out(matches: &ArgMatches, ground: Groundwork, events: Option<EventFile>) -> Result<Done, Refused> {
+fn carry_out(verb: Runs, matches: &ArgMatches, ground: Groundwork, events: Option<EventFile>) -> Result<Done, Refused> {
     let mut caller = surroundings::caller()?;
-    let ask = ask(matches)?;
+    let ask = ask(verb, matches, &caller)?;
     let ready = node::run::prepare(&ask, &caller, ground)?;
     if matches.get_flag("explain") {
         explain(&ready);
@@ -89,7 +90,29 @@ fn carry_out(matches: &ArgMatches, ground: Groundwork, events: Option<EventFile>
             render::note("nothing was refused, as far as is heard; --report-reads also tells of refused reads");
         }
     }
+    // Told in a pipe, too: who does not hear of it would take the changes for landed. With --json the document says it.
+    if !matches.get_flag("quiet") && !matches.get_flag("json") {
+        kept(&outcome, &ask.place).iter().for_each(|line| render::note(line));
+    }
     Ok(Done::Ran(Box::new(outcome)))
+}
+
+/// What there is to review, and how.
+fn kept(outcome: &Outcome, place: &Place) -> Option<String> {
+    let sandbox = outcome.sandbox.as_deref()?;
+    let Changes { added, modified, deleted } = outcome.changes;
+    let files = match added + modified + deleted {
+        0 => "nothing to review".to_owned(),
+        1 => "1 file changed".to_owned(),
+        n => format!("{n} files changed"),
+    };
+    // As much of an id as tells it from others.
+    let short = sandbox.get(..12).unwrap_or(sandbox);
+    let kept = match place {
+        Place::Fresh(fresh) => format!(" (kept {})", quantity::spell(fresh.ttl_ms.unwrap_or(TTL_MS))),
+        _ => String::new(),
+    };
+    Some(format!("{files} in {short}{kept}: cofferdam diff | approve | rm {short}"))
 }
 
 /// Refusals as they happen.
@@ -125,20 +148,26 @@ fn explain(ready: &node::run::Ready) {
     });
 }
 
-fn ask(m: &ArgMatches) -> Result<Ask, Fault> {
+fn ask(verb: Runs, m: &ArgMatches, caller: &node::Caller) -> Result<Ask, Fault> {
     let (ports, words): (Vec<&OsStr>, Vec<&OsStr>) =
         args::all(m, "policy").partition(|word| word.to_str().is_some_and(node::publish::is_port));
     let mut policies: Vec<Source> = words.into_iter().map(Source::of).collect();
     policies.extend(args::all(m, "settings").map(|f| Source::File(PathBuf::from(f))));
     Ok(Ask {
-        command: m.get_many::<OsString>("command").unwrap_or_default().cloned().collect(),
-        shell: m.get_one::<OsString>("shell").cloned(),
+        command: match verb {
+            Runs::Shell => {
+                vec![caller.var("SHELL").filter(|s| !s.is_empty()).unwrap_or(OsStr::new("/bin/sh")).to_owned()]
+            }
+            _ => args::all(m, "command").map(OsStr::to_owned).collect(),
+        },
+        shell: m.try_get_one::<OsString>("shell").ok().flatten().cloned(),
         policies,
         flags: flags(m),
         limits: limits(m)?,
         cpus: value(m, "cpus").map(|v| quantity::cpus(v).map_err(|e| bad("cpus", &e))).transpose()?,
         env: args::all(m, "env").map(OsStr::to_owned).collect(),
         workdir: m.get_one::<OsString>("workdir").map(PathBuf::from),
+        place: place(verb, m)?,
         publish: texts(m, "publish").chain(ports.iter().filter_map(|p| p.to_str()).map(String::from)).collect(),
         secrets: texts(m, "secret").collect(),
         events: m.contains_id("events"),
@@ -146,6 +175,34 @@ fn ask(m: &ArgMatches) -> Result<Ask, Fault> {
         report_reads: m.get_flag("report-reads"),
         learn: Learn::Nothing,
     })
+}
+
+/// Where the command works, and what becomes of its changes.
+fn place(verb: Runs, m: &ArgMatches) -> Result<Place, Fault> {
+    if verb != Runs::Run {
+        return Ok(Place::Sandbox(value(m, "sandbox").cloned().unwrap_or_default()));
+    }
+    if let Some(sandbox) = value(m, "sandbox") {
+        if sandbox.is_empty() {
+            return Err(bad("sandbox", "is empty; name one (`cofferdam ls`)"));
+        }
+        return Ok(Place::Sandbox(sandbox.clone()));
+    }
+    if m.get_flag("read-only") {
+        return Ok(Place::ReadOnly);
+    }
+    if m.get_flag("direct") {
+        return Ok(Place::Direct);
+    }
+    let ttl_ms = value(m, "ttl").map(|v| quantity::time(v).map_err(|e| bad("ttl", &e))).transpose()?;
+    let name = value(m, "name").cloned();
+    let keep = match (m.get_flag("rm"), m.get_flag("keep") || name.is_some() || ttl_ms.is_some()) {
+        (true, _) => Keep::Never,
+        (_, true) => Keep::Always,
+        _ => Keep::Changed,
+    };
+    let dir = m.get_one::<OsString>("workspace").map(PathBuf::from);
+    Ok(Place::Fresh(Fresh { dir, keep, name, ttl_ms }))
 }
 
 pub fn flags(m: &ArgMatches) -> Vec<Flag> {
@@ -166,7 +223,7 @@ pub fn flags(m: &ArgMatches) -> Vec<Flag> {
     flags
 }
 
-fn limits(m: &ArgMatches) -> Result<Limits, Fault> {
+pub fn limits(m: &ArgMatches) -> Result<Limits, Fault> {
     let mut limits = Limits::default();
     for item in m.get_many::<String>("limit").unwrap_or_default() {
         quantity::set(&mut limits, item)?;
@@ -182,7 +239,7 @@ fn limits(m: &ArgMatches) -> Result<Limits, Fault> {
 }
 
 fn texts<'a>(m: &'a ArgMatches, name: &str) -> impl Iterator<Item = String> + 'a {
-    m.get_many::<String>(name).unwrap_or_default().cloned()
+    m.try_get_many::<String>(name).ok().flatten().unwrap_or_default().cloned()
 }
 
 fn value<'a>(m: &'a ArgMatches, name: &str) -> Option<&'a String> {

@@ -1,9 +1,202 @@
 //! `cofferdam create`, `ls`, `ps`, `inspect`, `start`, `stop`, `rm`, `gc` and `audit`.
 
+pub mod ask;
+pub mod table;
+
+use crate::{render, surroundings};
 use clap::ArgMatches;
+use node::Caller;
+use node::lifecycle::gc::{self, Collected, Sort};
+use node::lifecycle::stop::{self, Which};
+use node::lifecycle::{create, list, remove};
+use node::{audit, fresh};
+use serde::Serialize;
+use std::io::Write;
 use std::process::ExitCode;
+use table::{Table, ago, bytes, from_now};
+use terms::{Fault, PROTOCOL_VERSION};
 
 /// Carries out one of the verbs of `args::sandboxes`.
-pub fn main(_verb: &str, _matches: &ArgMatches) -> ExitCode {
-    ExitCode::from(2)
+pub fn main(verb: &str, matches: &ArgMatches) -> ExitCode {
+    let inner = matches.subcommand().map_or(matches, |(_, m)| m);
+    let json = inner.get_flag("json");
+    let done = surroundings::caller().and_then(|caller| match verb {
+        "create" => create_one(matches, &caller, json),
+        "ls" => ls(matches, &caller, json),
+        "ps" => ps(&caller, json),
+        "inspect" => inspect(matches, &caller),
+        "start" => moved(stop::start(&ask::which(matches), &caller)?, json),
+        "stop" => moved(stop::stop(&ask::which(matches), ask::patience(matches)?, &caller)?, json),
+        "rm" => rm(matches, &caller, json),
+        "gc" => collect(matches, &caller, json),
+        _ => match matches.subcommand() {
+            Some(("verify", _)) => verify(&caller, json),
+            _ => log(inner, &caller, json),
+        },
+    });
+    done.unwrap_or_else(|fault| render::fault(&fault, json))
+}
+
+/// Every document says which version of the contract it follows.
+#[derive(Serialize)]
+struct Document<T: Serialize> {
+    protocol_version: u32,
+    #[serde(flatten)]
+    content: T,
+}
+
+fn print_document(content: impl Serialize) -> ExitCode {
+    render::print_json(&Document { protocol_version: PROTOCOL_VERSION, content });
+    ExitCode::SUCCESS
+}
+
+fn say(text: &str) {
+    // A reader that left early is no error of ours.
+    let _ = writeln!(std::io::stdout(), "{}", render::safe(text));
+}
+
+fn create_one(m: &ArgMatches, caller: &Caller, json: bool) -> Result<ExitCode, Fault> {
+    let made = create::create(&ask::create(m)?, caller)?;
+    if json {
+        return Ok(print_document(made));
+    }
+    made.notes.iter().for_each(|note| render::note(note));
+    say(&made.id);
+    Ok(ExitCode::SUCCESS)
+}
+
+fn ls(m: &ArgMatches, caller: &Caller, json: bool) -> Result<ExitCode, Fault> {
+    let rows = list::list(caller, m.get_flag("all"))?;
+    if json {
+        return Ok(print_document(serde_json::json!({ "sandboxes": rows })));
+    }
+    let now = fresh::now_ms();
+    let mut table = Table::new(&["ID", "NAME", "STATE", "DIRECTORY", "USED", "EXPIRES"]);
+    for row in &rows {
+        let expires = match (&row.expired, row.expires_ms) {
+            (Some(_), _) => "expired".to_owned(),
+            (None, Some(at)) => from_now(at, now),
+            (None, None) => "never".to_owned(),
+        };
+        let name = row.name.clone().unwrap_or_default();
+        let base = row.base.display().to_string();
+        table.row(vec![table::short(&row.id), name, row.state.into(), base, ago(row.used_ms, now), expires]);
+    }
+    table.print();
+    Ok(ExitCode::SUCCESS)
+}
+
+fn ps(caller: &Caller, json: bool) -> Result<ExitCode, Fault> {
+    let runs = list::runs(caller)?;
+    if json {
+        return Ok(print_document(serde_json::json!({ "runs": runs })));
+    }
+    let now = fresh::now_ms();
+    let mut table = Table::new(&["RUN", "SANDBOX", "PID", "SINCE", "COMMAND"]);
+    for run in &runs {
+        let sandbox = run.name.clone().or(run.sandbox.as_deref().map(table::short)).unwrap_or_else(|| "-".into());
+        let pid = run.pid.map_or("-".into(), |pid| pid.to_string());
+        table.row(vec![table::short(&run.run), sandbox, pid, ago(run.started_ms, now), run.command.join(" ")]);
+    }
+    table.print();
+    Ok(ExitCode::SUCCESS)
+}
+
+fn inspect(m: &ArgMatches, caller: &Caller) -> Result<ExitCode, Fault> {
+    Ok(print_document(list::inspect(ask::which(m).word.as_deref(), caller)?))
+}
+
+fn moved(moved: stop::Moved, json: bool) -> Result<ExitCode, Fault> {
+    if json {
+        return Ok(print_document(moved));
+    }
+    for ended in &moved.ended {
+        let how = if ended.killed { "killed" } else { "ended" };
+        render::note(&format!("{how} {} (process {})", ended.run, ended.pid));
+    }
+    say(&moved.id);
+    Ok(ExitCode::SUCCESS)
+}
+
+fn rm(m: &ArgMatches, caller: &Caller, json: bool) -> Result<ExitCode, Fault> {
+    let force = if m.get_flag("force") { Some(ask::patience(m)?) } else { None };
+    let words: Vec<Option<String>> = match m.get_many::<String>("sandbox") {
+        Some(words) => words.map(|word| Some(word.clone())).collect(),
+        None => vec![None],
+    };
+    let version = m.get_one::<u64>("if-version").copied();
+    let mut removed = Vec::new();
+    for word in words {
+        let done = remove::remove(&Which { word, version }, force, caller)?;
+        if !json {
+            say(&done.id);
+        }
+        removed.push(done);
+    }
+    if json {
+        print_document(serde_json::json!({ "removed": removed }));
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn collect(m: &ArgMatches, caller: &Caller, json: bool) -> Result<ExitCode, Fault> {
+    let dry = m.get_flag("dry-run");
+    let collected = if dry { gc::plan(caller)? } else { gc::collect(caller)? };
+    let code = if collected.failed.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(1) };
+    if json {
+        #[derive(Serialize)]
+        struct Answer {
+            dry_run: bool,
+            #[serde(flatten)]
+            collected: Collected,
+        }
+        print_document(Answer { dry_run: dry, collected });
+        return Ok(code);
+    }
+    let mut table = Table::new(&["WHAT", "ID", "SIZE", "WHY"]);
+    for item in &collected.items {
+        let what = match item.sort {
+            Sort::Expired => "sandbox",
+            Sort::DeadLayer | Sort::EmptyLayer => "layer",
+            Sort::Adopted => "adopted",
+            Sort::LostRun => "run",
+            Sort::Key => "key",
+        };
+        table.row(vec![what.into(), table::short(&item.id), bytes(item.bytes), item.why.clone()]);
+    }
+    if !collected.items.is_empty() {
+        table.print();
+    }
+    collected.failed.iter().for_each(|why| render::note(why));
+    let verb = if dry { "would be" } else { "were" };
+    say(&format!("{} things, {} {verb} collected", collected.items.len(), bytes(collected.bytes)));
+    Ok(code)
+}
+
+fn log(m: &ArgMatches, caller: &Caller, json: bool) -> Result<ExitCode, Fault> {
+    let most = m.get_one::<u32>("lines").copied().unwrap_or(100);
+    let entries = audit::log(m.get_one::<String>("sandbox").map(String::as_str), most, caller)?;
+    if json {
+        return Ok(print_document(serde_json::json!({ "entries": entries })));
+    }
+    for entry in &entries {
+        let body = if entry.body.is_null() { String::new() } else { format!(" {}", entry.body) };
+        let (when, step) = (fresh::date(entry.at_ms / 1000), entry.step.name());
+        say(&format!("{} {when} {} {} {step} {}{body}", entry.seq, entry.actor, entry.verb, entry.subject));
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn verify(caller: &Caller, json: bool) -> Result<ExitCode, Fault> {
+    let found = audit::verify(caller)?;
+    let code = if found.broken.is_none() { ExitCode::SUCCESS } else { ExitCode::from(1) };
+    if json {
+        print_document(found);
+        return Ok(code);
+    }
+    match &found.broken {
+        None => say(&format!("{} entries, all as they were written", found.entries)),
+        Some(broken) => say(&format!("entry {} is not as it was written: {}", broken.seq, broken.why)),
+    }
+    Ok(code)
 }

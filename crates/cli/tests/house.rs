@@ -54,7 +54,7 @@ const HOUSE: [Room; 9] = [
         name: "store",
         uses: &["terms"],
         libraries: &["rusqlite", "rustix", "serde", "serde_json", "sha2"],
-        test_libraries: &[],
+        test_libraries: &["proptest"],
     },
     Room {
         name: "workspace",

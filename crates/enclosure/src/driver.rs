@@ -55,6 +55,9 @@ fn lacks_landlock(name: &str) -> Fault {
 
 pub const ASK_DOCTOR: &str = "`cofferdam doctor` shows what this host offers; `--explain` prints all steps";
 
+/// What to do where no workspace can be had.
+pub const INSTEAD: &str = "--read-only shows the directory as it is, --direct changes it at once, `cofferdam create --driver copy` works on a copy";
+
 /// A call that we cannot do without is not to be had, e.g. because a container's filter forbids it.
 pub fn lacks(call: &str) -> Fault {
     let message = format!("this host does not let us use {call}");

@@ -39,20 +39,24 @@ impl Host for LocalHost {
     }
 
     fn sha256(&self, file: &Path) -> Option<[u8; 32]> {
-        let mut file = File::open(file).ok()?;
-        let mut hash = Sha256::new();
-        let mut chunk = vec![0; 1 << 16];
-        loop {
-            match file.read(&mut chunk) {
-                Ok(0) => return Some(hash.finalize().into()),
-                Ok(n) => hash.update(&chunk[..n]),
-                Err(_) => return None,
-            }
-        }
+        digest_of(File::open(file).ok()?)
     }
 
     fn loader(&self, file: &Path) -> Option<PathBuf> {
         find_loader(file)
+    }
+}
+
+/// SHA-256 of a file's bytes.
+pub fn digest_of(mut file: File) -> Option<[u8; 32]> {
+    let mut hash = Sha256::new();
+    let mut chunk = vec![0; 1 << 16];
+    loop {
+        match file.read(&mut chunk) {
+            Ok(0) => return Some(hash.finalize().into()),
+            Ok(n) => hash.update(&chunk[..n]),
+            Err(_) => return None,
+        }
     }
 }
 
@@ -116,7 +120,11 @@ fn follow(path: &Path, links: &mut Vec<Link>) -> Option<PathBuf> {
 
 /// The dynamic loader an ELF program names (its PT_INTERP), as written in it.
 pub fn find_loader(file: &Path) -> Option<PathBuf> {
-    let file = File::open(file).ok()?;
+    loader_of(&File::open(file).ok()?)
+}
+
+/// The same of a program at hand.
+pub fn loader_of(file: &File) -> Option<PathBuf> {
     let mut head = [0u8; 64];
     file.read_exact_at(&mut head, 0).ok()?;
     let is_elf64 = head.starts_with(b"\x7fELF\x02\x01");

@@ -12,6 +12,7 @@ use crate::shift::Shifter;
 use crate::steps::{self, Steps};
 use crate::supervise::{Run, step_failed, vanished};
 use crate::terminal;
+use crate::workspace::{Gauge, Workspace};
 use policy::{ExecPlan, Perm, Perms, Plan, Resolved};
 use std::ffi::OsString;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -52,6 +53,8 @@ pub struct Request {
     pub deny_calls: Vec<String>,
     /// What its network must be like; without, it has a loopback of its own and nothing else.
     pub network: Option<NetPlan>,
+    /// Where the guest changes files, and the host does not see it.
+    pub workspace: Option<Workspace>,
 }
 
 /// Those who stand beside a run while it runs.
@@ -62,6 +65,8 @@ pub struct Beside<'a> {
     pub network: Option<Box<dyn Network + 'a>>,
     /// Ports of the guest that the host can reach.
     pub publish: Vec<Published>,
+    /// Knows how much a workspace takes.
+    pub gauge: Option<Box<dyn Gauge + 'a>>,
 }
 
 /// How the command's streams are connected.
@@ -144,7 +149,7 @@ pub struct Prepared {
 }
 
 pub fn prepare(request: Request, mut ground: Groundwork) -> Result<Prepared, Fault> {
-    check_guards(&request.plan)?;
+    check_guards(&request.plan, request.workspace.as_ref())?;
     check_calls(&request.deny_calls)?;
     let steps = match request.enforced.driver {
         Driver::Namespaces => steps::build(&request, &mut ground)?,
@@ -154,10 +159,12 @@ pub fn prepare(request: Request, mut ground: Groundwork) -> Result<Prepared, Fau
 }
 
 /// A denied path that does not exist is safe where the guest can make nothing. Elsewhere the run is refused: no wall
-/// of the kernel's can keep one name from being made in a directory.
-fn check_guards(plan: &Plan) -> Result<(), Fault> {
-    let makes = |g: &&policy::Grant| !g.perms.and(Perms::MAKING).is_empty();
+/// of the kernel's can keep one name from being made in a directory. What is hidden may be made in a workspace, where it is the
+/// guest's own: what the host has or gets under that name stays hidden.
+fn check_guards(plan: &Plan, workspace: Option<&Workspace>) -> Result<(), Fault> {
     for guard in &plan.guards {
+        let own = |g: &policy::Grant| guard.hides && workspace.is_some_and(|w| g.path.starts_with(&w.at));
+        let makes = |g: &&policy::Grant| !g.perms.and(Perms::MAKING).is_empty() && !own(g);
         let literal: PathBuf = guard
             .pattern
             .split('/')

@@ -24,16 +24,18 @@ mod supervise;
 mod terminal;
 mod trust;
 mod verdict;
+mod workspace;
 
 pub use actors::Actors;
 pub use driver::{Driver, Found as Enforced, choose};
 pub use ground::{Groundwork, begin};
-pub use host::{LocalHost, find_loader};
+pub use host::{LocalHost, digest_of, find_loader, loader_of};
 pub use launch::{Beside, Observed, Observer, Prepared, Request, Stdio, prepare};
 pub use limits::{Cpus, check as check_limits, give_up as give_up_limits};
 pub use network::{NetPlan, NetReport, Network, Opening};
 pub use publish::Published;
 pub use trust::VARIABLES as TRUST_VARIABLES;
+pub use workspace::{Gauge, MOST_LAYERS, Over, Workspace};
 
 /// Where the guest's private space is; nothing of the host shows there.
 pub const PRIVATE: &[&str] = &["/tmp", "/var/tmp", "/dev", "/proc"];

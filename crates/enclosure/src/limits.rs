@@ -2,9 +2,14 @@
 //! Memory, processes and processor time are held by control groups; the clock, output, descriptors and the private
 //! space need none.
 
+mod layer;
+
+use self::layer::Layer;
+use crate::workspace::Gauge;
 use policy::{Perms, Plan};
 use rustix::fs::{FileType, OFlags};
 use rustix::process::Resource;
+use std::cell::RefCell;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -20,6 +25,8 @@ pub struct Cpus(pub Option<f64>);
 const PAGE: u64 = 4096;
 /// How often figures that raise no event are looked at, when a limit depends on them.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
+/// The same for the room that is left on the file system of a workspace.
+const LOOK_FOR_ROOM_EVERY: Duration = Duration::from_millis(200);
 /// How long after an event the kernel may take to act on it.
 const SETTLES: Duration = Duration::from_secs(2);
 /// More tasks than any kernel can have.
@@ -53,8 +60,8 @@ pub fn give_up(limits: Limits, cpus: &Cpus, degrade: &[String], network: bool) -
     (kept, missing)
 }
 
-/// Refuses limits that this kind of run cannot hold, before anything is made.
-pub fn check(limits: &Limits, plan: &Plan, network: bool) -> Result<(), Fault> {
+/// Refuses limits that this kind of run cannot hold, before anything is made. What is written below `workspace` is counted.
+pub fn check(limits: &Limits, plan: &Plan, network: bool, workspace: Option<&Path>) -> Result<(), Fault> {
     if limits.max_net_bytes.is_some() && !network {
         return Err(
             unsupported(LimitKind::NetBytes, "the guest has no network to count").hint("leave max_net_bytes out")
@@ -66,7 +73,8 @@ pub fn check(limits: &Limits, plan: &Plan, network: bool) -> Result<(), Fault> {
     for (kind, set) in
         [(LimitKind::DiskMb, limits.max_disk_mb.is_some()), (LimitKind::Files, limits.max_files.is_some())]
     {
-        let grant = plan.grants.iter().find(|g| !g.perms.and(Perms::CHANGES).is_empty());
+        let of_host = |g: &&policy::Grant| workspace.is_none_or(|at| !g.path.starts_with(at));
+        let grant = plan.grants.iter().filter(of_host).find(|g| !g.perms.and(Perms::CHANGES).is_empty());
         if let (true, Some(grant)) = (set, grant) {
             let message =
                 format!("{} grants writing to {} on the host, which has no quota", grant.rule, grant.path.display());
@@ -226,8 +234,9 @@ fn group_fault(error: CgroupError) -> Fault {
 }
 
 /// Watches the figures of one run.
-pub struct Meter {
+pub struct Meter<'a> {
     limits: Limits,
+    layer: RefCell<Layer<'a>>,
     group: Option<Group>,
     pub events: Vec<EventFd>,
     started: Instant,
@@ -267,11 +276,17 @@ struct Scratch {
     entries_before: u64,
 }
 
-impl Meter {
-    pub fn new(limits: Limits, group: Option<Group>) -> Meter {
+impl<'a> Meter<'a> {
+    pub fn new(limits: Limits, group: Option<Group>) -> Meter<'a> {
         let events = group.as_ref().map(Group::events).unwrap_or_default();
         let started = Instant::now();
-        Meter { limits, group, events, started, cpu_before: 0, scratch: None, event_at: None }
+        let layer = RefCell::default();
+        Meter { limits, layer, group, events, started, cpu_before: 0, scratch: None, event_at: None }
+    }
+
+    /// There is a workspace to be counted.
+    pub fn watch(&mut self, gauge: Option<Box<dyn Gauge + 'a>>) {
+        self.layer = RefCell::new(Layer::of(gauge));
     }
 
     /// The command is about to run: what was used up to here is ours.
@@ -317,7 +332,8 @@ impl Meter {
             self.limits.max_files.is_some(),
             self.limits.max_processes.is_some(),
         ];
-        let space = polled.contains(&true).then_some(now + LOOK_EVERY);
+        let layer = self.layer.borrow().is_watched().then_some(now + LOOK_FOR_ROOM_EVERY);
+        let space = polled.contains(&true).then_some(now + LOOK_EVERY).or(layer);
         let cpu = self.limits.max_cpu_ms.and_then(|ms| {
             let left = ms.saturating_sub(self.cpu_spent_ms()?);
             let cpus = std::thread::available_parallelism().map_or(1, usize::from) as u64;
@@ -338,16 +354,33 @@ impl Meter {
     }
 
     fn space_met(&self) -> Option<LimitHit> {
+        if let Some((used, most)) = self.layer.borrow().overfull() {
+            return Some(hit(LimitKind::DiskMb, megabytes(most), megabytes(used)));
+        }
         if self.limits.max_disk_mb.is_none() && self.limits.max_files.is_none() {
             return None;
         }
-        let (used, entries) = self.space()?;
+        let (pages_used, entries) = self.space().unwrap_or_default();
+        let (bytes_kept, kept) = self.layer.borrow_mut().used();
+        let used = pages_used * PAGE + bytes_kept;
         let disk = || {
             let limit = self.limits.max_disk_mb?;
-            let amounts = (Limit::Megabytes(limit), Limit::Megabytes((used * PAGE) as f64 / 1_048_576.0));
-            (used > pages(limit)).then(|| hit(LimitKind::DiskMb, amounts.0, amounts.1))
+            let over = used > pages(limit) * PAGE;
+            over.then(|| hit(LimitKind::DiskMb, Limit::Megabytes(limit), megabytes(used)))
         };
-        disk().or_else(|| count_over(LimitKind::Files, self.limits.max_files?, entries))
+        disk().or_else(|| count_over(LimitKind::Files, self.limits.max_files?, entries + kept))
+    }
+
+    /// Whether it was not the allowance that was met, but the end of the file system that holds the workspace.
+    pub fn is_overfull(&self) -> bool {
+        self.layer.borrow().overfull().is_some()
+    }
+
+    /// All is over: what a workspace takes is measured to the end now.
+    pub fn close_accounts(&self) {
+        if self.limits.max_disk_mb.is_some() || self.limits.max_files.is_some() {
+            self.layer.borrow_mut().finish();
+        }
     }
 
     fn memory_met(&self) -> Option<LimitHit> {
@@ -395,7 +428,7 @@ impl Meter {
             wall_ms: self.wall_ms(),
             cpu_ms: figures.cpu_us.map_or(cpu_us, |us| us.saturating_sub(self.cpu_before)) / 1000,
             memory_peak_bytes: figures.memory_peak.unwrap_or(max_rss_kb * 1024),
-            disk_bytes: self.space().map_or(0, |(pages, _)| pages * PAGE),
+            disk_bytes: self.space().map_or(0, |(pages, _)| pages * PAGE) + self.layer.borrow().last.0,
             processes_peak: figures.pids_peak.map(|n| n.saturating_sub(OURS)),
             ..Usage::default()
         }
@@ -407,6 +440,10 @@ impl Meter {
             let _ = group.remove();
         }
     }
+}
+
+fn megabytes(bytes: u64) -> Limit {
+    Limit::Megabytes(bytes as f64 / 1_048_576.0)
 }
 
 fn hit(kind: LimitKind, limit: Limit, used: Limit) -> LimitHit {

@@ -4,7 +4,7 @@
 mod acts;
 mod rhythm;
 
-use self::acts::{Act, is_own_failure};
+use self::acts::Act;
 use self::rhythm::Rhythm;
 use crate::PRIVATE;
 use crate::actors::actor;
@@ -22,6 +22,7 @@ use std::collections::{BTreeSet, HashSet};
 use std::ffi::OsStr;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use sys::notify::{Call, Listener};
 use sys::process::{copy_descriptor, read_memory, read_string};
@@ -61,6 +62,8 @@ pub struct Judge<'a> {
     /// Sockets of the host that rules let it connect to.
     sockets: BTreeSet<PathBuf>,
     guest: Guest,
+    /// The directory of which the guest sees more, or less, than is on the host.
+    pub workspace: Option<PathBuf>,
     /// Names of programs that may be started, as they were given.
     ordinary: HashSet<Vec<u8>>,
     /// Loaders of listed programs. They must be executable for the kernel's sake, but a guest that starts one itself
@@ -101,6 +104,7 @@ impl<'a> Judge<'a> {
             grants,
             sockets,
             guest,
+            workspace: None,
             ordinary: HashSet::new(),
             loaders,
         }
@@ -191,12 +195,12 @@ impl<'a> Judge<'a> {
         }
         let (dirfd, at) = if name == "execveat" { (call.args[0] as i32, 1) } else { (AT_FDCWD, 0) };
         let text = read_string(call.tid, call.args[at], LONGEST_PATH)?;
-        if text.is_empty() || is_nowhere(&text) || self.ordinary.contains(&text) || !listener.is_live(call) {
+        if text.is_empty() || self.is_nowhere(&text) || self.ordinary.contains(&text) || !listener.is_live(call) {
             return None;
         }
         let path = self.resolver.resolve(call.tid, dirfd, &text, Last::Follow)?;
         let named = self.resolver.named(call.tid, dirfd, &text).unwrap_or_else(|| path.clone());
-        if !exists(&path) {
+        if !self.exists(&path) {
             return None;
         }
         self.observe(|| Observed::Exec(named));
@@ -312,7 +316,7 @@ impl<'a> Judge<'a> {
 
     /// The guest's own sockets lie in its private places and where it may write; any other is a service of the host.
     fn judge_socket(&mut self, call: &Call, path: &Path) -> Option<i32> {
-        if self.is_own_place(path) || !(exists(path) || self.sockets.contains(path)) {
+        if self.is_own_place(path) || !(self.exists(path) || self.sockets.contains(path)) {
             return None;
         }
         let decision = self.policy.connects(path);
@@ -336,7 +340,7 @@ impl<'a> Judge<'a> {
             if self.is_own_place(&act.path) {
                 continue;
             }
-            if is_own_failure(&act) {
+            if self.is_own_failure(&act) {
                 continue;
             }
             let named = act.named.clone().unwrap_or_else(|| act.path.clone());
@@ -397,6 +401,36 @@ impl<'a> Judge<'a> {
         }
     }
 
+    /// Shells and compilers look for a program in every directory of PATH. A name that is nowhere on the host, and not in a
+    /// place of the guest's own, is no refusal. No link is followed here: the guest may have put it there, and where it leads
+    /// is a question for the guest's own root.
+    fn is_nowhere(&self, name: &[u8]) -> bool {
+        let path = Path::new(OsStr::from_bytes(name));
+        let look = || openat2(CWD, path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty(), ResolveFlags::NO_SYMLINKS);
+        let of_host = path.is_absolute() && !is_private(path) && !self.in_workspace(path);
+        of_host && matches!(look(), Err(Errno::NOENT))
+    }
+
+    fn in_workspace(&self, path: &Path) -> bool {
+        self.workspace.as_ref().is_some_and(|at| path.starts_with(at))
+    }
+
+    /// The mode of what is at a real path: on the host, or in the workspace as the guest sees it.
+    fn mode(&self, path: &Path) -> Option<u32> {
+        match self.in_workspace(path) {
+            true => self.resolver.mode_of(path),
+            false => std::fs::symlink_metadata(path).ok().map(|m| m.mode()),
+        }
+    }
+
+    fn exists(&self, path: &Path) -> bool {
+        self.mode(path).is_some()
+    }
+
+    fn is_dir(&self, path: &Path) -> bool {
+        self.mode(path).is_some_and(|mode| mode & 0o170_000 == 0o040_000)
+    }
+
     fn observe(&mut self, what: impl FnOnce() -> Observed<'static>) {
         if let Some(observer) = self.observer.as_mut() {
             observer(what());
@@ -407,17 +441,4 @@ impl<'a> Judge<'a> {
 /// Places that are the guest's own, or the kernel's for it.
 pub fn is_private(path: &Path) -> bool {
     PRIVATE.iter().any(|own| path.starts_with(own))
-}
-
-/// Shells and compilers look for a program in every directory of PATH. A name that is nowhere on the host, and not in a
-/// place of the guest's own, is no refusal. No link is followed here: the guest may have put it there, and where it leads is
-/// a question for the guest's own root.
-fn is_nowhere(name: &[u8]) -> bool {
-    let path = Path::new(OsStr::from_bytes(name));
-    let look = || openat2(CWD, path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty(), ResolveFlags::NO_SYMLINKS);
-    path.is_absolute() && !is_private(path) && matches!(look(), Err(Errno::NOENT))
-}
-
-fn exists(path: &Path) -> bool {
-    std::fs::symlink_metadata(path).is_ok()
 }

@@ -72,6 +72,15 @@ impl Resolver {
         Ok((fd, real))
     }
 
+    /// The mode of what is at a real path of a guest's tree, itself; for one whose calls were looked at before.
+    pub fn mode_of(&self, path: &Path) -> Option<u32> {
+        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let inside = path.strip_prefix("/").ok()?;
+        let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
+        let found = openat2(self.root.as_ref()?, inside, flags, Mode::empty(), resolve).ok()?;
+        rustix::fs::fstat(&found).ok().map(|s| s.st_mode)
+    }
+
     fn root(&mut self, tid: i32) -> Option<&OwnedFd> {
         if self.root.is_none() {
             let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;

@@ -1,5 +1,6 @@
 //! Mounts that only the supervisor can prepare: files of the caller, shown to root's guest as its own.
 
+use crate::driver::{ASK_DOCTOR, INSTEAD};
 use crate::guest::Guest;
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, OwnedFd};
@@ -19,6 +20,15 @@ pub struct Wanted {
     pub path: PathBuf,
     pub attr: Attr,
     pub rule: String,
+    pub purpose: Purpose,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Purpose {
+    /// To be seen as it is.
+    Shown,
+    /// To be a part of a workspace: what is in it must be the guest's to change, although in another layer.
+    Layer,
 }
 
 /// Prepares wanted mounts, with owners shifted to the guest's user.
@@ -33,16 +43,20 @@ impl Shifter {
     }
 
     pub fn prepare(&mut self, wanted: &Wanted) -> Result<OwnedFd, Fault> {
-        let Wanted { path, attr, rule } = wanted;
-        self.mount(path, *attr).map_err(|error| {
-            let message = format!("{} ({rule}): cannot be shown inside: {error}", path.display());
-            Fault::new(ErrorKind::UnsupportedHost, message).hint(crate::driver::ASK_DOCTOR).phase(Phase::Preparation)
+        let Wanted { path, attr, rule, purpose } = wanted;
+        self.mount(path, *attr, *purpose).map_err(|error| {
+            let path = path.display();
+            let (message, hint) = match purpose {
+                Purpose::Shown => (format!("{path} ({rule}): cannot be shown inside: {error}"), ASK_DOCTOR),
+                Purpose::Layer => (format!("{path}: its file system cannot be part of a workspace: {error}"), INSTEAD),
+            };
+            Fault::new(ErrorKind::UnsupportedHost, message).hint(hint).phase(Phase::Preparation)
         })
     }
 
-    fn mount(&mut self, path: &Path, attr: Attr) -> Result<OwnedFd, CallError> {
+    fn mount(&mut self, path: &Path, attr: Attr, purpose: Purpose) -> Result<OwnedFd, CallError> {
         let mut owner = std::fs::symlink_metadata(path).map(|m| (m.uid(), m.gid())).unwrap_or((0, 0));
-        if attr.has(Attr::READ_ONLY) {
+        if attr.has(Attr::READ_ONLY) && purpose == Purpose::Shown {
             owner.1 = NO_GROUP;
         }
         if !self.id_maps.contains_key(&owner) {
@@ -50,8 +64,12 @@ impl Shifter {
             self.id_maps.insert(owner, map);
         }
         let ids = self.id_maps.get(&owner).map(|map| map.namespace.as_fd());
-        // A file system that cannot shift shows its files as nobody's; what all may read still can be read.
-        mount::prepare(&cstring(path.as_os_str().as_bytes()), attr, ids)
-            .or_else(|_| mount::prepare(&cstring(path.as_os_str().as_bytes()), attr, None))
+        let name = cstring(path.as_os_str().as_bytes());
+        let shifted = mount::prepare(&name, attr, ids);
+        match purpose {
+            // A file system that cannot shift shows its files as nobody's; what all may read still can be read.
+            Purpose::Shown => shifted.or_else(|_| mount::prepare(&name, attr, None)),
+            Purpose::Layer => shifted,
+        }
     }
 }

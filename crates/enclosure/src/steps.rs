@@ -6,6 +6,7 @@
 mod frame;
 mod network;
 mod own;
+mod workspace;
 
 use self::frame::{DEVICES, FRAME_DIRS};
 pub use self::frame::{early, frame};
@@ -13,10 +14,12 @@ use crate::ground::Groundwork;
 use crate::guest::Guest;
 use crate::launch::Request;
 use crate::repository;
-use crate::shift::Wanted;
+use crate::shift::{Purpose, Wanted};
 use policy::{Cover, ExecPlan, Grant, Kind, Mask, Perm, Perms};
 use std::collections::BTreeSet;
 use std::ffi::{CStr, OsString};
+use std::fs::File;
+use std::io::{self, Read};
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileTypeExt;
@@ -82,6 +85,10 @@ struct Builder<'a> {
     shown: Vec<PathBuf>,
     /// There is a place for layers.
     layers: bool,
+    /// Where the whole workspace can be bound from, once it stands.
+    whole: Option<Vec<u8>>,
+    /// Names that are struck out already.
+    struck: BTreeSet<OsString>,
     /// A directory of made files that the guest may read.
     settings: Option<PathBuf>,
 }
@@ -99,6 +106,8 @@ pub fn build(request: &Request, ground: &mut Groundwork) -> Result<Steps, Fault>
         mounts: Vec::new(),
         shown: Vec::new(),
         layers: false,
+        whole: None,
+        struck: BTreeSet::new(),
         settings: None,
     };
     b.doors();
@@ -214,9 +223,12 @@ impl Builder<'_> {
     }
 
     fn grants(&mut self) -> Result<(), Fault> {
-        let grants: Vec<Grant> = self.request.plan.grants.iter().flat_map(top_level).collect();
+        let grants = self.with_workspace(self.request.plan.grants.iter().flat_map(top_level).collect());
         for grant in &grants {
-            self.grant(grant)?;
+            match self.workspace_at(&grant.path) {
+                Some(_) => self.grant_in_workspace(grant, &grants)?,
+                None => self.grant(grant)?,
+            }
         }
         Ok(())
     }
@@ -237,7 +249,7 @@ impl Builder<'_> {
             let from = path_of(&[OLD.as_bytes(), grant.path.as_os_str().as_bytes()]);
             self.push(Op::Bind { from, at: cpath(&grant.path), attr });
         } else {
-            self.shifted(&grant.path, attr, &grant.rule);
+            self.shifted(&grant.path, &grant.path, attr, &grant.rule, Purpose::Shown);
         }
         self.mounted.insert(grant.path.clone().into());
         Ok(())
@@ -308,13 +320,13 @@ impl Builder<'_> {
     }
 
     /// A mount of `path` on which the files of its owner belong to the guest's user.
-    fn shifted(&mut self, path: &Path, attr: Attr, rule: &str) {
+    fn shifted(&mut self, path: &Path, at: &Path, attr: Attr, rule: &str, purpose: Purpose) {
         let slot = self.mounts.len() % spawn::MOST_HANDLES;
         if slot == 0 {
             self.push(Op::ReceiveMounts);
         }
-        self.mounts.push(Wanted { path: path.to_path_buf(), attr, rule: rule.to_string() });
-        self.push(Op::Attach { slot, at: cpath(path) });
+        self.mounts.push(Wanted { path: path.to_path_buf(), attr, rule: rule.to_string(), purpose });
+        self.push(Op::Attach { slot, at: cpath(at) });
     }
 
     /// Links that rules led over, and those that join the old places of programs and libraries with /usr: every
@@ -359,7 +371,9 @@ impl Builder<'_> {
             self.pin(kept);
         }
         for guard in &self.request.plan.guards {
-            self.hide_future(&guard.pattern);
+            if self.workspace_at(Path::new(&guard.pattern)).is_none() {
+                self.hide_future(&guard.pattern);
+            }
         }
         self.dir(&self.request.home.clone());
     }
@@ -381,7 +395,7 @@ impl Builder<'_> {
 
     fn overlay(&mut self, layer: &str, dir: &Path) {
         let options = path_of(&[b"userxattr,lowerdir=", layer.as_bytes(), b":", dir.as_os_str().as_bytes()]);
-        self.push(Op::Overlay { at: cpath(dir), options });
+        self.push(Op::Overlay { at: cpath(dir), options, attr: QUIET.with(Attr::READ_ONLY) });
     }
 
     fn cover(&mut self, mask: &Mask) {
@@ -469,20 +483,30 @@ impl Builder<'_> {
         }
         let Some(digest) = program.sha256 else {
             let attr = QUIET.with(Attr::READ_ONLY);
-            if self.guest.privileged && !is_system(&program.path) {
-                self.shifted(&program.path, attr, &program.rule);
+            let of_host = self.workspace_at(&program.path).is_none();
+            if self.guest.privileged && of_host && !is_system(&program.path) {
+                self.shifted(&program.path, &program.path, attr, &program.rule, Purpose::Shown);
             } else {
-                let from = path_of(&[OLD.as_bytes(), program.path.as_os_str().as_bytes()]);
+                let from = self.source(&program.path);
                 self.push(Op::Bind { from, at: cpath(&program.path), attr });
             }
             self.mounted.insert(program.path.clone().into());
             return Ok(());
         };
-        let bytes = read_verified(&program.path, digest)?;
+        let bytes = self.read_verified(&program.path, digest)?;
         let name = format!("program-{}", self.ops.len());
         self.made_file(&name, bytes, 0o555, &program.path);
         self.mounted.insert(program.path.clone().into());
         Ok(())
+    }
+
+    fn read_verified(&self, path: &Path, digest: [u8; 32]) -> Result<Vec<u8>, Fault> {
+        let opened = match self.workspace_at(path) {
+            Some(workspace) => (workspace.open)(path),
+            None => File::open(path),
+        };
+        let refuse = |e: io::Error| Fault::new(ErrorKind::UnsupportedPolicy, format!("{}: {e}", path.display()));
+        verified(opened.map_err(refuse)?, path, digest)
     }
 
     fn working_directory(&mut self) {
@@ -509,8 +533,13 @@ impl Builder<'_> {
     fn read_only_repository(&self) -> Option<PathBuf> {
         let grants = &self.request.plan.grants;
         let around = grants.iter().filter(|g| self.request.cwd.starts_with(&g.path) && !is_system(&g.path));
-        let shown = around.filter(|_| self.guest.privileged).max_by_key(|g| g.path.as_os_str().len())?;
+        let shifts = self.guest.privileged || self.request.workspace.is_some();
+        let shown = around.filter(|_| shifts).max_by_key(|g| g.path.as_os_str().len())?;
         let at = repository::around(&self.request.cwd, &shown.path)?;
+        // In a workspace it can note what it found, but the next one over the same project has none of that.
+        if self.workspace_at(&at).is_some() {
+            return Some(at);
+        }
         let changes = |g: &Grant| !g.perms.and(Perms::CHANGES).is_empty();
         let apart = |g: &Grant| !g.path.starts_with(&at) && !at.starts_with(&g.path);
         grants.iter().all(|g| !changes(g) || apart(g)).then_some(at)
@@ -586,16 +615,16 @@ fn is_system(path: &Path) -> bool {
     SYSTEM.iter().any(|dir| path.starts_with(dir))
 }
 
-fn read_verified(path: &Path, digest: [u8; 32]) -> Result<Vec<u8>, Fault> {
+/// The bytes of a program, which must have this digest.
+fn verified(mut file: File, path: &Path, digest: [u8; 32]) -> Result<Vec<u8>, Fault> {
     use sha2::Digest;
     const MOST: u64 = 1 << 30;
-    let too_large = || Fault::new(ErrorKind::UnsupportedPolicy, format!("{}: larger than 1 GiB", path.display()));
-    let size = std::fs::metadata(path).map(|m| m.len()).unwrap_or(0);
-    if size > MOST {
-        return Err(too_large());
+    let refuse = |why: &str| Fault::new(ErrorKind::UnsupportedPolicy, format!("{}: {why}", path.display()));
+    if file.metadata().map_or(0, |m| m.len()) > MOST {
+        return Err(refuse("larger than 1 GiB"));
     }
-    let bytes = std::fs::read(path)
-        .map_err(|e| Fault::new(ErrorKind::UnsupportedPolicy, format!("{}: {e}", path.display())))?;
+    let mut bytes = Vec::new();
+    file.read_to_end(&mut bytes).map_err(|e| refuse(&e.to_string()))?;
     let found: [u8; 32] = sha2::Sha256::digest(&bytes).into();
     if found != digest {
         let message = format!("{}: changed while the run was being prepared", path.display());

@@ -17,7 +17,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 use sys::notify::Listener;
-use sys::op::Op;
+use sys::op::{Attr, Op};
 use sys::spawn::{self, Message, Report, Spawned};
 use sys::{CallError, process};
 use terms::{ErrorKind, Fault, Limit, LimitHit, LimitKind, OnOutputLimit, Outcome, Phase, PolicyStamp};
@@ -33,7 +33,7 @@ pub(crate) struct Run<'a> {
     steps: &'a Steps,
     spawned: Spawned,
     signals: OwnedFd,
-    pub(crate) meter: Meter,
+    pub(crate) meter: Meter<'a>,
     pub(crate) judge: Judge<'a>,
     listener: Option<Listener>,
     pub(crate) network: Option<Box<dyn Network + 'a>>,
@@ -98,14 +98,16 @@ impl<'a> Run<'a> {
         steps: &'a Steps,
         spawned: Spawned,
         signals: OwnedFd,
-        meter: Meter,
+        mut meter: Meter<'a>,
         ours: Ours,
         beside: Beside<'a>,
     ) -> Run<'a> {
+        meter.watch(beside.gauge);
         let sink = |normal: Sink| if request.stdio.capture { Sink::Keep(Capture::default()) } else { normal };
         let mut judge = Judge::new(&request.policy, &request.plan, steps.guest, &steps.watch, beside.observer);
         judge.max_open_files = request.limits.max_open_files;
         judge.has_network = request.network.is_some();
+        judge.workspace = request.workspace.as_ref().map(|w| w.at.clone());
         let allowance = Allowance {
             left: request.limits.max_output_bytes,
             truncate: request.limits.on_output_limit == Some(OnOutputLimit::Truncate),
@@ -488,5 +490,9 @@ pub(crate) fn step_failed(steps: &Steps, report: &Report) -> Fault {
     if matches!(op, Op::PrivateMounts | Op::Identity { .. } | Op::Proc { .. } | Op::Tmpfs { .. }) {
         return driver::blocked(&CallError { call: op.name(), errno: report.errno });
     }
-    Fault::new(ErrorKind::UnsupportedHost, step).hint(driver::ASK_DOCTOR).phase(Phase::Start)
+    let hint = match op {
+        Op::Overlay { attr, .. } if !attr.has(Attr::READ_ONLY) => driver::INSTEAD,
+        _ => driver::ASK_DOCTOR,
+    };
+    Fault::new(ErrorKind::UnsupportedHost, step).hint(hint).phase(Phase::Start)
 }

@@ -21,6 +21,7 @@ impl Run<'_> {
         if let Some(network) = &mut self.network {
             network.close().into_iter().for_each(|report| self.judge.tell(report));
         }
+        self.meter.close_accounts();
         if self.hit.is_none() {
             // What went over between two looks still went over.
             self.hit = self.meter.exceeded().filter(|hit| hit.kind != LimitKind::WallMs).or_else(|| self.net_hit());
@@ -70,7 +71,12 @@ impl Run<'_> {
             outcome.phase = Some(hit.phase);
             outcome.limit = Some(hit.limit);
             outcome.used = Some(hit.used);
-            outcome.message = Some(format!("the run met its limit of {}", describe(hit)));
+            outcome.message = Some(match hit.kind {
+                LimitKind::DiskMb if self.meter.is_overfull() => {
+                    "the file system that holds the workspace is nearly full".to_owned()
+                }
+                _ => format!("the run met its limit of {}", describe(hit)),
+            });
         } else if outcome.verdict == Verdict::Denied {
             outcome.error_kind = Some(ErrorKind::PolicyDenied);
             outcome.phase = Some(Phase::Execution);

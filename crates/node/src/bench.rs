@@ -5,6 +5,7 @@ mod net;
 mod soak;
 mod statistics;
 mod work;
+mod workspace;
 
 use serde::Serialize;
 use statistics::Samples;
@@ -18,6 +19,7 @@ pub use net::{Held, NetAnswer, NetContender, NetRatio, net};
 pub use soak::{Census, Soaked, soak};
 pub use statistics::Quantiles;
 pub use work::Work;
+pub use workspace::{WorkspaceAnswer, WorkspaceRatio, WorkspaceRow, workspace};
 
 #[derive(Clone, Debug)]
 pub struct Ask {

@@ -1,6 +1,7 @@
 //! The verbs of the product, one file each; the only place where policy, enclosure and host facts meet.
 //! Nothing here prints, prompts or reads the environment: the door hands in a `Caller`.
 
+pub mod audit;
 pub mod bench;
 mod caller;
 pub mod doctor;

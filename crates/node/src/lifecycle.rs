@@ -1,1 +1,21 @@
 //! Sandboxes come and go: create, list, look at, start, stop, remove, collect.
+//!
+//! ```text
+//!  create ──▶ active ◀── start ── stopped
+//!               │ ╲── stop ──────────▲
+//!               │  a run holds the lock of the top layer: "running"
+//!               ▼
+//!              rm, or expired and collected ──▶ removed (a tombstone; its layers are gone)
+//! ```
+
+pub mod admission;
+pub mod create;
+pub mod gc;
+mod keys;
+pub mod list;
+pub mod live;
+pub mod measure;
+pub mod meta;
+pub mod remove;
+pub mod reserve;
+pub mod stop;

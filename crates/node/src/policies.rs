@@ -321,7 +321,7 @@ pub fn check(document: &Document, caller: &Caller) -> Result<Checked, Fault> {
     check_supported(&resolved, false)?;
     let host = LocalHost::default();
     let plan = resolved.follow(&host)?.plan(&host)?;
-    enclosure::check_limits(&resolved.limits(), &plan, resolved.needs_network().is_some())?;
+    enclosure::check_limits(&resolved.limits(), &plan, resolved.needs_network().is_some(), None)?;
     notes.extend(plan.notes);
     Ok(Checked { digest, notes })
 }

@@ -6,7 +6,8 @@ use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 use store::{Kept, Record, Tx};
 use terms::{ErrorKind, Fault, Limits, Phase};
-use workspace::{Anchors, Dir, Driver, Rel, Stack};
+pub use workspace::Driver;
+use workspace::{Anchors, Dir, Rel, Stack};
 
 /// Ids are `sbx_…`; times are milliseconds since 1970.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -35,6 +36,9 @@ pub struct Sandbox {
     pub sharing: Sharing,
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub template: Option<String>,
+    /// The commit that the base stood on when the sandbox was made.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub git_head: Option<String>,
     pub created_ms: u64,
     /// When it was last used by a run or changed by a verb.
     pub used_ms: u64,
@@ -117,8 +121,30 @@ impl Record for Anchored {
     const KIND: &'static str = "anchors";
 }
 
+/// What is left of a sandbox that was removed; the id is the sandbox's.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Tombstone {
+    pub sandbox: Sandbox,
+    pub removed_ms: u64,
+    pub removed_by: String,
+    pub why: String,
+    /// Layers that went with it. One that is still there was left by a crash.
+    pub gone: Vec<String>,
+}
+
+impl Record for Tombstone {
+    const KIND: &'static str = "tombstone";
+
+    fn scope(&self) -> Option<&str> {
+        self.sandbox.base.to_str()
+    }
+}
+
+/// So much of an id stands for the whole.
+const LEAST_BEGINNING: usize = 4;
+
 /// The sandbox that is meant: by id, by the beginning of one that no other has, or by name. Without a word it is the
-/// one whose base is the current directory or the nearest above it, if there is just one.
+/// one that was used last of those whose base is the current directory or the nearest above it.
 pub fn find(tx: &Tx<'_>, word: Option<&str>, caller: &Caller) -> Result<Kept<Sandbox>, Fault> {
     let Some(word) = word else { return of_directory(tx, &caller.cwd) };
     if let Some(found) = tx.get(word)? {
@@ -127,17 +153,25 @@ pub fn find(tx: &Tx<'_>, word: Option<&str>, caller: &Caller) -> Result<Kept<San
     if let Some(found) = tx.get_named(word)? {
         return Ok(found);
     }
-    let begins =
-        |s: &Kept<Sandbox>| word.len() >= 4 && s.id.strip_prefix("sbx_").unwrap_or(&s.id).starts_with(bare(word));
-    let mut alike: Vec<_> = tx.list::<Sandbox>()?.into_iter().filter(begins).collect();
+    let begins = |word: &str| tx.list_from::<Sandbox>(&format!("sbx_{}", bare(word)), 2);
+    let mut alike = if bare(word).len() >= LEAST_BEGINNING { begins(word)? } else { Vec::new() };
     match (alike.len(), alike.pop()) {
         (1, Some(found)) => Ok(found),
-        (0, _) => Err(unknown(word)),
-        (count, _) => {
-            let message = format!("{count} sandboxes begin with {word:?}");
+        (0, _) => Err(removed(tx, word)?.unwrap_or_else(|| unknown(word))),
+        _ => {
+            let message = format!("several sandboxes begin with {word:?}");
             Err(Fault::invalid(message).hint("give more of the id").phase(Phase::Admission))
         }
     }
+}
+
+/// A word that is the id of a sandbox that was removed.
+fn removed(tx: &Tx<'_>, word: &str) -> Result<Option<Fault>, Fault> {
+    let Some(tombstone) = tx.get::<Tombstone>(word)? else { return Ok(None) };
+    let when = crate::fresh::date(tombstone.record.removed_ms / 1000);
+    let message = format!("{word} was removed on {when} by {}", tombstone.record.removed_by);
+    let fault = Fault::new(ErrorKind::NotFound, message).phase(Phase::Admission).subject(word);
+    Ok(Some(fault.hint("`cofferdam ls` lists those that are there")))
 }
 
 fn bare(word: &str) -> &str {
@@ -152,13 +186,8 @@ pub fn unknown(word: &str) -> Fault {
 fn of_directory(tx: &Tx<'_>, cwd: &Path) -> Result<Kept<Sandbox>, Fault> {
     for above in cwd.ancestors() {
         let Some(base) = above.to_str() else { continue };
-        let mut here = tx.list_in::<Sandbox>(base)?;
-        if here.len() > 1 {
-            let names: Vec<_> = here.iter().map(|s| s.record.name.clone().unwrap_or_else(|| s.id.clone())).collect();
-            let message = format!("{} sandboxes cover {base}: {}", here.len(), names.join(", "));
-            return Err(Fault::invalid(message).hint("say which").phase(Phase::Admission));
-        }
-        if let Some(found) = here.pop() {
+        let here = tx.list_in::<Sandbox>(base)?;
+        if let Some(found) = here.into_iter().max_by_key(|s| s.record.used_ms) {
             return Ok(found);
         }
     }

@@ -1,1 +1,264 @@
 //! Snapshots, forks, templates, and workspaces as files.
+//!
+//! A snapshot is a list of frozen layers: nobody writes to one again, and each has a digest over all that is in it, which is compared
+//! before anything is built upon it. Layers come before the records that refer to them, so whatever ends in the middle leaves at most
+//! a layer that nobody refers to, which `gc` collects.
+
+mod fork;
+mod portable;
+mod restore;
+mod running;
+mod squash;
+mod take;
+mod template;
+
+pub use fork::{Forked, fork};
+pub use portable::{Imported, Onto, Written, export, import};
+pub use restore::{Restored, Since, restore};
+pub use squash::{DEEP, DEEPEST, squash};
+pub use take::{Taken, remove, take};
+pub use template::{
+    Seed, Template, Templated, create, find_template, from_template, list_templates, refuse_other_template,
+    remove_template,
+};
+pub use workspace::archive::Bounds;
+
+use crate::lifecycle::create::check_name;
+use crate::lifecycle::meta::drop_layer;
+use crate::sandbox::{Anchored, Sandbox};
+use crate::state::State;
+use serde::{Deserialize, Serialize};
+use std::path::PathBuf;
+use store::{Entry, Kept, Record, Step, Tx};
+use terms::{ErrorKind, Fault, Limits, Phase};
+use workspace::{Anchors, Dir, Driver, Layer, Rel, manifest};
+
+/// What sandboxes can be built upon.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Ground {
+    pub base: PathBuf,
+    pub base_id: (u64, u64),
+    pub driver: Driver,
+    /// Ids from the bottom up, as every record has them that refers to layers.
+    pub layers: Vec<String>,
+    /// The same with their digests.
+    pub frozen: Vec<Frozen>,
+    pub since: (i64, u32),
+    #[serde(default)]
+    pub anchors: Anchors,
+    pub policy: serde_json::Value,
+    #[serde(default)]
+    pub limits: Limits,
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub cpus: Option<f64>,
+}
+
+/// A layer that nobody writes to any more.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Frozen {
+    pub id: String,
+    pub digest: String,
+    pub entries: u64,
+    pub bytes: u64,
+}
+
+/// By the layer's id, so that every stack that has it finds its digest.
+impl Record for Frozen {
+    const KIND: &'static str = "frozen";
+}
+
+/// Ids are `snp_…`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Snapshot {
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub name: Option<String>,
+    /// The sandbox that it was taken of; it may be gone.
+    pub sandbox: String,
+    /// Made on the way to something else: kept by `restore`, or for a fork. Collected when nothing needs it.
+    #[serde(skip_serializing_if = "std::ops::Not::not", default)]
+    pub automatic: bool,
+    /// Over the digests of all its layers.
+    pub digest: String,
+    pub created_ms: u64,
+    #[serde(flatten)]
+    pub ground: Ground,
+}
+
+impl Record for Snapshot {
+    const KIND: &'static str = "snapshot";
+
+    fn name(&self) -> Option<&str> {
+        self.name.as_deref()
+    }
+
+    fn scope(&self) -> Option<&str> {
+        Some(&self.sandbox)
+    }
+}
+
+impl Ground {
+    pub fn digest(&self) -> String {
+        manifest::whole(self.frozen.iter().map(|l| l.digest.as_str()))
+    }
+
+    /// Bytes of files in all its layers.
+    pub fn bytes(&self) -> u64 {
+        self.frozen.iter().map(|l| l.bytes).sum()
+    }
+
+    /// What a sandbox stands on, with other layers than its own.
+    fn of(sandbox: &Sandbox, frozen: Vec<Frozen>, anchors: Anchors) -> Ground {
+        Ground {
+            base: sandbox.base.clone(),
+            base_id: sandbox.base_id,
+            driver: sandbox.driver,
+            layers: frozen.iter().map(|l| l.id.clone()).collect(),
+            frozen,
+            since: sandbox.since,
+            anchors,
+            policy: sandbox.policy.clone(),
+            limits: sandbox.limits,
+            cpus: sandbox.cpus,
+        }
+    }
+
+    /// Opens the frozen layers and reads them again; one that is not as it was frozen is a fault that names what differs.
+    fn verified(&self, state: &State) -> Result<Vec<Layer>, Fault> {
+        let open = |frozen: &Frozen| {
+            let layer = state.layers.get(&frozen.id).map_err(|e| lost(&frozen.id, &e))?;
+            manifest::verify(&layer, &frozen.digest, self.driver.marks())?;
+            Ok(layer)
+        };
+        self.frozen.iter().map(open).collect()
+    }
+
+    /// The base, which must still be the directory it was.
+    fn base(&self) -> Result<Dir, Fault> {
+        let conflict = |why: String| {
+            let fault = Fault::new(ErrorKind::Conflict, format!("{}: {why}", self.base.display()));
+            fault.hint("put the directory back, or export the snapshot and import it elsewhere").phase(Phase::Admission)
+        };
+        let opened = Dir::open(&self.base).map_err(|e| conflict(e.to_string()))?;
+        let now = opened.meta(&Rel::top()).map_err(|e| conflict(e.to_string()))?;
+        match now.map(|meta| (meta.dev, meta.ino)) == Some(self.base_id) {
+            true => Ok(opened),
+            false => Err(conflict("another directory than the one that was covered".to_owned())),
+        }
+    }
+}
+
+/// A layer that cannot be opened.
+fn lost(id: &str, error: &std::io::Error) -> Fault {
+    let message = format!("layer {id} cannot be opened: {error}");
+    Fault::new(ErrorKind::Conflict, message)
+        .hint("use another snapshot; `cofferdam gc --dry-run` shows what else is amiss")
+        .subject(id)
+}
+
+/// Automatic snapshots whose sandbox is gone and that nothing was built upon: `gc` removes their records.
+pub fn unneeded(tx: &Tx<'_>) -> Result<Vec<Kept<Snapshot>>, Fault> {
+    let sandboxes = tx.list::<Sandbox>()?;
+    let needed = |s: &Kept<Snapshot>| !s.record.automatic || sandboxes.iter().any(|b| b.id == s.record.sandbox);
+    Ok(tx.list::<Snapshot>()?.into_iter().filter(|s| !needed(s)).collect())
+}
+
+/// The snapshot that is meant: by id, by name, or by the beginning of an id that no other has.
+pub fn find(tx: &Tx<'_>, word: &str) -> Result<Kept<Snapshot>, Fault> {
+    match look(tx, word)? {
+        Some(found) => Ok(found),
+        None => {
+            let fault = Fault::new(ErrorKind::NotFound, format!("there is no snapshot {word:?}")).subject(word);
+            Err(fault.hint("`cofferdam snapshot ls` lists them").phase(Phase::Admission))
+        }
+    }
+}
+
+fn look(tx: &Tx<'_>, word: &str) -> Result<Option<Kept<Snapshot>>, Fault> {
+    if let Some(found) = tx.get(word)? {
+        return Ok(Some(found));
+    }
+    if let Some(found) = tx.get_named(word)? {
+        return Ok(Some(found));
+    }
+    if word.len() < 4 || !word.starts_with("snp_") {
+        return Ok(None);
+    }
+    let mut alike: Vec<_> = tx.list::<Snapshot>()?.into_iter().filter(|s| s.id.starts_with(word)).collect();
+    match alike.len() {
+        0 | 1 => Ok(alike.pop()),
+        count => {
+            let fault = Fault::invalid(format!("{count} snapshots begin with {word:?}"));
+            Err(fault.hint("give more of the id").phase(Phase::Admission))
+        }
+    }
+}
+
+/// A snapshot at a glance.
+#[derive(Clone, Debug, Serialize)]
+pub struct Listed {
+    pub id: String,
+    pub name: Option<String>,
+    pub sandbox: String,
+    pub automatic: bool,
+    pub base: PathBuf,
+    pub digest: String,
+    pub layers: usize,
+    pub bytes: u64,
+    pub created_ms: u64,
+}
+
+/// All snapshots, or those of one sandbox, oldest first.
+pub fn list(state: &State, sandbox: Option<&str>) -> Result<Vec<Listed>, Fault> {
+    let all = state.store.read(|tx| match sandbox {
+        Some(id) => tx.list_in::<Snapshot>(id),
+        None => tx.list::<Snapshot>(),
+    })?;
+    let at_a_glance = |Kept { id, record, .. }: Kept<Snapshot>| {
+        let (layers, bytes) = (record.ground.layers.len(), record.ground.bytes());
+        let Snapshot { name, sandbox, automatic, digest, created_ms, ground } = record;
+        Listed { id, name, sandbox, automatic, base: ground.base, digest, layers, bytes, created_ms }
+    };
+    let mut all: Vec<Listed> = all.into_iter().map(at_a_glance).collect();
+    all.sort_by(|a, b| (a.created_ms, &a.id).cmp(&(b.created_ms, &b.id)));
+    Ok(all)
+}
+
+/// What was noted of a verb that only adds records: its intent and its result become true together.
+fn note(tx: &Tx<'_>, at_ms: u64, verb: &str, subject: &str, actor: &str, body: serde_json::Value) -> Result<(), Fault> {
+    for step in [Step::Intent, Step::Done] {
+        tx.note(&Entry { at_ms, verb, step, subject, actor, body: body.clone() })?;
+    }
+    Ok(())
+}
+
+fn anchors_of(tx: &Tx<'_>, sandbox: &str) -> Result<Anchors, Fault> {
+    Ok(tx.get::<Anchored>(sandbox)?.map(|kept| kept.record.anchors).unwrap_or_default())
+}
+
+/// Sets what a sandbox knows of its base.
+fn set_anchors(tx: &Tx<'_>, sandbox: &str, anchors: &Anchors) -> Result<(), Fault> {
+    match tx.get::<Anchored>(sandbox)? {
+        Some(mut kept) if kept.record.anchors != *anchors => {
+            kept.record.anchors = anchors.clone();
+            tx.change(kept)?;
+        }
+        None if !anchors.0.is_empty() => {
+            tx.add(sandbox, Anchored { anchors: anchors.clone() })?;
+        }
+        _ => {}
+    }
+    Ok(())
+}
+
+/// Takes away layers that nothing refers to any more. What fails is left to `gc`.
+fn drop_unused(state: &State, candidates: &[String]) -> Result<(), Fault> {
+    let used = state.store.read(|tx| tx.referred("layers"))?;
+    let unused: Vec<&String> = candidates.iter().filter(|id| !used.contains_key(*id)).collect();
+    for id in &unused {
+        let _ = drop_layer(&state.layers, id);
+    }
+    if unused.is_empty() {
+        return Ok(());
+    }
+    state.store.write(|tx| unused.iter().try_for_each(|id| tx.remove::<Frozen>(id).map(|_| ())))
+}

@@ -1,6 +1,7 @@
 //! Where sandboxes live: the state directory with its layers and its store. Belongs to one user, open to nobody else.
 
 use crate::Caller;
+use rustix::fs::{Mode, OFlags};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use store::Store;
@@ -55,6 +56,51 @@ pub fn prepare(caller: &Caller) -> Result<(PathBuf, Dir), Fault> {
     Ok((path, dir))
 }
 
+/// The state directory and a directory that guests write to must not lie in one another: a guest could else reach the layers and
+/// records of all. Names do not decide but identities, up to the root of the file system.
+pub fn check_apart(state: &Dir, state_path: &Path, base: &Dir, base_path: &Path) -> Result<(), Fault> {
+    let io = |path: &Path, e: std::io::Error| unusable(path, &e.to_string());
+    let refuse = |how: &str| {
+        let (base, state) = (base_path.display(), state_path.display());
+        let fault = Fault::invalid(format!("{base}: {how} the state directory, {state}")).phase(Phase::Admission);
+        Err(fault.hint("choose a directory that is apart from it, or set COFFERDAM_STATE to another place"))
+    };
+    let (ours, theirs) = (identity(state), identity(base));
+    let (ours, theirs) = (ours.map_err(|e| io(state_path, e))?, theirs.map_err(|e| io(base_path, e))?);
+    if ours == theirs {
+        return refuse("is");
+    }
+    if is_above(theirs, state).map_err(|e| io(state_path, e))? {
+        return refuse("holds");
+    }
+    match is_above(ours, base).map_err(|e| io(base_path, e))? {
+        true => refuse("lies inside"),
+        false => Ok(()),
+    }
+}
+
+fn identity(dir: &impl std::os::fd::AsFd) -> std::io::Result<(u64, u64)> {
+    let stat = rustix::fs::fstat(dir)?;
+    Ok((stat.st_dev, stat.st_ino))
+}
+
+/// Whether the directory `above` is met on the way up from `dir`. No path can be longer than what the kernel lets one make.
+fn is_above(above: (u64, u64), dir: &Dir) -> std::io::Result<bool> {
+    const DEEPEST: usize = 1 << 20;
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let mut at = rustix::fs::openat(dir, c"..", flags, Mode::empty())?;
+    let mut from = identity(dir)?;
+    for _ in 0..DEEPEST {
+        let here = identity(&at)?;
+        if here == above || here == from {
+            return Ok(here == above);
+        }
+        from = here;
+        at = rustix::fs::openat(&at, c"..", flags, Mode::empty())?;
+    }
+    Err(std::io::ErrorKind::InvalidInput.into())
+}
+
 /// What others could change would not be ours to trust.
 fn check_owner(path: &Path) -> Result<(), Fault> {
     let meta = std::fs::metadata(path).map_err(|e| unusable(path, &e.to_string()))?;
@@ -67,7 +113,7 @@ fn check_owner(path: &Path) -> Result<(), Fault> {
     }
 }
 
-fn unusable(path: &Path, why: &str) -> Fault {
+pub(crate) fn unusable(path: &Path, why: &str) -> Fault {
     let message = format!("the state directory {}: {why}", path.display());
     let hint = "set COFFERDAM_STATE to a directory of your own, or run with --read-only";
     Fault::new(ErrorKind::Unavailable, message).hint(hint).phase(Phase::Admission)

@@ -84,6 +84,8 @@ pub struct Guard {
     /// As in the rule, after expansion; may hold wildcards.
     pub pattern: String,
     pub rule: String,
+    /// Not even reading is left of it.
+    pub hides: bool,
 }
 
 impl Guard {

@@ -1,7 +1,7 @@
 //! Resolved: a policy with the variables of its paths replaced. It can decide and plan.
 
 use crate::cidr::Cidr;
-use crate::document::{Env, NetRule, Target};
+use crate::document::{Env, FsRule, NetRule, Target};
 use crate::error::PolicyError;
 use crate::glob::Pattern;
 use crate::host::HostPattern;
@@ -142,6 +142,15 @@ pub(crate) fn grants(action: Action) -> bool {
 impl Resolved {
     pub fn policy(&self) -> &Policy {
         &self.policy
+    }
+
+    /// The same with one more rule about files, which stands in no document: what the way of running brings or takes away.
+    /// The rule is on one plain path.
+    pub fn with_fs(mut self, action: Action, path: &Path, perms: Perms, label: &str) -> Option<Resolved> {
+        let rule = FsRule { action, path: RulePath::literal(path)?, perms };
+        let text = write::fs_rule(&rule).to_compact_json();
+        self.files.push(FileRule::new(label, action, perms, &text, Pattern::literal(path)?));
+        Some(self)
     }
 
     pub fn limits(&self) -> Limits {

@@ -5,6 +5,7 @@ use rusqlite::{OptionalExtension, params};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
+use std::collections::BTreeMap;
 use terms::Fault;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -59,9 +60,12 @@ pub struct Noted {
 /// What a look at the whole chain found.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Verified {
+    /// How many entries are as they were written, from the first on.
     pub entries: u64,
-    /// The hash of the last entry.
+    /// The hash of the last of them.
     pub head: String,
+    /// The last entry that `journal.head` remembers. It may lag behind; it never leads.
+    pub anchored: u64,
     /// The first entry that is not as it was written.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub broken: Option<Broken>,
@@ -92,6 +96,7 @@ impl Tx<'_> {
         self.db
             .execute(query, params![seq, entry.at_ms as i64, verb, step, subject, actor, body, hash])
             .map_err(inner)?;
+        *self.noted.borrow_mut() = Some((seq as u64, hash));
         Ok(seq as u64)
     }
 
@@ -109,29 +114,56 @@ impl Tx<'_> {
 }
 
 impl Store {
-    /// Goes along the whole chain.
+    /// Goes along the whole chain, and compares it with what is remembered outside.
     pub fn verify(&self) -> Result<Verified, Fault> {
+        // Before the entries are read: what is added meanwhile is then behind what is remembered, never before it.
+        let anchors = self.head.entries();
+        let anchored = anchors.keys().next_back().copied().unwrap_or(0);
         self.read(|tx| {
             let query = "SELECT seq, at_ms, verb, step, subject, actor, body, hash FROM journal ORDER BY seq";
             let mut statement = tx.db.prepare(query).map_err(inner)?;
             let mut rows = statement.query([]).map_err(inner)?;
             let (mut entries, mut head) = (0u64, BEGINNING.to_owned());
+            let mut broken = None;
             while let Some(next) = rows.next().map_err(inner)? {
-                let (seq, at_ms, texts, hash) = row(next).map_err(inner)?;
-                let due = entries as i64 + 1;
-                let broken = |why: &str| Some(Broken { seq: due as u64, why: why.to_owned() });
-                if seq != due {
-                    return Ok(Verified { entries, head, broken: broken("it is missing") });
+                match follow(&head, entries + 1, next, &anchors) {
+                    Ok(hash) => (entries, head) = (entries + 1, hash),
+                    Err(why) => {
+                        broken = Some(Broken { seq: entries + 1, why });
+                        break;
+                    }
                 }
-                let [verb, step, subject, actor, body] = &texts;
-                if chained(&head, seq, at_ms, [verb, step, subject, actor, body]) != hash {
-                    return Ok(Verified { entries, head, broken: broken("its hash does not cover what it says") });
-                }
-                (entries, head) = (entries + 1, hash);
             }
-            Ok(Verified { entries, head, broken: None })
+            let broken = broken.or_else(|| at_end(entries, &anchors));
+            Ok(Verified { entries, head, anchored, broken })
         })
     }
+}
+
+/// The hash of the entry that is due, if the row is that entry as it was written.
+fn follow(before: &str, due: u64, next: &rusqlite::Row<'_>, anchors: &BTreeMap<u64, String>) -> Result<String, String> {
+    let (seq, at_ms, texts, hash) = row(next).map_err(|e| format!("it cannot be read: {e}"))?;
+    if seq != due as i64 {
+        return Err("it is missing".into());
+    }
+    let [verb, step, subject, actor, body] = &texts;
+    if chained(before, seq, at_ms, [verb, step, subject, actor, body]) != hash {
+        return Err("its hash does not cover what it says".into());
+    }
+    match anchors.get(&due) {
+        Some(known) if *known != hash => Err("journal.head remembers another entry under this number".into()),
+        _ => Ok(hash),
+    }
+}
+
+/// What is wrong when the chain itself is sound: it may have lost its end.
+fn at_end(entries: u64, anchors: &BTreeMap<u64, String>) -> Option<Broken> {
+    let why = match anchors.keys().next_back() {
+        None => "journal.head is gone: nobody can say whether entries are missing at the end".to_owned(),
+        Some(last) if *last > entries => format!("it is missing, and so is what followed up to entry {last}"),
+        Some(_) => return None,
+    };
+    Some(Broken { seq: entries + 1, why })
 }
 
 type Raw = (i64, i64, [String; 5], String);

@@ -4,6 +4,7 @@ use crate::{Tx, inner};
 use rusqlite::{OptionalExtension, params};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use std::collections::BTreeMap;
 use terms::{ErrorKind, Fault};
 
 /// A kind of document that the store can keep.
@@ -59,6 +60,66 @@ impl Tx<'_> {
         let mut statement = self.db.prepare(query).map_err(inner)?;
         let rows = statement.query_map(params![R::KIND, scope], raw).map_err(inner)?;
         rows.map(|row| kept(row.map_err(inner)?)).collect()
+    }
+
+    /// Those of a kind that belong to something below `scope`, as paths are below one another.
+    pub fn list_below<R: Record>(&self, scope: &str) -> Result<Vec<Kept<R>>, Fault> {
+        // '0' is what follows upon '/'.
+        let (from, to) = (format!("{}/", scope.trim_end_matches('/')), format!("{}0", scope.trim_end_matches('/')));
+        let query = "SELECT id, version, body FROM record WHERE kind = ?1 AND scope > ?2 AND scope < ?3 ORDER BY id";
+        let mut statement = self.db.prepare(query).map_err(inner)?;
+        let rows = statement.query_map(params![R::KIND, from, to], raw).map_err(inner)?;
+        rows.map(|row| kept(row.map_err(inner)?)).collect()
+    }
+
+    /// Those of a kind whose ids begin so, at most `most`.
+    pub fn list_from<R: Record>(&self, beginning: &str, most: u32) -> Result<Vec<Kept<R>>, Fault> {
+        let query = "SELECT id, version, body FROM record
+                     WHERE kind = ?1 AND id >= ?2 AND substr(id, 1, length(?2)) = ?2 ORDER BY id LIMIT ?3";
+        let mut statement = self.db.prepare(query).map_err(inner)?;
+        let rows = statement.query_map(params![R::KIND, beginning, most], raw).map_err(inner)?;
+        rows.map(|row| kept(row.map_err(inner)?)).collect()
+    }
+
+    /// Those of a kind that have no `ended_ms`: what is still going on, as far as is known.
+    pub fn list_open<R: Record>(&self) -> Result<Vec<Kept<R>>, Fault> {
+        let query = "SELECT id, version, body FROM record
+                     WHERE kind = ?1 AND json_extract(body, '$.ended_ms') IS NULL ORDER BY id";
+        let mut statement = self.db.prepare(query).map_err(inner)?;
+        let rows = statement.query_map(params![R::KIND], raw).map_err(inner)?;
+        rows.map(|row| kept(row.map_err(inner)?)).collect()
+    }
+
+    /// How many of a kind there are.
+    pub fn count<R: Record>(&self) -> Result<u64, Fault> {
+        let query = "SELECT count(*) FROM record WHERE kind = ?1";
+        let count: i64 = self.db.query_row(query, params![R::KIND], |row| row.get(0)).map_err(inner)?;
+        Ok(count as u64)
+    }
+
+    /// Every text in the list `field` at the top of any record, of whatever kind, with how many records have it there: what
+    /// records refer to.
+    pub fn referred(&self, field: &str) -> Result<BTreeMap<String, u64>, Fault> {
+        // Most records have no such field, which is cheaper to see than to read them.
+        let query = "SELECT item.value, count(*) FROM record, json_each(record.body, ?1) AS item
+                     WHERE instr(record.body, ?2) AND item.type = 'text' GROUP BY item.value";
+        let mut statement = self.db.prepare(query).map_err(inner)?;
+        let names = params![format!("$.{field}"), format!("\"{field}\"")];
+        let rows = statement.query_map(names, |row| Ok((row.get(0)?, row.get::<_, i64>(1)? as u64))).map_err(inner)?;
+        rows.map(|row| row.map_err(inner)).collect()
+    }
+
+    /// Ids of at most `most` records that belong to `scope`, by kind.
+    pub fn others_in(&self, scope: &str, most: u32) -> Result<BTreeMap<String, Vec<String>>, Fault> {
+        let query = "SELECT kind, id FROM record WHERE scope = ?1 ORDER BY kind, id LIMIT ?2";
+        let mut statement = self.db.prepare(query).map_err(inner)?;
+        let rows = statement.query_map(params![scope, most], |row| Ok((row.get(0)?, row.get(1)?))).map_err(inner)?;
+        let mut found: BTreeMap<String, Vec<String>> = BTreeMap::new();
+        for row in rows {
+            let (kind, id): (String, String) = row.map_err(inner)?;
+            found.entry(kind).or_default().push(id);
+        }
+        Ok(found)
     }
 
     /// A new record. An id or a name that is taken is a conflict.

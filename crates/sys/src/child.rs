@@ -211,9 +211,8 @@ fn perform(op: &Op, kept: &mut Kept) -> Result<(), i32> {
             close(fd);
             result
         }
-        Op::Overlay { at, options } => {
-            let flags = libc::MS_RDONLY | libc::MS_NOSUID | libc::MS_NODEV;
-            mount(c"overlay", at, Some(c"overlay"), flags, Some(options))
+        Op::Overlay { at, options, attr } => {
+            mount(c"overlay", at, Some(c"overlay"), legacy_flags(*attr), Some(options))
         }
         // SAFETY: a C string that outlives the call; device 0:0 needs no privilege and gives none.
         Op::StrikeOut { at } => unsafe {

@@ -11,6 +11,7 @@ mod child;
 pub mod diag;
 pub mod doors;
 mod first;
+pub mod freeze;
 pub mod host;
 pub mod janitor;
 pub mod knock;

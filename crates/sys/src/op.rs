@@ -104,10 +104,11 @@ pub enum Op {
         slot: usize,
         at: &'static CStr,
     },
-    /// Layers directories over one another, read-only.
+    /// Layers directories over one another.
     Overlay {
         at: &'static CStr,
         options: &'static CStr,
+        attr: Attr,
     },
     /// A mark that makes a name disappear from the layers below.
     StrikeOut {
@@ -263,7 +264,7 @@ impl fmt::Display for Op {
             }
             Op::Attach { at, .. } => write!(f, " {}", show(at)),
             Op::Seal { at, attr } => write!(f, " {}{attr}", show(at)),
-            Op::Overlay { at, options } => write!(f, " {} {}", show(at), show(options)),
+            Op::Overlay { at, options, attr } => write!(f, " {} {}{attr}", show(at), show(options)),
             Op::Proc { at }
             | Op::StrikeOut { at }
             | Op::Terminals { at }

@@ -179,6 +179,9 @@ pub struct Outcome {
     pub stderr: Option<String>,
     pub truncated: Truncated,
     pub changes: Changes,
+    /// The sandbox that holds the changes, where one does.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub sandbox: Option<String>,
     pub policy: PolicyStamp,
     pub enforcement: Enforcement,
 }
@@ -210,6 +213,7 @@ impl Outcome {
             stderr: None,
             truncated: Truncated::default(),
             changes: Changes::default(),
+            sandbox: None,
             policy,
             enforcement,
         }

@@ -1,7 +1,9 @@
 //! Layers on disk, and stacks of them.
 
+use crate::attributes::Marks;
 use crate::dir::Dir;
 use crate::name::Rel;
+use crate::remove::{self, Removed};
 use rustix::fs::{FlockOperation, Mode};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
@@ -17,6 +19,16 @@ pub enum Driver {
     /// A copy whose bytes are shared until they are changed.
     Reflink,
     Copy,
+}
+
+impl Driver {
+    /// How a layer of such a workspace is to be read.
+    pub fn marks(self) -> Marks {
+        match self {
+            Driver::Overlay => Marks::Mean,
+            Driver::Reflink | Driver::Copy => Marks::Plain,
+        }
+    }
 }
 
 /// Where all layers are: the directory `layers` of the state.
@@ -47,6 +59,15 @@ pub struct Stack {
     pub since: (i64, u32),
 }
 
+impl Stack {
+    /// Other handles on the same.
+    pub fn try_clone(&self) -> io::Result<Stack> {
+        let copy = |l: &Layer| Ok(Layer { id: l.id.clone(), dir: l.dir.try_clone()?, up: l.up.try_clone()? });
+        let layers = self.layers.iter().map(copy).collect::<io::Result<_>>()?;
+        Ok(Stack { base: self.base.try_clone()?, driver: self.driver, layers, since: self.since })
+    }
+}
+
 impl Layers {
     /// Opens, and makes where it is missing, the directory `layers` of a state directory.
     pub fn open(state: &Dir) -> io::Result<Layers> {
@@ -70,6 +91,13 @@ impl Layers {
         Ok((Layer { id, dir, up }, lock))
     }
 
+    /// Takes a layer away, with all in it. What nobody refers to any more is for this; nothing there is nothing to do.
+    pub fn remove(&self, id: &str) -> io::Result<Removed> {
+        let name =
+            Rel::parse(id.as_bytes()).filter(|rel| rel.parts().count() == 1).ok_or(io::ErrorKind::InvalidInput)?;
+        remove::tree(&self.dir, name.as_bytes())
+    }
+
     pub fn get(&self, id: &str) -> io::Result<Layer> {
         let name =
             Rel::parse(id.as_bytes()).filter(|rel| rel.parts().count() == 1).ok_or(io::ErrorKind::InvalidInput)?;
@@ -84,6 +112,11 @@ impl Layer {
     /// The kernel lets go when the holder ends, however it ends.
     pub fn lock(&self) -> io::Result<Option<Lock>> {
         Lock::take(&self.dir)
+    }
+
+    /// Nothing was changed in it.
+    pub fn is_empty(&self) -> io::Result<bool> {
+        Ok(self.up.names()?.is_empty())
     }
 
     /// The clock of its file system when it was made.

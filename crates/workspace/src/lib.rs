@@ -9,26 +9,38 @@
 //! strings; no symbolic link of a tree is followed, ever.
 
 pub mod anchor;
+pub mod archive;
+pub mod attributes;
 pub mod change;
 mod class;
+pub mod copy;
+pub mod descent;
 pub mod diff;
 pub mod dir;
+pub mod driver;
 mod entry;
 pub mod exclude;
 mod flags;
 mod ignore;
+pub mod item;
 pub mod layer;
+pub mod manifest;
 mod lines;
 pub mod name;
 pub mod patch;
+pub mod remove;
 mod rename;
 mod runs;
 mod scan;
+#[cfg(test)]
+mod testing;
 pub mod text;
 mod twin;
 mod view;
+pub mod walk;
 
 pub use anchor::{Anchors, Seen};
+pub use attributes::Marks;
 pub use change::{
     Body, Change, ChangeKind, Class, Diff, Entry, FileDiff, FileKind, Flag, Hunk, Line, LineKind, Target, Withheld,
 };

@@ -10,7 +10,7 @@ pub mod review;
 pub mod sandboxes;
 pub mod snapshots;
 
-const OWN: [&str; 8] = ["run", "policy", "doctor", "setup", "bench", "completion", "man", "help"];
+const OWN: [&str; 10] = ["run", "exec", "shell", "policy", "doctor", "setup", "bench", "completion", "man", "help"];
 
 /// Every verb there is.
 pub fn all_verbs() -> impl Iterator<Item = &'static str> {
@@ -18,15 +18,35 @@ pub fn all_verbs() -> impl Iterator<Item = &'static str> {
     OWN.into_iter().chain(others)
 }
 
-/// The words after `run`, when a run is what is meant: by name, or in the wrapper dialect (`cofferdam -- cmd`).
-pub fn as_run(words: &[OsString]) -> Option<&[OsString]> {
+/// The verbs that run a command.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Runs {
+    Run,
+    Exec,
+    Shell,
+}
+
+impl Runs {
+    pub fn command(self) -> Command {
+        match self {
+            Runs::Run => run().bin_name("cofferdam run"),
+            Runs::Exec => exec().bin_name("cofferdam exec"),
+            Runs::Shell => shell().bin_name("cofferdam shell"),
+        }
+    }
+}
+
+/// The words after the verb, when a command is to be run: by name, or in the wrapper dialect (`cofferdam -- cmd`).
+pub fn as_run(words: &[OsString]) -> Option<(Runs, &[OsString])> {
     let first = words.first()?.to_str();
     match first {
-        Some("run") => Some(&words[1..]),
+        Some("run") => Some((Runs::Run, &words[1..])),
+        Some("exec") => Some((Runs::Exec, &words[1..])),
+        Some("shell") => Some((Runs::Shell, &words[1..])),
         Some("-h" | "--help" | "-V" | "--version") => None,
         Some(verb) if all_verbs().any(|v| v == verb) => None,
         // A word that is no verb is a command to run; a flag belongs to the run that follows.
-        _ => Some(words),
+        _ => Some((Runs::Run, words)),
     }
 }
 
@@ -42,8 +62,7 @@ fn is_interactive(word: &OsStr) -> bool {
 
 /// Docker's `-it` means two flags; our `-t` takes a value. Written apart, `-t` beside `-i` is the terminal unless an
 /// amount follows it. Only among our own words: the first that is neither a flag nor a flag's value starts the command.
-pub fn expand_it(words: &[OsString]) -> Vec<OsString> {
-    let run = run();
+pub fn expand_it(words: &[OsString], run: &Command) -> Vec<OsString> {
     let takes_value = |word: &str| {
         run.get_arguments().filter(|a| a.get_action().takes_values()).any(|a| {
             a.get_short().is_some_and(|c| word == format!("-{c}"))
@@ -89,13 +108,16 @@ pub fn whole() -> Command {
         .about("A place for agents to work: sealed by the Linux kernel, metered, watched, reviewed")
         .long_about(
             "A place for agents to work: sealed by the Linux kernel, metered, watched, reviewed.\n\n\
-             `cofferdam run -- COMMAND` runs a command that sees the system's programs and the current directory, \
-             can change neither, and has no network. What it is refused is reported, with the flag that would allow it.\n\n\
+             `cofferdam run -- COMMAND` runs a command that sees the system's programs and works on the current directory. \
+             What it changes there stays in a workspace until you let it through; it has no network. \
+             What it is refused is reported, with the flag that would allow it.\n\n\
              The word `run` may be left out: `cofferdam -- COMMAND`.",
         )
         .subcommand_required(true)
         .arg_required_else_help(true)
         .subcommand(run())
+        .subcommand(exec())
+        .subcommand(shell())
         .subcommands(sandboxes::commands())
         .subcommands(review::commands())
         .subcommands(snapshots::commands())
@@ -119,12 +141,16 @@ pub fn run() -> Command {
         .about("Run a command in an enclosure")
         .long_about(
             "Run a command in an enclosure.\n\n\
+             It works on the current directory through a workspace: it changes what it likes, and the directory stays as it is. \
+             When it changed anything, the workspace is kept, to be looked at and let through.\n\n\
              Exit status: the command's own; 124 for the wall limit, 137 for any other limit, 125 when cofferdam \
              itself failed, 126 when the command was found but refused, 127 when it was not found, 128+N for signal N.",
         )
         .override_usage(
             "cofferdam [run] [OPTIONS] [--] COMMAND [ARG]...\n       cofferdam [run] [OPTIONS] -c 'SHELL TEXT'",
         )
+        .next_help_heading("Workspace")
+        .args(workspace_args())
         .next_help_heading("Policy")
         .args(policy_args())
         .args(rule_args())
@@ -134,6 +160,80 @@ pub fn run() -> Command {
         .args(command_args())
         .next_help_heading("Output")
         .args(output_args())
+}
+
+fn exec() -> Command {
+    let about = "Run a command in a sandbox";
+    in_sandbox(Command::new("exec").about(about), about)
+        .override_usage("cofferdam exec [OPTIONS] SANDBOX [--] COMMAND [ARG]...\n       cofferdam exec [OPTIONS] SANDBOX -c 'SHELL TEXT'")
+        .arg(Arg::new("sandbox").value_name("SANDBOX").required(true).help("Its id, the beginning of it, or its name"))
+        .next_help_heading("Command")
+        .args(command_args())
+        .next_help_heading("Output")
+        .args(output_args())
+}
+
+fn shell() -> Command {
+    let about = "Open a shell in a sandbox";
+    let unneeded = ["shell", "command", "publish"];
+    in_sandbox(Command::new("shell").about(about), about)
+        .arg(
+            Arg::new("sandbox")
+                .value_name("SANDBOX")
+                .help("Its id, the beginning of it, or its name [default: that of the current directory]"),
+        )
+        .next_help_heading("Command")
+        .args(command_args().into_iter().filter(|a| !unneeded.contains(&a.get_id().as_str())))
+        .next_help_heading("Output")
+        .args(output_args())
+}
+
+/// What holds for every command in a sandbox.
+fn in_sandbox(command: Command, about: &str) -> Command {
+    command
+        .long_about(format!(
+            "{about}.\n\nIt runs under the policy and the limits that the sandbox was made with; flags can only take away from \
+             them. Without --workdir it starts where you are, if that is in the sandbox's directory, else at its top.",
+        ))
+        .next_help_heading("Policy")
+        .args(rule_args().into_iter().filter(|a| a.get_id().as_str().starts_with("deny-")))
+        .next_help_heading("Limits")
+        .args(limit_args())
+}
+
+fn workspace_args() -> Vec<Arg> {
+    vec![
+        path("workspace")
+            .short('w')
+            .value_name("DIR")
+            .value_hint(ValueHint::DirPath)
+            .help("Work on DIR instead of the current directory, and start there"),
+        flag("read-only").conflicts_with("workspace").help("Make no workspace; the directory cannot be changed"),
+        flag("direct")
+            .conflicts_with_all(["workspace", "read-only"])
+            .help("Make no workspace; change the directory itself, at once, where the policy allows it"),
+        Arg::new("sandbox")
+            .long("sandbox")
+            .value_name("SANDBOX")
+            .conflicts_with_all(["workspace", "read-only", "direct"])
+            .help("Run in this sandbox, as exec does"),
+        flag("rm")
+            .conflicts_with_all(["read-only", "direct", "sandbox"])
+            .help("Drop the workspace at the end, whatever was changed"),
+        flag("keep")
+            .conflicts_with_all(["read-only", "direct", "sandbox", "rm"])
+            .help("Keep the workspace as a sandbox, even if nothing was changed"),
+        Arg::new("name")
+            .long("name")
+            .value_name("NAME")
+            .conflicts_with_all(["read-only", "direct", "sandbox", "rm"])
+            .help("Keep it under this name"),
+        Arg::new("ttl")
+            .long("ttl")
+            .value_name("TIME")
+            .conflicts_with_all(["read-only", "direct", "sandbox", "rm"])
+            .help("Keep it for so long, e.g. 12h or 30d [default: 7d]"),
+    ]
 }
 
 fn policy_args() -> [Arg; 2] {
@@ -185,7 +285,7 @@ fn limit_args() -> [Arg; 7] {
         amount("timeout", "TIME", "Most wall-clock time, e.g. 30s, 5m, 1500ms").short('t'),
         amount("cpus", "N", "Processors it may use, e.g. 1 or 0.5"),
         amount("pids", "N", "Most processes and threads at a time"),
-        amount("disk", "SIZE", "Most space in its private /tmp"),
+        amount("disk", "SIZE", "Most space in its private /tmp and in its workspace together"),
         amount("output", "SIZE", "Most output, stdout and stderr together"),
         amount(
             "limit",
@@ -212,10 +312,9 @@ fn command_args() -> Vec<Arg> {
             .value_parser(OsStringValueParser::new())
             .help("Set a variable, or pass the caller's"),
         path("workdir")
-            .short('w')
             .value_name("DIR")
             .value_hint(ValueHint::DirPath)
-            .help("Run in DIR instead of the current directory"),
+            .help("Start in DIR, seen from the directory that is worked on"),
         Arg::new("publish")
             .long("publish")
             .value_name("[ADDR:]HOST:GUEST")
@@ -397,11 +496,23 @@ fn bench() -> Command {
                 .value_parser(clap::value_parser!(u64).range(1..=65_536))
                 .help("Size of the large downloads of --net"),
         )
+        .arg(flag("workspace").conflicts_with_all(["work", "net"]).help(
+            "Instead: what workspaces cost, against git worktree, cp -a and an overlay by hand, on trees of two sizes",
+        ))
+        .arg(
+            Arg::new("files")
+                .long("files")
+                .value_name("N")
+                .requires("workspace")
+                .default_value("100000")
+                .value_parser(clap::value_parser!(u32).range(1_000..=1_000_000))
+                .help("Files in the larger tree of --workspace; the smaller has a hundredth"),
+        )
         .arg(
             Arg::new("soak")
                 .long("soak")
                 .value_name("N")
-                .conflicts_with_all(["work", "net"])
+                .conflicts_with_all(["work", "net", "workspace"])
                 .value_parser(clap::value_parser!(u32).range(1..=1_000_000))
                 .help("Instead: run N times, then count what is left behind; exit status 1 when anything is"),
         )
@@ -423,9 +534,9 @@ fn positional(name: &'static str, value: &'static str) -> Arg {
         .value_hint(ValueHint::FilePath)
 }
 
-/// Every value of a repeated option.
+/// Every value of a repeated option, where the verb has it.
 pub fn all<'a>(matches: &'a ArgMatches, name: &str) -> impl Iterator<Item = &'a OsStr> {
-    matches.get_many::<OsString>(name).unwrap_or_default().map(OsString::as_os_str)
+    matches.try_get_many::<OsString>(name).ok().flatten().unwrap_or_default().map(OsString::as_os_str)
 }
 
 pub fn usage_error(error: &clap::Error) -> ExitCode {

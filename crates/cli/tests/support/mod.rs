@@ -2,6 +2,7 @@
 //! Everything is made under one directory per test and removed at its end.
 #![allow(dead_code)]
 
+pub mod harm;
 pub mod terminal;
 pub mod world;
 
@@ -77,7 +78,16 @@ impl Place {
         for dir in [&place.home, &place.project] {
             place.own(dir);
         }
+        let state = place.state();
+        fs::create_dir(&state).unwrap();
+        fs::set_permissions(&state, fs::Permissions::from_mode(0o700)).unwrap();
+        place.own(&state);
         place
+    }
+
+    /// Where sandboxes of this place are kept.
+    pub fn state(&self) -> PathBuf {
+        self.root.join("state")
     }
 
     /// Gives a path to whoever runs.
@@ -137,6 +147,7 @@ impl Place {
             }
         };
         command.env_clear().env("HOME", &self.home).env("USER", "tester").env("PATH", "/usr/local/bin:/usr/bin:/bin");
+        command.env("COFFERDAM_STATE", self.state());
         command.env("LANG", "C.UTF-8").current_dir(&self.project).stdin(Stdio::null());
         command
     }

@@ -1,6 +1,6 @@
 //! What an announced call would do, to which paths.
 
-use super::{AT_FDCWD, Judge, LONGEST_PATH, exists, is_private};
+use super::{AT_FDCWD, Judge, LONGEST_PATH, is_private};
 use crate::launch::Observed;
 use crate::resolve::Last;
 use policy::Perm;
@@ -35,18 +35,6 @@ impl Act {
     fn create(perm: Perm, path: PathBuf, fresh: bool) -> Act {
         Act { op: "fs.create", perm, path, fresh, named: None, there: None }
     }
-
-    fn remove(path: &Path) -> Act {
-        let is_dir = std::fs::symlink_metadata(path).is_ok_and(|m| m.is_dir());
-        let perm = if is_dir { Perm::RemoveDir } else { Perm::RemoveFile };
-        Act { op: "fs.remove", perm, path: path.to_path_buf(), fresh: false, named: None, there: None }
-    }
-}
-
-/// The permission to make another of the kind that is at `path`.
-fn make_perm(path: &Path) -> Perm {
-    let mode = std::fs::symlink_metadata(path).map_or(0, |m| std::os::unix::fs::MetadataExt::mode(&m));
-    node_perm(u64::from(mode))
 }
 
 /// Names that move or multiply between directories need a permission of their own.
@@ -55,6 +43,16 @@ fn refer(from: &Path, to: &Path) -> Option<Act> {
 }
 
 impl Judge<'_> {
+    fn removal(&self, path: &Path) -> Act {
+        let perm = if self.is_dir(path) { Perm::RemoveDir } else { Perm::RemoveFile };
+        Act { op: "fs.remove", perm, path: path.to_path_buf(), fresh: false, named: None, there: None }
+    }
+
+    /// The permission to make another of the kind that is at `path`.
+    fn make_perm(&self, path: &Path) -> Perm {
+        node_perm(u64::from(self.mode(path).unwrap_or(0)))
+    }
+
     /// What a call would do, to which paths.
     pub(super) fn acts(&mut self, call: &Call, name: &str) -> Option<Vec<Act>> {
         let a = &call.args;
@@ -113,7 +111,7 @@ impl Judge<'_> {
         let path = self.path(call, dirfd, address, Last::Follow)?;
         let named = self.last_named.take().unwrap_or_else(|| path.clone());
         let shown = !is_private(&path) || self.granted_below_private(&path);
-        if !shown || !exists(&path) {
+        if !shown || !self.exists(&path) {
             return None;
         }
         if self.watch.looks {
@@ -124,7 +122,7 @@ impl Judge<'_> {
         if self.resolver.open(call.tid, dirfd, &text).is_ok() {
             return None;
         }
-        let perm = if path.is_dir() { Perm::ReadDir } else { Perm::ReadFile };
+        let perm = if self.is_dir(&path) { Perm::ReadDir } else { Perm::ReadFile };
         let decision = self.policy.fs(&path, perm);
         // Told, and left to the kernel: it says that nothing is there.
         self.judge("fs.read", &path.to_string_lossy(), decision, call.tid);
@@ -165,9 +163,12 @@ impl Judge<'_> {
     }
 
     fn link(&mut self, call: &Call, from: (i32, u64), to: (i32, u64)) -> Option<Vec<Act>> {
-        let from = self.path(call, from.0, from.1, Last::Name).filter(|p| exists(p) || is_private(p))?;
+        let from = self.path(call, from.0, from.1, Last::Name)?;
+        if !self.exists(&from) && !is_private(&from) {
+            return None;
+        }
         let to = self.path(call, to.0, to.1, Last::Name)?;
-        let mut acts = vec![Act::create(make_perm(&from), to.clone(), true)];
+        let mut acts = vec![Act::create(self.make_perm(&from), to.clone(), true)];
         acts.extend(refer(&from, &to));
         Some(acts)
     }
@@ -184,11 +185,14 @@ impl Judge<'_> {
 
     fn rename(&mut self, call: &Call, from: (i32, u64), to: (i32, u64), flags: u64) -> Option<Vec<Act>> {
         const EXCHANGE: u64 = 2;
-        let from = self.path(call, from.0, from.1, Last::Name).filter(|p| exists(p) || is_private(p))?;
+        let from = self.path(call, from.0, from.1, Last::Name)?;
+        if !self.exists(&from) && !is_private(&from) {
+            return None;
+        }
         let to = self.path(call, to.0, to.1, Last::Name)?;
-        let mut acts = vec![Act::remove(&from), Act::create(make_perm(&from), to.clone(), false)];
+        let mut acts = vec![self.removal(&from), Act::create(self.make_perm(&from), to.clone(), false)];
         if flags & EXCHANGE != 0 {
-            acts.extend([Act::remove(&to), Act::create(make_perm(&to), from.clone(), false)]);
+            acts.extend([self.removal(&to), Act::create(self.make_perm(&to), from.clone(), false)]);
         }
         acts.extend(refer(&from, &to));
         Some(acts)
@@ -209,7 +213,7 @@ impl Judge<'_> {
         if self.is_own_place(&path) {
             return None;
         }
-        let found = std::fs::symlink_metadata(&path).ok();
+        let found = self.mode(&path);
         let there = found.is_some();
         if flags & (O_CREAT | O_EXCL) == O_CREAT | O_EXCL && there {
             return None;
@@ -229,10 +233,27 @@ impl Judge<'_> {
             add("fs.write", Perm::Truncate);
         }
         if matches!(flags & O_ACCMODE, 0 | 2) {
-            let is_dir = flags & O_DIRECTORY != 0 || found.is_some_and(|m| m.is_dir());
+            let is_dir = flags & O_DIRECTORY != 0 || found.is_some_and(|mode| mode & 0o170_000 == 0o040_000);
             add("fs.read", if is_dir { Perm::ReadDir } else { Perm::ReadFile });
         }
         Some(acts)
+    }
+
+    /// Something that would fail outside just the same: a file that is not there, a place to put it that is not there.
+    pub(super) fn is_own_failure(&self, act: &Act) -> bool {
+        let there = || act.there.unwrap_or_else(|| self.exists(&act.path));
+        let has_place = || act.path.parent().is_some_and(|dir| self.leads_to_dir(dir));
+        match act.op {
+            // What exists already is told so, by the kernel; a rename may replace it.
+            "fs.create" => (act.fresh && there()) || !has_place(),
+            "fs.write" if act.fresh => !there() && !has_place(),
+            _ => !there(),
+        }
+    }
+
+    /// Whether a path of the host leads to a directory, or one in the workspace is one.
+    fn leads_to_dir(&self, path: &Path) -> bool {
+        if self.in_workspace(path) { self.is_dir(path) } else { path.is_dir() }
     }
 }
 
@@ -251,16 +272,5 @@ fn node_perm(mode: u64) -> Perm {
         0o040_000 => Perm::MakeDir,
         0o120_000 => Perm::MakeSym,
         _ => Perm::MakeReg,
-    }
-}
-
-/// Something that would fail outside just the same: a file that is not there, a place to put it that is not there.
-pub(super) fn is_own_failure(act: &Act) -> bool {
-    let there = || act.there.unwrap_or_else(|| exists(&act.path));
-    match act.op {
-        // What exists already is told so, by the kernel; a rename may replace it.
-        "fs.create" => (act.fresh && there()) || !act.path.parent().is_some_and(Path::is_dir),
-        "fs.write" if act.fresh => !there() && !act.path.parent().is_some_and(Path::is_dir),
-        _ => !there(),
     }
 }

@@ -113,11 +113,15 @@ impl Builder<'_> {
         self.overlay(&layer, dir);
     }
 
-    /// An empty directory to lay over another.
-    pub(super) fn new_layer(&mut self) -> String {
+    pub(super) fn layers_place(&mut self) {
         if !std::mem::replace(&mut self.layers, true) {
             self.push(Op::Tmpfs { at: cstring(LAYERS), options: c"mode=700", attr: QUIET });
         }
+    }
+
+    /// An empty directory to lay over another.
+    pub(super) fn new_layer(&mut self) -> String {
+        self.layers_place();
         let layer = format!("{LAYERS}/layer-{}", self.ops.len());
         self.push(Op::Dir { at: cstring(&layer), mode: 0o755 });
         layer

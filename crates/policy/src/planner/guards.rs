@@ -3,15 +3,15 @@
 use super::Planner;
 use super::cover::EXECUTE;
 use crate::glob::Pattern;
-use crate::perms::Perms;
+use crate::perms::{Perm, Perms};
 use crate::plan::{Cover, Grant, Guard, Kind};
 use crate::resolve::FileRule;
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 
 impl Planner<'_> {
     /// A denied path that is not there yet must not appear.
     pub(super) fn guards(&mut self) {
-        let mut wanted: BTreeSet<(String, String)> = BTreeSet::new();
+        let mut wanted: BTreeMap<(String, String), bool> = BTreeMap::new();
         let mut notes = Vec::new();
         let programs = self.resolved.programs.iter().map(|p| &p.file).filter(|r| !r.grants());
         let programs: Vec<FileRule> = programs.map(|r| FileRule { perms: EXECUTE, ..r.clone() }).collect();
@@ -20,7 +20,8 @@ impl Planner<'_> {
                 let Some(grant) = self.guarded_by(rule, pattern) else {
                     continue;
                 };
-                if !wanted.insert((pattern.text(), rule.label.clone())) {
+                let hides = rule.perms.contains(Perm::ReadFile);
+                if wanted.insert((pattern.text(), rule.label.clone()), hides).is_some() {
                     continue;
                 }
                 if !grant.perms.minus(rule.perms).and(Perms::FILE).is_empty() {
@@ -34,7 +35,7 @@ impl Planner<'_> {
             }
         }
         self.notes.extend(notes);
-        self.guards = wanted.into_iter().map(|(pattern, rule)| Guard { pattern, rule }).collect();
+        self.guards = wanted.into_iter().map(|((pattern, rule), hides)| Guard { pattern, rule, hides }).collect();
     }
 
     /// The grant inside which `pattern` could come to name something that `rule` denies.

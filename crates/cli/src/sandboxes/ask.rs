@@ -1,0 +1,79 @@
+//! From flags to what the verbs of sandboxes are asked.
+
+use crate::{args, quantity, run};
+use clap::ArgMatches;
+use node::lifecycle::create::Ask;
+use node::lifecycle::stop::Which;
+use node::policies::Source;
+use node::sandbox::{Driver, Sharing};
+use std::ffi::{OsStr, OsString};
+use std::path::PathBuf;
+use std::time::Duration;
+use terms::{Fault, Phase};
+
+pub fn create(m: &ArgMatches) -> Result<Ask, Fault> {
+    let mut policies: Vec<Source> = args::all(m, "policy").map(Source::of).collect();
+    policies.extend(args::all(m, "settings").map(|file| Source::File(PathBuf::from(file))));
+    let until_stop = text(m, "reserve-until").is_some_and(|when| when == "stop");
+    Ok(Ask {
+        dir: m.get_one::<OsString>("dir").map(PathBuf::from),
+        name: text(m, "name").cloned(),
+        reserve: args::all(m, "reserve").map(OsStr::to_owned).collect(),
+        sharing: Sharing { shared: m.get_flag("shared"), until_stop },
+        template: text(m, "template").cloned(),
+        policies,
+        flags: run::flags(m),
+        limits: run::limits(m)?,
+        cpus: text(m, "cpus").map(|v| quantity::cpus(v).map_err(|e| bad("cpus", &e))).transpose()?,
+        ttl_ms: time(m, "ttl")?,
+        idle_ms: time(m, "idle")?,
+        key: text(m, "idempotency-key").cloned(),
+        driver: match text(m, "driver").map(String::as_str) {
+            Some("overlay") => Some(Driver::Overlay),
+            Some("reflink") => Some(Driver::Reflink),
+            Some("copy") => Some(Driver::Copy),
+            _ => None,
+        },
+    })
+}
+
+pub fn which(m: &ArgMatches) -> Which {
+    let version = m.try_get_one::<u64>("if-version").ok().flatten().copied();
+    Which { word: text(m, "sandbox").cloned(), version }
+}
+
+/// How long a command may take to end.
+pub fn patience(m: &ArgMatches) -> Result<Duration, Fault> {
+    const LONGEST_MS: u64 = 24 * 3_600_000;
+    let asked = text(m, "timeout").map(String::as_str).unwrap_or("10s");
+    // At once is a time, too.
+    let ms =
+        if asked.trim_end_matches('s') == "0" { 0 } else { quantity::time(asked).map_err(|e| bad("timeout", &e))? };
+    Ok(Duration::from_millis(ms.min(LONGEST_MS)))
+}
+
+fn time(m: &ArgMatches, name: &str) -> Result<Option<u64>, Fault> {
+    text(m, name).map(|amount| quantity::time(amount).map_err(|why| bad(name, &why))).transpose()
+}
+
+fn text<'a>(m: &'a ArgMatches, name: &str) -> Option<&'a String> {
+    m.get_one::<String>(name)
+}
+
+fn bad(flag: &str, why: &str) -> Fault {
+    Fault::invalid(format!("--{flag} {why}")).phase(Phase::Admission)
+}
+
+/// A sandbox to prepare a template in.
+pub fn prepare(m: &ArgMatches) -> Result<Ask, Fault> {
+    let mut policies: Vec<Source> = args::all(m, "policy").map(Source::of).collect();
+    policies.extend(args::all(m, "settings").map(|file| Source::File(PathBuf::from(file))));
+    Ok(Ask {
+        dir: m.get_one::<OsString>("dir").map(PathBuf::from),
+        policies,
+        flags: run::flags(m),
+        limits: run::limits(m)?,
+        cpus: text(m, "cpus").map(|v| quantity::cpus(v).map_err(|e| bad("cpus", &e))).transpose()?,
+        ..Ask::default()
+    })
+}

@@ -1,0 +1,85 @@
+//! Listings for people: columns, short ids, sizes and times at a glance.
+
+use crate::render;
+use std::io::Write;
+
+pub struct Table {
+    head: Vec<&'static str>,
+    rows: Vec<Vec<String>>,
+}
+
+impl Table {
+    pub fn new(head: &[&'static str]) -> Table {
+        Table { head: head.to_vec(), rows: Vec::new() }
+    }
+
+    pub fn row(&mut self, cells: Vec<String>) {
+        self.rows.push(cells.iter().map(|cell| render::safe(cell)).collect());
+    }
+
+    /// Every column as wide as its widest cell, but for the last.
+    pub fn print(&self) {
+        let head: Vec<String> = self.head.iter().map(|h| (*h).to_owned()).collect();
+        let all: Vec<&Vec<String>> = std::iter::once(&head).chain(&self.rows).collect();
+        let wide =
+            |i: usize| all.iter().filter_map(|row| row.get(i)).map(|cell| cell.chars().count()).max().unwrap_or(0);
+        let widths: Vec<usize> = (0..self.head.len()).map(wide).collect();
+        let mut out = std::io::stdout().lock();
+        for row in all {
+            let cells = row.iter().zip(&widths).map(|(cell, width)| format!("{cell:width$}"));
+            let line = cells.collect::<Vec<_>>().join("  ");
+            // A reader that left early is no error of ours.
+            if writeln!(out, "{}", line.trim_end()).is_err() {
+                return;
+            }
+        }
+    }
+}
+
+/// As much of an id as people type: any beginning will do.
+pub fn short(id: &str) -> String {
+    id.char_indices().nth(16).map_or(id, |(end, _)| &id[..end]).to_owned()
+}
+
+pub fn bytes(count: u64) -> String {
+    let units = ["B", "KiB", "MiB", "GiB", "TiB"];
+    let (mut amount, mut unit) = (count as f64, 0);
+    while amount >= 1024.0 && unit + 1 < units.len() {
+        (amount, unit) = (amount / 1024.0, unit + 1);
+    }
+    if unit == 0 { format!("{count} B") } else { format!("{amount:.1} {}", units[unit]) }
+}
+
+/// How long since.
+pub fn ago(at_ms: u64, now_ms: u64) -> String {
+    format!("{} ago", span(now_ms.saturating_sub(at_ms)))
+}
+
+/// How long until.
+pub fn from_now(at_ms: u64, now_ms: u64) -> String {
+    format!("in {}", span(at_ms.saturating_sub(now_ms)))
+}
+
+fn span(ms: u64) -> String {
+    match ms / 1000 {
+        s @ 0..120 => format!("{s}s"),
+        s @ 120..7_200 => format!("{}m", s / 60),
+        s @ 7_200..172_800 => format!("{}h", s / 3600),
+        s => format!("{}d", s / 86_400),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn amounts_at_a_glance() {
+        for (count, want) in [(0, "0 B"), (1023, "1023 B"), (1536, "1.5 KiB"), (5 << 30, "5.0 GiB")] {
+            assert_eq!(bytes(count), want);
+        }
+        for (ms, want) in [(0, "0s"), (119_000, "119s"), (120_000, "2m"), (7_200_000, "2h"), (604_800_000, "7d")] {
+            assert_eq!(span(ms), want);
+        }
+    }
+}

@@ -1,0 +1,100 @@
+//! Harms a command at one system call after another: kills it there, or makes the call fail. What must hold afterwards is for
+//! the test to say. The walk is a sample that covers the whole life of the command, unless `COFFERDAM_WALK=full` asks for
+//! every call.
+
+use super::{Place, binary, to_the_end};
+use std::fs;
+use std::process::{Command, Output};
+use std::time::{Duration, Instant};
+
+/// What happens to the command at a call.
+#[derive(Clone, Copy, Debug)]
+pub enum Harm {
+    /// `kill -9`, to the process that makes the call.
+    Kill,
+    /// The call is not made and gives this error, by name: `EIO`, `ENOSPC`.
+    Error(&'static str),
+}
+
+/// One walk: what is done, at which calls (in strace's words: `all`, `%file,%desc`), and how long it may take.
+#[derive(Clone, Copy, Debug)]
+pub struct Walk {
+    pub harm: Harm,
+    pub calls: &'static str,
+    pub budget: Duration,
+}
+
+/// Where a command was harmed.
+#[derive(Clone, Copy, Debug)]
+pub struct Point {
+    /// The number of the call, from 1.
+    pub call: usize,
+    /// How many such calls the unharmed command makes.
+    pub of: usize,
+}
+
+/// How far a walk came.
+#[derive(Clone, Copy, Debug)]
+pub struct Walked {
+    pub calls: usize,
+    pub tried: usize,
+}
+
+impl Walk {
+    /// `fresh` makes a world and the words of the command; it is called once for the count and once per point. `check` looks at
+    /// the world afterwards, with what the harmed command printed.
+    pub fn go<W>(
+        &self,
+        place: &Place,
+        mut fresh: impl FnMut() -> (W, Vec<String>),
+        mut check: impl FnMut(W, Point, &Output),
+    ) -> Walked {
+        let (_, words) = fresh();
+        let calls = self.count(place, &words);
+        assert!(calls > 20, "{words:?} makes {calls} calls");
+        let full = std::env::var("COFFERDAM_WALK").is_ok_and(|v| v == "full");
+        let end = Instant::now() + self.budget;
+        let mut tried = 0;
+        // Every 16th call, then those between: an early end still covers the whole life.
+        for n in (0..16).flat_map(|offset| (0..calls).skip(spread(offset)).step_by(16)) {
+            if !full && Instant::now() > end {
+                break;
+            }
+            let (world, words) = fresh();
+            let point = Point { call: n + 1, of: calls };
+            let output = to_the_end(&mut self.traced(place, &words, point.call), b"");
+            check(world, point, &output);
+            tried += 1;
+        }
+        println!("{self:?}: {tried} of {calls} points");
+        Walked { calls, tried }
+    }
+
+    fn traced(&self, place: &Place, words: &[String], call: usize) -> Command {
+        let what = match self.harm {
+            Harm::Kill => "signal=KILL".to_owned(),
+            Harm::Error(name) => format!("error={name}"),
+        };
+        let mut command = place.outside("/usr/bin/strace");
+        command.args(["-o", "/dev/null", "-e", &format!("trace={}", self.calls)]);
+        command.args(["-e", &format!("inject={}:{what}:when={call}", self.calls)]);
+        command.arg(binary()).args(words);
+        command
+    }
+
+    /// How many of the calls the unharmed command makes; it must succeed.
+    fn count(&self, place: &Place, words: &[String]) -> usize {
+        let log = place.file(format!("calls-{}", super::unique()), "");
+        let mut command = place.outside("/usr/bin/strace");
+        command.arg("-o").arg(&log).args(["-e", &format!("trace={}", self.calls)]).arg(binary()).args(words);
+        let output = to_the_end(&mut command, b"");
+        let told = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "control: {words:?} succeeds under strace: {told}");
+        fs::read_to_string(&log).unwrap().lines().filter(|line| !line.starts_with(['+', '-'])).count()
+    }
+}
+
+/// The numbers from 0 to 15, each far from those before it.
+fn spread(n: usize) -> usize {
+    (n & 1) << 3 | (n & 2) << 1 | (n & 4) >> 1 | (n & 8) >> 3
+}

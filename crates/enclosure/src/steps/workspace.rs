@@ -1,0 +1,186 @@
+//! The steps that lay a workspace over its directory. Its parts are attached at short places that vanish with the former root,
+//! so a guest reaches them by no path but the one of the whole.
+
+use super::{Builder, LAYERS, OLD, QUIET, cpath, cstring, path_of};
+use crate::shift::Purpose;
+use crate::workspace::{MOST_LAYERS, Over, Workspace};
+use policy::{Grant, Guard, Perm};
+use std::fmt::Write;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use sys::op::{Attr, Op};
+use terms::{ErrorKind, Fault, Phase};
+
+/// Where the whole stands when parts of it need other attributes than the rest.
+const WHOLE: &str = "/.old/sys/whole";
+
+impl Builder<'_> {
+    /// The workspace, where `path` is in it.
+    pub(super) fn workspace_at(&self, path: &Path) -> Option<&Workspace> {
+        self.request.workspace.as_ref().filter(|w| path.starts_with(&w.at))
+    }
+
+    /// All grants, with one for the workspace itself, which those above it may have left nothing to add.
+    pub(super) fn with_workspace(&self, mut grants: Vec<Grant>) -> Vec<Grant> {
+        let Some(workspace) = &self.request.workspace else { return grants };
+        if grants.iter().any(|g| g.path == workspace.at) {
+            return grants;
+        }
+        let above = grants.iter().rposition(|g| workspace.at.starts_with(&g.path));
+        if let Some(grant) = above.map(|i| Grant { path: workspace.at.clone(), ..grants[i].clone() }) {
+            let at = grants.partition_point(|g| g.path < workspace.at);
+            grants.insert(at, grant);
+        }
+        grants
+    }
+
+    /// A grant at or below the workspace's directory: all of it is the workspace's to show.
+    pub(super) fn grant_in_workspace(&mut self, grant: &Grant, all: &[Grant]) -> Result<(), Fault> {
+        let request = self.request;
+        let Some(workspace) = &request.workspace else { return Ok(()) };
+        if grant.path == workspace.at {
+            return self.lay(workspace, grant, all);
+        }
+        let outer = all.iter().find(|g| g.path == workspace.at);
+        if grant.perms.contains(Perm::Execute) && outer.is_some_and(|g| !g.perms.contains(Perm::Execute)) {
+            let (from, attr) = (self.source(&grant.path), self.attr_of(grant));
+            self.push(Op::Bind { from, at: cpath(&grant.path), attr });
+        }
+        Ok(())
+    }
+
+    fn lay(&mut self, workspace: &Workspace, grant: &Grant, all: &[Grant]) -> Result<(), Fault> {
+        super::check_below_tmp(grant)?;
+        let at = &workspace.at;
+        self.dir(at);
+        let attr = self.attr_of(grant);
+        match &workspace.over {
+            Over::Tree(tree) => {
+                self.lay_tree(tree, at, attr, &grant.rule);
+                self.whole = Some(cpath(at).to_bytes().to_vec());
+            }
+            Over::Layers(layers) => {
+                let options = self.options(workspace, layers, &grant.rule)?;
+                let inner = |g: &Grant| g.path != *at && g.path.starts_with(at) && g.perms.contains(Perm::Execute);
+                let varies = !grant.perms.contains(Perm::Execute) && all.iter().any(inner);
+                if varies || self.lists_programs() {
+                    self.push(Op::Dir { at: cstring(WHOLE), mode: 0o755 });
+                    self.push(Op::Overlay { at: cstring(WHOLE), options, attr: QUIET });
+                    self.push(Op::Bind { from: cstring(WHOLE), at: cpath(at), attr });
+                    self.whole = Some(WHOLE.into());
+                } else {
+                    self.push(Op::Overlay { at: cpath(at), options, attr });
+                    self.whole = Some(at.as_os_str().as_bytes().to_vec());
+                }
+            }
+        }
+        self.mounted.insert(at.clone().into());
+        Ok(())
+    }
+
+    fn options(
+        &mut self,
+        workspace: &Workspace,
+        layers: &[PathBuf],
+        rule: &str,
+    ) -> Result<&'static std::ffi::CStr, Fault> {
+        if layers.is_empty() || layers.len() > MOST_LAYERS {
+            let message = format!("a workspace has 1 to {MOST_LAYERS} layers; this one has {}", layers.len());
+            let hint = "`cofferdam gc` joins layers that nothing else needs";
+            return Err(Fault::new(ErrorKind::UnsupportedHost, message).hint(hint).phase(Phase::Planning));
+        }
+        self.layers_place();
+        let read_only = QUIET.with(Attr::READ_ONLY);
+        let base = self.lay_part(&workspace.at, 0, read_only, rule);
+        let struck = self.struck_out(workspace);
+        let places: Vec<String> = layers
+            .iter()
+            .enumerate()
+            .map(|(i, layer)| {
+                let attr = if i + 1 == layers.len() { QUIET } else { read_only };
+                self.lay_part(layer, i + 1, attr, rule)
+            })
+            .collect();
+        let (top, frozen) = places.split_last().map_or(("", &places[..0]), |(top, rest)| (top.as_str(), rest));
+        let mut options = String::from("userxattr,volatile,lowerdir=");
+        for layer in frozen.iter().rev() {
+            let _ = write!(options, "{layer}/up:");
+        }
+        // Right over the base: what the guest makes under such a name is its own.
+        if let Some(struck) = struck {
+            let _ = write!(options, "{struck}:");
+        }
+        let _ = write!(options, "{base},upperdir={top}/up,workdir={top}/work");
+        Ok(cstring(options))
+    }
+
+    /// Attaches a part at a place of its own.
+    fn lay_part(&mut self, part: &Path, number: usize, attr: Attr, rule: &str) -> String {
+        let place = format!("{LAYERS}/{number}");
+        self.push(Op::Dir { at: cstring(&place), mode: 0o755 });
+        self.lay_tree(part, Path::new(&place), attr, rule);
+        place
+    }
+
+    fn lay_tree(&mut self, tree: &Path, at: &Path, attr: Attr, rule: &str) {
+        if self.guest.privileged {
+            self.shifted(tree, at, attr, rule, Purpose::Layer);
+        } else {
+            let from = path_of(&[OLD.as_bytes(), tree.as_os_str().as_bytes()]);
+            self.push(Op::Bind { from, at: cpath(at), attr });
+        }
+    }
+
+    /// A layer in which names are struck out that rules hide and nobody has used yet: should one of them appear on the host,
+    /// it does not appear inside.
+    fn struck_out(&mut self, workspace: &Workspace) -> Option<String> {
+        let request = self.request;
+        let hidden: Vec<(PathBuf, PathBuf)> =
+            request.plan.guards.iter().filter_map(|guard| place_of(guard, &workspace.at)).collect();
+        let mut layer = None;
+        for (dir, name) in hidden {
+            let layer = layer.get_or_insert_with(|| self.new_layer());
+            let mut inside = PathBuf::from(&*layer);
+            let mut outside = workspace.at.clone();
+            for part in &dir {
+                inside.push(part);
+                outside.push(part);
+                // The merged directory has the bits of the uppermost layer that has it.
+                let mode = std::fs::symlink_metadata(&outside).map_or(0o755, |m| m.permissions().mode() & 0o7777);
+                self.push(Op::Dir { at: cpath(&inside), mode });
+            }
+            if self.struck.insert(inside.join(&name).into()) {
+                self.push(Op::StrikeOut { at: cpath(&inside.join(&name)) });
+            }
+        }
+        layer
+    }
+
+    /// Where the tree that will be at `path` can be bound from.
+    pub(super) fn source(&self, path: &Path) -> &'static std::ffi::CStr {
+        let inside = self.workspace_at(path).and_then(|w| path.strip_prefix(&w.at).ok());
+        match (inside, &self.whole) {
+            (Some(rest), Some(whole)) if rest.as_os_str().is_empty() => cstring(whole),
+            (Some(rest), Some(whole)) => path_of(&[whole, b"/", rest.as_os_str().as_bytes()]),
+            _ => path_of(&[OLD.as_bytes(), path.as_os_str().as_bytes()]),
+        }
+    }
+}
+
+/// The directory below `top` that a hidden name would appear in, and the name; of the first that is missing on the way.
+fn place_of(guard: &Guard, top: &Path) -> Option<(PathBuf, PathBuf)> {
+    let denied = Path::new(&guard.pattern);
+    let plain = !guard.pattern.contains(['*', '?', '[', '\\']);
+    let rest = denied.strip_prefix(top).ok().filter(|rest| plain && guard.hides && !rest.as_os_str().is_empty())?;
+    let mut dir = PathBuf::new();
+    for part in rest {
+        match std::fs::symlink_metadata(top.join(&dir).join(part)) {
+            Ok(found) if found.is_dir() => dir.push(part),
+            // A link there leads elsewhere, and what it leads to has a rule of its own.
+            Ok(_) => return None,
+            Err(_) => return Some((dir, part.into())),
+        }
+    }
+    None
+}

@@ -1,0 +1,40 @@
+//! What a guest changes without the host's noticing: which directory it is, and what lies over it. Says nothing of records,
+//! diffs or reviews.
+
+use std::fs::File;
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// Layers in one stack; their names must fit in a page, and each makes looking for what is missing slower.
+pub const MOST_LAYERS: usize = 120;
+
+/// A directory that looks the same inside, and takes every change without being changed.
+pub struct Workspace {
+    /// The directory: real, and the same inside and outside.
+    pub at: PathBuf,
+    pub over: Over,
+    /// Opens a file of it as the guest will see it, whichever layer that is in.
+    pub open: Open,
+}
+
+/// Opens a file by its path inside.
+pub type Open = Box<dyn Fn(&Path) -> io::Result<File>>;
+
+/// What the guest writes to.
+pub enum Over {
+    /// Layers over the directory, from the bottom up: each a directory that holds `up`; the last also `work`, empty. The
+    /// guest writes to the last.
+    Layers(Vec<PathBuf>),
+    /// A copy that is shown in its place.
+    Tree(PathBuf),
+}
+
+/// How much of its allowance the guest's workspace takes. Looked at now and then while it runs.
+pub trait Gauge {
+    /// Bytes and entries in what the guest writes to; none while a look around is still under way. Takes a few milliseconds
+    /// at most each time.
+    fn used(&mut self) -> Option<(u64, u64)>;
+
+    /// How full its file system is, where that is too full to go on: bytes in use, and how many may be.
+    fn overfull(&self) -> Option<(u64, u64)>;
+}

@@ -1,0 +1,354 @@
+//! What workspaces cost beside what people use instead: a work tree of git, a copy, an overlay by hand. Every step is done by
+//! all of them in the same round, on the same tree, and the tree exists in two sizes, so that what grows with it shows.
+
+use super::statistics::{Quantiles, Samples};
+use super::work::Place;
+use super::{Ask, Progress, find, round};
+use serde::Serialize;
+use std::ffi::{OsStr, OsString};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+use terms::{ErrorKind, Fault, PROTOCOL_VERSION, Phase};
+
+/// All times in microseconds.
+#[derive(Clone, Debug, Serialize)]
+pub struct WorkspaceAnswer {
+    pub protocol_version: u32,
+    pub kernel: String,
+    pub cpus: usize,
+    pub rounds: u32,
+    /// Files of the small and of the large tree.
+    pub files: [u32; 2],
+    pub rows: Vec<WorkspaceRow>,
+    pub ratios: Vec<WorkspaceRatio>,
+}
+
+#[derive(Clone, Debug, Serialize)]
+pub struct WorkspaceRow {
+    pub step: &'static str,
+    pub who: &'static str,
+    /// In the tree of how many files.
+    pub files: u32,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub us: Option<Quantiles>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub absent: Option<String>,
+}
+
+#[derive(Clone, Debug, Serialize)]
+pub struct WorkspaceRatio {
+    pub name: String,
+    pub p50: f64,
+}
+
+const CHANGED: u32 = 100;
+const LANDED: u32 = 1000;
+const FORKS: u32 = 100;
+const FILES_OF_A_DIRECTORY: u32 = 100;
+
+const US: &str = "cofferdam";
+const PLAIN: &str = "plain run";
+const GIT: &str = "git worktree";
+const COPY: &str = "cp -a";
+const OVERLAY: &str = "overlay by hand";
+const BARE: &str = "bare";
+
+const CREATE: &str = "create and first command";
+const DIFF: &str = "diff of 100 changes";
+const SNAPSHOT: &str = "snapshot";
+const FORK: &str = "fork, each of 100";
+const APPROVE: &str = "approve 1,000 files";
+const READ: &str = "read 20,000 blocks";
+const WRITE: &str = "write 20,000 blocks";
+
+pub fn workspace(ask: &Ask, files: u32, progress: Progress<'_>) -> Result<WorkspaceAnswer, Fault> {
+    let place = Place::make(ask)?;
+    let sizes = [(files / 100).max(LANDED), files.max(LANDED)];
+    let rounds = ask.rounds.clamp(3, 15);
+    let mut table = Table::default();
+    for size in sizes {
+        let yard = Yard::make(ask, &place.root, size)?;
+        for at in 0..rounds {
+            yard.round(size, &mut table)?;
+            progress(&format!("{size} files"), at + 1, rounds);
+        }
+    }
+    let ratios = table.ratios(sizes);
+    Ok(WorkspaceAnswer {
+        protocol_version: PROTOCOL_VERSION,
+        kernel: fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default().trim().to_owned(),
+        cpus: std::thread::available_parallelism().map_or(1, usize::from),
+        rounds,
+        files: sizes,
+        rows: table.rows(),
+        ratios,
+    })
+}
+
+/// Times by step, contender and size, in the order in which they first came.
+#[derive(Default)]
+struct Table(Vec<(&'static str, &'static str, u32, Result<Samples, String>)>);
+
+impl Table {
+    fn add(&mut self, step: &'static str, who: &'static str, files: u32, took: Result<Duration, String>) {
+        let at = self.0.iter().position(|(s, w, f, _)| (*s, *w, *f) == (step, who, files));
+        let at = at.unwrap_or_else(|| {
+            self.0.push((step, who, files, Ok(Samples::default())));
+            self.0.len() - 1
+        });
+        match (&mut self.0[at].3, took) {
+            (Ok(samples), Ok(took)) => samples.add(took),
+            (kept, Err(why)) => *kept = Err(why),
+            (Err(_), Ok(_)) => {}
+        }
+    }
+
+    fn rows(self) -> Vec<WorkspaceRow> {
+        let row = |(step, who, files, samples): (_, _, _, Result<Samples, String>)| match samples {
+            Ok(samples) => WorkspaceRow { step, who, files, us: samples.quantiles(), absent: None },
+            Err(why) => WorkspaceRow { step, who, files, us: None, absent: Some(why) },
+        };
+        self.0.into_iter().map(row).collect()
+    }
+
+    fn samples(&self, step: &str, who: &str, files: u32) -> Option<&Samples> {
+        self.0.iter().find(|(s, w, f, _)| *s == step && *w == who && *f == files)?.3.as_ref().ok()
+    }
+
+    fn ratios(&self, [small, large]: [u32; 2]) -> Vec<WorkspaceRatio> {
+        let mut found = Vec::new();
+        let mut say = |name: String, ours: Option<&Samples>, theirs: Option<&Samples>| {
+            let ratio = ours.zip(theirs).and_then(|(ours, theirs)| ours.median_ratio(theirs));
+            found.extend(ratio.map(|p50| WorkspaceRatio { name, p50: round(p50) }));
+        };
+        for (step, who) in [(CREATE, US), (CREATE, PLAIN), (DIFF, US), (SNAPSHOT, US), (FORK, US), (APPROVE, US)] {
+            let name = format!("{step}, {who}: {large} files / {small} files");
+            say(name, self.samples(step, who, large), self.samples(step, who, small));
+        }
+        for (step, _, files, _) in self.0.iter().filter(|(_, who, ..)| *who == US) {
+            for other in [PLAIN, GIT, COPY, OVERLAY, BARE] {
+                let name = format!("{step}, {files} files: {US} / {other}");
+                say(name, self.samples(step, US, *files), self.samples(step, other, *files));
+            }
+        }
+        found
+    }
+}
+
+/// A tree that is a repository of git, with a state directory beside it.
+struct Yard {
+    exe: PathBuf,
+    git: Option<PathBuf>,
+    unshare: Option<PathBuf>,
+    tree: PathBuf,
+    /// Where copies and work trees are made.
+    beside: PathBuf,
+    state: PathBuf,
+}
+
+impl Yard {
+    fn make(ask: &Ask, root: &Path, size: u32) -> Result<Yard, Fault> {
+        let beside = root.join(format!("of-{size}"));
+        let (tree, state) = (beside.join("tree"), beside.join("state"));
+        let git = find("git", ask.path.as_deref());
+        let made = || -> Result<(), String> {
+            fs::create_dir_all(&tree).map_err(|e| e.to_string())?;
+            (0..size).try_for_each(|i| write_file(&tree, i, "before")).map_err(|e| e.to_string())?;
+            let Some(git) = &git else { return Ok(()) };
+            for words in [&["init", "-q"][..], &["add", "."], &["commit", "-q", "-m", "files"]] {
+                call(git, &[&IDENTITY[..], words].concat(), &tree)?;
+            }
+            Ok(())
+        };
+        made().map_err(|why| failed("the tree", &why))?;
+        let unshare = find("unshare", ask.path.as_deref());
+        // The name of a link to ourselves means another program in each process.
+        let exe = fs::canonicalize(&ask.exe).unwrap_or_else(|_| ask.exe.clone());
+        Ok(Yard { exe, git, unshare, tree, beside, state })
+    }
+
+    fn round(&self, size: u32, table: &mut Table) -> Result<(), Fault> {
+        let plain = self.timed(&self.tree, &["run", "--read-only", "--", "/bin/true"]);
+        table.add(CREATE, PLAIN, size, plain);
+        let (id, took) = self.create()?;
+        table.add(CREATE, US, size, Ok(took));
+        let others = [(GIT, self.git_create()), (COPY, self.copy()), (OVERLAY, self.overlay())];
+        others.into_iter().for_each(|(who, took)| table.add(CREATE, who, size, took));
+        self.change(&id, CHANGED)?;
+        table.add(DIFF, US, size, self.timed(&self.tree, &["diff", &id, "--stat"]));
+        table.add(DIFF, GIT, size, self.git_diff());
+        table.add(SNAPSHOT, US, size, self.timed(&self.tree, &["snapshot", &id]));
+        let forks = self.timed(&self.tree, &["fork", &id, "--count", &FORKS.to_string()]);
+        table.add(FORK, US, size, forks.map(|all| all / FORKS));
+        table.add(FORK, COPY, size, self.copy());
+        self.blocks(&id, size, table)?;
+        self.change(&id, LANDED)?;
+        table.add(APPROVE, US, size, self.approve(&id));
+        table.add(APPROVE, COPY, size, self.copy_files());
+        self.tidy()
+    }
+
+    fn timed(&self, directory: &Path, words: &[&str]) -> Result<Duration, String> {
+        let started = Instant::now();
+        self.call(directory, words)?;
+        Ok(started.elapsed())
+    }
+
+    fn call(&self, directory: &Path, words: &[&str]) -> Result<String, String> {
+        let mut command = Command::new(&self.exe);
+        command.args(words).current_dir(directory).env("COFFERDAM_STATE", &self.state);
+        output(&mut command)
+    }
+
+    fn must(&self, words: &[&str]) -> Result<String, Fault> {
+        self.call(&self.tree, words).map_err(|why| failed(&words.join(" "), &why))
+    }
+
+    fn create(&self) -> Result<(String, Duration), Fault> {
+        let started = Instant::now();
+        let id = self.must(&["create", "."])?.trim().to_owned();
+        self.must(&["exec", &id, "--", "/bin/true"])?;
+        Ok((id, started.elapsed()))
+    }
+
+    /// So many files get other bytes, inside.
+    fn change(&self, id: &str, files: u32) -> Result<(), Fault> {
+        let names: Vec<String> = (0..files).map(name_of).collect();
+        let script = format!("for f in {}; do echo after >> $f; done", names.join(" "));
+        self.must(&["exec", id, "--", "/bin/sh", "-c", &script]).map(drop)
+    }
+
+    fn approve(&self, id: &str) -> Result<Duration, String> {
+        let took = self.timed(&self.tree, &["approve", id, "--all", "--unseen"]);
+        self.call(&self.tree, &["undo"]).and(took)
+    }
+
+    fn git_create(&self) -> Result<Duration, String> {
+        let git = self.git.as_ref().ok_or("there is no git")?;
+        let started = Instant::now();
+        call(git, &["worktree", "add", "-q", "--detach", "../worktree"], &self.tree)?;
+        call(Path::new("/bin/true"), &[], &self.beside.join("worktree"))?;
+        Ok(started.elapsed())
+    }
+
+    fn git_diff(&self) -> Result<Duration, String> {
+        let git = self.git.as_ref().ok_or("there is no git")?;
+        let worktree = self.beside.join("worktree");
+        (0..CHANGED).try_for_each(|i| write_file(&worktree, i, "after")).map_err(|e| e.to_string())?;
+        let started = Instant::now();
+        call(git, &["status", "--porcelain"], &worktree)?;
+        call(git, &["diff", "--stat"], &worktree)?;
+        let took = started.elapsed();
+        call(git, &["worktree", "remove", "--force", "../worktree"], &self.tree)?;
+        Ok(took)
+    }
+
+    fn copy(&self) -> Result<Duration, String> {
+        let started = Instant::now();
+        call(Path::new("/bin/cp"), &["-a", "tree", "copy"], &self.beside)?;
+        let took = started.elapsed();
+        fs::remove_dir_all(self.beside.join("copy")).map_err(|e| e.to_string())?;
+        Ok(took)
+    }
+
+    /// The files one by one under other names, made durable, and moved into place: what landing does, without its safety.
+    fn copy_files(&self) -> Result<Duration, String> {
+        let names: Vec<String> = (0..LANDED).map(name_of).collect();
+        let script = format!(
+            "for f in {}; do cp -a $f $f.new; done; sync -f .; for f in {}; do mv -f $f.new $f; done; sync -f .",
+            names.join(" "),
+            names.join(" ")
+        );
+        let started = Instant::now();
+        call(Path::new("/bin/sh"), &["-c", &script], &self.tree)?;
+        Ok(started.elapsed())
+    }
+
+    fn overlay(&self) -> Result<Duration, String> {
+        let unshare = self.unshare.as_ref().ok_or("there is no unshare")?;
+        for name in ["up", "work"] {
+            let _ = fs::remove_dir_all(self.beside.join(name));
+            fs::create_dir(self.beside.join(name)).map_err(|e| e.to_string())?;
+        }
+        let script =
+            "mount -t overlay -o lowerdir=tree,upperdir=up,workdir=work,userxattr none tree && cd tree && /bin/true";
+        let started = Instant::now();
+        call(unshare, &["-Urm", "/bin/sh", "-c", script], &self.beside)?;
+        Ok(started.elapsed())
+    }
+
+    /// The same loop of reads and writes inside, on a file that is already in the layer, and outside.
+    fn blocks(&self, id: &str, size: u32, table: &mut Table) -> Result<(), Fault> {
+        let outside = |script: &str| call(Path::new(PYTHON), &["-c", script], &self.beside);
+        for (step, script) in [(READ, READS), (WRITE, WRITES)] {
+            let inside = self.call(&self.tree, &["exec", id, "--", PYTHON, "-c", script]);
+            table.add(step, US, size, inside.and_then(|said| nanoseconds(&said)));
+            table.add(step, BARE, size, outside(script).and_then(|said| nanoseconds(&said)));
+        }
+        Ok(())
+    }
+
+    /// All sandboxes of the round go, or the next would pay for them.
+    fn tidy(&self) -> Result<(), Fault> {
+        let said = self.must(&["ls", "--all", "--json"])?;
+        let list: serde_json::Value = serde_json::from_str(&said).map_err(|e| failed("ls", &e.to_string()))?;
+        let ids = list["sandboxes"].as_array().into_iter().flatten().filter_map(|s| s["id"].as_str());
+        let words: Vec<&str> = ["rm", "-f"].into_iter().chain(ids).collect();
+        self.must(&words)?;
+        self.must(&["gc"]).map(drop)
+    }
+}
+
+const PYTHON: &str = "/usr/bin/python3";
+const READS: &str = "import os, time
+f = os.open('block', os.O_RDWR | os.O_CREAT)
+os.pwrite(f, b'x' * 4096, 0)
+t = time.monotonic_ns()
+for i in range(20000): os.pread(f, 4096, 0)
+print(time.monotonic_ns() - t)";
+const WRITES: &str = "import os, time
+f = os.open('block', os.O_RDWR | os.O_CREAT)
+b = b'x' * 4096
+os.pwrite(f, b, 0)
+t = time.monotonic_ns()
+for i in range(20000): os.pwrite(f, b, 0)
+print(time.monotonic_ns() - t)";
+const IDENTITY: [&str; 6] = ["-c", "user.name=bench", "-c", "user.email=bench@localhost", "-c", "commit.gpgsign=false"];
+
+fn nanoseconds(said: &str) -> Result<Duration, String> {
+    said.trim().parse().map(Duration::from_nanos).map_err(|_| format!("{said:?} is no time"))
+}
+
+fn name_of(i: u32) -> String {
+    format!("d{:04}/f{i:06}.txt", i / FILES_OF_A_DIRECTORY)
+}
+
+fn write_file(tree: &Path, i: u32, text: &str) -> std::io::Result<()> {
+    let path = tree.join(name_of(i));
+    if i.is_multiple_of(FILES_OF_A_DIRECTORY) {
+        fs::create_dir_all(path.parent().unwrap_or(tree))?;
+    }
+    fs::write(path, format!("{i}\n{text}\n"))
+}
+
+fn call(program: &Path, words: &[&str], directory: &Path) -> Result<String, String> {
+    output(Command::new(program).args(words).current_dir(directory))
+}
+
+fn output(command: &mut Command) -> Result<String, String> {
+    let output = command.stdin(Stdio::null()).output().map_err(|e| e.to_string())?;
+    match output.status.success() {
+        true => Ok(String::from_utf8_lossy(&output.stdout).into_owned()),
+        false => {
+            let said = String::from_utf8_lossy(&output.stderr);
+            let words: Vec<OsString> = command.get_args().take(3).map(OsStr::to_owned).collect();
+            Err(format!("{words:?}: {}: {}", output.status, said.lines().last().unwrap_or("said nothing")))
+        }
+    }
+}
+
+fn failed(what: &str, why: &str) -> Fault {
+    Fault::new(ErrorKind::Unavailable, format!("{what}: {why}")).phase(Phase::Execution)
+}

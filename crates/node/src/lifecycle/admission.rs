@@ -1,0 +1,184 @@
+//! Which verb is admitted in which state: one pure table that reads no clock, file or store.
+
+use terms::{ErrorKind, Fault, Phase};
+
+/// How a sandbox stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Standing {
+    /// Commands can be run in it, and none is.
+    Active,
+    /// A command runs in it.
+    Running,
+    /// Nothing runs, and nothing will until it is started.
+    Stopped,
+    /// Stopped, and its last command has not ended yet.
+    Stopping,
+    /// Only its records are left.
+    Removed,
+}
+
+impl Standing {
+    pub const ALL: [Standing; 5] =
+        [Standing::Active, Standing::Running, Standing::Stopped, Standing::Stopping, Standing::Removed];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Standing::Active => "active",
+            Standing::Running => "running",
+            Standing::Stopped => "stopped",
+            Standing::Stopping => "stopping",
+            Standing::Removed => "removed",
+        }
+    }
+}
+
+/// What is asked of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verb {
+    Exec,
+    Start,
+    Stop,
+    Remove,
+    /// Stops it first.
+    RemoveByForce,
+    /// By gc, when it has expired.
+    Collect,
+    Diff,
+    /// Approve and undo change the base, and the layer only where nobody writes to it.
+    Land,
+    /// Reject, rebase, prune and restore write to the layer.
+    Rewrite,
+    /// Also while a command runs, which is frozen for it.
+    Snapshot,
+}
+
+impl Verb {
+    pub const ALL: [Verb; 10] = [
+        Verb::Exec,
+        Verb::Start,
+        Verb::Stop,
+        Verb::Remove,
+        Verb::RemoveByForce,
+        Verb::Collect,
+        Verb::Diff,
+        Verb::Land,
+        Verb::Rewrite,
+        Verb::Snapshot,
+    ];
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ruling {
+    Allowed,
+    /// It is so already: an answer without a change.
+    NothingToDo,
+    Refused(Why),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Why {
+    Running,
+    Stopped,
+    Removed,
+}
+
+/// The table.
+pub fn admit(standing: Standing, verb: Verb) -> Ruling {
+    use Ruling::{Allowed, NothingToDo, Refused};
+    match (standing, verb) {
+        (Standing::Removed, Verb::Remove | Verb::RemoveByForce | Verb::Collect) => NothingToDo,
+        (Standing::Removed, _) => Refused(Why::Removed),
+
+        (Standing::Active, Verb::Exec) => Allowed,
+        (Standing::Running | Standing::Stopping, Verb::Exec) => Refused(Why::Running),
+        (Standing::Stopped, Verb::Exec) => Refused(Why::Stopped),
+
+        (Standing::Active | Standing::Running, Verb::Start) => NothingToDo,
+        (Standing::Stopped, Verb::Start) => Allowed,
+        (Standing::Stopping, Verb::Start) => Refused(Why::Running),
+
+        (Standing::Stopped, Verb::Stop) => NothingToDo,
+        (Standing::Active | Standing::Running | Standing::Stopping, Verb::Stop) => Allowed,
+
+        (Standing::Running | Standing::Stopping, Verb::Remove | Verb::Collect | Verb::Rewrite) => Refused(Why::Running),
+        (Standing::Active | Standing::Stopped, Verb::Remove | Verb::Collect | Verb::Rewrite) => Allowed,
+
+        (_, Verb::RemoveByForce | Verb::Diff | Verb::Land | Verb::Snapshot) => Allowed,
+    }
+}
+
+/// The same for those who only go on or do not: whether there is something to do.
+pub fn check(standing: Standing, verb: Verb, id: &str) -> Result<bool, Fault> {
+    match admit(standing, verb) {
+        Ruling::Allowed => Ok(true),
+        Ruling::NothingToDo => Ok(false),
+        Ruling::Refused(why) => Err(refusal(why, id)),
+    }
+}
+
+fn refusal(why: Why, id: &str) -> Fault {
+    let (kind, what, hint) = match why {
+        Why::Running => (ErrorKind::Conflict, "a command runs in it", "wait for it, or end it with `cofferdam stop`"),
+        Why::Stopped => (ErrorKind::Conflict, "it is stopped", "start it again with `cofferdam start`"),
+        Why::Removed => (ErrorKind::NotFound, "it was removed", "`cofferdam ls` lists those that are there"),
+    };
+    Fault::new(kind, format!("{id}: {what}")).hint(hint).subject(id).phase(Phase::Admission)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Rows are verbs, columns are standings in the order of `Standing::ALL`: `+` allowed, `.` nothing to do, and the
+    /// first letter of why not.
+    const TABLE: [(&str, &str); 10] = [
+        ("Exec", "+RSRX"),
+        ("Start", "..+RX"),
+        ("Stop", "++.+X"),
+        ("Remove", "+R+R."),
+        ("RemoveByForce", "++++."),
+        ("Collect", "+R+R."),
+        ("Diff", "++++X"),
+        ("Land", "++++X"),
+        ("Rewrite", "+R+RX"),
+        ("Snapshot", "++++X"),
+    ];
+
+    #[test]
+    fn the_table_is_whole() {
+        for (verb, (name, row)) in Verb::ALL.into_iter().zip(TABLE) {
+            assert_eq!(format!("{verb:?}"), name);
+            for (standing, want) in Standing::ALL.into_iter().zip(row.chars()) {
+                let got = match admit(standing, verb) {
+                    Ruling::Allowed => '+',
+                    Ruling::NothingToDo => '.',
+                    Ruling::Refused(Why::Running) => 'R',
+                    Ruling::Refused(Why::Stopped) => 'S',
+                    Ruling::Refused(Why::Removed) => 'X',
+                };
+                assert_eq!(got, want, "{verb:?} of one that is {standing:?}");
+            }
+        }
+    }
+
+    /// A verb that was carried out finds nothing more to do, or does the same again.
+    #[test]
+    fn every_transition_can_be_repeated() {
+        let after =
+            [(Verb::Start, Standing::Active), (Verb::Stop, Standing::Stopped), (Verb::Remove, Standing::Removed)];
+        for (verb, standing) in after {
+            assert_eq!(admit(standing, verb), Ruling::NothingToDo, "{verb:?}");
+        }
+    }
+
+    #[test]
+    fn a_refusal_says_which_and_what_to_do() {
+        for (standing, kind) in [(Standing::Stopped, ErrorKind::Conflict), (Standing::Removed, ErrorKind::NotFound)] {
+            let fault = check(standing, Verb::Exec, "sbx_1").unwrap_err();
+            assert_eq!((fault.error_kind, fault.subject.as_deref()), (kind, Some("sbx_1")));
+            assert!(fault.hint.is_some());
+        }
+        assert_eq!(check(Standing::Active, Verb::Exec, "sbx_1"), Ok(true));
+        assert_eq!(check(Standing::Active, Verb::Start, "sbx_1"), Ok(false));
+    }
+}

@@ -1,0 +1,286 @@
+//! Collect: what nobody needs any more is listed, then taken away. One plan serves both `--dry-run` and the deed, so that what
+//! is listed is what goes. Never anything that somebody holds, and nothing outside the state directory.
+
+use super::live::{self, Hold, Locks};
+use super::measure::{self, Size};
+use super::meta::{Meta, drop_layer};
+use super::stop::note;
+use super::{list, remove};
+use crate::sandbox::{Lifecycle, Run, Sandbox};
+use crate::state::State;
+use crate::{Caller, fresh};
+use serde::Serialize;
+use serde_json::json;
+use std::collections::BTreeMap;
+use store::{Step, Tx};
+use terms::{Fault, Verdict};
+use workspace::{Driver, Layer};
+
+/// Of each sort, so many are taken at a time; the next call takes the rest.
+const MOST: usize = 10_000;
+/// So long what was found after a crash is kept for somebody to look at.
+const ADOPTED_MS: u64 = 7 * 24 * 3_600_000;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Sort {
+    /// A sandbox whose time is over; with all it changed.
+    Expired,
+    /// A layer that nothing refers to.
+    DeadLayer,
+    /// A layer of a crashed run that changed nothing.
+    EmptyLayer,
+    /// A layer of a crashed run with changes: it becomes a sandbox, to be looked at.
+    Adopted,
+    /// A run whose supervisor is gone without a word.
+    LostRun,
+    /// A key of a request that is too old to be repeated.
+    Key,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Item {
+    pub sort: Sort,
+    pub id: String,
+    pub why: String,
+    pub bytes: u64,
+    pub files: u64,
+}
+
+#[derive(Clone, Debug, Serialize)]
+pub struct Collected {
+    pub items: Vec<Item>,
+    /// What the disk gets back.
+    pub bytes: u64,
+    pub files: u64,
+    /// What could not be taken, and why.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub failed: Vec<String>,
+}
+
+/// What `collect` would take.
+pub fn plan(caller: &Caller) -> Result<Collected, Fault> {
+    let state = State::open(caller)?;
+    Ok(sum(items(&state)?, Vec::new()))
+}
+
+pub fn collect(caller: &Caller) -> Result<Collected, Fault> {
+    let state = State::open(caller)?;
+    let items = items(&state)?;
+    if items.is_empty() {
+        return Ok(sum(items, Vec::new()));
+    }
+    const SHOWN: usize = 1000;
+    let ids: Vec<&str> = items.iter().take(SHOWN).map(|item| item.id.as_str()).collect();
+    let body = json!({"items": ids, "count": items.len()});
+    state.store.write(|tx| note(tx, "gc", Step::Intent, "state", caller, body))?;
+    let (mut done, mut failed) = (Vec::new(), Vec::new());
+    for item in items {
+        match take(&state, &item, caller) {
+            Ok(true) => done.push(item),
+            // Somebody came back for it.
+            Ok(false) => {}
+            Err(fault) => failed.push(format!("{}: {}", item.id, fault.message)),
+        }
+    }
+    let collected = sum(done, failed);
+    let body = json!({"count": collected.items.len(), "bytes": collected.bytes, "failed": collected.failed});
+    state.store.write(|tx| note(tx, "gc", Step::Done, "state", caller, body))?;
+    Ok(collected)
+}
+
+fn sum(items: Vec<Item>, failed: Vec<String>) -> Collected {
+    let freed = items.iter().filter(|item| item.sort != Sort::Adopted);
+    let (bytes, files) = freed.fold((0, 0), |(b, f), item| (b + item.bytes, f + item.files));
+    Collected { items, bytes, files, failed }
+}
+
+fn items(state: &State) -> Result<Vec<Item>, Fault> {
+    let now = fresh::now_ms();
+    let known = state.store.read(|tx| {
+        Ok(Known {
+            sandboxes: tx.list::<Sandbox>()?,
+            layers: tx.referred("layers")?,
+            buried: tx.referred("gone")?,
+            runs: tx.list_open::<Run>()?,
+            keys: tx.expired_keys(now, MOST as u32)?,
+        })
+    })?;
+    let (mut items, locks) = (Vec::new(), Locks::now());
+    for kept in &known.sandboxes {
+        let Some(why) = list::expired(&kept.record, now) else { continue };
+        if live::is_held(state, &kept.record, &locks) {
+            continue;
+        }
+        let mut size = Size::default();
+        for layer in remove::alone(&kept.record, &known.layers) {
+            size += measure::tree(&state.layers.dir, layer.as_bytes());
+        }
+        items.push(item(Sort::Expired, &kept.id, why, size));
+    }
+    for id in layer_names(state)?.into_iter().filter(|id| !known.layers.contains_key(id)) {
+        items.extend(of_layer(state, &id, &known.buried, &locks));
+    }
+    for run in known.runs.iter().filter(|run| is_lost(state, &known, &run.record, &locks)) {
+        let why = "its supervisor is gone without a word".to_owned();
+        items.push(item(Sort::LostRun, &run.id, why, Size::default()));
+    }
+    items.extend(known.keys.iter().map(|key| item(Sort::Key, key, "expired".into(), Size::default())));
+    items.truncate(MOST);
+    Ok(items)
+}
+
+struct Known {
+    sandboxes: Vec<store::Kept<Sandbox>>,
+    layers: BTreeMap<String, u64>,
+    buried: BTreeMap<String, u64>,
+    runs: Vec<store::Kept<Run>>,
+    keys: Vec<String>,
+}
+
+fn item(sort: Sort, id: &str, why: String, size: Size) -> Item {
+    Item { sort, id: id.to_owned(), why, bytes: size.bytes, files: size.files }
+}
+
+/// A run that has no supervisor, in a sandbox that nobody holds.
+fn is_lost(state: &State, known: &Known, run: &Run, locks: &Locks) -> bool {
+    let sandbox = known.sandboxes.iter().find(|kept| kept.id == run.sandbox);
+    live::handle(run).is_none() && !sandbox.is_some_and(|kept| live::is_held(state, &kept.record, locks))
+}
+
+/// Names in the directory of layers. Whatever else is there is none of ours.
+pub fn layer_names(state: &State) -> Result<Vec<String>, Fault> {
+    let names = state.layers.dir.names().map_err(|e| Fault::internal(format!("{}: {e}", state.path.display())))?;
+    let mut names: Vec<String> = names.into_iter().filter_map(|name| String::from_utf8(name).ok()).collect();
+    names.retain(|name| name.starts_with("lay_"));
+    names.sort();
+    Ok(names)
+}
+
+/// What becomes of a layer that no record refers to; nothing while somebody holds it.
+fn of_layer(state: &State, id: &str, buried: &BTreeMap<String, u64>, locks: &Locks) -> Option<Item> {
+    let layer = match state.layers.get(id) {
+        Ok(layer) => layer,
+        Err(_) if is_old(state, id) => {
+            let size = measure::tree(&state.layers.dir, id.as_bytes());
+            return Some(item(Sort::DeadLayer, id, "it is not whole".into(), size));
+        }
+        Err(_) => return None,
+    };
+    if locks.holds(&layer) {
+        return None;
+    }
+    let (sort, why) = match (buried.contains_key(id), Meta::read(&layer)) {
+        (true, _) => (Sort::DeadLayer, "its sandbox was removed".to_owned()),
+        (_, None) => (Sort::DeadLayer, "nothing refers to it".to_owned()),
+        (_, Some(meta)) if is_worth_keeping(&layer, &meta) => {
+            let what = meta
+                .run_id
+                .map_or("a sandbox that the store does not know".into(), |run| format!("run {run}, which crashed"));
+            (Sort::Adopted, format!("it has changes of {what}"))
+        }
+        (_, Some(_)) => (Sort::EmptyLayer, "left by a crash, without a change".to_owned()),
+    };
+    Some(item(sort, id, why, measure::tree(&state.layers.dir, id.as_bytes())))
+}
+
+/// A layer that is being made has no `up` for a moment; one that stays so was made or taken away in part.
+fn is_old(state: &State, id: &str) -> bool {
+    const MAKING_MS: u64 = 1000;
+    let meta = state.layers.dir.meta_of(id.as_bytes()).ok().flatten();
+    meta.is_some_and(|meta| (meta.ctime.0 as u64 * 1000).saturating_add(MAKING_MS) < fresh::now_ms())
+}
+
+fn is_worth_keeping(layer: &Layer, meta: &Meta) -> bool {
+    let changed = !measure::is_empty(&layer.up).unwrap_or(false);
+    // A copy is never empty; whether it differs from its base is for a reviewer to see.
+    changed || meta.driver.is_some_and(|driver| driver != Driver::Overlay)
+}
+
+/// Takes one, if it still is as it was when it was listed.
+fn take(state: &State, item: &Item, caller: &Caller) -> Result<bool, Fault> {
+    let now = fresh::now_ms();
+    match item.sort {
+        Sort::Expired => expire(state, item, caller, now),
+        Sort::DeadLayer | Sort::EmptyLayer => drop_dead(state, &item.id),
+        Sort::Adopted => adopt(state, &item.id, caller, now),
+        Sort::LostRun => state.store.write(|tx| lose(tx, &item.id, now)),
+        Sort::Key => state.store.write(|tx| tx.forget_key(&item.id, now)),
+    }
+}
+
+fn expire(state: &State, item: &Item, caller: &Caller, now: u64) -> Result<bool, Fault> {
+    let Some(kept) = state.store.read(|tx| tx.get::<Sandbox>(&item.id))? else { return Ok(false) };
+    let Hold::Mine(_held) = live::hold(state, &kept.record) else { return Ok(false) };
+    let still = std::cell::Cell::new(true);
+    let taken = remove::take(state, &item.id, &item.why, caller, |kept| {
+        still.set(list::expired(&kept.record, now).is_some());
+        if still.get() { Ok(()) } else { Err(Fault::internal("it was used meanwhile")) }
+    });
+    if still.get() { taken.map(|(done, _)| done) } else { Ok(false) }
+}
+
+fn drop_dead(state: &State, id: &str) -> Result<bool, Fault> {
+    // Held while it goes, and asked once more: no run may take it up, and no record may have come.
+    let held = state.layers.get(id).ok().map(|layer| layer.lock());
+    if matches!(held, Some(Ok(None) | Err(_))) || state.store.read(|tx| tx.referred("layers"))?.contains_key(id) {
+        return Ok(false);
+    }
+    drop_layer(&state.layers, id).map_err(|e| Fault::internal(format!("{id}: {e}")))?;
+    Ok(true)
+}
+
+/// A layer that was left by a crash becomes a sandbox, so that what was done in it can be reviewed.
+fn adopt(state: &State, id: &str, caller: &Caller, now: u64) -> Result<bool, Fault> {
+    let Ok(layer) = state.layers.get(id) else { return Ok(false) };
+    let Ok(Some(_held)) = layer.lock() else { return Ok(false) };
+    let Some(meta) = Meta::read(&layer) else { return Ok(false) };
+    let born = layer.dir.born(b"up").unwrap_or(((meta.created_ms / 1000) as i64, 0));
+    let sandbox_id = meta.sandbox.clone().unwrap_or_else(|| terms::id("sbx", fresh::random()));
+    let found = if meta.run_id.is_some() { "found after a crash" } else { "found without a record" };
+    let named = meta.name.clone();
+    let sandbox = Sandbox {
+        name: named,
+        base: meta.base,
+        base_id: meta.base_id,
+        driver: meta.driver.unwrap_or(Driver::Overlay),
+        layers: vec![id.to_owned()],
+        since: meta.since.unwrap_or(born),
+        state: Lifecycle::Active,
+        policy: meta.policy,
+        limits: meta.limits,
+        cpus: meta.cpus,
+        reserve: meta.reserve,
+        sharing: meta.sharing,
+        template: None,
+        git_head: None,
+        created_ms: meta.created_ms,
+        used_ms: now,
+        expires_ms: Some(now + ADOPTED_MS),
+        idle_ms: None,
+        notes: vec![format!("{found} on {}", fresh::date(now / 1000))],
+    };
+    state.store.write(|tx| {
+        if tx.referred("layers")?.contains_key(id) {
+            return Ok(false);
+        }
+        let mut sandbox = sandbox;
+        if let Some(name) =
+            sandbox.name.take_if(|name| tx.get_named::<Sandbox>(name).is_ok_and(|other| other.is_some()))
+        {
+            sandbox.notes.push(format!("it was named {name:?}"));
+        }
+        note(tx, "adopt", Step::Intent, &sandbox_id, caller, json!({"layer": id, "run": meta.run_id}))?;
+        tx.add(&sandbox_id, sandbox)?;
+        note(tx, "adopt", Step::Done, &sandbox_id, caller, serde_json::Value::Null)?;
+        Ok(true)
+    })
+}
+
+fn lose(tx: &Tx<'_>, id: &str, now: u64) -> Result<bool, Fault> {
+    let Some(mut run) = tx.get::<Run>(id)?.filter(|run| run.record.ended_ms.is_none()) else { return Ok(false) };
+    run.record.ended_ms = Some(now);
+    run.record.verdict = Some(Verdict::Lost);
+    tx.change(run)?;
+    Ok(true)
+}

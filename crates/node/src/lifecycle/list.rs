@@ -1,0 +1,215 @@
+//! What there is: sandboxes, runs that go on in them, and one sandbox in full.
+
+use super::admission::Standing;
+use super::live::{self, Locks};
+use super::measure::{self, Size};
+use super::meta::Meta;
+use super::reserve;
+use crate::sandbox::{self, Run, Sandbox, Tombstone};
+use crate::state::State;
+use crate::{Caller, fresh};
+use serde::Serialize;
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use store::Kept;
+use terms::Fault;
+use workspace::{Dir, Rel};
+
+#[derive(Clone, Debug, Serialize)]
+pub struct Row {
+    pub id: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    /// `active`, `running`, `stopped`, `stopping` or `removed`.
+    pub state: &'static str,
+    pub base: PathBuf,
+    pub version: u64,
+    pub created_ms: u64,
+    pub used_ms: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub expires_ms: Option<u64>,
+    /// Why `gc` would collect it now.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub expired: Option<String>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub notes: Vec<String>,
+}
+
+/// All sandboxes, the one used last first; with `removed`, also what is left of those that are gone.
+pub fn list(caller: &Caller, removed: bool) -> Result<Vec<Row>, Fault> {
+    let state = State::open(caller)?;
+    let now = fresh::now_ms();
+    let (kept, gone) = state.store.read(|tx| {
+        let gone = if removed { tx.list::<Tombstone>()? } else { Vec::new() };
+        Ok((tx.list::<Sandbox>()?, gone))
+    })?;
+    let locks = Locks::now();
+    let mut rows: Vec<Row> = kept.into_iter().map(|s| row(&state, s, now, &locks)).collect();
+    rows.extend(gone.into_iter().map(|t| Row {
+        state: Standing::Removed.name(),
+        used_ms: t.record.removed_ms,
+        expires_ms: None,
+        notes: vec![format!("removed by {}: {}", t.record.removed_by, t.record.why)],
+        ..plain(Kept { id: t.id, version: t.version, record: t.record.sandbox })
+    }));
+    rows.sort_by(|a, b| b.used_ms.cmp(&a.used_ms).then_with(|| a.id.cmp(&b.id)));
+    Ok(rows)
+}
+
+fn row(state: &State, kept: Kept<Sandbox>, now_ms: u64, locks: &Locks) -> Row {
+    let standing = live::standing(state, &kept.record, locks);
+    Row { state: standing.name(), expired: expired(&kept.record, now_ms), ..plain(kept) }
+}
+
+fn plain(kept: Kept<Sandbox>) -> Row {
+    let Kept { id, version, record } = kept;
+    let Sandbox { name, base, created_ms, used_ms, expires_ms, notes, .. } = record;
+    Row { id, name, state: "", base, version, created_ms, used_ms, expires_ms, expired: None, notes }
+}
+
+/// Why a sandbox may be collected, if it may.
+pub fn expired(sandbox: &Sandbox, now_ms: u64) -> Option<String> {
+    if let Some(at) = sandbox.expires_ms.filter(|at| *at <= now_ms) {
+        return Some(format!("expired on {}", fresh::date(at / 1000)));
+    }
+    let idle = sandbox.idle_ms.filter(|idle| sandbox.used_ms.saturating_add(*idle) <= now_ms)?;
+    Some(format!("not used since {}, for more than {} s", fresh::date(sandbox.used_ms / 1000), idle / 1000))
+}
+
+/// A run that goes on.
+#[derive(Clone, Debug, Serialize)]
+pub struct Live {
+    pub run: String,
+    /// None while it is not known whether the run will leave anything to keep.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sandbox: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    pub base: PathBuf,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pid: Option<u32>,
+    pub command: Vec<String>,
+    pub started_ms: u64,
+}
+
+/// Runs that go on now, the oldest first.
+pub fn runs(caller: &Caller) -> Result<Vec<Live>, Fault> {
+    let state = State::open(caller)?;
+    let (open, known) = state.store.read(|tx| Ok((tx.list_open::<Run>()?, tx.referred("layers")?)))?;
+    let mut found = Vec::new();
+    for run in open.into_iter().filter(|run| live::handle(&run.record).is_some()) {
+        let Run { sandbox, command, pid, started_ms, .. } = run.record;
+        let Some(of) = state.store.read(|tx| tx.get::<Sandbox>(&sandbox))? else { continue };
+        let Sandbox { name, base, .. } = of.record;
+        found.push(Live { run: run.id, sandbox: Some(sandbox), name, base, pid: Some(pid), command, started_ms });
+    }
+    found.extend(unrecorded(&state, &known)?);
+    found.sort_by_key(|live| live.started_ms);
+    Ok(found)
+}
+
+/// Runs over layers of their own, which nobody knows of but the kernel: they hold a layer that has no record.
+fn unrecorded(state: &State, known: &BTreeMap<String, u64>) -> Result<Vec<Live>, Fault> {
+    let (mut found, locks) = (Vec::new(), Locks::now());
+    for id in super::gc::layer_names(state)?.into_iter().filter(|id| !known.contains_key(id)) {
+        let Ok(layer) = state.layers.get(&id) else { continue };
+        let Some(meta) = Meta::read(&layer).filter(|_| locks.holds(&layer)) else { continue };
+        let Some(run) = meta.run_id else { continue };
+        let Meta { base, pid, command, created_ms, .. } = meta;
+        found.push(Live { run, sandbox: None, name: None, base, pid, command, started_ms: created_ms });
+    }
+    Ok(found)
+}
+
+/// All that is known of one sandbox.
+#[derive(Clone, Debug, Serialize)]
+pub struct Whole {
+    pub id: String,
+    pub version: u64,
+    pub standing: &'static str,
+    #[serde(flatten)]
+    pub sandbox: Sandbox,
+    /// `present`, `gone` or `replaced` by another directory of the same name.
+    pub base_is: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub expired: Option<String>,
+    pub holds_reservations: bool,
+    pub running: Vec<Live>,
+    /// What its layers take, each with who else has it.
+    pub disk: Size,
+    pub layer_sizes: BTreeMap<String, LayerSize>,
+    /// Other records that refer to it: snapshots, batches and the like, by kind.
+    pub records: BTreeMap<String, Vec<String>>,
+    pub last_runs: Vec<Past>,
+}
+
+#[derive(Clone, Debug, Serialize)]
+pub struct LayerSize {
+    #[serde(flatten)]
+    pub size: Size,
+    pub shared: bool,
+}
+
+#[derive(Clone, Debug, Serialize)]
+pub struct Past {
+    pub run: String,
+    #[serde(flatten)]
+    pub record: Run,
+}
+
+const LAST_RUNS: u32 = 20;
+const MOST_RECORDS: u32 = 1000;
+
+pub fn inspect(word: Option<&str>, caller: &Caller) -> Result<Whole, Fault> {
+    let state = State::open(caller)?;
+    let (kept, referred, running, mut past, records) = state.store.read(|tx| {
+        let kept = sandbox::find(tx, word, caller)?;
+        let referred = tx.referred("layers")?;
+        let running = live::runs(tx, &kept.id)?;
+        let past = tx.list_in::<Run>(&kept.id)?;
+        let records = tx.others_in(&kept.id, MOST_RECORDS)?;
+        Ok((kept, referred, running, past, records))
+    })?;
+    let Kept { id, version, record } = kept;
+    let mut layer_sizes = BTreeMap::new();
+    let mut disk = Size::default();
+    for layer in &record.layers {
+        let size = measure::tree(&state.layers.dir, layer.as_bytes());
+        disk += size;
+        layer_sizes
+            .insert(layer.clone(), LayerSize { size, shared: referred.get(layer).is_some_and(|records| *records > 1) });
+    }
+    past.sort_by_key(|run| std::cmp::Reverse(run.record.started_ms));
+    past.truncate(LAST_RUNS as usize);
+    let going = |run: Kept<Run>| Live {
+        run: run.id,
+        sandbox: Some(id.clone()),
+        name: record.name.clone(),
+        base: record.base.clone(),
+        pid: Some(run.record.pid),
+        command: run.record.command,
+        started_ms: run.record.started_ms,
+    };
+    Ok(Whole {
+        standing: live::standing(&state, &record, &Locks::now()).name(),
+        base_is: base_is(&record),
+        expired: expired(&record, fresh::now_ms()),
+        holds_reservations: reserve::holds(&record),
+        running: running.into_iter().map(going).collect(),
+        disk,
+        layer_sizes,
+        records,
+        last_runs: past.into_iter().map(|run| Past { run: run.id, record: run.record }).collect(),
+        id,
+        version,
+        sandbox: record,
+    })
+}
+
+fn base_is(sandbox: &Sandbox) -> &'static str {
+    let Ok(dir) = Dir::open(&sandbox.base) else { return "gone" };
+    match dir.meta(&Rel::top()) {
+        Ok(Some(meta)) if (meta.dev, meta.ino) == sandbox.base_id => "present",
+        _ => "replaced",
+    }
+}

@@ -1,0 +1,95 @@
+//! How much a tree takes: walked by handles, to any depth. Links are not followed and nothing is opened but directories.
+
+use rustix::fs::{AtFlags, FileType};
+use serde::Serialize;
+use std::io;
+use workspace::descent::Descent;
+use workspace::{Dir, Rel};
+
+/// Files that are looked at, at most; beyond them the figures say that they are not whole.
+const MOST: u64 = 20_000_000;
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Size {
+    pub bytes: u64,
+    pub files: u64,
+    /// Some could not be looked at, or there were too many.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub partial: bool,
+}
+
+impl std::ops::AddAssign for Size {
+    fn add_assign(&mut self, other: Size) {
+        self.bytes += other.bytes;
+        self.files += other.files;
+        self.partial |= other.partial;
+    }
+}
+
+/// What the tree `name` in `dir` takes; nothing where it is not there.
+pub fn tree(dir: &Dir, name: &[u8]) -> Size {
+    let mut size = Size::default();
+    match dir.dir(&Rel::top().join(name)) {
+        Ok(top) => size.partial |= walk(&top, &mut size).is_err(),
+        Err(e) => size.partial = e.kind() != io::ErrorKind::NotFound,
+    }
+    size
+}
+
+fn walk(top: &Dir, size: &mut Size) -> io::Result<()> {
+    let mut way = Descent::at(top)?;
+    // Of each directory that is entered: those in it that are still to be.
+    let mut levels = vec![look(top, size)?];
+    while let Some(waiting) = levels.last_mut() {
+        if size.files > MOST {
+            return Err(io::ErrorKind::QuotaExceeded.into());
+        }
+        let Some(next) = waiting.pop() else {
+            levels.pop();
+            if !levels.is_empty() {
+                way.leave()?;
+            }
+            continue;
+        };
+        if way.enter(&next).is_err() {
+            size.partial = true;
+            continue;
+        }
+        let below = look(way.here(), size).unwrap_or_else(|_| {
+            size.partial = true;
+            Vec::new()
+        });
+        levels.push(below);
+    }
+    Ok(())
+}
+
+/// Counts what is in a directory; the directories in it.
+fn look(dir: &Dir, size: &mut Size) -> io::Result<Vec<Vec<u8>>> {
+    let mut below = Vec::new();
+    for entry in rustix::fs::Dir::read_from(dir)? {
+        let entry = entry?;
+        let name = entry.file_name();
+        if name == c"." || name == c".." {
+            continue;
+        }
+        let Ok(stat) = rustix::fs::statat(dir, name, AtFlags::SYMLINK_NOFOLLOW) else { continue };
+        size.files += 1;
+        size.bytes += stat.st_blocks as u64 * 512;
+        if FileType::from_raw_mode(stat.st_mode) == FileType::Directory {
+            below.push(name.to_bytes().to_vec());
+        }
+    }
+    Ok(below)
+}
+
+/// Whether nothing is in a directory.
+pub fn is_empty(dir: &Dir) -> io::Result<bool> {
+    for entry in rustix::fs::Dir::read_from(dir)? {
+        let entry = entry?;
+        if entry.file_name() != c"." && entry.file_name() != c".." {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}

@@ -1,0 +1,120 @@
+//! Remove: the record becomes a tombstone in one transaction, then the layers that nobody else has are taken away. Killed in
+//! between, it leaves layers that the tombstone names, and `gc` takes those.
+
+use super::admission::{Verb, check};
+use super::live::{self, Hold, Locks};
+use super::measure::{self, Size};
+use super::meta::drop_layer;
+use super::stop::{Ended, Which, note, pick, quiet};
+use crate::sandbox::{Anchored, Sandbox, Tombstone};
+use crate::state::State;
+use crate::{Caller, fresh};
+use serde::Serialize;
+use serde_json::json;
+use std::collections::BTreeMap;
+use std::time::Duration;
+use store::{Kept, Step, Tx};
+use terms::{ErrorKind, Fault, Phase};
+
+#[derive(Clone, Debug, Serialize)]
+pub struct Removed {
+    pub id: String,
+    /// False when it was removed already.
+    pub changed: bool,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub ended: Vec<Ended>,
+    pub freed: Size,
+}
+
+/// By force, what runs in it is ended first; without, that is a conflict.
+pub fn remove(which: &Which, force: Option<Duration>, caller: &Caller) -> Result<Removed, Fault> {
+    let state = State::open(caller)?;
+    let verb = if force.is_some() { Verb::RemoveByForce } else { Verb::Remove };
+    let found = state.store.read(|tx| match buried(tx, which)? {
+        Some(id) => Ok(Err(id)),
+        None => pick(tx, which, caller).map(Ok),
+    })?;
+    let kept = match found {
+        Ok(kept) => kept,
+        Err(id) => return Ok(Removed { id, changed: false, ended: Vec::new(), freed: Size::default() }),
+    };
+    check(live::standing(&state, &kept.record, &Locks::now()), verb, &kept.id)?;
+    let (ended, _lock) = match (force, live::hold(&state, &kept.record)) {
+        (_, Hold::Mine(lock)) => (Vec::new(), lock),
+        (Some(patience), Hold::Taken) => quiet(&state, &kept, patience)?,
+        (None, Hold::Taken) => return Err(busy(&kept.id)),
+    };
+    let Kept { id, version, .. } = kept;
+    let same = |now: &Kept<Sandbox>| now.version == version || which.version.is_none();
+    let (changed, freed) = take(&state, &id, "removed", caller, |now| if same(now) { Ok(()) } else { Err(busy(&id)) })?;
+    Ok(Removed { id, changed, ended, freed })
+}
+
+/// The id that is meant, if it was removed already.
+fn buried(tx: &Tx<'_>, which: &Which) -> Result<Option<String>, Fault> {
+    let Some(word) = &which.word else { return Ok(None) };
+    Ok(tx.get::<Tombstone>(word)?.map(|tombstone| tombstone.id))
+}
+
+fn busy(id: &str) -> Fault {
+    let fault = Fault::new(ErrorKind::Conflict, format!("{id}: somebody else uses or changed it meanwhile"));
+    fault.phase(Phase::Admission).subject(id).hint("look at it again, then repeat")
+}
+
+/// Takes a sandbox away that nothing runs in, whose top layer the caller holds. `agree` is asked about the record as it is
+/// then; false where it is gone already.
+pub fn take(
+    state: &State,
+    id: &str,
+    why: &str,
+    caller: &Caller,
+    agree: impl FnOnce(&Kept<Sandbox>) -> Result<(), Fault>,
+) -> Result<(bool, Size), Fault> {
+    let gone = state.store.write(|tx| {
+        let Some(kept) = tx.get::<Sandbox>(id)? else { return Ok(None) };
+        agree(&kept)?;
+        bury(tx, kept, why, caller).map(Some)
+    })?;
+    let Some(gone) = gone else { return Ok((false, Size::default())) };
+    let mut freed = Size::default();
+    let mut failed = Vec::new();
+    for layer in &gone {
+        let size = measure::tree(&state.layers.dir, layer.as_bytes());
+        match drop_layer(&state.layers, layer) {
+            Ok(()) => freed += size,
+            Err(e) => failed.push(format!("{layer}: {e}")),
+        }
+    }
+    state.store.write(|tx| {
+        let step = if failed.is_empty() { Step::Done } else { Step::Failed };
+        let body = json!({"bytes": freed.bytes, "files": freed.files, "failed": failed});
+        note(tx, "rm", step, id, caller, body)
+    })?;
+    match failed.is_empty() {
+        true => Ok((true, freed)),
+        false => {
+            let fault = Fault::new(
+                ErrorKind::Unavailable,
+                format!("{id} is removed, but not all of it: {}", failed.join("; ")),
+            );
+            Err(fault.subject(id).phase(Phase::Close).hint("`cofferdam gc` takes the rest when that is mended"))
+        }
+    }
+}
+
+/// The record goes, a tombstone comes; the layers that nobody refers to any more.
+fn bury(tx: &Tx<'_>, kept: Kept<Sandbox>, why: &str, caller: &Caller) -> Result<Vec<String>, Fault> {
+    let Kept { id, record: sandbox, .. } = kept;
+    let gone: Vec<String> = alone(&sandbox, &tx.referred("layers")?).cloned().collect();
+    note(tx, "rm", Step::Intent, &id, caller, json!({"layers": gone, "why": why, "name": sandbox.name}))?;
+    tx.remove::<Sandbox>(&id)?;
+    tx.remove::<Anchored>(&id)?;
+    let (removed_ms, removed_by) = (fresh::now_ms(), caller.user.clone());
+    tx.add(&id, Tombstone { sandbox, removed_ms, removed_by, why: why.to_owned(), gone: gone.clone() })?;
+    Ok(gone)
+}
+
+/// The layers that no other record refers to.
+pub fn alone<'a>(sandbox: &'a Sandbox, referred: &'a BTreeMap<String, u64>) -> impl Iterator<Item = &'a String> {
+    sandbox.layers.iter().filter(|layer| referred.get(*layer).is_none_or(|records| *records <= 1))
+}

@@ -1,0 +1,218 @@
+//! Stop and start. To stop is to end what runs, whatever it did to stay: the supervisor is asked, then killed, and its guest cannot
+//! outlive it.
+
+use super::admission::{Verb, check};
+use super::live::{self, Hold, Locks};
+use super::reserve;
+use crate::sandbox::{self, Lifecycle, Run, Sandbox};
+use crate::state::State;
+use crate::{Caller, fresh};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use serde::Serialize;
+use serde_json::{Value, json};
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::{Duration, Instant};
+use store::{Entry, Kept, Step, Tx};
+use terms::{ErrorKind, Fault, Phase, Retry, Verdict};
+use workspace::Lock;
+
+/// How long a killed supervisor's guest may take to vanish.
+const VANISHING: Duration = Duration::from_secs(30);
+const TERM: i32 = 15;
+const KILL: i32 = 9;
+
+/// One sandbox, and which version of it is meant.
+#[derive(Clone, Debug, Default)]
+pub struct Which {
+    /// By id, name or beginning; none means the one that covers the current directory.
+    pub word: Option<String>,
+    /// Only if it still has this version.
+    pub version: Option<u64>,
+}
+
+#[derive(Clone, Debug, Serialize)]
+pub struct Moved {
+    pub id: String,
+    pub version: u64,
+    pub state: Lifecycle,
+    /// False when it was so already.
+    pub changed: bool,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub ended: Vec<Ended>,
+}
+
+/// A run that was ended.
+#[derive(Clone, Debug, Serialize)]
+pub struct Ended {
+    pub run: String,
+    pub pid: u32,
+    /// It did not end when it was asked to.
+    pub killed: bool,
+}
+
+/// Finds it, and refuses another version than the one that is meant.
+pub fn pick(tx: &Tx<'_>, which: &Which, caller: &Caller) -> Result<Kept<Sandbox>, Fault> {
+    let kept = sandbox::find(tx, which.word.as_deref(), caller)?;
+    match which.version {
+        Some(version) if version != kept.version => {
+            let message = format!("{} has version {}, not {version}", kept.id, kept.version);
+            let fault = Fault::new(ErrorKind::Conflict, message).subject(&kept.id).phase(Phase::Admission);
+            Err(fault.hint("look at it again (`cofferdam inspect`), then repeat"))
+        }
+        _ => Ok(kept),
+    }
+}
+
+pub fn start(which: &Which, caller: &Caller) -> Result<Moved, Fault> {
+    let state = State::open(caller)?;
+    let look = |tx: &Tx<'_>| {
+        let kept = pick(tx, which, caller)?;
+        let to_do = check(live::standing(&state, &kept.record, &Locks::now()), Verb::Start, &kept.id)?;
+        Ok((kept, to_do))
+    };
+    let (kept, to_do) = state.store.read(look)?;
+    if !to_do {
+        return Ok(moved(kept, false, Vec::new()));
+    }
+    state.store.write(|tx| {
+        let (mut kept, to_do) = look(tx)?;
+        if !to_do {
+            return Ok(moved(kept, false, Vec::new()));
+        }
+        kept.record.state = Lifecycle::Active;
+        kept.record.used_ms = fresh::now_ms();
+        // What was let go by stop may be somebody else's by now.
+        reserve::check(tx, &kept.id, &kept.record)?;
+        note(tx, "start", Step::Intent, &kept.id, caller, Value::Null)?;
+        let kept = tx.change(kept)?;
+        note(tx, "start", Step::Done, &kept.id, caller, Value::Null)?;
+        Ok(moved(kept, true, Vec::new()))
+    })
+}
+
+/// `patience` is how long a command may take to end once it was asked to.
+pub fn stop(which: &Which, patience: Duration, caller: &Caller) -> Result<Moved, Fault> {
+    let state = State::open(caller)?;
+    let look = |tx: &Tx<'_>| {
+        let kept = pick(tx, which, caller)?;
+        let to_do = check(live::standing(&state, &kept.record, &Locks::now()), Verb::Stop, &kept.id)?;
+        Ok((kept, to_do))
+    };
+    let (kept, to_do) = state.store.read(look)?;
+    if !to_do {
+        return Ok(moved(kept, false, Vec::new()));
+    }
+    // Marked first: from now on no other command starts in it.
+    let kept = state.store.write(|tx| {
+        let mut kept = look(tx)?.0;
+        note(tx, "stop", Step::Intent, &kept.id, caller, Value::Null)?;
+        kept.record.state = Lifecycle::Stopped;
+        kept.record.used_ms = fresh::now_ms();
+        tx.change(kept)
+    })?;
+    let quiet = quiet(&state, &kept, patience);
+    state.store.write(|tx| {
+        let (step, body) = match &quiet {
+            Ok((ended, _)) => (Step::Done, json!({ "ended": ended })),
+            Err(fault) => (Step::Failed, json!({ "message": fault.message })),
+        };
+        note(tx, "stop", step, &kept.id, caller, body)?;
+        Ok(())
+    })?;
+    let (ended, _lock) = quiet?;
+    Ok(moved(kept, true, ended))
+}
+
+fn moved(kept: Kept<Sandbox>, changed: bool, ended: Vec<Ended>) -> Moved {
+    Moved { id: kept.id, version: kept.version, state: kept.record.state, changed, ended }
+}
+
+pub fn note(tx: &Tx<'_>, verb: &str, step: Step, subject: &str, caller: &Caller, body: Value) -> Result<u64, Fault> {
+    tx.note(&Entry { at_ms: fresh::now_ms(), verb, step, subject, actor: &caller.user, body })
+}
+
+/// Ends whatever runs in a sandbox. Afterwards nobody does, and nobody can while the lock is held.
+pub fn quiet(state: &State, sandbox: &Kept<Sandbox>, patience: Duration) -> Result<(Vec<Ended>, Option<Lock>), Fault> {
+    let end = Instant::now() + patience + VANISHING;
+    let mut ended: Vec<Ended> = Vec::new();
+    loop {
+        if let Hold::Mine(lock) = live::hold(state, &sandbox.record) {
+            settle(state, &sandbox.id)?;
+            return Ok((ended, lock));
+        }
+        for run in state.store.read(|tx| live::runs(tx, &sandbox.id))? {
+            let killed = end_run(&run, patience);
+            if !ended.iter().any(|e| e.run == run.id) {
+                ended.push(Ended { run: run.id, pid: run.record.pid, killed });
+            }
+        }
+        if Instant::now() > end {
+            let message = format!("{}: a process holds its layer and will not end", sandbox.id);
+            let fault = Fault::new(ErrorKind::Conflict, message).subject(&sandbox.id).retry(Retry::Later);
+            return Err(fault.hint("`cofferdam ps` shows what runs; try again").phase(Phase::Close));
+        }
+        // Somebody who holds the layer without a run is about to begin one, or has just ended it.
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// Asks the supervisor to end its run, kills it when it does not, and waits until its guest is gone; whether it was killed.
+fn end_run(run: &Kept<Run>, patience: Duration) -> bool {
+    let Some(supervisor) = live::handle(&run.record) else { return false };
+    // A guest's first process is a child of the supervisor; when it is gone, so is all that was in its namespace.
+    let children = children(run.record.pid);
+    sys::process::signal(supervisor.as_fd(), TERM);
+    let in_time = has_ended_within(&supervisor, patience);
+    if !in_time {
+        sys::process::signal(supervisor.as_fd(), KILL);
+        has_ended_within(&supervisor, VANISHING);
+    }
+    for child in children {
+        has_ended_within(&child, VANISHING);
+    }
+    !in_time
+}
+
+fn children(pid: u32) -> Vec<OwnedFd> {
+    let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    let lists = tasks.filter_map(|task| std::fs::read_to_string(task.path().join("children")).ok());
+    let numbers: Vec<i32> = lists
+        .flat_map(|list| list.split_whitespace().map(str::to_owned).collect::<Vec<_>>())
+        .filter_map(|n| n.parse().ok())
+        .collect();
+    numbers.into_iter().filter_map(Pid::from_raw).filter_map(|pid| pidfd_open(pid, PidfdFlags::empty()).ok()).collect()
+}
+
+fn has_ended_within(process: &OwnedFd, time: Duration) -> bool {
+    let end = Instant::now() + time;
+    loop {
+        let left = end.saturating_duration_since(Instant::now());
+        let left = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() };
+        match poll(&mut [PollFd::new(process, PollFlags::IN)], Some(&left)) {
+            Ok(0) => return false,
+            Ok(_) => return true,
+            Err(rustix::io::Errno::INTR) => {}
+            Err(_) => return false,
+        }
+    }
+}
+
+/// Runs whose supervisor is gone and wrote no end have been lost; so it is written.
+pub fn settle(state: &State, sandbox: &str) -> Result<(), Fault> {
+    let lost = |tx: &Tx<'_>| -> Result<Vec<Kept<Run>>, Fault> {
+        let open = tx.list_open::<Run>()?;
+        Ok(open.into_iter().filter(|r| r.record.sandbox == sandbox && live::handle(&r.record).is_none()).collect())
+    };
+    if state.store.read(lost)?.is_empty() {
+        return Ok(());
+    }
+    state.store.write(|tx| {
+        for mut run in lost(tx)? {
+            run.record.ended_ms = Some(fresh::now_ms());
+            run.record.verdict = Some(Verdict::Lost);
+            tx.change(run)?;
+        }
+        Ok(())
+    })
+}

@@ -1,0 +1,151 @@
+//! What a command meets inside: its words, its environment, and the program that its first word means there.
+
+use super::view::View;
+use super::{Ask, Refused};
+use crate::Caller;
+use crate::network::Planned;
+use enclosure::TRUST_VARIABLES;
+use policy::{Action, Kind, Resolved};
+use std::collections::BTreeMap;
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use terms::{Denial, ErrorKind, Fault, Phase, RunId};
+
+pub fn argv(ask: &Ask) -> Result<Vec<OsString>, Fault> {
+    let argv = match &ask.shell {
+        Some(text) => {
+            let shell = ["sh", "-c"].into_iter().map(OsString::from).chain([text.clone()]);
+            let name = if ask.command.is_empty() { None } else { Some(OsString::from("sh")) };
+            shell.chain(name).chain(ask.command.iter().cloned()).collect()
+        }
+        None => ask.command.clone(),
+    };
+    if argv.is_empty() || argv[0].is_empty() {
+        return Err(Fault::invalid("no command given").hint("cofferdam run -- COMMAND [ARG…]").phase(Phase::Admission));
+    }
+    Ok(argv)
+}
+
+/// Variables that would lead programs past the doors, to a proxy that is not there inside.
+const PROXIES: [&str; 6] = ["http_proxy", "https_proxy", "all_proxy", "no_proxy", "ftp_proxy", "rsync_proxy"];
+
+/// What a guest's environment is made of beside the policy and the caller's own.
+pub struct Inside<'a> {
+    pub tools: &'a [String],
+    pub run_id: &'a RunId,
+    pub network: &'a Planned,
+}
+
+/// What the policy passes and sets, what the toolchains need to find themselves, and what was asked for by flag.
+pub fn environment(
+    ask: &Ask,
+    caller: &Caller,
+    resolved: &Resolved,
+    with: &Inside<'_>,
+) -> Result<Vec<(OsString, OsString)>, Fault> {
+    let mut inside: BTreeMap<OsString, OsString> = BTreeMap::new();
+    let bare = resolved.env().pass.is_none();
+    for (name, value) in &caller.env {
+        let Some(text) = name.to_str() else { continue };
+        let secret = with.network.secrets.variables().any(|s| s == text);
+        if secret || PROXIES.iter().any(|proxy| text.eq_ignore_ascii_case(proxy)) {
+            continue;
+        }
+        let tool = bare && with.tools.iter().any(|t| t == text);
+        if tool || policy::env::passes(resolved.env(), text) {
+            inside.insert(name.clone(), value.clone());
+        }
+    }
+    if with.network.inspects() {
+        inside.extend(TRUST_VARIABLES.iter().map(|(name, file)| (name.into(), file.into())));
+    }
+    for (name, value) in &resolved.env().set {
+        inside.insert(name.into(), value.into());
+    }
+    for item in &ask.env {
+        let (name, value) = env_item(item, caller)?;
+        if let Some(value) = value.filter(|_| !with.network.secrets.variables().any(|s| name == s)) {
+            inside.insert(name, value);
+        }
+    }
+    inside.extend(with.network.secrets.placeholders().map(|(name, value)| (name.into(), value.into())));
+    inside.insert("COFFERDAM".into(), "1".into());
+    inside.insert("COFFERDAM_RUN_ID".into(), with.run_id.as_str().into());
+    Ok(inside.into_iter().collect())
+}
+
+fn env_item(item: &OsStr, caller: &Caller) -> Result<(OsString, Option<OsString>), Fault> {
+    let bytes = item.as_bytes();
+    let (name, value) = match bytes.iter().position(|b| *b == b'=') {
+        Some(at) => (&bytes[..at], Some(OsStr::from_bytes(&bytes[at + 1..]).to_owned())),
+        None => (bytes, None),
+    };
+    if name.is_empty() {
+        return Err(Fault::invalid(format!("--env {item:?}: no name before '='")).phase(Phase::Admission));
+    }
+    let name = OsStr::from_bytes(name).to_owned();
+    let value = value.or_else(|| caller.env.iter().find(|(n, _)| *n == name).map(|(_, v)| v.clone()));
+    Ok((name, value))
+}
+
+/// Finds the program as a shell inside would, and tells "not there" from "not allowed".
+pub fn find_program(
+    name: &OsStr,
+    env: &[(OsString, OsString)],
+    cwd: &Path,
+    resolved: &Resolved,
+    view: &View,
+) -> Result<PathBuf, Refused> {
+    let candidates: Vec<PathBuf> = if name.as_bytes().contains(&b'/') {
+        vec![cwd.join(name)]
+    } else {
+        let path = env.iter().find(|(n, _)| n == "PATH").map(|(_, v)| v.as_os_str());
+        let path = path.unwrap_or(OsStr::new("/usr/local/bin:/usr/bin:/bin"));
+        std::env::split_paths(path).map(|dir| cwd.join(dir).join(name)).collect()
+    };
+    let mut refused = None;
+    let mut found_plain = None;
+    for candidate in candidates {
+        let Some((real, kind, mode)) = view.find(&candidate) else { continue };
+        if kind != Kind::File || mode & 0o111 == 0 {
+            found_plain.get_or_insert(candidate);
+            continue;
+        }
+        match check_exec(&real, resolved) {
+            None => return Ok(candidate),
+            Some(denial) => refused = refused.or(Some(denial)),
+        }
+    }
+    if let Some(denial) = refused {
+        let message = format!("{}: refused by {}", denial.target, denial.rule);
+        let fault = Fault::new(ErrorKind::PolicyDenied, message).phase(Phase::Start);
+        let fault = denial.hint.iter().fold(fault, |fault, hint| fault.hint(hint.clone()));
+        return Err(Refused { fault: Box::new(fault), denial: Some(Box::new(denial)) });
+    }
+    let shown = name.to_string_lossy();
+    if let Some(path) = found_plain {
+        let message = format!("{}: not an executable file", path.display());
+        return Err(Fault::new(ErrorKind::InvalidRequest, message).exit(126).phase(Phase::Start).into());
+    }
+    let message = format!("{shown}: command not found");
+    Err(Fault::new(ErrorKind::NotFound, message).exit(127).phase(Phase::Start).into())
+}
+
+fn check_exec(real: &Path, resolved: &Resolved) -> Option<Denial> {
+    // A project below /tmp is granted like any other; other programs there are not shown inside.
+    let decision = resolved.exec(real);
+    match decision.action {
+        Action::Allow | Action::Warn => None,
+        action => Some(Denial {
+            op: "exec".into(),
+            target: real.to_string_lossy().into_owned(),
+            rule: decision.rule,
+            action,
+            count: 1,
+            pid: 0,
+            exe: String::new(),
+            hint: decision.hint,
+        }),
+    }
+}

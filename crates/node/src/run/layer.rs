@@ -1,0 +1,209 @@
+//! The workspace that one run writes to: made or taken up before it, held against all others while it lives, and dropped
+//! again when nothing came of it. Records are kept elsewhere.
+
+use super::place::Fresh;
+use crate::sandbox::Sandbox;
+use crate::{Caller, fresh, state};
+use enclosure::Over;
+use rustix::fs::{Mode, OFlags};
+use serde::{Deserialize, Serialize};
+use std::io;
+use std::path::{Path, PathBuf};
+use store::Kept;
+use terms::{ErrorKind, Fault, LimitKind, Limits, Phase};
+use workspace::{Dir, Driver, Layer, Layers, Lock, Rel, Stack, remove};
+
+/// Space that must stay free where layers are kept: the larger of the two.
+const LEAST_FREE: u64 = 64 << 20;
+const LEAST_FREE_SHARE: u64 = 100;
+
+/// Directories from a place up to the root; more than any path can name.
+const MOST_ABOVE: usize = 4096;
+
+/// Whose workspace it is.
+pub(crate) enum Owner {
+    /// Nobody's yet: it was made for this run.
+    Run(Fresh),
+    Sandbox(Box<Kept<Sandbox>>),
+}
+
+/// A workspace while a run has it.
+pub(crate) struct Held {
+    pub owner: Owner,
+    /// The state directory.
+    pub state: PathBuf,
+    pub layers: Layers,
+    /// The directory that it covers.
+    pub at: PathBuf,
+    pub stack: Stack,
+    /// Dropped last of all.
+    _lock: Lock,
+}
+
+/// What a layer says of itself, so that one whose run was cut off can be taken up later: `meta.json` beside `up`.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Meta {
+    pub base: PathBuf,
+    pub base_id: (u64, u64),
+    pub driver: Driver,
+    pub since: (i64, u32),
+    /// The whole policy document of the run.
+    pub policy: serde_json::Value,
+    pub limits: Limits,
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub cpus: Option<f64>,
+    pub run_id: String,
+    pub boot: String,
+    pub created_ms: u64,
+    pub command: Vec<String>,
+}
+
+/// The name of that file.
+pub const META: &str = "meta.json";
+
+/// Makes a workspace over a directory.
+pub(super) fn make(at: &Path, options: &Fresh, caller: &Caller) -> Result<Held, Fault> {
+    let (state, dir) = state::prepare(caller)?;
+    let unusable = |e: &dyn std::fmt::Display| state::unusable(&state, &e.to_string());
+    let base = Dir::open(at).map_err(|e| no_base(at, &e))?;
+    check_apart(at, &base, &state, &dir)?;
+    check_free(&dir)?;
+    let layers = Layers::open(&dir).map_err(|e| unusable(&e))?;
+    let (layer, lock) = layers.make(&base, fresh::random()).map_err(|e| unusable(&e))?;
+    let since = layer.made_at().map_err(|e| unusable(&e))?;
+    let stack = Stack { base, driver: Driver::Overlay, layers: vec![layer], since };
+    let owner = Owner::Run(options.clone());
+    Ok(Held { owner, state, layers, at: at.to_path_buf(), stack, _lock: lock })
+}
+
+/// Takes up the workspace of a sandbox. None where another run has it.
+pub(super) fn take(state: &state::State, sandbox: Kept<Sandbox>) -> Result<Option<Held>, Fault> {
+    let stack = crate::sandbox::stack(state, &sandbox)?;
+    let broken = |e: io::Error| Fault::internal(format!("the workspace of {}: {e}", sandbox.id)).subject(&sandbox.id);
+    check_apart(&sandbox.record.base, &stack.base, &state.path, &state.dir)?;
+    check_free(&state.dir)?;
+    let empty = || Fault::internal(format!("{} has no layer", sandbox.id)).subject(&sandbox.id);
+    let top = stack.layers.last().ok_or_else(empty)?;
+    let Some(lock) = top.lock().map_err(broken)? else { return Ok(None) };
+    if stack.driver == Driver::Overlay {
+        // What the kernel left there is of no use to the next mount, and keeps it from being made.
+        remove::tree(&top.dir, b"work").map_err(broken)?;
+        rustix::fs::mkdirat(&top.dir, "work", Mode::from_raw_mode(0o700)).map_err(|e| broken(e.into()))?;
+    }
+    let layers = Layers { dir: state.layers.dir.try_clone().map_err(broken)? };
+    let at = sandbox.record.base.clone();
+    Ok(Some(Held {
+        state: state.path.clone(),
+        layers,
+        at,
+        stack,
+        owner: Owner::Sandbox(Box::new(sandbox)),
+        _lock: lock,
+    }))
+}
+
+impl Held {
+    /// What the enclosure lays over the directory.
+    pub fn over(&self) -> Over {
+        let place = |layer: &Layer| self.state.join("layers").join(&layer.id);
+        match (self.stack.driver, self.stack.layers.last()) {
+            (Driver::Reflink | Driver::Copy, Some(top)) => Over::Tree(place(top).join("up")),
+            _ => Over::Layers(self.stack.layers.iter().map(place).collect()),
+        }
+    }
+
+    /// The layer that the guest writes to.
+    pub fn top(&self) -> Result<&Layer, Fault> {
+        self.stack.layers.last().ok_or_else(|| Fault::internal("a workspace without layers"))
+    }
+
+    /// Says in the layer what it is, for the case that nobody is left to say it.
+    pub fn describe(&self, meta: &Meta) -> Result<(), Fault> {
+        let text = serde_json::to_vec(meta).map_err(|e| Fault::internal(e.to_string()))?;
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL;
+        let name = Rel::top().join(META.as_bytes());
+        let written = self
+            .top()?
+            .dir
+            .open_at(&name, flags, Mode::from_raw_mode(0o600))
+            .and_then(|fd| io::Write::write_all(&mut std::fs::File::from(fd), &text));
+        written.map_err(|e| state::unusable(&self.state, &e.to_string()))
+    }
+
+    /// Takes the layer away, whatever is in it. What cannot be taken away now is collected later.
+    pub fn drop_layer(&self) {
+        if let Some(top) = self.stack.layers.last() {
+            let _collected_later = remove::tree(&self.layers.dir, top.id.as_bytes());
+        }
+    }
+}
+
+/// Space in use where layers are kept, and how much may be; where more is.
+pub(super) fn overfull(dir: impl std::os::fd::AsFd) -> Option<(u64, u64)> {
+    let found = rustix::fs::fstatvfs(dir).ok()?;
+    let (whole, free) = (found.f_blocks * found.f_frsize, found.f_bavail * found.f_frsize);
+    let least = LEAST_FREE.max(whole / LEAST_FREE_SHARE);
+    // Of a file system smaller than that nothing can be said, and one that tells no size has no end that we know.
+    (whole > least && free < least).then(|| (whole - free, whole - least))
+}
+
+fn check_free(state: &Dir) -> Result<(), Fault> {
+    let Some((used, most)) = overfull(state) else { return Ok(()) };
+    let mib = |bytes: u64| bytes >> 20;
+    let message = format!(
+        "the file system of the state directory is nearly full: {} MiB are in use, and a workspace is begun below {}",
+        mib(used),
+        mib(most)
+    );
+    let hint = "free some space (`cofferdam gc`), set COFFERDAM_STATE to another file system, or run with --read-only";
+    let fault = Fault::new(ErrorKind::LimitExceeded, message).limit(LimitKind::DiskMb).phase(Phase::Admission);
+    Err(fault.hint(hint))
+}
+
+/// What a guest can change must not be what we trust, nor the other way round. Told by the directories themselves: names can
+/// be spelled in many ways.
+fn check_apart(at: &Path, base: &Dir, state: &Path, dir: &Dir) -> Result<(), Fault> {
+    let refuse = |why: String| {
+        let hint = "set COFFERDAM_STATE to a directory elsewhere, or work on another directory";
+        Err(Fault::invalid(why).hint(hint).phase(Phase::Admission))
+    };
+    let broken = |e: io::Error| no_base(at, &e);
+    let (at, state) = (at.display(), state.display());
+    if is_at_or_below(dir, base).map_err(broken)? {
+        return refuse(format!("the state directory {state} lies in the workspace {at}"));
+    }
+    if is_at_or_below(base, dir).map_err(broken)? {
+        return refuse(format!("the workspace {at} lies in the state directory {state}"));
+    }
+    Ok(())
+}
+
+/// Goes up from `inner`, looking for `outer`.
+fn is_at_or_below(inner: &Dir, outer: &Dir) -> io::Result<bool> {
+    let id = |dir: &Dir| rustix::fs::fstat(dir).map(|s| (s.st_dev, s.st_ino));
+    let (wanted, mut here) = (id(outer)?, inner.try_clone()?);
+    let mut at = id(&here)?;
+    for _ in 0..MOST_ABOVE {
+        if at == wanted {
+            return Ok(true);
+        }
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        here = Dir::from_fd(rustix::fs::openat(&here, "..", flags, Mode::empty())?);
+        match id(&here)? {
+            // The root is its own parent.
+            above if above == at => return Ok(false),
+            above => at = above,
+        }
+    }
+    Ok(false)
+}
+
+fn no_base(at: &Path, error: &io::Error) -> Fault {
+    let message = format!("{}: no workspace can be laid over it: {error}", at.display());
+    Fault::invalid(message).hint("it must be a directory that you may read").phase(Phase::Admission)
+}
+
+/// Which boot of the machine this is.
+pub fn boot() -> String {
+    sys::host::kernel_file("/proc/sys/kernel/random/boot_id").unwrap_or_default().trim().to_owned()
+}

@@ -1,0 +1,124 @@
+//! What the way of running means for the rules: in a workspace everything that can be read can be changed, read-only nothing
+//! can, and directly what the policy lets be changed.
+
+use super::Ask;
+use super::layer::{self, Held, Meta};
+use super::place::{Fresh, Place, Spot};
+use super::record::Tracked;
+use super::view::View;
+use crate::{Caller, fresh};
+use enclosure::Workspace;
+use policy::{Action, Grant, Perm, Perms, Plan, Policy, Resolved};
+use std::ffi::OsString;
+use std::path::Path;
+use terms::{ErrorKind, Fault, Limits, Phase, RunId};
+
+/// The names under which these rules appear in denials and in `--explain`.
+const WORKSPACE: &str = "workspace";
+const READ_ONLY: &str = "--read-only";
+
+/// The rules and the plan as the mode makes them, and whether there is a workspace for changes to go to.
+pub(super) fn settle(resolved: Resolved, ask: &Ask, spot: &Spot, view: &View) -> Result<(Resolved, Plan, bool), Fault> {
+    let dir = spot.dir.as_path();
+    let plan = |resolved: &Resolved| resolved.plan(view).map_err(Fault::from);
+    let readable = [Perm::ReadDir, Perm::ReadFile].into_iter().all(|perm| resolved.fs(dir, perm).allowed());
+    if spot.layered && readable {
+        let resolved = with(resolved, Action::Allow, dir, Perms::WRITE, WORKSPACE)?;
+        let plan = plan(&resolved)?;
+        // A policy may keep all of it as it is; then there is nothing to take changes.
+        let layered = changes_at(&plan, dir);
+        return Ok((resolved, plan, layered));
+    }
+    if spot.layered && is_named(&ask.place) {
+        let message = format!("{}: the policy does not let it be read, so there is nothing to work on", dir.display());
+        let hint = "allow it with --read, or name a directory below it";
+        return Err(Fault::new(ErrorKind::PolicyDenied, message).hint(hint).phase(Phase::Planning));
+    }
+    let first = plan(&resolved)?;
+    match ask.place {
+        Place::ReadOnly if changes_at(&first, dir) => {
+            let resolved = with(resolved, Action::Deny, dir, Perms::CHANGES, READ_ONLY)?;
+            let plan = plan(&resolved)?;
+            Ok((resolved, plan, false))
+        }
+        Place::Direct if !changes_at(&first, dir) => {
+            let message = format!("--direct: the policy lets nothing be changed in {}", dir.display());
+            let hint =
+                "allow it with --write or `-p workspace-write`; or leave --direct out, and changes go to a workspace";
+            Err(Fault::new(ErrorKind::PolicyDenied, message).hint(hint).phase(Phase::Planning))
+        }
+        _ => Ok((resolved, first, false)),
+    }
+}
+
+fn is_named(place: &Place) -> bool {
+    matches!(place, Place::Sandbox(_) | Place::Fresh(Fresh { dir: Some(_), .. }))
+}
+
+fn with(resolved: Resolved, action: Action, dir: &Path, perms: Perms, label: &str) -> Result<Resolved, Fault> {
+    resolved.with_fs(action, dir, perms, label).ok_or_else(|| {
+        let message = format!("{}: its name is no UTF-8, and no rule can be about it", dir.display());
+        Fault::invalid(message).hint("rename it, or work on a directory above it").phase(Phase::Planning)
+    })
+}
+
+/// Whether anything at or below a directory may be changed.
+fn changes_at(plan: &Plan, dir: &Path) -> bool {
+    let changes = |g: &Grant| !g.perms.and(Perms::CHANGES).is_empty();
+    let covering = plan.grants.iter().rev().find(|g| dir.starts_with(&g.path));
+    covering.is_some_and(changes) || plan.grants.iter().any(|g| g.path.starts_with(dir) && changes(g))
+}
+
+pub(super) fn no_namespaces() -> Fault {
+    let message = "a workspace needs namespaces, and this host allows none";
+    let hint =
+        "run with --read-only, or with --direct where the policy allows it (`cofferdam doctor` says what is missing)";
+    Fault::new(ErrorKind::UnsupportedHost, message).hint(hint).phase(Phase::Planning)
+}
+
+/// The workspace of this run, which says of itself what it is for.
+pub(super) fn track(
+    ask: &Ask,
+    caller: &Caller,
+    held: Option<Held>,
+    spot: &Spot,
+    (run_id, effective, argv): (&RunId, &Policy, &[OsString]),
+    limits: Limits,
+) -> Result<Tracked, Fault> {
+    let (held, new) = match (held, &ask.place) {
+        (Some(held), _) => (held, false),
+        (None, Place::Fresh(options)) => (layer::make(&spot.dir, options, caller)?, true),
+        (None, _) => return Err(Fault::internal("a workspace that nobody asked for")),
+    };
+    let base = rustix::fs::fstat(&held.stack.base).map_err(|e| Fault::internal(e.to_string()))?;
+    let meta = Meta {
+        base: held.at.clone(),
+        base_id: (base.st_dev, base.st_ino),
+        driver: held.stack.driver,
+        since: held.stack.since,
+        policy: serde_json::from_str(&effective.to_json()).map_err(|e| Fault::internal(e.to_string()))?,
+        limits,
+        cpus: ask.cpus,
+        run_id: run_id.as_str().to_owned(),
+        boot: layer::boot(),
+        created_ms: fresh::now_ms(),
+        command: argv.iter().map(|word| word.to_string_lossy().into_owned()).collect(),
+    };
+    if new {
+        held.describe(&meta)?;
+    }
+    Ok(Tracked::new(held, meta, caller))
+}
+
+impl Held {
+    /// The host as its guest will see it.
+    pub(super) fn view(&self) -> Result<View, Fault> {
+        let copied = self.stack.try_clone().map_err(|e| Fault::internal(e.to_string()))?;
+        Ok(View::over(self.at.clone(), copied))
+    }
+
+    pub(super) fn workspace(&self, view: &View) -> Workspace {
+        let view = view.clone();
+        Workspace { at: self.at.clone(), over: self.over(), open: Box::new(move |path| view.open(path)) }
+    }
+}

@@ -1,0 +1,233 @@
+//! What is written down about runs that work on a workspace: the sandbox that keeps its changes, the run, and the journal.
+
+use super::layer::{Held, Meta, Owner, boot};
+use super::place::{Fresh, Keep};
+use super::survey::{self, Found};
+use crate::sandbox::{Lifecycle, Run, Sandbox, Sharing};
+use crate::state::State;
+use crate::{Caller, fresh};
+use enclosure::Gauge;
+use serde_json::json;
+use store::{Entry, Kept, Step, Store, Tx};
+use terms::{ErrorKind, Fault, Outcome, Phase, Verdict};
+
+/// For how long changes are kept that nobody asked to keep: seven days.
+pub const TTL_MS: u64 = 7 * 24 * 3_600_000;
+
+/// A run and the workspace that it writes to, from its start to its end.
+pub(super) struct Tracked {
+    pub held: Held,
+    pub meta: Meta,
+    actor: String,
+    /// What becomes of the workspace is settled.
+    settled: bool,
+}
+
+impl Tracked {
+    pub fn new(held: Held, meta: Meta, caller: &Caller) -> Tracked {
+        Tracked { held, meta, actor: caller.user.clone(), settled: false }
+    }
+
+    /// Before the command starts. A run in a sandbox is written down now, so that others see who has it.
+    pub fn begin(&self) -> Result<(), Fault> {
+        let Owner::Sandbox(sandbox) = &self.held.owner else { return Ok(()) };
+        let store = Store::open(&self.held.state)?;
+        store.write(|tx| {
+            // Read anew under the lock: it may have been stopped or removed since it was found.
+            let now: Kept<Sandbox> = tx.get(&sandbox.id)?.ok_or_else(|| crate::sandbox::unknown(&sandbox.id))?;
+            check_active(&now)?;
+            tx.add(&self.meta.run_id, self.run(&sandbox.id, None))?;
+            self.note(
+                tx,
+                "run",
+                Step::Intent,
+                &sandbox.id,
+                json!({"run": self.meta.run_id, "command": self.meta.command}),
+            )
+        })
+    }
+
+    /// Who measures the workspace while the command runs.
+    pub fn gauge(&self) -> Option<Box<dyn Gauge>> {
+        let meter = survey::Meter::new(&self.held.top().ok()?.up, &self.held.layers.dir).ok()?;
+        Some(Box::new(meter))
+    }
+
+    /// After the end of the command: what it changed is counted, and kept or dropped.
+    pub fn end(mut self, mut outcome: Outcome) -> Outcome {
+        self.settled = true;
+        let found = survey::count(&self.held.stack);
+        outcome.changes = found.changes;
+        let kept = match &self.held.owner {
+            Owner::Sandbox(sandbox) => Some(self.ended(&sandbox.id, &outcome).map(|()| sandbox.id.clone())),
+            Owner::Run(options) if is_kept(options, &found) => Some(self.keep(options, &outcome)),
+            Owner::Run(_) => {
+                self.held.drop_layer();
+                None
+            }
+        };
+        match kept {
+            Some(Ok(id)) => outcome.sandbox = Some(id),
+            // The changes are safe in their layer, and the outcome is the command's; what is missing is the record.
+            Some(Err(fault)) => {
+                let said = format!("the run could not be written down: {fault}; `cofferdam gc` takes its changes up");
+                outcome.message.get_or_insert(said);
+            }
+            None => {}
+        }
+        outcome
+    }
+
+    /// The command did not start, or we lost it: nothing that it may have changed is thrown away.
+    pub fn fail(mut self, fault: &Fault) {
+        self.settled = true;
+        match &self.held.owner {
+            Owner::Sandbox(sandbox) => {
+                let _told_already = Store::open(&self.held.state).and_then(|store| {
+                    store.write(|tx| {
+                        self.end_run(tx, None)?;
+                        let body =
+                            json!({"run": self.meta.run_id, "error_kind": fault.error_kind, "message": fault.message});
+                        self.note(tx, "run", Step::Failed, &sandbox.id, body)
+                    })
+                });
+            }
+            Owner::Run(_) => self.drop_if_unused(),
+        }
+    }
+
+    fn drop_if_unused(&self) {
+        if survey::count(&self.held.stack).is_nothing() {
+            self.held.drop_layer();
+        }
+    }
+
+    fn run(&self, sandbox: &str, outcome: Option<&Outcome>) -> Run {
+        Run {
+            sandbox: sandbox.to_owned(),
+            command: self.meta.command.clone(),
+            pid: std::process::id(),
+            pid_start: own_start(),
+            boot: boot(),
+            started_ms: self.meta.created_ms,
+            ended_ms: outcome.map(|_| fresh::now_ms()),
+            verdict: outcome.map(|o| o.verdict),
+            status: outcome.map(Outcome::status),
+        }
+    }
+
+    /// Makes a sandbox of what the run left.
+    fn keep(&self, options: &Fresh, outcome: &Outcome) -> Result<String, Fault> {
+        let id = terms::id("sbx", fresh::random());
+        let now = fresh::now_ms();
+        let Meta { base, base_id, driver, since, policy, limits, cpus, created_ms, .. } = self.meta.clone();
+        let sandbox = Sandbox {
+            name: options.name.clone(),
+            base,
+            base_id,
+            driver,
+            layers: vec![self.held.top()?.id.clone()],
+            since,
+            git_head: None,
+            state: Lifecycle::Active,
+            policy,
+            limits,
+            cpus,
+            reserve: Vec::new(),
+            sharing: Sharing::default(),
+            template: None,
+            created_ms,
+            used_ms: now,
+            expires_ms: Some(now.saturating_add(options.ttl_ms.unwrap_or(TTL_MS))),
+            idle_ms: None,
+            notes: Vec::new(),
+        };
+        Store::open(&self.held.state)?.write(|tx| {
+            let intent = json!({"base": sandbox.base, "name": sandbox.name, "run": self.meta.run_id});
+            tx.add(&id, sandbox)?;
+            tx.add(&self.meta.run_id, self.run(&id, Some(outcome)))?;
+            self.note(tx, "create", Step::Intent, &id, intent.clone())?;
+            self.note(tx, "create", Step::Done, &id, intent)?;
+            let words = json!({"run": self.meta.run_id, "command": self.meta.command});
+            self.note(tx, "run", Step::Intent, &id, words)?;
+            self.note(tx, "run", Step::Done, &id, self.result(outcome))
+        })?;
+        Ok(id)
+    }
+
+    fn ended(&self, sandbox: &str, outcome: &Outcome) -> Result<(), Fault> {
+        Store::open(&self.held.state)?.write(|tx| {
+            self.end_run(tx, Some(outcome))?;
+            if let Some(mut kept) = tx.get::<Sandbox>(sandbox)? {
+                kept.record.used_ms = fresh::now_ms();
+                tx.change(kept)?;
+            }
+            self.note(tx, "run", Step::Done, sandbox, self.result(outcome))
+        })
+    }
+
+    fn end_run(&self, tx: &Tx<'_>, outcome: Option<&Outcome>) -> Result<(), Fault> {
+        let Some(mut run) = tx.get::<Run>(&self.meta.run_id)? else { return Ok(()) };
+        run.record.ended_ms = Some(fresh::now_ms());
+        run.record.verdict = Some(outcome.map_or(Verdict::Lost, |o| o.verdict));
+        run.record.status = outcome.map(Outcome::status);
+        tx.change(run).map(drop)
+    }
+
+    fn result(&self, outcome: &Outcome) -> serde_json::Value {
+        json!({"run": self.meta.run_id, "verdict": outcome.verdict, "status": outcome.status(), "changes": outcome.changes})
+    }
+
+    fn note(&self, tx: &Tx<'_>, verb: &str, step: Step, subject: &str, body: serde_json::Value) -> Result<(), Fault> {
+        let entry = Entry { at_ms: fresh::now_ms(), verb, step, subject, actor: &self.actor, body };
+        tx.note(&entry).map(drop)
+    }
+}
+
+/// A run that was prepared and never started leaves nothing behind.
+impl Drop for Tracked {
+    fn drop(&mut self) {
+        if !self.settled && matches!(self.held.owner, Owner::Run(_)) {
+            self.drop_if_unused();
+        }
+    }
+}
+
+fn is_kept(options: &Fresh, found: &Found) -> bool {
+    match options.keep {
+        Keep::Always => true,
+        Keep::Never => false,
+        Keep::Changed => options.name.is_some() || !found.is_nothing(),
+    }
+}
+
+/// Commands run only in what was not stopped.
+pub(super) fn check_active(sandbox: &Kept<Sandbox>) -> Result<(), Fault> {
+    match sandbox.record.state {
+        Lifecycle::Active => Ok(()),
+        Lifecycle::Stopped => {
+            let fault = Fault::new(ErrorKind::Conflict, format!("{} is stopped", sandbox.id)).phase(Phase::Admission);
+            Err(fault.hint(format!("`cofferdam start {}` first", sandbox.id)).subject(&sandbox.id))
+        }
+    }
+}
+
+/// Says who has a sandbox that cannot be had.
+pub(super) fn busy(state: &State, sandbox: &str) -> Fault {
+    let runs = state.store.read(|tx| tx.list_in::<Run>(sandbox)).unwrap_or_default();
+    let live = runs.into_iter().filter(|run| run.record.ended_ms.is_none()).max_by_key(|run| run.record.started_ms);
+    let who = match &live {
+        Some(run) => format!("{} (pid {}) is running in it", run.id, run.record.pid),
+        None => "another process has it".to_owned(),
+    };
+    let fault = Fault::new(ErrorKind::Conflict, format!("{sandbox} is busy: {who}")).phase(Phase::Admission);
+    fault.hint(format!("wait for it, or end it with `cofferdam stop {sandbox}`")).subject(sandbox)
+}
+
+/// When this process was started, in ticks since boot.
+fn own_start() -> u64 {
+    let text = sys::host::kernel_file("/proc/self/stat").unwrap_or_default();
+    // The name may hold anything, a closing bracket included; what follows the last one is numbers.
+    let numbers = text.rsplit_once(')').map_or("", |(_, rest)| rest);
+    numbers.split_whitespace().nth(19).and_then(|n| n.parse().ok()).unwrap_or(0)
+}

@@ -1,0 +1,82 @@
+//! A run in a sandbox that exists: under the policy and the limits that it was made with. What is asked for can only take
+//! away from them.
+
+use super::place::{Spot, real};
+use super::{Ask, Ready, Refused, Under, arrange, layer, record};
+use crate::Caller;
+use crate::policies::{self, Flag};
+use crate::sandbox::{self, Sandbox};
+use crate::state::State;
+use enclosure::Groundwork;
+use policy::{Action, Document, Format};
+use std::path::{Path, PathBuf};
+use terms::{Fault, Phase};
+
+pub(super) fn prepare(ask: &Ask, word: &str, caller: &Caller, ground: Groundwork) -> Result<Ready, Refused> {
+    check_narrows(ask)?;
+    let state = State::open(caller)?;
+    let found = state.store.read(|tx| sandbox::find(tx, named(word), caller))?;
+    record::check_active(&found)?;
+    let (id, recorded) = (found.id.clone(), found.record.clone());
+    let held = layer::take(&state, found)?.ok_or_else(|| record::busy(&state, &id))?;
+    drop(state);
+    let mut documents = vec![document(&id, &recorded)?];
+    documents.extend(policies::of_flags(&ask.flags, caller)?);
+    let effective = policy::effective(&documents).map_err(Fault::from)?;
+    let mut ask = ask.clone();
+    ask.limits = recorded.limits.tightest(ask.limits);
+    ask.cpus = narrower(recorded.cpus, ask.cpus);
+    let cwd = working_directory(&ask, &recorded.base, caller)?;
+    let spot = Spot { dir: recorded.base, cwd, layered: true };
+    arrange(&ask, caller, Under { effective, spot, held: Some(held), warnings: Vec::new() }, ground)
+}
+
+/// Without a word the sandbox of the current directory is meant.
+fn named(word: &str) -> Option<&str> {
+    Some(word).filter(|word| !word.is_empty())
+}
+
+fn document(id: &str, recorded: &Sandbox) -> Result<Document, Fault> {
+    let text = recorded.policy.to_string();
+    policy::parse(&text, Format::Json, id).map_err(|e| {
+        let fault = Fault::from(e);
+        Fault::internal(format!("the policy of {id} cannot be read: {fault}")).subject(id)
+    })
+}
+
+fn narrower(one: Option<f64>, other: Option<f64>) -> Option<f64> {
+    match (one, other) {
+        (Some(a), Some(b)) => Some(a.min(b)),
+        (a, b) => a.or(b),
+    }
+}
+
+/// A call must not give what the sandbox was not given.
+fn check_narrows(ask: &Ask) -> Result<(), Fault> {
+    let widens = |flag: &Flag| match flag {
+        Flag::Read(action, _) | Flag::Write(action, _) | Flag::Exec(action, _) | Flag::Net(action, _) => {
+            *action != Action::Deny
+        }
+    };
+    let what = match (ask.policies.is_empty(), ask.flags.iter().any(widens)) {
+        (true, false) => return Ok(()),
+        (false, _) => "a policy",
+        (true, true) => "a rule that allows something",
+    };
+    let message = format!("{what} is given with a sandbox, which has its own; here rules can only deny");
+    let hint = "leave it out, or make a sandbox that has it: `cofferdam create --policy …`";
+    Err(Fault::invalid(message).hint(hint).phase(Phase::Admission))
+}
+
+/// Where the caller is, if that is in the sandbox's directory; else at its top.
+fn working_directory(ask: &Ask, base: &Path, caller: &Caller) -> Result<PathBuf, Fault> {
+    match &ask.workdir {
+        // It may be in the workspace alone; the command's first step tells if it is nowhere.
+        Some(to) if base.join(to).starts_with(base) && !to.components().any(|c| c.as_os_str() == "..") => {
+            Ok(base.join(to))
+        }
+        Some(to) => real(&base.join(to), "working directory"),
+        None if caller.cwd.starts_with(base) => Ok(caller.cwd.clone()),
+        None => Ok(base.to_path_buf()),
+    }
+}

@@ -1,0 +1,142 @@
+//! The host as a guest will see it: in a workspace files as its layers have them, everywhere else as they are. Looks, never
+//! changes anything.
+
+use enclosure::LocalHost;
+use policy::{Found, Host, Kind, Link};
+use std::collections::VecDeque;
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::io;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Component, Path, PathBuf};
+use std::rc::Rc;
+use workspace::{FileKind, Rel, Stack};
+
+/// Symbolic links followed before a path counts as a loop, as the kernel does it.
+const MOST_LINKS: usize = 40;
+/// Entries of one directory that are looked at.
+const MOST_ENTRIES: usize = 100_000;
+
+#[derive(Clone, Default)]
+pub struct View {
+    host: Rc<LocalHost>,
+    over: Option<Rc<Over>>,
+}
+
+struct Over {
+    at: PathBuf,
+    stack: Stack,
+}
+
+impl View {
+    /// The host with a workspace on it. One that has nothing in its layers yet needs none.
+    pub fn over(at: PathBuf, stack: Stack) -> View {
+        View { host: Rc::default(), over: Some(Rc::new(Over { at, stack })) }
+    }
+
+    /// A file to read; links are followed as the guest will.
+    pub fn open(&self, path: &Path) -> io::Result<File> {
+        let Some(over) = &self.over else { return File::open(path) };
+        let real = self.look(path).ok_or(io::ErrorKind::NotFound)?.real;
+        match over.inside(&real) {
+            Some(rel) => over.stack.file(&rel),
+            None => File::open(real),
+        }
+    }
+
+    /// The kind and the permission bits of what a path leads to, and where that is.
+    pub fn find(&self, path: &Path) -> Option<(PathBuf, Kind, u32)> {
+        let Found { real, kind, .. } = self.look(path)?;
+        let mode = match self.over.as_ref().and_then(|over| Some((over, over.inside(&real)?))) {
+            Some((over, rel)) => over.stack.meta(&rel).ok()??.meta.mode,
+            None => std::fs::symlink_metadata(&real).ok()?.mode() & 0o7777,
+        };
+        Some((real, kind, mode))
+    }
+
+    /// Follows a path one part at a time, through the workspace where it leads there.
+    fn follow(&self, over: &Over, path: &Path) -> Option<Found> {
+        let mut rest: VecDeque<OsString> = parts(path);
+        let (mut at, mut links) = (PathBuf::from("/"), Vec::new());
+        while let Some(name) = rest.pop_front() {
+            match Path::new(&name).components().next() {
+                Some(Component::RootDir) => at = PathBuf::from("/"),
+                Some(Component::ParentDir) => drop(at.pop()),
+                Some(Component::Normal(_)) => {
+                    at.push(&name);
+                    let Some(target) = over.link(&at) else { continue };
+                    if links.len() >= MOST_LINKS {
+                        return None;
+                    }
+                    for part in parts(&target).into_iter().rev() {
+                        rest.push_front(part);
+                    }
+                    let link = at.clone();
+                    at.pop();
+                    links.push(Link { at: link, target });
+                }
+                _ => {}
+            }
+        }
+        let kind = over.kind(&at)?;
+        Some(Found { real: at, kind, links })
+    }
+}
+
+fn parts(path: &Path) -> VecDeque<OsString> {
+    path.components().map(|c| c.as_os_str().to_owned()).collect()
+}
+
+impl Over {
+    fn inside(&self, path: &Path) -> Option<Rel> {
+        Rel::parse(path.strip_prefix(&self.at).ok()?.as_os_str().as_bytes())
+    }
+
+    fn link(&self, path: &Path) -> Option<PathBuf> {
+        match self.inside(path) {
+            Some(rel) => self.stack.link_target(&rel).ok().map(OsString::from_vec).map(PathBuf::from),
+            None => std::fs::read_link(path).ok(),
+        }
+    }
+
+    fn kind(&self, path: &Path) -> Option<Kind> {
+        let kind = match self.inside(path) {
+            Some(rel) => self.stack.meta(&rel).ok()??.meta.kind,
+            None => FileKind::of_mode(std::fs::symlink_metadata(path).ok()?.mode()),
+        };
+        Some(match kind {
+            FileKind::Dir => Kind::Dir,
+            FileKind::File => Kind::File,
+            FileKind::Socket => Kind::Socket,
+            _ => Kind::Other,
+        })
+    }
+}
+
+impl Host for View {
+    fn look(&self, path: &Path) -> Option<Found> {
+        let Some(over) = &self.over else { return self.host.look(path) };
+        if !path.starts_with(&over.at)
+            && let Some(found) = self.host.look(path).filter(|found| !found.real.starts_with(&over.at))
+        {
+            return Some(found);
+        }
+        self.follow(over, path)
+    }
+
+    fn list(&self, dir: &Path) -> Vec<OsString> {
+        let inside = self.over.as_ref().and_then(|over| Some((over, over.inside(&self.look(dir)?.real)?)));
+        let Some((over, rel)) = inside else { return self.host.list(dir) };
+        let names = over.stack.names(&rel).unwrap_or_default();
+        names.into_keys().take(MOST_ENTRIES).map(|name| OsStr::from_bytes(&name).to_owned()).collect()
+    }
+
+    fn sha256(&self, file: &Path) -> Option<[u8; 32]> {
+        enclosure::digest_of(self.open(file).ok()?)
+    }
+
+    fn loader(&self, file: &Path) -> Option<PathBuf> {
+        enclosure::loader_of(&self.open(file).ok()?)
+    }
+}

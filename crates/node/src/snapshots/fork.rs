@@ -1,0 +1,163 @@
+//! `fork`: new sandboxes that share the frozen layers of a snapshot, each with a top of its own.
+
+use super::take::{Purpose, fresh_layer, take_of, unmade};
+use super::{Ground, check_name, look, note, set_anchors};
+use crate::sandbox::{self, Lifecycle, Sandbox, Sharing};
+use crate::state::State;
+use crate::{Caller, fresh};
+use serde::Serialize;
+use terms::{ErrorKind, Fault, Phase};
+use workspace::{Driver, Layer, Lock, copy};
+
+/// Most sandboxes that one call makes.
+pub const MOST: u32 = 256;
+/// How long they are kept.
+const TTL_MS: u64 = 7 * 24 * 3600 * 1000;
+
+#[derive(Clone, Debug, Serialize)]
+pub struct Forked {
+    pub protocol_version: u32,
+    pub snapshot: String,
+    pub sandboxes: Vec<Made>,
+}
+
+#[derive(Clone, Debug, Serialize)]
+pub struct Made {
+    pub id: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+}
+
+/// From a snapshot, or from a sandbox, of which a snapshot is taken first.
+pub fn fork(
+    state: &State,
+    caller: &Caller,
+    word: Option<&str>,
+    name: Option<&str>,
+    count: u32,
+) -> Result<Forked, Fault> {
+    name.map_or(Ok(()), check_name)?;
+    if count == 0 || count > MOST {
+        let fault = Fault::invalid(format!("count is {count}")).hint(format!("from 1 to {MOST}"));
+        return Err(fault.phase(Phase::Admission));
+    }
+    let (snapshot, ground) = ground_of(state, caller, word)?;
+    let base = ground.base()?;
+    let frozen = ground.verified(state)?;
+    let at_ms = fresh::now_ms();
+    let mut grown = Vec::new();
+    for _ in 0..count {
+        match grow(state, &ground, &frozen, &base) {
+            Ok(one) => grown.push(one),
+            Err(fault) => {
+                undo(state, &grown);
+                return Err(fault);
+            }
+        }
+    }
+    let names = (1..=count).map(|n| match (name, count) {
+        (Some(name), 1) => Some(name.to_owned()),
+        (Some(name), _) => Some(format!("{name}-{n}")),
+        (None, _) => None,
+    });
+    let recorded = state.store.write(|tx| {
+        let mut made = Vec::new();
+        for (name, (layers, _)) in names.zip(&grown) {
+            let id = terms::id("sbx", fresh::random());
+            tx.add(&id, sandbox_on(&ground, name.clone(), layers.clone(), at_ms, &snapshot))?;
+            set_anchors(tx, &id, &ground.anchors)?;
+            note(
+                tx,
+                at_ms,
+                "fork",
+                &id,
+                &caller.user,
+                serde_json::json!({ "snapshot": snapshot, "digest": ground.digest() }),
+            )?;
+            made.push(Made { id, name });
+        }
+        Ok(made)
+    });
+    match recorded {
+        Ok(sandboxes) => Ok(Forked { protocol_version: terms::PROTOCOL_VERSION, snapshot, sandboxes }),
+        Err(fault) => {
+            undo(state, &grown);
+            Err(fault)
+        }
+    }
+}
+
+fn undo(state: &State, grown: &[(Vec<String>, Lock)]) {
+    for (layers, _) in grown {
+        layers.last().map(|top| state.layers.remove(top));
+    }
+}
+
+/// The snapshot that a word means, or one that is taken of the sandbox that it means.
+pub fn ground_of(state: &State, caller: &Caller, word: Option<&str>) -> Result<(String, Ground), Fault> {
+    let known = match word {
+        Some(word) => state.store.read(|tx| look(tx, word))?,
+        None => None,
+    };
+    if let Some(kept) = known {
+        return Ok((kept.id, kept.record.ground));
+    }
+    let found = state.store.read(|tx| sandbox::find(tx, word, caller)).map_err(|fault| match word {
+        Some(word) if fault.error_kind == ErrorKind::NotFound => {
+            let fault = Fault::new(ErrorKind::NotFound, format!("there is no snapshot and no sandbox {word:?}"));
+            fault.hint("`cofferdam snapshot ls` and `cofferdam ls` list them").subject(word).phase(Phase::Admission)
+        }
+        _ => fault,
+    })?;
+    let taken = take_of(state, caller, found, None, Purpose::Automatic)?;
+    let snapshot = taken.snapshot.ok_or_else(|| Fault::internal("the snapshot is not there"))?;
+    Ok((taken.id, snapshot.ground))
+}
+
+/// A top over frozen layers; the ids of the whole stack. It is held until the records say whose it is.
+pub fn grow(
+    state: &State,
+    ground: &Ground,
+    frozen: &[Layer],
+    base: &workspace::Dir,
+) -> Result<(Vec<String>, Lock), Fault> {
+    let (top, lock) = match frozen.last() {
+        Some(below) => fresh_layer(state, below)?,
+        None => state.layers.make(base, fresh::random()).map_err(|e| unmade(&e))?,
+    };
+    match (ground.driver, frozen.last()) {
+        (Driver::Overlay, _) => Ok((ground.layers.iter().cloned().chain([top.id]).collect(), lock)),
+        (_, Some(tree)) => match copy::tree(&tree.up, &top.up) {
+            Ok(_) => Ok((vec![top.id], lock)),
+            Err(fault) => {
+                let _ = state.layers.remove(&top.id);
+                Err(fault)
+            }
+        },
+        (_, None) => Err(Fault::internal("a copying workspace without its tree")),
+    }
+}
+
+fn sandbox_on(ground: &Ground, name: Option<String>, layers: Vec<String>, at_ms: u64, from: &str) -> Sandbox {
+    Sandbox {
+        name,
+        base: ground.base.clone(),
+        base_id: ground.base_id,
+        driver: ground.driver,
+        layers,
+        since: ground.since,
+        git_head: None,
+        state: Lifecycle::Active,
+        policy: ground.policy.clone(),
+        limits: ground.limits,
+        cpus: ground.cpus,
+        reserve: Vec::new(),
+        sharing: Sharing::default(),
+        template: None,
+        created_ms: at_ms,
+        used_ms: at_ms,
+        expires_ms: Some(at_ms + TTL_MS),
+        idle_ms: None,
+        notes: vec![format!("forked from {from}")],
+    }
+}

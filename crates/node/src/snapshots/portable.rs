@@ -1,0 +1,162 @@
+//! `export` and `import`: workspaces as files.
+
+use super::take::unmade;
+use super::{check_name, look, note, running};
+use crate::lifecycle::create;
+use crate::policies::{self, Flag, Source};
+use crate::sandbox::{self, Lifecycle, Sandbox, Sharing};
+use crate::state::{self, State};
+use crate::{Caller, fresh};
+use serde::Serialize;
+use std::io::{Read, Write};
+use std::path::Path;
+use store::{Entry, Step};
+use terms::{ErrorKind, Fault, Phase};
+use workspace::archive::{self, Bounds};
+use workspace::{Dir, Driver, Layer, Rel};
+
+/// How long what was imported is kept.
+const TTL_MS: u64 = 7 * 24 * 3600 * 1000;
+
+#[derive(Clone, Debug, Serialize)]
+pub struct Written {
+    pub protocol_version: u32,
+    /// What was exported: a sandbox or a snapshot.
+    pub id: String,
+    pub digest: String,
+    pub entries: u64,
+    pub bytes: u64,
+}
+
+/// Writes the changes of a snapshot or of a sandbox without a live run.
+pub fn export(state: &State, caller: &Caller, word: &str, out: &mut dyn Write) -> Result<Written, Fault> {
+    let written = match state.store.read(|tx| look(tx, word))? {
+        Some(kept) => {
+            let ground = &kept.record.ground;
+            let layers = ground.verified(state)?;
+            write(&kept.id, ground.driver, &layers, about(&ground.base, &ground.policy, &ground.limits), out)?
+        }
+        None => {
+            let kept = state.store.read(|tx| sandbox::find(tx, Some(word), caller))?;
+            let open = |id: &String| state.layers.get(id).map_err(|e| super::lost(id, &e));
+            let layers = kept.record.layers.iter().map(open).collect::<Result<Vec<_>, _>>()?;
+            let lock = layers.last().map(Layer::lock).transpose();
+            let Some(_lock) = lock.map_err(|e| super::lost(&kept.id, &e))?.flatten() else {
+                let busy = running::busy(state, &kept, "export");
+                return Err(busy.hint("take a snapshot of it, and export that"));
+            };
+            let Sandbox { base, policy, limits, driver, .. } = &kept.record;
+            write(&kept.id, *driver, &layers, about(base, policy, limits), out)?
+        }
+    };
+    let body = serde_json::json!({ "digest": written.digest, "entries": written.entries });
+    state.store.write(|tx| {
+        let (at_ms, actor) = (fresh::now_ms(), &caller.user);
+        tx.note(&Entry { at_ms, verb: "export", step: Step::Done, subject: &written.id, actor, body })
+    })?;
+    Ok(written)
+}
+
+/// Nothing that differs from one export of the same workspace to the next.
+fn about(base: &Path, policy: &serde_json::Value, limits: &terms::Limits) -> serde_json::Value {
+    serde_json::json!({ "base": base, "policy": policy, "limits": limits })
+}
+
+fn write(
+    id: &str,
+    driver: Driver,
+    layers: &[Layer],
+    about: serde_json::Value,
+    out: &mut dyn Write,
+) -> Result<Written, Fault> {
+    if driver != Driver::Overlay {
+        let fault = Fault::new(ErrorKind::UnsupportedHost, format!("{id} is a copy, which holds no list of changes"));
+        return Err(fault.hint("take a patch with `cofferdam diff --patch`").subject(id).phase(Phase::Admission));
+    }
+    let ups: Vec<&Dir> = layers.iter().map(|l| &l.up).collect();
+    let done = archive::export(&ups, about, out).map_err(|fault| fault.subject(id))?;
+    let archive::Exported { digest, entries, bytes } = done;
+    Ok(Written { protocol_version: terms::PROTOCOL_VERSION, id: id.to_owned(), digest, entries, bytes })
+}
+
+#[derive(Clone, Debug, Serialize)]
+pub struct Imported {
+    pub protocol_version: u32,
+    pub id: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    pub digest: String,
+    pub entries: u64,
+    pub bytes: u64,
+    /// What the file says of where it comes from.
+    pub about: serde_json::Value,
+}
+
+/// What a new sandbox gets beside what is in the file. The file's own policy is told and never obeyed.
+#[derive(Debug)]
+pub struct Onto<'a> {
+    pub dir: &'a Path,
+    pub name: Option<&'a str>,
+    pub policies: Vec<Source>,
+    pub flags: Vec<Flag>,
+    pub bounds: Bounds,
+}
+
+/// A new sandbox over a directory, with the changes that a file holds. Of a file that is refused nothing stays.
+pub fn import(state: &State, caller: &Caller, onto: Onto<'_>, input: &mut dyn Read) -> Result<Imported, Fault> {
+    onto.name.map_or(Ok(()), check_name)?;
+    let bad = |why: String| Fault::invalid(format!("{}: {why}", onto.dir.display())).phase(Phase::Admission);
+    let path = std::fs::canonicalize(caller.cwd.join(onto.dir)).map_err(|e| bad(e.to_string()))?;
+    if path.to_str().is_none() {
+        return Err(bad("its name is no UTF-8".to_owned()).hint("rename it"));
+    }
+    let base = Dir::open(&path).map_err(|e| bad(e.to_string()))?;
+    state::check_apart(&state.dir, &state.path, &base, &path)?;
+    create::check_space(state)?;
+    let (policy, _) = policies::effective(&onto.policies, &onto.flags, caller)?;
+    let policy: serde_json::Value =
+        serde_json::from_str(&policy.to_json()).map_err(|e| Fault::internal(e.to_string()))?;
+    let meta = base.meta(&Rel::top()).map_err(|e| bad(e.to_string()))?.ok_or_else(|| bad("it is gone".to_owned()))?;
+    let (layer, lock) = state.layers.make(&base, fresh::random()).map_err(|e| unmade(&e))?;
+    let made = archive::import(input, &layer.up, &onto.bounds).and_then(|unpacked| {
+        let since = layer.made_at().map_err(|e| super::lost(&layer.id, &e))?;
+        let (id, at_ms) = (terms::id("sbx", fresh::random()), fresh::now_ms());
+        let sandbox = Sandbox {
+            name: onto.name.map(str::to_owned),
+            base: path.clone(),
+            base_id: (meta.dev, meta.ino),
+            driver: Driver::Overlay,
+            layers: vec![layer.id.clone()],
+            since,
+            git_head: None,
+            state: Lifecycle::Active,
+            policy: policy.clone(),
+            limits: terms::Limits::default(),
+            cpus: None,
+            reserve: Vec::new(),
+            sharing: Sharing::default(),
+            template: None,
+            created_ms: at_ms,
+            used_ms: at_ms,
+            expires_ms: Some(at_ms + TTL_MS),
+            idle_ms: None,
+            notes: vec![format!("imported, digest {}", unpacked.digest)],
+        };
+        let body = serde_json::json!({ "digest": unpacked.digest, "entries": unpacked.entries, "base": path });
+        state.store.write(|tx| {
+            tx.add(&id, sandbox)?;
+            note(tx, at_ms, "import", &id, &caller.user, body)
+        })?;
+        let archive::Imported { about, digest, entries, bytes } = unpacked;
+        let name = onto.name.map(str::to_owned);
+        Ok(Imported { protocol_version: terms::PROTOCOL_VERSION, id, name, digest, entries, bytes, about })
+    });
+    if made.is_err() {
+        let _ = state.layers.remove(&layer.id);
+    }
+    drop(lock);
+    if made.is_ok() {
+        create::wait_for_clock(&layer);
+    }
+    made
+}

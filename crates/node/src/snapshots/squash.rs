@@ -1,0 +1,55 @@
+//! Deep stacks are merged: all frozen layers of a sandbox become one that shows the same. Snapshots keep the layers they have.
+
+use super::take::{below, fresh_layer, sealed, top_of};
+use super::{drop_unused, note, running};
+use crate::sandbox::{self, Sandbox};
+use crate::state::State;
+use crate::{Caller, fresh};
+use terms::{ErrorKind, Fault};
+use workspace::{Dir, Driver, copy, manifest};
+
+/// Stacks deeper than this are merged when there is time.
+pub const DEEP: usize = 32;
+/// A stack is never deeper.
+pub const DEEPEST: usize = 64;
+
+/// Merges; gives whether there was something to merge. A sandbox with a live run is left alone.
+pub fn squash(state: &State, caller: &Caller, id: &str) -> Result<bool, Fault> {
+    let sandbox = state.store.read(|tx| sandbox::find(tx, Some(id), caller))?;
+    if sandbox.record.driver != Driver::Overlay || sandbox.record.layers.len() < 3 {
+        return Ok(false);
+    }
+    let top = top_of(state, &sandbox)?;
+    let lock = running::lock(state, &sandbox, &top)?;
+    let Some(_lock) = lock else { return Err(running::busy(state, &sandbox, "merging its layers")) };
+    let frozen = below(state, &sandbox.record)?;
+    let mut layers = Vec::new();
+    for one in &frozen {
+        let layer = state.layers.get(&one.id).map_err(|e| super::lost(&one.id, &e))?;
+        // What was tampered with must not become part of something that looks whole.
+        manifest::verify(&layer, &one.digest, sandbox.record.driver.marks())?;
+        layers.push(layer);
+    }
+    let (merged, _held) = fresh_layer(state, &top)?;
+    let ups: Vec<&Dir> = layers.iter().map(|l| &l.up).collect();
+    let seal = copy::layers(&ups, &merged.up).and_then(|_| sealed(&merged, sandbox.record.driver));
+    let recorded = seal.and_then(|seal| {
+        state.store.write(|tx| {
+            let mut now = tx.get::<Sandbox>(&sandbox.id)?.ok_or_else(|| sandbox::unknown(&sandbox.id))?;
+            if now.record.layers != sandbox.record.layers {
+                return Err(Fault::new(ErrorKind::Conflict, format!("{id} was changed meanwhile")).hint("try again"));
+            }
+            now.record.layers = vec![merged.id.clone(), top.id.clone()];
+            tx.change(now)?;
+            let body = serde_json::json!({ "merged": frozen.len(), "layer": merged.id, "digest": seal.digest });
+            tx.add(&merged.id, seal)?;
+            note(tx, fresh::now_ms(), "squash", &sandbox.id, &caller.user, body)
+        })
+    });
+    if let Err(fault) = recorded {
+        let _ = state.layers.remove(&merged.id);
+        return Err(fault.subject(id));
+    }
+    drop_unused(state, &sandbox.record.layers)?;
+    Ok(true)
+}

@@ -1,0 +1,248 @@
+//! `snapshot`: the layer that was written to is frozen and a fresh one takes its place. Where a run is live, its guest is held still
+//! and the layer is copied; where the workspace is a copy, the tree is copied.
+
+use super::{Frozen, Ground, Snapshot, anchors_of, check_name, drop_unused, find, note, running, squash};
+use crate::lifecycle::meta;
+use crate::sandbox::{self, Sandbox};
+use crate::state::State;
+use crate::{Caller, fresh};
+use serde::Serialize;
+use std::time::Instant;
+use store::Kept;
+use terms::{ErrorKind, Fault, Phase};
+use workspace::{Driver, Layer, Lock, copy, manifest, remove};
+
+/// What came of it.
+#[derive(Clone, Debug, Serialize)]
+pub struct Taken {
+    pub protocol_version: u32,
+    pub id: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    pub sandbox: String,
+    pub digest: String,
+    pub layers: usize,
+    /// Of the layer that was frozen now.
+    pub entries: u64,
+    pub bytes: u64,
+    /// How long a guest was held still, where one was.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub held_ms: Option<u64>,
+    #[serde(skip)]
+    pub snapshot: Option<Snapshot>,
+}
+
+/// Whether somebody asked for it, or it is made on the way to something else.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Purpose {
+    Asked,
+    Automatic,
+}
+
+pub fn take(state: &State, caller: &Caller, word: Option<&str>, name: Option<&str>) -> Result<Taken, Fault> {
+    let sandbox = state.store.read(|tx| sandbox::find(tx, word, caller))?;
+    take_of(state, caller, sandbox, name, Purpose::Asked)
+}
+
+pub fn take_of(
+    state: &State,
+    caller: &Caller,
+    mut sandbox: Kept<Sandbox>,
+    name: Option<&str>,
+    purpose: Purpose,
+) -> Result<Taken, Fault> {
+    if let Some(name) = name {
+        check_name(name)?;
+        refuse_taken(state, name)?;
+    }
+    if sandbox.record.layers.len() >= squash::DEEPEST {
+        squash::squash(state, caller, &sandbox.id)?;
+        sandbox = state.store.read(|tx| sandbox::find(tx, Some(&sandbox.id), caller))?;
+    }
+    let top = top_of(state, &sandbox)?;
+    let lock = running::lock(state, &sandbox, &top)?;
+    let cut = match (lock, sandbox.record.driver) {
+        (Some(lock), Driver::Overlay) => freeze(state, &sandbox, top, lock)?,
+        (lock, _) => copied(state, &sandbox, &top, lock)?,
+    };
+    record(state, caller, sandbox, name, purpose, cut)
+}
+
+/// A name that is taken would be found at the end, after all the work.
+fn refuse_taken(state: &State, name: &str) -> Result<(), Fault> {
+    match state.store.read(|tx| tx.get_named::<Snapshot>(name))? {
+        None => Ok(()),
+        Some(other) => {
+            let message = format!("there is a snapshot named {name:?} already: {}", other.id);
+            Err(Fault::new(ErrorKind::Conflict, message)
+                .hint("choose another name")
+                .subject(other.id)
+                .phase(Phase::Admission))
+        }
+    }
+}
+
+pub fn top_of(state: &State, sandbox: &Kept<Sandbox>) -> Result<Layer, Fault> {
+    let top = sandbox.record.layers.last();
+    let top = top.ok_or_else(|| Fault::internal(format!("{} has no layer", sandbox.id)).subject(&sandbox.id))?;
+    state.layers.get(top).map_err(|e| super::lost(top, &e))
+}
+
+/// A stack that was cut: what is frozen above the layers that were, and what is written to from now on.
+struct Cut {
+    frozen: Option<Frozen>,
+    /// A fresh top where the former one was frozen.
+    fresh: Option<String>,
+    held_ms: Option<u64>,
+    /// Held until the records say whose the layers are.
+    _locks: Vec<Lock>,
+}
+
+/// The top becomes a frozen layer, whatever the size of the tree.
+fn freeze(state: &State, sandbox: &Kept<Sandbox>, top: Layer, lock: Lock) -> Result<Cut, Fault> {
+    if top.is_empty().map_err(|e| super::lost(&top.id, &e))? {
+        return Ok(Cut { frozen: None, fresh: None, held_ms: None, _locks: vec![lock] });
+    }
+    let frozen = sealed(&top, sandbox.record.driver)?;
+    no_orphan(&top)?;
+    let (fresh, held) = fresh_layer(state, &top)?;
+    Ok(Cut { frozen: Some(frozen), fresh: Some(fresh.id), held_ms: None, _locks: vec![lock, held] })
+}
+
+/// A copy of the top is frozen, and the top stays what it is: it is a whole tree, or it is in use.
+fn copied(state: &State, sandbox: &Kept<Sandbox>, top: &Layer, lock: Option<Lock>) -> Result<Cut, Fault> {
+    let (layer, held) = fresh_layer(state, top)?;
+    let mut locks = vec![held];
+    let run = match lock {
+        Some(lock) => {
+            locks.push(lock);
+            None
+        }
+        None => Some((running::hold(state, sandbox)?, Instant::now())),
+    };
+    let copied = match sandbox.record.driver {
+        Driver::Overlay => copy::layers(&[&top.up], &layer.up),
+        Driver::Reflink | Driver::Copy => copy::tree(&top.up, &layer.up),
+    };
+    let held_ms = run.map(|(guest, since)| {
+        drop(guest);
+        since.elapsed().as_millis() as u64
+    });
+    let frozen = copied.and_then(|_| sealed(&layer, sandbox.record.driver));
+    match frozen {
+        Ok(frozen) => Ok(Cut { frozen: Some(frozen), fresh: None, held_ms, _locks: locks }),
+        Err(fault) => {
+            let _ = state.layers.remove(&layer.id);
+            Err(fault.subject(&sandbox.id))
+        }
+    }
+}
+
+/// A layer that is not a sandbox's top any more must never be taken for one that a crash left behind.
+pub fn no_orphan(top: &Layer) -> Result<(), Fault> {
+    remove::tree(&top.dir, meta::NAME).map(|_| ()).map_err(|e| super::lost(&top.id, &e))
+}
+
+pub fn fresh_layer(state: &State, like: &Layer) -> Result<(Layer, Lock), Fault> {
+    state.layers.make(&like.up, fresh::random()).map_err(|e| unmade(&e))
+}
+
+pub fn unmade(error: &std::io::Error) -> Fault {
+    let fault = Fault::new(ErrorKind::Unavailable, format!("no new layer could be made: {error}"));
+    fault.hint("see to the space and the permissions of the state directory").phase(Phase::Preparation)
+}
+
+pub fn sealed(layer: &Layer, driver: Driver) -> Result<Frozen, Fault> {
+    let sealed = manifest::seal(layer, driver.marks())?;
+    Ok(Frozen { id: layer.id.clone(), digest: sealed.digest, entries: sealed.entries, bytes: sealed.bytes })
+}
+
+/// The frozen layers of a sandbox below its top, with their digests.
+pub fn below(state: &State, sandbox: &Sandbox) -> Result<Vec<Frozen>, Fault> {
+    let (_, below) = sandbox.layers.split_last().unwrap_or((&sandbox.layers[0], &[]));
+    if sandbox.driver != Driver::Overlay {
+        return Ok(Vec::new());
+    }
+    let known = |id: &String| match state.store.read(|tx| tx.get::<Frozen>(id))? {
+        Some(kept) => Ok(kept.record),
+        // Frozen by somebody who did not say so: it is what it is now.
+        None => sealed(&state.layers.get(id).map_err(|e| super::lost(id, &e))?, sandbox.driver),
+    };
+    below.iter().map(known).collect()
+}
+
+fn record(
+    state: &State,
+    caller: &Caller,
+    sandbox: Kept<Sandbox>,
+    name: Option<&str>,
+    purpose: Purpose,
+    cut: Cut,
+) -> Result<Taken, Fault> {
+    let (id, at_ms) = (terms::id("snp", fresh::random()), fresh::now_ms());
+    let mut layers = below(state, &sandbox.record)?;
+    layers.extend(cut.frozen.clone());
+    let done = state.store.write(|tx| {
+        let mut now = tx.get::<Sandbox>(&sandbox.id)?.ok_or_else(|| sandbox::unknown(&sandbox.id))?;
+        if now.record.layers != sandbox.record.layers {
+            let fault = Fault::new(ErrorKind::Conflict, format!("{} was changed meanwhile", sandbox.id));
+            return Err(fault.hint("try again").subject(&sandbox.id));
+        }
+        let ground = Ground::of(&now.record, layers, anchors_of(tx, &sandbox.id)?);
+        let snapshot = Snapshot {
+            name: name.map(str::to_owned),
+            sandbox: sandbox.id.clone(),
+            automatic: purpose == Purpose::Automatic,
+            digest: ground.digest(),
+            created_ms: at_ms,
+            ground,
+        };
+        let body = serde_json::json!({ "snapshot": id, "digest": snapshot.digest, "layers": snapshot.ground.layers });
+        if let Some(frozen) = &cut.frozen {
+            tx.add(&frozen.id, frozen.clone())?;
+        }
+        let snapshot = tx.add(&id, snapshot)?.record;
+        if let Some(fresh) = &cut.fresh {
+            now.record.layers.push(fresh.clone());
+            now.record.used_ms = at_ms;
+            tx.change(now)?;
+        }
+        note(tx, at_ms, "snapshot", &sandbox.id, &caller.user, body)?;
+        Ok(snapshot)
+    });
+    let snapshot = match done {
+        Ok(snapshot) => snapshot,
+        Err(fault) => {
+            // What was made for it; the former top stays what it was.
+            let made = cut.fresh.or_else(|| cut.frozen.map(|f| f.id).filter(|id| !sandbox.record.layers.contains(id)));
+            made.map(|id| state.layers.remove(&id));
+            return Err(fault);
+        }
+    };
+    let (entries, bytes) = cut.frozen.map_or((0, 0), |f| (f.entries, f.bytes));
+    Ok(Taken {
+        protocol_version: terms::PROTOCOL_VERSION,
+        id,
+        name: snapshot.name.clone(),
+        sandbox: sandbox.id,
+        digest: snapshot.digest.clone(),
+        layers: snapshot.ground.layers.len(),
+        entries,
+        bytes,
+        held_ms: cut.held_ms,
+        snapshot: Some(snapshot),
+    })
+}
+
+/// Forgets a snapshot, and takes away the layers that only it had. Sandboxes that were made from it are not touched.
+pub fn remove(state: &State, caller: &Caller, word: &str) -> Result<String, Fault> {
+    let at_ms = fresh::now_ms();
+    let kept = state.store.write(|tx| {
+        let kept = find(tx, word)?;
+        tx.remove::<Snapshot>(&kept.id)?;
+        note(tx, at_ms, "snapshot_rm", &kept.record.sandbox, &caller.user, serde_json::json!({ "snapshot": kept.id }))?;
+        Ok(kept)
+    })?;
+    drop_unused(state, &kept.record.ground.layers)?;
+    Ok(kept.id)
+}

@@ -1,0 +1,186 @@
+//! Templates: snapshots with a name that other sandboxes begin from, prepared once. They carry policy and limits, and are addressed by
+//! name or by `name@sha256:…`, which can never come to mean something else.
+
+use super::fork::{ground_of, grow};
+use super::{Ground, check_name, drop_unused, note};
+use crate::state::State;
+use crate::{Caller, fresh};
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+use std::path::Path;
+use store::{Kept, Record, Tx};
+use terms::{ErrorKind, Fault, Phase};
+use workspace::Lock;
+
+/// Ids are `tpl_…`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Template {
+    pub name: String,
+    /// Over its layers, policy and limits.
+    pub digest: String,
+    /// The command that prepared it.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub prepared: Option<String>,
+    pub created_ms: u64,
+    #[serde(flatten)]
+    pub ground: Ground,
+}
+
+impl Record for Template {
+    const KIND: &'static str = "template";
+
+    fn name(&self) -> Option<&str> {
+        Some(&self.name)
+    }
+}
+
+impl Template {
+    /// The address that never means anything else.
+    pub fn address(&self) -> String {
+        format!("{}@sha256:{}", self.name, self.digest)
+    }
+}
+
+#[derive(Clone, Debug, Serialize)]
+pub struct Templated {
+    pub protocol_version: u32,
+    pub id: String,
+    pub address: String,
+    /// There was the same one already.
+    pub unchanged: bool,
+}
+
+/// Names what a snapshot or a sandbox holds.
+pub fn create(
+    state: &State,
+    caller: &Caller,
+    name: &str,
+    from: Option<&str>,
+    prepared: Option<&str>,
+) -> Result<Templated, Fault> {
+    check_name(name)?;
+    let (_, mut ground) = ground_of(state, caller, from)?;
+    // Whoever begins from it looks at the base anew.
+    ground.anchors = workspace::Anchors::default();
+    let digest = digest_of(&ground)?;
+    let at_ms = fresh::now_ms();
+    state.store.write(|tx| {
+        if let Some(there) = tx.get_named::<Template>(name)? {
+            if there.record.digest == digest {
+                return Ok(answer(&there, true));
+            }
+            return Err(taken(&there));
+        }
+        let template = Template {
+            name: name.to_owned(),
+            digest,
+            prepared: prepared.map(str::to_owned),
+            created_ms: at_ms,
+            ground,
+        };
+        let kept = tx.add(&terms::id("tpl", fresh::random()), template)?;
+        note(tx, at_ms, "template", &kept.id, &caller.user, serde_json::json!({ "address": kept.record.address() }))?;
+        Ok(answer(&kept, false))
+    })
+}
+
+fn answer(kept: &Kept<Template>, unchanged: bool) -> Templated {
+    let (id, address) = (kept.id.clone(), kept.record.address());
+    Templated { protocol_version: terms::PROTOCOL_VERSION, id, address, unchanged }
+}
+
+fn digest_of(ground: &Ground) -> Result<String, Fault> {
+    let text = serde_json::to_vec(&(ground.digest(), &ground.base, &ground.policy, &ground.limits, ground.cpus));
+    let text = text.map_err(|e| Fault::internal(e.to_string()))?;
+    Ok(Sha256::digest(&text).iter().map(|byte| format!("{byte:02x}")).collect())
+}
+
+/// By name, by `name@sha256:…` (the whole digest or its beginning), or by id.
+pub fn find_template(tx: &Tx<'_>, word: &str) -> Result<Kept<Template>, Fault> {
+    let (name, digest) = match word.split_once('@') {
+        Some((name, digest)) => (name, Some(digest)),
+        None => (word, None),
+    };
+    let found = match tx.get_named::<Template>(name)? {
+        Some(found) => Some(found),
+        None => tx.get::<Template>(name)?,
+    };
+    let found = found.ok_or_else(|| {
+        let fault = Fault::new(ErrorKind::NotFound, format!("there is no template {name:?}")).subject(name);
+        fault.hint("`cofferdam template ls` lists them").phase(Phase::Admission)
+    })?;
+    let Some(digest) = digest else { return Ok(found) };
+    let wanted = digest.strip_prefix("sha256:").filter(|d| d.len() >= 12);
+    match wanted.is_some_and(|d| found.record.digest.starts_with(d)) {
+        true => Ok(found),
+        false => {
+            let message = format!("the template {name:?} is not {digest} but sha256:{}", found.record.digest);
+            let fault = Fault::new(ErrorKind::Conflict, message).subject(&found.id).phase(Phase::Admission);
+            Err(fault.hint("leave the digest out to take it as it is now"))
+        }
+    }
+}
+
+/// All templates, in the order of their names.
+pub fn list_templates(state: &State) -> Result<Vec<Template>, Fault> {
+    let mut all: Vec<Template> = state.store.read(|tx| tx.list::<Template>())?.into_iter().map(|k| k.record).collect();
+    all.sort_by(|a, b| a.name.cmp(&b.name));
+    Ok(all)
+}
+
+/// Before something is prepared under a name that is taken.
+pub fn refuse_other_template(state: &State, name: &str) -> Result<(), Fault> {
+    check_name(name)?;
+    match state.store.read(|tx| tx.get_named::<Template>(name))? {
+        Some(there) => Err(taken(&there)),
+        None => Ok(()),
+    }
+}
+
+fn taken(there: &Kept<Template>) -> Fault {
+    let name = &there.record.name;
+    let message = format!("there is another template named {name:?}: {}", there.record.address());
+    let fault = Fault::new(ErrorKind::Conflict, message).subject(&there.id).phase(Phase::Admission);
+    fault.hint(format!("choose another name, or `cofferdam template rm {name}` first"))
+}
+
+/// Where a new sandbox begins.
+#[derive(Debug)]
+pub struct Seed {
+    /// What stands in the record of the sandbox.
+    pub template: String,
+    pub ground: Ground,
+    /// The whole stack, its top made just now; held until the sandbox is recorded.
+    pub layers: Vec<String>,
+    pub lock: Lock,
+}
+
+/// A stack for a new sandbox over `base`, which must be the directory that the template was made of. Who does not record
+/// a sandbox with it takes the last of its layers away again.
+pub fn from_template(state: &State, word: &str, base: Option<&Path>) -> Result<Seed, Fault> {
+    let kept = state.store.read(|tx| find_template(tx, word))?;
+    let ground = kept.record.ground.clone();
+    if let Some(other) = base.filter(|b| *b != ground.base) {
+        let message =
+            format!("the template {} is of {}, not of {}", kept.record.name, ground.base.display(), other.display());
+        let fault = Fault::new(ErrorKind::Conflict, message).subject(&kept.id).phase(Phase::Admission);
+        return Err(fault.hint("leave the directory out, or prepare a template of that one"));
+    }
+    let base = ground.base()?;
+    let frozen = ground.verified(state)?;
+    let (layers, lock) = grow(state, &ground, &frozen, &base)?;
+    Ok(Seed { template: kept.record.address(), ground, layers, lock })
+}
+
+/// Forgets a template; sandboxes that began from it are not touched.
+pub fn remove_template(state: &State, caller: &Caller, word: &str) -> Result<String, Fault> {
+    let kept = state.store.write(|tx| {
+        let kept = find_template(tx, word)?;
+        tx.remove::<Template>(&kept.id)?;
+        let body = serde_json::json!({ "address": kept.record.address() });
+        note(tx, fresh::now_ms(), "template_rm", &kept.id, &caller.user, body)?;
+        Ok(kept)
+    })?;
+    drop_unused(state, &kept.record.ground.layers)?;
+    Ok(kept.record.address())
+}

@@ -1,0 +1,61 @@
+//! What SQLite says, as a person needs it.
+
+use rusqlite::{Error, ErrorCode, ffi};
+use std::path::Path;
+use terms::{ErrorKind, Fault, Phase, Retry};
+
+const REBUILD: &str = "put a good copy in its place; or move store.db* and journal.head away, and `cofferdam gc` takes up \
+                       the workspaces that are left";
+
+pub fn of(path: &Path, error: &Error) -> Fault {
+    let message = format!("{}: {error}", path.display());
+    let unavailable = |hint: &str| Fault::new(ErrorKind::Unavailable, message.clone()).hint(hint);
+    let fault = match (error.sqlite_error_code(), error.sqlite_error().map(|e| e.extended_code)) {
+        (_, Some(ffi::SQLITE_IOERR_SHMSIZE)) | (Some(ErrorCode::DiskFull), _) => {
+            unavailable("the disk is full; `cofferdam gc` and `cofferdam rm` still work").retry(Retry::Later)
+        }
+        (Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked), _) => {
+            unavailable("another cofferdam is writing; try again").retry(Retry::Later)
+        }
+        (Some(ErrorCode::NotADatabase | ErrorCode::DatabaseCorrupt), _) => Fault::internal(message).hint(REBUILD),
+        (Some(ErrorCode::CannotOpen | ErrorCode::ReadOnly | ErrorCode::PermissionDenied), _) => {
+            unavailable("the state directory must be the caller's own and writable")
+        }
+        (Some(ErrorCode::SystemIoFailure), _) => {
+            unavailable("the disk refused to read or to keep it; look at `dmesg`, then ask again")
+        }
+        // A table or a column is missing, or holds what we never write.
+        _ => Fault::internal(message).hint(REBUILD),
+    };
+    fault.phase(Phase::Admission)
+}
+
+/// The same inside a transaction, where only the file's name is known.
+pub fn inner(error: Error) -> Fault {
+    of(Path::new("store.db"), &error)
+}
+
+/// Whether bytes that were handed to the disk may be lost.
+pub fn is_lost(error: &Error) -> bool {
+    let lost = [ffi::SQLITE_IOERR_FSYNC, ffi::SQLITE_IOERR_DIR_FSYNC, ffi::SQLITE_IOERR_WRITE];
+    error.sqlite_error().is_some_and(|e| lost.contains(&e.extended_code))
+}
+
+/// The file is from a version that this one does not know.
+pub fn newer(path: &Path, version: i64, known: i64) -> Fault {
+    let message = format!("{}: written by a newer version (schema {version}, this one knows {known})", path.display());
+    let fault = Fault::new(ErrorKind::UnsupportedHost, message).phase(Phase::Admission);
+    fault.hint("use that version, or set COFFERDAM_STATE to another directory")
+}
+
+/// The file is gone, and was not empty.
+pub fn gone(path: &Path, entries: u64) -> Fault {
+    let message = format!("{} is gone; its journal had at least {entries} entries", path.display());
+    Fault::new(ErrorKind::Unavailable, message).hint(REBUILD).phase(Phase::Admission)
+}
+
+/// Something around the file could not be done.
+pub fn around(path: &Path, error: &std::io::Error) -> Fault {
+    let fault = Fault::new(ErrorKind::Unavailable, format!("{}: {error}", path.display())).phase(Phase::Admission);
+    fault.hint("the state directory must be the caller's own and writable, with space left")
+}

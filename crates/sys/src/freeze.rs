@@ -1,0 +1,218 @@
+//! Holds all processes of a guest still for a moment, and lets them go on whatever becomes of us: a helper shares our memory, and
+//! should we end without a word, it wakes whom we stopped.
+//!
+//! Parents are stopped before their children and woken after them, so that no shell of the guest sees a stopped job.
+
+use crate::{CallError, errno};
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::sync::atomic::{AtomicI32, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+/// The most processes that are held.
+const MOST: usize = 32_768;
+const PAUSE: Duration = Duration::from_micros(300);
+
+#[derive(Debug)]
+pub enum Trouble {
+    /// No process of a guest is below the one that was named.
+    NoGuest,
+    /// Not all stood still in time; this many were left.
+    TooSlow(usize),
+    TooMany,
+    Call(CallError),
+}
+
+impl std::fmt::Display for Trouble {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Trouble::NoGuest => f.write_str("no process of a guest was found"),
+            Trouble::TooSlow(left) => write!(f, "{left} processes of the guest did not stand still in time"),
+            Trouble::TooMany => write!(f, "the guest has more than {MOST} processes"),
+            Trouble::Call(error) => error.fmt(f),
+        }
+    }
+}
+
+struct List {
+    count: AtomicUsize,
+    pids: Vec<AtomicI32>,
+    alarm: RawFd,
+    stack: Vec<u8>,
+}
+
+/// A guest that stands still; it goes on when this is dropped.
+pub struct Frozen {
+    list: &'static List,
+    release: OwnedFd,
+    helper: i32,
+}
+
+impl std::fmt::Debug for Frozen {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Frozen({})", self.list.count.load(Ordering::SeqCst))
+    }
+}
+
+/// Stops all processes that live in a pid namespace below `supervisor`, until none moves. Gives up after `patience`, and then all go on.
+pub fn guest_of(supervisor: u32, patience: Duration) -> Result<Frozen, Trouble> {
+    let deadline = Instant::now() + patience;
+    let frozen = start().map_err(Trouble::Call)?;
+    let mut ours = BTreeSet::new();
+    let mut before = None;
+    loop {
+        let guests = guests(supervisor);
+        if guests.is_empty() && before.is_none() {
+            return Err(Trouble::NoGuest);
+        }
+        let mut moving = 0;
+        for &pid in &guests {
+            if stands_still(pid) {
+                continue;
+            }
+            moving += 1;
+            if ours.insert(pid) {
+                frozen.note(pid)?;
+            }
+            // SAFETY: a plain signal. Whoever is below the supervisor is its own, even where a number was given anew.
+            unsafe { libc::kill(pid, libc::SIGSTOP) };
+        }
+        // One that was about to be born shows in the second look.
+        if moving == 0 && before.as_ref() == Some(&guests) {
+            return Ok(frozen);
+        }
+        before = Some(guests);
+        if Instant::now() >= deadline {
+            return Err(Trouble::TooSlow(moving));
+        }
+        std::thread::sleep(PAUSE);
+    }
+}
+
+impl Frozen {
+    /// Before it is stopped: whoever ends in between leaves nobody behind.
+    fn note(&self, pid: i32) -> Result<(), Trouble> {
+        let at = self.list.count.load(Ordering::SeqCst);
+        self.list.pids.get(at).ok_or(Trouble::TooMany)?.store(pid, Ordering::SeqCst);
+        self.list.count.store(at + 1, Ordering::SeqCst);
+        Ok(())
+    }
+}
+
+impl Drop for Frozen {
+    fn drop(&mut self) {
+        wake(self.list);
+        let done = 1u8;
+        // SAFETY: one byte from a local, and then our own child is collected.
+        unsafe {
+            libc::write(self.release.as_raw_fd(), (&raw const done).cast(), 1);
+            libc::waitpid(self.helper, std::ptr::null_mut(), libc::__WALL);
+        }
+    }
+}
+
+/// Wakes all, last first. Takes no lock and allocates nothing: the helper does it, too.
+fn wake(list: &List) {
+    let count = list.count.load(Ordering::SeqCst).min(list.pids.len());
+    for pid in list.pids[..count].iter().rev() {
+        // SAFETY: a plain signal to one that was stopped.
+        unsafe { libc::kill(pid.load(Ordering::SeqCst), libc::SIGCONT) };
+    }
+}
+
+fn start() -> Result<Frozen, CallError> {
+    let mut pair = [0; 2];
+    // SAFETY: the kernel fills both.
+    if unsafe { libc::pipe2(pair.as_mut_ptr(), libc::O_CLOEXEC) } < 0 {
+        return Err(CallError::last("pipe2"));
+    }
+    // SAFETY: fresh descriptors, owned once each.
+    let (alarm, release) = unsafe { (OwnedFd::from_raw_fd(pair[0]), OwnedFd::from_raw_fd(pair[1])) };
+    let pids = (0..MOST).map(|_| AtomicI32::new(0)).collect();
+    let list = List { count: AtomicUsize::new(0), pids, alarm: alarm.as_raw_fd(), stack: vec![0; 16 * 1024] };
+    let list: *mut List = Box::leak(Box::new(list));
+    // SAFETY: the list and the stack are leaked, so they outlive the helper whatever happens to us. The helper has its own
+    // descriptor table, runs only `watch`, and uses nothing of the list but atomics and its stack.
+    let helper = unsafe {
+        let stack = &mut (*list).stack;
+        let top = stack.as_mut_ptr().add(stack.len() & !15).cast();
+        libc::clone(watch, top, libc::CLONE_VM, list.cast())
+    };
+    if helper < 0 {
+        return Err(CallError::last("clone"));
+    }
+    // SAFETY: leaked above; from here on nobody has it but by shared reference.
+    Ok(Frozen { list: unsafe { &*list }, release, helper })
+}
+
+extern "C" fn watch(list: *mut libc::c_void) -> i32 {
+    // SAFETY: leaked by `start`; only atomics change.
+    let list = unsafe { &*list.cast::<List>() };
+    // SAFETY: raw calls on our own descriptor table.
+    unsafe {
+        libc::syscall(libc::SYS_setsid);
+        let mut all: [u64; 1] = [u64::MAX];
+        libc::syscall(libc::SYS_rt_sigprocmask, libc::SIG_SETMASK, &raw mut all, 0usize, 8usize);
+        // Our copy of the other end must close, or the end of the one we watch would never show.
+        if list.alarm > 0 {
+            libc::syscall(libc::SYS_close_range, 0u32, list.alarm as u32 - 1, 0u32);
+        }
+        libc::syscall(libc::SYS_close_range, list.alarm as u32 + 1, u32::MAX, 0u32);
+        let mut byte = 0u8;
+        let heard = loop {
+            let heard = libc::read(list.alarm, (&raw mut byte).cast(), 1);
+            if heard >= 0 || errno() != libc::EINTR {
+                break heard;
+            }
+        };
+        if heard != 1 {
+            wake(list);
+        }
+        libc::_exit(0)
+    }
+}
+
+/// Processes below the supervisor that live in a pid namespace of their own, parents first.
+fn guests(supervisor: u32) -> Vec<i32> {
+    let mut children: BTreeMap<i32, Vec<i32>> = BTreeMap::new();
+    let Ok(listed) = fs::read_dir("/proc") else { return Vec::new() };
+    for pid in listed.flatten().filter_map(|e| e.file_name().to_str()?.parse::<i32>().ok()) {
+        if let Some(parent) = parent_of(pid) {
+            children.entry(parent).or_default().push(pid);
+        }
+    }
+    let own_depth = depth(supervisor as i32);
+    let mut found = Vec::new();
+    let mut level = vec![supervisor as i32];
+    while !level.is_empty() {
+        level = level.iter().filter_map(|pid| children.remove(pid)).flatten().collect();
+        found.extend(level.iter().copied().filter(|pid| depth(*pid) > own_depth));
+    }
+    found
+}
+
+/// In how many pid namespaces it has a number; readable for all, which the namespace itself is not.
+fn depth(pid: i32) -> usize {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let line = status.lines().find_map(|l| l.strip_prefix("NSpid:"));
+    line.map_or(0, |numbers| numbers.split_whitespace().count())
+}
+
+fn parent_of(pid: i32) -> Option<i32> {
+    after_name(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)?.split(' ').nth(1)?.parse().ok()
+}
+
+/// All its threads are stopped, or it is gone.
+fn stands_still(pid: i32) -> bool {
+    let Ok(threads) = fs::read_dir(format!("/proc/{pid}/task")) else { return true };
+    threads.flatten().all(|thread| {
+        let Ok(stat) = fs::read_to_string(thread.path().join("stat")) else { return true };
+        after_name(&stat).is_none_or(|rest| matches!(rest.as_bytes().first(), Some(b'T' | b't' | b'Z' | b'X')))
+    })
+}
+
+/// What follows the name in `/proc/PID/stat`; the name may hold anything, brackets included.
+fn after_name(stat: &str) -> Option<&str> {
+    stat.rsplit_once(") ").map(|(_, rest)| rest)
+}

@@ -1,0 +1,86 @@
+//! A workspace as one file: tar, packed with zstd. The first entry is `manifest.json`, which lists every change with its digest and
+//! with what is no file (names that are struck out); the rest are the files, in its order. The same workspace makes the same bytes.
+
+use crate::item::Item;
+use serde::de::{Error, SeqAccess, Visitor};
+use serde::{Deserialize, Deserializer, Serialize};
+use sha2::{Digest, Sha256};
+use std::fmt;
+use terms::{ErrorKind, Fault, LimitKind};
+
+mod import;
+mod write;
+
+pub use import::{Bounds, Imported, import};
+pub use write::{Exported, export};
+
+/// Grows when older versions can no longer read what we write.
+pub const FORMAT: u32 = 1;
+/// Most changes in one file.
+pub const MOST_ENTRIES: usize = 500_000;
+/// The longest path of a change, in bytes.
+pub const LONGEST_PATH: usize = 64 << 10;
+/// The largest `manifest.json`.
+const LARGEST_MANIFEST: u64 = 256 << 20;
+
+const MANIFEST: &[u8] = b"manifest.json";
+const FILES: &[u8] = b"files/";
+
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Manifest {
+    format: u32,
+    /// Whose workspace it was: base, policy, limits. Only told, never obeyed unasked.
+    about: serde_json::Value,
+    /// Over `about` and `entries`, as they stand here.
+    digest: String,
+    #[serde(deserialize_with = "bounded")]
+    entries: Vec<Item>,
+}
+
+impl Manifest {
+    fn digest(about: &serde_json::Value, entries: &[Item]) -> Result<String, Fault> {
+        let mut hasher = Sha256::new();
+        let mut add = |text: serde_json::Result<Vec<u8>>| {
+            let text = text.map_err(|e| Fault::internal(e.to_string()))?;
+            hasher.update((text.len() as u64).to_le_bytes());
+            hasher.update(&text);
+            Ok::<(), Fault>(())
+        };
+        add(serde_json::to_vec(about))?;
+        entries.iter().try_for_each(|item| add(serde_json::to_vec(item)))?;
+        Ok(crate::item::hex(&hasher.finalize()))
+    }
+}
+
+/// A list that ends with an error before it fills the memory.
+fn bounded<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Item>, D::Error> {
+    struct Items;
+    impl<'de> Visitor<'de> for Items {
+        type Value = Vec<Item>;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("a list of changes")
+        }
+
+        fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Vec<Item>, A::Error> {
+            let mut items = Vec::new();
+            while let Some(item) = seq.next_element()? {
+                if items.len() == MOST_ENTRIES {
+                    return Err(A::Error::custom(format!("more than {MOST_ENTRIES} changes")));
+                }
+                items.push(item);
+            }
+            Ok(items)
+        }
+    }
+    deserializer.deserialize_seq(Items)
+}
+
+fn too_many() -> Fault {
+    Fault::new(ErrorKind::LimitExceeded, format!("more than {MOST_ENTRIES} changes")).limit(LimitKind::Files)
+}
+
+#[cfg(test)]
+#[path = "archive_test.rs"]
+mod tests;

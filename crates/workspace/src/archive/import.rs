@@ -1,0 +1,398 @@
+//! Reading a file that anybody may have made. The manifest says what must come, and every entry must be the one that it says, in
+//! its order, so a name that leads elsewhere, comes twice or hides behind a link has no place; bounds hold before memory or disk is
+//! used. On an error the layer that was being filled is worthless, and its maker takes it away.
+
+use super::{FILES, FORMAT, LARGEST_MANIFEST, LONGEST_PATH, MANIFEST, Manifest};
+use crate::attributes::{self, Carried, Marks};
+use crate::descent::Descent;
+use crate::dir::Dir;
+use crate::item::{self, Item, ItemKind, unspell, untold};
+use crate::name::Rel;
+use crate::walk;
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, Timespec, Timestamps, UTIME_OMIT};
+use std::cell::Cell;
+use std::fs::File;
+use std::io::{self, BufRead, BufReader, Read};
+use std::os::unix::fs::FileExt;
+use std::rc::Rc;
+use tar::EntryType;
+use terms::{ErrorKind, Fault, LimitKind};
+
+/// What an unknown file may cost.
+#[derive(Clone, Copy, Debug)]
+pub struct Bounds {
+    /// Bytes of all files together, and so of what is unpacked.
+    pub bytes: u64,
+    /// How much more may come out than goes in, once much has come out; none where the bytes were agreed to.
+    pub ratio: Option<u64>,
+    /// Below so much nothing is a bomb.
+    pub harmless: u64,
+}
+
+impl Default for Bounds {
+    fn default() -> Bounds {
+        Bounds { bytes: 16 << 30, ratio: Some(1000), harmless: 256 << 20 }
+    }
+}
+
+/// Memory that unpacking may take, as a power of two.
+const WINDOW: u32 = 27;
+const BLOCK: usize = 64 << 10;
+
+#[derive(Debug)]
+pub struct Imported {
+    pub about: serde_json::Value,
+    pub digest: String,
+    pub entries: u64,
+    pub bytes: u64,
+}
+
+/// Unpacks into an empty `up` of a fresh layer.
+pub fn import(input: impl Read, up: &Dir, bounds: &Bounds) -> Result<Imported, Fault> {
+    let taken = Rc::new(Cell::new(0));
+    let counted = BufReader::new(Intake { inner: input, taken: taken.clone() });
+    let mut unpacker = zstd::stream::read::Decoder::with_buffer(counted).map_err(|e| unreadable(&e))?.single_frame();
+    unpacker.window_log_max(WINDOW).map_err(|e| unreadable(&e))?;
+    let most = bounds.bytes.saturating_add(LARGEST_MANIFEST).saturating_add(bounds.bytes / 4);
+    let outlet = Outlet { inner: unpacker, given: 0, most, ratio: bounds.ratio, harmless: bounds.harmless, taken };
+    let mut tar = tar::Archive::new(outlet);
+    let mut source = Source { entries: tar.entries().map_err(|e| unreadable(&e))?.raw(true) };
+    let manifest = source.manifest()?;
+    check(&manifest, bounds)?;
+    let way = Descent::at(up).map_err(|e| walk::fault(&Rel::top(), &e))?;
+    let mut filler = Filler { way, names: Vec::new(), dirs: Vec::new() };
+    for item in &manifest.entries {
+        filler.take(item, &mut source)?;
+    }
+    filler.climb(0)?;
+    if let Some(more) = source.next()? {
+        return Err(refused(&format!("{} is not in the manifest", shown(&more.name))));
+    }
+    end(tar.into_inner())?;
+    let (entries, bytes) = (manifest.entries.len() as u64, manifest.entries.iter().map(|i| i.size).sum());
+    Ok(Imported { about: manifest.about, digest: manifest.digest, entries, bytes })
+}
+
+fn check(manifest: &Manifest, bounds: &Bounds) -> Result<(), Fault> {
+    if manifest.format != FORMAT {
+        let message = format!("the file has format {}, and this version reads {FORMAT}", manifest.format);
+        return Err(Fault::new(ErrorKind::UnsupportedHost, message).hint("use the version that wrote it"));
+    }
+    if Manifest::digest(&manifest.about, &manifest.entries)? != manifest.digest {
+        return Err(refused("its manifest does not match the digest that stands in it"));
+    }
+    let bytes = manifest.entries.iter().try_fold(0u64, |sum, item| sum.checked_add(item.size));
+    match bytes {
+        Some(bytes) if bytes <= bounds.bytes => Ok(()),
+        _ => Err(too_large(bounds.bytes)),
+    }
+}
+
+/// After the last entry there is nothing but the padding of a tar file, and after that nothing at all.
+fn end<R: BufRead>(mut outlet: Outlet<'_, R>) -> Result<(), Fault> {
+    let mut rest = Vec::new();
+    outlet.by_ref().take(1 << 20).read_to_end(&mut rest).map_err(|e| unreadable(&e))?;
+    if rest.len() == 1 << 20 || rest.iter().any(|b| *b != 0) {
+        return Err(refused("something follows its last entry"));
+    }
+    let mut packed = outlet.inner.finish();
+    match packed.fill_buf().map_err(|e| unreadable(&e))?.is_empty() {
+        true => Ok(()),
+        false => Err(refused("something follows its end")),
+    }
+}
+
+/// One entry of the tar file, its long names put in place.
+struct Next<'a, R: Read> {
+    name: Vec<u8>,
+    link: Vec<u8>,
+    kind: EntryType,
+    size: u64,
+    entry: tar::Entry<'a, R>,
+}
+
+struct Source<'a, R: Read> {
+    entries: tar::Entries<'a, R>,
+}
+
+impl<'a, R: Read> Source<'a, R> {
+    fn next(&mut self) -> Result<Option<Next<'a, R>>, Fault> {
+        let (mut long_name, mut long_link) = (None, None);
+        for entry in self.entries.by_ref() {
+            let mut entry = entry.map_err(|e| unreadable(&e))?;
+            let header = entry.header();
+            let kind = header.entry_type();
+            let size = header.entry_size().map_err(|e| unreadable(&e))?;
+            let name = header.path_bytes().into_owned();
+            let link = header.link_name_bytes().map(|l| l.into_owned()).unwrap_or_default();
+            let long = match kind {
+                EntryType::GNULongName => &mut long_name,
+                EntryType::GNULongLink => &mut long_link,
+                _ => {
+                    let (name, link) = (long_name.unwrap_or(name), long_link.unwrap_or(link));
+                    suspect(&name, kind)?;
+                    return Ok(Some(Next { name, link, kind, size, entry }));
+                }
+            };
+            if long.is_some() || size > LONGEST_PATH as u64 + 64 {
+                return Err(refused("a name is too long"));
+            }
+            let mut text = Vec::new();
+            entry.read_to_end(&mut text).map_err(|e| unreadable(&e))?;
+            if text.pop() != Some(0) || text.contains(&0) {
+                return Err(refused("a long name is not as tar writes it"));
+            }
+            *long = Some(text);
+        }
+        Ok(None)
+    }
+
+    fn manifest(&mut self) -> Result<Manifest, Fault> {
+        let first = self.next()?.filter(|n| n.name == MANIFEST && n.kind == EntryType::Regular);
+        let first = first.ok_or_else(|| refused("it does not begin with manifest.json"))?;
+        if first.size > LARGEST_MANIFEST {
+            return Err(refused("its manifest is too large"));
+        }
+        let broken = |e: serde_json::Error| match e.is_io() {
+            true => unreadable(&e.into()),
+            false => refused(&format!("its manifest cannot be read: {e}")),
+        };
+        serde_json::from_reader(BufReader::new(first.entry)).map_err(broken)
+    }
+}
+
+/// Tricks are called by their names; what is none of them must still be the entry that the manifest says.
+fn suspect(name: &[u8], kind: EntryType) -> Result<(), Fault> {
+    let why = match kind {
+        _ if name.starts_with(b"/") => "an absolute name",
+        _ if name.split(|b| *b == b'/').any(|part| part == b"..") => "a name that leads out",
+        _ if name.contains(&0) => "a name with a zero byte",
+        EntryType::Regular | EntryType::Directory | EntryType::Symlink => return Ok(()),
+        EntryType::Link => "a hard link",
+        EntryType::Char | EntryType::Block => "a device",
+        _ => "an entry of a kind that no workspace has",
+    };
+    Err(refused(&format!("{}: {why}", shown(name))))
+}
+
+struct Filler {
+    way: Descent,
+    /// Of each directory on the way, the last name that was put there: names must grow, so none comes twice.
+    names: Vec<Vec<u8>>,
+    /// Directories on the way, with the bits they get when they are full.
+    dirs: Vec<(Vec<u8>, u32)>,
+}
+
+impl Filler {
+    fn take<R: Read>(&mut self, item: &Item, source: &mut Source<'_, R>) -> Result<(), Fault> {
+        let depth = item.depth as usize;
+        if depth > self.dirs.len() {
+            return Err(refused("a change lies below something that is no directory"));
+        }
+        self.climb(depth)?;
+        let name = unspell(&item.name).filter(|n| is_plain(n));
+        let name = name.ok_or_else(|| refused("the manifest has a name that is no plain one"))?;
+        let path = walk::path_of(self.dirs.iter().map(|(n, _)| &n[..]).chain([&name[..]]));
+        self.names.truncate(depth + 1);
+        match self.names.get_mut(depth) {
+            Some(last) if *last >= name => return Err(refused(&format!("{path} comes twice, or out of order"))),
+            Some(last) => last.clone_from(&name),
+            None => self.names.push(name.clone()),
+        }
+        let next = match item.kind {
+            ItemKind::File | ItemKind::Dir | ItemKind::Symlink => Some(self.expect(item, &name, &path, source)?),
+            _ => None,
+        };
+        self.make(item, &name, &path, next)
+    }
+
+    /// The next entry, which must be this one.
+    fn expect<'a, R: Read>(
+        &self,
+        item: &Item,
+        name: &[u8],
+        path: &Rel,
+        source: &mut Source<'a, R>,
+    ) -> Result<Next<'a, R>, Fault> {
+        let next = source.next()?.ok_or_else(|| refused(&format!("it ends before {path}")))?;
+        let mut full = FILES.to_vec();
+        for (part, _) in &self.dirs {
+            full.extend_from_slice(part);
+            full.push(b'/');
+        }
+        full.extend_from_slice(name);
+        let kind = match item.kind {
+            ItemKind::Dir => {
+                full.push(b'/');
+                EntryType::Directory
+            }
+            ItemKind::Symlink => EntryType::Symlink,
+            _ => EntryType::Regular,
+        };
+        if next.name != full {
+            return Err(refused(&format!("{} stands where the manifest has {path}", shown(&next.name))));
+        }
+        let target = item.target.as_ref().and_then(unspell).unwrap_or_default();
+        if next.kind != kind || next.size != item.size || next.link != target {
+            return Err(refused(&format!("{path} is not what the manifest says")));
+        }
+        Ok(next)
+    }
+
+    fn make<R: Read>(&mut self, item: &Item, name: &[u8], path: &Rel, next: Option<Next<'_, R>>) -> Result<(), Fault> {
+        let attributes =
+            untold(&item.xattrs).ok_or_else(|| refused(&format!("{path}: attributes that no user has")))?;
+        let carried = Carried { opaque: item.opaque && item.kind == ItemKind::Dir, own: attributes };
+        let here = self.way.here();
+        let fail = |e: io::Error| walk::fault(path, &e);
+        let raw = |e: rustix::io::Errno| walk::fault(path, &e.into());
+        match (item.kind, next) {
+            (ItemKind::Dir, _) => {
+                rustix::fs::mkdirat(here, name, Mode::from_raw_mode(0o700)).map_err(raw)?;
+                self.way.enter(name).map_err(fail)?;
+                attributes::write(self.way.here(), &carried, Marks::Mean).map_err(fail)?;
+                self.dirs.push((name.to_vec(), item.mode));
+                Ok(())
+            }
+            (ItemKind::File, Some(next)) => {
+                let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL;
+                let made = here.open_at(&Rel::top().join(name), flags, Mode::from_raw_mode(0o600)).map_err(fail)?;
+                fill(&File::from(made), item, &carried, next.entry, path)
+            }
+            (ItemKind::Symlink, Some(next)) => {
+                if next.link.is_empty() {
+                    return Err(refused(&format!("{path} leads nowhere")));
+                }
+                rustix::fs::symlinkat(&next.link[..], here, name).map_err(raw)?;
+                rustix::fs::utimensat(here, name, &times(item), AtFlags::SYMLINK_NOFOLLOW).map_err(raw)
+            }
+            (kind, _) => {
+                let node = match kind {
+                    ItemKind::Fifo => FileType::Fifo,
+                    ItemKind::Socket => FileType::Socket,
+                    _ => FileType::CharacterDevice,
+                };
+                rustix::fs::mknodat(here, name, node, Mode::from_raw_mode(item.mode & 0o777), 0).map_err(raw)
+            }
+        }
+    }
+
+    /// Goes back up, and gives the directories that are full their bits.
+    fn climb(&mut self, depth: usize) -> Result<(), Fault> {
+        while self.dirs.len() > depth {
+            let path = walk::path_of(self.dirs.iter().map(|(n, _)| &n[..]));
+            let Some((_, mode)) = self.dirs.pop() else { break };
+            let full = self.way.here().try_clone().map_err(|e| walk::fault(&path, &e))?;
+            self.way.leave().map_err(|e| walk::fault(&path, &e))?;
+            rustix::fs::fchmod(&full, Mode::from_raw_mode(mode & 0o7777)).map_err(|e| walk::fault(&path, &e.into()))?;
+        }
+        Ok(())
+    }
+}
+
+fn is_plain(name: &[u8]) -> bool {
+    !name.is_empty()
+        && name.len() <= 255
+        && name != b"."
+        && name != b".."
+        && !name.iter().any(|b| matches!(b, 0 | b'/'))
+}
+
+/// Bytes of one file; blocks of zeros become holes, as they may have been.
+fn fill(file: &File, item: &Item, carried: &Carried, mut data: impl Read, path: &Rel) -> Result<(), Fault> {
+    let fail = |e: io::Error| walk::fault(path, &e);
+    let mut buffer = vec![0u8; BLOCK];
+    let mut at = 0u64;
+    loop {
+        let count = match data.read(&mut buffer) {
+            Ok(count) => count,
+            Err(e) => return Err(unreadable(&e)),
+        };
+        if count == 0 {
+            break;
+        }
+        if buffer[..count].iter().any(|b| *b != 0) {
+            file.write_all_at(&buffer[..count], at).map_err(fail)?;
+        }
+        at += count as u64;
+    }
+    file.set_len(at).map_err(fail)?;
+    let (size, digest) = item::digest(file).map_err(fail)?;
+    if size != item.size || Some(digest) != item.digest {
+        return Err(refused(&format!("{path} does not have the digest that the manifest says")));
+    }
+    attributes::write(file, carried, Marks::Mean).map_err(fail)?;
+    rustix::fs::fchmod(file, Mode::from_raw_mode(item.mode & 0o7777)).map_err(|e| fail(e.into()))?;
+    rustix::fs::futimens(file, &times(item)).map_err(|e| fail(e.into()))
+}
+
+fn times(item: &Item) -> Timestamps {
+    let (seconds, nanoseconds) = item.mtime.unwrap_or((0, 0));
+    Timestamps {
+        last_access: Timespec { tv_sec: 0, tv_nsec: UTIME_OMIT },
+        last_modification: Timespec { tv_sec: seconds, tv_nsec: i64::from(nanoseconds % 1_000_000_000) },
+    }
+}
+
+/// Counts what was taken from the file.
+struct Intake<R> {
+    inner: R,
+    taken: Rc<Cell<u64>>,
+}
+
+impl<R: Read> Read for Intake<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let count = self.inner.read(buffer)?;
+        self.taken.set(self.taken.get() + count as u64);
+        Ok(count)
+    }
+}
+
+/// Ends with an error before too much comes out.
+struct Outlet<'a, R: BufRead> {
+    inner: zstd::stream::read::Decoder<'a, R>,
+    given: u64,
+    most: u64,
+    ratio: Option<u64>,
+    harmless: u64,
+    taken: Rc<Cell<u64>>,
+}
+
+impl<R: BufRead> Read for Outlet<'_, R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let count = self.inner.read(buffer)?;
+        self.given += count as u64;
+        let stretched = self.ratio.is_some_and(|r| self.given / r > self.taken.get());
+        if self.given > self.most || (self.given > self.harmless && stretched) {
+            return Err(io::Error::new(io::ErrorKind::FileTooLarge, "far more comes out of it than is in it"));
+        }
+        Ok(count)
+    }
+}
+
+fn refused(why: &str) -> Fault {
+    let fault = Fault::invalid(format!("the file was refused: {why}"));
+    fault.hint("nothing of it was kept; ask for a file that `cofferdam export` wrote")
+}
+
+fn too_large(most: u64) -> Fault {
+    let message = format!("the file was refused: it unpacks to more than {most} bytes");
+    let fault = Fault::new(ErrorKind::LimitExceeded, message).limit(LimitKind::DiskMb);
+    fault.hint("nothing of it was kept; --max-size allows more")
+}
+
+fn unreadable(error: &io::Error) -> Fault {
+    match error.kind() {
+        io::ErrorKind::FileTooLarge => {
+            let fault = refused(&error.to_string());
+            Fault { error_kind: ErrorKind::LimitExceeded, ..fault }
+                .hint("nothing of it was kept; --max-size says how much may come out")
+        }
+        _ => refused(&format!("it is cut short or damaged: {error}")),
+    }
+}
+
+fn shown(name: &[u8]) -> String {
+    let most = 200.min(name.len());
+    name[..most].escape_ascii().to_string()
+}

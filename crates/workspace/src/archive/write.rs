@@ -1,0 +1,226 @@
+//! Writing: one walk to tell what there is, one to hand it over. What changed in between is an error, not a wrong file.
+
+use super::{FILES, FORMAT, LONGEST_PATH, MANIFEST, MOST_ENTRIES, Manifest, too_many};
+use crate::attributes::Marks;
+use crate::dir::Dir;
+use crate::item::{self, Item, ItemKind, unspell};
+use crate::walk::{self, At, Visitor, open_file};
+use serde::Serialize;
+use std::io::{self, Read, Write};
+use tar::{EntryType, Header};
+use terms::{ErrorKind, Fault};
+
+/// Fixed, so that the same workspace makes the same bytes.
+const LEVEL: i32 = 3;
+/// A name that does not fit into a header stands in an entry of its own before it.
+const LONG: &[u8] = b"././@LongLink";
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Exported {
+    pub digest: String,
+    pub entries: u64,
+    pub bytes: u64,
+}
+
+/// Writes the merged changes of layers, given from the bottom up.
+pub fn export(layers: &[&Dir], about: serde_json::Value, out: impl Write) -> Result<Exported, Fault> {
+    let items = match layers {
+        [] => Vec::new(),
+        _ => walk::walk(layers, Marks::Mean, Lister { items: Vec::new() })?.items,
+    };
+    if items.len() > MOST_ENTRIES {
+        return Err(too_many());
+    }
+    let digest = Manifest::digest(&about, &items)?;
+    let manifest = Manifest { format: FORMAT, about, digest: digest.clone(), entries: items };
+    let told = serde_json::to_vec(&manifest).map_err(|e| Fault::internal(e.to_string()))?;
+    let Manifest { entries: items, .. } = manifest;
+    let (entries, bytes) = (items.len() as u64, items.iter().map(|i| i.size).sum());
+    let mut packed = zstd::stream::write::Encoder::new(out, LEVEL).map_err(|e| unwritten(&e))?;
+    packed.include_checksum(true).map_err(|e| unwritten(&e))?;
+    let mut tar = tar::Builder::new(packed);
+    put(&mut tar, MANIFEST, EntryType::Regular, &Facts { mode: 0o644, size: told.len() as u64, mtime: 0 }, &told[..])
+        .map_err(|e| unwritten(&e))?;
+    if !layers.is_empty() {
+        let writer = Writer { tar, items: items.iter(), path: FILES.to_vec(), cuts: Vec::new() };
+        tar = walk::walk(layers, Marks::Mean, writer)?.tar;
+    }
+    let finished = tar.into_inner().and_then(zstd::stream::write::Encoder::finish).and_then(|mut out| out.flush());
+    finished.map_err(|e| unwritten(&e))?;
+    Ok(Exported { digest, entries, bytes })
+}
+
+fn unwritten(error: &io::Error) -> Fault {
+    Fault::new(ErrorKind::Unavailable, format!("the file could not be written: {error}"))
+}
+
+struct Lister {
+    items: Vec<Item>,
+}
+
+impl Lister {
+    fn list(&mut self, at: &At<'_>) -> io::Result<()> {
+        if self.items.len() > MOST_ENTRIES {
+            let text = format!("more than {MOST_ENTRIES} changes");
+            return Err(io::Error::new(io::ErrorKind::QuotaExceeded, text));
+        }
+        let mut item = Item::of(at)?;
+        if matches!(item.kind, ItemKind::File | ItemKind::Symlink) {
+            item.mtime = Some(at.meta.mtime);
+        }
+        // Only the user's own go along: others mean nothing on another machine.
+        item.xattrs.retain(|name, _| name.starts_with("user.") && !name.contains('\\'));
+        self.items.push(item);
+        Ok(())
+    }
+}
+
+impl Visitor for Lister {
+    fn enter(&mut self, at: &At<'_>) -> io::Result<()> {
+        self.list(at)
+    }
+
+    fn leaf(&mut self, at: &At<'_>) -> io::Result<()> {
+        self.list(at)
+    }
+
+    fn leave(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+struct Writer<'a, W: Write> {
+    tar: tar::Builder<W>,
+    items: std::slice::Iter<'a, Item>,
+    path: Vec<u8>,
+    /// How long the path was before each directory on the way.
+    cuts: Vec<usize>,
+}
+
+impl<W: Write> Writer<'_, W> {
+    fn next(&mut self, at: &At<'_>) -> io::Result<&Item> {
+        let item = self.items.next().filter(|i| i.depth as usize == at.depth && i.name_bytes() == at.name);
+        item.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, CHANGED))
+    }
+
+    fn full(&self, name: &[u8]) -> io::Result<Vec<u8>> {
+        let path = [&self.path[..], name].concat();
+        match path.len() - FILES.len() > LONGEST_PATH {
+            true => Err(io::Error::new(io::ErrorKind::InvalidInput, format!("a path beyond {LONGEST_PATH} bytes"))),
+            false => Ok(path),
+        }
+    }
+}
+
+const CHANGED: &str = "changed while it was exported";
+
+impl<W: Write> Visitor for Writer<'_, W> {
+    fn enter(&mut self, at: &At<'_>) -> io::Result<()> {
+        let mode = self.next(at)?.mode;
+        let path = [&self.full(at.name)?[..], b"/"].concat();
+        put(&mut self.tar, &path, EntryType::Directory, &Facts { mode, size: 0, mtime: 0 }, io::empty())?;
+        self.cuts.push(self.path.len());
+        self.path = path;
+        Ok(())
+    }
+
+    fn leaf(&mut self, at: &At<'_>) -> io::Result<()> {
+        let item = self.next(at)?.clone();
+        let path = self.full(at.name)?;
+        let mtime = item.mtime.map_or(0, |(seconds, _)| u64::try_from(seconds).unwrap_or(0));
+        let facts = Facts { mode: item.mode, size: item.size, mtime };
+        match item.kind {
+            ItemKind::File => {
+                let file = open_file(at)?;
+                put(&mut self.tar, &path, EntryType::Regular, &facts, (&file).take(item.size))?;
+                if item::digest(&file)? != (item.size, item.digest.unwrap_or_default()) {
+                    return Err(io::Error::new(io::ErrorKind::InvalidData, CHANGED));
+                }
+                Ok(())
+            }
+            ItemKind::Symlink => {
+                let target = item.target.as_ref().and_then(unspell).unwrap_or_default();
+                put_link(&mut self.tar, &path, &target, &facts)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn leave(&mut self) -> io::Result<()> {
+        self.path.truncate(self.cuts.pop().unwrap_or(FILES.len()));
+        Ok(())
+    }
+}
+
+struct Facts {
+    mode: u32,
+    size: u64,
+    mtime: u64,
+}
+
+fn header(name: &[u8], kind: EntryType, facts: &Facts) -> Header {
+    let mut header = Header::new_gnu();
+    header.set_entry_type(kind);
+    header.set_mode(facts.mode);
+    header.set_size(facts.size);
+    header.set_mtime(facts.mtime);
+    header.set_uid(0);
+    header.set_gid(0);
+    let field = &mut header.as_old_mut().name;
+    let length = name.len().min(field.len());
+    field[..length].copy_from_slice(&name[..length]);
+    header
+}
+
+/// Writes an entry. Exactly `facts.size` bytes must come.
+fn put<W: Write>(
+    tar: &mut tar::Builder<W>,
+    name: &[u8],
+    kind: EntryType,
+    facts: &Facts,
+    data: impl Read,
+) -> io::Result<()> {
+    long(tar, name, EntryType::GNULongName)?;
+    let mut header = header(name, kind, facts);
+    header.set_cksum();
+    let mut counted = Counted { inner: data, left: facts.size };
+    tar.append(&header, &mut counted)?;
+    match counted.left {
+        0 => Ok(()),
+        _ => Err(io::Error::new(io::ErrorKind::InvalidData, CHANGED)),
+    }
+}
+
+fn put_link<W: Write>(tar: &mut tar::Builder<W>, name: &[u8], target: &[u8], facts: &Facts) -> io::Result<()> {
+    long(tar, target, EntryType::GNULongLink)?;
+    long(tar, name, EntryType::GNULongName)?;
+    let mut header = header(name, EntryType::Symlink, facts);
+    let field = &mut header.as_old_mut().linkname;
+    let length = target.len().min(field.len());
+    field[..length].copy_from_slice(&target[..length]);
+    header.set_cksum();
+    tar.append(&header, io::empty())
+}
+
+fn long<W: Write>(tar: &mut tar::Builder<W>, text: &[u8], kind: EntryType) -> io::Result<()> {
+    if text.len() < 100 {
+        return Ok(());
+    }
+    let text = [text, b"\0"].concat();
+    let mut header = header(LONG, kind, &Facts { mode: 0o644, size: text.len() as u64, mtime: 0 });
+    header.set_cksum();
+    tar.append(&header, &text[..])
+}
+
+struct Counted<R> {
+    inner: R,
+    left: u64,
+}
+
+impl<R: Read> Read for Counted<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let count = self.inner.read(buffer)?;
+        self.left = self.left.saturating_sub(count as u64);
+        Ok(count)
+    }
+}

@@ -1,0 +1,295 @@
+//! Copies trees: a base into the one layer of a copying workspace, and layers into a merged one. Bytes are shared where the
+//! file system can; holes stay holes. Never follows a link, never opens what could block, never leaves the two trees.
+
+use crate::attributes::{self, Marks};
+use crate::change::FileKind;
+use crate::descent::Descent;
+use crate::dir::{Dir, Meta};
+use crate::layer::Driver;
+use crate::name::Rel;
+use crate::walk::{self, At, Visitor, open_file};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, Timespec, Timestamps, UTIME_OMIT};
+use std::fs::File;
+use std::io;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+use terms::Fault;
+
+mod bytes;
+
+/// Threads that move bytes while one walks.
+const WORKERS: usize = 3;
+/// Files that wait for them; each holds two descriptors.
+const WAITING: usize = 64;
+/// Skipped files that are named; more are counted.
+const NAMED: usize = 100;
+const RHYTHM: Duration = Duration::from_millis(100);
+
+/// What was copied, or has been so far.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Copied {
+    pub files: u64,
+    pub dirs: u64,
+    pub links: u64,
+    pub bytes: u64,
+    /// What could not be: devices, sockets, FIFOs of a base, and what the caller may not read.
+    pub skipped: Vec<(Rel, &'static str)>,
+    pub skipped_more: u64,
+}
+
+/// The whole tree of a base into an empty `up`. Files with several names become files of their own.
+pub fn populate(base: &Dir, up: &Dir, driver: Driver, progress: &mut dyn FnMut(&Copied)) -> Result<Copied, Fault> {
+    let share = driver == Driver::Reflink;
+    copy(&[base], up, Marks::Foreign, share, progress)
+}
+
+/// Layers, from the bottom up, merged into one empty `up`; marks that hide names of the base are kept.
+pub fn layers(from: &[&Dir], up: &Dir) -> Result<Copied, Fault> {
+    copy(from, up, Marks::Mean, true, &mut |_| {})
+}
+
+/// The whole tree of a copying workspace into another empty `up`.
+pub fn tree(from: &Dir, up: &Dir) -> Result<Copied, Fault> {
+    copy(&[from], up, Marks::Plain, true, &mut |_| {})
+}
+
+struct Job {
+    from: File,
+    to: File,
+    meta: Meta,
+    marks: Marks,
+    path: Rel,
+}
+
+/// What the threads share.
+struct Floor {
+    bytes: AtomicU64,
+    /// Whether bytes can be shared, as far as is known.
+    share: AtomicBool,
+    failed: Mutex<Option<Fault>>,
+    stop: AtomicBool,
+}
+
+fn copy(
+    from: &[&Dir],
+    up: &Dir,
+    marks: Marks,
+    share: bool,
+    progress: &mut dyn FnMut(&Copied),
+) -> Result<Copied, Fault> {
+    let top = from.last().ok_or_else(|| Fault::internal("no layer to copy"))?;
+    let way = Descent::at(up).map_err(|e| walk::fault(&Rel::top(), &e))?;
+    let floor = Floor {
+        bytes: AtomicU64::new(0),
+        share: AtomicBool::new(share),
+        failed: Mutex::new(None),
+        stop: AtomicBool::new(false),
+    };
+    let (jobs, inbox) = sync_channel::<Job>(WAITING);
+    let inbox = Mutex::new(inbox);
+    let walked = std::thread::scope(|scope| {
+        let (ended, ends) = sync_channel::<()>(WORKERS);
+        for _ in 0..WORKERS {
+            let (inbox, floor, ended) = (&inbox, &floor, ended.clone());
+            scope.spawn(move || {
+                work(inbox, floor);
+                let _ = ended.send(());
+            });
+        }
+        let (copied, told) = (Copied::default(), Instant::now());
+        let copier = Copier { way, levels: Vec::new(), jobs, floor: &floor, copied, told, progress: &mut *progress };
+        let walked = walk::walk(from, marks, copier).map(|copier| copier.copied);
+        match walked {
+            Ok(copied) => {
+                wait(&ends, &floor, &copied, progress);
+                Ok(copied)
+            }
+            Err(fault) => {
+                floor.stop.store(true, Ordering::Relaxed);
+                Err(fault)
+            }
+        }
+    });
+    // What a worker met is the cause; that the walk ended then is not.
+    if let Some(fault) = floor.failed.into_inner().unwrap_or_else(PoisonError::into_inner) {
+        return Err(fault);
+    }
+    let mut copied = walked?;
+    finish_top(top, up, marks).map_err(|e| walk::fault(&Rel::top(), &e))?;
+    copied.bytes = floor.bytes.into_inner();
+    progress(&copied);
+    Ok(copied)
+}
+
+/// Waits for the workers, who end when nothing more can come.
+fn wait(ends: &Receiver<()>, floor: &Floor, copied: &Copied, progress: &mut dyn FnMut(&Copied)) {
+    let mut left = WORKERS;
+    while left > 0 {
+        match ends.recv_timeout(RHYTHM) {
+            Ok(()) => left -= 1,
+            Err(std::sync::mpsc::RecvTimeoutError::Disconnected) => return,
+            Err(std::sync::mpsc::RecvTimeoutError::Timeout) => {
+                progress(&Copied { bytes: floor.bytes.load(Ordering::Relaxed), ..copied.clone() });
+            }
+        }
+    }
+}
+
+fn work(inbox: &Mutex<Receiver<Job>>, floor: &Floor) {
+    loop {
+        let next = inbox.lock().unwrap_or_else(PoisonError::into_inner).recv();
+        let Ok(job) = next else { return };
+        // After a failure the rest is only taken from the way of the one who hands it in.
+        if floor.stop.load(Ordering::Relaxed) {
+            continue;
+        }
+        if let Err(error) = one(&job, floor) {
+            let mut failed = floor.failed.lock().unwrap_or_else(PoisonError::into_inner);
+            failed.get_or_insert_with(|| walk::fault(&job.path, &error));
+            floor.stop.store(true, Ordering::Relaxed);
+        }
+    }
+}
+
+fn one(job: &Job, floor: &Floor) -> io::Result<()> {
+    bytes::move_all(&job.from, &job.to, job.meta.size, &floor.share, &floor.bytes)?;
+    let carried = attributes::read(&job.from, job.marks)?;
+    attributes::write(&job.to, &carried, job.marks)?;
+    rustix::fs::fchmod(&job.to, Mode::from_raw_mode(job.meta.mode))?;
+    Ok(rustix::fs::futimens(&job.to, &times(&job.meta))?)
+}
+
+struct Copier<'a> {
+    way: Descent,
+    /// Directories that are being filled, with what they get when they are full.
+    levels: Vec<(Vec<u8>, Meta)>,
+    jobs: SyncSender<Job>,
+    floor: &'a Floor,
+    copied: Copied,
+    told: Instant,
+    progress: &'a mut dyn FnMut(&Copied),
+}
+
+impl Visitor for Copier<'_> {
+    fn enter(&mut self, at: &At<'_>) -> io::Result<()> {
+        rustix::fs::mkdirat(self.way.here(), at.name, Mode::from_raw_mode(0o700))?;
+        self.way.enter(at.name)?;
+        if let Some(from) = at.opened {
+            let mut carried = attributes::read(from, at.marks)?;
+            carried.opaque = at.opaque;
+            attributes::write(self.way.here(), &carried, at.marks)?;
+        }
+        self.levels.push((at.name.to_vec(), at.meta));
+        self.copied.dirs += 1;
+        Ok(())
+    }
+
+    fn leaf(&mut self, at: &At<'_>) -> io::Result<()> {
+        if self.floor.stop.load(Ordering::Relaxed) {
+            return Err(io::ErrorKind::Interrupted.into());
+        }
+        self.tell();
+        match at.meta.kind {
+            FileKind::File => self.file(at),
+            FileKind::Symlink => self.link(at),
+            _ if !at.marks.is_ours() => {
+                self.skip(at, "neither file, directory nor link");
+                Ok(())
+            }
+            FileKind::Fifo => self.node(at, FileType::Fifo),
+            FileKind::Socket => self.node(at, FileType::Socket),
+            FileKind::Char if at.meta.is_struck_out() => self.node(at, FileType::CharacterDevice),
+            _ => {
+                self.skip(at, "a device");
+                Ok(())
+            }
+        }
+    }
+
+    fn leave(&mut self) -> io::Result<()> {
+        let Some((_, meta)) = self.levels.pop() else { return Ok(()) };
+        rustix::fs::futimens(self.way.here(), &times(&meta))?;
+        // Last: afterwards there may be no way to write here, nor, from here, a way up.
+        let full = self.way.here().try_clone()?;
+        self.way.leave()?;
+        Ok(rustix::fs::fchmod(&full, Mode::from_raw_mode(meta.mode))?)
+    }
+
+    fn shut(&mut self, at: &At<'_>) -> io::Result<()> {
+        self.skip(at, "may not be read");
+        Ok(())
+    }
+}
+
+impl Copier<'_> {
+    fn file(&mut self, at: &At<'_>) -> io::Result<()> {
+        let from = match open_file(at) {
+            Err(e) if e.kind() == io::ErrorKind::PermissionDenied && !at.marks.is_ours() => {
+                self.skip(at, "may not be read");
+                return Ok(());
+            }
+            other => other?,
+        };
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL;
+        let to = self.way.here().open_at(&Rel::top().join(at.name), flags, Mode::from_raw_mode(0o600))?;
+        self.copied.files += 1;
+        let job = Job { from, to: File::from(to), meta: at.meta, marks: at.marks, path: self.path(at.name) };
+        self.jobs.send(job).map_err(|_| io::ErrorKind::Interrupted.into())
+    }
+
+    fn link(&mut self, at: &At<'_>) -> io::Result<()> {
+        let target = at.parent.link_target(at.name)?;
+        rustix::fs::symlinkat(&target[..], self.way.here(), at.name)?;
+        self.copied.links += 1;
+        Ok(rustix::fs::utimensat(self.way.here(), at.name, &times(&at.meta), AtFlags::SYMLINK_NOFOLLOW)?)
+    }
+
+    fn node(&mut self, at: &At<'_>, kind: FileType) -> io::Result<()> {
+        rustix::fs::mknodat(self.way.here(), at.name, kind, Mode::from_raw_mode(at.meta.mode & 0o777), 0)?;
+        self.copied.files += 1;
+        Ok(())
+    }
+
+    fn skip(&mut self, at: &At<'_>, why: &'static str) {
+        if self.copied.skipped.len() < NAMED {
+            let path = self.path(at.name);
+            self.copied.skipped.push((path, why));
+        } else {
+            self.copied.skipped_more += 1;
+        }
+    }
+
+    fn path(&self, name: &[u8]) -> Rel {
+        walk::path_of(self.levels.iter().map(|(name, _)| &name[..]).chain([name]))
+    }
+
+    fn tell(&mut self) {
+        if self.told.elapsed() >= RHYTHM {
+            self.told = Instant::now();
+            self.copied.bytes = self.floor.bytes.load(Ordering::Relaxed);
+            (self.progress)(&self.copied);
+        }
+    }
+}
+
+fn times(meta: &Meta) -> Timestamps {
+    Timestamps {
+        last_access: Timespec { tv_sec: 0, tv_nsec: UTIME_OMIT },
+        last_modification: Timespec { tv_sec: meta.mtime.0, tv_nsec: meta.mtime.1.into() },
+    }
+}
+
+/// The top directory itself looks like the one that was copied.
+fn finish_top(from: &Dir, up: &Dir, marks: Marks) -> io::Result<()> {
+    let carried = attributes::read(from, marks)?;
+    attributes::write(up, &carried, marks)?;
+    let meta = from.meta(&Rel::top())?.ok_or(io::ErrorKind::NotFound)?;
+    rustix::fs::futimens(up, &times(&meta))?;
+    Ok(rustix::fs::fchmod(up, Mode::from_raw_mode(meta.mode & 0o777))?)
+}
+
+#[cfg(test)]
+#[path = "copy_test.rs"]
+mod tests;

@@ -1,0 +1,210 @@
+//! One file of a layer, told so that nothing of it can change unseen. Manifests of layers and workspaces as files consist of these.
+
+use crate::attributes;
+use crate::change::{FileKind, Target};
+use crate::walk::{At, open_file};
+use base64::Engine;
+use rustix::fs::SeekFrom;
+use rustix::io::Errno;
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+
+/// In the order of a walk: what is in a directory follows it, one deeper.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Item {
+    pub depth: u32,
+    pub name: Target,
+    pub kind: ItemKind,
+    pub mode: u32,
+    #[serde(skip_serializing_if = "is_zero", default)]
+    pub size: u64,
+    /// Of a regular file.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub digest: Option<String>,
+    /// Where a symbolic link leads.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub target: Option<Target>,
+    /// Values in base64.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty", default)]
+    pub xattrs: BTreeMap<String, String>,
+    /// A directory that hides what the base has in it.
+    #[serde(skip_serializing_if = "std::ops::Not::not", default)]
+    pub opaque: bool,
+    /// Only where it matters: in workspaces as files.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub mtime: Option<(i64, u32)>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ItemKind {
+    File,
+    Dir,
+    Symlink,
+    Fifo,
+    Socket,
+    /// A name of the base that is struck out.
+    Gone,
+}
+
+fn is_zero(size: &u64) -> bool {
+    *size == 0
+}
+
+/// Files beyond it are told by their blocks that are not all zero, so that holes cost nothing.
+const PLAIN: u64 = 1 << 30;
+const BLOCK: usize = 64 << 10;
+
+impl Item {
+    /// Reads the whole file where it is one.
+    pub fn of(at: &At<'_>) -> io::Result<Item> {
+        let kind = match at.meta.kind {
+            FileKind::File => ItemKind::File,
+            FileKind::Dir => ItemKind::Dir,
+            FileKind::Symlink => ItemKind::Symlink,
+            FileKind::Fifo => ItemKind::Fifo,
+            FileKind::Socket => ItemKind::Socket,
+            FileKind::Char if at.meta.is_struck_out() => ItemKind::Gone,
+            _ => return Err(io::Error::new(io::ErrorKind::InvalidData, "a device, which no guest can make")),
+        };
+        let mode = if matches!(kind, ItemKind::Gone | ItemKind::Symlink) { 0 } else { at.meta.mode };
+        let name = spell(at.name);
+        let mut item = Item {
+            depth: at.depth as u32,
+            name,
+            kind,
+            mode,
+            size: 0,
+            digest: None,
+            target: None,
+            xattrs: BTreeMap::new(),
+            opaque: at.opaque,
+            mtime: None,
+        };
+        match kind {
+            ItemKind::File => {
+                let file = open_file(at)?;
+                item.xattrs = told(&attributes::read(&file, at.marks)?.own);
+                (item.size, item.digest) = digest(&file).map(|(size, digest)| (size, Some(digest)))?;
+            }
+            ItemKind::Dir => {
+                if let Some(dir) = at.opened {
+                    item.xattrs = told(&attributes::read(dir, at.marks)?.own);
+                }
+            }
+            ItemKind::Symlink => item.target = Some(spell(&at.parent.link_target(at.name)?)),
+            _ => {}
+        }
+        Ok(item)
+    }
+
+    pub fn name_bytes(&self) -> Vec<u8> {
+        unspell(&self.name).unwrap_or_default()
+    }
+
+    /// In which way it is another than `other`.
+    pub fn differs(&self, other: &Item) -> &'static str {
+        match () {
+            () if self.kind != other.kind => "is of another kind",
+            () if self.digest != other.digest || self.size != other.size => "has other bytes",
+            () if self.target != other.target => "leads elsewhere",
+            () if self.mode != other.mode => "has other permission bits",
+            () if self.xattrs != other.xattrs => "has other attributes",
+            () if self.opaque != other.opaque => "hides other files of the base",
+            () => "is another",
+        }
+    }
+}
+
+/// Names of attributes are text; bytes that are none are spelled out.
+fn told(own: &attributes::Attributes) -> BTreeMap<String, String> {
+    own.iter().map(|(name, value)| (name.escape_ascii().to_string(), BASE64.encode(value))).collect()
+}
+
+/// Attributes as `attributes::write` takes them; none where they are not spelled as `of` spells them.
+pub fn untold(xattrs: &BTreeMap<String, String>) -> Option<attributes::Attributes> {
+    let one = |(name, value): (&String, &String)| {
+        let plain = name.starts_with("user.") && !name.contains(['\\', '\0']) && name.len() <= 255;
+        plain.then_some(())?;
+        Some((name.as_bytes().to_vec(), BASE64.decode(value).ok()?))
+    };
+    xattrs.iter().map(one).collect()
+}
+
+const BASE64: base64::engine::GeneralPurpose = base64::engine::general_purpose::STANDARD;
+
+pub fn spell(bytes: &[u8]) -> Target {
+    match std::str::from_utf8(bytes) {
+        Ok(text) => Target::Text(text.to_owned()),
+        Err(_) => Target::Bytes { base64: BASE64.encode(bytes) },
+    }
+}
+
+/// None where it is not spelled as `spell` spells it.
+pub fn unspell(target: &Target) -> Option<Vec<u8>> {
+    match target {
+        Target::Text(text) => Some(text.clone().into_bytes()),
+        Target::Bytes { base64 } => BASE64.decode(base64).ok().filter(|b| std::str::from_utf8(b).is_err()),
+    }
+}
+
+pub fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// The size and the digest of a file.
+pub fn digest(file: &File) -> io::Result<(u64, String)> {
+    let size = rustix::fs::fstat(file)?.st_size as u64;
+    if size > PLAIN {
+        return Ok((size, by_blocks(file, size)?));
+    }
+    let mut hasher = Sha256::new();
+    let mut buffer = vec![0u8; BLOCK.min(size as usize + 1)];
+    let mut at = 0;
+    loop {
+        match file.read_at(&mut buffer, at)? {
+            0 => return Ok((at, hex(&hasher.finalize()))),
+            count => {
+                hasher.update(&buffer[..count]);
+                at += count as u64;
+            }
+        }
+    }
+}
+
+/// Over every block that is not all zero, with where it is: the same however the file system keeps holes.
+fn by_blocks(file: &File, size: u64) -> io::Result<String> {
+    let mut hasher = Sha256::new();
+    hasher.update(size.to_le_bytes());
+    let mut buffer = vec![0u8; BLOCK];
+    let mut at = 0;
+    while at < size {
+        at = match rustix::fs::seek(file, SeekFrom::Data(at)) {
+            Ok(data) => data - data % BLOCK as u64,
+            Err(Errno::NXIO) => break,
+            Err(Errno::INVAL | Errno::OPNOTSUPP) => at,
+            Err(e) => return Err(e.into()),
+        };
+        let mut filled = 0;
+        while filled < BLOCK {
+            match file.read_at(&mut buffer[filled..], at + filled as u64)? {
+                0 => break,
+                count => filled += count,
+            }
+        }
+        if filled == 0 {
+            break;
+        }
+        if buffer[..filled].iter().any(|b| *b != 0) {
+            hasher.update(at.to_le_bytes());
+            hasher.update(&buffer[..filled]);
+        }
+        at += BLOCK as u64;
+    }
+    Ok(format!("blocks-{}", hex(&hasher.finalize())))
+}

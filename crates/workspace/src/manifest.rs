@@ -1,0 +1,202 @@
+//! The manifest of a frozen layer: every file in it, and one digest over all. Written when the layer is frozen, compared when
+//! something is built upon it. Never trusts what it finds: the digest that counts is in the records.
+
+use crate::attributes::Marks;
+use crate::dir::Dir;
+use crate::item::{Item, ItemKind, hex, unspell};
+use crate::layer::Layer;
+use crate::name::Rel;
+use crate::walk::{self, At, Visitor};
+use rustix::fs::{Mode, OFlags};
+use sha2::{Digest, Sha256};
+use std::fs::File;
+use std::io::{self, BufRead, BufReader, BufWriter, Read, Write};
+use terms::{ErrorKind, Fault};
+
+/// What is said of a layer that is frozen.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Sealed {
+    pub digest: String,
+    /// Files, directories, links and names that are struck out.
+    pub entries: u64,
+    /// Bytes of regular files.
+    pub bytes: u64,
+}
+
+const NAME: &[u8] = b"manifest";
+const DRAFT: &[u8] = b"manifest.new";
+/// The longest line that is read back: one file with all its attributes.
+const LONGEST_LINE: u64 = 64 << 20;
+
+/// Reads the whole layer and writes its manifest beside it.
+pub fn seal(layer: &Layer, marks: Marks) -> Result<Sealed, Fault> {
+    let fail = |e: io::Error| walk::fault(&Rel::top().join(layer.id.as_bytes()), &e);
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC;
+    let draft = layer.dir.open_at(&Rel::top().join(DRAFT), flags, Mode::from_raw_mode(0o600)).map_err(fail)?;
+    let teller = Teller::new(BufWriter::new(File::from(draft)), &layer.up).map_err(fail)?;
+    let (mut out, sealed) = walk::walk(&[&layer.up], marks, teller)?.end();
+    out.flush().map_err(fail)?;
+    rustix::fs::renameat(&layer.dir, DRAFT, &layer.dir, NAME).map_err(|e| fail(e.into()))?;
+    Ok(sealed)
+}
+
+/// Reads the whole layer again. Where it is not what was sealed, the fault names the first path that differs.
+pub fn verify(layer: &Layer, digest: &str, marks: Marks) -> Result<Sealed, Fault> {
+    let fail = |e: io::Error| walk::fault(&Rel::top().join(layer.id.as_bytes()), &e);
+    let teller = Teller::new(io::sink(), &layer.up).map_err(fail)?;
+    let (_, sealed) = walk::walk(&[&layer.up], marks, teller)?.end();
+    if sealed.digest == digest {
+        return Ok(sealed);
+    }
+    let what = first_difference(layer, marks).unwrap_or_else(|| "its manifest was changed, too".to_owned());
+    let message = format!("layer {} is not as it was when it was frozen: {what}", layer.id);
+    let hint =
+        "nothing was built upon it; use another snapshot, or see what the disk and others did to the state directory";
+    Err(Fault::new(ErrorKind::Conflict, message).hint(hint).subject(&layer.id))
+}
+
+/// One digest over the digests of a stack's layers, from the bottom up.
+pub fn whole<'a>(layers: impl Iterator<Item = &'a str>) -> String {
+    let mut hasher = Sha256::new();
+    hasher.update(b"cofferdam layers 1");
+    for digest in layers {
+        hasher.update((digest.len() as u64).to_le_bytes());
+        hasher.update(digest.as_bytes());
+    }
+    hex(&hasher.finalize())
+}
+
+struct Teller<W> {
+    out: W,
+    hasher: Sha256,
+    sealed: Sealed,
+}
+
+impl<W: Write> Teller<W> {
+    fn new(out: W, up: &Dir) -> io::Result<Teller<W>> {
+        let top = up.meta(&Rel::top())?.ok_or(io::ErrorKind::NotFound)?;
+        let sealed = Sealed { digest: String::new(), entries: 0, bytes: 0 };
+        let mut teller = Teller { out, hasher: Sha256::new(), sealed };
+        teller.line(format!("{{\"manifest\":1,\"mode\":{}}}", top.mode).into_bytes())?;
+        Ok(teller)
+    }
+
+    fn line(&mut self, mut line: Vec<u8>) -> io::Result<()> {
+        line.push(b'\n');
+        self.hasher.update(&line);
+        self.out.write_all(&line)
+    }
+
+    fn tell(&mut self, at: &At<'_>) -> io::Result<()> {
+        let item = Item::of(at)?;
+        self.sealed.entries += 1;
+        self.sealed.bytes += item.size;
+        self.line(serde_json::to_vec(&item)?)
+    }
+
+    fn end(mut self) -> (W, Sealed) {
+        self.sealed.digest = hex(&self.hasher.finalize());
+        (self.out, self.sealed)
+    }
+}
+
+impl<W: Write> Visitor for Teller<W> {
+    fn enter(&mut self, at: &At<'_>) -> io::Result<()> {
+        self.tell(at)
+    }
+
+    fn leaf(&mut self, at: &At<'_>) -> io::Result<()> {
+        self.tell(at)
+    }
+
+    fn leave(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// The first path at which the layer and the manifest beside it differ, with how.
+fn first_difference(layer: &Layer, marks: Marks) -> Option<String> {
+    let file = layer.dir.file(&Rel::top().join(NAME)).ok()?;
+    let mut finder = Finder { lines: BufReader::new(file), parts: Vec::new(), found: None };
+    let top = finder.next_line()?;
+    let now = layer.up.meta(&Rel::top()).ok()??.mode;
+    if top != format!("{{\"manifest\":1,\"mode\":{now}}}\n").as_bytes() {
+        return Some("its top directory has other permission bits".to_owned());
+    }
+    match walk::walk(&[&layer.up], marks, &mut finder) {
+        Ok(_) => {
+            let missing = finder.next_item()?;
+            Some(format!("{} is missing", finder.path(&missing)))
+        }
+        Err(_) => finder.found,
+    }
+}
+
+struct Finder {
+    lines: BufReader<File>,
+    parts: Vec<Vec<u8>>,
+    found: Option<String>,
+}
+
+impl Finder {
+    fn next_line(&mut self) -> Option<Vec<u8>> {
+        let mut line = Vec::new();
+        self.lines.by_ref().take(LONGEST_LINE).read_until(b'\n', &mut line).ok()?;
+        (!line.is_empty()).then_some(line)
+    }
+
+    fn next_item(&mut self) -> Option<Item> {
+        serde_json::from_slice(&self.next_line()?).ok()
+    }
+
+    fn path(&mut self, item: &Item) -> Rel {
+        self.parts.truncate(item.depth as usize);
+        self.parts.push(unspell(&item.name).unwrap_or_default());
+        let path = walk::path_of(self.parts.iter().map(|p| &p[..]));
+        if item.kind != ItemKind::Dir {
+            self.parts.pop();
+        }
+        path
+    }
+
+    fn compare(&mut self, at: &At<'_>) -> io::Result<()> {
+        let now = Item::of(at)?;
+        let then = self.next_item();
+        if then.as_ref() == Some(&now) {
+            self.path(&now);
+            return Ok(());
+        }
+        let found = match then {
+            Some(then) if then.depth == now.depth && then.name == now.name => {
+                format!("{} {}", self.path(&now), now.differs(&then))
+            }
+            // Names are in order, so what comes first is what the other has not.
+            Some(then)
+                if then.depth > now.depth || (then.depth == now.depth && then.name_bytes() < now.name_bytes()) =>
+            {
+                format!("{} is missing", self.path(&then))
+            }
+            _ => format!("{} was not in it", self.path(&now)),
+        };
+        self.found = Some(found);
+        Err(io::ErrorKind::Interrupted.into())
+    }
+}
+
+impl Visitor for &mut Finder {
+    fn enter(&mut self, at: &At<'_>) -> io::Result<()> {
+        self.compare(at)
+    }
+
+    fn leaf(&mut self, at: &At<'_>) -> io::Result<()> {
+        self.compare(at)
+    }
+
+    fn leave(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+#[path = "manifest_test.rs"]
+mod tests;

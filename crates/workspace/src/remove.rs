@@ -1,0 +1,121 @@
+//! Takes trees away: of any depth and any number of files, by handles, following nothing, in little memory. What is taken away
+//! belongs to the caller, so directories that a guest shut are opened first.
+
+use crate::change::FileKind;
+use crate::descent::{Descent, set_mode};
+use crate::dir::Dir;
+use rustix::fs::AtFlags;
+use rustix::io::Errno;
+use std::io;
+
+/// What was taken away.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Removed {
+    pub files: u64,
+    pub dirs: u64,
+    /// The space that they took. A file with several names counts once for each.
+    pub bytes: u64,
+}
+
+/// Names that are read from a directory at a time; fewer where many directories lie above, whose names wait.
+const BATCH: usize = 1024;
+const BATCH_DEEP: usize = 16;
+const DEEP: usize = 64;
+
+/// Takes away what has this name in `dir`, with all that is below it. Nothing there is nothing to do. After an error, or when
+/// the process ends in the middle, some of it is gone and asking again takes the rest.
+pub fn tree(dir: &Dir, name: &[u8]) -> io::Result<Removed> {
+    let mut removed = Removed::default();
+    let mut way = Descent::at(dir)?;
+    // Of each directory that is entered: its name, and names in it that are still to be taken.
+    let mut levels: Vec<(Vec<u8>, Vec<Vec<u8>>)> = Vec::new();
+    if take(&way, name, &mut removed)? {
+        return Ok(removed);
+    }
+    enter(&mut way, &mut levels, name)?;
+    while let Some((own, waiting)) = levels.last_mut() {
+        if waiting.is_empty() {
+            *waiting = some_names(way.here(), way.depth())?;
+        }
+        match waiting.pop() {
+            Some(next) => {
+                if !take(&way, &next, &mut removed)? {
+                    enter(&mut way, &mut levels, &next)?;
+                }
+            }
+            None => {
+                let own = std::mem::take(own);
+                levels.pop();
+                way.leave()?;
+                ignore_missing(rustix::fs::unlinkat(way.here(), &own[..], AtFlags::REMOVEDIR))?;
+                removed.dirs += 1;
+            }
+        }
+    }
+    Ok(removed)
+}
+
+/// Takes away all that is in a directory, but not the directory.
+pub fn contents(dir: &Dir) -> io::Result<Removed> {
+    let mut removed = Removed::default();
+    loop {
+        let names = some_names(dir, 0)?;
+        if names.is_empty() {
+            return Ok(removed);
+        }
+        for name in names {
+            let more = tree(dir, &name)?;
+            removed.files += more.files;
+            removed.dirs += more.dirs;
+            removed.bytes += more.bytes;
+        }
+    }
+}
+
+/// Removes anything but a directory that holds something; whether it is gone.
+fn take(way: &Descent, name: &[u8], removed: &mut Removed) -> io::Result<bool> {
+    let Some(meta) = way.here().meta_of(name)? else { return Ok(true) };
+    if meta.kind != FileKind::Dir {
+        ignore_missing(rustix::fs::unlinkat(way.here(), name, AtFlags::empty()))?;
+        removed.files += 1;
+        removed.bytes += meta.space;
+        return Ok(true);
+    }
+    removed.bytes += meta.space;
+    if meta.mode & 0o700 != 0o700 {
+        set_mode(way.here(), name, meta.mode | 0o700)?;
+    }
+    Ok(false)
+}
+
+fn enter(way: &mut Descent, levels: &mut Vec<(Vec<u8>, Vec<Vec<u8>>)>, name: &[u8]) -> io::Result<()> {
+    way.enter(name)?;
+    levels.push((name.to_vec(), Vec::new()));
+    Ok(())
+}
+
+fn some_names(dir: &Dir, depth: usize) -> io::Result<Vec<Vec<u8>>> {
+    let most = if depth < DEEP { BATCH } else { BATCH_DEEP };
+    let mut names = Vec::new();
+    for entry in rustix::fs::Dir::read_from(dir)? {
+        let name = entry?.file_name().to_bytes().to_vec();
+        if name != b"." && name != b".." {
+            names.push(name);
+        }
+        if names.len() == most {
+            break;
+        }
+    }
+    Ok(names)
+}
+
+fn ignore_missing(done: rustix::io::Result<()>) -> io::Result<()> {
+    match done {
+        Err(Errno::NOENT) => Ok(()),
+        other => Ok(other?),
+    }
+}
+
+#[cfg(test)]
+#[path = "remove_test.rs"]
+mod tests;

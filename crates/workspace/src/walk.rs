@@ -1,0 +1,245 @@
+//! Goes through the merged view of layers, topmost first, without the base: what a mount of these layers alone would show, with
+//! the marks that hide names of the base. Sorted, by handles, never recursing, following nothing.
+
+use crate::attributes::{self, Marks};
+use crate::change::FileKind;
+use crate::descent::{Descent, set_mode};
+use crate::dir::{Dir, Meta};
+use crate::name::Rel;
+use rustix::fs::{Mode, OFlags};
+use std::fs::File;
+use std::io;
+use terms::{ErrorKind, Fault, LimitKind};
+
+/// Most files and directories of one walk.
+pub const MOST_ENTRIES: u64 = 4_000_000;
+
+/// Paths in messages are cut to so many bytes.
+const SHOWN: usize = 1024;
+
+/// Where the walk is.
+#[derive(Debug)]
+pub struct At<'a> {
+    pub name: &'a [u8],
+    pub meta: Meta,
+    /// The directory that it is in, in the layer that decides.
+    pub parent: &'a Dir,
+    /// 0 for what is in the top directory.
+    pub depth: usize,
+    /// The directory, opened in the layer that decides; none for anything else.
+    pub opened: Option<&'a Dir>,
+    /// The directory hides what the base has in it.
+    pub opaque: bool,
+    pub marks: Marks,
+}
+
+pub trait Visitor {
+    /// A directory; what is in it comes next, then `leave`.
+    fn enter(&mut self, at: &At<'_>) -> io::Result<()>;
+    /// Anything else, a name that is struck out included.
+    fn leaf(&mut self, at: &At<'_>) -> io::Result<()>;
+    fn leave(&mut self) -> io::Result<()>;
+    /// A directory that may not be looked into; only where the walk may not open it by force.
+    fn shut(&mut self, _at: &At<'_>) -> io::Result<()> {
+        Err(io::ErrorKind::PermissionDenied.into())
+    }
+}
+
+struct Frame {
+    name: Vec<u8>,
+    /// What is still to come, last first.
+    names: Vec<Vec<u8>>,
+    /// Layers that have this directory, topmost first.
+    layers: Vec<usize>,
+    /// Directories that were opened by force, with the bits they must get back.
+    lifted: Vec<(usize, u32)>,
+}
+
+pub struct Walk<V> {
+    ways: Vec<Descent>,
+    marks: Marks,
+    frames: Vec<Frame>,
+    seen: u64,
+    visitor: V,
+}
+
+/// Walks layers that are given from the bottom up; a tree without marks can be but one.
+pub fn walk<V: Visitor>(layers: &[&Dir], marks: Marks, visitor: V) -> Result<V, Fault> {
+    let ways = layers.iter().rev().map(|dir| Descent::at(dir)).collect::<io::Result<Vec<_>>>();
+    let mut walk =
+        Walk { ways: ways.map_err(|e| fault(&Rel::top(), &e))?, marks, frames: Vec::new(), seen: 0, visitor };
+    match walk.run() {
+        Ok(()) => Ok(walk.visitor),
+        Err((path, error)) => Err(fault(&path, &error)),
+    }
+}
+
+impl<V: Visitor> Walk<V> {
+    fn run(&mut self) -> Result<(), (Rel, io::Error)> {
+        self.top().map_err(|e| (Rel::top(), e))?;
+        while let Some(frame) = self.frames.last_mut() {
+            match frame.names.pop() {
+                Some(name) => self.visit(&name).map_err(|e| (self.path(&name), e))?,
+                None => self.leave().map_err(|e| (self.path(b""), e))?,
+            }
+        }
+        Ok(())
+    }
+
+    fn top(&mut self) -> io::Result<()> {
+        let layers: Vec<usize> = (0..self.ways.len()).collect();
+        let names = self.names(&layers)?;
+        self.frames.push(Frame { name: Vec::new(), names, layers, lifted: Vec::new() });
+        Ok(())
+    }
+
+    fn visit(&mut self, name: &[u8]) -> io::Result<()> {
+        self.seen += 1;
+        if self.seen > MOST_ENTRIES {
+            return Err(io::Error::new(io::ErrorKind::QuotaExceeded, format!("more than {MOST_ENTRIES} entries")));
+        }
+        let frame = self.frames.last().ok_or(io::ErrorKind::NotFound)?;
+        let mut found = Vec::new();
+        for &layer in &frame.layers {
+            if let Some(meta) = self.ways[layer].here().meta_of(name)? {
+                found.push((layer, meta));
+                if meta.kind != FileKind::Dir {
+                    break;
+                }
+            }
+        }
+        let Some(&(first, meta)) = found.first() else { return Ok(()) };
+        if meta.kind == FileKind::Dir {
+            return self.enter(name, &found);
+        }
+        let depth = self.frames.len() - 1;
+        let parent = self.ways[first].here();
+        self.visitor.leaf(&At { name, meta, parent, depth, opened: None, opaque: false, marks: self.marks })
+    }
+
+    /// Goes into a directory in every layer that has it, down to one that hides the rest.
+    fn enter(&mut self, name: &[u8], found: &[(usize, Meta)]) -> io::Result<()> {
+        let (mut layers, mut lifted, mut opaque) = (Vec::new(), Vec::new(), false);
+        let depth = self.frames.len() - 1;
+        for &(layer, meta) in found {
+            if meta.kind != FileKind::Dir {
+                // A file or a strike-out below a directory: whatever the base has there is hidden.
+                opaque = true;
+                break;
+            }
+            let way = &mut self.ways[layer];
+            if self.marks.is_ours() && meta.mode & 0o500 != 0o500 && may_lift(&meta) {
+                set_mode(way.here(), name, meta.mode | 0o500)?;
+                lifted.push((layer, meta.mode));
+            }
+            match way.enter(name) {
+                Err(e) if e.kind() == io::ErrorKind::PermissionDenied && !self.marks.is_ours() => {
+                    let at = At { name, meta, parent: way.here(), depth, opened: None, opaque, marks: self.marks };
+                    return self.visitor.shut(&at);
+                }
+                other => other?,
+            }
+            layers.push(layer);
+            if self.marks == Marks::Mean && attributes::read(way.here(), self.marks)?.opaque {
+                opaque = true;
+                break;
+            }
+        }
+        let names = self.names(&layers)?;
+        let (first, meta) = found[0];
+        let opened = self.ways[first].here();
+        self.visitor.enter(&At {
+            name,
+            meta,
+            parent: opened,
+            depth,
+            opened: Some(opened),
+            opaque,
+            marks: self.marks,
+        })?;
+        self.frames.push(Frame { name: name.to_vec(), names, layers, lifted });
+        Ok(())
+    }
+
+    fn leave(&mut self) -> io::Result<()> {
+        let Some(frame) = self.frames.pop() else { return Ok(()) };
+        if self.frames.is_empty() {
+            return Ok(());
+        }
+        self.visitor.leave()?;
+        for layer in frame.layers {
+            self.ways[layer].leave()?;
+        }
+        for (layer, mode) in frame.lifted {
+            set_mode(self.ways[layer].here(), &frame.name, mode)?;
+        }
+        Ok(())
+    }
+
+    /// All names that these layers have here, last first.
+    fn names(&self, layers: &[usize]) -> io::Result<Vec<Vec<u8>>> {
+        let mut names = Vec::new();
+        for &layer in layers {
+            names.extend(self.ways[layer].here().names()?);
+        }
+        names.sort_unstable_by(|a, b| b.cmp(a));
+        names.dedup();
+        Ok(names)
+    }
+
+    fn path(&self, name: &[u8]) -> Rel {
+        path_of(self.frames.iter().map(|f| &f.name[..]).chain([name]))
+    }
+}
+
+/// A path for a message: short enough to be read.
+pub fn path_of<'a>(parts: impl Iterator<Item = &'a [u8]>) -> Rel {
+    let mut path = Rel::top();
+    for part in parts.filter(|p| !p.is_empty()) {
+        if path.as_bytes().len() + part.len() > SHOWN {
+            return path.join("…".as_bytes());
+        }
+        path = path.join(part);
+    }
+    path
+}
+
+/// Only an owner who is not root must open what is shut.
+fn may_lift(meta: &Meta) -> bool {
+    let own = rustix::process::geteuid();
+    !own.is_root() && own.as_raw() == meta.uid
+}
+
+/// Opens a regular file to read. Its owner may have shut it: then it is opened for a moment, which nobody but the owner could do.
+pub fn open_file(at: &At<'_>) -> io::Result<File> {
+    let rel = Rel::top().join(at.name);
+    let open = || at.parent.open_at(&rel, OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY, Mode::empty());
+    let opened = match open() {
+        Err(e) if e.kind() == io::ErrorKind::PermissionDenied && at.marks.is_ours() && may_lift(&at.meta) => {
+            set_mode(at.parent, at.name, at.meta.mode | 0o400)?;
+            let opened = open();
+            set_mode(at.parent, at.name, at.meta.mode)?;
+            opened?
+        }
+        other => other?,
+    };
+    match FileKind::of_mode(rustix::fs::fstat(&opened)?.st_mode) {
+        FileKind::File => Ok(File::from(opened)),
+        _ => Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file any more")),
+    }
+}
+
+/// What went wrong at a path of a tree.
+pub fn fault(path: &Rel, error: &io::Error) -> Fault {
+    let shown = if path.is_top() { "the top directory".to_owned() } else { path.to_string() };
+    let message = format!("{shown}: {error}");
+    match error.kind() {
+        io::ErrorKind::QuotaExceeded => Fault::new(ErrorKind::LimitExceeded, message).limit(LimitKind::Files),
+        io::ErrorKind::StorageFull => {
+            Fault::new(ErrorKind::Unavailable, message).hint("free some space, then try again")
+        }
+        io::ErrorKind::InvalidData => Fault::new(ErrorKind::Conflict, message)
+            .hint("do not trust this layer; go back to a snapshot, or drop the sandbox with `cofferdam rm`"),
+        _ => Fault::new(ErrorKind::Unavailable, message),
+    }
+}
