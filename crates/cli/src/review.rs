@@ -1,4 +1,4 @@
-//! `cofferdam diff`, `approve`, `reject`, `undo`, `rebase`, `conflicts` and `provenance`.
+//! `cofferdam diff`, `prune`, `approve`, `reject`, `undo`, `rebase`, `conflicts` and `provenance`.
 
 mod diff;
 mod lexer;
@@ -12,6 +12,7 @@ use std::process::ExitCode;
 pub fn main(verb: &str, matches: &ArgMatches) -> ExitCode {
     match verb {
         "diff" => diff::main(matches),
+        "prune" => diff::prune(matches),
         _ => ExitCode::from(2),
     }
 }

@@ -1,6 +1,7 @@
 //! Review: what changed in a sandbox, and what of it lands on its base. One file per verb; here is what they share.
 
 pub mod diff;
+pub mod prune;
 
 pub use workspace::name::is_invisible;
 pub use workspace::text::{Stretch, words};
