@@ -2,12 +2,14 @@
 
 use crate::Caller;
 use crate::fresh::now_ms;
+use crate::lifecycle::admission::{self, Standing, Verb};
+use crate::lifecycle::live::{self, Hold};
 use crate::sandbox;
 use crate::state::State;
 use serde::Serialize;
 use serde_json::{Value, json};
 use store::{Entry, Step};
-use terms::{ErrorKind, Fault, PROTOCOL_VERSION, Phase};
+use terms::{Fault, PROTOCOL_VERSION};
 
 #[derive(Serialize)]
 pub struct Answer {
@@ -25,13 +27,10 @@ pub fn prune(caller: &Caller, word: Option<&str>) -> Result<Answer, Fault> {
         let entry = Entry { at_ms: now_ms(), verb: "prune", step, subject: &sandbox.id, actor: &caller.user, body };
         state.store.write(|tx| tx.note(&entry).map(drop))
     };
-    let lock = stack.layers.last().map(|top| top.lock()).transpose();
-    let lock = lock.map_err(|e| Fault::internal(format!("the layer of {}: {e}", sandbox.id)))?.flatten();
-    let Some(_lock) = lock else {
-        let message = format!("a command is running in {}", sandbox.id);
-        let fault = Fault::new(ErrorKind::Conflict, message).subject(&sandbox.id).phase(Phase::Admission);
-        return Err(fault.hint("`cofferdam stop` it, or wait until it has ended"));
-    };
+    // Held until the end: nobody begins to write meanwhile.
+    let held = live::hold(&state, &sandbox.record);
+    let standing = if matches!(held, Hold::Taken) { Standing::Running } else { Standing::Active };
+    admission::check(standing, Verb::Rewrite, &sandbox.id)?;
     note(Step::Intent, json!({}))?;
     match workspace::diff::prune(&stack, &Default::default()) {
         Ok(removed) => {
