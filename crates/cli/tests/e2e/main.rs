@@ -5,6 +5,7 @@ mod support;
 mod bench;
 mod clients;
 mod denials;
+mod diff;
 mod doctor;
 mod learn;
 mod limits;
