@@ -7,6 +7,7 @@ use super::measure::{self, Size};
 use super::meta::drop_layer;
 use super::stop::{Ended, Which, note, pick, quiet};
 use crate::sandbox::{Anchored, Sandbox, Tombstone};
+use crate::snapshots::Frozen;
 use crate::state::State;
 use crate::{Caller, fresh};
 use serde::Serialize;
@@ -79,7 +80,7 @@ pub fn take(
     let mut freed = Size::default();
     let mut failed = Vec::new();
     for layer in &gone {
-        let size = measure::tree(&state.layers.dir, layer.as_bytes());
+        let size = measure::layer(&state.layers, layer);
         match drop_layer(&state.layers, layer) {
             Ok(()) => freed += size,
             Err(e) => failed.push(format!("{layer}: {e}")),
@@ -109,6 +110,7 @@ fn bury(tx: &Tx<'_>, kept: Kept<Sandbox>, why: &str, caller: &Caller) -> Result<
     note(tx, "rm", Step::Intent, &id, caller, json!({"layers": gone, "why": why, "name": sandbox.name}))?;
     tx.remove::<Sandbox>(&id)?;
     tx.remove::<Anchored>(&id)?;
+    gone.iter().try_for_each(|layer| tx.remove::<Frozen>(layer).map(drop))?;
     let (removed_ms, removed_by) = (fresh::now_ms(), caller.user.clone());
     tx.add(&id, Tombstone { sandbox, removed_ms, removed_by, why: why.to_owned(), gone: gone.clone() })?;
     Ok(gone)
