@@ -200,3 +200,24 @@ fn forgotten_snapshots_give_their_space_back() {
     assert!(place.json(&["gc"]).get("failed").is_none());
     assert!(place.layers().is_empty(), "{:?}", place.layers());
 }
+
+#[test]
+fn what_a_guest_shut_is_kept_all_the_same() {
+    for who in BOTH {
+        let (place, id) = project(who);
+        inside(&place, &id, "mkdir shut; echo in > shut/in; chmod 000 shut; echo y > secret; chmod 000 secret; chmod 555 dir");
+        let snapshot = id_of(&place.json(&["snapshot", &id]));
+        let forked = place.json(&["fork", &snapshot]);
+        let twin = forked["sandboxes"][0]["id"].as_str().unwrap().to_owned();
+        let look = "stat -c '%a %n' shut secret dir; chmod 700 shut secret; cat shut/in secret";
+        assert_eq!(inside(&place, &twin, look), "0 shut\n0 secret\n555 dir\nin\ny\n", "{who:?}");
+        let file = place.home.join("shut.cofferdam");
+        place.json(&["export", &snapshot, file.to_str().unwrap()]);
+        place.json(&["import", file.to_str().unwrap(), "--onto", ".", "--name", "again"]);
+        assert_eq!(inside(&place, "again", look), "0 shut\n0 secret\n555 dir\nin\ny\n", "{who:?}");
+        place.json(&["restore", &snapshot]);
+        for id in [id.as_str(), &twin, "again"] {
+            place.json(&["rm", id]);
+        }
+    }
+}
