@@ -21,20 +21,38 @@ pub mod driver;
 mod entry;
 pub mod exclude;
 mod flags;
+pub mod git;
+pub mod goal;
+pub mod hunks;
 mod ignore;
 pub mod item;
+pub mod land;
 pub mod layer;
+mod lines;
 pub mod manifest;
+pub mod merge;
 pub mod name;
 pub mod patch;
+pub mod place;
+pub mod plan;
+pub mod rebase;
+#[cfg(test)]
+mod rebase_test;
+pub mod reject;
 pub mod remove;
 mod rename;
 mod runs;
 mod scan;
+pub mod select;
+pub mod stage;
+mod sweep;
 #[cfg(test)]
 mod testing;
 pub mod text;
+pub mod top;
+mod trouble;
 mod twin;
+pub mod undo;
 mod view;
 pub mod walk;
 

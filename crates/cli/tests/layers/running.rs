@@ -21,8 +21,7 @@ impl Drop for Busy {
 fn busy(place: &Place, id: &str) -> Busy {
     let script = "(while :; do echo x >> child; done) & while :; do echo x >> a; echo x >> b; done";
     let child = place.cofferdam(["exec", id, "--", "/bin/sh", "-c", script]).stdout(Stdio::null()).spawn().unwrap();
-    let busy = Busy(child);
-    busy
+    Busy(child)
 }
 
 fn top(place: &Place, id: &str) -> PathBuf {

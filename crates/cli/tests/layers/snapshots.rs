@@ -205,7 +205,11 @@ fn forgotten_snapshots_give_their_space_back() {
 fn what_a_guest_shut_is_kept_all_the_same() {
     for who in BOTH {
         let (place, id) = project(who);
-        inside(&place, &id, "mkdir shut; echo in > shut/in; chmod 000 shut; echo y > secret; chmod 000 secret; chmod 555 dir");
+        inside(
+            &place,
+            &id,
+            "mkdir shut; echo in > shut/in; chmod 000 shut; echo y > secret; chmod 000 secret; chmod 555 dir",
+        );
         let snapshot = id_of(&place.json(&["snapshot", &id]));
         let forked = place.json(&["fork", &snapshot]);
         let twin = forked["sandboxes"][0]["id"].as_str().unwrap().to_owned();

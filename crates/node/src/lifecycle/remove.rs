@@ -33,7 +33,11 @@ pub fn remove(which: &Which, force: Option<Duration>, caller: &Caller) -> Result
     let verb = if force.is_some() { Verb::RemoveByForce } else { Verb::Remove };
     let found = state.store.read(|tx| match buried(tx, which)? {
         Some(id) => Ok(Err(id)),
-        None => pick(tx, which, caller).map(Ok),
+        None => {
+            let kept = pick(tx, which, caller)?;
+            check_alone(tx, which, &kept)?;
+            Ok(Ok(kept))
+        }
     })?;
     let kept = match found {
         Ok(kept) => kept,
@@ -49,6 +53,18 @@ pub fn remove(which: &Which, force: Option<Duration>, caller: &Caller) -> Result
     let same = |now: &Kept<Sandbox>| now.version == version || which.version.is_none();
     let (changed, freed) = take(&state, &id, "removed", caller, |now| if same(now) { Ok(()) } else { Err(busy(&id)) })?;
     Ok(Removed { id, changed, ended, freed })
+}
+
+/// What is gone is gone: where none was named and several could be meant, nobody guesses.
+fn check_alone(tx: &Tx<'_>, which: &Which, kept: &Kept<Sandbox>) -> Result<(), Fault> {
+    let Some(base) = kept.record.base.to_str().filter(|_| which.word.is_none()) else { return Ok(()) };
+    let here = tx.list_in::<Sandbox>(base)?;
+    if here.len() <= 1 {
+        return Ok(());
+    }
+    let names: Vec<_> = here.iter().take(8).map(|s| s.record.name.as_ref().unwrap_or(&s.id).as_str()).collect();
+    let message = format!("{} sandboxes cover {base}: {}", here.len(), names.join(", "));
+    Err(Fault::invalid(message).hint("say which to remove").phase(Phase::Admission))
 }
 
 /// The id that is meant, if it was removed already.

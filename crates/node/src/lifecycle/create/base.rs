@@ -45,7 +45,7 @@ impl Base {
 /// The layers of a sandbox that has no record yet; nobody else touches them while the lock is held.
 pub struct Stacked {
     /// The one that was made just now.
-    top: Layer,
+    pub top: Layer,
     _lock: Lock,
 }
 
@@ -96,10 +96,6 @@ impl Stacked {
     /// What was made is not wanted after all. What cannot be taken away now is left for gc.
     pub fn drop_layer(&self, state: &State) {
         let _ = drop_layer(&state.layers, &self.top.id);
-    }
-
-    pub fn wait_for_clock(&self) {
-        wait_for_clock(&self.top);
     }
 }
 
