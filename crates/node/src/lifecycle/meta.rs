@@ -38,6 +38,8 @@ pub struct Meta {
     pub since: Option<(i64, u32)>,
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub driver: Option<Driver>,
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub git_head: Option<String>,
     #[serde(default)]
     pub limits: Limits,
     #[serde(skip_serializing_if = "Option::is_none", default)]
@@ -64,6 +66,7 @@ impl Meta {
             name: sandbox.name.clone(),
             since: Some(sandbox.since),
             driver: Some(sandbox.driver),
+            git_head: sandbox.git_head.clone(),
             limits: sandbox.limits,
             cpus: sandbox.cpus,
             reserve: sandbox.reserve.clone(),
