@@ -13,6 +13,7 @@ mod network;
 mod permissions;
 mod programs;
 mod publish;
+mod rebase;
 mod second_driver;
 mod secrets;
 mod sockets;
