@@ -27,16 +27,24 @@ pub fn time(text: &str) -> Result<u64, String> {
         "" | "s" => 1000.0,
         "m" | "min" => 60_000.0,
         "h" => 3_600_000.0,
-        "d" => 86_400_000.0,
-        _ => return Err(format!("{text:?}: unknown unit {unit:?}; use ms, s, m, h or d")),
+        _ => return Err(format!("{text:?}: unknown unit {unit:?}; use ms, s, m or h")),
     };
     whole(text, number * factor)
+}
+
+/// The same for times that are long: days, too.
+pub fn age(text: &str) -> Result<u64, String> {
+    match text.strip_suffix('d') {
+        Some(days) => whole(text, split(days)?.0 * 86_400_000.0),
+        None => time(text),
+    }
 }
 
 /// A time as people say it, in its largest whole unit.
 pub fn spell(ms: u64) -> String {
     let units = [(86_400_000, "day"), (3_600_000, "hour"), (60_000, "minute"), (1000, "second"), (1, "millisecond")];
-    let (size, name) = units.into_iter().find(|(size, _)| ms >= *size && ms % size == 0).unwrap_or((1, "millisecond"));
+    let (size, name) =
+        units.into_iter().find(|(size, _)| ms >= *size && ms.is_multiple_of(*size)).unwrap_or((1, "millisecond"));
     let count = ms / size;
     format!("{count} {name}{}", if count == 1 { "" } else { "s" })
 }

@@ -89,9 +89,10 @@ fn carry_out(verb: Runs, matches: &ArgMatches, ground: Groundwork, events: Optio
         if live && outcome.verdict == Verdict::Failed && !ask.report_reads {
             render::note("nothing was refused, as far as is heard; --report-reads also tells of refused reads");
         }
-        if let Some(line) = kept(&outcome, &ask.place) {
-            render::note(&line);
-        }
+    }
+    // Told in a pipe, too: who does not hear of it would take the changes for landed. With --json the document says it.
+    if !matches.get_flag("quiet") && !matches.get_flag("json") {
+        kept(&outcome, &ask.place).iter().for_each(|line| render::note(line));
     }
     Ok(Done::Ran(Box::new(outcome)))
 }
@@ -193,7 +194,7 @@ fn place(verb: Runs, m: &ArgMatches) -> Result<Place, Fault> {
     if m.get_flag("direct") {
         return Ok(Place::Direct);
     }
-    let ttl_ms = value(m, "ttl").map(|v| quantity::time(v).map_err(|e| bad("ttl", &e))).transpose()?;
+    let ttl_ms = value(m, "ttl").map(|v| quantity::age(v).map_err(|e| bad("ttl", &e))).transpose()?;
     let name = value(m, "name").cloned();
     let keep = match (m.get_flag("rm"), m.get_flag("keep") || name.is_some() || ttl_ms.is_some()) {
         (true, _) => Keep::Never,

@@ -14,8 +14,11 @@ pub struct Workspace {
     pub at: PathBuf,
     pub over: Over,
     /// Opens a file of it as the guest will see it, whichever layer that is in.
-    pub open: Box<dyn Fn(&Path) -> io::Result<File>>,
+    pub open: Open,
 }
+
+/// Opens a file by its path inside.
+pub type Open = Box<dyn Fn(&Path) -> io::Result<File>>;
 
 /// What the guest writes to.
 pub enum Over {

@@ -2,9 +2,14 @@
 
 pub mod approve;
 pub mod batch;
+pub mod commit;
+pub mod conflicted;
+pub mod conflicts;
 pub mod diff;
 mod landing;
+mod past;
 pub mod provenance;
+pub mod rebase;
 mod receipt;
 mod recover;
 pub mod reject;

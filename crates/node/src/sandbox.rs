@@ -144,7 +144,7 @@ impl Record for Tombstone {
 const LEAST_BEGINNING: usize = 4;
 
 /// The sandbox that is meant: by id, by the beginning of one that no other has, or by name. Without a word it is the
-/// one whose base is the current directory or the nearest above it, if there is just one.
+/// one that was used last of those whose base is the current directory or the nearest above it.
 pub fn find(tx: &Tx<'_>, word: Option<&str>, caller: &Caller) -> Result<Kept<Sandbox>, Fault> {
     let Some(word) = word else { return of_directory(tx, &caller.cwd) };
     if let Some(found) = tx.get(word)? {
@@ -186,13 +186,8 @@ pub fn unknown(word: &str) -> Fault {
 fn of_directory(tx: &Tx<'_>, cwd: &Path) -> Result<Kept<Sandbox>, Fault> {
     for above in cwd.ancestors() {
         let Some(base) = above.to_str() else { continue };
-        let mut here = tx.list_in::<Sandbox>(base)?;
-        if here.len() > 1 {
-            let names: Vec<_> = here.iter().map(|s| s.record.name.clone().unwrap_or_else(|| s.id.clone())).collect();
-            let message = format!("{} sandboxes cover {base}: {}", here.len(), names.join(", "));
-            return Err(Fault::invalid(message).hint("say which").phase(Phase::Admission));
-        }
-        if let Some(found) = here.pop() {
+        let here = tx.list_in::<Sandbox>(base)?;
+        if let Some(found) = here.into_iter().max_by_key(|s| s.record.used_ms) {
             return Ok(found);
         }
     }

@@ -2,6 +2,7 @@
 //! Everything is made under one directory per test and removed at its end.
 #![allow(dead_code)]
 
+pub mod harm;
 pub mod terminal;
 pub mod world;
 

@@ -128,6 +128,7 @@ impl Tracked {
             driver,
             layers: vec![self.held.top()?.id.clone()],
             since,
+            git_head: None,
             state: Lifecycle::Active,
             policy,
             limits,
