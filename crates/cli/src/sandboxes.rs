@@ -1,7 +1,7 @@
 //! `cofferdam create`, `ls`, `ps`, `inspect`, `start`, `stop`, `rm`, `gc` and `audit`.
 
-mod ask;
-mod table;
+pub mod ask;
+pub mod table;
 
 use crate::{render, surroundings};
 use clap::ArgMatches;
@@ -159,6 +159,8 @@ fn collect(m: &ArgMatches, caller: &Caller, json: bool) -> Result<ExitCode, Faul
             Sort::Expired => "sandbox",
             Sort::DeadLayer | Sort::EmptyLayer => "layer",
             Sort::Adopted => "adopted",
+            Sort::Snapshot => "snapshot",
+            Sort::DeepStack => "stack",
             Sort::LostRun => "run",
             Sort::Key => "key",
         };

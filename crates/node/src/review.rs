@@ -1,8 +1,24 @@
 //! Review: what changed in a sandbox, and what of it lands on its base. One file per verb; here is what they share.
 
+pub mod approve;
+pub mod batch;
+pub mod commit;
+pub mod conflicted;
+pub mod conflicts;
 pub mod diff;
+mod landing;
+mod past;
+pub mod provenance;
+pub mod rebase;
+mod receipt;
+mod recover;
+pub mod reject;
+pub mod undo;
 
+pub use receipt::{LandedChange, Receipt};
+pub use recover::recover;
 pub use workspace::name::is_invisible;
+pub use workspace::select::Left;
 pub use workspace::text::{Stretch, words};
 pub use workspace::{Body, Change, ChangeKind, Class, Diff, Entry, FileDiff, FileKind, Flag, Hunk, Line, LineKind};
 pub use workspace::{Rel, Target, Withheld};

@@ -6,6 +6,7 @@ use crate::sandbox::Sandbox;
 use crate::{Caller, fresh, state};
 use enclosure::Over;
 use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -64,7 +65,7 @@ pub const META: &str = "meta.json";
 /// Makes a workspace over a directory.
 pub(super) fn make(at: &Path, options: &Fresh, caller: &Caller) -> Result<Held, Fault> {
     let (state, dir) = state::prepare(caller)?;
-    let unusable = |e: &dyn std::fmt::Display| state::unusable(&state, &e.to_string());
+    let unusable = |e: &io::Error| unusable(&state, e);
     let base = Dir::open(at).map_err(|e| no_base(at, &e))?;
     check_apart(at, &base, &state, &dir)?;
     check_free(&dir)?;
@@ -127,7 +128,7 @@ impl Held {
             .dir
             .open_at(&name, flags, Mode::from_raw_mode(0o600))
             .and_then(|fd| io::Write::write_all(&mut std::fs::File::from(fd), &text));
-        written.map_err(|e| state::unusable(&self.state, &e.to_string()))
+        written.map_err(|e| unusable(&self.state, &e))
     }
 
     /// Takes the layer away, whatever is in it. What cannot be taken away now is collected later.
@@ -196,6 +197,19 @@ fn is_at_or_below(inner: &Dir, outer: &Dir) -> io::Result<bool> {
         }
     }
     Ok(false)
+}
+
+/// What the state directory cannot do, or the host.
+fn unusable(state: &Path, error: &io::Error) -> Fault {
+    let lacking = [Errno::NOSYS, Errno::PERM].map(Errno::raw_os_error);
+    match error.raw_os_error().filter(|errno| lacking.contains(errno)) {
+        Some(_) => {
+            let message = format!("{}: this host does not let us work in it by handles: {error}", state.display());
+            let hint = "`cofferdam doctor` shows what this host offers; --read-only needs no state directory";
+            Fault::new(ErrorKind::UnsupportedHost, message).hint(hint).phase(Phase::Preparation)
+        }
+        None => state::unusable(state, &error.to_string()),
+    }
 }
 
 fn no_base(at: &Path, error: &io::Error) -> Fault {
