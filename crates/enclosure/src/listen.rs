@@ -319,8 +319,7 @@ impl<'a> Judge<'a> {
         if self.is_own_place(path) || !(self.exists(path) || self.sockets.contains(path)) {
             return None;
         }
-        let decision =
-            if self.is_of_host(path) { self.policy.reaches(path) } else { self.policy.connects(path) };
+        let decision = if self.is_of_host(path) { self.policy.reaches(path) } else { self.policy.connects(path) };
         self.observe(|| Observed::Socket {
             path: path.to_path_buf(),
             rule: decision.rule.clone(),

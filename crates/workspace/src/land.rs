@@ -139,7 +139,10 @@ impl<'a> Landing<'a> {
             match take_back(step, &dir, &hold) {
                 Ok(()) => {}
                 Err(Errno::EXIST | Errno::NOENT | Errno::NOTEMPTY) => {
-                    troubles.push(format!("{}: somebody else changed it meanwhile; what was there is kept as {}", step.at, step.name));
+                    troubles.push(format!(
+                        "{}: somebody else changed it meanwhile; what was there is kept as {}",
+                        step.at, step.name
+                    ));
                 }
                 Err(e) => return Err(e.into()),
             }
@@ -164,7 +167,10 @@ impl<'a> Landing<'a> {
             } else if was_put_aside(step, &found) {
                 match unlink(&hold, &step.name, found.kind) {
                     Err(Errno::NOTEMPTY | Errno::EXIST) => {
-                        notes.push(format!("{}: kept as {}: somebody else put files into it meanwhile", step.at, step.name));
+                        notes.push(format!(
+                            "{}: kept as {}: somebody else put files into it meanwhile",
+                            step.at, step.name
+                        ));
                     }
                     other => other?,
                 }

@@ -263,7 +263,8 @@ fn with_parents(
     match all.len() > MOST_PATHS {
         false => Ok(all),
         true => {
-            let fault = Fault::new(ErrorKind::LimitExceeded, format!("{} paths; {MOST_PATHS} can land at once", all.len()));
+            let fault =
+                Fault::new(ErrorKind::LimitExceeded, format!("{} paths; {MOST_PATHS} can land at once", all.len()));
             Err(fault.hint("choose some by path, then the rest").phase(Phase::Review))
         }
     }
@@ -281,9 +282,7 @@ pub(crate) fn now_at(base: &Dir, at: &Rel) -> Result<Option<Facts>, Fault> {
 fn check(goal: &Goal, now: Option<&Facts>) -> Result<(), Fault> {
     let same = match (&goal.before, now) {
         (None, None) => true,
-        (Some(expected), Some(now)) => {
-            expected.kind == now.kind && expected.mode.is_none_or(|mode| mode == now.mode)
-        }
+        (Some(expected), Some(now)) => expected.kind == now.kind && expected.mode.is_none_or(|mode| mode == now.mode),
         _ => false,
     };
     if same { Ok(()) } else { Err(trouble::moved(&goal.at)) }

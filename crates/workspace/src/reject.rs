@@ -62,7 +62,10 @@ impl Reject<'_> {
                     self.top.take_away(at).map_err(fail)
                 }
                 _ if self.is_dir_in_view(at).map_err(fail)? => self.top.set_mode(at, dir.mode).map_err(fail),
-                _ => self.top.put(at, Put::Dir { look: Look { mode: dir.mode, xattrs: Default::default() } }).map_err(fail),
+                _ => self
+                    .top
+                    .put(at, Put::Dir { look: Look { mode: dir.mode, xattrs: Default::default() } })
+                    .map_err(fail),
             },
             // A new directory goes when it is empty.
             None if own.is_some_and(|own| own.facts.kind == FileKind::Dir) => Ok(()),
@@ -146,7 +149,10 @@ impl Reject<'_> {
 
     fn stays_below(&self, at: &Rel) -> bool {
         // Names that sort between a directory and what is in it: "a-b" comes before "a/b".
-        self.stays.range::<&Rel, _>(&at..).take_while(|path| path.as_bytes().starts_with(at.as_bytes())).any(|p| p.is_at_or_below(at))
+        self.stays
+            .range::<&Rel, _>(&at..)
+            .take_while(|path| path.as_bytes().starts_with(at.as_bytes()))
+            .any(|p| p.is_at_or_below(at))
     }
 }
 

@@ -214,7 +214,9 @@ fn hunk<'a>(diff: &'a Diff, id: &str) -> Result<(&'a Rel, &'a str), Fault> {
             let fault = Fault::new(ErrorKind::NotFound, format!("there is no hunk {id:?} in this diff"));
             Err(fault.hint("`cofferdam diff` shows the id of each; it changes when the lines do").phase(Phase::Review))
         }
-        _ => Err(Fault::invalid(format!("several hunks begin with {id:?}")).hint("give more of the id").phase(Phase::Review)),
+        _ => Err(Fault::invalid(format!("several hunks begin with {id:?}"))
+            .hint("give more of the id")
+            .phase(Phase::Review)),
     }
 }
 

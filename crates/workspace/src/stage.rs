@@ -38,7 +38,8 @@ pub struct Site<'a> {
 pub fn stage(site: &Site<'_>, goals: Vec<Goal>, made: &dyn Fn(&Rel) -> Result<Shape, Fault>) -> Result<Plan, Fault> {
     let drafts = plan::draft(site.base, goals, made)?;
     announce(site, &drafts)?;
-    let mut work = Staging { site, drafts: &drafts, steps: BTreeMap::new(), items: Vec::new(), synced: Synced::of(&drafts) };
+    let mut work =
+        Staging { site, drafts: &drafts, steps: BTreeMap::new(), items: Vec::new(), synced: Synced::of(&drafts) };
     for number in 0..drafts.len() {
         work.keep_and_make(number)?;
     }
@@ -540,5 +541,7 @@ fn changed_since(at: &Rel) -> Fault {
 
 fn unkept(at: &Rel, kind: FileKind) -> Fault {
     let message = format!("{at} is a {kind:?} in the base, which cannot be put back if this is undone");
-    Fault::new(ErrorKind::Conflict, message.to_lowercase()).hint("remove it by hand, then try again").phase(Phase::Review)
+    Fault::new(ErrorKind::Conflict, message.to_lowercase())
+        .hint("remove it by hand, then try again")
+        .phase(Phase::Review)
 }

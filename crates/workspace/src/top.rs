@@ -29,10 +29,19 @@ pub struct Top<'a> {
 
 /// What shall be put.
 pub enum Put<'a> {
-    File { bytes: &'a mut dyn io::Read, mode: u32, mtime: Option<(i64, u32)>, carried: Carried },
-    Link { target: Vec<u8> },
+    File {
+        bytes: &'a mut dyn io::Read,
+        mode: u32,
+        mtime: Option<(i64, u32)>,
+        carried: Carried,
+    },
+    Link {
+        target: Vec<u8>,
+    },
     /// Hides what lower layers have in it.
-    Dir { look: Look },
+    Dir {
+        look: Look,
+    },
 }
 
 const ASIDE: &str = "aside";

@@ -12,7 +12,9 @@ pub(crate) fn with(what: &dyn Display, act: &str, error: &io::Error) -> Fault {
         Fault::new(kind, format!("{what}: cannot {act}: {error}")).hint(hint).phase(Phase::Application)
     };
     match error.raw_os_error().map(Errno::from_raw_os_error) {
-        Some(Errno::NOSPC | Errno::DQUOT) => fault(ErrorKind::Unavailable, "free some space, then try again").retry(Retry::Later),
+        Some(Errno::NOSPC | Errno::DQUOT) => {
+            fault(ErrorKind::Unavailable, "free some space, then try again").retry(Retry::Later)
+        }
         Some(Errno::ACCESS | Errno::PERM) => {
             fault(ErrorKind::Unavailable, "the caller must be allowed to write there; nothing was changed")
         }

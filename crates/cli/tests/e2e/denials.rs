@@ -162,13 +162,18 @@ thread.join()
 fn equal_refusals_are_counted_together() {
     for who in BOTH {
         let place = furnished(who);
-        let run = place.python(&["--read-only"], "import os\nfor i in range(700):\n  try: os.mkdir('new')\n  except OSError: pass");
+        let run = place.python(
+            &["--read-only"],
+            "import os\nfor i in range(700):\n  try: os.mkdir('new')\n  except OSError: pass",
+        );
         run.assert_ok();
         let told = denial(&run, "fs.create", place.project.join("new").to_str().unwrap());
         assert_eq!(told["count"], 700);
         assert_eq!(run.denials().len(), 1);
-        let run =
-            place.python(&["--read-only"], "import os\nfor i in range(700):\n  try: os.mkdir(f'new{i}')\n  except OSError: pass");
+        let run = place.python(
+            &["--read-only"],
+            "import os\nfor i in range(700):\n  try: os.mkdir(f'new{i}')\n  except OSError: pass",
+        );
         let kept = run.denials().len() as u64;
         assert!(kept >= 100, "{kept}");
         assert_eq!(kept + run.outcome["denials_dropped"].as_u64().unwrap(), 700, "what is not listed is counted");
@@ -531,7 +536,8 @@ fn with_v_refusals_are_told_as_they_happen() {
         assert_eq!(told, 2, "each once: {}", screen.text);
         // The terminal is raw while the command has it: a bare line feed would leave a staircase.
         assert_eq!(screen.text.replace("\r\n", "").matches('\n').count(), 0, "{:?}", screen.text);
-        let got = to_the_end(&mut place.cofferdam(["run", "--read-only", "-v", "-c", "mkdir new 2>/dev/null; true"]), b"");
+        let got =
+            to_the_end(&mut place.cofferdam(["run", "--read-only", "-v", "-c", "mkdir new 2>/dev/null; true"]), b"");
         assert_eq!(String::from_utf8_lossy(&got.stderr).matches("refused fs.create").count(), 1);
     }
 }

@@ -266,7 +266,9 @@ fn a_denied_file_or_directory_inside_a_grant_is_hidden() {
             ]),
         );
         let before = snapshot(&dir);
-        let run = |text: &str| place.run(&["--direct", "--workdir", dir.to_str().unwrap(), "-p", &policy], &["sh", "-c", text]);
+        let run = |text: &str| {
+            place.run(&["--direct", "--workdir", dir.to_str().unwrap(), "-p", &policy], &["sh", "-c", text])
+        };
         for text in [
             "cat secret",
             "echo x > secret",
@@ -323,7 +325,9 @@ fn denied_writes_leave_reading_and_denied_execution_leaves_both() {
                 {"action": "deny", "path": dir.join("tool"), "perms": ["execute"]},
             ]),
         );
-        let run = |text: &str| place.run(&["--direct", "--workdir", dir.to_str().unwrap(), "-p", &policy], &["sh", "-c", text]);
+        let run = |text: &str| {
+            place.run(&["--direct", "--workdir", dir.to_str().unwrap(), "-p", &policy], &["sh", "-c", text])
+        };
         let before = snapshot(&dir);
         for (text, op, target) in [
             ("echo x >> kept/file", "fs.write", "kept/file"),
@@ -389,7 +393,8 @@ fn a_denied_path_that_does_not_exist_never_appears() {
             );
             for text in tries {
                 let before = snapshot(&dir);
-                let run = place.run(&["--direct", "--workdir", dir.to_str().unwrap(), "-p", &policy], &["sh", "-c", text]);
+                let run =
+                    place.run(&["--direct", "--workdir", dir.to_str().unwrap(), "-p", &policy], &["sh", "-c", text]);
                 if run.code() == 125 {
                     assert_eq!(run.text("/error_kind"), "unsupported_policy", "{}", run.story());
                     assert!(run.text("/message").contains("fs.rules[1]"), "names the rule: {}", run.story());
@@ -598,13 +603,16 @@ fn the_home_directory_is_not_a_project() {
         place.file("home/notes", "text");
         for dir in [&place.home, &place.root] {
             let dir = dir.to_str().unwrap();
-            let run =
-                place.run(&["--read-only", "--workdir", dir], &["sh", "-c", "pwd; find . -name .netrc -o -name notes; cat ~/.netrc"]);
+            let run = place.run(
+                &["--read-only", "--workdir", dir],
+                &["sh", "-c", "pwd; find . -name .netrc -o -name notes; cat ~/.netrc"],
+            );
             assert_eq!(run.stdout(), format!("{dir}\n"), "{}", run.story());
             assert_ne!(run.code(), 0);
         }
         let notes = place.home.join("notes").display().to_string();
-        let run = place.run(&["--read-only", "--workdir", place.home.to_str().unwrap(), "--read", &notes], &["cat", "notes"]);
+        let run =
+            place.run(&["--read-only", "--workdir", place.home.to_str().unwrap(), "--read", &notes], &["cat", "notes"]);
         assert_eq!(run.assert_ok().stdout(), "text");
     }
 }
@@ -627,8 +635,10 @@ fn flags_grant_and_deny() {
             place.run(&[flag, &outside], &["sh", "-c", &format!("echo more >> {file}")]).assert_ok();
         }
         assert_eq!(fs::read_to_string(&file).unwrap(), "textmore\nmore\n");
-        let run =
-            place.sh(&["--direct", "--write", ".", "--deny-write", "sub"], "echo x > file && cat sub/file && echo x > sub/file");
+        let run = place.sh(
+            &["--direct", "--write", ".", "--deny-write", "sub"],
+            "echo x > file && cat sub/file && echo x > sub/file",
+        );
         assert_ne!(run.code(), 0);
         assert_eq!(fs::read_to_string(place.project.join("sub/file")).unwrap(), "text");
         assert_eq!(fs::read_to_string(place.project.join("file")).unwrap(), "x\n");

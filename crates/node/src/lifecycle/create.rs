@@ -12,6 +12,7 @@ use crate::sandbox::{Lifecycle, Sandbox, Sharing};
 use crate::snapshots::Ground;
 use crate::state::{self, State};
 use crate::{Caller, fresh};
+pub(crate) use base::wait_for_clock;
 use base::{Base, Stacked, ground_of};
 use serde::Serialize;
 use serde_json::{Map, Value, json};
@@ -82,7 +83,7 @@ pub fn create(ask: &Ask, caller: &Caller) -> Result<Created, Fault> {
         }),
     });
     match &made {
-        Ok(made) if made.id == id => stacked.wait_for_clock(),
+        Ok(made) if made.id == id => wait_for_clock(&stacked.top),
         // Nobody can say whether it was recorded when the disk failed in the middle. The next look will tell, and gc acts on it.
         Err(fault) if matches!(fault.error_kind, ErrorKind::Unavailable | ErrorKind::Internal) => {}
         // Somebody else was quicker, or has what is wanted.

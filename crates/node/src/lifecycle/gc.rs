@@ -129,7 +129,7 @@ fn items(state: &State) -> Result<Vec<Item>, Fault> {
     }
     for kept in &known.snapshots {
         let mut size = Size::default();
-        for layer in kept.record.ground.ids().iter().filter(|id| known.layers.get(*id) == Some(&1)) {
+        for layer in kept.record.ground.layers.iter().filter(|id| known.layers.get(*id) == Some(&1)) {
             size += measure::layer(&state.layers, layer);
         }
         items.push(item(Sort::Snapshot, &kept.id, format!("{} is gone", kept.record.sandbox), size));

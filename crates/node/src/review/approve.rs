@@ -181,7 +181,8 @@ impl Desk<'_> {
         if self.lock.is_none() {
             return;
         }
-        let partly: BTreeSet<&Rel> = chosen.picks.iter().filter(|p| p.hunks.is_some()).map(|p| &p.file.change.path).collect();
+        let partly: BTreeSet<&Rel> =
+            chosen.picks.iter().filter(|p| p.hunks.is_some()).map(|p| &p.file.change.path).collect();
         let whole = plan.items.iter().map(|item| &item.at).filter(|at| !partly.contains(at));
         // It has landed either way; what is left behind is no change.
         let _ = undo::drop_landed(&self.stack, &whole.cloned().collect::<Vec<_>>());
@@ -199,12 +200,15 @@ fn names_withheld(diff: &Diff, wish: &Selection) -> bool {
 fn drift_elsewhere(diff: &Diff, chosen: &Chosen<'_>) -> Option<String> {
     let picked: BTreeSet<&Rel> = chosen.picks.iter().map(|pick| &pick.file.change.path).collect();
     let others = diff.files.iter().filter(|file| file.change.drifted && !picked.contains(&file.change.path)).count();
-    (others > 0).then(|| format!("{others} files that stay were changed in the base since; `cofferdam rebase` takes that in"))
+    (others > 0)
+        .then(|| format!("{others} files that stay were changed in the base since; `cofferdam rebase` takes that in"))
 }
 
 fn nothing(diff: &Diff, chosen: &Chosen<'_>) -> Fault {
     if diff.files.is_empty() {
-        return Fault::new(ErrorKind::NotFound, "nothing changed").hint("`cofferdam diff --all` shows what is withheld").phase(Phase::Review);
+        return Fault::new(ErrorKind::NotFound, "nothing changed")
+            .hint("`cofferdam diff --all` shows what is withheld")
+            .phase(Phase::Review);
     }
     let named = chosen.left.iter().take(5).map(|left| format!("{}: {}", left.path, left.why)).collect::<Vec<_>>();
     let fault = Fault::new(ErrorKind::Conflict, format!("nothing of this lands: {}", named.join("; ")));
@@ -213,6 +217,7 @@ fn nothing(diff: &Diff, chosen: &Chosen<'_>) -> Fault {
 
 fn changed_since(reviewed: &str, now: &str) -> Fault {
     let short = |digest: &str| digest.chars().take(12).collect::<String>();
-    let message = format!("the workspace changed since it was reviewed: digest {} then, {} now", short(reviewed), short(now));
+    let message =
+        format!("the workspace changed since it was reviewed: digest {} then, {} now", short(reviewed), short(now));
     Fault::new(ErrorKind::Conflict, message).hint("look again with `cofferdam diff`").phase(Phase::Review)
 }

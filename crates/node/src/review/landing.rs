@@ -99,7 +99,9 @@ pub fn conclude(state: &State, id: &str, plan: &Plan, landed: &Landed) -> Result
             sandbox.record.used_ms = fresh::now_ms();
             tx.change(sandbox)?;
         }
-        if let Some(mut undone) = batch.undoes.as_deref().and_then(|other| tx.get::<Batch>(other).transpose()).transpose()? {
+        if let Some(mut undone) =
+            batch.undoes.as_deref().and_then(|other| tx.get::<Batch>(other).transpose()).transpose()?
+        {
             undone.record.undone_by = Some(id.to_owned());
             tx.change(undone)?;
         }
@@ -119,9 +121,8 @@ fn has_landed(state: &State, id: &str) -> bool {
 
 /// Nothing has changed yet: what was staged goes. What cannot be cleared away now is cleared away by `recover`.
 pub fn abandon(state: &State, base: &Dir, id: &str, fault: Fault) -> Fault {
-    let cleared = batch::directory(state, id).and_then(|dir| {
-        stage::discard(base, &dir, id).map_err(|e| Fault::internal(e.to_string()))
-    });
+    let cleared = batch::directory(state, id)
+        .and_then(|dir| stage::discard(base, &dir, id).map_err(|e| Fault::internal(e.to_string())));
     if cleared.and_then(|()| batch::forget(state, id)).is_ok() {
         let _ = give_up(state, id, &fault.message);
     }

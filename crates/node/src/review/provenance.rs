@@ -37,7 +37,8 @@ const MOST_PATHS: usize = 100;
 pub fn provenance(caller: &Caller, path: &OsStr) -> Result<Answer, Fault> {
     let state = State::open(caller)?;
     let whole = absolute(&caller.cwd.join(path));
-    let mut answer = Answer { protocol_version: PROTOCOL_VERSION, path: whole.clone(), batches: Vec::new(), more: false };
+    let mut answer =
+        Answer { protocol_version: PROTOCOL_VERSION, path: whole.clone(), batches: Vec::new(), more: false };
     state.store.read(|tx| {
         for base in whole.ancestors() {
             let Some(scope) = base.to_str() else { continue };

@@ -58,7 +58,12 @@ fn every_kind_of_change_lands_as_shown() {
     assert_eq!(w.pending(), Vec::<String>::new(), "all of {:?} landed", told(&shown));
     let names: Vec<_> = fs::read_dir(&base).unwrap().map(|e| e.unwrap().file_name()).collect();
     assert!(!names.iter().any(|name| name.to_string_lossy().starts_with(".cofferdam")), "{names:?}");
-    assert_eq!(shape(&up).keys().filter(|k| !k.is_empty()).count(), 0, "the layer is empty again: {:?}", shape(&up).keys());
+    assert_eq!(
+        shape(&up).keys().filter(|k| !k.is_empty()).count(),
+        0,
+        "the layer is empty again: {:?}",
+        shape(&up).keys()
+    );
 }
 
 #[test]
@@ -103,7 +108,9 @@ fn only_what_was_chosen_lands_and_the_rest_keeps_its_bytes() {
 
 /// Thirty lines of which some were changed.
 fn lines(changed: &[usize]) -> String {
-    (0..30).map(|n| if changed.contains(&n) { format!("line {n} of the guest\n") } else { format!("line {n}\n") }).collect()
+    (0..30)
+        .map(|n| if changed.contains(&n) { format!("line {n} of the guest\n") } else { format!("line {n}\n") })
+        .collect()
 }
 
 #[test]
@@ -168,7 +175,8 @@ fn what_runs_on_the_host_lands_only_when_it_is_named() {
 fn what_never_lands_is_refused_by_name_and_left_otherwise() {
     let mut w = World::new();
     let (base, up) = (w.base(), w.up());
-    rustix::fs::mknodat(rustix::fs::CWD, up.join("pipe"), rustix::fs::FileType::Fifo, rustix::fs::Mode::RWXU, 0).unwrap();
+    rustix::fs::mknodat(rustix::fs::CWD, up.join("pipe"), rustix::fs::FileType::Fifo, rustix::fs::Mode::RWXU, 0)
+        .unwrap();
     write(&up, "file", "x");
     w.approve(&Selection::all()).unwrap();
     assert!(base.join("file").exists() && !base.join("pipe").exists());

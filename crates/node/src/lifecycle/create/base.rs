@@ -45,7 +45,7 @@ impl Base {
 /// The layers of a sandbox that has no record yet; nobody else touches them while the lock is held.
 pub struct Stacked {
     /// The one that was made just now.
-    top: Layer,
+    pub top: Layer,
     _lock: Lock,
 }
 
@@ -96,18 +96,18 @@ impl Stacked {
     pub fn drop_layer(&self, state: &State) {
         let _ = drop_layer(&state.layers, &self.top.id);
     }
+}
 
-    /// Until the clock that files are stamped by has moved: a change of the base right after this is later than the layer.
-    pub fn wait_for_clock(&self) {
-        let Ok(made) = self.top.made_at() else { return };
-        // Ticks are 1 to 10 ms apart.
-        for _ in 0..50 {
-            let now = clock_gettime(ClockId::RealtimeCoarse);
-            if (now.tv_sec, now.tv_nsec as u32) > made {
-                return;
-            }
-            std::thread::sleep(Duration::from_micros(500));
+/// Until the clock that files are stamped by has moved: a change of the base right after this is later than the layer.
+pub fn wait_for_clock(layer: &Layer) {
+    let Ok(made) = layer.made_at() else { return };
+    // Ticks are 1 to 10 ms apart.
+    for _ in 0..50 {
+        let now = clock_gettime(ClockId::RealtimeCoarse);
+        if (now.tv_sec, now.tv_nsec as u32) > made {
+            return;
         }
+        std::thread::sleep(Duration::from_micros(500));
     }
 }
 
