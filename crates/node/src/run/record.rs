@@ -50,7 +50,9 @@ impl Tracked {
     /// Who measures the workspace while the command runs.
     pub fn gauge(&self) -> Option<Box<dyn Gauge>> {
         let meter = survey::Meter::new(&self.held.top().ok()?.up, &self.held.layers.dir).ok()?;
-        Some(Box::new(meter))
+        let limited = self.meta.limits.max_disk_mb.is_some() || self.meta.limits.max_files.is_some();
+        let used_before = matches!(self.held.owner, Owner::Sandbox(_));
+        Some(Box::new(if limited && used_before { meter.settle() } else { meter }))
     }
 
     /// After the end of the command: what it changed is counted, and kept or dropped.
