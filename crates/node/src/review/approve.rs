@@ -3,7 +3,8 @@
 use super::batch::{Batch, Verb};
 use super::landing::{self, Job, PATIENCE};
 use super::receipt::{LandedChange, Receipt, bounded};
-use super::{Reviewed, recover, rel_of, which};
+use super::commit::{self, Wish};
+use super::{Reviewed, conflicted, recover, rel_of, which};
 use crate::Caller;
 use crate::fresh::now_ms;
 use crate::sandbox::{self, Anchored, Run, Sandbox};
@@ -22,10 +23,14 @@ use workspace::{Anchors, Diff, FileKind, Lock, Rel, Stack, goal, undo};
 pub struct Ask {
     /// `[ID] [PATH…]`.
     pub words: Vec<OsString>,
+    /// Single changes, each by the whole path of its own; nothing below it is meant.
+    pub exact: Vec<Rel>,
     pub hunks: Vec<String>,
     /// Also what would run on the reviewer's machine.
     pub runs_on_host: bool,
     pub seen: Seen,
+    /// What landed shall be a commit, too.
+    pub commit: Option<Wish>,
 }
 
 /// What was reviewed.
@@ -47,11 +52,21 @@ pub fn approve(caller: &Caller, ask: &Ask) -> Result<Receipt, Fault> {
     desk.approve(caller, ask, &wish).map_err(|fault| fault.subject(&sandbox.id))
 }
 
+/// Whether somebody has been shown the whole diff of the sandbox that is meant.
+pub fn was_shown(caller: &Caller, words: &[OsString]) -> Result<bool, Fault> {
+    let state = State::open(caller)?;
+    state.store.read(|tx| {
+        let (sandbox, _) = which(tx, words, caller)?;
+        Ok(tx.get::<Reviewed>(&sandbox.id)?.is_some())
+    })
+}
+
 /// Words and flags as a selection; nothing said means all that is ordinary.
 fn selection(words: &[OsString], ask: &Ask, sandbox: &Sandbox, caller: &Caller) -> Result<Selection, Fault> {
     let paths = words.iter().map(|word| rel_of(word, &sandbox.base, caller)).collect::<Result<Vec<_>, _>>()?;
-    let everything = paths.is_empty() && ask.hunks.is_empty();
-    Ok(Selection { everything, paths, hunks: ask.hunks.clone(), runs_on_host: ask.runs_on_host })
+    let everything = paths.is_empty() && ask.exact.is_empty() && ask.hunks.is_empty() && !ask.runs_on_host;
+    let (exact, hunks) = (ask.exact.clone(), ask.hunks.clone());
+    Ok(Selection { everything, paths, exact, hunks, runs_on_host: ask.runs_on_host })
 }
 
 /// A sandbox whose base is held: nobody else lands there meanwhile, and nothing is in between.
@@ -59,7 +74,6 @@ struct Desk<'a> {
     state: &'a State,
     sandbox: Kept<Sandbox>,
     anchors: Anchors,
-    marked: Marked,
     stack: Stack,
     held: Held,
     /// None while a command runs in the sandbox.
@@ -81,23 +95,26 @@ impl Desk<'_> {
         let stack = sandbox::stack(state, &sandbox)?;
         let lock = stack.layers.last().map(|top| top.lock()).transpose();
         let lock = lock.map_err(|e| Fault::internal(format!("the layer of {id}: {e}")))?.flatten();
-        Ok(Desk { state, sandbox, anchors, marked: Marked::new(), stack, held, lock })
+        Ok(Desk { state, sandbox, anchors, stack, held, lock })
     }
 
     fn approve(&self, caller: &Caller, ask: &Ask, wish: &Selection) -> Result<Receipt, Fault> {
         let diff = self.reviewed(&ask.seen, wish)?;
-        let chosen = select::choose(&diff, wish, &self.marked)?;
+        let chosen = select::choose(&diff, wish, &self.marked(&diff)?)?;
         if chosen.picks.is_empty() {
             return Err(nothing(&diff, &chosen));
         }
         let (goals, mut notes) = goal::goals(&chosen.picks)?;
         notes.extend(drift_elsewhere(&diff, &chosen));
+        let prepared = ask.commit.as_ref().map(|wish| commit::prepare(caller, &self.sandbox, wish, &goals)).transpose()?;
         let batch = self.batch(caller, &diff, chosen.picks.len() as u64)?;
         let Desk { state, stack, held, .. } = self;
         let job = Job { state, batch, base: &stack.base, view: Some(stack), undone: None, goals };
         let done = landing::land(job, held, &|at| self.shape_of_dir(at))?;
         notes.extend(done.notes);
         self.drop_landed(&done.plan, &chosen);
+        let committed = prepared.map(|prepared| commit::finish(state, caller, prepared, &done.id, &done.plan)).transpose()?;
+        notes.extend(committed.iter().flat_map(|committed| committed.notes.iter().cloned()));
         let landed = LandedChange::all(&chosen);
         let (left, left_more) = bounded(chosen.left);
         Ok(Receipt {
@@ -110,7 +127,7 @@ impl Desk<'_> {
             left,
             left_more,
             notes,
-            commit: None,
+            commit: committed.and_then(|committed| committed.commit),
             undoes: None,
         })
     }
@@ -132,6 +149,12 @@ impl Desk<'_> {
             _ if names_withheld(&usual, wish) => all(),
             _ => Ok(usual),
         }
+    }
+
+    /// Files that a rebase left in conflict.
+    fn marked(&self, diff: &Diff) -> Result<Marked, Fault> {
+        let left = self.state.store.read(|tx| conflicted::unresolved(tx, &self.sandbox.id, diff))?;
+        Ok(left.into_iter().map(|path| (path, "left in conflict by a rebase".to_owned())).collect())
     }
 
     fn diff(&self, exclude: Exclude) -> Result<Diff, Fault> {
