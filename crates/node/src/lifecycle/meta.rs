@@ -37,7 +37,11 @@ pub struct Meta {
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub since: Option<(i64, u32)>,
     #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub git_head: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub driver: Option<Driver>,
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub git_head: Option<String>,
     #[serde(default)]
     pub limits: Limits,
     #[serde(skip_serializing_if = "Option::is_none", default)]
@@ -63,7 +67,9 @@ impl Meta {
             sandbox: Some(id.to_owned()),
             name: sandbox.name.clone(),
             since: Some(sandbox.since),
+            git_head: sandbox.git_head.clone(),
             driver: Some(sandbox.driver),
+            git_head: sandbox.git_head.clone(),
             limits: sandbox.limits,
             cpus: sandbox.cpus,
             reserve: sandbox.reserve.clone(),
