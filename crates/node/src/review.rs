@@ -9,12 +9,12 @@ pub mod diff;
 mod landing;
 mod past;
 pub mod provenance;
+pub mod prune;
 pub mod rebase;
 mod receipt;
 mod recover;
 pub mod reject;
 pub mod undo;
-pub mod prune;
 
 pub use receipt::{LandedChange, Receipt};
 pub use recover::recover;

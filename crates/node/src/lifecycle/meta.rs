@@ -40,8 +40,6 @@ pub struct Meta {
     pub git_head: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub driver: Option<Driver>,
-    #[serde(skip_serializing_if = "Option::is_none", default)]
-    pub git_head: Option<String>,
     #[serde(default)]
     pub limits: Limits,
     #[serde(skip_serializing_if = "Option::is_none", default)]
@@ -69,7 +67,6 @@ impl Meta {
             since: Some(sandbox.since),
             git_head: sandbox.git_head.clone(),
             driver: Some(sandbox.driver),
-            git_head: sandbox.git_head.clone(),
             limits: sandbox.limits,
             cpus: sandbox.cpus,
             reserve: sandbox.reserve.clone(),

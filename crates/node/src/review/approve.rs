@@ -94,7 +94,8 @@ impl Desk<'_> {
         }
         let (goals, mut notes) = goal::goals(&chosen.picks)?;
         notes.extend(drift_elsewhere(&diff, &chosen));
-        let commit = ask.commit.as_ref().map(|wish| commit::prepare(caller, &self.sandbox, wish, &goals)).transpose()?;
+        let commit =
+            ask.commit.as_ref().map(|wish| commit::prepare(caller, &self.sandbox, wish, &goals)).transpose()?;
         let batch = self.batch(caller, &diff, chosen.picks.len() as u64)?;
         let Desk { state, stack, held, .. } = self;
         let job = Job { state, batch, base: &stack.base, view: Some(stack), undone: None, goals };

@@ -43,7 +43,11 @@ fn staging_changes_nothing_that_has_a_name() {
 
 #[test]
 fn cut_off_after_each_rename_it_is_taken_back_exactly() {
-    let count = { let w = motley(); let stack = w.stack(); staged(&w, &stack).steps.len() };
+    let count = {
+        let w = motley();
+        let stack = w.stack();
+        staged(&w, &stack).steps.len()
+    };
     for steps in 0..=count {
         let w = motley();
         let before = tree(&w.base());
@@ -64,8 +68,16 @@ fn cut_off_after_each_rename_it_is_taken_back_exactly() {
 
 #[test]
 fn cut_off_after_each_rename_it_is_finished_where_that_is_possible() {
-    let after = { let mut w = motley(); w.approve(&Selection::all()).unwrap(); crate::batch::shape(&w.base()) };
-    let count = { let w = motley(); let stack = w.stack(); staged(&w, &stack).steps.len() };
+    let after = {
+        let mut w = motley();
+        w.approve(&Selection::all()).unwrap();
+        crate::batch::shape(&w.base())
+    };
+    let count = {
+        let w = motley();
+        let stack = w.stack();
+        staged(&w, &stack).steps.len()
+    };
     let mut finished = 0;
     for steps in 0..=count {
         let w = motley();

@@ -41,12 +41,15 @@ fn shown_bytes_are_landed_bytes_while_a_guest_writes() {
                 if stop.load(Ordering::Relaxed) {
                     break;
                 }
-                std::os::unix::fs::FileExt::write_all_at(&file, format!("{n:08}\n").repeat(2000).as_bytes(), 0).unwrap();
+                std::os::unix::fs::FileExt::write_all_at(&file, format!("{n:08}\n").repeat(2000).as_bytes(), 0)
+                    .unwrap();
             }
         });
         while landed + refused < 200 {
             let seen = w.diff();
-            let Some(shown) = seen.files.first().and_then(|f| f.change.after.as_ref()?.digest.clone()) else { continue };
+            let Some(shown) = seen.files.first().and_then(|f| f.change.after.as_ref()?.digest.clone()) else {
+                continue;
+            };
             match w.approve_seen_keeping(&seen) {
                 Ok(_) => {
                     assert_eq!(sha256(&fs::read(w.base().join("f")).unwrap()), shown);
@@ -130,7 +133,8 @@ fn no_swap_of_a_parent_leads_outside() {
     println!("{landed} landed, {refused} refused");
     assert!(landed > 0 && refused > 0, "control: some land, some are stopped");
     let pieces = fs::read_dir(if base.join("d").is_symlink() { base.join("other") } else { base.join("d") }).unwrap();
-    let pieces = pieces.filter(|e| e.as_ref().unwrap().file_name().to_string_lossy().starts_with(".cofferdam-")).count();
+    let pieces =
+        pieces.filter(|e| e.as_ref().unwrap().file_name().to_string_lossy().starts_with(".cofferdam-")).count();
     assert_eq!(pieces, 0, "pieces that were left in the directory");
     assert_eq!(tree(&outside), canary, "nothing was written, replaced or left outside");
 }
@@ -140,17 +144,20 @@ fn no_swap_of_a_parent_leads_outside() {
 fn parallel_approvals_are_one_after_the_other_and_one_wins() {
     let w = World::new();
     write(&w.base(), "f", "old\n");
-    let worlds: Vec<World> = (0..50).map(|n| {
-        let other = w.beside();
-        write(&other.up(), "f", format!("of {n}\n"));
-        write(&other.up(), &format!("own-{n}"), "x");
-        other
-    }).collect();
+    let worlds: Vec<World> = (0..50)
+        .map(|n| {
+            let other = w.beside();
+            write(&other.up(), "f", format!("of {n}\n"));
+            write(&other.up(), &format!("own-{n}"), "x");
+            other
+        })
+        .collect();
     let reviewed: Vec<_> = worlds.into_iter().map(|other| (other.diff(), other)).collect();
     let results: Vec<_> = thread::scope(|scope| {
-        let all: Vec<_> = reviewed.into_iter().map(|(seen, mut other)| {
-            scope.spawn(move || (other.approve_seen(&seen, &Selection::all()), other))
-        }).collect();
+        let all: Vec<_> = reviewed
+            .into_iter()
+            .map(|(seen, mut other)| scope.spawn(move || (other.approve_seen(&seen, &Selection::all()), other)))
+            .collect();
         all.into_iter().map(|one| one.join().unwrap()).collect()
     });
     let won = results.iter().filter(|(result, _)| result.is_ok()).count();

@@ -66,7 +66,10 @@ fn one_file_of_a_deleted_directory_comes_back() {
     assert!(stack.meta(&rel("dead/d/e")).unwrap().is_some());
     assert!(stack.meta(&rel("dead/f")).unwrap().is_none(), "control: the rest stays deleted");
     let pending = w.pending();
-    assert!(pending.contains(&"deleted dead/f".to_owned()) && !pending.iter().any(|p| p.ends_with("dead/d/e")), "{pending:?}");
+    assert!(
+        pending.contains(&"deleted dead/f".to_owned()) && !pending.iter().any(|p| p.ends_with("dead/d/e")),
+        "{pending:?}"
+    );
 }
 
 #[test]
