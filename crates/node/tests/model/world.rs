@@ -150,9 +150,10 @@ impl World {
 /// Layers that records name, counted without the store's own way of counting them.
 fn referred(state: &State) -> BTreeSet<String> {
     let all = state.store.read(|tx| {
-        let mut all = snapshots::layers_in_use(tx)?;
-        all.extend(tx.list::<Sandbox>()?.into_iter().flat_map(|kept| kept.record.layers));
-        Ok(all)
+        let snapshots = tx.list::<snapshots::Snapshot>()?.into_iter().flat_map(|kept| kept.record.ground.layers);
+        let templates = tx.list::<snapshots::Template>()?.into_iter().flat_map(|kept| kept.record.ground.layers);
+        let sandboxes = tx.list::<Sandbox>()?.into_iter().flat_map(|kept| kept.record.layers);
+        Ok(snapshots.chain(templates).chain(sandboxes).collect())
     });
     all.unwrap()
 }
