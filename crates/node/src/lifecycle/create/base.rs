@@ -63,6 +63,7 @@ impl Stacked {
             let top = sandbox.layers.last().ok_or_else(|| Fault::internal("a template without layers"))?;
             return Ok(Stacked { top: state.layers.get(top).map_err(unmade)?, _lock: seed.lock });
         }
+        sandbox.driver = workspace::driver::choose(&base.dir, &state.layers.dir, ask.driver)?;
         let (top, lock) = state.layers.make(&base.dir, fresh::random()).map_err(unmade)?;
         let made = Stacked { top, _lock: lock };
         match made.fill(state, base, id, sandbox) {
