@@ -65,7 +65,9 @@ fn git_part(path: &Rel) -> Option<&'static str> {
 
 /// `.git` in any case, with what NTFS drops at the end or HFS+ ignores in between, and its short names on NTFS.
 fn is_git_name(name: &[u8]) -> bool {
-    if name.len() > 64 {
+    // Most names are none of these, and can be told at a glance.
+    let can_be = name.iter().any(|b| matches!(b, b'g' | b'G' | b't' | b'T' | 0x80..)) && (4..=64).contains(&name.len());
+    if !can_be {
         return false;
     }
     let visible: String = String::from_utf8_lossy(name).chars().filter(|c| !crate::name::is_invisible(*c)).collect();

@@ -182,7 +182,7 @@ impl Making<'_> {
             }
         };
         let (Some(before), Some(after)) = texts else { return Body::Whole };
-        if text::has_long_line(before) || text::has_long_line(after) {
+        if text::is_unwieldy(before) || text::is_unwieldy(after) {
             return Body::Whole;
         }
         if self.lines > self.options.most_lines {

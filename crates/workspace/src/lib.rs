@@ -23,6 +23,7 @@ mod flags;
 mod ignore;
 pub mod item;
 pub mod layer;
+mod lines;
 pub mod manifest;
 pub mod name;
 pub mod patch;

@@ -25,8 +25,12 @@ pub fn as_text(bytes: &[u8]) -> Option<&str> {
     (!bytes.contains(&0)).then_some(text)
 }
 
-pub fn has_long_line(text: &str) -> bool {
-    text.split('\n').any(|line| line.len() > LONGEST_LINE)
+/// More lines than this make it such a file, too.
+pub const MOST_LINES: usize = 100_000;
+
+/// Whether a text is too long in one way or the other to be compared by lines.
+pub fn is_unwieldy(text: &str) -> bool {
+    text.split('\n').enumerate().any(|(number, line)| number > MOST_LINES || line.len() > LONGEST_LINE)
 }
 
 /// Where two texts differ, in lines.
@@ -99,7 +103,7 @@ fn compare<'a>(path: &Rel, before: &'a str, after: &'a str) -> Compared<'a> {
         lines.iter().map(next).collect()
     };
     let (old, new) = (number(&before), number(&after));
-    let ops = capture_diff_slices(Algorithm::Myers, &old, &new);
+    let ops = crate::lines::compare(&old, &new);
     let groups = group_diff_ops(ops, CONTEXT).into_iter().filter(|ops| ops.iter().any(|op| op.tag() != DiffTag::Equal));
     let mut seen: HashMap<[u8; 32], u32> = HashMap::new();
     let places = groups.map(|ops| {

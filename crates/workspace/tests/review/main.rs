@@ -2,4 +2,9 @@
 //! they may.
 
 mod changes;
+mod classes;
+mod excluded;
+mod hostile;
+mod patches;
+mod views;
 mod world;

@@ -61,6 +61,11 @@ impl World {
         self.diff_with(&Options::default())
     }
 
+    /// With nothing withheld.
+    pub fn diff_all(&self) -> Diff {
+        self.diff_with(&Options { exclude: workspace::exclude::Exclude::Nothing, ..Options::default() })
+    }
+
     pub fn diff_with(&self, options: &Options) -> Diff {
         diff(&self.stack(), &self.anchors, options).unwrap()
     }
@@ -136,4 +141,24 @@ pub fn why_never(file: &FileDiff) -> Option<&str> {
         Class::Never { why } => Some(why),
         _ => None,
     }
+}
+
+/// Does something as a user who owns the world but is not root, in a thread of its own: credentials are a thread's.
+pub fn as_user<T: Send>(world: &World, work: impl FnOnce() -> T + Send) -> T {
+    if !rustix::process::geteuid().is_root() {
+        return work();
+    }
+    let owned = std::process::Command::new("chown").args(["-R", "1500:1500"]).arg(&world.top).status().unwrap();
+    assert!(owned.success());
+    std::thread::scope(|scope| {
+        let as_them = scope.spawn(|| {
+            let gid = rustix::process::Gid::from_raw(1500);
+            rustix::thread::set_thread_groups(&[]).unwrap();
+            rustix::thread::set_thread_res_gid(gid, gid, gid).unwrap();
+            let uid = rustix::process::Uid::from_raw(1500);
+            rustix::thread::set_thread_res_uid(uid, uid, uid).unwrap();
+            work()
+        });
+        as_them.join().unwrap()
+    })
 }

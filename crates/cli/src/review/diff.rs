@@ -1,0 +1,234 @@
+//! `cofferdam diff`: asks for the changes and shows them in the form that was asked for.
+
+use super::pager::Out;
+use super::paint::{self, BOLD, Brush, DIM, GREEN, RED, YELLOW};
+use crate::{render, surroundings};
+use clap::ArgMatches;
+use node::review::diff::{Answer, Ask};
+use node::review::{Body, ChangeKind, Class, FileDiff, FileKind, LineKind};
+use std::ffi::OsString;
+use std::io::{self, IsTerminal, Write};
+use std::process::ExitCode;
+use terms::Fault;
+
+pub fn main(matches: &ArgMatches) -> ExitCode {
+    let words = matches.get_many::<OsString>("words").unwrap_or_default().cloned().collect();
+    let ask = Ask { words, everything: matches.get_flag("all") };
+    let json = matches.get_flag("json");
+    let answer = surroundings::caller().and_then(|caller| node::review::diff::diff(&caller, &ask));
+    match answer.and_then(|answer| show(matches, &answer)) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(fault) => render::fault(&fault, json),
+    }
+}
+
+fn show(matches: &ArgMatches, answer: &Answer) -> Result<(), Fault> {
+    let is = |name: &str| matches.get_flag(name);
+    if is("json") {
+        render::print_json(answer);
+        return Ok(());
+    }
+    let brush = Brush { colours: colours(matches.get_one::<String>("color").map_or("auto", String::as_str)) };
+    let mut out = Out::open(!is("no-pager"));
+    if is("patch") {
+        return patch(&mut out, answer, brush);
+    }
+    let written = if is("name-only") {
+        names(&mut out, answer, |_| String::new())
+    } else if is("name-status") {
+        names(&mut out, answer, |file| format!("{}\t", letter(file)))
+    } else if is("stat") {
+        stat(&mut out, answer, brush)
+    } else {
+        everything(&mut out, answer, brush)
+    };
+    // A reader that left early is no error of ours.
+    let _ = written;
+    Ok(())
+}
+
+fn colours(when: &str) -> bool {
+    match when {
+        "always" => true,
+        "never" => false,
+        _ => io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty()),
+    }
+}
+
+/// Byte for byte into a pipe or file; on a terminal with everything made visible that could drive it.
+fn patch(out: &mut Out, answer: &Answer, brush: Brush) -> Result<(), Fault> {
+    if !io::stdout().is_terminal() {
+        return answer.patch(out).or_else(left_early);
+    }
+    let mut whole = Vec::new();
+    answer.patch(&mut whole)?;
+    for line in String::from_utf8_lossy(&whole).split_inclusive('\n') {
+        let colour = match line.as_bytes().first() {
+            Some(b'+') => GREEN,
+            Some(b'-') => RED,
+            Some(b'd') => BOLD,
+            _ => "",
+        };
+        let text = paint::visible(line.strip_suffix('\n').unwrap_or(line));
+        if writeln!(out, "{}", brush.paint(colour, &text)).is_err() {
+            break;
+        }
+    }
+    Ok(())
+}
+
+fn left_early(fault: Fault) -> Result<(), Fault> {
+    match fault.message.contains("Broken pipe") || fault.message.contains("broken pipe") {
+        true => Ok(()),
+        false => Err(fault),
+    }
+}
+
+fn letter(file: &FileDiff) -> char {
+    match file.change.kind {
+        ChangeKind::Added => 'A',
+        ChangeKind::Deleted => 'D',
+        ChangeKind::Renamed { .. } => 'R',
+        ChangeKind::Type => 'T',
+        ChangeKind::Modified | ChangeKind::Mode | ChangeKind::Xattr => 'M',
+    }
+}
+
+fn names(out: &mut Out, answer: &Answer, before: impl Fn(&FileDiff) -> String) -> io::Result<()> {
+    for file in &answer.diff.files {
+        let from = file.change.kind.from().filter(|_| !before(file).is_empty());
+        let from = from.map(|from| format!("{from}\t")).unwrap_or_default();
+        writeln!(out, "{}{from}{}", before(file), file.change.path)?;
+    }
+    Ok(())
+}
+
+/// Lines that came and went.
+fn counts(file: &FileDiff) -> (usize, usize) {
+    let Body::Text(hunks) = &file.body else { return (0, 0) };
+    let count = |kind| hunks.iter().flat_map(|hunk| &hunk.lines).filter(|line| line.kind == kind).count();
+    (count(LineKind::Added), count(LineKind::Removed))
+}
+
+fn stat(out: &mut Out, answer: &Answer, brush: Brush) -> io::Result<()> {
+    let files = &answer.diff.files;
+    let name = |file: &FileDiff| match file.change.kind.from() {
+        Some(from) => format!("{from} → {}", file.change.path),
+        None => file.change.path.to_string(),
+    };
+    let width = files.iter().map(|file| name(file).chars().count()).max().unwrap_or(0).min(60);
+    let most = files.iter().map(|file| counts(file)).map(|(a, r)| a + r).max().unwrap_or(0);
+    for file in files {
+        let (added, removed) = counts(file);
+        let scale = |n: usize| if most <= 40 { n } else { (n * 40).div_ceil(most) };
+        let bar = brush.paint(GREEN, &"+".repeat(scale(added))) + &brush.paint(RED, &"-".repeat(scale(removed)));
+        let amount = match &file.body {
+            Body::Text(_) => (added + removed).to_string(),
+            Body::Whole => "whole".to_owned(),
+            Body::None => file.change.kind.name().to_owned(),
+        };
+        let mark = match file.change.class {
+            Class::Ordinary => String::new(),
+            Class::RunsOnHost { .. } => brush.paint(YELLOW, "  runs on your machine"),
+            Class::Never { .. } => brush.paint(YELLOW, "  never lands"),
+        };
+        writeln!(out, " {:width$} | {amount:>5} {bar}{mark}", name(file))?;
+    }
+    summary(out, answer)?;
+    ending(out, answer, brush)
+}
+
+fn summary(out: &mut Out, answer: &Answer) -> io::Result<()> {
+    let (added, removed) =
+        answer.diff.files.iter().map(counts).fold((0, 0), |(a, r), (added, removed)| (a + added, r + removed));
+    let files = answer.diff.files.len();
+    let plural = |n: usize| if n == 1 { "" } else { "s" };
+    writeln!(
+        out,
+        " {files} change{}, {added} line{} added, {removed} line{} removed",
+        plural(files),
+        plural(added),
+        plural(removed)
+    )
+}
+
+fn everything(out: &mut Out, answer: &Answer, brush: Brush) -> io::Result<()> {
+    let name = answer.name.as_deref().map(|name| format!(" ({})", render::safe(name))).unwrap_or_default();
+    let base = render::safe(&answer.base.to_string_lossy());
+    writeln!(out, "{}{name} over {base}", brush.paint(BOLD, &answer.sandbox))?;
+    let in_class = |wanted: fn(&Class) -> bool| answer.diff.files.iter().filter(move |f| wanted(&f.change.class));
+    let heading = |out: &mut Out, colour: &str, text: &str| writeln!(out, "\n{}", brush.paint(colour, text));
+    let runs: Vec<_> = in_class(|class| matches!(class, Class::RunsOnHost { .. })).collect();
+    if !runs.is_empty() {
+        heading(out, "1;33", "RUNS ON YOUR MACHINE: lands only when it is named")?;
+        runs.iter().try_for_each(|file| write!(out, "\n{}", paint::file(file, brush)))?;
+    }
+    let ordinary: Vec<_> =
+        in_class(|class| *class == Class::Ordinary).filter(|file| !is_told_below(file, answer)).collect();
+    if !ordinary.is_empty() {
+        if !runs.is_empty() {
+            heading(out, BOLD, "OTHER CHANGES")?;
+        }
+        ordinary.iter().try_for_each(|file| write!(out, "\n{}", paint::file(file, brush)))?;
+    }
+    let never: Vec<_> = in_class(|class| matches!(class, Class::Never { .. })).collect();
+    if !never.is_empty() {
+        heading(out, BOLD, "NEVER LANDS")?;
+        never.iter().try_for_each(|file| writeln!(out, "{}", paint::title(&file.change, brush)))?;
+    }
+    if answer.diff.files.is_empty() {
+        writeln!(out, "nothing changed")?;
+    } else {
+        writeln!(out)?;
+        summary(out, answer)?;
+    }
+    ending(out, answer, brush)
+}
+
+/// A directory that went with what was in it: its files say so.
+fn is_told_below(file: &FileDiff, answer: &Answer) -> bool {
+    let is_dir = file.change.before.as_ref().is_some_and(|e| e.kind == FileKind::Dir);
+    if !is_dir || file.change.kind != ChangeKind::Deleted {
+        return false;
+    }
+    // Sorted by path, what is below follows at once, or behind names that only begin alike.
+    let files = &answer.diff.files;
+    let from = files.partition_point(|f| f.change.path <= file.change.path);
+    files[from..].iter().take(64).any(|f| f.change.path.is_at_or_below(&file.change.path))
+}
+
+fn ending(out: &mut Out, answer: &Answer, brush: Brush) -> io::Result<()> {
+    if !answer.diff.withheld.is_empty() {
+        writeln!(out, "\n{}", brush.paint(BOLD, "WITHHELD: stays in the workspace"))?;
+    }
+    for held in &answer.diff.withheld {
+        let files = if held.files == 1 { "1 file".to_owned() } else { format!("{} files", held.files) };
+        let size = bytes(held.bytes);
+        let path = if held.path.is_top() { ".".to_owned() } else { held.path.to_string() };
+        writeln!(out, "  {path}  {}", brush.paint(DIM, &format!("{files}, {size}; {}", render::safe(&held.why))))?;
+    }
+    if !answer.diff.notes.is_empty() {
+        writeln!(out)?;
+    }
+    answer
+        .diff
+        .notes
+        .iter()
+        .try_for_each(|note| writeln!(out, "{} {}", brush.paint(YELLOW, "note:"), render::safe(note)))?;
+    if answer.diff.files.is_empty() {
+        return Ok(());
+    }
+    writeln!(out, "\ndigest {}", answer.diff.digest)?;
+    // What was shown as a whole is remembered; a part of it is approved by the digest of all.
+    let digest = if answer.only.is_empty() { String::new() } else { format!(" --digest {}", answer.diff.digest) };
+    writeln!(out, "approve with: cofferdam approve {}{digest}", answer.sandbox)
+}
+
+pub fn bytes(amount: u64) -> String {
+    let units = ["bytes", "KiB", "MiB", "GiB", "TiB"];
+    let (mut value, mut unit) = (amount as f64, 0);
+    while value >= 1024.0 && unit + 1 < units.len() {
+        (value, unit) = (value / 1024.0, unit + 1);
+    }
+    if unit == 0 { format!("{amount} bytes") } else { format!("{value:.1} {}", units[unit]) }
+}

@@ -1,0 +1,258 @@
+//! Changes as people read them: coloured lines in which nothing of a file or name can drive the terminal. Whatever cannot be seen
+//! is spelled out.
+
+use super::lexer::{self, Language, State, Token};
+use node::review::{Body, Change, ChangeKind, Class, Entry, FileDiff, FileKind, Flag, Hunk, Line, LineKind, Target};
+use node::review::{is_invisible, words};
+use std::fmt::Write;
+use std::ops::Range;
+
+/// Whether there are colours, and what they are.
+#[derive(Clone, Copy, Debug)]
+pub struct Brush {
+    pub colours: bool,
+}
+
+pub const RED: &str = "31";
+pub const GREEN: &str = "32";
+pub const YELLOW: &str = "33";
+pub const CYAN: &str = "36";
+pub const BOLD: &str = "1";
+pub const DIM: &str = "2";
+
+impl Brush {
+    pub fn paint(self, code: &str, text: &str) -> String {
+        match self.colours && !code.is_empty() && !text.is_empty() {
+            true => format!("\x1b[{code}m{text}\x1b[0m"),
+            false => text.to_owned(),
+        }
+    }
+}
+
+/// Text of a file as a terminal may show it: what moves the cursor, hides or reorders is spelled out. Tabs stay.
+pub fn visible(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c {
+            '\t' => out.push('\t'),
+            c if is_invisible(c) => {
+                let _ = write!(out, "<U+{:04X}>", c as u32);
+            }
+            c => out.push(c),
+        }
+    }
+    out
+}
+
+/// One line about a change: what happened, where, and what to look out for.
+pub fn title(change: &Change, brush: Brush) -> String {
+    let (word, colour) = match &change.kind {
+        ChangeKind::Added => ("added", GREEN),
+        ChangeKind::Deleted => ("deleted", RED),
+        ChangeKind::Renamed { .. } => ("renamed", CYAN),
+        ChangeKind::Type => ("type changed", YELLOW),
+        ChangeKind::Mode => ("mode", YELLOW),
+        ChangeKind::Xattr => ("attributes", YELLOW),
+        ChangeKind::Modified => ("modified", YELLOW),
+    };
+    let mut line = format!("{} {}", brush.paint(colour, word), brush.paint(BOLD, &change.path.to_string()));
+    if let Some(from) = change.kind.from() {
+        let _ = write!(line, " from {from}");
+    }
+    for part in details(change) {
+        let _ = write!(line, "  {}", brush.paint(DIM, &part));
+    }
+    if let Class::RunsOnHost { why } | Class::Never { why } = &change.class {
+        let _ = write!(line, "  {}", brush.paint(YELLOW, &format!("[{}]", visible(why))));
+    }
+    for flag in &change.flags {
+        let _ = write!(line, "  {}", brush.paint(YELLOW, &format!("[{}]", flag_words(*flag))));
+    }
+    if change.drifted {
+        let _ = write!(line, "  {}", brush.paint(RED, "[changed in the base, too]"));
+    }
+    line
+}
+
+pub fn flag_words(flag: Flag) -> &'static str {
+    match flag {
+        Flag::SetId => "set-id bit; taken off when it lands",
+        Flag::Capabilities => "file capabilities; taken off when it lands",
+        Flag::HardLink => "has other names",
+        Flag::Twin => "differs from another name only in case or composition",
+        Flag::HiddenName => "its name holds characters that cannot be seen",
+        Flag::HiddenText => "holds characters that cannot be seen",
+        Flag::LinkOutside => "leads outside",
+        Flag::Binary => "binary",
+        Flag::Large => "large",
+    }
+}
+
+/// Kind, mode, target and attributes, where they differ.
+fn details(change: &Change) -> Vec<String> {
+    let mut parts = Vec::new();
+    let (before, after) = (change.before.as_ref(), change.after.as_ref());
+    let kind = |entry: &Entry| kind_words(entry.kind);
+    match (before, after) {
+        (Some(b), Some(a)) if b.kind != a.kind => parts.push(format!("{} → {}", kind(b), kind(a))),
+        (_, Some(e)) | (Some(e), None) if e.kind != FileKind::File => parts.push(kind(e).to_owned()),
+        _ => {}
+    }
+    match (before, after) {
+        (Some(b), Some(a)) if b.mode != a.mode && b.kind == a.kind => {
+            parts.push(format!("{:04o} → {:04o}", b.mode, a.mode))
+        }
+        (None, Some(a)) if a.kind == FileKind::File && a.mode & 0o111 != 0 => parts.push("executable".to_owned()),
+        _ => {}
+    }
+    let target = |entry: Option<&Entry>| entry.and_then(|e| e.target.as_ref()).map(target_words);
+    match (target(before), target(after)) {
+        (Some(b), Some(a)) if b != a => parts.push(format!("{b} → {a}")),
+        (_, Some(a)) => parts.push(format!("→ {a}")),
+        _ => {}
+    }
+    let names = |entry: Option<&Entry>| entry.map(|e| e.xattrs.clone()).unwrap_or_default();
+    let (b, a) = (names(before), names(after));
+    let changed: Vec<String> = a.iter().filter(|(n, v)| b.get(*n) != Some(v)).map(|(n, _)| visible(n)).collect();
+    let gone: Vec<String> =
+        b.keys().filter(|n| after.is_some() && !a.contains_key(*n)).map(|n| format!("-{}", visible(n))).collect();
+    if !changed.is_empty() || !gone.is_empty() {
+        parts.push([changed, gone].concat().join(" "));
+    }
+    parts
+}
+
+fn kind_words(kind: FileKind) -> &'static str {
+    match kind {
+        FileKind::File => "file",
+        FileKind::Dir => "directory",
+        FileKind::Symlink => "link",
+        FileKind::Fifo => "FIFO",
+        FileKind::Socket => "socket",
+        FileKind::Char | FileKind::Block => "device",
+    }
+}
+
+fn target_words(target: &Target) -> String {
+    match target {
+        Target::Text(text) => visible(text),
+        Target::Bytes { base64 } => format!("bytes {base64}"),
+    }
+}
+
+/// The whole change: its line, and its hunks below.
+pub fn file(file: &FileDiff, brush: Brush) -> String {
+    let mut out = title(&file.change, brush);
+    out.push('\n');
+    let size = |entry: &Option<Entry>| entry.as_ref().map_or(0, |e| e.size);
+    match &file.body {
+        Body::None => {}
+        Body::Whole => {
+            let (before, after) = (size(&file.change.before), size(&file.change.after));
+            let _ = writeln!(out, "  {}", brush.paint(DIM, &format!("not shown by lines: {before} → {after} bytes")));
+        }
+        Body::Text(hunks) => {
+            let language = lexer::of(&String::from_utf8_lossy(file.change.path.as_bytes()));
+            hunks.iter().for_each(|h| out.push_str(&hunk(h, language, brush)));
+        }
+    }
+    out
+}
+
+/// One hunk with its id.
+pub fn hunk(hunk: &Hunk, language: Option<&'static Language>, brush: Brush) -> String {
+    let span = |start: u64, lines: u64| if lines == 1 { format!("{start}") } else { format!("{start},{lines}") };
+    let (old, new) = (span(hunk.old_start, hunk.old_lines), span(hunk.new_start, hunk.new_lines));
+    let head = brush.paint(CYAN, &format!("@@ -{old} +{new} @@"));
+    let mut out = format!("{head} {}\n", brush.paint(DIM, &hunk.id));
+    let differing = if brush.colours { pairs(&hunk.lines) } else { Vec::new() };
+    let (mut old_state, mut new_state) = (State::default(), State::default());
+    for (index, line) in hunk.lines.iter().enumerate() {
+        let tokens = match (language, brush.colours) {
+            (Some(language), true) => {
+                let state = if line.kind == LineKind::Removed { &mut old_state } else { &mut new_state };
+                let tokens = language.tokens(&line.text, state);
+                if line.kind == LineKind::Context {
+                    old_state = new_state;
+                }
+                tokens
+            }
+            _ => Vec::new(),
+        };
+        let none = Vec::new();
+        let marked = differing.get(index).unwrap_or(&none);
+        out.push_str(&one_line(line, &tokens, marked, brush));
+    }
+    out
+}
+
+/// For each line of a hunk, which stretches of it differ from the line that it replaces or is replaced by.
+fn pairs(lines: &[Line]) -> Vec<Vec<Range<usize>>> {
+    let mut marked = vec![Vec::new(); lines.len()];
+    let mut at = 0;
+    while at < lines.len() {
+        let run = |from: usize, kind| lines[from..].iter().take_while(|l| l.kind == kind).count();
+        let removed = run(at, LineKind::Removed);
+        let added = run(at + removed, LineKind::Added);
+        for offset in 0..removed.min(added) {
+            let (left, right) = (at + offset, at + removed + offset);
+            if let Some((old, new)) = words(&lines[left].text, &lines[right].text) {
+                let only = |stretches: Vec<node::review::Stretch>| {
+                    stretches.into_iter().filter(|s| s.0).map(|s| s.1).collect()
+                };
+                (marked[left], marked[right]) = (only(old), only(new));
+            }
+        }
+        at += (removed + added).max(1);
+    }
+    marked
+}
+
+fn one_line(line: &Line, tokens: &[(Token, Range<usize>)], marked: &[Range<usize>], brush: Brush) -> String {
+    let (sign, colour) = match line.kind {
+        LineKind::Context => (" ", ""),
+        LineKind::Removed => ("-", RED),
+        LineKind::Added => ("+", GREEN),
+    };
+    let text = line.text.strip_suffix('\n').unwrap_or(&line.text);
+    // The carriage return of a line's end is part of the line to a diff, and nothing to see in one.
+    let shown = text.strip_suffix('\r').filter(|_| line.text.ends_with('\n')).unwrap_or(text);
+    let mut out = brush.paint(colour, sign);
+    if brush.colours {
+        out.push_str(&styled(shown, tokens, marked, colour, brush));
+    } else {
+        out.push_str(&visible(shown));
+    }
+    out.push('\n');
+    if !line.text.ends_with('\n') {
+        out.push_str("\\ no newline at the end\n");
+    }
+    out
+}
+
+/// Paints a line stretch by stretch. Both lists are in order, so each is walked once.
+fn styled(text: &str, tokens: &[(Token, Range<usize>)], marked: &[Range<usize>], colour: &str, brush: Brush) -> String {
+    let ranges = tokens.iter().map(|(_, range)| range).chain(marked);
+    let mut cuts: Vec<usize> = ranges.flat_map(|range| [range.start, range.end]).chain([0, text.len()]).collect();
+    cuts.retain(|cut| *cut <= text.len() && text.is_char_boundary(*cut));
+    cuts.sort_unstable();
+    cuts.dedup();
+    let (mut tokens, mut marked) = (tokens.iter().peekable(), marked.iter().peekable());
+    let word = format!("1;4;{colour}");
+    let mut out = String::new();
+    for pair in cuts.windows(2) {
+        while tokens.next_if(|(_, range)| range.end <= pair[0]).is_some() {}
+        while marked.next_if(|range| range.end <= pair[0]).is_some() {}
+        let token = tokens.peek().filter(|(_, range)| range.contains(&pair[0])).map(|(token, _)| *token);
+        let style = match token {
+            _ if marked.peek().is_some_and(|range| range.contains(&pair[0])) => word.as_str(),
+            Some(Token::Comment) => "2",
+            Some(Token::Text) => "35",
+            Some(Token::Number) => "36",
+            Some(Token::Keyword) => "34",
+            None => colour,
+        };
+        out.push_str(&brush.paint(style, &visible(&text[pair[0]..pair[1]])));
+    }
+    out
+}

@@ -1,0 +1,99 @@
+//! Artefacts and ignored files do not clutter a review, and nobody can hide behind them.
+
+use crate::world::*;
+use workspace::Diff;
+
+fn held(diff: &Diff) -> Vec<String> {
+    diff.withheld.iter().map(|h| format!("{} ({} files)", h.path, h.files)).collect()
+}
+
+#[test]
+fn artefacts_are_withheld_and_counted() {
+    let w = World::new();
+    write(&w.base(), "Cargo.toml", "[package]\n");
+    for path in [
+        "target/debug/x",
+        "target/y",
+        "web/node_modules/p/package.json",
+        "web/node_modules/p/Makefile",
+        "__pycache__/a.pyc",
+    ] {
+        write(&w.up(), path, vec![b'x'; 5000]);
+    }
+    write(&w.up(), "other/target/z", "not beside a Cargo.toml\n");
+    write(&w.up(), "build/out", "not ignored by anybody\n");
+    write(&w.up(), "src/lib.rs", "code\n");
+    let diff = w.diff();
+    assert_eq!(told(&diff), ["added build/out", "added other/target/z", "added src/lib.rs"]);
+    assert_eq!(held(&diff), ["__pycache__ (1 files)", "target (2 files)", "web/node_modules (2 files)"]);
+    assert!(diff.withheld.iter().all(|h| h.bytes >= 4096), "{:?}", diff.withheld);
+    let all = w.diff_all();
+    assert_eq!((all.files.len(), all.withheld.len()), (8, 0));
+    assert_ne!(all.digest, diff.digest);
+}
+
+#[test]
+fn the_bases_own_rules_count() {
+    let w = World::new();
+    write(&w.base(), ".gitignore", "*.log\n/build/\n!keep.log\n");
+    write(&w.base(), "sub/.gitignore", "local\n");
+    write(&w.base(), ".git/info/exclude", "private\n");
+    write(&w.base(), "tracked.log", "1\n");
+    for path in ["a.log", "build/x/y", "sub/local", "private", "keep.log", "local", "sub/build", "tracked.log"] {
+        write(&w.up(), path, "2\n");
+    }
+    let diff = w.diff();
+    assert_eq!(told(&diff), ["added keep.log", "added local", "added sub/build", "modified tracked.log"]);
+    assert_eq!(held(&diff), ["a.log (1 files)", "build (1 files)", "private (1 files)", "sub/local (1 files)"]);
+}
+
+#[test]
+fn rules_that_the_guest_wrote_hide_nothing() {
+    let w = World::new();
+    write(&w.base(), ".gitignore", "*.log\n");
+    write(&w.up(), ".gitignore", "*\n");
+    write(&w.up(), "evil.sh", "x\n");
+    write(&w.up(), "deep/.gitignore", "*\n");
+    write(&w.up(), "deep/evil.sh", "x\n");
+    write(&w.up(), "x.log", "control\n");
+    let diff = w.diff();
+    assert_eq!(told(&diff), ["modified .gitignore", "added deep/.gitignore", "added deep/evil.sh", "added evil.sh"]);
+    assert_eq!(held(&diff), ["x.log (1 files)"]);
+}
+
+#[test]
+fn what_runs_on_the_reviewers_machine_is_shown_though_it_is_ignored() {
+    let w = World::new();
+    write(&w.base(), ".gitignore", ".envrc\n.vscode/\nlocal/\n");
+    for path in [".envrc", ".vscode/tasks.json", "local/deep/Makefile", "local/deep/plain"] {
+        write(&w.up(), path, "x\n");
+    }
+    let diff = w.diff();
+    assert_eq!(told(&diff), ["added .envrc", "added .vscode/tasks.json", "added local/deep/Makefile"]);
+    assert_eq!(held(&diff), ["local (1 files)"]);
+}
+
+#[test]
+fn artefacts_that_the_base_has_are_withheld_only_where_it_ignores_them() {
+    let w = World::new();
+    write(&w.base(), ".gitignore", "/target\n");
+    write(&w.base(), "Cargo.toml", "");
+    write(&w.base(), "target/debug/x", "1");
+    write(&w.base(), "sub/Cargo.toml", "");
+    write(&w.base(), "sub/target/kept-in-git", "1");
+    write(&w.up(), "target/debug/x", "2");
+    write(&w.up(), "sub/target/kept-in-git", "2");
+    let diff = w.diff();
+    assert_eq!(
+        (told(&diff), held(&diff)),
+        (vec!["modified sub/target/kept-in-git".into()], vec!["target (1 files)".into()])
+    );
+}
+
+#[test]
+fn many_ignored_files_are_one_line() {
+    let w = World::new();
+    write(&w.base(), ".gitignore", "*.log\n");
+    (0..50).for_each(|n| write(&w.up(), &format!("logs/{n}.log"), "x"));
+    assert_eq!(held(&w.diff()), ["logs (50 files)"]);
+}
