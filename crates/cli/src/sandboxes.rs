@@ -1,7 +1,7 @@
 //! `cofferdam create`, `ls`, `ps`, `inspect`, `start`, `stop`, `rm`, `gc` and `audit`.
 
-mod ask;
-mod table;
+pub mod ask;
+pub mod table;
 
 use crate::{render, surroundings};
 use clap::ArgMatches;

@@ -17,12 +17,17 @@ pub use portable::{Imported, Onto, Written, export, import};
 pub use restore::{Restored, Since, restore};
 pub use squash::{DEEP, DEEPEST, squash};
 pub use take::{Taken, remove, take};
-pub use template::{Seed, Template, Templated, create, find_template, from_template, list_templates, remove_template};
+pub use template::{
+    Seed, Template, Templated, create, find_template, from_template, list_templates, refuse_other_template,
+    remove_template,
+};
+pub use workspace::archive::Bounds;
 
+use crate::lifecycle::create::check_name;
+use crate::lifecycle::meta::drop_layer;
 use crate::sandbox::{Anchored, Sandbox};
 use crate::state::State;
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeSet;
 use std::path::PathBuf;
 use store::{Entry, Kept, Record, Step, Tx};
 use terms::{ErrorKind, Fault, Limits, Phase};
@@ -34,8 +39,10 @@ pub struct Ground {
     pub base: PathBuf,
     pub base_id: (u64, u64),
     pub driver: Driver,
-    /// From the bottom up.
-    pub layers: Vec<Frozen>,
+    /// Ids from the bottom up, as every record has them that refers to layers.
+    pub layers: Vec<String>,
+    /// The same with their digests.
+    pub frozen: Vec<Frozen>,
     pub since: (i64, u32),
     #[serde(default)]
     pub anchors: Anchors,
@@ -91,20 +98,22 @@ impl Record for Snapshot {
 
 impl Ground {
     pub fn digest(&self) -> String {
-        manifest::whole(self.layers.iter().map(|l| l.digest.as_str()))
+        manifest::whole(self.frozen.iter().map(|l| l.digest.as_str()))
     }
 
-    pub fn ids(&self) -> Vec<String> {
-        self.layers.iter().map(|l| l.id.clone()).collect()
+    /// Bytes of files in all its layers.
+    pub fn bytes(&self) -> u64 {
+        self.frozen.iter().map(|l| l.bytes).sum()
     }
 
     /// What a sandbox stands on, with other layers than its own.
-    fn of(sandbox: &Sandbox, layers: Vec<Frozen>, anchors: Anchors) -> Ground {
+    fn of(sandbox: &Sandbox, frozen: Vec<Frozen>, anchors: Anchors) -> Ground {
         Ground {
             base: sandbox.base.clone(),
             base_id: sandbox.base_id,
             driver: sandbox.driver,
-            layers,
+            layers: frozen.iter().map(|l| l.id.clone()).collect(),
+            frozen,
             since: sandbox.since,
             anchors,
             policy: sandbox.policy.clone(),
@@ -120,7 +129,7 @@ impl Ground {
             manifest::verify(&layer, &frozen.digest, self.driver.marks())?;
             Ok(layer)
         };
-        self.layers.iter().map(open).collect()
+        self.frozen.iter().map(open).collect()
     }
 
     /// The base, which must still be the directory it was.
@@ -144,18 +153,6 @@ fn lost(id: &str, error: &std::io::Error) -> Fault {
     Fault::new(ErrorKind::Conflict, message)
         .hint("use another snapshot; `cofferdam gc --dry-run` shows what else is amiss")
         .subject(id)
-}
-
-/// Layers of all snapshots and templates: not to be collected.
-pub fn layers_in_use(tx: &Tx<'_>) -> Result<BTreeSet<String>, Fault> {
-    let mut used = BTreeSet::new();
-    for kept in tx.list::<Snapshot>()? {
-        used.extend(kept.record.ground.layers.into_iter().map(|l| l.id));
-    }
-    for kept in tx.list::<Template>()? {
-        used.extend(kept.record.ground.layers.into_iter().map(|l| l.id));
-    }
-    Ok(used)
 }
 
 /// Automatic snapshots whose sandbox is gone and that nothing was built upon: `gc` removes their records.
@@ -196,25 +193,34 @@ fn look(tx: &Tx<'_>, word: &str) -> Result<Option<Kept<Snapshot>>, Fault> {
     }
 }
 
+/// A snapshot at a glance.
+#[derive(Clone, Debug, Serialize)]
+pub struct Listed {
+    pub id: String,
+    pub name: Option<String>,
+    pub sandbox: String,
+    pub automatic: bool,
+    pub base: PathBuf,
+    pub digest: String,
+    pub layers: usize,
+    pub bytes: u64,
+    pub created_ms: u64,
+}
+
 /// All snapshots, or those of one sandbox, oldest first.
-pub fn list(state: &State, sandbox: Option<&str>) -> Result<Vec<Kept<Snapshot>>, Fault> {
-    let mut all = state.store.read(|tx| match sandbox {
+pub fn list(state: &State, sandbox: Option<&str>) -> Result<Vec<Listed>, Fault> {
+    let all = state.store.read(|tx| match sandbox {
         Some(id) => tx.list_in::<Snapshot>(id),
         None => tx.list::<Snapshot>(),
     })?;
-    all.sort_by_key(|s| (s.record.created_ms, s.id.clone()));
+    let at_a_glance = |Kept { id, record, .. }: Kept<Snapshot>| {
+        let (layers, bytes) = (record.ground.layers.len(), record.ground.bytes());
+        let Snapshot { name, sandbox, automatic, digest, created_ms, ground } = record;
+        Listed { id, name, sandbox, automatic, base: ground.base, digest, layers, bytes, created_ms }
+    };
+    let mut all: Vec<Listed> = all.into_iter().map(at_a_glance).collect();
+    all.sort_by(|a, b| (a.created_ms, &a.id).cmp(&(b.created_ms, &b.id)));
     Ok(all)
-}
-
-/// Names of snapshots, templates and forks are typed by people and shown to them.
-fn check_name(name: &str) -> Result<(), Fault> {
-    let id_like = ["sbx_", "snp_", "run_", "lay_", "bat_"].iter().any(|prefix| name.starts_with(prefix));
-    let plain = name.chars().all(|c| c.is_alphanumeric() || "._-+".contains(c));
-    if name.is_empty() || name.len() > 64 || name.starts_with('-') || id_like || !plain {
-        let fault = Fault::invalid(format!("the name {name:?} cannot be used")).phase(Phase::Admission);
-        return Err(fault.hint("up to 64 letters, digits and . _ - +, not beginning with a dash or like an id"));
-    }
-    Ok(())
 }
 
 /// What was noted of a verb that only adds records: its intent and its result become true together.
@@ -246,14 +252,10 @@ fn set_anchors(tx: &Tx<'_>, sandbox: &str, anchors: &Anchors) -> Result<(), Faul
 
 /// Takes away layers that nothing refers to any more. What fails is left to `gc`.
 fn drop_unused(state: &State, candidates: &[String]) -> Result<(), Fault> {
-    let used = state.store.read(|tx| {
-        let mut used = layers_in_use(tx)?;
-        used.extend(tx.list::<Sandbox>()?.into_iter().flat_map(|s| s.record.layers));
-        Ok(used)
-    })?;
-    let unused: Vec<&String> = candidates.iter().filter(|id| !used.contains(*id)).collect();
+    let used = state.store.read(|tx| tx.referred("layers"))?;
+    let unused: Vec<&String> = candidates.iter().filter(|id| !used.contains_key(*id)).collect();
     for id in &unused {
-        let _ = state.layers.remove(id);
+        let _ = drop_layer(&state.layers, id);
     }
     if unused.is_empty() {
         return Ok(());

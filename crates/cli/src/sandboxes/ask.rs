@@ -63,3 +63,17 @@ fn text<'a>(m: &'a ArgMatches, name: &str) -> Option<&'a String> {
 fn bad(flag: &str, why: &str) -> Fault {
     Fault::invalid(format!("--{flag} {why}")).phase(Phase::Admission)
 }
+
+/// A sandbox to prepare a template in.
+pub fn prepare(m: &ArgMatches) -> Result<Ask, Fault> {
+    let mut policies: Vec<Source> = args::all(m, "policy").map(Source::of).collect();
+    policies.extend(args::all(m, "settings").map(|file| Source::File(PathBuf::from(file))));
+    Ok(Ask {
+        dir: m.get_one::<OsString>("dir").map(PathBuf::from),
+        policies,
+        flags: run::flags(m),
+        limits: run::limits(m)?,
+        cpus: text(m, "cpus").map(|v| quantity::cpus(v).map_err(|e| bad("cpus", &e))).transpose()?,
+        ..Ask::default()
+    })
+}

@@ -300,7 +300,7 @@ fn record(
 }
 
 /// Until the clock that files are stamped by has moved: a change of the base right after this is later than the layer.
-fn wait_for_clock(layer: &Layer) {
+pub fn wait_for_clock(layer: &Layer) {
     let Ok(made) = layer.made_at() else { return };
     // Ticks are 1 to 10 ms apart.
     for _ in 0..50 {

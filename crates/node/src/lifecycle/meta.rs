@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use terms::Limits;
 use workspace::{Driver, Layer, Layers, Rel};
 
-const NAME: &[u8] = b"meta.json";
+pub const NAME: &[u8] = b"meta.json";
 /// A policy document, with room for much else.
 const LARGEST: u64 = 4 << 20;
 

@@ -126,7 +126,7 @@ pub fn grow(
         None => state.layers.make(base, fresh::random()).map_err(|e| unmade(&e))?,
     };
     match (ground.driver, frozen.last()) {
-        (Driver::Overlay, _) => Ok((ground.ids().into_iter().chain([top.id]).collect(), lock)),
+        (Driver::Overlay, _) => Ok((ground.layers.iter().cloned().chain([top.id]).collect(), lock)),
         (_, Some(tree)) => match copy::tree(&tree.up, &top.up) {
             Ok(_) => Ok((vec![top.id], lock)),
             Err(fault) => {

@@ -2,8 +2,10 @@
 
 use super::take::unmade;
 use super::{check_name, look, note, running};
+use crate::lifecycle::create;
+use crate::policies::{self, Flag, Source};
 use crate::sandbox::{self, Lifecycle, Sandbox, Sharing};
-use crate::state::State;
+use crate::state::{self, State};
 use crate::{Caller, fresh};
 use serde::Serialize;
 use std::io::{Read, Write};
@@ -95,7 +97,8 @@ pub struct Imported {
 pub struct Onto<'a> {
     pub dir: &'a Path,
     pub name: Option<&'a str>,
-    pub policy: serde_json::Value,
+    pub policies: Vec<Source>,
+    pub flags: Vec<Flag>,
     pub bounds: Bounds,
 }
 
@@ -108,6 +111,11 @@ pub fn import(state: &State, caller: &Caller, onto: Onto<'_>, input: &mut dyn Re
         return Err(bad("its name is no UTF-8".to_owned()).hint("rename it"));
     }
     let base = Dir::open(&path).map_err(|e| bad(e.to_string()))?;
+    state::check_apart(&state.dir, &state.path, &base, &path)?;
+    create::check_space(state)?;
+    let (policy, _) = policies::effective(&onto.policies, &onto.flags, caller)?;
+    let policy: serde_json::Value =
+        serde_json::from_str(&policy.to_json()).map_err(|e| Fault::internal(e.to_string()))?;
     let meta = base.meta(&Rel::top()).map_err(|e| bad(e.to_string()))?.ok_or_else(|| bad("it is gone".to_owned()))?;
     let (layer, lock) = state.layers.make(&base, fresh::random()).map_err(|e| unmade(&e))?;
     let made = archive::import(input, &layer.up, &onto.bounds).and_then(|unpacked| {
@@ -122,7 +130,7 @@ pub fn import(state: &State, caller: &Caller, onto: Onto<'_>, input: &mut dyn Re
             since,
             git_head: None,
             state: Lifecycle::Active,
-            policy: onto.policy.clone(),
+            policy: policy.clone(),
             limits: terms::Limits::default(),
             cpus: None,
             reserve: Vec::new(),
@@ -147,5 +155,8 @@ pub fn import(state: &State, caller: &Caller, onto: Onto<'_>, input: &mut dyn Re
         let _ = state.layers.remove(&layer.id);
     }
     drop(lock);
+    if made.is_ok() {
+        create::wait_for_clock(&layer);
+    }
     made
 }

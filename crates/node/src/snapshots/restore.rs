@@ -1,7 +1,7 @@
 //! `restore`: a sandbox goes back to a snapshot. What it had since is kept as a snapshot of its own, unless it shall be dropped.
 
 use super::fork::grow;
-use super::take::{below, sealed, top_of};
+use super::take::{below, no_orphan, sealed, top_of};
 use super::{Ground, Snapshot, anchors_of, drop_unused, find, note, running, set_anchors};
 use crate::sandbox::{self, Sandbox};
 use crate::state::State;
@@ -45,7 +45,7 @@ pub fn restore(
     fits(&snapshot, &sandbox)?;
     let ground = &snapshot.record.ground;
     let top = top_of(state, &sandbox)?;
-    let lock = top.lock().map_err(|e| super::lost(&top.id, &e))?;
+    let lock = running::lock(state, &sandbox, &top)?;
     let Some(_lock) = lock else { return Err(running::busy(state, &sandbox, "restore")) };
     let answer = |kept, unchanged| Restored {
         protocol_version: terms::PROTOCOL_VERSION,
@@ -59,7 +59,7 @@ pub fn restore(
     let empty = overlay && top.is_empty().map_err(|e| super::lost(&top.id, &e))?;
     let base = ground.base()?;
     let frozen = ground.verified(state)?;
-    if empty && former == ground.layers && sandbox.record.since == ground.since {
+    if empty && former == ground.frozen && sandbox.record.since == ground.since {
         return Ok(answer(None, true));
     }
     let rest = match (since, empty) {
@@ -70,6 +70,7 @@ pub fn restore(
             Some((former.into_iter().chain([top.clone()]).collect(), Some(top)))
         }
     };
+    no_orphan(&top)?;
     let (layers, _held) = grow(state, ground, &frozen, &base)?;
     let (at_ms, kept_id) = (fresh::now_ms(), terms::id("snp", fresh::random()));
     let done = state.store.write(|tx| {

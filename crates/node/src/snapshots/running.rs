@@ -1,32 +1,42 @@
 //! The live run of a sandbox: who holds its top layer, and how its guest is held still.
 
+use crate::lifecycle::live;
 use crate::sandbox::{Run, Sandbox};
 use crate::state::State;
 use std::time::Duration;
 use store::Kept;
 use terms::{ErrorKind, Fault, Phase, Retry};
+use workspace::{Layer, Lock};
 
 /// How long a guest may take to stand still.
 const PATIENCE: Duration = Duration::from_secs(2);
+/// How often, and how long apart, a lock is tried that no run holds.
+const TRIES: u32 = 10;
+const PAUSE: Duration = Duration::from_millis(2);
 
 /// The run that holds the sandbox, as far as the records say.
-pub fn live(state: &State, sandbox: &str) -> Result<Option<Kept<Run>>, Fault> {
-    let runs = state.store.read(|tx| tx.list_in::<Run>(sandbox))?;
-    let open = runs.into_iter().filter(|run| run.record.ended_ms.is_none());
-    Ok(open.max_by_key(|run| run.record.started_ms).filter(|run| is_alive(&run.record)))
+pub fn of(state: &State, sandbox: &str) -> Result<Option<Kept<Run>>, Fault> {
+    let open = state.store.read(|tx| live::runs(tx, sandbox))?.into_iter();
+    Ok(open.filter(|run| live::handle(&run.record).is_some()).max_by_key(|run| run.record.started_ms))
 }
 
-/// The process is the one that was recorded, and not another with its number.
-fn is_alive(run: &Run) -> bool {
-    let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
-    let stat = std::fs::read_to_string(format!("/proc/{}/stat", run.pid)).unwrap_or_default();
-    let start = stat.rsplit_once(") ").and_then(|(_, rest)| rest.split(' ').nth(19)?.parse::<u64>().ok());
-    boot.trim() == run.boot.trim() && start == Some(run.pid_start)
+/// The top layer for oneself; none where a run has it. Whoever only looks whether it is held has it for a moment, too.
+pub fn lock(state: &State, sandbox: &Kept<Sandbox>, top: &Layer) -> Result<Option<Lock>, Fault> {
+    for _ in 0..TRIES {
+        if let Some(lock) = top.lock().map_err(|e| super::lost(&top.id, &e))? {
+            return Ok(Some(lock));
+        }
+        if of(state, &sandbox.id)?.is_some() {
+            break;
+        }
+        std::thread::sleep(PAUSE);
+    }
+    Ok(None)
 }
 
 /// Somebody works in the sandbox, and the verb cannot be done meanwhile.
 pub fn busy(state: &State, sandbox: &Kept<Sandbox>, verb: &str) -> Fault {
-    let who = live(state, &sandbox.id).ok().flatten();
+    let who = of(state, &sandbox.id).ok().flatten();
     let message = match &who {
         Some(run) => format!("{} has a live run, {} (pid {}); {verb} must wait", sandbox.id, run.id, run.record.pid),
         None => format!("{} is in use by another command; {verb} must wait", sandbox.id),
@@ -41,7 +51,7 @@ pub fn busy(state: &State, sandbox: &Kept<Sandbox>, verb: &str) -> Fault {
 
 /// Holds the guest of the live run still until the answer is dropped.
 pub fn hold(state: &State, sandbox: &Kept<Sandbox>) -> Result<sys::freeze::Frozen, Fault> {
-    let run = live(state, &sandbox.id)?.ok_or_else(|| busy(state, sandbox, "the snapshot"))?;
+    let run = of(state, &sandbox.id)?.ok_or_else(|| busy(state, sandbox, "the snapshot"))?;
     sys::freeze::guest_of(run.record.pid, PATIENCE).map_err(|trouble| {
         let message = format!("{} could not be held still: {trouble}", run.id);
         let fault = Fault::new(ErrorKind::Unavailable, message).retry(Retry::Later).phase(Phase::Preparation);

@@ -20,7 +20,7 @@ pub fn squash(state: &State, caller: &Caller, id: &str) -> Result<bool, Fault> {
         return Ok(false);
     }
     let top = top_of(state, &sandbox)?;
-    let lock = top.lock().map_err(|e| super::lost(&top.id, &e))?;
+    let lock = running::lock(state, &sandbox, &top)?;
     let Some(_lock) = lock else { return Err(running::busy(state, &sandbox, "merging its layers")) };
     let frozen = below(state, &sandbox.record)?;
     let mut layers = Vec::new();

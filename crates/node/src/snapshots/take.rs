@@ -2,6 +2,7 @@
 //! and the layer is copied; where the workspace is a copy, the tree is copied.
 
 use super::{Frozen, Ground, Snapshot, anchors_of, check_name, drop_unused, find, note, running, squash};
+use crate::lifecycle::meta;
 use crate::sandbox::{self, Sandbox};
 use crate::state::State;
 use crate::{Caller, fresh};
@@ -9,7 +10,7 @@ use serde::Serialize;
 use std::time::Instant;
 use store::Kept;
 use terms::{ErrorKind, Fault, Phase};
-use workspace::{Driver, Layer, Lock, copy, manifest};
+use workspace::{Driver, Layer, Lock, copy, manifest, remove};
 
 /// What came of it.
 #[derive(Clone, Debug, Serialize)]
@@ -59,7 +60,7 @@ pub fn take_of(
         sandbox = state.store.read(|tx| sandbox::find(tx, Some(&sandbox.id), caller))?;
     }
     let top = top_of(state, &sandbox)?;
-    let lock = top.lock().map_err(|e| super::lost(&top.id, &e))?;
+    let lock = running::lock(state, &sandbox, &top)?;
     let cut = match (lock, sandbox.record.driver) {
         (Some(lock), Driver::Overlay) => freeze(state, &sandbox, top, lock)?,
         (lock, _) => copied(state, &sandbox, &top, lock)?,
@@ -103,6 +104,7 @@ fn freeze(state: &State, sandbox: &Kept<Sandbox>, top: Layer, lock: Lock) -> Res
         return Ok(Cut { frozen: None, fresh: None, held_ms: None, _locks: vec![lock] });
     }
     let frozen = sealed(&top, sandbox.record.driver)?;
+    no_orphan(&top)?;
     let (fresh, held) = fresh_layer(state, &top)?;
     Ok(Cut { frozen: Some(frozen), fresh: Some(fresh.id), held_ms: None, _locks: vec![lock, held] })
 }
@@ -134,6 +136,11 @@ fn copied(state: &State, sandbox: &Kept<Sandbox>, top: &Layer, lock: Option<Lock
             Err(fault.subject(&sandbox.id))
         }
     }
+}
+
+/// A layer that is not a sandbox's top any more must never be taken for one that a crash left behind.
+pub fn no_orphan(top: &Layer) -> Result<(), Fault> {
+    remove::tree(&top.dir, meta::NAME).map(|_| ()).map_err(|e| super::lost(&top.id, &e))
 }
 
 pub fn fresh_layer(state: &State, like: &Layer) -> Result<(Layer, Lock), Fault> {
@@ -190,7 +197,7 @@ fn record(
             created_ms: at_ms,
             ground,
         };
-        let body = serde_json::json!({ "snapshot": id, "digest": snapshot.digest, "layers": snapshot.ground.ids() });
+        let body = serde_json::json!({ "snapshot": id, "digest": snapshot.digest, "layers": snapshot.ground.layers });
         if let Some(frozen) = &cut.frozen {
             tx.add(&frozen.id, frozen.clone())?;
         }
@@ -228,7 +235,7 @@ fn record(
 }
 
 /// Forgets a snapshot, and takes away the layers that only it had. Sandboxes that were made from it are not touched.
-pub fn remove(state: &State, caller: &Caller, word: &str) -> Result<Kept<Snapshot>, Fault> {
+pub fn remove(state: &State, caller: &Caller, word: &str) -> Result<String, Fault> {
     let at_ms = fresh::now_ms();
     let kept = state.store.write(|tx| {
         let kept = find(tx, word)?;
@@ -236,6 +243,6 @@ pub fn remove(state: &State, caller: &Caller, word: &str) -> Result<Kept<Snapsho
         note(tx, at_ms, "snapshot_rm", &kept.record.sandbox, &caller.user, serde_json::json!({ "snapshot": kept.id }))?;
         Ok(kept)
     })?;
-    drop_unused(state, &kept.record.ground.ids())?;
-    Ok(kept)
+    drop_unused(state, &kept.record.ground.layers)?;
+    Ok(kept.id)
 }

@@ -69,9 +69,7 @@ pub fn create(
             if there.record.digest == digest {
                 return Ok(answer(&there, true));
             }
-            let message = format!("there is another template named {name:?}: {}", there.record.address());
-            let fault = Fault::new(ErrorKind::Conflict, message).subject(&there.id).phase(Phase::Admission);
-            return Err(fault.hint(format!("choose another name, or `cofferdam template rm {name}` first")));
+            return Err(taken(&there));
         }
         let template = Template {
             name: name.to_owned(),
@@ -123,8 +121,27 @@ pub fn find_template(tx: &Tx<'_>, word: &str) -> Result<Kept<Template>, Fault> {
     }
 }
 
-pub fn list_templates(state: &State) -> Result<Vec<Kept<Template>>, Fault> {
-    state.store.read(|tx| tx.list::<Template>())
+/// All templates, in the order of their names.
+pub fn list_templates(state: &State) -> Result<Vec<Template>, Fault> {
+    let mut all: Vec<Template> = state.store.read(|tx| tx.list::<Template>())?.into_iter().map(|k| k.record).collect();
+    all.sort_by(|a, b| a.name.cmp(&b.name));
+    Ok(all)
+}
+
+/// Before something is prepared under a name that is taken.
+pub fn refuse_other_template(state: &State, name: &str) -> Result<(), Fault> {
+    check_name(name)?;
+    match state.store.read(|tx| tx.get_named::<Template>(name))? {
+        Some(there) => Err(taken(&there)),
+        None => Ok(()),
+    }
+}
+
+fn taken(there: &Kept<Template>) -> Fault {
+    let name = &there.record.name;
+    let message = format!("there is another template named {name:?}: {}", there.record.address());
+    let fault = Fault::new(ErrorKind::Conflict, message).subject(&there.id).phase(Phase::Admission);
+    fault.hint(format!("choose another name, or `cofferdam template rm {name}` first"))
 }
 
 /// Where a new sandbox begins.
@@ -156,7 +173,7 @@ pub fn from_template(state: &State, word: &str, base: Option<&Path>) -> Result<S
 }
 
 /// Forgets a template; sandboxes that began from it are not touched.
-pub fn remove_template(state: &State, caller: &Caller, word: &str) -> Result<Kept<Template>, Fault> {
+pub fn remove_template(state: &State, caller: &Caller, word: &str) -> Result<String, Fault> {
     let kept = state.store.write(|tx| {
         let kept = find_template(tx, word)?;
         tx.remove::<Template>(&kept.id)?;
@@ -164,6 +181,6 @@ pub fn remove_template(state: &State, caller: &Caller, word: &str) -> Result<Kep
         note(tx, fresh::now_ms(), "template_rm", &kept.id, &caller.user, body)?;
         Ok(kept)
     })?;
-    drop_unused(state, &kept.record.ground.ids())?;
-    Ok(kept)
+    drop_unused(state, &kept.record.ground.layers)?;
+    Ok(kept.record.address())
 }

@@ -1,0 +1,103 @@
+//! `cofferdam export` and `import`.
+
+use super::{say, text};
+use crate::{args, quantity, render, run};
+use clap::ArgMatches;
+use node::Caller;
+use node::policies::Source;
+use node::snapshots::{self, Bounds, Onto};
+use node::state::State;
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::io::{BufReader, BufWriter, IsTerminal, Read, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use terms::{ErrorKind, Fault, Phase};
+
+/// The file appears whole or not at all: it is written beside its place and renamed.
+pub fn export(m: &ArgMatches, caller: &Caller, json: bool) -> Result<ExitCode, Fault> {
+    let (word, file) = (text(m, "sandbox").unwrap_or_default(), file(m));
+    let state = State::open(caller)?;
+    if file == "-" {
+        let mut out = BufWriter::new(std::io::stdout().lock());
+        if std::io::stdout().is_terminal() || json {
+            let why = if json {
+                "both the file and JSON would go to standard output"
+            } else {
+                "the file is not for a terminal"
+            };
+            return Err(Fault::invalid(why).hint("name a file").phase(Phase::Admission));
+        }
+        snapshots::export(&state, caller, word, &mut out)?;
+        out.flush().map_err(|e| unwritable(Path::new("-"), &e))?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let place = caller.cwd.join(&file);
+    let draft = draft_of(&place)?;
+    let made = File::options().write(true).create_new(true).mode(0o600).open(&draft);
+    let made = made.map_err(|e| unwritable(&place, &e))?;
+    let written = snapshots::export(&state, caller, word, &mut BufWriter::new(&made)).and_then(|written| {
+        let whole = made.sync_all().and_then(|()| std::fs::rename(&draft, &place));
+        whole.map_err(|e| unwritable(&place, &e)).map(|()| written)
+    });
+    if written.is_err() {
+        let _ = std::fs::remove_file(&draft);
+    }
+    let written = written?;
+    if json {
+        render::print_json(&written);
+    } else {
+        let size = crate::sandboxes::table::bytes(made.metadata().map_or(0, |m| m.len()));
+        say(&format!("{} changes, {size}, digest {}", written.entries, written.digest));
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn draft_of(place: &Path) -> Result<PathBuf, Fault> {
+    let name = place.file_name().ok_or_else(|| Fault::invalid(format!("{}: not a file's name", place.display())))?;
+    let mut draft = OsString::from(".");
+    draft.push(name);
+    draft.push(format!(".{}", std::process::id()));
+    Ok(place.with_file_name(draft))
+}
+
+pub fn import(m: &ArgMatches, caller: &Caller, json: bool) -> Result<ExitCode, Fault> {
+    let file = file(m);
+    let onto = m.get_one::<OsString>("onto").map(PathBuf::from).unwrap_or_default();
+    let mut policies: Vec<Source> = args::all(m, "policy").map(Source::of).collect();
+    policies.extend(args::all(m, "settings").map(|file| Source::File(PathBuf::from(file))));
+    let bounds = match text(m, "max-size") {
+        None => Bounds::default(),
+        Some(amount) => {
+            let bad = |why: String| Fault::invalid(format!("--max-size {amount:?}: {why}")).phase(Phase::Admission);
+            Bounds { bytes: quantity::size(amount).map_err(bad)?, ratio: None, ..Bounds::default() }
+        }
+    };
+    let onto = Onto { dir: &onto, name: text(m, "name"), policies, flags: run::flags(m), bounds };
+    let mut input: Box<dyn Read> = match file.as_os_str() == "-" {
+        true => Box::new(std::io::stdin().lock()),
+        false => {
+            let place = caller.cwd.join(&file);
+            let opened = File::open(&place).map_err(|e| {
+                Fault::invalid(format!("{}: {e}", place.display())).hint("name a file that `cofferdam export` wrote")
+            })?;
+            Box::new(BufReader::new(opened))
+        }
+    };
+    let made = snapshots::import(&State::open(caller)?, caller, onto, &mut input)?;
+    if json {
+        render::print_json(&made);
+    } else {
+        say(&made.id);
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn file(m: &ArgMatches) -> OsString {
+    m.get_one::<OsString>("file").map(OsString::as_os_str).unwrap_or(OsStr::new("-")).to_owned()
+}
+
+fn unwritable(place: &Path, error: &std::io::Error) -> Fault {
+    Fault::new(ErrorKind::Unavailable, format!("{}: {error}", place.display())).hint("write it where there is space")
+}
