@@ -159,6 +159,8 @@ fn collect(m: &ArgMatches, caller: &Caller, json: bool) -> Result<ExitCode, Faul
             Sort::Expired => "sandbox",
             Sort::DeadLayer | Sort::EmptyLayer => "layer",
             Sort::Adopted => "adopted",
+            Sort::Snapshot => "snapshot",
+            Sort::DeepStack => "stack",
             Sort::LostRun => "run",
             Sort::Key => "key",
         };

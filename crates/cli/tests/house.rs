@@ -78,7 +78,7 @@ const HOUSE: [Room; 9] = [
         name: "node",
         uses: &["egress", "enclosure", "policy", "store", "sys", "terms", "workspace"],
         libraries: &["rustix", "serde", "serde_json", "sha2"],
-        test_libraries: &[],
+        test_libraries: &["proptest"],
     },
     Room {
         name: "cli",

@@ -319,7 +319,7 @@ impl<'a> Judge<'a> {
         if self.is_own_place(path) || !(self.exists(path) || self.sockets.contains(path)) {
             return None;
         }
-        let decision = self.policy.connects(path);
+        let decision = if self.is_of_host(path) { self.policy.reaches(path) } else { self.policy.connects(path) };
         self.observe(|| Observed::Socket {
             path: path.to_path_buf(),
             rule: decision.rule.clone(),
@@ -415,12 +415,20 @@ impl<'a> Judge<'a> {
         self.workspace.as_ref().is_some_and(|at| path.starts_with(at))
     }
 
-    /// The mode of what is at a real path: on the host, or in the workspace as the guest sees it.
+    /// The mode of what is at a real path: in the workspace as the guest sees it, and what is hidden from it there, or
+    /// anywhere else, as it is on the host.
     fn mode(&self, path: &Path) -> Option<u32> {
-        match self.in_workspace(path) {
-            true => self.resolver.mode_of(path),
-            false => std::fs::symlink_metadata(path).ok().map(|m| m.mode()),
-        }
+        let inside = self.in_workspace(path).then(|| self.resolver.stat(path)).flatten();
+        inside.map(|s| s.st_mode).or_else(|| std::fs::symlink_metadata(path).ok().map(|m| m.mode()))
+    }
+
+    /// Whether a socket in the workspace is the host's and not one that the guest made there. The kernel leads nobody from
+    /// one to the other, so this only decides what is told.
+    fn is_of_host(&self, path: &Path) -> bool {
+        let Some(inside) = self.resolver.stat(path).filter(|_| self.in_workspace(path)) else { return false };
+        std::fs::symlink_metadata(path).is_ok_and(|m| {
+            (m.ctime(), m.ctime_nsec()) == (inside.st_ctime, inside.st_ctime_nsec as i64) && m.mode() == inside.st_mode
+        })
     }
 
     fn exists(&self, path: &Path) -> bool {

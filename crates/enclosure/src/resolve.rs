@@ -1,7 +1,7 @@
 //! What a path means to a guest. Paths inside and outside are the same by design, so the answer is a plain path;
 //! links are followed in the guest's own root, never in ours.
 
-use rustix::fs::{Mode, OFlags, ResolveFlags, openat2};
+use rustix::fs::{Mode, OFlags, ResolveFlags, Stat, openat2};
 use rustix::io::Errno;
 use std::ffi::OsStr;
 use std::os::fd::OwnedFd;
@@ -72,13 +72,13 @@ impl Resolver {
         Ok((fd, real))
     }
 
-    /// The mode of what is at a real path of a guest's tree, itself; for one whose calls were looked at before.
-    pub fn mode_of(&self, path: &Path) -> Option<u32> {
+    /// What is at a real path of a guest's tree, itself; for one whose calls were looked at before.
+    pub fn stat(&self, path: &Path) -> Option<Stat> {
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let inside = path.strip_prefix("/").ok()?;
         let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
         let found = openat2(self.root.as_ref()?, inside, flags, Mode::empty(), resolve).ok()?;
-        rustix::fs::fstat(&found).ok().map(|s| s.st_mode)
+        rustix::fs::fstat(&found).ok()
     }
 
     fn root(&mut self, tid: i32) -> Option<&OwnedFd> {

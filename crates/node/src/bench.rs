@@ -228,7 +228,8 @@ fn entries(ask: &Ask) -> Result<Vec<Entry>, Fault> {
     let nothing = ["/bin/true", "/usr/bin/true"].into_iter().find(|p| Path::new(p).exists());
     let nothing = nothing.ok_or_else(|| Fault::new(ErrorKind::UnsupportedHost, "there is no /bin/true to start"))?;
     let ours = |flags: &[&str]| {
-        let words = [ask.exe.as_os_str()].into_iter().map(OsString::from).chain(["run".into()]);
+        // Others have no workspace, either.
+        let words = [ask.exe.as_os_str()].into_iter().map(OsString::from).chain(["run".into(), "--read-only".into()]);
         words.chain(flags.iter().map(OsString::from)).chain(["--".into(), nothing.into()]).collect()
     };
     let bubblewrap = match find("bwrap", ask.path.as_deref()) {

@@ -21,7 +21,9 @@ impl State {
         let (path, dir) = prepare(caller)?;
         let layers = Layers::open(&dir).map_err(|e| unusable(&path, &e.to_string()))?;
         let store = Store::open(&path)?;
-        Ok(State { path, dir, layers, store })
+        let state = State { path, dir, layers, store };
+        crate::review::recover(&state)?;
+        Ok(state)
     }
 }
 

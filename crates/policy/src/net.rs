@@ -49,7 +49,7 @@ impl Resolved {
             return no_name();
         };
         if let Some(path) = ask.unix.filter(|_| ask.proto == Proto::Unix) {
-            return self.socket(path);
+            return self.reaches(path);
         }
         let matches = self.policy.net.iter().filter(|r| known.meets(&r.rule)).map(matched).collect();
         let open = self.policy.default_net() == Action::Allow && ask.proto != Proto::Unix && !known.special;

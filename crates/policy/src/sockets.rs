@@ -21,7 +21,7 @@ impl Resolved {
     /// Whether a guest may connect to the socket at `path`, which is real. Where it may write, sockets are its own to
     /// make and to use; there only a denial of what the grant itself holds counts, not one of all the world.
     pub fn connects(&self, path: &Path) -> Decision {
-        let by_rule = self.socket(path);
+        let by_rule = self.reaches(path);
         let may_write = |at: &Path| self.fs(at, Perm::WriteFile);
         let by_grant = may_write(path);
         if by_rule.allowed() || !by_grant.allowed() {
@@ -37,7 +37,7 @@ impl Resolved {
     }
 
     /// What the rules about sockets alone say.
-    pub(crate) fn socket(&self, path: &Path) -> Decision {
+    pub fn reaches(&self, path: &Path) -> Decision {
         let matches = self.sockets.iter().filter(|r| r.covers(path)).map(matched).collect();
         Decision::of(matches, (Action::Deny, "defaults.net")).with_hint(|| self.socket_hint(path))
     }
@@ -59,7 +59,7 @@ impl Resolved {
     pub(crate) fn reached_sockets(&self) -> Vec<Socket> {
         let mut found: BTreeMap<PathBuf, String> = BTreeMap::new();
         for rule in self.sockets.iter().filter(|r| r.grants()) {
-            for real in rule.reals.iter().flatten().filter(|real| self.socket(&real.path).allowed()) {
+            for real in rule.reals.iter().flatten().filter(|real| self.reaches(&real.path).allowed()) {
                 found.entry(real.path.clone()).or_insert_with(|| rule.label.clone());
             }
         }

@@ -122,8 +122,11 @@ fn other_tools_can_look_into_it() {
 /// A file of a hostile maker: a manifest of its choice and entries of its choice.
 struct Forge {
     items: Vec<Item>,
-    entries: Vec<(Vec<u8>, EntryType, Vec<u8>, Vec<u8>)>,
+    entries: Vec<Forged>,
 }
+
+/// Name, kind, bytes, and where it links to.
+type Forged = (Vec<u8>, EntryType, Vec<u8>, Vec<u8>);
 
 fn item(depth: u32, name: &[u8], kind: ItemKind, bytes: &[u8]) -> Item {
     use sha2::{Digest, Sha256};

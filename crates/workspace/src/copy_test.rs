@@ -127,3 +127,97 @@ fn a_forged_mark_is_refused_by_name() {
     let fault = layers(&[&low], &up).unwrap_err();
     assert!(fault.message.contains("dir") && fault.message.contains("redirect"), "{}", fault.message);
 }
+
+/// All that a reader sees of a stack.
+fn seen(stack: &crate::Stack) -> std::collections::BTreeMap<String, String> {
+    let mut found = std::collections::BTreeMap::new();
+    let mut waiting = vec![Rel::top()];
+    while let Some(dir) = waiting.pop() {
+        for (name, meta) in stack.names(&dir).unwrap() {
+            let path = dir.join(&name);
+            let what = match meta.kind {
+                FileKind::Dir => {
+                    waiting.push(path.clone());
+                    "dir".to_owned()
+                }
+                FileKind::File => io::read_to_string(stack.file(&path).unwrap()).unwrap(),
+                other => format!("{other:?}"),
+            };
+            found.insert(path.to_string(), format!("{:o} {what}", meta.mode));
+        }
+    }
+    found
+}
+
+#[test]
+fn merged_layers_show_over_any_base_what_the_stack_showed() {
+    use proptest::prelude::*;
+    let part = prop_oneof![Just("a"), Just("b"), Just("c")];
+    let path = proptest::collection::vec(part, 1..4).prop_map(|parts| parts.join("/"));
+    let layer = proptest::collection::vec((path, 0u32..6), 0..8);
+    let stack = proptest::collection::vec(layer, 2..6);
+    let mut runner = proptest::test_runner::TestRunner::new(ProptestConfig::with_cases(48));
+    runner
+        .run(&stack, |stack| {
+            let scratch = Scratch::new();
+            let layers = crate::Layers::open(&scratch.dir).unwrap();
+            let base = scratch.mkdir("base");
+            let mut ids = Vec::new();
+            for (n, entries) in stack.iter().enumerate() {
+                // The lowest is the base.
+                let top = match n {
+                    0 => "base".to_owned(),
+                    _ => {
+                        let (layer, _lock) = layers.make(&base, [n as u8; 16]).unwrap();
+                        ids.push(layer.id.clone());
+                        format!("layers/{}/up", layer.id)
+                    }
+                };
+                for (path, kind) in entries {
+                    let at = format!("{top}/{path}");
+                    let whole = scratch.path.join(&at);
+                    let way = whole.ancestors().skip(1).all(|p| p.symlink_metadata().map_or(true, |m| m.is_dir()));
+                    if !way || whole.symlink_metadata().is_ok() {
+                        continue;
+                    }
+                    match kind {
+                        0 | 1 => scratch.file(&at, format!("{n} {path}").as_bytes()),
+                        2 => drop(scratch.mkdir(&at)),
+                        _ if n == 0 => scratch.file(&format!("{at}/x"), b"base"),
+                        3 | 4 => scratch.strike(&at),
+                        _ => scratch.opaque(&at),
+                    }
+                }
+            }
+            let open = |ids: &[String]| crate::Stack {
+                base: base.try_clone().unwrap(),
+                driver: Driver::Overlay,
+                layers: ids.iter().map(|id| layers.get(id).unwrap()).collect(),
+                since: (0, 0),
+            };
+            let (merged, _lock) = layers.make(&base, [99; 16]).unwrap();
+            let ups: Vec<crate::Layer> = ids.iter().map(|id| layers.get(id).unwrap()).collect();
+            super::layers(&ups.iter().map(|l| &l.up).collect::<Vec<_>>(), &merged.up).unwrap();
+            prop_assert_eq!(seen(&open(&ids)), seen(&open(&[merged.id])));
+            Ok(())
+        })
+        .unwrap();
+}
+
+#[test]
+fn depth_beyond_any_path_is_copied_sealed_and_merged() {
+    let scratch = Scratch::new();
+    let layers = crate::Layers::open(&scratch.dir).unwrap();
+    let (layer, _lock) = layers.make(&scratch.dir, [1; 16]).unwrap();
+    let mut way = Descent::at(&layer.up).unwrap();
+    for _ in 0..3_000 {
+        rustix::fs::mkdirat(way.here(), "deep", Mode::from_raw_mode(0o700)).unwrap();
+        way.enter(b"deep").unwrap();
+    }
+    rustix::fs::mkdirat(way.here(), "end", Mode::from_raw_mode(0)).unwrap();
+    let sealed = crate::manifest::seal(&layer, Marks::Mean).unwrap();
+    assert_eq!(sealed.entries, 3_001);
+    let (copy, _lock) = layers.make(&scratch.dir, [2; 16]).unwrap();
+    super::layers(&[&layer.up], &copy.up).unwrap();
+    crate::manifest::verify(&copy, &sealed.digest, Marks::Mean).unwrap();
+}

@@ -75,6 +75,16 @@ impl Rel {
 /// For people: bytes that are no text, and characters that would move the cursor, hide or reorder text, are spelled out.
 impl fmt::Display for Rel {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        Spelt(&self.0).fmt(f)
+    }
+}
+
+/// Bytes that somebody else chose, such as where a link leads, spelled for people as names are.
+#[derive(Clone, Copy, Debug)]
+pub struct Spelt<'a>(pub &'a [u8]);
+
+impl fmt::Display for Spelt<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for chunk in self.0.utf8_chunks() {
             for c in chunk.valid().chars() {
                 match c {

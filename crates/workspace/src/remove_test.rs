@@ -14,7 +14,7 @@ fn links_are_taken_and_what_they_lead_to_is_not() {
     let scratch = Scratch::new();
     scratch.file("outside/kept", b"kept");
     scratch.mkdir("tree");
-    rustix::fs::symlinkat("../outside", &scratch.dir.dir(&Rel::top().join(b"tree")).unwrap(), "away").unwrap();
+    rustix::fs::symlinkat("../outside", scratch.dir.dir(&Rel::top().join(b"tree")).unwrap(), "away").unwrap();
     rustix::fs::symlinkat("outside", &scratch.dir, "itself").unwrap();
     tree(&scratch.dir, b"tree").unwrap();
     tree(&scratch.dir, b"itself").unwrap();

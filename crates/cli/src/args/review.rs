@@ -1,14 +1,14 @@
-//! The verbs that `review.rs` carries out, with their flags: diff, approve, reject, undo, rebase, conflicts, provenance.
+//! The verbs that `review.rs` carries out, with their flags: diff, prune, approve, reject, undo, rebase, conflicts, provenance.
 
 use super::flag;
 use clap::builder::OsStringValueParser;
 use clap::{Arg, Command, ValueHint};
 
 /// Known without building anything: the hot path must tell verbs from commands to run.
-pub const VERBS: &[&str] = &["diff"];
+pub const VERBS: &[&str] = &["diff", "prune", "rebase", "conflicts"];
 
 pub fn commands() -> Vec<Command> {
-    vec![diff()]
+    vec![diff(), prune(), rebase(), conflicts()]
 }
 
 fn diff() -> Command {
@@ -41,6 +41,13 @@ fn diff() -> Command {
         .group(clap::ArgGroup::new("form").args(["stat", "name-only", "name-status", "patch", "json"]))
 }
 
+fn prune() -> Command {
+    Command::new("prune")
+        .about("Take build artefacts, caches and ignored files out of a sandbox; what is up for review stays")
+        .arg(Arg::new("id").value_name("ID").help("The sandbox [default: the one of the current directory]"))
+        .arg(flag("json").help("Print JSON: protocol_version, sandbox, files, bytes"))
+}
+
 /// `[ID] [PATH]...`: told apart when the sandboxes are known.
 pub fn words() -> Arg {
     Arg::new("words")
@@ -49,4 +56,33 @@ pub fn words() -> Arg {
         .value_parser(OsStringValueParser::new())
         .value_hint(ValueHint::AnyPath)
         .help("The sandbox, by id, the beginning of it, or name [default: the one of the current directory]; then paths in it")
+}
+
+fn rebase() -> Command {
+    Command::new("rebase")
+        .about("Bring a sandbox onto its directory as it is now")
+        .long_about(
+            "Bring a sandbox onto its directory as it is now.\n\n\
+             Files that both changed are merged by lines where it is known how they were before: from the commit that the \
+             directory stood on, or from a copy that an approval kept. What does not go together is left in the workspace between \
+             marks, or as it is where it is no text, and the status is 1. Nothing is written to the directory itself.\n\n\
+             Refused while a command runs in the sandbox. Doing it again is harmless.",
+        )
+        .arg(one())
+        .arg(flag("dry-run").short('n').help("Only tell what would become of each file"))
+        .arg(flag("json").help("Print JSON: protocol_version, sandbox, dry_run, files, conflicts, notes"))
+}
+
+fn conflicts() -> Command {
+    Command::new("conflicts")
+        .about("List files that several sandboxes changed, or a sandbox and its directory")
+        .arg(one())
+        .arg(flag("json").help("Print JSON: protocol_version, base, contested, drifted, unresolved, notes"))
+}
+
+/// One sandbox.
+fn one() -> Arg {
+    Arg::new("sandbox")
+        .value_name("ID")
+        .help("The sandbox, by id, the beginning of it, or name [default: the one of the current directory]")
 }

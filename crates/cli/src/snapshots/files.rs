@@ -34,14 +34,19 @@ pub fn export(m: &ArgMatches, caller: &Caller, json: bool) -> Result<ExitCode, F
         return Ok(ExitCode::SUCCESS);
     }
     let place = caller.cwd.join(&file);
-    let draft = draft_of(&place)?;
-    let made = File::options().write(true).create_new(true).mode(0o600).open(&draft);
+    // A device or a pipe is written to, not replaced.
+    let special = std::fs::metadata(&place).is_ok_and(|found| !found.is_file());
+    let draft = if special { place.clone() } else { draft_of(&place)? };
+    let made = File::options().write(true).create_new(!special).mode(0o600).open(&draft);
     let made = made.map_err(|e| unwritable(&place, &e))?;
     let written = snapshots::export(&state, caller, word, &mut BufWriter::new(&made)).and_then(|written| {
+        if special {
+            return Ok(written);
+        }
         let whole = made.sync_all().and_then(|()| std::fs::rename(&draft, &place));
         whole.map_err(|e| unwritable(&place, &e)).map(|()| written)
     });
-    if written.is_err() {
+    if written.is_err() && !special {
         let _ = std::fs::remove_file(&draft);
     }
     let written = written?;

@@ -121,15 +121,18 @@ fn git_trusts_what_it_knows_of_a_project_it_may_only_read() {
         assert!(made.status.success() && made.stdout.is_empty(), "{made:?}");
         assert_eq!(doubted(&place, &[]), "", "{who:?}");
         assert_eq!(doubted(&place, &["--report-reads"]), "", "{who:?}");
+        assert_eq!(doubted(&place, &["--read-only"]), "", "{who:?}");
         // The control: what did change is seen.
         let change = place.outside("sh").args(["-c", "echo changed > 2"]).output().unwrap();
         assert!(change.status.success());
         assert_eq!(doubted(&place, &[]), "2\n", "{who:?}");
-        // Only root's guest needs it, only for this repository, and not where the index can be brought up to date.
+        // Where changes stay in a workspace the next one knows nothing of them; else only root's guest needs it. Always only for
+        // this repository, and not where its index can be brought up to date.
         let trust = "git config --get core.checkStat; cd /tmp; git init -q x; cd x; git config --get core.checkStat";
         let set = |flags: &[&str]| place.sh(flags, trust).stdout();
-        assert_eq!(set(&[]), if who == As::Root { "minimal\n" } else { "" });
-        assert_eq!(set(&["--write", "."]), "");
+        assert_eq!(set(&[]), "minimal\n");
+        assert_eq!(set(&["--read-only"]), if who == As::Root { "minimal\n" } else { "" });
+        assert_eq!(set(&["--direct", "--write", "."]), "");
         // Settings of the caller are not replaced, whether they are shown or not.
         place.file("home/.config/git/config", "[core]\n\teditor = mine\n");
         assert_eq!(set(&[]), "");

@@ -59,7 +59,7 @@ fn every_refused_change_is_told_and_its_hint_allows_it() {
         let mut wrong = Vec::new();
         for (text, op, target) in REFUSED {
             let place = furnished(who);
-            let run = place.sh(&[], text);
+            let run = place.sh(&["--read-only"], text);
             assert_ne!(run.code(), 0, "{text}: {}", run.story());
             assert_eq!(run.text("/verdict"), "denied", "{text}: {}", run.story());
             assert_eq!(run.text("/error_kind"), "policy_denied");
@@ -94,12 +94,12 @@ fn rarer_changes_are_told_too() {
             ("os.fchmod(os.open('file', os.O_RDONLY), 0o600)", "fs.write", "file"),
         ] {
             let text = format!("import os, socket; {step}");
-            let run = place.python(&[], &text);
+            let run = place.python(&["--read-only"], &text);
             assert_ne!(run.code(), 0, "{step}: {}", run.story());
             if !run.was_denied(op, place.project.join(target).to_str().unwrap()) {
                 wrong.push(format!("{step}: {:?} {}", run.denials(), run.stderr().lines().last().unwrap_or_default()));
             }
-            place.python(&["--write", "."], &text).assert_ok();
+            place.python(&["--direct", "--write", "."], &text).assert_ok();
             place.file("home/project/file", "text");
         }
         assert!(wrong.is_empty(), "not told: {}", wrong.join("\n"));
@@ -119,7 +119,7 @@ fn follow_hints(place: &Place, text: &str, mut run: Run) -> Result<(), String> {
                 flags.extend([flag.to_owned(), path.to_owned()]);
             }
         }
-        let words: Vec<&str> = flags.iter().map(String::as_str).collect();
+        let words: Vec<&str> = ["--read-only"].into_iter().chain(flags.iter().map(String::as_str)).collect();
         run = place.sh(&words, text);
         if run.code() == 0 {
             return Ok(());
@@ -132,15 +132,15 @@ fn follow_hints(place: &Place, text: &str, mut run: Run) -> Result<(), String> {
 fn a_refusal_says_who_asked() {
     for who in BOTH {
         let place = furnished(who);
-        let run = place.sh(&[], "echo $$; echo x > file");
+        let run = place.sh(&["--read-only"], "echo $$; echo x > file");
         let told = denial(&run, "fs.write", place.project.join("file").to_str().unwrap());
         assert_eq!(told["pid"].as_i64().unwrap().to_string(), run.stdout().trim(), "the pid it has inside");
         assert_eq!(told["exe"], "/usr/bin/dash");
-        let run = place.sh(&[], "touch new & wait");
+        let run = place.sh(&["--read-only"], "touch new & wait");
         let told = denial(&run, "fs.create", place.project.join("new").to_str().unwrap());
         assert_eq!(told["exe"], "/usr/bin/touch");
         // A thread is its process.
-        let run = place.python(&[], IN_A_THREAD);
+        let run = place.python(&["--read-only"], IN_A_THREAD);
         let told = denial(&run, "fs.create", place.project.join("new").to_str().unwrap());
         assert_eq!(told["exe"], fs::canonicalize("/usr/bin/python3").unwrap().to_str().unwrap());
         assert_eq!(told["pid"].as_i64().unwrap().to_string(), run.stdout().trim());
@@ -162,13 +162,18 @@ thread.join()
 fn equal_refusals_are_counted_together() {
     for who in BOTH {
         let place = furnished(who);
-        let run = place.python(&[], "import os\nfor i in range(700):\n  try: os.mkdir('new')\n  except OSError: pass");
+        let run = place.python(
+            &["--read-only"],
+            "import os\nfor i in range(700):\n  try: os.mkdir('new')\n  except OSError: pass",
+        );
         run.assert_ok();
         let told = denial(&run, "fs.create", place.project.join("new").to_str().unwrap());
         assert_eq!(told["count"], 700);
         assert_eq!(run.denials().len(), 1);
-        let run =
-            place.python(&[], "import os\nfor i in range(700):\n  try: os.mkdir(f'new{i}')\n  except OSError: pass");
+        let run = place.python(
+            &["--read-only"],
+            "import os\nfor i in range(700):\n  try: os.mkdir(f'new{i}')\n  except OSError: pass",
+        );
         let kept = run.denials().len() as u64;
         assert!(kept >= 100, "{kept}");
         assert_eq!(kept + run.outcome["denials_dropped"].as_u64().unwrap(), 700, "what is not listed is counted");
@@ -400,10 +405,10 @@ print(
 ";
     for who in BOTH {
         let place = furnished(who);
-        let run = place.python(&[], TRY);
+        let run = place.python(&["--read-only"], TRY);
         assert_eq!(run.stdout().trim(), "EEXIST EEXIST EEXIST EEXIST EEXIST EEXIST ok ok", "{}", run.story());
         assert_eq!(run.denials(), [], "{}", run.story());
-        place.sh(&[], "mkdir -p full empty /usr/lib /tmp/a/b").assert_ok();
+        place.sh(&["--read-only"], "mkdir -p full empty /usr/lib /tmp/a/b").assert_ok();
     }
 }
 
@@ -411,19 +416,19 @@ print(
 fn the_verdict_is_denied_only_when_the_command_failed() {
     for who in BOTH {
         let place = furnished(who);
-        let run = place.sh(&[], "echo x > file; exit 0");
+        let run = place.sh(&["--read-only"], "echo x > file; exit 0");
         assert_eq!(run.text("/verdict"), "ok");
         assert_eq!(run.outcome["success"], true);
         assert_eq!(run.outcome.get("error_kind"), None);
         run.assert_denied("fs.write", place.project.join("file").to_str().unwrap());
-        let run = place.sh(&[], "(echo x > file) 2>/dev/null; exit 1");
+        let run = place.sh(&["--read-only"], "(echo x > file) 2>/dev/null; exit 1");
         assert_eq!((run.text("/verdict"), run.code()), ("denied".into(), 1));
-        let run = place.sh(&[], "(echo x > file) 2>/dev/null; kill -9 $$");
+        let run = place.sh(&["--read-only"], "(echo x > file) 2>/dev/null; kill -9 $$");
         assert_eq!((run.text("/verdict"), run.code()), ("denied".into(), 137));
-        let run = place.sh(&[], "exit 1");
+        let run = place.sh(&["--read-only"], "exit 1");
         assert_eq!(run.text("/verdict"), "failed");
         // A pipeline hides the failure, not the refusal.
-        let run = place.sh(&[], "(echo x > file) 2>&1 | cat >/dev/null");
+        let run = place.sh(&["--read-only"], "(echo x > file) 2>&1 | cat >/dev/null");
         assert_eq!(run.text("/verdict"), "ok");
         assert_eq!(run.denials().len(), 1);
     }
@@ -436,7 +441,7 @@ fn warned_operations_go_through_and_are_told() {
         let perms = json!(["read_file", "read_dir", "write_file", "truncate", "make_reg", "remove_file"]);
         let policy = place.policy(json!({"version": 1, "extends": ["default"], "fs": {"rules": [
             {"action": "warn", "path": place.project, "perms": perms}]}}));
-        let run = place.sh(&["-p", &policy], "echo x > file; echo y > new; rm other");
+        let run = place.sh(&["--direct", "-p", &policy], "echo x > file; echo y > new; rm other");
         run.assert_ok();
         assert_eq!(run.text("/verdict"), "ok");
         for (op, name) in [("fs.write", "file"), ("fs.create", "new"), ("fs.remove", "other")] {
@@ -487,7 +492,7 @@ fn on_a_terminal_each_refusal_is_one_line_after_the_run() {
     for who in BOTH {
         let place = furnished(who);
         let text = "(echo x > file) 2>/dev/null; (echo x > file) 2>/dev/null; mkdir new 2>/dev/null; echo last";
-        let screen = on_terminal(&place, &["-c", text], json!([]));
+        let screen = on_terminal(&place, &["--read-only", "-c", text], json!([]));
         screen.assert_code(0);
         let lines = plain(&screen.text);
         assert_eq!(lines.len(), 3, "{}", screen.text);
@@ -508,7 +513,7 @@ fn on_a_terminal_each_refusal_is_one_line_after_the_run() {
             "{}",
             lines[2]
         );
-        let quiet = on_terminal(&place, &["-q", "-c", text], json!([]));
+        let quiet = on_terminal(&place, &["--read-only", "-q", "-c", text], json!([]));
         assert_eq!(plain(&quiet.text), ["last"]);
     }
 }
@@ -525,13 +530,14 @@ fn with_v_refusals_are_told_as_they_happen() {
             ["expect", "/later by"],
             ["expect", "last"]
         ]);
-        let screen = on_terminal(&place, &["-v", "-c", text], steps);
+        let screen = on_terminal(&place, &["--read-only", "-v", "-c", text], steps);
         screen.assert_code(0);
         let told = plain(&screen.text).iter().filter(|l| l.contains("refused fs.create")).count();
         assert_eq!(told, 2, "each once: {}", screen.text);
         // The terminal is raw while the command has it: a bare line feed would leave a staircase.
         assert_eq!(screen.text.replace("\r\n", "").matches('\n').count(), 0, "{:?}", screen.text);
-        let got = to_the_end(&mut place.cofferdam(["run", "-v", "-c", "mkdir new 2>/dev/null; true"]), b"");
+        let got =
+            to_the_end(&mut place.cofferdam(["run", "--read-only", "-v", "-c", "mkdir new 2>/dev/null; true"]), b"");
         assert_eq!(String::from_utf8_lossy(&got.stderr).matches("refused fs.create").count(), 1);
     }
 }
@@ -541,7 +547,7 @@ fn in_a_pipe_nothing_is_said() {
     for who in BOTH {
         let place = furnished(who);
         let got = to_the_end(
-            &mut place.cofferdam(["run", "-c", "mkdir new 2>/dev/null; echo out; echo err >&2; exit 1"]),
+            &mut place.cofferdam(["run", "--read-only", "-c", "mkdir new 2>/dev/null; echo out; echo err >&2; exit 1"]),
             b"",
         );
         assert_eq!((&got.stdout[..], &got.stderr[..]), (&b"out\n"[..], &b"err\n"[..]));
@@ -569,7 +575,8 @@ print('last')
         let place = furnished(who);
         let names = place.file("home/project/names.json", json!(NAMES).to_string());
         for flags in [&["-q"][..], &[], &["-v"]] {
-            let mut args = flags.to_vec();
+            let mut args = vec!["--read-only"];
+            args.extend(flags);
             args.extend(["--", "/usr/bin/python3", "-c", MAKE, names.to_str().unwrap()]);
             let screen = on_terminal(&place, &args, json!([]));
             screen.assert_code(0);
@@ -592,7 +599,7 @@ print('last')
             }
         }
         // Names that are not text are told as well as they can be.
-        let run = place.python(&[], "import os\ntry: os.mkdir(b'bad-\\xff-name')\nexcept OSError: pass");
+        let run = place.python(&["--read-only"], "import os\ntry: os.mkdir(b'bad-\\xff-name')\nexcept OSError: pass");
         run.assert_denied("fs.create", place.project.join("bad-\u{fffd}-name").to_str().unwrap());
     }
 }
@@ -600,12 +607,12 @@ print('last')
 #[test]
 fn colours_can_be_switched_off() {
     let place = furnished(As::Root);
-    let coloured = on_terminal(&place, &["-c", "mkdir new 2>/dev/null; true"], json!([]));
+    let coloured = on_terminal(&place, &["--read-only", "-c", "mkdir new 2>/dev/null; true"], json!([]));
     assert!(coloured.text.contains("\u{1b}["), "{:?}", coloured.text);
     let text = "import os, sys; os.environ['NO_COLOR'] = '1'; os.execv(sys.argv[1], sys.argv[1:])";
     let mut script = place.outside("script");
     let line = format!(
-        "/usr/bin/python3 -c \"{text}\" {} run -c 'mkdir new 2>/dev/null; true'",
+        "/usr/bin/python3 -c \"{text}\" {} run --read-only -c 'mkdir new 2>/dev/null; true'",
         crate::support::binary().display()
     );
     let got = to_the_end(script.args(["-qec", &line, "/dev/null"]), b"");

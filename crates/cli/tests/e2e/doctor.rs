@@ -191,7 +191,12 @@ fn setup_gives_a_user_limits_and_takes_them_back() {
     let place = Place::new(As::Root);
     let uid = unused_uid(2);
     let name = uid.to_string();
-    let limited = || as_uid(uid, &place).args(["run", "-m", "64m", "--pids", "8", "--", "/bin/true"]).output().unwrap();
+    let limited = || {
+        as_uid(uid, &place)
+            .args(["run", "--read-only", "-m", "64m", "--pids", "8", "--", "/bin/true"])
+            .output()
+            .unwrap()
+    };
     let before = limited();
     assert_eq!(before.status.code(), Some(125), "refused without groups: {}", text(&before));
 

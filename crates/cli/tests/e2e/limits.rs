@@ -380,7 +380,7 @@ impl Delegate {
         let id = Command::new("id").args(["-u", &name]).output().unwrap();
         let uid = String::from_utf8_lossy(&id.stdout).trim().parse().unwrap();
         let place = Place::new(As::Root);
-        for path in [&place.home, &place.project] {
+        for path in [&place.home, &place.project, &place.state()] {
             chown(path, Some(uid), Some(uid)).unwrap();
         }
         Delegate { name, uid, place }

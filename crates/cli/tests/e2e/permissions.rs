@@ -266,7 +266,9 @@ fn a_denied_file_or_directory_inside_a_grant_is_hidden() {
             ]),
         );
         let before = snapshot(&dir);
-        let run = |text: &str| place.run(&["-w", dir.to_str().unwrap(), "-p", &policy], &["sh", "-c", text]);
+        let run = |text: &str| {
+            place.run(&["--direct", "--workdir", dir.to_str().unwrap(), "-p", &policy], &["sh", "-c", text])
+        };
         for text in [
             "cat secret",
             "echo x > secret",
@@ -323,7 +325,9 @@ fn denied_writes_leave_reading_and_denied_execution_leaves_both() {
                 {"action": "deny", "path": dir.join("tool"), "perms": ["execute"]},
             ]),
         );
-        let run = |text: &str| place.run(&["-w", dir.to_str().unwrap(), "-p", &policy], &["sh", "-c", text]);
+        let run = |text: &str| {
+            place.run(&["--direct", "--workdir", dir.to_str().unwrap(), "-p", &policy], &["sh", "-c", text])
+        };
         let before = snapshot(&dir);
         for (text, op, target) in [
             ("echo x >> kept/file", "fs.write", "kept/file"),
@@ -389,7 +393,8 @@ fn a_denied_path_that_does_not_exist_never_appears() {
             );
             for text in tries {
                 let before = snapshot(&dir);
-                let run = place.run(&["-w", dir.to_str().unwrap(), "-p", &policy], &["sh", "-c", text]);
+                let run =
+                    place.run(&["--direct", "--workdir", dir.to_str().unwrap(), "-p", &policy], &["sh", "-c", text]);
                 if run.code() == 125 {
                     assert_eq!(run.text("/error_kind"), "unsupported_policy", "{}", run.story());
                     assert!(run.text("/message").contains("fs.rules[1]"), "names the rule: {}", run.story());
@@ -411,7 +416,7 @@ fn a_denied_path_that_does_not_exist_never_appears() {
         }
         // The control: what no rule denies can be made.
         let policy = rules(&place, json!([{"action": "allow", "path": dir, "perms": WRITE}]));
-        place.run(&["-w", dir.to_str().unwrap(), "-p", &policy], &["touch", "later"]).assert_ok();
+        place.run(&["--direct", "--workdir", dir.to_str().unwrap(), "-p", &policy], &["touch", "later"]).assert_ok();
     }
 }
 
@@ -567,7 +572,7 @@ fn a_project_below_tmp_is_a_project_like_any_other() {
         place.dir(&dir);
         place.file(dir.join("sub/file"), "text");
         let go = |flags: &[&str], text: &str| {
-            let mut all = vec!["-w", dir.to_str().unwrap()];
+            let mut all = vec!["--read-only", "--workdir", dir.to_str().unwrap()];
             all.extend(flags);
             place.run(&all, &["sh", "-c", text])
         };
@@ -598,12 +603,16 @@ fn the_home_directory_is_not_a_project() {
         place.file("home/notes", "text");
         for dir in [&place.home, &place.root] {
             let dir = dir.to_str().unwrap();
-            let run = place.run(&["-w", dir], &["sh", "-c", "pwd; find . -name .netrc -o -name notes; cat ~/.netrc"]);
+            let run = place.run(
+                &["--read-only", "--workdir", dir],
+                &["sh", "-c", "pwd; find . -name .netrc -o -name notes; cat ~/.netrc"],
+            );
             assert_eq!(run.stdout(), format!("{dir}\n"), "{}", run.story());
             assert_ne!(run.code(), 0);
         }
         let notes = place.home.join("notes").display().to_string();
-        let run = place.run(&["-w", place.home.to_str().unwrap(), "--read", &notes], &["cat", "notes"]);
+        let run =
+            place.run(&["--read-only", "--workdir", place.home.to_str().unwrap(), "--read", &notes], &["cat", "notes"]);
         assert_eq!(run.assert_ok().stdout(), "text");
     }
 }
@@ -626,8 +635,10 @@ fn flags_grant_and_deny() {
             place.run(&[flag, &outside], &["sh", "-c", &format!("echo more >> {file}")]).assert_ok();
         }
         assert_eq!(fs::read_to_string(&file).unwrap(), "textmore\nmore\n");
-        let run =
-            place.sh(&["--write", ".", "--deny-write", "sub"], "echo x > file && cat sub/file && echo x > sub/file");
+        let run = place.sh(
+            &["--direct", "--write", ".", "--deny-write", "sub"],
+            "echo x > file && cat sub/file && echo x > sub/file",
+        );
         assert_ne!(run.code(), 0);
         assert_eq!(fs::read_to_string(place.project.join("sub/file")).unwrap(), "text");
         assert_eq!(fs::read_to_string(place.project.join("file")).unwrap(), "x\n");
@@ -647,7 +658,7 @@ fn what_is_written_belongs_to_the_caller() {
         let owner = if who == As::User { USER } else { 0 };
         place
             .sh(
-                &["--write", "."],
+                &["--direct", "--write", "."],
                 "umask 022; mkdir d; echo x > d/f; ln -s f d/l; mkfifo p; chmod 600 d/f; touch -d @1 d",
             )
             .assert_ok();
@@ -658,11 +669,11 @@ fn what_is_written_belongs_to_the_caller() {
         assert_eq!(fs::metadata(place.project.join("d/f")).unwrap().mode() & 0o7777, 0o600);
         assert_eq!(fs::metadata(place.project.join("d")).unwrap().mtime(), 1);
         // Inside they look like the user's own, too.
-        let run = place.sh(&["--write", "."], "stat -c %u:%g d/f; id -u; id -g");
+        let run = place.sh(&["--direct", "--write", "."], "stat -c %u:%g d/f; id -u; id -g");
         let words: Vec<String> = run.stdout().split_whitespace().map(String::from).collect();
         assert_eq!(words[0], format!("{}:{}", words[1], words[2]));
         // No file that gives its runner another identity comes out.
-        place.sh(&["--write", "."], "cp /usr/bin/true t; chmod 6755 t; true").assert_ok();
+        place.sh(&["--direct", "--write", "."], "cp /usr/bin/true t; chmod 6755 t; true").assert_ok();
         let mode = fs::metadata(place.project.join("t")).unwrap().permissions().mode();
         if who == As::Root {
             assert_eq!(mode & 0o6000, 0, "a set-id file of root's was made on the host: {mode:o}");

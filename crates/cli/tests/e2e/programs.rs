@@ -246,12 +246,12 @@ fn what_is_built_in_a_writable_place_runs_where_everything_may() {
     for who in BOTH {
         let place = Place::new(who);
         place.file("home/project/hello.c", "#include <stdio.h>\nint main() { puts(\"hello\"); }\n");
-        let run = place.sh(&["--write", "."], "cc hello.c -o hello && ./hello");
+        let run = place.sh(&["--direct", "--write", "."], "cc hello.c -o hello && ./hello");
         assert_eq!(run.assert_ok().stdout(), "hello\n");
         assert!(place.project.join("hello").exists());
         let run = place.sh(&[], "cp hello.c /tmp && cd /tmp && cc hello.c -o hello && ./hello");
         assert_eq!(run.assert_ok().stdout(), "hello\n");
-        assert_ne!(place.sh(&[], "cc hello.c -o other").code(), 0, "nothing is writable without --write");
+        assert_ne!(place.sh(&["--read-only"], "cc hello.c -o other").code(), 0, "nothing is writable without --write");
     }
 }
 
@@ -261,7 +261,7 @@ fn what_is_writable_is_not_executable_where_programs_are_listed() {
         let place = Place::new(who);
         place.file("home/project/id", fs::read("/usr/bin/id").unwrap());
         let policy = allowing(&place, json!(["/usr/bin/python3"]));
-        let flags = ["-p", &policy, "--write", "."];
+        let flags = ["--direct", "-p", &policy, "--write", "."];
         for text in [
             "import os, shutil; shutil.copy('/usr/bin/id', 'made'); os.execv('./made', ['id'])".to_string(),
             "import os; os.chmod('id', 0o755); os.execv('./id', ['id'])".into(),

@@ -240,7 +240,15 @@ fn callers_do_not_use_up_the_supervisors_descriptors() {
             // Hard and soft: nobody can raise it.
             let mut command = place.outside("/bin/sh");
             command.args(["-c", "ulimit -n 160; exec \"$@\"", "sh"]).arg(binary());
-            command.args(["run", "--status-file", status.to_str().unwrap(), "-p", &format!("{port}:8000")]);
+            // What the host makes in a directory shows there at once only without a workspace.
+            command.args([
+                "run",
+                "--read-only",
+                "--status-file",
+                status.to_str().unwrap(),
+                "-p",
+                &format!("{port}:8000"),
+            ]);
             command.args(flags).args(["--", "/usr/bin/python3", "-c", BUSY]).stdout(Stdio::piped());
             let mut child = command.spawn().unwrap();
             child.stdout.as_mut().unwrap().read_exact(&mut [0; 6]).expect("the guest's server stands");

@@ -7,7 +7,7 @@ use std::fs;
 /// Runs `cofferdam ARGS…` where no further user namespace can be made.
 fn blocked(place: &Place, args: &[&str]) -> Run {
     let status = place.file("status.json", "");
-    let mut all = vec!["run", "--status-file", status.to_str().unwrap()];
+    let mut all = vec!["run", "--read-only", "--status-file", status.to_str().unwrap()];
     all.extend(args);
     let script = "echo 0 > /proc/sys/user/max_user_namespaces && exec \"$@\"";
     let binary = crate::support::binary();

@@ -294,7 +294,7 @@ go(); wait(1); go(); wait(2); go()
                 go
             };
             let (run, second) = std::thread::scope(|scope| {
-                let run = scope.spawn(|| place.run(&["-p", &rules], &command));
+                let run = scope.spawn(|| place.run(&["--direct", "-p", &rules], &command));
                 let go = reached(1);
                 fs::rename(&path, &moved).unwrap();
                 fs::write(go, "").unwrap();
@@ -343,7 +343,7 @@ for path in ('q/e/x.sock', 'd/q/x.sock', 'q/x.sock', 'd/e/y.sock', 'y.sock', 'd/
             let service = service();
             let deny = json!({"action": "deny", "proto": "unix", "path": format!("$WORKSPACE/{denied}")});
             let rules = place.policy(json!({"version": 1, "extends": ["workspace-write"], "net": {"rules": [deny]}}));
-            let run = place.python(&["-p", &rules], mine);
+            let run = place.python(&["--direct", "-p", &rules], mine);
             assert_eq!(run.assert_ok().stdout(), "own True\n", "{who:?} {denied}: {}", run.story());
             assert_eq!(service.seen(), 0, "{who:?} {denied}");
             assert!(run.was_denied("net.connect", &service.target()), "{who:?} {denied}: {}", run.story());
@@ -351,7 +351,7 @@ for path in ('q/e/x.sock', 'd/q/x.sock', 'q/x.sock', 'd/e/y.sock', 'y.sock', 'd/
         }
         // The control: without the denial it is reached. A denial of all the world leaves the guest its own.
         let service = service();
-        let preset = ["-p", "workspace-write", "-p", "no-network"];
+        let preset = ["--direct", "-p", "workspace-write", "-p", "no-network"];
         let run = place.python(&preset, mine);
         assert!(run.stdout().starts_with("own True\n"), "{who:?}: {}", run.story());
         assert!(service.seen() > 0, "{who:?}");

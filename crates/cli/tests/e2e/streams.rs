@@ -326,18 +326,18 @@ fn a_bad_place_for_the_verdict_is_refused_before_anything_runs() {
         let place = Place::new(who);
         let made = place.project.join("made");
         for flags in [["--status-fd", "77"], ["--status-file", "/no/such/dir/file"]] {
-            let mut args = vec!["run", "--write", "."];
+            let mut args = vec!["run", "--direct", "--write", "."];
             args.extend(flags);
             args.extend(["--", "touch", "made"]);
             let got = to_the_end(&mut place.cofferdam(&args), b"");
             assert_eq!(got.status.code(), Some(2), "{}", String::from_utf8_lossy(&got.stderr));
             assert!(!made.exists(), "nothing ran");
         }
-        let text = "exec \"$1\" run --status-fd 7 --write . -- touch made 7</dev/null";
+        let text = "exec \"$1\" run --direct --status-fd 7 --write . -- touch made 7</dev/null";
         let got = to_the_end(place.outside("sh").args(["-c", text, "sh"]).arg(binary()), b"");
         assert_eq!(got.status.code(), Some(2), "a descriptor for reading");
         assert!(!made.exists());
-        place.run(&["--write", "."], &["touch", "made"]).assert_ok();
+        place.run(&["--direct", "--write", "."], &["touch", "made"]).assert_ok();
         assert!(made.exists());
     }
 }

@@ -251,10 +251,24 @@ fn space_and_entries_end_at_their_limit() {
         for reserve in ["fallocate -l 100M /tmp/x; sleep 40", ": > /tmp/x; fallocate -n -l 100M /tmp/x; sleep 40"] {
             assert_limit(&fenced(&place, &["--disk", "4m"], &["/bin/sh", "-c", reserve]), "disk_mb");
         }
+        // A workspace counts, too, and what is in it counts together with the private space.
+        for script in [
+            "dd if=/dev/zero of=x bs=1M count=2000 2>/dev/null; sleep 40",
+            "head -c 3000000 /dev/zero > x; head -c 3000000 /dev/zero > /tmp/x; sleep 40",
+            "mkdir a; cd a; while head -c 100000 /dev/zero > f; do mkdir d; cd d; done; sleep 40",
+        ] {
+            assert_limit(&fenced(&place, &["--disk", "4m", "-t", "60s"], &["/bin/sh", "-c", script]), "disk_mb");
+        }
+        for script in ["i=0; while :; do : > f$i; i=$((i+1)); done", "while mkdir d && cd d; do :; done; sleep 40"] {
+            assert_limit(&fenced(&place, &["--limit", "files=200", "-t", "60s"], &["/bin/sh", "-c", script]), "files");
+        }
+        let full = "head -c 4194304 /dev/zero > y; rm y; head -c 4194304 /dev/zero > x; touch $(seq 199)";
+        fenced(&place, &flags, &["/bin/sh", "-c", full]).assert_ok();
+        assert_eq!(fs::read_dir(&place.project).unwrap().count(), 0, "nothing of it reached the host's directory");
         // Nowhere else can be filled.
         let run = fenced(
             &place,
-            &[],
+            &["--read-only"],
             &[
                 "/bin/sh",
                 "-c",

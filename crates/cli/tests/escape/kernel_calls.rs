@@ -360,7 +360,7 @@ fn mounts_and_groups_stay_as_they_are() {
              unshare -UrmC sh -c 'echo ENTERED' 2>/dev/null; ls /sys 2>/dev/null; \
              (echo x >{project}/new) 2>/dev/null && echo WROTE; echo x >/tmp/new && echo control; cut -d: -f3 /proc/self/cgroup | sort -u"
         );
-        let run = place.sh(&["--deny-read", &hidden], &text);
+        let run = place.sh(&["--read-only", "--deny-read", &hidden], &text);
         assert_eq!(run.stdout(), "tried\ncontrol\n/\n", "{}", run.story());
         assert_eq!(state(&place.project), before);
         canary.assert_safe(&run.output);

@@ -33,13 +33,14 @@ fn trees_that_change_during_setup_lead_nowhere() {
         std::os::unix::fs::symlink(canary.dir(), &link).unwrap();
         let swap = format!("{project}/swap");
         let sub = format!("{swap}/sub");
-        let kinds: [&[&str]; 6] = [
-            &["--write", &project, "--read", &swap],
-            &["--write", &project, "--write", &sub],
-            &["--write", &project, "--deny-read", &swap],
-            &["--write", &project, "--deny-write", &swap],
-            &["--write", &project, "--deny-exec", &sub],
+        let kinds: [&[&str]; 7] = [
+            &["--direct", "--write", &project, "--read", &swap],
+            &["--direct", "--write", &project, "--write", &sub],
+            &["--direct", "--write", &project, "--deny-read", &swap],
+            &["--direct", "--write", &project, "--deny-write", &swap],
+            &["--direct", "--write", &project, "--deny-exec", &sub],
             &["--deny-read", &swap],
+            &["--read-only", "--deny-read", &swap],
         ];
         let attack = "cat swap/inner.txt swap/sub/deep.txt swap/canary-* link/inner.txt link/sub/deep.txt link/canary-* 2>/dev/null; \
                       (echo x >swap/planted; echo x >swap/sub/planted; echo x >link/planted; rm -f swap/canary-* link/canary-*) 2>/dev/null; echo end";
@@ -116,7 +117,7 @@ fn links_in_place_of_directories_lead_nowhere() {
             &["--read", &format!("{project}/a")],
             &["--deny-read", &format!("{project}/a/canary*")],
         ] {
-            let flags = [&["--write", project][..], extra].concat();
+            let flags = [&["--direct", "--write", project][..], extra].concat();
             let run = place.sh(&flags, attack);
             assert!(run.stdout() == "control\n" || run.code() == 125, "{flags:?} {}", run.story());
             canary.assert_safe(&run.output);
@@ -152,7 +153,7 @@ fn kernel_settings_stay_and_no_core_lands() {
              ulimit -c unlimited 2>/dev/null && echo RAISED; ulimit -c; echo x >control; kill -SEGV $$",
             names.join(" ")
         );
-        let run = place.sh(&["--write", project], &text);
+        let run = place.sh(&["--direct", "--write", project], &text);
         assert_eq!(run.stdout(), "0\n", "{}", run.story());
         run.assert_code(128 + 11);
         let left: Vec<_> = fs::read_dir(project).unwrap().flatten().map(|e| e.file_name()).collect();
@@ -303,9 +304,13 @@ fn read_only_files_cannot_be_changed() {
         let program = probe(&place, "dirty", DIRTY);
         let dir = file.parent().unwrap();
         let (before, system) = (state(dir), fs::read("/etc/hostname").unwrap_or_default());
-        let run = place.run(&[], &[&program, file.to_str().unwrap(), dir.to_str().unwrap()]);
+        let run = place.run(&["--read-only"], &[&program, file.to_str().unwrap(), dir.to_str().unwrap()]);
         assert_eq!(run.stdout(), "wins 0\n", "{}", run.story());
         assert_eq!(state(dir), before, "{}", run.story());
+        // In a workspace all of it works, and none of it arrives.
+        let inside = place.run(&[], &[&program, file.to_str().unwrap(), dir.to_str().unwrap()]);
+        assert_ne!(inside.stdout(), "wins 0\n", "{}", inside.story());
+        assert_eq!(state(dir), before, "{}", inside.story());
         place.run(&[], &[&program, "/etc/hostname", "/etc"]);
         assert_eq!(fs::read("/etc/hostname").unwrap_or_default(), system);
         let text = format!("mkdir /tmp/own && cp {} /tmp/own/file && {program} /tmp/own/file /tmp/own", file.display());

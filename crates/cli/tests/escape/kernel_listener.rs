@@ -135,7 +135,10 @@ fn races_on_programs_never_start_what_is_denied() {
         let (good, bad) = (probe(&place, "prog-a", &leave("ran-good")), probe(&place, "prog-b", &leave("ran-bad")));
         let (good, bad, out_text) = (good.as_str(), bad.as_str(), out.to_str().unwrap());
         for kind in ["x", "xl"] {
-            let run = place.run(&["--write", out_text, "--deny-exec", bad], &[&race, kind, good, bad, "0.8", out_text]);
+            let run = place.run(
+                &["--direct", "--write", out_text, "--deny-exec", bad],
+                &[&race, kind, good, bad, "0.8", out_text],
+            );
             assert!(out.join("ran-good").exists(), "control: {}", run.story());
             assert!(!out.join("ran-bad").exists(), "{}", run.story());
         }

@@ -96,7 +96,7 @@ except OSError: pass
 fn no_privileged_file_is_left_on_the_host() {
     for who in BOTH {
         let place = Place::new(who);
-        let run = place.python(&["--write", place.project.to_str().unwrap()], LEAVE);
+        let run = place.python(&["--direct", "--write", place.project.to_str().unwrap()], LEAVE);
         let mode = |path: &Path| fs::metadata(path).map(|m| m.mode() & 0o7777).unwrap_or(0);
         assert_eq!(mode(&place.project.join("control")), 0o755, "control: {}", run.story());
         let entries = fs::read_dir(&place.project).unwrap().flatten().map(|e| e.path());
@@ -335,7 +335,7 @@ fn only_listed_programs_start() {
             "exec": {"rules": [{"action": "allow", "path": python}]},
         });
         let policy = place.file("policy.json", policy.to_string());
-        let flags = ["-p", policy.to_str().unwrap(), "--write", out.to_str().unwrap()];
+        let flags = ["--direct", "-p", policy.to_str().unwrap(), "--write", out.to_str().unwrap()];
         let run = place.run(&flags, &[python.to_str().unwrap(), "bypass.py", &unlisted, out.to_str().unwrap()]);
         assert!(out.join("control").exists(), "control: {}", run.story());
         let names = fs::read_dir(&out).unwrap().flatten().map(|e| e.file_name().to_string_lossy().into_owned());

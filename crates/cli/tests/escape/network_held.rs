@@ -139,7 +139,7 @@ fn a_command_does_not_say_where_we_write() {
         let (ok, said) = run(&[&lesson[..], &["rm -f out; mkfifo out"]].concat());
         assert!(!ok && said.contains("it is not a file"), "{who:?}: {said}");
         fs::remove_file(project.join("out")).unwrap();
-        let writes = ["run", "--write", ".", "--status-file", "out", "--", "/bin/sh", "-c"];
+        let writes = ["run", "--direct", "--write", ".", "--status-file", "out", "--", "/bin/sh", "-c"];
         let (ok, said) = run(&[&writes[..], &["echo '{\"success\":true}' > other; mv other out; exit 0"]].concat());
         assert!(!ok && said.contains("replaced"), "{who:?}: {said}");
         // The controls: a file that is there, also one that the command wrote to, and a device.

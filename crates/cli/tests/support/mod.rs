@@ -67,10 +67,15 @@ pub struct Place {
 
 impl Place {
     pub fn new(who: As) -> Place {
+        Place::within(who, Path::new("/srv"))
+    }
+
+    /// A place in another directory, which may be another file system.
+    pub fn within(who: As, above: &Path) -> Place {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         binary();
         let n = NEXT.fetch_add(1, Ordering::Relaxed);
-        let root = PathBuf::from(format!("/srv/cofferdam-test-{}-{n}", std::process::id()));
+        let root = above.join(format!("cofferdam-test-{}-{n}", std::process::id()));
         let home = root.join("home");
         let project = home.join("project");
         fs::create_dir_all(&project).unwrap();

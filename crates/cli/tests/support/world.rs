@@ -255,6 +255,7 @@ impl World {
         }
         command.arg(program).args(args);
         command.env_clear().env("HOME", &self.place.home).env("USER", "tester").env("LANG", "C.UTF-8");
+        command.env("COFFERDAM_STATE", self.place.state());
         command.env("PATH", "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin").current_dir(&self.place.project);
         command.stdin(std::process::Stdio::null());
         command

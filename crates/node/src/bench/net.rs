@@ -181,7 +181,7 @@ fn lanes(ask: &Ask, place: &Place, port: u16, curl: &Path) -> Result<Vec<Lane>, 
 }
 
 fn ours(ask: &Ask, flags: &[OsString]) -> Vec<OsString> {
-    let words = [ask.exe.clone().into(), "run".into()].into_iter();
+    let words = [ask.exe.clone().into(), "run".into(), "--read-only".into()].into_iter();
     words.chain(flags.iter().cloned()).chain(["--".into()]).collect()
 }
 

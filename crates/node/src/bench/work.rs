@@ -104,7 +104,8 @@ fn run(ask: &Ask, task: Task, progress: Progress<'_>) -> Result<Vec<Work>, Fault
         Err(why) => return Ok(all(&why)),
     };
     let enclosed = ways.iter().map(|way| {
-        let ours = [ask.exe.clone().into(), OsString::from("run")].into_iter().chain(way.flags.iter().cloned());
+        let ours =
+            [ask.exe.clone().into(), "run".into(), "--read-only".into()].into_iter().chain(way.flags.iter().cloned());
         Entry::new(way.name, ours.chain(["--".into()]).chain(words.iter().cloned()).collect())
     });
     let mut entries: Vec<Entry> = [Entry::new("outside", words.clone())].into_iter().chain(enclosed).collect();

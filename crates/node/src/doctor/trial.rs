@@ -76,7 +76,7 @@ fn program() -> &'static str {
 /// Runs it to its end. Gives the walls that were missing, or what went wrong.
 fn run(exe: &Path, flags: &[&str], policy: Option<&str>) -> Result<Vec<String>, String> {
     let mut command = Command::new(exe);
-    command.args(["run", "--json", "--no-stdin", "--workdir", WORKDIR]).args(flags);
+    command.args(["run", "--read-only", "--json", "--no-stdin"]).args(flags);
     if policy.is_some() {
         command.args(["--settings", "/dev/stdin"]);
     }

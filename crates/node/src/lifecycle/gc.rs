@@ -7,6 +7,7 @@ use super::meta::{Meta, drop_layer};
 use super::stop::note;
 use super::{list, remove};
 use crate::sandbox::{Lifecycle, Run, Sandbox};
+use crate::snapshots::{self, Frozen, Snapshot};
 use crate::state::State;
 use crate::{Caller, fresh};
 use serde::Serialize;
@@ -32,6 +33,10 @@ pub enum Sort {
     EmptyLayer,
     /// A layer of a crashed run with changes: it becomes a sandbox, to be looked at.
     Adopted,
+    /// A snapshot that was made on the way to something that is gone.
+    Snapshot,
+    /// A stack of layers that is so deep that it should be merged. Takes nothing away.
+    DeepStack,
     /// A run whose supervisor is gone without a word.
     LostRun,
     /// A key of a request that is too old to be repeated.
@@ -102,6 +107,7 @@ fn items(state: &State) -> Result<Vec<Item>, Fault> {
             sandboxes: tx.list::<Sandbox>()?,
             layers: tx.referred("layers")?,
             buried: tx.referred("gone")?,
+            snapshots: snapshots::unneeded(tx)?,
             runs: tx.list_open::<Run>()?,
             keys: tx.expired_keys(now, MOST as u32)?,
         })
@@ -114,12 +120,24 @@ fn items(state: &State) -> Result<Vec<Item>, Fault> {
         }
         let mut size = Size::default();
         for layer in remove::alone(&kept.record, &known.layers) {
-            size += measure::tree(&state.layers.dir, layer.as_bytes());
+            size += measure::layer(&state.layers, layer);
         }
         items.push(item(Sort::Expired, &kept.id, why, size));
     }
     for id in layer_names(state)?.into_iter().filter(|id| !known.layers.contains_key(id)) {
         items.extend(of_layer(state, &id, &known.buried, &locks));
+    }
+    for kept in &known.snapshots {
+        let mut size = Size::default();
+        for layer in kept.record.ground.layers.iter().filter(|id| known.layers.get(*id) == Some(&1)) {
+            size += measure::layer(&state.layers, layer);
+        }
+        items.push(item(Sort::Snapshot, &kept.id, format!("{} is gone", kept.record.sandbox), size));
+    }
+    let deep = |kept: &&store::Kept<Sandbox>| kept.record.layers.len() > snapshots::DEEP;
+    for kept in known.sandboxes.iter().filter(deep).filter(|kept| !live::is_held(state, &kept.record, &locks)) {
+        let why = format!("{} layers, to be merged", kept.record.layers.len());
+        items.push(item(Sort::DeepStack, &kept.id, why, Size::default()));
     }
     for run in known.runs.iter().filter(|run| is_lost(state, &known, &run.record, &locks)) {
         let why = "its supervisor is gone without a word".to_owned();
@@ -134,6 +152,7 @@ struct Known {
     sandboxes: Vec<store::Kept<Sandbox>>,
     layers: BTreeMap<String, u64>,
     buried: BTreeMap<String, u64>,
+    snapshots: Vec<store::Kept<Snapshot>>,
     runs: Vec<store::Kept<Run>>,
     keys: Vec<String>,
 }
@@ -162,7 +181,7 @@ fn of_layer(state: &State, id: &str, buried: &BTreeMap<String, u64>, locks: &Loc
     let layer = match state.layers.get(id) {
         Ok(layer) => layer,
         Err(_) if is_old(state, id) => {
-            let size = measure::tree(&state.layers.dir, id.as_bytes());
+            let size = measure::layer(&state.layers, id);
             return Some(item(Sort::DeadLayer, id, "it is not whole".into(), size));
         }
         Err(_) => return None,
@@ -181,7 +200,7 @@ fn of_layer(state: &State, id: &str, buried: &BTreeMap<String, u64>, locks: &Loc
         }
         (_, Some(_)) => (Sort::EmptyLayer, "left by a crash, without a change".to_owned()),
     };
-    Some(item(sort, id, why, measure::tree(&state.layers.dir, id.as_bytes())))
+    Some(item(sort, id, why, measure::layer(&state.layers, id)))
 }
 
 /// A layer that is being made has no `up` for a moment; one that stays so was made or taken away in part.
@@ -204,6 +223,8 @@ fn take(state: &State, item: &Item, caller: &Caller) -> Result<bool, Fault> {
         Sort::Expired => expire(state, item, caller, now),
         Sort::DeadLayer | Sort::EmptyLayer => drop_dead(state, &item.id),
         Sort::Adopted => adopt(state, &item.id, caller, now),
+        Sort::Snapshot => snapshots::remove(state, caller, &item.id).map(|_| true),
+        Sort::DeepStack => snapshots::squash(state, caller, &item.id),
         Sort::LostRun => state.store.write(|tx| lose(tx, &item.id, now)),
         Sort::Key => state.store.write(|tx| tx.forget_key(&item.id, now)),
     }
@@ -227,6 +248,9 @@ fn drop_dead(state: &State, id: &str) -> Result<bool, Fault> {
         return Ok(false);
     }
     drop_layer(&state.layers, id).map_err(|e| Fault::internal(format!("{id}: {e}")))?;
+    if state.store.read(|tx| tx.get::<Frozen>(id))?.is_some() {
+        state.store.write(|tx| tx.remove::<Frozen>(id))?;
+    }
     Ok(true)
 }
 
@@ -253,7 +277,7 @@ fn adopt(state: &State, id: &str, caller: &Caller, now: u64) -> Result<bool, Fau
         reserve: meta.reserve,
         sharing: meta.sharing,
         template: None,
-        git_head: None,
+        git_head: meta.git_head,
         created_ms: meta.created_ms,
         used_ms: now,
         expires_ms: Some(now + ADOPTED_MS),

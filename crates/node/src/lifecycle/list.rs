@@ -5,7 +5,7 @@ use super::live::{self, Locks};
 use super::measure::{self, Size};
 use super::meta::Meta;
 use super::reserve;
-use crate::sandbox::{self, Run, Sandbox, Tombstone};
+use crate::sandbox::{self, Anchored, Run, Sandbox, Tombstone};
 use crate::state::State;
 use crate::{Caller, fresh};
 use serde::Serialize;
@@ -13,6 +13,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use store::Kept;
 use terms::Fault;
+use workspace::diff::Options;
 use workspace::{Dir, Rel};
 
 #[derive(Clone, Debug, Serialize)]
@@ -135,12 +136,23 @@ pub struct Whole {
     pub expired: Option<String>,
     pub holds_reservations: bool,
     pub running: Vec<Live>,
+    /// What changed against the base; none where that cannot be told now.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pending: Option<Pending>,
     /// What its layers take, each with who else has it.
     pub disk: Size,
     pub layer_sizes: BTreeMap<String, LayerSize>,
     /// Other records that refer to it: snapshots, batches and the like, by kind.
     pub records: BTreeMap<String, Vec<String>>,
     pub last_runs: Vec<Past>,
+}
+
+#[derive(Clone, Debug, Serialize)]
+pub struct Pending {
+    pub changes: u64,
+    /// Of these, on files that changed in the base since.
+    pub drifted: u64,
+    pub digest: String,
 }
 
 #[derive(Clone, Debug, Serialize)]
@@ -170,11 +182,12 @@ pub fn inspect(word: Option<&str>, caller: &Caller) -> Result<Whole, Fault> {
         let records = tx.others_in(&kept.id, MOST_RECORDS)?;
         Ok((kept, referred, running, past, records))
     })?;
+    let pending = pending(&state, &kept);
     let Kept { id, version, record } = kept;
     let mut layer_sizes = BTreeMap::new();
     let mut disk = Size::default();
     for layer in &record.layers {
-        let size = measure::tree(&state.layers.dir, layer.as_bytes());
+        let size = measure::layer(&state.layers, layer);
         disk += size;
         layer_sizes
             .insert(layer.clone(), LayerSize { size, shared: referred.get(layer).is_some_and(|records| *records > 1) });
@@ -196,6 +209,7 @@ pub fn inspect(word: Option<&str>, caller: &Caller) -> Result<Whole, Fault> {
         expired: expired(&record, fresh::now_ms()),
         holds_reservations: reserve::holds(&record),
         running: running.into_iter().map(going).collect(),
+        pending,
         disk,
         layer_sizes,
         records,
@@ -204,6 +218,14 @@ pub fn inspect(word: Option<&str>, caller: &Caller) -> Result<Whole, Fault> {
         version,
         sandbox: record,
     })
+}
+
+fn pending(state: &State, kept: &Kept<Sandbox>) -> Option<Pending> {
+    let stack = sandbox::stack(state, kept).ok()?;
+    let anchors = state.store.read(|tx| tx.get::<Anchored>(&kept.id)).ok()?.map(|a| a.record.anchors);
+    let found = workspace::diff::diff(&stack, &anchors.unwrap_or_default(), &Options::default()).ok()?;
+    let drifted = found.files.iter().filter(|file| file.change.drifted).count() as u64;
+    Some(Pending { changes: found.files.len() as u64, drifted, digest: found.digest })
 }
 
 fn base_is(sandbox: &Sandbox) -> &'static str {

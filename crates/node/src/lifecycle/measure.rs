@@ -4,7 +4,7 @@ use rustix::fs::{AtFlags, FileType};
 use serde::Serialize;
 use std::io;
 use workspace::descent::Descent;
-use workspace::{Dir, Rel};
+use workspace::{Dir, Layers, Rel};
 
 /// Files that are looked at, at most; beyond them the figures say that they are not whole.
 const MOST: u64 = 20_000_000;
@@ -26,10 +26,10 @@ impl std::ops::AddAssign for Size {
     }
 }
 
-/// What the tree `name` in `dir` takes; nothing where it is not there.
-pub fn tree(dir: &Dir, name: &[u8]) -> Size {
+/// What a layer takes: what changed in it, without the kernel's own place. Nothing where it is not there.
+pub fn layer(layers: &Layers, id: &str) -> Size {
     let mut size = Size::default();
-    match dir.dir(&Rel::top().join(name)) {
+    match layers.dir.dir(&Rel::top().join(id.as_bytes()).join(b"up")) {
         Ok(top) => size.partial |= walk(&top, &mut size).is_err(),
         Err(e) => size.partial = e.kind() != io::ErrorKind::NotFound,
     }

@@ -7,6 +7,7 @@ use super::measure::{self, Size};
 use super::meta::drop_layer;
 use super::stop::{Ended, Which, note, pick, quiet};
 use crate::sandbox::{Anchored, Sandbox, Tombstone};
+use crate::snapshots::Frozen;
 use crate::state::State;
 use crate::{Caller, fresh};
 use serde::Serialize;
@@ -32,7 +33,11 @@ pub fn remove(which: &Which, force: Option<Duration>, caller: &Caller) -> Result
     let verb = if force.is_some() { Verb::RemoveByForce } else { Verb::Remove };
     let found = state.store.read(|tx| match buried(tx, which)? {
         Some(id) => Ok(Err(id)),
-        None => pick(tx, which, caller).map(Ok),
+        None => {
+            let kept = pick(tx, which, caller)?;
+            check_alone(tx, which, &kept)?;
+            Ok(Ok(kept))
+        }
     })?;
     let kept = match found {
         Ok(kept) => kept,
@@ -48,6 +53,18 @@ pub fn remove(which: &Which, force: Option<Duration>, caller: &Caller) -> Result
     let same = |now: &Kept<Sandbox>| now.version == version || which.version.is_none();
     let (changed, freed) = take(&state, &id, "removed", caller, |now| if same(now) { Ok(()) } else { Err(busy(&id)) })?;
     Ok(Removed { id, changed, ended, freed })
+}
+
+/// What is gone is gone: where none was named and several could be meant, nobody guesses.
+fn check_alone(tx: &Tx<'_>, which: &Which, kept: &Kept<Sandbox>) -> Result<(), Fault> {
+    let Some(base) = kept.record.base.to_str().filter(|_| which.word.is_none()) else { return Ok(()) };
+    let here = tx.list_in::<Sandbox>(base)?;
+    if here.len() <= 1 {
+        return Ok(());
+    }
+    let names: Vec<_> = here.iter().take(8).map(|s| s.record.name.as_ref().unwrap_or(&s.id).as_str()).collect();
+    let message = format!("{} sandboxes cover {base}: {}", here.len(), names.join(", "));
+    Err(Fault::invalid(message).hint("say which to remove").phase(Phase::Admission))
 }
 
 /// The id that is meant, if it was removed already.
@@ -79,7 +96,7 @@ pub fn take(
     let mut freed = Size::default();
     let mut failed = Vec::new();
     for layer in &gone {
-        let size = measure::tree(&state.layers.dir, layer.as_bytes());
+        let size = measure::layer(&state.layers, layer);
         match drop_layer(&state.layers, layer) {
             Ok(()) => freed += size,
             Err(e) => failed.push(format!("{layer}: {e}")),
@@ -109,6 +126,7 @@ fn bury(tx: &Tx<'_>, kept: Kept<Sandbox>, why: &str, caller: &Caller) -> Result<
     note(tx, "rm", Step::Intent, &id, caller, json!({"layers": gone, "why": why, "name": sandbox.name}))?;
     tx.remove::<Sandbox>(&id)?;
     tx.remove::<Anchored>(&id)?;
+    gone.iter().try_for_each(|layer| tx.remove::<Frozen>(layer).map(drop))?;
     let (removed_ms, removed_by) = (fresh::now_ms(), caller.user.clone());
     tx.add(&id, Tombstone { sandbox, removed_ms, removed_by, why: why.to_owned(), gone: gone.clone() })?;
     Ok(gone)

@@ -1,5 +1,5 @@
-//! What the way of running means for the rules: in a workspace everything that can be read can be changed, read-only nothing
-//! can, and directly what the policy lets be changed.
+//! What the way of running means for the rules: in a workspace everything that can be read can be changed; read-only only what
+//! flags name, and directly what the policy lets be changed.
 
 use super::Ask;
 use super::layer::{self, Held, Meta};
@@ -13,9 +13,8 @@ use std::ffi::OsString;
 use std::path::Path;
 use terms::{ErrorKind, Fault, Limits, Phase, RunId};
 
-/// The names under which these rules appear in denials and in `--explain`.
+/// The name under which this rule appears in denials and in `--explain`.
 const WORKSPACE: &str = "workspace";
-const READ_ONLY: &str = "--read-only";
 
 /// The rules and the plan as the mode makes them, and whether there is a workspace for changes to go to.
 pub(super) fn settle(resolved: Resolved, ask: &Ask, spot: &Spot, view: &View) -> Result<(Resolved, Plan, bool), Fault> {
@@ -23,10 +22,10 @@ pub(super) fn settle(resolved: Resolved, ask: &Ask, spot: &Spot, view: &View) ->
     let plan = |resolved: &Resolved| resolved.plan(view).map_err(Fault::from);
     let readable = [Perm::ReadDir, Perm::ReadFile].into_iter().all(|perm| resolved.fs(dir, perm).allowed());
     if spot.layered && readable {
-        let resolved = with(resolved, Action::Allow, dir, Perms::WRITE, WORKSPACE)?;
+        let resolved = resolved.with_fs(Action::Allow, dir, Perms::WRITE, WORKSPACE).ok_or_else(|| unspeakable(dir))?;
         let plan = plan(&resolved)?;
         // A policy may keep all of it as it is; then there is nothing to take changes.
-        let layered = changes_at(&plan, dir);
+        let layered = changing(&plan, dir).next().is_some();
         return Ok((resolved, plan, layered));
     }
     if spot.layered && is_named(&ask.place) {
@@ -35,13 +34,10 @@ pub(super) fn settle(resolved: Resolved, ask: &Ask, spot: &Spot, view: &View) ->
         return Err(Fault::new(ErrorKind::PolicyDenied, message).hint(hint).phase(Phase::Planning));
     }
     let first = plan(&resolved)?;
-    match ask.place {
-        Place::ReadOnly if changes_at(&first, dir) => {
-            let resolved = with(resolved, Action::Deny, dir, Perms::CHANGES, READ_ONLY)?;
-            let plan = plan(&resolved)?;
-            Ok((resolved, plan, false))
-        }
-        Place::Direct if !changes_at(&first, dir) => {
+    let contradiction = changing(&first, dir).find_map(|grant| contradicts(&resolved, grant));
+    match (&ask.place, contradiction) {
+        (Place::ReadOnly, Some(fault)) => Err(fault),
+        (Place::Direct, _) if changing(&first, dir).next().is_none() => {
             let message = format!("--direct: the policy lets nothing be changed in {}", dir.display());
             let hint =
                 "allow it with --write or `-p workspace-write`; or leave --direct out, and changes go to a workspace";
@@ -55,18 +51,26 @@ fn is_named(place: &Place) -> bool {
     matches!(place, Place::Sandbox(_) | Place::Fresh(Fresh { dir: Some(_), .. }))
 }
 
-fn with(resolved: Resolved, action: Action, dir: &Path, perms: Perms, label: &str) -> Result<Resolved, Fault> {
-    resolved.with_fs(action, dir, perms, label).ok_or_else(|| {
-        let message = format!("{}: its name is no UTF-8, and no rule can be about it", dir.display());
-        Fault::invalid(message).hint("rename it, or work on a directory above it").phase(Phase::Planning)
-    })
+/// The fault where a policy lets something be changed. What a flag names was asked for as plainly as the mode.
+fn contradicts(resolved: &Resolved, grant: &Grant) -> Option<Fault> {
+    let changes = Perm::ALL.into_iter().filter(|perm| grant.perms.and(Perms::CHANGES).contains(*perm));
+    let mut rules = changes.flat_map(|perm| resolved.fs(&grant.path, perm).matches);
+    let rule = rules.find(|m| m.action != Action::Deny && !m.rule.starts_with("--"))?.rule;
+    let message = format!("--read-only: {rule} lets {} be changed", grant.path.display());
+    let hint = "leave --read-only out, and changes go to a workspace; or change the directory itself with --direct";
+    Some(Fault::invalid(message).hint(hint).phase(Phase::Planning))
 }
 
-/// Whether anything at or below a directory may be changed.
-fn changes_at(plan: &Plan, dir: &Path) -> bool {
-    let changes = |g: &Grant| !g.perms.and(Perms::CHANGES).is_empty();
+fn unspeakable(dir: &Path) -> Fault {
+    let message = format!("{}: its name is no UTF-8, and no rule can be about it", dir.display());
+    Fault::invalid(message).hint("rename it, or run with --read-only").phase(Phase::Planning)
+}
+
+/// The grants that let something at or below a directory be changed.
+fn changing<'a>(plan: &'a Plan, dir: &'a Path) -> impl Iterator<Item = &'a Grant> {
     let covering = plan.grants.iter().rev().find(|g| dir.starts_with(&g.path));
-    covering.is_some_and(changes) || plan.grants.iter().any(|g| g.path.starts_with(dir) && changes(g))
+    let below = plan.grants.iter().filter(move |g| g.path.starts_with(dir) && g.path != dir);
+    covering.into_iter().chain(below).filter(|g| !g.perms.and(Perms::CHANGES).is_empty())
 }
 
 pub(super) fn no_namespaces() -> Fault {
@@ -96,6 +100,7 @@ pub(super) fn track(
         base_id: (base.st_dev, base.st_ino),
         driver: held.stack.driver,
         since: held.stack.since,
+        git_head: new.then(|| workspace::git::head(&held.at)).flatten(),
         policy: serde_json::from_str(&effective.to_json()).map_err(|e| Fault::internal(e.to_string()))?,
         limits,
         cpus: ask.cpus,

@@ -10,7 +10,7 @@ use terms::{Fault, Phase};
 pub enum Place {
     /// Whatever the rules say, and nothing else.
     Plain,
-    /// There are none.
+    /// There are none, but where a flag names a place to write; such changes reach the host.
     ReadOnly,
     /// They reach the host, where the policy allows them.
     Direct,
@@ -60,6 +60,9 @@ pub(super) fn choose(ask: &Ask, caller: &Caller) -> Result<Spot, Fault> {
         Place::Fresh(fresh) => fresh.dir.as_deref(),
         _ => None,
     };
+    if named.is_some_and(|dir| dir.as_os_str().is_empty()) {
+        return Err(Fault::invalid("--workspace is empty").hint("name a directory").phase(Phase::Admission));
+    }
     let dir = match named {
         Some(dir) => real(&caller.cwd.join(dir), "workspace")?,
         None => real(&caller.cwd, "working directory")?,
@@ -92,9 +95,6 @@ fn ask_for_choice(dir: &Path, home: &Path) -> Fault {
 /// A directory by its real path.
 pub(super) fn real(asked: &Path, what: &str) -> Result<PathBuf, Fault> {
     let refuse = |why: String| Fault::invalid(format!("{what} {}: {why}", asked.display())).phase(Phase::Admission);
-    if asked.as_os_str().is_empty() {
-        return Err(refuse("empty; name a directory".into()));
-    }
     let real = std::fs::canonicalize(asked).map_err(|e| refuse(e.to_string()))?;
     if !real.is_dir() {
         return Err(refuse("not a directory".into()));

@@ -105,10 +105,13 @@ pub struct Onto<'a> {
 /// A new sandbox over a directory, with the changes that a file holds. Of a file that is refused nothing stays.
 pub fn import(state: &State, caller: &Caller, onto: Onto<'_>, input: &mut dyn Read) -> Result<Imported, Fault> {
     onto.name.map_or(Ok(()), check_name)?;
-    let bad = |why: String| Fault::invalid(format!("{}: {why}", onto.dir.display())).phase(Phase::Admission);
+    let bad = |why: String| {
+        let fault = Fault::invalid(format!("{}: {why}", onto.dir.display())).phase(Phase::Admission);
+        fault.hint("name a directory that exists and that you may read")
+    };
     let path = std::fs::canonicalize(caller.cwd.join(onto.dir)).map_err(|e| bad(e.to_string()))?;
     if path.to_str().is_none() {
-        return Err(bad("its name is no UTF-8".to_owned()).hint("rename it"));
+        return Err(bad("its path is not UTF-8".to_owned()));
     }
     let base = Dir::open(&path).map_err(|e| bad(e.to_string()))?;
     state::check_apart(&state.dir, &state.path, &base, &path)?;

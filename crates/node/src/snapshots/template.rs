@@ -60,6 +60,8 @@ pub fn create(
 ) -> Result<Templated, Fault> {
     check_name(name)?;
     let (_, mut ground) = ground_of(state, caller, from)?;
+    // What was tampered with gets no name and no digest of its own.
+    ground.verified(state)?;
     // Whoever begins from it looks at the base anew.
     ground.anchors = workspace::Anchors::default();
     let digest = digest_of(&ground)?;

@@ -1,0 +1,53 @@
+//! `cofferdam rebase`: what became of each file that the base had changed, too.
+
+use crate::render::{fault, note, print_json, safe};
+use crate::surroundings::caller;
+use clap::ArgMatches;
+use node::review::rebase::{Answer, Ask, Fate, Moved, rebase};
+use std::io::Write;
+use std::process::ExitCode;
+
+/// Conflicts were left, as with `git merge`.
+const CONFLICTS: u8 = 1;
+
+pub fn main(matches: &ArgMatches) -> ExitCode {
+    let json = matches.get_flag("json");
+    let ask = Ask { sandbox: matches.get_one::<String>("sandbox").cloned(), dry_run: matches.get_flag("dry-run") };
+    let answer = match caller().and_then(|caller| rebase(&caller, &ask)) {
+        Ok(answer) => answer,
+        Err(error) => return fault(&error, json),
+    };
+    match json {
+        true => print_json(&answer),
+        false => tell(&answer),
+    }
+    if answer.conflicts > 0 { ExitCode::from(CONFLICTS) } else { ExitCode::SUCCESS }
+}
+
+fn tell(answer: &Answer) {
+    let mut out = std::io::stdout().lock();
+    for Moved { path, fate, .. } in &answer.files {
+        let (word, why) = match fate {
+            Fate::Merged => ("merged", String::new()),
+            Fate::Kept => ("kept", String::new()),
+            Fate::Dropped => ("as in the base", String::new()),
+            Fate::Conflict { why, .. } => ("conflict", format!(": {}", safe(why))),
+        };
+        // A reader that left early is no error of ours.
+        let _ = writeln!(out, "{word:<14} {}{why}", safe(&path.to_string()));
+    }
+    answer.notes.iter().for_each(|text| note(text));
+    let would = if answer.dry_run { "would be brought" } else { "is" };
+    let files = |count: usize| if count == 1 { "1 file".to_owned() } else { format!("{count} files") };
+    note(&match (answer.files.len(), answer.conflicts) {
+        (0, _) => format!("{} {would} onto its base as it is now; nothing had to be merged", answer.sandbox),
+        (all, 0) => format!("{} {would} onto its base as it is now: {}", answer.sandbox, files(all)),
+        (_, open) => format!("{} {would} onto its base as it is now; {} in conflict", answer.sandbox, files(open)),
+    });
+    if answer.conflicts > 0 && !answer.dry_run {
+        note(&format!(
+            "marks (<<<<<<<) stand in the workspace; settle them there, e.g. `cofferdam shell {}`, or approve a file by its name",
+            answer.sandbox
+        ));
+    }
+}

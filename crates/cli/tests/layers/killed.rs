@@ -1,0 +1,121 @@
+//! Killed at any call: a snapshot, fork or restore is done or not done, can be repeated, and leaves nothing that `gc` does not find.
+
+use crate::support::harm::{Harm, Walk};
+use crate::support::{As, Place};
+use crate::words::Verbs;
+use std::time::Duration;
+
+const KILL: Walk = Walk { harm: Harm::Kill, calls: "%file,%desc", budget: Duration::from_secs(10) };
+
+/// A sandbox with a change, written as its guest would have.
+fn changed(place: &Place) -> String {
+    let id = place.create(&[]);
+    write(place, &id, "one", "1");
+    id
+}
+
+fn write(place: &Place, id: &str, name: &str, bytes: &str) {
+    let told = place.json(&["inspect", id]);
+    let layer = told["layers"].as_array().unwrap().last().unwrap().clone();
+    let layer = layer["id"].as_str().or(layer.as_str()).unwrap().to_owned();
+    place.file(place.state().join("layers").join(layer).join("up").join(name), bytes);
+}
+
+/// What a sandbox or snapshot holds, as one digest.
+fn content(place: &Place, id: &str) -> String {
+    let file = place.home.join("content");
+    place.json(&["export", id, file.to_str().unwrap()])["digest"].as_str().unwrap().to_owned()
+}
+
+/// Nothing stays once everything that is listed was removed.
+fn clean(place: &Place, what: &str) {
+    place.audit();
+    for (id, _) in place.states() {
+        place.json(&["rm", &id]);
+    }
+    for snapshot in place.json(&["snapshot", "ls"])["snapshots"].as_array().unwrap() {
+        place.verb(&["snapshot", "rm", snapshot["id"].as_str().unwrap()]);
+    }
+    let collected = place.json(&["gc"]);
+    assert!(collected.get("failed").is_none(), "{what}: {collected}");
+    assert!(place.states().is_empty(), "{what}: {:?}", place.states());
+    // What was made in part a moment ago may still be in the making, for all that gc can tell.
+    let left: Vec<_> = place.layers().into_iter().filter(|layer| layer.join("up").exists()).collect();
+    assert!(left.is_empty(), "{what}: {left:?}");
+    place.audit();
+}
+
+#[test]
+fn snapshot_is_done_or_not_done() {
+    let place = Place::new(As::User);
+    let walked = KILL.go(
+        &place,
+        || {
+            let id = changed(&place);
+            (id.clone(), vec!["snapshot".to_owned(), id])
+        },
+        |id, point, _| {
+            let what = format!("snapshot killed at {point:?}");
+            let before = content(&place, &id);
+            let taken = place.json(&["snapshot", &id]);
+            assert_eq!(content(&place, &id), before, "{what}");
+            assert_eq!(content(&place, taken["id"].as_str().unwrap()), before, "{what}");
+            clean(&place, &what);
+        },
+    );
+    assert!(walked.tried >= 10, "{walked:?}");
+}
+
+#[test]
+fn restore_is_done_or_not_done() {
+    let place = Place::new(As::User);
+    let walked = KILL.go(
+        &place,
+        || {
+            let id = changed(&place);
+            let one = place.json(&["snapshot", &id])["id"].as_str().unwrap().to_owned();
+            write(&place, &id, "two", "2");
+            let states = (content(&place, &one), content(&place, &id));
+            assert_ne!(states.0, states.1);
+            ((id, one.clone(), states), vec!["restore".to_owned(), one])
+        },
+        |(id, one, (then, now)), point, _| {
+            let what = format!("restore killed at {point:?}");
+            let found = content(&place, &id);
+            assert!(found == then || found == now, "{what}: neither here nor there");
+            if found == then {
+                let kept = place.json(&["snapshot", "ls", &id])["snapshots"].as_array().unwrap().clone();
+                let kept = kept.iter().find(|s| s["automatic"] == true).expect("what was there is kept");
+                assert_eq!(content(&place, kept["id"].as_str().unwrap()), now, "{what}");
+            }
+            place.json(&["restore", &one]);
+            assert_eq!(content(&place, &id), then, "{what}");
+            clean(&place, &what);
+        },
+    );
+    assert!(walked.tried >= 10, "{walked:?}");
+}
+
+#[test]
+fn fork_is_done_or_not_done() {
+    let place = Place::new(As::User);
+    let walked = KILL.go(
+        &place,
+        || {
+            clean(&place, "before");
+            let id = changed(&place);
+            (id.clone(), ["fork", &id, "--count", "3"].map(str::to_owned).to_vec())
+        },
+        |id, point, _| {
+            let what = format!("fork killed at {point:?}");
+            let count = place.states().len();
+            assert!(count == 1 || count == 4, "{what}: {count} sandboxes");
+            let before = content(&place, &id);
+            for (other, _) in place.states() {
+                assert_eq!(content(&place, &other), before, "{what}");
+            }
+            clean(&place, &what);
+        },
+    );
+    assert!(walked.tried >= 10, "{walked:?}");
+}

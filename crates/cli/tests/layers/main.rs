@@ -1,0 +1,13 @@
+//! Snapshots, forks, restores, templates and workspaces as files, through the binary: what they keep, what they refuse, over every
+//! driver, while a command runs, and when any of it is killed in the middle.
+#[path = "../support/mod.rs"]
+mod support;
+#[path = "../lifecycle/words.rs"]
+mod words;
+
+mod drivers;
+mod files;
+mod killed;
+mod running;
+mod snapshots;
+mod templates;

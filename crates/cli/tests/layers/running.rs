@@ -1,0 +1,117 @@
+//! Snapshots of a sandbox in which a command runs.
+
+use crate::snapshots::{id_of, inside, project};
+use crate::support::{As, BOTH, Place};
+use crate::words::Verbs;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Stdio};
+use std::time::{Duration, Instant};
+
+struct Busy(Child);
+
+impl Drop for Busy {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// A command that writes to two files in turn, a line each, with a child of its own beside it, until it is ended.
+fn busy(place: &Place, id: &str) -> Busy {
+    let script = "(while :; do echo x >> child; done) & while :; do echo x >> a; echo x >> b; done";
+    let child = place.cofferdam(["exec", id, "--", "/bin/sh", "-c", script]).stdout(Stdio::null()).spawn().unwrap();
+    Busy(child)
+}
+
+fn top(place: &Place, id: &str) -> PathBuf {
+    let told = place.json(&["inspect", id]);
+    let layer = told["layers"].as_array().unwrap().last().unwrap().clone();
+    let name = layer["id"].as_str().or(layer.as_str()).unwrap().to_owned();
+    place.state().join("layers").join(name).join("up")
+}
+
+fn lines(top: &Path, file: &str) -> u64 {
+    fs::metadata(top.join(file)).map_or(0, |found| found.len() / 2)
+}
+
+#[track_caller]
+fn wait(until: impl Fn() -> bool) {
+    let end = Instant::now() + Duration::from_secs(10);
+    while !until() {
+        assert!(Instant::now() < end, "it took too long");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn a_snapshot_of_a_running_sandbox_is_of_one_moment() {
+    for who in BOTH {
+        let (place, id) = project(who);
+        let top = top(&place, &id);
+        let guest = busy(&place, &id);
+        wait(|| lines(&top, "b") > 10);
+        for _ in 0..3 {
+            let taken = place.json(&["snapshot", &id]);
+            assert!(taken["held_ms"].is_u64(), "{taken}");
+            let fork = place.json(&["fork", &id_of(&taken)]);
+            let twin = fork["sandboxes"][0]["id"].as_str().unwrap().to_owned();
+            let counts = inside(&place, &twin, "wc -l < a; wc -l < b");
+            let counts: Vec<i64> = counts.lines().map(|l| l.trim().parse().unwrap()).collect();
+            assert!((0..=1).contains(&(counts[0] - counts[1])), "{who:?}: {counts:?}");
+            let (now, child) = (lines(&top, "a"), lines(&top, "child"));
+            wait(|| lines(&top, "a") > now && lines(&top, "child") > child);
+        }
+        let fault = place.fault(&["restore", &id_of(&place.json(&["snapshot", &id]))], "conflict");
+        assert!(fault["message"].as_str().unwrap().contains("run_"), "{fault}");
+        place.fault(&["export", &id, "/dev/null"], "conflict");
+        drop(guest);
+    }
+}
+
+/// States of all processes of the guest, as the kernel tells them.
+fn states(supervisor: u32) -> Vec<String> {
+    let mut found = Vec::new();
+    let mut waiting = vec![supervisor];
+    while let Some(pid) = waiting.pop() {
+        let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
+        for child in children.split_whitespace().filter_map(|c| c.parse::<u32>().ok()) {
+            waiting.push(child);
+            let status = fs::read_to_string(format!("/proc/{child}/status")).unwrap_or_default();
+            let line =
+                |name: &str| status.lines().find_map(|l| l.strip_prefix(name)).unwrap_or_default().trim().to_owned();
+            if line("NSpid:").split_whitespace().count() > 1 {
+                found.push(line("State:"));
+            }
+        }
+    }
+    found
+}
+
+#[test]
+fn who_is_killed_while_holding_a_guest_still_leaves_it_running() {
+    let (place, id) = project(As::User);
+    let top = top(&place, &id);
+    // Enough to copy that there is time to be killed in.
+    inside(&place, &id, "for i in 1 2 3 4 5 6; do head -c 100000000 /dev/urandom > big$i; done");
+    let guest = busy(&place, &id);
+    wait(|| lines(&top, "b") > 10);
+    let run = place.json(&["ps"])["runs"][0]["pid"].as_u64().unwrap() as u32;
+    let still = || {
+        let states = states(run);
+        !states.is_empty() && states.iter().all(|s| s.starts_with('T'))
+    };
+    let mut snapshot = place.cofferdam(["snapshot", &id]).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    wait(still);
+    snapshot.kill().unwrap();
+    snapshot.wait().unwrap();
+    wait(|| !states(run).iter().any(|s| s.starts_with('T')));
+    let now = lines(&top, "a");
+    wait(|| lines(&top, "a") > now);
+    drop(guest);
+    place.audit();
+    // What was copied so far is nobody's.
+    let collected = place.json(&["gc"]);
+    assert!(collected.get("failed").is_none(), "{collected}");
+    assert_eq!(place.layers().len(), 1);
+}

@@ -1,0 +1,142 @@
+//! Killed at any call, or told of an error there: what was begun is done or not done, can be repeated, and leaves nothing that
+//! `gc` does not find.
+
+use super::words::{Verbs, text};
+use crate::support::harm::{Harm, Walk};
+use crate::support::{As, Place, unique};
+use std::time::Duration;
+
+const KILL: Walk = Walk { harm: Harm::Kill, calls: "%file,%desc", budget: Duration::from_secs(8) };
+
+/// What must hold after every accident: the journal is whole, gc finds all that was left, and what is on the disk is what
+/// the records say.
+#[track_caller]
+fn check_sound(place: &Place, what: &str) {
+    place.audit();
+    let collected = place.json(&["gc"]);
+    assert!(collected.get("failed").is_none(), "{what}: {collected}");
+    // What was made in part a moment ago may still be in the making, for all that gc can tell.
+    let whole = |path: &&std::path::PathBuf| path.join("up").exists();
+    let layers = place.layers().iter().filter(whole).count();
+    assert_eq!(layers, place.states().len(), "{what}: every sandbox here has one layer");
+}
+
+fn words(words: &[&str]) -> Vec<String> {
+    words.iter().map(|word| (*word).to_owned()).collect()
+}
+
+#[test]
+fn create_is_done_or_not_done() {
+    let place = Place::new(As::User);
+    let walked = KILL.go(
+        &place,
+        || {
+            let key = format!("key-{}", unique());
+            (key.clone(), words(&["create", "--name", &key, "--idempotency-key", &key, "--reserve", &key]))
+        },
+        |key, point, _| {
+            let what = format!("create killed at {point:?}");
+            check_sound(&place, &what);
+            // Asked again under its key, it is answered, whether it was done or not.
+            let made = place.json(&["create", "--name", &key, "--idempotency-key", &key, "--reserve", &key]);
+            place.json(&["rm", made["id"].as_str().unwrap()]);
+            assert!(place.states().len() <= 1, "{what}");
+        },
+    );
+    assert!(walked.tried >= 10, "{walked:?}");
+}
+
+#[test]
+fn rm_is_done_or_can_be_repeated() {
+    let place = Place::new(As::User);
+    let walked = KILL.go(
+        &place,
+        || {
+            let id = place.create(&[]);
+            assert!(place.verb(&["exec", &id, "--", "sh", "-c", "mkdir a; echo x > a/b; echo y > c"]).status.success());
+            (id.clone(), words(&["rm", &id]))
+        },
+        |id, point, _| {
+            let what = format!("rm killed at {point:?}");
+            check_sound(&place, &what);
+            place.json(&["rm", &id]);
+            check_sound(&place, &what);
+            assert!(place.states().is_empty() && place.layers().is_empty(), "{what}");
+        },
+    );
+    assert!(walked.tried >= 10, "{walked:?}");
+}
+
+#[test]
+fn stop_is_done_or_can_be_repeated() {
+    let place = Place::new(As::User);
+    let id = place.create(&[]);
+    let walked = KILL.go(
+        &place,
+        || {
+            place.json(&["start", &id]);
+            ((), words(&["stop", &id]))
+        },
+        |(), point, _| {
+            let what = format!("stop killed at {point:?}");
+            check_sound(&place, &what);
+            assert_eq!(place.json(&["stop", &id])["state"], "stopped", "{what}");
+        },
+    );
+    assert!(walked.tried >= 10, "{walked:?}");
+}
+
+#[test]
+fn gc_is_done_or_can_be_repeated() {
+    let place = Place::new(As::User);
+    let kept = place.create(&[]);
+    let walked = KILL.go(
+        &place,
+        || {
+            let id = place.create(&["--ttl", "1ms"]);
+            assert!(place.verb(&["exec", &id, "--", "sh", "-c", "mkdir a; echo x > a/b"]).status.success());
+            let orphan = place.dir(format!("state/layers/lay_{:032x}/up", unique()));
+            place.file(orphan.join("file"), "x");
+            (id, words(&["gc"]))
+        },
+        |_, point, _| {
+            let what = format!("gc killed at {point:?}");
+            check_sound(&place, &what);
+            assert_eq!(place.states(), [(kept.clone(), "active".to_owned())], "{what}");
+        },
+    );
+    assert!(walked.tried >= 10, "{walked:?}");
+}
+
+/// Not a crash but an error from the kernel, at any call: a fault that says so, and nothing half done.
+#[test]
+fn an_error_at_any_call_is_a_fault_or_does_not_matter() {
+    let place = Place::new(As::User);
+    for name in ["EIO", "ENOSPC"] {
+        let walk = Walk {
+            harm: Harm::Error(name),
+            calls: "openat,openat2,pwrite64,write,fdatasync,fsync,mkdirat,unlinkat,renameat,ftruncate,flock,fchmod",
+            budget: Duration::from_secs(5),
+        };
+        let walked = walk.go(
+            &place,
+            || {
+                let key = format!("key-{}", unique());
+                (key.clone(), words(&["create", "--idempotency-key", &key]))
+            },
+            |key, point, output| {
+                let what = format!("create with {name} at {point:?}");
+                let told = text(&output.stderr);
+                assert!(!told.contains("panicked"), "{what}: {told}");
+                assert!(
+                    output.status.code().is_some_and(|code| [0, 2, 125, 126, 127].contains(&code)),
+                    "{what}: {output:?}"
+                );
+                check_sound(&place, &what);
+                let made = place.json(&["create", "--idempotency-key", &key]);
+                place.json(&["rm", made["id"].as_str().unwrap()]);
+            },
+        );
+        assert!(walked.tried >= 5, "{walked:?}");
+    }
+}

@@ -1,0 +1,165 @@
+//! A disk that is full, read-only or broken: typed faults, nothing lost, and what frees space still works.
+
+use super::words::{Verbs, text};
+use crate::support::{As, Place, USER, binary, to_the_end};
+use std::fs;
+use std::io::Write;
+use std::os::unix::fs::{PermissionsExt, chown};
+use std::path::PathBuf;
+use std::process::Command;
+
+/// The state directory on a file system of its own.
+struct OwnDisk(PathBuf);
+
+impl OwnDisk {
+    fn new(place: &Place, options: &str) -> OwnDisk {
+        let dir = place.state();
+        fs::create_dir_all(&dir).unwrap();
+        assert!(
+            Command::new("mount").args(["-t", "tmpfs", "-o", options, "tmpfs"]).arg(&dir).status().unwrap().success()
+        );
+        chown(&dir, Some(USER), Some(USER)).unwrap();
+        fs::set_permissions(&dir, fs::Permissions::from_mode(0o700)).unwrap();
+        OwnDisk(dir)
+    }
+
+    fn remount(&self, how: &str) {
+        let options = format!("remount,{how}");
+        assert!(Command::new("mount").args(["-o", &options]).arg(&self.0).status().unwrap().success());
+    }
+
+    fn fill(&self) -> PathBuf {
+        let path = self.0.join("fill");
+        let mut file = fs::File::create(&path).unwrap();
+        for size in [1 << 20, 4096] {
+            let chunk = vec![1u8; size];
+            while file.write_all(&chunk).is_ok() {}
+        }
+        path
+    }
+}
+
+impl Drop for OwnDisk {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg(&self.0).status();
+    }
+}
+
+#[test]
+fn on_a_full_disk_one_can_look_stop_and_remove() {
+    let place = Place::new(As::User);
+    let disk = OwnDisk::new(&place, "size=96m");
+    let (first, second) = (place.create(&["--name", "first"]), place.create(&["--ttl", "1ms"]));
+    let fill = disk.fill();
+    let refused = place.fault(&["create"], "limit_exceeded");
+    assert_eq!((&refused["limit_kind"], &refused["phase"]), (&"disk_mb".into(), &"admission".into()));
+    assert_eq!(place.states().len(), 2);
+    place.json(&["inspect", &first]);
+    place.json(&["ps"]);
+    place.audit();
+    place.json(&["stop", &first]);
+    place.json(&["rm", &first]);
+    assert_eq!(place.json(&["gc"])["items"][0]["id"], second.as_str());
+    assert!(place.states().is_empty() && place.layers().is_empty());
+    fs::remove_file(fill).unwrap();
+    place.create(&["--name", "first"]);
+    place.audit();
+}
+
+#[test]
+fn a_disk_without_inodes_is_told() {
+    let place = Place::new(As::User);
+    let _disk = OwnDisk::new(&place, "size=96m,nr_inodes=1000");
+    let refused = place.fault(&["create"], "limit_exceeded");
+    assert!(refused["message"].as_str().unwrap().contains("inode"), "{refused}");
+    place.json(&["ls"]);
+}
+
+#[test]
+fn a_read_only_disk_can_be_looked_at() {
+    let place = Place::new(As::User);
+    let disk = OwnDisk::new(&place, "size=96m");
+    let id = place.create(&[]);
+    disk.remount("ro");
+    assert_eq!(place.states(), [(id.clone(), "active".to_owned())]);
+    place.audit();
+    for words in [&["create"][..], &["stop", &id], &["rm", &id]] {
+        place.fault(words, "unavailable");
+    }
+    disk.remount("rw");
+    place.json(&["rm", &id]);
+}
+
+/// The disk says once that it could not keep what it was given: that is told, and nobody pretends.
+#[test]
+fn a_failed_sync_is_told() {
+    let place = Place::new(As::User);
+    let meddled = |words: &[&str], inject: &str| {
+        let mut command = place.outside("/usr/bin/strace");
+        command.args(["-o", "/dev/null", "-e", &format!("inject=fsync,fdatasync:error=EIO{inject}")]);
+        to_the_end(command.arg(binary()).args(words).arg("--json"), b"")
+    };
+    // The first sync of each verb, those after it, then all of them. Some of SQLite's own may fail without harm.
+    for verb in ["create", "stop", "start", "rm"] {
+        for (inject, matters) in [(":when=1", true), (":when=2", false), (":when=3", false), ("", true)] {
+            let id = place.create(&[]);
+            if verb == "start" {
+                place.json(&["stop", &id]);
+            }
+            let words = if verb == "create" { vec![verb] } else { vec![verb, &id] };
+            let output = meddled(&words, inject);
+            assert!(!(matters && output.status.success()), "{verb} {inject}: nobody may pretend");
+            if !output.status.success() {
+                let fault: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
+                assert_eq!(fault["error_kind"], "unavailable", "{verb}: {fault} {}", text(&output.stderr));
+                assert!(fault["hint"].as_str().unwrap().contains("disk"), "{fault}");
+            }
+            // Whether it was kept after all or not: what is recorded is there.
+            place.audit();
+            place.json(&["gc"]);
+            assert_eq!(place.layers().len(), place.states().len(), "{verb} {inject}");
+            for (id, _) in place.states() {
+                assert!(place.json(&["inspect", &id])["pending"].is_object(), "{verb} {inject}");
+                place.json(&["rm", &id]);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_state_directory_that_others_can_read_is_refused() {
+    let place = Place::new(As::User);
+    let id = place.create(&[]);
+    fs::set_permissions(place.state(), fs::Permissions::from_mode(0o755)).unwrap();
+    let refused = place.fault(&["ls"], "unavailable");
+    assert!(refused["message"].as_str().unwrap().contains("chmod 700"), "{refused}");
+    fs::set_permissions(place.state(), fs::Permissions::from_mode(0o700)).unwrap();
+    chown(place.state(), Some(0), Some(0)).unwrap();
+    place.fault(&["ls"], "unavailable");
+    chown(place.state(), Some(USER), Some(USER)).unwrap();
+    assert_eq!(place.states(), [(id, "active".to_owned())]);
+}
+
+/// Whatever is done to the journal is told by number, with exit status 1.
+#[test]
+fn a_journal_that_was_cut_is_told() {
+    let place = Place::new(As::User);
+    place.create(&[]);
+    let copy = place.root.join("copy");
+    fs::create_dir(&copy).unwrap();
+    let files = ["store.db", "store.db-wal"];
+    for name in files {
+        fs::copy(place.state().join(name), copy.join(name)).unwrap();
+    }
+    place.create(&[]);
+    assert_eq!(place.audit(), 4, "control: as written it is sound");
+    // An older copy of the whole database in its place: a sound chain that has lost its end.
+    for name in files {
+        fs::copy(copy.join(name), place.state().join(name)).unwrap();
+        chown(place.state().join(name), Some(USER), Some(USER)).unwrap();
+    }
+    fs::remove_file(place.state().join("store.db-shm")).unwrap();
+    let output = place.verb(&["audit", "verify"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(text(&output.stdout).starts_with("entry 3 is not as it was written"), "{}", text(&output.stdout));
+}

@@ -1,0 +1,235 @@
+//! `approve`: lets chosen changes of a sandbox through to its base. What lands is what was reviewed, or nothing.
+
+use super::batch::{Batch, Verb};
+use super::landing::{self, Job, PATIENCE};
+use super::receipt::{LandedChange, Receipt, bounded};
+use super::{Reviewed, commit, conflicted, recover, rel_of, which};
+use crate::Caller;
+use crate::fresh::now_ms;
+use crate::sandbox::{self, Anchored, Run, Sandbox};
+use crate::state::State;
+use std::collections::BTreeSet;
+use std::ffi::OsString;
+use store::{Kept, Tx};
+use terms::{ErrorKind, Fault, PROTOCOL_VERSION, Phase};
+use workspace::diff::Options;
+use workspace::exclude::Exclude;
+use workspace::land::Held;
+use workspace::plan::Shape;
+use workspace::select::{self, Chosen, Marked, Selection};
+use workspace::{Anchors, Diff, FileKind, Lock, Rel, Stack, goal, undo};
+
+pub struct Ask {
+    /// `[ID] [PATH…]`.
+    pub words: Vec<OsString>,
+    pub hunks: Vec<String>,
+    /// Also what would run on the reviewer's machine.
+    pub runs_on_host: bool,
+    pub seen: Seen,
+    /// Commit what lands, if the base is in a git repository.
+    pub commit: Option<commit::Wish>,
+}
+
+/// What was reviewed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Seen {
+    /// The diff with this digest.
+    Digest(String),
+    /// The last that was shown as a whole.
+    Last,
+    /// Nothing; whatever is there shall land.
+    Unseen,
+}
+
+pub fn approve(caller: &Caller, ask: &Ask) -> Result<Receipt, Fault> {
+    let state = State::open(caller)?;
+    let (sandbox, words) = state.store.read(|tx| which(tx, &ask.words, caller))?;
+    let wish = selection(&words, ask, &sandbox.record, caller)?;
+    let desk = Desk::open(&state, &sandbox.id)?;
+    desk.approve(caller, ask, &wish).map_err(|fault| fault.subject(&sandbox.id))
+}
+
+/// Words and flags as a selection; nothing said means all that is ordinary.
+fn selection(words: &[OsString], ask: &Ask, sandbox: &Sandbox, caller: &Caller) -> Result<Selection, Fault> {
+    let paths = words.iter().map(|word| rel_of(word, &sandbox.base, caller)).collect::<Result<Vec<_>, _>>()?;
+    let everything = paths.is_empty() && ask.hunks.is_empty();
+    Ok(Selection { everything, paths, hunks: ask.hunks.clone(), runs_on_host: ask.runs_on_host })
+}
+
+/// A sandbox whose base is held: nobody else lands there meanwhile, and nothing is in between.
+struct Desk<'a> {
+    state: &'a State,
+    sandbox: Kept<Sandbox>,
+    anchors: Anchors,
+    stack: Stack,
+    held: Held,
+    /// None while a command runs in the sandbox.
+    lock: Option<Lock>,
+}
+
+impl Desk<'_> {
+    fn open<'a>(state: &'a State, id: &str) -> Result<Desk<'a>, Fault> {
+        let get = |tx: &Tx<'_>| tx.get::<Sandbox>(id)?.ok_or_else(|| sandbox::unknown(id));
+        let first = state.store.read(get)?;
+        let stack = sandbox::stack(state, &first)?;
+        let held = Held::take(&stack.base, PATIENCE)?;
+        recover::recover_held(state, &stack.base, first.record.base.to_str().unwrap_or_default(), &held)?;
+        // What others landed while we waited is known only now.
+        let (sandbox, anchors) = state.store.read(|tx| {
+            let anchors = tx.get::<Anchored>(id)?.map(|kept| kept.record.anchors).unwrap_or_default();
+            Ok((get(tx)?, anchors))
+        })?;
+        let stack = sandbox::stack(state, &sandbox)?;
+        let lock = stack.layers.last().map(|top| top.lock()).transpose();
+        let lock = lock.map_err(|e| Fault::internal(format!("the layer of {id}: {e}")))?.flatten();
+        Ok(Desk { state, sandbox, anchors, stack, held, lock })
+    }
+
+    fn approve(&self, caller: &Caller, ask: &Ask, wish: &Selection) -> Result<Receipt, Fault> {
+        let diff = self.reviewed(&ask.seen, wish)?;
+        let marked = self.unsettled(&diff)?;
+        let chosen = select::choose(&diff, wish, &marked)?;
+        if chosen.picks.is_empty() {
+            return Err(nothing(&diff, &chosen));
+        }
+        let (goals, mut notes) = goal::goals(&chosen.picks)?;
+        notes.extend(drift_elsewhere(&diff, &chosen));
+        let commit =
+            ask.commit.as_ref().map(|wish| commit::prepare(caller, &self.sandbox, wish, &goals)).transpose()?;
+        let batch = self.batch(caller, &diff, chosen.picks.len() as u64)?;
+        let Desk { state, stack, held, .. } = self;
+        let job = Job { state, batch, base: &stack.base, view: Some(stack), undone: None, goals };
+        let done = landing::land(job, held, &|at| self.shape_of_dir(at))?;
+        notes.extend(done.notes);
+        self.drop_landed(&done.plan, &chosen);
+        let commit = commit.map(|ready| commit::finish(state, caller, ready, &done.id, &done.plan)).transpose()?;
+        notes.extend(commit.iter().flat_map(|committed| committed.notes.clone()));
+        let landed = LandedChange::all(&chosen);
+        let (left, left_more) = bounded(chosen.left);
+        Ok(Receipt {
+            protocol_version: PROTOCOL_VERSION,
+            success: true,
+            batch: done.id,
+            sandbox: self.sandbox.id.clone(),
+            digest: diff.digest.clone(),
+            landed,
+            left,
+            left_more,
+            notes,
+            commit: commit.and_then(|committed| committed.commit),
+            undoes: None,
+        })
+    }
+
+    /// The diff as it is now, if it is the one that was reviewed. What is withheld takes part if it was shown or is named.
+    fn reviewed(&self, seen: &Seen, wish: &Selection) -> Result<Diff, Fault> {
+        let usual = self.diff(Exclude::Artefacts)?;
+        let shown = match seen {
+            Seen::Unseen => None,
+            Seen::Digest(digest) => Some(digest.clone()),
+            Seen::Last => Some(self.last_shown()?),
+        };
+        let all = || self.diff(Exclude::Nothing);
+        match shown {
+            Some(digest) if digest != usual.digest => {
+                let all = all()?;
+                if all.digest == digest { Ok(all) } else { Err(changed_since(&digest, &usual.digest)) }
+            }
+            _ if names_withheld(&usual, wish) => all(),
+            _ => Ok(usual),
+        }
+    }
+
+    fn diff(&self, exclude: Exclude) -> Result<Diff, Fault> {
+        workspace::diff::diff(&self.stack, &self.anchors, &Options { exclude, ..Options::default() })
+    }
+
+    /// Files that a rebase left in conflict, and that nobody has settled.
+    fn unsettled(&self, diff: &Diff) -> Result<Marked, Fault> {
+        let open = self.state.store.read(|tx| conflicted::unresolved(tx, &self.sandbox.id, diff))?;
+        Ok(open.into_iter().map(|path| (path, "a rebase left it in conflict".to_owned())).collect())
+    }
+
+    fn last_shown(&self) -> Result<String, Fault> {
+        let shown = self.state.store.read(|tx| tx.get::<Reviewed>(&self.sandbox.id))?;
+        shown.map(|kept| kept.record.digest).ok_or_else(|| {
+            let fault = Fault::new(ErrorKind::Conflict, "nobody has been shown this diff").phase(Phase::Review);
+            fault.hint("look at it with `cofferdam diff`, or give --digest D of a diff that was reviewed elsewhere, or --unseen")
+        })
+    }
+
+    fn batch(&self, caller: &Caller, diff: &Diff, files: u64) -> Result<Batch, Fault> {
+        let runs = self.state.store.read(|tx| tx.list_in::<Run>(&self.sandbox.id))?;
+        let mut runs: Vec<(u64, String)> = runs.into_iter().map(|run| (run.record.started_ms, run.id)).collect();
+        runs.sort();
+        let skipped = runs.len().saturating_sub(MOST_RUNS);
+        let Sandbox { name, base, base_id, .. } = &self.sandbox.record;
+        Ok(Batch {
+            verb: Verb::Approve,
+            sandbox: self.sandbox.id.clone(),
+            sandbox_name: name.clone(),
+            runs: runs.into_iter().skip(skipped).map(|(_, id)| id).collect(),
+            base: base.clone(),
+            base_id: *base_id,
+            actor: caller.user.clone(),
+            at_ms: now_ms(),
+            digest: diff.digest.clone(),
+            files,
+            undoes: None,
+            undone_by: None,
+            commit: None,
+        })
+    }
+
+    /// A directory that comes because something in it does looks as it does in the workspace.
+    fn shape_of_dir(&self, at: &Rel) -> Result<Shape, Fault> {
+        let found = self.stack.meta(at).map_err(|e| Fault::internal(format!("{at}: {e}")))?;
+        let mode = found.filter(|f| f.meta.kind == FileKind::Dir).map_or(0o755, |f| f.meta.mode & 0o1777);
+        Ok(Shape::dir(mode))
+    }
+
+    /// What has landed no longer needs to be kept apart. While a command runs it stays, and equals the base.
+    fn drop_landed(&self, plan: &workspace::plan::Plan, chosen: &Chosen<'_>) {
+        if self.lock.is_none() {
+            return;
+        }
+        let partly: BTreeSet<&Rel> =
+            chosen.picks.iter().filter(|p| p.hunks.is_some()).map(|p| &p.file.change.path).collect();
+        let whole = plan.items.iter().map(|item| &item.at).filter(|at| !partly.contains(at));
+        // It has landed either way; what is left behind is no change.
+        let _ = undo::drop_landed(&self.stack, &whole.cloned().collect::<Vec<_>>());
+    }
+}
+
+/// So many runs are named in a batch.
+const MOST_RUNS: usize = 16;
+
+fn names_withheld(diff: &Diff, wish: &Selection) -> bool {
+    let held = |path: &Rel| diff.withheld.iter().any(|w| path.is_at_or_below(&w.path) || *path == w.path);
+    wish.paths.iter().any(|path| !path.is_top() && held(path))
+}
+
+fn drift_elsewhere(diff: &Diff, chosen: &Chosen<'_>) -> Option<String> {
+    let picked: BTreeSet<&Rel> = chosen.picks.iter().map(|pick| &pick.file.change.path).collect();
+    let others = diff.files.iter().filter(|file| file.change.drifted && !picked.contains(&file.change.path)).count();
+    (others > 0)
+        .then(|| format!("{others} files that stay were changed in the base since; `cofferdam rebase` takes that in"))
+}
+
+fn nothing(diff: &Diff, chosen: &Chosen<'_>) -> Fault {
+    if diff.files.is_empty() {
+        return Fault::new(ErrorKind::NotFound, "nothing changed")
+            .hint("`cofferdam diff --all` shows what is withheld")
+            .phase(Phase::Review);
+    }
+    let named = chosen.left.iter().take(5).map(|left| format!("{}: {}", left.path, left.why)).collect::<Vec<_>>();
+    let fault = Fault::new(ErrorKind::Conflict, format!("nothing of this lands: {}", named.join("; ")));
+    fault.hint("name each file that shall, or add --runs-on-host").phase(Phase::Review)
+}
+
+fn changed_since(reviewed: &str, now: &str) -> Fault {
+    let short = |digest: &str| digest.chars().take(12).collect::<String>();
+    let message =
+        format!("the workspace changed since it was reviewed: digest {} then, {} now", short(reviewed), short(now));
+    Fault::new(ErrorKind::Conflict, message).hint("look again with `cofferdam diff`").phase(Phase::Review)
+}

@@ -1,0 +1,130 @@
+//! Batches: changes that landed together, as records, and their directories with copies of what they replaced.
+
+use crate::state::State;
+use rustix::fs::Mode;
+use rustix::io::Errno;
+use serde::{Deserialize, Serialize};
+use std::io;
+use std::path::PathBuf;
+use store::Record;
+use terms::{ErrorKind, Fault, Phase};
+use workspace::{Dir, Rel};
+
+/// Ids are `bat_…`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Batch {
+    pub verb: Verb,
+    pub sandbox: String,
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub sandbox_name: Option<String>,
+    /// The runs of the sandbox that were recorded when it landed; the last ones where there are many.
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
+    pub runs: Vec<String>,
+    pub base: PathBuf,
+    pub base_id: (u64, u64),
+    /// Who let it through.
+    pub actor: String,
+    pub at_ms: u64,
+    /// Of the diff that was reviewed.
+    pub digest: String,
+    pub files: u64,
+    /// The batch that this one took back.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub undoes: Option<String>,
+    /// The batch that took this one back.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub undone_by: Option<String>,
+    /// The commit that it was recorded as.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub commit: Option<String>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Verb {
+    Approve,
+    Undo,
+}
+
+impl Verb {
+    pub fn name(self) -> &'static str {
+        match self {
+            Verb::Approve => "approve",
+            Verb::Undo => "undo",
+        }
+    }
+}
+
+impl Record for Batch {
+    const KIND: &'static str = "batch";
+
+    fn scope(&self) -> Option<&str> {
+        self.base.to_str()
+    }
+}
+
+/// The paths of a batch, apart from it because there may be many; the id is the batch's.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct Paths {
+    pub paths: Vec<Rel>,
+}
+
+impl Record for Paths {
+    const KIND: &'static str = "batch_paths";
+}
+
+/// A batch that is not done: while there is one, its base may be in between. The id is the batch's.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Unfinished {
+    pub batch: Batch,
+    pub stage: Stage,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Stage {
+    /// Pieces are being written beside their places; nothing has changed.
+    Staging,
+    /// Pieces are being put in their places.
+    Landing,
+    /// It has landed; what waited or was replaced is being cleared away.
+    Tidying,
+}
+
+impl Record for Unfinished {
+    const KIND: &'static str = "unfinished";
+
+    fn scope(&self) -> Option<&str> {
+        self.batch.base.to_str()
+    }
+}
+
+/// Where the directories of batches are; made where it is missing.
+pub fn batches(state: &State) -> Result<Dir, Fault> {
+    make(&state.dir, "batches").map_err(|e| unusable("batches", &e))
+}
+
+/// The directory of one batch, made where it is missing.
+pub fn directory(state: &State, id: &str) -> Result<Dir, Fault> {
+    make(&batches(state)?, id).map_err(|e| unusable(id, &e))
+}
+
+/// Takes the directory of a batch away; it can no longer be undone.
+pub fn forget(state: &State, id: &str) -> Result<(), Fault> {
+    workspace::remove::tree(&batches(state)?, id.as_bytes()).map(drop).map_err(|e| unusable(id, &e))
+}
+
+fn make(above: &Dir, name: &str) -> io::Result<Dir> {
+    match rustix::fs::mkdirat(above, name, Mode::RWXU) {
+        Ok(()) => rustix::fs::fsync(above)?,
+        Err(Errno::EXIST) => {}
+        Err(e) => return Err(e.into()),
+    }
+    let name = Rel::parse(name.as_bytes()).filter(|rel| rel.parts().count() == 1).ok_or(io::ErrorKind::InvalidInput)?;
+    above.dir(&name)
+}
+
+fn unusable(what: &str, error: &io::Error) -> Fault {
+    let fault = Fault::new(ErrorKind::Unavailable, format!("{what} in the state directory: {error}"));
+    fault.hint("the state directory must be writable and have space").phase(Phase::Application)
+}

@@ -1,0 +1,75 @@
+//! A commit of what lands, for the verb that lands it: everything that can be refused is refused before, the rest is told after.
+
+use super::batch::Batch;
+use crate::Caller;
+use crate::fresh::now_ms;
+use crate::sandbox::Sandbox;
+use crate::state::State;
+use serde_json::json;
+use store::{Entry, Kept, Step};
+use terms::{Fault, Phase};
+use workspace::git::{self, Committed, Plan as Words, Prepared, Staged, Surroundings};
+use workspace::plan::{Goal, Plan};
+use workspace::{FileKind, Rel};
+
+pub use workspace::git::Author;
+
+/// What the reviewer said of it.
+#[derive(Clone, Debug)]
+pub struct Wish {
+    pub message: String,
+    pub author: Author,
+}
+
+/// To be called before anything lands, with everything that will.
+pub fn prepare(caller: &Caller, sandbox: &Kept<Sandbox>, wish: &Wish, goals: &[Goal]) -> Result<Prepared, Fault> {
+    let Kept { id, record, .. } = sandbox;
+    let agent = record.name.as_deref().unwrap_or_default();
+    let words = Words { message: &wish.message, author: wish.author, agent, sandbox: id };
+    let is_dir = |goal: &&Goal| goal.want.as_ref().is_some_and(|(shape, _)| shape.kind == FileKind::Dir);
+    let paths: Vec<Rel> = goals.iter().filter(|goal| !is_dir(goal)).map(|goal| goal.at.clone()).collect();
+    git::prepare(&record.base, &Surroundings { env: &caller.env }, &words, &paths).map_err(|fault| fault.subject(id))
+}
+
+/// To be called when it has landed. A fault says so, and that there is no commit.
+pub fn finish(
+    state: &State,
+    caller: &Caller,
+    prepared: Prepared,
+    batch: &str,
+    plan: &Plan,
+) -> Result<Committed, Fault> {
+    let committed = prepared.commit(batch, &landed(plan)).map_err(|fault| {
+        let message = format!("{batch} landed, but is not committed: {}", fault.message);
+        let hint = format!("commit it with git, or take it back with `cofferdam undo {batch}`");
+        Fault { message, hint: Some(hint), ..fault }.subject(batch).phase(Phase::Application)
+    })?;
+    state.store.write(|tx| {
+        let Some(mut kept) = tx.get::<Batch>(batch)? else { return Ok(()) };
+        kept.record.commit = committed.commit.clone();
+        let sandbox = kept.record.sandbox.clone();
+        tx.change(kept)?;
+        let body = json!({ "batch": batch, "commit": committed.commit, "branch": committed.branch });
+        let (verb, step, actor) = ("commit", Step::Done, caller.user.as_str());
+        tx.note(&Entry { at_ms: now_ms(), verb, step, subject: &sandbox, actor, body }).map(drop)
+    })?;
+    Ok(committed)
+}
+
+/// Files and links with what they hold now, and what is gone. Git keeps no directories.
+fn landed(plan: &Plan) -> Vec<Staged> {
+    let staged = plan.items.iter().filter_map(|item| {
+        let kept = |kind: FileKind| matches!(kind, FileKind::File | FileKind::Symlink);
+        let digest = item.after.as_ref().filter(|after| kept(after.kind)).map(|after| after.digest.clone());
+        match digest {
+            Some(Some(digest)) => Some(Staged { path: item.at.clone(), digest: Some(digest) }),
+            Some(None) => None,
+            // A directory that goes is nothing to git, but a file that became one is gone.
+            None => {
+                let was = item.before.as_ref().is_some_and(|before| kept(before.kind));
+                was.then(|| Staged { path: item.at.clone(), digest: None })
+            }
+        }
+    });
+    staged.collect()
+}

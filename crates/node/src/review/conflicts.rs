@@ -1,0 +1,204 @@
+//! `conflicts`: who else is changing the same files. Looks at all sandboxes whose directories overlap, and at what each of them
+//! has in dispute with its base.
+
+use super::conflicted::Conflicted;
+use crate::Caller;
+use crate::sandbox::{self, Anchored, Sandbox};
+use crate::state::State;
+use serde::Serialize;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use store::{Kept, Tx};
+use terms::{ErrorKind, Fault, PROTOCOL_VERSION, Phase};
+use workspace::diff::{Options, diff};
+use workspace::{ChangeKind, Diff, Rel, Stack};
+
+pub struct Ask {
+    /// Only what this one is part of; else all of the current directory's.
+    pub sandbox: Option<String>,
+}
+
+#[derive(Debug, Serialize)]
+pub struct Answer {
+    pub protocol_version: u32,
+    pub base: PathBuf,
+    /// Files that more than one sandbox changed.
+    pub contested: Vec<Contested>,
+    /// Files that a sandbox changed and its base did, too.
+    pub drifted: Vec<Disputed>,
+    /// What a rebase could not bring together, and nobody has dealt with since.
+    pub unresolved: Vec<Disputed>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub notes: Vec<String>,
+}
+
+#[derive(Debug, Serialize)]
+pub struct Contested {
+    /// Below `base`.
+    pub path: Rel,
+    /// Who wrote first comes first, as far as the layers tell.
+    pub by: Vec<Writer>,
+}
+
+#[derive(Clone, Debug, Serialize)]
+pub struct Writer {
+    pub sandbox: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    pub kind: &'static str,
+    /// When the file first appeared in the sandbox's layers; what was deleted leaves no time.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub first_ms: Option<u64>,
+}
+
+#[derive(Debug, Serialize)]
+pub struct Disputed {
+    pub path: Rel,
+    pub sandbox: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+}
+
+/// More sandboxes than this are not compared at once.
+const MOST_SANDBOXES: usize = 256;
+
+/// More lines than this are not told.
+const MOST_TOLD: usize = 10_000;
+
+pub fn conflicts(caller: &Caller, ask: &Ask) -> Result<Answer, Fault> {
+    let state = State::open(caller)?;
+    let (base, only, found) = state.store.read(|tx| gather(tx, caller, ask))?;
+    let mut notes = Vec::new();
+    let mut writers: BTreeMap<Rel, Vec<Writer>> = BTreeMap::new();
+    let (mut drifted, mut unresolved) = (Vec::new(), Vec::new());
+    for Found { sandbox, anchored, disputes } in &found {
+        let looked = look(&state, sandbox, anchored);
+        let (stack, diff) = match looked {
+            Ok(looked) => looked,
+            Err(fault) => {
+                notes.push(format!("{} was left out: {}", sandbox.id, fault.message));
+                continue;
+            }
+        };
+        let Some(prefix) = below(&base, &sandbox.record.base) else { continue };
+        let mine = only.as_ref().is_none_or(|id| *id == sandbox.id);
+        let told = |path: &Rel| {
+            let name = sandbox.record.name.clone();
+            Disputed { path: joined(&prefix, path), sandbox: sandbox.id.clone(), name }
+        };
+        for file in &diff.files {
+            let change = &file.change;
+            if mine && change.drifted {
+                drifted.push(told(&change.path));
+            }
+            if mine && disputes.is_conflicted(file) {
+                unresolved.push(told(&change.path));
+            }
+            for path in [Some(&change.path), change.kind.from()].into_iter().flatten() {
+                let kind = if *path == change.path { change.kind.name() } else { ChangeKind::Deleted.name() };
+                let first_ms = first_written(&stack, path);
+                let (id, name) = (sandbox.id.clone(), sandbox.record.name.clone());
+                writers.entry(joined(&prefix, path)).or_default().push(Writer { sandbox: id, name, kind, first_ms });
+            }
+        }
+    }
+    let several = |by: &Vec<Writer>| by.iter().map(|w| &w.sandbox).collect::<BTreeSet<_>>().len() > 1;
+    let concerned = |by: &Vec<Writer>| only.as_ref().is_none_or(|id| by.iter().any(|w| w.sandbox == *id));
+    let mut contested: Vec<Contested> = writers
+        .into_iter()
+        .filter(|(_, by)| several(by) && concerned(by))
+        .map(|(path, mut by)| {
+            by.sort_by_key(|writer| (writer.first_ms.is_none(), writer.first_ms));
+            Contested { path, by }
+        })
+        .collect();
+    for (what, left) in [
+        ("contested files", cut(&mut contested)),
+        ("drifted files", cut(&mut drifted)),
+        ("unresolved files", cut(&mut unresolved)),
+    ] {
+        if left > 0 {
+            notes.push(format!("{left} more {what} are not listed"));
+        }
+    }
+    Ok(Answer { protocol_version: PROTOCOL_VERSION, base, contested, drifted, unresolved, notes })
+}
+
+fn cut<T>(list: &mut Vec<T>) -> usize {
+    let left = list.len().saturating_sub(MOST_TOLD);
+    list.truncate(MOST_TOLD);
+    left
+}
+
+struct Found {
+    sandbox: Kept<Sandbox>,
+    anchored: Anchored,
+    disputes: Conflicted,
+}
+
+/// The directory that all of them are in, the one that was asked about, and all that overlap with it.
+fn gather(tx: &Tx<'_>, caller: &Caller, ask: &Ask) -> Result<(PathBuf, Option<String>, Vec<Found>), Fault> {
+    let (around, only) = match &ask.sandbox {
+        Some(word) => {
+            let sandbox = sandbox::find(tx, Some(word), caller)?;
+            (sandbox.record.base, Some(sandbox.id))
+        }
+        None => (nearest(tx, &caller.cwd)?, None),
+    };
+    let overlaps = |base: &Path| base.starts_with(&around) || around.starts_with(base);
+    let all: Vec<_> = tx.list::<Sandbox>()?.into_iter().filter(|s| overlaps(&s.record.base)).collect();
+    if all.len() > MOST_SANDBOXES {
+        let message = format!(
+            "{} sandboxes overlap with {}, and at most {MOST_SANDBOXES} are compared",
+            all.len(),
+            around.display()
+        );
+        let fault = Fault::new(ErrorKind::LimitExceeded, message).phase(Phase::Review);
+        return Err(fault.hint("`cofferdam rm` those that are done"));
+    }
+    let top = all.iter().map(|s| s.record.base.clone()).min_by_key(|base| base.components().count());
+    let found = all.into_iter().map(|sandbox| {
+        let anchored = tx.get::<Anchored>(&sandbox.id)?.map(|kept| kept.record).unwrap_or_default();
+        let disputes = tx.get::<Conflicted>(&sandbox.id)?.map(|kept| kept.record).unwrap_or_default();
+        Ok(Found { sandbox, anchored, disputes })
+    });
+    Ok((top.unwrap_or(around), only, found.collect::<Result<_, Fault>>()?))
+}
+
+/// The nearest directory, from here upwards, that a sandbox covers.
+fn nearest(tx: &Tx<'_>, cwd: &Path) -> Result<PathBuf, Fault> {
+    for above in cwd.ancestors() {
+        let covered = above.to_str().map(|base| tx.list_in::<Sandbox>(base)).transpose()?;
+        if covered.is_some_and(|list| !list.is_empty()) {
+            return Ok(above.to_owned());
+        }
+    }
+    let fault = Fault::new(ErrorKind::NotFound, format!("no sandbox covers {}", cwd.display()));
+    Err(fault.hint("`cofferdam ls` lists all; name one").phase(Phase::Admission))
+}
+
+fn look(state: &State, sandbox: &Kept<Sandbox>, anchored: &Anchored) -> Result<(Stack, Diff), Fault> {
+    let stack = sandbox::stack(state, sandbox)?;
+    let diff = diff(&stack, &anchored.anchors, &Options::default())?;
+    Ok((stack, diff))
+}
+
+fn below(top: &Path, base: &Path) -> Option<Rel> {
+    use std::os::unix::ffi::OsStrExt;
+    Rel::parse(base.strip_prefix(top).ok()?.as_os_str().as_bytes())
+}
+
+fn joined(prefix: &Rel, path: &Rel) -> Rel {
+    path.parts().fold(prefix.clone(), |at, part| at.join(part))
+}
+
+/// When a path first appeared in a layer. The kernel copies a file up, or makes it anew, when it is first written to.
+fn first_written(stack: &Stack, path: &Rel) -> Option<u64> {
+    let times = stack.layers.iter().filter_map(|layer| {
+        let (dir, name) = workspace::place::parent_of(&layer.up, path).ok()?;
+        let meta = dir.meta_of(name).ok().flatten().filter(|meta| !meta.is_struck_out())?;
+        let (seconds, nanoseconds) = dir.born(name).unwrap_or(meta.mtime);
+        Some(u64::try_from(seconds).ok()? * 1000 + u64::from(nanoseconds) / 1_000_000)
+    });
+    times.min()
+}

@@ -1,0 +1,88 @@
+//! `provenance`: which approvals brought a path to how it is. Reads records only.
+
+use super::batch::{Batch, Paths, Verb};
+use crate::Caller;
+use crate::state::State;
+use serde::Serialize;
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Component, Path, PathBuf};
+use store::{Kept, Tx};
+use terms::{ErrorKind, Fault, PROTOCOL_VERSION, Phase};
+use workspace::Rel;
+
+#[derive(Clone, Debug, Serialize)]
+pub struct Answer {
+    pub protocol_version: u32,
+    pub path: PathBuf,
+    /// The last first.
+    pub batches: Vec<Landed>,
+    /// There are more, which are older.
+    pub more: bool,
+}
+
+#[derive(Clone, Debug, Serialize)]
+pub struct Landed {
+    pub batch: String,
+    #[serde(flatten)]
+    pub record: Batch,
+    /// Those of the batch's paths that are at or below the one that was asked for.
+    pub paths: Vec<Rel>,
+    pub paths_more: u64,
+}
+
+const MOST_BATCHES: usize = 1_000;
+const MOST_PATHS: usize = 100;
+
+pub fn provenance(caller: &Caller, path: &OsStr) -> Result<Answer, Fault> {
+    let state = State::open(caller)?;
+    let whole = absolute(&caller.cwd.join(path));
+    let mut answer =
+        Answer { protocol_version: PROTOCOL_VERSION, path: whole.clone(), batches: Vec::new(), more: false };
+    state.store.read(|tx| {
+        for base in whole.ancestors() {
+            let Some(scope) = base.to_str() else { continue };
+            let below = whole.strip_prefix(base).unwrap_or(Path::new(""));
+            let Some(rel) = Rel::parse(below.as_os_str().as_bytes()) else { continue };
+            for batch in tx.list_in::<Batch>(scope)? {
+                answer.batches.extend(landed(tx, batch, &rel)?);
+            }
+        }
+        Ok(())
+    })?;
+    answer.batches.sort_by_key(|landed| std::cmp::Reverse(landed.record.at_ms));
+    answer.more = answer.batches.len() > MOST_BATCHES;
+    answer.batches.truncate(MOST_BATCHES);
+    if answer.batches.is_empty() {
+        let fault = Fault::new(ErrorKind::NotFound, format!("{}: nothing landed there", whole.display()));
+        return Err(fault.hint("only what `cofferdam approve` let through is known").phase(Phase::Admission));
+    }
+    Ok(answer)
+}
+
+fn landed(tx: &Tx<'_>, batch: Kept<Batch>, rel: &Rel) -> Result<Option<Landed>, Fault> {
+    let Some(all) = tx.get::<Paths>(&batch.id)? else { return Ok(None) };
+    let mut paths: Vec<Rel> = all.record.paths.into_iter().filter(|path| path.is_at_or_below(rel)).collect();
+    let paths_more = paths.len().saturating_sub(MOST_PATHS) as u64;
+    paths.truncate(MOST_PATHS);
+    Ok((!paths.is_empty()).then_some(Landed { batch: batch.id, record: batch.record, paths, paths_more }))
+}
+
+impl Landed {
+    pub fn is_undo(&self) -> bool {
+        self.record.verb == Verb::Undo
+    }
+}
+
+/// By words alone: what is asked about may be gone.
+fn absolute(path: &Path) -> PathBuf {
+    let mut whole = PathBuf::from("/");
+    for component in path.components() {
+        match component {
+            Component::Normal(part) => whole.push(part),
+            Component::ParentDir => drop(whole.pop()),
+            _ => {}
+        }
+    }
+    whole
+}

@@ -1,0 +1,148 @@
+//! `rebase`: brings a sandbox onto its base as it is now. Files that both changed are merged where their past is known; what
+//! does not go together is left in the workspace, told, and remembered.
+
+use super::conflicted::{Conflicted, Dispute};
+use super::past::Past;
+use crate::Caller;
+use crate::fresh::now_ms;
+use crate::sandbox::{self, Anchored, Sandbox};
+use crate::state::State;
+use serde::Serialize;
+use serde_json::json;
+use store::{Entry, Kept, Step, Tx};
+use terms::{ErrorKind, Fault, PROTOCOL_VERSION, Phase};
+use workspace::diff::{Options, diff};
+use workspace::exclude::Exclude;
+use workspace::rebase::{Rebase, now, plan};
+use workspace::{Diff, Lock, Stack};
+
+pub use workspace::rebase::{Fate, Moved};
+
+pub struct Ask {
+    /// By id, the beginning of it, or name; else the one of the current directory.
+    pub sandbox: Option<String>,
+    /// Only tell what would be done.
+    pub dry_run: bool,
+}
+
+#[derive(Debug, Serialize)]
+pub struct Answer {
+    pub protocol_version: u32,
+    pub sandbox: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    pub dry_run: bool,
+    /// What became of each file whose base had moved; nothing else was touched.
+    pub files: Vec<Moved>,
+    pub conflicts: usize,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub notes: Vec<String>,
+}
+
+pub fn rebase(caller: &Caller, ask: &Ask) -> Result<Answer, Fault> {
+    let state = State::open(caller)?;
+    let (sandbox, stack, anchored) = state.store.read(|tx| {
+        let sandbox = sandbox::find(tx, ask.sandbox.as_deref(), caller)?;
+        let stack = sandbox::stack(&state, &sandbox)?;
+        let anchored = tx.get::<Anchored>(&sandbox.id)?.map(|kept| kept.record).unwrap_or_default();
+        Ok((sandbox, stack, anchored))
+    })?;
+    let of_it = |fault: Fault| fault.subject(&sandbox.id);
+    let _held = held(&stack, &sandbox)?;
+    // Before anything is looked at: what the base changes from here on is drift again.
+    let (since, head) = (now(), workspace::git::head(&sandbox.record.base));
+    let options = Options { exclude: Exclude::Artefacts, ..Options::default() };
+    let diff = diff(&stack, &anchored.anchors, &options).map_err(of_it)?;
+    let past = Past::of(&state, caller, &sandbox, &anchored.anchors, &diff).map_err(of_it)?;
+    let before = |path: &workspace::Rel| past.of_file(path);
+    let rebase = plan(&stack, &diff, &anchored.anchors, &before).map_err(of_it)?;
+    if !ask.dry_run {
+        intend(&state, caller, &sandbox.id)?;
+        let done = rebase
+            .carry_out(&stack, &diff, &before)
+            .and_then(|()| state.store.write(|tx| keep(tx, caller, &sandbox, &rebase, &diff, (since, head.clone()))));
+        if let Err(fault) = done {
+            return Err(of_it(failed(&state, caller, &sandbox.id, fault)));
+        }
+        // A note that stays behind is known for what it is the next time.
+        let _ = Rebase::forget(&stack);
+    }
+    Ok(Answer {
+        protocol_version: PROTOCOL_VERSION,
+        sandbox: sandbox.id,
+        name: sandbox.record.name,
+        dry_run: ask.dry_run,
+        conflicts: rebase.conflicts().count(),
+        files: rebase.moved,
+        notes: past.notes,
+    })
+}
+
+/// A guest that writes meanwhile would have its files changed under its hands.
+fn held(stack: &Stack, sandbox: &Kept<Sandbox>) -> Result<Option<Lock>, Fault> {
+    let Some(top) = stack.layers.last() else { return Ok(None) };
+    let lock = top.lock().map_err(|e| Fault::internal(format!("layer {}: {e}", top.id)))?;
+    let busy = || {
+        let message = format!("{} is in use: a command runs in it, or another verb changes it", sandbox.id);
+        let fault = Fault::new(ErrorKind::Conflict, message).subject(&sandbox.id).phase(Phase::Admission);
+        fault.hint("wait for it to end, or `cofferdam stop` it")
+    };
+    lock.map(Some).ok_or_else(busy)
+}
+
+fn note(tx: &Tx<'_>, caller: &Caller, id: &str, step: Step, body: serde_json::Value) -> Result<(), Fault> {
+    let entry = Entry { at_ms: now_ms(), verb: "rebase", step, subject: id, actor: &caller.user, body };
+    tx.note(&entry).map(drop)
+}
+
+fn intend(state: &State, caller: &Caller, id: &str) -> Result<(), Fault> {
+    state.store.write(|tx| note(tx, caller, id, Step::Intent, json!({})))
+}
+
+fn failed(state: &State, caller: &Caller, id: &str, fault: Fault) -> Fault {
+    let body = json!({ "error_kind": fault.error_kind, "message": fault.message });
+    // The fault that brought us here says more than that it could not be noted.
+    let _ = state.store.write(|tx| note(tx, caller, id, Step::Failed, body));
+    fault
+}
+
+/// What the sandbox knows of its base from now on, and what is in dispute.
+fn keep(
+    tx: &Tx<'_>,
+    caller: &Caller,
+    sandbox: &Kept<Sandbox>,
+    rebase: &Rebase,
+    diff: &Diff,
+    (since, head): ((i64, u32), Option<String>),
+) -> Result<(), Fault> {
+    let id = &sandbox.id;
+    let mut changed = sandbox.clone();
+    (changed.record.since, changed.record.git_head, changed.record.used_ms) = (since, head, now_ms());
+    tx.change(changed)?;
+    tx.remove::<Anchored>(id)?;
+    tx.add(id, Anchored { anchors: rebase.anchors.clone() })?;
+    let mut disputes = tx.get::<Conflicted>(id)?.map(|kept| kept.record).unwrap_or_default();
+    let open: Vec<String> =
+        diff.files.iter().filter(|f| disputes.is_conflicted(f)).map(|f| f.change.path.to_string()).collect();
+    disputes.paths.retain(|path, _| open.contains(path));
+    for Moved { path, fate, digest } in &rebase.moved {
+        match fate {
+            Fate::Conflict { marks, .. } => {
+                disputes.paths.insert(path.to_string(), Dispute { digest: digest.clone(), marks: *marks })
+            }
+            _ => disputes.paths.remove(&path.to_string()),
+        };
+    }
+    tx.remove::<Conflicted>(id)?;
+    if !disputes.paths.is_empty() {
+        tx.add(id, disputes)?;
+    }
+    let count = |wanted: fn(&Fate) -> bool| rebase.moved.iter().filter(|moved| wanted(&moved.fate)).count();
+    let body = json!({
+        "merged": count(|fate| *fate == Fate::Merged),
+        "kept": count(|fate| *fate == Fate::Kept),
+        "dropped": count(|fate| *fate == Fate::Dropped),
+        "conflicts": rebase.conflicts().count(),
+    });
+    note(tx, caller, id, Step::Done, body)
+}

@@ -1,0 +1,80 @@
+//! `reject`: throws chosen changes of a sandbox away; there the workspace shows its base again.
+
+use super::receipt::{LandedChange, bounded};
+use super::{rel_of, which};
+use crate::Caller;
+use crate::fresh::now_ms;
+use crate::sandbox::{self, Anchored};
+use crate::state::State;
+use serde::Serialize;
+use serde_json::json;
+use std::ffi::OsString;
+use store::{Entry, Step};
+use terms::{ErrorKind, Fault, PROTOCOL_VERSION, Phase};
+use workspace::diff::Options;
+use workspace::select::{self, Left, Selection};
+
+pub struct Ask {
+    /// `[ID] [PATH…]`.
+    pub words: Vec<OsString>,
+    pub hunks: Vec<String>,
+    /// All changes, where neither paths nor hunks are given.
+    pub everything: bool,
+    /// The diff that was reviewed, if that matters.
+    pub digest: Option<String>,
+}
+
+#[derive(Clone, Debug, Serialize)]
+pub struct Answer {
+    pub protocol_version: u32,
+    pub success: bool,
+    pub sandbox: String,
+    pub rejected: Vec<LandedChange>,
+    pub left: Vec<Left>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub left_more: Option<u64>,
+}
+
+pub fn reject(caller: &Caller, ask: &Ask) -> Result<Answer, Fault> {
+    let state = State::open(caller)?;
+    let (sandbox, words, anchors) = state.store.read(|tx| {
+        let (sandbox, words) = which(tx, &ask.words, caller)?;
+        let anchors = tx.get::<Anchored>(&sandbox.id)?.map(|kept| kept.record.anchors).unwrap_or_default();
+        Ok((sandbox, words, anchors))
+    })?;
+    let paths = words.iter().map(|word| rel_of(word, &sandbox.record.base, caller)).collect::<Result<Vec<_>, _>>()?;
+    let wish = Selection { everything: ask.everything, paths, hunks: ask.hunks.clone(), runs_on_host: false };
+    if wish.is_empty() {
+        let fault = Fault::invalid("nothing was chosen to be rejected").phase(Phase::Admission);
+        return Err(fault.hint("give paths, --hunk ID or --all"));
+    }
+    let stack = sandbox::stack(&state, &sandbox)?;
+    let lock = stack.layers.last().map(|top| top.lock()).transpose();
+    let lock = lock.map_err(|e| Fault::internal(format!("the layer of {}: {e}", sandbox.id)))?.flatten();
+    let Some(_lock) = lock else { return Err(running(&sandbox.id)) };
+    let diff = workspace::diff::diff(&stack, &anchors, &Options::default()).map_err(|f| f.subject(&sandbox.id))?;
+    if ask.digest.as_ref().is_some_and(|digest| *digest != diff.digest) {
+        let fault = Fault::new(ErrorKind::Conflict, "the workspace changed since it was reviewed").phase(Phase::Review);
+        return Err(fault.hint("look again with `cofferdam diff`").subject(&sandbox.id));
+    }
+    let chosen = select::choose_to_drop(&diff, &wish).map_err(|f| f.subject(&sandbox.id))?;
+    let note = |step, body| {
+        let entry = Entry { at_ms: now_ms(), verb: "reject", step, subject: &sandbox.id, actor: &caller.user, body };
+        state.store.write(|tx| tx.note(&entry).map(drop))
+    };
+    note(Step::Intent, json!({"digest": diff.digest, "changes": chosen.picks.len()}))?;
+    if let Err(fault) = workspace::reject::reject(&stack, &chosen) {
+        note(Step::Failed, json!({"message": fault.message}))?;
+        return Err(fault.subject(&sandbox.id));
+    }
+    note(Step::Done, json!({"changes": chosen.picks.len()}))?;
+    let rejected = LandedChange::all(&chosen);
+    let (left, more) = bounded(chosen.left);
+    let left_more = (more > 0).then_some(more);
+    Ok(Answer { protocol_version: PROTOCOL_VERSION, success: true, sandbox: sandbox.id, rejected, left, left_more })
+}
+
+pub(super) fn running(sandbox: &str) -> Fault {
+    let fault = Fault::new(ErrorKind::Conflict, format!("a command is running in {sandbox}")).phase(Phase::Review);
+    fault.hint("wait for it, or `cofferdam stop` it").subject(sandbox)
+}

@@ -1,0 +1,147 @@
+//! `undo`: takes a landed batch back, all of it or nothing, unless the base moved since. Works when the sandbox is gone; where it
+//! is not, the changes wait in it again.
+
+use super::batch::{self, Batch, Verb};
+use super::landing::{self, Job, PATIENCE};
+use super::receipt::{LandedChange, Receipt};
+use super::{recover, reject};
+use crate::Caller;
+use crate::fresh::now_ms;
+use crate::sandbox::{self, Sandbox};
+use crate::state::State;
+use store::{Kept, Tx};
+use terms::{ErrorKind, Fault, PROTOCOL_VERSION, Phase};
+use workspace::land::Held;
+use workspace::plan::{Item, Shape};
+use workspace::{Dir, Rel};
+
+/// The batch that is meant: by id or the beginning of one, or the last of a sandbox, or the last that landed here.
+pub fn undo(caller: &Caller, word: Option<&str>) -> Result<Receipt, Fault> {
+    let state = State::open(caller)?;
+    let target = state.store.read(|tx| find(tx, word, caller))?;
+    let base = open_base(&target)?;
+    let held = Held::take(&base, PATIENCE)?;
+    recover::recover_held(&state, &base, target.record.base.to_str().unwrap_or_default(), &held)?;
+    // Somebody may have undone it while we waited.
+    let target = state.store.read(|tx| by_id(tx, &target.id))?;
+    if let Some(by) = &target.record.undone_by {
+        let fault = Fault::new(ErrorKind::Conflict, format!("{} was undone by {by} already", target.id));
+        return Err(fault.subject(&target.id).phase(Phase::Review));
+    }
+    take_back(&state, caller, &target, &base, &held).map_err(|fault| fault.subject(&target.id))
+}
+
+fn take_back(state: &State, caller: &Caller, target: &Kept<Batch>, base: &Dir, held: &Held) -> Result<Receipt, Fault> {
+    let dir = batch::directory(state, &target.id)?;
+    let (plan, landed) = workspace::undo::read(&dir, &target.id)?;
+    let (goals, mut notes) = workspace::undo::goals(base, &plan, &landed)?;
+    put_back(state, target, &plan)?;
+    let batch = Batch {
+        verb: Verb::Undo,
+        actor: caller.user.clone(),
+        at_ms: now_ms(),
+        undoes: Some(target.id.clone()),
+        undone_by: None,
+        commit: None,
+        files: goals.len() as u64,
+        ..target.record.clone()
+    };
+    let job = Job { state, batch, base, view: None, undone: Some(&dir), goals };
+    let done = landing::land(job, held, &|_| Ok(Shape::dir(0o755)))?;
+    notes.extend(done.notes);
+    let landed = done.plan.items.iter().map(taken_back).collect();
+    Ok(Receipt {
+        protocol_version: PROTOCOL_VERSION,
+        success: true,
+        batch: done.id,
+        sandbox: target.record.sandbox.clone(),
+        digest: target.record.digest.clone(),
+        landed,
+        left: Vec::new(),
+        left_more: 0,
+        notes,
+        commit: None,
+        undoes: Some(target.id.clone()),
+    })
+}
+
+fn taken_back(item: &Item) -> LandedChange {
+    let kind = match (&item.before, &item.after) {
+        (None, _) => "added",
+        (_, None) => "deleted",
+        _ => "modified",
+    };
+    LandedChange { path: item.at.clone(), kind, from: None, hunks: None }
+}
+
+/// Before the base changes: what was dropped from the workspace because it had landed is written to its layer again.
+fn put_back(state: &State, target: &Kept<Batch>, plan: &workspace::plan::Plan) -> Result<(), Fault> {
+    let Some(sandbox) = state.store.read(|tx| tx.get::<Sandbox>(&target.record.sandbox))? else { return Ok(()) };
+    if sandbox.record.base != target.record.base || target.record.verb == Verb::Undo {
+        return Ok(());
+    }
+    let stack = sandbox::stack(state, &sandbox)?;
+    let lock = stack.layers.last().map(|top| top.lock()).transpose();
+    let lock = lock.map_err(|e| Fault::internal(format!("the layer of {}: {e}", sandbox.id)))?.flatten();
+    let Some(_lock) = lock else { return Err(reject::running(&sandbox.id)) };
+    workspace::undo::put_back(&stack, plan)
+}
+
+fn open_base(target: &Kept<Batch>) -> Result<Dir, Fault> {
+    let Batch { base, base_id, .. } = &target.record;
+    let conflict = |why: String| {
+        let fault = Fault::new(ErrorKind::Conflict, format!("{}: {why}", base.display())).subject(&target.id);
+        fault.hint("put the directory back where it was").phase(Phase::Admission)
+    };
+    let opened = Dir::open(base).map_err(|e| conflict(e.to_string()))?;
+    match opened.meta(&Rel::top()).map_err(|e| conflict(e.to_string()))? {
+        Some(now) if now.ino == base_id.1 => Ok(opened),
+        _ => Err(conflict(format!("another directory than the one that {} landed in", target.id))),
+    }
+}
+
+fn by_id(tx: &Tx<'_>, id: &str) -> Result<Kept<Batch>, Fault> {
+    tx.get(id)?.ok_or_else(|| unknown(id))
+}
+
+fn find(tx: &Tx<'_>, word: Option<&str>, caller: &Caller) -> Result<Kept<Batch>, Fault> {
+    match word {
+        Some(word) if word.starts_with("bat_") => {
+            if let Some(found) = tx.get(word)? {
+                return Ok(found);
+            }
+            let mut alike: Vec<Kept<Batch>> = tx.list()?;
+            alike.retain(|batch| word.len() >= 8 && batch.id.starts_with(word));
+            match (alike.len(), alike.pop()) {
+                (1, Some(found)) => Ok(found),
+                (0, _) => Err(unknown(word)),
+                _ => Err(Fault::invalid(format!("several batches begin with {word:?}")).hint("give more of the id")),
+            }
+        }
+        Some(word) => {
+            let sandbox = sandbox::find(tx, Some(word), caller)?;
+            let base = sandbox.record.base.to_str().unwrap_or_default().to_owned();
+            let of_it = tx.list_in::<Batch>(&base)?.into_iter().filter(|b| b.record.sandbox == sandbox.id);
+            last(of_it).ok_or_else(|| unknown(word))
+        }
+        None => {
+            for above in caller.cwd.ancestors().filter_map(|path| path.to_str()) {
+                if let Some(found) = last(tx.list_in::<Batch>(above)?.into_iter()) {
+                    return Ok(found);
+                }
+            }
+            Err(unknown(&caller.cwd.display().to_string()))
+        }
+    }
+}
+
+/// The last one that stands.
+fn last(batches: impl Iterator<Item = Kept<Batch>>) -> Option<Kept<Batch>> {
+    let standing = |b: &Kept<Batch>| b.record.verb == Verb::Approve && b.record.undone_by.is_none();
+    batches.filter(standing).max_by_key(|b| b.record.at_ms)
+}
+
+fn unknown(word: &str) -> Fault {
+    let fault = Fault::new(ErrorKind::NotFound, format!("nothing has landed that could be undone: {word:?}"));
+    fault.hint("`cofferdam provenance .` lists what landed here").phase(Phase::Admission)
+}

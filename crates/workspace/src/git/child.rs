@@ -1,0 +1,316 @@
+//! The real `git`, as a child that can do no harm: an environment of our own, settings of our own, a deadline, and bounds on what
+//! it may say.
+
+use super::locate::Repository;
+use super::refs::give;
+use super::settings::Surroundings;
+use crate::dir::Dir;
+use crate::name::Rel;
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::fs::{AtFlags, Mode, OFlags};
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+use terms::{ErrorKind, Fault, Phase};
+
+/// How long one call may take.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// What is read of its complaints.
+const MOST_COMPLAINT: u64 = 16 << 10;
+
+/// What no setting of anybody's may change: programs that git would start, and places where it would look for more settings.
+const FIXED: &[&str] = &[
+    "core.fsmonitor=false",
+    "core.hooksPath=/dev/null",
+    "core.attributesFile=/dev/null",
+    "core.excludesFile=/dev/null",
+    "core.pager=cat",
+    "core.editor=false",
+    "core.sshCommand=false",
+    "core.gitProxy=none",
+    "core.askPass=",
+    "core.alternateRefsCommand=false",
+    "credential.helper=",
+    "gpg.program=false",
+    "gpg.ssh.program=false",
+    "gpg.x509.program=false",
+    "diff.external=",
+    "commit.gpgSign=false",
+    "protocol.allow=never",
+    "maintenance.auto=false",
+    "gc.auto=0",
+    "submodule.recurse=false",
+    "core.untrackedCache=false",
+    "core.multiPackIndex=true",
+    "core.fsync=all",
+    "core.fsyncMethod=batch",
+];
+
+/// Where the program is: in one of the directories that the caller's PATH names, but never in the tree itself.
+pub(super) fn program(surroundings: &Surroundings<'_>, tree: &Path) -> Result<PathBuf, Fault> {
+    let path = surroundings.var("PATH").map_or_else(|| OsString::from("/usr/local/bin:/usr/bin:/bin"), OsStr::to_owned);
+    let places = std::env::split_paths(&path).filter(|dir| dir.is_absolute());
+    let real = places.filter_map(|dir| std::fs::canonicalize(dir.join("git")).ok());
+    let usable = |file: &PathBuf| {
+        let meta = std::fs::metadata(file);
+        !file.starts_with(tree) && meta.is_ok_and(|m| m.is_file() && m.permissions().mode() & 0o111 != 0)
+    };
+    real.into_iter().find(usable).ok_or_else(|| {
+        let fault = Fault::new(ErrorKind::UnsupportedHost, "git is not installed: no `git` in PATH");
+        fault.hint("install git, or approve without --commit").phase(Phase::Review)
+    })
+}
+
+/// One call of the program.
+#[derive(Default)]
+pub(super) struct Call<'a> {
+    pub args: Vec<OsString>,
+    pub env: Vec<(&'a str, OsString)>,
+    pub input: Vec<u8>,
+    /// What it may write to its output.
+    pub most: u64,
+    /// Statuses that mean something else than failure, beside 0.
+    pub fine: &'a [i32],
+    /// Whose rights it shall have, where we are root.
+    pub user: Option<(u32, u32)>,
+    pub dir: Option<&'a Path>,
+}
+
+pub(super) fn call(program: &Path, call: Call<'_>) -> Result<Vec<u8>, Fault> {
+    let mut command = Command::new(program);
+    command.env_clear().args(&call.args).current_dir(call.dir.unwrap_or(Path::new("/")));
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let fixed = [
+        ("PATH", "/usr/local/bin:/usr/bin:/bin"),
+        ("HOME", "/nonexistent"),
+        ("LC_ALL", "C"),
+        ("GIT_CONFIG_NOSYSTEM", "1"),
+        ("GIT_CONFIG_GLOBAL", "/dev/null"),
+        ("GIT_ATTR_NOSYSTEM", "1"),
+        ("GIT_ALLOW_PROTOCOL", ""),
+        ("GIT_TERMINAL_PROMPT", "0"),
+        ("GIT_OPTIONAL_LOCKS", "0"),
+        ("GIT_NO_LAZY_FETCH", "1"),
+        ("GIT_NO_REPLACE_OBJECTS", "1"),
+        ("GIT_ADVICE", "0"),
+        ("GIT_PAGER", "cat"),
+        ("GIT_EDITOR", "false"),
+        ("GIT_CEILING_DIRECTORIES", "/"),
+    ];
+    command.envs(fixed).envs(call.env.iter().map(|(name, value)| (name, value)));
+    if let Some((uid, gid)) = call.user.filter(|_| rustix::process::geteuid().is_root()) {
+        command.uid(uid).gid(gid);
+    }
+    // A group of its own, so that nothing it starts outlives the deadline.
+    command.process_group(0);
+    let mut child = command.spawn().map_err(|e| failed(program, &call.args, &e.to_string()))?;
+    let ended = converse(&mut child, &call);
+    let group = i32::try_from(child.id()).ok().and_then(rustix::process::Pid::from_raw);
+    if let (Err(_), Some(group)) = (&ended, group) {
+        let _ = rustix::process::kill_process_group(group, rustix::process::Signal::KILL);
+    }
+    let status = child.wait().map_err(|e| failed(program, &call.args, &e.to_string()))?;
+    let (output, complaint) = ended.map_err(|e| failed(program, &call.args, &e.to_string()))?;
+    match status.code() {
+        Some(code) if code == 0 || call.fine.contains(&code) => Ok(output),
+        _ => Err(failed(program, &call.args, String::from_utf8_lossy(&complaint).trim())),
+    }
+}
+
+/// Feeds it and hears it out. Input is written by a thread of its own: a child that speaks before it has listened must not
+/// leave both waiting.
+fn converse(child: &mut Child, call: &Call<'_>) -> io::Result<(Vec<u8>, Vec<u8>)> {
+    let (stdin, stdout, stderr) = (child.stdin.take(), child.stdout.take(), child.stderr.take());
+    let (Some(mut stdin), Some(mut stdout), Some(stderr)) = (stdin, stdout, stderr) else {
+        return Err(io::ErrorKind::BrokenPipe.into());
+    };
+    let deadline = Instant::now() + PATIENCE;
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            // A child that has heard enough closes its end; what came of it is in its status.
+            let _ = stdin.write_all(&call.input);
+        });
+        let complaint = scope.spawn(move || {
+            let mut stderr = stderr;
+            let mut kept = Vec::new();
+            let _ = (&mut stderr).take(MOST_COMPLAINT).read_to_end(&mut kept);
+            let _ = io::copy(&mut stderr, &mut io::sink());
+            kept
+        });
+        let output = read_until(&mut stdout, deadline, call.most);
+        if output.is_err() {
+            // The threads end when the pipes do.
+            let _ = child.kill();
+        }
+        let complaint = complaint.join().unwrap_or_default();
+        output.map(|output| (output, complaint))
+    })
+}
+
+fn read_until(from: &mut (impl Read + std::os::fd::AsFd), deadline: Instant, most: u64) -> io::Result<Vec<u8>> {
+    let (mut all, mut piece) = (Vec::new(), vec![0u8; 64 << 10]);
+    loop {
+        let left = deadline.saturating_duration_since(Instant::now());
+        let timeout = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: i64::from(left.subsec_nanos()) };
+        let ready = rustix::event::poll(&mut [PollFd::new(from, PollFlags::IN)], Some(&timeout));
+        match ready {
+            Ok(0) => return Err(io::Error::new(io::ErrorKind::TimedOut, format!("no end after {PATIENCE:?}"))),
+            Err(rustix::io::Errno::INTR) => continue,
+            other => other?,
+        };
+        match from.read(&mut piece)? {
+            0 => return Ok(all),
+            count if (all.len() + count) as u64 > most => {
+                return Err(io::Error::new(io::ErrorKind::FileTooLarge, format!("it says more than {most} bytes")));
+            }
+            count => all.extend_from_slice(&piece[..count]),
+        }
+    }
+}
+
+fn failed(program: &Path, args: &[OsString], why: &str) -> Fault {
+    let verbs = ["config", "read-tree", "update-index", "write-tree", "commit-tree", "cat-file", "ls-tree", "ls-files"];
+    let verbs = verbs.iter().chain(["check-attr", "diff-index"].iter());
+    let verb = verbs.into_iter().find(|verb| args.iter().any(|arg| arg == **verb)).unwrap_or(&"");
+    let message = format!("{} {verb}: {why}", program.display());
+    Fault::new(ErrorKind::Unavailable, message).phase(Phase::Application)
+}
+
+/// A git directory of our own that shares only objects with the real one, so that none of the real one's settings, hooks and
+/// references are there to be read. It stands inside the real one, belongs to its owner, and goes when dropped.
+pub(super) struct Scratch {
+    program: PathBuf,
+    parent: Dir,
+    name: String,
+    pub path: PathBuf,
+    top: PathBuf,
+    objects: PathBuf,
+    carried: Vec<String>,
+    owner: (u32, u32),
+}
+
+/// Leftovers of crashes older than this are cleared away.
+const STALE: Duration = Duration::from_secs(3600);
+const MARK: &str = "cofferdam-";
+
+/// Largest `info/attributes` that is taken over.
+const MOST_ATTRIBUTES: u64 = 1 << 20;
+
+impl Scratch {
+    pub fn make(
+        program: PathBuf,
+        repository: &Repository,
+        sha256: bool,
+        carried: Vec<String>,
+    ) -> Result<Scratch, Fault> {
+        let mut random = [0u8; 16];
+        let _ = rustix::rand::getrandom(&mut random[..], rustix::rand::GetRandomFlags::empty());
+        let name = terms::id(MARK.trim_end_matches('-'), random).replace('_', "-");
+        let fail = |e: io::Error| super::locate::unreadable(&repository.own_path, &e);
+        clear_stale(&repository.own);
+        let scratch = Scratch {
+            program,
+            parent: repository.own.try_clone().map_err(fail)?,
+            path: repository.own_path.join(&name),
+            name,
+            top: repository.top.clone(),
+            objects: repository.common_path.join("objects"),
+            carried,
+            owner: repository.owner,
+        };
+        scratch.fill(repository, sha256).map_err(fail)?;
+        Ok(scratch)
+    }
+
+    fn fill(&self, repository: &Repository, sha256: bool) -> io::Result<()> {
+        make_dir(&self.parent, self.name.as_bytes(), self.owner)?;
+        let own = self.parent.dir(&Rel::top().join(self.name.as_bytes()))?;
+        let format = if sha256 { "sha256" } else { "sha1" };
+        let config =
+            format!("[core]\n\trepositoryformatversion = 1\n\tbare = false\n[extensions]\n\tobjectformat = {format}\n");
+        put(&own, b"config", config.as_bytes(), self.owner)?;
+        put(&own, b"HEAD", b"ref: refs/heads/none\n", self.owner)?;
+        make_dir(&own, b"refs", self.owner)?;
+        make_dir(&own, b"info", self.owner)?;
+        let info = Rel::top().join(b"info");
+        let attributes = super::locate::bounded(&repository.common, &info.join(b"attributes"), MOST_ATTRIBUTES)?;
+        if let Some(text) = attributes {
+            put(&own.dir(&info)?, b"attributes", &text, self.owner)?;
+        }
+        Ok(())
+    }
+
+    /// Runs a command of plumbing in the work tree, on the index in this directory unless told otherwise.
+    pub fn git(&self, args: &[&OsStr], more: Call<'_>) -> Result<Vec<u8>, Fault> {
+        let mut all: Vec<OsString> = vec!["--literal-pathspecs".into(), "--no-pager".into()];
+        for setting in FIXED.iter().map(|s| OsString::from(*s)).chain(self.carried.iter().map(OsString::from)) {
+            all.extend(["-c".into(), setting]);
+        }
+        all.extend(args.iter().map(|arg| (*arg).to_owned()));
+        let mut env = vec![
+            ("GIT_DIR", self.path.clone().into_os_string()),
+            ("GIT_WORK_TREE", self.top.clone().into_os_string()),
+            ("GIT_OBJECT_DIRECTORY", self.objects.clone().into_os_string()),
+            ("GIT_INDEX_FILE", self.path.join("index").into_os_string()),
+        ];
+        env.extend(more.env);
+        let most = if more.most == 0 { 64 << 20 } else { more.most };
+        let call_ = Call { args: all, env, most, user: Some(self.owner), dir: Some(&self.top), ..more };
+        call(&self.program, call_)
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        clear(&self.parent, &self.name);
+    }
+}
+
+fn clear_stale(own: &Dir) {
+    let Ok(names) = own.names() else { return };
+    let marked = names.into_iter().filter_map(|name| String::from_utf8(name).ok()).filter(|name| {
+        name.strip_prefix(MARK).is_some_and(|rest| rest.len() == 32 && rest.bytes().all(|b| b.is_ascii_hexdigit()))
+    });
+    for name in marked {
+        let age = own.meta_of(name.as_bytes()).ok().flatten().map(|meta| meta.mtime.0);
+        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, |d| d.as_secs() as i64);
+        if age.is_some_and(|made| made + (STALE.as_secs() as i64) < now) {
+            clear(own, &name);
+        }
+    }
+}
+
+/// Takes such a directory away; it is flat but for two directories that are flat themselves.
+fn clear(parent: &Dir, name: &str) {
+    let at = Rel::top().join(name.as_bytes());
+    for inner in [at.join(b"refs"), at.join(b"info"), at.clone()] {
+        let Ok(dir) = parent.dir(&inner) else { continue };
+        for file in dir.names().unwrap_or_default() {
+            let _ = rustix::fs::unlinkat(&dir, file.as_slice(), AtFlags::empty());
+        }
+    }
+    if let Ok(dir) = parent.dir(&at) {
+        for inner in ["refs", "info"] {
+            let _ = rustix::fs::unlinkat(&dir, inner, AtFlags::REMOVEDIR);
+        }
+    }
+    let _ = rustix::fs::unlinkat(parent, name, AtFlags::REMOVEDIR);
+}
+
+fn make_dir(at: &Dir, name: &[u8], owner: (u32, u32)) -> io::Result<()> {
+    rustix::fs::mkdirat(at, name, Mode::from_raw_mode(0o700))?;
+    give(at, name, owner)
+}
+
+fn put(at: &Dir, name: &[u8], bytes: &[u8], owner: (u32, u32)) -> io::Result<()> {
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL;
+    let mut file = File::from(at.open_at(&Rel::top().join(name), flags, Mode::from_raw_mode(0o600))?);
+    file.write_all(bytes)?;
+    give(at, name, owner)
+}

@@ -1,0 +1,377 @@
+//! A commit of exactly what was approved, on top of HEAD. Whatever can be refused is refused by `prepare`, before anything lands;
+//! what the user had staged of other files stays staged.
+//!
+//! ```text
+//! prepare ─▶ (it lands) ─▶ blobs of what landed ─▶ tree ─▶ commit ─▶ HEAD moves if it is where it was ─▶ the user's index
+//! ```
+
+use super::child::{Call, Scratch};
+use super::locate::{Repository, refused, unreadable};
+use super::message::{checked_message, with_trailers};
+use super::paths::{at_and_above, below, digest, in_work_tree, is_kept, listed, of_another};
+use super::refs::{Head, is_id};
+use super::settings::{Identity, Settings, Surroundings, nobody};
+use crate::change::FileKind;
+use crate::dir::{Dir, Meta};
+use crate::name::Rel;
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsStr;
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use terms::{ErrorKind, Fault, Phase};
+
+/// Who stands in the commit as its author; its committer is always the reviewer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Author {
+    Agent,
+    #[default]
+    Reviewer,
+    /// The reviewer, with the agent named in a trailer.
+    Coauthored,
+}
+
+/// What the commit shall say.
+#[derive(Clone, Debug)]
+pub struct Plan<'a> {
+    pub message: &'a str,
+    pub author: Author,
+    /// What the agent is called: the sandbox's name.
+    pub agent: &'a str,
+    pub sandbox: &'a str,
+}
+
+/// A path of the base with what landed there: the SHA-256 of a file's bytes or of where a link leads; none where it is gone.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Staged {
+    pub path: Rel,
+    pub digest: Option<String>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Committed {
+    /// None where nothing changed that git keeps: directories, for one.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub commit: Option<String>,
+    /// The branch, or that HEAD is on none.
+    pub branch: String,
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
+    pub notes: Vec<String>,
+}
+
+/// A commit that nothing stands against, as far as can be told before it lands.
+pub struct Prepared {
+    repository: Repository,
+    settings: Settings,
+    scratch: Scratch,
+    head: Head,
+    message: String,
+    author: Identity,
+    committer: Identity,
+    trailers: Vec<String>,
+    notes: Vec<String>,
+}
+
+const AGENT: &str = "Cofferdam agent";
+const AGENT_MAIL: &str = "agent@cofferdam.invalid";
+
+/// Paths on the command line of one child; a hundred thousand bytes are taken by every kernel.
+const MOST_ARGS: usize = 400;
+
+/// What git keeps in its directory while something is half done, and what it is.
+const UNDER_WAY: &[(&[u8], &str)] = &[
+    (b"MERGE_HEAD", "a merge"),
+    (b"CHERRY_PICK_HEAD", "a cherry-pick"),
+    (b"REVERT_HEAD", "a revert"),
+    (b"rebase-merge", "a rebase"),
+    (b"rebase-apply", "a rebase"),
+];
+
+/// Looks at everything that could keep `paths` of the tree at `base` from being committed.
+pub fn prepare(
+    base: &Path,
+    surroundings: &Surroundings<'_>,
+    plan: &Plan<'_>,
+    paths: &[Rel],
+) -> Result<Prepared, Fault> {
+    let repository = Repository::find(base)?.ok_or_else(|| {
+        let fault = Fault::invalid(format!("{} is in no git repository", base.display())).phase(Phase::Review);
+        fault.hint("approve without --commit, or `git init` first")
+    })?;
+    let message = checked_message(plan.message)?;
+    let settings = Settings::read(&repository, surroundings)?;
+    let committer = settings.reviewer.clone().ok_or_else(nobody)?;
+    nothing_under_way(&repository)?;
+    let head = repository.head()?;
+    let paths = in_work_tree(&repository, paths)?;
+    let scratch = Scratch::make(settings.program.clone(), &repository, settings.sha256, settings.carried.clone())?;
+    let agent = Identity::new(plan.agent, AGENT_MAIL);
+    let agent = agent.unwrap_or_else(|| Identity { name: AGENT.into(), email: AGENT_MAIL.into() });
+    let mut trailers = Vec::new();
+    if plan.author == Author::Coauthored {
+        trailers.push(format!("Co-authored-by: {} <{}>", agent.name, agent.email));
+    }
+    trailers.push(format!("Cofferdam-Sandbox: {}", plan.sandbox));
+    let author = if plan.author == Author::Agent { agent } else { committer.clone() };
+    let notes = Vec::new();
+    let mut prepared = Prepared { repository, settings, scratch, head, message, author, committer, trailers, notes };
+    prepared.look_ahead(&paths)?;
+    Ok(prepared)
+}
+
+impl Prepared {
+    fn look_ahead(&mut self, paths: &[Rel]) -> Result<(), Fault> {
+        if let Some(commit) = self.head.commit() {
+            self.run(&["read-tree", commit], Vec::new())?;
+        }
+        self.no_submodules(paths)?;
+        self.no_filters(paths)?;
+        self.index_is_free(paths)?;
+        self.note_what_was_changed_before(paths)?;
+        if self.settings.signs {
+            self.notes.push("not signed: commit.gpgSign names a program, and none is run here".into());
+        }
+        Ok(())
+    }
+
+    fn run(&self, args: &[&str], input: Vec<u8>) -> Result<Vec<u8>, Fault> {
+        let args: Vec<&OsStr> = args.iter().map(OsStr::new).collect();
+        self.scratch.git(&args, Call { input, ..Call::default() })
+    }
+
+    /// Whether a path is, or is in, a directory that the commit keeps as another repository's.
+    fn no_submodules(&self, paths: &[Rel]) -> Result<(), Fault> {
+        let Some(commit) = self.head.commit() else { return Ok(()) };
+        let above: BTreeSet<Rel> = paths.iter().flat_map(at_and_above).collect();
+        let names: Vec<&OsStr> = above.iter().map(|at| OsStr::from_bytes(at.as_bytes())).collect();
+        for some in names.chunks(MOST_ARGS) {
+            let mut args: Vec<&OsStr> = ["ls-tree", "-z", "--full-tree", commit, "--"].map(OsStr::new).to_vec();
+            args.extend(some);
+            let listed = self.scratch.git(&args, Call::default())?;
+            // Asked for `a/b` it also lists what else is in `a`.
+            let entries = listed.split(|b| *b == 0).filter(|entry| entry.starts_with(b"160000 "));
+            let mut inner = entries.filter_map(|entry| Rel::parse(entry.splitn(2, |b| *b == b'\t').nth(1)?));
+            if let Some(at) = inner.find(|at| above.contains(at)) {
+                return Err(of_another(&at.to_string()));
+            }
+        }
+        Ok(())
+    }
+
+    /// What a configured filter makes of a file only the filter knows, and it is not run.
+    fn no_filters(&self, paths: &[Rel]) -> Result<(), Fault> {
+        let listed = self.run(&["check-attr", "-z", "--stdin", "filter"], listed(paths))?;
+        let fields: Vec<&[u8]> = listed.split(|b| *b == 0).collect();
+        let filtered = fields.chunks_exact(3).find(|triple| {
+            let driver = String::from_utf8_lossy(triple[2]);
+            self.settings.filters.contains(driver.as_ref())
+        });
+        let Some(triple) = filtered else { return Ok(()) };
+        let (path, driver) = (Rel::parse(triple[0]).unwrap_or_default(), String::from_utf8_lossy(triple[2]));
+        let message =
+            format!("{path} goes through the filter {driver:?}, and no program of a repository's is run here");
+        let fault = Fault::new(ErrorKind::Conflict, message).phase(Phase::Review);
+        Err(fault.hint("approve it without --commit, and commit it with git"))
+    }
+
+    /// The user's own index can be read, is nobody's at the moment, and holds no conflict at these paths.
+    fn index_is_free(&self, paths: &[Rel]) -> Result<(), Fault> {
+        let Repository { own, own_path, .. } = &self.repository;
+        let fail = |e: io::Error| unreadable(own_path, &e);
+        if own.meta_of(b"index.lock").map_err(fail)?.is_some() {
+            let fault = refused(&own_path.join("index.lock"), "another git is at work on the index");
+            return Err(fault.hint("wait for it to end; if none runs, remove the file"));
+        }
+        let Some(index) = own.meta_of(b"index").map_err(fail)? else { return Ok(()) };
+        if index.kind != FileKind::File {
+            return Err(refused(&own_path.join("index"), "is no regular file"));
+        }
+        let args = ["ls-files", "-u", "-z"].map(OsStr::new);
+        let env = vec![("GIT_INDEX_FILE", own_path.join("index").into_os_string())];
+        let listed = self.scratch.git(&args, Call { env, ..Call::default() })?;
+        let unmerged = listed.split(|b| *b == 0).filter_map(|entry| entry.split(|b| *b == b'\t').nth(1));
+        let mine: BTreeSet<&[u8]> = paths.iter().map(Rel::as_bytes).collect();
+        match unmerged.into_iter().find(|path| mine.contains(path)) {
+            None => Ok(()),
+            Some(path) => {
+                let path = String::from_utf8_lossy(path).into_owned();
+                Err(refused(own_path, &format!("{path} has an unresolved conflict in the index")))
+            }
+        }
+    }
+
+    /// Changes that the reviewer had not committed are in what lands, and so in the commit; that must be said.
+    fn note_what_was_changed_before(&mut self, paths: &[Rel]) -> Result<(), Fault> {
+        let top = Dir::open(&self.repository.top).map_err(|e| unreadable(&self.repository.top, &e))?;
+        let there: Vec<Rel> = paths.iter().filter(|path| is_kept(&top, path)).cloned().collect();
+        self.run(&["update-index", "-z", "--add", "--replace", "--stdin"], listed(&there))?;
+        let before: BTreeSet<_> = self.differences()?.into_keys().collect();
+        // The index is as HEAD again.
+        match self.head.commit() {
+            Some(commit) => self.run(&["read-tree", commit], Vec::new())?,
+            None => self.run(&["read-tree", "--empty"], Vec::new())?,
+        };
+        if !before.is_empty() && self.head.commit().is_some() {
+            const SHOWN: usize = 5;
+            let names: Vec<_> = before.iter().take(SHOWN).map(Rel::to_string).collect();
+            let more = if before.len() > SHOWN { ", …" } else { "" };
+            let count = before.len();
+            let note = format!(
+                "{count} of the files had changes of yours that were not committed: {}{more}",
+                names.join(", ")
+            );
+            self.notes.push(note);
+        }
+        Ok(())
+    }
+
+    /// Between HEAD and the index in the scratch directory: path to new mode and blob, mode 0 where it is gone.
+    fn differences(&self) -> Result<BTreeMap<Rel, (String, String)>, Fault> {
+        let Some(commit) = self.head.commit() else { return self.everything() };
+        let raw =
+            self.run(&["diff-index", "--cached", "-z", "--raw", "--no-abbrev", "--no-renames", commit], Vec::new())?;
+        let fields: Vec<&[u8]> = raw.split(|b| *b == 0).collect();
+        let mut found = BTreeMap::new();
+        for pair in fields.chunks_exact(2) {
+            let head: Vec<&str> = std::str::from_utf8(pair[0]).unwrap_or_default().split(' ').collect();
+            let (Some(path), [_, mode, _, blob, status]) = (Rel::parse(pair[1]), &head[..]) else {
+                return Err(Fault::internal("git diff-index says something unknown"));
+            };
+            let mode = if *status == "D" { "0" } else { mode };
+            found.insert(path, (mode.to_owned(), (*blob).to_owned()));
+        }
+        Ok(found)
+    }
+
+    /// The same before the first commit.
+    fn everything(&self) -> Result<BTreeMap<Rel, (String, String)>, Fault> {
+        let raw = self.run(&["ls-files", "-s", "-z"], Vec::new())?;
+        let mut found = BTreeMap::new();
+        for entry in raw.split(|b| *b == 0).filter(|entry| !entry.is_empty()) {
+            let at = entry.iter().position(|b| *b == b'\t').unwrap_or(entry.len());
+            let head: Vec<&str> = std::str::from_utf8(&entry[..at]).unwrap_or_default().split(' ').collect();
+            let (Some(path), [mode, blob, _]) = (entry.get(at + 1..).and_then(Rel::parse), &head[..]) else {
+                return Err(Fault::internal("git ls-files says something unknown"));
+            };
+            found.insert(path, ((*mode).to_owned(), (*blob).to_owned()));
+        }
+        Ok(found)
+    }
+
+    /// Commits what landed. A fault here means that it landed and is not committed.
+    pub fn commit(mut self, batch: &str, landed: &[Staged]) -> Result<Committed, Fault> {
+        let at = |staged: &Staged| Staged {
+            path: below(&self.repository.prefix, &staged.path),
+            digest: staged.digest.clone(),
+        };
+        let landed: Vec<Staged> = landed.iter().map(at).collect();
+        let (there, gone): (Vec<_>, Vec<_>) = landed.iter().partition(|staged| staged.digest.is_some());
+        let names = |list: &[&Staged]| -> Vec<Rel> { list.iter().map(|staged| staged.path.clone()).collect() };
+        let top = Dir::open(&self.repository.top).map_err(|e| unreadable(&self.repository.top, &e))?;
+        let seen = self.as_landed(&top, &there)?;
+        self.no_filters(&names(&there))?;
+        self.run(&["update-index", "-z", "--force-remove", "--stdin"], listed(&names(&gone)))?;
+        self.run(&["update-index", "-z", "--add", "--replace", "--stdin"], listed(&names(&there)))?;
+        if self.as_landed(&top, &there)? != seen {
+            return Err(moved("a file that landed was changed while it was committed"));
+        }
+        let changed = self.differences()?;
+        let approved: BTreeSet<&Rel> = landed.iter().map(|staged| &staged.path).collect();
+        if let Some(other) = changed.keys().find(|path| !approved.contains(path)) {
+            return Err(moved(&format!("{other} would be committed, too, and was not approved")));
+        }
+        let branch = self.head.label().to_owned();
+        if changed.is_empty() {
+            self.notes.push("nothing that git keeps was changed: no commit".into());
+            return Ok(Committed { commit: None, branch, notes: self.notes });
+        }
+        let commit = self.make(batch)?;
+        if let Err(fault) = self.put_into_index(&changed) {
+            let note = format!("the index could not be brought up to date ({}); `git reset` does", fault.message);
+            self.notes.push(note);
+        }
+        Ok(Committed { commit: Some(commit), branch, notes: self.notes })
+    }
+
+    /// The files are what landed; when each was last changed.
+    fn as_landed(&self, top: &Dir, there: &[&Staged]) -> Result<Vec<Meta>, Fault> {
+        let mut seen = Vec::with_capacity(there.len());
+        for staged in there {
+            let (meta, digest) = digest(top, &staged.path).map_err(|e| moved(&format!("{}: {e}", staged.path)))?;
+            if staged.digest.as_deref() != Some(digest.as_str()) {
+                return Err(moved(&format!("{} is not what landed", staged.path)));
+            }
+            seen.push(meta);
+        }
+        Ok(seen)
+    }
+
+    fn make(&self, batch: &str) -> Result<String, Fault> {
+        let tree = id_in(&self.run(&["write-tree", "--missing-ok"], Vec::new())?)?;
+        let mut args = vec!["commit-tree", tree.as_str()];
+        if let Some(parent) = self.head.commit() {
+            args.extend(["-p", parent]);
+        }
+        args.extend(["-F", "-"]);
+        let args: Vec<&OsStr> = args.into_iter().map(OsStr::new).collect();
+        let batch = format!("Cofferdam-Batch: {batch}");
+        let trailers = self.trailers.iter().map(String::as_str).chain([batch.as_str()]);
+        let input = with_trailers(&self.message, trailers).into_bytes();
+        let env = vec![
+            ("GIT_AUTHOR_NAME", self.author.name.clone().into()),
+            ("GIT_AUTHOR_EMAIL", self.author.email.clone().into()),
+            ("GIT_COMMITTER_NAME", self.committer.name.clone().into()),
+            ("GIT_COMMITTER_EMAIL", self.committer.email.clone().into()),
+        ];
+        let commit = id_in(&self.scratch.git(&args, Call { input, env, ..Call::default() })?)?;
+        let object = self.run(&["cat-file", "commit", &commit], Vec::new())?;
+        let object = String::from_utf8_lossy(&object);
+        let who = object.lines().find_map(|line| line.strip_prefix("committer ")).unwrap_or_default();
+        let subject = self.message.lines().next().unwrap_or_default();
+        self.repository.advance(&self.head, &commit, who, &format!("commit: {subject}"))?;
+        Ok(commit)
+    }
+
+    /// The same entries in the user's index, and no others.
+    fn put_into_index(&self, changed: &BTreeMap<Rel, (String, String)>) -> Result<(), Fault> {
+        let mut input = Vec::new();
+        // What goes, goes first: a file may stand where a directory stood.
+        for (path, (mode, blob)) in changed
+            .iter()
+            .filter(|(_, (mode, _))| mode == "0")
+            .chain(changed.iter().filter(|(_, (mode, _))| mode != "0"))
+        {
+            input.extend_from_slice(format!("{mode} {blob}\t").as_bytes());
+            input.extend_from_slice(path.as_bytes());
+            input.push(0);
+        }
+        let args = ["update-index", "--add", "--replace", "-z", "--index-info"].map(OsStr::new);
+        let env = vec![("GIT_INDEX_FILE", self.repository.own_path.join("index").into_os_string())];
+        self.scratch.git(&args, Call { input, env, ..Call::default() }).map(|_| ())
+    }
+}
+
+fn nothing_under_way(repository: &Repository) -> Result<(), Fault> {
+    for (name, what) in UNDER_WAY {
+        if repository.own.meta_of(name).map_err(|e| unreadable(&repository.own_path, &e))?.is_some() {
+            let fault = refused(&repository.top, &format!("{what} is under way"));
+            return Err(fault.hint("end it with git first, or approve without --commit"));
+        }
+    }
+    Ok(())
+}
+
+fn id_in(out: &[u8]) -> Result<String, Fault> {
+    let text = String::from_utf8_lossy(out).trim().to_owned();
+    match is_id(&text) {
+        true => Ok(text),
+        false => Err(Fault::internal(format!("git answers {text:?} where an id was due"))),
+    }
+}
+
+fn moved(why: &str) -> Fault {
+    let fault = Fault::new(ErrorKind::Conflict, format!("not committed: {why}")).phase(Phase::Application);
+    fault.hint("it landed; commit it with git, or take it back with `cofferdam undo`")
+}

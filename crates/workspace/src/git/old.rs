@@ -1,0 +1,128 @@
+//! What files held in a commit, as a check-out would have written them. Large ones and those of filters are not known.
+
+use super::child::{Call, Scratch};
+use super::locate::Repository;
+use super::refs::is_id;
+use super::settings::{Settings, Surroundings};
+use crate::name::Rel;
+use std::collections::BTreeMap;
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStringExt;
+use std::path::Path;
+use terms::Fault;
+
+/// The contents of some files in one commit.
+pub struct Old {
+    scratch: Scratch,
+    prefix: Rel,
+    blobs: BTreeMap<Rel, Blob>,
+}
+
+enum Blob {
+    Known {
+        id: String,
+        size: u64,
+    },
+    /// There was no such file.
+    Absent,
+    /// A filter's, or no file.
+    Opaque,
+}
+
+/// A file as it was.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Was {
+    File(Vec<u8>),
+    Absent,
+    Unknown,
+}
+
+impl Old {
+    /// Looks all of them up at once; none where `base` is in no repository or the commit is not there.
+    pub fn look_up(
+        base: &Path,
+        surroundings: &Surroundings<'_>,
+        commit: &str,
+        paths: &[Rel],
+    ) -> Result<Option<Old>, Fault> {
+        let Some(repository) = Repository::find(base)?.filter(|_| is_id(commit)) else { return Ok(None) };
+        let settings = Settings::read(&repository, surroundings)?;
+        let scratch = Scratch::make(settings.program, &repository, settings.sha256, settings.carried)?;
+        let mut old = Old { scratch, prefix: repository.prefix, blobs: BTreeMap::new() };
+        Ok(old.find(commit, paths)?.then_some(old))
+    }
+
+    fn find(&mut self, commit: &str, paths: &[Rel]) -> Result<bool, Fault> {
+        let full: Vec<Vec<u8>> = paths.iter().map(|path| full(&self.prefix, path)).collect();
+        let mut input = format!("{commit}^{{tree}}\0").into_bytes();
+        for path in &full {
+            input.extend_from_slice(format!("{commit}:").as_bytes());
+            input.extend_from_slice(path);
+            input.push(0);
+        }
+        // Answers end with a line; a name that holds one must not pass for two, so only the kind and the size are asked for.
+        let args = ["cat-file", "-z", "--batch-check=%(objectname) %(objecttype) %(objectsize)"].map(OsStr::new);
+        let said = self.scratch.git(&args, Call { input, ..Call::default() })?;
+        let attributes = ["check-attr", "-z", "--stdin", "filter"].map(OsStr::new);
+        let input = full.iter().flat_map(|path| path.iter().copied().chain([0])).collect();
+        let filters = self.scratch.git(&attributes, Call { input, ..Call::default() })?;
+        let filters: Vec<&[u8]> = filters.split(|b| *b == 0).collect();
+        let mut filtered = filters.chunks_exact(3).map(|triple| !matches!(triple[2], b"unspecified" | b"unset"));
+        let mut rest = &said[..];
+        if !matches!(next(&mut rest, format!("{commit}^{{tree}}").as_bytes()), Some(Answer::Other)) {
+            return Ok(false);
+        }
+        for (path, full) in paths.iter().zip(&full) {
+            let asked = [format!("{commit}:").as_bytes(), full].concat();
+            let blob = match next(&mut rest, &asked) {
+                Some(Answer::Blob { id, size }) => Blob::Known { id, size },
+                Some(Answer::Missing) => Blob::Absent,
+                Some(Answer::Other) => Blob::Opaque,
+                None => return Err(Fault::internal("git cat-file says something unknown")),
+            };
+            let blob = if filtered.next() == Some(true) { Blob::Opaque } else { blob };
+            self.blobs.insert(path.clone(), blob);
+        }
+        Ok(true)
+    }
+
+    /// What a path held; unknown over `most` bytes.
+    pub fn contents(&self, path: &Rel, most: u64) -> Result<Was, Fault> {
+        let id = match self.blobs.get(path) {
+            Some(Blob::Known { id, size }) if *size <= most => id,
+            Some(Blob::Absent) => return Ok(Was::Absent),
+            _ => return Ok(Was::Unknown),
+        };
+        let full = OsString::from_vec([b"--path=".to_vec(), full(&self.prefix, path)].concat());
+        let args = [OsStr::new("cat-file"), OsStr::new("--filters"), &full, OsStr::new(id)];
+        // Line ends may double it at most.
+        self.scratch.git(&args, Call { most: 2 * most + 1, ..Call::default() }).map(Was::File)
+    }
+}
+
+enum Answer {
+    Blob { id: String, size: u64 },
+    Missing,
+    Other,
+}
+
+/// The next answer of `cat-file --batch-check`: `ID KIND SIZE`, or what was asked followed by ` missing`.
+fn next(rest: &mut &[u8], asked: &[u8]) -> Option<Answer> {
+    if let Some(after) = rest.strip_prefix(asked).and_then(|after| after.strip_prefix(b" missing\n")) {
+        *rest = after;
+        return Some(Answer::Missing);
+    }
+    let end = rest.iter().position(|b| *b == b'\n')?;
+    let line = std::str::from_utf8(&rest[..end]).ok()?;
+    *rest = &rest[end + 1..];
+    let fields: Vec<&str> = line.split(' ').collect();
+    match fields[..] {
+        [id, "blob", size] if is_id(id) => Some(Answer::Blob { id: id.to_owned(), size: size.parse().ok()? }),
+        [id, "submodule"] | [id, _, _] if is_id(id) => Some(Answer::Other),
+        _ => None,
+    }
+}
+
+fn full(prefix: &Rel, path: &Rel) -> Vec<u8> {
+    path.parts().fold(prefix.clone(), |at, part| at.join(part)).as_bytes().to_vec()
+}

@@ -1,0 +1,233 @@
+//! HEAD and branches, read and moved by hand in the way that git's own files allow: a lock file beside the reference, a look at
+//! what it says now, and a rename.
+
+use super::locate::{Repository, bounded, refused, short, trimmed, unreadable};
+use crate::dir::Dir;
+use crate::name::Rel;
+use rustix::fs::{AtFlags, Gid, Mode, OFlags, Uid};
+use rustix::io::Errno;
+use std::fs::File;
+use std::io::{self, Write};
+use terms::{ErrorKind, Fault, Phase, Retry};
+
+/// Where a work tree stands.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Head {
+    /// On a branch; `commit` is none before its first.
+    Branch { name: String, commit: Option<String> },
+    /// On a commit, and on no branch.
+    Detached { commit: String },
+}
+
+impl Head {
+    pub fn commit(&self) -> Option<&str> {
+        match self {
+            Head::Branch { commit, .. } => commit.as_deref(),
+            Head::Detached { commit } => Some(commit),
+        }
+    }
+
+    /// The branch without `refs/heads/`, or that there is none.
+    pub fn label(&self) -> &str {
+        match self {
+            Head::Branch { name, .. } => name.strip_prefix("refs/heads/").unwrap_or(name),
+            Head::Detached { .. } => "a detached HEAD",
+        }
+    }
+}
+
+/// References that lead to references end after so many.
+const MOST_STEPS: usize = 5;
+
+/// Half a million branches and tags.
+const LARGEST_PACKED: u64 = 64 << 20;
+
+impl Repository {
+    pub fn head(&self) -> Result<Head, Fault> {
+        if self.common.meta_of(b"reftable").map_err(|e| unreadable(&self.common_path, &e))?.is_some() {
+            return Err(refused(&self.common_path, "keeps its references as a reftable, which is not supported"));
+        }
+        let said = self.read_one("HEAD").map_err(|e| unreadable(&self.own_path, &e))?;
+        match said {
+            Some(Said::Commit(commit)) => Ok(Head::Detached { commit }),
+            Some(Said::Other(name)) => self.follow(name),
+            None => Err(refused(&self.own_path, "HEAD says neither a branch nor a commit")),
+        }
+    }
+
+    fn follow(&self, mut name: String) -> Result<Head, Fault> {
+        for _ in 0..MOST_STEPS {
+            match self.read_one(&name).map_err(|e| unreadable(&self.common_path, &e))? {
+                Some(Said::Other(next)) => name = next,
+                Some(Said::Commit(commit)) => return Ok(Head::Branch { name, commit: Some(commit) }),
+                None => {
+                    let commit = self.packed(&name).map_err(|e| unreadable(&self.common_path, &e))?;
+                    return Ok(Head::Branch { name, commit });
+                }
+            }
+        }
+        Err(refused(&self.common_path, "HEAD leads from reference to reference without end"))
+    }
+
+    /// What a reference's own file says.
+    fn read_one(&self, name: &str) -> io::Result<Option<Said>> {
+        let (dir, at) = self.file_of(name)?;
+        let Some(text) = short(dir, &at)? else { return Ok(None) };
+        let text = std::str::from_utf8(trimmed(&text)).map_err(|_| garbled(name))?;
+        match text.strip_prefix("ref:") {
+            Some(other) => Ok(Some(Said::Other(other.trim_start().to_owned()))),
+            None if is_id(text) => Ok(Some(Said::Commit(text.to_owned()))),
+            None => Err(garbled(name)),
+        }
+    }
+
+    /// HEAD belongs to the work tree, branches to all.
+    fn file_of(&self, name: &str) -> io::Result<(&Dir, Rel)> {
+        if name == "HEAD" {
+            return Ok((&self.own, Rel::top().join(b"HEAD")));
+        }
+        let plain = name.starts_with("refs/")
+            && !name.ends_with(".lock")
+            && !name.contains("..")
+            && !name.bytes().any(|b| b <= b' ' || b == 0x7f || b"~^:?*[\\".contains(&b));
+        let at = Rel::parse(name.as_bytes()).filter(|at| plain && at.as_bytes() == name.as_bytes());
+        let shared = !["refs/bisect/", "refs/worktree/", "refs/rewritten/"].iter().any(|own| name.starts_with(own));
+        Ok((if shared { &self.common } else { &self.own }, at.ok_or_else(|| garbled(name))?))
+    }
+
+    fn packed(&self, name: &str) -> io::Result<Option<String>> {
+        let all = bounded(&self.common, &Rel::top().join(b"packed-refs"), LARGEST_PACKED)?.unwrap_or_default();
+        let lines = all.split(|b| *b == b'\n').filter_map(|line| std::str::from_utf8(line).ok());
+        let mut found = lines.filter_map(|line| line.split_once(' ')).filter(|(id, at)| is_id(id) && *at == name);
+        Ok(found.next().map(|(id, _)| id.to_owned()))
+    }
+
+    /// Moves HEAD, or the branch it is on, from where it was seen to `new`. Nothing is moved when it stands elsewhere by now.
+    /// `who` and `why` are for git's own log of moves.
+    pub(super) fn advance(&self, seen: &Head, new: &str, who: &str, why: &str) -> Result<(), Fault> {
+        let name = match seen {
+            Head::Branch { name, .. } => name.as_str(),
+            Head::Detached { .. } => "HEAD",
+        };
+        let failed = |e: io::Error| {
+            let fault = Fault::new(ErrorKind::Unavailable, format!("{name} in {}: {e}", self.common_path.display()));
+            fault.phase(Phase::Application)
+        };
+        let (dir, at) = self.file_of(name).map_err(failed)?;
+        let Some((parent, last)) = at.split() else { return Err(failed(garbled(name))) };
+        let place = self.make_dirs(dir, &parent).map_err(failed)?;
+        let lock = LockFile::take(&place, last, self.owner).map_err(failed)?.ok_or_else(|| busy(name))?;
+        if self.head()? != *seen {
+            let message = format!("{} moved away from {}", name, seen.commit().unwrap_or("no commit"));
+            let fault = Fault::new(ErrorKind::Conflict, message).phase(Phase::Application);
+            return Err(fault.hint("somebody committed meanwhile; commit what landed with git, or `cofferdam undo`"));
+        }
+        lock.put(new).map_err(failed)?;
+        let old = seen.commit().map_or_else(|| "0".repeat(new.len()), str::to_owned);
+        let line = format!("{old} {new} {who}\t{why}\n");
+        // The commit stands. Its line in a log is git's memory of moves, no part of it.
+        let _ = self.log(name, &line);
+        if name != "HEAD" {
+            let _ = self.log("HEAD", &line);
+        }
+        Ok(())
+    }
+
+    fn make_dirs(&self, dir: &Dir, at: &Rel) -> io::Result<Dir> {
+        let mut here = dir.try_clone()?;
+        for part in at.parts() {
+            match rustix::fs::mkdirat(&here, part, Mode::from_raw_mode(0o777)) {
+                Ok(()) => give(&here, part, self.owner)?,
+                Err(Errno::EXIST) => {}
+                Err(e) => return Err(e.into()),
+            }
+            here = here.dir(&Rel::top().join(part))?;
+        }
+        Ok(here)
+    }
+
+    /// One more line in a log; where git keeps logs at all.
+    fn log(&self, name: &str, line: &str) -> io::Result<()> {
+        let (dir, at) = self.file_of(name)?;
+        let logs = Rel::top().join(b"logs");
+        if dir.meta(&logs)?.is_none() {
+            return Ok(());
+        }
+        let Some((parent, last)) = at.split() else { return Ok(()) };
+        let place = self.make_dirs(&dir.dir(&logs)?, &parent)?;
+        let fresh = place.meta_of(last)?.is_none();
+        let flags = OFlags::WRONLY | OFlags::APPEND | OFlags::CREATE | OFlags::NONBLOCK;
+        let mut file = File::from(place.open_at(&Rel::top().join(last), flags, Mode::from_raw_mode(0o666))?);
+        if fresh {
+            give(&place, last, self.owner)?;
+        }
+        file.write_all(line.as_bytes())
+    }
+}
+
+enum Said {
+    Commit(String),
+    Other(String),
+}
+
+/// As long as it is there, git waits or gives up.
+struct LockFile<'a> {
+    place: &'a Dir,
+    name: Vec<u8>,
+    target: Vec<u8>,
+    file: File,
+}
+
+impl<'a> LockFile<'a> {
+    fn take(place: &'a Dir, target: &[u8], owner: (u32, u32)) -> io::Result<Option<LockFile<'a>>> {
+        let name = [target, b".lock"].concat();
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL;
+        match place.open_at(&Rel::top().join(&name), flags, Mode::from_raw_mode(0o666)) {
+            Ok(fd) => {
+                let lock = LockFile { place, name, target: target.to_owned(), file: File::from(fd) };
+                give(place, &lock.name, owner)?;
+                Ok(Some(lock))
+            }
+            Err(e) if e.kind() == io::ErrorKind::AlreadyExists => Ok(None),
+            Err(e) => Err(e),
+        }
+    }
+
+    fn put(mut self, id: &str) -> io::Result<()> {
+        self.file.write_all(format!("{id}\n").as_bytes())?;
+        self.file.sync_all()?;
+        rustix::fs::renameat(self.place, self.name.as_slice(), self.place, self.target.as_slice())?;
+        self.name.clear();
+        Ok(rustix::fs::fsync(self.place)?)
+    }
+}
+
+impl Drop for LockFile<'_> {
+    fn drop(&mut self) {
+        if !self.name.is_empty() {
+            let _ = rustix::fs::unlinkat(self.place, self.name.as_slice(), AtFlags::empty());
+        }
+    }
+}
+
+/// What root makes in another's repository is theirs.
+pub(super) fn give(place: &Dir, name: &[u8], (uid, gid): (u32, u32)) -> io::Result<()> {
+    if rustix::process::geteuid().is_root() {
+        let (uid, gid) = (Some(Uid::from_raw(uid)), Some(Gid::from_raw(gid)));
+        rustix::fs::chownat(place, name, uid, gid, AtFlags::SYMLINK_NOFOLLOW)?;
+    }
+    Ok(())
+}
+
+pub(super) fn is_id(text: &str) -> bool {
+    matches!(text.len(), 40 | 64) && text.bytes().all(|b| b.is_ascii_digit() || (b'a'..=b'f').contains(&b))
+}
+
+fn garbled(name: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, format!("the reference {name:?} cannot be understood"))
+}
+
+fn busy(name: &str) -> Fault {
+    let message = format!("another git is moving {name}: there is a {name}.lock");
+    Fault::new(ErrorKind::Conflict, message).hint("wait for it to end, then commit with git").retry(Retry::Later)
+}

@@ -1,0 +1,366 @@
+//! Brings a workspace onto its base as it is now: what both sides changed is merged by lines, what cannot be merged is kept and
+//! told. Only the layer that guests write to is changed, each file in one step; nothing is written to the base.
+//!
+//! ```text
+//! plan (reads only) ─▶ notes what it is about to write ─▶ writes ─▶ (the caller keeps anchors) ─▶ forgets the note
+//! ```
+//!
+//! Cut short anywhere, it is simply done again: a file that already holds what was noted for it is left alone, so that marks
+//! of a conflict are never merged into marks.
+
+use crate::anchor::{Anchors, Seen};
+use crate::attributes::{self, Marks};
+use crate::change::{Change, ChangeKind, Class, Diff, Entry, FileDiff, FileKind};
+use crate::dir::{Dir, Meta, is_absent};
+use crate::entry::digest;
+use crate::git::Was;
+use crate::layer::{Driver, Stack};
+use crate::merge::{self, Merged};
+use crate::name::Rel;
+use crate::place;
+use crate::sweep;
+use crate::top::{Put, Top};
+use crate::{stage, trouble};
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::{self, Read};
+use terms::Fault;
+
+/// What becomes of one file.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", tag = "fate")]
+pub enum Fate {
+    /// It now has the changes of both sides.
+    Merged,
+    /// It stays as it is: the base's changes are in it already, or there were none after all.
+    Kept,
+    /// It is as the base has it, and no change any more.
+    Dropped,
+    /// The sides do not go together. With `marks` both stand in the file; otherwise it stays as it is.
+    Conflict { why: String, marks: bool },
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Moved {
+    pub path: Rel,
+    #[serde(flatten)]
+    pub fate: Fate,
+    /// What the workspace has there afterwards; none where it has nothing.
+    #[serde(skip)]
+    pub digest: Option<String>,
+}
+
+/// What a rebase will do, and did.
+#[derive(Debug)]
+pub struct Rebase {
+    pub moved: Vec<Moved>,
+    /// What the workspace knows of its base afterwards.
+    pub anchors: Anchors,
+    acts: Vec<Noted>,
+}
+
+/// What is about to be written, so that it is known again after a crash.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Noted {
+    path: Rel,
+    /// What the base had, by its digest.
+    theirs: Option<String>,
+    /// What the workspace shall have.
+    result: Option<String>,
+    fate: Fate,
+}
+
+/// The note's name, beside the layer's `up`.
+const NOTE: &str = "rebase";
+
+/// How files were before both sides changed them.
+pub type Before<'a> = &'a dyn Fn(&Rel) -> Result<Was, Fault>;
+
+/// The clock that stamps changes of files, a little before now: whatever was changed earlier has an earlier stamp.
+pub fn now() -> (i64, u32) {
+    const TICKS: i64 = 20_000_000;
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::RealtimeCoarse);
+    match now.tv_nsec >= TICKS {
+        true => (now.tv_sec, (now.tv_nsec - TICKS) as u32),
+        false => (now.tv_sec - 1, (now.tv_nsec + 1_000_000_000 - TICKS) as u32),
+    }
+}
+
+/// Looks at every change whose file in the base is not what the workspace knows. `diff` is of this moment, with nothing
+/// withheld that the base has.
+pub fn plan(stack: &Stack, diff: &Diff, anchors: &Anchors, before: Before<'_>) -> Result<Rebase, Fault> {
+    let noted = noted(stack)?;
+    let mut rebase = Rebase { moved: Vec::new(), anchors: Anchors::default(), acts: Vec::new() };
+    for file in &diff.files {
+        let change = &file.change;
+        for path in [Some(&change.path), change.kind.from()].into_iter().flatten() {
+            if let Some(seen) = anchors.get(path) {
+                rebase.anchors.set(path, *seen);
+            }
+        }
+        if matches!(change.class, Class::Never { .. }) || !concerns(file, anchors, before)? {
+            continue;
+        }
+        let judged = judge(stack, change, before)?;
+        for (path, seen) in judged.seen {
+            rebase.anchors.set(&path, seen);
+        }
+        let ours = change.after.as_ref().and_then(|after| after.digest.clone());
+        let theirs = change.before.as_ref().and_then(|before| before.digest.clone());
+        if let Some(done) = noted.get(&change.path).filter(|n| n.result == ours && n.theirs == theirs) {
+            rebase.moved.push(Moved { path: change.path.clone(), fate: done.fate.clone(), digest: ours });
+            rebase.acts.push((*done).clone());
+            continue;
+        }
+        let result = match &judged.act {
+            Act::Nothing => ours.clone(),
+            Act::Write(bytes) => Some(digest(bytes)),
+            Act::Follow => theirs.clone(),
+        };
+        if !matches!(judged.act, Act::Nothing) {
+            let (path, result, fate) = (change.path.clone(), result.clone(), judged.fate.clone());
+            rebase.acts.push(Noted { path, theirs, result, fate });
+        }
+        rebase.moved.push(Moved { path: change.path.clone(), fate: judged.fate, digest: result });
+    }
+    Ok(rebase)
+}
+
+impl Rebase {
+    /// Writes it. The caller holds the layer's lock, and keeps `anchors` afterwards.
+    pub fn carry_out(&self, stack: &Stack, diff: &Diff, before: Before<'_>) -> Result<(), Fault> {
+        let Some(layer) = stack.layers.last() else { return Ok(()) };
+        let fail = |at: &Rel, e: io::Error| trouble::with(at, "bring it onto the base", &e);
+        stage::write_down(&layer.dir, NOTE, &self.acts).map_err(|e| fail(&Rel::top(), e))?;
+        let top = Top::of(stack).map_err(|e| fail(&Rel::top(), e))?;
+        let files: BTreeMap<&Rel, &FileDiff> = diff.files.iter().map(|file| (&file.change.path, file)).collect();
+        for noted in &self.acts {
+            let Some(file) = files.get(&noted.path) else { continue };
+            if file.change.after.as_ref().and_then(|after| after.digest.as_ref()) == noted.result.as_ref() {
+                continue;
+            }
+            // Made again rather than kept in memory; what comes of it must be what was noted.
+            let judged = judge(stack, &file.change, before)?;
+            perform(&top, stack, &file.change, judged.act, noted)?;
+        }
+        sweep::drop_what_is_as_in_the_base(stack, &top, &spoken_of(diff))
+    }
+
+    /// To be called when anchors are kept.
+    pub fn forget(stack: &Stack) -> io::Result<()> {
+        let Some(layer) = stack.layers.last() else { return Ok(()) };
+        match rustix::fs::unlinkat(&layer.dir, NOTE, rustix::fs::AtFlags::empty()) {
+            Ok(()) | Err(rustix::io::Errno::NOENT) => Ok(()),
+            Err(e) => Err(e.into()),
+        }
+    }
+
+    pub fn conflicts(&self) -> impl Iterator<Item = &Moved> {
+        self.moved.iter().filter(|moved| matches!(moved.fate, Fate::Conflict { .. }))
+    }
+}
+
+fn noted(stack: &Stack) -> Result<BTreeMap<Rel, Noted>, Fault> {
+    let Some(layer) = stack.layers.last() else { return Ok(BTreeMap::new()) };
+    let found: Option<Vec<Noted>> =
+        stage::read_back(&layer.dir, NOTE).map_err(|e| trouble::with(&"the workspace", "read a note in it", &e))?;
+    Ok(found.unwrap_or_default().into_iter().map(|noted| (noted.path.clone(), noted)).collect())
+}
+
+/// Paths that a diff names.
+fn spoken_of(diff: &Diff) -> BTreeSet<Rel> {
+    let changes = diff.files.iter().map(|file| &file.change);
+    changes.flat_map(|change| [Some(&change.path), change.kind.from()]).flatten().cloned().collect()
+}
+
+/// Whether the base moved under a change. Of a file that the base no longer has only its past can tell.
+fn concerns(file: &FileDiff, anchors: &Anchors, before: Before<'_>) -> Result<bool, Fault> {
+    let change = &file.change;
+    if change.drifted {
+        return Ok(true);
+    }
+    let is_file = change.after.as_ref().is_some_and(|after| after.kind == FileKind::File);
+    if change.kind != ChangeKind::Added || !is_file || anchors.get(&change.path).is_some() {
+        return Ok(false);
+    }
+    Ok(matches!(before(&change.path)?, Was::File(_)))
+}
+
+struct Judged {
+    fate: Fate,
+    act: Act,
+    /// The base, as it was judged by.
+    seen: Vec<(Rel, Seen)>,
+}
+
+enum Act {
+    Nothing,
+    Write(Vec<u8>),
+    /// As the base has it.
+    Follow,
+}
+
+fn judge(stack: &Stack, change: &Change, before: Before<'_>) -> Result<Judged, Fault> {
+    let source = change.kind.from().unwrap_or(&change.path);
+    let fail = |e: io::Error| trouble::with(source, "compare it with the base", &e);
+    let mut seen = Vec::new();
+    for path in [Some(&change.path), change.kind.from()].into_iter().flatten() {
+        seen.push((path.clone(), Seen::of(meta_at(&stack.base, path).map_err(fail)?.as_ref())));
+    }
+    let conflict = |why: &str| (Fate::Conflict { why: why.to_owned(), marks: false }, Act::Nothing);
+    let (fate, act) = match (&change.before, &change.after) {
+        (None, None) => (Fate::Kept, Act::Nothing),
+        (Some(theirs), None) => match before(source)? {
+            was if was_as(theirs, &was) => (Fate::Kept, Act::Nothing),
+            // A copy does not have what the base got later; that is nothing that anybody deleted.
+            Was::Absent if stack.driver != Driver::Overlay && theirs.kind == FileKind::File => {
+                (Fate::Dropped, Act::Follow)
+            }
+            _ => conflict("deleted in the workspace, changed in the base"),
+        },
+        (None, Some(ours)) => match was_as(ours, &before(source)?) {
+            true => (Fate::Dropped, Act::Follow),
+            false => conflict("changed in the workspace, deleted in the base"),
+        },
+        (Some(theirs), Some(ours)) => both(stack, change, source, (theirs, ours), before)?,
+    };
+    Ok(Judged { fate, act, seen })
+}
+
+/// Both sides have something there.
+fn both(
+    stack: &Stack,
+    change: &Change,
+    source: &Rel,
+    (theirs, ours): (&Entry, &Entry),
+    before: Before<'_>,
+) -> Result<(Fate, Act), Fault> {
+    let conflict = |why: String| Ok((Fate::Conflict { why, marks: false }, Act::Nothing));
+    let was = before(source)?;
+    match (theirs.kind, ours.kind) {
+        (FileKind::Dir, FileKind::Dir) => return Ok((Fate::Kept, Act::Nothing)),
+        (FileKind::File, FileKind::File) => {}
+        _ if was_as(theirs, &was) => return Ok((Fate::Kept, Act::Nothing)),
+        (a, b) if a == b => return conflict(format!("a {} that both changed", word(b))),
+        (a, b) => return conflict(format!("a {} in the workspace, a {} in the base", word(b), word(a))),
+    }
+    if theirs.size.max(ours.size) > merge::LARGEST as u64 {
+        return match was_as(theirs, &was) {
+            true => Ok((Fate::Kept, Act::Nothing)),
+            false => conflict("too large to be merged".into()),
+        };
+    }
+    let (base_text, own_text) = read_both(stack, change, source, (theirs, ours))?;
+    let old = match &was {
+        Was::File(bytes) => Some(&bytes[..]),
+        Was::Absent | Was::Unknown => None,
+    };
+    let alike = (theirs.mode, &theirs.xattrs) == (ours.mode, &ours.xattrs);
+    Ok(match merge::merge(old, &own_text, &base_text) {
+        Merged::Clean(text) if text == base_text && alike && change.kind.from().is_none() => {
+            (Fate::Dropped, Act::Follow)
+        }
+        Merged::Clean(text) if text == own_text => (Fate::Kept, Act::Nothing),
+        Merged::Clean(text) => (Fate::Merged, Act::Write(text)),
+        Merged::Conflict { text, places } => {
+            let known = if old.is_some() { "" } else { "; how it was before is not known" };
+            let what = if places == 1 { "one place".to_owned() } else { format!("{places} places") };
+            (Fate::Conflict { why: format!("both changed {what}{known}"), marks: true }, Act::Write(text))
+        }
+        Merged::Unmergeable => return conflict("not text, and both changed it".into()),
+    })
+}
+
+fn word(kind: FileKind) -> &'static str {
+    match kind {
+        FileKind::Dir => "directory",
+        FileKind::Symlink => "link",
+        other => other.name(),
+    }
+}
+
+/// Whether an entry is what was there before: a file's bytes, or where a link leads.
+fn was_as(entry: &Entry, was: &Was) -> bool {
+    match was {
+        Was::File(bytes) => entry.digest.as_deref() == Some(digest(bytes).as_str()),
+        Was::Absent | Was::Unknown => false,
+    }
+}
+
+/// The base's text and the workspace's, which must be those that the diff tells of.
+fn read_both(
+    stack: &Stack,
+    change: &Change,
+    source: &Rel,
+    (theirs, ours): (&Entry, &Entry),
+) -> Result<(Vec<u8>, Vec<u8>), Fault> {
+    let read = |file: io::Result<std::fs::File>| {
+        let mut bytes = Vec::new();
+        file?.take(merge::LARGEST as u64 + 1).read_to_end(&mut bytes)?;
+        Ok::<_, io::Error>(bytes)
+    };
+    let base = place::parent_of(&stack.base, source).and_then(|(dir, name)| dir.file(&Rel::top().join(name)));
+    let base = read(base).map_err(|e| trouble::with(source, "read it in the base", &e))?;
+    let own =
+        read(stack.file(&change.path)).map_err(|e| trouble::with(&change.path, "read it in the workspace", &e))?;
+    let as_told = |bytes: &[u8], entry: &Entry| entry.digest.as_deref() == Some(digest(bytes).as_str());
+    match as_told(&base, theirs) && as_told(&own, ours) {
+        true => Ok((base, own)),
+        false => Err(trouble::moved(source)),
+    }
+}
+
+fn perform(top: &Top<'_>, stack: &Stack, change: &Change, act: Act, noted: &Noted) -> Result<(), Fault> {
+    let path = &change.path;
+    let fail = |e: io::Error| trouble::with(path, "write it into the workspace", &e);
+    match act {
+        Act::Nothing => Ok(()),
+        Act::Write(bytes) if Some(digest(&bytes)) == noted.result => write(top, stack, path, &bytes).map_err(fail),
+        Act::Write(_) => Err(trouble::moved(path)),
+        Act::Follow => match change.before {
+            _ if top.shows_base(path).map_err(fail)? => {
+                top.take_away(path).and_then(|()| top.prune(path)).map_err(fail)
+            }
+            None => top.strike_out(path).map_err(fail),
+            // A lower layer has its own, or the tree is a copy: the base's bytes go on top.
+            Some(_) => {
+                let (dir, name) = place::parent_of(&stack.base, path).map_err(fail)?;
+                let mut file = dir.file(&Rel::top().join(name)).map_err(fail)?;
+                let mut bytes = Vec::new();
+                (&mut file).take(merge::LARGEST as u64 + 1).read_to_end(&mut bytes).map_err(fail)?;
+                match Some(digest(&bytes)) == noted.result {
+                    true => write(top, stack, path, &bytes).map_err(fail),
+                    false => Err(trouble::moved(path)),
+                }
+            }
+        },
+    }
+}
+
+/// Other bytes under the same name, bits and attributes; the base's where the workspace has nothing there yet.
+fn write(top: &Top<'_>, stack: &Stack, path: &Rel, mut bytes: &[u8]) -> io::Result<()> {
+    let (mode, layer, file) = match stack.meta(path)? {
+        Some(found) => (found.meta.mode, found.layer, stack.file(path)?),
+        None => {
+            let (dir, name) = place::parent_of(&stack.base, path)?;
+            let meta = dir.meta_of(name)?.ok_or(io::ErrorKind::NotFound)?;
+            (meta.mode, None, dir.file(&Rel::top().join(name))?)
+        }
+    };
+    let marks = match (layer, stack.driver) {
+        (None, _) => Marks::Foreign,
+        (Some(_), Driver::Overlay) => Marks::Mean,
+        (Some(_), _) => Marks::Plain,
+    };
+    let carried = attributes::read(file, marks)?;
+    top.put(path, Put::File { bytes: &mut bytes, mode, mtime: None, carried })
+}
+
+/// What stands at a path, itself, however long the path is.
+pub(crate) fn meta_at(top: &Dir, at: &Rel) -> io::Result<Option<Meta>> {
+    match place::parent_of(top, at) {
+        Ok((dir, name)) => dir.meta_of(name),
+        Err(e) if is_absent(&e) => Ok(None),
+        Err(e) => Err(e),
+    }
+}

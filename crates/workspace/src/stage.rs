@@ -1,0 +1,560 @@
+//! Before anything changes in the base: what shall come is written beside its place under a name of the batch, what will be
+//! replaced is copied into the batch's directory, and the plan of renames is written down. All of it is on disk before the first rename.
+//! Whatever is staged is compared with what was shown: a file that differs is a conflict.
+
+use crate::attributes::{self, Marks};
+use crate::change::FileKind;
+use crate::dir::Dir;
+use crate::layer::Stack;
+use crate::name::Rel;
+use crate::place::{self, Facts};
+use crate::plan::{self, Act, Draft, Goal, Item, Look, Piece, Plan, Shape, Source, Step};
+use crate::{hunks, trouble};
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD as BASE64;
+use rustix::fs::{AtFlags, Gid, Mode, OFlags, Timespec, Timestamps, Uid, XattrFlags};
+use rustix::io::Errno;
+use sha2::{Digest, Sha256};
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::File;
+use std::io::{self, BufWriter, Read, Seek, Write};
+use std::os::fd::AsFd;
+use terms::{ErrorKind, Fault, Phase};
+
+/// Where a batch is made.
+#[derive(Clone, Copy, Debug)]
+pub struct Site<'a> {
+    pub base: &'a Dir,
+    /// The batch's own directory.
+    pub batch: &'a Dir,
+    pub id: &'a str,
+    /// The workspace that changes come from.
+    pub view: Option<&'a Stack>,
+    /// The directory of the batch that is undone.
+    pub undone: Option<&'a Dir>,
+}
+
+/// Looks at everything, then stages it. After a fault the caller calls `discard`.
+pub fn stage(site: &Site<'_>, goals: Vec<Goal>, made: &dyn Fn(&Rel) -> Result<Shape, Fault>) -> Result<Plan, Fault> {
+    let drafts = plan::draft(site.base, goals, made)?;
+    announce(site, &drafts)?;
+    let mut work =
+        Staging { site, drafts: &drafts, steps: BTreeMap::new(), items: Vec::new(), synced: Synced::of(&drafts) };
+    for number in 0..drafts.len() {
+        work.keep_and_make(number)?;
+    }
+    work.finish_dirs()?;
+    work.synced.settle(site, &drafts)?;
+    let plan = work.into_plan()?;
+    write_down(site.batch, PLAN, &plan).map_err(|e| trouble::with(&"the batch", "write its plan", &e))?;
+    Ok(plan)
+}
+
+/// How often a directory that is not in its place is waited for, and how long each time.
+pub(crate) const PATIENCE: u32 = 200;
+pub(crate) const PAUSE: std::time::Duration = std::time::Duration::from_millis(2);
+
+/// The names of files in a batch's directory.
+const HOLDS: &str = "holds";
+pub(crate) const PLAN: &str = "plan";
+
+/// The name that a piece has while it waits, or after it was put aside.
+pub(crate) fn name_of(batch: &str, number: usize) -> String {
+    format!("{}{number}", prefix_of(batch))
+}
+
+fn prefix_of(batch: &str) -> String {
+    format!(".cofferdam-{batch}-")
+}
+
+/// Writes down which directories will hold pieces, before there are any: whoever finds the batch later can clear them away.
+fn announce(site: &Site<'_>, drafts: &[Draft]) -> Result<(), Fault> {
+    let holds: BTreeSet<&Rel> = drafts.iter().map(|d| &d.hold).collect();
+    write_down(site.batch, HOLDS, &holds).map_err(|e| trouble::with(&"the batch", "write down where it waits", &e))
+}
+
+/// Takes away all pieces of a batch that never began to land, from whatever is written down about it.
+pub fn discard(base: &Dir, batch: &Dir, id: &str) -> io::Result<()> {
+    let Some(holds) = read_back::<Vec<Rel>>(batch, HOLDS)? else { return Ok(()) };
+    let prefix = prefix_of(id);
+    let mut patience = PATIENCE;
+    for hold in holds {
+        let dir = loop {
+            match place::reach(base, &hold) {
+                // Somebody may be swapping it for another just now.
+                Err(e) if crate::dir::is_absent(&e) && patience > 0 => {
+                    patience -= 1;
+                    std::thread::sleep(PAUSE);
+                }
+                Err(e) if crate::dir::is_absent(&e) => break None,
+                other => break Some(other?),
+            }
+        };
+        let Some(dir) = dir else { continue };
+        for name in dir.names()?.iter().filter(|name| name.starts_with(prefix.as_bytes())) {
+            crate::remove::tree(&dir, name)?;
+        }
+    }
+    Ok(())
+}
+
+struct Staging<'a> {
+    site: &'a Site<'a>,
+    drafts: &'a [Draft],
+    /// What each draft does, by its number; those inside a new directory come with it.
+    steps: BTreeMap<usize, Act>,
+    items: Vec<Item>,
+    synced: Synced,
+}
+
+impl Staging<'_> {
+    fn keep_and_make(&mut self, number: usize) -> Result<(), Fault> {
+        let Draft { goal, now, .. } = &self.drafts[number];
+        let before = now.map(|now| self.keep(number, &now)).transpose()?;
+        let digest = goal.before.as_ref().and_then(|expected| expected.digest.as_ref());
+        if digest.is_some() && before.as_ref().and_then(|b| b.digest.as_ref()) != digest {
+            return Err(trouble::moved(&goal.at));
+        }
+        let after = match &goal.want {
+            Some((shape, source)) => Some(self.make(number, shape, source, before.as_ref())?),
+            None => None,
+        };
+        self.act(number, before.as_ref(), after.as_ref())?;
+        self.items.push(Item { at: goal.at.clone(), before, after });
+        Ok(())
+    }
+
+    /// Copies what stands in the base now, with all that is needed to put it back.
+    fn keep(&mut self, number: usize, now: &Facts) -> Result<Shape, Fault> {
+        let at = &self.drafts[number].goal.at;
+        let fail = |e: io::Error| trouble::with(at, "keep a copy of what is in the base", &e);
+        let (dir, name) = place::parent_of(self.site.base, at).map_err(fail)?;
+        let mut shape = Shape {
+            kind: now.kind,
+            mode: now.mode,
+            owner: Some(now.owner),
+            mtime: Some(now.mtime),
+            size: now.size,
+            digest: None,
+            target: None,
+            xattrs: BTreeMap::new(),
+            kept: None,
+        };
+        let below = Rel::top().join(name);
+        match now.kind {
+            FileKind::File => {
+                let mut file = dir.file(&below).map_err(fail)?;
+                shape.xattrs = xattrs_of(&file).map_err(fail)?;
+                let copy = create(self.site.batch, number.to_string().as_bytes()).map_err(fail)?;
+                let (size, digest) = copy_bytes(&mut file, &copy).map_err(fail)?;
+                self.synced.file(&copy).map_err(fail)?;
+                (shape.size, shape.digest, shape.kept) = (size, Some(digest), Some(number as u32));
+            }
+            FileKind::Symlink => {
+                let target = dir.link_target(name).map_err(fail)?;
+                (shape.digest, shape.target) = (Some(digest_of(&target)), Some(BASE64.encode(&target)));
+            }
+            FileKind::Dir => shape.xattrs = xattrs_of(dir.dir(&below).map_err(fail)?).map_err(fail)?,
+            kind => return Err(unkept(at, kind)),
+        }
+        // It was one and the same file all the time, or the copy may be of two.
+        match place::look(&dir, name).map_err(fail)? {
+            Some(still) if still == *now => Ok(shape),
+            _ => Err(trouble::moved(at)),
+        }
+    }
+
+    /// Where a draft's piece waits: by its own name of the batch, or inside the new directory that it comes with.
+    fn waits_at(&self, number: usize) -> Rel {
+        let (mut top, mut inner) = (number, Vec::new());
+        while let Some(above) = self.drafts[top].inside {
+            inner.push(self.drafts[top].goal.at.split().map(|(_, name)| name.to_vec()).unwrap_or_default());
+            top = above;
+        }
+        let mut at = self.drafts[top].hold.join(name_of(self.site.id, top).as_bytes());
+        for name in inner.iter().rev() {
+            at = at.join(name);
+        }
+        at
+    }
+
+    fn make(&mut self, number: usize, want: &Shape, source: &Source, before: Option<&Shape>) -> Result<Shape, Fault> {
+        let draft = &self.drafts[number];
+        let at = &draft.goal.at;
+        let fail = |e: io::Error| trouble::with(at, "stage it", &e);
+        let mut shape = Shape { kept: None, ..want.clone() };
+        if draft.stays_dir() {
+            return Ok(shape);
+        }
+        let waits = self.waits_at(number);
+        let (dir, name) = place::parent_of(self.site.base, &waits).map_err(fail)?;
+        let owner = self.owner(want, before, &dir).map_err(fail)?;
+        match want.kind {
+            FileKind::Dir => rustix::fs::mkdirat(&dir, name, Mode::RWXU).map_err(|e| fail(e.into()))?,
+            FileKind::Symlink => {
+                let target = want.target.as_deref().and_then(|t| BASE64.decode(t).ok()).unwrap_or_default();
+                rustix::fs::symlinkat(&target[..], &dir, name).map_err(|e| fail(e.into()))?;
+                dress_link(&dir, name, want, owner).map_err(fail)?;
+            }
+            FileKind::File => {
+                let file = create(&dir, name).map_err(fail)?;
+                let (size, digest) = self.fill(at, source, &file)?;
+                if want.digest.as_ref().is_some_and(|shown| *shown != digest) {
+                    return Err(changed_since(at));
+                }
+                (shape.size, shape.digest) = (size, Some(digest));
+                dress(&file, want, owner).map_err(fail)?;
+                self.synced.file(&file).map_err(fail)?;
+            }
+            kind => return Err(unkept(at, kind)),
+        }
+        Ok(shape)
+    }
+
+    /// Who shall own it: only root can choose.
+    fn owner(&self, want: &Shape, before: Option<&Shape>, dir: &Dir) -> io::Result<Option<(u32, u32)>> {
+        if !rustix::process::geteuid().is_root() {
+            return Ok(None);
+        }
+        let inherited = match want.owner.or(before.and_then(|b| b.owner)) {
+            Some(owner) => owner,
+            None => place::look_at(dir)?.owner,
+        };
+        Ok(Some(inherited))
+    }
+
+    fn fill(&self, at: &Rel, source: &Source, to: &File) -> Result<(u64, String), Fault> {
+        let fail = |e: io::Error| trouble::with(at, "stage its bytes", &e);
+        let missing = || Fault::internal(format!("{at}: nothing to take its bytes from")).phase(Phase::Application);
+        match source {
+            Source::None => copy_bytes(&mut io::empty(), to).map_err(fail),
+            Source::View(path) => {
+                let view = self.site.view.ok_or_else(missing)?;
+                let mut file = view.file(path).map_err(|_| changed_since(at))?;
+                copy_bytes(&mut file, to).map_err(fail)
+            }
+            Source::Hunks { of, hunks } => {
+                let before = match of {
+                    None => Vec::new(),
+                    Some(of) => hunks::read_text(file_of(self.site.base, of).map_err(fail)?).map_err(fail)?,
+                };
+                let after = hunks::apply(&before, hunks).ok_or_else(|| trouble::moved(at))?;
+                copy_bytes(&mut &after[..], to).map_err(fail)
+            }
+            Source::Kept(number) => {
+                let undone = self.site.undone.ok_or_else(missing)?;
+                let mut file = undone.file(&Rel::top().join(number.to_string().as_bytes())).map_err(fail)?;
+                copy_bytes(&mut file, to).map_err(fail)
+            }
+        }
+    }
+
+    /// What the plan does about a draft, now that its piece is there.
+    fn act(&mut self, number: usize, before: Option<&Shape>, after: Option<&Shape>) -> Result<(), Fault> {
+        let draft = &self.drafts[number];
+        let act = match (&draft.now, before, after) {
+            _ if draft.inside.is_some() => return Ok(()),
+            (Some(now), Some(before), Some(after)) if draft.stays_dir() => {
+                let look = |shape: &Shape| Look { mode: shape.mode, xattrs: shape.xattrs.clone() };
+                Act::Dress { dir: now.id, from: look(before), to: look(after) }
+            }
+            (Some(now), _, Some(_)) => Act::Swap { old: Piece::of(now), new: self.piece(number)? },
+            (None, _, Some(_)) => Act::Place { new: self.piece(number)? },
+            (Some(now), _, None) => Act::Remove { old: Piece::of(now) },
+            (None, _, None) => return Ok(()),
+        };
+        self.steps.insert(number, act);
+        Ok(())
+    }
+
+    fn piece(&self, number: usize) -> Result<Piece, Fault> {
+        let waits = self.waits_at(number);
+        let found = place::parent_of(self.site.base, &waits).and_then(|(dir, name)| place::look(&dir, name));
+        match found.map_err(|e| trouble::with(&self.drafts[number].goal.at, "look at what was staged", &e))? {
+            Some(facts) => Ok(Piece::of(&facts)),
+            None => Err(trouble::moved(&self.drafts[number].goal.at)),
+        }
+    }
+
+    /// New directories get their bits last, from the inside out: they may be ones that nobody can write to.
+    fn finish_dirs(&mut self) -> Result<(), Fault> {
+        for (number, draft) in self.drafts.iter().enumerate().rev() {
+            let Some((want, _)) = &draft.goal.want else { continue };
+            if !draft.wants_dir() || draft.stays_dir() {
+                continue;
+            }
+            let fail = |e: io::Error| trouble::with(&draft.goal.at, "stage the directory", &e);
+            let waits = self.waits_at(number);
+            let dir = place::reach(self.site.base, &waits).map_err(fail)?;
+            let (above, _) = place::parent_of(self.site.base, &waits).map_err(fail)?;
+            let owner = self.owner(want, self.items[number].before.as_ref(), &above).map_err(fail)?;
+            dress(&dir, want, owner).map_err(fail)?;
+            self.synced.dir(&dir).map_err(fail)?;
+            if draft.inside.is_none() {
+                let piece = self.piece(number)?;
+                match self.steps.get_mut(&number) {
+                    Some(Act::Place { new } | Act::Swap { new, .. }) => *new = piece,
+                    _ => {}
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// First what goes, files before the directories they are in; then what comes.
+    fn into_plan(self) -> Result<Plan, Fault> {
+        let mut order: Vec<(usize, Act)> = self.steps.into_iter().collect();
+        order.sort_by_key(|(number, act)| {
+            let depth = self.drafts[*number].goal.at.parts().count();
+            match act {
+                Act::Remove { old } if !old.is_dir => (0, 0),
+                Act::Remove { .. } => (1, usize::MAX - depth),
+                _ => (2, 0),
+            }
+        });
+        let mut steps = Vec::with_capacity(order.len());
+        let mut known: BTreeMap<Rel, place::Identity> = BTreeMap::new();
+        for (number, act) in order {
+            let Draft { goal, hold, .. } = &self.drafts[number];
+            let mut identity = |at: &Rel| match known.get(at) {
+                Some(id) => Ok(*id),
+                None => {
+                    let found = place::reach(self.site.base, at).and_then(|dir| place::look_at(&dir));
+                    let id = found.map_err(|e| trouble::with(at, "look at the directory", &e))?.id;
+                    known.insert(at.clone(), id);
+                    Ok::<_, Fault>(id)
+                }
+            };
+            let above = goal.at.split().map(|(above, _)| above).unwrap_or_default();
+            steps.push(Step {
+                at: goal.at.clone(),
+                parent: identity(&above)?,
+                hold: hold.clone(),
+                hold_id: identity(hold)?,
+                name: name_of(self.site.id, number),
+                act,
+            });
+        }
+        Ok(Plan { batch: self.site.id.to_owned(), items: self.items, steps })
+    }
+}
+
+/// Up to so many paths are synced one by one; beyond, whole file systems at once are faster.
+const SINGLY: usize = 32;
+
+/// What must be on disk, and how it gets there.
+struct Synced {
+    singly: bool,
+}
+
+impl Synced {
+    fn of(drafts: &[Draft]) -> Synced {
+        Synced { singly: drafts.len() <= SINGLY }
+    }
+
+    fn file(&self, file: &File) -> io::Result<()> {
+        if self.singly { file.sync_all() } else { Ok(()) }
+    }
+
+    fn dir(&self, dir: &Dir) -> io::Result<()> {
+        if self.singly { Ok(rustix::fs::fsync(dir)?) } else { Ok(()) }
+    }
+
+    fn settle(&self, site: &Site<'_>, drafts: &[Draft]) -> Result<(), Fault> {
+        let holds: BTreeSet<&Rel> = drafts.iter().map(|d| &d.hold).collect();
+        let fail = |e: io::Error| trouble::with(&"the batch", "bring it to disk", &e);
+        settle(site.base, holds, self.singly).map_err(fail)?;
+        match self.singly {
+            true => rustix::fs::fsync(site.batch),
+            false => rustix::fs::syncfs(site.batch),
+        }
+        .map_err(|e| fail(e.into()))
+    }
+}
+
+/// Brings directories to disk, one by one or with all that is on their file systems.
+pub(crate) fn settle<'a>(base: &Dir, dirs: impl IntoIterator<Item = &'a Rel>, singly: bool) -> io::Result<()> {
+    let mut done: BTreeSet<u64> = BTreeSet::new();
+    for at in dirs {
+        let dir = place::reach(base, at)?;
+        if singly {
+            rustix::fs::fsync(&dir)?;
+        } else if done.insert(rustix::fs::fstat(&dir)?.st_dev) {
+            rustix::fs::syncfs(&dir)?;
+        }
+    }
+    Ok(())
+}
+
+/// A regular file of a tree, however long its path is.
+pub(crate) fn file_of(tree: &Dir, at: &Rel) -> io::Result<File> {
+    let (dir, name) = place::parent_of(tree, at)?;
+    dir.file(&Rel::top().join(name))
+}
+
+/// A new file; one that is there already is an error.
+pub(crate) fn create(dir: &Dir, name: &[u8]) -> io::Result<File> {
+    let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL;
+    dir.open_at(&Rel::top().join(name), flags, Mode::RUSR | Mode::WUSR).map(File::from)
+}
+
+const CHUNK: usize = 128 * 1024;
+
+/// Copies to the end; how many bytes, and their digest. Stretches of zeros become holes.
+pub(crate) fn copy_bytes(from: &mut dyn Read, mut to: &File) -> io::Result<(u64, String)> {
+    let (mut buffer, mut hasher, mut size) = (vec![0u8; CHUNK], Sha256::new(), 0u64);
+    loop {
+        let got = match from.read(&mut buffer) {
+            Ok(0) => break,
+            Ok(got) => got,
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
+            Err(e) => return Err(e),
+        };
+        let bytes = &buffer[..got];
+        hasher.update(bytes);
+        size += got as u64;
+        if got >= 4096 && bytes.iter().all(|b| *b == 0) {
+            to.seek(io::SeekFrom::Current(got as i64))?;
+        } else {
+            to.write_all(bytes)?;
+        }
+    }
+    to.set_len(size)?;
+    Ok((size, hex(&hasher.finalize())))
+}
+
+pub(crate) fn digest_of_file(from: &mut File) -> io::Result<String> {
+    let mut hasher = Sha256::new();
+    io::copy(from, &mut HashWriter(&mut hasher))?;
+    Ok(hex(&hasher.finalize()))
+}
+
+struct HashWriter<'a>(&'a mut Sha256);
+
+impl Write for HashWriter<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.update(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+pub(crate) fn digest_of(bytes: &[u8]) -> String {
+    hex(&Sha256::digest(bytes))
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn unhex(text: &str) -> Vec<u8> {
+    let digits: Vec<u8> = text.chars().filter_map(|c| c.to_digit(16)).map(|d| d as u8).collect();
+    digits.chunks_exact(2).map(|pair| pair[0] << 4 | pair[1]).collect()
+}
+
+/// Attributes of a file of the base: it is put back with all that we can read.
+fn xattrs_of(file: impl AsFd) -> io::Result<BTreeMap<String, String>> {
+    let own = attributes::read(&file, Marks::Foreign)?.own;
+    let mut all: BTreeMap<String, String> =
+        own.into_iter().map(|(name, value)| (String::from_utf8_lossy(&name).into_owned(), hex(&value))).collect();
+    let mut value = [0u8; 64];
+    if let Ok(length) = rustix::fs::fgetxattr(&file, CAPABILITY, &mut value[..]) {
+        all.insert(CAPABILITY.to_owned(), hex(&value[..length]));
+    }
+    Ok(all)
+}
+
+const CAPABILITY: &str = "security.capability";
+
+/// Gives what is open its attributes, owner and bits, in an order in which none takes another away or forbids it.
+fn dress(file: impl AsFd, want: &Shape, owner: Option<(u32, u32)>) -> io::Result<()> {
+    let (own, special): (Vec<_>, Vec<_>) = want.xattrs.iter().partition(|(name, _)| name.starts_with("user."));
+    for (name, value) in own {
+        rustix::fs::fsetxattr(&file, name.as_str(), &unhex(value), XattrFlags::empty())?;
+    }
+    if let Some((uid, gid)) = owner {
+        rustix::fs::fchown(&file, Some(Uid::from_raw(uid)), Some(Gid::from_raw(gid)))?;
+    }
+    rustix::fs::fchmod(&file, Mode::from_raw_mode(want.mode & 0o7777))?;
+    for (name, value) in special {
+        match rustix::fs::fsetxattr(&file, name.as_str(), &unhex(value), XattrFlags::empty()) {
+            // Access lists and capabilities that this file system or user cannot have.
+            Err(Errno::OPNOTSUPP | Errno::INVAL | Errno::PERM) => {}
+            other => other?,
+        }
+    }
+    if let Some(mtime) = want.mtime {
+        rustix::fs::futimens(&file, &times(mtime))?;
+    }
+    Ok(())
+}
+
+fn dress_link(dir: &Dir, name: &[u8], want: &Shape, owner: Option<(u32, u32)>) -> io::Result<()> {
+    if let Some((uid, gid)) = owner {
+        let (uid, gid) = (Some(Uid::from_raw(uid)), Some(Gid::from_raw(gid)));
+        rustix::fs::chownat(dir, name, uid, gid, AtFlags::SYMLINK_NOFOLLOW)?;
+    }
+    if let Some(mtime) = want.mtime {
+        rustix::fs::utimensat(dir, name, &times(mtime), AtFlags::SYMLINK_NOFOLLOW)?;
+    }
+    Ok(())
+}
+
+fn times((seconds, nanoseconds): (i64, u32)) -> Timestamps {
+    let time = Timespec { tv_sec: seconds, tv_nsec: i64::from(nanoseconds) };
+    Timestamps { last_access: time, last_modification: time }
+}
+
+/// Sets a directory's bits and attributes where it stands; attributes that it should not have go.
+pub(crate) fn set_look(dir: &Dir, look: &Look) -> io::Result<()> {
+    // Its attributes can only be changed while it can be written to.
+    rustix::fs::fchmod(dir, Mode::from_raw_mode(look.mode & 0o7777 | 0o200))?;
+    for name in xattrs_of(dir)?.keys().filter(|name| !look.xattrs.contains_key(*name)) {
+        rustix::fs::fremovexattr(dir, name.as_str())?;
+    }
+    for (name, value) in &look.xattrs {
+        rustix::fs::fsetxattr(dir, name.as_str(), &unhex(value), XattrFlags::empty())?;
+    }
+    Ok(rustix::fs::fchmod(dir, Mode::from_raw_mode(look.mode & 0o7777))?)
+}
+
+/// Writes a document whole or not at all, and brings it to disk.
+pub(crate) fn write_down(dir: &Dir, name: &str, document: &impl serde::Serialize) -> io::Result<()> {
+    let waiting = format!("{name}.new");
+    match rustix::fs::unlinkat(dir, &*waiting, AtFlags::empty()) {
+        Ok(()) | Err(Errno::NOENT) => {}
+        Err(e) => return Err(e.into()),
+    }
+    let mut out = BufWriter::new(create(dir, waiting.as_bytes())?);
+    serde_json::to_writer(&mut out, document)?;
+    out.into_inner().map_err(io::IntoInnerError::into_error)?.sync_all()?;
+    rustix::fs::renameat(dir, &*waiting, dir, name)?;
+    Ok(rustix::fs::fsync(dir)?)
+}
+
+/// So much of our own writing is read back.
+const LARGEST_DOCUMENT: u64 = 1 << 30;
+
+/// None where it was never written.
+pub(crate) fn read_back<T: serde::de::DeserializeOwned>(dir: &Dir, name: &str) -> io::Result<Option<T>> {
+    let file = match dir.file(&Rel::top().join(name.as_bytes())) {
+        Err(e) if crate::dir::is_absent(&e) => return Ok(None),
+        other => other?,
+    };
+    Ok(Some(serde_json::from_reader(io::BufReader::new(file.take(LARGEST_DOCUMENT)))?))
+}
+
+fn changed_since(at: &Rel) -> Fault {
+    let message = format!("{at} was changed in the workspace after it was reviewed");
+    Fault::new(ErrorKind::Conflict, message).hint("look again with `cofferdam diff`").phase(Phase::Review)
+}
+
+fn unkept(at: &Rel, kind: FileKind) -> Fault {
+    let message = format!("{at} is a {kind:?} in the base, which cannot be put back if this is undone");
+    Fault::new(ErrorKind::Conflict, message.to_lowercase())
+        .hint("remove it by hand, then try again")
+        .phase(Phase::Review)
+}

@@ -1,0 +1,38 @@
+//! What went wrong with a file, in words that name it and say what helps.
+
+use crate::name::Rel;
+use rustix::io::Errno;
+use std::fmt::Display;
+use std::io;
+use terms::{ErrorKind, Fault, Phase, Retry};
+
+/// A call that failed for `what`: "cannot `act`".
+pub(crate) fn with(what: &dyn Display, act: &str, error: &io::Error) -> Fault {
+    let fault = |kind, hint: &str| {
+        Fault::new(kind, format!("{what}: cannot {act}: {error}")).hint(hint).phase(Phase::Application)
+    };
+    match error.raw_os_error().map(Errno::from_raw_os_error) {
+        Some(Errno::NOSPC | Errno::DQUOT) => {
+            fault(ErrorKind::Unavailable, "free some space, then try again").retry(Retry::Later)
+        }
+        Some(Errno::ACCESS | Errno::PERM) => {
+            fault(ErrorKind::Unavailable, "the caller must be allowed to write there; nothing was changed")
+        }
+        Some(Errno::ROFS) => fault(ErrorKind::Unavailable, "the file system is read-only"),
+        Some(Errno::MFILE | Errno::NFILE | Errno::NOMEM) => {
+            fault(ErrorKind::Unavailable, "the machine is short of it; try again later").retry(Retry::Later)
+        }
+        Some(Errno::XDEV) => fault(ErrorKind::UnsupportedHost, "a mount point cannot be replaced; unmount it first"),
+        Some(Errno::NOTDIR | Errno::NOENT | Errno::LOOP | Errno::EXIST) => {
+            fault(ErrorKind::Conflict, "somebody else changed it meanwhile; look again, then repeat")
+        }
+        Some(Errno::IO) => fault(ErrorKind::Unavailable, "the device failed; look at the kernel's log"),
+        _ => fault(ErrorKind::Internal, "nothing was changed; try again"),
+    }
+}
+
+/// The base is not what the reviewer saw.
+pub(crate) fn moved(at: &Rel) -> Fault {
+    let fault = Fault::new(ErrorKind::Conflict, format!("{at} was changed in the base meanwhile")).phase(Phase::Review);
+    fault.hint("look again with `cofferdam diff`; `cofferdam rebase` takes the base's changes in")
+}

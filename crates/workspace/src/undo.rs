@@ -1,0 +1,174 @@
+//! Takes a landed batch back: what the base had stands there again, byte for byte, and the changes wait in the workspace once
+//! more. What was dropped from a workspace because it had landed comes back from the base before the base changes.
+
+use crate::anchor::Seen;
+use crate::attributes::{self, Marks};
+use crate::change::FileKind;
+use crate::dir::Dir;
+use crate::layer::Stack;
+use crate::name::Rel;
+use crate::place;
+use crate::plan::{self, Expected, Goal, Item, Plan, Shape, Source};
+use crate::top::{Put, Top};
+use crate::{stage, trouble};
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use terms::{ErrorKind, Fault, Phase};
+
+/// How each path of a batch was right after it landed.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Landed(pub Vec<(Rel, Seen)>);
+
+const LANDED: &str = "landed";
+
+/// Looks at what has just landed, and writes it down beside the plan.
+pub fn landed(base: &Dir, batch: &Dir, plan: &Plan) -> Result<Landed, Fault> {
+    let mut seen = Vec::with_capacity(plan.items.len());
+    for item in &plan.items {
+        let now = plan::now_at(base, &item.at)?;
+        let present = |f: place::Facts| Seen::Present { ino: f.id.ino, size: f.size, mode: f.mode, ctime: f.ctime };
+        seen.push((item.at.clone(), now.map_or(Seen::Absent, present)));
+    }
+    let landed = Landed(seen);
+    stage::write_down(batch, LANDED, &landed).map_err(|e| trouble::with(&"the batch", "write down what landed", &e))?;
+    Ok(landed)
+}
+
+/// What a batch did, as it was written down.
+pub fn read(batch: &Dir, id: &str) -> Result<(Plan, Landed), Fault> {
+    let plan = read_plan(batch, id)?;
+    let found = stage::read_back(batch, LANDED).map_err(|e| trouble::with(&id, "read what landed", &e))?;
+    Ok((plan, found.unwrap_or_default()))
+}
+
+pub fn read_plan(batch: &Dir, id: &str) -> Result<Plan, Fault> {
+    let found = stage::read_back(batch, stage::PLAN).map_err(|e| trouble::with(&id, "read its plan", &e))?;
+    found.ok_or_else(|| {
+        let fault = Fault::new(ErrorKind::NotFound, format!("the copies of batch {id} are gone")).subject(id);
+        fault.hint("it can no longer be undone; its changes may be in version control").phase(Phase::Application)
+    })
+}
+
+/// What taking it back means for the base, and what a reader should know. Refused where the base has moved since.
+pub fn goals(base: &Dir, plan: &Plan, landed: &Landed) -> Result<(Vec<Goal>, Vec<String>), Fault> {
+    let seen: BTreeMap<&Rel, &Seen> = landed.0.iter().map(|(at, seen)| (at, seen)).collect();
+    let (mut goals, mut notes) = (Vec::new(), Vec::new());
+    let mut occupied: BTreeSet<Rel> = BTreeSet::new();
+    let ours: BTreeSet<&Rel> = plan.items.iter().map(|item| &item.at).collect();
+    // From the inside out, so that a directory knows whether something in it stays.
+    for item in plan.items.iter().rev() {
+        let before = standing(base, item, seen.get(&item.at).copied())?;
+        let is_new_dir = item.before.is_none() && item.after.as_ref().is_some_and(|a| a.kind == FileKind::Dir);
+        if is_new_dir && (occupied.contains(&item.at) || has_others(base, &item.at, &ours)?) {
+            notes.push(format!("{} stays: something else is in it now", item.at));
+            occupied.extend(item.at.split().map(|(above, _)| above));
+            continue;
+        }
+        let want = item.before.as_ref().map(|shape| {
+            let source = shape.kept.map_or(Source::None, Source::Kept);
+            (Shape { kept: None, ..shape.clone() }, source)
+        });
+        goals.push(Goal { at: item.at.clone(), before, want });
+    }
+    goals.reverse();
+    Ok((goals, notes))
+}
+
+fn has_others(base: &Dir, at: &Rel, ours: &BTreeSet<&Rel>) -> Result<bool, Fault> {
+    let names = place::reach(base, at).and_then(|dir| dir.names());
+    let names = names.map_err(|e| trouble::with(at, "list it in the base", &e))?;
+    Ok(names.iter().any(|name| !ours.contains(&at.join(name))))
+}
+
+/// What must stand at a path if nobody changed it since it landed. A file that was only touched is compared by its bytes.
+fn standing(base: &Dir, item: &Item, seen: Option<&Seen>) -> Result<Option<Expected>, Fault> {
+    let now = plan::now_at(base, &item.at)?;
+    let Some(after) = &item.after else {
+        return if now.is_none() { Ok(None) } else { Err(moved_since(&item.at)) };
+    };
+    let Some(now) = now.filter(|now| now.kind == after.kind) else { return Err(moved_since(&item.at)) };
+    let as_landed = matches!(seen, Some(Seen::Present { ino, ctime, .. }) if *ino == now.id.ino && *ctime == now.ctime);
+    let bits = if after.kind == FileKind::Symlink { now.mode } else { after.mode };
+    if !as_landed && (now.mode != bits || !has_bytes(base, &item.at, after)?) {
+        return Err(moved_since(&item.at));
+    }
+    // The digest is compared while the copy is made, so it holds for the very bytes that are replaced.
+    let digest = after.digest.clone().filter(|_| after.kind != FileKind::Dir);
+    Ok(Some(Expected { kind: now.kind, mode: Some(now.mode), digest }))
+}
+
+fn has_bytes(base: &Dir, at: &Rel, shape: &Shape) -> Result<bool, Fault> {
+    let fail = |e: io::Error| trouble::with(at, "read it in the base", &e);
+    let digest = match shape.kind {
+        FileKind::File => stage::digest_of_file(&mut stage::file_of(base, at).map_err(fail)?).map_err(fail)?,
+        FileKind::Symlink => {
+            let (dir, name) = place::parent_of(base, at).map_err(fail)?;
+            stage::digest_of(&dir.link_target(name).map_err(fail)?)
+        }
+        _ => return Ok(true),
+    };
+    Ok(shape.digest.as_ref() == Some(&digest))
+}
+
+fn moved_since(at: &Rel) -> Fault {
+    let fault = Fault::new(ErrorKind::Conflict, format!("{at} was changed in the base since it landed"));
+    fault.hint("nothing was undone; put it back by hand, or undo what came later first").phase(Phase::Application)
+}
+
+/// Puts what landed back into the workspace wherever it only shows its base, so that it is a change again once the base is
+/// as before. The caller holds the layer's lock.
+pub fn put_back(stack: &Stack, plan: &Plan) -> Result<(), Fault> {
+    let top = Top::of(stack).map_err(|e| trouble::with(&"the workspace's layer", "open it", &e))?.in_bulk();
+    let mut struck: Option<&Rel> = None;
+    for item in &plan.items {
+        let at = &item.at;
+        let fail = |e: io::Error| trouble::with(at, "put it back into the workspace", &e);
+        if struck.is_some_and(|dir| at.is_at_or_below(dir)) || !must_come_back(&top, stack, at).map_err(fail)? {
+            continue;
+        }
+        match &item.after {
+            None => {
+                top.strike_out(at).map_err(fail)?;
+                struck = Some(at);
+            }
+            Some(after) => put_one(&top, &stack.base, at, after).map_err(fail)?,
+        }
+    }
+    top.settle().map_err(|e| trouble::with(&"the workspace's layer", "bring it to disk", &e))
+}
+
+/// Under overlayfs, where no layer says anything; a copied tree still has everything.
+fn must_come_back(top: &Top<'_>, stack: &Stack, at: &Rel) -> io::Result<bool> {
+    Ok(stack.driver == crate::layer::Driver::Overlay && top.own(at)?.is_none() && top.shows_base(at)?)
+}
+
+fn put_one(top: &Top<'_>, base: &Dir, at: &Rel, after: &Shape) -> io::Result<()> {
+    let (dir, name) = place::parent_of(base, at)?;
+    match after.kind {
+        FileKind::File => {
+            let mut file = dir.file(&Rel::top().join(name))?;
+            let carried = attributes::read(&file, Marks::Foreign)?;
+            top.put(at, Put::File { bytes: &mut file, mode: after.mode, mtime: after.mtime, carried })
+        }
+        FileKind::Symlink => top.put(at, Put::Link { target: dir.link_target(name)? }),
+        // Until the base is as before it shows the same; then it has only its own, or is merged as it was.
+        _ => top.set_mode(at, after.mode),
+    }
+}
+
+/// Takes what has landed out of the workspace wherever it then shows the base, which is the same. Cut short it does no harm:
+/// what is left equals the base and is no change. The caller holds the layer's lock.
+pub fn drop_landed(stack: &Stack, paths: &[Rel]) -> io::Result<()> {
+    let top = Top::of(stack)?;
+    for at in paths.iter().rev() {
+        let Some(own) = top.own(at)? else { continue };
+        if own.facts.kind != FileKind::Dir && top.shows_base(at)? {
+            top.take_away(at)?;
+        }
+    }
+    for at in paths.iter().rev() {
+        top.prune(&at.join(b"x"))?;
+    }
+    Ok(())
+}

@@ -1,0 +1,230 @@
+//! A repository that would have programs run, in every way that git knows. Ours runs none of them; git itself, as the control, does.
+
+use crate::place::Place;
+use std::path::{Path, PathBuf};
+use workspace::git::{Author, Old, head};
+use workspace::{Rel, git};
+
+/// Settings that name programs; `%` is the program.
+const SETTINGS: &[&str] = &[
+    "core.fsmonitor=%",
+    "core.sshCommand=%",
+    "core.askPass=%",
+    "core.pager=%",
+    "core.editor=%",
+    "core.gitProxy=%",
+    "core.alternateRefsCommand=%",
+    "credential.helper=!%",
+    "diff.external=%",
+    "diff.evil.command=%",
+    "diff.evil.textconv=%",
+    "merge.evil.driver=%",
+    "gpg.program=%",
+    "gpg.format=ssh",
+    "gpg.ssh.program=%",
+    "gpg.ssh.defaultKeyCommand=%",
+    "commit.gpgSign=true",
+    "sequence.editor=%",
+    "interactive.diffFilter=%",
+    "pager.config=%",
+    "pager.diff=%",
+    "trailer.evil.command=%",
+    "trailer.evil.cmd=%",
+    "uploadpack.packObjectsHook=%",
+    "remote.origin.uploadpack=%",
+    "remote.origin.url=ext::%",
+    "remote.origin.promisor=true",
+    "remote.origin.partialCloneFilter=blob:none",
+    "protocol.ext.allow=always",
+    "submodule.inner.update=!%",
+    "submodule.recurse=true",
+    "alias.update-index=!%",
+    "alias.write-tree=!%",
+    "alias.config=!%",
+    "init.templateDir=/nonexistent",
+];
+
+const HOOKS: &[&str] = &[
+    "pre-commit",
+    "prepare-commit-msg",
+    "commit-msg",
+    "post-commit",
+    "post-index-change",
+    "reference-transaction",
+    "fsmonitor-watchman",
+    "post-checkout",
+];
+
+struct Trap {
+    place: Place,
+    program: PathBuf,
+    sprung: PathBuf,
+}
+
+impl Trap {
+    fn set() -> Trap {
+        let place = Place::new();
+        let (program, sprung) = (place.root.join("canary"), place.root.join("sprung"));
+        place
+            .script(&program, &format!("#!/bin/sh\necho \"$0 $*\" >> {}\ncat 2>/dev/null\nexit 0\n", sprung.display()));
+        place.write(".gitattributes", "*.evil diff=evil merge=evil\n");
+        place.write("x.evil", "x\n");
+        place.git(&["add", "-A"]);
+        place.git(&["commit", "-qm", "attributes"]);
+        let trap = Trap { place, program, sprung };
+        let git_dir = trap.place.project.join(".git");
+        trap.fill(&git_dir.join("config"), true);
+        trap.fill(&git_dir.join("config.worktree"), false);
+        trap.fill(&trap.place.root.join("included"), false);
+        for hook in HOOKS {
+            std::fs::copy(&trap.program, git_dir.join("hooks").join(hook)).unwrap();
+        }
+        trap
+    }
+
+    fn fill(&self, file: &Path, first: bool) {
+        let program = self.program.to_str().unwrap();
+        let mut text = std::fs::read_to_string(file).unwrap_or_default();
+        for setting in SETTINGS {
+            let (key, value) = setting.split_once('=').unwrap();
+            let (section, name) = key.rsplit_once('.').unwrap();
+            let section = match section.split_once('.') {
+                Some((a, b)) => format!("[{a} \"{b}\"]"),
+                None => format!("[{section}]"),
+            };
+            text += &format!("{section}\n\t{name} = \"{}\"\n", value.replace('%', program));
+        }
+        if first {
+            text += &format!("[include]\n\tpath = {}\n", self.place.root.join("included").display());
+            text += "[extensions]\n\tworktreeConfig = true\n[core]\n\trepositoryformatversion = 1\n";
+        }
+        std::fs::write(file, text).unwrap();
+    }
+
+    fn sprang(&self) -> String {
+        let said = std::fs::read_to_string(&self.sprung).unwrap_or_default();
+        let _ = std::fs::remove_file(&self.sprung);
+        said
+    }
+}
+
+#[test]
+fn nothing_that_a_repository_names_is_run() {
+    let trap = Trap::set();
+    let place = &trap.place;
+    let before = head(&place.project).expect("its commit");
+    let done = place.commit(&place.project, Author::Agent, &["a.txt", "x.evil"], || {
+        place.write("a.txt", "landed\n");
+        place.write("x.evil", "landed\n");
+    });
+    let done = done.expect("a commit all the same");
+    assert_eq!(head(&place.project), done.commit);
+    let paths = [Rel::parse(b"a.txt").unwrap(), Rel::parse(b"x.evil").unwrap()];
+    let old = Old::look_up(&place.project, &place.surroundings(), &before, &paths).unwrap().expect("known");
+    assert_eq!(old.contents(&paths[0], 1000).unwrap(), git::Was::File(b"one\ntwo\nthree\n".to_vec()));
+    assert_eq!(trap.sprang(), "", "nothing was run by us");
+    // The control: the same repository has its way with git itself, by settings and by hooks.
+    place.write("a.txt", "by hand\n");
+    place.try_git(&place.project, &["-c", "commit.gpgSign=false", "commit", "-qam", "by hand"]);
+    let sprung = trap.sprang();
+    assert!(sprung.contains("canary") && sprung.contains("hooks/"), "git runs them: {sprung}");
+    place.try_git(&place.project, &["status"]);
+    assert!(trap.sprang().contains("canary"), "git asks the file system monitor");
+    place.try_git(&place.project, &["diff", "HEAD^"]);
+    assert!(trap.sprang().contains("canary"), "git runs the external diff");
+}
+
+#[test]
+fn no_filter_is_run_whoever_configured_it() {
+    let trap = Trap::set();
+    let place = &trap.place;
+    let program = trap.program.to_str().unwrap().to_owned();
+    let mut config = std::fs::read_to_string(place.project.join(".git/config")).unwrap();
+    for key in ["clean", "smudge"] {
+        config += &format!("[filter \"evil\"]\n\t{key} = {program}\n");
+    }
+    std::fs::write(place.project.join(".git/config"), config).unwrap();
+    let before = head(&place.project).unwrap();
+    // The attribute arrives with what lands, after all checks were made.
+    let late = place.commit(&place.project, Author::Agent, &[".gitattributes", "x.evil"], || {
+        place.write(".gitattributes", "*.evil filter=evil\n");
+        place.write("x.evil", "landed\n");
+    });
+    assert!(late.expect_err("refused").message.contains("x.evil"));
+    let early = place.prepare(&place.project, Author::Agent, &["x.evil"]).err().expect("refused");
+    assert!(early.message.contains("filter"), "{}", early.message);
+    let path = [Rel::parse(b"x.evil").unwrap()];
+    let old = Old::look_up(&place.project, &place.surroundings(), &before, &path).unwrap().expect("known");
+    assert_eq!(old.contents(&path[0], 1000).unwrap(), git::Was::Unknown);
+    assert_eq!(head(&place.project).unwrap(), before);
+    assert_eq!(trap.sprang(), "", "nothing was run by us");
+    place.try_git(&place.project, &["-c", "core.fsmonitor=false", "-c", "core.hooksPath=/dev/null", "add", "x.evil"]);
+    assert!(trap.sprang().contains("canary"), "git runs the filter");
+}
+
+#[test]
+fn a_git_in_the_tree_is_not_the_one_that_is_run() {
+    let mut trap = Trap::set();
+    let bin = trap.place.project.join("bin");
+    let program = trap.program.clone();
+    std::fs::create_dir(&bin).unwrap();
+    std::fs::copy(&program, bin.join("git")).unwrap();
+    let usual = std::env::var("PATH").unwrap();
+    trap.place.env.retain(|(name, _)| name != "PATH");
+    trap.place.env.push(("PATH".into(), format!("{}:.:{usual}", bin.display()).into()));
+    let place = &trap.place;
+    let done = place.commit(&place.project, Author::Agent, &["a.txt"], || place.write("a.txt", "1\n"));
+    assert!(done.expect("a commit").commit.is_some());
+    assert_eq!(trap.sprang(), "");
+}
+
+#[test]
+fn what_only_looks_like_a_repository_is_none() {
+    let place = Place::new();
+    // A bare repository in the tree, whose settings git would read when it is run in there.
+    let bare = place.project.join("vendor/bare");
+    place.git(&["init", "-q", "--bare", bare.to_str().unwrap()]);
+    let own = head(&place.project).unwrap();
+    assert_eq!(head(&bare), Some(own.clone()), "the directory belongs to the repository above it");
+    let done = place.commit(&bare, Author::Agent, &["note"], || std::fs::write(bare.join("note"), "n\n").unwrap());
+    assert_eq!(place.git(&["rev-parse", "HEAD"]), done.unwrap().commit.unwrap());
+    // References that lead out of the git directory.
+    std::fs::write(place.root.join("outside"), format!("{own}\n")).unwrap();
+    for bad in ["ref: ../../../outside", "ref: refs/../../../outside", "ref: /etc/passwd", "ref: refs/heads/x.lock"] {
+        std::fs::write(place.project.join(".git/HEAD"), bad).unwrap();
+        assert_eq!(head(&place.project), None, "{bad}");
+    }
+    std::fs::write(place.project.join(".git/HEAD"), "ref: refs/heads/linked").unwrap();
+    std::os::unix::fs::symlink(place.root.join("outside"), place.project.join(".git/refs/heads/linked")).unwrap();
+    assert_eq!(head(&place.project), None, "no link is followed");
+    std::fs::write(place.project.join(".git/HEAD"), "ref: refs/heads/main").unwrap();
+    assert!(head(&place.project).is_some(), "the control");
+}
+
+#[test]
+fn nothing_that_a_submodule_names_is_run() {
+    let trap = Trap::set();
+    let outer = Place::new();
+    let source = trap.place.project.to_str().unwrap();
+    let add = ["-c", "protocol.file.allow=always", "submodule", "--quiet", "add", source, "inner"];
+    // Its settings do harm from here on; until then it is a repository like others.
+    let config = std::fs::read_to_string(trap.place.project.join(".git/config")).unwrap();
+    std::fs::write(trap.place.project.join(".git/config"), "[core]\n\trepositoryformatversion = 0\n").unwrap();
+    outer.git(&add);
+    outer.git(&["commit", "-qm", "inner"]);
+    let settings = outer.project.join(".git/modules/inner");
+    trap.fill(&settings.join("config"), false);
+    std::fs::write(trap.place.project.join(".git/config"), config).unwrap();
+    for hook in HOOKS {
+        std::fs::create_dir_all(settings.join("hooks")).unwrap();
+        std::fs::copy(&trap.program, settings.join("hooks").join(hook)).unwrap();
+    }
+    let _ = trap.sprang();
+    let inner = outer.project.join("inner");
+    let done = outer.commit(&inner, Author::Agent, &["a.txt"], || std::fs::write(inner.join("a.txt"), "1\n").unwrap());
+    assert_eq!(head(&inner), done.expect("a commit").commit);
+    assert!(outer.prepare(&outer.project, Author::Agent, &["a.txt"]).is_ok());
+    assert_eq!(trap.sprang(), "", "nothing was run by us");
+    outer.try_git(&inner, &["status"]);
+    assert!(trap.sprang().contains("canary"), "git runs it");
+}

@@ -1,0 +1,31 @@
+//! What files held in a commit.
+
+use crate::place::Place;
+use workspace::Rel;
+use workspace::git::{Old, Was, head};
+
+#[test]
+fn old_contents_are_as_a_check_out_writes_them() {
+    let place = Place::new();
+    place.git(&["config", "core.autocrlf", "true"]);
+    place.write("odd\nname", "odd\n");
+    place.write("large", &"x".repeat(5000));
+    place.write(".gitattributes", "*.bin filter=lfs\n");
+    place.write("x.bin", "pointer\n");
+    place.git(&["add", "-A"]);
+    place.git(&["commit", "-qm", "more"]);
+    let commit = head(&place.project).unwrap();
+    place.write("a.txt", "later\n");
+    let names = ["a.txt", "odd\nname", "none", "large", "x.bin", "src"];
+    let paths: Vec<Rel> = names.iter().map(|n| Rel::parse(n.as_bytes()).unwrap()).collect();
+    let old = Old::look_up(&place.project, &place.surroundings(), &commit, &paths).unwrap().expect("known");
+    let was = |n: usize| old.contents(&paths[n], 4000).unwrap();
+    assert_eq!(was(0), Was::File(b"one\r\ntwo\r\nthree\r\n".to_vec()));
+    assert_eq!(was(1), Was::File(b"odd\r\n".to_vec()));
+    assert_eq!(was(2), Was::Absent);
+    assert_eq!(was(3), Was::Unknown, "too large");
+    assert_eq!(was(4), Was::Unknown, "a filter's");
+    assert_eq!(was(5), Was::Unknown, "a directory");
+    let gone = Old::look_up(&place.project, &place.surroundings(), &"1".repeat(40), &paths).unwrap();
+    assert!(gone.is_none(), "a commit that is not there knows nothing");
+}
