@@ -14,6 +14,7 @@ use crate::state::{self, State};
 use crate::{Caller, fresh};
 pub(crate) use base::wait_for_clock;
 use base::{Base, Stacked, ground_of};
+pub use workspace::copy::Copied;
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 use std::ffi::OsString;
@@ -55,6 +56,11 @@ pub struct Created {
 }
 
 pub fn create(ask: &Ask, caller: &Caller) -> Result<Created, Fault> {
+    create_telling(ask, caller, &mut |_| {})
+}
+
+/// The same, and tells how far a driver that copies has come.
+pub fn create_telling(ask: &Ask, caller: &Caller, progress: &mut dyn FnMut(&Copied)) -> Result<Created, Fault> {
     if let Some(name) = &ask.name {
         check_name(name)?;
     }
@@ -74,7 +80,7 @@ pub fn create(ask: &Ask, caller: &Caller) -> Result<Created, Fault> {
     // Those that are sure to be refused leave no trace; the transaction below asks again.
     state.store.read(|tx| admit(tx, "", &sandbox))?;
     let id = terms::id("sbx", fresh::random());
-    let stacked = Stacked::make(&state, &base, ask, &id, &mut sandbox)?;
+    let stacked = Stacked::make(&state, &base, ask, &id, &mut sandbox, progress)?;
     let made = state.store.write(|tx| match earlier(tx, ask, &params)? {
         Some(known) => Ok(known),
         None => record(tx, ask, caller, &id, sandbox, params).map(|version| {
