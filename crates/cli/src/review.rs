@@ -1,4 +1,4 @@
-//! `cofferdam diff`, `approve`, `reject`, `undo`, `rebase`, `conflicts` and `provenance`.
+//! `cofferdam diff`, `prune`, `approve`, `reject`, `undo`, `rebase`, `conflicts` and `provenance`.
 
 mod conflicts;
 mod diff;
@@ -16,6 +16,7 @@ pub fn main(verb: &str, matches: &ArgMatches) -> ExitCode {
         "rebase" => rebase::main(matches),
         "conflicts" => conflicts::main(matches),
         "diff" => diff::main(matches),
+        "prune" => diff::prune(matches),
         _ => ExitCode::from(2),
     }
 }

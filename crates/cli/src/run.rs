@@ -90,8 +90,10 @@ fn carry_out(verb: Runs, matches: &ArgMatches, ground: Groundwork, events: Optio
             render::note("nothing was refused, as far as is heard; --report-reads also tells of refused reads");
         }
     }
-    // Told in a pipe, too: who does not hear of it would take the changes for landed. With --json the document says it.
-    if !matches.get_flag("quiet") && !matches.get_flag("json") {
+    // Told in a pipe, too: who does not hear of it would take the changes for landed. With --json the document says it. Who names a
+    // sandbox knows where the changes are, and is reminded only on a terminal.
+    let is_news = matches!(ask.place, Place::Fresh(_)) || watched || live;
+    if is_news && !matches.get_flag("quiet") && !matches.get_flag("json") {
         kept(&outcome, &ask.place).iter().for_each(|line| render::note(line));
     }
     Ok(Done::Ran(Box::new(outcome)))
@@ -102,6 +104,8 @@ fn kept(outcome: &Outcome, place: &Place) -> Option<String> {
     let sandbox = outcome.sandbox.as_deref()?;
     let Changes { added, modified, deleted } = outcome.changes;
     let files = match added + modified + deleted {
+        // What lies in frozen layers is not counted here, so nothing can be said of a sandbox.
+        0 if !matches!(place, Place::Fresh(_)) => return None,
         0 => "nothing to review".to_owned(),
         1 => "1 file changed".to_owned(),
         n => format!("{n} files changed"),

@@ -362,13 +362,18 @@ impl<'a> Meter<'a> {
         }
         let (pages_used, entries) = self.space().unwrap_or_default();
         let (bytes_kept, kept) = self.layer.borrow_mut().used();
+        let (bytes_before, before) = self.layer.borrow().before();
         let used = pages_used * PAGE + bytes_kept;
         let disk = || {
             let limit = self.limits.max_disk_mb?;
-            let over = used > pages(limit) * PAGE;
+            let over = used > (pages(limit) * PAGE).max(bytes_before);
             over.then(|| hit(LimitKind::DiskMb, Limit::Megabytes(limit), megabytes(used)))
         };
-        disk().or_else(|| count_over(LimitKind::Files, self.limits.max_files?, entries + kept))
+        let files = || {
+            let (limit, used) = (self.limits.max_files?, entries + kept);
+            count_over(LimitKind::Files, limit, used).filter(|_| used > before)
+        };
+        disk().or_else(files)
     }
 
     /// Whether it was not the allowance that was met, but the end of the file system that holds the workspace.

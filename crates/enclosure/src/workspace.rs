@@ -31,6 +31,9 @@ pub enum Over {
 
 /// How much of its allowance the guest's workspace takes. Looked at now and then while it runs.
 pub trait Gauge {
+    /// Bytes and entries before the run. One that begins with more than its allowance can make it less, and not more.
+    fn before(&self) -> (u64, u64);
+
     /// Bytes and entries in what the guest writes to; none while a look around is still under way. Takes a few milliseconds
     /// at most each time.
     fn used(&mut self) -> Option<(u64, u64)>;

@@ -9,6 +9,7 @@ pub mod diff;
 mod landing;
 mod past;
 pub mod provenance;
+pub mod prune;
 pub mod rebase;
 mod receipt;
 mod recover;
@@ -24,14 +25,13 @@ pub use workspace::{Body, Change, ChangeKind, Class, Diff, Entry, FileDiff, File
 pub use workspace::{Rel, Target, Withheld};
 
 use crate::Caller;
-use crate::sandbox::{self, Run, Sandbox};
+use crate::sandbox::{self, Sandbox};
 use serde::{Deserialize, Serialize};
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path};
 use store::{Kept, Record, Tx};
 use terms::{ErrorKind, Fault, Phase};
-use workspace::Stack;
 
 /// The diff that its user was last shown of a sandbox as a whole; the id is the sandbox's.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -44,7 +44,8 @@ impl Record for Reviewed {
     const KIND: &'static str = "reviewed";
 }
 
-/// Tells `[ID] [PATH…]` apart: the first word is a sandbox if there is such a one, and else a path.
+/// Tells `[ID] [PATH…]` apart: the first word is a sandbox if there is such a one, and else a path in the one that is meant
+/// without a word.
 pub fn which(tx: &Tx<'_>, words: &[OsString], caller: &Caller) -> Result<(Kept<Sandbox>, Vec<OsString>), Fault> {
     let Some((first, rest)) = words.split_first() else {
         return Ok((sandbox::find(tx, None, caller)?, Vec::new()));
@@ -55,11 +56,9 @@ pub fn which(tx: &Tx<'_>, words: &[OsString], caller: &Caller) -> Result<(Kept<S
         Some(Err(fault)) => fault,
         None => sandbox::unknown(&first.to_string_lossy()),
     };
-    let bytes = first.as_bytes();
-    let looks_like_path = bytes.contains(&b'/') || bytes.contains(&b'.') || bytes.contains(&b'*');
-    match looks_like_path || caller.cwd.join(first).symlink_metadata().is_ok() {
-        true => Ok((sandbox::find(tx, None, caller)?, words.to_vec())),
-        false => Err(unknown),
+    match sandbox::find(tx, None, caller) {
+        Ok(found) if !first.as_bytes().starts_with(b"sbx_") => Ok((found, words.to_vec())),
+        _ => Err(unknown),
     }
 }
 
@@ -82,13 +81,4 @@ pub fn rel_of(word: &OsStr, base: &Path, caller: &Caller) -> Result<Rel, Fault> 
     let absolute: std::path::PathBuf = std::iter::once(OsStr::new("/")).chain(parts).collect();
     let below = absolute.strip_prefix(base).map_err(|_| outside())?;
     Rel::parse(below.as_os_str().as_bytes()).ok_or_else(outside)
-}
-
-/// Whether a command runs in the sandbox now. The lock is only tried where a run is on record: trying it could stop one
-/// that is about to begin.
-pub fn is_running(tx: &Tx<'_>, sandbox: &str, stack: &Stack) -> Result<bool, Fault> {
-    let on_record = tx.list_in::<Run>(sandbox)?.iter().any(|run| run.record.ended_ms.is_none());
-    let Some(top) = stack.layers.last().filter(|_| on_record) else { return Ok(false) };
-    let lock = top.lock().map_err(|e| Fault::internal(format!("layer {}: {e}", top.id)))?;
-    Ok(lock.is_none())
 }

@@ -36,7 +36,7 @@ pub struct Sandbox {
     pub sharing: Sharing,
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub template: Option<String>,
-    /// The commit that the base stood on when the sandbox was made.
+    /// The commit that the base stood on when the sandbox was made or last rebased.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub git_head: Option<String>,
     pub created_ms: u64,

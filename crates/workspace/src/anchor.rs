@@ -33,7 +33,8 @@ impl Anchors {
     }
 
     pub fn get(&self, path: &Rel) -> Option<&Seen> {
-        self.0.get(&key(path))
+        // Spelling a path out costs more than looking it up, and most workspaces have none.
+        if self.0.is_empty() { None } else { self.0.get(&key(path)) }
     }
 
     /// Whether what stands in the base at `path` now is something else than what the workspace knows. Without an anchor the

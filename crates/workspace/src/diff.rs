@@ -4,15 +4,17 @@
 use crate::anchor::Anchors;
 use crate::change::{Body, Change, ChangeKind, Diff, Entry, FileDiff, FileKind};
 use crate::class::{self, Bytes};
+use crate::dir::is_absent;
 use crate::entry::{self, Budget};
-use crate::exclude::Exclude;
+use crate::exclude::{self, Exclude};
 use crate::flags;
 use crate::layer::Stack;
 use crate::name::Rel;
+use crate::remove::{self, Removed};
 use crate::rename;
 use crate::scan::{self, Bounds, Pair, broken};
 use crate::text::{self, as_text};
-use crate::view::file_below;
+use crate::view::{dir_below, file_below};
 use sha2::{Digest, Sha256};
 use std::io::{self, Read};
 use terms::Fault;
@@ -56,7 +58,28 @@ pub fn diff(stack: &Stack, anchors: &Anchors, options: &Options) -> Result<Diff,
         let path = pair.path.clone();
         making.add(pair).map_err(|e| broken(&path, &e))?;
     }
-    Ok(making.finish(scanned.withheld))
+    Ok(making.finish(exclude::gather(scanned.withheld)))
+}
+
+/// Takes out of the topmost layer what a diff withholds. What lower layers hold stays; git's own directories do, too. The caller
+/// holds the layer's lock: a guest that writes meanwhile would be surprised.
+pub fn prune(stack: &Stack, options: &Options) -> Result<Removed, Fault> {
+    let mut budget = options.budget;
+    let scanned = scan::scan(stack, &Anchors::default(), Exclude::Artefacts, options.bounds, &mut budget)?;
+    let mut removed = Removed::default();
+    let Some(top) = stack.layers.last() else { return Ok(removed) };
+    for path in &scanned.prunable {
+        let Some((parent, name)) = path.split() else { continue };
+        let taken = match dir_below(&top.up, &parent) {
+            Ok(dir) => remove::tree(&dir, name).map_err(|e| broken(path, &e))?,
+            Err(e) if is_absent(&e) => continue,
+            Err(e) => return Err(broken(path, &e)),
+        };
+        removed.files += taken.files;
+        removed.dirs += taken.dirs;
+        removed.bytes += taken.bytes;
+    }
+    Ok(removed)
 }
 
 struct Reader<'a> {

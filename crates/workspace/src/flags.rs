@@ -2,6 +2,7 @@
 
 use crate::change::{Body, Entry, FileKind, Flag, LineKind, Target};
 use crate::class::Bytes;
+use crate::entry::TOO_LARGE;
 use crate::name::{Rel, is_invisible};
 use crate::scan::Pair;
 use crate::text;
@@ -22,7 +23,7 @@ pub fn of(pair: &Pair, body: &Body, bytes: Bytes<'_>) -> Vec<Flag> {
         (Flag::HiddenText, hides_text(body)),
         (Flag::LinkOutside, target.is_some_and(|target| leads_outside(&pair.path, target))),
         (Flag::Binary, binary),
-        (Flag::Large, whole && !binary),
+        (Flag::Large, whole && !binary && pair.trouble.is_none_or(|why| why == TOO_LARGE)),
     ];
     found.into_iter().filter(|(_, holds)| *holds).map(|(flag, _)| flag).collect()
 }

@@ -7,7 +7,9 @@
 mod child;
 mod commit;
 mod locate;
+mod message;
 mod old;
+mod paths;
 mod refs;
 mod settings;
 

@@ -80,10 +80,6 @@ enum Stand {
 /// So many directories are kept open.
 const MOST_OPEN: usize = 256;
 
-/// How often, and how long each time.
-const PATIENCE: u32 = 200;
-const PAUSE: Duration = Duration::from_millis(2);
-
 /// What could not be brought back to how it was, and why.
 pub type Troubles = Vec<String>;
 
@@ -91,7 +87,7 @@ impl<'a> Landing<'a> {
     pub fn new(base: &'a Dir, plan: &'a Plan) -> Landing<'a> {
         let leaves = |step: &&Step| matches!(&step.act, Act::Remove { old } | Act::Swap { old, .. } if old.is_dir);
         let leaving = plan.steps.iter().filter(leaves).map(|step| (&step.at, step)).collect();
-        Landing { base, plan, leaving, open: BTreeMap::new(), patience: Cell::new(PATIENCE) }
+        Landing { base, plan, leaving, open: BTreeMap::new(), patience: Cell::new(stage::PATIENCE) }
     }
 
     /// Does every step that is not done yet. After a fault the caller calls `roll_back`.
@@ -223,7 +219,7 @@ impl<'a> Landing<'a> {
                 // Somebody may be swapping it for another just now.
                 _ if self.patience.get() > 0 => {
                     self.patience.set(self.patience.get() - 1);
-                    std::thread::sleep(PAUSE);
+                    std::thread::sleep(stage::PAUSE);
                 }
                 _ => return Ok(None),
             }

@@ -1,7 +1,8 @@
 //! Three texts into one, by lines: what both sides made of the same text. Where they disagree, both are kept between
 //! marks that people know from git.
 
-use similar::{Algorithm, DiffTag, capture_diff_slices};
+use crate::lines;
+use similar::DiffTag;
 use std::collections::HashMap;
 use std::ops::Range;
 
@@ -21,9 +22,6 @@ pub enum Merged {
 /// Texts over this are not merged.
 pub const LARGEST: usize = 4 << 20;
 
-/// Under this many lines that differ somehow, the shortest difference is looked for; its cost grows with their square.
-const MOST_LINES: usize = 12_000;
-
 pub const OURS: &str = "workspace";
 pub const THEIRS: &str = "base";
 
@@ -41,9 +39,9 @@ pub fn merge(old: Option<&[u8]>, ours: &[u8], theirs: &[u8]) -> Merged {
             _ => Merged::Unmergeable,
         };
     }
-    let (ours, theirs) = (lines(ours), lines(theirs));
+    let (ours, theirs) = (split(ours), split(theirs));
     let blocks = match old {
-        Some(old) => three_way(&lines(old), &ours, &theirs),
+        Some(old) => three_way(&split(old), &ours, &theirs),
         None => two_way(&ours, &theirs),
     };
     write(&blocks)
@@ -53,7 +51,7 @@ pub fn is_binary(text: &[u8]) -> bool {
     text.contains(&0)
 }
 
-fn lines(text: &[u8]) -> Vec<&[u8]> {
+fn split(text: &[u8]) -> Vec<&[u8]> {
     text.split_inclusive(|b| *b == b'\n').collect()
 }
 
@@ -174,79 +172,24 @@ pub fn is_mark(line: &str) -> bool {
         || line.strip_prefix(">>>>>>> ").is_some_and(|l| l == THEIRS)
 }
 
-/// Where two texts differ. The cost is bounded whatever they are: in a part that is too large, only lines that are unique in both
-/// hold the two together.
+/// Where two texts differ.
 fn edits(old: &[&[u8]], new: &[&[u8]]) -> Vec<Edit> {
-    let mut found = Vec::new();
-    let head = old.iter().zip(new).take_while(|(a, b)| a == b).count();
-    let tail = old[head..].iter().rev().zip(new[head..].iter().rev()).take_while(|(a, b)| a == b).count();
-    let whole = Edit { old: head..old.len() - tail, new: head..new.len() - tail };
-    if whole.old.len() + whole.new.len() <= MOST_LINES {
-        small(old, new, whole, &mut found);
-        return found;
-    }
-    let (mut i, mut j) = (head, head);
-    let end = (whole.old.end, whole.new.end);
-    for (x, y) in anchors(old, new, &whole).into_iter().chain([end]) {
-        let part = Edit { old: i..x, new: j..y };
-        match part.old.len() + part.new.len() <= MOST_LINES {
-            true => small(old, new, part, &mut found),
-            false => found.push(part),
-        }
-        (i, j) = (x + 1, y + 1);
-    }
-    found
-}
-
-fn small(old: &[&[u8]], new: &[&[u8]], part: Edit, found: &mut Vec<Edit>) {
-    let (i, j) = (part.old.start, part.new.start);
-    for op in capture_diff_slices(Algorithm::Myers, &old[part.old], &new[part.new]) {
-        if op.tag() == DiffTag::Equal {
-            continue;
-        }
-        let (a, b) = (op.old_range(), op.new_range());
-        let edit = Edit { old: a.start + i..a.end + i, new: b.start + j..b.end + j };
+    let mut numbers: HashMap<&[u8], u32> = HashMap::new();
+    let old: Vec<u32> = old.iter().map(|line| next_number(&mut numbers, line)).collect();
+    let new: Vec<u32> = new.iter().map(|line| next_number(&mut numbers, line)).collect();
+    let mut found: Vec<Edit> = Vec::new();
+    for op in lines::compare(&old, &new).into_iter().filter(|op| op.tag() != DiffTag::Equal) {
+        let edit = Edit { old: op.old_range(), new: op.new_range() };
         match found.last_mut().filter(|last| last.old.end == edit.old.start && last.new.end == edit.new.start) {
             Some(last) => (last.old.end, last.new.end) = (edit.old.end, edit.new.end),
             None => found.push(edit),
         }
     }
+    found
 }
 
-/// Pairs of lines that occur once in each text, as many as keep their order in both.
-fn anchors(old: &[&[u8]], new: &[&[u8]], part: &Edit) -> Vec<(usize, usize)> {
-    let mut counts: HashMap<&[u8], (usize, usize, usize, usize)> = HashMap::new();
-    for i in part.old.clone() {
-        let entry = counts.entry(old[i]).or_default();
-        (entry.0, entry.2) = (entry.0 + 1, i);
-    }
-    for j in part.new.clone() {
-        let entry = counts.entry(new[j]).or_default();
-        (entry.1, entry.3) = (entry.1 + 1, j);
-    }
-    let mut pairs: Vec<_> = counts.into_values().filter(|c| (c.0, c.1) == (1, 1)).map(|c| (c.2, c.3)).collect();
-    pairs.sort_unstable();
-    longest_rising(&pairs)
-}
-
-/// The longest run of pairs whose second parts rise, too.
-fn longest_rising(pairs: &[(usize, usize)]) -> Vec<(usize, usize)> {
-    let mut ends: Vec<usize> = Vec::new();
-    let mut before = vec![usize::MAX; pairs.len()];
-    for (n, (_, y)) in pairs.iter().enumerate() {
-        let at = ends.partition_point(|end| pairs[*end].1 < *y);
-        before[n] = if at == 0 { usize::MAX } else { ends[at - 1] };
-        match at == ends.len() {
-            true => ends.push(n),
-            false => ends[at] = n,
-        }
-    }
-    let mut run = Vec::new();
-    let mut at = ends.last().copied().unwrap_or(usize::MAX);
-    while at != usize::MAX {
-        run.push(pairs[at]);
-        at = before[at];
-    }
-    run.reverse();
-    run
+/// Equal lines have equal numbers; a text has fewer lines than there are numbers.
+fn next_number<'a>(numbers: &mut HashMap<&'a [u8], u32>, line: &'a [u8]) -> u32 {
+    let next = numbers.len() as u32;
+    *numbers.entry(line).or_insert(next)
 }

@@ -5,6 +5,7 @@ use crate::change::{Body, Change, ChangeKind, Class, Diff, Entry, FileDiff, File
 use crate::entry;
 use crate::layer::Stack;
 use crate::name::Rel;
+use crate::text;
 use crate::view::file_below;
 use sha1::Digest;
 use std::io::{self, Read, Write};
@@ -36,8 +37,7 @@ fn one(out: &mut impl Write, stack: &Stack, file: &FileDiff) -> io::Result<()> {
     if let Class::Never { why } = class {
         return skipped(out, path, why);
     }
-    let known = |entry: &Option<Entry>| entry.as_ref().is_none_or(|e| git_mode(e).is_some());
-    if !known(before) && !known(after) {
+    if [before, after].into_iter().flatten().all(|entry| git_mode(entry).is_none()) {
         return skipped(out, path, "a directory");
     }
     // git has no word for a file that becomes a link or a directory: it goes, and another comes.
@@ -129,6 +129,10 @@ impl Part<'_> {
         self.header(out)?;
         if old == new {
             return Ok(());
+        }
+        if let (true, Some(old), Some(new)) = (self.is_link(), text::as_text(&old), text::as_text(&new)) {
+            self.names(out)?;
+            return text::hunks(self.path, old, new).iter().try_for_each(|hunk| write_hunk(out, hunk));
         }
         let blob = |there: bool, bytes: &[u8]| if there { blob_id(bytes) } else { "0".repeat(40) };
         writeln!(out, "index {}..{}", blob(self.before.is_some(), &old), blob(self.after.is_some(), &new))?;

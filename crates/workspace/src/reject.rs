@@ -67,6 +67,7 @@ impl Reject<'_> {
                     .put(at, Put::Dir { look: Look { mode: dir.mode, xattrs: Default::default() } })
                     .map_err(fail),
             },
+            None if self.stack.meta(at).map_err(fail)?.is_none() => Ok(()),
             // A new directory goes when it is empty.
             None if own.is_some_and(|own| own.facts.kind == FileKind::Dir) => Ok(()),
             _ if clear => self.top.take_away(at).map_err(fail),

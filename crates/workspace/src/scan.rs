@@ -49,7 +49,10 @@ pub struct Pair {
 #[derive(Debug, Default)]
 pub struct Scanned {
     pub pairs: Vec<Pair>,
+    /// As found: one for each path at which something begins to be withheld.
     pub withheld: Vec<Withheld>,
+    /// What stands for them in the layers and can be taken away: whole artefacts, and single files that are ignored.
+    pub prunable: Vec<Rel>,
 }
 
 pub fn scan(
@@ -145,7 +148,6 @@ impl Walk<'_> {
             pair.trouble = pair.trouble.or(later.trouble.filter(|_| same));
             same
         });
-        self.found.withheld = exclude::gather(std::mem::take(&mut self.found.withheld));
         Ok(self.found)
     }
 
@@ -248,7 +250,10 @@ impl Walk<'_> {
         };
         around.ignored = ignored;
         match (&mut around.held, keeping) {
-            (Some(held), Some((keeping, _))) => held.keeping = keeping,
+            (Some(held), Some((keeping, _))) => {
+                held.keeping = keeping;
+                self.found.prunable.extend((keeping == Keeping::Artefact).then(|| path.clone()));
+            }
             (held @ None, Some((keeping, why))) => *held = Some(self.start(path, keeping, why)),
             _ => {}
         }
@@ -257,6 +262,9 @@ impl Walk<'_> {
 
     fn start(&mut self, path: &Rel, keeping: Keeping, why: String) -> Held {
         self.found.withheld.push(Withheld { path: path.clone(), why, files: 0, bytes: 0 });
+        if keeping == Keeping::Artefact {
+            self.found.prunable.push(path.clone());
+        }
         Held { group: self.found.withheld.len() - 1, keeping }
     }
 
@@ -268,6 +276,9 @@ impl Walk<'_> {
         let group = &mut self.found.withheld[held.group];
         group.files += 1;
         group.bytes += name.after.map_or(0, |(_, meta)| meta.space);
+        if held.keeping == Keeping::Ignored {
+            self.found.prunable.push(path);
+        }
         Ok(())
     }
 

@@ -50,6 +50,10 @@ pub fn stage(site: &Site<'_>, goals: Vec<Goal>, made: &dyn Fn(&Rel) -> Result<Sh
     Ok(plan)
 }
 
+/// How often a directory that is not in its place is waited for, and how long each time.
+pub(crate) const PATIENCE: u32 = 200;
+pub(crate) const PAUSE: std::time::Duration = std::time::Duration::from_millis(2);
+
 /// The names of files in a batch's directory.
 const HOLDS: &str = "holds";
 pub(crate) const PLAN: &str = "plan";
@@ -73,11 +77,20 @@ fn announce(site: &Site<'_>, drafts: &[Draft]) -> Result<(), Fault> {
 pub fn discard(base: &Dir, batch: &Dir, id: &str) -> io::Result<()> {
     let Some(holds) = read_back::<Vec<Rel>>(batch, HOLDS)? else { return Ok(()) };
     let prefix = prefix_of(id);
+    let mut patience = PATIENCE;
     for hold in holds {
-        let dir = match place::reach(base, &hold) {
-            Err(e) if crate::dir::is_absent(&e) => continue,
-            other => other?,
+        let dir = loop {
+            match place::reach(base, &hold) {
+                // Somebody may be swapping it for another just now.
+                Err(e) if crate::dir::is_absent(&e) && patience > 0 => {
+                    patience -= 1;
+                    std::thread::sleep(PAUSE);
+                }
+                Err(e) if crate::dir::is_absent(&e) => break None,
+                other => break Some(other?),
+            }
         };
+        let Some(dir) = dir else { continue };
         for name in dir.names()?.iter().filter(|name| name.starts_with(prefix.as_bytes())) {
             crate::remove::tree(&dir, name)?;
         }

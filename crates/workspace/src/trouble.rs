@@ -23,6 +23,9 @@ pub(crate) fn with(what: &dyn Display, act: &str, error: &io::Error) -> Fault {
             fault(ErrorKind::Unavailable, "the machine is short of it; try again later").retry(Retry::Later)
         }
         Some(Errno::XDEV) => fault(ErrorKind::UnsupportedHost, "a mount point cannot be replaced; unmount it first"),
+        Some(Errno::NOTDIR | Errno::NOENT | Errno::LOOP | Errno::EXIST) => {
+            fault(ErrorKind::Conflict, "somebody else changed it meanwhile; look again, then repeat")
+        }
         Some(Errno::IO) => fault(ErrorKind::Unavailable, "the device failed; look at the kernel's log"),
         _ => fault(ErrorKind::Internal, "nothing was changed; try again"),
     }

@@ -8,7 +8,7 @@ use crate::dir::Dir;
 use crate::layer::Stack;
 use crate::name::Rel;
 use crate::place;
-use crate::plan::{self, Expected, Goal, Item, Look, Plan, Shape, Source};
+use crate::plan::{self, Expected, Goal, Item, Plan, Shape, Source};
 use crate::top::{Put, Top};
 use crate::{stage, trouble};
 use serde::{Deserialize, Serialize};
@@ -132,7 +132,7 @@ pub fn put_back(stack: &Stack, plan: &Plan) -> Result<(), Fault> {
                 top.strike_out(at).map_err(fail)?;
                 struck = Some(at);
             }
-            Some(after) => put_one(&top, &stack.base, at, after, item.before.as_ref()).map_err(fail)?,
+            Some(after) => put_one(&top, &stack.base, at, after).map_err(fail)?,
         }
     }
     top.settle().map_err(|e| trouble::with(&"the workspace's layer", "bring it to disk", &e))
@@ -143,7 +143,7 @@ fn must_come_back(top: &Top<'_>, stack: &Stack, at: &Rel) -> io::Result<bool> {
     Ok(stack.driver == crate::layer::Driver::Overlay && top.own(at)?.is_none() && top.shows_base(at)?)
 }
 
-fn put_one(top: &Top<'_>, base: &Dir, at: &Rel, after: &Shape, before: Option<&Shape>) -> io::Result<()> {
+fn put_one(top: &Top<'_>, base: &Dir, at: &Rel, after: &Shape) -> io::Result<()> {
     let (dir, name) = place::parent_of(base, at)?;
     match after.kind {
         FileKind::File => {
@@ -152,9 +152,8 @@ fn put_one(top: &Top<'_>, base: &Dir, at: &Rel, after: &Shape, before: Option<&S
             top.put(at, Put::File { bytes: &mut file, mode: after.mode, mtime: after.mtime, carried })
         }
         FileKind::Symlink => top.put(at, Put::Link { target: dir.link_target(name)? }),
-        // A directory that was one before shows what is in the base; one that is new, or was a file, has only its own.
-        FileKind::Dir if before.is_some_and(|b| b.kind == FileKind::Dir) => top.set_mode(at, after.mode),
-        _ => top.put(at, Put::Dir { look: Look { mode: after.mode, xattrs: after.xattrs.clone() } }),
+        // Until the base is as before it shows the same; then it has only its own, or is merged as it was.
+        _ => top.set_mode(at, after.mode),
     }
 }
 

@@ -218,13 +218,21 @@ const LONGEST_STEP: usize = 3500;
 
 /// A regular file below a directory, however long the path is.
 pub(crate) fn file_below(dir: &Dir, at: &Rel) -> io::Result<File> {
+    let (parent, name) = at.split().ok_or(io::ErrorKind::IsADirectory)?;
+    match at.as_bytes().len() > LONGEST_STEP {
+        true => dir_below(dir, &parent)?.file(&Rel::top().join(name)),
+        false => dir.file(at),
+    }
+}
+
+/// A directory below another, however long the path is.
+pub(crate) fn dir_below(dir: &Dir, at: &Rel) -> io::Result<Dir> {
     let mut here = dir.try_clone()?;
     let mut rest = at.as_bytes();
     while rest.len() > LONGEST_STEP {
         let end = rest[..LONGEST_STEP].iter().rposition(|b| *b == b'/').ok_or(io::ErrorKind::InvalidInput)?;
-        let step = Rel::parse(&rest[..end]).ok_or(io::ErrorKind::InvalidInput)?;
-        here = here.dir(&step)?;
+        here = here.dir(&Rel::parse(&rest[..end]).ok_or(io::ErrorKind::InvalidInput)?)?;
         rest = &rest[end + 1..];
     }
-    here.file(&Rel::parse(rest).ok_or(io::ErrorKind::InvalidInput)?)
+    here.dir(&Rel::parse(rest).ok_or(io::ErrorKind::InvalidInput)?)
 }

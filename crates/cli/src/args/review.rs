@@ -1,14 +1,14 @@
-//! The verbs that `review.rs` carries out, with their flags: diff, approve, reject, undo, rebase, conflicts, provenance.
+//! The verbs that `review.rs` carries out, with their flags: diff, prune, approve, reject, undo, rebase, conflicts, provenance.
 
 use super::flag;
 use clap::builder::OsStringValueParser;
 use clap::{Arg, Command, ValueHint};
 
 /// Known without building anything: the hot path must tell verbs from commands to run.
-pub const VERBS: &[&str] = &["diff", "rebase", "conflicts"];
+pub const VERBS: &[&str] = &["diff", "prune", "rebase", "conflicts"];
 
 pub fn commands() -> Vec<Command> {
-    vec![diff(), rebase(), conflicts()]
+    vec![diff(), prune(), rebase(), conflicts()]
 }
 
 fn diff() -> Command {
@@ -39,6 +39,13 @@ fn diff() -> Command {
         )
         .arg(flag("no-pager").help("Do not start a pager"))
         .group(clap::ArgGroup::new("form").args(["stat", "name-only", "name-status", "patch", "json"]))
+}
+
+fn prune() -> Command {
+    Command::new("prune")
+        .about("Take build artefacts, caches and ignored files out of a sandbox; what is up for review stays")
+        .arg(Arg::new("id").value_name("ID").help("The sandbox [default: the one of the current directory]"))
+        .arg(flag("json").help("Print JSON: protocol_version, sandbox, files, bytes"))
 }
 
 /// `[ID] [PATH]...`: told apart when the sandboxes are known.

@@ -1,4 +1,4 @@
-//! `cofferdam diff`: asks for the changes and shows them in the form that was asked for.
+//! `cofferdam diff` and `prune`: asks for the changes and shows them in the form that was asked for.
 
 use super::pager::Out;
 use super::paint::{self, BOLD, Brush, DIM, GREEN, RED, YELLOW};
@@ -111,7 +111,7 @@ fn counts(file: &FileDiff) -> (usize, usize) {
 }
 
 fn stat(out: &mut Out, answer: &Answer, brush: Brush) -> io::Result<()> {
-    let files = &answer.diff.files;
+    let files: Vec<&FileDiff> = answer.diff.files.iter().filter(|file| !is_told_below(file, answer)).collect();
     let name = |file: &FileDiff| match file.change.kind.from() {
         Some(from) => format!("{from} → {}", file.change.path),
         None => file.change.path.to_string(),
@@ -222,6 +222,21 @@ fn ending(out: &mut Out, answer: &Answer, brush: Brush) -> io::Result<()> {
     // What was shown as a whole is remembered; a part of it is approved by the digest of all.
     let digest = if answer.only.is_empty() { String::new() } else { format!(" --digest {}", answer.diff.digest) };
     writeln!(out, "approve with: cofferdam approve {}{digest}", answer.sandbox)
+}
+
+/// `cofferdam prune`.
+pub fn prune(matches: &ArgMatches) -> ExitCode {
+    let json = matches.get_flag("json");
+    let id = matches.get_one::<String>("id").map(String::as_str);
+    match surroundings::caller().and_then(|caller| node::review::prune::prune(&caller, id)) {
+        Ok(answer) if json => render::print_json(&answer),
+        Ok(answer) => {
+            let said = format!("{} files, {} taken out of {}", answer.files, bytes(answer.bytes), answer.sandbox);
+            let _ = writeln!(io::stdout(), "{said}");
+        }
+        Err(fault) => return render::fault(&fault, json),
+    }
+    ExitCode::SUCCESS
 }
 
 pub fn bytes(amount: u64) -> String {

@@ -12,3 +12,4 @@ mod network_held;
 mod network_inside;
 mod network_strain;
 mod network_world;
+mod workspace;

@@ -25,6 +25,10 @@ impl<'a> Layer<'a> {
         self.gauge.is_some()
     }
 
+    pub fn before(&self) -> (u64, u64) {
+        self.gauge.as_ref().map_or((0, 0), |gauge| gauge.before())
+    }
+
     pub fn overfull(&self) -> Option<(u64, u64)> {
         self.gauge.as_ref()?.overfull()
     }

@@ -72,6 +72,10 @@ pub fn create_telling(ask: &Ask, caller: &Caller, progress: &mut dyn FnMut(&Copi
     let base = Base::open(ask, ground.as_ref(), caller)?;
     state::check_apart(&state.dir, &state.path, &base.dir, &base.path)?;
     let (mut sandbox, notes) = describe(ask, caller, &base, ground.as_ref())?;
+    sandbox.driver = match &ground {
+        Some(ground) => ground.driver,
+        None => workspace::driver::choose(&base.dir, &state.layers.dir, ask.driver)?,
+    };
     let params = params(ask, &sandbox);
     if let Some(known) = state.store.read(|tx| earlier(tx, ask, &params))? {
         return Ok(known);
@@ -113,7 +117,7 @@ fn describe(ask: &Ask, caller: &Caller, base: &Base, ground: Option<&Ground>) ->
         name: ask.name.clone(),
         base: base.path.clone(),
         base_id: base.id,
-        driver: ground.map(|g| g.driver).or(ask.driver).unwrap_or(Driver::Overlay),
+        driver: Driver::Overlay,
         layers: Vec::new(),
         since: (0, 0),
         state: Lifecycle::Active,
@@ -123,7 +127,7 @@ fn describe(ask: &Ask, caller: &Caller, base: &Base, ground: Option<&Ground>) ->
         reserve,
         sharing: ask.sharing,
         template: None,
-        git_head: None,
+        git_head: workspace::git::head(&base.path),
         created_ms: now,
         used_ms: now,
         expires_ms: ask.ttl_ms.map(|ttl| now.saturating_add(ttl)),

@@ -277,7 +277,7 @@ fn adopt(state: &State, id: &str, caller: &Caller, now: u64) -> Result<bool, Fau
         reserve: meta.reserve,
         sharing: meta.sharing,
         template: None,
-        git_head: None,
+        git_head: meta.git_head,
         created_ms: meta.created_ms,
         used_ms: now,
         expires_ms: Some(now + ADOPTED_MS),

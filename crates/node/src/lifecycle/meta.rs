@@ -37,6 +37,8 @@ pub struct Meta {
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub since: Option<(i64, u32)>,
     #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub git_head: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub driver: Option<Driver>,
     #[serde(default)]
     pub limits: Limits,
@@ -63,6 +65,7 @@ impl Meta {
             sandbox: Some(id.to_owned()),
             name: sandbox.name.clone(),
             since: Some(sandbox.since),
+            git_head: sandbox.git_head.clone(),
             driver: Some(sandbox.driver),
             limits: sandbox.limits,
             cpus: sandbox.cpus,

@@ -3,7 +3,7 @@
 use super::batch::{Batch, Verb};
 use super::landing::{self, Job, PATIENCE};
 use super::receipt::{LandedChange, Receipt, bounded};
-use super::{Reviewed, recover, rel_of, which};
+use super::{Reviewed, commit, conflicted, recover, rel_of, which};
 use crate::Caller;
 use crate::fresh::now_ms;
 use crate::sandbox::{self, Anchored, Run, Sandbox};
@@ -26,6 +26,8 @@ pub struct Ask {
     /// Also what would run on the reviewer's machine.
     pub runs_on_host: bool,
     pub seen: Seen,
+    /// Commit what lands, if the base is in a git repository.
+    pub commit: Option<commit::Wish>,
 }
 
 /// What was reviewed.
@@ -59,7 +61,6 @@ struct Desk<'a> {
     state: &'a State,
     sandbox: Kept<Sandbox>,
     anchors: Anchors,
-    marked: Marked,
     stack: Stack,
     held: Held,
     /// None while a command runs in the sandbox.
@@ -81,23 +82,28 @@ impl Desk<'_> {
         let stack = sandbox::stack(state, &sandbox)?;
         let lock = stack.layers.last().map(|top| top.lock()).transpose();
         let lock = lock.map_err(|e| Fault::internal(format!("the layer of {id}: {e}")))?.flatten();
-        Ok(Desk { state, sandbox, anchors, marked: Marked::new(), stack, held, lock })
+        Ok(Desk { state, sandbox, anchors, stack, held, lock })
     }
 
     fn approve(&self, caller: &Caller, ask: &Ask, wish: &Selection) -> Result<Receipt, Fault> {
         let diff = self.reviewed(&ask.seen, wish)?;
-        let chosen = select::choose(&diff, wish, &self.marked)?;
+        let marked = self.unsettled(&diff)?;
+        let chosen = select::choose(&diff, wish, &marked)?;
         if chosen.picks.is_empty() {
             return Err(nothing(&diff, &chosen));
         }
         let (goals, mut notes) = goal::goals(&chosen.picks)?;
         notes.extend(drift_elsewhere(&diff, &chosen));
+        let commit =
+            ask.commit.as_ref().map(|wish| commit::prepare(caller, &self.sandbox, wish, &goals)).transpose()?;
         let batch = self.batch(caller, &diff, chosen.picks.len() as u64)?;
         let Desk { state, stack, held, .. } = self;
         let job = Job { state, batch, base: &stack.base, view: Some(stack), undone: None, goals };
         let done = landing::land(job, held, &|at| self.shape_of_dir(at))?;
         notes.extend(done.notes);
         self.drop_landed(&done.plan, &chosen);
+        let commit = commit.map(|ready| commit::finish(state, caller, ready, &done.id, &done.plan)).transpose()?;
+        notes.extend(commit.iter().flat_map(|committed| committed.notes.clone()));
         let landed = LandedChange::all(&chosen);
         let (left, left_more) = bounded(chosen.left);
         Ok(Receipt {
@@ -110,7 +116,7 @@ impl Desk<'_> {
             left,
             left_more,
             notes,
-            commit: None,
+            commit: commit.and_then(|committed| committed.commit),
             undoes: None,
         })
     }
@@ -136,6 +142,12 @@ impl Desk<'_> {
 
     fn diff(&self, exclude: Exclude) -> Result<Diff, Fault> {
         workspace::diff::diff(&self.stack, &self.anchors, &Options { exclude, ..Options::default() })
+    }
+
+    /// Files that a rebase left in conflict, and that nobody has settled.
+    fn unsettled(&self, diff: &Diff) -> Result<Marked, Fault> {
+        let open = self.state.store.read(|tx| conflicted::unresolved(tx, &self.sandbox.id, diff))?;
+        Ok(open.into_iter().map(|path| (path, "a rebase left it in conflict".to_owned())).collect())
     }
 
     fn last_shown(&self) -> Result<String, Fault> {

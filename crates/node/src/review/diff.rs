@@ -1,8 +1,9 @@
 //! `diff`: what changed in a sandbox. Changes nothing but the record of what was shown.
 
-use super::{Reviewed, is_running, rel_of, which};
+use super::{Reviewed, rel_of, which};
 use crate::Caller;
 use crate::fresh::now_ms;
+use crate::lifecycle::live;
 use crate::sandbox::{self, Anchored, Sandbox};
 use crate::state::State;
 use serde::Serialize;
@@ -84,7 +85,7 @@ impl Opened {
         let (sandbox, paths) = which(tx, words, caller)?;
         let stack = sandbox::stack(state, &sandbox)?;
         let anchors = tx.get::<Anchored>(&sandbox.id)?.map(|kept| kept.record).unwrap_or_default();
-        let running = is_running(tx, &sandbox.id, &stack)?;
+        let running = live::is_held(state, &sandbox.record, &live::Locks::now());
         let only = paths.iter().map(|word| rel_of(word, &sandbox.record.base, caller));
         let only = only.collect::<Result<Vec<_>, _>>()?;
         Ok(Opened { sandbox, stack, anchors, running, only })
@@ -104,7 +105,7 @@ fn narrow(diff: &mut Diff, only: &[Rel], sandbox: &str) -> Result<(), Fault> {
             let hint = if held(rel) {
                 "it is withheld; --all shows it"
             } else {
-                "`cofferdam diff --name-only` lists what changed"
+                "`cofferdam diff --name-only` lists what changed, `cofferdam ls` the sandboxes"
             };
             return Err(fault.hint(hint).subject(sandbox));
         }

@@ -10,13 +10,15 @@ use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 use std::io;
 use std::path::{Path, PathBuf};
-use store::Kept;
+use store::{Kept, Store};
 use terms::{ErrorKind, Fault, LimitKind, Limits, Phase};
 use workspace::{Dir, Driver, Layer, Layers, Lock, Rel, Stack, remove};
 
 /// Space that must stay free where layers are kept: the larger of the two.
 const LEAST_FREE: u64 = 64 << 20;
 const LEAST_FREE_SHARE: u64 = 100;
+
+const LONGEST_NAME: usize = 64;
 
 /// Directories from a place up to the root; more than any path can name.
 const MOST_ABOVE: usize = 4096;
@@ -48,6 +50,9 @@ pub struct Meta {
     pub base_id: (u64, u64),
     pub driver: Driver,
     pub since: (i64, u32),
+    /// What the repository was at, where the directory is in one.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub git_head: Option<String>,
     /// The whole policy document of the run.
     pub policy: serde_json::Value,
     pub limits: Limits,
@@ -69,6 +74,9 @@ pub(super) fn make(at: &Path, options: &Fresh, caller: &Caller) -> Result<Held, 
     let base = Dir::open(at).map_err(|e| no_base(at, &e))?;
     check_apart(at, &base, &state, &dir)?;
     check_free(&dir)?;
+    if let Some(name) = &options.name {
+        check_name(&state, name)?;
+    }
     let layers = Layers::open(&dir).map_err(|e| unusable(&e))?;
     let (layer, lock) = layers.make(&base, fresh::random()).map_err(|e| unusable(&e))?;
     let since = layer.made_at().map_err(|e| unusable(&e))?;
@@ -159,6 +167,27 @@ fn check_free(state: &Dir) -> Result<(), Fault> {
     let hint = "free some space (`cofferdam gc`), set COFFERDAM_STATE to another file system, or run with --read-only";
     let fault = Fault::new(ErrorKind::LimitExceeded, message).limit(LimitKind::DiskMb).phase(Phase::Admission);
     Err(fault.hint(hint))
+}
+
+/// A name that cannot be had is told before anything runs.
+fn check_name(state: &Path, name: &str) -> Result<(), Fault> {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
+    let fits = (1..=LONGEST_NAME).contains(&name.len()) && name.starts_with(|c: char| c.is_ascii_alphanumeric());
+    if !fits || !name.chars().all(plain) || name.starts_with("sbx_") {
+        let message = format!("--name {name:?}: not a name for a sandbox");
+        let hint = format!(
+            "use up to {LONGEST_NAME} letters, digits, dots, dashes and underscores, a letter or digit first, no id"
+        );
+        return Err(Fault::invalid(message).hint(hint).phase(Phase::Admission));
+    }
+    match Store::open(state)?.read(|tx| tx.get_named::<Sandbox>(name))? {
+        None => Ok(()),
+        Some(other) => {
+            let message = format!("there is a sandbox named {name:?} already: {}", other.id);
+            let fault = Fault::new(ErrorKind::Conflict, message).subject(&other.id).phase(Phase::Admission);
+            Err(fault.hint("choose another name, or run in it with --sandbox"))
+        }
+    }
 }
 
 /// What a guest can change must not be what we trust, nor the other way round. Told by the directories themselves: names can

@@ -100,6 +100,7 @@ pub(super) fn track(
         base_id: (base.st_dev, base.st_ino),
         driver: held.stack.driver,
         since: held.stack.since,
+        git_head: new.then(|| workspace::git::head(&held.at)).flatten(),
         policy: serde_json::from_str(&effective.to_json()).map_err(|e| Fault::internal(e.to_string()))?,
         limits,
         cpus: ask.cpus,

@@ -50,7 +50,9 @@ impl Tracked {
     /// Who measures the workspace while the command runs.
     pub fn gauge(&self) -> Option<Box<dyn Gauge>> {
         let meter = survey::Meter::new(&self.held.top().ok()?.up, &self.held.layers.dir).ok()?;
-        Some(Box::new(meter))
+        let limited = self.meta.limits.max_disk_mb.is_some() || self.meta.limits.max_files.is_some();
+        let used_before = matches!(self.held.owner, Owner::Sandbox(_));
+        Some(Box::new(if limited && used_before { meter.settle() } else { meter }))
     }
 
     /// After the end of the command: what it changed is counted, and kept or dropped.
@@ -120,7 +122,7 @@ impl Tracked {
     fn keep(&self, options: &Fresh, outcome: &Outcome) -> Result<String, Fault> {
         let id = terms::id("sbx", fresh::random());
         let now = fresh::now_ms();
-        let Meta { base, base_id, driver, since, policy, limits, cpus, created_ms, .. } = self.meta.clone();
+        let Meta { base, base_id, driver, since, git_head, policy, limits, cpus, created_ms, .. } = self.meta.clone();
         let sandbox = Sandbox {
             name: options.name.clone(),
             base,
@@ -128,7 +130,7 @@ impl Tracked {
             driver,
             layers: vec![self.held.top()?.id.clone()],
             since,
-            git_head: None,
+            git_head,
             state: Lifecycle::Active,
             policy,
             limits,

@@ -12,6 +12,8 @@ use workspace::{Dir, Driver, FileKind, Rel, Stack};
 
 /// How long one look may take before somebody else gets a turn.
 const TURN: Duration = Duration::from_millis(4);
+/// How long the command may have to wait for the first look.
+const LONGEST_FIRST_LOOK: Duration = Duration::from_secs(2);
 /// Looks that found the tree moving before what was seen counts as all.
 const PATIENCE: u32 = 3;
 /// Deeper than this nothing is compared: it counts as new.
@@ -26,6 +28,7 @@ pub(super) struct Meter {
     round: Option<Round>,
     /// The last whole figure, and the figures of the file system when it was begun.
     known: Option<((u64, u64), (u64, u64))>,
+    before: (u64, u64),
     moved: u32,
 }
 
@@ -39,7 +42,20 @@ struct Round {
 
 impl Meter {
     pub fn new(up: &Dir, state: &Dir) -> io::Result<Meter> {
-        Ok(Meter { up: up.try_clone()?, state: state.try_clone()?, round: None, known: None, moved: 0 })
+        let (up, state) = (up.try_clone()?, state.try_clone()?);
+        Ok(Meter { up, state, round: None, known: None, before: (0, 0), moved: 0 })
+    }
+
+    /// Measures what is there already; a layer that takes longer counts as empty before.
+    pub fn settle(mut self) -> Meter {
+        let end = Instant::now() + LONGEST_FIRST_LOOK;
+        while Instant::now() < end {
+            if let Some(found) = self.used() {
+                self.before = found;
+                break;
+            }
+        }
+        self
     }
 
     /// Free space and free entries: while they stay the same, so does everything.
@@ -86,6 +102,10 @@ impl Round {
 }
 
 impl Gauge for Meter {
+    fn before(&self) -> (u64, u64) {
+        self.before
+    }
+
     fn used(&mut self) -> Option<(u64, u64)> {
         if let (Some((figure, free)), None) = (self.known, &self.round)
             && free == self.free()

@@ -49,11 +49,27 @@ impl Said {
 
 impl Model {
     pub fn pick(&self, n: usize) -> Option<&Held> {
-        (!self.boxes.is_empty()).then(|| &self.boxes[n % self.boxes.len()])
+        self.index(n).map(|at| &self.boxes[at])
+    }
+
+    /// Mostly one that is alive.
+    fn index(&self, n: usize) -> Option<usize> {
+        let alive: Vec<usize> = (0..self.boxes.len()).filter(|at| self.boxes[*at].alive).collect();
+        match (n % 4, alive.len(), self.boxes.len()) {
+            (_, _, 0) => None,
+            (0, _, all) | (_, 0, all) => Some(n / 4 % all),
+            (_, some, _) => Some(alive[n / 4 % some]),
+        }
     }
 
     pub fn shot(&self, n: usize) -> Option<&Shot> {
         (!self.shots.is_empty()).then(|| &self.shots[n % self.shots.len()])
+    }
+
+    /// The sandbox that a snapshot was taken of, if it is still there.
+    pub fn restored(&self, n: usize) -> Option<usize> {
+        let shot = self.shot(n)?;
+        self.boxes.iter().position(|one| one.alive && one.id == shot.of)
     }
 
     /// The kind of the fault, or none for success; nothing at all where there is nothing to do it to.
@@ -94,10 +110,8 @@ impl Model {
                     gone
                 }
             }
-            Op::Restore { snapshot, sandbox } => {
-                let (shot, one) = (self.shot(*snapshot)?, self.pick(*sandbox)?);
-                (one.alive && shot.of == one.id).then_some(None)
-            }
+            Op::ForkSnapshot(n) => self.shot(*n).map(|_| None),
+            Op::Restore(n) => self.restored(*n).map(|_| None),
         }
     }
 
@@ -123,8 +137,13 @@ impl Model {
 
     /// What a verb that was done changes.
     pub fn learn(&mut self, op: &Op, answer: &str) {
-        let len = self.boxes.len();
-        let at = |n: usize| n % len;
+        let picked = |n: usize| self.index(n).expect("it was done to one");
+        let at = match op {
+            Op::Create(_) | Op::ForkSnapshot(_) | Op::Collect => 0,
+            Op::Write { sandbox, .. } => picked(*sandbox),
+            Op::Restore(n) => self.restored(*n).expect("it was done to one"),
+            Op::Stop(n) | Op::Start(n) | Op::Remove(n) | Op::StopStale(n) | Op::Snapshot(n) | Op::Fork(n) => picked(*n),
+        };
         match op {
             Op::Create(wanted) => {
                 if self.boxes.iter().all(|b| b.id != answer) {
@@ -134,26 +153,28 @@ impl Model {
                     self.keys.entry(key).or_insert((wanted.clone(), answer.to_owned()));
                 }
             }
-            Op::Write { sandbox, file, value } => {
-                self.boxes[at(*sandbox)].files.insert(format!("f{file}"), value.to_string());
+            Op::Write { file, value, .. } => {
+                self.boxes[at].files.insert(format!("f{file}"), value.to_string());
             }
-            Op::Stop(n) => self.boxes[at(*n)].stopped = true,
-            Op::Start(n) => self.boxes[at(*n)].stopped = false,
-            Op::Remove(n) => self.boxes[at(*n)].alive = false,
+            Op::Stop(_) => self.boxes[at].stopped = true,
+            Op::Start(_) => self.boxes[at].stopped = false,
+            Op::Remove(_) => self.boxes[at].alive = false,
             Op::StopStale(_) => {}
-            Op::Snapshot(n) => {
-                let Held { id, files, .. } = self.boxes[at(*n)].clone();
+            Op::Snapshot(_) => {
+                let Held { id, files, .. } = self.boxes[at].clone();
                 self.shots.push(Shot { id: answer.to_owned(), of: id, files });
             }
-            Op::Fork(n) => {
-                let files = self.boxes[at(*n)].files.clone();
-                let plain =
-                    Wanted { name: None, reserve: None, shared: false, until_stop: false, short: false, key: None };
-                self.add(answer, plain, files);
+            Op::Fork(_) => {
+                let files = self.boxes[at].files.clone();
+                self.add(answer, Wanted::default(), files);
             }
-            Op::Restore { snapshot, sandbox } => {
-                let files = self.shots[*snapshot % self.shots.len()].files.clone();
-                self.boxes[at(*sandbox)].files = files;
+            Op::ForkSnapshot(n) => {
+                let files = self.shots[*n % self.shots.len()].files.clone();
+                self.add(answer, Wanted::default(), files);
+            }
+            Op::Restore(n) => {
+                let files = self.shots[*n % self.shots.len()].files.clone();
+                self.boxes[at].files = files;
             }
             Op::Collect => self.boxes.iter_mut().filter(|b| b.wanted.short).for_each(|b| b.alive = false),
         }

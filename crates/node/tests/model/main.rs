@@ -26,14 +26,14 @@ pub enum Op {
     StopStale(usize),
     Snapshot(usize),
     Fork(usize),
-    Restore {
-        snapshot: usize,
-        sandbox: usize,
-    },
+    /// Of a snapshot whose sandbox may be gone.
+    ForkSnapshot(usize),
+    /// Of the sandbox that it was taken of.
+    Restore(usize),
     Collect,
 }
 
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Wanted {
     pub name: Option<u8>,
     pub reserve: Option<&'static str>,
@@ -61,17 +61,18 @@ fn op() -> impl Strategy<Value = Op> {
         3 => which.clone().prop_map(Op::Start),
         3 => which.clone().prop_map(Op::Remove),
         1 => which.clone().prop_map(Op::StopStale),
-        2 => which.clone().prop_map(Op::Snapshot),
-        2 => which.clone().prop_map(Op::Fork),
-        2 => (which.clone(), which).prop_map(|(snapshot, sandbox)| Op::Restore { snapshot, sandbox }),
+        4 => which.clone().prop_map(Op::Snapshot),
+        1 => which.clone().prop_map(Op::Fork),
+        2 => which.clone().prop_map(Op::ForkSnapshot),
+        2 => which.prop_map(Op::Restore),
         2 => Just(Op::Collect),
     ]
 }
 
 #[test]
 fn any_sequence_of_verbs_does_what_the_model_says() {
-    let mut runner = TestRunner::new(Config { cases: 24, failure_persistence: None, ..Config::default() });
-    let result = runner.run(&prop::collection::vec(op(), 1..40), |ops| {
+    let mut runner = TestRunner::new(Config { cases: 16, failure_persistence: None, ..Config::default() });
+    let result = runner.run(&prop::collection::vec(op(), 20..70), |ops| {
         let (world, mut model) = (World::new(), Model::default());
         for (n, op) in ops.iter().enumerate() {
             let said = world.act(op, &model);

@@ -76,10 +76,14 @@ impl World {
             Op::Snapshot(n) => snapshots::take(&self.state(), caller, id(*n).as_deref(), None).map(|taken| taken.id),
             Op::Fork(n) => snapshots::fork(&self.state(), caller, id(*n).as_deref(), None, 1)
                 .map(|forked| forked.sandboxes[0].id.clone()),
-            Op::Restore { snapshot, sandbox } => {
-                let shot = model.shot(*snapshot)?.id.clone();
-                snapshots::restore(&self.state(), caller, &shot, id(*sandbox).as_deref(), Since::Keep)
-                    .map(|r| r.sandbox)
+            Op::ForkSnapshot(n) => {
+                let shot = model.shot(*n)?.id.clone();
+                snapshots::fork(&self.state(), caller, Some(&shot), None, 1)
+                    .map(|forked| forked.sandboxes[0].id.clone())
+            }
+            Op::Restore(n) => {
+                let (shot, one) = (model.shot(*n)?, &model.boxes[model.restored(*n)?]);
+                snapshots::restore(&self.state(), caller, &shot.id, Some(&one.id), Since::Keep).map(|r| r.sandbox)
             }
             Op::Collect => {
                 let listed = gc::plan(caller).unwrap();
@@ -132,19 +136,30 @@ impl World {
         let state = self.state();
         let verified = state.store.verify().unwrap();
         assert_eq!((verified.broken, verified.anchored), (None, verified.entries));
-        let referred: BTreeSet<String> = state.store.read(|tx| tx.referred("layers")).unwrap().into_keys().collect();
-        let present: BTreeSet<String> = gc::layer_names(&state).unwrap().into_iter().collect();
+        let (referred, present) = (referred(&state), present(&state));
         assert!(referred.is_subset(&present), "missing: {:?}", referred.difference(&present));
         if collected {
             // What an expired sandbox alone kept alive is found by the next collection.
             gc::collect(&self.caller).unwrap();
-            let referred: BTreeSet<String> =
-                state.store.read(|tx| tx.referred("layers")).unwrap().into_keys().collect();
-            let present: BTreeSet<String> = gc::layer_names(&state).unwrap().into_iter().collect();
-            assert_eq!(referred, present);
+            assert_eq!(self::referred(&state), self::present(&state));
             assert!(gc::plan(&self.caller).unwrap().items.is_empty());
         }
     }
+}
+
+/// Layers that records name, counted without the store's own way of counting them.
+fn referred(state: &State) -> BTreeSet<String> {
+    let all = state.store.read(|tx| {
+        let snapshots = tx.list::<snapshots::Snapshot>()?.into_iter().flat_map(|kept| kept.record.ground.layers);
+        let templates = tx.list::<snapshots::Template>()?.into_iter().flat_map(|kept| kept.record.ground.layers);
+        let sandboxes = tx.list::<Sandbox>()?.into_iter().flat_map(|kept| kept.record.layers);
+        Ok(snapshots.chain(templates).chain(sandboxes).collect())
+    });
+    all.unwrap()
+}
+
+fn present(state: &State) -> BTreeSet<String> {
+    gc::layer_names(state).unwrap().into_iter().collect()
 }
 
 impl Drop for World {

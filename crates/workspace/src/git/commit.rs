@@ -7,16 +7,17 @@
 
 use super::child::{Call, Scratch};
 use super::locate::{Repository, refused, unreadable};
+use super::message::{checked_message, with_trailers};
+use super::paths::{at_and_above, below, digest, in_work_tree, is_kept, listed, of_another};
 use super::refs::{Head, is_id};
 use super::settings::{Identity, Settings, Surroundings, nobody};
 use crate::change::FileKind;
 use crate::dir::{Dir, Meta};
 use crate::name::Rel;
 use serde::{Deserialize, Serialize};
-use sha2::{Digest, Sha256};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
-use std::io::{self, Read};
+use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use terms::{ErrorKind, Fault, Phase};
@@ -75,8 +76,6 @@ pub struct Prepared {
 
 const AGENT: &str = "Cofferdam agent";
 const AGENT_MAIL: &str = "agent@cofferdam.invalid";
-
-const LONGEST_MESSAGE: usize = 64 << 10;
 
 /// Paths on the command line of one child; a hundred thousand bytes are taken by every kernel.
 const MOST_ARGS: usize = 400;
@@ -354,50 +353,6 @@ impl Prepared {
     }
 }
 
-fn below(prefix: &Rel, path: &Rel) -> Rel {
-    path.parts().fold(prefix.clone(), |at, part| at.join(part))
-}
-
-fn at_and_above(path: &Rel) -> Vec<Rel> {
-    let mut all = Vec::new();
-    let mut at = Rel::top();
-    for part in path.parts() {
-        at = at.join(part);
-        all.push(at.clone());
-    }
-    all
-}
-
-fn listed(paths: &[Rel]) -> Vec<u8> {
-    paths.iter().flat_map(|path| path.as_bytes().iter().copied().chain([0])).collect()
-}
-
-/// A file or a link: what git keeps.
-fn is_kept(top: &Dir, path: &Rel) -> bool {
-    let found = top.meta(path).ok().flatten();
-    found.is_some_and(|meta| matches!(meta.kind, FileKind::File | FileKind::Symlink))
-}
-
-/// Paths as the work tree has them; none that belongs to git itself or to another repository.
-fn in_work_tree(repository: &Repository, paths: &[Rel]) -> Result<Vec<Rel>, Fault> {
-    let mut all = Vec::with_capacity(paths.len());
-    let mut clean: BTreeSet<Rel> = BTreeSet::new();
-    for path in paths.iter().map(|path| below(&repository.prefix, path)) {
-        let parent = path.split().map(|(parent, _)| parent).unwrap_or_default();
-        if clean.insert(parent) {
-            let inner = repository.inner(&path).map_err(|e| unreadable(&repository.top, &e))?;
-            if let Some(inner) = inner {
-                return Err(of_another(&inner.to_string()));
-            }
-        }
-        if path.parts().any(|part| part.eq_ignore_ascii_case(b".git")) {
-            return Err(refused(&repository.top, &format!("{path} is a part of git's own directory")));
-        }
-        all.push(path);
-    }
-    Ok(all)
-}
-
 fn nothing_under_way(repository: &Repository) -> Result<(), Fault> {
     for (name, what) in UNDER_WAY {
         if repository.own.meta_of(name).map_err(|e| unreadable(&repository.own_path, &e))?.is_some() {
@@ -408,63 +363,12 @@ fn nothing_under_way(repository: &Repository) -> Result<(), Fault> {
     Ok(())
 }
 
-fn checked_message(message: &str) -> Result<String, Fault> {
-    let lines: Vec<&str> = message.lines().map(str::trim_end).collect();
-    let text = lines.join("\n").trim_matches('\n').to_owned();
-    let why = match () {
-        () if text.trim().is_empty() => "is empty",
-        () if text.contains('\0') => "has a NUL byte in it",
-        () if text.len() > LONGEST_MESSAGE => "is longer than 64 KiB",
-        () => return Ok(text),
-    };
-    Err(Fault::invalid(format!("the message {why}")).hint("say what was changed, with -m").phase(Phase::Review))
-}
-
-/// Trailers go into a paragraph of their own, unless the last one is such already.
-fn with_trailers<'a>(message: &str, trailers: impl Iterator<Item = &'a str>) -> String {
-    let is_trailer = |line: &str| {
-        let token = line.split_once(": ").map(|(token, _)| token);
-        token.is_some_and(|t| !t.is_empty() && t.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-'))
-    };
-    let last = message.rsplit_once("\n\n").map(|(_, last)| last);
-    let joins = last.is_some_and(|last| last.lines().all(is_trailer));
-    let mut text = format!("{message}\n{}", if joins { "" } else { "\n" });
-    trailers.for_each(|trailer| text.extend([trailer, "\n"]));
-    text
-}
-
-/// The SHA-256 of a file's bytes, or of where a link leads.
-fn digest(top: &Dir, path: &Rel) -> io::Result<(Meta, String)> {
-    let meta = top.meta(path)?.ok_or(io::ErrorKind::NotFound)?;
-    let mut hasher = Sha256::new();
-    match (meta.kind, path.split()) {
-        (FileKind::Symlink, Some((parent, name))) => hasher.update(top.dir(&parent)?.link_target(name)?),
-        _ => {
-            let mut file = top.file(path)?;
-            let mut piece = vec![0u8; 128 << 10];
-            loop {
-                match file.read(&mut piece)? {
-                    0 => break,
-                    count => hasher.update(&piece[..count]),
-                }
-            }
-        }
-    }
-    Ok((meta, hasher.finalize().iter().map(|byte| format!("{byte:02x}")).collect()))
-}
-
 fn id_in(out: &[u8]) -> Result<String, Fault> {
     let text = String::from_utf8_lossy(out).trim().to_owned();
     match is_id(&text) {
         true => Ok(text),
         false => Err(Fault::internal(format!("git answers {text:?} where an id was due"))),
     }
-}
-
-fn of_another(at: &str) -> Fault {
-    let message = format!("{at} is a repository of its own (a submodule)");
-    let fault = Fault::new(ErrorKind::Conflict, message).phase(Phase::Review);
-    fault.hint("approve what is in it without --commit, and commit there with git")
 }
 
 fn moved(why: &str) -> Fault {

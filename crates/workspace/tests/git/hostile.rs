@@ -200,3 +200,31 @@ fn what_only_looks_like_a_repository_is_none() {
     std::fs::write(place.project.join(".git/HEAD"), "ref: refs/heads/main").unwrap();
     assert!(head(&place.project).is_some(), "the control");
 }
+
+#[test]
+fn nothing_that_a_submodule_names_is_run() {
+    let trap = Trap::set();
+    let outer = Place::new();
+    let source = trap.place.project.to_str().unwrap();
+    let add = ["-c", "protocol.file.allow=always", "submodule", "--quiet", "add", source, "inner"];
+    // Its settings do harm from here on; until then it is a repository like others.
+    let config = std::fs::read_to_string(trap.place.project.join(".git/config")).unwrap();
+    std::fs::write(trap.place.project.join(".git/config"), "[core]\n\trepositoryformatversion = 0\n").unwrap();
+    outer.git(&add);
+    outer.git(&["commit", "-qm", "inner"]);
+    let settings = outer.project.join(".git/modules/inner");
+    trap.fill(&settings.join("config"), false);
+    std::fs::write(trap.place.project.join(".git/config"), config).unwrap();
+    for hook in HOOKS {
+        std::fs::create_dir_all(settings.join("hooks")).unwrap();
+        std::fs::copy(&trap.program, settings.join("hooks").join(hook)).unwrap();
+    }
+    let _ = trap.sprang();
+    let inner = outer.project.join("inner");
+    let done = outer.commit(&inner, Author::Agent, &["a.txt"], || std::fs::write(inner.join("a.txt"), "1\n").unwrap());
+    assert_eq!(head(&inner), done.expect("a commit").commit);
+    assert!(outer.prepare(&outer.project, Author::Agent, &["a.txt"]).is_ok());
+    assert_eq!(trap.sprang(), "", "nothing was run by us");
+    outer.try_git(&inner, &["status"]);
+    assert!(trap.sprang().contains("canary"), "git runs it");
+}

@@ -52,6 +52,22 @@ impl World {
         Ok(id)
     }
 
+    /// The same while a guest runs: the layer is not touched, and no anchor is set.
+    pub fn approve_seen_keeping(&mut self, seen: &Diff) -> Result<String, Fault> {
+        let stack = self.stack();
+        let chosen = choose(seen, &Selection::all(), &Marked::new())?;
+        let (goals, _) = goal::goals(&chosen.picks)?;
+        self.land(&stack, goals, None).map(|(id, _)| id)
+    }
+
+    /// Another workspace over the same base.
+    pub fn beside(&self) -> World {
+        let other = World::new();
+        fs::remove_dir(other.base()).unwrap();
+        std::os::unix::fs::symlink(self.base(), other.base()).unwrap();
+        other
+    }
+
     pub fn undo(&mut self, id: &str) -> Result<String, Fault> {
         let stack = self.stack();
         let dir = Dir::open(&self.top.join("state/batches").join(id)).unwrap();
@@ -81,7 +97,7 @@ impl World {
         };
         let mut landing = Landing::new(&stack.base, &plan);
         if let Err(fault) = landing.carry_out() {
-            assert_eq!(landing.roll_back().unwrap(), Vec::<String>::new());
+            assert_eq!(landing.roll_back().unwrap(), Vec::<String>::new(), "{fault}");
             landing.tidy().unwrap();
             return Err(fault);
         }

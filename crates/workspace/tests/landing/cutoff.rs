@@ -1,1 +1,117 @@
-//! x
+//! A batch that is cut off between any two renames is finished or taken back by whoever finds it, also when that one is cut off.
+
+use crate::batch::{dir_mode, tree};
+use crate::undoing::motley;
+use crate::world::*;
+use std::collections::BTreeMap;
+use std::fs;
+use workspace::land::Landing;
+use workspace::plan::{Plan, Shape};
+use workspace::select::{Marked, Selection, choose};
+use workspace::stage::{self, Site};
+use workspace::{Stack, goal};
+
+fn staged(w: &World, stack: &Stack) -> Plan {
+    let diff = w.diff();
+    let chosen = choose(&diff, &Selection::all(), &Marked::new()).unwrap();
+    let (goals, _) = goal::goals(&chosen.picks).unwrap();
+    let (id, batch) = w.batch();
+    let site = Site { base: &stack.base, batch: &batch, id: &id, view: Some(stack), undone: None };
+    stage::stage(&site, goals, &|at| Ok(Shape::dir(dir_mode(stack, at)))).unwrap()
+}
+
+/// As if the process had ended after so many renames.
+fn only_first(plan: &Plan, steps: usize) -> Plan {
+    Plan { steps: plan.steps[..steps].to_vec(), ..plan.clone() }
+}
+
+fn without_pieces(tree: BTreeMap<Vec<u8>, String>) -> BTreeMap<Vec<u8>, String> {
+    tree.into_iter().filter(|(path, _)| !String::from_utf8_lossy(path).contains(".cofferdam-")).collect()
+}
+
+#[test]
+fn staging_changes_nothing_that_has_a_name() {
+    let w = motley();
+    let before = tree(&w.base());
+    let stack = w.stack();
+    let plan = staged(&w, &stack);
+    assert!(plan.steps.len() > 8);
+    assert_eq!(without_pieces(tree(&w.base())), before);
+    Landing::new(&stack.base, &plan).tidy().unwrap();
+    assert_eq!(tree(&w.base()), before);
+}
+
+#[test]
+fn cut_off_after_each_rename_it_is_taken_back_exactly() {
+    let count = {
+        let w = motley();
+        let stack = w.stack();
+        staged(&w, &stack).steps.len()
+    };
+    for steps in 0..=count {
+        let w = motley();
+        let before = tree(&w.base());
+        let stack = w.stack();
+        let plan = staged(&w, &stack);
+        Landing::new(&stack.base, &only_first(&plan, steps)).carry_out().unwrap();
+        // Cut off while taking back as well, then begun again by another.
+        if steps > 2 {
+            let part = Plan { steps: plan.steps[steps - 2..].to_vec(), ..plan.clone() };
+            Landing::new(&stack.base, &part).roll_back().unwrap();
+        }
+        let mut found = Landing::new(&stack.base, &plan);
+        assert_eq!(found.roll_back().unwrap(), Vec::<String>::new());
+        found.tidy().unwrap();
+        assert_eq!(tree(&w.base()), before, "after {steps} of {count}");
+    }
+}
+
+#[test]
+fn cut_off_after_each_rename_it_is_finished_where_that_is_possible() {
+    let after = {
+        let mut w = motley();
+        w.approve(&Selection::all()).unwrap();
+        crate::batch::shape(&w.base())
+    };
+    let count = {
+        let w = motley();
+        let stack = w.stack();
+        staged(&w, &stack).steps.len()
+    };
+    let mut finished = 0;
+    for steps in 0..=count {
+        let w = motley();
+        let before = tree(&w.base());
+        let stack = w.stack();
+        let plan = staged(&w, &stack);
+        Landing::new(&stack.base, &only_first(&plan, steps)).carry_out().unwrap();
+        let mut found = Landing::new(&stack.base, &plan);
+        if found.can_be_carried_out().unwrap() {
+            found.carry_out().unwrap();
+            found.tidy().unwrap();
+            assert_eq!(crate::batch::shape(&w.base()), after, "after {steps}");
+            finished += 1;
+        } else {
+            found.roll_back().unwrap();
+            found.tidy().unwrap();
+            assert_eq!(tree(&w.base()), before, "after {steps}");
+        }
+    }
+    assert!(finished > 0);
+}
+
+#[test]
+fn a_file_that_somebody_wrote_meanwhile_is_neither_lost_nor_replaced() {
+    let w = motley();
+    let stack = w.stack();
+    let plan = staged(&w, &stack);
+    fs::write(w.base().join("changed"), "by the user").unwrap();
+    fs::write(w.base().join("fresh"), "by the user, too").unwrap();
+    let now = without_pieces(tree(&w.base()));
+    let mut landing = Landing::new(&stack.base, &plan);
+    assert!(!landing.can_be_carried_out().unwrap());
+    landing.carry_out().unwrap_err();
+    assert_eq!(landing.roll_back().unwrap(), Vec::<String>::new());
+    landing.tidy().unwrap();
+    assert_eq!(tree(&w.base()), now);
+}

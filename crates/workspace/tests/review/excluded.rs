@@ -97,3 +97,31 @@ fn many_ignored_files_are_one_line() {
     (0..50).for_each(|n| write(&w.up(), &format!("logs/{n}.log"), "x"));
     assert_eq!(held(&w.diff()), ["logs (50 files)"]);
 }
+
+#[test]
+fn what_is_withheld_can_be_pruned_and_nothing_else_goes() {
+    let w = World::new();
+    write(&w.base(), ".gitignore", "*.log\nlocal/\n/target\n");
+    write(&w.base(), "Cargo.toml", "");
+    write(&w.base(), "target/old", "1");
+    for path in [
+        "target/old",
+        "target/new",
+        "a.log",
+        "local/x",
+        "local/Makefile",
+        "local/node_modules/p/y",
+        "src/main.rs",
+        ".git/index",
+    ] {
+        write(&w.up(), path, "2\n");
+    }
+    let before = w.diff();
+    let removed = workspace::diff::prune(&w.stack(), &Default::default()).unwrap();
+    assert_eq!(removed.files, 5);
+    let after = w.diff();
+    assert_eq!((&after.digest, told(&after)), (&before.digest, told(&before)), "what is reviewed stays");
+    assert_eq!(told(&after), ["added local/Makefile", "added src/main.rs"]);
+    assert_eq!(held(&after), [".git (1 files)"]);
+    assert!(w.base().join("target/old").exists());
+}

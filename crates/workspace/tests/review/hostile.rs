@@ -151,7 +151,7 @@ fn a_deep_tree_past_the_longest_path_is_walked() {
     rustix::io::write(&file, b"deep\n").unwrap();
     let began = Instant::now();
     let diff = w.diff();
-    assert!(began.elapsed().as_secs() < 60, "{:?}", began.elapsed());
+    assert!(began.elapsed().as_secs() < 120, "{:?}", began.elapsed());
     assert_eq!(diff.files.len(), 1000 + 2);
     let found = diff.files.iter().find(|f| f.change.path.as_bytes().ends_with(b"/file")).unwrap();
     assert_eq!(found.change.path.parts().count(), depth + 1);

@@ -1,0 +1,250 @@
+//! `cofferdam diff` after real guests: what they did is told, in every form, and nothing of it drives a terminal.
+
+use crate::support::{As, Place, to_the_end};
+use serde_json::Value;
+use std::fs;
+use std::process::{Command, Output};
+
+const BOTH: [As; 2] = [As::Root, As::User];
+
+fn said(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+/// `cofferdam diff FLAGS…`, which must succeed.
+fn diff(place: &Place, flags: &[&str]) -> Output {
+    let output = to_the_end(place.cofferdam(["diff"]).args(flags), b"");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    output
+}
+
+fn json(place: &Place, flags: &[&str]) -> Value {
+    serde_json::from_slice(&diff(place, &[&["--json"], flags].concat()).stdout).unwrap()
+}
+
+fn kinds(document: &Value) -> Vec<String> {
+    let kind = |file: &Value| match &file["kind"] {
+        Value::String(kind) => kind.clone(),
+        other => other.as_object().unwrap().keys().next().unwrap().clone(),
+    };
+    document["files"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|f| format!("{} {}", kind(f), f["path"].as_str().unwrap()))
+        .collect()
+}
+
+fn project(who: As) -> Place {
+    let place = Place::new(who);
+    for (path, text) in [
+        ("home/project/edit.rs", "fn main() {\n    let word = \"old\";\n}\n"),
+        ("home/project/gone", "bye\n"),
+        ("home/project/tree/deep/file", "x\n"),
+        ("home/project/move-me", "a text that is long enough to be known again\n"),
+        ("home/project/mode", "m\n"),
+        ("home/project/Makefile", "all:\n\ttrue\n"),
+        ("home/project/swap", "file\n"),
+    ] {
+        place.file(path, text);
+    }
+    place
+}
+
+const GUEST: &str = "sed -i s/old/new/ edit.rs; rm gone; rm -r tree; mv move-me moved; chmod 755 mode; echo new > added; \
+    printf '\\tevil\\n' >> Makefile; mkdir empty; rm swap; ln -s edit.rs swap; mkfifo pipe; head -c 3000 /dev/zero > zeros; \
+    mkdir -p node_modules/p; echo package > node_modules/p/index.js; touch -d 1999-01-01 mode";
+
+#[test]
+fn what_a_guest_did_is_told() {
+    for who in BOTH {
+        let place = project(who);
+        let before = snapshot(&place);
+        place.sh(&[], GUEST).assert_ok();
+        let found = json(&place, &[]);
+        let want = [
+            "modified Makefile",
+            "added added",
+            "modified edit.rs",
+            "added empty",
+            "deleted gone",
+            "mode mode",
+            "renamed moved",
+            "added pipe",
+            "type swap",
+            "deleted tree",
+            "deleted tree/deep",
+            "deleted tree/deep/file",
+            "added zeros",
+        ];
+        assert_eq!(kinds(&found), want, "{who:?}");
+        assert_eq!(found["protocol_version"], 1);
+        assert_eq!(found["withheld"][0]["path"], "node_modules");
+        let class = |path: &str| {
+            found["files"].as_array().unwrap().iter().find(|f| f["path"] == path).unwrap()["class"].clone()
+        };
+        assert_eq!(
+            (class("Makefile"), class("pipe"), class("edit.rs")),
+            ("runs_on_host".into(), "never".into(), "ordinary".into())
+        );
+        assert_eq!(snapshot(&place), before, "nothing landed");
+        assert_eq!(json(&place, &[])["digest"], found["digest"], "the digest is stable");
+        assert_eq!(json(&place, &["edit.rs"])["digest"], found["digest"], "and over all, whatever is shown");
+    }
+}
+
+/// Every file below the project, with its bytes.
+fn snapshot(place: &Place) -> String {
+    let text = "find . -printf '%p %y %m %s %l\\n' | sort; find . -type f -exec sha256sum {} + | sort";
+    said(&place.outside("sh").args(["-c", text]).output().unwrap())
+}
+
+#[test]
+fn all_forms_tell_the_same() {
+    let place = project(As::User);
+    place.sh(&[], GUEST).assert_ok();
+    let names = said(&diff(&place, &["--name-only"]));
+    assert_eq!(names.lines().count(), 13);
+    let status = said(&diff(&place, &["--name-status"]));
+    assert!(
+        status.contains("M\tMakefile\n") && status.contains("R\tmove-me\tmoved\n") && status.contains("T\tswap\n"),
+        "{status}"
+    );
+    let stat = said(&diff(&place, &["--stat"]));
+    assert!(
+        stat.contains("edit.rs") && stat.contains("runs on your machine") && stat.contains("node_modules"),
+        "{stat}"
+    );
+    let whole = said(&diff(&place, &[]));
+    let at = |text: &str| whole.find(text).unwrap_or_else(|| panic!("{text} in {whole}"));
+    assert!(at("RUNS ON YOUR MACHINE") < at("Makefile") && at("Makefile") < at("OTHER CHANGES"));
+    assert!(
+        at("OTHER CHANGES") < at("NEVER LANDS") && at("NEVER LANDS") < at("WITHHELD") && at("WITHHELD") < at("digest ")
+    );
+    assert!(!whole.contains('\x1b'), "no colours in a pipe");
+    assert!(said(&diff(&place, &["--color", "always"])).contains("\x1b[1;4;32mnew\x1b[0m"), "the word that changed");
+    let all = json(&place, &["--all"]);
+    assert!(kinds(&all).contains(&"added node_modules/p/index.js".to_owned()));
+}
+
+#[test]
+fn git_takes_the_patch() {
+    let place = project(As::User);
+    place.sh(&[], GUEST).assert_ok();
+    let copy = place.root.join("copy");
+    assert!(Command::new("cp").arg("-a").arg(&place.project).arg(&copy).status().unwrap().success());
+    let patch = diff(&place, &["--patch"]).stdout;
+    let mut git = Command::new("git");
+    git.arg("apply").current_dir(&copy).env("GIT_DIR", place.root.join("none"));
+    let applied = to_the_end(&mut git, &patch);
+    assert!(applied.status.success(), "{}", String::from_utf8_lossy(&applied.stderr));
+    assert!(fs::read_to_string(copy.join("edit.rs")).unwrap().contains("new"));
+    assert_eq!(fs::read_link(copy.join("swap")).unwrap().to_str(), Some("edit.rs"));
+    assert_eq!(fs::read(copy.join("zeros")).unwrap(), vec![0; 3000]);
+    assert!(copy.join("moved").exists() && !copy.join("move-me").exists() && !copy.join("tree/deep/file").exists());
+}
+
+/// What `cofferdam diff FLAGS…` writes to a terminal, with this pager.
+fn on_terminal(place: &Place, flags: &[&str], pager: &str) -> String {
+    let driver = "import os, pty, sys\npty.spawn(sys.argv[1:])";
+    let mut python = place.outside("/usr/bin/python3");
+    python
+        .env("TERM", "xterm")
+        .env("PAGER", pager)
+        .args(["-c", driver])
+        .arg(crate::support::binary())
+        .arg("diff")
+        .args(flags);
+    said(&to_the_end(&mut python, b""))
+}
+
+#[test]
+fn nothing_of_a_file_drives_a_terminal() {
+    let place = Place::new(As::User);
+    let hostile = "import os\nt = 'title \\x1b]0;owned\\x07 clip \\x1b]52;c;AAAA\\x07 csi \\x1b[6n c1 \\x9b6n bidi \\u202e zero \\u200b\\n'\n\
+        open('text', 'w').write(t)\nopen('na\\x1b[31mme\\u202e', 'w').write('x\\n')\nos.symlink('\\x1b]0;t\\x07', 'link')\nos.setxattr('text', 'user.\\x1b[2J', b'1')";
+    place.python(&[], hostile).assert_ok();
+    for flags in [&[][..], &["--patch"], &["--stat"], &["--name-only"], &["--color", "never"]] {
+        for pager in ["", "cat", "/usr/bin/env cat"] {
+            let screen = on_terminal(&place, flags, pager);
+            assert!(screen.contains("text"), "{flags:?} {pager}: {screen}");
+            // Of escapes there are only our own colours.
+            let colours = screen.split('\x1b').skip(1).all(|rest| {
+                let end = rest.find('m').unwrap_or(rest.len());
+                rest.starts_with('[') && rest[1..end.max(1)].chars().all(|c| c.is_ascii_digit() || c == ';')
+            });
+            assert!(colours, "{flags:?} {pager}: {screen:?}");
+            assert!(!screen.contains(['\x07', '\u{9b}', '\u{202e}', '\u{200b}']), "{flags:?}: {screen:?}");
+        }
+    }
+    let raw = diff(&place, &["--patch"]).stdout;
+    assert!(raw.windows(4).any(|w| w == b"\x1b]0;"), "control: a patch into a pipe is byte-exact");
+}
+
+#[test]
+fn a_pager_gets_only_what_it_needs() {
+    let place = project(As::User);
+    place.sh(&[], GUEST).assert_ok();
+    let pager = place.script("pager", "#!/bin/sh\nenv\nexec cat\n");
+    let driver = "import os, pty, sys\npty.spawn(sys.argv[1:])";
+    let mut python = place.outside("/usr/bin/python3");
+    python.env("TERM", "xterm").env("PAGER", &pager).env("LESSOPEN", "|evil %s").env("TOKEN", "secret");
+    python.args(["-c", driver]).arg(crate::support::binary()).arg("diff");
+    let screen = said(&to_the_end(&mut python, b""));
+    assert!(screen.contains("LESSSECURE=1") && screen.contains("edit.rs"), "{screen}");
+    assert!(!screen.contains("LESSOPEN") && !screen.contains("TOKEN"), "{screen}");
+    let without = on_terminal(&place, &["--no-pager"], pager.to_str().unwrap());
+    assert!(!without.contains("LESSSECURE") && without.contains("edit.rs"), "control");
+    assert!(on_terminal(&place, &[], "no-such-pager").contains("edit.rs"), "shown all the same");
+}
+
+#[test]
+fn mistakes_are_told_with_their_names() {
+    let place = project(As::User);
+    place.sh(&[], "echo x > new").assert_ok();
+    for (words, what) in
+        [(&["sbx_nothere"][..], "sbx_nothere"), (&["src/none"], "src/none"), (&["../outside"], "outside")]
+    {
+        let output = to_the_end(place.cofferdam(["diff", "--json"]).args(words), b"");
+        assert!(!output.status.success());
+        let fault: Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert!(fault["message"].as_str().unwrap().contains(what) && fault["hint"].is_string(), "{fault}");
+    }
+    assert_eq!(kinds(&json(&place, &["new"])), ["added new"], "control");
+    assert_eq!(kinds(&json(&place, &["./new"])), ["added new"], "control");
+}
+
+#[test]
+fn artefacts_are_pruned_and_the_review_stays() {
+    let place = project(As::User);
+    place.sh(&[], GUEST).assert_ok();
+    let before = json(&place, &[]);
+    let pruned = to_the_end(place.cofferdam(["prune", "--json"]).stdin(std::process::Stdio::null()), b"");
+    let answer: Value = serde_json::from_slice(&pruned.stdout).unwrap();
+    assert_eq!(answer["files"], 1);
+    let after = json(&place, &[]);
+    assert_eq!(after["digest"], before["digest"]);
+    assert_eq!(after["withheld"], serde_json::json!([]));
+}
+
+#[test]
+fn a_diff_of_a_running_sandbox_says_so() {
+    let place = project(As::User);
+    let created = to_the_end(&mut place.cofferdam(["create", "--name", "busy"]), b"");
+    assert!(created.status.success(), "{}", String::from_utf8_lossy(&created.stderr));
+    let mut exec = place.cofferdam(["exec", "busy", "--", "sh", "-c", "echo one > one; sleep 5"]);
+    let mut child = exec.spawn().unwrap();
+    let began = std::time::Instant::now();
+    let found = loop {
+        let found = json(&place, &["busy"]);
+        if !kinds(&found).is_empty() || began.elapsed().as_secs() > 30 {
+            break found;
+        }
+    };
+    assert_eq!((kinds(&found), &found["running"]), (vec!["added one".to_owned()], &Value::Bool(true)));
+    assert!(found["notes"][0].as_str().unwrap().contains("running"));
+    let refused = to_the_end(&mut place.cofferdam(["prune", "busy"]), b"");
+    assert!(!refused.status.success());
+    child.wait().unwrap();
+    assert_eq!(json(&place, &["busy"])["running"], false, "control");
+}

@@ -1,0 +1,46 @@
+//! `prune`: takes build artefacts, caches and ignored files out of a sandbox. What is up for review is not touched.
+
+use crate::Caller;
+use crate::fresh::now_ms;
+use crate::lifecycle::admission::{self, Standing, Verb};
+use crate::lifecycle::live::{self, Hold};
+use crate::sandbox;
+use crate::state::State;
+use serde::Serialize;
+use serde_json::{Value, json};
+use store::{Entry, Step};
+use terms::{Fault, PROTOCOL_VERSION};
+
+#[derive(Serialize)]
+pub struct Answer {
+    pub protocol_version: u32,
+    pub sandbox: String,
+    pub files: u64,
+    pub bytes: u64,
+}
+
+pub fn prune(caller: &Caller, word: Option<&str>) -> Result<Answer, Fault> {
+    let state = State::open(caller)?;
+    let sandbox = state.store.read(|tx| sandbox::find(tx, word, caller))?;
+    let stack = sandbox::stack(&state, &sandbox)?;
+    let note = |step: Step, body: Value| {
+        let entry = Entry { at_ms: now_ms(), verb: "prune", step, subject: &sandbox.id, actor: &caller.user, body };
+        state.store.write(|tx| tx.note(&entry).map(drop))
+    };
+    // Held until the end: nobody begins to write meanwhile.
+    let held = live::hold(&state, &sandbox.record);
+    let standing = if matches!(held, Hold::Taken) { Standing::Running } else { Standing::Active };
+    admission::check(standing, Verb::Rewrite, &sandbox.id)?;
+    note(Step::Intent, json!({}))?;
+    match workspace::diff::prune(&stack, &Default::default()) {
+        Ok(removed) => {
+            note(Step::Done, json!({ "files": removed.files, "bytes": removed.bytes }))?;
+            let (files, bytes) = (removed.files, removed.bytes);
+            Ok(Answer { protocol_version: PROTOCOL_VERSION, sandbox: sandbox.id, files, bytes })
+        }
+        Err(fault) => {
+            note(Step::Failed, json!({ "message": fault.message }))?;
+            Err(fault.subject(&sandbox.id))
+        }
+    }
+}

@@ -1,0 +1,185 @@
+//! Verbs of review on sandboxes whose layers are written by hand, without a guest.
+
+use node::Caller;
+use node::review::approve::{self, Seen, approve};
+use node::review::commit;
+use node::review::rebase::{self, Fate, rebase};
+use node::sandbox::Sandbox;
+use node::state::State;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+use workspace::Dir;
+
+struct Bench {
+    root: PathBuf,
+    base: PathBuf,
+    caller: Caller,
+}
+
+const TEN: &str = "1\n2\n3\n4\n5\n6\n7\n8\n9\n10\n";
+
+impl Bench {
+    fn new() -> Bench {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let name = format!("cofferdam-review-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+        let root = std::env::temp_dir().join(name);
+        let base = root.join("project");
+        std::fs::create_dir_all(&base).unwrap();
+        std::fs::create_dir_all(root.join("home")).unwrap();
+        let root = std::fs::canonicalize(&root).unwrap();
+        let base = root.join("project");
+        std::fs::write(base.join("a.txt"), TEN).unwrap();
+        std::thread::sleep(Duration::from_millis(20));
+        let home = root.join("home");
+        let env = [
+            ("HOME", home.clone()),
+            ("PATH", "/usr/local/bin:/usr/bin:/bin".into()),
+            ("COFFERDAM_STATE", root.join("state")),
+        ];
+        let env = env.into_iter().map(|(name, value)| (name.into(), value.into_os_string())).collect();
+        let caller = Caller { cwd: base.clone(), home, user: "rita".into(), env, read_late: |_| None };
+        Bench { root, base, caller }
+    }
+
+    /// A sandbox, and the directory where its changes go.
+    fn sandbox(&self, name: &str) -> (String, PathBuf) {
+        let state = State::open(&self.caller).unwrap();
+        let base = Dir::open(&self.base).unwrap();
+        let number = u8::try_from(name.len()).unwrap();
+        let (layer, _lock) = state.layers.make(&base, [number; 16]).unwrap();
+        std::thread::sleep(Duration::from_millis(20));
+        let meta = base.meta(&workspace::Rel::top()).unwrap().unwrap();
+        let record: Sandbox = serde_json::from_value(serde_json::json!({
+            "name": name, "base": self.base, "base_id": [meta.dev, meta.ino], "driver": "overlay", "layers": [layer.id],
+            "since": layer.made_at().unwrap(), "state": "active", "policy": {}, "created_ms": 1, "used_ms": 1,
+            "git_head": workspace::git::head(&self.base),
+        }))
+        .unwrap();
+        let id = terms::id("sbx", [number; 16]);
+        state.store.write(|tx| tx.add(&id, record).map(drop)).unwrap();
+        (id, state.path.join("layers").join(&layer.id).join("up"))
+    }
+
+    fn approve(&self, id: &str, commit: Option<commit::Wish>) -> node::review::Receipt {
+        let ask =
+            approve::Ask { words: vec![id.into()], hunks: Vec::new(), runs_on_host: false, seen: Seen::Unseen, commit };
+        approve(&self.caller, &ask).unwrap()
+    }
+}
+
+impl Drop for Bench {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.root);
+    }
+}
+
+fn write(dir: &Path, name: &str, text: &str) {
+    std::fs::write(dir.join(name), text).unwrap();
+}
+
+/// Without git: the approval that changed the file kept what it had been.
+#[test]
+fn a_copy_that_an_approval_kept_is_the_past_of_a_merge() {
+    let bench = Bench::new();
+    let (one, up_one) = bench.sandbox("a");
+    let (two, up_two) = bench.sandbox("bb");
+    write(&up_one, "a.txt", &TEN.replace("2\n", "two\n"));
+    write(&up_two, "a.txt", &TEN.replace("9\n", "nine\n"));
+    bench.approve(&two, None);
+    assert_eq!(std::fs::read_to_string(bench.base.join("a.txt")).unwrap(), TEN.replace("9\n", "nine\n"));
+    let answer = rebase(&bench.caller, &rebase::Ask { sandbox: Some(one.clone()), dry_run: false }).unwrap();
+    assert_eq!(answer.files.iter().map(|f| &f.fate).collect::<Vec<_>>(), [&Fate::Merged], "{answer:?}");
+    let both = TEN.replace("2\n", "two\n").replace("9\n", "nine\n");
+    assert_eq!(std::fs::read_to_string(up_one.join("a.txt")).unwrap(), both);
+    bench.approve(&one, None);
+    assert_eq!(std::fs::read_to_string(bench.base.join("a.txt")).unwrap(), both);
+    let state = State::open(&bench.caller).unwrap();
+    assert!(state.store.verify().unwrap().broken.is_none());
+    let noted = state.store.read(|tx| tx.noted(Some(&one), None, 100)).unwrap();
+    let steps: Vec<_> = noted.iter().filter(|n| n.verb == "rebase").map(|n| n.step.name()).collect();
+    assert_eq!(steps, ["intent", "done"]);
+}
+
+fn git(bench: &Bench, args: &[&str]) -> String {
+    let mut command = std::process::Command::new("git");
+    command.env_clear().envs(bench.caller.env.iter().map(|(k, v)| (k, v))).args(args).current_dir(&bench.base);
+    let output = command.output().unwrap();
+    assert!(output.status.success(), "git {args:?}: {}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap().trim_end().to_owned()
+}
+
+fn repository() -> Bench {
+    let bench = Bench::new();
+    write(&bench.caller.home, ".gitconfig", "[user]\n\tname = Rita\n\temail = rita@example.org\n");
+    git(&bench, &["init", "-q", "-b", "main"]);
+    git(&bench, &["add", "-A"]);
+    git(&bench, &["commit", "-qm", "first"]);
+    std::thread::sleep(Duration::from_millis(20));
+    bench
+}
+
+#[test]
+fn what_lands_is_committed_and_the_batch_knows_as_what() {
+    let bench = repository();
+    write(&bench.base, "mine", "not for this commit\n");
+    let (id, up) = bench.sandbox("agent-7");
+    write(&up, "a.txt", &TEN.replace("2\n", "two\n"));
+    std::fs::create_dir(up.join("new")).unwrap();
+    write(&up.join("new"), "b.txt", "b\n");
+    let wish = commit::Wish { message: "Two".into(), author: commit::Author::Agent };
+    let receipt = bench.approve(&id, Some(wish));
+    assert_eq!(receipt.commit.as_deref(), Some(git(&bench, &["rev-parse", "HEAD"]).as_str()), "{receipt:?}");
+    assert_eq!(
+        git(&bench, &["show", "--name-only", "--format=%an|%cn|%s", "HEAD"]),
+        "agent-7|Rita|Two\n\na.txt\nnew/b.txt"
+    );
+    assert_eq!(git(&bench, &["status", "--porcelain"]), "?? mine");
+    let trailers = git(&bench, &["log", "-1", "--format=%(trailers:only)"]);
+    assert!(trailers.contains(&id) && trailers.contains(&receipt.batch), "{trailers}");
+    let state = State::open(&bench.caller).unwrap();
+    let batch = state.store.read(|tx| tx.get::<node::review::batch::Batch>(&receipt.batch)).unwrap().unwrap();
+    assert_eq!(batch.record.commit, receipt.commit);
+}
+
+#[test]
+fn a_commit_that_cannot_be_made_keeps_everything_from_landing() {
+    let bench = repository();
+    let (id, up) = bench.sandbox("agent");
+    write(&up, "a.txt", "changed\n");
+    write(&bench.base.join(".git"), "MERGE_HEAD", "");
+    let wish = Some(commit::Wish { message: "x".into(), author: commit::Author::Reviewer });
+    let ask = approve::Ask {
+        words: vec![id.into()],
+        hunks: Vec::new(),
+        runs_on_host: false,
+        seen: Seen::Unseen,
+        commit: wish,
+    };
+    let fault = approve(&bench.caller, &ask).unwrap_err();
+    assert!(fault.message.contains("merge"), "{}", fault.message);
+    assert_eq!(std::fs::read_to_string(bench.base.join("a.txt")).unwrap(), TEN);
+    std::fs::remove_file(bench.base.join(".git/MERGE_HEAD")).unwrap();
+    assert!(approve(&bench.caller, &ask).unwrap().commit.is_some(), "the control");
+}
+
+#[test]
+fn marks_of_a_conflict_land_only_when_their_file_is_named() {
+    let bench = repository();
+    let (id, up) = bench.sandbox("agent");
+    write(&up, "a.txt", &TEN.replace("5\n", "ours\n"));
+    write(&up, "b.txt", "b\n");
+    write(&bench.base, "a.txt", &TEN.replace("5\n", "theirs\n"));
+    let answer = rebase(&bench.caller, &rebase::Ask { sandbox: Some(id.clone()), dry_run: false }).unwrap();
+    assert_eq!(answer.conflicts, 1, "{answer:?}");
+    let receipt = bench.approve(&id, None);
+    assert_eq!(receipt.landed.iter().map(|l| l.path.to_string()).collect::<Vec<_>>(), ["b.txt"], "{receipt:?}");
+    assert!(
+        receipt.left.iter().any(|left| left.path.to_string() == "a.txt" && left.why.contains("conflict")),
+        "{receipt:?}"
+    );
+    let words = vec![id.into(), "a.txt".into()];
+    let ask = approve::Ask { words, hunks: Vec::new(), runs_on_host: false, seen: Seen::Unseen, commit: None };
+    approve(&bench.caller, &ask).unwrap();
+    assert!(std::fs::read_to_string(bench.base.join("a.txt")).unwrap().contains("<<<<<<< workspace"), "it was named");
+}

@@ -1,0 +1,83 @@
+//! Paths of a commit: where the work tree has them, whose they are, and what stands there.
+
+use super::locate::{Repository, refused, unreadable};
+use crate::change::FileKind;
+use crate::dir::{Dir, Meta};
+use crate::name::Rel;
+use sha2::{Digest, Sha256};
+use std::collections::BTreeSet;
+use std::io::{self, Read};
+use terms::{ErrorKind, Fault, Phase};
+
+/// A path of the base, as the work tree has it.
+pub(super) fn below(prefix: &Rel, path: &Rel) -> Rel {
+    path.parts().fold(prefix.clone(), |at, part| at.join(part))
+}
+
+/// A path and the directories that it is in.
+pub(super) fn at_and_above(path: &Rel) -> Vec<Rel> {
+    let mut all = Vec::new();
+    let mut at = Rel::top();
+    for part in path.parts() {
+        at = at.join(part);
+        all.push(at.clone());
+    }
+    all
+}
+
+/// As plumbing reads them.
+pub(super) fn listed(paths: &[Rel]) -> Vec<u8> {
+    paths.iter().flat_map(|path| path.as_bytes().iter().copied().chain([0])).collect()
+}
+
+/// A file or a link: what git keeps.
+pub(super) fn is_kept(top: &Dir, path: &Rel) -> bool {
+    let found = top.meta(path).ok().flatten();
+    found.is_some_and(|meta| matches!(meta.kind, FileKind::File | FileKind::Symlink))
+}
+
+/// Paths as the work tree has them; none that belongs to git itself or to another repository.
+pub(super) fn in_work_tree(repository: &Repository, paths: &[Rel]) -> Result<Vec<Rel>, Fault> {
+    let mut all = Vec::with_capacity(paths.len());
+    let mut clean: BTreeSet<Rel> = BTreeSet::new();
+    for path in paths.iter().map(|path| below(&repository.prefix, path)) {
+        let parent = path.split().map(|(parent, _)| parent).unwrap_or_default();
+        if clean.insert(parent) {
+            let inner = repository.inner(&path).map_err(|e| unreadable(&repository.top, &e))?;
+            if let Some(inner) = inner {
+                return Err(of_another(&inner.to_string()));
+            }
+        }
+        if path.parts().any(|part| part.eq_ignore_ascii_case(b".git")) {
+            return Err(refused(&repository.top, &format!("{path} is a part of git's own directory")));
+        }
+        all.push(path);
+    }
+    Ok(all)
+}
+
+/// The SHA-256 of a file's bytes, or of where a link leads.
+pub(super) fn digest(top: &Dir, path: &Rel) -> io::Result<(Meta, String)> {
+    let meta = top.meta(path)?.ok_or(io::ErrorKind::NotFound)?;
+    let mut hasher = Sha256::new();
+    match (meta.kind, path.split()) {
+        (FileKind::Symlink, Some((parent, name))) => hasher.update(top.dir(&parent)?.link_target(name)?),
+        _ => {
+            let mut file = top.file(path)?;
+            let mut piece = vec![0u8; 128 << 10];
+            loop {
+                match file.read(&mut piece)? {
+                    0 => break,
+                    count => hasher.update(&piece[..count]),
+                }
+            }
+        }
+    }
+    Ok((meta, hasher.finalize().iter().map(|byte| format!("{byte:02x}")).collect()))
+}
+
+pub(super) fn of_another(at: &str) -> Fault {
+    let message = format!("{at} is a repository of its own (a submodule)");
+    let fault = Fault::new(ErrorKind::Conflict, message).phase(Phase::Review);
+    fault.hint("approve what is in it without --commit, and commit there with git")
+}
