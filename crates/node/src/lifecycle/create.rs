@@ -14,7 +14,6 @@ use crate::state::{self, State};
 use crate::{Caller, fresh};
 pub(crate) use base::wait_for_clock;
 use base::{Base, Stacked, ground_of};
-pub use workspace::copy::Copied;
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 use std::ffi::OsString;
@@ -22,6 +21,7 @@ use std::path::PathBuf;
 use store::{Entry, Step, Tx};
 use terms::{ErrorKind, Fault, Limits, Phase};
 use workspace::Driver;
+pub use workspace::copy::Copied;
 
 /// Sandboxes that one state directory may hold.
 pub const MOST_SANDBOXES: u64 = 10_000;
