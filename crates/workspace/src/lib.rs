@@ -38,6 +38,7 @@ pub mod text;
 mod twin;
 mod view;
 pub mod walk;
+mod way;
 
 pub use anchor::{Anchors, Seen};
 pub use attributes::Marks;
