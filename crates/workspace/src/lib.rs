@@ -56,6 +56,7 @@ mod twin;
 pub mod undo;
 mod view;
 pub mod walk;
+mod way;
 
 pub use anchor::{Anchors, Seen};
 pub use attributes::Marks;
