@@ -94,6 +94,12 @@ pub(super) fn take(state: &state::State, sandbox: Kept<Sandbox>) -> Result<Optio
     let empty = || Fault::internal(format!("{} has no layer", sandbox.id)).subject(&sandbox.id);
     let top = stack.layers.last().ok_or_else(empty)?;
     let Some(lock) = top.lock().map_err(broken)? else { return Ok(None) };
+    // Until the lock was ours, a snapshot may have frozen this layer, and then it is not the one to write to.
+    let now = state.store.read(|tx| tx.get::<Sandbox>(&sandbox.id))?;
+    if now.is_none_or(|now| now.record.layers != sandbox.record.layers) {
+        let fault = Fault::new(ErrorKind::Conflict, format!("{} was changed meanwhile", sandbox.id));
+        return Err(fault.hint("try again").subject(&sandbox.id).phase(Phase::Admission));
+    }
     if stack.driver == Driver::Overlay {
         // What the kernel left there is of no use to the next mount, and keeps it from being made.
         remove::tree(&top.dir, b"work").map_err(broken)?;
