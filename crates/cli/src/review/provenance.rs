@@ -25,7 +25,8 @@ fn tell(answer: &Answer) {
         let record = &landed.record;
         let verb = if landed.is_undo() { "undone" } else { "approved" };
         let sandbox = record.sandbox_name.as_deref().unwrap_or(&record.sandbox);
-        let mut line = format!("{} {verb} by {} from {sandbox}, {} ms", landed.batch, record.actor, record.at_ms);
+        let when = node::fresh::date(record.at_ms / 1000);
+        let mut line = format!("{} {verb} by {} from {sandbox}, {when}", landed.batch, record.actor);
         if let Some(run) = record.runs.last() {
             line.push_str(&format!(", {run}"));
         }
