@@ -124,7 +124,7 @@ fn a_full_disk_is_told_changes_nothing_and_is_no_harm_later() {
     }
     let mut w = World::new();
     let image = w.top.join("image");
-    fs::File::create(&image).unwrap().set_len(4 << 20).unwrap();
+    fs::File::create(&image).unwrap().set_len(8 << 20).unwrap();
     let run = |program: &str, words: &[&str]| {
         let done = std::process::Command::new(program).args(words).output().unwrap();
         assert!(done.status.success(), "{program}: {}", String::from_utf8_lossy(&done.stderr));
@@ -133,8 +133,8 @@ fn a_full_disk_is_told_changes_nothing_and_is_no_harm_later() {
     run("mkfs.ext4", &["-q", "-m", "0", &image]);
     run("mount", &["-o", "loop", &image, base.to_str().unwrap()]);
     write(&base, "f", "old");
-    write(&base, "filler", vec![7u8; 1 << 20]);
-    write(&w.up(), "f", vec![9u8; 3 << 20]);
+    write(&base, "filler", vec![7u8; 3 << 20]);
+    write(&w.up(), "f", vec![9u8; 4 << 20]);
     write(&w.up(), "g", "small");
     let before = tree(&base);
     let result = w.approve(&Selection::all());
@@ -147,5 +147,5 @@ fn a_full_disk_is_told_changes_nothing_and_is_no_harm_later() {
     assert_eq!(fault.error_kind, terms::ErrorKind::Unavailable, "{fault}");
     assert_eq!(full, before);
     again.unwrap();
-    assert_eq!(landed, 3 << 20);
+    assert_eq!(landed, 4 << 20);
 }
