@@ -29,7 +29,11 @@ impl Selection {
     }
 
     pub fn is_empty(&self) -> bool {
-        !self.everything && !self.runs_on_host && self.paths.is_empty() && self.exact.is_empty() && self.hunks.is_empty()
+        !self.everything
+            && !self.runs_on_host
+            && self.paths.is_empty()
+            && self.exact.is_empty()
+            && self.hunks.is_empty()
     }
 }
 

@@ -5,8 +5,7 @@ use clap::builder::OsStringValueParser;
 use clap::{Arg, Command, ValueHint};
 
 /// Known without building anything: the hot path must tell verbs from commands to run.
-pub const VERBS: &[&str] =
-    &["diff", "approve", "reject", "undo", "prune", "rebase", "conflicts", "provenance"];
+pub const VERBS: &[&str] = &["diff", "approve", "reject", "undo", "prune", "rebase", "conflicts", "provenance"];
 
 pub fn commands() -> Vec<Command> {
     vec![diff(), approve(), reject(), undo(), prune(), rebase(), conflicts(), provenance()]

@@ -139,3 +139,69 @@ impl Deck<'_> {
         groups
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use node::review::{Change, Line, LineKind};
+
+    fn file(path: &str, class: Class, hunks: &[&str]) -> FileDiff {
+        let line = || vec![Line { kind: LineKind::Added, text: "x\n".into() }];
+        let hunk = |id: &&str| Hunk {
+            id: (*id).into(),
+            old_start: 1,
+            old_lines: 0,
+            new_start: 1,
+            new_lines: 1,
+            lines: line(),
+        };
+        let path = serde_json::from_value::<Rel>(path.into()).unwrap();
+        let (kind, before, after, flags, drifted) = (ChangeKind::Modified, None, None, Vec::new(), false);
+        let change = Change { path, kind, class, before, after, flags, drifted };
+        FileDiff { change, body: Body::Text(hunks.iter().map(hunk).collect()) }
+    }
+
+    fn chosen(answers: &str) -> (Vec<String>, Vec<String>) {
+        let files = vec![
+            file("Makefile", Class::RunsOnHost { why: "build script".into() }, &["m1"]),
+            file("a", Class::Ordinary, &["a1", "a2", "a3"]),
+            file("b", Class::Ordinary, &["b1"]),
+            file("pipe", Class::Never { why: "FIFO".into() }, &["p1"]),
+        ];
+        let diff = Diff { digest: String::new(), files, withheld: Vec::new(), notes: Vec::new() };
+        let mut deck = Deck::of(&diff);
+        for word in answers.split(' ') {
+            if deck.at >= deck.cards.len() || deck.answer(word) == Turn::Done {
+                break;
+            }
+        }
+        let (paths, hunks) = deck.chosen();
+        (paths.iter().map(ToString::to_string).collect(), hunks)
+    }
+
+    #[test]
+    fn answers_choose_what_they_say() {
+        let cases: &[(&str, &[&str], &[&str])] = &[
+            ("y n y y y", &["b", "Makefile"], &["a1", "a3"]),
+            ("y y y n n", &["a"], &[]),
+            ("n a y n", &["b"], &["a2", "a3"]),
+            ("y d y n", &["b"], &["a1"]),
+            ("y q", &[], &["a1"]),
+            ("q", &[], &[]),
+            ("y k n y y n n", &["a"; 0], &["a2", "a3"]),
+            ("j j y n n", &[], &["a3"]),
+            ("? x y q", &[], &["a1"]),
+        ];
+        for (answers, paths, hunks) in cases {
+            let (got_paths, got_hunks) = chosen(answers);
+            assert_eq!(
+                (&got_paths[..], &got_hunks[..]),
+                (
+                    &paths.iter().map(|p| p.to_string()).collect::<Vec<_>>()[..],
+                    &hunks.iter().map(|h| h.to_string()).collect::<Vec<_>>()[..]
+                ),
+                "{answers}"
+            );
+        }
+    }
+}

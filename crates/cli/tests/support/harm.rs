@@ -56,8 +56,9 @@ impl Walk {
         let full = std::env::var("COFFERDAM_WALK").is_ok_and(|v| v == "full");
         let end = Instant::now() + self.budget;
         let mut tried = 0;
-        // Every 16th call, then those between: an early end still covers the whole life.
-        for n in (0..16).flat_map(|offset| (0..calls).skip(spread(offset)).step_by(16)) {
+        // In strides that meet every call once and leave no large gap at any time: an early end still covers the whole life.
+        let stride = stride(calls);
+        for n in (0..calls).map(|k| k * stride % calls) {
             if !full && Instant::now() > end {
                 break;
             }
@@ -105,7 +106,13 @@ impl Walk {
     }
 }
 
-/// The numbers from 0 to 15, each far from those before it.
-fn spread(n: usize) -> usize {
-    (n & 1) << 3 | (n & 2) << 1 | (n & 4) >> 1 | (n & 8) >> 3
+/// About the golden part of a number, and without a common divisor with it.
+fn stride(calls: usize) -> usize {
+    let gcd = |mut a: usize, mut b: usize| {
+        while b > 0 {
+            (a, b) = (b, a % b);
+        }
+        a
+    };
+    (calls * 618 / 1000..).find(|n| gcd(*n, calls) == 1).unwrap()
 }

@@ -17,6 +17,7 @@ const O_DIRECTORY: u64 = 0o200_000;
 const O_NOFOLLOW: u64 = 0o400_000;
 const O_PATH: u64 = 0o10_000_000;
 const AT_REMOVEDIR: u64 = 0x200;
+const AT_SYMLINK_NOFOLLOW: u64 = 0x100;
 
 /// One thing a call wants to do to one path.
 pub(super) struct Act {
@@ -94,10 +95,14 @@ impl Judge<'_> {
                     there: None,
                 }])
             }
-            "chmod" | "chown" | "lchown" | "utime" | "utimes" | "setxattr" | "lsetxattr" | "removexattr"
-            | "lremovexattr" => one(self.metadata(call, here, a[0])),
-            "fchmodat" | "fchmodat2" | "fchownat" | "futimesat" => one(self.metadata(call, a[0] as i32, a[1])),
-            "utimensat" if a[1] != 0 => one(self.metadata(call, a[0] as i32, a[1])),
+            "chmod" | "chown" | "utime" | "utimes" | "setxattr" | "removexattr" => {
+                one(self.metadata(call, here, a[0], Last::Follow))
+            }
+            "lchown" | "lsetxattr" | "lremovexattr" => one(self.metadata(call, here, a[0], Last::Name)),
+            "fchmodat" | "futimesat" => one(self.metadata(call, a[0] as i32, a[1], Last::Follow)),
+            "fchownat" => one(self.metadata(call, a[0] as i32, a[1], last_by(a[4]))),
+            "fchmodat2" => one(self.metadata(call, a[0] as i32, a[1], last_by(a[3]))),
+            "utimensat" if a[1] != 0 => one(self.metadata(call, a[0] as i32, a[1], last_by(a[3]))),
             "utimensat" | "fchmod" | "fchown" | "fsetxattr" | "fremovexattr" => one(open_file(call.tid, a[0] as i32)),
             "bind" => self.bind(call),
             "stat" | "access" | "readlink" | "lstat" | "chdir" => self.look(call, here, a[0]),
@@ -149,9 +154,10 @@ impl Judge<'_> {
         Some(Act { op, perm, path, fresh: op == "fs.create", named: self.last_named.take(), there: None })
     }
 
-    /// Landlock has no right for it; a place that may be written may have its metadata changed.
-    fn metadata(&mut self, call: &Call, dirfd: i32, address: u64) -> Option<Act> {
-        let path = self.path(call, dirfd, address, Last::Follow)?;
+    /// Landlock has no right for it; a place that may be written may have its metadata changed. A link that leads elsewhere is
+    /// itself where it lies.
+    fn metadata(&mut self, call: &Call, dirfd: i32, address: u64, last: Last) -> Option<Act> {
+        let path = self.path(call, dirfd, address, last)?;
         Some(Act {
             op: "fs.write",
             perm: Perm::WriteFile,
@@ -255,6 +261,11 @@ impl Judge<'_> {
     fn leads_to_dir(&self, path: &Path) -> bool {
         if self.in_workspace(path) { self.is_dir(path) } else { path.is_dir() }
     }
+}
+
+/// What the flags of a call say about a link at the end of its path.
+fn last_by(flags: u64) -> Last {
+    if flags & AT_SYMLINK_NOFOLLOW != 0 { Last::Name } else { Last::Follow }
 }
 
 /// The metadata of what a descriptor is open on.

@@ -142,7 +142,7 @@ impl Held {
     /// Takes the layer away, whatever is in it. What cannot be taken away now is collected later.
     pub fn drop_layer(&self) {
         if let Some(top) = self.stack.layers.last() {
-            let _collected_later = remove::tree(&self.layers.dir, top.id.as_bytes());
+            let _collected_later = crate::lifecycle::meta::drop_layer(&self.layers, &top.id);
         }
     }
 }

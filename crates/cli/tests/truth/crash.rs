@@ -1,0 +1,100 @@
+//! The supervisor is killed in the middle of a storm of writes: the layer stays usable with all that was written, and the host
+//! has nothing of it mounted or running.
+
+use crate::inside::Inside;
+use crate::support::{BOTH, Place, to_the_end};
+use std::fs;
+use std::path::Path;
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+/// Writes numbered files, each whole or not at all under its name, from several processes, and never ends.
+const WRITER: &str = r#"
+import os
+for worker in range(3):
+    if os.fork() == 0:
+        os.setsid()
+        n = 0
+        while True:
+            n += 1
+            with open(f"beside-{worker}", "w") as f:
+                f.write(str(n) * 1000)
+            os.rename(f"beside-{worker}", f"{worker}-{n}")
+            with open("old", "a") as f:
+                f.write("more\n")
+for _ in range(3):
+    os.wait()
+"#;
+
+#[test]
+fn a_killed_supervisor_leaves_a_usable_layer_and_nothing_else() {
+    for who in BOTH {
+        let place = Place::new(who);
+        place.file("home/project/old", "old\n");
+        let inside = Inside::new(&place);
+        let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap();
+        for round in 0..3 {
+            let mark = format!("crash-{}-{round}", place.root.display());
+            let up = top_of(&place);
+            let before = count(&up);
+            let mut writer = inside.command(&["/usr/bin/python3", "-c", WRITER, &mark]);
+            // The pipes of a dead supervisor must hold nobody up.
+            let mut child = writer.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+            wait_until("files are written", || count(&up) > before + 50);
+            // What `setpriv` became is the supervisor itself.
+            child.kill().unwrap();
+            child.wait().unwrap();
+            wait_until("the guest is gone", || !runs(&mark));
+            assert_eq!(fs::read_to_string("/proc/self/mountinfo").unwrap(), mounts, "{who:?}: mounts on the host");
+            check(&inside, before);
+        }
+        assert_eq!(fs::read_to_string(place.project.join("old")).unwrap(), "old\n", "{who:?}: the base");
+        let diff = inside.diff();
+        assert!(diff["files"].as_array().unwrap().len() > 100, "{who:?}: the diff tells of what was written");
+        let stopped = to_the_end(&mut place.cofferdam(["rm", &inside.id]), b"");
+        assert!(stopped.status.success(), "{who:?}: it can be removed: {}", String::from_utf8_lossy(&stopped.stderr));
+    }
+}
+
+/// What was given its name is whole, the layer can be read and written, and an old file has all that was appended to it.
+fn check(inside: &Inside<'_>, before: usize) {
+    let told = inside.python(
+        "import glob, os, re\n\
+         names = [n for n in os.listdir('.') if re.fullmatch(r'[0-2]-[0-9]+', n)]\n\
+         broken = [n for n in names if open(n).read() != n[2:] * 1000]\n\
+         lines = open('old').read().split('\\n')\n\
+         broken += [l for l in lines[1:-1] if l != 'more']\n\
+         open('again', 'w').write('yes'); os.rename('again', 'again-2'); os.remove('again-2')\n\
+         print(len(names), broken, lines[0])",
+        &[],
+    );
+    let (names, rest) = told.trim().split_once(' ').unwrap();
+    assert_eq!(rest, "[] old", "{told}");
+    assert!(names.parse::<usize>().unwrap() + 1 >= before.min(50), "control: {told}");
+}
+
+/// The layer of the only sandbox: what the host sees of it is the truth.
+fn top_of(place: &Place) -> std::path::PathBuf {
+    let mut layers = fs::read_dir(place.state().join("layers")).unwrap();
+    layers.next().unwrap().unwrap().path().join("up")
+}
+
+fn count(dir: &Path) -> usize {
+    fs::read_dir(dir).map_or(0, Iterator::count)
+}
+
+/// Whether a process has the mark among its words.
+fn runs(mark: &str) -> bool {
+    let processes = fs::read_dir("/proc").unwrap().flatten();
+    let words = processes.filter_map(|process| fs::read(process.path().join("cmdline")).ok());
+    words.into_iter().any(|words| String::from_utf8_lossy(&words).contains(mark))
+}
+
+#[track_caller]
+fn wait_until(what: &str, mut is: impl FnMut() -> bool) {
+    let end = Instant::now() + Duration::from_secs(20);
+    while !is() {
+        assert!(Instant::now() < end, "in vain: {what}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}

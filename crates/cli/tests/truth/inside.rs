@@ -1,0 +1,75 @@
+//! A sandbox over the project of a place, and the ways to look at it; and the tools that `tools/test` installs.
+
+use crate::support::{Place, to_the_end};
+use serde_json::Value;
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::Command;
+
+/// A sandbox that was made with `cofferdam create`; every `exec` mounts its layers anew.
+pub struct Inside<'a> {
+    pub place: &'a Place,
+    pub id: String,
+}
+
+impl<'a> Inside<'a> {
+    pub fn new(place: &'a Place) -> Inside<'a> {
+        let id = said(&mut place.cofferdam(["create"]), "create").trim().to_owned();
+        Inside { place, id }
+    }
+
+    pub fn command(&self, words: &[&str]) -> Command {
+        let mut command = self.place.cofferdam(["exec", &self.id, "--"]);
+        command.args(words);
+        command
+    }
+
+    /// What a command printed, which must succeed.
+    #[track_caller]
+    pub fn said(&self, words: &[&str]) -> String {
+        said(&mut self.command(words), "exec")
+    }
+
+    #[track_caller]
+    pub fn python(&self, text: &str, words: &[&str]) -> String {
+        self.said(&[&["/usr/bin/python3", "-c", text], words].concat())
+    }
+
+    #[track_caller]
+    pub fn snapshot(&self) {
+        said(&mut self.place.cofferdam(["snapshot", &self.id]), "snapshot");
+    }
+
+    /// All that changed, with nothing withheld.
+    #[track_caller]
+    pub fn diff(&self) -> Value {
+        let text = said(&mut self.place.cofferdam(["diff", &self.id, "--json", "--all"]), "diff");
+        serde_json::from_str(&text).unwrap()
+    }
+}
+
+/// The same without a sandbox: as the place's user, in its project.
+#[track_caller]
+pub fn python_outside(place: &Place, text: &str, words: &[&str]) -> String {
+    said(place.outside("/usr/bin/python3").args(["-c", text]).args(words), "python3")
+}
+
+#[track_caller]
+pub fn said(command: &mut Command, what: &str) -> String {
+    let output = to_the_end(command, b"");
+    let told = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{what}: {}: {told}", output.status);
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// Puts a tool into the project, where everybody can start it.
+pub fn bring(place: &Place, tool: &str) -> String {
+    let installed = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/tools/bin").join(tool);
+    let copy = place.project.join(tool);
+    let copied = fs::copy(&installed, &copy);
+    copied.unwrap_or_else(|e| panic!("{}: {e}; tools/test installs it", installed.display()));
+    fs::set_permissions(&copy, fs::Permissions::from_mode(0o755)).unwrap();
+    place.own(&copy);
+    copy.to_string_lossy().into_owned()
+}

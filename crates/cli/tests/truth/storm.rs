@@ -1,0 +1,134 @@
+//! Random operations, the same outside and inside, over several mounts of the same layers: what each does, the tree they leave,
+//! the diff that tells of it, and the base, which must not change.
+
+use crate::inside::{Inside, python_outside};
+use crate::support::{As, BOTH, Place};
+use serde_json::Value;
+use std::collections::BTreeMap;
+
+const STORM: &str = include_str!("storm.py");
+const INVENTORY: &str = include_str!("inventory.py");
+
+/// Each round is a run of its own.
+const ROUNDS: usize = 3;
+const STEPS: usize = 150;
+
+/// What happens besides: hard links do not outlive a snapshot when they are written to, so a storm has either.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Besides {
+    Links,
+    Snapshots,
+}
+
+/// `COFFERDAM_STORMS` says how many seeds are tried, `COFFERDAM_STORM_SEED` which is the first.
+fn seeds() -> std::ops::Range<u64> {
+    let number = |name: &str, usual| std::env::var(name).map_or(usual, |text| text.parse().expect(name));
+    let first = number("COFFERDAM_STORM_SEED", 1);
+    first..first + number("COFFERDAM_STORMS", 2)
+}
+
+#[test]
+fn random_operations_do_the_same_inside_as_outside() {
+    for seed in seeds() {
+        BOTH.iter().for_each(|who| storm(*who, seed, Besides::Links));
+    }
+}
+
+#[test]
+fn random_operations_do_the_same_across_snapshots() {
+    for seed in seeds() {
+        BOTH.iter().for_each(|who| storm(*who, seed, Besides::Snapshots));
+    }
+}
+
+fn storm(who: As, seed: u64, besides: Besides) {
+    let tag = format!("seed {seed}, {who:?}, {besides:?}");
+    // A guest is never root; outside an ordinary user is what it is compared with.
+    let (plain, place) = (Place::new(As::User), Place::new(who));
+    for tree in [&plain, &place] {
+        python_outside(tree, STORM, &[&path_of(tree), &seed.to_string(), "0", "0"]);
+    }
+    let base = trees_of(&python_outside(&place, INVENTORY, &[&path_of(&place)]));
+    assert!(base.len() > 20, "control: {tag}: {} entries are planted", base.len());
+    let inside = Inside::new(&place);
+    for round in 0..ROUNDS {
+        let (first, steps) = ((round * STEPS + 1).to_string(), STEPS.to_string());
+        let seed = seed.to_string();
+        let links = if besides == Besides::Links { "links" } else { "" };
+        let outside = python_outside(&plain, STORM, &[&path_of(&plain), &seed, &first, &steps, links]);
+        let within = inside.python(STORM, &[&path_of(&place), &seed, &first, &steps, links]);
+        assert_same_lines(&outside, &within, &tag);
+        if besides == Besides::Snapshots {
+            inside.snapshot();
+        }
+    }
+    let (expected, seen) =
+        (python_outside(&plain, INVENTORY, &[&path_of(&plain)]), inside.python(INVENTORY, &[&path_of(&place)]));
+    let expected = trees_of(&expected);
+    assert_same_trees(&expected, &trees_of(&seen), &format!("{tag}: the view from inside"));
+    assert_same_trees(
+        &base,
+        &trees_of(&python_outside(&place, INVENTORY, &[&path_of(&place)])),
+        &format!("{tag}: the base"),
+    );
+    let mut landed = land(&entries(&base), &inside.diff(), &tag);
+    // A new directory is told by what is in it.
+    let told = |(path, found): &(&String, &Value)| found["holds"] == true && !base.contains_key(*path);
+    for (path, found) in expected.iter().filter(told) {
+        landed.entry(path.clone()).or_insert_with(|| found["entry"].clone());
+    }
+    assert_same_trees(&entries(&expected), &landed, &format!("{tag}: base and diff"));
+}
+
+fn path_of(place: &Place) -> String {
+    place.project.to_string_lossy().into_owned()
+}
+
+/// All that is known of what stands at a path; paths are keys as JSON spells them.
+type Tree = BTreeMap<String, Value>;
+
+fn trees_of(inventory: &str) -> Tree {
+    let list: Vec<Value> = serde_json::from_str(inventory).unwrap();
+    list.into_iter().map(|found| (found["path"].to_string(), found)).collect()
+}
+
+/// Only what a diff tells.
+fn entries(tree: &Tree) -> Tree {
+    tree.iter().map(|(path, found)| (path.clone(), found["entry"].clone())).collect()
+}
+
+/// The base with every change made that a diff tells of. What a change says stood there must have stood there.
+fn land(base: &Tree, diff: &Value, tag: &str) -> Tree {
+    let mut tree = base.clone();
+    let changes = diff["files"].as_array().unwrap();
+    assert!(changes.len() > 10, "control: {tag}: {} changes", changes.len());
+    for change in changes {
+        let from = change.pointer("/kind/renamed/from").unwrap_or(&change["path"]).to_string();
+        assert_eq!(base.get(&from), change.get("before"), "{tag}: before {change}");
+        tree.remove(&from);
+    }
+    for change in changes {
+        if let Some(after) = change.get("after") {
+            tree.insert(change["path"].to_string(), after.clone());
+        }
+    }
+    tree
+}
+
+/// The first step that went another way says most.
+#[track_caller]
+fn assert_same_lines(outside: &str, inside: &str, tag: &str) {
+    let both = outside.lines().zip(inside.lines());
+    if let Some((n, (a, b))) = both.enumerate().find(|(_, (a, b))| a != b) {
+        let before = outside.lines().nth(n.saturating_sub(1)).unwrap_or_default();
+        panic!("{tag}: after {before}\noutside: {a}\ninside:  {b}");
+    }
+    assert_eq!(outside.lines().count(), inside.lines().count(), "{tag}");
+}
+
+#[track_caller]
+fn assert_same_trees(expected: &Tree, found: &Tree, tag: &str) {
+    for path in expected.keys().chain(found.keys()) {
+        assert_eq!(expected.get(path), found.get(path), "{tag}: {path}");
+    }
+}
