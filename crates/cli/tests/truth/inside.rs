@@ -15,7 +15,12 @@ pub struct Inside<'a> {
 
 impl<'a> Inside<'a> {
     pub fn new(place: &'a Place) -> Inside<'a> {
-        let id = said(&mut place.cofferdam(["create"]), "create").trim().to_owned();
+        Inside::by(place, "auto")
+    }
+
+    /// With a driver of one's choice.
+    pub fn by(place: &'a Place, driver: &str) -> Inside<'a> {
+        let id = said(&mut place.cofferdam(["create", "--driver", driver]), "create").trim().to_owned();
         Inside { place, id }
     }
 

@@ -18,6 +18,8 @@ const STEPS: usize = 150;
 enum Besides {
     Links,
     Snapshots,
+    /// Links, in a workspace that is a copy.
+    Copy,
 }
 
 /// `COFFERDAM_STORMS` says how many seeds are tried, `COFFERDAM_STORM_SEED` which is the first.
@@ -41,6 +43,13 @@ fn random_operations_do_the_same_across_snapshots() {
     }
 }
 
+#[test]
+fn random_operations_do_the_same_in_a_copy() {
+    for seed in seeds() {
+        BOTH.iter().for_each(|who| storm(*who, seed, Besides::Copy));
+    }
+}
+
 fn storm(who: As, seed: u64, besides: Besides) {
     let tag = format!("seed {seed}, {who:?}, {besides:?}");
     // A guest is never root; outside an ordinary user is what it is compared with.
@@ -50,11 +59,11 @@ fn storm(who: As, seed: u64, besides: Besides) {
     }
     let base = trees_of(&python_outside(&place, INVENTORY, &[&path_of(&place)]));
     assert!(base.len() > 20, "control: {tag}: {} entries are planted", base.len());
-    let inside = Inside::new(&place);
+    let inside = Inside::by(&place, if besides == Besides::Copy { "copy" } else { "overlay" });
     for round in 0..ROUNDS {
         let (first, steps) = ((round * STEPS + 1).to_string(), STEPS.to_string());
         let seed = seed.to_string();
-        let links = if besides == Besides::Links { "links" } else { "" };
+        let links = if besides == Besides::Snapshots { "" } else { "links" };
         let outside = python_outside(&plain, STORM, &[&path_of(&plain), &seed, &first, &steps, links]);
         let within = inside.python(STORM, &[&path_of(&place), &seed, &first, &steps, links]);
         assert_same_lines(&outside, &within, &tag);
