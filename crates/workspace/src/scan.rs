@@ -4,10 +4,11 @@
 //! The walk keeps its own list of what is still to do and goes down by handles: neither deep trees nor long paths end it.
 
 use crate::anchor::Anchors;
+use crate::attributes::Marks;
 use crate::change::{Entry, FileKind, Withheld};
 use crate::class;
 use crate::dir::Meta;
-use crate::entry::{Budget, Side, Taken, UNREADABLE, is_refused, take};
+use crate::entry::{Budget, Taken, UNREADABLE, is_refused, take};
 use crate::exclude::{self, Exclude, Held, Ignore, Keeping};
 use crate::layer::{Driver, Stack};
 use crate::name::Rel;
@@ -63,12 +64,12 @@ pub fn scan(
     bounds: Bounds,
     budget: &mut Budget,
 ) -> Result<Scanned, Fault> {
-    let side = if stack.driver == Driver::Overlay { Side::Layer } else { Side::Plain };
+    let marks = if stack.driver == Driver::Overlay { Marks::Mean } else { Marks::Plain };
     let walk = Walk {
         stack,
         anchors,
         exclude,
-        side,
+        marks,
         bounds,
         budget,
         way: Way::default(),
@@ -120,7 +121,7 @@ struct Walk<'a> {
     stack: &'a Stack,
     anchors: &'a Anchors,
     exclude: Exclude,
-    side: Side,
+    marks: Marks,
     bounds: Bounds,
     budget: &'a mut Budget,
     way: Way,
@@ -281,7 +282,7 @@ impl Walk<'_> {
 
     /// Both sides of a name, if they differ.
     fn pair(&mut self, place: &Place, path: &Rel, name: &Name, around: &Around) -> Result<Option<Pair>, Stop> {
-        if let (Some(before), Some((_, after)), Side::Plain) = (&name.before, &name.after, self.side)
+        if let (Some(before), Some((_, after)), Marks::Plain) = (&name.before, &name.after, self.marks)
             && before.kind == after.kind
             && (before.mode, before.size, before.mtime) == (after.mode, after.size, after.mtime)
             && before.kind == FileKind::File
@@ -289,11 +290,11 @@ impl Walk<'_> {
             return Ok(None);
         }
         let after = match &name.after {
-            Some((index, meta)) => take(&place.up[*index].1, &name.name, meta, self.side, self.budget)?,
+            Some((index, meta)) => take(&place.up[*index].1, &name.name, meta, self.marks, self.budget)?,
             None => None,
         };
         let before = match (&place.base, &name.before) {
-            (Some(base), Some(meta)) => take(base, &name.name, meta, Side::Plain, self.budget)?,
+            (Some(base), Some(meta)) => take(base, &name.name, meta, Marks::Foreign, self.budget)?,
             _ => None,
         };
         let trouble = [&after, &before].into_iter().flatten().find_map(|taken| taken.trouble);

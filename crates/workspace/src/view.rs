@@ -225,9 +225,9 @@ fn is_opaque(dir: &Dir) -> io::Result<bool> {
     }
 }
 
-pub(crate) const OPAQUE: &str = "user.overlay.opaque";
+const OPAQUE: &str = "user.overlay.opaque";
 
-pub(crate) fn tampered(name: &str) -> io::Error {
+fn tampered(name: &str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, format!("the layer was tampered with: it holds {name}"))
 }
 
