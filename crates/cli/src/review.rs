@@ -1,11 +1,15 @@
 //! `cofferdam diff`, `prune`, `approve`, `reject`, `undo`, `rebase`, `conflicts` and `provenance`.
 
+mod approve;
 mod conflicts;
 mod diff;
+mod interactive;
 mod lexer;
 mod pager;
 pub mod paint;
+mod provenance;
 mod rebase;
+mod receipt;
 
 use clap::ArgMatches;
 use std::process::ExitCode;
@@ -13,6 +17,10 @@ use std::process::ExitCode;
 /// Carries out one of the verbs of `args::review`.
 pub fn main(verb: &str, matches: &ArgMatches) -> ExitCode {
     match verb {
+        "approve" => approve::main(matches),
+        "reject" => receipt::reject(matches),
+        "undo" => receipt::undo(matches),
+        "provenance" => provenance::main(matches),
         "rebase" => rebase::main(matches),
         "conflicts" => conflicts::main(matches),
         "diff" => diff::main(matches),

@@ -1,6 +1,7 @@
 //! `cofferdam create`, `ls`, `ps`, `inspect`, `start`, `stop`, `rm`, `gc` and `audit`.
 
 pub mod ask;
+mod progress;
 pub mod table;
 
 use crate::{render, surroundings};
@@ -56,7 +57,11 @@ fn say(text: &str) {
 }
 
 fn create_one(m: &ArgMatches, caller: &Caller, json: bool) -> Result<ExitCode, Fault> {
-    let made = create::create(&ask::create(m)?, caller)?;
+    let ask = ask::create(m)?;
+    let made = {
+        let mut line = progress::Line::new();
+        create::create_telling(&ask, caller, &mut |now| line.show(now))?
+    };
     if json {
         return Ok(print_document(made));
     }

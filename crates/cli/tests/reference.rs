@@ -1,7 +1,7 @@
 //! The pages of `docs/reference` about the command line, faults and outcomes are what the code says.
 //! `UPDATE_REFERENCE=1 cargo test` writes them anew.
 
-#[allow(dead_code)] // The tree of flags is all that is wanted of it here.
+#[allow(dead_code, unused_imports)] // The tree of flags is all that is wanted of it here.
 #[path = "../src/args/mod.rs"]
 mod args;
 

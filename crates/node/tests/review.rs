@@ -62,8 +62,14 @@ impl Bench {
     }
 
     fn approve(&self, id: &str, commit: Option<commit::Wish>) -> node::review::Receipt {
-        let ask =
-            approve::Ask { words: vec![id.into()], hunks: Vec::new(), runs_on_host: false, seen: Seen::Unseen, commit };
+        let ask = approve::Ask {
+            words: vec![id.into()],
+            exact: Vec::new(),
+            hunks: Vec::new(),
+            runs_on_host: false,
+            seen: Seen::Unseen,
+            commit,
+        };
         approve(&self.caller, &ask).unwrap()
     }
 }
@@ -151,6 +157,7 @@ fn a_commit_that_cannot_be_made_keeps_everything_from_landing() {
     let wish = Some(commit::Wish { message: "x".into(), author: commit::Author::Reviewer });
     let ask = approve::Ask {
         words: vec![id.into()],
+        exact: Vec::new(),
         hunks: Vec::new(),
         runs_on_host: false,
         seen: Seen::Unseen,
@@ -179,7 +186,14 @@ fn marks_of_a_conflict_land_only_when_their_file_is_named() {
         "{receipt:?}"
     );
     let words = vec![id.into(), "a.txt".into()];
-    let ask = approve::Ask { words, hunks: Vec::new(), runs_on_host: false, seen: Seen::Unseen, commit: None };
+    let ask = approve::Ask {
+        words,
+        exact: Vec::new(),
+        hunks: Vec::new(),
+        runs_on_host: false,
+        seen: Seen::Unseen,
+        commit: None,
+    };
     approve(&bench.caller, &ask).unwrap();
     assert!(std::fs::read_to_string(bench.base.join("a.txt")).unwrap().contains("<<<<<<< workspace"), "it was named");
 }

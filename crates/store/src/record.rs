@@ -98,12 +98,11 @@ impl Tx<'_> {
     }
 
     /// Every text in the list `field` at the top of any record, of whatever kind, with how many records have it there: what
-    /// records refer to. An object in the list stands for its `id`.
+    /// records refer to.
     pub fn referred(&self, field: &str) -> Result<BTreeMap<String, u64>, Fault> {
         // Most records have no such field, which is cheaper to see than to read them.
-        let query = "SELECT CASE item.type WHEN 'text' THEN item.value ELSE json_extract(item.value, '$.id') END AS one, count(*)
-                     FROM record, json_each(record.body, ?1) AS item
-                     WHERE instr(record.body, ?2) AND item.type IN ('text', 'object') GROUP BY one HAVING one IS NOT NULL";
+        let query = "SELECT item.value, count(*) FROM record, json_each(record.body, ?1) AS item
+                     WHERE instr(record.body, ?2) AND item.type = 'text' GROUP BY item.value";
         let mut statement = self.db.prepare(query).map_err(inner)?;
         let names = params![format!("$.{field}"), format!("\"{field}\"")];
         let rows = statement.query_map(names, |row| Ok((row.get(0)?, row.get::<_, i64>(1)? as u64))).map_err(inner)?;

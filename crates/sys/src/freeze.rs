@@ -12,6 +12,8 @@ use std::time::{Duration, Instant};
 
 /// The most processes that are held.
 const MOST: usize = 32_768;
+/// Every so many rounds, children are let go on for a moment for whose sake a parent cannot stand still.
+const NUDGE: u32 = 8;
 const PAUSE: Duration = Duration::from_micros(300);
 
 #[derive(Debug)]
@@ -61,7 +63,7 @@ pub fn guest_of(supervisor: u32, patience: Duration) -> Result<Frozen, Trouble> 
     let frozen = start().map_err(Trouble::Call)?;
     let mut ours = BTreeSet::new();
     let mut before = None;
-    loop {
+    for round in 1.. {
         let guests = guests(supervisor);
         if guests.is_empty() && before.is_none() {
             return Err(Trouble::NoGuest);
@@ -74,6 +76,15 @@ pub fn guest_of(supervisor: u32, patience: Duration) -> Result<Frozen, Trouble> 
             moving += 1;
             if ours.insert(pid) {
                 frozen.note(pid)?;
+            }
+            if round % NUDGE == 0 && waits_for_a_child(pid) {
+                // It shares its memory with a child that has not yet become another program, and stands still only afterwards.
+                let children = guests.iter().filter(|child| ours.contains(*child) && parent_of(**child) == Some(pid));
+                children.for_each(|child| {
+                    // SAFETY: a plain signal to one that was stopped; the next round stops it again.
+                    unsafe { libc::kill(*child, libc::SIGCONT) };
+                });
+                continue;
             }
             // SAFETY: a plain signal. Whoever is below the supervisor is its own, even where a number was given anew.
             unsafe { libc::kill(pid, libc::SIGSTOP) };
@@ -88,6 +99,7 @@ pub fn guest_of(supervisor: u32, patience: Duration) -> Result<Frozen, Trouble> 
         }
         std::thread::sleep(PAUSE);
     }
+    Err(Trouble::NoGuest)
 }
 
 impl Frozen {
@@ -201,6 +213,12 @@ fn depth(pid: i32) -> usize {
 
 fn parent_of(pid: i32) -> Option<i32> {
     after_name(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)?.split(' ').nth(1)?.parse().ok()
+}
+
+/// In a sleep that no signal but the last ends, as after `vfork`.
+fn waits_for_a_child(pid: i32) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    after_name(&stat).is_some_and(|rest| rest.starts_with('D'))
 }
 
 /// All its threads are stopped, or it is gone.

@@ -39,6 +39,15 @@ pub struct Copied {
     pub skipped_more: u64,
 }
 
+impl Copied {
+    /// What a person should know of what is not in the copy.
+    pub fn left_out(&self) -> Option<String> {
+        let (first, why) = self.skipped.first()?;
+        let count = self.skipped.len() as u64 + self.skipped_more;
+        Some(format!("{count} left out of the copy, the first {first}: {why}"))
+    }
+}
+
 /// The whole tree of a base into an empty `up`. Files with several names become files of their own.
 pub fn populate(base: &Dir, up: &Dir, driver: Driver, progress: &mut dyn FnMut(&Copied)) -> Result<Copied, Fault> {
     let share = driver == Driver::Reflink;

@@ -1,10 +1,10 @@
 //! One side of a change, read from disk: kind, mode, digest, target, extended attributes. Nothing but regular files is
 //! opened for reading, and what is read is bounded.
 
+use crate::attributes::{self, Marks};
 use crate::change::{Entry, FileKind, Target};
 use crate::dir::{Dir, Meta, is_absent};
 use crate::name::Rel;
-use crate::view::tampered;
 use base64::Engine;
 use rustix::io::Errno;
 use sha2::{Digest, Sha256};
@@ -24,15 +24,6 @@ pub struct Budget {
     pub attributes: u64,
 }
 
-/// Whose marks a side may hold.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Side {
-    /// The host's own tree, or a copy of it: attributes are what they are.
-    Plain,
-    /// A layer of overlayfs: some attributes are the kernel's.
-    Layer,
-}
-
 /// An entry, and why it can be no more than shown.
 pub struct Taken {
     pub entry: Entry,
@@ -44,13 +35,13 @@ pub const TOO_LARGE: &str = "too large to be reviewed";
 pub const SPECIAL: &str = "neither a file, a directory nor a link";
 
 /// Reads what stands under a name. None where it went away meanwhile.
-pub fn take(dir: &Dir, name: &[u8], meta: &Meta, side: Side, budget: &mut Budget) -> io::Result<Option<Taken>> {
+pub fn take(dir: &Dir, name: &[u8], meta: &Meta, marks: Marks, budget: &mut Budget) -> io::Result<Option<Taken>> {
     let plain =
         Entry { kind: meta.kind, mode: meta.mode, size: 0, digest: None, target: None, xattrs: BTreeMap::new() };
     let taken = match meta.kind {
-        FileKind::File => take_file(dir, name, plain, side, budget),
+        FileKind::File => take_file(dir, name, plain, marks, budget),
         FileKind::Symlink => take_link(dir, name, plain),
-        FileKind::Dir => take_dir(dir, name, plain, side, budget),
+        FileKind::Dir => take_dir(dir, name, plain, marks, budget),
         _ => return Ok(Some(Taken { entry: plain, trouble: Some(SPECIAL) })),
     };
     match taken {
@@ -70,9 +61,9 @@ pub fn is_refused(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::PermissionDenied
 }
 
-fn take_file(dir: &Dir, name: &[u8], mut entry: Entry, side: Side, budget: &mut Budget) -> io::Result<Taken> {
+fn take_file(dir: &Dir, name: &[u8], mut entry: Entry, marks: Marks, budget: &mut Budget) -> io::Result<Taken> {
     let mut file = dir.file(&Rel::top().join(name))?;
-    entry.xattrs = attributes(&file, side, budget)?;
+    entry.xattrs = attributes(&file, marks, budget)?;
     let size = file.metadata()?.len();
     entry.size = size;
     if size > budget.largest_file || size > budget.bytes {
@@ -93,8 +84,8 @@ fn take_link(dir: &Dir, name: &[u8], mut entry: Entry) -> io::Result<Taken> {
     Ok(Taken { entry, trouble: None })
 }
 
-fn take_dir(dir: &Dir, name: &[u8], mut entry: Entry, side: Side, budget: &mut Budget) -> io::Result<Taken> {
-    entry.xattrs = attributes(&dir.dir(&Rel::top().join(name))?, side, budget)?;
+fn take_dir(dir: &Dir, name: &[u8], mut entry: Entry, marks: Marks, budget: &mut Budget) -> io::Result<Taken> {
+    entry.xattrs = attributes(&dir.dir(&Rel::top().join(name))?, marks, budget)?;
     Ok(Taken { entry, trouble: None })
 }
 
@@ -145,59 +136,21 @@ impl Target {
     }
 }
 
-/// Most names and the longest value that the kernel gives for one file.
-const LONGEST: usize = 65_536;
+const CAPABILITY: &str = "security.capability";
 
-/// What overlayfs escapes when a guest sets an attribute that begins like its own.
-const ESCAPED: &str = "user.overlay.overlay.";
-
-/// Attributes that would change what a reader finds, and that we never have the kernel write.
-const LEADING_AWAY: [&str; 3] = ["user.overlay.redirect", "user.overlay.metacopy", "user.overlay.whiteout"];
-
-fn attributes(fd: impl AsFd, side: Side, budget: &mut Budget) -> io::Result<BTreeMap<String, String>> {
-    let fd = fd.as_fd();
-    let mut found = BTreeMap::new();
-    let mut list = Vec::new();
-    match rustix::fs::flistxattr_query(fd) {
-        Ok(0) | Err(Errno::OPNOTSUPP) => return Ok(found),
-        Ok(_) => list.resize(LONGEST, 0),
+/// The attributes that a reviewer sees, by name; values in hex.
+fn attributes(fd: impl AsFd, marks: Marks, budget: &mut Budget) -> io::Result<BTreeMap<String, String>> {
+    let mut found = attributes::read(&fd, marks)?.own;
+    let mut capability = [0u8; 64];
+    match rustix::fs::fgetxattr(&fd, CAPABILITY, &mut capability[..]) {
+        Ok(length) => found.push((CAPABILITY.into(), capability[..length].to_vec())),
+        // It is there, and belongs to a user whom we have no name for.
+        Err(Errno::OVERFLOW | Errno::RANGE) => found.push((CAPABILITY.into(), Vec::new())),
+        Err(Errno::NODATA | Errno::OPNOTSUPP) => {}
         Err(e) => return Err(e.into()),
     }
-    let length = rustix::fs::flistxattr(fd, &mut list[..])?;
-    for name in list[..length].split(|b| *b == 0).filter(|name| !name.is_empty()) {
-        let Some(shown) = shown_as(&String::from_utf8_lossy(name), side)? else { continue };
-        let Some(value) = value_of(fd, name)? else { continue };
-        let cost = (shown.len() + 2 * value.len()) as u64;
-        let left = budget.attributes.checked_sub(cost);
-        budget.attributes = left.ok_or_else(|| io::Error::new(io::ErrorKind::QuotaExceeded, "too many attributes"))?;
-        found.insert(shown, hex(&value));
-    }
-    Ok(found)
-}
-
-fn value_of(fd: impl AsFd, name: &[u8]) -> io::Result<Option<Vec<u8>>> {
-    let mut value = vec![0u8; LONGEST];
-    match rustix::fs::fgetxattr(fd, name, &mut value[..]) {
-        Ok(length) => {
-            value.truncate(length);
-            Ok(Some(value))
-        }
-        Err(Errno::NODATA) => Ok(None),
-        Err(e) => Err(e.into()),
-    }
-}
-
-/// The name under which a reviewer sees an attribute; none for those that are not part of the tree.
-fn shown_as(name: &str, side: Side) -> io::Result<Option<String>> {
-    let of_tree = name.starts_with("user.")
-        || name == "security.capability"
-        || name == "system.posix_acl_access"
-        || name == "system.posix_acl_default";
-    if side == Side::Layer && name.starts_with("user.overlay.") {
-        if LEADING_AWAY.contains(&name) {
-            return Err(tampered(name));
-        }
-        return Ok(name.strip_prefix(ESCAPED).map(|rest| format!("user.overlay.{rest}")));
-    }
-    Ok(of_tree.then(|| name.to_owned()))
+    let cost: usize = found.iter().map(|(name, value)| name.len() + 2 * value.len()).sum();
+    let left = budget.attributes.checked_sub(cost as u64);
+    budget.attributes = left.ok_or_else(|| io::Error::new(io::ErrorKind::QuotaExceeded, "too many attributes"))?;
+    Ok(found.into_iter().map(|(name, value)| (String::from_utf8_lossy(&name).into_owned(), hex(&value))).collect())
 }

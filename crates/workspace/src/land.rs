@@ -149,6 +149,11 @@ impl<'a> Landing<'a> {
         Ok(troubles)
     }
 
+    /// What is again as it was after `roll_back`, and how it looks now.
+    pub fn restored(&self) -> Result<crate::undo::Landed, Fault> {
+        crate::undo::restored(self.base, self.plan)
+    }
+
     /// Removes what waits or was put aside. Notes say what is left because somebody else wrote to it.
     pub fn tidy(&self) -> io::Result<Vec<String>> {
         let mut notes = Vec::new();

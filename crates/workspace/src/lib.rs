@@ -26,6 +26,7 @@ pub mod goal;
 pub mod hunks;
 mod ignore;
 pub mod item;
+pub mod known;
 pub mod land;
 pub mod layer;
 mod lines;
@@ -55,6 +56,7 @@ mod twin;
 pub mod undo;
 mod view;
 pub mod walk;
+mod way;
 
 pub use anchor::{Anchors, Seen};
 pub use attributes::Marks;

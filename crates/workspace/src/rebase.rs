@@ -20,7 +20,7 @@ use crate::name::Rel;
 use crate::place;
 use crate::sweep;
 use crate::top::{Put, Top};
-use crate::{stage, trouble};
+use crate::{known, stage, trouble};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Read};
@@ -143,7 +143,9 @@ impl Rebase {
             let judged = judge(stack, &file.change, before)?;
             perform(&top, stack, &file.change, judged.act, noted)?;
         }
-        sweep::drop_what_is_as_in_the_base(stack, &top, &spoken_of(diff))
+        sweep::drop_what_is_as_in_the_base(stack, &top, &spoken_of(diff))?;
+        known::keep(stack, self, diff)
+            .map_err(|e| trouble::with(&"the workspace", "keep copies of the base's files", &e))
     }
 
     /// To be called when anchors are kept.

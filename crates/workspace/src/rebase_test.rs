@@ -227,6 +227,29 @@ fn done_again_after_a_crash_it_changes_nothing_more() {
     assert_eq!(fates(&third), []);
 }
 
+/// What git knows may be older than what the workspace saw; a rebase keeps what it merged with.
+#[test]
+fn the_next_rebase_merges_upon_what_the_last_one_saw() {
+    let mut bench = Bench::new(&[("a", TEN)], 1);
+    bench.up("a", &TEN.replace("2\n", "two\n"));
+    bench.base("a", &TEN.replace("9\n", "nine\n"));
+    let since = now();
+    let first = bench.rebase(&Anchors::default(), &|path| bench.knowing(path)).unwrap();
+    bench.stack.since = since;
+    std::thread::sleep(Duration::from_millis(30));
+    bench.base("a", &TEN.replace("9\n", "Nine!\n"));
+    let before = |path: &Rel| match crate::known::copy(&bench.stack, &first.anchors, path) {
+        Some(bytes) => Ok(Was::File(bytes)),
+        None => bench.knowing(path),
+    };
+    let second = bench.rebase(&first.anchors, &before).unwrap();
+    assert_eq!(fates(&second), [("a".to_owned(), &Fate::Merged)]);
+    assert_eq!(bench.seen("a").unwrap(), TEN.replace("2\n", "two\n").replace("9\n", "Nine!\n"));
+    assert_eq!(picture(&bench.tree.path.join("layers/0/known")).len(), 1, "only the last copy is kept");
+    let unkept = plan(&bench.stack, &bench.diff(&first.anchors), &first.anchors, &|path| bench.knowing(path)).unwrap();
+    assert_eq!(unkept.conflicts().count(), 0, "what was merged is not in conflict with itself");
+}
+
 #[test]
 fn a_copy_follows_its_base_where_it_changed_nothing() {
     let mut bench = Bench::new(&[("same", TEN), ("theirs", TEN), ("ours", TEN), ("gone", TEN)], 1);

@@ -4,15 +4,17 @@
 //! The walk keeps its own list of what is still to do and goes down by handles: neither deep trees nor long paths end it.
 
 use crate::anchor::Anchors;
+use crate::attributes::Marks;
 use crate::change::{Entry, FileKind, Withheld};
 use crate::class;
 use crate::dir::Meta;
-use crate::entry::{Budget, Side, Taken, UNREADABLE, is_refused, take};
+use crate::entry::{Budget, Taken, UNREADABLE, is_refused, take};
 use crate::exclude::{self, Exclude, Held, Ignore, Keeping};
 use crate::layer::{Driver, Stack};
 use crate::name::Rel;
 use crate::twin;
-use crate::view::{Place, Said};
+use crate::view::{Place, Said, names_in};
+use crate::way::Way;
 use std::collections::BTreeSet;
 use std::io;
 use std::rc::Rc;
@@ -62,15 +64,15 @@ pub fn scan(
     bounds: Bounds,
     budget: &mut Budget,
 ) -> Result<Scanned, Fault> {
-    let side = if stack.driver == Driver::Overlay { Side::Layer } else { Side::Plain };
+    let marks = if stack.driver == Driver::Overlay { Marks::Mean } else { Marks::Plain };
     let walk = Walk {
         stack,
         anchors,
         exclude,
-        side,
+        marks,
         bounds,
         budget,
-        handles: Vec::new(),
+        way: Way::default(),
         pending: vec![Item::default()],
         found: Scanned::default(),
     };
@@ -119,17 +121,13 @@ struct Walk<'a> {
     stack: &'a Stack,
     anchors: &'a Anchors,
     exclude: Exclude,
-    side: Side,
+    marks: Marks,
     bounds: Bounds,
     budget: &'a mut Budget,
-    /// Directories on the way to the one that was looked at last; some of them, as descriptors are few.
-    handles: Vec<(Rel, Rc<Place>)>,
+    way: Way,
     pending: Vec<Item>,
     found: Scanned,
 }
-
-/// Most descriptors held open for directories on the way.
-const MOST_HANDLES: usize = 300;
 
 impl Walk<'_> {
     fn run(mut self) -> Result<Scanned, Fault> {
@@ -152,7 +150,7 @@ impl Walk<'_> {
     }
 
     fn visit(&mut self, item: Item) -> Result<(), Stop> {
-        let place = match self.place_of(&item.path) {
+        let place = match self.way.to(self.stack, &item.path) {
             Ok(Some(place)) => place,
             Ok(None) => return Ok(()),
             Err(e) if is_refused(&e) => return self.unreadable(item),
@@ -170,8 +168,8 @@ impl Walk<'_> {
         if self.exclude == Exclude::Artefacts && !around.held.is_some_and(|h| h.keeping != Keeping::Ignored) {
             around.rules = exclude::rules_of(place.base.as_ref(), &path, around.rules.take());
         }
-        around.bare = around.bare || is_bare(&place)?;
-        let twins = if around.held.is_none() { twins(&place, &names)? } else { BTreeSet::new() };
+        around.bare = around.bare || is_bare(&place);
+        let twins = if around.held.is_none() { twins(&place, &names) } else { BTreeSet::new() };
         for name in names {
             self.count(path.as_bytes().len() + name.name.len())?;
             let here = Around { twin: around.twin || twins.contains(&name.name), ..around.clone() };
@@ -184,7 +182,7 @@ impl Walk<'_> {
     fn names(&self, place: &Place) -> Result<Vec<Name>, Stop> {
         let mut names = place.layer_names()?;
         if let (Some(base), false) = (&place.base, place.base_shows) {
-            names.extend(base.names()?);
+            names.extend(names_in(base)?);
         }
         if names.len() as u64 > self.bounds.entries {
             return Err(Stop::Full);
@@ -284,7 +282,7 @@ impl Walk<'_> {
 
     /// Both sides of a name, if they differ.
     fn pair(&mut self, place: &Place, path: &Rel, name: &Name, around: &Around) -> Result<Option<Pair>, Stop> {
-        if let (Some(before), Some((_, after)), Side::Plain) = (&name.before, &name.after, self.side)
+        if let (Some(before), Some((_, after)), Marks::Plain) = (&name.before, &name.after, self.marks)
             && before.kind == after.kind
             && (before.mode, before.size, before.mtime) == (after.mode, after.size, after.mtime)
             && before.kind == FileKind::File
@@ -292,11 +290,11 @@ impl Walk<'_> {
             return Ok(None);
         }
         let after = match &name.after {
-            Some((index, meta)) => take(&place.up[*index].1, &name.name, meta, self.side, self.budget)?,
+            Some((index, meta)) => take(&place.up[*index].1, &name.name, meta, self.marks, self.budget)?,
             None => None,
         };
         let before = match (&place.base, &name.before) {
-            (Some(base), Some(meta)) => take(base, &name.name, meta, Side::Plain, self.budget)?,
+            (Some(base), Some(meta)) => take(base, &name.name, meta, Marks::Foreign, self.budget)?,
             _ => None,
         };
         let trouble = [&after, &before].into_iter().flatten().find_map(|taken| taken.trouble);
@@ -332,7 +330,7 @@ impl Walk<'_> {
             return Ok(());
         }
         let after = self.stack.meta(&item.path)?.map(|found| bare_entry(&found.meta));
-        let before = self.stack.base.meta(&item.path)?.map(|meta| bare_entry(&meta));
+        let before = self.stack.base.meta(&item.path).ok().flatten().map(|meta| bare_entry(&meta));
         let (trouble, twin, bare) = (Some(UNREADABLE), item.around.twin, item.around.bare);
         self.found.pairs.push(Pair {
             path: item.path,
@@ -360,33 +358,6 @@ impl Walk<'_> {
         let message = "more changed than can be reviewed at once";
         let fault = Fault::new(ErrorKind::LimitExceeded, message).limit(LimitKind::Files).phase(Phase::Execution);
         fault.hint("remove what is not needed inside the workspace, or drop it with `cofferdam rm`")
-    }
-
-    /// The parts of a directory, from the nearest one above it that is still open.
-    fn place_of(&mut self, path: &Rel) -> io::Result<Option<Rc<Place>>> {
-        while self.handles.last().is_some_and(|(above, _)| !path.is_at_or_below(above)) {
-            self.handles.pop();
-        }
-        let (mut at, mut place) = match self.handles.last() {
-            Some((at, place)) => (at.clone(), Rc::clone(place)),
-            None => (Rel::top(), Rc::new(self.stack.top()?)),
-        };
-        let rest = path.as_bytes()[at.as_bytes().len()..].split(|b| *b == b'/').filter(|part| !part.is_empty());
-        for name in rest {
-            let Some(below) = place.enter(name)? else { return Ok(None) };
-            at = at.join(name);
-            place = Rc::new(below);
-            self.handles.push((at.clone(), Rc::clone(&place)));
-            let mut open: usize = self.handles.iter().map(|(_, place)| place.handles()).sum();
-            let surplus = self.handles.iter().take_while(|(_, place)| {
-                let over = open > MOST_HANDLES;
-                open -= place.handles();
-                over
-            });
-            let surplus = surplus.count();
-            self.handles.drain(..surplus.min(self.handles.len() - 1));
-        }
-        Ok(Some(place))
     }
 }
 
@@ -422,26 +393,23 @@ fn bare_entry(meta: &Meta) -> Entry {
 }
 
 /// A git repository without a working tree: git would take its config and hooks for its own when it is started in it.
-fn is_bare(place: &Place) -> io::Result<bool> {
-    for name in [&b"HEAD"[..], b"objects", b"refs"] {
-        if place.find(name)?.is_none() {
-            return Ok(false);
-        }
-    }
-    Ok(true)
+fn is_bare(place: &Place) -> bool {
+    [&b"HEAD"[..], b"objects", b"refs"].into_iter().all(|name| matches!(place.find(name), Ok(Some(_))))
 }
 
 /// Names that were added beside others which some systems take for the same.
-fn twins(place: &Place, names: &[Name]) -> io::Result<BTreeSet<Vec<u8>>> {
+fn twins(place: &Place, names: &[Name]) -> BTreeSet<Vec<u8>> {
     let added: Vec<&[u8]> =
         names.iter().filter(|n| n.before.is_none() && n.after.is_some()).map(|n| n.name.as_slice()).collect();
     if added.is_empty() {
-        return Ok(BTreeSet::new());
+        return BTreeSet::new();
     }
     let mut all: BTreeSet<Vec<u8>> = names.iter().filter(|n| n.after.is_some()).map(|n| n.name.clone()).collect();
     if let (Some(base), true) = (&place.base, place.base_shows) {
         let struck: BTreeSet<&[u8]> = names.iter().filter(|n| n.after.is_none()).map(|n| n.name.as_slice()).collect();
-        all.extend(base.names()?.into_iter().filter(|name| !struck.contains(name.as_slice())));
+        // What of the base cannot be listed has no twins that could be shown.
+        let listed = names_in(base).unwrap_or_default();
+        all.extend(listed.into_iter().filter(|name| !struck.contains(name.as_slice())));
     }
-    Ok(twin::among(&added, &all))
+    twin::among(&added, &all)
 }

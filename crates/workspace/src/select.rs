@@ -15,6 +15,8 @@ pub struct Selection {
     pub everything: bool,
     /// Each a file, a directory with all below it, or a pattern.
     pub paths: Vec<Rel>,
+    /// Each the change at that path alone.
+    pub exact: Vec<Rel>,
     /// Ids of hunks, or beginnings of ids that no other hunk has.
     pub hunks: Vec<String>,
     /// Among what is selected, also what would run on the reviewer's machine. With nothing else selected: all of that.
@@ -27,7 +29,11 @@ impl Selection {
     }
 
     pub fn is_empty(&self) -> bool {
-        !self.everything && !self.runs_on_host && self.paths.is_empty() && self.hunks.is_empty()
+        !self.everything
+            && !self.runs_on_host
+            && self.paths.is_empty()
+            && self.exact.is_empty()
+            && self.hunks.is_empty()
     }
 }
 
@@ -128,7 +134,7 @@ struct Wanted<'a> {
 
 impl<'a> Wanted<'a> {
     fn read(diff: &'a Diff, wish: &Selection) -> Result<Wanted<'a>, Fault> {
-        let only_risky = wish.runs_on_host && wish.paths.is_empty() && wish.hunks.is_empty();
+        let only_risky = wish.runs_on_host && wish.paths.is_empty() && wish.exact.is_empty() && wish.hunks.is_empty();
         let mut wanted = Wanted {
             everything: wish.everything,
             named: BTreeSet::new(),
@@ -142,6 +148,12 @@ impl<'a> Wanted<'a> {
         }
         for path in &wish.paths {
             wanted.add_path(diff, path)?;
+        }
+        for path in &wish.exact {
+            match diff.files.iter().any(|file| file.change.path == *path) {
+                true => wanted.named.insert(path.clone()),
+                false => return Err(nothing_at(path)),
+            };
         }
         for id in &wish.hunks {
             let (path, id) = hunk(diff, id)?;
@@ -163,11 +175,7 @@ impl<'a> Wanted<'a> {
             self.above.insert(wish.clone());
             return Ok(());
         }
-        let nothing = || {
-            let fault = Fault::new(ErrorKind::NotFound, format!("nothing changed at {wish}"));
-            fault.hint("`cofferdam diff --name-only` lists what changed").phase(Phase::Review)
-        };
-        let text = std::str::from_utf8(wish.as_bytes()).map_err(|_| nothing())?;
+        let text = std::str::from_utf8(wish.as_bytes()).map_err(|_| nothing_at(wish))?;
         let matcher = match GlobBuilder::new(text).literal_separator(true).build() {
             Ok(glob) => glob.compile_matcher(),
             Err(e) => {
@@ -176,7 +184,7 @@ impl<'a> Wanted<'a> {
             }
         };
         if !diff.files.iter().any(|f| matcher.is_match(f.change.path.as_path())) {
-            return Err(nothing());
+            return Err(nothing_at(wish));
         }
         self.patterns.push(matcher);
         Ok(())
@@ -220,11 +228,12 @@ fn hunk<'a>(diff: &'a Diff, id: &str) -> Result<(&'a Rel, &'a str), Fault> {
     }
 }
 
+fn nothing_at(path: &Rel) -> Fault {
+    let fault = Fault::new(ErrorKind::NotFound, format!("nothing changed at {path}"));
+    fault.hint("`cofferdam diff --name-only` lists what changed").phase(Phase::Review)
+}
+
 fn never(path: &Rel, why: &str) -> Fault {
     let fault = Fault::new(ErrorKind::PolicyDenied, format!("{path} never lands: {why}"));
     fault.hint("it stays in the workspace; `cofferdam reject` removes it there").phase(Phase::Review)
 }
-
-#[cfg(test)]
-#[path = "select_test.rs"]
-mod tests;

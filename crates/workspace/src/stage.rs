@@ -292,9 +292,8 @@ impl Staging<'_> {
             self.synced.dir(&dir).map_err(fail)?;
             if draft.inside.is_none() {
                 let piece = self.piece(number)?;
-                match self.steps.get_mut(&number) {
-                    Some(Act::Place { new } | Act::Swap { new, .. }) => *new = piece,
-                    _ => {}
+                if let Some(Act::Place { new } | Act::Swap { new, .. }) = self.steps.get_mut(&number) {
+                    *new = piece;
                 }
             }
         }

@@ -27,12 +27,30 @@ pub fn landed(base: &Dir, batch: &Dir, plan: &Plan) -> Result<Landed, Fault> {
     let mut seen = Vec::with_capacity(plan.items.len());
     for item in &plan.items {
         let now = plan::now_at(base, &item.at)?;
-        let present = |f: place::Facts| Seen::Present { ino: f.id.ino, size: f.size, mode: f.mode, ctime: f.ctime };
-        seen.push((item.at.clone(), now.map_or(Seen::Absent, present)));
+        seen.push((item.at.clone(), now.map_or(Seen::Absent, look)));
     }
     let landed = Landed(seen);
     stage::write_down(batch, LANDED, &landed).map_err(|e| trouble::with(&"the batch", "write down what landed", &e))?;
     Ok(landed)
+}
+
+/// Paths of a batch that was taken back and are again what they were, as they look now: moving them away and back gave them another
+/// time of change, and that is no drift.
+pub fn restored(base: &Dir, plan: &Plan) -> Result<Landed, Fault> {
+    let mut seen = Vec::new();
+    for item in &plan.items {
+        let (Some(before), Some(now)) = (&item.before, plan::now_at(base, &item.at)?) else { continue };
+        let is_dir = now.kind == FileKind::Dir;
+        let same = now.kind == before.kind && now.mode == before.mode && now.size == before.size;
+        if is_dir || (same && before.mtime == Some(now.mtime)) {
+            seen.push((item.at.clone(), look(now)));
+        }
+    }
+    Ok(Landed(seen))
+}
+
+fn look(facts: place::Facts) -> Seen {
+    Seen::Present { ino: facts.id.ino, size: facts.size, mode: facts.mode, ctime: facts.ctime }
 }
 
 /// What a batch did, as it was written down.

@@ -69,7 +69,7 @@ impl Stack {
         }
         let mut names = place.layer_names()?;
         if let (Some(base), true) = (&place.base, place.base_shows) {
-            names.extend(base.names()?);
+            names.extend(names_in(base)?);
         }
         let seen = names.into_iter().map(|name| Ok((place.find(&name)?, name)));
         seen.filter_map(|one: io::Result<_>| match one {
@@ -141,7 +141,7 @@ impl Place {
     pub fn layer_names(&self) -> io::Result<BTreeSet<Vec<u8>>> {
         let mut names = BTreeSet::new();
         for (_, dir) in &self.up {
-            names.extend(dir.names()?);
+            names.extend(names_in(dir)?);
         }
         Ok(names)
     }
@@ -185,6 +185,24 @@ impl Place {
     }
 }
 
+/// Most names in one directory that are looked at; more than a million would be no tree that people review.
+const MOST_NAMES: usize = 1_000_000;
+
+/// The names in a directory, unless they are too many.
+pub(crate) fn names_in(dir: &Dir) -> io::Result<Vec<Vec<u8>>> {
+    let mut names = Vec::new();
+    for entry in rustix::fs::Dir::read_from(dir)? {
+        let name = entry?.file_name().to_bytes().to_vec();
+        if names.len() == MOST_NAMES {
+            return Err(io::Error::new(io::ErrorKind::QuotaExceeded, "too many names in one directory"));
+        }
+        if name != b"." && name != b".." {
+            names.push(name);
+        }
+    }
+    Ok(names)
+}
+
 /// A directory by its name; none where there is none, or something else.
 fn open(dir: &Dir, name: &[u8]) -> io::Result<Option<Dir>> {
     match dir.dir(&Rel::top().join(name)) {
@@ -207,9 +225,9 @@ fn is_opaque(dir: &Dir) -> io::Result<bool> {
     }
 }
 
-pub(crate) const OPAQUE: &str = "user.overlay.opaque";
+const OPAQUE: &str = "user.overlay.opaque";
 
-pub(crate) fn tampered(name: &str) -> io::Error {
+fn tampered(name: &str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, format!("the layer was tampered with: it holds {name}"))
 }
 

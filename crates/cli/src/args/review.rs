@@ -5,10 +5,10 @@ use clap::builder::OsStringValueParser;
 use clap::{Arg, Command, ValueHint};
 
 /// Known without building anything: the hot path must tell verbs from commands to run.
-pub const VERBS: &[&str] = &["diff", "prune", "rebase", "conflicts"];
+pub const VERBS: &[&str] = &["diff", "approve", "reject", "undo", "prune", "rebase", "conflicts", "provenance"];
 
 pub fn commands() -> Vec<Command> {
-    vec![diff(), prune(), rebase(), conflicts()]
+    vec![diff(), approve(), reject(), undo(), prune(), rebase(), conflicts(), provenance()]
 }
 
 fn diff() -> Command {
@@ -56,6 +56,87 @@ pub fn words() -> Arg {
         .value_parser(OsStringValueParser::new())
         .value_hint(ValueHint::AnyPath)
         .help("The sandbox, by id, the beginning of it, or name [default: the one of the current directory]; then paths in it")
+}
+
+fn approve() -> Command {
+    Command::new("approve")
+        .about("Let changes of a sandbox through to its directory")
+        .long_about(
+            "Let changes of a sandbox through to its directory: all, some by path or pattern, or single hunks.\n\n\
+             What lands is what was reviewed: the last diff that was shown, or the one with --digest. If the sandbox or the \
+             directory changed since, nothing lands. Files that would run on your machine land only when they are named one by one, or with \
+             --runs-on-host. Set-id bits and file capabilities are taken off. It lands as a whole or not at all, also when the machine \
+             goes down in the middle; `cofferdam undo` takes it back.",
+        )
+        .override_usage("cofferdam approve [OPTIONS] [ID] [PATH]...")
+        .arg(words())
+        .arg(hunk())
+        .arg(flag("runs-on-host").help("Also what would run on your machine; with nothing else chosen, all of that"))
+        .arg(flag("interactive").short('i').conflicts_with_all(["hunk", "json", "digest", "unseen"]).help("Ask about each hunk"))
+        .arg(Arg::new("digest").long("digest").value_name("D").help("The digest of the diff that was reviewed"))
+        .arg(flag("unseen").conflicts_with("digest").help("Land what is there, though nobody looked at it"))
+        .arg(flag("commit").help("Commit what landed, and nothing else, without running hooks"))
+        .arg(Arg::new("message").short('m').long("message").value_name("TEXT").requires("commit").help("The commit's message"))
+        .arg(
+            Arg::new("author")
+                .long("author")
+                .value_parser(["agent", "reviewer", "coauthored"])
+                .default_value("reviewer")
+                .help("Who stands in the commit as its author"),
+        )
+        .arg(flag("json").help("Print JSON: protocol_version, batch, sandbox, digest, landed, left, notes, commit"))
+}
+
+fn reject() -> Command {
+    Command::new("reject")
+        .about("Throw changes of a sandbox away")
+        .long_about(
+            "Throw changes of a sandbox away: there it shows its directory again. They cannot be brought back. \
+             Refused while a command runs in the sandbox.",
+        )
+        .override_usage("cofferdam reject [OPTIONS] [ID] [PATH]...")
+        .arg(words())
+        .arg(hunk())
+        .arg(flag("all").short('a').help("All changes"))
+        .arg(Arg::new("digest").long("digest").value_name("D").help("Only if the diff still has this digest"))
+        .arg(flag("json").help("Print JSON: protocol_version, sandbox, rejected, left"))
+}
+
+fn undo() -> Command {
+    Command::new("undo")
+        .about("Take back what an approval let through")
+        .long_about(
+            "Take back what an approval let through: every file is again what it was, bytes, bits and times, and the changes wait in \
+             the sandbox once more, if it is still there. If one of the files was changed since, nothing is taken back.",
+        )
+        .arg(
+            Arg::new("batch")
+                .value_name("BATCH|ID")
+                .help("The batch, or the sandbox whose last one is meant [default: the last that landed in the current directory]"),
+        )
+        .arg(flag("json").help("Print JSON: protocol_version, batch, undoes, sandbox, landed, notes"))
+}
+
+fn provenance() -> Command {
+    Command::new("provenance")
+        .about("Tell which approvals brought a file or directory to how it is")
+        .arg(
+            Arg::new("path")
+                .value_name("PATH")
+                .required(true)
+                .value_parser(OsStringValueParser::new())
+                .value_hint(ValueHint::AnyPath)
+                .help("A file or directory, which may be gone"),
+        )
+        .arg(flag("json").help("Print JSON: protocol_version, path, batches, more"))
+}
+
+fn hunk() -> Arg {
+    Arg::new("hunk")
+        .long("hunk")
+        .value_name("H")
+        .action(clap::ArgAction::Append)
+        .help("A single hunk, by its id or the beginning of it; may be given several times")
 }
 
 fn rebase() -> Command {

@@ -37,7 +37,7 @@ fn tell(answer: &Answer) {
         let _ = writeln!(out, "{word:<14} {}{why}", safe(&path.to_string()));
     }
     answer.notes.iter().for_each(|text| note(text));
-    let would = if answer.dry_run { "would be brought" } else { "is" };
+    let would = if answer.dry_run { "would be brought" } else { "was brought" };
     let files = |count: usize| if count == 1 { "1 file".to_owned() } else { format!("{count} files") };
     note(&match (answer.files.len(), answer.conflicts) {
         (0, _) => format!("{} {would} onto its base as it is now; nothing had to be merged", answer.sandbox),

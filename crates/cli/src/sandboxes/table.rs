@@ -55,9 +55,10 @@ pub fn ago(at_ms: u64, now_ms: u64) -> String {
     format!("{} ago", span(now_ms.saturating_sub(at_ms)))
 }
 
-/// How long until.
+/// How long until. Rounded: what was made for seven days a moment ago has seven days.
 pub fn from_now(at_ms: u64, now_ms: u64) -> String {
-    format!("in {}", span(at_ms.saturating_sub(now_ms)))
+    const MOMENT_MS: u64 = 30_000;
+    format!("in {}", span(at_ms.saturating_sub(now_ms) + MOMENT_MS))
 }
 
 fn span(ms: u64) -> String {

@@ -23,6 +23,9 @@ fn conforms(place: &Place, driver: &str) {
     );
     inside(place, &id, FIRST);
     let first = view(place, &id);
+    let diff = place.json(&["diff", &id]);
+    let paths: Vec<&str> = diff["files"].as_array().unwrap().iter().map(|f| f["path"].as_str().unwrap()).collect();
+    assert_eq!(paths, ["changed", "dir/one", "kept", "link", "made/empty", "new"], "{what}: {diff}");
     assert_eq!(fs::read_to_string(place.project.join("changed")).unwrap(), "base\n", "{what}: the base is untouched");
     assert!(place.project.join("dir/one").exists() && !place.project.join("new").exists(), "{what}");
     let one = id_of(&place.json(&["snapshot", &id]));

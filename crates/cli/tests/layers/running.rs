@@ -115,3 +115,25 @@ fn who_is_killed_while_holding_a_guest_still_leaves_it_running() {
     assert!(collected.get("failed").is_none(), "{collected}");
     assert_eq!(place.layers().len(), 1);
 }
+
+#[test]
+fn commands_and_snapshots_at_once_never_meet_in_one_layer() {
+    let (place, id) = project(As::User);
+    let again = |words: &[&str]| loop {
+        let output = place.verb(words);
+        if output.status.success() {
+            return output;
+        }
+        let told = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(["meanwhile", "must wait", "live run", "busy", "in use"].iter().any(|w| told.contains(w)), "{told}");
+    };
+    std::thread::scope(|scope| {
+        scope.spawn(|| (0..15).for_each(|_| drop(again(&["exec", &id, "--", "/bin/sh", "-c", "echo x >> log"]))));
+        scope.spawn(|| (0..15).for_each(|_| drop(again(&["snapshot", &id]))));
+    });
+    assert_eq!(inside(&place, &id, "wc -l < log").trim(), "15");
+    for snapshot in place.json(&["snapshot", "ls", &id])["snapshots"].as_array().unwrap() {
+        // Reads every layer again and compares.
+        place.json(&["fork", snapshot["id"].as_str().unwrap()]);
+    }
+}

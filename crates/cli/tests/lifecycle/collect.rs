@@ -131,3 +131,21 @@ fn a_lost_store_is_made_again_from_what_lies_on_the_disk() {
         assert_eq!(before[field], after[field], "{field}");
     }
 }
+
+/// A layer whose sandbox is known to be gone, or to have given it up, was not left by a crash: it is not taken up again.
+#[test]
+fn what_was_given_up_is_not_taken_up_again() {
+    let place = Place::new(As::User);
+    let id = place.create(&[]);
+    assert!(place.verb(&["exec", &id, "--", "sh", "-c", "echo x > file"]).status.success());
+    let layer = place.layers().remove(0);
+    let copied = |from: &std::path::Path, to: &std::path::Path| {
+        assert!(std::process::Command::new("cp").arg("-a").arg(from).arg(to).status().unwrap().success());
+    };
+    place.dir("keep");
+    copied(&layer, &place.root.join("keep"));
+    place.json(&["rm", &id]);
+    copied(&place.root.join("keep").join(layer.file_name().unwrap()), &layer);
+    assert_eq!(items(&place.json(&["gc"]))[0].0, "dead_layer");
+    assert!(place.states().is_empty() && place.layers().is_empty());
+}

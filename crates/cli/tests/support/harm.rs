@@ -50,19 +50,21 @@ impl Walk {
         mut check: impl FnMut(W, Point, &Output),
     ) -> Walked {
         let (_, words) = fresh();
-        let calls = self.count(place, &words);
+        let life = self.life(place, &words);
+        let calls = life.len();
         assert!(calls > 20, "{words:?} makes {calls} calls");
         let full = std::env::var("COFFERDAM_WALK").is_ok_and(|v| v == "full");
         let end = Instant::now() + self.budget;
         let mut tried = 0;
-        // Every 16th call, then those between: an early end still covers the whole life.
-        for n in (0..16).flat_map(|offset| (0..calls).skip(spread(offset)).step_by(16)) {
+        // In strides that meet every call once and leave no large gap at any time: an early end still covers the whole life.
+        let stride = stride(calls);
+        for n in (0..calls).map(|k| k * stride % calls) {
             if !full && Instant::now() > end {
                 break;
             }
             let (world, words) = fresh();
             let point = Point { call: n + 1, of: calls };
-            let output = to_the_end(&mut self.traced(place, &words, point.call), b"");
+            let output = to_the_end(&mut self.traced(place, &words, &life[n]), b"");
             check(world, point, &output);
             tried += 1;
         }
@@ -70,31 +72,47 @@ impl Walk {
         Walked { calls, tried }
     }
 
-    fn traced(&self, place: &Place, words: &[String], call: usize) -> Command {
+    /// strace counts each kind of call for itself.
+    fn traced(&self, place: &Place, words: &[String], (call, nth): &(String, usize)) -> Command {
         let what = match self.harm {
             Harm::Kill => "signal=KILL".to_owned(),
             Harm::Error(name) => format!("error={name}"),
         };
         let mut command = place.outside("/usr/bin/strace");
         command.args(["-o", "/dev/null", "-e", &format!("trace={}", self.calls)]);
-        command.args(["-e", &format!("inject={}:{what}:when={call}", self.calls)]);
+        command.args(["-e", &format!("inject={call}:{what}:when={nth}")]);
         command.arg(binary()).args(words);
         command
     }
 
-    /// How many of the calls the unharmed command makes; it must succeed.
-    fn count(&self, place: &Place, words: &[String]) -> usize {
+    /// The calls that the unharmed command makes, each with how many of its kind came up to it; it must succeed.
+    fn life(&self, place: &Place, words: &[String]) -> Vec<(String, usize)> {
         let log = place.file(format!("calls-{}", super::unique()), "");
         let mut command = place.outside("/usr/bin/strace");
         command.arg("-o").arg(&log).args(["-e", &format!("trace={}", self.calls)]).arg(binary()).args(words);
         let output = to_the_end(&mut command, b"");
         let told = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success(), "control: {words:?} succeeds under strace: {told}");
-        fs::read_to_string(&log).unwrap().lines().filter(|line| !line.starts_with(['+', '-'])).count()
+        let mut counts = std::collections::BTreeMap::<String, usize>::new();
+        let text = fs::read_to_string(&log).unwrap();
+        let names = text.lines().filter(|line| !line.starts_with(['+', '-'])).filter_map(|line| line.split_once('('));
+        let numbered = names.map(|(name, _)| {
+            let count = counts.entry(name.to_owned()).or_default();
+            *count += 1;
+            (name.to_owned(), *count)
+        });
+        // Before that the command is not ours yet.
+        numbered.filter(|(name, _)| name != "execve").collect()
     }
 }
 
-/// The numbers from 0 to 15, each far from those before it.
-fn spread(n: usize) -> usize {
-    (n & 1) << 3 | (n & 2) << 1 | (n & 4) >> 1 | (n & 8) >> 3
+/// About the golden part of a number, and without a common divisor with it.
+fn stride(calls: usize) -> usize {
+    let gcd = |mut a: usize, mut b: usize| {
+        while b > 0 {
+            (a, b) = (b, a % b);
+        }
+        a
+    };
+    (calls * 618 / 1000..).find(|n| gcd(*n, calls) == 1).unwrap()
 }

@@ -25,8 +25,13 @@ pub fn checks() -> Vec<Check> {
         limit("wall_ms", "-t, --timeout", true, "held by the supervisor's clock"),
         limit("output_bytes", "--output", true, "held by the supervisor, byte by byte"),
         limit("open_files", "--limit open_files=N", true, "held by RLIMIT_NOFILE"),
-        limit("disk_mb", "--disk", true, "held by the size of the guest's private /tmp"),
-        limit("files", "--limit files=N", true, "held by the inodes of the guest's private /tmp"),
+        limit("disk_mb", "--disk", true, "held by the size of the guest's private /tmp; a workspace is measured"),
+        limit(
+            "files",
+            "--limit files=N",
+            true,
+            "held by the inodes of the guest's private /tmp; those of a workspace are counted",
+        ),
     ]
 }
 

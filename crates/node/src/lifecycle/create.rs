@@ -21,6 +21,7 @@ use std::path::PathBuf;
 use store::{Entry, Step, Tx};
 use terms::{ErrorKind, Fault, Limits, Phase};
 use workspace::Driver;
+pub use workspace::copy::Copied;
 
 /// Sandboxes that one state directory may hold.
 pub const MOST_SANDBOXES: u64 = 10_000;
@@ -55,6 +56,11 @@ pub struct Created {
 }
 
 pub fn create(ask: &Ask, caller: &Caller) -> Result<Created, Fault> {
+    create_telling(ask, caller, &mut |_| {})
+}
+
+/// The same, and tells how far a driver that copies has come.
+pub fn create_telling(ask: &Ask, caller: &Caller, progress: &mut dyn FnMut(&Copied)) -> Result<Created, Fault> {
     if let Some(name) = &ask.name {
         check_name(name)?;
     }
@@ -78,7 +84,7 @@ pub fn create(ask: &Ask, caller: &Caller) -> Result<Created, Fault> {
     // Those that are sure to be refused leave no trace; the transaction below asks again.
     state.store.read(|tx| admit(tx, "", &sandbox))?;
     let id = terms::id("sbx", fresh::random());
-    let stacked = Stacked::make(&state, &base, ask, &id, &mut sandbox)?;
+    let stacked = Stacked::make(&state, &base, ask, &id, &mut sandbox, progress)?;
     let made = state.store.write(|tx| match earlier(tx, ask, &params)? {
         Some(known) => Ok(known),
         None => record(tx, ask, caller, &id, sandbox, params).map(|version| {

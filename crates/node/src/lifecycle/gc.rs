@@ -6,7 +6,7 @@ use super::measure::{self, Size};
 use super::meta::{Meta, drop_layer};
 use super::stop::note;
 use super::{list, remove};
-use crate::sandbox::{Lifecycle, Run, Sandbox};
+use crate::sandbox::{Lifecycle, Run, Sandbox, Tombstone};
 use crate::snapshots::{self, Frozen, Snapshot};
 use crate::state::State;
 use crate::{Caller, fresh};
@@ -192,6 +192,7 @@ fn of_layer(state: &State, id: &str, buried: &BTreeMap<String, u64>, locks: &Loc
     let (sort, why) = match (buried.contains_key(id), Meta::read(&layer)) {
         (true, _) => (Sort::DeadLayer, "its sandbox was removed".to_owned()),
         (_, None) => (Sort::DeadLayer, "nothing refers to it".to_owned()),
+        (_, Some(meta)) if is_past(state, &meta) => (Sort::DeadLayer, "nothing refers to it any more".to_owned()),
         (_, Some(meta)) if is_worth_keeping(&layer, &meta) => {
             let what = meta
                 .run_id
@@ -208,6 +209,19 @@ fn is_old(state: &State, id: &str) -> bool {
     const MAKING_MS: u64 = 1000;
     let meta = state.layers.dir.meta_of(id.as_bytes()).ok().flatten();
     meta.is_some_and(|meta| (meta.ctime.0 as u64 * 1000).saturating_add(MAKING_MS) < fresh::now_ms())
+}
+
+/// What it was made for was recorded once: it was not left by a crash but given up since, perhaps in part.
+fn is_past(state: &State, meta: &Meta) -> bool {
+    let known = state.store.read(|tx| {
+        let sandbox = match &meta.sandbox {
+            Some(id) => tx.get::<Sandbox>(id)?.is_some() || tx.get::<Tombstone>(id)?.is_some(),
+            None => false,
+        };
+        let run = meta.run_id.as_ref().map(|id| tx.get::<Run>(id)).transpose()?.flatten();
+        Ok(sandbox || run.is_some())
+    });
+    known.unwrap_or(false)
 }
 
 fn is_worth_keeping(layer: &Layer, meta: &Meta) -> bool {

@@ -22,6 +22,8 @@ use workspace::{Anchors, Diff, FileKind, Lock, Rel, Stack, goal, undo};
 pub struct Ask {
     /// `[ID] [PATH…]`.
     pub words: Vec<OsString>,
+    /// Single changes, each by the whole path of its own; nothing below it is meant.
+    pub exact: Vec<Rel>,
     pub hunks: Vec<String>,
     /// Also what would run on the reviewer's machine.
     pub runs_on_host: bool,
@@ -49,11 +51,21 @@ pub fn approve(caller: &Caller, ask: &Ask) -> Result<Receipt, Fault> {
     desk.approve(caller, ask, &wish).map_err(|fault| fault.subject(&sandbox.id))
 }
 
+/// Whether somebody has been shown the whole diff of the sandbox that is meant.
+pub fn was_shown(caller: &Caller, words: &[OsString]) -> Result<bool, Fault> {
+    let state = State::open(caller)?;
+    state.store.read(|tx| {
+        let (sandbox, _) = which(tx, words, caller)?;
+        Ok(tx.get::<Reviewed>(&sandbox.id)?.is_some())
+    })
+}
+
 /// Words and flags as a selection; nothing said means all that is ordinary.
 fn selection(words: &[OsString], ask: &Ask, sandbox: &Sandbox, caller: &Caller) -> Result<Selection, Fault> {
     let paths = words.iter().map(|word| rel_of(word, &sandbox.base, caller)).collect::<Result<Vec<_>, _>>()?;
-    let everything = paths.is_empty() && ask.hunks.is_empty();
-    Ok(Selection { everything, paths, hunks: ask.hunks.clone(), runs_on_host: ask.runs_on_host })
+    let everything = paths.is_empty() && ask.exact.is_empty() && ask.hunks.is_empty() && !ask.runs_on_host;
+    let (exact, hunks) = (ask.exact.clone(), ask.hunks.clone());
+    Ok(Selection { everything, paths, exact, hunks, runs_on_host: ask.runs_on_host })
 }
 
 /// A sandbox whose base is held: nobody else lands there meanwhile, and nothing is in between.

@@ -88,14 +88,7 @@ pub fn conclude(state: &State, id: &str, plan: &Plan, landed: &Landed) -> Result
         let mut kept = unfinished(tx, id)?;
         let batch = kept.record.batch.clone();
         if let Some(mut sandbox) = tx.get::<Sandbox>(&batch.sandbox)? {
-            let mut known = match tx.get::<Anchored>(&batch.sandbox)? {
-                Some(known) => known,
-                None => tx.add(&batch.sandbox, Anchored::default())?,
-            };
-            for (path, seen) in &landed.0 {
-                known.record.anchors.set(path, *seen);
-            }
-            tx.change(known)?;
+            anchor(tx, &batch.sandbox, landed)?;
             sandbox.record.used_ms = fresh::now_ms();
             tx.change(sandbox)?;
         }
@@ -113,6 +106,18 @@ pub fn conclude(state: &State, id: &str, plan: &Plan, landed: &Landed) -> Result
     })
 }
 
+/// What a workspace knows of single files of its base.
+fn anchor(tx: &Tx<'_>, sandbox: &str, seen: &Landed) -> Result<(), Fault> {
+    let mut known = match tx.get::<Anchored>(sandbox)? {
+        Some(known) => known,
+        None => tx.add(sandbox, Anchored::default())?,
+    };
+    for (path, seen) in &seen.0 {
+        known.record.anchors.set(path, *seen);
+    }
+    tx.change(known).map(drop)
+}
+
 /// A transaction whose end failed may have landed all the same.
 fn has_landed(state: &State, id: &str) -> bool {
     let found = state.store.read(|tx| tx.get::<Unfinished>(id));
@@ -124,7 +129,7 @@ pub fn abandon(state: &State, base: &Dir, id: &str, fault: Fault) -> Fault {
     let cleared = batch::directory(state, id)
         .and_then(|dir| stage::discard(base, &dir, id).map_err(|e| Fault::internal(e.to_string())));
     if cleared.and_then(|()| batch::forget(state, id)).is_ok() {
-        let _ = give_up(state, id, &fault.message);
+        let _ = give_up(state, id, &fault.message, &Landed::default());
     }
     fault
 }
@@ -137,10 +142,7 @@ pub fn take_back(state: &State, landing: &mut Landing<'_>, id: &str, mut fault: 
                 fault.message.push_str("; ");
                 fault.message.push_str(trouble);
             }
-            let tidied = landing.tidy().is_ok() && batch::forget(state, id).is_ok();
-            if tidied {
-                let _ = give_up(state, id, &fault.message);
-            }
+            let _ = taken_back(state, landing, id, &fault.message);
         }
         Err(e) => {
             fault.message.push_str(&format!("; and taking it back failed: {e}"));
@@ -150,9 +152,22 @@ pub fn take_back(state: &State, landing: &mut Landing<'_>, id: &str, mut fault: 
     fault
 }
 
-pub fn give_up(state: &State, id: &str, why: &str) -> Result<(), Fault> {
+/// Clears up after a batch that was taken back. The base is as it was; what fails here is done by `recover` later.
+pub fn taken_back(state: &State, landing: &Landing<'_>, id: &str, why: &str) -> Result<(), Fault> {
+    let failed = |e: std::io::Error| Fault::internal(format!("batch {id}: {e}"));
+    let restored = landing.restored()?;
+    landing.tidy().map_err(failed)?;
+    // The record goes before the copies: without the record nobody asks for them, and a record without them could not be ended.
+    give_up(state, id, why, &restored)?;
+    batch::forget(state, id)
+}
+
+pub fn give_up(state: &State, id: &str, why: &str, restored: &Landed) -> Result<(), Fault> {
     state.store.write(|tx| {
         let Some(kept) = tx.get::<Unfinished>(id)? else { return Ok(()) };
+        if tx.get::<Sandbox>(&kept.record.batch.sandbox)?.is_some() {
+            anchor(tx, &kept.record.batch.sandbox, restored)?;
+        }
         note(tx, id, &kept.record.batch, Step::Failed, json!({"message": why}))?;
         tx.remove::<Unfinished>(id).map(drop)
     })

@@ -13,8 +13,9 @@ use store::{Entry, Kept, Step, Tx};
 use terms::{ErrorKind, Fault, PROTOCOL_VERSION, Phase};
 use workspace::diff::{Options, diff};
 use workspace::exclude::Exclude;
+use workspace::git::Was;
 use workspace::rebase::{Rebase, now, plan};
-use workspace::{Diff, Lock, Stack};
+use workspace::{Diff, Lock, Rel, Stack};
 
 pub use workspace::rebase::{Fate, Moved};
 
@@ -54,7 +55,10 @@ pub fn rebase(caller: &Caller, ask: &Ask) -> Result<Answer, Fault> {
     let options = Options { exclude: Exclude::Artefacts, ..Options::default() };
     let diff = diff(&stack, &anchored.anchors, &options).map_err(of_it)?;
     let past = Past::of(&state, caller, &sandbox, &anchored.anchors, &diff).map_err(of_it)?;
-    let before = |path: &workspace::Rel| past.of_file(path);
+    let before = |path: &Rel| match workspace::known::copy(&stack, &anchored.anchors, path) {
+        Some(bytes) => Ok(Was::File(bytes)),
+        None => past.of_file(path),
+    };
     let rebase = plan(&stack, &diff, &anchored.anchors, &before).map_err(of_it)?;
     if !ask.dry_run {
         intend(&state, caller, &sandbox.id)?;

@@ -45,7 +45,7 @@ fn finish(state: &State, base: &Dir, id: &str) -> Result<(), Fault> {
         Stage::Staging => {
             stage::discard(base, &dir, id).map_err(|e| failed(id, &e))?;
             batch::forget(state, id)?;
-            give_up(state, id, "cut off before anything was changed")
+            give_up(state, id, "cut off before anything was changed", &undo::Landed::default())
         }
         Stage::Landing => {
             let plan = undo::read_plan(&dir, id)?;
@@ -63,10 +63,8 @@ fn finish(state: &State, base: &Dir, id: &str) -> Result<(), Fault> {
                 }
                 Err(fault) => {
                     let troubles = landing.roll_back().map_err(|e| failed(id, &e))?;
-                    landing.tidy().map_err(|e| failed(id, &e))?;
-                    batch::forget(state, id)?;
                     let why: Vec<String> = std::iter::once(fault.message).chain(troubles).collect();
-                    give_up(state, id, &why.join("; "))
+                    landing::taken_back(state, &landing, id, &why.join("; "))
                 }
             }
         }

@@ -43,7 +43,7 @@ pub fn reject(caller: &Caller, ask: &Ask) -> Result<Answer, Fault> {
         Ok((sandbox, words, anchors))
     })?;
     let paths = words.iter().map(|word| rel_of(word, &sandbox.record.base, caller)).collect::<Result<Vec<_>, _>>()?;
-    let wish = Selection { everything: ask.everything, paths, hunks: ask.hunks.clone(), runs_on_host: false };
+    let wish = Selection { everything: ask.everything, paths, hunks: ask.hunks.clone(), ..Selection::default() };
     if wish.is_empty() {
         let fault = Fault::invalid("nothing was chosen to be rejected").phase(Phase::Admission);
         return Err(fault.hint("give paths, --hunk ID or --all"));

@@ -94,6 +94,12 @@ pub(super) fn take(state: &state::State, sandbox: Kept<Sandbox>) -> Result<Optio
     let empty = || Fault::internal(format!("{} has no layer", sandbox.id)).subject(&sandbox.id);
     let top = stack.layers.last().ok_or_else(empty)?;
     let Some(lock) = top.lock().map_err(broken)? else { return Ok(None) };
+    // Until the lock was ours, a snapshot may have frozen this layer, and then it is not the one to write to.
+    let now = state.store.read(|tx| tx.get::<Sandbox>(&sandbox.id))?;
+    if now.is_none_or(|now| now.record.layers != sandbox.record.layers) {
+        let fault = Fault::new(ErrorKind::Conflict, format!("{} was changed meanwhile", sandbox.id));
+        return Err(fault.hint("try again").subject(&sandbox.id).phase(Phase::Admission));
+    }
     if stack.driver == Driver::Overlay {
         // What the kernel left there is of no use to the next mount, and keeps it from being made.
         remove::tree(&top.dir, b"work").map_err(broken)?;
@@ -142,7 +148,7 @@ impl Held {
     /// Takes the layer away, whatever is in it. What cannot be taken away now is collected later.
     pub fn drop_layer(&self) {
         if let Some(top) = self.stack.layers.last() {
-            let _collected_later = remove::tree(&self.layers.dir, top.id.as_bytes());
+            let _collected_later = crate::lifecycle::meta::drop_layer(&self.layers, &top.id);
         }
     }
 }

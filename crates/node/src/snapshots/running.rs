@@ -3,8 +3,9 @@
 use crate::lifecycle::live;
 use crate::sandbox::{Run, Sandbox};
 use crate::state::State;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use store::Kept;
+use sys::freeze::{Frozen, Trouble};
 use terms::{ErrorKind, Fault, Phase, Retry};
 use workspace::{Layer, Lock};
 
@@ -49,12 +50,20 @@ pub fn busy(state: &State, sandbox: &Kept<Sandbox>, verb: &str) -> Fault {
     fault.subject(&sandbox.id).phase(Phase::Admission)
 }
 
-/// Holds the guest of the live run still until the answer is dropped.
-pub fn hold(state: &State, sandbox: &Kept<Sandbox>) -> Result<sys::freeze::Frozen, Fault> {
-    let run = of(state, &sandbox.id)?.ok_or_else(|| busy(state, sandbox, "the snapshot"))?;
-    sys::freeze::guest_of(run.record.pid, PATIENCE).map_err(|trouble| {
-        let message = format!("{} could not be held still: {trouble}", run.id);
-        let fault = Fault::new(ErrorKind::Unavailable, message).retry(Retry::Later).phase(Phase::Preparation);
-        fault.hint("it goes on unharmed; try again, or take the snapshot when the run has ended").subject(&sandbox.id)
-    })
+/// Holds the guest of the live run still until the answer is dropped. One that is only being made is waited for a while.
+pub fn hold(state: &State, sandbox: &Kept<Sandbox>) -> Result<Frozen, Fault> {
+    let begun = Instant::now();
+    loop {
+        let run = of(state, &sandbox.id)?.ok_or_else(|| busy(state, sandbox, "the snapshot"))?;
+        match sys::freeze::guest_of(run.record.pid, PATIENCE) {
+            Ok(frozen) => return Ok(frozen),
+            Err(Trouble::NoGuest) if begun.elapsed() < PATIENCE => std::thread::sleep(PAUSE),
+            Err(trouble) => {
+                let message = format!("{} could not be held still: {trouble}", run.id);
+                let fault = Fault::new(ErrorKind::Unavailable, message).retry(Retry::Later).phase(Phase::Preparation);
+                let hint = "it goes on unharmed; try again, or take the snapshot when the run has ended";
+                return Err(fault.hint(hint).subject(&sandbox.id));
+            }
+        }
+    }
 }

@@ -71,7 +71,7 @@ fn op() -> impl Strategy<Value = Op> {
 
 #[test]
 fn any_sequence_of_verbs_does_what_the_model_says() {
-    let mut runner = TestRunner::new(Config { cases: 16, failure_persistence: None, ..Config::default() });
+    let mut runner = TestRunner::new(Config { cases: 10, failure_persistence: None, ..Config::default() });
     let result = runner.run(&prop::collection::vec(op(), 20..70), |ops| {
         let (world, mut model) = (World::new(), Model::default());
         for (n, op) in ops.iter().enumerate() {

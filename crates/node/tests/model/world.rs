@@ -6,7 +6,7 @@ use node::Caller;
 use node::lifecycle::stop::Which;
 use node::lifecycle::{create, gc, list, remove, stop};
 use node::sandbox::{self, Sandbox, Sharing};
-use node::snapshots::{self, Since};
+use node::snapshots::{self, Since, Snapshot};
 use node::state::State;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -150,10 +150,11 @@ impl World {
 /// Layers that records name, counted without the store's own way of counting them.
 fn referred(state: &State) -> BTreeSet<String> {
     let all = state.store.read(|tx| {
-        let snapshots = tx.list::<snapshots::Snapshot>()?.into_iter().flat_map(|kept| kept.record.ground.layers);
-        let templates = tx.list::<snapshots::Template>()?.into_iter().flat_map(|kept| kept.record.ground.layers);
-        let sandboxes = tx.list::<Sandbox>()?.into_iter().flat_map(|kept| kept.record.layers);
-        Ok(snapshots.chain(templates).chain(sandboxes).collect())
+        let mut all: BTreeSet<String> = BTreeSet::new();
+        all.extend(tx.list::<Sandbox>()?.into_iter().flat_map(|kept| kept.record.layers));
+        let shots = tx.list::<Snapshot>()?.into_iter().map(|kept| kept.record.ground);
+        all.extend(shots.flat_map(|ground| ground.frozen.into_iter().map(|layer| layer.id)));
+        Ok(all)
     });
     all.unwrap()
 }

@@ -285,3 +285,20 @@ fn what_root_commits_for_another_belongs_to_that_other() {
         }
     }
 }
+
+#[test]
+fn an_index_in_two_files_stays_readable() {
+    let place = Place::new();
+    place.git(&["config", "core.splitIndex", "true"]);
+    place.git(&["update-index", "--split-index"]);
+    place.write("staged.txt", "mine\n");
+    place.git(&["add", "staged.txt"]);
+    let shared = |place: &Place| {
+        let names = std::fs::read_dir(place.project.join(".git")).unwrap().flatten();
+        names.into_iter().filter(|e| e.file_name().to_string_lossy().starts_with("sharedindex")).count()
+    };
+    assert!(shared(&place) > 0, "it is split");
+    let done = place.commit(&place.project, Author::Agent, &["a.txt"], || place.write("a.txt", "1\n")).unwrap();
+    assert_eq!(done.notes, Vec::<String>::new());
+    assert_eq!(place.git(&["status", "--porcelain"]), "A  staged.txt");
+}

@@ -115,3 +115,37 @@ fn a_file_that_somebody_wrote_meanwhile_is_neither_lost_nor_replaced() {
     landing.tidy().unwrap();
     assert_eq!(tree(&w.base()), now);
 }
+
+/// T05: the base's file system is full.
+#[test]
+fn a_full_disk_is_told_changes_nothing_and_is_no_harm_later() {
+    if !rustix::process::geteuid().is_root() {
+        return;
+    }
+    let mut w = World::new();
+    let image = w.top.join("image");
+    fs::File::create(&image).unwrap().set_len(8 << 20).unwrap();
+    let run = |program: &str, words: &[&str]| {
+        let done = std::process::Command::new(program).args(words).output().unwrap();
+        assert!(done.status.success(), "{program}: {}", String::from_utf8_lossy(&done.stderr));
+    };
+    let (image, base) = (image.to_str().unwrap().to_owned(), w.base());
+    run("mkfs.ext4", &["-q", "-m", "0", &image]);
+    run("mount", &["-o", "loop", &image, base.to_str().unwrap()]);
+    write(&base, "f", "old");
+    write(&base, "filler", vec![7u8; 3 << 20]);
+    write(&w.up(), "f", vec![9u8; 4 << 20]);
+    write(&w.up(), "g", "small");
+    let before = tree(&base);
+    let result = w.approve(&Selection::all());
+    let full = tree(&base);
+    fs::remove_file(base.join("filler")).unwrap();
+    let again = w.approve(&Selection::all());
+    let landed = fs::metadata(base.join("f")).unwrap().len();
+    run("umount", &["-l", base.to_str().unwrap()]);
+    let fault = result.unwrap_err();
+    assert_eq!(fault.error_kind, terms::ErrorKind::Unavailable, "{fault}");
+    assert_eq!(full, before);
+    again.unwrap();
+    assert_eq!(landed, 4 << 20);
+}

@@ -216,6 +216,23 @@ fn bits_that_matter_are_flagged() {
 }
 
 #[test]
+fn file_capabilities_are_flagged() {
+    let w = World::new();
+    write(&w.up(), "able", "x");
+    write(&w.up(), "plain", "y");
+    // Version 2: cap_net_raw, permitted and effective. Only root can give it.
+    let mut value = [0u8; 20];
+    value[..8].copy_from_slice(&[1, 0, 0, 2, 0, 0x20, 0, 0]);
+    if !rustix::process::geteuid().is_root() {
+        return;
+    }
+    set_xattr(&w.up(), "able", "security.capability", &value);
+    let diff = w.diff();
+    assert_eq!(file(&diff, "able").change.flags, [Flag::Capabilities]);
+    assert_eq!(file(&diff, "plain").change.flags, []);
+}
+
+#[test]
 fn what_the_base_changed_meanwhile_is_marked() {
     let w = World::new();
     write(&w.base(), "a", "1\n");

@@ -10,6 +10,7 @@ use rustix::time::{ClockId, clock_gettime};
 use std::path::PathBuf;
 use std::time::Duration;
 use terms::{ErrorKind, Fault, Phase};
+use workspace::copy::Copied;
 use workspace::{Dir, Driver, Layer, Lock, Rel};
 
 /// The directory that is covered.
@@ -51,7 +52,14 @@ pub struct Stacked {
 
 impl Stacked {
     /// Makes what the sandbox needs, and says so in the sandbox.
-    pub fn make(state: &State, base: &Base, ask: &Ask, id: &str, sandbox: &mut Sandbox) -> Result<Stacked, Fault> {
+    pub fn make(
+        state: &State,
+        base: &Base,
+        ask: &Ask,
+        id: &str,
+        sandbox: &mut Sandbox,
+        progress: &mut dyn FnMut(&Copied),
+    ) -> Result<Stacked, Fault> {
         let unmade = |e: std::io::Error| {
             let fault = Fault::new(ErrorKind::Unavailable, format!("{}: a new layer: {e}", state.path.display()));
             fault.phase(Phase::Preparation).hint("the state directory must be writable, with space left")
@@ -66,7 +74,7 @@ impl Stacked {
         sandbox.driver = workspace::driver::choose(&base.dir, &state.layers.dir, ask.driver)?;
         let (top, lock) = state.layers.make(&base.dir, fresh::random()).map_err(unmade)?;
         let made = Stacked { top, _lock: lock };
-        match made.fill(state, base, id, sandbox) {
+        match made.fill(state, base, id, sandbox, progress) {
             Ok(()) => Ok(made),
             Err(fault) => {
                 made.drop_layer(state);
@@ -75,7 +83,14 @@ impl Stacked {
         }
     }
 
-    fn fill(&self, state: &State, base: &Base, id: &str, sandbox: &mut Sandbox) -> Result<(), Fault> {
+    fn fill(
+        &self,
+        state: &State,
+        base: &Base,
+        id: &str,
+        sandbox: &mut Sandbox,
+        progress: &mut dyn FnMut(&Copied),
+    ) -> Result<(), Fault> {
         let failed = |e: std::io::Error| {
             let fault = Fault::new(ErrorKind::Unavailable, format!("layer {}: {e}", self.top.id));
             fault.phase(Phase::Preparation).hint("look at the disk of the state directory, then ask again")
@@ -83,7 +98,8 @@ impl Stacked {
         sandbox.layers = vec![self.top.id.clone()];
         sandbox.since = self.top.made_at().map_err(failed)?;
         if sandbox.driver != Driver::Overlay {
-            workspace::copy::populate(&base.dir, &self.top.up, sandbox.driver, &mut |_| {})?;
+            let copied = workspace::copy::populate(&base.dir, &self.top.up, sandbox.driver, progress)?;
+            sandbox.notes.extend(copied.left_out());
         }
         Meta::of(id, sandbox).write(&self.top).map_err(failed)?;
         // On the disk before there is a record of it: a power failure must not leave a sandbox without a layer.

@@ -1,0 +1,207 @@
+//! `approve -i`: asks about one hunk or file after the other, as `git add -p` does. What would run on the reviewer's machine comes
+//! last and is marked. Decides nothing itself; everything of a file is shown through the painter, which lets nothing drive a terminal.
+
+use super::lexer;
+use super::paint::{self, Brush, RED};
+use node::review::{Body, ChangeKind, Class, Diff, FileDiff, Hunk, Rel};
+use std::io::{self, BufRead, Write};
+
+/// What is asked about at once.
+struct Card<'a> {
+    file: &'a FileDiff,
+    /// A single hunk; none means the whole file.
+    hunk: Option<&'a Hunk>,
+}
+
+/// All questions, and what was answered so far.
+struct Deck<'a> {
+    cards: Vec<Card<'a>>,
+    answers: Vec<Option<bool>>,
+    at: usize,
+}
+
+/// What became of an answer.
+#[derive(Debug, PartialEq, Eq)]
+enum Turn {
+    Next,
+    Help,
+    Done,
+}
+
+const HELP: &str = "y - let this through\nn - leave it\nq - leave it and all that follow\na - let this and the rest of the file through\n\
+                    d - leave this and the rest of the file\nj - decide later, go on\nk - go back\n? - this help\n";
+
+/// The paths and hunks that shall land.
+pub fn ask(diff: &Diff, brush: Brush) -> io::Result<(Vec<Rel>, Vec<String>)> {
+    let mut deck = Deck::of(diff);
+    let (mut lines, mut out) = (io::stdin().lock(), io::stderr().lock());
+    while deck.at < deck.cards.len() {
+        let card = &deck.cards[deck.at];
+        let what = if card.hunk.is_some() { "hunk" } else { "change" };
+        write!(out, "{}", shown(card, brush))?;
+        loop {
+            write!(out, "({}/{}) let this {what} through [y,n,q,a,d,j,k,?]? ", deck.at + 1, deck.cards.len())?;
+            out.flush()?;
+            let mut line = String::new();
+            // The end of the input is a wish to stop.
+            let word = if lines.read_line(&mut line)? == 0 { "q" } else { line.trim() };
+            match deck.answer(word) {
+                Turn::Help => write!(out, "{HELP}")?,
+                Turn::Next => break,
+                Turn::Done => return Ok(deck.chosen()),
+            }
+        }
+    }
+    Ok(deck.chosen())
+}
+
+fn shown(card: &Card<'_>, brush: Brush) -> String {
+    let mut text = String::new();
+    if let Class::RunsOnHost { why } = &card.file.change.class {
+        text.push_str(&brush.paint(RED, &format!("runs on your machine: {}\n", paint::visible(why))));
+    }
+    match card.hunk {
+        None => text.push_str(&paint::file(card.file, brush)),
+        Some(hunk) => {
+            let language = lexer::of(&String::from_utf8_lossy(card.file.change.path.as_bytes()));
+            text.push_str(&paint::title(&card.file.change, brush));
+            text.push('\n');
+            text.push_str(&paint::hunk(hunk, language, brush));
+        }
+    }
+    text
+}
+
+impl Deck<'_> {
+    fn of(diff: &Diff) -> Deck<'_> {
+        let can_land = |file: &&FileDiff| !matches!(file.change.class, Class::Never { .. }) && !file.change.drifted;
+        let is_risky = |file: &&FileDiff| matches!(file.change.class, Class::RunsOnHost { .. });
+        let mut files: Vec<&FileDiff> = diff.files.iter().filter(can_land).collect();
+        files.sort_by_key(is_risky);
+        let mut cards = Vec::new();
+        for file in files {
+            match &file.body {
+                Body::Text(hunks) if matches!(file.change.kind, ChangeKind::Modified) => {
+                    cards.extend(hunks.iter().map(|hunk| Card { file, hunk: Some(hunk) }));
+                }
+                _ => cards.push(Card { file, hunk: None }),
+            }
+        }
+        Deck { answers: vec![None; cards.len()], cards, at: 0 }
+    }
+
+    fn answer(&mut self, word: &str) -> Turn {
+        match word {
+            "y" | "n" => {
+                self.answers[self.at] = Some(word == "y");
+                self.at += 1;
+            }
+            "a" | "d" => {
+                let path = &self.cards[self.at].file.change.path;
+                while self.at < self.cards.len() && self.cards[self.at].file.change.path == *path {
+                    self.answers[self.at] = Some(word == "a");
+                    self.at += 1;
+                }
+            }
+            "j" => self.at += 1,
+            "k" => self.at = self.at.saturating_sub(1),
+            "q" => return Turn::Done,
+            _ => return Turn::Help,
+        }
+        Turn::Next
+    }
+
+    /// A file all of whose hunks were taken is taken whole, with its bits.
+    fn chosen(&self) -> (Vec<Rel>, Vec<String>) {
+        let (mut paths, mut hunks) = (Vec::new(), Vec::new());
+        for cards in self.by_file() {
+            let taken = |n: &&usize| self.answers[**n] == Some(true);
+            let file = &self.cards[cards[0]].file.change;
+            if cards.iter().all(|n| taken(&n)) {
+                paths.push(file.path.clone());
+            } else {
+                hunks.extend(cards.iter().filter(taken).filter_map(|n| self.cards[*n].hunk.map(|h| h.id.clone())));
+            }
+        }
+        (paths, hunks)
+    }
+
+    /// The numbers of cards, those of one file together.
+    fn by_file(&self) -> Vec<Vec<usize>> {
+        let mut groups: Vec<Vec<usize>> = Vec::new();
+        for (number, card) in self.cards.iter().enumerate() {
+            let same = |group: &Vec<usize>| self.cards[group[0]].file.change.path == card.file.change.path;
+            match groups.last_mut().filter(|group| same(group)) {
+                Some(group) => group.push(number),
+                None => groups.push(vec![number]),
+            }
+        }
+        groups
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use node::review::{Change, Line, LineKind};
+
+    fn file(path: &str, class: Class, hunks: &[&str]) -> FileDiff {
+        let line = || vec![Line { kind: LineKind::Added, text: "x\n".into() }];
+        let hunk = |id: &&str| Hunk {
+            id: (*id).into(),
+            old_start: 1,
+            old_lines: 0,
+            new_start: 1,
+            new_lines: 1,
+            lines: line(),
+        };
+        let path = serde_json::from_value::<Rel>(path.into()).unwrap();
+        let (kind, before, after, flags, drifted) = (ChangeKind::Modified, None, None, Vec::new(), false);
+        let change = Change { path, kind, class, before, after, flags, drifted };
+        FileDiff { change, body: Body::Text(hunks.iter().map(hunk).collect()) }
+    }
+
+    fn chosen(answers: &str) -> (Vec<String>, Vec<String>) {
+        let files = vec![
+            file("Makefile", Class::RunsOnHost { why: "build script".into() }, &["m1"]),
+            file("a", Class::Ordinary, &["a1", "a2", "a3"]),
+            file("b", Class::Ordinary, &["b1"]),
+            file("pipe", Class::Never { why: "FIFO".into() }, &["p1"]),
+        ];
+        let diff = Diff { digest: String::new(), files, withheld: Vec::new(), notes: Vec::new() };
+        let mut deck = Deck::of(&diff);
+        for word in answers.split(' ') {
+            if deck.at >= deck.cards.len() || deck.answer(word) == Turn::Done {
+                break;
+            }
+        }
+        let (paths, hunks) = deck.chosen();
+        (paths.iter().map(ToString::to_string).collect(), hunks)
+    }
+
+    #[test]
+    fn answers_choose_what_they_say() {
+        let cases: &[(&str, &[&str], &[&str])] = &[
+            ("y n y y y", &["b", "Makefile"], &["a1", "a3"]),
+            ("y y y n n", &["a"], &[]),
+            ("n a y n", &["b"], &["a2", "a3"]),
+            ("y d y n", &["b"], &["a1"]),
+            ("y q", &[], &["a1"]),
+            ("q", &[], &[]),
+            ("y k n y y n n", &["a"; 0], &["a2", "a3"]),
+            ("j j y n n", &[], &["a3"]),
+            ("? x y q", &[], &["a1"]),
+        ];
+        for (answers, paths, hunks) in cases {
+            let (got_paths, got_hunks) = chosen(answers);
+            assert_eq!(
+                (&got_paths[..], &got_hunks[..]),
+                (
+                    &paths.iter().map(|p| p.to_string()).collect::<Vec<_>>()[..],
+                    &hunks.iter().map(|h| h.to_string()).collect::<Vec<_>>()[..]
+                ),
+                "{answers}"
+            );
+        }
+    }
+}

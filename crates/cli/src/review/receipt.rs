@@ -1,0 +1,85 @@
+//! What came of an approval, a rejection or an undo, for people and programs.
+
+use crate::render::{fault, note, print_json, safe};
+use crate::surroundings::caller;
+use clap::ArgMatches;
+use node::review::{LandedChange, Left, Receipt};
+use std::ffi::OsString;
+use std::io::Write;
+use std::process::ExitCode;
+
+/// So many of those that stay are told on a terminal.
+const MOST_TOLD: usize = 20;
+
+pub fn show(receipt: &Receipt, json: bool) -> ExitCode {
+    if json {
+        print_json(receipt);
+        return ExitCode::SUCCESS;
+    }
+    list(&receipt.landed);
+    tell_left(&receipt.left, receipt.left_more);
+    receipt.notes.iter().for_each(|text| note(text));
+    if let Some(commit) = &receipt.commit {
+        note(&format!("committed as {commit}"));
+    }
+    let count = files(receipt.landed.len());
+    note(&match &receipt.undoes {
+        Some(undone) => format!("{undone} was taken back: {count} as before"),
+        None => format!("{count} landed as {}; `cofferdam undo` takes it back", receipt.batch),
+    });
+    ExitCode::SUCCESS
+}
+
+pub fn undo(matches: &ArgMatches) -> ExitCode {
+    let json = matches.get_flag("json");
+    let batch = matches.get_one::<String>("batch").map(String::as_str);
+    match caller().and_then(|caller| node::review::undo::undo(&caller, batch)) {
+        Ok(receipt) => show(&receipt, json),
+        Err(error) => fault(&error, json),
+    }
+}
+
+pub fn reject(matches: &ArgMatches) -> ExitCode {
+    let json = matches.get_flag("json");
+    let ask = node::review::reject::Ask {
+        words: matches.get_many::<OsString>("words").unwrap_or_default().cloned().collect(),
+        hunks: matches.get_many("hunk").unwrap_or_default().cloned().collect(),
+        everything: matches.get_flag("all"),
+        digest: matches.get_one("digest").cloned(),
+    };
+    let answer = match caller().and_then(|caller| node::review::reject::reject(&caller, &ask)) {
+        Ok(answer) => answer,
+        Err(error) => return fault(&error, json),
+    };
+    if json {
+        print_json(&answer);
+        return ExitCode::SUCCESS;
+    }
+    list(&answer.rejected);
+    note(&format!("{} thrown away in {}", files(answer.rejected.len()), answer.sandbox));
+    ExitCode::SUCCESS
+}
+
+fn list(changes: &[LandedChange]) {
+    let mut out = std::io::stdout().lock();
+    for change in changes {
+        let from = change.from.as_ref().map(|from| format!(" from {from}")).unwrap_or_default();
+        let part = change.hunks.as_ref().map(|hunks| format!(" (only {})", hunks.join(", "))).unwrap_or_default();
+        // A reader that left early is no error of ours.
+        let _ = writeln!(out, "{:<9} {}{}{part}", change.kind, safe(&change.path.to_string()), safe(&from));
+    }
+}
+
+fn tell_left(left: &[Left], more: u64) {
+    for Left { path, why } in left.iter().take(MOST_TOLD) {
+        note(&format!("left: {path}: {why}"));
+    }
+    let rest = left.len().saturating_sub(MOST_TOLD) as u64 + more;
+    if rest > 0 {
+        note(&format!("left: {rest} more; `cofferdam diff` shows them"));
+    }
+}
+
+fn files(count: usize) -> String {
+    if count == 1 { "1 file".to_owned() } else { format!("{count} files") }
+}

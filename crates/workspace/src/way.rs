@@ -1,0 +1,49 @@
+//! The way to a directory of a view, kept open: the next one is mostly near, and a deep tree must not be gone down anew each time.
+
+use crate::layer::Stack;
+use crate::name::Rel;
+use crate::view::Place;
+use std::io;
+use std::rc::Rc;
+
+/// Most descriptors held open for directories on the way.
+const MOST_HANDLES: usize = 300;
+
+/// Directories on the way to the one that was looked at last; the lowest of them, as descriptors are few.
+#[derive(Debug, Default)]
+pub struct Way {
+    open: Vec<(Rel, Rc<Place>)>,
+}
+
+impl Way {
+    /// The parts of a directory, from the nearest one above it that is still open. None where there is none on either side.
+    pub fn to(&mut self, stack: &Stack, path: &Rel) -> io::Result<Option<Rc<Place>>> {
+        while self.open.last().is_some_and(|(above, _)| !path.is_at_or_below(above)) {
+            self.open.pop();
+        }
+        let (mut at, mut place) = match self.open.last() {
+            Some((at, place)) => (at.clone(), Rc::clone(place)),
+            None => (Rel::top(), Rc::new(stack.top()?)),
+        };
+        let rest = path.as_bytes()[at.as_bytes().len()..].split(|b| *b == b'/').filter(|part| !part.is_empty());
+        for name in rest {
+            let Some(below) = place.enter(name)? else { return Ok(None) };
+            at = at.join(name);
+            place = Rc::new(below);
+            self.open.push((at.clone(), Rc::clone(&place)));
+            self.let_go();
+        }
+        Ok(Some(place))
+    }
+
+    /// Closes the uppermost where too many are open; the last always stays.
+    fn let_go(&mut self) {
+        let mut held: usize = self.open.iter().map(|(_, place)| place.handles()).sum();
+        let mut surplus = 0;
+        while held > MOST_HANDLES && surplus + 1 < self.open.len() {
+            held -= self.open[surplus].1.handles();
+            surplus += 1;
+        }
+        self.open.drain(..surplus);
+    }
+}
