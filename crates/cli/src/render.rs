@@ -1,6 +1,8 @@
 //! What people read: lines on a terminal, free of anything a guest could use to drive it.
 
-use std::io::{IsTerminal, Write};
+use node::review::is_invisible;
+use serde_json::ser::{Formatter, PrettyFormatter, Serializer};
+use std::io::{self, IsTerminal, Write};
 use std::process::ExitCode;
 use terms::{Action, Denial, Fault, Limit, Outcome, Verdict};
 
@@ -8,9 +10,7 @@ use terms::{Action, Denial, Fault, Limit, Outcome, Verdict};
 pub fn safe(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {
-        let hostile = c.is_control()
-            || matches!(c, '\u{200b}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2060}'..='\u{2069}' | '\u{feff}');
-        if hostile { out.extend(c.escape_unicode()) } else { out.push(c) }
+        if is_invisible(c) { out.extend(c.escape_unicode()) } else { out.push(c) }
     }
     out
 }
@@ -107,7 +107,61 @@ pub fn fault(fault: &Fault, json: bool) -> ExitCode {
 }
 
 pub fn print_json(value: &impl serde::Serialize) {
-    let mut out = std::io::stdout().lock();
+    let mut out = io::stdout().lock();
+    let mut serializer = Serializer::with_formatter(&mut out, Visible(PrettyFormatter::new()));
     // A reader that left early is no error of ours.
-    let _ = serde_json::to_writer_pretty(&mut out, value).map_err(std::io::Error::from).and_then(|()| writeln!(out));
+    let _ = serde::Serialize::serialize(value, &mut serializer).map_err(io::Error::from).and_then(|()| writeln!(out));
+}
+
+/// JSON in which characters that a terminal would obey, or not show, are spelled out. To whoever reads JSON it is the same.
+struct Visible(PrettyFormatter<'static>);
+
+impl Formatter for Visible {
+    fn write_string_fragment<W: Write + ?Sized>(&mut self, out: &mut W, fragment: &str) -> io::Result<()> {
+        let mut rest = fragment;
+        while let Some((at, c)) = rest.char_indices().find(|(_, c)| is_invisible(*c)) {
+            out.write_all(&rest.as_bytes()[..at])?;
+            for unit in c.encode_utf16(&mut [0; 2]) {
+                write!(out, "\\u{unit:04x}")?;
+            }
+            rest = &rest[at + c.len_utf8()..];
+        }
+        out.write_all(rest.as_bytes())
+    }
+
+    fn begin_array<W: Write + ?Sized>(&mut self, out: &mut W) -> io::Result<()> {
+        self.0.begin_array(out)
+    }
+
+    fn end_array<W: Write + ?Sized>(&mut self, out: &mut W) -> io::Result<()> {
+        self.0.end_array(out)
+    }
+
+    fn begin_array_value<W: Write + ?Sized>(&mut self, out: &mut W, first: bool) -> io::Result<()> {
+        self.0.begin_array_value(out, first)
+    }
+
+    fn end_array_value<W: Write + ?Sized>(&mut self, out: &mut W) -> io::Result<()> {
+        self.0.end_array_value(out)
+    }
+
+    fn begin_object<W: Write + ?Sized>(&mut self, out: &mut W) -> io::Result<()> {
+        self.0.begin_object(out)
+    }
+
+    fn end_object<W: Write + ?Sized>(&mut self, out: &mut W) -> io::Result<()> {
+        self.0.end_object(out)
+    }
+
+    fn begin_object_key<W: Write + ?Sized>(&mut self, out: &mut W, first: bool) -> io::Result<()> {
+        self.0.begin_object_key(out, first)
+    }
+
+    fn begin_object_value<W: Write + ?Sized>(&mut self, out: &mut W) -> io::Result<()> {
+        self.0.begin_object_value(out)
+    }
+
+    fn end_object_value<W: Write + ?Sized>(&mut self, out: &mut W) -> io::Result<()> {
+        self.0.end_object_value(out)
+    }
 }

@@ -37,6 +37,9 @@ use terms::{ErrorKind, Fault, Phase};
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Reviewed {
     pub digest: String,
+    /// Of the last one with nothing withheld.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub all: Option<String>,
     pub at_ms: u64,
 }
 

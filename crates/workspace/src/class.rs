@@ -1,8 +1,9 @@
 //! How a change is treated in review, from its path and, for a few names, from what differs in it. Fails closed: what cannot be
 //! understood counts as something that runs.
 
+use crate::alias::Aliases;
 use crate::change::{Class, FileKind};
-use crate::name::Rel;
+use crate::name::{Rel, is_invisible};
 use crate::runs::{RULES, Rule, When};
 use crate::scan::Pair;
 use crate::twin;
@@ -22,25 +23,38 @@ pub enum Bytes<'a> {
     Unknown,
 }
 
-/// The class of a change. Moving something away counts like changing it.
-pub fn of(pair: &Pair, bytes: Bytes<'_>) -> Class {
+/// The class of a change. Moving something away counts like changing it, and so does changing what a link leads to.
+pub fn of(pair: &Pair, bytes: Bytes<'_>, aliases: &Aliases) -> Class {
     let from = pair.from.as_ref();
     if let Some(why) = never(pair).or_else(|| from.and_then(git_part)) {
         return Class::Never { why: why.to_owned() };
     }
     let is = |kind| [&pair.before, &pair.after].into_iter().flatten().any(|entry| entry.kind == kind);
-    let leads_tools =
-        || DIRECTORIES.contains(&folded_name(&pair.path)) || rules_for(&pair.path.join(b"x")).next().is_some();
-    if is(FileKind::Symlink) && leads_tools() {
+    if is(FileKind::Symlink) && leads_tools(&pair.path) {
         return Class::RunsOnHost { why: "link in place of a directory of settings".to_owned() };
     }
     let rules = rules_for(&pair.path).chain(from.into_iter().flat_map(rules_for));
     let is_plain_edit = from.is_none() && !is(FileKind::Symlink) && !is(FileKind::Dir);
     let counts = |rule: &&Rule| !is_plain_edit || differs(rule.when, bytes);
-    match rules.into_iter().find(counts) {
-        Some(rule) => Class::RunsOnHost { why: rule.why.to_owned() },
+    if let Some(rule) = rules.into_iter().find(counts) {
+        return Class::RunsOnHost { why: rule.why.to_owned() };
+    }
+    let others = [Some(&pair.path), from].into_iter().flatten().flat_map(|path| aliases.names_of(path));
+    let through = others.filter_map(|(name, link)| Some((rules_for(&name).find(|rule| counts(&rule))?, link))).next();
+    match through {
+        Some((rule, link)) => Class::RunsOnHost { why: format!("{}, by the link {link}", rule.why) },
         None => Class::Ordinary,
     }
+}
+
+/// Whether tools look into a directory of that name.
+fn leads_tools(path: &Rel) -> bool {
+    DIRECTORIES.contains(&folded_name(path)) || rules_for(&path.join(b"x")).next().is_some()
+}
+
+/// Whether a link there would have tools obey what it leads to.
+pub fn is_obeyed(path: &Rel) -> bool {
+    rules_for(path).next().is_some() || leads_tools(path)
 }
 
 /// Whether a path has a name from the table, whatever is in it.
@@ -70,7 +84,7 @@ fn is_git_name(name: &[u8]) -> bool {
     if !can_be {
         return false;
     }
-    let visible: String = String::from_utf8_lossy(name).chars().filter(|c| !crate::name::is_invisible(*c)).collect();
+    let visible: String = String::from_utf8_lossy(name).chars().filter(|c| !is_invisible(*c)).collect();
     let folded = twin::fold(visible.as_bytes());
     let stem = folded.split(':').next().unwrap_or_default().trim_end_matches(['.', ' ']);
     let stem = stem.split('\\').next().unwrap_or_default().trim_end_matches(['.', ' ']);
@@ -103,9 +117,12 @@ fn folded_name(path: &Rel) -> String {
     folded(path).rsplit('/').next().unwrap_or_default().to_owned()
 }
 
-/// A path as the most forgiving file system would take it.
+/// A path as the most forgiving file system would take it: some ignore characters that cannot be seen.
 fn folded(path: &Rel) -> String {
-    let part = |name: &[u8]| twin::fold(name).trim_end_matches(['.', ' ']).to_owned();
+    let part = |name: &[u8]| {
+        let visible: String = twin::fold(name).chars().filter(|c| !is_invisible(*c)).collect();
+        visible.trim_end_matches(['.', ' ']).to_owned()
+    };
     path.parts().map(part).collect::<Vec<_>>().join("/")
 }
 
@@ -117,6 +134,10 @@ fn differs(when: When, bytes: Bytes<'_>) -> bool {
     match when {
         When::Always => true,
         When::Keys(keys) => keys_differ(keys, &before, &after),
+        // Texts of several lines may hold what only looks like the head of a section.
+        When::Outside(_) if [&before, &after].iter().any(|text| text.contains("\"\"\"") || text.contains("'''")) => {
+            true
+        }
         When::Outside(sections) => differing_lines(&before, &after).any(|(section, _)| !sections.contains(&&*section)),
         When::Words(words) => differing_lines(&before, &after).any(|(_, line)| words.iter().any(|w| line.contains(w))),
     }
@@ -139,8 +160,8 @@ fn differing_lines(before: &str, after: &str) -> impl Iterator<Item = (String, S
     for (text, step) in [(before, 1), (after, -1)] {
         let mut section = String::new();
         for line in text.lines().map(str::trim).filter(|line| !line.is_empty()) {
-            if let Some(name) = line.strip_prefix('[').and_then(|l| l.split(']').next()).filter(|_| !line.contains('='))
-            {
+            // Whatever begins like a head is one: a list inside a section then counts as a section that nobody knows.
+            if let Some(name) = line.strip_prefix('[').and_then(|l| l.split(']').next()) {
                 section = name.trim_matches(['[', ' ']).to_lowercase();
             }
             *times.entry((section.clone(), line.to_lowercase())).or_default() += step;

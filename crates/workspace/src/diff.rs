@@ -1,6 +1,7 @@
 //! What changed in a workspace, ready for review: changes with their classes, flags and hunks, what is withheld, and a digest
 //! over what is shown. Made from the layers and the base alone; nothing is written and nothing is run.
 
+use crate::alias::Aliases;
 use crate::anchor::Anchors;
 use crate::change::{Body, Change, ChangeKind, Diff, Entry, FileDiff, FileKind};
 use crate::class::{self, Bytes};
@@ -53,7 +54,8 @@ pub fn diff(stack: &Stack, anchors: &Anchors, options: &Options) -> Result<Diff,
     let scanned = scan::scan(stack, anchors, options.exclude, options.bounds, &mut budget)?;
     let reader = Reader { stack, largest: options.largest_text };
     let pairs = rename::detect(scanned.pairs, |pair| reader.one_text(pair));
-    let mut making = Making { options, reader, lines: 0, whole: 0, files: Vec::with_capacity(pairs.len()) };
+    let aliases = if pairs.is_empty() { Aliases::default() } else { Aliases::of(stack) };
+    let mut making = Making { options, reader, aliases, lines: 0, whole: 0, files: Vec::with_capacity(pairs.len()) };
     for pair in pairs {
         let path = pair.path.clone();
         making.add(pair).map_err(|e| broken(&path, &e))?;
@@ -161,6 +163,7 @@ impl Reader<'_> {
 struct Making<'a> {
     options: &'a Options,
     reader: Reader<'a>,
+    aliases: Aliases,
     /// Lines in hunks so far.
     lines: usize,
     /// Texts that were too much to be compared after all the others.
@@ -178,7 +181,7 @@ impl Making<'_> {
             true => Bytes::Unknown,
             false => Bytes::Known { before: before.known(), after: after.known() },
         };
-        let class = class::of(&pair, bytes);
+        let class = class::of(&pair, bytes, &self.aliases);
         let body = self.body(&pair, &before, &after);
         let flags = flags::of(&pair, &body, bytes);
         let change = Change {

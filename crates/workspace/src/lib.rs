@@ -8,6 +8,7 @@
 //! Never here: mounts, records, terminals, processes of guests. Every file is reached from a `Dir`, never by joining path
 //! strings; no symbolic link of a tree is followed, ever.
 
+mod alias;
 pub mod anchor;
 pub mod archive;
 pub mod attributes;

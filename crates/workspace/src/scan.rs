@@ -392,9 +392,15 @@ fn bare_entry(meta: &Meta) -> Entry {
     Entry { kind: meta.kind, mode: meta.mode, size: 0, digest: None, target: None, xattrs: Default::default() }
 }
 
-/// A git repository without a working tree: git would take its config and hooks for its own when it is started in it.
+/// A git repository without a working tree: git would take its config and hooks for its own when it is started in it. It may
+/// stand in two places: a directory with `commondir` takes objects, settings and hooks from the one that this names.
 fn is_bare(place: &Place) -> bool {
-    [&b"HEAD"[..], b"objects", b"refs"].into_iter().all(|name| matches!(place.find(name), Ok(Some(_))))
+    let has = |name: &[u8]| matches!(place.find(name), Ok(Some(_)));
+    let stores = || has(b"objects") && has(b"refs");
+    match has(b"HEAD") {
+        true => has(b"commondir") || stores(),
+        false => (has(b"config") || has(b"hooks")) && stores(),
+    }
 }
 
 /// Names that were added beside others which some systems take for the same.

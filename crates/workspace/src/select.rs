@@ -126,6 +126,8 @@ struct Wanted<'a> {
     everything: bool,
     /// Literal paths of files, and so the ones that were named.
     named: BTreeSet<Rel>,
+    /// What was moved, by where it was. That does not name what it has become.
+    moved: BTreeSet<Rel>,
     /// Literal paths that have changes below them.
     above: BTreeSet<Rel>,
     patterns: Vec<GlobMatcher>,
@@ -138,6 +140,7 @@ impl<'a> Wanted<'a> {
         let mut wanted = Wanted {
             everything: wish.everything,
             named: BTreeSet::new(),
+            moved: BTreeSet::new(),
             above: BTreeSet::new(),
             patterns: Vec::new(),
             hunks: BTreeMap::new(),
@@ -165,11 +168,13 @@ impl<'a> Wanted<'a> {
     fn add_path(&mut self, diff: &Diff, wish: &Rel) -> Result<(), Fault> {
         let mut met = false;
         for FileDiff { change, .. } in &diff.files {
-            if change.path == *wish || change.kind.from() == Some(wish) {
+            if change.path == *wish {
                 self.named.insert(change.path.clone());
-                met = true;
             }
-            met |= change.path.is_at_or_below(wish);
+            if change.kind.from() == Some(wish) {
+                self.moved.insert(change.path.clone());
+            }
+            met |= change.path.is_at_or_below(wish) || change.kind.from() == Some(wish);
         }
         if met {
             self.above.insert(wish.clone());
@@ -193,6 +198,7 @@ impl<'a> Wanted<'a> {
     fn covers(&self, change: &Change) -> bool {
         self.everything
             || self.named.contains(&change.path)
+            || self.moved.contains(&change.path)
             || (!self.above.is_empty() && ancestors(&change.path).any(|dir| self.above.contains(&dir)))
             || self.patterns.iter().any(|pattern| pattern.is_match(change.path.as_path()))
     }

@@ -12,4 +12,6 @@ mod network_held;
 mod network_inside;
 mod network_strain;
 mod network_world;
+mod review_terminal;
+mod review_unseen;
 mod workspace;

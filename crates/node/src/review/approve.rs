@@ -17,7 +17,7 @@ use workspace::exclude::Exclude;
 use workspace::land::Held;
 use workspace::plan::Shape;
 use workspace::select::{self, Chosen, Marked, Selection};
-use workspace::{Anchors, Diff, FileKind, Lock, Rel, Stack, goal, undo};
+use workspace::{Anchors, Change, Diff, FileKind, Lock, Rel, Stack, goal, undo};
 
 pub struct Ask {
     /// `[ID] [PATH…]`.
@@ -133,22 +133,27 @@ impl Desk<'_> {
         })
     }
 
-    /// The diff as it is now, if it is the one that was reviewed. What is withheld takes part if it was shown or is named.
+    /// The diff as it is now, if it is the one that was reviewed. What is withheld takes part only where it was shown itself.
     fn reviewed(&self, seen: &Seen, wish: &Selection) -> Result<Diff, Fault> {
         let usual = self.diff(Exclude::Artefacts)?;
-        let shown = match seen {
-            Seen::Unseen => None,
-            Seen::Digest(digest) => Some(digest.clone()),
-            Seen::Last => Some(self.last_shown()?),
+        let withheld = withheld_names(&usual, wish);
+        let (shown, shown_all) = match seen {
+            Seen::Unseen if withheld.is_empty() => return Ok(usual),
+            Seen::Unseen => return Ok(only(self.diff(Exclude::Nothing)?, &usual, &withheld)),
+            Seen::Digest(digest) => (digest.clone(), Some(digest.clone())),
+            Seen::Last => self.last_shown()?,
         };
-        let all = || self.diff(Exclude::Nothing);
-        match shown {
-            Some(digest) if digest != usual.digest => {
-                let all = all()?;
-                if all.digest == digest { Ok(all) } else { Err(changed_since(&digest, &usual.digest)) }
-            }
-            _ if names_withheld(&usual, wish) => all(),
-            _ => Ok(usual),
+        if shown == usual.digest && withheld.is_empty() {
+            return Ok(usual);
+        }
+        let all = self.diff(Exclude::Nothing)?;
+        match (shown_all == Some(all.digest.clone()), withheld.first()) {
+            // A digest says which of the two was meant; words alone mean what is not withheld, but for what they name.
+            (true, _) if matches!(seen, Seen::Digest(_)) => Ok(all),
+            (true, Some(_)) => Ok(only(all, &usual, &withheld)),
+            (true, None) => Ok(usual),
+            (false, Some(name)) if shown == usual.digest => Err(not_shown(name)),
+            _ => Err(changed_since(&shown, &usual.digest)),
         }
     }
 
@@ -162,9 +167,10 @@ impl Desk<'_> {
         Ok(open.into_iter().map(|path| (path, "a rebase left it in conflict".to_owned())).collect())
     }
 
-    fn last_shown(&self) -> Result<String, Fault> {
+    /// The digests of the last diff that was shown as a whole, and of the last with nothing withheld.
+    fn last_shown(&self) -> Result<(String, Option<String>), Fault> {
         let shown = self.state.store.read(|tx| tx.get::<Reviewed>(&self.sandbox.id))?;
-        shown.map(|kept| kept.record.digest).ok_or_else(|| {
+        shown.map(|kept| (kept.record.digest, kept.record.all)).ok_or_else(|| {
             let fault = Fault::new(ErrorKind::Conflict, "nobody has been shown this diff").phase(Phase::Review);
             fault.hint("look at it with `cofferdam diff`, or give --digest D of a diff that was reviewed elsewhere, or --unseen")
         })
@@ -193,11 +199,21 @@ impl Desk<'_> {
         })
     }
 
-    /// A directory that comes because something in it does looks as it does in the workspace.
+    /// A directory that comes because something in it does looks as it does in the workspace. No diff shows it by itself, so it
+    /// gives nobody more rights than the directory of the base that it comes into.
     fn shape_of_dir(&self, at: &Rel) -> Result<Shape, Fault> {
-        let found = self.stack.meta(at).map_err(|e| Fault::internal(format!("{at}: {e}")))?;
-        let mode = found.filter(|f| f.meta.kind == FileKind::Dir).map_or(0o755, |f| f.meta.mode & 0o1777);
-        Ok(Shape::dir(mode))
+        let fail = |e: std::io::Error| Fault::internal(format!("{at}: {e}"));
+        let found = self.stack.meta(at).map_err(fail)?;
+        let mut above = at.split().map(|(above, _)| above);
+        let shared = loop {
+            let Some(dir) = above else { break 0 };
+            if let Some(found) = self.stack.base.meta(&dir).map_err(fail)? {
+                break found.mode & 0o022;
+            }
+            above = dir.split().map(|(above, _)| above);
+        };
+        let own = found.filter(|f| f.meta.kind == FileKind::Dir).map_or(0o755, |f| f.meta.mode);
+        Ok(Shape::dir(own & (0o755 | shared)))
     }
 
     /// What has landed no longer needs to be kept apart. While a command runs it stays, and equals the base.
@@ -216,9 +232,30 @@ impl Desk<'_> {
 /// So many runs are named in a batch.
 const MOST_RUNS: usize = 16;
 
-fn names_withheld(diff: &Diff, wish: &Selection) -> bool {
-    let held = |path: &Rel| diff.withheld.iter().any(|w| path.is_at_or_below(&w.path) || *path == w.path);
-    wish.paths.iter().any(|path| !path.is_top() && held(path))
+/// Paths of a wish that meet nothing but what a diff withholds. Several files that are withheld may be told by the directory
+/// that they are in; that directory names what is shown of it.
+fn withheld_names(usual: &Diff, wish: &Selection) -> Vec<Rel> {
+    let held = |path: &Rel| usual.withheld.iter().any(|w| path.is_at_or_below(&w.path));
+    let shown = |path: &Rel| {
+        let meets = |change: &Change| change.path.is_at_or_below(path) || change.kind.from() == Some(path);
+        usual.files.iter().any(|file| meets(&file.change))
+    };
+    let named = wish.paths.iter().chain(&wish.exact);
+    named.filter(|path| !path.is_top() && held(path) && !shown(path)).cloned().collect()
+}
+
+/// What the usual diff shows, and of what it withholds only what is named.
+fn only(mut all: Diff, usual: &Diff, named: &[Rel]) -> Diff {
+    let shown: BTreeSet<&Rel> = usual.files.iter().map(|file| &file.change.path).collect();
+    let is_named = |path: &Rel| named.iter().any(|name| path.is_at_or_below(name));
+    all.files.retain(|file| shown.contains(&file.change.path) || is_named(&file.change.path));
+    all
+}
+
+fn not_shown(name: &Rel) -> Fault {
+    let message = format!("{name} is withheld from the diff, and nobody has been shown what is in it");
+    let hint = "look at it with `cofferdam diff --all`, then approve it by its path";
+    Fault::new(ErrorKind::Conflict, message).hint(hint).phase(Phase::Review)
 }
 
 fn drift_elsewhere(diff: &Diff, chosen: &Chosen<'_>) -> Option<String> {

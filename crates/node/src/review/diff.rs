@@ -64,7 +64,7 @@ pub fn diff(caller: &Caller, ask: &Ask) -> Result<Answer, Fault> {
     if drifted > 0 {
         diff.notes.push(format!("{drifted} of these files changed in the base, too; `cofferdam rebase` comes first"));
     }
-    note(&state, caller, &sandbox.id, &diff, only.is_empty() && !ask.everything)?;
+    note(&state, caller, &sandbox.id, &diff, only.is_empty().then_some(exclude))?;
     narrow(&mut diff, &only, &sandbox.id)?;
     let Kept { id, record, .. } = sandbox;
     let Sandbox { name, base, .. } = record;
@@ -115,15 +115,24 @@ fn narrow(diff: &mut Diff, only: &[Rel], sandbox: &str) -> Result<(), Fault> {
     Ok(())
 }
 
-/// Remembers what was shown: an approval without a digest is of the last diff that was shown as a whole.
-fn note(state: &State, caller: &Caller, sandbox: &str, diff: &Diff, whole: bool) -> Result<(), Fault> {
+/// Remembers what was shown: an approval without a digest is of the last diff that was shown as a whole, and what is usually
+/// withheld is approved only after a diff with nothing withheld.
+fn note(state: &State, caller: &Caller, sandbox: &str, diff: &Diff, whole: Option<Exclude>) -> Result<(), Fault> {
     let at_ms = now_ms();
     state.store.write(|tx| {
-        if whole {
+        if let Some(exclude) = whole {
+            let before = tx.get::<Reviewed>(sandbox)?.map(|kept| kept.record);
             tx.remove::<Reviewed>(sandbox)?;
-            tx.add(sandbox, Reviewed { digest: diff.digest.clone(), at_ms })?;
+            let digest = diff.digest.clone();
+            let shown = match (exclude, before) {
+                (Exclude::Artefacts, before) => Reviewed { digest, all: before.and_then(|before| before.all), at_ms },
+                (Exclude::Nothing, Some(before)) => Reviewed { all: Some(digest), at_ms, ..before },
+                // Nothing usual was shown; nothing has this digest but what shows all.
+                (Exclude::Nothing, None) => Reviewed { digest: digest.clone(), all: Some(digest), at_ms },
+            };
+            tx.add(sandbox, shown)?;
         }
-        let body = json!({ "digest": diff.digest, "files": diff.files.len(), "whole": whole });
+        let body = json!({ "digest": diff.digest, "files": diff.files.len(), "whole": whole.is_some() });
         let entry = Entry { at_ms, verb: "diff", step: Step::Done, subject: sandbox, actor: &caller.user, body };
         tx.note(&entry).map(drop)
     })

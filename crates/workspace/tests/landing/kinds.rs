@@ -171,6 +171,24 @@ fn what_runs_on_the_host_lands_only_when_it_is_named() {
     assert!(base.join(".envrc").exists(), "the class was asked for");
 }
 
+/// Where something was before it was moved does not name what it has become.
+#[test]
+fn a_move_is_named_by_where_it_leads() {
+    let mut w = World::new();
+    let (base, up) = (w.base(), w.up());
+    for (old, new) in [("notes.txt", ".envrc"), ("plain.txt", "other.txt")] {
+        write(&base, old, &format!("the text of {old}\n"));
+        write(&up, new, &format!("the text of {old}\n"));
+        strike(&up, old);
+    }
+    w.approve(&paths(&["notes.txt"])).map(drop).unwrap_or_default();
+    assert!(base.join("notes.txt").exists() && !base.join(".envrc").exists(), "what runs was not named");
+    w.approve(&paths(&["plain.txt"])).unwrap();
+    assert!(base.join("other.txt").exists() && !base.join("plain.txt").exists(), "control: an ordinary move is");
+    w.approve(&paths(&[".envrc"])).unwrap();
+    assert!(base.join(".envrc").exists(), "control: named by where it leads");
+}
+
 #[test]
 fn what_never_lands_is_refused_by_name_and_left_otherwise() {
     let mut w = World::new();

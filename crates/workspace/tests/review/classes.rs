@@ -91,6 +91,16 @@ fn what_runs_on_the_reviewers_machine_is_told_even_when_it_is_new() {
         "woodpecker/.woodpecker.yml",
         "webpack.config.js",
         "new\nline/Makefile",
+        ".env\u{200b}rc",
+        ".Rprofile",
+        ".ghci",
+        ".iex.exs",
+        "binding.gyp",
+        "ansible.cfg",
+        "skaffold.yaml",
+        ".pylintrc",
+        "mypy.ini",
+        "tools/bazel",
     ];
     for path in paths {
         assert!(runs(path, None, "x\n"), "{path} is new");
@@ -118,6 +128,20 @@ fn some_files_count_only_when_what_runs_differs() {
     assert!(!runs("pyproject.toml", Some(python), &python.replace("\"1\"", "\"2\"")));
     assert!(runs("pyproject.toml", Some(python), &python.replace("setuptools", "evil")));
     assert!(runs("pyproject.toml", Some(python), &format!("{python}[tool.x]\ny = 1\n")));
+    let packages = "requests==2.0\n";
+    assert!(!runs("requirements.txt", Some(packages), "requests==2.1\n"));
+    assert!(runs("requirements.txt", Some(packages), "--index-url https://evil.example\nrequests==2.0\n"));
+}
+
+/// The head of a section with a word behind it, or one inside a text of several lines, hides nothing.
+#[test]
+fn heads_of_sections_cannot_be_disguised() {
+    let python = "[project]\nversion = \"1\"\n";
+    let evil = "requires = []\nbuild-backend = \"evil\"\nbackend-path = [\".\"]\n";
+    assert!(runs("pyproject.toml", Some(python), &format!("{python}[build-system] # a = b\n{evil}")));
+    let text = "[tool.x]\ntext = \"\"\"\n[project]\n\"\"\"\nrun = \"true\"\n";
+    assert!(runs("pyproject.toml", Some(text), &text.replace("true", "evil")));
+    assert!(!runs("pyproject.toml", Some(python), &format!("{python}name = \"x\" # [build-system]\n")), "control");
 }
 
 #[test]
@@ -130,6 +154,35 @@ fn links_in_place_of_settings_count() {
     let runs = |path: &str| matches!(file(&diff, path).change.class, Class::RunsOnHost { .. });
     assert_eq!((runs(".vscode"), runs(".github"), runs("Makefile")), (true, true, true));
     assert!(!runs(".github2/x"), "control");
+}
+
+/// A base may keep its settings elsewhere, under names that say nothing.
+#[test]
+fn what_a_link_under_such_a_name_leads_to_counts() {
+    let w = World::new();
+    for (path, target) in [
+        (".github", "ci"),
+        ("Makefile", "build/rules"),
+        (".claude/skills", "../skills"),
+        ("docs", "texts"),
+        ("out", "/x"),
+    ] {
+        link(&w.base(), path, target);
+    }
+    let changed = ["ci/workflows/x.yml", "build/rules", "skills/x.md"];
+    let others = ["ci/README.md", "build/notes", "texts/x.md", "x"];
+    for path in changed.iter().chain(&others) {
+        write(&w.base(), path, "old\n");
+        write(&w.up(), path, "new\n");
+    }
+    let diff = w.diff();
+    let runs = |path: &str| matches!(file(&diff, path).change.class, Class::RunsOnHost { .. });
+    for path in changed {
+        assert!(runs(path), "{path}");
+    }
+    for path in others {
+        assert!(!runs(path), "control: {path}");
+    }
 }
 
 #[test]
@@ -162,6 +215,11 @@ fn parts_of_git_directories_never_land() {
     for path in ["bare/HEAD", "bare/config", "bare/hooks/post-checkout", "bare/objects/x", "bare/refs/x"] {
         write(&w.up(), path, "x\n");
     }
+    // The same in two parts: git finds objects, settings and hooks where `commondir` says.
+    for path in ["part/HEAD", "part/commondir", "part/config.worktree", "rest/objects/x", "rest/refs/x", "rest/config"]
+    {
+        write(&w.up(), path, "x\n");
+    }
     write(&w.up(), "y/.gitkeep", "");
     write(&w.up(), "y/HEAD", "x\n");
     let diff = w.diff();
@@ -169,7 +227,7 @@ fn parts_of_git_directories_never_land() {
         let ordinary = file.change.path.is_at_or_below(&rel("y"));
         assert_eq!(why_never(file).is_none(), ordinary, "{}", file.change.path);
     }
-    assert_eq!(diff.files.len(), paths.len() + 5 + 2);
+    assert_eq!(diff.files.len(), paths.len() + 5 + 6 + 2);
 }
 
 #[test]
