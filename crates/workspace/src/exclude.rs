@@ -3,7 +3,7 @@
 
 use crate::change::Withheld;
 use crate::dir::Dir;
-use crate::ignore::Rules;
+use crate::ignore::{Patience, Rules};
 use crate::name::Rel;
 use std::collections::BTreeMap;
 use std::io::Read;
@@ -128,11 +128,14 @@ pub fn artefact(name: &[u8], is_dir: bool, ignored: bool, has: impl Fn(&[u8]) ->
 pub struct Ignore {
     rules: Rules,
     above: Option<Rc<Ignore>>,
+    /// Rules here and above.
+    count: u64,
 }
 
 impl Ignore {
     /// What the nearest rule that matches says: ignored or not; none where no rule does.
-    pub fn decide(&self, path: &Rel, is_dir: bool) -> Option<bool> {
+    pub fn decide(&self, path: &Rel, is_dir: bool, patience: &mut Patience) -> Option<bool> {
+        patience.tries = patience.tries.checked_sub(self.count)?;
         let mut level = Some(self);
         while let Some(ignore) = level {
             if let Some(decided) = ignore.rules.decide(path, is_dir) {
@@ -148,13 +151,20 @@ impl Ignore {
 const LARGEST_RULES: u64 = 1 << 20;
 
 /// Adds what the base's `.gitignore` in a directory says; at the top, also `.git/info/exclude`.
-pub fn rules_of(base: Option<&Dir>, at: &Rel, above: Option<Rc<Ignore>>) -> Option<Rc<Ignore>> {
+pub fn rules_of(
+    base: Option<&Dir>,
+    at: &Rel,
+    above: Option<Rc<Ignore>>,
+    patience: &mut Patience,
+) -> Option<Rc<Ignore>> {
     let Some(base) = base else { return above };
     let mut levels = above;
     let files: &[&[u8]] = if at.is_top() { &[b".git/info/exclude", b".gitignore"] } else { &[b".gitignore"] };
     for file in files.iter().filter_map(|file| Rel::parse(file)) {
         let Some(text) = read_rules(base, &file) else { continue };
-        levels = Some(Rc::new(Ignore { rules: Rules::parse(at, &text), above: levels }));
+        let rules = Rules::parse(at, &text, patience);
+        let count = rules.count() + levels.as_ref().map_or(0, |above| above.count);
+        levels = Some(Rc::new(Ignore { rules, above: levels, count }));
     }
     levels
 }

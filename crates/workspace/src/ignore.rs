@@ -23,14 +23,41 @@ struct Rule {
     whole_path: bool,
 }
 
-/// Rules of one file beyond which none counts: each costs time for every path.
+/// A file with more rules counts for nothing: each costs time for every path.
 const MOST_RULES: usize = 4096;
 
+/// What rules may still cost while one tree is walked. When it is used up no rule counts any more: more is shown then, never
+/// less, and a base that was made to keep a reviewer waiting does not.
+#[derive(Debug)]
+pub struct Patience {
+    /// Rules that may still be read.
+    pub rules: usize,
+    /// How often a path may still be held against a rule.
+    pub tries: u64,
+}
+
+impl Default for Patience {
+    fn default() -> Patience {
+        Patience { rules: 16_384, tries: 20_000_000 }
+    }
+}
+
 impl Rules {
-    pub fn parse(at: &Rel, text: &[u8]) -> Rules {
+    pub fn parse(at: &Rel, text: &[u8], patience: &mut Patience) -> Rules {
         let text = text.strip_prefix(b"\xef\xbb\xbf").unwrap_or(text);
         let lines = text.split(|b| *b == b'\n').filter_map(|line| std::str::from_utf8(line).ok());
-        Rules { at: at.clone(), rules: lines.filter_map(Rule::parse).take(MOST_RULES).collect() }
+        let most = MOST_RULES.min(patience.rules);
+        let mut rules: Vec<Rule> = lines.filter_map(Rule::parse).take(most + 1).collect();
+        patience.rules -= most.min(rules.len());
+        // Of a list that is cut off the rules that take back would be missing.
+        if rules.len() > most {
+            rules.clear();
+        }
+        Rules { at: at.clone(), rules }
+    }
+
+    pub fn count(&self) -> u64 {
+        self.rules.len() as u64
     }
 
     /// What the last rule that matches says about a path; none where none does.
@@ -84,7 +111,7 @@ mod tests {
     #[test]
     fn rules_mean_what_git_means() {
         let rules = "*.log\n!keep.log\n/top\nsub/x\nlogs/\na/**/z\n\\#odd\n# comment\n\nspace\\ \nq{1}\nall/**\n";
-        let rules = Rules::parse(&Rel::top(), rules.as_bytes());
+        let rules = Rules::parse(&Rel::top(), rules.as_bytes(), &mut Patience::default());
         let cases = [
             ("a.log", false, Some(true)),
             ("deep/a.log", false, Some(true)),
@@ -114,7 +141,7 @@ mod tests {
 
     #[test]
     fn rules_of_a_directory_are_about_what_is_in_it() {
-        let rules = Rules::parse(&Rel::parse(b"sub").unwrap(), b"/x\n*.o\n");
+        let rules = Rules::parse(&Rel::parse(b"sub").unwrap(), b"/x\n*.o\n", &mut Patience::default());
         let decide = |path: &str| rules.decide(&Rel::parse(path.as_bytes()).unwrap(), false);
         assert_eq!((decide("sub/x"), decide("sub/deep/x"), decide("sub/deep/y.o")), (Some(true), None, Some(true)));
     }

@@ -12,6 +12,9 @@ const MOST_CANDIDATES: usize = 200;
 /// Bytes of all texts that are read for it.
 const MOST_TEXT: u64 = 16 << 20;
 
+/// How often a line of one text may be looked for in another, in all.
+const MOST_LOOKS: usize = 10_000_000;
+
 /// Of a hundred.
 const ALIKE: u64 = 50;
 
@@ -88,9 +91,13 @@ impl Moves {
             indices.iter().filter_map(text).collect()
         };
         let (deleted, added) = (texts(&deleted), texts(&added));
-        let mut scores = Vec::new();
+        let (mut scores, mut looks) = (Vec::new(), 0);
         for (from, old) in &deleted {
             for (to, new) in &added {
+                looks += old.lines.len().min(new.lines.len());
+                if looks > MOST_LOOKS {
+                    return;
+                }
                 let score = old.in_common(new);
                 if score >= ALIKE {
                     scores.push((score, same_name(&pairs[*from], &pairs[*to]), *from, *to));

@@ -76,6 +76,9 @@ pub const RULES: &[Rule] = &[
     rule("**/.gitmodules", "git submodules"),
     rule("**/.gitattributes", "git attributes"),
     rule("**/.lfsconfig", "git LFS settings"),
+    // Other version control keeps settings that name programs in the tree as well.
+    rule("**/{.hg,.svn,.jj,.bzr,.sl,.pijul,_darcs,_fossil_,.fslckout,.fossil-settings}{/**,}", "version control settings"),
+    rule("**/.hgsub{state,}", "version control settings"),
     // Hooks that tools install or run on commit and push.
     rule("**/.githooks/**", "git hook"),
     rule("**/.husky/**", "git hook"),
@@ -91,6 +94,7 @@ pub const RULES: &[Rule] = &[
     rule("**/.envrc", "direnv"),
     rule("**/.env", "environment of tools"),
     rule("**/.env.*", "environment of tools"),
+    rule("**/.flaskenv", "environment of tools"),
     rule("**/.tool-versions", "version manager"),
     rule("**/{.,}mise{.local,}.toml", "version manager"),
     rule("**/.mise/**", "version manager"),
@@ -221,7 +225,9 @@ pub const RULES: &[Rule] = &[
     rule("**/.php-cs-fixer{.dist,}.php", "settings that name programs"),
     rule("**/.{sbtopts,sbtrc,jvmopts,golangci.y{a,}ml,goreleaser.y{a,}ml}", "settings that name programs"),
     rule_when("**/composer.json", "package scripts", COMPOSER_KEYS),
-    rule("**/{build,settings,init}.gradle{.kts,}", "build script"),
+    rule("**/*.gradle{.kts,}", "build script"),
+    rule("**/buildsrc/**", "build script"),
+    rule("**/*.{xcodeproj,xcworkspace}/**", "build script"),
     rule("**/{gradlew,mvnw}{.bat,.cmd,}", "build script"),
     rule("**/gradle/wrapper/**", "build script"),
     rule("**/.mvn/**", "build script"),

@@ -10,6 +10,7 @@ use crate::class;
 use crate::dir::Meta;
 use crate::entry::{Budget, Taken, UNREADABLE, is_refused, take};
 use crate::exclude::{self, Exclude, Held, Ignore, Keeping};
+use crate::ignore::Patience;
 use crate::layer::{Driver, Stack};
 use crate::name::Rel;
 use crate::twin;
@@ -72,6 +73,7 @@ pub fn scan(
         marks,
         bounds,
         budget,
+        patience: Patience::default(),
         way: Way::default(),
         pending: vec![Item::default()],
         found: Scanned::default(),
@@ -124,6 +126,7 @@ struct Walk<'a> {
     marks: Marks,
     bounds: Bounds,
     budget: &'a mut Budget,
+    patience: Patience,
     way: Way,
     pending: Vec<Item>,
     found: Scanned,
@@ -166,7 +169,7 @@ impl Walk<'_> {
             self.found.pairs.push(*pair);
         }
         if self.exclude == Exclude::Artefacts && !around.held.is_some_and(|h| h.keeping != Keeping::Ignored) {
-            around.rules = exclude::rules_of(place.base.as_ref(), &path, around.rules.take());
+            around.rules = exclude::rules_of(place.base.as_ref(), &path, around.rules.take(), &mut self.patience);
         }
         around.bare = around.bare || is_bare(&place);
         let twins = if around.held.is_none() { twins(&place, &names) } else { BTreeSet::new() };
@@ -236,7 +239,7 @@ impl Walk<'_> {
         if self.exclude == Exclude::Nothing || settled {
             return Ok(());
         }
-        let by_rule = around.rules.as_ref().and_then(|rules| rules.decide(path, either_dir));
+        let by_rule = around.rules.as_ref().and_then(|rules| rules.decide(path, either_dir, &mut self.patience));
         let ignored = by_rule.unwrap_or(around.ignored);
         let changes_type = name.before.is_some() && name.is_dir_before() != either_dir;
         let has = |sibling: &[u8]| place.find(sibling).ok().flatten().is_some();

@@ -101,6 +101,9 @@ fn what_runs_on_the_reviewers_machine_is_told_even_when_it_is_new() {
         ".pylintrc",
         "mypy.ini",
         "tools/bazel",
+        ".hg/hgrc",
+        ".jj/repo/config.toml",
+        "gradle/extra.gradle",
     ];
     for path in paths {
         assert!(runs(path, None, "x\n"), "{path} is new");

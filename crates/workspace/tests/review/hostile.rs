@@ -229,3 +229,22 @@ fn a_diff_can_be_made_while_the_guest_writes() {
         stop.store(true, std::sync::atomic::Ordering::Relaxed);
     });
 }
+
+/// A base whose rules were made to cost time: they stop to count, and nothing is hidden by that.
+#[test]
+fn endless_rules_cost_bounded_time_and_hide_nothing() {
+    let w = World::new();
+    let rules: String = (0..4000).map(|n| format!("/a*{n}?[b-z]/**/x{n}*\n")).collect();
+    write(&w.base(), "0/.gitignore", "*.log\n");
+    write(&w.up(), "0/x.log", "x\n");
+    for dir in 1..100 {
+        write(&w.base(), &format!("{dir}/.gitignore"), format!("{rules}*.log\n"));
+        write(&w.up(), &format!("{dir}/x.log"), "x\n");
+    }
+    let start = std::time::Instant::now();
+    let diff = w.diff();
+    assert!(start.elapsed().as_secs() < 20, "{:?}", start.elapsed());
+    let (shown, held) = (diff.files.len() as u64, diff.withheld.iter().map(|w| w.files).sum::<u64>());
+    assert_eq!(shown + held, 100, "every file is told one way or the other");
+    assert!(shown > 50 && held > 0, "{shown} shown, {held} withheld");
+}
