@@ -52,8 +52,10 @@ pub(super) fn settle(resolved: Resolved, ask: &Ask, spot: &Spot, view: &View) ->
 
 fn in_parts(dir: &Path, grant: &Grant) -> Fault {
     let (dir, path, rule) = (dir.display(), grant.path.display(), &grant.rule);
-    let message = format!("{rule} lets {path} be changed, but not all of {dir} be read: no workspace can hold the changes");
-    let hint = "allow the directory with `--read .`, and changes go to a workspace; or let them reach the host with --direct";
+    let message =
+        format!("{rule} lets {path} be changed, but not all of {dir} be read: no workspace can hold the changes");
+    let hint =
+        "allow the directory with `--read .`, and changes go to a workspace; or let them reach the host with --direct";
     Fault::new(ErrorKind::PolicyDenied, message).hint(hint).phase(Phase::Planning)
 }
 
