@@ -82,6 +82,7 @@ pub fn flag_words(flag: Flag) -> &'static str {
         Flag::Twin => "differs from another name only in case or composition",
         Flag::HiddenName => "its name holds characters that cannot be seen",
         Flag::HiddenText => "holds characters that cannot be seen",
+        Flag::LookAlike => "holds letters that pass for others",
         Flag::LinkOutside => "leads outside",
         Flag::Binary => "binary",
         Flag::Large => "large",
