@@ -89,6 +89,18 @@ pub fn flag_words(flag: Flag) -> &'static str {
     }
 }
 
+/// What is not as every new file: that it can be run, and bits that let others write to it or mean more.
+fn bits_of_new(entry: &Entry) -> Option<String> {
+    let can_run = entry.kind == FileKind::File && entry.mode & 0o111 != 0;
+    let open = entry.kind != FileKind::Symlink && entry.mode & 0o7022 != 0;
+    match (can_run, open) {
+        (true, true) => Some(format!("executable {:04o}", entry.mode)),
+        (true, false) => Some("executable".to_owned()),
+        (false, true) => Some(format!("{:04o}", entry.mode)),
+        (false, false) => None,
+    }
+}
+
 /// Kind, mode, target and attributes, where they differ.
 fn details(change: &Change) -> Vec<String> {
     let mut parts = Vec::new();
@@ -103,7 +115,7 @@ fn details(change: &Change) -> Vec<String> {
         (Some(b), Some(a)) if b.mode != a.mode && b.kind == a.kind => {
             parts.push(format!("{:04o} → {:04o}", b.mode, a.mode))
         }
-        (None, Some(a)) if a.kind == FileKind::File && a.mode & 0o111 != 0 => parts.push("executable".to_owned()),
+        (_, Some(a)) if before.is_none_or(|b| b.kind != a.kind) => parts.extend(bits_of_new(a)),
         _ => {}
     }
     let target = |entry: Option<&Entry>| entry.and_then(|e| e.target.as_ref()).map(target_words);
