@@ -18,8 +18,9 @@ struct Alias {
     leads_to: Rel,
 }
 
-/// More links of that kind are no project's.
+/// More links of that kind are no project's, and neither are so many links in one directory.
 const MOST: usize = 1024;
+const MOST_LINKS: usize = 65_536;
 
 impl Aliases {
     /// Those that the base or a layer has: a link that a guest took away in the workspace may well stay in the base.
@@ -36,7 +37,7 @@ impl Aliases {
     /// Takes in the links of one directory, and gives the directories of settings in it. What cannot be read has no links that
     /// could be told.
     fn look(&mut self, tree: &Dir, at: &Rel) -> Vec<Rel> {
-        let mut dirs = Vec::new();
+        let (mut dirs, mut links) = (Vec::new(), 0);
         let Ok(dir) = tree.dir(at) else { return dirs };
         let Ok(entries) = rustix::fs::Dir::read_from(&dir) else { return dirs };
         for entry in entries.flatten() {
@@ -47,14 +48,15 @@ impl Aliases {
                 FileType::Unknown => dir.meta_of(name).ok().flatten().map(|meta| meta.kind),
                 _ => None,
             };
-            if name == b"." || name == b".." || kind.is_none() {
-                continue;
-            }
-            let path = at.join(name);
             match kind {
-                _ if !class::is_obeyed(&path) || self.0.len() + dirs.len() >= MOST => {}
-                Some(FileKind::Dir) => dirs.push(path),
-                Some(FileKind::Symlink) => self.0.extend(alias(&dir, at, name)),
+                // Directories of settings have names with a dot; there are few, and only those cost more than a glance.
+                Some(FileKind::Dir) if name != b"." && name != b".." && name.starts_with(b".") => {
+                    dirs.extend(Some(at.join(name)).filter(|path| dirs.len() < MOST && class::is_obeyed(path)));
+                }
+                Some(FileKind::Symlink) if links < MOST_LINKS && self.0.len() < MOST => {
+                    links += 1;
+                    self.0.extend(class::is_obeyed(&at.join(name)).then(|| alias(&dir, at, name)).flatten());
+                }
                 _ => {}
             }
         }

@@ -142,6 +142,8 @@ pub enum Flag {
     HiddenName,
     /// Text that was added holds characters that cannot be seen or that reorder it.
     HiddenText,
+    /// The name, or text that was added, has words in which letters of another script pass for Latin ones.
+    LookAlike,
     /// A link that leads out of the workspace.
     LinkOutside,
     Binary,

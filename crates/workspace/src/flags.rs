@@ -3,6 +3,7 @@
 use crate::change::{Body, Entry, FileKind, Flag, LineKind, Target};
 use crate::class::Bytes;
 use crate::entry::TOO_LARGE;
+use crate::lookalike;
 use crate::name::{Rel, is_invisible};
 use crate::scan::Pair;
 use crate::text;
@@ -20,7 +21,8 @@ pub fn of(pair: &Pair, body: &Body, bytes: Bytes<'_>) -> Vec<Flag> {
         (Flag::HardLink, is(FileKind::File) && pair.links > 1),
         (Flag::Twin, pair.twin),
         (Flag::HiddenName, hides(&pair.path)),
-        (Flag::HiddenText, hides_text(body)),
+        (Flag::HiddenText, adds(body, has_hidden)),
+        (Flag::LookAlike, mixes_name(&pair.path) || adds(body, lookalike::mixes)),
         (Flag::LinkOutside, target.is_some_and(|target| leads_outside(&pair.path, target))),
         (Flag::Binary, binary),
         (Flag::Large, whole && !binary && pair.trouble.is_none_or(|why| why == TOO_LARGE)),
@@ -37,14 +39,22 @@ fn is_binary(bytes: Bytes<'_>) -> bool {
     }
 }
 
+/// Spaces at an end of a name, and those that only look like one, cannot be seen either.
 fn hides(path: &Rel) -> bool {
-    std::str::from_utf8(path.as_bytes()).map_or(true, |text| text.chars().any(is_invisible))
+    let hidden = |c: char| is_invisible(c) || (c != ' ' && c.is_whitespace());
+    let ends = |part: &[u8]| part.starts_with(b" ") || part.ends_with(b" ");
+    std::str::from_utf8(path.as_bytes()).map_or(true, |text| text.chars().any(hidden)) || path.parts().any(ends)
 }
 
-fn hides_text(body: &Body) -> bool {
+fn mixes_name(path: &Rel) -> bool {
+    std::str::from_utf8(path.as_bytes()).is_ok_and(lookalike::mixes)
+}
+
+/// Whether a line that was added has something about it.
+fn adds(body: &Body, has: impl Fn(&str) -> bool) -> bool {
     let Body::Text(hunks) = body else { return false };
     let added = hunks.iter().flat_map(|hunk| &hunk.lines).filter(|line| line.kind == LineKind::Added);
-    added.into_iter().any(|line| has_hidden(&line.text))
+    added.into_iter().any(|line| has(&line.text))
 }
 
 /// Whether a line holds characters that cannot be seen. Tabs and ends of lines are no secret, and emoji are made of

@@ -31,6 +31,7 @@ pub mod known;
 pub mod land;
 pub mod layer;
 mod lines;
+mod lookalike;
 pub mod manifest;
 pub mod merge;
 pub mod name;

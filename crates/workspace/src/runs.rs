@@ -54,6 +54,7 @@ const PACKAGE_KEYS: When = When::Keys(&[
     "resolutions",
     "dependenciesMeta",
     "trustedDependencies",
+    "directories",
     "gypfile",
     "ava",
     "nyc",
@@ -80,7 +81,10 @@ pub const RULES: &[Rule] = &[
     rule("**/{.hg,.svn,.jj,.bzr,.sl,.pijul,_darcs,_fossil_,.fslckout,.fossil-settings}{/**,}", "version control settings"),
     rule("**/.hgsub{state,}", "version control settings"),
     // Hooks that tools install or run on commit and push.
-    rule("**/.githooks/**", "git hook"),
+    rule("**/{.,}git{-,_,}hooks/**", "git hook"),
+    // Any directory may be the one that a clone takes its hooks from; they are known by their names.
+    rule("**/{pre,post}-{applypatch,commit,merge-commit,rebase,checkout,merge,push,receive,update,auto-gc,rewrite,index-change}", "git hook"),
+    rule("**/{applypatch-msg,commit-msg,prepare-commit-msg,reference-transaction,push-to-checkout,proc-receive,sendemail-validate,fsmonitor-watchman}", "git hook"),
     rule("**/.husky/**", "git hook"),
     rule("**/.pre-commit-config.y{a,}ml", "git hook settings"),
     rule("**/.pre-commit-hooks.y{a,}ml", "git hook settings"),

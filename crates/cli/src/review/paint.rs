@@ -82,9 +82,22 @@ pub fn flag_words(flag: Flag) -> &'static str {
         Flag::Twin => "differs from another name only in case or composition",
         Flag::HiddenName => "its name holds characters that cannot be seen",
         Flag::HiddenText => "holds characters that cannot be seen",
+        Flag::LookAlike => "holds letters that pass for others",
         Flag::LinkOutside => "leads outside",
         Flag::Binary => "binary",
         Flag::Large => "large",
+    }
+}
+
+/// What is not as every new file: that it can be run, and bits that let others write to it or mean more.
+fn bits_of_new(entry: &Entry) -> Option<String> {
+    let can_run = entry.kind == FileKind::File && entry.mode & 0o111 != 0;
+    let open = entry.kind != FileKind::Symlink && entry.mode & 0o7022 != 0;
+    match (can_run, open) {
+        (true, true) => Some(format!("executable {:04o}", entry.mode)),
+        (true, false) => Some("executable".to_owned()),
+        (false, true) => Some(format!("{:04o}", entry.mode)),
+        (false, false) => None,
     }
 }
 
@@ -102,7 +115,7 @@ fn details(change: &Change) -> Vec<String> {
         (Some(b), Some(a)) if b.mode != a.mode && b.kind == a.kind => {
             parts.push(format!("{:04o} → {:04o}", b.mode, a.mode))
         }
-        (None, Some(a)) if a.kind == FileKind::File && a.mode & 0o111 != 0 => parts.push("executable".to_owned()),
+        (_, Some(a)) if before.is_none_or(|b| b.kind != a.kind) => parts.extend(bits_of_new(a)),
         _ => {}
     }
     let target = |entry: Option<&Entry>| entry.and_then(|e| e.target.as_ref()).map(target_words);

@@ -12,6 +12,7 @@ mod network_held;
 mod network_inside;
 mod network_strain;
 mod network_world;
+mod review_paths;
 mod review_terminal;
 mod review_unseen;
 mod workspace;

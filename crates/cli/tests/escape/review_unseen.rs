@@ -1,7 +1,7 @@
 //! Attacks on a reviewer through what a diff does not show: files that are withheld, bits of directories, what changes after the
 //! look. Each with a control that must land.
 
-use crate::support::{BOTH, Place, to_the_end};
+use crate::support::{As, BOTH, Place, to_the_end};
 use serde_json::Value;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -78,19 +78,41 @@ fn what_is_withheld_does_not_land_with_the_directory_it_is_in() {
 /// F08: a directory that comes with a file in it is no change of its own, and opens the tree to nobody.
 #[test]
 fn a_directory_that_comes_along_gives_nobody_rights() {
-    const WORK: &str = "umask 0; mkdir -p a/b ours/c empty; echo x > a/b/file; echo x > ours/c/file; chmod 1777 a";
+    const WORK: &str = "umask 0; mkdir -p a/b ours/c empty; echo x > a/b/file; echo x > ours/c/file; chmod 1777 a
+        touch open; umask 022; touch closed";
     for who in BOTH {
         let place = Place::new(who);
         let ours = place.dir(place.project.join("ours"));
         place.file(ours.join("kept"), "x\n");
         fs::set_permissions(&ours, fs::Permissions::from_mode(0o775)).unwrap();
         let desk = Desk::new(place, &[], WORK);
-        desk.ok(&["diff", "agent"]);
+        let told = desk.ok(&["diff", "agent"]);
+        let line = |path: &str| told.lines().find(|line| line.starts_with(&format!("added {path}"))).unwrap();
+        assert!(line("empty").contains("0777") && line("open").contains("0666"), "{told}");
+        assert!(!line("closed").contains('0'), "control: {told}");
         desk.ok(&["approve", "agent"]);
         let mode = |path: &str| fs::metadata(desk.place.project.join(path)).unwrap().permissions().mode() & 0o7777;
         assert_eq!((mode("a"), mode("a/b")), (0o755, 0o755));
         assert_eq!(mode("ours/c"), 0o775, "control: as far as the directory above lets others write");
         assert_eq!(mode("empty"), 0o777, "control: an empty one is shown, with its bits");
+    }
+}
+
+/// A name in the environment is a word; the journal also keeps who it was to the system.
+#[test]
+fn the_journal_knows_who_approved_whatever_the_environment_says() {
+    for who in BOTH {
+        let desk = Desk::new(Place::new(who), &[], "echo x > file");
+        desk.ok(&["diff", "agent"]);
+        let mut command = desk.place.cofferdam(["approve", "agent"]);
+        let output = to_the_end(command.env("USER", "somebody-else").current_dir(&desk.place.project), b"");
+        assert!(output.status.success() && desk.has("file"));
+        let log: Value = serde_json::from_str(&desk.ok(&["audit", "log", "--json"])).unwrap();
+        let entries = log["entries"].as_array().unwrap();
+        let done = entries.iter().find(|e| e["verb"] == "approve" && e["step"] == "done").unwrap();
+        let expected = if matches!(who, As::Root) { 0 } else { 1500 };
+        assert_eq!(done["body"]["uid"], expected, "{done}");
+        desk.ok(&["audit", "verify"]);
     }
 }
 

@@ -182,6 +182,8 @@ pub fn tidy(state: &State, landing: &Landing<'_>, id: &str) -> Vec<String> {
 
 fn note(tx: &Tx<'_>, id: &str, batch: &Batch, step: Step, mut body: serde_json::Value) -> Result<(), Fault> {
     body["batch"] = json!(id);
+    // The name is what the caller's environment says; this is what the system says.
+    body["uid"] = json!(rustix::process::getuid().as_raw());
     if let Some(undoes) = &batch.undoes {
         body["undoes"] = json!(undoes);
     }

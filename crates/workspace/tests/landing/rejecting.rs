@@ -109,3 +109,20 @@ fn a_copied_workspace_shows_its_base_again() {
     w.undo(&batch).unwrap();
     assert_eq!(w.pending(), ["modified changed"]);
 }
+
+/// A guest put a link that leads outside where the base has a directory: throwing it away writes nothing there.
+#[test]
+fn rejecting_goes_through_no_link_of_the_guest() {
+    let w = World::new();
+    let (base, up, outside) = (w.base(), w.up(), w.top.join("outside"));
+    write(&outside, "file", "outside\n");
+    write(&base, "src/file", "base\n");
+    link(&up, "src", outside.to_str().unwrap());
+    assert_eq!(w.pending().len(), 2, "the link came and the file went: {:?}", w.pending());
+    w.reject(&paths(&["src/file"])).map(drop).unwrap_or_default();
+    w.reject(&Selection::all()).unwrap();
+    assert_eq!(fs::read_to_string(outside.join("file")).unwrap(), "outside\n");
+    assert_eq!(fs::read_dir(&outside).unwrap().count(), 1, "nothing came there");
+    assert_eq!(w.pending(), Vec::<String>::new(), "control: the workspace shows its base again");
+    assert_eq!(fs::read_to_string(base.join("src/file")).unwrap(), "base\n");
+}

@@ -129,3 +129,25 @@ fn what_frozen_layers_hold_lands_and_comes_back() {
     assert_eq!(tree(&w.base()), before);
     assert_eq!(w.pending(), wanted);
 }
+
+/// F03: the directory went elsewhere after the landing, and a link to it stands in its place.
+#[test]
+fn undo_goes_through_no_link_that_came_later() {
+    let mut w = World::new();
+    let (base, up, outside) = (w.base(), w.up(), w.top.join("outside"));
+    write(&base, "dir/file", "old\n");
+    write(&up, "dir/file", "new\n");
+    write(&up, "dir/fresh", "new\n");
+    let batch = w.approve(&Selection::all()).unwrap();
+    fs::rename(base.join("dir"), &outside).unwrap();
+    link(&base, "dir", "../outside");
+    let fault = w.undo(&batch).unwrap_err();
+    assert_eq!(fault.error_kind, ErrorKind::Conflict, "{fault}");
+    assert_eq!(fs::read_to_string(outside.join("file")).unwrap(), "new\n");
+    assert_eq!(fs::read_dir(&outside).unwrap().count(), 2, "nothing came or went there");
+    fs::remove_file(base.join("dir")).unwrap();
+    fs::rename(&outside, base.join("dir")).unwrap();
+    w.undo(&batch).unwrap();
+    assert_eq!(fs::read_to_string(base.join("dir/file")).unwrap(), "old\n", "control");
+    assert!(!base.join("dir/fresh").exists(), "control");
+}

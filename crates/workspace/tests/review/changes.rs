@@ -198,6 +198,9 @@ fn bits_that_matter_are_flagged() {
     write(&w.base(), "src/x", "x");
     write(&w.up(), "SRC/y", "y");
     write(&w.up(), "bidi", "a\u{202e}b\n");
+    write(&w.up(), "alike", "if p\u{430}ssword() {\n");
+    write(&w.up(), "foreign", "\u{43f}\u{430}\u{440}\u{43e}\u{43b}\u{44c} word\n");
+    write(&w.up(), "end ", "x\n");
     write(&w.up(), "zero\u{200b}width", "z");
     link(&w.up(), "out", "../../etc/passwd");
     link(&w.up(), "in", "src/x");
@@ -209,6 +212,8 @@ fn bits_that_matter_are_flagged() {
     assert_eq!(flags("hard"), [Flag::HardLink]);
     assert_eq!(flags("SRC/y"), [Flag::Twin]);
     assert_eq!(flags("bidi"), [Flag::HiddenText]);
+    assert_eq!((flags("alike"), flags("end ")), (vec![Flag::LookAlike], vec![Flag::HiddenName]));
+    assert_eq!(flags("foreign"), [], "control: words in another script");
     assert_eq!(flags("zero\u{200b}width"), [Flag::HiddenName]);
     assert_eq!(flags("out"), [Flag::LinkOutside]);
     assert_eq!(flags("bin"), [Flag::Binary]);

@@ -102,6 +102,8 @@ fn what_runs_on_the_reviewers_machine_is_told_even_when_it_is_new() {
         "mypy.ini",
         "tools/bazel",
         ".hg/hgrc",
+        "tools/hooks/pre-commit",
+        "hooks/commit-msg",
         ".jj/repo/config.toml",
         "gradle/extra.gradle",
     ];

@@ -248,3 +248,31 @@ fn endless_rules_cost_bounded_time_and_hide_nothing() {
     assert_eq!(shown + held, 100, "every file is told one way or the other");
     assert!(shown > 50 && held > 0, "{shown} shown, {held} withheld");
 }
+
+/// F01: whatever is made of parts that lead up, twice, nowhere or over a link, no file of another tree is read.
+#[test]
+fn no_path_leads_out_of_its_tree() {
+    let w = World::new();
+    let twin = w.top.join("base-twin");
+    write(&twin, "file", "canary");
+    write(&w.base(), "a/file", "own");
+    link(&w.base(), "out", "../base-twin");
+    link(&w.base(), "a/up", "..");
+    link(&w.base(), "abs", twin.to_str().unwrap());
+    let parts =
+        ["..", ".", "", "a", "out", "a/up", "abs", "base-twin", "file", "../base-twin", "a/../..", "...", "..\0"];
+    let stack = w.stack();
+    let mut read = 0;
+    for number in 0..parts.len().pow(4) {
+        let one = |place: u32| parts[number / parts.len().pow(place) % parts.len()];
+        let path = [one(0), one(1), one(2), one(3)].join("/");
+        for path in [path.clone(), format!("/{path}"), format!("{}/{path}", twin.display())] {
+            let Some(rel) = Rel::parse(path.as_bytes()) else { continue };
+            for file in [stack.file(&rel), stack.base.file(&rel)].into_iter().flatten() {
+                assert_eq!(std::io::read_to_string(file).unwrap(), "own", "{path:?}");
+                read += 1;
+            }
+        }
+    }
+    assert!(read > 0, "control: a file of the tree itself is read");
+}
