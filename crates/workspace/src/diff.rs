@@ -51,9 +51,13 @@ impl Default for Options {
 /// How much waits for review, as far as it can be told without reading any file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counted {
-    pub changes: u64,
+    pub added: u64,
+    pub modified: u64,
+    pub deleted: u64,
     /// Of these, on files that changed in the base since.
     pub drifted: u64,
+    /// Places where something is kept out of review.
+    pub withheld: u64,
 }
 
 /// Counts by names, bits, sizes and times alone: a moved file is two changes, and one that was written with the same bytes
@@ -62,9 +66,13 @@ pub fn count(stack: &Stack, anchors: &Anchors, bounds: Bounds) -> Result<Counted
     let usual = Options::default();
     let mut nothing = Budget { largest_file: 0, bytes: 0, ..usual.budget };
     let scanned = scan::scan(stack, anchors, usual.exclude, bounds, &mut nothing)?;
-    let mut counted = Counted::default();
+    let mut counted = Counted { withheld: scanned.withheld.len() as u64, ..Counted::default() };
     for pair in scanned.pairs.iter().filter(|pair| !looks_untouched(stack, pair)) {
-        counted.changes += 1;
+        match (&pair.before, &pair.after) {
+            (None, _) => counted.added += 1,
+            (_, None) => counted.deleted += 1,
+            _ => counted.modified += 1,
+        }
         counted.drifted += u64::from(pair.drifted);
     }
     Ok(counted)

@@ -225,7 +225,7 @@ fn pending(state: &State, kept: &Kept<Sandbox>) -> Option<Pending> {
     let stack = sandbox::stack(state, kept).ok()?;
     let anchors = state.store.read(|tx| tx.get::<Anchored>(&kept.id)).ok()?.map(|a| a.record.anchors);
     let found = workspace::diff::count(&stack, &anchors.unwrap_or_default(), COUNTED).ok()?;
-    Some(Pending { changes: found.changes, drifted: found.drifted })
+    Some(Pending { changes: found.added + found.modified + found.deleted, drifted: found.drifted })
 }
 
 fn base_is(sandbox: &Sandbox) -> &'static str {
