@@ -206,7 +206,7 @@ fn place(verb: Runs, m: &ArgMatches) -> Result<Place, Fault> {
         _ => Keep::Changed,
     };
     let dir = m.get_one::<OsString>("workspace").map(PathBuf::from);
-    Ok(Place::Fresh(Fresh { dir, keep, name, ttl_ms }))
+    Ok(Place::Fresh(Fresh { dir, keep, name, ttl_ms, driver: crate::sandboxes::ask::driver(m) }))
 }
 
 pub fn flags(m: &ArgMatches) -> Vec<Flag> {

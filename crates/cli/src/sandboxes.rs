@@ -166,6 +166,7 @@ fn collect(m: &ArgMatches, caller: &Caller, json: bool) -> Result<ExitCode, Faul
             Sort::Adopted => "adopted",
             Sort::Snapshot => "snapshot",
             Sort::DeepStack => "stack",
+            Sort::BatchCopies | Sort::OrphanBatch => "batch",
             Sort::LostRun => "run",
             Sort::Key => "key",
         };

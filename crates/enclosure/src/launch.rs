@@ -159,11 +159,12 @@ pub fn prepare(request: Request, mut ground: Groundwork) -> Result<Prepared, Fau
 }
 
 /// A denied path that does not exist is safe where the guest can make nothing. Elsewhere the run is refused: no wall
-/// of the kernel's can keep one name from being made in a directory. What is hidden may be made in a workspace, where it is the
-/// guest's own: what the host has or gets under that name stays hidden.
+/// of the kernel's can keep one name from being made in a directory. What is hidden, or only must not be changed, may be made in a
+/// workspace, where it is the guest's own: what the host has or gets under that name stays hidden, and what is made never lands.
 fn check_guards(plan: &Plan, workspace: Option<&Workspace>) -> Result<(), Fault> {
     for guard in &plan.guards {
-        let own = |g: &policy::Grant| guard.hides && workspace.is_some_and(|w| g.path.starts_with(&w.at));
+        let harmless = guard.hides || !guard.bars;
+        let own = |g: &policy::Grant| harmless && workspace.is_some_and(|w| g.path.starts_with(&w.at));
         let makes = |g: &&policy::Grant| !g.perms.and(Perms::MAKING).is_empty() && !own(g);
         let literal: PathBuf = guard
             .pattern

@@ -9,6 +9,7 @@
 //! ```
 
 pub mod admission;
+mod copies;
 pub mod create;
 pub mod gc;
 mod keys;

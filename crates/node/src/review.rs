@@ -5,6 +5,7 @@ pub mod batch;
 pub mod commit;
 pub mod conflicted;
 pub mod conflicts;
+mod denied;
 pub mod diff;
 mod landing;
 mod past;

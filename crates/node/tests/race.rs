@@ -42,6 +42,7 @@ impl World {
     fn approve(&self, id: &str) -> Result<(), Fault> {
         let ask = approve::Ask {
             words: vec![id.into()],
+            everything: false,
             exact: Vec::new(),
             hunks: Vec::new(),
             runs_on_host: false,

@@ -64,6 +64,7 @@ impl Bench {
     fn approve(&self, id: &str, commit: Option<commit::Wish>) -> node::review::Receipt {
         let ask = approve::Ask {
             words: vec![id.into()],
+            everything: false,
             exact: Vec::new(),
             hunks: Vec::new(),
             runs_on_host: false,

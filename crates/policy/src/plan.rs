@@ -86,6 +86,8 @@ pub struct Guard {
     pub rule: String,
     /// Not even reading is left of it.
     pub hides: bool,
+    /// It must not be executed.
+    pub bars: bool,
 }
 
 impl Guard {

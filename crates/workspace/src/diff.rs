@@ -13,13 +13,14 @@ use crate::layer::Stack;
 use crate::name::Rel;
 use crate::remove::{self, Removed};
 use crate::rename;
-use crate::scan::{self, Bounds, Pair, broken};
+use crate::scan::{self, Pair, broken};
 use crate::text::{self, as_text};
 use crate::view::{dir_below, file_below};
 use sha2::{Digest, Sha256};
 use std::io::{self, Read};
 use terms::Fault;
 
+pub use crate::scan::Bounds;
 pub use crate::text::with_hunks;
 
 #[derive(Clone, Debug)]
@@ -46,6 +47,47 @@ impl Default for Options {
             budget: Budget { largest_file: 4 << 30, bytes: 16 << 30, attributes: 64 << 20 },
         }
     }
+}
+
+/// How much waits for review, as far as it can be told without reading any file.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counted {
+    pub added: u64,
+    pub modified: u64,
+    pub deleted: u64,
+    /// Of these, on files that changed in the base since.
+    pub drifted: u64,
+    /// Places where something is kept out of review.
+    pub withheld: u64,
+}
+
+/// Counts by names, bits, sizes and times alone: a moved file is two changes, and one that was written with the same bytes
+/// is one.
+pub fn count(stack: &Stack, anchors: &Anchors, bounds: Bounds) -> Result<Counted, Fault> {
+    let usual = Options::default();
+    let mut nothing = Budget { largest_file: 0, bytes: 0, ..usual.budget };
+    let scanned = scan::scan(stack, anchors, usual.exclude, bounds, &mut nothing)?;
+    let mut counted = Counted { withheld: scanned.withheld.len() as u64, ..Counted::default() };
+    for pair in scanned.pairs.iter().filter(|pair| !looks_untouched(stack, pair)) {
+        match (&pair.before, &pair.after) {
+            (None, _) => counted.added += 1,
+            (_, None) => counted.deleted += 1,
+            _ => counted.modified += 1,
+        }
+        counted.drifted += u64::from(pair.drifted);
+    }
+    Ok(counted)
+}
+
+/// Files of the same size, bits, attributes and time of change are the same but for the bytes, which nobody looked at.
+fn looks_untouched(stack: &Stack, pair: &Pair) -> bool {
+    let is_file = |entry: &Entry| entry.kind == FileKind::File && entry.digest.is_none();
+    let (Some(before), Some(after)) = (&pair.before, &pair.after) else { return false };
+    if !is_file(before) || before != after || pair.trouble != Some(entry::TOO_LARGE) {
+        return false;
+    }
+    let now = stack.meta(&pair.path).ok().flatten().map(|found| found.meta.mtime);
+    now.is_some() && now == stack.base.meta(&pair.path).ok().flatten().map(|meta| meta.mtime)
 }
 
 /// Compares a stack with its base. A guest may be writing meanwhile: each file is told as it was when it was read.

@@ -71,6 +71,7 @@ fn approve() -> Command {
         .override_usage("cofferdam approve [OPTIONS] [ID] [PATH]...")
         .arg(words())
         .arg(hunk())
+        .arg(flag("all").short('a').conflicts_with_all(["hunk", "interactive"]).help("All ordinary changes, as when nothing is chosen"))
         .arg(flag("runs-on-host").help("Also what would run on your machine; with nothing else chosen, all of that"))
         .arg(flag("interactive").short('i').conflicts_with_all(["hunk", "json", "digest", "unseen"]).help("Ask about each hunk"))
         .arg(Arg::new("digest").long("digest").value_name("D").help("The digest of the diff that was reviewed"))

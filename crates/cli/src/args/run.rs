@@ -186,6 +186,12 @@ fn workspace_args() -> Vec<Arg> {
             .value_name("TIME")
             .conflicts_with_all(["read-only", "direct", "sandbox", "rm"])
             .help("Keep it for so long, e.g. 12h or 30d [default: 7d]"),
+        Arg::new("driver")
+            .long("driver")
+            .value_name("NAME")
+            .value_parser(["auto", "overlay", "reflink", "copy"])
+            .conflicts_with_all(["read-only", "direct", "sandbox"])
+            .help("How changes are kept apart from the directory [default: auto]"),
     ]
 }
 

@@ -46,8 +46,8 @@ fn as_told(matches: &ArgMatches, caller: &Caller) -> Result<Option<Ask>, Fault> 
         let Some(digest) = shown_now(caller, &words)? else { return Ok(None) };
         seen = Seen::Digest(digest);
     }
-    let runs_on_host = matches.get_flag("runs-on-host");
-    Ok(Some(Ask { words, exact: Vec::new(), hunks, runs_on_host, seen, commit: commit(matches)? }))
+    let (everything, runs_on_host) = (matches.get_flag("all"), matches.get_flag("runs-on-host"));
+    Ok(Some(Ask { words, everything, exact: Vec::new(), hunks, runs_on_host, seen, commit: commit(matches)? }))
 }
 
 fn chosen_by_hand(matches: &ArgMatches, caller: &Caller) -> Result<Option<Ask>, Fault> {
@@ -63,7 +63,8 @@ fn chosen_by_hand(matches: &ArgMatches, caller: &Caller) -> Result<Option<Ask>, 
     }
     let words = vec![OsString::from(&answer.sandbox)];
     let seen = Seen::Digest(answer.diff.digest);
-    Ok(Some(Ask { words, exact: paths, hunks, runs_on_host: false, seen, commit: commit(matches)? }))
+    let (everything, commit) = (false, commit(matches)?);
+    Ok(Some(Ask { words, everything, exact: paths, hunks, runs_on_host: false, seen, commit }))
 }
 
 fn commit(matches: &ArgMatches) -> Result<Option<Wish>, Fault> {

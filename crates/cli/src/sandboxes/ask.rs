@@ -28,13 +28,18 @@ pub fn create(m: &ArgMatches) -> Result<Ask, Fault> {
         ttl_ms: time(m, "ttl")?,
         idle_ms: time(m, "idle")?,
         key: text(m, "idempotency-key").cloned(),
-        driver: match text(m, "driver").map(String::as_str) {
-            Some("overlay") => Some(Driver::Overlay),
-            Some("reflink") => Some(Driver::Reflink),
-            Some("copy") => Some(Driver::Copy),
-            _ => None,
-        },
+        driver: driver(m),
     })
+}
+
+/// The driver that was named; none where the best shall be found.
+pub fn driver(m: &ArgMatches) -> Option<Driver> {
+    match text(m, "driver").map(String::as_str) {
+        Some("overlay") => Some(Driver::Overlay),
+        Some("reflink") => Some(Driver::Reflink),
+        Some("copy") => Some(Driver::Copy),
+        _ => None,
+    }
 }
 
 pub fn which(m: &ArgMatches) -> Which {

@@ -68,3 +68,73 @@ fn questions_need_a_terminal() {
     let output = w.cofferdam(&["approve", "-i"]);
     assert_eq!(output.status.code(), Some(2), "{}", String::from_utf8_lossy(&output.stderr));
 }
+
+/// `--all` is a word for what happens without words.
+#[test]
+fn all_is_everything_ordinary_and_goes_with_no_path() {
+    let w = World::new(As::User);
+    w.ok(&["diff", "--stat"]);
+    assert_eq!(w.fault(&["approve", "--all", "changed", "--json"])["error_kind"], "invalid_request");
+    assert_eq!(w.read("changed"), "of the base: changed\n");
+    w.ok(&["approve", "--all"]);
+    assert_eq!(w.read("changed"), "of the guest\n");
+    assert!(!w.project().join("Makefile").exists(), "what runs on the host is not ordinary");
+}
+
+/// A name that the policy denies can be made in the workspace, where nobody is harmed by it, and stays there.
+#[test]
+fn what_the_policy_denies_never_lands() {
+    both(|w| {
+        let name = format!("{}-kept", w.name);
+        let denied = ["--deny-write", "kept", "--deny-write", "later/one"];
+        w.ok(&[&["create", ".", "--name", &name][..], &denied].concat());
+        w.ok(&["exec", &name, "--", "sh", "-c", "mkdir later; echo 1 > free"]);
+        // Whoever gets past the watch on names, which is no wall, has made them in the layer.
+        let layer = w.json(&["inspect", &name, "--json"])["layers"][0].as_str().unwrap().to_owned();
+        let up = w.place.state().join("layers").join(layer).join("up");
+        w.place.file(up.join("kept"), "1\n");
+        w.place.file(up.join("later/one"), "1\n");
+        let shown = w.json(&["diff", &name, "--json"]);
+        let files = shown["files"].as_array().unwrap();
+        let of = |path: &str| files.iter().find(|f| f["path"] == path).unwrap().to_string();
+        assert!(of("kept").contains("denies it") && !of("free").contains("denies it"), "{shown}");
+        for path in ["kept", "later/one"] {
+            let fault = w.fault(&["approve", &name, path, "--json"]);
+            assert!(fault["message"].as_str().unwrap().contains("fs.rules["), "the rule is named: {fault}");
+        }
+        let receipt = w.json(&["approve", &name, "--all", "--json"]);
+        assert!(w.project().join("free").exists(), "control: {receipt}");
+        assert!(!w.project().join("kept").exists() && !w.project().join("later/one").exists(), "{receipt}");
+        let left = receipt["left"].to_string();
+        assert!(left.contains("kept") && left.contains("later/one"), "{left}");
+    });
+}
+
+#[test]
+fn copies_that_can_bring_nothing_back_are_collected_and_undo_says_so() {
+    let w = World::new(As::User);
+    w.ok(&["diff", "--stat"]);
+    let first = w.json(&["approve", "changed", "--json"])["batch"].as_str().unwrap().to_owned();
+    let back = w.json(&["undo", "--json"])["batch"].as_str().unwrap().to_owned();
+    w.ok(&["diff", "--stat"]);
+    let second = w.json(&["approve", "changed", "--json"])["batch"].as_str().unwrap().to_owned();
+    let batches = w.place.state().join("batches");
+    // What a kill leaves between the end of the record and the end of its copies.
+    let orphan = format!("bat_{}", "0".repeat(32));
+    w.place.file(batches.join(&orphan).join("1"), "copy");
+    let listed = w.json(&["gc", "--dry-run", "--json"]);
+    assert!(batches.join(&first).exists() && batches.join(&orphan).exists(), "listing takes nothing");
+    let gone = w.json(&["gc", "--json"]);
+    assert_eq!((&listed["items"], &listed["bytes"]), (&gone["items"], &gone["bytes"]));
+    let ids: Vec<&str> = gone["items"].as_array().unwrap().iter().map(|item| item["id"].as_str().unwrap()).collect();
+    assert!(ids.contains(&first.as_str()) && ids.contains(&orphan.as_str()), "{gone}");
+    assert!(!batches.join(&first).exists() && !batches.join(&orphan).exists());
+    assert!(batches.join(&second).exists() && batches.join(&back).exists(), "what can be undone stays");
+    assert_eq!(w.fault(&["undo", &first, "--json"])["error_kind"], "conflict");
+    w.ok(&["undo", &second]);
+    assert_eq!(w.read("changed"), "of the base: changed\n");
+    std::fs::remove_dir_all(batches.join(&back)).unwrap();
+    let fault = w.fault(&["undo", &back, "--json"]);
+    assert!(fault["message"].as_str().unwrap().contains("collected"), "{fault}");
+    assert_eq!(w.json(&["provenance", "changed", "--json"])["batches"].as_array().unwrap().len(), 4, "records stay");
+}

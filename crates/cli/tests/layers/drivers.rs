@@ -2,7 +2,7 @@
 
 use crate::snapshots::{FIRST, id_of, inside, project, view};
 use crate::support::{As, Place};
-use crate::words::Verbs;
+use crate::words::{Verbs, text};
 use std::fs;
 use std::path::PathBuf;
 use std::process::Command;
@@ -104,4 +104,59 @@ fn shared_copies_conform_where_the_file_system_has_them() {
     let (place, _) = project(As::User);
     let fault = place.fault(&["create", "--driver", "reflink"], "unsupported_host");
     assert!(fault["message"].as_str().unwrap().contains("cannot be shared"), "{fault}");
+}
+
+/// Memory that keeps no attributes of users: overlayfs takes no changes there.
+struct Memory(PathBuf);
+
+impl Memory {
+    fn new() -> Memory {
+        let at = PathBuf::from(format!("/srv/cofferdam-test-{}-ramfs", std::process::id()));
+        fs::create_dir_all(&at).unwrap();
+        let done = Command::new("mount").args(["-t", "ramfs", "-o", "mode=755", "none"]).arg(&at).status().unwrap();
+        assert!(done.success(), "ramfs can be mounted");
+        Memory(at)
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg("-l").arg(&self.0).status();
+        let _ = fs::remove_dir(&self.0);
+    }
+}
+
+#[test]
+fn a_run_copies_a_small_directory_where_no_layer_can_be_and_refuses_a_large_one() {
+    let memory = Memory::new();
+    let place = Place::within(As::User, &memory.0);
+    place.file("home/project/changed", "base\n");
+    let run = |words: &[&str]| place.verb(&[&["run"][..], words].concat());
+    let edit = ["--json", "--", "/bin/sh", "-c", "cat changed; echo guest > changed; echo new > new"];
+    let output = run(&edit);
+    assert!(output.status.success(), "{} {}", text(&output.stdout), text(&output.stderr));
+    let outcome: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(outcome["changes"], serde_json::json!({"added": 1, "modified": 1, "deleted": 0}), "{outcome}");
+    assert_eq!(fs::read_to_string(place.project.join("changed")).unwrap(), "base\n", "nothing landed");
+    let id = outcome["sandbox"].as_str().unwrap();
+    let whole = place.json(&["inspect", id]);
+    assert_eq!((&whole["driver"], &whole["pending"]["changes"]), (&"copy".into(), &2.into()), "{whole}");
+    let idle: serde_json::Value = serde_json::from_slice(&run(&["--json", "--", "true"]).stdout).unwrap();
+    assert!(idle["sandbox"].is_null() && place.layers().len() == 1, "what changed nothing is dropped: {idle}");
+    let fault = run(&["--driver", "overlay", "--json", "--", "true"]);
+    assert_eq!(fault.status.code(), Some(125), "what is asked for and cannot be is refused");
+    let many = place.dir("home/project/many");
+    (0..50_001).for_each(|n| drop(fs::File::create(many.join(n.to_string())).unwrap()));
+    let fault: serde_json::Value = serde_json::from_slice(&run(&["--json", "--", "true"]).stdout).expect("a document");
+    let hint = fault["hint"].as_str().unwrap();
+    assert_eq!(fault["error_kind"], "unsupported_host", "{fault}");
+    assert!(["--read-only", "--direct", "--driver copy"].iter().all(|way| hint.contains(way)), "{hint}");
+    assert!(run(&["--read-only", "--", "true"]).status.success(), "control, as the hint says");
+    assert!(run(&["--driver", "copy", "--", "true"]).status.success(), "control, as the hint says");
+    // Root's guests are nobody, which takes a file system whose owners can be shifted. This one's cannot, and that is told.
+    let place = Place::within(As::Root, &memory.0);
+    let output = place.verb(&["run", "--json", "--", "true"]);
+    let fault: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(fault["error_kind"], "unsupported_host", "{fault}");
+    assert!(place.layers().is_empty(), "and nothing stays behind");
 }

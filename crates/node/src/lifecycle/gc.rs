@@ -5,7 +5,7 @@ use super::live::{self, Hold, Locks, Whose};
 use super::measure::{self, Size};
 use super::meta::{Meta, drop_layer};
 use super::stop::note;
-use super::{list, remove};
+use super::{copies, list, remove};
 use crate::sandbox::{Lifecycle, Run, Sandbox, Tombstone};
 use crate::snapshots::{self, Frozen, Snapshot};
 use crate::state::State;
@@ -39,6 +39,10 @@ pub enum Sort {
     DeepStack,
     /// A run whose supervisor is gone without a word.
     LostRun,
+    /// Copies that a batch kept which cannot be undone any more, or landed long ago.
+    BatchCopies,
+    /// Copies of a batch that never came to be.
+    OrphanBatch,
     /// A key of a request that is too old to be repeated.
     Key,
 }
@@ -143,6 +147,10 @@ fn items(state: &State) -> Result<Vec<Item>, Fault> {
         let why = "its supervisor is gone without a word".to_owned();
         items.push(item(Sort::LostRun, &run.id, why, Size::default()));
     }
+    for gone in copies::unneeded(state)? {
+        let sort = if gone.orphan { Sort::OrphanBatch } else { Sort::BatchCopies };
+        items.push(item(sort, &gone.id, gone.why, gone.size));
+    }
     items.extend(known.keys.iter().map(|key| item(Sort::Key, key, "expired".into(), Size::default())));
     items.truncate(MOST);
     Ok(items)
@@ -239,6 +247,7 @@ fn take(state: &State, item: &Item, caller: &Caller) -> Result<bool, Fault> {
         Sort::Adopted => adopt(state, &item.id, caller, now),
         Sort::Snapshot => snapshots::remove(state, caller, &item.id).map(|_| true),
         Sort::DeepStack => snapshots::squash(state, caller, &item.id),
+        Sort::BatchCopies | Sort::OrphanBatch => copies::take(state, &item.id),
         Sort::LostRun => state.store.write(|tx| lose(tx, &item.id, now)),
         Sort::Key => state.store.write(|tx| tx.forget_key(&item.id, now)),
     }

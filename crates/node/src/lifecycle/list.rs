@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use store::Kept;
 use terms::Fault;
-use workspace::diff::Options;
+use workspace::diff::Bounds;
 use workspace::{Dir, Rel};
 
 #[derive(Clone, Debug, Serialize)]
@@ -136,7 +136,7 @@ pub struct Whole {
     pub expired: Option<String>,
     pub holds_reservations: bool,
     pub running: Vec<Live>,
-    /// What changed against the base; none where that cannot be told now.
+    /// What changed against the base, told without reading files; none where that cannot be told now.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pending: Option<Pending>,
     /// What its layers take, each with who else has it.
@@ -152,7 +152,6 @@ pub struct Pending {
     pub changes: u64,
     /// Of these, on files that changed in the base since.
     pub drifted: u64,
-    pub digest: String,
 }
 
 #[derive(Clone, Debug, Serialize)]
@@ -169,6 +168,8 @@ pub struct Past {
     pub record: Run,
 }
 
+/// More than this is not counted for a look at a sandbox.
+const COUNTED: Bounds = Bounds { entries: 100_000, path_bytes: 32 << 20 };
 const LAST_RUNS: u32 = 20;
 const MOST_RECORDS: u32 = 1000;
 
@@ -223,9 +224,8 @@ pub fn inspect(word: Option<&str>, caller: &Caller) -> Result<Whole, Fault> {
 fn pending(state: &State, kept: &Kept<Sandbox>) -> Option<Pending> {
     let stack = sandbox::stack(state, kept).ok()?;
     let anchors = state.store.read(|tx| tx.get::<Anchored>(&kept.id)).ok()?.map(|a| a.record.anchors);
-    let found = workspace::diff::diff(&stack, &anchors.unwrap_or_default(), &Options::default()).ok()?;
-    let drifted = found.files.iter().filter(|file| file.change.drifted).count() as u64;
-    Some(Pending { changes: found.files.len() as u64, drifted, digest: found.digest })
+    let found = workspace::diff::count(&stack, &anchors.unwrap_or_default(), COUNTED).ok()?;
+    Some(Pending { changes: found.added + found.modified + found.deleted, drifted: found.drifted })
 }
 
 fn base_is(sandbox: &Sandbox) -> &'static str {

@@ -36,6 +36,13 @@ pub fn layer(layers: &Layers, id: &str) -> Size {
     size
 }
 
+/// What a directory takes, with all below it.
+pub fn tree(top: &Dir) -> Size {
+    let mut size = Size::default();
+    size.partial |= walk(top, &mut size).is_err();
+    size
+}
+
 fn walk(top: &Dir, size: &mut Size) -> io::Result<()> {
     let mut way = Descent::at(top)?;
     // Of each directory that is entered: those in it that are still to be.

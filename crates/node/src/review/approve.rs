@@ -3,7 +3,7 @@
 use super::batch::{Batch, Verb};
 use super::landing::{self, Job, PATIENCE};
 use super::receipt::{LandedChange, Receipt, bounded};
-use super::{Reviewed, commit, conflicted, recover, reject, rel_of, which};
+use super::{Reviewed, commit, conflicted, denied, recover, reject, rel_of, which};
 use crate::Caller;
 use crate::fresh::now_ms;
 use crate::lifecycle::live::{self, Hold, Whose};
@@ -23,6 +23,8 @@ use workspace::{Anchors, Change, Diff, FileKind, Lock, Rel, Stack, goal, undo};
 pub struct Ask {
     /// `[ID] [PATH…]`.
     pub words: Vec<OsString>,
+    /// All ordinary changes, said in so many words; no path is then given.
+    pub everything: bool,
     /// Single changes, each by the whole path of its own; nothing below it is meant.
     pub exact: Vec<Rel>,
     pub hunks: Vec<String>,
@@ -64,7 +66,12 @@ pub fn was_shown(caller: &Caller, words: &[OsString]) -> Result<bool, Fault> {
 /// Words and flags as a selection; nothing said means all that is ordinary.
 fn selection(words: &[OsString], ask: &Ask, sandbox: &Sandbox, caller: &Caller) -> Result<Selection, Fault> {
     let paths = words.iter().map(|word| rel_of(word, &sandbox.base, caller)).collect::<Result<Vec<_>, _>>()?;
-    let everything = paths.is_empty() && ask.exact.is_empty() && ask.hunks.is_empty() && !ask.runs_on_host;
+    let chosen = !paths.is_empty() || !ask.exact.is_empty() || !ask.hunks.is_empty();
+    if ask.everything && chosen {
+        let fault = Fault::invalid("all changes are asked for, and some are chosen").phase(Phase::Admission);
+        return Err(fault.hint("leave --all out, or the paths"));
+    }
+    let everything = ask.everything || (!chosen && !ask.runs_on_host);
     let (exact, hunks) = (ask.exact.clone(), ask.hunks.clone());
     Ok(Selection { everything, paths, exact, hunks, runs_on_host: ask.runs_on_host })
 }
@@ -100,7 +107,8 @@ impl Desk<'_> {
     }
 
     fn approve(&self, caller: &Caller, ask: &Ask, wish: &Selection) -> Result<Receipt, Fault> {
-        let diff = self.reviewed(&ask.seen, wish)?;
+        let mut diff = self.reviewed(&ask.seen, wish)?;
+        denied::mark(&self.sandbox, caller, &mut diff)?;
         let marked = self.unsettled(&diff)?;
         let chosen = select::choose(&diff, wish, &marked)?;
         if chosen.picks.is_empty() {

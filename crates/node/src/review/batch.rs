@@ -109,6 +109,15 @@ pub fn directory(state: &State, id: &str) -> Result<Dir, Fault> {
     make(&batches(state)?, id).map_err(|e| unusable(id, &e))
 }
 
+/// The copies of a batch that landed; none where they were collected.
+pub fn copies(state: &State, id: &str) -> Result<Option<Dir>, Fault> {
+    match batches(state)?.dir(&Rel::top().join(id.as_bytes())) {
+        Ok(dir) => Ok(Some(dir)),
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(e) => Err(unusable(id, &e)),
+    }
+}
+
 /// Takes the directory of a batch away; it can no longer be undone.
 pub fn forget(state: &State, id: &str) -> Result<(), Fault> {
     workspace::remove::tree(&batches(state)?, id.as_bytes()).map(drop).map_err(|e| unusable(id, &e))

@@ -6,7 +6,7 @@ use super::landing::{self, Job, PATIENCE};
 use super::receipt::{LandedChange, Receipt};
 use super::{recover, reject};
 use crate::Caller;
-use crate::fresh::now_ms;
+use crate::fresh::{date, now_ms};
 use crate::lifecycle::live::{self, Hold, Whose};
 use crate::sandbox::{self, Sandbox};
 use crate::state::State;
@@ -33,7 +33,7 @@ pub fn undo(caller: &Caller, word: Option<&str>) -> Result<Receipt, Fault> {
 }
 
 fn take_back(state: &State, caller: &Caller, target: &Kept<Batch>, base: &Dir, held: &Held) -> Result<Receipt, Fault> {
-    let dir = batch::directory(state, &target.id)?;
+    let dir = batch::copies(state, &target.id)?.ok_or_else(|| collected(target))?;
     let (plan, landed) = workspace::undo::read(&dir, &target.id)?;
     let (goals, mut notes) = workspace::undo::goals(base, &plan, &landed)?;
     // Held until it is done: what the sandbox knows of its base changes with it.
@@ -148,6 +148,13 @@ fn find(tx: &Tx<'_>, word: Option<&str>, caller: &Caller) -> Result<Kept<Batch>,
 fn last(batches: impl Iterator<Item = Kept<Batch>>) -> Option<Kept<Batch>> {
     let standing = |b: &Kept<Batch>| b.record.verb == Verb::Approve && b.record.undone_by.is_none();
     batches.filter(standing).max_by_key(|b| b.record.at_ms)
+}
+
+fn collected(target: &Kept<Batch>) -> Fault {
+    let when = date(target.record.at_ms / 1000);
+    let message = format!("{} landed on {when}, and the copies of what it replaced were collected since", target.id);
+    let fault = Fault::new(ErrorKind::Conflict, message).phase(Phase::Admission);
+    fault.hint("it cannot be undone any more; `cofferdam provenance` still tells what it changed")
 }
 
 fn unknown(word: &str) -> Fault {

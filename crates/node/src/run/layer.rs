@@ -78,11 +78,24 @@ pub(super) fn make(at: &Path, options: &Fresh, caller: &Caller) -> Result<Held, 
         check_name(&state, name)?;
     }
     let layers = Layers::open(&dir).map_err(|e| unusable(&e))?;
+    let driver = workspace::driver::choose(&base, &layers.dir, options.driver).map_err(or_without)?;
     let (layer, lock) = layers.make(&base, fresh::random()).map_err(|e| unusable(&e))?;
     let since = layer.made_at().map_err(|e| unusable(&e))?;
-    let stack = Stack { base, driver: Driver::Overlay, layers: vec![layer], since };
+    if driver != Driver::Overlay
+        && let Err(fault) = workspace::copy::populate(&base, &layer.up, driver, &mut |_| {})
+    {
+        let _collected_later = crate::lifecycle::meta::drop_layer(&layers, &layer.id);
+        return Err(fault);
+    }
+    let stack = Stack { base, driver, layers: vec![layer], since };
     let owner = Owner::Run(options.clone());
     Ok(Held { owner, state, layers, at: at.to_path_buf(), stack, _lock: lock })
+}
+
+/// A run can also do without a workspace.
+fn or_without(fault: Fault) -> Fault {
+    let hint = fault.hint.clone().unwrap_or_default();
+    fault.hint(format!("{hint}; --read-only, and --direct where the policy allows it, need no workspace"))
 }
 
 /// Takes up the workspace of a sandbox. None where another run has it.

@@ -29,6 +29,8 @@ pub struct Fresh {
     pub name: Option<String>,
     /// For how long it is kept, in milliseconds, if not for the usual time.
     pub ttl_ms: Option<u64>,
+    /// How changes are kept apart; the best that works, where none is named.
+    pub driver: Option<workspace::Driver>,
 }
 
 /// Whether the workspace outlives the run.

@@ -10,6 +10,7 @@ use enclosure::Gauge;
 use serde_json::json;
 use store::{Entry, Kept, Step, Store, Tx};
 use terms::{ErrorKind, Fault, Outcome, Phase, Verdict};
+use workspace::Driver;
 
 /// For how long changes are kept that nobody asked to keep: seven days.
 pub const TTL_MS: u64 = 7 * 24 * 3_600_000;
@@ -51,7 +52,8 @@ impl Tracked {
     pub fn gauge(&self) -> Option<Box<dyn Gauge>> {
         let meter = survey::Meter::new(&self.held.top().ok()?.up, &self.held.layers.dir).ok()?;
         let limited = self.meta.limits.max_disk_mb.is_some() || self.meta.limits.max_files.is_some();
-        let used_before = matches!(self.held.owner, Owner::Sandbox(_));
+        let is_copy = self.held.stack.driver != Driver::Overlay;
+        let used_before = is_copy || matches!(self.held.owner, Owner::Sandbox(_));
         Some(Box::new(if limited && used_before { meter.settle() } else { meter }))
     }
 

@@ -7,8 +7,9 @@ use std::time::{Duration, Instant};
 use terms::Changes;
 use workspace::attributes::Marks;
 use workspace::descent::Descent;
+use workspace::diff::{self, Counted, Options};
 use workspace::walk::{self, At, Visitor};
-use workspace::{Dir, Driver, FileKind, Rel, Stack};
+use workspace::{Anchors, Dir, Driver, FileKind, Rel, Stack};
 
 /// How long one look may take before somebody else gets a turn.
 const TURN: Duration = Duration::from_millis(4);
@@ -158,9 +159,8 @@ impl Found {
 /// Counts what the top layer of a stack changes in what is below it.
 pub(super) fn count(stack: &Stack) -> Found {
     let Some(top) = stack.layers.last() else { return Found::default() };
-    // A copy does not say what in it is new.
     if stack.driver != Driver::Overlay {
-        return Found { cut: true, ..Found::default() };
+        return compared(stack);
     }
     let Ok(mut below) = stack.try_clone() else { return Found { cut: true, ..Found::default() } };
     below.layers.pop();
@@ -168,6 +168,17 @@ pub(super) fn count(stack: &Stack) -> Found {
     match walk::walk(&[&top.up], Marks::Mean, counter) {
         Ok(counter) => counter.found,
         // Changed beyond what can be counted.
+        Err(_) => Found { cut: true, ..Found::default() },
+    }
+}
+
+/// A copy does not say what in it is new: it is held against the directory that it was made of. What is kept out of review is not
+/// looked at, and so not thrown away.
+fn compared(stack: &Stack) -> Found {
+    match diff::count(stack, &Anchors::default(), Options::default().bounds) {
+        Ok(Counted { added, modified, deleted, withheld, .. }) => {
+            Found { changes: Changes { added, modified, deleted }, history: false, cut: withheld > 0 }
+        }
         Err(_) => Found { cut: true, ..Found::default() },
     }
 }

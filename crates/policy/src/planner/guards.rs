@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 impl Planner<'_> {
     /// A denied path that is not there yet must not appear.
     pub(super) fn guards(&mut self) {
-        let mut wanted: BTreeMap<(String, String), bool> = BTreeMap::new();
+        let mut wanted: BTreeMap<(String, String), (bool, bool)> = BTreeMap::new();
         let mut notes = Vec::new();
         let programs = self.resolved.programs.iter().map(|p| &p.file).filter(|r| !r.grants());
         let programs: Vec<FileRule> = programs.map(|r| FileRule { perms: EXECUTE, ..r.clone() }).collect();
@@ -20,8 +20,8 @@ impl Planner<'_> {
                 let Some(grant) = self.guarded_by(rule, pattern) else {
                     continue;
                 };
-                let hides = rule.perms.contains(Perm::ReadFile);
-                if wanted.insert((pattern.text(), rule.label.clone()), hides).is_some() {
+                let (hides, bars) = (rule.perms.contains(Perm::ReadFile), rule.perms.contains(Perm::Execute));
+                if wanted.insert((pattern.text(), rule.label.clone()), (hides, bars)).is_some() {
                     continue;
                 }
                 if !grant.perms.minus(rule.perms).and(Perms::FILE).is_empty() {
@@ -35,7 +35,8 @@ impl Planner<'_> {
             }
         }
         self.notes.extend(notes);
-        self.guards = wanted.into_iter().map(|((pattern, rule), hides)| Guard { pattern, rule, hides }).collect();
+        let guard = |((pattern, rule), (hides, bars))| Guard { pattern, rule, hides, bars };
+        self.guards = wanted.into_iter().map(guard).collect();
     }
 
     /// The grant inside which `pattern` could come to name something that `rule` denies.
