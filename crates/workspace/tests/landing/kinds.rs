@@ -177,8 +177,8 @@ fn a_move_is_named_by_where_it_leads() {
     let mut w = World::new();
     let (base, up) = (w.base(), w.up());
     for (old, new) in [("notes.txt", ".envrc"), ("plain.txt", "other.txt")] {
-        write(&base, old, &format!("the text of {old}\n"));
-        write(&up, new, &format!("the text of {old}\n"));
+        write(&base, old, format!("the text of {old}\n"));
+        write(&up, new, format!("the text of {old}\n"));
         strike(&up, old);
     }
     w.approve(&paths(&["notes.txt"])).map(drop).unwrap_or_default();
