@@ -27,17 +27,10 @@ pub fn time(text: &str) -> Result<u64, String> {
         "" | "s" => 1000.0,
         "m" | "min" => 60_000.0,
         "h" => 3_600_000.0,
-        _ => return Err(format!("{text:?}: unknown unit {unit:?}; use ms, s, m or h")),
+        "d" => 86_400_000.0,
+        _ => return Err(format!("{text:?}: unknown unit {unit:?}; use ms, s, m, h or d")),
     };
     whole(text, number * factor)
-}
-
-/// The same for times that are long: days, too.
-pub fn age(text: &str) -> Result<u64, String> {
-    match text.strip_suffix('d') {
-        Some(days) => whole(text, split(days)?.0 * 86_400_000.0),
-        None => time(text),
-    }
 }
 
 /// A time as people say it, in its largest whole unit.

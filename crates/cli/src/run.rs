@@ -198,7 +198,7 @@ fn place(verb: Runs, m: &ArgMatches) -> Result<Place, Fault> {
     if m.get_flag("direct") {
         return Ok(Place::Direct);
     }
-    let ttl_ms = value(m, "ttl").map(|v| quantity::age(v).map_err(|e| bad("ttl", &e))).transpose()?;
+    let ttl_ms = value(m, "ttl").map(|v| quantity::time(v).map_err(|e| bad("ttl", &e))).transpose()?;
     let name = value(m, "name").cloned();
     let keep = match (m.get_flag("rm"), m.get_flag("keep") || name.is_some() || ttl_ms.is_some()) {
         (true, _) => Keep::Never,

@@ -1,6 +1,6 @@
 //! Git's trust in what it knows of a project that root's guest may only read. Owners look different inside (see `shift`),
 //! git takes a file whose owner changed for a changed file, and with nowhere to note what it found it would read the whole
-//! project again each time. Two made files tell it, for this one repository, to go by size and time.
+//! project again each time. Two made files tell it, for this one repository, to go by size and time; and who commits.
 
 use std::path::{Path, PathBuf};
 
@@ -12,6 +12,9 @@ pub struct Settings {
 
 /// Where git looks for settings that those in `.gitconfig` override.
 const DIRECTORY: &str = ".config/git";
+
+/// The caller's own settings do not show inside, and git commits for nobody. Commits that are made inside stay inside.
+const IDENTITY: &str = "[user]\n\tname = Agent\n\temail = agent@cofferdam.invalid\n";
 
 /// The repository around `cwd` that lies in `shown`, a place of the host that is shown.
 pub fn around(cwd: &Path, shown: &Path) -> Option<PathBuf> {
@@ -28,7 +31,7 @@ pub fn settings(home: &Path, repository: &Path) -> Option<Settings> {
     if std::fs::symlink_metadata(&directory).is_ok() {
         return None;
     }
-    let include = format!("[includeIf \"gitdir:{name}/\"]\n\tpath = read-only\n");
+    let include = format!("[includeIf \"gitdir:{name}/\"]\n\tpath = read-only\n{IDENTITY}");
     let trust = b"# Owners look different in here; size and time do not.\n[core]\n\tcheckStat = minimal\n";
     let files = [(directory.join("config"), include.into_bytes()), (directory.join("read-only"), trust.to_vec())];
     Some(Settings { directory, files })
@@ -50,6 +53,6 @@ mod tests {
         }
         let made = settings(home, Path::new("/srv/my project/ä-1.0")).unwrap();
         let text = String::from_utf8(made.files[0].1.clone()).unwrap();
-        assert_eq!(text, "[includeIf \"gitdir:/srv/my project/ä-1.0/\"]\n\tpath = read-only\n");
+        assert!(text.starts_with("[includeIf \"gitdir:/srv/my project/ä-1.0/\"]\n\tpath = read-only\n"), "{text}");
     }
 }

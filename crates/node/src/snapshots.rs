@@ -250,6 +250,18 @@ fn set_anchors(tx: &Tx<'_>, sandbox: &str, anchors: &Anchors) -> Result<(), Faul
     Ok(())
 }
 
+/// Layers that are to be built upon are still somebody's: whoever forgot the last record of one is about to take it away.
+pub fn still_there(tx: &Tx<'_>, layers: &[String]) -> Result<(), Fault> {
+    let used = tx.referred("layers")?;
+    match layers.iter().find(|id| !used.contains_key(*id)) {
+        None => Ok(()),
+        Some(gone) => {
+            let fault = Fault::new(ErrorKind::Conflict, format!("layer {gone} was given up meanwhile")).subject(gone);
+            Err(fault.hint("use another snapshot").phase(Phase::Admission))
+        }
+    }
+}
+
 /// Takes away layers that nothing refers to any more. What fails is left to `gc`.
 fn drop_unused(state: &State, candidates: &[String]) -> Result<(), Fault> {
     let used = state.store.read(|tx| tx.referred("layers"))?;

@@ -53,7 +53,7 @@ pub fn patience(m: &ArgMatches) -> Result<Duration, Fault> {
 }
 
 fn time(m: &ArgMatches, name: &str) -> Result<Option<u64>, Fault> {
-    text(m, name).map(|amount| quantity::age(amount).map_err(|why| bad(name, &why))).transpose()
+    text(m, name).map(|amount| quantity::time(amount).map_err(|why| bad(name, &why))).transpose()
 }
 
 fn text<'a>(m: &'a ArgMatches, name: &str) -> Option<&'a String> {

@@ -221,3 +221,39 @@ fn the_page_of_the_network_has_every_row() {
         assert_eq!(place.cofferdam(wrong).output().unwrap().status.code(), Some(2), "{wrong:?}");
     }
 }
+
+#[test]
+fn workspaces_are_measured_beside_what_people_use_instead() {
+    let place = Place::new(As::User);
+    let output =
+        place.cofferdam(["bench", "--workspace", "--files", "1000", "--runs", "10", "--json"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
+    let answer = json(&output);
+    let rows = answer["rows"].as_array().unwrap();
+    let took = |step: &str, who: &str| {
+        let row =
+            rows.iter().find(|r| r["step"] == step && r["who"] == who).unwrap_or_else(|| panic!("{step} by {who}"));
+        row["us"]["p50"].as_f64().unwrap_or_else(|| panic!("{row}"))
+    };
+    for (step, others) in [
+        ("run in a fresh workspace", &["plain run"][..]),
+        ("create and first command", &["git worktree", "cp -a", "overlay by hand"]),
+        ("diff of 100 changes", &["git worktree"]),
+        ("snapshot", &[]),
+        ("fork, each of 100", &["cp -a"]),
+        ("approve 1,000 files", &["cp -a"]),
+        ("read 20,000 blocks", &["bare"]),
+        ("write 20,000 blocks", &["bare"]),
+    ] {
+        assert!(took(step, "cofferdam") > 0.0);
+        assert!(others.iter().all(|other| took(step, other) > 0.0));
+    }
+    let ratio = answer["ratios"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .find(|r| r["name"] == "fork, each of 100, 1000 files: cofferdam / cp -a");
+    assert!(ratio.unwrap()["p50"].as_f64().unwrap() > 0.0);
+    let left: Vec<_> = std::fs::read_dir(&place.project).unwrap().flatten().collect();
+    assert!(left.is_empty(), "{left:?}");
+}

@@ -257,10 +257,16 @@ fn space_and_entries_end_at_their_limit() {
             "head -c 3000000 /dev/zero > x; head -c 3000000 /dev/zero > /tmp/x; sleep 40",
             "mkdir a; cd a; while head -c 100000 /dev/zero > f; do mkdir d; cd d; done; sleep 40",
         ] {
-            assert_limit(&fenced(&place, &["--disk", "4m", "-t", "60s"], &["/bin/sh", "-c", script]), "disk_mb");
+            assert_limit(
+                &fenced(&place, &["--rm", "--disk", "4m", "-t", "60s"], &["/bin/sh", "-c", script]),
+                "disk_mb",
+            );
         }
         for script in ["i=0; while :; do : > f$i; i=$((i+1)); done", "while mkdir d && cd d; do :; done; sleep 40"] {
-            assert_limit(&fenced(&place, &["--limit", "files=200", "-t", "60s"], &["/bin/sh", "-c", script]), "files");
+            assert_limit(
+                &fenced(&place, &["--rm", "--limit", "files=200", "-t", "60s"], &["/bin/sh", "-c", script]),
+                "files",
+            );
         }
         let full = "head -c 4194304 /dev/zero > y; rm y; head -c 4194304 /dev/zero > x; touch $(seq 199)";
         fenced(&place, &flags, &["/bin/sh", "-c", full]).assert_ok();

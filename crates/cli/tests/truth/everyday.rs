@@ -225,6 +225,29 @@ fn hard_links_of_the_base_come_apart() {
 }
 
 #[test]
+fn hard_links_made_inside_come_apart_after_a_snapshot() {
+    for who in BOTH {
+        let place = project(who, "true");
+        let inside = Inside::new(&place);
+        let write = "import os\nopen('one', 'a').write('x')\nprint(os.path.samefile('one', 'two'), open('two').read())";
+        inside.python("import os\nopen('one', 'w')\nos.link('one', 'two')", &[]);
+        assert_eq!(inside.python(write, &[]), "True x\n", "{who:?}: in another run");
+        inside.snapshot();
+        assert_eq!(inside.python(write, &[]), "False x\n", "{who:?}: after a snapshot");
+    }
+}
+
+#[test]
+fn everything_belongs_to_the_guest_who_is_never_root() {
+    for (who, uid) in [(As::Root, 1000), (As::User, 1500)] {
+        let place = project(who, "echo text > old");
+        let probe =
+            "import os\nopen('new', 'w')\nprint({os.getuid(), *(os.stat(p).st_uid for p in ('.', 'old', 'new'))})";
+        assert_eq!(Inside::new(&place).python(probe, &[]), format!("{{{uid}}}\n"), "{who:?}");
+    }
+}
+
+#[test]
 fn a_mapping_made_before_the_first_write_keeps_the_old_bytes() {
     let before = "echo 0123456789 > old";
     let write = "m = mmap.mmap(f.fileno(), 0, prot=mmap.PROT_READ)\nopen('old', 'r+').write('NEW')\nprint(m[0:3])";

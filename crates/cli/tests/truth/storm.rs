@@ -52,6 +52,7 @@ fn random_operations_do_the_same_in_a_copy() {
 
 fn storm(who: As, seed: u64, besides: Besides) {
     let tag = format!("seed {seed}, {who:?}, {besides:?}");
+    println!("{tag}");
     // A guest is never root; outside an ordinary user is what it is compared with.
     let (plain, place) = (Place::new(As::User), Place::new(who));
     for tree in [&plain, &place] {

@@ -5,6 +5,7 @@ use super::statistics::{Quantiles, Samples};
 use super::work::Place;
 use super::{Ask, Progress, find, round};
 use serde::Serialize;
+use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -47,6 +48,10 @@ const CHANGED: u32 = 100;
 const LANDED: u32 = 1000;
 const FORKS: u32 = 100;
 const FILES_OF_A_DIRECTORY: u32 = 100;
+/// Runs a round: they are short, and what they cost is compared with what others cost in the same moment.
+const RUNS: u32 = 20;
+/// Rounds in which whole trees are copied; they take long, and say the same each time.
+const SLOW_ROUNDS: u32 = 2;
 
 const US: &str = "cofferdam";
 const PLAIN: &str = "plain run";
@@ -55,6 +60,7 @@ const COPY: &str = "cp -a";
 const OVERLAY: &str = "overlay by hand";
 const BARE: &str = "bare";
 
+const RUN: &str = "run in a fresh workspace";
 const CREATE: &str = "create and first command";
 const DIFF: &str = "diff of 100 changes";
 const SNAPSHOT: &str = "snapshot";
@@ -68,10 +74,10 @@ pub fn workspace(ask: &Ask, files: u32, progress: Progress<'_>) -> Result<Worksp
     let sizes = [(files / 100).max(LANDED), files.max(LANDED)];
     let rounds = ask.rounds.clamp(3, 15);
     let mut table = Table::default();
-    for size in sizes {
+    for size in BTreeSet::from(sizes) {
         let yard = Yard::make(ask, &place.root, size)?;
         for at in 0..rounds {
-            yard.round(size, &mut table)?;
+            yard.round(size, at < SLOW_ROUNDS, &mut table)?;
             progress(&format!("{size} files"), at + 1, rounds);
         }
     }
@@ -118,12 +124,14 @@ impl Table {
     }
 
     fn ratios(&self, [small, large]: [u32; 2]) -> Vec<WorkspaceRatio> {
-        let mut found = Vec::new();
+        let mut found: Vec<WorkspaceRatio> = Vec::new();
         let mut say = |name: String, ours: Option<&Samples>, theirs: Option<&Samples>| {
             let ratio = ours.zip(theirs).and_then(|(ours, theirs)| ours.median_ratio(theirs));
             found.extend(ratio.map(|p50| WorkspaceRatio { name, p50: round(p50) }));
         };
-        for (step, who) in [(CREATE, US), (CREATE, PLAIN), (DIFF, US), (SNAPSHOT, US), (FORK, US), (APPROVE, US)] {
+        for (step, who) in
+            [(RUN, US), (RUN, PLAIN), (CREATE, US), (DIFF, US), (SNAPSHOT, US), (FORK, US), (APPROVE, US)]
+        {
             let name = format!("{step}, {who}: {large} files / {small} files");
             say(name, self.samples(step, who, large), self.samples(step, who, small));
         }
@@ -169,20 +177,28 @@ impl Yard {
         Ok(Yard { exe, git, unshare, tree, beside, state })
     }
 
-    fn round(&self, size: u32, table: &mut Table) -> Result<(), Fault> {
-        let plain = self.timed(&self.tree, &["run", "--read-only", "--", "/bin/true"]);
-        table.add(CREATE, PLAIN, size, plain);
+    fn round(&self, size: u32, slow: bool, table: &mut Table) -> Result<(), Fault> {
+        for _ in 0..RUNS {
+            table.add(RUN, PLAIN, size, self.timed(&self.tree, &["run", "--read-only", "--", "/bin/true"]));
+            table.add(RUN, US, size, self.timed(&self.tree, &["run", "--", "/bin/true"]));
+        }
         let (id, took) = self.create()?;
         table.add(CREATE, US, size, Ok(took));
-        let others = [(GIT, self.git_create()), (COPY, self.copy()), (OVERLAY, self.overlay())];
-        others.into_iter().for_each(|(who, took)| table.add(CREATE, who, size, took));
+        table.add(CREATE, OVERLAY, size, self.overlay());
+        if slow {
+            table.add(CREATE, GIT, size, self.git_create());
+            let copied = self.copy();
+            table.add(CREATE, COPY, size, copied.clone());
+            table.add(FORK, COPY, size, copied);
+        }
         self.change(&id, CHANGED)?;
         table.add(DIFF, US, size, self.timed(&self.tree, &["diff", &id, "--stat"]));
-        table.add(DIFF, GIT, size, self.git_diff());
+        if slow {
+            table.add(DIFF, GIT, size, self.git_diff());
+        }
         table.add(SNAPSHOT, US, size, self.timed(&self.tree, &["snapshot", &id]));
         let forks = self.timed(&self.tree, &["fork", &id, "--count", &FORKS.to_string()]);
         table.add(FORK, US, size, forks.map(|all| all / FORKS));
-        table.add(FORK, COPY, size, self.copy());
         self.blocks(&id, size, table)?;
         self.change(&id, LANDED)?;
         table.add(APPROVE, US, size, self.approve(&id));
@@ -221,7 +237,7 @@ impl Yard {
     }
 
     fn approve(&self, id: &str) -> Result<Duration, String> {
-        let took = self.timed(&self.tree, &["approve", id, "--all", "--unseen"]);
+        let took = self.timed(&self.tree, &["approve", id, "--unseen"]);
         self.call(&self.tree, &["undo"]).and(took)
     }
 

@@ -9,7 +9,7 @@ pub use rules::{check_name, check_space};
 use super::{keys, reserve};
 use crate::policies::{Flag, Source};
 use crate::sandbox::{Lifecycle, Sandbox, Sharing};
-use crate::snapshots::Ground;
+use crate::snapshots::{Ground, still_there};
 use crate::state::{self, State};
 use crate::{Caller, fresh};
 pub(crate) use base::wait_for_clock;
@@ -189,6 +189,9 @@ fn record(
     params: Map<String, Value>,
 ) -> Result<u64, Fault> {
     admit(tx, id, &sandbox)?;
+    if let Some((_, below)) = sandbox.layers.split_last().filter(|(_, below)| !below.is_empty()) {
+        still_there(tx, below)?;
+    }
     let at_ms = fresh::now_ms();
     let body = json!({"base": sandbox.base, "name": sandbox.name, "layers": sandbox.layers, "driver": sandbox.driver,
         "reserve": sandbox.reserve, "expires_ms": sandbox.expires_ms, "key": ask.key});

@@ -1,7 +1,7 @@
 //! Collect: what nobody needs any more is listed, then taken away. One plan serves both `--dry-run` and the deed, so that what
 //! is listed is what goes. Never anything that somebody holds, and nothing outside the state directory.
 
-use super::live::{self, Hold, Locks};
+use super::live::{self, Hold, Locks, Whose};
 use super::measure::{self, Size};
 use super::meta::{Meta, drop_layer};
 use super::stop::note;
@@ -245,8 +245,10 @@ fn take(state: &State, item: &Item, caller: &Caller) -> Result<bool, Fault> {
 }
 
 fn expire(state: &State, item: &Item, caller: &Caller, now: u64) -> Result<bool, Fault> {
-    let Some(kept) = state.store.read(|tx| tx.get::<Sandbox>(&item.id))? else { return Ok(false) };
-    let Hold::Mine(_held) = live::hold(state, &kept.record) else { return Ok(false) };
+    if state.store.read(|tx| tx.get::<Sandbox>(&item.id))?.is_none() {
+        return Ok(false);
+    }
+    let Hold { whose: Whose::Mine(_held), .. } = live::hold(state, &item.id)? else { return Ok(false) };
     let still = std::cell::Cell::new(true);
     let taken = remove::take(state, &item.id, &item.why, caller, |kept| {
         still.set(list::expired(&kept.record, now).is_some());

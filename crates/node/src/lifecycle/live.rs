@@ -2,13 +2,14 @@
 //! mean the same process. Asked of the kernel, never of a record alone.
 
 use super::admission::Standing;
-use crate::sandbox::{Lifecycle, Run, Sandbox};
+use crate::sandbox::{self, Lifecycle, Run, Sandbox};
 use crate::state::State;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use std::collections::BTreeSet;
 use std::os::fd::OwnedFd;
+use std::time::{Duration, Instant};
 use store::{Kept, Tx};
-use terms::Fault;
+use terms::{ErrorKind, Fault, Phase, Retry};
 use workspace::{Layer, Lock, Rel};
 
 /// Which boot this is.
@@ -73,19 +74,58 @@ pub fn is_held(state: &State, sandbox: &Sandbox, locks: &Locks) -> bool {
     top(state, sandbox).is_some_and(|layer| locks.holds(&layer))
 }
 
-/// An attempt to have a sandbox for oneself.
-pub enum Hold {
-    /// Nobody runs in it until this is let go. A sandbox whose top layer is gone needs no lock.
+/// An attempt to have a sandbox for oneself: its record as it is then, and the lock of its top layer.
+#[derive(Debug)]
+pub struct Hold {
+    pub sandbox: Kept<Sandbox>,
+    pub whose: Whose,
+}
+
+#[derive(Debug)]
+pub enum Whose {
+    /// Nobody else runs in it or changes its layers until this is let go. A sandbox whose top layer is gone needs no lock.
     Mine(Option<Lock>),
     /// Somebody else has it.
     Taken,
 }
 
-pub fn hold(state: &State, sandbox: &Sandbox) -> Hold {
-    match top(state, sandbox).map(|layer| layer.lock()) {
-        None => Hold::Mine(None),
-        Some(Ok(Some(lock))) => Hold::Mine(Some(lock)),
-        Some(_) => Hold::Taken,
+/// How often the layers of a sandbox may be found replaced between a look and the lock.
+const REPLACED: u32 = 64;
+/// How long somebody is waited for who holds a sandbox without a run in it.
+const PATIENCE: Duration = Duration::from_secs(10);
+const PAUSE: Duration = Duration::from_millis(2);
+
+/// Tries once. The record is read again under the lock: until then a snapshot or a restore may have put other layers in the
+/// place of those that were seen, and then it was the wrong one that was locked.
+pub fn hold(state: &State, id: &str) -> Result<Hold, Fault> {
+    let get = || state.store.read(|tx| tx.get::<Sandbox>(id))?.ok_or_else(|| sandbox::unknown(id));
+    let mut seen = get()?;
+    for _ in 0..REPLACED {
+        let whose = match top(state, &seen.record).map(|layer| layer.lock()) {
+            None => Whose::Mine(None),
+            Some(Ok(Some(lock))) => Whose::Mine(Some(lock)),
+            Some(_) => Whose::Taken,
+        };
+        let now = get()?;
+        if now.record.layers == seen.record.layers {
+            return Ok(Hold { sandbox: now, whose });
+        }
+        seen = now;
+    }
+    let fault = Fault::new(ErrorKind::Conflict, format!("{id}: others change it all the time")).retry(Retry::Later);
+    Err(fault.hint("try again").subject(id).phase(Phase::Admission))
+}
+
+/// Waits for other verbs, which are done soon. A run is not waited for.
+pub fn hold_patiently(state: &State, id: &str) -> Result<Hold, Fault> {
+    let begun = Instant::now();
+    loop {
+        let hold = hold(state, id)?;
+        let is_mine = matches!(hold.whose, Whose::Mine(_));
+        if is_mine || begun.elapsed() > PATIENCE || !state.store.read(|tx| runs(tx, id))?.is_empty() {
+            return Ok(hold);
+        }
+        std::thread::sleep(PAUSE);
     }
 }
 

@@ -2,7 +2,7 @@
 //! between, it leaves layers that the tombstone names, and `gc` takes those.
 
 use super::admission::{Verb, check};
-use super::live::{self, Hold, Locks};
+use super::live::{self, Hold, Locks, Whose};
 use super::measure::{self, Size};
 use super::meta::drop_layer;
 use super::stop::{Ended, Which, note, pick, quiet};
@@ -44,10 +44,11 @@ pub fn remove(which: &Which, force: Option<Duration>, caller: &Caller) -> Result
         Err(id) => return Ok(Removed { id, changed: false, ended: Vec::new(), freed: Size::default() }),
     };
     check(live::standing(&state, &kept.record, &Locks::now()), verb, &kept.id)?;
-    let (ended, _lock) = match (force, live::hold(&state, &kept.record)) {
-        (_, Hold::Mine(lock)) => (Vec::new(), lock),
-        (Some(patience), Hold::Taken) => quiet(&state, &kept, patience)?,
-        (None, Hold::Taken) => return Err(busy(&kept.id)),
+    let Hold { whose, .. } = live::hold_patiently(&state, &kept.id)?;
+    let (ended, _lock) = match (force, whose) {
+        (_, Whose::Mine(lock)) => (Vec::new(), lock),
+        (Some(patience), Whose::Taken) => quiet(&state, &kept, patience)?,
+        (None, Whose::Taken) => return Err(busy(&kept.id)),
     };
     let Kept { id, version, .. } = kept;
     let same = |now: &Kept<Sandbox>| now.version == version || which.version.is_none();

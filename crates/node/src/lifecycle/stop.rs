@@ -2,7 +2,7 @@
 //! outlive it.
 
 use super::admission::{Verb, check};
-use super::live::{self, Hold, Locks};
+use super::live::{self, Hold, Locks, Whose};
 use super::reserve;
 use crate::sandbox::{self, Lifecycle, Run, Sandbox};
 use crate::state::State;
@@ -137,7 +137,7 @@ pub fn quiet(state: &State, sandbox: &Kept<Sandbox>, patience: Duration) -> Resu
     let end = Instant::now() + patience + VANISHING;
     let mut ended: Vec<Ended> = Vec::new();
     loop {
-        if let Hold::Mine(lock) = live::hold(state, &sandbox.record) {
+        if let Hold { whose: Whose::Mine(lock), .. } = live::hold(state, &sandbox.id)? {
             settle(state, &sandbox.id)?;
             return Ok((ended, lock));
         }

@@ -3,14 +3,15 @@
 use super::batch::{Batch, Verb};
 use super::landing::{self, Job, PATIENCE};
 use super::receipt::{LandedChange, Receipt, bounded};
-use super::{Reviewed, commit, conflicted, recover, rel_of, which};
+use super::{Reviewed, commit, conflicted, recover, reject, rel_of, which};
 use crate::Caller;
 use crate::fresh::now_ms;
+use crate::lifecycle::live::{self, Hold, Whose};
 use crate::sandbox::{self, Anchored, Run, Sandbox};
 use crate::state::State;
 use std::collections::BTreeSet;
 use std::ffi::OsString;
-use store::{Kept, Tx};
+use store::Kept;
 use terms::{ErrorKind, Fault, PROTOCOL_VERSION, Phase};
 use workspace::diff::Options;
 use workspace::exclude::Exclude;
@@ -81,19 +82,20 @@ struct Desk<'a> {
 
 impl Desk<'_> {
     fn open<'a>(state: &'a State, id: &str) -> Result<Desk<'a>, Fault> {
-        let get = |tx: &Tx<'_>| tx.get::<Sandbox>(id)?.ok_or_else(|| sandbox::unknown(id));
-        let first = state.store.read(get)?;
+        let first = state.store.read(|tx| tx.get::<Sandbox>(id))?.ok_or_else(|| sandbox::unknown(id))?;
         let stack = sandbox::stack(state, &first)?;
         let held = Held::take(&stack.base, PATIENCE)?;
         recover::recover_held(state, &stack.base, first.record.base.to_str().unwrap_or_default(), &held)?;
         // What others landed while we waited is known only now.
-        let (sandbox, anchors) = state.store.read(|tx| {
-            let anchors = tx.get::<Anchored>(id)?.map(|kept| kept.record.anchors).unwrap_or_default();
-            Ok((get(tx)?, anchors))
-        })?;
+        let Hold { sandbox, whose } = live::hold_patiently(state, id)?;
+        let lock = match whose {
+            Whose::Mine(lock) => lock,
+            Whose::Taken if state.store.read(|tx| live::runs(tx, id))?.is_empty() => return Err(reject::running(id)),
+            Whose::Taken => None,
+        };
+        let anchors = state.store.read(|tx| tx.get::<Anchored>(id))?;
+        let anchors = anchors.map(|kept| kept.record.anchors).unwrap_or_default();
         let stack = sandbox::stack(state, &sandbox)?;
-        let lock = stack.layers.last().map(|top| top.lock()).transpose();
-        let lock = lock.map_err(|e| Fault::internal(format!("the layer of {id}: {e}")))?.flatten();
         Ok(Desk { state, sandbox, anchors, stack, held, lock })
     }
 

@@ -3,7 +3,7 @@
 use crate::Caller;
 use crate::fresh::now_ms;
 use crate::lifecycle::admission::{self, Standing, Verb};
-use crate::lifecycle::live::{self, Hold};
+use crate::lifecycle::live::{self, Hold, Whose};
 use crate::sandbox;
 use crate::state::State;
 use serde::Serialize;
@@ -21,16 +21,16 @@ pub struct Answer {
 
 pub fn prune(caller: &Caller, word: Option<&str>) -> Result<Answer, Fault> {
     let state = State::open(caller)?;
-    let sandbox = state.store.read(|tx| sandbox::find(tx, word, caller))?;
+    let found = state.store.read(|tx| sandbox::find(tx, word, caller))?;
+    // Held until the end: nobody begins to write meanwhile.
+    let Hold { sandbox, whose } = live::hold_patiently(&state, &found.id)?;
+    let standing = if matches!(whose, Whose::Taken) { Standing::Running } else { Standing::Active };
+    admission::check(standing, Verb::Rewrite, &sandbox.id)?;
     let stack = sandbox::stack(&state, &sandbox)?;
     let note = |step: Step, body: Value| {
         let entry = Entry { at_ms: now_ms(), verb: "prune", step, subject: &sandbox.id, actor: &caller.user, body };
         state.store.write(|tx| tx.note(&entry).map(drop))
     };
-    // Held until the end: nobody begins to write meanwhile.
-    let held = live::hold(&state, &sandbox.record);
-    let standing = if matches!(held, Hold::Taken) { Standing::Running } else { Standing::Active };
-    admission::check(standing, Verb::Rewrite, &sandbox.id)?;
     note(Step::Intent, json!({}))?;
     match workspace::diff::prune(&stack, &Default::default()) {
         Ok(removed) => {

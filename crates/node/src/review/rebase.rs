@@ -5,6 +5,7 @@ use super::conflicted::{Conflicted, Dispute};
 use super::past::Past;
 use crate::Caller;
 use crate::fresh::now_ms;
+use crate::lifecycle::live::{self, Hold, Whose};
 use crate::sandbox::{self, Anchored, Sandbox};
 use crate::state::State;
 use serde::Serialize;
@@ -15,7 +16,7 @@ use workspace::diff::{Options, diff};
 use workspace::exclude::Exclude;
 use workspace::git::Was;
 use workspace::rebase::{Rebase, now, plan};
-use workspace::{Diff, Lock, Rel, Stack};
+use workspace::{Diff, Rel};
 
 pub use workspace::rebase::{Fate, Moved};
 
@@ -42,14 +43,14 @@ pub struct Answer {
 
 pub fn rebase(caller: &Caller, ask: &Ask) -> Result<Answer, Fault> {
     let state = State::open(caller)?;
-    let (sandbox, stack, anchored) = state.store.read(|tx| {
-        let sandbox = sandbox::find(tx, ask.sandbox.as_deref(), caller)?;
-        let stack = sandbox::stack(&state, &sandbox)?;
-        let anchored = tx.get::<Anchored>(&sandbox.id)?.map(|kept| kept.record).unwrap_or_default();
-        Ok((sandbox, stack, anchored))
-    })?;
+    let found = state.store.read(|tx| sandbox::find(tx, ask.sandbox.as_deref(), caller))?;
+    // A guest that writes meanwhile would have its files changed under its hands.
+    let Hold { sandbox, whose: Whose::Mine(_lock) } = live::hold_patiently(&state, &found.id)? else {
+        return Err(busy(&found.id));
+    };
+    let stack = sandbox::stack(&state, &sandbox)?;
+    let anchored = state.store.read(|tx| tx.get::<Anchored>(&sandbox.id))?.map(|kept| kept.record).unwrap_or_default();
     let of_it = |fault: Fault| fault.subject(&sandbox.id);
-    let _held = held(&stack, &sandbox)?;
     // Before anything is looked at: what the base changes from here on is drift again.
     let (since, head) = (now(), workspace::git::head(&sandbox.record.base));
     let options = Options { exclude: Exclude::Artefacts, ..Options::default() };
@@ -82,16 +83,10 @@ pub fn rebase(caller: &Caller, ask: &Ask) -> Result<Answer, Fault> {
     })
 }
 
-/// A guest that writes meanwhile would have its files changed under its hands.
-fn held(stack: &Stack, sandbox: &Kept<Sandbox>) -> Result<Option<Lock>, Fault> {
-    let Some(top) = stack.layers.last() else { return Ok(None) };
-    let lock = top.lock().map_err(|e| Fault::internal(format!("layer {}: {e}", top.id)))?;
-    let busy = || {
-        let message = format!("{} is in use: a command runs in it, or another verb changes it", sandbox.id);
-        let fault = Fault::new(ErrorKind::Conflict, message).subject(&sandbox.id).phase(Phase::Admission);
-        fault.hint("wait for it to end, or `cofferdam stop` it")
-    };
-    lock.map(Some).ok_or_else(busy)
+fn busy(sandbox: &str) -> Fault {
+    let message = format!("{sandbox} is in use: a command runs in it, or another verb changes it");
+    let fault = Fault::new(ErrorKind::Conflict, message).subject(sandbox).phase(Phase::Admission);
+    fault.hint("wait for it to end, or `cofferdam stop` it")
 }
 
 fn note(tx: &Tx<'_>, caller: &Caller, id: &str, step: Step, body: serde_json::Value) -> Result<(), Fault> {
@@ -120,7 +115,8 @@ fn keep(
     (since, head): ((i64, u32), Option<String>),
 ) -> Result<(), Fault> {
     let id = &sandbox.id;
-    let mut changed = sandbox.clone();
+    // Its layers are held; what else others wrote of it meanwhile stays.
+    let mut changed = tx.get::<Sandbox>(id)?.ok_or_else(|| sandbox::unknown(id))?;
     (changed.record.since, changed.record.git_head, changed.record.used_ms) = (since, head, now_ms());
     tx.change(changed)?;
     tx.remove::<Anchored>(id)?;

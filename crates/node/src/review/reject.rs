@@ -4,6 +4,7 @@ use super::receipt::{LandedChange, bounded};
 use super::{rel_of, which};
 use crate::Caller;
 use crate::fresh::now_ms;
+use crate::lifecycle::live::{self, Hold, Whose};
 use crate::sandbox::{self, Anchored};
 use crate::state::State;
 use serde::Serialize;
@@ -37,11 +38,12 @@ pub struct Answer {
 
 pub fn reject(caller: &Caller, ask: &Ask) -> Result<Answer, Fault> {
     let state = State::open(caller)?;
-    let (sandbox, words, anchors) = state.store.read(|tx| {
-        let (sandbox, words) = which(tx, &ask.words, caller)?;
-        let anchors = tx.get::<Anchored>(&sandbox.id)?.map(|kept| kept.record.anchors).unwrap_or_default();
-        Ok((sandbox, words, anchors))
-    })?;
+    let (found, words) = state.store.read(|tx| which(tx, &ask.words, caller))?;
+    let Hold { sandbox, whose: Whose::Mine(_lock) } = live::hold_patiently(&state, &found.id)? else {
+        return Err(running(&found.id));
+    };
+    let anchors = state.store.read(|tx| tx.get::<Anchored>(&sandbox.id))?;
+    let anchors = anchors.map(|kept| kept.record.anchors).unwrap_or_default();
     let paths = words.iter().map(|word| rel_of(word, &sandbox.record.base, caller)).collect::<Result<Vec<_>, _>>()?;
     let wish = Selection { everything: ask.everything, paths, hunks: ask.hunks.clone(), ..Selection::default() };
     if wish.is_empty() {
@@ -49,9 +51,6 @@ pub fn reject(caller: &Caller, ask: &Ask) -> Result<Answer, Fault> {
         return Err(fault.hint("give paths, --hunk ID or --all"));
     }
     let stack = sandbox::stack(&state, &sandbox)?;
-    let lock = stack.layers.last().map(|top| top.lock()).transpose();
-    let lock = lock.map_err(|e| Fault::internal(format!("the layer of {}: {e}", sandbox.id)))?.flatten();
-    let Some(_lock) = lock else { return Err(running(&sandbox.id)) };
     let diff = workspace::diff::diff(&stack, &anchors, &Options::default()).map_err(|f| f.subject(&sandbox.id))?;
     if ask.digest.as_ref().is_some_and(|digest| *digest != diff.digest) {
         let fault = Fault::new(ErrorKind::Conflict, "the workspace changed since it was reviewed").phase(Phase::Review);

@@ -7,13 +7,14 @@ use super::receipt::{LandedChange, Receipt};
 use super::{recover, reject};
 use crate::Caller;
 use crate::fresh::now_ms;
+use crate::lifecycle::live::{self, Hold, Whose};
 use crate::sandbox::{self, Sandbox};
 use crate::state::State;
 use store::{Kept, Tx};
 use terms::{ErrorKind, Fault, PROTOCOL_VERSION, Phase};
 use workspace::land::Held;
 use workspace::plan::{Item, Shape};
-use workspace::{Dir, Rel};
+use workspace::{Dir, Lock, Rel};
 
 /// The batch that is meant: by id or the beginning of one, or the last of a sandbox, or the last that landed here.
 pub fn undo(caller: &Caller, word: Option<&str>) -> Result<Receipt, Fault> {
@@ -35,7 +36,8 @@ fn take_back(state: &State, caller: &Caller, target: &Kept<Batch>, base: &Dir, h
     let dir = batch::directory(state, &target.id)?;
     let (plan, landed) = workspace::undo::read(&dir, &target.id)?;
     let (goals, mut notes) = workspace::undo::goals(base, &plan, &landed)?;
-    put_back(state, target, &plan)?;
+    // Held until it is done: what the sandbox knows of its base changes with it.
+    let _lock = put_back(state, target, &plan)?;
     let batch = Batch {
         verb: Verb::Undo,
         actor: caller.user.clone(),
@@ -75,16 +77,23 @@ fn taken_back(item: &Item) -> LandedChange {
 }
 
 /// Before the base changes: what was dropped from the workspace because it had landed is written to its layer again.
-fn put_back(state: &State, target: &Kept<Batch>, plan: &workspace::plan::Plan) -> Result<(), Fault> {
-    let Some(sandbox) = state.store.read(|tx| tx.get::<Sandbox>(&target.record.sandbox))? else { return Ok(()) };
-    if sandbox.record.base != target.record.base || target.record.verb == Verb::Undo {
-        return Ok(());
+fn put_back(state: &State, target: &Kept<Batch>, plan: &workspace::plan::Plan) -> Result<Option<Lock>, Fault> {
+    let Batch { sandbox, base, verb, .. } = &target.record;
+    let there = state.store.read(|tx| tx.get::<Sandbox>(sandbox))?;
+    if there.is_none_or(|kept| kept.record.base != *base) {
+        return Ok(None);
     }
-    let stack = sandbox::stack(state, &sandbox)?;
-    let lock = stack.layers.last().map(|top| top.lock()).transpose();
-    let lock = lock.map_err(|e| Fault::internal(format!("the layer of {}: {e}", sandbox.id)))?.flatten();
-    let Some(_lock) = lock else { return Err(reject::running(&sandbox.id)) };
-    workspace::undo::put_back(&stack, plan)
+    let Hold { sandbox, whose } = live::hold_patiently(state, sandbox)?;
+    match (verb, whose) {
+        // Nothing was dropped from the workspace when it was taken back.
+        (Verb::Undo, Whose::Mine(lock)) => Ok(lock),
+        (Verb::Undo, Whose::Taken) => Ok(None),
+        (Verb::Approve, Whose::Mine(lock)) => {
+            workspace::undo::put_back(&sandbox::stack(state, &sandbox)?, plan)?;
+            Ok(lock)
+        }
+        (Verb::Approve, Whose::Taken) => Err(reject::running(&sandbox.id)),
+    }
 }
 
 fn open_base(target: &Kept<Batch>) -> Result<Dir, Fault> {

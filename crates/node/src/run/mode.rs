@@ -35,16 +35,28 @@ pub(super) fn settle(resolved: Resolved, ask: &Ask, spot: &Spot, view: &View) ->
     }
     let first = plan(&resolved)?;
     let contradiction = changing(&first, dir).find_map(|grant| contradicts(&resolved, grant));
+    let in_parts = changing(&first, dir).next().map(|grant| in_parts(dir, grant));
     match (&ask.place, contradiction) {
         (Place::ReadOnly, Some(fault)) => Err(fault),
-        (Place::Direct, _) if changing(&first, dir).next().is_none() => {
+        (Place::Direct, _) if in_parts.is_none() => {
             let message = format!("--direct: the policy lets nothing be changed in {}", dir.display());
             let hint =
                 "allow it with --write or `-p workspace-write`; or leave --direct out, and changes go to a workspace";
             Err(Fault::new(ErrorKind::PolicyDenied, message).hint(hint).phase(Phase::Planning))
         }
+        // It cannot be shown as a whole, and what is shown in parts would be changed on the host.
+        (Place::Fresh(_) | Place::Sandbox(_), _) if spot.layered => in_parts.map_or(Ok((resolved, first, false)), Err),
         _ => Ok((resolved, first, false)),
     }
+}
+
+fn in_parts(dir: &Path, grant: &Grant) -> Fault {
+    let (dir, path, rule) = (dir.display(), grant.path.display(), &grant.rule);
+    let message =
+        format!("{rule} lets {path} be changed, but not all of {dir} be read: no workspace can hold the changes");
+    let hint =
+        "allow the directory with `--read .`, and changes go to a workspace; or let them reach the host with --direct";
+    Fault::new(ErrorKind::PolicyDenied, message).hint(hint).phase(Phase::Planning)
 }
 
 fn is_named(place: &Place) -> bool {

@@ -1,7 +1,7 @@
 //! `fork`: new sandboxes that share the frozen layers of a snapshot, each with a top of its own.
 
 use super::take::{Purpose, fresh_layer, take_of, unmade};
-use super::{Ground, check_name, look, note, set_anchors};
+use super::{Ground, check_name, look, note, set_anchors, still_there};
 use crate::sandbox::{self, Lifecycle, Sandbox, Sharing};
 use crate::state::State;
 use crate::{Caller, fresh};
@@ -62,6 +62,7 @@ pub fn fork(
     });
     let recorded = state.store.write(|tx| {
         let mut made = Vec::new();
+        still_there(tx, &ground.layers)?;
         for (name, (layers, _)) in names.zip(&grown) {
             let id = terms::id("sbx", fresh::random());
             tx.add(&id, sandbox_on(&ground, name.clone(), layers.clone(), at_ms, &snapshot))?;

@@ -37,14 +37,13 @@ pub fn export(state: &State, caller: &Caller, word: &str, out: &mut dyn Write) -
             write(&kept.id, ground.driver, &layers, about(&ground.base, &ground.policy, &ground.limits), out)?
         }
         None => {
-            let kept = state.store.read(|tx| sandbox::find(tx, Some(word), caller))?;
-            let open = |id: &String| state.layers.get(id).map_err(|e| super::lost(id, &e));
-            let layers = kept.record.layers.iter().map(open).collect::<Result<Vec<_>, _>>()?;
-            let lock = layers.last().map(Layer::lock).transpose();
-            let Some(_lock) = lock.map_err(|e| super::lost(&kept.id, &e))?.flatten() else {
-                let busy = running::busy(state, &kept, "export");
+            let found = state.store.read(|tx| sandbox::find(tx, Some(word), caller))?;
+            let (kept, _, Some(_lock)) = running::lock(state, &found.id)? else {
+                let busy = running::busy(state, &found, "export");
                 return Err(busy.hint("take a snapshot of it, and export that"));
             };
+            let open = |id: &String| state.layers.get(id).map_err(|e| super::lost(id, &e));
+            let layers = kept.record.layers.iter().map(open).collect::<Result<Vec<_>, _>>()?;
             let Sandbox { base, policy, limits, driver, .. } = &kept.record;
             write(&kept.id, *driver, &layers, about(base, policy, limits), out)?
         }

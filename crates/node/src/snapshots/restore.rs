@@ -1,8 +1,8 @@
 //! `restore`: a sandbox goes back to a snapshot. What it had since is kept as a snapshot of its own, unless it shall be dropped.
 
 use super::fork::grow;
-use super::take::{below, no_orphan, sealed, top_of};
-use super::{Ground, Snapshot, anchors_of, drop_unused, find, note, running, set_anchors};
+use super::take::{below, no_orphan, sealed};
+use super::{Ground, Snapshot, anchors_of, drop_unused, find, note, running, set_anchors, still_there};
 use crate::sandbox::{self, Sandbox};
 use crate::state::State;
 use crate::{Caller, fresh};
@@ -37,15 +37,14 @@ pub fn restore(
     word: Option<&str>,
     since: Since,
 ) -> Result<Restored, Fault> {
-    let (snapshot, sandbox) = state.store.read(|tx| {
+    let (snapshot, found) = state.store.read(|tx| {
         let snapshot = find(tx, snapshot)?;
         let sandbox = sandbox::find(tx, word.or(Some(&snapshot.record.sandbox)), caller)?;
         Ok((snapshot, sandbox))
     })?;
-    fits(&snapshot, &sandbox)?;
+    fits(&snapshot, &found)?;
     let ground = &snapshot.record.ground;
-    let top = top_of(state, &sandbox)?;
-    let lock = running::lock(state, &sandbox, &top)?;
+    let (sandbox, top, lock) = running::lock(state, &found.id)?;
     let Some(_lock) = lock else { return Err(running::busy(state, &sandbox, "restore")) };
     let answer = |kept, unchanged| Restored {
         protocol_version: terms::PROTOCOL_VERSION,
@@ -79,6 +78,7 @@ pub fn restore(
             let fault = Fault::new(ErrorKind::Conflict, format!("{} was changed meanwhile", sandbox.id));
             return Err(fault.hint("try again").subject(&sandbox.id));
         }
+        still_there(tx, &ground.layers)?;
         if let Some((layers, top)) = &rest {
             if let Some(top) = top {
                 tx.add(&top.id, top.clone())?;

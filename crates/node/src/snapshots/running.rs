@@ -1,6 +1,7 @@
 //! The live run of a sandbox: who holds its top layer, and how its guest is held still.
 
-use crate::lifecycle::live;
+use super::take::top_of;
+use crate::lifecycle::live::{self, Hold, Whose};
 use crate::sandbox::{Run, Sandbox};
 use crate::state::State;
 use std::time::{Duration, Instant};
@@ -11,8 +12,7 @@ use workspace::{Layer, Lock};
 
 /// How long a guest may take to stand still.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// How often, and how long apart, a lock is tried that no run holds.
-const TRIES: u32 = 10;
+/// How long apart a guest is looked for that is only being made.
 const PAUSE: Duration = Duration::from_millis(2);
 
 /// The run that holds the sandbox, as far as the records say.
@@ -21,18 +21,14 @@ pub fn of(state: &State, sandbox: &str) -> Result<Option<Kept<Run>>, Fault> {
     Ok(open.filter(|run| live::handle(&run.record).is_some()).max_by_key(|run| run.record.started_ms))
 }
 
-/// The top layer for oneself; none where a run has it. Whoever only looks whether it is held has it for a moment, too.
-pub fn lock(state: &State, sandbox: &Kept<Sandbox>, top: &Layer) -> Result<Option<Lock>, Fault> {
-    for _ in 0..TRIES {
-        if let Some(lock) = top.lock().map_err(|e| super::lost(&top.id, &e))? {
-            return Ok(Some(lock));
-        }
-        if of(state, &sandbox.id)?.is_some() {
-            break;
-        }
-        std::thread::sleep(PAUSE);
+/// A sandbox as it is under its lock, with its top layer; no lock where a run has it.
+pub fn lock(state: &State, id: &str) -> Result<(Kept<Sandbox>, Layer, Option<Lock>), Fault> {
+    let Hold { sandbox, whose } = live::hold_patiently(state, id)?;
+    let top = top_of(state, &sandbox)?;
+    match whose {
+        Whose::Mine(lock) => Ok((sandbox, top, lock)),
+        Whose::Taken => Ok((sandbox, top, None)),
     }
-    Ok(None)
 }
 
 /// Somebody works in the sandbox, and the verb cannot be done meanwhile.

@@ -1,6 +1,6 @@
 //! Deep stacks are merged: all frozen layers of a sandbox become one that shows the same. Snapshots keep the layers they have.
 
-use super::take::{below, fresh_layer, sealed, top_of};
+use super::take::{below, fresh_layer, sealed};
 use super::{drop_unused, note, running};
 use crate::sandbox::{self, Sandbox};
 use crate::state::State;
@@ -15,13 +15,11 @@ pub const DEEPEST: usize = 64;
 
 /// Merges; gives whether there was something to merge. A sandbox with a live run is left alone.
 pub fn squash(state: &State, caller: &Caller, id: &str) -> Result<bool, Fault> {
-    let sandbox = state.store.read(|tx| sandbox::find(tx, Some(id), caller))?;
+    let (sandbox, top, lock) = running::lock(state, id)?;
+    let Some(_lock) = lock else { return Err(running::busy(state, &sandbox, "merging its layers")) };
     if sandbox.record.driver != Driver::Overlay || sandbox.record.layers.len() < 3 {
         return Ok(false);
     }
-    let top = top_of(state, &sandbox)?;
-    let lock = running::lock(state, &sandbox, &top)?;
-    let Some(_lock) = lock else { return Err(running::busy(state, &sandbox, "merging its layers")) };
     let frozen = below(state, &sandbox.record)?;
     let mut layers = Vec::new();
     for one in &frozen {

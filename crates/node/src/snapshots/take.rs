@@ -59,8 +59,7 @@ pub fn take_of(
         squash::squash(state, caller, &sandbox.id)?;
         sandbox = state.store.read(|tx| sandbox::find(tx, Some(&sandbox.id), caller))?;
     }
-    let top = top_of(state, &sandbox)?;
-    let lock = running::lock(state, &sandbox, &top)?;
+    let (sandbox, top, lock) = running::lock(state, &sandbox.id)?;
     let cut = match (lock, sandbox.record.driver) {
         (Some(lock), Driver::Overlay) => freeze(state, &sandbox, top, lock)?,
         (lock, _) => copied(state, &sandbox, &top, lock)?,
