@@ -40,7 +40,7 @@ impl Aliases {
         let (mut dirs, mut links) = (Vec::new(), 0);
         let Ok(dir) = tree.dir(at) else { return dirs };
         let Ok(entries) = rustix::fs::Dir::read_from(&dir) else { return dirs };
-        for entry in entries.flatten() {
+        for entry in entries.map_while(Result::ok) {
             let name = entry.file_name().to_bytes();
             let kind = match entry.file_type() {
                 FileType::Symlink => Some(FileKind::Symlink),

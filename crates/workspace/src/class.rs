@@ -40,8 +40,8 @@ pub fn of(pair: &Pair, bytes: Bytes<'_>, aliases: &Aliases) -> Class {
         return Class::RunsOnHost { why: rule.why.to_owned() };
     }
     let others = [Some(&pair.path), from].into_iter().flatten().flat_map(|path| aliases.names_of(path));
-    let through = others.filter_map(|(name, link)| Some((rules_for(&name).find(|rule| counts(rule))?, link))).next();
-    match through {
+    let mut others = others.filter_map(|(name, link)| Some((rules_for(&name).find(&counts)?, link)));
+    match others.next() {
         Some((rule, link)) => Class::RunsOnHost { why: format!("{}, by the link {link}", rule.why) },
         None => Class::Ordinary,
     }

@@ -128,14 +128,14 @@ pub fn artefact(name: &[u8], is_dir: bool, ignored: bool, has: impl Fn(&[u8]) ->
 pub struct Ignore {
     rules: Rules,
     above: Option<Rc<Ignore>>,
-    /// Rules here and above.
-    count: u64,
+    /// Of the rules here and above.
+    cost: u64,
 }
 
 impl Ignore {
     /// What the nearest rule that matches says: ignored or not; none where no rule does.
     pub fn decide(&self, path: &Rel, is_dir: bool, patience: &mut Patience) -> Option<bool> {
-        patience.tries = patience.tries.checked_sub(self.count)?;
+        patience.tries = patience.tries.checked_sub(self.cost)?;
         let mut level = Some(self);
         while let Some(ignore) = level {
             if let Some(decided) = ignore.rules.decide(path, is_dir) {
@@ -163,8 +163,8 @@ pub fn rules_of(
     for file in files.iter().filter_map(|file| Rel::parse(file)) {
         let Some(text) = read_rules(base, &file) else { continue };
         let rules = Rules::parse(at, &text, patience);
-        let count = rules.count() + levels.as_ref().map_or(0, |above| above.count);
-        levels = Some(Rc::new(Ignore { rules, above: levels, count }));
+        let cost = rules.cost() + levels.as_ref().map_or(0, |above| above.cost);
+        levels = Some(Rc::new(Ignore { rules, above: levels, cost }));
     }
     levels
 }

@@ -11,6 +11,7 @@ pub struct Rules {
     /// The directory that the file is in.
     at: Rel,
     rules: Vec<Rule>,
+    cost: u64,
 }
 
 #[derive(Debug)]
@@ -23,16 +24,21 @@ struct Rule {
     whole_path: bool,
 }
 
-/// A file with more rules counts for nothing: each costs time for every path.
-const MOST_RULES: usize = 4096;
+/// The most that rules of one file may cost: each takes time for every path.
+const MOST_RULES: u64 = 4096;
+
+/// A rule costs one; a long one as much as several.
+fn cost_of(line: &[u8]) -> u64 {
+    1 + line.len() as u64 / 64
+}
 
 /// What rules may still cost while one tree is walked. When it is used up no rule counts any more: more is shown then, never
 /// less, and a base that was made to keep a reviewer waiting does not.
 #[derive(Debug)]
 pub struct Patience {
-    /// Rules that may still be read.
-    pub rules: usize,
-    /// How often a path may still be held against a rule.
+    /// What rules may still be read, by what they cost.
+    pub rules: u64,
+    /// How often a path may still be held against a rule that costs one.
     pub tries: u64,
 }
 
@@ -43,21 +49,23 @@ impl Default for Patience {
 }
 
 impl Rules {
+    /// A list that would cost too much counts for nothing: of one that is cut off the rules that take back would be missing.
     pub fn parse(at: &Rel, text: &[u8], patience: &mut Patience) -> Rules {
         let text = text.strip_prefix(b"\xef\xbb\xbf").unwrap_or(text);
-        let lines = text.split(|b| *b == b'\n').filter_map(|line| std::str::from_utf8(line).ok());
-        let most = MOST_RULES.min(patience.rules);
-        let mut rules: Vec<Rule> = lines.filter_map(Rule::parse).take(most + 1).collect();
-        patience.rules -= most.min(rules.len());
-        // Of a list that is cut off the rules that take back would be missing.
-        if rules.len() > most {
-            rules.clear();
+        let lines = || text.split(|b| *b == b'\n').filter(|line| !line.is_empty() && !line.starts_with(b"#"));
+        let cost: u64 = lines().map(cost_of).sum();
+        let mut rules = Rules { at: at.clone(), rules: Vec::new(), cost: 0 };
+        if cost <= MOST_RULES.min(patience.rules) {
+            patience.rules -= cost;
+            rules.cost = cost;
+            rules.rules = lines().filter_map(|line| Rule::parse(std::str::from_utf8(line).ok()?)).collect();
         }
-        Rules { at: at.clone(), rules }
+        rules
     }
 
-    pub fn count(&self) -> u64 {
-        self.rules.len() as u64
+    /// What it costs to hold a path against all of them.
+    pub fn cost(&self) -> u64 {
+        self.cost
     }
 
     /// What the last rule that matches says about a path; none where none does.

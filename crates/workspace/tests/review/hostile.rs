@@ -235,7 +235,9 @@ fn a_diff_can_be_made_while_the_guest_writes() {
 fn endless_rules_cost_bounded_time_and_hide_nothing() {
     let w = World::new();
     let rules: String = (0..4000).map(|n| format!("/a*{n}?[b-z]/**/x{n}*\n")).collect();
-    write(&w.base(), "0/.gitignore", "*.log\n");
+    // Few rules, each so long that it takes as much as many.
+    let long: String = (0..100).map(|n| format!("/{}{n}\n", "*?[b-z]".repeat(1400))).collect();
+    write(&w.base(), "0/.gitignore", format!("{long}*.log\n"));
     write(&w.up(), "0/x.log", "x\n");
     for dir in 1..100 {
         write(&w.base(), &format!("{dir}/.gitignore"), format!("{rules}*.log\n"));
