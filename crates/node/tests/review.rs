@@ -158,6 +158,7 @@ fn a_commit_that_cannot_be_made_keeps_everything_from_landing() {
     let wish = Some(commit::Wish { message: "x".into(), author: commit::Author::Reviewer });
     let ask = approve::Ask {
         words: vec![id.into()],
+        everything: false,
         exact: Vec::new(),
         hunks: Vec::new(),
         runs_on_host: false,
@@ -189,6 +190,7 @@ fn marks_of_a_conflict_land_only_when_their_file_is_named() {
     let words = vec![id.into(), "a.txt".into()];
     let ask = approve::Ask {
         words,
+        everything: false,
         exact: Vec::new(),
         hunks: Vec::new(),
         runs_on_host: false,
