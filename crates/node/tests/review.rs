@@ -158,6 +158,7 @@ fn a_commit_that_cannot_be_made_keeps_everything_from_landing() {
     let wish = Some(commit::Wish { message: "x".into(), author: commit::Author::Reviewer });
     let ask = approve::Ask {
         words: vec![id.into()],
+        everything: false,
         exact: Vec::new(),
         hunks: Vec::new(),
         runs_on_host: false,
@@ -189,6 +190,7 @@ fn marks_of_a_conflict_land_only_when_their_file_is_named() {
     let words = vec![id.into(), "a.txt".into()];
     let ask = approve::Ask {
         words,
+        everything: false,
         exact: Vec::new(),
         hunks: Vec::new(),
         runs_on_host: false,
@@ -197,4 +199,39 @@ fn marks_of_a_conflict_land_only_when_their_file_is_named() {
     };
     approve(&bench.caller, &ask).unwrap();
     assert!(std::fs::read_to_string(bench.base.join("a.txt")).unwrap().contains("<<<<<<< workspace"), "it was named");
+}
+
+/// The last hundred over a directory can be undone however old they are, and the rest for thirty days.
+#[test]
+fn copies_of_batches_are_kept_by_number_and_by_age() {
+    use node::review::batch::Batch;
+    let bench = Bench::new();
+    let (id, up) = bench.sandbox("a");
+    write(&up, "a.txt", "changed\n");
+    let batch = bench.approve(&id, None).batch;
+    let state = State::open(&bench.caller).unwrap();
+    let landed_at = |at_ms: u64| {
+        let change = |tx: &store::Tx<'_>| {
+            let mut kept = tx.get::<Batch>(&batch)?.unwrap();
+            kept.record.at_ms = at_ms;
+            tx.change(kept)
+        };
+        state.store.write(change).unwrap().record
+    };
+    let is_listed = || {
+        let items = node::lifecycle::gc::plan(&bench.caller).unwrap().items;
+        items.iter().any(|item| item.id == batch)
+    };
+    let record = landed_at(1);
+    assert!(!is_listed(), "old, and among the last");
+    let now = node::fresh::now_ms();
+    let later = |n: u64| Batch { at_ms: now + n, ..record.clone() };
+    state.store.write(|tx| (0..100).try_for_each(|n| tx.add(&format!("bat_{n:032}"), later(n)).map(drop))).unwrap();
+    landed_at(now - 1000);
+    assert!(!is_listed(), "not among the last, and young");
+    landed_at(1);
+    assert!(is_listed(), "neither");
+    node::lifecycle::gc::collect(&bench.caller).unwrap();
+    let fault = node::review::undo::undo(&bench.caller, Some(&batch)).unwrap_err();
+    assert!(fault.message.contains("collected"), "{fault:?}");
 }

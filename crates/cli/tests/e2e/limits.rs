@@ -519,7 +519,7 @@ fn bad_amounts_are_refused_before_anything_runs() {
         (&["--memory=-1"], "--memory"),
         (&["-m", "99999999999t"], "out of range"),
         (&["-t", "0"], "--timeout"),
-        (&["-t", "5d"], "\"d\""),
+        (&["-t", "5w"], "\"w\""),
         (&["-t", "1.5.5s"], "--timeout"),
         (&["--pids", "0"], "--pids"),
         (&["--pids", "1.5"], "--pids"),

@@ -548,7 +548,7 @@ fn a_full_file_system_is_told_before_it_is_full() {
     );
     let go = |before: &str, text: &str| {
         let mut command = place.outside("unshare");
-        command.args(["-m", "sh", "-c", &script.to_string().replace("exec", &format!("{before} exec")), "sh"]);
+        command.args(["-m", "sh", "-c", &script.replace("exec", &format!("{before} exec")), "sh"]);
         command.arg(binary()).args(["run", "--json", "--rm", "-c", text]).env("COFFERDAM_STATE", at.join("state"));
         command.env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin");
         let output = to_the_end(&mut command, b"");
