@@ -32,7 +32,7 @@ pub fn remove(which: &Which, force: Option<Duration>, caller: &Caller) -> Result
     let state = State::open(caller)?;
     let verb = if force.is_some() { Verb::RemoveByForce } else { Verb::Remove };
     let found = state.store.read(|tx| match buried(tx, which)? {
-        Some(id) => Ok(Err(id)),
+        Some(grave) => Ok(Err(grave)),
         None => {
             let kept = pick(tx, which, caller)?;
             check_alone(tx, which, &kept)?;
@@ -41,7 +41,13 @@ pub fn remove(which: &Which, force: Option<Duration>, caller: &Caller) -> Result
     })?;
     let kept = match found {
         Ok(kept) => kept,
-        Err(id) => return Ok(Removed { id, changed: false, ended: Vec::new(), freed: Size::default() }),
+        Err((id, left)) => {
+            let (freed, failed) = drop_all(&state, &left);
+            return match failed.is_empty() {
+                true => Ok(Removed { id, changed: false, ended: Vec::new(), freed }),
+                false => Err(in_part(&id, &failed)),
+            };
+        }
     };
     check(live::standing(&state, &kept.record, &Locks::now()), verb, &kept.id)?;
     let Hold { whose, .. } = live::hold_patiently(&state, &kept.id)?;
@@ -68,10 +74,33 @@ fn check_alone(tx: &Tx<'_>, which: &Which, kept: &Kept<Sandbox>) -> Result<(), F
     Err(Fault::invalid(message).hint("say which to remove").phase(Phase::Admission))
 }
 
-/// The id that is meant, if it was removed already.
-fn buried(tx: &Tx<'_>, which: &Which) -> Result<Option<String>, Fault> {
+/// The id that is meant, if it was removed already, and the layers that a removal which was cut short has left.
+fn buried(tx: &Tx<'_>, which: &Which) -> Result<Option<(String, Vec<String>)>, Fault> {
     let Some(word) = &which.word else { return Ok(None) };
-    Ok(tx.get::<Tombstone>(word)?.map(|tombstone| tombstone.id))
+    let Some(Kept { id, record, .. }) = tx.get::<Tombstone>(word)? else { return Ok(None) };
+    let referred = tx.referred("layers")?;
+    let left = record.gone.into_iter().filter(|layer| !referred.contains_key(layer)).collect();
+    Ok(Some((id, left)))
+}
+
+/// Takes layers away that are still there; what was freed, and what could not be taken.
+fn drop_all(state: &State, layers: &[String]) -> (Size, Vec<String>) {
+    let mut freed = Size::default();
+    let mut failed = Vec::new();
+    for layer in layers {
+        let size = measure::layer(&state.layers, layer);
+        match drop_layer(&state.layers, layer) {
+            Ok(()) => freed += size,
+            Err(e) => failed.push(format!("{layer}: {e}")),
+        }
+    }
+    (freed, failed)
+}
+
+fn in_part(id: &str, failed: &[String]) -> Fault {
+    let message = format!("{id} is removed, but not all of it: {}", failed.join("; "));
+    let fault = Fault::new(ErrorKind::Unavailable, message).subject(id).phase(Phase::Close);
+    fault.hint("`cofferdam gc` takes the rest when that is mended")
 }
 
 fn busy(id: &str) -> Fault {
@@ -94,15 +123,7 @@ pub fn take(
         bury(tx, kept, why, caller).map(Some)
     })?;
     let Some(gone) = gone else { return Ok((false, Size::default())) };
-    let mut freed = Size::default();
-    let mut failed = Vec::new();
-    for layer in &gone {
-        let size = measure::layer(&state.layers, layer);
-        match drop_layer(&state.layers, layer) {
-            Ok(()) => freed += size,
-            Err(e) => failed.push(format!("{layer}: {e}")),
-        }
-    }
+    let (freed, failed) = drop_all(state, &gone);
     state.store.write(|tx| {
         let step = if failed.is_empty() { Step::Done } else { Step::Failed };
         let body = json!({"bytes": freed.bytes, "files": freed.files, "failed": failed});
@@ -110,13 +131,7 @@ pub fn take(
     })?;
     match failed.is_empty() {
         true => Ok((true, freed)),
-        false => {
-            let fault = Fault::new(
-                ErrorKind::Unavailable,
-                format!("{id} is removed, but not all of it: {}", failed.join("; ")),
-            );
-            Err(fault.subject(id).phase(Phase::Close).hint("`cofferdam gc` takes the rest when that is mended"))
-        }
+        false => Err(in_part(id, &failed)),
     }
 }
 
