@@ -242,8 +242,10 @@ fn workspaces_are_measured_beside_what_people_use_instead() {
         ("snapshot", &[]),
         ("fork, each of 100", &["cp -a"]),
         ("approve 1,000 files", &["cp -a"]),
-        ("read 20,000 blocks", &["bare"]),
-        ("write 20,000 blocks", &["bare"]),
+        ("read 4 KiB 20,000 times", &["bare"]),
+        ("write 4 KiB 20,000 times", &["bare"]),
+        ("read 128 KiB 2,000 times", &["bare"]),
+        ("write 128 KiB 2,000 times", &["bare"]),
     ] {
         assert!(took(step, "cofferdam") > 0.0);
         assert!(others.iter().all(|other| took(step, other) > 0.0));

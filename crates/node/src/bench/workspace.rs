@@ -66,8 +66,10 @@ const DIFF: &str = "diff of 100 changes";
 const SNAPSHOT: &str = "snapshot";
 const FORK: &str = "fork, each of 100";
 const APPROVE: &str = "approve 1,000 files";
-const READ: &str = "read 20,000 blocks";
-const WRITE: &str = "write 20,000 blocks";
+const READ: &str = "read 4 KiB 20,000 times";
+const WRITE: &str = "write 4 KiB 20,000 times";
+const READ_LARGE: &str = "read 128 KiB 2,000 times";
+const WRITE_LARGE: &str = "write 128 KiB 2,000 times";
 
 pub fn workspace(ask: &Ask, files: u32, progress: Progress<'_>) -> Result<WorkspaceAnswer, Fault> {
     let place = Place::make(ask)?;
@@ -302,10 +304,18 @@ impl Yard {
     /// The same loop of reads and writes inside, on a file that is already in the layer, and outside.
     fn blocks(&self, id: &str, size: u32, table: &mut Table) -> Result<(), Fault> {
         let outside = |script: &str| call(Path::new(PYTHON), &["-c", script], &self.beside);
-        for (step, script) in [(READ, READS), (WRITE, WRITES)] {
-            let inside = self.call(&self.tree, &["exec", id, "--", PYTHON, "-c", script]);
+        let small = [
+            (READ, blocks("os.pread(f, len(b), 0)", 4096, 20_000)),
+            (WRITE, blocks("os.pwrite(f, b, 0)", 4096, 20_000)),
+        ];
+        let large = [
+            (READ_LARGE, blocks("os.pread(f, len(b), 0)", 131_072, 2000)),
+            (WRITE_LARGE, blocks("os.pwrite(f, b, 0)", 131_072, 2000)),
+        ];
+        for (step, script) in small.into_iter().chain(large) {
+            let inside = self.call(&self.tree, &["exec", id, "--", PYTHON, "-c", &script]);
             table.add(step, US, size, inside.and_then(|said| nanoseconds(&said)));
-            table.add(step, BARE, size, outside(script).and_then(|said| nanoseconds(&said)));
+            table.add(step, BARE, size, outside(&script).and_then(|said| nanoseconds(&said)));
         }
         Ok(())
     }
@@ -330,20 +340,33 @@ impl Drop for Yard {
 }
 
 const PYTHON: &str = "/usr/bin/python3";
-const READS: &str = "import os, time
+/// Nothing of git's goes on behind our back, and nobody is asked.
+const IDENTITY: [&str; 10] = [
+    "-c",
+    "user.name=bench",
+    "-c",
+    "user.email=bench@localhost",
+    "-c",
+    "commit.gpgsign=false",
+    "-c",
+    "gc.auto=0",
+    "-c",
+    "maintenance.auto=false",
+];
+
+/// The same call so many times on one block of a file that is there, timed by itself: bytes in memory, so that only the way
+/// to them is measured.
+fn blocks(call: &str, size: u32, times: u32) -> String {
+    format!(
+        "import os, time
 f = os.open('block', os.O_RDWR | os.O_CREAT)
-os.pwrite(f, b'x' * 4096, 0)
-t = time.monotonic_ns()
-for i in range(20000): os.pread(f, 4096, 0)
-print(time.monotonic_ns() - t)";
-const WRITES: &str = "import os, time
-f = os.open('block', os.O_RDWR | os.O_CREAT)
-b = b'x' * 4096
+b = b'x' * {size}
 os.pwrite(f, b, 0)
 t = time.monotonic_ns()
-for i in range(20000): os.pwrite(f, b, 0)
-print(time.monotonic_ns() - t)";
-const IDENTITY: [&str; 6] = ["-c", "user.name=bench", "-c", "user.email=bench@localhost", "-c", "commit.gpgsign=false"];
+for i in range({times}): {call}
+print(time.monotonic_ns() - t)"
+    )
+}
 
 fn nanoseconds(said: &str) -> Result<Duration, String> {
     said.trim().parse().map(Duration::from_nanos).map_err(|_| format!("{said:?} is no time"))
