@@ -14,6 +14,7 @@ mod snapshots;
 mod surroundings;
 
 use std::ffi::OsString;
+use std::io::Write;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
@@ -21,6 +22,14 @@ fn main() -> ExitCode {
     // `run` is the hot path: it parses its own flags only and builds nothing for the other verbs.
     if let Some((verb, rest)) = args::as_run(&words) {
         return run::main(verb, rest);
+    }
+    // The tree of all verbs is not built for a line that is always the same.
+    if let [word] = &words[..]
+        && (word == "--version" || word == "-V")
+    {
+        // A reader that left early is no error of ours.
+        let _ = writeln!(std::io::stdout(), "cofferdam {}", env!("CARGO_PKG_VERSION"));
+        return ExitCode::SUCCESS;
     }
     let matches = match args::whole().try_get_matches_from(std::iter::once("cofferdam".into()).chain(words)) {
         Ok(matches) => matches,
