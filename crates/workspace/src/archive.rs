@@ -49,7 +49,7 @@ impl Manifest {
         };
         add(serde_json::to_vec(about))?;
         entries.iter().try_for_each(|item| add(serde_json::to_vec(item)))?;
-        Ok(crate::item::hex(&hasher.finalize()))
+        Ok(crate::spelled::hex(&hasher.finalize()))
     }
 }
 

@@ -324,5 +324,5 @@ fn digest_of(files: &[FileDiff]) -> String {
             entry.xattrs.iter().flat_map(|(name, value)| [name, value]).for_each(|part| add(part.as_bytes()));
         }
     }
-    entry::hex(&hash.finalize())
+    crate::spelled::hex(&hash.finalize())
 }

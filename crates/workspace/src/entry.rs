@@ -5,7 +5,7 @@ use crate::attributes::{self, Marks};
 use crate::change::{Entry, FileKind, Target};
 use crate::dir::{Dir, Meta, is_absent};
 use crate::name::Rel;
-use base64::Engine;
+use crate::spelled::hex;
 use rustix::io::Errno;
 use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
@@ -109,31 +109,6 @@ fn digest_of(file: &mut File, most: u64) -> io::Result<(String, u64)> {
 
 pub fn digest(bytes: &[u8]) -> String {
     hex(&Sha256::digest(bytes))
-}
-
-pub fn hex(bytes: &[u8]) -> String {
-    use std::fmt::Write;
-    bytes.iter().fold(String::with_capacity(bytes.len() * 2), |mut text, byte| {
-        let _ = write!(text, "{byte:02x}");
-        text
-    })
-}
-
-impl Target {
-    pub fn of(bytes: &[u8]) -> Target {
-        match std::str::from_utf8(bytes) {
-            Ok(text) => Target::Text(text.to_owned()),
-            Err(_) => Target::Bytes { base64: base64::engine::general_purpose::STANDARD.encode(bytes) },
-        }
-    }
-
-    /// The bytes that the link holds; none where the spelling of them is broken.
-    pub fn bytes(&self) -> Option<Vec<u8>> {
-        match self {
-            Target::Text(text) => Some(text.clone().into_bytes()),
-            Target::Bytes { base64 } => base64::engine::general_purpose::STANDARD.decode(base64).ok(),
-        }
-    }
 }
 
 const CAPABILITY: &str = "security.capability";

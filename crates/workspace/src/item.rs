@@ -2,6 +2,7 @@
 
 use crate::attributes;
 use crate::change::{FileKind, Target};
+use crate::spelled::hex;
 use crate::walk::{At, open_file};
 use base64::Engine;
 use rustix::fs::SeekFrom;
@@ -73,7 +74,7 @@ impl Item {
             _ => return Err(io::Error::new(io::ErrorKind::InvalidData, "a device, which no guest can make")),
         };
         let mode = if matches!(kind, ItemKind::Gone | ItemKind::Symlink) { 0 } else { at.meta.mode };
-        let name = spell(at.name);
+        let name = Target::of(at.name);
         let mut item = Item {
             depth: at.depth as u32,
             name,
@@ -97,14 +98,14 @@ impl Item {
                     item.xattrs = told(&attributes::read(dir, at.marks)?.own);
                 }
             }
-            ItemKind::Symlink => item.target = Some(spell(&at.parent.link_target(at.name)?)),
+            ItemKind::Symlink => item.target = Some(Target::of(&at.parent.link_target(at.name)?)),
             _ => {}
         }
         Ok(item)
     }
 
     pub fn name_bytes(&self) -> Vec<u8> {
-        unspell(&self.name).unwrap_or_default()
+        self.name.bytes().unwrap_or_default()
     }
 
     /// In which way it is another than `other`.
@@ -137,25 +138,6 @@ pub fn untold(xattrs: &BTreeMap<String, String>) -> Option<attributes::Attribute
 }
 
 const BASE64: base64::engine::GeneralPurpose = base64::engine::general_purpose::STANDARD;
-
-pub fn spell(bytes: &[u8]) -> Target {
-    match std::str::from_utf8(bytes) {
-        Ok(text) => Target::Text(text.to_owned()),
-        Err(_) => Target::Bytes { base64: BASE64.encode(bytes) },
-    }
-}
-
-/// None where it is not spelled as `spell` spells it.
-pub fn unspell(target: &Target) -> Option<Vec<u8>> {
-    match target {
-        Target::Text(text) => Some(text.clone().into_bytes()),
-        Target::Bytes { base64 } => BASE64.decode(base64).ok().filter(|b| std::str::from_utf8(b).is_err()),
-    }
-}
-
-pub fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
-}
 
 /// The size and the digest of a file.
 pub fn digest(file: &File) -> io::Result<(u64, String)> {

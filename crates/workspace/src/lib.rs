@@ -47,6 +47,7 @@ mod rename;
 mod runs;
 mod scan;
 pub mod select;
+pub mod spelled;
 pub mod stage;
 mod sweep;
 #[cfg(test)]

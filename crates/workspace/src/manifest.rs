@@ -3,9 +3,10 @@
 
 use crate::attributes::Marks;
 use crate::dir::Dir;
-use crate::item::{Item, ItemKind, hex, unspell};
+use crate::item::{Item, ItemKind};
 use crate::layer::Layer;
 use crate::name::Rel;
+use crate::spelled::hex;
 use crate::walk::{self, At, Visitor};
 use rustix::fs::{Mode, OFlags};
 use sha2::{Digest, Sha256};
@@ -151,7 +152,7 @@ impl Finder {
 
     fn path(&mut self, item: &Item) -> Rel {
         self.parts.truncate(item.depth as usize);
-        self.parts.push(unspell(&item.name).unwrap_or_default());
+        self.parts.push(item.name.bytes().unwrap_or_default());
         let path = walk::path_of(self.parts.iter().map(|p| &p[..]));
         if item.kind != ItemKind::Dir {
             self.parts.pop();

@@ -1,6 +1,6 @@
 //! Names of files in a tree: any bytes that the kernel takes, and nothing that leads out of the tree.
 
-use base64::Engine;
+use crate::change::Target;
 use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::ffi::OsStr;
@@ -109,31 +109,17 @@ pub fn is_invisible(c: char) -> bool {
 }
 
 /// In JSON a name is a string, or `{"base64": "…"}` where its bytes are no UTF-8: nothing is lost either way.
-#[derive(Serialize, Deserialize)]
-#[serde(untagged)]
-enum Spelled {
-    Text(String),
-    Bytes { base64: String },
-}
-
 impl Serialize for Rel {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let spelled = match std::str::from_utf8(&self.0) {
-            Ok(text) => Spelled::Text(text.to_owned()),
-            Err(_) => Spelled::Bytes { base64: base64::engine::general_purpose::STANDARD.encode(&self.0) },
-        };
-        spelled.serialize(serializer)
+        Target::of(&self.0).serialize(serializer)
     }
 }
 
 impl<'de> Deserialize<'de> for Rel {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Rel, D::Error> {
-        let bytes = match Spelled::deserialize(deserializer)? {
-            Spelled::Text(text) => text.into_bytes(),
-            Spelled::Bytes { base64 } => {
-                base64::engine::general_purpose::STANDARD.decode(base64).map_err(D::Error::custom)?
-            }
-        };
+        let bytes = Target::deserialize(deserializer)?
+            .bytes()
+            .ok_or_else(|| D::Error::custom("not base64 of a name that is no text"))?;
         let parsed = Rel::parse(&bytes).filter(|rel| rel.0 == bytes);
         parsed.ok_or_else(|| D::Error::custom("not a plain relative path"))
     }

@@ -217,7 +217,7 @@ fn quoted(prefix: &str, path: &Rel) -> String {
 
 fn blob_id(bytes: &[u8]) -> String {
     let hash = sha1::Sha1::new().chain_update(format!("blob {}\0", bytes.len())).chain_update(bytes);
-    entry::hex(&hash.finalize())
+    crate::spelled::hex(&hash.finalize())
 }
 
 /// The bytes as git's binary patches hold them: a zlib stream, here of blocks that are not compressed, in base 85.

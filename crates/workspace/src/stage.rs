@@ -9,6 +9,7 @@ use crate::layer::Stack;
 use crate::name::Rel;
 use crate::place::{self, Facts};
 use crate::plan::{self, Act, Draft, Goal, Item, Look, Piece, Plan, Shape, Source, Step};
+use crate::spelled::{hex, unhex};
 use crate::{hunks, trouble};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
@@ -443,15 +444,6 @@ impl Write for HashWriter<'_> {
 
 pub(crate) fn digest_of(bytes: &[u8]) -> String {
     hex(&Sha256::digest(bytes))
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
-fn unhex(text: &str) -> Vec<u8> {
-    let digits: Vec<u8> = text.chars().filter_map(|c| c.to_digit(16)).map(|d| d as u8).collect();
-    digits.chunks_exact(2).map(|pair| pair[0] << 4 | pair[1]).collect()
 }
 
 /// Attributes of a file of the base: it is put back with all that we can read.

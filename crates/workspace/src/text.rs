@@ -2,8 +2,8 @@
 //! What it gives depends on the texts alone, never on the clock.
 
 use crate::change::{Hunk, Line, LineKind};
-use crate::entry::hex;
 use crate::name::Rel;
+use crate::spelled::hex;
 use sha2::{Digest, Sha256};
 use similar::{Algorithm, DiffOp, DiffTag, capture_diff_slices, group_diff_ops};
 use std::collections::HashMap;

@@ -4,9 +4,10 @@
 
 use super::{FILES, FORMAT, LARGEST_MANIFEST, LONGEST_PATH, MANIFEST, Manifest};
 use crate::attributes::{self, Carried, Marks};
+use crate::change::Target;
 use crate::descent::Descent;
 use crate::dir::Dir;
-use crate::item::{self, Item, ItemKind, unspell, untold};
+use crate::item::{self, Item, ItemKind, untold};
 use crate::name::Rel;
 use crate::walk;
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, Timespec, Timestamps, UTIME_OMIT};
@@ -190,7 +191,7 @@ impl Filler {
             return Err(refused("a change lies below something that is no directory"));
         }
         self.climb(depth)?;
-        let name = unspell(&item.name).filter(|n| is_plain(n));
+        let name = item.name.bytes().filter(|n| is_plain(n));
         let name = name.ok_or_else(|| refused("the manifest has a name that is no plain one"))?;
         let path = walk::path_of(self.dirs.iter().map(|(n, _)| &n[..]).chain([&name[..]]));
         self.names.truncate(depth + 1);
@@ -232,7 +233,7 @@ impl Filler {
         if next.name != full {
             return Err(refused(&format!("{} stands where the manifest has {path}", shown(&next.name))));
         }
-        let target = item.target.as_ref().and_then(unspell).unwrap_or_default();
+        let target = item.target.as_ref().and_then(Target::bytes).unwrap_or_default();
         if next.kind != kind || next.size != item.size || next.link != target {
             return Err(refused(&format!("{path} is not what the manifest says")));
         }

@@ -2,8 +2,9 @@
 
 use super::{FILES, FORMAT, LONGEST_PATH, MANIFEST, MOST_ENTRIES, Manifest, too_many};
 use crate::attributes::Marks;
+use crate::change::Target;
 use crate::dir::Dir;
-use crate::item::{self, Item, ItemKind, unspell};
+use crate::item::{self, Item, ItemKind};
 use crate::walk::{self, At, Visitor, open_file};
 use serde::Serialize;
 use std::io::{self, Read, Write};
@@ -139,7 +140,7 @@ impl<W: Write> Visitor for Writer<'_, W> {
                 Ok(())
             }
             ItemKind::Symlink => {
-                let target = item.target.as_ref().and_then(unspell).unwrap_or_default();
+                let target = item.target.as_ref().and_then(Target::bytes).unwrap_or_default();
                 put_link(&mut self.tar, &path, &target, &facts)
             }
             _ => Ok(()),
