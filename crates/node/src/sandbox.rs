@@ -72,6 +72,36 @@ pub struct Sharing {
     pub until_stop: bool,
 }
 
+/// How long one is kept that was not told how long.
+pub const TTL_MS: u64 = 7 * 24 * 3_600_000;
+
+impl Sandbox {
+    /// One over a directory that has no layer yet, and nothing of what can be asked for.
+    pub fn new(base: PathBuf, base_id: (u64, u64), policy: serde_json::Value, at_ms: u64) -> Sandbox {
+        Sandbox {
+            name: None,
+            base,
+            base_id,
+            driver: Driver::Overlay,
+            layers: Vec::new(),
+            since: (0, 0),
+            git_head: None,
+            state: Lifecycle::Active,
+            policy,
+            limits: Limits::default(),
+            cpus: None,
+            reserve: Vec::new(),
+            sharing: Sharing::default(),
+            template: None,
+            created_ms: at_ms,
+            used_ms: at_ms,
+            expires_ms: None,
+            idle_ms: None,
+            notes: Vec::new(),
+        }
+    }
+}
+
 impl Record for Sandbox {
     const KIND: &'static str = "sandbox";
 

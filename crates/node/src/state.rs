@@ -5,7 +5,7 @@ use rustix::fs::{Mode, OFlags};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use store::Store;
-use terms::{ErrorKind, Fault, Phase};
+use terms::{ErrorKind, Fault, LimitKind, Phase};
 use workspace::{Dir, Layers};
 
 pub struct State {
@@ -79,6 +79,36 @@ pub fn check_apart(state: &Dir, state_path: &Path, base: &Dir, base_path: &Path)
         true => refuse("lies inside"),
         false => Ok(()),
     }
+}
+
+/// What must stay free where layers are kept: so many bytes, or one part in so many, whichever is more.
+const LEAST_FREE: u64 = 64 << 20;
+const LEAST_PART: u64 = 100;
+/// And so many files must fit on it.
+const LEAST_INODES: u64 = 1024;
+
+/// Space in use where layers are kept, and how much may be; where more is.
+pub fn overfull(dir: impl std::os::fd::AsFd) -> Option<(u64, u64)> {
+    let now = rustix::fs::fstatvfs(dir).ok()?;
+    let (whole, free) = (now.f_blocks.saturating_mul(now.f_frsize), now.f_bavail.saturating_mul(now.f_frsize));
+    let least = LEAST_FREE.max(whole / LEAST_PART);
+    // Of a file system smaller than that nothing can be said, and one that tells no size has no end that we know.
+    (whole > least && free < least).then(|| (whole - free, whole - least))
+}
+
+/// Layers are begun only where some space stays, for what is there already and for everybody else.
+pub fn check_space(dir: &Dir, path: &Path) -> Result<(), Fault> {
+    let now = rustix::fs::fstatvfs(dir).map_err(|e| unusable(path, &e.to_string()))?;
+    let what = match overfull(dir) {
+        Some((used, most)) => format!("nearly full: {} MiB are in use, and {} may be", used >> 20, most >> 20),
+        None if now.f_files > 0 && now.f_favail < LEAST_INODES => "nearly full: hardly an inode is free".to_owned(),
+        None => return Ok(()),
+    };
+    let message = format!("{}: its file system is {what}", path.display());
+    let fault = Fault::new(ErrorKind::LimitExceeded, message).limit(LimitKind::DiskMb).phase(Phase::Admission);
+    Err(fault.hint(
+        "free some space with `cofferdam gc` or `cofferdam rm`, set COFFERDAM_STATE to another file system, or run with --read-only",
+    ))
 }
 
 fn identity(dir: &impl std::os::fd::AsFd) -> std::io::Result<(u64, u64)> {

@@ -9,6 +9,7 @@ use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 use std::io;
 use std::os::fd::OwnedFd;
+use std::time::Duration;
 
 /// How a workspace keeps changes apart from its base.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -114,6 +115,12 @@ impl Layer {
         Lock::take(&self.dir)
     }
 
+    /// Whether somebody holds it. Who looks keeps nobody out: see [`Lock::take`].
+    pub fn is_held(&self) -> io::Result<bool> {
+        let looked_at = OwnedFd::from(self.dir.dir(&Rel::top())?);
+        Ok(!try_flock(&looked_at, FlockOperation::NonBlockingLockShared)?)
+    }
+
     /// Nothing was changed in it.
     pub fn is_empty(&self) -> io::Result<bool> {
         Ok(self.up.names()?.is_empty())
@@ -132,15 +139,35 @@ pub struct Lock {
     _held: OwnedFd,
 }
 
+/// How often those who only look may be in the way of one who takes, and how long each look is waited for. A look is two calls.
+const LOOKS: u32 = 1000;
+const LOOK: Duration = Duration::from_micros(200);
+
 impl Lock {
+    /// Those who hold have the lock alone, those who look share it for a moment: what can be shared is not held, and is asked for
+    /// again.
     fn take(dir: &Dir) -> io::Result<Option<Lock>> {
-        // A handle of its own: a lock belongs to an open file, and closing this one must not end others.
-        let held = OwnedFd::from(dir.dir(&Rel::top())?);
-        match rustix::fs::flock(&held, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => Ok(Some(Lock { _held: held })),
-            Err(Errno::WOULDBLOCK) => Ok(None),
-            Err(e) => Err(e.into()),
+        for _ in 0..LOOKS {
+            // A handle of its own: a lock belongs to an open file, and closing this one must not end others.
+            let held = OwnedFd::from(dir.dir(&Rel::top())?);
+            if try_flock(&held, FlockOperation::NonBlockingLockExclusive)? {
+                return Ok(Some(Lock { _held: held }));
+            }
+            if !try_flock(&held, FlockOperation::NonBlockingLockShared)? {
+                return Ok(None);
+            }
+            drop(held);
+            std::thread::sleep(LOOK);
         }
+        Ok(None)
+    }
+}
+
+fn try_flock(file: &OwnedFd, how: FlockOperation) -> io::Result<bool> {
+    match rustix::fs::flock(file, how) {
+        Ok(()) => Ok(true),
+        Err(Errno::WOULDBLOCK) => Ok(false),
+        Err(e) => Err(e.into()),
     }
 }
 

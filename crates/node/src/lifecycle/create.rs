@@ -4,11 +4,11 @@
 mod base;
 mod rules;
 
-pub use rules::{check_name, check_space};
+pub use rules::check_name;
 
 use super::{keys, reserve};
 use crate::policies::{Flag, Source};
-use crate::sandbox::{Lifecycle, Sandbox, Sharing};
+use crate::sandbox::{Sandbox, Sharing};
 use crate::snapshots::{Ground, still_there};
 use crate::state::{self, State};
 use crate::{Caller, fresh};
@@ -80,7 +80,7 @@ pub fn create_telling(ask: &Ask, caller: &Caller, progress: &mut dyn FnMut(&Copi
     if let Some(known) = state.store.read(|tx| earlier(tx, ask, &params))? {
         return Ok(known);
     }
-    check_space(&state)?;
+    state::check_space(&state.dir, &state.path)?;
     // Those that are sure to be refused leave no trace; the transaction below asks again.
     state.store.read(|tx| admit(tx, "", &sandbox))?;
     let id = terms::id("sbx", fresh::random());
@@ -115,24 +115,14 @@ fn describe(ask: &Ask, caller: &Caller, base: &Base, ground: Option<&Ground>) ->
     let now = fresh::now_ms();
     let sandbox = Sandbox {
         name: ask.name.clone(),
-        base: base.path.clone(),
-        base_id: base.id,
-        driver: Driver::Overlay,
-        layers: Vec::new(),
-        since: (0, 0),
-        state: Lifecycle::Active,
-        policy: document,
         limits: ground.map_or(ask.limits, |g| g.limits.tightest(ask.limits)),
         cpus: ask.cpus.or(ground.and_then(|g| g.cpus)),
         reserve,
         sharing: ask.sharing,
-        template: None,
         git_head: workspace::git::head(&base.path),
-        created_ms: now,
-        used_ms: now,
         expires_ms: ask.ttl_ms.map(|ttl| now.saturating_add(ttl)),
         idle_ms: ask.idle_ms,
-        notes: Vec::new(),
+        ..Sandbox::new(base.path.clone(), base.id, document, now)
     };
     Ok((sandbox, notes))
 }

@@ -1,12 +1,12 @@
 //! Collect: what nobody needs any more is listed, then taken away. One plan serves both `--dry-run` and the deed, so that what
 //! is listed is what goes. Never anything that somebody holds, and nothing outside the state directory.
 
-use super::live::{self, Hold, Locks, Whose};
+use super::live::{self, Hold, Whose};
 use super::measure::{self, Size};
 use super::meta::{Meta, drop_layer};
 use super::stop::note;
 use super::{copies, list, remove};
-use crate::sandbox::{Lifecycle, Run, Sandbox, Tombstone};
+use crate::sandbox::{Run, Sandbox, Tombstone};
 use crate::snapshots::{self, Frozen, Snapshot};
 use crate::state::State;
 use crate::{Caller, fresh};
@@ -116,10 +116,10 @@ fn items(state: &State) -> Result<Vec<Item>, Fault> {
             keys: tx.expired_keys(now, MOST as u32)?,
         })
     })?;
-    let (mut items, locks) = (Vec::new(), Locks::now());
+    let mut items = Vec::new();
     for kept in &known.sandboxes {
         let Some(why) = list::expired(&kept.record, now) else { continue };
-        if live::is_held(state, &kept.record, &locks) {
+        if live::is_held(state, &kept.record) {
             continue;
         }
         let mut size = Size::default();
@@ -129,7 +129,7 @@ fn items(state: &State) -> Result<Vec<Item>, Fault> {
         items.push(item(Sort::Expired, &kept.id, why, size));
     }
     for id in layer_names(state)?.into_iter().filter(|id| !known.layers.contains_key(id)) {
-        items.extend(of_layer(state, &id, &known.buried, &locks));
+        items.extend(of_layer(state, &id, &known.buried));
     }
     for kept in &known.snapshots {
         let mut size = Size::default();
@@ -139,11 +139,11 @@ fn items(state: &State) -> Result<Vec<Item>, Fault> {
         items.push(item(Sort::Snapshot, &kept.id, format!("{} is gone", kept.record.sandbox), size));
     }
     let deep = |kept: &&store::Kept<Sandbox>| kept.record.layers.len() > snapshots::DEEP;
-    for kept in known.sandboxes.iter().filter(deep).filter(|kept| !live::is_held(state, &kept.record, &locks)) {
+    for kept in known.sandboxes.iter().filter(deep).filter(|kept| !live::is_held(state, &kept.record)) {
         let why = format!("{} layers, to be merged", kept.record.layers.len());
         items.push(item(Sort::DeepStack, &kept.id, why, Size::default()));
     }
-    for run in known.runs.iter().filter(|run| is_lost(state, &known, &run.record, &locks)) {
+    for run in known.runs.iter().filter(|run| is_lost(state, &known, &run.record)) {
         let why = "its supervisor is gone without a word".to_owned();
         items.push(item(Sort::LostRun, &run.id, why, Size::default()));
     }
@@ -170,9 +170,9 @@ fn item(sort: Sort, id: &str, why: String, size: Size) -> Item {
 }
 
 /// A run that has no supervisor, in a sandbox that nobody holds.
-fn is_lost(state: &State, known: &Known, run: &Run, locks: &Locks) -> bool {
+fn is_lost(state: &State, known: &Known, run: &Run) -> bool {
     let sandbox = known.sandboxes.iter().find(|kept| kept.id == run.sandbox);
-    live::handle(run).is_none() && !sandbox.is_some_and(|kept| live::is_held(state, &kept.record, locks))
+    live::handle(run).is_none() && !sandbox.is_some_and(|kept| live::is_held(state, &kept.record))
 }
 
 /// Names in the directory of layers. Whatever else is there is none of ours.
@@ -185,7 +185,7 @@ pub fn layer_names(state: &State) -> Result<Vec<String>, Fault> {
 }
 
 /// What becomes of a layer that no record refers to; nothing while somebody holds it.
-fn of_layer(state: &State, id: &str, buried: &BTreeMap<String, u64>, locks: &Locks) -> Option<Item> {
+fn of_layer(state: &State, id: &str, buried: &BTreeMap<String, u64>) -> Option<Item> {
     let layer = match state.layers.get(id) {
         Ok(layer) => layer,
         Err(_) if is_old(state, id) => {
@@ -194,7 +194,7 @@ fn of_layer(state: &State, id: &str, buried: &BTreeMap<String, u64>, locks: &Loc
         }
         Err(_) => return None,
     };
-    if locks.holds(&layer) {
+    if live::holds(&layer) {
         return None;
     }
     let (sort, why) = match (buried.contains_key(id), Meta::read(&layer)) {
@@ -290,24 +290,18 @@ fn adopt(state: &State, id: &str, caller: &Caller, now: u64) -> Result<bool, Fau
     let named = meta.name.clone();
     let sandbox = Sandbox {
         name: named,
-        base: meta.base,
-        base_id: meta.base_id,
         driver: meta.driver.unwrap_or(Driver::Overlay),
         layers: vec![id.to_owned()],
         since: meta.since.unwrap_or(born),
-        state: Lifecycle::Active,
-        policy: meta.policy,
         limits: meta.limits,
         cpus: meta.cpus,
         reserve: meta.reserve,
         sharing: meta.sharing,
-        template: None,
         git_head: meta.git_head,
-        created_ms: meta.created_ms,
         used_ms: now,
         expires_ms: Some(now + ADOPTED_MS),
-        idle_ms: None,
         notes: vec![format!("{found} on {}", fresh::date(now / 1000))],
+        ..Sandbox::new(meta.base, meta.base_id, meta.policy, meta.created_ms)
     };
     state.store.write(|tx| {
         if tx.referred("layers")?.contains_key(id) {

@@ -1,7 +1,7 @@
 //! What there is: sandboxes, runs that go on in them, and one sandbox in full.
 
 use super::admission::Standing;
-use super::live::{self, Locks};
+use super::live;
 use super::measure::{self, Size};
 use super::meta::Meta;
 use super::reserve;
@@ -44,8 +44,7 @@ pub fn list(caller: &Caller, removed: bool) -> Result<Vec<Row>, Fault> {
         let gone = if removed { tx.list::<Tombstone>()? } else { Vec::new() };
         Ok((tx.list::<Sandbox>()?, gone))
     })?;
-    let locks = Locks::now();
-    let mut rows: Vec<Row> = kept.into_iter().map(|s| row(&state, s, now, &locks)).collect();
+    let mut rows: Vec<Row> = kept.into_iter().map(|s| row(&state, s, now)).collect();
     rows.extend(gone.into_iter().map(|t| Row {
         state: Standing::Removed.name(),
         used_ms: t.record.removed_ms,
@@ -57,8 +56,8 @@ pub fn list(caller: &Caller, removed: bool) -> Result<Vec<Row>, Fault> {
     Ok(rows)
 }
 
-fn row(state: &State, kept: Kept<Sandbox>, now_ms: u64, locks: &Locks) -> Row {
-    let standing = live::standing(state, &kept.record, locks);
+fn row(state: &State, kept: Kept<Sandbox>, now_ms: u64) -> Row {
+    let standing = live::standing(state, &kept.record);
     Row { state: standing.name(), expired: expired(&kept.record, now_ms), ..plain(kept) }
 }
 
@@ -111,10 +110,10 @@ pub fn runs(caller: &Caller) -> Result<Vec<Live>, Fault> {
 
 /// Runs over layers of their own, which nobody knows of but the kernel: they hold a layer that has no record.
 fn unrecorded(state: &State, known: &BTreeMap<String, u64>) -> Result<Vec<Live>, Fault> {
-    let (mut found, locks) = (Vec::new(), Locks::now());
+    let mut found = Vec::new();
     for id in super::gc::layer_names(state)?.into_iter().filter(|id| !known.contains_key(id)) {
         let Ok(layer) = state.layers.get(&id) else { continue };
-        let Some(meta) = Meta::read(&layer).filter(|_| locks.holds(&layer)) else { continue };
+        let Some(meta) = Meta::read(&layer).filter(|_| live::holds(&layer)) else { continue };
         let Some(run) = meta.run_id else { continue };
         let Meta { base, pid, command, created_ms, .. } = meta;
         found.push(Live { run, sandbox: None, name: None, base, pid, command, started_ms: created_ms });
@@ -205,7 +204,7 @@ pub fn inspect(word: Option<&str>, caller: &Caller) -> Result<Whole, Fault> {
         started_ms: run.record.started_ms,
     };
     Ok(Whole {
-        standing: live::standing(&state, &record, &Locks::now()).name(),
+        standing: live::standing(&state, &record).name(),
         base_is: base_is(&record),
         expired: expired(&record, fresh::now_ms()),
         holds_reservations: reserve::holds(&record),

@@ -5,17 +5,15 @@ use super::admission::Standing;
 use crate::sandbox::{self, Lifecycle, Run, Sandbox};
 use crate::state::State;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
-use std::collections::BTreeSet;
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 use store::{Kept, Tx};
 use terms::{ErrorKind, Fault, Phase, Retry};
-use workspace::{Layer, Lock, Rel};
+use workspace::{Layer, Lock};
 
 /// Which boot this is.
 pub fn boot() -> String {
-    let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
-    text.trim().to_owned()
+    sys::host::kernel_file("/proc/sys/kernel/random/boot_id").unwrap_or_default().trim().to_owned()
 }
 
 /// When a process was started, in ticks since the boot.
@@ -44,34 +42,18 @@ pub fn runs(tx: &Tx<'_>, sandbox: &str) -> Result<Vec<Kept<Run>>, Fault> {
     Ok(open.into_iter().filter(|run| run.record.sandbox == sandbox && handle(&run.record).is_some()).collect())
 }
 
-/// The files that somebody holds locks on, by inode number, as the kernel lists them. To try a lock instead would, for a
-/// moment, keep out a run that wants it.
-pub struct Locks(Option<BTreeSet<u64>>);
-
-impl Locks {
-    pub fn now() -> Locks {
-        let Ok(text) = std::fs::read_to_string("/proc/locks") else { return Locks(None) };
-        let inode = |line: &str| line.split_whitespace().find_map(|word| word.splitn(3, ':').nth(2)?.parse().ok());
-        Locks(Some(text.lines().filter_map(inode).collect()))
-    }
-
-    /// Whether a layer is held. The list knows no file systems, so a number that stands in it is tried after all.
-    pub fn holds(&self, layer: &Layer) -> bool {
-        let listed = match (&self.0, layer.dir.meta(&Rel::top())) {
-            (Some(inodes), Ok(Some(meta))) => inodes.contains(&meta.ino),
-            _ => true,
-        };
-        listed && matches!(layer.lock(), Ok(None))
-    }
-}
-
 fn top(state: &State, sandbox: &Sandbox) -> Option<Layer> {
     sandbox.layers.last().and_then(|id| state.layers.get(id).ok())
 }
 
 /// Whether the top layer is held by somebody.
-pub fn is_held(state: &State, sandbox: &Sandbox, locks: &Locks) -> bool {
-    top(state, sandbox).is_some_and(|layer| locks.holds(&layer))
+pub fn is_held(state: &State, sandbox: &Sandbox) -> bool {
+    top(state, sandbox).is_some_and(|layer| holds(&layer))
+}
+
+/// What cannot be told is taken for held.
+pub fn holds(layer: &Layer) -> bool {
+    layer.is_held().unwrap_or(true)
 }
 
 /// An attempt to have a sandbox for oneself: its record as it is then, and the lock of its top layer.
@@ -129,8 +111,8 @@ pub fn hold_patiently(state: &State, id: &str) -> Result<Hold, Fault> {
     }
 }
 
-pub fn standing(state: &State, sandbox: &Sandbox, locks: &Locks) -> Standing {
-    match (sandbox.state, is_held(state, sandbox, locks)) {
+pub fn standing(state: &State, sandbox: &Sandbox) -> Standing {
+    match (sandbox.state, is_held(state, sandbox)) {
         (Lifecycle::Active, false) => Standing::Active,
         (Lifecycle::Active, true) => Standing::Running,
         (Lifecycle::Stopped, false) => Standing::Stopped,

@@ -74,6 +74,11 @@ impl Meta {
         }
     }
 
+    /// The same for one that a run made, of which nobody knows yet whether it becomes a sandbox.
+    pub fn of_run(record: &Sandbox, run_id: &str, command: &[String]) -> Meta {
+        Meta { run_id: Some(run_id.to_owned()), command: command.to_vec(), sandbox: None, ..Meta::of("", record) }
+    }
+
     pub fn write(&self, layer: &Layer) -> io::Result<()> {
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL;
         let file = layer.dir.open_at(&Rel::top().join(NAME), flags, Mode::from_raw_mode(0o600))?;

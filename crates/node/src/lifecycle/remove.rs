@@ -2,7 +2,7 @@
 //! between, it leaves layers that the tombstone names, and `gc` takes those.
 
 use super::admission::{Verb, check};
-use super::live::{self, Hold, Locks, Whose};
+use super::live::{self, Hold, Whose};
 use super::measure::{self, Size};
 use super::meta::drop_layer;
 use super::stop::{Ended, Which, note, pick, quiet};
@@ -49,7 +49,7 @@ pub fn remove(which: &Which, force: Option<Duration>, caller: &Caller) -> Result
             };
         }
     };
-    check(live::standing(&state, &kept.record, &Locks::now()), verb, &kept.id)?;
+    check(live::standing(&state, &kept.record), verb, &kept.id)?;
     let Hold { whose, .. } = live::hold_patiently(&state, &kept.id)?;
     let (ended, _lock) = match (force, whose) {
         (_, Whose::Mine(lock)) => (Vec::new(), lock),

@@ -2,7 +2,7 @@
 //! outlive it.
 
 use super::admission::{Verb, check};
-use super::live::{self, Hold, Locks, Whose};
+use super::live::{self, Hold, Whose};
 use super::reserve;
 use crate::sandbox::{self, Lifecycle, Run, Sandbox};
 use crate::state::State;
@@ -68,7 +68,7 @@ pub fn start(which: &Which, caller: &Caller) -> Result<Moved, Fault> {
     let state = State::open(caller)?;
     let look = |tx: &Tx<'_>| {
         let kept = pick(tx, which, caller)?;
-        let to_do = check(live::standing(&state, &kept.record, &Locks::now()), Verb::Start, &kept.id)?;
+        let to_do = check(live::standing(&state, &kept.record), Verb::Start, &kept.id)?;
         Ok((kept, to_do))
     };
     let (kept, to_do) = state.store.read(look)?;
@@ -96,7 +96,7 @@ pub fn stop(which: &Which, patience: Duration, caller: &Caller) -> Result<Moved,
     let state = State::open(caller)?;
     let look = |tx: &Tx<'_>| {
         let kept = pick(tx, which, caller)?;
-        let to_do = check(live::standing(&state, &kept.record, &Locks::now()), Verb::Stop, &kept.id)?;
+        let to_do = check(live::standing(&state, &kept.record), Verb::Stop, &kept.id)?;
         Ok((kept, to_do))
     };
     let (kept, to_do) = state.store.read(look)?;

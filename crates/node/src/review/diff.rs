@@ -86,7 +86,7 @@ impl Opened {
         let (sandbox, paths) = which(tx, words, caller)?;
         let stack = sandbox::stack(state, &sandbox)?;
         let anchors = tx.get::<Anchored>(&sandbox.id)?.map(|kept| kept.record).unwrap_or_default();
-        let running = live::is_held(state, &sandbox.record, &live::Locks::now());
+        let running = live::is_held(state, &sandbox.record);
         let only = paths.iter().map(|word| rel_of(word, &sandbox.record.base, caller));
         let only = only.collect::<Result<Vec<_>, _>>()?;
         Ok(Opened { sandbox, stack, anchors, running, only })

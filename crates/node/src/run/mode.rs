@@ -2,10 +2,12 @@
 //! flags name, and directly what the policy lets be changed.
 
 use super::Ask;
-use super::layer::{self, Held, Meta};
+use super::layer::{self, Held};
 use super::place::{Fresh, Place, Spot};
 use super::record::Tracked;
 use super::view::View;
+use crate::lifecycle::meta::Meta;
+use crate::sandbox::Sandbox;
 use crate::{Caller, fresh};
 use enclosure::Workspace;
 use policy::{Action, Grant, Perm, Perms, Plan, Policy, Resolved};
@@ -107,24 +109,20 @@ pub(super) fn track(
         (None, _) => return Err(Fault::internal("a workspace that nobody asked for")),
     };
     let base = rustix::fs::fstat(&held.stack.base).map_err(|e| Fault::internal(e.to_string()))?;
-    let meta = Meta {
-        base: held.at.clone(),
-        base_id: (base.st_dev, base.st_ino),
+    let policy = serde_json::from_str(&effective.to_json()).map_err(|e| Fault::internal(e.to_string()))?;
+    let record = Sandbox {
         driver: held.stack.driver,
         since: held.stack.since,
         git_head: new.then(|| workspace::git::head(&held.at)).flatten(),
-        policy: serde_json::from_str(&effective.to_json()).map_err(|e| Fault::internal(e.to_string()))?,
         limits,
         cpus: ask.cpus,
-        run_id: run_id.as_str().to_owned(),
-        boot: layer::boot(),
-        created_ms: fresh::now_ms(),
-        command: argv.iter().map(|word| word.to_string_lossy().into_owned()).collect(),
+        ..Sandbox::new(held.at.clone(), (base.st_dev, base.st_ino), policy, fresh::now_ms())
     };
+    let command: Vec<String> = argv.iter().map(|word| word.to_string_lossy().into_owned()).collect();
     if new {
-        held.describe(&meta)?;
+        held.describe(&Meta::of_run(&record, run_id.as_str(), &command))?;
     }
-    Ok(Tracked::new(held, meta, caller))
+    Ok(Tracked::new(held, record, run_id.as_str().to_owned(), command, caller))
 }
 
 impl Held {

@@ -1,9 +1,10 @@
 //! What is written down about runs that work on a workspace: the sandbox that keeps its changes, the run, and the journal.
 
-use super::layer::{Held, Meta, Owner, boot};
+use super::layer::{Held, Owner};
 use super::place::{Fresh, Keep};
 use super::survey::{self, Found};
-use crate::sandbox::{Lifecycle, Run, Sandbox, Sharing};
+use crate::lifecycle::live;
+use crate::sandbox::{Lifecycle, Run, Sandbox, TTL_MS};
 use crate::state::State;
 use crate::{Caller, fresh};
 use enclosure::Gauge;
@@ -12,21 +13,21 @@ use store::{Entry, Kept, Step, Store, Tx};
 use terms::{ErrorKind, Fault, Outcome, Phase, Verdict};
 use workspace::Driver;
 
-/// For how long changes are kept that nobody asked to keep: seven days.
-pub const TTL_MS: u64 = 7 * 24 * 3_600_000;
-
 /// A run and the workspace that it writes to, from its start to its end.
 pub(super) struct Tracked {
     pub held: Held,
-    pub meta: Meta,
+    /// The sandbox that would be made of it.
+    record: Sandbox,
+    run_id: String,
+    command: Vec<String>,
     actor: String,
     /// What becomes of the workspace is settled.
     settled: bool,
 }
 
 impl Tracked {
-    pub fn new(held: Held, meta: Meta, caller: &Caller) -> Tracked {
-        Tracked { held, meta, actor: caller.user.clone(), settled: false }
+    pub fn new(held: Held, record: Sandbox, run_id: String, command: Vec<String>, caller: &Caller) -> Tracked {
+        Tracked { held, record, run_id, command, actor: caller.user.clone(), settled: false }
     }
 
     /// Before the command starts. A run in a sandbox is written down now, so that others see who has it.
@@ -37,21 +38,15 @@ impl Tracked {
             // Read anew under the lock: it may have been stopped or removed since it was found.
             let now: Kept<Sandbox> = tx.get(&sandbox.id)?.ok_or_else(|| crate::sandbox::unknown(&sandbox.id))?;
             check_active(&now)?;
-            tx.add(&self.meta.run_id, self.run(&sandbox.id, None))?;
-            self.note(
-                tx,
-                "run",
-                Step::Intent,
-                &sandbox.id,
-                json!({"run": self.meta.run_id, "command": self.meta.command}),
-            )
+            tx.add(&self.run_id, self.run(&sandbox.id, None))?;
+            self.note(tx, "run", Step::Intent, &sandbox.id, json!({"run": self.run_id, "command": self.command}))
         })
     }
 
     /// Who measures the workspace while the command runs.
     pub fn gauge(&self) -> Option<Box<dyn Gauge>> {
         let meter = survey::Meter::new(&self.held.top().ok()?.up, &self.held.layers.dir).ok()?;
-        let limited = self.meta.limits.max_disk_mb.is_some() || self.meta.limits.max_files.is_some();
+        let limited = self.record.limits.max_disk_mb.is_some() || self.record.limits.max_files.is_some();
         let is_copy = self.held.stack.driver != Driver::Overlay;
         let used_before = is_copy || matches!(self.held.owner, Owner::Sandbox(_));
         Some(Box::new(if limited && used_before { meter.settle() } else { meter }))
@@ -91,7 +86,7 @@ impl Tracked {
                     store.write(|tx| {
                         self.end_run(tx, None)?;
                         let body =
-                            json!({"run": self.meta.run_id, "error_kind": fault.error_kind, "message": fault.message});
+                            json!({"run": self.run_id, "error_kind": fault.error_kind, "message": fault.message});
                         self.note(tx, "run", Step::Failed, &sandbox.id, body)
                     })
                 });
@@ -109,11 +104,11 @@ impl Tracked {
     fn run(&self, sandbox: &str, outcome: Option<&Outcome>) -> Run {
         Run {
             sandbox: sandbox.to_owned(),
-            command: self.meta.command.clone(),
+            command: self.command.clone(),
             pid: std::process::id(),
-            pid_start: own_start(),
-            boot: boot(),
-            started_ms: self.meta.created_ms,
+            pid_start: live::start_of(std::process::id()).unwrap_or_default(),
+            boot: live::boot(),
+            started_ms: self.record.created_ms,
             ended_ms: outcome.map(|_| fresh::now_ms()),
             verdict: outcome.map(|o| o.verdict),
             status: outcome.map(Outcome::status),
@@ -124,35 +119,20 @@ impl Tracked {
     fn keep(&self, options: &Fresh, outcome: &Outcome) -> Result<String, Fault> {
         let id = terms::id("sbx", fresh::random());
         let now = fresh::now_ms();
-        let Meta { base, base_id, driver, since, git_head, policy, limits, cpus, created_ms, .. } = self.meta.clone();
         let sandbox = Sandbox {
             name: options.name.clone(),
-            base,
-            base_id,
-            driver,
             layers: vec![self.held.top()?.id.clone()],
-            since,
-            git_head,
-            state: Lifecycle::Active,
-            policy,
-            limits,
-            cpus,
-            reserve: Vec::new(),
-            sharing: Sharing::default(),
-            template: None,
-            created_ms,
             used_ms: now,
             expires_ms: Some(now.saturating_add(options.ttl_ms.unwrap_or(TTL_MS))),
-            idle_ms: None,
-            notes: Vec::new(),
+            ..self.record.clone()
         };
         Store::open(&self.held.state)?.write(|tx| {
-            let intent = json!({"base": sandbox.base, "name": sandbox.name, "run": self.meta.run_id});
+            let intent = json!({"base": sandbox.base, "name": sandbox.name, "run": self.run_id});
             tx.add(&id, sandbox)?;
-            tx.add(&self.meta.run_id, self.run(&id, Some(outcome)))?;
+            tx.add(&self.run_id, self.run(&id, Some(outcome)))?;
             self.note(tx, "create", Step::Intent, &id, intent.clone())?;
             self.note(tx, "create", Step::Done, &id, intent)?;
-            let words = json!({"run": self.meta.run_id, "command": self.meta.command});
+            let words = json!({"run": self.run_id, "command": self.command});
             self.note(tx, "run", Step::Intent, &id, words)?;
             self.note(tx, "run", Step::Done, &id, self.result(outcome))
         })?;
@@ -171,7 +151,7 @@ impl Tracked {
     }
 
     fn end_run(&self, tx: &Tx<'_>, outcome: Option<&Outcome>) -> Result<(), Fault> {
-        let Some(mut run) = tx.get::<Run>(&self.meta.run_id)? else { return Ok(()) };
+        let Some(mut run) = tx.get::<Run>(&self.run_id)? else { return Ok(()) };
         run.record.ended_ms = Some(fresh::now_ms());
         run.record.verdict = Some(outcome.map_or(Verdict::Lost, |o| o.verdict));
         run.record.status = outcome.map(Outcome::status);
@@ -179,7 +159,7 @@ impl Tracked {
     }
 
     fn result(&self, outcome: &Outcome) -> serde_json::Value {
-        json!({"run": self.meta.run_id, "verdict": outcome.verdict, "status": outcome.status(), "changes": outcome.changes})
+        json!({"run": self.run_id, "verdict": outcome.verdict, "status": outcome.status(), "changes": outcome.changes})
     }
 
     fn note(&self, tx: &Tx<'_>, verb: &str, step: Step, subject: &str, body: serde_json::Value) -> Result<(), Fault> {
@@ -226,12 +206,4 @@ pub(super) fn busy(state: &State, sandbox: &str) -> Fault {
     };
     let fault = Fault::new(ErrorKind::Conflict, format!("{sandbox} is busy: {who}")).phase(Phase::Admission);
     fault.hint(format!("wait for it, or end it with `cofferdam stop {sandbox}`")).subject(sandbox)
-}
-
-/// When this process was started, in ticks since boot.
-fn own_start() -> u64 {
-    let text = sys::host::kernel_file("/proc/self/stat").unwrap_or_default();
-    // The name may hold anything, a closing bracket included; what follows the last one is numbers.
-    let numbers = text.rsplit_once(')').map_or("", |(_, rest)| rest);
-    numbers.split_whitespace().nth(19).and_then(|n| n.parse().ok()).unwrap_or(0)
 }

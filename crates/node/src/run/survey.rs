@@ -136,7 +136,7 @@ impl Gauge for Meter {
     }
 
     fn overfull(&self) -> Option<(u64, u64)> {
-        super::layer::overfull(&self.state)
+        crate::state::overfull(&self.state)
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::take::{Purpose, fresh_layer, take_of, unmade};
 use super::{Ground, check_name, look, note, set_anchors, still_there};
-use crate::sandbox::{self, Lifecycle, Sandbox, Sharing};
+use crate::sandbox::{self, Sandbox, TTL_MS};
 use crate::state::State;
 use crate::{Caller, fresh};
 use serde::Serialize;
@@ -11,8 +11,6 @@ use workspace::{Driver, Layer, Lock, copy};
 
 /// Most sandboxes that one call makes.
 pub const MOST: u32 = 256;
-/// How long they are kept.
-const TTL_MS: u64 = 7 * 24 * 3600 * 1000;
 
 #[derive(Clone, Debug, Serialize)]
 pub struct Forked {
@@ -142,23 +140,13 @@ pub fn grow(
 fn sandbox_on(ground: &Ground, name: Option<String>, layers: Vec<String>, at_ms: u64, from: &str) -> Sandbox {
     Sandbox {
         name,
-        base: ground.base.clone(),
-        base_id: ground.base_id,
         driver: ground.driver,
         layers,
         since: ground.since,
-        git_head: None,
-        state: Lifecycle::Active,
-        policy: ground.policy.clone(),
         limits: ground.limits,
         cpus: ground.cpus,
-        reserve: Vec::new(),
-        sharing: Sharing::default(),
-        template: None,
-        created_ms: at_ms,
-        used_ms: at_ms,
         expires_ms: Some(at_ms + TTL_MS),
-        idle_ms: None,
         notes: vec![format!("forked from {from}")],
+        ..Sandbox::new(ground.base.clone(), ground.base_id, ground.policy.clone(), at_ms)
     }
 }

@@ -4,7 +4,7 @@ use super::take::unmade;
 use super::{check_name, look, note, running};
 use crate::lifecycle::create;
 use crate::policies::{self, Flag, Source};
-use crate::sandbox::{self, Lifecycle, Sandbox, Sharing};
+use crate::sandbox::{self, Sandbox, TTL_MS};
 use crate::state::{self, State};
 use crate::{Caller, fresh};
 use serde::Serialize;
@@ -14,9 +14,6 @@ use store::{Entry, Step};
 use terms::{ErrorKind, Fault, Phase};
 use workspace::archive::{self, Bounds};
 use workspace::{Dir, Driver, Layer, Rel};
-
-/// How long what was imported is kept.
-const TTL_MS: u64 = 7 * 24 * 3600 * 1000;
 
 #[derive(Clone, Debug, Serialize)]
 pub struct Written {
@@ -114,7 +111,7 @@ pub fn import(state: &State, caller: &Caller, onto: Onto<'_>, input: &mut dyn Re
     }
     let base = Dir::open(&path).map_err(|e| bad(e.to_string()))?;
     state::check_apart(&state.dir, &state.path, &base, &path)?;
-    create::check_space(state)?;
+    state::check_space(&state.dir, &state.path)?;
     let (policy, _) = policies::effective(&onto.policies, &onto.flags, caller)?;
     let policy: serde_json::Value =
         serde_json::from_str(&policy.to_json()).map_err(|e| Fault::internal(e.to_string()))?;
@@ -125,24 +122,11 @@ pub fn import(state: &State, caller: &Caller, onto: Onto<'_>, input: &mut dyn Re
         let (id, at_ms) = (terms::id("sbx", fresh::random()), fresh::now_ms());
         let sandbox = Sandbox {
             name: onto.name.map(str::to_owned),
-            base: path.clone(),
-            base_id: (meta.dev, meta.ino),
-            driver: Driver::Overlay,
             layers: vec![layer.id.clone()],
             since,
-            git_head: None,
-            state: Lifecycle::Active,
-            policy: policy.clone(),
-            limits: terms::Limits::default(),
-            cpus: None,
-            reserve: Vec::new(),
-            sharing: Sharing::default(),
-            template: None,
-            created_ms: at_ms,
-            used_ms: at_ms,
             expires_ms: Some(at_ms + TTL_MS),
-            idle_ms: None,
             notes: vec![format!("imported, digest {}", unpacked.digest)],
+            ..Sandbox::new(path.clone(), (meta.dev, meta.ino), policy.clone(), at_ms)
         };
         let body = serde_json::json!({ "digest": unpacked.digest, "entries": unpacked.entries, "base": path });
         state.store.write(|tx| {

@@ -4,17 +4,11 @@ use super::Ask;
 use crate::Caller;
 use crate::policies;
 use crate::snapshots::Ground;
-use crate::state::State;
 use enclosure::LocalHost;
 use policy::Policy;
 use std::path::Path;
-use terms::{ErrorKind, Fault, LimitKind, Phase};
+use terms::{Fault, Phase};
 
-/// What must stay free on the disk that holds the layers: so many bytes, and one part in so many.
-const LEAST_FREE: u64 = 64 << 20;
-const LEAST_PART: u64 = 100;
-/// And so many files must fit on it.
-const LEAST_INODES: u64 = 1024;
 const LONGEST_NAME: usize = 64;
 
 /// A name must be told from an id, from a flag and from other names by eye.
@@ -66,21 +60,6 @@ pub fn validate(policy: &Policy, ask: &Ask, caller: &Caller, base: &Path) -> Res
         enclosure::check_limits(&limits, &plan, resolved.needs_network().is_some(), Some(base))?;
     }
     Ok(around.notes)
-}
-
-/// The disk that holds the layers must keep some space, for what is there already and for everybody else.
-pub fn check_space(state: &State) -> Result<(), Fault> {
-    let now =
-        rustix::fs::fstatvfs(&state.dir).map_err(|e| Fault::internal(format!("{}: {e}", state.path.display())))?;
-    let (free, all) = (now.f_bavail.saturating_mul(now.f_frsize), now.f_blocks.saturating_mul(now.f_frsize));
-    let inodes = now.f_files == 0 || now.f_favail >= LEAST_INODES;
-    if free >= LEAST_FREE && free >= all / LEAST_PART && inodes {
-        return Ok(());
-    }
-    let what = if inodes { format!("{} MiB free", free >> 20) } else { "hardly an inode free".to_owned() };
-    let message = format!("{}: its file system has {what}", state.path.display());
-    let fault = Fault::new(ErrorKind::LimitExceeded, message).limit(LimitKind::DiskMb).phase(Phase::Admission);
-    Err(fault.hint("free some with `cofferdam gc` or `cofferdam rm`, or set COFFERDAM_STATE to another place"))
 }
 
 #[cfg(test)]
