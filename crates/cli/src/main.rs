@@ -2,6 +2,7 @@
 
 mod args;
 mod bench;
+mod daemon;
 mod doctor;
 mod policy;
 mod quantity;
@@ -42,6 +43,7 @@ fn main() -> ExitCode {
         Some(("bench", m)) => bench::main(m),
         Some(("completion", m)) => args::completion(m),
         Some(("man", _)) => args::man(),
+        Some((verb, m)) if args::daemon::VERBS.contains(&verb) => daemon::main(verb, m),
         Some((verb, m)) if args::sandboxes::VERBS.contains(&verb) => sandboxes::main(verb, m),
         Some((verb, m)) if args::review::VERBS.contains(&verb) => review::main(verb, m),
         Some((verb, m)) if args::snapshots::VERBS.contains(&verb) => snapshots::main(verb, m),

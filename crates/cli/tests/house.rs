@@ -16,8 +16,8 @@ struct Room {
 }
 
 /// Doors use the hall, the hall uses rooms, rooms use the ground, and nothing points up or sideways.
-const HOUSE: [Room; 9] = [
-    Room { name: "terms", uses: &[], libraries: &["serde"], test_libraries: &[] },
+const HOUSE: [Room; 10] = [
+    Room { name: "terms", uses: &[], libraries: &["serde", "utoipa"], test_libraries: &[] },
     Room {
         name: "policy",
         uses: &["terms"],
@@ -70,6 +70,7 @@ const HOUSE: [Room; 9] = [
             "similar",
             "tar",
             "unicode-normalization",
+            "utoipa",
             "zstd",
         ],
         test_libraries: &["proptest"],
@@ -77,28 +78,56 @@ const HOUSE: [Room; 9] = [
     Room {
         name: "node",
         uses: &["egress", "enclosure", "policy", "store", "sys", "terms", "workspace"],
-        libraries: &["rustix", "serde", "serde_json", "sha2"],
+        libraries: &["rustix", "serde", "serde_json", "sha2", "utoipa"],
         test_libraries: &["proptest"],
     },
     Room {
-        name: "cli",
+        name: "server",
         uses: &["node", "terms"],
+        libraries: &[
+            "axum",
+            "bytes",
+            "futures-util",
+            "http",
+            "http-body-util",
+            "hyper",
+            "hyper-util",
+            "rustix",
+            "serde",
+            "serde_json",
+            "sha2",
+            "tokio",
+            "tokio-rustls",
+            "tower",
+            "utoipa",
+            "utoipa-axum",
+        ],
+        test_libraries: &[],
+    },
+    Room {
+        name: "cli",
+        uses: &["node", "server", "terms"],
         libraries: &["clap", "clap_complete", "clap_mangen", "serde", "serde_json"],
         test_libraries: &["serde_json"],
     },
 ];
 
 /// Every outside library, with the reason it is here.
-const LIBRARIES: [(&str, &str); 28] = [
+const LIBRARIES: [(&str, &str); 36] = [
     ("aho-corasick", "finds the spellings of a secret in an answer in one pass"),
+    ("axum", "routes, extractors, server-sent events and WebSockets of the HTTP API"),
     ("base64", "reads Basic credentials, and spells secrets as servers tell them back"),
     ("bytes", "pieces of bodies that pass from one stream to another without a copy"),
     ("clap", "one tree of flags makes parsing, help, the man page and completions"),
     ("clap_complete", "completion scripts from that tree"),
     ("clap_mangen", "the man page from that tree"),
+    ("futures-util", "streams of events and of bodies"),
     ("globset", "paths that are chosen in review by pattern, and names of build artefacts"),
     ("h2", "HTTP/2 towards the guest and towards servers, with its flow control"),
     ("http", "heads of HTTP/2, as h2 gives and takes them"),
+    ("http-body-util", "bodies with an end that is known before they are read"),
+    ("hyper", "HTTP/1.1 as a server, and as a client of it"),
+    ("hyper-util", "the same on sockets of tokio, with time limits on heads"),
     ("libc", "numbers and structures of the kernel, for the one crate that calls it directly"),
     ("proptest", "properties of merging and planning over generated policies; tests only"),
     ("rcgen", "the certificate authority of a guest and its leaves"),
@@ -115,7 +144,10 @@ const LIBRARIES: [(&str, &str); 28] = [
     ("tokio", "thousands of connections of a guest on one thread, each written as if it were alone"),
     ("tokio-rustls", "TLS without OpenSSL, towards the guest and towards servers"),
     ("toml", "policies in TOML, and the permissions of a neighbour to import"),
+    ("tower", "layers that stand before every route"),
     ("unicode-normalization", "names that other systems take for the same, and patterns that must not miss them"),
+    ("utoipa", "the OpenAPI document from the types that routes take and give"),
+    ("utoipa-axum", "a route and its description in one place, so that none lacks the other"),
     ("zeroize", "wipes the copies of secrets that were made to send them"),
     ("zstd", "that file, small"),
 ];

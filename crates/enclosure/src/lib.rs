@@ -17,6 +17,7 @@ mod network;
 mod publish;
 mod relay;
 mod repository;
+mod residence;
 mod resolve;
 mod shift;
 mod steps;
@@ -34,6 +35,7 @@ pub use launch::{Beside, Observed, Observer, Prepared, Request, Stdio, prepare};
 pub use limits::{Cpus, check as check_limits, give_up as give_up_limits};
 pub use network::{NetPlan, NetReport, Network, Opening};
 pub use publish::Published;
+pub use residence::{End, Happened, Job, Residence, Start, Started, Streams, Use};
 pub use trust::VARIABLES as TRUST_VARIABLES;
 pub use workspace::{Gauge, MOST_LAYERS, Over, Workspace};
 

@@ -6,6 +6,7 @@ use std::ffi::{OsStr, OsString};
 use std::io::Write;
 use std::process::ExitCode;
 
+pub mod daemon;
 pub mod review;
 mod run;
 pub mod sandboxes;
@@ -18,7 +19,7 @@ const OWN: [&str; 10] = ["run", "exec", "shell", "policy", "doctor", "setup", "b
 
 /// Every verb there is.
 pub fn all_verbs() -> impl Iterator<Item = &'static str> {
-    let others = [sandboxes::VERBS, review::VERBS, snapshots::VERBS].into_iter().flatten().copied();
+    let others = [daemon::VERBS, sandboxes::VERBS, review::VERBS, snapshots::VERBS].into_iter().flatten().copied();
     OWN.into_iter().chain(others)
 }
 
@@ -39,6 +40,7 @@ pub fn whole() -> Command {
         .subcommand(exec())
         .subcommand(shell())
         .subcommands(sandboxes::commands())
+        .subcommands(daemon::commands())
         .subcommands(review::commands())
         .subcommands(snapshots::commands())
         .subcommand(policy())

@@ -15,6 +15,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 use store::{Entry, Kept, Step, Tx};
 use terms::{ErrorKind, Fault, Phase, Retry, Verdict};
+use utoipa::ToSchema;
 use workspace::Lock;
 
 /// How long a killed supervisor's guest may take to vanish.
@@ -31,7 +32,7 @@ pub struct Which {
     pub version: Option<u64>,
 }
 
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, ToSchema)]
 pub struct Moved {
     pub id: String,
     pub version: u64,
@@ -43,7 +44,7 @@ pub struct Moved {
 }
 
 /// A run that was ended.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, ToSchema)]
 pub struct Ended {
     pub run: String,
     pub pid: u32,

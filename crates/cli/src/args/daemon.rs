@@ -1,0 +1,17 @@
+//! The daemon's verbs, with their flags.
+
+use super::path;
+use clap::Command;
+
+/// Known without building anything: the hot path must tell verbs from commands to run.
+pub const VERBS: &[&str] = &["serve"];
+
+pub fn commands() -> Vec<Command> {
+    vec![serve()]
+}
+
+fn serve() -> Command {
+    Command::new("serve")
+        .about("Serve sandboxes over HTTP, on a socket that only you can open")
+        .arg(path("socket").value_name("PATH").help("The socket [default: cofferdam.sock in the state directory]"))
+}
