@@ -7,6 +7,7 @@ mod caller;
 pub mod doctor;
 pub mod events;
 pub mod fresh;
+pub mod keeper;
 pub mod learn;
 pub mod lifecycle;
 pub mod network;
