@@ -4,6 +4,7 @@ mod args;
 mod bench;
 mod daemon;
 mod doctor;
+mod operations;
 mod policy;
 mod quantity;
 mod render;
@@ -44,6 +45,7 @@ fn main() -> ExitCode {
         Some(("completion", m)) => args::completion(m),
         Some(("man", _)) => args::man(),
         Some((verb, m)) if args::daemon::VERBS.contains(&verb) => daemon::main(verb, m),
+        Some((verb, m)) if args::operations::VERBS.contains(&verb) => operations::main(verb, m),
         Some((verb, m)) if args::sandboxes::VERBS.contains(&verb) => sandboxes::main(verb, m),
         Some((verb, m)) if args::review::VERBS.contains(&verb) => review::main(verb, m),
         Some((verb, m)) if args::snapshots::VERBS.contains(&verb) => snapshots::main(verb, m),

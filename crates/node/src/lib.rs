@@ -4,6 +4,7 @@
 pub mod audit;
 pub mod bench;
 mod caller;
+pub mod config;
 pub mod doctor;
 pub mod events;
 pub mod fresh;

@@ -7,6 +7,7 @@ use std::io::Write;
 use std::process::ExitCode;
 
 pub mod daemon;
+pub mod operations;
 pub mod review;
 mod run;
 pub mod sandboxes;
@@ -19,7 +20,10 @@ const OWN: [&str; 10] = ["run", "exec", "shell", "policy", "doctor", "setup", "b
 
 /// Every verb there is.
 pub fn all_verbs() -> impl Iterator<Item = &'static str> {
-    let others = [daemon::VERBS, sandboxes::VERBS, review::VERBS, snapshots::VERBS].into_iter().flatten().copied();
+    let others = [daemon::VERBS, operations::VERBS, sandboxes::VERBS, review::VERBS, snapshots::VERBS]
+        .into_iter()
+        .flatten()
+        .copied();
     OWN.into_iter().chain(others)
 }
 
@@ -41,6 +45,7 @@ pub fn whole() -> Command {
         .subcommand(shell())
         .subcommands(sandboxes::commands())
         .subcommands(daemon::commands())
+        .subcommands(operations::commands())
         .subcommands(review::commands())
         .subcommands(snapshots::commands())
         .subcommand(policy())
