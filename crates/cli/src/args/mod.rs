@@ -7,9 +7,11 @@ use std::io::Write;
 use std::process::ExitCode;
 
 pub mod daemon;
+pub mod events;
 pub mod review;
 mod run;
 pub mod sandboxes;
+pub mod secrets;
 pub mod snapshots;
 
 pub use self::run::{Runs, as_run, expand_it, speaks_docker};
@@ -19,8 +21,8 @@ const OWN: [&str; 10] = ["run", "exec", "shell", "policy", "doctor", "setup", "b
 
 /// Every verb there is.
 pub fn all_verbs() -> impl Iterator<Item = &'static str> {
-    let others = [daemon::VERBS, sandboxes::VERBS, review::VERBS, snapshots::VERBS].into_iter().flatten().copied();
-    OWN.into_iter().chain(others)
+    let others = [daemon::VERBS, events::VERBS, sandboxes::VERBS, secrets::VERBS, review::VERBS, snapshots::VERBS];
+    OWN.into_iter().chain(others.into_iter().flatten().copied())
 }
 
 pub fn whole() -> Command {
@@ -43,6 +45,8 @@ pub fn whole() -> Command {
         .subcommands(daemon::commands())
         .subcommands(review::commands())
         .subcommands(snapshots::commands())
+        .subcommands(events::commands())
+        .subcommands(secrets::commands())
         .subcommand(policy())
         .subcommand(doctor())
         .subcommand(setup())
