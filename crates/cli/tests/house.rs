@@ -53,7 +53,7 @@ const HOUSE: [Room; 10] = [
     Room {
         name: "store",
         uses: &["terms"],
-        libraries: &["rusqlite", "rustix", "serde", "serde_json", "sha2"],
+        libraries: &["rusqlite", "rustix", "serde", "serde_json", "sha2", "utoipa"],
         test_libraries: &["proptest"],
     },
     Room {

@@ -18,7 +18,7 @@ pub mod publish;
 pub mod review;
 pub mod run;
 pub mod sandbox;
-mod secrets;
+pub mod secrets;
 pub mod setup;
 pub mod snapshots;
 pub mod state;
