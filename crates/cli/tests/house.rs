@@ -78,7 +78,7 @@ const HOUSE: [Room; 10] = [
     Room {
         name: "node",
         uses: &["egress", "enclosure", "policy", "store", "sys", "terms", "workspace"],
-        libraries: &["rustix", "serde", "serde_json", "sha2", "utoipa"],
+        libraries: &["globset", "regex", "rustix", "serde", "serde_json", "sha2", "utoipa"],
         test_libraries: &["proptest"],
     },
     Room {
@@ -113,7 +113,7 @@ const HOUSE: [Room; 10] = [
 ];
 
 /// Every outside library, with the reason it is here.
-const LIBRARIES: [(&str, &str); 36] = [
+const LIBRARIES: [(&str, &str); 37] = [
     ("aho-corasick", "finds the spellings of a secret in an answer in one pass"),
     ("axum", "routes, extractors, server-sent events and WebSockets of the HTTP API"),
     ("base64", "reads Basic credentials, and spells secrets as servers tell them back"),
@@ -131,6 +131,7 @@ const LIBRARIES: [(&str, &str); 36] = [
     ("libc", "numbers and structures of the kernel, for the one crate that calls it directly"),
     ("proptest", "properties of merging and planning over generated policies; tests only"),
     ("rcgen", "the certificate authority of a guest and its leaves"),
+    ("regex", "searches the bytes of files in time that grows with them and not with the pattern"),
     ("rusqlite", "records and the journal in one file that survives a power failure"),
     ("rustix", "safe calls for code that may allocate: poll, pipes, terminals, openat2"),
     ("rustls-native-certs", "the authorities that the host trusts, wherever its system keeps them"),

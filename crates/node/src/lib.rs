@@ -6,6 +6,7 @@ pub mod bench;
 mod caller;
 pub mod doctor;
 pub mod events;
+pub mod files;
 pub mod fresh;
 pub mod learn;
 pub mod lifecycle;
