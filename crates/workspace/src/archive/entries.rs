@@ -155,7 +155,7 @@ fn suspect(name: &[u8], kind: EntryType, takes: Takes) -> Result<(), Fault> {
         EntryType::Link | EntryType::Fifo | EntryType::Continuous if takes == Takes::Others => return Ok(()),
         EntryType::Link => "a hard link",
         EntryType::Char | EntryType::Block => "a device",
-        EntryType::GNUSparse => "a sparse file; pack it without holes",
+        EntryType::GNUSparse if takes == Takes::Others => "a sparse file; pack it without holes",
         _ => "an entry of a kind that no workspace has",
     };
     Err(refused(&format!("{}: {why}", shown(name))))
