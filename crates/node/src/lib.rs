@@ -7,6 +7,7 @@ mod caller;
 pub mod config;
 pub mod doctor;
 pub mod events;
+pub mod files;
 pub mod fresh;
 pub mod keeper;
 pub mod learn;
