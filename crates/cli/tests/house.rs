@@ -107,7 +107,7 @@ const HOUSE: &[Room] = &[
     Room {
         name: "cli",
         uses: &["node", "server", "terms"],
-        libraries: &["clap", "clap_complete", "clap_mangen", "serde", "serde_json"],
+        libraries: &["clap", "clap_complete", "clap_mangen", "rustix", "serde", "serde_json"],
         test_libraries: &["serde_json"],
     },
 ];

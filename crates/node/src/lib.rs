@@ -16,6 +16,7 @@ pub mod network;
 pub mod output;
 pub mod policies;
 pub mod publish;
+pub mod questions;
 pub mod review;
 pub mod run;
 pub mod sandbox;
