@@ -196,7 +196,7 @@ impl<'a> Run<'a> {
             [self.guest.network.as_ref().and_then(|n| n.wake()), self.guest.publisher.as_ref().map(Publisher::wake)];
         wakes.into_iter().flatten().for_each(|fd| found.add(Slot::Network, fd, PollFlags::IN));
         found.add(Slot::Signals, self.signals.as_fd(), PollFlags::IN);
-        let asked_at = self.network.as_ref().filter(|_| self.state == State::Running).and_then(|n| n.asks_at());
+        let asked_at = self.guest.network.as_ref().filter(|_| self.state == State::Running).and_then(|n| n.asks_at());
         if let Some(fd) = asked_at {
             found.add(Slot::Network, fd, PollFlags::IN);
         }
