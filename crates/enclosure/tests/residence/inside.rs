@@ -75,7 +75,7 @@ fn a_shepherd_cannot_be_looked_into() {
     let look = "for p in 1 $PPID; do for f in environ maps mem fd/0; do cat /proc/$p/$f >/dev/null 2>&1 && echo $p $f; done; \
         ls /proc/$p/fd/ 2>/dev/null; readlink /proc/$p/exe; done; cat /proc/self/environ >/dev/null && echo control";
     assert_eq!(home.run(look).1, "control\n");
-    let trace = "python3 -c 'import ctypes,os\nc=ctypes.CDLL(None,use_errno=True)\nfor p in (1,os.getppid()):\n  r=c.ptrace(16,p,0,0)\n  print(r,ctypes.get_errno())'";
+    let trace = "python3 -c 'import ctypes,sys\nc=ctypes.CDLL(None,use_errno=True)\nfor p in (1,int(sys.argv[1])):\n  r=c.ptrace(16,p,0,0)\n  print(r,ctypes.get_errno())' $PPID";
     assert_eq!(home.run(trace).1, "-1 1\n-1 1\n");
 }
 
