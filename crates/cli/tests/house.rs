@@ -95,7 +95,7 @@ const HOUSE: [Room; 10] = [
             "rustix",
             "serde",
             "serde_json",
-            "sha2",
+            "serde_path_to_error",
             "tokio",
             "tokio-rustls",
             "tower",

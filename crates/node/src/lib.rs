@@ -13,6 +13,7 @@ pub mod network;
 pub mod output;
 pub mod policies;
 pub mod publish;
+mod reach;
 pub mod review;
 pub mod run;
 pub mod sandbox;
@@ -20,6 +21,8 @@ mod secrets;
 pub mod setup;
 pub mod snapshots;
 pub mod state;
+pub mod tokens;
 pub mod toolchains;
 
 pub use caller::Caller;
+pub use reach::{Grants, Reach};
