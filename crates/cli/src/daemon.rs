@@ -1,18 +1,15 @@
 //! `cofferdam serve` and `cofferdam token`.
 
 use crate::sandboxes::table::{Table, ago, from_now};
-use crate::{args, quantity, render, surroundings};
+use crate::{args, operations, render, surroundings};
 use clap::ArgMatches;
 use node::tokens::{self, Scope, Shown};
 use node::{Caller, fresh};
 use serde::Serialize;
-use std::ffi::OsString;
 use std::io::Write;
-use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::time::Duration;
-use terms::{Fault, PROTOCOL_VERSION, Phase};
+use terms::{Fault, PROTOCOL_VERSION, Phase, quantity};
 
 pub fn main(verb: &str, m: &ArgMatches) -> ExitCode {
     let inner = m.subcommand().map_or(m, |(_, m)| m);
@@ -66,21 +63,18 @@ fn serve(m: &ArgMatches, caller: Caller, json: bool) -> Result<ExitCode, Fault> 
 }
 
 fn settings(m: &ArgMatches, caller: Caller, state: PathBuf) -> Result<server::Settings, Fault> {
-    let file = |name: &str| m.get_one::<OsString>(name).map(|path| caller.cwd.join(path));
-    let grace = m.get_one::<String>("grace").map(|text| time("grace", text)).transpose()?;
-    let (socket, tls_cert, tls_key) = (file("socket"), file("tls-cert"), file("tls-key"));
+    let serve = operations::load(m, &caller)?.serve()?;
     let usual = server::Settings::new(caller, state);
-    let connections = m.get_one::<u32>("max-connections").map(|n| *n as usize);
     Ok(server::Settings {
-        socket: socket.unwrap_or(usual.socket),
-        listen: m.get_one::<SocketAddr>("listen").copied(),
-        anywhere: m.get_flag("listen-anywhere"),
-        tls_cert,
-        tls_key,
-        allow_hosts: m.get_many::<String>("allow-host").into_iter().flatten().cloned().collect(),
-        grace: grace.map_or(usual.grace, Duration::from_millis),
-        connections: connections.unwrap_or(usual.connections),
-        connections_each: connections.map_or(usual.connections_each, |all| all - all / 4),
+        socket: serve.socket.unwrap_or(usual.socket),
+        listen: serve.listen,
+        anywhere: serve.listen_anywhere,
+        tls: serve.tls,
+        allow_hosts: serve.allow_hosts,
+        grace: serve.grace,
+        max_body: serve.max_body as usize,
+        connections: serve.max_connections,
+        connections_each: serve.max_connections_per_peer,
         ..usual
     })
 }

@@ -279,12 +279,12 @@ fn same(a: &[u8], b: &[u8]) -> bool {
 
 /// A tenant's name becomes a directory's.
 pub fn check_tenant(name: &str) -> Result<(), Fault> {
-    let plain = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-';
-    if (1..=32).contains(&name.len()) && name.bytes().all(plain) && !name.starts_with('-') {
+    let plain = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || matches!(b, b'-' | b'_');
+    if (1..=64).contains(&name.len()) && name.bytes().all(plain) && !name.starts_with('-') {
         return Ok(());
     }
     let fault = Fault::invalid(format!("tenant {name:?}: no name of a tenant")).phase(Phase::Admission);
-    Err(fault.hint("use 1 to 32 lower-case letters, digits and dashes, e.g. team-a"))
+    Err(fault.hint("use 1 to 64 lower-case letters, digits, dashes and underscores, e.g. team-a"))
 }
 
 fn scopes(ask: &Ask) -> Result<Vec<Scope>, Fault> {
@@ -352,7 +352,7 @@ mod tests {
     #[test]
     fn tenants_are_names_of_directories() {
         assert!(["default", "a", "team-2"].into_iter().all(|name| check_tenant(name).is_ok()));
-        let long = "a".repeat(33);
+        let long = "a".repeat(65);
         assert!(["", "A", "a/b", "..", "-a", "a b", "ä", &long].into_iter().all(|name| check_tenant(name).is_err()));
     }
 }

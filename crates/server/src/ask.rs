@@ -14,9 +14,6 @@ use std::time::Duration;
 use terms::{Fault, LimitKind, Phase};
 use utoipa::ToSchema;
 
-/// The largest document that a route takes. Files are streamed and have their own bounds.
-pub const LARGEST_DOCUMENT: usize = 1 << 20;
-
 fn invalid(message: String, hint: &str) -> Refusal {
     Fault::invalid(message).hint(hint).phase(Phase::Admission).into()
 }
@@ -27,15 +24,16 @@ pub struct Json<T>(pub T);
 impl<T: DeserializeOwned> FromRequest<Shared> for Json<T> {
     type Rejection = Refusal;
 
-    async fn from_request(request: Request, _: &Shared) -> Result<Json<T>, Refusal> {
+    async fn from_request(request: Request, shared: &Shared) -> Result<Json<T>, Refusal> {
+        let most = shared.max_body();
         let (parts, body) = request.into_parts();
         let length = parts.headers.get(CONTENT_LENGTH).and_then(|n| n.to_str().ok()?.parse::<u64>().ok());
-        if length.is_some_and(|length| length > LARGEST_DOCUMENT as u64) {
-            return Err(too_large());
+        if length.is_some_and(|length| length > most as u64) {
+            return Err(too_large(most));
         }
-        let bytes = match Limited::new(body, LARGEST_DOCUMENT).collect().await {
+        let bytes = match Limited::new(body, most).collect().await {
             Ok(body) => body.to_bytes(),
-            Err(error) if error.is::<http_body_util::LengthLimitError>() => return Err(too_large()),
+            Err(error) if error.is::<http_body_util::LengthLimitError>() => return Err(too_large(most)),
             Err(error) => return Err(broken_body(error.as_ref())),
         };
         if bytes.is_empty() {
@@ -73,8 +71,8 @@ pub fn broken_body(error: &(dyn std::error::Error + 'static)) -> Refusal {
     invalid(format!("the body: {error}"), "send as many bytes as Content-Length says")
 }
 
-fn too_large() -> Refusal {
-    let message = format!("the body has more than {LARGEST_DOCUMENT} bytes");
+pub fn too_large(most: usize) -> Refusal {
+    let message = format!("the body has more than {most} bytes");
     Refusal::limit(StatusCode::PAYLOAD_TOO_LARGE, LimitKind::BodyBytes, message, "send less at a time")
 }
 

@@ -36,19 +36,22 @@ pub struct Settings {
     pub listen: Option<SocketAddr>,
     /// Other addresses than the host's own may be listened on, with TLS.
     pub anywhere: bool,
-    pub tls_cert: Option<PathBuf>,
-    pub tls_key: Option<PathBuf>,
+    /// Certificates and key, for TLS on TCP.
+    pub tls: Option<(PathBuf, PathBuf)>,
     /// Names that the daemon answers to, beside localhost.
     pub allow_hosts: Vec<String>,
     /// How long what goes on may take once the daemon was told to end.
     pub grace: Duration,
+    /// The largest document that a route takes, in bytes.
+    pub max_body: usize,
     /// Connections at a time, in all and from one address.
     pub connections: usize,
     pub connections_each: usize,
 }
 
 impl Settings {
-    pub const GRACE: Duration = Duration::from_secs(10);
+    pub const GRACE: Duration = Duration::from_secs(30);
+    pub const MAX_BODY: usize = 1 << 20;
     pub const CONNECTIONS: usize = 16_384;
     pub const CONNECTIONS_EACH: usize = 12_288;
 
@@ -59,10 +62,10 @@ impl Settings {
             state,
             listen: None,
             anywhere: false,
-            tls_cert: None,
-            tls_key: None,
+            tls: None,
             allow_hosts: Vec::new(),
             grace: Settings::GRACE,
+            max_body: Settings::MAX_BODY,
             connections: Settings::CONNECTIONS,
             connections_each: Settings::CONNECTIONS_EACH,
         }
@@ -212,7 +215,7 @@ async fn live(settings: Settings, checked: &mut Checked, ready: impl FnOnce(&Che
     }
     let port = tcp.as_ref().and_then(|tcp| tcp.local_addr().ok()).map(|address| address.port());
     let names = Names { port, tls: tls.is_some(), more: settings.allow_hosts.clone() };
-    let (app, shared) = routes::all(settings.caller.clone(), settings.state.clone(), credentials.clone());
+    let (app, shared) = routes::all(&settings, credentials.clone());
     tokio::spawn(credentials.watch());
     let front = Front { app, shared: shared.clone(), names: Arc::new(names) };
     let open = Connections::new(connections, settings.connections_each);

@@ -1,5 +1,6 @@
 //! What all routes share.
 
+use crate::Settings;
 use crate::credentials::Credentials;
 use crate::foreign::Tries;
 use crate::refuse::Refusal;
@@ -31,6 +32,7 @@ struct Inner {
     /// The surroundings that the daemon was started in.
     caller: Caller,
     state: PathBuf,
+    max_body: usize,
     credentials: Credentials,
     rules: Rules,
     tries: Tries,
@@ -40,10 +42,21 @@ struct Inner {
 }
 
 impl Shared {
-    pub fn new(caller: Caller, state: PathBuf, credentials: Credentials, rules: Rules) -> Shared {
+    pub fn new(settings: &Settings, credentials: Credentials, rules: Rules) -> Shared {
+        let Settings { caller, state, max_body, .. } = settings.clone();
         let (verbs, waiting) = (Semaphore::new(AT_A_TIME), AtomicUsize::new(0));
         let ending = watch::channel(false).0;
-        Shared(Arc::new(Inner { caller, state, credentials, rules, tries: Tries::default(), verbs, waiting, ending }))
+        Shared(Arc::new(Inner {
+            max_body,
+            caller,
+            state,
+            credentials,
+            rules,
+            tries: Tries::default(),
+            verbs,
+            waiting,
+            ending,
+        }))
     }
 
     pub fn credentials(&self) -> &Credentials {
@@ -52,6 +65,11 @@ impl Shared {
 
     pub fn rules(&self) -> &Rules {
         &self.0.rules
+    }
+
+    /// The largest document that a route takes, in bytes. Files are streamed and have their own bounds.
+    pub fn max_body(&self) -> usize {
+        self.0.max_body
     }
 
     pub fn tries(&self) -> &Tries {

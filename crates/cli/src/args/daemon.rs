@@ -1,5 +1,6 @@
 //! The daemon's verbs, with their flags.
 
+use super::operations::config_args;
 use super::{flag, path};
 use clap::{Arg, ArgAction, Command};
 
@@ -23,26 +24,7 @@ fn serve() -> Command {
              SIGTERM or SIGINT ends it in order: no new connection is taken, what goes on may finish within --grace, \
              streams are told. A second signal ends it at once.",
         )
-        .arg(path("socket").value_name("PATH").help("The socket [default: cofferdam.sock in the state directory]"))
-        .arg(
-            value("listen", "ADDRESS:PORT")
-                .value_parser(clap::value_parser!(std::net::SocketAddr))
-                .help("Listen on TCP, too, e.g. 127.0.0.1:7070; port 0 takes one that is free"),
-        )
-        .arg(flag("listen-anywhere").help("Let --listen be an address that others can reach; needs TLS"))
-        .arg(path("tls-cert").value_name("FILE").help("Speak TLS on TCP with this certificate (PEM)"))
-        .arg(path("tls-key").value_name("FILE").help("Its key (PEM, mode 0600)"))
-        .arg(
-            value("allow-host", "NAME[:PORT]")
-                .action(ArgAction::Append)
-                .help("Answer to this name, too, beside localhost"),
-        )
-        .arg(value("grace", "TIME").help("How long what goes on may take at the end [default: 10s]"))
-        .arg(
-            value("max-connections", "N")
-                .value_parser(clap::value_parser!(u32).range(16..=1_000_000))
-                .help("Connections at a time [default: 16384]"),
-        )
+        .args(config_args())
         .arg(flag("check").help("Say what would be done, and whether it can be, without doing it"))
         .arg(flag("json").help("Print JSON: with --check what would be done, else one line when the daemon answers"))
 }

@@ -41,8 +41,15 @@ pub struct Connections(Arc<Inner>);
 struct Inner {
     most: usize,
     each: usize,
-    open: Mutex<HashMap<Option<IpAddr>, usize>>,
+    open: Mutex<HashMap<Source, usize>>,
     count: watch::Sender<usize>,
+}
+
+/// Where connections come from, as far as they are counted.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+enum Source {
+    User(Option<u32>),
+    Address(IpAddr),
 }
 
 /// What can be listened on.
@@ -75,8 +82,8 @@ impl Connections {
     /// Serves a connection as long as it lasts; one too many is told so and closed.
     pub fn take(&self, stream: impl Stream, peer: Peer, tls: Option<TlsAcceptor>, front: &Front) {
         let from = match &peer {
-            Peer::Unix { .. } => None,
-            Peer::Tcp { address } => Some(address.ip()),
+            Peer::Unix { uid } => Source::User(*uid),
+            Peer::Tcp { address } => Source::Address(address.ip()),
         };
         let Some(place) = self.place(from) else {
             // Without a place of its own it may take no time: what the kernel buffers is all it gets.
@@ -107,7 +114,7 @@ impl Connections {
         });
     }
 
-    fn place(&self, from: Option<IpAddr>) -> Option<Place> {
+    fn place(&self, from: Source) -> Option<Place> {
         let mut open = self.0.open.lock().unwrap_or_else(PoisonError::into_inner);
         let all = *self.0.count.borrow();
         let each = open.entry(from).or_default();
@@ -123,7 +130,7 @@ impl Connections {
 /// One of those that are open.
 struct Place {
     of: Connections,
-    from: Option<IpAddr>,
+    from: Source,
 }
 
 impl Drop for Place {

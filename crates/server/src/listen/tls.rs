@@ -17,14 +17,7 @@ fn bad(flag: &str, path: &Path, why: &str, hint: &str) -> Fault {
 
 /// None where no certificate is given.
 pub fn acceptor(settings: &Settings) -> Result<Option<TlsAcceptor>, Fault> {
-    let (cert, key) = match (&settings.tls_cert, &settings.tls_key) {
-        (None, None) => return Ok(None),
-        (Some(cert), Some(key)) => (cert, key),
-        _ => {
-            let fault = Fault::invalid("--tls-cert and --tls-key belong together").phase(Phase::Admission);
-            return Err(fault.hint("give both, or neither"));
-        }
-    };
+    let Some((cert, key)) = &settings.tls else { return Ok(None) };
     let hint = "give PEM files: the chain of certificates, and the key that belongs to the first";
     let chain = CertificateDer::pem_file_iter(cert).and_then(|all| all.collect::<Result<Vec<_>, _>>());
     let chain = chain.map_err(|e| bad("--tls-cert", cert, &e.to_string(), hint))?;

@@ -7,14 +7,12 @@ mod openapi;
 mod sandboxes;
 mod tokens;
 
-use crate::Shared;
 use crate::credentials::Credentials;
 use crate::refuse::Refusal;
 use crate::rules::{self, Rules};
+use crate::{Settings, Shared};
 use axum::Router;
 use http::StatusCode;
-use node::Caller;
-use std::path::PathBuf;
 use terms::{ErrorKind, Fault, Phase};
 use utoipa_axum::router::OpenApiRouter;
 
@@ -30,9 +28,9 @@ fn described() -> OpenApiRouter<Shared> {
 }
 
 /// All routes, ready to be asked.
-pub fn all(caller: Caller, state: PathBuf, credentials: Credentials) -> (Router, Shared) {
+pub fn all(settings: &Settings, credentials: Credentials) -> (Router, Shared) {
     let (router, _) = described().split_for_parts();
-    let shared = Shared::new(caller, state, credentials, Rules::of(&document()));
+    let shared = Shared::new(settings, credentials, Rules::of(&document()));
     let held = axum::middleware::from_fn_with_state(shared.clone(), rules::hold);
     let router = router.layer(held).fallback(unknown).method_not_allowed_fallback(not_so);
     (router.with_state(shared.clone()), shared)
