@@ -2,3 +2,4 @@
 //! asked over a socket. Whoever asks may come and go.
 
 pub mod spool;
+pub mod wire;
