@@ -277,7 +277,9 @@ pub struct Page {
 #[derive(Debug)]
 pub enum Unread {
     /// No record begins there, and none ever will.
-    NoRecord { offset: u64 },
+    NoRecord {
+        offset: u64,
+    },
     Io(io::Error),
 }
 
@@ -314,7 +316,8 @@ impl Reader {
         let mut page = Page { next: begin, gap, ..Page::default() };
         self.fill(&mut page, most)?;
         // One who came late to the end of a segment finds that those after it were dropped meanwhile.
-        if page.records.is_empty() && !page.ended && segments(&self.dir)?.first().is_some_and(|oldest| *oldest > begin) {
+        if page.records.is_empty() && !page.ended && segments(&self.dir)?.first().is_some_and(|oldest| *oldest > begin)
+        {
             self.open = None;
             let (begin, gap) = self.seek(from)?;
             page = Page { next: begin, gap, ..Page::default() };
