@@ -28,6 +28,7 @@ mod verdict;
 mod workspace;
 
 pub use actors::Actors;
+pub use denials::Denials;
 pub use driver::{Driver, Found as Enforced, choose};
 pub use ground::{Groundwork, begin};
 pub use host::{LocalHost, digest_of, find_loader, loader_of};
@@ -37,6 +38,7 @@ pub use network::{NetPlan, NetReport, Network, Opening};
 pub use publish::Published;
 pub use residence::{End, Happened, Job, Residence, Start, Started, Streams, Use};
 pub use trust::VARIABLES as TRUST_VARIABLES;
+pub use verdict::Ending;
 pub use workspace::{Gauge, MOST_LAYERS, Over, Workspace};
 
 /// Where the guest's private space is; nothing of the host shows there.
