@@ -4,6 +4,7 @@
 pub mod audit;
 pub mod bench;
 mod caller;
+pub mod config;
 pub mod doctor;
 pub mod events;
 pub mod fresh;
@@ -17,7 +18,7 @@ pub mod publish;
 pub mod review;
 pub mod run;
 pub mod sandbox;
-mod secrets;
+pub mod secrets;
 pub mod setup;
 pub mod snapshots;
 pub mod state;
