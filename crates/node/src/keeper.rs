@@ -2,8 +2,11 @@
 //! asked over a socket. Whoever asks may come and go.
 
 pub mod client;
+mod keep;
+pub mod lost;
 pub mod place;
 pub mod spool;
 pub mod wire;
 
 pub use client::{Follow, Keeper};
+pub use keep::{IDLE, MOST_RUNS, keep};

@@ -16,7 +16,7 @@ use self::place::Spot;
 pub use self::place::{Fresh, Keep, Place};
 use self::record::Tracked;
 pub(crate) use self::record::Written;
-pub(crate) use self::resident::{Command, Premises, Resident};
+pub(crate) use self::resident::{Command, Holding, Premises, Resident};
 use self::view::View;
 use crate::Caller;
 use crate::events::EventFile;
@@ -277,6 +277,11 @@ impl Laid {
         let ready = Ready { prepared, program, warnings, notes, policy: effective, network: wanted, publish, tracked };
         Ok((ready, unused))
     }
+}
+
+/// What the top layer of a stack changes.
+pub(crate) fn changes(stack: &workspace::Stack) -> terms::Changes {
+    survey::count(stack).changes
 }
 
 /// What only namespaces can give is refused where there are none.

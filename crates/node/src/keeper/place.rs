@@ -31,6 +31,9 @@ pub struct Card {
     pub boot: String,
     pub version: String,
     pub since_ms: u64,
+    /// Why what it kept fell, where it saw it fall.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fell: Option<String>,
 }
 
 impl Card {
@@ -42,6 +45,7 @@ impl Card {
             boot: live::boot(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
             since_ms: crate::fresh::now_ms(),
+            fell: None,
         }
     }
 

@@ -153,7 +153,10 @@ impl Written<'_> {
 
     pub fn end(&self, store: &Store, outcome: &Outcome) -> Result<(), Fault> {
         store.write(|tx| {
-            self.close(tx, Some(outcome))?;
+            // One whose beginning could not be written has no end either.
+            if !self.close(tx, Some(outcome))? {
+                return Ok(());
+            }
             if let Some(mut kept) = tx.get::<Sandbox>(&self.sandbox)? {
                 kept.record.used_ms = fresh::now_ms();
                 tx.change(kept)?;
@@ -185,12 +188,12 @@ impl Written<'_> {
         }
     }
 
-    fn close(&self, tx: &Tx<'_>, outcome: Option<&Outcome>) -> Result<(), Fault> {
-        let Some(mut run) = tx.get::<Run>(self.run)? else { return Ok(()) };
+    fn close(&self, tx: &Tx<'_>, outcome: Option<&Outcome>) -> Result<bool, Fault> {
+        let Some(mut run) = tx.get::<Run>(self.run)? else { return Ok(false) };
         run.record.ended_ms = Some(fresh::now_ms());
         run.record.verdict = Some(outcome.map_or(Verdict::Lost, |o| o.verdict));
         run.record.status = outcome.map(Outcome::status);
-        tx.change(run).map(drop)
+        tx.change(run).map(|_| true)
     }
 
     fn intent(&self) -> serde_json::Value {

@@ -97,14 +97,21 @@ impl Resident {
         let gauge = tracked.as_ref().and_then(super::Tracked::gauge);
         let beside = Beside { observer: None, network, publish: self.ready.publish, gauge };
         let residence = self.ready.prepared.reside(beside)?;
-        Ok((residence, self.premises, Holding { _tracked: tracked, _unused: self.unused }))
+        Ok((residence, self.premises, Holding { tracked, _unused: self.unused }))
     }
 }
 
 /// The workspace, held against all others until this is dropped.
 pub(crate) struct Holding {
-    _tracked: Option<super::Tracked>,
+    tracked: Option<super::Tracked>,
     _unused: Option<Held>,
+}
+
+impl Holding {
+    /// The layers that commands write to, if they write to any.
+    pub fn stack(&self) -> Option<workspace::Stack> {
+        self.tracked.as_ref()?.held.stack.try_clone().ok()
+    }
 }
 
 impl Premises {
