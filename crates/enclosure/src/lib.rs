@@ -22,7 +22,7 @@ mod resolve;
 mod shift;
 mod steps;
 mod supervise;
-mod terminal;
+pub mod terminal;
 mod trust;
 mod verdict;
 mod workspace;

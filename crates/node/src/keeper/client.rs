@@ -182,6 +182,11 @@ impl Keeper {
         Ok(left)
     }
 
+    /// The bare connection.
+    pub(super) fn into_line(self) -> Line {
+        self.line
+    }
+
     /// What a run has said.
     pub fn output(&self, run: &str) -> io::Result<Reader> {
         Reader::open(&self.place.run(run))
