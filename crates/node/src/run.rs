@@ -163,7 +163,7 @@ fn arrange(ask: &Ask, caller: &Caller, under: Under, ground: Groundwork) -> Resu
     let run_id = RunId::from_random(crate::fresh::random());
     let env = inside::environment(&ask.env, &caller.env, &laid.resolved, &laid.inside, &run_id)?;
     let program = inside::find_program(&argv[0], &env, &laid.spot.cwd, &laid.resolved, &laid.view)?;
-    laid.build(ask, caller, First { run_id, program, argv, env }).map(|(ready, _)| ready)
+    laid.build(ask, caller, First { run_id, program, argv, env, resident: false }).map(|(ready, _)| ready)
 }
 
 /// Everything about an enclosure but the command in it.
@@ -190,6 +190,7 @@ struct First {
     program: PathBuf,
     argv: Vec<OsString>,
     env: Vec<(OsString, OsString)>,
+    resident: bool,
 }
 
 fn lay_out(
@@ -251,7 +252,7 @@ impl Laid {
     /// The run, and the workspace where it is held and nothing is written to it.
     fn build(self, ask: &Ask, caller: &Caller, first: First) -> Result<(Ready, Option<Held>), Refused> {
         let Laid { ground, effective, resolved, plan, enforced, limits, spot, view, network, .. } = self;
-        let First { run_id, program, argv, env } = first;
+        let First { run_id, program, argv, env, resident } = first;
         let notes = plan.notes.clone();
         let publish = publish::listen(&ask.publish)?;
         let (net_plan, wanted) = network.divide(&resolved, limits.max_net_bytes);
@@ -280,6 +281,7 @@ impl Laid {
             stdio: ask.stdio,
             watch_reads: ask.report_reads || ask.learn != Learn::Nothing,
             watch_looks: ask.learn != Learn::Nothing,
+            resident,
             network: net_plan,
             workspace: tracked.as_ref().map(|t| t.held.workspace(&view)),
         };

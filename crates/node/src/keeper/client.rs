@@ -141,9 +141,14 @@ impl Keeper {
         self.ask(&Ask::Thaw)
     }
 
-    /// The workspace as the guest has it.
+    /// The workspace as the guest has it. To be gone through with `openat2`; what is made there must belong to the ids told.
     pub fn root(&mut self) -> Result<(Rooted, OwnedFd), Fault> {
-        self.ask_for_handle(&Ask::Root)
+        self.ask_for_handle(&Ask::Root { tmp: false })
+    }
+
+    /// The same with the guest's private `/tmp`; what is mounted below it is the host's, so that no way may lead across mounts.
+    pub fn tmp(&mut self) -> Result<(Rooted, OwnedFd), Fault> {
+        self.ask_for_handle(&Ask::Root { tmp: true })
     }
 
     /// A stream to a port that something inside listens on.

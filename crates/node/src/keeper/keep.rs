@@ -22,6 +22,7 @@ use rustix::net::SocketFlags;
 use rustix::process::{Resource, Rlimit};
 use std::collections::{BTreeMap, VecDeque};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
 use std::time::{Duration, Instant};
 use terms::{ErrorKind, Fault, LimitHit, Outcome, Phase, Retry, RunId};
 
@@ -366,7 +367,7 @@ impl Keep {
             Ask::Follow { runs } => return Ok(self.follow(id, runs)),
             Ask::Freeze => wire::value(&self.freeze()?),
             Ask::Thaw => wire::value(&self.thaw()?),
-            Ask::Root => return self.root().map(Some),
+            Ask::Root { tmp } => return self.root(tmp).map(Some),
             Ask::Connect { port } => {
                 self.thaw()?;
                 wire::value(&()).and(self.residence.connect(port)?)
@@ -594,11 +595,8 @@ impl Keep {
         for happened in self.residence.turn()? {
             match happened {
                 Happened::Ended { job, end } => self.ended(job, &end),
-                Happened::Denied { job, denial } => {
-                    if let Some(work) = job.and_then(|job| self.works.values_mut().find(|work| work.job == job)) {
-                        work.deny(denial);
-                    }
-                }
+                // Told again with the end of the run.
+                Happened::Denied { .. } => {}
                 Happened::Limit(hit) => self.all_hit(hit),
                 Happened::Fell { reason } => self.fall(reason),
             }
@@ -781,9 +779,9 @@ impl Keep {
     // The whole.
 
     fn freeze(&mut self) -> Result<Froze, Fault> {
-        let with = self.residence.freeze()?;
+        let enclosure::Frozen { with, paged_out } = self.residence.freeze()?;
         self.frozen.get_or_insert_with(Instant::now);
-        Ok(Froze { with: with.to_owned() })
+        Ok(Froze { with: with.to_owned(), paged_out })
     }
 
     fn thaw(&mut self) -> Result<(), Fault> {
@@ -794,16 +792,17 @@ impl Keep {
         Ok(())
     }
 
-    fn root(&mut self) -> Result<Frame, Fault> {
+    fn root(&mut self, tmp: bool) -> Result<Frame, Fault> {
         self.thaw()?;
         let none = || {
-            let fault = Fault::new(ErrorKind::UnsupportedHost, "there is no handle on its files");
-            fault.subject(&self.premises.sandbox.id).hint("stop it, and its files can be reached")
+            let fault = Fault::new(ErrorKind::UnsupportedHost, "there is no handle on these files");
+            fault.subject(&self.premises.sandbox.id).hint("stop it, and what is in its workspace can be reached")
         };
-        let root = self.residence.root().ok_or_else(none)?;
-        let root = root.try_clone_to_owned().map_err(|e| Fault::internal(e.to_string()))?;
+        let at = if tmp { Path::new("/tmp") } else { &self.premises.sandbox.record.base };
+        let root = if tmp { self.residence.tmp() } else { self.residence.root() };
+        let root = root.ok_or_else(none)?.try_clone_to_owned().map_err(|e| Fault::internal(e.to_string()))?;
         let (uid, gid) = self.residence.owner();
-        Ok(wire::value(&Rooted { at: Word::of(&self.premises.sandbox.record.base), uid, gid }).and(root))
+        Ok(wire::value(&Rooted { at: Word::of(at), uid, gid }).and(root))
     }
 
     fn used(&mut self) -> Used {

@@ -87,8 +87,11 @@ pub enum Ask {
     },
     Freeze,
     Thaw,
-    /// The directory of the workspace as the guest has it: `Rooted`, and a handle.
-    Root,
+    /// The directory of the workspace as the guest has it, or its private `/tmp`: `Rooted`, and a handle.
+    Root {
+        #[serde(default)]
+        tmp: bool,
+    },
     /// A stream to a port inside: a handle.
     Connect {
         port: u16,
@@ -203,7 +206,11 @@ pub struct Notice {
 /// What a freeze was done with.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Froze {
+    /// "cgroup" or "signals".
     pub with: String,
+    /// Bytes of memory that the kernel took back; none where it cannot be asked to.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub paged_out: Option<u64>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -74,7 +74,8 @@ impl Resident {
         let stamp = PolicyStamp { digest: laid.effective.digest(), revision: 1 };
         let inside = Inside::clone(&laid.inside);
         let run_id = RunId::from_random(crate::fresh::random());
-        let first = First { run_id, program: kept.record.base.clone(), argv: Vec::new(), env: Vec::new() };
+        let first =
+            First { run_id, program: kept.record.base.clone(), argv: Vec::new(), env: Vec::new(), resident: true };
         let (ready, unused) = laid.build(&ask, caller, first)?;
         let enforcement = Enforcement { level, missing };
         let premises = Premises { sandbox: kept, resolved, view, inside, limits, stamp, enforcement };

@@ -4,13 +4,13 @@ use super::clerk::Note;
 use crate::fresh;
 use crate::keeper::spool::{self, Kind, Writer};
 use crate::keeper::wire::Listed;
-use enclosure::{Denials, End, Ending, Job};
+use enclosure::{End, Ending, Job};
 use rustix::io::Errno;
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 use terms::{
-    Actor, Denial, Fault, Limit, LimitHit, LimitKind, Limits, OnOutputLimit, Outcome, Phase, RunId, Truncated, Usage,
+    Action, Denial, Fault, Limit, LimitHit, LimitKind, Limits, OnOutputLimit, Outcome, Phase, RunId, Truncated, Usage,
 };
 
 /// Read at once from a stream.
@@ -40,7 +40,6 @@ pub(super) struct Work {
     pub deadline: Option<Instant>,
     pub hit: Option<LimitHit>,
     pub cancelled_by: Option<i32>,
-    denials: Denials,
     pub stage: Stage,
     net_before: u64,
 }
@@ -93,7 +92,6 @@ impl Work {
             deadline: limits.max_wall_ms.and_then(|ms| begun.checked_add(Duration::from_millis(ms))),
             hit: None,
             cancelled_by: None,
-            denials: Denials::default(),
             stage: Stage::Beginning,
             net_before: 0,
         }
@@ -214,14 +212,6 @@ impl Work {
         done
     }
 
-    pub fn deny(&mut self, denial: Denial) {
-        let Denial { op, target, rule, action, count, pid, exe, hint } = denial;
-        for _ in 0..count.clamp(1, 1000) {
-            let actor = || Actor { pid, exe: exe.clone() };
-            self.denials.add(&op, &target, &rule, action, hint.clone(), actor);
-        }
-    }
-
     /// The wall limit, once its time has come.
     pub fn met_wall(&mut self, now: Instant) -> bool {
         let over = self.stage != Stage::Ending && self.hit.is_none() && self.deadline.is_some_and(|at| now >= at);
@@ -268,7 +258,7 @@ impl Work {
             status,
             hit,
             cancelled_by: self.cancelled_by,
-            refused: self.denials.any_refused(),
+            refused: end.is_some_and(|end| end.denials_dropped > 0 || end.denials.iter().any(is_refusal)),
             overfull: false,
         };
         ending.pronounce(&mut outcome);
@@ -290,7 +280,9 @@ impl Work {
             processes_peak: None,
         };
         outcome.truncated = self.truncated;
-        (outcome.denials, outcome.denials_dropped) = std::mem::take(&mut self.denials).into_parts();
+        if let Some(end) = end {
+            (outcome.denials, outcome.denials_dropped) = (end.denials.clone(), end.denials_dropped);
+        }
         outcome
     }
 
@@ -303,6 +295,11 @@ impl Work {
         }
         self.spool.end(now, &document(outcome)?).ok()
     }
+}
+
+/// As opposed to what was let through with a warning.
+fn is_refusal(denial: &Denial) -> bool {
+    matches!(denial.action, Action::Deny | Action::Ask)
 }
 
 /// The outcome as JSON that fits a record: of refusals with endless names, as many as do.
