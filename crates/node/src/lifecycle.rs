@@ -12,7 +12,7 @@ pub mod admission;
 mod copies;
 pub mod create;
 pub mod gc;
-mod keys;
+pub mod keys;
 pub mod list;
 pub mod live;
 pub mod measure;
