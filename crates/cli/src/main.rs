@@ -5,7 +5,9 @@ mod bench;
 mod daemon;
 mod doctor;
 mod events;
+mod operations;
 mod policy;
+mod prompt;
 mod quantity;
 mod render;
 mod review;
@@ -46,6 +48,7 @@ fn main() -> ExitCode {
         Some(("completion", m)) => args::completion(m),
         Some(("man", _)) => args::man(),
         Some((verb, m)) if args::daemon::VERBS.contains(&verb) => daemon::main(verb, m),
+        Some((verb, m)) if args::operations::VERBS.contains(&verb) => operations::main(verb, m),
         Some((verb, m)) if args::events::VERBS.contains(&verb) => events::main(verb, m),
         Some((verb, m)) if args::secrets::VERBS.contains(&verb) => secrets::main(verb, m),
         Some((verb, m)) if args::sandboxes::VERBS.contains(&verb) => sandboxes::main(verb, m),

@@ -8,6 +8,7 @@ use std::process::ExitCode;
 
 pub mod daemon;
 pub mod events;
+pub mod operations;
 pub mod review;
 mod run;
 pub mod sandboxes;
@@ -19,10 +20,20 @@ use self::run::{exec, limit_args, policy_args, rule_args, run, shell};
 
 const OWN: [&str; 10] = ["run", "exec", "shell", "policy", "doctor", "setup", "bench", "completion", "man", "help"];
 
+/// The verbs of each file beside this one.
+const OTHERS: &[&[&str]] = &[
+    daemon::VERBS,
+    events::VERBS,
+    operations::VERBS,
+    review::VERBS,
+    sandboxes::VERBS,
+    secrets::VERBS,
+    snapshots::VERBS,
+];
+
 /// Every verb there is.
 pub fn all_verbs() -> impl Iterator<Item = &'static str> {
-    let others = [daemon::VERBS, events::VERBS, sandboxes::VERBS, secrets::VERBS, review::VERBS, snapshots::VERBS];
-    OWN.into_iter().chain(others.into_iter().flatten().copied())
+    OWN.into_iter().chain(OTHERS.iter().copied().flatten().copied())
 }
 
 pub fn whole() -> Command {
@@ -43,6 +54,7 @@ pub fn whole() -> Command {
         .subcommand(shell())
         .subcommands(sandboxes::commands())
         .subcommands(daemon::commands())
+        .subcommands(operations::commands())
         .subcommands(review::commands())
         .subcommands(snapshots::commands())
         .subcommands(events::commands())
