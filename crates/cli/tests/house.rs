@@ -95,7 +95,7 @@ const HOUSE: &[Room] = &[
             "rustix",
             "serde",
             "serde_json",
-            "sha2",
+            "serde_path_to_error",
             "tokio",
             "tokio-rustls",
             "tower",

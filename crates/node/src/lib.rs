@@ -17,6 +17,7 @@ pub mod output;
 pub mod policies;
 pub mod publish;
 pub mod questions;
+mod reach;
 pub mod review;
 pub mod run;
 pub mod sandbox;
@@ -24,6 +25,8 @@ pub mod secrets;
 pub mod setup;
 pub mod snapshots;
 pub mod state;
+pub mod tokens;
 pub mod toolchains;
 
 pub use caller::Caller;
+pub use reach::{Grants, Reach};
