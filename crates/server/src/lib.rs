@@ -1,6 +1,7 @@
 //! The daemon's door: HTTP in, a verb of the node called, its answer out. Knows nothing of kernels and layers.
 
 mod listen;
+pub mod lookout;
 mod refuse;
 pub mod routes;
 mod shared;

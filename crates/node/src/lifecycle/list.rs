@@ -227,7 +227,8 @@ fn pending(state: &State, kept: &Kept<Sandbox>) -> Option<Pending> {
     Some(Pending { changes: found.added + found.modified + found.deleted, drifted: found.drifted })
 }
 
-fn base_is(sandbox: &Sandbox) -> &'static str {
+/// `present`, `gone` or `replaced`.
+pub fn base_is(sandbox: &Sandbox) -> &'static str {
     let Ok(dir) = Dir::open(&sandbox.base) else { return "gone" };
     match dir.meta(&Rel::top()) {
         Ok(Some(meta)) if (meta.dev, meta.ino) == sandbox.base_id => "present",

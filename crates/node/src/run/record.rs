@@ -1,6 +1,7 @@
 //! What is written down about runs that work on a workspace: the sandbox that keeps its changes, the run, and the journal.
 
 use super::layer::{Held, Owner};
+use super::phases::Timer;
 use super::place::{Fresh, Keep};
 use super::survey::{self, Found};
 use crate::lifecycle::live;
@@ -23,11 +24,13 @@ pub(super) struct Tracked {
     actor: String,
     /// What becomes of the workspace is settled.
     settled: bool,
+    /// How long its phases took, once that is known.
+    pub timer: Option<Timer>,
 }
 
 impl Tracked {
     pub fn new(held: Held, record: Sandbox, run_id: String, command: Vec<String>, caller: &Caller) -> Tracked {
-        Tracked { held, record, run_id, command, actor: caller.user.clone(), settled: false }
+        Tracked { held, record, run_id, command, actor: caller.user.clone(), settled: false, timer: None }
     }
 
     /// Before the command starts. A run in a sandbox is written down now, so that others see who has it.
@@ -85,8 +88,9 @@ impl Tracked {
                 let _told_already = Store::open(&self.held.state).and_then(|store| {
                     store.write(|tx| {
                         self.end_run(tx, None)?;
-                        let body =
+                        let mut body =
                             json!({"run": self.run_id, "error_kind": fault.error_kind, "message": fault.message});
+                        self.time(&mut body);
                         self.note(tx, "run", Step::Failed, &sandbox.id, body)
                     })
                 });
@@ -159,7 +163,19 @@ impl Tracked {
     }
 
     fn result(&self, outcome: &Outcome) -> serde_json::Value {
-        json!({"run": self.run_id, "verdict": outcome.verdict, "status": outcome.status(), "changes": outcome.changes})
+        let (verdict, status) = (outcome.verdict, outcome.status());
+        let mut body = json!({"run": self.run_id, "verdict": verdict, "status": status, "changes": outcome.changes});
+        if let Some(kind) = outcome.limit_kind {
+            body["limit_kind"] = json!(kind);
+        }
+        self.time(&mut body);
+        body
+    }
+
+    fn time(&self, body: &mut serde_json::Value) {
+        if let Some(timer) = &self.timer {
+            body["phases"] = json!(timer.phases());
+        }
     }
 
     fn note(&self, tx: &Tx<'_>, verb: &str, step: Step, subject: &str, body: serde_json::Value) -> Result<(), Fault> {

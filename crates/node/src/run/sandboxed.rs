@@ -1,6 +1,7 @@
 //! A run in a sandbox that exists: under the policy and the limits that it was made with. What is asked for can only take
 //! away from them.
 
+use super::phases::Timer;
 use super::place::{Spot, real};
 use super::{Ask, Ready, Refused, Under, arrange, layer, record};
 use crate::Caller;
@@ -13,6 +14,7 @@ use std::path::{Path, PathBuf};
 use terms::{Fault, Phase};
 
 pub(super) fn prepare(ask: &Ask, word: &str, caller: &Caller, ground: Groundwork) -> Result<Ready, Refused> {
+    let timer = Timer::begin(Phase::Admission, caller.var("TRACEPARENT"));
     check_narrows(ask)?;
     let state = State::open(caller)?;
     let found = state.store.read(|tx| sandbox::find(tx, named(word), caller))?;
@@ -28,7 +30,7 @@ pub(super) fn prepare(ask: &Ask, word: &str, caller: &Caller, ground: Groundwork
     ask.cpus = narrower(recorded.cpus, ask.cpus);
     let cwd = working_directory(&ask, &recorded.base, caller)?;
     let spot = Spot { dir: recorded.base, cwd, layered: true };
-    arrange(&ask, caller, Under { effective, spot, held: Some(held), warnings: Vec::new() }, ground)
+    arrange(&ask, caller, Under { effective, spot, held: Some(held), warnings: Vec::new(), timer }, ground)
 }
 
 /// Without a word the sandbox of the current directory is meant.
