@@ -241,11 +241,15 @@ impl<'a> Run<'a> {
         let wakes = [self.network.as_ref().and_then(|n| n.wake()), self.publisher.as_ref().map(Publisher::wake)];
         wakes.into_iter().flatten().for_each(|fd| found.add(Slot::Network, fd, PollFlags::IN));
         found.add(Slot::Signals, self.signals.as_fd(), PollFlags::IN);
+        let asked_at = self.network.as_ref().filter(|_| self.state == State::Running).and_then(|n| n.asks_at());
+        if let Some(fd) = asked_at {
+            found.add(Slot::Network, fd, PollFlags::IN);
+        }
         if self.state == State::Running {
             for event in &self.meter.events {
                 found.add(Slot::Event, event.as_fd(), PollFlags::from_bits_retain(event.poll_mask() as u16));
             }
-            if let Some(fd) = self.input.wants_input() {
+            if let Some(fd) = self.input.wants_input().filter(|_| asked_at.is_none()) {
                 found.add(Slot::InputRead, fd, PollFlags::IN);
             }
             match self.input.target() {
@@ -254,6 +258,10 @@ impl<'a> Run<'a> {
                 Some((fd, false)) if self.master.is_none() => found.add(Slot::InputWrite, fd, PollFlags::empty()),
                 _ => {}
             }
+        }
+        if asked_at.is_some() {
+            // Whoever is asked something must see the question and nothing that the guest would put in its place.
+            return (found.slots, found.fds);
         }
         for (outlet, read, write) in
             [(&self.output, Slot::OutputRead, Slot::OutputWrite), (&self.error, Slot::ErrorRead, Slot::ErrorWrite)]

@@ -2,6 +2,7 @@
 //! every few seconds; only what layers take must be walked for, and is asked for apart.
 
 use crate::Caller;
+use crate::lifecycle::admission::Standing;
 use crate::lifecycle::{gc, list, live, measure};
 use crate::sandbox::Run;
 use crate::state::State;
@@ -52,11 +53,11 @@ impl std::ops::AddAssign for Figures {
 pub fn now(caller: &Caller) -> Result<Figures, Fault> {
     let state = State::open(caller)?;
     let mut figures = Figures { store_bytes: store_bytes(&state.path), ..Figures::default() };
-    for standing in crate::lifecycle::admission::Standing::ALL {
+    for standing in Standing::ALL.into_iter().filter(|standing| *standing != Standing::Removed) {
         figures.sandboxes.insert(standing.name().to_owned(), 0);
     }
     for row in list::list(caller, false)? {
-        *figures.sandboxes.entry(row.state.to_string()).or_default() += 1;
+        *figures.sandboxes.entry(row.state.name().to_owned()).or_default() += 1;
     }
     let (open, last) = state.store.read(|tx| Ok((tx.list_open::<Run>()?, tx.noted(None, None, 1)?)))?;
     figures.runs_active = open.iter().filter(|run| live::handle(&run.record).is_some()).count() as u64;

@@ -2,6 +2,7 @@
 //! itself. Finds, names and counts; what can be put right without a loss is what `gc` does, and nothing else.
 
 use crate::lifecycle::gc::{self, Sort};
+use crate::lifecycle::list::{BaseIs, base_is};
 use crate::lifecycle::live;
 use crate::sandbox::{Run, Sandbox, Tombstone};
 use crate::state::{self, State};
@@ -163,10 +164,12 @@ impl Found<'_> {
             }
         }
         for kept in &known.sandboxes {
-            match crate::lifecycle::list::base_is(&kept.record) {
-                "present" => {}
-                what => self.add(Kind::Base, &kept.id, format!("{} is {what}", kept.record.base.display()), false),
-            }
+            let what = match base_is(&kept.record) {
+                BaseIs::Present => continue,
+                BaseIs::Gone => "is gone",
+                BaseIs::Replaced => "is another directory than it was",
+            };
+            self.add(Kind::Base, &kept.id, format!("{} {what}", kept.record.base.display()), false);
         }
         for kept in known.tombstones.iter().filter(|t| known.sandboxes.iter().any(|s| s.id == t.id)) {
             self.add(Kind::Store, &kept.id, "it is there and removed at once", false);

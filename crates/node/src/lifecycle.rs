@@ -9,6 +9,8 @@
 //! ```
 
 pub mod admission;
+mod bases;
+pub mod change;
 mod copies;
 pub mod create;
 pub mod gc;

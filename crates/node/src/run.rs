@@ -23,6 +23,7 @@ use crate::events::EventFile;
 use crate::network::{self, Brokered, Ear, Purpose, Wanted};
 use crate::policies::{self, Flag, Source};
 use crate::publish;
+use crate::questions::{Person, Questions};
 pub use crate::sandbox::TTL_MS;
 use enclosure::{Beside, Cpus, Driver, Prepared, Published, Request};
 pub use enclosure::{Groundwork, Observed, Observer, Stdio, begin};
@@ -85,9 +86,26 @@ pub struct Ready {
     publish: Vec<Published>,
     tracked: Option<Tracked>,
     timer: Timer,
+    person: Option<Box<dyn Person>>,
 }
 
 impl Ready {
+    /// Whether rules about the network ask somebody.
+    pub fn asks(&self) -> bool {
+        self.network.as_ref().is_some_and(|network| network.asks)
+    }
+
+    /// Has what asks wait for answers in this table. Without, it is refused.
+    pub fn ask_in(&mut self, questions: Questions) {
+        self.network.iter_mut().for_each(|network| network.questions = Some(questions.clone()));
+    }
+
+    /// The same, and somebody at the terminal answers.
+    pub fn ask_person(&mut self, person: Box<dyn Person>, patience: std::time::Duration) {
+        self.ask_in(Questions::new(patience));
+        self.person = Some(person);
+    }
+
     /// The caller's variables whose values must be forgotten before the run; see `Caller::forget`.
     pub fn secret_variables(&self) -> Vec<String> {
         let secrets = self.network.iter().flat_map(|n| n.secrets.variables());
@@ -218,7 +236,18 @@ fn arrange(ask: &Ask, caller: &Caller, under: Under, mut ground: Groundwork) -> 
             return Err(fault.into());
         }
     };
-    Ok(Ready { prepared, program, warnings, notes, policy: effective, network: wanted, publish, tracked, timer })
+    Ok(Ready {
+        prepared,
+        program,
+        warnings,
+        notes,
+        policy: effective,
+        network: wanted,
+        publish,
+        tracked,
+        person: None,
+        timer,
+    })
 }
 
 /// What only namespaces can give is refused where there are none.
@@ -259,7 +288,7 @@ pub(crate) fn run_heard<'a>(
         network.secrets.open()?;
     }
     let journal = events.map(|file| Rc::new(RefCell::new(file)));
-    let brokered = ready.network.map(|wanted| Brokered::new(wanted, journal.clone(), ear));
+    let brokered = ready.network.map(|wanted| Brokered::new(wanted, journal.clone(), ear).asking(ready.person.take()));
     let network = brokered.map(|brokered| Box::new(brokered) as Box<dyn enclosure::Network + 'a>);
     let observer = match &journal {
         Some(journal) => Some(journalled(observer, journal.clone())),

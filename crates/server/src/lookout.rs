@@ -23,6 +23,7 @@ use node::figures::{self, Figures};
 use runs::Runs;
 use send::{Collector, Spans};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -45,6 +46,8 @@ struct Inner {
     metrics: Arc<Metrics>,
     spans: std::sync::OnceLock<Spans>,
     nodes: Nodes,
+    /// Requests that are carried out or wait for it; counted by those who queue them.
+    queue: Arc<AtomicUsize>,
     seen: Mutex<Sight>,
     layers: Mutex<Measured>,
 }
@@ -74,11 +77,16 @@ struct Measured {
 impl Lookout {
     pub fn new(logs: Logs, nodes: Nodes) -> Lookout {
         let (metrics, spans, seen) = (Arc::default(), std::sync::OnceLock::new(), Mutex::default());
-        Lookout(Arc::new(Inner { log: Log::start(logs), metrics, spans, nodes, seen, layers: Mutex::default() }))
+        let (queue, layers) = (Arc::default(), Mutex::default());
+        Lookout(Arc::new(Inner { log: Log::start(logs), metrics, spans, nodes, queue, seen, layers }))
     }
 
     pub fn log(&self) -> &Log {
         &self.0.log
+    }
+
+    pub fn queue(&self) -> &Arc<AtomicUsize> {
+        &self.0.queue
     }
 
     fn metrics(&self) -> &Metrics {
@@ -132,7 +140,8 @@ impl Lookout {
         let seen = self.clone();
         let mut figures = tokio::task::spawn_blocking(move || seen.figures()).await.unwrap_or_default();
         figures.layers = self.layers();
-        self.0.metrics.families(&figures, self.0.log.dropped())
+        let queue = self.0.queue.load(Ordering::Relaxed) as u64;
+        self.0.metrics.families(&figures, queue, self.0.log.dropped())
     }
 
     /// As last measured. Where that is long ago it is done again, and nobody waits for it.

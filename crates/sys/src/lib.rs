@@ -23,6 +23,7 @@ pub mod netfilter;
 pub mod netlink;
 pub mod notify;
 pub mod op;
+pub mod owner;
 pub mod probe;
 pub mod process;
 mod raw;

@@ -29,14 +29,14 @@ fn a_flag_beats_the_environment_beats_the_file_beats_the_default() {
         let file = place.file("config.toml", "[serve]\ngrace = \"3s\"\n\n[log]\nlevel = \"warn\"\n");
         let (file, key) = (file.to_str().unwrap().to_owned(), "serve.grace");
         let grace = |args: &[&str], env: &[(&str, &str)]| told(&show(&place, args, env), key);
-        assert_eq!(grace(&[], &[]), (10_000.into(), "default".into()));
+        assert_eq!(grace(&[], &[]), (30_000.into(), "default".into()));
         assert_eq!(grace(&["--config", &file], &[]), (3000.into(), "file".into()));
         let named = [("COFFERDAM_CONFIG", file.as_str()), ("COFFERDAM_SERVE_GRACE", "4s")];
         assert_eq!(grace(&[], &named[..1]), (3000.into(), "file".into()));
         assert_eq!(grace(&[], &named), (4000.into(), "environment".into()));
         assert_eq!(grace(&["--grace", "5s"], &named), (5000.into(), "flag".into()));
         // An empty variable is one that is not set.
-        assert_eq!(grace(&[], &[("COFFERDAM_SERVE_GRACE", "")]), (10_000.into(), "default".into()));
+        assert_eq!(grace(&[], &[("COFFERDAM_SERVE_GRACE", "")]), (30_000.into(), "default".into()));
         let otel = [("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:4318")];
         assert_eq!(told(&show(&place, &[], &otel), "telemetry.otlp_endpoint").1, "environment");
     }
@@ -55,7 +55,7 @@ fn the_usual_place_is_read_where_it_is_there() {
     let line = text.lines().find(|line| line.starts_with("log.level")).unwrap();
     assert!(line.contains("debug") && line.ends_with(&format!("{}:2", file.display())), "{line}");
     let line = text.lines().find(|line| line.starts_with("serve.grace")).unwrap();
-    assert!(line.contains("10s") && line.ends_with("default"), "{line}");
+    assert!(line.contains("30s") && line.ends_with("default"), "{line}");
 }
 
 #[test]

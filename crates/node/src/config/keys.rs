@@ -82,7 +82,7 @@ pub const KEYS: &[Key] = &[
     Key {
         name: "serve.grace",
         kind: Kind::Time,
-        default: Some("10s"),
+        default: Some("30s"),
         flag: Some("grace"),
         about: "How long requests may take to end when the daemon is told to",
         ..NOTHING

@@ -112,6 +112,7 @@ pub fn import(state: &State, caller: &Caller, onto: Onto<'_>, input: &mut dyn Re
     if path.to_str().is_none() {
         return Err(bad("its path is not UTF-8".to_owned()));
     }
+    caller.reach.check_base(&path)?;
     let base = Dir::open(&path).map_err(|e| bad(e.to_string()))?;
     state::check_apart(&state.dir, &state.path, &base, &path)?;
     state::check_space(&state.dir, &state.path)?;

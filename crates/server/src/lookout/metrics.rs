@@ -104,9 +104,10 @@ impl Metrics {
     }
 
     /// Everything that there is to tell, the node's figures included.
-    pub fn families(&self, figures: &Figures, log_dropped: u64) -> Vec<Family> {
+    pub fn families(&self, figures: &Figures, queue: u64, log_dropped: u64) -> Vec<Family> {
         let mut all = self.of_requests();
         all.extend(of_node(figures));
+        all.push(gauge("cofferdam_queue_length", "Verbs that are carried out or wait for it", queue as f64));
         all.push(counter("cofferdam_log_lines_dropped_total", "Log lines that had no room", log_dropped));
         all.push(self.of_telemetry());
         all.extend(process::families());
