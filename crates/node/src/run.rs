@@ -216,6 +216,7 @@ fn arrange(ask: &Ask, caller: &Caller, under: Under, mut ground: Groundwork) -> 
         stdio: ask.stdio,
         watch_reads: ask.report_reads || ask.learn != Learn::Nothing,
         watch_looks: ask.learn != Learn::Nothing,
+        resident: false,
         network: net_plan,
         workspace: tracked.as_ref().map(|t| t.held.workspace(&view)),
     };
