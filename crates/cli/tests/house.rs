@@ -95,6 +95,7 @@ const HOUSE: &[Room] = &[
             "rustix",
             "serde",
             "serde_json",
+            "serde_path_to_error",
             "sha2",
             "tokio",
             "tokio-rustls",

@@ -10,7 +10,7 @@ use crate::state::State;
 use crate::{Caller, fresh};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
@@ -33,19 +33,19 @@ pub struct Which {
     pub version: Option<u64>,
 }
 
-#[derive(Clone, Debug, Serialize, ToSchema)]
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct Moved {
     pub id: String,
     pub version: u64,
     pub state: Lifecycle,
     /// False when it was so already.
     pub changed: bool,
-    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub ended: Vec<Ended>,
 }
 
 /// A run that was ended.
-#[derive(Clone, Debug, Serialize, ToSchema)]
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct Ended {
     pub run: String,
     pub pid: u32,
