@@ -72,6 +72,7 @@ fn settings(m: &ArgMatches, caller: Caller, state: PathBuf) -> Result<server::Se
         tls: serve.tls,
         allow_hosts: serve.allow_hosts,
         grace: serve.grace,
+        patience: serve.patience,
         max_body: serve.max_body as usize,
         connections: serve.max_connections,
         connections_each: serve.max_connections_per_peer,

@@ -10,11 +10,12 @@ use crate::{Shared, Who};
 use axum::Router;
 use axum::body::Body;
 use axum::response::{IntoResponse, Response};
+use bytes::Bytes;
 use futures_util::FutureExt;
 use http::header::{self, HeaderName, HeaderValue};
 use http::{Request, StatusCode, Uri};
 use http_body_util::{BodyExt, Limited};
-use hyper::body::{Body as _, Incoming};
+use hyper::body::Body as _;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use terms::{Fault, Retry};
@@ -32,7 +33,11 @@ pub struct Front {
 const WITHOUT_VERSION: [&str; 3] = ["/health", "/metrics", "/openapi.json"];
 
 impl Front {
-    pub async fn answer(self, peer: Peer, request: Request<Incoming>) -> Response {
+    pub async fn answer<B>(self, peer: Peer, request: Request<B>) -> Response
+    where
+        B: hyper::body::Body<Data = Bytes> + Send + Unpin + 'static,
+        B::Error: Into<axum::BoxError>,
+    {
         let id = terms::id("req", node::fresh::random());
         let mut answer = match AssertUnwindSafe(self.admitted(&peer, request)).catch_unwind().await {
             Ok(Ok(answer)) => answer,
@@ -46,7 +51,11 @@ impl Front {
         answer
     }
 
-    async fn admitted(self, peer: &Peer, request: Request<Incoming>) -> Result<Response, Refusal> {
+    async fn admitted<B>(self, peer: &Peer, request: Request<B>) -> Result<Response, Refusal>
+    where
+        B: hyper::body::Body<Data = Bytes> + Send + Unpin + 'static,
+        B::Error: Into<axum::BoxError>,
+    {
         let (mut parts, body) = request.into_parts();
         gate::check(&parts, peer, &self.names)?;
         parts.uri = versioned(parts.uri);
@@ -61,7 +70,7 @@ impl Front {
             parts.extensions.insert(who.clone());
         }
         let path = parts.uri.path().to_owned();
-        let request = Request::from_parts(parts, Body::new(Paced::new(body)));
+        let request = Request::from_parts(parts, Body::new(Paced::new(body, self.shared.patience())));
         let answer = match self.app.clone().oneshot(request).await {
             Ok(answer) => answer,
             Err(never) => match never {},

@@ -33,6 +33,7 @@ struct Inner {
     caller: Caller,
     state: PathBuf,
     max_body: usize,
+    patience: Duration,
     credentials: Credentials,
     rules: Rules,
     tries: Tries,
@@ -43,11 +44,12 @@ struct Inner {
 
 impl Shared {
     pub fn new(settings: &Settings, credentials: Credentials, rules: Rules) -> Shared {
-        let Settings { caller, state, max_body, .. } = settings.clone();
+        let Settings { caller, state, max_body, patience, .. } = settings.clone();
         let (verbs, waiting) = (Semaphore::new(AT_A_TIME), AtomicUsize::new(0));
         let ending = watch::channel(false).0;
         Shared(Arc::new(Inner {
             max_body,
+            patience,
             caller,
             state,
             credentials,
@@ -70,6 +72,11 @@ impl Shared {
     /// The largest document that a route takes, in bytes. Files are streamed and have their own bounds.
     pub fn max_body(&self) -> usize {
         self.0.max_body
+    }
+
+    /// How long a client may make us wait for the next thing it sends.
+    pub fn patience(&self) -> Duration {
+        self.0.patience
     }
 
     pub fn tries(&self) -> &Tries {
