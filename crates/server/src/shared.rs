@@ -34,6 +34,7 @@ struct Inner {
     caller: Caller,
     state: PathBuf,
     max_body: usize,
+    patience: Duration,
     credentials: Credentials,
     rules: Rules,
     tries: Tries,
@@ -45,12 +46,13 @@ struct Inner {
 
 impl Shared {
     pub fn new(settings: &Settings, credentials: Credentials, rules: Rules) -> Shared {
-        let Settings { caller, state, max_body, .. } = settings.clone();
+        let Settings { caller, state, max_body, patience, .. } = settings.clone();
         let lookout = Lookout::new(settings.logs, Nodes { caller: caller.clone(), state: state.clone() });
         let (verbs, waiting) = (Semaphore::new(AT_A_TIME), lookout.queue().clone());
         let ending = watch::channel(false).0;
         Shared(Arc::new(Inner {
             max_body,
+            patience,
             caller,
             state,
             credentials,
@@ -79,6 +81,11 @@ impl Shared {
     /// The largest document that a route takes, in bytes. Files are streamed and have their own bounds.
     pub fn max_body(&self) -> usize {
         self.0.max_body
+    }
+
+    /// How long a client may make us wait for the next thing it sends.
+    pub fn patience(&self) -> Duration {
+        self.0.patience
     }
 
     pub fn tries(&self) -> &Tries {
