@@ -1,14 +1,14 @@
 //! `cofferdam serve`.
 
-use crate::{render, surroundings};
+use crate::{operations, render, surroundings};
 use clap::ArgMatches;
-use std::path::PathBuf;
 use std::process::ExitCode;
 
 pub fn main(_verb: &str, m: &ArgMatches) -> ExitCode {
     match surroundings::caller().and_then(|caller| {
         let state = node::state::prepare(&caller)?.0;
-        let socket = m.get_one::<PathBuf>("socket").cloned().unwrap_or_else(|| state.join("cofferdam.sock"));
+        let config = operations::load(m, &caller)?;
+        let socket = config.serve()?.socket.unwrap_or_else(|| state.join("cofferdam.sock"));
         server::serve(server::Settings { socket, caller })
     }) {
         Ok(()) => ExitCode::SUCCESS,

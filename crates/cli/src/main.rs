@@ -4,12 +4,15 @@ mod args;
 mod bench;
 mod daemon;
 mod doctor;
+mod events;
+mod operations;
 mod policy;
 mod quantity;
 mod render;
 mod review;
 mod run;
 mod sandboxes;
+mod secrets;
 mod setup;
 mod snapshots;
 mod surroundings;
@@ -44,6 +47,9 @@ fn main() -> ExitCode {
         Some(("completion", m)) => args::completion(m),
         Some(("man", _)) => args::man(),
         Some((verb, m)) if args::daemon::VERBS.contains(&verb) => daemon::main(verb, m),
+        Some((verb, m)) if args::operations::VERBS.contains(&verb) => operations::main(verb, m),
+        Some((verb, m)) if args::events::VERBS.contains(&verb) => events::main(verb, m),
+        Some((verb, m)) if args::secrets::VERBS.contains(&verb) => secrets::main(verb, m),
         Some((verb, m)) if args::sandboxes::VERBS.contains(&verb) => sandboxes::main(verb, m),
         Some((verb, m)) if args::review::VERBS.contains(&verb) => review::main(verb, m),
         Some((verb, m)) if args::snapshots::VERBS.contains(&verb) => snapshots::main(verb, m),

@@ -86,7 +86,7 @@ fn explain(m: &ArgMatches) -> Result<ExitCode, Fault> {
     let sources: Vec<Source> = args::all(m, "policy").map(Source::of).collect();
     let explanation = policies::explain(word(m, "what"), &sources, &run::flags(m), &caller)?;
     if m.get_flag("json") {
-        print(&explanation.to_json());
+        render::print_json(&explanation);
     } else {
         print(&render::safe_lines(&explanation.to_text()));
     }

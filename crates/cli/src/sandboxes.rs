@@ -187,11 +187,7 @@ fn log(m: &ArgMatches, caller: &Caller, json: bool) -> Result<ExitCode, Fault> {
     if json {
         return Ok(print_document(serde_json::json!({ "entries": entries })));
     }
-    for entry in &entries {
-        let body = if entry.body.is_null() { String::new() } else { format!(" {}", entry.body) };
-        let (when, step) = (fresh::date(entry.at_ms / 1000), entry.step.name());
-        say(&format!("{} {when} {} {} {step} {}{body}", entry.seq, entry.actor, entry.verb, entry.subject));
-    }
+    entries.iter().for_each(|entry| say(&crate::events::sentence(entry)));
     Ok(ExitCode::SUCCESS)
 }
 

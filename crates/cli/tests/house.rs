@@ -53,7 +53,7 @@ const HOUSE: [Room; 10] = [
     Room {
         name: "store",
         uses: &["terms"],
-        libraries: &["rusqlite", "rustix", "serde", "serde_json", "sha2"],
+        libraries: &["rusqlite", "rustix", "serde", "serde_json", "sha2", "utoipa"],
         test_libraries: &["proptest"],
     },
     Room {
@@ -78,7 +78,7 @@ const HOUSE: [Room; 10] = [
     Room {
         name: "node",
         uses: &["egress", "enclosure", "policy", "store", "sys", "terms", "workspace"],
-        libraries: &["globset", "regex", "rustix", "serde", "serde_json", "sha2", "utoipa"],
+        libraries: &["globset", "regex", "rustix", "serde", "serde_json", "sha2", "toml", "utoipa"],
         test_libraries: &["proptest"],
     },
     Room {
@@ -144,7 +144,7 @@ const LIBRARIES: [(&str, &str); 37] = [
     ("tar", "workspaces as one file that other tools can look into"),
     ("tokio", "thousands of connections of a guest on one thread, each written as if it were alone"),
     ("tokio-rustls", "TLS without OpenSSL, towards the guest and towards servers"),
-    ("toml", "policies in TOML, and the permissions of a neighbour to import"),
+    ("toml", "policies and the configuration in TOML, and the permissions of a neighbour to import"),
     ("tower", "layers that stand before every route"),
     ("unicode-normalization", "names that other systems take for the same, and patterns that must not miss them"),
     ("utoipa", "the OpenAPI document from the types that routes take and give"),

@@ -1,10 +1,13 @@
-//! Audit: what the journal says, and whether it is as it was written.
+//! Audit: what the journal says, as it grows, and whether it is as it was written.
 
 use crate::Caller;
 use crate::sandbox;
 use crate::state::State;
-use store::{Noted, Verified};
-use terms::Fault;
+use serde::{Deserialize, Serialize};
+pub use store::{Noted, Step, Verified, Wanted};
+use store::{Store, Tx};
+use terms::{ErrorKind, Fault, PROTOCOL_VERSION, Phase};
+use utoipa::ToSchema;
 
 /// Entries that one call gives, at most.
 pub const MOST: u32 = 10_000;
@@ -13,18 +16,111 @@ pub const MOST: u32 = 10_000;
 pub fn log(word: Option<&str>, most: u32, caller: &Caller) -> Result<Vec<Noted>, Fault> {
     let state = State::open(caller)?;
     state.store.read(|tx| {
-        let Some(word) = word else { return tx.noted(None, None, most.min(MOST)) };
-        // Whatever has entries can be asked for by its whole id: what is removed, too, and what is no sandbox.
-        let exact = tx.noted(Some(word), None, most.min(MOST))?;
-        if !exact.is_empty() {
-            return Ok(exact);
-        }
-        let id = sandbox::find(tx, Some(word), caller)?.id;
-        tx.noted(Some(&id), None, most.min(MOST))
+        let subject = subject(tx, word, caller)?;
+        tx.noted(subject.as_deref(), None, most.min(MOST))
     })
+}
+
+/// Some entries, and how to ask for those that follow.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+#[schema(as = JournalPage)]
+pub struct Page {
+    pub protocol_version: u32,
+    /// Oldest first.
+    pub entries: Vec<Noted>,
+    /// There may be more: what `after` takes for them.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub next: Option<u64>,
+}
+
+/// The first `most` wanted entries after number `after`.
+pub fn page(caller: &Caller, after: u64, wanted: Wanted, most: u32) -> Result<Page, Fault> {
+    check_most(most)?;
+    let state = State::open(caller)?;
+    state.store.read(|tx| {
+        let wanted = Wanted { subject: subject(tx, wanted.subject.as_deref(), caller)?, ..wanted };
+        let entries = tx.noted_after(after, &wanted, most)?;
+        let next = entries.last().filter(|_| entries.len() == most as usize).map(|entry| entry.seq);
+        Ok(Page { protocol_version: PROTOCOL_VERSION, entries, next })
+    })
+}
+
+/// The last `most` wanted entries.
+pub fn last(caller: &Caller, subject: Option<&str>, most: u32) -> Result<Page, Fault> {
+    check_most(most)?;
+    Ok(Page { protocol_version: PROTOCOL_VERSION, entries: log(subject, most, caller)?, next: None })
+}
+
+fn check_most(most: u32) -> Result<(), Fault> {
+    if (1..=MOST).contains(&most) {
+        return Ok(());
+    }
+    let fault = Fault::invalid(format!("limit: {most} entries in one answer")).phase(Phase::Admission);
+    Err(fault.hint(format!("from 1 to {MOST}")))
+}
+
+/// What entries are about. Whatever has entries can be asked for by its whole id: what is removed, too, and what is no sandbox.
+fn subject(tx: &Tx<'_>, word: Option<&str>, caller: &Caller) -> Result<Option<String>, Fault> {
+    let Some(word) = word else { return Ok(None) };
+    if !tx.noted(Some(word), None, 1)?.is_empty() {
+        return Ok(Some(word.to_owned()));
+    }
+    Ok(Some(sandbox::find(tx, Some(word), caller)?.id))
 }
 
 /// Goes along the whole chain.
 pub fn verify(caller: &Caller) -> Result<Verified, Fault> {
     State::open(caller)?.store.verify()
+}
+
+/// The journal as it grows: every entry is an event, and its number tells where a reader was.
+pub struct Tail {
+    store: Store,
+    wanted: Wanted,
+    /// The last entry that was given or passed over.
+    at: u64,
+}
+
+/// More entries than these are not told again to one who was away.
+pub const MOST_REPLAYED: u64 = 100_000;
+
+impl Tail {
+    /// From after number `from` on; without one, from now on.
+    pub fn open(caller: &Caller, from: Option<u64>, wanted: Wanted) -> Result<Tail, Fault> {
+        let store = State::open(caller)?.store;
+        let (at, wanted) = store.read(|tx| {
+            let wanted = Wanted { subject: subject(tx, wanted.subject.as_deref(), caller)?, ..wanted };
+            let last = tx.last_noted()?;
+            Ok((begin(from, last)?, wanted))
+        })?;
+        Ok(Tail { store, wanted, at })
+    }
+
+    /// What follows, at most `most`; nothing where nothing does yet.
+    pub fn next(&mut self, most: u32) -> Result<Vec<Noted>, Fault> {
+        let (entries, last) =
+            self.store.read(|tx| Ok((tx.noted_after(self.at, &self.wanted, most)?, tx.last_noted()?)))?;
+        // All that there is was looked at, whatever of it was wanted.
+        let all = (entries.len() as u32) < most;
+        self.at = if all { last.max(self.at) } else { entries.last().map_or(self.at, |entry| entry.seq) };
+        Ok(entries)
+    }
+
+    pub fn at(&self) -> u64 {
+        self.at
+    }
+}
+
+fn begin(from: Option<u64>, last: u64) -> Result<u64, Fault> {
+    let Some(from) = from else { return Ok(last) };
+    if from > last {
+        let fault = Fault::invalid(format!("there is no event {from} yet; the last is {last}")).phase(Phase::Admission);
+        return Err(fault.hint("begin without a number, or with one that was told"));
+    }
+    if last - from > MOST_REPLAYED {
+        let message = format!("{} events came since {from}; at most {MOST_REPLAYED} are told again", last - from);
+        let fault = Fault::new(ErrorKind::LimitExceeded, message).phase(Phase::Admission);
+        return Err(fault.hint("read the journal in pages (`cofferdam audit`, /v1/audit), then begin without a number"));
+    }
+    Ok(from)
 }

@@ -1,14 +1,15 @@
 //! Where policies come from: presets by name, files in our own or a neighbour's format, flags.
 
+mod explain;
+
+pub use explain::{Decided, Explained, Look, Matching, explain, explain_sandbox, explain_under};
+
 use crate::Caller;
 use crate::{network, toolchains};
 use enclosure::LocalHost;
 pub use policy::Document;
-use policy::{
-    Action, Base, Context, ExecRule, Explanation, Format, FsRule, NetRule, Perm, Perms, Policy, Proto, RulePath, Target,
-};
+use policy::{Action, Base, Context, ExecRule, Format, FsRule, NetRule, Perm, Perms, Policy, Proto, RulePath, Target};
 use std::ffi::OsStr;
-use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use terms::{ErrorKind, Fault, Phase};
 
@@ -332,67 +333,6 @@ pub fn shown(caller: &Caller) -> Result<Vec<PathBuf>, Fault> {
     let around = surroundings(&mut effective, caller, &caller.cwd, None);
     let plan = policy::resolve(&effective, &around.context)?.plan(&LocalHost::default())?;
     Ok(plan.grants.into_iter().map(|g| g.path).collect())
-}
-
-/// What a policy says about a path, a program or a place on the network, on this host.
-pub fn explain(what: &OsStr, sources: &[Source], flags: &[Flag], caller: &Caller) -> Result<Explanation, Fault> {
-    let (mut effective, _) = effective(sources, flags, caller)?;
-    let around = surroundings(&mut effective, caller, &caller.cwd, None);
-    let host = LocalHost::default();
-    let resolved = policy::resolve(&effective, &around.context)?.follow(&host)?;
-    let text = what.to_string_lossy();
-    if text.is_empty() {
-        return Err(Fault::invalid("nothing to explain")
-            .hint("name a path, a host or a command")
-            .phase(Phase::Admission));
-    }
-    if let Some(path) = text.strip_prefix("unix:") {
-        return Ok(policy::explain_net(&resolved, &policy::NetAsk::unix(&real(&expand(path, caller)))));
-    }
-    if let Some(host) = text.strip_prefix("icmp:") {
-        let ask = policy::NetAsk { addr: host.parse().ok(), ..policy::NetAsk::icmp(host) };
-        return Ok(policy::explain_net(&resolved, &ask));
-    }
-    let is_file = caller.cwd.join(what).symlink_metadata().is_ok();
-    if text.contains('/') || text.starts_with('~') || is_file {
-        let path = real(&expand(&text, caller));
-        let mut about = policy::explain_fs(&resolved, &path);
-        if path.metadata().is_ok_and(|m| m.file_type().is_socket()) {
-            about.rows.extend(policy::explain_net(&resolved, &policy::NetAsk::unix(&path)).rows);
-        }
-        return Ok(about);
-    }
-    let program = find_program(&text, caller);
-    if program.starts_with('/') {
-        return Ok(policy::explain_exec(&resolved, &real(Path::new(&program))));
-    }
-    let (host, port) = match text.rsplit_once(':') {
-        Some((host, port)) if !host.contains(':') => {
-            let port = port.parse().map_err(|_| Fault::invalid(format!("{text}: {port:?} is no port")))?;
-            (host.to_string(), port)
-        }
-        _ => (text.to_string(), 443),
-    };
-    let ask = policy::NetAsk { addr: host.parse().ok(), ..policy::NetAsk::tcp(&host, port) };
-    Ok(policy::explain_net(&resolved, &ask))
-}
-
-fn expand(text: &str, caller: &Caller) -> PathBuf {
-    match text.strip_prefix('~') {
-        Some(rest) => caller.home.join(rest.trim_start_matches('/')),
-        None => caller.cwd.join(text),
-    }
-}
-
-/// The real path as far as it exists.
-fn real(path: &Path) -> PathBuf {
-    if let Ok(real) = std::fs::canonicalize(path) {
-        return real;
-    }
-    match (path.parent(), path.file_name()) {
-        (Some(parent), Some(name)) => real(parent).join(name),
-        _ => path.to_path_buf(),
-    }
 }
 
 pub fn diff(old: &Source, new: &Source) -> Result<policy::Diff, Fault> {

@@ -26,6 +26,7 @@ pub use workspace::{Body, Change, ChangeKind, Class, Diff, Entry, FileDiff, File
 pub use workspace::{Rel, Target, Withheld};
 
 use crate::Caller;
+use crate::lifecycle::stop::{self, Which};
 use crate::sandbox::{self, Sandbox};
 use serde::{Deserialize, Serialize};
 use std::ffi::{OsStr, OsString};
@@ -48,9 +49,38 @@ impl Record for Reviewed {
     const KIND: &'static str = "reviewed";
 }
 
+/// Which sandbox is meant, and what in it.
+#[derive(Clone, Debug)]
+pub enum Of {
+    /// `[ID] [PATH…]` as a person types them, seen from where they stand.
+    Words(Vec<OsString>),
+    /// One sandbox, and paths from its top. Nothing is guessed.
+    Sandbox { which: Which, paths: Vec<Rel> },
+}
+
+impl Of {
+    /// All of one sandbox.
+    pub fn sandbox(which: Which) -> Of {
+        Of::Sandbox { which, paths: Vec::new() }
+    }
+
+    /// The sandbox, with the paths as they are called in it.
+    fn find(&self, tx: &Tx<'_>, caller: &Caller) -> Result<(Kept<Sandbox>, Vec<Rel>), Fault> {
+        match self {
+            Of::Words(words) => {
+                let (found, words) = which(tx, words, caller)?;
+                let paths = words.iter().map(|word| rel_of(word, &found.record.base, caller));
+                let paths = paths.collect::<Result<_, _>>()?;
+                Ok((found, paths))
+            }
+            Of::Sandbox { which, paths } => Ok((stop::pick(tx, which, caller)?, paths.clone())),
+        }
+    }
+}
+
 /// Tells `[ID] [PATH…]` apart: the first word is a sandbox if there is such a one, and else a path in the one that is meant
 /// without a word.
-pub fn which(tx: &Tx<'_>, words: &[OsString], caller: &Caller) -> Result<(Kept<Sandbox>, Vec<OsString>), Fault> {
+fn which(tx: &Tx<'_>, words: &[OsString], caller: &Caller) -> Result<(Kept<Sandbox>, Vec<OsString>), Fault> {
     let Some((first, rest)) = words.split_first() else {
         return Ok((sandbox::find(tx, None, caller)?, Vec::new()));
     };
@@ -67,7 +97,7 @@ pub fn which(tx: &Tx<'_>, words: &[OsString], caller: &Caller) -> Result<(Kept<S
 }
 
 /// A path as a person types it, as one of the workspace: from where they stand, if that is inside it, and else from its top.
-pub fn rel_of(word: &OsStr, base: &Path, caller: &Caller) -> Result<Rel, Fault> {
+fn rel_of(word: &OsStr, base: &Path, caller: &Caller) -> Result<Rel, Fault> {
     let outside = || {
         let message = format!("{}: not below {}", word.to_string_lossy(), base.display());
         Fault::invalid(message).hint("give a path of the workspace").phase(Phase::Admission)

@@ -5,6 +5,8 @@
 //! from is opened before, which tells of most mistakes in time, and read after. Whoever only wants to know what a run
 //! would do opens nothing and starts nothing.
 
+pub mod kept;
+
 use crate::Caller;
 use egress::broker::SecretValue;
 use std::collections::{BTreeMap, BTreeSet};
@@ -21,9 +23,13 @@ use std::time::{Duration, Instant};
 use terms::{Fault, Phase};
 
 /// The longest value; also what a pipe holds before its writer must wait.
-const LONGEST: usize = 64 * 1024;
+pub const LONGEST: usize = 64 * 1024;
 /// How long a command, or whoever writes to a pipe, may take to give a secret.
 const PATIENCE: Duration = Duration::from_secs(30);
+
+/// The caller's variable that says: only what is kept is given to runs. Set where others ask, whose words must neither start
+/// commands nor read files and variables of ours.
+pub const ONLY: &str = "COFFERDAM_SECRETS_KEPT_ONLY";
 
 /// Where a value comes from.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -35,6 +41,11 @@ enum Source {
     },
     File(PathBuf),
     Command(String),
+    /// Kept for runs under a name, in this file once it was looked for.
+    Kept {
+        name: String,
+        file: Option<PathBuf>,
+    },
 }
 
 impl fmt::Display for Source {
@@ -44,6 +55,8 @@ impl fmt::Display for Source {
             Source::Env { variable, is_set: false } => write!(f, "the variable {variable}, which is not set"),
             Source::File(path) => write!(f, "the file {}", path.display()),
             Source::Command(command) => write!(f, "what the command {command:?} prints"),
+            Source::Kept { name, file: Some(_) } => write!(f, "the secret {name} that is kept"),
+            Source::Kept { name, file: None } => write!(f, "the secret {name}, which is not kept"),
         }
     }
 }
@@ -73,12 +86,16 @@ pub struct Secrets {
 }
 
 impl Secrets {
-    /// Finds out where what the policy names comes from, and looks at none of it. `words` are `NAME=env:VAR`, `NAME=file:PATH` or `NAME=cmd:COMMAND`;
-    /// without a word, a secret is the caller's variable of its name.
+    /// Finds out where what the policy names comes from, and looks at none of it. `words` are `NAME=env:VAR`, `NAME=file:PATH`,
+    /// `NAME=cmd:COMMAND` or `NAME=store:NAME`; without a word, a secret is the caller's variable of its name, or else the one that is kept.
     pub fn find(wanted: &BTreeSet<&str>, words: &[String], caller: &Caller) -> Result<Secrets, Fault> {
+        let only_kept = caller.var(ONLY).is_some();
         let mut sources = BTreeMap::new();
         for word in words {
             let (name, source) = read_word(word)?;
+            if only_kept && !matches!(source, Source::Kept { .. }) {
+                return Err(not_here(name));
+            }
             if !wanted.contains(name) {
                 let known: Vec<&str> = wanted.iter().copied().collect();
                 return Err(Fault::invalid(format!(
@@ -92,11 +109,17 @@ impl Secrets {
         let is_set = |variable: &str| caller.var(variable).is_some_and(|v| !v.is_empty());
         let mut named = Vec::new();
         for name in wanted {
-            let own = || Source::Env { variable: (*name).to_owned(), is_set: false };
-            let source = match sources.remove(name).unwrap_or_else(own) {
-                Source::Env { variable, .. } => Source::Env { is_set: is_set(&variable), variable },
-                Source::File(path) => Source::File(caller.cwd.join(path)),
-                source => source,
+            let own = (*name).to_owned();
+            let source = match sources.remove(name) {
+                Some(Source::Env { variable, .. }) => Source::Env { is_set: is_set(&variable), variable },
+                Some(Source::File(path)) => Source::File(caller.cwd.join(path)),
+                Some(Source::Kept { name, .. }) => Source::Kept { file: kept::find(caller, &name), name },
+                Some(source) => source,
+                None if !only_kept && is_set(name) => Source::Env { variable: own, is_set: true },
+                None => match kept::find(caller, name) {
+                    None if !only_kept => Source::Env { variable: own, is_set: false },
+                    file => Source::Kept { name: own, file },
+                },
             };
             named.push(Named { name: (*name).to_owned(), placeholder: placeholder(name)?, source, held: None });
         }
@@ -125,7 +148,7 @@ impl Secrets {
     pub fn variables(&self) -> impl Iterator<Item = &str> {
         self.named.iter().filter_map(|s| match &s.source {
             Source::Env { variable, .. } => Some(variable.as_str()),
-            Source::File(_) | Source::Command(_) => None,
+            Source::File(_) | Source::Command(_) | Source::Kept { .. } => None,
         })
     }
 
@@ -160,11 +183,16 @@ fn check(name: &str, value: &[u8]) -> Result<(), Fault> {
     }
 }
 
+fn not_here(name: &str) -> Fault {
+    let fault = Fault::invalid(format!("secret {name}: only what is kept is given to runs here"));
+    fault.hint(format!("keep it with PUT /v1/secrets/{name}, or name one with store:NAME")).phase(Phase::Admission)
+}
+
 fn read_word(word: &str) -> Result<(&str, Source), Fault> {
     // What was typed may be the secret itself, so it is never repeated.
     let refuse = |why: &str| {
         Fault::invalid(format!("--secret: {why}"))
-            .hint("write NAME=env:VARIABLE, NAME=file:PATH or NAME=cmd:COMMAND; a value on the command line shows to every user of the host")
+            .hint("write NAME=env:VARIABLE, NAME=file:PATH, NAME=cmd:COMMAND or NAME=store:NAME; a value on the command line shows to every user of the host")
             .phase(Phase::Admission)
     };
     let (name, source) = word.split_once('=').ok_or_else(|| refuse("no '=' after the name"))?;
@@ -173,6 +201,7 @@ fn read_word(word: &str) -> Result<(&str, Source), Fault> {
         Some(("env", variable)) => Source::Env { variable: variable.into(), is_set: false },
         Some(("file", path)) => Source::File(path.into()),
         Some(("cmd", command)) => Source::Command(command.into()),
+        Some(("store", name)) => Source::Kept { name: name.into(), file: None },
         _ => return Err(refuse("a secret is never given literally")),
     };
     Ok((name, source))
@@ -192,7 +221,9 @@ fn hold(name: &str, source: &Source, cwd: &Path) -> Result<Held, Fault> {
     match source {
         Source::Env { variable, is_set: true } => Ok(Held::Env(variable.clone())),
         Source::Env { variable, is_set: false } => {
-            let hint = format!("set {variable}, or name a source: --secret {name}=env:VARIABLE|file:PATH|cmd:COMMAND");
+            let hint = format!(
+                "set {variable}, keep it with `cofferdam secret set {name}`, or name a source: --secret {name}=env:VARIABLE|file:PATH|cmd:COMMAND|store:NAME"
+            );
             Err(fault(name, format!("the variable {variable} is not set")).hint(hint))
         }
         Source::File(path) => {
@@ -206,6 +237,15 @@ fn hold(name: &str, source: &Source, cwd: &Path) -> Result<Held, Fault> {
             Ok(Held::Open(file))
         }
         Source::Command(command) => run(name, command, cwd).map(Held::Open),
+        Source::Kept { name: kept, file: None } => {
+            let hint = format!("keep it with `cofferdam secret set {kept}`, or PUT /v1/secrets/{kept}");
+            Err(fault(name, format!("no secret {kept} is kept")).hint(hint))
+        }
+        Source::Kept { file: Some(path), .. } => {
+            let options = rustix::fs::OFlags::NOFOLLOW.bits() as i32;
+            let file = File::options().read(true).custom_flags(options).open(path);
+            file.map(Held::Open).map_err(|e| fault(name, format!("what is kept of it: {e}")))
+        }
     }
 }
 

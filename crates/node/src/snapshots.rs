@@ -18,7 +18,7 @@ pub use restore::{Restored, Since, restore};
 pub use squash::{DEEP, DEEPEST, squash};
 pub use take::{Taken, remove, take};
 pub use template::{
-    Seed, Template, Templated, create, find_template, from_template, list_templates, refuse_other_template,
+    Described, Seed, Template, Templated, create, find_template, from_template, list_templates, refuse_other_template,
     remove_template,
 };
 pub use workspace::archive::Bounds;
@@ -31,6 +31,7 @@ use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 use store::{Entry, Kept, Record, Step, Tx};
 use terms::{ErrorKind, Fault, Limits, Phase};
+use utoipa::ToSchema;
 use workspace::{Anchors, Dir, Driver, Layer, Rel, manifest};
 
 /// What sandboxes can be built upon.
@@ -44,6 +45,9 @@ pub struct Ground {
     /// The same with their digests.
     pub frozen: Vec<Frozen>,
     pub since: (i64, u32),
+    /// The commit that the base stood on then.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub git_head: Option<String>,
     #[serde(default)]
     pub anchors: Anchors,
     pub policy: serde_json::Value,
@@ -115,6 +119,7 @@ impl Ground {
             layers: frozen.iter().map(|l| l.id.clone()).collect(),
             frozen,
             since: sandbox.since,
+            git_head: sandbox.git_head.clone(),
             anchors,
             policy: sandbox.policy.clone(),
             limits: sandbox.limits,
@@ -194,17 +199,31 @@ fn look(tx: &Tx<'_>, word: &str) -> Result<Option<Kept<Snapshot>>, Fault> {
 }
 
 /// A snapshot at a glance.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+#[schema(as = SnapshotListed)]
 pub struct Listed {
     pub id: String,
     pub name: Option<String>,
+    /// The sandbox that it was taken of; it may be gone.
     pub sandbox: String,
+    /// Made on the way to something else, and collected when nothing needs it.
     pub automatic: bool,
+    #[schema(value_type = String)]
     pub base: PathBuf,
+    /// Over the digests of all its layers.
     pub digest: String,
     pub layers: usize,
+    /// Of files in all its layers.
     pub bytes: u64,
     pub created_ms: u64,
+}
+
+impl Listed {
+    pub fn of(Kept { id, record, .. }: Kept<Snapshot>) -> Listed {
+        let (layers, bytes) = (record.ground.layers.len(), record.ground.bytes());
+        let Snapshot { name, sandbox, automatic, digest, created_ms, ground } = record;
+        Listed { id, name, sandbox, automatic, base: ground.base, digest, layers, bytes, created_ms }
+    }
 }
 
 /// All snapshots, or those of one sandbox, oldest first.
@@ -213,12 +232,7 @@ pub fn list(state: &State, sandbox: Option<&str>) -> Result<Vec<Listed>, Fault> 
         Some(id) => tx.list_in::<Snapshot>(id),
         None => tx.list::<Snapshot>(),
     })?;
-    let at_a_glance = |Kept { id, record, .. }: Kept<Snapshot>| {
-        let (layers, bytes) = (record.ground.layers.len(), record.ground.bytes());
-        let Snapshot { name, sandbox, automatic, digest, created_ms, ground } = record;
-        Listed { id, name, sandbox, automatic, base: ground.base, digest, layers, bytes, created_ms }
-    };
-    let mut all: Vec<Listed> = all.into_iter().map(at_a_glance).collect();
+    let mut all: Vec<Listed> = all.into_iter().map(Listed::of).collect();
     all.sort_by(|a, b| (a.created_ms, &a.id).cmp(&(b.created_ms, &b.id)));
     Ok(all)
 }

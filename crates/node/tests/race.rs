@@ -3,8 +3,9 @@
 use node::Caller;
 use node::lifecycle::create;
 use node::lifecycle::live::{self, Whose};
+use node::lifecycle::stop::Which;
 use node::review::approve::{self, Seen};
-use node::review::{prune, rebase, reject, undo};
+use node::review::{Of, prune, rebase, reject, undo};
 use node::snapshots;
 use node::state::State;
 use std::path::{Path, PathBuf};
@@ -14,6 +15,10 @@ use terms::{ErrorKind, Fault};
 
 /// Files that are written while all the rest goes on.
 const FILES: usize = 40;
+
+fn which(word: String) -> Which {
+    Which { word: Some(word), version: None }
+}
 
 struct World {
     root: PathBuf,
@@ -41,7 +46,7 @@ impl World {
 
     fn approve(&self, id: &str) -> Result<(), Fault> {
         let ask = approve::Ask {
-            words: vec![id.into()],
+            of: Of::Words(vec![id.into()]),
             everything: false,
             exact: Vec::new(),
             hunks: Vec::new(),
@@ -53,8 +58,12 @@ impl World {
     }
 
     fn reject(&self, id: &str, path: &str) -> Result<(), Fault> {
-        let ask =
-            reject::Ask { words: vec![id.into(), path.into()], hunks: Vec::new(), everything: false, digest: None };
+        let ask = reject::Ask {
+            of: Of::Words(vec![id.into(), path.into()]),
+            hunks: Vec::new(),
+            everything: false,
+            digest: None,
+        };
         reject::reject(&self.caller, &ask).map(drop)
     }
 
@@ -125,9 +134,9 @@ fn verbs_that_meet_lose_nothing_and_leave_what_is_frozen_alone() {
         again(Box::new(move || fine(world.approve(id))));
         again(Box::new(move || fine(undo::undo(&world.caller, Some(id)).map(drop))));
         again(Box::new(move || {
-            let ask = rebase::Ask { sandbox: Some(id.to_owned()), dry_run: false };
+            let ask = rebase::Ask { which: which(id.to_owned()), dry_run: false };
             fine(rebase::rebase(&world.caller, &ask).map(drop));
-            fine(prune::prune(&world.caller, Some(id)).map(drop));
+            fine(prune::prune(&world.caller, &which(id.to_owned())).map(drop));
             fine(snapshots::squash(&open(), &world.caller, id).map(drop));
         }));
         for n in 0..FILES {

@@ -1,6 +1,8 @@
 //! Verbs of review on sandboxes whose layers are written by hand, without a guest.
 
 use node::Caller;
+use node::lifecycle::stop::Which;
+use node::review::Of;
 use node::review::approve::{self, Seen, approve};
 use node::review::commit;
 use node::review::rebase::{self, Fate, rebase};
@@ -10,6 +12,10 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 use workspace::Dir;
+
+fn which(word: String) -> Which {
+    Which { word: Some(word), version: None }
+}
 
 struct Bench {
     root: PathBuf,
@@ -63,7 +69,7 @@ impl Bench {
 
     fn approve(&self, id: &str, commit: Option<commit::Wish>) -> node::review::Receipt {
         let ask = approve::Ask {
-            words: vec![id.into()],
+            of: Of::Words(vec![id.into()]),
             everything: false,
             exact: Vec::new(),
             hunks: Vec::new(),
@@ -95,7 +101,7 @@ fn a_copy_that_an_approval_kept_is_the_past_of_a_merge() {
     write(&up_two, "a.txt", &TEN.replace("9\n", "nine\n"));
     bench.approve(&two, None);
     assert_eq!(std::fs::read_to_string(bench.base.join("a.txt")).unwrap(), TEN.replace("9\n", "nine\n"));
-    let answer = rebase(&bench.caller, &rebase::Ask { sandbox: Some(one.clone()), dry_run: false }).unwrap();
+    let answer = rebase(&bench.caller, &rebase::Ask { which: which(one.clone()), dry_run: false }).unwrap();
     assert_eq!(answer.files.iter().map(|f| &f.fate).collect::<Vec<_>>(), [&Fate::Merged], "{answer:?}");
     let both = TEN.replace("2\n", "two\n").replace("9\n", "nine\n");
     assert_eq!(std::fs::read_to_string(up_one.join("a.txt")).unwrap(), both);
@@ -157,7 +163,7 @@ fn a_commit_that_cannot_be_made_keeps_everything_from_landing() {
     write(&bench.base.join(".git"), "MERGE_HEAD", "");
     let wish = Some(commit::Wish { message: "x".into(), author: commit::Author::Reviewer });
     let ask = approve::Ask {
-        words: vec![id.into()],
+        of: Of::Words(vec![id.into()]),
         everything: false,
         exact: Vec::new(),
         hunks: Vec::new(),
@@ -179,7 +185,7 @@ fn marks_of_a_conflict_land_only_when_their_file_is_named() {
     write(&up, "a.txt", &TEN.replace("5\n", "ours\n"));
     write(&up, "b.txt", "b\n");
     write(&bench.base, "a.txt", &TEN.replace("5\n", "theirs\n"));
-    let answer = rebase(&bench.caller, &rebase::Ask { sandbox: Some(id.clone()), dry_run: false }).unwrap();
+    let answer = rebase(&bench.caller, &rebase::Ask { which: which(id.clone()), dry_run: false }).unwrap();
     assert_eq!(answer.conflicts, 1, "{answer:?}");
     let receipt = bench.approve(&id, None);
     assert_eq!(receipt.landed.iter().map(|l| l.path.to_string()).collect::<Vec<_>>(), ["b.txt"], "{receipt:?}");
@@ -189,7 +195,7 @@ fn marks_of_a_conflict_land_only_when_their_file_is_named() {
     );
     let words = vec![id.into(), "a.txt".into()];
     let ask = approve::Ask {
-        words,
+        of: Of::Words(words),
         everything: false,
         exact: Vec::new(),
         hunks: Vec::new(),

@@ -7,10 +7,14 @@ use serde_json::Value;
 use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
 use terms::Fault;
+use utoipa::ToSchema;
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+/// How far what an entry tells of has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
+#[schema(as = JournalStep)]
 pub enum Step {
+    /// It is about to be done.
     Intent,
     Done,
     Failed,
@@ -25,7 +29,7 @@ impl Step {
         }
     }
 
-    fn of_name(name: &str) -> Option<Step> {
+    pub fn of_name(name: &str) -> Option<Step> {
         [Step::Intent, Step::Done, Step::Failed].into_iter().find(|step| step.name() == name)
     }
 }
@@ -45,20 +49,28 @@ pub struct Entry<'a> {
 }
 
 /// What is noted.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+#[schema(as = JournalEntry)]
 pub struct Noted {
+    /// Its number; the next entry has the next.
     pub seq: u64,
     pub at_ms: u64,
     pub verb: String,
     pub step: Step,
+    /// The sandbox, or whatever else it is about.
     pub subject: String,
+    /// Who asked.
     pub actor: String,
+    /// What there is to say of it; its form depends on the verb.
+    #[schema(value_type = Object)]
     pub body: Value,
+    /// Over all of it and the hash of the entry before.
     pub hash: String,
 }
 
 /// What a look at the whole chain found.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[schema(as = JournalVerified)]
 pub struct Verified {
     /// How many entries are as they were written, from the first on.
     pub entries: u64,
@@ -67,14 +79,24 @@ pub struct Verified {
     /// The last entry that `journal.head` remembers. It may lag behind; it never leads.
     pub anchored: u64,
     /// The first entry that is not as it was written.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub broken: Option<Broken>,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[schema(as = JournalBroken)]
 pub struct Broken {
     pub seq: u64,
     pub why: String,
+}
+
+/// Which entries are meant; a field that is not given takes all.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Wanted {
+    pub subject: Option<String>,
+    pub verb: Option<String>,
+    pub actor: Option<String>,
+    pub step: Option<Step>,
 }
 
 /// What the first entry follows upon.
@@ -105,11 +127,32 @@ impl Tx<'_> {
         let query = "SELECT seq, at_ms, verb, step, subject, actor, body, hash FROM journal
                      WHERE (?1 IS NULL OR subject = ?1) AND seq < ?2 ORDER BY seq DESC LIMIT ?3";
         let mut statement = self.db.prepare(query).map_err(inner)?;
-        let below = below.map_or(i64::MAX, |seq| seq as i64);
+        let below = below.and_then(|seq| i64::try_from(seq).ok()).unwrap_or(i64::MAX);
         let rows = statement.query_map(params![subject, below, most], row).map_err(inner)?;
         let mut noted = rows.map(|row| row.map_err(inner).and_then(read)).collect::<Result<Vec<_>, _>>()?;
         noted.reverse();
         Ok(noted)
+    }
+}
+
+impl Tx<'_> {
+    /// The first `most` wanted entries after number `after`, oldest first.
+    pub fn noted_after(&self, after: u64, wanted: &Wanted, most: u32) -> Result<Vec<Noted>, Fault> {
+        let query = "SELECT seq, at_ms, verb, step, subject, actor, body, hash FROM journal
+                     WHERE seq > ?1 AND (?2 IS NULL OR subject = ?2) AND (?3 IS NULL OR verb = ?3)
+                     AND (?4 IS NULL OR actor = ?4) AND (?5 IS NULL OR step = ?5) ORDER BY seq LIMIT ?6";
+        let mut statement = self.db.prepare(query).map_err(inner)?;
+        let after = i64::try_from(after).unwrap_or(i64::MAX);
+        let Wanted { subject, verb, actor, step } = wanted;
+        let step = step.map(Step::name);
+        let rows = statement.query_map(params![after, subject, verb, actor, step, most], row).map_err(inner)?;
+        rows.map(|row| row.map_err(inner).and_then(read)).collect()
+    }
+
+    /// The number of the last entry; 0 where there is none.
+    pub fn last_noted(&self) -> Result<u64, Fault> {
+        let query = "SELECT coalesce(max(seq), 0) FROM journal";
+        self.db.query_row(query, [], |row| row.get::<_, i64>(0)).map(|seq| seq as u64).map_err(inner)
     }
 }
 

@@ -12,7 +12,7 @@ mod open;
 mod record;
 mod room;
 
-pub use journal::{Broken, Entry, Noted, Step, Verified};
+pub use journal::{Broken, Entry, Noted, Step, Verified, Wanted};
 pub use key::Key;
 pub use open::SCHEMA;
 pub use record::{Kept, Record};

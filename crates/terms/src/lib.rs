@@ -5,6 +5,7 @@ mod fault;
 mod id;
 mod limit;
 mod outcome;
+pub mod quantity;
 
 pub use fault::{ErrorKind, Fault, Retry};
 pub use id::id;

@@ -3,8 +3,9 @@
 use crate::name::Rel;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+use utoipa::ToSchema;
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum FileKind {
     File,
@@ -44,7 +45,8 @@ impl FileKind {
 }
 
 /// One side of a change: what stood there, or stands there now.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[schema(as = ChangeSide)]
 pub struct Entry {
     pub kind: FileKind,
     /// Permission bits as they are on disk, set-id and sticky included.
@@ -61,15 +63,16 @@ pub struct Entry {
     pub xattrs: BTreeMap<String, String>,
 }
 
-/// Where a symbolic link leads, byte for byte: text, or base64 where it is none.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+/// A name, or where a symbolic link leads, byte for byte: text, or base64 where it is none.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(untagged)]
+#[schema(as = Name)]
 pub enum Target {
     Text(String),
     Bytes { base64: String },
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum ChangeKind {
     Added,
@@ -111,8 +114,9 @@ impl ChangeKind {
 }
 
 /// How a change is treated in review.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case", tag = "class")]
+#[schema(as = ChangeClass)]
 pub enum Class {
     Ordinary,
     /// It would be run or obeyed on the reviewer's machine; lands only when it is named. `why` is a short phrase
@@ -127,8 +131,9 @@ pub enum Class {
 }
 
 /// What a reviewer should see beside the change itself.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
+#[schema(as = ChangeFlag)]
 pub enum Flag {
     /// Set-user-id, set-group-id: shown, and taken off when it lands.
     SetId,
@@ -151,7 +156,7 @@ pub enum Flag {
     Large,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Change {
     pub path: Rel,
     pub kind: ChangeKind,
@@ -168,7 +173,7 @@ pub struct Change {
     pub drifted: bool,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum LineKind {
     Context,
@@ -177,14 +182,14 @@ pub enum LineKind {
 }
 
 /// One line of a hunk, with its end of line if it has one. Bytes that are no UTF-8 make a file binary, so a line is text.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Line {
     pub kind: LineKind,
     pub text: String,
 }
 
 /// A place where two texts differ, with three lines around it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Hunk {
     /// The same as long as the lines that differ are the same, wherever they stand and whatever else lands: eight hex digits
     /// or more, unique in the diff.
@@ -197,8 +202,9 @@ pub struct Hunk {
     pub lines: Vec<Line>,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
+#[schema(as = ChangeBody)]
 pub enum Body {
     /// Nothing to compare: a directory, a link, a mode, a file that is empty.
     None,
@@ -207,7 +213,7 @@ pub enum Body {
     Whole,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct FileDiff {
     #[serde(flatten)]
     pub change: Change,
@@ -215,7 +221,7 @@ pub struct FileDiff {
 }
 
 /// Something that is kept out of review: build artefacts and caches, whole directories where they are such.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Withheld {
     pub path: Rel,
     pub why: String,
@@ -224,7 +230,7 @@ pub struct Withheld {
 }
 
 /// All that changed, sorted by path.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Diff {
     /// Over everything in `files`: who approves it says what was seen.
     pub digest: String,

@@ -9,7 +9,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 /// A path relative to the top of a tree. Parts are never empty, `.` or `..`; the empty path is the top itself.
-#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, utoipa::ToSchema)]
+#[schema(as = Path, value_type = Target)]
 pub struct Rel(Vec<u8>);
 
 impl Rel {

@@ -25,10 +25,12 @@ use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Read};
 use terms::Fault;
+use utoipa::ToSchema;
 
 /// What becomes of one file.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case", tag = "fate")]
+#[schema(as = RebaseFate)]
 pub enum Fate {
     /// It now has the changes of both sides.
     Merged,
@@ -40,7 +42,8 @@ pub enum Fate {
     Conflict { why: String, marks: bool },
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[schema(as = RebasedFile)]
 pub struct Moved {
     pub path: Rel,
     #[serde(flatten)]

@@ -46,7 +46,8 @@ pub struct Pick<'a> {
 }
 
 /// A change that is not meant, and why it stays.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+#[schema(as = LeftChange)]
 pub struct Left {
     pub path: Rel,
     pub why: String,

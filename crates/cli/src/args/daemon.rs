@@ -1,6 +1,6 @@
 //! The daemon's verbs, with their flags.
 
-use super::path;
+use super::operations::config_args;
 use clap::Command;
 
 /// Known without building anything: the hot path must tell verbs from commands to run.
@@ -11,7 +11,5 @@ pub fn commands() -> Vec<Command> {
 }
 
 fn serve() -> Command {
-    Command::new("serve")
-        .about("Serve sandboxes over HTTP, on a socket that only you can open")
-        .arg(path("socket").value_name("PATH").help("The socket [default: cofferdam.sock in the state directory]"))
+    Command::new("serve").about("Serve sandboxes over HTTP, on a socket that only you can open").args(config_args())
 }

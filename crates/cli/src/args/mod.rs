@@ -7,9 +7,12 @@ use std::io::Write;
 use std::process::ExitCode;
 
 pub mod daemon;
+pub mod events;
+pub mod operations;
 pub mod review;
 mod run;
 pub mod sandboxes;
+pub mod secrets;
 pub mod snapshots;
 
 pub use self::run::{Runs, as_run, expand_it, speaks_docker};
@@ -17,10 +20,20 @@ use self::run::{exec, limit_args, policy_args, rule_args, run, shell};
 
 const OWN: [&str; 10] = ["run", "exec", "shell", "policy", "doctor", "setup", "bench", "completion", "man", "help"];
 
+/// The verbs of each file beside this one.
+const OTHERS: &[&[&str]] = &[
+    daemon::VERBS,
+    events::VERBS,
+    operations::VERBS,
+    review::VERBS,
+    sandboxes::VERBS,
+    secrets::VERBS,
+    snapshots::VERBS,
+];
+
 /// Every verb there is.
 pub fn all_verbs() -> impl Iterator<Item = &'static str> {
-    let others = [daemon::VERBS, sandboxes::VERBS, review::VERBS, snapshots::VERBS].into_iter().flatten().copied();
-    OWN.into_iter().chain(others)
+    OWN.into_iter().chain(OTHERS.iter().copied().flatten().copied())
 }
 
 pub fn whole() -> Command {
@@ -41,8 +54,11 @@ pub fn whole() -> Command {
         .subcommand(shell())
         .subcommands(sandboxes::commands())
         .subcommands(daemon::commands())
+        .subcommands(operations::commands())
         .subcommands(review::commands())
         .subcommands(snapshots::commands())
+        .subcommands(events::commands())
+        .subcommands(secrets::commands())
         .subcommand(policy())
         .subcommand(doctor())
         .subcommand(setup())

@@ -163,7 +163,7 @@ fn conflicts() -> Command {
 }
 
 /// One sandbox.
-fn one() -> Arg {
+pub fn one() -> Arg {
     Arg::new("sandbox")
         .value_name("ID")
         .help("The sandbox, by id, the beginning of it, or name [default: the one of the current directory]")

@@ -7,9 +7,11 @@ use crate::render::fault;
 use crate::surroundings::caller;
 use clap::ArgMatches;
 use node::Caller;
+use node::lifecycle::stop::Which;
+use node::review::Of;
 use node::review::approve::{Ask, Seen, approve, was_shown};
 use node::review::commit::{Author, Wish};
-use node::review::diff::{self, Answer};
+use node::review::diff::{self, Answer, Reader};
 use std::ffi::OsString;
 use std::io::{self, IsTerminal, Write};
 use std::process::ExitCode;
@@ -36,18 +38,19 @@ pub fn main(matches: &ArgMatches) -> ExitCode {
 
 fn as_told(matches: &ArgMatches, caller: &Caller) -> Result<Option<Ask>, Fault> {
     let words: Vec<OsString> = matches.get_many("words").unwrap_or_default().cloned().collect();
+    let of = Of::Words(words.clone());
     let hunks = matches.get_many("hunk").unwrap_or_default().cloned().collect();
     let mut seen = match matches.get_one::<String>("digest") {
         Some(digest) => Seen::Digest(digest.clone()),
         None if matches.get_flag("unseen") => Seen::Unseen,
         None => Seen::Last,
     };
-    if seen == Seen::Last && has_terminal() && !was_shown(caller, &words)? {
+    if seen == Seen::Last && has_terminal() && !was_shown(caller, &of)? {
         let Some(digest) = shown_now(caller, &words)? else { return Ok(None) };
         seen = Seen::Digest(digest);
     }
     let (everything, runs_on_host) = (matches.get_flag("all"), matches.get_flag("runs-on-host"));
-    Ok(Some(Ask { words, everything, exact: Vec::new(), hunks, runs_on_host, seen, commit: commit(matches)? }))
+    Ok(Some(Ask { of, everything, exact: Vec::new(), hunks, runs_on_host, seen, commit: commit(matches)? }))
 }
 
 fn chosen_by_hand(matches: &ArgMatches, caller: &Caller) -> Result<Option<Ask>, Fault> {
@@ -56,15 +59,20 @@ fn chosen_by_hand(matches: &ArgMatches, caller: &Caller) -> Result<Option<Ask>, 
         return Err(fault.hint("choose with paths, --hunk or --runs-on-host").phase(Phase::Admission));
     }
     let words = matches.get_many("words").unwrap_or_default().cloned().collect();
-    let answer = diff::diff(caller, &diff::Ask { words, everything: false })?;
+    let answer = look(caller, words)?;
     let (paths, hunks) = interactive::ask(&answer.diff, brush()).map_err(|e| Fault::internal(e.to_string()))?;
     if paths.is_empty() && hunks.is_empty() {
         return Ok(None);
     }
-    let words = vec![OsString::from(&answer.sandbox)];
+    let of = Of::sandbox(Which { word: Some(answer.sandbox), version: None });
     let seen = Seen::Digest(answer.diff.digest);
     let (everything, commit) = (false, commit(matches)?);
-    Ok(Some(Ask { words, everything, exact: paths, hunks, runs_on_host: false, seen, commit }))
+    Ok(Some(Ask { of, everything, exact: paths, hunks, runs_on_host: false, seen, commit }))
+}
+
+fn look(caller: &Caller, words: Vec<OsString>) -> Result<Answer, Fault> {
+    let ask = diff::Ask { of: Of::Words(words), everything: false, reader: Reader::Person, page: None };
+    diff::diff(caller, &ask)
 }
 
 fn commit(matches: &ArgMatches) -> Result<Option<Wish>, Fault> {
@@ -94,10 +102,9 @@ fn brush() -> Brush {
 /// Nobody looked yet: what would land is listed, and somebody says yes or no.
 fn shown_now(caller: &Caller, words: &[OsString]) -> Result<Option<String>, Fault> {
     let first = words.first().cloned();
-    let all = |words: Vec<OsString>| diff::diff(caller, &diff::Ask { words, everything: false });
     // The sandbox alone: the digest is over all of it, whatever is chosen.
-    let answer: Answer = match all(first.into_iter().collect()) {
-        Err(fault) if fault.error_kind == ErrorKind::NotFound => all(Vec::new())?,
+    let answer = match look(caller, first.into_iter().collect()) {
+        Err(fault) if fault.error_kind == ErrorKind::NotFound => look(caller, Vec::new())?,
         other => other?,
     };
     let mut out = io::stderr().lock();

@@ -4,8 +4,9 @@ use super::pager::Out;
 use super::paint::{self, BOLD, Brush, DIM, GREEN, RED, YELLOW};
 use crate::{render, surroundings};
 use clap::ArgMatches;
-use node::review::diff::{Answer, Ask};
-use node::review::{Body, ChangeKind, Class, FileDiff, FileKind, LineKind};
+use node::lifecycle::stop::Which;
+use node::review::diff::{Answer, Ask, Reader};
+use node::review::{Body, ChangeKind, Class, FileDiff, FileKind, LineKind, Of};
 use std::ffi::OsString;
 use std::io::{self, IsTerminal, Write};
 use std::process::ExitCode;
@@ -13,7 +14,8 @@ use terms::Fault;
 
 pub fn main(matches: &ArgMatches) -> ExitCode {
     let words = matches.get_many::<OsString>("words").unwrap_or_default().cloned().collect();
-    let ask = Ask { words, everything: matches.get_flag("all") };
+    let everything = matches.get_flag("all");
+    let ask = Ask { of: Of::Words(words), everything, reader: Reader::Person, page: None };
     let json = matches.get_flag("json");
     let answer = surroundings::caller().and_then(|caller| node::review::diff::diff(&caller, &ask));
     match answer.and_then(|answer| show(matches, &answer)) {
@@ -227,8 +229,8 @@ fn ending(out: &mut Out, answer: &Answer, brush: Brush) -> io::Result<()> {
 /// `cofferdam prune`.
 pub fn prune(matches: &ArgMatches) -> ExitCode {
     let json = matches.get_flag("json");
-    let id = matches.get_one::<String>("id").map(String::as_str);
-    match surroundings::caller().and_then(|caller| node::review::prune::prune(&caller, id)) {
+    let which = Which { word: matches.get_one::<String>("id").cloned(), version: None };
+    match surroundings::caller().and_then(|caller| node::review::prune::prune(&caller, &which)) {
         Ok(answer) if json => render::print_json(&answer),
         Ok(answer) => {
             let said = format!("{} files, {} taken out of {}", answer.files, bytes(answer.bytes), answer.sandbox);

@@ -3,6 +3,7 @@
 use crate::render::{fault, note, print_json, safe};
 use crate::surroundings::caller;
 use clap::ArgMatches;
+use node::lifecycle::stop::Which;
 use node::review::rebase::{Answer, Ask, Fate, Moved, rebase};
 use std::io::Write;
 use std::process::ExitCode;
@@ -12,7 +13,8 @@ const CONFLICTS: u8 = 1;
 
 pub fn main(matches: &ArgMatches) -> ExitCode {
     let json = matches.get_flag("json");
-    let ask = Ask { sandbox: matches.get_one::<String>("sandbox").cloned(), dry_run: matches.get_flag("dry-run") };
+    let which = Which { word: matches.get_one::<String>("sandbox").cloned(), version: None };
+    let ask = Ask { which, dry_run: matches.get_flag("dry-run") };
     let answer = match caller().and_then(|caller| rebase(&caller, &ask)) {
         Ok(answer) => answer,
         Err(error) => return fault(&error, json),

@@ -3,7 +3,7 @@
 use crate::render::{fault, note, print_json, safe};
 use crate::surroundings::caller;
 use clap::ArgMatches;
-use node::review::{LandedChange, Left, Receipt};
+use node::review::{LandedChange, Left, Of, Receipt};
 use std::ffi::OsString;
 use std::io::Write;
 use std::process::ExitCode;
@@ -42,7 +42,7 @@ pub fn undo(matches: &ArgMatches) -> ExitCode {
 pub fn reject(matches: &ArgMatches) -> ExitCode {
     let json = matches.get_flag("json");
     let ask = node::review::reject::Ask {
-        words: matches.get_many::<OsString>("words").unwrap_or_default().cloned().collect(),
+        of: Of::Words(matches.get_many::<OsString>("words").unwrap_or_default().cloned().collect()),
         hunks: matches.get_many("hunk").unwrap_or_default().cloned().collect(),
         everything: matches.get_flag("all"),
         digest: matches.get_one("digest").cloned(),

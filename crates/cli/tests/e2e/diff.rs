@@ -1,7 +1,8 @@
 //! `cofferdam diff` after real guests: what they did is told, in every form, and nothing of it drives a terminal.
 
+use crate::support::terminal::at_terminal;
 use crate::support::{As, Place, to_the_end};
-use serde_json::Value;
+use serde_json::{Value, json};
 use std::fs;
 use std::process::{Command, Output};
 
@@ -247,4 +248,42 @@ fn a_diff_of_a_running_sandbox_says_so() {
     assert!(!refused.status.success());
     child.wait().unwrap();
     assert_eq!(json(&place, &["busy"])["running"], false, "control");
+}
+
+/// A person at a terminal decides hunk by hunk; what runs on their machine comes last and says so, and what a guest wrote to drive
+/// the terminal is shown, not obeyed.
+#[test]
+fn a_person_lets_through_what_they_choose() {
+    for who in BOTH {
+        let place = Place::new(who);
+        let lines = |first: &str, last: &str| format!("{first}\n{}{last}\n", "same\n".repeat(20));
+        let text = place.file("home/project/text", lines("one", "two"));
+        let build = place.file("home/project/Makefile", "all:\n\ttrue\n");
+        let script =
+            "sed -i 's/^one/ONE/; s/^two/TWO/' text; printf 'evil \\033]52;c;eA==\\007\\n' > loud; echo x: >> Makefile";
+        place.sh(&[], script).assert_ok();
+        diff(&place, &[]);
+        let steps = json!([
+            ["expect", "let this change through"],
+            ["send", "?\n"],
+            ["expect", "go back"],
+            ["send", "n\n"],
+            ["expect", "(2/4) let this hunk through"],
+            ["send", "y\n"],
+            ["expect", "(3/4) let this hunk through"],
+            ["send", "n\n"],
+            ["expect", "runs on your machine"],
+            ["expect", "(4/4)"],
+            ["send", "n\n"]
+        ]);
+        let screen = at_terminal(&place, &["approve", "-i"], steps);
+        screen.assert_code(0);
+        assert!(!screen.text.contains("\u{1b}]52"), "{who:?}: {:?}", screen.text);
+        assert!(screen.text.contains("ONE") && screen.text.contains("loud"), "{who:?}: control: {}", screen.text);
+        let landed = fs::read_to_string(&text).unwrap();
+        assert_eq!(landed, lines("ONE", "two"), "{who:?}: one hunk of two");
+        assert!(!text.with_file_name("loud").exists(), "{who:?}");
+        assert_eq!(fs::read_to_string(&build).unwrap(), "all:\n\ttrue\n", "{who:?}");
+        assert_eq!(json(&place, &[])["files"].as_array().unwrap().len(), 3, "{who:?}: the rest is still to be decided");
+    }
 }

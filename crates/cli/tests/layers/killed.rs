@@ -1,11 +1,24 @@
-//! Killed at any call: a snapshot, fork or restore is done or not done, can be repeated, and leaves nothing that `gc` does not find.
+//! Killed at any call, or told of an error there: a snapshot, fork or restore is done or not done, can be repeated, and leaves nothing
+//! that `gc` does not find.
 
 use crate::support::harm::{Harm, Walk};
 use crate::support::{As, Place};
 use crate::words::Verbs;
+use std::process::Output;
 use std::time::Duration;
 
-const KILL: Walk = Walk { harm: Harm::Kill, calls: "%file,%desc", budget: Duration::from_secs(20) };
+const KILL: Walk = Walk { harm: Harm::Kill, calls: "%file,%desc", budget: Duration::from_secs(15) };
+const CHANGING: &str = "openat,openat2,pwrite64,write,fdatasync,fsync,mkdirat,unlinkat,renameat,ftruncate,flock,fchmod";
+const ERROR: Walk = Walk { harm: Harm::Error("EIO"), calls: CHANGING, budget: Duration::from_secs(5) };
+const FULL: Walk = Walk { harm: Harm::Error("ENOSPC"), calls: CHANGING, budget: Duration::from_secs(5) };
+
+/// A killed command says nothing; one that met an error says which, in our words.
+fn told(output: &Output, what: &str) {
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(!said.contains("panicked"), "{what}: {said}");
+    let code = output.status.code();
+    assert!(matches!(code, None | Some(0 | 2 | 125)), "{what}: {code:?}: {said}");
+}
 
 /// A sandbox with a change, written as its guest would have.
 fn changed(place: &Place) -> String {
@@ -47,15 +60,20 @@ fn clean(place: &Place, what: &str) {
 
 #[test]
 fn snapshot_is_done_or_not_done() {
+    [KILL, ERROR, FULL].into_iter().for_each(snapshot);
+}
+
+fn snapshot(walk: Walk) {
     let place = Place::new(As::User);
-    let walked = KILL.go(
+    let walked = walk.go(
         &place,
         || {
             let id = changed(&place);
             (id.clone(), vec!["snapshot".to_owned(), id])
         },
-        |id, point, _| {
-            let what = format!("snapshot killed at {point:?}");
+        |id, point, output| {
+            let what = format!("snapshot with {:?} at {point:?}", walk.harm);
+            told(output, &what);
             let before = content(&place, &id);
             let taken = place.json(&["snapshot", &id]);
             assert_eq!(content(&place, &id), before, "{what}");
@@ -68,8 +86,12 @@ fn snapshot_is_done_or_not_done() {
 
 #[test]
 fn restore_is_done_or_not_done() {
+    [KILL, ERROR, FULL].into_iter().for_each(restore);
+}
+
+fn restore(walk: Walk) {
     let place = Place::new(As::User);
-    let walked = KILL.go(
+    let walked = walk.go(
         &place,
         || {
             let id = changed(&place);
@@ -79,8 +101,9 @@ fn restore_is_done_or_not_done() {
             assert_ne!(states.0, states.1);
             ((id, one.clone(), states), vec!["restore".to_owned(), one])
         },
-        |(id, one, (then, now)), point, _| {
-            let what = format!("restore killed at {point:?}");
+        |(id, one, (then, now)), point, output| {
+            let what = format!("restore with {:?} at {point:?}", walk.harm);
+            told(output, &what);
             let found = content(&place, &id);
             assert!(found == then || found == now, "{what}: neither here nor there");
             if found == then {
@@ -98,16 +121,21 @@ fn restore_is_done_or_not_done() {
 
 #[test]
 fn fork_is_done_or_not_done() {
+    [KILL, ERROR, FULL].into_iter().for_each(fork);
+}
+
+fn fork(walk: Walk) {
     let place = Place::new(As::User);
-    let walked = KILL.go(
+    let walked = walk.go(
         &place,
         || {
             clean(&place, "before");
             let id = changed(&place);
             (id.clone(), ["fork", &id, "--count", "3"].map(str::to_owned).to_vec())
         },
-        |id, point, _| {
-            let what = format!("fork killed at {point:?}");
+        |id, point, output| {
+            let what = format!("fork with {:?} at {point:?}", walk.harm);
+            told(output, &what);
             let count = place.states().len();
             assert!(count == 1 || count == 4, "{what}: {count} sandboxes");
             let before = content(&place, &id);

@@ -85,9 +85,16 @@ impl Screen {
 /// `cofferdam run ARGS…` on a terminal of 31 rows and 97 columns.
 pub fn on_terminal(place: &Place, args: &[&str], steps: Value) -> Screen {
     let status = place.file(format!("screen-{}.json", unique()), "");
-    let mut argv = vec![super::binary().display().to_string(), "run".into(), "--status-file".into()];
-    argv.push(status.display().to_string());
-    argv.extend(args.iter().map(|a| a.to_string()));
+    let name = status.display().to_string();
+    let words = [&["run", "--status-file", &name], args].concat();
+    let screen = at_terminal(place, &words, steps);
+    Screen { outcome: serde_json::from_str(&fs::read_to_string(&status).unwrap()).unwrap_or(Value::Null), ..screen }
+}
+
+/// `cofferdam WORDS…` on such a terminal.
+pub fn at_terminal(place: &Place, words: &[&str], steps: Value) -> Screen {
+    let mut argv = vec![super::binary().display().to_string()];
+    argv.extend(words.iter().map(|a| a.to_string()));
     let ask = json!({"argv": argv, "size": [31, 97], "steps": steps});
     let mut driver = place.outside("/usr/bin/python3");
     let output = to_the_end(driver.env("TERM", "xterm").args(["-c", DRIVER, &ask.to_string()]), b"");
@@ -97,7 +104,7 @@ pub fn on_terminal(place: &Place, args: &[&str], steps: Value) -> Screen {
         text: seen["text"].as_str().unwrap_or_default().into(),
         code: seen["code"].as_i64().unwrap_or(-1),
         restored: seen["restored"] == true,
-        outcome: serde_json::from_str(&fs::read_to_string(&status).unwrap()).unwrap_or(Value::Null),
+        outcome: Value::Null,
         missed: seen["missed"].as_str().map(String::from),
     }
 }

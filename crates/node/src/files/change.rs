@@ -69,7 +69,8 @@ pub(super) fn make_parents(root: &Root, path: &Rel) -> Result<(), Fault> {
     Ok(())
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+#[schema(as = FileMoved)]
 pub struct Moved {
     #[serde(flatten)]
     pub entry: Entry,
@@ -77,7 +78,8 @@ pub struct Moved {
     pub how: How,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+#[schema(as = FileMovedHow)]
 #[serde(rename_all = "snake_case")]
 pub enum How {
     /// In one step.
@@ -116,7 +118,8 @@ fn by_copy(root: &Root, old: &Spot, new: &Spot, replace: bool) -> Result<(), Fau
 }
 
 /// What was taken away.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+#[schema(as = FilesRemoved)]
 pub struct Removed {
     pub files: u64,
     pub dirs: u64,

@@ -21,7 +21,8 @@ pub struct Packed {
     pub left_out: u64,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+#[schema(as = FilesUnpacked)]
 pub struct Unpacked {
     pub entries: u64,
     /// Of all files together.

@@ -3,14 +3,13 @@
 use super::batch::{Batch, Verb};
 use super::landing::{self, Job, PATIENCE};
 use super::receipt::{LandedChange, Receipt, bounded};
-use super::{Reviewed, commit, conflicted, denied, recover, reject, rel_of, which};
+use super::{Of, Reviewed, commit, conflicted, denied, recover, reject};
 use crate::Caller;
 use crate::fresh::now_ms;
 use crate::lifecycle::live::{self, Hold, Whose};
 use crate::sandbox::{self, Anchored, Run, Sandbox};
 use crate::state::State;
 use std::collections::BTreeSet;
-use std::ffi::OsString;
 use store::Kept;
 use terms::{ErrorKind, Fault, PROTOCOL_VERSION, Phase};
 use workspace::diff::Options;
@@ -21,8 +20,8 @@ use workspace::select::{self, Chosen, Marked, Selection};
 use workspace::{Anchors, Change, Diff, FileKind, Lock, Rel, Stack, goal, undo};
 
 pub struct Ask {
-    /// `[ID] [PATH…]`.
-    pub words: Vec<OsString>,
+    /// With no path and nothing else chosen, all ordinary changes are.
+    pub of: Of,
     /// All ordinary changes, said in so many words; no path is then given.
     pub everything: bool,
     /// Single changes, each by the whole path of its own; nothing below it is meant.
@@ -48,24 +47,23 @@ pub enum Seen {
 
 pub fn approve(caller: &Caller, ask: &Ask) -> Result<Receipt, Fault> {
     let state = State::open(caller)?;
-    let (sandbox, words) = state.store.read(|tx| which(tx, &ask.words, caller))?;
-    let wish = selection(&words, ask, &sandbox.record, caller)?;
+    let (sandbox, paths) = state.store.read(|tx| ask.of.find(tx, caller))?;
+    let wish = selection(paths, ask)?;
     let desk = Desk::open(&state, &sandbox.id)?;
     desk.approve(caller, ask, &wish).map_err(|fault| fault.subject(&sandbox.id))
 }
 
 /// Whether somebody has been shown the whole diff of the sandbox that is meant.
-pub fn was_shown(caller: &Caller, words: &[OsString]) -> Result<bool, Fault> {
+pub fn was_shown(caller: &Caller, of: &Of) -> Result<bool, Fault> {
     let state = State::open(caller)?;
     state.store.read(|tx| {
-        let (sandbox, _) = which(tx, words, caller)?;
+        let (sandbox, _) = of.find(tx, caller)?;
         Ok(tx.get::<Reviewed>(&sandbox.id)?.is_some())
     })
 }
 
-/// Words and flags as a selection; nothing said means all that is ordinary.
-fn selection(words: &[OsString], ask: &Ask, sandbox: &Sandbox, caller: &Caller) -> Result<Selection, Fault> {
-    let paths = words.iter().map(|word| rel_of(word, &sandbox.base, caller)).collect::<Result<Vec<_>, _>>()?;
+/// Paths and flags as a selection; nothing said means all that is ordinary.
+fn selection(paths: Vec<Rel>, ask: &Ask) -> Result<Selection, Fault> {
     let chosen = !paths.is_empty() || !ask.exact.is_empty() || !ask.hunks.is_empty();
     if ask.everything && chosen {
         let fault = Fault::invalid("all changes are asked for, and some are chosen").phase(Phase::Admission);

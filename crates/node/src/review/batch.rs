@@ -8,10 +8,11 @@ use std::io;
 use std::path::PathBuf;
 use store::Record;
 use terms::{ErrorKind, Fault, Phase};
+use utoipa::ToSchema;
 use workspace::{Dir, Rel};
 
 /// Ids are `bat_…`.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Batch {
     pub verb: Verb,
     pub sandbox: String,
@@ -20,7 +21,9 @@ pub struct Batch {
     /// The runs of the sandbox that were recorded when it landed; the last ones where there are many.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub runs: Vec<String>,
+    #[schema(value_type = String)]
     pub base: PathBuf,
+    #[schema(value_type = Vec<u64>)]
     pub base_id: (u64, u64),
     /// Who let it through.
     pub actor: String,
@@ -39,8 +42,9 @@ pub struct Batch {
     pub commit: Option<String>,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
+#[schema(as = BatchVerb)]
 pub enum Verb {
     Approve,
     Undo,

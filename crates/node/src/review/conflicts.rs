@@ -5,11 +5,12 @@ use super::conflicted::Conflicted;
 use crate::Caller;
 use crate::sandbox::{self, Anchored, Sandbox};
 use crate::state::State;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use store::{Kept, Tx};
 use terms::{ErrorKind, Fault, PROTOCOL_VERSION, Phase};
+use utoipa::ToSchema;
 use workspace::diff::{Options, diff};
 use workspace::{ChangeKind, Diff, Rel, Stack};
 
@@ -18,9 +19,12 @@ pub struct Ask {
     pub sandbox: Option<String>,
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+#[schema(as = Conflicts)]
 pub struct Answer {
     pub protocol_version: u32,
+    /// The directory that all of them are in.
+    #[schema(value_type = String)]
     pub base: PathBuf,
     /// Files that more than one sandbox changed.
     pub contested: Vec<Contested>,
@@ -28,11 +32,11 @@ pub struct Answer {
     pub drifted: Vec<Disputed>,
     /// What a rebase could not bring together, and nobody has dealt with since.
     pub unresolved: Vec<Disputed>,
-    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub notes: Vec<String>,
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
 pub struct Contested {
     /// Below `base`.
     pub path: Rel,
@@ -40,22 +44,25 @@ pub struct Contested {
     pub by: Vec<Writer>,
 }
 
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+#[schema(as = ContestedBy)]
 pub struct Writer {
     pub sandbox: String,
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub name: Option<String>,
-    pub kind: &'static str,
+    /// `added`, `modified`, `deleted` and so on.
+    pub kind: String,
     /// When the file first appeared in the sandbox's layers; what was deleted leaves no time.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub first_ms: Option<u64>,
 }
 
-#[derive(Debug, Serialize)]
+/// A file of a sandbox that is in dispute with its base.
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
 pub struct Disputed {
     pub path: Rel,
     pub sandbox: String,
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub name: Option<String>,
 }
 
@@ -96,6 +103,7 @@ pub fn conflicts(caller: &Caller, ask: &Ask) -> Result<Answer, Fault> {
             }
             for path in [Some(&change.path), change.kind.from()].into_iter().flatten() {
                 let kind = if *path == change.path { change.kind.name() } else { ChangeKind::Deleted.name() };
+                let kind = kind.to_owned();
                 let first_ms = first_written(&stack, path);
                 let (id, name) = (sandbox.id.clone(), sandbox.record.name.clone());
                 writers.entry(joined(&prefix, path)).or_default().push(Writer { sandbox: id, name, kind, first_ms });

@@ -3,31 +3,38 @@
 use super::batch::{Batch, Paths, Verb};
 use crate::Caller;
 use crate::state::State;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path, PathBuf};
 use store::{Kept, Tx};
 use terms::{ErrorKind, Fault, PROTOCOL_VERSION, Phase};
-use workspace::Rel;
+use utoipa::ToSchema;
+use workspace::{Rel, Target};
 
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+#[schema(as = Provenance)]
 pub struct Answer {
     pub protocol_version: u32,
-    pub path: PathBuf,
+    /// The whole path that was asked for.
+    pub path: Target,
     /// The last first.
     pub batches: Vec<Landed>,
     /// There are more, which are older.
     pub more: bool,
 }
 
-#[derive(Clone, Debug, Serialize)]
+/// An approval, or one that was taken back.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+#[schema(as = LandedBatch)]
 pub struct Landed {
+    /// What `undo` takes.
     pub batch: String,
     #[serde(flatten)]
     pub record: Batch,
     /// Those of the batch's paths that are at or below the one that was asked for.
     pub paths: Vec<Rel>,
+    /// Further ones that are not listed.
     pub paths_more: u64,
 }
 
@@ -37,8 +44,8 @@ const MOST_PATHS: usize = 100;
 pub fn provenance(caller: &Caller, path: &OsStr) -> Result<Answer, Fault> {
     let state = State::open(caller)?;
     let whole = absolute(&caller.cwd.join(path));
-    let mut answer =
-        Answer { protocol_version: PROTOCOL_VERSION, path: whole.clone(), batches: Vec::new(), more: false };
+    let spelled = Target::of(whole.as_os_str().as_bytes());
+    let mut answer = Answer { protocol_version: PROTOCOL_VERSION, path: spelled, batches: Vec::new(), more: false };
     state.store.read(|tx| {
         for base in whole.ancestors() {
             let Some(scope) = base.to_str() else { continue };

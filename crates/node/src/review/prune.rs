@@ -4,24 +4,28 @@ use crate::Caller;
 use crate::fresh::now_ms;
 use crate::lifecycle::admission::{self, Standing, Verb};
 use crate::lifecycle::live::{self, Hold, Whose};
+use crate::lifecycle::stop::{self, Which};
 use crate::sandbox;
 use crate::state::State;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use store::{Entry, Step};
 use terms::{Fault, PROTOCOL_VERSION};
+use utoipa::ToSchema;
 
-#[derive(Serialize)]
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+#[schema(as = Pruned)]
 pub struct Answer {
     pub protocol_version: u32,
     pub sandbox: String,
+    /// How many files were taken out.
     pub files: u64,
     pub bytes: u64,
 }
 
-pub fn prune(caller: &Caller, word: Option<&str>) -> Result<Answer, Fault> {
+pub fn prune(caller: &Caller, which: &Which) -> Result<Answer, Fault> {
     let state = State::open(caller)?;
-    let found = state.store.read(|tx| sandbox::find(tx, word, caller))?;
+    let found = state.store.read(|tx| stop::pick(tx, which, caller))?;
     // Held until the end: nobody begins to write meanwhile.
     let Hold { sandbox, whose } = live::hold_patiently(&state, &found.id)?;
     let standing = if matches!(whose, Whose::Taken) { Standing::Running } else { Standing::Active };

@@ -6,12 +6,14 @@ use super::past::Past;
 use crate::Caller;
 use crate::fresh::now_ms;
 use crate::lifecycle::live::{self, Hold, Whose};
+use crate::lifecycle::stop::{self, Which};
 use crate::sandbox::{self, Anchored, Sandbox};
 use crate::state::State;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::json;
 use store::{Entry, Kept, Step, Tx};
 use terms::{ErrorKind, Fault, PROTOCOL_VERSION, Phase};
+use utoipa::ToSchema;
 use workspace::diff::{Options, diff};
 use workspace::exclude::Exclude;
 use workspace::git::Was;
@@ -21,29 +23,31 @@ use workspace::{Diff, Rel};
 pub use workspace::rebase::{Fate, Moved};
 
 pub struct Ask {
-    /// By id, the beginning of it, or name; else the one of the current directory.
-    pub sandbox: Option<String>,
+    pub which: Which,
     /// Only tell what would be done.
     pub dry_run: bool,
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+#[schema(as = Rebased)]
 pub struct Answer {
     pub protocol_version: u32,
     pub sandbox: String,
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub name: Option<String>,
+    /// Nothing was done; it is only told.
     pub dry_run: bool,
     /// What became of each file whose base had moved; nothing else was touched.
     pub files: Vec<Moved>,
+    /// How many of them do not go together with their base.
     pub conflicts: usize,
-    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub notes: Vec<String>,
 }
 
 pub fn rebase(caller: &Caller, ask: &Ask) -> Result<Answer, Fault> {
     let state = State::open(caller)?;
-    let found = state.store.read(|tx| sandbox::find(tx, ask.sandbox.as_deref(), caller))?;
+    let found = state.store.read(|tx| stop::pick(tx, &ask.which, caller))?;
     // A guest that writes meanwhile would have its files changed under its hands.
     let Hold { sandbox, whose: Whose::Mine(_lock) } = live::hold_patiently(&state, &found.id)? else {
         return Err(busy(&found.id));

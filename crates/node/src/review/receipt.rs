@@ -1,10 +1,11 @@
 //! What came of an approval or an undo, for people and programs.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
 use workspace::select::{Chosen, Left};
 use workspace::{FileDiff, Rel};
 
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct Receipt {
     pub protocol_version: u32,
     pub success: bool,
@@ -17,25 +18,28 @@ pub struct Receipt {
     /// What stays in the workspace, and why.
     pub left: Vec<Left>,
     /// Further ones that stay and are not listed.
-    #[serde(skip_serializing_if = "is_zero")]
+    #[serde(skip_serializing_if = "is_zero", default)]
     pub left_more: u64,
-    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub notes: Vec<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
+    /// The commit that it was recorded as.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub commit: Option<String>,
     /// The batch that was taken back.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub undoes: Option<String>,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct LandedChange {
     pub path: Rel,
-    pub kind: &'static str,
-    #[serde(skip_serializing_if = "Option::is_none")]
+    /// `added`, `modified`, `deleted`, `renamed`, `mode`, `xattr` or `type`.
+    pub kind: String,
+    /// Where it was, if it was moved.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub from: Option<Rel>,
     /// Only these hunks.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub hunks: Option<Vec<String>>,
 }
 
@@ -45,7 +49,12 @@ const MOST_LEFT: usize = 10_000;
 impl LandedChange {
     fn of(file: &FileDiff, hunks: Option<Vec<String>>) -> LandedChange {
         let change = &file.change;
-        LandedChange { path: change.path.clone(), kind: change.kind.name(), from: change.kind.from().cloned(), hunks }
+        LandedChange {
+            path: change.path.clone(),
+            kind: change.kind.name().to_owned(),
+            from: change.kind.from().cloned(),
+            hunks,
+        }
     }
 
     pub fn all(chosen: &Chosen<'_>) -> Vec<LandedChange> {

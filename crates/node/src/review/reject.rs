@@ -1,23 +1,22 @@
 //! `reject`: throws chosen changes of a sandbox away; there the workspace shows its base again.
 
+use super::Of;
 use super::receipt::{LandedChange, bounded};
-use super::{rel_of, which};
 use crate::Caller;
 use crate::fresh::now_ms;
 use crate::lifecycle::live::{self, Hold, Whose};
 use crate::sandbox::{self, Anchored};
 use crate::state::State;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::json;
-use std::ffi::OsString;
 use store::{Entry, Step};
 use terms::{ErrorKind, Fault, PROTOCOL_VERSION, Phase};
+use utoipa::ToSchema;
 use workspace::diff::Options;
 use workspace::select::{self, Left, Selection};
 
 pub struct Ask {
-    /// `[ID] [PATH…]`.
-    pub words: Vec<OsString>,
+    pub of: Of,
     pub hunks: Vec<String>,
     /// All changes, where neither paths nor hunks are given.
     pub everything: bool,
@@ -25,26 +24,28 @@ pub struct Ask {
     pub digest: Option<String>,
 }
 
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+#[schema(as = Rejected)]
 pub struct Answer {
     pub protocol_version: u32,
     pub success: bool,
     pub sandbox: String,
     pub rejected: Vec<LandedChange>,
+    /// What stays, and why.
     pub left: Vec<Left>,
-    #[serde(skip_serializing_if = "Option::is_none")]
+    /// Further ones that stay and are not listed.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub left_more: Option<u64>,
 }
 
 pub fn reject(caller: &Caller, ask: &Ask) -> Result<Answer, Fault> {
     let state = State::open(caller)?;
-    let (found, words) = state.store.read(|tx| which(tx, &ask.words, caller))?;
+    let (found, paths) = state.store.read(|tx| ask.of.find(tx, caller))?;
     let Hold { sandbox, whose: Whose::Mine(_lock) } = live::hold_patiently(&state, &found.id)? else {
         return Err(running(&found.id));
     };
     let anchors = state.store.read(|tx| tx.get::<Anchored>(&sandbox.id))?;
     let anchors = anchors.map(|kept| kept.record.anchors).unwrap_or_default();
-    let paths = words.iter().map(|word| rel_of(word, &sandbox.record.base, caller)).collect::<Result<Vec<_>, _>>()?;
     let wish = Selection { everything: ask.everything, paths, hunks: ask.hunks.clone(), ..Selection::default() };
     if wish.is_empty() {
         let fault = Fault::invalid("nothing was chosen to be rejected").phase(Phase::Admission);

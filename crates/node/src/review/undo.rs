@@ -8,6 +8,7 @@ use super::{recover, reject};
 use crate::Caller;
 use crate::fresh::{date, now_ms};
 use crate::lifecycle::live::{self, Hold, Whose};
+use crate::lifecycle::stop::{self, Which};
 use crate::sandbox::{self, Sandbox};
 use crate::state::State;
 use store::{Kept, Tx};
@@ -20,16 +21,36 @@ use workspace::{Dir, Lock, Rel};
 pub fn undo(caller: &Caller, word: Option<&str>) -> Result<Receipt, Fault> {
     let state = State::open(caller)?;
     let target = state.store.read(|tx| find(tx, word, caller))?;
+    undo_found(&state, caller, target)
+}
+
+/// A batch of one sandbox, which may be gone if its whole id is given; the last that stands where none is named.
+pub fn undo_of(caller: &Caller, which: &Which, batch: Option<&str>) -> Result<Receipt, Fault> {
+    let state = State::open(caller)?;
+    let word = which.word.as_deref().unwrap_or_default();
+    let target = state.store.read(|tx| {
+        let there = match stop::pick(tx, which, caller) {
+            Err(fault) if fault.error_kind == ErrorKind::NotFound && batch.is_some() => None,
+            found => Some(found?.id),
+        };
+        let found = find(tx, batch.or(there.as_deref()), caller)?;
+        let is_its = found.record.sandbox == there.as_deref().unwrap_or(word);
+        if is_its { Ok(found) } else { Err(unknown(batch.unwrap_or(word))) }
+    })?;
+    undo_found(&state, caller, target)
+}
+
+fn undo_found(state: &State, caller: &Caller, target: Kept<Batch>) -> Result<Receipt, Fault> {
     let base = open_base(&target)?;
     let held = Held::take(&base, PATIENCE)?;
-    recover::recover_held(&state, &base, target.record.base.to_str().unwrap_or_default(), &held)?;
+    recover::recover_held(state, &base, target.record.base.to_str().unwrap_or_default(), &held)?;
     // Somebody may have undone it while we waited.
     let target = state.store.read(|tx| by_id(tx, &target.id))?;
     if let Some(by) = &target.record.undone_by {
         let fault = Fault::new(ErrorKind::Conflict, format!("{} was undone by {by} already", target.id));
         return Err(fault.subject(&target.id).phase(Phase::Review));
     }
-    take_back(&state, caller, &target, &base, &held).map_err(|fault| fault.subject(&target.id))
+    take_back(state, caller, &target, &base, &held).map_err(|fault| fault.subject(&target.id))
 }
 
 fn take_back(state: &State, caller: &Caller, target: &Kept<Batch>, base: &Dir, held: &Held) -> Result<Receipt, Fault> {
@@ -51,6 +72,7 @@ fn take_back(state: &State, caller: &Caller, target: &Kept<Batch>, base: &Dir, h
     let job = Job { state, batch, base, view: None, undone: Some(&dir), goals };
     let done = landing::land(job, held, &|_| Ok(Shape::dir(0o755)))?;
     notes.extend(done.notes);
+    notes.extend(target.record.commit.as_deref().map(commit_stays));
     let landed = done.plan.items.iter().map(taken_back).collect();
     Ok(Receipt {
         protocol_version: PROTOCOL_VERSION,
@@ -67,13 +89,18 @@ fn take_back(state: &State, caller: &Caller, target: &Kept<Batch>, base: &Dir, h
     })
 }
 
+/// Files are taken back, history is not: others may have built upon it.
+fn commit_stays(commit: &str) -> String {
+    format!("the commit {commit} stays in the history; commit the files as they are now to take it back there, too")
+}
+
 fn taken_back(item: &Item) -> LandedChange {
     let kind = match (&item.before, &item.after) {
         (None, _) => "added",
         (_, None) => "deleted",
         _ => "modified",
     };
-    LandedChange { path: item.at.clone(), kind, from: None, hunks: None }
+    LandedChange { path: item.at.clone(), kind: kind.to_owned(), from: None, hunks: None }
 }
 
 /// Before the base changes: what was dropped from the workspace because it had landed is written to its layer again.

@@ -5,24 +5,28 @@ use super::{Ground, check_name, look, note, set_anchors, still_there};
 use crate::sandbox::{self, Sandbox, TTL_MS};
 use crate::state::State;
 use crate::{Caller, fresh};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use terms::{ErrorKind, Fault, Phase};
+use utoipa::ToSchema;
 use workspace::{Driver, Layer, Lock, copy};
 
 /// Most sandboxes that one call makes.
 pub const MOST: u32 = 256;
 
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct Forked {
     pub protocol_version: u32,
+    /// What they begin from.
     pub snapshot: String,
     pub sandboxes: Vec<Made>,
 }
 
-#[derive(Clone, Debug, Serialize)]
+/// A sandbox that was made.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+#[schema(as = ForkedSandbox)]
 pub struct Made {
     pub id: String,
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub name: Option<String>,
 }
 
@@ -143,6 +147,7 @@ fn sandbox_on(ground: &Ground, name: Option<String>, layers: Vec<String>, at_ms:
         driver: ground.driver,
         layers,
         since: ground.since,
+        git_head: ground.git_head.clone(),
         limits: ground.limits,
         cpus: ground.cpus,
         expires_ms: Some(at_ms + TTL_MS),

@@ -7,15 +7,17 @@ use crate::policies::{self, Flag, Source};
 use crate::sandbox::{self, Sandbox, TTL_MS};
 use crate::state::{self, State};
 use crate::{Caller, fresh};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use std::io::{Read, Write};
 use std::path::Path;
 use store::{Entry, Step};
 use terms::{ErrorKind, Fault, Phase};
+use utoipa::ToSchema;
 use workspace::archive::{self, Bounds};
 use workspace::{Dir, Driver, Layer, Rel};
 
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+#[schema(as = Exported)]
 pub struct Written {
     pub protocol_version: u32,
     /// What was exported: a sandbox or a snapshot.
@@ -75,16 +77,17 @@ fn write(
     Ok(Written { protocol_version: terms::PROTOCOL_VERSION, id: id.to_owned(), digest, entries, bytes })
 }
 
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct Imported {
     pub protocol_version: u32,
     pub id: String,
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub name: Option<String>,
     pub digest: String,
     pub entries: u64,
     pub bytes: u64,
     /// What the file says of where it comes from.
+    #[schema(value_type = Object)]
     pub about: serde_json::Value,
 }
 
@@ -124,6 +127,7 @@ pub fn import(state: &State, caller: &Caller, onto: Onto<'_>, input: &mut dyn Re
             name: onto.name.map(str::to_owned),
             layers: vec![layer.id.clone()],
             since,
+            git_head: workspace::git::head(&path),
             expires_ms: Some(at_ms + TTL_MS),
             notes: vec![format!("imported, digest {}", unpacked.digest)],
             ..Sandbox::new(path.clone(), (meta.dev, meta.ino), policy.clone(), at_ms)

@@ -6,18 +6,19 @@ use super::{Ground, Snapshot, anchors_of, drop_unused, find, note, running, set_
 use crate::sandbox::{self, Sandbox};
 use crate::state::State;
 use crate::{Caller, fresh};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use store::Kept;
 use terms::{ErrorKind, Fault, Phase};
+use utoipa::ToSchema;
 use workspace::Driver;
 
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct Restored {
     pub protocol_version: u32,
     pub sandbox: String,
     pub snapshot: String,
     /// What the sandbox had until now; none where it was dropped or there was nothing.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub kept: Option<String>,
     /// It was there already.
     pub unchanged: bool,
@@ -93,6 +94,7 @@ pub fn restore(
         }
         now.record.layers.clone_from(&layers);
         now.record.since = ground.since;
+        now.record.git_head.clone_from(&ground.git_head);
         now.record.used_ms = at_ms;
         tx.change(now)?;
         set_anchors(tx, &sandbox.id, &ground.anchors)?;

@@ -6,18 +6,20 @@ use crate::lifecycle::meta;
 use crate::sandbox::{self, Sandbox};
 use crate::state::State;
 use crate::{Caller, fresh};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use std::time::Instant;
 use store::Kept;
 use terms::{ErrorKind, Fault, Phase};
+use utoipa::ToSchema;
 use workspace::{Driver, Layer, Lock, copy, manifest, remove};
 
 /// What came of it.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+#[schema(as = SnapshotTaken)]
 pub struct Taken {
     pub protocol_version: u32,
     pub id: String,
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub name: Option<String>,
     pub sandbox: String,
     pub digest: String,
@@ -26,9 +28,10 @@ pub struct Taken {
     pub entries: u64,
     pub bytes: u64,
     /// How long a guest was held still, where one was.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub held_ms: Option<u64>,
     #[serde(skip)]
+    #[schema(ignore)]
     pub snapshot: Option<Snapshot>,
 }
 

@@ -41,10 +41,11 @@ impl Template {
     }
 }
 
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct Templated {
     pub protocol_version: u32,
     pub id: String,
+    /// `NAME@sha256:DIGEST`, which never means anything else.
     pub address: String,
     /// There was the same one already.
     pub unchanged: bool,
@@ -120,6 +121,36 @@ pub fn find_template(tx: &Tx<'_>, word: &str) -> Result<Kept<Template>, Fault> {
             let fault = Fault::new(ErrorKind::Conflict, message).subject(&found.id).phase(Phase::Admission);
             Err(fault.hint("leave the digest out to take it as it is now"))
         }
+    }
+}
+
+/// A template as it is told.
+#[derive(Clone, Debug, Serialize, Deserialize, utoipa::ToSchema)]
+#[schema(as = TemplateListed)]
+pub struct Described {
+    pub id: String,
+    pub name: String,
+    /// `NAME@sha256:DIGEST`, which never means anything else.
+    pub address: String,
+    #[schema(value_type = String)]
+    pub base: std::path::PathBuf,
+    /// The command that prepared it.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub prepared: Option<String>,
+    pub layers: usize,
+    /// Of files in all its layers.
+    pub bytes: u64,
+    pub created_ms: u64,
+    /// What sandboxes that begin from it may do, unless they are told less.
+    #[schema(value_type = Object)]
+    pub policy: serde_json::Value,
+}
+
+impl Described {
+    pub fn of(Kept { id, record, .. }: Kept<Template>) -> Described {
+        let (address, layers, bytes) = (record.address(), record.ground.layers.len(), record.ground.bytes());
+        let Template { name, prepared, created_ms, ground, .. } = record;
+        Described { id, name, address, base: ground.base, prepared, layers, bytes, created_ms, policy: ground.policy }
     }
 }
 

@@ -23,8 +23,9 @@ use std::path::Path;
 use terms::{ErrorKind, Fault, Phase};
 
 /// Who stands in the commit as its author; its committer is always the reviewer.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "snake_case")]
+#[schema(as = CommitAuthor)]
 pub enum Author {
     Agent,
     #[default]

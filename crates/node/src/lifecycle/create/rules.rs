@@ -10,6 +10,8 @@ use std::path::Path;
 use terms::{Fault, Phase};
 
 const LONGEST_NAME: usize = 64;
+/// What ids begin with.
+const PREFIXES: [&str; 6] = ["bat", "lay", "run", "sbx", "snp", "tpl"];
 
 /// A name must be told from an id, from a flag and from other names by eye.
 pub fn check_name(name: &str) -> Result<(), Fault> {
@@ -17,9 +19,8 @@ pub fn check_name(name: &str) -> Result<(), Fault> {
         let fault = Fault::invalid(format!("--name {name:?}: {why}")).phase(Phase::Admission);
         Err(fault.hint("use letters, digits, `.`, `_` and `-`, e.g. fix-login"))
     };
-    let looks_like_id = name.split_once('_').is_some_and(|(prefix, rest)| {
-        prefix.len() == 3 && rest.len() >= 8 && rest.bytes().all(|b| b.is_ascii_hexdigit())
-    });
+    let looks_like_id =
+        PREFIXES.iter().any(|prefix| name.strip_prefix(prefix).is_some_and(|rest| rest.starts_with('_')));
     match name {
         "" => refuse("empty"),
         _ if name.len() > LONGEST_NAME => refuse("longer than 64 bytes"),
@@ -27,7 +28,7 @@ pub fn check_name(name: &str) -> Result<(), Fault> {
         _ if name.chars().any(|c| workspace::name::is_invisible(c) || c.is_whitespace()) => {
             refuse("holds a character that cannot be seen")
         }
-        _ if name.contains('/') => refuse("holds a slash"),
+        _ if name.contains(['/', ':']) => refuse("holds a slash or a colon"),
         _ if looks_like_id => refuse("looks like an id"),
         _ => Ok(()),
     }

@@ -1,0 +1,149 @@
+//! The configuration: one TOML file, the environment and flags make one set of values, each of which knows where it came from.
+//!
+//! What there is to set is the table in `keys.rs`; flags, variables, `config show` and the reference are made of it.
+
+mod file;
+pub mod keys;
+mod typed;
+mod value;
+
+pub use keys::{KEYS, Key, Kind};
+pub use typed::{LogFormat, LogLevel, Logs, Quota, Serve, Telemetry};
+pub use value::Value;
+
+use crate::Caller;
+use serde::Serialize;
+use std::ffi::{OsStr, OsString};
+use std::path::{Path, PathBuf};
+use terms::{Fault, Phase};
+
+/// Where a value came from. The later in this list, the stronger.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(tag = "from", rename_all = "snake_case")]
+pub enum Origin {
+    Default,
+    File { file: PathBuf, line: usize },
+    Environment { variable: String },
+    Flag { flag: String },
+}
+
+impl std::fmt::Display for Origin {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Origin::Default => f.write_str("default"),
+            Origin::File { file, line } => write!(f, "{}:{line}", file.display()),
+            Origin::Environment { variable } => write!(f, "environment {variable}"),
+            Origin::Flag { flag } => write!(f, "flag --{flag}"),
+        }
+    }
+}
+
+/// One value with its name and its origin.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Setting {
+    pub key: String,
+    pub value: Value,
+    pub origin: Origin,
+}
+
+/// Every value, those that nobody set included.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// The file that was read; none where there is none.
+    pub file: Option<PathBuf>,
+    settings: Vec<Setting>,
+}
+
+/// A value that was given by a flag: the key, and the text or texts.
+#[derive(Clone, Debug)]
+pub struct Flagged {
+    pub key: &'static Key,
+    pub texts: Vec<String>,
+}
+
+impl Config {
+    /// Reads the file that is named, or the one at its usual place if there is one, then the environment, then the flags.
+    pub fn load(named: Option<&Path>, flags: &[Flagged], caller: &Caller) -> Result<Config, Fault> {
+        let (path, must_be) = place(named, caller)?;
+        let read = file::read(&path, must_be)?;
+        let file = read.is_some().then_some(path);
+        let mut config = Config { file, settings: defaults() };
+        config.put(read.unwrap_or_default());
+        config.put(environment(caller)?);
+        config.put(flags.iter().map(|flagged| of_flag(flagged, caller)).collect::<Result<_, _>>()?);
+        typed::check(&config)?;
+        Ok(config)
+    }
+
+    /// In the order of the table, then what belongs to single tenants.
+    pub fn settings(&self) -> &[Setting] {
+        &self.settings
+    }
+
+    pub(crate) fn find(&self, key: &str) -> Option<&Setting> {
+        self.settings.iter().find(|setting| setting.key == key)
+    }
+
+    fn put(&mut self, stronger: Vec<Setting>) {
+        for new in stronger {
+            match self.settings.iter_mut().find(|known| known.key == new.key) {
+                Some(known) => *known = new,
+                None => self.settings.push(new),
+            }
+        }
+    }
+}
+
+/// The file: `--config`, else `COFFERDAM_CONFIG`, else where the caller's system keeps such things; and whether it must be there.
+fn place(named: Option<&Path>, caller: &Caller) -> Result<(PathBuf, bool), Fault> {
+    if let Some(path) = named {
+        return Ok((caller.cwd.join(path), true));
+    }
+    let set = |name: &str| caller.var(name).filter(|v| !v.is_empty()).map(PathBuf::from);
+    if let Some(path) = set("COFFERDAM_CONFIG") {
+        return Ok((caller.cwd.join(path), true));
+    }
+    if rustix::process::geteuid().is_root() {
+        return Ok(("/etc/cofferdam/config.toml".into(), false));
+    }
+    let dir = set("XDG_CONFIG_HOME").filter(|dir| dir.is_absolute()).unwrap_or_else(|| caller.home.join(".config"));
+    Ok((dir.join("cofferdam/config.toml"), false))
+}
+
+fn defaults() -> Vec<Setting> {
+    let of = |key: &Key| Setting { key: key.name.into(), value: key.default_value(), origin: Origin::Default };
+    KEYS.iter().filter(|key| !key.is_of_tenants()).map(of).collect()
+}
+
+/// An empty variable is one that is not set, as everywhere.
+fn environment(caller: &Caller) -> Result<Vec<Setting>, Fault> {
+    let mut found = Vec::new();
+    for key in KEYS.iter().filter(|key| !key.is_of_tenants()) {
+        let names = [key.variable()].into_iter().chain(key.also.map(str::to_owned));
+        let set = names.filter_map(|name| Some((caller.var(&name).filter(|v| !v.is_empty())?, name))).next();
+        let Some((text, variable)) = set else { continue };
+        let value = of_texts(key, &variable, &[text])?;
+        found.push(Setting { key: key.name.into(), value, origin: Origin::Environment { variable } });
+    }
+    Ok(found)
+}
+
+/// Paths on the command line are seen from where the caller is.
+fn of_flag(flagged: &Flagged, caller: &Caller) -> Result<Setting, Fault> {
+    let flag = flagged.key.flag.unwrap_or(flagged.key.name);
+    let seen = |text: &String| match flagged.key.kind {
+        Kind::Path => caller.cwd.join(text).into_os_string(),
+        _ => text.into(),
+    };
+    let texts: Vec<OsString> = flagged.texts.iter().map(seen).collect();
+    let texts: Vec<&OsStr> = texts.iter().map(OsString::as_os_str).collect();
+    let value = of_texts(flagged.key, &format!("--{flag}"), &texts)?;
+    Ok(Setting { key: flagged.key.name.into(), value, origin: Origin::Flag { flag: flag.to_owned() } })
+}
+
+fn of_texts(key: &Key, told_by: &str, texts: &[&OsStr]) -> Result<Value, Fault> {
+    let wrong = |why: String| Fault::invalid(format!("{told_by} {why}")).hint(key.about).phase(Phase::Admission);
+    let texts: Option<Vec<&str>> = texts.iter().map(|text| text.to_str()).collect();
+    let texts = texts.ok_or_else(|| wrong("is not UTF-8".into()))?;
+    key.kind.of_texts(&texts).map_err(wrong)
+}

@@ -1,0 +1,243 @@
+//! What there is to set: one table, from which flags, variables, listings and the reference are made.
+
+use super::Value;
+
+/// How a value is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// An absolute path.
+    Path,
+    Text,
+    /// One of these words.
+    Word(&'static [&'static str]),
+    Texts,
+    Switch,
+    Count,
+    /// A number with decimals.
+    Number,
+    /// Bytes: a number, or text like `64m`.
+    Size,
+    /// Text like `30s`; held in milliseconds.
+    Time,
+}
+
+#[derive(Debug)]
+pub struct Key {
+    /// Where it stands in the file: `serve.socket`.
+    pub name: &'static str,
+    pub kind: Kind,
+    /// As it would be written; none means unset.
+    pub default: Option<&'static str>,
+    /// The flag of `serve` that sets it, without dashes.
+    pub flag: Option<&'static str>,
+    /// A variable of others that means the same; ours wins.
+    pub also: Option<&'static str>,
+    pub about: &'static str,
+}
+
+const NOTHING: Key = Key { name: "", kind: Kind::Text, default: None, flag: None, also: None, about: "" };
+
+/// Keys that begin so have the tenant's name in the place of `*`; they stand in the file only.
+pub const TENANT: &str = "tenant.*.";
+
+pub const KEYS: &[Key] = &[
+    Key {
+        name: "serve.socket",
+        kind: Kind::Path,
+        flag: Some("socket"),
+        about: "The Unix socket; cofferdam.sock in the state directory unless set",
+        ..NOTHING
+    },
+    Key {
+        name: "serve.listen",
+        kind: Kind::Text,
+        flag: Some("listen"),
+        about: "Also listen on this ADDRESS:PORT, for bearers of tokens; a loopback address unless listen_anywhere is set",
+        ..NOTHING
+    },
+    Key {
+        name: "serve.listen_anywhere",
+        kind: Kind::Switch,
+        default: Some("false"),
+        flag: Some("listen-anywhere"),
+        about: "Let listen be an address that others can reach; needs TLS",
+        ..NOTHING
+    },
+    Key {
+        name: "serve.tls_cert",
+        kind: Kind::Path,
+        flag: Some("tls-cert"),
+        about: "The certificate chain in PEM, for TLS on listen; needs tls_key",
+        ..NOTHING
+    },
+    Key { name: "serve.tls_key", kind: Kind::Path, flag: Some("tls-key"), about: "Its private key in PEM", ..NOTHING },
+    Key {
+        name: "serve.allow_hosts",
+        kind: Kind::Texts,
+        default: Some(""),
+        flag: Some("allow-host"),
+        about: "Names that requests may have in Host, beside those of loopback",
+        ..NOTHING
+    },
+    Key {
+        name: "serve.grace",
+        kind: Kind::Time,
+        default: Some("30s"),
+        flag: Some("grace"),
+        about: "How long requests may take to end when the daemon is told to",
+        ..NOTHING
+    },
+    Key {
+        name: "serve.max_body",
+        kind: Kind::Size,
+        default: Some("1m"),
+        about: "The largest JSON body that is read; files stream and have no such bound",
+        ..NOTHING
+    },
+    Key {
+        name: "serve.max_connections",
+        kind: Kind::Count,
+        default: Some("16384"),
+        about: "Connections at a time, all together",
+        ..NOTHING
+    },
+    Key {
+        name: "serve.max_connections_per_peer",
+        kind: Kind::Count,
+        default: Some("12288"),
+        about: "Connections at a time of one peer: an address, or a user of the socket",
+        ..NOTHING
+    },
+    Key {
+        name: "log.format",
+        kind: Kind::Word(&["auto", "text", "json"]),
+        default: Some("auto"),
+        flag: Some("log-format"),
+        about: "How lines are written to stderr: text, json, or auto (text on a terminal, else json)",
+        ..NOTHING
+    },
+    Key {
+        name: "log.level",
+        kind: Kind::Word(&["error", "warn", "info", "debug"]),
+        default: Some("info"),
+        flag: Some("log-level"),
+        about: "What is logged: error, warn, info (each request) or debug",
+        ..NOTHING
+    },
+    Key {
+        name: "telemetry.otlp_endpoint",
+        kind: Kind::Text,
+        flag: Some("otlp-endpoint"),
+        also: Some("OTEL_EXPORTER_OTLP_ENDPOINT"),
+        about: "Send traces and metrics to this collector by OTLP over HTTP, e.g. http://127.0.0.1:4318",
+        ..NOTHING
+    },
+    Key {
+        name: "telemetry.service_name",
+        kind: Kind::Text,
+        default: Some("cofferdam"),
+        also: Some("OTEL_SERVICE_NAME"),
+        about: "What we are called there",
+        ..NOTHING
+    },
+    Key {
+        name: "telemetry.interval",
+        kind: Kind::Time,
+        default: Some("15s"),
+        about: "How often metrics are sent",
+        ..NOTHING
+    },
+    Key { name: "quota.sandboxes", kind: Kind::Count, about: "Sandboxes at most, on the whole node", ..NOTHING },
+    Key {
+        name: "quota.live_sandboxes",
+        kind: Kind::Count,
+        about: "Live sandboxes at most, on the whole node",
+        ..NOTHING
+    },
+    Key {
+        name: "quota.memory",
+        kind: Kind::Size,
+        about: "What the memory limits of live sandboxes may come to, on the whole node",
+        ..NOTHING
+    },
+    Key {
+        name: "quota.cpus",
+        kind: Kind::Number,
+        about: "What the processors of live sandboxes may come to, on the whole node",
+        ..NOTHING
+    },
+    Key { name: "quota.disk", kind: Kind::Size, about: "What layers may take, on the whole node", ..NOTHING },
+    Key {
+        name: "quota.requests_per_minute",
+        kind: Kind::Count,
+        about: "Requests in a minute, on the whole node",
+        ..NOTHING
+    },
+    Key { name: "quota.runs", kind: Kind::Count, about: "Runs at a time, on the whole node", ..NOTHING },
+    Key { name: "tenant.*.quota.sandboxes", kind: Kind::Count, about: "Sandboxes of the tenant at most", ..NOTHING },
+    Key {
+        name: "tenant.*.quota.live_sandboxes",
+        kind: Kind::Count,
+        about: "Live sandboxes of the tenant at most",
+        ..NOTHING
+    },
+    Key {
+        name: "tenant.*.quota.memory",
+        kind: Kind::Size,
+        about: "What the memory limits of the tenant's live sandboxes may come to",
+        ..NOTHING
+    },
+    Key {
+        name: "tenant.*.quota.cpus",
+        kind: Kind::Number,
+        about: "What the processors of the tenant's live sandboxes may come to",
+        ..NOTHING
+    },
+    Key { name: "tenant.*.quota.disk", kind: Kind::Size, about: "What the tenant's layers may take", ..NOTHING },
+    Key {
+        name: "tenant.*.quota.requests_per_minute",
+        kind: Kind::Count,
+        about: "The tenant's requests in a minute",
+        ..NOTHING
+    },
+    Key { name: "tenant.*.quota.runs", kind: Kind::Count, about: "The tenant's runs at a time", ..NOTHING },
+];
+
+/// The key that a name means, those of tenants included.
+pub fn of(name: &str) -> Option<&'static Key> {
+    super::file::known(name)
+}
+
+impl Key {
+    /// Its variable in the environment: `COFFERDAM_SERVE_SOCKET`.
+    pub fn variable(&self) -> String {
+        format!("COFFERDAM_{}", self.name.replace('.', "_").to_ascii_uppercase())
+    }
+
+    pub fn is_of_tenants(&self) -> bool {
+        self.name.starts_with(TENANT)
+    }
+
+    pub fn default_value(&self) -> Value {
+        let value = self.default.map(|text| self.kind.of_texts(&[text]));
+        value.and_then(Result::ok).unwrap_or(Value::Unset)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_default_is_a_value_of_its_kind() {
+        for key in KEYS {
+            assert!(key.about.len() > 10 && key.name.contains('.'), "{}", key.name);
+            if let Some(text) = key.default.filter(|text| !text.is_empty()) {
+                assert!(key.kind.of_texts(&[text]).is_ok(), "{}: {text}", key.name);
+            }
+        }
+        let mut names: Vec<_> = KEYS.iter().map(|key| key.name).collect();
+        names.dedup();
+        assert_eq!(names.len(), KEYS.len());
+    }
+}

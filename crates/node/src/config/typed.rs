@@ -1,0 +1,213 @@
+//! The same values as types, for those who use them.
+
+use super::{Config, Setting, Value};
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+use terms::{Fault, Phase};
+
+/// How the daemon is served.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Serve {
+    /// None: `cofferdam.sock` in the state directory.
+    pub socket: Option<PathBuf>,
+    pub listen: Option<SocketAddr>,
+    pub listen_anywhere: bool,
+    /// Certificate chain and key.
+    pub tls: Option<(PathBuf, PathBuf)>,
+    pub allow_hosts: Vec<String>,
+    pub grace: Duration,
+    pub max_body: u64,
+    pub max_connections: usize,
+    pub max_connections_per_peer: usize,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LogFormat {
+    /// Text on a terminal, else JSON.
+    Auto,
+    Text,
+    Json,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum LogLevel {
+    Error,
+    Warn,
+    Info,
+    Debug,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Logs {
+    pub format: LogFormat,
+    pub level: LogLevel,
+}
+
+/// Where traces and metrics go; nowhere without an endpoint.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Telemetry {
+    pub endpoint: Option<String>,
+    pub service_name: String,
+    pub interval: Duration,
+}
+
+/// What may be used at most; none is no bound.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Quota {
+    pub sandboxes: Option<u64>,
+    pub live_sandboxes: Option<u64>,
+    pub memory_bytes: Option<u64>,
+    pub cpus: Option<f64>,
+    pub disk_bytes: Option<u64>,
+    pub requests_per_minute: Option<u64>,
+    pub runs: Option<u64>,
+}
+
+impl Config {
+    pub fn serve(&self) -> Result<Serve, Fault> {
+        let tls = match (self.path("serve.tls_cert"), self.path("serve.tls_key")) {
+            (Some(cert), Some(key)) => Some((cert, key)),
+            (None, None) => None,
+            (Some(_), None) => {
+                return Err(self.wrong("serve.tls_cert", "has no key beside it").hint("set serve.tls_key, too"));
+            }
+            (None, Some(_)) => {
+                return Err(self
+                    .wrong("serve.tls_key", "has no certificate beside it")
+                    .hint("set serve.tls_cert, too"));
+            }
+        };
+        Ok(Serve {
+            socket: self.path("serve.socket"),
+            listen: self.text("serve.listen").map(|_| self.listen()).transpose()?,
+            listen_anywhere: matches!(self.value("serve.listen_anywhere"), Value::Switch(true)),
+            tls,
+            allow_hosts: self.texts("serve.allow_hosts"),
+            grace: self.time("serve.grace"),
+            max_body: self.count("serve.max_body").unwrap_or(1 << 20),
+            max_connections: self.count("serve.max_connections").unwrap_or(1) as usize,
+            max_connections_per_peer: self.count("serve.max_connections_per_peer").unwrap_or(1) as usize,
+        })
+    }
+
+    pub fn logs(&self) -> Logs {
+        let format = match self.text("log.format") {
+            Some("json") => LogFormat::Json,
+            Some("text") => LogFormat::Text,
+            _ => LogFormat::Auto,
+        };
+        let level = match self.text("log.level") {
+            Some("error") => LogLevel::Error,
+            Some("warn") => LogLevel::Warn,
+            Some("debug") => LogLevel::Debug,
+            _ => LogLevel::Info,
+        };
+        Logs { format, level }
+    }
+
+    pub fn telemetry(&self) -> Telemetry {
+        Telemetry {
+            endpoint: self.text("telemetry.otlp_endpoint").map(str::to_owned),
+            service_name: self.text("telemetry.service_name").unwrap_or("cofferdam").to_owned(),
+            interval: self.time("telemetry.interval"),
+        }
+    }
+
+    /// Of the whole node.
+    pub fn quota(&self) -> Quota {
+        self.quota_at("quota")
+    }
+
+    /// Of one tenant; nothing is bound that the file does not bind.
+    pub fn quota_of(&self, tenant: &str) -> Quota {
+        self.quota_at(&format!("tenant.{tenant}.quota"))
+    }
+
+    fn quota_at(&self, section: &str) -> Quota {
+        let count = |name: &str| self.count(&format!("{section}.{name}"));
+        let cpus = match self.value(&format!("{section}.cpus")) {
+            Value::Number(cpus) => Some(*cpus),
+            _ => None,
+        };
+        Quota {
+            sandboxes: count("sandboxes"),
+            live_sandboxes: count("live_sandboxes"),
+            memory_bytes: count("memory"),
+            cpus,
+            disk_bytes: count("disk"),
+            requests_per_minute: count("requests_per_minute"),
+            runs: count("runs"),
+        }
+    }
+
+    fn listen(&self) -> Result<SocketAddr, Fault> {
+        let text = self.text("serve.listen").unwrap_or_default();
+        text.parse().map_err(|_| {
+            let fault = self.wrong("serve.listen", &format!("is {text:?}, which is no ADDRESS:PORT"));
+            fault.hint("write e.g. 127.0.0.1:7070 or [::1]:7070")
+        })
+    }
+
+    fn value(&self, key: &str) -> &Value {
+        self.find(key).map_or(&Value::Unset, |setting: &Setting| &setting.value)
+    }
+
+    fn text(&self, key: &str) -> Option<&str> {
+        match self.value(key) {
+            Value::Text(text) => Some(text),
+            _ => None,
+        }
+    }
+
+    fn path(&self, key: &str) -> Option<PathBuf> {
+        self.text(key).map(PathBuf::from)
+    }
+
+    fn texts(&self, key: &str) -> Vec<String> {
+        match self.value(key) {
+            Value::Texts(texts) => texts.clone(),
+            _ => Vec::new(),
+        }
+    }
+
+    fn count(&self, key: &str) -> Option<u64> {
+        match self.value(key) {
+            Value::Count(count) => Some(*count),
+            _ => None,
+        }
+    }
+
+    fn time(&self, key: &str) -> Duration {
+        Duration::from_millis(self.count(key).unwrap_or_default())
+    }
+
+    /// A value that is wrong in view of others, told with where it came from.
+    fn wrong(&self, key: &str, why: &str) -> Fault {
+        let from = self.find(key).map_or(String::new(), |setting| format!(" ({})", setting.origin));
+        Fault::invalid(format!("{key} {why}{from}")).phase(Phase::Admission)
+    }
+}
+
+/// What single values do not show.
+pub fn check(config: &Config) -> Result<(), Fault> {
+    let serve = config.serve()?;
+    if serve.listen.is_some_and(|at| !at.ip().is_loopback()) {
+        if !serve.listen_anywhere {
+            let fault = config.wrong("serve.listen", "is an address that others can reach");
+            return Err(fault.hint("use a loopback address, or set serve.listen_anywhere and TLS"));
+        }
+        if serve.tls.is_none() {
+            let fault = config.wrong("serve.listen_anywhere", "needs TLS, or tokens would be read on the way");
+            return Err(fault.hint("set serve.tls_cert and serve.tls_key"));
+        }
+    }
+    if let Some(endpoint) = config.telemetry().endpoint {
+        let host = endpoint.strip_prefix("http://").and_then(|rest| rest.split('/').next());
+        if host.is_none_or(str::is_empty) {
+            let fault = config.wrong("telemetry.otlp_endpoint", &format!("is {endpoint:?}, which is no http:// URL"));
+            return Err(fault.hint("write e.g. http://127.0.0.1:4318; a collector beside us takes it on by TLS"));
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,421 @@
+//! What a run has said, on disk: one log of framed records in segments that are named by their first offset. The keeper writes it, and
+//! anybody who may read the state directory reads it, also when neither keeper nor run is left.
+//!
+//! ```text
+//!  runs/<run>/0000000000000000.spool   head │ payload │ head │ payload │ …      at most 4 MiB
+//!  runs/<run>/00000000003fffe0.spool   …                                        at most 16 are kept
+//!  head: u32 length │ u8 kind │ 3 zero bytes │ u64 milliseconds since 1970      little endian
+//! ```
+//!
+//! An offset is a position in the whole log where a record begins. A record that was cut short by a crash is not there: readers stop
+//! before it, and the next writer takes it away.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+/// A segment is not begun to be written to past this.
+pub const SEGMENT: u64 = 4 << 20;
+/// Segments that are kept of one log.
+pub const KEPT: usize = 16;
+/// The longest payload.
+pub const MOST: usize = 256 << 10;
+/// Bytes before each payload.
+pub const HEAD: usize = 16;
+/// Read at once when a segment is searched for where records begin.
+const PIECE: usize = 64 << 10;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    Stdout,
+    Stderr,
+    /// Both, as a terminal has it.
+    Terminal,
+    /// How many bytes of output were not kept, as eight bytes.
+    Dropped,
+    /// The outcome as JSON; nothing follows.
+    End,
+}
+
+impl Kind {
+    fn of(byte: u8) -> Option<Kind> {
+        [Kind::Stdout, Kind::Stderr, Kind::Terminal, Kind::Dropped, Kind::End].into_iter().find(|k| k.byte() == byte)
+    }
+
+    fn byte(self) -> u8 {
+        match self {
+            Kind::Stdout => 1,
+            Kind::Stderr => 2,
+            Kind::Terminal => 3,
+            Kind::Dropped => 4,
+            Kind::End => 5,
+        }
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Record {
+    /// Where it begins.
+    pub offset: u64,
+    pub kind: Kind,
+    pub at_ms: u64,
+    pub bytes: Vec<u8>,
+}
+
+impl Record {
+    /// The count of a record of what was dropped.
+    pub fn dropped(&self) -> Option<u64> {
+        (self.kind == Kind::Dropped).then(|| self.bytes.as_slice().try_into().ok().map(u64::from_le_bytes)).flatten()
+    }
+}
+
+struct Head {
+    length: usize,
+    kind: Kind,
+    at_ms: u64,
+}
+
+impl Head {
+    fn write(kind: Kind, at_ms: u64, length: usize) -> [u8; HEAD] {
+        let mut head = [0; HEAD];
+        head[..4].copy_from_slice(&(length as u32).to_le_bytes());
+        head[4] = kind.byte();
+        head[8..].copy_from_slice(&at_ms.to_le_bytes());
+        head
+    }
+
+    /// None for what no writer wrote, as zeros that a file system left after a power failure.
+    fn read(bytes: &[u8; HEAD]) -> Option<Head> {
+        let [a, b, c, d, kind, 0, 0, 0, time @ ..] = bytes else { return None };
+        let length = u32::from_le_bytes([*a, *b, *c, *d]) as usize;
+        let kind = Kind::of(*kind)?;
+        (length <= MOST).then(|| Head { length, kind, at_ms: u64::from_le_bytes(*time) })
+    }
+}
+
+fn name(first: u64) -> String {
+    format!("{first:016x}.spool")
+}
+
+/// First offsets of the segments that are there, in order.
+fn segments(dir: &Path) -> io::Result<Vec<u64>> {
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(dir)? {
+        let file = entry?.file_name();
+        let first = file.to_str().and_then(|name| name.strip_suffix(".spool")).filter(|hex| hex.len() == 16);
+        found.extend(first.and_then(|hex| u64::from_str_radix(hex, 16).ok()));
+    }
+    found.sort_unstable();
+    Ok(found)
+}
+
+/// The one who writes a log.
+#[derive(Debug)]
+pub struct Writer {
+    dir: PathBuf,
+    segments: Vec<u64>,
+    file: File,
+    /// Where the next record begins.
+    next: u64,
+    ended: bool,
+    /// A write that failed left a part of a record that could not be taken back.
+    torn: bool,
+}
+
+impl Writer {
+    /// Begins a log in a directory that is made for it.
+    pub fn create(dir: &Path) -> io::Result<Writer> {
+        std::fs::DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
+        let file = open_new(dir, 0)?;
+        let (dir, segments) = (dir.to_path_buf(), vec![0]);
+        Ok(Writer { dir, segments, file, next: 0, ended: false, torn: false })
+    }
+
+    /// Goes on with a log whose writer is gone.
+    pub fn take_up(dir: &Path) -> io::Result<Writer> {
+        let segments = segments(dir)?;
+        let Some(&first) = segments.last() else { return Writer::create(dir) };
+        let file = OpenOptions::new().read(true).append(true).open(dir.join(name(first)))?;
+        let mut walk = Walk::new(&file);
+        let (mut whole, mut ended) = (0, false);
+        while let Some((at, head)) = walk.next()? {
+            whole = at + (HEAD + head.length) as u64;
+            ended = head.kind == Kind::End;
+        }
+        file.set_len(whole)?;
+        Ok(Writer { dir: dir.to_path_buf(), segments, file, next: first + whole, ended, torn: false })
+    }
+
+    /// Where the next record will begin.
+    pub fn next(&self) -> u64 {
+        self.next
+    }
+
+    pub fn is_ended(&self) -> bool {
+        self.ended
+    }
+
+    /// Writes what is not longer than `MOST`; where it begins.
+    pub fn append(&mut self, kind: Kind, at_ms: u64, bytes: &[u8]) -> io::Result<u64> {
+        if bytes.len() > MOST || self.ended || self.torn {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        let whole = (HEAD + bytes.len()) as u64;
+        let first = self.segments.last().copied().unwrap_or(0);
+        if self.next > first && self.next + whole - first > SEGMENT {
+            self.roll()?;
+        }
+        let mut record = Vec::with_capacity(whole as usize);
+        record.extend_from_slice(&Head::write(kind, at_ms, bytes.len()));
+        record.extend_from_slice(bytes);
+        let begun = self.next;
+        if let Err(error) = self.file.write_all(&record) {
+            // A disk that is full takes a part. What is left of it must not stand before what may follow.
+            let first = self.segments.last().copied().unwrap_or(0);
+            self.torn = self.file.set_len(begun - first).is_err();
+            return Err(error);
+        }
+        self.next += whole;
+        self.ended = kind == Kind::End;
+        Ok(begun)
+    }
+
+    /// The last record: the outcome.
+    pub fn end(&mut self, at_ms: u64, outcome: &[u8]) -> io::Result<u64> {
+        self.append(Kind::End, at_ms, outcome)
+    }
+
+    fn roll(&mut self) -> io::Result<()> {
+        self.file = open_new(&self.dir, self.next)?;
+        self.segments.push(self.next);
+        while self.segments.len() > KEPT {
+            let oldest = self.segments.remove(0);
+            match std::fs::remove_file(self.dir.join(name(oldest))) {
+                Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+}
+
+fn open_new(dir: &Path, first: u64) -> io::Result<File> {
+    OpenOptions::new().read(true).append(true).create_new(true).mode(0o600).open(dir.join(name(first)))
+}
+
+/// Goes from head to head, a piece of the file at a time.
+struct Walk<'a> {
+    file: &'a File,
+    piece: Vec<u8>,
+    /// Where the piece begins, and where the next head is.
+    begins: u64,
+    at: u64,
+    length: u64,
+}
+
+impl<'a> Walk<'a> {
+    fn new(file: &'a File) -> Walk<'a> {
+        Walk { file, piece: Vec::new(), begins: 0, at: 0, length: u64::MAX }
+    }
+
+    /// The next record that is there as a whole.
+    fn next(&mut self) -> io::Result<Option<(u64, Head)>> {
+        if self.length == u64::MAX {
+            self.length = self.file.metadata()?.len();
+        }
+        if self.at + HEAD as u64 > self.length {
+            return Ok(None);
+        }
+        let ends = self.begins + self.piece.len() as u64;
+        if self.at < self.begins || self.at + HEAD as u64 > ends {
+            self.piece.resize(PIECE, 0);
+            let got = read_at(self.file, &mut self.piece, self.at)?;
+            self.piece.truncate(got);
+            self.begins = self.at;
+        }
+        let from = (self.at - self.begins) as usize;
+        let Some(bytes) = self.piece.get(from..from + HEAD).and_then(|b| b.try_into().ok()) else { return Ok(None) };
+        let Some(head) = Head::read(bytes) else { return Ok(None) };
+        let begun = self.at;
+        let end = begun + (HEAD + head.length) as u64;
+        if end > self.length {
+            return Ok(None);
+        }
+        self.at = end;
+        Ok(Some((begun, head)))
+    }
+}
+
+/// Reads until the buffer is full or the file is at its end.
+fn read_at(file: &File, buffer: &mut [u8], at: u64) -> io::Result<usize> {
+    let mut got = 0;
+    while got < buffer.len() {
+        match file.read_at(&mut buffer[got..], at + got as u64) {
+            Ok(0) => break,
+            Ok(n) => got += n,
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+            Err(e) => return Err(e),
+        }
+    }
+    Ok(got)
+}
+
+/// What one look at a log gave.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Page {
+    pub records: Vec<Record>,
+    /// Where to go on.
+    pub next: u64,
+    /// From where to where bytes of the log are no longer kept that were asked for.
+    pub gap: Option<(u64, u64)>,
+    /// Nothing follows.
+    pub ended: bool,
+}
+
+/// Why nothing could be read.
+#[derive(Debug)]
+pub enum Unread {
+    /// No record begins there, and none ever will.
+    NoRecord {
+        offset: u64,
+    },
+    Io(io::Error),
+}
+
+impl From<io::Error> for Unread {
+    fn from(error: io::Error) -> Unread {
+        Unread::Io(error)
+    }
+}
+
+/// One who reads a log, whether it grows or not.
+#[derive(Debug)]
+pub struct Reader {
+    dir: PathBuf,
+    /// The segment that was read last, by its first offset.
+    open: Option<(u64, File)>,
+    /// A record is known to begin here.
+    known: u64,
+    /// The record before was the last.
+    ended: bool,
+}
+
+/// How often segments may vanish between a look at their names and the opening of one.
+const VANISHED: u32 = 16;
+
+impl Reader {
+    pub fn open(dir: &Path) -> io::Result<Reader> {
+        std::fs::metadata(dir)?;
+        Ok(Reader { dir: dir.to_path_buf(), open: None, known: 0, ended: false })
+    }
+
+    /// Records from an offset on, as many as fit `most` bytes of payload but at least one, if there is one.
+    pub fn read(&mut self, from: u64, most: usize) -> Result<Page, Unread> {
+        let (begin, gap) = self.seek(from)?;
+        let mut page = Page { next: begin, gap, ..Page::default() };
+        self.fill(&mut page, most)?;
+        // One who came late to the end of a segment finds that those after it were dropped meanwhile.
+        if page.records.is_empty() && !page.ended && segments(&self.dir)?.first().is_some_and(|oldest| *oldest > begin)
+        {
+            self.open = None;
+            let (begin, gap) = self.seek(from)?;
+            page = Page { next: begin, gap, ..Page::default() };
+            self.fill(&mut page, most)?;
+        }
+        (self.known, self.ended) = (page.next, page.ended);
+        Ok(page)
+    }
+
+    fn fill(&mut self, page: &mut Page, most: usize) -> Result<(), Unread> {
+        page.ended = self.ended && page.next == self.known;
+        let mut size = 0;
+        while !page.ended && size < most.max(1) {
+            let Some((record, ends)) = self.record(page.next)? else {
+                // Where a segment is at its end, the next begins.
+                if self.step(page.next)? {
+                    continue;
+                }
+                break;
+            };
+            if !page.records.is_empty() && size + record.bytes.len() > most {
+                break;
+            }
+            size += record.bytes.len();
+            (page.next, page.ended) = (ends, record.kind == Kind::End);
+            page.records.push(record);
+        }
+        Ok(())
+    }
+
+    /// Opens the segment that an offset is in; where to begin, and what is gone before that.
+    fn seek(&mut self, from: u64) -> Result<(u64, Option<(u64, u64)>), Unread> {
+        if self.known == from && self.open.is_some() {
+            return Ok((from, None));
+        }
+        for _ in 0..VANISHED {
+            let all = segments(&self.dir)?;
+            let Some(&oldest) = all.first() else { return Err(io::Error::from(io::ErrorKind::NotFound).into()) };
+            let begin = from.max(oldest);
+            let first = all.into_iter().take_while(|first| *first <= begin).last().unwrap_or(oldest);
+            let file = match File::open(self.dir.join(name(first))) {
+                Err(e) if e.kind() == io::ErrorKind::NotFound => continue,
+                opened => opened?,
+            };
+            if begin != self.known {
+                self.ended = begins_at(&file, begin - first)?.ok_or(Unread::NoRecord { offset: from })?;
+                self.known = begin;
+            }
+            self.open = Some((first, file));
+            return Ok((begin, (begin > from).then_some((from, begin))));
+        }
+        Err(io::Error::from(io::ErrorKind::NotFound).into())
+    }
+
+    fn record(&self, at: u64) -> Result<Option<(Record, u64)>, Unread> {
+        let Some((first, file)) = &self.open else { return Ok(None) };
+        let inside = at - first;
+        let mut head = [0; HEAD];
+        if read_at(file, &mut head, inside)? < HEAD {
+            return Ok(None);
+        }
+        let Some(Head { length, kind, at_ms }) = Head::read(&head) else { return Ok(None) };
+        let mut bytes = vec![0; length];
+        if read_at(file, &mut bytes, inside + HEAD as u64)? < length {
+            return Ok(None);
+        }
+        Ok(Some((Record { offset: at, kind, at_ms, bytes }, at + (HEAD + length) as u64)))
+    }
+
+    /// Goes on to the segment that begins at an offset, if there is one.
+    fn step(&mut self, at: u64) -> Result<bool, Unread> {
+        if self.open.as_ref().is_some_and(|(first, _)| *first == at) {
+            return Ok(false);
+        }
+        match File::open(self.dir.join(name(at))) {
+            Ok(file) => {
+                self.open = Some((at, file));
+                Ok(true)
+            }
+            Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(false),
+            Err(e) => Err(e.into()),
+        }
+    }
+}
+
+/// Whether a record begins at a place in a segment, or one will; and then, whether the one before it was the last. What is inside
+/// a payload was written by a guest and may look like a head, so that the way there leads over all that come before.
+fn begins_at(file: &File, place: u64) -> io::Result<Option<bool>> {
+    let mut walk = Walk::new(file);
+    let (mut at, mut ended) = (0, false);
+    while at < place {
+        let Some((begun, head)) = walk.next()? else { return Ok(None) };
+        at = begun + (HEAD + head.length) as u64;
+        ended = head.kind == Kind::End;
+    }
+    Ok((at == place).then_some(ended))
+}
+
+#[cfg(test)]
+#[path = "spool_test.rs"]
+mod tests;
