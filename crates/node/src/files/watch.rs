@@ -49,7 +49,7 @@ pub enum What {
     Renamed,
     /// Events were lost; look again at everything below `path`.
     Overflow,
-    /// The directory that is watched is gone; nothing more will come.
+    /// The directory that is watched is gone, or has another name; nothing more will come.
     Gone,
 }
 
