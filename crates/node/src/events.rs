@@ -221,6 +221,7 @@ impl EventFile {
 
 fn stage(stage: Stage) -> &'static str {
     match stage {
+        Stage::Asked => "asked",
         Stage::Opened => "opened",
         Stage::Refused => "refused",
         Stage::Failed => "failed",

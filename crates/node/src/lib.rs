@@ -16,6 +16,8 @@ pub mod network;
 pub mod output;
 pub mod policies;
 pub mod publish;
+pub mod questions;
+mod reach;
 pub mod review;
 pub mod run;
 pub mod sandbox;
@@ -23,6 +25,8 @@ pub mod secrets;
 pub mod setup;
 pub mod snapshots;
 pub mod state;
+pub mod tokens;
 pub mod toolchains;
 
 pub use caller::Caller;
+pub use reach::{Grants, Reach};

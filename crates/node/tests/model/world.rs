@@ -32,7 +32,14 @@ impl World {
         fs::create_dir_all(&project).unwrap();
         let project = fs::canonicalize(project).unwrap();
         let env = vec![("COFFERDAM_STATE".into(), root.join("state").into()), ("PATH".into(), "/usr/bin:/bin".into())];
-        let caller = Caller { cwd: project, home: root.join("home"), user: "tester".into(), env, read_late: |_| None };
+        let caller = Caller {
+            cwd: project,
+            home: root.join("home"),
+            user: "tester".into(),
+            env,
+            read_late: |_| None,
+            reach: Default::default(),
+        };
         World { root, caller }
     }
 
@@ -83,7 +90,14 @@ impl World {
             }
             Op::Restore(n) => {
                 let (shot, one) = (model.shot(*n)?, &model.boxes[model.restored(*n)?]);
-                snapshots::restore(&self.state(), caller, &shot.id, Some(&one.id), Since::Keep).map(|r| r.sandbox)
+                snapshots::restore(
+                    &self.state(),
+                    caller,
+                    &shot.id,
+                    &Which { word: Some(one.id.clone()), version: None },
+                    Since::Keep,
+                )
+                .map(|r| r.sandbox)
             }
             Op::Collect => {
                 let listed = gc::plan(caller).unwrap();
@@ -111,7 +125,7 @@ impl World {
 
     pub fn states(&self) -> BTreeMap<String, String> {
         let rows = list::list(&self.caller, false).unwrap();
-        rows.into_iter().map(|row| (row.id, row.state.to_owned())).collect()
+        rows.into_iter().map(|row| (row.id, row.state.name().to_owned())).collect()
     }
 
     /// What a guest would see in each sandbox.
