@@ -3,6 +3,7 @@
 mod inside;
 pub mod layer;
 mod mode;
+mod phases;
 mod place;
 mod record;
 mod resident;
@@ -12,6 +13,8 @@ mod view;
 
 use self::inside::Inside;
 use self::layer::Held;
+use self::phases::Timer;
+pub use self::phases::{Phases, Timed};
 use self::place::Spot;
 pub use self::place::{Fresh, Keep, Place};
 use self::record::Tracked;
@@ -32,6 +35,7 @@ use std::cell::RefCell;
 use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
 use std::rc::Rc;
+use std::time::{Duration, Instant};
 use terms::{Denial, ErrorKind, Fault, Limits, Outcome, Phase, PolicyStamp, RunId};
 
 #[derive(Clone, Debug)]
@@ -84,6 +88,7 @@ pub struct Ready {
     network: Option<Wanted>,
     publish: Vec<Published>,
     tracked: Option<Tracked>,
+    timer: Timer,
     person: Option<Box<dyn Person>>,
 }
 
@@ -145,8 +150,9 @@ pub(crate) fn prepare_under(
     warnings: Vec<String>,
     ground: Groundwork,
 ) -> Result<Ready, Refused> {
+    let timer = Timer::begin(Phase::Admission, caller.var("TRACEPARENT"));
     let spot = place::choose(ask, caller)?;
-    arrange(ask, caller, Under { effective, spot, held: None, warnings }, ground)
+    arrange(ask, caller, Under { effective, spot, held: None, warnings, timer }, ground)
 }
 
 /// Under what a run is made: its policy, where it works, and the workspace that it found there.
@@ -155,6 +161,7 @@ struct Under {
     spot: Spot,
     held: Option<Held>,
     warnings: Vec<String>,
+    timer: Timer,
 }
 
 fn arrange(ask: &Ask, caller: &Caller, under: Under, ground: Groundwork) -> Result<Ready, Refused> {
@@ -182,6 +189,7 @@ struct Laid {
     inside: Inside,
     network: Planned,
     warnings: Vec<String>,
+    timer: Timer,
 }
 
 /// The command that an enclosure is built for; one that stands is built for none.
@@ -200,7 +208,8 @@ fn lay_out(
     mut ground: Groundwork,
     word: Option<&OsStr>,
 ) -> Result<Laid, Refused> {
-    let Under { mut effective, spot, held, mut warnings } = under;
+    let Under { mut effective, spot, held, mut warnings, mut timer } = under;
+    timer.enter(Phase::Planning);
     // Whoever has secrets must forget them before the first process is made, which is a copy of us.
     if effective.secrets.is_empty() {
         ground.settle();
@@ -245,13 +254,14 @@ fn lay_out(
         inside,
         network,
         warnings,
+        timer,
     })
 }
 
 impl Laid {
     /// The run, and the workspace where it is held and nothing is written to it.
     fn build(self, ask: &Ask, caller: &Caller, first: First) -> Result<(Ready, Option<Held>), Refused> {
-        let Laid { ground, effective, resolved, plan, enforced, limits, spot, view, network, .. } = self;
+        let Laid { ground, effective, resolved, plan, enforced, limits, spot, view, network, mut timer, .. } = self;
         let First { run_id, program, argv, env, resident } = first;
         let notes = plan.notes.clone();
         let publish = publish::listen(&ask.publish)?;
@@ -286,6 +296,7 @@ impl Laid {
             workspace: tracked.as_ref().map(|t| t.held.workspace(&view)),
         };
         let program = request.program.clone();
+        timer.enter(Phase::Preparation);
         let prepared = match enclosure::prepare(request, ground) {
             Ok(prepared) => prepared,
             Err(fault) => {
@@ -304,6 +315,7 @@ impl Laid {
             publish,
             tracked,
             person: None,
+            timer,
         };
         Ok((ready, unused))
     }
@@ -347,6 +359,7 @@ pub(crate) fn run_heard<'a>(
     events: Option<EventFile>,
     ear: Option<Ear<'a>>,
 ) -> Result<Outcome, Fault> {
+    ready.timer.enter(Phase::Start);
     if let Some(network) = &mut ready.network {
         network.secrets.open()?;
     }
@@ -357,12 +370,18 @@ pub(crate) fn run_heard<'a>(
         Some(journal) => Some(journalled(observer, journal.clone())),
         None => observer,
     };
-    let tracked = ready.tracked;
+    let (mut tracked, mut timer) = (ready.tracked, ready.timer);
     if let Some(tracked) = &tracked {
         tracked.begin()?;
     }
     let gauge = tracked.as_ref().and_then(Tracked::gauge);
     let ended = ready.prepared.run(Beside { observer, network, publish: ready.publish, gauge });
+    if let Ok(outcome) = &ended {
+        let began = Instant::now().checked_sub(Duration::from_millis(outcome.usage.wall_ms));
+        timer.enter_at(Phase::Execution, began.unwrap_or_else(Instant::now));
+    }
+    timer.enter(Phase::Close);
+    tracked.iter_mut().for_each(|tracked| tracked.timer = Some(timer.clone()));
     let (dropped, reason) = journal.map(|journal| journal.borrow_mut().close()).unwrap_or_default();
     let ended = ended.map(|outcome| Outcome { events_dropped: dropped, events_reason: reason, ..outcome });
     match (ended, tracked) {

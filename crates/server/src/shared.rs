@@ -3,6 +3,7 @@
 use crate::Settings;
 use crate::credentials::Credentials;
 use crate::foreign::Tries;
+use crate::lookout::{self, Lookout, Nodes};
 use crate::refuse::Refusal;
 use crate::rules::Rules;
 use crate::who::Who;
@@ -37,14 +38,16 @@ struct Inner {
     rules: Rules,
     tries: Tries,
     verbs: Semaphore,
-    waiting: AtomicUsize,
+    waiting: Arc<AtomicUsize>,
     ending: watch::Sender<bool>,
+    lookout: Lookout,
 }
 
 impl Shared {
     pub fn new(settings: &Settings, credentials: Credentials, rules: Rules) -> Shared {
         let Settings { caller, state, max_body, .. } = settings.clone();
-        let (verbs, waiting) = (Semaphore::new(AT_A_TIME), AtomicUsize::new(0));
+        let lookout = Lookout::new(settings.logs, Nodes { caller: caller.clone(), state: state.clone() });
+        let (verbs, waiting) = (Semaphore::new(AT_A_TIME), lookout.queue().clone());
         let ending = watch::channel(false).0;
         Shared(Arc::new(Inner {
             max_body,
@@ -56,11 +59,17 @@ impl Shared {
             verbs,
             waiting,
             ending,
+            lookout,
         }))
     }
 
     pub fn credentials(&self) -> &Credentials {
         &self.0.credentials
+    }
+
+    /// What the daemon tells of itself.
+    pub fn lookout(&self) -> &Lookout {
+        &self.0.lookout
     }
 
     pub fn rules(&self) -> &Rules {
@@ -117,11 +126,14 @@ impl Shared {
         let (user, reach, cwd) = (who.name.clone(), who.reach.clone(), PathBuf::from("/"));
         let ours = &self.0.caller;
         if who.tenant == DEFAULT_TENANT {
-            return Caller { user, reach, cwd, ..ours.clone() };
+            let mut env: Vec<(OsString, OsString)> = ours.env.clone();
+            traced(&mut env);
+            return Caller { user, reach, cwd, env, ..ours.clone() };
         }
         let mut env: Vec<(OsString, OsString)> =
             ours.env.iter().filter(|(name, _)| PASSED_ON.iter().any(|known| name == known)).cloned().collect();
         env.push(("COFFERDAM_STATE".into(), self.state_of(&who.tenant).into()));
+        traced(&mut env);
         Caller { cwd, home: "/nonexistent".into(), user, env, read_late: |_| None, reach }
     }
 
@@ -188,6 +200,12 @@ impl Shared {
             pause = (pause * 2).min(LONGEST);
         }
     }
+}
+
+/// A verb belongs to the trace of the request that asks for it.
+fn traced(env: &mut Vec<(OsString, OsString)>) {
+    env.retain(|(name, _)| name != "TRACEPARENT");
+    env.extend(lookout::current().map(|context| ("TRACEPARENT".into(), context.header().into())));
 }
 
 /// Why a stream closes before its end.

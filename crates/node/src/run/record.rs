@@ -1,6 +1,7 @@
 //! What is written down about runs that work on a workspace: the sandbox that keeps its changes, the run, and the journal.
 
 use super::layer::{Held, Owner};
+use super::phases::Timer;
 use super::place::{Fresh, Keep};
 use super::survey::{self, Found};
 use crate::lifecycle::live;
@@ -23,11 +24,13 @@ pub(super) struct Tracked {
     actor: String,
     /// What becomes of the workspace is settled.
     settled: bool,
+    /// How long its phases took, once that is known.
+    pub timer: Option<Timer>,
 }
 
 impl Tracked {
     pub fn new(held: Held, record: Sandbox, run_id: String, command: Vec<String>, caller: &Caller) -> Tracked {
-        Tracked { held, record, run_id, command, actor: caller.user.clone(), settled: false }
+        Tracked { held, record, run_id, command, actor: caller.user.clone(), settled: false, timer: None }
     }
 
     /// Before the command starts. A run in a sandbox is written down now, so that others see who has it.
@@ -46,6 +49,7 @@ impl Tracked {
             actor: &self.actor,
             started_ms: self.record.created_ms,
             service: None,
+            timer: self.timer.as_ref(),
         }
     }
 
@@ -138,6 +142,8 @@ pub(crate) struct Written<'a> {
     pub actor: &'a str,
     pub started_ms: u64,
     pub service: Option<&'a str>,
+    /// How long its phases took, where that is known.
+    pub timer: Option<&'a Timer>,
 }
 
 impl Written<'_> {
@@ -168,7 +174,8 @@ impl Written<'_> {
     pub fn fail(&self, store: &Store, fault: &Fault) -> Result<(), Fault> {
         store.write(|tx| {
             self.close(tx, None)?;
-            let body = json!({"run": self.run, "error_kind": fault.error_kind, "message": fault.message});
+            let mut body = json!({"run": self.run, "error_kind": fault.error_kind, "message": fault.message});
+            self.time(&mut body);
             self.note(tx, "run", Step::Failed, body)
         })
     }
@@ -201,7 +208,19 @@ impl Written<'_> {
     }
 
     fn result(&self, outcome: &Outcome) -> serde_json::Value {
-        json!({"run": self.run, "verdict": outcome.verdict, "status": outcome.status(), "changes": outcome.changes})
+        let (verdict, status) = (outcome.verdict, outcome.status());
+        let mut body = json!({"run": self.run, "verdict": verdict, "status": status, "changes": outcome.changes});
+        if let Some(kind) = outcome.limit_kind {
+            body["limit_kind"] = json!(kind);
+        }
+        self.time(&mut body);
+        body
+    }
+
+    fn time(&self, body: &mut serde_json::Value) {
+        if let Some(timer) = self.timer {
+            body["phases"] = json!(timer.phases());
+        }
     }
 
     fn note(&self, tx: &Tx<'_>, verb: &str, step: Step, body: serde_json::Value) -> Result<(), Fault> {

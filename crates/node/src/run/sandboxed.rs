@@ -1,6 +1,7 @@
 //! A run in a sandbox that exists: under the policy and the limits that it was made with. What is asked for can only take
 //! away from them.
 
+use super::phases::Timer;
 use super::place::{Spot, real};
 use super::{Ask, Ready, Refused, Under, arrange, layer, record};
 use crate::Caller;
@@ -20,6 +21,7 @@ pub(super) fn prepare(ask: &Ask, word: &str, caller: &Caller, ground: Groundwork
 
 /// The sandbox, held, and what a run in it is made under; its limits are in what is asked for then.
 pub(super) fn take_up(ask: &Ask, word: &str, caller: &Caller) -> Result<(Ask, Under, Kept<Sandbox>), Fault> {
+    let timer = Timer::begin(Phase::Admission, caller.var("TRACEPARENT"));
     check_narrows(ask)?;
     let state = State::open(caller)?;
     let found = state.store.read(|tx| sandbox::find(tx, named(word), caller))?;
@@ -35,7 +37,7 @@ pub(super) fn take_up(ask: &Ask, word: &str, caller: &Caller) -> Result<(Ask, Un
     ask.cpus = narrower(kept.record.cpus, ask.cpus);
     let cwd = working_directory(ask.workdir.as_deref(), &kept.record.base, &caller.cwd)?;
     let spot = Spot { dir: kept.record.base.clone(), cwd, layered: true };
-    Ok((ask, Under { effective, spot, held: Some(held), warnings: Vec::new() }, kept))
+    Ok((ask, Under { effective, spot, held: Some(held), warnings: Vec::new(), timer }, kept))
 }
 
 /// Without a word the sandbox of the current directory is meant.

@@ -137,5 +137,6 @@ fn written<'a>(sandbox: &str, note: &'a Note) -> Written<'a> {
         actor: &note.actor,
         started_ms: note.started_ms,
         service: note.service.as_deref(),
+        timer: None,
     }
 }
