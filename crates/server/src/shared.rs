@@ -2,6 +2,7 @@
 
 use crate::Settings;
 use crate::credentials::Credentials;
+use crate::feed::Feeds;
 use crate::foreign::Tries;
 use crate::refuse::Refusal;
 use crate::rules::Rules;
@@ -39,6 +40,7 @@ struct Inner {
     verbs: Semaphore,
     waiting: AtomicUsize,
     ending: watch::Sender<bool>,
+    feeds: Feeds,
 }
 
 impl Shared {
@@ -56,11 +58,17 @@ impl Shared {
             verbs,
             waiting,
             ending,
+            feeds: Feeds::default(),
         }))
     }
 
     pub fn credentials(&self) -> &Credentials {
         &self.0.credentials
+    }
+
+    /// Who listens to which tenant's journal.
+    pub fn feeds(&self) -> &Feeds {
+        &self.0.feeds
     }
 
     pub fn rules(&self) -> &Rules {
@@ -117,11 +125,13 @@ impl Shared {
         let (user, reach, cwd) = (who.name.clone(), who.reach.clone(), PathBuf::from("/"));
         let ours = &self.0.caller;
         if who.tenant == DEFAULT_TENANT {
-            return Caller { user, reach, cwd, ..ours.clone() };
+            let env = ours.env.iter().cloned().chain([kept_only()]).collect();
+            return Caller { user, reach, cwd, env, ..ours.clone() };
         }
         let mut env: Vec<(OsString, OsString)> =
             ours.env.iter().filter(|(name, _)| PASSED_ON.iter().any(|known| name == known)).cloned().collect();
         env.push(("COFFERDAM_STATE".into(), self.state_of(&who.tenant).into()));
+        env.push(kept_only());
         Caller { cwd, home: "/nonexistent".into(), user, env, read_late: |_| None, reach }
     }
 
@@ -142,7 +152,9 @@ impl Shared {
         F: FnOnce(&Caller) -> Result<T, Fault> + Send + 'static,
     {
         let caller = self.caller(who);
-        self.blocking(move || verb(&caller)).await
+        let done = self.blocking(move || verb(&caller)).await;
+        self.0.feeds.nudge(&who.tenant);
+        done
     }
 
     /// The same for work that is no verb.
@@ -188,6 +200,11 @@ impl Shared {
             pause = (pause * 2).min(LONGEST);
         }
     }
+}
+
+/// Whoever asks, their runs are given secrets that are kept, and none of the daemon's variables.
+fn kept_only() -> (OsString, OsString) {
+    (node::secrets::ONLY.into(), "1".into())
 }
 
 /// Why a stream closes before its end.
