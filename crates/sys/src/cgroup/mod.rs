@@ -58,6 +58,8 @@ pub struct Want {
     pub cpus: Option<Vec<usize>>,
     /// The whole tree must be killable at once; made in v2 where that is possible, which also gives freezing.
     pub kill: bool,
+    /// One process that is lost to memory leaves the others alone.
+    pub survives: bool,
 }
 
 /// A limit that this host cannot enforce for us.
