@@ -17,6 +17,7 @@ pub mod output;
 pub mod policies;
 pub mod publish;
 pub mod questions;
+pub mod quota;
 mod reach;
 pub mod review;
 pub mod run;

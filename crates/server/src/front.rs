@@ -55,6 +55,9 @@ impl Front {
             true => None,
             false => Some(self.shared.credentials().who(peer, &parts.headers).await?),
         };
+        if let Some(who) = &who {
+            self.shared.admission().request(&who.tenant)?;
+        }
         // No route has a use for it, and none must be able to pass it on.
         parts.headers.remove(header::AUTHORIZATION);
         if let Some(who) = &who {

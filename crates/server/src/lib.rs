@@ -6,6 +6,7 @@
 //!                          faults   Origin                 description says
 //! ```
 
+mod admission;
 pub mod answer;
 pub mod ask;
 mod credentials;
@@ -21,6 +22,7 @@ mod shared;
 mod stream;
 mod who;
 
+pub use admission::Quotas;
 pub use listen::{Checked, Settings, check, serve};
 pub use refuse::Refusal;
 pub use routes::document;

@@ -1,6 +1,7 @@
 //! What all routes share.
 
 use crate::Settings;
+use crate::admission::{Admission, Fair};
 use crate::credentials::Credentials;
 use crate::foreign::Tries;
 use crate::refuse::Refusal;
@@ -12,15 +13,17 @@ use node::{Caller, Reach};
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 use terms::{Fault, LimitKind};
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::watch;
 use tokio::time::Instant;
 
-/// Verbs that are carried out at a time, each on a thread of its own; and how many may wait for that.
-pub const AT_A_TIME: usize = 64;
-const WAITING: usize = 1024;
+/// Verbs that are carried out at a time, each on a thread of its own, in all and of one tenant; how long one waits for that.
+pub const AT_A_TIME: u64 = 64;
+const AT_A_TIME_EACH: u64 = 48;
+const PATIENCE: Duration = Duration::from_secs(60);
+/// Whose the daemon's own work is; no tenant has such a name.
+const OWN: &str = "";
 /// Variables of the daemon's environment that runs of other tenants are given.
 const PASSED_ON: [&str; 3] = ["PATH", "LANG", "TZ"];
 
@@ -36,15 +39,15 @@ struct Inner {
     credentials: Credentials,
     rules: Rules,
     tries: Tries,
-    verbs: Semaphore,
-    waiting: AtomicUsize,
+    admission: Admission,
+    verbs: Arc<Fair>,
     ending: watch::Sender<bool>,
 }
 
 impl Shared {
     pub fn new(settings: &Settings, credentials: Credentials, rules: Rules) -> Shared {
-        let Settings { caller, state, max_body, .. } = settings.clone();
-        let (verbs, waiting) = (Semaphore::new(AT_A_TIME), AtomicUsize::new(0));
+        let Settings { caller, state, max_body, quotas, .. } = settings.clone();
+        let (verbs, admission) = (Fair::new(Some(AT_A_TIME)), Admission::new(quotas));
         let ending = watch::channel(false).0;
         Shared(Arc::new(Inner {
             max_body,
@@ -53,14 +56,18 @@ impl Shared {
             credentials,
             rules,
             tries: Tries::default(),
+            admission,
             verbs,
-            waiting,
             ending,
         }))
     }
 
     pub fn credentials(&self) -> &Credentials {
         &self.0.credentials
+    }
+
+    pub fn admission(&self) -> &Admission {
+        &self.0.admission
     }
 
     pub fn rules(&self) -> &Rules {
@@ -142,31 +149,34 @@ impl Shared {
         F: FnOnce(&Caller) -> Result<T, Fault> + Send + 'static,
     {
         let caller = self.caller(who);
-        self.blocking(move || verb(&caller)).await
+        self.in_turn(&who.tenant, move || verb(&caller)).await
     }
 
-    /// The same for work that is no verb.
+    /// The same for work that is the daemon's own.
     pub async fn blocking<T, F>(&self, work: F) -> Result<T, Refusal>
     where
         T: Send + 'static,
         F: FnOnce() -> Result<T, Fault> + Send + 'static,
     {
-        let _place = self.queue()?;
-        let broken = |e: String| Refusal::from(Fault::internal(format!("a verb ended without an answer: {e}")));
-        let _turn = self.0.verbs.acquire().await.map_err(|e| broken(e.to_string()))?;
-        match tokio::task::spawn_blocking(work).await {
-            Ok(done) => done.map_err(Refusal::from),
-            Err(e) => Err(broken(e.to_string())),
-        }
+        self.in_turn(OWN, work).await
     }
 
-    fn queue(&self) -> Result<Place<'_>, Refusal> {
-        let place = Place(&self.0.waiting);
-        if self.0.waiting.fetch_add(1, Ordering::Relaxed) < WAITING {
-            return Ok(place);
-        }
-        let message = format!("{WAITING} requests are being carried out or wait for it");
-        Err(Refusal::limit(StatusCode::TOO_MANY_REQUESTS, LimitKind::Waiting, message, "try again"))
+    async fn in_turn<T, F>(&self, tenant: &str, work: F) -> Result<T, Refusal>
+    where
+        T: Send + 'static,
+        F: FnOnce() -> Result<T, Fault> + Send + 'static,
+    {
+        let turn = self.0.verbs.turn(tenant, Some(AT_A_TIME_EACH), PATIENCE).await.map_err(|_| {
+            let message = "too many requests are being carried out or wait for it";
+            Refusal::limit(StatusCode::TOO_MANY_REQUESTS, LimitKind::Waiting, message, "try again")
+        })?;
+        // It goes on when its client is gone, and has its turn for as long.
+        let done = tokio::task::spawn_blocking(move || {
+            let _turn = turn;
+            work()
+        });
+        let broken = |e| Refusal::from(Fault::internal(format!("a verb ended without an answer: {e}")));
+        done.await.map_err(broken)?.map_err(Refusal::from)
     }
 
     /// Asks a verb again and again until its answer is `ready`, or the time is over; the last answer.
@@ -203,15 +213,6 @@ impl Closed {
             Closed::Shutdown => "shutdown",
             Closed::Credential => "credential",
         }
-    }
-}
-
-/// One of those who wait.
-struct Place<'a>(&'a AtomicUsize);
-
-impl Drop for Place<'_> {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
