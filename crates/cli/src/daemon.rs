@@ -75,6 +75,8 @@ fn settings(m: &ArgMatches, caller: Caller, state: PathBuf) -> Result<server::Se
         tls: serve.tls,
         allow_hosts: serve.allow_hosts,
         grace: serve.grace,
+        logs: config.logs(),
+        telemetry: config.telemetry(),
         max_body: serve.max_body as usize,
         connections: serve.max_connections,
         connections_each: serve.max_connections_per_peer,
@@ -118,6 +120,7 @@ fn create(m: &ArgMatches, caller: &Caller, json: bool) -> Result<ExitCode, Fault
     let scope = |name: &String| match name.as_str() {
         "agent" => Scope::Agent,
         "reviewer" => Scope::Reviewer,
+        "metrics" => Scope::Metrics,
         _ => Scope::Operator,
     };
     let ask = tokens::Ask {

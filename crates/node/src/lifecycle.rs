@@ -14,7 +14,7 @@ pub mod change;
 mod copies;
 pub mod create;
 pub mod gc;
-mod keys;
+pub mod keys;
 pub mod list;
 pub mod live;
 pub mod measure;

@@ -4,6 +4,7 @@ use crate::Settings;
 use crate::admission::{Admission, Fair};
 use crate::credentials::Credentials;
 use crate::foreign::Tries;
+use crate::lookout::{self, Lookout, Nodes};
 use crate::refuse::Refusal;
 use crate::rules::Rules;
 use crate::who::Who;
@@ -13,6 +14,7 @@ use node::{Caller, Reach};
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 use terms::{Fault, LimitKind};
 use tokio::sync::watch;
@@ -42,11 +44,13 @@ struct Inner {
     admission: Admission,
     verbs: Arc<Fair>,
     ending: watch::Sender<bool>,
+    lookout: Lookout,
 }
 
 impl Shared {
     pub fn new(settings: &Settings, credentials: Credentials, rules: Rules) -> Shared {
         let Settings { caller, state, max_body, quotas, .. } = settings.clone();
+        let lookout = Lookout::new(settings.logs, Nodes { caller: caller.clone(), state: state.clone() });
         let (verbs, admission) = (Fair::new(Some(AT_A_TIME)), Admission::new(quotas));
         let ending = watch::channel(false).0;
         Shared(Arc::new(Inner {
@@ -59,6 +63,7 @@ impl Shared {
             admission,
             verbs,
             ending,
+            lookout,
         }))
     }
 
@@ -68,6 +73,11 @@ impl Shared {
 
     pub fn admission(&self) -> &Admission {
         &self.0.admission
+    }
+
+    /// What the daemon tells of itself.
+    pub fn lookout(&self) -> &Lookout {
+        &self.0.lookout
     }
 
     pub fn rules(&self) -> &Rules {
@@ -124,11 +134,14 @@ impl Shared {
         let (user, reach, cwd) = (who.name.clone(), who.reach.clone(), PathBuf::from("/"));
         let ours = &self.0.caller;
         if who.tenant == DEFAULT_TENANT {
-            return Caller { user, reach, cwd, ..ours.clone() };
+            let mut env: Vec<(OsString, OsString)> = ours.env.clone();
+            traced(&mut env);
+            return Caller { user, reach, cwd, env, ..ours.clone() };
         }
         let mut env: Vec<(OsString, OsString)> =
             ours.env.iter().filter(|(name, _)| PASSED_ON.iter().any(|known| name == known)).cloned().collect();
         env.push(("COFFERDAM_STATE".into(), self.state_of(&who.tenant).into()));
+        traced(&mut env);
         Caller { cwd, home: "/nonexistent".into(), user, env, read_late: |_| None, reach }
     }
 
@@ -166,13 +179,14 @@ impl Shared {
         T: Send + 'static,
         F: FnOnce() -> Result<T, Fault> + Send + 'static,
     {
+        let counted = Counted::new(self.0.lookout.queue());
         let turn = self.0.verbs.turn(tenant, Some(AT_A_TIME_EACH), PATIENCE).await.map_err(|_| {
             let message = "too many requests are being carried out or wait for it";
             Refusal::limit(StatusCode::TOO_MANY_REQUESTS, LimitKind::Waiting, message, "try again")
         })?;
         // It goes on when its client is gone, and has its turn for as long.
         let done = tokio::task::spawn_blocking(move || {
-            let _turn = turn;
+            let _both = (turn, counted);
             work()
         });
         let broken = |e| Refusal::from(Fault::internal(format!("a verb ended without an answer: {e}")));
@@ -200,6 +214,12 @@ impl Shared {
     }
 }
 
+/// A verb belongs to the trace of the request that asks for it.
+fn traced(env: &mut Vec<(OsString, OsString)>) {
+    env.retain(|(name, _)| name != "TRACEPARENT");
+    env.extend(lookout::current().map(|context| ("TRACEPARENT".into(), context.header().into())));
+}
+
 /// Why a stream closes before its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Closed {
@@ -213,6 +233,22 @@ impl Closed {
             Closed::Shutdown => "shutdown",
             Closed::Credential => "credential",
         }
+    }
+}
+
+/// One of those who are carried out or wait for it.
+struct Counted(Arc<AtomicUsize>);
+
+impl Counted {
+    fn new(count: &Arc<AtomicUsize>) -> Counted {
+        count.fetch_add(1, Ordering::Relaxed);
+        Counted(count.clone())
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }
 

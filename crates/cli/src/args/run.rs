@@ -283,7 +283,7 @@ fn command_args() -> Vec<Arg> {
             .long("secret")
             .value_name("NAME=SOURCE")
             .action(ArgAction::Append)
-            .help("Where a secret of the policy comes from: env:VAR, file:PATH or cmd:COMMAND [default: env:NAME]"),
+            .help("Where a secret of the policy comes from: env:VAR, file:PATH, cmd:COMMAND or store:NAME [default: env:NAME, else store:NAME]"),
         Arg::new("ask-timeout")
             .long("ask-timeout")
             .value_name("TIME")

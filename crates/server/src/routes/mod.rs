@@ -3,6 +3,7 @@
 //! may answer beside (400, 401, 404, …) is added to the description in one place, by what the route takes.
 
 mod health;
+mod metrics;
 mod openapi;
 mod sandboxes;
 mod tokens;
@@ -20,7 +21,7 @@ pub use openapi::document;
 
 /// The routes of each resource with their description.
 fn parts() -> Vec<OpenApiRouter<Shared>> {
-    vec![health::routes(), openapi::routes(), sandboxes::routes(), tokens::routes()]
+    vec![health::routes(), metrics::routes(), openapi::routes(), sandboxes::routes(), tokens::routes()]
 }
 
 fn described() -> OpenApiRouter<Shared> {
