@@ -18,6 +18,7 @@ pub mod lifecycle;
 pub mod network;
 pub mod output;
 pub mod policies;
+pub mod ports;
 pub mod publish;
 pub mod questions;
 pub mod quota;

@@ -5,7 +5,7 @@ use crate::credentials::Peer;
 use crate::gate::{self, Names};
 use crate::lookout::{Seen, Told};
 use crate::pace::Paced;
-use crate::refuse::{Carried, Refusal};
+use crate::refuse::{Carried, OfGuest, Refusal};
 use crate::stream::Closing;
 use crate::{Shared, Who};
 use axum::Router;
@@ -47,7 +47,8 @@ impl Front {
             Err(_) => Refusal::from(Fault::internal("the daemon failed at this request")).into_response(),
         };
         let mut fault = None;
-        if answer.status().is_client_error() || answer.status().is_server_error() {
+        let is_ours = answer.extensions().get::<OfGuest>().is_none();
+        if is_ours && (answer.status().is_client_error() || answer.status().is_server_error()) {
             let (document, of) = refused(answer, &id).await;
             (answer, fault) = (document, Some(of));
         }

@@ -20,6 +20,10 @@ pub struct Refusal {
 #[derive(Clone, Debug)]
 pub struct Carried(pub Box<Fault>);
 
+/// Marks an answer that is a guest's own: with it nothing is said of ours, whatever its status.
+#[derive(Clone, Copy, Debug)]
+pub struct OfGuest;
+
 impl Refusal {
     /// The request is wrong in a way that HTTP has a status for.
     pub fn http(status: StatusCode, message: impl Into<String>, hint: impl Into<String>) -> Refusal {

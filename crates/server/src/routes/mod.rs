@@ -5,6 +5,8 @@
 mod health;
 mod metrics;
 mod openapi;
+mod ports;
+mod questions;
 mod sandboxes;
 mod tokens;
 
@@ -21,7 +23,15 @@ pub use openapi::document;
 
 /// The routes of each resource with their description.
 fn parts() -> Vec<OpenApiRouter<Shared>> {
-    vec![health::routes(), metrics::routes(), openapi::routes(), sandboxes::routes(), tokens::routes()]
+    vec![
+        health::routes(),
+        metrics::routes(),
+        openapi::routes(),
+        ports::routes(),
+        questions::routes(),
+        sandboxes::routes(),
+        tokens::routes(),
+    ]
 }
 
 fn described() -> OpenApiRouter<Shared> {
