@@ -6,6 +6,7 @@ use super::wire::{
     self, Ask, Frame, Froze, Hello, Left, Line, Listed, Notice, Pulled, Rooted, Start, Started, Used, Waited,
 };
 use crate::Caller;
+use crate::questions::{Answer, Question, Remember};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::pipe::PipeFlags;
 use serde::de::DeserializeOwned;
@@ -158,6 +159,16 @@ impl Keeper {
 
     pub fn usage(&mut self) -> Result<Used, Fault> {
         self.ask(&Ask::Usage)
+    }
+
+    /// What waits for a person's answer.
+    pub fn questions(&mut self) -> Result<Vec<Question>, Fault> {
+        self.ask(&Ask::Questions)
+    }
+
+    /// Answers one of them; what was asked.
+    pub fn answer(&mut self, number: u64, answer: Answer, remember: Remember) -> Result<Question, Fault> {
+        self.ask(&Ask::Answer { number, answer, remember })
     }
 
     /// It no longer ends by itself.

@@ -13,6 +13,7 @@ use super::spool::{Kind, Reader, Writer};
 use super::wire::{
     self, Ask, Frame, Froze, Hello, Left, Listed, Notice, Pulled, Rooted, Start, Started, Used, Waited, Word,
 };
+use crate::questions::Questions;
 use crate::run::{Holding, Premises, Resident, Timer};
 use crate::{Caller, fresh};
 use enclosure::{Groundwork, Happened, Job, Residence, Streams};
@@ -335,7 +336,7 @@ impl Keep {
         let Frame { json, payload, .. } = frame;
         let answer = match serde_json::from_slice::<Ask>(&json) {
             Ok(ask) => {
-                if !matches!(ask, Ask::Follow { .. } | Ask::List | Ask::Usage) {
+                if !matches!(ask, Ask::Follow { .. } | Ask::List | Ask::Usage | Ask::Questions) {
                     self.stirred = Instant::now();
                 }
                 self.carry_out(id, ask, payload)
@@ -373,6 +374,12 @@ impl Keep {
                 wire::value(&()).and(self.residence.connect(port)?)
             }
             Ask::Usage => wire::value(&self.used()),
+            Ask::Questions => wire::value(&self.premises.questions.as_ref().map(Questions::open).unwrap_or_default()),
+            Ask::Answer { number, answer, remember } => {
+                let nobody_asks = || crate::questions::not_open(number);
+                let questions = self.premises.questions.as_ref().ok_or_else(nobody_asks)?;
+                wire::value(&questions.answer(number, answer, remember)?)
+            }
             Ask::Stay => {
                 self.stays = true;
                 wire::value(&())

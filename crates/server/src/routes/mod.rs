@@ -8,6 +8,8 @@ mod health;
 mod metrics;
 mod openapi;
 mod policies;
+mod ports;
+mod questions;
 mod sandboxes;
 mod secrets;
 mod snapshots;
@@ -35,6 +37,8 @@ fn parts() -> Vec<OpenApiRouter<Shared>> {
         metrics::routes(),
         openapi::routes(),
         policies::routes(),
+        ports::routes(),
+        questions::routes(),
         sandboxes::routes(),
         secrets::routes(),
         snapshots::routes(),
