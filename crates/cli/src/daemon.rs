@@ -1,17 +1,167 @@
-//! `cofferdam serve`.
+//! `cofferdam serve` and `cofferdam token`.
 
-use crate::{operations, render, surroundings};
+use crate::sandboxes::table::{Table, ago, from_now};
+use crate::{args, operations, render, surroundings};
 use clap::ArgMatches;
+use node::tokens::{self, Scope, Shown};
+use node::{Caller, fresh};
+use serde::Serialize;
+use std::io::Write;
+use std::path::PathBuf;
 use std::process::ExitCode;
+use terms::{Fault, PROTOCOL_VERSION, Phase, quantity};
 
-pub fn main(_verb: &str, m: &ArgMatches) -> ExitCode {
-    match surroundings::caller().and_then(|caller| {
-        let state = node::state::prepare(&caller)?.0;
-        let config = operations::load(m, &caller)?;
-        let socket = config.serve()?.socket.unwrap_or_else(|| state.join("cofferdam.sock"));
-        server::serve(server::Settings { socket, caller })
-    }) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(fault) => render::fault(&fault, false),
+pub fn main(verb: &str, m: &ArgMatches) -> ExitCode {
+    let inner = m.subcommand().map_or(m, |(_, m)| m);
+    let json = inner.get_flag("json");
+    let done = surroundings::caller().and_then(|caller| match (verb, m.subcommand()) {
+        ("serve", _) => serve(m, caller, json),
+        (_, Some(("create", m))) => create(m, &caller, json),
+        (_, Some(("rm", m))) => revoke(m, &caller, json),
+        _ => list(&caller, json),
+    });
+    done.unwrap_or_else(|fault| render::fault(&fault, json))
+}
+
+fn print_document(content: impl Serialize) {
+    #[derive(Serialize)]
+    struct Document<T: Serialize> {
+        protocol_version: u32,
+        #[serde(flatten)]
+        content: T,
     }
+    render::print_json(&Document { protocol_version: PROTOCOL_VERSION, content });
+}
+
+fn say(text: &str) {
+    // A reader that left early is no error of ours.
+    let mut out = std::io::stdout();
+    let _ = writeln!(out, "{}", render::safe(text)).and_then(|()| out.flush());
+}
+
+fn serve(m: &ArgMatches, caller: Caller, json: bool) -> Result<ExitCode, Fault> {
+    let state = node::state::prepare(&caller)?.0;
+    let settings = settings(m, caller, state)?;
+    if m.get_flag("check") {
+        let checked = server::check(&settings)?;
+        if json {
+            print_document(&checked)
+        } else {
+            tell(&checked)
+        }
+        return Ok(ExitCode::SUCCESS);
+    }
+    server::serve(settings, |checked| {
+        if json {
+            print_document(checked)
+        } else {
+            tell(checked)
+        }
+        ready();
+    })?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn settings(m: &ArgMatches, caller: Caller, state: PathBuf) -> Result<server::Settings, Fault> {
+    let config = operations::load(m, &caller)?;
+    let serve = config.serve()?;
+    let usual = server::Settings::new(caller, state);
+    Ok(server::Settings {
+        socket: serve.socket.unwrap_or(usual.socket),
+        listen: serve.listen,
+        anywhere: serve.listen_anywhere,
+        tls: serve.tls,
+        allow_hosts: serve.allow_hosts,
+        grace: serve.grace,
+        logs: config.logs(),
+        telemetry: config.telemetry(),
+        max_body: serve.max_body as usize,
+        connections: serve.max_connections,
+        connections_each: serve.max_connections_per_peer,
+        ..usual
+    })
+}
+
+fn tell(checked: &server::Checked) {
+    say(&format!("socket {}", checked.socket.display()));
+    if let Some(address) = &checked.listen {
+        say(&format!("listen {address}"));
+    }
+    if let Some(token) = &checked.operator_token {
+        say(&format!("operator's token in {}", token.display()));
+    }
+    checked.notes.iter().for_each(|note| render::note(note));
+}
+
+/// Tells systemd, where it started us, that we answer.
+fn ready() {
+    use std::os::linux::net::SocketAddrExt;
+    use std::os::unix::ffi::OsStrExt;
+    use std::os::unix::net::{SocketAddr, UnixDatagram};
+    let Some(name) = std::env::var_os("NOTIFY_SOCKET") else { return };
+    let address = match name.as_bytes() {
+        [b'@', rest @ ..] => SocketAddr::from_abstract_name(rest),
+        _ => SocketAddr::from_pathname(&name),
+    };
+    let sent = address.and_then(|address| UnixDatagram::unbound()?.send_to_addr(b"READY=1\n", &address));
+    if let Err(e) = sent {
+        render::note(&format!("NOTIFY_SOCKET: {e}"));
+    }
+}
+
+fn time(flag: &str, text: &str) -> Result<u64, Fault> {
+    quantity::time(text).map_err(|why| Fault::invalid(format!("--{flag} {why}")).phase(Phase::Admission))
+}
+
+fn create(m: &ArgMatches, caller: &Caller, json: bool) -> Result<ExitCode, Fault> {
+    let scope = |name: &String| match name.as_str() {
+        "agent" => Scope::Agent,
+        "reviewer" => Scope::Reviewer,
+        "metrics" => Scope::Metrics,
+        _ => Scope::Operator,
+    };
+    let ask = tokens::Ask {
+        name: m.get_one::<String>("name").cloned().unwrap_or_default(),
+        tenant: m.get_one::<String>("tenant").cloned().unwrap_or_default(),
+        scopes: m.get_many::<String>("scope").into_iter().flatten().map(scope).collect(),
+        dirs: args::all(m, "dir").map(|dir| caller.cwd.join(dir)).collect(),
+        policies: m.get_many::<String>("policy").into_iter().flatten().cloned().collect(),
+        ttl_ms: m.get_one::<String>("ttl").map(|text| time("ttl", text)).transpose()?,
+    };
+    let minted = tokens::create(&ask, caller)?;
+    if json {
+        print_document(&minted)
+    } else {
+        say(&minted.token)
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn list(caller: &Caller, json: bool) -> Result<ExitCode, Fault> {
+    let all = tokens::list(caller)?;
+    if json {
+        print_document(serde_json::json!({ "tokens": all }));
+        return Ok(ExitCode::SUCCESS);
+    }
+    let now = fresh::now_ms();
+    let mut table = Table::new(&["TOKEN", "NAME", "TENANT", "SCOPES", "USED", "EXPIRES"]);
+    for Shown { id, name, tenant, scopes, used_ms, expires_ms, .. } in all {
+        let scopes: Vec<&str> = scopes.iter().map(|scope| scope.name()).collect();
+        let used = used_ms.map_or("never".into(), |at| ago(at, now));
+        let expires = expires_ms.map_or("never".into(), |at| from_now(at, now));
+        table.row(vec![id, name, tenant, scopes.join(","), used, expires]);
+    }
+    table.print();
+    Ok(ExitCode::SUCCESS)
+}
+
+fn revoke(m: &ArgMatches, caller: &Caller, json: bool) -> Result<ExitCode, Fault> {
+    let ids = m.get_many::<String>("token").into_iter().flatten();
+    let revoked = ids.map(|id| tokens::revoke(id, caller)).collect::<Result<Vec<_>, _>>()?;
+    if json {
+        print_document(serde_json::json!({ "revoked": revoked }));
+    } else {
+        revoked.iter().for_each(|one| say(&one.id));
+    }
+    Ok(ExitCode::SUCCESS)
 }

@@ -7,6 +7,7 @@ mod doctor;
 mod events;
 mod operations;
 mod policy;
+mod prompt;
 mod quantity;
 mod render;
 mod review;

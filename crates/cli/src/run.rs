@@ -1,7 +1,7 @@
 //! `cofferdam run`.
 
 use crate::args::{self, Runs};
-use crate::{quantity, render, surroundings};
+use crate::{prompt, quantity, render, surroundings};
 use clap::ArgMatches;
 use node::events::{EventFile, LEAST_MAX};
 use node::output::Output;
@@ -11,6 +11,7 @@ use std::ffi::{OsStr, OsString};
 use std::io::{IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::time::Duration;
 use terms::{Action, Changes, Fault, Limits, Outcome, Phase, Verdict};
 
 pub fn main(verb: Runs, words: &[OsString]) -> ExitCode {
@@ -62,7 +63,8 @@ enum Done {
 fn carry_out(verb: Runs, matches: &ArgMatches, ground: Groundwork, events: Option<EventFile>) -> Result<Done, Refused> {
     let mut caller = surroundings::caller()?;
     let ask = ask(verb, matches, &caller)?;
-    let ready = node::run::prepare(&ask, &caller, ground)?;
+    let patience = patience(matches)?;
+    let mut ready = node::run::prepare(&ask, &caller, ground)?;
     if matches.get_flag("explain") {
         explain(&ready);
         return Ok(Done::Explained);
@@ -76,6 +78,9 @@ fn carry_out(verb: Runs, matches: &ArgMatches, ground: Groundwork, events: Optio
         // What a preset says of places that this host lacks is for `--explain`.
         let of_preset = |n: &&String| node::policies::presets().any(|(name, _)| n.starts_with(&format!("{name}:")));
         ready.notes.iter().filter(|n| !of_preset(n)).for_each(|n| render::note(n));
+    }
+    if ready.asks() {
+        answer_by_person(&mut ready, patience)?;
     }
     ready.secret_variables().iter().for_each(|name| caller.forget(name));
     let observer = live.then(|| tell_live(ask.stdio.terminal));
@@ -97,6 +102,32 @@ fn carry_out(verb: Runs, matches: &ArgMatches, ground: Groundwork, events: Optio
         kept(&outcome, &ask.place).iter().for_each(|line| render::note(line));
     }
     Ok(Done::Ran(Box::new(outcome)))
+}
+
+/// How long somebody is waited for, where the flag says it.
+fn patience(m: &ArgMatches) -> Result<Option<Duration>, Fault> {
+    let Some(word) = value(m, "ask-timeout") else { return Ok(None) };
+    let patience = Duration::from_millis(quantity::time(word).map_err(|e| bad("ask-timeout", &e))?);
+    let (least, most) = (node::questions::LEAST_PATIENCE, node::questions::MOST_PATIENCE);
+    match (least..=most).contains(&patience) {
+        true => Ok(Some(patience)),
+        false => Err(bad("ask-timeout", &format!("{word:?}: must be between 1s and {}s", most.as_secs()))),
+    }
+}
+
+/// Whoever is at the terminal answers what rules ask. Where there is nobody, it is refused; who says how long to wait for an
+/// answer must be there to give one.
+fn answer_by_person(ready: &mut node::run::Ready, patience: Option<Duration>) -> Result<(), Fault> {
+    let terminal = prompt::Terminal::open().filter(|_| std::io::stderr().is_terminal());
+    match (terminal, patience) {
+        (Some(terminal), patience) => {
+            ready.ask_person(Box::new(terminal), patience.unwrap_or(node::questions::PATIENCE));
+            Ok(())
+        }
+        (None, None) => Ok(()),
+        (None, Some(_)) => Err(bad("ask-timeout", "needs a terminal to ask on, and there is none")
+            .hint("leave it out: what asks is refused")),
+    }
 }
 
 /// What there is to review, and how.

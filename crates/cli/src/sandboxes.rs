@@ -85,7 +85,7 @@ fn ls(m: &ArgMatches, caller: &Caller, json: bool) -> Result<ExitCode, Fault> {
         };
         let name = row.name.clone().unwrap_or_default();
         let base = row.base.display().to_string();
-        table.row(vec![table::short(&row.id), name, row.state.into(), base, ago(row.used_ms, now), expires]);
+        table.row(vec![table::short(&row.id), name, row.state.name().into(), base, ago(row.used_ms, now), expires]);
     }
     table.print();
     Ok(ExitCode::SUCCESS)
@@ -168,6 +168,7 @@ fn collect(m: &ArgMatches, caller: &Caller, json: bool) -> Result<ExitCode, Faul
             Sort::DeepStack => "stack",
             Sort::BatchCopies | Sort::OrphanBatch => "batch",
             Sort::LostRun => "run",
+            Sort::OwnBase => "directory",
             Sort::Key => "key",
         };
         table.row(vec![what.into(), table::short(&item.id), bytes(item.bytes), item.why.clone()]);

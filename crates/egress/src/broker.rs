@@ -1,5 +1,6 @@
 //! The broker of one guest, as whoever runs the guest sees it: a thread of its own behind a few calls.
 
+use crate::asks::Questions;
 use crate::authority_of_guest::Authority;
 use crate::entrance::Entrance;
 use crate::event::{Event, Socket};
@@ -93,6 +94,8 @@ pub struct Around {
     /// A name that may not be asked for gets an address all the same, one that leads nowhere, so that the place the
     /// guest wants to reach there is told. Nobody is asked for it.
     pub imagines: bool,
+    /// Where a person is asked; without, what asks is refused.
+    pub asks: Option<Arc<Questions>>,
     pub(crate) imagined: u32,
 }
 

@@ -23,9 +23,16 @@ pub struct Injection {
     pub secret: Arc<[u8]>,
 }
 
+/// A decision that a person may have to make first.
+pub type Settling<'a> = std::pin::Pin<Box<dyn Future<Output = policy::Decision> + Send + 'a>>;
+
 /// Who decides about requests, and who hears of them.
 pub trait Court: Send + Sync + 'static {
     fn request(&self, ask: &RequestAsk<'_>) -> policy::Decision;
+    /// Waits for a person where the decision is to ask one. Whoever has nobody to ask leaves it as it is.
+    fn settle<'a>(&'a self, _: &'a RequestAsk<'a>, decision: policy::Decision) -> Settling<'a> {
+        Box::pin(std::future::ready(decision))
+    }
     fn injections(&self, ask: &RequestAsk<'_>) -> Vec<Injection>;
     fn revision(&self) -> u64;
     fn tell(&self, event: crate::event::Event);

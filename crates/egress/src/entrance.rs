@@ -136,10 +136,10 @@ impl Entrance {
             return;
         }
         let state = self.world.gate.watch();
-        let errand = Errand::of(call.original);
-        let mut ruling = None;
-        if let Errand::Place(place) = &errand {
-            match self.world.gate.arrive(place) {
+        let mut errand = Errand::of(call.original);
+        let (mut ruling, mut asks) = (None, false);
+        if let Errand::Place(place) = &mut errand {
+            match self.world.gate.admit(place) {
                 Arrival::Refuse(refusal) => {
                     let flow = Flow::new(&self.world.gate, Proto::Tcp, place.addr, Some(socket_of(key)));
                     // Told first: while it waits it can be found out who asks.
@@ -151,13 +151,14 @@ impl Entrance {
                 // Nobody is to be called before the first bytes have told whom.
                 Arrival::Wait => {}
                 Arrival::Dial(granted) => ruling = Some(granted),
+                Arrival::Ask(..) => asks = true,
             }
         }
         let now = Instant::now();
         let mut waiting = self.waiting();
         if waiting.len() < MOST_WAITING {
             waiting.insert(key, Waiting { call, since: now, heard: now, coming: None });
-            tokio::spawn(self.clone().attend(key, errand, ruling, state));
+            tokio::spawn(self.clone().attend(key, errand, (ruling, asks), state));
         }
     }
 
@@ -181,13 +182,24 @@ impl Entrance {
     async fn attend(
         self: Arc<Entrance>,
         key: Key,
-        errand: Errand,
-        ruling: Option<Ruling>,
+        mut errand: Errand,
+        (ruling, asks): (Option<Ruling>, bool),
         state: watch::Receiver<State>,
     ) {
         let mut attempt = Attempt { world: &self.world, key, ruling, reason: NO_ROOM.into() };
         let came = {
             let _place = Leaves { entrance: &self, key };
+            if let (true, Errand::Place(place)) = (asks, &mut errand) {
+                match self.patiently(key, tcp::answered(&self.world.gate, place, Some(socket_of(key)))).await {
+                    // The guest has given up: nobody needs to answer any more.
+                    None => return,
+                    Some(Arrival::Refuse(refusal) | Arrival::Ask(_, refusal)) => {
+                        return self.turn_away(key, &refusal);
+                    }
+                    Some(Arrival::Wait) => {}
+                    Some(Arrival::Dial(granted)) => attempt.ruling = Some(granted),
+                }
+            }
             tokio::select! {
                 biased;
                 came = self.usher(key, &errand, &mut attempt) => came,

@@ -29,6 +29,8 @@ impl Op {
 /// How far it came.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stage {
+    /// Held until somebody answers.
+    Asked,
     /// Let through; a connection has begun.
     Opened,
     /// Not let through.

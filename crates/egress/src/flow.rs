@@ -129,6 +129,14 @@ impl Flow {
         Ok(())
     }
 
+    pub fn address(&self) -> SocketAddr {
+        self.addr
+    }
+
+    pub fn socket(&self) -> Option<Socket> {
+        self.socket
+    }
+
     /// Whether the guest got bytes.
     pub fn has_spoken(&self) -> bool {
         self.to_guest.load(Ordering::Relaxed) > 0

@@ -3,10 +3,12 @@
 //! as they come.
 
 use crate::chunked::{Chunked, Piece};
+use crate::event::Socket;
 use crate::flow::{Flow, Way, hang_up, read_more, write_all};
-use crate::gate::{Place, Ruling, Verdict};
+use crate::gate::{Place, Ruling, Settled, Verdict};
 use crate::http1::{self, Body, Connection, Head, MAX_HEAD, Request, Seen};
 use crate::pump::{Pump, relay};
+use crate::tcp::asking;
 use std::io::{Error, ErrorKind};
 use std::time::Duration;
 use tokio::net::TcpStream;
@@ -42,16 +44,17 @@ pub(crate) async fn along(
     outside: &TcpStream,
     place: &Place,
 ) -> Result<(), Error> {
+    let mut place = place.clone();
     let mut server = Server { flow, stream: outside, ahead: Vec::new() };
     while let Some(request) = read_head(guest, &mut bytes, http1::resume_request).await? {
         let request = match request {
             Ok(request) => request,
             Err((status, reason)) => return refuse(flow, guest, status, &flow.gate.refusal(None, reason)).await,
         };
-        let ruling = match flow.gate.named(place, &request.host.to_string()) {
+        let ruling = match answered(flow, guest, &mut place, &request.host.to_string()).await {
             Verdict::Pass(ruling) if request.method == "CONNECT" => Some((405, ruling.refused("it is no proxy"))),
             Verdict::Pass(_) => None,
-            Verdict::Refuse(ruling) => Some((403, ruling)),
+            Verdict::Refuse(ruling) | Verdict::Ask(_, ruling) => Some((403, ruling)),
             Verdict::Inspect(_) => {
                 let reason = "requests to this host are read, and need a connection of their own";
                 Some((421, flow.gate.refusal(Some(&request.host.to_string()), reason)))
@@ -68,6 +71,21 @@ pub(crate) async fn along(
         }
     }
     Ok(())
+}
+
+/// What holds for a request to a host, once a person has answered where one must be asked.
+async fn answered(flow: &Flow, guest: &TcpStream, place: &mut Place, host: &str) -> Verdict {
+    loop {
+        let (matter, ruling) = match flow.gate.named(place, host) {
+            Verdict::Ask(matter, ruling) => (matter, ruling),
+            verdict => return verdict,
+        };
+        match flow.gate.settle(&matter, &ruling, asking(place, Socket::of(guest))).await {
+            Settled::Allowed => place.leave.add(matter),
+            Settled::Refused(ruling) => return Verdict::Refuse(ruling),
+            Settled::Changed => {}
+        }
+    }
 }
 
 /// The next request, or the status and the reason for which it cannot be read; `None` when no more come.

@@ -1,8 +1,9 @@
 //! The gate: the rules in force, what names led where, and what both say about a name, a connection or a request.
 //! Everything that passes asks here, and everything that is told or counted comes by here. Nothing here waits.
 
+use crate::asks::{Answer, Leave, Matter, Questions, What};
 use crate::broker::{Around, SecretValue};
-use crate::court::{Court, Injection, RequestAsk};
+use crate::court::{Court, Injection, RequestAsk, Settling};
 use crate::event::{Event, Op, Socket, Stage};
 use crate::journal::Journal;
 use crate::pins::Pins;
@@ -21,6 +22,8 @@ pub(crate) struct Gate {
     pins: Mutex<Pins>,
     secrets: Vec<SecretValue>,
     around: Mutex<Around>,
+    /// Where a person is asked; without, what asks is refused.
+    asks: Option<Arc<Questions>>,
     pub journal: Journal,
     /// One for each pipe that relays may have; those beyond do without.
     pub pipes: Arc<Semaphore>,
@@ -36,6 +39,14 @@ struct Rules {
     revision: u64,
 }
 
+impl Rules {
+    /// Whether the rule of this label makes no difference between requests.
+    fn is_whole(&self, label: &str) -> bool {
+        let mut named = self.policy.policy().net.iter().filter(|r| r.label == label);
+        named.all(|r| r.rule.methods.is_none() && r.rule.paths.is_none())
+    }
+}
+
 /// What every open flow watches: at each change it asks again whether it may go on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct State {
@@ -49,6 +60,14 @@ pub(crate) struct State {
 pub(crate) struct Place {
     pub addr: SocketAddr,
     pub named: Option<String>,
+    /// What a person let it through with.
+    pub leave: Leave,
+}
+
+impl Place {
+    pub fn at(addr: SocketAddr, named: Option<String>) -> Place {
+        Place { addr, named, leave: Leave::default() }
+    }
 }
 
 /// What was decided, with all that an event says about it.
@@ -70,6 +89,18 @@ pub(crate) enum Arrival {
     Wait,
     /// Some name or the address itself is let through; which, the first bytes must confirm.
     Dial(Ruling),
+    /// A person decides.
+    Ask(Matter, Ruling),
+}
+
+impl Arrival {
+    /// What is against it for one that is open already: that cannot be held any more, so to ask comes too late.
+    pub fn against(self) -> Option<Ruling> {
+        match self {
+            Arrival::Refuse(ruling) | Arrival::Ask(_, ruling) => Some(ruling),
+            Arrival::Wait | Arrival::Dial(_) => None,
+        }
+    }
 }
 
 /// What can be said once the first bytes are there.
@@ -79,6 +110,36 @@ pub(crate) enum Verdict {
     /// Its requests must be read, under one of these names.
     Inspect(Vec<String>),
     Refuse(Ruling),
+    /// A person decides.
+    Ask(Matter, Ruling),
+}
+
+impl Verdict {
+    /// The same for one that is open already.
+    pub fn against(self) -> Option<Ruling> {
+        match self {
+            Verdict::Refuse(ruling) | Verdict::Ask(_, ruling) => Some(ruling),
+            Verdict::Pass(_) | Verdict::Inspect(_) => None,
+        }
+    }
+}
+
+/// What came of asking a person.
+#[derive(Clone, Debug)]
+pub(crate) enum Settled {
+    Allowed,
+    Refused(Ruling),
+    /// Other rules are in force: it must be judged again.
+    Changed,
+}
+
+/// What is asked about, beside the matter itself: for the event that tells of it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Asking<'a> {
+    pub proto: Proto,
+    pub address: Option<SocketAddr>,
+    pub socket: Option<Socket>,
+    pub request: Option<(&'a str, &'a str)>,
 }
 
 impl Ruling {
@@ -125,20 +186,21 @@ struct Candidate {
     name: Option<String>,
     decision: Decision,
     inspected: bool,
+    /// What a person is to be asked, where that is not answered.
+    open: Option<Matter>,
+    /// A person let it through.
+    lifted: bool,
 }
 
 impl Candidate {
-    fn of(rules: &Rules, name: Option<&str>, addr: SocketAddr) -> Candidate {
-        let ask = ask(Proto::Tcp, name, addr);
-        Candidate {
-            name: name.map(str::to_owned),
-            decision: rules.policy.net(&ask),
-            inspected: rules.policy.inspects(&ask),
-        }
-    }
-
     fn granted(&self) -> bool {
         self.decision.allowed() && !self.inspected
+    }
+
+    /// Whether somebody must be asked before anybody is called. Requests that are read are asked about one by one, unless
+    /// the rule makes no difference between them.
+    fn asks_first(&self, rules: &Rules) -> bool {
+        self.open.as_ref().is_some_and(|open| !self.inspected || rules.is_whole(&open.rule))
     }
 
     /// Whether a rule, and not the mere want of one, stands against it.
@@ -162,6 +224,7 @@ impl Gate {
             pins: Mutex::default(),
             secrets,
             around: Mutex::default(),
+            asks: None,
             journal: Journal::new()?,
             pipes: Arc::new(Semaphore::new(pipes)),
             limit,
@@ -173,7 +236,7 @@ impl Gate {
 
     /// The same for one run.
     pub fn with(self, around: Around) -> Gate {
-        Gate { around: Mutex::new(around), ..self }
+        Gate { asks: around.asks.clone(), around: Mutex::new(around), ..self }
     }
 
     pub fn replace(&self, policy: Resolved) -> u64 {
@@ -216,10 +279,91 @@ impl Gate {
     /// Whether a name may be asked for.
     pub fn resolve(&self, name: &str) -> Ruling {
         let rules = self.rules();
-        match self.is_over() {
-            true => over_limit(&rules, Some(name)),
-            false => Ruling::of(rules.policy.resolves(name), Some(name), rules.revision),
+        if self.is_over() {
+            return over_limit(&rules, Some(name));
         }
+        let decision = rules.policy.resolves(name);
+        let matter = name_matter(&decision.rule, name);
+        let (decision, _) = self.lift(&rules, decision, &matter, &Leave::default());
+        Ruling::of(decision, Some(name), rules.revision)
+    }
+
+    /// Whether a person could be asked about it.
+    pub fn can_ask(&self, ruling: &Ruling) -> bool {
+        ruling.action == Action::Ask && self.asks.is_some()
+    }
+
+    /// Holds something until a person has answered, nobody did in time, or other rules came.
+    pub async fn settle(&self, matter: &Matter, ruling: &Ruling, asking: Asking<'_>) -> Settled {
+        let Some(asks) = &self.asks else { return Settled::Refused(ruling.clone()) };
+        let mut state = self.watch();
+        let who = || {
+            let mut around = self.around.lock().unwrap_or_else(PoisonError::into_inner);
+            around.who.as_mut().zip(asking.socket).and_then(|(who, socket)| who(socket))
+        };
+        let refused = |reason: String| {
+            // That it asks is what the rule says; that nobody can answer would not be true here.
+            Settled::Refused(Ruling { reason: Some(reason), hint: None, ..ruling.clone() })
+        };
+        let mut pending = match asks.ask(matter, who) {
+            Ok(pending) => pending,
+            Err(reason) => return refused(reason),
+        };
+        if let Some(question) = pending.fresh.take() {
+            let mut event = ruling.event(matter.op(), Stage::Asked, asking.proto, asking.address);
+            (event.hint, event.socket, event.actor) = (None, asking.socket, question.actor);
+            (event.method, event.path) = asking.request.map(|(m, p)| (m.to_owned(), p.to_owned())).unzip();
+            self.journal.push(event);
+        }
+        let answer = tokio::select! {
+            answer = pending.wait() => answer,
+            changed = state.changed() => match changed {
+                Ok(()) => return Settled::Changed,
+                Err(_) => Answer::Nobody,
+            },
+        };
+        match answer {
+            Answer::Allow => Settled::Allowed,
+            Answer::Deny => refused("a person refused it".to_owned()),
+            Answer::Nobody => refused(format!("nobody answered within {} s", asks.patience().as_secs_f64())),
+        }
+    }
+
+    /// What holds once the answers are heard; and whether one of them lifted it.
+    fn lift(&self, rules: &Rules, decision: Decision, matter: &Matter, leave: &Leave) -> (Decision, bool) {
+        if decision.action != Action::Ask {
+            return (decision, false);
+        }
+        let whole = rules.is_whole(&matter.rule);
+        let known = || self.asks.as_ref().and_then(|asks| asks.known(matter, whole));
+        match leave.covers(matter, whole).then_some(true).or_else(known) {
+            None => (decision, false),
+            Some(true) => (Decision { action: Action::Allow, hint: None, ..decision }, true),
+            Some(false) => {
+                let hint = Some("a person refused it".to_owned());
+                (Decision { action: Action::Deny, hint, ..decision }, false)
+            }
+        }
+    }
+
+    fn candidate(&self, rules: &Rules, name: Option<&str>, place: &Place) -> Candidate {
+        let ask = ask(Proto::Tcp, name, place.addr);
+        let decision = rules.policy.net(&ask);
+        self.judged(rules, name, decision, rules.policy.inspects(&ask), (Proto::Tcp, place.addr, &place.leave))
+    }
+
+    fn judged(
+        &self,
+        rules: &Rules,
+        name: Option<&str>,
+        decision: Decision,
+        inspected: bool,
+        (proto, addr, leave): (Proto, SocketAddr, &Leave),
+    ) -> Candidate {
+        let matter = Matter::connect(&decision.rule, proto, name, addr);
+        let (decision, lifted) = self.lift(rules, decision, &matter, leave);
+        let open = (decision.action == Action::Ask && self.asks.is_some()).then_some(matter);
+        Candidate { name: name.map(str::to_owned), decision, inspected, open, lifted }
     }
 
     /// Those of a name's addresses that it may lead to; from now on the guest may go there in its name.
@@ -249,6 +393,17 @@ impl Gate {
         Some(address)
     }
 
+    /// The same for one that comes now: what was answered for a while is its own from here on.
+    pub fn admit(&self, place: &mut Place) -> Arrival {
+        if self.asks.is_some() {
+            let rules = self.rules();
+            let lifted = self.candidates(&rules, place).into_iter().filter(|c| c.lifted);
+            let lifted = lifted.map(|c| Matter::connect(&c.decision.rule, Proto::Tcp, c.name.as_deref(), place.addr));
+            lifted.collect::<Vec<_>>().into_iter().for_each(|matter| place.leave.add(matter));
+        }
+        self.arrive(place)
+    }
+
     pub fn arrive(&self, place: &Place) -> Arrival {
         let rules = self.rules();
         if self.is_over() {
@@ -260,6 +415,12 @@ impl Gate {
         if let Some((index, _)) = granted.max_by_key(|(_, c)| c.decision.action) {
             return Arrival::Dial(candidates.swap_remove(index).ruling(rules.revision));
         }
+        if let Some(index) = candidates.iter().position(|c| c.asks_first(&rules)) {
+            let mut candidate = candidates.swap_remove(index);
+            if let Some(matter) = candidate.open.take() {
+                return Arrival::Ask(matter, candidate.ruling(rules.revision));
+            }
+        }
         match candidates.iter().any(|c| c.inspected) {
             true => Arrival::Wait,
             false => Arrival::Refuse(candidates.swap_remove(0).ruling(rules.revision)),
@@ -269,23 +430,25 @@ impl Gate {
     /// The client's first bytes name a host.
     pub fn named(&self, place: &Place, said: &str) -> Verdict {
         let rules = self.rules();
-        let candidate = Candidate::of(&rules, Some(said), place.addr);
+        let mut candidate = self.candidate(&rules, Some(said), place);
         let inspected = candidate.inspected;
         let granted = candidate.granted();
+        let open = candidate.open.take();
         let ruling = candidate.ruling(rules.revision);
         if let Some(meant) = place.named.as_deref().filter(|meant| *meant != said) {
             return Verdict::Refuse(ruling.refused(format!("it asks for {said} on a connection made to {meant}")));
         }
-        let bare = Candidate::of(&rules, None, place.addr);
+        let bare = self.candidate(&rules, None, place);
         let led = place.named.is_some() || self.pins().has(said, place.addr.ip());
         if !led && !bare.decision.allowed() && !bare.inspected {
             let reason = format!("it asks for {said}, which was not resolved to {}", place.addr.ip());
             return Verdict::Refuse(ruling.refused(reason));
         }
-        match (inspected || bare.inspected, granted) {
-            (true, _) => Verdict::Inspect(vec![said.to_owned()]),
-            (false, true) => Verdict::Pass(ruling),
-            (false, false) => Verdict::Refuse(ruling),
+        match (inspected || bare.inspected, granted, open) {
+            (true, _, _) => Verdict::Inspect(vec![said.to_owned()]),
+            (false, true, _) => Verdict::Pass(ruling),
+            (false, false, Some(matter)) => Verdict::Ask(matter, ruling),
+            (false, false, None) => Verdict::Refuse(ruling),
         }
     }
 
@@ -315,7 +478,7 @@ impl Gate {
                 Verdict::Refuse(candidate.ruling(rules.revision).refused(reason))
             }
             (None, Some(candidate)) => Verdict::Pass(candidate.ruling(rules.revision)),
-            (None, None) => Verdict::Refuse(Candidate::of(&rules, None, place.addr).ruling(rules.revision)),
+            (None, None) => Verdict::Refuse(self.candidate(&rules, None, place).ruling(rules.revision)),
         }
     }
 
@@ -325,23 +488,26 @@ impl Gate {
     }
 
     /// What holds for a flow of datagrams or echo requests: all names count that led there, since nothing in it says
-    /// which is meant.
-    pub fn datagrams(&self, proto: Proto, addr: SocketAddr) -> Ruling {
+    /// which is meant. With it comes what a person is to be asked, or has answered.
+    pub fn datagrams(&self, proto: Proto, addr: SocketAddr, leave: &Leave) -> (Ruling, Option<Matter>) {
         let rules = self.rules();
         if self.is_over() {
-            return over_limit(&rules, None);
+            return (over_limit(&rules, None), None);
         }
         let names = self.pins().names_of(addr.ip());
         let names = names.iter().map(|n| Some(n.as_str())).chain([None]);
-        let decide = |name| Candidate {
-            name: Option::map(name, str::to_owned),
-            decision: rules.policy.datagrams(&ask(proto, name, addr)),
-            inspected: false,
+        let decide = |name| {
+            let decision = rules.policy.datagrams(&ask(proto, name, addr));
+            self.judged(&rules, name, decision, false, (proto, addr, leave))
         };
         let mut all: Vec<Candidate> = names.map(decide).collect();
+        lift_address(&mut all);
         let barred = all.iter().position(Candidate::is_barred);
         let chosen = barred.or_else(|| all.iter().position(|c| c.decision.allowed())).unwrap_or(0);
-        all.swap_remove(chosen).ruling(rules.revision)
+        let mut chosen = all.swap_remove(chosen);
+        let matter = chosen.lifted.then(|| Matter::connect(&chosen.decision.rule, proto, chosen.name.as_deref(), addr));
+        let matter = chosen.open.take().or(matter);
+        (chosen.ruling(rules.revision), matter)
     }
 
     /// What ends everything once the bytes of the run are used up.
@@ -363,11 +529,13 @@ impl Gate {
 
     fn candidates(&self, rules: &Rules, place: &Place) -> Vec<Candidate> {
         if let Some(name) = &place.named {
-            return vec![Candidate::of(rules, Some(name), place.addr)];
+            return vec![self.candidate(rules, Some(name), place)];
         }
         let names = self.pins().names_of(place.addr.ip());
         let names = names.iter().map(|n| Some(n.as_str())).chain([None]);
-        names.map(|name| Candidate::of(rules, name, place.addr)).collect()
+        let mut all = names.map(|name| self.candidate(rules, name, place)).collect();
+        lift_address(&mut all);
+        all
     }
 
     fn rules(&self) -> Arc<Rules> {
@@ -377,6 +545,24 @@ impl Gate {
     fn pins(&self) -> MutexGuard<'_, Pins> {
         self.pins.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Where a person let a name through, the same rule does not ask again because of the address that the name led to. That
+/// is no answer about the address: other names that have it, too, are asked about.
+fn lift_address(candidates: &mut Vec<Candidate>) {
+    let Some(bare) = candidates.pop_if(|c| c.name.is_none()) else { return };
+    let named = candidates.iter().any(|c| c.lifted && c.decision.rule == bare.decision.rule);
+    candidates.push(match named && bare.decision.action == Action::Ask {
+        false => bare,
+        true => {
+            let decision = Decision { action: Action::Allow, hint: None, ..bare.decision };
+            Candidate { decision, open: None, ..bare }
+        }
+    });
+}
+
+pub(crate) fn name_matter(rule: &str, name: &str) -> Matter {
+    Matter { rule: rule.to_owned(), what: What::Name(name.to_owned()) }
 }
 
 impl Candidate {
@@ -396,12 +582,44 @@ fn over_limit(rules: &Rules, name: Option<&str>) -> Ruling {
     }
 }
 
+impl Gate {
+    /// Asks a person about a request.
+    async fn settle_request(&self, asked: &RequestAsk<'_>, decision: Decision, socket: Option<Socket>) -> Decision {
+        let mut decision = decision;
+        while decision.action == Action::Ask && self.asks.is_some() {
+            let matter = request_matter(&decision.rule, asked);
+            let ruling = Ruling::of(decision.clone(), Some(asked.host), self.rules().revision);
+            let address = Some(SocketAddr::new(asked.addr, asked.port));
+            let asking = Asking { proto: Proto::Tcp, address, socket, request: Some((asked.method, asked.path)) };
+            match self.settle(&matter, &ruling, asking).await {
+                Settled::Allowed => decision = Decision { action: Action::Allow, hint: None, ..decision },
+                Settled::Refused(ruling) => return Decision { hint: ruling.reason, ..decision },
+                Settled::Changed => decision = self.request(asked),
+            }
+        }
+        decision
+    }
+}
+
+fn request_matter(rule: &str, asked: &RequestAsk<'_>) -> Matter {
+    let at = SocketAddr::new(asked.addr.to_canonical(), asked.port);
+    let (host, method, path) = (asked.host.to_owned(), asked.method.to_owned(), asked.path.to_owned());
+    Matter { rule: rule.to_owned(), what: What::Request { host, at, method, path } }
+}
+
 impl Court for Gate {
-    fn request(&self, ask: &RequestAsk<'_>) -> Decision {
-        let place = SocketAddr::new(ask.addr, ask.port);
-        let ask =
-            NetAsk { method: Some(ask.method), path: Some(ask.path), ..self::ask(Proto::Tcp, Some(ask.host), place) };
-        self.rules().policy.net(&ask)
+    fn request(&self, asked: &RequestAsk<'_>) -> Decision {
+        let place = SocketAddr::new(asked.addr, asked.port);
+        let host = Some(asked.host);
+        let ask = NetAsk { method: Some(asked.method), path: Some(asked.path), ..ask(Proto::Tcp, host, place) };
+        let rules = self.rules();
+        let decision = rules.policy.net(&ask);
+        let matter = request_matter(&decision.rule, asked);
+        self.lift(&rules, decision, &matter, &Leave::default()).0
+    }
+
+    fn settle<'a>(&'a self, asked: &'a RequestAsk<'a>, decision: Decision) -> Settling<'a> {
+        Box::pin(self.settle_request(asked, decision, None))
     }
 
     fn injections(&self, ask: &RequestAsk<'_>) -> Vec<Injection> {
@@ -456,6 +674,10 @@ pub(crate) struct FromGuest {
 impl Court for FromGuest {
     fn request(&self, ask: &RequestAsk<'_>) -> Decision {
         self.gate.request(ask)
+    }
+
+    fn settle<'a>(&'a self, asked: &'a RequestAsk<'a>, decision: Decision) -> Settling<'a> {
+        Box::pin(self.gate.settle_request(asked, decision, self.socket))
     }
 
     fn injections(&self, ask: &RequestAsk<'_>) -> Vec<Injection> {

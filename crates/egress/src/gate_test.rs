@@ -13,7 +13,7 @@ fn resolved(rules: &str, rest: &str) -> Resolved {
 }
 
 fn place(addr: &str, named: Option<&str>) -> Place {
-    Place { addr: addr.parse().unwrap(), named: named.map(str::to_owned) }
+    Place::at(addr.parse().unwrap(), named.map(str::to_owned))
 }
 
 fn pin(gate: &Gate, name: &str, addr: &str) {
@@ -26,6 +26,7 @@ fn word(verdict: Verdict) -> String {
         Verdict::Pass(ruling) => format!("pass {}", ruling.name.unwrap_or_default()),
         Verdict::Inspect(names) => format!("inspect {}", names.join(",")),
         Verdict::Refuse(ruling) => format!("refuse {}", ruling.rule),
+        Verdict::Ask(matter, ruling) => format!("ask {} by {}", matter.target(), ruling.rule),
     }
 }
 
@@ -144,4 +145,105 @@ fn new_rules_are_told_by_their_number() {
     assert!(watch.has_changed().unwrap());
     let ruling = gate.resolve("a.org");
     assert_eq!((ruling.revision, ruling.allowed()), (2, false));
+}
+
+mod asking {
+    use super::*;
+    use crate::asks::{MOST_OPEN, NotOpen, Remember};
+    use std::time::Duration;
+
+    fn with_person(rules: &str) -> (Gate, Arc<Questions>) {
+        let asks = Questions::new(Duration::from_secs(60));
+        let around = Around { asks: Some(asks.clone()), ..Around::default() };
+        (gate(rules, "", Vec::new(), None).with(around), asks)
+    }
+
+    fn matter(arrival: Arrival) -> Matter {
+        match arrival {
+            Arrival::Ask(matter, _) => matter,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// Answers what `matter` waits for.
+    fn answer(asks: &Arc<Questions>, matter: &Matter, allow: bool, remember: Remember) {
+        let pending = asks.ask(matter, || None).ok().unwrap();
+        let id = asks.open().last().unwrap().id;
+        let question = asks.answer(id, allow, remember).unwrap();
+        assert_eq!((question.target, question.rule), (matter.target(), matter.rule.clone()));
+        assert_eq!(asks.answer(id, true, remember), Err(NotOpen), "nobody answers twice");
+        drop(pending);
+    }
+
+    #[test]
+    fn without_a_person_it_is_refused() {
+        let gate = gate(r#"{"action":"ask","cidr":"1.1.1.0/24"}"#, "", Vec::new(), None);
+        assert!(matches!(gate.arrive(&place("1.1.1.1:80", None)), Arrival::Refuse(r) if r.action == Action::Ask));
+        assert!(matches!(gate.arrive(&place("1.1.2.1:80", None)), Arrival::Refuse(r) if r.action == Action::Deny));
+    }
+
+    #[test]
+    fn an_answer_for_once_is_for_one_connection() {
+        let (gate, asks) = with_person(r#"{"action":"ask","cidr":"1.1.1.0/24"}"#);
+        let mut at = place("1.1.1.1:80", None);
+        let asked = matter(gate.admit(&mut at));
+        assert_eq!(asked.target(), "1.1.1.1:80");
+        answer(&asks, &asked, true, Remember::Once);
+        assert!(matches!(gate.admit(&mut place("1.1.1.1:80", None)), Arrival::Ask(..)));
+        at.leave.add(asked);
+        assert!(matches!(gate.arrive(&at), Arrival::Dial(_)));
+        // Whatever name is said at an address that was asked about, it is the one that was let through.
+        assert_eq!(word(gate.named(&at, "a.org")), "pass a.org");
+        assert_eq!(word(gate.unnamed(&at, false)), "pass ");
+    }
+
+    #[test]
+    fn an_answer_for_the_run_is_for_all_connections_there() {
+        let (gate, asks) = with_person(r#"{"action":"ask","cidr":"1.1.1.0/24"}"#);
+        for (addr, allow) in [("1.1.1.1:80", true), ("1.1.1.2:80", false)] {
+            answer(&asks, &matter(gate.admit(&mut place(addr, None))), allow, Remember::Run);
+        }
+        assert!(matches!(gate.admit(&mut place("1.1.1.1:80", None)), Arrival::Dial(_)));
+        assert!(matches!(gate.admit(&mut place("1.1.1.2:80", None)), Arrival::Refuse(r) if r.action == Action::Deny));
+        assert!(
+            matches!(gate.admit(&mut place("1.1.1.1:81", None)), Arrival::Ask(..)),
+            "another port is another matter"
+        );
+    }
+
+    #[test]
+    fn an_answer_about_a_name_is_not_about_its_neighbours() {
+        let (gate, asks) = with_person(r#"{"action":"ask","host":"*"}"#);
+        assert!(gate.can_ask(&gate.resolve("a.org")));
+        answer(&asks, &name_matter("net.rules[0]", "a.org"), true, Remember::Once);
+        assert!(gate.resolve("a.org").allowed() && gate.can_ask(&gate.resolve("b.org")));
+        pin(&gate, "a.org", "1.1.1.1");
+        let mut at = place("1.1.1.1:443", None);
+        assert!(matches!(gate.admit(&mut at), Arrival::Dial(r) if r.name.as_deref() == Some("a.org")));
+        assert_eq!(word(gate.named(&at, "a.org")), "pass a.org");
+        // Nothing names a host, and the one name that led there was let through.
+        assert_eq!(word(gate.unnamed(&at, false)), "pass a.org");
+        // A name that nobody asked for, at the same address, is not let through with it.
+        assert_eq!(word(gate.named(&at, "b.org")), "refuse net.rules[0]");
+        pin(&gate, "b.org", "1.1.1.1");
+        assert_eq!(word(gate.named(&at, "b.org")), "ask b.org:443 by net.rules[0]");
+        assert_eq!(word(gate.unnamed(&at, false)), "refuse net.rules[0]");
+    }
+
+    #[test]
+    fn questions_are_bounded_and_shared() {
+        let (gate, asks) = with_person(r#"{"action":"ask","cidr":"1.1.1.0/24"}"#);
+        let at = |host| matter(gate.admit(&mut place(&format!("1.1.1.{host}:80"), None)));
+        let mut held: Vec<_> = (0..MOST_OPEN).map(|host| asks.ask(&at(host), || None).ok().unwrap()).collect();
+        assert!(asks.ask(&at(200), || None).err().unwrap().contains("open already"));
+        let again = asks.ask(&at(0), || None).ok().unwrap();
+        assert!(again.fresh.is_none() && held[0].fresh.is_some());
+        // One that is no longer waited for is no longer open.
+        drop(held.remove(1));
+        assert_eq!(asks.open().len(), MOST_OPEN - 1);
+        drop(held.remove(0));
+        assert_eq!(asks.open().len(), MOST_OPEN - 1, "somebody else waits for the same");
+        drop(again);
+        assert_eq!(asks.open().len(), MOST_OPEN - 2);
+    }
 }

@@ -2,7 +2,7 @@
 //! gate about everything that comes, and passes on what may pass.
 //!
 //! ```text
-//! broker   starts and stops it all                   event    what is told
+//! broker   starts and stops it all                   event    what is told               asks     questions to a person
 //! gate     rules in force, decisions, bytes          pins     which name led where       journal  what happened
 //! names    questions at the door, resolvers          upstream whom the host asks
 //! entrance connections that are asked for            tcp      connections to their end
@@ -23,6 +23,7 @@
 //! inspect  requests judged one by one, secrets       court    what it asks of the gate
 //! ```
 
+pub mod asks;
 mod authority;
 pub mod authority_of_guest;
 pub mod broker;

@@ -5,7 +5,7 @@ use crate::court::Court;
 use crate::dns::{self, AnswerError, Kind, Question, Rcode};
 use crate::event::{Event, Op, Socket, Stage};
 use crate::flow::{Watched, read_more, write_all};
-use crate::gate::{Gate, Ruling};
+use crate::gate::{Asking, Gate, Ruling, Settled, name_matter};
 use crate::upstream::{Resolvers, Upstream};
 use policy::Proto;
 use rustix::rand::{GetRandomFlags, getrandom};
@@ -15,6 +15,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
+use terms::Action;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpStream, UdpSocket};
 use tokio::sync::Semaphore;
@@ -125,8 +126,12 @@ impl Names {
         match question.kind {
             Kind::A | Kind::Aaaa => self.look_up(&question.name, question.kind, socket).await,
             // The name may be asked for; other things about it than addresses are not told.
-            Kind::Other(_) if self.gate.resolve(&question.name).allowed() => Found::nothing(Rcode::NoError),
-            Kind::Other(_) => Found::nothing(Rcode::NxDomain),
+            Kind::Other(_) => {
+                let ruling = self.gate.resolve(&question.name);
+                // One that somebody is asked about may turn out to be there.
+                let is_there = ruling.allowed() || self.gate.can_ask(&ruling);
+                Found::nothing(if is_there { Rcode::NoError } else { Rcode::NxDomain })
+            }
         }
     }
 
@@ -146,7 +151,7 @@ impl Names {
             let event = ruling.event(Op::Resolve, stage, Proto::Udp, None);
             self.gate.tell(Event { socket, ..event });
         };
-        let ruling = self.gate.resolve(name);
+        let ruling = self.answered(name, socket).await;
         if !ruling.allowed() {
             tell(&ruling, Stage::Refused);
             return self.gate.imagine(name).map_or_else(refused_name, |address| imagined(address, kind));
@@ -169,6 +174,22 @@ impl Names {
             false => tell(&ruling, Stage::Opened),
         }
         Found { rcode, addresses, ttl: ttl.min(MAX_TTL) }
+    }
+
+    /// Whether the name may be asked for, once a person has answered where one must be asked.
+    async fn answered(&self, name: &str, socket: Option<Socket>) -> Ruling {
+        loop {
+            let ruling = self.gate.resolve(name);
+            if !self.gate.can_ask(&ruling) {
+                return ruling;
+            }
+            let asking = Asking { proto: Proto::Udp, address: None, socket, request: None };
+            match self.gate.settle(&name_matter(&ruling.rule, name), &ruling, asking).await {
+                Settled::Allowed => return Ruling { action: Action::Allow, hint: None, ..ruling },
+                Settled::Refused(ruling) => return ruling,
+                Settled::Changed => {}
+            }
+        }
     }
 
     /// What the host knows, what is still kept, or what a resolver says: outcome, addresses and for how long.

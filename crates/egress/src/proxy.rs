@@ -7,7 +7,7 @@ use crate::forward::{self, After, Server, read_head, say};
 use crate::gate::{Arrival, Place, Ruling, Verdict};
 use crate::http1::{self, Request, Target, Version};
 use crate::socks::{self, Socks, Status, Step};
-use crate::tcp::{Talk, World, converse, dial, reason_of};
+use crate::tcp::{self, Talk, World, converse, dial, reason_of};
 use policy::{HostName, Proto};
 use std::io::{Error, ErrorKind};
 use std::net::{Ipv4Addr, SocketAddr};
@@ -70,20 +70,20 @@ struct Reached {
 async fn reach(world: &World, guest: &TcpStream, host: &HostName, port: u16) -> Result<Reached, Refusal> {
     let socket = Socket::of(guest);
     let places = match host {
-        HostName::Addr(addr) => vec![Place { addr: SocketAddr::new(*addr, port), named: None }],
+        HostName::Addr(addr) => vec![Place::at(SocketAddr::new(*addr, port), None)],
         HostName::Name(name) => {
             let addresses = world.names.addresses(name, socket).await.into_iter().take(MAX_TRIES);
-            addresses.map(|addr| Place { addr: SocketAddr::new(addr, port), named: Some(name.clone()) }).collect()
+            addresses.map(|addr| Place::at(SocketAddr::new(addr, port), Some(name.clone()))).collect()
         }
     };
     let nowhere = SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), port);
     let ruling = world.gate.refusal(Some(&host.to_string()), "the name leads nowhere");
     let mut refusal = Refusal { addr: nowhere, socket, ruling, error: None };
-    for place in places {
+    for mut place in places {
         let addr = place.addr;
-        let ruling = match world.gate.arrive(&place) {
+        let ruling = match tcp::answered(&world.gate, &mut place, socket).await {
             Arrival::Wait => return Ok(Reached { place, ruling: None, stream: None }),
-            Arrival::Refuse(ruling) => {
+            Arrival::Refuse(ruling) | Arrival::Ask(_, ruling) => {
                 refusal = Refusal { addr, socket, ruling, error: None };
                 continue;
             }
@@ -300,7 +300,7 @@ fn passes(world: &World, place: &Place, host: &HostName) -> bool {
 async fn cut(world: &World, place: &Place) -> Ruling {
     let mut state = world.gate.watch();
     loop {
-        if let Arrival::Refuse(ruling) = world.gate.arrive(place) {
+        if let Some(ruling) = world.gate.arrive(place).against() {
             return ruling;
         }
         if state.changed().await.is_err() {

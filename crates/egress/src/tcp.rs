@@ -14,7 +14,7 @@ use crate::event::Socket;
 use crate::first::{self, First};
 use crate::flow::{Flow, Way, read_more, reset, write_all};
 use crate::forward;
-use crate::gate::{Arrival, FromGuest, Gate, Place, Ruling, State, Verdict};
+use crate::gate::{Arrival, Asking, FromGuest, Gate, Place, Ruling, Settled, State, Verdict};
 use crate::hello::MAX_HELLO;
 use crate::http1::Seen;
 use crate::inspect::{self, Tls};
@@ -74,7 +74,7 @@ impl Errand {
             DNS_PORT => Errand::Names,
             SOCKS_PORT if ours => Errand::Socks,
             PROXY_PORT if ours => Errand::Proxy,
-            _ => Errand::Place(Place { addr, named: None }),
+            _ => Errand::Place(Place::at(addr, None)),
         }
     }
 }
@@ -207,13 +207,32 @@ async fn inspected(talk: Talk<'_>, first: Vec<u8>, names: Vec<String>) {
     }
 }
 
+/// What is told of a connection that somebody is asked about.
+pub(crate) fn asking<'a>(place: &Place, socket: Option<Socket>) -> Asking<'a> {
+    Asking { proto: Proto::Tcp, address: Some(place.addr), socket, request: None }
+}
+
+/// What can be said of one that comes, once a person has answered where one must be asked.
+pub(crate) async fn answered(gate: &Gate, place: &mut Place, socket: Option<Socket>) -> Arrival {
+    let mut arrival = gate.admit(place);
+    while let Arrival::Ask(matter, ruling) = arrival {
+        match gate.settle(&matter, &ruling, asking(place, socket)).await {
+            Settled::Allowed => place.leave.add(matter),
+            Settled::Refused(ruling) => return Arrival::Refuse(ruling),
+            Settled::Changed => {}
+        }
+        arrival = gate.arrive(place);
+    }
+    arrival
+}
+
 /// Waits until nobody may go to this place any longer.
 pub(crate) async fn forbidden(gate: &Gate, place: &Place, state: &mut watch::Receiver<State>) -> Ruling {
     loop {
         if state.changed().await.is_err() {
             std::future::pending::<()>().await;
         }
-        if let Arrival::Refuse(ruling) = gate.arrive(place) {
+        if let Some(ruling) = gate.arrive(place).against() {
             return ruling;
         }
     }
@@ -232,12 +251,18 @@ impl<'a> Talk<'a> {
             ruling = self.cut(None) => return Err(End::Refused(ruling)),
         };
         let is_http = matches!(first, First::Http(_)) && !self.is_open();
-        match self.judge(&first) {
+        let by_request = is_http && self.outside.is_some();
+        let verdict = match self.judge(&first) {
+            // Those who read all of its requests ask about them, too.
+            verdict if by_request => verdict,
+            verdict => self.answered(&first, verdict).await,
+        };
+        match verdict {
             Verdict::Pass(ruling) => self.open(ruling),
             Verdict::Inspect(names) => return Err(End::Inspect(names)),
             // Whoever speaks HTTP is told in HTTP, by those who read all of its requests.
-            Verdict::Refuse(_) if is_http && self.outside.is_some() => {}
-            Verdict::Refuse(ruling) => return Err(End::Refused(ruling)),
+            Verdict::Refuse(_) | Verdict::Ask(..) if by_request => {}
+            Verdict::Refuse(ruling) | Verdict::Ask(_, ruling) => return Err(End::Refused(ruling)),
         }
         let Some(outside) = &self.outside else {
             return Err(End::Refused(self.world.gate.refusal(None, "the rules changed while it began")));
@@ -286,6 +311,24 @@ impl<'a> Talk<'a> {
         }
     }
 
+    /// Holds it while a person is asked; what holds then.
+    async fn answered(&mut self, first: &First, mut verdict: Verdict) -> Verdict {
+        while let Verdict::Ask(matter, ruling) = &verdict {
+            let asking = asking(&self.place, Socket::of(&self.guest));
+            let settled = tokio::select! {
+                settled = self.world.gate.settle(matter, ruling, asking) => settled,
+                ruling = self.cut(None) => Settled::Refused(ruling),
+            };
+            match settled {
+                Settled::Allowed => self.place.leave.add(matter.clone()),
+                Settled::Refused(ruling) => return Verdict::Refuse(ruling),
+                Settled::Changed => {}
+            }
+            verdict = self.judge(first);
+        }
+        verdict
+    }
+
     /// Passes on what the server says unasked.
     async fn hear(&self, back: &mut Pump) -> Result<(), Error> {
         let Some(outside) = self.outside.as_ref().filter(|_| !back.ended()) else {
@@ -326,12 +369,12 @@ impl<'a> Talk<'a> {
             if state.changed().await.is_err() {
                 std::future::pending::<()>().await;
             }
-            if let Arrival::Refuse(ruling) = self.world.gate.arrive(&self.place) {
+            if let Some(ruling) = self.world.gate.arrive(&self.place).against() {
                 return ruling;
             }
             // Requests of HTTP are judged one by one as it is.
             let judged = judged.filter(|first| !matches!(first, First::Http(_)) || self.is_open());
-            if let Some(Verdict::Refuse(ruling)) = judged.map(|first| self.judge(first)) {
+            if let Some(ruling) = judged.and_then(|first| self.judge(first).against()) {
                 return ruling;
             }
         }

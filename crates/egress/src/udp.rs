@@ -1,12 +1,13 @@
 //! Datagrams of the guest, and its echo requests. Each pair of the guest's end and the place it sends to is a flow with a
 //! socket of its own outside, so that answers find their way back; it ends when nothing passes for a while.
 
+use crate::asks::{Leave, Matter};
 use crate::event::Socket;
 use crate::flow::{Flow, Watched, Way, with_scratch};
-use crate::gate::{Gate, Ruling};
+use crate::gate::{Asking, Gate, Ruling, Settled};
 use policy::Proto;
 use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType, ipproto};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::hash::{DefaultHasher, Hasher};
 use std::io::{Error, ErrorKind};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -21,6 +22,8 @@ const MAX_DATAGRAM: usize = 64 * 1024;
 /// A program that goes on sending to where it may not is told of each time, and we tell of it this often.
 const TELL_EVERY: Duration = Duration::from_secs(10);
 const MAX_REFUSED: usize = 1024;
+/// Flows that wait for a person's answer.
+const MAX_ASKING: usize = 64;
 
 /// Echo requests that go out in a second, and at once after a while without.
 const ECHO_EVERY: Duration = Duration::from_millis(10);
@@ -41,6 +44,8 @@ pub(crate) struct Datagrams {
     most: usize,
     exchanges: Mutex<BTreeMap<Key, Arc<Exchange>>>,
     refused: Mutex<BTreeMap<Key, Instant>>,
+    /// Flows that wait for a person's answer.
+    asking: Mutex<BTreeSet<Key>>,
     /// When echo requests that are sent now would all be due.
     pace: Mutex<Instant>,
 }
@@ -54,13 +59,24 @@ struct Exchange {
     used: Mutex<Instant>,
     /// Echo requests that were not answered: their numbers, and what stands for their payloads.
     asked: Mutex<VecDeque<(u16, u64)>>,
+    /// What a person let it through with.
+    leave: Leave,
+}
+
+/// What becomes of the first datagram of a flow.
+enum Opened {
+    Flow(Arc<Exchange>),
+    /// A person is asked; until then it is lost, and its sender is told nothing.
+    Held,
+    Refused,
 }
 
 impl Datagrams {
     /// `proto` says whether they are datagrams or echo requests.
     pub fn new(gate: Arc<Gate>, proto: Proto, out: Arc<OwnedFd>, idle: Duration, most: usize) -> Arc<Datagrams> {
-        let (exchanges, refused) = (Mutex::default(), Mutex::default());
-        Arc::new(Datagrams { gate, proto, out, idle, most, exchanges, refused, pace: Mutex::new(Instant::now()) })
+        let (exchanges, refused, asking) = (Mutex::default(), Mutex::default(), Mutex::default());
+        let pace = Mutex::new(Instant::now());
+        Arc::new(Datagrams { gate, proto, out, idle, most, exchanges, refused, asking, pace })
     }
 
     /// Passes on an echo request, unless too many come.
@@ -71,7 +87,7 @@ impl Datagrams {
         // Programs that ask are told apart by their ids as others are by their ports.
         let key = (SocketAddr::new(echo.from, echo.id), SocketAddr::new(echo.to, 0));
         let known = self.exchanges().get(&key).cloned();
-        if let Some(exchange) = known.or_else(|| self.open(key)) {
+        if let Opened::Flow(exchange) = known.map_or_else(|| self.open(key), Opened::Flow) {
             let mut asked = exchange.asked.lock().unwrap_or_else(PoisonError::into_inner);
             asked.push_back((echo.sequence, stand_in(&echo.payload)));
             if asked.len() > MAX_ASKED {
@@ -101,9 +117,10 @@ impl Datagrams {
             let came = door.next(|door| sys::net::receive_from(door, &mut buffer)).await?;
             let key = (came.peer, came.original);
             let known = self.exchanges().get(&key).cloned();
-            match known.or_else(|| self.open(key)) {
-                Some(exchange) => exchange.send(&buffer[..came.len]),
-                None => drop(sys::net::refuse_from(&self.out, key.1, key.0)),
+            match known.map_or_else(|| self.open(key), Opened::Flow) {
+                Opened::Flow(exchange) => exchange.send(&buffer[..came.len]),
+                Opened::Held => {}
+                Opened::Refused => drop(sys::net::refuse_from(&self.out, key.1, key.0)),
             }
             // A guest that sends without end would keep the thread for itself.
             consume_budget().await;
@@ -111,34 +128,41 @@ impl Datagrams {
     }
 
     /// A new flow, if one may be.
-    fn open(self: &Arc<Datagrams>, key: Key) -> Option<Arc<Exchange>> {
+    fn open(self: &Arc<Datagrams>, key: Key) -> Opened {
         let place = SocketAddr::new(key.1.ip().to_canonical(), key.1.port());
         // Who sends echo requests cannot be told: such sockets have no ends that could be looked for.
         let socket = Socket { proto: self.proto, own: key.0, to: key.1 };
         let socket = Some(socket).filter(|_| self.proto == Proto::Udp);
         let flow = Flow::new(&self.gate, self.proto, place, socket);
-        let ruling = self.gate.datagrams(self.proto, place);
+        let (ruling, matter) = self.gate.datagrams(self.proto, place, &Leave::default());
         if !ruling.allowed() {
-            self.tell_refused(key, &flow, &ruling);
-            return None;
+            let Some(matter) = matter else {
+                self.tell_refused(key, &flow, &ruling);
+                return Opened::Refused;
+            };
+            self.ask(key, flow, matter, ruling);
+            return Opened::Held;
         }
         if self.exchanges().len() >= self.most {
             self.tell_refused(key, &flow, &ruling.refused("there are too many flows of datagrams"));
-            return None;
+            return Opened::Refused;
         }
         let socket = match if self.proto == Proto::Icmp { echoing(place) } else { connected(place) } {
             Ok(socket) => socket,
             Err(error) => {
                 flow.failed(&ruling, crate::tcp::reason_of(&error));
-                return None;
+                return Opened::Refused;
             }
         };
         flow.opened(&ruling);
         let used = Mutex::new(Instant::now());
-        let exchange = Arc::new(Exchange { key, place, flow, socket, used, asked: Mutex::default() });
+        // What was answered for a while is its own from here on.
+        let mut leave = Leave::default();
+        matter.into_iter().for_each(|matter| leave.add(matter));
+        let exchange = Arc::new(Exchange { key, place, flow, socket, used, asked: Mutex::default(), leave });
         self.exchanges().insert(key, exchange.clone());
         tokio::spawn(self.clone().attend(exchange.clone()));
-        Some(exchange)
+        Opened::Flow(exchange)
     }
 
     /// Passes answers back until nothing passes for a while or the rules say otherwise.
@@ -146,7 +170,7 @@ impl Datagrams {
         let mut state = self.gate.watch();
         let refusal = loop {
             // Asked first, so that no change between the start and the first wait is missed.
-            let ruling = self.gate.datagrams(self.proto, exchange.place);
+            let (ruling, _) = self.gate.datagrams(self.proto, exchange.place, &exchange.leave);
             if !ruling.allowed() {
                 break Some(ruling);
             }
@@ -160,6 +184,29 @@ impl Datagrams {
         if let Some(ruling) = refusal {
             exchange.flow.refused(&ruling);
         }
+    }
+
+    /// Has a person asked. What comes meanwhile is lost, as datagrams are; the answer holds for what comes after it.
+    fn ask(self: &Arc<Datagrams>, key: Key, flow: Flow, matter: Matter, ruling: Ruling) {
+        let here = self.clone();
+        {
+            let mut asking = self.asking();
+            if asking.len() >= MAX_ASKING || !asking.insert(key) {
+                return;
+            }
+        }
+        tokio::spawn(async move {
+            let (proto, address) = (here.proto, Some(flow.address()));
+            let asking = Asking { proto, address, socket: flow.socket(), request: None };
+            if let Settled::Refused(ruling) = here.gate.settle(&matter, &ruling, asking).await {
+                here.tell_refused(key, &flow, &ruling);
+            }
+            here.asking().remove(&key);
+        });
+    }
+
+    fn asking(&self) -> MutexGuard<'_, BTreeSet<Key>> {
+        self.asking.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn tell_refused(&self, key: Key, flow: &Flow, ruling: &Ruling) {

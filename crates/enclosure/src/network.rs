@@ -15,6 +15,12 @@ pub trait Network {
     /// Readable when there is something to tell; none before `open`.
     fn wake(&self) -> Option<BorrowedFd<'_>>;
 
+    /// Set while somebody at the terminal is asked something: what they type can be read here and is for `happened` to take,
+    /// and until then nothing of the guest's goes to the terminal or comes from it.
+    fn asks_at(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+
     /// What was refused, or let through with a warning, since the last call.
     fn happened(&mut self) -> Vec<NetReport>;
 
@@ -56,6 +62,8 @@ pub struct NetPlan {
     pub loopback: Vec<SocketAddr>,
     /// It may send echo requests.
     pub echoes: bool,
+    /// Somebody may be asked before a name is told, so programs must wait longer for one than usual.
+    pub asks: bool,
     /// The certificate that it must trust, as PEM, where requests are read on the way.
     pub authority: Option<String>,
 }

@@ -1,5 +1,6 @@
 //! Who asks: the surroundings that a door takes from its environment once and hands in.
 
+use crate::reach::Reach;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
@@ -12,6 +13,7 @@ pub struct Caller {
     pub env: Vec<(OsString, OsString)>,
     /// Reads a variable anew, for values that must not be in our memory before they are needed.
     pub read_late: fn(&OsStr) -> Option<OsString>,
+    pub reach: Reach,
 }
 
 impl Caller {

@@ -2,12 +2,16 @@
 //! Nothing here prints, prompts or reads the environment: the door hands in a `Caller`.
 
 pub mod audit;
+pub mod backup;
 pub mod bench;
 mod caller;
 pub mod config;
 pub mod doctor;
 pub mod events;
+pub mod figures;
+pub mod files;
 pub mod fresh;
+pub mod fsck;
 pub mod keeper;
 pub mod learn;
 pub mod lifecycle;
@@ -15,6 +19,8 @@ pub mod network;
 pub mod output;
 pub mod policies;
 pub mod publish;
+pub mod questions;
+mod reach;
 pub mod review;
 pub mod run;
 pub mod sandbox;
@@ -22,6 +28,8 @@ pub mod secrets;
 pub mod setup;
 pub mod snapshots;
 pub mod state;
+pub mod tokens;
 pub mod toolchains;
 
 pub use caller::Caller;
+pub use reach::{Grants, Reach};

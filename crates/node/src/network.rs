@@ -3,6 +3,7 @@
 
 use crate::Caller;
 use crate::events::EventFile;
+use crate::questions::{Asked, Person, Questions};
 use crate::secrets::Secrets;
 use egress::authority_of_guest::Authority;
 use egress::broker::{Around, Broker, Setup, Who};
@@ -24,6 +25,12 @@ pub(crate) struct Planned {
     authority: Option<Arc<Authority>>,
     pub(crate) secrets: Secrets,
     imagines: bool,
+}
+
+/// Whether rules about the network ask somebody.
+fn asks(resolved: &Resolved) -> bool {
+    let asks = |rule: &policy::NetRule| rule.action == Action::Ask && rule.proto != Some(Proto::Unix);
+    resolved.policy().net.iter().any(|r| asks(&r.rule))
 }
 
 /// Who wants a network.
@@ -58,7 +65,12 @@ pub(crate) fn plan(
     };
     let pem = authority.as_ref().map(|a| a.certificate_pem().to_owned());
     let imagines = purpose == Purpose::Watching;
-    Ok(Planned { plan: Some(NetPlan { loopback, echoes, authority: pem }), authority, secrets, imagines })
+    Ok(Planned {
+        plan: Some(NetPlan { loopback, echoes, asks: asks(resolved), authority: pem }),
+        authority,
+        secrets,
+        imagines,
+    })
 }
 
 impl Planned {
@@ -76,6 +88,8 @@ impl Planned {
             authority,
             max_net_bytes,
             imagines,
+            asks: asks(policy),
+            questions: None,
         });
         (plan, wanted)
     }
@@ -108,6 +122,9 @@ pub(crate) struct Wanted {
     authority: Option<Arc<Authority>>,
     max_net_bytes: Option<u64>,
     imagines: bool,
+    /// Some rule asks; and whom.
+    pub(crate) asks: bool,
+    pub(crate) questions: Option<Questions>,
 }
 
 /// Hears of every event.
@@ -119,6 +136,8 @@ pub(crate) struct Brokered<'a> {
     broker: Option<Broker>,
     events: Option<Rc<RefCell<EventFile>>>,
     ear: Option<Ear<'a>>,
+    /// Whoever is asked at the terminal.
+    asked: Option<Asked>,
     /// As it was at the end.
     used: u64,
     over: bool,
@@ -126,7 +145,14 @@ pub(crate) struct Brokered<'a> {
 
 impl<'a> Brokered<'a> {
     pub(crate) fn new(wanted: Wanted, events: Option<Rc<RefCell<EventFile>>>, ear: Option<Ear<'a>>) -> Brokered<'a> {
-        Brokered { wanted: Some(wanted), broker: None, events, ear, used: 0, over: false }
+        Brokered { wanted: Some(wanted), broker: None, events, ear, asked: None, used: 0, over: false }
+    }
+
+    /// The same with somebody at the terminal who is asked.
+    pub(crate) fn asking(mut self, person: Option<Box<dyn Person>>) -> Brokered<'a> {
+        let questions = self.wanted.as_ref().and_then(|wanted| wanted.questions.clone());
+        self.asked = questions.zip(person).map(|(questions, person)| Asked::new(questions, person));
+        self
     }
 
     fn sift(&mut self, (events, dropped): (Vec<Event>, u64)) -> Vec<NetReport> {
@@ -154,12 +180,14 @@ fn who(actors: enclosure::Actors) -> Who {
 
 impl Network for Brokered<'_> {
     fn open(&mut self, opening: Opening) -> Result<(), Fault> {
-        let Some(Wanted { policy, secrets, authority, max_net_bytes, imagines }) = self.wanted.take() else {
+        let Some(Wanted { policy, secrets, authority, max_net_bytes, imagines, questions, .. }) = self.wanted.take()
+        else {
             return Ok(());
         };
         let Opening { doors, actors, published } = opening;
         let mut around = Around::default();
         (around.who, around.descriptors, around.imagines) = (actors.map(who), published, imagines);
+        around.asks = questions.map(|questions| questions.0);
         let secrets = secrets.read()?;
         self.broker = Some(Broker::start(Setup { doors, policy, secrets, authority, max_net_bytes, around })?);
         Ok(())
@@ -171,7 +199,15 @@ impl Network for Brokered<'_> {
 
     fn happened(&mut self) -> Vec<NetReport> {
         let taken = self.broker.as_mut().map(Broker::events).unwrap_or_default();
-        self.sift(taken)
+        let reports = self.sift(taken);
+        if let Some(asked) = &mut self.asked {
+            asked.turn();
+        }
+        reports
+    }
+
+    fn asks_at(&self) -> Option<BorrowedFd<'_>> {
+        self.asked.as_ref().and_then(Asked::hearing)
     }
 
     fn used(&self) -> u64 {
@@ -183,6 +219,7 @@ impl Network for Brokered<'_> {
     }
 
     fn close(&mut self) -> Vec<NetReport> {
+        self.asked.iter_mut().for_each(Asked::close);
         let Some(broker) = self.broker.take() else { return Vec::new() };
         (self.used, self.over) = (broker.net_bytes(), broker.over_limit());
         let last = broker.stop();

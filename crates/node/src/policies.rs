@@ -31,6 +31,8 @@ pub enum Flag {
 pub enum Source {
     Preset(String),
     File(PathBuf),
+    /// A document that came with the request, in JSON.
+    Text(String),
 }
 
 impl Source {
@@ -51,6 +53,14 @@ pub struct Loaded {
     pub notes: Vec<String>,
 }
 
+/// The same for a caller who may not have everything.
+pub fn load_for(source: &Source, caller: &Caller) -> Result<Loaded, Fault> {
+    caller.reach.check_source(source)?;
+    let loaded = load(source)?;
+    caller.reach.check_document(source, &loaded.document)?;
+    Ok(loaded)
+}
+
 pub fn load(source: &Source) -> Result<Loaded, Fault> {
     match source {
         Source::Preset(name) => {
@@ -58,6 +68,7 @@ pub fn load(source: &Source) -> Result<Loaded, Fault> {
             Ok(Loaded { document, notes: Vec::new() })
         }
         Source::File(path) => read(path),
+        Source::Text(text) => parse_text(text, "request.json"),
     }
 }
 
@@ -112,6 +123,7 @@ fn import(text: &str, name: &str, kind: policy::import::Kind, profile: Option<&s
 
 /// Documents for the flags, one each, so that the flag itself is the rule's label.
 pub fn of_flags(flags: &[Flag], caller: &Caller) -> Result<Vec<Document>, Fault> {
+    caller.reach.check_flags(flags)?;
     flags.iter().map(|flag| of_flag(flag, caller)).collect()
 }
 
@@ -234,7 +246,7 @@ pub fn effective(sources: &[Source], flags: &[Flag], caller: &Caller) -> Result<
     let sources = if sources.is_empty() { &default } else { sources };
     let (mut documents, mut notes) = (Vec::new(), Vec::new());
     for source in sources {
-        let loaded = load(source)?;
+        let loaded = load_for(source, caller)?;
         notes.extend(loaded.notes);
         documents.push(loaded.document);
     }

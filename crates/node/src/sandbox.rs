@@ -6,22 +6,29 @@ use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 use store::{Kept, Record, Tx};
 use terms::{ErrorKind, Fault, Limits, Phase};
+use utoipa::ToSchema;
 pub use workspace::Driver;
 use workspace::{Anchors, Dir, Rel, Stack};
 
 /// Ids are `sbx_…`; times are milliseconds since 1970.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct Sandbox {
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub name: Option<String>,
     /// The directory it covers: canonical, UTF-8.
+    #[schema(value_type = String)]
     pub base: PathBuf,
     /// Device and inode of the base, so that another directory under its name is noticed.
+    #[schema(value_type = Vec<u64>)]
     pub base_id: (u64, u64),
+    /// The directory was made for it, and goes when nothing stands on it any more.
+    #[serde(skip_serializing_if = "std::ops::Not::not", default)]
+    pub own_base: bool,
     pub driver: Driver,
     /// Ids of layers from the bottom up; the last is written to by runs.
     pub layers: Vec<String>,
-    /// See `workspace::Stack::since`.
+    /// When its top layer was made: seconds and nanoseconds.
+    #[schema(value_type = Vec<i64>)]
     pub since: (i64, u32),
     pub state: Lifecycle,
     /// The whole policy document that its runs are made under, as JSON.
@@ -31,6 +38,7 @@ pub struct Sandbox {
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub cpus: Option<f64>,
     #[serde(default)]
+    #[schema(value_type = Vec<serde_json::Value>)]
     pub reserve: Vec<Rel>,
     #[serde(default)]
     pub sharing: Sharing,
@@ -53,7 +61,7 @@ pub struct Sandbox {
     pub notes: Vec<String>,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Lifecycle {
     /// Commands can be run in it.
@@ -63,8 +71,8 @@ pub enum Lifecycle {
 }
 
 /// Who else may reserve the same paths, and until when they are held.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case", default)]
 pub struct Sharing {
     /// Others that say so, too, may hold the same paths.
     pub shared: bool,
@@ -82,6 +90,7 @@ impl Sandbox {
             name: None,
             base,
             base_id,
+            own_base: false,
             driver: Driver::Overlay,
             layers: Vec::new(),
             since: (0, 0),
@@ -115,7 +124,7 @@ impl Record for Sandbox {
 }
 
 /// A command that was run in a sandbox; ids are `run_…`. While it lives, its supervisor holds the lock of the top layer.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct Run {
     pub sandbox: String,
     pub command: Vec<String>,
@@ -131,6 +140,9 @@ pub struct Run {
     pub verdict: Option<terms::Verdict>,
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub status: Option<u8>,
+    /// The service that it is, by name.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub service: Option<String>,
 }
 
 impl Record for Run {

@@ -317,7 +317,7 @@ mod test {
     fn caller() -> Caller {
         let env = vec![("TOKEN".into(), "from the environment".into()), ("EMPTY".into(), "".into())];
         let read_late = |name: &OsStr| (name == "TOKEN").then(|| OsString::from("read late"));
-        Caller { cwd: "/".into(), home: "/h".into(), user: "u".into(), env, read_late }
+        Caller { cwd: "/".into(), home: "/h".into(), user: "u".into(), env, read_late, reach: Default::default() }
     }
 
     fn find(words: &[&str]) -> Result<Secrets, Fault> {

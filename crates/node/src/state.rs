@@ -75,7 +75,7 @@ pub fn check_apart(state: &Dir, state_path: &Path, base: &Dir, base_path: &Path)
     if is_above(theirs, state).map_err(|e| io(state_path, e))? {
         return refuse("holds");
     }
-    match is_above(ours, base).map_err(|e| io(base_path, e))? {
+    match is_above(ours, base).map_err(|e| io(base_path, e))? && !is_own_base(state, base) {
         true => refuse("lies inside"),
         false => Ok(()),
     }
@@ -109,6 +109,18 @@ pub fn check_space(dir: &Dir, path: &Path) -> Result<(), Fault> {
     Err(fault.hint(
         "free some space with `cofferdam gc` or `cofferdam rm`, set COFFERDAM_STATE to another file system, or run with --read-only",
     ))
+}
+
+/// Directories that sandboxes got for themselves lie in here, and nothing else does.
+pub const BASES: &str = "bases";
+
+/// Whether a directory is one that a sandbox got for itself: it lies right in the place of those.
+fn is_own_base(state: &Dir, base: &Dir) -> bool {
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let all = rustix::fs::openat(state, BASES, flags, Mode::empty());
+    let above = rustix::fs::openat(base, c"..", flags, Mode::empty());
+    let same = all.and_then(|all| above.map(|above| (all, above)));
+    same.is_ok_and(|(all, above)| identity(&all).is_ok_and(|all| identity(&above).is_ok_and(|above| above == all)))
 }
 
 fn identity(dir: &impl std::os::fd::AsFd) -> std::io::Result<(u64, u64)> {

@@ -40,7 +40,14 @@ impl World {
             ("COFFERDAM_STATE", root.join("state")),
         ];
         let env = env.into_iter().map(|(name, value)| (name.into(), value.into_os_string())).collect();
-        let caller = Caller { cwd: base.clone(), home, user: "rita".into(), env, read_late: |_| None };
+        let caller = Caller {
+            cwd: base.clone(),
+            home,
+            user: "rita".into(),
+            env,
+            read_late: |_| None,
+            reach: Default::default(),
+        };
         World { root, base, caller }
     }
 

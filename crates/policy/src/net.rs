@@ -54,7 +54,19 @@ impl Resolved {
         let matches = self.policy.net.iter().filter(|r| known.meets(&r.rule)).map(matched).collect();
         let open = self.policy.default_net() == Action::Allow && ask.proto != Proto::Unix && !known.special;
         let default = if open { Action::Allow } else { Action::Deny };
-        Decision::of(matches, (default, "defaults.net")).with_hint(|| known.hint())
+        let decision = Decision::of(matches, (default, "defaults.net"));
+        if decision.action == Action::Ask && known.special && !self.names_special(&known) {
+            // A person who is asked about all the world does not mean the services of this host.
+            let denied = Decision::of(Vec::new(), (Action::Deny, "defaults.net"));
+            return Decision { matches: decision.matches, ..denied.with_hint(|| known.hint()) };
+        }
+        decision.with_hint(|| known.hint())
+    }
+
+    /// Whether some rule that does not deny names the special place that is asked about.
+    fn names_special(&self, known: &Known<'_>) -> bool {
+        let mut rules = self.policy.net.iter().map(|r| &r.rule).filter(|rule| rule.action != Action::Deny);
+        rules.any(|rule| known.meets(rule) && known.names(rule))
     }
 
     /// The same policy on a host with these addresses. They are special, whatever range they are from: a rule about
@@ -75,7 +87,8 @@ impl Resolved {
     }
 
     /// Whether a name may be asked for: whether some connection to it could be let through. Rules that deny or ask
-    /// count only where they are about all of the name; what is left is decided when somebody connects.
+    /// count only where they are about all of the name; what is left is decided when somebody connects. Where nothing but a
+    /// person could let any connection through, the person is asked before the name is.
     pub fn resolves(&self, name: &str) -> Decision {
         let host = match Host::parse(name) {
             Ok(host @ Host::Name(_)) => host,
@@ -85,8 +98,15 @@ impl Resolved {
             Target::Host(pattern) => pattern.matches(&host) && (grants(rule.action) || is_sweeping(rule)),
             Target::Cidr(_) | Target::Unix(_) => false,
         };
-        let matches = self.policy.net.iter().filter(|r| about(&r.rule)).map(matched).collect();
+        let mut matches: Vec<Matched> = self.policy.net.iter().filter(|r| about(&r.rule)).map(matched).collect();
         let open = self.policy.default_net() == Action::Allow && is_public(&host);
+        if matches.is_empty() && !open {
+            let asks = |rule: &NetRule| match &rule.to {
+                Target::Host(pattern) => rule.action == Action::Ask && pattern.matches(&host),
+                Target::Cidr(_) | Target::Unix(_) => false,
+            };
+            matches = self.policy.net.iter().filter(|r| asks(&r.rule)).map(matched).collect();
+        }
         let default = if open { Action::Allow } else { Action::Deny };
         let hint = || Some(format!(r#"add {{"action":"allow","host":"{host}"}} to net.rules"#));
         Decision::of(matches, (default, "defaults.net")).with_hint(hint)
@@ -99,8 +119,8 @@ impl Resolved {
             return false;
         };
         let mut rules = self.policy.net.iter().map(|r| &r.rule).filter(|rule| known.is_target(rule));
-        let barred = rules.clone().any(|rule| !grants(rule.action) && is_sweeping(rule));
-        !barred && (!known.special || rules.any(|rule| grants(rule.action) && known.names(rule)))
+        let barred = rules.clone().any(|rule| rule.action == Action::Deny && is_sweeping(rule));
+        !barred && (!known.special || rules.any(|rule| rule.action != Action::Deny && known.names(rule)))
     }
 
     /// What holds for datagrams: only a rule that says `proto: "udp"` lets them through, because what most rules mean
@@ -111,8 +131,8 @@ impl Resolved {
         let Ok(known) = Known::of(ask, &self.own) else {
             return decision;
         };
-        let meant = |rule: &NetRule| rule.proto == Some(ask.proto) && grants(rule.action) && known.meets(rule);
-        if !decision.allowed() || self.policy.net.iter().any(|r| meant(&r.rule)) {
+        let meant = |rule: &NetRule| rule.proto == Some(ask.proto) && rule.action != Action::Deny && known.meets(rule);
+        if decision.action == Action::Deny || self.policy.net.iter().any(|r| meant(&r.rule)) {
             return decision;
         }
         Decision { matches: decision.matches, ..Decision::of(Vec::new(), (Action::Deny, "defaults.net")) }

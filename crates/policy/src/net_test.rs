@@ -260,3 +260,34 @@ fn echo_requests_need_a_rule_that_says_so() {
     assert_eq!(p.sends_echoes(), Some("net.rules[1]"));
     assert_eq!(policy(r#"{"action":"deny","proto":"icmp","host":"a.b"}"#, "allow").sends_echoes(), None);
 }
+
+#[test]
+fn who_is_asked_about_the_world_is_not_asked_about_special_places() {
+    let p = policy(r#"{"action":"ask","host":"*"},{"action":"ask","cidr":"10.1.0.0/16"}"#, "deny");
+    let ask =
+        |addr: &str| p.net(&NetAsk { addr: Some(addr.parse().unwrap()), host: None, ..NetAsk::tcp("", 443) }).action;
+    assert_eq!(ask("93.184.216.34"), Action::Ask);
+    assert_eq!(ask("10.1.2.3"), Action::Ask);
+    for special in ["169.254.169.254", "127.0.0.1", "10.2.0.1", "::1"] {
+        assert_eq!(ask(special), Action::Deny, "{special}");
+    }
+    assert!(p.leads_to("a.org", "10.1.2.3".parse().unwrap()) && !p.leads_to("a.org", "10.2.0.1".parse().unwrap()));
+}
+
+#[test]
+fn a_name_that_only_a_person_could_open_asks() {
+    let p = policy(
+        r#"{"action":"ask","host":"a.org","ports":"443"},{"action":"allow","host":"b.org","ports":"80"},
+           {"action":"ask","host":"b.org","ports":"443"},{"action":"ask","host":"d.org"},{"action":"deny","host":"d.org"}"#,
+        "deny",
+    );
+    for (name, action) in
+        [("a.org", Action::Ask), ("b.org", Action::Allow), ("c.org", Action::Deny), ("d.org", Action::Deny)]
+    {
+        assert_eq!(p.resolves(name).action, action, "{name}");
+    }
+    let datagrams = |proto| p.datagrams(&NetAsk { proto, ..NetAsk::tcp("a.org", 443) }).action;
+    assert_eq!(datagrams(Proto::Udp), Action::Deny, "a rule about a web server does not mean datagrams");
+    let p = policy(r#"{"action":"ask","proto":"udp","host":"a.org"}"#, "deny");
+    assert_eq!(p.datagrams(&NetAsk { proto: Proto::Udp, ..NetAsk::tcp("a.org", 53) }).action, Action::Ask);
+}

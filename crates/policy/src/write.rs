@@ -148,6 +148,8 @@ pub(crate) fn limit(limits: &Limits, kind: LimitKind) -> Option<Node> {
         LimitKind::Files => count(limits.max_files),
         LimitKind::NetBytes => count(limits.max_net_bytes),
         LimitKind::Steps => count(limits.max_steps),
+        // The daemon's own.
+        _ => None,
     }
 }
 

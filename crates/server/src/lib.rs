@@ -1,12 +1,29 @@
 //! The daemon's door: HTTP in, a verb of the node called, its answer out. Knows nothing of kernels and layers.
+//!
+//! ```text
+//!  listen ─▶ connection ─▶ front ─▶ gate ─▶ credentials ─▶ rules ─▶ a route ─▶ a verb of the node
+//!  sockets   caps, times   ids      Host    who asks       what the           Shared::verb
+//!                          faults   Origin                 description says
+//! ```
 
+pub mod answer;
+pub mod ask;
+mod credentials;
+mod foreign;
+mod front;
+mod gate;
 mod listen;
+pub mod lookout;
+mod pace;
 mod refuse;
-pub mod routes;
+mod routes;
+mod rules;
 mod shared;
+mod stream;
 mod who;
 
-pub use listen::{Settings, serve};
+pub use listen::{Checked, Settings, check, serve};
 pub use refuse::Refusal;
+pub use routes::document;
 pub use shared::Shared;
 pub use who::{Scope, Who};

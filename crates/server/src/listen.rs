@@ -1,50 +1,335 @@
-//! The daemon's sockets and its life.
+//! The daemon's sockets and its life: it listens, caps what comes, and ends in order.
 
-use crate::{Scope, Shared, Who, routes};
-use hyper_util::rt::{TokioIo, TokioTimer};
+mod connection;
+mod socket;
+mod tls;
+
+use crate::credentials::{Credentials, Peer};
+use crate::front::Front;
+use crate::gate::Names;
+use crate::{Shared, routes};
+use connection::Connections;
 use node::Caller;
-use std::path::PathBuf;
+use node::config::{Logs, Telemetry};
+use node::tokens::{self, Scope};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use serde::Serialize;
+use socket::Socket;
+use std::io::Write;
+use std::net::SocketAddr;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 use terms::{ErrorKind, Fault, Phase};
-use tokio::net::UnixListener;
-use tower::ServiceExt;
-
-/// How long the head of a request may take to arrive.
-const HEAD: Duration = Duration::from_secs(10);
+use tokio::net::TcpListener;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio_rustls::TlsAcceptor;
 
 /// What the daemon is started with.
+#[derive(Clone)]
 pub struct Settings {
-    pub socket: PathBuf,
     pub caller: Caller,
+    /// The state directory; every tenant's lies in it.
+    pub state: PathBuf,
+    pub socket: PathBuf,
+    /// A TCP listener beside the socket, which needs tokens.
+    pub listen: Option<SocketAddr>,
+    /// Other addresses than the host's own may be listened on, with TLS.
+    pub anywhere: bool,
+    /// Certificates and key, for TLS on TCP.
+    pub tls: Option<(PathBuf, PathBuf)>,
+    /// Names that the daemon answers to, beside localhost.
+    pub allow_hosts: Vec<String>,
+    /// How long what goes on may take once the daemon was told to end.
+    pub grace: Duration,
+    /// The largest document that a route takes, in bytes.
+    pub max_body: usize,
+    /// Connections at a time, in all and from one address.
+    pub connections: usize,
+    pub connections_each: usize,
+    pub logs: Logs,
+    pub telemetry: Telemetry,
 }
 
-/// Serves until it is told to end.
-pub fn serve(settings: Settings) -> Result<(), Fault> {
-    let broken = |e: std::io::Error| Fault::internal(format!("the daemon cannot start: {e}"));
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().map_err(broken)?;
-    runtime.block_on(listen(settings))
-}
+impl Settings {
+    pub const GRACE: Duration = Duration::from_secs(30);
+    pub const MAX_BODY: usize = 1 << 20;
+    pub const CONNECTIONS: usize = 16_384;
+    pub const CONNECTIONS_EACH: usize = 12_288;
 
-async fn listen(settings: Settings) -> Result<(), Fault> {
-    let cannot = |e: std::io::Error| {
-        let message = format!("{}: cannot listen there: {e}", settings.socket.display());
-        Fault::new(ErrorKind::Unavailable, message).phase(Phase::Start)
-    };
-    let listener = UnixListener::bind(&settings.socket).map_err(cannot)?;
-    let app = routes::all(Shared::new(settings.caller));
-    loop {
-        let (stream, _) = listener.accept().await.map_err(cannot)?;
-        let app = app.clone();
-        tokio::spawn(async move {
-            let who = Who { tenant: "default".into(), name: "owner".into(), scopes: vec![Scope::Operator] };
-            let service = hyper::service::service_fn(move |mut request: http::Request<hyper::body::Incoming>| {
-                request.extensions_mut().insert(who.clone());
-                app.clone().oneshot(request)
-            });
-            let mut http = hyper::server::conn::http1::Builder::new();
-            http.timer(TokioTimer::new()).header_read_timeout(HEAD);
-            // A client that left is no error of ours.
-            let _ = http.serve_connection(TokioIo::new(stream), service).with_upgrades().await;
-        });
+    pub fn new(caller: Caller, state: PathBuf) -> Settings {
+        Settings {
+            socket: state.join("cofferdam.sock"),
+            caller,
+            state,
+            listen: None,
+            anywhere: false,
+            tls: None,
+            allow_hosts: Vec::new(),
+            grace: Settings::GRACE,
+            max_body: Settings::MAX_BODY,
+            connections: Settings::CONNECTIONS,
+            connections_each: Settings::CONNECTIONS_EACH,
+            logs: Logs::default(),
+            telemetry: Telemetry::default(),
+        }
     }
+}
+
+/// What `serve` would do.
+#[derive(Clone, Debug, Serialize)]
+pub struct Checked {
+    pub state: PathBuf,
+    pub socket: PathBuf,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub listen: Option<String>,
+    pub tls: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub operator_token: Option<PathBuf>,
+    pub hosts: Vec<String>,
+    pub connections: usize,
+    pub grace_ms: u64,
+    /// What would go otherwise than was asked for.
+    pub notes: Vec<String>,
+}
+
+fn invalid(message: String, hint: &str) -> Fault {
+    Fault::invalid(message).hint(hint).phase(Phase::Admission)
+}
+
+/// Finds what is wrong with the settings, without changing anything.
+pub fn check(settings: &Settings) -> Result<Checked, Fault> {
+    let tls = tls::acceptor(settings)?.is_some();
+    if let Some(address) = settings.listen {
+        let loopback = address.ip().is_loopback();
+        if !loopback && !settings.anywhere {
+            let message = format!("--listen {address}: others could reach it");
+            return Err(invalid(
+                message,
+                "listen on 127.0.0.1, or add --listen-anywhere with --tls-cert and --tls-key",
+            ));
+        }
+        if !loopback && !tls {
+            let message = format!("--listen {address}: tokens would cross the network in clear");
+            return Err(invalid(
+                message,
+                "give --tls-cert and --tls-key, or put a proxy with TLS in front of 127.0.0.1",
+            ));
+        }
+    }
+    for (flag, given) in [("--tls-cert", tls), ("--listen-anywhere", settings.anywhere)] {
+        if given && settings.listen.is_none() {
+            return Err(invalid(
+                format!("{flag} without --listen"),
+                "say where to listen, e.g. --listen 127.0.0.1:7070",
+            ));
+        }
+    }
+    for host in &settings.allow_hosts {
+        check_name(host)?;
+    }
+    socket::check(&settings.socket)?;
+    let (allowed, notes) = descriptors(settings.connections);
+    let port = settings.listen.map(|address| address.port());
+    let hosts = ["localhost", "127.0.0.1", "[::1]"].iter().map(|name| match port {
+        Some(port) => format!("{name}:{port}"),
+        None => (*name).to_owned(),
+    });
+    Ok(Checked {
+        state: settings.state.clone(),
+        socket: settings.socket.clone(),
+        listen: settings.listen.map(|a| format!("{}://{a}", if tls { "https" } else { "http" })),
+        tls,
+        operator_token: settings.listen.map(|_| settings.state.join(OPERATOR)),
+        hosts: hosts.chain(settings.allow_hosts.iter().cloned()).collect(),
+        connections: allowed,
+        grace_ms: settings.grace.as_millis() as u64,
+        notes,
+    })
+}
+
+/// A name that a client can send.
+fn check_name(host: &str) -> Result<(), Fault> {
+    let name = host.rsplit_once(':').filter(|(_, port)| port.parse::<u16>().is_ok()).map_or(host, |(name, _)| name);
+    let plain = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'-' | b'_' | b'[' | b']' | b':');
+    if !name.is_empty() && name.len() <= 253 && name.bytes().all(plain) {
+        return Ok(());
+    }
+    Err(invalid(
+        format!("--allow-host {host:?}: no name of a host"),
+        "give a name, or a name and a port: box.example:7070",
+    ))
+}
+
+/// Descriptors beside those of connections: the store, keepers, streams.
+const OTHER_DESCRIPTORS: u64 = 2048;
+
+/// Raises the bound on open files as far as it goes; how many connections fit below it.
+fn descriptors(wanted: usize) -> (usize, Vec<String>) {
+    let now = getrlimit(Resource::Nofile);
+    let most = now.maximum.unwrap_or(u64::MAX);
+    let need = wanted as u64 + OTHER_DESCRIPTORS;
+    if most >= need {
+        return (wanted, Vec::new());
+    }
+    let fit = most.saturating_sub(OTHER_DESCRIPTORS).max(most / 2) as usize;
+    let note = format!("{most} open files are allowed (ulimit -Hn), so that {fit} connections fit, not {wanted}");
+    (fit, vec![note])
+}
+
+fn raise(connections: usize) {
+    let now = getrlimit(Resource::Nofile);
+    let need = connections as u64 + OTHER_DESCRIPTORS;
+    if now.current.is_some_and(|current| current < need) {
+        let current = Some(now.maximum.map_or(need, |most| most.min(need)));
+        // Where it cannot be raised, connections beyond it are refused by the kernel, and later by us.
+        let _ = setrlimit(Resource::Nofile, Rlimit { current, maximum: now.maximum });
+    }
+}
+
+/// The file with the first operator's token.
+const OPERATOR: &str = "operator.token";
+
+/// Serves until it is told to end. `ready` is called once the daemon answers.
+pub fn serve(settings: Settings, ready: impl FnOnce(&Checked) + Send) -> Result<(), Fault> {
+    let mut checked = check(&settings)?;
+    raise(settings.connections);
+    let broken = |e: std::io::Error| Fault::internal(format!("the daemon cannot start: {e}"));
+    let mut runtime = tokio::runtime::Builder::new_multi_thread();
+    // Verbs are counted elsewhere; the rest looks up tokens.
+    let runtime = runtime.enable_all().max_blocking_threads(crate::shared::AT_A_TIME + 8).build().map_err(broken)?;
+    let grace = settings.grace;
+    let done = runtime.block_on(live(settings, &mut checked, ready));
+    runtime.shutdown_timeout(grace);
+    done
+}
+
+async fn live(settings: Settings, checked: &mut Checked, ready: impl FnOnce(&Checked)) -> Result<(), Fault> {
+    let (connections, _) = descriptors(settings.connections);
+    let _alone = socket::alone(&settings.state.join("daemon.lock"))?;
+    let socket = Socket::bind(&settings.socket)?;
+    let tcp = match settings.listen {
+        Some(address) => Some(bind(address).await?),
+        None => None,
+    };
+    let tls = tls::acceptor(&settings)?;
+    let credentials = Credentials::open(&settings.caller)?;
+    if tcp.is_some() {
+        operator_token(&settings)?;
+    }
+    let port = tcp.as_ref().and_then(|tcp| tcp.local_addr().ok()).map(|address| address.port());
+    let names = Names { port, tls: tls.is_some(), more: settings.allow_hosts.clone() };
+    let (app, shared) = routes::all(&settings, credentials.clone());
+    tokio::spawn(credentials.watch());
+    shared.lookout().send(&settings.telemetry);
+    let front = Front { app, shared: shared.clone(), names: Arc::new(names) };
+    let open = Connections::new(connections, settings.connections_each);
+    let accept = accept(&socket, tcp.as_ref(), tls, &front, &open);
+    let signals = |kind| signal(kind).map_err(|e| Fault::internal(format!("signals: {e}")));
+    let (mut term, mut int) = (signals(SignalKind::terminate())?, signals(SignalKind::interrupt())?);
+    if let (Some(port), Some(address)) = (port, settings.listen) {
+        let scheme = if checked.tls { "https" } else { "http" };
+        checked.listen = Some(format!("{scheme}://{}", SocketAddr::new(address.ip(), port)));
+    }
+    tell_begin(&shared, checked);
+    ready(checked);
+    tokio::select! {
+        () = accept => {}
+        _ = term.recv() => {}
+        _ = int.recv() => {}
+    }
+    drop((socket, tcp));
+    shared.lookout().log().info("the daemon ends", &[("open", open.count().into())]);
+    shared.end();
+    tokio::select! {
+        () = open.finished() => {}
+        () = tokio::time::sleep(settings.grace) => {}
+        _ = term.recv() => {}
+        _ = int.recv() => {}
+    }
+    shared.lookout().close().await;
+    Ok(())
+}
+
+fn tell_begin(shared: &Shared, checked: &Checked) {
+    let (socket, listen) = (checked.socket.display().to_string(), checked.listen.clone());
+    let fields = [
+        ("version", env!("CARGO_PKG_VERSION").into()),
+        ("pid", std::process::id().into()),
+        ("socket", socket.into()),
+        ("listen", listen.into()),
+    ];
+    shared.lookout().log().info("the daemon answers", &fields);
+}
+
+async fn bind(address: SocketAddr) -> Result<TcpListener, Fault> {
+    TcpListener::bind(address).await.map_err(|e| {
+        let fault = Fault::new(ErrorKind::Unavailable, format!("--listen {address}: {e}")).phase(Phase::Start);
+        fault.hint("choose another port, or 0 for any that is free")
+    })
+}
+
+/// Takes connections for ever.
+async fn accept(
+    socket: &Socket,
+    tcp: Option<&TcpListener>,
+    tls: Option<TlsAcceptor>,
+    front: &Front,
+    open: &Connections,
+) {
+    let next = async || match tcp {
+        Some(tcp) => tcp.accept().await,
+        None => std::future::pending().await,
+    };
+    // Out of descriptors or memory: what is open goes on, and may end.
+    let pause = || tokio::time::sleep(Duration::from_millis(20));
+    loop {
+        tokio::select! {
+            taken = socket.listener.accept() => match taken {
+                Ok((stream, _)) => {
+                    let uid = stream.peer_cred().ok().map(|peer| peer.uid());
+                    open.take(stream, Peer::Unix { uid }, None, front);
+                }
+                Err(_) => pause().await,
+            },
+            taken = next() => match taken {
+                Ok((stream, address)) => {
+                    let _ = stream.set_nodelay(true);
+                    open.take(stream, Peer::Tcp { address }, tls.clone(), front);
+                }
+                Err(_) => pause().await,
+            },
+        }
+    }
+}
+
+/// The token that the first operator comes in with over TCP: kept where only they can read it, and made anew where the one
+/// in the file is good no more.
+fn operator_token(settings: &Settings) -> Result<(), Fault> {
+    let path = settings.state.join(OPERATOR);
+    let known = std::fs::read_to_string(&path).unwrap_or_default();
+    if tokens::Gate::open(&settings.caller)?.whose(known.trim())?.is_some() {
+        return Ok(());
+    }
+    let ask = tokens::Ask {
+        name: "operator".into(),
+        tenant: tokens::DEFAULT_TENANT.into(),
+        scopes: vec![Scope::Operator],
+        ..tokens::Ask::default()
+    };
+    let minted = tokens::create(&ask, &settings.caller)?;
+    write_secret(&path, &minted.token).map_err(|e| {
+        let fault = Fault::new(ErrorKind::Unavailable, format!("{}: {e}", path.display())).phase(Phase::Start);
+        fault.hint("the state directory must be writable, with space left")
+    })
+}
+
+fn write_secret(path: &Path, secret: &str) -> std::io::Result<()> {
+    let part = path.with_extension("part");
+    let _ = std::fs::remove_file(&part);
+    let mut file = std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&part)?;
+    writeln!(file, "{secret}")?;
+    file.sync_all()?;
+    std::fs::rename(&part, path)
 }

@@ -1,23 +1,58 @@
-//! Faults as answers. Every route refuses with this type and nothing else.
+//! Faults as answers. Every route refuses with this type and nothing else; `front` writes it out, with the request's id.
 
-use axum::Json;
 use axum::response::{IntoResponse, Response};
 use http::StatusCode;
-use terms::{ErrorKind, Fault};
+use terms::{ErrorKind, Fault, LimitKind, Phase, Retry};
 
 /// A fault on its way out.
 #[derive(Debug)]
-pub struct Refusal(pub Box<Fault>);
+pub struct Refusal {
+    pub fault: Box<Fault>,
+    /// Where HTTP has a finer word than the kind alone gives: 405, 415, 421.
+    pub status: Option<StatusCode>,
+}
+
+/// Carried by an answer that has no body yet.
+#[derive(Clone, Debug)]
+pub struct Carried(pub Box<Fault>);
+
+impl Refusal {
+    /// The request is wrong in a way that HTTP has a status for.
+    pub fn http(status: StatusCode, message: impl Into<String>, hint: impl Into<String>) -> Refusal {
+        let kind = match status {
+            StatusCode::UNAUTHORIZED => ErrorKind::Unauthenticated,
+            StatusCode::FORBIDDEN => ErrorKind::PolicyDenied,
+            StatusCode::NOT_FOUND => ErrorKind::NotFound,
+            StatusCode::INTERNAL_SERVER_ERROR => ErrorKind::Internal,
+            _ => ErrorKind::InvalidRequest,
+        };
+        let fault = Fault::new(kind, message).hint(hint).phase(Phase::Admission);
+        Refusal { fault: Box::new(fault), status: Some(status) }
+    }
+
+    /// A limit of the daemon itself is met.
+    pub fn limit(status: StatusCode, kind: LimitKind, message: impl Into<String>, hint: &str) -> Refusal {
+        let fault = Fault::new(ErrorKind::LimitExceeded, message).limit(kind).hint(hint).phase(Phase::Admission);
+        let retry = if status == StatusCode::TOO_MANY_REQUESTS { Retry::Later } else { Retry::Never };
+        Refusal { fault: Box::new(fault.retry(retry)), status: Some(status) }
+    }
+
+    pub fn status(&self) -> StatusCode {
+        self.status.unwrap_or_else(|| status(&self.fault))
+    }
+}
 
 impl From<Fault> for Refusal {
     fn from(fault: Fault) -> Refusal {
-        Refusal(Box::new(fault))
+        Refusal { fault: Box::new(fault), status: None }
     }
 }
 
 impl IntoResponse for Refusal {
     fn into_response(self) -> Response {
-        (status(&self.0), Json(self.0)).into_response()
+        let mut answer = self.status().into_response();
+        answer.extensions_mut().insert(Carried(self.fault));
+        answer
     }
 }
 
@@ -29,6 +64,7 @@ fn status(fault: &Fault) -> StatusCode {
         ErrorKind::PolicyDenied => StatusCode::FORBIDDEN,
         ErrorKind::NotFound => StatusCode::NOT_FOUND,
         ErrorKind::Conflict => StatusCode::CONFLICT,
+        ErrorKind::LimitExceeded if fault.limit_kind == Some(LimitKind::BodyBytes) => StatusCode::PAYLOAD_TOO_LARGE,
         ErrorKind::LimitExceeded => StatusCode::TOO_MANY_REQUESTS,
         ErrorKind::UnsupportedLimit | ErrorKind::UnsupportedPolicy | ErrorKind::UnsupportedHost => {
             StatusCode::NOT_IMPLEMENTED

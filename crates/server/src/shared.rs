@@ -1,10 +1,29 @@
 //! What all routes share.
 
+use crate::Settings;
+use crate::credentials::Credentials;
+use crate::foreign::Tries;
+use crate::lookout::{self, Lookout, Nodes};
 use crate::refuse::Refusal;
+use crate::rules::Rules;
 use crate::who::Who;
-use node::Caller;
+use http::StatusCode;
+use node::tokens::DEFAULT_TENANT;
+use node::{Caller, Reach};
+use std::ffi::OsString;
+use std::path::PathBuf;
 use std::sync::Arc;
-use terms::Fault;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+use terms::{Fault, LimitKind};
+use tokio::sync::{Semaphore, watch};
+use tokio::time::Instant;
+
+/// Verbs that are carried out at a time, each on a thread of its own; and how many may wait for that.
+pub const AT_A_TIME: usize = 64;
+const WAITING: usize = 1024;
+/// Variables of the daemon's environment that runs of other tenants are given.
+const PASSED_ON: [&str; 3] = ["PATH", "LANG", "TZ"];
 
 /// Cheap to clone; one for the whole daemon.
 #[derive(Clone)]
@@ -13,16 +32,119 @@ pub struct Shared(Arc<Inner>);
 struct Inner {
     /// The surroundings that the daemon was started in.
     caller: Caller,
+    state: PathBuf,
+    max_body: usize,
+    credentials: Credentials,
+    rules: Rules,
+    tries: Tries,
+    verbs: Semaphore,
+    waiting: Arc<AtomicUsize>,
+    ending: watch::Sender<bool>,
+    lookout: Lookout,
 }
 
 impl Shared {
-    pub fn new(caller: Caller) -> Shared {
-        Shared(Arc::new(Inner { caller }))
+    pub fn new(settings: &Settings, credentials: Credentials, rules: Rules) -> Shared {
+        let Settings { caller, state, max_body, .. } = settings.clone();
+        let lookout = Lookout::new(settings.logs, Nodes { caller: caller.clone(), state: state.clone() });
+        let (verbs, waiting) = (Semaphore::new(AT_A_TIME), lookout.queue().clone());
+        let ending = watch::channel(false).0;
+        Shared(Arc::new(Inner {
+            max_body,
+            caller,
+            state,
+            credentials,
+            rules,
+            tries: Tries::default(),
+            verbs,
+            waiting,
+            ending,
+            lookout,
+        }))
     }
 
-    /// The caller that a verb of the node is given for somebody: the daemon's surroundings, the tenant's state.
+    pub fn credentials(&self) -> &Credentials {
+        &self.0.credentials
+    }
+
+    /// What the daemon tells of itself.
+    pub fn lookout(&self) -> &Lookout {
+        &self.0.lookout
+    }
+
+    pub fn rules(&self) -> &Rules {
+        &self.0.rules
+    }
+
+    /// The largest document that a route takes, in bytes. Files are streamed and have their own bounds.
+    pub fn max_body(&self) -> usize {
+        self.0.max_body
+    }
+
+    pub fn tries(&self) -> &Tries {
+        &self.0.tries
+    }
+
+    /// The state directory that all tenants' lie in.
+    pub fn state(&self) -> &std::path::Path {
+        &self.0.state
+    }
+
+    /// From now on the daemon finishes what it has begun and takes nothing new.
+    pub fn end(&self) {
+        self.0.ending.send_replace(true);
+    }
+
+    /// True once the daemon is about to end.
+    pub fn ending(&self) -> watch::Receiver<bool> {
+        self.0.ending.subscribe()
+    }
+
+    /// Resolves when the daemon is about to end.
+    pub async fn until_end(&self) {
+        // The sender lives as long as this does.
+        let _ = self.ending().wait_for(|ends| *ends).await;
+    }
+
+    /// Resolves when a stream must close: the daemon ends, or the credential that opened it is good no more.
+    pub async fn until_closed(&self, who: &Who) -> Closed {
+        match &who.token {
+            None => {
+                self.until_end().await;
+                Closed::Shutdown
+            }
+            Some(token) => tokio::select! {
+                () = self.until_end() => Closed::Shutdown,
+                () = self.0.credentials.until_bad(token) => Closed::Credential,
+            },
+        }
+    }
+
+    /// The caller that a verb of the node is given for somebody. Another tenant than the daemon's own has a state of its
+    /// own, and nothing of the daemon's surroundings.
     pub fn caller(&self, who: &Who) -> Caller {
-        Caller { user: who.name.clone(), ..self.0.caller.clone() }
+        let (user, reach, cwd) = (who.name.clone(), who.reach.clone(), PathBuf::from("/"));
+        let ours = &self.0.caller;
+        if who.tenant == DEFAULT_TENANT {
+            let mut env: Vec<(OsString, OsString)> = ours.env.clone();
+            traced(&mut env);
+            return Caller { user, reach, cwd, env, ..ours.clone() };
+        }
+        let mut env: Vec<(OsString, OsString)> =
+            ours.env.iter().filter(|(name, _)| PASSED_ON.iter().any(|known| name == known)).cloned().collect();
+        env.push(("COFFERDAM_STATE".into(), self.state_of(&who.tenant).into()));
+        traced(&mut env);
+        Caller { cwd, home: "/nonexistent".into(), user, env, read_late: |_| None, reach }
+    }
+
+    /// The daemon's own surroundings, for what it does on its own behalf.
+    pub fn own_caller(&self) -> Caller {
+        self.0.caller.clone()
+    }
+
+    /// Where a tenant's sandboxes are kept.
+    pub fn state_of(&self, tenant: &str) -> PathBuf {
+        if tenant == DEFAULT_TENANT { self.0.state.clone() } else { self.0.state.join("tenants").join(tenant) }
     }
 
     /// Carries out a verb. Verbs block, so each has a thread for as long as it takes.
@@ -32,9 +154,87 @@ impl Shared {
         F: FnOnce(&Caller) -> Result<T, Fault> + Send + 'static,
     {
         let caller = self.caller(who);
-        match tokio::task::spawn_blocking(move || verb(&caller)).await {
+        self.blocking(move || verb(&caller)).await
+    }
+
+    /// The same for work that is no verb.
+    pub async fn blocking<T, F>(&self, work: F) -> Result<T, Refusal>
+    where
+        T: Send + 'static,
+        F: FnOnce() -> Result<T, Fault> + Send + 'static,
+    {
+        let _place = self.queue()?;
+        let broken = |e: String| Refusal::from(Fault::internal(format!("a verb ended without an answer: {e}")));
+        let _turn = self.0.verbs.acquire().await.map_err(|e| broken(e.to_string()))?;
+        match tokio::task::spawn_blocking(work).await {
             Ok(done) => done.map_err(Refusal::from),
-            Err(e) => Err(Fault::internal(format!("a verb ended without an answer: {e}")).into()),
+            Err(e) => Err(broken(e.to_string())),
         }
     }
+
+    fn queue(&self) -> Result<Place<'_>, Refusal> {
+        let place = Place(&self.0.waiting);
+        if self.0.waiting.fetch_add(1, Ordering::Relaxed) < WAITING {
+            return Ok(place);
+        }
+        let message = format!("{WAITING} requests are being carried out or wait for it");
+        Err(Refusal::limit(StatusCode::TOO_MANY_REQUESTS, LimitKind::Waiting, message, "try again"))
+    }
+
+    /// Asks a verb again and again until its answer is `ready`, or the time is over; the last answer.
+    pub async fn wait<T, F>(&self, who: &Who, time: Duration, verb: F, ready: fn(&T) -> bool) -> Result<T, Refusal>
+    where
+        T: Send + 'static,
+        F: Fn(&Caller) -> Result<T, Fault> + Send + Sync + Clone + 'static,
+    {
+        const FIRST: Duration = Duration::from_millis(5);
+        const LONGEST: Duration = Duration::from_millis(250);
+        let end = Instant::now() + time.min(crate::ask::Time::LONGEST_WAIT);
+        let (mut pause, mut ending) = (FIRST, self.ending());
+        loop {
+            let answer = self.verb(who, verb.clone()).await?;
+            if ready(&answer) || Instant::now() >= end || *ending.borrow_and_update() {
+                return Ok(answer);
+            }
+            tokio::time::sleep(pause.min(end - Instant::now())).await;
+            pause = (pause * 2).min(LONGEST);
+        }
+    }
+}
+
+/// A verb belongs to the trace of the request that asks for it.
+fn traced(env: &mut Vec<(OsString, OsString)>) {
+    env.retain(|(name, _)| name != "TRACEPARENT");
+    env.extend(lookout::current().map(|context| ("TRACEPARENT".into(), context.header().into())));
+}
+
+/// Why a stream closes before its end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Closed {
+    Shutdown,
+    Credential,
+}
+
+impl Closed {
+    pub fn name(self) -> &'static str {
+        match self {
+            Closed::Shutdown => "shutdown",
+            Closed::Credential => "credential",
+        }
+    }
+}
+
+/// One of those who wait.
+struct Place<'a>(&'a AtomicUsize);
+
+impl Drop for Place<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// What the daemon's own user on its socket may: everything.
+pub fn owner(name: &str) -> Who {
+    let scopes = vec![crate::Scope::Operator];
+    Who { tenant: DEFAULT_TENANT.into(), name: name.into(), scopes, reach: Reach::All, token: None }
 }

@@ -122,6 +122,12 @@ impl Tx<'_> {
         Ok(found)
     }
 
+    /// Whether there is a record of that id, of whatever kind.
+    pub fn knows(&self, id: &str) -> Result<bool, Fault> {
+        let query = "SELECT 1 FROM record WHERE id = ?1 LIMIT 1";
+        Ok(self.db.query_row(query, params![id], |_| Ok(())).optional().map_err(inner)?.is_some())
+    }
+
     /// A new record. An id or a name that is taken is a conflict.
     pub fn add<R: Record>(&self, id: &str, record: R) -> Result<Kept<R>, Fault> {
         let body = text_of(&record)?;

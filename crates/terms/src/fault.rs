@@ -2,9 +2,10 @@
 
 use crate::{LimitKind, PROTOCOL_VERSION, Phase};
 use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
 
 /// The closed list of reasons. Callers branch on it; the message is for people.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum ErrorKind {
     InvalidRequest,
@@ -51,7 +52,7 @@ impl ErrorKind {
 }
 
 /// Whether asking again can help.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Retry {
     Never,
@@ -59,7 +60,8 @@ pub enum Retry {
     Now,
 }
 
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+/// What every refusal looks like.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Fault {
     pub protocol_version: u32,
     pub success: bool,
@@ -74,6 +76,9 @@ pub struct Fault {
     pub phase: Option<Phase>,
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub limit_kind: Option<LimitKind>,
+    /// The request that it answers, for whoever reads the daemon's log.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub request_id: Option<String>,
     /// The exit status the command line reports when the kind alone does not decide it (127: not found).
     #[serde(skip)]
     pub exit_status: Option<u8>,
@@ -91,6 +96,7 @@ impl Fault {
             subject: None,
             phase: None,
             limit_kind: None,
+            request_id: None,
             exit_status: None,
         }
     }

@@ -1,9 +1,10 @@
 //! Limits: what a run may use at most. Every limit has a name, and exactly at the limit succeeds.
 
 use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
 
 /// The fields accepted everywhere under `limits`. Absent means no limit of ours.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Limits {
     #[serde(skip_serializing_if = "Option::is_none", default)]
@@ -31,15 +32,15 @@ pub struct Limits {
 }
 
 /// What happens to output past `max_output_bytes`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum OnOutputLimit {
     End,
     Truncate,
 }
 
-/// One limit, by the name of its field without `max_`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+/// One limit, by the name of its field without `max_`; the last ones are the daemon's own and stand in no policy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum LimitKind {
     WallMs,
@@ -52,9 +53,18 @@ pub enum LimitKind {
     Files,
     NetBytes,
     Steps,
+    /// Of a request to the daemon.
+    BodyBytes,
+    /// Time that the body of a request takes to arrive.
+    BodyMs,
+    HeaderBytes,
+    Connections,
+    /// Requests that wait to be carried out.
+    Waiting,
 }
 
 impl LimitKind {
+    /// Those that a policy can set.
     pub const ALL: [LimitKind; 10] = [
         LimitKind::WallMs,
         LimitKind::CpuMs,
@@ -80,12 +90,17 @@ impl LimitKind {
             LimitKind::Files => "files",
             LimitKind::NetBytes => "net_bytes",
             LimitKind::Steps => "steps",
+            LimitKind::BodyBytes => "body_bytes",
+            LimitKind::BodyMs => "body_ms",
+            LimitKind::HeaderBytes => "header_bytes",
+            LimitKind::Connections => "connections",
+            LimitKind::Waiting => "waiting",
         }
     }
 }
 
 /// A limit's amount: whole numbers for counts, decimals for sizes in megabytes.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(untagged)]
 pub enum Limit {
     Count(u64),
@@ -93,7 +108,7 @@ pub enum Limit {
 }
 
 /// Where in a verb something happened; one list for the whole product.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Phase {
     Admission,
@@ -106,6 +121,23 @@ pub enum Phase {
     Application,
     Delivery,
     Close,
+}
+
+impl Phase {
+    pub fn name(self) -> &'static str {
+        match self {
+            Phase::Admission => "admission",
+            Phase::Planning => "planning",
+            Phase::Preparation => "preparation",
+            Phase::Start => "start",
+            Phase::Execution => "execution",
+            Phase::Serialization => "serialization",
+            Phase::Review => "review",
+            Phase::Application => "application",
+            Phase::Delivery => "delivery",
+            Phase::Close => "close",
+        }
+    }
 }
 
 impl Limits {

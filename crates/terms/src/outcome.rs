@@ -3,15 +3,22 @@
 use crate::{ErrorKind, Limit, LimitKind, PROTOCOL_VERSION, Phase};
 use serde::{Deserialize, Serialize};
 use std::fmt;
+use utoipa::ToSchema;
 
 /// Identifies one run; 128 random bits behind a prefix.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(transparent)]
 pub struct RunId(String);
 
 impl RunId {
     pub fn from_random(bytes: [u8; 16]) -> RunId {
         RunId(crate::id("run", bytes))
+    }
+
+    /// One that somebody else made.
+    pub fn parse(text: &str) -> Option<RunId> {
+        let hex = text.strip_prefix("run_").filter(|hex| hex.len() == 32)?;
+        hex.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f')).then(|| RunId(text.to_owned()))
     }
 
     pub fn as_str(&self) -> &str {
@@ -25,7 +32,7 @@ impl fmt::Display for RunId {
     }
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Verdict {
     Ok,
@@ -37,7 +44,7 @@ pub enum Verdict {
 }
 
 /// How the command itself ended.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(untagged)]
 pub enum Exit {
     Code { code: i32 },
@@ -45,7 +52,7 @@ pub enum Exit {
 }
 
 /// What a rule says about an operation that matches it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Action {
     Allow,
@@ -66,7 +73,7 @@ impl Action {
 }
 
 /// One operation that a rule refused (or, with `warn`, let through and reported), counted over the run.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Denial {
     pub op: String,
     pub target: String,
@@ -86,7 +93,7 @@ pub struct Actor {
     pub exe: String,
 }
 
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Usage {
     pub wall_ms: u64,
     pub cpu_ms: u64,
@@ -100,26 +107,26 @@ pub struct Usage {
 }
 
 /// How many bytes of each stream were dropped past the cap.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Truncated {
     pub stdout: u64,
     pub stderr: u64,
 }
 
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Changes {
     pub added: u64,
     pub modified: u64,
     pub deleted: u64,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct PolicyStamp {
     pub digest: String,
     pub revision: u64,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Level {
     Full,
@@ -127,7 +134,7 @@ pub enum Level {
 }
 
 /// What held during the run. `partial` names every wall that was missing.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Enforcement {
     pub level: Level,
     pub missing: Vec<String>,
@@ -142,7 +149,7 @@ pub struct LimitHit {
     pub used: Limit,
 }
 
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Outcome {
     pub protocol_version: u32,
     pub run_id: RunId,

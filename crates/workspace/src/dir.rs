@@ -61,6 +61,9 @@ impl Meta {
 
 const BENEATH: ResolveFlags = ResolveFlags::BENEATH.union(ResolveFlags::NO_SYMLINKS).union(ResolveFlags::NO_MAGICLINKS);
 
+/// How often a file that cannot be had right now is asked for.
+const TRIES: usize = 64;
+
 impl Dir {
     /// The one place where a path of the caller's own becomes a handle; links on the way are the caller's.
     pub fn open(path: &Path) -> io::Result<Dir> {
@@ -85,10 +88,11 @@ impl Dir {
     /// Opens below with any flags; the last part is not followed either. A descriptor, never a path, is the answer.
     pub fn open_at(&self, at: &Rel, flags: OFlags, mode: Mode) -> io::Result<OwnedFd> {
         let path = if at.is_top() { Path::new(".") } else { at.as_path() };
+        let mut tries = 0;
         loop {
             match rustix::fs::openat2(&self.fd, path, flags | OFlags::CLOEXEC | OFlags::NOFOLLOW, mode, BENEATH) {
-                // Something on the host was renamed meanwhile.
-                Err(Errno::AGAIN | Errno::INTR) => {}
+                // Something on the host was renamed meanwhile, or somebody has a lease on the file, which can take a minute to end.
+                Err(Errno::AGAIN | Errno::INTR) if tries < TRIES => tries += 1,
                 other => return Ok(other?),
             }
         }
@@ -126,12 +130,22 @@ impl Dir {
 
     /// Names in this directory, in no order, without `.` and `..`.
     pub fn names(&self) -> io::Result<Vec<Vec<u8>>> {
+        self.names_up_to(usize::MAX)
+    }
+
+    /// The same, where more than so many are an error of the kind `QuotaExceeded`.
+    pub fn names_up_to(&self, most: usize) -> io::Result<Vec<Vec<u8>>> {
         let mut names = Vec::new();
         for entry in rustix::fs::Dir::read_from(&self.fd)? {
             let name = entry?.file_name().to_bytes().to_vec();
-            if name != b"." && name != b".." {
-                names.push(name);
+            if name == b"." || name == b".." {
+                continue;
             }
+            if names.len() == most {
+                let text = format!("a directory has more than {most} names");
+                return Err(io::Error::new(io::ErrorKind::QuotaExceeded, text));
+            }
+            names.push(name);
         }
         Ok(names)
     }

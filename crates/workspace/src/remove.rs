@@ -25,6 +25,11 @@ const DEEP: usize = 64;
 /// Takes away what has this name in `dir`, with all that is below it. Nothing there is nothing to do. After an error, or when
 /// the process ends in the middle, some of it is gone and asking again takes the rest.
 pub fn tree(dir: &Dir, name: &[u8]) -> io::Result<Removed> {
+    tree_while(dir, name, &mut |_| Ok(()))
+}
+
+/// The same, asking before every name whether to go on: others may fill the tree as fast as it is emptied.
+pub fn tree_while(dir: &Dir, name: &[u8], go_on: &mut dyn FnMut(&Removed) -> io::Result<()>) -> io::Result<Removed> {
     let mut removed = Removed::default();
     let mut way = Descent::at(dir)?;
     // Of each directory that is entered: its name, and names in it that are still to be taken.
@@ -39,6 +44,7 @@ pub fn tree(dir: &Dir, name: &[u8]) -> io::Result<Removed> {
         }
         match waiting.pop() {
             Some(next) => {
+                go_on(&removed)?;
                 if !take(&way, &next, &mut removed)? {
                     enter(&mut way, &mut levels, &next)?;
                 }

@@ -283,7 +283,11 @@ fn command_args() -> Vec<Arg> {
             .long("secret")
             .value_name("NAME=SOURCE")
             .action(ArgAction::Append)
-            .help("Where a secret of the policy comes from: env:VAR, file:PATH or cmd:COMMAND [default: env:NAME]"),
+            .help("Where a secret of the policy comes from: env:VAR, file:PATH, cmd:COMMAND or store:NAME [default: env:NAME, else store:NAME]"),
+        Arg::new("ask-timeout")
+            .long("ask-timeout")
+            .value_name("TIME")
+            .help("How long a rule that asks waits for an answer at the terminal [default: 60s]"),
         flag("interactive").short('i').help("Keep standard input open (it is, unless --no-stdin)"),
         flag("no-stdin").help("Give the command an empty standard input"),
         flag("tty").help("Give the command a terminal of its own (the default on a terminal); -it and -i -t work too"),

@@ -2,6 +2,7 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod asking;
 mod bench;
 mod clients;
 mod denials;

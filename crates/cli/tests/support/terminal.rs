@@ -1,8 +1,10 @@
 //! A person at a terminal, played by Python: types, reads the screen, resizes the window.
 
+use super::world::World;
 use super::{Place, to_the_end, unique};
 use serde_json::{Value, json};
 use std::fs;
+use std::process::Output;
 
 /// Steps are `["expect", text]`, `["send", text]`, `["resize", rows, columns]` and `["signal", number]`.
 const DRIVER: &str = r#"
@@ -91,13 +93,31 @@ pub fn on_terminal(place: &Place, args: &[&str], steps: Value) -> Screen {
     Screen { outcome: serde_json::from_str(&fs::read_to_string(&status).unwrap()).unwrap_or(Value::Null), ..screen }
 }
 
+/// The same in a world with servers.
+pub fn on_terminal_in(world: &World, args: &[&str], steps: Value) -> Screen {
+    let status = world.file();
+    let name = status.display().to_string();
+    let words = [&["run", "--status-file", &name], args].concat();
+    let mut driver = world.command("/usr/bin/python3", &["-c", DRIVER, &told(&words, steps)]);
+    let screen = seen(&to_the_end(driver.env("TERM", "xterm"), b""));
+    Screen { outcome: serde_json::from_str(&fs::read_to_string(&status).unwrap()).unwrap_or(Value::Null), ..screen }
+}
+
 /// `cofferdam WORDS…` on such a terminal.
 pub fn at_terminal(place: &Place, words: &[&str], steps: Value) -> Screen {
+    let mut driver = place.outside("/usr/bin/python3");
+    seen(&to_the_end(driver.env("TERM", "xterm").args(["-c", DRIVER, &told(words, steps)]), b""))
+}
+
+/// What the driver is told.
+fn told(words: &[&str], steps: Value) -> String {
     let mut argv = vec![super::binary().display().to_string()];
     argv.extend(words.iter().map(|a| a.to_string()));
-    let ask = json!({"argv": argv, "size": [31, 97], "steps": steps});
-    let mut driver = place.outside("/usr/bin/python3");
-    let output = to_the_end(driver.env("TERM", "xterm").args(["-c", DRIVER, &ask.to_string()]), b"");
+    json!({"argv": argv, "size": [31, 97], "steps": steps}).to_string()
+}
+
+/// What the driver saw.
+fn seen(output: &Output) -> Screen {
     let seen: Value = serde_json::from_slice(&output.stdout)
         .unwrap_or_else(|e| panic!("the driver failed: {e}: {}", String::from_utf8_lossy(&output.stderr)));
     Screen {

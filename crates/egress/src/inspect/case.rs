@@ -43,11 +43,13 @@ pub(super) struct Case {
     bytes_in: AtomicU64,
     bytes_out: AtomicU64,
     open: AtomicBool,
+    /// A person let it through.
+    answered: bool,
 }
 
 impl Session {
     /// Judges a request. A refusal has been told when this returns.
-    pub fn judge(self: &Arc<Session>, asked: Asked, headers: &dyn Headers) -> Result<Case, Refusal> {
+    pub async fn judge(self: &Arc<Session>, asked: Asked, headers: &(dyn Headers + Sync)) -> Result<Case, Refusal> {
         let Asked { host, port, method, path } = asked;
         let revision = self.court.revision();
         let mut case = Case {
@@ -63,11 +65,17 @@ impl Session {
             bytes_in: 0.into(),
             bytes_out: 0.into(),
             open: false.into(),
+            answered: false,
         };
         if !self.hosts.contains(&host) || port.is_some_and(|port| port != self.addr.port()) {
             return Err(case.refused(Refusal::misdirected(self.elsewhere(&host, port))));
         }
-        let decision = self.court.request(&case.ask());
+        let mut decision = self.court.request(&case.ask());
+        if decision.action == Action::Ask {
+            decision = self.court.settle(&case.ask(), decision).await;
+            case.answered = decision.allowed();
+            case.revision = self.court.revision().into();
+        }
         case.action = decision.action;
         case.rule.clone_from(&decision.rule);
         if !decision.allowed() {
@@ -209,7 +217,12 @@ impl Case {
 
     fn still_allowed(&self) -> Result<(), &'static str> {
         let now = self.session.court.revision();
-        if self.revision.swap(now, Relaxed) == now || self.session.court.request(&self.ask()).allowed() {
+        if self.revision.swap(now, Relaxed) == now {
+            return Ok(());
+        }
+        let decision = self.session.court.request(&self.ask());
+        let still_asks = self.answered && decision.action == Action::Ask && decision.rule == self.rule;
+        if still_asks || decision.allowed() {
             return Ok(());
         }
         Err("the rules have changed and refuse it")

@@ -4,6 +4,7 @@
 //! The binary plays three roles: without a role it starts a world for each case; a world clones a guest, which is this
 //! binary again, and runs the broker and the servers; the guest is the client.
 
+mod asking;
 mod connections;
 mod datagrams;
 mod guest;
@@ -16,7 +17,7 @@ use std::process::ExitCode;
 use world::{Case, World};
 
 fn cases() -> Vec<Case> {
-    [names::CASES, connections::CASES, proxies::CASES, datagrams::CASES, measure::CASES].concat()
+    [names::CASES, connections::CASES, proxies::CASES, datagrams::CASES, asking::CASES, measure::CASES].concat()
 }
 
 fn main() -> ExitCode {

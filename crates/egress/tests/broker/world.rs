@@ -1,5 +1,6 @@
 //! The world of a case: its rules, its servers, its resolver, and the broker between them and the guest.
 
+use egress::asks::{Questions, Remember};
 use egress::broker::{Around, Broker, Resolvers, Setup, Tuning, Upstream};
 use egress::dns::{self, Kind, Rcode};
 use egress::event::{Event, Op, Stage};
@@ -78,6 +79,8 @@ pub struct World {
     pub udp_idle: Duration,
     /// Of events only refusals and failures are kept, for cases that look at memory.
     pub forgetful: bool,
+    /// There is a person to ask, and this is how long they are waited for.
+    pub patience: Option<Duration>,
     answers: Answers,
     questions: Arc<Mutex<Vec<String>>>,
     servers: Vec<Serve>,
@@ -126,6 +129,7 @@ impl World {
             silent_resolver: false,
             udp_idle: Duration::from_secs(60),
             forgetful: false,
+            patience: None,
             answers: BTreeMap::new(),
             questions: Arc::default(),
             servers: Vec::new(),
@@ -204,8 +208,11 @@ impl World {
             udp_idle: self.udp_idle,
             inspect: egress::inspect::Settings::default(),
         };
+        let asks = self.patience.map(Questions::new);
+        let mut around = Around::default();
+        around.asks.clone_from(&asks);
         let setup = Setup {
-            around: Around::default(),
+            around,
             doors: handles.doors.expect("doors"),
             policy: policy(&self.rules, self.default),
             secrets: Vec::new(),
@@ -214,10 +221,15 @@ impl World {
         };
         let broker = Broker::start_with(setup, tuning).unwrap();
         self.servers.drain(..).for_each(|server| drop(std::thread::spawn(server)));
-        self.attend(guest, broker, &asked);
+        self.attend(guest, (broker, asks), &asked);
     }
 
-    fn attend(&self, guest: Spawned, mut broker: Broker, asked: &Receiver<(String, Sender<String>)>) {
+    fn attend(
+        &self,
+        guest: Spawned,
+        (mut broker, asks): (Broker, Option<Arc<Questions>>),
+        asked: &Receiver<(String, Sender<String>)>,
+    ) {
         let mut events = Vec::new();
         let begun = Instant::now();
         let status = loop {
@@ -229,7 +241,7 @@ impl World {
             let _ = poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 5_000_000 }));
             let ended = !fds[0].revents().is_empty();
             for (word, answer) in asked.try_iter() {
-                let _ = answer.send(self.obey(&word, &broker));
+                let _ = answer.send(self.obey(&word, &broker, asks.as_deref()));
             }
             if ended {
                 let (report, _) = guest.receive().unwrap().expect("a last report");
@@ -251,8 +263,18 @@ impl World {
         (self.case.check)(&Seen { events, questions, net_bytes, over_limit });
     }
 
-    fn obey(&self, word: &str, broker: &Broker) -> String {
+    fn obey(&self, word: &str, broker: &Broker, asks: Option<&Questions>) -> String {
         match word {
+            "questions" => {
+                let open = asks.expect("a person").open();
+                open.iter().map(|question| question.target.clone()).collect::<Vec<_>>().join(",")
+            }
+            "allow once" | "allow run" | "deny once" => {
+                let asks = asks.expect("a person");
+                let first = asks.open().first().expect("a question").id;
+                let remember = if word.ends_with("run") { Remember::Run } else { Remember::Once };
+                asks.answer(first, word.starts_with("allow"), remember).unwrap().target
+            }
             "replace" => broker.replace(policy(&self.later, self.default)).to_string(),
             "memory" => {
                 let status = std::fs::read_to_string("/proc/self/status").unwrap();

@@ -58,7 +58,7 @@ impl Builder<'_> {
     /// What the host's own files say about names is for the broker; a guest asks the broker for everything but itself.
     pub(super) fn network_files(&mut self) {
         let Some(plan) = &self.request.network else { return };
-        self.show("resolv.conf", resolver_file(), Path::new("/etc/resolv.conf"));
+        self.show("resolv.conf", resolver_file(plan.asks), Path::new("/etc/resolv.conf"));
         self.show("hosts", hosts_file(&rustix::system::uname().nodename().to_string_lossy()), Path::new("/etc/hosts"));
         let Some(authority) = &plan.authority else { return };
         let bundles = trust::bundles(authority);
@@ -143,8 +143,10 @@ fn joined(link: &Path, target: &Path) -> PathBuf {
 }
 
 /// One resolver, which answers at once: no second try is worth waiting for, and no search list makes names of names.
-fn resolver_file() -> Vec<u8> {
-    format!("nameserver {RESOLVER}\noptions timeout:10 attempts:2\n").into_bytes()
+fn resolver_file(asks: bool) -> Vec<u8> {
+    // The longest that resolvers take.
+    let patience = if asks { "timeout:30 attempts:5" } else { "timeout:10 attempts:2" };
+    format!("nameserver {RESOLVER}\noptions {patience}\n").into_bytes()
 }
 
 /// The guest's own names.
@@ -176,6 +178,6 @@ mod test {
         assert_eq!(text("box"), "127.0.0.1 localhost\n::1 localhost ip6-localhost\n192.0.0.8 box\n");
         assert_eq!(text("a b\nc"), text(""));
         assert_eq!(text("localhost"), text(""));
-        assert!(String::from_utf8(resolver_file()).unwrap().starts_with("nameserver 192.0.0.53\n"));
+        assert!(String::from_utf8(resolver_file(false)).unwrap().starts_with("nameserver 192.0.0.53\n"));
     }
 }

@@ -1,9 +1,12 @@
 //! Which verb is admitted in which state: one pure table that reads no clock, file or store.
 
+use serde::{Deserialize, Serialize};
 use terms::{ErrorKind, Fault, Phase};
+use utoipa::ToSchema;
 
 /// How a sandbox stands.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
 pub enum Standing {
     /// Commands can be run in it, and none is.
     Active,

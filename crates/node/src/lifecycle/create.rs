@@ -6,7 +6,7 @@ mod rules;
 
 pub use rules::check_name;
 
-use super::{keys, reserve};
+use super::{bases, keys, reserve};
 use crate::policies::{Flag, Source};
 use crate::sandbox::{Sandbox, Sharing};
 use crate::snapshots::{Ground, still_there};
@@ -14,12 +14,13 @@ use crate::state::{self, State};
 use crate::{Caller, fresh};
 pub(crate) use base::wait_for_clock;
 use base::{Base, Stacked, ground_of};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 use std::ffi::OsString;
 use std::path::PathBuf;
 use store::{Entry, Step, Tx};
 use terms::{ErrorKind, Fault, Limits, Phase};
+use utoipa::ToSchema;
 use workspace::Driver;
 pub use workspace::copy::Copied;
 
@@ -30,6 +31,8 @@ pub const MOST_SANDBOXES: u64 = 10_000;
 pub struct Ask {
     /// The directory to cover; the current one where none is given.
     pub dir: Option<PathBuf>,
+    /// Covers an empty directory of its own instead, unless a template brings one.
+    pub own_base: bool,
     pub name: Option<String>,
     pub reserve: Vec<OsString>,
     pub sharing: Sharing,
@@ -45,10 +48,11 @@ pub struct Ask {
     pub driver: Option<Driver>,
 }
 
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct Created {
     pub id: String,
     pub version: u64,
+    #[schema(value_type = String)]
     pub base: PathBuf,
     /// An earlier request under the same key made it.
     pub existed: bool,
@@ -69,7 +73,9 @@ pub fn create_telling(ask: &Ask, caller: &Caller, progress: &mut dyn FnMut(&Copi
     }
     let state = State::open(caller)?;
     let ground = ground_of(&state, ask)?;
-    let base = Base::open(ask, ground.as_ref(), caller)?;
+    let id = terms::id("sbx", fresh::random());
+    let own = if ask.own_base && ground.is_none() { Some(bases::make(&state, &id)?) } else { None };
+    let base = Base::open(ask, ground.as_ref(), own.as_ref().map(bases::Own::path), caller)?;
     state::check_apart(&state.dir, &state.path, &base.dir, &base.path)?;
     let (mut sandbox, notes) = describe(ask, caller, &base, ground.as_ref())?;
     sandbox.driver = match &ground {
@@ -83,7 +89,6 @@ pub fn create_telling(ask: &Ask, caller: &Caller, progress: &mut dyn FnMut(&Copi
     state::check_space(&state.dir, &state.path)?;
     // Those that are sure to be refused leave no trace; the transaction below asks again.
     state.store.read(|tx| admit(tx, "", &sandbox))?;
-    let id = terms::id("sbx", fresh::random());
     let stacked = Stacked::make(&state, &base, ask, &id, &mut sandbox, progress)?;
     let made = state.store.write(|tx| match earlier(tx, ask, &params)? {
         Some(known) => Ok(known),
@@ -93,9 +98,14 @@ pub fn create_telling(ask: &Ask, caller: &Caller, progress: &mut dyn FnMut(&Copi
         }),
     });
     match &made {
-        Ok(made) if made.id == id => wait_for_clock(&stacked.top),
+        Ok(made) if made.id == id => {
+            own.into_iter().for_each(bases::Own::keep);
+            wait_for_clock(&stacked.top)
+        }
         // Nobody can say whether it was recorded when the disk failed in the middle. The next look will tell, and gc acts on it.
-        Err(fault) if matches!(fault.error_kind, ErrorKind::Unavailable | ErrorKind::Internal) => {}
+        Err(fault) if matches!(fault.error_kind, ErrorKind::Unavailable | ErrorKind::Internal) => {
+            own.into_iter().for_each(bases::Own::keep);
+        }
         // Somebody else was quicker, or has what is wanted.
         _ => stacked.drop_layer(&state),
     }
@@ -115,6 +125,7 @@ fn describe(ask: &Ask, caller: &Caller, base: &Base, ground: Option<&Ground>) ->
     let now = fresh::now_ms();
     let sandbox = Sandbox {
         name: ask.name.clone(),
+        own_base: ask.own_base && ground.is_none(),
         limits: ground.map_or(ask.limits, |g| g.limits.tightest(ask.limits)),
         cpus: ask.cpus.or(ground.and_then(|g| g.cpus)),
         reserve,
@@ -131,7 +142,7 @@ fn describe(ask: &Ask, caller: &Caller, base: &Base, ground: Option<&Ground>) ->
 fn params(ask: &Ask, sandbox: &Sandbox) -> Map<String, Value> {
     let Sandbox { name, base, policy, limits, cpus, reserve, sharing, .. } = sandbox;
     let all = json!({
-        "directory": base, "name": name, "reserve": reserve, "shared": sharing.shared, "until_stop": sharing.until_stop,
+        "directory": if sandbox.own_base { None } else { Some(base) }, "name": name, "reserve": reserve, "shared": sharing.shared, "until_stop": sharing.until_stop,
         "template": ask.template, "policy": policy, "limits": limits, "cpus": cpus, "ttl_ms": ask.ttl_ms,
         "idle_ms": ask.idle_ms, "driver": ask.driver,
     });

@@ -5,16 +5,17 @@ use super::live::{self, Hold, Whose};
 use super::measure::{self, Size};
 use super::meta::{Meta, drop_layer};
 use super::stop::note;
-use super::{copies, list, remove};
+use super::{bases, copies, list, remove};
 use crate::sandbox::{Run, Sandbox, Tombstone};
 use crate::snapshots::{self, Frozen, Snapshot};
 use crate::state::State;
 use crate::{Caller, fresh};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::json;
 use std::collections::BTreeMap;
 use store::{Step, Tx};
 use terms::{Fault, Verdict};
+use utoipa::ToSchema;
 use workspace::{Driver, Layer};
 
 /// Of each sort, so many are taken at a time; the next call takes the rest.
@@ -22,7 +23,7 @@ const MOST: usize = 10_000;
 /// So long what was found after a crash is kept for somebody to look at.
 const ADOPTED_MS: u64 = 7 * 24 * 3_600_000;
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Sort {
     /// A sandbox whose time is over; with all it changed.
@@ -43,11 +44,13 @@ pub enum Sort {
     BatchCopies,
     /// Copies of a batch that never came to be.
     OrphanBatch,
+    /// A directory that was made for a sandbox, on which nothing stands any more.
+    OwnBase,
     /// A key of a request that is too old to be repeated.
     Key,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Item {
     pub sort: Sort,
     pub id: String,
@@ -56,14 +59,14 @@ pub struct Item {
     pub files: u64,
 }
 
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct Collected {
     pub items: Vec<Item>,
     /// What the disk gets back.
     pub bytes: u64,
     pub files: u64,
     /// What could not be taken, and why.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub failed: Vec<String>,
 }
 
@@ -151,6 +154,8 @@ fn items(state: &State) -> Result<Vec<Item>, Fault> {
         let sort = if gone.orphan { Sort::OrphanBatch } else { Sort::BatchCopies };
         items.push(item(sort, &gone.id, gone.why, gone.size));
     }
+    let bases = bases::left(state)?;
+    items.extend(bases.iter().map(|id| item(Sort::OwnBase, id, "nothing stands on it".into(), Size::default())));
     items.extend(known.keys.iter().map(|key| item(Sort::Key, key, "expired".into(), Size::default())));
     items.truncate(MOST);
     Ok(items)
@@ -249,6 +254,7 @@ fn take(state: &State, item: &Item, caller: &Caller) -> Result<bool, Fault> {
         Sort::DeepStack => snapshots::squash(state, caller, &item.id),
         Sort::BatchCopies | Sort::OrphanBatch => copies::take(state, &item.id),
         Sort::LostRun => state.store.write(|tx| lose(tx, &item.id, now)),
+        Sort::OwnBase => bases::drop_unused(state, &item.id),
         Sort::Key => state.store.write(|tx| tx.forget_key(&item.id, now)),
     }
 }

@@ -8,31 +8,32 @@ use super::reserve;
 use crate::sandbox::{self, Anchored, Run, Sandbox, Tombstone};
 use crate::state::State;
 use crate::{Caller, fresh};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use store::Kept;
 use terms::Fault;
+use utoipa::ToSchema;
 use workspace::diff::Bounds;
 use workspace::{Dir, Rel};
 
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct Row {
     pub id: String,
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub name: Option<String>,
-    /// `active`, `running`, `stopped`, `stopping` or `removed`.
-    pub state: &'static str,
+    pub state: Standing,
+    #[schema(value_type = String)]
     pub base: PathBuf,
     pub version: u64,
     pub created_ms: u64,
     pub used_ms: u64,
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub expires_ms: Option<u64>,
     /// Why `gc` would collect it now.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub expired: Option<String>,
-    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub notes: Vec<String>,
 }
 
@@ -46,7 +47,7 @@ pub fn list(caller: &Caller, removed: bool) -> Result<Vec<Row>, Fault> {
     })?;
     let mut rows: Vec<Row> = kept.into_iter().map(|s| row(&state, s, now)).collect();
     rows.extend(gone.into_iter().map(|t| Row {
-        state: Standing::Removed.name(),
+        state: Standing::Removed,
         used_ms: t.record.removed_ms,
         expires_ms: None,
         notes: vec![format!("removed by {}: {}", t.record.removed_by, t.record.why)],
@@ -58,13 +59,13 @@ pub fn list(caller: &Caller, removed: bool) -> Result<Vec<Row>, Fault> {
 
 fn row(state: &State, kept: Kept<Sandbox>, now_ms: u64) -> Row {
     let standing = live::standing(state, &kept.record);
-    Row { state: standing.name(), expired: expired(&kept.record, now_ms), ..plain(kept) }
+    Row { state: standing, expired: expired(&kept.record, now_ms), ..plain(kept) }
 }
 
 fn plain(kept: Kept<Sandbox>) -> Row {
     let Kept { id, version, record } = kept;
     let Sandbox { name, base, created_ms, used_ms, expires_ms, notes, .. } = record;
-    Row { id, name, state: "", base, version, created_ms, used_ms, expires_ms, expired: None, notes }
+    Row { id, name, state: Standing::Active, base, version, created_ms, used_ms, expires_ms, expired: None, notes }
 }
 
 /// Why a sandbox may be collected, if it may.
@@ -77,16 +78,17 @@ pub fn expired(sandbox: &Sandbox, now_ms: u64) -> Option<String> {
 }
 
 /// A run that goes on.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct Live {
     pub run: String,
     /// None while it is not known whether the run will leave anything to keep.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub sandbox: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub name: Option<String>,
+    #[schema(value_type = String)]
     pub base: PathBuf,
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub pid: Option<u32>,
     pub command: Vec<String>,
     pub started_ms: u64,
@@ -121,22 +123,31 @@ fn unrecorded(state: &State, known: &BTreeMap<String, u64>) -> Result<Vec<Live>,
     Ok(found)
 }
 
+/// What became of the directory that a sandbox covers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum BaseIs {
+    Present,
+    Gone,
+    /// Another directory has its name.
+    Replaced,
+}
+
 /// All that is known of one sandbox.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct Whole {
     pub id: String,
     pub version: u64,
-    pub standing: &'static str,
+    pub standing: Standing,
     #[serde(flatten)]
     pub sandbox: Sandbox,
-    /// `present`, `gone` or `replaced` by another directory of the same name.
-    pub base_is: &'static str,
-    #[serde(skip_serializing_if = "Option::is_none")]
+    pub base_is: BaseIs,
+    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub expired: Option<String>,
     pub holds_reservations: bool,
     pub running: Vec<Live>,
     /// What changed against the base, told without reading files; none where that cannot be told now.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub pending: Option<Pending>,
     /// What its layers take, each with who else has it.
     pub disk: Size,
@@ -146,21 +157,21 @@ pub struct Whole {
     pub last_runs: Vec<Past>,
 }
 
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct Pending {
     pub changes: u64,
     /// Of these, on files that changed in the base since.
     pub drifted: u64,
 }
 
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct LayerSize {
     #[serde(flatten)]
     pub size: Size,
     pub shared: bool,
 }
 
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct Past {
     pub run: String,
     #[serde(flatten)]
@@ -204,7 +215,7 @@ pub fn inspect(word: Option<&str>, caller: &Caller) -> Result<Whole, Fault> {
         started_ms: run.record.started_ms,
     };
     Ok(Whole {
-        standing: live::standing(&state, &record).name(),
+        standing: live::standing(&state, &record),
         base_is: base_is(&record),
         expired: expired(&record, fresh::now_ms()),
         holds_reservations: reserve::holds(&record),
@@ -227,10 +238,11 @@ fn pending(state: &State, kept: &Kept<Sandbox>) -> Option<Pending> {
     Some(Pending { changes: found.added + found.modified + found.deleted, drifted: found.drifted })
 }
 
-fn base_is(sandbox: &Sandbox) -> &'static str {
-    let Ok(dir) = Dir::open(&sandbox.base) else { return "gone" };
+/// What became of the directory that it covers.
+pub fn base_is(sandbox: &Sandbox) -> BaseIs {
+    let Ok(dir) = Dir::open(&sandbox.base) else { return BaseIs::Gone };
     match dir.meta(&Rel::top()) {
-        Ok(Some(meta)) if (meta.dev, meta.ino) == sandbox.base_id => "present",
-        _ => "replaced",
+        Ok(Some(meta)) if (meta.dev, meta.ino) == sandbox.base_id => BaseIs::Present,
+        _ => BaseIs::Replaced,
     }
 }

@@ -1,20 +1,21 @@
 //! How much a tree takes: walked by handles, to any depth. Links are not followed and nothing is opened but directories.
 
 use rustix::fs::{AtFlags, FileType};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use std::io;
+use utoipa::ToSchema;
 use workspace::descent::Descent;
 use workspace::{Dir, Layers, Rel};
 
 /// Files that are looked at, at most; beyond them the figures say that they are not whole.
 const MOST: u64 = 20_000_000;
 
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Size {
     pub bytes: u64,
     pub files: u64,
     /// Some could not be looked at, or there were too many.
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    #[serde(skip_serializing_if = "std::ops::Not::not", default)]
     pub partial: bool,
 }
 

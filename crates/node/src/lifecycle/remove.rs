@@ -2,6 +2,7 @@
 //! between, it leaves layers that the tombstone names, and `gc` takes those.
 
 use super::admission::{Verb, check};
+use super::bases;
 use super::live::{self, Hold, Whose};
 use super::measure::{self, Size};
 use super::meta::drop_layer;
@@ -10,19 +11,20 @@ use crate::sandbox::{Anchored, Sandbox, Tombstone};
 use crate::snapshots::Frozen;
 use crate::state::State;
 use crate::{Caller, fresh};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::json;
 use std::collections::BTreeMap;
 use std::time::Duration;
 use store::{Kept, Step, Tx};
 use terms::{ErrorKind, Fault, Phase};
+use utoipa::ToSchema;
 
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct Removed {
     pub id: String,
     /// False when it was removed already.
     pub changed: bool,
-    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub ended: Vec<Ended>,
     pub freed: Size,
 }
@@ -124,6 +126,7 @@ pub fn take(
     })?;
     let Some(gone) = gone else { return Ok((false, Size::default())) };
     let (freed, failed) = drop_all(state, &gone);
+    bases::drop_unused(state, id)?;
     state.store.write(|tx| {
         let step = if failed.is_empty() { Step::Done } else { Step::Failed };
         let body = json!({"bytes": freed.bytes, "files": freed.files, "failed": failed});

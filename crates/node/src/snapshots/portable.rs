@@ -1,8 +1,9 @@
 //! `export` and `import`: workspaces as files.
 
 use super::take::unmade;
-use super::{check_name, look, note, running};
+use super::{check_name, earlier, look, note, running};
 use crate::lifecycle::create;
+use crate::lifecycle::keys::Once;
 use crate::policies::{self, Flag, Source};
 use crate::sandbox::{self, Sandbox, TTL_MS};
 use crate::state::{self, State};
@@ -99,10 +100,15 @@ pub struct Onto<'a> {
     pub policies: Vec<Source>,
     pub flags: Vec<Flag>,
     pub bounds: Bounds,
+    /// Once under a key.
+    pub once: Option<Once>,
 }
 
 /// A new sandbox over a directory, with the changes that a file holds. Of a file that is refused nothing stays.
 pub fn import(state: &State, caller: &Caller, onto: Onto<'_>, input: &mut dyn Read) -> Result<Imported, Fault> {
+    if let Some(known) = earlier(state, onto.once.as_ref())? {
+        return Ok(known);
+    }
     onto.name.map_or(Ok(()), check_name)?;
     let bad = |why: String| {
         let fault = Fault::invalid(format!("{}: {why}", onto.dir.display())).phase(Phase::Admission);
@@ -112,6 +118,7 @@ pub fn import(state: &State, caller: &Caller, onto: Onto<'_>, input: &mut dyn Re
     if path.to_str().is_none() {
         return Err(bad("its path is not UTF-8".to_owned()));
     }
+    caller.reach.check_base(&path)?;
     let base = Dir::open(&path).map_err(|e| bad(e.to_string()))?;
     state::check_apart(&state.dir, &state.path, &base, &path)?;
     state::check_space(&state.dir, &state.path)?;
@@ -133,13 +140,15 @@ pub fn import(state: &State, caller: &Caller, onto: Onto<'_>, input: &mut dyn Re
             ..Sandbox::new(path.clone(), (meta.dev, meta.ino), policy.clone(), at_ms)
         };
         let body = serde_json::json!({ "digest": unpacked.digest, "entries": unpacked.entries, "base": path });
-        state.store.write(|tx| {
-            tx.add(&id, sandbox)?;
-            note(tx, at_ms, "import", &id, &caller.user, body)
-        })?;
         let archive::Imported { about, digest, entries, bytes } = unpacked;
         let name = onto.name.map(str::to_owned);
-        Ok(Imported { protocol_version: terms::PROTOCOL_VERSION, id, name, digest, entries, bytes, about })
+        let made = Imported { protocol_version: terms::PROTOCOL_VERSION, id, name, digest, entries, bytes, about };
+        state.store.write(|tx| {
+            tx.add(&made.id, sandbox)?;
+            onto.once.as_ref().map_or(Ok(()), |once| once.keep(tx, &made.id, &made, at_ms))?;
+            note(tx, at_ms, "import", &made.id, &caller.user, body)
+        })?;
+        Ok(made)
     });
     if made.is_err() {
         let _ = state.layers.remove(&layer.id);

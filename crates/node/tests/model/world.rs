@@ -38,7 +38,14 @@ impl World {
         let first = |path: &&str| put(&project.join(path), &Write { kind: '-', value: 9 }.text(path));
         PATHS[..IN_BASE].iter().chain([&STAYS]).for_each(|path| first(path));
         let env = vec![("COFFERDAM_STATE".into(), root.join("state").into()), ("PATH".into(), "/usr/bin:/bin".into())];
-        let caller = Caller { cwd: project, home: root.join("home"), user: "tester".into(), env, read_late: |_| None };
+        let caller = Caller {
+            cwd: project,
+            home: root.join("home"),
+            user: "tester".into(),
+            env,
+            read_late: |_| None,
+            reach: Default::default(),
+        };
         World { root, caller }
     }
 
@@ -138,7 +145,14 @@ impl World {
             }
             Op::Restore(n) => {
                 let (shot, one) = (model.shot(*n)?, &model.boxes[model.restored(*n)?]);
-                snapshots::restore(&self.state(), caller, &shot.id, Some(&one.id), Since::Keep).map(|r| r.sandbox)
+                snapshots::restore(
+                    &self.state(),
+                    caller,
+                    &shot.id,
+                    &Which { word: Some(one.id.clone()), version: None },
+                    Since::Keep,
+                )
+                .map(|r| r.sandbox)
             }
             Op::Collect => {
                 let listed = gc::plan(caller).unwrap();
@@ -197,7 +211,7 @@ impl World {
 
     pub fn states(&self) -> BTreeMap<String, String> {
         let rows = list::list(&self.caller, false).unwrap();
-        rows.into_iter().map(|row| (row.id, row.state.to_owned())).collect()
+        rows.into_iter().map(|row| (row.id, row.state.name().to_owned())).collect()
     }
 
     /// What a guest would see in each sandbox.

@@ -1,22 +1,299 @@
-//! Sandboxes: made, listed, looked at, started, stopped, removed.
+//! Sandboxes: made, listed, looked at, changed, started, stopped, removed, collected.
 
+use crate::answer::{Answer, Document};
+use crate::ask::{IfMatch, Json, Key, Paging, Path, Query, Time};
 use crate::refuse::Refusal;
 use crate::{Scope, Shared, Who};
-use axum::Json;
-use axum::extract::{Path, State};
-use node::lifecycle::stop::{self, Moved, Which};
+use axum::extract::State;
+use node::lifecycle::admission::Standing;
+use node::lifecycle::change::{self, Changed};
+use node::lifecycle::create::{Ask, Created, create as make};
+use node::lifecycle::gc::{Collected, collect, plan};
+use node::lifecycle::list::{Row, Whole, inspect, list as list_all};
+use node::lifecycle::remove::{self, Removed};
+use node::lifecycle::stop::{Moved, Which, start as restart, stop as halt};
+use node::policies::Source;
+use node::sandbox::{Driver, Sharing};
+use serde::{Deserialize, Serialize};
+use std::path::PathBuf;
+use std::time::Duration;
+use terms::{Fault, Limits, Phase};
+use utoipa::{IntoParams, ToSchema};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 pub fn routes() -> OpenApiRouter<Shared> {
-    OpenApiRouter::new().routes(routes!(start))
+    OpenApiRouter::new()
+        .routes(routes!(list, create))
+        .routes(routes!(get, patch, delete))
+        .routes(routes!(start))
+        .routes(routes!(stop))
+        .routes(routes!(gc_plan, gc))
 }
 
-/// Lets commands be run in it again.
-#[utoipa::path(post, path = "/v1/sandboxes/{id}/start", tag = "sandboxes",
-    params(("id" = String, Path)), responses((status = 200, body = Moved)))]
-async fn start(State(shared): State<Shared>, who: Who, Path(id): Path<String>) -> Result<Json<Moved>, Refusal> {
+fn which(id: String, version: IfMatch) -> Which {
+    Which { word: Some(id), version: version.0 }
+}
+
+#[derive(Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+struct ListQuery {
+    /// At most so many [default: 100, at most 1000].
+    limit: Option<u32>,
+    /// Behind the part that `next` of an earlier answer ended.
+    after: Option<String>,
+    /// Also what is left of those that were removed.
+    #[serde(default)]
+    removed: bool,
+}
+
+#[derive(Serialize, Deserialize, ToSchema)]
+#[schema(as = SandboxList)]
+struct List {
+    sandboxes: Vec<Row>,
+    /// What `after` must be for the next part; none where this was the last.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    next: Option<String>,
+}
+
+/// List sandboxes, the newest first.
+#[utoipa::path(get, path = "/v1/sandboxes", tag = "sandboxes", params(ListQuery),
+    responses((status = 200, body = Document<List>)))]
+async fn list(State(shared): State<Shared>, who: Who, Query(query): Query<ListQuery>) -> Result<Answer<List>, Refusal> {
+    who.needs_any(&[Scope::Agent, Scope::Reviewer])?;
+    let mut rows = shared.verb(&who, move |caller| list_all(caller, query.removed)).await?;
+    let key = |row: &Row| format!("{:016x}.{}", u64::MAX - row.created_ms, row.id);
+    rows.sort_by_cached_key(key);
+    let (sandboxes, next) = Paging { limit: query.limit, after: query.after }.cut(rows, key)?;
+    Ok(Answer::ok(List { sandboxes, next }))
+}
+
+/// What a new sandbox shall be.
+#[derive(Default, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields, default)]
+#[schema(as = SandboxCreate)]
+struct Make {
+    /// The directory to cover, by its whole path; an empty one of its own where none is given.
+    #[schema(value_type = Option<String>)]
+    dir: Option<PathBuf>,
+    name: Option<String>,
+    /// A template to begin from.
+    template: Option<String>,
+    /// Built-in policies by name, or whole documents; several are merged, and `default` is meant where there are none.
+    policies: Vec<PolicyOf>,
+    limits: Limits,
+    cpus: Option<f64>,
+    /// May be collected after so long.
+    ttl_ms: Option<u64>,
+    /// May be collected when unused for so long.
+    idle_ms: Option<u64>,
+    /// Paths below the directory that no other sandbox may reserve meanwhile.
+    reserve: Vec<String>,
+    sharing: Sharing,
+    /// How changes are kept apart; the best that works where none is given.
+    driver: Option<Driver>,
+}
+
+#[derive(Serialize, Deserialize, ToSchema)]
+#[serde(untagged)]
+enum PolicyOf {
+    Name(String),
+    #[schema(value_type = Object)]
+    Document(serde_json::Map<String, serde_json::Value>),
+}
+
+impl Make {
+    fn ask(self, key: Key) -> Result<Ask, Fault> {
+        let relative = self.dir.as_ref().filter(|dir| !dir.is_absolute());
+        if let Some(dir) = relative {
+            let fault = Fault::invalid(format!("dir {:?}: not a whole path", dir.display())).phase(Phase::Admission);
+            return Err(fault.hint("give a path that begins with a slash, or none for an empty directory"));
+        }
+        let source = |policy| match policy {
+            PolicyOf::Name(name) => Source::Preset(name),
+            PolicyOf::Document(document) => Source::Text(serde_json::Value::Object(document).to_string()),
+        };
+        Ok(Ask {
+            own_base: self.dir.is_none(),
+            dir: self.dir,
+            name: self.name,
+            reserve: self.reserve.into_iter().map(Into::into).collect(),
+            sharing: self.sharing,
+            template: self.template,
+            policies: self.policies.into_iter().map(source).collect(),
+            flags: Vec::new(),
+            limits: self.limits,
+            cpus: self.cpus,
+            ttl_ms: self.ttl_ms,
+            idle_ms: self.idle_ms,
+            key: key.0,
+            driver: self.driver,
+        })
+    }
+}
+
+/// Make a sandbox.
+#[utoipa::path(post, path = "/v1/sandboxes", tag = "sandboxes", request_body = Make,
+    params(("Idempotency-Key" = Option<String>, Header, description = "Sent again, the request makes no second one.")),
+    responses((status = 201, body = Document<Created>), (status = 200, description = "An earlier request under the same key made it.", body = Document<Created>)))]
+async fn create(
+    State(shared): State<Shared>,
+    who: Who,
+    key: Key,
+    Json(body): Json<Make>,
+) -> Result<Answer<Created>, Refusal> {
     who.needs(Scope::Agent)?;
-    let which = Which { word: Some(id), version: None };
-    Ok(Json(shared.verb(&who, move |caller| stop::start(&which, caller)).await?))
+    let ask = body.ask(key)?;
+    let made = shared.verb(&who, move |caller| make(&ask, caller)).await?;
+    let (version, existed) = (made.version, made.existed);
+    Ok(Answer::made(made, existed).version(version))
+}
+
+#[derive(Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+struct LookQuery {
+    /// Hold the answer back until no command runs in it, at most so long (60s).
+    wait: Option<Time>,
+}
+
+/// Look at one sandbox. Its id stands in the path; a name, or the beginning of an id that no other has, will do.
+#[utoipa::path(get, path = "/v1/sandboxes/{id}", tag = "sandboxes", params(("id" = String, Path), LookQuery),
+    responses((status = 200, body = Document<Whole>)))]
+async fn get(
+    State(shared): State<Shared>,
+    who: Who,
+    Path(id): Path<String>,
+    Query(query): Query<LookQuery>,
+) -> Result<Answer<Whole>, Refusal> {
+    who.needs_any(&[Scope::Agent, Scope::Reviewer])?;
+    let time = query.wait.map_or(Duration::ZERO, |wait| wait.0);
+    let is_quiet = |whole: &Whole| !matches!(whole.standing, Standing::Running | Standing::Stopping);
+    let whole = shared.wait(&who, time, move |caller| inspect(Some(&id), caller), is_quiet).await?;
+    let version = whole.version;
+    Ok(Answer::ok(whole).version(version))
+}
+
+/// Change a sandbox's name, or how long it is kept.
+#[utoipa::path(patch, path = "/v1/sandboxes/{id}", tag = "sandboxes", request_body = change::Ask,
+    params(("id" = String, Path), ("If-Match" = Option<String>, Header, description = "The version that is meant.")),
+    responses((status = 200, body = Document<Changed>)))]
+async fn patch(
+    State(shared): State<Shared>,
+    who: Who,
+    Path(id): Path<String>,
+    version: IfMatch,
+    Json(ask): Json<change::Ask>,
+) -> Result<Answer<Changed>, Refusal> {
+    who.needs(Scope::Agent)?;
+    let which = which(id, version);
+    let changed = shared.verb(&who, move |caller| change::change(&which, &ask, caller)).await?;
+    let version = changed.version;
+    Ok(Answer::ok(changed).version(version))
+}
+
+#[derive(Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+struct RemoveQuery {
+    /// End what runs in it first.
+    #[serde(default)]
+    force: bool,
+    /// How long a command may take to end before it is killed [default: 10s].
+    timeout: Option<Time>,
+}
+
+/// Remove a sandbox and all it changed that was not approved.
+#[utoipa::path(delete, path = "/v1/sandboxes/{id}", tag = "sandboxes",
+    params(("id" = String, Path), ("If-Match" = Option<String>, Header, description = "The version that is meant."), RemoveQuery),
+    responses((status = 200, body = Document<Removed>)))]
+async fn delete(
+    State(shared): State<Shared>,
+    who: Who,
+    Path(id): Path<String>,
+    version: IfMatch,
+    Query(query): Query<RemoveQuery>,
+) -> Result<Answer<Removed>, Refusal> {
+    who.needs(Scope::Agent)?;
+    let (which, patience) = (which(id, version), patience(query.timeout)?);
+    let force = query.force.then_some(patience);
+    Ok(Answer::ok(shared.verb(&who, move |caller| remove::remove(&which, force, caller)).await?))
+}
+
+/// How long a command may take to end once it was asked to.
+fn patience(given: Option<Time>) -> Result<Duration, Refusal> {
+    const USUAL: Duration = Duration::from_secs(10);
+    const LONGEST: Duration = Duration::from_secs(300);
+    match given.map(|time| time.0) {
+        Some(time) if time > LONGEST => {
+            let fault = Fault::invalid("the query: timeout: longer than 5m").hint("ask for at most 5m");
+            Err(fault.phase(Phase::Admission).into())
+        }
+        time => Ok(time.unwrap_or(USUAL)),
+    }
+}
+
+/// Let commands be run in it again.
+#[utoipa::path(post, path = "/v1/sandboxes/{id}/start", tag = "sandboxes",
+    params(("id" = String, Path), ("If-Match" = Option<String>, Header, description = "The version that is meant.")),
+    responses((status = 200, body = Document<Moved>)))]
+async fn start(
+    State(shared): State<Shared>,
+    who: Who,
+    Path(id): Path<String>,
+    version: IfMatch,
+) -> Result<Answer<Moved>, Refusal> {
+    who.needs(Scope::Agent)?;
+    let which = which(id, version);
+    let moved = shared.verb(&who, move |caller| restart(&which, caller)).await?;
+    let version = moved.version;
+    Ok(Answer::ok(moved).version(version))
+}
+
+#[derive(Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+struct StopQuery {
+    /// How long a command may take to end before it is killed [default: 10s].
+    timeout: Option<Time>,
+}
+
+/// End what runs in it, and let nothing be run until it is started again.
+#[utoipa::path(post, path = "/v1/sandboxes/{id}/stop", tag = "sandboxes",
+    params(("id" = String, Path), ("If-Match" = Option<String>, Header, description = "The version that is meant."), StopQuery),
+    responses((status = 200, body = Document<Moved>)))]
+async fn stop(
+    State(shared): State<Shared>,
+    who: Who,
+    Path(id): Path<String>,
+    version: IfMatch,
+    Query(query): Query<StopQuery>,
+) -> Result<Answer<Moved>, Refusal> {
+    who.needs(Scope::Agent)?;
+    let (which, patience) = (which(id, version), patience(query.timeout)?);
+    let moved = shared.verb(&who, move |caller| halt(&which, patience, caller)).await?;
+    let version = moved.version;
+    Ok(Answer::ok(moved).version(version))
+}
+
+#[derive(Serialize, Deserialize, ToSchema)]
+struct Swept {
+    dry_run: bool,
+    #[serde(flatten)]
+    collected: Collected,
+}
+
+/// What a collection would take away, without taking it.
+#[utoipa::path(get, path = "/v1/gc", tag = "sandboxes", responses((status = 200, body = Document<Swept>)))]
+async fn gc_plan(State(shared): State<Shared>, who: Who) -> Result<Answer<Swept>, Refusal> {
+    who.needs(Scope::Operator)?;
+    Ok(Answer::ok(Swept { dry_run: true, collected: shared.verb(&who, plan).await? }))
+}
+
+/// Take away what has expired, and what crashes have left.
+#[utoipa::path(post, path = "/v1/gc", tag = "sandboxes", responses((status = 200, body = Document<Swept>)))]
+async fn gc(State(shared): State<Shared>, who: Who) -> Result<Answer<Swept>, Refusal> {
+    who.needs(Scope::Operator)?;
+    Ok(Answer::ok(Swept { dry_run: false, collected: shared.verb(&who, collect).await? }))
 }

@@ -2,7 +2,8 @@
 //! its order, so a name that leads elsewhere, comes twice or hides behind a link has no place; bounds hold before memory or disk is
 //! used. On an error the layer that was being filled is worthless, and its maker takes it away.
 
-use super::{FILES, FORMAT, LARGEST_MANIFEST, LONGEST_PATH, MANIFEST, Manifest};
+use super::entries::{Next, Source, Takes, refused, shown, unreadable};
+use super::{FILES, FORMAT, LARGEST_MANIFEST, MANIFEST, Manifest};
 use crate::attributes::{self, Carried, Marks};
 use crate::change::Target;
 use crate::descent::Descent;
@@ -57,8 +58,8 @@ pub fn import(input: impl Read, up: &Dir, bounds: &Bounds) -> Result<Imported, F
     let most = bounds.bytes.saturating_add(LARGEST_MANIFEST).saturating_add(bounds.bytes / 4);
     let outlet = Outlet { inner: unpacker, given: 0, most, ratio: bounds.ratio, harmless: bounds.harmless, taken };
     let mut tar = tar::Archive::new(outlet);
-    let mut source = Source { entries: tar.entries().map_err(|e| unreadable(&e))?.raw(true) };
-    let manifest = source.manifest()?;
+    let mut source = Source::of(&mut tar, Takes::OwnOnly)?;
+    let manifest = manifest_of(&mut source)?;
     check(&manifest, bounds)?;
     let way = Descent::at(up).map_err(|e| walk::fault(&Rel::top(), &e))?;
     let mut filler = Filler { way, names: Vec::new(), dirs: Vec::new() };
@@ -103,77 +104,17 @@ fn end<R: BufRead>(mut outlet: Outlet<'_, R>) -> Result<(), Fault> {
     }
 }
 
-/// One entry of the tar file, its long names put in place.
-struct Next<'a, R: Read> {
-    name: Vec<u8>,
-    link: Vec<u8>,
-    kind: EntryType,
-    size: u64,
-    entry: tar::Entry<'a, R>,
-}
-
-struct Source<'a, R: Read> {
-    entries: tar::Entries<'a, R>,
-}
-
-impl<'a, R: Read> Source<'a, R> {
-    fn next(&mut self) -> Result<Option<Next<'a, R>>, Fault> {
-        let (mut long_name, mut long_link) = (None, None);
-        for entry in self.entries.by_ref() {
-            let mut entry = entry.map_err(|e| unreadable(&e))?;
-            let header = entry.header();
-            let kind = header.entry_type();
-            let size = header.entry_size().map_err(|e| unreadable(&e))?;
-            let name = header.path_bytes().into_owned();
-            let link = header.link_name_bytes().map(|l| l.into_owned()).unwrap_or_default();
-            let long = match kind {
-                EntryType::GNULongName => &mut long_name,
-                EntryType::GNULongLink => &mut long_link,
-                _ => {
-                    let (name, link) = (long_name.unwrap_or(name), long_link.unwrap_or(link));
-                    suspect(&name, kind)?;
-                    return Ok(Some(Next { name, link, kind, size, entry }));
-                }
-            };
-            if long.is_some() || size > LONGEST_PATH as u64 + 64 {
-                return Err(refused("a name is too long"));
-            }
-            let mut text = Vec::new();
-            entry.read_to_end(&mut text).map_err(|e| unreadable(&e))?;
-            if text.pop() != Some(0) || text.contains(&0) {
-                return Err(refused("a long name is not as tar writes it"));
-            }
-            *long = Some(text);
-        }
-        Ok(None)
+fn manifest_of<R: Read>(source: &mut Source<'_, R>) -> Result<Manifest, Fault> {
+    let first = source.next()?.filter(|n| n.name == MANIFEST && n.kind == EntryType::Regular);
+    let first = first.ok_or_else(|| refused("it does not begin with manifest.json"))?;
+    if first.size > LARGEST_MANIFEST {
+        return Err(refused("its manifest is too large"));
     }
-
-    fn manifest(&mut self) -> Result<Manifest, Fault> {
-        let first = self.next()?.filter(|n| n.name == MANIFEST && n.kind == EntryType::Regular);
-        let first = first.ok_or_else(|| refused("it does not begin with manifest.json"))?;
-        if first.size > LARGEST_MANIFEST {
-            return Err(refused("its manifest is too large"));
-        }
-        let broken = |e: serde_json::Error| match e.is_io() {
-            true => unreadable(&e.into()),
-            false => refused(&format!("its manifest cannot be read: {e}")),
-        };
-        serde_json::from_reader(BufReader::new(first.entry)).map_err(broken)
-    }
-}
-
-/// Tricks are called by their names; what is none of them must still be the entry that the manifest says.
-fn suspect(name: &[u8], kind: EntryType) -> Result<(), Fault> {
-    let why = match kind {
-        _ if name.starts_with(b"/") => "an absolute name",
-        _ if name.split(|b| *b == b'/').any(|part| part == b"..") => "a name that leads out",
-        _ if name.contains(&0) => "a name with a zero byte",
-        EntryType::Regular | EntryType::Directory | EntryType::Symlink => return Ok(()),
-        EntryType::Link => "a hard link",
-        EntryType::Char | EntryType::Block => "a device",
-        _ => "an entry of a kind that no workspace has",
+    let broken = |e: serde_json::Error| match e.is_io() {
+        true => unreadable(&e.into()),
+        false => refused(&format!("its manifest cannot be read: {e}")),
     };
-    Err(refused(&format!("{}: {why}", shown(name))))
+    serde_json::from_reader(BufReader::new(first.entry)).map_err(broken)
 }
 
 struct Filler {
@@ -371,29 +312,8 @@ impl<R: BufRead> Read for Outlet<'_, R> {
     }
 }
 
-fn refused(why: &str) -> Fault {
-    let fault = Fault::invalid(format!("the file was refused: {why}"));
-    fault.hint("nothing of it was kept; ask for a file that `cofferdam export` wrote")
-}
-
 fn too_large(most: u64) -> Fault {
     let message = format!("the file was refused: it unpacks to more than {most} bytes");
     let fault = Fault::new(ErrorKind::LimitExceeded, message).limit(LimitKind::DiskMb);
     fault.hint("nothing of it was kept; --max-size allows more")
-}
-
-fn unreadable(error: &io::Error) -> Fault {
-    match error.kind() {
-        io::ErrorKind::FileTooLarge => {
-            let fault = refused(&error.to_string());
-            Fault { error_kind: ErrorKind::LimitExceeded, ..fault }
-                .hint("nothing of it was kept; --max-size says how much may come out")
-        }
-        _ => refused(&format!("it is cut short or damaged: {error}")),
-    }
-}
-
-fn shown(name: &[u8]) -> String {
-    let most = 200.min(name.len());
-    name[..most].escape_ascii().to_string()
 }

@@ -113,7 +113,7 @@ impl<W: Write> Writer<'_, W> {
     }
 }
 
-const CHANGED: &str = "changed while it was exported";
+pub(super) const CHANGED: &str = "changed while it was exported";
 
 impl<W: Write> Visitor for Writer<'_, W> {
     fn enter(&mut self, at: &At<'_>) -> io::Result<()> {
@@ -153,10 +153,10 @@ impl<W: Write> Visitor for Writer<'_, W> {
     }
 }
 
-struct Facts {
-    mode: u32,
-    size: u64,
-    mtime: u64,
+pub(super) struct Facts {
+    pub mode: u32,
+    pub size: u64,
+    pub mtime: u64,
 }
 
 fn header(name: &[u8], kind: EntryType, facts: &Facts) -> Header {
@@ -174,7 +174,7 @@ fn header(name: &[u8], kind: EntryType, facts: &Facts) -> Header {
 }
 
 /// Writes an entry. Exactly `facts.size` bytes must come.
-fn put<W: Write>(
+pub(super) fn put<W: Write>(
     tar: &mut tar::Builder<W>,
     name: &[u8],
     kind: EntryType,
@@ -192,7 +192,12 @@ fn put<W: Write>(
     }
 }
 
-fn put_link<W: Write>(tar: &mut tar::Builder<W>, name: &[u8], target: &[u8], facts: &Facts) -> io::Result<()> {
+pub(super) fn put_link<W: Write>(
+    tar: &mut tar::Builder<W>,
+    name: &[u8],
+    target: &[u8],
+    facts: &Facts,
+) -> io::Result<()> {
     long(tar, target, EntryType::GNULongLink)?;
     long(tar, name, EntryType::GNULongName)?;
     let mut header = header(name, EntryType::Symlink, facts);

@@ -87,7 +87,7 @@ impl Link {
 
     async fn serve(&mut self, mut request: Request) -> After {
         let case = match asked(&request, self.session.is_secure()) {
-            Ok(asked) => match self.session.judge(asked, &request.fields) {
+            Ok(asked) => match self.session.judge(asked, &request.fields).await {
                 Ok(case) => case,
                 Err(refusal) => return self.refuse(&request, refusal).await,
             },

@@ -131,7 +131,7 @@ async fn stream(
 ) -> Ended {
     let (parts, mut body) = request.into_parts();
     let is_head = parts.method == http::Method::HEAD;
-    let (case, outgoing) = match admit(&session, parts) {
+    let (case, outgoing) = match admit(&session, parts).await {
         Ok(admitted) => admitted,
         Err(refusal) => return answer(&mut respond, &refusal, is_head, &mut body).await,
     };
@@ -165,12 +165,12 @@ async fn stream(
 }
 
 /// Judges a request, and writes it as the server gets it. A refusal has been told when this returns.
-fn admit(session: &Arc<Session>, parts: request::Parts) -> Result<(Case, Request<()>), Refusal> {
+async fn admit(session: &Arc<Session>, parts: request::Parts) -> Result<(Case, Request<()>), Refusal> {
     let asked = asked(&parts, session.is_secure()).map_err(|(status, reason)| {
         session.refuse_unread(Op::Request, None, reason);
         Refusal::malformed(status, reason)
     })?;
-    let case = session.judge(asked, &parts.headers)?;
+    let case = session.judge(asked, &parts.headers).await?;
     match outgoing(parts, &case, session) {
         Ok(outgoing) => Ok((case, outgoing)),
         Err(refusal) => {

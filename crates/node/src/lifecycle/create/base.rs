@@ -7,7 +7,7 @@ use crate::snapshots::{self, Ground};
 use crate::state::State;
 use crate::{Caller, fresh};
 use rustix::time::{ClockId, clock_gettime};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 use terms::{ErrorKind, Fault, Phase};
 use workspace::copy::Copied;
@@ -21,12 +21,13 @@ pub struct Base {
 }
 
 impl Base {
-    /// The one that was asked for; else the template's, else the current one.
-    pub fn open(ask: &Ask, ground: Option<&Ground>, caller: &Caller) -> Result<Base, Fault> {
-        let asked = match (&ask.dir, ground) {
-            (Some(dir), _) => caller.cwd.join(dir),
-            (None, Some(ground)) => ground.base.clone(),
-            (None, None) => caller.cwd.clone(),
+    /// The one that was asked for; else its own, else the template's, else the current one.
+    pub fn open(ask: &Ask, ground: Option<&Ground>, own: Option<&Path>, caller: &Caller) -> Result<Base, Fault> {
+        let asked = match (&ask.dir, own, ground) {
+            (_, Some(own), _) => own.to_owned(),
+            (Some(dir), ..) => caller.cwd.join(dir),
+            (None, None, Some(ground)) => ground.base.clone(),
+            (None, None, None) => caller.cwd.clone(),
         };
         let refuse = |why: &str| {
             let fault = Fault::invalid(format!("{}: {why}", asked.display())).phase(Phase::Admission);
@@ -35,6 +36,10 @@ impl Base {
         let path = std::fs::canonicalize(&asked).map_err(|e| refuse(&e.to_string()))?;
         if path.to_str().is_none() {
             return Err(refuse("its path is not UTF-8"));
+        }
+        // What a template stands on was granted to whoever made it.
+        if own.is_none() && (ask.dir.is_some() || ground.is_none()) {
+            caller.reach.check_base(&path)?;
         }
         let dir = Dir::open(&path).map_err(|e| refuse(&e.to_string()))?;
         let meta = dir.meta(&Rel::top()).map_err(|e| refuse(&e.to_string()))?;

@@ -41,7 +41,7 @@ pub fn policy_of(ask: &Ask, ground: Option<&Ground>, caller: &Caller) -> Result<
     let mut documents = vec![policies::parse_text(&ground.policy.to_string(), "template.json")?.document];
     let mut notes = Vec::new();
     for source in &ask.policies {
-        let loaded = policies::load(source)?;
+        let loaded = policies::load_for(source, caller)?;
         notes.extend(loaded.notes);
         documents.push(loaded.document);
     }

@@ -1,0 +1,126 @@
+//! A person at the terminal who answers what rules ask. The terminal itself is spoken to, never standard input: that is the
+//! command's. An answer is a line, so that a key struck by chance is none.
+
+use crate::render::safe;
+use node::questions::{Answer, Person, Question, Remember};
+use rustix::fs::{Mode, OFlags, open};
+use rustix::termios::{self, QueueSelector};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+/// The longest line that is taken for an answer.
+const LONGEST: usize = 64;
+
+pub struct Terminal {
+    tty: OwnedFd,
+    line: Vec<u8>,
+}
+
+impl Terminal {
+    /// The terminal of this process, if there is one and it is ours to speak on.
+    pub fn open() -> Option<Terminal> {
+        let flags = OFlags::RDWR | OFlags::NOCTTY | OFlags::CLOEXEC | OFlags::NONBLOCK;
+        let tty = open("/dev/tty", flags, Mode::empty()).ok()?;
+        // Who reads the terminal from the background is stopped.
+        let ours = termios::tcgetpgrp(&tty).is_ok_and(|group| group == rustix::process::getpgrp());
+        ours.then(|| Terminal { tty, line: Vec::new() })
+    }
+
+    fn is_raw(&self) -> bool {
+        termios::tcgetattr(&self.tty).is_ok_and(|t| !t.local_modes.contains(termios::LocalModes::ICANON))
+    }
+
+    /// Says something; a raw terminal needs its carriage returned.
+    fn say(&self, text: &str) {
+        let text = text.replace('\n', "\r\n");
+        let mut rest = text.as_bytes();
+        while !rest.is_empty() {
+            match rustix::io::write(&self.tty, rest) {
+                Ok(written) => rest = &rest[written..],
+                Err(rustix::io::Errno::INTR) => {}
+                // A terminal that takes nothing shows nothing; the question is refused in time.
+                Err(_) => return,
+            }
+        }
+    }
+
+    fn prompt(&self) {
+        self.say("[y] yes, once  [a] yes, as long as this runs  [n] no, not now  [never] no, as long as this runs: ");
+    }
+
+    /// Takes one character; the whole line, once it is there.
+    fn take(&mut self, byte: u8, raw: bool) -> Option<String> {
+        const BACKSPACES: [u8; 2] = [0x08, 0x7f];
+        const INTERRUPT: u8 = 3;
+        match byte {
+            b'\r' | b'\n' => {
+                if raw {
+                    self.say("\n");
+                }
+                return Some(String::from_utf8_lossy(&std::mem::take(&mut self.line)).trim().to_lowercase());
+            }
+            INTERRUPT => {
+                self.line.clear();
+                self.say("\n");
+                return Some("n".to_owned());
+            }
+            byte if BACKSPACES.contains(&byte) => {
+                if self.line.pop().is_some() && raw {
+                    self.say("\x08 \x08");
+                }
+            }
+            byte if byte.is_ascii_graphic() && self.line.len() < LONGEST => {
+                self.line.push(byte);
+                if raw {
+                    self.say(&char::from(byte).to_string());
+                }
+            }
+            _ => {}
+        }
+        None
+    }
+}
+
+impl Person for Terminal {
+    fn hearing(&self) -> BorrowedFd<'_> {
+        self.tty.as_fd()
+    }
+
+    fn ask(&mut self, question: &Question) {
+        self.line.clear();
+        // What was typed before the question was seen is no answer to it.
+        let _ = termios::tcflush(&self.tty, QueueSelector::IFlush);
+        let who = match (&question.exe, question.pid) {
+            (Some(exe), Some(pid)) if !exe.is_empty() => format!("{} ({pid})", safe(exe)),
+            _ => "the command".to_owned(),
+        };
+        let Question { op, target, rule, .. } = question;
+        let (target, rule) = (safe(target), safe(rule));
+        let seconds = question.deadline_ms.saturating_sub(question.asked_ms) / 1000;
+        // Colours and the like that the guest left on are put off first.
+        self.say(&format!("\x1b[0m\ncofferdam: {who} wants {op} {target}\n"));
+        self.say(&format!("cofferdam: {rule} asks; without an answer it is refused after {seconds} s\n"));
+        self.prompt();
+    }
+
+    fn heard(&mut self) -> Option<(Answer, Remember)> {
+        let raw = self.is_raw();
+        let mut buffer = [0; 256];
+        let got = rustix::io::read(&self.tty, &mut buffer).unwrap_or(0);
+        for byte in &buffer[..got] {
+            match self.take(*byte, raw).as_deref() {
+                None => {}
+                Some("y" | "yes") => return Some((Answer::Allow, Remember::Once)),
+                Some("a" | "always") => return Some((Answer::Allow, Remember::Run)),
+                Some("n" | "no") => return Some((Answer::Deny, Remember::Once)),
+                Some("never") => return Some((Answer::Deny, Remember::Run)),
+                Some(_) => self.prompt(),
+            }
+        }
+        None
+    }
+
+    fn never_mind(&mut self) {
+        self.line.clear();
+        self.say("\ncofferdam: no answer is needed any more\n");
+    }
+}

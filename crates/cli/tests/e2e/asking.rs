@@ -1,0 +1,126 @@
+//! Rules that ask: a person at the terminal answers, and where nobody can it is refused.
+
+use crate::support::terminal::on_terminal_in;
+use crate::support::world::{PUBLIC, World};
+use crate::support::{As, BOTH};
+use serde_json::{Value, json};
+use std::fs;
+
+const CURL: &str = "curl -sS -m 30 http://good.test/page";
+
+fn world(who: As) -> World {
+    World::new(who).host(PUBLIC, "good.test bad.test").server("http", PUBLIC, 80)
+}
+
+fn rules(world: &World) -> String {
+    let rules = json!([{"action": "ask", "host": "good.test"}]);
+    world.place.policy(json!({"version": 1, "extends": ["default"], "net": {"rules": rules}}))
+}
+
+fn refusals(outcome: &Value) -> Vec<(String, String)> {
+    let text = |d: &Value, name: &str| d[name].as_str().unwrap_or_default().to_owned();
+    outcome["denials"].as_array().unwrap().iter().map(|d| (text(d, "op"), text(d, "hint"))).collect()
+}
+
+#[test]
+fn a_person_at_the_terminal_lets_it_through_or_does_not() {
+    for who in BOTH {
+        let world = world(who);
+        let policy = rules(&world);
+        let events = world.file();
+        let flags = ["-p", &policy, "--events", events.to_str().unwrap(), "-c", CURL];
+        let wants = json!(["expect", "wants net.resolve good.test"]);
+        // A line that is no answer is none; the question stays.
+        let steps = json!([
+            wants,
+            ["expect", "[y]"],
+            ["send", "what\r"],
+            ["expect", "[y]"],
+            ["send", "y\r"],
+            ["expect", "GET /page host=good.test"]
+        ]);
+        let screen = on_terminal_in(&world, &flags, steps);
+        screen.assert_code(0);
+        assert!(screen.text.contains("net.rules[0] asks"), "{}", screen.text);
+        assert!(screen.text.contains("/usr/bin/curl ("), "who asks is told: {}", screen.text);
+        assert_eq!(screen.outcome["denials"], json!([]));
+        let told = fs::read_to_string(&events).unwrap();
+        let stages: Vec<String> = told
+            .lines()
+            .map(|line| serde_json::from_str::<Value>(line).unwrap())
+            .map(|line| format!("{} {}", line["op"].as_str().unwrap(), line["stage"].as_str().unwrap()))
+            .collect();
+        assert_eq!(stages.iter().filter(|s| *s == "net.resolve asked").count(), 1, "{stages:?}");
+        assert!(stages.contains(&"net.connect opened".to_owned()), "{stages:?}");
+
+        let screen = on_terminal_in(&world, &flags, json!([wants, ["expect", "[y]"], ["send", "n\r"]]));
+        assert_ne!(screen.code, 0, "{}", screen.text);
+        assert!(screen.restored && screen.missed.is_none(), "{}", screen.text);
+        assert_eq!(screen.outcome["verdict"], "denied");
+        assert!(refusals(&screen.outcome).contains(&("net.resolve".into(), "a person refused it".into())));
+    }
+}
+
+#[test]
+fn an_answer_for_the_run_is_asked_for_once_and_the_commands_input_is_its_own() {
+    for who in BOTH {
+        let world = world(who);
+        let policy = rules(&world);
+        // The command reads its own terminal before and after; nothing of the answer comes there.
+        let text = format!("read a; {CURL}; read b; {CURL}; echo \"[$a$b]\"");
+        let steps = json!([
+            ["send", "first\r"],
+            ["expect", "[y]"],
+            ["send", "always\r"],
+            ["expect", "good.test auth"],
+            ["send", "second\r"],
+            ["expect", "good.test auth"],
+            ["expect", "[firstsecond]"]
+        ]);
+        let screen = on_terminal_in(&world, &["-p", &policy, "-c", &text], steps);
+        screen.assert_code(0);
+        assert_eq!(screen.text.matches("wants net").count(), 1, "{}", screen.text);
+        // Without a terminal of its own, the command leaves the caller.s to whoever is asked.
+        let steps = json!([["expect", "[y]"], ["send", "y\n"], ["expect", "good.test auth"]]);
+        let screen = on_terminal_in(&world, &["--no-stdin", "-p", &policy, "-c", CURL], steps);
+        screen.assert_code(0);
+    }
+}
+
+#[test]
+fn without_an_answer_it_is_refused_in_time() {
+    let world = world(As::User);
+    let policy = rules(&world);
+    let flags = ["--ask-timeout", "1s", "-p", &policy, "-c", CURL];
+    let screen =
+        on_terminal_in(&world, &flags, json!([["expect", "refused after 1 s"], ["expect", "no answer is needed"]]));
+    assert!(screen.code != 0 && screen.missed.is_none(), "{}", screen.text);
+    assert!(
+        refusals(&screen.outcome).iter().any(|(_, hint)| hint == "nobody answered within 1 s"),
+        "{:#}",
+        screen.outcome
+    );
+    // A command that ends while somebody is asked ends.
+    let text = format!("{CURL} & exec sleep 1");
+    let screen = on_terminal_in(&world, &["-p", &policy, "-c", &text], json!([["expect", "[y]"]]));
+    screen.assert_code(0);
+    assert!(screen.text.contains("no answer is needed"), "{}", screen.text);
+}
+
+#[test]
+fn where_nobody_can_answer_it_is_refused_at_once() {
+    for who in BOTH {
+        let world = world(who);
+        let policy = rules(&world);
+        let run = world.sh(&["-p", &policy], CURL);
+        assert_ne!(run.code(), 0);
+        assert_eq!(run.text("/verdict"), "denied");
+        let run = world.sh(&["-p", &policy, "--ask-timeout", "5s"], CURL);
+        assert_eq!(run.code(), 2, "{}", run.story());
+        assert!(run.text("/message").contains("--ask-timeout needs a terminal"), "{}", run.story());
+        let run = world.sh(&["--net", "good.test", "--ask-timeout", "5s"], CURL);
+        run.assert_ok();
+        let run = world.sh(&["-p", &policy, "--ask-timeout", "500ms"], CURL);
+        assert_eq!(run.code(), 2, "{}", run.story());
+    }
+}

@@ -1,0 +1,2 @@
+use super::Case;
+pub const CASES: &[Case] = &[];

@@ -1,0 +1,176 @@
+//! Directories made, names changed, files taken away, permission bits set.
+
+use super::list::look;
+use super::place::{Last, Spot};
+use super::{Entry, Root, copy, trouble};
+use rustix::fs::{Mode, RenameFlags};
+use rustix::io::Errno;
+use serde::{Deserialize, Serialize};
+use std::io;
+use std::time::{Duration, Instant};
+use terms::{Fault, LimitKind, Phase};
+use workspace::{Dir, FileKind, Rel, descent, remove as removal};
+
+/// The most that one request takes away, and how long it may take.
+const MOST_REMOVED: u64 = 1_000_000;
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Permission bits of a directory that is new.
+const NEW: u32 = 0o755;
+
+/// Bits that may be set from outside. A file that acts as its owner is none of them: whoever lands it would not expect that.
+pub(super) fn check_mode(mode: u32) -> Result<(), Fault> {
+    if mode <= 0o1777 {
+        return Ok(());
+    }
+    let fault = Fault::invalid(format!("mode is {mode:o}")).phase(Phase::Admission);
+    Err(fault.hint("it is a number from 0 to 1777 in octal: permission bits without set-user-id and set-group-id"))
+}
+
+/// Makes a directory; with `parents`, also those above it, and then one that is there already is fine.
+pub fn mkdir(root: &Root, path: &Rel, parents: bool, mode: Option<u32>) -> Result<Entry, Fault> {
+    check_mode(mode.unwrap_or(NEW))?;
+    let _owner = root.in_its_name()?;
+    if root.room().files == Some(0) {
+        let hint = "remove something, or raise the sandbox's max_files";
+        return Err(trouble::too_much(path, "no further directory may be made".into(), LimitKind::Files, hint));
+    }
+    if parents {
+        make_parents(root, path)?;
+    } else {
+        let spot = root.find(path, Last::Itself)?;
+        let made = rustix::fs::mkdirat(&spot.dir, spot.name()?, Mode::from_raw_mode(NEW));
+        made.map_err(|e| trouble::fault(path, "make it", &e.into()))?;
+    }
+    if let Some(mode) = mode {
+        return set_mode(root, path, mode);
+    }
+    look(root, path, Last::Followed)
+}
+
+/// Makes a directory and those above it, where they are missing.
+pub(super) fn make_parents(root: &Root, path: &Rel) -> Result<(), Fault> {
+    let mut so_far = Rel::top();
+    for part in path.parts() {
+        so_far = so_far.join(part);
+        let spot = root.find(&so_far, Last::Followed)?;
+        let Some(name) = spot.name.as_deref() else { continue };
+        match rustix::fs::mkdirat(&spot.dir, name, Mode::from_raw_mode(NEW)) {
+            Ok(()) => {}
+            Err(Errno::EXIST) => {
+                let found = spot.meta().map_err(|e| trouble::fault(&so_far, "look at it", &e))?;
+                if found.is_some_and(|meta| meta.kind != FileKind::Dir) {
+                    return Err(trouble::conflict(&so_far, "it is there and no directory", "choose another path"));
+                }
+            }
+            Err(e) => return Err(trouble::fault(&so_far, "make it", &e.into())),
+        }
+    }
+    Ok(())
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Moved {
+    #[serde(flatten)]
+    pub entry: Entry,
+    /// How it was done.
+    pub how: How,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum How {
+    /// In one step.
+    Renamed,
+    /// Copied, then the old one taken away: a directory that comes from the base cannot be renamed in a layer.
+    Copied,
+}
+
+/// Gives something another name; a link is moved, not what it leads to. What stands at the new name is only replaced when asked.
+pub fn rename(root: &Root, from: &Rel, to: &Rel, replace: bool) -> Result<Moved, Fault> {
+    let _owner = root.in_its_name()?;
+    let (old, new) = (root.find(from, Last::Itself)?, root.find(to, Last::Itself)?);
+    let flags = if replace { RenameFlags::empty() } else { RenameFlags::NOREPLACE };
+    let renamed = rustix::fs::renameat_with(&old.dir, old.name()?, &new.dir, new.name()?, flags);
+    let how = match renamed {
+        Ok(()) => How::Renamed,
+        Err(Errno::XDEV) => {
+            by_copy(root, &old, &new, replace)?;
+            How::Copied
+        }
+        Err(Errno::EXIST) => return Err(trouble::fault(to, "put it there", &Errno::EXIST.into())),
+        Err(Errno::INVAL) => {
+            let message = format!("{from} cannot be moved to {to}, which is in it");
+            return Err(Fault::invalid(message).hint("choose another place").phase(Phase::Execution));
+        }
+        Err(e) => return Err(trouble::fault(from, "move it", &e.into())),
+    };
+    Ok(Moved { entry: look(root, to, Last::Itself)?, how })
+}
+
+/// As `mv` does where the kernel cannot.
+fn by_copy(root: &Root, old: &Spot, new: &Spot, replace: bool) -> Result<(), Fault> {
+    let ask = copy::Ask { recursive: true, replace };
+    copy::copy(root, &old.path, &new.path, &ask)?;
+    remove(root, &old.path, true).map(drop)
+}
+
+/// What was taken away.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Removed {
+    pub files: u64,
+    pub dirs: u64,
+    /// The space that they took.
+    pub bytes: u64,
+}
+
+/// Takes a file, a link or an empty directory away; with `recursive`, a directory with all that is in it.
+pub fn remove(root: &Root, path: &Rel, recursive: bool) -> Result<Removed, Fault> {
+    let _owner = root.in_its_name()?;
+    let spot = root.find(path, Last::Itself)?;
+    let name = spot.name()?;
+    let fail = |e: io::Error| trouble::fault(path, "remove it", &e);
+    let meta = spot.meta().and_then(|meta| meta.ok_or_else(|| Errno::NOENT.into())).map_err(fail)?;
+    if meta.kind == FileKind::Dir && !recursive {
+        let gone = rustix::fs::unlinkat(&spot.dir, name, rustix::fs::AtFlags::REMOVEDIR);
+        gone.map_err(|e| fail(e.into()))?;
+        return Ok(Removed { dirs: 1, bytes: meta.space, files: 0 });
+    }
+    let dir = readable(&spot.dir).map_err(fail)?;
+    let (began, mut so_far) = (Instant::now(), removal::Removed::default());
+    let gone = removal::tree_while(&dir, name, &mut |removed| {
+        so_far = *removed;
+        match removed.files + removed.dirs < MOST_REMOVED && began.elapsed() < PATIENCE {
+            true => Ok(()),
+            false => Err(io::ErrorKind::QuotaExceeded.into()),
+        }
+    });
+    match gone {
+        Ok(removal::Removed { files, dirs, bytes }) => Ok(Removed { files, dirs, bytes }),
+        Err(e) if e.kind() == io::ErrorKind::QuotaExceeded => {
+            let what = format!("{} files and directories were removed, and more are there", so_far.files + so_far.dirs);
+            Err(trouble::too_much(path, what, LimitKind::Files, "ask again for the rest"))
+        }
+        Err(e) => Err(fail(e)),
+    }
+}
+
+/// A handle that can be read from, where one was only good to go on from.
+fn readable(dir: &Dir) -> io::Result<Dir> {
+    dir.dir(&Rel::top())
+}
+
+/// Sets permission bits, of what a link leads to and not of the link.
+pub fn chmod(root: &Root, path: &Rel, mode: u32) -> Result<Entry, Fault> {
+    check_mode(mode)?;
+    let _owner = root.in_its_name()?;
+    set_mode(root, path, mode)
+}
+
+fn set_mode(root: &Root, path: &Rel, mode: u32) -> Result<Entry, Fault> {
+    let (spot, ()) = super::place::settled(root, path, "set its bits", |spot| match &spot.name {
+        Some(name) => descent::set_mode(&spot.dir, name, mode),
+        None => Ok(rustix::fs::fchmod(readable(&spot.dir)?, Mode::from_raw_mode(mode))?),
+    })?;
+    look(root, &spot.path, Last::Itself)
+}

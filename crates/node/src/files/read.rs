@@ -1,0 +1,80 @@
+//! Reading a file, whole or in part, piece by piece.
+
+use super::place::settled;
+use super::{Entry, Root};
+use rustix::fs::OFlags;
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use terms::{ErrorKind, Fault, Phase, Retry};
+use workspace::Rel;
+
+/// The most that is read at a time.
+pub const PIECE: usize = 256 << 10;
+
+/// Which bytes are meant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Span {
+    /// From the first to the last, both included; to the end where no last is named.
+    From { first: u64, last: Option<u64> },
+    /// So many at the end.
+    Last(u64),
+}
+
+/// A file that is being read.
+#[derive(Debug)]
+pub struct Reading {
+    file: File,
+    path: Rel,
+    pub entry: Entry,
+    at: u64,
+    end: u64,
+}
+
+/// Opens a regular file. What is not one is refused without being opened.
+pub fn open(root: &Root, path: &Rel) -> Result<Reading, Fault> {
+    let _owner = root.in_its_name()?;
+    let (spot, (file, meta)) = settled(root, path, "read it", |spot| spot.open_file(OFlags::RDONLY))?;
+    let entry = Entry::of(spot.path, &meta, None);
+    Ok(Reading { file, path: path.clone(), at: 0, end: entry.size, entry })
+}
+
+impl Reading {
+    /// Only these bytes. None of them being there is a mistake of who asked.
+    pub fn narrow(&mut self, span: Span) -> Result<(), Fault> {
+        let size = self.entry.size;
+        let (first, end) = match span {
+            Span::From { first, last } => (first, last.map_or(size, |last| last.saturating_add(1).min(size))),
+            Span::Last(count) => (size.saturating_sub(count), size),
+        };
+        if first >= end {
+            let message = format!("{}: it has {size} bytes, and none of those that were asked for", self.path);
+            return Err(Fault::invalid(message).hint("ask for bytes that it has").phase(Phase::Execution));
+        }
+        (self.at, self.end) = (first, end);
+        Ok(())
+    }
+
+    /// The first byte that comes next, and the one after the last.
+    pub fn span(&self) -> (u64, u64) {
+        (self.at, self.end)
+    }
+
+    /// The next piece; none at the end. A file that became shorter is an error: its length was told.
+    pub fn piece(&mut self) -> Result<Option<Vec<u8>>, Fault> {
+        if self.at >= self.end {
+            return Ok(None);
+        }
+        let length = usize::try_from(self.end - self.at).unwrap_or(PIECE).min(PIECE);
+        let mut piece = vec![0u8; length];
+        let count = self.file.read_at(&mut piece, self.at);
+        let count = count.map_err(|e| super::trouble::fault(&self.path, "read it", &e))?;
+        if count == 0 {
+            let message = format!("{}: it became shorter while it was read", self.path);
+            let fault = Fault::new(ErrorKind::Conflict, message).phase(Phase::Execution);
+            return Err(fault.hint("read it again").retry(Retry::Now));
+        }
+        piece.truncate(count);
+        self.at += count as u64;
+        Ok(Some(piece))
+    }
+}

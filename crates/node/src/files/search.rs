@@ -1,0 +1,341 @@
+//! Finding files by name and by what is in them. Time, memory and the number of answers are bounded; a search that stopped early
+//! says at which bound.
+
+use super::list::{directory, joined, told};
+use super::place::Spot;
+use super::tree::{Item, Tree};
+use super::{Root, trouble};
+use globset::{GlobBuilder, GlobMatcher};
+use regex::bytes::{Regex, RegexBuilder};
+use rustix::fs::OFlags;
+use serde::{Deserialize, Serialize};
+use std::fs::File;
+use std::io::{self, Read};
+use std::time::{Duration, Instant};
+use terms::{Fault, Phase};
+use workspace::{FileKind, Rel, Target};
+
+/// Matches that are told, unless fewer or more are asked for.
+pub const MATCHES: usize = 1000;
+pub const MOST_MATCHES: usize = 10_000;
+/// How long a search may take.
+pub const PATIENCE: Duration = Duration::from_secs(10);
+/// Files and directories that are looked at, and bytes that are read.
+const MOST_ENTRIES: u64 = 1_000_000;
+const MOST_BYTES: u64 = 4 << 30;
+const DEEPEST: usize = 10_000;
+const MOST_PATTERNS: usize = 64;
+const LONGEST_PATTERN: usize = 1000;
+/// Memory that a pattern may take.
+const PATTERN_MEMORY: usize = 2 << 20;
+/// A line beyond this is no text that somebody wrote.
+const LONGEST_LINE: usize = 1 << 20;
+const PIECE: usize = 256 << 10;
+/// Of a line, so much is shown.
+const SHOWN: usize = 512;
+/// Files that are named as not searched; more are counted.
+const NAMED: usize = 100;
+
+#[derive(Clone, Debug)]
+pub struct Ask {
+    /// Patterns of names: one without a slash is about the last name, one with a slash about the path below where the search begins.
+    /// Without any, every name will do.
+    pub globs: Vec<String>,
+    /// What must be in a line of a file. Without it, names alone are searched.
+    pub content: Option<String>,
+    /// The content is a text as it stands and not a regular expression.
+    pub fixed: bool,
+    pub ignore_case: bool,
+    pub limit: usize,
+    pub patience: Duration,
+}
+
+impl Default for Ask {
+    fn default() -> Ask {
+        Ask { globs: Vec::new(), content: None, fixed: false, ignore_case: false, limit: MATCHES, patience: PATIENCE }
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Found {
+    pub matches: Vec<Match>,
+    /// Files and directories that were looked at.
+    pub entries: u64,
+    /// Bytes that were read.
+    pub bytes: u64,
+    /// Whether everything was searched.
+    pub complete: bool,
+    /// Which bound ended it.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub stopped_by: Option<Bound>,
+    /// Files with a zero byte near their beginning, which are not searched.
+    pub binary: u64,
+    /// Files that could not be searched.
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
+    pub skipped: Vec<Skipped>,
+    /// Further ones.
+    #[serde(skip_serializing_if = "is_zero", default)]
+    pub skipped_more: u64,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Match {
+    /// From the workspace's top.
+    pub path: Rel,
+    pub kind: FileKind,
+    /// Counted from 1; none where only the name was searched for.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub line: Option<u64>,
+    /// Where in the line the match begins, in bytes, counted from 1.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub column: Option<u64>,
+    /// The line, or what is around the match in a long one.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub text: Option<Target>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Bound {
+    /// As many as were asked for were found.
+    Matches,
+    Time,
+    Entries,
+    Bytes,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Skipped {
+    pub path: Rel,
+    pub why: String,
+}
+
+fn is_zero(count: &u64) -> bool {
+    *count == 0
+}
+
+/// Searches below a directory. Links are not followed.
+pub fn search(root: &Root, path: &Rel, ask: &Ask) -> Result<Found, Fault> {
+    let wanted = Wanted::of(ask)?;
+    let _owner = root.in_its_name()?;
+    let (spot, dir) = directory(root, path)?;
+    let mut tree = Tree::of(&dir, DEEPEST, None).map_err(|e| told(path, &e))?;
+    let mut hunt = Hunt { wanted, top: spot.path, end: Instant::now() + ask.patience, found: Found::none() };
+    while let Some(item) = tree.next().map_err(|e| told(path, &e))? {
+        if let Some(bound) = hunt.look(&tree, &item) {
+            hunt.found.stopped_by = Some(bound);
+            hunt.found.complete = false;
+            return Ok(hunt.found);
+        }
+    }
+    if tree.shut > 0 {
+        hunt.skip(Rel::top(), &format!("{} directories that the guest may not look into", tree.shut));
+    }
+    Ok(hunt.found)
+}
+
+impl Found {
+    fn none() -> Found {
+        Found {
+            matches: Vec::new(),
+            entries: 0,
+            bytes: 0,
+            complete: true,
+            stopped_by: None,
+            binary: 0,
+            skipped: Vec::new(),
+            skipped_more: 0,
+        }
+    }
+}
+
+struct Wanted {
+    /// With whether it is about the whole path.
+    globs: Vec<(GlobMatcher, bool)>,
+    content: Option<Regex>,
+    limit: usize,
+}
+
+impl Wanted {
+    fn of(ask: &Ask) -> Result<Wanted, Fault> {
+        if ask.globs.is_empty() && ask.content.is_none() {
+            return Err(bad("neither a name nor a content to search for", "give a glob, a content, or both"));
+        }
+        if ask.globs.len() > MOST_PATTERNS || !(1..=MOST_MATCHES).contains(&ask.limit) {
+            let (globs, limit) = (ask.globs.len(), ask.limit);
+            let hint = format!("at most {MOST_PATTERNS} globs and a limit from 1 to {MOST_MATCHES}");
+            return Err(bad(&format!("{globs} globs, and a limit of {limit}"), &hint));
+        }
+        let globs = ask.globs.iter().map(|text| glob(text)).collect::<Result<_, _>>()?;
+        let content = ask.content.as_deref().map(|text| pattern(text, ask)).transpose()?;
+        Ok(Wanted { globs, content, limit: ask.limit })
+    }
+
+    fn name(&self, path: &Rel) -> bool {
+        let name = path.split().map(|(_, name)| Rel::top().join(name)).unwrap_or_default();
+        let matches =
+            |(glob, whole): &(GlobMatcher, bool)| glob.is_match(if *whole { path.as_path() } else { name.as_path() });
+        self.globs.is_empty() || self.globs.iter().any(matches)
+    }
+}
+
+fn bad(what: &str, hint: &str) -> Fault {
+    Fault::invalid(format!("search: {what}")).hint(hint).phase(Phase::Admission)
+}
+
+fn glob(text: &str) -> Result<(GlobMatcher, bool), Fault> {
+    let refuse = |why: &str| {
+        let hint = "`*`, `**`, `?`, `[a-z]` and `{a,b}` have a meaning";
+        bad(&format!("glob {:?}: {why}", short(text)), hint)
+    };
+    if text.is_empty() || text.len() > LONGEST_PATTERN {
+        return Err(refuse("it is empty or too long"));
+    }
+    let plain = text.strip_prefix('/').unwrap_or(text);
+    let built = GlobBuilder::new(plain).literal_separator(true).build().map_err(|e| refuse(&e.kind().to_string()))?;
+    Ok((built.compile_matcher(), text.contains('/')))
+}
+
+fn pattern(text: &str, ask: &Ask) -> Result<Regex, Fault> {
+    let refuse = |why: &str| {
+        let hint = "it is a regular expression of one line, without look-around; ask for a fixed text to search it as it stands";
+        bad(&format!("content {:?}: {why}", short(text)), hint)
+    };
+    if text.is_empty() || text.len() > LONGEST_PATTERN {
+        return Err(refuse("it is empty or too long"));
+    }
+    let escaped = if ask.fixed { regex::escape(text) } else { text.to_owned() };
+    let built = RegexBuilder::new(&escaped)
+        .case_insensitive(ask.ignore_case)
+        .size_limit(PATTERN_MEMORY)
+        .dfa_size_limit(PATTERN_MEMORY)
+        .build();
+    built.map_err(|e| refuse(e.to_string().lines().last().unwrap_or_default()))
+}
+
+fn short(text: &str) -> String {
+    text.chars().take(100).collect()
+}
+
+struct Hunt {
+    wanted: Wanted,
+    /// Where the search began.
+    top: Rel,
+    end: Instant,
+    found: Found,
+}
+
+impl Hunt {
+    /// Looks at one; the bound, when one is met.
+    fn look(&mut self, tree: &Tree, item: &Item) -> Option<Bound> {
+        self.found.entries += 1;
+        if self.found.entries > MOST_ENTRIES {
+            return Some(Bound::Entries);
+        }
+        if Instant::now() >= self.end {
+            return Some(Bound::Time);
+        }
+        if !self.wanted.name(&item.path) {
+            return None;
+        }
+        let path = joined(&self.top, &item.path);
+        if self.wanted.content.is_none() {
+            return self.add(Match { path, kind: item.meta.kind, line: None, column: None, text: None });
+        }
+        if item.meta.kind != FileKind::File {
+            return None;
+        }
+        let name = item.path.split().map(|(_, name)| name.to_vec());
+        let opened = tree
+            .here()
+            .try_clone()
+            .and_then(|dir| Spot { dir, name, path: path.clone() }.open_file(OFlags::RDONLY).map(|(file, _)| file));
+        match opened {
+            Ok(file) => self.lines(&path, file),
+            Err(e) => {
+                // What went meanwhile is not there.
+                if !workspace::dir::is_absent(&e) {
+                    self.skip(path, &trouble::fault(&Rel::top(), "read it", &e).message);
+                }
+                None
+            }
+        }
+    }
+
+    /// Goes through the lines of a file, in as much memory as the longest takes.
+    fn lines(&mut self, path: &Rel, mut file: File) -> Option<Bound> {
+        let (mut held, mut line) = (Vec::new(), 0u64);
+        loop {
+            let before = held.len();
+            held.resize(before + PIECE, 0);
+            let count = match file.read(&mut held[before..]) {
+                Ok(count) => count,
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => 0,
+                Err(e) => {
+                    self.skip(path.clone(), &e.to_string());
+                    return None;
+                }
+            };
+            held.truncate(before + count);
+            self.found.bytes += count as u64;
+            if line == 0 && before == 0 && held.contains(&0) {
+                self.found.binary += 1;
+                return None;
+            }
+            let whole = match count {
+                0 => held.len(),
+                _ => held.iter().rposition(|b| *b == b'\n').map_or(0, |at| at + 1),
+            };
+            for text in held[..whole].split_inclusive(|b| *b == b'\n') {
+                line += 1;
+                if let Some(bound) = self.line(path, line, text.strip_suffix(b"\n").unwrap_or(text)) {
+                    return Some(bound);
+                }
+            }
+            held.drain(..whole);
+            if count == 0 {
+                return None;
+            }
+            if held.len() > LONGEST_LINE {
+                self.skip(path.clone(), "a line is longer than a mebibyte; what follows was not searched");
+                return None;
+            }
+            if self.found.bytes > MOST_BYTES {
+                return Some(Bound::Bytes);
+            }
+            if Instant::now() >= self.end {
+                return Some(Bound::Time);
+            }
+        }
+    }
+
+    fn line(&mut self, path: &Rel, line: u64, text: &[u8]) -> Option<Bound> {
+        let at = self.wanted.content.as_ref()?.find(text)?;
+        let begin = if text.len() <= SHOWN { 0 } else { at.start().saturating_sub(SHOWN / 4) };
+        let shown = &text[begin..text.len().min(begin + SHOWN)];
+        self.add(Match {
+            path: path.clone(),
+            kind: FileKind::File,
+            line: Some(line),
+            column: Some(at.start() as u64 + 1),
+            text: Some(Target::of(shown)),
+        })
+    }
+
+    /// One more than is told is looked for: then there are more, and only then.
+    fn add(&mut self, found: Match) -> Option<Bound> {
+        if self.found.matches.len() == self.wanted.limit {
+            return Some(Bound::Matches);
+        }
+        self.found.matches.push(found);
+        None
+    }
+
+    fn skip(&mut self, path: Rel, why: &str) {
+        if self.found.skipped.len() < NAMED {
+            self.found.skipped.push(Skipped { path, why: why.to_owned() });
+        } else {
+            self.found.skipped_more += 1;
+        }
+    }
+}

@@ -1,0 +1,54 @@
+//! Directories as tar streams, out of a workspace and into it.
+
+use super::place::{Last, settled};
+use super::{Root, change, list, trouble};
+use serde::{Deserialize, Serialize};
+use std::io::{Read, Write};
+use terms::Fault;
+use workspace::archive;
+use workspace::{FileKind, Rel};
+
+/// The most that is unpacked where the sandbox has no limit of its own.
+const MOST_BYTES: u64 = 16 << 30;
+const MOST_ENTRIES: u64 = 1_000_000;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Packed {
+    pub entries: u64,
+    /// Of all files together.
+    pub bytes: u64,
+    /// Sockets and devices, which a tar stream cannot carry.
+    pub left_out: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Unpacked {
+    pub entries: u64,
+    /// Of all files together.
+    pub bytes: u64,
+    /// Entries that lost their set-user-id or set-group-id bit.
+    pub stripped: u64,
+}
+
+/// Writes what is in a directory, with names relative to it; or a file, with its name. The same tree gives the same bytes.
+pub fn pack(root: &Root, path: &Rel, out: &mut dyn Write) -> Result<Packed, Fault> {
+    let _owner = root.in_its_name()?;
+    let spot = root.find(path, Last::Followed)?;
+    let meta = spot.meta().map_err(|e| trouble::fault(path, "look at it", &e))?;
+    let packed = match (&spot.name, meta.map(|meta| meta.kind)) {
+        (Some(name), Some(kind)) if kind != FileKind::Dir => archive::pack(&spot.dir, Some(name), out)?,
+        _ => archive::pack(&list::directory(root, path)?.1, None, out)?,
+    };
+    Ok(Packed { entries: packed.entries, bytes: packed.bytes, left_out: packed.left_out })
+}
+
+/// Unpacks into a directory, which is made where it is missing.
+pub fn unpack(root: &Root, path: &Rel, from: &mut dyn Read) -> Result<Unpacked, Fault> {
+    let _owner = root.in_its_name()?;
+    change::make_parents(root, path)?;
+    let (_, dir) = settled(root, path, "open it", |spot| spot.open_dir())?;
+    let room = root.room();
+    let room = archive::Room { bytes: room.bytes.unwrap_or(MOST_BYTES), entries: room.files.unwrap_or(MOST_ENTRIES) };
+    let made = archive::unpack(from, &dir, room)?;
+    Ok(Unpacked { entries: made.entries, bytes: made.bytes, stripped: made.stripped })
+}

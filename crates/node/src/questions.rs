@@ -1,0 +1,148 @@
+//! Questions to a person, as doors see them: which are open, and the answer to one. What waits, waits in the guest's network.
+
+use serde::{Deserialize, Serialize};
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+use std::time::Duration;
+use terms::{ErrorKind, Fault, Phase};
+use utoipa::ToSchema;
+
+/// How long somebody is waited for unless the caller says otherwise.
+pub const PATIENCE: Duration = Duration::from_secs(60);
+pub const LEAST_PATIENCE: Duration = Duration::from_secs(1);
+/// Clients give up sooner than this, whatever we do.
+pub const MOST_PATIENCE: Duration = Duration::from_secs(600);
+
+/// Something that a rule says `ask` of, and that waits for an answer.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Question {
+    /// Counted from 1 by each run or live sandbox.
+    pub number: u64,
+    /// `net.resolve`, `net.connect` or `net.request`.
+    pub op: String,
+    /// `host:port`, a name, or a method with a URL that has no query.
+    pub target: String,
+    pub rule: String,
+    /// Who wants it, where that was found.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub pid: Option<i32>,
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub exe: Option<String>,
+    pub asked_ms: u64,
+    /// When it is refused because nobody answered.
+    pub deadline_ms: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Answer {
+    Allow,
+    Deny,
+}
+
+/// How long an answer holds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Remember {
+    /// For what waits now; an answer about a name or about datagrams, for half a minute.
+    #[default]
+    Once,
+    /// As long as the guest's network stands.
+    Run,
+}
+
+/// The questions of one guest. Cheap to clone; all clones are the same table.
+#[derive(Clone)]
+pub struct Questions(pub(crate) Arc<egress::asks::Questions>);
+
+impl Questions {
+    /// Who is not answered within `patience` is refused.
+    pub fn new(patience: Duration) -> Questions {
+        Questions(egress::asks::Questions::new(patience.clamp(LEAST_PATIENCE, MOST_PATIENCE)))
+    }
+
+    /// Those that wait, the oldest first; there are never many.
+    pub fn open(&self) -> Vec<Question> {
+        self.0.open().into_iter().map(told).collect()
+    }
+
+    /// Answers one; what was asked.
+    pub fn answer(&self, number: u64, answer: Answer, remember: Remember) -> Result<Question, Fault> {
+        let remember = match remember {
+            Remember::Once => egress::asks::Remember::Once,
+            Remember::Run => egress::asks::Remember::Run,
+        };
+        match self.0.answer(number, answer == Answer::Allow, remember) {
+            Ok(question) => Ok(told(question)),
+            Err(egress::asks::NotOpen) => {
+                let message = format!("question {number} is not open: it was answered, given up, or never asked");
+                Err(Fault::new(ErrorKind::NotFound, message).phase(Phase::Execution))
+            }
+        }
+    }
+}
+
+fn told(question: egress::asks::Question) -> Question {
+    let egress::asks::Question { id, op, target, rule, actor, asked_ms, deadline_ms } = question;
+    let (pid, exe) = actor.map(|actor| (actor.pid, actor.exe)).unzip();
+    Question { number: id, op: op.to_owned(), target, rule, pid, exe, asked_ms, deadline_ms }
+}
+
+/// Somebody at a terminal, who is asked one thing at a time. Nobody else has the terminal meanwhile: what is typed is the
+/// answer, and nothing that the guest prints can look like part of the question.
+pub trait Person {
+    /// What they type comes here.
+    fn hearing(&self) -> BorrowedFd<'_>;
+    /// Puts a question.
+    fn ask(&mut self, question: &Question);
+    /// What was answered, if it was.
+    fn heard(&mut self) -> Option<(Answer, Remember)>;
+    /// Says that no answer is needed any more.
+    fn never_mind(&mut self);
+}
+
+/// A person, and what they are being asked.
+pub(crate) struct Asked {
+    questions: Questions,
+    person: Box<dyn Person>,
+    current: Option<u64>,
+}
+
+impl Asked {
+    pub(crate) fn new(questions: Questions, person: Box<dyn Person>) -> Asked {
+        Asked { questions, person, current: None }
+    }
+
+    /// Set while the terminal is the person's.
+    pub(crate) fn hearing(&self) -> Option<BorrowedFd<'_>> {
+        self.current.map(|_| self.person.hearing())
+    }
+
+    /// Passes answers on and puts the next question.
+    pub(crate) fn turn(&mut self) {
+        let open = self.questions.open();
+        if let Some(number) = self.current {
+            if !open.iter().any(|question| question.number == number) {
+                self.person.never_mind();
+                self.current = None;
+            } else if let Some((answer, remember)) = self.person.heard() {
+                // It may have been given up at this very moment.
+                let _ = self.questions.answer(number, answer, remember);
+                self.current = None;
+            } else {
+                return;
+            }
+        }
+        if let Some(next) = self.questions.open().first() {
+            self.person.ask(next);
+            self.current = Some(next.number);
+        }
+    }
+
+    /// Gives the terminal back.
+    pub(crate) fn close(&mut self) {
+        if self.current.take().is_some() {
+            self.person.never_mind();
+        }
+    }
+}

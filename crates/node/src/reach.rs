@@ -1,0 +1,163 @@
+//! What of the host a caller may have. Whoever runs the binary has what their user has; who comes through the daemon with a
+//! token has what the token grants, and can ask for no more: neither by a directory, nor by a policy that shows or opens it.
+
+use crate::policies::{Flag, Source};
+use policy::{Action, Base, Document, RulePath, Target};
+use std::path::{Path, PathBuf};
+use terms::{ErrorKind, Fault, Phase};
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Reach {
+    /// All that the user may whom we run as.
+    #[default]
+    All,
+    Only(Grants),
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Grants {
+    /// Directories that sandboxes may cover, with all below; canonical.
+    pub dirs: Vec<PathBuf>,
+    /// Built-in policies that may be named.
+    pub policies: Vec<String>,
+    /// Policies may come with a request, as long as they reach nothing else than the directories.
+    pub documents: bool,
+}
+
+fn refuse(message: String, hint: &str) -> Fault {
+    Fault::new(ErrorKind::PolicyDenied, message).hint(hint).phase(Phase::Admission)
+}
+
+impl Reach {
+    /// Whether a sandbox may cover a directory, which is given by its canonical path.
+    pub fn check_base(&self, path: &Path) -> Result<(), Fault> {
+        match self {
+            Reach::Only(grants) if !grants.dirs.iter().any(|dir| path.starts_with(dir)) => {
+                let message = format!("{}: not a directory that this credential was granted", path.display());
+                Err(refuse(message, "leave `dir` out for an empty one, or have the directory granted to the token"))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether a policy may come from there at all.
+    pub fn check_source(&self, source: &Source) -> Result<(), Fault> {
+        let Reach::Only(grants) = self else { return Ok(()) };
+        match source {
+            Source::Preset(name) if grants.policies.contains(name) => Ok(()),
+            Source::Preset(name) => {
+                let known = grants.policies.join(", ");
+                Err(refuse(
+                    format!("the policy {name:?} was not granted to this credential"),
+                    &format!("granted: {known}"),
+                ))
+            }
+            Source::File(path) => {
+                let message = format!("{}: policies are not read from the daemon's files", path.display());
+                Err(refuse(message, "send the document itself"))
+            }
+            Source::Text(_) if grants.documents => Ok(()),
+            Source::Text(_) => {
+                let message = "this credential may not bring a policy of its own".to_owned();
+                Err(refuse(message, "name a policy that was granted to it, or use an operator's token"))
+            }
+        }
+    }
+
+    /// Whether a document opens nothing but what was granted. Denials are everybody's to add.
+    pub fn check_document(&self, source: &Source, document: &Document) -> Result<(), Fault> {
+        let (Reach::Only(grants), Source::Text(_)) = (self, source) else { return Ok(()) };
+        let opens = |action: Action| action != Action::Deny;
+        let no = |what: String| Err(refuse(what, "only directories that were granted to the token can be opened"));
+        if document.defaults.fs.is_some_and(opens) {
+            return no("defaults.fs opens the whole host".into());
+        }
+        if let Some(name) = document.extends.iter().find(|name| !grants.policies.contains(name)) {
+            return no(format!("extends {name:?}, which was not granted"));
+        }
+        if let Some(rule) = document.fs.iter().find(|rule| opens(rule.action) && !grants.covers(&rule.path)) {
+            return no(format!("fs.rules: {} was not granted", rule.path));
+        }
+        for rule in document.net.iter().filter(|rule| opens(rule.action)) {
+            match &rule.to {
+                Target::Unix(path) if !grants.covers(path) => return no(format!("net.rules: {path} was not granted")),
+                // Inner networks are the operator's: a public name or range is held by the broker.
+                Target::Cidr(range) => return no(format!("net.rules: the range {range} was not granted")),
+                _ => {}
+            }
+        }
+        match document.degrade.as_ref().and_then(|names| names.first()) {
+            Some(name) => no(format!("degrade: {name:?} cannot be given up")),
+            None => Ok(()),
+        }
+    }
+
+    /// Rules that are typed belong to whoever sits at the host.
+    pub fn check_flags(&self, flags: &[Flag]) -> Result<(), Fault> {
+        match self {
+            Reach::Only(_) if !flags.is_empty() => {
+                let message = "single rules cannot be given with this credential".to_owned();
+                Err(refuse(message, "send them as a policy document"))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+impl Grants {
+    fn covers(&self, path: &RulePath) -> bool {
+        let below = |dir: &PathBuf| RulePath::literal(dir).is_some_and(|dir| dir.contains(path));
+        path.base() == Base::Workspace || self.dirs.iter().any(below)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn only() -> Reach {
+        let (dirs, policies) = (vec!["/srv/work".into()], vec!["default".into()]);
+        Reach::Only(Grants { dirs, policies, documents: true })
+    }
+
+    fn check(text: &str) -> Result<(), Fault> {
+        let source = Source::Text(text.to_owned());
+        let document = crate::policies::load(&source)?.document;
+        only().check_document(&source, &document)
+    }
+
+    #[test]
+    fn a_document_opens_nothing_but_what_was_granted() {
+        for good in [
+            r#"{"version":1,"extends":["default"]}"#,
+            r#"{"version":1,"fs":{"rules":[{"action":"allow","path":"/srv/work/a","perms":["read_file"]}]}}"#,
+            r#"{"version":1,"fs":{"rules":[{"action":"deny","path":"/etc","perms":["read_file"]}]}}"#,
+            r#"{"version":1,"fs":{"rules":[{"action":"allow","path":"$WORKSPACE/x","perms":["read_file"]}]}}"#,
+            r#"{"version":1,"net":{"rules":[{"action":"allow","host":"example.org","ports":"443"}]}}"#,
+        ] {
+            assert_eq!(check(good).map_err(|f| f.message), Ok(()), "{good}");
+        }
+        for bad in [
+            r#"{"version":1,"extends":["networked"]}"#,
+            r#"{"version":1,"defaults":{"fs":"allow"}}"#,
+            r#"{"version":1,"fs":{"rules":[{"action":"allow","path":"/srv","perms":["read_file"]}]}}"#,
+            r#"{"version":1,"fs":{"rules":[{"action":"warn","path":"/srv/workers","perms":["read_file"]}]}}"#,
+            r#"{"version":1,"fs":{"rules":[{"action":"allow","path":"~/x","perms":["read_file"]}]}}"#,
+            r#"{"version":1,"net":{"rules":[{"action":"allow","proto":"unix","path":"/run/docker.sock"}]}}"#,
+            r#"{"version":1,"net":{"rules":[{"action":"allow","cidr":"10.0.0.0/8"}]}}"#,
+            r#"{"version":1,"degrade":["landlock.scope"]}"#,
+        ] {
+            assert_eq!(check(bad).map_err(|f| f.error_kind), Err(ErrorKind::PolicyDenied), "{bad}");
+        }
+    }
+
+    #[test]
+    fn names_directories_and_files_are_refused_unless_granted() {
+        let preset = |name: &str| Source::Preset(name.to_owned());
+        assert!(only().check_source(&preset("default")).is_ok() && only().check_base("/srv/work/a".as_ref()).is_ok());
+        assert!(only().check_source(&preset("networked")).is_err());
+        assert!(only().check_source(&Source::File("/etc/passwd".into())).is_err());
+        assert!(only().check_base("/srv/workers".as_ref()).is_err() && only().check_base("/srv".as_ref()).is_err());
+        assert!(Reach::All.check_base("/".as_ref()).is_ok());
+    }
+}

@@ -1,0 +1,361 @@
+//! Tokens: who may come through the daemon's door, for whom and for what. Of a token's secret only a digest is kept.
+
+use crate::lifecycle::create::check_name;
+use crate::lifecycle::stop::note;
+use crate::state::{self, State};
+use crate::{Caller, fresh};
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+use sha2::{Digest, Sha256};
+use std::path::PathBuf;
+use store::{Kept, Record, Step, Store};
+use terms::{ErrorKind, Fault, Phase};
+use utoipa::ToSchema;
+use workspace::Dir;
+
+/// The tenant that the daemon's own state belongs to.
+pub const DEFAULT_TENANT: &str = "default";
+/// Built-in policies that open nothing of the host and no network; others must be granted by name.
+pub const USUAL_POLICIES: [&str; 5] = ["default", "read-only", "workspace-write", "no-network", "strict"];
+/// Tokens that there can be.
+const MOST: u64 = 10_000;
+const MOST_GRANTS: usize = 64;
+/// How exactly the last use is remembered.
+const USED_EVERY_MS: u64 = 60_000;
+
+/// What a credential is good for. Each scope is its own: a reviewer cannot run, an agent cannot approve.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Scope {
+    /// Run commands, read and write sandboxes.
+    Agent,
+    /// Diff, approve, reject.
+    Reviewer,
+    /// All of it, and policy, limits, tokens.
+    Operator,
+    /// The daemon's figures, and nothing else.
+    Metrics,
+}
+
+impl Scope {
+    pub fn name(self) -> &'static str {
+        match self {
+            Scope::Agent => "agent",
+            Scope::Reviewer => "reviewer",
+            Scope::Operator => "operator",
+            Scope::Metrics => "metrics",
+        }
+    }
+}
+
+/// A token as it is kept; ids are `tok_…`.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Token {
+    /// For people, and for the journal.
+    pub label: String,
+    pub tenant: String,
+    pub scopes: Vec<Scope>,
+    pub dirs: Vec<PathBuf>,
+    pub policies: Vec<String>,
+    /// SHA-256 of the secret, in hex. The secret has 256 random bits, so that nothing slower is needed.
+    pub digest: String,
+    pub created_ms: u64,
+    pub created_by: String,
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub expires_ms: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub used_ms: Option<u64>,
+}
+
+impl Record for Token {
+    const KIND: &'static str = "token";
+
+    fn scope(&self) -> Option<&str> {
+        Some(&self.tenant)
+    }
+}
+
+/// What a new token shall be.
+#[derive(Clone, Debug, Default, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(as = TokenCreate)]
+pub struct Ask {
+    /// For people, and for the journal.
+    pub name: String,
+    #[serde(default = "default_tenant")]
+    pub tenant: String,
+    #[schema(min_items = 1)]
+    pub scopes: Vec<Scope>,
+    /// Directories that its sandboxes may cover, with all below.
+    #[serde(default)]
+    #[schema(value_type = Vec<String>)]
+    pub dirs: Vec<PathBuf>,
+    /// Built-in policies that its sandboxes may have; those that open neither files of the host nor a network, where none is
+    /// given.
+    #[serde(default)]
+    pub policies: Vec<String>,
+    /// Good for so long; until it is revoked, where none is given.
+    #[serde(default)]
+    pub ttl_ms: Option<u64>,
+}
+
+fn default_tenant() -> String {
+    DEFAULT_TENANT.into()
+}
+
+/// A token as it is shown: all but its secret.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+#[schema(as = Token)]
+pub struct Shown {
+    pub id: String,
+    pub name: String,
+    pub tenant: String,
+    pub scopes: Vec<Scope>,
+    #[schema(value_type = Vec<String>)]
+    pub dirs: Vec<PathBuf>,
+    pub policies: Vec<String>,
+    pub created_ms: u64,
+    pub created_by: String,
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub expires_ms: Option<u64>,
+    /// When it was last used, to the minute.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub used_ms: Option<u64>,
+}
+
+/// A new token, with its secret, which is told this once.
+#[derive(Clone, Serialize, Deserialize, ToSchema)]
+pub struct Minted {
+    #[serde(flatten)]
+    pub shown: Shown,
+    /// What to send: `Authorization: Bearer …`.
+    pub token: String,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+pub struct Revoked {
+    pub id: String,
+    /// False when there was none any more.
+    pub changed: bool,
+}
+
+fn shown(kept: Kept<Token>) -> Shown {
+    let Token { label, tenant, scopes, dirs, policies, created_ms, created_by, expires_ms, used_ms, .. } = kept.record;
+    Shown { id: kept.id, name: label, tenant, scopes, dirs, policies, created_ms, created_by, expires_ms, used_ms }
+}
+
+pub fn create(ask: &Ask, caller: &Caller) -> Result<Minted, Fault> {
+    check_name(&ask.name)?;
+    check_tenant(&ask.tenant)?;
+    let state = State::open(caller)?;
+    let (secret, at_ms) = (hex(&[fresh::random(), fresh::random()].concat()), fresh::now_ms());
+    let usual = || USUAL_POLICIES.iter().map(|name| (*name).to_owned()).collect();
+    let token = Token {
+        label: ask.name.clone(),
+        tenant: ask.tenant.clone(),
+        scopes: scopes(ask)?,
+        dirs: dirs(ask, &state)?,
+        policies: if ask.policies.is_empty() { usual() } else { presets(ask)? },
+        digest: digest(&secret),
+        created_ms: at_ms,
+        created_by: caller.user.clone(),
+        expires_ms: ask.ttl_ms.map(|ttl| at_ms.saturating_add(ttl)),
+        used_ms: None,
+    };
+    let id = terms::id("tok", fresh::random());
+    let kept = state.store.write(|tx| {
+        if tx.count::<Token>()? >= MOST {
+            let fault = Fault::new(ErrorKind::LimitExceeded, format!("there are {MOST} tokens, the most there can be"));
+            return Err(fault.hint("revoke some").phase(Phase::Admission));
+        }
+        let body = json!({"name": token.label, "tenant": token.tenant, "scopes": token.scopes, "dirs": token.dirs,
+            "expires_ms": token.expires_ms});
+        note(tx, "token", Step::Done, &id, caller, body)?;
+        tx.add(&id, token)
+    })?;
+    let token = format!("cof_{}_{secret}", id.trim_start_matches("tok_"));
+    Ok(Minted { shown: shown(kept), token })
+}
+
+/// All of them, the newest first.
+pub fn list(caller: &Caller) -> Result<Vec<Shown>, Fault> {
+    let mut all = State::open(caller)?.store.read(|tx| tx.list::<Token>())?;
+    all.sort_by(|a, b| b.record.created_ms.cmp(&a.record.created_ms).then_with(|| a.id.cmp(&b.id)));
+    Ok(all.into_iter().map(shown).collect())
+}
+
+/// From now on it opens nothing. Done again, it changes nothing.
+pub fn revoke(id: &str, caller: &Caller) -> Result<Revoked, Fault> {
+    let state = State::open(caller)?;
+    let changed = state.store.write(|tx| {
+        let there = tx.remove::<Token>(id)?;
+        if there {
+            note(tx, "token revoke", Step::Done, id, caller, serde_json::Value::Null)?;
+        } else if tx.noted(Some(id), None, 1)?.is_empty() {
+            let fault = Fault::new(ErrorKind::NotFound, format!("there is no token {id:?}")).subject(id);
+            return Err(fault.hint("`cofferdam token ls` lists them").phase(Phase::Admission));
+        }
+        Ok(there)
+    })?;
+    Ok(Revoked { id: id.to_owned(), changed })
+}
+
+/// The tokens of a state directory, for who asks often.
+pub struct Gate {
+    store: Store,
+}
+
+impl Gate {
+    pub fn open(caller: &Caller) -> Result<Gate, Fault> {
+        Ok(Gate { store: State::open(caller)?.store })
+    }
+
+    /// Whose a secret is; none where it is nobody's, or not any more.
+    pub fn whose(&self, presented: &str) -> Result<Option<Kept<Token>>, Fault> {
+        let Some((id, secret)) = split(presented) else { return Ok(None) };
+        let known = self.get(&id)?;
+        // Computed and compared whether or not there is such a token, so that time tells nothing.
+        let none = "0".repeat(64);
+        let expected = known.as_ref().map_or(none.as_str(), |kept| kept.record.digest.as_str());
+        let same = same(digest(secret).as_bytes(), expected.as_bytes());
+        Ok(known.filter(|_| same))
+    }
+
+    /// A token by its id, if it is good now.
+    pub fn get(&self, id: &str) -> Result<Option<Kept<Token>>, Fault> {
+        let now = fresh::now_ms();
+        let kept = self.store.read(|tx| tx.get::<Token>(id))?;
+        Ok(kept.filter(|kept| kept.record.expires_ms.is_none_or(|end| end > now)))
+    }
+
+    /// Remembers that it was used, to the minute. Nobody is refused because this failed.
+    pub fn used(&self, kept: &Kept<Token>) {
+        let now = fresh::now_ms();
+        if kept.record.used_ms.is_some_and(|before| before.saturating_add(USED_EVERY_MS) > now) {
+            return;
+        }
+        let _ = self.store.write(|tx| {
+            let Some(mut kept) = tx.get::<Token>(&kept.id)? else { return Ok(()) };
+            kept.record.used_ms = Some(now);
+            tx.change(kept).map(drop)
+        });
+    }
+
+    /// Notes that somebody named what belongs to another tenant.
+    pub fn note_foreign(&self, actor: &str, subject: &str, route: &str) {
+        let body = json!({"route": route, "why": "it belongs to another tenant"});
+        let at_ms = fresh::now_ms();
+        let entry = store::Entry { at_ms, verb: "foreign", step: Step::Failed, subject, actor, body };
+        let _ = self.store.write(|tx| tx.note(&entry));
+    }
+}
+
+/// Whether a state directory has a record of that id, of whatever kind.
+pub fn knows(caller: &Caller, id: &str) -> Result<bool, Fault> {
+    let path = state::place(caller)?;
+    if !path.join("store.db").exists() {
+        return Ok(false);
+    }
+    State::open(caller)?.store.read(|tx| tx.knows(id))
+}
+
+/// `cof_ID_SECRET`: the token's id, and its secret.
+fn split(text: &str) -> Option<(String, &str)> {
+    let (id, secret) = text.strip_prefix("cof_")?.split_once('_')?;
+    let is_hex = |text: &str, length: usize| text.len() == length && text.bytes().all(|b| b.is_ascii_hexdigit());
+    (is_hex(id, 32) && is_hex(secret, 64)).then(|| (format!("tok_{id}"), secret))
+}
+
+fn digest(secret: &str) -> String {
+    hex(&Sha256::digest(secret.as_bytes()))
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// Takes the same time wherever they differ.
+fn same(a: &[u8], b: &[u8]) -> bool {
+    let differ = a.iter().zip(b).fold(a.len() ^ b.len(), |acc, (a, b)| std::hint::black_box(acc | usize::from(a ^ b)));
+    std::hint::black_box(differ) == 0
+}
+
+/// A tenant's name becomes a directory's.
+pub fn check_tenant(name: &str) -> Result<(), Fault> {
+    let plain = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || matches!(b, b'-' | b'_');
+    if (1..=64).contains(&name.len()) && name.bytes().all(plain) && !name.starts_with('-') {
+        return Ok(());
+    }
+    let fault = Fault::invalid(format!("tenant {name:?}: no name of a tenant")).phase(Phase::Admission);
+    Err(fault.hint("use 1 to 64 lower-case letters, digits, dashes and underscores, e.g. team-a"))
+}
+
+fn scopes(ask: &Ask) -> Result<Vec<Scope>, Fault> {
+    let mut scopes = ask.scopes.clone();
+    scopes.sort();
+    scopes.dedup();
+    match scopes.is_empty() {
+        true => Err(Fault::invalid("scopes: none").hint("give agent, reviewer or operator").phase(Phase::Admission)),
+        false => Ok(scopes),
+    }
+}
+
+fn presets(ask: &Ask) -> Result<Vec<String>, Fault> {
+    if let Some(name) = ask.policies.iter().find(|name| policy::preset(name).is_none()) {
+        let known: Vec<_> = policy::PRESETS.iter().map(|(name, _)| *name).collect();
+        let fault = Fault::invalid(format!("policies: {name:?} is no built-in policy")).phase(Phase::Admission);
+        return Err(fault.hint(format!("there are {}", known.join(", "))));
+    }
+    Ok(ask.policies.clone())
+}
+
+/// What is granted is what the names stand for now, and never the state itself.
+fn dirs(ask: &Ask, state: &State) -> Result<Vec<PathBuf>, Fault> {
+    if ask.dirs.len() > MOST_GRANTS {
+        let fault = Fault::invalid(format!("dirs: {}; at most {MOST_GRANTS}", ask.dirs.len()));
+        return Err(fault.hint("grant a directory above them").phase(Phase::Admission));
+    }
+    let real = |dir: &PathBuf| {
+        let bad = |why: String| {
+            let fault = Fault::invalid(format!("dirs: {}: {why}", dir.display())).phase(Phase::Admission);
+            fault.hint("grant a directory that exists, by its whole path")
+        };
+        if !dir.is_absolute() {
+            return Err(bad("not a whole path".into()));
+        }
+        let path = std::fs::canonicalize(dir).map_err(|e| bad(e.to_string()))?;
+        let opened = Dir::open(&path).map_err(|e| bad(e.to_string()))?;
+        state::check_apart(&state.dir, &state.path, &opened, &path)?;
+        Ok(path)
+    };
+    ask.dirs.iter().map(real).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_token_is_told_from_what_is_none() {
+        let (id, secret) = ("0".repeat(32), "f".repeat(64));
+        assert_eq!(split(&format!("cof_{id}_{secret}")), Some((format!("tok_{id}"), secret.as_str())));
+        for bad in ["", "cof_", &format!("cof_{id}"), &format!("cof_{id}_{id}"), &format!("tok_{id}_{secret}")] {
+            assert_eq!(split(bad), None, "{bad}");
+        }
+    }
+
+    #[test]
+    fn only_equal_bytes_are_the_same() {
+        assert!(same(b"abc", b"abc") && same(b"", b""));
+        for (a, b) in [("abc", "abd"), ("abc", "ab"), ("", "a"), ("bbc", "abc")] {
+            assert!(!same(a.as_bytes(), b.as_bytes()), "{a} {b}");
+        }
+    }
+
+    #[test]
+    fn tenants_are_names_of_directories() {
+        assert!(["default", "a", "team-2"].into_iter().all(|name| check_tenant(name).is_ok()));
+        let long = "a".repeat(65);
+        assert!(["", "A", "a/b", "..", "-a", "a b", "ä", &long].into_iter().all(|name| check_tenant(name).is_err()));
+    }
+}

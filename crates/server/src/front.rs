@@ -1,0 +1,164 @@
+//! Before and behind every route: a request is admitted and its answer is made whole. Nothing that happens in between can
+//! leave a client without a document of the contract.
+
+use crate::credentials::Peer;
+use crate::gate::{self, Names};
+use crate::lookout::{Seen, Told};
+use crate::pace::Paced;
+use crate::refuse::{Carried, Refusal};
+use crate::stream::Closing;
+use crate::{Shared, Who};
+use axum::Router;
+use axum::body::Body;
+use axum::extract::MatchedPath;
+use axum::response::{IntoResponse, Response};
+use futures_util::FutureExt;
+use http::header::{self, HeaderName, HeaderValue};
+use http::{Request, StatusCode, Uri};
+use http_body_util::{BodyExt, Limited};
+use hyper::body::{Body as _, Incoming};
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+use terms::{Fault, Retry};
+use tower::ServiceExt;
+
+/// What every connection needs to answer requests.
+#[derive(Clone)]
+pub struct Front {
+    pub app: Router,
+    pub shared: Shared,
+    pub names: Arc<Names>,
+}
+
+/// Carried by an answer: whose credential it was asked for with.
+#[derive(Clone)]
+struct Tenant(String);
+
+/// What is also found without the version in front, for those who ask every daemon the same.
+const WITHOUT_VERSION: [&str; 3] = ["/health", "/metrics", "/openapi.json"];
+
+impl Front {
+    pub async fn answer(self, peer: Peer, request: Request<Incoming>) -> Response {
+        let id = terms::id("req", node::fresh::random());
+        let seen = Seen::begin(self.shared.lookout(), request.method(), request.headers());
+        let mut answer = match AssertUnwindSafe(seen.during(self.admitted(&peer, request))).catch_unwind().await {
+            Ok(Ok(answer)) => answer,
+            Ok(Err(refusal)) => refusal.into_response(),
+            Err(_) => Refusal::from(Fault::internal("the daemon failed at this request")).into_response(),
+        };
+        let mut fault = None;
+        if answer.status().is_client_error() || answer.status().is_server_error() {
+            let (document, of) = refused(answer, &id).await;
+            (answer, fault) = (document, Some(of));
+        }
+        guard(&mut answer, &id);
+        let carried = answer.extensions();
+        seen.end(&Told {
+            request_id: &id,
+            route: carried.get::<MatchedPath>().map(MatchedPath::as_str),
+            tenant: carried.get::<Tenant>().map(|tenant| tenant.0.as_str()),
+            status: answer.status(),
+            fault: fault.as_ref(),
+        });
+        answer
+    }
+
+    async fn admitted(self, peer: &Peer, request: Request<Incoming>) -> Result<Response, Refusal> {
+        let (mut parts, body) = request.into_parts();
+        gate::check(&parts, peer, &self.names)?;
+        parts.uri = versioned(parts.uri);
+        let given = parts.headers.contains_key(header::AUTHORIZATION);
+        let who = match self.shared.rules().is_public(parts.uri.path()) && !given {
+            true => None,
+            false => Some(self.shared.credentials().who(peer, &parts.headers).await?),
+        };
+        // No route has a use for it, and none must be able to pass it on.
+        parts.headers.remove(header::AUTHORIZATION);
+        if let Some(who) = &who {
+            parts.extensions.insert(who.clone());
+        }
+        let path = parts.uri.path().to_owned();
+        let request = Request::from_parts(parts, Body::new(Paced::new(body)));
+        let mut answer = match self.app.clone().oneshot(request).await {
+            Ok(answer) => answer,
+            Err(never) => match never {},
+        };
+        if let Some(who) = &who {
+            answer.extensions_mut().insert(Tenant(who.tenant.clone()));
+        }
+        Ok(match who {
+            Some(who) => self.watched(who, path, answer),
+            None => answer,
+        })
+    }
+
+    /// Streams end with the credential they were opened with; names of other tenants' things are noted.
+    fn watched(&self, who: Who, path: String, answer: Response) -> Response {
+        if answer.status() == StatusCode::NOT_FOUND {
+            crate::foreign::note(&self.shared, &who, &path);
+        }
+        let is_stream = answer.status().is_success() && answer.body().size_hint().exact().is_none();
+        if !is_stream {
+            return answer;
+        }
+        let shared = self.shared.clone();
+        let closed = async move { shared.until_closed(&who).await };
+        let (parts, body) = answer.into_parts();
+        let events =
+            parts.headers.get(header::CONTENT_TYPE).is_some_and(|t| t.as_bytes().starts_with(b"text/event-stream"));
+        Response::from_parts(parts, Body::new(Closing::new(body, events, closed)))
+    }
+}
+
+fn versioned(uri: Uri) -> Uri {
+    let path = uri.path();
+    let known = |name: &str| path.strip_prefix(name).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));
+    if !WITHOUT_VERSION.iter().any(|name| known(name)) {
+        return uri;
+    }
+    let target = uri.path_and_query().map_or("/", |target| target.as_str());
+    format!("/v1{target}").parse().unwrap_or(uri)
+}
+
+/// The document of a refusal. One that is not ours, of a library in between, becomes one.
+async fn refused(answer: Response, id: &str) -> (Response, Fault) {
+    let (mut parts, body) = answer.into_parts();
+    let mut fault = match parts.extensions.remove::<Carried>() {
+        Some(carried) => *carried.0,
+        None => {
+            const LONGEST: usize = 4096;
+            let text = Limited::new(body, LONGEST).collect().await.map(|body| body.to_bytes()).unwrap_or_default();
+            let text = String::from_utf8_lossy(&text).trim().to_owned();
+            let text = if text.is_empty() { parts.status.to_string() } else { text };
+            *Refusal::http(parts.status, text, "see /v1/openapi.json").fault
+        }
+    };
+    if matches!(parts.status, StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE) {
+        fault.retry = Retry::Later;
+        parts.headers.entry(header::RETRY_AFTER).or_insert(HeaderValue::from_static("1"));
+    }
+    if parts.status == StatusCode::UNAUTHORIZED {
+        parts.headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+    }
+    fault.request_id = Some(id.to_owned());
+    let text = serde_json::to_vec(&fault).unwrap_or_default();
+    parts.headers.remove(header::CONTENT_LENGTH);
+    parts.headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    (Response::from_parts(parts, Body::from(text)), fault)
+}
+
+/// Headers of every answer: it is shown in no frame, kept by no cache, and taken for nothing that it does not say it is.
+fn guard(answer: &mut Response, id: &str) {
+    let headers = answer.headers_mut();
+    if let Ok(id) = HeaderValue::from_str(id) {
+        headers.insert(HeaderName::from_static("x-request-id"), id);
+    }
+    for (name, value) in [
+        (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
+        (header::CACHE_CONTROL, "no-store"),
+        (header::CONTENT_SECURITY_POLICY, "default-src 'none'; frame-ancestors 'none'"),
+        (header::REFERRER_POLICY, "no-referrer"),
+    ] {
+        headers.entry(name).or_insert(HeaderValue::from_static(value));
+    }
+}

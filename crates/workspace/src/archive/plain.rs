@@ -1,0 +1,305 @@
+//! A directory as a plain tar stream, and such a stream into a directory: what any tar program writes and reads. Out of a tree that
+//! is in use, in an order that is always the same; into one, by handles, over no link, under bounds that are told when met.
+
+use super::entries::{Next, Source, Takes, shown};
+use super::write::{CHANGED, Facts, put, put_link};
+use crate::attributes::Marks;
+use crate::change::FileKind;
+use crate::dir::Dir;
+use crate::name::Rel;
+use crate::walk::{self, At, Visitor};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, Timespec, Timestamps, UTIME_OMIT};
+use rustix::io::Errno;
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::os::unix::fs::FileExt;
+use tar::EntryType;
+use terms::{ErrorKind, Fault, LimitKind};
+
+/// What was written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Packed {
+    pub entries: u64,
+    pub bytes: u64,
+    /// Sockets and devices, which no tar stream can carry.
+    pub left_out: u64,
+}
+
+/// Writes all that is in a directory, with names relative to it; or one file of it. Bytes of files that change meanwhile are an
+/// error, for the length of each is told before its bytes.
+pub fn pack(top: &Dir, only: Option<&[u8]>, out: impl Write) -> Result<Packed, Fault> {
+    let mut packer =
+        Packer { tar: tar::Builder::new(out), path: Vec::new(), cuts: Vec::new(), packed: Packed::default() };
+    match only {
+        Some(name) => {
+            let path = Rel::top().join(name);
+            let meta = top.meta_of(name).and_then(|meta| meta.ok_or_else(|| io::ErrorKind::NotFound.into()));
+            let meta = meta.map_err(|e| walk::fault(&path, &e))?;
+            let at = At { name, meta, parent: top, depth: 0, opened: None, opaque: false, marks: Marks::Foreign };
+            packer.leaf(&at).map_err(|e| walk::fault(&path, &e))?;
+        }
+        None => packer = walk::walk(&[top], Marks::Foreign, packer)?,
+    }
+    let finished = packer.tar.into_inner().and_then(|mut out| out.flush());
+    finished.map_err(|e| walk::fault(&Rel::top(), &e))?;
+    Ok(packer.packed)
+}
+
+struct Packer<W: Write> {
+    tar: tar::Builder<W>,
+    path: Vec<u8>,
+    /// How long the path was before each directory on the way.
+    cuts: Vec<usize>,
+    packed: Packed,
+}
+
+impl<W: Write> Packer<W> {
+    fn full(&self, name: &[u8]) -> io::Result<Vec<u8>> {
+        let path = [&self.path[..], name].concat();
+        match path.len() > super::LONGEST_PATH {
+            true => Err(io::Error::new(io::ErrorKind::InvalidInput, "its path is too long for a tar file")),
+            false => Ok(path),
+        }
+    }
+
+    fn file(&mut self, at: &At<'_>, path: &[u8]) -> io::Result<()> {
+        let file = at.parent.file(&Rel::top().join(at.name))?;
+        // What the open file says counts, not what stood there before.
+        let size = file.metadata()?.len();
+        put(&mut self.tar, path, EntryType::Regular, &facts(at, size), (&file).take(size)).map_err(|e| {
+            match e.kind() {
+                io::ErrorKind::InvalidData => io::Error::new(io::ErrorKind::ResourceBusy, CHANGED),
+                _ => e,
+            }
+        })?;
+        self.packed.bytes += size;
+        Ok(())
+    }
+}
+
+fn facts(at: &At<'_>, size: u64) -> Facts {
+    Facts { mode: at.meta.mode, size, mtime: u64::try_from(at.meta.mtime.0).unwrap_or(0) }
+}
+
+impl<W: Write> Visitor for Packer<W> {
+    fn enter(&mut self, at: &At<'_>) -> io::Result<()> {
+        let path = [&self.full(at.name)?[..], b"/"].concat();
+        put(&mut self.tar, &path, EntryType::Directory, &facts(at, 0), io::empty())?;
+        self.packed.entries += 1;
+        self.cuts.push(self.path.len());
+        self.path = path;
+        Ok(())
+    }
+
+    fn leaf(&mut self, at: &At<'_>) -> io::Result<()> {
+        let path = self.full(at.name)?;
+        match at.meta.kind {
+            FileKind::File => self.file(at, &path)?,
+            FileKind::Symlink => put_link(&mut self.tar, &path, &at.parent.link_target(at.name)?, &facts(at, 0))?,
+            FileKind::Fifo => put(&mut self.tar, &path, EntryType::Fifo, &facts(at, 0), io::empty())?,
+            _ => {
+                self.packed.left_out += 1;
+                return Ok(());
+            }
+        }
+        self.packed.entries += 1;
+        Ok(())
+    }
+
+    fn leave(&mut self) -> io::Result<()> {
+        self.path.truncate(self.cuts.pop().unwrap_or(0));
+        Ok(())
+    }
+}
+
+/// How much may be made.
+#[derive(Clone, Copy, Debug)]
+pub struct Room {
+    pub bytes: u64,
+    pub entries: u64,
+}
+
+/// What was made.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Unpacked {
+    pub entries: u64,
+    pub bytes: u64,
+    /// Files that lost their set-user-id or set-group-id bit.
+    pub stripped: u64,
+}
+
+/// Unpacks a tar stream into a directory. Files that are there are replaced, directories are joined. No name leads out or over a
+/// link, whoever made the link. What came before an error stays.
+pub fn unpack(input: impl Read, top: &Dir, room: Room) -> Result<Unpacked, Fault> {
+    let mut tar = tar::Archive::new(input);
+    let mut source = Source::of(&mut tar, Takes::Others).map_err(plainly)?;
+    let mut maker = Maker { top, room, made: Unpacked::default() };
+    while let Some(next) = source.next().map_err(plainly)? {
+        maker.take(next)?;
+    }
+    Ok(maker.made)
+}
+
+/// Another hint than for a file that `export` wrote.
+fn plainly(fault: Fault) -> Fault {
+    fault.hint("what came before it was unpacked; pack it again without this entry")
+}
+
+struct Maker<'a> {
+    top: &'a Dir,
+    room: Room,
+    made: Unpacked,
+}
+
+impl Maker<'_> {
+    fn take<R: Read>(&mut self, next: Next<'_, R>) -> Result<(), Fault> {
+        let path = Rel::parse(&next.name).ok_or_else(|| refused(&shown(&next.name), "not a plain name"))?;
+        let Some((above, name)) = path.split() else { return Ok(()) };
+        self.made.entries += 1;
+        self.made.bytes = self.made.bytes.saturating_add(next.size);
+        self.check_room(&path)?;
+        let parent = self.parent(&above).map_err(|e| trouble(&path, &e))?;
+        let mode = next.entry.header().mode().unwrap_or(0o644);
+        let mtime = next.entry.header().mtime().unwrap_or(0);
+        if mode & 0o6000 != 0 {
+            self.made.stripped += 1;
+        }
+        let made = match next.kind {
+            EntryType::Directory => directory(&parent, name, mode),
+            EntryType::Symlink => symlink(&parent, name, &next.link, mtime),
+            EntryType::Fifo => fifo(&parent, name, mode),
+            EntryType::Link => return self.hard_link(&parent, &path, name, &next.link),
+            _ => file(&parent, name, mode, mtime, next.size, next.entry),
+        };
+        made.map_err(|e| trouble(&path, &e))
+    }
+
+    fn check_room(&self, path: &Rel) -> Result<(), Fault> {
+        let (kind, most, what) = match () {
+            () if self.made.entries > self.room.entries => (LimitKind::Files, self.room.entries, "entries"),
+            () if self.made.bytes > self.room.bytes => (LimitKind::DiskMb, self.room.bytes, "bytes"),
+            () => return Ok(()),
+        };
+        let message = format!("{path}: with it more than {most} {what} would be unpacked");
+        Err(Fault::new(ErrorKind::LimitExceeded, message).limit(kind).hint("what came before it was unpacked"))
+    }
+
+    /// The directory above, made where it is missing. A link on the way is an error.
+    fn parent(&self, above: &Rel) -> io::Result<Dir> {
+        let mut here = self.top.dir(&Rel::top())?;
+        for part in above.parts() {
+            let at = Rel::top().join(part);
+            here = match here.dir(&at) {
+                Err(e) if e.kind() == io::ErrorKind::NotFound => {
+                    match rustix::fs::mkdirat(&here, part, Mode::from_raw_mode(0o755)) {
+                        Ok(()) | Err(Errno::EXIST) => here.dir(&at)?,
+                        Err(e) => return Err(e.into()),
+                    }
+                }
+                other => other?,
+            };
+        }
+        Ok(here)
+    }
+
+    /// Another name for a file in this directory, never for anything outside of it.
+    fn hard_link(&self, parent: &Dir, path: &Rel, name: &[u8], link: &[u8]) -> Result<(), Fault> {
+        let out = || refused(&path.to_string(), "a hard link that leads out");
+        let to = Some(link).filter(|link| !link.starts_with(b"/")).and_then(Rel::parse).ok_or_else(out)?;
+        let (above, to_name) = to.split().ok_or_else(out)?;
+        let linked = (|| {
+            let from = self.top.dir(&above)?;
+            match from.meta_of(to_name)? {
+                Some(meta) if meta.kind == FileKind::File => {}
+                _ => return Err(io::Error::new(io::ErrorKind::InvalidInput, "a hard link to what is no file")),
+            }
+            // A second name of itself is there already.
+            if to == *path {
+                return Ok(());
+            }
+            make_way(parent, name)?;
+            Ok(rustix::fs::linkat(&from, to_name, parent, name, AtFlags::empty())?)
+        })();
+        linked.map_err(|e| trouble(path, &e))
+    }
+}
+
+fn refused(what: &str, why: &str) -> Fault {
+    plainly(Fault::invalid(format!("the file was refused: {what}: {why}")))
+}
+
+/// Bits that a stream may set.
+fn allowed(mode: u32) -> Mode {
+    Mode::from_raw_mode(mode & 0o1777)
+}
+
+fn times(mtime: u64) -> Timestamps {
+    Timestamps {
+        last_access: Timespec { tv_sec: 0, tv_nsec: UTIME_OMIT },
+        last_modification: Timespec { tv_sec: i64::try_from(mtime).unwrap_or(i64::MAX), tv_nsec: 0 },
+    }
+}
+
+/// Takes away what is in the way, unless it is a directory.
+fn make_way(parent: &Dir, name: &[u8]) -> io::Result<()> {
+    match rustix::fs::unlinkat(parent, name, AtFlags::empty()) {
+        Ok(()) | Err(Errno::NOENT) => Ok(()),
+        Err(e) => Err(e.into()),
+    }
+}
+
+fn directory(parent: &Dir, name: &[u8], mode: u32) -> io::Result<()> {
+    match rustix::fs::mkdirat(parent, name, Mode::from_raw_mode(0o700)) {
+        Ok(()) | Err(Errno::EXIST) => {}
+        Err(e) => return Err(e.into()),
+    }
+    let made = parent.dir(&Rel::top().join(name))?;
+    // Or what follows could not be put into it.
+    Ok(rustix::fs::fchmod(&made, allowed(mode | 0o700))?)
+}
+
+fn symlink(parent: &Dir, name: &[u8], target: &[u8], mtime: u64) -> io::Result<()> {
+    make_way(parent, name)?;
+    rustix::fs::symlinkat(target, parent, name)?;
+    Ok(rustix::fs::utimensat(parent, name, &times(mtime), AtFlags::SYMLINK_NOFOLLOW)?)
+}
+
+fn fifo(parent: &Dir, name: &[u8], mode: u32) -> io::Result<()> {
+    make_way(parent, name)?;
+    Ok(rustix::fs::mknodat(parent, name, FileType::Fifo, allowed(mode), 0)?)
+}
+
+fn file(parent: &Dir, name: &[u8], mode: u32, mtime: u64, size: u64, mut data: impl Read) -> io::Result<()> {
+    make_way(parent, name)?;
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL;
+    let made = File::from(parent.open_at(&Rel::top().join(name), flags, Mode::from_raw_mode(0o600))?);
+    let mut buffer = vec![0u8; 64 << 10];
+    let mut at = 0;
+    loop {
+        let count = data.read(&mut buffer)?;
+        if count == 0 {
+            break;
+        }
+        made.write_all_at(&buffer[..count], at)?;
+        at += count as u64;
+    }
+    if at != size {
+        return Err(io::ErrorKind::UnexpectedEof.into());
+    }
+    rustix::fs::fchmod(&made, allowed(mode))?;
+    Ok(rustix::fs::futimens(&made, &times(mtime))?)
+}
+
+/// What went wrong with one entry.
+fn trouble(path: &Rel, error: &io::Error) -> Fault {
+    let refuse = |why: &str| refused(&path.to_string(), why);
+    match error.raw_os_error().map(Errno::from_raw_os_error) {
+        Some(Errno::LOOP | Errno::NOTDIR) => refuse("its way leads over a link or a file"),
+        Some(Errno::ISDIR | Errno::EXIST) => refuse("a directory stands there"),
+        Some(Errno::NOENT) => refuse("it links to what is not there"),
+        Some(Errno::NAMETOOLONG) => refuse("a name that is too long"),
+        Some(Errno::INVAL) => refuse("not a name or link that can be made"),
+        Some(_) => walk::fault(path, error),
+        None => refuse(&format!("it is cut short or damaged: {error}")),
+    }
+}
