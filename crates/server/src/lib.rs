@@ -9,6 +9,7 @@
 pub mod answer;
 pub mod ask;
 mod credentials;
+mod feed;
 mod foreign;
 mod front;
 mod gate;
@@ -20,7 +21,10 @@ mod routes;
 mod rules;
 mod shared;
 mod stream;
+mod upload;
 mod who;
+mod words;
+mod written;
 
 pub use listen::{Checked, Settings, check, serve};
 pub use refuse::Refusal;
