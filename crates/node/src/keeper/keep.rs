@@ -127,7 +127,6 @@ impl Keep {
             fault.subject(&id).phase(Phase::Start).hint("look at the state directory; `cofferdam doctor` may help")
         };
         place.make().map_err(|e| trouble("its directory", &e))?;
-        super::lost::settle(&state, &id)?;
         // From now on others who want to keep it see that somebody does.
         let card = Card::own();
         place.write_card(&card).map_err(|e| trouble("its card", &e))?;
@@ -142,6 +141,7 @@ impl Keep {
             Ok((residence, premises, holding, signals, listener, clerk))
         });
         let (residence, premises, holding, signals, listener, clerk) = stood.inspect_err(|_| place.clear())?;
+        let stays = premises.sandbox.record.stays;
         let mut keep = Keep {
             place,
             card,
@@ -155,7 +155,7 @@ impl Keep {
             works: BTreeMap::new(),
             past: VecDeque::new(),
             frozen: None,
-            stays: false,
+            stays,
             idle,
             stirred: Instant::now(),
             ending: None,
@@ -164,7 +164,29 @@ impl Keep {
             _holding: holding,
         };
         keep.prune();
+        keep.awake(&state, caller)?;
         Ok(keep)
+    }
+
+    /// It is suspended no more, and its services run.
+    fn awake(&mut self, state: &Path, caller: &Caller) -> Result<(), Fault> {
+        let sandbox = self.premises.sandbox.clone();
+        if sandbox.record.suspended.is_some() {
+            super::suspend::woken(state, &sandbox.id, caller)?;
+        }
+        for service in &sandbox.record.services {
+            let start = Start {
+                shell: Some(Word::of(&service.command)),
+                env: service.env.iter().map(|(name, value)| Word::of(format!("{name}={value}"))).collect(),
+                around: caller.env.iter().map(|(name, value)| (Word::of(name), Word::of(value))).collect(),
+                workdir: service.cwd.as_ref().map(Word::of),
+                actor: caller.user.clone(),
+                service: Some(service.name.clone()),
+                ..Start::default()
+            };
+            self.begin_run(&start)?;
+        }
+        Ok(())
     }
 
     fn run(mut self) -> Result<(), Fault> {
