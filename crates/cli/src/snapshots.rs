@@ -6,6 +6,7 @@ mod templates;
 use crate::sandboxes::table::{Table, ago, bytes, short};
 use crate::{render, surroundings};
 use clap::ArgMatches;
+use node::lifecycle::stop::Which;
 use node::snapshots::{self, Since};
 use node::state::State;
 use node::{Caller, fresh};
@@ -112,7 +113,8 @@ fn restore(m: &ArgMatches, caller: &Caller, json: bool) -> Result<ExitCode, Faul
     let state = State::open(caller)?;
     let since = if m.get_flag("discard") { Since::Discard } else { Since::Keep };
     let snapshot = text(m, "snapshot").unwrap_or_default();
-    let done = snapshots::restore(&state, caller, snapshot, text(m, "sandbox"), since)?;
+    let which = Which { word: m.get_one::<String>("sandbox").cloned(), version: None };
+    let done = snapshots::restore(&state, caller, snapshot, &which, since)?;
     if json {
         render::print_json(&done);
         return Ok(ExitCode::SUCCESS);

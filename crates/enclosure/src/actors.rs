@@ -147,6 +147,39 @@ fn bound(line: &str, port: u16) -> Option<u64> {
     (u16::from_str_radix(own, 16) == Ok(port)).then_some(inode)
 }
 
+/// What the processes of a guest use, as the kernel tells of each.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Tally {
+    pub cpu_us: u64,
+    pub memory_bytes: u64,
+    pub processes: u64,
+}
+
+/// Adds up the first process and all below it, within bounds. Who is gone is in the account of who collected it.
+pub(crate) fn tally(first: i32) -> Tally {
+    const TICK_US: u64 = 10_000;
+    const PAGE: u64 = 4096;
+    let mut looks = Looks(MOST_LOOKS);
+    let mut found = vec![first];
+    let mut sum = Tally::default();
+    let mut at = 0;
+    while let Some(pid) = found.get(at).copied() {
+        at += 1;
+        let process = PathBuf::from(format!("/proc/{pid}"));
+        found.extend(children(&process, &mut looks));
+        let Some(stat) = read(&process.join("stat")) else { continue };
+        let fields: Vec<u64> = stat
+            .rsplit_once(") ")
+            .map(|(_, rest)| rest.split(' ').map(|word| word.parse().unwrap_or(0)).collect())
+            .unwrap_or_default();
+        // Own time and that of those who were collected; then pages in memory.
+        sum.cpu_us += fields.get(11..15).map_or(0, |times| times.iter().sum::<u64>()) * TICK_US;
+        sum.memory_bytes += fields.get(21).copied().unwrap_or(0) * PAGE;
+        sum.processes += 1;
+    }
+    sum
+}
+
 /// One spelling for an address, whichever protocol's socket it is on.
 fn plain(at: SocketAddr) -> SocketAddr {
     SocketAddr::new(at.ip().to_canonical(), at.port())

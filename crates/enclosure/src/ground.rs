@@ -3,7 +3,7 @@
 
 use crate::guest::Guest;
 use crate::steps;
-use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use sys::ahead::Ahead;
 use sys::op::Op;
 use sys::{CallError, ahead, arena, landlock};
@@ -70,17 +70,16 @@ pub(crate) struct Pipes {
     theirs: [OwnedFd; 3],
 }
 
-/// Our ends of the pipes, and a handle on the guest's scratch space where one is at hand already.
+/// Our ends of the pipes.
 #[derive(Default)]
 pub(crate) struct Ours {
-    pub scratch: Option<OwnedFd>,
     pub input: Option<OwnedFd>,
     pub output: Option<OwnedFd>,
     pub error: Option<OwnedFd>,
 }
 
 impl Pipes {
-    fn new(guest: &Guest) -> Result<Pipes, Fault> {
+    pub(crate) fn new(guest: &Guest) -> Result<Pipes, Fault> {
         let pipe = || {
             rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)
                 .map_err(|e| Fault::internal(format!("pipe: {e}")).phase(Phase::Preparation))
@@ -99,12 +98,12 @@ impl Pipes {
                 let _ = rustix::fs::fchown(end, Some(ids.0), Some(ids.1));
             }
         }
-        let ours = Ours { scratch: None, input: Some(write_in), output: Some(read_out), error: Some(read_err) };
+        let ours = Ours { input: Some(write_in), output: Some(read_out), error: Some(read_err) };
         Ok(Pipes { ours, theirs: [read_in, write_out, write_err] })
     }
 
-    pub(crate) fn theirs(&self) -> [RawFd; 3] {
-        self.theirs.each_ref().map(AsRawFd::as_raw_fd)
+    pub(crate) fn theirs(&self) -> [BorrowedFd<'_>; 3] {
+        self.theirs.each_ref().map(AsFd::as_fd)
     }
 
     /// Closes the command's ends here, so that their end shows.

@@ -5,24 +5,26 @@ use crate::alone;
 use crate::driver::{self, Driver, Found};
 use crate::ground::{Groundwork, Ours, Pipes};
 use crate::guest::Guest;
-use crate::limits::{self, Cpus, Meter};
+use crate::limits::{self, Cpus};
 use crate::network::{NetPlan, Network};
 use crate::publish::Published;
 use crate::shift::Shifter;
+use crate::standing::{Standing, step_failed, vanished};
 use crate::steps::{self, Steps};
-use crate::supervise::{Run, step_failed, vanished};
+use crate::supervise::Run;
 use crate::terminal;
 use crate::workspace::{Gauge, Workspace};
 use policy::{ExecPlan, Perm, Perms, Plan, Resolved};
 use std::ffi::OsString;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
+use std::rc::Rc;
 use sys::ahead::Ahead;
 use sys::cgroup::{Born, Group, Layout};
 use sys::janitor::{self, Janitor};
 use sys::seccomp::Watch;
-use sys::spawn::{self, Command, Message, Spawned, Walk};
+use sys::spawn::{self, Command, Message, Places, Spawned, Walk};
 use sys::{CallError, ahead, cstring, host, process};
 use terms::{Action, Actor, Denial, ErrorKind, Fault, Limits, Outcome, Phase, PolicyStamp, RunId};
 
@@ -51,6 +53,8 @@ pub struct Request {
     /// Observe everything that the command looks at, to learn what it needs.
     pub watch_looks: bool,
     pub deny_calls: Vec<String>,
+    /// It stays: its first process starts no command of its own, but those that it is told of. See `Prepared::reside`.
+    pub resident: bool,
     /// What its network must be like; without, it has a loopback of its own and nothing else.
     pub network: Option<NetPlan>,
     /// Where the guest changes files, and the host does not see it.
@@ -143,19 +147,47 @@ pub type Observer<'a> = Box<dyn FnMut(Observed<'_>) + 'a>;
 
 /// Everything decided, nothing started.
 pub struct Prepared {
-    request: Request,
-    ground: Groundwork,
-    steps: Steps,
+    pub(crate) request: Rc<Request>,
+    pub(crate) ground: Groundwork,
+    pub(crate) steps: Rc<Steps>,
+}
+
+/// A guest that sets itself up, with all that was made for it.
+pub(crate) struct Raised {
+    pub spawned: Spawned,
+    pub group: Option<Group>,
+    /// Makes sockets in its network.
+    pub helper: Option<Ahead>,
+    /// Handles that are at hand already.
+    pub places: Places,
+    pub janitor: Option<Janitor>,
+}
+
+impl Raised {
+    /// Takes everything down again. A guest that failed first makes our own calls fail, too; its report names the true cause,
+    /// or its silence does.
+    pub fn abandon(self, fault: Fault, steps: &Steps) -> Fault {
+        let gone = process::has_ended(self.spawned.pidfd.as_fd());
+        process::kill_child(self.spawned.pid);
+        drop(self.group);
+        let fault = match self.spawned.receive() {
+            Ok(Some((report, _))) if report.message == Message::StepFailed => step_failed(steps, &report),
+            _ if gone => vanished(),
+            _ => fault,
+        };
+        let _collected_last = self.janitor.map(Janitor::dismiss);
+        fault
+    }
 }
 
 pub fn prepare(request: Request, mut ground: Groundwork) -> Result<Prepared, Fault> {
     check_guards(&request.plan, request.workspace.as_ref())?;
-    check_calls(&request.deny_calls)?;
+    check_calls(&request.deny_calls, request.resident)?;
     let steps = match request.enforced.driver {
         Driver::Namespaces => steps::build(&request, &mut ground)?,
         Driver::Landlock => alone::build(&request, &mut ground)?,
     };
-    Ok(Prepared { request, ground, steps })
+    Ok(Prepared { request: Rc::new(request), ground, steps: Rc::new(steps) })
 }
 
 /// A denied path that does not exist is safe where the guest can make nothing. Elsewhere the run is refused: no wall
@@ -186,7 +218,7 @@ fn check_guards(plan: &Plan, workspace: Option<&Workspace>) -> Result<(), Fault>
 }
 
 /// A denied call must exist, and must not be one that starting and ending the command needs.
-fn check_calls(names: &[String]) -> Result<(), Fault> {
+fn check_calls(names: &[String], resident: bool) -> Result<(), Fault> {
     let refuse = |name: &str, why: &str| {
         let message = format!("syscalls.deny names {name:?}, {why}");
         Err(Fault::new(ErrorKind::UnsupportedPolicy, message).hint("leave it out").phase(Phase::Planning))
@@ -197,6 +229,9 @@ fn check_calls(names: &[String]) -> Result<(), Fault> {
         }
         if sys::seccomp::INDISPENSABLE.contains(&name.as_str()) {
             return refuse(name, "without which no command can be started");
+        }
+        if resident && sys::seccomp::INDISPENSABLE_TO_STAY.contains(&name.as_str()) {
+            return refuse(name, "without which a sandbox cannot stay to start commands");
         }
     }
     Ok(())
@@ -209,12 +244,22 @@ impl Prepared {
     }
 
     /// Runs the command to its end. Faults are ours; whatever the command did is in the outcome.
-    pub fn run(mut self, mut beside: Beside<'_>) -> Result<Outcome, Fault> {
-        let published = std::mem::take(&mut beside.publish);
+    pub fn run(mut self, beside: Beside<'_>) -> Result<Outcome, Fault> {
         let signals = process::signal_handle(&FORWARDED).map_err(|e| driver::lacks(e.call))?;
-        let layout = limits::wants_group(&self.request.limits, &self.request.cpus).then(limits::layout);
         let pipes = self.ground.pipes()?;
         let command = self.command(&pipes);
+        let mut raised = self.raise(command, beside.publish.len())?;
+        let ours = self.ours(pipes);
+        let janitor = raised.janitor.take();
+        let guest = Standing::new(self.request, self.steps, raised, beside);
+        let outcome = Run::new(guest, signals, ours).supervise();
+        let _collected_last = janitor.map(Janitor::dismiss);
+        outcome
+    }
+
+    /// Makes everything that the guest needs, and has it set itself up.
+    pub(crate) fn raise(&mut self, command: Command, published: usize) -> Result<Raised, Fault> {
+        let layout = limits::wants_group(&self.request.limits, &self.request.cpus).then(limits::layout);
         // Before there is a group: whatever ends us from now on, somebody removes it. And before the helper has files open
         // for a moment, copies of which would keep it from sealing the root.
         let janitor = layout.as_ref().map(|layout| self.start_janitor(layout)).transpose()?;
@@ -232,48 +277,33 @@ impl Prepared {
         let mut shifter = Shifter::new(self.ground.guest);
         let mounts = self.steps.mounts.iter().map(|wanted| shifter.prepare(wanted)).collect::<Result<Vec<_>, _>>()?;
         let (spawned, settled) = self.clone_guest(group.as_ref(), &mounts, command)?;
+        // Whoever stays may be connected to at any time; others only need sockets for ports that are published.
+        let sockets = published > 0 || self.request.resident;
         // While it still waits for us.
-        let visitor = self.visitor(&spawned, settled, &published);
+        let visitor = self.visitor(&spawned, settled, sockets);
         let admitted = self.admit(&spawned, settled, &mounts, layout.as_ref(), &mut group);
         let helper = self.ground.helper.take().filter(|_| settled);
-        let scratch = helper.as_ref().and_then(|helper| helper.finish(spawned.pidfd.as_fd()));
+        let places = helper.as_ref().map(|helper| helper.finish(spawned.pidfd.as_fd())).unwrap_or_default();
         drop((mounts, shifter));
-        // Only ports that are published need the helper any longer.
-        let helper = helper.filter(|_| !published.is_empty()).or(visitor);
-        let admitted = admitted.and_then(|()| match helper.is_some() || published.is_empty() {
+        let helper = helper.filter(|_| sockets).or(visitor);
+        let admitted = admitted.and_then(|()| match helper.is_some() || published == 0 {
             true => Ok(()),
             false => Err(unpublishable()),
         });
-        let ours = self.ours(pipes);
         let admitted = admitted.and_then(|()| match process::signal(spawned.pidfd.as_fd(), 0) {
             true => Ok(()),
             // Nothing could end this guest later.
             false => Err(driver::lacks("pidfd_send_signal")),
         });
-        if let Err(fault) = admitted {
-            let gone = process::has_ended(spawned.pidfd.as_fd());
-            process::kill_child(spawned.pid);
-            drop(group);
-            // A guest that failed first makes our own calls fail, too; its report names the true cause, or its silence does.
-            let fault = match spawned.receive() {
-                Ok(Some((report, _))) if report.message == Message::StepFailed => step_failed(&self.steps, &report),
-                _ if gone => vanished(),
-                _ => fault,
-            };
-            let _collected_last = janitor.map(Janitor::dismiss);
-            return Err(fault);
+        let raised = Raised { spawned, group, helper, places, janitor };
+        match admitted {
+            Ok(()) => Ok(raised),
+            Err(fault) => Err(raised.abandon(fault, &self.steps)),
         }
-        let meter = Meter::new(self.request.limits, group);
-        let publish = helper.map(|helper| (published, helper));
-        let ours = Ours { scratch, ..ours };
-        let run = Run::new(&self.request, &self.steps, spawned, signals, meter, ours, beside);
-        let outcome = run.supervise(publish);
-        let _collected_last = janitor.map(Janitor::dismiss);
-        outcome
     }
 
     fn start_janitor(&self, layout: &Layout) -> Result<Janitor, Fault> {
-        let Request { run_id, limits, cpus, .. } = &self.request;
+        let Request { run_id, limits, cpus, .. } = &*self.request;
         let groups = limits::group_paths(layout, run_id.as_str(), limits, cpus)?;
         let kill = groups.iter().map(|at| cstring(at.join("cgroup.kill").as_os_str().as_bytes())).collect();
         let paths = groups.iter().map(|at| cstring(at.as_os_str().as_bytes())).collect();
@@ -281,7 +311,8 @@ impl Prepared {
     }
 
     fn make_group(&self, layout: &Layout) -> Result<Group, Fault> {
-        limits::make_group(layout, self.request.run_id.as_str(), &self.request.limits, &self.request.cpus)
+        let Request { run_id, limits, cpus, resident, .. } = &*self.request;
+        limits::make_group(layout, run_id.as_str(), limits, cpus, *resident)
     }
 
     fn command(&self, pipes: &Pipes) -> Command {
@@ -289,7 +320,7 @@ impl Prepared {
         let env = self.request.env.iter().map(|(name, value)| [name.as_bytes(), b"=", value.as_bytes()].concat());
         let env: Vec<Vec<u8>> = env.collect();
         let env: Vec<&[u8]> = env.iter().map(Vec::as_slice).collect();
-        let stdio = if self.request.stdio.terminal { [-1; 3] } else { pipes.theirs() };
+        let stdio = if self.request.stdio.terminal { [-1; 3] } else { pipes.theirs().map(|fd| fd.as_raw_fd()) };
         let mut command = Command::new(self.request.program.as_os_str().as_bytes(), &argv, &env, stdio);
         command.umask = process::umask();
         command.start_mark = self.steps.watch.start_mark.unwrap_or_default();
@@ -325,8 +356,8 @@ impl Prepared {
     }
 
     /// Who makes sockets for published ports, where no helper made the guest's network.
-    fn visitor(&self, spawned: &Spawned, settled: bool, published: &[Published]) -> Option<Ahead> {
-        let wanted = !settled && !published.is_empty() && self.request.enforced.driver == Driver::Namespaces;
+    fn visitor(&self, spawned: &Spawned, settled: bool, sockets: bool) -> Option<Ahead> {
+        let wanted = !settled && sockets && self.request.enforced.driver == Driver::Namespaces;
         wanted.then(|| ahead::visit(spawned.pidfd.as_fd())).flatten()
     }
 

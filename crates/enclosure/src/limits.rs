@@ -47,7 +47,7 @@ pub fn give_up(limits: Limits, cpus: &Cpus, degrade: &[String], network: bool) -
         missing.push("max_steps".to_string());
     }
     while wants_group(&kept, cpus) {
-        let probe = make_group(&layout(), "probe", &kept, cpus);
+        let probe = make_group(&layout(), "probe", &kept, cpus, false);
         let Some(kind) = probe.err().and_then(|fault| fault.limit_kind).filter(|kind| consents(*kind)) else { break };
         match kind {
             LimitKind::MemoryMb => kept.max_memory_mb = None,
@@ -190,6 +190,7 @@ fn wants(limits: &Limits, cpus: &Cpus) -> Want {
         cpu_usage: limits.max_cpu_ms.is_some(),
         cpus: None,
         kill: false,
+        survives: false,
     }
 }
 
@@ -204,8 +205,9 @@ pub fn group_paths(layout: &Layout, run: &str, limits: &Limits, cpus: &Cpus) -> 
     Group::paths_of(layout, run, &wants(limits, cpus)).map_err(group_fault)
 }
 
-pub fn make_group(layout: &Layout, run: &str, limits: &Limits, cpus: &Cpus) -> Result<Group, Fault> {
-    Group::create(layout, run, &wants(limits, cpus)).map_err(group_fault)
+/// One that `survives` stands when one of its processes is lost to memory.
+pub fn make_group(layout: &Layout, run: &str, limits: &Limits, cpus: &Cpus, survives: bool) -> Result<Group, Fault> {
+    Group::create(layout, run, &Want { survives, ..wants(limits, cpus) }).map_err(group_fault)
 }
 
 pub fn layout() -> Layout {
@@ -243,6 +245,15 @@ pub struct Meter<'a> {
     cpu_before: u64,
     scratch: Option<Scratch>,
     event_at: Option<Instant>,
+    /// What was counted, in a guest that stays, before what runs now began.
+    before: Before,
+}
+
+#[derive(Clone, Copy, Default)]
+struct Before {
+    bytes: u64,
+    entries: u64,
+    pids_denied: u64,
 }
 
 /// The private space under a limit, as the calls that reserve some of it are judged.
@@ -281,7 +292,8 @@ impl<'a> Meter<'a> {
         let events = group.as_ref().map(Group::events).unwrap_or_default();
         let started = Instant::now();
         let layer = RefCell::default();
-        Meter { limits, layer, group, events, started, cpu_before: 0, scratch: None, event_at: None }
+        let before = Before::default();
+        Meter { limits, layer, group, events, started, cpu_before: 0, scratch: None, event_at: None, before }
     }
 
     /// There is a workspace to be counted.
@@ -297,6 +309,24 @@ impl<'a> Meter<'a> {
             let (pages_before, entries_before) = used_space(&handle)?;
             Some(Scratch { handle, pages_before, entries_before })
         });
+    }
+
+    /// In a guest that stays and stood idle: what was used up to here counts no more. Who holds more of a space than he may
+    /// can make it less, and not more.
+    pub fn start_anew(&mut self) {
+        self.started = Instant::now();
+        self.cpu_before = self.cpu_us().unwrap_or(0);
+        let (bytes, entries) = self.space_used();
+        let pids_denied = self.group.as_ref().map_or(0, Group::pids_denied);
+        self.before = Before { bytes, entries, pids_denied };
+    }
+
+    /// So many tasks of ours are among the guest's.
+    pub fn admit_ours(&self, ours: u64) {
+        if let (Some(most), Some(group)) = (self.limits.max_processes, &self.group) {
+            // Fails only where the group is gone, and then so is the guest.
+            let _ = group.allow_pids(most.saturating_add(ours).min(MOST_TASKS));
+        }
     }
 
     /// What calls that reserve space are judged by.
@@ -344,7 +374,17 @@ impl<'a> Meter<'a> {
 
     /// The limit that has been gone over, if any.
     pub fn exceeded(&self) -> Option<LimitHit> {
-        self.memory_met().or_else(|| self.processes_met()).or_else(|| self.time_met()).or_else(|| self.space_met())
+        self.memory_met().or_else(|| self.exceeded_beside_memory())
+    }
+
+    /// The same where the end of one process is not the end of all.
+    pub fn exceeded_beside_memory(&self) -> Option<LimitHit> {
+        self.processes_met().or_else(|| self.time_met()).or_else(|| self.space_met())
+    }
+
+    /// Processes that were lost to memory.
+    pub fn memory_kills(&self) -> u64 {
+        self.limits.max_memory_mb.and(self.group.as_ref()).map_or(0, Group::oom_kills)
     }
 
     fn time_met(&self) -> Option<LimitHit> {
@@ -360,20 +400,23 @@ impl<'a> Meter<'a> {
         if self.limits.max_disk_mb.is_none() && self.limits.max_files.is_none() {
             return None;
         }
-        let (pages_used, entries) = self.space().unwrap_or_default();
-        let (bytes_kept, kept) = self.layer.borrow_mut().used();
+        let (used, entries) = self.space_used();
         let (bytes_before, before) = self.layer.borrow().before();
-        let used = pages_used * PAGE + bytes_kept;
+        let (bytes_before, before) = (bytes_before.max(self.before.bytes), before.max(self.before.entries));
         let disk = || {
             let limit = self.limits.max_disk_mb?;
             let over = used > (pages(limit) * PAGE).max(bytes_before);
             over.then(|| hit(LimitKind::DiskMb, Limit::Megabytes(limit), megabytes(used)))
         };
-        let files = || {
-            let (limit, used) = (self.limits.max_files?, entries + kept);
-            count_over(LimitKind::Files, limit, used).filter(|_| used > before)
-        };
+        let files = || count_over(LimitKind::Files, self.limits.max_files?, entries).filter(|_| entries > before);
         disk().or_else(files)
+    }
+
+    /// Bytes and entries of the guest's own, in its private space and its workspace.
+    fn space_used(&self) -> (u64, u64) {
+        let (pages, entries) = self.space().unwrap_or_default();
+        let (bytes_kept, kept) = self.layer.borrow_mut().used();
+        (pages * PAGE + bytes_kept, entries + kept)
     }
 
     /// Whether it was not the allowance that was met, but the end of the file system that holds the workspace.
@@ -389,18 +432,19 @@ impl<'a> Meter<'a> {
     }
 
     fn memory_met(&self) -> Option<LimitHit> {
-        let limit = self.limits.max_memory_mb?;
-        let group = self.group.as_ref()?;
-        if group.oom_kills() == 0 {
-            return None;
-        }
+        (self.memory_kills() > 0).then(|| self.memory_hit()).flatten()
+    }
+
+    /// What memory that was used up is told as.
+    pub fn memory_hit(&self) -> Option<LimitHit> {
+        let (limit, group) = (self.limits.max_memory_mb?, self.group.as_ref()?);
         let peak = group.usage().memory_peak.map_or(limit, |b| b as f64 / 1_048_576.0).max(limit);
         Some(hit(LimitKind::MemoryMb, Limit::Megabytes(limit), Limit::Megabytes(peak)))
     }
 
     fn processes_met(&self) -> Option<LimitHit> {
         let limit = self.limits.max_processes?;
-        if self.group.as_ref()?.pids_denied() == 0 {
+        if self.group.as_ref()?.pids_denied() <= self.before.pids_denied {
             return None;
         }
         // One more was asked for than there is room; that one is what was refused.
@@ -433,15 +477,30 @@ impl<'a> Meter<'a> {
             wall_ms: self.wall_ms(),
             cpu_ms: figures.cpu_us.map_or(cpu_us, |us| us.saturating_sub(self.cpu_before)) / 1000,
             memory_peak_bytes: figures.memory_peak.unwrap_or(max_rss_kb * 1024),
-            disk_bytes: self.space().map_or(0, |(pages, _)| pages * PAGE) + self.layer.borrow().last.0,
+            disk_bytes: self.disk_bytes(),
             processes_peak: figures.pids_peak.map(|n| n.saturating_sub(OURS)),
             ..Usage::default()
         }
     }
 
+    /// The same figures while it runs, as far as the groups have them.
+    pub fn figures(&self) -> sys::cgroup::Usage {
+        self.group.as_ref().map(Group::usage).unwrap_or_default()
+    }
+
+    /// Bytes in the private space and, when they were last counted, in the workspace.
+    pub fn disk_bytes(&self) -> u64 {
+        self.space().map_or(0, |(pages, _)| pages * PAGE) + self.layer.borrow().last.0
+    }
+
+    /// The group, where it can hold everything still.
+    pub fn freezer(&self) -> Option<&Group> {
+        self.group.as_ref().filter(|group| group.v2_dir_fd().is_some())
+    }
+
     /// Removes the groups.
-    pub fn close(self) {
-        if let Some(group) = self.group {
+    pub fn close(&mut self) {
+        if let Some(group) = self.group.take() {
             let _ = group.remove();
         }
     }

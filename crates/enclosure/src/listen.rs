@@ -10,24 +10,29 @@ use crate::PRIVATE;
 use crate::actors::actor;
 use crate::connect::{self, Address};
 use crate::denials::Denials;
+use crate::flock::Flock;
 use crate::guest::Guest;
-use crate::launch::{Observed, Observer};
+use crate::launch::{Observed, Observer, Request};
 use crate::limits::Room;
 use crate::network::NetReport;
+use crate::residence::Job;
 use crate::resolve::{Last, Resolver};
-use policy::{Decision, ExecPlan, NetAsk, Perm, Plan, Proto, Resolved};
+use crate::steps::Steps;
+use policy::{Decision, ExecPlan, NetAsk, Perm, Proto};
 use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, openat2};
 use rustix::io::Errno;
 use std::collections::{BTreeSet, HashSet};
 use std::ffi::OsStr;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
 use sys::notify::{Call, Listener};
 use sys::process::{copy_descriptor, read_memory, read_string};
-use sys::seccomp::{self, Watch};
-use terms::{Action, LimitHit};
+use sys::seccomp;
+use terms::{Action, Denial, LimitHit};
 
 const LONGEST_PATH: usize = 4096;
 const EACCES: i32 = 13;
@@ -39,13 +44,15 @@ const ENETUNREACH: i32 = 101;
 const AT_FDCWD: i32 = -100;
 
 pub struct Judge<'a> {
-    pub policy: &'a Resolved,
-    pub watch: &'a Watch,
+    request: Rc<Request>,
+    steps: Rc<Steps>,
     pub denials: Denials,
+    /// Those who tell whose a process is, where there are many commands.
+    pub flock: Option<Flock>,
     pub observer: Option<Observer<'a>>,
-    pub max_open_files: Option<u64>,
+    max_open_files: Option<u64>,
     /// Connections go to doors, where somebody else decides about them and tells.
-    pub has_network: bool,
+    has_network: bool,
     /// Set once a process asked for more descriptors than it may have.
     pub descriptors_met: bool,
     /// The private space, where it is limited.
@@ -63,7 +70,7 @@ pub struct Judge<'a> {
     sockets: BTreeSet<PathBuf>,
     guest: Guest,
     /// The directory of which the guest sees more, or less, than is on the host.
-    pub workspace: Option<PathBuf>,
+    workspace: Option<PathBuf>,
     /// Names of programs that may be started, as they were given.
     ordinary: HashSet<Vec<u8>>,
     /// Loaders of listed programs. They must be executable for the kernel's sake, but a guest that starts one itself
@@ -72,13 +79,8 @@ pub struct Judge<'a> {
 }
 
 impl<'a> Judge<'a> {
-    pub fn new(
-        policy: &'a Resolved,
-        plan: &Plan,
-        guest: Guest,
-        watch: &'a Watch,
-        observer: Option<Observer<'a>>,
-    ) -> Judge<'a> {
+    pub fn new(request: Rc<Request>, steps: Rc<Steps>, observer: Option<Observer<'a>>) -> Judge<'a> {
+        let plan = &request.plan;
         let sockets: BTreeSet<PathBuf> = plan.sockets.iter().map(|s| s.path.clone()).collect();
         let grants: Vec<PathBuf> = plan.grants.iter().map(|g| &g.path).chain(&sockets).cloned().collect();
         let shown = grants.iter().filter(|p| is_private(p)).cloned().collect();
@@ -86,28 +88,48 @@ impl<'a> Judge<'a> {
             ExecPlan::Only { loaders, .. } => loaders.iter().filter_map(|l| std::fs::canonicalize(l).ok()).collect(),
             ExecPlan::AllowBut(_) => Vec::new(),
         };
+        let (guest, started) = (steps.guest, steps.watch.start_mark.is_some() || request.resident);
         Judge {
-            policy,
-            watch,
             denials: Denials::default(),
+            flock: None,
             observer,
-            max_open_files: None,
-            has_network: false,
+            max_open_files: request.limits.max_open_files,
+            has_network: request.network.is_some(),
             descriptors_met: false,
             room: None,
             room_met: None,
             resolver: Resolver::default(),
             rhythm: Rhythm::default(),
-            started: watch.start_mark.is_some(),
+            started,
             last_named: None,
             shown,
             grants,
             sockets,
             guest,
-            workspace: None,
+            workspace: request.workspace.as_ref().map(|w| w.at.clone()),
             ordinary: HashSet::new(),
             loaders,
+            request,
+            steps,
         }
+    }
+
+    /// Paths are followed from here on in this tree; without, in that of the first who calls.
+    pub fn look_from(&mut self, root: OwnedFd) {
+        self.resolver = Resolver::of(root);
+    }
+
+    /// What the policy says of a program that somebody else wants to start inside, if that is no.
+    pub fn forbids(&mut self, program: &Path) -> Option<Decision> {
+        let path = self.resolver.resolve(0, AT_FDCWD, program.as_os_str().as_bytes(), Last::Follow)?;
+        if is_private(&path) || !self.exists(&path) {
+            return None;
+        }
+        let mut decision = self.request.policy.exec(&path);
+        if self.loaders.contains(&path) {
+            decision = no_loader(decision);
+        }
+        matches!(decision.action, Action::Deny | Action::Ask).then_some(decision)
     }
 
     /// Takes one call from the listener and answers it. False when there is no guest left to hear.
@@ -124,7 +146,7 @@ impl<'a> Judge<'a> {
     }
 
     fn answer(&mut self, listener: &Listener, call: &Call) {
-        if seccomp::is_refused(call.nr, &call.args, self.watch) {
+        if seccomp::is_refused(call.nr, &call.args, &self.steps.watch) {
             self.refuse_call(call);
             return listener.refuse(call, EPERM);
         }
@@ -136,7 +158,7 @@ impl<'a> Judge<'a> {
                 self.reserve(call);
                 None
             }
-            "connect" if self.watch.connects_for_guest => return self.connect_for(listener, call),
+            "connect" if self.steps.watch.connects_for_guest => return self.connect_for(listener, call),
             "connect" => self.address(listener, call, 1, 2).and_then(|to| self.judge_address(call, &to)),
             "sendto" => self.address(listener, call, 4, 5).and_then(|to| self.judge_address(call, &to)),
             _ => self.files(listener, call, &name),
@@ -149,31 +171,44 @@ impl<'a> Judge<'a> {
 
     fn refuse_call(&mut self, call: &Call) {
         let name = seccomp::name(call.nr);
-        let rule = if self.watch.deny.iter().any(|denied| *denied == name) { "syscalls.deny" } else { "syscalls" };
+        let rule =
+            if self.steps.watch.deny.iter().any(|denied| *denied == name) { "syscalls.deny" } else { "syscalls" };
         let hint = seccomp::reason(call.nr).map(|why| format!("never allowed: {why}"));
         self.note("syscall", &name, rule, Action::Deny, hint, call.tid);
     }
 
     fn note(&mut self, op: &str, target: &str, rule: &str, action: Action, hint: Option<String>, tid: i32) {
-        let new = self.denials.add(op, target, rule, action, hint, || actor(tid));
-        if let (Some(denial), Some(observer)) = (new, self.observer.as_mut()) {
-            observer(Observed::Denied(denial));
+        let job = self.flock.as_ref().and_then(|flock| flock.of(tid));
+        self.count(job, |list| list.add(op, target, rule, action, hint, || actor(tid)).cloned());
+    }
+
+    /// Counts a refusal where it belongs, and tells of it if it is the first of its kind.
+    fn count(&mut self, job: Option<Job>, add: impl FnOnce(&mut Denials) -> Option<Denial>) {
+        let of_job = self.flock.as_mut().zip(job).and_then(|(flock, job)| flock.denials(job));
+        let Some(denial) = add(of_job.unwrap_or(&mut self.denials)) else { return };
+        if let Some(observer) = self.observer.as_mut() {
+            observer(Observed::Denied(&denial));
+        }
+        if let Some(flock) = &mut self.flock {
+            flock.tell(job, denial);
         }
     }
 
     /// A refusal or warning that the network tells of.
     pub fn tell(&mut self, report: NetReport) {
         let NetReport { op, target, rule, action, hint, actor } = report;
-        let new = self.denials.add(op, &target, &rule, action, hint, || actor.unwrap_or_default());
-        if let (Some(denial), Some(observer)) = (new, self.observer.as_mut()) {
-            observer(Observed::Denied(denial));
-        }
+        let inside = actor.as_ref().map(|actor| actor.pid);
+        let job = self.flock.as_ref().zip(inside).and_then(|(flock, pid)| flock.of_inside(pid));
+        self.count(job, |list| list.add(op, &target, &rule, action, hint, || actor.unwrap_or_default()).cloned());
     }
 
     /// The kernel refuses what goes over; here it is only noticed, so that the outcome can say so.
     fn count_descriptors(&mut self, call: &Call) {
         let made = seccomp::descriptors_made(call.nr);
         let Some(limit) = self.max_open_files.filter(|_| self.started && made > 0) else { return };
+        if self.flock.as_ref().is_some_and(|flock| flock.is_ours(call.tid)) {
+            return;
+        }
         let open = std::fs::read_dir(format!("/proc/{}/fd", call.tid)).map_or(0, Iterator::count) as u64;
         self.descriptors_met |= open + made > limit;
     }
@@ -207,11 +242,9 @@ impl<'a> Judge<'a> {
         if is_private(&path) {
             return None;
         }
-        let mut decision = self.policy.exec(&path);
+        let mut decision = self.request.policy.exec(&path);
         if self.loaders.contains(&path) {
-            decision.action = Action::Deny;
-            decision.rule = "defaults.exec".into();
-            decision.hint = Some("the loader would start programs that no rule names; start the program itself".into());
+            decision = no_loader(decision);
         }
         if decision.action == Action::Allow {
             self.remember(text, &path);
@@ -223,7 +256,8 @@ impl<'a> Judge<'a> {
     /// neither at the name nor at what it leads to; and should it change, only a report is lost.
     fn remember(&mut self, name: Vec<u8>, path: &Path) {
         const MOST: usize = 256;
-        let fixed = |p: &Path| p.is_absolute() && !is_private(p) && !self.policy.fs(p, Perm::WriteFile).allowed();
+        let fixed =
+            |p: &Path| p.is_absolute() && !is_private(p) && !self.request.policy.fs(p, Perm::WriteFile).allowed();
         let plain = !name.windows(2).any(|pair| pair == b"..");
         // A loader is kept from being started by nobody but us; there every start is looked at.
         let known = plain && self.loaders.is_empty() && fixed(Path::new(OsStr::from_bytes(&name))) && fixed(path);
@@ -310,7 +344,7 @@ impl<'a> Judge<'a> {
             return None;
         }
         let ask = NetAsk { proto: Proto::Tcp, host: None, addr: Some(ip), port, method: None, path: None, unix: None };
-        let decision = self.policy.net(&ask);
+        let decision = self.request.policy.net(&ask);
         self.judge("net.connect", &target, decision, call.tid).map(|_| ENETUNREACH)
     }
 
@@ -319,7 +353,8 @@ impl<'a> Judge<'a> {
         if self.is_own_place(path) || !(self.exists(path) || self.sockets.contains(path)) {
             return None;
         }
-        let decision = if self.is_of_host(path) { self.policy.reaches(path) } else { self.policy.connects(path) };
+        let decision =
+            if self.is_of_host(path) { self.request.policy.reaches(path) } else { self.request.policy.connects(path) };
         self.observe(|| Observed::Socket {
             path: path.to_path_buf(),
             rule: decision.rule.clone(),
@@ -363,10 +398,10 @@ impl<'a> Judge<'a> {
     /// Making, removing and moving are asked of the directory, as the kernel does; a rule against the name itself
     /// still counts.
     fn decide(&self, act: &Act) -> Decision {
-        let own = self.policy.fs(&act.path, act.perm);
+        let own = self.request.policy.fs(&act.path, act.perm);
         let parent = act.path.parent().filter(|_| matches!(act.op, "fs.create" | "fs.remove"));
         let forbidden = own.matches.iter().any(|m| matches!(m.action, Action::Deny | Action::Ask));
-        match parent.map(|p| self.policy.fs(p, act.perm)) {
+        match parent.map(|p| self.request.policy.fs(p, act.perm)) {
             Some(above) if !forbidden && !above.allowed() => above,
             _ => own,
         }
@@ -444,6 +479,11 @@ impl<'a> Judge<'a> {
             observer(what());
         }
     }
+}
+
+fn no_loader(decision: Decision) -> Decision {
+    let hint = "the loader would start programs that no rule names; start the program itself";
+    Decision { action: Action::Deny, rule: "defaults.exec".into(), hint: Some(hint.into()), ..decision }
 }
 
 /// Places that are the guest's own, or the kernel's for it.

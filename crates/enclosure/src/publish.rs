@@ -7,12 +7,15 @@ use rustix::net::sockopt;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use sys::ahead::Ahead;
 use terms::{Fault, Phase};
+
+/// Who makes sockets in the guest's network, for one at a time.
+pub(crate) type Helper = Arc<Mutex<Ahead>>;
 
 /// A listener on the host, and the port inside that it leads to.
 #[derive(Debug)]
@@ -63,7 +66,7 @@ impl Publisher {
     /// Begins to serve, `most` connections at a time. `helper` makes sockets in the guest's network.
     pub(crate) fn start(
         published: Vec<Published>,
-        helper: Ahead,
+        helper: Helper,
         limit: Option<u64>,
         most: usize,
     ) -> Result<Publisher, Fault> {
@@ -132,7 +135,7 @@ fn ring(event: &OwnedFd) {
 struct Server<'a> {
     shared: &'a Shared,
     published: Vec<Published>,
-    helper: Ahead,
+    helper: Helper,
     most: usize,
     joined: Vec<Joined>,
 }
@@ -250,7 +253,7 @@ impl Server<'_> {
 }
 
 impl Joined {
-    fn new(outer: TcpStream, port: u16, helper: &Ahead) -> Option<Joined> {
+    fn new(outer: TcpStream, port: u16, helper: &Helper) -> Option<Joined> {
         let begun = outer.set_nonblocking(true).is_ok().then(|| begin(helper, Tried::First, port)).flatten();
         let Some((inner, connecting)) = begun else {
             reset(&outer);
@@ -286,7 +289,7 @@ impl Joined {
         ]
     }
 
-    fn advance(&mut self, seen: Seen, helper: &Ahead, shared: &Shared) {
+    fn advance(&mut self, seen: Seen, helper: &Helper, shared: &Shared) {
         if let Some(tried) = self.connecting {
             self.broken = seen.hung[OUTER];
             self.settle(tried, helper);
@@ -304,7 +307,7 @@ impl Joined {
     }
 
     /// The half inside stands, or was refused; then whoever listens may do so on the other protocol.
-    fn settle(&mut self, tried: Tried, helper: &Ahead) {
+    fn settle(&mut self, tried: Tried, helper: &Helper) {
         match sockopt::socket_error(&self.inner) {
             Ok(Ok(())) if self.inner.peer_addr().is_ok() => self.connecting = None,
             Ok(Ok(())) => {}
@@ -321,17 +324,36 @@ impl Joined {
 }
 
 /// Calls a port inside, on the guest's own loopback: a server there sees a neighbour, wherever it listens.
-fn begin(helper: &Ahead, tried: Tried, port: u16) -> Option<(TcpStream, Option<Tried>)> {
+fn begin(helper: &Helper, tried: Tried, port: u16) -> Option<(TcpStream, Option<Tried>)> {
     let at: IpAddr = match tried {
         Tried::First => Ipv4Addr::LOCALHOST.into(),
         Tried::Both => Ipv6Addr::LOCALHOST.into(),
     };
-    let socket = helper.socket(at.is_ipv6()).ok()?;
+    let socket = helper.lock().ok()?.socket(at.is_ipv6()).ok()?;
     match rustix::net::connect(&socket, &SocketAddr::new(at, port)) {
         Ok(()) => Some((TcpStream::from(socket), None)),
         Err(Errno::INPROGRESS) => Some((TcpStream::from(socket), Some(tried))),
         Err(_) if tried == Tried::First => begin(helper, Tried::Both, port),
         Err(_) => None,
+    }
+}
+
+/// Connects to a port inside and waits a while for it to stand; none when nobody listens there.
+pub(crate) fn reach(helper: &Helper, port: u16) -> Option<TcpStream> {
+    const PATIENCE: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
+    let mut tried = Tried::First;
+    loop {
+        let (stream, connecting) = begin(helper, tried, port)?;
+        if connecting.is_some() {
+            let _ = poll(&mut [PollFd::new(&stream, PollFlags::OUT)], Some(&PATIENCE));
+        }
+        if stream.peer_addr().is_ok() {
+            return Some(stream);
+        }
+        match connecting {
+            Some(Tried::First) => tried = Tried::Both,
+            _ => return None,
+        }
     }
 }
 

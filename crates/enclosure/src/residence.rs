@@ -1,11 +1,25 @@
 //! An enclosure that stands while commands come and go: its first process waits for orders instead of starting one command.
 
-use crate::launch::{Beside, Prepared};
+mod begin;
+mod hear;
+mod still;
+
+use self::still::Stillness;
+pub use self::still::{Frozen, Use};
+use crate::launch::internal;
+use crate::publish;
+use crate::standing::Standing;
+use crate::terminal;
+use rustix::event::epoll;
+use std::collections::BTreeMap;
 use std::ffi::OsString;
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
-use std::time::Instant;
-use terms::{Denial, Fault, LimitHit};
+use std::time::{Duration, Instant};
+use sys::janitor::Janitor;
+use sys::job::{self, Heard, Line};
+use sys::process;
+use terms::{Denial, ErrorKind, Fault, LimitHit, Phase};
 
 /// One command in a standing enclosure, by number; never used twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -48,11 +62,11 @@ pub struct Started {
 pub enum Happened {
     /// The command and all that came of it are gone. Its streams may still hold bytes.
     Ended { job: Job, end: End },
-    /// A refusal, with the job whose processes it concerns where that can be told.
+    /// A refusal of a kind that was not refused before, with the job whose processes it concerns where that can be told.
     Denied { job: Option<Job>, denial: Denial },
-    /// A limit of the whole enclosure was met. What runs is being ended.
+    /// A limit of the whole enclosure was met. What runs is being ended; what is started afterwards begins anew.
     Limit(LimitHit),
-    /// The first process is gone, and with it everything; nothing can be started any more.
+    /// The first process is gone, and with it everything; nothing can be started any more. Told after the ends of all jobs.
     Fell { reason: String },
 }
 
@@ -62,89 +76,204 @@ pub struct End {
     pub status: Option<i32>,
     pub cpu_us: u64,
     pub max_rss_kb: u64,
-    /// The kernel killed it because the enclosure's memory was used up.
+    /// The kernel killed one of its processes because the enclosure's memory was used up.
     pub out_of_memory: Option<LimitHit>,
-}
-
-/// What the whole enclosure uses now.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Use {
-    pub cpu_us: u64,
-    pub memory_bytes: u64,
-    pub memory_peak_bytes: u64,
-    pub processes: u64,
-    pub disk_bytes: u64,
-    pub net_bytes: u64,
+    /// All its refusals with their counts, and how many more there were than are listed.
+    pub denials: Vec<Denial>,
+    pub denials_dropped: u64,
 }
 
 /// A standing enclosure. Dropped, it falls, and everything in it ends.
 pub struct Residence<'a> {
-    _held: std::marker::PhantomData<&'a ()>,
+    guest: Standing<'a>,
+    janitor: Option<Janitor>,
+    epoll: OwnedFd,
+    jobs: BTreeMap<Job, Running>,
+    last: u64,
+    umask: u32,
+    told: Vec<Happened>,
+    look_at: Option<Instant>,
+    /// A limit was met, and what ran then is not gone yet.
+    limited: bool,
+    memory: Memory,
+    still: Option<Stillness>,
+    /// Signals that wait for those who stand still.
+    held: Vec<(Job, i32)>,
+    /// The most memory that `usage` saw.
+    peak: u64,
+    fell: bool,
 }
 
-impl Prepared {
-    /// Builds the enclosure and waits until it stands. The request's command is not started.
-    pub fn reside<'a>(self, beside: Beside<'a>) -> Result<Residence<'a>, Fault> {
-        let _ = beside;
-        Err(Fault::internal("not built"))
-    }
+/// A command that is not known to have ended.
+struct Running {
+    line: Line,
+    shepherd: OwnedFd,
+    terminal: Option<OwnedFd>,
+    /// That it is over, where that was told before its start was known.
+    over: Option<Heard>,
+    /// It is to end, and by then somebody else ends it.
+    end_by: Option<Instant>,
+    ending: bool,
+    /// It was this one's process that memory was short for.
+    out_of_memory: bool,
 }
+
+/// Who was lost to memory and is nobody's yet.
+#[derive(Default)]
+struct Memory {
+    kills: u64,
+    unclaimed: u64,
+    since: Option<Instant>,
+}
+
+/// How long a shepherd may take to end its tree before it is ended itself, and its tree by the first process.
+const ENDS_WITHIN: Duration = Duration::from_secs(3);
+/// How many signals are kept for those who stand still.
+const MOST_HELD: usize = 256;
 
 impl Residence<'_> {
-    pub fn start(&mut self, start: Start) -> Result<Started, Fault> {
-        let _ = start;
-        Err(Fault::internal("not built"))
+    /// Passes a signal to the command's group; false when it is gone. Numbers 60 to 62 are not passed on.
+    pub fn signal(&mut self, job: Job, signal: i32) -> bool {
+        let Some(running) = self.jobs.get(&job) else { return false };
+        if self.still.is_some() {
+            let room = self.held.len() < MOST_HELD;
+            if room {
+                self.held.push((job, signal));
+            }
+            return room;
+        }
+        job::signal(running.shepherd.as_fd(), signal)
     }
 
-    /// Passes a signal to the command's group; false when it is gone.
-    pub fn signal(&mut self, _job: Job, _signal: i32) -> bool {
-        false
+    /// Kills the command and all that came of it. One that stands still ends when it is woken.
+    pub fn end(&mut self, job: Job) {
+        let still = self.still.is_some();
+        let Some(running) = self.jobs.get_mut(&job) else { return };
+        if !running.ending {
+            running.ending = true;
+            running.end(still);
+        }
     }
 
-    /// Kills the command and all that came of it.
-    pub fn end(&mut self, _job: Job) {}
-
-    pub fn resize(&mut self, _job: Job, _rows: u16, _columns: u16) {}
+    pub fn resize(&mut self, job: Job, rows: u16, columns: u16) {
+        if let Some(master) = self.jobs.get(&job).and_then(|running| running.terminal.as_ref()) {
+            terminal::resize(master.as_fd(), (rows, columns));
+        }
+    }
 
     /// What to poll for reading, and when to look even so.
     pub fn waits(&self) -> (Vec<BorrowedFd<'_>>, Option<Instant>) {
-        (Vec::new(), None)
-    }
-
-    /// Deals with whatever happened; to be called whenever one of those is ready or the time has come. Never blocks for long.
-    pub fn turn(&mut self) -> Result<Vec<Happened>, Fault> {
-        Ok(Vec::new())
+        let ends = self.jobs.values().filter_map(|running| running.end_by);
+        (vec![self.epoll.as_fd()], ends.chain(self.look_at).min())
     }
 
     /// The workspace as the guest sees it: for files of a live sandbox, always through `openat2` and its handles. What is made
-    /// there must be made under `owner`.
+    /// there must be made under `owner`. None where the guest has no workspace.
     pub fn root(&self) -> Option<BorrowedFd<'_>> {
-        None
+        self.guest.places.workspace.as_ref().map(AsFd::as_fd)
+    }
+
+    /// The guest's private `/tmp`, in the same way. What is mounted below it is the host's: with `NO_XDEV` nothing leads
+    /// there. The guest's whole tree is not handed out: it has devices, and files about processes that tell the host more than
+    /// they tell the guest.
+    pub fn tmp(&self) -> Option<BorrowedFd<'_>> {
+        self.guest.places.tmp.as_ref().map(AsFd::as_fd)
+    }
+
+    /// The first process, by its number on the host.
+    pub fn first(&self) -> i32 {
+        self.guest.spawned.pid
     }
 
     /// The ids on the host that the guest's own files have in its mounts.
     pub fn owner(&self) -> (u32, u32) {
-        (0, 0)
+        let guest = self.guest.steps.guest;
+        (guest.host_uid, guest.host_gid)
     }
 
-    /// Stops every process, until `thaw`. Says what it was done with: "cgroup" or "signals".
-    pub fn freeze(&mut self) -> Result<&'static str, Fault> {
-        Err(Fault::internal("not built"))
-    }
-
-    pub fn thaw(&mut self) -> Result<(), Fault> {
-        Err(Fault::internal("not built"))
-    }
-
-    pub fn usage(&mut self) -> Use {
-        Use::default()
-    }
-
-    /// A stream to a port that something inside listens on, on its loopback.
-    pub fn connect(&mut self, _port: u16) -> Result<OwnedFd, Fault> {
-        Err(Fault::internal("not built"))
+    /// A stream to a port that something inside listens on, on its loopback. It does not block.
+    pub fn connect(&mut self, port: u16) -> Result<OwnedFd, Fault> {
+        let Some(helper) = &self.guest.helper else {
+            let message =
+                "ports inside cannot be reached here: the guest's network can be neither made ahead nor entered";
+            return Err(Fault::new(ErrorKind::UnsupportedHost, message).phase(Phase::Execution));
+        };
+        let stream = publish::reach(helper, port).filter(|_| !self.fell);
+        stream.map(OwnedFd::from).ok_or_else(|| {
+            Fault::new(ErrorKind::Unavailable, format!("nothing inside listens on port {port}"))
+                .hint("start a server there that listens on 127.0.0.1, [::1] or all addresses")
+                .phase(Phase::Execution)
+        })
     }
 
     /// Ends everything and waits until it is gone.
     pub fn close(self) {}
+}
+
+impl Drop for Residence<'_> {
+    fn drop(&mut self) {
+        self.still = None;
+        self.guest.kill();
+        self.guest.reap();
+        if let Some(publisher) = &mut self.guest.publisher {
+            publisher.close();
+        }
+        if let Some(network) = &mut self.guest.network {
+            network.close();
+        }
+        self.guest.meter.close();
+        drop(self.janitor.take().map(Janitor::dismiss));
+    }
+}
+
+impl Running {
+    fn end(&mut self, still: bool) {
+        job::end(self.shepherd.as_fd());
+        self.end_by = (!still).then(|| Instant::now() + ENDS_WITHIN);
+    }
+
+    /// The shepherd does not do its part: its end leaves the tree to the first process.
+    fn give_up(&mut self) {
+        process::signal(self.shepherd.as_fd(), crate::standing::SIGKILL);
+        self.end_by = None;
+    }
+}
+
+/// What one entry of the list of descriptors stands for.
+#[derive(Clone, Copy)]
+enum Slot {
+    Control,
+    Listener,
+    Network,
+    Event,
+    Job(Job),
+}
+
+impl Slot {
+    fn word(self) -> epoll::EventData {
+        epoll::EventData::new_u64(match self {
+            Slot::Control => 0,
+            Slot::Listener => 1,
+            Slot::Network => 2,
+            Slot::Event => 3,
+            Slot::Job(job) => 4 + job.0,
+        })
+    }
+
+    fn of(word: epoll::EventData) -> Slot {
+        match word.u64() {
+            0 => Slot::Control,
+            1 => Slot::Listener,
+            2 => Slot::Network,
+            3 => Slot::Event,
+            job => Slot::Job(Job(job - 4)),
+        }
+    }
+}
+
+fn watch(epoll: &OwnedFd, fd: impl AsFd, slot: Slot, flags: epoll::EventFlags) -> Result<(), Fault> {
+    epoll::add(epoll, fd, slot.word(), flags).map_err(|e| {
+        let error = sys::CallError { call: "epoll_ctl", errno: e.raw_os_error() };
+        internal(Phase::Start, error)
+    })
 }

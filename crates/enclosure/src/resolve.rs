@@ -24,6 +24,11 @@ pub struct Resolver {
 }
 
 impl Resolver {
+    /// One that knows its root.
+    pub fn of(root: OwnedFd) -> Resolver {
+        Resolver { root: Some(root) }
+    }
+
     /// The path as the guest named it, made absolute; `None` when it goes up, where only the real path is sure.
     pub fn named(&self, tid: i32, dirfd: i32, path: &[u8]) -> Option<PathBuf> {
         let path = Path::new(OsStr::from_bytes(path));

@@ -24,7 +24,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
-use sys::op::{Attr, Op};
+use sys::op::{Attr, Op, Place};
 use sys::seccomp::Watch;
 use sys::{arena, landlock, spawn};
 use terms::{ErrorKind, Fault, Phase};
@@ -546,7 +546,7 @@ impl Builder<'_> {
     }
 
     fn seal(&mut self) {
-        self.push(Op::OpenScratch { at: cstring(SCRATCH) });
+        self.push(Op::OpenPlace { at: cstring(SCRATCH), place: Place::Scratch });
         // The first process must be done with what it takes from there.
         self.push(Op::AwaitEarly);
         self.push(Op::RemoveFile { at: path(&[MADE, "/file"]) });
@@ -555,8 +555,22 @@ impl Builder<'_> {
         self.push(Op::Unmount { at: cstring(OLD) });
         self.push(Op::RemoveDir { at: cstring(OLD) });
         self.push(Op::Seal { at: c"/", attr: QUIET.with(Attr::READ_ONLY) });
+        if self.request.resident {
+            return self.open_places();
+        }
         if let Some((rows, columns)) = self.request.stdio.terminal_size() {
             self.own.push(Op::OpenTerminal { at: c"/dev/pts/ptmx", rows, columns });
+        }
+    }
+}
+
+/// Handles for those who look into a guest that stays.
+impl Builder<'_> {
+    fn open_places(&mut self) {
+        self.push(Op::OpenPlace { at: c"/", place: Place::Root });
+        self.push(Op::OpenPlace { at: c"/tmp", place: Place::Tmp });
+        if let Some(workspace) = &self.request.workspace {
+            self.push(Op::OpenPlace { at: cpath(&workspace.at), place: Place::Workspace });
         }
     }
 }

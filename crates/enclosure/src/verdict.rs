@@ -1,7 +1,8 @@
 //! How a run ended: the outcome from the last report, the limit that was met, and the refusals.
 
 use crate::relay::Sink;
-use crate::supervise::{Run, SIGKILL};
+use crate::standing::SIGKILL;
+use crate::supervise::Run;
 use terms::{Enforcement, ErrorKind, Exit, Level, Limit, LimitHit, LimitKind, Outcome, Phase, Verdict};
 
 impl Run<'_> {
@@ -9,37 +10,42 @@ impl Run<'_> {
         // Pid 1 reports when all but itself are gone, and takes a while to go: the figures stand by then. Without its
         // report they do not.
         if self.ended.is_none() {
-            self.reap();
+            self.guest.reap();
         }
-        let missing = self.request.enforced.missing.clone();
+        let missing = self.guest.request.enforced.missing.clone();
         let level = if missing.is_empty() { Level::Full } else { Level::Partial };
         let enforcement = Enforcement { level, missing };
-        let mut outcome = Outcome::new(self.request.run_id.clone(), self.stamp.clone(), enforcement);
-        if let Some(publisher) = &mut self.publisher {
+        let mut outcome = Outcome::new(self.guest.request.run_id.clone(), self.stamp.clone(), enforcement);
+        if let Some(publisher) = &mut self.guest.publisher {
             publisher.close();
         }
-        if let Some(network) = &mut self.network {
-            network.close().into_iter().for_each(|report| self.judge.tell(report));
+        if let Some(network) = &mut self.guest.network {
+            network.close().into_iter().for_each(|report| self.guest.judge.tell(report));
         }
-        self.meter.close_accounts();
+        self.guest.meter.close_accounts();
         if self.hit.is_none() {
             // What went over between two looks still went over.
-            self.hit = self.meter.exceeded().filter(|hit| hit.kind != LimitKind::WallMs).or_else(|| self.net_hit());
+            self.hit = self
+                .guest
+                .meter
+                .exceeded()
+                .filter(|hit| hit.kind != LimitKind::WallMs)
+                .or_else(|| self.guest.net_hit());
         }
         self.account(&mut outcome);
         self.judge_end(&mut outcome);
-        let (denials, dropped) = std::mem::take(&mut self.judge.denials).into_parts();
+        let (denials, dropped) = std::mem::take(&mut self.guest.judge.denials).into_parts();
         (outcome.denials, outcome.denials_dropped) = (denials, dropped);
-        self.reap();
-        self.meter.close();
+        self.guest.reap();
+        self.guest.meter.close();
         outcome
     }
 
     fn account(&self, outcome: &mut Outcome) {
         let report = self.ended.unwrap_or_default();
-        outcome.usage = self.meter.usage(report.cpu_us, report.max_rss_kb);
+        outcome.usage = self.guest.meter.usage(report.cpu_us, report.max_rss_kb);
         outcome.usage.output_bytes = self.allowance.used;
-        outcome.usage.net_bytes = self.net_bytes();
+        outcome.usage.net_bytes = self.guest.net_bytes();
         outcome.truncated = terms::Truncated { stdout: self.output.dropped(), stderr: self.error.dropped() };
         if let Sink::Keep(kept) = &self.output.sink {
             outcome.stdout = Some(kept.text());
@@ -50,8 +56,36 @@ impl Run<'_> {
     }
 
     fn judge_end(&self, outcome: &mut Outcome) {
-        outcome.exit = match (&self.hit, self.ended) {
-            (_, Some(report)) => Some(exit_of(report.status)),
+        let ending = Ending {
+            status: self.ended.map(|report| report.status),
+            hit: self.hit,
+            cancelled_by: self.cancelled_by,
+            refused: self.guest.judge.denials.any_refused(),
+            overfull: self.guest.meter.is_overfull(),
+        };
+        ending.pronounce(outcome);
+    }
+}
+
+/// All that decides how a command's end is called.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Ending {
+    /// As `waitpid` gives it; none when nobody was left to tell.
+    pub status: Option<i32>,
+    pub hit: Option<LimitHit>,
+    /// The signal by which somebody asked for the end.
+    pub cancelled_by: Option<i32>,
+    /// Something was refused to it.
+    pub refused: bool,
+    /// The file system of the workspace is nearly full, whatever the limit is.
+    pub overfull: bool,
+}
+
+impl Ending {
+    /// Fills in how it ended.
+    pub fn pronounce(&self, outcome: &mut Outcome) {
+        outcome.exit = match (&self.hit, self.status) {
+            (_, Some(status)) => Some(exit_of(status)),
             (Some(_), None) => Some(Exit::Signal { signal: SIGKILL, name: signal_name(SIGKILL) }),
             (None, None) => None,
         };
@@ -62,7 +96,7 @@ impl Run<'_> {
             (None, None) => Verdict::Lost,
             _ if outcome.success => Verdict::Ok,
             (None, Some(Exit::Signal { signal, .. })) if Some(*signal) == self.cancelled_by => Verdict::Cancelled,
-            _ if self.judge.denials.any_refused() => Verdict::Denied,
+            _ if self.refused => Verdict::Denied,
             _ => Verdict::Failed,
         };
         if let Some(hit) = self.hit {
@@ -72,7 +106,7 @@ impl Run<'_> {
             outcome.limit = Some(hit.limit);
             outcome.used = Some(hit.used);
             outcome.message = Some(match hit.kind {
-                LimitKind::DiskMb if self.meter.is_overfull() => {
+                LimitKind::DiskMb if self.overfull => {
                     "the file system that holds the workspace is nearly full".to_owned()
                 }
                 _ => format!("the run met its limit of {}", describe(hit)),

@@ -106,6 +106,12 @@ impl Tail {
         Ok(entries)
     }
 
+    /// Passes over all that there is; the number of the last.
+    pub fn skip(&mut self) -> Result<u64, Fault> {
+        self.at = self.store.read(|tx| tx.last_noted())?;
+        Ok(self.at)
+    }
+
     pub fn at(&self) -> u64 {
         self.at
     }

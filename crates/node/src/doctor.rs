@@ -21,6 +21,7 @@ mod kernel;
 mod limits;
 mod surroundings;
 mod trial;
+mod workspace;
 
 use crate::Caller;
 use blocker::Facts;
@@ -106,6 +107,7 @@ pub fn examine(caller: &Caller, exe: &Path) -> Report {
     checks.extend(kernel::calls(&facts));
     checks.push(kernel::doors(&facts));
     checks.extend(surroundings::checks(&facts));
+    checks.push(workspace::check(caller));
     let mut limits = limits::checks();
     let verdict = trial::enclosure(exe);
     trial::limits(exe, &verdict, &mut limits);

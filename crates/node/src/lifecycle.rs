@@ -9,12 +9,12 @@
 //! ```
 
 pub mod admission;
-mod bases;
+pub mod bases;
 pub mod change;
 mod copies;
 pub mod create;
 pub mod gc;
-mod keys;
+pub mod keys;
 pub mod list;
 pub mod live;
 pub mod measure;

@@ -12,21 +12,25 @@ mod squash;
 mod take;
 mod template;
 
-pub use fork::{Forked, fork};
+pub use fork::{Forked, fork, fork_once};
 pub use portable::{Imported, Onto, Written, export, import};
 pub use restore::{Restored, Since, restore};
 pub use squash::{DEEP, DEEPEST, squash};
-pub use take::{Taken, remove, take};
+pub use take::{Taken, remove, take, take_once};
 pub use template::{
-    Described, Seed, Template, Templated, create, find_template, from_template, list_templates, refuse_other_template,
-    remove_template,
+    Described, Seed, Template, Templated, create, create_once, describe_templates, find_template, from_template,
+    list_templates, refuse_other_template, remove_template,
 };
 pub use workspace::archive::Bounds;
 
+use crate::Caller;
+use crate::fresh;
 use crate::lifecycle::create::check_name;
+use crate::lifecycle::keys::Once;
 use crate::lifecycle::meta::drop_layer;
-use crate::sandbox::{Anchored, Sandbox};
+use crate::sandbox::{self, Anchored, Sandbox};
 use crate::state::State;
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 use store::{Entry, Kept, Record, Step, Tx};
@@ -235,6 +239,34 @@ pub fn list(state: &State, sandbox: Option<&str>) -> Result<Vec<Listed>, Fault> 
     let mut all: Vec<Listed> = all.into_iter().map(Listed::of).collect();
     all.sort_by(|a, b| (a.created_ms, &a.id).cmp(&(b.created_ms, &b.id)));
     Ok(all)
+}
+
+/// Those of one sandbox.
+pub fn list_of(state: &State, caller: &Caller, word: &str) -> Result<Vec<Listed>, Fault> {
+    let id = state.store.read(|tx| sandbox::find(tx, Some(word), caller))?.id;
+    list(state, Some(&id))
+}
+
+/// The id of a sandbox, or of a snapshot of it where one is named.
+pub fn of_sandbox(state: &State, caller: &Caller, word: &str, snapshot: Option<&str>) -> Result<String, Fault> {
+    state.store.read(|tx| {
+        let sandbox = sandbox::find(tx, Some(word), caller)?.id;
+        let Some(snapshot) = snapshot else { return Ok(sandbox) };
+        let found = find(tx, snapshot)?;
+        if found.record.sandbox == sandbox {
+            return Ok(found.id);
+        }
+        let fault = Fault::new(ErrorKind::NotFound, format!("{snapshot} is no snapshot of {sandbox}"));
+        Err(fault.hint("ask for the snapshots of the sandbox").subject(snapshot).phase(Phase::Admission))
+    })
+}
+
+/// What an earlier request under the same key was answered with.
+fn earlier<T: DeserializeOwned>(state: &State, once: Option<&Once>) -> Result<Option<T>, Fault> {
+    match once {
+        Some(once) => state.store.read(|tx| once.answer(tx, fresh::now_ms())),
+        None => Ok(None),
+    }
 }
 
 /// What was noted of a verb that only adds records: its intent and its result become true together.

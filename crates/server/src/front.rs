@@ -3,12 +3,14 @@
 
 use crate::credentials::Peer;
 use crate::gate::{self, Names};
+use crate::lookout::{Seen, Told};
 use crate::pace::Paced;
 use crate::refuse::{Carried, Refusal};
 use crate::stream::Closing;
 use crate::{Shared, Who};
 use axum::Router;
 use axum::body::Body;
+use axum::extract::MatchedPath;
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use futures_util::FutureExt;
@@ -29,6 +31,10 @@ pub struct Front {
     pub names: Arc<Names>,
 }
 
+/// Carried by an answer: whose credential it was asked for with.
+#[derive(Clone)]
+struct Tenant(String);
+
 /// What is also found without the version in front, for those who ask every daemon the same.
 const WITHOUT_VERSION: [&str; 3] = ["/health", "/metrics", "/openapi.json"];
 
@@ -39,15 +45,26 @@ impl Front {
         B::Error: Into<axum::BoxError>,
     {
         let id = terms::id("req", node::fresh::random());
-        let mut answer = match AssertUnwindSafe(self.admitted(&peer, request)).catch_unwind().await {
+        let seen = Seen::begin(self.shared.lookout(), request.method(), request.headers());
+        let mut answer = match AssertUnwindSafe(seen.during(self.admitted(&peer, request))).catch_unwind().await {
             Ok(Ok(answer)) => answer,
             Ok(Err(refusal)) => refusal.into_response(),
             Err(_) => Refusal::from(Fault::internal("the daemon failed at this request")).into_response(),
         };
+        let mut fault = None;
         if answer.status().is_client_error() || answer.status().is_server_error() {
-            answer = refused(answer, &id).await;
+            let (document, of) = refused(answer, &id).await;
+            (answer, fault) = (document, Some(of));
         }
         guard(&mut answer, &id);
+        let carried = answer.extensions();
+        seen.end(&Told {
+            request_id: &id,
+            route: carried.get::<MatchedPath>().map(MatchedPath::as_str),
+            tenant: carried.get::<Tenant>().map(|tenant| tenant.0.as_str()),
+            status: answer.status(),
+            fault: fault.as_ref(),
+        });
         answer
     }
 
@@ -71,10 +88,13 @@ impl Front {
         }
         let path = parts.uri.path().to_owned();
         let request = Request::from_parts(parts, Body::new(Paced::new(body, self.shared.patience())));
-        let answer = match self.app.clone().oneshot(request).await {
+        let mut answer = match self.app.clone().oneshot(request).await {
             Ok(answer) => answer,
             Err(never) => match never {},
         };
+        if let Some(who) = &who {
+            answer.extensions_mut().insert(Tenant(who.tenant.clone()));
+        }
         Ok(match who {
             Some(who) => self.watched(who, path, answer),
             None => answer,
@@ -110,7 +130,7 @@ fn versioned(uri: Uri) -> Uri {
 }
 
 /// The document of a refusal. One that is not ours, of a library in between, becomes one.
-async fn refused(answer: Response, id: &str) -> Response {
+async fn refused(answer: Response, id: &str) -> (Response, Fault) {
     let (mut parts, body) = answer.into_parts();
     let mut fault = match parts.extensions.remove::<Carried>() {
         Some(carried) => *carried.0,
@@ -133,7 +153,7 @@ async fn refused(answer: Response, id: &str) -> Response {
     let text = serde_json::to_vec(&fault).unwrap_or_default();
     parts.headers.remove(header::CONTENT_LENGTH);
     parts.headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
-    Response::from_parts(parts, Body::from(text))
+    (Response::from_parts(parts, Body::from(text)), fault)
 }
 
 /// Headers of every answer: it is shown in no frame, kept by no cache, and taken for nothing that it does not say it is.

@@ -9,17 +9,22 @@
 pub mod answer;
 pub mod ask;
 mod credentials;
+mod feed;
 mod foreign;
 mod front;
 mod gate;
 mod listen;
+pub mod lookout;
 mod pace;
 mod refuse;
 mod routes;
 mod rules;
 mod shared;
 mod stream;
+mod upload;
 mod who;
+mod words;
+mod written;
 
 pub use listen::{Checked, Settings, check, serve};
 pub use refuse::Refusal;

@@ -7,9 +7,10 @@ mod tls;
 use crate::credentials::{Credentials, Peer};
 use crate::front::Front;
 use crate::gate::Names;
-use crate::routes;
+use crate::{Shared, routes};
 use connection::Connections;
 use node::Caller;
+use node::config::{Logs, Telemetry};
 use node::tokens::{self, Scope};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use serde::Serialize;
@@ -49,6 +50,8 @@ pub struct Settings {
     /// Connections at a time, in all and from one address.
     pub connections: usize,
     pub connections_each: usize,
+    pub logs: Logs,
+    pub telemetry: Telemetry,
 }
 
 impl Settings {
@@ -72,6 +75,8 @@ impl Settings {
             max_body: Settings::MAX_BODY,
             connections: Settings::CONNECTIONS,
             connections_each: Settings::CONNECTIONS_EACH,
+            logs: Logs::default(),
+            telemetry: Telemetry::default(),
         }
     }
 }
@@ -224,6 +229,7 @@ async fn live(settings: Settings, checked: &mut Checked, ready: impl FnOnce(&Che
     let names = Names { port, tls: tls.is_some(), more: settings.allow_hosts.clone() };
     let (app, shared) = routes::all(&settings, credentials.clone());
     tokio::spawn(credentials.watch());
+    shared.lookout().send(&settings.telemetry);
     let front = Front { app, shared: shared.clone(), names: Arc::new(names) };
     let open = Connections::new(connections, settings.connections_each);
     let accept = accept(&socket, tcp.as_ref(), tls, &front, &open);
@@ -233,6 +239,7 @@ async fn live(settings: Settings, checked: &mut Checked, ready: impl FnOnce(&Che
         let scheme = if checked.tls { "https" } else { "http" };
         checked.listen = Some(format!("{scheme}://{}", SocketAddr::new(address.ip(), port)));
     }
+    tell_begin(&shared, checked);
     ready(checked);
     tokio::select! {
         () = accept => {}
@@ -240,6 +247,7 @@ async fn live(settings: Settings, checked: &mut Checked, ready: impl FnOnce(&Che
         _ = int.recv() => {}
     }
     drop((socket, tcp));
+    shared.lookout().log().info("the daemon ends", &[("open", open.count().into())]);
     shared.end();
     tokio::select! {
         () = open.finished() => {}
@@ -247,7 +255,19 @@ async fn live(settings: Settings, checked: &mut Checked, ready: impl FnOnce(&Che
         _ = term.recv() => {}
         _ = int.recv() => {}
     }
+    shared.lookout().close().await;
     Ok(())
+}
+
+fn tell_begin(shared: &Shared, checked: &Checked) {
+    let (socket, listen) = (checked.socket.display().to_string(), checked.listen.clone());
+    let fields = [
+        ("version", env!("CARGO_PKG_VERSION").into()),
+        ("pid", std::process::id().into()),
+        ("socket", socket.into()),
+        ("listen", listen.into()),
+    ];
+    shared.lookout().log().info("the daemon answers", &fields);
 }
 
 async fn bind(address: SocketAddr) -> Result<TcpListener, Fault> {

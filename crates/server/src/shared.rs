@@ -2,7 +2,9 @@
 
 use crate::Settings;
 use crate::credentials::Credentials;
+use crate::feed::Feeds;
 use crate::foreign::Tries;
+use crate::lookout::{self, Lookout, Nodes};
 use crate::refuse::Refusal;
 use crate::rules::Rules;
 use crate::who::Who;
@@ -38,14 +40,20 @@ struct Inner {
     rules: Rules,
     tries: Tries,
     verbs: Semaphore,
-    waiting: AtomicUsize,
+    waiting: Arc<AtomicUsize>,
     ending: watch::Sender<bool>,
+<<<<<<< HEAD
+    lookout: Lookout,
+=======
+    feeds: Feeds,
+>>>>>>> d-w
 }
 
 impl Shared {
     pub fn new(settings: &Settings, credentials: Credentials, rules: Rules) -> Shared {
         let Settings { caller, state, max_body, patience, .. } = settings.clone();
-        let (verbs, waiting) = (Semaphore::new(AT_A_TIME), AtomicUsize::new(0));
+        let lookout = Lookout::new(settings.logs, Nodes { caller: caller.clone(), state: state.clone() });
+        let (verbs, waiting) = (Semaphore::new(AT_A_TIME), lookout.queue().clone());
         let ending = watch::channel(false).0;
         Shared(Arc::new(Inner {
             max_body,
@@ -58,11 +66,27 @@ impl Shared {
             verbs,
             waiting,
             ending,
+<<<<<<< HEAD
+            lookout,
+=======
+            feeds: Feeds::default(),
+>>>>>>> d-w
         }))
     }
 
     pub fn credentials(&self) -> &Credentials {
         &self.0.credentials
+    }
+
+<<<<<<< HEAD
+    /// What the daemon tells of itself.
+    pub fn lookout(&self) -> &Lookout {
+        &self.0.lookout
+=======
+    /// Who listens to which tenant's journal.
+    pub fn feeds(&self) -> &Feeds {
+        &self.0.feeds
+>>>>>>> d-w
     }
 
     pub fn rules(&self) -> &Rules {
@@ -124,11 +148,22 @@ impl Shared {
         let (user, reach, cwd) = (who.name.clone(), who.reach.clone(), PathBuf::from("/"));
         let ours = &self.0.caller;
         if who.tenant == DEFAULT_TENANT {
-            return Caller { user, reach, cwd, ..ours.clone() };
+<<<<<<< HEAD
+            let mut env: Vec<(OsString, OsString)> = ours.env.clone();
+            traced(&mut env);
+=======
+            let env = ours.env.iter().cloned().chain([kept_only()]).collect();
+>>>>>>> d-w
+            return Caller { user, reach, cwd, env, ..ours.clone() };
         }
         let mut env: Vec<(OsString, OsString)> =
             ours.env.iter().filter(|(name, _)| PASSED_ON.iter().any(|known| name == known)).cloned().collect();
         env.push(("COFFERDAM_STATE".into(), self.state_of(&who.tenant).into()));
+<<<<<<< HEAD
+        traced(&mut env);
+=======
+        env.push(kept_only());
+>>>>>>> d-w
         Caller { cwd, home: "/nonexistent".into(), user, env, read_late: |_| None, reach }
     }
 
@@ -149,7 +184,9 @@ impl Shared {
         F: FnOnce(&Caller) -> Result<T, Fault> + Send + 'static,
     {
         let caller = self.caller(who);
-        self.blocking(move || verb(&caller)).await
+        let done = self.blocking(move || verb(&caller)).await;
+        self.0.feeds.nudge(&who.tenant);
+        done
     }
 
     /// The same for work that is no verb.
@@ -195,6 +232,18 @@ impl Shared {
             pause = (pause * 2).min(LONGEST);
         }
     }
+}
+
+<<<<<<< HEAD
+/// A verb belongs to the trace of the request that asks for it.
+fn traced(env: &mut Vec<(OsString, OsString)>) {
+    env.retain(|(name, _)| name != "TRACEPARENT");
+    env.extend(lookout::current().map(|context| ("TRACEPARENT".into(), context.header().into())));
+=======
+/// Whoever asks, their runs are given secrets that are kept, and none of the daemon's variables.
+fn kept_only() -> (OsString, OsString) {
+    (node::secrets::ONLY.into(), "1".into())
+>>>>>>> d-w
 }
 
 /// Why a stream closes before its end.

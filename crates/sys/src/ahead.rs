@@ -8,9 +8,9 @@
 //! here. It makes its calls without the C library, whose error number it would share with us.
 
 use crate::meeting::{Meeting, look, wait, wait_past, wake};
-use crate::op::Op;
+use crate::op::{Op, Place};
 use crate::raw::kernel;
-use crate::spawn::{self, Birth, Command, Order, Spawned, Walk};
+use crate::spawn::{self, Birth, Command, Order, Places, Spawned, Walk};
 use crate::{CallError, arena, child, host, process};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicUsize, Ordering};
@@ -56,8 +56,8 @@ struct Shared {
     placing: AtomicI32,
     places: List<Op>,
     mounts: List<RawFd>,
-    /// A handle that those steps opened.
-    scratch: AtomicI32,
+    /// Handles that those steps opened.
+    opened: [AtomicI32; Place::ALL.len()],
     meeting: &'static Meeting,
     /// Both ends of the line between us and the first process.
     ours: RawFd,
@@ -83,7 +83,7 @@ impl Shared {
             placing: AtomicI32::new(NOT_YET),
             places: List::new(),
             mounts: List::new(),
-            scratch: AtomicI32::new(-1),
+            opened: child::NO_PLACES.map(AtomicI32::new),
             meeting: Meeting::new(),
             ours: -1,
             theirs: -1,
@@ -264,9 +264,9 @@ impl Ahead {
         Some(spawned)
     }
 
-    /// Waits until the helper has walked all its steps, or one of the two is gone; the handle of the scratch space that it
-    /// opened. Until then it has files open in the table of descriptors that is ours, too.
-    pub fn finish(&self, first: BorrowedFd<'_>) -> Option<OwnedFd> {
+    /// Waits until the helper has walked all its steps, or one of the two is gone; the handles that it opened. Until then it
+    /// has files open in the table of descriptors that is ours, too.
+    pub fn finish(&self, first: BorrowedFd<'_>) -> Places {
         let meeting = self.shared().meeting;
         while !meeting.has_places() && !process::has_ended(first) {
             // Looked at anew once it is gone: what it said last stands.
@@ -276,10 +276,11 @@ impl Ahead {
             }
             meeting.rest();
         }
-        let shared = self.shared();
-        let scratch = shared.scratch.swap(-1, Ordering::AcqRel);
-        // SAFETY: one table of descriptors: what the helper opened is ours, and nobody else knows of it.
-        (scratch >= 0).then(|| unsafe { OwnedFd::from_raw_fd(scratch) })
+        Places::from(self.shared().opened.each_ref().map(|slot| {
+            let fd = slot.swap(-1, Ordering::AcqRel);
+            // SAFETY: one table of descriptors: what the helper opened is ours, and nobody else knows of it.
+            (fd >= 0).then(|| unsafe { OwnedFd::from_raw_fd(fd) })
+        }))
     }
 
     /// A TCP socket in the guest's network, which does not block. Only after the birth, and from one thread at a time.
@@ -400,7 +401,9 @@ fn make_places(shared: &Shared, rest: Option<Result<(), (u32, i32)>>) {
         wait_past(&shared.placing, NOT_YET);
         child::walk_places(shared.places.load(), frame.len() + early.len(), shared.mounts.load(), shared.meeting)
     });
-    shared.scratch.store(made.unwrap_or(-1), Ordering::Release);
+    for (slot, fd) in shared.opened.iter().zip(made.unwrap_or(child::NO_PLACES)) {
+        slot.store(fd, Ordering::Release);
+    }
     shared.meeting.places_are(made.map(drop));
 }
 

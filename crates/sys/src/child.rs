@@ -2,11 +2,12 @@
 //! no allocation, no lock, no panic. The memory it sees is a private copy of the supervisor's.
 
 use crate::bpf::Insn;
+use crate::first::Realm;
 use crate::meeting::Meeting;
-use crate::op::{Attr, Op};
+use crate::op::{Attr, Op, Place};
 use crate::raw::kernel;
 use crate::spawn::{Command, END_SIGNAL, KeptSpace, MOST_KEPT, Message, NAMED, Order, Report};
-use crate::{diag, doors, first, landlock, mount, netlink};
+use crate::{diag, doors, first, landlock, mount, netlink, shepherd};
 use std::ffi::CStr;
 use std::os::fd::RawFd;
 
@@ -15,7 +16,7 @@ struct Kept {
     control: RawFd,
     meeting: Option<&'static Meeting>,
     listener: RawFd,
-    scratch: RawFd,
+    places: Opened,
     master: RawFd,
     slave: RawFd,
     sockets: RawFd,
@@ -30,11 +31,16 @@ struct Kept {
 impl Kept {
     fn new(control: RawFd, meeting: Option<&'static Meeting>) -> Kept {
         let (mounts, doors) = ([-1; MOST_HANDLES], doors::Opened::NONE);
-        let (listener, scratch, master, slave, sockets) = (-1, -1, -1, -1, -1);
+        let (listener, master, slave, sockets) = (-1, -1, -1, -1);
+        let places = NO_PLACES;
         let (lent, blamed) = (None, None);
-        Kept { control, meeting, listener, scratch, master, slave, sockets, doors, mounts, lent, blamed }
+        Kept { control, meeting, listener, places, master, slave, sockets, doors, mounts, lent, blamed }
     }
 }
+
+/// Handles on places, in the order of `Place::ALL`; -1 where there is none.
+pub(crate) type Opened = [RawFd; Place::ALL.len()];
+pub(crate) const NO_PLACES: Opened = [-1; _];
 
 /// Mounts in a table of descriptors that we share with the supervisor; his to close.
 struct Lent {
@@ -66,19 +72,19 @@ pub(crate) fn walk_rest(ops: &[Op]) -> Result<(), (u32, i32)> {
     rest.try_for_each(|(step, op)| perform(op, &mut Kept::new(-1, None)).map_err(|errno| (step as u32, errno)))
 }
 
-/// Walks the steps that make a guest's places, which follow upon `before` others; the handle of its scratch space.
+/// Walks the steps that make a guest's places, which follow upon `before` others; the handles on some of them.
 pub(crate) fn walk_places(
     ops: &[Op],
     before: usize,
     mounts: &'static [RawFd],
     meeting: &'static Meeting,
-) -> Result<RawFd, (u32, i32)> {
+) -> Result<Opened, (u32, i32)> {
     let mut kept = Kept::new(-1, Some(meeting));
     kept.lent = Some(Lent { all: mounts, told: 0 });
     for (at, op) in ops.iter().enumerate() {
         perform(op, &mut kept).map_err(|errno| ((before + at) as u32, errno))?;
     }
-    Ok(kept.scratch)
+    Ok(kept.places)
 }
 
 /// The life of a guest's pid 1.
@@ -115,17 +121,25 @@ fn await_order(control: RawFd) -> Order {
 fn walk<'a>(ops: impl Iterator<Item = (usize, &'a Op)>, kept: &mut Kept) {
     for (step, op) in ops {
         if let Err(errno) = perform(op, kept) {
-            let step = kept.blamed.unwrap_or(step as u32);
-            let report = Report { message: Message::StepFailed, step, errno, ..Report::default() };
-            let _ = send(kept.control, &report, &[]);
-            kept.meeting.iter().for_each(|meeting| meeting.early_is(false));
-            exit(1);
+            fail(kept, kept.blamed.unwrap_or(step as u32), errno);
         }
     }
 }
 
+fn fail(kept: &Kept, step: u32, errno: i32) -> ! {
+    let report = Report { message: Message::StepFailed, step, errno, ..Report::default() };
+    let _ = send(kept.control, &report, &[]);
+    kept.meeting.iter().for_each(|meeting| meeting.early_is(false));
+    exit(1)
+}
+
 fn live(ops: &[Op], done: usize, command: &Command, mut kept: Kept) -> ! {
+    // Before the walls: whoever hears what they ask about is not there yet.
+    let signals = command.stays.then(|| shepherd::prepare().unwrap_or_else(|errno| fail(&kept, u32::MAX, errno)));
     walk(ops.iter().enumerate().skip(done), &mut kept);
+    if let Some(signals) = signals {
+        shepherd::serve(kept.control, signals)
+    }
     let pid = match first::start(command, kept.slave) {
         Ok(pid) => pid,
         Err((step, errno)) => {
@@ -135,11 +149,12 @@ fn live(ops: &[Op], done: usize, command: &Command, mut kept: Kept) -> ! {
         }
     };
     close_all_but(kept.control);
-    first::reap(pid, command.own_pids, kept.control)
+    let realm = if command.own_pids { Realm::Namespace } else { Realm::Descendants };
+    first::reap(pid, realm, kept.control)
 }
 
 /// Only the line to the supervisor is kept: an end of a pipe held here would hide that the other side closed it.
-fn close_all_but(keep: RawFd) {
+pub(crate) fn close_all_but(keep: RawFd) {
     // SAFETY: closes descriptors of this process alone; the command has its own copies.
     unsafe {
         if keep > 0 {
@@ -255,8 +270,10 @@ fn perform(op: &Op, kept: &mut Kept) -> Result<(), i32> {
         }
         // SAFETY: a C string that outlives the call.
         Op::ChangeDir { at } => unsafe { kernel!(SYS_chdir, at.as_ptr()) }.map(drop),
-        Op::OpenScratch { at } => mount::open_straight(at).map(|fd| kept.scratch = fd),
-        Op::OpenTerminal { at, rows, columns } => open_terminal(at, *rows, *columns, kept),
+        Op::OpenPlace { at, place } => mount::open_straight(at).map(|fd| kept.places[*place as usize] = fd),
+        Op::OpenTerminal { at, rows, columns } => {
+            open_terminal(at, *rows, *columns).map(|(master, slave)| (kept.master, kept.slave) = (master, slave))
+        }
         // SAFETY: takes numbers only.
         Op::NoNewPrivileges => unsafe { kernel!(SYS_prctl, libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) }.map(drop),
         Op::BoundCapabilities => bound_capabilities(),
@@ -485,19 +502,19 @@ pub(crate) fn rlimit(resource: u32, value: u64) -> Result<(), i32> {
     unsafe { kernel!(SYS_prlimit64, 0, resource, &raw const limit, 0) }.map(drop)
 }
 
-fn open_terminal(at: &CStr, rows: u16, columns: u16, kept: &mut Kept) -> Result<(), i32> {
+/// A new terminal of the guest's own: the supervisor's end and the command's.
+pub(crate) fn open_terminal(at: &CStr, rows: u16, columns: u16) -> Result<(RawFd, RawFd), i32> {
     let size = libc::winsize { ws_row: rows, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 };
     let unlocked: i32 = 0;
     const OPEN_PEER: libc::c_ulong = 0x5441;
     let flags = libc::O_RDWR | libc::O_NOCTTY | libc::O_CLOEXEC;
     // SAFETY: C strings and locals that outlive the calls.
     unsafe {
-        kept.master = kernel!(SYS_openat, libc::AT_FDCWD, at.as_ptr(), flags, 0)?;
-        kernel!(SYS_ioctl, kept.master, libc::TIOCSPTLCK, &raw const unlocked)?;
-        kernel!(SYS_ioctl, kept.master, libc::TIOCSWINSZ, &raw const size)?;
-        kept.slave = kernel!(SYS_ioctl, kept.master, OPEN_PEER, flags)?;
+        let master = kernel!(SYS_openat, libc::AT_FDCWD, at.as_ptr(), flags, 0)?;
+        kernel!(SYS_ioctl, master, libc::TIOCSPTLCK, &raw const unlocked)?;
+        kernel!(SYS_ioctl, master, libc::TIOCSWINSZ, &raw const size)?;
+        Ok((master, kernel!(SYS_ioctl, master, OPEN_PEER, flags)?))
     }
-    Ok(())
 }
 
 /// Gives up what an exec could bring; what we hold stays. Who holds nothing to begin with may not, and need not.
@@ -547,7 +564,7 @@ fn install_filter(program: &[Insn], listener: bool) -> Result<RawFd, i32> {
 
 fn ready(kept: &mut Kept) -> Result<(), i32> {
     let mut handles: [RawFd; MOST_KEPT] = [-1; _];
-    let named = [kept.listener, kept.scratch, kept.master, kept.sockets].into_iter().chain(kept.doors.everywhere);
+    let named = [kept.listener, kept.master, kept.sockets].into_iter().chain(kept.places).chain(kept.doors.everywhere);
     let mut which = 0;
     for (at, (slot, fd)) in handles.iter_mut().zip(named.chain(kept.doors.loopback)).enumerate() {
         *slot = fd;
@@ -561,7 +578,7 @@ fn ready(kept: &mut Kept) -> Result<(), i32> {
             close(fd);
         }
     }
-    (kept.listener, kept.scratch, kept.master, kept.sockets) = (-1, -1, -1, -1);
+    (kept.listener, kept.master, kept.sockets, kept.places) = (-1, -1, -1, NO_PLACES);
     kept.doors = doors::Opened::NONE;
     Ok(())
 }

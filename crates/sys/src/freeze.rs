@@ -7,6 +7,7 @@ use crate::{CallError, errno};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::ptr::NonNull;
 use std::sync::atomic::{AtomicI32, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
@@ -46,39 +47,65 @@ struct List {
 
 /// A guest that stands still; it goes on when this is dropped.
 pub struct Frozen {
-    list: &'static List,
+    list: NonNull<List>,
     release: OwnedFd,
     helper: i32,
 }
 
 impl std::fmt::Debug for Frozen {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Frozen({})", self.list.count.load(Ordering::SeqCst))
+        write!(f, "Frozen({})", self.list().count.load(Ordering::SeqCst))
     }
 }
 
 /// Stops all processes that live in a pid namespace below `supervisor`, until none moves. Gives up after `patience`, and then all go on.
 pub fn guest_of(supervisor: u32, patience: Duration) -> Result<Frozen, Trouble> {
     let deadline = Instant::now() + patience;
-    let frozen = start().map_err(Trouble::Call)?;
-    let mut ours = BTreeSet::new();
-    let mut before = None;
-    for round in 1.. {
-        let guests = guests(supervisor);
-        if guests.is_empty() && before.is_none() {
+    let mut freezing = Freezing::start(supervisor)?;
+    while !freezing.step()? {
+        if Instant::now() >= deadline {
+            return Err(Trouble::TooSlow(freezing.moving));
+        }
+        std::thread::sleep(PAUSE);
+    }
+    Ok(freezing.finish())
+}
+
+/// The same step by step, for a supervisor who must answer his guest meanwhile. Dropped, all go on.
+pub struct Freezing {
+    supervisor: u32,
+    frozen: Frozen,
+    ours: BTreeSet<i32>,
+    before: Option<Vec<i32>>,
+    round: u32,
+    moving: usize,
+}
+
+impl Freezing {
+    pub fn start(supervisor: u32) -> Result<Freezing, Trouble> {
+        let frozen = start().map_err(Trouble::Call)?;
+        Ok(Freezing { supervisor, frozen, ours: BTreeSet::new(), before: None, round: 0, moving: 0 })
+    }
+
+    /// Stops those who still move; true once nobody did.
+    pub fn step(&mut self) -> Result<bool, Trouble> {
+        self.round += 1;
+        let guests = guests(self.supervisor);
+        if guests.is_empty() && self.before.is_none() {
             return Err(Trouble::NoGuest);
         }
-        let mut moving = 0;
+        self.moving = 0;
         for &pid in &guests {
             if stands_still(pid) {
                 continue;
             }
-            moving += 1;
-            if ours.insert(pid) {
-                frozen.note(pid)?;
+            self.moving += 1;
+            if self.ours.insert(pid) {
+                self.frozen.note(pid)?;
             }
-            if round % NUDGE == 0 && waits_for_a_child(pid) {
+            if self.round.is_multiple_of(NUDGE) && waits_for_a_child(pid) {
                 // It shares its memory with a child that has not yet become another program, and stands still only afterwards.
+                let ours = &self.ours;
                 let children = guests.iter().filter(|child| ours.contains(*child) && parent_of(**child) == Some(pid));
                 children.for_each(|child| {
                     // SAFETY: a plain signal to one that was stopped; the next round stops it again.
@@ -90,36 +117,101 @@ pub fn guest_of(supervisor: u32, patience: Duration) -> Result<Frozen, Trouble> 
             unsafe { libc::kill(pid, libc::SIGSTOP) };
         }
         // One that was about to be born shows in the second look.
-        if moving == 0 && before.as_ref() == Some(&guests) {
-            return Ok(frozen);
-        }
-        before = Some(guests);
-        if Instant::now() >= deadline {
-            return Err(Trouble::TooSlow(moving));
-        }
-        std::thread::sleep(PAUSE);
+        let still = self.moving == 0 && self.before.as_ref() == Some(&guests);
+        self.before = Some(guests);
+        Ok(still)
     }
-    Err(Trouble::NoGuest)
+
+    /// How many moved when it was last looked.
+    pub fn moving(&self) -> usize {
+        self.moving
+    }
+
+    pub fn finish(self) -> Frozen {
+        self.frozen
+    }
+}
+
+/// Asks the kernel to put away the memory of processes that stand still; the bytes that they have less afterwards. None where
+/// it does not take such wishes from us.
+pub fn page_out(pids: &[i32]) -> Option<u64> {
+    let before: u64 = pids.iter().map(|pid| resident(*pid)).sum();
+    let heard = pids.iter().filter(|pid| page_out_one(**pid).is_ok()).count();
+    let after: u64 = pids.iter().map(|pid| resident(*pid)).sum();
+    (heard > 0).then(|| before.saturating_sub(after))
+}
+
+fn page_out_one(pid: i32) -> Result<(), CallError> {
+    const PAGE_OUT: i32 = 21;
+    /// Stretches in one call, and calls for one process.
+    const EACH: usize = 256;
+    const CALLS: usize = 64;
+    let maps = fs::read_to_string(format!("/proc/{pid}/maps")).unwrap_or_default();
+    let stretches: Vec<libc::iovec> = maps.lines().filter_map(stretch).take(EACH * CALLS).collect();
+    if stretches.is_empty() {
+        return Err(CallError { call: "read(maps)", errno: libc::EPERM });
+    }
+    // SAFETY: numbers only; the descriptor is owned once.
+    let handle = unsafe {
+        let fd = libc::syscall(libc::SYS_pidfd_open, pid, 0u32);
+        if fd < 0 {
+            return Err(CallError::last("pidfd_open"));
+        }
+        OwnedFd::from_raw_fd(fd as RawFd)
+    };
+    for some in stretches.chunks(EACH) {
+        // SAFETY: a list with its true length; the addresses in it are the other's and are not followed here.
+        let got = unsafe {
+            libc::syscall(libc::SYS_process_madvise, handle.as_raw_fd(), some.as_ptr(), some.len(), PAGE_OUT, 0u32)
+        };
+        if got < 0 && errno() == libc::EPERM {
+            return Err(CallError::last("process_madvise"));
+        }
+    }
+    Ok(())
+}
+
+/// A line of `/proc/PID/maps`, unless it is the kernel's own.
+fn stretch(line: &str) -> Option<libc::iovec> {
+    let (range, rest) = line.split_once(' ')?;
+    let (from, to) = range.split_once('-')?;
+    let (from, to) = (usize::from_str_radix(from, 16).ok()?, usize::from_str_radix(to, 16).ok()?);
+    let of_kernel = rest.contains("[v");
+    (!of_kernel && to > from).then(|| libc::iovec { iov_base: from as *mut libc::c_void, iov_len: to - from })
+}
+
+/// Bytes that a process has in memory.
+fn resident(pid: i32) -> u64 {
+    let text = fs::read_to_string(format!("/proc/{pid}/statm")).unwrap_or_default();
+    text.split(' ').nth(1).and_then(|pages| pages.parse::<u64>().ok()).unwrap_or(0) * 4096
 }
 
 impl Frozen {
+    fn list(&self) -> &List {
+        // SAFETY: lives until this is dropped and the helper collected; only atomics in it change.
+        unsafe { self.list.as_ref() }
+    }
+
     /// Before it is stopped: whoever ends in between leaves nobody behind.
     fn note(&self, pid: i32) -> Result<(), Trouble> {
-        let at = self.list.count.load(Ordering::SeqCst);
-        self.list.pids.get(at).ok_or(Trouble::TooMany)?.store(pid, Ordering::SeqCst);
-        self.list.count.store(at + 1, Ordering::SeqCst);
+        let at = self.list().count.load(Ordering::SeqCst);
+        self.list().pids.get(at).ok_or(Trouble::TooMany)?.store(pid, Ordering::SeqCst);
+        self.list().count.store(at + 1, Ordering::SeqCst);
         Ok(())
     }
 }
 
 impl Drop for Frozen {
     fn drop(&mut self) {
-        wake(self.list);
+        wake(self.list());
         let done = 1u8;
         // SAFETY: one byte from a local, and then our own child is collected.
         unsafe {
             libc::write(self.release.as_raw_fd(), (&raw const done).cast(), 1);
-            libc::waitpid(self.helper, std::ptr::null_mut(), libc::__WALL);
+            if libc::waitpid(self.helper, std::ptr::null_mut(), libc::__WALL) == self.helper {
+                // Nobody else knows of it any more.
+                drop(Box::from_raw(self.list.as_ptr()));
+            }
         }
     }
 }
@@ -144,7 +236,7 @@ fn start() -> Result<Frozen, CallError> {
     let pids = (0..MOST).map(|_| AtomicI32::new(0)).collect();
     let list = List { count: AtomicUsize::new(0), pids, alarm: alarm.as_raw_fd(), stack: vec![0; 16 * 1024] };
     let list: *mut List = Box::leak(Box::new(list));
-    // SAFETY: the list and the stack are leaked, so they outlive the helper whatever happens to us. The helper has its own
+    // SAFETY: the list and the stack live until the helper has been collected, and longer should that fail. The helper has its own
     // descriptor table, runs only `watch`, and uses nothing of the list but atomics and its stack.
     let helper = unsafe {
         let stack = &mut (*list).stack;
@@ -154,12 +246,12 @@ fn start() -> Result<Frozen, CallError> {
     if helper < 0 {
         return Err(CallError::last("clone"));
     }
-    // SAFETY: leaked above; from here on nobody has it but by shared reference.
-    Ok(Frozen { list: unsafe { &*list }, release, helper })
+    // SAFETY: from a box; from here on nobody has it but by shared reference.
+    Ok(Frozen { list: unsafe { NonNull::new_unchecked(list) }, release, helper })
 }
 
 extern "C" fn watch(list: *mut libc::c_void) -> i32 {
-    // SAFETY: leaked by `start`; only atomics change.
+    // SAFETY: made by `start` and kept until we are collected; only atomics change.
     let list = unsafe { &*list.cast::<List>() };
     // SAFETY: raw calls on our own descriptor table.
     unsafe {
@@ -186,7 +278,7 @@ extern "C" fn watch(list: *mut libc::c_void) -> i32 {
 }
 
 /// Processes below the supervisor that live in a pid namespace of their own, parents first.
-fn guests(supervisor: u32) -> Vec<i32> {
+pub fn guests(supervisor: u32) -> Vec<i32> {
     let mut children: BTreeMap<i32, Vec<i32>> = BTreeMap::new();
     let Ok(listed) = fs::read_dir("/proc") else { return Vec::new() };
     for pid in listed.flatten().filter_map(|e| e.file_name().to_str()?.parse::<i32>().ok()) {

@@ -1,7 +1,7 @@
 //! Safe faces for the Linux calls the product needs; the only crate with `unsafe` code.
 //!
 //! Nothing here decides: callers hand in finished lists (mounts, rules, filters) and get errors that name the call.
-//! What runs between clone and exec lives in `child`, `first` and `op`; it neither allocates nor takes a lock.
+//! What runs between clone and exec lives in `child`, `first`, `shepherd` and `op`; it neither allocates nor takes a lock.
 
 pub mod ahead;
 pub mod arena;
@@ -14,6 +14,7 @@ mod first;
 pub mod freeze;
 pub mod host;
 pub mod janitor;
+pub mod job;
 pub mod knock;
 pub mod landlock;
 mod meeting;
@@ -28,6 +29,7 @@ pub mod probe;
 pub mod process;
 mod raw;
 pub mod seccomp;
+mod shepherd;
 pub mod spawn;
 
 /// An error number and the call that gave it.

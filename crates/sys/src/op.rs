@@ -29,6 +29,30 @@ impl Attr {
     }
 }
 
+/// Places inside that the supervisor gets a handle on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// The private space, for his accounts.
+    Scratch,
+    Workspace,
+    Tmp,
+    /// The whole tree as the guest sees it.
+    Root,
+}
+
+impl Place {
+    pub(crate) const ALL: [Place; 4] = [Place::Scratch, Place::Workspace, Place::Tmp, Place::Root];
+
+    fn step(self) -> &'static str {
+        match self {
+            Place::Scratch => "open-scratch",
+            Place::Workspace => "open-workspace",
+            Place::Tmp => "open-tmp",
+            Place::Root => "open-root",
+        }
+    }
+}
+
 /// One step.
 #[derive(Clone, Copy, Debug)]
 pub enum Op {
@@ -166,9 +190,10 @@ pub enum Op {
     ChangeDir {
         at: &'static CStr,
     },
-    /// Keeps a handle on the scratch space for the supervisor's accounts.
-    OpenScratch {
+    /// Keeps a handle on a place for the supervisor.
+    OpenPlace {
         at: &'static CStr,
+        place: Place,
     },
     /// Makes the guest's own terminal and keeps both ends.
     OpenTerminal {
@@ -233,7 +258,7 @@ impl Op {
             Op::Rlimit { .. } => "rlimit",
             Op::Processors { .. } => "processors",
             Op::ChangeDir { .. } => "chdir",
-            Op::OpenScratch { .. } => "open-scratch",
+            Op::OpenPlace { place, .. } => place.step(),
             Op::OpenTerminal { .. } => "open-terminal",
             Op::NoNewPrivileges => "no-new-privileges",
             Op::DropCapabilities => "drop-capabilities",
@@ -273,7 +298,7 @@ impl fmt::Display for Op {
             | Op::RemoveDir { at }
             | Op::RemoveFile { at }
             | Op::ChangeDir { at }
-            | Op::OpenScratch { at } => write!(f, " {}", show(at)),
+            | Op::OpenPlace { at, .. } => write!(f, " {}", show(at)),
             Op::Netlink { batch, what, .. } => write!(f, " {what}, {} bytes", batch.len()),
             Op::OpenDoors { ipv6, loopback, .. } => {
                 f.write_str(if *ipv6 { " ipv4 ipv6" } else { " ipv4" })?;

@@ -5,7 +5,7 @@ use crate::ahead::Ahead;
 pub use crate::child::MOST_HANDLES;
 use crate::diag::Sockets;
 use crate::net::Doors;
-use crate::op::Op;
+use crate::op::{Op, Place};
 use crate::raw::kernel;
 use crate::{CallError, arena, child, doors, errno};
 use std::ffi::{CStr, c_char};
@@ -25,6 +25,12 @@ pub enum Message {
     ExecFailed = 3,
     /// The command ended and the tree is gone: `status`, `cpu_us`, `max_rss_kb`.
     Ended = 4,
+    /// Of one who stays: there is a shepherd, whose handle comes along.
+    Born = 5,
+    /// The command begins; `status` is its number inside. What tells whether it could comes along, and its terminal.
+    Started = 6,
+    /// The shepherd was killed, and what it watched over is gone, too: `cpu_us`, `max_rss_kb`.
+    Lost = 7,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -44,15 +50,41 @@ pub struct Report {
 pub struct Handles {
     /// Where the seccomp filter asks.
     pub listener: Option<OwnedFd>,
-    pub scratch: Option<OwnedFd>,
     pub terminal: Option<OwnedFd>,
     /// Beside doors, where the kernel can be asked.
     pub sockets: Option<Sockets>,
+    pub places: Places,
     pub doors: Option<Doors>,
 }
 
-/// Handles that a report names by a bit each: four, and the doors that stand everywhere.
-pub(crate) const NAMED: usize = 4 + 2 * doors::EACH;
+/// Handles on places inside.
+#[derive(Debug, Default)]
+pub struct Places {
+    pub scratch: Option<OwnedFd>,
+    pub workspace: Option<OwnedFd>,
+    pub tmp: Option<OwnedFd>,
+    pub root: Option<OwnedFd>,
+}
+
+impl Places {
+    pub(crate) fn from(opened: [Option<OwnedFd>; Place::ALL.len()]) -> Places {
+        let [scratch, workspace, tmp, root] = opened;
+        Places { scratch, workspace, tmp, root }
+    }
+
+    /// Each from here, or else from there.
+    pub fn or(self, other: Places) -> Places {
+        Places {
+            scratch: self.scratch.or(other.scratch),
+            workspace: self.workspace.or(other.workspace),
+            tmp: self.tmp.or(other.tmp),
+            root: self.root.or(other.root),
+        }
+    }
+}
+
+/// Handles that a report names by a bit each: three, the places, and the doors that stand everywhere.
+pub(crate) const NAMED: usize = 3 + Place::ALL.len() + 2 * doors::EACH;
 /// The most that come with a report; those past the named ones are doors on loopback.
 pub(crate) const MOST_KEPT: usize = NAMED + doors::MOST_LOOPBACK;
 
@@ -75,10 +107,19 @@ pub struct Command {
     pub start_mark: [u32; 2],
     /// The guest has a pid namespace, whose end is the end of all in it.
     pub own_pids: bool,
+    /// Where it begins, unless where the first process stands.
+    pub(crate) cwd: Option<&'static CStr>,
+    /// The line to tell that it begins, and what of its terminal goes along; without, its parent tells.
+    pub(crate) told: Option<(RawFd, RawFd)>,
+    /// There is no command: the first process stays and starts what it is told to; see `job`.
+    pub(crate) stays: bool,
 }
 
-/// Sent to the first process of a guest without a pid namespace: end the whole tree, then yourself.
+/// Sent to the first process of a guest without a pid namespace, or to a shepherd: end the whole tree, then yourself.
 pub const END_SIGNAL: i32 = 62;
+/// Sent to a shepherd in place of the two signals that it cannot pass on because it would feel them itself.
+pub(crate) const KILL_SIGNAL: i32 = 61;
+pub(crate) const STOP_SIGNAL: i32 = 60;
 
 impl Command {
     /// `stdio` are the descriptors the command gets as 0, 1 and 2 unless the steps open a terminal for it.
@@ -96,7 +137,27 @@ impl Command {
             open_files: None,
             start_mark: [0; 2],
             own_pids: true,
+            cwd: None,
+            told: None,
+            stays: false,
         }
+    }
+
+    /// None yet: the first process waits to be told of some.
+    pub fn none() -> Command {
+        Command { stays: true, ..Command::new::<&[u8]>(b"", &[], &[], [-1; 3]) }
+    }
+
+    /// A command whose texts and lists lie elsewhere; the lists end with null.
+    pub(crate) fn at(
+        path: &'static CStr,
+        argv: &'static [*const c_char],
+        envp: &'static [*const c_char],
+        stdio: [RawFd; 3],
+    ) -> Command {
+        let (umask, open_files, start_mark) = (0o022, None, [0; 2]);
+        let (cwd, told, stays) = (None, None, false);
+        Command { path, argv, envp, stdio, umask, open_files, start_mark, own_pids: true, cwd, told, stays }
     }
 
     pub(crate) fn argv_pointers(&self) -> *const *const c_char {
@@ -257,7 +318,7 @@ impl Spawned {
 }
 
 /// The line between the supervisor and pid 1.
-pub struct Control(OwnedFd);
+pub struct Control(pub(crate) OwnedFd);
 
 impl Control {
     /// Tells a first process that was born ahead what it is for.
@@ -286,15 +347,23 @@ impl Control {
 
     /// Hands descriptors to the copy, which waits for them; at most `MOST_HANDLES` in one message.
     pub fn give(&self, handles: &[BorrowedFd<'_>]) -> Result<(), CallError> {
+        match self.tell(&[1u8], handles, 0) {
+            // As above.
+            Err(CallError { errno: libc::EPIPE | libc::ECONNRESET, .. }) => Ok(()),
+            other => other,
+        }
+    }
+
+    /// Sends bytes with descriptors.
+    pub(crate) fn tell(&self, bytes: &[u8], handles: &[BorrowedFd<'_>], flags: i32) -> Result<(), CallError> {
         let raw: Vec<RawFd> = handles.iter().map(AsRawFd::as_raw_fd).collect();
         // SAFETY: the macro only computes a size.
         let size = unsafe { libc::CMSG_SPACE(std::mem::size_of_val(raw.as_slice()) as u32) } as usize;
         let mut space = vec![0u64; size.div_ceil(8)];
-        let byte = 1u8;
-        // SAFETY: all buffers are locals with their true lengths; `space` is aligned and large enough for one header
+        // SAFETY: all buffers have their true lengths and outlive the call; `space` is aligned and large enough for one header
         // and all descriptors.
         unsafe {
-            let mut part = libc::iovec { iov_base: (&raw const byte).cast_mut().cast(), iov_len: 1 };
+            let mut part = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
             let mut message: libc::msghdr = std::mem::zeroed();
             message.msg_iov = &mut part;
             message.msg_iovlen = 1;
@@ -311,18 +380,19 @@ impl Control {
                     std::mem::size_of_val(raw.as_slice()),
                 );
             }
-            let sent = libc::sendmsg(self.0.as_raw_fd(), &message, libc::MSG_NOSIGNAL);
-            match errno() {
-                _ if sent == 1 => Ok(()),
-                // As above.
-                libc::EPIPE | libc::ECONNRESET => Ok(()),
-                errno => Err(CallError { call: "sendmsg", errno }),
+            match libc::sendmsg(self.0.as_raw_fd(), &message, libc::MSG_NOSIGNAL | flags) {
+                sent if sent == bytes.len() as isize => Ok(()),
+                _ => Err(CallError::last("sendmsg")),
             }
         }
     }
 
-    /// The next report with its handles; `None` when the other side is gone.
     fn receive(&self) -> Result<Option<(Report, Handles)>, CallError> {
+        Ok(self.hear()?.map(|(report, received)| (report, sort(report.handles, received))))
+    }
+
+    /// The next report with its handles; `None` when the other side is gone.
+    pub(crate) fn hear(&self) -> Result<Option<(Report, Vec<OwnedFd>)>, CallError> {
         let mut space = KeptSpace([0; _]);
         let mut report = Report::default();
         let mut raw = [0u8; size_of::<Report>()];
@@ -362,7 +432,7 @@ impl Control {
             }
             parse(&raw, &mut report);
         }
-        Ok(Some((report, sort(report.handles, received))))
+        Ok(Some((report, received)))
     }
 }
 
@@ -375,7 +445,8 @@ fn sort(which: u32, received: Vec<OwnedFd>) -> Handles {
     let mut slots = slots.into_iter();
     let mut next = || slots.next().flatten();
     let doors = Doors::new(doors.into_iter(), || received.collect());
-    Handles { listener: next(), scratch: next(), terminal: next(), sockets: next().map(Sockets::new), doors }
+    let (listener, terminal, sockets) = (next(), next(), next().map(Sockets::new));
+    Handles { listener, terminal, sockets, places: Places::from(Place::ALL.map(|_| next())), doors }
 }
 
 /// Field by field, so that no byte pattern from the other side can make an invalid `Message`.
@@ -387,6 +458,9 @@ fn parse(raw: &[u8; size_of::<Report>()], report: &mut Report) {
         2 => Message::Ready,
         3 => Message::ExecFailed,
         4 => Message::Ended,
+        5 => Message::Born,
+        6 => Message::Started,
+        7 => Message::Lost,
         _ => Message::Nothing,
     };
     report.step = word(4);

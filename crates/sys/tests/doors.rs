@@ -157,7 +157,7 @@ fn supervise((name, _, setup): &Case) {
     }
     assert_eq!(first.message, Message::Ready, "{first:?}: {}", ops[first.step as usize]);
     assert_eq!(handles.doors.is_some(), *setup != Setup::Plain);
-    assert!(handles.listener.is_none() && handles.scratch.is_none() && handles.terminal.is_none());
+    assert!(handles.listener.is_none() && handles.places.scratch.is_none() && handles.terminal.is_none());
     let status = serve(&guest, handles.doors.as_ref());
     assert_eq!(status, 0, "the guest must succeed");
     assert_eq!(trap.accept().unwrap_err().kind(), ErrorKind::WouldBlock, "nobody may reach the host");

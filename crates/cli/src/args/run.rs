@@ -121,6 +121,12 @@ pub(super) fn exec() -> Command {
         .override_usage("cofferdam exec [OPTIONS] SANDBOX [--] COMMAND [ARG]...\n       cofferdam exec [OPTIONS] SANDBOX -c 'SHELL TEXT'")
         .arg(Arg::new("sandbox").value_name("SANDBOX").required(true).help("Its id, the beginning of it, or its name"))
         .next_help_heading("Command")
+        .arg(
+            flag("detach")
+                .short('d')
+                .conflicts_with_all(["json", "tty", "interactive", "explain"])
+                .help("Leave it running and print its id; the sandbox becomes live for it"),
+        )
         .args(command_args())
         .next_help_heading("Output")
         .args(output_args())
@@ -283,7 +289,7 @@ fn command_args() -> Vec<Arg> {
             .long("secret")
             .value_name("NAME=SOURCE")
             .action(ArgAction::Append)
-            .help("Where a secret of the policy comes from: env:VAR, file:PATH or cmd:COMMAND [default: env:NAME]"),
+            .help("Where a secret of the policy comes from: env:VAR, file:PATH, cmd:COMMAND or store:NAME [default: env:NAME, else store:NAME]"),
         Arg::new("ask-timeout")
             .long("ask-timeout")
             .value_name("TIME")

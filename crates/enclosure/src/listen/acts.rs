@@ -119,7 +119,7 @@ impl Judge<'_> {
         if !shown || !self.exists(&path) {
             return None;
         }
-        if self.watch.looks {
+        if self.steps.watch.looks {
             self.observe(|| Observed::Looked(named));
             return None;
         }
@@ -128,7 +128,7 @@ impl Judge<'_> {
             return None;
         }
         let perm = if self.is_dir(&path) { Perm::ReadDir } else { Perm::ReadFile };
-        let decision = self.policy.fs(&path, perm);
+        let decision = self.request.policy.fs(&path, perm);
         // Told, and left to the kernel: it says that nothing is there.
         self.judge("fs.read", &path.to_string_lossy(), decision, call.tid);
         None
@@ -143,7 +143,7 @@ impl Judge<'_> {
         if text.is_empty() {
             return None;
         }
-        if self.watch.looks {
+        if self.steps.watch.looks {
             self.last_named = self.resolver.named(call.tid, dirfd, text);
         }
         self.resolver.resolve(call.tid, dirfd, text, last)

@@ -23,30 +23,32 @@ pub struct Serve {
     pub max_connections_per_peer: usize,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LogFormat {
     /// Text on a terminal, else JSON.
+    #[default]
     Auto,
     Text,
     Json,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum LogLevel {
     Error,
     Warn,
+    #[default]
     Info,
     Debug,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Logs {
     pub format: LogFormat,
     pub level: LogLevel,
 }
 
 /// Where traces and metrics go; nowhere without an endpoint.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Telemetry {
     pub endpoint: Option<String>,
     pub service_name: String,

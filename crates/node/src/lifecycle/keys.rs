@@ -1,9 +1,11 @@
 //! Idempotency keys: the same request under the same key is answered with what came of the first; another request under it
 //! is a conflict that names what differs.
 
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 use store::{Key, Tx};
-use terms::{ErrorKind, Fault, Phase};
+use terms::{ErrorKind, Fault, Phase, Retry};
 
 /// How long a key is remembered.
 const KEPT_MS: u64 = 24 * 3_600_000;
@@ -21,18 +23,72 @@ pub fn check(key: &str) -> Result<(), Fault> {
 /// What came of the first request under this key, if there was one.
 pub fn known(tx: &Tx<'_>, key: &str, params: &Map<String, Value>, now_ms: u64) -> Result<Option<String>, Fault> {
     let Some(first) = tx.key(key, now_ms)? else { return Ok(None) };
+    same(key, &first, params)?;
+    Ok(Some(first.subject))
+}
+
+/// Refuses another request than the first under a key.
+fn same(key: &str, first: &Key, params: &Map<String, Value>) -> Result<(), Fault> {
     let none = Map::new();
     let before = first.params.as_object().unwrap_or(&none);
     let names = before.keys().chain(params.keys());
     match names.filter(|name| before.get(*name) != params.get(*name)).min() {
-        None => Ok(Some(first.subject)),
+        None => Ok(()),
         Some(field) => {
             let show = |v: Option<&Value>| v.map_or("nothing".to_owned(), Value::to_string);
             let (was, is) = (show(before.get(field)), show(params.get(field)));
             let message = format!("the key {key:?} was used with another {field}: {was}, now {is}");
-            let fault = Fault::new(ErrorKind::Conflict, message).subject(first.subject).phase(Phase::Admission);
+            let fault = Fault::new(ErrorKind::Conflict, message).subject(&first.subject).phase(Phase::Admission);
             Err(fault.hint("repeat the request as it was, or take another key"))
         }
+    }
+}
+
+/// A request that is carried out once, under a key.
+#[derive(Clone, Debug)]
+pub struct Once {
+    pub key: String,
+    /// What was asked for, field by field, its verb included.
+    pub params: Map<String, Value>,
+}
+
+/// Where the answer stands among what is remembered.
+const ANSWER: &str = "answer";
+
+impl Once {
+    /// `asked` is the request as a document.
+    pub fn new(key: &str, verb: &str, asked: &impl Serialize) -> Result<Once, Fault> {
+        check(key)?;
+        let asked = serde_json::to_value(asked).map_err(|e| Fault::internal(e.to_string()))?;
+        let mut params = asked.as_object().cloned().unwrap_or_default();
+        params.insert("verb".to_owned(), verb.into());
+        Ok(Once { key: key.to_owned(), params })
+    }
+
+    /// What the first request under the key was answered with.
+    pub fn answer<T: DeserializeOwned>(&self, tx: &Tx<'_>, now_ms: u64) -> Result<Option<T>, Fault> {
+        let Some(mut first) = tx.key(&self.key, now_ms)? else { return Ok(None) };
+        let answer = first.params.as_object_mut().and_then(|params| params.remove(ANSWER));
+        same(&self.key, &first, &self.params)?;
+        let answer = answer.and_then(|answer| serde_json::from_value(answer).ok());
+        answer.map(Some).ok_or_else(|| {
+            let message = format!("the key {:?} was used for {}", self.key, first.subject);
+            Fault::new(ErrorKind::Conflict, message).hint("take another key").phase(Phase::Admission)
+        })
+    }
+
+    /// Remembers the answer, in the transaction that makes it true. Somebody who was quicker under the same key is a conflict
+    /// that passes: asked again, there is an answer.
+    pub fn keep(&self, tx: &Tx<'_>, subject: &str, answer: &impl Serialize, now_ms: u64) -> Result<(), Fault> {
+        if tx.key(&self.key, now_ms)?.is_some() {
+            let message = format!("another request under the key {:?} was carried out meanwhile", self.key);
+            let fault = Fault::new(ErrorKind::Conflict, message).hint("ask again for its answer");
+            return Err(fault.retry(Retry::Now).phase(Phase::Admission));
+        }
+        let answer = serde_json::to_value(answer).map_err(|e| Fault::internal(e.to_string()))?;
+        let mut params = self.params.clone();
+        params.insert(ANSWER.to_owned(), answer);
+        keep(tx, &self.key, subject, params, now_ms)
     }
 }
 

@@ -2,6 +2,7 @@
 
 use super::batch::{Batch, Paths, Verb};
 use crate::Caller;
+use crate::lifecycle::stop::{self, Which};
 use crate::state::State;
 use serde::{Deserialize, Serialize};
 use std::ffi::OsStr;
@@ -42,8 +43,17 @@ const MOST_BATCHES: usize = 1_000;
 const MOST_PATHS: usize = 100;
 
 pub fn provenance(caller: &Caller, path: &OsStr) -> Result<Answer, Fault> {
+    of_path(&State::open(caller)?, absolute(&caller.cwd.join(path)))
+}
+
+/// Of a path in the directory that a sandbox covers.
+pub fn of_sandbox(caller: &Caller, which: &Which, path: &Rel) -> Result<Answer, Fault> {
     let state = State::open(caller)?;
-    let whole = absolute(&caller.cwd.join(path));
+    let base = state.store.read(|tx| stop::pick(tx, which, caller))?.record.base;
+    of_path(&state, absolute(&base.join(path.as_path())))
+}
+
+fn of_path(state: &State, whole: PathBuf) -> Result<Answer, Fault> {
     let spelled = Target::of(whole.as_os_str().as_bytes());
     let mut answer = Answer { protocol_version: PROTOCOL_VERSION, path: spelled, batches: Vec::new(), more: false };
     state.store.read(|tx| {

@@ -1,7 +1,8 @@
 //! `fork`: new sandboxes that share the frozen layers of a snapshot, each with a top of its own.
 
 use super::take::{Purpose, fresh_layer, take_of, unmade};
-use super::{Ground, check_name, look, note, set_anchors, still_there};
+use super::{Ground, check_name, earlier, look, note, set_anchors, still_there};
+use crate::lifecycle::keys::Once;
 use crate::sandbox::{self, Sandbox, TTL_MS};
 use crate::state::State;
 use crate::{Caller, fresh};
@@ -38,6 +39,21 @@ pub fn fork(
     name: Option<&str>,
     count: u32,
 ) -> Result<Forked, Fault> {
+    fork_once(state, caller, word, name, count, None)
+}
+
+/// The same, once under a key.
+pub fn fork_once(
+    state: &State,
+    caller: &Caller,
+    word: Option<&str>,
+    name: Option<&str>,
+    count: u32,
+    once: Option<&Once>,
+) -> Result<Forked, Fault> {
+    if let Some(known) = earlier(state, once)? {
+        return Ok(known);
+    }
     name.map_or(Ok(()), check_name)?;
     if count == 0 || count > MOST {
         let fault = Fault::invalid(format!("count is {count}")).hint(format!("from 1 to {MOST}"));
@@ -79,10 +95,13 @@ pub fn fork(
             )?;
             made.push(Made { id, name });
         }
-        Ok(made)
+        let (protocol_version, snapshot) = (terms::PROTOCOL_VERSION, snapshot.clone());
+        let forked = Forked { protocol_version, snapshot, sandboxes: made };
+        once.map_or(Ok(()), |once| once.keep(tx, &forked.snapshot, &forked, at_ms))?;
+        Ok(forked)
     });
     match recorded {
-        Ok(sandboxes) => Ok(Forked { protocol_version: terms::PROTOCOL_VERSION, snapshot, sandboxes }),
+        Ok(forked) => Ok(forked),
         Err(fault) => {
             undo(state, &grown);
             Err(fault)

@@ -1,8 +1,9 @@
 //! `export` and `import`: workspaces as files.
 
 use super::take::unmade;
-use super::{check_name, look, note, running};
-use crate::lifecycle::create;
+use super::{check_name, earlier, look, note, running};
+use crate::lifecycle::keys::Once;
+use crate::lifecycle::{bases, create};
 use crate::policies::{self, Flag, Source};
 use crate::sandbox::{self, Sandbox, TTL_MS};
 use crate::state::{self, State};
@@ -94,25 +95,36 @@ pub struct Imported {
 /// What a new sandbox gets beside what is in the file. The file's own policy is told and never obeyed.
 #[derive(Debug)]
 pub struct Onto<'a> {
-    pub dir: &'a Path,
+    /// An empty one of its own where none is given.
+    pub dir: Option<&'a Path>,
     pub name: Option<&'a str>,
     pub policies: Vec<Source>,
     pub flags: Vec<Flag>,
     pub bounds: Bounds,
+    /// Once under a key.
+    pub once: Option<Once>,
 }
 
 /// A new sandbox over a directory, with the changes that a file holds. Of a file that is refused nothing stays.
 pub fn import(state: &State, caller: &Caller, onto: Onto<'_>, input: &mut dyn Read) -> Result<Imported, Fault> {
+    if let Some(known) = earlier(state, onto.once.as_ref())? {
+        return Ok(known);
+    }
     onto.name.map_or(Ok(()), check_name)?;
+    let id = terms::id("sbx", fresh::random());
+    let own = if onto.dir.is_none() { Some(bases::make(state, &id)?) } else { None };
+    let dir = onto.dir.or(own.as_ref().map(bases::Own::path)).unwrap_or(Path::new(""));
     let bad = |why: String| {
-        let fault = Fault::invalid(format!("{}: {why}", onto.dir.display())).phase(Phase::Admission);
+        let fault = Fault::invalid(format!("{}: {why}", dir.display())).phase(Phase::Admission);
         fault.hint("name a directory that exists and that you may read")
     };
-    let path = std::fs::canonicalize(caller.cwd.join(onto.dir)).map_err(|e| bad(e.to_string()))?;
+    let path = std::fs::canonicalize(caller.cwd.join(dir)).map_err(|e| bad(e.to_string()))?;
     if path.to_str().is_none() {
         return Err(bad("its path is not UTF-8".to_owned()));
     }
-    caller.reach.check_base(&path)?;
+    if own.is_none() {
+        caller.reach.check_base(&path)?;
+    }
     let base = Dir::open(&path).map_err(|e| bad(e.to_string()))?;
     state::check_apart(&state.dir, &state.path, &base, &path)?;
     state::check_space(&state.dir, &state.path)?;
@@ -123,7 +135,7 @@ pub fn import(state: &State, caller: &Caller, onto: Onto<'_>, input: &mut dyn Re
     let (layer, lock) = state.layers.make(&base, fresh::random()).map_err(|e| unmade(&e))?;
     let made = archive::import(input, &layer.up, &onto.bounds).and_then(|unpacked| {
         let since = layer.made_at().map_err(|e| super::lost(&layer.id, &e))?;
-        let (id, at_ms) = (terms::id("sbx", fresh::random()), fresh::now_ms());
+        let at_ms = fresh::now_ms();
         let sandbox = Sandbox {
             name: onto.name.map(str::to_owned),
             layers: vec![layer.id.clone()],
@@ -134,19 +146,22 @@ pub fn import(state: &State, caller: &Caller, onto: Onto<'_>, input: &mut dyn Re
             ..Sandbox::new(path.clone(), (meta.dev, meta.ino), policy.clone(), at_ms)
         };
         let body = serde_json::json!({ "digest": unpacked.digest, "entries": unpacked.entries, "base": path });
-        state.store.write(|tx| {
-            tx.add(&id, sandbox)?;
-            note(tx, at_ms, "import", &id, &caller.user, body)
-        })?;
         let archive::Imported { about, digest, entries, bytes } = unpacked;
         let name = onto.name.map(str::to_owned);
-        Ok(Imported { protocol_version: terms::PROTOCOL_VERSION, id, name, digest, entries, bytes, about })
+        let made = Imported { protocol_version: terms::PROTOCOL_VERSION, id, name, digest, entries, bytes, about };
+        state.store.write(|tx| {
+            tx.add(&made.id, sandbox)?;
+            onto.once.as_ref().map_or(Ok(()), |once| once.keep(tx, &made.id, &made, at_ms))?;
+            note(tx, at_ms, "import", &made.id, &caller.user, body)
+        })?;
+        Ok(made)
     });
     if made.is_err() {
         let _ = state.layers.remove(&layer.id);
     }
     drop(lock);
     if made.is_ok() {
+        own.into_iter().for_each(bases::Own::keep);
         create::wait_for_clock(&layer);
     }
     made

@@ -3,6 +3,7 @@
 use super::fork::grow;
 use super::take::{below, no_orphan, sealed};
 use super::{Ground, Snapshot, anchors_of, drop_unused, find, note, running, set_anchors, still_there};
+use crate::lifecycle::stop::{self, Which};
 use crate::sandbox::{self, Sandbox};
 use crate::state::State;
 use crate::{Caller, fresh};
@@ -31,16 +32,12 @@ pub enum Since {
     Discard,
 }
 
-pub fn restore(
-    state: &State,
-    caller: &Caller,
-    snapshot: &str,
-    word: Option<&str>,
-    since: Since,
-) -> Result<Restored, Fault> {
+/// The sandbox that is meant, or else the one that the snapshot was taken of.
+pub fn restore(state: &State, caller: &Caller, snapshot: &str, which: &Which, since: Since) -> Result<Restored, Fault> {
     let (snapshot, found) = state.store.read(|tx| {
         let snapshot = find(tx, snapshot)?;
-        let sandbox = sandbox::find(tx, word.or(Some(&snapshot.record.sandbox)), caller)?;
+        let word = which.word.as_ref().unwrap_or(&snapshot.record.sandbox).clone();
+        let sandbox = stop::pick(tx, &Which { word: Some(word), version: which.version }, caller)?;
         Ok((snapshot, sandbox))
     })?;
     fits(&snapshot, &found)?;

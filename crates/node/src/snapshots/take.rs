@@ -1,8 +1,10 @@
 //! `snapshot`: the layer that was written to is frozen and a fresh one takes its place. Where a run is live, its guest is held still
 //! and the layer is copied; where the workspace is a copy, the tree is copied.
 
-use super::{Frozen, Ground, Snapshot, anchors_of, check_name, drop_unused, find, note, running, squash};
+use super::{Frozen, Ground, Snapshot, anchors_of, check_name, drop_unused, earlier, find, note, running, squash};
+use crate::lifecycle::keys::Once;
 use crate::lifecycle::meta;
+use crate::lifecycle::stop::{self, Which};
 use crate::sandbox::{self, Sandbox};
 use crate::state::State;
 use crate::{Caller, fresh};
@@ -43,16 +45,41 @@ pub enum Purpose {
 }
 
 pub fn take(state: &State, caller: &Caller, word: Option<&str>, name: Option<&str>) -> Result<Taken, Fault> {
-    let sandbox = state.store.read(|tx| sandbox::find(tx, word, caller))?;
-    take_of(state, caller, sandbox, name, Purpose::Asked)
+    let which = Which { word: word.map(str::to_owned), version: None };
+    take_once(state, caller, &which, name, None)
+}
+
+/// The same, once under a key.
+pub fn take_once(
+    state: &State,
+    caller: &Caller,
+    which: &Which,
+    name: Option<&str>,
+    once: Option<&Once>,
+) -> Result<Taken, Fault> {
+    if let Some(known) = earlier(state, once)? {
+        return Ok(known);
+    }
+    let sandbox = state.store.read(|tx| stop::pick(tx, which, caller))?;
+    take_for(state, caller, sandbox, name, (Purpose::Asked, once))
 }
 
 pub fn take_of(
     state: &State,
     caller: &Caller,
-    mut sandbox: Kept<Sandbox>,
+    sandbox: Kept<Sandbox>,
     name: Option<&str>,
     purpose: Purpose,
+) -> Result<Taken, Fault> {
+    take_for(state, caller, sandbox, name, (purpose, None))
+}
+
+fn take_for(
+    state: &State,
+    caller: &Caller,
+    mut sandbox: Kept<Sandbox>,
+    name: Option<&str>,
+    what_for: (Purpose, Option<&Once>),
 ) -> Result<Taken, Fault> {
     if let Some(name) = name {
         check_name(name)?;
@@ -67,7 +94,7 @@ pub fn take_of(
         (Some(lock), Driver::Overlay) => freeze(state, &sandbox, top, lock)?,
         (lock, _) => copied(state, &sandbox, &top, lock)?,
     };
-    record(state, caller, sandbox, name, purpose, cut)
+    record(state, caller, sandbox, name, what_for, cut)
 }
 
 /// A name that is taken would be found at the end, after all the work.
@@ -178,7 +205,7 @@ fn record(
     caller: &Caller,
     sandbox: Kept<Sandbox>,
     name: Option<&str>,
-    purpose: Purpose,
+    (purpose, once): (Purpose, Option<&Once>),
     cut: Cut,
 ) -> Result<Taken, Fault> {
     let (id, at_ms) = (terms::id("snp", fresh::random()), fresh::now_ms());
@@ -210,30 +237,31 @@ fn record(
             tx.change(now)?;
         }
         note(tx, at_ms, "snapshot", &sandbox.id, &caller.user, body)?;
-        Ok(snapshot)
+        let (entries, bytes) = cut.frozen.as_ref().map_or((0, 0), |f| (f.entries, f.bytes));
+        let taken = Taken {
+            protocol_version: terms::PROTOCOL_VERSION,
+            id: id.clone(),
+            name: snapshot.name.clone(),
+            sandbox: sandbox.id.clone(),
+            digest: snapshot.digest.clone(),
+            layers: snapshot.ground.layers.len(),
+            entries,
+            bytes,
+            held_ms: cut.held_ms,
+            snapshot: Some(snapshot),
+        };
+        once.map_or(Ok(()), |once| once.keep(tx, &id, &taken, at_ms))?;
+        Ok(taken)
     });
-    let snapshot = match done {
-        Ok(snapshot) => snapshot,
+    match done {
+        Ok(taken) => Ok(taken),
         Err(fault) => {
             // What was made for it; the former top stays what it was.
             let made = cut.fresh.or_else(|| cut.frozen.map(|f| f.id).filter(|id| !sandbox.record.layers.contains(id)));
             made.map(|id| state.layers.remove(&id));
-            return Err(fault);
+            Err(fault)
         }
-    };
-    let (entries, bytes) = cut.frozen.map_or((0, 0), |f| (f.entries, f.bytes));
-    Ok(Taken {
-        protocol_version: terms::PROTOCOL_VERSION,
-        id,
-        name: snapshot.name.clone(),
-        sandbox: sandbox.id,
-        digest: snapshot.digest.clone(),
-        layers: snapshot.ground.layers.len(),
-        entries,
-        bytes,
-        held_ms: cut.held_ms,
-        snapshot: Some(snapshot),
-    })
+    }
 }
 
 /// Forgets a snapshot, and takes away the layers that only it had. Sandboxes that were made from it are not touched.

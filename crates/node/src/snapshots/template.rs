@@ -2,7 +2,8 @@
 //! name or by `name@sha256:…`, which can never come to mean something else.
 
 use super::fork::{ground_of, grow};
-use super::{Ground, check_name, drop_unused, note};
+use super::{Ground, check_name, drop_unused, earlier, note};
+use crate::lifecycle::keys::Once;
 use crate::state::State;
 use crate::{Caller, fresh};
 use serde::{Deserialize, Serialize};
@@ -59,6 +60,21 @@ pub fn create(
     from: Option<&str>,
     prepared: Option<&str>,
 ) -> Result<Templated, Fault> {
+    create_once(state, caller, name, from, prepared, None)
+}
+
+/// The same, once under a key.
+pub fn create_once(
+    state: &State,
+    caller: &Caller,
+    name: &str,
+    from: Option<&str>,
+    prepared: Option<&str>,
+    once: Option<&Once>,
+) -> Result<Templated, Fault> {
+    if let Some(known) = earlier(state, once)? {
+        return Ok(known);
+    }
     check_name(name)?;
     let (_, mut ground) = ground_of(state, caller, from)?;
     // What was tampered with gets no name and no digest of its own.
@@ -83,7 +99,9 @@ pub fn create(
         };
         let kept = tx.add(&terms::id("tpl", fresh::random()), template)?;
         note(tx, at_ms, "template", &kept.id, &caller.user, serde_json::json!({ "address": kept.record.address() }))?;
-        Ok(answer(&kept, false))
+        let made = answer(&kept, false);
+        once.map_or(Ok(()), |once| once.keep(tx, &kept.id, &made, at_ms))?;
+        Ok(made)
     })
 }
 
@@ -157,6 +175,14 @@ impl Described {
 /// All templates, in the order of their names.
 pub fn list_templates(state: &State) -> Result<Vec<Template>, Fault> {
     let mut all: Vec<Template> = state.store.read(|tx| tx.list::<Template>())?.into_iter().map(|k| k.record).collect();
+    all.sort_by(|a, b| a.name.cmp(&b.name));
+    Ok(all)
+}
+
+/// The same, as they are told.
+pub fn describe_templates(state: &State) -> Result<Vec<Described>, Fault> {
+    let all = state.store.read(|tx| tx.list::<Template>())?;
+    let mut all: Vec<Described> = all.into_iter().map(Described::of).collect();
     all.sort_by(|a, b| a.name.cmp(&b.name));
     Ok(all)
 }

@@ -90,7 +90,14 @@ impl World {
             }
             Op::Restore(n) => {
                 let (shot, one) = (model.shot(*n)?, &model.boxes[model.restored(*n)?]);
-                snapshots::restore(&self.state(), caller, &shot.id, Some(&one.id), Since::Keep).map(|r| r.sandbox)
+                snapshots::restore(
+                    &self.state(),
+                    caller,
+                    &shot.id,
+                    &Which { word: Some(one.id.clone()), version: None },
+                    Since::Keep,
+                )
+                .map(|r| r.sandbox)
             }
             Op::Collect => {
                 let listed = gc::plan(caller).unwrap();

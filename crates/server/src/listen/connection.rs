@@ -81,6 +81,11 @@ impl Connections {
         Connections(Arc::new(Inner { most, each, open: Mutex::default(), count: watch::channel(0).0 }))
     }
 
+    /// How many are open.
+    pub fn count(&self) -> usize {
+        *self.0.count.borrow()
+    }
+
     /// Resolves when none is open any more.
     pub async fn finished(&self) {
         let _ = self.0.count.subscribe().wait_for(|count| *count == 0).await;

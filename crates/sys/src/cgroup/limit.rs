@@ -15,7 +15,7 @@ const LONG_PERIOD: u64 = 1_000_000;
 pub fn apply(version: Version, controllers: &[&str], want: &Want, parent: &Dir, dir: &Dir) -> io::Result<()> {
     for controller in controllers {
         match (*controller, version) {
-            ("memory", _) => want.memory_bytes.map_or(Ok(()), |bytes| memory(version, bytes, dir))?,
+            ("memory", _) => want.memory_bytes.map_or(Ok(()), |bytes| memory(version, bytes, want.survives, dir))?,
             ("pids", _) => want.pids.map_or(Ok(()), |most| dir.write("pids.max", &most.to_string()))?,
             ("cpu", Version::V1) => want.cpu_quota.map_or(Ok(()), |cpus| cpu_v1(cpus, parent, dir))?,
             ("cpu", Version::V2) => want.cpu_quota.map_or(Ok(()), |cpus| {
@@ -28,7 +28,7 @@ pub fn apply(version: Version, controllers: &[&str], want: &Want, parent: &Dir, 
     Ok(())
 }
 
-fn memory(version: Version, bytes: u64, dir: &Dir) -> io::Result<()> {
+fn memory(version: Version, bytes: u64, survives: bool, dir: &Dir) -> io::Result<()> {
     let bytes = whole_pages(bytes).to_string();
     match version {
         Version::V1 => {
@@ -43,7 +43,7 @@ fn memory(version: Version, bytes: u64, dir: &Dir) -> io::Result<()> {
             dir.write("memory.max", &bytes)?;
             dir.write_if_there("memory.swap.max", "0")?;
             // One process lost to memory takes the sandbox with it.
-            dir.write_if_there("memory.oom.group", "1")?;
+            dir.write_if_there("memory.oom.group", if survives { "0" } else { "1" })?;
         }
     }
     Ok(())

@@ -35,7 +35,7 @@ pub use delegate::{delegate, undelegate};
 pub use event::{EventFd, EventKind};
 pub use group::{Born, Group, Usage};
 pub use layout::{Capability, Kind, Layout};
-pub use sweep::sweep;
+pub use sweep::{orphans, sweep};
 
 /// Every group of ours starts with this; nothing else is ever removed or killed.
 const PREFIX: &str = "cofferdam-";
@@ -58,6 +58,8 @@ pub struct Want {
     pub cpus: Option<Vec<usize>>,
     /// The whole tree must be killable at once; made in v2 where that is possible, which also gives freezing.
     pub kill: bool,
+    /// One process that is lost to memory leaves the others alone.
+    pub survives: bool,
 }
 
 /// A limit that this host cannot enforce for us.

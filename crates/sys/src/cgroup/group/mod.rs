@@ -166,6 +166,11 @@ impl Group {
         self.parts.iter().try_for_each(|p| p.dir.write("cgroup.procs", &text))
     }
 
+    /// Changes how many tasks there may be.
+    pub fn allow_pids(&self, most: u64) -> io::Result<()> {
+        self.serving("pids").map_or(Ok(()), |part| part.dir.write("pids.max", &most.to_string()))
+    }
+
     fn serving(&self, controller: &str) -> Option<&Part> {
         self.parts.iter().find(|p| p.serves.contains(&controller))
     }

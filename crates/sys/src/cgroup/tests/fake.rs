@@ -194,7 +194,8 @@ impl Tree {
 }
 
 fn all() -> Want {
-    Want { memory_bytes: Some(64 << 20), pids: Some(9), cpu_quota: Some(0.5), cpu_usage: true, cpus: None, kill: true }
+    let (memory_bytes, pids, cpu_quota) = (Some(64 << 20), Some(9), Some(0.5));
+    Want { memory_bytes, pids, cpu_quota, cpu_usage: true, cpus: None, kill: true, survives: false }
 }
 
 #[test]

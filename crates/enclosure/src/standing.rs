@@ -1,0 +1,211 @@
+//! What stands beside a guest, whether it has one command or many: its first process, its limits, whoever hears its calls, and
+//! its network.
+
+use crate::actors::Actors;
+use crate::driver::{self, Driver};
+use crate::launch::{Beside, Raised, Request};
+use crate::limits::Meter;
+use crate::listen::Judge;
+use crate::network::{Network, Opening};
+use crate::publish::{self, Helper, Published, Publisher};
+use crate::steps::Steps;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
+use std::rc::Rc;
+use std::sync::{Arc, Mutex};
+use sys::notify::Listener;
+use sys::op::{Attr, Op};
+use sys::spawn::{self, Places, Report, Spawned};
+use sys::{CallError, process};
+use terms::{ErrorKind, Fault, Limit, LimitHit, LimitKind, Limits, Phase};
+
+pub(crate) const SIGKILL: i32 = 9;
+
+pub(crate) struct Standing<'a> {
+    pub request: Rc<Request>,
+    pub steps: Rc<Steps>,
+    pub spawned: Spawned,
+    pub meter: Meter<'a>,
+    pub judge: Judge<'a>,
+    pub listener: Option<Listener>,
+    pub network: Option<Box<dyn Network + 'a>>,
+    /// What is to be published once the guest stands; then the one who does it.
+    publish: Vec<Published>,
+    pub publisher: Option<Publisher>,
+    /// Makes sockets in its network.
+    pub helper: Option<Helper>,
+    pub places: Places,
+    /// Bytes over the network that count no more.
+    net_before: u64,
+}
+
+impl<'a> Standing<'a> {
+    pub fn new(request: Rc<Request>, steps: Rc<Steps>, raised: Raised, beside: Beside<'a>) -> Standing<'a> {
+        let limits = match request.resident {
+            // Those are each command's own.
+            true => Limits { max_wall_ms: None, max_output_bytes: None, ..request.limits },
+            false => request.limits,
+        };
+        let mut meter = Meter::new(limits, raised.group);
+        meter.watch(beside.gauge);
+        Standing {
+            judge: Judge::new(Rc::clone(&request), Rc::clone(&steps), beside.observer),
+            spawned: raised.spawned,
+            meter,
+            listener: None,
+            network: beside.network,
+            publish: beside.publish,
+            publisher: None,
+            helper: raised.helper.map(|helper| Arc::new(Mutex::new(helper))),
+            places: raised.places,
+            net_before: 0,
+            request,
+            steps,
+        }
+    }
+
+    /// The guest stands: takes what it hands over, and has its network begin. Gives the terminal, where there is one.
+    pub fn open(&mut self, handles: spawn::Handles) -> Result<Option<OwnedFd>, Fault> {
+        // Asked before anybody raises the limit that it depends on.
+        let room = publish::room();
+        if let Some(network) = &mut self.network {
+            let lost = || Fault::internal("the guest's doors did not arrive").phase(Phase::Start);
+            let published = match self.publish.len() {
+                0 => 0,
+                ports => publish::descriptors(ports, room),
+            };
+            let actors = Actors::of(self.spawned.pid, handles.sockets);
+            network.open(Opening { doors: handles.doors.ok_or_else(lost)?, actors, published })?;
+        }
+        if let (false, Some(helper)) = (self.publish.is_empty(), &self.helper) {
+            let (ports, most) = (std::mem::take(&mut self.publish), self.request.limits.max_net_bytes);
+            self.publisher = Some(Publisher::start(ports, Arc::clone(helper), most, room)?);
+        }
+        self.listener = handles.listener.map(Listener::new);
+        self.places = std::mem::take(&mut self.places).or(handles.places);
+        self.meter.start(self.places.scratch.take());
+        self.judge.room = self.meter.room();
+        Ok(handles.terminal)
+    }
+
+    /// Answers one call; the limit that showed.
+    pub fn hear_call(&mut self) -> Option<LimitHit> {
+        if !self.judge.hear(self.listener.as_ref()?) {
+            self.listener = None;
+        }
+        self.judge.room_met.or_else(|| self.judge.descriptors_met.then(|| self.too_many_files()))
+    }
+
+    fn too_many_files(&self) -> LimitHit {
+        let limit = self.request.limits.max_open_files.unwrap_or(0);
+        LimitHit {
+            kind: LimitKind::OpenFiles,
+            phase: Phase::Execution,
+            limit: Limit::Count(limit),
+            used: Limit::Count(limit + 1),
+        }
+    }
+
+    /// Refusals and warnings as they happen, and the limit on bytes.
+    pub fn hear_network(&mut self) -> Option<LimitHit> {
+        if let Some(network) = &mut self.network {
+            network.happened().into_iter().for_each(|report| self.judge.tell(report));
+        }
+        if let Some(publisher) = &self.publisher {
+            publisher.heard();
+        }
+        self.net_hit()
+    }
+
+    /// Bytes over the network both ways, published ports included.
+    pub fn net_bytes(&self) -> u64 {
+        self.network.as_ref().map_or(0, |n| n.used()) + self.publisher.as_ref().map_or(0, Publisher::used)
+    }
+
+    /// The limit on them, where it was met.
+    pub fn net_hit(&self) -> Option<LimitHit> {
+        let limit = self.request.limits.max_net_bytes?;
+        let used = self.net_bytes().saturating_sub(self.net_before);
+        let told = self.network.as_ref().is_some_and(|n| n.over_limit())
+            || self.publisher.as_ref().is_some_and(Publisher::over_limit);
+        (told || used > limit).then(|| LimitHit {
+            kind: LimitKind::NetBytes,
+            phase: Phase::Execution,
+            limit: Limit::Count(limit),
+            used: Limit::Count(used.max(limit + 1)),
+        })
+    }
+
+    /// What was counted up to here belongs to nobody who comes.
+    pub fn start_anew(&mut self) {
+        self.net_before = self.net_bytes();
+    }
+
+    /// Ends everything. Pid 1's end is the end of every process in its namespace.
+    pub fn kill(&self) {
+        let signal = match self.request.enforced.driver {
+            Driver::Namespaces => SIGKILL,
+            // Without a pid namespace somebody must go through the tree; the group's kill is the quicker where there
+            // is a group.
+            Driver::Landlock => spawn::END_SIGNAL,
+        };
+        process::signal(self.spawned.pidfd.as_fd(), signal);
+        self.meter.kill();
+    }
+
+    /// Waits until pid 1, and with it everything in its namespaces, is gone.
+    pub fn reap(&self) {
+        process::reap(self.spawned.pidfd.as_fd());
+    }
+}
+
+/// Why a program did not start.
+pub(crate) fn exec_failed(program: &Path, report: &Report) -> Fault {
+    const ENOENT: i32 = 2;
+    const EACCES: i32 = 13;
+    const EPERM: i32 = 1;
+    let error = std::io::Error::from_raw_os_error(report.errno);
+    let name = program.display();
+    let fault = match report.errno {
+        _ if report.step != 0 => {
+            let message = format!("the command could not be started: {error}");
+            Fault::new(ErrorKind::UnsupportedHost, message).hint(driver::ASK_DOCTOR)
+        }
+        ENOENT => {
+            let message = format!("{name}: cannot be started: it or its interpreter is not there inside");
+            Fault::new(ErrorKind::NotFound, message).exit(127)
+        }
+        // The caller could run it, so it is the enclosure that could not.
+        EACCES | EPERM if rustix::fs::access(program, rustix::fs::Access::EXEC_OK).is_ok() => {
+            Fault::new(ErrorKind::PolicyDenied, format!("{name}: cannot be executed: {error}")).exit(126)
+        }
+        _ => Fault::invalid(format!("{name}: cannot be executed: {error}")).exit(126),
+    };
+    fault.phase(Phase::Start)
+}
+
+/// Somebody killed the first process before the command ran.
+pub(crate) fn vanished() -> Fault {
+    Fault::internal("the guest's first process ended during setup").phase(Phase::Start)
+}
+
+/// Says at which step the setup failed.
+pub(crate) fn step_failed(steps: &Steps, report: &Report) -> Fault {
+    let error = std::io::Error::from_raw_os_error(report.errno);
+    let Some(op) = steps.ops.get(report.step as usize) else {
+        return Fault::internal(format!("setup step {}: {error}", report.step)).phase(Phase::Start);
+    };
+    if matches!(op, Op::AwaitPlaces) {
+        let message = format!("the process that makes the guest's places ended during setup: {error}");
+        return Fault::internal(message).phase(Phase::Start);
+    }
+    let step = format!("setup step {} ({}): {error}", report.step + 1, op.to_string().trim_end());
+    if matches!(op, Op::PrivateMounts | Op::Identity { .. } | Op::Proc { .. } | Op::Tmpfs { .. }) {
+        return driver::blocked(&CallError { call: op.name(), errno: report.errno });
+    }
+    let hint = match op {
+        Op::Overlay { attr, .. } if !attr.has(Attr::READ_ONLY) => driver::INSTEAD,
+        _ => driver::ASK_DOCTOR,
+    };
+    Fault::new(ErrorKind::UnsupportedHost, step).hint(hint).phase(Phase::Start)
+}

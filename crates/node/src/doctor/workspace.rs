@@ -1,0 +1,41 @@
+//! Where changes go that runs make here: to a workspace, by which driver, and what reaches the host without one.
+
+use super::Check;
+use crate::Caller;
+use crate::state;
+use terms::Fault;
+use workspace::{Dir, Driver, Rel};
+
+const NEEDED_FOR: &str = "changes that wait for review instead of reaching the host";
+
+/// Looks at the current directory and the state directory, and makes neither.
+pub fn check(caller: &Caller) -> Check {
+    let place = match state::place(caller) {
+        Ok(place) => place,
+        Err(fault) => return amiss(&fault),
+    };
+    let elsewhere = "what a policy lets be written elsewhere reaches the host at once";
+    let (cwd, at) = (caller.cwd.display(), place.display());
+    let layers = Dir::open(&place).and_then(|dir| dir.dir(&Rel::top().join(b"layers")));
+    let (Ok(layers), Ok(base)) = (layers, Dir::open(&caller.cwd)) else {
+        let detail = format!("changes in {cwd} go to {at}, which the first run makes; {elsewhere}");
+        return Check::new("workspace", NEEDED_FOR, true, detail).optional();
+    };
+    match workspace::driver::choose(&base, &layers, None) {
+        Ok(driver) => {
+            let how = match driver {
+                Driver::Overlay => "layers of overlayfs",
+                Driver::Reflink => "a copy that shares bytes",
+                Driver::Copy => "a plain copy",
+            };
+            let detail = format!("changes in {cwd} go to {at} ({how}); {elsewhere}");
+            Check::new("workspace", NEEDED_FOR, true, detail).optional()
+        }
+        Err(fault) => amiss(&fault),
+    }
+}
+
+fn amiss(fault: &Fault) -> Check {
+    let fix = fault.hint.clone().unwrap_or_else(|| "set COFFERDAM_STATE to another place".to_owned());
+    Check::new("workspace", NEEDED_FOR, false, fault.message.clone()).optional().fix(fix)
+}
