@@ -42,11 +42,8 @@ struct Inner {
     verbs: Semaphore,
     waiting: Arc<AtomicUsize>,
     ending: watch::Sender<bool>,
-<<<<<<< HEAD
     lookout: Lookout,
-=======
     feeds: Feeds,
->>>>>>> d-w
 }
 
 impl Shared {
@@ -66,11 +63,8 @@ impl Shared {
             verbs,
             waiting,
             ending,
-<<<<<<< HEAD
             lookout,
-=======
             feeds: Feeds::default(),
->>>>>>> d-w
         }))
     }
 
@@ -78,15 +72,14 @@ impl Shared {
         &self.0.credentials
     }
 
-<<<<<<< HEAD
     /// What the daemon tells of itself.
     pub fn lookout(&self) -> &Lookout {
         &self.0.lookout
-=======
+    }
+
     /// Who listens to which tenant's journal.
     pub fn feeds(&self) -> &Feeds {
         &self.0.feeds
->>>>>>> d-w
     }
 
     pub fn rules(&self) -> &Rules {
@@ -148,22 +141,16 @@ impl Shared {
         let (user, reach, cwd) = (who.name.clone(), who.reach.clone(), PathBuf::from("/"));
         let ours = &self.0.caller;
         if who.tenant == DEFAULT_TENANT {
-<<<<<<< HEAD
             let mut env: Vec<(OsString, OsString)> = ours.env.clone();
             traced(&mut env);
-=======
-            let env = ours.env.iter().cloned().chain([kept_only()]).collect();
->>>>>>> d-w
+            env.push(kept_only());
             return Caller { user, reach, cwd, env, ..ours.clone() };
         }
         let mut env: Vec<(OsString, OsString)> =
             ours.env.iter().filter(|(name, _)| PASSED_ON.iter().any(|known| name == known)).cloned().collect();
         env.push(("COFFERDAM_STATE".into(), self.state_of(&who.tenant).into()));
-<<<<<<< HEAD
         traced(&mut env);
-=======
         env.push(kept_only());
->>>>>>> d-w
         Caller { cwd, home: "/nonexistent".into(), user, env, read_late: |_| None, reach }
     }
 
@@ -234,16 +221,15 @@ impl Shared {
     }
 }
 
-<<<<<<< HEAD
 /// A verb belongs to the trace of the request that asks for it.
 fn traced(env: &mut Vec<(OsString, OsString)>) {
     env.retain(|(name, _)| name != "TRACEPARENT");
     env.extend(lookout::current().map(|context| ("TRACEPARENT".into(), context.header().into())));
-=======
+}
+
 /// Whoever asks, their runs are given secrets that are kept, and none of the daemon's variables.
 fn kept_only() -> (OsString, OsString) {
     (node::secrets::ONLY.into(), "1".into())
->>>>>>> d-w
 }
 
 /// Why a stream closes before its end.
