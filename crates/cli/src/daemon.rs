@@ -63,7 +63,8 @@ fn serve(m: &ArgMatches, caller: Caller, json: bool) -> Result<ExitCode, Fault> 
 }
 
 fn settings(m: &ArgMatches, caller: Caller, state: PathBuf) -> Result<server::Settings, Fault> {
-    let serve = operations::load(m, &caller)?.serve()?;
+    let config = operations::load(m, &caller)?;
+    let serve = config.serve()?;
     let usual = server::Settings::new(caller, state);
     Ok(server::Settings {
         socket: serve.socket.unwrap_or(usual.socket),
@@ -72,6 +73,9 @@ fn settings(m: &ArgMatches, caller: Caller, state: PathBuf) -> Result<server::Se
         tls: serve.tls,
         allow_hosts: serve.allow_hosts,
         grace: serve.grace,
+        logs: config.logs(),
+        telemetry: config.telemetry(),
+        patience: serve.patience,
         max_body: serve.max_body as usize,
         connections: serve.max_connections,
         connections_each: serve.max_connections_per_peer,
@@ -114,6 +118,7 @@ fn create(m: &ArgMatches, caller: &Caller, json: bool) -> Result<ExitCode, Fault
     let scope = |name: &String| match name.as_str() {
         "agent" => Scope::Agent,
         "reviewer" => Scope::Reviewer,
+        "metrics" => Scope::Metrics,
         _ => Scope::Operator,
     };
     let ask = tokens::Ask {

@@ -1,9 +1,9 @@
-//! `cofferdam config`, and the configuration of whoever serves.
+//! `cofferdam config`, `backup` and `fsck`, and the configuration of whoever serves.
 
 use crate::{args, render, surroundings};
 use clap::ArgMatches;
-use node::Caller;
 use node::config::{Config, KEYS, Kind, Setting};
+use node::{Caller, backup, fsck};
 use serde::Serialize;
 use std::ffi::OsString;
 use std::io::Write;
@@ -12,11 +12,13 @@ use std::process::ExitCode;
 use terms::{Fault, PROTOCOL_VERSION};
 
 /// Carries out one of the verbs of `args::operations`.
-pub fn main(_verb: &str, matches: &ArgMatches) -> ExitCode {
-    let (inner_verb, inner) = matches.subcommand().unwrap_or(("", matches));
+pub fn main(verb: &str, matches: &ArgMatches) -> ExitCode {
+    let (below, inner) = matches.subcommand().unwrap_or(("", matches));
     let json = inner.get_flag("json");
-    let done = surroundings::caller().and_then(|caller| match inner_verb {
-        "check" => check(inner, &caller, json),
+    let done = surroundings::caller().and_then(|caller| match (verb, below) {
+        ("backup", _) => copy(inner, &caller, json),
+        ("fsck", _) => examine(inner, &caller, json),
+        (_, "check") => check(inner, &caller, json),
         _ => show(inner, &caller, json),
     });
     done.unwrap_or_else(|fault| render::fault(&fault, json))
@@ -61,6 +63,79 @@ fn check(m: &ArgMatches, caller: &Caller, json: bool) -> Result<ExitCode, Fault>
     let source = config.file.as_ref().map_or("no file".into(), |file| file.display().to_string());
     let set = config.settings().iter().filter(|s| s.origin != node::config::Origin::Default).count();
     let line = format!("sound: {source}; {set} of {} values are set", KEYS.len());
-    let _ = writeln!(std::io::stdout(), "{}", render::safe(&line));
+    say(&line);
     Ok(ExitCode::SUCCESS)
+}
+
+fn say(line: &str) {
+    // A reader that left early is no error of ours.
+    let _ = writeln!(std::io::stdout(), "{}", render::safe(line));
+}
+
+fn copy(m: &ArgMatches, caller: &Caller, json: bool) -> Result<ExitCode, Fault> {
+    let file = m.get_one::<OsString>("file").map(PathBuf::from).unwrap_or_default();
+    let caller = match m.get_one::<String>("tenant") {
+        Some(tenant) => backup::within(tenant, caller)?,
+        None => caller.clone(),
+    };
+    if m.get_flag("restore") {
+        let done = backup::restore(&file, &caller)?;
+        let (entries, before) = (done.copied.entries, done.before.display().to_string());
+        if json {
+            return Ok(print_document(done));
+        }
+        say(&format!("restored: {entries} entries of the journal; what was there before is in {before}"));
+        render::note("see what is left of what came after the copy with `cofferdam fsck` and `cofferdam gc --dry-run`");
+        return Ok(ExitCode::SUCCESS);
+    }
+    let made = backup::make(&file, &caller)?;
+    if json {
+        return Ok(print_document(made));
+    }
+    let copied = &made.copied;
+    say(&format!("{}: {} bytes, {} entries of the journal", made.file.display(), copied.bytes, copied.entries));
+    if !made.tenants.is_empty() {
+        render::note(&format!("not in it: the stores of tenants {} (--tenant)", made.tenants.join(", ")));
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn examine(m: &ArgMatches, caller: &Caller, json: bool) -> Result<ExitCode, Fault> {
+    let report = fsck::check(m.get_flag("repair"), caller)?;
+    let status = ExitCode::from(u8::from(!report.problems.is_empty()));
+    if json {
+        print_document(report);
+        return Ok(status);
+    }
+    report.repaired.iter().for_each(|done| say(&format!("repaired: {done}")));
+    for problem in &report.problems {
+        let whose = problem.tenant.as_ref().map_or(String::new(), |tenant| format!(" (tenant {tenant})"));
+        let fix = if problem.collectable { " [--repair]" } else { "" };
+        say(&format!("{}{whose}: {}: {}{fix}", word(problem.kind), problem.id, problem.why));
+    }
+    let looked = format!(
+        "{} sandboxes, {} layers, {} runs, {} keepers, {} entries of the journal",
+        report.sandboxes, report.layers, report.runs_going_on, report.keepers, report.journal_entries
+    );
+    match report.problems.len() {
+        0 => say(&format!("all is well: {looked}")),
+        n => say(&format!("{n} problems: {looked}")),
+    }
+    Ok(status)
+}
+
+fn word(kind: fsck::Kind) -> String {
+    serde_json::to_value(kind).ok().and_then(|v| v.as_str().map(str::to_owned)).unwrap_or_default()
+}
+
+#[derive(Serialize)]
+struct Document<T: Serialize> {
+    protocol_version: u32,
+    #[serde(flatten)]
+    content: T,
+}
+
+fn print_document(content: impl Serialize) -> ExitCode {
+    render::print_json(&Document { protocol_version: PROTOCOL_VERSION, content });
+    ExitCode::SUCCESS
 }

@@ -96,6 +96,7 @@ const HOUSE: &[Room] = &[
             "serde",
             "serde_json",
             "serde_path_to_error",
+            "sha2",
             "tokio",
             "tokio-rustls",
             "tower",

@@ -24,7 +24,7 @@ mod shift;
 mod standing;
 mod steps;
 mod supervise;
-mod terminal;
+pub mod terminal;
 mod trust;
 mod verdict;
 mod workspace;
@@ -39,6 +39,7 @@ pub use network::{NetPlan, NetReport, Network, Opening};
 pub use publish::Published;
 pub use residence::{End, Frozen, Happened, Job, Residence, Start, Started, Streams, Use};
 pub use trust::VARIABLES as TRUST_VARIABLES;
+pub use verdict::Ending;
 pub use workspace::{Gauge, MOST_LAYERS, Over, Workspace};
 
 /// Where the guest's private space is; nothing of the host shows there.

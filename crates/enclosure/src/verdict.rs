@@ -56,8 +56,36 @@ impl Run<'_> {
     }
 
     fn judge_end(&self, outcome: &mut Outcome) {
-        outcome.exit = match (&self.hit, self.ended) {
-            (_, Some(report)) => Some(exit_of(report.status)),
+        let ending = Ending {
+            status: self.ended.map(|report| report.status),
+            hit: self.hit,
+            cancelled_by: self.cancelled_by,
+            refused: self.guest.judge.denials.any_refused(),
+            overfull: self.guest.meter.is_overfull(),
+        };
+        ending.pronounce(outcome);
+    }
+}
+
+/// All that decides how a command's end is called.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Ending {
+    /// As `waitpid` gives it; none when nobody was left to tell.
+    pub status: Option<i32>,
+    pub hit: Option<LimitHit>,
+    /// The signal by which somebody asked for the end.
+    pub cancelled_by: Option<i32>,
+    /// Something was refused to it.
+    pub refused: bool,
+    /// The file system of the workspace is nearly full, whatever the limit is.
+    pub overfull: bool,
+}
+
+impl Ending {
+    /// Fills in how it ended.
+    pub fn pronounce(&self, outcome: &mut Outcome) {
+        outcome.exit = match (&self.hit, self.status) {
+            (_, Some(status)) => Some(exit_of(status)),
             (Some(_), None) => Some(Exit::Signal { signal: SIGKILL, name: signal_name(SIGKILL) }),
             (None, None) => None,
         };
@@ -68,7 +96,7 @@ impl Run<'_> {
             (None, None) => Verdict::Lost,
             _ if outcome.success => Verdict::Ok,
             (None, Some(Exit::Signal { signal, .. })) if Some(*signal) == self.cancelled_by => Verdict::Cancelled,
-            _ if self.guest.judge.denials.any_refused() => Verdict::Denied,
+            _ if self.refused => Verdict::Denied,
             _ => Verdict::Failed,
         };
         if let Some(hit) = self.hit {
@@ -78,7 +106,7 @@ impl Run<'_> {
             outcome.limit = Some(hit.limit);
             outcome.used = Some(hit.used);
             outcome.message = Some(match hit.kind {
-                LimitKind::DiskMb if self.guest.meter.is_overfull() => {
+                LimitKind::DiskMb if self.overfull => {
                     "the file system that holds the workspace is nearly full".to_owned()
                 }
                 _ => format!("the run met its limit of {}", describe(hit)),

@@ -1,6 +1,6 @@
 //! What is new each time: random numbers for ids, and the time.
 
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 pub fn random() -> [u8; 16] {
     let mut bytes = [0u8; 16];
@@ -31,8 +31,18 @@ pub fn date(seconds: u64) -> String {
     format!("{year:04}-{month:02}-{dom:02} {:02}:{:02}:{:02}Z", rest / 3600, rest / 60 % 60, rest % 60)
 }
 
+/// As RFC 3339 has it, in UTC, with milliseconds.
+pub fn timestamp(at: SystemTime) -> String {
+    let since = at.duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);
+    let date = date(since.as_secs());
+    let (day, time) = date.trim_end_matches('Z').split_once(' ').unwrap_or_default();
+    format!("{day}T{time}.{:03}Z", since.subsec_millis())
+}
+
 #[cfg(test)]
 mod tests {
+    use std::time::{Duration, UNIX_EPOCH};
+
     #[test]
     fn dates_are_those_of_the_calendar() {
         for (seconds, want) in [
@@ -43,6 +53,18 @@ mod tests {
             (4_107_542_400, "2100-03-01 00:00:00Z"),
         ] {
             assert_eq!(super::date(seconds), want);
+        }
+    }
+
+    #[test]
+    fn times_are_written_as_everybody_reads_them() {
+        for (seconds, text) in [
+            (0, "1970-01-01T00:00:00.000Z"),
+            (951_782_400, "2000-02-29T00:00:00.000Z"),
+            (1_709_251_199, "2024-02-29T23:59:59.000Z"),
+            (4_102_444_800, "2100-01-01T00:00:00.000Z"),
+        ] {
+            assert_eq!(super::timestamp(UNIX_EPOCH + Duration::from_secs(seconds)), text);
         }
     }
 }

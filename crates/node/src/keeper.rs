@@ -1,4 +1,26 @@
 //! Keepers: one small process for each live sandbox, which holds its enclosure, runs commands in it, keeps what they say, and can be
 //! asked over a socket. Whoever asks may come and go.
 
+pub mod attach;
+mod birth;
+pub mod client;
+pub mod exec;
+mod keep;
+pub mod lost;
+pub mod place;
+pub mod runs;
 pub mod spool;
+pub mod wire;
+
+pub use birth::{announce, stand_alone};
+pub use client::{Follow, Keeper};
+pub use keep::{IDLE, MOST_RUNS, keep};
+
+use crate::Caller;
+use std::path::Path;
+use terms::Fault;
+
+/// The keeper of a sandbox that shall do something: made live where it is not, and woken where it is suspended.
+pub fn wake(state: &Path, sandbox: &str, caller: &Caller) -> Result<Keeper, Fault> {
+    Keeper::ensure(state, sandbox, caller)
+}

@@ -2,13 +2,16 @@
 //! Nothing here prints, prompts or reads the environment: the door hands in a `Caller`.
 
 pub mod audit;
+pub mod backup;
 pub mod bench;
 mod caller;
 pub mod config;
 pub mod doctor;
 pub mod events;
+pub mod figures;
 pub mod files;
 pub mod fresh;
+pub mod fsck;
 pub mod keeper;
 pub mod learn;
 pub mod lifecycle;

@@ -3,32 +3,39 @@
 mod inside;
 pub mod layer;
 mod mode;
+mod phases;
 mod place;
 mod record;
+mod resident;
 mod sandboxed;
 mod survey;
 mod view;
 
 use self::inside::Inside;
 use self::layer::Held;
+use self::phases::Timer;
+pub use self::phases::{Phases, Timed};
 use self::place::Spot;
 pub use self::place::{Fresh, Keep, Place};
 use self::record::Tracked;
+pub(crate) use self::record::Written;
+pub(crate) use self::resident::{Command, Holding, Premises, Resident};
 use self::view::View;
 use crate::Caller;
 use crate::events::EventFile;
-use crate::network::{self, Brokered, Ear, Purpose, Wanted};
+use crate::network::{self, Brokered, Ear, Planned, Purpose, Wanted};
 use crate::policies::{self, Flag, Source};
 use crate::publish;
 use crate::questions::{Person, Questions};
 pub use crate::sandbox::TTL_MS;
-use enclosure::{Beside, Cpus, Driver, Prepared, Published, Request};
+use enclosure::{Beside, Cpus, Driver, Enforced, Prepared, Published, Request};
 pub use enclosure::{Groundwork, Observed, Observer, Stdio, begin};
 use policy::Resolved;
 use std::cell::RefCell;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
 use std::rc::Rc;
+use std::time::{Duration, Instant};
 use terms::{Denial, ErrorKind, Fault, Limits, Outcome, Phase, PolicyStamp, RunId};
 
 #[derive(Clone, Debug)]
@@ -81,6 +88,7 @@ pub struct Ready {
     network: Option<Wanted>,
     publish: Vec<Published>,
     tracked: Option<Tracked>,
+    timer: Timer,
     person: Option<Box<dyn Person>>,
 }
 
@@ -142,8 +150,9 @@ pub(crate) fn prepare_under(
     warnings: Vec<String>,
     ground: Groundwork,
 ) -> Result<Ready, Refused> {
+    let timer = Timer::begin(Phase::Admission, caller.var("TRACEPARENT"));
     let spot = place::choose(ask, caller)?;
-    arrange(ask, caller, Under { effective, spot, held: None, warnings }, ground)
+    arrange(ask, caller, Under { effective, spot, held: None, warnings, timer }, ground)
 }
 
 /// Under what a run is made: its policy, where it works, and the workspace that it found there.
@@ -152,16 +161,60 @@ struct Under {
     spot: Spot,
     held: Option<Held>,
     warnings: Vec<String>,
+    timer: Timer,
 }
 
-fn arrange(ask: &Ask, caller: &Caller, under: Under, mut ground: Groundwork) -> Result<Ready, Refused> {
-    let Under { mut effective, spot, held, mut warnings } = under;
+fn arrange(ask: &Ask, caller: &Caller, under: Under, ground: Groundwork) -> Result<Ready, Refused> {
+    let argv = inside::argv(&ask.command, ask.shell.as_deref())?;
+    let laid = lay_out(ask, caller, under, ground, Some(&argv[0]))?;
+    let run_id = RunId::from_random(crate::fresh::random());
+    let env = inside::environment(&ask.env, &caller.env, &laid.resolved, &laid.inside, &run_id)?;
+    let program = inside::find_program(&argv[0], &env, &laid.spot.cwd, &laid.resolved, &laid.view)?;
+    laid.build(ask, caller, First { run_id, program, argv, env, resident: false }).map(|(ready, _)| ready)
+}
+
+/// Everything about an enclosure but the command in it.
+struct Laid {
+    ground: Groundwork,
+    effective: policy::Policy,
+    resolved: Resolved,
+    plan: policy::Plan,
+    layered: bool,
+    enforced: Enforced,
+    limits: Limits,
+    spot: Spot,
+    held: Option<Held>,
+    view: View,
+    installations: Vec<PathBuf>,
+    inside: Inside,
+    network: Planned,
+    warnings: Vec<String>,
+    timer: Timer,
+}
+
+/// The command that an enclosure is built for; one that stands is built for none.
+struct First {
+    run_id: RunId,
+    program: PathBuf,
+    argv: Vec<OsString>,
+    env: Vec<(OsString, OsString)>,
+    resident: bool,
+}
+
+fn lay_out(
+    ask: &Ask,
+    caller: &Caller,
+    under: Under,
+    mut ground: Groundwork,
+    word: Option<&OsStr>,
+) -> Result<Laid, Refused> {
+    let Under { mut effective, spot, held, mut warnings, mut timer } = under;
+    timer.enter(Phase::Planning);
     // Whoever has secrets must forget them before the first process is made, which is a copy of us.
     if effective.secrets.is_empty() {
         ground.settle();
     }
-    let argv = inside::argv(ask)?;
-    let around = policies::surroundings(&mut effective, caller, &spot.dir, Some(&argv[0]));
+    let around = policies::surroundings(&mut effective, caller, &spot.dir, word);
     warnings.extend(around.notes);
     let resolved = policy::resolve(&effective, &around.context).map_err(Fault::from)?;
     policies::check_supported(&resolved, ask.events)?;
@@ -182,53 +235,95 @@ fn arrange(ask: &Ask, caller: &Caller, under: Under, mut ground: Groundwork) -> 
         enforced.missing.extend(missing);
     }
     enclosure::check_limits(&limits, &plan, counted, layered.then_some(spot.dir.as_path()))?;
-    let notes = plan.notes.clone();
-    let run_id = RunId::from_random(crate::fresh::random());
     let purpose = if ask.learn == Learn::All { Purpose::Watching } else { Purpose::Rules };
     let network = network::plan(&resolved, &ask.secrets, caller, purpose)?;
-    let with = Inside { tools: &around.env_names, run_id: &run_id, network: &network };
-    let env = inside::environment(ask, caller, &resolved, &with)?;
-    let program = inside::find_program(&argv[0], &env, &spot.cwd, &resolved, &view)?;
-    let publish = publish::listen(&ask.publish)?;
-    let (net_plan, wanted) = network.divide(&resolved, limits.max_net_bytes);
-    let tracked = match layered {
-        true => Some(mode::track(ask, caller, held, &spot, (&run_id, &effective, &argv), limits)?),
-        false => None,
-    };
-    let effective = Rc::new(effective);
-    let stamped = Rc::clone(&effective);
-    let request = Request {
-        run_id,
-        deny_calls: resolved.syscalls_deny().iter().cloned().collect(),
-        policy: resolved,
+    let inside = Inside::new(around.env_names, &network);
+    let installations = around.installations;
+    Ok(Laid {
+        ground,
+        effective,
+        resolved,
         plan,
-        stamp: Box::new(move || PolicyStamp { digest: stamped.digest(), revision: 1 }),
+        layered,
         enforced,
-        program,
-        argv,
-        env,
-        cwd: spot.cwd,
-        home: caller.home.clone(),
-        toolchains: around.installations,
-        user: caller.user.clone(),
         limits,
-        cpus: Cpus(ask.cpus),
-        stdio: ask.stdio,
-        watch_reads: ask.report_reads || ask.learn != Learn::Nothing,
-        watch_looks: ask.learn != Learn::Nothing,
-        resident: false,
-        network: net_plan,
-        workspace: tracked.as_ref().map(|t| t.held.workspace(&view)),
-    };
-    let program = request.program.clone();
-    let prepared = match enclosure::prepare(request, ground) {
-        Ok(prepared) => prepared,
-        Err(fault) => {
-            tracked.into_iter().for_each(|t| t.fail(&fault));
-            return Err(fault.into());
-        }
-    };
-    Ok(Ready { prepared, program, warnings, notes, policy: effective, network: wanted, publish, tracked, person: None })
+        spot,
+        held,
+        view,
+        installations,
+        inside,
+        network,
+        warnings,
+        timer,
+    })
+}
+
+impl Laid {
+    /// The run, and the workspace where it is held and nothing is written to it.
+    fn build(self, ask: &Ask, caller: &Caller, first: First) -> Result<(Ready, Option<Held>), Refused> {
+        let Laid { ground, effective, resolved, plan, enforced, limits, spot, view, network, mut timer, .. } = self;
+        let First { run_id, program, argv, env, resident } = first;
+        let notes = plan.notes.clone();
+        let publish = publish::listen(&ask.publish)?;
+        let (net_plan, wanted) = network.divide(&resolved, limits.max_net_bytes);
+        let (tracked, unused) = match self.layered {
+            true => (Some(mode::track(ask, caller, self.held, &spot, (&run_id, &effective, &argv), limits)?), None),
+            false => (None, self.held),
+        };
+        let effective = Rc::new(effective);
+        let stamped = Rc::clone(&effective);
+        let request = Request {
+            run_id,
+            deny_calls: resolved.syscalls_deny().iter().cloned().collect(),
+            policy: resolved,
+            plan,
+            stamp: Box::new(move || PolicyStamp { digest: stamped.digest(), revision: 1 }),
+            enforced,
+            program,
+            argv,
+            env,
+            cwd: spot.cwd,
+            home: caller.home.clone(),
+            toolchains: self.installations,
+            user: caller.user.clone(),
+            limits,
+            cpus: Cpus(ask.cpus),
+            stdio: ask.stdio,
+            watch_reads: ask.report_reads || ask.learn != Learn::Nothing,
+            watch_looks: ask.learn != Learn::Nothing,
+            resident,
+            network: net_plan,
+            workspace: tracked.as_ref().map(|t| t.held.workspace(&view)),
+        };
+        let program = request.program.clone();
+        timer.enter(Phase::Preparation);
+        let prepared = match enclosure::prepare(request, ground) {
+            Ok(prepared) => prepared,
+            Err(fault) => {
+                tracked.into_iter().for_each(|t| t.fail(&fault));
+                return Err(fault.into());
+            }
+        };
+        let warnings = self.warnings;
+        let ready = Ready {
+            prepared,
+            program,
+            warnings,
+            notes,
+            policy: effective,
+            network: wanted,
+            publish,
+            tracked,
+            person: None,
+            timer,
+        };
+        Ok((ready, unused))
+    }
+}
+
+/// What the top layer of a stack changes.
+pub(crate) fn changes(stack: &workspace::Stack) -> terms::Changes {
+    survey::count(stack).changes
 }
 
 /// What only namespaces can give is refused where there are none.
@@ -264,6 +359,7 @@ pub(crate) fn run_heard<'a>(
     events: Option<EventFile>,
     ear: Option<Ear<'a>>,
 ) -> Result<Outcome, Fault> {
+    ready.timer.enter(Phase::Start);
     if let Some(network) = &mut ready.network {
         network.secrets.open()?;
     }
@@ -274,12 +370,18 @@ pub(crate) fn run_heard<'a>(
         Some(journal) => Some(journalled(observer, journal.clone())),
         None => observer,
     };
-    let tracked = ready.tracked;
+    let (mut tracked, mut timer) = (ready.tracked, ready.timer);
     if let Some(tracked) = &tracked {
         tracked.begin()?;
     }
     let gauge = tracked.as_ref().and_then(Tracked::gauge);
     let ended = ready.prepared.run(Beside { observer, network, publish: ready.publish, gauge });
+    if let Ok(outcome) = &ended {
+        let began = Instant::now().checked_sub(Duration::from_millis(outcome.usage.wall_ms));
+        timer.enter_at(Phase::Execution, began.unwrap_or_else(Instant::now));
+    }
+    timer.enter(Phase::Close);
+    tracked.iter_mut().for_each(|tracked| tracked.timer = Some(timer.clone()));
     let (dropped, reason) = journal.map(|journal| journal.borrow_mut().close()).unwrap_or_default();
     let ended = ended.map(|outcome| Outcome { events_dropped: dropped, events_reason: reason, ..outcome });
     match (ended, tracked) {

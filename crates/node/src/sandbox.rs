@@ -140,6 +140,9 @@ pub struct Run {
     pub verdict: Option<terms::Verdict>,
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub status: Option<u8>,
+    /// The service that it is, by name.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub service: Option<String>,
 }
 
 impl Record for Run {

@@ -33,6 +33,8 @@ pub enum Scope {
     Reviewer,
     /// All of it, and policy, limits, tokens.
     Operator,
+    /// The daemon's figures, and nothing else.
+    Metrics,
 }
 
 impl Scope {
@@ -41,6 +43,7 @@ impl Scope {
             Scope::Agent => "agent",
             Scope::Reviewer => "reviewer",
             Scope::Operator => "operator",
+            Scope::Metrics => "metrics",
         }
     }
 }

@@ -3,18 +3,21 @@
 
 use crate::credentials::Peer;
 use crate::gate::{self, Names};
+use crate::lookout::{Seen, Told};
 use crate::pace::Paced;
 use crate::refuse::{Carried, Refusal};
 use crate::stream::Closing;
 use crate::{Shared, Who};
 use axum::Router;
 use axum::body::Body;
+use axum::extract::MatchedPath;
 use axum::response::{IntoResponse, Response};
+use bytes::Bytes;
 use futures_util::FutureExt;
 use http::header::{self, HeaderName, HeaderValue};
 use http::{Request, StatusCode, Uri};
 use http_body_util::{BodyExt, Limited};
-use hyper::body::{Body as _, Incoming};
+use hyper::body::Body as _;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use terms::{Fault, Retry};
@@ -28,25 +31,48 @@ pub struct Front {
     pub names: Arc<Names>,
 }
 
+/// Carried by an answer: whose credential it was asked for with.
+#[derive(Clone)]
+struct Tenant(String);
+
 /// What is also found without the version in front, for those who ask every daemon the same.
 const WITHOUT_VERSION: [&str; 3] = ["/health", "/metrics", "/openapi.json"];
 
 impl Front {
-    pub async fn answer(self, peer: Peer, request: Request<Incoming>) -> Response {
+    pub async fn answer<B>(self, peer: Peer, request: Request<B>) -> Response
+    where
+        B: hyper::body::Body<Data = Bytes> + Send + Unpin + 'static,
+        B::Error: Into<axum::BoxError>,
+    {
         let id = terms::id("req", node::fresh::random());
-        let mut answer = match AssertUnwindSafe(self.admitted(&peer, request)).catch_unwind().await {
+        let seen = Seen::begin(self.shared.lookout(), request.method(), request.headers());
+        let mut answer = match AssertUnwindSafe(seen.during(self.admitted(&peer, request))).catch_unwind().await {
             Ok(Ok(answer)) => answer,
             Ok(Err(refusal)) => refusal.into_response(),
             Err(_) => Refusal::from(Fault::internal("the daemon failed at this request")).into_response(),
         };
+        let mut fault = None;
         if answer.status().is_client_error() || answer.status().is_server_error() {
-            answer = refused(answer, &id).await;
+            let (document, of) = refused(answer, &id).await;
+            (answer, fault) = (document, Some(of));
         }
         guard(&mut answer, &id);
+        let carried = answer.extensions();
+        seen.end(&Told {
+            request_id: &id,
+            route: carried.get::<MatchedPath>().map(MatchedPath::as_str),
+            tenant: carried.get::<Tenant>().map(|tenant| tenant.0.as_str()),
+            status: answer.status(),
+            fault: fault.as_ref(),
+        });
         answer
     }
 
-    async fn admitted(self, peer: &Peer, request: Request<Incoming>) -> Result<Response, Refusal> {
+    async fn admitted<B>(self, peer: &Peer, request: Request<B>) -> Result<Response, Refusal>
+    where
+        B: hyper::body::Body<Data = Bytes> + Send + Unpin + 'static,
+        B::Error: Into<axum::BoxError>,
+    {
         let (mut parts, body) = request.into_parts();
         gate::check(&parts, peer, &self.names)?;
         parts.uri = versioned(parts.uri);
@@ -61,11 +87,14 @@ impl Front {
             parts.extensions.insert(who.clone());
         }
         let path = parts.uri.path().to_owned();
-        let request = Request::from_parts(parts, Body::new(Paced::new(body)));
-        let answer = match self.app.clone().oneshot(request).await {
+        let request = Request::from_parts(parts, Body::new(Paced::new(body, self.shared.patience())));
+        let mut answer = match self.app.clone().oneshot(request).await {
             Ok(answer) => answer,
             Err(never) => match never {},
         };
+        if let Some(who) = &who {
+            answer.extensions_mut().insert(Tenant(who.tenant.clone()));
+        }
         Ok(match who {
             Some(who) => self.watched(who, path, answer),
             None => answer,
@@ -101,7 +130,7 @@ fn versioned(uri: Uri) -> Uri {
 }
 
 /// The document of a refusal. One that is not ours, of a library in between, becomes one.
-async fn refused(answer: Response, id: &str) -> Response {
+async fn refused(answer: Response, id: &str) -> (Response, Fault) {
     let (mut parts, body) = answer.into_parts();
     let mut fault = match parts.extensions.remove::<Carried>() {
         Some(carried) => *carried.0,
@@ -124,7 +153,7 @@ async fn refused(answer: Response, id: &str) -> Response {
     let text = serde_json::to_vec(&fault).unwrap_or_default();
     parts.headers.remove(header::CONTENT_LENGTH);
     parts.headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
-    Response::from_parts(parts, Body::from(text))
+    (Response::from_parts(parts, Body::from(text)), fault)
 }
 
 /// Headers of every answer: it is shown in no frame, kept by no cache, and taken for nothing that it does not say it is.

@@ -14,6 +14,7 @@ mod foreign;
 mod front;
 mod gate;
 mod listen;
+pub mod lookout;
 mod pace;
 mod refuse;
 mod routes;

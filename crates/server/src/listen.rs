@@ -7,9 +7,10 @@ mod tls;
 use crate::credentials::{Credentials, Peer};
 use crate::front::Front;
 use crate::gate::Names;
-use crate::routes;
+use crate::{Shared, routes};
 use connection::Connections;
 use node::Caller;
+use node::config::{Logs, Telemetry};
 use node::tokens::{self, Scope};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use serde::Serialize;
@@ -42,15 +43,20 @@ pub struct Settings {
     pub allow_hosts: Vec<String>,
     /// How long what goes on may take once the daemon was told to end.
     pub grace: Duration,
+    /// How long a client may take for the head of a request, between parts of its body, and between requests.
+    pub patience: Duration,
     /// The largest document that a route takes, in bytes.
     pub max_body: usize,
     /// Connections at a time, in all and from one address.
     pub connections: usize,
     pub connections_each: usize,
+    pub logs: Logs,
+    pub telemetry: Telemetry,
 }
 
 impl Settings {
     pub const GRACE: Duration = Duration::from_secs(30);
+    pub const PATIENCE: Duration = Duration::from_secs(30);
     pub const MAX_BODY: usize = 1 << 20;
     pub const CONNECTIONS: usize = 16_384;
     pub const CONNECTIONS_EACH: usize = 12_288;
@@ -65,9 +71,12 @@ impl Settings {
             tls: None,
             allow_hosts: Vec::new(),
             grace: Settings::GRACE,
+            patience: Settings::PATIENCE,
             max_body: Settings::MAX_BODY,
             connections: Settings::CONNECTIONS,
             connections_each: Settings::CONNECTIONS_EACH,
+            logs: Logs::default(),
+            telemetry: Telemetry::default(),
         }
     }
 }
@@ -217,6 +226,7 @@ async fn live(settings: Settings, checked: &mut Checked, ready: impl FnOnce(&Che
     let names = Names { port, tls: tls.is_some(), more: settings.allow_hosts.clone() };
     let (app, shared) = routes::all(&settings, credentials.clone());
     tokio::spawn(credentials.watch());
+    shared.lookout().send(&settings.telemetry);
     let front = Front { app, shared: shared.clone(), names: Arc::new(names) };
     let open = Connections::new(connections, settings.connections_each);
     let accept = accept(&socket, tcp.as_ref(), tls, &front, &open);
@@ -226,6 +236,7 @@ async fn live(settings: Settings, checked: &mut Checked, ready: impl FnOnce(&Che
         let scheme = if checked.tls { "https" } else { "http" };
         checked.listen = Some(format!("{scheme}://{}", SocketAddr::new(address.ip(), port)));
     }
+    tell_begin(&shared, checked);
     ready(checked);
     tokio::select! {
         () = accept => {}
@@ -233,6 +244,7 @@ async fn live(settings: Settings, checked: &mut Checked, ready: impl FnOnce(&Che
         _ = int.recv() => {}
     }
     drop((socket, tcp));
+    shared.lookout().log().info("the daemon ends", &[("open", open.count().into())]);
     shared.end();
     tokio::select! {
         () = open.finished() => {}
@@ -240,7 +252,19 @@ async fn live(settings: Settings, checked: &mut Checked, ready: impl FnOnce(&Che
         _ = term.recv() => {}
         _ = int.recv() => {}
     }
+    shared.lookout().close().await;
     Ok(())
+}
+
+fn tell_begin(shared: &Shared, checked: &Checked) {
+    let (socket, listen) = (checked.socket.display().to_string(), checked.listen.clone());
+    let fields = [
+        ("version", env!("CARGO_PKG_VERSION").into()),
+        ("pid", std::process::id().into()),
+        ("socket", socket.into()),
+        ("listen", listen.into()),
+    ];
+    shared.lookout().log().info("the daemon answers", &fields);
 }
 
 async fn bind(address: SocketAddr) -> Result<TcpListener, Fault> {

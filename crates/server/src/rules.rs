@@ -6,7 +6,7 @@ use crate::ask::check_type;
 use crate::refuse::Refusal;
 use axum::extract::{MatchedPath, Request, State};
 use axum::middleware::Next;
-use axum::response::Response;
+use axum::response::{IntoResponse, Response};
 use http::header::{CONTENT_LENGTH, CONTENT_TYPE, TRANSFER_ENCODING};
 use http::{Method, StatusCode};
 use serde_json::Value;
@@ -71,13 +71,17 @@ fn rule(operation: &Value) -> Rule {
     Rule { query, sorts: sorts.collect(), passes: operation[PASSES] == true }
 }
 
-/// Stands before every route.
-pub async fn hold(State(shared): State<Shared>, request: Request, next: Next) -> Result<Response, Refusal> {
-    if let Some(path) = request.extensions().get::<MatchedPath>() {
-        let none = Rule::default();
-        check(shared.rules().find(request.method(), path.as_str()).unwrap_or(&none), &request)?;
-    }
-    Ok(next.run(request).await)
+/// Stands before every route. The answer carries which one it was.
+pub async fn hold(State(shared): State<Shared>, request: Request, next: Next) -> Response {
+    let Some(path) = request.extensions().get::<MatchedPath>().cloned() else { return next.run(request).await };
+    let none = Rule::default();
+    let rule = shared.rules().find(request.method(), path.as_str()).unwrap_or(&none);
+    let mut answer = match check(rule, &request) {
+        Ok(()) => next.run(request).await,
+        Err(refusal) => refusal.into_response(),
+    };
+    answer.extensions_mut().insert(path);
+    answer
 }
 
 fn check(rule: &Rule, request: &Request) -> Result<(), Refusal> {

@@ -4,6 +4,7 @@ use crate::Settings;
 use crate::credentials::Credentials;
 use crate::feed::Feeds;
 use crate::foreign::Tries;
+use crate::lookout::{self, Lookout, Nodes};
 use crate::refuse::Refusal;
 use crate::rules::Rules;
 use crate::who::Who;
@@ -34,22 +35,26 @@ struct Inner {
     caller: Caller,
     state: PathBuf,
     max_body: usize,
+    patience: Duration,
     credentials: Credentials,
     rules: Rules,
     tries: Tries,
     verbs: Semaphore,
-    waiting: AtomicUsize,
+    waiting: Arc<AtomicUsize>,
     ending: watch::Sender<bool>,
     feeds: Feeds,
+    lookout: Lookout,
 }
 
 impl Shared {
     pub fn new(settings: &Settings, credentials: Credentials, rules: Rules) -> Shared {
-        let Settings { caller, state, max_body, .. } = settings.clone();
-        let (verbs, waiting) = (Semaphore::new(AT_A_TIME), AtomicUsize::new(0));
+        let Settings { caller, state, max_body, patience, .. } = settings.clone();
+        let lookout = Lookout::new(settings.logs, Nodes { caller: caller.clone(), state: state.clone() });
+        let (verbs, waiting) = (Semaphore::new(AT_A_TIME), lookout.queue().clone());
         let ending = watch::channel(false).0;
         Shared(Arc::new(Inner {
             max_body,
+            patience,
             caller,
             state,
             credentials,
@@ -59,6 +64,7 @@ impl Shared {
             waiting,
             ending,
             feeds: Feeds::default(),
+            lookout,
         }))
     }
 
@@ -71,6 +77,11 @@ impl Shared {
         &self.0.feeds
     }
 
+    /// What the daemon tells of itself.
+    pub fn lookout(&self) -> &Lookout {
+        &self.0.lookout
+    }
+
     pub fn rules(&self) -> &Rules {
         &self.0.rules
     }
@@ -78,6 +89,11 @@ impl Shared {
     /// The largest document that a route takes, in bytes. Files are streamed and have their own bounds.
     pub fn max_body(&self) -> usize {
         self.0.max_body
+    }
+
+    /// How long a client may make us wait for the next thing it sends.
+    pub fn patience(&self) -> Duration {
+        self.0.patience
     }
 
     pub fn tries(&self) -> &Tries {
@@ -125,13 +141,16 @@ impl Shared {
         let (user, reach, cwd) = (who.name.clone(), who.reach.clone(), PathBuf::from("/"));
         let ours = &self.0.caller;
         if who.tenant == DEFAULT_TENANT {
-            let env = ours.env.iter().cloned().chain([kept_only()]).collect();
+            let mut env: Vec<(OsString, OsString)> = ours.env.clone();
+            env.push(kept_only());
+            traced(&mut env);
             return Caller { user, reach, cwd, env, ..ours.clone() };
         }
         let mut env: Vec<(OsString, OsString)> =
             ours.env.iter().filter(|(name, _)| PASSED_ON.iter().any(|known| name == known)).cloned().collect();
         env.push(("COFFERDAM_STATE".into(), self.state_of(&who.tenant).into()));
         env.push(kept_only());
+        traced(&mut env);
         Caller { cwd, home: "/nonexistent".into(), user, env, read_late: |_| None, reach }
     }
 
@@ -205,6 +224,12 @@ impl Shared {
 /// Whoever asks, their runs are given secrets that are kept, and none of the daemon's variables.
 fn kept_only() -> (OsString, OsString) {
     (node::secrets::ONLY.into(), "1".into())
+}
+
+/// A verb belongs to the trace of the request that asks for it.
+fn traced(env: &mut Vec<(OsString, OsString)>) {
+    env.retain(|(name, _)| name != "TRACEPARENT");
+    env.extend(lookout::current().map(|context| ("TRACEPARENT".into(), context.header().into())));
 }
 
 /// Why a stream closes before its end.

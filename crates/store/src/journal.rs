@@ -1,7 +1,7 @@
 //! The journal: what was intended and what came of it, chained so that no entry can be changed, dropped or moved unseen.
 
 use crate::{Store, Tx, inner};
-use rusqlite::{OptionalExtension, params};
+use rusqlite::{Connection, OptionalExtension, params};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
@@ -161,26 +161,29 @@ impl Store {
     pub fn verify(&self) -> Result<Verified, Fault> {
         // Before the entries are read: what is added meanwhile is then behind what is remembered, never before it.
         let anchors = self.head.entries();
-        let anchored = anchors.keys().next_back().copied().unwrap_or(0);
-        self.read(|tx| {
-            let query = "SELECT seq, at_ms, verb, step, subject, actor, body, hash FROM journal ORDER BY seq";
-            let mut statement = tx.db.prepare(query).map_err(inner)?;
-            let mut rows = statement.query([]).map_err(inner)?;
-            let (mut entries, mut head) = (0u64, BEGINNING.to_owned());
-            let mut broken = None;
-            while let Some(next) = rows.next().map_err(inner)? {
-                match follow(&head, entries + 1, next, &anchors) {
-                    Ok(hash) => (entries, head) = (entries + 1, hash),
-                    Err(why) => {
-                        broken = Some(Broken { seq: entries + 1, why });
-                        break;
-                    }
-                }
-            }
-            let broken = broken.or_else(|| at_end(entries, &anchors));
-            Ok(Verified { entries, head, anchored, broken })
-        })
+        self.read(|tx| chain(tx.db, Some(&anchors)))
     }
+}
+
+/// Goes along the chain; with what is remembered outside of it, where that is to be compared.
+pub fn chain(db: &Connection, anchors: Option<&BTreeMap<u64, String>>) -> Result<Verified, Fault> {
+    let query = "SELECT seq, at_ms, verb, step, subject, actor, body, hash FROM journal ORDER BY seq";
+    let mut statement = db.prepare(query).map_err(inner)?;
+    let mut rows = statement.query([]).map_err(inner)?;
+    let (mut entries, mut head) = (0u64, BEGINNING.to_owned());
+    let (none, mut broken) = (BTreeMap::new(), None);
+    while let Some(next) = rows.next().map_err(inner)? {
+        match follow(&head, entries + 1, next, anchors.unwrap_or(&none)) {
+            Ok(hash) => (entries, head) = (entries + 1, hash),
+            Err(why) => {
+                broken = Some(Broken { seq: entries + 1, why });
+                break;
+            }
+        }
+    }
+    let broken = broken.or_else(|| at_end(entries, anchors?));
+    let anchored = anchors.and_then(|anchors| anchors.keys().next_back().copied()).unwrap_or(0);
+    Ok(Verified { entries, head, anchored, broken })
 }
 
 /// The hash of the entry that is due, if the row is that entry as it was written.

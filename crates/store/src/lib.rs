@@ -4,6 +4,7 @@
 //! listed by. The journal is a chain: each entry's hash covers the one before, and `journal.head` beside the file remembers
 //! how far it went. All change in the same transaction or not at all. There is no clock here; whoever writes says when it is.
 
+mod backup;
 mod fault;
 mod head;
 mod journal;
@@ -12,6 +13,7 @@ mod open;
 mod record;
 mod room;
 
+pub use backup::{Copied, Restored, examine, restore};
 pub use journal::{Broken, Entry, Noted, Step, Verified, Wanted};
 pub use key::Key;
 pub use open::SCHEMA;

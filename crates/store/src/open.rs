@@ -79,7 +79,7 @@ fn version_of(db: &Connection) -> rusqlite::Result<i64> {
 
 /// Held while the file is made or changed in its make. Never a lock on the file itself: to close any handle on that would
 /// take away SQLite's own.
-fn alone(dir: &Path) -> Result<OwnedFd, Fault> {
+pub fn alone(dir: &Path) -> Result<OwnedFd, Fault> {
     let held = rustix::fs::open(dir, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty());
     let held = held.and_then(|fd| rustix::fs::flock(&fd, FlockOperation::LockExclusive).map(|()| fd));
     held.map_err(|e| fault::around(dir, &e.into()))

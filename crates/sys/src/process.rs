@@ -118,6 +118,14 @@ pub fn umask() -> u32 {
     }
 }
 
+/// Closes every descriptor from a number on. Only for a program's very beginning, when none of them is its own yet.
+pub fn close_from(first: u32) {
+    // SAFETY: takes plain numbers. Whoever calls this owns no descriptor from `first` on, as the contract above says.
+    unsafe {
+        libc::syscall(libc::SYS_close_range, first, u32::MAX, 0);
+    }
+}
+
 /// Signals that end us by default are noted in a pipe-like descriptor instead; read it with `next_signal`.
 pub fn signal_handle(signals: &[i32]) -> Result<std::os::fd::OwnedFd, CallError> {
     use std::os::fd::FromRawFd;

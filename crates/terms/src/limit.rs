@@ -123,6 +123,23 @@ pub enum Phase {
     Close,
 }
 
+impl Phase {
+    pub fn name(self) -> &'static str {
+        match self {
+            Phase::Admission => "admission",
+            Phase::Planning => "planning",
+            Phase::Preparation => "preparation",
+            Phase::Start => "start",
+            Phase::Execution => "execution",
+            Phase::Serialization => "serialization",
+            Phase::Review => "review",
+            Phase::Application => "application",
+            Phase::Delivery => "delivery",
+            Phase::Close => "close",
+        }
+    }
+}
+
 impl Limits {
     /// The tighter of two sets, field by field: merging never widens.
     pub fn tightest(self, other: Limits) -> Limits {

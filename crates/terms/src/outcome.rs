@@ -15,6 +15,12 @@ impl RunId {
         RunId(crate::id("run", bytes))
     }
 
+    /// One that somebody else made.
+    pub fn parse(text: &str) -> Option<RunId> {
+        let hex = text.strip_prefix("run_").filter(|hex| hex.len() == 32)?;
+        hex.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f')).then(|| RunId(text.to_owned()))
+    }
+
     pub fn as_str(&self) -> &str {
         &self.0
     }

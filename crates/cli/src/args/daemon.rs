@@ -44,8 +44,8 @@ fn token() -> Command {
                         .required(true)
                         .action(ArgAction::Append)
                         .value_delimiter(',')
-                        .value_parser(["agent", "reviewer", "operator"])
-                        .help("agent: run, read and write; reviewer: diff, approve, reject; operator: everything"),
+                        .value_parser(["agent", "reviewer", "operator", "metrics"])
+                        .help("agent: run, read and write; reviewer: diff, approve, reject; operator: everything; metrics: /metrics"),
                 )
                 .arg(
                     value("tenant", "NAME")

@@ -5,10 +5,10 @@ use clap::{Arg, ArgAction, ArgMatches, Command};
 use node::config::{Flagged, KEYS, Kind};
 
 /// Known without building anything: the hot path must tell verbs from commands to run.
-pub const VERBS: &[&str] = &["config"];
+pub const VERBS: &[&str] = &["config", "backup", "fsck"];
 
 pub fn commands() -> Vec<Command> {
-    vec![config()]
+    vec![config(), backup(), fsck()]
 }
 
 fn config() -> Command {
@@ -28,6 +28,33 @@ fn config() -> Command {
                 .args(config_args())
                 .arg(json()),
         )
+}
+
+fn backup() -> Command {
+    Command::new("backup")
+        .about("Copy the records and the journal to a file, while all goes on; or put such a copy back")
+        .long_about(
+            "Copy the records and the journal to a file, while all goes on; or put such a copy back. The copy is one moment, \
+             checked before it has its name. Layers are not in it: they are plain directories below the state directory.",
+        )
+        .arg(super::positional("file", "FILE").help("The file to write, which must not be there yet; or to put back"))
+        .arg(
+            flag("restore")
+                .help("Put FILE in the place of the store, with nothing running; what was there is kept beside it"),
+        )
+        .arg(Arg::new("tenant").long("tenant").value_name("NAME").help("The store of a tenant, not the daemon's own"))
+        .arg(json())
+}
+
+fn fsck() -> Command {
+    Command::new("fsck")
+        .about("See whether everything is as the records say; exit status 1 when something is not")
+        .long_about(
+            "See whether everything is as the records say: layers, directories, runs, keepers, control groups, and the journal. \
+             Exit status 1 when something is not. Looks at the states of all tenants.",
+        )
+        .arg(flag("repair").help("First do what `cofferdam gc` does, and nothing else"))
+        .arg(json())
 }
 
 /// `--config`, and a flag for every key that has one.

@@ -17,35 +17,38 @@ pub struct Serve {
     pub tls: Option<(PathBuf, PathBuf)>,
     pub allow_hosts: Vec<String>,
     pub grace: Duration,
+    pub patience: Duration,
     pub max_body: u64,
     pub max_connections: usize,
     pub max_connections_per_peer: usize,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LogFormat {
     /// Text on a terminal, else JSON.
+    #[default]
     Auto,
     Text,
     Json,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum LogLevel {
     Error,
     Warn,
+    #[default]
     Info,
     Debug,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Logs {
     pub format: LogFormat,
     pub level: LogLevel,
 }
 
 /// Where traces and metrics go; nowhere without an endpoint.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Telemetry {
     pub endpoint: Option<String>,
     pub service_name: String,
@@ -85,6 +88,7 @@ impl Config {
             tls,
             allow_hosts: self.texts("serve.allow_hosts"),
             grace: self.time("serve.grace"),
+            patience: self.time("serve.patience"),
             max_body: self.count("serve.max_body").unwrap_or(1 << 20),
             max_connections: self.count("serve.max_connections").unwrap_or(1) as usize,
             max_connections_per_peer: self.count("serve.max_connections_per_peer").unwrap_or(1) as usize,

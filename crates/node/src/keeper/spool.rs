@@ -310,6 +310,24 @@ impl Reader {
         Ok(Reader { dir: dir.to_path_buf(), open: None, known: 0, ended: false })
     }
 
+    /// The last record that a log has.
+    pub fn last(dir: &Path) -> io::Result<Option<Record>> {
+        let mut all = segments(dir)?;
+        while let Some(first) = all.pop() {
+            let file = File::open(dir.join(name(first)))?;
+            let mut walk = Walk::new(&file);
+            let mut last = None;
+            while let Some((at, _)) = walk.next()? {
+                last = Some(first + at);
+            }
+            if let Some(at) = last {
+                let reader = Reader { dir: dir.to_path_buf(), open: Some((first, file)), known: at, ended: false };
+                return Ok(reader.record(at)?.map(|(record, _)| record));
+            }
+        }
+        Ok(None)
+    }
+
     /// Records from an offset on, as many as fit `most` bytes of payload but at least one, if there is one.
     pub fn read(&mut self, from: u64, most: usize) -> Result<Page, Unread> {
         let (begin, gap) = self.seek(from)?;
@@ -372,7 +390,7 @@ impl Reader {
         Err(io::Error::from(io::ErrorKind::NotFound).into())
     }
 
-    fn record(&self, at: u64) -> Result<Option<(Record, u64)>, Unread> {
+    fn record(&self, at: u64) -> io::Result<Option<(Record, u64)>> {
         let Some((first, file)) = &self.open else { return Ok(None) };
         let inside = at - first;
         let mut head = [0; HEAD];

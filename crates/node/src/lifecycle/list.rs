@@ -238,7 +238,8 @@ fn pending(state: &State, kept: &Kept<Sandbox>) -> Option<Pending> {
     Some(Pending { changes: found.added + found.modified + found.deleted, drifted: found.drifted })
 }
 
-fn base_is(sandbox: &Sandbox) -> BaseIs {
+/// What became of the directory that it covers.
+pub fn base_is(sandbox: &Sandbox) -> BaseIs {
     let Ok(dir) = Dir::open(&sandbox.base) else { return BaseIs::Gone };
     match dir.meta(&Rel::top()) {
         Ok(Some(meta)) if (meta.dev, meta.ino) == sandbox.base_id => BaseIs::Present,

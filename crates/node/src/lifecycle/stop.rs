@@ -4,6 +4,7 @@
 use super::admission::{Verb, check};
 use super::live::{self, Hold, Whose};
 use super::reserve;
+use crate::keeper::lost;
 use crate::sandbox::{self, Lifecycle, Run, Sandbox};
 use crate::state::State;
 use crate::{Caller, fresh};
@@ -14,7 +15,7 @@ use serde_json::{Value, json};
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 use store::{Entry, Kept, Step, Tx};
-use terms::{ErrorKind, Fault, Phase, Retry, Verdict};
+use terms::{ErrorKind, Fault, Phase, Retry};
 use utoipa::ToSchema;
 use workspace::Lock;
 
@@ -139,7 +140,7 @@ pub fn quiet(state: &State, sandbox: &Kept<Sandbox>, patience: Duration) -> Resu
     let mut ended: Vec<Ended> = Vec::new();
     loop {
         if let Hold { whose: Whose::Mine(lock), .. } = live::hold(state, &sandbox.id)? {
-            settle(state, &sandbox.id)?;
+            lost::settle_open(state, &sandbox.id)?;
             return Ok((ended, lock));
         }
         for run in state.store.read(|tx| live::runs(tx, &sandbox.id))? {
@@ -197,23 +198,4 @@ fn has_ended_within(process: &OwnedFd, time: Duration) -> bool {
             Err(_) => return false,
         }
     }
-}
-
-/// Runs whose supervisor is gone and wrote no end have been lost; so it is written.
-pub fn settle(state: &State, sandbox: &str) -> Result<(), Fault> {
-    let lost = |tx: &Tx<'_>| -> Result<Vec<Kept<Run>>, Fault> {
-        let open = tx.list_open::<Run>()?;
-        Ok(open.into_iter().filter(|r| r.record.sandbox == sandbox && live::handle(&r.record).is_none()).collect())
-    };
-    if state.store.read(lost)?.is_empty() {
-        return Ok(());
-    }
-    state.store.write(|tx| {
-        for mut run in lost(tx)? {
-            run.record.ended_ms = Some(fresh::now_ms());
-            run.record.verdict = Some(Verdict::Lost);
-            tx.change(run)?;
-        }
-        Ok(())
-    })
 }

@@ -1,8 +1,7 @@
 //! What a command meets inside: its words, its environment, and the program that its first word means there.
 
+use super::Refused;
 use super::view::View;
-use super::{Ask, Refused};
-use crate::Caller;
 use crate::network::Planned;
 use enclosure::TRUST_VARIABLES;
 use policy::{Action, Kind, Resolved};
@@ -12,14 +11,14 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use terms::{Denial, ErrorKind, Fault, Phase, RunId};
 
-pub fn argv(ask: &Ask) -> Result<Vec<OsString>, Fault> {
-    let argv = match &ask.shell {
+pub fn argv(command: &[OsString], shell: Option<&OsStr>) -> Result<Vec<OsString>, Fault> {
+    let argv = match shell {
         Some(text) => {
-            let shell = ["sh", "-c"].into_iter().map(OsString::from).chain([text.clone()]);
-            let name = if ask.command.is_empty() { None } else { Some(OsString::from("sh")) };
-            shell.chain(name).chain(ask.command.iter().cloned()).collect()
+            let shell = ["sh", "-c"].into_iter().map(OsString::from).chain([text.to_owned()]);
+            let name = if command.is_empty() { None } else { Some(OsString::from("sh")) };
+            shell.chain(name).chain(command.iter().cloned()).collect()
         }
-        None => ask.command.clone(),
+        None => command.to_vec(),
     };
     if argv.is_empty() || argv[0].is_empty() {
         return Err(Fault::invalid("no command given").hint("cofferdam run -- COMMAND [ARG…]").phase(Phase::Admission));
@@ -31,25 +30,47 @@ pub fn argv(ask: &Ask) -> Result<Vec<OsString>, Fault> {
 const PROXIES: [&str; 6] = ["http_proxy", "https_proxy", "all_proxy", "no_proxy", "ftp_proxy", "rsync_proxy"];
 
 /// What a guest's environment is made of beside the policy and the caller's own.
-pub struct Inside<'a> {
-    pub tools: &'a [String],
-    pub run_id: &'a RunId,
-    pub network: &'a Planned,
+#[derive(Clone)]
+pub struct Inside {
+    /// Variables by which toolchains find themselves.
+    tools: Vec<String>,
+    /// Variables that hold secrets outside, and what stands in their place inside.
+    secrets: Vec<String>,
+    placeholders: Vec<(String, String)>,
+    /// Programs must be told whom to trust.
+    inspects: bool,
 }
+
+impl Inside {
+    pub fn new(tools: Vec<String>, network: &Planned) -> Inside {
+        Inside {
+            tools,
+            secrets: network.secrets.variables().map(String::from).collect(),
+            placeholders: network.secrets.placeholders().map(|(n, v)| (n.to_owned(), v.to_owned())).collect(),
+            inspects: network.inspects(),
+        }
+    }
+
+    fn is_secret(&self, name: &OsStr) -> bool {
+        self.secrets.iter().any(|secret| name == secret.as_str())
+    }
+}
+
+type Variables = Vec<(OsString, OsString)>;
 
 /// What the policy passes and sets, what the toolchains need to find themselves, and what was asked for by flag.
 pub fn environment(
-    ask: &Ask,
-    caller: &Caller,
+    asked: &[OsString],
+    around: &[(OsString, OsString)],
     resolved: &Resolved,
-    with: &Inside<'_>,
-) -> Result<Vec<(OsString, OsString)>, Fault> {
+    with: &Inside,
+    run_id: &RunId,
+) -> Result<Variables, Fault> {
     let mut inside: BTreeMap<OsString, OsString> = BTreeMap::new();
     let bare = resolved.env().pass.is_none();
-    for (name, value) in &caller.env {
+    for (name, value) in around {
         let Some(text) = name.to_str() else { continue };
-        let secret = with.network.secrets.variables().any(|s| s == text);
-        if secret || PROXIES.iter().any(|proxy| text.eq_ignore_ascii_case(proxy)) {
+        if with.is_secret(name) || PROXIES.iter().any(|proxy| text.eq_ignore_ascii_case(proxy)) {
             continue;
         }
         let tool = bare && with.tools.iter().any(|t| t == text);
@@ -57,25 +78,25 @@ pub fn environment(
             inside.insert(name.clone(), value.clone());
         }
     }
-    if with.network.inspects() {
+    if with.inspects {
         inside.extend(TRUST_VARIABLES.iter().map(|(name, file)| (name.into(), file.into())));
     }
     for (name, value) in &resolved.env().set {
         inside.insert(name.into(), value.into());
     }
-    for item in &ask.env {
-        let (name, value) = env_item(item, caller)?;
-        if let Some(value) = value.filter(|_| !with.network.secrets.variables().any(|s| name == s)) {
+    for item in asked {
+        let (name, value) = env_item(item, around)?;
+        if let Some(value) = value.filter(|_| !with.is_secret(&name)) {
             inside.insert(name, value);
         }
     }
-    inside.extend(with.network.secrets.placeholders().map(|(name, value)| (name.into(), value.into())));
+    inside.extend(with.placeholders.iter().map(|(name, value)| (name.into(), value.into())));
     inside.insert("COFFERDAM".into(), "1".into());
-    inside.insert("COFFERDAM_RUN_ID".into(), with.run_id.as_str().into());
+    inside.insert("COFFERDAM_RUN_ID".into(), run_id.as_str().into());
     Ok(inside.into_iter().collect())
 }
 
-fn env_item(item: &OsStr, caller: &Caller) -> Result<(OsString, Option<OsString>), Fault> {
+fn env_item(item: &OsStr, around: &[(OsString, OsString)]) -> Result<(OsString, Option<OsString>), Fault> {
     let bytes = item.as_bytes();
     let (name, value) = match bytes.iter().position(|b| *b == b'=') {
         Some(at) => (&bytes[..at], Some(OsStr::from_bytes(&bytes[at + 1..]).to_owned())),
@@ -85,7 +106,7 @@ fn env_item(item: &OsStr, caller: &Caller) -> Result<(OsString, Option<OsString>
         return Err(Fault::invalid(format!("--env {item:?}: no name before '='")).phase(Phase::Admission));
     }
     let name = OsStr::from_bytes(name).to_owned();
-    let value = value.or_else(|| caller.env.iter().find(|(n, _)| *n == name).map(|(_, v)| v.clone()));
+    let value = value.or_else(|| around.iter().find(|(n, _)| *n == name).map(|(_, v)| v.clone()));
     Ok((name, value))
 }
 

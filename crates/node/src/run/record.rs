@@ -1,6 +1,7 @@
 //! What is written down about runs that work on a workspace: the sandbox that keeps its changes, the run, and the journal.
 
 use super::layer::{Held, Owner};
+use super::phases::Timer;
 use super::place::{Fresh, Keep};
 use super::survey::{self, Found};
 use crate::lifecycle::live;
@@ -23,24 +24,33 @@ pub(super) struct Tracked {
     actor: String,
     /// What becomes of the workspace is settled.
     settled: bool,
+    /// How long its phases took, once that is known.
+    pub timer: Option<Timer>,
 }
 
 impl Tracked {
     pub fn new(held: Held, record: Sandbox, run_id: String, command: Vec<String>, caller: &Caller) -> Tracked {
-        Tracked { held, record, run_id, command, actor: caller.user.clone(), settled: false }
+        Tracked { held, record, run_id, command, actor: caller.user.clone(), settled: false, timer: None }
     }
 
     /// Before the command starts. A run in a sandbox is written down now, so that others see who has it.
     pub fn begin(&self) -> Result<(), Fault> {
-        let Owner::Sandbox(sandbox) = &self.held.owner else { return Ok(()) };
-        let store = Store::open(&self.held.state)?;
-        store.write(|tx| {
-            // Read anew under the lock: it may have been stopped or removed since it was found.
-            let now: Kept<Sandbox> = tx.get(&sandbox.id)?.ok_or_else(|| crate::sandbox::unknown(&sandbox.id))?;
-            check_active(&now)?;
-            tx.add(&self.run_id, self.run(&sandbox.id, None))?;
-            self.note(tx, "run", Step::Intent, &sandbox.id, json!({"run": self.run_id, "command": self.command}))
-        })
+        match &self.held.owner {
+            Owner::Sandbox(sandbox) => self.written(&sandbox.id).begin(&Store::open(&self.held.state)?),
+            Owner::Run(_) => Ok(()),
+        }
+    }
+
+    fn written(&self, sandbox: &str) -> Written<'_> {
+        Written {
+            sandbox: sandbox.to_owned(),
+            run: &self.run_id,
+            command: &self.command,
+            actor: &self.actor,
+            started_ms: self.record.created_ms,
+            service: None,
+            timer: self.timer.as_ref(),
+        }
     }
 
     /// Who measures the workspace while the command runs.
@@ -58,7 +68,11 @@ impl Tracked {
         let found = survey::count(&self.held.stack);
         outcome.changes = found.changes;
         let kept = match &self.held.owner {
-            Owner::Sandbox(sandbox) => Some(self.ended(&sandbox.id, &outcome).map(|()| sandbox.id.clone())),
+            Owner::Sandbox(sandbox) => {
+                let ended =
+                    Store::open(&self.held.state).and_then(|store| self.written(&sandbox.id).end(&store, &outcome));
+                Some(ended.map(|()| sandbox.id.clone()))
+            }
             Owner::Run(options) if is_kept(options, &found) => Some(self.keep(options, &outcome)),
             Owner::Run(_) => {
                 self.held.drop_layer();
@@ -82,14 +96,8 @@ impl Tracked {
         self.settled = true;
         match &self.held.owner {
             Owner::Sandbox(sandbox) => {
-                let _told_already = Store::open(&self.held.state).and_then(|store| {
-                    store.write(|tx| {
-                        self.end_run(tx, None)?;
-                        let body =
-                            json!({"run": self.run_id, "error_kind": fault.error_kind, "message": fault.message});
-                        self.note(tx, "run", Step::Failed, &sandbox.id, body)
-                    })
-                });
+                let store = Store::open(&self.held.state);
+                let _told_already = store.and_then(|store| self.written(&sandbox.id).fail(&store, fault));
             }
             Owner::Run(_) => self.drop_if_unused(),
         }
@@ -98,20 +106,6 @@ impl Tracked {
     fn drop_if_unused(&self) {
         if survey::count(&self.held.stack).is_nothing() {
             self.held.drop_layer();
-        }
-    }
-
-    fn run(&self, sandbox: &str, outcome: Option<&Outcome>) -> Run {
-        Run {
-            sandbox: sandbox.to_owned(),
-            command: self.command.clone(),
-            pid: std::process::id(),
-            pid_start: live::start_of(std::process::id()).unwrap_or_default(),
-            boot: live::boot(),
-            started_ms: self.record.created_ms,
-            ended_ms: outcome.map(|_| fresh::now_ms()),
-            verdict: outcome.map(|o| o.verdict),
-            status: outcome.map(Outcome::status),
         }
     }
 
@@ -128,42 +122,109 @@ impl Tracked {
         };
         Store::open(&self.held.state)?.write(|tx| {
             let intent = json!({"base": sandbox.base, "name": sandbox.name, "run": self.run_id});
+            let written = self.written(&id);
             tx.add(&id, sandbox)?;
-            tx.add(&self.run_id, self.run(&id, Some(outcome)))?;
-            self.note(tx, "create", Step::Intent, &id, intent.clone())?;
-            self.note(tx, "create", Step::Done, &id, intent)?;
-            let words = json!({"run": self.run_id, "command": self.command});
-            self.note(tx, "run", Step::Intent, &id, words)?;
-            self.note(tx, "run", Step::Done, &id, self.result(outcome))
+            tx.add(&self.run_id, written.record(Some(outcome)))?;
+            written.note(tx, "create", Step::Intent, intent.clone())?;
+            written.note(tx, "create", Step::Done, intent)?;
+            written.note(tx, "run", Step::Intent, written.intent())?;
+            written.note(tx, "run", Step::Done, written.result(outcome))
         })?;
         Ok(id)
     }
+}
 
-    fn ended(&self, sandbox: &str, outcome: &Outcome) -> Result<(), Fault> {
-        Store::open(&self.held.state)?.write(|tx| {
-            self.end_run(tx, Some(outcome))?;
-            if let Some(mut kept) = tx.get::<Sandbox>(sandbox)? {
-                kept.record.used_ms = fresh::now_ms();
-                tx.change(kept)?;
-            }
-            self.note(tx, "run", Step::Done, sandbox, self.result(outcome))
+/// A run in a sandbox, as it is written down: its record, and the journal.
+pub(crate) struct Written<'a> {
+    pub sandbox: String,
+    pub run: &'a str,
+    pub command: &'a [String],
+    pub actor: &'a str,
+    pub started_ms: u64,
+    pub service: Option<&'a str>,
+    /// How long its phases took, where that is known.
+    pub timer: Option<&'a Timer>,
+}
+
+impl Written<'_> {
+    pub fn begin(&self, store: &Store) -> Result<(), Fault> {
+        store.write(|tx| {
+            // Read anew under the lock: it may have been stopped or removed since it was found.
+            let now: Kept<Sandbox> = tx.get(&self.sandbox)?.ok_or_else(|| crate::sandbox::unknown(&self.sandbox))?;
+            check_active(&now)?;
+            tx.add(self.run, self.record(None))?;
+            self.note(tx, "run", Step::Intent, self.intent())
         })
     }
 
-    fn end_run(&self, tx: &Tx<'_>, outcome: Option<&Outcome>) -> Result<(), Fault> {
-        let Some(mut run) = tx.get::<Run>(&self.run_id)? else { return Ok(()) };
+    pub fn end(&self, store: &Store, outcome: &Outcome) -> Result<(), Fault> {
+        store.write(|tx| {
+            // One whose beginning could not be written has no end either.
+            if !self.close(tx, Some(outcome))? {
+                return Ok(());
+            }
+            if let Some(mut kept) = tx.get::<Sandbox>(&self.sandbox)? {
+                kept.record.used_ms = fresh::now_ms();
+                tx.change(kept)?;
+            }
+            self.note(tx, "run", Step::Done, self.result(outcome))
+        })
+    }
+
+    pub fn fail(&self, store: &Store, fault: &Fault) -> Result<(), Fault> {
+        store.write(|tx| {
+            self.close(tx, None)?;
+            let mut body = json!({"run": self.run, "error_kind": fault.error_kind, "message": fault.message});
+            self.time(&mut body);
+            self.note(tx, "run", Step::Failed, body)
+        })
+    }
+
+    fn record(&self, outcome: Option<&Outcome>) -> Run {
+        Run {
+            sandbox: self.sandbox.clone(),
+            command: self.command.to_vec(),
+            pid: std::process::id(),
+            pid_start: live::start_of(std::process::id()).unwrap_or_default(),
+            boot: live::boot(),
+            started_ms: self.started_ms,
+            ended_ms: outcome.map(|_| fresh::now_ms()),
+            verdict: outcome.map(|o| o.verdict),
+            status: outcome.map(Outcome::status),
+            service: self.service.map(str::to_owned),
+        }
+    }
+
+    fn close(&self, tx: &Tx<'_>, outcome: Option<&Outcome>) -> Result<bool, Fault> {
+        let Some(mut run) = tx.get::<Run>(self.run)? else { return Ok(false) };
         run.record.ended_ms = Some(fresh::now_ms());
         run.record.verdict = Some(outcome.map_or(Verdict::Lost, |o| o.verdict));
         run.record.status = outcome.map(Outcome::status);
-        tx.change(run).map(drop)
+        tx.change(run).map(|_| true)
+    }
+
+    fn intent(&self) -> serde_json::Value {
+        json!({"run": self.run, "command": self.command})
     }
 
     fn result(&self, outcome: &Outcome) -> serde_json::Value {
-        json!({"run": self.run_id, "verdict": outcome.verdict, "status": outcome.status(), "changes": outcome.changes})
+        let (verdict, status) = (outcome.verdict, outcome.status());
+        let mut body = json!({"run": self.run, "verdict": verdict, "status": status, "changes": outcome.changes});
+        if let Some(kind) = outcome.limit_kind {
+            body["limit_kind"] = json!(kind);
+        }
+        self.time(&mut body);
+        body
     }
 
-    fn note(&self, tx: &Tx<'_>, verb: &str, step: Step, subject: &str, body: serde_json::Value) -> Result<(), Fault> {
-        let entry = Entry { at_ms: fresh::now_ms(), verb, step, subject, actor: &self.actor, body };
+    fn time(&self, body: &mut serde_json::Value) {
+        if let Some(timer) = self.timer {
+            body["phases"] = json!(timer.phases());
+        }
+    }
+
+    fn note(&self, tx: &Tx<'_>, verb: &str, step: Step, body: serde_json::Value) -> Result<(), Fault> {
+        let entry = Entry { at_ms: fresh::now_ms(), verb, step, subject: &self.sandbox, actor: self.actor, body };
         tx.note(&entry).map(drop)
     }
 }

@@ -1,6 +1,7 @@
 //! A run in a sandbox that exists: under the policy and the limits that it was made with. What is asked for can only take
 //! away from them.
 
+use super::phases::Timer;
 use super::place::{Spot, real};
 use super::{Ask, Ready, Refused, Under, arrange, layer, record};
 use crate::Caller;
@@ -10,25 +11,33 @@ use crate::state::State;
 use enclosure::Groundwork;
 use policy::{Action, Document, Format};
 use std::path::{Path, PathBuf};
+use store::Kept;
 use terms::{Fault, Phase};
 
 pub(super) fn prepare(ask: &Ask, word: &str, caller: &Caller, ground: Groundwork) -> Result<Ready, Refused> {
+    let (ask, under, _) = take_up(ask, word, caller)?;
+    arrange(&ask, caller, under, ground)
+}
+
+/// The sandbox, held, and what a run in it is made under; its limits are in what is asked for then.
+pub(super) fn take_up(ask: &Ask, word: &str, caller: &Caller) -> Result<(Ask, Under, Kept<Sandbox>), Fault> {
+    let timer = Timer::begin(Phase::Admission, caller.var("TRACEPARENT"));
     check_narrows(ask)?;
     let state = State::open(caller)?;
     let found = state.store.read(|tx| sandbox::find(tx, named(word), caller))?;
     record::check_active(&found)?;
-    let (id, recorded) = (found.id.clone(), found.record.clone());
-    let held = layer::take(&state, found)?.ok_or_else(|| record::busy(&state, &id))?;
+    let kept = found.clone();
+    let held = layer::take(&state, found)?.ok_or_else(|| record::busy(&state, &kept.id))?;
     drop(state);
-    let mut documents = vec![document(&id, &recorded)?];
+    let mut documents = vec![document(&kept.id, &kept.record)?];
     documents.extend(policies::of_flags(&ask.flags, caller)?);
     let effective = policy::effective(&documents).map_err(Fault::from)?;
     let mut ask = ask.clone();
-    ask.limits = recorded.limits.tightest(ask.limits);
-    ask.cpus = narrower(recorded.cpus, ask.cpus);
-    let cwd = working_directory(&ask, &recorded.base, caller)?;
-    let spot = Spot { dir: recorded.base, cwd, layered: true };
-    arrange(&ask, caller, Under { effective, spot, held: Some(held), warnings: Vec::new() }, ground)
+    ask.limits = kept.record.limits.tightest(ask.limits);
+    ask.cpus = narrower(kept.record.cpus, ask.cpus);
+    let cwd = working_directory(ask.workdir.as_deref(), &kept.record.base, &caller.cwd)?;
+    let spot = Spot { dir: kept.record.base.clone(), cwd, layered: true };
+    Ok((ask, Under { effective, spot, held: Some(held), warnings: Vec::new(), timer }, kept))
 }
 
 /// Without a word the sandbox of the current directory is meant.
@@ -69,14 +78,14 @@ fn check_narrows(ask: &Ask) -> Result<(), Fault> {
 }
 
 /// Where the caller is, if that is in the sandbox's directory; else at its top.
-fn working_directory(ask: &Ask, base: &Path, caller: &Caller) -> Result<PathBuf, Fault> {
-    match &ask.workdir {
+pub(super) fn working_directory(workdir: Option<&Path>, base: &Path, cwd: &Path) -> Result<PathBuf, Fault> {
+    match workdir {
         // It may be in the workspace alone; the command's first step tells if it is nowhere.
         Some(to) if base.join(to).starts_with(base) && !to.components().any(|c| c.as_os_str() == "..") => {
             Ok(base.join(to))
         }
         Some(to) => real(&base.join(to), "working directory"),
-        None if caller.cwd.starts_with(base) => Ok(caller.cwd.clone()),
+        None if cwd.starts_with(base) => Ok(cwd.to_path_buf()),
         None => Ok(base.to_path_buf()),
     }
 }

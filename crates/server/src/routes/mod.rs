@@ -5,6 +5,7 @@
 mod audit;
 mod events;
 mod health;
+mod metrics;
 mod openapi;
 mod policies;
 mod sandboxes;
@@ -31,6 +32,7 @@ fn parts() -> Vec<OpenApiRouter<Shared>> {
         audit::routes(),
         events::routes(),
         health::routes(),
+        metrics::routes(),
         openapi::routes(),
         policies::routes(),
         sandboxes::routes(),

@@ -35,7 +35,7 @@ pub use delegate::{delegate, undelegate};
 pub use event::{EventFd, EventKind};
 pub use group::{Born, Group, Usage};
 pub use layout::{Capability, Kind, Layout};
-pub use sweep::sweep;
+pub use sweep::{orphans, sweep};
 
 /// Every group of ours starts with this; nothing else is ever removed or killed.
 const PREFIX: &str = "cofferdam-";

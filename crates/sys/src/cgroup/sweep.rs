@@ -15,8 +15,17 @@ use super::owner::Owner;
 
 type Found = Vec<(Version, Arc<Dir>, PathBuf)>;
 
+/// Names of groups whose owner is gone.
+pub fn orphans(layout: &Layout) -> Vec<String> {
+    found(layout).into_keys().collect()
+}
+
 /// Returns how many sandboxes' groups were removed.
 pub fn sweep(layout: &Layout) -> usize {
+    found(layout).into_iter().filter(|(name, found)| end(name, found.clone())).count()
+}
+
+fn found(layout: &Layout) -> BTreeMap<String, Found> {
     let mut orphans: BTreeMap<String, Found> = BTreeMap::new();
     for hierarchy in &layout.hierarchies {
         let place = hierarchy.place().ok();
@@ -29,7 +38,7 @@ pub fn sweep(layout: &Layout) -> usize {
             }
         }
     }
-    orphans.into_iter().filter(|(name, found)| end(name, found.clone())).count()
+    orphans
 }
 
 /// The directories of delegated users, as far as we may write there: all of them for root.

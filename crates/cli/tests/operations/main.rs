@@ -1,0 +1,8 @@
+//! What whoever keeps the daemon running relies on: configuration, copies, checks, units, logs, metrics and traces.
+
+mod config;
+mod copies;
+mod units;
+
+#[path = "../support/mod.rs"]
+mod support;

@@ -1,0 +1,82 @@
+//! Copies of the records and the journal: taken while all goes on, put back while nothing does.
+
+use crate::lifecycle::{gc, live, stop::note};
+use crate::state::{self, State};
+use crate::{Caller, fresh};
+use serde::Serialize;
+use serde_json::json;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use store::{Copied, Restored, Step};
+use terms::{ErrorKind, Fault, Phase};
+
+#[derive(Clone, Debug, Serialize)]
+pub struct Made {
+    pub file: PathBuf,
+    #[serde(flatten)]
+    pub copied: Copied,
+    /// Tenants whose stores are apart and are not in it.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub tenants: Vec<String>,
+}
+
+/// Copies the store to a new file.
+pub fn make(file: &Path, caller: &Caller) -> Result<Made, Fault> {
+    let (file, state) = (caller.cwd.join(file), State::open(caller)?);
+    let copied = state.store.backup(&file)?;
+    Ok(Made { file, copied, tenants: tenants(&state.path) })
+}
+
+/// Names of tenants that have a state of their own.
+pub fn tenants(state: &Path) -> Vec<String> {
+    const MOST: usize = 10_000;
+    let found = std::fs::read_dir(state.join("tenants")).into_iter().flatten().flatten();
+    let mut names: Vec<String> = found.filter_map(|e| e.file_name().into_string().ok()).take(MOST).collect();
+    names.sort();
+    names
+}
+
+/// The same caller, in the state of one of the tenants.
+pub fn within(tenant: &str, caller: &Caller) -> Result<Caller, Fault> {
+    let state = state::place(caller)?;
+    if !tenants(&state).iter().any(|name| name == tenant) {
+        let fault = Fault::new(ErrorKind::NotFound, format!("there is no tenant {tenant:?}")).phase(Phase::Admission);
+        return Err(fault.hint(format!("{} lists them", state.join("tenants").display())));
+    }
+    let mut inner = caller.clone();
+    inner.env.retain(|(name, _)| name != "COFFERDAM_STATE");
+    inner.env.push(("COFFERDAM_STATE".into(), state.join("tenants").join(tenant).into()));
+    Ok(inner)
+}
+
+/// Puts a copy in the place of the store. Refused while anything lives that has the store open or would miss its record.
+pub fn restore(file: &Path, caller: &Caller) -> Result<Restored, Fault> {
+    let file = caller.cwd.join(file);
+    // Before anything is touched.
+    store::examine(&file)?;
+    let (path, _) = state::prepare(caller)?;
+    check_quiet(&path, caller)?;
+    let restored = store::restore(&path, &file, fresh::now_ms())?;
+    let state = State::open(caller)?;
+    let body = json!({"entries": restored.copied.entries, "entries_before": restored.entries_before});
+    state.store.write(|tx| note(tx, "restore_backup", Step::Done, "state", caller, body))?;
+    Ok(restored)
+}
+
+fn check_quiet(path: &Path, caller: &Caller) -> Result<(), Fault> {
+    let busy = |who: String, hint: &str| {
+        let fault = Fault::new(ErrorKind::Conflict, format!("{who} uses the store")).phase(Phase::Admission);
+        Err(fault.hint(hint))
+    };
+    if UnixStream::connect(path.join("cofferdam.sock")).is_ok() {
+        return busy("the daemon".into(), "end it first: `systemctl stop cofferdam`, or SIGTERM");
+    }
+    // A store that cannot be opened has nobody who uses it: that is what copies are for.
+    let Ok(state) = State::open(caller) else { return Ok(()) };
+    for id in gc::layer_names(&state)? {
+        if state.layers.get(&id).is_ok_and(|layer| live::holds(&layer)) {
+            return busy(format!("a run on layer {id}"), "end it first: `cofferdam ps`, `cofferdam stop`");
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,81 @@
+//! Figures of a state directory: what there is and what goes on, for whoever watches the daemon. Cheap enough to be asked for
+//! every few seconds; only what layers take must be walked for, and is asked for apart.
+
+use crate::Caller;
+use crate::lifecycle::admission::Standing;
+use crate::lifecycle::{gc, list, live, measure};
+use crate::sandbox::Run;
+use crate::state::State;
+use std::collections::BTreeMap;
+use std::path::Path;
+use terms::Fault;
+
+pub use measure::Size;
+
+#[derive(Clone, Debug, Default)]
+pub struct Figures {
+    /// By state; every state is there, also with none in it.
+    pub sandboxes: BTreeMap<String, u64>,
+    pub keepers: u64,
+    pub runs_active: u64,
+    /// What has happened since somebody began to look; see `Follow`.
+    pub runs_started: u64,
+    pub runs_ended: BTreeMap<String, u64>,
+    pub limits_met: BTreeMap<String, u64>,
+    pub store_bytes: u64,
+    pub journal_head: u64,
+    pub tenants: u64,
+    /// None until it was measured.
+    pub layers: Option<Size>,
+}
+
+impl std::ops::AddAssign for Figures {
+    fn add_assign(&mut self, other: Figures) {
+        let add = |into: &mut BTreeMap<String, u64>, from: BTreeMap<String, u64>| {
+            from.into_iter().for_each(|(name, n)| *into.entry(name).or_default() += n);
+        };
+        add(&mut self.sandboxes, other.sandboxes);
+        add(&mut self.runs_ended, other.runs_ended);
+        add(&mut self.limits_met, other.limits_met);
+        self.keepers += other.keepers;
+        self.runs_active += other.runs_active;
+        self.runs_started += other.runs_started;
+        self.store_bytes += other.store_bytes;
+        self.journal_head += other.journal_head;
+        self.tenants += other.tenants;
+        if let Some(size) = other.layers {
+            *self.layers.get_or_insert_default() += size;
+        }
+    }
+}
+
+/// As it is now.
+pub fn now(caller: &Caller) -> Result<Figures, Fault> {
+    let state = State::open(caller)?;
+    let mut figures = Figures { store_bytes: store_bytes(&state.path), ..Figures::default() };
+    for standing in Standing::ALL.into_iter().filter(|standing| *standing != Standing::Removed) {
+        figures.sandboxes.insert(standing.name().to_owned(), 0);
+    }
+    for row in list::list(caller, false)? {
+        *figures.sandboxes.entry(row.state.name().to_owned()).or_default() += 1;
+    }
+    let (open, last) = state.store.read(|tx| Ok((tx.list_open::<Run>()?, tx.noted(None, None, 1)?)))?;
+    figures.runs_active = open.iter().filter(|run| live::handle(&run.record).is_some()).count() as u64;
+    figures.journal_head = last.last().map_or(0, |entry| entry.seq);
+    Ok(figures)
+}
+
+fn store_bytes(state: &Path) -> u64 {
+    let size = |name: &str| std::fs::metadata(state.join(name)).map_or(0, |meta| meta.len());
+    ["store.db", "store.db-wal", "store.db-shm", "journal.head"].iter().map(|name| size(name)).sum()
+}
+
+/// What all layers take. Walks every file of them.
+pub fn layers(caller: &Caller) -> Result<Size, Fault> {
+    let state = State::open(caller)?;
+    let mut size = Size::default();
+    for id in gc::layer_names(&state)? {
+        size += measure::layer(&state.layers, &id);
+    }
+    Ok(size)
+}

@@ -1,0 +1,235 @@
+//! Is everything as the records say? Rows against layers, directories, processes and control groups, and the journal against
+//! itself. Finds, names and counts; what can be put right without a loss is what `gc` does, and nothing else.
+
+use crate::lifecycle::gc::{self, Sort};
+use crate::lifecycle::list::{BaseIs, base_is};
+use crate::lifecycle::live;
+use crate::sandbox::{Run, Sandbox, Tombstone};
+use crate::state::{self, State};
+use crate::{Caller, backup};
+use serde::Serialize;
+use std::collections::BTreeMap;
+use std::path::Path;
+use store::Tx;
+use terms::Fault;
+
+/// What can be wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Kind {
+    /// The file of records is damaged.
+    Store,
+    /// An entry of the journal is not as it was written.
+    Journal,
+    /// A record names a layer that is not there, or not whole.
+    MissingLayer,
+    /// The directory that a sandbox covers is gone, or another one has its name.
+    Base,
+    /// A layer that no record names.
+    Layer,
+    /// A run that goes on by its record, and whose supervisor is gone.
+    Run,
+    /// A keeper without a sandbox, or what a keeper left.
+    Keeper,
+    /// Copies of a batch that never came to be.
+    Batch,
+    /// A control group whose owner is gone.
+    Group,
+    /// A file in the state directory that nothing of ours leaves there.
+    File,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Problem {
+    pub kind: Kind,
+    pub id: String,
+    pub why: String,
+    /// Whether `gc`, and so `--repair`, takes care of it.
+    pub collectable: bool,
+    /// Whose state it is in; none for the daemon's own.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tenant: Option<String>,
+}
+
+/// What was looked at, and what is wrong with it.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Report {
+    pub sandboxes: u64,
+    pub layers: u64,
+    pub runs_going_on: u64,
+    pub keepers: u64,
+    pub journal_entries: u64,
+    pub tenants: u64,
+    pub problems: Vec<Problem>,
+    /// What was put right before.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub repaired: Vec<String>,
+}
+
+/// So many problems are told; there is no use in more.
+const MOST: usize = 10_000;
+
+/// Looks at everything, that of all tenants included; with `repair`, after `gc`.
+pub fn check(repair: bool, caller: &Caller) -> Result<Report, Fault> {
+    let mut report = Report::default();
+    one(None, repair, caller, &mut report)?;
+    for tenant in backup::tenants(&state::place(caller)?) {
+        let inner = backup::within(&tenant, caller)?;
+        one(Some(&tenant), repair, &inner, &mut report)?;
+        report.tenants += 1;
+    }
+    let layout = sys::cgroup::Layout::detect(Path::new("/"));
+    let swept = if repair { sys::cgroup::sweep(&layout) } else { 0 };
+    report.repaired.extend((swept > 0).then(|| format!("{swept} control groups whose owners are gone")));
+    let groups = sys::cgroup::orphans(&layout);
+    for name in groups {
+        let why = "its owner is gone".to_owned();
+        report.problems.push(Problem { kind: Kind::Group, id: name, why, collectable: true, tenant: None });
+    }
+    report.problems.truncate(MOST);
+    Ok(report)
+}
+
+fn one(tenant: Option<&str>, repair: bool, caller: &Caller, report: &mut Report) -> Result<(), Fault> {
+    if repair {
+        let done = gc::collect(caller)?;
+        report.repaired.extend(done.items.iter().map(|item| format!("{}: {}", item.id, item.why)));
+    }
+    let state = State::open(caller)?;
+    let mut found = Found { problems: Vec::new(), tenant };
+    found.of_store(&state, report)?;
+    let known = Known::read(&state)?;
+    report.sandboxes += known.sandboxes.len() as u64;
+    report.layers += gc::layer_names(&state)?.len() as u64;
+    report.runs_going_on += known.runs.iter().filter(|run| live::handle(&run.record).is_some()).count() as u64;
+    found.of_rows(&state, &known);
+    found.of_leftovers(caller)?;
+    report.keepers += found.of_keepers(&state, &known);
+    found.of_files(&state);
+    report.problems.append(&mut found.problems);
+    Ok(())
+}
+
+struct Known {
+    sandboxes: Vec<store::Kept<Sandbox>>,
+    tombstones: Vec<store::Kept<Tombstone>>,
+    /// Every layer that any record names, with how many do.
+    layers: BTreeMap<String, u64>,
+    runs: Vec<store::Kept<Run>>,
+}
+
+impl Known {
+    fn read(state: &State) -> Result<Known, Fault> {
+        let all = |tx: &Tx<'_>| {
+            let (sandboxes, tombstones) = (tx.list::<Sandbox>()?, tx.list::<Tombstone>()?);
+            Ok(Known { sandboxes, tombstones, layers: tx.referred("layers")?, runs: tx.list_open::<Run>()? })
+        };
+        state.store.read(all)
+    }
+}
+
+struct Found<'a> {
+    problems: Vec<Problem>,
+    tenant: Option<&'a str>,
+}
+
+impl Found<'_> {
+    fn add(&mut self, kind: Kind, id: &str, why: impl Into<String>, collectable: bool) {
+        if self.problems.len() < MOST {
+            let (id, why, tenant) = (id.to_owned(), why.into(), self.tenant.map(str::to_owned));
+            self.problems.push(Problem { kind, id, why, collectable, tenant });
+        }
+    }
+
+    fn of_store(&mut self, state: &State, report: &mut Report) -> Result<(), Fault> {
+        for line in state.store.sound()? {
+            self.add(Kind::Store, "store.db", line, false);
+        }
+        let verified = state.store.verify()?;
+        report.journal_entries += verified.entries;
+        if let Some(broken) = verified.broken {
+            self.add(Kind::Journal, &broken.seq.to_string(), broken.why, false);
+        }
+        Ok(())
+    }
+
+    /// What records name is there.
+    fn of_rows(&mut self, state: &State, known: &Known) {
+        for id in known.layers.keys() {
+            if let Err(e) = state.layers.get(id) {
+                let whose: Vec<&str> =
+                    known.sandboxes.iter().filter(|s| s.record.layers.contains(id)).map(|s| s.id.as_str()).collect();
+                let whose = if whose.is_empty() { "a snapshot or template".into() } else { whose.join(", ") };
+                self.add(Kind::MissingLayer, id, format!("{e}; {whose} needs it"), false);
+            }
+        }
+        for kept in &known.sandboxes {
+            let what = match base_is(&kept.record) {
+                BaseIs::Present => continue,
+                BaseIs::Gone => "is gone",
+                BaseIs::Replaced => "is another directory than it was",
+            };
+            self.add(Kind::Base, &kept.id, format!("{} {what}", kept.record.base.display()), false);
+        }
+        for kept in known.tombstones.iter().filter(|t| known.sandboxes.iter().any(|s| s.id == t.id)) {
+            self.add(Kind::Store, &kept.id, "it is there and removed at once", false);
+        }
+    }
+
+    /// What `gc` would take because it was left behind, not because its time is over.
+    fn of_leftovers(&mut self, caller: &Caller) -> Result<(), Fault> {
+        for item in gc::plan(caller)?.items {
+            let kind = match item.sort {
+                Sort::DeadLayer | Sort::EmptyLayer | Sort::Adopted => Kind::Layer,
+                Sort::LostRun => Kind::Run,
+                Sort::OrphanBatch => Kind::Batch,
+                _ => continue,
+            };
+            self.add(kind, &item.id, item.why, true);
+        }
+        Ok(())
+    }
+
+    /// A keeper that lives has a sandbox that may be used, and one that is gone has left nothing. How many live.
+    fn of_keepers(&mut self, state: &State, known: &Known) -> u64 {
+        let mut alive = 0;
+        let found = std::fs::read_dir(state.path.join("keepers")).into_iter().flatten().flatten();
+        for sandbox in found.filter_map(|entry| entry.file_name().into_string().ok()) {
+            let is_known = known.sandboxes.iter().any(|kept| kept.id == sandbox);
+            match (keeper(&state.path.join("keepers").join(&sandbox)), is_known) {
+                (Keeper::Lives, true) => alive += 1,
+                (Keeper::Lives, false) => self.add(Kind::Keeper, &sandbox, "it keeps what no record knows", false),
+                (Keeper::Died, true) => self.add(Kind::Keeper, &sandbox, "it died and left its card and socket", false),
+                (_, false) => self.add(Kind::Keeper, &sandbox, "its sandbox is gone", false),
+                (Keeper::None, true) => {}
+            }
+        }
+        alive
+    }
+
+    /// What an interrupted write leaves.
+    fn of_files(&mut self, state: &State) {
+        let Ok(names) = state.dir.names() else { return };
+        let cut = |name: &&[u8]| name.ends_with(b".part") || *name == b"store.db.restored";
+        for name in names.iter().map(Vec::as_slice).filter(cut) {
+            self.add(Kind::File, &String::from_utf8_lossy(name), "a write that was cut short left it", false);
+        }
+    }
+}
+
+enum Keeper {
+    Lives,
+    /// It left its card, and is gone.
+    Died,
+    /// It left in order, or there was none.
+    None,
+}
+
+/// The process that a keeper's card names, if it is still that process.
+fn keeper(dir: &Path) -> Keeper {
+    let Ok(card) = std::fs::read(dir.join("keeper.json")) else { return Keeper::None };
+    let card: serde_json::Value = serde_json::from_slice(&card).unwrap_or_default();
+    let pid = card["pid"].as_u64().and_then(|pid| u32::try_from(pid).ok());
+    let same = pid.is_some_and(|pid| live::start_of(pid) == card["pid_start"].as_u64());
+    if same && card["boot"] == live::boot().as_str() { Keeper::Lives } else { Keeper::Died }
+}

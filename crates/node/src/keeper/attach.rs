@@ -1,0 +1,306 @@
+//! Being at a run: what it says goes to our standard streams, and what we are given goes to it. Who leaves does not end it.
+
+use super::client::{Follow, Keeper};
+use super::runs::unread;
+use super::spool::{Kind, Page, Reader};
+use super::wire::{self, Ask, Frame, Line, Pulled};
+use super::{lost, place::Place};
+use enclosure::terminal;
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::Errno;
+use std::io::Write;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use terms::{Fault, Outcome, Phase};
+
+/// How to be there.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Manner {
+    /// Our standard input goes to the command's.
+    pub input: bool,
+    /// It has a terminal: ours is made raw, and its size follows.
+    pub terminal: bool,
+    /// Output is kept for the outcome instead of being passed on.
+    pub capture: bool,
+    /// From this offset on.
+    pub from: u64,
+}
+
+/// How it went.
+#[derive(Debug)]
+pub enum Left {
+    Ended(Box<Outcome>),
+    /// The keys for it were pressed: the run goes on.
+    Detached,
+}
+
+/// Signals that are passed to the command: HUP, INT, QUIT, USR1, USR2, TERM, CONT; and WINCH, which is for us.
+const PASSED: [i32; 8] = [1, 2, 3, 10, 12, 15, 18, WINCH];
+const WINCH: i32 = 28;
+/// Read at once.
+const CHUNK: usize = 64 << 10;
+const PAGE: usize = 256 << 10;
+/// What is kept of each stream for a document.
+const MOST_KEPT: usize = 16 << 20;
+/// Ctrl-P Ctrl-Q, as people know it.
+const LEAVE: [u8; 2] = [16, 17];
+
+/// Stays with a run until its end, or until we are told to leave.
+pub fn attach(state: &Path, sandbox: &str, run: &str, manner: Manner) -> Result<Left, Fault> {
+    let find = || Keeper::find(state, sandbox);
+    let gone = || {
+        let fault = Fault::new(terms::ErrorKind::NotFound, format!("{run} does not go on")).subject(run);
+        fault.phase(Phase::Admission).hint("`cofferdam logs` shows what it said")
+    };
+    let follow = find().ok_or_else(gone)?.follow(Some(vec![run.to_owned()]))?;
+    let reader = Reader::open(&Place::of(state, sandbox).run(run)).map_err(|e| unread(run, e.into()))?;
+    let speak = match manner.input {
+        true => Some(find().ok_or_else(gone)?.into_line()),
+        false => None,
+    };
+    let signals = sys::process::signal_handle(&PASSED).map_err(|e| Fault::internal(e.to_string()))?;
+    let _raw = manner.terminal.then(terminal::Raw::on_stdin);
+    let visit = Visit {
+        state: state.to_path_buf(),
+        sandbox: sandbox.to_owned(),
+        run: run.to_owned(),
+        manner,
+        follow,
+        reader,
+        next: manner.from,
+        speak,
+        asked: false,
+        over: false,
+        pressed: 0,
+        signals,
+        kept: [Vec::new(), Vec::new()],
+        unkept: [0, 0],
+    };
+    visit.stay()
+}
+
+struct Visit {
+    state: PathBuf,
+    sandbox: String,
+    run: String,
+    manner: Manner,
+    follow: Follow,
+    reader: Reader,
+    next: u64,
+    /// Where our input goes; none once it has ended or is not read any more.
+    speak: Option<Line>,
+    /// What was given last is not taken yet.
+    asked: bool,
+    /// Our input has ended.
+    over: bool,
+    /// So many of the keys to leave were pressed.
+    pressed: usize,
+    signals: OwnedFd,
+    kept: [Vec<u8>; 2],
+    unkept: [u64; 2],
+}
+
+impl Visit {
+    fn stay(mut self) -> Result<Left, Fault> {
+        if self.manner.terminal {
+            self.resize();
+        }
+        loop {
+            if let Some(outcome) = self.show()? {
+                return Ok(Left::Ended(Box::new(self.told(outcome))));
+            }
+            let [heard, answered, typed, signalled] = self.wait();
+            if heard && self.hear().is_err() {
+                return self.lost().map(|outcome| Left::Ended(Box::new(self.told(outcome))));
+            }
+            if answered {
+                self.answered();
+            }
+            if signalled {
+                self.pass_signals();
+            }
+            if typed && self.read() {
+                return Ok(Left::Detached);
+            }
+        }
+    }
+
+    fn wait(&self) -> [bool; 4] {
+        let nothing = PollFlags::empty();
+        let listens = self.speak.as_ref().filter(|_| !self.asked && !self.over);
+        let stdin = listens.map(|_| rustix::stdio::stdin());
+        let speak = self.speak.as_ref().filter(|_| self.asked);
+        let out = speak.map_or(nothing, |line| if line.waiting() > 0 { PollFlags::OUT } else { nothing });
+        // A slot that is not wanted stands on a descriptor that is, and asks for nothing.
+        let own = self.follow.as_fd();
+        let flags = |wanted: bool, flags| if wanted { flags } else { nothing };
+        let mut fds = [
+            PollFd::from_borrowed_fd(own, PollFlags::IN),
+            PollFd::from_borrowed_fd(speak.map_or(own, AsFd::as_fd), flags(speak.is_some(), PollFlags::IN | out)),
+            PollFd::from_borrowed_fd(stdin.unwrap_or(own), flags(stdin.is_some(), PollFlags::IN)),
+            PollFd::from_borrowed_fd(self.signals.as_fd(), PollFlags::IN),
+        ];
+        match poll(&mut fds, None) {
+            Ok(_) => {}
+            Err(_) => return [false; 4],
+        }
+        let ready = fds.map(|fd| !fd.revents().is_empty());
+        [ready[0], ready[1] && speak.is_some(), ready[2] && stdin.is_some(), ready[3]]
+    }
+
+    /// Takes the notices that are there; the log tells the rest.
+    fn hear(&mut self) -> Result<(), Fault> {
+        while self.follow.heard()?.is_some() {}
+        Ok(())
+    }
+
+    /// Passes on what it said; the outcome, once it has ended.
+    fn show(&mut self) -> Result<Option<Outcome>, Fault> {
+        loop {
+            let Page { records, next, gap, ended } =
+                self.reader.read(self.next, PAGE).map_err(|e| unread(&self.run, e))?;
+            self.next = next;
+            if let Some((from, to)) = gap {
+                let line = format!("cofferdam: {} bytes of the log are no longer kept\n", to - from);
+                let _ = std::io::stderr().write_all(line.as_bytes());
+            }
+            let nothing = records.is_empty();
+            for record in records {
+                match record.kind {
+                    Kind::Stdout | Kind::Terminal => self.say(0, &record.bytes),
+                    Kind::Stderr => self.say(1, &record.bytes),
+                    Kind::Dropped => {}
+                    Kind::End => {
+                        let read = serde_json::from_slice(&record.bytes);
+                        return read.map(Some).map_err(|e| Fault::internal(format!("{}: {e}", self.run)));
+                    }
+                }
+            }
+            if nothing || ended {
+                return Ok(None);
+            }
+        }
+    }
+
+    fn say(&mut self, stream: usize, bytes: &[u8]) {
+        if self.manner.capture {
+            let room = MOST_KEPT - self.kept[stream].len();
+            let taken = bytes.len().min(room);
+            self.kept[stream].extend_from_slice(&bytes[..taken]);
+            self.unkept[stream] += (bytes.len() - taken) as u64;
+            return;
+        }
+        // A reader that left early is no error of ours; the run goes on without it.
+        let _ = match stream {
+            0 => put(rustix::stdio::stdout(), bytes),
+            _ => put(rustix::stdio::stderr(), bytes),
+        };
+    }
+
+    fn told(&mut self, mut outcome: Outcome) -> Outcome {
+        if self.manner.capture {
+            let [out, err] = std::mem::take(&mut self.kept).map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
+            (outcome.stdout, outcome.stderr) = (Some(out), Some(err));
+            outcome.truncated.stdout += self.unkept[0];
+            outcome.truncated.stderr += self.unkept[1];
+        }
+        outcome
+    }
+
+    /// The keeper is gone without a word of the run's end.
+    fn lost(&mut self) -> Result<Outcome, Fault> {
+        lost::settle(&self.state, &self.sandbox)?;
+        match self.show()? {
+            Some(outcome) => Ok(outcome),
+            None => {
+                let message =
+                    format!("the keeper of {} is gone, and nobody knows how {} ended", self.sandbox, self.run);
+                let fault = Fault::new(terms::ErrorKind::Unavailable, message).subject(&self.run);
+                Err(fault.phase(Phase::Execution).hint("`cofferdam inspect` says what became of the sandbox"))
+            }
+        }
+    }
+
+    /// Takes what was typed; true when that was to leave.
+    fn read(&mut self) -> bool {
+        let mut bytes = vec![0; CHUNK];
+        let got = match rustix::io::read(rustix::stdio::stdin(), &mut bytes) {
+            Ok(n) => n,
+            Err(Errno::AGAIN | Errno::INTR) => return false,
+            Err(_) => 0,
+        };
+        bytes.truncate(got);
+        self.over = got == 0;
+        if self.manner.terminal && self.leaves(&bytes) {
+            return true;
+        }
+        let frame = Frame::of(&Ask::Input { run: self.run.clone(), eof: self.over }).with(bytes);
+        if let Some(line) = &mut self.speak {
+            self.asked = line.put(frame).and_then(|()| line.push()).is_ok();
+        }
+        false
+    }
+
+    fn leaves(&mut self, bytes: &[u8]) -> bool {
+        for byte in bytes {
+            self.pressed = match LEAVE.get(self.pressed) {
+                Some(key) if key == byte => self.pressed + 1,
+                _ => usize::from(*byte == LEAVE[0]),
+            };
+            if self.pressed == LEAVE.len() {
+                return true;
+            }
+        }
+        false
+    }
+
+    /// What was given is taken, or never will be.
+    fn answered(&mut self) {
+        let Some(line) = &mut self.speak else { return };
+        let taken = match line.push().and_then(|()| line.pull()) {
+            Ok(Pulled::Later) => return,
+            Ok(Pulled::Frame(frame)) => wire::read_answer::<()>(&frame).is_ok(),
+            Ok(Pulled::Closed) | Err(_) => false,
+        };
+        self.asked = false;
+        if !taken || self.over {
+            self.speak = None;
+        }
+    }
+
+    fn pass_signals(&mut self) {
+        while let Some((signal, _)) = sys::process::next_signal(self.signals.as_fd()) {
+            match signal {
+                WINCH if self.manner.terminal => self.resize(),
+                WINCH => {}
+                // Asked on a line of its own: the other may wait for the command to read.
+                _ => {
+                    let _it_is_gone = self.again().map(|mut keeper| keeper.signal(&self.run, signal));
+                }
+            }
+        }
+    }
+
+    fn resize(&mut self) {
+        let (rows, columns) = terminal::size(rustix::stdio::stdin());
+        let _it_is_gone = self.again().map(|mut keeper| keeper.resize(&self.run, rows, columns));
+    }
+
+    fn again(&self) -> Option<Keeper> {
+        Keeper::find(&self.state, &self.sandbox)
+    }
+}
+
+fn put(to: BorrowedFd<'_>, mut bytes: &[u8]) -> rustix::io::Result<()> {
+    while !bytes.is_empty() {
+        match rustix::io::write(to, bytes) {
+            Ok(n) => bytes = &bytes[n..],
+            Err(Errno::INTR) => {}
+            Err(Errno::AGAIN) => {
+                let _ = poll(&mut [PollFd::from_borrowed_fd(to, PollFlags::OUT)], None);
+            }
+            Err(e) => return Err(e),
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,366 @@
+//! Asking a keeper, and starting one where there is none. Every call waits no longer than it says.
+
+use super::place::{Card, Place};
+use super::spool::Reader;
+use super::wire::{
+    self, Ask, Frame, Froze, Hello, Left, Line, Listed, Notice, Pulled, Rooted, Start, Started, Used, Waited,
+};
+use crate::Caller;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::pipe::PipeFlags;
+use serde::de::DeserializeOwned;
+use std::io::{self, Read};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+use terms::{ErrorKind, Fault, Phase, Retry};
+
+/// How long a keeper may take for what it does at once.
+const PATIENCE: Duration = Duration::from_secs(20);
+/// How long an enclosure may take to stand.
+const BIRTH: Duration = Duration::from_secs(60);
+const PAUSE: Duration = Duration::from_millis(3);
+/// How long somebody is waited for who holds a sandbox and has not said yet whether he keeps it.
+const GRACE: Duration = Duration::from_millis(300);
+
+/// A connection to the keeper of a sandbox.
+#[derive(Debug)]
+pub struct Keeper {
+    line: Line,
+    place: Place,
+    pub sandbox: String,
+    pub card: Card,
+}
+
+impl Keeper {
+    /// The keeper of a sandbox, if one lives.
+    pub fn find(state: &Path, sandbox: &str) -> Option<Keeper> {
+        bury_children();
+        let place = Place::of(state, sandbox);
+        let card = place.card()?;
+        card.handle()?;
+        let end = Instant::now() + PATIENCE;
+        loop {
+            match place.connect() {
+                Ok(socket) => {
+                    return Some(Keeper { line: Line::new(socket), place, sandbox: sandbox.to_owned(), card });
+                }
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock && Instant::now() < end => std::thread::sleep(PAUSE),
+                Err(_) => return None,
+            }
+        }
+    }
+
+    /// The same, and one is started where none lives. Of several who ask at once one starts it, and all have it.
+    pub fn ensure(state: &Path, sandbox: &str, caller: &Caller) -> Result<Keeper, Fault> {
+        let begun = Instant::now();
+        loop {
+            if let Some(mut found) = Keeper::find(state, sandbox)
+                && found.hello().is_ok()
+            {
+                return Ok(found);
+            }
+            if begun.elapsed() > BIRTH {
+                let fault = Fault::new(ErrorKind::Unavailable, format!("{sandbox} did not become live in time"));
+                return Err(fault.subject(sandbox).retry(Retry::Later).hint("try again").phase(Phase::Start));
+            }
+            match start(state, sandbox, caller) {
+                Ok(()) => {}
+                // Somebody else was quicker; whether he keeps it, he says soon.
+                Err(fault) if fault.error_kind == ErrorKind::Conflict => {
+                    let coming = Place::of(state, sandbox).card().and_then(|card| card.handle()).is_some();
+                    if !coming && begun.elapsed() > GRACE {
+                        return Err(fault);
+                    }
+                    std::thread::sleep(PAUSE);
+                }
+                Err(fault) => return Err(fault),
+            }
+        }
+    }
+
+    pub fn hello(&mut self) -> Result<Hello, Fault> {
+        let hello: Hello = self.ask(&Ask::Hello)?;
+        if hello.protocol != wire::PROTOCOL {
+            let message = format!("the keeper of {} speaks protocol {}", self.sandbox, hello.protocol);
+            let fault = Fault::new(ErrorKind::Conflict, message).subject(&self.sandbox);
+            return Err(fault.hint(format!("stop it with `cofferdam stop {}`, then repeat", self.sandbox)));
+        }
+        Ok(hello)
+    }
+
+    pub fn start(&mut self, start: Start) -> Result<Started, Fault> {
+        self.ask(&Ask::Start(Box::new(start)))
+    }
+
+    /// Gives bytes to a command's input, at most `wire::MOST`; waits while it takes none.
+    pub fn input(&mut self, run: &str, bytes: Vec<u8>, eof: bool, patience: Duration) -> Result<(), Fault> {
+        let frame = Frame::of(&Ask::Input { run: run.to_owned(), eof }).with(bytes);
+        self.exchange(frame, patience).and_then(|answer| wire::read_answer(&answer))
+    }
+
+    pub fn resize(&mut self, run: &str, rows: u16, columns: u16) -> Result<(), Fault> {
+        self.ask(&Ask::Resize { run: run.to_owned(), rows, columns })
+    }
+
+    /// False when it is gone already.
+    pub fn signal(&mut self, run: &str, signal: i32) -> Result<bool, Fault> {
+        self.ask(&Ask::Signal { run: run.to_owned(), signal })
+    }
+
+    /// False when it is gone already.
+    pub fn kill(&mut self, run: &str) -> Result<bool, Fault> {
+        self.ask(&Ask::Kill { run: run.to_owned() })
+    }
+
+    /// Runs that it started: those that go on, and the last of those that have ended.
+    pub fn list(&mut self) -> Result<Vec<Listed>, Fault> {
+        self.ask(&Ask::List)
+    }
+
+    pub fn wait(&mut self, run: &str, time: Duration) -> Result<Waited, Fault> {
+        let timeout_ms = u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+        let frame = Frame::of(&Ask::Wait { run: run.to_owned(), timeout_ms });
+        self.exchange(frame, time.saturating_add(PATIENCE)).and_then(|answer| wire::read_answer(&answer))
+    }
+
+    /// Hears from now on how far these runs have come, or all. Where each stands is told first.
+    pub fn follow(mut self, runs: Option<Vec<String>>) -> Result<Follow, Fault> {
+        self.ask::<()>(&Ask::Follow { runs })?;
+        Ok(Follow { line: self.line, sandbox: self.sandbox })
+    }
+
+    /// Says what it was done with.
+    pub fn freeze(&mut self) -> Result<Froze, Fault> {
+        self.ask(&Ask::Freeze)
+    }
+
+    pub fn thaw(&mut self) -> Result<(), Fault> {
+        self.ask(&Ask::Thaw)
+    }
+
+    /// The workspace as the guest has it. To be gone through with `openat2`; what is made there must belong to the ids told.
+    pub fn root(&mut self) -> Result<(Rooted, OwnedFd), Fault> {
+        self.ask_for_handle(&Ask::Root { tmp: false })
+    }
+
+    /// The same with the guest's private `/tmp`; what is mounted below it is the host's, so that no way may lead across mounts.
+    pub fn tmp(&mut self) -> Result<(Rooted, OwnedFd), Fault> {
+        self.ask_for_handle(&Ask::Root { tmp: true })
+    }
+
+    /// A stream to a port that something inside listens on.
+    pub fn connect(&mut self, port: u16) -> Result<OwnedFd, Fault> {
+        self.ask_for_handle::<()>(&Ask::Connect { port }).map(|(_, stream)| stream)
+    }
+
+    pub fn usage(&mut self) -> Result<Used, Fault> {
+        self.ask(&Ask::Usage)
+    }
+
+    /// It no longer ends by itself.
+    pub fn stay(&mut self) -> Result<(), Fault> {
+        self.ask(&Ask::Stay)
+    }
+
+    /// Ends everything, first by asking and after `grace` by force, and waits until the keeper is gone.
+    pub fn end(mut self, grace: Duration) -> Result<Left, Fault> {
+        self.leave(grace, false)
+    }
+
+    /// Ends it if nothing runs; a conflict where something does.
+    pub fn end_if_idle(mut self) -> Result<(), Fault> {
+        self.leave(Duration::ZERO, true).map(drop)
+    }
+
+    fn leave(&mut self, grace: Duration, if_idle: bool) -> Result<Left, Fault> {
+        let handle = self.card.handle();
+        let grace_ms = u64::try_from(grace.as_millis()).unwrap_or(u64::MAX);
+        let answer = self.exchange(Frame::of(&Ask::End { grace_ms, if_idle }), grace.saturating_add(PATIENCE))?;
+        let left = wire::read_answer(&answer)?;
+        if let Some(handle) = handle {
+            wait_for(handle.as_fd(), Instant::now() + PATIENCE);
+        }
+        bury_children();
+        Ok(left)
+    }
+
+    /// The bare connection.
+    pub(super) fn into_line(self) -> Line {
+        self.line
+    }
+
+    /// What a run has said.
+    pub fn output(&self, run: &str) -> io::Result<Reader> {
+        Reader::open(&self.place.run(run))
+    }
+
+    fn ask<T: DeserializeOwned>(&mut self, ask: &Ask) -> Result<T, Fault> {
+        self.exchange(Frame::of(ask), PATIENCE).and_then(|answer| wire::read_answer(&answer))
+    }
+
+    fn ask_for_handle<T: DeserializeOwned>(&mut self, ask: &Ask) -> Result<(T, OwnedFd), Fault> {
+        let mut answer = self.exchange(Frame::of(ask), PATIENCE)?;
+        let value = wire::read_answer(&answer)?;
+        let none = || Fault::internal("the keeper gave no handle").subject(&self.sandbox);
+        Ok((value, answer.handles.pop().ok_or_else(none)?))
+    }
+
+    fn exchange(&mut self, frame: Frame, patience: Duration) -> Result<Frame, Fault> {
+        let end = Instant::now().checked_add(patience);
+        if !frame.fits() {
+            let message =
+                format!("a request of {} bytes; at most {} fit", frame.json.len() + frame.payload.len(), wire::MOST);
+            return Err(Fault::invalid(message).hint("give less at once").phase(Phase::Admission));
+        }
+        self.line.put(frame).map_err(|e| gone(&self.sandbox, &e.to_string()))?;
+        answer(&mut self.line, end, &self.sandbox)
+    }
+}
+
+impl AsFd for Keeper {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.line.as_fd()
+    }
+}
+
+/// A connection that hears how far runs have come. One who reads slowly hears of fewer steps, and misses no end.
+#[derive(Debug)]
+pub struct Follow {
+    line: Line,
+    sandbox: String,
+}
+
+impl Follow {
+    /// The next notice; none when the time was over first.
+    pub fn next(&mut self, patience: Duration) -> Result<Option<Notice>, Fault> {
+        let end = Instant::now() + patience;
+        loop {
+            if let Some(notice) = self.heard()? {
+                return Ok(Some(notice));
+            }
+            if !wait_for(self.line.as_fd(), end) {
+                return Ok(None);
+            }
+        }
+    }
+
+    /// One that is there already.
+    pub fn heard(&mut self) -> Result<Option<Notice>, Fault> {
+        match self.line.pull() {
+            Ok(Pulled::Frame(frame)) => wire::read_answer(&frame).map(Some),
+            Ok(Pulled::Later) => Ok(None),
+            Ok(Pulled::Closed) => Err(gone(&self.sandbox, "it closed the connection")),
+            Err(e) => Err(gone(&self.sandbox, &e.to_string())),
+        }
+    }
+}
+
+impl AsFd for Follow {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.line.as_fd()
+    }
+}
+
+/// Sends what waits and takes one answer.
+fn answer(line: &mut Line, end: Option<Instant>, sandbox: &str) -> Result<Frame, Fault> {
+    let lost = |e: io::Error| gone(sandbox, &e.to_string());
+    loop {
+        line.push().map_err(lost)?;
+        match line.pull().map_err(lost)? {
+            Pulled::Frame(frame) => return Ok(frame),
+            Pulled::Closed => return Err(gone(sandbox, "it closed the connection")),
+            Pulled::Later => {}
+        }
+        let flags = if line.waiting() > 0 { PollFlags::IN | PollFlags::OUT } else { PollFlags::IN };
+        if !ready(line.as_fd(), flags, end) {
+            let fault = Fault::new(ErrorKind::Unavailable, format!("the keeper of {sandbox} did not answer in time"));
+            return Err(fault.subject(sandbox).retry(Retry::Later).hint("try again").phase(Phase::Execution));
+        }
+    }
+}
+
+fn gone(sandbox: &str, why: &str) -> Fault {
+    let fault = Fault::new(ErrorKind::Unavailable, format!("the keeper of {sandbox} is gone: {why}"));
+    fault
+        .subject(sandbox)
+        .retry(Retry::Later)
+        .hint("`cofferdam inspect` says what became of it")
+        .phase(Phase::Execution)
+}
+
+/// Whether something came before the end.
+fn wait_for(fd: BorrowedFd<'_>, end: Instant) -> bool {
+    ready(fd, PollFlags::IN, Some(end))
+}
+
+fn ready(fd: BorrowedFd<'_>, flags: PollFlags, end: Option<Instant>) -> bool {
+    loop {
+        let left = end.map(|end| end.saturating_duration_since(Instant::now()));
+        let left = left.map(|left| Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() });
+        match poll(&mut [PollFd::new(&fd, flags)], left.as_ref()) {
+            Ok(0) => return false,
+            Ok(_) => return true,
+            Err(rustix::io::Errno::INTR) => {}
+            Err(_) => return false,
+        }
+    }
+}
+
+/// Keepers that we started; they outlive us, but while we live they are ours to bury.
+static CHILDREN: Mutex<Vec<Child>> = Mutex::new(Vec::new());
+
+fn bury_children() {
+    if let Ok(mut children) = CHILDREN.lock() {
+        children.retain_mut(|child| matches!(child.try_wait(), Ok(None)));
+    }
+}
+
+/// Starts a keeper and waits until it says that it stands, or why not.
+fn start(state: &Path, sandbox: &str, caller: &Caller) -> Result<(), Fault> {
+    let trouble = |what: &str, e: &dyn std::fmt::Display| {
+        let fault = Fault::new(ErrorKind::Unavailable, format!("a keeper for {sandbox}: {what}: {e}"));
+        fault
+            .subject(sandbox)
+            .retry(Retry::Later)
+            .hint("`cofferdam doctor` shows what this host offers")
+            .phase(Phase::Start)
+    };
+    let (said, says) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC).map_err(|e| trouble("pipe", &e))?;
+    let child = Command::new("/proc/self/exe")
+        .args(["keep", sandbox])
+        .env_clear()
+        .envs(caller.env.iter().map(|(name, value)| (name, value)))
+        .env("COFFERDAM_STATE", state)
+        .current_dir("/")
+        .stdin(Stdio::null())
+        .stdout(says)
+        .stderr(Stdio::null())
+        .spawn()
+        .map_err(|e| trouble("cannot be started", &e))?;
+    if let Ok(mut children) = CHILDREN.lock() {
+        children.push(child);
+    }
+    let mut text = Vec::new();
+    let end = Instant::now() + BIRTH;
+    let mut said = std::fs::File::from(said);
+    let mut piece = [0; 4096];
+    loop {
+        if !wait_for(said.as_fd(), end) {
+            return Err(trouble("it does not stand yet", &"it takes too long"));
+        }
+        match said.read(&mut piece) {
+            Ok(0) => break,
+            Ok(n) if text.len() + n <= wire::MOST => text.extend_from_slice(&piece[..n]),
+            Ok(_) => return Err(trouble("it says too much", &text.len())),
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+            Err(e) => return Err(trouble("pipe", &e)),
+        }
+    }
+    if text.is_empty() {
+        return Err(trouble("it ended", &"without a word"));
+    }
+    wire::read_answer(&Frame { json: text, ..Frame::default() })
+}

@@ -1,0 +1,329 @@
+//! One run of a keeper: its streams, what it may still say, until when, and how it ended.
+
+use super::clerk::Note;
+use crate::fresh;
+use crate::keeper::spool::{self, Kind, Writer};
+use crate::keeper::wire::Listed;
+use enclosure::{End, Ending, Job};
+use rustix::io::Errno;
+use std::collections::VecDeque;
+use std::os::fd::OwnedFd;
+use std::time::{Duration, Instant};
+use terms::{
+    Action, Denial, Fault, Limit, LimitHit, LimitKind, Limits, OnOutputLimit, Outcome, Phase, RunId, Truncated, Usage,
+};
+
+/// Read at once from a stream.
+pub(super) const CHUNK: usize = 64 << 10;
+/// Read at most of a stream once the tree is gone: more than a pipe holds can only come of somebody else.
+const LAST_CHUNKS: usize = 32;
+
+pub(super) struct Work {
+    pub job: Job,
+    pub run_id: RunId,
+    pub note: Note,
+    pub pid: i32,
+    pub terminal: bool,
+    pub spool: Writer,
+    pub input: Option<OwnedFd>,
+    /// What clients want to be written to it, in the order that they came.
+    pub feeds: VecDeque<Feed>,
+    pub output: Option<OwnedFd>,
+    pub error: Option<OwnedFd>,
+    limits: Limits,
+    left: Option<u64>,
+    used: u64,
+    truncated: Truncated,
+    /// Bytes that were to be kept, and that the disk did not take.
+    unkept: u64,
+    begun: Instant,
+    pub deadline: Option<Instant>,
+    pub hit: Option<LimitHit>,
+    pub cancelled_by: Option<i32>,
+    pub stage: Stage,
+    net_before: u64,
+}
+
+/// What a client wants to be written to a run's input.
+pub(super) struct Feed {
+    pub client: u64,
+    pub bytes: Vec<u8>,
+    pub at: usize,
+    pub eof: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Stage {
+    /// Its record is being written.
+    Beginning,
+    Running,
+    /// The tree is gone, and its end is being written down.
+    Ending,
+}
+
+/// Which of its streams.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Stream {
+    Output,
+    Error,
+}
+
+impl Work {
+    pub fn new(started: enclosure::Started, run_id: RunId, note: Note, spool: Writer, limits: Limits) -> Work {
+        let terminal = started.error.is_none();
+        let begun = Instant::now();
+        Work {
+            job: started.job,
+            run_id,
+            note,
+            pid: started.pid,
+            terminal,
+            spool,
+            input: started.input,
+            feeds: VecDeque::new(),
+            output: Some(started.output),
+            error: started.error,
+            limits,
+            left: limits.max_output_bytes,
+            used: 0,
+            truncated: Truncated::default(),
+            unkept: 0,
+            begun,
+            deadline: limits.max_wall_ms.and_then(|ms| begun.checked_add(Duration::from_millis(ms))),
+            hit: None,
+            cancelled_by: None,
+            stage: Stage::Beginning,
+            net_before: 0,
+        }
+    }
+
+    pub fn since_net(mut self, bytes: u64) -> Work {
+        self.net_before = bytes;
+        self
+    }
+
+    pub fn listed(&self) -> Listed {
+        Listed {
+            run: self.note.run.clone(),
+            command: self.note.command.clone(),
+            pid: self.pid,
+            started_ms: self.note.started_ms,
+            terminal: self.terminal,
+            input: self.input.is_some(),
+            service: self.note.service.clone(),
+            offset: self.spool.next(),
+            outcome: None,
+        }
+    }
+
+    /// Reads one chunk of a stream; true when the limit on output was met by it.
+    pub fn pull(&mut self, stream: Stream, buffer: &mut [u8]) -> bool {
+        self.pull_once(stream, buffer) == Pulled::OverLimit
+    }
+
+    fn pull_once(&mut self, stream: Stream, buffer: &mut [u8]) -> Pulled {
+        let source = match stream {
+            Stream::Output => &mut self.output,
+            Stream::Error => &mut self.error,
+        };
+        let Some(fd) = source else { return Pulled::Nothing };
+        let got = match rustix::io::read(&*fd, &mut *buffer) {
+            Ok(n) => n,
+            Err(Errno::AGAIN | Errno::INTR) => return Pulled::Nothing,
+            // A terminal whose last user is gone gives EIO.
+            Err(_) => 0,
+        };
+        if got == 0 {
+            *source = None;
+            return Pulled::Nothing;
+        }
+        self.admit(stream, &buffer[..got])
+    }
+
+    /// Counts what was read, and keeps it up to the cap, to the byte.
+    fn admit(&mut self, stream: Stream, bytes: &[u8]) -> Pulled {
+        let got = bytes.len() as u64;
+        let kept = self.left.map_or(got, |left| left.min(got));
+        self.used += kept;
+        if let Some(left) = &mut self.left {
+            *left -= kept;
+        }
+        let kind = match (self.terminal, stream) {
+            (true, _) => Kind::Terminal,
+            (false, Stream::Output) => Kind::Stdout,
+            (false, Stream::Error) => Kind::Stderr,
+        };
+        if kept > 0 && self.spool.append(kind, fresh::now_ms(), &bytes[..kept as usize]).is_err() {
+            self.unkept += kept;
+        }
+        let over = got - kept;
+        match stream {
+            Stream::Output => self.truncated.stdout += over,
+            Stream::Error => self.truncated.stderr += over,
+        }
+        if over > 0 && self.limits.on_output_limit != Some(OnOutputLimit::Truncate) && self.hit.is_none() {
+            let limit = self.limits.max_output_bytes.unwrap_or(0);
+            self.hit = Some(LimitHit {
+                kind: LimitKind::OutputBytes,
+                phase: Phase::Execution,
+                limit: Limit::Count(limit),
+                used: Limit::Count(limit + 1),
+            });
+            return Pulled::OverLimit;
+        }
+        Pulled::Some
+    }
+
+    /// Writes what waits to the input. The clients whose wish was fulfilled, or was not.
+    pub fn feed(&mut self) -> Vec<(u64, Result<(), Fault>)> {
+        let mut done = Vec::new();
+        while let (Some(input), Some(feed)) = (&self.input, self.feeds.front_mut()) {
+            if feed.at < feed.bytes.len() {
+                match rustix::io::write(input, &feed.bytes[feed.at..]) {
+                    Ok(n) => {
+                        feed.at += n;
+                        continue;
+                    }
+                    Err(Errno::INTR) => continue,
+                    Err(Errno::AGAIN) => return done,
+                    Err(_) => {
+                        self.input = None;
+                        break;
+                    }
+                }
+            }
+            let client = feed.client;
+            if feed.eof {
+                if self.terminal {
+                    // A terminal hangs up by control character.
+                    feed.bytes = vec![4];
+                    (feed.at, feed.eof) = (0, false);
+                    continue;
+                }
+                self.input = None;
+            }
+            self.feeds.pop_front();
+            done.push((client, Ok(())));
+        }
+        if self.input.is_none() {
+            let refused = self.feeds.drain(..).map(|feed| (feed.client, Err(unread(&self.note.run))));
+            done.extend(refused.collect::<Vec<_>>());
+        }
+        done
+    }
+
+    /// The wall limit, once its time has come.
+    pub fn met_wall(&mut self, now: Instant) -> bool {
+        let over = self.stage != Stage::Ending && self.hit.is_none() && self.deadline.is_some_and(|at| now >= at);
+        if over {
+            let limit = self.limits.max_wall_ms.unwrap_or(0);
+            let used = (self.begun.elapsed().as_millis() as u64).max(limit + 1);
+            self.hit = Some(LimitHit {
+                kind: LimitKind::WallMs,
+                phase: Phase::Execution,
+                limit: Limit::Count(limit),
+                used: Limit::Count(used),
+            });
+        }
+        over
+    }
+
+    /// Time that it stood still does not count.
+    pub fn stood_still(&mut self, time: Duration) {
+        self.begun += time;
+        self.deadline = self.deadline.and_then(|at| at.checked_add(time));
+    }
+
+    /// The tree is gone: the last of its output is kept, and its end is told.
+    pub fn close(
+        &mut self,
+        end: Option<&End>,
+        mut outcome: Outcome,
+        net: u64,
+        disk: u64,
+        buffer: &mut [u8],
+    ) -> Outcome {
+        for stream in [Stream::Output, Stream::Error] {
+            for _ in 0..LAST_CHUNKS {
+                if self.pull_once(stream, buffer) == Pulled::Nothing {
+                    break;
+                }
+            }
+        }
+        (self.output, self.error, self.input) = (None, None, None);
+        self.stage = Stage::Ending;
+        let hit = self.hit.or_else(|| end.and_then(|end| end.out_of_memory));
+        let status = end.and_then(|end| end.status);
+        let ending = Ending {
+            status,
+            hit,
+            cancelled_by: self.cancelled_by,
+            refused: end.is_some_and(|end| end.denials_dropped > 0 || end.denials.iter().any(is_refusal)),
+            overfull: false,
+        };
+        ending.pronounce(&mut outcome);
+        if let (Some(_), None, None, None) = (end, status, hit, self.cancelled_by) {
+            outcome.message = Some("the process that watched over the command was killed from inside".into());
+        }
+        if self.unkept > 0 {
+            let said = format!("{} bytes of its output could not be kept: the disk did not take them", self.unkept);
+            outcome.message.get_or_insert(said);
+        }
+        let (cpu_us, rss_kb) = end.map_or((0, 0), |end| (end.cpu_us, end.max_rss_kb));
+        outcome.usage = Usage {
+            wall_ms: self.begun.elapsed().as_millis() as u64,
+            cpu_ms: cpu_us / 1000,
+            memory_peak_bytes: rss_kb * 1024,
+            output_bytes: self.used,
+            disk_bytes: disk,
+            net_bytes: net.saturating_sub(self.net_before),
+            processes_peak: None,
+        };
+        outcome.truncated = self.truncated;
+        if let Some(end) = end {
+            (outcome.denials, outcome.denials_dropped) = (end.denials.clone(), end.denials_dropped);
+        }
+        outcome
+    }
+
+    /// The last records of the log; where the end is.
+    pub fn finish(&mut self, outcome: &Outcome) -> Option<u64> {
+        let dropped = self.truncated.stdout + self.truncated.stderr + self.unkept;
+        let now = fresh::now_ms();
+        if dropped > 0 {
+            let _ = self.spool.append(Kind::Dropped, now, &dropped.to_le_bytes());
+        }
+        self.spool.end(now, &document(outcome)?).ok()
+    }
+}
+
+/// As opposed to what was let through with a warning.
+fn is_refusal(denial: &Denial) -> bool {
+    matches!(denial.action, Action::Deny | Action::Ask)
+}
+
+/// The outcome as JSON that fits a record: of refusals with endless names, as many as do.
+fn document(outcome: &Outcome) -> Option<Vec<u8>> {
+    let mut outcome = outcome.clone();
+    loop {
+        let document = serde_json::to_vec(&outcome).ok()?;
+        let kept = outcome.denials.len() / 2;
+        match document.len() <= spool::MOST {
+            true => return Some(document),
+            false if outcome.denials.is_empty() => return None,
+            false => outcome.denials_dropped += outcome.denials.drain(kept..).count() as u64,
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Pulled {
+    Some,
+    Nothing,
+    OverLimit,
+}
+
+pub(super) fn unread(run: &str) -> Fault {
+    let fault = Fault::new(terms::ErrorKind::Conflict, format!("{run} does not read its input, or no longer"));
+    fault.subject(run).phase(Phase::Execution).hint("what was not taken is lost; `cofferdam logs` shows what it said")
+}

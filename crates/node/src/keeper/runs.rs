@@ -1,0 +1,246 @@
+//! Runs by their id, whether a keeper has them or nobody is left: what they said, how they ended, and what can still be done.
+
+use super::client::{Follow, Keeper};
+use super::place::Place;
+use super::spool::{Kind, Page, Reader, Unread};
+use super::{lost, wire};
+use crate::Caller;
+use crate::sandbox::Run;
+use crate::state::State;
+use std::io;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+use store::{Kept, Store, Tx};
+use terms::{ErrorKind, Exit, Fault, Outcome, Phase, RunId};
+
+/// Read at once of what a run has said.
+const PAGE: usize = 256 << 10;
+/// So much of an id stands for the whole.
+const LEAST_BEGINNING: usize = 4;
+
+/// A run, and where its keeper would be.
+#[derive(Clone, Debug)]
+pub struct Found {
+    pub id: String,
+    pub run: Run,
+    state: PathBuf,
+}
+
+/// By id, or by the beginning of one that no other has.
+pub fn find(word: &str, caller: &Caller) -> Result<Found, Fault> {
+    let state = State::open(caller)?;
+    let Kept { id, record, .. } = state.store.read(|tx| pick(tx, word))?;
+    Ok(Found { id, run: record, state: state.path.clone() })
+}
+
+fn pick(tx: &Tx<'_>, word: &str) -> Result<Kept<Run>, Fault> {
+    if let Some(found) = tx.get(word)? {
+        return Ok(found);
+    }
+    let bare = word.strip_prefix("run_").unwrap_or(word);
+    let mut alike = match bare.len() >= LEAST_BEGINNING {
+        true => tx.list_from::<Run>(&format!("run_{bare}"), 2)?,
+        false => Vec::new(),
+    };
+    match (alike.len(), alike.pop()) {
+        (1, Some(found)) => Ok(found),
+        (0, _) => {
+            let fault = Fault::new(ErrorKind::NotFound, format!("there is no run {word:?}")).subject(word);
+            Err(fault.phase(Phase::Admission).hint("`cofferdam ps` lists those that go on"))
+        }
+        _ => {
+            let message = format!("several runs begin with {word:?}");
+            Err(Fault::invalid(message).hint("give more of the id").phase(Phase::Admission))
+        }
+    }
+}
+
+impl Found {
+    /// The keeper that has it, if it still goes on there.
+    pub fn keeper(&self) -> Option<Keeper> {
+        Keeper::find(&self.state, &self.run.sandbox).filter(|keeper| keeper.card.pid == self.run.pid)
+    }
+
+    fn place(&self) -> Place {
+        Place::of(&self.state, &self.run.sandbox)
+    }
+
+    /// Its record as it is now. One whose supervisor is gone without a word is written down as lost first.
+    pub fn now(&self) -> Result<Run, Fault> {
+        let store = Store::open(&self.state)?;
+        let get = || store.read(|tx| tx.get::<Run>(&self.id));
+        let now = get()?.map_or_else(|| self.run.clone(), |kept| kept.record);
+        if now.ended_ms.is_none() && crate::lifecycle::live::handle(&now).is_none() {
+            lost::settle(&self.state, &now.sandbox)?;
+            return Ok(get()?.map_or(now, |kept| kept.record));
+        }
+        Ok(now)
+    }
+
+    /// How it ended, if it has: as its log says it, else as far as its record does.
+    pub fn outcome(&self) -> Result<Option<Outcome>, Fault> {
+        let now = self.now()?;
+        if now.ended_ms.is_none() {
+            return Ok(None);
+        }
+        Ok(self.logged().or_else(|| recorded(&self.id, &now)))
+    }
+
+    fn logged(&self) -> Option<Outcome> {
+        let last = Reader::last(&self.place().run(&self.id)).ok()??;
+        (last.kind == Kind::End).then(|| serde_json::from_slice(&last.bytes).ok()).flatten()
+    }
+
+    /// Waits for its end; none when the time is over first.
+    pub fn wait(&self, time: Duration) -> Result<Option<Outcome>, Fault> {
+        let end = Instant::now().checked_add(time);
+        loop {
+            if let Some(outcome) = self.outcome()? {
+                return Ok(Some(outcome));
+            }
+            let left = end.map_or(Duration::MAX, |end| end.saturating_duration_since(Instant::now()));
+            if left.is_zero() {
+                return Ok(None);
+            }
+            match self.keeper() {
+                Some(mut keeper) => match keeper.wait(&self.id, left.min(STEP)) {
+                    Ok(wire::Waited { outcome: Some(outcome), .. }) => return Ok(Some(outcome)),
+                    // A keeper that went away is seen in the records, and one that forgot it wrote it down.
+                    Ok(_) | Err(_) => {}
+                },
+                None => std::thread::sleep(left.min(PAUSE)),
+            }
+        }
+    }
+
+    /// Sends a signal to the command, or ends the whole tree at once; false when it is gone already.
+    pub fn signal(&self, signal: i32) -> Result<bool, Fault> {
+        if self.now()?.ended_ms.is_some() {
+            return Ok(false);
+        }
+        match self.keeper() {
+            Some(mut keeper) => keeper.signal(&self.id, signal),
+            None => match crate::lifecycle::live::handle(&self.run) {
+                // Whoever supervises it passes the signal on.
+                Some(supervisor) => Ok(sys::process::signal(std::os::fd::AsFd::as_fd(&supervisor), signal)),
+                None => Ok(false),
+            },
+        }
+    }
+}
+
+const STEP: Duration = Duration::from_secs(3600);
+const PAUSE: Duration = Duration::from_millis(20);
+
+/// What a record alone tells of an end.
+fn recorded(id: &str, run: &Run) -> Option<Outcome> {
+    let stamp = terms::PolicyStamp { digest: String::new(), revision: 0 };
+    let missing = vec!["unknown: only the record of the run is left".to_owned()];
+    let unknown = terms::Enforcement { level: terms::Level::Partial, missing };
+    let mut outcome = Outcome::new(RunId::parse(id)?, stamp, unknown);
+    outcome.verdict = run.verdict?;
+    outcome.success = outcome.verdict == terms::Verdict::Ok;
+    outcome.exit = run.status.map(|code| Exit::Code { code: code.into() });
+    outcome.sandbox = Some(run.sandbox.clone());
+    outcome.message = Some("what it said is no longer kept".to_owned());
+    Some(outcome)
+}
+
+/// What a run says, from an offset on, and on request as it comes.
+pub struct Log {
+    found: Found,
+    reader: Reader,
+    next: u64,
+    follow: Option<Follow>,
+    follows: bool,
+}
+
+/// One look at a log.
+#[derive(Debug)]
+pub enum Heard {
+    Page(Page),
+    /// Nothing came in time.
+    Nothing,
+    /// It goes no further: the run has ended, or was lost, and all of it was told.
+    Over,
+}
+
+impl Log {
+    pub fn open(found: Found, from: u64, follows: bool) -> Result<Log, Fault> {
+        let reader = Reader::open(&found.place().run(&found.id)).map_err(|e| unkept(&found.id, &e))?;
+        Ok(Log { found, reader, next: from, follow: None, follows })
+    }
+
+    /// Where the next record begins.
+    pub fn offset(&self) -> u64 {
+        self.next
+    }
+
+    /// What is there, or comes within `patience`.
+    pub fn next(&mut self, patience: Duration) -> Result<Heard, Fault> {
+        let end = Instant::now() + patience;
+        loop {
+            let page = self.reader.read(self.next, PAGE).map_err(|e| unread(&self.found.id, e))?;
+            self.next = page.next;
+            if !page.records.is_empty() || page.gap.is_some() {
+                return Ok(Heard::Page(page));
+            }
+            if page.ended || !self.follows {
+                return Ok(Heard::Over);
+            }
+            if !self.listen()? {
+                // Nobody has it any more: what is there now is all there will be.
+                let page = self.reader.read(self.next, PAGE).map_err(|e| unread(&self.found.id, e))?;
+                self.next = page.next;
+                return Ok(if page.records.is_empty() { Heard::Over } else { Heard::Page(page) });
+            }
+            let left = end.saturating_duration_since(Instant::now());
+            let heard = self.follow.as_mut().map(|follow| follow.next(left));
+            match heard {
+                Some(Ok(Some(_))) => {}
+                Some(Ok(None)) => return Ok(Heard::Nothing),
+                // It is gone; the next look tells what became of the run.
+                Some(Err(_)) | None => self.follow = None,
+            }
+        }
+    }
+
+    /// Makes sure that we hear of news; false where nobody is left to tell, and the records say so.
+    fn listen(&mut self) -> Result<bool, Fault> {
+        if self.follow.is_some() {
+            return Ok(true);
+        }
+        if let Some(keeper) = self.found.keeper()
+            && let Ok(follow) = keeper.follow(Some(vec![self.found.id.clone()]))
+        {
+            self.follow = Some(follow);
+            return Ok(true);
+        }
+        match self.found.now()?.ended_ms {
+            Some(_) => Ok(false),
+            None => {
+                std::thread::sleep(PAUSE);
+                Ok(true)
+            }
+        }
+    }
+}
+
+fn unkept(run: &str, error: &io::Error) -> Fault {
+    let what = match error.kind() {
+        io::ErrorKind::NotFound => "what it said was not kept, or no longer is".to_owned(),
+        _ => error.to_string(),
+    };
+    let fault = Fault::new(ErrorKind::NotFound, format!("{run}: {what}")).subject(run).phase(Phase::Admission);
+    fault.hint("output is kept of commands in live sandboxes: `cofferdam start --live`, `cofferdam exec -d`")
+}
+
+pub fn unread(run: &str, error: Unread) -> Fault {
+    match error {
+        Unread::NoRecord { offset } => {
+            let fault = Fault::invalid(format!("{run}: nothing it said begins at {offset}")).subject(run);
+            fault.phase(Phase::Admission).hint("take an offset that was told before, or 0")
+        }
+        Unread::Io(error) => unkept(run, &error),
+    }
+}

@@ -1,0 +1,527 @@
+//! What is said between a keeper and those who ask it, and how: frames on a Unix socket.
+//!
+//! ```text
+//!  frame: u32 length of JSON │ u32 length of payload │ JSON │ payload      little endian, at most 1 MiB each
+//!  JSON of a question: {"ask": "start", …}; of an answer: {"value": …} or {"fault": …}
+//! ```
+//!
+//! A connection asks one thing at a time. After `follow` it only hears notices. Descriptors come along with an answer's first byte.
+
+use rustix::io::Errno;
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
+};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use std::collections::VecDeque;
+use std::ffi::{OsStr, OsString};
+use std::io::{self, IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use terms::{Fault, Limits, Outcome};
+use workspace::Target;
+
+/// Grows when a keeper could no longer be understood by an older or newer side.
+pub const PROTOCOL: u32 = 1;
+/// The longest JSON, and the longest payload.
+pub const MOST: usize = 1 << 20;
+const HEAD: usize = 8;
+/// Descriptors that come with one frame.
+pub const MOST_HANDLES: usize = 4;
+
+/// A name, an argument or a value: text, or base64 where it is none.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Word(Target);
+
+impl Word {
+    pub fn of(text: impl AsRef<OsStr>) -> Word {
+        Word(Target::of(text.as_ref().as_bytes()))
+    }
+
+    /// None where it is not spelled as `of` does it.
+    pub fn text(&self) -> Option<OsString> {
+        self.0.bytes().map(OsString::from_vec)
+    }
+}
+
+/// A question.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "ask", rename_all = "snake_case")]
+pub enum Ask {
+    Hello,
+    /// Answered by `Started` once the command runs.
+    Start(Box<Start>),
+    /// The payload is written to the command's input; answered once it is taken, so that who writes too fast waits.
+    Input {
+        run: String,
+        /// Nothing follows.
+        #[serde(default)]
+        eof: bool,
+    },
+    Resize {
+        run: String,
+        rows: u16,
+        columns: u16,
+    },
+    /// To the command's process group.
+    Signal {
+        run: String,
+        signal: i32,
+    },
+    /// The whole tree, at once.
+    Kill {
+        run: String,
+    },
+    List,
+    /// Answered by `Waited` when the run has ended or the time is over.
+    Wait {
+        run: String,
+        timeout_ms: u64,
+    },
+    /// From now on this connection hears `Notice`s of these runs, or of all.
+    Follow {
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        runs: Option<Vec<String>>,
+    },
+    Freeze,
+    Thaw,
+    /// The directory of the workspace as the guest has it, or its private `/tmp`: `Rooted`, and a handle.
+    Root {
+        #[serde(default)]
+        tmp: bool,
+    },
+    /// A stream to a port inside: a handle.
+    Connect {
+        port: u16,
+    },
+    Usage,
+    /// It stays until it is told to end, whether anything runs or not.
+    Stay,
+    /// Ends everything in order and then itself: answered by `Left` when nothing runs any more.
+    End {
+        grace_ms: u64,
+        /// Only if nothing runs.
+        #[serde(default)]
+        if_idle: bool,
+    },
+}
+
+/// A command, and who wants it.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Start {
+    /// Its id; made anew where none is given. One that is known already is not started again.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub run: Option<String>,
+    pub command: Vec<Word>,
+    /// Run this text with `sh -c`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub shell: Option<Word>,
+    /// `NAME` passes the caller's value, `NAME=VALUE` sets one.
+    #[serde(default)]
+    pub env: Vec<Word>,
+    /// The caller's variables, of which the policy passes some.
+    #[serde(default)]
+    pub around: Vec<(Word, Word)>,
+    /// Where the caller is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cwd: Option<Word>,
+    /// Where the command starts, seen from the sandbox's directory.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub workdir: Option<Word>,
+    /// Those that one command of many can have: wall time and output.
+    #[serde(default)]
+    pub limits: Limits,
+    /// Somebody will write to its input.
+    #[serde(default)]
+    pub input: bool,
+    /// Rows and columns of a terminal of its own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub terminal: Option<(u16, u16)>,
+    pub actor: String,
+    /// The service that it is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub service: Option<String>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Hello {
+    pub protocol: u32,
+    pub version: String,
+    pub sandbox: String,
+    pub pid: u32,
+    pub since_ms: u64,
+    /// Runs that go on.
+    pub running: usize,
+    pub frozen: bool,
+    /// It does not end by itself.
+    pub stays: bool,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Started {
+    pub run: String,
+    /// The command's number inside.
+    pub pid: i32,
+    /// It was started by an earlier request with the same id.
+    #[serde(default)]
+    pub existed: bool,
+}
+
+/// A run that this keeper started.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Listed {
+    pub run: String,
+    pub command: Vec<String>,
+    pub pid: i32,
+    pub started_ms: u64,
+    pub terminal: bool,
+    /// Its input can be written to.
+    pub input: bool,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub service: Option<String>,
+    /// Where the next record of its output begins.
+    pub offset: u64,
+    /// There once it has ended.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub outcome: Option<Outcome>,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Waited {
+    /// None when the time was over first.
+    pub outcome: Option<Outcome>,
+    pub offset: u64,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Notice {
+    pub run: String,
+    /// So far its output goes.
+    pub offset: u64,
+    pub ended: bool,
+}
+
+/// What a freeze was done with.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Froze {
+    /// "cgroup" or "signals".
+    pub with: String,
+    /// Bytes of memory that the kernel took back; none where it cannot be asked to.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub paged_out: Option<u64>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Rooted {
+    /// Where the directory is inside, and on the host what it covers.
+    pub at: Word,
+    /// Under these ids of the host files must be made there.
+    pub uid: u32,
+    pub gid: u32,
+}
+
+/// What all of it uses now.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Used {
+    pub cpu_us: u64,
+    pub memory_bytes: u64,
+    pub memory_peak_bytes: u64,
+    pub processes: u64,
+    pub disk_bytes: u64,
+    pub net_bytes: u64,
+    /// Runs that go on.
+    pub running: u64,
+}
+
+/// What an end has ended.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Left {
+    /// Runs, and whether each had to be killed.
+    pub ended: Vec<(String, bool)>,
+}
+
+/// An answer: a value, or why there is none.
+#[derive(Debug, Serialize, Deserialize)]
+struct Answer {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    value: Option<serde_json::Value>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    fault: Option<Fault>,
+    /// Of the fault, where its kind does not decide it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    exit_status: Option<u8>,
+}
+
+pub fn value(of: &impl Serialize) -> Frame {
+    let value = serde_json::to_value(of).map_err(|e| Fault::internal(e.to_string()));
+    value.map_or_else(
+        |fault| refusal(&fault),
+        |value| Frame::of(&Answer { value: Some(value), fault: None, exit_status: None }),
+    )
+}
+
+pub fn refusal(fault: &Fault) -> Frame {
+    Frame::of(&Answer { value: None, fault: Some(fault.clone()), exit_status: fault.exit_status })
+}
+
+/// What an answer's frame holds.
+pub fn read_answer<T: DeserializeOwned>(frame: &Frame) -> Result<T, Fault> {
+    let answer: Answer = serde_json::from_slice(&frame.json).map_err(|e| misspoken(&e))?;
+    match answer {
+        Answer { fault: Some(fault), exit_status, .. } => Err(Fault { exit_status, ..fault }),
+        Answer { value, .. } => serde_json::from_value(value.unwrap_or_default()).map_err(|e| misspoken(&e)),
+    }
+}
+
+fn misspoken(error: &serde_json::Error) -> Fault {
+    let fault = Fault::internal(format!("the keeper's answer cannot be read: {error}"));
+    fault.hint("it may be of another version; `cofferdam stop` ends it")
+}
+
+/// What goes over the line at once.
+#[derive(Debug, Default)]
+pub struct Frame {
+    pub json: Vec<u8>,
+    pub payload: Vec<u8>,
+    pub handles: Vec<OwnedFd>,
+}
+
+impl Frame {
+    pub fn of(document: &impl Serialize) -> Frame {
+        Frame { json: serde_json::to_vec(document).unwrap_or_default(), ..Frame::default() }
+    }
+
+    pub fn with(mut self, payload: Vec<u8>) -> Frame {
+        self.payload = payload;
+        self
+    }
+
+    pub fn and(mut self, handle: OwnedFd) -> Frame {
+        self.handles.push(handle);
+        self
+    }
+
+    /// Whether it can be sent.
+    pub fn fits(&self) -> bool {
+        self.json.len() <= MOST && self.payload.len() <= MOST && self.handles.len() <= MOST_HANDLES
+    }
+}
+
+/// One end of a connection; never blocks.
+#[derive(Debug)]
+pub struct Line {
+    socket: OwnedFd,
+    /// What has come of the next frame, head included, and its handles.
+    inbox: Vec<u8>,
+    handles: Vec<OwnedFd>,
+    outbox: VecDeque<Sent>,
+}
+
+#[derive(Debug)]
+struct Sent {
+    bytes: Vec<u8>,
+    at: usize,
+    handles: Vec<OwnedFd>,
+}
+
+/// What a look at the line gave.
+#[derive(Debug)]
+pub enum Pulled {
+    Frame(Frame),
+    /// Nothing whole yet.
+    Later,
+    /// The other side is gone.
+    Closed,
+}
+
+impl Line {
+    /// On a socket that does not block.
+    pub fn new(socket: OwnedFd) -> Line {
+        Line { socket, inbox: Vec::new(), handles: Vec::new(), outbox: VecDeque::new() }
+    }
+
+    /// Puts a frame behind those that wait to be sent.
+    pub fn put(&mut self, frame: Frame) -> io::Result<()> {
+        if !frame.fits() {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        let Frame { json, payload, handles } = frame;
+        let mut bytes = Vec::with_capacity(HEAD + json.len() + payload.len());
+        bytes.extend_from_slice(&(json.len() as u32).to_le_bytes());
+        bytes.extend_from_slice(&(payload.len() as u32).to_le_bytes());
+        bytes.extend_from_slice(&json);
+        bytes.extend_from_slice(&payload);
+        self.outbox.push_back(Sent { bytes, at: 0, handles });
+        Ok(())
+    }
+
+    /// Bytes that wait to be sent.
+    pub fn waiting(&self) -> usize {
+        self.outbox.iter().map(|sent| sent.bytes.len() - sent.at).sum()
+    }
+
+    /// Sends what can be sent at once.
+    pub fn push(&mut self) -> io::Result<()> {
+        while let Some(sent) = self.outbox.front_mut() {
+            match send(&self.socket, &sent.bytes[sent.at..], &sent.handles) {
+                Ok(n) => {
+                    sent.at += n;
+                    sent.handles.clear();
+                    if sent.at == sent.bytes.len() {
+                        self.outbox.pop_front();
+                    }
+                }
+                Err(Errno::AGAIN) => return Ok(()),
+                Err(Errno::INTR) => {}
+                Err(e) => return Err(e.into()),
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes the next frame, if it is there as a whole. Never reads past it, so that handles belong to one frame.
+    pub fn pull(&mut self) -> io::Result<Pulled> {
+        loop {
+            let wanted = match self.wanted()? {
+                Some(0) => return Ok(Pulled::Frame(self.take())),
+                Some(rest) => rest,
+                None => HEAD - self.inbox.len(),
+            };
+            match self.receive(wanted) {
+                Ok(0) => return Ok(Pulled::Closed),
+                Ok(_) | Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => return Ok(Pulled::Later),
+                Err(Errno::CONNRESET) => return Ok(Pulled::Closed),
+                Err(e) => return Err(e.into()),
+            }
+        }
+    }
+
+    fn lengths(&self) -> Option<(usize, usize)> {
+        let [a, b, c, d, e, f, g, h] = *self.inbox.first_chunk::<HEAD>()?;
+        Some((u32::from_le_bytes([a, b, c, d]) as usize, u32::from_le_bytes([e, f, g, h]) as usize))
+    }
+
+    /// Bytes that the frame still lacks; none while its head is not whole.
+    fn wanted(&self) -> io::Result<Option<usize>> {
+        match self.lengths() {
+            Some((json, payload)) if json > MOST || payload > MOST => Err(io::ErrorKind::InvalidData.into()),
+            Some((json, payload)) => Ok(Some(HEAD + json + payload - self.inbox.len())),
+            None => Ok(None),
+        }
+    }
+
+    fn take(&mut self) -> Frame {
+        let (json, _) = self.lengths().unwrap_or_default();
+        let payload = self.inbox.split_off(HEAD + json);
+        let json = self.inbox.split_off(HEAD);
+        self.inbox = Vec::new();
+        Frame { json, payload, handles: std::mem::take(&mut self.handles) }
+    }
+
+    /// Reads at most `wanted` bytes; memory is taken for what comes, not for what is announced.
+    fn receive(&mut self, wanted: usize) -> Result<usize, Errno> {
+        const PIECE: usize = 64 << 10;
+        let begin = self.inbox.len();
+        self.inbox.resize(begin + wanted.min(PIECE), 0);
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST_HANDLES))];
+        let mut control = RecvAncillaryBuffer::new(&mut space);
+        let mut into = [IoSliceMut::new(&mut self.inbox[begin..])];
+        let got = rustix::net::recvmsg(&self.socket, &mut into, &mut control, RecvFlags::CMSG_CLOEXEC);
+        self.inbox.truncate(begin + got.as_ref().map_or(0, |got| got.bytes));
+        for message in control.drain() {
+            if let RecvAncillaryMessage::ScmRights(handles) = message {
+                self.handles.extend(handles.take(MOST_HANDLES));
+            }
+        }
+        self.handles.truncate(MOST_HANDLES);
+        got.map(|got| got.bytes)
+    }
+}
+
+impl AsFd for Line {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+fn send(socket: &OwnedFd, bytes: &[u8], handles: &[OwnedFd]) -> Result<usize, Errno> {
+    let handles: Vec<BorrowedFd<'_>> = handles.iter().map(AsFd::as_fd).collect();
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST_HANDLES))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    if !handles.is_empty() && !control.push(SendAncillaryMessage::ScmRights(&handles)) {
+        return Err(Errno::INVAL);
+    }
+    rustix::net::sendmsg(socket, &[IoSlice::new(bytes)], &mut control, SendFlags::NOSIGNAL)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+
+    fn pair() -> (Line, Line) {
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let (a, b) = socketpair(AddressFamily::UNIX, SocketType::STREAM, flags, None).unwrap();
+        (Line::new(a), Line::new(b))
+    }
+
+    fn next(from: &mut Line, to: &mut Line) -> Frame {
+        loop {
+            from.push().unwrap();
+            if let Pulled::Frame(frame) = to.pull().unwrap() {
+                return frame;
+            }
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 48, failure_persistence: None, ..ProptestConfig::default() })]
+
+        #[test]
+        fn frames_come_as_they_were_sent(
+            sent in prop::collection::vec((prop::collection::vec(any::<u8>(), 0..500), 0usize..300_000, 0usize..MOST_HANDLES), 1..6)
+        ) {
+            let (mut here, mut there) = pair();
+            for (json, payload, handles) in &sent {
+                let handles = (0..*handles).map(|_| rustix::pipe::pipe().unwrap().0).collect();
+                here.put(Frame { json: json.clone(), payload: vec![9; *payload], handles }).unwrap();
+            }
+            for (json, payload, handles) in &sent {
+                let got = next(&mut here, &mut there);
+                prop_assert_eq!((&got.json, got.payload.len(), got.handles.len()), (json, *payload, *handles));
+            }
+            drop(here);
+            prop_assert!(matches!(there.pull().unwrap(), Pulled::Closed));
+        }
+
+        #[test]
+        fn words_keep_every_byte(bytes in prop::collection::vec(any::<u8>(), 0..40)) {
+            let word = Word::of(OsStr::from_bytes(&bytes));
+            let read: Word = serde_json::from_str(&serde_json::to_string(&word).unwrap()).unwrap();
+            prop_assert_eq!(read.text().unwrap().into_vec(), bytes);
+        }
+    }
+
+    #[test]
+    fn what_is_too_long_is_neither_sent_nor_taken() {
+        let (mut here, mut there) = pair();
+        assert!(here.put(Frame { payload: vec![0; MOST + 1], ..Frame::default() }).is_err());
+        rustix::io::write(&here.socket, &[0, 0, 0, 0xff, 0, 0, 0, 0]).unwrap();
+        assert!(there.pull().is_err());
+        let (mut here, mut there) = pair();
+        here.put(Frame { payload: vec![0; MOST], ..Frame::default() }).unwrap();
+        assert_eq!(next(&mut here, &mut there).payload.len(), MOST);
+    }
+
+    #[test]
+    fn a_fault_arrives_with_its_status() {
+        let fault = Fault::invalid("no").hint("do").exit(126);
+        let read = read_answer::<Left>(&refusal(&fault)).unwrap_err();
+        assert_eq!(read, fault);
+        assert_eq!(read_answer::<Left>(&value(&Left::default())).unwrap(), Left::default());
+    }
+}

@@ -1,0 +1,183 @@
+//! An enclosure that stands for a sandbox: made as for a run in it, but for no command; and what commands in it are made under.
+
+use super::inside::{self, Inside};
+use super::layer::Held;
+use super::place::Place;
+use super::view::View;
+use super::{Ask, Beside, First, Learn, Refused, Stdio, lay_out, sandboxed};
+use crate::Caller;
+use crate::keeper::wire;
+use crate::network::Brokered;
+use crate::sandbox::Sandbox;
+use enclosure::{Groundwork, Residence};
+use policy::Resolved;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use store::Kept;
+use terms::{Enforcement, ErrorKind, Fault, Level, Limits, Outcome, Phase, PolicyStamp, RunId};
+
+/// Ready to stand.
+pub(crate) struct Resident {
+    ready: super::Ready,
+    /// Held, though nothing is written to it.
+    unused: Option<Held>,
+    pub premises: Premises,
+}
+
+/// What every command in a standing enclosure is made under.
+pub(crate) struct Premises {
+    pub sandbox: Kept<Sandbox>,
+    resolved: Resolved,
+    view: View,
+    inside: Inside,
+    limits: Limits,
+    stamp: PolicyStamp,
+    enforcement: Enforcement,
+}
+
+/// One command, ready to be started.
+pub(crate) struct Command {
+    pub run_id: RunId,
+    pub program: PathBuf,
+    pub argv: Vec<OsString>,
+    pub env: Vec<(OsString, OsString)>,
+    pub cwd: PathBuf,
+    /// Wall time and output.
+    pub limits: Limits,
+}
+
+impl Resident {
+    pub fn prepare(sandbox: &str, caller: &Caller, ground: Groundwork) -> Result<Resident, Refused> {
+        let ask = Ask {
+            command: Vec::new(),
+            shell: None,
+            policies: Vec::new(),
+            flags: Vec::new(),
+            limits: Limits::default(),
+            cpus: None,
+            env: Vec::new(),
+            workdir: None,
+            place: Place::Sandbox(sandbox.to_owned()),
+            publish: Vec::new(),
+            secrets: Vec::new(),
+            events: false,
+            stdio: Stdio { input: false, capture: true, terminal: false, all_to_stderr: false },
+            report_reads: false,
+            learn: Learn::Nothing,
+        };
+        let (ask, under, kept) = sandboxed::take_up(&ask, sandbox, caller)?;
+        let laid = lay_out(&ask, caller, under, ground, None)?;
+        let missing = laid.enforced.missing.clone();
+        let level = if missing.is_empty() { Level::Full } else { Level::Partial };
+        let limits = laid.limits;
+        let (resolved, view) = (laid.resolved.clone(), laid.view.clone());
+        let stamp = PolicyStamp { digest: laid.effective.digest(), revision: 1 };
+        let inside = Inside::clone(&laid.inside);
+        let run_id = RunId::from_random(crate::fresh::random());
+        let first =
+            First { run_id, program: kept.record.base.clone(), argv: Vec::new(), env: Vec::new(), resident: true };
+        let (ready, unused) = laid.build(&ask, caller, first)?;
+        let enforcement = Enforcement { level, missing };
+        let premises = Premises { sandbox: kept, resolved, view, inside, limits, stamp, enforcement };
+        Ok(Resident { ready, unused, premises })
+    }
+
+    /// Variables whose values must be forgotten before it stands; see `Caller::forget`.
+    pub fn secret_variables(&self) -> Vec<String> {
+        self.ready.secret_variables()
+    }
+
+    /// Builds it and waits until it stands. The workspace is held as long as the last of the answer lives.
+    pub fn stand(mut self) -> Result<(Residence<'static>, Premises, Holding), Fault> {
+        if let Some(network) = &mut self.ready.network {
+            network.secrets.open()?;
+        }
+        let brokered = self.ready.network.map(|wanted| Brokered::new(wanted, None, None));
+        let network = brokered.map(|brokered| Box::new(brokered) as Box<dyn enclosure::Network>);
+        let tracked = self.ready.tracked;
+        let gauge = tracked.as_ref().and_then(super::Tracked::gauge);
+        let beside = Beside { observer: None, network, publish: self.ready.publish, gauge };
+        let residence = self.ready.prepared.reside(beside)?;
+        Ok((residence, self.premises, Holding { tracked, _unused: self.unused }))
+    }
+}
+
+/// The workspace, held against all others until this is dropped.
+pub(crate) struct Holding {
+    tracked: Option<super::Tracked>,
+    _unused: Option<Held>,
+}
+
+impl Holding {
+    /// The layers that commands write to, if they write to any.
+    pub fn stack(&self) -> Option<workspace::Stack> {
+        self.tracked.as_ref()?.held.stack.try_clone().ok()
+    }
+}
+
+impl Premises {
+    /// From what was asked to a command that can be started.
+    pub fn command(&self, start: &wire::Start) -> Result<Command, Fault> {
+        check_limits(&start.limits, &self.sandbox.id)?;
+        let words = |what: &str, words: &[wire::Word]| -> Result<Vec<OsString>, Fault> {
+            words.iter().map(|word| text(what, word)).collect()
+        };
+        let shell = start.shell.as_ref().map(|word| text("shell", word)).transpose()?;
+        let argv = inside::argv(&words("command", &start.command)?, shell.as_deref())?;
+        let mut around = Vec::with_capacity(start.around.len());
+        for (name, value) in &start.around {
+            around.push((text("around", name)?, text("around", value)?));
+        }
+        let run_id = match &start.run {
+            Some(id) => RunId::parse(id).ok_or_else(|| bad("run", &format!("{id:?} is no id of a run")))?,
+            None => RunId::from_random(crate::fresh::random()),
+        };
+        let env = inside::environment(&words("env", &start.env)?, &around, &self.resolved, &self.inside, &run_id)?;
+        let base = &self.sandbox.record.base;
+        let path = |what: &str, word: &Option<wire::Word>| -> Result<Option<PathBuf>, Fault> {
+            word.as_ref().map(|word| text(what, word).map(PathBuf::from)).transpose()
+        };
+        let (workdir, cwd) = (path("workdir", &start.workdir)?, path("cwd", &start.cwd)?);
+        let cwd = sandboxed::working_directory(workdir.as_deref(), base, cwd.as_deref().unwrap_or(Path::new("/")))?;
+        let program =
+            inside::find_program(&argv[0], &env, &cwd, &self.resolved, &self.view).map_err(|refused| *refused.fault)?;
+        Ok(Command { run_id, program, argv, env, cwd, limits: self.limits.tightest(start.limits) })
+    }
+
+    /// An outcome that says nothing yet of how it ended.
+    pub fn outcome(&self, run_id: RunId) -> Outcome {
+        let outcome = Outcome::new(run_id, self.stamp.clone(), self.enforcement.clone());
+        Outcome { sandbox: Some(self.sandbox.id.clone()), ..outcome }
+    }
+}
+
+fn text(what: &str, word: &wire::Word) -> Result<OsString, Fault> {
+    let text = word.text().ok_or_else(|| bad(what, "is not spelled as it should be"))?;
+    match text.as_encoded_bytes().contains(&0) {
+        true => Err(bad(what, "holds a zero byte")),
+        false => Ok(text),
+    }
+}
+
+fn bad(what: &str, why: &str) -> Fault {
+    Fault::invalid(format!("{what} {why}")).phase(Phase::Admission)
+}
+
+/// What holds for the whole enclosure cannot be given to one command of many.
+fn check_limits(asked: &Limits, sandbox: &str) -> Result<(), Fault> {
+    let own = Limits {
+        max_wall_ms: asked.max_wall_ms,
+        max_output_bytes: asked.max_output_bytes,
+        on_output_limit: asked.on_output_limit,
+        ..Limits::default()
+    };
+    match *asked == own {
+        true => Ok(()),
+        false => {
+            let message =
+                format!("{sandbox} is live: of limits, one command in it can have wall time and output alone");
+            let hint = "give the others to `cofferdam create`, or stop the sandbox and run the command by itself";
+            Err(Fault::new(ErrorKind::Conflict, message).hint(hint).subject(sandbox).phase(Phase::Admission))
+        }
+    }
+}

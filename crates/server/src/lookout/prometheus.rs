@@ -1,0 +1,47 @@
+//! Figures as Prometheus reads them: the text format, version 0.0.4.
+
+use super::metrics::{Amount, BOUNDS, Family, Sample, Sort, Spread};
+use std::fmt::Write;
+
+pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
+
+pub fn text(families: &[Family]) -> String {
+    let mut out = String::new();
+    for family in families {
+        let sort = match family.sort {
+            Sort::Counter => "counter",
+            Sort::Gauge => "gauge",
+            Sort::Histogram => "histogram",
+        };
+        let _ = writeln!(out, "# HELP {} {}\n# TYPE {} {sort}", family.name, family.help, family.name);
+        for sample in &family.samples {
+            match &sample.amount {
+                Amount::Number(number) => line(&mut out, family.name, sample, None, *number),
+                Amount::Spread(spread) => histogram(&mut out, family.name, sample, spread),
+            }
+        }
+    }
+    out
+}
+
+fn histogram(out: &mut String, name: &str, sample: &Sample, spread: &Spread) {
+    let bounds = BOUNDS.iter().map(ToString::to_string).chain(["+Inf".to_owned()]);
+    let mut below = 0;
+    for (bound, count) in bounds.zip(spread.counts) {
+        below += count;
+        line(out, &format!("{name}_bucket"), sample, Some(&bound), below as f64);
+    }
+    line(out, &format!("{name}_sum"), sample, None, spread.sum);
+    line(out, &format!("{name}_count"), sample, None, spread.count() as f64);
+}
+
+fn line(out: &mut String, name: &str, sample: &Sample, bound: Option<&str>, number: f64) {
+    let labels = sample.labels.iter().map(|(name, value)| (*name, value.as_str())).chain(bound.map(|b| ("le", b)));
+    let labels: Vec<String> = labels.map(|(name, value)| format!("{name}=\"{}\"", escaped(value))).collect();
+    let labels = if labels.is_empty() { String::new() } else { format!("{{{}}}", labels.join(",")) };
+    let _ = writeln!(out, "{name}{labels} {number}");
+}
+
+fn escaped(value: &str) -> String {
+    value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
+}

@@ -1,0 +1,229 @@
+//! To the collector: spans in batches, metrics from time to time, over plain HTTP. A collector that is slow, full or gone costs
+//! nobody anything but the spans that find no room: they are counted.
+
+use super::metrics::{Family, Metrics};
+use super::trace::{Span, now_ns};
+use super::{Log, otlp};
+use bytes::Bytes;
+use http::{Request, Uri};
+use http_body_util::{BodyExt, Full, Limited};
+use hyper_util::rt::TokioIo;
+use node::config::Telemetry;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+use tokio::net::TcpStream;
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::{sleep, timeout};
+
+/// Spans that wait to be sent, and those that go together.
+const WAITING: usize = 4096;
+const TOGETHER: usize = 512;
+/// How long a batch waits for company.
+const GATHERING: Duration = Duration::from_millis(200);
+/// How long one export may take, how often it is tried, and how long the first pause between is.
+const PATIENCE: Duration = Duration::from_secs(5);
+const TRIES: u32 = 3;
+const PAUSE: Duration = Duration::from_millis(500);
+/// What is read of the collector's answer.
+const LARGEST_ANSWER: usize = 64 << 10;
+/// How long the last spans may take when the daemon ends.
+const LAST: Duration = Duration::from_secs(2);
+
+enum Item {
+    Span(Box<Span>),
+    Flush(oneshot::Sender<()>),
+}
+
+/// Where spans are put. Cheap to clone.
+#[derive(Clone)]
+pub struct Spans {
+    queue: mpsc::Sender<Item>,
+    metrics: Arc<Metrics>,
+}
+
+impl Spans {
+    /// Never waits.
+    pub fn put(&self, span: Span) {
+        if self.queue.try_send(Item::Span(Box::new(span))).is_err() {
+            self.metrics.spans_dropped.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Waits a moment until what was put is sent: for the end.
+    pub async fn flush(&self) {
+        let (done, sent) = oneshot::channel();
+        let flush = async {
+            if self.queue.send(Item::Flush(done)).await.is_ok() {
+                let _ = sent.await;
+            }
+        };
+        let _ = timeout(LAST, flush).await;
+    }
+}
+
+/// Where the collector is.
+#[derive(Clone, Debug)]
+pub struct Collector {
+    service: String,
+    host: String,
+    port: u16,
+    /// What stands before `/v1/traces`.
+    path: String,
+}
+
+impl Collector {
+    /// None where the configuration names none.
+    pub fn of(telemetry: &Telemetry) -> Option<Collector> {
+        let uri: Uri = telemetry.endpoint.as_ref()?.parse().ok()?;
+        let path = uri.path().trim_end_matches('/').to_owned();
+        let (host, port) = (uri.host()?.to_owned(), uri.port_u16().unwrap_or(80));
+        Some(Collector { service: telemetry.service_name.clone(), host, port, path })
+    }
+
+    async fn post(&self, signal: &str, body: Vec<u8>) -> Result<(), String> {
+        let sent = timeout(PATIENCE, self.exchange(signal, body)).await;
+        sent.unwrap_or_else(|_| Err(format!("no answer within {} s", PATIENCE.as_secs())))
+    }
+
+    async fn exchange(&self, signal: &str, body: Vec<u8>) -> Result<(), String> {
+        let text = |e: &dyn std::error::Error| e.to_string();
+        let at = address(&self.host, self.port)?;
+        let stream = TcpStream::connect(at).await.map_err(|e| text(&e))?;
+        let (mut client, connection) =
+            hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(|e| text(&e))?;
+        let connection = tokio::spawn(connection);
+        let request = Request::post(format!("{}/v1/{signal}", self.path))
+            .header("host", format!("{}:{}", self.host, self.port))
+            .header("content-type", "application/x-protobuf")
+            .header("user-agent", concat!("cofferdam/", env!("CARGO_PKG_VERSION")))
+            .body(Full::new(Bytes::from(body)))
+            .map_err(|e| text(&e))?;
+        let answer = client.send_request(request).await.map_err(|e| text(&e))?;
+        let status = answer.status();
+        let _ = Limited::new(answer.into_body(), LARGEST_ANSWER).collect().await;
+        connection.abort();
+        if status.is_success() { Ok(()) } else { Err(format!("it answered {status}")) }
+    }
+}
+
+/// An address, or a name of this machine's own list: nobody else is asked.
+fn address(host: &str, port: u16) -> Result<SocketAddr, String> {
+    let bare = host.trim_start_matches('[').trim_end_matches(']');
+    if let Ok(ip) = bare.parse::<IpAddr>() {
+        return Ok((ip, port).into());
+    }
+    if bare == "localhost" {
+        return Ok(([127, 0, 0, 1], port).into());
+    }
+    let hosts = std::fs::read_to_string("/etc/hosts").unwrap_or_default();
+    let found = hosts.lines().map(|line| line.split('#').next().unwrap_or_default()).find_map(|line| {
+        let mut words = line.split_whitespace();
+        let ip = words.next()?.parse::<IpAddr>().ok()?;
+        words.any(|name| name.eq_ignore_ascii_case(bare)).then_some(ip)
+    });
+    found.map(|ip| (ip, port).into()).ok_or_else(|| format!("{bare} is no address and not in /etc/hosts"))
+}
+
+/// Begins to send. `figures` makes what there is to tell at a time.
+pub fn start<F, G>(collector: Collector, interval: Duration, metrics: Arc<Metrics>, log: Log, figures: F) -> Spans
+where
+    F: Fn() -> G + Send + 'static,
+    G: Future<Output = Vec<Family>> + Send + 'static,
+{
+    let (queue, waiting) = mpsc::channel(WAITING);
+    tokio::spawn(send_spans(collector.clone(), waiting, metrics.clone(), log.clone()));
+    tokio::spawn(send_metrics(collector, interval, metrics.clone(), log, figures));
+    Spans { queue, metrics }
+}
+
+async fn send_spans(collector: Collector, mut waiting: mpsc::Receiver<Item>, metrics: Arc<Metrics>, log: Log) {
+    let mut trouble = Trouble::default();
+    while let Some(first) = waiting.recv().await {
+        let (spans, flushed) = gather(first, &mut waiting).await;
+        if !spans.is_empty() {
+            let sent = post_patiently(&collector, "traces", otlp::spans(&collector.service, &spans)).await;
+            trouble.tell(&log, "traces", &sent);
+            let count = if sent.is_ok() { &metrics.spans_sent } else { &metrics.spans_dropped };
+            count.fetch_add(spans.len() as u64, Ordering::Relaxed);
+        }
+        // Who waits for it may have left.
+        for done in flushed {
+            let _ = done.send(());
+        }
+    }
+}
+
+/// What comes within a moment, as much as goes together.
+async fn gather(first: Item, waiting: &mut mpsc::Receiver<Item>) -> (Vec<Span>, Vec<oneshot::Sender<()>>) {
+    let (mut spans, mut flushed) = (Vec::new(), Vec::new());
+    let mut take = |item: Item, spans: &mut Vec<Span>| match item {
+        Item::Span(span) => {
+            spans.push(*span);
+            false
+        }
+        Item::Flush(done) => {
+            flushed.push(done);
+            true
+        }
+    };
+    if !take(first, &mut spans) {
+        let until = tokio::time::Instant::now() + GATHERING;
+        while spans.len() < TOGETHER {
+            let Ok(Some(item)) = tokio::time::timeout_at(until, waiting.recv()).await else { break };
+            if take(item, &mut spans) {
+                break;
+            }
+        }
+    }
+    (spans, flushed)
+}
+
+async fn send_metrics<F, G>(collector: Collector, interval: Duration, metrics: Arc<Metrics>, log: Log, figures: F)
+where
+    F: Fn() -> G,
+    G: Future<Output = Vec<Family>>,
+{
+    let (start, mut trouble) = (now_ns(), Trouble::default());
+    loop {
+        sleep(interval).await;
+        let body = otlp::metrics(&collector.service, &figures().await, start, now_ns());
+        let sent = collector.post("metrics", body).await;
+        trouble.tell(&log, "metrics", &sent);
+        let count: &AtomicU64 = if sent.is_ok() { &metrics.metrics_sent } else { &metrics.metrics_dropped };
+        count.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+async fn post_patiently(collector: &Collector, signal: &str, body: Vec<u8>) -> Result<(), String> {
+    let mut pause = PAUSE;
+    for _ in 1..TRIES {
+        if collector.post(signal, body.clone()).await.is_ok() {
+            return Ok(());
+        }
+        sleep(pause).await;
+        pause *= 2;
+    }
+    collector.post(signal, body).await
+}
+
+/// Told once when it begins and once when it is over, not for every batch.
+#[derive(Default)]
+struct Trouble(bool);
+
+impl Trouble {
+    fn tell(&mut self, log: &Log, signal: &str, sent: &Result<(), String>) {
+        match (sent, self.0) {
+            (Err(why), false) => {
+                log.warn(
+                    "the collector does not take what we send",
+                    &[("signal", signal.into()), ("why", why.as_str().into())],
+                );
+            }
+            (Ok(()), true) => log.info("the collector is back", &[("signal", signal.into())]),
+            _ => {}
+        }
+        self.0 = sent.is_err();
+    }
+}
