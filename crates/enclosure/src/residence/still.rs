@@ -69,7 +69,7 @@ impl Residence<'_> {
             None => return Ok(()),
         }
         for running in self.jobs.values_mut().filter(|running| running.ending) {
-            running.end(false);
+            running.end();
         }
         for (job, signal) in std::mem::take(&mut self.held) {
             self.signal(job, signal);
