@@ -16,3 +16,13 @@ pub mod wire;
 pub use birth::{announce, stand_alone};
 pub use client::{Follow, Keeper};
 pub use keep::{IDLE, MOST_RUNS, keep};
+
+use crate::Caller;
+use std::path::Path;
+use terms::Fault;
+
+/// The keeper of a sandbox that shall do something: made live where it is not, and so woken where it is hibernated. What is frozen
+/// wakes when it is asked for a command, its files or a port.
+pub fn wake(state: &Path, sandbox: &str, caller: &Caller) -> Result<Keeper, Fault> {
+    Keeper::ensure(state, sandbox, caller)
+}

@@ -3,7 +3,6 @@
 
 use crate::Caller;
 use crate::config::Quota;
-use crate::lifecycle::admission::Standing;
 use crate::lifecycle::{gc, live, measure};
 use crate::sandbox::{Run, Sandbox};
 use crate::state::State;
@@ -50,7 +49,7 @@ pub fn used(caller: &Caller) -> Result<Used, Fault> {
     let (sandboxes, open) = state.store.read(|tx| Ok((tx.list::<Sandbox>()?, tx.list_open::<Run>()?)))?;
     let mut used = Used { sandboxes: sandboxes.len() as u64, ..Used::default() };
     for sandbox in &sandboxes {
-        if !is_live(&state, sandbox) {
+        if !is_live(&state, &sandbox.record) {
             continue;
         }
         used.live += 1;
@@ -67,7 +66,7 @@ pub fn by_starting(word: &str, caller: &Caller) -> Result<Option<More>, Fault> {
     let kept = state.store.read(|tx| crate::sandbox::find(tx, Some(word), caller))?;
     let limits = limits_of(&kept.record);
     let more = More::Live { memory_mb: limits.max_memory_mb, cpus: kept.record.cpus };
-    Ok((!is_live(&state, &kept)).then_some(more))
+    Ok((!is_live(&state, &kept.record)).then_some(more))
 }
 
 /// What the layers of a tenant take, by walking them.
@@ -76,11 +75,8 @@ pub fn disk_bytes(caller: &Caller) -> Result<u64, Fault> {
     Ok(gc::layer_names(&state)?.iter().map(|id| measure::layer(&state.layers, id).bytes).sum())
 }
 
-fn is_live(state: &State, sandbox: &store::Kept<Sandbox>) -> bool {
-    matches!(
-        live::standing(state, &sandbox.id, &sandbox.record),
-        Standing::Running | Standing::Stopping | Standing::Frozen
-    )
+fn is_live(state: &State, sandbox: &Sandbox) -> bool {
+    live::is_held(state, sandbox)
 }
 
 /// Those of the sandbox and of its policy together.
