@@ -57,12 +57,12 @@ pub enum What {
 #[derive(Debug)]
 pub struct Watch {
     queue: OwnedFd,
-    root: Root,
     top: Rel,
     recursive: bool,
     /// By the kernel's number.
     dirs: HashMap<i32, Rel>,
     gone: bool,
+    root: Root,
 }
 
 const INTEREST: WatchFlags = WatchFlags::CREATE

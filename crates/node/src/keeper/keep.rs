@@ -14,6 +14,7 @@ use super::wire::{
     self, Ask, Frame, Froze, Hello, Left, Listed, Notice, Pulled, Rooted, Start, Started, Used, Waited, Word,
 };
 use crate::run::{Holding, Premises, Resident};
+use crate::sandbox::Lifecycle;
 use crate::{Caller, fresh};
 use enclosure::{Groundwork, Happened, Job, Residence, Streams};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -36,6 +37,8 @@ const MOST_PAST: usize = 256;
 const MOST_KEPT: usize = 256;
 /// How long one stays that was started on demand and has nothing to do.
 pub const IDLE: Duration = Duration::from_secs(15);
+/// And one that stands for the files of a stopped sandbox.
+const IDLE_STOPPED: Duration = Duration::from_millis(200);
 /// How long commands have to end when the keeper is told to.
 const GRACE: Duration = Duration::from_secs(5);
 /// Descriptors that it may want: a few for each run and one for each who asks.
@@ -80,6 +83,8 @@ struct Keep {
     /// Since when it stands still.
     frozen: Option<Instant>,
     stays: bool,
+    /// The sandbox is stopped: it stands for its files alone, and no command is started.
+    stopped: bool,
     idle: Duration,
     /// When somebody asked, or a run ended.
     stirred: Instant,
@@ -141,6 +146,7 @@ impl Keep {
             Ok((residence, premises, holding, signals, listener, clerk))
         });
         let (residence, premises, holding, signals, listener, clerk) = stood.inspect_err(|_| place.clear())?;
+        let stopped = premises.sandbox.record.state == Lifecycle::Stopped;
         let mut keep = Keep {
             place,
             card,
@@ -155,7 +161,8 @@ impl Keep {
             past: VecDeque::new(),
             frozen: None,
             stays: false,
-            idle,
+            stopped,
+            idle: if stopped { idle.min(IDLE_STOPPED) } else { idle },
             stirred: Instant::now(),
             ending: None,
             fell: None,
@@ -190,6 +197,7 @@ impl Keep {
 
     fn is_idle(&self) -> bool {
         let owing = self.clients.values().any(|client| !matches!(client.owed, Owed::Nothing | Owed::Follow(_)));
+        let owing = owing || self.clients.values().any(|client| client.holds_files);
         self.works.is_empty() && !self.stays && self.frozen.is_none() && !owing
     }
 
@@ -309,7 +317,9 @@ impl Keep {
     }
 
     fn dismiss(&mut self, id: u64) {
-        self.clients.remove(&id);
+        if self.clients.remove(&id).is_some_and(|client| client.holds_files) {
+            self.stirred = Instant::now();
+        }
         self.works.values_mut().for_each(|work| work.feeds.retain(|feed| feed.client != id));
     }
 
@@ -367,7 +377,13 @@ impl Keep {
             Ask::Follow { runs } => return Ok(self.follow(id, runs)),
             Ask::Freeze => wire::value(&self.freeze()?),
             Ask::Thaw => wire::value(&self.thaw()?),
-            Ask::Root { tmp } => return self.root(tmp).map(Some),
+            Ask::Root { tmp } => {
+                let frame = self.root(tmp)?;
+                if let Some(client) = self.clients.get_mut(&id) {
+                    client.holds_files = true;
+                }
+                frame
+            }
             Ask::Connect { port } => {
                 self.thaw()?;
                 wire::value(&()).and(self.residence.connect(port)?)
@@ -378,6 +394,7 @@ impl Keep {
                 wire::value(&())
             }
             Ask::End { if_idle: true, .. } if !self.works.is_empty() => return Err(self.busy()),
+            Ask::End { if_idle: true, .. } if self.has_files_open(id) => return Err(self.in_use()),
             Ask::End { grace_ms, .. } => return Ok(self.end(id, Duration::from_millis(grace_ms))),
         }))
     }
@@ -400,6 +417,18 @@ impl Keep {
         let run = self.works.keys().next().cloned().unwrap_or_default();
         let fault = Fault::new(ErrorKind::Conflict, format!("{id} is busy: {run} is running in it"));
         fault.subject(id).phase(Phase::Admission).hint(format!("wait for it, or end it with `cofferdam stop {id}`"))
+    }
+
+    /// Whether somebody else works with its files.
+    fn has_files_open(&self, but: u64) -> bool {
+        self.clients.iter().any(|(id, client)| *id != but && client.holds_files)
+    }
+
+    fn in_use(&self) -> Fault {
+        let id = &self.premises.sandbox.id;
+        let fault = Fault::new(ErrorKind::Conflict, format!("{id} is busy: its files are being read or written"));
+        let fault = fault.subject(id).phase(Phase::Admission).retry(Retry::Later);
+        fault.hint(format!("wait for it, or end it with `cofferdam stop {id}`"))
     }
 
     fn work(&mut self, run: &str) -> Result<&mut Work, Fault> {
@@ -443,6 +472,9 @@ impl Keep {
     /// Starts a command and has it written down meanwhile.
     fn begin_run(&mut self, start: &Start) -> Result<String, Fault> {
         let sandbox = self.premises.sandbox.id.clone();
+        if self.stopped {
+            return Err(crate::run::is_stopped(&sandbox));
+        }
         if self.ending.is_some() {
             let fault = Fault::new(ErrorKind::Conflict, format!("{sandbox} is being stopped")).retry(Retry::Later);
             return Err(fault.subject(sandbox).phase(Phase::Admission).hint("start it again when it has ended"));

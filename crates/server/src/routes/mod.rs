@@ -2,6 +2,7 @@
 //! It takes what it needs with the types of `ask`, never with axum's own, and refuses with `Refusal` only. What every route
 //! may answer beside (400, 401, 404, …) is added to the description in one place, by what the route takes.
 
+mod files;
 mod health;
 mod metrics;
 mod openapi;
@@ -21,7 +22,7 @@ pub use openapi::document;
 
 /// The routes of each resource with their description.
 fn parts() -> Vec<OpenApiRouter<Shared>> {
-    vec![health::routes(), metrics::routes(), openapi::routes(), sandboxes::routes(), tokens::routes()]
+    vec![files::routes(), health::routes(), metrics::routes(), openapi::routes(), sandboxes::routes(), tokens::routes()]
 }
 
 fn described() -> OpenApiRouter<Shared> {
