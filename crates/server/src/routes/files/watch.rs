@@ -2,7 +2,6 @@
 //! says when it ran over.
 
 use super::asked::{self, At};
-use super::content::{Aside, aside};
 use super::may_read;
 use crate::ask::Path;
 use crate::refuse::Refusal;
@@ -10,17 +9,23 @@ use crate::{Shared, Who};
 use axum::extract::State;
 use axum::response::sse::{Event as Sent, KeepAlive, Sse};
 use futures_util::Stream;
+use http::StatusCode;
 use node::files::watch::{self, Event, Watch};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde::Deserialize;
 use std::convert::Infallible;
-use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
-use terms::Fault;
-use tokio::io::unix::AsyncFd;
+use terms::{Fault, LimitKind};
+use tokio::sync::{Semaphore, SemaphorePermit, mpsc};
 use utoipa::IntoParams;
 
-/// Whether the sandbox is still there is looked at this often, at least.
-const LOOK: Duration = Duration::from_secs(2);
+/// Watches at a time in the whole daemon; each has a thread that waits for the kernel.
+const AT_A_TIME: usize = 64;
+static WATCHES: Semaphore = Semaphore::const_new(AT_A_TIME);
+/// Events that wait for a client; the rest waits in the kernel's queue.
+const WAITING: usize = 64;
+/// Whether the sandbox and the client are still there is looked at this often, at least.
+const LOOK: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
 
 #[derive(Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
@@ -44,52 +49,40 @@ pub async fn watch(
     At { path, rest }: At<WatchQuery>,
 ) -> Result<Sse<impl Stream<Item = Result<Sent, Infallible>>>, Refusal> {
     may_read(&who)?;
+    let permit = WATCHES.try_acquire().map_err(|_| {
+        let message = format!("{AT_A_TIME} watches are open");
+        Refusal::limit(StatusCode::TOO_MANY_REQUESTS, LimitKind::Waiting, message, "close one")
+    })?;
     let begin = move |root, path| watch::watch(root, &path, rest.recursive);
     let watch = super::reading(&shared, &who, id, path, begin).await?;
-    let broken = |e: std::io::Error| Refusal::from(Fault::internal(format!("a watch that cannot be waited for: {e}")));
-    let ready = watch.as_fd().try_clone_to_owned().and_then(AsyncFd::register).map_err(broken)?;
-    let feed = Feed { watch: Aside(Some(watch)), ready, told: vec![Sent::default().event("ready").data("{}")], shared };
-    let stream = futures_util::stream::unfold(feed, |mut feed| async move { Some((Ok(feed.next().await?), feed)) });
+    let (sender, receiver) = mpsc::channel(WAITING);
+    let _ = sender.try_send(Sent::default().event("ready").data("{}"));
+    // Not one of the runtime's: it may wait for days.
+    let started = std::thread::Builder::new().name("watch".into()).spawn(move || feed(watch, &sender, permit));
+    started.map_err(|e| Fault::internal(format!("a watch that nobody can wait for: {e}")))?;
+    let stream =
+        futures_util::stream::unfold(
+            receiver,
+            |mut receiver| async move { Some((Ok(receiver.recv().await?), receiver)) },
+        );
     Ok(Sse::new(stream).keep_alive(KeepAlive::new().interval(Duration::from_secs(15))))
 }
 
-struct Feed {
-    watch: Aside<Watch>,
-    ready: AsyncFd<OwnedFd>,
-    /// To be sent, last first.
-    told: Vec<Sent>,
-    shared: Shared,
-}
-
-impl Feed {
-    async fn next(&mut self) -> Option<Sent> {
-        let Feed { watch, ready, told, shared } = self;
-        loop {
-            if let Some(next) = told.pop() {
-                return Some(next);
+/// Hands on what happens until it is over, or nobody listens.
+fn feed(mut watch: Watch, to: &mpsc::Sender<Sent>, _permit: SemaphorePermit<'static>) {
+    while !watch.is_over() && !to.is_closed() {
+        // That nothing came in time is no reason not to look.
+        let _ = poll(&mut [PollFd::new(&watch, PollFlags::IN)], Some(&LOOK));
+        let told: Vec<Sent> = match watch.take() {
+            Ok(events) => events.iter().map(event).collect(),
+            Err(fault) => {
+                let text = serde_json::to_string(&fault).unwrap_or_default();
+                let _ = to.blocking_send(Sent::default().event("lost").data(text));
+                return;
             }
-            // It stays where it is while we wait: whoever leaves then lets go of it there.
-            watch.0.as_ref()?;
-            let waited = tokio::time::timeout(LOOK, ready.readable()).await;
-            let mut held = watch.0.take()?;
-            match shared.blocking(move || held.take().map(|events| (events, held))).await {
-                Ok((events, held)) => {
-                    // Only when all was taken is there something to wait for.
-                    if let (true, Ok(Ok(mut ready))) = (events.is_empty(), waited) {
-                        ready.clear_ready();
-                    }
-                    told.extend(events.iter().rev().map(event));
-                    if held.is_over() {
-                        aside(held);
-                    } else {
-                        watch.0 = Some(held);
-                    }
-                }
-                Err(refusal) => {
-                    let text = serde_json::to_string(&refusal.fault).unwrap_or_default();
-                    told.push(Sent::default().event("lost").data(text));
-                }
-            }
+        };
+        if told.into_iter().any(|event| to.blocking_send(event).is_err()) {
+            return;
         }
     }
 }
