@@ -120,6 +120,11 @@ impl Root {
     }
 }
 
+/// The ids under which the caller makes files.
+pub fn own_ids() -> (u32, u32) {
+    (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw())
+}
+
 /// One file, directory or other thing.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[schema(as = FileEntry)]

@@ -11,7 +11,6 @@ use axum::response::sse::{Event as Sent, KeepAlive, Sse};
 use futures_util::Stream;
 use http::StatusCode;
 use node::files::watch::{self, Event, Watch};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde::Deserialize;
 use std::convert::Infallible;
 use std::time::Duration;
@@ -25,7 +24,7 @@ static WATCHES: Semaphore = Semaphore::const_new(AT_A_TIME);
 /// Events that wait for a client; the rest waits in the kernel's queue.
 const WAITING: usize = 64;
 /// Whether the sandbox and the client are still there is looked at this often, at least.
-const LOOK: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
+const LOOK: Duration = Duration::from_secs(1);
 
 #[derive(Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
@@ -71,8 +70,7 @@ pub async fn watch(
 /// Hands on what happens until it is over, or nobody listens.
 fn feed(mut watch: Watch, to: &mpsc::Sender<Sent>, _permit: SemaphorePermit<'static>) {
     while !watch.is_over() && !to.is_closed() {
-        // That nothing came in time is no reason not to look.
-        let _ = poll(&mut [PollFd::new(&watch, PollFlags::IN)], Some(&LOOK));
+        watch.wait(LOOK);
         let told: Vec<Sent> = match watch.take() {
             Ok(events) => events.iter().map(event).collect(),
             Err(fault) => {
