@@ -12,6 +12,7 @@ pub mod files;
 pub mod operations;
 pub mod review;
 mod run;
+pub mod runs;
 pub mod sandboxes;
 pub mod secrets;
 pub mod snapshots;
@@ -28,6 +29,7 @@ const OTHERS: &[&[&str]] = &[
     files::VERBS,
     operations::VERBS,
     review::VERBS,
+    runs::VERBS,
     sandboxes::VERBS,
     secrets::VERBS,
     snapshots::VERBS,
@@ -55,6 +57,7 @@ pub fn whole() -> Command {
         .subcommand(exec())
         .subcommand(shell())
         .subcommands(sandboxes::commands())
+        .subcommands(runs::commands())
         .subcommands(daemon::commands())
         .subcommands(operations::commands())
         .subcommands(review::commands())

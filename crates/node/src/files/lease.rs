@@ -2,7 +2,7 @@
 //! as somebody works with it. When the keeper goes, so does the right to go on.
 
 use super::{Room, Root};
-use crate::keeper::{self, Keeper};
+use crate::keeper::Keeper;
 use crate::lifecycle::{measure, stop};
 use crate::sandbox::{self, Lifecycle, Sandbox};
 use crate::state::{self, State};
@@ -75,7 +75,7 @@ pub fn open(word: &str, purpose: Purpose, caller: &Caller) -> Result<Root, Fault
     let (path, id, stopped) = (state.path.clone(), found.id.clone(), found.record.state == Lifecycle::Stopped);
     touch(&state.store, found)?;
     drop(state);
-    let mut keeper = keeper::wake(&path, &id, caller)?;
+    let mut keeper = Keeper::ensure(&path, &id, caller)?;
     let (rooted, handle) = keeper.root()?;
     let place = rooted.at.text().map(PathBuf::from).ok_or_else(|| Fault::internal("a place that is no path"))?;
     let lease = Lease { keeper: Mutex::new(Some(keeper)), sandbox: id, stopped };

@@ -72,7 +72,7 @@ pub async fn get(
 }
 
 fn unsatisfied(fault: Fault, size: u64) -> Response {
-    let refusal = Refusal { fault: Box::new(fault), status: Some(StatusCode::RANGE_NOT_SATISFIABLE) };
+    let refusal = Refusal { status: Some(StatusCode::RANGE_NOT_SATISFIABLE), ..Refusal::from(fault) };
     let mut answer = refusal.into_response();
     insert(answer.headers_mut(), CONTENT_RANGE, format!("bytes */{size}"));
     answer
