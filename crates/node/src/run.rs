@@ -314,8 +314,8 @@ impl Laid {
             network: wanted,
             publish,
             tracked,
-            timer,
             person: None,
+            timer,
         };
         Ok((ready, unused))
     }

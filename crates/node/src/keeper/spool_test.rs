@@ -56,7 +56,8 @@ proptest! {
         prop_assert_eq!(all(&place.0, 0, most), (want.clone(), false));
         let offset = writer.end(7, b"{}").unwrap();
         want.push(Record { offset, kind: Kind::End, at_ms: 7, bytes: b"{}".to_vec() });
-        prop_assert_eq!(Reader::last(&place.0).unwrap().as_ref(), want.last());
+        let last = Reader::last(&place.0).unwrap();
+        prop_assert_eq!(last.as_ref(), want.last());
         let from = pick.index(want.len());
         prop_assert_eq!(all(&place.0, want[from].offset, most), (want[from..].to_vec(), true));
         // At the end there is nothing, and it is said that nothing comes.

@@ -436,6 +436,7 @@ fn with_delegation() {
         cpu_usage: true,
         cpus: Some(vec![0]),
         kill: true,
+        survives: false,
     };
     let small = group(&layout, "user", want());
     assert!(small.pins_cpus());
