@@ -213,13 +213,14 @@ fn contents(place: &Place) -> Contents {
 
 /// What the journal says happened to the directory, from how it was; and the batches it tells of.
 fn replayed(place: &Place, heard: &Heard, mut now: Contents) -> (Contents, BTreeSet<String>) {
-    // Which paths a batch has is told path by path.
+    let told = place.json(&["provenance", "."]);
+    assert_eq!(told["more"], false, "all of it");
     let mut paths: BTreeMap<String, Vec<String>> = BTreeMap::new();
-    for path in PATHS {
-        let told = place.json(&["provenance", path]);
-        for batch in told["batches"].as_array().unwrap() {
-            paths.entry(batch["batch"].as_str().unwrap().to_owned()).or_default().push(path.to_owned());
-        }
+    for batch in told["batches"].as_array().unwrap() {
+        let own = batch["paths"].as_array().unwrap().iter().map(|path| path.as_str().unwrap().to_owned());
+        // Directories come and go with what is in them.
+        let own = own.filter(|path| PATHS.contains(&path.as_str())).collect();
+        paths.insert(batch["batch"].as_str().unwrap().to_owned(), own);
     }
     let mut before: BTreeMap<String, Contents> = BTreeMap::new();
     for entry in journal(place) {

@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 use std::collections::BTreeMap;
 use store::{Step, Tx};
-use terms::{Fault, Verdict};
+use terms::{ErrorKind, Fault, Verdict};
 use utoipa::ToSchema;
 use workspace::{Driver, Layer};
 
@@ -92,6 +92,8 @@ pub fn collect(caller: &Caller) -> Result<Collected, Fault> {
             Ok(true) => done.push(item),
             // Somebody came back for it.
             Ok(false) => {}
+            // Another collection was quicker.
+            Err(fault) if fault.error_kind == ErrorKind::NotFound => {}
             Err(fault) => failed.push(format!("{}: {}", item.id, fault.message)),
         }
     }
