@@ -20,6 +20,13 @@ fn check(name: &str, text: &str) {
     assert!(kept == text, "docs/reference/{name} is old; run this test with UPDATE_REFERENCE=1");
 }
 
+/// The HTTP API, as the daemon describes it.
+#[test]
+fn the_http_api() {
+    let text = serde_json::to_string_pretty(&server::document()).unwrap();
+    check("openapi.json", &format!("{text}\n"));
+}
+
 #[test]
 fn the_command_line() {
     let mut page = String::from(
@@ -114,7 +121,7 @@ fn about(kind: ErrorKind) -> (&'static str, &'static str, &'static str) {
         ),
         ErrorKind::Unauthenticated => (
             "401",
-            "The caller did not say who it is, or not convincingly. No verb of the command line gives this kind yet; it belongs to the daemon.",
+            "The caller did not say who it is, or not convincingly. The daemon gives this kind; no verb of the command line does.",
             "Send a valid token.",
         ),
         ErrorKind::PolicyDenied => (
@@ -155,7 +162,7 @@ fn about(kind: ErrorKind) -> (&'static str, &'static str, &'static str) {
         ),
         ErrorKind::Unavailable => (
             "503",
-            "A part of the product cannot be reached at the moment. No verb of the command line gives this kind yet.",
+            "A part of the product cannot be reached or used at the moment: the disk, the store, a daemon that is about to end.",
             "Ask again later.",
         ),
         ErrorKind::ProviderFailed => (
@@ -201,8 +208,8 @@ Generated from `crates/terms`; do not edit.
 A *fault* says that a verb could not be done. A command that exits 1, is killed or meets a limit is not a fault but an
 [outcome](outcome.md); an outcome uses two of the kinds below in its `error_kind`, `limit_exceeded` and `policy_denied`.
 
-The list is closed. Programs branch on `error_kind`; the message is for people and may change. The HTTP column is for
-the daemon, which this version does not have.
+The list is closed. Programs branch on `error_kind`; the message is for people and may change. The HTTP column is the
+status that the [daemon](../concepts/daemon.md) answers with.
 
 | kind | HTTP | exit status of the command line |
 |---|---|---|
