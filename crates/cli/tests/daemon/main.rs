@@ -4,8 +4,10 @@ mod support;
 
 mod admission;
 mod faults;
+mod files;
 mod life;
 mod product;
 mod sandboxes;
 mod strain;
 mod tenants;
+mod workspace;

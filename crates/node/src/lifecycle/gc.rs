@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 use std::collections::BTreeMap;
 use store::Step;
-use terms::Fault;
+use terms::{ErrorKind, Fault};
 use utoipa::ToSchema;
 use workspace::{Driver, Layer};
 
@@ -97,6 +97,8 @@ pub fn collect(caller: &Caller) -> Result<Collected, Fault> {
             Ok(true) => done.push(item),
             // Somebody came back for it.
             Ok(false) => {}
+            // Another collection was quicker.
+            Err(fault) if fault.error_kind == ErrorKind::NotFound => {}
             Err(fault) => failed.push(format!("{}: {}", item.id, fault.message)),
         }
     }

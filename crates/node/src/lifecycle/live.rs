@@ -147,6 +147,8 @@ pub fn look(state: &State, id: &str, sandbox: &Sandbox) -> Look {
             _ => Standing::Running,
         },
         (Lifecycle::Stopped, false) => Standing::Stopped,
+        // A keeper can stand for the files of one that is stopped.
+        (Lifecycle::Stopped, true) if keeper.as_ref().is_some_and(|hello| hello.running == 0) => Standing::Stopped,
         (Lifecycle::Stopped, true) => Standing::Stopping,
     };
     Look { standing, live: keeper.is_some(), lost }

@@ -12,6 +12,8 @@ const MOST_WAITING: usize = 4096;
 pub(super) struct Client {
     pub line: Line,
     pub owed: Owed,
+    /// It was given a handle on files, and works with it as long as it stays.
+    pub holds_files: bool,
 }
 
 /// What a client waits for.
@@ -54,7 +56,7 @@ impl Following {
 
 impl Client {
     pub fn new(socket: OwnedFd) -> Client {
-        Client { line: Line::new(socket), owed: Owed::Nothing }
+        Client { line: Line::new(socket), owed: Owed::Nothing, holds_files: false }
     }
 
     /// What its line is polled for: whoever has not taken an answer yet is not heard.
