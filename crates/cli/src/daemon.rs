@@ -77,6 +77,7 @@ fn settings(m: &ArgMatches, caller: Caller, state: PathBuf) -> Result<server::Se
         grace: serve.grace,
         logs: config.logs(),
         telemetry: config.telemetry(),
+        patience: serve.patience,
         max_body: serve.max_body as usize,
         connections: serve.max_connections,
         connections_each: serve.max_connections_per_peer,

@@ -12,11 +12,12 @@ use axum::Router;
 use axum::body::Body;
 use axum::extract::MatchedPath;
 use axum::response::{IntoResponse, Response};
+use bytes::Bytes;
 use futures_util::FutureExt;
 use http::header::{self, HeaderName, HeaderValue};
 use http::{Request, StatusCode, Uri};
 use http_body_util::{BodyExt, Limited};
-use hyper::body::{Body as _, Incoming};
+use hyper::body::Body as _;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use terms::{Fault, Retry};
@@ -38,7 +39,11 @@ struct Tenant(String);
 const WITHOUT_VERSION: [&str; 3] = ["/health", "/metrics", "/openapi.json"];
 
 impl Front {
-    pub async fn answer(self, peer: Peer, request: Request<Incoming>) -> Response {
+    pub async fn answer<B>(self, peer: Peer, request: Request<B>) -> Response
+    where
+        B: hyper::body::Body<Data = Bytes> + Send + Unpin + 'static,
+        B::Error: Into<axum::BoxError>,
+    {
         let id = terms::id("req", node::fresh::random());
         let seen = Seen::begin(self.shared.lookout(), request.method(), request.headers());
         let mut answer = match AssertUnwindSafe(seen.during(self.admitted(&peer, request))).catch_unwind().await {
@@ -64,7 +69,11 @@ impl Front {
         answer
     }
 
-    async fn admitted(self, peer: &Peer, request: Request<Incoming>) -> Result<Response, Refusal> {
+    async fn admitted<B>(self, peer: &Peer, request: Request<B>) -> Result<Response, Refusal>
+    where
+        B: hyper::body::Body<Data = Bytes> + Send + Unpin + 'static,
+        B::Error: Into<axum::BoxError>,
+    {
         let (mut parts, body) = request.into_parts();
         gate::check(&parts, peer, &self.names)?;
         parts.uri = versioned(parts.uri);
@@ -82,7 +91,7 @@ impl Front {
             parts.extensions.insert(who.clone());
         }
         let path = parts.uri.path().to_owned();
-        let request = Request::from_parts(parts, Body::new(Paced::new(body)));
+        let request = Request::from_parts(parts, Body::new(Paced::new(body, self.shared.patience())));
         let mut answer = match self.app.clone().oneshot(request).await {
             Ok(answer) => answer,
             Err(never) => match never {},

@@ -10,6 +10,7 @@ mod admission;
 pub mod answer;
 pub mod ask;
 mod credentials;
+mod feed;
 mod foreign;
 mod front;
 mod gate;
@@ -21,7 +22,10 @@ mod routes;
 mod rules;
 mod shared;
 mod stream;
+mod upload;
 mod who;
+mod words;
+mod written;
 
 pub use admission::Quotas;
 pub use listen::{Checked, Settings, check, serve};

@@ -44,6 +44,8 @@ pub struct Settings {
     pub allow_hosts: Vec<String>,
     /// How long what goes on may take once the daemon was told to end.
     pub grace: Duration,
+    /// How long a client may take for the head of a request, between parts of its body, and between requests.
+    pub patience: Duration,
     /// The largest document that a route takes, in bytes.
     pub max_body: usize,
     /// Connections at a time, in all and from one address.
@@ -56,6 +58,7 @@ pub struct Settings {
 
 impl Settings {
     pub const GRACE: Duration = Duration::from_secs(30);
+    pub const PATIENCE: Duration = Duration::from_secs(30);
     pub const MAX_BODY: usize = 1 << 20;
     pub const CONNECTIONS: usize = 16_384;
     pub const CONNECTIONS_EACH: usize = 12_288;
@@ -70,6 +73,7 @@ impl Settings {
             tls: None,
             allow_hosts: Vec::new(),
             grace: Settings::GRACE,
+            patience: Settings::PATIENCE,
             max_body: Settings::MAX_BODY,
             connections: Settings::CONNECTIONS,
             connections_each: Settings::CONNECTIONS_EACH,

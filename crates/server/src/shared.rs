@@ -3,6 +3,7 @@
 use crate::Settings;
 use crate::admission::{Admission, Fair};
 use crate::credentials::Credentials;
+use crate::feed::Feeds;
 use crate::foreign::Tries;
 use crate::lookout::{self, Lookout, Nodes};
 use crate::refuse::Refusal;
@@ -38,6 +39,7 @@ struct Inner {
     caller: Caller,
     state: PathBuf,
     max_body: usize,
+    patience: Duration,
     credentials: Credentials,
     rules: Rules,
     tries: Tries,
@@ -45,16 +47,18 @@ struct Inner {
     verbs: Arc<Fair>,
     ending: watch::Sender<bool>,
     lookout: Lookout,
+    feeds: Feeds,
 }
 
 impl Shared {
     pub fn new(settings: &Settings, credentials: Credentials, rules: Rules) -> Shared {
-        let Settings { caller, state, max_body, quotas, .. } = settings.clone();
+        let Settings { caller, state, max_body, patience, quotas, .. } = settings.clone();
         let lookout = Lookout::new(settings.logs, Nodes { caller: caller.clone(), state: state.clone() });
         let (verbs, admission) = (Fair::new(Some(AT_A_TIME)), Admission::new(quotas));
         let ending = watch::channel(false).0;
         Shared(Arc::new(Inner {
             max_body,
+            patience,
             caller,
             state,
             credentials,
@@ -64,6 +68,7 @@ impl Shared {
             verbs,
             ending,
             lookout,
+            feeds: Feeds::default(),
         }))
     }
 
@@ -80,6 +85,11 @@ impl Shared {
         &self.0.lookout
     }
 
+    /// Who listens to which tenant's journal.
+    pub fn feeds(&self) -> &Feeds {
+        &self.0.feeds
+    }
+
     pub fn rules(&self) -> &Rules {
         &self.0.rules
     }
@@ -87,6 +97,11 @@ impl Shared {
     /// The largest document that a route takes, in bytes. Files are streamed and have their own bounds.
     pub fn max_body(&self) -> usize {
         self.0.max_body
+    }
+
+    /// How long a client may make us wait for the next thing it sends.
+    pub fn patience(&self) -> Duration {
+        self.0.patience
     }
 
     pub fn tries(&self) -> &Tries {
@@ -134,13 +149,14 @@ impl Shared {
         let (user, reach, cwd) = (who.name.clone(), who.reach.clone(), PathBuf::from("/"));
         let ours = &self.0.caller;
         if who.tenant == DEFAULT_TENANT {
-            let mut env: Vec<(OsString, OsString)> = ours.env.clone();
+            let mut env: Vec<(OsString, OsString)> = ours.env.iter().cloned().chain([kept_only()]).collect();
             traced(&mut env);
             return Caller { user, reach, cwd, env, ..ours.clone() };
         }
         let mut env: Vec<(OsString, OsString)> =
             ours.env.iter().filter(|(name, _)| PASSED_ON.iter().any(|known| name == known)).cloned().collect();
         env.push(("COFFERDAM_STATE".into(), self.state_of(&who.tenant).into()));
+        env.push(kept_only());
         traced(&mut env);
         Caller { cwd, home: "/nonexistent".into(), user, env, read_late: |_| None, reach }
     }
@@ -162,7 +178,9 @@ impl Shared {
         F: FnOnce(&Caller) -> Result<T, Fault> + Send + 'static,
     {
         let caller = self.caller(who);
-        self.in_turn(&who.tenant, move || verb(&caller)).await
+        let done = self.in_turn(&who.tenant, move || verb(&caller)).await;
+        self.0.feeds.nudge(&who.tenant);
+        done
     }
 
     /// The same for work that is the daemon's own.
@@ -218,6 +236,11 @@ impl Shared {
 fn traced(env: &mut Vec<(OsString, OsString)>) {
     env.retain(|(name, _)| name != "TRACEPARENT");
     env.extend(lookout::current().map(|context| ("TRACEPARENT".into(), context.header().into())));
+}
+
+/// Whoever asks, their runs are given secrets that are kept, and none of the daemon's variables.
+fn kept_only() -> (OsString, OsString) {
+    (node::secrets::ONLY.into(), "1".into())
 }
 
 /// Why a stream closes before its end.

@@ -25,8 +25,6 @@ use tokio::sync::watch;
 use tokio::time::{Instant, Sleep, timeout};
 use tokio_rustls::TlsAcceptor;
 
-/// How long a connection may be silent before its first byte, and between requests; and how long a head may take to arrive.
-const HEAD: Duration = Duration::from_secs(30);
 const HANDSHAKE: Duration = Duration::from_secs(10);
 /// How long a client may take nothing of an answer.
 const STUCK: Duration = Duration::from_secs(60);
@@ -102,10 +100,10 @@ impl Connections {
         };
         let front = front.clone();
         tokio::spawn(async move {
-            let _place = place;
+            let (_place, patience) = (place, front.shared.patience());
             // Nothing is set aside for one that sends nothing.
             tokio::select! {
-                ready = timeout(HEAD, stream.readable()) => if !matches!(ready, Ok(Ok(()))) { return },
+                ready = timeout(patience, stream.readable()) => if !matches!(ready, Ok(Ok(()))) { return },
                 () = front.shared.until_end() => return,
             }
             match tls {
@@ -174,7 +172,10 @@ async fn speak(stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static, pee
         }
     });
     let mut http = hyper::server::conn::http1::Builder::new();
-    http.timer(TokioTimer::new()).header_read_timeout(HEAD).max_headers(MOST_HEADERS).max_buf_size(LARGEST_HEAD);
+    http.timer(TokioTimer::new())
+        .header_read_timeout(shared.patience())
+        .max_headers(MOST_HEADERS)
+        .max_buf_size(LARGEST_HEAD);
     let mut connection = std::pin::pin!(http.serve_connection(stream, service).with_upgrades());
     // A client that left is no error of ours.
     tokio::select! {
