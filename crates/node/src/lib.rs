@@ -32,6 +32,7 @@ pub mod snapshots;
 pub mod state;
 pub mod tokens;
 pub mod toolchains;
+pub mod top;
 
 pub use caller::Caller;
 pub use reach::{Grants, Reach};

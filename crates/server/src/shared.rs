@@ -149,15 +149,16 @@ impl Shared {
         let (user, reach, cwd) = (who.name.clone(), who.reach.clone(), PathBuf::from("/"));
         let ours = &self.0.caller;
         if who.tenant == DEFAULT_TENANT {
-            let mut env: Vec<(OsString, OsString)> = ours.env.iter().cloned().chain([kept_only()]).collect();
+            let mut env: Vec<(OsString, OsString)> = ours.env.clone();
             traced(&mut env);
+            env.push(kept_only());
             return Caller { user, reach, cwd, env, ..ours.clone() };
         }
         let mut env: Vec<(OsString, OsString)> =
             ours.env.iter().filter(|(name, _)| PASSED_ON.iter().any(|known| name == known)).cloned().collect();
         env.push(("COFFERDAM_STATE".into(), self.state_of(&who.tenant).into()));
-        env.push(kept_only());
         traced(&mut env);
+        env.push(kept_only());
         Caller { cwd, home: "/nonexistent".into(), user, env, read_late: |_| None, reach }
     }
 

@@ -6,6 +6,7 @@ mod admission;
 mod faults;
 mod life;
 mod product;
+mod quotas;
 mod sandboxes;
 mod strain;
 mod tenants;

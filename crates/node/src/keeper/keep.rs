@@ -14,7 +14,7 @@ use super::wire::{
     self, Ask, Frame, Froze, Hello, Left, Listed, Notice, Pulled, Rooted, Start, Started, Used, Waited, Word,
 };
 use crate::questions::Questions;
-use crate::run::{Holding, Premises, Resident};
+use crate::run::{Holding, Premises, Resident, Timer};
 use crate::{Caller, fresh};
 use enclosure::{Groundwork, Happened, Job, Residence, Streams};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -450,6 +450,7 @@ impl Keep {
     /// Starts a command and has it written down meanwhile.
     fn begin_run(&mut self, start: &Start) -> Result<String, Fault> {
         let sandbox = self.premises.sandbox.id.clone();
+        let mut timer = Timer::begin(Phase::Admission, start.variable("TRACEPARENT").as_deref());
         if self.ending.is_some() {
             let fault = Fault::new(ErrorKind::Conflict, format!("{sandbox} is being stopped")).retry(Retry::Later);
             return Err(fault.subject(sandbox).phase(Phase::Admission).hint("start it again when it has ended"));
@@ -459,19 +460,22 @@ impl Keep {
             let fault = Fault::new(ErrorKind::LimitExceeded, message).retry(Retry::Later).subject(sandbox);
             return Err(fault.phase(Phase::Admission).hint("wait until some have ended"));
         }
+        timer.enter(Phase::Planning);
         let command = self.premises.command(start)?;
+        timer.enter(Phase::Preparation);
         self.thaw()?;
         let run = command.run_id.as_str().to_owned();
         let spool = Writer::create(&self.place.run(&run)).map_err(|e| {
             let fault = Fault::new(ErrorKind::Unavailable, format!("{run}: its output cannot be kept: {e}"));
             fault.subject(&sandbox).phase(Phase::Preparation).hint("free some space where the state directory is")
         })?;
-        let note = Note {
+        let mut note = Note {
             run: run.clone(),
             command: command.argv.iter().map(|word| word.to_string_lossy().into_owned()).collect(),
             actor: start.actor.clone(),
             started_ms: fresh::now_ms(),
             service: start.service.clone(),
+            timer,
         };
         let streams = match start.terminal {
             Some((rows, columns)) => Streams::Terminal { rows, columns },
@@ -479,10 +483,12 @@ impl Keep {
         };
         let net = self.residence.usage().net_bytes;
         let crate::run::Command { run_id, program, argv, env, cwd, limits } = command;
+        note.timer.enter(Phase::Start);
         let started = self.residence.start(enclosure::Start { program, argv, env, cwd, streams });
         let started = started.inspect_err(|_| {
             let _ = std::fs::remove_dir_all(self.place.run(&run));
         })?;
+        note.timer.enter(Phase::Execution);
         let work = Work::new(started, run_id, note.clone(), spool, limits).since_net(net);
         let job = work.job;
         self.works.insert(run.clone(), work);
@@ -625,7 +631,8 @@ impl Keep {
         if let Some(reason) = reason {
             outcome.message = Some(reason.to_owned());
         }
-        let (note, waiting) = (work.note.clone(), std::mem::take(&mut work.feeds));
+        let (mut note, waiting) = (work.note.clone(), std::mem::take(&mut work.feeds));
+        note.timer.enter(Phase::Close);
         for feed in waiting {
             self.answer(feed.client, wire::refusal(&work::unread(run)));
         }

@@ -178,6 +178,14 @@ pub struct Started {
     pub existed: bool,
 }
 
+impl Start {
+    /// A variable of the caller's.
+    pub fn variable(&self, name: &str) -> Option<OsString> {
+        let wanted = Word::of(name);
+        self.around.iter().find(|(known, _)| *known == wanted).and_then(|(_, value)| value.text())
+    }
+}
+
 /// A run that this keeper started.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Listed {
