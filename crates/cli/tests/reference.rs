@@ -20,6 +20,13 @@ fn check(name: &str, text: &str) {
     assert!(kept == text, "docs/reference/{name} is old; run this test with UPDATE_REFERENCE=1");
 }
 
+/// The HTTP API, as the daemon describes it.
+#[test]
+fn the_http_api() {
+    let text = serde_json::to_string_pretty(&server::document()).unwrap();
+    check("openapi.json", &format!("{text}\n"));
+}
+
 #[test]
 fn the_command_line() {
     let mut page = String::from(
@@ -29,6 +36,43 @@ fn the_command_line() {
     whole.build();
     write_help(&mut page, &mut whole, "cofferdam");
     check("cli.md", &page);
+}
+
+#[test]
+fn configuration() {
+    use node::config::{KEYS, Kind};
+    let mut page = String::from(
+        "# Configuration\n\nGenerated from `crates/node/src/config/keys.rs`; do not edit. Where the file is and who wins: \
+         [guide/operations.md](../guide/operations.md).\n\n\
+         | key | written as | default | variable | flag of `serve` | meaning |\n|---|---|---|---|---|---|\n",
+    );
+    for key in KEYS {
+        let form = match key.kind {
+            Kind::Path => "absolute path".to_owned(),
+            Kind::Text => "text".to_owned(),
+            Kind::Word(words) => words.iter().map(|word| format!("`{word}`")).collect::<Vec<_>>().join(", "),
+            Kind::Texts => "list of texts".to_owned(),
+            Kind::Switch => "`true`, `false`".to_owned(),
+            Kind::Count => "whole number".to_owned(),
+            Kind::Number => "number".to_owned(),
+            Kind::Size => "bytes, or `\"64m\"`".to_owned(),
+            Kind::Time => "`\"30s\"`".to_owned(),
+        };
+        let default = key.default.filter(|text| !text.is_empty()).map_or(String::new(), |text| format!("`{text}`"));
+        let variables = match key.is_of_tenants() {
+            true => String::new(),
+            false => [Some(key.variable()), key.also.map(str::to_owned)]
+                .into_iter()
+                .flatten()
+                .map(|name| format!("`{name}`"))
+                .collect::<Vec<_>>()
+                .join(", "),
+        };
+        let flag = key.flag.map_or(String::new(), |flag| format!("`--{flag}`"));
+        page.push_str(&format!("| `{}` | {form} | {default} | {variables} | {flag} | {} |\n", key.name, key.about));
+    }
+    page.push_str("\n`*` is the name of a tenant. Sizes take `k`, `m`, `g`, `t` (powers of 1024); times take `ms`, `s`, `m`, `h`, `d`.\n");
+    check("config.md", &page);
 }
 
 fn write_help(page: &mut String, command: &mut Command, name: &str) {
@@ -77,7 +121,7 @@ fn about(kind: ErrorKind) -> (&'static str, &'static str, &'static str) {
         ),
         ErrorKind::Unauthenticated => (
             "401",
-            "The caller did not say who it is, or not convincingly. No verb of the command line gives this kind yet; it belongs to the daemon.",
+            "The caller did not say who it is, or not convincingly. The daemon gives this kind; no verb of the command line does.",
             "Send a valid token.",
         ),
         ErrorKind::PolicyDenied => (
@@ -118,7 +162,7 @@ fn about(kind: ErrorKind) -> (&'static str, &'static str, &'static str) {
         ),
         ErrorKind::Unavailable => (
             "503",
-            "A part of the product cannot be reached at the moment. No verb of the command line gives this kind yet.",
+            "A part of the product cannot be reached or used at the moment: the disk, the store, a daemon that is about to end.",
             "Ask again later.",
         ),
         ErrorKind::ProviderFailed => (
@@ -164,8 +208,8 @@ Generated from `crates/terms`; do not edit.
 A *fault* says that a verb could not be done. A command that exits 1, is killed or meets a limit is not a fault but an
 [outcome](outcome.md); an outcome uses two of the kinds below in its `error_kind`, `limit_exceeded` and `policy_denied`.
 
-The list is closed. Programs branch on `error_kind`; the message is for people and may change. The HTTP column is for
-the daemon, which this version does not have.
+The list is closed. Programs branch on `error_kind`; the message is for people and may change. The HTTP column is the
+status that the [daemon](../concepts/daemon.md) answers with.
 
 | kind | HTTP | exit status of the command line |
 |---|---|---|

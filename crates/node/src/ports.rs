@@ -15,6 +15,6 @@ pub fn connect(word: &str, port: u16, caller: &Caller) -> Result<(String, OwnedF
     let sandbox = state.store.read(|tx| crate::sandbox::find(tx, Some(word), caller))?.id;
     drop(state);
     let dir = crate::state::prepare(caller)?.0;
-    let stream = crate::keeper::wake(&dir, &sandbox, caller)?.connect(port)?;
+    let stream = crate::keeper::Keeper::ensure(&dir, &sandbox, caller)?.connect(port)?;
     Ok((sandbox, stream))
 }

@@ -3,7 +3,6 @@
 
 use crate::Caller;
 use crate::config::Quota;
-use crate::lifecycle::admission::Standing;
 use crate::lifecycle::{gc, live, measure};
 use crate::sandbox::{Run, Sandbox};
 use crate::state::State;
@@ -77,7 +76,7 @@ pub fn disk_bytes(caller: &Caller) -> Result<u64, Fault> {
 }
 
 fn is_live(state: &State, sandbox: &Sandbox) -> bool {
-    matches!(live::standing(state, sandbox), Standing::Running | Standing::Stopping)
+    live::is_held(state, sandbox)
 }
 
 /// Those of the sandbox and of its policy together.

@@ -175,3 +175,56 @@ fn guard(answer: &mut Response, id: &str) {
         headers.entry(name).or_insert(HeaderValue::from_static(value));
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::credentials::Credentials;
+    use crate::{Settings, routes};
+    use axum::routing::get;
+    use std::os::unix::fs::DirBuilderExt;
+    use std::path::Path;
+
+    /// A front whose routes are those of the daemon and some that misbehave.
+    fn front(state: &Path) -> Front {
+        std::fs::DirBuilder::new().mode(0o700).create(state).unwrap();
+        let env = vec![("COFFERDAM_STATE".into(), state.into())];
+        let (cwd, home, user) = ("/".into(), "/nonexistent".into(), "tester".into());
+        let caller = node::Caller { cwd, home, user, env, read_late: |_| None, reach: Default::default() };
+        let credentials = Credentials::open(&caller).unwrap();
+        let (app, shared) = routes::all(&Settings::new(caller, state.to_owned()), credentials);
+        async fn fails() -> &'static str {
+            panic!("a route fails")
+        }
+        async fn bare() -> (StatusCode, &'static str) {
+            (StatusCode::IM_A_TEAPOT, "short and stout")
+        }
+        let app = app.route("/fails", get(fails)).route("/bare", get(bare));
+        Front { app, shared, names: Arc::new(Names::default()) }
+    }
+
+    async fn told(front: &Front, path: &str) -> (u16, serde_json::Value) {
+        let request = Request::builder().uri(path).header("host", "localhost").body(Body::empty()).unwrap();
+        let peer = Peer::Unix { uid: Some(rustix::process::geteuid().as_raw()) };
+        let answer = front.clone().answer(peer, request).await;
+        let status = answer.status().as_u16();
+        let body = answer.into_body().collect().await.unwrap().to_bytes();
+        (status, serde_json::from_slice(&body).unwrap())
+    }
+
+    #[tokio::test]
+    async fn whatever_happens_in_a_route_the_answer_is_a_document() {
+        let state = std::env::temp_dir().join(format!("cofferdam-front-{}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&state);
+        let front = front(&state);
+        let (status, document) = told(&front, "/v1/health/live").await;
+        assert_eq!((status, &document["status"]), (200, &"ok".into()), "the control");
+        let (status, fault) = told(&front, "/fails").await;
+        assert_eq!((status, &fault["error_kind"]), (500, &"internal".into()), "{fault}");
+        assert!(fault["request_id"].is_string() && !fault["message"].to_string().contains("a route fails"));
+        let (status, fault) = told(&front, "/bare").await;
+        assert_eq!((status, &fault["message"]), (418, &"short and stout".into()), "{fault}");
+        assert!(fault["request_id"].is_string() && fault["success"] == false);
+        std::fs::remove_dir_all(&state).unwrap();
+    }
+}

@@ -169,6 +169,9 @@ fn check_name(host: &str) -> Result<(), Fault> {
     ))
 }
 
+/// Connections that the kernel keeps for us until we take them; with fewer a crowd would make others try again.
+const WAITING: i32 = 4096;
+
 /// Descriptors beside those of connections: the store, keepers, streams.
 const OTHER_DESCRIPTORS: u64 = 2048;
 
@@ -272,7 +275,11 @@ fn tell_begin(shared: &Shared, checked: &Checked) {
 }
 
 async fn bind(address: SocketAddr) -> Result<TcpListener, Fault> {
-    TcpListener::bind(address).await.map_err(|e| {
+    let bound = TcpListener::bind(address).await.and_then(|tcp| {
+        rustix::net::listen(&tcp, WAITING)?;
+        Ok(tcp)
+    });
+    bound.map_err(|e| {
         let fault = Fault::new(ErrorKind::Unavailable, format!("--listen {address}: {e}")).phase(Phase::Start);
         fault.hint("choose another port, or 0 for any that is free")
     })

@@ -150,6 +150,7 @@ impl Shared {
         let ours = &self.0.caller;
         if who.tenant == DEFAULT_TENANT {
             let mut env: Vec<(OsString, OsString)> = ours.env.clone();
+            env.push(kept_only());
             traced(&mut env);
             env.push(kept_only());
             return Caller { user, reach, cwd, env, ..ours.clone() };

@@ -275,3 +275,30 @@ fn a08_encoded_ways_around_are_refused() {
         daemon.get(path).assert_fault(400, "invalid_request");
     }
 }
+
+/// A01: what was opened with a token closes with it, whoever revokes it and when it expires; and is told why.
+#[test]
+fn a01_streams_close_with_their_token() {
+    let place = Place::new(As::User);
+    let daemon = Daemon::start_tcp(&place);
+    let mint = |ask: Value| daemon.post("/v1/tokens", ask).assert_ok();
+    let open = |minted: &Value| {
+        let mut stream = tcp(&daemon, "GET", "/v1/events").bearer(minted["token"].as_str().unwrap()).open();
+        assert!(stream.until("text/event-stream"), "{:?}", String::from_utf8_lossy(&stream.text));
+        stream
+    };
+    let plain = || mint(json!({"name": "s", "scopes": ["operator"]}));
+    let (kept, by_route, by_hand) = (plain(), plain(), plain());
+    let short = mint(json!({"name": "s", "scopes": ["operator"], "ttl_ms": 1500}));
+    let mut control = open(&kept);
+    let (mut first, mut second, mut third) = (open(&by_route), open(&by_hand), open(&short));
+    daemon.ask("DELETE", &format!("/v1/tokens/{}", by_route["id"].as_str().unwrap())).send().assert_ok();
+    let gone = place.cofferdam(["token", "rm", by_hand["id"].as_str().unwrap()]).output().unwrap();
+    assert!(gone.status.success());
+    for stream in [&mut first, &mut second, &mut third] {
+        let told = stream.rest();
+        assert!(told.contains("event: closing") && told.contains("\"credential\""), "{told}");
+    }
+    daemon.post("/v1/sandboxes", json!({"name": "after"})).assert_ok();
+    assert!(control.until("after"), "a stream whose token is good goes on");
+}

@@ -189,3 +189,16 @@ fn what_took_its_place_is_left() {
     assert!(daemon.socket.exists());
     drop(other);
 }
+
+/// Streams are told that the daemon ends, and do not keep it.
+#[test]
+fn streams_are_told_of_the_end() {
+    let place = Place::new(As::Root);
+    let mut daemon = Daemon::start_with(&place, &["--grace", "1h"]);
+    let mut stream = daemon.ask("GET", "/v1/events").open();
+    assert!(stream.until("text/event-stream"));
+    daemon.signal("TERM");
+    let told = stream.rest();
+    assert!(told.contains("event: closing") && told.contains("\"shutdown\""), "{told}");
+    assert_eq!(daemon.ended(), Some(0));
+}

@@ -4,6 +4,7 @@ mod support;
 
 mod admission;
 mod faults;
+mod files;
 mod life;
 mod ports;
 mod product;
@@ -12,3 +13,4 @@ mod quotas;
 mod sandboxes;
 mod strain;
 mod tenants;
+mod workspace;

@@ -1,4 +1,6 @@
-//! How the tests here speak to the binary.
+//! How the tests here speak to the binary; other suites use some of it.
+
+#![allow(dead_code)]
 
 use crate::support::{Place, to_the_end};
 use serde_json::Value;
@@ -36,6 +38,7 @@ pub trait Verbs {
     }
 
     /// States by id, of all that is listed.
+    #[allow(dead_code)]
     #[track_caller]
     fn states(&self) -> Vec<(String, String)> {
         let rows = self.json(&["ls"])["sandboxes"].as_array().unwrap().clone();

@@ -319,6 +319,10 @@ pub fn receive(stream: &mut impl Read) -> Option<Answer> {
         .collect();
     let find = |wanted: &str| headers.iter().find(|(name, _)| name == wanted).map(|(_, value)| value.clone());
     let mut body = Vec::new();
+    // Events have no end that one could wait for; `Ask::open` reads them.
+    if find("content-type").is_some_and(|sort| sort == "text/event-stream") {
+        return Some(Answer { status, headers, body });
+    }
     if let Some(length) = find("content-length").and_then(|n| n.parse::<u64>().ok()) {
         stream.take(length).read_to_end(&mut body).ok()?;
     } else if find("transfer-encoding").is_some_and(|coding| coding == "chunked") {

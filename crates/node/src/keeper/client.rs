@@ -12,6 +12,7 @@ use rustix::pipe::PipeFlags;
 use serde::de::DeserializeOwned;
 use std::io::{self, Read};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::Mutex;
@@ -341,6 +342,7 @@ fn start(state: &Path, sandbox: &str, caller: &Caller) -> Result<(), Fault> {
     };
     let (said, says) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC).map_err(|e| trouble("pipe", &e))?;
     let child = Command::new("/proc/self/exe")
+        .arg0("cofferdam")
         .args(["keep", sandbox])
         .env_clear()
         .envs(caller.env.iter().map(|(name, value)| (name, value)))

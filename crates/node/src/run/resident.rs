@@ -68,7 +68,7 @@ impl Resident {
             report_reads: false,
             learn: Learn::Nothing,
         };
-        let (ask, under, kept) = sandboxed::take_up(&ask, sandbox, caller)?;
+        let (ask, under, kept) = sandboxed::take_up(&ask, sandbox, caller, sandboxed::Stopped::Taken)?;
         let laid = lay_out(&ask, caller, under, ground, None)?;
         let missing = laid.enforced.missing.clone();
         let level = if missing.is_empty() { Level::Full } else { Level::Partial };

@@ -8,18 +8,20 @@ use bytes::Bytes;
 use http::StatusCode;
 use hyper::body::{Frame, SizeHint};
 use hyper_util::rt::{TokioIo, TokioTimer};
+use rustix::net::RecvFlags;
 use std::collections::HashMap;
 use std::convert::Infallible;
 use std::future::Future;
 use std::io;
 use std::net::IpAddr;
+use std::os::fd::AsFd;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
 use terms::LimitKind;
-use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf};
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, Interest, ReadBuf};
 use tokio::net::{TcpStream, UnixStream};
 use tokio::sync::watch;
 use tokio::time::{Instant, Sleep, timeout};
@@ -52,19 +54,26 @@ enum Source {
 
 /// What can be listened on.
 pub trait Stream: AsyncRead + AsyncWrite + Send + Unpin + 'static {
-    fn readable(&self) -> impl Future<Output = io::Result<()>> + Send;
+    /// Resolves when something has come, and takes none of it.
+    fn stirs(&self) -> impl Future<Output = io::Result<()>> + Send;
 }
 
 impl Stream for UnixStream {
-    async fn readable(&self) -> io::Result<()> {
-        UnixStream::readable(self).await
+    async fn stirs(&self) -> io::Result<()> {
+        self.async_io(Interest::READABLE, || peek(self)).await
     }
 }
 
 impl Stream for TcpStream {
-    async fn readable(&self) -> io::Result<()> {
-        TcpStream::readable(self).await
+    async fn stirs(&self) -> io::Result<()> {
+        self.async_io(Interest::READABLE, || peek(self)).await
     }
+}
+
+/// The kernel may say that there is something where there is nothing yet; a look tells.
+fn peek(socket: impl AsFd) -> io::Result<()> {
+    rustix::net::recv(socket, &mut [0u8; 1][..], RecvFlags::PEEK)?;
+    Ok(())
 }
 
 impl Connections {
@@ -103,16 +112,13 @@ impl Connections {
             let (_place, patience) = (place, front.shared.patience());
             // Nothing is set aside for one that sends nothing.
             tokio::select! {
-                ready = timeout(patience, stream.readable()) => if !matches!(ready, Ok(Ok(()))) { return },
+                ready = timeout(patience, stream.stirs()) => if !matches!(ready, Ok(Ok(()))) { return },
                 () = front.shared.until_end() => return,
             }
+            // Boxed, so that those who send nothing have no room for it either.
             match tls {
-                None => speak(stream, peer, front).await,
-                Some(tls) => {
-                    if let Ok(Ok(stream)) = timeout(HANDSHAKE, tls.accept(stream)).await {
-                        speak(stream, peer, front).await;
-                    }
-                }
+                None => Box::pin(speak(stream, peer, front)).await,
+                Some(tls) => Box::pin(greet(stream, tls, peer, front)).await,
             }
         });
     }
@@ -157,6 +163,12 @@ async fn turn_away(mut stream: impl Stream) {
         "close some, or try again",
     );
     let _ = timeout(Duration::from_secs(1), stream.write_all(&blunt(refusal))).await;
+}
+
+async fn greet(stream: impl Stream, tls: TlsAcceptor, peer: Peer, front: Front) {
+    if let Ok(Ok(stream)) = timeout(HANDSHAKE, tls.accept(stream)).await {
+        speak(stream, peer, front).await;
+    }
 }
 
 async fn speak(stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static, peer: Peer, front: Front) {

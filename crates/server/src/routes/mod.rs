@@ -4,6 +4,7 @@
 
 mod audit;
 mod events;
+mod files;
 mod health;
 mod metrics;
 mod openapi;
@@ -33,6 +34,7 @@ fn parts() -> Vec<OpenApiRouter<Shared>> {
     vec![
         audit::routes(),
         events::routes(),
+        files::routes(),
         health::routes(),
         metrics::routes(),
         openapi::routes(),
