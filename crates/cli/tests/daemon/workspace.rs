@@ -16,7 +16,7 @@ struct World {
 
 impl World {
     fn new() -> World {
-        let place = Place::new(As::Root);
+        let place = Place::new(As::User);
         let numbers: String = (1..=30).map(|n| format!("{n}\n")).collect();
         for (path, text) in
             [("src/a.txt", numbers.as_str()), ("src/old.txt", "moved\n"), ("gone.txt", "gone\n"), ("docs/d.md", "d\n")]

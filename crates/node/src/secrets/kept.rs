@@ -78,12 +78,12 @@ fn set_checked(caller: &Caller, name: &str, value: &[u8]) -> Result<Changed, Fau
 }
 
 pub fn remove(caller: &Caller, name: &str) -> Result<Changed, Fault> {
-    check_name(name)?;
     let state = State::open(caller)?;
     let gone = || {
         let fault = Fault::new(ErrorKind::NotFound, format!("there is no secret {name:?}")).subject(name);
         fault.hint("`cofferdam secret ls` lists them").phase(Phase::Admission)
     };
+    check_name(name).map_err(|_| gone())?;
     let dir = place_of(&state).map_err(|_| gone())?;
     match rustix::fs::unlinkat(&dir, name, AtFlags::empty()) {
         Ok(()) => {}
