@@ -12,6 +12,7 @@ mod quantity;
 mod render;
 mod review;
 mod run;
+mod runs;
 mod sandboxes;
 mod secrets;
 mod setup;
@@ -24,6 +25,10 @@ use std::process::ExitCode;
 
 fn main() -> ExitCode {
     let words: Vec<OsString> = std::env::args_os().skip(1).collect();
+    // How we start ourselves beside ourselves; nobody types it, and nothing is to be found out first.
+    if words.first().is_some_and(|word| word == "keep") {
+        return runs::keep(&words[1..]);
+    }
     // `run` is the hot path: it parses its own flags only and builds nothing for the other verbs.
     if let Some((verb, rest)) = args::as_run(&words) {
         return run::main(verb, rest);
@@ -51,6 +56,7 @@ fn main() -> ExitCode {
         Some((verb, m)) if args::operations::VERBS.contains(&verb) => operations::main(verb, m),
         Some((verb, m)) if args::events::VERBS.contains(&verb) => events::main(verb, m),
         Some((verb, m)) if args::secrets::VERBS.contains(&verb) => secrets::main(verb, m),
+        Some((verb, m)) if args::runs::VERBS.contains(&verb) => runs::main(verb, m),
         Some((verb, m)) if args::sandboxes::VERBS.contains(&verb) => sandboxes::main(verb, m),
         Some((verb, m)) if args::review::VERBS.contains(&verb) => review::main(verb, m),
         Some((verb, m)) if args::snapshots::VERBS.contains(&verb) => snapshots::main(verb, m),

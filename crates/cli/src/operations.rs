@@ -1,15 +1,17 @@
-//! `cofferdam config`, `backup` and `fsck`, and the configuration of whoever serves.
+//! `cofferdam config`, `backup`, `fsck` and `top`, and the configuration of whoever serves.
 
+use crate::sandboxes::table::{Table, bytes, short};
 use crate::{args, render, surroundings};
 use clap::ArgMatches;
 use node::config::{Config, KEYS, Kind, Setting};
-use node::{Caller, backup, fsck};
+use node::{Caller, backup, fsck, top};
 use serde::Serialize;
 use std::ffi::OsString;
 use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
-use terms::{Fault, PROTOCOL_VERSION};
+use std::time::Duration;
+use terms::{Fault, PROTOCOL_VERSION, Phase, quantity};
 
 /// Carries out one of the verbs of `args::operations`.
 pub fn main(verb: &str, matches: &ArgMatches) -> ExitCode {
@@ -17,6 +19,7 @@ pub fn main(verb: &str, matches: &ArgMatches) -> ExitCode {
     let json = inner.get_flag("json");
     let done = surroundings::caller().and_then(|caller| match (verb, below) {
         ("backup", _) => copy(inner, &caller, json),
+        ("top", _) => top(inner, &caller, json),
         ("fsck", _) => examine(inner, &caller, json),
         (_, "check") => check(inner, &caller, json),
         _ => show(inner, &caller, json),
@@ -44,7 +47,7 @@ fn show(m: &ArgMatches, caller: &Caller, json: bool) -> Result<ExitCode, Fault> 
         render::print_json(&Shown { protocol_version: PROTOCOL_VERSION, file, settings });
         return Ok(ExitCode::SUCCESS);
     }
-    let mut table = crate::sandboxes::table::Table::new(&["KEY", "VALUE", "ORIGIN"]);
+    let mut table = Table::new(&["KEY", "VALUE", "ORIGIN"]);
     for setting in config.settings() {
         let kind = node::config::keys::of(&setting.key).map_or(Kind::Text, |key| key.kind);
         table.row(vec![setting.key.clone(), kind.show(&setting.value), setting.origin.to_string()]);
@@ -122,6 +125,56 @@ fn examine(m: &ArgMatches, caller: &Caller, json: bool) -> Result<ExitCode, Faul
         n => say(&format!("{n} problems: {looked}")),
     }
     Ok(status)
+}
+
+/// How far apart the two looks are that one table is made of: processor time is told by what came between.
+const BETWEEN: Duration = Duration::from_millis(250);
+
+fn top(m: &ArgMatches, caller: &Caller, json: bool) -> Result<ExitCode, Fault> {
+    let delay = m.get_one::<String>("delay").map_or("2s", String::as_str);
+    let wrong = |why: String| Fault::invalid(format!("--delay {why}")).phase(Phase::Admission);
+    let delay = Duration::from_millis(quantity::time(delay).map_err(wrong)?).max(Duration::from_millis(100));
+    let height = top::height().filter(|_| !json && !m.get_flag("once"));
+    let mut top = top::Top::default();
+    top.look(caller)?;
+    std::thread::sleep(BETWEEN);
+    loop {
+        let look = top.look(caller)?;
+        if json {
+            return Ok(print_document(look));
+        }
+        let Some(height) = height else {
+            table(&look, usize::MAX).print();
+            return Ok(ExitCode::SUCCESS);
+        };
+        // From the top left on, over what was there.
+        let mut out = std::io::stdout();
+        if write!(out, "\x1b[H\x1b[J").and_then(|()| out.flush()).is_err() {
+            return Ok(ExitCode::SUCCESS);
+        }
+        // The head, and the line that the cursor stands in.
+        table(&look, height.saturating_sub(2).max(1)).print();
+        std::thread::sleep(delay);
+    }
+}
+
+fn table(look: &top::Look, most: usize) -> Table {
+    let mut table = Table::new(&["SANDBOX", "NAME", "STATE", "RUNS", "PROCS", "CPU %", "MEMORY", "DISK", "NET"]);
+    for row in look.sandboxes.iter().take(most) {
+        let state = if row.live { format!("{} (live)", row.state.name()) } else { row.state.name().to_owned() };
+        table.row(vec![
+            short(&row.id),
+            row.name.clone().unwrap_or_default(),
+            state,
+            row.runs.to_string(),
+            row.processes.to_string(),
+            row.cpu_percent.map_or("-".into(), |percent| format!("{percent:.1}")),
+            bytes(row.memory_bytes),
+            bytes(row.disk_bytes),
+            row.net_bytes.map_or("-".into(), bytes),
+        ]);
+    }
+    table
 }
 
 fn word(kind: fsck::Kind) -> String {

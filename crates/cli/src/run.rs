@@ -1,9 +1,10 @@
 //! `cofferdam run`.
 
 use crate::args::{self, Runs};
-use crate::{prompt, quantity, render, surroundings};
+use crate::{prompt, quantity, render, runs, surroundings};
 use clap::ArgMatches;
 use node::events::{EventFile, LEAST_MAX};
+use node::keeper::attach::Left;
 use node::output::Output;
 use node::policies::{Flag, Source};
 use node::run::{Ask, Fresh, Groundwork, Keep, Learn, Observed, Observer, Place, Refused, TTL_MS};
@@ -34,7 +35,7 @@ pub fn main(verb: Runs, words: &[OsString]) -> ExitCode {
         Err(fault) => return render::fault(&fault, json),
     };
     match carry_out(verb, &matches, ground, events) {
-        Ok(Done::Explained) => ExitCode::SUCCESS,
+        Ok(Done::Explained | Done::Left) => ExitCode::SUCCESS,
         Ok(Done::Ran(outcome)) => {
             if json {
                 render::print_json(&*outcome);
@@ -58,12 +59,19 @@ pub fn main(verb: Runs, words: &[OsString]) -> ExitCode {
 enum Done {
     Ran(Box<Outcome>),
     Explained,
+    /// It goes on without us.
+    Left,
 }
 
 fn carry_out(verb: Runs, matches: &ArgMatches, ground: Groundwork, events: Option<EventFile>) -> Result<Done, Refused> {
     let mut caller = surroundings::caller()?;
     let ask = ask(verb, matches, &caller)?;
     let patience = patience(matches)?;
+    if let Place::Sandbox(word) = &ask.place
+        && let Some(done) = live(matches, &ask, word, &caller)?
+    {
+        return Ok(done);
+    }
     let mut ready = node::run::prepare(&ask, &caller, ground)?;
     if matches.get_flag("explain") {
         explain(&ready);
@@ -102,6 +110,30 @@ fn carry_out(verb: Runs, matches: &ArgMatches, ground: Groundwork, events: Optio
         kept(&outcome, &ask.place).iter().for_each(|line| render::note(line));
     }
     Ok(Done::Ran(Box::new(outcome)))
+}
+
+/// A command in a sandbox that is live goes through its keeper, and so does one that nobody waits for; none where it does neither.
+fn live(m: &ArgMatches, ask: &Ask, word: &str, caller: &node::Caller) -> Result<Option<Done>, Fault> {
+    if m.try_get_one::<bool>("detach").ok().flatten().is_some_and(|detach| *detach) {
+        let run = node::keeper::exec::detached(ask, word, caller)?;
+        // A reader that left early is no error of ours.
+        let _ = writeln!(std::io::stdout(), "{run}");
+        return Ok(Some(Done::Left));
+    }
+    if m.get_flag("explain") {
+        return Ok(None);
+    }
+    Ok(match runs::exec_live(ask, word, caller)? {
+        None => None,
+        Some(Left::Detached) => Some(Done::Left),
+        Some(Left::Ended(outcome)) => {
+            let told = std::io::stderr().is_terminal() && !m.get_flag("quiet");
+            if told || m.get_flag("verbose") {
+                render::summary(&outcome, m.get_flag("verbose"));
+            }
+            Some(Done::Ran(outcome))
+        }
+    })
 }
 
 /// How long somebody is waited for, where the flag says it.

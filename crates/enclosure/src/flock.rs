@@ -21,6 +21,8 @@ pub struct Flock {
     /// Shepherds by their numbers outside and inside.
     outside: HashMap<i32, Job>,
     inside: HashMap<i32, Job>,
+    /// The one whose shepherd is not known yet.
+    begins: Option<Job>,
     /// The guest's tree, in which its processes have the numbers that they have inside.
     root: Option<OwnedFd>,
     denials: BTreeMap<Job, Denials>,
@@ -32,12 +34,15 @@ impl Flock {
         Flock { first, root, ..Flock::default() }
     }
 
+    /// One that begins; the next only when there is a shepherd.
     pub fn add(&mut self, job: Job) {
+        self.begins = Some(job);
         self.denials.insert(job, Denials::default());
     }
 
     /// There is a shepherd.
     pub fn tended(&mut self, job: Job, shepherd: BorrowedFd<'_>) {
+        self.begins = None;
         if let Some((outside, inside)) = numbers(shepherd) {
             self.outside.insert(outside, job);
             self.inside.insert(inside, job);
@@ -46,6 +51,7 @@ impl Flock {
 
     /// All of it is gone: what was refused, and how often more than is listed.
     pub fn remove(&mut self, job: Job) -> (Vec<Denial>, u64) {
+        self.begins = self.begins.filter(|of| *of != job);
         self.outside.retain(|_, of| *of != job);
         self.inside.retain(|_, of| *of != job);
         self.denials.remove(&job).unwrap_or_default().into_parts()
@@ -72,12 +78,12 @@ impl Flock {
 
     /// Whose a thread is, by its number outside.
     pub fn of(&self, tid: i32) -> Option<Job> {
-        climb(&self.outside, tid, parent)
+        climb(&self.outside, self.begins, self.first, tid, parent)
     }
 
     /// The same by the number that it has inside.
     pub fn of_inside(&self, pid: i32) -> Option<Job> {
-        climb(&self.inside, pid, |pid| self.parent_inside(pid))
+        climb(&self.inside, self.begins, 1, pid, |pid| self.parent_inside(pid))
     }
 
     fn parent_inside(&self, pid: i32) -> Option<i32> {
@@ -89,13 +95,23 @@ impl Flock {
     }
 }
 
-fn climb(shepherds: &HashMap<i32, Job>, from: i32, parent: impl Fn(i32) -> Option<i32>) -> Option<Job> {
+/// A child of the first that is no known shepherd is that of the one who begins.
+fn climb(
+    shepherds: &HashMap<i32, Job>,
+    begins: Option<Job>,
+    first: i32,
+    from: i32,
+    parent: impl Fn(i32) -> Option<i32>,
+) -> Option<Job> {
     let mut at = from;
     for _ in 0..MOST_STEPS {
         if let Some(job) = shepherds.get(&at) {
             return Some(*job);
         }
-        at = parent(at).filter(|above| *above > 1)?;
+        at = match parent(at)? {
+            above if above == first => return begins,
+            above => above,
+        };
     }
     None
 }
@@ -125,10 +141,12 @@ mod test {
     fn a_process_is_found_below_its_shepherd() {
         let shepherds = HashMap::from([(10, Job(1)), (20, Job(2))]);
         let parents = HashMap::from([(10, 1), (20, 1), (11, 10), (12, 11), (21, 20), (30, 1), (2, 1)]);
-        let of = |pid| climb(&shepherds, pid, |pid| parents.get(&pid).copied());
+        let of_with = |begins, pid| climb(&shepherds, begins, 1, pid, |pid| parents.get(&pid).copied());
+        let of = |pid| of_with(None, pid);
         assert_eq!((of(12), of(21), of(10)), (Some(Job(1)), Some(Job(2)), Some(Job(1))));
         assert_eq!((of(30), of(2), of(99)), (None, None, None));
-        assert_eq!(climb(&shepherds, 5, |pid| Some(pid)), None, "a ring ends");
+        assert_eq!((of_with(Some(Job(3)), 30), of_with(Some(Job(3)), 12)), (Some(Job(3)), Some(Job(1))));
+        assert_eq!(climb(&shepherds, None, 1, 5, Some), None, "a ring ends");
         assert_eq!(parent_in("7 (a) b (c)) S 6 7 7"), Some(6));
     }
 }

@@ -180,6 +180,11 @@ impl Residence<'_> {
         self.guest.places.tmp.as_ref().map(AsFd::as_fd)
     }
 
+    /// The first process, by its number on the host.
+    pub fn first(&self) -> i32 {
+        self.guest.spawned.pid
+    }
+
     /// The ids on the host that the guest's own files have in its mounts.
     pub fn owner(&self) -> (u32, u32) {
         let guest = self.guest.steps.guest;

@@ -2,6 +2,7 @@
 //! every few seconds; only what layers take must be walked for, and is asked for apart.
 
 use crate::Caller;
+use crate::keeper::place::Place;
 use crate::lifecycle::admission::Standing;
 use crate::lifecycle::{gc, list, live, measure};
 use crate::sandbox::Run;
@@ -59,6 +60,9 @@ pub fn now(caller: &Caller) -> Result<Figures, Fault> {
     for row in list::list(caller, false)? {
         *figures.sandboxes.entry(row.state.name().to_owned()).or_default() += 1;
     }
+    let kept = std::fs::read_dir(state.path.join("keepers")).into_iter().flatten().flatten();
+    let cards = kept.filter_map(|e| Place::of(&state.path, e.file_name().to_str()?).card());
+    figures.keepers = cards.filter(|card| card.handle().is_some()).count() as u64;
     let (open, last) = state.store.read(|tx| Ok((tx.list_open::<Run>()?, tx.noted(None, None, 1)?)))?;
     figures.runs_active = open.iter().filter(|run| live::handle(&run.record).is_some()).count() as u64;
     figures.journal_head = last.last().map_or(0, |entry| entry.seq);

@@ -108,7 +108,8 @@ impl Root {
 }
 
 /// One file, directory or other thing.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+#[schema(as = FileEntry)]
 pub struct Entry {
     /// From the workspace's top.
     pub path: Rel,

@@ -1,6 +1,7 @@
 //! Is everything as the records say? Rows against layers, directories, processes and control groups, and the journal against
 //! itself. Finds, names and counts; what can be put right without a loss is what `gc` does, and nothing else.
 
+use crate::keeper::place::Place;
 use crate::lifecycle::gc::{self, Sort};
 use crate::lifecycle::list::{BaseIs, base_is};
 use crate::lifecycle::live;
@@ -25,6 +26,8 @@ pub enum Kind {
     MissingLayer,
     /// The directory that a sandbox covers is gone, or another one has its name.
     Base,
+    /// A directory that was made for a sandbox that is gone.
+    OwnBase,
     /// A layer that no record names.
     Layer,
     /// A run that goes on by its record, and whose supervisor is gone.
@@ -183,6 +186,7 @@ impl Found<'_> {
                 Sort::DeadLayer | Sort::EmptyLayer | Sort::Adopted => Kind::Layer,
                 Sort::LostRun => Kind::Run,
                 Sort::OrphanBatch => Kind::Batch,
+                Sort::OwnBase => Kind::OwnBase,
                 _ => continue,
             };
             self.add(kind, &item.id, item.why, true);
@@ -190,18 +194,19 @@ impl Found<'_> {
         Ok(())
     }
 
-    /// A keeper that lives has a sandbox that may be used, and one that is gone has left nothing. How many live.
+    /// Whatever belongs to a keeper belongs to a sandbox. How many keepers live.
     fn of_keepers(&mut self, state: &State, known: &Known) -> u64 {
         let mut alive = 0;
         let found = std::fs::read_dir(state.path.join("keepers")).into_iter().flatten().flatten();
         for sandbox in found.filter_map(|entry| entry.file_name().into_string().ok()) {
             let is_known = known.sandboxes.iter().any(|kept| kept.id == sandbox);
-            match (keeper(&state.path.join("keepers").join(&sandbox)), is_known) {
-                (Keeper::Lives, true) => alive += 1,
-                (Keeper::Lives, false) => self.add(Kind::Keeper, &sandbox, "it keeps what no record knows", false),
-                (Keeper::Died, true) => self.add(Kind::Keeper, &sandbox, "it died and left its card and socket", false),
-                (_, false) => self.add(Kind::Keeper, &sandbox, "its sandbox is gone", false),
-                (Keeper::None, true) => {}
+            let lives = Place::of(&state.path, &sandbox).card().is_some_and(|card| card.handle().is_some());
+            match (lives, is_known) {
+                (true, true) => alive += 1,
+                (true, false) => self.add(Kind::Keeper, &sandbox, "it keeps what no record knows", false),
+                // What is left of one that died is how the sandbox knows that it was lost.
+                (false, true) => {}
+                (false, false) => self.add(Kind::Keeper, &sandbox, "it is left of a sandbox that is gone", false),
             }
         }
         alive
@@ -215,21 +220,4 @@ impl Found<'_> {
             self.add(Kind::File, &String::from_utf8_lossy(name), "a write that was cut short left it", false);
         }
     }
-}
-
-enum Keeper {
-    Lives,
-    /// It left its card, and is gone.
-    Died,
-    /// It left in order, or there was none.
-    None,
-}
-
-/// The process that a keeper's card names, if it is still that process.
-fn keeper(dir: &Path) -> Keeper {
-    let Ok(card) = std::fs::read(dir.join("keeper.json")) else { return Keeper::None };
-    let card: serde_json::Value = serde_json::from_slice(&card).unwrap_or_default();
-    let pid = card["pid"].as_u64().and_then(|pid| u32::try_from(pid).ok());
-    let same = pid.is_some_and(|pid| live::start_of(pid) == card["pid_start"].as_u64());
-    if same && card["boot"] == live::boot().as_str() { Keeper::Lives } else { Keeper::Died }
 }

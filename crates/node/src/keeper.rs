@@ -10,17 +10,9 @@ pub mod lost;
 pub mod place;
 pub mod runs;
 pub mod spool;
+pub mod suspend;
 pub mod wire;
 
 pub use birth::{announce, stand_alone};
 pub use client::{Follow, Keeper};
 pub use keep::{IDLE, MOST_RUNS, keep};
-
-use crate::Caller;
-use std::path::Path;
-use terms::Fault;
-
-/// The keeper of a sandbox that shall do something: made live where it is not, and woken where it is suspended.
-pub fn wake(state: &Path, sandbox: &str, caller: &Caller) -> Result<Keeper, Fault> {
-    Keeper::ensure(state, sandbox, caller)
-}

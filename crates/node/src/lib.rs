@@ -18,8 +18,10 @@ pub mod lifecycle;
 pub mod network;
 pub mod output;
 pub mod policies;
+pub mod ports;
 pub mod publish;
 pub mod questions;
+pub mod quota;
 mod reach;
 pub mod review;
 pub mod run;
@@ -30,6 +32,7 @@ pub mod snapshots;
 pub mod state;
 pub mod tokens;
 pub mod toolchains;
+pub mod top;
 
 pub use caller::Caller;
 pub use reach::{Grants, Reach};

@@ -9,7 +9,7 @@
 //! ```
 
 pub mod admission;
-mod bases;
+pub mod bases;
 pub mod change;
 mod copies;
 pub mod create;

@@ -13,7 +13,7 @@ mod view;
 
 use self::inside::Inside;
 use self::layer::Held;
-use self::phases::Timer;
+pub(crate) use self::phases::Timer;
 pub use self::phases::{Phases, Timed};
 use self::place::Spot;
 pub use self::place::{Fresh, Keep, Place};

@@ -30,7 +30,7 @@ impl World {
         let env = [("PATH", PathBuf::from("/usr/bin:/bin")), ("COFFERDAM_STATE", root.join("state"))];
         let env = env.into_iter().map(|(name, value)| (name.into(), value.into_os_string())).collect();
         let (cwd, home) = (root.join("base"), root.join("home"));
-        let caller = Caller { cwd, home, user: "rita".into(), env, read_late: |_| None, reach: node::Reach::default() };
+        let caller = Caller { cwd, home, user: "rita".into(), env, read_late: |_| None, reach: Default::default() };
         World { root, caller }
     }
 

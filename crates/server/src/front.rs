@@ -5,18 +5,19 @@ use crate::credentials::Peer;
 use crate::gate::{self, Names};
 use crate::lookout::{Seen, Told};
 use crate::pace::Paced;
-use crate::refuse::{Carried, Refusal};
+use crate::refuse::{Carried, OfGuest, Refusal};
 use crate::stream::Closing;
 use crate::{Shared, Who};
 use axum::Router;
 use axum::body::Body;
 use axum::extract::MatchedPath;
 use axum::response::{IntoResponse, Response};
+use bytes::Bytes;
 use futures_util::FutureExt;
 use http::header::{self, HeaderName, HeaderValue};
 use http::{Request, StatusCode, Uri};
 use http_body_util::{BodyExt, Limited};
-use hyper::body::{Body as _, Incoming};
+use hyper::body::Body as _;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use terms::{Fault, Retry};
@@ -38,7 +39,11 @@ struct Tenant(String);
 const WITHOUT_VERSION: [&str; 3] = ["/health", "/metrics", "/openapi.json"];
 
 impl Front {
-    pub async fn answer(self, peer: Peer, request: Request<Incoming>) -> Response {
+    pub async fn answer<B>(self, peer: Peer, request: Request<B>) -> Response
+    where
+        B: hyper::body::Body<Data = Bytes> + Send + Unpin + 'static,
+        B::Error: Into<axum::BoxError>,
+    {
         let id = terms::id("req", node::fresh::random());
         let seen = Seen::begin(self.shared.lookout(), request.method(), request.headers());
         let mut answer = match AssertUnwindSafe(seen.during(self.admitted(&peer, request))).catch_unwind().await {
@@ -47,7 +52,8 @@ impl Front {
             Err(_) => Refusal::from(Fault::internal("the daemon failed at this request")).into_response(),
         };
         let mut fault = None;
-        if answer.status().is_client_error() || answer.status().is_server_error() {
+        let is_ours = answer.extensions().get::<OfGuest>().is_none();
+        if is_ours && (answer.status().is_client_error() || answer.status().is_server_error()) {
             let (document, of) = refused(answer, &id).await;
             (answer, fault) = (document, Some(of));
         }
@@ -63,7 +69,11 @@ impl Front {
         answer
     }
 
-    async fn admitted(self, peer: &Peer, request: Request<Incoming>) -> Result<Response, Refusal> {
+    async fn admitted<B>(self, peer: &Peer, request: Request<B>) -> Result<Response, Refusal>
+    where
+        B: hyper::body::Body<Data = Bytes> + Send + Unpin + 'static,
+        B::Error: Into<axum::BoxError>,
+    {
         let (mut parts, body) = request.into_parts();
         gate::check(&parts, peer, &self.names)?;
         parts.uri = versioned(parts.uri);
@@ -72,13 +82,16 @@ impl Front {
             true => None,
             false => Some(self.shared.credentials().who(peer, &parts.headers).await?),
         };
+        if let Some(who) = &who {
+            self.shared.admission().request(&who.tenant)?;
+        }
         // No route has a use for it, and none must be able to pass it on.
         parts.headers.remove(header::AUTHORIZATION);
         if let Some(who) = &who {
             parts.extensions.insert(who.clone());
         }
         let path = parts.uri.path().to_owned();
-        let request = Request::from_parts(parts, Body::new(Paced::new(body)));
+        let request = Request::from_parts(parts, Body::new(Paced::new(body, self.shared.patience())));
         let mut answer = match self.app.clone().oneshot(request).await {
             Ok(answer) => answer,
             Err(never) => match never {},

@@ -6,9 +6,11 @@
 //!                          faults   Origin                 description says
 //! ```
 
+mod admission;
 pub mod answer;
 pub mod ask;
 mod credentials;
+mod feed;
 mod foreign;
 mod front;
 mod gate;
@@ -20,8 +22,12 @@ mod routes;
 mod rules;
 mod shared;
 mod stream;
+mod upload;
 mod who;
+mod words;
+mod written;
 
+pub use admission::Quotas;
 pub use listen::{Checked, Settings, check, serve};
 pub use refuse::Refusal;
 pub use routes::document;

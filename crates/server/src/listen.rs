@@ -4,6 +4,7 @@ mod connection;
 mod socket;
 mod tls;
 
+use crate::admission::Quotas;
 use crate::credentials::{Credentials, Peer};
 use crate::front::Front;
 use crate::gate::Names;
@@ -43,17 +44,21 @@ pub struct Settings {
     pub allow_hosts: Vec<String>,
     /// How long what goes on may take once the daemon was told to end.
     pub grace: Duration,
+    /// How long a client may take for the head of a request, between parts of its body, and between requests.
+    pub patience: Duration,
     /// The largest document that a route takes, in bytes.
     pub max_body: usize,
     /// Connections at a time, in all and from one address.
     pub connections: usize,
     pub connections_each: usize,
+    pub quotas: Quotas,
     pub logs: Logs,
     pub telemetry: Telemetry,
 }
 
 impl Settings {
     pub const GRACE: Duration = Duration::from_secs(30);
+    pub const PATIENCE: Duration = Duration::from_secs(30);
     pub const MAX_BODY: usize = 1 << 20;
     pub const CONNECTIONS: usize = 16_384;
     pub const CONNECTIONS_EACH: usize = 12_288;
@@ -68,9 +73,11 @@ impl Settings {
             tls: None,
             allow_hosts: Vec::new(),
             grace: Settings::GRACE,
+            patience: Settings::PATIENCE,
             max_body: Settings::MAX_BODY,
             connections: Settings::CONNECTIONS,
             connections_each: Settings::CONNECTIONS_EACH,
+            quotas: Quotas::default(),
             logs: Logs::default(),
             telemetry: Telemetry::default(),
         }
@@ -162,6 +169,9 @@ fn check_name(host: &str) -> Result<(), Fault> {
     ))
 }
 
+/// Connections that the kernel keeps for us until we take them; with fewer a crowd would make others try again.
+const WAITING: i32 = 4096;
+
 /// Descriptors beside those of connections: the store, keepers, streams.
 const OTHER_DESCRIPTORS: u64 = 2048;
 
@@ -198,7 +208,8 @@ pub fn serve(settings: Settings, ready: impl FnOnce(&Checked) + Send) -> Result<
     let broken = |e: std::io::Error| Fault::internal(format!("the daemon cannot start: {e}"));
     let mut runtime = tokio::runtime::Builder::new_multi_thread();
     // Verbs are counted elsewhere; the rest looks up tokens.
-    let runtime = runtime.enable_all().max_blocking_threads(crate::shared::AT_A_TIME + 8).build().map_err(broken)?;
+    let runtime =
+        runtime.enable_all().max_blocking_threads(crate::shared::AT_A_TIME as usize + 8).build().map_err(broken)?;
     let grace = settings.grace;
     let done = runtime.block_on(live(settings, &mut checked, ready));
     runtime.shutdown_timeout(grace);
@@ -264,7 +275,11 @@ fn tell_begin(shared: &Shared, checked: &Checked) {
 }
 
 async fn bind(address: SocketAddr) -> Result<TcpListener, Fault> {
-    TcpListener::bind(address).await.map_err(|e| {
+    let bound = TcpListener::bind(address).await.and_then(|tcp| {
+        rustix::net::listen(&tcp, WAITING)?;
+        Ok(tcp)
+    });
+    bound.map_err(|e| {
         let fault = Fault::new(ErrorKind::Unavailable, format!("--listen {address}: {e}")).phase(Phase::Start);
         fault.hint("choose another port, or 0 for any that is free")
     })

@@ -8,10 +8,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::time::{Instant, Sleep};
 
-/// A part of a body must come within this time of the one before.
-const BETWEEN: Duration = Duration::from_secs(30);
-/// And the whole must not take longer than this, plus a second for each so many bytes that came.
-const GRACE: Duration = Duration::from_secs(30);
+/// A body must not take longer than a client may be silent, plus a second for each so many bytes that came.
 const LEAST_A_SECOND: u64 = 1024;
 
 #[derive(Debug)]
@@ -31,13 +28,14 @@ pub struct Paced<B> {
     /// How long we waited for what has come. Time that we take ourselves does not count.
     waited: Duration,
     since: Option<Instant>,
+    patience: Duration,
     timer: Pin<Box<Sleep>>,
 }
 
 impl<B> Paced<B> {
-    pub fn new(body: B) -> Paced<B> {
-        let timer = Box::pin(tokio::time::sleep(BETWEEN));
-        Paced { body, bytes: 0, waited: Duration::ZERO, since: None, timer }
+    pub fn new(body: B, patience: Duration) -> Paced<B> {
+        let timer = Box::pin(tokio::time::sleep(patience));
+        Paced { body, bytes: 0, waited: Duration::ZERO, since: None, patience, timer }
     }
 
     fn came(&mut self, bytes: usize) {
@@ -48,8 +46,8 @@ impl<B> Paced<B> {
     fn wait(&mut self) {
         if self.since.is_none() {
             let now = Instant::now();
-            let whole = GRACE + Duration::from_secs(self.bytes / LEAST_A_SECOND);
-            self.timer.as_mut().reset(now + whole.saturating_sub(self.waited).min(BETWEEN));
+            let whole = self.patience + Duration::from_secs(self.bytes / LEAST_A_SECOND);
+            self.timer.as_mut().reset(now + whole.saturating_sub(self.waited).min(self.patience));
             self.since = Some(now);
         }
     }

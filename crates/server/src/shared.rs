@@ -1,7 +1,9 @@
 //! What all routes share.
 
 use crate::Settings;
+use crate::admission::{Admission, Fair};
 use crate::credentials::Credentials;
+use crate::feed::Feeds;
 use crate::foreign::Tries;
 use crate::lookout::{self, Lookout, Nodes};
 use crate::refuse::Refusal;
@@ -16,12 +18,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 use terms::{Fault, LimitKind};
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::watch;
 use tokio::time::Instant;
 
-/// Verbs that are carried out at a time, each on a thread of its own; and how many may wait for that.
-pub const AT_A_TIME: usize = 64;
-const WAITING: usize = 1024;
+/// Verbs that are carried out at a time, each on a thread of its own, in all and of one tenant; how long one waits for that.
+pub const AT_A_TIME: u64 = 64;
+const AT_A_TIME_EACH: u64 = 48;
+const PATIENCE: Duration = Duration::from_secs(60);
+/// Whose the daemon's own work is; no tenant has such a name.
+const OWN: &str = "";
 /// Variables of the daemon's environment that runs of other tenants are given.
 const PASSED_ON: [&str; 3] = ["PATH", "LANG", "TZ"];
 
@@ -34,32 +39,36 @@ struct Inner {
     caller: Caller,
     state: PathBuf,
     max_body: usize,
+    patience: Duration,
     credentials: Credentials,
     rules: Rules,
     tries: Tries,
-    verbs: Semaphore,
-    waiting: Arc<AtomicUsize>,
+    admission: Admission,
+    verbs: Arc<Fair>,
     ending: watch::Sender<bool>,
     lookout: Lookout,
+    feeds: Feeds,
 }
 
 impl Shared {
     pub fn new(settings: &Settings, credentials: Credentials, rules: Rules) -> Shared {
-        let Settings { caller, state, max_body, .. } = settings.clone();
+        let Settings { caller, state, max_body, patience, quotas, .. } = settings.clone();
         let lookout = Lookout::new(settings.logs, Nodes { caller: caller.clone(), state: state.clone() });
-        let (verbs, waiting) = (Semaphore::new(AT_A_TIME), lookout.queue().clone());
+        let (verbs, admission) = (Fair::new(Some(AT_A_TIME)), Admission::new(quotas));
         let ending = watch::channel(false).0;
         Shared(Arc::new(Inner {
             max_body,
+            patience,
             caller,
             state,
             credentials,
             rules,
             tries: Tries::default(),
+            admission,
             verbs,
-            waiting,
             ending,
             lookout,
+            feeds: Feeds::default(),
         }))
     }
 
@@ -67,9 +76,18 @@ impl Shared {
         &self.0.credentials
     }
 
+    pub fn admission(&self) -> &Admission {
+        &self.0.admission
+    }
+
     /// What the daemon tells of itself.
     pub fn lookout(&self) -> &Lookout {
         &self.0.lookout
+    }
+
+    /// Who listens to which tenant's journal.
+    pub fn feeds(&self) -> &Feeds {
+        &self.0.feeds
     }
 
     pub fn rules(&self) -> &Rules {
@@ -79,6 +97,11 @@ impl Shared {
     /// The largest document that a route takes, in bytes. Files are streamed and have their own bounds.
     pub fn max_body(&self) -> usize {
         self.0.max_body
+    }
+
+    /// How long a client may make us wait for the next thing it sends.
+    pub fn patience(&self) -> Duration {
+        self.0.patience
     }
 
     pub fn tries(&self) -> &Tries {
@@ -127,13 +150,16 @@ impl Shared {
         let ours = &self.0.caller;
         if who.tenant == DEFAULT_TENANT {
             let mut env: Vec<(OsString, OsString)> = ours.env.clone();
+            env.push(kept_only());
             traced(&mut env);
+            env.push(kept_only());
             return Caller { user, reach, cwd, env, ..ours.clone() };
         }
         let mut env: Vec<(OsString, OsString)> =
             ours.env.iter().filter(|(name, _)| PASSED_ON.iter().any(|known| name == known)).cloned().collect();
         env.push(("COFFERDAM_STATE".into(), self.state_of(&who.tenant).into()));
         traced(&mut env);
+        env.push(kept_only());
         Caller { cwd, home: "/nonexistent".into(), user, env, read_late: |_| None, reach }
     }
 
@@ -154,31 +180,37 @@ impl Shared {
         F: FnOnce(&Caller) -> Result<T, Fault> + Send + 'static,
     {
         let caller = self.caller(who);
-        self.blocking(move || verb(&caller)).await
+        let done = self.in_turn(&who.tenant, move || verb(&caller)).await;
+        self.0.feeds.nudge(&who.tenant);
+        done
     }
 
-    /// The same for work that is no verb.
+    /// The same for work that is the daemon's own.
     pub async fn blocking<T, F>(&self, work: F) -> Result<T, Refusal>
     where
         T: Send + 'static,
         F: FnOnce() -> Result<T, Fault> + Send + 'static,
     {
-        let _place = self.queue()?;
-        let broken = |e: String| Refusal::from(Fault::internal(format!("a verb ended without an answer: {e}")));
-        let _turn = self.0.verbs.acquire().await.map_err(|e| broken(e.to_string()))?;
-        match tokio::task::spawn_blocking(work).await {
-            Ok(done) => done.map_err(Refusal::from),
-            Err(e) => Err(broken(e.to_string())),
-        }
+        self.in_turn(OWN, work).await
     }
 
-    fn queue(&self) -> Result<Place<'_>, Refusal> {
-        let place = Place(&self.0.waiting);
-        if self.0.waiting.fetch_add(1, Ordering::Relaxed) < WAITING {
-            return Ok(place);
-        }
-        let message = format!("{WAITING} requests are being carried out or wait for it");
-        Err(Refusal::limit(StatusCode::TOO_MANY_REQUESTS, LimitKind::Waiting, message, "try again"))
+    async fn in_turn<T, F>(&self, tenant: &str, work: F) -> Result<T, Refusal>
+    where
+        T: Send + 'static,
+        F: FnOnce() -> Result<T, Fault> + Send + 'static,
+    {
+        let counted = Counted::new(self.0.lookout.queue());
+        let turn = self.0.verbs.turn(tenant, Some(AT_A_TIME_EACH), PATIENCE).await.map_err(|_| {
+            let message = "too many requests are being carried out or wait for it";
+            Refusal::limit(StatusCode::TOO_MANY_REQUESTS, LimitKind::Waiting, message, "try again")
+        })?;
+        // It goes on when its client is gone, and has its turn for as long.
+        let done = tokio::task::spawn_blocking(move || {
+            let _both = (turn, counted);
+            work()
+        });
+        let broken = |e| Refusal::from(Fault::internal(format!("a verb ended without an answer: {e}")));
+        done.await.map_err(broken)?.map_err(Refusal::from)
     }
 
     /// Asks a verb again and again until its answer is `ready`, or the time is over; the last answer.
@@ -208,6 +240,11 @@ fn traced(env: &mut Vec<(OsString, OsString)>) {
     env.extend(lookout::current().map(|context| ("TRACEPARENT".into(), context.header().into())));
 }
 
+/// Whoever asks, their runs are given secrets that are kept, and none of the daemon's variables.
+fn kept_only() -> (OsString, OsString) {
+    (node::secrets::ONLY.into(), "1".into())
+}
+
 /// Why a stream closes before its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Closed {
@@ -224,10 +261,17 @@ impl Closed {
     }
 }
 
-/// One of those who wait.
-struct Place<'a>(&'a AtomicUsize);
+/// One of those who are carried out or wait for it.
+struct Counted(Arc<AtomicUsize>);
 
-impl Drop for Place<'_> {
+impl Counted {
+    fn new(count: &Arc<AtomicUsize>) -> Counted {
+        count.fetch_add(1, Ordering::Relaxed);
+        Counted(count.clone())
+    }
+}
+
+impl Drop for Counted {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
     }

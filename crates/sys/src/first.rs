@@ -62,11 +62,20 @@ fn check(result: libc::c_long) -> Result<(), i32> {
 
 /// Returns only when it failed, with where and why.
 fn become_command(command: &Command, slave: RawFd) -> (u32, i32) {
-    if let Err(failure) =
-        ready_to_execute(command, slave).map_err(|errno| (BEFORE_EXEC, errno)).and_then(|()| enter(command))
-    {
-        return failure;
+    let ready = ready_to_execute(command, slave).and_then(|()| tell(command)).map_err(|errno| (BEFORE_EXEC, errno));
+    match ready {
+        Ok(told) => {
+            let begun = bound(command).map_err(|errno| (BEFORE_EXEC, errno)).and_then(|()| enter(command));
+            let failure = begun.err().unwrap_or_else(|| execute(command));
+            told.iter().for_each(|told| tell_failure(*told, failure));
+            failure
+        }
+        Err(failure) => failure,
     }
+}
+
+/// Returns only when it failed.
+fn execute(command: &Command) -> (u32, i32) {
     // SAFETY: pointer lists ended by null that the supervisor built before the clone and that live in our copy of
     // its memory.
     unsafe {
@@ -82,6 +91,28 @@ fn become_command(command: &Command, slave: RawFd) -> (u32, i32) {
         );
     }
     (AT_EXEC, errno())
+}
+
+/// Says that the command begins, before it can keep anybody from saying so: it has the same user as its shepherd. What comes
+/// along ends when the program runs, or tells why it does not.
+fn tell(command: &Command) -> Result<Option<RawFd>, i32> {
+    let Some((line, master)) = command.told else { return Ok(None) };
+    let mut pair = [-1; 2];
+    // SAFETY: the kernel fills both descriptors; a number.
+    let pid = unsafe {
+        check(libc::pipe2(pair.as_mut_ptr(), libc::O_CLOEXEC).into())?;
+        libc::syscall(libc::SYS_getpid) as i32
+    };
+    let report = Report { message: Message::Started, status: pid, ..Report::default() };
+    send(line, &report, &[pair[0], master])?;
+    crate::child::close(pair[0]);
+    Ok(Some(pair[1]))
+}
+
+fn tell_failure(told: RawFd, (step, errno): (u32, i32)) {
+    let words = [step, errno as u32];
+    // SAFETY: a buffer with its true length.
+    unsafe { libc::write(told, words.as_ptr().cast(), size_of_val(&words)) };
 }
 
 fn ready_to_execute(command: &Command, slave: RawFd) -> Result<(), i32> {
@@ -102,8 +133,12 @@ fn ready_to_execute(command: &Command, slave: RawFd) -> Result<(), i32> {
         reset_signals();
         libc::umask(command.umask);
     }
+    Ok(())
+}
+
+/// Only now: what comes before needs descriptors of its own.
+fn bound(command: &Command) -> Result<(), i32> {
     match command.open_files {
-        // Only now: pid 1 needs descriptors of its own.
         Some(most) => rlimit(libc::RLIMIT_NOFILE, most),
         None => Ok(()),
     }

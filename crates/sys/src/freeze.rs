@@ -148,6 +148,9 @@ fn page_out_one(pid: i32) -> Result<(), CallError> {
     const CALLS: usize = 64;
     let maps = fs::read_to_string(format!("/proc/{pid}/maps")).unwrap_or_default();
     let stretches: Vec<libc::iovec> = maps.lines().filter_map(stretch).take(EACH * CALLS).collect();
+    if stretches.is_empty() {
+        return Err(CallError { call: "read(maps)", errno: libc::EPERM });
+    }
     // SAFETY: numbers only; the descriptor is owned once.
     let handle = unsafe {
         let fd = libc::syscall(libc::SYS_pidfd_open, pid, 0u32);

@@ -85,9 +85,10 @@ pub struct Line(Control);
 pub enum Heard {
     /// There is a shepherd. May come after what it says first.
     Born(OwnedFd),
-    /// The command runs, under this number inside; with the supervisor's end of its terminal.
-    Started {
+    /// The command begins, under this number inside; with the supervisor's end of its terminal.
+    Begins {
         pid: i32,
+        fate: Fate,
         terminal: Option<OwnedFd>,
     },
     NotStarted {
@@ -109,12 +110,42 @@ pub enum Heard {
     Closed,
 }
 
+/// Whether a command that begins runs.
+#[derive(Debug)]
+pub struct Fate(OwnedFd);
+
+impl Fate {
+    /// Once there is something to read: why it does not run; none when it does, or is gone already.
+    pub fn learn(&self) -> Option<(At, i32)> {
+        let mut words = [0u32; 2];
+        // SAFETY: a buffer with its true length.
+        let got = unsafe { libc::read(self.0.as_raw_fd(), words.as_mut_ptr().cast(), size_of_val(&words)) };
+        (got == size_of_val(&words) as isize).then(|| (At::of(words[0]), words[1] as i32))
+    }
+}
+
+impl AsFd for Fate {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
 /// Where a start failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum At {
     Setup,
     Directory,
     Exec,
+}
+
+impl At {
+    fn of(step: u32) -> At {
+        match step {
+            crate::first::AT_EXEC => At::Exec,
+            crate::first::AT_DIRECTORY => At::Directory,
+            _ => At::Setup,
+        }
+    }
 }
 
 impl Spawned {
@@ -156,15 +187,11 @@ impl Line {
         let (cpu_us, max_rss_kb) = (report.cpu_us, report.max_rss_kb);
         Ok(match report.message {
             Message::Born => handles.next().map_or(Heard::Closed, Heard::Born),
-            Message::Started => Heard::Started { pid: report.status, terminal: handles.next() },
-            Message::ExecFailed => {
-                let at = match report.step {
-                    crate::first::AT_EXEC => At::Exec,
-                    crate::first::AT_DIRECTORY => At::Directory,
-                    _ => At::Setup,
-                };
-                Heard::NotStarted { at, errno: report.errno }
-            }
+            Message::Started => match handles.next() {
+                Some(fate) => Heard::Begins { pid: report.status, fate: Fate(fate), terminal: handles.next() },
+                None => Heard::Closed,
+            },
+            Message::ExecFailed => Heard::NotStarted { at: At::of(report.step), errno: report.errno },
             Message::Ended => Heard::Ended { status: report.status, cpu_us, max_rss_kb },
             Message::Lost => Heard::Lost { cpu_us, max_rss_kb },
             Message::Nothing | Message::StepFailed | Message::Ready => Heard::Closed,

@@ -276,7 +276,8 @@ pub const INDISPENSABLE: [&str; 18] = [
 ];
 
 /// Those that a first process and its shepherds need besides where the guest stays.
-pub const INDISPENSABLE_TO_STAY: [&str; 8] = ["recvmsg", "ppoll", "read", "open", "openat", "prctl", "mmap", "chdir"];
+pub const INDISPENSABLE_TO_STAY: [&str; 11] =
+    ["recvmsg", "ppoll", "read", "write", "open", "openat", "prctl", "mmap", "chdir", "pipe2", "getpid"];
 
 /// The number of a call by its name, for `syscalls.deny`; `None` when this architecture has no such call.
 pub fn number(name: &str) -> Option<u32> {

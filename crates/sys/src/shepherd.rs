@@ -134,35 +134,32 @@ fn receive(control: RawFd) -> Option<(Told, [RawFd; HANDLES])> {
     None
 }
 
-/// The life of a shepherd.
+/// The life of a shepherd. The command itself says that it begins; from then on we can be killed.
 fn tend(told: &Told, packed: RawFd, stdio: [RawFd; 3], line: RawFd) -> ! {
-    let (started, report, master) = match start(told, packed, stdio) {
-        Ok((pid, master)) => {
-            let report = Report { message: Message::Started, status: pid, ..Report::default() };
-            (Some(pid), report, master)
+    match start(told, packed, stdio, line) {
+        Ok(pid) => {
+            child::close_all_but(line);
+            first::reap(pid, Realm::Flock, line)
         }
-        Err((step, errno)) => (None, Report { message: Message::ExecFailed, step, errno, ..Report::default() }, -1),
-    };
-    let sent = send(line, &report, &[master]);
-    let Some(pid) = started else { exit(0) };
-    if sent.is_err() {
-        // Nobody waits for it any more; the first process ends what we leave.
-        exit(1);
+        Err((step, errno)) => {
+            let report = Report { message: Message::ExecFailed, step, errno, ..Report::default() };
+            let _ = send(line, &report, &[]);
+            exit(0)
+        }
     }
-    child::close_all_but(line);
-    first::reap(pid, Realm::Flock, line)
 }
 
-fn start(told: &Told, packed: RawFd, stdio: [RawFd; 3]) -> Result<(i32, RawFd), (u32, i32)> {
+fn start(told: &Told, packed: RawFd, stdio: [RawFd; 3], line: RawFd) -> Result<i32, (u32, i32)> {
     let before = |errno| (first::BEFORE_EXEC, errno);
     // SAFETY: numbers only.
     unsafe { kernel!(SYS_prctl, libc::PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) }.map_err(before)?;
-    let command = unpack(told, packed, stdio).map_err(before)?;
+    let mut command = unpack(told, packed, stdio).map_err(before)?;
     let (master, slave) = match told.terminal {
         0 => (-1, -1),
         _ => open_terminal(c"/dev/pts/ptmx", told.rows, told.columns).map_err(before)?,
     };
-    Ok((first::start(&command, slave)?, master))
+    command.told = Some((line, master));
+    first::start(&command, slave)
 }
 
 /// The command as it lies in the file: all of it, with offsets that become addresses here.

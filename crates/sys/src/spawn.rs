@@ -27,7 +27,7 @@ pub enum Message {
     Ended = 4,
     /// Of one who stays: there is a shepherd, whose handle comes along.
     Born = 5,
-    /// The command runs; `status` is its number inside. Its terminal comes along.
+    /// The command begins; `status` is its number inside. What tells whether it could comes along, and its terminal.
     Started = 6,
     /// The shepherd was killed, and what it watched over is gone, too: `cpu_us`, `max_rss_kb`.
     Lost = 7,
@@ -109,6 +109,8 @@ pub struct Command {
     pub own_pids: bool,
     /// Where it begins, unless where the first process stands.
     pub(crate) cwd: Option<&'static CStr>,
+    /// The line to tell that it begins, and what of its terminal goes along; without, its parent tells.
+    pub(crate) told: Option<(RawFd, RawFd)>,
     /// There is no command: the first process stays and starts what it is told to; see `job`.
     pub(crate) stays: bool,
 }
@@ -136,6 +138,7 @@ impl Command {
             start_mark: [0; 2],
             own_pids: true,
             cwd: None,
+            told: None,
             stays: false,
         }
     }
@@ -153,7 +156,8 @@ impl Command {
         stdio: [RawFd; 3],
     ) -> Command {
         let (umask, open_files, start_mark) = (0o022, None, [0; 2]);
-        Command { path, argv, envp, stdio, umask, open_files, start_mark, own_pids: true, cwd: None, stays: false }
+        let (cwd, told, stays) = (None, None, false);
+        Command { path, argv, envp, stdio, umask, open_files, start_mark, own_pids: true, cwd, told, stays }
     }
 
     pub(crate) fn argv_pointers(&self) -> *const *const c_char {

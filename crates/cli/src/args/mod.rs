@@ -11,6 +11,7 @@ pub mod events;
 pub mod operations;
 pub mod review;
 mod run;
+pub mod runs;
 pub mod sandboxes;
 pub mod secrets;
 pub mod snapshots;
@@ -26,6 +27,7 @@ const OTHERS: &[&[&str]] = &[
     events::VERBS,
     operations::VERBS,
     review::VERBS,
+    runs::VERBS,
     sandboxes::VERBS,
     secrets::VERBS,
     snapshots::VERBS,
@@ -53,6 +55,7 @@ pub fn whole() -> Command {
         .subcommand(exec())
         .subcommand(shell())
         .subcommands(sandboxes::commands())
+        .subcommands(runs::commands())
         .subcommands(daemon::commands())
         .subcommands(operations::commands())
         .subcommands(review::commands())

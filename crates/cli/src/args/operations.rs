@@ -5,10 +5,10 @@ use clap::{Arg, ArgAction, ArgMatches, Command};
 use node::config::{Flagged, KEYS, Kind};
 
 /// Known without building anything: the hot path must tell verbs from commands to run.
-pub const VERBS: &[&str] = &["config", "backup", "fsck"];
+pub const VERBS: &[&str] = &["config", "backup", "fsck", "top"];
 
 pub fn commands() -> Vec<Command> {
-    vec![config(), backup(), fsck()]
+    vec![config(), backup(), fsck(), top()]
 }
 
 fn config() -> Command {
@@ -55,6 +55,16 @@ fn fsck() -> Command {
         )
         .arg(flag("repair").help("First do what `cofferdam gc` does, and nothing else"))
         .arg(json())
+}
+
+fn top() -> Command {
+    Command::new("top")
+        .about("Show what sandboxes use, again and again: processors, memory, disk, network")
+        .arg(
+            Arg::new("delay").short('d').long("delay").value_name("TIME").default_value("2s").help("Between two looks"),
+        )
+        .arg(flag("once").help("Look once; so it is where nobody watches, too"))
+        .arg(flag("json").help("Look once and print JSON"))
 }
 
 /// `--config`, and a flag for every key that has one.

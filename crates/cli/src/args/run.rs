@@ -121,6 +121,12 @@ pub(super) fn exec() -> Command {
         .override_usage("cofferdam exec [OPTIONS] SANDBOX [--] COMMAND [ARG]...\n       cofferdam exec [OPTIONS] SANDBOX -c 'SHELL TEXT'")
         .arg(Arg::new("sandbox").value_name("SANDBOX").required(true).help("Its id, the beginning of it, or its name"))
         .next_help_heading("Command")
+        .arg(
+            flag("detach")
+                .short('d')
+                .conflicts_with_all(["json", "tty", "interactive", "explain"])
+                .help("Leave it running and print its id; the sandbox becomes live for it"),
+        )
         .args(command_args())
         .next_help_heading("Output")
         .args(output_args())

@@ -79,7 +79,7 @@ pub fn import(m: &ArgMatches, caller: &Caller, json: bool) -> Result<ExitCode, F
             Bounds { bytes: quantity::size(amount).map_err(bad)?, ratio: None, ..Bounds::default() }
         }
     };
-    let onto = Onto { dir: &onto, name: text(m, "name"), policies, flags: run::flags(m), bounds, once: None };
+    let onto = Onto { dir: Some(&onto), name: text(m, "name"), policies, flags: run::flags(m), bounds, once: None };
     let mut input: Box<dyn Read> = match file.as_os_str() == "-" {
         true => Box::new(std::io::stdin().lock()),
         false => {

@@ -103,13 +103,12 @@ fn every_planted_flaw_is_found() {
         let found: Value = serde_json::from_slice(&output.stdout).unwrap();
         assert_eq!(problems(&found), [("base".to_owned(), id.clone())]);
         fs::rename(place.home.join("elsewhere"), &place.project).unwrap();
-        // A keeper's card without its keeper.
-        let card = place.file(
-            place.state().join("keepers").join(&id).join("keeper.json"),
-            r#"{"pid":1,"pid_start":1,"boot":"b","version":"0","since_ms":0}"#,
-        );
-        flaw("keeper", &id);
-        fs::remove_file(&card).unwrap();
+        // What a keeper left of a sandbox that nobody knows.
+        let stray = format!("sbx_{}", "0".repeat(32));
+        let card = r#"{"pid":1,"pid_start":1,"boot":"b","version":"0","since_ms":0}"#;
+        place.file(place.state().join("keepers").join(&stray).join("keeper.json"), card);
+        flaw("keeper", &stray);
+        fs::remove_dir_all(place.state().join("keepers").join(&stray)).unwrap();
         // A write that was cut short.
         place.file(place.state().join("journal.head.part"), "");
         flaw("file", "journal.head.part");

@@ -2,7 +2,9 @@
 
 mod config;
 mod copies;
+mod daemon;
 mod units;
+mod watched;
 
 #[path = "../support/mod.rs"]
 mod support;

@@ -3,6 +3,7 @@
 #![allow(dead_code)]
 
 pub mod harm;
+pub mod http;
 pub mod left;
 pub mod terminal;
 pub mod world;

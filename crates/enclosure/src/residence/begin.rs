@@ -9,7 +9,7 @@ use crate::limits;
 use crate::standing::{Standing, exec_failed, step_failed, vanished};
 use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
 use std::collections::BTreeMap;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -20,6 +20,8 @@ use terms::{ErrorKind, Fault, LimitHit, Phase};
 
 /// How long a start may take, of an enclosure or of a command in it.
 const PATIENCE: Duration = Duration::from_secs(30);
+/// How long a command that begins is waited for until its program runs.
+const HELD_UP: Duration = Duration::from_secs(5);
 
 impl Prepared {
     /// Builds the enclosure and waits until it stands. The request's command is not started. Wants `Request::resident`.
@@ -214,11 +216,8 @@ impl Residence<'_> {
     fn await_start(&mut self, job: Job, line: Line, program: &Path) -> Result<(i32, Running), Fault> {
         let until = Instant::now() + PATIENCE;
         let (mut shepherd, mut begun, mut over) = (None, None, None);
-        loop {
-            if let (Some(_), Some(_)) = (&shepherd, &begun) {
-                break;
-            }
-            if !self.wait_for(&line, until) {
+        while shepherd.is_none() || begun.is_none() {
+            if !self.wait_for(line.as_fd(), until) {
                 if let Some(fd) = &shepherd {
                     let _: bool = process::signal(OwnedFd::as_fd(fd), crate::standing::SIGKILL);
                 }
@@ -229,9 +228,17 @@ impl Residence<'_> {
                     self.guest.judge.flock.iter_mut().for_each(|flock| flock.tended(job, fd.as_fd()));
                     shepherd = Some(fd);
                 }
-                Heard::Started { pid, terminal } => begun = Some((pid, terminal)),
+                Heard::Begins { pid, fate, terminal } => {
+                    // Somebody inside may hold it up; then it began nevertheless.
+                    let known = self.wait_for(fate.as_fd(), Instant::now() + HELD_UP);
+                    if let Some((at, errno)) = fate.learn().filter(|_| known) {
+                        return Err(not_started(program, at, errno));
+                    }
+                    begun = Some((pid, terminal));
+                }
                 Heard::NotStarted { at, errno } => return Err(not_started(program, at, errno)),
                 heard @ Heard::Ended { .. } => over = Some(heard),
+                heard @ Heard::Lost { .. } if begun.is_some() => over = Some(heard),
                 Heard::Lost { .. } => {
                     let message = "the command was killed from inside before it began";
                     return Err(Fault::new(ErrorKind::Unavailable, message).phase(Phase::Start));
@@ -248,11 +255,11 @@ impl Residence<'_> {
     }
 
     /// Waits until the line tells something. False when it is too late, or nobody is left to tell.
-    fn wait_for(&mut self, line: &Line, until: Instant) -> bool {
+    fn wait_for(&mut self, line: BorrowedFd<'_>, until: Instant) -> bool {
         loop {
             let left = until.saturating_duration_since(Instant::now());
             let timeout = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() };
-            let mut fds = vec![PollFd::new(line, PollFlags::IN)];
+            let mut fds = vec![PollFd::from_borrowed_fd(line, PollFlags::IN)];
             fds.extend(self.guest.listener.as_ref().map(|listener| PollFd::new(listener, PollFlags::IN)));
             let polled = poll(&mut fds, Some(&timeout));
             let told = !fds[0].revents().is_empty();

@@ -19,6 +19,7 @@ const SIGKILL: i32 = 9;
 impl Residence<'_> {
     /// Deals with whatever happened; to be called whenever one of those is ready or the time has come. Never blocks for long.
     pub fn turn(&mut self) -> Result<Vec<Happened>, Fault> {
+        self.hear_those_who_were_quick();
         for slot in self.happening()? {
             match slot {
                 Slot::Control => self.fall(),
@@ -35,7 +36,6 @@ impl Residence<'_> {
                 Slot::Job(job) => self.hear_job(job)?,
             }
         }
-        self.hear_those_who_were_quick();
         self.check_limits();
         self.check_endings();
         self.tell_denials();
@@ -91,7 +91,7 @@ impl Residence<'_> {
             Heard::Lost { cpu_us, max_rss_kb } => self.ended(job, None, cpu_us, max_rss_kb),
             // Only the end of the first process leaves a line without a word.
             Heard::Closed => self.fall(),
-            Heard::Born(_) | Heard::Started { .. } | Heard::NotStarted { .. } => {}
+            Heard::Born(_) | Heard::Begins { .. } | Heard::NotStarted { .. } => {}
         }
     }
 

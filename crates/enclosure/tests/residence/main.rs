@@ -42,8 +42,9 @@ fn main() -> ExitCode {
             let output = supervise(&ground, &binary, name, user);
             let ok = output.status.success();
             println!("{name} as {user}: {} in {:?}", if ok { "ok" } else { "FAILED" }, began.elapsed());
+            print!("{}", String::from_utf8_lossy(&output.stdout));
             if !ok {
-                print!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+                print!("{}", String::from_utf8_lossy(&output.stderr));
                 failed.push(name);
             }
         }

@@ -1,2 +1,249 @@
-use super::Case;
-pub const CASES: &[Case] = &[];
+//! What a residence is besides its commands: files, ports, standing still, and its end.
+
+use super::world::*;
+use super::{CASE, Case, PLACE};
+use enclosure::{Beside, Happened, Published};
+use rustix::fs::{Mode, OFlags, ResolveFlags, openat2};
+use std::fs::{self, File};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+use terms::Limits;
+
+pub const CASES: &[Case] = &[
+    ("files_are_seen_from_outside", files_are_seen_from_outside),
+    ("ports_are_reached", ports_are_reached),
+    ("what_stands_still_goes_on", what_stands_still_goes_on),
+    ("who_ends_while_still_ends_on_waking", who_ends_while_still_ends_on_waking),
+    ("nothing_outlives_its_supervisor", nothing_outlives_its_supervisor),
+    ("the_fall_is_told", the_fall_is_told),
+    ("what_is_used_is_told", what_is_used_is_told),
+    ("a_start_costs_little", a_start_costs_little),
+    ("only_who_was_prepared_to_stay_stays", only_who_was_prepared_to_stay_stays),
+];
+
+fn beneath(root: BorrowedFd<'_>, path: &str, flags: OFlags) -> rustix::io::Result<OwnedFd> {
+    let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
+    let mode = if flags.contains(OFlags::CREATE) { Mode::from(0o644) } else { Mode::empty() };
+    openat2(root, path, flags | OFlags::CLOEXEC, mode, resolve)
+}
+
+fn files_are_seen_from_outside() {
+    let project = place().join("project");
+    fs::create_dir_all(&project).unwrap();
+    fs::write(project.join("base"), "of the base").unwrap();
+    let mut home = stand();
+    let (status, _, error) = home.run(
+        "echo inside > made; echo changed > base; mkdir d; echo deep > d/f; ln -s /etc/passwd out; echo t > /tmp/t",
+    );
+    assert_eq!(code(status), Some(0), "{error}");
+    let read = |root: BorrowedFd<'_>, path: &str| {
+        let mut text = String::new();
+        beneath(root, path, OFlags::RDONLY).map(|fd| File::from(fd).read_to_string(&mut text)).map(|_| text)
+    };
+    let root = home.residence.root().unwrap();
+    assert_eq!(read(root, "made").unwrap(), "inside\n");
+    assert_eq!(read(root, "base").unwrap(), "changed\n");
+    assert_eq!(read(root, "d/f").unwrap(), "deep\n");
+    assert_eq!(fs::read_to_string(project.join("base")).unwrap(), "of the base", "the host has its own");
+    assert_eq!(read(root, "out").unwrap_err(), rustix::io::Errno::XDEV, "a link leads nowhere else");
+    assert_eq!(read(root, "../home").unwrap_err(), rustix::io::Errno::XDEV);
+    assert_eq!(read(home.residence.tmp().unwrap(), "t").unwrap(), "t\n");
+    // What is made from outside is the guest's own.
+    let owner = home.residence.owner();
+    for root in [home.residence.root().unwrap(), home.residence.tmp().unwrap()] {
+        let _as_the_guest = sys::owner::InTheNameOf::take(owner.0, owner.1).unwrap();
+        let fd = beneath(root, "from-outside", OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL).unwrap();
+        File::from(fd).write_all(b"hello\n").unwrap();
+    }
+    let text = "cat from-outside /tmp/from-outside; stat -c %u from-outside /tmp/from-outside made; id -u; echo more >> from-outside; rm /tmp/from-outside";
+    let (status, output, error) = home.run(text);
+    assert_eq!(code(status), Some(0), "{error}");
+    let lines: Vec<_> = output.lines().collect();
+    assert!(lines[..2] == ["hello", "hello"] && lines[2..].iter().all(|id| *id == lines[2]), "{output}");
+    assert_eq!(read(home.residence.root().unwrap(), "from-outside").unwrap(), "hello\nmore\n");
+    // In the layer it belongs to whoever runs, as what the guest makes itself does.
+    home.residence.close();
+    let uid = |name: &str| fs::metadata(place().join("layer/up").join(name)).unwrap().uid();
+    assert_eq!(uid("from-outside"), uid("made"));
+}
+
+const SERVER: &str = "exec python3 -m http.server --bind 127.0.0.1 8123";
+
+fn ports_are_reached() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let published = listener.local_addr().unwrap();
+    let request = request(Limits::default());
+    let beside = Beside { publish: vec![Published { listener, port: 8123 }], ..Beside::default() };
+    let residence = prepared(request).reside(beside).unwrap_or_else(|fault| panic!("{fault:?}"));
+    let mut home = Home { residence, happened: Vec::new() };
+    let fault = home.residence.connect(8123).unwrap_err();
+    assert_eq!(fault.error_kind, terms::ErrorKind::Unavailable);
+    home.run("echo served > file");
+    let server = home.start(SERVER);
+    let stream = home.until("a server", |home| home.residence.connect(8123).ok());
+    let ask = |mut stream: TcpStream| {
+        stream.set_nonblocking(false).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.write_all(b"GET /file HTTP/1.0\r\n\r\n").unwrap();
+        stream
+    };
+    let hear = |mut stream: TcpStream| {
+        let mut text = String::new();
+        stream.read_to_string(&mut text).unwrap();
+        text
+    };
+    // The guest's own calls must be answered meanwhile.
+    for stream in [TcpStream::from(stream), TcpStream::connect(published).unwrap()] {
+        let stream = ask(stream);
+        let (sender, receiver) = std::sync::mpsc::channel();
+        let thread = std::thread::spawn(move || sender.send(hear(stream)).unwrap());
+        let text = home.until("an answer", |_| receiver.try_recv().ok());
+        thread.join().unwrap();
+        assert!(text.ends_with("served\n"), "{text}");
+    }
+    home.residence.end(server.job);
+    home.ended(server.job);
+    home.until("silence", |home| home.residence.connect(8123).is_err().then_some(()));
+}
+
+fn what_stands_still_goes_on() {
+    let mut home = stand();
+    let counter = home.start("n=0; while :; do n=$((n+1)); echo $n; sleep 0.01; done");
+    let threads = home.start("python3 -c 'import threading,time\nfor _ in range(4): threading.Thread(target=lambda: [open(\"/tmp/t%d\" % n, \"w\") for n in range(10**9)]).start()'");
+    home.hears(&counter.output, "5\n");
+    let frozen = home.residence.freeze().unwrap_or_else(|fault| panic!("{fault:?}"));
+    assert!(["cgroup", "signals"].contains(&frozen.with));
+    assert_eq!(frozen.paged_out.is_some(), is_root(), "{frozen:?}");
+    drain(&counter.output);
+    let still = Instant::now() + Duration::from_millis(300);
+    home.until("time", |home| (Instant::now() > still || !home.happened.is_empty()).then_some(()));
+    assert_eq!(drain(&counter.output), "", "it counts on");
+    assert!(home.happened.is_empty(), "{:?}", home.happened);
+    let fault = home.residence.start(shell("true", PIPES)).unwrap_err();
+    assert_eq!(fault.error_kind, terms::ErrorKind::Conflict);
+    assert_eq!(home.residence.freeze().unwrap().with, frozen.with, "twice is once");
+    home.residence.thaw().unwrap();
+    home.hears(&counter.output, "\n");
+    assert_eq!(code(home.run("exit 3").0), Some(3));
+    for started in [counter, threads] {
+        home.residence.end(started.job);
+        assert_eq!(home.ended(started.job).status, Some(9));
+    }
+}
+
+fn who_ends_while_still_ends_on_waking() {
+    let mut home = stand();
+    let ended = home.start("echo up; sleep 1000");
+    let told = home.start("trap 'exit 8' TERM; echo up; while :; do sleep 0.02; done");
+    home.hears(&ended.output, "up");
+    home.hears(&told.output, "up");
+    home.residence.freeze().unwrap();
+    home.residence.end(ended.job);
+    assert!(home.residence.signal(told.job, 15));
+    let (_, deadline) = home.residence.waits();
+    assert!(deadline.is_none(), "nobody who stands still is late");
+    home.residence.thaw().unwrap();
+    assert_eq!(home.ended(ended.job).status, Some(9));
+    assert_eq!(code(home.ended(told.job).status), Some(8));
+    // One that falls while it stands still leaves nothing.
+    home.start("sleep 1000");
+    home.residence.freeze().unwrap();
+    home.residence.close();
+    assert_eq!(census(), Vec::<i32>::new());
+}
+
+fn nothing_outlives_its_supervisor() {
+    let mut supervisor = Command::new(std::env::current_exe().unwrap())
+        .env(CASE, "to-be-killed")
+        .env(PLACE, place())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut line = String::new();
+    BufReader::new(supervisor.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    let pids: Vec<&str> = line.strip_prefix("up ").unwrap().split_whitespace().collect();
+    assert!(pids.len() >= 4, "{line}");
+    // Who is dead and was not collected yet by whoever does that here counts as gone.
+    let lives = |pid: &&&str| fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|stat| !stat.contains(") Z "));
+    let alive = || pids.iter().filter(lives).count();
+    assert_eq!(alive(), pids.len());
+    supervisor.kill().unwrap();
+    supervisor.wait().unwrap();
+    let end = Instant::now() + PATIENCE;
+    while alive() > 0 {
+        assert!(Instant::now() < end, "{} are left", alive());
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+fn the_fall_is_told() {
+    let mut home = stand();
+    let started = home.start("sleep 1000");
+    let first = home.residence.first();
+    rustix::process::kill_process(rustix::process::Pid::from_raw(first).unwrap(), rustix::process::Signal::KILL)
+        .unwrap();
+    assert_eq!(home.ended(started.job).status, None);
+    home.until("the fall", |home| home.happened.iter().any(|h| matches!(h, Happened::Fell { .. })).then_some(()));
+    assert_eq!(home.residence.start(shell("true", PIPES)).unwrap_err().error_kind, terms::ErrorKind::Unavailable);
+    assert!(home.residence.connect(80).is_err() && home.residence.freeze().is_err());
+    home.residence.turn().unwrap();
+}
+
+fn what_is_used_is_told() {
+    let mut home = stand();
+    assert_eq!(home.residence.usage().processes, 0);
+    let started = home.start("python3 -c 'import time\nx=bytearray(40<<20)\nt=time.process_time()\nwhile time.process_time()<t+0.3: pass\nprint(\"up\",flush=True)\ntime.sleep(1000)'");
+    home.hears(&started.output, "up");
+    let used = home.residence.usage();
+    assert!(
+        used.cpu_us >= 200_000 && used.memory_bytes > 40 << 20 && used.memory_peak_bytes >= used.memory_bytes,
+        "{used:?}"
+    );
+    assert!((1..=3).contains(&used.processes), "{used:?}");
+    home.residence.end(started.job);
+    let end = home.ended(started.job);
+    assert!(end.cpu_us >= 200_000 && end.max_rss_kb > 40 << 10, "{end:?}");
+    // Its shepherd goes right after it said so.
+    let after = home.until("idleness", |home| Some(home.residence.usage()).filter(|after| after.processes == 0));
+    assert!(after.cpu_us >= 200_000 && after.memory_bytes < 40 << 20, "{after:?}");
+}
+
+/// Not a promise, but a figure: how a start in a residence compares with one outside.
+fn a_start_costs_little() {
+    const MANY: u32 = 100;
+    let mut home = stand();
+    let mut start = || {
+        let mut start = shell("", PIPES);
+        start.program = "/bin/true".into();
+        start.argv = vec!["true".into()];
+        let started = home.start_with(start);
+        assert_eq!(code(home.ended(started.job).status), Some(0));
+    };
+    (0..10).for_each(|_| start());
+    let began = Instant::now();
+    (0..MANY).for_each(|_| start());
+    let inside = began.elapsed() / MANY;
+    let began = Instant::now();
+    for _ in 0..MANY {
+        assert!(Command::new("/bin/true").status().unwrap().success());
+    }
+    let outside = began.elapsed() / MANY;
+    println!("a start and end inside takes {inside:?}, outside {outside:?}");
+    assert!(inside < Duration::from_millis(50), "{inside:?}");
+}
+
+fn only_who_was_prepared_to_stay_stays() {
+    let mut request = request(Limits::default());
+    request.resident = false;
+    assert!(prepared(request).reside(Beside::default()).is_err());
+    let mut denied =
+        request_under(r#"{"version":1,"extends":["default"],"syscalls":{"deny":["pipe2"]}}"#, Limits::default());
+    assert!(denied.deny_calls.contains(&"pipe2".to_string()));
+    denied.resident = true;
+    let fault = enclosure::prepare(denied, enclosure::begin()).err().unwrap();
+    assert_eq!(fault.error_kind, terms::ErrorKind::UnsupportedPolicy);
+}

@@ -9,7 +9,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::fs::{self, File};
 use std::io::{ErrorKind, Read};
 use std::os::fd::OwnedFd;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 use terms::{Limits, PolicyStamp, RunId};
 
@@ -234,8 +234,4 @@ pub fn role(name: &str) {
     loop {
         home.until("nothing", |_| None::<()>);
     }
-}
-
-pub fn exists(at: &Path) -> bool {
-    at.symlink_metadata().is_ok()
 }

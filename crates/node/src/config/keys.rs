@@ -88,6 +88,13 @@ pub const KEYS: &[Key] = &[
         ..NOTHING
     },
     Key {
+        name: "serve.patience",
+        kind: Kind::Time,
+        default: Some("30s"),
+        about: "How long a client may take for the head of a request, between parts of its body, and between requests",
+        ..NOTHING
+    },
+    Key {
         name: "serve.max_body",
         kind: Kind::Size,
         default: Some("1m"),

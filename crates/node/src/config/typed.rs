@@ -1,6 +1,7 @@
 //! The same values as types, for those who use them.
 
 use super::{Config, Setting, Value};
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -17,6 +18,7 @@ pub struct Serve {
     pub tls: Option<(PathBuf, PathBuf)>,
     pub allow_hosts: Vec<String>,
     pub grace: Duration,
+    pub patience: Duration,
     pub max_body: u64,
     pub max_connections: usize,
     pub max_connections_per_peer: usize,
@@ -87,6 +89,7 @@ impl Config {
             tls,
             allow_hosts: self.texts("serve.allow_hosts"),
             grace: self.time("serve.grace"),
+            patience: self.time("serve.patience"),
             max_body: self.count("serve.max_body").unwrap_or(1 << 20),
             max_connections: self.count("serve.max_connections").unwrap_or(1) as usize,
             max_connections_per_peer: self.count("serve.max_connections_per_peer").unwrap_or(1) as usize,
@@ -124,6 +127,12 @@ impl Config {
     /// Of one tenant; nothing is bound that the file does not bind.
     pub fn quota_of(&self, tenant: &str) -> Quota {
         self.quota_at(&format!("tenant.{tenant}.quota"))
+    }
+
+    /// Tenants that have quotas of their own.
+    pub fn tenants_with_quotas(&self) -> BTreeSet<&str> {
+        let of_tenants = self.settings.iter().filter_map(|setting| setting.key.strip_prefix("tenant."));
+        of_tenants.filter_map(|rest| rest.split_once(".quota.").map(|(tenant, _)| tenant)).collect()
     }
 
     fn quota_at(&self, section: &str) -> Quota {

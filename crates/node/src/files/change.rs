@@ -50,26 +50,23 @@ pub fn mkdir(root: &Root, path: &Rel, parents: bool, mode: Option<u32>) -> Resul
 
 /// Makes a directory and those above it, where they are missing.
 pub(super) fn make_parents(root: &Root, path: &Rel) -> Result<(), Fault> {
-    let mut so_far = Rel::top();
-    for part in path.parts() {
-        so_far = so_far.join(part);
-        let spot = root.find(&so_far, Last::Followed)?;
-        let Some(name) = spot.name.as_deref() else { continue };
-        match rustix::fs::mkdirat(&spot.dir, name, Mode::from_raw_mode(NEW)) {
-            Ok(()) => {}
-            Err(Errno::EXIST) => {
-                let found = spot.meta().map_err(|e| trouble::fault(&so_far, "look at it", &e))?;
-                if found.is_some_and(|meta| meta.kind != FileKind::Dir) {
-                    return Err(trouble::conflict(&so_far, "it is there and no directory", "choose another path"));
-                }
+    let spot = root.find_making(path, Last::Followed)?;
+    let Some(name) = spot.name.as_deref() else { return Ok(()) };
+    match rustix::fs::mkdirat(&spot.dir, name, Mode::from_raw_mode(NEW)) {
+        Ok(()) => Ok(()),
+        Err(Errno::EXIST) => {
+            let found = spot.meta().map_err(|e| trouble::fault(path, "look at it", &e))?;
+            match found.is_some_and(|meta| meta.kind != FileKind::Dir) {
+                true => Err(trouble::conflict(path, "it is there and no directory", "choose another path")),
+                false => Ok(()),
             }
-            Err(e) => return Err(trouble::fault(&so_far, "make it", &e.into())),
         }
+        Err(e) => Err(trouble::fault(path, "make it", &e.into())),
     }
-    Ok(())
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+#[schema(as = FileMoved)]
 pub struct Moved {
     #[serde(flatten)]
     pub entry: Entry,
@@ -77,7 +74,8 @@ pub struct Moved {
     pub how: How,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+#[schema(as = FileMovedHow)]
 #[serde(rename_all = "snake_case")]
 pub enum How {
     /// In one step.
@@ -116,7 +114,8 @@ fn by_copy(root: &Root, old: &Spot, new: &Spot, replace: bool) -> Result<(), Fau
 }
 
 /// What was taken away.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+#[schema(as = FilesRemoved)]
 pub struct Removed {
     pub files: u64,
     pub dirs: u64,
@@ -168,7 +167,7 @@ pub fn chmod(root: &Root, path: &Rel, mode: u32) -> Result<Entry, Fault> {
 }
 
 fn set_mode(root: &Root, path: &Rel, mode: u32) -> Result<Entry, Fault> {
-    let (spot, ()) = super::place::settled(root, path, "set its bits", |spot| match &spot.name {
+    let (spot, ()) = super::place::settled(root, path, "set its bits", false, |spot| match &spot.name {
         Some(name) => descent::set_mode(&spot.dir, name, mode),
         None => Ok(rustix::fs::fchmod(readable(&spot.dir)?, Mode::from_raw_mode(mode))?),
     })?;

@@ -26,7 +26,8 @@ pub struct Ask {
 }
 
 /// What was copied.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+#[schema(as = FilesCopied)]
 pub struct Copied {
     pub files: u64,
     pub dirs: u64,
@@ -40,7 +41,8 @@ pub struct Copied {
     pub left_out_more: u64,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+#[schema(as = FileLeftOut)]
 pub struct LeftOut {
     /// From the directory that was copied.
     pub path: Rel,

@@ -32,7 +32,8 @@ impl Default for Ask {
     }
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+#[schema(as = FileListing)]
 pub struct Listing {
     /// The directory, links followed.
     pub path: Rel,

@@ -14,6 +14,10 @@ use workspace::{Dir, FileKind, Rel};
 
 /// As many links as the kernel follows.
 const MOST_LINKS: usize = 40;
+/// As many directories are opened for one path. A link can lead up and down again many times.
+const MOST_STEPS: usize = 100_000;
+/// Permission bits of a directory that is made on the way.
+const NEW: u32 = 0o755;
 /// How often the way is looked for again when it changed under us.
 const TRIES: usize = 64;
 
@@ -44,13 +48,25 @@ struct Way<'a> {
     /// Parts still to go, last first.
     todo: Vec<Vec<u8>>,
     links: usize,
+    steps: usize,
+    /// Directories that are missing on the way are made.
+    makes: bool,
 }
 
 impl Root {
     /// Where a path leads. The last name need not be there.
     pub(super) fn find(&self, path: &Rel, last: Last) -> Result<Spot, Fault> {
+        self.go(path, last, false)
+    }
+
+    /// The same, making the directories above where they are missing.
+    pub(super) fn find_making(&self, path: &Rel, last: Last) -> Result<Spot, Fault> {
+        self.go(path, last, true)
+    }
+
+    fn go(&self, path: &Rel, last: Last, makes: bool) -> Result<Spot, Fault> {
         let todo = path.parts().rev().map(<[u8]>::to_vec).collect();
-        let mut way = Way { root: self, asked: path, names: Vec::new(), here: None, todo, links: 0 };
+        let mut way = Way { root: self, asked: path, names: Vec::new(), here: None, todo, links: 0, steps: 0, makes };
         while let Some(part) = way.todo.pop() {
             match &part[..] {
                 b".." => way.up()?,
@@ -81,10 +97,32 @@ impl Way<'_> {
             return Ok(here);
         }
         let mut here = self.root.dir.try_clone().map_err(|e| self.fail(&e))?;
+        self.count(self.names.len())?;
         for name in &self.names {
             here = below(&here, name).map_err(|e| self.fail(&e))?;
         }
         Ok(here)
+    }
+
+    fn count(&mut self, steps: usize) -> Result<(), Fault> {
+        self.steps += steps;
+        match self.steps > MOST_STEPS {
+            true => Err(self.fail(&Errno::LOOP.into())),
+            false => Ok(()),
+        }
+    }
+
+    /// The directory below, made where it is missing and that is wanted.
+    fn below(&mut self, here: &Dir, part: &[u8]) -> io::Result<Dir> {
+        match below(here, part) {
+            Err(e) if self.makes && e.kind() == io::ErrorKind::NotFound => {
+                match rustix::fs::mkdirat(here, part, Mode::from_raw_mode(NEW)) {
+                    Ok(()) | Err(Errno::EXIST) => below(here, part),
+                    Err(e) => Err(e.into()),
+                }
+            }
+            other => other,
+        }
     }
 
     /// One part further; the spot, where it was the last.
@@ -95,7 +133,8 @@ impl Way<'_> {
             return self.spot(here, part).map(Some);
         }
         if !is_last {
-            match below(&here, &part) {
+            self.count(1)?;
+            match self.below(&here, &part) {
                 Ok(next) => {
                     self.names.push(part);
                     self.here = Some(next);
@@ -214,15 +253,16 @@ fn reopen(handle: &OwnedFd, flags: OFlags) -> io::Result<OwnedFd> {
 }
 
 /// Does something at a path whose link at the end is followed. When a link stands there after all, it was put there meanwhile,
-/// and the way is looked for again.
+/// and the way is looked for again. With `makes`, directories above are made where they are missing.
 pub(super) fn settled<T>(
     root: &Root,
     path: &Rel,
     act: &str,
+    makes: bool,
     mut step: impl FnMut(&Spot) -> io::Result<T>,
 ) -> Result<(Spot, T), Fault> {
     for _ in 0..TRIES {
-        let spot = root.find(path, Last::Followed)?;
+        let spot = root.go(path, Last::Followed, makes)?;
         match step(&spot) {
             Ok(done) => return Ok((spot, done)),
             Err(e) if e.raw_os_error() == Some(Errno::LOOP.raw_os_error()) => {}

@@ -33,7 +33,7 @@ pub struct Reading {
 /// Opens a regular file. What is not one is refused without being opened.
 pub fn open(root: &Root, path: &Rel) -> Result<Reading, Fault> {
     let _owner = root.in_its_name()?;
-    let (spot, (file, meta)) = settled(root, path, "read it", |spot| spot.open_file(OFlags::RDONLY))?;
+    let (spot, (file, meta)) = settled(root, path, "read it", false, |spot| spot.open_file(OFlags::RDONLY))?;
     let entry = Entry::of(spot.path, &meta, None);
     Ok(Reading { file, path: path.clone(), at: 0, end: entry.size, entry })
 }

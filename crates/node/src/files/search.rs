@@ -56,7 +56,8 @@ impl Default for Ask {
     }
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+#[schema(as = SearchFound)]
 pub struct Found {
     pub matches: Vec<Match>,
     /// Files and directories that were looked at.
@@ -78,7 +79,8 @@ pub struct Found {
     pub skipped_more: u64,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+#[schema(as = SearchMatch)]
 pub struct Match {
     /// From the workspace's top.
     pub path: Rel,
@@ -94,7 +96,8 @@ pub struct Match {
     pub text: Option<Target>,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+#[schema(as = SearchBound)]
 #[serde(rename_all = "snake_case")]
 pub enum Bound {
     /// As many as were asked for were found.
@@ -104,7 +107,8 @@ pub enum Bound {
     Bytes,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+#[schema(as = SearchSkipped)]
 pub struct Skipped {
     pub path: Rel,
     pub why: String,

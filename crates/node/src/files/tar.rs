@@ -21,7 +21,8 @@ pub struct Packed {
     pub left_out: u64,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+#[schema(as = FilesUnpacked)]
 pub struct Unpacked {
     pub entries: u64,
     /// Of all files together.
@@ -46,7 +47,7 @@ pub fn pack(root: &Root, path: &Rel, out: &mut dyn Write) -> Result<Packed, Faul
 pub fn unpack(root: &Root, path: &Rel, from: &mut dyn Read) -> Result<Unpacked, Fault> {
     let _owner = root.in_its_name()?;
     change::make_parents(root, path)?;
-    let (_, dir) = settled(root, path, "open it", |spot| spot.open_dir())?;
+    let (_, dir) = settled(root, path, "open it", false, |spot| spot.open_dir())?;
     let room = root.room();
     let room = archive::Room { bytes: room.bytes.unwrap_or(MOST_BYTES), entries: room.files.unwrap_or(MOST_ENTRIES) };
     let made = archive::unpack(from, &dir, room)?;

@@ -22,7 +22,8 @@ const BATCH: usize = 64 << 10;
 /// The most that is told of what a new directory already held when it was seen.
 const MOST_FOUND: usize = 1000;
 
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+#[schema(as = FileEvent)]
 pub struct Event {
     pub what: What,
     /// From the workspace's top.
@@ -34,7 +35,8 @@ pub struct Event {
     pub is_dir: bool,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, utoipa::ToSchema)]
+#[schema(as = FileEventKind)]
 #[serde(rename_all = "snake_case")]
 pub enum What {
     Created,
@@ -47,7 +49,7 @@ pub enum What {
     Renamed,
     /// Events were lost; look again at everything below `path`.
     Overflow,
-    /// The directory that is watched is gone; nothing more will come.
+    /// The directory that is watched is gone, or has another name; nothing more will come.
     Gone,
 }
 

@@ -64,10 +64,7 @@ impl Draft {
         if let Some(mode) = ask.mode {
             change::check_mode(mode)?;
         }
-        if let (true, Some((above, _))) = (ask.parents, path.split()) {
-            change::make_parents(&root, &above)?;
-        }
-        let (spot, found) = settled(&root, path, "write it", |spot| {
+        let (spot, found) = settled(&root, path, "write it", ask.parents, |spot| {
             let found = spot.meta()?;
             match found.map(|meta| meta.kind) {
                 None | Some(FileKind::File) => Ok(found),

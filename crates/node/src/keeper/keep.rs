@@ -13,7 +13,8 @@ use super::spool::{Kind, Reader, Writer};
 use super::wire::{
     self, Ask, Frame, Froze, Hello, Left, Listed, Notice, Pulled, Rooted, Start, Started, Used, Waited, Word,
 };
-use crate::run::{Holding, Premises, Resident};
+use crate::questions::Questions;
+use crate::run::{Holding, Premises, Resident, Timer};
 use crate::{Caller, fresh};
 use enclosure::{Groundwork, Happened, Job, Residence, Streams};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -126,7 +127,6 @@ impl Keep {
             fault.subject(&id).phase(Phase::Start).hint("look at the state directory; `cofferdam doctor` may help")
         };
         place.make().map_err(|e| trouble("its directory", &e))?;
-        super::lost::settle(&state, &id)?;
         // From now on others who want to keep it see that somebody does.
         let card = Card::own();
         place.write_card(&card).map_err(|e| trouble("its card", &e))?;
@@ -141,6 +141,7 @@ impl Keep {
             Ok((residence, premises, holding, signals, listener, clerk))
         });
         let (residence, premises, holding, signals, listener, clerk) = stood.inspect_err(|_| place.clear())?;
+        let stays = premises.sandbox.record.stays;
         let mut keep = Keep {
             place,
             card,
@@ -154,7 +155,7 @@ impl Keep {
             works: BTreeMap::new(),
             past: VecDeque::new(),
             frozen: None,
-            stays: false,
+            stays,
             idle,
             stirred: Instant::now(),
             ending: None,
@@ -163,7 +164,29 @@ impl Keep {
             _holding: holding,
         };
         keep.prune();
+        keep.awake(&state, caller)?;
         Ok(keep)
+    }
+
+    /// It is suspended no more, and its services run.
+    fn awake(&mut self, state: &Path, caller: &Caller) -> Result<(), Fault> {
+        let sandbox = self.premises.sandbox.clone();
+        if sandbox.record.suspended.is_some() {
+            super::suspend::woken(state, &sandbox.id, caller)?;
+        }
+        for service in &sandbox.record.services {
+            let start = Start {
+                shell: Some(Word::of(&service.command)),
+                env: service.env.iter().map(|(name, value)| Word::of(format!("{name}={value}"))).collect(),
+                around: caller.env.iter().map(|(name, value)| (Word::of(name), Word::of(value))).collect(),
+                workdir: service.cwd.as_ref().map(Word::of),
+                actor: caller.user.clone(),
+                service: Some(service.name.clone()),
+                ..Start::default()
+            };
+            self.begin_run(&start)?;
+        }
+        Ok(())
     }
 
     fn run(mut self) -> Result<(), Fault> {
@@ -335,7 +358,7 @@ impl Keep {
         let Frame { json, payload, .. } = frame;
         let answer = match serde_json::from_slice::<Ask>(&json) {
             Ok(ask) => {
-                if !matches!(ask, Ask::Follow { .. } | Ask::List | Ask::Usage) {
+                if !matches!(ask, Ask::Follow { .. } | Ask::List | Ask::Usage | Ask::Questions) {
                     self.stirred = Instant::now();
                 }
                 self.carry_out(id, ask, payload)
@@ -373,6 +396,12 @@ impl Keep {
                 wire::value(&()).and(self.residence.connect(port)?)
             }
             Ask::Usage => wire::value(&self.used()),
+            Ask::Questions => wire::value(&self.premises.questions.as_ref().map(Questions::open).unwrap_or_default()),
+            Ask::Answer { number, answer, remember } => {
+                let nobody_asks = || crate::questions::not_open(number);
+                let questions = self.premises.questions.as_ref().ok_or_else(nobody_asks)?;
+                wire::value(&questions.answer(number, answer, remember)?)
+            }
             Ask::Stay => {
                 self.stays = true;
                 wire::value(&())
@@ -443,6 +472,7 @@ impl Keep {
     /// Starts a command and has it written down meanwhile.
     fn begin_run(&mut self, start: &Start) -> Result<String, Fault> {
         let sandbox = self.premises.sandbox.id.clone();
+        let mut timer = Timer::begin(Phase::Admission, start.variable("TRACEPARENT").as_deref());
         if self.ending.is_some() {
             let fault = Fault::new(ErrorKind::Conflict, format!("{sandbox} is being stopped")).retry(Retry::Later);
             return Err(fault.subject(sandbox).phase(Phase::Admission).hint("start it again when it has ended"));
@@ -452,19 +482,22 @@ impl Keep {
             let fault = Fault::new(ErrorKind::LimitExceeded, message).retry(Retry::Later).subject(sandbox);
             return Err(fault.phase(Phase::Admission).hint("wait until some have ended"));
         }
+        timer.enter(Phase::Planning);
         let command = self.premises.command(start)?;
+        timer.enter(Phase::Preparation);
         self.thaw()?;
         let run = command.run_id.as_str().to_owned();
         let spool = Writer::create(&self.place.run(&run)).map_err(|e| {
             let fault = Fault::new(ErrorKind::Unavailable, format!("{run}: its output cannot be kept: {e}"));
             fault.subject(&sandbox).phase(Phase::Preparation).hint("free some space where the state directory is")
         })?;
-        let note = Note {
+        let mut note = Note {
             run: run.clone(),
             command: command.argv.iter().map(|word| word.to_string_lossy().into_owned()).collect(),
             actor: start.actor.clone(),
             started_ms: fresh::now_ms(),
             service: start.service.clone(),
+            timer,
         };
         let streams = match start.terminal {
             Some((rows, columns)) => Streams::Terminal { rows, columns },
@@ -472,10 +505,12 @@ impl Keep {
         };
         let net = self.residence.usage().net_bytes;
         let crate::run::Command { run_id, program, argv, env, cwd, limits } = command;
+        note.timer.enter(Phase::Start);
         let started = self.residence.start(enclosure::Start { program, argv, env, cwd, streams });
         let started = started.inspect_err(|_| {
             let _ = std::fs::remove_dir_all(self.place.run(&run));
         })?;
+        note.timer.enter(Phase::Execution);
         let work = Work::new(started, run_id, note.clone(), spool, limits).since_net(net);
         let job = work.job;
         self.works.insert(run.clone(), work);
@@ -618,7 +653,8 @@ impl Keep {
         if let Some(reason) = reason {
             outcome.message = Some(reason.to_owned());
         }
-        let (note, waiting) = (work.note.clone(), std::mem::take(&mut work.feeds));
+        let (mut note, waiting) = (work.note.clone(), std::mem::take(&mut work.feeds));
+        note.timer.enter(Phase::Close);
         for feed in waiting {
             self.answer(feed.client, wire::refusal(&work::unread(run)));
         }

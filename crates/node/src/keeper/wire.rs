@@ -97,6 +97,15 @@ pub enum Ask {
         port: u16,
     },
     Usage,
+    /// What waits for a person's answer.
+    Questions,
+    /// Somebody's answer to one of them; what was asked.
+    Answer {
+        number: u64,
+        answer: crate::questions::Answer,
+        #[serde(default)]
+        remember: crate::questions::Remember,
+    },
     /// It stays until it is told to end, whether anything runs or not.
     Stay,
     /// Ends everything in order and then itself: answered by `Left` when nothing runs any more.
@@ -167,6 +176,14 @@ pub struct Started {
     /// It was started by an earlier request with the same id.
     #[serde(default)]
     pub existed: bool,
+}
+
+impl Start {
+    /// A variable of the caller's.
+    pub fn variable(&self, name: &str) -> Option<OsString> {
+        let wanted = Word::of(name);
+        self.around.iter().find(|(known, _)| *known == wanted).and_then(|(_, value)| value.text())
+    }
 }
 
 /// A run that this keeper started.

@@ -1,6 +1,6 @@
 //! `policy explain`: what holds for a path, a program or a place on the network, and what becomes of what is written there.
 
-use super::{Flag, Source, effective, find_program, surroundings};
+use super::{Flag, Source, effective, find_program, load_for, surroundings};
 use crate::Caller;
 use crate::sandbox;
 use crate::state::State;
@@ -64,6 +64,18 @@ pub fn explain(what: &OsStr, sources: &[Source], flags: &[Flag], caller: &Caller
     explain_under(what, policy, &caller.cwd, Look::Host, caller)
 }
 
+/// What one source says to a caller who may not have everything, for commands that would work in a directory.
+pub fn explain_source(
+    what: &OsStr,
+    source: &Source,
+    dir: &Path,
+    look: Look,
+    caller: &Caller,
+) -> Result<Explained, Fault> {
+    let policy = policy::effective(&[load_for(source, caller)?.document])?;
+    explain_under(what, policy, dir, look, &Caller { cwd: dir.to_owned(), ..caller.clone() })
+}
+
 /// What the policy of a sandbox says.
 pub fn explain_sandbox(what: &OsStr, word: &str, look: Look, caller: &Caller) -> Result<Explained, Fault> {
     let state = State::open(caller)?;
@@ -75,7 +87,7 @@ pub fn explain_sandbox(what: &OsStr, word: &str, look: Look, caller: &Caller) ->
 }
 
 /// What a policy says about something, for commands that work in a directory.
-pub fn explain_under(
+fn explain_under(
     what: &OsStr,
     mut policy: Policy,
     workspace: &Path,

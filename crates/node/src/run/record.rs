@@ -142,7 +142,7 @@ pub(crate) struct Written<'a> {
     pub actor: &'a str,
     pub started_ms: u64,
     pub service: Option<&'a str>,
-    /// How long its phases took, where that is known.
+    /// How long its phases took, once it has ended.
     pub timer: Option<&'a Timer>,
 }
 

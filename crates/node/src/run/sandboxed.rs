@@ -5,6 +5,7 @@ use super::phases::Timer;
 use super::place::{Spot, real};
 use super::{Ask, Ready, Refused, Under, arrange, layer, record};
 use crate::Caller;
+use crate::keeper::lost;
 use crate::policies::{self, Flag};
 use crate::sandbox::{self, Sandbox};
 use crate::state::State;
@@ -28,6 +29,9 @@ pub(super) fn take_up(ask: &Ask, word: &str, caller: &Caller) -> Result<(Ask, Un
     record::check_active(&found)?;
     let kept = found.clone();
     let held = layer::take(&state, found)?.ok_or_else(|| record::busy(&state, &kept.id))?;
+    // Whoever had it and lost it is past.
+    lost::settle_open(&state, &kept.id)?;
+    lost::forget(&state.path, &kept.id);
     drop(state);
     let mut documents = vec![document(&kept.id, &kept.record)?];
     documents.extend(policies::of_flags(&ask.flags, caller)?);

@@ -2,8 +2,8 @@
 
 use super::take::unmade;
 use super::{check_name, earlier, look, note, running};
-use crate::lifecycle::create;
 use crate::lifecycle::keys::Once;
+use crate::lifecycle::{bases, create};
 use crate::policies::{self, Flag, Source};
 use crate::sandbox::{self, Sandbox, TTL_MS};
 use crate::state::{self, State};
@@ -95,7 +95,8 @@ pub struct Imported {
 /// What a new sandbox gets beside what is in the file. The file's own policy is told and never obeyed.
 #[derive(Debug)]
 pub struct Onto<'a> {
-    pub dir: &'a Path,
+    /// An empty one of its own where none is given.
+    pub dir: Option<&'a Path>,
     pub name: Option<&'a str>,
     pub policies: Vec<Source>,
     pub flags: Vec<Flag>,
@@ -110,15 +111,20 @@ pub fn import(state: &State, caller: &Caller, onto: Onto<'_>, input: &mut dyn Re
         return Ok(known);
     }
     onto.name.map_or(Ok(()), check_name)?;
+    let id = terms::id("sbx", fresh::random());
+    let own = if onto.dir.is_none() { Some(bases::make(state, &id)?) } else { None };
+    let dir = onto.dir.or(own.as_ref().map(bases::Own::path)).unwrap_or(Path::new(""));
     let bad = |why: String| {
-        let fault = Fault::invalid(format!("{}: {why}", onto.dir.display())).phase(Phase::Admission);
+        let fault = Fault::invalid(format!("{}: {why}", dir.display())).phase(Phase::Admission);
         fault.hint("name a directory that exists and that you may read")
     };
-    let path = std::fs::canonicalize(caller.cwd.join(onto.dir)).map_err(|e| bad(e.to_string()))?;
+    let path = std::fs::canonicalize(caller.cwd.join(dir)).map_err(|e| bad(e.to_string()))?;
     if path.to_str().is_none() {
         return Err(bad("its path is not UTF-8".to_owned()));
     }
-    caller.reach.check_base(&path)?;
+    if own.is_none() {
+        caller.reach.check_base(&path)?;
+    }
     let base = Dir::open(&path).map_err(|e| bad(e.to_string()))?;
     state::check_apart(&state.dir, &state.path, &base, &path)?;
     state::check_space(&state.dir, &state.path)?;
@@ -129,7 +135,7 @@ pub fn import(state: &State, caller: &Caller, onto: Onto<'_>, input: &mut dyn Re
     let (layer, lock) = state.layers.make(&base, fresh::random()).map_err(|e| unmade(&e))?;
     let made = archive::import(input, &layer.up, &onto.bounds).and_then(|unpacked| {
         let since = layer.made_at().map_err(|e| super::lost(&layer.id, &e))?;
-        let (id, at_ms) = (terms::id("sbx", fresh::random()), fresh::now_ms());
+        let at_ms = fresh::now_ms();
         let sandbox = Sandbox {
             name: onto.name.map(str::to_owned),
             layers: vec![layer.id.clone()],
@@ -155,6 +161,7 @@ pub fn import(state: &State, caller: &Caller, onto: Onto<'_>, input: &mut dyn Re
     }
     drop(lock);
     if made.is_ok() {
+        own.into_iter().for_each(bases::Own::keep);
         create::wait_for_clock(&layer);
     }
     made

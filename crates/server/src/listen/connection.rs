@@ -8,25 +8,25 @@ use bytes::Bytes;
 use http::StatusCode;
 use hyper::body::{Frame, SizeHint};
 use hyper_util::rt::{TokioIo, TokioTimer};
+use rustix::net::RecvFlags;
 use std::collections::HashMap;
 use std::convert::Infallible;
 use std::future::Future;
 use std::io;
 use std::net::IpAddr;
+use std::os::fd::AsFd;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
 use terms::LimitKind;
-use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf};
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, Interest, ReadBuf};
 use tokio::net::{TcpStream, UnixStream};
 use tokio::sync::watch;
 use tokio::time::{Instant, Sleep, timeout};
 use tokio_rustls::TlsAcceptor;
 
-/// How long a connection may be silent before its first byte, and between requests; and how long a head may take to arrive.
-const HEAD: Duration = Duration::from_secs(30);
 const HANDSHAKE: Duration = Duration::from_secs(10);
 /// How long a client may take nothing of an answer.
 const STUCK: Duration = Duration::from_secs(60);
@@ -54,19 +54,26 @@ enum Source {
 
 /// What can be listened on.
 pub trait Stream: AsyncRead + AsyncWrite + Send + Unpin + 'static {
-    fn readable(&self) -> impl Future<Output = io::Result<()>> + Send;
+    /// Resolves when something has come, and takes none of it.
+    fn stirs(&self) -> impl Future<Output = io::Result<()>> + Send;
 }
 
 impl Stream for UnixStream {
-    async fn readable(&self) -> io::Result<()> {
-        UnixStream::readable(self).await
+    async fn stirs(&self) -> io::Result<()> {
+        self.async_io(Interest::READABLE, || peek(self)).await
     }
 }
 
 impl Stream for TcpStream {
-    async fn readable(&self) -> io::Result<()> {
-        TcpStream::readable(self).await
+    async fn stirs(&self) -> io::Result<()> {
+        self.async_io(Interest::READABLE, || peek(self)).await
     }
+}
+
+/// The kernel may say that there is something where there is nothing yet; a look tells.
+fn peek(socket: impl AsFd) -> io::Result<()> {
+    rustix::net::recv(socket, &mut [0u8; 1][..], RecvFlags::PEEK)?;
+    Ok(())
 }
 
 impl Connections {
@@ -102,19 +109,16 @@ impl Connections {
         };
         let front = front.clone();
         tokio::spawn(async move {
-            let _place = place;
+            let (_place, patience) = (place, front.shared.patience());
             // Nothing is set aside for one that sends nothing.
             tokio::select! {
-                ready = timeout(HEAD, stream.readable()) => if !matches!(ready, Ok(Ok(()))) { return },
+                ready = timeout(patience, stream.stirs()) => if !matches!(ready, Ok(Ok(()))) { return },
                 () = front.shared.until_end() => return,
             }
+            // Boxed, so that those who send nothing have no room for it either.
             match tls {
-                None => speak(stream, peer, front).await,
-                Some(tls) => {
-                    if let Ok(Ok(stream)) = timeout(HANDSHAKE, tls.accept(stream)).await {
-                        speak(stream, peer, front).await;
-                    }
-                }
+                None => Box::pin(speak(stream, peer, front)).await,
+                Some(tls) => Box::pin(greet(stream, tls, peer, front)).await,
             }
         });
     }
@@ -161,6 +165,12 @@ async fn turn_away(mut stream: impl Stream) {
     let _ = timeout(Duration::from_secs(1), stream.write_all(&blunt(refusal))).await;
 }
 
+async fn greet(stream: impl Stream, tls: TlsAcceptor, peer: Peer, front: Front) {
+    if let Ok(Ok(stream)) = timeout(HANDSHAKE, tls.accept(stream)).await {
+        speak(stream, peer, front).await;
+    }
+}
+
 async fn speak(stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static, peer: Peer, front: Front) {
     let shared = front.shared.clone();
     let busy = Arc::new(AtomicBool::new(false));
@@ -174,7 +184,10 @@ async fn speak(stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static, pee
         }
     });
     let mut http = hyper::server::conn::http1::Builder::new();
-    http.timer(TokioTimer::new()).header_read_timeout(HEAD).max_headers(MOST_HEADERS).max_buf_size(LARGEST_HEAD);
+    http.timer(TokioTimer::new())
+        .header_read_timeout(shared.patience())
+        .max_headers(MOST_HEADERS)
+        .max_buf_size(LARGEST_HEAD);
     let mut connection = std::pin::pin!(http.serve_connection(stream, service).with_upgrades());
     // A client that left is no error of ours.
     tokio::select! {

@@ -73,6 +73,7 @@ impl Socket {
             _ => {}
         }
         let listener = bind(path).map_err(cannot)?;
+        rustix::net::listen(&listener, super::WAITING).map_err(|e| cannot(e.into()))?;
         std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600)).map_err(cannot)?;
         let meta = std::fs::symlink_metadata(path).map_err(cannot)?;
         Ok(Socket { listener, path: path.to_owned(), id: (meta.dev(), meta.ino()), _alone: held })

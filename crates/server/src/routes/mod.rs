@@ -2,11 +2,20 @@
 //! It takes what it needs with the types of `ask`, never with axum's own, and refuses with `Refusal` only. What every route
 //! may answer beside (400, 401, 404, …) is added to the description in one place, by what the route takes.
 
+mod audit;
+mod events;
 mod health;
 mod metrics;
 mod openapi;
+mod policies;
+mod ports;
+mod questions;
 mod sandboxes;
+mod secrets;
+mod snapshots;
+mod templates;
 mod tokens;
+mod workspace;
 
 use crate::credentials::Credentials;
 use crate::refuse::Refusal;
@@ -21,7 +30,22 @@ pub use openapi::document;
 
 /// The routes of each resource with their description.
 fn parts() -> Vec<OpenApiRouter<Shared>> {
-    vec![health::routes(), metrics::routes(), openapi::routes(), sandboxes::routes(), tokens::routes()]
+    vec![
+        audit::routes(),
+        events::routes(),
+        health::routes(),
+        metrics::routes(),
+        openapi::routes(),
+        policies::routes(),
+        ports::routes(),
+        questions::routes(),
+        sandboxes::routes(),
+        secrets::routes(),
+        snapshots::routes(),
+        templates::routes(),
+        tokens::routes(),
+        workspace::routes(),
+    ]
 }
 
 fn described() -> OpenApiRouter<Shared> {

@@ -1,7 +1,7 @@
 //! What a keeper writes down and counts, on a thread beside its loop: the loop never waits for a disk, and so no command waits for
 //! what became of another. The store is closed again when nothing is left to write.
 
-use crate::run::Written;
+use crate::run::{Timer, Written};
 use rustix::event::{EventfdFlags, eventfd};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
@@ -19,6 +19,8 @@ pub(super) struct Note {
     pub actor: String,
     pub started_ms: u64,
     pub service: Option<String>,
+    /// How long each of its phases takes.
+    pub timer: Timer,
 }
 
 pub(super) enum Task {
@@ -137,6 +139,6 @@ fn written<'a>(sandbox: &str, note: &'a Note) -> Written<'a> {
         actor: &note.actor,
         started_ms: note.started_ms,
         service: note.service.as_deref(),
-        timer: None,
+        timer: Some(&note.timer),
     }
 }

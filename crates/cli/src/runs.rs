@@ -1,0 +1,214 @@
+//! Commands in live sandboxes: exec through their keeper, and logs, attach, wait, kill.
+
+use crate::{quantity, render, surroundings};
+use clap::ArgMatches;
+use node::Caller;
+use node::keeper::attach::{Left, Manner, attach};
+use node::keeper::runs::{Found, Heard, Log, find};
+use node::keeper::spool::{Kind, Record};
+use node::keeper::wire::Word;
+use node::keeper::{self, exec};
+use node::run::Ask;
+use serde_json::json;
+use std::ffi::OsStr;
+use std::io::Write;
+use std::os::unix::ffi::OsStrExt;
+use std::process::ExitCode;
+use std::time::Duration;
+use terms::{ErrorKind, Fault, Outcome, Phase, Retry};
+
+pub fn main(verb: &str, m: &ArgMatches) -> ExitCode {
+    let json = m.try_get_one::<bool>("json").ok().flatten().is_some_and(|json| *json);
+    let done = surroundings::caller().and_then(|caller| match verb {
+        "logs" => logs(m, &caller, json),
+        "attach" => be_at(m, &caller),
+        "wait" => wait(m, &caller, json),
+        _ => kill(m, &caller, json),
+    });
+    done.unwrap_or_else(|fault| render::fault(&fault, json))
+}
+
+/// The hidden verb: `keep SANDBOX [IDLE_MS]`, which is how we start ourselves beside ourselves.
+pub fn keep(words: &[std::ffi::OsString]) -> ExitCode {
+    keeper::stand_alone();
+    let ground = node::run::begin();
+    let mut words = words.iter().map(|word| word.to_string_lossy().into_owned());
+    let idle = |word: Option<String>| word.and_then(|ms| ms.parse().ok()).map_or(keeper::IDLE, Duration::from_millis);
+    let (sandbox, idle) = (words.next().unwrap_or_default(), idle(words.next()));
+    let kept = match surroundings::caller() {
+        Ok(mut caller) => keeper::keep(&sandbox, &mut caller, ground, idle, |result| keeper::announce(&result)),
+        Err(fault) => {
+            keeper::announce(&Err(fault.clone()));
+            Err(fault)
+        }
+    };
+    match kept {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(fault) => ExitCode::from(fault.status()),
+    }
+}
+
+/// Runs a command through the keeper of a live sandbox; none where it is not live. None inside: left while it runs.
+pub fn exec_live(ask: &Ask, word: &str, caller: &Caller) -> Result<Option<Left>, Fault> {
+    let (state, sandbox, found) = exec::live(word, caller)?;
+    let Some(mut keeper) = found else { return Ok(None) };
+    let start = exec::start_of(ask, caller, &sandbox)?;
+    let run = keeper.start(start)?.run;
+    let manner = Manner { input: ask.stdio.input, terminal: ask.stdio.terminal, capture: ask.stdio.capture, from: 0 };
+    let left = attach(&state, &sandbox, &run, manner)?;
+    if let Left::Detached = left {
+        render::note(&format!("left {run}; it goes on (`cofferdam attach {run}`)"));
+    }
+    Ok(Some(left))
+}
+
+fn of(m: &ArgMatches, caller: &Caller) -> Result<Found, Fault> {
+    find(m.get_one::<String>("run").map(String::as_str).unwrap_or_default(), caller)
+}
+
+/// How long one waits for news before looking again.
+const STEP: Duration = Duration::from_secs(60);
+
+fn logs(m: &ArgMatches, caller: &Caller, json: bool) -> Result<ExitCode, Fault> {
+    let from = m.get_one::<u64>("from").copied().unwrap_or(0);
+    let mut log = Log::open(of(m, caller)?, from, m.get_flag("follow"))?;
+    loop {
+        let page = match log.next(STEP)? {
+            Heard::Page(page) => page,
+            Heard::Nothing => continue,
+            Heard::Over => return Ok(ExitCode::SUCCESS),
+        };
+        if let Some((from, to)) = page.gap {
+            match json {
+                true => render::print_json(&json!({ "gap": { "from": from, "to": to } })),
+                false => render::note(&format!("{} bytes of the log are no longer kept", to - from)),
+            }
+        }
+        for record in &page.records {
+            // A reader that left early is no error of ours.
+            if show(record, json).is_err() {
+                return Ok(ExitCode::SUCCESS);
+            }
+        }
+    }
+}
+
+fn show(record: &Record, json: bool) -> std::io::Result<()> {
+    if json {
+        let mut out = std::io::stdout().lock();
+        serde_json::to_writer(&mut out, &document(record))?;
+        return out.write_all(b"\n").and_then(|()| out.flush());
+    }
+    match record.kind {
+        Kind::Stdout | Kind::Terminal => {
+            let mut out = std::io::stdout().lock();
+            out.write_all(&record.bytes).and_then(|()| out.flush())
+        }
+        Kind::Stderr => std::io::stderr().write_all(&record.bytes),
+        Kind::Dropped => {
+            render::note(&format!("{} bytes of output were not kept", record.dropped().unwrap_or(0)));
+            Ok(())
+        }
+        Kind::End => Ok(()),
+    }
+}
+
+fn document(record: &Record) -> serde_json::Value {
+    let text = || Word::of(OsStr::from_bytes(&record.bytes));
+    let (offset, at_ms) = (record.offset, record.at_ms);
+    match record.kind {
+        Kind::Stdout => json!({ "offset": offset, "at_ms": at_ms, "stream": "stdout", "data": text() }),
+        Kind::Stderr => json!({ "offset": offset, "at_ms": at_ms, "stream": "stderr", "data": text() }),
+        Kind::Terminal => json!({ "offset": offset, "at_ms": at_ms, "stream": "terminal", "data": text() }),
+        Kind::Dropped => json!({ "offset": offset, "at_ms": at_ms, "dropped": record.dropped() }),
+        Kind::End => {
+            let outcome: Option<Outcome> = serde_json::from_slice(&record.bytes).ok();
+            json!({ "offset": offset, "at_ms": at_ms, "outcome": outcome })
+        }
+    }
+}
+
+fn be_at(m: &ArgMatches, caller: &Caller) -> Result<ExitCode, Fault> {
+    let found = of(m, caller)?;
+    let over = || {
+        let fault = Fault::new(ErrorKind::Conflict, format!("{} does not go on in a live sandbox", found.id));
+        fault.subject(&found.id).phase(Phase::Admission).hint("`cofferdam logs` shows what it said")
+    };
+    let mut keeper = found.keeper().ok_or_else(over)?;
+    let listed = keeper.list()?.into_iter().find(|listed| listed.run == found.id).ok_or_else(over)?;
+    let manner = Manner {
+        input: listed.input && !m.get_flag("no-stdin"),
+        terminal: listed.terminal && std::io::IsTerminal::is_terminal(&std::io::stdin()),
+        capture: false,
+        from: m.get_one::<u64>("from").copied().unwrap_or(listed.offset),
+    };
+    match attach(&node::state::prepare(caller)?.0, &found.run.sandbox, &found.id, manner)? {
+        Left::Ended(outcome) => Ok(ExitCode::from(outcome.status())),
+        Left::Detached => {
+            render::note(&format!("left {}; it goes on", found.id));
+            Ok(ExitCode::SUCCESS)
+        }
+    }
+}
+
+fn wait(m: &ArgMatches, caller: &Caller, json: bool) -> Result<ExitCode, Fault> {
+    let found = of(m, caller)?;
+    let time = m
+        .get_one::<String>("timeout")
+        .map(|time| quantity::time(time).map_err(|e| Fault::invalid(format!("--timeout {e}")).phase(Phase::Admission)));
+    let time = time.transpose()?.map_or(Duration::MAX, Duration::from_millis);
+    let outcome = found.wait(time)?.ok_or_else(|| {
+        let fault = Fault::new(ErrorKind::Unavailable, format!("{} has not ended yet", found.id)).retry(Retry::Later);
+        fault.subject(&found.id).hint("wait longer, or end it with `cofferdam kill`").phase(Phase::Execution)
+    })?;
+    if json {
+        render::print_json(&outcome);
+    }
+    Ok(ExitCode::from(outcome.status()))
+}
+
+fn kill(m: &ArgMatches, caller: &Caller, json: bool) -> Result<ExitCode, Fault> {
+    let signal = number(m.get_one::<String>("signal").map(String::as_str).unwrap_or("KILL"))?;
+    let mut told = Vec::new();
+    for word in m.get_many::<String>("run").unwrap_or_default() {
+        let found = find(word, caller)?;
+        let sent = found.signal(signal)?;
+        told.push(json!({ "run": found.id, "sent": sent }));
+        if !json && !sent {
+            render::note(&format!("{} has ended already", found.id));
+        }
+    }
+    if json {
+        render::print_json(&json!({ "signal": signal, "runs": told }));
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The signals that people send, by name.
+const SIGNALS: [(&str, i32); 14] = [
+    ("HUP", 1),
+    ("INT", 2),
+    ("QUIT", 3),
+    ("ABRT", 6),
+    ("KILL", 9),
+    ("USR1", 10),
+    ("USR2", 12),
+    ("PIPE", 13),
+    ("ALRM", 14),
+    ("TERM", 15),
+    ("CONT", 18),
+    ("STOP", 19),
+    ("TSTP", 20),
+    ("WINCH", 28),
+];
+
+fn number(word: &str) -> Result<i32, Fault> {
+    let upper = word.to_ascii_uppercase();
+    let bare = upper.strip_prefix("SIG").unwrap_or(&upper);
+    let named = SIGNALS.iter().find(|(name, _)| *name == bare).map(|(_, number)| *number);
+    named.or_else(|| bare.parse().ok().filter(|n| (1..=64).contains(n))).ok_or_else(|| {
+        let names: Vec<&str> = SIGNALS.iter().map(|(name, _)| *name).collect();
+        let fault = Fault::invalid(format!("--signal {word:?}: there is none of that name"));
+        fault.hint(format!("one of {}, or a number", names.join(", "))).phase(Phase::Admission)
+    })
+}

@@ -1,0 +1,112 @@
+//! Every answer is a document of the contract, whatever was asked and however badly.
+
+use crate::support::http::{Daemon, exchange};
+use crate::support::{As, Place};
+use serde_json::json;
+
+#[test]
+fn every_refusal_is_a_fault_with_the_id_of_its_request() {
+    let place = Place::new(As::User);
+    let daemon = Daemon::start(&place);
+    // The control: the same daemon gives what is asked for rightly.
+    daemon.get("/v1/sandboxes").assert_ok();
+
+    daemon.get("/nothing").assert_fault(404, "not_found");
+    daemon.get("/v1/sandboxes/sbx_0123456789abcdef0123456789abcdef").assert_fault(404, "not_found");
+    let other = daemon.ask("PUT", "/v1/sandboxes").send();
+    other.assert_fault(405, "invalid_request");
+    let allowed: Vec<&str> = other.header("allow").unwrap().split(',').collect();
+    assert!(allowed.contains(&"GET") && allowed.contains(&"POST"), "{allowed:?}");
+    for method in ["OPTIONS", "TRACE", "DELETE", "PROPFIND"] {
+        daemon.ask(method, "/v1/sandboxes").send().assert_fault(405, "invalid_request");
+    }
+
+    let sent = |sort: &str, body: &[u8]| daemon.ask("POST", "/v1/sandboxes").body(sort, body).send();
+    for sort in
+        ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data; boundary=x", "application/xml"]
+    {
+        sent(sort, b"{}").assert_fault(415, "invalid_request");
+    }
+    let gzip = daemon.ask("POST", "/v1/sandboxes").header("content-encoding", "gzip").json(json!({})).send();
+    gzip.assert_fault(415, "invalid_request");
+    let large = sent("application/json", &vec![b' '; (1 << 20) + 1]).assert_fault(413, "limit_exceeded");
+    assert_eq!(large["limit_kind"], "body_bytes");
+
+    for (body, named) in [
+        (r#"{"nmae": "x"}"#, "nmae"),
+        (r#"{"limits": {"max_wall_ms": "soon"}}"#, "limits.max_wall_ms"),
+        (r#"{"policies": [3]}"#, "policies[0]"),
+        (r#"{"name": "a", "name": "b"}"#, "name"),
+        (r#"{"name": "a""#, "column"),
+        (r#"{} {}"#, "trailing"),
+        ("[1]", "the body"),
+        ("\u{feff}{}", "the body"),
+    ] {
+        let fault = sent("application/json", body.as_bytes()).assert_fault(400, "invalid_request");
+        assert!(fault["message"].as_str().unwrap().contains(named), "{body}: {fault}");
+    }
+    let deep = format!("{{\"policies\":[{}1{}]}}", "[".repeat(5000), "]".repeat(5000));
+    sent("application/json", deep.as_bytes()).assert_fault(400, "invalid_request");
+    sent("application/json", b"{\"name\":\"\xff\"}").assert_fault(400, "invalid_request");
+
+    for query in ["limit=0", "limit=1001", "limit=x", "limit=-1", "nothing=1", "limit=1&limit=2", "removed=perhaps"] {
+        daemon.get(&format!("/v1/sandboxes?{query}")).assert_fault(400, "invalid_request");
+    }
+    for wait in ["30", "x", "-1s", "1e9s", ""] {
+        daemon.get(&format!("/v1/sandboxes/a?wait={wait}")).assert_fault(400, "invalid_request");
+    }
+    for tag in ["3", "\"x\"", "W/\"3\"", "\"1\", \"2\"", "\"-1\""] {
+        let ask = daemon.ask("PATCH", "/v1/sandboxes/a").header("if-match", tag).json(json!({}));
+        ask.send().assert_fault(400, "invalid_request");
+    }
+    for key in ["", "a b", &"k".repeat(256)] {
+        let ask = daemon.ask("POST", "/v1/sandboxes").header("idempotency-key", key).json(json!({}));
+        ask.send().assert_fault(400, "invalid_request");
+    }
+    assert_eq!(daemon.get("/v1/sandboxes").json()["sandboxes"], json!([]), "nothing was made");
+}
+
+/// What is not even HTTP is told so in the same words.
+#[test]
+fn heads_that_are_none_are_refused_in_words() {
+    let place = Place::new(As::User);
+    let daemon = Daemon::start(&place);
+    let send = |bytes: &[u8]| exchange(daemon.unix(), bytes);
+    send(b"GET /v1/health/live HTTP/1.1\r\nhost: localhost\r\n\r\n").assert_ok();
+    for bad in [
+        &b"NONSENSE\r\n\r\n"[..],
+        b"GET / HTTP/9.9\r\nhost: localhost\r\n\r\n",
+        b"GET /\x01 HTTP/1.1\r\nhost: localhost\r\n\r\n",
+        b"GET / HTTP/1.1\r\nhost: localhost\r\nbad header\r\n\r\n",
+        b"GET / HTTP/1.1\r\nhost: localhost\r\ncontent-length: 1\r\ncontent-length: 2\r\n\r\n",
+        b"POST / HTTP/1.1\r\nhost: localhost\r\ncontent-length: x\r\n\r\n",
+    ] {
+        let answer = send(bad);
+        answer.assert_fault(400, "invalid_request");
+    }
+    let many = format!("GET / HTTP/1.1\r\nhost: localhost\r\n{}\r\n", "a: b\r\n".repeat(110));
+    let more = format!("GET / HTTP/1.1\r\nhost: localhost\r\n{}\r\n", "a: b\r\n".repeat(1000));
+    let long = format!("GET / HTTP/1.1\r\nhost: localhost\r\na: {}\r\n\r\n", "x".repeat(40 << 10));
+    let giant = format!("GET / HTTP/1.1\r\nhost: localhost\r\na: {}\r\n\r\n", "x".repeat(300 << 10));
+    for bad in [many, more, long, giant] {
+        let fault = send(bad.as_bytes()).assert_fault(431, "limit_exceeded");
+        assert_eq!(fault["limit_kind"], "header_bytes");
+    }
+    let address = format!("GET /{} HTTP/1.1\r\nhost: localhost\r\n\r\n", "x".repeat(10 << 10));
+    send(address.as_bytes()).assert_fault(414, "limit_exceeded");
+}
+
+/// A connection serves one request after another, also when a broken one follows.
+#[test]
+fn a_connection_is_kept_and_its_last_word_is_ours() {
+    let place = Place::new(As::User);
+    let daemon = Daemon::start(&place);
+    let mut stream = daemon.unix();
+    use std::io::Write;
+    for _ in 0..3 {
+        stream.write_all(b"GET /v1/health/live HTTP/1.1\r\nhost: localhost\r\n\r\n").unwrap();
+        crate::support::http::receive(&mut stream).unwrap().assert_ok();
+    }
+    stream.write_all(b"NONSENSE\r\n\r\n").unwrap();
+    crate::support::http::receive(&mut stream).unwrap().assert_fault(400, "invalid_request");
+}

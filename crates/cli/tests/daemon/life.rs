@@ -1,0 +1,191 @@
+//! How the daemon comes and goes: one at a time, on settings that are checked, and in order.
+
+use crate::support::http::{Daemon, exchange, receive};
+use crate::support::{As, BOTH, Place, to_the_end};
+use serde_json::{Value, json};
+use std::fs;
+use std::io::Write;
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::os::unix::net::{UnixDatagram, UnixListener};
+use std::process::Command;
+use std::time::Duration;
+
+#[test]
+fn a_dead_daemons_socket_is_replaced_and_a_live_ones_never() {
+    for who in BOTH {
+        let place = Place::new(who);
+        let mut first = Daemon::start(&place);
+        let second = to_the_end(&mut place.cofferdam(["serve", "--json"]), b"");
+        let fault: Value = serde_json::from_slice(&second.stdout).unwrap();
+        assert_eq!((second.status.code(), &fault["error_kind"]), (Some(125), &json!("conflict")), "{fault}");
+        // Another state, the same socket.
+        let elsewhere = place.dir("elsewhere");
+        fs::set_permissions(&elsewhere, fs::Permissions::from_mode(0o700)).unwrap();
+        let mut third = place.cofferdam(["serve", "--json", "--socket"]);
+        let third = to_the_end(third.arg(&first.socket).env("COFFERDAM_STATE", &elsewhere), b"");
+        assert_eq!(third.status.code(), Some(125), "{third:?}");
+        first.get("/v1/health/ready").assert_ok();
+        first.signal("KILL");
+        first.ended();
+        assert!(first.socket.exists(), "it was left");
+        let again = Daemon::start(&place);
+        again.get("/v1/health/ready").assert_ok();
+    }
+}
+
+#[test]
+fn settings_are_checked_before_anything_is_done() {
+    let place = Place::new(As::User);
+    let check = |flags: &[&str]| {
+        let output = to_the_end(place.cofferdam(["serve", "--check", "--json"]).args(flags), b"");
+        (output.status.code(), serde_json::from_slice::<Value>(&output.stdout).unwrap_or_default())
+    };
+    let (code, told) = check(&["--listen", "127.0.0.1:7070", "--allow-host", "box.example"]);
+    assert_eq!((code, &told["listen"]), (Some(0), &json!("http://127.0.0.1:7070")), "{told}");
+    assert!(told["hosts"].as_array().unwrap().contains(&json!("localhost:7070")));
+    assert!(!place.state().join("cofferdam.sock").exists() && !place.state().join("operator.token").exists());
+    place.file("plain", "no socket");
+    let plain = place.root.join("plain").to_str().unwrap().to_owned();
+    let open = place.dir("open").join("s").to_str().unwrap().to_owned();
+    for bad in [
+        &["--listen", "0.0.0.0:7070"][..],
+        &["--listen", "0.0.0.0:7070", "--listen-anywhere"],
+        &["--listen", "127.0.0.1"],
+        &["--listen", "127.0.0.1:7070", "--tls-cert", "/nonexistent", "--tls-key", "/nonexistent"],
+        &["--allow-host", "a b"],
+        &["--socket", &plain],
+        &["--socket", &open],
+        &["--grace", "soon"],
+    ] {
+        let (code, fault) = check(bad);
+        assert_eq!((code, &fault["error_kind"]), (Some(2), &json!("invalid_request")), "{bad:?} {fault}");
+    }
+}
+
+/// A path that is too long for a socket's address can be listened on, too.
+#[test]
+fn a_socket_may_have_a_long_path() {
+    let place = Place::new(As::User);
+    let dir = place.dir("d".repeat(120));
+    fs::set_permissions(&dir, fs::Permissions::from_mode(0o700)).unwrap();
+    let socket = dir.join("s");
+    let mut command = place.cofferdam(["serve", "--json", "--socket"]);
+    command.arg(&socket);
+    let daemon = Daemon::spawn(&place, command);
+    assert!(fs::metadata(&socket).unwrap().file_type().is_socket());
+    let short = place.root.join("s");
+    std::os::unix::fs::symlink(&dir, &short).unwrap();
+    let stream = std::os::unix::net::UnixStream::connect(short.join("s")).unwrap();
+    let _ = daemon.told;
+    // The test is root, and the daemon an ordinary user's: whom it refuses it has heard.
+    exchange(stream, b"GET /v1/sandboxes HTTP/1.1\r\nhost: localhost\r\n\r\n").assert_fault(401, "unauthenticated");
+}
+
+/// Told to end, it takes nothing new, finishes what goes on and leaves no socket.
+#[test]
+fn it_ends_in_order() {
+    let place = Place::new(As::Root);
+    let mut daemon = Daemon::start(&place);
+    daemon.post("/v1/sandboxes", json!({"name": "w"})).assert_ok();
+    let mut idle = daemon.unix();
+    idle.write_all(b"GET /v1/health/live HTTP/1.1\r\nhost: localhost\r\n\r\n").unwrap();
+    receive(&mut idle).unwrap().assert_ok();
+    // Half a request: its end comes after the signal.
+    let mut half = daemon.unix();
+    half.write_all(b"POST /v1/sandboxes HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: 12\r\n\r\n{\"name\"")
+        .unwrap();
+    std::thread::sleep(Duration::from_millis(200));
+    daemon.signal("TERM");
+    while daemon.socket.exists() {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    assert!(receive(&mut idle).is_none(), "one that waits for nothing is closed");
+    half.write_all(b":\"h\"}").unwrap();
+    assert_eq!(receive(&mut half).unwrap().status, 201, "what was begun is finished");
+    assert_eq!(daemon.ended(), Some(0));
+    let list = to_the_end(&mut place.cofferdam(["ls"]), b"");
+    assert!(String::from_utf8_lossy(&list.stdout).contains('h'));
+}
+
+/// What will not end is not waited for longer than the grace, or until a second signal.
+#[test]
+fn it_ends_although_somebody_will_not() {
+    let place = Place::new(As::Root);
+    for (flags, second) in [(&["--grace", "300ms"][..], false), (&["--grace", "1h"], true)] {
+        let mut daemon = Daemon::start_with(&place, flags);
+        let mut half = daemon.unix();
+        half.write_all(b"POST /v1/sandboxes HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: 12\r\n\r\n{")
+            .unwrap();
+        std::thread::sleep(Duration::from_millis(200));
+        daemon.signal("INT");
+        if second {
+            while daemon.socket.exists() {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            daemon.signal("TERM");
+        }
+        assert_eq!(daemon.ended(), Some(0));
+    }
+}
+
+#[test]
+fn systemd_is_told_when_it_answers() {
+    let place = Place::new(As::Root);
+    let path = place.root.join("notify");
+    let socket = UnixDatagram::bind(&path).unwrap();
+    socket.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    let mut command = place.cofferdam(["serve", "--json"]);
+    command.env("NOTIFY_SOCKET", &path);
+    let _daemon = Daemon::spawn(&place, command);
+    let mut told = [0; 64];
+    let n = socket.recv(&mut told).unwrap();
+    assert_eq!(&told[..n], b"READY=1\n");
+}
+
+/// With a certificate TCP speaks TLS and nothing else.
+#[test]
+fn tls_when_there_is_a_certificate() {
+    let place = Place::new(As::User);
+    let (cert, key) = (place.root.join("home/cert.pem"), place.root.join("home/key.pem"));
+    let mut make = place.outside("openssl");
+    make.args(["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2"]);
+    make.args(["-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost", "-keyout"])
+        .arg(&key)
+        .arg("-out")
+        .arg(&cert);
+    let made = make.output().unwrap();
+    assert!(made.status.success(), "{made:?}");
+    let (cert, key) = (cert.to_str().unwrap(), key.to_str().unwrap());
+    let flags = ["--listen", "127.0.0.1:0", "--tls-cert", cert, "--tls-key", key];
+    let daemon = Daemon::start_with(&place, &flags);
+    let (token, port) = (daemon.operator_token(), daemon.port.unwrap());
+    let curl = |url: String, more: &[&str]| {
+        let mut command = Command::new("curl");
+        command.args(["-s", "-m", "20", "-H", &format!("authorization: Bearer {token}")]).args(more).arg(url);
+        String::from_utf8(command.output().unwrap().stdout).unwrap()
+    };
+    let answer = curl(format!("https://localhost:{port}/v1/sandboxes"), &["--cacert", cert]);
+    assert!(answer.contains("\"sandboxes\":[]"), "{answer}");
+    assert_eq!(
+        curl(format!("https://localhost:{port}/v1/sandboxes"), &[]),
+        "",
+        "who does not know the certificate says so"
+    );
+    assert_eq!(curl(format!("http://localhost:{port}/v1/sandboxes"), &[]), "", "nothing is said in clear");
+    fs::set_permissions(key, fs::Permissions::from_mode(0o644)).unwrap();
+    let refused = to_the_end(place.cofferdam(["serve", "--check", "--json"]).args(flags), b"");
+    assert!(String::from_utf8_lossy(&refused.stdout).contains("chmod 600"), "{refused:?}");
+}
+
+/// A socket that is somebody else's is not taken away at the end.
+#[test]
+fn what_took_its_place_is_left() {
+    let place = Place::new(As::Root);
+    let mut daemon = Daemon::start(&place);
+    fs::remove_file(&daemon.socket).unwrap();
+    let other = UnixListener::bind(&daemon.socket).unwrap();
+    daemon.signal("TERM");
+    assert_eq!(daemon.ended(), Some(0));
+    assert!(daemon.socket.exists());
+    drop(other);
+}

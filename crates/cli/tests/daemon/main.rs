@@ -1,0 +1,12 @@
+//! The daemon through its sockets: what it answers, whom it lets in, what it survives, how it ends.
+#[path = "../support/mod.rs"]
+mod support;
+
+mod admission;
+mod faults;
+mod life;
+mod product;
+mod sandboxes;
+mod strain;
+mod tenants;
+mod workspace;

@@ -1,0 +1,253 @@
+//! Every route there is against every wrong way to ask for it. The routes come from the description, so that a new one is
+//! covered before anybody thinks of it.
+
+use crate::support::http::{Ask, Daemon};
+use crate::support::{As, Place};
+use serde_json::{Value, json};
+use std::path::Path;
+
+/// One operation of the description.
+struct Operation {
+    method: String,
+    path: String,
+    tag: String,
+    about: Value,
+}
+
+fn operations(daemon: &Daemon) -> (Value, Vec<Operation>) {
+    let document = daemon.get("/v1/openapi.json").assert_ok();
+    let mut all = Vec::new();
+    for (path, item) in document["paths"].as_object().unwrap() {
+        for (method, about) in item.as_object().unwrap() {
+            let tag = about["tags"][0].as_str().unwrap().to_owned();
+            all.push(Operation { method: method.to_uppercase(), path: path.clone(), tag, about: about.clone() });
+        }
+    }
+    assert!(all.len() >= 12, "the routes are found: {}", all.len());
+    (document, all)
+}
+
+/// Things of one tenant, to be named by another.
+#[derive(Default)]
+struct Names {
+    sandbox: String,
+    snapshot: String,
+    run: String,
+    name: String,
+}
+
+impl Operation {
+    fn is_public(&self) -> bool {
+        self.about["security"].as_array().is_some_and(|all| all.iter().any(|one| *one == json!({})))
+    }
+
+    fn parameters(&self, place: &str) -> Vec<Value> {
+        let all = self.about["parameters"].as_array().cloned().unwrap_or_default();
+        all.into_iter().filter(|p| p["in"] == place).collect()
+    }
+
+    /// The address with names in it, and every query parameter that must be there.
+    fn target(&self, document: &Value, names: &Names) -> String {
+        let mut path = self.path.clone();
+        for parameter in self.parameters("path") {
+            let name = parameter["name"].as_str().unwrap();
+            let value = match name {
+                "id" if path.starts_with("/v1/snapshots") => names.snapshot.clone(),
+                "id" | "sandbox" => names.sandbox.clone(),
+                "run" => names.run.clone(),
+                "n" | "port" => "8080".into(),
+                _ => names.name.clone(),
+            };
+            path = path.replace(&format!("{{{name}}}"), &value).replace(&format!("{{*{name}}}"), &value);
+        }
+        let needed = self.parameters("query").into_iter().filter(|p| p["required"] == true);
+        let query: Vec<String> = needed
+            .map(|p| {
+                let value = sample(document, &p["schema"]);
+                let value = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+                format!("{}={value}", p["name"].as_str().unwrap())
+            })
+            .collect();
+        if query.is_empty() { path } else { format!("{path}?{}", query.join("&")) }
+    }
+
+    fn ask<'a>(&self, daemon: &'a Daemon, document: &Value, names: &Names) -> Ask<'a> {
+        let ask = daemon.ask(&self.method, &self.target(document, names)).over_tcp();
+        let Some(content) = self.about["requestBody"]["content"].as_object() else { return ask };
+        let (sort, about) = content.iter().next().unwrap();
+        match sort.as_str() {
+            "application/json" => ask.json(sample(document, &about["schema"])),
+            other => ask.body(other, b"x"),
+        }
+    }
+}
+
+/// The smallest value that a schema allows.
+fn sample(document: &Value, schema: &Value) -> Value {
+    if let Some(name) = schema["$ref"].as_str() {
+        return sample(document, document.pointer(name.trim_start_matches('#')).unwrap());
+    }
+    if let Some(all) = schema["allOf"].as_array() {
+        let mut whole = serde_json::Map::new();
+        for part in all {
+            whole.extend(sample(document, part).as_object().cloned().unwrap_or_default());
+        }
+        return whole.into();
+    }
+    for choice in ["oneOf", "anyOf"] {
+        if let Some(first) = schema[choice].as_array().and_then(|all| all.iter().find(|one| one["type"] != "null")) {
+            return sample(document, first);
+        }
+    }
+    if let Some(first) = schema["enum"].as_array().and_then(|all| all.first()) {
+        return first.clone();
+    }
+    if let Some(first) = schema["examples"].as_array().and_then(|all| all.first()) {
+        return first.clone();
+    }
+    let sort = schema["type"].as_array().and_then(|all| all.first()).unwrap_or(&schema["type"]);
+    match sort.as_str() {
+        Some("object") => {
+            let needed = schema["required"].as_array().cloned().unwrap_or_default();
+            let fields = needed.iter().filter_map(Value::as_str);
+            fields
+                .map(|name| (name.to_owned(), sample(document, &schema["properties"][name])))
+                .collect::<serde_json::Map<_, _>>()
+                .into()
+        }
+        Some("array") if schema["minItems"].as_u64().is_some_and(|n| n > 0) => {
+            json!([sample(document, &schema["items"])])
+        }
+        Some("array") => json!([]),
+        Some("integer" | "number") => json!(1),
+        Some("boolean") => json!(false),
+        _ => json!("x"),
+    }
+}
+
+/// No token, a wrong one, one in the address, a foreign page, another host: refused on every route alike.
+#[test]
+fn no_route_is_open_to_strangers() {
+    let place = Place::new(As::User);
+    let daemon = Daemon::start_tcp(&place);
+    let token = daemon.operator_token();
+    let (document, all) = operations(&daemon);
+    let names = Names { sandbox: "none".into(), snapshot: "none".into(), run: "none".into(), name: "none".into() };
+    let wrong = format!("cof_{}_{}", "1".repeat(32), "2".repeat(64));
+    for operation in &all {
+        let at = format!("{} {}", operation.method, operation.path);
+        let ask = || operation.ask(&daemon, &document, &names);
+        let status = |ask: Ask<'_>| {
+            let answer = ask.send();
+            assert!(answer.status < 400 || answer.json()["error_kind"].is_string(), "{at}: {answer:?}");
+            answer.status
+        };
+        match operation.is_public() {
+            true => assert_eq!(status(ask()), 200, "{at}"),
+            false => assert_eq!(status(ask()), 401, "{at} without a token"),
+        }
+        assert_eq!(status(ask().bearer(&wrong)), 401, "{at} with a wrong token");
+        for origin in ["http://evil.example", "null"] {
+            assert_eq!(status(ask().bearer(&token).header("origin", origin)), 403, "{at} from {origin}");
+        }
+        assert_eq!(status(ask().bearer(&token).header("sec-fetch-site", "cross-site")), 403, "{at} from another site");
+        for host in ["evil.example", "localhost:1", "localhost.evil"] {
+            assert_eq!(status(ask().bearer(&token).host(host)), 421, "{at} for {host}");
+        }
+        let spilled = operation.target(&document, &names);
+        let with = if spilled.contains('?') { '&' } else { '?' };
+        let spilled = daemon.ask(&operation.method, &format!("{spilled}{with}token={token}")).over_tcp();
+        assert_eq!(status(spilled), 400, "{at} with its token in the address");
+        if operation.about["x-passes-through"] != true {
+            let target = operation.target(&document, &names);
+            let odd = format!("{target}{}no_such_parameter=1", if target.contains('?') { '&' } else { '?' });
+            assert_eq!(
+                status(daemon.ask(&operation.method, &odd).over_tcp().bearer(&token)),
+                400,
+                "{at} with an odd query"
+            );
+        }
+        if operation.method != "GET" && operation.about["x-passes-through"] != true {
+            let form = daemon.ask(&operation.method, &operation.target(&document, &names)).over_tcp().bearer(&token);
+            assert_eq!(status(form.body("application/x-www-form-urlencoded", b"a=b")), 415, "{at} as a form");
+        }
+    }
+}
+
+/// Makes one of everything for a tenant, by the command line on the tenant's own state.
+fn furnish(place: &Place, state: &Path) -> Names {
+    let run = |words: &[&str]| {
+        let output = place.cofferdam(words).env("COFFERDAM_STATE", state).output().unwrap();
+        assert!(output.status.success(), "{words:?}: {output:?}");
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let sandbox = run(&["create", "--name", "a-canary"]).trim().to_owned();
+    run(&["exec", "a-canary", "true"]);
+    let snapshot = run(&["snapshot", "a-canary"]).trim().to_owned();
+    let whole: Value = serde_json::from_str(&run(&["inspect", "a-canary"])).unwrap();
+    let run = whole["last_runs"][0]["run"].as_str().unwrap().to_owned();
+    Names { sandbox, snapshot, run, name: "a-canary".into() }
+}
+
+/// Whatever belongs to a tenant is not there for another, on any route.
+#[test]
+fn what_is_anothers_is_not_there_on_any_route() {
+    let place = Place::new(As::User);
+    let daemon = Daemon::start_tcp(&place);
+    let (document, all) = operations(&daemon);
+    let of = |tenant: &str| {
+        daemon.token(json!({"name": tenant, "tenant": tenant, "scopes": ["agent", "reviewer", "operator"]}))
+    };
+    let (a, b) = (of("a"), of("b"));
+    daemon.ask("GET", "/v1/sandboxes").over_tcp().bearer(&a).send().assert_ok();
+    let names = furnish(&place, &place.state().join("tenants/a"));
+    // The control: to whom it belongs it is there.
+    let own = daemon.ask("GET", &format!("/v1/sandboxes/{}", names.sandbox)).over_tcp().bearer(&a).send().assert_ok();
+    assert_eq!(own["name"], "a-canary");
+    let mut tried = 0;
+    for operation in all.iter().filter(|operation| !operation.parameters("path").is_empty()) {
+        let answer = operation.ask(&daemon, &document, &names).bearer(&b).send();
+        let at = format!("{} {}: {} {}", operation.method, operation.path, answer.status, answer.text());
+        // Tokens are nobody's but the daemon's own operator's.
+        let want = if operation.tag == "tokens" { 403 } else { 404 };
+        assert_eq!(answer.status, want, "{at}");
+        let told = answer.text();
+        assert!(!told.contains(place.project.to_str().unwrap()) && !told.contains("tenants/a"), "{at}");
+        tried += 1;
+    }
+    assert!(tried >= 5);
+    let still = daemon.ask("GET", &format!("/v1/sandboxes/{}", names.sandbox)).over_tcp().bearer(&a).send().assert_ok();
+    assert_eq!((&still["version"], &still["state"]), (&own["version"], &own["state"]), "nothing was changed");
+}
+
+/// What an agent's credential is good for, by what routes are about; with those among them that it is not good for. A route
+/// about anything else must refuse it, and so must a new one until it stands here.
+const OF_AGENTS: [(&str, &[&str]); 6] =
+    [("health", &[]), ("sandboxes", &["/v1/gc"]), ("runs", &[]), ("files", &[]), ("ports", &[]), ("snapshots", &[])];
+
+/// A09: an agent's credential opens what is listed above and nothing else, on any route.
+#[test]
+fn a09_an_agent_does_only_what_agents_may() {
+    let place = Place::new(As::User);
+    let daemon = Daemon::start_tcp(&place);
+    let (document, all) = operations(&daemon);
+    let agent = daemon.token(json!({"name": "agent", "scopes": ["agent"]}));
+    let names = furnish(&place, &place.state());
+    let (mut open, mut closed) = (0, 0);
+    for operation in all.iter().filter(|operation| !operation.is_public()) {
+        let listed = OF_AGENTS.iter().find(|(tag, _)| *tag == operation.tag);
+        let may = listed.is_some_and(|(_, but)| !but.contains(&operation.path.as_str()));
+        // What it may is tried where it changes nothing.
+        if may && operation.method != "GET" {
+            continue;
+        }
+        let answer = operation.ask(&daemon, &document, &names).bearer(&agent).send();
+        let at = format!("{} {}: {} {}", operation.method, operation.path, answer.status, answer.text());
+        match may {
+            true => assert_ne!(answer.status, 403, "{at}"),
+            false => assert_eq!(answer.status, 403, "{at}"),
+        }
+        *(if may { &mut open } else { &mut closed }) += 1;
+    }
+    assert!(open >= 3 && closed >= 4, "{open} {closed}");
+}

@@ -1,0 +1,178 @@
+//! Tenants do not see each other (A07), and an agent's credential approves, opens and mints nothing (A09).
+
+use crate::support::http::{Ask, Daemon};
+use crate::support::{As, BOTH, Place};
+use serde_json::{Value, json};
+use std::fs;
+
+struct World {
+    place: Place,
+    daemon: Daemon,
+}
+
+impl World {
+    fn new(who: As) -> World {
+        let place = Place::new(who);
+        let daemon = Daemon::start_tcp(&place);
+        World { place, daemon }
+    }
+
+    fn ask(&self, token: &str, method: &str, path: &str) -> Ask<'_> {
+        self.daemon.ask(method, path).over_tcp().bearer(token)
+    }
+
+    fn make(&self, token: &str, body: Value) -> crate::support::http::Answer {
+        self.ask(token, "POST", "/v1/sandboxes").json(body).send()
+    }
+}
+
+#[test]
+fn a07_tenants_do_not_see_each_other() {
+    for who in BOTH {
+        let w = World::new(who);
+        let of = |tenant: &str| {
+            w.daemon.token(json!({"name": tenant, "tenant": tenant, "scopes": ["agent", "reviewer", "operator"]}))
+        };
+        let (a, b) = (of("a"), of("b"));
+        let made = w.make(&a, json!({"name": "mine"})).assert_ok();
+        let id = made["id"].as_str().unwrap();
+        assert!(made["base"].as_str().unwrap().contains("/tenants/a/bases/"), "{made}");
+        w.ask(&a, "GET", &format!("/v1/sandboxes/{id}")).send().assert_ok();
+        // Not by id, not by name, not in a list, and not for the daemon's own tenant either.
+        for name in [id, "mine"] {
+            for (method, path) in [("GET", ""), ("DELETE", ""), ("POST", "/start"), ("POST", "/stop")] {
+                w.ask(&b, method, &format!("/v1/sandboxes/{name}{path}")).send().assert_fault(404, "not_found");
+            }
+        }
+        w.daemon.get(&format!("/v1/sandboxes/{id}")).assert_fault(404, "not_found");
+        assert_eq!(w.ask(&b, "GET", "/v1/sandboxes?removed=true").send().assert_ok()["sandboxes"], json!([]));
+        assert_eq!(w.make(&b, json!({"name": "mine"})).status, 201, "names are each tenant's own");
+        w.ask(&a, "GET", &format!("/v1/sandboxes/{id}")).send().assert_ok();
+        // The try is in the operator's journal, once; a name that nobody has is not.
+        w.ask(&b, "GET", "/v1/sandboxes/sbx_00000000000000000000000000000000").send().assert_fault(404, "not_found");
+        let tries = || {
+            let log = w.place.cofferdam(["audit", "log", "--json"]).output().unwrap();
+            let log: Value = serde_json::from_slice(&log.stdout).unwrap();
+            let entries = log["entries"].as_array().unwrap().clone();
+            entries.into_iter().filter(|entry| entry["verb"] == "foreign").collect::<Vec<_>>()
+        };
+        let begun = std::time::Instant::now();
+        while tries().len() < 2 && begun.elapsed().as_secs() < 20 {
+            std::thread::sleep(std::time::Duration::from_millis(50));
+        }
+        let tries = tries();
+        let by: Vec<&str> = tries.iter().map(|entry| entry["actor"].as_str().unwrap()).collect();
+        assert!(by.contains(&"b of b") && tries.iter().all(|entry| entry["subject"] == *id), "{tries:?}");
+        assert_eq!(tries.len(), 2, "one for each who tried: {tries:?}");
+    }
+}
+
+/// Directories of the host are the operator's to grant.
+#[test]
+fn a_tenant_has_only_directories_that_were_granted() {
+    let w = World::new(As::User);
+    let (granted, other) = (w.place.dir("granted"), w.place.dir("granted-not"));
+    w.place.dir("granted/below");
+    std::os::unix::fs::symlink(&other, granted.join("link")).unwrap();
+    for tenant in ["default", "a"] {
+        let token = w.daemon.token(json!({"name": "t", "tenant": tenant, "scopes": ["agent"], "dirs": [granted]}));
+        for good in [granted.clone(), granted.join("below")] {
+            assert_eq!(w.make(&token, json!({"dir": good})).status, 201);
+        }
+        assert_eq!(w.make(&token, json!({})).status, 201, "an empty directory is always to be had");
+        for bad in [
+            other.clone(),
+            granted.join("link"),
+            granted.join("../granted-not"),
+            "/".into(),
+            "/etc".into(),
+            w.place.state(),
+        ] {
+            let fault = w.make(&token, json!({"dir": bad})).assert_fault(403, "policy_denied");
+            assert!(fault["hint"].is_string());
+        }
+        w.make(&token, json!({"dir": "granted"})).assert_fault(400, "invalid_request");
+    }
+    // The daemon's own operator may name any; and what is granted must be apart from the state.
+    assert_eq!(w.make(&w.daemon.operator_token(), json!({"dir": other})).status, 201);
+    for bad in [w.place.state(), w.place.root.clone(), "/".into()] {
+        let ask = json!({"name": "t", "scopes": ["agent"], "dirs": [bad]});
+        w.daemon.post("/v1/tokens", ask).assert_fault(400, "invalid_request");
+    }
+}
+
+/// A policy opens nothing that was not granted: neither an agent's nor a tenant's.
+#[test]
+fn a09_policies_do_not_widen_what_was_granted() {
+    let w = World::new(As::User);
+    let secret = w.place.file("home/secret", "s3cret");
+    let agent = w.daemon.token(json!({"name": "agent", "scopes": ["agent"]}));
+    let tenant = w.daemon.token(json!({"name": "lord", "tenant": "a", "scopes": ["operator"]}));
+    let open = json!({"version": 1, "fs": {"rules": [{"action": "allow", "path": secret, "perms": ["read_file"]}]}});
+    let modest = json!({"version": 1, "extends": ["default"], "limits": {"max_wall_ms": 1000}});
+    assert_eq!(w.make(&agent, json!({"policies": ["strict"]})).status, 201);
+    assert_eq!(w.make(&tenant, json!({"policies": [modest]})).status, 201);
+    assert_eq!(
+        w.make(&w.daemon.operator_token(), json!({"policies": ["default", open]})).status,
+        201,
+        "the operator may"
+    );
+    for token in [&agent, &tenant] {
+        w.make(token, json!({"policies": ["default", open]})).assert_fault(403, "policy_denied");
+        w.make(token, json!({"policies": ["networked"]})).assert_fault(403, "policy_denied");
+    }
+    w.make(&agent, json!({"policies": [modest]})).assert_fault(403, "policy_denied");
+    let granted = w.daemon.token(json!({"name": "net", "scopes": ["agent"], "policies": ["networked"]}));
+    assert_eq!(w.make(&granted, json!({"policies": ["networked"]})).status, 201);
+    w.make(&agent, json!({"policies": ["../../etc/passwd"]})).assert_fault(403, "policy_denied");
+}
+
+/// A09: what an agent may not do it may not do for any tenant; nobody mints for another but the daemon's own operator.
+#[test]
+fn a09_agents_mint_nothing_and_tenants_mint_for_nobody() {
+    let w = World::new(As::User);
+    let ask = json!({"name": "x", "scopes": ["operator"]});
+    for (tenant, scope) in
+        [("default", "agent"), ("default", "reviewer"), ("a", "agent"), ("a", "reviewer"), ("a", "operator")]
+    {
+        let token = w.daemon.token(json!({"name": "t", "tenant": tenant, "scopes": [scope]}));
+        w.ask(&token, "POST", "/v1/tokens").json(ask.clone()).send().assert_fault(403, "policy_denied");
+        w.ask(&token, "GET", "/v1/tokens").send().assert_fault(403, "policy_denied");
+        if scope != "operator" {
+            w.ask(&token, "POST", "/v1/gc").send().assert_fault(403, "policy_denied");
+        }
+        if scope == "reviewer" {
+            w.make(&token, json!({})).assert_fault(403, "policy_denied");
+        }
+    }
+    let minted = w.ask(&w.daemon.operator_token(), "POST", "/v1/tokens").json(ask).send();
+    assert_eq!(minted.status, 201, "{minted:?}");
+    for bad in [
+        json!({"name": "x", "scopes": []}),
+        json!({"name": "x", "scopes": ["lord"]}),
+        json!({"name": "x", "scopes": ["agent"], "tenant": "../a"}),
+    ] {
+        w.daemon.post("/v1/tokens", bad).assert_fault(400, "invalid_request");
+    }
+    assert!(!w.place.state().join("a").exists());
+}
+
+/// Nothing of the daemon's surroundings reaches another tenant's commands.
+#[test]
+fn a_tenants_commands_have_nothing_of_the_daemons_environment() {
+    let place = Place::new(As::User);
+    let mut command = place.cofferdam(["serve", "--json", "--listen", "127.0.0.1:0"]);
+    command.env("CANARY", "canary-value");
+    let daemon = Daemon::spawn(&place, command);
+    let token = daemon.token(json!({"name": "t", "tenant": "a", "scopes": ["operator"]}));
+    let policy = json!({"version": 1, "extends": ["default"], "env": {"pass": ["CANARY", "PATH"]}});
+    let made = daemon
+        .ask("POST", "/v1/sandboxes")
+        .over_tcp()
+        .bearer(&token)
+        .json(json!({"name": "e", "policies": [policy]}))
+        .send();
+    made.assert_ok();
+    let state = place.state().join("tenants/a");
+    assert_eq!(fs::metadata(&state).unwrap().permissions(), fs::metadata(place.state()).unwrap().permissions());
+}

@@ -1,0 +1,398 @@
+//! What the daemon tells of itself: lines, figures for Prometheus, traces and metrics by OTLP.
+
+use crate::daemon::{Daemon, python_path, until};
+use crate::support::{As, BOTH, Place, to_the_end};
+use serde_json::{Value, json};
+use std::fs;
+use std::io::{BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+fn create(daemon: &Daemon<'_>, place: &Place, name: &str) -> Value {
+    let body = json!({"dir": place.project, "name": name}).to_string();
+    let made = daemon.ask("POST", "/v1/sandboxes", &[], &body);
+    assert_eq!(made.status, 201, "{}", made.body);
+    made.json()
+}
+
+#[test]
+fn requests_are_logged_by_template_and_without_what_is_private() {
+    for who in BOTH {
+        let place = Place::new(who);
+        let daemon = Daemon::start(&place, &["--log-format", "json"], &[]);
+        let made = create(&daemon, &place, "body-word");
+        let id = made["id"].as_str().unwrap();
+        let looked = daemon.ask("GET", &format!("/v1/sandboxes/{id}?wait=1ms"), &[], "");
+        assert_eq!(looked.status, 200, "{}", looked.body);
+        let token = format!("cof_{}_{}", "a".repeat(32), "b".repeat(64));
+        let bearer = format!("Bearer {token}");
+        let refused = daemon.ask("GET", "/v1/sandboxes", &[("authorization", &bearer)], "");
+        assert_eq!(refused.status, 401);
+        let nothing = daemon.get("/v1/private-word");
+        assert_eq!(nothing.status, 404);
+        daemon.get("/v1/health/live");
+        let text = daemon.end();
+        let lines: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        let of = |answer: &crate::daemon::Answer| {
+            let id = answer.header("x-request-id").unwrap();
+            let found = lines.iter().find(|line| line["request_id"] == id.as_str());
+            found.unwrap_or_else(|| panic!("{id} is logged: {text}")).clone()
+        };
+        let line = of(&looked);
+        let fields = [&line["level"], &line["method"], &line["route"], &line["tenant"]];
+        assert_eq!(fields, ["info", "GET", "/v1/sandboxes/{id}", "default"].map(Value::from).each_ref());
+        assert!(line["status"] == 200 && line["ms"].as_f64().unwrap() >= 0.0, "{line}");
+        assert_eq!(of(&refused)["error_kind"], "unauthenticated");
+        assert_eq!((&of(&nothing)["route"], &of(&nothing)["status"]), (&"none".into(), &404.into()));
+        for private in ["cof_", "body-word", "wait=1ms", "private-word", id] {
+            assert!(!text.contains(private), "{private} is in the log: {text}");
+        }
+        assert!(!text.contains("/v1/health"), "health is asked for all day");
+        assert!(lines.iter().any(|line| line["message"] == "the daemon answers"));
+    }
+}
+
+#[test]
+fn a_level_and_a_format_can_be_chosen() {
+    let place = Place::new(As::User);
+    let daemon = Daemon::start(&place, &["--log-format", "text", "--log-level", "warn"], &[]);
+    daemon.get("/v1/sandboxes");
+    assert_eq!(daemon.end(), "");
+    let daemon = Daemon::start(&place, &["--log-format", "text", "--log-level", "debug"], &[]);
+    daemon.get("/v1/health/live");
+    let text = daemon.end();
+    assert!(
+        text.lines().any(|line| line.contains(" debug request ") && line.contains("route=/v1/health/live")),
+        "{text}"
+    );
+}
+
+/// Figures as the reader of Prometheus itself reads them: `[[name, labels, value], …]` and the families' sorts.
+fn figures(text: &str) -> Vec<(String, Value, f64)> {
+    const READ: &str = "
+import json, sys
+from prometheus_client.parser import text_string_to_metric_families as read
+seen = set()
+out = []
+for family in read(sys.stdin.read()):
+    assert family.documentation and family.type in ('counter', 'gauge', 'histogram'), family
+    for s in family.samples:
+        key = (s.name, tuple(sorted(s.labels.items())))
+        assert key not in seen, key
+        seen.add(key)
+        assert s.value >= 0 and s.value == s.value, s
+        out.append([s.name, s.labels, s.value])
+    if family.type == 'histogram':
+        for s in family.samples:
+            if s.name.endswith('_count'):
+                rest = {k: v for k, v in s.labels.items()}
+                buckets = [b.value for b in family.samples if b.name.endswith('_bucket')
+                           and {k: v for k, v in b.labels.items() if k != 'le'} == rest]
+                assert buckets == sorted(buckets) and buckets[-1] == s.value, (s, buckets)
+print(json.dumps(out))
+";
+    let mut python = Command::new("/usr/bin/python3");
+    let output = to_the_end(python.args(["-c", READ]).env("PYTHONPATH", python_path()), text.as_bytes());
+    assert!(output.status.success(), "{}\n{text}", String::from_utf8_lossy(&output.stderr));
+    let found: Vec<(String, Value, f64)> = serde_json::from_slice(&output.stdout).unwrap();
+    found
+}
+
+/// The value of the sample whose labels hold these.
+fn value(figures: &[(String, Value, f64)], name: &str, labels: Value) -> Option<f64> {
+    let fits = |all: &Value| labels.as_object().unwrap().iter().all(|(key, value)| all[key] == *value);
+    figures.iter().find(|(n, all, _)| n == name && fits(all)).map(|(_, _, value)| *value)
+}
+
+#[test]
+fn figures_are_what_prometheus_reads() {
+    for who in BOTH {
+        let place = Place::new(who);
+        let daemon = Daemon::start(&place, &["--listen", "127.0.0.1:0"], &[]);
+        let id = create(&daemon, &place, "one")["id"].as_str().unwrap().to_owned();
+        assert_eq!(daemon.get("/v1/nothing").status, 404);
+        // The first look is where counting begins.
+        figures(&daemon.get("/metrics").body);
+        for command in [&["true"][..], &["false"], &["-t", "100ms", "--", "sleep", "60"]] {
+            place.cofferdam(["exec", &id]).args(command).status().unwrap();
+        }
+        let now = until("the runs are counted", || {
+            let answer = daemon.get("/metrics");
+            assert_eq!((answer.status, answer.header("content-type").unwrap().contains("0.0.4")), (200, true));
+            let now = figures(&answer.body);
+            (value(&now, "cofferdam_runs_started_total", json!({})) == Some(3.0)).then_some(now)
+        });
+        let ended = |verdict: &str| value(&now, "cofferdam_runs_ended_total", json!({ "verdict": verdict }));
+        assert_eq!((ended("ok"), ended("failed"), ended("limit_exceeded")), (Some(1.0), Some(1.0), Some(1.0)));
+        assert_eq!(value(&now, "cofferdam_limits_met_total", json!({"limit_kind": "wall_ms"})), Some(1.0));
+        let labels = json!({"method": "POST", "route": "/v1/sandboxes", "status": "201"});
+        assert_eq!(value(&now, "cofferdam_http_requests_total", labels), Some(1.0));
+        let labels = json!({"method": "POST", "route": "/v1/sandboxes"});
+        assert_eq!(value(&now, "cofferdam_http_request_duration_seconds_count", labels), Some(1.0));
+        assert_eq!(value(&now, "cofferdam_http_refused_total", json!({"error_kind": "not_found"})), Some(1.0));
+        assert_eq!(value(&now, "cofferdam_sandboxes", json!({"state": "active"})), Some(1.0));
+        for name in [
+            "cofferdam_keepers",
+            "cofferdam_queue_length",
+            "cofferdam_store_bytes",
+            "cofferdam_journal_head",
+            "process_resident_memory_bytes",
+            "process_open_fds",
+            "cofferdam_log_lines_dropped_total",
+        ] {
+            assert!(value(&now, name, json!({})).is_some(), "{name} is told");
+        }
+        until("layers are measured", || {
+            value(&figures(&daemon.get("/metrics").body), "cofferdam_layers_bytes", json!({}))
+        });
+        // No path of a client's making becomes a label.
+        assert!(!daemon.get("/metrics").body.contains("nothing"));
+    }
+}
+
+#[test]
+fn figures_are_for_operators_and_those_who_were_let() {
+    let place = Place::new(As::User);
+    let daemon = Daemon::start(&place, &["--listen", "127.0.0.1:0"], &[]);
+    let token = |scope: &str, tenant: &str| {
+        let mut command = place.cofferdam(["token", "create", "watcher", "--scope", scope, "--tenant", tenant]);
+        let output = to_the_end(&mut command, b"");
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).unwrap().trim().to_owned()
+    };
+    let status = |token: Option<&str>| daemon.ask_tcp("/metrics", token).status;
+    assert_eq!(status(None), 401);
+    assert_eq!(status(Some(&token("agent", "default"))), 403);
+    assert_eq!(status(Some(&token("reviewer", "default"))), 403);
+    assert_eq!(status(Some(&token("operator", "blue"))), 403, "figures are of all tenants");
+    let metrics = token("metrics", "default");
+    assert_eq!(status(Some(&metrics)), 200);
+    assert_eq!(daemon.ask_tcp("/v1/sandboxes", Some(&metrics)).status, 403, "and it is good for nothing else");
+    assert_eq!(status(Some(&token("operator", "default"))), 200);
+}
+
+/// A collector that decodes what it is sent with the schema itself, refuses what it does not know, and writes it down.
+struct Collector {
+    child: Child,
+    seen: PathBuf,
+    endpoint: String,
+}
+
+const COLLECTOR: &str = r#"
+import http.server, json, sys
+from google.protobuf.json_format import MessageToDict
+from google.protobuf.unknown_fields import UnknownFieldSet
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+kinds = {'/v1/traces': ExportTraceServiceRequest, '/v1/metrics': ExportMetricsServiceRequest}
+def known(message):
+    assert len(UnknownFieldSet(message)) == 0, message
+    for field, value in message.ListFields():
+        if field.type == field.TYPE_MESSAGE:
+            for one in (value if field.is_repeated else [value]):
+                known(one)
+class Handler(http.server.BaseHTTPRequestHandler):
+    def do_POST(self):
+        assert self.headers['content-type'] == 'application/x-protobuf'
+        body = self.rfile.read(int(self.headers['content-length']))
+        message = kinds[self.path]()
+        message.ParseFromString(body)
+        known(message)
+        assert message.ByteSize() > 0
+        with open(sys.argv[1], 'a') as out:
+            out.write(json.dumps({'path': self.path, 'message': MessageToDict(message)}) + '\n')
+        self.send_response(200)
+        self.send_header('content-length', '0')
+        self.end_headers()
+    def log_message(self, *args): pass
+server = http.server.ThreadingHTTPServer(('127.0.0.1', 0), Handler)
+print(server.server_port, flush=True)
+server.serve_forever()
+"#;
+
+impl Collector {
+    fn start(place: &Place) -> Collector {
+        let seen = place.file("collected", "");
+        let mut command = Command::new("/usr/bin/python3");
+        command.args(["-c", COLLECTOR]).arg(&seen).env("PYTHONPATH", python_path()).stdout(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        let mut port = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut port).unwrap();
+        Collector { child, seen, endpoint: format!("http://127.0.0.1:{}", port.trim()) }
+    }
+
+    fn messages(&self, path: &str) -> Vec<Value> {
+        let text = fs::read_to_string(&self.seen).unwrap();
+        let all = text.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+        all.filter(|one| one["path"] == path).map(|mut one| one["message"].take()).collect()
+    }
+
+    fn spans(&self) -> Vec<Value> {
+        let messages = self.messages("/v1/traces");
+        let all = messages.iter().flat_map(|m| below(&m["resourceSpans"], "scopeSpans"));
+        all.flat_map(|scope| scope["spans"].as_array().cloned().unwrap_or_default()).collect()
+    }
+}
+
+fn below(list: &Value, name: &str) -> Vec<Value> {
+    let items = list.as_array().into_iter().flatten();
+    items.flat_map(|item| item[name].as_array().cloned().unwrap_or_default()).collect()
+}
+
+impl Drop for Collector {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Ids are written in base64 by protobuf's JSON.
+fn base64_of_hex(hex: &str) -> String {
+    let mut python = Command::new("/usr/bin/python3");
+    let text = "import base64,sys; print(base64.b64encode(bytes.fromhex(sys.argv[1])).decode())";
+    String::from_utf8(to_the_end(python.args(["-c", text, hex]), b"").stdout).unwrap().trim().to_owned()
+}
+
+fn attribute(span: &Value, name: &str) -> Value {
+    let found = span["attributes"].as_array().into_iter().flatten().find(|pair| pair["key"] == name);
+    found.map_or(Value::Null, |pair| pair["value"].clone())
+}
+
+#[test]
+fn a_collector_gets_requests_and_runs_as_trees_with_phases() {
+    let place = Place::new(As::User);
+    let collector = Collector::start(&place);
+    let env = [("COFFERDAM_TELEMETRY_INTERVAL", "300ms"), ("OTEL_SERVICE_NAME", "coffer-test")];
+    let daemon = Daemon::start(&place, &["--otlp-endpoint", &collector.endpoint], &env);
+    let id = create(&daemon, &place, "traced")["id"].as_str().unwrap().to_owned();
+    let (trace, parent) = ("4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7");
+    let header = format!("00-{trace}-{parent}-01");
+    daemon.ask("GET", &format!("/v1/sandboxes/{id}"), &[("traceparent", &header)], "");
+    let unwanted = "00-11111111111111111111111111111111-00f067aa0ba902b7-00";
+    daemon.ask("GET", &format!("/v1/sandboxes/{id}"), &[("traceparent", unwanted)], "");
+    let mut run = place.cofferdam(["exec", &id, "--", "sh", "-c", "exit 3"]);
+    run.env("TRACEPARENT", &header).status().unwrap();
+    let (trace, parent) = (base64_of_hex(trace), base64_of_hex(parent));
+    let ours = |name: &str, spans: &[Value]| {
+        spans.iter().find(|s| s["name"] == name && s["traceId"] == trace.as_str()).cloned()
+    };
+    let spans = until("the run's spans", || {
+        let spans = collector.spans();
+        ours("run", &spans).map(|_| spans)
+    });
+    let request = ours("GET /v1/sandboxes/{id}", &spans).expect("the request's span");
+    assert_eq!((&request["parentSpanId"], &request["kind"]), (&parent.as_str().into(), &"SPAN_KIND_SERVER".into()));
+    assert_eq!(attribute(&request, "http.response.status_code")["intValue"], "200");
+    let run = ours("run", &spans).unwrap();
+    assert_eq!(run["parentSpanId"], parent.as_str());
+    assert_eq!(attribute(&run, "cofferdam.verdict")["stringValue"], "failed");
+    assert_eq!(attribute(&run, "process.exit.code")["intValue"], "3");
+    assert_eq!(run["status"]["code"], "STATUS_CODE_ERROR");
+    let time = |span: &Value, field: &str| span[field].as_str().unwrap().parse::<u64>().unwrap();
+    let mut end = time(&run, "startTimeUnixNano");
+    for phase in ["admission", "planning", "preparation", "start", "execution", "close"] {
+        let span = ours(phase, &spans).unwrap_or_else(|| panic!("{phase} is a span: {spans:#?}"));
+        assert_eq!(span["parentSpanId"], run["spanId"], "{phase} is below the run");
+        assert_eq!(time(&span, "startTimeUnixNano"), end, "{phase} follows without a gap");
+        end = time(&span, "endTimeUnixNano");
+    }
+    assert_eq!(end, time(&run, "endTimeUnixNano"));
+    assert!(
+        !spans.iter().any(|s| s["traceId"] == base64_of_hex(&"1".repeat(32)).as_str()),
+        "who wants no trace has none"
+    );
+    assert!(!spans.iter().any(|s| s["name"].as_str().unwrap().contains("health")));
+    // Each run once, and those that were without a trace have one of their own.
+    assert_eq!(spans.iter().filter(|s| s["name"] == "run").count(), 1);
+    let metrics = until("metrics", || {
+        let found: Vec<Value> = collector.messages("/v1/metrics");
+        let all: Vec<Value> = found
+            .iter()
+            .flat_map(|m| below(&m["resourceMetrics"], "scopeMetrics"))
+            .flat_map(|s| below(&json!([s]), "metrics"))
+            .collect();
+        all.iter().any(|m| m["name"] == "cofferdam_runs_started_total").then_some(all)
+    });
+    let named = |name: &str| metrics.iter().rfind(|m| m["name"] == name).unwrap_or_else(|| panic!("{name}")).clone();
+    assert_eq!(named("cofferdam_runs_started_total")["sum"]["isMonotonic"], true);
+    assert!(named("cofferdam_sandboxes")["gauge"]["dataPoints"].as_array().unwrap().len() > 2);
+    let spread = named("cofferdam_http_request_duration_seconds")["histogram"]["dataPoints"][0].clone();
+    assert_eq!(
+        spread["bucketCounts"].as_array().unwrap().len(),
+        spread["explicitBounds"].as_array().unwrap().len() + 1
+    );
+    let first = collector.messages("/v1/traces")[0]["resourceSpans"][0]["resource"].clone();
+    assert_eq!(attribute(&first, "service.name")["stringValue"], "coffer-test");
+    // What ends while no daemon is there is told by the next one.
+    daemon.end();
+    place.cofferdam(["exec", &id, "--", "true"]).status().unwrap();
+    let _daemon = Daemon::start(&place, &["--otlp-endpoint", &collector.endpoint], &env);
+    until("the run that ended meanwhile", || {
+        (collector.spans().iter().filter(|s| s["name"] == "run").count() == 2).then_some(())
+    });
+}
+
+/// One that refuses connections, and one that takes them and says nothing.
+#[test]
+fn a_collector_that_is_down_costs_nobody_anything() {
+    let place = Place::new(As::User);
+    let mute = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let gone = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let timed = |args: &[&str]| {
+        let daemon = Daemon::start(&place, args, &[("COFFERDAM_TELEMETRY_INTERVAL", "200ms")]);
+        let began = Instant::now();
+        for _ in 0..100 {
+            assert_eq!(daemon.get("/v1/sandboxes").status, 200);
+        }
+        let took = began.elapsed();
+        (daemon, took)
+    };
+    let (daemon, alone) = timed(&[]);
+    daemon.end();
+    for endpoint in [mute.local_addr().unwrap(), gone] {
+        let (daemon, took) = timed(&["--otlp-endpoint", &format!("http://{endpoint}")]);
+        assert!(took < 3 * alone + Duration::from_secs(1), "{took:?} with {endpoint}, {alone:?} without");
+        if endpoint == gone {
+            let lost = json!({"signal": "spans", "outcome": "dropped"});
+            until("what is lost is counted", || {
+                let now = figures(&daemon.get("/metrics").body);
+                value(&now, "cofferdam_telemetry_total", lost.clone()).filter(|lost| *lost > 0.0)
+            });
+            assert_eq!(daemon.log().matches("the collector does not take").count(), 2, "told once for each signal");
+        }
+        let began = Instant::now();
+        daemon.end();
+        assert!(began.elapsed() < Duration::from_secs(10), "and it ends in time");
+    }
+}
+
+/// A reader of the log that does not read makes nobody wait.
+#[test]
+fn a_log_that_nobody_reads_makes_nobody_wait() {
+    let place = Place::new(As::User);
+    let mut command = place.cofferdam(["serve", "--json"]);
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut line = String::new();
+    BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
+    let socket = place.state().join("cofferdam.sock");
+    // Far more than a pipe holds.
+    let one = "GET /v1/sandboxes HTTP/1.1\r\nhost: localhost\r\n\r\n";
+    let ask = |socket: &Path| {
+        let mut stream = std::os::unix::net::UnixStream::connect(socket).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        let mut answer = [0; 16];
+        for _ in 0..50 {
+            stream.write_all(one.as_bytes()).unwrap();
+            let mut whole = Vec::new();
+            while !whole.ends_with(b"}") {
+                let n = std::io::Read::read(&mut stream, &mut answer).expect("an answer in time");
+                assert!(n > 0);
+                whole.extend(&answer[..n]);
+            }
+        }
+    };
+    (0..20).for_each(|_| ask(&socket));
+    child.kill().unwrap();
+    child.wait().unwrap();
+}

@@ -1,0 +1,205 @@
+//! What sandboxes use now: asked of keepers where sandboxes live, and of the kernel where a run has no keeper.
+
+use crate::keeper::Keeper;
+use crate::lifecycle::admission::Standing;
+use crate::lifecycle::{list, live, measure};
+use crate::sandbox::{Run, Sandbox};
+use crate::state::State;
+use crate::{Caller, fresh};
+use serde::Serialize;
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+use store::Kept;
+use terms::Fault;
+
+/// What a sandbox takes on the disk is walked for at most so often.
+const WALKED: Duration = Duration::from_secs(10);
+/// What the kernel counts processor time in for everybody outside of it: so many microseconds.
+const TICK_US: u64 = 10_000;
+/// Processes that are looked at.
+const MOST: usize = 100_000;
+
+/// One sandbox as it is now.
+#[derive(Clone, Debug, Serialize)]
+pub struct Row {
+    pub id: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    pub state: Standing,
+    /// A keeper holds it.
+    pub live: bool,
+    pub runs: u64,
+    pub processes: u64,
+    /// Processors' worth of time since the look before, in percent of one; none at the first look.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cpu_percent: Option<f64>,
+    pub cpu_us: u64,
+    pub memory_bytes: u64,
+    pub disk_bytes: u64,
+    /// None where nobody counts it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub net_bytes: Option<u64>,
+}
+
+/// All of them at one moment, the busiest first.
+#[derive(Clone, Debug, Serialize)]
+pub struct Look {
+    pub at_ms: u64,
+    pub sandboxes: Vec<Row>,
+}
+
+/// Looks again and again.
+#[derive(Default)]
+pub struct Top {
+    before: BTreeMap<String, (Instant, u64)>,
+    disk: BTreeMap<String, (Instant, u64)>,
+}
+
+impl Top {
+    pub fn look(&mut self, caller: &Caller) -> Result<Look, Fault> {
+        let state = State::open(caller)?;
+        let (sandboxes, open) = state.store.read(|tx| Ok((tx.list::<Sandbox>()?, tx.list_open::<Run>()?)))?;
+        let rows = list::list(caller, false)?;
+        let standing: BTreeMap<&str, Standing> = rows.iter().map(|row| (row.id.as_str(), row.state)).collect();
+        let processes = Processes::read();
+        let mut all = Vec::new();
+        for kept in sandboxes {
+            let Some(state_now) = standing.get(kept.id.as_str()).copied() else { continue };
+            let runs: Vec<&Run> = open.iter().map(|run| &run.record).filter(|run| run.sandbox == kept.id).collect();
+            let mut row = used(&state, &kept, state_now, &runs, &processes);
+            row.disk_bytes = self.disk(&state, &kept);
+            row.cpu_percent = self.percent(&row);
+            all.push(row);
+        }
+        let known = |id: &String| all.iter().any(|row| row.id == *id);
+        self.before.retain(|id, _| known(id));
+        self.disk.retain(|id, _| known(id));
+        let busy = |row: &Row| (row.cpu_percent.unwrap_or(0.0), row.memory_bytes);
+        all.sort_by(|a, b| {
+            let (a_busy, b_busy) = (busy(a), busy(b));
+            b_busy.0.total_cmp(&a_busy.0).then(b_busy.1.cmp(&a_busy.1)).then_with(|| a.id.cmp(&b.id))
+        });
+        Ok(Look { at_ms: fresh::now_ms(), sandboxes: all })
+    }
+
+    fn percent(&mut self, row: &Row) -> Option<f64> {
+        let now = Instant::now();
+        let (at, before) = self.before.insert(row.id.clone(), (now, row.cpu_us))?;
+        let passed = now.duration_since(at).as_micros() as f64;
+        // What began anew counts from nothing.
+        let spent = row.cpu_us.checked_sub(before).unwrap_or(row.cpu_us) as f64;
+        Some(if passed > 0.0 { (spent * 1000.0 / passed).round() / 10.0 } else { 0.0 })
+    }
+
+    fn disk(&mut self, state: &State, kept: &Kept<Sandbox>) -> u64 {
+        if let Some((at, bytes)) = self.disk.get(&kept.id)
+            && at.elapsed() < WALKED
+        {
+            return *bytes;
+        }
+        let bytes = kept.record.layers.iter().map(|id| measure::layer(&state.layers, id).bytes).sum();
+        self.disk.insert(kept.id.clone(), (Instant::now(), bytes));
+        bytes
+    }
+}
+
+fn used(state: &State, kept: &Kept<Sandbox>, standing: Standing, runs: &[&Run], processes: &Processes) -> Row {
+    let mut row = Row {
+        id: kept.id.clone(),
+        name: kept.record.name.clone(),
+        state: standing,
+        live: false,
+        runs: 0,
+        processes: 0,
+        cpu_percent: None,
+        cpu_us: 0,
+        memory_bytes: 0,
+        disk_bytes: 0,
+        net_bytes: None,
+    };
+    if let Some(mut keeper) = Keeper::find(&state.path, &kept.id)
+        && let Ok(now) = keeper.usage()
+    {
+        (row.live, row.runs, row.processes) = (true, now.running, now.processes);
+        (row.cpu_us, row.memory_bytes, row.net_bytes) = (now.cpu_us, now.memory_bytes, Some(now.net_bytes));
+        return row;
+    }
+    for run in runs.iter().filter(|run| live::handle(run).is_some()) {
+        let below = processes.below(run.pid);
+        row.runs += 1;
+        row.processes += below.count;
+        row.cpu_us += below.cpu_us;
+        row.memory_bytes += below.memory_bytes;
+    }
+    row
+}
+
+/// All processes of the host, each with its parent.
+struct Processes(BTreeMap<u32, Process>);
+
+struct Process {
+    parent: u32,
+    cpu_us: u64,
+}
+
+#[derive(Default)]
+struct Sum {
+    count: u64,
+    cpu_us: u64,
+    memory_bytes: u64,
+}
+
+impl Processes {
+    fn read() -> Processes {
+        let numbers = std::fs::read_dir("/proc").into_iter().flatten().flatten().take(MOST);
+        let numbers = numbers.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+        Processes(numbers.filter_map(|pid| Some((pid, process(pid)?))).collect())
+    }
+
+    /// All that a process started, and what that started; without the process itself.
+    fn below(&self, pid: u32) -> Sum {
+        let mut sum = Sum::default();
+        for (number, process) in &self.0 {
+            if *number != pid && self.is_below(*number, pid) {
+                sum.count += 1;
+                sum.cpu_us += process.cpu_us;
+                sum.memory_bytes += resident(*number).unwrap_or(0);
+            }
+        }
+        sum
+    }
+
+    fn is_below(&self, mut pid: u32, above: u32) -> bool {
+        // No line of parents is longer than there are processes.
+        for _ in 0..=self.0.len() {
+            match self.0.get(&pid) {
+                Some(process) if process.parent == above => return true,
+                Some(process) => pid = process.parent,
+                None => return false,
+            }
+        }
+        false
+    }
+}
+
+/// With what its children that are gone have used.
+fn process(pid: u32) -> Option<Process> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // The name before the last bracket may hold anything.
+    let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
+    let number = |at: usize| fields.get(at).and_then(|field| field.parse::<u64>().ok());
+    let ticks: u64 = (11..15).filter_map(number).sum();
+    Some(Process { parent: number(1)? as u32, cpu_us: ticks * TICK_US })
+}
+
+fn resident(pid: u32) -> Option<u64> {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
+    Some(line.trim().trim_end_matches("kB").trim().parse::<u64>().ok()? * 1024)
+}
+
+/// Rows that fit on the terminal that we write to; none where that is none.
+pub fn height() -> Option<usize> {
+    let out = rustix::stdio::stdout();
+    rustix::termios::isatty(out).then(|| usize::from(enclosure::terminal::size(out).0)).filter(|rows| *rows > 0)
+}

@@ -1,0 +1,142 @@
+//! Tar streams out of a workspace and into it, with every trick that is known for them.
+
+use crate::world::{CANARY, World, kind, rel};
+use node::files::{Room, Root, list, tar};
+use std::fs;
+use std::io::Write;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+use std::process::{Command, Stdio};
+use terms::{ErrorKind, Fault};
+use workspace::Rel;
+
+fn pack(world: &World, path: &str) -> Vec<u8> {
+    let mut out = Vec::new();
+    tar::pack(&world.root(), &rel(path), &mut out).unwrap();
+    out
+}
+
+fn unpack(root: &Root, path: &str, bytes: &[u8]) -> Result<tar::Unpacked, Fault> {
+    tar::unpack(root, &rel(path), &mut &bytes[..])
+}
+
+/// What a program of the system writes.
+fn python(code: &str) -> Vec<u8> {
+    let code = format!(
+        "import tarfile,io,sys\nt=tarfile.open(fileobj=sys.stdout.buffer,mode='w|')\n\
+        def add(name,data=b'x',**k):\n i=tarfile.TarInfo(name)\n i.size=len(data) if 'type' not in k else 0\n\
+        \x20for a,b in k.items(): setattr(i,a,b)\n t.addfile(i,io.BytesIO(data))\n{code}\nt.close()"
+    );
+    let done = Command::new("python3").args(["-c", &code]).output().unwrap();
+    assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+    done.stdout
+}
+
+#[test]
+fn a_tree_goes_out_and_in_again_the_same() {
+    let world = World::new();
+    world.put("d/sub/file", "text");
+    world.put(&format!("d/{}/{}", "long".repeat(40), "name".repeat(50)), "far");
+    fs::set_permissions(world.ws.join("d/sub/file"), fs::Permissions::from_mode(0o750)).unwrap();
+    symlink("/nowhere", world.ws.join("d/link")).unwrap();
+    fs::write(world.ws.join("d/empty"), "").unwrap();
+    world.own_below(&world.ws);
+    let bytes = pack(&world, "d");
+    assert_eq!(bytes, pack(&world, "d"), "the same tree gives the same bytes");
+    let made = unpack(&world.root(), "copy/of", &bytes).unwrap();
+    assert_eq!((made.entries, made.bytes, made.stripped), (6, 7, 0));
+    assert_eq!(pack(&world, "copy/of").len(), bytes.len());
+    assert_eq!(world.read("copy/of/sub/file").unwrap(), b"text");
+    let found = list::stat(&world.root(), &rel("copy/of/sub/file"), true).unwrap();
+    assert_eq!(found.mode, 0o750);
+    assert_eq!(fs::metadata(world.ws.join("copy/of/sub/file")).unwrap().uid(), world.owner.0);
+    assert_eq!(found.modified_ms / 1000, fs::metadata(world.ws.join("d/sub/file")).unwrap().mtime());
+    // Another program reads it, too.
+    let mut child = Command::new("tar").args(["-t"]).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    child.stdin.take().unwrap().write_all(&bytes).unwrap();
+    let told = String::from_utf8(child.wait_with_output().unwrap().stdout).unwrap();
+    assert_eq!(told.lines().count(), 6, "{told}");
+    let one = pack(&world, "d/sub/file");
+    unpack(&world.root(), "single", &one).unwrap();
+    assert_eq!(world.read("single/file").unwrap(), b"text");
+}
+
+#[test]
+fn what_other_programs_write_is_taken() {
+    let world = World::new();
+    let root = world.root();
+    world.put("f", "old");
+    let stream = python(
+        "add('f',b'new',mode=0o600)\nadd('./a/b/',type=tarfile.DIRTYPE,mode=0o755)\nadd('n/'+'\\u00e9'*120,b'pax')\n\
+        add('suid',b'x',mode=0o4755)\nadd('hard',type=tarfile.LNKTYPE,linkname='f')\nadd('p',type=tarfile.FIFOTYPE,mode=0o600)\n\
+        add('s',type=tarfile.SYMTYPE,linkname='../'*50+'etc/passwd')",
+    );
+    let made = unpack(&root, ".", &stream).unwrap();
+    assert_eq!((made.entries, made.stripped), (7, 1));
+    assert_eq!(world.read("f").unwrap(), b"new", "replaced");
+    assert_eq!(world.read("hard").unwrap(), b"new");
+    assert_eq!(world.read(&format!("n/{}", "\u{e9}".repeat(120))).unwrap(), b"pax");
+    assert_eq!(list::stat(&root, &rel("suid"), true).unwrap().mode, 0o755);
+    assert_eq!(kind(world.read("s")), ErrorKind::PolicyDenied, "a link is only a link");
+}
+
+#[test]
+fn every_trick_of_a_stream_is_refused() {
+    let world = World::new();
+    world.put("kept/f", "kept");
+    symlink(&world.outside, world.ws.join("out")).unwrap();
+    world.own_below(&world.ws);
+    let tricks = [
+        ("up", "add('../ws-evil/x')"),
+        ("up in the middle", "add('a/../../ws-evil/x')"),
+        ("absolute", "add('/tmp/cofferdam-never')"),
+        ("over a link that is there", "add('out/x')"),
+        ("over a link of its own", "add('l',type=tarfile.SYMTYPE,linkname='../ws-evil')\nadd('l/x')"),
+        ("a link in place of a directory", "add('kept',type=tarfile.SYMTYPE,linkname='../ws-evil')\nadd('kept/f')"),
+        ("hard link up", "add('h',type=tarfile.LNKTYPE,linkname='../ws-evil/canary')"),
+        ("hard link to an absolute name", "add('h',type=tarfile.LNKTYPE,linkname='/etc/passwd')"),
+        ("hard link over a link", "add('h',type=tarfile.LNKTYPE,linkname='out/canary')"),
+        (
+            "hard link to a link",
+            "add('l2',type=tarfile.SYMTYPE,linkname='/etc/passwd')\nadd('h',type=tarfile.LNKTYPE,linkname='l2')",
+        ),
+        ("device", "add('dev',type=tarfile.CHRTYPE,devmajor=1,devminor=3)"),
+        ("block device", "add('dev',type=tarfile.BLKTYPE,devmajor=7,devminor=0)"),
+        ("a file over a directory", "add('kept')"),
+        ("a directory over a file", "add('kept/f',type=tarfile.DIRTYPE)"),
+        ("a name too long", "add('n'*300)"),
+    ];
+    for (trick, code) in tricks {
+        let fault = unpack(&world.root(), ".", &python(code)).unwrap_err();
+        assert_eq!(fault.error_kind, ErrorKind::InvalidRequest, "{trick}: {fault}");
+    }
+    world.outside_is_untouched();
+    assert_eq!(world.read("kept/f").unwrap(), b"kept");
+    assert!(!world.ws.join("h").exists() && !world.ws.join("dev").exists());
+    unpack(&world.root(), ".", &python("add('kept/f',b'fine')")).unwrap();
+    assert_eq!(world.read("kept/f").unwrap(), b"fine", "the control");
+    let canary = fs::read_to_string(world.outside.join("canary")).unwrap();
+    assert_eq!(canary, CANARY);
+}
+
+#[test]
+fn streams_end_at_their_bounds_and_not_before() {
+    let world = World::new();
+    let stream = python("for n in range(5): add(f'f{n}',b'x'*100)");
+    let with = |bytes, files| world.root().with_room(Room { bytes: Some(bytes), files: Some(files) });
+    assert_eq!(unpack(&with(500, 5), "exact", &stream).unwrap().entries, 5);
+    assert_eq!(kind(unpack(&with(499, 5), "bytes", &stream)), ErrorKind::LimitExceeded);
+    assert_eq!(kind(unpack(&with(500, 4), "files", &stream)), ErrorKind::LimitExceeded);
+    assert_eq!(fs::read_dir(world.ws.join("files")).unwrap().count(), 4, "up to the bound");
+    // A header that promises more than anybody has is refused before anything is read.
+    let huge = python(
+        "i=tarfile.TarInfo('big')\ni.size=1<<60\nsys.stdout.buffer.write(i.tobuf(tarfile.GNU_FORMAT))\nsys.stdout.flush()\nimport os\nos._exit(0)",
+    );
+    assert_eq!(kind(unpack(&world.root(), "huge", &huge)), ErrorKind::LimitExceeded);
+    for cut in [100, 700, 1000, 1500] {
+        let fault = unpack(&world.root(), "cut", &stream[..cut]).unwrap_err();
+        assert_eq!(fault.error_kind, ErrorKind::InvalidRequest, "cut at {cut}: {fault}");
+    }
+    assert_eq!(kind(unpack(&world.root(), "noise", &[b'?'; 2048])), ErrorKind::InvalidRequest);
+    assert_eq!(unpack(&world.root(), "none", &[0; 1024]).unwrap().entries, 0);
+    assert_eq!(list::list(&world.root(), &Rel::top(), &list::Ask::default()).unwrap().next, None);
+}

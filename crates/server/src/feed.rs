@@ -1,0 +1,65 @@
+//! Tells streams that a tenant's journal has grown. What the daemon itself does is known at once; for what others write to the
+//! same store one task of each tenant looks, as long as somebody listens.
+
+use node::Caller;
+use node::audit::{Tail, Wanted};
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+use tokio::sync::{Notify, watch};
+
+/// How often the store is looked at for what others wrote.
+const PAUSE: Duration = Duration::from_millis(250);
+
+/// The feeds of all tenants that somebody listens to.
+#[derive(Default)]
+pub struct Feeds(Mutex<HashMap<String, Feed>>);
+
+struct Feed {
+    last: watch::Sender<u64>,
+    nudge: Arc<Notify>,
+}
+
+impl Feeds {
+    /// The number of a tenant's last entry, whenever it grows.
+    pub fn listen(&self, tenant: &str, caller: Caller) -> watch::Receiver<u64> {
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        all.retain(|_, feed| !feed.last.is_closed());
+        if let Some(feed) = all.get(tenant) {
+            return feed.last.subscribe();
+        }
+        let (last, listener) = watch::channel(0);
+        let nudge = Arc::new(Notify::new());
+        tokio::spawn(look(caller, last.clone(), nudge.clone()));
+        all.insert(tenant.to_owned(), Feed { last, nudge });
+        listener
+    }
+
+    /// Something was done for a tenant, and may stand in its journal.
+    pub fn nudge(&self, tenant: &str) {
+        let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(feed) = all.get(tenant) {
+            feed.nudge.notify_one();
+        }
+    }
+}
+
+/// Looks until nobody listens any more. A store that cannot be read now is tried again: who listens finds out by themselves.
+async fn look(caller: Caller, last: watch::Sender<u64>, nudge: Arc<Notify>) {
+    let mut tail: Option<Tail> = None;
+    while !last.is_closed() {
+        let (caller, held) = (caller.clone(), tail.take());
+        let seen = tokio::task::spawn_blocking(move || {
+            let mut tail = match held {
+                Some(tail) => tail,
+                None => Tail::open(&caller, None, Wanted::default())?,
+            };
+            tail.skip().map(|at| (tail, at))
+        });
+        if let Ok(Ok((held, at))) = seen.await {
+            tail = Some(held);
+            last.send_if_modified(|known| std::mem::replace(known, at) != at);
+        }
+        let _ = tokio::time::timeout(PAUSE, nudge.notified()).await;
+    }
+}

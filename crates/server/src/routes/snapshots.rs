@@ -1,0 +1,312 @@
+//! Snapshots, forks and restores, and workspaces as files that go out and come in.
+
+use crate::ask::{IfMatch, Json, Key, Paging, Path, Query};
+use crate::refuse::Refusal;
+use crate::{Scope, Shared, Who, upload, written};
+use axum::extract::{Request, State};
+use axum::response::{IntoResponse, Response};
+use http::header::CONTENT_TYPE;
+use http::{HeaderValue, StatusCode};
+use node::Caller;
+use node::lifecycle::keys::Once;
+use node::lifecycle::stop::Which;
+use node::policies::Source;
+use node::snapshots::{self, Bounds, Forked, Imported, Listed, Onto, Restored, Since, Taken};
+use node::state::State as Place;
+use serde::{Deserialize, Serialize};
+use std::path::PathBuf;
+use terms::{Fault, PROTOCOL_VERSION, Phase};
+use utoipa::{IntoParams, ToSchema};
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+const LOOKERS: [Scope; 2] = [Scope::Agent, Scope::Reviewer];
+/// What an exported workspace is called.
+const SORT: &str = "application/zstd";
+
+pub fn routes() -> OpenApiRouter<Shared> {
+    OpenApiRouter::new()
+        .routes(routes!(list_snapshots, take_snapshot))
+        .routes(routes!(show_snapshot, remove_snapshot))
+        .routes(routes!(restore_sandbox))
+        .routes(routes!(fork_sandbox))
+        .routes(routes!(export_workspace))
+        .routes(routes!(import_workspace))
+}
+
+/// A list, part by part.
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub struct Part {
+    /// Most in the answer [100].
+    #[param(minimum = 1, maximum = 1000)]
+    limit: Option<u32>,
+    /// `next` of the part before.
+    after: Option<String>,
+}
+
+impl Part {
+    pub(super) fn paging(self) -> Paging {
+        Paging { limit: self.limit, after: self.after }
+    }
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+#[schema(as = SnapshotList)]
+pub struct Snapshots {
+    pub protocol_version: u32,
+    pub snapshots: Vec<Listed>,
+    /// There are more: what `after` takes for them.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub next: Option<String>,
+}
+
+/// Snapshots of a sandbox, by id.
+#[utoipa::path(get, path = "/v1/sandboxes/{id}/snapshots", tag = "snapshots", operation_id = "list",
+    params(("id" = String, Path, description = "By id, its beginning, or name"), Part),
+    responses((status = 200, body = Snapshots)))]
+async fn list_snapshots(
+    State(shared): State<Shared>,
+    who: Who,
+    Path(id): Path<String>,
+    Query(part): Query<Part>,
+) -> Result<axum::Json<Snapshots>, Refusal> {
+    who.needs_any(&LOOKERS)?;
+    let mut all = shared.verb(&who, move |caller| snapshots::list_of(&Place::open(caller)?, caller, &id)).await?;
+    all.sort_by(|a, b| a.id.cmp(&b.id));
+    let (snapshots, next) = part.paging().cut(all, |s| s.id.clone())?;
+    Ok(axum::Json(Snapshots { protocol_version: PROTOCOL_VERSION, snapshots, next }))
+}
+
+#[derive(Clone, Debug, Default, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(as = SnapshotTake)]
+pub struct Take {
+    /// A name for the snapshot.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub name: Option<String>,
+}
+
+/// Keeps a sandbox as it is now. A command that runs in it is held still meanwhile.
+#[utoipa::path(post, path = "/v1/sandboxes/{id}/snapshots", tag = "snapshots", operation_id = "take",
+    params(("id" = String, Path, description = "By id, its beginning, or name"),
+        ("Idempotency-Key" = Option<String>, Header), ("If-Match" = Option<String>, Header)),
+    request_body = Take, responses((status = 201, body = Taken)))]
+async fn take_snapshot(
+    State(shared): State<Shared>,
+    who: Who,
+    Path(id): Path<String>,
+    version: IfMatch,
+    key: Key,
+    Json(wish): Json<Take>,
+) -> Result<(StatusCode, axum::Json<Taken>), Refusal> {
+    who.needs(Scope::Agent)?;
+    let once = once(key, "snapshot", &(&id, &wish))?;
+    let which = Which { word: Some(id), version: version.0 };
+    let verb = move |caller: &Caller| {
+        snapshots::take_once(&Place::open(caller)?, caller, &which, wish.name.as_deref(), once.as_ref())
+    };
+    let taken = shared.verb(&who, verb).await?;
+    if taken.layers > snapshots::DEEP {
+        let (shared, who, sandbox) = (shared.clone(), who.clone(), taken.sandbox.clone());
+        // After the answer. What hinders it hinders nothing: it is tried again with the next snapshot.
+        tokio::spawn(async move {
+            let verb = move |caller: &Caller| snapshots::squash(&Place::open(caller)?, caller, &sandbox).map(drop);
+            let _ = shared.verb(&who, verb).await;
+        });
+    }
+    Ok((StatusCode::CREATED, axum::Json(taken)))
+}
+
+/// What is asked for, under the key that it is asked with.
+pub(super) fn once(Key(key): Key, verb: &str, asked: &impl Serialize) -> Result<Option<Once>, Refusal> {
+    let asked = serde_json::json!({ "request": asked });
+    Ok(key.map(|key| Once::new(&key, verb, &asked)).transpose()?)
+}
+
+/// One snapshot.
+#[utoipa::path(get, path = "/v1/snapshots/{id}", tag = "snapshots", operation_id = "get",
+    params(("id" = String, Path, description = "By id, its beginning, or name")),
+    responses((status = 200, body = Snapshot)))]
+async fn show_snapshot(
+    State(shared): State<Shared>,
+    who: Who,
+    Path(id): Path<String>,
+) -> Result<axum::Json<Snapshot>, Refusal> {
+    who.needs_any(&LOOKERS)?;
+    let verb = move |caller: &Caller| Place::open(caller)?.store.read(|tx| snapshots::find(tx, &id));
+    let snapshot = Listed::of(shared.verb(&who, verb).await?);
+    Ok(axum::Json(Snapshot { protocol_version: PROTOCOL_VERSION, snapshot }))
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+pub struct Snapshot {
+    pub protocol_version: u32,
+    #[serde(flatten)]
+    pub snapshot: Listed,
+}
+
+/// What is gone.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+#[schema(as = RemovedByName)]
+pub struct Removed {
+    pub protocol_version: u32,
+    pub removed: String,
+}
+
+/// Forgets a snapshot, and removes the layers that only it has.
+#[utoipa::path(delete, path = "/v1/snapshots/{id}", tag = "snapshots", operation_id = "delete",
+    params(("id" = String, Path, description = "By id, its beginning, or name")),
+    responses((status = 200, body = Removed)))]
+async fn remove_snapshot(
+    State(shared): State<Shared>,
+    who: Who,
+    Path(id): Path<String>,
+) -> Result<axum::Json<Removed>, Refusal> {
+    who.needs(Scope::Agent)?;
+    let removed = shared.verb(&who, move |caller| snapshots::remove(&Place::open(caller)?, caller, &id)).await?;
+    Ok(axum::Json(Removed { protocol_version: PROTOCOL_VERSION, removed }))
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(as = SandboxRestore)]
+pub struct Restore {
+    /// Where to go back to: an id, its beginning, or a name.
+    pub snapshot: String,
+    /// Drop what changed since; else it is kept as a snapshot of its own.
+    #[serde(default)]
+    pub discard: bool,
+}
+
+/// Goes back to a snapshot.
+#[utoipa::path(post, path = "/v1/sandboxes/{id}/restore", tag = "snapshots", operation_id = "restore",
+    params(("id" = String, Path, description = "By id, its beginning, or name"), ("If-Match" = Option<String>, Header)),
+    request_body = Restore, responses((status = 200, body = Restored)))]
+async fn restore_sandbox(
+    State(shared): State<Shared>,
+    who: Who,
+    Path(id): Path<String>,
+    IfMatch(version): IfMatch,
+    Json(wish): Json<Restore>,
+) -> Result<axum::Json<Restored>, Refusal> {
+    who.needs(Scope::Agent)?;
+    let which = Which { word: Some(id), version };
+    let since = if wish.discard { Since::Discard } else { Since::Keep };
+    let verb = move |caller: &Caller| snapshots::restore(&Place::open(caller)?, caller, &wish.snapshot, &which, since);
+    Ok(axum::Json(shared.verb(&who, verb).await?))
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(as = SandboxFork)]
+pub struct Fork {
+    /// A snapshot of the sandbox to begin from; one is taken where none is named.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub snapshot: Option<String>,
+    /// A name for the new sandbox; of several, each gets a number behind it.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub name: Option<String>,
+    #[serde(default = "one")]
+    #[schema(minimum = 1, maximum = 256)]
+    pub count: u32,
+}
+
+fn one() -> u32 {
+    1
+}
+
+/// Makes new sandboxes that begin where this one is, or was at a snapshot.
+#[utoipa::path(post, path = "/v1/sandboxes/{id}/fork", tag = "snapshots", operation_id = "fork",
+    params(("id" = String, Path, description = "By id, its beginning, or name"), ("Idempotency-Key" = Option<String>, Header)),
+    request_body = Fork, responses((status = 201, body = Forked)))]
+async fn fork_sandbox(
+    State(shared): State<Shared>,
+    who: Who,
+    Path(id): Path<String>,
+    key: Key,
+    Json(wish): Json<Fork>,
+) -> Result<(StatusCode, axum::Json<Forked>), Refusal> {
+    who.needs(Scope::Agent)?;
+    let once = once(key, "fork", &(&id, &wish))?;
+    let verb = move |caller: &Caller| {
+        let state = Place::open(caller)?;
+        let word = snapshots::of_sandbox(&state, caller, &id, wish.snapshot.as_deref())?;
+        snapshots::fork_once(&state, caller, Some(&word), wish.name.as_deref(), wish.count, once.as_ref())
+    };
+    Ok((StatusCode::CREATED, axum::Json(shared.verb(&who, verb).await?)))
+}
+
+/// The changes of a sandbox without a live run as one file; of a snapshot of it where one is named.
+#[utoipa::path(get, path = "/v1/sandboxes/{id}/export", tag = "snapshots", operation_id = "export",
+    params(("id" = String, Path, description = "By id, its beginning, or name"), Export),
+    responses((status = 200, content_type = "application/zstd", body = Vec<u8>),
+        (status = 409, description = "It is not as the request supposes.", body = Fault)))]
+async fn export_workspace(
+    State(shared): State<Shared>,
+    who: Who,
+    Path(id): Path<String>,
+    Query(wish): Query<Export>,
+) -> Result<Response, Refusal> {
+    who.needs_any(&LOOKERS)?;
+    let verb = move |caller: &Caller, out: &mut dyn std::io::Write| {
+        let state = Place::open(caller)?;
+        let word = snapshots::of_sandbox(&state, caller, &id, wish.snapshot.as_deref())?;
+        snapshots::export(&state, caller, &word, out).map(drop)
+    };
+    let body = written::body(&shared, &who, verb).await?;
+    Ok(([(CONTENT_TYPE, HeaderValue::from_static(SORT))], body).into_response())
+}
+
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub struct Export {
+    /// A snapshot of the sandbox.
+    snapshot: Option<String>,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub struct Import {
+    /// The directory that the sandbox covers, by its whole path; an empty one of its own where none is given.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[param(value_type = Option<String>)]
+    pub dir: Option<PathBuf>,
+    /// A name for the sandbox.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    /// The built-in policy of its commands [default]. What the file says of a policy is told and never obeyed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub policy: Option<String>,
+}
+
+/// A new sandbox from a file that an export made. The file may be anybody's: it is unpacked into a layer and nowhere else.
+#[utoipa::path(post, path = "/v1/import", tag = "snapshots", operation_id = "import", params(Import, ("Idempotency-Key" = Option<String>, Header)),
+    request_body(content((Vec<u8> = "application/zstd"), (Vec<u8> = "application/octet-stream"))),
+    responses((status = 201, body = Imported),
+        (status = 404, description = "There is no such thing.", body = Fault)))]
+async fn import_workspace(
+    State(shared): State<Shared>,
+    who: Who,
+    Query(wish): Query<Import>,
+    key: Key,
+    request: Request,
+) -> Result<(StatusCode, axum::Json<Imported>), Refusal> {
+    who.needs(Scope::Agent)?;
+    if let Some(dir) = wish.dir.as_ref().filter(|dir| !dir.is_absolute()) {
+        let fault = Fault::invalid(format!("dir {:?}: not a whole path", dir.display())).phase(Phase::Admission);
+        return Err(fault.hint("give one that begins with a slash, or none for an empty directory").into());
+    }
+    let once = once(key, "import", &wish)?;
+    let file = upload::receive(&shared, &who, request.into_body()).await?;
+    let verb = move |caller: &Caller| {
+        let policies = wish.policy.clone().map(Source::Preset).into_iter().collect();
+        let (name, bounds) = (wish.name.as_deref(), Bounds::default());
+        let onto = Onto { dir: wish.dir.as_deref(), name, policies, flags: Vec::new(), bounds, once };
+        snapshots::import(&Place::open(caller)?, caller, onto, &mut std::io::BufReader::new(file))
+    };
+    Ok((StatusCode::CREATED, axum::Json(shared.verb(&who, verb).await?)))
+}

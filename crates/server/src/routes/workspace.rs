@@ -1,0 +1,332 @@
+//! Review over HTTP: what changed in a sandbox, and what of it lands. Who approves says by its digest what was seen.
+
+use crate::ask::{IfMatch, Json, Path};
+use crate::refuse::Refusal;
+use crate::words::Words;
+use crate::{Scope, Shared, Who, written};
+use axum::extract::State;
+use axum::response::{IntoResponse, Response};
+use http::HeaderValue;
+use http::header::{CONTENT_TYPE, HeaderName};
+use node::Caller;
+use node::lifecycle::stop::Which;
+use node::review::approve::Seen;
+use node::review::diff::{MOST_FILES, Page, Reader};
+use node::review::{self, Of, Receipt, Rel, approve, commit, conflicts, diff, provenance, prune, rebase, reject, undo};
+use serde::{Deserialize, Serialize};
+use terms::{Fault, Phase};
+use utoipa::ToSchema;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+/// Whoever works in a sandbox or reviews it may look.
+const LOOKERS: [Scope; 2] = [Scope::Agent, Scope::Reviewer];
+
+pub fn routes() -> OpenApiRouter<Shared> {
+    OpenApiRouter::new()
+        .routes(routes!(show_diff))
+        .routes(routes!(show_patch))
+        .routes(routes!(show_conflicts))
+        .routes(routes!(show_provenance))
+        .routes(routes!(approve_changes))
+        .routes(routes!(reject_changes))
+        .routes(routes!(undo_batch))
+        .routes(routes!(rebase_onto_base))
+        .routes(routes!(prune_artefacts))
+}
+
+fn one(id: String, IfMatch(version): IfMatch) -> Which {
+    Which { word: Some(id), version }
+}
+
+/// What changed, file by file, with classes, hunks, what is withheld, and a digest over all of it.
+#[utoipa::path(get, path = "/v1/sandboxes/{id}/workspace/diff", tag = "workspace", operation_id = "diff",
+    params(
+        ("id" = String, Path, description = "By id, its beginning, or name"),
+        ("path" = Option<Vec<String>>, Query, style = Form, explode,
+            description = "Only what is at or below it; may be given several times. Bytes that are no UTF-8 are written %XX"),
+        ("all" = Option<bool>, Query, description = "Also what is withheld: build artefacts, caches, ignored files"),
+        ("lines" = Option<bool>, Query, description = "With the lines of each hunk [true]; else its id and place"),
+        ("limit" = Option<usize>, Query, minimum = 1, maximum = 10000, description = "Most files in the answer [1000]"),
+        ("after" = Option<String>, Query, description = "`next` of the page before"),
+    ),
+    responses((status = 200, body = diff::Answer),
+        (status = 409, description = "It is not as the request supposes.", body = Fault)))]
+async fn show_diff(
+    State(shared): State<Shared>,
+    who: Who,
+    Path(id): Path<String>,
+    mut words: Words,
+) -> Result<axum::Json<diff::Answer>, Refusal> {
+    who.needs_any(&LOOKERS)?;
+    let (paths, everything) = (words.paths("path")?, words.one("all")?.unwrap_or(false));
+    let (files, after) = (words.one("limit")?.unwrap_or(USUAL_FILES), words.one("after")?);
+    let page = Page { files, after, lines: words.one("lines")?.unwrap_or(true) };
+    words.end()?;
+    let of = Of::Sandbox { which: one(id, IfMatch(None)), paths };
+    let ask = diff::Ask { of, everything, reader: Reader::Program, page: Some(page) };
+    Ok(axum::Json(shared.verb(&who, move |caller| diff::diff(caller, &ask)).await?))
+}
+
+/// Files of a page, where nobody says how many.
+const USUAL_FILES: usize = if MOST_FILES < 1000 { MOST_FILES } else { 1000 };
+
+/// The same as a patch that `git apply` takes, byte for byte. The header `cofferdam-digest` tells what it is a patch of.
+#[utoipa::path(get, path = "/v1/sandboxes/{id}/workspace/patch", tag = "workspace", operation_id = "patch",
+    params(
+        ("id" = String, Path, description = "By id, its beginning, or name"),
+        ("path" = Option<Vec<String>>, Query, style = Form, explode, description = "Only what is at or below it"),
+        ("all" = Option<bool>, Query, description = "Also what is withheld"),
+    ),
+    responses((status = 200, content_type = "text/x-diff", body = String),
+        (status = 409, description = "It is not as the request supposes.", body = Fault)))]
+async fn show_patch(
+    State(shared): State<Shared>,
+    who: Who,
+    Path(id): Path<String>,
+    mut words: Words,
+) -> Result<Response, Refusal> {
+    who.needs_any(&LOOKERS)?;
+    let (paths, everything) = (words.paths("path")?, words.one("all")?.unwrap_or(false));
+    words.end()?;
+    let of = Of::Sandbox { which: one(id, IfMatch(None)), paths };
+    let ask = diff::Ask { of, everything, reader: Reader::Program, page: None };
+    let answer = shared.verb(&who, move |caller| diff::diff(caller, &ask)).await?;
+    let digest = HeaderValue::from_str(&answer.diff.digest).map_err(|e| Fault::internal(e.to_string()))?;
+    let body = written::body(&shared, &who, move |_, mut out| answer.patch(&mut out)).await?;
+    let headers = [
+        (CONTENT_TYPE, HeaderValue::from_static("text/x-diff")),
+        (HeaderName::from_static("cofferdam-digest"), digest),
+    ];
+    Ok((headers, body).into_response())
+}
+
+/// Files that several sandboxes changed, or this one and its base.
+#[utoipa::path(get, path = "/v1/sandboxes/{id}/workspace/conflicts", tag = "workspace", operation_id = "conflicts",
+    params(("id" = String, Path, description = "By id, its beginning, or name")),
+    responses((status = 200, body = conflicts::Answer),
+        (status = 409, description = "It is not as the request supposes.", body = Fault)))]
+async fn show_conflicts(
+    State(shared): State<Shared>,
+    who: Who,
+    Path(id): Path<String>,
+) -> Result<axum::Json<conflicts::Answer>, Refusal> {
+    who.needs_any(&LOOKERS)?;
+    let ask = conflicts::Ask { sandbox: Some(id) };
+    Ok(axum::Json(shared.verb(&who, move |caller| conflicts::conflicts(caller, &ask)).await?))
+}
+
+/// Which approvals brought a path of the sandbox's directory to how it is; without one, all of it.
+#[utoipa::path(get, path = "/v1/sandboxes/{id}/workspace/provenance", tag = "workspace", operation_id = "provenance",
+    params(
+        ("id" = String, Path, description = "By id, its beginning, or name"),
+        ("path" = Option<String>, Query, description = "From the top of the workspace; it may be gone"),
+    ),
+    responses((status = 200, body = provenance::Answer)))]
+async fn show_provenance(
+    State(shared): State<Shared>,
+    who: Who,
+    Path(id): Path<String>,
+    mut words: Words,
+) -> Result<axum::Json<provenance::Answer>, Refusal> {
+    who.needs_any(&LOOKERS)?;
+    let mut paths = words.paths("path")?;
+    words.end()?;
+    let path = paths.pop().unwrap_or_default();
+    if !paths.is_empty() {
+        return Err(Fault::invalid("the query: path is there twice")
+            .hint("ask for one")
+            .phase(Phase::Admission)
+            .into());
+    }
+    let which = one(id, IfMatch(None));
+    Ok(axum::Json(shared.verb(&who, move |caller| provenance::of_sandbox(caller, &which, &path)).await?))
+}
+
+/// What shall land. Something must be chosen: all, paths or hunks, or what runs on the reviewer's machine.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(as = WorkspaceApprove)]
+pub struct Approve {
+    /// The digest of the diff that was reviewed. If the workspace or its base moved since, nothing lands.
+    pub digest: String,
+    /// All ordinary changes; no path or hunk is then given.
+    #[serde(default)]
+    pub all: bool,
+    /// Each a file, a directory with all below it, or a pattern.
+    #[serde(default)]
+    #[schema(max_items = 10000)]
+    pub paths: Vec<Rel>,
+    /// Each the change at that path alone. What would run on the reviewer's machine lands when it is named so, or in `paths`.
+    #[serde(default)]
+    #[schema(max_items = 10000)]
+    pub exact: Vec<Rel>,
+    /// Ids of hunks, or beginnings of ids that no other hunk has.
+    #[serde(default)]
+    #[schema(max_items = 10000)]
+    pub hunks: Vec<String>,
+    /// Among what is chosen, also what would run on the reviewer's machine; with nothing else chosen, all of that.
+    #[serde(default)]
+    pub runs_on_host: bool,
+    /// Commit what lands, if the base is in a git repository.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub commit: Option<CommitWish>,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct CommitWish {
+    pub message: String,
+    /// Who stands in the commit as its author; its committer is always the reviewer.
+    #[serde(default)]
+    pub author: commit::Author,
+}
+
+/// Most paths and hunks of one request.
+const MOST_CHOSEN: usize = 10_000;
+
+fn check_chosen(counts: [usize; 3], other: bool) -> Result<(), Refusal> {
+    let count: usize = counts.iter().sum();
+    let fault = match count {
+        0 if !other => Fault::invalid("nothing was chosen").hint("give `all`, `paths`, `exact` or `hunks`"),
+        count if count > MOST_CHOSEN => {
+            Fault::invalid(format!("{count} paths and hunks")).hint(format!("at most {MOST_CHOSEN} in one request"))
+        }
+        _ => return Ok(()),
+    };
+    Err(fault.phase(Phase::Admission).into())
+}
+
+/// Lets chosen changes through to the base: what lands is what was reviewed, or nothing. No agent's credential can.
+#[utoipa::path(post, path = "/v1/sandboxes/{id}/workspace/approve", tag = "workspace", operation_id = "approve",
+    params(("id" = String, Path, description = "By id, its beginning, or name"),
+        ("If-Match" = Option<String>, Header, description = "Only if the sandbox still has this version")),
+    request_body = Approve, responses((status = 200, body = Receipt)))]
+async fn approve_changes(
+    State(shared): State<Shared>,
+    who: Who,
+    Path(id): Path<String>,
+    version: IfMatch,
+    Json(wish): Json<Approve>,
+) -> Result<axum::Json<Receipt>, Refusal> {
+    who.needs(Scope::Reviewer)?;
+    let Approve { digest, all, paths, exact, hunks, runs_on_host, commit } = wish;
+    check_chosen([paths.len(), exact.len(), hunks.len()], all || runs_on_host)?;
+    let ask = approve::Ask {
+        of: Of::Sandbox { which: one(id, version), paths },
+        everything: all,
+        exact,
+        hunks,
+        runs_on_host,
+        seen: Seen::Digest(digest),
+        commit: commit.map(|CommitWish { message, author }| commit::Wish { message, author }),
+    };
+    Ok(axum::Json(shared.verb(&who, move |caller| approve::approve(caller, &ask)).await?))
+}
+
+/// What shall be thrown away. Something must be chosen.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(as = WorkspaceReject)]
+pub struct Reject {
+    /// The digest of the diff that was reviewed: if the workspace moved since, nothing is thrown away.
+    pub digest: String,
+    #[serde(default)]
+    pub all: bool,
+    /// Each a file, a directory with all below it, or a pattern.
+    #[serde(default)]
+    #[schema(max_items = 10000)]
+    pub paths: Vec<Rel>,
+    #[serde(default)]
+    #[schema(max_items = 10000)]
+    pub hunks: Vec<String>,
+}
+
+/// Throws chosen changes away. They cannot be brought back.
+#[utoipa::path(post, path = "/v1/sandboxes/{id}/workspace/reject", tag = "workspace", operation_id = "reject",
+    params(("id" = String, Path, description = "By id, its beginning, or name"),
+        ("If-Match" = Option<String>, Header, description = "Only if the sandbox still has this version")),
+    request_body = Reject, responses((status = 200, body = reject::Answer)))]
+async fn reject_changes(
+    State(shared): State<Shared>,
+    who: Who,
+    Path(id): Path<String>,
+    version: IfMatch,
+    Json(wish): Json<Reject>,
+) -> Result<axum::Json<reject::Answer>, Refusal> {
+    who.needs(Scope::Reviewer)?;
+    let Reject { digest, all, paths, hunks } = wish;
+    check_chosen([paths.len(), hunks.len(), 0], all)?;
+    let of = Of::Sandbox { which: one(id, version), paths };
+    let ask = reject::Ask { of, hunks, everything: all, digest: Some(digest) };
+    Ok(axum::Json(shared.verb(&who, move |caller| reject::reject(caller, &ask)).await?))
+}
+
+#[derive(Clone, Debug, Default, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(as = WorkspaceUndo)]
+pub struct Undo {
+    /// The batch to take back; the last one of the sandbox where none is named.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub batch: Option<String>,
+}
+
+/// Takes back what an approval let through. Works by the batch when the sandbox is gone.
+#[utoipa::path(post, path = "/v1/sandboxes/{id}/workspace/undo", tag = "workspace", operation_id = "undo",
+    params(("id" = String, Path, description = "By id, its beginning, or name"),
+        ("If-Match" = Option<String>, Header, description = "Only if the sandbox still has this version")),
+    request_body = Undo, responses((status = 200, body = Receipt)))]
+async fn undo_batch(
+    State(shared): State<Shared>,
+    who: Who,
+    Path(id): Path<String>,
+    version: IfMatch,
+    Json(wish): Json<Undo>,
+) -> Result<axum::Json<Receipt>, Refusal> {
+    who.needs(Scope::Reviewer)?;
+    let which = one(id, version);
+    let verb = move |caller: &Caller| undo::undo_of(caller, &which, wish.batch.as_deref());
+    Ok(axum::Json(shared.verb(&who, verb).await?))
+}
+
+#[derive(Clone, Debug, Default, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(as = WorkspaceRebase)]
+pub struct Rebase {
+    /// Only tell what would become of each file.
+    #[serde(default)]
+    pub dry_run: bool,
+}
+
+/// Brings a sandbox onto its directory as it is now. Nothing is written to the directory itself.
+#[utoipa::path(post, path = "/v1/sandboxes/{id}/workspace/rebase", tag = "workspace", operation_id = "rebase",
+    params(("id" = String, Path, description = "By id, its beginning, or name"),
+        ("If-Match" = Option<String>, Header, description = "Only if the sandbox still has this version")),
+    request_body = Rebase, responses((status = 200, body = rebase::Answer)))]
+async fn rebase_onto_base(
+    State(shared): State<Shared>,
+    who: Who,
+    Path(id): Path<String>,
+    version: IfMatch,
+    Json(wish): Json<Rebase>,
+) -> Result<axum::Json<review::rebase::Answer>, Refusal> {
+    who.needs_any(&LOOKERS)?;
+    let ask = rebase::Ask { which: one(id, version), dry_run: wish.dry_run };
+    Ok(axum::Json(shared.verb(&who, move |caller| rebase::rebase(caller, &ask)).await?))
+}
+
+/// Takes build artefacts, caches and ignored files out of a sandbox. What is up for review stays.
+#[utoipa::path(post, path = "/v1/sandboxes/{id}/workspace/prune", tag = "workspace", operation_id = "prune",
+    params(("id" = String, Path, description = "By id, its beginning, or name"),
+        ("If-Match" = Option<String>, Header, description = "Only if the sandbox still has this version")),
+    responses((status = 200, body = prune::Answer)))]
+async fn prune_artefacts(
+    State(shared): State<Shared>,
+    who: Who,
+    Path(id): Path<String>,
+    version: IfMatch,
+) -> Result<axum::Json<prune::Answer>, Refusal> {
+    who.needs_any(&LOOKERS)?;
+    let which = one(id, version);
+    Ok(axum::Json(shared.verb(&who, move |caller| prune::prune(caller, &which)).await?))
+}
