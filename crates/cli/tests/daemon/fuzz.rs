@@ -23,13 +23,16 @@ const LEFT_OUT: [(&str, &str); 8] = [
 /// The description without what is left out, and without waiting.
 fn described(daemon: &Daemon) -> Value {
     let mut document = daemon.get("/v1/openapi.json").assert_ok();
+    let paths = document["paths"].as_object_mut().unwrap();
     for (path, method) in LEFT_OUT {
+        let item = paths.get_mut(path).and_then(Value::as_object_mut).unwrap_or_else(|| panic!("no {path}"));
         match method {
-            "" => drop(document["paths"].as_object_mut().unwrap().remove(path)),
-            method => drop(document["paths"][path].as_object_mut().and_then(|item| item.remove(method))),
+            "" => item.clear(),
+            method => drop(item.remove(method)),
         }
     }
-    for operation in document["paths"].as_object_mut().unwrap().values_mut().flat_map(|i| i.as_object_mut().unwrap()) {
+    paths.retain(|_, item| item.as_object().is_some_and(|item| !item.is_empty()));
+    for operation in paths.values_mut().flat_map(|i| i.as_object_mut().unwrap()) {
         if let Some(parameters) = operation.1.get_mut("parameters").and_then(Value::as_array_mut) {
             parameters.retain(|parameter| parameter["name"] != "wait");
         }
