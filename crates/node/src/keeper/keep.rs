@@ -211,6 +211,7 @@ impl Keep {
                 break Ok(());
             }
             if let Err(fault) = self.turn() {
+                self.fell = Some(fault.message.clone());
                 break Err(fault);
             }
         };
