@@ -19,7 +19,7 @@ const GATHERED: usize = 1 << 20;
 
 /// The whole body, to be read from its beginning.
 pub async fn receive(shared: &Shared, who: &Who, body: Body) -> Result<File, Refusal> {
-    let mut file = shared.verb(who, |caller| Ok(nameless(&node::state::prepare(caller)?.0)?)).await?;
+    let mut file = shared.verb(who, |caller| nameless(&node::state::prepare(caller)?.0)).await?;
     let mut pieces = body.into_data_stream();
     let (mut length, mut gathered) = (0u64, Vec::new());
     while let Some(piece) = pieces.next().await {

@@ -5,6 +5,7 @@ mod support;
 mod admission;
 mod faults;
 mod files;
+mod fuzz;
 mod life;
 mod ports;
 mod product;

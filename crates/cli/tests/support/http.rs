@@ -38,7 +38,7 @@ impl Daemon {
 
     pub fn start_with(place: &Place, flags: &[&str]) -> Daemon {
         let mut command = place.cofferdam(["serve", "--json"]);
-        command.args(flags);
+        command.args(flags).env("COFFERDAM_LOG_LEVEL", "warn");
         Daemon::spawn(place, command)
     }
 
