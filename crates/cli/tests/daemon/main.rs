@@ -11,6 +11,7 @@ mod ports;
 mod product;
 mod questions;
 mod quotas;
+mod revisions;
 mod sandboxes;
 mod strain;
 mod tenants;
