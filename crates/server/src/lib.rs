@@ -21,11 +21,11 @@ mod refuse;
 mod routes;
 mod rules;
 mod shared;
+mod spooled;
 mod stream;
 mod upload;
 mod who;
 mod words;
-mod written;
 
 pub use admission::Quotas;
 pub use listen::{Checked, Settings, check, serve};

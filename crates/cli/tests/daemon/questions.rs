@@ -1,45 +1,11 @@
 //! Rules that ask, in a live sandbox: the call waits, a reviewer answers over HTTP, and who runs commands cannot.
 
-use crate::support::http::Daemon;
+use crate::support::http::{Daemon, with_daemon};
 use crate::support::world::{PUBLIC, World};
 use crate::support::{As, BOTH};
 use serde_json::{Value, json};
-use std::process::Command;
 
-/// A script in a little internet: everything of it must be started there, the daemon included.
-fn in_world(world: &World, script: &str) -> String {
-    let mut command: Command = world.command("/usr/bin/python3", &["-c", script]);
-    let output = command.env("COFFERDAM", crate::support::binary()).output().unwrap();
-    let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-    assert!(output.status.success(), "{out}\n{err}");
-    out.into_owned()
-}
-
-/// Speaks to the daemon over its socket, with no library but Python's own.
 const SCRIPT: &str = r#"
-import http.client, json, os, socket, subprocess, sys, time
-cofferdam, state = os.environ["COFFERDAM"], os.environ["COFFERDAM_STATE"]
-daemon = subprocess.Popen([cofferdam, "serve", "--json"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
-path = os.path.join(state, "cofferdam.sock")
-class Line(http.client.HTTPConnection):
-    def connect(self):
-        self.sock = socket.socket(socket.AF_UNIX)
-        self.sock.connect(path)
-def ask(method, at, body=None, token=None):
-    line = Line("localhost")
-    headers = {"content-type": "application/json"} if body is not None else {}
-    if token: headers["authorization"] = "Bearer " + token
-    line.request(method, at, json.dumps(body) if body is not None else None, headers)
-    answer = line.getresponse()
-    return answer.status, json.loads(answer.read())
-deadline = time.monotonic() + 30
-while True:
-    try:
-        if ask("GET", "/v1/health/live")[0] == 200: break
-    except OSError:
-        pass
-    assert time.monotonic() < deadline
-    time.sleep(0.05)
 try:
     rules = {"version": 1, "extends": ["default"], "net": {"rules": [{"action": "ask", "host": "good.test"}]}}
     status, made = ask("POST", "/v1/sandboxes", {"name": "asks", "policies": [rules]})
@@ -100,7 +66,7 @@ finally:
 fn a_reviewer_answers_what_an_agent_cannot() {
     for who in BOTH {
         let world = World::new(who).host(PUBLIC, "good.test").server("http", PUBLIC, 80);
-        assert_eq!(in_world(&world, SCRIPT), "allowed\ndenied\nwritten down\n");
+        assert_eq!(with_daemon(&world, SCRIPT), "allowed\ndenied\nwritten down\n");
     }
 }
 

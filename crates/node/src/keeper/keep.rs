@@ -211,6 +211,7 @@ impl Keep {
                 break Ok(());
             }
             if let Err(fault) = self.turn() {
+                self.fell = Some(fault.message.clone());
                 break Err(fault);
             }
         };
@@ -420,6 +421,7 @@ impl Keep {
                 wire::value(&()).and(self.residence.connect(port)?)
             }
             Ask::Usage => wire::value(&self.used()),
+            Ask::Revise(revision) => wire::value(&self.premises.revise(&revision, &mut self.residence)?),
             Ask::Questions => wire::value(&self.premises.questions.as_ref().map(Questions::open).unwrap_or_default()),
             Ask::Answer { number, answer, remember } => {
                 let nobody_asks = || crate::questions::not_open(number);

@@ -131,7 +131,7 @@ fn names(state: &State) -> Result<Vec<Listed>, Fault> {
         // What was being written when somebody was killed has a dot before its name.
         let Some(name) = entry.file_name().to_str().ok().filter(|name| check_name(name).is_ok()) else { continue };
         let Ok(stat) = rustix::fs::statat(&dir, name, AtFlags::SYMLINK_NOFOLLOW) else { continue };
-        let set_ms = u64::try_from(stat.st_mtime).unwrap_or(0) * 1000 + stat.st_mtime_nsec as u64 / 1_000_000;
+        let set_ms = u64::try_from(stat.st_mtime).unwrap_or(0) * 1000 + stat.st_mtime_nsec / 1_000_000;
         found.push(Listed { name: name.to_owned(), set_ms });
     }
     found.sort_by(|a, b| a.name.cmp(&b.name));

@@ -2,11 +2,10 @@
 
 use crate::ask::{IfMatch, Json, Key, Paging, Path, Query};
 use crate::refuse::Refusal;
-use crate::{Scope, Shared, Who, upload, written};
+use crate::{Scope, Shared, Who, spooled, upload};
 use axum::extract::{Request, State};
-use axum::response::{IntoResponse, Response};
-use http::header::CONTENT_TYPE;
-use http::{HeaderValue, StatusCode};
+use axum::response::Response;
+use http::StatusCode;
 use node::Caller;
 use node::lifecycle::keys::Once;
 use node::lifecycle::stop::Which;
@@ -256,8 +255,7 @@ async fn export_workspace(
         let word = snapshots::of_sandbox(&state, caller, &id, wish.snapshot.as_deref())?;
         snapshots::export(&state, caller, &word, out).map(drop)
     };
-    let body = written::body(&shared, &who, verb).await?;
-    Ok(([(CONTENT_TYPE, HeaderValue::from_static(SORT))], body).into_response())
+    spooled::answer(&shared, &who, SORT, verb).await
 }
 
 #[derive(Debug, Deserialize, IntoParams)]

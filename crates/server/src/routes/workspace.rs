@@ -3,11 +3,11 @@
 use crate::ask::{IfMatch, Json, Path};
 use crate::refuse::Refusal;
 use crate::words::Words;
-use crate::{Scope, Shared, Who, written};
+use crate::{Scope, Shared, Who, spooled};
 use axum::extract::State;
-use axum::response::{IntoResponse, Response};
+use axum::response::Response;
 use http::HeaderValue;
-use http::header::{CONTENT_TYPE, HeaderName};
+use http::header::HeaderName;
 use node::Caller;
 use node::lifecycle::stop::Which;
 use node::review::approve::Seen;
@@ -93,12 +93,9 @@ async fn show_patch(
     let ask = diff::Ask { of, everything, reader: Reader::Program, page: None };
     let answer = shared.verb(&who, move |caller| diff::diff(caller, &ask)).await?;
     let digest = HeaderValue::from_str(&answer.diff.digest).map_err(|e| Fault::internal(e.to_string()))?;
-    let body = written::body(&shared, &who, move |_, mut out| answer.patch(&mut out)).await?;
-    let headers = [
-        (CONTENT_TYPE, HeaderValue::from_static("text/x-diff")),
-        (HeaderName::from_static("cofferdam-digest"), digest),
-    ];
-    Ok((headers, body).into_response())
+    let mut answer = spooled::answer(&shared, &who, "text/x-diff", move |_, mut out| answer.patch(&mut out)).await?;
+    answer.headers_mut().insert(HeaderName::from_static("cofferdam-digest"), digest);
+    Ok(answer)
 }
 
 /// Files that several sandboxes changed, or this one and its base.
