@@ -64,9 +64,8 @@ impl Terminal {
                 return Some("n".to_owned());
             }
             byte if BACKSPACES.contains(&byte) => {
-                if self.line.pop().is_some() && raw {
-                    self.say("\x08 \x08");
-                }
+                let taken = self.line.pop();
+                taken.filter(|_| raw).into_iter().for_each(|_| self.say("\x08 \x08"));
             }
             byte if byte.is_ascii_graphic() && self.line.len() < LONGEST => {
                 self.line.push(byte);
