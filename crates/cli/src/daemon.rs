@@ -65,6 +65,8 @@ fn serve(m: &ArgMatches, caller: Caller, json: bool) -> Result<ExitCode, Fault> 
 fn settings(m: &ArgMatches, caller: Caller, state: PathBuf) -> Result<server::Settings, Fault> {
     let config = operations::load(m, &caller)?;
     let serve = config.serve()?;
+    let tenants = config.tenants_with_quotas().into_iter().map(|tenant| (tenant.to_owned(), config.quota_of(tenant)));
+    let quotas = server::Quotas { node: config.quota(), tenants: tenants.collect() };
     let usual = server::Settings::new(caller, state);
     Ok(server::Settings {
         socket: serve.socket.unwrap_or(usual.socket),
@@ -79,6 +81,7 @@ fn settings(m: &ArgMatches, caller: Caller, state: PathBuf) -> Result<server::Se
         max_body: serve.max_body as usize,
         connections: serve.max_connections,
         connections_each: serve.max_connections_per_peer,
+        quotas,
         ..usual
     })
 }

@@ -5,6 +5,7 @@ mod bench;
 mod daemon;
 mod doctor;
 mod events;
+mod files;
 mod operations;
 mod policy;
 mod prompt;
@@ -55,6 +56,7 @@ fn main() -> ExitCode {
         Some((verb, m)) if args::daemon::VERBS.contains(&verb) => daemon::main(verb, m),
         Some((verb, m)) if args::operations::VERBS.contains(&verb) => operations::main(verb, m),
         Some((verb, m)) if args::events::VERBS.contains(&verb) => events::main(verb, m),
+        Some((verb, m)) if args::files::VERBS.contains(&verb) => files::main(verb, m),
         Some((verb, m)) if args::secrets::VERBS.contains(&verb) => secrets::main(verb, m),
         Some((verb, m)) if args::runs::VERBS.contains(&verb) => runs::main(verb, m),
         Some((verb, m)) if args::sandboxes::VERBS.contains(&verb) => sandboxes::main(verb, m),

@@ -7,9 +7,11 @@ pub mod table;
 use crate::{render, surroundings};
 use clap::ArgMatches;
 use node::Caller;
+use node::keeper::suspend;
 use node::lifecycle::gc::{self, Collected, Sort};
 use node::lifecycle::stop::{self, Which};
 use node::lifecycle::{create, list, remove};
+use node::sandbox::Tier;
 use node::{audit, fresh};
 use serde::Serialize;
 use std::io::Write;
@@ -26,6 +28,9 @@ pub fn main(verb: &str, matches: &ArgMatches) -> ExitCode {
         "ls" => ls(matches, &caller, json),
         "ps" => ps(&caller, json),
         "inspect" => inspect(matches, &caller),
+        "start" if matches.get_flag("live") => moved(stop::start_live(&ask::which(matches), &caller)?, json),
+        "suspend" => suspended(matches, &caller, json),
+        "resume" => resumed(suspend::resume(&ask::which(matches), &caller)?, json),
         "start" => moved(stop::start(&ask::which(matches), &caller)?, json),
         "stop" => moved(stop::stop(&ask::which(matches), ask::patience(matches)?, &caller)?, json),
         "rm" => rm(matches, &caller, json),
@@ -85,7 +90,11 @@ fn ls(m: &ArgMatches, caller: &Caller, json: bool) -> Result<ExitCode, Fault> {
         };
         let name = row.name.clone().unwrap_or_default();
         let base = row.base.display().to_string();
-        table.row(vec![table::short(&row.id), name, row.state.name().into(), base, ago(row.used_ms, now), expires]);
+        let standing = match row.live {
+            true => format!("{}, live", row.state.name()),
+            false => row.state.name().to_owned(),
+        };
+        table.row(vec![table::short(&row.id), name, standing, base, ago(row.used_ms, now), expires]);
     }
     table.print();
     Ok(ExitCode::SUCCESS)
@@ -120,6 +129,32 @@ fn moved(moved: stop::Moved, json: bool) -> Result<ExitCode, Fault> {
         render::note(&format!("{how} {} (process {})", ended.run, ended.pid));
     }
     say(&moved.id);
+    Ok(ExitCode::SUCCESS)
+}
+
+fn suspended(m: &ArgMatches, caller: &Caller, json: bool) -> Result<ExitCode, Fault> {
+    let tier = if m.get_flag("hibernate") { Tier::Hibernated } else { Tier::Frozen };
+    let done = suspend::suspend(&ask::which(m), tier, ask::patience(m)?, caller)?;
+    if json {
+        return Ok(print_document(done));
+    }
+    for ended in &done.ended {
+        render::note(&format!("{} {}", if ended.killed { "killed" } else { "ended" }, ended.run));
+    }
+    let reached = match done.reached {
+        Tier::Frozen => "frozen",
+        Tier::Hibernated => "hibernated",
+    };
+    say(&format!("{} {reached}", done.id));
+    Ok(ExitCode::SUCCESS)
+}
+
+fn resumed(done: suspend::Resumed, json: bool) -> Result<ExitCode, Fault> {
+    if json {
+        return Ok(print_document(done));
+    }
+    done.started.iter().for_each(|run| render::note(&format!("started {run}")));
+    say(&done.id);
     Ok(ExitCode::SUCCESS)
 }
 
@@ -169,6 +204,7 @@ fn collect(m: &ArgMatches, caller: &Caller, json: bool) -> Result<ExitCode, Faul
             Sort::BatchCopies | Sort::OrphanBatch => "batch",
             Sort::LostRun => "run",
             Sort::OwnBase => "directory",
+            Sort::Output => "output",
             Sort::Key => "key",
         };
         table.row(vec![what.into(), table::short(&item.id), bytes(item.bytes), item.why.clone()]);

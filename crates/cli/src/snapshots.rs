@@ -43,7 +43,11 @@ fn say(line: &str) {
 
 fn take(m: &ArgMatches, caller: &Caller, json: bool) -> Result<ExitCode, Fault> {
     let state = State::open(caller)?;
-    let taken = snapshots::take(&state, caller, text(m, "sandbox"), text(m, "name"))?;
+    let which = Which { word: text(m, "sandbox").map(str::to_owned), version: None };
+    let taken = match m.get_flag("sync") {
+        true => snapshots::take_to_disk(&state, caller, &which, text(m, "name"), None)?,
+        false => snapshots::take_once(&state, caller, &which, text(m, "name"), None)?,
+    };
     if json {
         render::print_json(&taken);
     } else {

@@ -64,7 +64,8 @@ pub enum Happened {
     Ended { job: Job, end: End },
     /// A refusal of a kind that was not refused before, with the job whose processes it concerns where that can be told.
     Denied { job: Option<Job>, denial: Denial },
-    /// A limit of the whole enclosure was met. What runs is being ended; what is started afterwards begins anew.
+    /// A limit of the whole enclosure was met. What runs is being ended. What is started once nothing runs any more begins with
+    /// nothing used, but for bytes over the network, which are counted for as long as the enclosure stands.
     Limit(LimitHit),
     /// The first process is gone, and with it everything; nothing can be started any more. Told after the ends of all jobs.
     Fell { reason: String },
@@ -149,9 +150,8 @@ impl Residence<'_> {
     pub fn end(&mut self, job: Job) {
         let still = self.still.is_some();
         let Some(running) = self.jobs.get_mut(&job) else { return };
-        if !running.ending {
-            running.ending = true;
-            running.end(still);
+        if !std::mem::replace(&mut running.ending, true) && !still {
+            running.end();
         }
     }
 
@@ -164,7 +164,8 @@ impl Residence<'_> {
     /// What to poll for reading, and when to look even so.
     pub fn waits(&self) -> (Vec<BorrowedFd<'_>>, Option<Instant>) {
         let ends = self.jobs.values().filter_map(|running| running.end_by);
-        (vec![self.epoll.as_fd()], ends.chain(self.look_at).min())
+        let look = self.look_at.filter(|_| self.still.is_none());
+        (vec![self.epoll.as_fd()], ends.chain(look).min())
     }
 
     /// The workspace as the guest sees it: for files of a live sandbox, always through `openat2` and its handles. What is made
@@ -212,8 +213,8 @@ impl Residence<'_> {
 
 impl Drop for Residence<'_> {
     fn drop(&mut self) {
-        self.still = None;
         self.guest.kill();
+        self.still = None;
         self.guest.reap();
         if let Some(publisher) = &mut self.guest.publisher {
             publisher.close();
@@ -227,9 +228,9 @@ impl Drop for Residence<'_> {
 }
 
 impl Running {
-    fn end(&mut self, still: bool) {
+    fn end(&mut self) {
         job::end(self.shepherd.as_fd());
-        self.end_by = (!still).then(|| Instant::now() + ENDS_WITHIN);
+        self.end_by = Some(Instant::now() + ENDS_WITHIN);
     }
 
     /// The shepherd does not do its part: its end leaves the tree to the first process.

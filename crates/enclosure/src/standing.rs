@@ -35,8 +35,6 @@ pub(crate) struct Standing<'a> {
     /// Makes sockets in its network.
     pub helper: Option<Helper>,
     pub places: Places,
-    /// Bytes over the network that count no more.
-    net_before: u64,
 }
 
 impl<'a> Standing<'a> {
@@ -58,7 +56,6 @@ impl<'a> Standing<'a> {
             publisher: None,
             helper: raised.helper.map(|helper| Arc::new(Mutex::new(helper))),
             places: raised.places,
-            net_before: 0,
             request,
             steps,
         }
@@ -125,7 +122,7 @@ impl<'a> Standing<'a> {
     /// The limit on them, where it was met.
     pub fn net_hit(&self) -> Option<LimitHit> {
         let limit = self.request.limits.max_net_bytes?;
-        let used = self.net_bytes().saturating_sub(self.net_before);
+        let used = self.net_bytes();
         let told = self.network.as_ref().is_some_and(|n| n.over_limit())
             || self.publisher.as_ref().is_some_and(Publisher::over_limit);
         (told || used > limit).then(|| LimitHit {
@@ -134,11 +131,6 @@ impl<'a> Standing<'a> {
             limit: Limit::Count(limit),
             used: Limit::Count(used.max(limit + 1)),
         })
-    }
-
-    /// What was counted up to here belongs to nobody who comes.
-    pub fn start_anew(&mut self) {
-        self.net_before = self.net_bytes();
     }
 
     /// Ends everything. Pid 1's end is the end of every process in its namespace.

@@ -9,13 +9,16 @@ use serde::{Deserialize, Serialize};
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
+use std::sync::Arc;
 use sys::owner::InTheNameOf;
 use terms::{Fault, Phase};
+use workspace::Dir;
 use workspace::dir::Meta;
-use workspace::{Dir, FileKind, Rel, Target};
+pub use workspace::{FileKind, Rel, Target};
 
 pub mod change;
 pub mod copy;
+mod lease;
 pub mod list;
 mod place;
 pub mod read;
@@ -25,6 +28,9 @@ mod tree;
 mod trouble;
 pub mod watch;
 pub mod write;
+
+use self::lease::Lease;
+pub use self::lease::{Purpose, note, open};
 
 /// The longest path that is taken.
 const LONGEST_PATH: usize = 64 << 10;
@@ -36,6 +42,7 @@ pub struct Root {
     owner: (u32, u32),
     place: PathBuf,
     room: Room,
+    lease: Option<Arc<Lease>>,
 }
 
 /// How much may still be written; none where there is no limit.
@@ -48,7 +55,7 @@ pub struct Room {
 impl Root {
     /// `owner` is who makes files there; `place` is what the directory is called inside.
     pub fn new(dir: OwnedFd, owner: (u32, u32), place: PathBuf) -> Root {
-        Root { dir: Dir::from_fd(dir), owner, place, room: Room::default() }
+        Root { dir: Dir::from_fd(dir), owner, place, room: Room::default(), lease: None }
     }
 
     pub fn with_room(self, room: Room) -> Root {
@@ -98,13 +105,24 @@ impl Root {
         Some(&rest[begin..])
     }
 
+    /// Refuses to go on when the sandbox is gone.
+    fn check(&self) -> Result<(), Fault> {
+        self.lease.as_ref().map_or(Ok(()), |lease| lease.check())
+    }
+
     /// For as long as it is held, files are made and opened as the guest would.
     fn in_its_name(&self) -> Result<InTheNameOf, Fault> {
+        self.check()?;
         InTheNameOf::take(self.owner.0, self.owner.1).map_err(|e| {
             let (uid, gid) = self.owner;
             Fault::internal(format!("cannot act as {uid}:{gid}, who owns the files: {e}")).phase(Phase::Preparation)
         })
     }
+}
+
+/// The ids under which the caller makes files.
+pub fn own_ids() -> (u32, u32) {
+    (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw())
 }
 
 /// One file, directory or other thing.

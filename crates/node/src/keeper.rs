@@ -10,6 +10,7 @@ pub mod lost;
 pub mod place;
 pub mod runs;
 pub mod spool;
+pub mod suspend;
 pub mod wire;
 
 pub use birth::{announce, stand_alone};
@@ -20,7 +21,8 @@ use crate::Caller;
 use std::path::Path;
 use terms::Fault;
 
-/// The keeper of a sandbox that shall do something: made live where it is not, and woken where it is suspended.
+/// The keeper of a sandbox that shall do something: made live where it is not, and so woken where it is hibernated. What is frozen
+/// wakes when it is asked for a command, its files or a port.
 pub fn wake(state: &Path, sandbox: &str, caller: &Caller) -> Result<Keeper, Fault> {
     Keeper::ensure(state, sandbox, caller)
 }

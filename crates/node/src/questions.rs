@@ -1,9 +1,16 @@
 //! Questions to a person, as doors see them: which are open, and the answer to one. What waits, waits in the guest's network.
 
+use crate::Caller;
+use crate::keeper::Keeper;
+use crate::lifecycle::stop::note;
+use crate::sandbox::Sandbox;
+use crate::state::State;
 use serde::{Deserialize, Serialize};
+use serde_json::json;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::Duration;
+use store::Step;
 use terms::{ErrorKind, Fault, Phase};
 use utoipa::ToSchema;
 
@@ -74,12 +81,63 @@ impl Questions {
         };
         match self.0.answer(number, answer == Answer::Allow, remember) {
             Ok(question) => Ok(told(question)),
-            Err(egress::asks::NotOpen) => {
-                let message = format!("question {number} is not open: it was answered, given up, or never asked");
-                Err(Fault::new(ErrorKind::NotFound, message).phase(Phase::Execution))
-            }
+            Err(egress::asks::NotOpen) => Err(not_open(number)),
         }
     }
+}
+
+pub(crate) fn not_open(number: u64) -> Fault {
+    let message = format!("question {number} is not open: it was answered, given up, or never asked");
+    Fault::new(ErrorKind::NotFound, message).phase(Phase::Execution)
+}
+
+/// A question of a live sandbox, under an id that says whose it is.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[schema(as = OpenQuestion)]
+pub struct Open {
+    /// `qst_…`
+    pub id: String,
+    pub sandbox: String,
+    #[serde(flatten)]
+    pub question: Question,
+}
+
+impl Open {
+    fn of(sandbox: &str, question: Question) -> Open {
+        let whose = sandbox.strip_prefix("sbx_").unwrap_or(sandbox);
+        Open { id: format!("qst_{whose}_{}", question.number), sandbox: sandbox.to_owned(), question }
+    }
+}
+
+/// What waits for an answer in a sandbox; nothing where it is not live.
+pub fn open(word: &str, caller: &Caller) -> Result<Vec<Open>, Fault> {
+    let state = State::open(caller)?;
+    let sandbox = state.store.read(|tx| crate::sandbox::find(tx, Some(word), caller))?.id;
+    let dir = crate::state::prepare(caller)?.0;
+    let Some(mut keeper) = Keeper::find(&dir, &sandbox) else { return Ok(Vec::new()) };
+    Ok(keeper.questions()?.into_iter().map(|question| Open::of(&sandbox, question)).collect())
+}
+
+/// Answers one, and writes down who did; what was asked.
+pub fn answer(id: &str, answer: Answer, remember: Remember, caller: &Caller) -> Result<Open, Fault> {
+    let unknown = || {
+        let fault = Fault::new(ErrorKind::NotFound, format!("there is no question {id:?}")).subject(id);
+        fault
+            .phase(Phase::Admission)
+            .hint("the questions of a sandbox are listed below it; they do not stay open for long")
+    };
+    let parts = id.strip_prefix("qst_").and_then(|rest| rest.rsplit_once('_'));
+    let parts = parts.and_then(|(whose, number)| Some((format!("sbx_{whose}"), number.parse::<u64>().ok()?)));
+    let (sandbox, number) = parts.ok_or_else(unknown)?;
+    let state = State::open(caller)?;
+    // By its whole id, and only a sandbox of this caller's.
+    state.store.read(|tx| tx.get::<Sandbox>(&sandbox))?.ok_or_else(unknown)?;
+    let dir = crate::state::prepare(caller)?.0;
+    let mut keeper = Keeper::find(&dir, &sandbox).ok_or_else(unknown)?;
+    let answered = Open::of(&sandbox, keeper.answer(number, answer, remember)?);
+    let told = json!({"question": answered, "answer": answer, "remember": remember});
+    state.store.write(|tx| note(tx, "answer", Step::Done, &sandbox, caller, told))?;
+    Ok(answered)
 }
 
 fn told(question: egress::asks::Question) -> Question {

@@ -19,6 +19,7 @@ pub mod undo;
 
 pub use receipt::{LandedChange, Receipt};
 pub use recover::recover;
+pub use workspace::hunks::split;
 pub use workspace::name::is_invisible;
 pub use workspace::select::Left;
 pub use workspace::text::{Stretch, words};

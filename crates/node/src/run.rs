@@ -18,7 +18,7 @@ pub use self::phases::{Phases, Timed};
 use self::place::Spot;
 pub use self::place::{Fresh, Keep, Place};
 use self::record::Tracked;
-pub(crate) use self::record::Written;
+pub(crate) use self::record::{Written, is_stopped};
 pub(crate) use self::resident::{Command, Holding, Premises, Resident};
 use self::view::View;
 use crate::Caller;

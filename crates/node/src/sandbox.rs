@@ -3,6 +3,7 @@
 use crate::Caller;
 use crate::state::State;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use store::{Kept, Record, Tx};
 use terms::{ErrorKind, Fault, Limits, Phase};
@@ -56,6 +57,15 @@ pub struct Sandbox {
     /// Collected when unused for so long.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub idle_ms: Option<u64>,
+    /// It is live from its start to its stop, whether anything runs in it or not.
+    #[serde(skip_serializing_if = "std::ops::Not::not", default)]
+    pub stays: bool,
+    /// Commands that run in it as long as it is live.
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
+    pub services: Vec<Service>,
+    /// How far it was suspended when its processes were ended for it; none once it is resumed.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub suspended: Option<Tier>,
     /// What a reviewer should know: "found after a crash", "the machine went down while it ran".
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub notes: Vec<String>,
@@ -68,6 +78,30 @@ pub enum Lifecycle {
     Active,
     /// Only looked at and reviewed until it is started again.
     Stopped,
+}
+
+/// A command that runs as long as its sandbox is live.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Service {
+    pub name: String,
+    /// Text for a shell.
+    pub command: String,
+    #[serde(skip_serializing_if = "BTreeMap::is_empty", default)]
+    pub env: BTreeMap<String, String>,
+    /// Where it starts, seen from the sandbox's directory.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub cwd: Option<String>,
+}
+
+/// How far a sandbox is suspended. What a tier keeps, those above it keep, too.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, utoipa::ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Tier {
+    /// Its processes were ended; its workspace is kept, and its services start again.
+    Hibernated,
+    /// Its processes stand still, and go on where they were.
+    Frozen,
 }
 
 /// Who else may reserve the same paths, and until when they are held.
@@ -106,6 +140,9 @@ impl Sandbox {
             used_ms: at_ms,
             expires_ms: None,
             idle_ms: None,
+            stays: false,
+            services: Vec::new(),
+            suspended: None,
             notes: Vec::new(),
         }
     }

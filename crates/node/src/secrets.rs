@@ -175,12 +175,13 @@ fn fault(name: &str, why: impl std::fmt::Display) -> Fault {
 
 /// A value goes into a header, where a line break would end it.
 fn check(name: &str, value: &[u8]) -> Result<(), Fault> {
-    match value {
-        [] => Err(fault(name, "its value is empty")),
-        value if value.len() > LONGEST => Err(fault(name, format!("longer than {LONGEST} bytes"))),
-        value if value.iter().any(|b| b.is_ascii_control()) => Err(fault(name, "its value holds a control character")),
-        _ => Ok(()),
-    }
+    let why = match value {
+        [] => "its value is empty".to_owned(),
+        value if value.len() > LONGEST => format!("longer than {LONGEST} bytes"),
+        value if value.iter().any(|b| b.is_ascii_control()) => "its value holds a control character".to_owned(),
+        _ => return Ok(()),
+    };
+    Err(fault(name, why).hint(format!("it must be one line of 1 to {LONGEST} bytes")))
 }
 
 fn not_here(name: &str) -> Fault {

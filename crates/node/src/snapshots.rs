@@ -16,7 +16,7 @@ pub use fork::{Forked, fork, fork_once};
 pub use portable::{Imported, Onto, Written, export, import};
 pub use restore::{Restored, Since, restore};
 pub use squash::{DEEP, DEEPEST, squash};
-pub use take::{Taken, remove, take, take_once};
+pub use take::{Taken, remove, take, take_once, take_to_disk};
 pub use template::{
     Described, Seed, Template, Templated, create, create_once, describe_templates, find_template, from_template,
     list_templates, refuse_other_template, remove_template,

@@ -96,6 +96,14 @@ pub fn overfull(dir: impl std::os::fd::AsFd) -> Option<(u64, u64)> {
     (whole > least && free < least).then(|| (whole - free, whole - least))
 }
 
+/// How much more may be written where layers are kept; none where that cannot be told.
+pub fn space_left(dir: impl std::os::fd::AsFd) -> Option<u64> {
+    let now = rustix::fs::fstatvfs(dir).ok()?;
+    let (whole, free) = (now.f_blocks.saturating_mul(now.f_frsize), now.f_bavail.saturating_mul(now.f_frsize));
+    let least = LEAST_FREE.max(whole / LEAST_PART);
+    (whole > least).then(|| free.saturating_sub(least))
+}
+
 /// Layers are begun only where some space stays, for what is there already and for everybody else.
 pub fn check_space(dir: &Dir, path: &Path) -> Result<(), Fault> {
     let now = rustix::fs::fstatvfs(dir).map_err(|e| unusable(path, &e.to_string()))?;

@@ -5,7 +5,9 @@ use node::lifecycle::stop::Which;
 use node::review::Of;
 use node::review::approve::{self, Seen, approve};
 use node::review::commit;
+use node::review::diff;
 use node::review::rebase::{self, Fate, rebase};
+use node::review::undo::undo;
 use node::sandbox::Sandbox;
 use node::state::State;
 use std::path::{Path, PathBuf};
@@ -119,6 +121,62 @@ fn a_copy_that_an_approval_kept_is_the_past_of_a_merge() {
     let noted = state.store.read(|tx| tx.noted(Some(&one), None, 100)).unwrap();
     let steps: Vec<_> = noted.iter().filter(|n| n.verb == "rebase").map(|n| n.step.name()).collect();
     assert_eq!(steps, ["intent", "done"]);
+}
+
+fn has_drifted(bench: &Bench, id: &str) -> bool {
+    let of = Of::sandbox(which(id.to_owned()));
+    let ask = diff::Ask { of, everything: false, reader: diff::Reader::Program, page: None };
+    diff::diff(&bench.caller, &ask).unwrap().diff.files[0].change.drifted
+}
+
+/// Whatever its times say, a file that is again what another sandbox knew does not keep that one's changes from landing.
+#[test]
+fn what_was_undone_is_no_drift_to_others() {
+    let bench = Bench::new();
+    let ((one, up_one), (two, up_two)) = (bench.sandbox("a"), bench.sandbox("bb"));
+    write(&up_one, "a.txt", "one\n");
+    write(&up_two, "a.txt", "two\n");
+    let batch = bench.approve(&one, None).batch;
+    assert!(has_drifted(&bench, &two), "the control: it is another");
+    undo(&bench.caller, Some(&batch)).unwrap();
+    assert!(!has_drifted(&bench, &two), "the bytes are what they were");
+    write(&bench.base, "a.txt", "by hand\n");
+    assert!(has_drifted(&bench, &two), "somebody changed it");
+    write(&bench.base, "a.txt", TEN);
+    bench.approve(&two, None);
+    assert_eq!(std::fs::read_to_string(bench.base.join("a.txt")).unwrap(), "two\n");
+}
+
+/// What was replaced before a sandbox was made is not what that one knows, and no past of its changes.
+#[test]
+fn what_was_there_before_the_sandbox_is_not_what_it_knew() {
+    let bench = Bench::new();
+    let (one, up_one) = bench.sandbox("a");
+    write(&up_one, "a.txt", "one\n");
+    bench.approve(&one, None);
+    std::thread::sleep(Duration::from_millis(20));
+    let (two, up_two) = bench.sandbox("bb");
+    write(&up_two, "a.txt", "two\n");
+    assert!(!has_drifted(&bench, &two), "the control");
+    write(&bench.base, "a.txt", TEN);
+    assert!(has_drifted(&bench, &two), "it knew what landed");
+    let answer = rebase(&bench.caller, &rebase::Ask { which: which(two), dry_run: true }).unwrap();
+    assert_eq!(answer.conflicts, 1, "both changed it: {answer:?}");
+}
+
+#[test]
+fn a_deletion_that_was_undone_is_no_drift_to_others() {
+    use rustix::fs::{CWD, FileType, Mode, mknodat};
+    let bench = Bench::new();
+    let ((one, up_one), (two, up_two)) = (bench.sandbox("a"), bench.sandbox("bb"));
+    for up in [&up_one, &up_two] {
+        mknodat(CWD, up.join("a.txt"), FileType::CharacterDevice, Mode::empty(), 0).unwrap();
+    }
+    let batch = bench.approve(&one, None).batch;
+    undo(&bench.caller, Some(&batch)).unwrap();
+    assert!(!has_drifted(&bench, &two), "the bytes are what they were");
+    bench.approve(&two, None);
+    assert!(!bench.base.join("a.txt").exists());
 }
 
 fn git(bench: &Bench, args: &[&str]) -> String {

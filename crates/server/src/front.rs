@@ -5,7 +5,7 @@ use crate::credentials::Peer;
 use crate::gate::{self, Names};
 use crate::lookout::{Seen, Told};
 use crate::pace::Paced;
-use crate::refuse::{Carried, Refusal};
+use crate::refuse::{Carried, OfGuest, Refusal};
 use crate::stream::Closing;
 use crate::{Shared, Who};
 use axum::Router;
@@ -52,7 +52,8 @@ impl Front {
             Err(_) => Refusal::from(Fault::internal("the daemon failed at this request")).into_response(),
         };
         let mut fault = None;
-        if answer.status().is_client_error() || answer.status().is_server_error() {
+        let is_ours = answer.extensions().get::<OfGuest>().is_none();
+        if is_ours && (answer.status().is_client_error() || answer.status().is_server_error()) {
             let (document, of) = refused(answer, &id).await;
             (answer, fault) = (document, Some(of));
         }
@@ -81,6 +82,9 @@ impl Front {
             true => None,
             false => Some(self.shared.credentials().who(peer, &parts.headers).await?),
         };
+        if let Some(who) = &who {
+            self.shared.admission().request(&who.tenant)?;
+        }
         // No route has a use for it, and none must be able to pass it on.
         parts.headers.remove(header::AUTHORIZATION);
         if let Some(who) = &who {

@@ -6,6 +6,7 @@
 //!                          faults   Origin                 description says
 //! ```
 
+mod admission;
 pub mod answer;
 pub mod ask;
 mod credentials;
@@ -26,6 +27,7 @@ mod who;
 mod words;
 mod written;
 
+pub use admission::Quotas;
 pub use listen::{Checked, Settings, check, serve};
 pub use refuse::Refusal;
 pub use routes::document;

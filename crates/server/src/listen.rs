@@ -4,6 +4,7 @@ mod connection;
 mod socket;
 mod tls;
 
+use crate::admission::Quotas;
 use crate::credentials::{Credentials, Peer};
 use crate::front::Front;
 use crate::gate::Names;
@@ -50,6 +51,7 @@ pub struct Settings {
     /// Connections at a time, in all and from one address.
     pub connections: usize,
     pub connections_each: usize,
+    pub quotas: Quotas,
     pub logs: Logs,
     pub telemetry: Telemetry,
 }
@@ -75,6 +77,7 @@ impl Settings {
             max_body: Settings::MAX_BODY,
             connections: Settings::CONNECTIONS,
             connections_each: Settings::CONNECTIONS_EACH,
+            quotas: Quotas::default(),
             logs: Logs::default(),
             telemetry: Telemetry::default(),
         }
@@ -205,7 +208,8 @@ pub fn serve(settings: Settings, ready: impl FnOnce(&Checked) + Send) -> Result<
     let broken = |e: std::io::Error| Fault::internal(format!("the daemon cannot start: {e}"));
     let mut runtime = tokio::runtime::Builder::new_multi_thread();
     // Verbs are counted elsewhere; the rest looks up tokens.
-    let runtime = runtime.enable_all().max_blocking_threads(crate::shared::AT_A_TIME + 8).build().map_err(broken)?;
+    let runtime =
+        runtime.enable_all().max_blocking_threads(crate::shared::AT_A_TIME as usize + 8).build().map_err(broken)?;
     let grace = settings.grace;
     let done = runtime.block_on(live(settings, &mut checked, ready));
     runtime.shutdown_timeout(grace);

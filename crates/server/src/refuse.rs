@@ -2,6 +2,8 @@
 
 use axum::response::{IntoResponse, Response};
 use http::StatusCode;
+use http::header::RETRY_AFTER;
+use std::time::Duration;
 use terms::{ErrorKind, Fault, LimitKind, Phase, Retry};
 
 /// A fault on its way out.
@@ -10,11 +12,17 @@ pub struct Refusal {
     pub fault: Box<Fault>,
     /// Where HTTP has a finer word than the kind alone gives: 405, 415, 421.
     pub status: Option<StatusCode>,
+    /// When to ask again, where that is known.
+    pub after: Option<Duration>,
 }
 
 /// Carried by an answer that has no body yet.
 #[derive(Clone, Debug)]
 pub struct Carried(pub Box<Fault>);
+
+/// Marks an answer that is a guest's own: with it nothing is said of ours, whatever its status.
+#[derive(Clone, Copy, Debug)]
+pub struct OfGuest;
 
 impl Refusal {
     /// The request is wrong in a way that HTTP has a status for.
@@ -27,14 +35,19 @@ impl Refusal {
             _ => ErrorKind::InvalidRequest,
         };
         let fault = Fault::new(kind, message).hint(hint).phase(Phase::Admission);
-        Refusal { fault: Box::new(fault), status: Some(status) }
+        Refusal { fault: Box::new(fault), status: Some(status), after: None }
     }
 
     /// A limit of the daemon itself is met.
     pub fn limit(status: StatusCode, kind: LimitKind, message: impl Into<String>, hint: &str) -> Refusal {
         let fault = Fault::new(ErrorKind::LimitExceeded, message).limit(kind).hint(hint).phase(Phase::Admission);
         let retry = if status == StatusCode::TOO_MANY_REQUESTS { Retry::Later } else { Retry::Never };
-        Refusal { fault: Box::new(fault.retry(retry)), status: Some(status) }
+        Refusal { fault: Box::new(fault.retry(retry)), status: Some(status), after: None }
+    }
+
+    /// The same, with when to ask again.
+    pub fn after(self, time: Duration) -> Refusal {
+        Refusal { after: Some(time), ..self }
     }
 
     pub fn status(&self) -> StatusCode {
@@ -44,13 +57,18 @@ impl Refusal {
 
 impl From<Fault> for Refusal {
     fn from(fault: Fault) -> Refusal {
-        Refusal { fault: Box::new(fault), status: None }
+        Refusal { fault: Box::new(fault), status: None, after: None }
     }
 }
 
 impl IntoResponse for Refusal {
     fn into_response(self) -> Response {
         let mut answer = self.status().into_response();
+        if let Some(after) = self.after {
+            // Whole seconds, and never too early.
+            let seconds = after.as_secs() + u64::from(after.subsec_nanos() > 0);
+            answer.headers_mut().insert(RETRY_AFTER, seconds.max(1).into());
+        }
         answer.extensions_mut().insert(Carried(self.fault));
         answer
     }

@@ -1,6 +1,7 @@
 //! What all routes share.
 
 use crate::Settings;
+use crate::admission::{Admission, Fair};
 use crate::credentials::Credentials;
 use crate::feed::Feeds;
 use crate::foreign::Tries;
@@ -17,12 +18,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 use terms::{Fault, LimitKind};
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::watch;
 use tokio::time::Instant;
 
-/// Verbs that are carried out at a time, each on a thread of its own; and how many may wait for that.
-pub const AT_A_TIME: usize = 64;
-const WAITING: usize = 1024;
+/// Verbs that are carried out at a time, each on a thread of its own, in all and of one tenant; how long one waits for that.
+pub const AT_A_TIME: u64 = 64;
+const AT_A_TIME_EACH: u64 = 48;
+const PATIENCE: Duration = Duration::from_secs(60);
+/// Whose the daemon's own work is; no tenant has such a name.
+const OWN: &str = "";
 /// Variables of the daemon's environment that runs of other tenants are given.
 const PASSED_ON: [&str; 3] = ["PATH", "LANG", "TZ"];
 
@@ -39,8 +43,8 @@ struct Inner {
     credentials: Credentials,
     rules: Rules,
     tries: Tries,
-    verbs: Semaphore,
-    waiting: Arc<AtomicUsize>,
+    admission: Admission,
+    verbs: Arc<Fair>,
     ending: watch::Sender<bool>,
     lookout: Lookout,
     feeds: Feeds,
@@ -48,9 +52,9 @@ struct Inner {
 
 impl Shared {
     pub fn new(settings: &Settings, credentials: Credentials, rules: Rules) -> Shared {
-        let Settings { caller, state, max_body, patience, .. } = settings.clone();
+        let Settings { caller, state, max_body, patience, quotas, .. } = settings.clone();
         let lookout = Lookout::new(settings.logs, Nodes { caller: caller.clone(), state: state.clone() });
-        let (verbs, waiting) = (Semaphore::new(AT_A_TIME), lookout.queue().clone());
+        let (verbs, admission) = (Fair::new(Some(AT_A_TIME)), Admission::new(quotas));
         let ending = watch::channel(false).0;
         Shared(Arc::new(Inner {
             max_body,
@@ -60,8 +64,8 @@ impl Shared {
             credentials,
             rules,
             tries: Tries::default(),
+            admission,
             verbs,
-            waiting,
             ending,
             lookout,
             feeds: Feeds::default(),
@@ -70,6 +74,10 @@ impl Shared {
 
     pub fn credentials(&self) -> &Credentials {
         &self.0.credentials
+    }
+
+    pub fn admission(&self) -> &Admission {
+        &self.0.admission
     }
 
     /// What the daemon tells of itself.
@@ -142,6 +150,7 @@ impl Shared {
         let ours = &self.0.caller;
         if who.tenant == DEFAULT_TENANT {
             let mut env: Vec<(OsString, OsString)> = ours.env.clone();
+            env.push(kept_only());
             traced(&mut env);
             env.push(kept_only());
             return Caller { user, reach, cwd, env, ..ours.clone() };
@@ -171,33 +180,37 @@ impl Shared {
         F: FnOnce(&Caller) -> Result<T, Fault> + Send + 'static,
     {
         let caller = self.caller(who);
-        let done = self.blocking(move || verb(&caller)).await;
+        let done = self.in_turn(&who.tenant, move || verb(&caller)).await;
         self.0.feeds.nudge(&who.tenant);
         done
     }
 
-    /// The same for work that is no verb.
+    /// The same for work that is the daemon's own.
     pub async fn blocking<T, F>(&self, work: F) -> Result<T, Refusal>
     where
         T: Send + 'static,
         F: FnOnce() -> Result<T, Fault> + Send + 'static,
     {
-        let _place = self.queue()?;
-        let broken = |e: String| Refusal::from(Fault::internal(format!("a verb ended without an answer: {e}")));
-        let _turn = self.0.verbs.acquire().await.map_err(|e| broken(e.to_string()))?;
-        match tokio::task::spawn_blocking(work).await {
-            Ok(done) => done.map_err(Refusal::from),
-            Err(e) => Err(broken(e.to_string())),
-        }
+        self.in_turn(OWN, work).await
     }
 
-    fn queue(&self) -> Result<Place<'_>, Refusal> {
-        let place = Place(&self.0.waiting);
-        if self.0.waiting.fetch_add(1, Ordering::Relaxed) < WAITING {
-            return Ok(place);
-        }
-        let message = format!("{WAITING} requests are being carried out or wait for it");
-        Err(Refusal::limit(StatusCode::TOO_MANY_REQUESTS, LimitKind::Waiting, message, "try again"))
+    async fn in_turn<T, F>(&self, tenant: &str, work: F) -> Result<T, Refusal>
+    where
+        T: Send + 'static,
+        F: FnOnce() -> Result<T, Fault> + Send + 'static,
+    {
+        let counted = Counted::new(self.0.lookout.queue());
+        let turn = self.0.verbs.turn(tenant, Some(AT_A_TIME_EACH), PATIENCE).await.map_err(|_| {
+            let message = "too many requests are being carried out or wait for it";
+            Refusal::limit(StatusCode::TOO_MANY_REQUESTS, LimitKind::Waiting, message, "try again")
+        })?;
+        // It goes on when its client is gone, and has its turn for as long.
+        let done = tokio::task::spawn_blocking(move || {
+            let _both = (turn, counted);
+            work()
+        });
+        let broken = |e| Refusal::from(Fault::internal(format!("a verb ended without an answer: {e}")));
+        done.await.map_err(broken)?.map_err(Refusal::from)
     }
 
     /// Asks a verb again and again until its answer is `ready`, or the time is over; the last answer.
@@ -248,10 +261,17 @@ impl Closed {
     }
 }
 
-/// One of those who wait.
-struct Place<'a>(&'a AtomicUsize);
+/// One of those who are carried out or wait for it.
+struct Counted(Arc<AtomicUsize>);
 
-impl Drop for Place<'_> {
+impl Counted {
+    fn new(count: &Arc<AtomicUsize>) -> Counted {
+        count.fetch_add(1, Ordering::Relaxed);
+        Counted(count.clone())
+    }
+}
+
+impl Drop for Counted {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
     }

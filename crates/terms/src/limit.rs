@@ -61,6 +61,12 @@ pub enum LimitKind {
     Connections,
     /// Requests that wait to be carried out.
     Waiting,
+    /// Of a tenant or the whole node.
+    Sandboxes,
+    LiveSandboxes,
+    Cpus,
+    Runs,
+    RequestsPerMinute,
 }
 
 impl LimitKind {
@@ -95,6 +101,11 @@ impl LimitKind {
             LimitKind::HeaderBytes => "header_bytes",
             LimitKind::Connections => "connections",
             LimitKind::Waiting => "waiting",
+            LimitKind::Sandboxes => "sandboxes",
+            LimitKind::LiveSandboxes => "live_sandboxes",
+            LimitKind::Cpus => "cpus",
+            LimitKind::Runs => "runs",
+            LimitKind::RequestsPerMinute => "requests_per_minute",
         }
     }
 }

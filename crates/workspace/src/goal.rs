@@ -17,7 +17,7 @@ pub fn goals(picks: &[Pick<'_>]) -> Result<(Vec<Goal>, Vec<String>), Fault> {
     for pick in picks {
         let change = &pick.file.change;
         match &pick.hunks {
-            Some(hunks) => goals.extend(in_part(change, hunks.iter().map(|h| (*h).clone()).collect())?),
+            Some(hunks) => goals.extend(in_part(change, hunks.clone())?),
             None => goals.extend(whole(change)?),
         }
         if let Some(after) = &change.after {

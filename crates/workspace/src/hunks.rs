@@ -1,7 +1,7 @@
 //! Hunks as they were shown, put onto a text: the lines that a reviewer saw are the lines that come out. Reads and writes
 //! no tree.
 
-use crate::change::{Hunk, LineKind};
+use crate::change::{Hunk, Line, LineKind};
 use std::fs::File;
 use std::io::{self, Read};
 
@@ -39,4 +39,86 @@ pub fn apply(before: &[u8], hunks: &[Hunk]) -> Option<Vec<u8>> {
     }
     out.extend(lines.get(next..)?.concat());
     Some(out)
+}
+
+/// A hunk as parts that can be taken one by one: it is cut in the middle of every stretch of unchanged lines between its changes. The
+/// id of a part is that of the hunk, a point and its number from 1. A hunk that has nothing between its changes is one part.
+pub fn split(hunk: &Hunk) -> Vec<Hunk> {
+    let mut parts = Vec::new();
+    let (mut old, mut new) = (first(hunk.old_start, hunk.old_lines), first(hunk.new_start, hunk.new_lines));
+    let mut from = 0;
+    for to in cuts(&hunk.lines).into_iter().chain([hunk.lines.len()]) {
+        let lines = hunk.lines[from..to].to_vec();
+        let count = |other: LineKind| lines.iter().filter(|line| line.kind != other).count() as u64;
+        let (old_lines, new_lines) = (count(LineKind::Added), count(LineKind::Removed));
+        let id = format!("{}.{}", hunk.id, parts.len() + 1);
+        let (old_start, new_start) = (told(old, old_lines), told(new, new_lines));
+        parts.push(Hunk { id, old_start, old_lines, new_start, new_lines, lines });
+        (old, new, from) = (old + old_lines, new + new_lines, to);
+    }
+    parts
+}
+
+/// How many lines come before a hunk, from how `diff -u` counts; and back.
+fn first(start: u64, lines: u64) -> u64 {
+    if lines == 0 { start } else { start.saturating_sub(1) }
+}
+
+fn told(before: u64, lines: u64) -> u64 {
+    if lines == 0 { before } else { before + 1 }
+}
+
+/// Where a hunk is cut, as numbers of lines.
+fn cuts(lines: &[Line]) -> Vec<usize> {
+    let changed: Vec<usize> = (0..lines.len()).filter(|n| lines[*n].kind != LineKind::Context).collect();
+    let between = changed.windows(2).filter(|pair| pair[1] > pair[0] + 1);
+    between.map(|pair| (pair[0] + 1 + pair[1]).div_ceil(2)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::name::Rel;
+    use crate::text;
+    use proptest::prelude::*;
+
+    fn hunks(before: &str, after: &str) -> Vec<Hunk> {
+        text::hunks(&Rel::parse(b"file").unwrap(), before, after)
+    }
+
+    #[test]
+    fn a_hunk_is_cut_between_its_changes_and_nowhere_else() {
+        let before = "1\n2\n3\n4\n5\n6\n7\n8\n";
+        let all = hunks(before, "1\ntwo\nTWO\n3\n4\n5\nsix\n7\n8\n9\n");
+        assert_eq!(all.len(), 1);
+        let parts = split(&all[0]);
+        assert_eq!(parts.len(), 3, "{parts:#?}");
+        let ids: Vec<_> = parts.iter().map(|part| part.id.clone()).collect();
+        assert_eq!(ids, [1, 2, 3].map(|n| format!("{}.{n}", all[0].id)));
+        let only = |n: usize| String::from_utf8(apply(before.as_bytes(), &parts[n..=n]).unwrap()).unwrap();
+        assert_eq!(only(0), "1\ntwo\nTWO\n3\n4\n5\n6\n7\n8\n");
+        assert_eq!(only(1), "1\n2\n3\n4\n5\nsix\n7\n8\n");
+        assert_eq!(only(2), "1\n2\n3\n4\n5\n6\n7\n8\n9\n");
+        assert_eq!(split(&parts[0]).len(), 1, "a part has nothing left to be cut at");
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 200, failure_persistence: None, ..ProptestConfig::default() })]
+
+        /// All parts together are the hunks, and any of them fit without the others.
+        #[test]
+        fn parts_together_are_the_hunk(
+            old in prop::collection::vec(0..6u8, 0..30),
+            new in prop::collection::vec(0..6u8, 0..30),
+            taken in any::<u64>(),
+        ) {
+            let text = |side: &[u8]| side.iter().map(|line| format!("{line}\n")).collect::<String>();
+            let (old, new) = (text(&old), text(&new));
+            let parts: Vec<Hunk> = hunks(&old, &new).iter().flat_map(split).collect();
+            prop_assert_eq!(apply(old.as_bytes(), &parts), Some(new.clone().into_bytes()));
+            let some = parts.iter().enumerate().filter(|(n, _)| taken >> (n % 64) & 1 == 1);
+            let some: Vec<Hunk> = some.map(|(_, part)| part.clone()).collect();
+            prop_assert!(apply(old.as_bytes(), &some).is_some());
+        }
+    }
 }

@@ -82,7 +82,8 @@ impl Reject<'_> {
         let at = &change.path;
         let fail = |e: io::Error| blocked(at, &e);
         let Body::Text(all) = &pick.file.body else { return Ok(()) };
-        let rest: Vec<_> = all.iter().filter(|h| !rejected.contains(h.id.as_str())).cloned().collect();
+        let rest = all.iter().filter(|h| !rejected.contains(h.id.as_str())).flat_map(hunks::split);
+        let rest: Vec<_> = rest.filter(|part| !rejected.contains(part.id.as_str())).collect();
         let of = match &change.kind {
             ChangeKind::Renamed { from } => from,
             _ => at,

@@ -2,6 +2,7 @@
 //! meant when it is named; what never lands is never meant. Never reads a file.
 
 use crate::change::{Body, Change, ChangeKind, Class, Diff, FileDiff, Hunk};
+use crate::hunks;
 use crate::name::Rel;
 use globset::{GlobBuilder, GlobMatcher};
 use serde::{Deserialize, Serialize};
@@ -17,7 +18,7 @@ pub struct Selection {
     pub paths: Vec<Rel>,
     /// Each the change at that path alone.
     pub exact: Vec<Rel>,
-    /// Ids of hunks, or beginnings of ids that no other hunk has.
+    /// Ids of hunks, or beginnings of ids that no other hunk has; with `.N` at the end, the N-th part of what it is split into.
     pub hunks: Vec<String>,
     /// Among what is selected, also what would run on the reviewer's machine. With nothing else selected: all of that.
     pub runs_on_host: bool,
@@ -41,8 +42,8 @@ impl Selection {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pick<'a> {
     pub file: &'a FileDiff,
-    /// Only these hunks; none means all of it.
-    pub hunks: Option<Vec<&'a Hunk>>,
+    /// Only these hunks or parts of hunks; none means all of it.
+    pub hunks: Option<Vec<Hunk>>,
 }
 
 /// A change that is not meant, and why it stays.
@@ -113,17 +114,27 @@ pub fn choose<'a>(diff: &'a Diff, wish: &Selection, marked: &Marked) -> Result<C
 }
 
 /// The hunks in the order of the file; none where they are the whole change.
-fn part<'a>(file: &'a FileDiff, ids: &BTreeSet<&str>) -> Option<Vec<&'a Hunk>> {
+fn part(file: &FileDiff, ids: &BTreeSet<String>) -> Option<Vec<Hunk>> {
     let Body::Text(hunks) = &file.body else { return None };
-    let some: Vec<&Hunk> = hunks.iter().filter(|h| ids.contains(h.id.as_str())).collect();
+    let mut some: Vec<Hunk> = Vec::new();
+    let mut is_all = true;
+    for hunk in hunks {
+        let (meant, rest): (Vec<Hunk>, Vec<Hunk>) =
+            hunks::split(hunk).into_iter().partition(|part| ids.contains(&hunk.id) || ids.contains(&part.id));
+        is_all &= rest.is_empty();
+        match rest.is_empty() {
+            true => some.push(hunk.clone()),
+            false => some.extend(meant),
+        }
+    }
     // All lines of a file that came, went or moved are that file. Of one that stayed they are its lines alone: its
     // mode or attributes may have changed as well and were not asked for.
-    let is_whole = some.len() == hunks.len() && !matches!(file.change.kind, ChangeKind::Modified | ChangeKind::Type);
+    let is_whole = is_all && !matches!(file.change.kind, ChangeKind::Modified | ChangeKind::Type);
     (!is_whole).then_some(some)
 }
 
 /// A wish in terms of a diff.
-struct Wanted<'a> {
+struct Wanted {
     everything: bool,
     /// Literal paths of files, and so the ones that were named.
     named: BTreeSet<Rel>,
@@ -132,11 +143,11 @@ struct Wanted<'a> {
     /// Literal paths that have changes below them.
     above: BTreeSet<Rel>,
     patterns: Vec<GlobMatcher>,
-    hunks: BTreeMap<Rel, BTreeSet<&'a str>>,
+    hunks: BTreeMap<Rel, BTreeSet<String>>,
 }
 
-impl<'a> Wanted<'a> {
-    fn read(diff: &'a Diff, wish: &Selection) -> Result<Wanted<'a>, Fault> {
+impl Wanted {
+    fn read(diff: &Diff, wish: &Selection) -> Result<Wanted, Fault> {
         let only_risky = wish.runs_on_host && wish.paths.is_empty() && wish.exact.is_empty() && wish.hunks.is_empty();
         let mut wanted = Wanted {
             everything: wish.everything,
@@ -213,26 +224,45 @@ fn ancestors(path: &Rel) -> impl Iterator<Item = Rel> {
 /// Fewer digits than this name no hunk.
 const SHORTEST_ID: usize = 4;
 
-fn hunk<'a>(diff: &'a Diff, id: &str) -> Result<(&'a Rel, &'a str), Fault> {
+/// The file of the hunk that is meant, and its whole id, with the part's number where one is given.
+fn hunk<'a>(diff: &'a Diff, word: &str) -> Result<(&'a Rel, String), Fault> {
+    let (id, number) = word.split_once('.').map_or((word, None), |(id, number)| (id, Some(number)));
     let hunks_of = |file: &'a FileDiff| match &file.body {
         Body::Text(hunks) => hunks.as_slice(),
         _ => &[],
     };
-    let all = || diff.files.iter().flat_map(|f| hunks_of(f).iter().map(|h| (&f.change.path, h.id.as_str())));
-    if let Some(found) = all().find(|(_, own)| *own == id) {
-        return Ok(found);
-    }
-    let alike: Vec<_> = all().filter(|(_, own)| id.len() >= SHORTEST_ID && own.starts_with(id)).take(2).collect();
-    match alike[..] {
-        [found] => Ok(found),
-        [] => {
-            let fault = Fault::new(ErrorKind::NotFound, format!("there is no hunk {id:?} in this diff"));
-            Err(fault.hint("`cofferdam diff` shows the id of each; it changes when the lines do").phase(Phase::Review))
+    let all = || diff.files.iter().flat_map(|f| hunks_of(f).iter().map(|h| (&f.change.path, h)));
+    let found = match all().find(|(_, hunk)| hunk.id == id) {
+        Some(found) => found,
+        None => {
+            let is_alike = |own: &str| id.len() >= SHORTEST_ID && own.starts_with(id);
+            let alike: Vec<_> = all().filter(|(_, hunk)| is_alike(&hunk.id)).take(2).collect();
+            match alike[..] {
+                [found] => found,
+                [] => return Err(no_hunk(word)),
+                _ => {
+                    let fault = Fault::invalid(format!("several hunks begin with {id:?}")).phase(Phase::Review);
+                    return Err(fault.hint("give more of the id"));
+                }
+            }
         }
-        _ => Err(Fault::invalid(format!("several hunks begin with {id:?}"))
-            .hint("give more of the id")
-            .phase(Phase::Review)),
+    };
+    let (path, hunk) = found;
+    let Some(number) = number else { return Ok((path, hunk.id.clone())) };
+    let parts = hunks::split(hunk);
+    let whole = format!("{}.{number}", hunk.id);
+    match parts.iter().any(|part| part.id == whole) {
+        true => Ok((path, whole)),
+        false => {
+            let message = format!("hunk {} has no part {number:?}: it can be split into {}", hunk.id, parts.len());
+            Err(Fault::new(ErrorKind::NotFound, message).hint("parts are counted from 1").phase(Phase::Review))
+        }
     }
+}
+
+fn no_hunk(word: &str) -> Fault {
+    let fault = Fault::new(ErrorKind::NotFound, format!("there is no hunk {word:?} in this diff"));
+    fault.hint("`cofferdam diff` shows the id of each; it changes when the lines do").phase(Phase::Review)
 }
 
 fn nothing_at(path: &Rel) -> Fault {

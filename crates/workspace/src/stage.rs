@@ -57,7 +57,7 @@ pub(crate) const PAUSE: std::time::Duration = std::time::Duration::from_millis(2
 
 /// The names of files in a batch's directory.
 const HOLDS: &str = "holds";
-pub(crate) const PLAN: &str = "plan";
+pub const PLAN: &str = "plan";
 
 /// The name that a piece has while it waits, or after it was put aside.
 pub(crate) fn name_of(batch: &str, number: usize) -> String {

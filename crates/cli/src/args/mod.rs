@@ -8,6 +8,7 @@ use std::process::ExitCode;
 
 pub mod daemon;
 pub mod events;
+pub mod files;
 pub mod operations;
 pub mod review;
 mod run;
@@ -25,6 +26,7 @@ const OWN: [&str; 10] = ["run", "exec", "shell", "policy", "doctor", "setup", "b
 const OTHERS: &[&[&str]] = &[
     daemon::VERBS,
     events::VERBS,
+    files::VERBS,
     operations::VERBS,
     review::VERBS,
     runs::VERBS,
@@ -61,6 +63,7 @@ pub fn whole() -> Command {
         .subcommands(review::commands())
         .subcommands(snapshots::commands())
         .subcommands(events::commands())
+        .subcommands(files::commands())
         .subcommands(secrets::commands())
         .subcommand(policy())
         .subcommand(doctor())

@@ -137,7 +137,7 @@ fn hunk() -> Arg {
         .long("hunk")
         .value_name("H")
         .action(clap::ArgAction::Append)
-        .help("A single hunk, by its id or the beginning of it; may be given several times")
+        .help("A single hunk, by its id or the beginning of it, or with .N the N-th part that it can be split into; may be given several times")
 }
 
 fn rebase() -> Command {

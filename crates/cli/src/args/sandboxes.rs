@@ -5,10 +5,11 @@ use clap::builder::OsStringValueParser;
 use clap::{Arg, ArgAction, Command, ValueHint};
 
 /// Known without building anything: the hot path must tell verbs from commands to run.
-pub const VERBS: &[&str] = &["create", "ls", "ps", "inspect", "start", "stop", "rm", "gc", "audit"];
+pub const VERBS: &[&str] =
+    &["create", "ls", "ps", "inspect", "start", "stop", "suspend", "resume", "rm", "gc", "audit"];
 
 pub fn commands() -> Vec<Command> {
-    vec![create(), ls(), ps(), inspect(), start(), stop(), rm(), gc(), audit()]
+    vec![create(), ls(), ps(), inspect(), start(), stop(), suspend(), resume(), rm(), gc(), audit()]
 }
 
 fn create() -> Command {
@@ -35,7 +36,7 @@ fn create() -> Command {
         .args(limit_args())
 }
 
-fn sandbox_args() -> [Arg; 7] {
+fn sandbox_args() -> [Arg; 8] {
     let value = |name: &'static str, value: &'static str| Arg::new(name).long(name).value_name(value);
     [
         value("name", "NAME").help("A name to call it by"),
@@ -47,6 +48,9 @@ fn sandbox_args() -> [Arg; 7] {
         value("driver", "NAME")
             .value_parser(["auto", "overlay", "reflink", "copy"])
             .help("How changes are kept apart from the directory [default: auto]"),
+        value("service", "NAME=COMMAND")
+            .action(ArgAction::Append)
+            .help("A command, as text for a shell, that runs as long as the sandbox is live"),
         json(),
     ]
 }
@@ -87,7 +91,30 @@ fn inspect() -> Command {
 }
 
 fn start() -> Command {
-    Command::new("start").about("Let commands run in a stopped sandbox again").args([sandbox(), if_version(), json()])
+    Command::new("start").about("Let commands run in a stopped sandbox again").args([
+        sandbox(),
+        flag("live")
+            .help("Have it live until it is stopped: its services run, and commands start at once, many at a time"),
+        if_version(),
+        json(),
+    ])
+}
+
+fn suspend() -> Command {
+    Command::new("suspend")
+        .about("Have all that runs in a sandbox stand still, until it is resumed or something is asked of it")
+        .long_about(
+            "Have all that runs in a sandbox stand still, until it is resumed or something is asked of it. Its processes stay in \
+             memory, which the kernel may take back. With --hibernate they are ended instead, in order: the workspace is kept, and \
+             services start again when it is resumed. The answer says which was reached.",
+        )
+        .arg(sandbox())
+        .arg(flag("hibernate").help("End what runs; only the workspace and the services stay"))
+        .args([patience(), if_version(), json()])
+}
+
+fn resume() -> Command {
+    Command::new("resume").about("Wake a sandbox that is suspended").args([sandbox(), if_version(), json()])
 }
 
 fn stop() -> Command {

@@ -20,7 +20,7 @@ fn snapshot() -> Command {
              runs in the sandbox is held still meanwhile. Prints the id.",
         )
         .args_conflicts_with_subcommands(true)
-        .args([sandbox(), name("A name for the snapshot"), json()])
+        .args([sandbox(), name("A name for the snapshot"), flag("sync").help("Wait until it is on the disk, so that it outlives a power failure"), json()])
         .subcommand(Command::new("ls").about("List snapshots, oldest first").args([
             sandbox().help("Only those of this sandbox: an id, its beginning, or a name"),
             json(),

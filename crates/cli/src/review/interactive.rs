@@ -3,14 +3,15 @@
 
 use super::lexer;
 use super::paint::{self, Brush, RED};
-use node::review::{Body, ChangeKind, Class, Diff, FileDiff, Hunk, Rel};
+use node::review::{Body, ChangeKind, Class, Diff, FileDiff, Hunk, Rel, split};
+use std::borrow::Cow;
 use std::io::{self, BufRead, Write};
 
 /// What is asked about at once.
 struct Card<'a> {
     file: &'a FileDiff,
-    /// A single hunk; none means the whole file.
-    hunk: Option<&'a Hunk>,
+    /// A single hunk, or a part of one; none means the whole file.
+    hunk: Option<Cow<'a, Hunk>>,
 }
 
 /// All questions, and what was answered so far.
@@ -24,12 +25,14 @@ struct Deck<'a> {
 #[derive(Debug, PartialEq, Eq)]
 enum Turn {
     Next,
+    /// There is nothing to split it at.
+    Whole,
     Help,
     Done,
 }
 
 const HELP: &str = "y - let this through\nn - leave it\nq - leave it and all that follow\na - let this and the rest of the file through\n\
-                    d - leave this and the rest of the file\nj - decide later, go on\nk - go back\n? - this help\n";
+                    d - leave this and the rest of the file\ns - split it where unchanged lines lie between its changes\nj - decide later, go on\nk - go back\n? - this help\n";
 
 /// The paths and hunks that shall land.
 pub fn ask(diff: &Diff, brush: Brush) -> io::Result<(Vec<Rel>, Vec<String>)> {
@@ -40,13 +43,14 @@ pub fn ask(diff: &Diff, brush: Brush) -> io::Result<(Vec<Rel>, Vec<String>)> {
         let what = if card.hunk.is_some() { "hunk" } else { "change" };
         write!(out, "{}", shown(card, brush))?;
         loop {
-            write!(out, "({}/{}) let this {what} through [y,n,q,a,d,j,k,?]? ", deck.at + 1, deck.cards.len())?;
+            write!(out, "({}/{}) let this {what} through [y,n,q,a,d,s,j,k,?]? ", deck.at + 1, deck.cards.len())?;
             out.flush()?;
             let mut line = String::new();
             // The end of the input is a wish to stop.
             let word = if lines.read_line(&mut line)? == 0 { "q" } else { line.trim() };
             match deck.answer(word) {
                 Turn::Help => write!(out, "{HELP}")?,
+                Turn::Whole => writeln!(out, "it has no unchanged lines between its changes")?,
                 Turn::Next => break,
                 Turn::Done => return Ok(deck.chosen()),
             }
@@ -60,7 +64,7 @@ fn shown(card: &Card<'_>, brush: Brush) -> String {
     if let Class::RunsOnHost { why } = &card.file.change.class {
         text.push_str(&brush.paint(RED, &format!("runs on your machine: {}\n", paint::visible(why))));
     }
-    match card.hunk {
+    match &card.hunk {
         None => text.push_str(&paint::file(card.file, brush)),
         Some(hunk) => {
             let language = lexer::of(&String::from_utf8_lossy(card.file.change.path.as_bytes()));
@@ -82,7 +86,7 @@ impl Deck<'_> {
         for file in files {
             match &file.body {
                 Body::Text(hunks) if matches!(file.change.kind, ChangeKind::Modified) => {
-                    cards.extend(hunks.iter().map(|hunk| Card { file, hunk: Some(hunk) }));
+                    cards.extend(hunks.iter().map(|hunk| Card { file, hunk: Some(Cow::Borrowed(hunk)) }));
                 }
                 _ => cards.push(Card { file, hunk: None }),
             }
@@ -103,11 +107,26 @@ impl Deck<'_> {
                     self.at += 1;
                 }
             }
+            "s" => return self.split(),
             "j" => self.at += 1,
             "k" => self.at = self.at.saturating_sub(1),
             "q" => return Turn::Done,
             _ => return Turn::Help,
         }
+        Turn::Next
+    }
+
+    /// Asks about the parts of a hunk one by one; a part is not split again.
+    fn split(&mut self) -> Turn {
+        let Card { file, hunk: Some(Cow::Borrowed(hunk)) } = &self.cards[self.at] else { return Turn::Whole };
+        let (file, parts) = (*file, split(hunk));
+        if parts.len() < 2 {
+            return Turn::Whole;
+        }
+        let answers = vec![None; parts.len()];
+        let cards = parts.into_iter().map(|part| Card { file, hunk: Some(Cow::Owned(part)) });
+        self.cards.splice(self.at..=self.at, cards);
+        self.answers.splice(self.at..=self.at, answers);
         Turn::Next
     }
 
@@ -120,7 +139,9 @@ impl Deck<'_> {
             if cards.iter().all(|n| taken(&n)) {
                 paths.push(file.path.clone());
             } else {
-                hunks.extend(cards.iter().filter(taken).filter_map(|n| self.cards[*n].hunk.map(|h| h.id.clone())));
+                hunks.extend(
+                    cards.iter().filter(taken).filter_map(|n| self.cards[*n].hunk.as_ref().map(|h| h.id.clone())),
+                );
             }
         }
         (paths, hunks)
@@ -145,15 +166,20 @@ mod tests {
     use super::*;
     use node::review::{Change, Line, LineKind};
 
+    /// A hunk whose id ends in `+` has an unchanged line between two new ones.
     fn file(path: &str, class: Class, hunks: &[&str]) -> FileDiff {
-        let line = || vec![Line { kind: LineKind::Added, text: "x\n".into() }];
+        let of = |kind| Line { kind, text: "x\n".into() };
+        let line = |id: &str| match id.ends_with('+') {
+            true => vec![of(LineKind::Added), of(LineKind::Context), of(LineKind::Added)],
+            false => vec![of(LineKind::Added)],
+        };
         let hunk = |id: &&str| Hunk {
             id: (*id).into(),
             old_start: 1,
             old_lines: 0,
             new_start: 1,
             new_lines: 1,
-            lines: line(),
+            lines: line(id),
         };
         let path = serde_json::from_value::<Rel>(path.into()).unwrap();
         let (kind, before, after, flags, drifted) = (ChangeKind::Modified, None, None, Vec::new(), false);
@@ -166,6 +192,7 @@ mod tests {
             file("Makefile", Class::RunsOnHost { why: "build script".into() }, &["m1"]),
             file("a", Class::Ordinary, &["a1", "a2", "a3"]),
             file("b", Class::Ordinary, &["b1"]),
+            file("c", Class::Ordinary, &["c+"]),
             file("pipe", Class::Never { why: "FIFO".into() }, &["p1"]),
         ];
         let diff = Diff { digest: String::new(), files, withheld: Vec::new(), notes: Vec::new() };
@@ -182,14 +209,19 @@ mod tests {
     #[test]
     fn answers_choose_what_they_say() {
         let cases: &[(&str, &[&str], &[&str])] = &[
-            ("y n y y y", &["b", "Makefile"], &["a1", "a3"]),
-            ("y y y n n", &["a"], &[]),
-            ("n a y n", &["b"], &["a2", "a3"]),
-            ("y d y n", &["b"], &["a1"]),
+            ("y n y y n y", &["b", "Makefile"], &["a1", "a3"]),
+            ("y y y n n n", &["a"], &[]),
+            ("n a y n n", &["b"], &["a2", "a3"]),
+            ("y d y n n", &["b"], &["a1"]),
+            ("d n s y n n", &[], &["c+.1"]),
+            ("d n s n y n", &[], &["c+.2"]),
+            ("d n s y y n", &["c"], &[]),
+            ("d n s s a n", &["c"], &[]),
+            ("s y q", &[], &["a1"]),
             ("y q", &[], &["a1"]),
             ("q", &[], &[]),
-            ("y k n y y n n", &["a"; 0], &["a2", "a3"]),
-            ("j j y n n", &[], &["a3"]),
+            ("y k n y y n n n", &["a"; 0], &["a2", "a3"]),
+            ("j j y n n n", &[], &["a3"]),
             ("? x y q", &[], &["a1"]),
         ];
         for (answers, paths, hunks) in cases {

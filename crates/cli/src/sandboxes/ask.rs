@@ -5,7 +5,7 @@ use clap::ArgMatches;
 use node::lifecycle::create::Ask;
 use node::lifecycle::stop::Which;
 use node::policies::Source;
-use node::sandbox::{Driver, Sharing};
+use node::sandbox::{Driver, Service, Sharing};
 use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -30,7 +30,19 @@ pub fn create(m: &ArgMatches) -> Result<Ask, Fault> {
         idle_ms: time(m, "idle")?,
         key: text(m, "idempotency-key").cloned(),
         driver: driver(m),
+        services: services(m)?,
     })
+}
+
+fn services(m: &ArgMatches) -> Result<Vec<Service>, Fault> {
+    let given = m.get_many::<String>("service").unwrap_or_default();
+    let read = |word: &String| match word.split_once('=') {
+        Some((name, command)) => {
+            Ok(Service { name: name.into(), command: command.into(), env: Default::default(), cwd: None })
+        }
+        None => Err(bad("service", &format!("{word:?}: no `=`")).hint("give NAME=COMMAND")),
+    };
+    given.map(read).collect()
 }
 
 /// The driver that was named; none where the best shall be found.

@@ -9,3 +9,4 @@ mod product;
 mod sandboxes;
 mod strain;
 mod tenants;
+mod workspace;

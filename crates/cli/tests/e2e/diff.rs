@@ -287,3 +287,35 @@ fn a_person_lets_through_what_they_choose() {
         assert_eq!(json(&place, &[])["files"].as_array().unwrap().len(), 3, "{who:?}: the rest is still to be decided");
     }
 }
+
+/// Changes with unchanged lines between them are one hunk, and can be taken apart: at the terminal, and by number.
+#[test]
+fn a_hunk_is_split_and_taken_in_part() {
+    let place = Place::new(As::User);
+    let text = place.file("home/project/text", "one\nsame\nsame\ntwo\nsame\nsame\nthree\n");
+    place.sh(&[], "sed -i 's/^one/ONE/; s/^two/TWO/; s/^three/THREE/' text").assert_ok();
+    diff(&place, &[]);
+    let steps = json!([
+        ["expect", "(1/1) let this hunk through"],
+        ["send", "s\n"],
+        ["expect", "(1/3) let this hunk through"],
+        ["send", "n\n"],
+        ["expect", "(2/3) let this hunk through"],
+        ["send", "s\n"],
+        ["expect", "no unchanged lines"],
+        ["send", "y\n"],
+        ["expect", "(3/3)"],
+        ["send", "n\n"]
+    ]);
+    at_terminal(&place, &["approve", "-i"], steps).assert_code(0);
+    assert_eq!(fs::read_to_string(&text).unwrap(), "one\nsame\nsame\nTWO\nsame\nsame\nthree\n");
+    let id = json(&place, &[])["files"][0]["body"]["text"][0]["id"].as_str().unwrap().to_owned();
+    let verb = |words: &[&str]| to_the_end(&mut place.cofferdam(words), b"");
+    let beyond = verb(&["reject", "--hunk", &format!("{id}.3")]);
+    assert!(!beyond.status.success() && String::from_utf8_lossy(&beyond.stderr).contains("no part"), "{beyond:?}");
+    let rejected = verb(&["reject", "--hunk", &format!("{id}.1")]);
+    assert!(rejected.status.success(), "{rejected:?}");
+    let approved = verb(&["approve", "--unseen"]);
+    assert!(approved.status.success(), "{approved:?}");
+    assert_eq!(fs::read_to_string(&text).unwrap(), "one\nsame\nsame\nTWO\nsame\nsame\nTHREE\n");
+}

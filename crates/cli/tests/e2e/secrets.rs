@@ -68,6 +68,30 @@ fn it_comes_from_where_the_caller_says() {
 }
 
 #[test]
+fn one_that_is_kept_is_given_to_runs_that_name_it() {
+    let world = world(As::User);
+    let file = world.place.file("secret", format!("{VALUE}\n"));
+    let kept = |args: &[&str]| {
+        let done = world.place.cofferdam(args).output().unwrap();
+        assert!(done.status.success(), "{done:?}");
+        String::from_utf8(done.stdout).unwrap()
+    };
+    let policy = policy(&world);
+    let curl = ["/usr/bin/curl", "-sS", "-m", "10", "https://api.test/"];
+    // The control: nothing is kept, and nothing is given.
+    world.run(&["-p", &policy], &curl).assert_code(2);
+    kept(&["secret", "set", "TOKEN", "--file", file.to_str().unwrap()]);
+    assert!(kept(&["secret", "ls", "--json"]).contains("TOKEN") && !kept(&["secret", "ls", "--json"]).contains(VALUE));
+    for flags in [&["-p", &policy][..], &["-p", &policy, "--secret", "TOKEN=store:TOKEN"]] {
+        let run = world.run(flags, &curl);
+        run.assert_ok();
+        assert!(run.stdout().contains(&added()), "{}", run.story());
+    }
+    kept(&["secret", "rm", "TOKEN"]);
+    world.run(&["-p", &policy], &curl).assert_code(2);
+}
+
+#[test]
 fn what_is_missing_or_typed_is_told_before_the_start() {
     for who in BOTH {
         let world = world(who);

@@ -1,6 +1,6 @@
 //! Snapshot, fork, restore.
 
-use crate::support::{As, BOTH, Place};
+use crate::support::{As, BOTH, Place, binary, to_the_end, unique};
 use crate::words::{Verbs, text};
 use std::fs;
 use std::path::PathBuf;
@@ -224,4 +224,29 @@ fn what_a_guest_shut_is_kept_all_the_same() {
             place.json(&["rm", id]);
         }
     }
+}
+
+/// What is asked to be on the disk is there before it is answered, or it is not there at all.
+#[test]
+fn a_snapshot_waits_for_the_disk_where_it_is_asked_to() {
+    let (place, id) = project(As::User);
+    inside(&place, &id, FIRST);
+    let traced = |harm: &[&str], words: &[&str]| {
+        let log = place.file(format!("calls-{}", unique()), "");
+        let mut command = place.outside("/usr/bin/strace");
+        command.arg("-f").arg("-o").arg(&log).args(["-e", "trace=syncfs"]).args(harm).arg(binary()).args(words);
+        let output = to_the_end(&mut command, b"");
+        (output, fs::read_to_string(&log).unwrap().matches("syncfs(").count())
+    };
+    let known = || place.json(&["snapshot", "ls"])["snapshots"].as_array().unwrap().len();
+    let (output, waited) = traced(&[], &["snapshot", &id]);
+    assert!(output.status.success() && waited == 0, "control: nothing is waited for: {}", text(&output.stderr));
+    inside(&place, &id, SECOND);
+    let (output, _) = traced(&["-e", "inject=syncfs:error=EIO"], &["snapshot", &id, "--sync"]);
+    assert!(!output.status.success() && text(&output.stderr).contains("to the disk"), "{}", text(&output.stderr));
+    assert_eq!(known(), 1, "the disk refused it");
+    let second = view(&place, &id);
+    let (output, waited) = traced(&[], &["snapshot", &id, "--sync"]);
+    assert!(output.status.success() && waited == 1, "{waited}: {}", text(&output.stderr));
+    assert_eq!((known(), view(&place, &id)), (2, second));
 }

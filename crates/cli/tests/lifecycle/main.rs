@@ -7,6 +7,7 @@ mod collect;
 mod create;
 mod killed;
 mod reserve;
+mod soak;
 mod stop;
 mod trouble;
 mod words;

@@ -1,6 +1,6 @@
 //! A daemon to look at: started on a state of its own, asked over its socket or over TCP, ended with the test.
 
-use crate::support::{Place, unique};
+use crate::support::{As, Place, unique};
 use serde_json::Value;
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Read, Write};
@@ -18,7 +18,7 @@ pub struct Daemon<'a> {
     child: Child,
     log: PathBuf,
     /// `ADDRESS:PORT`, where it listens on TCP.
-    pub tcp: Option<String>,
+    tcp: String,
 }
 
 pub struct Answer {
@@ -41,7 +41,7 @@ impl Answer {
 impl Daemon<'_> {
     pub fn start<'a>(place: &'a Place, args: &[&str], env: &[(&str, &str)]) -> Daemon<'a> {
         let log = place.file(format!("log-{}", unique()), "");
-        let mut command = place.cofferdam(["serve", "--json"]);
+        let mut command = place.cofferdam(["serve", "--json", "--listen", "127.0.0.1:0"]);
         command.args(args).envs(env.iter().copied());
         let error = File::options().append(true).open(&log).unwrap();
         let mut child = command.stdout(Stdio::piped()).stderr(error).spawn().unwrap();
@@ -54,15 +54,24 @@ impl Daemon<'_> {
             }
         }
         let said: Value = serde_json::from_str(&said).unwrap();
-        let tcp = said["listen"].as_str().map(|url| url.trim_start_matches("http://").to_owned());
+        let tcp = said["listen"].as_str().unwrap().trim_start_matches("http://").to_owned();
         Daemon { place, child, log, tcp }
     }
 
-    /// Asks over the socket.
+    /// Asks as the operator: over the socket, or with the operator's token where the socket is another user's.
     pub fn ask(&self, method: &str, path: &str, headers: &[(&str, &str)], body: &str) -> Answer {
-        let stream = UnixStream::connect(self.place.state().join("cofferdam.sock")).unwrap();
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
-        exchange(stream, "localhost", method, path, headers, body)
+        if self.place.who == As::Root {
+            let stream = UnixStream::connect(self.place.state().join("cofferdam.sock")).unwrap();
+            stream.set_read_timeout(Some(PATIENCE)).unwrap();
+            return exchange(stream, "localhost", method, path, headers, body);
+        }
+        let token = fs::read_to_string(self.place.state().join("operator.token")).unwrap();
+        let bearer = format!("Bearer {}", token.trim());
+        let mut headers = headers.to_vec();
+        if !headers.iter().any(|(name, _)| *name == "authorization") {
+            headers.push(("authorization", &bearer));
+        }
+        exchange(self.connect(), &self.tcp, method, path, &headers, body)
     }
 
     pub fn get(&self, path: &str) -> Answer {
@@ -71,12 +80,15 @@ impl Daemon<'_> {
 
     /// Asks over TCP, with a token or without.
     pub fn ask_tcp(&self, path: &str, token: Option<&str>) -> Answer {
-        let address = self.tcp.as_deref().unwrap();
-        let stream = TcpStream::connect(address).unwrap();
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
         let bearer = token.map(|token| format!("Bearer {token}"));
         let headers: Vec<(&str, &str)> = bearer.iter().map(|bearer| ("authorization", bearer.as_str())).collect();
-        exchange(stream, address, "GET", path, &headers, "")
+        exchange(self.connect(), &self.tcp, "GET", path, &headers, "")
+    }
+
+    fn connect(&self) -> TcpStream {
+        let stream = TcpStream::connect(&self.tcp).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream
     }
 
     /// Everything that it wrote to stderr so far.

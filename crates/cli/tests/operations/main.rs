@@ -3,6 +3,7 @@
 mod config;
 mod copies;
 mod daemon;
+mod top;
 mod units;
 mod watched;
 

@@ -109,7 +109,7 @@ fn value(figures: &[(String, Value, f64)], name: &str, labels: Value) -> Option<
 fn figures_are_what_prometheus_reads() {
     for who in BOTH {
         let place = Place::new(who);
-        let daemon = Daemon::start(&place, &["--listen", "127.0.0.1:0"], &[]);
+        let daemon = Daemon::start(&place, &[], &[]);
         let id = create(&daemon, &place, "one")["id"].as_str().unwrap().to_owned();
         assert_eq!(daemon.get("/v1/nothing").status, 404);
         // The first look is where counting begins.
@@ -154,7 +154,7 @@ fn figures_are_what_prometheus_reads() {
 #[test]
 fn figures_are_for_operators_and_those_who_were_let() {
     let place = Place::new(As::User);
-    let daemon = Daemon::start(&place, &["--listen", "127.0.0.1:0"], &[]);
+    let daemon = Daemon::start(&place, &[], &[]);
     let token = |scope: &str, tenant: &str| {
         let mut command = place.cofferdam(["token", "create", "watcher", "--scope", scope, "--tenant", tenant]);
         let output = to_the_end(&mut command, b"");
@@ -324,12 +324,27 @@ fn a_collector_gets_requests_and_runs_as_trees_with_phases() {
     );
     let first = collector.messages("/v1/traces")[0]["resourceSpans"][0]["resource"].clone();
     assert_eq!(attribute(&first, "service.name")["stringValue"], "coffer-test");
+    // A run that a keeper holds has the same phases.
+    let detached = to_the_end(&mut place.cofferdam(["exec", "-d", &id, "--", "true"]), b"");
+    let run_id = String::from_utf8(detached.stdout).unwrap().trim().to_owned();
+    assert!(run_id.starts_with("run_"), "{}", String::from_utf8_lossy(&detached.stderr));
+    let (run, spans) = until("the spans of a run that a keeper holds", || {
+        let spans = collector.spans();
+        let of = |s: &&Value| attribute(s, "cofferdam.run_id")["stringValue"] == run_id.as_str();
+        Some((spans.iter().find(of)?.clone(), spans))
+    });
+    let below = spans.iter().filter(|s| s["traceId"] == run["traceId"] && s["parentSpanId"] == run["spanId"]);
+    let names: Vec<&str> = below.map(|s| s["name"].as_str().unwrap()).collect();
+    assert_eq!(names, ["admission", "planning", "preparation", "start", "execution", "close"]);
+    assert!(run["parentSpanId"].is_null(), "a trace of its own");
+    place.cofferdam(["stop", &id]).status().unwrap();
+    place.cofferdam(["start", &id]).status().unwrap();
     // What ends while no daemon is there is told by the next one.
     daemon.end();
     place.cofferdam(["exec", &id, "--", "true"]).status().unwrap();
     let _daemon = Daemon::start(&place, &["--otlp-endpoint", &collector.endpoint], &env);
     until("the run that ended meanwhile", || {
-        (collector.spans().iter().filter(|s| s["name"] == "run").count() == 2).then_some(())
+        (collector.spans().iter().filter(|s| s["name"] == "run").count() == 3).then_some(())
     });
 }
 
@@ -370,7 +385,7 @@ fn a_collector_that_is_down_costs_nobody_anything() {
 /// A reader of the log that does not read makes nobody wait.
 #[test]
 fn a_log_that_nobody_reads_makes_nobody_wait() {
-    let place = Place::new(As::User);
+    let place = Place::new(As::Root);
     let mut command = place.cofferdam(["serve", "--json"]);
     let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let mut line = String::new();

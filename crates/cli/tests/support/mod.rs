@@ -4,6 +4,7 @@
 
 pub mod harm;
 pub mod http;
+pub mod left;
 pub mod terminal;
 pub mod world;
 

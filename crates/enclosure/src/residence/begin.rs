@@ -181,7 +181,6 @@ impl Residence<'_> {
         self.guest.judge.descriptors_met = false;
         self.guest.judge.room_met = None;
         self.guest.meter.start_anew();
-        self.guest.start_anew();
         self.memory = Memory { kills: self.guest.meter.memory_kills(), ..Memory::default() };
     }
 

@@ -138,7 +138,11 @@ impl Residence<'_> {
     }
 
     fn check_limits(&mut self) {
-        if self.jobs.is_empty() || self.look_at.is_none_or(|at| Instant::now() < at) {
+        if self.jobs.is_empty() {
+            self.look_at = None;
+        }
+        // Who stands still uses nothing.
+        if self.still.is_some() || self.look_at.is_none_or(|at| Instant::now() < at) {
             return;
         }
         self.check_memory();

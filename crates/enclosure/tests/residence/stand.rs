@@ -146,6 +146,9 @@ fn who_ends_while_still_ends_on_waking() {
     assert!(home.residence.signal(told.job, 15));
     let (_, deadline) = home.residence.waits();
     assert!(deadline.is_none(), "nobody who stands still is late");
+    let still = Instant::now() + Duration::from_millis(100);
+    home.until("time", |_| (Instant::now() > still).then_some(()));
+    assert!(home.happened.is_empty(), "{:?}", home.happened);
     home.residence.thaw().unwrap();
     assert_eq!(home.ended(ended.job).status, Some(9));
     assert_eq!(code(home.ended(told.job).status), Some(8));

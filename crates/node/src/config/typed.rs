@@ -1,6 +1,7 @@
 //! The same values as types, for those who use them.
 
 use super::{Config, Setting, Value};
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -126,6 +127,12 @@ impl Config {
     /// Of one tenant; nothing is bound that the file does not bind.
     pub fn quota_of(&self, tenant: &str) -> Quota {
         self.quota_at(&format!("tenant.{tenant}.quota"))
+    }
+
+    /// Tenants that have quotas of their own.
+    pub fn tenants_with_quotas(&self) -> BTreeSet<&str> {
+        let of_tenants = self.settings.iter().filter_map(|setting| setting.key.strip_prefix("tenant."));
+        of_tenants.filter_map(|rest| rest.split_once(".quota.").map(|(tenant, _)| tenant)).collect()
     }
 
     fn quota_at(&self, section: &str) -> Quota {

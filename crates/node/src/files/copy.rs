@@ -145,6 +145,6 @@ fn check_room(root: &Root, from: &Rel, source: &Dir) -> Result<(), Fault> {
 impl Root {
     pub(super) fn try_clone(&self) -> Result<Root, Fault> {
         let dir = self.dir.try_clone().map_err(|e| trouble::fault(&Rel::top(), "open it", &e))?;
-        Ok(Root { dir, owner: self.owner, place: self.place.clone(), room: self.room })
+        Ok(Root { dir, owner: self.owner, place: self.place.clone(), room: self.room, lease: self.lease.clone() })
     }
 }

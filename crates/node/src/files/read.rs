@@ -28,6 +28,8 @@ pub struct Reading {
     pub entry: Entry,
     at: u64,
     end: u64,
+    /// Last, so that the right to the file goes after the file.
+    root: Root,
 }
 
 /// Opens a regular file. What is not one is refused without being opened.
@@ -35,7 +37,7 @@ pub fn open(root: &Root, path: &Rel) -> Result<Reading, Fault> {
     let _owner = root.in_its_name()?;
     let (spot, (file, meta)) = settled(root, path, "read it", false, |spot| spot.open_file(OFlags::RDONLY))?;
     let entry = Entry::of(spot.path, &meta, None);
-    Ok(Reading { file, path: path.clone(), at: 0, end: entry.size, entry })
+    Ok(Reading { file, path: path.clone(), at: 0, end: entry.size, entry, root: root.try_clone()? })
 }
 
 impl Reading {
@@ -64,6 +66,7 @@ impl Reading {
         if self.at >= self.end {
             return Ok(None);
         }
+        self.root.check()?;
         let length = usize::try_from(self.end - self.at).unwrap_or(PIECE).min(PIECE);
         let mut piece = vec![0u8; length];
         let count = self.file.read_at(&mut piece, self.at);

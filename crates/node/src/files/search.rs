@@ -107,6 +107,18 @@ pub enum Bound {
     Bytes,
 }
 
+impl Bound {
+    /// The word that documents use.
+    pub fn name(self) -> &'static str {
+        match self {
+            Bound::Matches => "matches",
+            Bound::Time => "time",
+            Bound::Entries => "entries",
+            Bound::Bytes => "bytes",
+        }
+    }
+}
+
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[schema(as = SearchSkipped)]
 pub struct Skipped {

@@ -4,12 +4,14 @@
 use super::list::{directory, joined, told};
 use super::tree::Tree;
 use super::{Root, trouble};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::inotify::{self, CreateFlags, ReadFlags, WatchFlags};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 use std::collections::{HashMap, HashSet};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::time::Duration;
 use terms::{ErrorKind, Fault, LimitKind, Phase, Retry};
 use workspace::{Dir, FileKind, Rel};
 
@@ -53,16 +55,31 @@ pub enum What {
     Gone,
 }
 
+impl What {
+    /// The word that documents use.
+    pub fn name(self) -> &'static str {
+        match self {
+            What::Created => "created",
+            What::Written => "written",
+            What::Attributes => "attributes",
+            What::Removed => "removed",
+            What::Renamed => "renamed",
+            What::Overflow => "overflow",
+            What::Gone => "gone",
+        }
+    }
+}
+
 /// A watch. It ends when it is dropped.
 #[derive(Debug)]
 pub struct Watch {
     queue: OwnedFd,
-    root: Root,
     top: Rel,
     recursive: bool,
     /// By the kernel's number.
     dirs: HashMap<i32, Rel>,
     gone: bool,
+    root: Root,
 }
 
 const INTEREST: WatchFlags = WatchFlags::CREATE
@@ -133,6 +150,13 @@ impl Watch {
             self.tell(raw, partner, &mut events, &mut seen)?;
         }
         Ok(events)
+    }
+
+    /// Waits until something happened, or the time is over.
+    pub fn wait(&self, time: Duration) {
+        let time = Timespec { tv_sec: time.as_secs() as i64, tv_nsec: time.subsec_nanos().into() };
+        // That nothing came in time is no reason not to look.
+        let _ = poll(&mut [PollFd::new(&self.queue, PollFlags::IN)], Some(&time));
     }
 
     pub fn is_over(&self) -> bool {

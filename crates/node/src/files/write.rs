@@ -45,7 +45,6 @@ pub enum When {
 /// A file that is being written. Dropped before it is finished, it leaves nothing; what was appended stays.
 #[derive(Debug)]
 pub struct Draft {
-    root: Root,
     path: Rel,
     spot: Spot,
     ask: Ask,
@@ -53,6 +52,8 @@ pub struct Draft {
     /// Its name until it is finished; none when it is appended to.
     beside: Option<Vec<u8>>,
     written: u64,
+    /// Last, so that the right to the files goes after the files.
+    root: Root,
 }
 
 /// Between looking what is there and taking its place no other writer of ours comes.

@@ -6,11 +6,13 @@ use super::wire::{
     self, Ask, Frame, Froze, Hello, Left, Line, Listed, Notice, Pulled, Rooted, Start, Started, Used, Waited,
 };
 use crate::Caller;
+use crate::questions::{Answer, Question, Remember};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::pipe::PipeFlags;
 use serde::de::DeserializeOwned;
 use std::io::{self, Read};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::Mutex;
@@ -158,6 +160,16 @@ impl Keeper {
 
     pub fn usage(&mut self) -> Result<Used, Fault> {
         self.ask(&Ask::Usage)
+    }
+
+    /// What waits for a person's answer.
+    pub fn questions(&mut self) -> Result<Vec<Question>, Fault> {
+        self.ask(&Ask::Questions)
+    }
+
+    /// Answers one of them; what was asked.
+    pub fn answer(&mut self, number: u64, answer: Answer, remember: Remember) -> Result<Question, Fault> {
+        self.ask(&Ask::Answer { number, answer, remember })
     }
 
     /// It no longer ends by itself.
@@ -330,6 +342,7 @@ fn start(state: &Path, sandbox: &str, caller: &Caller) -> Result<(), Fault> {
     };
     let (said, says) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC).map_err(|e| trouble("pipe", &e))?;
     let child = Command::new("/proc/self/exe")
+        .arg0("cofferdam")
         .args(["keep", sandbox])
         .env_clear()
         .envs(caller.env.iter().map(|(name, value)| (name, value)))

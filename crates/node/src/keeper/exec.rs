@@ -4,22 +4,28 @@ use super::client::Keeper;
 use super::wire::{Start, Word};
 use crate::Caller;
 use crate::run::{Ask, Learn};
-use crate::sandbox;
+use crate::sandbox::{self, Lifecycle, Sandbox};
 use crate::state::State;
 use std::path::{Path, PathBuf};
+use store::Kept;
 use terms::{ErrorKind, Fault, Phase};
 
-/// The sandbox that is meant and its keeper, if one lives.
+/// The sandbox that is meant and its keeper, if one lives. One that is to be live, or is suspended, gets one.
 pub fn live(word: &str, caller: &Caller) -> Result<(PathBuf, String, Option<Keeper>), Fault> {
-    let (state, id) = named(word, caller)?;
-    let keeper = Keeper::find(&state, &id);
-    Ok((state, id, keeper))
+    let (state, found) = named(word, caller)?;
+    let Sandbox { stays, suspended, state: lifecycle, .. } = found.record;
+    let wanted = lifecycle == Lifecycle::Active && (stays || suspended.is_some());
+    let keeper = match wanted {
+        true => Some(Keeper::ensure(&state, &found.id, caller)?),
+        false => Keeper::find(&state, &found.id),
+    };
+    Ok((state, found.id, keeper))
 }
 
-fn named(word: &str, caller: &Caller) -> Result<(PathBuf, String), Fault> {
+fn named(word: &str, caller: &Caller) -> Result<(PathBuf, Kept<Sandbox>), Fault> {
     let state = State::open(caller)?;
     let found = state.store.read(|tx| sandbox::find(tx, Some(word).filter(|word| !word.is_empty()), caller))?;
-    Ok((state.path.clone(), found.id))
+    Ok((state.path.clone(), found))
 }
 
 /// What the keeper is asked; a conflict where something is asked that one command of many cannot have.
@@ -66,9 +72,9 @@ fn check(ask: &Ask, sandbox: &str) -> Result<(), Fault> {
 
 /// Starts a command that nobody waits for; its id. The sandbox becomes live where it is not.
 pub fn detached(ask: &Ask, word: &str, caller: &Caller) -> Result<String, Fault> {
-    let (state, id) = named(word, caller)?;
-    let start = Start { input: false, ..start_of(ask, caller, &id)? };
-    Ok(super::wake(&state, &id, caller)?.start(start)?.run)
+    let (state, found) = named(word, caller)?;
+    let start = Start { input: false, ..start_of(ask, caller, &found.id)? };
+    Ok(Keeper::ensure(&state, &found.id, caller)?.start(start)?.run)
 }
 
 /// Where the output of a run is kept.

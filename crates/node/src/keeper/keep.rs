@@ -13,7 +13,9 @@ use super::spool::{Kind, Reader, Writer};
 use super::wire::{
     self, Ask, Frame, Froze, Hello, Left, Listed, Notice, Pulled, Rooted, Start, Started, Used, Waited, Word,
 };
+use crate::questions::Questions;
 use crate::run::{Holding, Premises, Resident, Timer};
+use crate::sandbox::{Lifecycle, Sandbox};
 use crate::{Caller, fresh};
 use enclosure::{Groundwork, Happened, Job, Residence, Streams};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -22,7 +24,7 @@ use rustix::net::SocketFlags;
 use rustix::process::{Resource, Rlimit};
 use std::collections::{BTreeMap, VecDeque};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use terms::{ErrorKind, Fault, LimitHit, Outcome, Phase, Retry, RunId};
 
@@ -36,6 +38,8 @@ const MOST_PAST: usize = 256;
 const MOST_KEPT: usize = 256;
 /// How long one stays that was started on demand and has nothing to do.
 pub const IDLE: Duration = Duration::from_secs(15);
+/// And one that stands for the files of a stopped sandbox.
+const IDLE_STOPPED: Duration = Duration::from_millis(200);
 /// How long commands have to end when the keeper is told to.
 const GRACE: Duration = Duration::from_secs(5);
 /// Descriptors that it may want: a few for each run and one for each who asks.
@@ -80,6 +84,9 @@ struct Keep {
     /// Since when it stands still.
     frozen: Option<Instant>,
     stays: bool,
+    /// The sandbox was stopped when it was taken up: it stands for its files alone, and no command is started.
+    stopped: bool,
+    state: PathBuf,
     idle: Duration,
     /// When somebody asked, or a run ended.
     stirred: Instant,
@@ -126,7 +133,6 @@ impl Keep {
             fault.subject(&id).phase(Phase::Start).hint("look at the state directory; `cofferdam doctor` may help")
         };
         place.make().map_err(|e| trouble("its directory", &e))?;
-        super::lost::settle(&state, &id)?;
         // From now on others who want to keep it see that somebody does.
         let card = Card::own();
         place.write_card(&card).map_err(|e| trouble("its card", &e))?;
@@ -141,6 +147,8 @@ impl Keep {
             Ok((residence, premises, holding, signals, listener, clerk))
         });
         let (residence, premises, holding, signals, listener, clerk) = stood.inspect_err(|_| place.clear())?;
+        let stopped = premises.sandbox.record.state == Lifecycle::Stopped;
+        let stays = premises.sandbox.record.stays && !stopped;
         let mut keep = Keep {
             place,
             card,
@@ -154,8 +162,10 @@ impl Keep {
             works: BTreeMap::new(),
             past: VecDeque::new(),
             frozen: None,
-            stays: false,
-            idle,
+            stays,
+            stopped,
+            state: state.clone(),
+            idle: if stopped { idle.min(IDLE_STOPPED) } else { idle },
             stirred: Instant::now(),
             ending: None,
             fell: None,
@@ -163,7 +173,31 @@ impl Keep {
             _holding: holding,
         };
         keep.prune();
+        if !stopped {
+            keep.awake(&state, caller)?;
+        }
         Ok(keep)
+    }
+
+    /// It is suspended no more, and its services run.
+    fn awake(&mut self, state: &Path, caller: &Caller) -> Result<(), Fault> {
+        let sandbox = self.premises.sandbox.clone();
+        if sandbox.record.suspended.is_some() {
+            super::suspend::woken(state, &sandbox.id, caller)?;
+        }
+        for service in &sandbox.record.services {
+            let start = Start {
+                shell: Some(Word::of(&service.command)),
+                env: service.env.iter().map(|(name, value)| Word::of(format!("{name}={value}"))).collect(),
+                around: caller.env.iter().map(|(name, value)| (Word::of(name), Word::of(value))).collect(),
+                workdir: service.cwd.as_ref().map(Word::of),
+                actor: caller.user.clone(),
+                service: Some(service.name.clone()),
+                ..Start::default()
+            };
+            self.begin_run(&start)?;
+        }
+        Ok(())
     }
 
     fn run(mut self) -> Result<(), Fault> {
@@ -190,6 +224,7 @@ impl Keep {
 
     fn is_idle(&self) -> bool {
         let owing = self.clients.values().any(|client| !matches!(client.owed, Owed::Nothing | Owed::Follow(_)));
+        let owing = owing || self.clients.values().any(|client| client.holds_files);
         self.works.is_empty() && !self.stays && self.frozen.is_none() && !owing
     }
 
@@ -309,7 +344,9 @@ impl Keep {
     }
 
     fn dismiss(&mut self, id: u64) {
-        self.clients.remove(&id);
+        if self.clients.remove(&id).is_some_and(|client| client.holds_files) {
+            self.stirred = Instant::now();
+        }
         self.works.values_mut().for_each(|work| work.feeds.retain(|feed| feed.client != id));
     }
 
@@ -335,7 +372,7 @@ impl Keep {
         let Frame { json, payload, .. } = frame;
         let answer = match serde_json::from_slice::<Ask>(&json) {
             Ok(ask) => {
-                if !matches!(ask, Ask::Follow { .. } | Ask::List | Ask::Usage) {
+                if !matches!(ask, Ask::Follow { .. } | Ask::List | Ask::Usage | Ask::Questions) {
                     self.stirred = Instant::now();
                 }
                 self.carry_out(id, ask, payload)
@@ -367,17 +404,30 @@ impl Keep {
             Ask::Follow { runs } => return Ok(self.follow(id, runs)),
             Ask::Freeze => wire::value(&self.freeze()?),
             Ask::Thaw => wire::value(&self.thaw()?),
-            Ask::Root { tmp } => return self.root(tmp).map(Some),
+            Ask::Root { tmp } => {
+                let frame = self.root(tmp)?;
+                if let Some(client) = self.clients.get_mut(&id) {
+                    client.holds_files = true;
+                }
+                frame
+            }
             Ask::Connect { port } => {
                 self.thaw()?;
                 wire::value(&()).and(self.residence.connect(port)?)
             }
             Ask::Usage => wire::value(&self.used()),
+            Ask::Questions => wire::value(&self.premises.questions.as_ref().map(Questions::open).unwrap_or_default()),
+            Ask::Answer { number, answer, remember } => {
+                let nobody_asks = || crate::questions::not_open(number);
+                let questions = self.premises.questions.as_ref().ok_or_else(nobody_asks)?;
+                wire::value(&questions.answer(number, answer, remember)?)
+            }
             Ask::Stay => {
                 self.stays = true;
                 wire::value(&())
             }
             Ask::End { if_idle: true, .. } if !self.works.is_empty() => return Err(self.busy()),
+            Ask::End { if_idle: true, .. } if self.has_files_open(id) => return Err(self.in_use()),
             Ask::End { grace_ms, .. } => return Ok(self.end(id, Duration::from_millis(grace_ms))),
         }))
     }
@@ -400,6 +450,29 @@ impl Keep {
         let run = self.works.keys().next().cloned().unwrap_or_default();
         let fault = Fault::new(ErrorKind::Conflict, format!("{id} is busy: {run} is running in it"));
         fault.subject(id).phase(Phase::Admission).hint(format!("wait for it, or end it with `cofferdam stop {id}`"))
+    }
+
+    /// It may have been started since; then commands are welcome.
+    fn is_still_stopped(&mut self) -> Result<bool, Fault> {
+        let store = store::Store::open(&self.state)?;
+        let now = store.read(|tx| tx.get::<Sandbox>(&self.premises.sandbox.id))?;
+        self.stopped = now.is_none_or(|kept| kept.record.state == Lifecycle::Stopped);
+        if !self.stopped {
+            self.idle = IDLE;
+        }
+        Ok(self.stopped)
+    }
+
+    /// Whether somebody else works with its files.
+    fn has_files_open(&self, but: u64) -> bool {
+        self.clients.iter().any(|(id, client)| *id != but && client.holds_files)
+    }
+
+    fn in_use(&self) -> Fault {
+        let id = &self.premises.sandbox.id;
+        let fault = Fault::new(ErrorKind::Conflict, format!("{id} is busy: its files are being read or written"));
+        let fault = fault.subject(id).phase(Phase::Admission).retry(Retry::Later);
+        fault.hint(format!("wait for it, or end it with `cofferdam stop {id}`"))
     }
 
     fn work(&mut self, run: &str) -> Result<&mut Work, Fault> {
@@ -443,6 +516,9 @@ impl Keep {
     /// Starts a command and has it written down meanwhile.
     fn begin_run(&mut self, start: &Start) -> Result<String, Fault> {
         let sandbox = self.premises.sandbox.id.clone();
+        if self.stopped && self.is_still_stopped()? {
+            return Err(crate::run::is_stopped(&sandbox));
+        }
         let mut timer = Timer::begin(Phase::Admission, start.variable("TRACEPARENT").as_deref());
         if self.ending.is_some() {
             let fault = Fault::new(ErrorKind::Conflict, format!("{sandbox} is being stopped")).retry(Retry::Later);

@@ -99,6 +99,17 @@ impl Place {
         std::fs::rename(new, self.dir.join(CARD))
     }
 
+    /// All that keepers left of a sandbox that is gone.
+    pub fn remove(&self) {
+        let _collected_later = std::fs::remove_dir_all(&self.dir);
+    }
+
+    /// Sandboxes that have or had a keeper.
+    pub fn all(state: &Path) -> Vec<String> {
+        let entries = std::fs::read_dir(state.join("keepers")).into_iter().flatten().flatten();
+        entries.filter_map(|entry| entry.file_name().into_string().ok()).collect()
+    }
+
     /// The keeper leaves in order: nobody finds it any more.
     pub fn clear(&self) {
         let _ = std::fs::remove_file(self.dir.join(SOCKET));

@@ -97,6 +97,15 @@ pub enum Ask {
         port: u16,
     },
     Usage,
+    /// What waits for a person's answer.
+    Questions,
+    /// Somebody's answer to one of them; what was asked.
+    Answer {
+        number: u64,
+        answer: crate::questions::Answer,
+        #[serde(default)]
+        remember: crate::questions::Remember,
+    },
     /// It stays until it is told to end, whether anything runs or not.
     Stay,
     /// Ends everything in order and then itself: answered by `Left` when nothing runs any more.

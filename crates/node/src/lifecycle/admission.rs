@@ -18,11 +18,25 @@ pub enum Standing {
     Stopping,
     /// Only its records are left.
     Removed,
+    /// Its keeper died, and all that ran in it. Commands can be run in it.
+    Lost,
+    /// All that runs in it stands still.
+    Frozen,
+    /// What ran in it was ended, and starts again when it is resumed.
+    Hibernated,
 }
 
 impl Standing {
-    pub const ALL: [Standing; 5] =
-        [Standing::Active, Standing::Running, Standing::Stopped, Standing::Stopping, Standing::Removed];
+    pub const ALL: [Standing; 8] = [
+        Standing::Active,
+        Standing::Running,
+        Standing::Stopped,
+        Standing::Stopping,
+        Standing::Removed,
+        Standing::Lost,
+        Standing::Frozen,
+        Standing::Hibernated,
+    ];
 
     pub fn name(self) -> &'static str {
         match self {
@@ -31,6 +45,9 @@ impl Standing {
             Standing::Stopped => "stopped",
             Standing::Stopping => "stopping",
             Standing::Removed => "removed",
+            Standing::Lost => "lost",
+            Standing::Frozen => "frozen",
+            Standing::Hibernated => "hibernated",
         }
     }
 }
@@ -53,10 +70,12 @@ pub enum Verb {
     Rewrite,
     /// Also while a command runs, which is frozen for it.
     Snapshot,
+    Suspend,
+    Resume,
 }
 
 impl Verb {
-    pub const ALL: [Verb; 10] = [
+    pub const ALL: [Verb; 12] = [
         Verb::Exec,
         Verb::Start,
         Verb::Stop,
@@ -67,6 +86,8 @@ impl Verb {
         Verb::Land,
         Verb::Rewrite,
         Verb::Snapshot,
+        Verb::Suspend,
+        Verb::Resume,
     ];
 }
 
@@ -92,19 +113,28 @@ pub fn admit(standing: Standing, verb: Verb) -> Ruling {
         (Standing::Removed, Verb::Remove | Verb::RemoveByForce | Verb::Collect) => NothingToDo,
         (Standing::Removed, _) => Refused(Why::Removed),
 
-        (Standing::Active, Verb::Exec) => Allowed,
+        // Who is suspended is woken by it.
+        (Standing::Active | Standing::Lost | Standing::Frozen | Standing::Hibernated, Verb::Exec) => Allowed,
         (Standing::Running | Standing::Stopping, Verb::Exec) => Refused(Why::Running),
         (Standing::Stopped, Verb::Exec) => Refused(Why::Stopped),
 
         (Standing::Active | Standing::Running, Verb::Start) => NothingToDo,
-        (Standing::Stopped, Verb::Start) => Allowed,
+        (Standing::Stopped | Standing::Lost | Standing::Frozen | Standing::Hibernated, Verb::Start) => Allowed,
         (Standing::Stopping, Verb::Start) => Refused(Why::Running),
 
         (Standing::Stopped, Verb::Stop) => NothingToDo,
-        (Standing::Active | Standing::Running | Standing::Stopping, Verb::Stop) => Allowed,
+        (_, Verb::Stop) => Allowed,
 
-        (Standing::Running | Standing::Stopping, Verb::Remove | Verb::Collect | Verb::Rewrite) => Refused(Why::Running),
-        (Standing::Active | Standing::Stopped, Verb::Remove | Verb::Collect | Verb::Rewrite) => Allowed,
+        (Standing::Running | Standing::Stopping | Standing::Frozen, Verb::Remove | Verb::Collect | Verb::Rewrite) => {
+            Refused(Why::Running)
+        }
+        (_, Verb::Remove | Verb::Collect | Verb::Rewrite) => Allowed,
+
+        (Standing::Stopped | Standing::Stopping, Verb::Suspend | Verb::Resume) => Refused(Why::Stopped),
+        (Standing::Hibernated, Verb::Suspend) => NothingToDo,
+        (_, Verb::Suspend) => Allowed,
+        (Standing::Frozen | Standing::Hibernated, Verb::Resume) => Allowed,
+        (_, Verb::Resume) => NothingToDo,
 
         (_, Verb::RemoveByForce | Verb::Diff | Verb::Land | Verb::Snapshot) => Allowed,
     }
@@ -134,17 +164,19 @@ mod tests {
 
     /// Rows are verbs, columns are standings in the order of `Standing::ALL`: `+` allowed, `.` nothing to do, and the
     /// first letter of why not.
-    const TABLE: [(&str, &str); 10] = [
-        ("Exec", "+RSRX"),
-        ("Start", "..+RX"),
-        ("Stop", "++.+X"),
-        ("Remove", "+R+R."),
-        ("RemoveByForce", "++++."),
-        ("Collect", "+R+R."),
-        ("Diff", "++++X"),
-        ("Land", "++++X"),
-        ("Rewrite", "+R+RX"),
-        ("Snapshot", "++++X"),
+    const TABLE: [(&str, &str); 12] = [
+        ("Exec", "+RSRX+++"),
+        ("Start", "..+RX+++"),
+        ("Stop", "++.+X+++"),
+        ("Remove", "+R+R.+R+"),
+        ("RemoveByForce", "++++.+++"),
+        ("Collect", "+R+R.+R+"),
+        ("Diff", "++++X+++"),
+        ("Land", "++++X+++"),
+        ("Rewrite", "+R+RX+R+"),
+        ("Snapshot", "++++X+++"),
+        ("Suspend", "++SSX++."),
+        ("Resume", "..SSX.++"),
     ];
 
     #[test]
@@ -167,8 +199,13 @@ mod tests {
     /// A verb that was carried out finds nothing more to do, or does the same again.
     #[test]
     fn every_transition_can_be_repeated() {
-        let after =
-            [(Verb::Start, Standing::Active), (Verb::Stop, Standing::Stopped), (Verb::Remove, Standing::Removed)];
+        let after = [
+            (Verb::Start, Standing::Active),
+            (Verb::Stop, Standing::Stopped),
+            (Verb::Remove, Standing::Removed),
+            (Verb::Suspend, Standing::Hibernated),
+            (Verb::Resume, Standing::Active),
+        ];
         for (verb, standing) in after {
             assert_eq!(admit(standing, verb), Ruling::NothingToDo, "{verb:?}");
         }

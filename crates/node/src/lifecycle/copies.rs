@@ -4,6 +4,8 @@
 use super::measure::{self, Size};
 use crate::fresh;
 use crate::review::batch::{self, Batch, Unfinished};
+use crate::sandbox::Sandbox;
+use crate::snapshots::{Snapshot, Template};
 use crate::state::State;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -62,25 +64,44 @@ fn known(tx: &Tx<'_>) -> Result<(BTreeSet<String>, BTreeSet<String>), Fault> {
     Ok((recorded, tx.list::<Unfinished>()?.into_iter().map(|kept| kept.id).collect()))
 }
 
-/// Batches that cannot be undone any more, or need not be, and why.
+/// Batches that cannot be undone any more, or need not be, and why. What one that was undone had replaced stands in its directory
+/// again, and whoever saw it there before still tells by the copies that it is the same.
 fn past(tx: &Tx<'_>) -> Result<BTreeMap<String, String>, Fault> {
     let mut by_base: BTreeMap<PathBuf, Vec<Kept<Batch>>> = BTreeMap::new();
     for kept in tx.list::<Batch>()? {
         by_base.entry(kept.record.base.clone()).or_default().push(kept);
     }
-    let (mut past, now) = (BTreeMap::new(), fresh::now_ms());
-    for (_, mut batches) in by_base {
+    let (mut past, now, first) = (BTreeMap::new(), fresh::now_ms(), first_looks(tx)?);
+    for (base, mut batches) in by_base {
         batches.sort_by_key(|kept| std::cmp::Reverse(kept.record.at_ms));
+        let at: BTreeMap<String, u64> = batches.iter().map(|kept| (kept.id.clone(), kept.record.at_ms)).collect();
         for (place, Kept { id, record, .. }) in batches.into_iter().enumerate() {
             let old = place >= KEPT && record.at_ms.saturating_add(KEPT_MS) <= now;
+            let undone_ms = |by: &String| at.get(by).copied().unwrap_or(record.at_ms);
             match record.undone_by {
-                Some(by) => drop(past.insert(id, format!("undone by {by}"))),
+                Some(by) if old || first.get(&base).is_none_or(|first| *first >= undone_ms(&by)) => {
+                    drop(past.insert(id, format!("undone by {by}")));
+                }
                 None if old => drop(past.insert(id, format!("landed on {}", fresh::date(record.at_ms / 1000)))),
-                None => {}
+                _ => {}
             }
         }
     }
     Ok(past)
+}
+
+/// When the first of all that are built upon a directory saw it, in milliseconds.
+fn first_looks(tx: &Tx<'_>) -> Result<BTreeMap<PathBuf, u64>, Fault> {
+    let sandboxes = tx.list::<Sandbox>()?.into_iter().map(|kept| (kept.record.base, kept.record.since));
+    let snapshots = tx.list::<Snapshot>()?.into_iter().map(|kept| kept.record.ground);
+    let grounds = snapshots.chain(tx.list::<Template>()?.into_iter().map(|kept| kept.record.ground));
+    let mut first: BTreeMap<PathBuf, u64> = BTreeMap::new();
+    for (base, since) in sandboxes.chain(grounds.map(|ground| (ground.base, ground.since))) {
+        let since_ms = u64::try_from(since.0).unwrap_or(0) * 1000 + u64::from(since.1) / 1_000_000;
+        let known = first.entry(base).or_insert(since_ms);
+        *known = since_ms.min(*known);
+    }
+    Ok(first)
 }
 
 /// Takes one away, unless somebody lands or takes back in its directory now.

@@ -8,7 +8,7 @@ pub use rules::check_name;
 
 use super::{bases, keys, reserve};
 use crate::policies::{Flag, Source};
-use crate::sandbox::{Sandbox, Sharing};
+use crate::sandbox::{Sandbox, Service, Sharing};
 use crate::snapshots::{Ground, still_there};
 use crate::state::{self, State};
 use crate::{Caller, fresh};
@@ -46,6 +46,8 @@ pub struct Ask {
     pub key: Option<String>,
     /// The best that works, where none is given.
     pub driver: Option<Driver>,
+    /// Commands that run in it as long as it is live.
+    pub services: Vec<Service>,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
@@ -122,6 +124,7 @@ fn describe(ask: &Ask, caller: &Caller, base: &Base, ground: Option<&Ground>) ->
         return Err(Fault::invalid(message).hint("reserve a directory above them").phase(Phase::Admission));
     }
     let reserve = ask.reserve.iter().map(|text| reserve::parse(&base.path, text)).collect::<Result<_, _>>()?;
+    rules::check_services(&ask.services)?;
     let now = fresh::now_ms();
     let sandbox = Sandbox {
         name: ask.name.clone(),
@@ -133,6 +136,7 @@ fn describe(ask: &Ask, caller: &Caller, base: &Base, ground: Option<&Ground>) ->
         git_head: workspace::git::head(&base.path),
         expires_ms: ask.ttl_ms.map(|ttl| now.saturating_add(ttl)),
         idle_ms: ask.idle_ms,
+        services: ask.services.clone(),
         ..Sandbox::new(base.path.clone(), base.id, document, now)
     };
     Ok((sandbox, notes))
@@ -146,7 +150,12 @@ fn params(ask: &Ask, sandbox: &Sandbox) -> Map<String, Value> {
         "template": ask.template, "policy": policy, "limits": limits, "cpus": cpus, "ttl_ms": ask.ttl_ms,
         "idle_ms": ask.idle_ms, "driver": ask.driver,
     });
-    all.as_object().cloned().unwrap_or_default()
+    let mut all = all.as_object().cloned().unwrap_or_default();
+    // Requests of before there were services are compared with those of today.
+    if !ask.services.is_empty() {
+        all.insert("services".into(), json!(ask.services));
+    }
+    all
 }
 
 /// What an earlier request under the same key made.

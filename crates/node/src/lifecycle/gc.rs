@@ -1,11 +1,14 @@
 //! Collect: what nobody needs any more is listed, then taken away. One plan serves both `--dry-run` and the deed, so that what
 //! is listed is what goes. Never anything that somebody holds, and nothing outside the state directory.
 
+use super::admission::Standing;
 use super::live::{self, Hold, Whose};
 use super::measure::{self, Size};
 use super::meta::{Meta, drop_layer};
 use super::stop::note;
 use super::{bases, copies, list, remove};
+use crate::keeper::lost;
+use crate::keeper::place::Place;
 use crate::sandbox::{Run, Sandbox, Tombstone};
 use crate::snapshots::{self, Frozen, Snapshot};
 use crate::state::State;
@@ -13,8 +16,8 @@ use crate::{Caller, fresh};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use std::collections::BTreeMap;
-use store::{Step, Tx};
-use terms::{Fault, Verdict};
+use store::Step;
+use terms::{ErrorKind, Fault};
 use utoipa::ToSchema;
 use workspace::{Driver, Layer};
 
@@ -46,6 +49,8 @@ pub enum Sort {
     OrphanBatch,
     /// A directory that was made for a sandbox, on which nothing stands any more.
     OwnBase,
+    /// What commands said in a sandbox that is gone.
+    Output,
     /// A key of a request that is too old to be repeated.
     Key,
 }
@@ -92,6 +97,8 @@ pub fn collect(caller: &Caller) -> Result<Collected, Fault> {
             Ok(true) => done.push(item),
             // Somebody came back for it.
             Ok(false) => {}
+            // Another collection was quicker.
+            Err(fault) if fault.error_kind == ErrorKind::NotFound => {}
             Err(fault) => failed.push(format!("{}: {}", item.id, fault.message)),
         }
     }
@@ -122,7 +129,7 @@ fn items(state: &State) -> Result<Vec<Item>, Fault> {
     let mut items = Vec::new();
     for kept in &known.sandboxes {
         let Some(why) = list::expired(&kept.record, now) else { continue };
-        if live::is_held(state, &kept.record) {
+        if is_busy(state, kept) {
             continue;
         }
         let mut size = Size::default();
@@ -156,6 +163,8 @@ fn items(state: &State) -> Result<Vec<Item>, Fault> {
     }
     let bases = bases::left(state)?;
     items.extend(bases.iter().map(|id| item(Sort::OwnBase, id, "nothing stands on it".into(), Size::default())));
+    let output = left_output(state, &known.sandboxes);
+    items.extend(output.iter().map(|id| item(Sort::Output, id, "its sandbox is gone".into(), Size::default())));
     items.extend(known.keys.iter().map(|key| item(Sort::Key, key, "expired".into(), Size::default())));
     items.truncate(MOST);
     Ok(items)
@@ -172,6 +181,11 @@ struct Known {
 
 fn item(sort: Sort, id: &str, why: String, size: Size) -> Item {
     Item { sort, id: id.to_owned(), why, bytes: size.bytes, files: size.files }
+}
+
+/// Held by somebody who does something. A keeper that has nothing to do gives way.
+fn is_busy(state: &State, kept: &store::Kept<Sandbox>) -> bool {
+    live::is_held(state, &kept.record) && live::standing(state, &kept.id, &kept.record) != Standing::Active
 }
 
 /// A run that has no supervisor, in a sandbox that nobody holds.
@@ -253,7 +267,8 @@ fn take(state: &State, item: &Item, caller: &Caller) -> Result<bool, Fault> {
         Sort::Snapshot => snapshots::remove(state, caller, &item.id).map(|_| true),
         Sort::DeepStack => snapshots::squash(state, caller, &item.id),
         Sort::BatchCopies | Sort::OrphanBatch => copies::take(state, &item.id),
-        Sort::LostRun => state.store.write(|tx| lose(tx, &item.id, now)),
+        Sort::LostRun => lose(state, &item.id),
+        Sort::Output => Ok(drop_output(state, &item.id)),
         Sort::OwnBase => bases::drop_unused(state, &item.id),
         Sort::Key => state.store.write(|tx| tx.forget_key(&item.id, now)),
     }
@@ -263,7 +278,7 @@ fn expire(state: &State, item: &Item, caller: &Caller, now: u64) -> Result<bool,
     if state.store.read(|tx| tx.get::<Sandbox>(&item.id))?.is_none() {
         return Ok(false);
     }
-    let Hold { whose: Whose::Mine(_held), .. } = live::hold(state, &item.id)? else { return Ok(false) };
+    let Hold { whose: Whose::Mine(_held), .. } = live::hold_patiently(state, &item.id)? else { return Ok(false) };
     let still = std::cell::Cell::new(true);
     let taken = remove::take(state, &item.id, &item.why, caller, |kept| {
         still.set(list::expired(&kept.record, now).is_some());
@@ -326,10 +341,24 @@ fn adopt(state: &State, id: &str, caller: &Caller, now: u64) -> Result<bool, Fau
     })
 }
 
-fn lose(tx: &Tx<'_>, id: &str, now: u64) -> Result<bool, Fault> {
-    let Some(mut run) = tx.get::<Run>(id)?.filter(|run| run.record.ended_ms.is_none()) else { return Ok(false) };
-    run.record.ended_ms = Some(now);
-    run.record.verdict = Some(Verdict::Lost);
-    tx.change(run)?;
-    Ok(true)
+fn lose(state: &State, id: &str) -> Result<bool, Fault> {
+    let open = |run: &store::Kept<Run>| run.record.ended_ms.is_none();
+    let Some(run) = state.store.read(|tx| tx.get::<Run>(id))?.filter(open) else { return Ok(false) };
+    lost::settle_open(state, &run.record.sandbox).map(|()| true)
+}
+
+/// What keepers left of sandboxes that are gone.
+fn left_output(state: &State, sandboxes: &[store::Kept<Sandbox>]) -> Vec<String> {
+    let known = |id: &String| sandboxes.iter().any(|kept| kept.id == *id);
+    let mut left: Vec<String> = Place::all(&state.path).into_iter().filter(|id| !known(id)).collect();
+    left.sort();
+    left
+}
+
+fn drop_output(state: &State, id: &str) -> bool {
+    let gone = state.store.read(|tx| Ok(tx.get::<Sandbox>(id)?.is_none())).unwrap_or(false);
+    if gone {
+        Place::of(&state.path, id).remove();
+    }
+    gone
 }

@@ -23,6 +23,12 @@ pub struct Row {
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub name: Option<String>,
     pub state: Standing,
+    /// A keeper holds it: commands start in it at once, several at a time.
+    #[serde(default)]
+    pub live: bool,
+    /// Why it lost its keeper, where it did.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub lost: Option<String>,
     #[schema(value_type = String)]
     pub base: PathBuf,
     pub version: u64,
@@ -58,14 +64,29 @@ pub fn list(caller: &Caller, removed: bool) -> Result<Vec<Row>, Fault> {
 }
 
 fn row(state: &State, kept: Kept<Sandbox>, now_ms: u64) -> Row {
-    let standing = live::standing(state, &kept.record);
-    Row { state: standing, expired: expired(&kept.record, now_ms), ..plain(kept) }
+    let look = live::look(state, &kept.id, &kept.record);
+    let expired = expired(&kept.record, now_ms);
+    Row { state: look.standing, live: look.live, lost: look.lost, expired, ..plain(kept) }
 }
 
 fn plain(kept: Kept<Sandbox>) -> Row {
     let Kept { id, version, record } = kept;
     let Sandbox { name, base, created_ms, used_ms, expires_ms, notes, .. } = record;
-    Row { id, name, state: Standing::Active, base, version, created_ms, used_ms, expires_ms, expired: None, notes }
+    let (live, lost) = (false, None);
+    Row {
+        id,
+        name,
+        state: Standing::Active,
+        live,
+        lost,
+        base,
+        version,
+        created_ms,
+        used_ms,
+        expires_ms,
+        expired: None,
+        notes,
+    }
 }
 
 /// Why a sandbox may be collected, if it may.
@@ -139,6 +160,12 @@ pub struct Whole {
     pub id: String,
     pub version: u64,
     pub standing: Standing,
+    /// A keeper holds it: commands start in it at once, several at a time.
+    #[serde(default)]
+    pub live: bool,
+    /// Why it lost its keeper, where it did.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub lost: Option<String>,
     #[serde(flatten)]
     pub sandbox: Sandbox,
     pub base_is: BaseIs,
@@ -194,6 +221,7 @@ pub fn inspect(word: Option<&str>, caller: &Caller) -> Result<Whole, Fault> {
         Ok((kept, referred, running, past, records))
     })?;
     let pending = pending(&state, &kept);
+    let look = live::look(&state, &kept.id, &kept.record);
     let Kept { id, version, record } = kept;
     let mut layer_sizes = BTreeMap::new();
     let mut disk = Size::default();
@@ -215,7 +243,9 @@ pub fn inspect(word: Option<&str>, caller: &Caller) -> Result<Whole, Fault> {
         started_ms: run.record.started_ms,
     };
     Ok(Whole {
-        standing: live::standing(&state, &record),
+        standing: look.standing,
+        live: look.live,
+        lost: look.lost,
         base_is: base_is(&record),
         expired: expired(&record, fresh::now_ms()),
         holds_reservations: reserve::holds(&record),

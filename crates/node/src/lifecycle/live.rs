@@ -2,6 +2,7 @@
 //! mean the same process. Asked of the kernel, never of a record alone.
 
 use super::admission::Standing;
+use crate::keeper::{Keeper, lost};
 use crate::sandbox::{self, Lifecycle, Run, Sandbox};
 use crate::state::State;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
@@ -98,7 +99,7 @@ pub fn hold(state: &State, id: &str) -> Result<Hold, Fault> {
     Err(fault.hint("try again").subject(id).phase(Phase::Admission))
 }
 
-/// Waits for other verbs, which are done soon. A run is not waited for.
+/// Waits for other verbs, which are done soon, and asks a keeper to leave that has nothing to do. A run is not waited for.
 pub fn hold_patiently(state: &State, id: &str) -> Result<Hold, Fault> {
     let begun = Instant::now();
     loop {
@@ -107,15 +108,48 @@ pub fn hold_patiently(state: &State, id: &str) -> Result<Hold, Fault> {
         if is_mine || begun.elapsed() > PATIENCE || !state.store.read(|tx| runs(tx, id))?.is_empty() {
             return Ok(hold);
         }
+        if let Some(keeper) = Keeper::find(&state.path, id) {
+            match keeper.end_if_idle() {
+                Ok(()) => continue,
+                Err(fault) if fault.error_kind == ErrorKind::Conflict => return Ok(hold),
+                // It went away while it was asked.
+                Err(_) => {}
+            }
+        }
         std::thread::sleep(PAUSE);
     }
 }
 
-pub fn standing(state: &State, sandbox: &Sandbox) -> Standing {
-    match (sandbox.state, is_held(state, sandbox)) {
+pub fn standing(state: &State, id: &str, sandbox: &Sandbox) -> Standing {
+    look(state, id, sandbox).standing
+}
+
+/// How a sandbox stands, and whether it is live.
+#[derive(Clone, Debug)]
+pub struct Look {
+    pub standing: Standing,
+    pub live: bool,
+    /// Why it is lost, where it is.
+    pub lost: Option<String>,
+}
+
+pub fn look(state: &State, id: &str, sandbox: &Sandbox) -> Look {
+    let held = is_held(state, sandbox);
+    let keeper = if held { Keeper::find(&state.path, id).and_then(|mut keeper| keeper.hello().ok()) } else { None };
+    let lost = if held { None } else { lost::reason(&state.path, id) };
+    let standing = match (sandbox.state, held) {
+        (Lifecycle::Active, false) if sandbox.suspended.is_some() => Standing::Hibernated,
+        (Lifecycle::Active, false) if lost.is_some() => Standing::Lost,
         (Lifecycle::Active, false) => Standing::Active,
-        (Lifecycle::Active, true) => Standing::Running,
+        (Lifecycle::Active, true) => match &keeper {
+            Some(hello) if hello.frozen => Standing::Frozen,
+            Some(hello) if hello.running == 0 => Standing::Active,
+            _ => Standing::Running,
+        },
         (Lifecycle::Stopped, false) => Standing::Stopped,
+        // A keeper can stand for the files of one that is stopped.
+        (Lifecycle::Stopped, true) if keeper.as_ref().is_some_and(|hello| hello.running == 0) => Standing::Stopped,
         (Lifecycle::Stopped, true) => Standing::Stopping,
-    }
+    };
+    Look { standing, live: keeper.is_some(), lost }
 }

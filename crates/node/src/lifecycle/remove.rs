@@ -7,6 +7,7 @@ use super::live::{self, Hold, Whose};
 use super::measure::{self, Size};
 use super::meta::drop_layer;
 use super::stop::{Ended, Which, note, pick, quiet};
+use crate::keeper::place::Place;
 use crate::sandbox::{Anchored, Sandbox, Tombstone};
 use crate::snapshots::Frozen;
 use crate::state::State;
@@ -51,7 +52,7 @@ pub fn remove(which: &Which, force: Option<Duration>, caller: &Caller) -> Result
             };
         }
     };
-    check(live::standing(&state, &kept.record), verb, &kept.id)?;
+    check(live::standing(&state, &kept.id, &kept.record), verb, &kept.id)?;
     let Hold { whose, .. } = live::hold_patiently(&state, &kept.id)?;
     let (ended, _lock) = match (force, whose) {
         (_, Whose::Mine(lock)) => (Vec::new(), lock),
@@ -127,6 +128,7 @@ pub fn take(
     let Some(gone) = gone else { return Ok((false, Size::default())) };
     let (freed, failed) = drop_all(state, &gone);
     bases::drop_unused(state, id)?;
+    Place::of(&state.path, id).remove();
     state.store.write(|tx| {
         let step = if failed.is_empty() { Step::Done } else { Step::Failed };
         let body = json!({"bytes": freed.bytes, "files": freed.files, "failed": failed});

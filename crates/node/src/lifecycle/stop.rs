@@ -4,7 +4,7 @@
 use super::admission::{Verb, check};
 use super::live::{self, Hold, Whose};
 use super::reserve;
-use crate::keeper::lost;
+use crate::keeper::{Keeper, lost, suspend};
 use crate::sandbox::{self, Lifecycle, Run, Sandbox};
 use crate::state::State;
 use crate::{Caller, fresh};
@@ -70,18 +70,23 @@ pub fn start(which: &Which, caller: &Caller) -> Result<Moved, Fault> {
     let state = State::open(caller)?;
     let look = |tx: &Tx<'_>| {
         let kept = pick(tx, which, caller)?;
-        let to_do = check(live::standing(&state, &kept.record), Verb::Start, &kept.id)?;
+        let to_do = check(live::standing(&state, &kept.id, &kept.record), Verb::Start, &kept.id)?;
         Ok((kept, to_do))
     };
     let (kept, to_do) = state.store.read(look)?;
     if !to_do {
         return Ok(moved(kept, false, Vec::new()));
     }
+    if kept.record.state == Lifecycle::Active && lost::reason(&state.path, &kept.id).is_none() {
+        // It is suspended.
+        let resumed = suspend::resume(which, caller)?;
+        let kept = state.store.read(|tx| pick(tx, &Which { word: Some(resumed.id), version: None }, caller))?;
+        return Ok(moved(kept, resumed.changed, Vec::new()));
+    }
+    lost::settle_open(&state, &kept.id)?;
+    lost::forget(&state.path, &kept.id);
     state.store.write(|tx| {
-        let (mut kept, to_do) = look(tx)?;
-        if !to_do {
-            return Ok(moved(kept, false, Vec::new()));
-        }
+        let mut kept = pick(tx, which, caller)?;
         kept.record.state = Lifecycle::Active;
         kept.record.used_ms = fresh::now_ms();
         // What was let go by stop may be somebody else's by now.
@@ -93,12 +98,30 @@ pub fn start(which: &Which, caller: &Caller) -> Result<Moved, Fault> {
     })
 }
 
+/// The same, and it is live from now on until it is stopped, with its services.
+pub fn start_live(which: &Which, caller: &Caller) -> Result<Moved, Fault> {
+    let moved = start(which, caller)?;
+    let state = State::open(caller)?;
+    let (kept, changed) = state.store.write(|tx| {
+        let mut kept = pick(tx, &Which { word: Some(moved.id.clone()), version: None }, caller)?;
+        if kept.record.stays {
+            return Ok((kept, false));
+        }
+        kept.record.stays = true;
+        note(tx, "start", Step::Done, &kept.id, caller, json!({ "live": true }))?;
+        Ok((tx.change(kept)?, true))
+    })?;
+    let before = Keeper::find(&state.path, &kept.id).is_some();
+    Keeper::ensure(&state.path, &kept.id, caller)?.stay()?;
+    Ok(Moved { version: kept.version, changed: moved.changed || changed || !before, ..moved })
+}
+
 /// `patience` is how long a command may take to end once it was asked to.
 pub fn stop(which: &Which, patience: Duration, caller: &Caller) -> Result<Moved, Fault> {
     let state = State::open(caller)?;
     let look = |tx: &Tx<'_>| {
         let kept = pick(tx, which, caller)?;
-        let to_do = check(live::standing(&state, &kept.record), Verb::Stop, &kept.id)?;
+        let to_do = check(live::standing(&state, &kept.id, &kept.record), Verb::Stop, &kept.id)?;
         Ok((kept, to_do))
     };
     let (kept, to_do) = state.store.read(look)?;
@@ -110,6 +133,7 @@ pub fn stop(which: &Which, patience: Duration, caller: &Caller) -> Result<Moved,
         let mut kept = look(tx)?.0;
         note(tx, "stop", Step::Intent, &kept.id, caller, Value::Null)?;
         kept.record.state = Lifecycle::Stopped;
+        (kept.record.stays, kept.record.suspended) = (false, None);
         kept.record.used_ms = fresh::now_ms();
         tx.change(kept)
     })?;
@@ -141,7 +165,11 @@ pub fn quiet(state: &State, sandbox: &Kept<Sandbox>, patience: Duration) -> Resu
     loop {
         if let Hold { whose: Whose::Mine(lock), .. } = live::hold(state, &sandbox.id)? {
             lost::settle_open(state, &sandbox.id)?;
+            lost::forget(&state.path, &sandbox.id);
             return Ok((ended, lock));
+        }
+        if let Some(keeper) = Keeper::find(&state.path, &sandbox.id) {
+            end_keeper(keeper, patience, &mut ended);
         }
         for run in state.store.read(|tx| live::runs(tx, &sandbox.id))? {
             let killed = end_run(&run, patience);
@@ -156,6 +184,20 @@ pub fn quiet(state: &State, sandbox: &Kept<Sandbox>, patience: Duration) -> Resu
         }
         // Somebody who holds the layer without a run is about to begin one, or has just ended it.
         std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// Has a keeper end all that it keeps, and then itself; one that does not is killed, and its guest with it.
+fn end_keeper(keeper: Keeper, patience: Duration, ended: &mut Vec<Ended>) {
+    let (pid, handle) = (keeper.card.pid, keeper.card.handle());
+    match keeper.end(patience) {
+        Ok(left) => ended.extend(left.ended.into_iter().map(|(run, killed)| Ended { run, pid, killed })),
+        Err(_) => {
+            if let Some(handle) = handle {
+                sys::process::signal(handle.as_fd(), KILL);
+                has_ended_within(&handle, VANISHING);
+            }
+        }
     }
 }
 

@@ -3,7 +3,7 @@
 use super::batch::{Batch, Verb};
 use super::landing::{self, Job, PATIENCE};
 use super::receipt::{LandedChange, Receipt, bounded};
-use super::{Of, Reviewed, commit, conflicted, denied, recover, reject};
+use super::{Of, Reviewed, commit, conflicted, denied, past, recover, reject};
 use crate::Caller;
 use crate::fresh::now_ms;
 use crate::lifecycle::live::{self, Hold, Whose};
@@ -166,7 +166,10 @@ impl Desk<'_> {
     }
 
     fn diff(&self, exclude: Exclude) -> Result<Diff, Fault> {
-        workspace::diff::diff(&self.stack, &self.anchors, &Options { exclude, ..Options::default() })
+        let options = Options { exclude, ..Options::default() };
+        let mut diff = workspace::diff::diff(&self.stack, &self.anchors, &options)?;
+        past::settle(self.state, &self.sandbox.record, &self.anchors, &mut diff)?;
+        Ok(diff)
     }
 
     /// Files that a rebase left in conflict, and that nobody has settled.

@@ -2,6 +2,7 @@
 //! has in dispute with its base.
 
 use super::conflicted::Conflicted;
+use super::past;
 use crate::Caller;
 use crate::sandbox::{self, Anchored, Sandbox};
 use crate::state::State;
@@ -187,7 +188,8 @@ fn nearest(tx: &Tx<'_>, cwd: &Path) -> Result<PathBuf, Fault> {
 
 fn look(state: &State, sandbox: &Kept<Sandbox>, anchored: &Anchored) -> Result<(Stack, Diff), Fault> {
     let stack = sandbox::stack(state, sandbox)?;
-    let diff = diff(&stack, &anchored.anchors, &Options::default())?;
+    let mut diff = diff(&stack, &anchored.anchors, &Options::default())?;
+    past::settle(state, &sandbox.record, &anchored.anchors, &mut diff)?;
     Ok((stack, diff))
 }
 

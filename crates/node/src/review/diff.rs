@@ -1,6 +1,6 @@
 //! `diff`: what changed in a sandbox. Changes nothing but the record of what was shown.
 
-use super::{Of, Reviewed, denied};
+use super::{Of, Reviewed, denied, past};
 use crate::Caller;
 use crate::fresh::now_ms;
 use crate::lifecycle::live;
@@ -93,6 +93,7 @@ pub fn diff(caller: &Caller, ask: &Ask) -> Result<Answer, Fault> {
     let exclude = if ask.everything { Exclude::Nothing } else { Exclude::Artefacts };
     let options = Options { exclude, ..Options::default() };
     let mut diff = workspace::diff::diff(&stack, &anchors.anchors, &options).map_err(|f| f.subject(&sandbox.id))?;
+    past::settle(&state, &sandbox.record, &anchors.anchors, &mut diff)?;
     denied::mark(&sandbox, caller, &mut diff)?;
     if running {
         diff.notes.push("a command is running in it; it may change more while you read".to_owned());

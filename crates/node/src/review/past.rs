@@ -11,8 +11,8 @@ use std::io::Read;
 use store::Kept;
 use terms::Fault;
 use workspace::git::{Old, Surroundings, Was};
-use workspace::plan::{Act, Plan};
-use workspace::{Anchors, ChangeKind, Diff, Dir, Rel, Seen, merge, undo};
+use workspace::plan::{Act, Plan, Shape};
+use workspace::{Anchors, Change, ChangeKind, Diff, Dir, Entry, Rel, Seen, merge, stage, undo};
 
 pub struct Past {
     copies: BTreeMap<Rel, (Dir, u32)>,
@@ -86,7 +86,68 @@ fn copies(
     asked: &BTreeSet<Rel>,
 ) -> Result<BTreeMap<Rel, (Dir, u32)>, Fault> {
     let mut found = BTreeMap::new();
-    let Some(base) = sandbox.base.to_str().filter(|_| !asked.is_empty()) else { return Ok(found) };
+    replaced(state, sandbox, asked, &mut |id, dir, was| {
+        let Some(number) = was.shape.kept.filter(|_| was.is_known(anchors, sandbox.since)) else { return Ok(()) };
+        let dir = dir.try_clone().map_err(|e| Fault::internal(format!("batch {id}: {e}")))?;
+        found.entry(was.path.clone()).or_insert((dir, number));
+        Ok(())
+    })?;
+    Ok(found)
+}
+
+/// Takes the mark of drift off files that are again what the sandbox knew. Whoever replaced them said what they were, and an undo
+/// gives them other times, but no other bytes.
+pub fn settle(state: &State, sandbox: &Sandbox, anchors: &Anchors, diff: &mut Diff) -> Result<(), Fault> {
+    let mut drifted: BTreeMap<Rel, &mut Change> = BTreeMap::new();
+    for change in diff.files.iter_mut().map(|file| &mut file.change).filter(|change| change.drifted) {
+        // Of what was moved, the place it came to must be as free as it was.
+        let is_free = matches!(anchors.get(&change.path), None | Some(Seen::Absent));
+        if change.before.is_some() && (change.kind.from().is_none() || is_free) {
+            drifted.insert(change.kind.from().unwrap_or(&change.path).clone(), change);
+        }
+    }
+    let asked = drifted.keys().cloned().collect();
+    replaced(state, sandbox, &asked, &mut |_, _, was| {
+        if let (Some(change), true) = (drifted.get_mut(was.path), was.is_known(anchors, sandbox.since)) {
+            change.drifted &= !change.before.as_ref().is_some_and(|now| is_as(now, was.shape));
+        }
+        Ok(())
+    })
+}
+
+fn is_as(now: &Entry, was: &Shape) -> bool {
+    let same_bytes = now.digest.is_some() && now.digest == was.digest;
+    same_bytes && now.kind == was.kind && now.mode == was.mode && now.xattrs == was.xattrs
+}
+
+/// A file or link that a batch replaced or removed.
+struct Replaced<'a> {
+    path: &'a Rel,
+    shape: &'a Shape,
+    /// What `stat` said of it.
+    seen: Seen,
+    /// When it still stood there, by the clock that stamps files.
+    until: (i64, u32),
+}
+
+impl Replaced<'_> {
+    /// Whether it is what a sandbox knows to be there. Without an anchor that is what stood there when the sandbox was made: something
+    /// that is older still may have been replaced before.
+    fn is_known(&self, anchors: &Anchors, since: (i64, u32)) -> bool {
+        match (anchors.get(self.path), &self.seen) {
+            (Some(known), seen) => known == seen,
+            (None, Seen::Present { ctime, .. }) => *ctime <= since && since < self.until,
+            (None, Seen::Absent) => false,
+        }
+    }
+}
+
+/// Called with the id and the directory of a batch, and what it replaced.
+type Tell<'a> = dyn FnMut(&str, &Dir, &Replaced<'_>) -> Result<(), Fault> + 'a;
+
+/// Tells of these paths what batches over the base of a sandbox replaced, the last batch first.
+fn replaced(state: &State, sandbox: &Sandbox, asked: &BTreeSet<Rel>, tell: &mut Tell<'_>) -> Result<(), Fault> {
+    let Some(base) = sandbox.base.to_str().filter(|_| !asked.is_empty()) else { return Ok(()) };
     let mut batches = state.store.read(|tx| tx.list_in::<Batch>(base))?;
     batches.sort_by_key(|batch| std::cmp::Reverse(batch.record.at_ms));
     for batch in batches.into_iter().take(MOST_BATCHES) {
@@ -97,35 +158,24 @@ fn copies(
         // One whose copies were cleared away knows nothing any more.
         let Ok(dir) = batch::batches(state)?.dir(&Rel::top().join(batch.id.as_bytes())) else { continue };
         let Ok(plan) = undo::read_plan(&dir, &batch.id) else { continue };
-        for (path, number, seen) in replaced(&plan).filter(|(path, ..)| asked.contains(*path)) {
-            if is_what_was_known(anchors, sandbox.since, path, &seen) {
-                let dir = dir.try_clone().map_err(|e| Fault::internal(format!("batch {}: {e}", batch.id)))?;
-                found.entry(path.clone()).or_insert((dir, number));
-            }
+        // It is written before anything is replaced.
+        let Ok(Some(written)) = dir.meta_of(stage::PLAN.as_bytes()) else { continue };
+        for was in replaced_by(&plan, written.mtime).filter(|was| asked.contains(was.path)) {
+            tell(&batch.id, &dir, &was)?;
         }
     }
-    Ok(found)
+    Ok(())
 }
 
-/// Files that a batch replaced or removed: the number of the copy, and what `stat` said of them.
-fn replaced(plan: &Plan) -> impl Iterator<Item = (&Rel, u32, Seen)> {
+fn replaced_by(plan: &Plan, until: (i64, u32)) -> impl Iterator<Item = Replaced<'_>> {
     let old = plan.steps.iter().filter_map(|step| match &step.act {
         Act::Swap { old, .. } | Act::Remove { old } if !old.is_dir => Some((&step.at, old)),
         _ => None,
     });
     let old: BTreeMap<&Rel, _> = old.collect();
     plan.items.iter().filter_map(move |item| {
-        let before = item.before.as_ref()?;
-        let piece = old.get(&item.at)?;
-        let seen = Seen::Present { ino: piece.id.ino, size: piece.size, mode: before.mode, ctime: piece.ctime };
-        Some((&item.at, before.kept?, seen))
+        let (shape, piece) = (item.before.as_ref()?, old.get(&item.at)?);
+        let seen = Seen::Present { ino: piece.id.ino, size: piece.size, mode: shape.mode, ctime: piece.ctime };
+        Some(Replaced { path: &item.at, shape, seen, until })
     })
-}
-
-fn is_what_was_known(anchors: &Anchors, since: (i64, u32), path: &Rel, seen: &Seen) -> bool {
-    match (anchors.get(path), seen) {
-        (Some(known), seen) => known == seen,
-        (None, Seen::Present { ctime, .. }) => *ctime <= since,
-        (None, Seen::Absent) => false,
-    }
 }

@@ -58,7 +58,7 @@ impl LandedChange {
     }
 
     pub fn all(chosen: &Chosen<'_>) -> Vec<LandedChange> {
-        let ids = |hunks: &Vec<&workspace::Hunk>| hunks.iter().map(|hunk| hunk.id.clone()).collect();
+        let ids = |hunks: &Vec<workspace::Hunk>| hunks.iter().map(|hunk| hunk.id.clone()).collect();
         chosen.picks.iter().map(|pick| LandedChange::of(pick.file, pick.hunks.as_ref().map(ids))).collect()
     }
 }

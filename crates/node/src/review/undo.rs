@@ -48,7 +48,8 @@ fn undo_found(state: &State, caller: &Caller, target: Kept<Batch>) -> Result<Rec
     let target = state.store.read(|tx| by_id(tx, &target.id))?;
     if let Some(by) = &target.record.undone_by {
         let fault = Fault::new(ErrorKind::Conflict, format!("{} was undone by {by} already", target.id));
-        return Err(fault.subject(&target.id).phase(Phase::Review));
+        let hint = "`cofferdam provenance` tells which approvals stand";
+        return Err(fault.hint(hint).subject(&target.id).phase(Phase::Review));
     }
     take_back(state, caller, &target, &base, &held).map_err(|fault| fault.subject(&target.id))
 }

@@ -250,11 +250,13 @@ fn is_kept(options: &Fresh, found: &Found) -> bool {
 pub(super) fn check_active(sandbox: &Kept<Sandbox>) -> Result<(), Fault> {
     match sandbox.record.state {
         Lifecycle::Active => Ok(()),
-        Lifecycle::Stopped => {
-            let fault = Fault::new(ErrorKind::Conflict, format!("{} is stopped", sandbox.id)).phase(Phase::Admission);
-            Err(fault.hint(format!("`cofferdam start {}` first", sandbox.id)).subject(&sandbox.id))
-        }
+        Lifecycle::Stopped => Err(is_stopped(&sandbox.id)),
     }
+}
+
+pub(crate) fn is_stopped(sandbox: &str) -> Fault {
+    let fault = Fault::new(ErrorKind::Conflict, format!("{sandbox} is stopped")).phase(Phase::Admission);
+    fault.hint(format!("`cofferdam start {sandbox}` first")).subject(sandbox)
 }
 
 /// Says who has a sandbox that cannot be had.

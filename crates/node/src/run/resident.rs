@@ -8,6 +8,7 @@ use super::{Ask, Beside, First, Learn, Refused, Stdio, lay_out, sandboxed};
 use crate::Caller;
 use crate::keeper::wire;
 use crate::network::Brokered;
+use crate::questions::{PATIENCE, Questions};
 use crate::sandbox::Sandbox;
 use enclosure::{Groundwork, Residence};
 use policy::Resolved;
@@ -33,6 +34,8 @@ pub(crate) struct Premises {
     limits: Limits,
     stamp: PolicyStamp,
     enforcement: Enforcement,
+    /// Where a person is asked; none where no rule asks.
+    pub questions: Option<Questions>,
 }
 
 /// One command, ready to be started.
@@ -65,7 +68,7 @@ impl Resident {
             report_reads: false,
             learn: Learn::Nothing,
         };
-        let (ask, under, kept) = sandboxed::take_up(&ask, sandbox, caller)?;
+        let (ask, under, kept) = sandboxed::take_up(&ask, sandbox, caller, sandboxed::Stopped::Taken)?;
         let laid = lay_out(&ask, caller, under, ground, None)?;
         let missing = laid.enforced.missing.clone();
         let level = if missing.is_empty() { Level::Full } else { Level::Partial };
@@ -76,9 +79,11 @@ impl Resident {
         let run_id = RunId::from_random(crate::fresh::random());
         let first =
             First { run_id, program: kept.record.base.clone(), argv: Vec::new(), env: Vec::new(), resident: true };
-        let (ready, unused) = laid.build(&ask, caller, first)?;
+        let (mut ready, unused) = laid.build(&ask, caller, first)?;
+        let questions = ready.asks().then(|| Questions::new(PATIENCE));
+        questions.iter().for_each(|questions| ready.ask_in(questions.clone()));
         let enforcement = Enforcement { level, missing };
-        let premises = Premises { sandbox: kept, resolved, view, inside, limits, stamp, enforcement };
+        let premises = Premises { sandbox: kept, resolved, view, inside, limits, stamp, enforcement, questions };
         Ok(Resident { ready, unused, premises })
     }
 

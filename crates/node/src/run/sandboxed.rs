@@ -5,6 +5,7 @@ use super::phases::Timer;
 use super::place::{Spot, real};
 use super::{Ask, Ready, Refused, Under, arrange, layer, record};
 use crate::Caller;
+use crate::keeper::lost;
 use crate::policies::{self, Flag};
 use crate::sandbox::{self, Sandbox};
 use crate::state::State;
@@ -15,19 +16,36 @@ use store::Kept;
 use terms::{Fault, Phase};
 
 pub(super) fn prepare(ask: &Ask, word: &str, caller: &Caller, ground: Groundwork) -> Result<Ready, Refused> {
-    let (ask, under, _) = take_up(ask, word, caller)?;
+    let (ask, under, _) = take_up(ask, word, caller, Stopped::Refused)?;
     arrange(&ask, caller, under, ground)
 }
 
+/// Whether a sandbox that is stopped is taken up. Whoever does that starts no command in it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Stopped {
+    Refused,
+    Taken,
+}
+
 /// The sandbox, held, and what a run in it is made under; its limits are in what is asked for then.
-pub(super) fn take_up(ask: &Ask, word: &str, caller: &Caller) -> Result<(Ask, Under, Kept<Sandbox>), Fault> {
+pub(super) fn take_up(
+    ask: &Ask,
+    word: &str,
+    caller: &Caller,
+    stopped: Stopped,
+) -> Result<(Ask, Under, Kept<Sandbox>), Fault> {
     let timer = Timer::begin(Phase::Admission, caller.var("TRACEPARENT"));
     check_narrows(ask)?;
     let state = State::open(caller)?;
     let found = state.store.read(|tx| sandbox::find(tx, named(word), caller))?;
-    record::check_active(&found)?;
+    if stopped == Stopped::Refused {
+        record::check_active(&found)?;
+    }
     let kept = found.clone();
     let held = layer::take(&state, found)?.ok_or_else(|| record::busy(&state, &kept.id))?;
+    // Whoever had it and lost it is past.
+    lost::settle_open(&state, &kept.id)?;
+    lost::forget(&state.path, &kept.id);
     drop(state);
     let mut documents = vec![document(&kept.id, &kept.record)?];
     documents.extend(policies::of_flags(&ask.flags, caller)?);

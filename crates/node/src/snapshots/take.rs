@@ -41,6 +41,8 @@ pub struct Taken {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Purpose {
     Asked,
+    /// It is answered when it is on the disk, and outlives a power failure from then on.
+    ToDisk,
     Automatic,
 }
 
@@ -57,11 +59,33 @@ pub fn take_once(
     name: Option<&str>,
     once: Option<&Once>,
 ) -> Result<Taken, Fault> {
-    if let Some(known) = earlier(state, once)? {
+    take_which(state, caller, which, name, (Purpose::Asked, once))
+}
+
+/// The same, and it is on the disk before it is answered: it waits for all that is on its way to the file system of the layers,
+/// whosever it is.
+pub fn take_to_disk(
+    state: &State,
+    caller: &Caller,
+    which: &Which,
+    name: Option<&str>,
+    once: Option<&Once>,
+) -> Result<Taken, Fault> {
+    take_which(state, caller, which, name, (Purpose::ToDisk, once))
+}
+
+fn take_which(
+    state: &State,
+    caller: &Caller,
+    which: &Which,
+    name: Option<&str>,
+    what_for: (Purpose, Option<&Once>),
+) -> Result<Taken, Fault> {
+    if let Some(known) = earlier(state, what_for.1)? {
         return Ok(known);
     }
     let sandbox = state.store.read(|tx| stop::pick(tx, which, caller))?;
-    take_for(state, caller, sandbox, name, (Purpose::Asked, once))
+    take_for(state, caller, sandbox, name, what_for)
 }
 
 pub fn take_of(
@@ -176,6 +200,14 @@ pub fn fresh_layer(state: &State, like: &Layer) -> Result<(Layer, Lock), Fault> 
     state.layers.make(&like.up, fresh::random()).map_err(|e| unmade(&e))
 }
 
+/// Brings all layers to the disk.
+pub fn settle(state: &State) -> Result<(), Fault> {
+    state.layers.settle().map_err(|e| {
+        let fault = Fault::new(ErrorKind::Unavailable, format!("the layers could not be brought to the disk: {e}"));
+        fault.hint("see what the kernel says of the disk of the state directory").phase(Phase::Preparation)
+    })
+}
+
 pub fn unmade(error: &std::io::Error) -> Fault {
     let fault = Fault::new(ErrorKind::Unavailable, format!("no new layer could be made: {error}"));
     fault.hint("see to the space and the permissions of the state directory").phase(Phase::Preparation)
@@ -211,47 +243,51 @@ fn record(
     let (id, at_ms) = (terms::id("snp", fresh::random()), fresh::now_ms());
     let mut layers = below(state, &sandbox.record)?;
     layers.extend(cut.frozen.clone());
-    let done = state.store.write(|tx| {
-        let mut now = tx.get::<Sandbox>(&sandbox.id)?.ok_or_else(|| sandbox::unknown(&sandbox.id))?;
-        if now.record.layers != sandbox.record.layers {
-            let fault = Fault::new(ErrorKind::Conflict, format!("{} was changed meanwhile", sandbox.id));
-            return Err(fault.hint("try again").subject(&sandbox.id));
-        }
-        let ground = Ground::of(&now.record, layers, anchors_of(tx, &sandbox.id)?);
-        let snapshot = Snapshot {
-            name: name.map(str::to_owned),
-            sandbox: sandbox.id.clone(),
-            automatic: purpose == Purpose::Automatic,
-            digest: ground.digest(),
-            created_ms: at_ms,
-            ground,
-        };
-        let body = serde_json::json!({ "snapshot": id, "digest": snapshot.digest, "layers": snapshot.ground.layers });
-        if let Some(frozen) = &cut.frozen {
-            tx.add(&frozen.id, frozen.clone())?;
-        }
-        let snapshot = tx.add(&id, snapshot)?.record;
-        if let Some(fresh) = &cut.fresh {
-            now.record.layers.push(fresh.clone());
-            now.record.used_ms = at_ms;
-            tx.change(now)?;
-        }
-        note(tx, at_ms, "snapshot", &sandbox.id, &caller.user, body)?;
-        let (entries, bytes) = cut.frozen.as_ref().map_or((0, 0), |f| (f.entries, f.bytes));
-        let taken = Taken {
-            protocol_version: terms::PROTOCOL_VERSION,
-            id: id.clone(),
-            name: snapshot.name.clone(),
-            sandbox: sandbox.id.clone(),
-            digest: snapshot.digest.clone(),
-            layers: snapshot.ground.layers.len(),
-            entries,
-            bytes,
-            held_ms: cut.held_ms,
-            snapshot: Some(snapshot),
-        };
-        once.map_or(Ok(()), |once| once.keep(tx, &id, &taken, at_ms))?;
-        Ok(taken)
+    let settled = if purpose == Purpose::ToDisk { settle(state) } else { Ok(()) };
+    let done = settled.and_then(|()| {
+        state.store.write(|tx| {
+            let mut now = tx.get::<Sandbox>(&sandbox.id)?.ok_or_else(|| sandbox::unknown(&sandbox.id))?;
+            if now.record.layers != sandbox.record.layers {
+                let fault = Fault::new(ErrorKind::Conflict, format!("{} was changed meanwhile", sandbox.id));
+                return Err(fault.hint("try again").subject(&sandbox.id));
+            }
+            let ground = Ground::of(&now.record, layers, anchors_of(tx, &sandbox.id)?);
+            let snapshot = Snapshot {
+                name: name.map(str::to_owned),
+                sandbox: sandbox.id.clone(),
+                automatic: purpose == Purpose::Automatic,
+                digest: ground.digest(),
+                created_ms: at_ms,
+                ground,
+            };
+            let body =
+                serde_json::json!({ "snapshot": id, "digest": snapshot.digest, "layers": snapshot.ground.layers });
+            if let Some(frozen) = &cut.frozen {
+                tx.add(&frozen.id, frozen.clone())?;
+            }
+            let snapshot = tx.add(&id, snapshot)?.record;
+            if let Some(fresh) = &cut.fresh {
+                now.record.layers.push(fresh.clone());
+                now.record.used_ms = at_ms;
+                tx.change(now)?;
+            }
+            note(tx, at_ms, "snapshot", &sandbox.id, &caller.user, body)?;
+            let (entries, bytes) = cut.frozen.as_ref().map_or((0, 0), |f| (f.entries, f.bytes));
+            let taken = Taken {
+                protocol_version: terms::PROTOCOL_VERSION,
+                id: id.clone(),
+                name: snapshot.name.clone(),
+                sandbox: sandbox.id.clone(),
+                digest: snapshot.digest.clone(),
+                layers: snapshot.ground.layers.len(),
+                entries,
+                bytes,
+                held_ms: cut.held_ms,
+                snapshot: Some(snapshot),
+            };
+            once.map_or(Ok(()), |once| once.keep(tx, &id, &taken, at_ms))?;
+            Ok(taken)
+        })
     });
     match done {
         Ok(taken) => Ok(taken),

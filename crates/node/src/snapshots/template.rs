@@ -2,6 +2,7 @@
 //! name or by `name@sha256:…`, which can never come to mean something else.
 
 use super::fork::{ground_of, grow};
+use super::take::settle;
 use super::{Ground, check_name, drop_unused, earlier, note};
 use crate::lifecycle::keys::Once;
 use crate::state::State;
@@ -79,6 +80,8 @@ pub fn create_once(
     let (_, mut ground) = ground_of(state, caller, from)?;
     // What was tampered with gets no name and no digest of its own.
     ground.verified(state)?;
+    // It is made once and kept long: worth the wait.
+    settle(state)?;
     // Whoever begins from it looks at the base anew.
     ground.anchors = workspace::Anchors::default();
     let digest = digest_of(&ground)?;

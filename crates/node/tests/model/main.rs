@@ -1,23 +1,30 @@
-//! The life of sandboxes against a model: any sequence of verbs gives the answers, the states and the files that a few plain
-//! lists in memory give. A verb is added as one more `Op`, with what it does to `Model` in `expect` and to the world in `act`.
+//! Sandboxes and their review against a model: any sequence of verbs gives the answers, the states, the changes and the files that
+//! a few plain lists in memory give. A verb is added as one more `Op`, with what it does to `Model` in `expect` and to the world
+//! in `done`. More cases, or those of one seed again: `MODEL_CASES=1000 MODEL_SEED=7`.
 
 mod expect;
+mod tree;
 mod world;
 
 use expect::{Model, Said};
 use proptest::prelude::*;
-use proptest::test_runner::{Config, TestRunner};
+use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
 use world::World;
 
-/// One request. Numbers choose among the sandboxes and snapshots that there ever were, modulo how many.
+/// One request. Numbers choose among the sandboxes, snapshots and batches that there ever were, modulo how many.
 #[derive(Clone, Debug)]
 pub enum Op {
     Create(Wanted),
-    /// A command that writes `value` to the file `file`; see `world`.
+    /// A command that writes to a file of the workspace, or removes it.
     Write {
         sandbox: usize,
-        file: u8,
-        value: u16,
+        path: &'static str,
+        write: Option<Write>,
+    },
+    /// Somebody else writes to the base, or removes a file of it.
+    Outside {
+        path: &'static str,
+        write: Option<Write>,
     },
     Stop(usize),
     Start(usize),
@@ -31,7 +38,46 @@ pub enum Op {
     /// Of the sandbox that it was taken of.
     Restore(usize),
     Collect,
+    Diff(usize),
+    /// Of the diff as it is now, or of one that is none.
+    Approve {
+        sandbox: usize,
+        part: Part,
+        stale: bool,
+    },
+    Reject {
+        sandbox: usize,
+        part: Part,
+    },
+    /// Of any batch, also of one that took another back.
+    Undo(usize),
 }
+
+/// What of a diff is meant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Part {
+    All,
+    At(&'static str),
+}
+
+/// What becomes of a file.
+#[derive(Clone, Debug)]
+pub struct Write {
+    pub kind: char,
+    pub value: u8,
+}
+
+impl Write {
+    /// No two files are alike: what is moved is two changes here.
+    pub fn text(&self, path: &str) -> String {
+        format!("{}{} in {path}", self.kind, self.value)
+    }
+}
+
+/// Files that are written to. The base has the first of them, and keeps one in the directory.
+pub const PATHS: [&str; 5] = ["a", "b", "d/a", "d/b", "c"];
+pub const IN_BASE: usize = 4;
+pub const STAYS: &str = "d/stays";
 
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Wanted {
@@ -52,31 +98,61 @@ fn wanted() -> impl Strategy<Value = Wanted> {
     )
 }
 
+fn write() -> impl Strategy<Value = Option<Write>> {
+    // Few values, so that the same comes again.
+    let some = (prop::sample::select(vec!['-', '-', 'x', 'l']), 0u8..4).prop_map(|(kind, value)| Write { kind, value });
+    prop::option::weighted(0.8, some)
+}
+
+fn part() -> impl Strategy<Value = Part> {
+    let one = prop::sample::select(PATHS.into_iter().chain(["d"]).collect::<Vec<_>>());
+    prop_oneof![1 => Just(Part::All), 2 => one.prop_map(Part::At)]
+}
+
 fn op() -> impl Strategy<Value = Op> {
     let which = 0usize..64;
+    let path = prop::sample::select(PATHS.to_vec());
+    let written = (which.clone(), path.clone(), write());
     prop_oneof![
         6 => wanted().prop_map(Op::Create),
-        6 => (which.clone(), 0u8..4, any::<u16>()).prop_map(|(sandbox, file, value)| Op::Write { sandbox, file, value }),
-        3 => which.clone().prop_map(Op::Stop),
+        14 => written.prop_map(|(sandbox, path, write)| Op::Write { sandbox, path, write }),
+        3 => (path, write()).prop_map(|(path, write)| Op::Outside { path, write }),
+        2 => which.clone().prop_map(Op::Stop),
         3 => which.clone().prop_map(Op::Start),
-        3 => which.clone().prop_map(Op::Remove),
+        2 => which.clone().prop_map(Op::Remove),
         1 => which.clone().prop_map(Op::StopStale),
-        4 => which.clone().prop_map(Op::Snapshot),
-        1 => which.clone().prop_map(Op::Fork),
+        3 => which.clone().prop_map(Op::Snapshot),
+        2 => which.clone().prop_map(Op::Fork),
         2 => which.clone().prop_map(Op::ForkSnapshot),
-        2 => which.prop_map(Op::Restore),
-        2 => Just(Op::Collect),
+        2 => which.clone().prop_map(Op::Restore),
+        1 => Just(Op::Collect),
+        2 => which.clone().prop_map(Op::Diff),
+        10 => (which.clone(), part(), prop::bool::weighted(0.1))
+            .prop_map(|(sandbox, part, stale)| Op::Approve { sandbox, part, stale }),
+        4 => (which.clone(), part()).prop_map(|(sandbox, part)| Op::Reject { sandbox, part }),
+        7 => which.prop_map(Op::Undo),
     ]
+}
+
+fn asked(name: &str, usual: u64) -> u64 {
+    std::env::var(name).ok().map_or(usual, |text| text.parse().expect("a number"))
 }
 
 #[test]
 fn any_sequence_of_verbs_does_what_the_model_says() {
-    let mut runner = TestRunner::new(Config { cases: 10, failure_persistence: None, ..Config::default() });
-    let result = runner.run(&prop::collection::vec(op(), 20..70), |ops| {
-        let (world, mut model) = (World::new(), Model::default());
+    let seed = asked("MODEL_SEED", rand_seed());
+    println!("MODEL_SEED={seed}");
+    let mut bytes = [0u8; 32];
+    bytes[..8].copy_from_slice(&seed.to_le_bytes());
+    let cases = u32::try_from(asked("MODEL_CASES", 16)).expect("not so many");
+    let config = Config { cases, failure_persistence: None, max_shrink_time: 20_000, ..Config::default() };
+    let mut runner = TestRunner::new_with_rng(config, TestRng::from_seed(RngAlgorithm::ChaCha, &bytes));
+    let result = runner.run(&prop::collection::vec(op(), 1..90), |ops| {
+        let world = World::new();
+        let mut model = Model::new(&world.base());
         for (n, op) in ops.iter().enumerate() {
             let said = world.act(op, &model);
-            let step = format!("step {n}, {op:?}");
+            let step = format!("MODEL_SEED={seed}, step {n}, {op:?}");
             match model.expect(op) {
                 Some(want) => prop_assert_eq!(said.kind(), want, "{}: {:?}", step, said),
                 None => continue,
@@ -84,11 +160,27 @@ fn any_sequence_of_verbs_does_what_the_model_says() {
             if let Said::Done(answer) = said {
                 model.learn(op, &answer);
             }
+            prop_assert_eq!(world.base(), model.base.files(), "{}", step);
             prop_assert_eq!(world.states(), model.states(), "{}", step);
             prop_assert_eq!(world.files(&model), model.files(), "{}", step);
+            if let Op::Diff(n) = op
+                && let Some(held) = model.pick(*n).filter(|held| held.alive)
+            {
+                prop_assert_eq!(world.diff(&held.id), model.diff(held), "{}", step);
+            }
             world.check(matches!(op, Op::Collect));
+        }
+        // What is pending in the end is what is left to be reviewed, in every sandbox.
+        for held in model.boxes.iter().filter(|held| held.alive) {
+            prop_assert_eq!(world.diff(&held.id), model.diff(held), "MODEL_SEED={}, the diff of {}", seed, held.id);
         }
         Ok(())
     });
     result.unwrap();
+}
+
+/// Another one each time; it is printed, and a failure names it.
+fn rand_seed() -> u64 {
+    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    since.map_or(0, |since| since.as_nanos() as u64 ^ u64::from(std::process::id()))
 }

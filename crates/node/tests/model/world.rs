@@ -1,22 +1,26 @@
 //! What does happen: the verbs themselves, in a directory of their own.
 
-use super::Op;
-use super::expect::{Files, Model, Said};
+use super::expect::{Model, Pending, Said};
+use super::tree::Files;
+use super::{IN_BASE, Op, PATHS, Part, STAYS, Write};
 use node::Caller;
 use node::lifecycle::stop::Which;
 use node::lifecycle::{create, gc, list, remove, stop};
+use node::review::approve::{self, Seen};
+use node::review::diff::{self, Reader};
+use node::review::{Of, reject, undo};
 use node::sandbox::{self, Sandbox, Sharing};
 use node::snapshots::{self, Since, Snapshot};
 use node::state::State;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io::Read;
-use std::os::unix::fs::PermissionsExt;
-use std::path::PathBuf;
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 use terms::Fault;
-use workspace::Rel;
+use workspace::{FileKind, Rel};
 
 pub struct World {
     root: PathBuf,
@@ -31,6 +35,8 @@ impl World {
         let project = root.join("project");
         fs::create_dir_all(&project).unwrap();
         let project = fs::canonicalize(project).unwrap();
+        let first = |path: &&str| put(&project.join(path), &Write { kind: '-', value: 9 }.text(path));
+        PATHS[..IN_BASE].iter().chain([&STAYS]).for_each(|path| first(path));
         let env = vec![("COFFERDAM_STATE".into(), root.join("state").into()), ("PATH".into(), "/usr/bin:/bin".into())];
         let caller = Caller {
             cwd: project,
@@ -71,9 +77,58 @@ impl World {
                     key: wanted.key.map(|k| format!("key{k}")),
                     ..create::Ask::default()
                 };
-                create::create(&ask, caller).map(|made| made.id)
+                let made = create::create(&ask, caller).map(|made| made.id);
+                tick();
+                made
             }
-            Op::Write { sandbox, file, value } => self.write(&id(*sandbox)?, *file, *value),
+            Op::Write { sandbox, path, write } => {
+                let held = model.pick(*sandbox)?;
+                let shows_below = held.stack.shows_below(&model.base, path);
+                self.write(&held.id, path, write.as_ref(), shows_below)
+            }
+            Op::Outside { path, write } => {
+                tick();
+                let at = caller.cwd.join(path);
+                match write {
+                    Some(write) => put(&at, &write.text(path)),
+                    None => fs::remove_file(at).unwrap(),
+                }
+                tick();
+                Ok(String::new())
+            }
+            Op::Diff(n) => diff::diff(caller, &look(&id(*n)?)).map(|_| String::new()),
+            Op::Approve { sandbox, part, stale } => {
+                let id = id(*sandbox)?;
+                tick();
+                let seen = match (stale, diff::diff(caller, &look(&id))) {
+                    (true, _) => "0".repeat(64),
+                    (false, Ok(shown)) => shown.diff.digest,
+                    (false, Err(fault)) => return Some(Err(fault)),
+                };
+                let ask = approve::Ask {
+                    of: of(&id, *part),
+                    everything: *part == Part::All,
+                    exact: Vec::new(),
+                    hunks: Vec::new(),
+                    runs_on_host: false,
+                    seen: Seen::Digest(seen),
+                    commit: None,
+                };
+                let landed = approve::approve(caller, &ask).map(|receipt| receipt.batch);
+                tick();
+                landed
+            }
+            Op::Reject { sandbox, part } => {
+                let (of, everything) = (of(&id(*sandbox)?, *part), *part == Part::All);
+                let ask = reject::Ask { of, hunks: Vec::new(), everything, digest: None };
+                reject::reject(caller, &ask).map(|answer| answer.sandbox)
+            }
+            Op::Undo(n) => {
+                tick();
+                let undone = undo::undo(caller, Some(&model.batches[model.batch(*n)?].id)).map(|receipt| receipt.batch);
+                tick();
+                undone
+            }
             Op::Stop(n) => stop::stop(&which(*n), patience, caller).map(|moved| moved.id),
             Op::StopStale(n) => {
                 stop::stop(&Which { version: Some(9999), ..which(*n) }, patience, caller).map(|moved| moved.id)
@@ -111,16 +166,47 @@ impl World {
         })
     }
 
-    /// What a command does that writes a file: it holds the layer, and the file is in it.
-    fn write(&self, id: &str, file: u8, value: u16) -> Result<String, Fault> {
+    /// What a command does to a file: it holds the layer, and the file is in it, or is struck out.
+    fn write(&self, id: &str, path: &str, write: Option<&Write>, shows_below: bool) -> Result<String, Fault> {
         let state = self.state();
         let kept = state.store.read(|tx| tx.get::<Sandbox>(id))?.unwrap();
         let top = state.layers.get(kept.record.layers.last().unwrap()).unwrap();
         let _held = top.lock().unwrap().expect("nobody else has it");
-        let path = state.path.join("layers").join(&top.id).join("up").join(format!("f{file}"));
-        fs::write(&path, value.to_string()).unwrap();
-        fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).unwrap();
+        let up = state.path.join("layers").join(&top.id).join("up");
+        let at = up.join(path);
+        let _ = fs::remove_file(&at);
+        match write {
+            Some(write) => put(&at, &write.text(path)),
+            None if shows_below => strike_out(&at),
+            // A directory that was only made for it says nothing.
+            None => drop(at.parent().filter(|dir| *dir != up).map(fs::remove_dir)),
+        }
         Ok(id.to_owned())
+    }
+
+    /// What the base holds. Nothing of a batch is left in it.
+    pub fn base(&self) -> Files {
+        let mut files = Files::new();
+        for dir in ["", "d"] {
+            for entry in fs::read_dir(self.caller.cwd.join(dir)).unwrap() {
+                let path = entry.unwrap().path();
+                if !path.is_dir() || path.is_symlink() {
+                    let name = path.strip_prefix(&self.caller.cwd).unwrap().to_str().unwrap().to_owned();
+                    files.insert(name, told(&path));
+                }
+            }
+        }
+        files
+    }
+
+    /// What waits for review in a sandbox.
+    pub fn diff(&self, id: &str) -> BTreeMap<String, Pending> {
+        let shown = diff::diff(&self.caller, &look(id)).unwrap();
+        let pending = |file: node::review::FileDiff| {
+            let change = file.change;
+            (change.path.to_string(), Pending { kind: change.kind.name(), drifted: change.drifted })
+        };
+        shown.diff.files.into_iter().map(pending).collect()
     }
 
     pub fn states(&self) -> BTreeMap<String, String> {
@@ -134,13 +220,16 @@ impl World {
         let seen = |id: &String| {
             let kept = state.store.read(|tx| tx.get::<Sandbox>(id)).unwrap().unwrap();
             let stack = sandbox::stack(&state, &kept).unwrap();
-            let names = stack.names(&Rel::top()).unwrap();
-            let read = |name: &Vec<u8>| {
-                let mut text = String::new();
-                stack.file(&Rel::top().join(name)).unwrap().read_to_string(&mut text).unwrap();
-                (String::from_utf8(name.clone()).unwrap(), text)
-            };
-            names.keys().map(read).collect()
+            let mut files = Files::new();
+            for dir in ["", "d"] {
+                let dir = Rel::parse(dir.as_bytes()).unwrap();
+                for path in stack.names(&dir).unwrap().keys().map(|name| dir.join(name)) {
+                    if let Some(text) = shown(&stack, &path) {
+                        files.insert(path.to_string(), text);
+                    }
+                }
+            }
+            files
         };
         model.states().keys().map(|id| (id.clone(), seen(id))).collect()
     }
@@ -158,6 +247,78 @@ impl World {
             assert_eq!(self::referred(&state), self::present(&state));
             assert!(gc::plan(&self.caller).unwrap().items.is_empty());
         }
+    }
+}
+
+fn look(id: &str) -> diff::Ask {
+    diff::Ask { of: of(id, Part::All), everything: false, reader: Reader::Program, page: None }
+}
+
+fn of(id: &str, part: Part) -> Of {
+    let paths = match part {
+        Part::All => Vec::new(),
+        Part::At(path) => vec![Rel::parse(path.as_bytes()).unwrap()],
+    };
+    Of::Sandbox { which: Which { word: Some(id.to_owned()), version: None }, paths }
+}
+
+/// Makes a file that a word tells; see `tree`.
+fn put(at: &Path, word: &str) {
+    fs::create_dir_all(at.parent().unwrap()).unwrap();
+    let _ = fs::remove_file(at);
+    let (kind, text) = word.split_at(1);
+    if kind == "l" {
+        return symlink(text, at).unwrap();
+    }
+    fs::write(at, text).unwrap();
+    let mode = if kind == "x" { 0o755 } else { 0o644 };
+    fs::set_permissions(at, fs::Permissions::from_mode(mode)).unwrap();
+}
+
+/// The word that tells a file.
+fn told(at: &Path) -> String {
+    match fs::symlink_metadata(at).unwrap() {
+        link if link.is_symlink() => format!("l{}", fs::read_link(at).unwrap().to_str().unwrap()),
+        meta => format!("{}{}", kind_of(meta.permissions().mode()), fs::read_to_string(at).unwrap()),
+    }
+}
+
+/// The same of a file that a guest sees; none for a directory.
+fn shown(stack: &workspace::Stack, path: &Rel) -> Option<String> {
+    let meta = stack.meta(path).unwrap().unwrap().meta;
+    match meta.kind {
+        FileKind::Dir => None,
+        FileKind::Symlink => Some(format!("l{}", String::from_utf8(stack.link_target(path).unwrap()).unwrap())),
+        _ => {
+            let mut text = String::new();
+            stack.file(path).unwrap().read_to_string(&mut text).unwrap();
+            Some(format!("{}{text}", kind_of(meta.mode)))
+        }
+    }
+}
+
+fn kind_of(mode: u32) -> char {
+    match mode & 0o7777 {
+        0o644 => '-',
+        0o755 => 'x',
+        other => panic!("nobody asked for the bits {other:o}"),
+    }
+}
+
+/// As the kernel does.
+fn strike_out(at: &Path) {
+    use rustix::fs::{CWD, FileType, Mode, mknodat};
+    fs::create_dir_all(at.parent().unwrap()).unwrap();
+    mknodat(CWD, at, FileType::CharacterDevice, Mode::empty(), 0).unwrap();
+}
+
+/// Until the clock that stamps files has gone on: what was changed before has another stamp than what is changed after.
+fn tick() {
+    let now = || rustix::time::clock_gettime(rustix::time::ClockId::RealtimeCoarse);
+    let (begun, mut last) = (now(), now());
+    while last == begun {
+        std::thread::sleep(Duration::from_micros(200));
+        last = now();
     }
 }
 

@@ -63,6 +63,7 @@ async fn read_journal(
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+#[schema(as = JournalChecked)]
 pub struct Checked {
     pub protocol_version: u32,
     /// Every entry is as it was written, and none is missing as far as is remembered outside.

@@ -4,10 +4,13 @@
 
 mod audit;
 mod events;
+mod files;
 mod health;
 mod metrics;
 mod openapi;
 mod policies;
+mod ports;
+mod questions;
 mod sandboxes;
 mod secrets;
 mod snapshots;
@@ -31,10 +34,13 @@ fn parts() -> Vec<OpenApiRouter<Shared>> {
     vec![
         audit::routes(),
         events::routes(),
+        files::routes(),
         health::routes(),
         metrics::routes(),
         openapi::routes(),
         policies::routes(),
+        ports::routes(),
+        questions::routes(),
         sandboxes::routes(),
         secrets::routes(),
         snapshots::routes(),

@@ -26,6 +26,7 @@ pub fn routes() -> OpenApiRouter<Shared> {
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+#[schema(as = PolicyList)]
 pub struct Policies {
     pub protocol_version: u32,
     pub policies: Vec<Preset>,
@@ -33,6 +34,7 @@ pub struct Policies {
 
 /// A policy that is built in.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+#[schema(as = PolicyPreset)]
 pub struct Preset {
     pub name: String,
     /// What it is for.
@@ -70,6 +72,7 @@ async fn show_policy(who: Who, Path(name): Path<String>) -> Result<axum::Json<Po
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+#[schema(as = PolicyChecked)]
 pub struct Checked {
     pub protocol_version: u32,
     pub success: bool,
@@ -105,17 +108,23 @@ async fn check_policy(
         Fault::invalid(message).hint("send the document as JSON or TOML").phase(Phase::Admission)
     })?;
     let verb = move |caller: &Caller| {
-        let loaded = policies::parse_text(&text, if toml { "request.toml" } else { "request.json" })?;
-        let checked = policies::check(&loaded.document, caller)?;
+        let loaded = policies::parse_text(&text, if toml { "request.toml" } else { "request.json" }).map_err(hinted)?;
+        let checked = policies::check(&loaded.document, caller).map_err(hinted)?;
         let notes = loaded.notes.into_iter().chain(checked.notes).collect();
         Ok(Checked { protocol_version: PROTOCOL_VERSION, success: true, digest: checked.digest, notes })
     };
     Ok(axum::Json(shared.verb(&who, verb).await?))
 }
 
+/// Where the message is all that there is to say, it says where to look.
+fn hinted(fault: Fault) -> Fault {
+    if fault.hint.is_some() { fault } else { fault.hint("docs/reference/policy.md describes every field") }
+}
+
 /// What shall be explained, and under which policy: that of a sandbox, one that is built in, or a document.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
+#[schema(as = PolicyExplain)]
 pub struct Explain {
     /// A path with a slash, a host name or address, `icmp:HOST`, `unix:PATH`, or a command.
     pub what: String,

@@ -13,7 +13,7 @@ use node::lifecycle::list::{Row, Whole, inspect, list as list_all};
 use node::lifecycle::remove::{self, Removed};
 use node::lifecycle::stop::{Moved, Which, start as restart, stop as halt};
 use node::policies::Source;
-use node::sandbox::{Driver, Sharing};
+use node::sandbox::{Driver, Service, Sharing};
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -93,6 +93,9 @@ struct Make {
     sharing: Sharing,
     /// How changes are kept apart; the best that works where none is given.
     driver: Option<Driver>,
+    /// Commands that run as long as it is live.
+    #[serde(default)]
+    services: Vec<Service>,
 }
 
 #[derive(Serialize, Deserialize, ToSchema)]
@@ -129,6 +132,7 @@ impl Make {
             idle_ms: self.idle_ms,
             key: key.0,
             driver: self.driver,
+            services: self.services,
         })
     }
 }
@@ -145,7 +149,7 @@ async fn create(
 ) -> Result<Answer<Created>, Refusal> {
     who.needs(Scope::Agent)?;
     let ask = body.ask(key)?;
-    let made = shared.verb(&who, move |caller| make(&ask, caller)).await?;
+    let made = shared.making(&who, move |caller| make(&ask, caller)).await?;
     let (version, existed) = (made.version, made.existed);
     Ok(Answer::made(made, existed).version(version))
 }

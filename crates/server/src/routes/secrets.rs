@@ -25,6 +25,7 @@ async fn list_secrets(State(shared): State<Shared>, who: Who) -> Result<axum::Js
 
 /// What is kept. It is read by hand: a fault of the usual reading would repeat what was sent.
 #[derive(ToSchema)]
+#[schema(as = SecretSet)]
 pub struct SetSecret {
     /// Goes into a header: one line, at most 64 KiB.
     #[schema(write_only, max_length = 65536)]

@@ -53,6 +53,7 @@ impl Part {
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+#[schema(as = SnapshotList)]
 pub struct Snapshots {
     pub protocol_version: u32,
     pub snapshots: Vec<Listed>,
@@ -80,6 +81,7 @@ async fn list_snapshots(
 
 #[derive(Clone, Debug, Default, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
+#[schema(as = SnapshotTake)]
 pub struct Take {
     /// A name for the snapshot.
     #[serde(skip_serializing_if = "Option::is_none", default)]
@@ -147,6 +149,7 @@ pub struct Snapshot {
 
 /// What is gone.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+#[schema(as = RemovedByName)]
 pub struct Removed {
     pub protocol_version: u32,
     pub removed: String,
@@ -168,6 +171,7 @@ async fn remove_snapshot(
 
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
+#[schema(as = SandboxRestore)]
 pub struct Restore {
     /// Where to go back to: an id, its beginning, or a name.
     pub snapshot: String,
@@ -196,6 +200,7 @@ async fn restore_sandbox(
 
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
+#[schema(as = SandboxFork)]
 pub struct Fork {
     /// A snapshot of the sandbox to begin from; one is taken where none is named.
     #[serde(skip_serializing_if = "Option::is_none", default)]

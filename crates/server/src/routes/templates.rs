@@ -24,6 +24,7 @@ pub fn routes() -> OpenApiRouter<Shared> {
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+#[schema(as = TemplateList)]
 pub struct Templates {
     pub protocol_version: u32,
     /// In the order of their names.
@@ -49,6 +50,7 @@ async fn list_templates(
 
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
+#[schema(as = TemplateCreate)]
 pub struct CreateTemplate {
     pub name: String,
     /// The snapshot or the sandbox that it shall hold.

@@ -146,6 +146,7 @@ async fn show_provenance(
 /// What shall land. Something must be chosen: all, paths or hunks, or what runs on the reviewer's machine.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
+#[schema(as = WorkspaceApprove)]
 pub struct Approve {
     /// The digest of the diff that was reviewed. If the workspace or its base moved since, nothing lands.
     pub digest: String,
@@ -226,6 +227,7 @@ async fn approve_changes(
 /// What shall be thrown away. Something must be chosen.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
+#[schema(as = WorkspaceReject)]
 pub struct Reject {
     /// The digest of the diff that was reviewed: if the workspace moved since, nothing is thrown away.
     pub digest: String,
@@ -262,6 +264,7 @@ async fn reject_changes(
 
 #[derive(Clone, Debug, Default, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
+#[schema(as = WorkspaceUndo)]
 pub struct Undo {
     /// The batch to take back; the last one of the sandbox where none is named.
     #[serde(skip_serializing_if = "Option::is_none", default)]
@@ -288,6 +291,7 @@ async fn undo_batch(
 
 #[derive(Clone, Debug, Default, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
+#[schema(as = WorkspaceRebase)]
 pub struct Rebase {
     /// Only tell what would become of each file.
     #[serde(default)]

@@ -11,6 +11,8 @@ const MOST_WAITING: usize = 4096;
 pub(super) struct Client {
     pub line: Line,
     pub owed: Owed,
+    /// It was given a handle on files, and works with it as long as it stays.
+    pub holds_files: bool,
 }
 
 /// What a client waits for.
@@ -53,7 +55,7 @@ impl Following {
 
 impl Client {
     pub fn new(socket: OwnedFd) -> Client {
-        Client { line: Line::new(socket), owed: Owed::Nothing }
+        Client { line: Line::new(socket), owed: Owed::Nothing, holds_files: false }
     }
 
     /// The next question, where it may ask one. `Closed` also where it breaks the rules.

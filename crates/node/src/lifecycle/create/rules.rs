@@ -3,6 +3,7 @@
 use super::Ask;
 use crate::Caller;
 use crate::policies;
+use crate::sandbox::Service;
 use crate::snapshots::Ground;
 use enclosure::LocalHost;
 use policy::Policy;
@@ -32,6 +33,43 @@ pub fn check_name(name: &str) -> Result<(), Fault> {
         _ if looks_like_id => refuse("looks like an id"),
         _ => Ok(()),
     }
+}
+
+/// Services of one sandbox.
+const MOST_SERVICES: usize = 32;
+const LONGEST_COMMAND: usize = 64 << 10;
+
+/// Names that tell services apart, and commands that can be given to a shell.
+pub fn check_services(services: &[Service]) -> Result<(), Fault> {
+    let refuse = |what: String| {
+        let fault = Fault::invalid(format!("--service {what}")).phase(Phase::Admission);
+        Err(fault.hint("give NAME=COMMAND, e.g. web='python3 -m http.server 8000'"))
+    };
+    if services.len() > MOST_SERVICES {
+        return refuse(format!("is given {} times; at most {MOST_SERVICES} can run", services.len()));
+    }
+    for (at, service) in services.iter().enumerate() {
+        let name = &service.name;
+        let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
+        let bad_variable = |n: &String| n.is_empty() || n.contains('=') || n.contains('\0');
+        match service {
+            _ if name.is_empty() || name.len() > LONGEST_NAME || !name.chars().all(plain) => {
+                return refuse(format!("{name:?}: no name of letters, digits, `.`, `_` and `-`"));
+            }
+            _ if services[..at].iter().any(|other| other.name == *name) => {
+                return refuse(format!("{name:?}: the name is given twice"));
+            }
+            _ if service.command.trim().is_empty() => return refuse(format!("{name:?}: no command")),
+            _ if service.command.len() > LONGEST_COMMAND || service.command.contains('\0') => {
+                return refuse(format!("{name:?}: the command is too long, or holds a zero byte"));
+            }
+            _ if service.env.keys().any(bad_variable) || service.env.values().any(|v| v.contains('\0')) => {
+                return refuse(format!("{name:?}: a variable that cannot be set"));
+            }
+            _ => {}
+        }
+    }
+    Ok(())
 }
 
 /// The policy that its commands get: the template's, then the named ones, then the flags; `default` where there is none of the

@@ -1,0 +1,167 @@
+//! How keepers end: by themselves, by stop, by rm, and by force; and what is left then, which is nothing.
+
+use crate::place::{Live, mark, marked, soon};
+use crate::support::{As, BOTH, Place};
+use crate::words::{Verbs, text};
+use serde_json::json;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+#[test]
+fn a_killed_keeper_takes_its_tree_with_it_and_is_told() {
+    for (n, who) in BOTH.into_iter().enumerate() {
+        let place = Place::new(who);
+        let live = Live::new(&place, &[]);
+        let mark = mark(n as u32);
+        let run = live.detach(&[], &format!("echo begun; setsid sleep {mark} & trap '' TERM; sleep {mark}"));
+        soon(|| marked(&mark) == 2);
+        let mut follower = place.cofferdam(["logs", "-f", &run]);
+        let follower = follower.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let keeper = live.keeper().to_string();
+        assert!(Command::new("kill").args(["-9", &keeper]).status().unwrap().success());
+        soon(|| marked(&mark) == 0);
+        let whole = live.inspect();
+        assert_eq!((&whole["standing"], &whole["live"]), (&json!("lost"), &json!(false)), "{who:?}");
+        assert!(whole["lost"].as_str().unwrap().contains(&keeper), "{whole}");
+        assert_eq!(place.json(&["ps"])["runs"], json!([]));
+        let outcome = live.outcome(&run);
+        assert_eq!((&outcome["verdict"], &outcome["exit"]), (&json!("lost"), &json!(null)), "no code is invented");
+        assert_eq!(place.verb(&["wait", &run]).status.code(), Some(125));
+        // Those who listened hear the end, and what was said before stays.
+        let heard = follower.wait_with_output().unwrap();
+        assert_eq!(text(&heard.stdout), "begun\n");
+        let pieces = live.pieces(&[&run]);
+        assert_eq!(pieces.last().unwrap()["outcome"]["verdict"], "lost");
+        // The next command makes it live again, for it was to stay so.
+        assert_eq!(live.sh(&[], "echo again", b"").stdout, b"again\n");
+        assert_eq!((&live.inspect()["standing"], &live.inspect()["live"]), (&json!("active"), &json!(true)));
+        place.audit();
+    }
+}
+
+#[test]
+fn lost_until_started_or_stopped() {
+    let place = Place::new(As::User);
+    for verb in ["start", "stop"] {
+        let id = place.create(&[]);
+        let live = Live { place: &place, id };
+        live.detach(&[], "sleep 4000");
+        assert!(Command::new("kill").args(["-9", &live.keeper().to_string()]).status().unwrap().success());
+        soon(|| live.inspect()["standing"] == "lost");
+        place.json(&[verb, &live.id]);
+        let want = if verb == "start" { "active" } else { "stopped" };
+        assert_eq!(live.inspect()["standing"], want);
+        assert_eq!(live.inspect()["last_runs"][0]["verdict"], "lost");
+    }
+}
+
+#[test]
+fn stop_ends_all_and_the_keeper() {
+    for (n, who) in BOTH.into_iter().enumerate() {
+        let place = Place::new(who);
+        let live = Live::new(&place, &[]);
+        let mark = mark(10 + n as u32);
+        let polite = live.detach(&[], &format!("trap 'exit 8' TERM; sleep {mark} & wait"));
+        let deaf = live.detach(&[], &format!("trap '' TERM; setsid sleep {mark} & while :; do sleep {mark}; done"));
+        soon(|| marked(&mark) == 3);
+        let (keeper, stopped) = (live.keeper(), place.json(&["stop", "-t", "1s", &live.id]));
+        let ended = stopped["ended"].as_array().unwrap();
+        let killed = |run: &str| ended.iter().find(|e| e["run"] == run).map(|e| e["killed"].clone());
+        assert_eq!((killed(&polite), killed(&deaf)), (Some(json!(false)), Some(json!(true))), "{who:?} {stopped}");
+        assert_eq!(marked(&mark), 0);
+        assert!(is_gone(keeper));
+        let whole = live.inspect();
+        assert_eq!((&whole["standing"], &whole["live"]), (&json!("stopped"), &json!(false)));
+        assert_eq!(live.outcome(&polite)["exit"]["code"], 8);
+        assert_eq!(live.outcome(&deaf)["verdict"], "cancelled");
+        let output = place.verb(&["exec", "-d", &live.id, "--", "true"]);
+        assert!(text(&output.stderr).contains("is stopped"), "{}", text(&output.stderr));
+        // Removed by force while it is live, nothing of it stays.
+        place.json(&["start", "--live", &live.id]);
+        live.detach(&[], &format!("sleep {mark}"));
+        place.fault(&["rm", &live.id], "conflict");
+        place.json(&["rm", "--force", "-t", "0", &live.id]);
+        assert_eq!(marked(&mark), 0);
+        assert!(!place.state().join("keepers").join(&live.id).exists());
+        assert_eq!(place.layers().len(), 0);
+    }
+}
+
+/// Gone, or only waiting to be collected by whoever started it.
+fn is_gone(pid: u32) -> bool {
+    match std::fs::read_to_string(format!("/proc/{pid}/stat")) {
+        Ok(stat) => stat.rsplit(')').next().is_some_and(|rest| rest.trim_start().starts_with('Z')),
+        Err(_) => true,
+    }
+}
+
+#[test]
+fn one_that_has_nothing_to_do_leaves() {
+    let place = Place::new(As::User);
+    let id = place.create(&[]);
+    let live = Live { place: &place, id };
+    let mut keeper = place.cofferdam(["keep", &live.id, "300"]);
+    let mut keeper = keeper.stdout(Stdio::piped()).spawn().unwrap();
+    let mut said = String::new();
+    std::io::Read::read_to_string(&mut keeper.stdout.take().unwrap(), &mut said).unwrap();
+    assert!(said.contains("value"), "{said}");
+    let run = live.detach(&[], "sleep 1; echo done");
+    assert_eq!(live.outcome(&run)["success"], true, "it stays while something runs");
+    assert!(keeper.wait().unwrap().success());
+    let whole = live.inspect();
+    assert_eq!((&whole["standing"], &whole["live"]), (&json!("active"), &json!(false)));
+    assert_eq!(live.logs(&[&run]).stdout, b"done\n", "and what was said stays");
+}
+
+#[test]
+fn a_keeper_ends_in_order_when_it_is_asked_to() {
+    let place = Place::new(As::Root);
+    let live = Live::new(&place, &[]);
+    let run = live.detach(&[], "trap 'echo bye; exit 0' TERM; touch ready; while :; do sleep 0.05; done");
+    soon(|| live.sh(&[], "test -e ready", b"").status.success());
+    let keeper = live.keeper();
+    assert!(Command::new("kill").arg(keeper.to_string()).status().unwrap().success());
+    soon(|| is_gone(keeper));
+    assert_eq!(live.outcome(&run)["verdict"], "ok");
+    assert_eq!(live.logs(&[&run]).stdout, b"bye\n");
+    assert_eq!(live.inspect()["standing"], "active", "it is not lost: it said farewell");
+}
+
+#[test]
+fn of_many_who_want_it_live_one_makes_it_so() {
+    let place = Place::new(As::User);
+    let id = place.create(&[]);
+    let live = Live { place: &place, id };
+    let runs: Vec<String> = std::thread::scope(|scope| {
+        let each = (0..8).map(|n| {
+            scope.spawn({
+                let live = &live;
+                move || live.detach(&[], &format!("echo {n}"))
+            })
+        });
+        let all: Vec<_> = each.collect();
+        all.into_iter().map(|thread| thread.join().unwrap()).collect()
+    });
+    for (n, run) in runs.iter().enumerate() {
+        assert_eq!(live.outcome(run)["success"], true);
+        assert_eq!(text(&live.logs(&[run]).stdout), format!("{n}\n"));
+    }
+}
+
+#[test]
+fn a_state_directory_with_a_long_name_will_do() {
+    let place = Place::new(As::User);
+    let long = place.dir(place.root.join("x".repeat(120)).join("y".repeat(90)));
+    std::fs::set_permissions(&long, std::os::unix::fs::PermissionsExt::from_mode(0o700)).unwrap();
+    let verb = |words: &[&str]| {
+        let mut command = place.cofferdam(words);
+        let output = crate::support::to_the_end(command.env("COFFERDAM_STATE", Path::new(&long)), b"");
+        assert!(output.status.success(), "{words:?}: {}", text(&output.stderr));
+        text(&output.stdout).trim().to_owned()
+    };
+    let id = verb(&["create"]);
+    let run = verb(&["exec", "-d", &id, "--", "echo", "far"]);
+    verb(&["wait", &run]);
+    assert_eq!(verb(&["logs", &run]), "far");
+    verb(&["rm", "--force", &id]);
+}

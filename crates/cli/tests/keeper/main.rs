@@ -1,0 +1,13 @@
+//! Live sandboxes through the binary: many commands at once, what they say to the byte, limits, terminals, suspension, and what is
+//! left when the keeper is killed.
+#[path = "../support/mod.rs"]
+mod support;
+#[path = "../lifecycle/words.rs"]
+mod words;
+
+mod commands;
+mod ends;
+mod input;
+mod limits;
+mod place;
+mod suspended;

@@ -1,0 +1,130 @@
+//! From a sandbox to its files: its keeper, which is started where none lives, hands out a handle on the workspace and stays as long
+//! as somebody works with it. When the keeper goes, so does the right to go on.
+
+use super::{Room, Root};
+use crate::keeper::Keeper;
+use crate::lifecycle::{measure, stop};
+use crate::sandbox::{self, Lifecycle, Sandbox};
+use crate::state::{self, State};
+use crate::{Caller, fresh};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use serde_json::Value;
+use std::os::fd::AsFd;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+use store::{Kept, Step, Store};
+use terms::{ErrorKind, Fault, Phase};
+
+/// That a sandbox is used is written down no more often than this.
+const NOTED_EVERY_MS: u64 = 60_000;
+
+/// What the files are wanted for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Purpose {
+    Reading,
+    /// How much may still be written is found out first.
+    Writing,
+}
+
+/// The right to work with files, as long as the keeper lives. Given back when dropped.
+#[derive(Debug)]
+pub(super) struct Lease {
+    keeper: Mutex<Option<Keeper>>,
+    sandbox: String,
+    /// The sandbox is stopped: nobody but us wants its keeper.
+    stopped: bool,
+}
+
+impl Lease {
+    /// A keeper that was told to end, or died, takes the workspace with it: what we hold would be a view of the past.
+    pub fn check(&self) -> Result<(), Fault> {
+        let keeper = self.keeper.lock().unwrap_or_else(PoisonError::into_inner);
+        let gone = keeper.as_ref().is_none_or(|keeper| {
+            let none = Timespec { tv_sec: 0, tv_nsec: 0 };
+            let mut fds = [PollFd::from_borrowed_fd(keeper.as_fd(), PollFlags::IN)];
+            // It has been asked for nothing: whatever it has to say is its end.
+            poll(&mut fds, Some(&none)).is_ok_and(|ready| ready > 0)
+        });
+        if !gone {
+            return Ok(());
+        }
+        let message = format!("{} was stopped or fell while its files were used", self.sandbox);
+        let fault = Fault::new(ErrorKind::Conflict, message).subject(&self.sandbox).phase(Phase::Execution);
+        Err(fault.hint("`cofferdam inspect` says how it stands; then try again"))
+    }
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        let keeper = self.keeper.get_mut().unwrap_or_else(PoisonError::into_inner).take();
+        if let (Some(keeper), true) = (keeper, self.stopped) {
+            // Somebody else who works with them ends it.
+            let _ = keeper.end_if_idle();
+        }
+    }
+}
+
+/// The files of a sandbox, by id, name or beginning of an id.
+pub fn open(word: &str, purpose: Purpose, caller: &Caller) -> Result<Root, Fault> {
+    let state = State::open(caller)?;
+    let found = state.store.read(|tx| sandbox::find(tx, Some(word), caller))?;
+    let room = match purpose {
+        Purpose::Reading => Room::default(),
+        Purpose::Writing => room(&state, &found.record)?,
+    };
+    let (path, id, stopped) = (state.path.clone(), found.id.clone(), found.record.state == Lifecycle::Stopped);
+    touch(&state.store, found)?;
+    drop(state);
+    let mut keeper = Keeper::ensure(&path, &id, caller)?;
+    let (rooted, handle) = keeper.root()?;
+    let place = rooted.at.text().map(PathBuf::from).ok_or_else(|| Fault::internal("a place that is no path"))?;
+    let lease = Lease { keeper: Mutex::new(Some(keeper)), sandbox: id, stopped };
+    let root = Root::new(handle, (rooted.uid, rooted.gid), place).with_room(room);
+    Ok(Root { lease: Some(Arc::new(lease)), ..root })
+}
+
+/// Whoever reads and writes files in it uses it: it is not collected for lying idle.
+fn touch(store: &Store, found: Kept<Sandbox>) -> Result<(), Fault> {
+    let now = fresh::now_ms();
+    if found.record.used_ms + NOTED_EVERY_MS > now {
+        return Ok(());
+    }
+    store.write(|tx| {
+        if let Some(mut kept) = tx.get::<Sandbox>(&found.id)? {
+            kept.record.used_ms = now;
+            tx.change(kept)?;
+        }
+        Ok(())
+    })
+}
+
+/// What the sandbox's limits and the file system leave.
+fn room(state: &State, sandbox: &Sandbox) -> Result<Room, Fault> {
+    state::check_space(&state.dir, &state.path)?;
+    let mut room = Room { bytes: state::space_left(&state.dir), files: None };
+    let (disk, files) = (sandbox.limits.max_disk_mb, sandbox.limits.max_files);
+    if disk.is_none() && files.is_none() {
+        return Ok(room);
+    }
+    let used = sandbox.layers.last().map(|id| measure::layer(&state.layers, id)).unwrap_or_default();
+    if let Some(most) = disk.map(|mb| (mb * 1_048_576.0) as u64) {
+        let left = most.saturating_sub(used.bytes);
+        room.bytes = Some(room.bytes.map_or(left, |bytes| bytes.min(left)));
+    }
+    room.files = files.map(|most| most.saturating_sub(used.files));
+    Ok(room)
+}
+
+impl Root {
+    /// The sandbox whose files they are.
+    pub fn sandbox(&self) -> Option<&str> {
+        self.lease.as_ref().map(|lease| lease.sandbox.as_str())
+    }
+}
+
+/// Writes down who changed files of a sandbox from outside.
+pub fn note(caller: &Caller, sandbox: &str, verb: &str, body: Value) -> Result<(), Fault> {
+    let (path, _) = state::prepare(caller)?;
+    let step = Step::Done;
+    Store::open(&path)?.write(|tx| stop::note(tx, verb, step, sandbox, caller, body).map(drop))
+}

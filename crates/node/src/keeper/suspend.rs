@@ -1,0 +1,146 @@
+//! Suspend and resume. How far a sandbox is suspended is a tier, and the answer says which was reached, never more: frozen, where
+//! everything stands still in memory; or hibernated, where everything was ended in order and services start again.
+
+use super::client::Keeper;
+use crate::lifecycle::admission::{Standing, Verb, check};
+use crate::lifecycle::live;
+use crate::lifecycle::stop::{Ended, Which, note, pick};
+use crate::sandbox::{Sandbox, Tier};
+use crate::state::State;
+use crate::{Caller, fresh};
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+use std::path::Path;
+use std::time::Duration;
+use store::{Kept, Step, Store};
+use terms::{ErrorKind, Fault, Phase};
+use utoipa::ToSchema;
+
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+pub struct Suspended {
+    pub id: String,
+    pub version: u64,
+    pub reached: Tier,
+    /// False when it was so already.
+    pub changed: bool,
+    /// What froze it: "cgroup" or "signals".
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub with: Option<String>,
+    /// Bytes of its memory that the kernel took back; none where it cannot be asked to.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub paged_out: Option<u64>,
+    /// Runs that were ended for it.
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
+    pub ended: Vec<Ended>,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+pub struct Resumed {
+    pub id: String,
+    pub version: u64,
+    /// How far it was suspended.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub was: Option<Tier>,
+    /// False when it was not suspended.
+    pub changed: bool,
+    /// Runs of services that were started for it.
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
+    pub started: Vec<String>,
+}
+
+/// Suspends a sandbox, as far as `tier` says; `grace` is how long its commands have to end where they must.
+pub fn suspend(which: &Which, tier: Tier, grace: Duration, caller: &Caller) -> Result<Suspended, Fault> {
+    let state = State::open(caller)?;
+    let kept = state.store.read(|tx| pick(tx, which, caller))?;
+    let standing = live::standing(&state, &kept.id, &kept.record);
+    let is_so = standing == Standing::Frozen && tier == Tier::Frozen;
+    if !check(standing, Verb::Suspend, &kept.id)? || is_so {
+        let reached = if standing == Standing::Frozen { Tier::Frozen } else { Tier::Hibernated };
+        return Ok(answer(&kept, reached, false));
+    }
+    let keeper = Keeper::find(&state.path, &kept.id);
+    match (tier, keeper) {
+        (Tier::Frozen, Some(keeper)) => freeze(&state, &kept, keeper, caller),
+        // One that is not live has no process, and so there is nothing to stand still.
+        (_, keeper) => {
+            if keeper.is_none() && standing == Standing::Running {
+                return Err(apart(&kept.id));
+            }
+            hibernate(&state, &kept, keeper, grace, caller)
+        }
+    }
+}
+
+fn answer(kept: &Kept<Sandbox>, reached: Tier, changed: bool) -> Suspended {
+    let (id, version) = (kept.id.clone(), kept.version);
+    Suspended { id, version, reached, changed, with: None, paged_out: None, ended: Vec::new() }
+}
+
+/// What runs there without a keeper belongs to whoever started it.
+fn apart(id: &str) -> Fault {
+    let message = format!("{id} is not live: a single command runs in it, for whoever started it");
+    let fault = Fault::new(ErrorKind::Conflict, message).subject(id).phase(Phase::Admission);
+    fault.hint("wait for it, or end it with `cofferdam stop`")
+}
+
+fn freeze(state: &State, kept: &Kept<Sandbox>, mut keeper: Keeper, caller: &Caller) -> Result<Suspended, Fault> {
+    let froze = keeper.freeze()?;
+    state.store.write(|tx| note(tx, "suspend", Step::Done, &kept.id, caller, json!({ "reached": Tier::Frozen })))?;
+    Ok(Suspended { with: Some(froze.with), paged_out: froze.paged_out, ..answer(kept, Tier::Frozen, true) })
+}
+
+fn hibernate(
+    state: &State,
+    kept: &Kept<Sandbox>,
+    keeper: Option<Keeper>,
+    grace: Duration,
+    caller: &Caller,
+) -> Result<Suspended, Fault> {
+    state.store.write(|tx| note(tx, "suspend", Step::Intent, &kept.id, caller, json!({ "tier": Tier::Hibernated })))?;
+    let pid = keeper.as_ref().map_or(0, |keeper| keeper.card.pid);
+    let left = keeper.map(|keeper| keeper.end(grace)).transpose()?.unwrap_or_default();
+    let ended = left.ended.into_iter().map(|(run, killed)| Ended { run, pid, killed }).collect();
+    let now = state.store.write(|tx| {
+        let mut now: Kept<Sandbox> = tx.get(&kept.id)?.ok_or_else(|| crate::sandbox::unknown(&kept.id))?;
+        now.record.suspended = Some(Tier::Hibernated);
+        now.record.used_ms = fresh::now_ms();
+        note(tx, "suspend", Step::Done, &kept.id, caller, json!({ "reached": Tier::Hibernated }))?;
+        tx.change(now)
+    })?;
+    Ok(Suspended { ended, ..answer(&now, Tier::Hibernated, true) })
+}
+
+/// Wakes a sandbox that is suspended; nothing to do for others.
+pub fn resume(which: &Which, caller: &Caller) -> Result<Resumed, Fault> {
+    let state = State::open(caller)?;
+    let kept = state.store.read(|tx| pick(tx, which, caller))?;
+    let standing = live::standing(&state, &kept.id, &kept.record);
+    if !check(standing, Verb::Resume, &kept.id)? {
+        return Ok(Resumed { id: kept.id, version: kept.version, was: None, changed: false, started: Vec::new() });
+    }
+    let mut keeper = Keeper::ensure(&state.path, &kept.id, caller)?;
+    let (was, started) = match standing {
+        Standing::Frozen => {
+            keeper.thaw()?;
+            state.store.write(|tx| note(tx, "resume", Step::Done, &kept.id, caller, json!({ "was": Tier::Frozen })))?;
+            (Tier::Frozen, Vec::new())
+        }
+        _ => {
+            let services = keeper.list()?.into_iter().filter(|run| run.service.is_some());
+            (Tier::Hibernated, services.map(|run| run.run).collect())
+        }
+    };
+    let now = state.store.read(|tx| tx.get::<Sandbox>(&kept.id))?.unwrap_or(kept);
+    Ok(Resumed { id: now.id, version: now.version, was: Some(was), changed: true, started })
+}
+
+/// Its keeper stands again: it is hibernated no more.
+pub(super) fn woken(state: &Path, sandbox: &str, caller: &Caller) -> Result<(), Fault> {
+    Store::open(state)?.write(|tx| {
+        let Some(mut kept) = tx.get::<Sandbox>(sandbox)? else { return Ok(()) };
+        let was = kept.record.suspended.take();
+        kept.record.used_ms = fresh::now_ms();
+        tx.change(kept)?;
+        note(tx, "resume", Step::Done, sandbox, caller, json!({ "was": was })).map(drop)
+    })
+}

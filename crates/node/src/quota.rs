@@ -1,0 +1,198 @@
+//! Quotas: what a tenant, or the whole node, may have at most. What is used is asked of records and of the kernel each time, so
+//! that nothing is lost when a daemon dies; what layers take on disk is measured by walking them, which the caller does seldom.
+
+use crate::Caller;
+use crate::config::Quota;
+use crate::lifecycle::{gc, live, measure};
+use crate::sandbox::{Run, Sandbox};
+use crate::state::State;
+use terms::{ErrorKind, Fault, LimitKind, Limits, Phase, Retry};
+
+const MEBIBYTE: f64 = 1024.0 * 1024.0;
+
+/// What is there now.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Used {
+    pub sandboxes: u64,
+    /// Those in which something runs or stands ready.
+    pub live: u64,
+    /// The sum of their limits; those that have none are not in it.
+    pub memory_mb: f64,
+    pub cpus: f64,
+    pub runs: u64,
+}
+
+impl std::ops::AddAssign for Used {
+    fn add_assign(&mut self, other: Used) {
+        self.sandboxes += other.sandboxes;
+        self.live += other.live;
+        self.memory_mb += other.memory_mb;
+        self.cpus += other.cpus;
+        self.runs += other.runs;
+    }
+}
+
+/// What is asked for in addition.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum More {
+    Sandbox,
+    /// One that was not live becomes live, with its limits.
+    Live {
+        memory_mb: Option<f64>,
+        cpus: Option<f64>,
+    },
+}
+
+/// Counts what a tenant has.
+pub fn used(caller: &Caller) -> Result<Used, Fault> {
+    let state = State::open(caller)?;
+    let (sandboxes, open) = state.store.read(|tx| Ok((tx.list::<Sandbox>()?, tx.list_open::<Run>()?)))?;
+    let mut used = Used { sandboxes: sandboxes.len() as u64, ..Used::default() };
+    for sandbox in &sandboxes {
+        if !is_live(&state, &sandbox.record) {
+            continue;
+        }
+        used.live += 1;
+        used.memory_mb += limits_of(&sandbox.record).max_memory_mb.unwrap_or(0.0);
+        used.cpus += sandbox.record.cpus.unwrap_or(0.0);
+    }
+    used.runs = open.iter().filter(|run| live::handle(&run.record).is_some()).count() as u64;
+    Ok(used)
+}
+
+/// What a sandbox that is named would add by becoming live; nothing where it is live already.
+pub fn by_starting(word: &str, caller: &Caller) -> Result<Option<More>, Fault> {
+    let state = State::open(caller)?;
+    let kept = state.store.read(|tx| crate::sandbox::find(tx, Some(word), caller))?;
+    let limits = limits_of(&kept.record);
+    let more = More::Live { memory_mb: limits.max_memory_mb, cpus: kept.record.cpus };
+    Ok((!is_live(&state, &kept.record)).then_some(more))
+}
+
+/// What the layers of a tenant take, by walking them.
+pub fn disk_bytes(caller: &Caller) -> Result<u64, Fault> {
+    let state = State::open(caller)?;
+    Ok(gc::layer_names(&state)?.iter().map(|id| measure::layer(&state.layers, id).bytes).sum())
+}
+
+fn is_live(state: &State, sandbox: &Sandbox) -> bool {
+    live::is_held(state, sandbox)
+}
+
+/// Those of the sandbox and of its policy together.
+fn limits_of(sandbox: &Sandbox) -> Limits {
+    let of_policy = sandbox.policy.get("limits").cloned();
+    let of_policy: Limits = of_policy.and_then(|limits| serde_json::from_value(limits).ok()).unwrap_or_default();
+    sandbox.limits.tightest(of_policy)
+}
+
+/// Refuses what would go over a quota; `whose` names it: `tenant blue` or `this node`. Exactly at the quota succeeds.
+pub fn check(whose: &str, quota: &Quota, used: &Used, more: More) -> Result<(), Fault> {
+    let count = |kind: LimitKind, what: &str, has: u64, most: Option<u64>| match most {
+        Some(most) if has >= most => Err(exceeded(kind, format!("{whose} has {has} {what}, and may have {most}"))),
+        _ => Ok(()),
+    };
+    match more {
+        More::Sandbox => count(LimitKind::Sandboxes, "sandboxes", used.sandboxes, quota.sandboxes),
+        More::Live { memory_mb, cpus } => {
+            count(LimitKind::LiveSandboxes, "live sandboxes", used.live, quota.live_sandboxes)?;
+            let most = quota.memory_bytes.map(|bytes| bytes as f64 / MEBIBYTE);
+            amount(
+                whose,
+                (LimitKind::MemoryMb, "MiB of memory", "limits.max_memory_mb"),
+                used.memory_mb,
+                memory_mb,
+                most,
+            )?;
+            amount(whose, (LimitKind::Cpus, "processors", "cpus"), used.cpus, cpus, quota.cpus)
+        }
+    }
+}
+
+/// The same for what layers take.
+pub fn check_disk(whose: &str, quota: &Quota, disk_bytes: u64) -> Result<(), Fault> {
+    let mib = |bytes: u64| bytes as f64 / MEBIBYTE;
+    match quota.disk_bytes {
+        Some(most) if disk_bytes > most => {
+            let message = format!("layers of {whose} take {:.1} MiB, and may take {:.1}", mib(disk_bytes), mib(most));
+            let fault = exceeded(LimitKind::DiskMb, message);
+            Err(fault.hint("remove sandboxes that are done with, or approve and remove them (`rm`, `gc`)"))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// A sum of limits; what has no limit fits under none.
+fn amount(
+    whose: &str,
+    (kind, what, field): (LimitKind, &str, &str),
+    has: f64,
+    more: Option<f64>,
+    most: Option<f64>,
+) -> Result<(), Fault> {
+    let Some(most) = most else { return Ok(()) };
+    let Some(more) = more else {
+        let message = format!("the sandbox sets no {field}, and {whose} may have {most} {what} in all");
+        return Err(exceeded(kind, message).retry(Retry::Never).hint(format!("make it with {field}")));
+    };
+    if has + more <= most {
+        return Ok(());
+    }
+    let message = format!("{whose} has {has} of {most} {what} in live sandboxes, and this one may use {more}");
+    let fault = exceeded(kind, message);
+    let retry = if more > most { Retry::Never } else { Retry::Later };
+    Err(fault.retry(retry))
+}
+
+pub(crate) fn exceeded(kind: LimitKind, message: String) -> Fault {
+    let fault = Fault::new(ErrorKind::LimitExceeded, message).limit(kind).phase(Phase::Admission).retry(Retry::Later);
+    fault.hint("end or remove some, or ask the operator for more")
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    const QUOTA: Quota = Quota {
+        sandboxes: Some(2),
+        live_sandboxes: Some(2),
+        memory_bytes: Some(512 << 20),
+        cpus: Some(2.0),
+        disk_bytes: Some(1 << 20),
+        requests_per_minute: None,
+        runs: None,
+    };
+
+    fn kind(checked: Result<(), Fault>) -> Option<LimitKind> {
+        checked.err().map(|fault| {
+            assert_eq!((fault.error_kind, fault.phase), (ErrorKind::LimitExceeded, Some(Phase::Admission)));
+            fault.limit_kind.unwrap()
+        })
+    }
+
+    #[test]
+    fn exactly_at_the_quota_succeeds() {
+        let check = |used: Used, more| kind(check("tenant blue", &QUOTA, &used, more));
+        let one = Used { sandboxes: 1, live: 1, memory_mb: 256.0, cpus: 1.0, runs: 1 };
+        let live = |memory_mb, cpus| More::Live { memory_mb: Some(memory_mb), cpus: Some(cpus) };
+        assert_eq!(check(one, More::Sandbox), None);
+        assert_eq!(check(Used { sandboxes: 2, ..one }, More::Sandbox), Some(LimitKind::Sandboxes));
+        assert_eq!(check(one, live(256.0, 1.0)), None);
+        assert_eq!(check(one, live(256.5, 1.0)), Some(LimitKind::MemoryMb));
+        assert_eq!(check(one, live(256.0, 1.5)), Some(LimitKind::Cpus));
+        assert_eq!(check(Used { live: 2, ..one }, live(1.0, 0.1)), Some(LimitKind::LiveSandboxes));
+        assert_eq!(kind(check_disk("this node", &QUOTA, 1 << 20)), None);
+        assert_eq!(kind(check_disk("this node", &QUOTA, (1 << 20) + 1)), Some(LimitKind::DiskMb));
+    }
+
+    #[test]
+    fn what_has_no_limit_fits_under_none() {
+        let more = More::Live { memory_mb: None, cpus: Some(1.0) };
+        let fault = check("tenant blue", &QUOTA, &Used::default(), more).unwrap_err();
+        assert_eq!((fault.limit_kind, fault.retry), (Some(LimitKind::MemoryMb), Retry::Never));
+        assert!(fault.hint.unwrap().contains("limits.max_memory_mb"));
+        assert_eq!(check("tenant blue", &Quota::default(), &Used::default(), more), Ok(()));
+        let more = More::Live { memory_mb: Some(1024.0), cpus: Some(1.0) };
+        assert_eq!(check("tenant blue", &QUOTA, &Used::default(), more).unwrap_err().retry, Retry::Never);
+    }
+}

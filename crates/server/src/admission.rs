@@ -1,0 +1,234 @@
+//! Who may have more: requests in a minute, sandboxes, live sandboxes with their memory and processors, disk, runs at a time; for
+//! each tenant and for the whole node. What is over a quota is refused with its name and when to ask again, and what has to wait
+//! for its turn waits behind its own tenant's, never behind another's.
+
+mod fair;
+mod rate;
+
+pub use fair::{Fair, Turn};
+
+use crate::refuse::Refusal;
+use crate::{Shared, Who};
+use fair::Busy;
+use node::Caller;
+use node::config::Quota;
+use node::quota::{self, More, Used};
+use node::tokens::DEFAULT_TENANT;
+use rate::Rate;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+use terms::{ErrorKind, Fault, LimitKind, Phase, Retry};
+
+/// How long a request waits for its turn.
+const PATIENCE: Duration = Duration::from_secs(15);
+/// How long a measure of what layers take is good for. Walking them is slow, and a quota is no wall: `max_disk_mb` is.
+const MEASURED: Duration = Duration::from_secs(30);
+/// When to ask again where nobody can know.
+const LATER: Duration = Duration::from_secs(5);
+/// Directories of tenants that are looked into for what the node has.
+const MOST_TENANTS: usize = 4096;
+/// The node's own bucket; no tenant has such a name.
+const NODE: &str = "";
+
+/// The quotas that were set.
+#[derive(Clone, Debug, Default)]
+pub struct Quotas {
+    pub node: Quota,
+    pub tenants: BTreeMap<String, Quota>,
+}
+
+impl Quotas {
+    fn of(&self, tenant: &str) -> Quota {
+        self.tenants.get(tenant).copied().unwrap_or_default()
+    }
+}
+
+pub struct Admission {
+    quotas: Quotas,
+    rate: Rate,
+    runs: Arc<Fair>,
+    /// One at a time counts and takes: what two count at once they would both take.
+    taking: Arc<Fair>,
+    disk: Mutex<BTreeMap<String, (Instant, u64)>>,
+}
+
+impl Admission {
+    pub fn new(quotas: Quotas) -> Admission {
+        let (runs, taking) = (Fair::new(quotas.node.runs), Fair::new(Some(1)));
+        Admission { quotas, rate: Rate::default(), runs, taking, disk: Mutex::default() }
+    }
+
+    /// One more request.
+    pub fn request(&self, tenant: &str) -> Result<(), Refusal> {
+        let now = Instant::now();
+        let own = self.quotas.of(tenant).requests_per_minute;
+        for (whose, bucket, most) in
+            [(tenant_of(tenant), tenant, own), (node_itself(), NODE, self.quotas.node.requests_per_minute)]
+        {
+            let Some(most) = most else { continue };
+            if let Err(wait) = self.rate.take(bucket, most, now) {
+                let message = format!("{whose} may send {most} requests in a minute");
+                return Err(exceeded(LimitKind::RequestsPerMinute, message, wait));
+            }
+        }
+        Ok(())
+    }
+
+    /// A turn to run a command, to be held as long as it runs.
+    pub async fn run(&self, tenant: &str) -> Result<Turn, Refusal> {
+        let most = self.quotas.of(tenant).runs;
+        if most == Some(0) {
+            return Err(exceeded(LimitKind::Runs, format!("{} may run nothing", tenant_of(tenant)), LATER));
+        }
+        self.runs.turn(tenant, most, PATIENCE).await.map_err(|busy| {
+            let message = match busy {
+                Busy::Tenant(most) => format!("{} may run {most} commands at a time", tenant_of(tenant)),
+                Busy::Node(most) => format!("{} runs {most} commands at a time", node_itself()),
+                Busy::Queue => format!("{} requests of {} wait already", fair::MOST_WAITING, tenant_of(tenant)),
+            };
+            exceeded(LimitKind::Runs, message, Duration::from_secs(1))
+        })
+    }
+
+    /// A turn for a run that was begun before there was this daemon.
+    pub fn adopt(&self, tenant: &str) -> Turn {
+        self.runs.adopt(tenant)
+    }
+
+    /// Runs that go on, and requests that wait for a turn to run.
+    pub fn figures(&self) -> (u64, usize) {
+        self.runs.figures()
+    }
+}
+
+impl Shared {
+    /// Carries out a verb that makes a sandbox, if there may be one more.
+    pub async fn making<T, F>(&self, who: &Who, verb: F) -> Result<T, Refusal>
+    where
+        T: Send + 'static,
+        F: FnOnce(&Caller) -> Result<T, Fault> + Send + 'static,
+    {
+        let (own, node) = (self.admission().quotas.of(&who.tenant), self.admission().quotas.node);
+        let counts = own.sandboxes.or(node.sandboxes).is_some();
+        let measures = own.disk_bytes.or(node.disk_bytes).is_some();
+        if !counts && !measures {
+            return self.verb(who, verb).await;
+        }
+        let _turn = self.turn_to_take(&who.tenant).await?;
+        if measures {
+            self.check_disk(who).await?;
+        }
+        let checks = self.counting(who);
+        self.verb(who, move |caller| {
+            checks(&|_| Ok(Some(More::Sandbox)))?;
+            verb(caller)
+        })
+        .await
+    }
+
+    /// Carries out a verb that makes a sandbox live, if there may be one more. One that is live already needs nothing.
+    pub async fn enlivening<T, F>(&self, who: &Who, sandbox: &str, verb: F) -> Result<T, Refusal>
+    where
+        T: Send + 'static,
+        F: FnOnce(&Caller) -> Result<T, Fault> + Send + 'static,
+    {
+        let is_bound = |q: Quota| q.live_sandboxes.is_some() || q.memory_bytes.is_some() || q.cpus.is_some();
+        let quotas = &self.admission().quotas;
+        if !is_bound(quotas.of(&who.tenant)) && !is_bound(quotas.node) {
+            return self.verb(who, verb).await;
+        }
+        let _turn = self.turn_to_take(&who.tenant).await?;
+        let (checks, sandbox) = (self.counting(who), sandbox.to_owned());
+        self.verb(who, move |caller| {
+            checks(&|own| quota::by_starting(&sandbox, own))?;
+            verb(caller)
+        })
+        .await
+    }
+
+    async fn turn_to_take(&self, tenant: &str) -> Result<Turn, Refusal> {
+        let turn = self.admission().taking.turn(tenant, Some(1), PATIENCE).await;
+        turn.map_err(|_| {
+            let message = "others are being served, and it was not this request's turn in time";
+            exceeded(LimitKind::Waiting, message.to_owned(), Duration::from_secs(1))
+        })
+    }
+
+    /// What counts, on a thread that may block, and refuses what is too much.
+    fn counting(&self, who: &Who) -> impl FnOnce(&Wanted<'_>) -> Result<(), Fault> + Send + use<> {
+        let (shared, who) = (self.clone(), who.clone());
+        move |wanted| {
+            let own = shared.caller(&who);
+            let Some(more) = wanted(&own)? else { return Ok(()) };
+            let quotas = &shared.admission().quotas;
+            quota::check(&tenant_of(&who.tenant), &quotas.of(&who.tenant), &quota::used(&own)?, more)?;
+            if is_set(&quotas.node) {
+                let mut used = Used::default();
+                for tenant in shared.tenants() {
+                    used += quota::used(&shared.caller(&Who { tenant, ..who.clone() }))?;
+                }
+                quota::check(&node_itself(), &quotas.node, &used, more)?;
+            }
+            Ok(())
+        }
+    }
+
+    /// Every tenant that has anything.
+    fn tenants(&self) -> Vec<String> {
+        let dirs = std::fs::read_dir(self.state().join("tenants")).into_iter().flatten().flatten();
+        let names = dirs.filter_map(|dir| dir.file_name().into_string().ok()).take(MOST_TENANTS);
+        std::iter::once(DEFAULT_TENANT.to_owned()).chain(names).collect()
+    }
+
+    async fn check_disk(&self, who: &Who) -> Result<(), Refusal> {
+        let (shared, of) = (self.clone(), who.clone());
+        self.blocking(move || {
+            let quotas = &shared.admission().quotas;
+            let own = shared.layers_of(&of)?;
+            quota::check_disk(&tenant_of(&of.tenant), &quotas.of(&of.tenant), own)?;
+            if quotas.node.disk_bytes.is_none() {
+                return Ok(());
+            }
+            let mut all = 0;
+            for tenant in shared.tenants() {
+                all += shared.layers_of(&Who { tenant, ..of.clone() })?;
+            }
+            quota::check_disk(&node_itself(), &quotas.node, all)
+        })
+        .await
+    }
+
+    /// What a tenant's layers take, as it was a little while ago.
+    fn layers_of(&self, who: &Who) -> Result<u64, Fault> {
+        let known = || self.admission().disk.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((_, bytes)) = known().get(&who.tenant).filter(|(at, _)| at.elapsed() < MEASURED) {
+            return Ok(*bytes);
+        }
+        let bytes = quota::disk_bytes(&self.caller(who))?;
+        let mut known = known();
+        known.retain(|_, (at, _)| at.elapsed() < MEASURED);
+        known.insert(who.tenant.clone(), (Instant::now(), bytes));
+        Ok(bytes)
+    }
+}
+
+/// What would be added, as the tenant's own records say it.
+type Wanted<'a> = dyn Fn(&Caller) -> Result<Option<More>, Fault> + 'a;
+
+fn is_set(quota: &Quota) -> bool {
+    quota.sandboxes.is_some() || quota.live_sandboxes.is_some() || quota.memory_bytes.is_some() || quota.cpus.is_some()
+}
+
+fn tenant_of(tenant: &str) -> String {
+    format!("tenant {tenant}")
+}
+
+fn node_itself() -> String {
+    "this node".to_owned()
+}
+
+fn exceeded(kind: LimitKind, message: String, after: Duration) -> Refusal {
+    let fault = Fault::new(ErrorKind::LimitExceeded, message).limit(kind).phase(Phase::Admission).retry(Retry::Later);
+    Refusal::from(fault.hint("ask again after the time that Retry-After says")).after(after)
+}

@@ -1,0 +1,155 @@
+//! What requests for files carry beside documents: paths of any bytes, tags, ranges.
+
+use crate::Shared;
+use crate::ask::single;
+use crate::refuse::Refusal;
+use axum::extract::FromRequestParts;
+use http::header::{IF_MATCH, IF_NONE_MATCH, RANGE};
+use http::request::Parts;
+use http::{HeaderMap, HeaderName, Uri};
+use node::files::read::Span;
+use node::files::write::When;
+use serde::de::DeserializeOwned;
+use terms::{Fault, Phase};
+use utoipa::IntoParams;
+
+/// How the path is described; it is read as bytes, which a query of text cannot carry.
+#[derive(IntoParams)]
+#[into_params(parameter_in = Query)]
+#[allow(dead_code)]
+pub struct PathQuery {
+    /// Relative to the workspace's top, which is `.`; or absolute, as it is called inside. Bytes that are no UTF-8 are
+    /// percent-encoded as they are.
+    path: String,
+}
+
+/// The path, and the rest of the query.
+pub struct At<T> {
+    pub path: Vec<u8>,
+    pub rest: T,
+}
+
+fn invalid(message: String, hint: &str) -> Refusal {
+    Fault::invalid(message).hint(hint).phase(Phase::Admission).into()
+}
+
+impl<T: DeserializeOwned> FromRequestParts<Shared> for At<T> {
+    type Rejection = Refusal;
+
+    async fn from_request_parts(parts: &mut Parts, shared: &Shared) -> Result<At<T>, Refusal> {
+        let query = parts.uri.query().unwrap_or_default();
+        let is_path = |pair: &&str| pair.split('=').next() == Some("path");
+        let mut paths = query.split('&').filter(is_path);
+        let path =
+            paths.next().ok_or_else(|| invalid("the query: path is missing".into(), "`.` is the workspace's top"));
+        let path = decode(path?.split_once('=').map_or("", |(_, value)| value));
+        if paths.next().is_some() {
+            return Err(invalid("the query: path is there twice".into(), "name one path"));
+        }
+        let rest: Vec<&str> = query.split('&').filter(|pair| !is_path(pair)).collect();
+        let uri: Uri = format!("/?{}", rest.join("&")).parse().unwrap_or_default();
+        let whole = std::mem::replace(&mut parts.uri, uri);
+        let rest = crate::ask::Query::from_request_parts(parts, shared).await;
+        parts.uri = whole;
+        Ok(At { path, rest: rest?.0 })
+    }
+}
+
+/// As forms are written: `+` is a space, and any byte may stand as two digits.
+fn decode(text: &str) -> Vec<u8> {
+    let (text, mut out, mut at) = (text.as_bytes(), Vec::with_capacity(text.len()), 0);
+    while at < text.len() {
+        let digits = text.get(at + 1..at + 3).and_then(|two| std::str::from_utf8(two).ok());
+        let byte = digits.filter(|two| !two.starts_with('+')).and_then(|two| u8::from_str_radix(two, 16).ok());
+        let (byte, length) = match (text[at], byte) {
+            (b'%', Some(byte)) => (byte, 3),
+            (b'+', _) => (b' ', 1),
+            (byte, _) => (byte, 1),
+        };
+        out.push(byte);
+        at += length;
+    }
+    out
+}
+
+/// When a file may be written: `If-Match` and `If-None-Match`.
+pub fn when(headers: &HeaderMap) -> Result<When, Refusal> {
+    match (single(headers, &IF_MATCH)?, single(headers, &IF_NONE_MATCH)?) {
+        (None, None) => Ok(When::Always),
+        (Some("*"), None) => Ok(When::Present),
+        (Some(tags), None) => Ok(When::Matches(tags_of(tags, &IF_MATCH)?)),
+        (None, Some("*")) => Ok(When::Absent),
+        (None, Some(_)) => {
+            Err(invalid("If-None-Match: only * can be asked for here".into(), "use If-Match with the tag you saw"))
+        }
+        (Some(_), Some(_)) => Err(invalid("If-Match and If-None-Match cannot both hold".into(), "send one of them")),
+    }
+}
+
+/// Whether whoever asks has this version already.
+pub fn is_known(headers: &HeaderMap, tag: &str) -> Result<bool, Refusal> {
+    match single(headers, &IF_NONE_MATCH)? {
+        None => Ok(false),
+        Some("*") => Ok(true),
+        Some(tags) => Ok(tags_of(tags, &IF_NONE_MATCH)?.iter().any(|known| known == tag)),
+    }
+}
+
+fn tags_of(text: &str, header: &HeaderName) -> Result<Vec<String>, Refusal> {
+    let tag = |part: &str| {
+        let part = part.trim();
+        let bare = part.strip_prefix("W/").unwrap_or(part);
+        bare.strip_prefix('"').and_then(|rest| rest.strip_suffix('"')).map(str::to_owned)
+    };
+    let refuse =
+        || invalid(format!("{header} {text:?}: no tags"), "give the ETag of an earlier answer, with its quotes");
+    text.split(',').map(tag).collect::<Option<Vec<_>>>().ok_or_else(refuse)
+}
+
+/// The range that is asked for; none where all is, or several are, which may be answered with all.
+pub fn span(headers: &HeaderMap) -> Result<Option<Span>, Refusal> {
+    let Some(text) = single(headers, &RANGE)? else { return Ok(None) };
+    let Some(range) = text.strip_prefix("bytes=").filter(|range| !range.contains(',')) else { return Ok(None) };
+    let refuse = || invalid(format!("Range {text:?}: no range of bytes"), "e.g. bytes=0-99, bytes=100- or bytes=-50");
+    let (first, last) = range.trim().split_once('-').ok_or_else(refuse)?;
+    let number = |text: &str| match text.is_empty() {
+        true => Ok(None),
+        false if text.bytes().all(|b| b.is_ascii_digit()) => text.parse().map(Some).map_err(|_| refuse()),
+        false => Err(refuse()),
+    };
+    match (number(first)?, number(last)?) {
+        (Some(first), Some(last)) if last < first => Err(refuse()),
+        (Some(first), last) => Ok(Some(Span::From { first, last })),
+        (None, Some(count)) => Ok(Some(Span::Last(count))),
+        (None, None) => Err(refuse()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn any_bytes_come_through_a_query() {
+        assert_eq!(decode("a%2Fb+c%ff%00%zz%+1%4"), b"a/b c\xff\x00%zz% 1%4");
+    }
+
+    #[test]
+    fn ranges_and_tags_are_read_as_they_are_written() {
+        let of = |name: HeaderName, value: &str| HeaderMap::from_iter([(name, value.parse().unwrap())]);
+        let range = |text: &str| span(&of(RANGE, text)).ok();
+        assert_eq!(range("bytes=0-9"), Some(Some(Span::From { first: 0, last: Some(9) })));
+        assert_eq!(range("bytes=5-"), Some(Some(Span::From { first: 5, last: None })));
+        assert_eq!(range("bytes=-5"), Some(Some(Span::Last(5))));
+        assert_eq!(range("bytes=0-1,3-4"), Some(None), "several are answered with all");
+        assert_eq!(range("lines=1-2"), Some(None));
+        for bad in ["bytes=", "bytes=-", "bytes=9-1", "bytes=a-b", "bytes=+1-2", "bytes=99999999999999999999-"] {
+            assert_eq!(range(bad), None, "{bad}");
+        }
+        assert_eq!(when(&of(IF_MATCH, "\"a\", W/\"b\"")).unwrap(), When::Matches(vec!["a".into(), "b".into()]));
+        assert_eq!(when(&of(IF_NONE_MATCH, "*")).unwrap(), When::Absent);
+        assert_eq!(when(&of(IF_MATCH, "*")).unwrap(), When::Present);
+        assert!(when(&of(IF_MATCH, "a")).is_err());
+        assert!(is_known(&of(IF_NONE_MATCH, "\"x\",\"y\""), "y").unwrap());
+    }
+}

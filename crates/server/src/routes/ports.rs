@@ -1,0 +1,320 @@
+//! A port inside a sandbox, through the daemon's own address: HTTP/1.1 and WebSockets. What a guest serves is nobody's to trust:
+//!
+//! - the guest never sees a credential of ours (`front` takes it away), nor headers that are between us and the client;
+//! - a page of it has an origin of its own (`sandbox`), so it can read nothing else that comes from this address, and none of our
+//!   routes takes anything for a credential that a browser sends by itself;
+//! - its cookies and redirects stay below its own path, and headers that speak for a whole origin are dropped.
+
+use crate::ask::Path;
+use crate::refuse::{OfGuest, Refusal};
+use crate::{Scope, Shared, Who};
+use axum::body::Body;
+use axum::extract::{Request, State};
+use axum::response::Response;
+use http::header::{self, HeaderMap, HeaderName, HeaderValue};
+use http::{StatusCode, Uri, Version};
+use hyper::client::conn::http1;
+use hyper_util::rt::TokioIo;
+use std::time::Duration;
+use terms::{ErrorKind, Fault, Phase, Retry};
+use tokio::net::TcpStream;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+/// How long a guest may take to begin its answer.
+const PATIENCE: Duration = Duration::from_secs(120);
+/// The longest head of an answer.
+const MOST_HEAD: usize = 64 << 10;
+/// The longest that a tunnel lasts.
+const LONGEST: Duration = Duration::from_secs(24 * 3600);
+
+/// One function for each method: each is an operation of its own.
+macro_rules! ways {
+    ($(($name:ident, $top:ident, $method:ident, $about:literal)),+ $(,)?) => {
+        pub fn routes() -> OpenApiRouter<Shared> {
+            OpenApiRouter::new().routes(routes!($($name),+)).routes(routes!($($top),+))
+        }
+
+        $(
+            #[doc = $about]
+            #[utoipa::path($method, path = "/v1/sandboxes/{id}/ports/{port}/{*rest}", tag = "ports",
+                params(("id" = String, Path), ("port" = u16, Path), ("*rest" = String, Path, description = "The guest's own path.")),
+                responses((status = 200, description = "Whatever the guest answers, with any status."),
+                    (status = 101, description = "The guest took up another protocol."),
+                    (status = 502, description = "The guest's answer is none.", body = Fault)),
+                extensions(("x-passes-through" = json!(true))))]
+            async fn $name(
+                State(shared): State<Shared>,
+                who: Who,
+                place: Path<(String, u16, String)>,
+                request: Request,
+            ) -> Result<Response, Refusal> {
+                let Path((id, port, _)) = place;
+                pass(shared, who, id, port, request).await
+            }
+
+            #[doc = $about]
+            #[utoipa::path($method, path = "/v1/sandboxes/{id}/ports/{port}/", tag = "ports",
+                params(("id" = String, Path), ("port" = u16, Path)),
+                responses((status = 200, description = "Whatever the guest answers, with any status."),
+                    (status = 101, description = "The guest took up another protocol."),
+                    (status = 502, description = "The guest's answer is none.", body = Fault)),
+                extensions(("x-passes-through" = json!(true))))]
+            async fn $top(
+                State(shared): State<Shared>,
+                who: Who,
+                place: Path<(String, u16)>,
+                request: Request,
+            ) -> Result<Response, Refusal> {
+                let Path((id, port)) = place;
+                pass(shared, who, id, port, request).await
+            }
+        )+
+    };
+}
+
+ways!(
+    (get, get_top, get, "Read from a port inside, or open a WebSocket to it."),
+    (head, head_top, head, "Ask a port inside for the head of an answer."),
+    (post, post_top, post, "Send to a port inside."),
+    (put, put_top, put, "Put to a port inside."),
+    (patch, patch_top, patch, "Change something behind a port inside."),
+    (delete, delete_top, delete, "Delete something behind a port inside."),
+    (options, options_top, options, "Ask a port inside what it takes."),
+);
+
+async fn pass(shared: Shared, who: Who, id: String, port: u16, request: Request) -> Result<Response, Refusal> {
+    who.needs(Scope::Agent)?;
+    let word = id.clone();
+    let (_, stream) = shared.enlivening(&who, &id, move |caller| node::ports::connect(&word, port, caller)).await?;
+    let stream = TcpStream::from_std(stream.into()).map_err(|e| broken(&id, port, &e.to_string()))?;
+    let mut request = request;
+    let from_client = is_upgrade(request.headers()).then(|| hyper::upgrade::on(&mut request));
+    let prefix = format!("/v1/sandboxes/{id}/ports/{port}");
+    let request = to_guest(request, &prefix, port, from_client.is_some())?;
+    let gone = |e: hyper::Error| broken(&id, port, &e.to_string());
+    let (mut sender, connection) =
+        http1::Builder::new().max_buf_size(MOST_HEAD).handshake(TokioIo::new(stream)).await.map_err(gone)?;
+    // It ends with the last of the answer, or with whoever waits for it.
+    tokio::spawn(connection.with_upgrades());
+    let late = |_| broken(&id, port, &format!("no answer within {} s", PATIENCE.as_secs()));
+    let mut answer = tokio::time::timeout(PATIENCE, sender.send_request(request)).await.map_err(late)?.map_err(gone)?;
+    if answer.status() == StatusCode::SWITCHING_PROTOCOLS {
+        let from_guest = hyper::upgrade::on(&mut answer);
+        let Some(from_client) = from_client else {
+            return Err(broken(&id, port, "it changes the protocol, and nobody asked for that"));
+        };
+        tokio::spawn(tunnel(shared, who, from_client, from_guest));
+    }
+    Ok(to_client(answer.map(Body::new), &prefix, port))
+}
+
+/// Passes bytes both ways until both ends say no more, the client's credential is good no more, or the day is over.
+async fn tunnel(shared: Shared, who: Who, client: hyper::upgrade::OnUpgrade, guest: hyper::upgrade::OnUpgrade) {
+    let Ok((client, guest)) = tokio::try_join!(client, guest) else { return };
+    let (mut client, mut guest) = (TokioIo::new(client), TokioIo::new(guest));
+    tokio::select! {
+        _ = tokio::io::copy_bidirectional(&mut client, &mut guest) => {}
+        _ = shared.until_closed(&who) => {}
+        () = tokio::time::sleep(LONGEST) => {}
+    }
+}
+
+fn is_upgrade(headers: &HeaderMap) -> bool {
+    let named = headers.get_all(header::CONNECTION).iter().filter_map(|value| value.to_str().ok());
+    let asks = named.flat_map(|value| value.split(',')).any(|token| token.trim().eq_ignore_ascii_case("upgrade"));
+    asks && headers.contains_key(header::UPGRADE)
+}
+
+/// Headers that are between two ends of one connection, and those that `Connection` names.
+fn drop_hops(headers: &mut HeaderMap, keep_upgrade: bool) {
+    let named: Vec<HeaderName> = headers
+        .get_all(header::CONNECTION)
+        .iter()
+        .filter_map(|value| value.to_str().ok())
+        .flat_map(|value| value.split(','))
+        .filter_map(|token| token.trim().parse().ok())
+        .collect();
+    let upgrade = headers.get(header::UPGRADE).cloned().filter(|_| keep_upgrade);
+    named.iter().for_each(|name| drop(headers.remove(name)));
+    for name in ["connection", "keep-alive", "proxy-connection", "te", "trailer", "transfer-encoding", "upgrade"] {
+        headers.remove(name);
+    }
+    if let Some(upgrade) = upgrade {
+        headers.insert(header::UPGRADE, upgrade);
+        headers.insert(header::CONNECTION, HeaderValue::from_static("upgrade"));
+    }
+}
+
+/// What of a request is ours, and no guest's.
+const OURS: [&str; 8] = [
+    "authorization",
+    "proxy-authorization",
+    "x-cofferdam",
+    "forwarded",
+    "x-forwarded-for",
+    "traceparent",
+    "tracestate",
+    "idempotency-key",
+];
+
+/// The request as the guest gets it: for its own host, at its own path.
+fn to_guest(request: Request, prefix: &str, port: u16, upgrades: bool) -> Result<http::Request<Body>, Refusal> {
+    let (mut parts, body) = request.into_parts();
+    let target = parts.uri.path_and_query().map_or("/", |target| target.as_str());
+    // The path as the client wrote it, whatever is encoded in it.
+    let own = target.match_indices('/').nth(5).map_or("/", |(at, _)| &target[at..]);
+    let odd =
+        |e: http::uri::InvalidUri| Refusal::from(Fault::invalid(format!("the path: {e}")).phase(Phase::Admission));
+    parts.uri = own.parse::<Uri>().map_err(odd)?;
+    parts.version = Version::HTTP_11;
+    drop_hops(&mut parts.headers, upgrades);
+    OURS.iter().for_each(|name| drop(parts.headers.remove(*name)));
+    let value = |text: String| HeaderValue::from_str(&text).unwrap_or(HeaderValue::from_static("localhost"));
+    parts.headers.insert(header::HOST, value(format!("localhost:{port}")));
+    if parts.headers.contains_key(header::ORIGIN) {
+        parts.headers.insert(header::ORIGIN, value(format!("http://localhost:{port}")));
+    }
+    parts.headers.insert("x-forwarded-prefix", value(prefix.to_owned()));
+    parts.extensions = http::Extensions::new();
+    Ok(http::Request::from_parts(parts, body))
+}
+
+/// What of an answer would speak for all that comes from our address.
+const OF_AN_ORIGIN: [&str; 9] = [
+    "access-control-allow-credentials",
+    "access-control-allow-headers",
+    "access-control-allow-methods",
+    "access-control-allow-origin",
+    "alt-svc",
+    "clear-site-data",
+    "service-worker-allowed",
+    "strict-transport-security",
+    "www-authenticate",
+];
+
+/// The answer as the client gets it.
+fn to_client(mut answer: Response, prefix: &str, port: u16) -> Response {
+    let upgrades = answer.status() == StatusCode::SWITCHING_PROTOCOLS;
+    let headers = answer.headers_mut();
+    drop_hops(headers, upgrades);
+    OF_AN_ORIGIN.iter().for_each(|name| drop(headers.remove(*name)));
+    let location = headers.get(header::LOCATION).and_then(|to| confined(to, prefix, port));
+    if let Some(location) = location {
+        headers.insert(header::LOCATION, location);
+    }
+    let cookies: Vec<HeaderValue> =
+        headers.get_all(header::SET_COOKIE).iter().filter_map(|cookie| cookie_below(cookie, prefix)).collect();
+    headers.remove(header::SET_COOKIE);
+    for cookie in cookies {
+        headers.append(header::SET_COOKIE, cookie);
+    }
+    // Beside one of the guest's own, both hold.
+    let apart = HeaderValue::from_static("sandbox allow-scripts allow-forms allow-downloads; frame-ancestors 'none'");
+    headers.append(header::CONTENT_SECURITY_POLICY, apart);
+    headers.insert("cross-origin-resource-policy", HeaderValue::from_static("same-origin"));
+    *answer.version_mut() = Version::HTTP_11;
+    answer.extensions_mut().insert(OfGuest);
+    answer
+}
+
+/// Where a redirect leads below the guest's own path; none where it leads elsewhere as it is.
+fn confined(to: &HeaderValue, prefix: &str, port: u16) -> Option<HeaderValue> {
+    let text = to.to_str().ok()?;
+    let hosts = ["localhost", "127.0.0.1", "[::1]"].map(|host| format!("http://{host}:{port}"));
+    let own = hosts.iter().find_map(|host| text.strip_prefix(host.as_str())).filter(|rest| {
+        // Not the beginning of a longer number.
+        rest.is_empty() || rest.starts_with(['/', '?', '#'])
+    });
+    let path = own.or_else(|| Some(text).filter(|text| text.starts_with('/') && !text.starts_with("//")))?;
+    let slash = if path.starts_with('/') { "" } else { "/" };
+    HeaderValue::from_str(&format!("{prefix}{slash}{path}")).ok()
+}
+
+/// A cookie that goes nowhere but below the guest's own path.
+fn cookie_below(cookie: &HeaderValue, prefix: &str) -> Option<HeaderValue> {
+    let text = cookie.to_str().ok()?;
+    let mut parts = text.split(';').map(str::trim);
+    let pair = parts.next().filter(|pair| !pair.is_empty())?;
+    // Such names promise what we take away.
+    let promises = ["__host-", "__secure-"].iter().any(|name| pair.to_ascii_lowercase().starts_with(name));
+    let named = |part: &str, name: &str| part.split('=').next().unwrap_or_default().trim().eq_ignore_ascii_case(name);
+    let kept: Vec<&str> = parts.clone().filter(|p| !named(p, "domain") && !named(p, "path") && !p.is_empty()).collect();
+    let path = parts
+        .find(|part| named(part, "path"))
+        .and_then(|part| part.split_once('='))
+        .map_or("/", |(_, path)| path.trim());
+    let path = if path.starts_with('/') { path } else { "/" };
+    let kept = kept.iter().map(|part| format!("; {part}")).collect::<String>();
+    (!promises).then(|| HeaderValue::from_str(&format!("{pair}; Path={prefix}{path}{kept}")).ok()).flatten()
+}
+
+fn broken(sandbox: &str, port: u16, why: &str) -> Refusal {
+    let fault = Fault::new(ErrorKind::ProviderFailed, format!("port {port} of {sandbox}: {why}")).subject(sandbox);
+    fault.retry(Retry::Later).hint("look at what listens there").phase(Phase::Execution).into()
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    const PREFIX: &str = "/v1/sandboxes/sbx_1/ports/3000";
+
+    fn value(text: &str) -> HeaderValue {
+        HeaderValue::from_str(text).unwrap()
+    }
+
+    #[test]
+    fn redirects_stay_below_the_guests_path() {
+        for (to, led) in [
+            ("/a?b=c", Some("/v1/sandboxes/sbx_1/ports/3000/a?b=c")),
+            ("http://localhost:3000/a", Some("/v1/sandboxes/sbx_1/ports/3000/a")),
+            ("http://127.0.0.1:3000", Some("/v1/sandboxes/sbx_1/ports/3000/")),
+            ("http://localhost:30001/a", None),
+            ("//evil.example/a", None),
+            ("https://example.org/", None),
+            ("relative", None),
+        ] {
+            assert_eq!(confined(&value(to), PREFIX, 3000), led.map(value), "{to}");
+        }
+    }
+
+    #[test]
+    fn cookies_stay_below_the_guests_path() {
+        for (cookie, kept) in [
+            ("a=b", Some("a=b; Path=/v1/sandboxes/sbx_1/ports/3000/")),
+            ("a=b; Path=/x; Domain=localhost; HttpOnly", Some("a=b; Path=/v1/sandboxes/sbx_1/ports/3000/x; HttpOnly")),
+            ("a=b; path=", Some("a=b; Path=/v1/sandboxes/sbx_1/ports/3000/")),
+            ("__Host-a=b; Path=/; Secure", None),
+            ("", None),
+        ] {
+            assert_eq!(cookie_below(&value(cookie), PREFIX), kept.map(value), "{cookie}");
+        }
+    }
+
+    #[test]
+    fn no_credential_and_no_hop_reaches_the_guest() {
+        let request = http::Request::builder()
+            .uri("/v1/sandboxes/sbx_1/ports/3000/a%2Fb?c=d")
+            .header("host", "localhost:7070")
+            .header("origin", "http://localhost:7070")
+            .header("authorization", "Bearer cof_x")
+            .header("connection", "close, x-hop")
+            .header("x-hop", "1")
+            .header("x-cofferdam", "1")
+            .header("x-own", "kept")
+            .body(Body::empty())
+            .unwrap();
+        let passed = to_guest(request, PREFIX, 3000, false).unwrap();
+        assert_eq!(passed.uri(), "/a%2Fb?c=d");
+        let mut names: Vec<&str> = passed.headers().keys().map(HeaderName::as_str).collect();
+        names.sort_unstable();
+        assert_eq!(names, ["host", "origin", "x-forwarded-prefix", "x-own"]);
+        assert_eq!(
+            (&passed.headers()["host"], &passed.headers()["origin"]),
+            (&value("localhost:3000"), &value("http://localhost:3000"))
+        );
+        let bare = http::Request::builder().uri("/v1/sandboxes/sbx_1/ports/3000/").body(Body::empty()).unwrap();
+        assert_eq!(to_guest(bare, PREFIX, 3000, false).unwrap().uri(), "/");
+    }
+}

@@ -1,0 +1,73 @@
+//! Questions that rules put to a person: which wait, and the answer to one. Whoever runs commands cannot answer for himself.
+
+use crate::answer::{Answer, Document};
+use crate::ask::{Json, Path, Query, Time};
+use crate::refuse::Refusal;
+use crate::{Scope, Shared, Who};
+use axum::extract::State;
+use node::questions::{self, Open, Remember};
+use serde::{Deserialize, Serialize};
+use std::time::Duration;
+use utoipa::{IntoParams, ToSchema};
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+pub fn routes() -> OpenApiRouter<Shared> {
+    OpenApiRouter::new().routes(routes!(list)).routes(routes!(answer))
+}
+
+#[derive(Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+struct WaitQuery {
+    /// Hold the answer back until there is a question, at most so long (60s).
+    wait: Option<Time>,
+}
+
+#[derive(Serialize, Deserialize, ToSchema)]
+#[schema(as = QuestionList)]
+struct List {
+    /// The oldest first; there are never many.
+    questions: Vec<Open>,
+}
+
+/// What waits for an answer in a sandbox.
+#[utoipa::path(get, path = "/v1/sandboxes/{id}/questions", tag = "questions",
+    params(("id" = String, Path), WaitQuery), responses((status = 200, body = Document<List>)))]
+async fn list(
+    State(shared): State<Shared>,
+    who: Who,
+    Path(id): Path<String>,
+    Query(query): Query<WaitQuery>,
+) -> Result<Answer<List>, Refusal> {
+    who.needs(Scope::Reviewer)?;
+    let time = query.wait.map_or(Duration::ZERO, |wait| wait.0);
+    let some = |questions: &Vec<Open>| !questions.is_empty();
+    let questions = shared.wait(&who, time, move |caller| questions::open(&id, caller), some).await?;
+    Ok(Answer::ok(List { questions }))
+}
+
+/// What somebody says to a question.
+#[derive(Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(as = QuestionAnswer)]
+struct Said {
+    answer: questions::Answer,
+    #[serde(default)]
+    remember: Remember,
+}
+
+/// Answer a question: what waits for it goes on, or is refused.
+#[utoipa::path(post, path = "/v1/questions/{id}", tag = "questions", request_body = Said,
+    params(("id" = String, Path)), responses((status = 200, body = Document<Open>)))]
+async fn answer(
+    State(shared): State<Shared>,
+    who: Who,
+    Path(id): Path<String>,
+    Json(said): Json<Said>,
+) -> Result<Answer<Open>, Refusal> {
+    who.needs(Scope::Reviewer)?;
+    let Said { answer, remember } = said;
+    let answered = shared.verb(&who, move |caller| questions::answer(&id, answer, remember, caller)).await?;
+    Ok(Answer::ok(answered))
+}
