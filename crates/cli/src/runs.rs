@@ -15,7 +15,7 @@ use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
 use std::process::ExitCode;
 use std::time::Duration;
-use terms::{ErrorKind, Fault, Outcome, Phase, Retry};
+use terms::{ErrorKind, Fault, Outcome, PROTOCOL_VERSION, Phase, Retry};
 
 pub fn main(verb: &str, m: &ArgMatches) -> ExitCode {
     let json = m.try_get_one::<bool>("json").ok().flatten().is_some_and(|json| *json);
@@ -80,7 +80,9 @@ fn logs(m: &ArgMatches, caller: &Caller, json: bool) -> Result<ExitCode, Fault> 
         };
         if let Some((from, to)) = page.gap {
             match json {
-                true => render::print_json(&json!({ "gap": { "from": from, "to": to } })),
+                true => {
+                    let _ = put(&json!({ "gap": { "from": from, "to": to } }));
+                }
                 false => render::note(&format!("{} bytes of the log are no longer kept", to - from)),
             }
         }
@@ -95,9 +97,7 @@ fn logs(m: &ArgMatches, caller: &Caller, json: bool) -> Result<ExitCode, Fault> 
 
 fn show(record: &Record, json: bool) -> std::io::Result<()> {
     if json {
-        let mut out = std::io::stdout().lock();
-        serde_json::to_writer(&mut out, &document(record))?;
-        return out.write_all(b"\n").and_then(|()| out.flush());
+        return put(&document(record));
     }
     match record.kind {
         Kind::Stdout | Kind::Terminal => {
@@ -111,6 +111,13 @@ fn show(record: &Record, json: bool) -> std::io::Result<()> {
         }
         Kind::End => Ok(()),
     }
+}
+
+/// One document, one line.
+fn put(document: &serde_json::Value) -> std::io::Result<()> {
+    let mut out = std::io::stdout().lock();
+    serde_json::to_writer(&mut out, document)?;
+    out.write_all(b"\n").and_then(|()| out.flush())
 }
 
 fn document(record: &Record) -> serde_json::Value {
@@ -179,7 +186,7 @@ fn kill(m: &ArgMatches, caller: &Caller, json: bool) -> Result<ExitCode, Fault> 
         }
     }
     if json {
-        render::print_json(&json!({ "signal": signal, "runs": told }));
+        render::print_json(&json!({ "protocol_version": PROTOCOL_VERSION, "signal": signal, "runs": told }));
     }
     Ok(ExitCode::SUCCESS)
 }

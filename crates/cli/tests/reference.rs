@@ -38,6 +38,43 @@ fn the_command_line() {
     check("cli.md", &page);
 }
 
+#[test]
+fn configuration() {
+    use node::config::{KEYS, Kind};
+    let mut page = String::from(
+        "# Configuration\n\nGenerated from `crates/node/src/config/keys.rs`; do not edit. Where the file is and who wins: \
+         [guide/operations.md](../guide/operations.md).\n\n\
+         | key | written as | default | variable | flag of `serve` | meaning |\n|---|---|---|---|---|---|\n",
+    );
+    for key in KEYS {
+        let form = match key.kind {
+            Kind::Path => "absolute path".to_owned(),
+            Kind::Text => "text".to_owned(),
+            Kind::Word(words) => words.iter().map(|word| format!("`{word}`")).collect::<Vec<_>>().join(", "),
+            Kind::Texts => "list of texts".to_owned(),
+            Kind::Switch => "`true`, `false`".to_owned(),
+            Kind::Count => "whole number".to_owned(),
+            Kind::Number => "number".to_owned(),
+            Kind::Size => "bytes, or `\"64m\"`".to_owned(),
+            Kind::Time => "`\"30s\"`".to_owned(),
+        };
+        let default = key.default.filter(|text| !text.is_empty()).map_or(String::new(), |text| format!("`{text}`"));
+        let variables = match key.is_of_tenants() {
+            true => String::new(),
+            false => [Some(key.variable()), key.also.map(str::to_owned)]
+                .into_iter()
+                .flatten()
+                .map(|name| format!("`{name}`"))
+                .collect::<Vec<_>>()
+                .join(", "),
+        };
+        let flag = key.flag.map_or(String::new(), |flag| format!("`--{flag}`"));
+        page.push_str(&format!("| `{}` | {form} | {default} | {variables} | {flag} | {} |\n", key.name, key.about));
+    }
+    page.push_str("\n`*` is the name of a tenant. Sizes take `k`, `m`, `g`, `t` (powers of 1024); times take `ms`, `s`, `m`, `h`, `d`.\n");
+    check("config.md", &page);
+}
+
 fn write_help(page: &mut String, command: &mut Command, name: &str) {
     let depth = if name.contains(' ') { "##" } else { "#" };
     let help = command.render_long_help().to_string();

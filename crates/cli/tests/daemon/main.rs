@@ -4,6 +4,7 @@ mod support;
 
 mod admission;
 mod faults;
+mod files;
 mod life;
 mod product;
 mod sandboxes;

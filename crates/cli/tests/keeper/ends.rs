@@ -40,6 +40,29 @@ fn a_killed_keeper_takes_its_tree_with_it_and_is_told() {
 }
 
 #[test]
+fn the_end_of_the_first_process_is_told_as_what_it_is() {
+    let place = Place::new(As::User);
+    let live = Live::new(&place, &[]);
+    let mark = mark(20);
+    let run = live.detach(&[], &format!("sleep {mark}"));
+    soon(|| marked(&mark) == 1);
+    let keeper = live.keeper();
+    let children = std::fs::read_to_string(format!("/proc/{keeper}/task/{keeper}/children")).unwrap();
+    let is_first = |pid: &&str| {
+        let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+        status.lines().any(|line| line.starts_with("NSpid:") && line.split_whitespace().nth(2) == Some("1"))
+    };
+    let first = children.split_whitespace().find(is_first).expect("the guest's first process");
+    assert!(Command::new("kill").args(["-9", first]).status().unwrap().success());
+    soon(|| marked(&mark) == 0 && is_gone(keeper));
+    assert_eq!(live.outcome(&run)["verdict"], "lost");
+    let whole = live.inspect();
+    assert_eq!(whole["standing"], "lost", "{whole}");
+    assert!(!whole["lost"].as_str().unwrap().contains("keeper"), "it was not the keeper who died: {whole}");
+    assert_eq!(live.sh(&[], "echo again", b"").stdout, b"again\n");
+}
+
+#[test]
 fn lost_until_started_or_stopped() {
     let place = Place::new(As::User);
     for verb in ["start", "stop"] {

@@ -38,6 +38,7 @@ pub trait Verbs {
     }
 
     /// States by id, of all that is listed.
+    #[allow(dead_code)]
     #[track_caller]
     fn states(&self) -> Vec<(String, String)> {
         let rows = self.json(&["ls"])["sandboxes"].as_array().unwrap().clone();

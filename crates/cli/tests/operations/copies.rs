@@ -1,5 +1,6 @@
 //! Copies of the store, older and newer stores, and whether all is as the records say.
 
+use crate::daemon::Running;
 use crate::support::{As, BOTH, Place, to_the_end};
 use serde_json::Value;
 use std::fs;
@@ -56,7 +57,7 @@ fn nothing_is_put_back_under_what_runs() {
     let file = place.root.join("home/copy.db");
     let file = file.to_str().unwrap();
     done(&place, &["backup", file]);
-    let mut run = place.cofferdam(["exec", &id, "--", "sleep", "60"]).spawn().unwrap();
+    let mut run = Running::begin(place.cofferdam(["exec", &id, "--", "sleep", "60"]));
     let deadline = std::time::Instant::now() + std::time::Duration::from_secs(20);
     while done(&place, &["ps"])["runs"].as_array().is_none_or(Vec::is_empty) {
         assert!(std::time::Instant::now() < deadline, "the run begins");
@@ -67,7 +68,7 @@ fn nothing_is_put_back_under_what_runs() {
     // And a copy can be made meanwhile.
     done(&place, &["backup", &format!("{file}-2")]);
     done(&place, &["stop", &id, "-t", "0"]);
-    run.wait().unwrap();
+    run.0.wait().unwrap();
     done(&place, &["backup", "--restore", file]);
 }
 

@@ -134,6 +134,22 @@ fn exchange(
     Answer { status, head: head.to_owned(), body: body.to_owned() }
 }
 
+/// A command in the background that no failing test leaves behind.
+pub struct Running(pub Child);
+
+impl Running {
+    pub fn begin(mut command: Command) -> Running {
+        Running(command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap())
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = Command::new("kill").arg(self.0.id().to_string()).stderr(Stdio::null()).status();
+        let _ = self.0.wait();
+    }
+}
+
 /// Looks again and again until there is what must come.
 #[track_caller]
 pub fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {

@@ -1,6 +1,6 @@
 //! `cofferdam top`: what sandboxes use, with and without a keeper; for people, for pipes, as JSON.
 
-use crate::daemon::until;
+use crate::daemon::{Running, until};
 use crate::support::{As, BOTH, Place, binary, to_the_end};
 use serde_json::Value;
 
@@ -24,7 +24,7 @@ fn what_is_busy_is_told_with_a_keeper_and_without() {
         let idle = json(&place, &["create", "--name", "idle"])["id"].as_str().unwrap().to_owned();
         let alone = json(&place, &["create"])["id"].as_str().unwrap().to_owned();
         let kept = json(&place, &["create"])["id"].as_str().unwrap().to_owned();
-        let mut run = place.cofferdam(["exec", &alone, "--", "sh", "-c", BUSY]).spawn().unwrap();
+        let mut run = Running::begin(place.cofferdam(["exec", &alone, "--", "sh", "-c", BUSY]));
         let detached = to_the_end(&mut place.cofferdam(["exec", "-d", &kept, "--", "sh", "-c", BUSY]), b"");
         assert!(detached.status.success(), "{}", String::from_utf8_lossy(&detached.stderr));
         let works = |row: &Value| {
@@ -45,7 +45,7 @@ fn what_is_busy_is_told_with_a_keeper_and_without() {
         for id in [&alone, &kept] {
             json(&place, &["stop", id, "-t", "0"]);
         }
-        run.wait().unwrap();
+        run.0.wait().unwrap();
         assert_eq!(json(&place, &["fsck"])["problems"], Value::Array(Vec::new()));
     }
 }

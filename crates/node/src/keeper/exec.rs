@@ -17,7 +17,8 @@ pub fn live(word: &str, caller: &Caller) -> Result<(PathBuf, String, Option<Keep
     let wanted = lifecycle == Lifecycle::Active && (stays || suspended.is_some());
     let keeper = match wanted {
         true => Some(Keeper::ensure(&state, &found.id, caller)?),
-        false => Keeper::find(&state, &found.id),
+        // One that is about to leave does not answer; one that has answered stays for a while.
+        false => Keeper::find(&state, &found.id).and_then(|mut keeper| keeper.hello().is_ok().then_some(keeper)),
     };
     Ok((state, found.id, keeper))
 }

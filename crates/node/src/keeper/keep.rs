@@ -272,8 +272,7 @@ impl Keep {
         ];
         slots.extend(inner.into_iter().map(|fd| (Slot::Residence, fd, PollFlags::IN)));
         for (id, client) in &self.clients {
-            let out = if client.line.waiting() > 0 { PollFlags::OUT } else { PollFlags::empty() };
-            slots.push((Slot::Client(*id), client.line.as_fd(), PollFlags::IN | out));
+            slots.push((Slot::Client(*id), client.line.as_fd(), client.flags()));
         }
         for (run, work) in &self.works {
             for (stream, fd) in [(Stream::Output, &work.output), (Stream::Error, &work.error)] {
@@ -812,8 +811,9 @@ impl Keep {
             }
         }
         if let Some(end) = self.ending.as_mut().filter(|end| now >= end.kill_at) {
-            for (run, work) in self.works.iter().filter(|(_, work)| work.stage != Stage::Ending) {
+            for (run, work) in self.works.iter_mut().filter(|(_, work)| work.stage != Stage::Ending) {
                 end.left.ended.iter_mut().filter(|(ended, _)| ended == run).for_each(|(_, killed)| *killed = true);
+                work.cancelled_by = Some(KILL);
                 self.residence.end(work.job);
             }
             end.kill_at = now + GRACE;

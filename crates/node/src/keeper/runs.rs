@@ -102,13 +102,12 @@ impl Found {
             if left.is_zero() {
                 return Ok(None);
             }
-            match self.keeper() {
-                Some(mut keeper) => match keeper.wait(&self.id, left.min(STEP)) {
-                    Ok(wire::Waited { outcome: Some(outcome), .. }) => return Ok(Some(outcome)),
-                    // A keeper that went away is seen in the records, and one that forgot it wrote it down.
-                    Ok(_) | Err(_) => {}
-                },
-                None => std::thread::sleep(left.min(PAUSE)),
+            // A keeper that went away is seen in the records, and one that forgot it wrote it down.
+            let waited = self.keeper().map(|mut keeper| keeper.wait(&self.id, left.min(STEP)));
+            match waited {
+                Some(Ok(wire::Waited { outcome: Some(outcome), .. })) => return Ok(Some(outcome)),
+                Some(Ok(_)) => {}
+                Some(Err(_)) | None => std::thread::sleep(left.min(PAUSE)),
             }
         }
     }

@@ -1,6 +1,7 @@
 //! One who asks a keeper: a line, and what is owed to it. It asks one thing at a time, so that its share of memory has an end.
 
 use crate::keeper::wire::{Frame, Line, Listed, Notice, Pulled, value};
+use rustix::event::PollFlags;
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::OwnedFd;
 use std::time::Instant;
@@ -56,6 +57,15 @@ impl Following {
 impl Client {
     pub fn new(socket: OwnedFd) -> Client {
         Client { line: Line::new(socket), owed: Owed::Nothing, holds_files: false }
+    }
+
+    /// What its line is polled for: whoever has not taken an answer yet is not heard.
+    pub fn flags(&self) -> PollFlags {
+        match (&self.owed, self.line.waiting()) {
+            (_, 0) => PollFlags::IN,
+            (Owed::Nothing, _) => PollFlags::OUT,
+            _ => PollFlags::IN | PollFlags::OUT,
+        }
     }
 
     /// The next question, where it may ask one. `Closed` also where it breaks the rules.
