@@ -7,6 +7,7 @@ mod faults;
 mod files;
 mod life;
 mod product;
+mod runs;
 mod sandboxes;
 mod strain;
 mod tenants;
