@@ -86,6 +86,7 @@ const HOUSE: &[Room] = &[
         uses: &["node", "terms"],
         libraries: &[
             "axum",
+            "base64",
             "bytes",
             "futures-util",
             "http",

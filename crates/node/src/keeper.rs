@@ -2,6 +2,7 @@
 //! asked over a socket. Whoever asks may come and go.
 
 pub mod attach;
+pub mod begin;
 mod birth;
 pub mod client;
 pub mod exec;
@@ -14,7 +15,7 @@ pub mod suspend;
 pub mod wire;
 
 pub use birth::{announce, stand_alone};
-pub use client::{Follow, Keeper};
+pub use client::{Follow, Keeper, Pending};
 pub use keep::{IDLE, MOST_RUNS, keep};
 
 use crate::Caller;

@@ -175,7 +175,7 @@ impl Shared {
     }
 
     /// Every tenant that has anything.
-    fn tenants(&self) -> Vec<String> {
+    pub fn tenants(&self) -> Vec<String> {
         let dirs = std::fs::read_dir(self.state().join("tenants")).into_iter().flatten().flatten();
         let names = dirs.filter_map(|dir| dir.file_name().into_string().ok()).take(MOST_TENANTS);
         std::iter::once(DEFAULT_TENANT.to_owned()).chain(names).collect()

@@ -20,6 +20,7 @@ mod pace;
 mod refuse;
 mod routes;
 mod rules;
+mod running;
 mod shared;
 mod spooled;
 mod stream;

@@ -233,6 +233,7 @@ async fn live(settings: Settings, checked: &mut Checked, ready: impl FnOnce(&Che
     let names = Names { port, tls: tls.is_some(), more: settings.allow_hosts.clone() };
     let (app, shared) = routes::all(&settings, credentials.clone());
     tokio::spawn(credentials.watch());
+    tokio::spawn(crate::running::adopt(shared.clone()));
     shared.lookout().send(&settings.telemetry);
     let front = Front { app, shared: shared.clone(), names: Arc::new(names) };
     let open = Connections::new(connections, settings.connections_each);

@@ -12,6 +12,7 @@ mod product;
 mod questions;
 mod quotas;
 mod revisions;
+mod runs;
 mod sandboxes;
 mod strain;
 mod tenants;

@@ -139,7 +139,8 @@ fn no_route_is_open_to_strangers() {
         let ask = || operation.ask(&daemon, &document, &names);
         let status = |ask: Ask<'_>| {
             let answer = ask.send();
-            assert!(answer.status < 400 || answer.json()["error_kind"].is_string(), "{at}: {answer:?}");
+            let is_told = operation.method == "HEAD" || answer.status < 400;
+            assert!(is_told || answer.json()["error_kind"].is_string(), "{at}: {answer:?}");
             answer.status
         };
         match operation.is_public() {
@@ -206,7 +207,8 @@ fn what_is_anothers_is_not_there_on_any_route() {
     assert_eq!(own["name"], "A_CANARY");
     let nobody = |prefix: &str| format!("{prefix}_{}", "0".repeat(32));
     let nobodys = Names { sandbox: nobody("sbx"), snapshot: nobody("snp"), run: nobody("run"), name: "NOBODYS".into() };
-    let kind = |answer: &Answer| answer.json()["error_kind"].clone();
+    let kind =
+        |answer: &Answer| serde_json::from_slice::<Value>(&answer.body).unwrap_or_default()["error_kind"].clone();
     let (mut tried, mut absent) = (0, 0);
     // What is put under a name is one's own, whoever else has that name.
     let names_another =

@@ -103,6 +103,16 @@ impl Keeper {
         self.exchange(frame, patience).and_then(|answer| wire::read_answer(&answer))
     }
 
+    /// The same for those who cannot wait on a thread: the question is put, and goes out and is answered by steps.
+    pub fn put_input(mut self, run: &str, bytes: Vec<u8>, eof: bool) -> Result<Pending, Fault> {
+        let frame = Frame::of(&Ask::Input { run: run.to_owned(), eof }).with(bytes);
+        if !frame.fits() {
+            return Err(Fault::invalid("more than fits one frame").hint("give less at once").phase(Phase::Admission));
+        }
+        self.line.put(frame).map_err(|e| gone(&self.sandbox, &e.to_string()))?;
+        Ok(Pending { keeper: self })
+    }
+
     pub fn resize(&mut self, run: &str, rows: u16, columns: u16) -> Result<(), Fault> {
         self.ask(&Ask::Resize { run: run.to_owned(), rows, columns })
     }
@@ -240,6 +250,41 @@ impl Keeper {
 impl AsFd for Keeper {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.line.as_fd()
+    }
+}
+
+/// A question that was put and is not answered yet.
+#[derive(Debug)]
+pub struct Pending {
+    keeper: Keeper,
+}
+
+impl Pending {
+    /// Goes on as far as the connection lets it; whether it is answered.
+    pub fn step(&mut self) -> Result<bool, Fault> {
+        let lost = |e: io::Error| gone(&self.keeper.sandbox, &e.to_string());
+        self.keeper.line.push().map_err(lost)?;
+        match self.keeper.line.pull().map_err(lost)? {
+            Pulled::Frame(frame) => wire::read_answer::<()>(&frame).map(|()| true),
+            Pulled::Closed => Err(gone(&self.keeper.sandbox, "it closed the connection")),
+            Pulled::Later => Ok(false),
+        }
+    }
+
+    /// Whether something waits to be sent; else an answer is waited for.
+    pub fn sends(&self) -> bool {
+        self.keeper.line.waiting() > 0
+    }
+
+    /// For the next question, once this one is answered.
+    pub fn done(self) -> Keeper {
+        self.keeper
+    }
+}
+
+impl AsFd for Pending {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.keeper.line.as_fd()
     }
 }
 

@@ -112,6 +112,32 @@ impl Found {
         }
     }
 
+    /// What it has said, to be read from its beginning.
+    pub fn reader(&self) -> Result<Reader, Fault> {
+        Reader::open(&self.place().run(&self.id)).map_err(|e| unkept(&self.id, &e))
+    }
+
+    /// Drops what is kept of what it said; whether there was something. A conflict while it goes on.
+    pub fn forget(&self) -> Result<bool, Fault> {
+        if self.now()?.ended_ms.is_none() {
+            let fault = Fault::new(ErrorKind::Conflict, format!("{} goes on", self.id)).subject(&self.id);
+            return Err(fault.hint("end it first").phase(Phase::Admission));
+        }
+        match std::fs::remove_dir_all(self.place().run(&self.id)) {
+            Ok(()) => Ok(true),
+            Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(false),
+            Err(e) => Err(Fault::new(ErrorKind::Unavailable, format!("{}: {e}", self.id)).subject(&self.id)),
+        }
+    }
+
+    /// Ends the whole tree at once, by its keeper where it has one; false when it is gone already.
+    pub fn kill(&self) -> Result<bool, Fault> {
+        match self.keeper().filter(|_| self.run.ended_ms.is_none()) {
+            Some(mut keeper) => keeper.kill(&self.id),
+            None => self.signal(9),
+        }
+    }
+
     /// Sends a signal to the command, or ends the whole tree at once; false when it is gone already.
     pub fn signal(&self, signal: i32) -> Result<bool, Fault> {
         if self.now()?.ended_ms.is_some() {

@@ -109,7 +109,7 @@ impl Connections {
         };
         let front = front.clone();
         tokio::spawn(async move {
-            let (_place, patience) = (place, front.shared.patience());
+            let patience = front.shared.patience();
             // Nothing is set aside for one that sends nothing.
             tokio::select! {
                 ready = timeout(patience, stream.stirs()) => if !matches!(ready, Ok(Ok(()))) { return },
@@ -117,8 +117,8 @@ impl Connections {
             }
             // Boxed, so that those who send nothing have no room for it either.
             match tls {
-                None => Box::pin(speak(stream, peer, front)).await,
-                Some(tls) => Box::pin(greet(stream, tls, peer, front)).await,
+                None => Box::pin(speak(stream, place, peer, front)).await,
+                Some(tls) => Box::pin(greet(stream, tls, place, peer, front)).await,
             }
         });
     }
@@ -165,16 +165,16 @@ async fn turn_away(mut stream: impl Stream) {
     let _ = timeout(Duration::from_secs(1), stream.write_all(&blunt(refusal))).await;
 }
 
-async fn greet(stream: impl Stream, tls: TlsAcceptor, peer: Peer, front: Front) {
+async fn greet(stream: impl Stream, tls: TlsAcceptor, place: Place, peer: Peer, front: Front) {
     if let Ok(Ok(stream)) = timeout(HANDSHAKE, tls.accept(stream)).await {
-        speak(stream, peer, front).await;
+        speak(stream, place, peer, front).await;
     }
 }
 
-async fn speak(stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static, peer: Peer, front: Front) {
+async fn speak(stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static, place: Place, peer: Peer, front: Front) {
     let shared = front.shared.clone();
     let busy = Arc::new(AtomicBool::new(false));
-    let stream = TokioIo::new(Wire::new(stream, busy.clone()));
+    let stream = TokioIo::new(Wire::new(stream, place, busy.clone()));
     let service = hyper::service::service_fn(move |request| {
         let (front, peer, busy) = (front.clone(), peer.clone(), busy.clone());
         async move {
@@ -225,11 +225,13 @@ struct Wire<S> {
     /// What is left of a refusal that stands in for hyper's.
     instead: Option<(Vec<u8>, usize)>,
     stuck: Option<Pin<Box<Sleep>>>,
+    /// It counts as one as long as it lasts, also when it speaks something else than HTTP by then.
+    _place: Place,
 }
 
 impl<S> Wire<S> {
-    fn new(stream: S, busy: Arc<AtomicBool>) -> Wire<S> {
-        Wire { stream, busy, instead: None, stuck: None }
+    fn new(stream: S, place: Place, busy: Arc<AtomicBool>) -> Wire<S> {
+        Wire { stream, busy, instead: None, stuck: None, _place: place }
     }
 
     /// Passes on what the stream says, unless it has said "not yet" for too long.

@@ -11,6 +11,7 @@ mod openapi;
 mod policies;
 mod ports;
 mod questions;
+mod runs;
 mod sandboxes;
 mod secrets;
 mod snapshots;
@@ -41,6 +42,7 @@ fn parts() -> Vec<OpenApiRouter<Shared>> {
         policies::routes(),
         ports::routes(),
         questions::routes(),
+        runs::routes(),
         sandboxes::routes(),
         secrets::routes(),
         snapshots::routes(),

@@ -5,15 +5,16 @@ use crate::ask::{IfMatch, Json, Key, Paging, Path, Query, Time};
 use crate::refuse::Refusal;
 use crate::{Scope, Shared, Who};
 use axum::extract::State;
+use node::keeper::suspend::{Resumed, Suspended, resume as wake, suspend as rest};
 use node::lifecycle::admission::Standing;
 use node::lifecycle::change::{self, Changed};
 use node::lifecycle::create::{Ask, Created, create as make};
 use node::lifecycle::gc::{Collected, collect, plan};
 use node::lifecycle::list::{Row, Whole, inspect, list as list_all};
 use node::lifecycle::remove::{self, Removed};
-use node::lifecycle::stop::{Moved, Which, start as restart, stop as halt};
+use node::lifecycle::stop::{Moved, Which, start as restart, start_live, stop as halt};
 use node::policies::Source;
-use node::sandbox::{Driver, Service, Sharing};
+use node::sandbox::{Driver, Service, Sharing, Tier};
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -28,6 +29,8 @@ pub fn routes() -> OpenApiRouter<Shared> {
         .routes(routes!(get, patch, delete))
         .routes(routes!(start))
         .routes(routes!(stop))
+        .routes(routes!(suspend))
+        .routes(routes!(resume))
         .routes(routes!(gc_plan, gc))
 }
 
@@ -239,19 +242,32 @@ fn patience(given: Option<Time>) -> Result<Duration, Refusal> {
     }
 }
 
+#[derive(Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+struct StartQuery {
+    /// It is live from now on until it is stopped, with its services; else it becomes live for commands and rests between them.
+    #[serde(default)]
+    live: bool,
+}
+
 /// Let commands be run in it again.
 #[utoipa::path(post, path = "/v1/sandboxes/{id}/start", tag = "sandboxes",
-    params(("id" = String, Path), ("If-Match" = Option<String>, Header, description = "The version that is meant.")),
+    params(("id" = String, Path), StartQuery, ("If-Match" = Option<String>, Header, description = "The version that is meant.")),
     responses((status = 200, body = Document<Moved>)))]
 async fn start(
     State(shared): State<Shared>,
     who: Who,
     Path(id): Path<String>,
     version: IfMatch,
+    Query(query): Query<StartQuery>,
 ) -> Result<Answer<Moved>, Refusal> {
     who.needs(Scope::Agent)?;
-    let which = which(id, version);
-    let moved = shared.verb(&who, move |caller| restart(&which, caller)).await?;
+    let which = which(id.clone(), version);
+    let moved = match query.live {
+        true => shared.enlivening(&who, &id, move |caller| start_live(&which, caller)).await?,
+        false => shared.verb(&who, move |caller| restart(&which, caller)).await?,
+    };
     let version = moved.version;
     Ok(Answer::ok(moved).version(version))
 }
@@ -280,6 +296,56 @@ async fn stop(
     let moved = shared.verb(&who, move |caller| halt(&which, patience, caller)).await?;
     let version = moved.version;
     Ok(Answer::ok(moved).version(version))
+}
+
+#[derive(Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(as = SandboxSuspend)]
+struct SuspendAsk {
+    /// How far; what is reached the answer says.
+    #[serde(default = "frozen")]
+    tier: Tier,
+    /// How long commands may take to end where they must, in milliseconds [default: 10000].
+    grace_ms: Option<u64>,
+}
+
+fn frozen() -> Tier {
+    Tier::Frozen
+}
+
+/// Let everything in it stand still, or end it in order and keep what starts it again. The answer says which was reached.
+#[utoipa::path(post, path = "/v1/sandboxes/{id}/suspend", tag = "sandboxes", request_body = SuspendAsk,
+    params(("id" = String, Path), ("If-Match" = Option<String>, Header, description = "The version that is meant.")),
+    responses((status = 200, body = Document<Suspended>)))]
+async fn suspend(
+    State(shared): State<Shared>,
+    who: Who,
+    Path(id): Path<String>,
+    version: IfMatch,
+    Json(ask): Json<SuspendAsk>,
+) -> Result<Answer<Suspended>, Refusal> {
+    who.needs(Scope::Agent)?;
+    let (which, grace) = (which(id, version), patience(ask.grace_ms.map(|ms| Time(Duration::from_millis(ms))))?);
+    let suspended = shared.verb(&who, move |caller| rest(&which, ask.tier, grace, caller)).await?;
+    let version = suspended.version;
+    Ok(Answer::ok(suspended).version(version))
+}
+
+/// Let it go on. A command, a file or a port that is asked for does the same.
+#[utoipa::path(post, path = "/v1/sandboxes/{id}/resume", tag = "sandboxes",
+    params(("id" = String, Path), ("If-Match" = Option<String>, Header, description = "The version that is meant.")),
+    responses((status = 200, body = Document<Resumed>)))]
+async fn resume(
+    State(shared): State<Shared>,
+    who: Who,
+    Path(id): Path<String>,
+    version: IfMatch,
+) -> Result<Answer<Resumed>, Refusal> {
+    who.needs(Scope::Agent)?;
+    let which = which(id.clone(), version);
+    let resumed = shared.enlivening(&who, &id, move |caller| wake(&which, caller)).await?;
+    let version = resumed.version;
+    Ok(Answer::ok(resumed).version(version))
 }
 
 #[derive(Serialize, Deserialize, ToSchema)]

@@ -1,0 +1,452 @@
+//! Runs over HTTP: begun, waited for, read along from any offset, spoken to, ended; and what becomes of them when the daemon dies.
+
+use crate::support::http::{Answer, Daemon, receive};
+use crate::support::{As, BOTH, Place};
+use serde_json::{Value, json};
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+use std::time::{Duration, Instant};
+
+struct World {
+    place: Place,
+    daemon: Daemon,
+}
+
+impl World {
+    fn new(who: As) -> World {
+        let place = Place::new(who);
+        let daemon = Daemon::start(&place);
+        daemon.post("/v1/sandboxes", json!({"name": "s", "policies": ["workspace-write"]})).assert_ok();
+        World { place, daemon }
+    }
+
+    fn begin(&self, ask: Value) -> String {
+        let begun = self.daemon.post("/v1/sandboxes/s/runs", ask).assert_ok();
+        begun["run"].as_str().unwrap().to_owned()
+    }
+
+    /// Runs a text to its end.
+    fn sh(&self, text: &str) -> Value {
+        self.daemon.post("/v1/sandboxes/s/runs?wait=30s", json!({"shell": text})).assert_ok()
+    }
+
+    fn post(&self, path: &str, body: Value) -> Answer {
+        self.daemon.post(path, body)
+    }
+
+    /// Everything that a run says, to its end.
+    fn listen(&self, run: &str, query: &str) -> Vec<Event> {
+        let mut open = self.daemon.ask("GET", &format!("/v1/runs/{run}/output{query}")).open();
+        events(&open.rest())
+    }
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        // Keepers outlive their daemon; what a test began ends with it.
+        let _ = self.place.cofferdam(["rm", "--force", "--timeout", "0s", "s"]).output();
+    }
+}
+
+#[derive(Debug)]
+struct Event {
+    name: String,
+    id: String,
+    data: Value,
+}
+
+/// The events in an answer that came in chunks.
+fn events(text: &str) -> Vec<Event> {
+    let body = text.split_once("\r\n\r\n").map_or("", |(_, body)| body);
+    let mut plain = String::new();
+    let mut rest = body;
+    while let Some((size, after)) = rest.split_once("\r\n") {
+        let Ok(size) = usize::from_str_radix(size, 16) else { break };
+        if size == 0 || after.len() < size {
+            break;
+        }
+        plain += &after[..size];
+        rest = after[size..].trim_start_matches("\r\n");
+    }
+    let field = |block: &str, name: &str| {
+        let found = block.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(": ").map(str::to_owned));
+        found.unwrap_or_default()
+    };
+    let of = |block: &str| Event {
+        name: field(block, "event"),
+        id: field(block, "id"),
+        data: serde_json::from_str(&field(block, "data")).unwrap_or_default(),
+    };
+    plain.split("\n\n").filter(|block| block.contains("event:")).map(of).collect()
+}
+
+fn said(events: &[Event], stream: &str) -> String {
+    events.iter().filter(|e| e.name == stream).map(|e| e.data["data"].as_str().unwrap()).collect()
+}
+
+#[test]
+fn a_command_is_run_and_told_with_what_it_said() {
+    for who in BOTH {
+        let w = World::new(who);
+        let done = w.sh("echo out; echo err >&2; exit 3");
+        let outcome = &done["outcome"];
+        assert_eq!((&done["running"], &outcome["verdict"]), (&json!(false), &json!("failed")), "{done}");
+        assert_eq!(outcome["exit"], json!({"code": 3}));
+        assert_eq!((&outcome["stdout"], &outcome["stderr"]), (&json!("out\n"), &json!("err\n")));
+        let ask = json!({"command": ["sh", "-c", "echo $X; pwd; cat"], "env": {"X": "1"}, "workdir": "/tmp"});
+        let done = w.post("/v1/sandboxes/s/runs?wait=30s", ask).assert_ok();
+        assert_eq!(done["outcome"]["stdout"], "1\n/tmp\n", "without input it is empty: {done}");
+        // What one leaves the next finds, and nothing lands.
+        w.sh("echo kept > file");
+        assert_eq!(w.sh("cat file")["outcome"]["stdout"], "kept\n");
+        let limited = json!({"shell": "sleep 60", "limits": {"max_wall_ms": 300}});
+        let done = w.post("/v1/sandboxes/s/runs?wait=30s", limited).assert_ok();
+        assert_eq!(
+            (&done["outcome"]["verdict"], &done["outcome"]["limit_kind"]),
+            (&json!("limit_exceeded"), &json!("wall_ms"))
+        );
+        let listed = w.daemon.get("/v1/sandboxes/s/runs?limit=2").assert_ok();
+        assert_eq!((listed["runs"].as_array().unwrap().len(), listed["next"].is_string()), (2, true));
+        w.post("/v1/sandboxes/s/runs", json!({"command": []})).assert_fault(400, "invalid_request");
+        w.post("/v1/sandboxes/s/runs", json!({"command": ["true"], "policies": ["networked"]}))
+            .assert_fault(400, "invalid_request");
+        w.post("/v1/sandboxes/s/runs?wait=1s", json!({"command": ["/no/such"]})).assert_fault(404, "not_found");
+        w.daemon.get("/v1/runs/run_00000000000000000000000000000000").assert_fault(404, "not_found");
+    }
+}
+
+#[test]
+fn the_same_key_starts_one_run() {
+    let w = World::new(As::User);
+    let begin = |key: &str, text: &str| {
+        w.daemon
+            .ask("POST", "/v1/sandboxes/s/runs?wait=20s")
+            .header("idempotency-key", key)
+            .json(json!({"shell": text}))
+            .send()
+    };
+    let first = begin("k", "echo x >> times; echo done");
+    assert_eq!(first.status, 201, "{first:?}");
+    for _ in 0..3 {
+        let again = begin("k", "echo x >> times; echo done");
+        assert_eq!((again.status, &again.json()["run"]), (200, &first.json()["run"]));
+        assert_eq!(again.json()["outcome"]["stdout"], "done\n");
+    }
+    assert_eq!(w.sh("wc -l < times")["outcome"]["stdout"].as_str().unwrap().trim(), "1");
+    begin("k", "echo other").assert_fault(409, "conflict");
+}
+
+/// Many at once, each with its own streams to the byte.
+#[test]
+fn many_run_at_once() {
+    let w = World::new(As::User);
+    std::thread::scope(|scope| {
+        for n in 0..12 {
+            let w = &w;
+            scope.spawn(move || {
+                let done = w.sh(&format!("echo {n}; sleep 0.2; echo e{n} >&2; exit {n}"));
+                let outcome = &done["outcome"];
+                assert_eq!(
+                    (&outcome["stdout"], &outcome["stderr"]),
+                    (&json!(format!("{n}\n")), &json!(format!("e{n}\n")))
+                );
+                assert_eq!(outcome["exit"], json!({"code": n}));
+            });
+        }
+    });
+}
+
+/// Read along, cut off anywhere and taken up again, what is told is what was said.
+#[test]
+fn output_is_told_from_any_offset_once() {
+    let w = World::new(As::User);
+    let run = w.begin(json!({"shell": "for i in 1 2 3 4 5; do echo line $i; sleep 0.05; done; printf '\\377\\n' >&2"}));
+    let all = w.listen(&run, "");
+    assert_eq!(said(&all, "stdout"), "line 1\nline 2\nline 3\nline 4\nline 5\n", "{all:?}");
+    let odd = all.iter().find(|e| e.name == "stderr").unwrap();
+    assert_eq!((&odd.data["encoding"], &odd.data["data"]), (&json!("base64"), &json!("/wo=")));
+    let last = all.last().unwrap();
+    assert_eq!((last.name.as_str(), &last.data["verdict"]), ("end", &json!("ok")), "{all:?}");
+    for (at, event) in all.iter().enumerate().take(all.len() - 1) {
+        let rest = w.listen(&run, &format!("?from={}", event.id));
+        let names: Vec<&str> = rest.iter().map(|e| e.id.as_str()).collect();
+        let want: Vec<&str> = all[at + 1..].iter().map(|e| e.id.as_str()).collect();
+        assert_eq!(names, want, "after {event:?}");
+    }
+    let ask = w.daemon.ask("GET", &format!("/v1/runs/{run}/output?from=0"));
+    let resumed = events(&ask.header("last-event-id", &all[2].id).open().rest());
+    assert_eq!(resumed[0].id, all[3].id, "Last-Event-ID goes before");
+    w.daemon.get(&format!("/v1/runs/{run}/output?from=7")).assert_fault(400, "invalid_request");
+    let all = w.listen(&run, "?encoding=base64");
+    assert!(all.iter().filter(|e| e.name == "stdout").all(|e| e.data["encoding"] == "base64"));
+}
+
+/// The end is told when nothing of the tree is left, and not before.
+#[test]
+fn the_end_comes_when_the_tree_is_gone() {
+    let w = World::new(As::User);
+    // A length that nobody else sleeps for.
+    let length = format!("61.{}", std::process::id());
+    let left = || {
+        let all = std::fs::read_dir("/proc").unwrap().flatten();
+        all.filter_map(|p| std::fs::read(p.path().join("cmdline")).ok())
+            .filter(|line| line.split(|b| *b == 0).any(|word| word == length.as_bytes()))
+            .count()
+    };
+    let text = format!("setsid sleep {length} & sleep {length} & echo parent; sleep 0.3");
+    let run = w.begin(json!({ "shell": text }));
+    let mut open = w.daemon.ask("GET", &format!("/v1/runs/{run}/output")).open();
+    assert!(open.until("parent"));
+    let begun = Instant::now();
+    while left() < 2 && begun.elapsed() < Duration::from_secs(20) {}
+    assert!(open.until("event: end"));
+    assert_eq!(left(), 0, "the end was told before all was gone");
+}
+
+/// One who reads slowly makes nobody wait but themselves.
+#[test]
+fn a_slow_reader_slows_only_itself() {
+    let w = World::new(As::User);
+    let run = w.begin(json!({"shell": "head -c 8000000 /dev/zero | tr '\\0' x; echo; echo done >&2"}));
+    let mut slow = w.daemon.ask("GET", &format!("/v1/runs/{run}/output")).open();
+    assert!(slow.until("event: stdout"));
+    let done = w.daemon.get(&format!("/v1/runs/{run}?wait=30s")).assert_ok();
+    assert_eq!(done["outcome"]["verdict"], "ok", "it ended although nobody took what it said");
+    assert_eq!(done["outcome"]["usage"]["output_bytes"], 8_000_006);
+    let quick = w.listen(&run, "");
+    assert_eq!(said(&quick, "stdout").len(), 8_000_001);
+    let all = events(&slow.rest());
+    assert_eq!(
+        (said(&all, "stdout").len(), said(&all, "stderr").as_str()),
+        (8_000_001, "done\n"),
+        "and it misses nothing"
+    );
+}
+
+#[test]
+fn input_signals_and_ends() {
+    let w = World::new(As::User);
+    let input = |run: &str, query: &str, bytes: &[u8]| {
+        let path = format!("/v1/runs/{run}/input{query}");
+        w.daemon.ask("POST", &path).body("application/octet-stream", bytes).send()
+    };
+    let run = w.begin(json!({"command": ["cat"], "input": true}));
+    assert_eq!(input(&run, "", b"one\n").assert_ok()["bytes"], 4);
+    input(&run, "?eof=true", b"two\n").assert_ok();
+    let done = w.daemon.get(&format!("/v1/runs/{run}?wait=20s")).assert_ok();
+    assert_eq!(done["outcome"]["stdout"], "one\ntwo\n");
+    input(&run, "", b"late").assert_fault(409, "conflict");
+
+    let run = w.begin(json!({"shell": "trap 'echo caught; exit 7' USR1; echo ready; while :; do sleep 0.02; done"}));
+    let mut open = w.daemon.ask("GET", &format!("/v1/runs/{run}/output")).open();
+    assert!(open.until("ready"));
+    w.post(&format!("/v1/runs/{run}/signal"), json!({"signal": 65})).assert_fault(400, "invalid_request");
+    assert_eq!(w.post(&format!("/v1/runs/{run}/signal"), json!({"signal": 10})).assert_ok()["changed"], true);
+    let done = w.daemon.get(&format!("/v1/runs/{run}?wait=20s")).assert_ok();
+    assert_eq!(done["outcome"]["exit"], json!({"code": 7}), "{done}");
+    assert_eq!(w.post(&format!("/v1/runs/{run}/signal"), json!({"signal": 10})).assert_ok()["changed"], false);
+
+    let run = w.begin(json!({"shell": "trap '' TERM; sleep 60 & wait"}));
+    assert_eq!(w.daemon.get("/v1/runs?running=true").assert_ok()["runs"][0]["run"], *run);
+    assert_eq!(w.daemon.ask("POST", &format!("/v1/runs/{run}/kill")).send().assert_ok()["changed"], true);
+    let done = w.daemon.get(&format!("/v1/runs/{run}?wait=20s")).assert_ok();
+    assert_eq!(done["running"], false, "{done}");
+
+    let run = w.begin(json!({"shell": "echo said; sleep 60"}));
+    let removed = w.daemon.ask("DELETE", &format!("/v1/runs/{run}")).send().assert_ok();
+    assert_eq!((&removed["killed"], &removed["forgotten"]), (&json!(true), &json!(true)));
+    w.daemon.get(&format!("/v1/runs/{run}/output")).assert_fault(404, "not_found");
+    w.daemon.get(&format!("/v1/runs/{run}")).assert_ok();
+}
+
+/// The daemon is killed in the middle: the run goes on, and whoever comes back has all of it.
+#[test]
+fn a_run_outlives_the_daemon() {
+    for who in BOTH {
+        let mut w = World::new(who);
+        let run = w.begin(json!({"shell": "for i in 1 2 3 4 5 6 7 8 9 10; do echo $i; sleep 0.1; done; exit 5"}));
+        let mut open = w.daemon.ask("GET", &format!("/v1/runs/{run}/output")).open();
+        assert!(open.until("event: stdout"));
+        w.daemon.signal("KILL");
+        w.daemon.ended();
+        let seen = events(&open.rest());
+        w.daemon = Daemon::start(&w.place);
+        let begun = Instant::now();
+        w.daemon.get(&format!("/v1/runs/{run}")).assert_ok();
+        assert!(begun.elapsed() < Duration::from_secs(2), "it is known at once");
+        let rest = w.listen(&run, &format!("?from={}", seen.last().unwrap().id));
+        let whole = said(&seen, "stdout") + &said(&rest, "stdout");
+        assert_eq!(whole, "1\n2\n3\n4\n5\n6\n7\n8\n9\n10\n");
+        assert_eq!(rest.last().unwrap().data["exit"], json!({"code": 5}));
+    }
+}
+
+/// A keeper that is killed takes its tree with it; the stream says that the run was lost.
+#[test]
+fn a_lost_run_is_told_as_lost() {
+    let w = World::new(As::User);
+    let run = w.begin(json!({"shell": "echo before; sleep 60"}));
+    let mut open = w.daemon.ask("GET", &format!("/v1/runs/{run}/output")).open();
+    assert!(open.until("before"));
+    let id = w.daemon.get("/v1/sandboxes/s").assert_ok()["id"].as_str().unwrap().to_owned();
+    let card = std::fs::read_to_string(w.place.state().join("keepers").join(id).join("keeper.json")).unwrap();
+    let card: Value = serde_json::from_str(&card).unwrap();
+    let killed = std::process::Command::new("kill").args(["-KILL", &card["pid"].to_string()]).status().unwrap();
+    assert!(killed.success());
+    let all = events(&open.rest());
+    let last = all.last().unwrap();
+    assert_eq!(
+        (last.name.as_str(), &last.data["verdict"], &last.data["exit"]),
+        ("end", &json!("lost"), &Value::Null),
+        "{all:?}"
+    );
+}
+
+/// A client's WebSocket, as small as it can be.
+struct Socket(UnixStream);
+
+impl Socket {
+    fn open(w: &World, run: &str, token: Option<&str>) -> Result<Socket, Answer> {
+        let mut stream = w.daemon.unix();
+        let auth = token.map(|token| format!("authorization: Bearer {token}\r\n")).unwrap_or_default();
+        let head = format!(
+            "GET /v1/runs/{run}/attach HTTP/1.1\r\nhost: localhost\r\n{auth}connection: upgrade\r\nupgrade: websocket\r\n\
+             sec-websocket-version: 13\r\nsec-websocket-key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n"
+        );
+        stream.write_all(head.as_bytes()).unwrap();
+        let answer = receive(&mut stream).unwrap();
+        if answer.status == 101 { Ok(Socket(stream)) } else { Err(answer) }
+    }
+
+    fn send(&mut self, kind: u8, bytes: &[u8]) {
+        let mut frame = vec![0x80 | kind, 0x80 | bytes.len() as u8, 0, 0, 0, 0];
+        frame.extend(bytes);
+        self.0.write_all(&frame).unwrap();
+    }
+
+    fn say(&mut self, word: Value) {
+        self.send(1, word.to_string().as_bytes());
+    }
+
+    /// The next message that is no ping: its kind and its bytes.
+    fn next(&mut self) -> Option<(u8, Vec<u8>)> {
+        loop {
+            let mut head = [0; 2];
+            self.0.read_exact(&mut head).ok()?;
+            let length = match head[1] {
+                126 => {
+                    let mut more = [0; 2];
+                    self.0.read_exact(&mut more).ok()?;
+                    u64::from(u16::from_be_bytes(more))
+                }
+                127 => {
+                    let mut more = [0; 8];
+                    self.0.read_exact(&mut more).ok()?;
+                    u64::from_be_bytes(more)
+                }
+                short => u64::from(short),
+            };
+            let mut bytes = vec![0; length as usize];
+            self.0.read_exact(&mut bytes).ok()?;
+            if head[0] & 15 != 9 {
+                return Some((head[0] & 15, bytes));
+            }
+        }
+    }
+
+    /// What was said until a text comes, or an event of that name.
+    fn until(&mut self, text: &str) -> (String, Value) {
+        let mut said = String::new();
+        loop {
+            match self.next().expect("a message") {
+                (2, bytes) => said += &String::from_utf8_lossy(&bytes[9..]),
+                (1, bytes) => {
+                    let event: Value = serde_json::from_slice(&bytes).unwrap();
+                    if event["event"] == *text {
+                        return (said, event);
+                    }
+                }
+                (_, bytes) => panic!("closed before {text}: {:?}", String::from_utf8_lossy(&bytes)),
+            }
+            if said.contains(text) {
+                return (said, Value::Null);
+            }
+        }
+    }
+}
+
+/// Being at a run: its terminal, its size, its keys, its end.
+#[test]
+fn one_can_be_at_a_run_over_a_websocket() {
+    let w = World::new(As::Root);
+    let ask = json!({"command": ["sh"], "terminal": {"rows": 24, "columns": 80}});
+    let run = w.begin(ask);
+    let mut socket = Socket::open(&w, &run, None).unwrap();
+    socket.send(2, b"stty size; echo a''b\n");
+    assert!(socket.until("ab").0.contains("24 80"));
+    socket.say(json!({"resize": {"rows": 40, "columns": 100}}));
+    socket.send(2, b"stty size; echo c''d\n");
+    assert!(socket.until("cd").0.contains("40 100"));
+    socket.say(json!({"nonsense": 1}));
+    assert_eq!(socket.until("fault").1["fault"]["error_kind"], "invalid_request");
+    // Who leaves does not end it, and who comes later is told from the beginning.
+    drop(socket);
+    let mut socket = Socket::open(&w, &run, None).unwrap();
+    assert!(socket.until("cd").0.contains("24 80"));
+    // Its keys are those of a terminal: what runs is interrupted, once it runs.
+    socket.send(2, b"sh -c 'trap \"echo inter\"rupted INT; echo be\"gun\"; sleep 60'\n");
+    socket.until("begun");
+    socket.send(2, b"\x03");
+    socket.until("interrupted");
+    socket.send(2, b"exit 4\n");
+    let (_, end) = socket.until("end");
+    assert_eq!(end["outcome"]["exit"], json!({"code": 4}), "{end}");
+    assert_eq!(socket.next().unwrap().0, 8, "it is closed in order");
+    // No WebSocket, no attachment.
+    let plain = w.daemon.get(&format!("/v1/runs/{run}/attach"));
+    plain.assert_fault(426, "invalid_request");
+    // A pipe in the place of a terminal.
+    let run = w.begin(json!({"command": ["cat"], "input": true}));
+    let mut socket = Socket::open(&w, &run, None).unwrap();
+    socket.send(2, b"through\n");
+    assert_eq!(socket.until("through\n").0, "through\n");
+    socket.say(json!({"eof": true}));
+    assert_eq!(socket.until("end").1["outcome"]["verdict"], "ok");
+}
+
+/// A WebSocket closes with its token and with the daemon, and says so.
+#[test]
+fn a_websocket_closes_with_its_token_and_with_the_daemon() {
+    let mut w = World::new(As::Root);
+    let run = w.begin(json!({"shell": "sleep 60"}));
+    let minted = w.post("/v1/tokens", json!({"name": "x", "scopes": ["agent"]})).assert_ok();
+    let mut revoked = Socket::open(&w, &run, minted["token"].as_str()).unwrap();
+    let mut kept = Socket::open(&w, &run, None).unwrap();
+    w.daemon.ask("DELETE", &format!("/v1/tokens/{}", minted["id"].as_str().unwrap())).send().assert_ok();
+    assert_eq!(revoked.until("closing").1["reason"], "credential");
+    assert_eq!(revoked.next().unwrap().0, 8);
+    w.daemon.signal("TERM");
+    assert_eq!(kept.until("closing").1["reason"], "shutdown");
+    assert_eq!(kept.next().unwrap().0, 8);
+    drop(kept);
+    assert_eq!(w.daemon.ended(), Some(0));
+}
+
+/// Suspended it stands still, and goes on when it is told to or asked for something.
+#[test]
+fn a_sandbox_rests_and_goes_on() {
+    let w = World::new(As::Root);
+    let live = w.daemon.ask("POST", "/v1/sandboxes/s/start?live=true").send().assert_ok();
+    assert_eq!(live["state"], "active");
+    let run = w.begin(json!({"shell": "i=0; while [ $i -lt 100 ]; do i=$((i+1)); echo $i; sleep 0.02; done"}));
+    let rested = w.post("/v1/sandboxes/s/suspend", json!({"tier": "frozen"})).assert_ok();
+    assert_eq!((&rested["reached"], &rested["changed"]), (&json!("frozen"), &json!(true)), "{rested}");
+    let still = w.daemon.get(&format!("/v1/runs/{run}?wait=200ms")).assert_ok();
+    assert_eq!(still["running"], true);
+    assert_eq!(w.daemon.ask("POST", "/v1/sandboxes/s/resume").send().assert_ok()["was"], "frozen");
+    let done = w.daemon.get(&format!("/v1/runs/{run}?wait=30s")).assert_ok();
+    assert_eq!(done["outcome"]["verdict"], "ok", "{done}");
+    let rested = w.post("/v1/sandboxes/s/suspend", json!({"tier": "hibernated"})).assert_ok();
+    assert_eq!(rested["reached"], "hibernated");
+    assert_eq!(w.sh("echo awake")["outcome"]["stdout"], "awake\n", "it wakes on request");
+}

@@ -1,0 +1,228 @@
+//! Commands that are begun from afar: described by a document, started once under a key, listed with those before them.
+
+use super::client::Keeper;
+use super::runs::Found;
+use super::wire::{Start, Started, Word};
+use crate::Caller;
+use crate::lifecycle::live;
+use crate::sandbox::{self, Run, Sandbox};
+use crate::state::State;
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+use std::collections::BTreeMap;
+use store::Kept;
+use terms::{ErrorKind, Fault, Limits, Outcome, Phase, Verdict};
+use utoipa::ToSchema;
+
+/// A command to be run. The sandbox becomes live for it where it is not.
+#[derive(Clone, Debug, Default, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields, default)]
+#[schema(as = RunCreate)]
+pub struct Ask {
+    /// The command and its arguments; with `shell`, the arguments after the shell's text.
+    pub command: Vec<String>,
+    /// Run this text with `sh -c`.
+    pub shell: Option<String>,
+    /// Variables to set.
+    pub env: BTreeMap<String, String>,
+    /// Where it starts, seen from the sandbox's directory.
+    pub workdir: Option<String>,
+    /// Those that one command of many can have: `max_wall_ms`, `max_output_bytes`, `on_output_limit`.
+    pub limits: Limits,
+    /// Somebody will write to its input; else it is empty.
+    pub input: bool,
+    /// A terminal of its own.
+    pub terminal: Option<Size>,
+}
+
+/// Of a terminal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(as = TerminalSize)]
+pub struct Size {
+    #[schema(minimum = 1)]
+    pub rows: u16,
+    #[schema(minimum = 1)]
+    pub columns: u16,
+}
+
+/// One run, as far as it has come.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+#[schema(as = Run)]
+pub struct Shown {
+    pub run: String,
+    pub sandbox: String,
+    pub command: Vec<String>,
+    pub running: bool,
+    pub started_ms: u64,
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub ended_ms: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub verdict: Option<Verdict>,
+    /// The status that the command line would exit with.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub status: Option<u8>,
+    /// The service that it is, by name.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub service: Option<String>,
+    /// An earlier request under the same key started it.
+    #[serde(skip_serializing_if = "std::ops::Not::not", default)]
+    pub existed: bool,
+    /// How it ended, where it was asked for and has.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub outcome: Option<Outcome>,
+}
+
+fn invalid(message: String, hint: &str) -> Fault {
+    Fault::invalid(message).hint(hint).phase(Phase::Admission)
+}
+
+impl Ask {
+    fn check(&self) -> Result<(), Fault> {
+        if self.command.is_empty() && self.shell.is_none() {
+            return Err(invalid(
+                "command: there is none".into(),
+                "give `command` as a list of words, or `shell` as a text",
+            ));
+        }
+        let all = self.command.iter().chain(&self.shell).chain(self.env.values()).chain(&self.workdir);
+        if let Some(word) = all.into_iter().find(|word| word.contains('\0')) {
+            return Err(invalid(format!("{word:?} holds a zero byte"), "no argument, variable or path can hold one"));
+        }
+        if let Some(name) = self.env.keys().find(|name| name.is_empty() || name.contains(['=', '\0'])) {
+            return Err(invalid(format!("env: {name:?} is no name of a variable"), "leave out `=` and zero bytes"));
+        }
+        if self.terminal.is_some_and(|size| size.rows == 0 || size.columns == 0) {
+            return Err(invalid("terminal: no rows or no columns".into(), "give at least 1 of each, e.g. 24 and 80"));
+        }
+        Ok(())
+    }
+
+    fn start(&self, id: Option<String>, caller: &Caller) -> Start {
+        Start {
+            run: id,
+            command: self.command.iter().map(Word::of).collect(),
+            shell: self.shell.as_ref().map(Word::of),
+            env: self.env.iter().map(|(name, value)| Word::of(format!("{name}={value}"))).collect(),
+            around: caller.env.iter().map(|(name, value)| (Word::of(name), Word::of(value))).collect(),
+            cwd: None,
+            workdir: self.workdir.as_ref().map(Word::of),
+            limits: self.limits,
+            input: self.input || self.terminal.is_some(),
+            terminal: self.terminal.map(|size| (size.rows, size.columns)),
+            actor: caller.user.clone(),
+            service: None,
+        }
+    }
+
+    /// The words that the record of such a run ends with.
+    fn last_word(&self) -> &str {
+        self.command.last().or(self.shell.as_ref()).map_or("", String::as_str)
+    }
+}
+
+/// The id of the run that a key stands for: the same key is the same run, whoever of several daemons and keepers is asked.
+fn id_of(sandbox: &str, key: &str) -> String {
+    let digest = Sha256::digest(format!("run under a key\0{sandbox}\0{key}").as_bytes());
+    let mut random = [0; 16];
+    random.copy_from_slice(&digest[..16]);
+    terms::id("run", random)
+}
+
+/// Starts a command in a sandbox; under a key once. The sandbox's id, the run's, and whether it was there.
+pub fn begin(ask: &Ask, word: &str, key: Option<&str>, caller: &Caller) -> Result<(String, Started), Fault> {
+    ask.check()?;
+    let state = State::open(caller)?;
+    let id = state.store.read(|tx| sandbox::find(tx, Some(word), caller))?.id;
+    let run = key.map(|key| id_of(&id, key));
+    if let Some(run) = &run
+        && let Some(known) = state.store.read(|tx| tx.get::<Run>(run))?
+    {
+        if known.record.command.last().map(String::as_str) != Some(ask.last_word()) {
+            let message = format!("the key was used for another command: {:?}", known.record.command);
+            let fault = Fault::new(ErrorKind::Conflict, message).subject(run).phase(Phase::Admission);
+            return Err(fault.hint("repeat the request as it was, or take another key"));
+        }
+        return Ok((id, Started { run: run.clone(), pid: 0, existed: true }));
+    }
+    let mut keeper = Keeper::ensure(&state.path, &id, caller)?;
+    drop(state);
+    let started = keeper.start(ask.start(run, caller))?;
+    Ok((id, started))
+}
+
+/// Runs of a sandbox, or of all; those that go on, or also those that have ended. The newest first.
+pub fn list(word: Option<&str>, running: bool, caller: &Caller) -> Result<Vec<Shown>, Fault> {
+    let state = State::open(caller)?;
+    let mut all = state.store.read(|tx| {
+        let of = word.map(|word| sandbox::find(tx, Some(word), caller)).transpose()?.map(|kept: Kept<Sandbox>| kept.id);
+        match (&of, running) {
+            (Some(id), false) => tx.list_in::<Run>(id),
+            (None, false) => tx.list::<Run>(),
+            (of, true) => {
+                let open = tx.list_open::<Run>()?.into_iter();
+                Ok(open.filter(|run| of.as_ref().is_none_or(|id| run.record.sandbox == *id)).collect())
+            }
+        }
+    })?;
+    all.sort_by(|a, b| b.record.started_ms.cmp(&a.record.started_ms).then_with(|| a.id.cmp(&b.id)));
+    let shown = all.into_iter().map(|kept| shown(kept.id, kept.record));
+    Ok(shown.filter(|shown| shown.running || !running).collect())
+}
+
+/// A run as its record has it.
+pub fn shown(run: String, record: Run) -> Shown {
+    let running = live::handle(&record).is_some();
+    let Run { sandbox, command, started_ms, ended_ms, verdict, status, service, .. } = record;
+    Shown {
+        run,
+        sandbox,
+        command,
+        running,
+        started_ms,
+        ended_ms,
+        verdict,
+        status,
+        service,
+        existed: false,
+        outcome: None,
+    }
+}
+
+impl Found {
+    /// The run as it is now.
+    pub fn show(&self) -> Result<Shown, Fault> {
+        Ok(shown(self.id.clone(), self.now()?))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_cannot_be_a_command_is_refused() {
+        let ask =
+            |text: &str| serde_json::from_str::<Ask>(text).map_err(|e| e.to_string()).map(|ask| ask.check().is_ok());
+        for good in [r#"{"command":["true"]}"#, r#"{"shell":"echo $X","env":{"X":"1"}}"#] {
+            assert_eq!(ask(good), Ok(true), "{good}");
+        }
+        for bad in [
+            "{}",
+            r#"{"command":[]}"#,
+            r#"{"command":["a\u0000b"]}"#,
+            r#"{"command":["a"],"env":{"A=B":"1"}}"#,
+            r#"{"command":["a"],"env":{"":"1"}}"#,
+            r#"{"command":["a"],"terminal":{"rows":0,"columns":80}}"#,
+        ] {
+            assert_eq!(ask(bad), Ok(false), "{bad}");
+        }
+        assert!(ask(r#"{"command":["a"],"terminal":{"rows":1}}"#).is_err() && ask(r#"{"cmd":["a"]}"#).is_err());
+    }
+
+    #[test]
+    fn a_key_is_one_run_of_one_sandbox() {
+        assert_eq!(id_of("sbx_1", "k"), id_of("sbx_1", "k"));
+        assert!(id_of("sbx_1", "k") != id_of("sbx_2", "k") && id_of("sbx_1", "k") != id_of("sbx_1", "l"));
+    }
+}

@@ -1,0 +1,295 @@
+//! Runs: commands in sandboxes, begun, listed, waited for, read along, spoken to and ended.
+
+mod attach;
+mod output;
+
+use crate::answer::{Answer, Document};
+use crate::ask::{Json, Key, Paging, Path, Query, Time, broken_body};
+use crate::refuse::Refusal;
+use crate::running::{Input, Listener, PIECE};
+use crate::{Scope, Shared, Who};
+use axum::body::Body;
+use axum::extract::State;
+use bytes::Bytes;
+use futures_util::StreamExt;
+use node::keeper::begin::{self, Ask, Shown, Size};
+use node::keeper::runs::Found;
+use serde::{Deserialize, Serialize};
+use std::time::Duration;
+use terms::{Fault, Phase};
+use utoipa::{IntoParams, ToSchema};
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+pub fn routes() -> OpenApiRouter<Shared> {
+    OpenApiRouter::new()
+        .routes(routes!(list_of, create))
+        .routes(routes!(list))
+        .routes(routes!(get, remove))
+        .routes(routes!(signal))
+        .routes(routes!(kill))
+        .routes(routes!(input))
+        .routes(routes!(resize))
+        .routes(routes!(output::output))
+        .routes(routes!(attach::attach))
+}
+
+#[derive(Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+struct ListQuery {
+    /// At most so many [default: 100, at most 1000].
+    limit: Option<u32>,
+    /// Behind the part that `next` of an earlier answer ended.
+    after: Option<String>,
+    /// Only those that go on.
+    #[serde(default)]
+    running: bool,
+}
+
+#[derive(Serialize, Deserialize, ToSchema)]
+#[schema(as = RunList)]
+struct List {
+    runs: Vec<Shown>,
+    /// What `after` must be for the next part; none where this was the last.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    next: Option<String>,
+}
+
+fn part(query: ListQuery, all: Vec<Shown>) -> Result<Answer<List>, Refusal> {
+    let page = Paging { limit: query.limit, after: query.after };
+    let (runs, next) = page.cut(all, |run| format!("{:016x}.{}", u64::MAX - run.started_ms, run.run))?;
+    Ok(Answer::ok(List { runs, next }))
+}
+
+/// List the runs of a sandbox, the newest first.
+#[utoipa::path(get, path = "/v1/sandboxes/{id}/runs", tag = "runs", params(("id" = String, Path), ListQuery),
+    responses((status = 200, body = Document<List>)))]
+async fn list_of(
+    State(shared): State<Shared>,
+    who: Who,
+    Path(id): Path<String>,
+    Query(query): Query<ListQuery>,
+) -> Result<Answer<List>, Refusal> {
+    who.needs_any(&[Scope::Agent, Scope::Reviewer])?;
+    let running = query.running;
+    part(query, shared.verb(&who, move |caller| begin::list(Some(&id), running, caller)).await?)
+}
+
+/// List the runs of all sandboxes, the newest first.
+#[utoipa::path(get, path = "/v1/runs", tag = "runs", params(ListQuery), responses((status = 200, body = Document<List>)))]
+async fn list(State(shared): State<Shared>, who: Who, Query(query): Query<ListQuery>) -> Result<Answer<List>, Refusal> {
+    who.needs_any(&[Scope::Agent, Scope::Reviewer])?;
+    let running = query.running;
+    part(query, shared.verb(&who, move |caller| begin::list(None, running, caller)).await?)
+}
+
+#[derive(Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+struct WaitQuery {
+    /// Hold the answer back until the run has ended, at most so long (60s); then it has the outcome with what the run said.
+    wait: Option<Time>,
+}
+
+/// Run a command. The sandbox becomes live for it, and many can run at once.
+#[utoipa::path(post, path = "/v1/sandboxes/{id}/runs", tag = "runs", request_body = Ask,
+    params(("id" = String, Path), WaitQuery,
+        ("Idempotency-Key" = Option<String>, Header, description = "Sent again, the request starts no second one.")),
+    responses((status = 201, body = Document<Shown>),
+        (status = 200, description = "An earlier request under the same key started it.", body = Document<Shown>)))]
+async fn create(
+    State(shared): State<Shared>,
+    who: Who,
+    Path(id): Path<String>,
+    Query(query): Query<WaitQuery>,
+    key: Key,
+    Json(ask): Json<Ask>,
+) -> Result<Answer<Shown>, Refusal> {
+    who.needs(Scope::Agent)?;
+    let turn = shared.admission().run(&who.tenant).await?;
+    let word = id.clone();
+    let begin = move |caller: &node::Caller| begin::begin(&ask, &word, key.0.as_deref(), caller);
+    let (_, started) = shared.enlivening(&who, &id, begin).await?;
+    let mut listener = Listener::new(&shared, &who, started.run.clone()).await?;
+    if !started.existed {
+        Listener::new(&shared, &who, started.run).await?.hold(turn);
+    }
+    let mut shown = show(&mut listener, query.wait).await?;
+    shown.existed = started.existed;
+    Ok(Answer::made(shown, started.existed))
+}
+
+async fn show(listener: &mut Listener, wait: Option<Time>) -> Result<Shown, Refusal> {
+    let outcome = match wait {
+        Some(time) => listener.told(time.0).await?,
+        None => listener.with(Found::outcome).await?,
+    };
+    let mut shown = listener.with(Found::show).await?;
+    shown.running &= outcome.is_none();
+    shown.outcome = outcome;
+    Ok(shown)
+}
+
+/// Look at a run. Once it has ended, the answer has its outcome; with `wait` also what it said.
+#[utoipa::path(get, path = "/v1/runs/{run}", tag = "runs", params(("run" = String, Path), WaitQuery),
+    responses((status = 200, body = Document<Shown>)))]
+async fn get(
+    State(shared): State<Shared>,
+    who: Who,
+    Path(run): Path<String>,
+    Query(query): Query<WaitQuery>,
+) -> Result<Answer<Shown>, Refusal> {
+    who.needs_any(&[Scope::Agent, Scope::Reviewer])?;
+    let mut listener = Listener::new(&shared, &who, run).await?;
+    Ok(Answer::ok(show(&mut listener, query.wait).await?))
+}
+
+#[derive(Serialize, Deserialize, ToSchema)]
+#[schema(as = RunRemoved)]
+struct Removed {
+    run: String,
+    /// It went on, and was ended.
+    killed: bool,
+    /// Something that it said was kept, and is no more.
+    forgotten: bool,
+}
+
+/// End a run at once, if it goes on, and forget what it said. That it was stays in the records.
+#[utoipa::path(delete, path = "/v1/runs/{run}", tag = "runs", params(("run" = String, Path)),
+    responses((status = 200, body = Document<Removed>)))]
+async fn remove(State(shared): State<Shared>, who: Who, Path(run): Path<String>) -> Result<Answer<Removed>, Refusal> {
+    const PATIENCE: Duration = Duration::from_secs(20);
+    who.needs(Scope::Agent)?;
+    let mut listener = Listener::new(&shared, &who, run).await?;
+    let killed = listener.with(Found::kill).await?;
+    listener.end(PATIENCE).await?;
+    let forgotten = listener.with(Found::forget).await?;
+    Ok(Answer::ok(Removed { run: listener.found.id, killed, forgotten }))
+}
+
+#[derive(Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(as = RunSignal)]
+struct SignalAsk {
+    /// Its number: 15 asks to end, 2 interrupts.
+    #[schema(minimum = 1, maximum = 64)]
+    signal: i32,
+}
+
+#[derive(Serialize, Deserialize, ToSchema)]
+#[schema(as = RunSignalled)]
+struct Signalled {
+    run: String,
+    /// False when it was gone already.
+    changed: bool,
+}
+
+/// Send a signal to a run's command and its process group.
+#[utoipa::path(post, path = "/v1/runs/{run}/signal", tag = "runs", params(("run" = String, Path)),
+    request_body = SignalAsk, responses((status = 200, body = Document<Signalled>)))]
+async fn signal(
+    State(shared): State<Shared>,
+    who: Who,
+    Path(run): Path<String>,
+    Json(ask): Json<SignalAsk>,
+) -> Result<Answer<Signalled>, Refusal> {
+    who.needs(Scope::Agent)?;
+    let listener = Listener::new(&shared, &who, run).await?;
+    let changed = send(&listener, ask.signal).await?;
+    Ok(Answer::ok(Signalled { run: listener.found.id, changed }))
+}
+
+async fn send(listener: &Listener, signal: i32) -> Result<bool, Refusal> {
+    if !(1..=64).contains(&signal) {
+        let fault = Fault::invalid(format!("signal {signal}: there is none")).hint("give 1 to 64; 15 asks to end");
+        return Err(fault.phase(Phase::Admission).into());
+    }
+    listener.with(move |found| found.signal(signal)).await
+}
+
+/// End a run's whole tree at once.
+#[utoipa::path(post, path = "/v1/runs/{run}/kill", tag = "runs", params(("run" = String, Path)),
+    responses((status = 200, body = Document<Signalled>)))]
+async fn kill(State(shared): State<Shared>, who: Who, Path(run): Path<String>) -> Result<Answer<Signalled>, Refusal> {
+    who.needs(Scope::Agent)?;
+    let listener = Listener::new(&shared, &who, run).await?;
+    let changed = listener.with(Found::kill).await?;
+    Ok(Answer::ok(Signalled { run: listener.found.id, changed }))
+}
+
+#[derive(Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+struct InputQuery {
+    /// Nothing follows: the input is closed behind the body.
+    #[serde(default)]
+    eof: bool,
+}
+
+#[derive(Serialize, Deserialize, ToSchema)]
+#[schema(as = RunInput)]
+struct Taken {
+    run: String,
+    /// Bytes that the command's side has taken.
+    bytes: u64,
+    /// Its input is closed.
+    eof: bool,
+}
+
+/// Write to a run's input. The body is passed on as it comes and as fast as it is taken.
+#[utoipa::path(post, path = "/v1/runs/{run}/input", tag = "runs", params(("run" = String, Path), InputQuery),
+    request_body(content = Vec<u8>, content_type = "application/octet-stream"),
+    responses((status = 200, body = Document<Taken>)))]
+async fn input(
+    State(shared): State<Shared>,
+    who: Who,
+    Path(run): Path<String>,
+    Query(query): Query<InputQuery>,
+    body: Body,
+) -> Result<Answer<Taken>, Refusal> {
+    who.needs(Scope::Agent)?;
+    let listener = Listener::new(&shared, &who, run).await?;
+    let mut input = Input::open(&listener).await?;
+    let mut pieces = body.into_data_stream();
+    let mut bytes = 0;
+    while let Some(piece) = pieces.next().await {
+        let piece: Bytes = piece.map_err(|e| broken_body(&e))?;
+        for piece in piece.chunks(PIECE) {
+            input.give(piece.to_vec(), false).await?;
+            bytes += piece.len() as u64;
+        }
+    }
+    if query.eof {
+        input.give(Vec::new(), true).await?;
+    }
+    Ok(Answer::ok(Taken { run: listener.found.id, bytes, eof: query.eof }))
+}
+
+/// Tell a run's terminal its size.
+#[utoipa::path(post, path = "/v1/runs/{run}/resize", tag = "runs", params(("run" = String, Path)),
+    request_body = Size, responses((status = 200, body = Document<Signalled>)))]
+async fn resize(
+    State(shared): State<Shared>,
+    who: Who,
+    Path(run): Path<String>,
+    Json(size): Json<Size>,
+) -> Result<Answer<Signalled>, Refusal> {
+    who.needs(Scope::Agent)?;
+    let listener = Listener::new(&shared, &who, run).await?;
+    let changed = fit(&listener, size).await?;
+    Ok(Answer::ok(Signalled { run: listener.found.id, changed }))
+}
+
+async fn fit(listener: &Listener, size: Size) -> Result<bool, Refusal> {
+    if size.rows == 0 || size.columns == 0 {
+        let fault = Fault::invalid("no rows or no columns").hint("give at least 1 of each, e.g. 24 and 80");
+        return Err(fault.phase(Phase::Admission).into());
+    }
+    listener
+        .with(move |found| match found.keeper() {
+            Some(mut keeper) => keeper.resize(&found.id, size.rows, size.columns).map(|()| true),
+            None => Ok(false),
+        })
+        .await
+}

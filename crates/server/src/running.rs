@@ -1,0 +1,309 @@
+//! Being at a run without a thread for it: hearing from its keeper how far it has come, reading what it said, giving it input. Who
+//! reads slowly makes nobody wait but themselves: what was said is on the disk.
+
+use crate::admission::Turn;
+use crate::refuse::Refusal;
+use crate::{Shared, Who};
+use node::keeper::begin;
+use node::keeper::runs::{self, Found};
+use node::keeper::spool::{Kind, Page, Reader};
+use node::keeper::{Follow, Keeper, Pending};
+use std::io;
+use std::os::fd::AsFd;
+use std::time::Duration;
+use terms::{Fault, Outcome, Verdict};
+use tokio::io::Interest;
+use tokio::net::UnixStream;
+use tokio::time::Instant;
+
+/// Read at once of what a run has said.
+const PAGE: usize = 128 << 10;
+/// How often a run is looked at that has no keeper to tell of it.
+const PAUSE: Duration = Duration::from_millis(100);
+/// What is put of each stream into a document.
+const MOST_TOLD: usize = 4 << 20;
+/// The most that is given to a command's input at once.
+pub const PIECE: usize = 256 << 10;
+
+/// A keeper's connection, and a second handle on it that tells when it is ready.
+struct Watched<T> {
+    of: T,
+    line: UnixStream,
+}
+
+impl<T: AsFd> Watched<T> {
+    fn new(of: T) -> io::Result<Watched<T>> {
+        let line = std::os::unix::net::UnixStream::from(of.as_fd().try_clone_to_owned()?);
+        line.set_nonblocking(true)?;
+        Ok(Watched { of, line: UnixStream::from_std(line)? })
+    }
+
+    /// Tries again whenever the connection is ready, until there is something.
+    async fn until<R>(
+        &mut self,
+        ready: Interest,
+        mut look: impl FnMut(&mut T) -> Result<Option<R>, Fault>,
+    ) -> Result<R, Fault> {
+        if let Some(found) = look(&mut self.of)? {
+            return Ok(found);
+        }
+        let (of, mut fault) = (&mut self.of, None);
+        let found = self.line.async_io(ready, || match look(of) {
+            Ok(Some(found)) => Ok(found),
+            Ok(None) => Err(io::ErrorKind::WouldBlock.into()),
+            Err(e) => {
+                fault = Some(e);
+                Err(io::ErrorKind::Other.into())
+            }
+        });
+        let found = found.await;
+        found.map_err(|e| fault.unwrap_or_else(|| Fault::internal(format!("a keeper's connection: {e}"))))
+    }
+}
+
+fn unheard(e: io::Error) -> Refusal {
+    Fault::internal(format!("a keeper's connection: {e}")).into()
+}
+
+/// What was heard.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Heard {
+    /// It said more, perhaps.
+    More,
+    /// It has ended: nothing of its tree is left.
+    Ended,
+}
+
+/// Somebody who listens to one run.
+pub struct Listener {
+    shared: Shared,
+    pub found: Found,
+    follow: Option<Watched<Follow>>,
+}
+
+impl Listener {
+    pub async fn new(shared: &Shared, who: &Who, word: String) -> Result<Listener, Refusal> {
+        let found = shared.verb(who, move |caller| runs::find(&word, caller)).await?;
+        Ok(Listener { shared: shared.clone(), found, follow: None })
+    }
+
+    /// Carries out something with the run that takes a moment.
+    pub async fn with<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&Found) -> Result<T, Fault> + Send + 'static,
+    ) -> Result<T, Refusal> {
+        let found = self.found.clone();
+        self.shared.blocking(move || work(&found)).await
+    }
+
+    /// Resolves when there is news. Where it stands is news to one who has just come.
+    pub async fn next(&mut self) -> Result<Heard, Refusal> {
+        loop {
+            if let Some(follow) = &mut self.follow {
+                match heard(follow).await {
+                    Ok(ended) => return Ok(if ended { Heard::Ended } else { Heard::More }),
+                    // It is gone; its records tell what became of the run.
+                    Err(_) => self.follow = None,
+                }
+            }
+            let id = self.found.id.clone();
+            let found =
+                self.with(move |found| Ok(found.keeper().and_then(|keeper| keeper.follow(Some(vec![id])).ok())));
+            match found.await? {
+                Some(follow) => self.follow = Some(Watched::new(follow).map_err(unheard)?),
+                None if self.with(|found| Ok(found.now()?.ended_ms.is_some())).await? => return Ok(Heard::Ended),
+                None => {
+                    tokio::time::sleep(PAUSE).await;
+                    return Ok(Heard::More);
+                }
+            }
+        }
+    }
+
+    /// How it ended; none when the time is over first.
+    pub async fn end(&mut self, time: Duration) -> Result<Option<Outcome>, Refusal> {
+        let end = Instant::now() + time.min(crate::ask::Time::LONGEST_WAIT);
+        let mut ended = self.with(Found::outcome).await?;
+        while ended.is_none() {
+            let shared = self.shared.clone();
+            tokio::select! {
+                heard = self.next() => if heard? == Heard::More { continue },
+                () = tokio::time::sleep_until(end) => return Ok(None),
+                () = shared.until_end() => return Ok(None),
+            }
+            ended = self.with(Found::outcome).await?;
+            if ended.is_none() {
+                // Its end was heard of, and is about to be written down.
+                tokio::time::sleep(Duration::from_millis(2)).await;
+            }
+        }
+        Ok(ended)
+    }
+
+    /// The same with what it said.
+    pub async fn told(&mut self, time: Duration) -> Result<Option<Outcome>, Refusal> {
+        let Some(mut outcome) = self.end(time).await? else { return Ok(None) };
+        let (streams, cut) = self.with(|found| Ok(gather(found))).await?;
+        let [stdout, stderr] = streams.map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
+        (outcome.stdout, outcome.stderr) = (Some(stdout), Some(stderr));
+        outcome.truncated.stdout += cut[0];
+        outcome.truncated.stderr += cut[1];
+        Ok(Some(outcome))
+    }
+
+    /// Holds a turn until the run has ended.
+    pub fn hold(mut self, turn: Turn) {
+        tokio::spawn(async move {
+            let _turn = turn;
+            while !matches!(self.next().await, Ok(Heard::Ended) | Err(_)) {}
+        });
+    }
+}
+
+/// Runs that go on from before there was this daemon have their turns.
+pub async fn adopt(shared: Shared) {
+    for tenant in shared.tenants() {
+        let who = Who { tenant: tenant.clone(), ..crate::shared::owner("daemon") };
+        let Ok(going) = shared.verb(&who, |caller| begin::list(None, true, caller)).await else { continue };
+        for run in going {
+            if let Ok(listener) = Listener::new(&shared, &who, run.run).await {
+                listener.hold(shared.admission().adopt(&tenant));
+            }
+        }
+    }
+}
+
+/// Waits for a notice; whether it says that the run has ended.
+async fn heard(follow: &mut Watched<Follow>) -> Result<bool, Fault> {
+    follow.until(Interest::READABLE, Follow::heard).await.map(|notice| notice.ended)
+}
+
+/// What a run said, stream by stream, as far as it is kept and fits; and how much does not.
+fn gather(found: &Found) -> ([Vec<u8>; 2], [u64; 2]) {
+    let (mut streams, mut cut) = ([Vec::new(), Vec::new()], [0, 0]);
+    let Ok(mut reader) = found.reader() else { return (streams, cut) };
+    let mut next = 0;
+    while let Ok(page) = reader.read(next, PAGE) {
+        next = page.next;
+        if page.records.is_empty() && page.gap.is_none() {
+            break;
+        }
+        for record in page.records {
+            let at = match record.kind {
+                Kind::Stdout | Kind::Terminal => 0,
+                Kind::Stderr => 1,
+                Kind::Dropped | Kind::End => continue,
+            };
+            let room = MOST_TOLD - streams[at].len();
+            streams[at].extend_from_slice(&record.bytes[..record.bytes.len().min(room)]);
+            cut[at] += record.bytes.len().saturating_sub(room) as u64;
+        }
+    }
+    (streams, cut)
+}
+
+/// What somebody who reads along is told.
+pub enum Told {
+    Page(Page),
+    /// It ended, and its log does not say so: its keeper was lost.
+    End(Box<Outcome>),
+}
+
+/// Somebody who reads along.
+pub struct Log {
+    pub listener: Listener,
+    reader: Option<Reader>,
+    next: u64,
+    /// Its end was heard of.
+    has_ended: bool,
+    is_over: bool,
+}
+
+impl Log {
+    pub async fn open(listener: Listener, from: u64) -> Result<Log, Refusal> {
+        let reader = listener.with(Found::reader).await?;
+        let mut log = Log { listener, reader: Some(reader), next: from, has_ended: false, is_over: false };
+        // An offset that none of its records begins at is refused before anything is told.
+        log.page().await?;
+        log.next = from;
+        Ok(log)
+    }
+
+    async fn page(&mut self) -> Result<Page, Refusal> {
+        let (reader, from, id) = (self.reader.take(), self.next, self.listener.found.id.clone());
+        let read = move |found: &Found| {
+            let mut reader = reader.map_or_else(|| found.reader(), Ok)?;
+            let page = reader.read(from, PAGE).map_err(|e| runs::unread(&id, e))?;
+            Ok((reader, page))
+        };
+        let (reader, page) = self.listener.with(read).await?;
+        (self.reader, self.next) = (Some(reader), page.next);
+        Ok(page)
+    }
+
+    /// What comes next; none when all was told. Who gives up waiting misses nothing.
+    pub async fn next(&mut self) -> Result<Option<Told>, Refusal> {
+        while !self.is_over {
+            let page = self.page().await?;
+            self.is_over = page.ended;
+            if !page.records.is_empty() || page.gap.is_some() {
+                return Ok(Some(Told::Page(page)));
+            }
+            if self.has_ended {
+                // All of it was read after its end was known.
+                if let Some(outcome) = self.listener.with(Found::outcome).await? {
+                    self.is_over = true;
+                    return Ok((outcome.verdict == Verdict::Lost).then(|| Told::End(Box::new(outcome))));
+                }
+                tokio::time::sleep(Duration::from_millis(2)).await;
+            }
+            if !self.is_over && !self.has_ended {
+                self.has_ended = self.listener.next().await? == Heard::Ended;
+            }
+        }
+        Ok(None)
+    }
+}
+
+/// Writes to a command's input, as fast as it takes it.
+pub struct Input {
+    keeper: Option<Keeper>,
+    run: String,
+}
+
+impl Input {
+    pub async fn open(listener: &Listener) -> Result<Input, Refusal> {
+        let keeper = listener.with(|found| {
+            found
+                .keeper()
+                .filter(|_| found.now().is_ok_and(|run| run.ended_ms.is_none()))
+                .ok_or_else(|| not_there(&found.id))
+        });
+        Ok(Input { keeper: Some(keeper.await?), run: listener.found.id.clone() })
+    }
+
+    /// Resolves when the bytes are taken.
+    pub async fn give(&mut self, bytes: Vec<u8>, eof: bool) -> Result<(), Refusal> {
+        let keeper = self.keeper.take().ok_or_else(|| not_there(&self.run))?;
+        let pending = keeper.put_input(&self.run, bytes, eof)?;
+        let mut pending = Watched::new(pending).map_err(unheard)?;
+        let mut answered = false;
+        while !answered {
+            // Sending may take several turns; then only the answer is waited for.
+            let sends = pending.of.sends();
+            let ready = if sends { Interest::READABLE | Interest::WRITABLE } else { Interest::READABLE };
+            let step = |pending: &mut Pending| match pending.step()? {
+                true => Ok(Some(true)),
+                false => Ok((sends && !pending.sends()).then_some(false)),
+            };
+            answered = pending.until(ready, step).await?;
+        }
+        self.keeper = Some(pending.of.done());
+        Ok(())
+    }
+}
+
+fn not_there(run: &str) -> Fault {
+    let fault = Fault::new(terms::ErrorKind::Conflict, format!("{run} takes no input")).subject(run);
+    fault.hint("it has ended, or is no command of a live sandbox").phase(terms::Phase::Execution)
+}
