@@ -2,7 +2,7 @@
 //! token has what the token grants, and can ask for no more: neither by a directory, nor by a policy that shows or opens it.
 
 use crate::policies::{Flag, Source};
-use policy::{Action, Base, Document, RulePath, Target};
+use policy::{Action, Base, Document, HostName, HostPattern, RulePath, Target};
 use std::path::{Path, PathBuf};
 use terms::{ErrorKind, Fault, Phase};
 
@@ -24,19 +24,32 @@ pub struct Grants {
     pub documents: bool,
 }
 
+/// Why a directory cannot be covered.
+#[derive(Debug)]
+pub enum BaseFault {
+    Missing(std::io::Error),
+    Refused(Box<Fault>),
+}
+
 fn refuse(message: String, hint: &str) -> Fault {
     Fault::new(ErrorKind::PolicyDenied, message).hint(hint).phase(Phase::Admission)
 }
 
 impl Reach {
-    /// Whether a sandbox may cover a directory, which is given by its canonical path.
-    pub fn check_base(&self, path: &Path) -> Result<(), Fault> {
+    /// The canonical path of a directory that a sandbox may cover. Who was not granted it learns nothing of it: neither whether it
+    /// is there nor where a link leads.
+    pub fn base(&self, asked: &Path) -> Result<PathBuf, BaseFault> {
+        let path = std::fs::canonicalize(asked);
         match self {
-            Reach::Only(grants) if !grants.dirs.iter().any(|dir| path.starts_with(dir)) => {
-                let message = format!("{}: not a directory that this credential was granted", path.display());
-                Err(refuse(message, "leave `dir` out for an empty one, or have the directory granted to the token"))
-            }
-            _ => Ok(()),
+            Reach::All => path.map_err(BaseFault::Missing),
+            Reach::Only(grants) => match path {
+                Ok(path) if grants.dirs.iter().any(|dir| path.starts_with(dir)) => Ok(path),
+                _ => {
+                    let message = format!("{}: not a directory that this credential was granted", asked.display());
+                    let hint = "leave `dir` out for an empty one, or have the directory granted to the token";
+                    Err(BaseFault::Refused(Box::new(refuse(message, hint))))
+                }
+            },
         }
     }
 
@@ -68,21 +81,28 @@ impl Reach {
     pub fn check_document(&self, source: &Source, document: &Document) -> Result<(), Fault> {
         let (Reach::Only(grants), Source::Text(_)) = (self, source) else { return Ok(()) };
         let opens = |action: Action| action != Action::Deny;
-        let no = |what: String| Err(refuse(what, "only directories that were granted to the token can be opened"));
+        let no = |what: String| {
+            Err(refuse(what, "only the workspace and public hosts, by name, can be opened with this credential"))
+        };
         if document.defaults.fs.is_some_and(opens) {
             return no("defaults.fs opens the whole host".into());
         }
         if let Some(name) = document.extends.iter().find(|name| !grants.policies.contains(name)) {
             return no(format!("extends {name:?}, which was not granted"));
         }
-        if let Some(rule) = document.fs.iter().find(|rule| opens(rule.action) && !grants.covers(&rule.path)) {
-            return no(format!("fs.rules: {} was not granted", rule.path));
+        // Not even below a granted directory: whoever may write there can leave a link, and rules follow links of the host.
+        let inside = |path: &RulePath| path.base() == Base::Workspace;
+        if let Some(rule) = document.fs.iter().find(|rule| opens(rule.action) && !inside(&rule.path)) {
+            return no(format!("fs.rules: {} is outside of the workspace", rule.path));
         }
         for rule in document.net.iter().filter(|rule| opens(rule.action)) {
             match &rule.to {
-                Target::Unix(path) if !grants.covers(path) => return no(format!("net.rules: {path} was not granted")),
-                // Inner networks are the operator's: a public name or range is held by the broker.
+                Target::Unix(path) => return no(format!("net.rules: {path} is a socket of the host")),
+                // Inner networks are the operator's; a name leads to public addresses only, the broker sees to it.
                 Target::Cidr(range) => return no(format!("net.rules: the range {range} was not granted")),
+                Target::Host(HostPattern::Exact(HostName::Addr(address))) => {
+                    return no(format!("net.rules: the address {address} was not granted"));
+                }
                 _ => {}
             }
         }
@@ -101,13 +121,6 @@ impl Reach {
             }
             _ => Ok(()),
         }
-    }
-}
-
-impl Grants {
-    fn covers(&self, path: &RulePath) -> bool {
-        let below = |dir: &PathBuf| RulePath::literal(dir).is_some_and(|dir| dir.contains(path));
-        path.base() == Base::Workspace || self.dirs.iter().any(below)
     }
 }
 
@@ -130,7 +143,6 @@ mod tests {
     fn a_document_opens_nothing_but_what_was_granted() {
         for good in [
             r#"{"version":1,"extends":["default"]}"#,
-            r#"{"version":1,"fs":{"rules":[{"action":"allow","path":"/srv/work/a","perms":["read_file"]}]}}"#,
             r#"{"version":1,"fs":{"rules":[{"action":"deny","path":"/etc","perms":["read_file"]}]}}"#,
             r#"{"version":1,"fs":{"rules":[{"action":"allow","path":"$WORKSPACE/x","perms":["read_file"]}]}}"#,
             r#"{"version":1,"net":{"rules":[{"action":"allow","host":"example.org","ports":"443"}]}}"#,
@@ -141,6 +153,11 @@ mod tests {
             r#"{"version":1,"extends":["networked"]}"#,
             r#"{"version":1,"defaults":{"fs":"allow"}}"#,
             r#"{"version":1,"fs":{"rules":[{"action":"allow","path":"/srv","perms":["read_file"]}]}}"#,
+            r#"{"version":1,"fs":{"rules":[{"action":"allow","path":"/srv/work/a","perms":["read_file"]}]}}"#,
+            r#"{"version":1,"net":{"rules":[{"action":"allow","proto":"unix","path":"$WORKSPACE/sock"}]}}"#,
+            r#"{"version":1,"net":{"rules":[{"action":"allow","host":"127.0.0.1","ports":"80"}]}}"#,
+            r#"{"version":1,"net":{"rules":[{"action":"allow","host":"[::1]","ports":"80"}]}}"#,
+            r#"{"version":1,"net":{"rules":[{"action":"warn","host":"169.254.169.254","ports":"80"}]}}"#,
             r#"{"version":1,"fs":{"rules":[{"action":"warn","path":"/srv/workers","perms":["read_file"]}]}}"#,
             r#"{"version":1,"fs":{"rules":[{"action":"allow","path":"~/x","perms":["read_file"]}]}}"#,
             r#"{"version":1,"net":{"rules":[{"action":"allow","proto":"unix","path":"/run/docker.sock"}]}}"#,
@@ -154,10 +171,16 @@ mod tests {
     #[test]
     fn names_directories_and_files_are_refused_unless_granted() {
         let preset = |name: &str| Source::Preset(name.to_owned());
-        assert!(only().check_source(&preset("default")).is_ok() && only().check_base("/srv/work/a".as_ref()).is_ok());
+        assert!(only().check_source(&preset("default")).is_ok());
         assert!(only().check_source(&preset("networked")).is_err());
         assert!(only().check_source(&Source::File("/etc/passwd".into())).is_err());
-        assert!(only().check_base("/srv/workers".as_ref()).is_err() && only().check_base("/srv".as_ref()).is_err());
-        assert!(Reach::All.check_base("/".as_ref()).is_ok());
+        let granted = Reach::Only(Grants { dirs: vec!["/usr".into()], ..Grants::default() });
+        assert!(granted.base("/usr/bin".as_ref()).is_ok() && Reach::All.base("/".as_ref()).is_ok(), "controls");
+        let told = |path: &str| match granted.base(path.as_ref()) {
+            Err(BaseFault::Refused(fault)) => fault.message.replace(path, "PATH"),
+            other => panic!("{path}: {other:?}"),
+        };
+        let (there, missing, link) = (told("/etc"), told("/etc/no-such-thing"), told("/proc/self/cwd"));
+        assert!(there == missing && missing == link, "{there} {missing} {link}");
     }
 }

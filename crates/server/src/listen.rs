@@ -198,6 +198,9 @@ fn raise(connections: usize) {
     }
 }
 
+/// Threads beside those of verbs: more than all streams together can take.
+const BESIDE: usize = 192;
+
 /// The file with the first operator's token.
 const OPERATOR: &str = "operator.token";
 
@@ -207,9 +210,10 @@ pub fn serve(settings: Settings, ready: impl FnOnce(&Checked) + Send) -> Result<
     raise(settings.connections);
     let broken = |e: std::io::Error| Fault::internal(format!("the daemon cannot start: {e}"));
     let mut runtime = tokio::runtime::Builder::new_multi_thread();
-    // Verbs are counted elsewhere; the rest looks up tokens.
-    let runtime =
-        runtime.enable_all().max_blocking_threads(crate::shared::AT_A_TIME as usize + 8).build().map_err(broken)?;
+    // Verbs are counted elsewhere, and so are streams of archives and of watches; the rest looks up tokens, and must never wait
+    // behind those.
+    let threads = crate::shared::AT_A_TIME as usize + BESIDE;
+    let runtime = runtime.enable_all().max_blocking_threads(threads).build().map_err(broken)?;
     let grace = settings.grace;
     let done = runtime.block_on(live(settings, &mut checked, ready));
     runtime.shutdown_timeout(grace);

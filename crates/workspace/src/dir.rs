@@ -71,6 +71,13 @@ impl Dir {
         Ok(Dir { fd: rustix::fs::open(path, flags, Mode::empty())? })
     }
 
+    /// One whose path was found out and judged before: whatever became a link since then is not followed.
+    pub fn open_canonical(path: &Path) -> io::Result<Dir> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let plain = ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
+        Ok(Dir { fd: rustix::fs::openat2(rustix::fs::CWD, path, flags, Mode::empty(), plain)? })
+    }
+
     pub fn from_fd(fd: OwnedFd) -> Dir {
         Dir { fd }
     }

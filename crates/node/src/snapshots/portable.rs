@@ -5,6 +5,7 @@ use super::{check_name, earlier, look, note, running};
 use crate::lifecycle::keys::Once;
 use crate::lifecycle::{bases, create};
 use crate::policies::{self, Flag, Source};
+use crate::reach::{BaseFault, Reach};
 use crate::sandbox::{self, Sandbox, TTL_MS};
 use crate::state::{self, State};
 use crate::{Caller, fresh};
@@ -118,14 +119,15 @@ pub fn import(state: &State, caller: &Caller, onto: Onto<'_>, input: &mut dyn Re
         let fault = Fault::invalid(format!("{}: {why}", dir.display())).phase(Phase::Admission);
         fault.hint("name a directory that exists and that you may read")
     };
-    let path = std::fs::canonicalize(caller.cwd.join(dir)).map_err(|e| bad(e.to_string()))?;
+    let reach = if own.is_none() { &caller.reach } else { &Reach::All };
+    let path = reach.base(&caller.cwd.join(dir)).map_err(|why| match why {
+        BaseFault::Missing(e) => bad(e.to_string()),
+        BaseFault::Refused(fault) => *fault,
+    })?;
     if path.to_str().is_none() {
         return Err(bad("its path is not UTF-8".to_owned()));
     }
-    if own.is_none() {
-        caller.reach.check_base(&path)?;
-    }
-    let base = Dir::open(&path).map_err(|e| bad(e.to_string()))?;
+    let base = Dir::open_canonical(&path).map_err(|e| bad(e.to_string()))?;
     state::check_apart(&state.dir, &state.path, &base, &path)?;
     state::check_space(&state.dir, &state.path)?;
     let (policy, _) = policies::effective(&onto.policies, &onto.flags, caller)?;

@@ -127,7 +127,9 @@ impl Connections {
         let mut open = self.0.open.lock().unwrap_or_else(PoisonError::into_inner);
         let all = *self.0.count.borrow();
         let each = open.entry(from).or_default();
-        if all >= self.0.most || *each >= self.0.each {
+        // However many come over the network, the daemon's own user is let in.
+        let most = if matches!(from, Source::User(_)) { self.0.most + RESERVED } else { self.0.most };
+        if all >= most || *each >= self.0.each {
             return None;
         }
         *each += 1;
@@ -135,6 +137,9 @@ impl Connections {
         Some(Place { of: self.clone(), from })
     }
 }
+
+/// Connections on the Unix socket beyond those that all may have together.
+const RESERVED: usize = 64;
 
 /// One of those that are open.
 struct Place {

@@ -180,13 +180,14 @@ fn to_guest(request: Request, prefix: &str, port: u16, upgrades: bool) -> Result
 }
 
 /// What of an answer would speak for all that comes from our address.
-const OF_AN_ORIGIN: [&str; 9] = [
-    "access-control-allow-credentials",
-    "access-control-allow-headers",
-    "access-control-allow-methods",
-    "access-control-allow-origin",
+const OF_AN_ORIGIN: [&str; 10] = [
     "alt-svc",
     "clear-site-data",
+    "nel",
+    "origin-agent-cluster",
+    "proxy-authenticate",
+    "report-to",
+    "reporting-endpoints",
     "service-worker-allowed",
     "strict-transport-security",
     "www-authenticate",
@@ -198,6 +199,9 @@ fn to_client(mut answer: Response, prefix: &str, port: u16) -> Response {
     let headers = answer.headers_mut();
     drop_hops(headers, upgrades);
     OF_AN_ORIGIN.iter().for_each(|name| drop(headers.remove(*name)));
+    let shared: Vec<HeaderName> =
+        headers.keys().filter(|name| name.as_str().starts_with("access-control-")).cloned().collect();
+    shared.iter().for_each(|name| drop(headers.remove(name)));
     let location = headers.get(header::LOCATION).and_then(|to| confined(to, prefix, port));
     if let Some(location) = location {
         headers.insert(header::LOCATION, location);

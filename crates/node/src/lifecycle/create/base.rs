@@ -2,6 +2,7 @@
 
 use super::Ask;
 use crate::lifecycle::meta::{Meta, drop_layer};
+use crate::reach::{BaseFault, Reach};
 use crate::sandbox::Sandbox;
 use crate::snapshots::{self, Ground};
 use crate::state::State;
@@ -33,15 +34,19 @@ impl Base {
             let fault = Fault::invalid(format!("{}: {why}", asked.display())).phase(Phase::Admission);
             fault.hint("name a directory that exists and that you may read")
         };
-        let path = std::fs::canonicalize(&asked).map_err(|e| refuse(&e.to_string()))?;
+        // What a template stands on was granted to whoever made it.
+        let reach = match own.is_none() && (ask.dir.is_some() || ground.is_none()) {
+            true => &caller.reach,
+            false => &Reach::All,
+        };
+        let path = reach.base(&asked).map_err(|why| match why {
+            BaseFault::Missing(e) => refuse(&e.to_string()),
+            BaseFault::Refused(fault) => *fault,
+        })?;
         if path.to_str().is_none() {
             return Err(refuse("its path is not UTF-8"));
         }
-        // What a template stands on was granted to whoever made it.
-        if own.is_none() && (ask.dir.is_some() || ground.is_none()) {
-            caller.reach.check_base(&path)?;
-        }
-        let dir = Dir::open(&path).map_err(|e| refuse(&e.to_string()))?;
+        let dir = Dir::open_canonical(&path).map_err(|e| refuse(&e.to_string()))?;
         let meta = dir.meta(&Rel::top()).map_err(|e| refuse(&e.to_string()))?;
         let id = meta.map(|meta| (meta.dev, meta.ino)).ok_or_else(|| refuse("it is gone"))?;
         Ok(Base { path, dir, id })
