@@ -64,7 +64,8 @@ impl Terminal {
                 return Some("n".to_owned());
             }
             byte if BACKSPACES.contains(&byte) => {
-                if self.line.pop().is_some() && raw {
+                let taken_back = self.line.pop();
+                if taken_back.is_some() && raw {
                     self.say("\x08 \x08");
                 }
             }

@@ -129,6 +129,19 @@ pub struct Broker {
     running: Option<(oneshot::Sender<()>, JoinHandle<()>)>,
 }
 
+/// Puts other rules in force; whoever has it need not have the broker.
+#[derive(Clone)]
+pub struct Handle {
+    gate: Arc<Gate>,
+}
+
+impl Handle {
+    /// Closes what the rules forbid; the revision they got.
+    pub fn replace(&self, policy: Resolved) -> u64 {
+        self.gate.replace(policy)
+    }
+}
+
 impl Broker {
     /// Starts the broker's thread. Call it only after the last clone.
     pub fn start(setup: Setup) -> Result<Broker, Fault> {
@@ -189,6 +202,11 @@ impl Broker {
     /// Puts other rules in force and closes what they forbid; the revision they got.
     pub fn replace(&self, policy: Resolved) -> u64 {
         self.gate.replace(policy)
+    }
+
+    /// A handle by which others put other rules in force.
+    pub fn handle(&self) -> Handle {
+        Handle { gate: self.gate.clone() }
     }
 
     /// Ends everything and gives the last events.

@@ -329,6 +329,25 @@ impl<'a> Meter<'a> {
         }
     }
 
+    /// Other limits on memory and processes, and other processors, for a guest that stands. False where it was made without
+    /// what holds them.
+    pub fn change(&mut self, limits: &Limits, cpus: &Cpus, ours: u64) -> Result<bool, Fault> {
+        let wanted =
+            Limits { max_memory_mb: limits.max_memory_mb, max_processes: limits.max_processes, ..Limits::default() };
+        let want = Want { survives: true, ..wants(&wanted, cpus) };
+        let Some(group) = &self.group else { return Ok(!wants_group(&wanted, cpus)) };
+        let failed = |e: std::io::Error| {
+            let fault = Fault::new(ErrorKind::Conflict, format!("the limit cannot be changed now: {e}"));
+            fault.hint("less memory than is in use cannot be set; end something first").phase(Phase::Execution)
+        };
+        if !group.change(&want).map_err(failed)? {
+            return Ok(false);
+        }
+        (self.limits.max_memory_mb, self.limits.max_processes) = (limits.max_memory_mb, limits.max_processes);
+        self.admit_ours(ours);
+        Ok(true)
+    }
+
     /// What calls that reserve space are judged by.
     pub fn room(&self) -> Option<Room> {
         let scratch = self.scratch.as_ref()?;

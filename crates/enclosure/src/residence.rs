@@ -7,6 +7,7 @@ mod still;
 use self::still::Stillness;
 pub use self::still::{Frozen, Use};
 use crate::launch::internal;
+use crate::limits::Cpus;
 use crate::publish;
 use crate::standing::Standing;
 use crate::terminal;
@@ -19,7 +20,7 @@ use std::time::{Duration, Instant};
 use sys::janitor::Janitor;
 use sys::job::{self, Heard, Line};
 use sys::process;
-use terms::{Denial, ErrorKind, Fault, LimitHit, Phase};
+use terms::{Denial, ErrorKind, Fault, LimitHit, Limits, Phase};
 
 /// One command in a standing enclosure, by number; never used twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -159,6 +160,13 @@ impl Residence<'_> {
         if let Some(master) = self.jobs.get(&job).and_then(|running| running.terminal.as_ref()) {
             terminal::resize(master.as_fd(), (rows, columns));
         }
+    }
+
+    /// Sets other limits on memory and processes, and other processors, for all that runs and will run. False where it was built
+    /// without what would hold them.
+    pub fn change_limits(&mut self, limits: &Limits, cpus: &Cpus) -> Result<bool, Fault> {
+        let ours = 1 + self.jobs.len() as u64;
+        self.guest.meter.change(limits, cpus, ours)
     }
 
     /// What to poll for reading, and when to look even so.

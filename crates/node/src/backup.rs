@@ -3,9 +3,10 @@
 use crate::lifecycle::{gc, live, stop::note};
 use crate::state::{self, State};
 use crate::{Caller, fresh};
+use rustix::fs::{FlockOperation, Mode, OFlags};
 use serde::Serialize;
 use serde_json::json;
-use std::os::unix::net::UnixStream;
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use store::{Copied, Restored, Step};
 use terms::{ErrorKind, Fault, Phase};
@@ -55,7 +56,7 @@ pub fn restore(file: &Path, caller: &Caller) -> Result<Restored, Fault> {
     // Before anything is touched.
     store::examine(&file)?;
     let (path, _) = state::prepare(caller)?;
-    check_quiet(&path, caller)?;
+    let _held = quiet(&path, caller)?;
     let restored = store::restore(&path, &file, fresh::now_ms())?;
     let state = State::open(caller)?;
     let body = json!({"entries": restored.copied.entries, "entries_before": restored.entries_before});
@@ -63,20 +64,38 @@ pub fn restore(file: &Path, caller: &Caller) -> Result<Restored, Fault> {
     Ok(restored)
 }
 
-fn check_quiet(path: &Path, caller: &Caller) -> Result<(), Fault> {
+/// Nobody has the store open who would go on with what was there. The daemon's lock is ours until this is dropped.
+fn quiet(path: &Path, caller: &Caller) -> Result<Vec<OwnedFd>, Fault> {
     let busy = |who: String, hint: &str| {
         let fault = Fault::new(ErrorKind::Conflict, format!("{who} uses the store")).phase(Phase::Admission);
         Err(fault.hint(hint))
     };
-    if UnixStream::connect(path.join("cofferdam.sock")).is_ok() {
-        return busy("the daemon".into(), "end it first: `systemctl stop cofferdam`, or SIGTERM");
+    let mut held = Vec::new();
+    for dir in daemons(path) {
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+        let unusable = |e: rustix::io::Errno| state::unusable(&dir, &e.to_string());
+        let lock = rustix::fs::open(dir.join("daemon.lock"), flags, Mode::from_raw_mode(0o600)).map_err(unusable)?;
+        match rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => held.push(lock),
+            Err(rustix::io::Errno::WOULDBLOCK) => {
+                return busy("the daemon".into(), "end it first: `systemctl stop cofferdam`, or SIGTERM");
+            }
+            Err(e) => return Err(unusable(e)),
+        }
     }
     // A store that cannot be opened has nobody who uses it: that is what copies are for.
-    let Ok(state) = State::open(caller) else { return Ok(()) };
+    let Ok(state) = State::open(caller) else { return Ok(held) };
     for id in gc::layer_names(&state)? {
         if state.layers.get(&id).is_ok_and(|layer| live::holds(&layer)) {
             return busy(format!("a run on layer {id}"), "end it first: `cofferdam ps`, `cofferdam stop`");
         }
     }
-    Ok(())
+    Ok(held)
+}
+
+/// The states whose daemon may have a store open: its own, and for a tenant's the one that it lies in.
+fn daemons(path: &Path) -> Vec<PathBuf> {
+    let tenants = path.parent().filter(|above| above.file_name().is_some_and(|name| name == "tenants"));
+    let above = tenants.and_then(Path::parent).map(Path::to_path_buf);
+    std::iter::once(path.to_path_buf()).chain(above).collect()
 }

@@ -21,4 +21,5 @@ pub mod measure;
 pub mod meta;
 pub mod remove;
 pub mod reserve;
+mod revise;
 pub mod stop;

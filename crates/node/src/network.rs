@@ -130,6 +130,40 @@ pub(crate) struct Wanted {
 /// Hears of every event.
 pub(crate) type Ear<'a> = Box<dyn FnMut(&Event) + 'a>;
 
+/// Puts other rules in force, once there is a broker.
+pub(crate) type Lever = Rc<RefCell<Option<egress::broker::Handle>>>;
+
+/// What a guest's network was built for; rules that need more than this need another guest.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Shape {
+    network: bool,
+    loopback: Vec<std::net::SocketAddr>,
+    echoes: bool,
+    inspects: bool,
+}
+
+impl Shape {
+    pub(crate) fn of(resolved: &Resolved) -> Result<Shape, Fault> {
+        Ok(Shape {
+            network: resolved.needs_network().is_some(),
+            loopback: resolved.loopback_places(sys::doors::MOST_LOOPBACK).map_err(unsupported)?,
+            echoes: resolved.sends_echoes().is_some(),
+            inspects: resolved.inspects_anything(),
+        })
+    }
+
+    /// What the other one needs and this one has not.
+    pub(crate) fn lacks(&self, other: &Shape) -> Option<&'static str> {
+        match other {
+            _ if other.network && !self.network => Some("a network"),
+            _ if other.loopback.iter().any(|place| !self.loopback.contains(place)) => Some("a door on its loopback"),
+            _ if other.echoes && !self.echoes => Some("echo requests"),
+            _ if other.inspects && !self.inspects => Some("an authority that it trusts, for requests to be read"),
+            _ => None,
+        }
+    }
+}
+
 /// The broker of one run.
 pub(crate) struct Brokered<'a> {
     wanted: Option<Wanted>,
@@ -138,6 +172,7 @@ pub(crate) struct Brokered<'a> {
     ear: Option<Ear<'a>>,
     /// Whoever is asked at the terminal.
     asked: Option<Asked>,
+    lever: Lever,
     /// As it was at the end.
     used: u64,
     over: bool,
@@ -145,7 +180,20 @@ pub(crate) struct Brokered<'a> {
 
 impl<'a> Brokered<'a> {
     pub(crate) fn new(wanted: Wanted, events: Option<Rc<RefCell<EventFile>>>, ear: Option<Ear<'a>>) -> Brokered<'a> {
-        Brokered { wanted: Some(wanted), broker: None, events, ear, asked: None, used: 0, over: false }
+        Brokered {
+            wanted: Some(wanted),
+            broker: None,
+            events,
+            ear,
+            asked: None,
+            lever: Lever::default(),
+            used: 0,
+            over: false,
+        }
+    }
+
+    pub(crate) fn lever(&self) -> Lever {
+        self.lever.clone()
     }
 
     /// The same with somebody at the terminal who is asked.
@@ -189,7 +237,9 @@ impl Network for Brokered<'_> {
         (around.who, around.descriptors, around.imagines) = (actors.map(who), published, imagines);
         around.asks = questions.map(|questions| questions.0);
         let secrets = secrets.read()?;
-        self.broker = Some(Broker::start(Setup { doors, policy, secrets, authority, max_net_bytes, around })?);
+        let broker = Broker::start(Setup { doors, policy, secrets, authority, max_net_bytes, around })?;
+        self.lever.replace(Some(broker.handle()));
+        self.broker = Some(broker);
         Ok(())
     }
 
@@ -221,6 +271,7 @@ impl Network for Brokered<'_> {
     fn close(&mut self) -> Vec<NetReport> {
         self.asked.iter_mut().for_each(Asked::close);
         let Some(broker) = self.broker.take() else { return Vec::new() };
+        self.lever.take();
         (self.used, self.over) = (broker.net_bytes(), broker.over_limit());
         let last = broker.stop();
         self.sift(last)

@@ -35,7 +35,7 @@ impl std::ops::AddAssign for Used {
 /// What is asked for in addition.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum More {
-    Sandbox,
+    Sandboxes(u64),
     /// One that was not live becomes live, with its limits.
     Live {
         memory_mb: Option<f64>,
@@ -88,14 +88,16 @@ fn limits_of(sandbox: &Sandbox) -> Limits {
 
 /// Refuses what would go over a quota; `whose` names it: `tenant blue` or `this node`. Exactly at the quota succeeds.
 pub fn check(whose: &str, quota: &Quota, used: &Used, more: More) -> Result<(), Fault> {
-    let count = |kind: LimitKind, what: &str, has: u64, most: Option<u64>| match most {
-        Some(most) if has >= most => Err(exceeded(kind, format!("{whose} has {has} {what}, and may have {most}"))),
+    let count = |kind: LimitKind, what: &str, (has, more): (u64, u64), most: Option<u64>| match most {
+        Some(most) if has.saturating_add(more) > most => {
+            Err(exceeded(kind, format!("{whose} has {has} {what}, and may have {most}")))
+        }
         _ => Ok(()),
     };
     match more {
-        More::Sandbox => count(LimitKind::Sandboxes, "sandboxes", used.sandboxes, quota.sandboxes),
+        More::Sandboxes(more) => count(LimitKind::Sandboxes, "sandboxes", (used.sandboxes, more), quota.sandboxes),
         More::Live { memory_mb, cpus } => {
-            count(LimitKind::LiveSandboxes, "live sandboxes", used.live, quota.live_sandboxes)?;
+            count(LimitKind::LiveSandboxes, "live sandboxes", (used.live, 1), quota.live_sandboxes)?;
             let most = quota.memory_bytes.map(|bytes| bytes as f64 / MEBIBYTE);
             amount(
                 whose,
@@ -175,8 +177,8 @@ mod test {
         let check = |used: Used, more| kind(check("tenant blue", &QUOTA, &used, more));
         let one = Used { sandboxes: 1, live: 1, memory_mb: 256.0, cpus: 1.0, runs: 1 };
         let live = |memory_mb, cpus| More::Live { memory_mb: Some(memory_mb), cpus: Some(cpus) };
-        assert_eq!(check(one, More::Sandbox), None);
-        assert_eq!(check(Used { sandboxes: 2, ..one }, More::Sandbox), Some(LimitKind::Sandboxes));
+        assert_eq!(check(one, More::Sandboxes(1)), None);
+        assert_eq!(check(one, More::Sandboxes(2)), Some(LimitKind::Sandboxes));
         assert_eq!(check(one, live(256.0, 1.0)), None);
         assert_eq!(check(one, live(256.5, 1.0)), Some(LimitKind::MemoryMb));
         assert_eq!(check(one, live(256.0, 1.5)), Some(LimitKind::Cpus));

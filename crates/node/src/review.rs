@@ -29,6 +29,7 @@ pub use workspace::{Rel, Target, Withheld};
 use crate::Caller;
 use crate::lifecycle::stop::{self, Which};
 use crate::sandbox::{self, Sandbox};
+use crate::state::State;
 use serde::{Deserialize, Serialize};
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
@@ -63,6 +64,11 @@ impl Of {
     /// All of one sandbox.
     pub fn sandbox(which: Which) -> Of {
         Of::Sandbox { which, paths: Vec::new() }
+    }
+
+    /// Refuses where there is no such sandbox.
+    pub fn is_there(&self, caller: &Caller) -> Result<(), Fault> {
+        State::open(caller)?.store.read(|tx| self.find(tx, caller).map(drop))
     }
 
     /// The sandbox, with the paths as they are called in it.

@@ -34,6 +34,12 @@ pub struct Sandbox {
     pub state: Lifecycle,
     /// The whole policy document that its runs are made under, as JSON.
     pub policy: serde_json::Value,
+    /// Counts how often its network rules or limits were changed, from 1 on.
+    #[serde(default = "first")]
+    pub revision: u64,
+    /// The most that its policy may be changed to by those who may not have everything: what it was made with, once it was changed.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub ceiling: Option<serde_json::Value>,
     #[serde(default)]
     pub limits: Limits,
     #[serde(skip_serializing_if = "Option::is_none", default)]
@@ -131,6 +137,8 @@ impl Sandbox {
             git_head: None,
             state: Lifecycle::Active,
             policy,
+            revision: first(),
+            ceiling: None,
             limits: Limits::default(),
             cpus: None,
             reserve: Vec::new(),
@@ -146,6 +154,10 @@ impl Sandbox {
             notes: Vec::new(),
         }
     }
+}
+
+fn first() -> u64 {
+    1
 }
 
 impl Record for Sandbox {

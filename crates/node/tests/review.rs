@@ -140,6 +140,8 @@ fn what_was_undone_is_no_drift_to_others() {
     assert!(has_drifted(&bench, &two), "the control: it is another");
     undo(&bench.caller, Some(&batch)).unwrap();
     assert!(!has_drifted(&bench, &two), "the bytes are what they were");
+    node::lifecycle::gc::collect(&bench.caller).unwrap();
+    assert!(!has_drifted(&bench, &two), "what tells so is kept as long as somebody asks");
     write(&bench.base, "a.txt", "by hand\n");
     assert!(has_drifted(&bench, &two), "somebody changed it");
     write(&bench.base, "a.txt", TEN);

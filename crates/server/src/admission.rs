@@ -103,8 +103,8 @@ impl Admission {
 }
 
 impl Shared {
-    /// Carries out a verb that makes a sandbox, if there may be one more.
-    pub async fn making<T, F>(&self, who: &Who, verb: F) -> Result<T, Refusal>
+    /// Carries out a verb that makes so many sandboxes, if there may be so many more.
+    pub async fn making<T, F>(&self, who: &Who, count: u32, verb: F) -> Result<T, Refusal>
     where
         T: Send + 'static,
         F: FnOnce(&Caller) -> Result<T, Fault> + Send + 'static,
@@ -121,7 +121,7 @@ impl Shared {
         }
         let checks = self.counting(who);
         self.verb(who, move |caller| {
-            checks(&|_| Ok(Some(More::Sandbox)))?;
+            checks(&|_| Ok(Some(More::Sandboxes(count.into()))))?;
             verb(caller)
         })
         .await

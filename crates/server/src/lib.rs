@@ -22,11 +22,11 @@ mod routes;
 mod rules;
 mod running;
 mod shared;
+mod spooled;
 mod stream;
 mod upload;
 mod who;
 mod words;
-mod written;
 
 pub use admission::Quotas;
 pub use listen::{Checked, Settings, check, serve};

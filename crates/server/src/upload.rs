@@ -19,7 +19,7 @@ const GATHERED: usize = 1 << 20;
 
 /// The whole body, to be read from its beginning.
 pub async fn receive(shared: &Shared, who: &Who, body: Body) -> Result<File, Refusal> {
-    let mut file = shared.verb(who, |caller| Ok(nameless(&node::state::prepare(caller)?.0)?)).await?;
+    let mut file = shared.verb(who, |caller| nameless(&node::state::prepare(caller)?.0)).await?;
     let mut pieces = body.into_data_stream();
     let (mut length, mut gathered) = (0u64, Vec::new());
     while let Some(piece) = pieces.next().await {
@@ -52,7 +52,7 @@ async fn write(shared: &Shared, mut file: File, bytes: Vec<u8>) -> Result<File, 
     shared.blocking(work).await
 }
 
-fn nameless(dir: &Path) -> Result<File, Fault> {
+pub fn nameless(dir: &Path) -> Result<File, Fault> {
     let owner = Mode::RUSR | Mode::WUSR;
     let made = match rustix::fs::open(dir, OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC, owner) {
         // A file system that makes no nameless files: one with a name, for a moment.
@@ -66,7 +66,7 @@ fn nameless(dir: &Path) -> Result<File, Fault> {
     made.map(File::from).map_err(|e| unkept(&e.into()))
 }
 
-fn unkept(error: &std::io::Error) -> Fault {
+pub fn unkept(error: &std::io::Error) -> Fault {
     let fault = Fault::new(ErrorKind::Unavailable, format!("the body cannot be kept: {error}"));
     fault.hint("see to the space of the state directory").phase(Phase::Preparation)
 }

@@ -62,7 +62,7 @@ pub struct Noted {
     /// Who asked.
     pub actor: String,
     /// What there is to say of it; its form depends on the verb.
-    #[schema(value_type = Object)]
+    #[schema(value_type = Option<Object>)]
     pub body: Value,
     /// Over all of it and the hash of the entry before.
     pub hash: String,

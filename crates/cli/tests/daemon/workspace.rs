@@ -16,14 +16,17 @@ struct World {
 
 impl World {
     fn new() -> World {
-        let place = Place::new(As::Root);
+        let place = Place::new(As::User);
         let numbers: String = (1..=30).map(|n| format!("{n}\n")).collect();
         for (path, text) in
             [("src/a.txt", numbers.as_str()), ("src/old.txt", "moved\n"), ("gone.txt", "gone\n"), ("docs/d.md", "d\n")]
         {
             place.file(place.project.join(path), text);
         }
-        let daemon = Daemon::start(&place);
+        let mut command = place.cofferdam(["serve", "--json"]);
+        // What it says is looked through like everything else.
+        command.stderr(fs::File::create(place.root.join("daemon.log")).unwrap());
+        let daemon = Daemon::spawn(&place, command);
         let world = World { place, daemon };
         world.git(&["init", "-q", "-b", "main", "."]);
         world.git(&["config", "user.name", "Ann"]);
@@ -478,7 +481,8 @@ fn a_secret_is_found_nowhere_but_in_its_file() {
     let run = world.place.sh(&["-p", &policy], "env; cat /proc/1/environ; echo; set");
     run.assert_ok();
     assert!(run.stdout().contains("cofferdam-secret-API_KEY-") && !run.story().contains(CANARY), "{}", run.story());
-    let holding = holders(&world.place.state(), CANARY.as_bytes());
+    assert!(!holders(&world.place.root, b"/v1/secrets/{name}").is_empty(), "the control: the log is among them");
+    let holding = holders(&world.place.root, CANARY.as_bytes());
     assert_eq!(holding, [world.place.state().join("secrets/API_KEY")]);
     world.daemon.ask("DELETE", "/v1/secrets/API_KEY").send().assert_ok();
     assert!(holders(&world.place.root, CANARY.as_bytes()).is_empty());

@@ -145,6 +145,26 @@ fn signals_and_kills_reach_the_tree() {
 }
 
 #[test]
+fn what_is_live_can_be_reviewed_and_kept() {
+    for who in BOTH {
+        let place = Place::new(who);
+        place.file(place.project.join("a"), "one\n");
+        let live = Live::new(&place, &[]);
+        let run = live.detach(&[], "echo two > a; while [ ! -e go ]; do echo x >> n; sleep 0.02; done; echo end >> a");
+        soon(|| text(&place.verb(&["diff", &live.id]).stdout).contains("+two"));
+        let kept = place.json(&["snapshot", &live.id, "--name", "early"]);
+        assert!(kept["held_ms"].is_number(), "{who:?}: what runs is held still meanwhile: {kept}");
+        place.fault(&["reject", &live.id, "n"], "conflict");
+        assert!(live.sh(&[], "touch go", b"").status.success());
+        assert_eq!(live.outcome(&run)["success"], true, "and goes on");
+        place.json(&["reject", &live.id, "n"]);
+        assert_eq!(live.sh(&[], "cat a; ls", b"").stdout, b"two\nend\na\ngo\n");
+        place.json(&["restore", "early"]);
+        assert_eq!(live.sh(&[], "cat a", b"").stdout, b"two\n");
+    }
+}
+
+#[test]
 fn detached_commands_make_a_sandbox_live_on_demand() {
     let place = Place::new(As::User);
     let id = place.create(&[]);

@@ -20,6 +20,9 @@ const AT_ONCE: usize = 3;
 /// Digests by path; none where nothing is.
 type Contents = BTreeMap<String, Option<String>>;
 
+/// Before and after.
+type Sides = (Option<String>, Option<String>);
+
 /// What those who took part know. Ids are only ever added: some of them are gone.
 #[derive(Default)]
 struct Heard {
@@ -27,7 +30,7 @@ struct Heard {
     snapshots: Vec<String>,
     batches: Vec<String>,
     /// What each diff that somebody was about to approve says: both sides of every path.
-    diffs: BTreeMap<String, BTreeMap<String, (Option<String>, Option<String>)>>,
+    diffs: BTreeMap<String, BTreeMap<String, Sides>>,
     /// Batches that were acknowledged.
     landed: BTreeSet<String>,
     /// How often each verb was done, refused and killed.

@@ -1,6 +1,6 @@
 //! Copies of the store, older and newer stores, and whether all is as the records say.
 
-use crate::daemon::Running;
+use crate::daemon::{Daemon, Running};
 use crate::support::{As, BOTH, Place, to_the_end};
 use serde_json::Value;
 use std::fs;
@@ -69,6 +69,13 @@ fn nothing_is_put_back_under_what_runs() {
     done(&place, &["backup", &format!("{file}-2")]);
     done(&place, &["stop", &id, "-t", "0"]);
     run.0.wait().unwrap();
+    // Nor under a daemon, wherever its socket is.
+    let socket = place.state().join("other.sock");
+    let daemon = Daemon::start(&place, &["--socket", socket.to_str().unwrap()], &[]);
+    let (_, refused) = ask(&place, &["backup", "--restore", file]);
+    assert!(refused["message"].as_str().is_some_and(|said| said.contains("the daemon uses")), "{refused:#}");
+    done(&place, &["backup", &format!("{file}-3")]);
+    daemon.end();
     done(&place, &["backup", "--restore", file]);
 }
 

@@ -1,6 +1,7 @@
 //! What the daemon tells of itself: lines, figures for Prometheus, traces and metrics by OTLP.
 
 use crate::daemon::{Daemon, python_path, until};
+use crate::support::http::Answer;
 use crate::support::{As, BOTH, Place, to_the_end};
 use serde_json::{Value, json};
 use std::fs;
@@ -9,10 +10,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-fn create(daemon: &Daemon<'_>, place: &Place, name: &str) -> Value {
-    let body = json!({"dir": place.project, "name": name}).to_string();
-    let made = daemon.ask("POST", "/v1/sandboxes", &[], &body);
-    assert_eq!(made.status, 201, "{}", made.body);
+fn create(daemon: &Daemon, place: &Place, name: &str) -> Value {
+    let made = daemon.ask("POST", "/v1/sandboxes").json(json!({"dir": place.project, "name": name})).send();
+    assert_eq!(made.status, 201, "{made:?}");
     made.json()
 }
 
@@ -23,20 +23,19 @@ fn requests_are_logged_by_template_and_without_what_is_private() {
         let daemon = Daemon::start(&place, &["--log-format", "json"], &[]);
         let made = create(&daemon, &place, "body-word");
         let id = made["id"].as_str().unwrap();
-        let looked = daemon.ask("GET", &format!("/v1/sandboxes/{id}?wait=1ms"), &[], "");
-        assert_eq!(looked.status, 200, "{}", looked.body);
+        let looked = daemon.get(&format!("/v1/sandboxes/{id}?wait=1ms"));
+        assert_eq!(looked.status, 200, "{looked:?}");
         let token = format!("cof_{}_{}", "a".repeat(32), "b".repeat(64));
-        let bearer = format!("Bearer {token}");
-        let refused = daemon.ask("GET", "/v1/sandboxes", &[("authorization", &bearer)], "");
+        let refused = daemon.ask("GET", "/v1/sandboxes").bearer(&token).send();
         assert_eq!(refused.status, 401);
         let nothing = daemon.get("/v1/private-word");
         assert_eq!(nothing.status, 404);
         daemon.get("/v1/health/live");
         let text = daemon.end();
         let lines: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
-        let of = |answer: &crate::daemon::Answer| {
+        let of = |answer: &Answer| {
             let id = answer.header("x-request-id").unwrap();
-            let found = lines.iter().find(|line| line["request_id"] == id.as_str());
+            let found = lines.iter().find(|line| line["request_id"] == id);
             found.unwrap_or_else(|| panic!("{id} is logged: {text}")).clone()
         };
         let line = of(&looked);
@@ -113,14 +112,14 @@ fn figures_are_what_prometheus_reads() {
         let id = create(&daemon, &place, "one")["id"].as_str().unwrap().to_owned();
         assert_eq!(daemon.get("/v1/nothing").status, 404);
         // The first look is where counting begins.
-        figures(&daemon.get("/metrics").body);
+        figures(&daemon.get("/metrics").text());
         for command in [&["true"][..], &["false"], &["-t", "100ms", "--", "sleep", "60"]] {
             place.cofferdam(["exec", &id]).args(command).status().unwrap();
         }
         let now = until("the runs are counted", || {
             let answer = daemon.get("/metrics");
             assert_eq!((answer.status, answer.header("content-type").unwrap().contains("0.0.4")), (200, true));
-            let now = figures(&answer.body);
+            let now = figures(&answer.text());
             (value(&now, "cofferdam_runs_started_total", json!({})) == Some(3.0)).then_some(now)
         });
         let ended = |verdict: &str| value(&now, "cofferdam_runs_ended_total", json!({ "verdict": verdict }));
@@ -144,10 +143,10 @@ fn figures_are_what_prometheus_reads() {
             assert!(value(&now, name, json!({})).is_some(), "{name} is told");
         }
         until("layers are measured", || {
-            value(&figures(&daemon.get("/metrics").body), "cofferdam_layers_bytes", json!({}))
+            value(&figures(&daemon.get("/metrics").text()), "cofferdam_layers_bytes", json!({}))
         });
         // No path of a client's making becomes a label.
-        assert!(!daemon.get("/metrics").body.contains("nothing"));
+        assert!(!daemon.get("/metrics").text().contains("nothing"));
     }
 }
 
@@ -161,14 +160,21 @@ fn figures_are_for_operators_and_those_who_were_let() {
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         String::from_utf8(output.stdout).unwrap().trim().to_owned()
     };
-    let status = |token: Option<&str>| daemon.ask_tcp("/metrics", token).status;
+    let status = |token: Option<&str>| {
+        let ask = daemon.ask("GET", "/metrics").over_tcp();
+        token.map_or_else(|| ask.clone(), |token| ask.clone().bearer(token)).send().status
+    };
     assert_eq!(status(None), 401);
     assert_eq!(status(Some(&token("agent", "default"))), 403);
     assert_eq!(status(Some(&token("reviewer", "default"))), 403);
     assert_eq!(status(Some(&token("operator", "blue"))), 403, "figures are of all tenants");
     let metrics = token("metrics", "default");
     assert_eq!(status(Some(&metrics)), 200);
-    assert_eq!(daemon.ask_tcp("/v1/sandboxes", Some(&metrics)).status, 403, "and it is good for nothing else");
+    assert_eq!(
+        daemon.ask("GET", "/v1/sandboxes").bearer(&metrics).send().status,
+        403,
+        "and it is good for nothing else"
+    );
     assert_eq!(status(Some(&token("operator", "default"))), 200);
 }
 
@@ -268,9 +274,9 @@ fn a_collector_gets_requests_and_runs_as_trees_with_phases() {
     let id = create(&daemon, &place, "traced")["id"].as_str().unwrap().to_owned();
     let (trace, parent) = ("4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7");
     let header = format!("00-{trace}-{parent}-01");
-    daemon.ask("GET", &format!("/v1/sandboxes/{id}"), &[("traceparent", &header)], "");
+    daemon.ask("GET", &format!("/v1/sandboxes/{id}")).header("traceparent", &header).send();
     let unwanted = "00-11111111111111111111111111111111-00f067aa0ba902b7-00";
-    daemon.ask("GET", &format!("/v1/sandboxes/{id}"), &[("traceparent", unwanted)], "");
+    daemon.ask("GET", &format!("/v1/sandboxes/{id}")).header("traceparent", unwanted).send();
     let mut run = place.cofferdam(["exec", &id, "--", "sh", "-c", "exit 3"]);
     run.env("TRACEPARENT", &header).status().unwrap();
     let (trace, parent) = (base64_of_hex(trace), base64_of_hex(parent));
@@ -371,7 +377,7 @@ fn a_collector_that_is_down_costs_nobody_anything() {
         if endpoint == gone {
             let lost = json!({"signal": "spans", "outcome": "dropped"});
             until("what is lost is counted", || {
-                let now = figures(&daemon.get("/metrics").body);
+                let now = figures(&daemon.get("/metrics").text());
                 value(&now, "cofferdam_telemetry_total", lost.clone()).filter(|lost| *lost > 0.0)
             });
             assert_eq!(daemon.log().matches("the collector does not take").count(), 2, "told once for each signal");

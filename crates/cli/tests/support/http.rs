@@ -38,7 +38,7 @@ impl Daemon {
 
     pub fn start_with(place: &Place, flags: &[&str]) -> Daemon {
         let mut command = place.cofferdam(["serve", "--json"]);
-        command.args(flags);
+        command.args(flags).env("COFFERDAM_LOG_LEVEL", "warn");
         Daemon::spawn(place, command)
     }
 
@@ -354,4 +354,40 @@ fn chunks(stream: &mut impl Read) -> Option<Vec<u8>> {
             return Some(body);
         }
     }
+}
+
+/// Speaks to a daemon over its socket, with no library but Python's own: `ask` gives the status and the document.
+const SPEAKS: &str = r#"
+import http.client, json, os, socket, subprocess, sys, time
+cofferdam, state = os.environ["COFFERDAM"], os.environ["COFFERDAM_STATE"]
+daemon = subprocess.Popen([cofferdam, "serve", "--json"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+path = os.path.join(state, "cofferdam.sock")
+class Line(http.client.HTTPConnection):
+    def connect(self):
+        self.sock = socket.socket(socket.AF_UNIX)
+        self.sock.connect(path)
+def ask(method, at, body=None, token=None):
+    line = Line("localhost")
+    headers = {"content-type": "application/json"} if body is not None else {}
+    if token: headers["authorization"] = "Bearer " + token
+    line.request(method, at, json.dumps(body) if body is not None else None, headers)
+    answer = line.getresponse()
+    return answer.status, json.loads(answer.read())
+deadline = time.monotonic() + 30
+while True:
+    try:
+        if ask("GET", "/v1/health/live")[0] == 200: break
+    except OSError:
+        pass
+    assert time.monotonic() < deadline
+    time.sleep(0.05)
+"#;
+
+/// A script in a little internet, in which a daemon was started: `cofferdam`, `daemon` and `ask` are there. What it printed.
+pub fn with_daemon(world: &super::world::World, script: &str) -> String {
+    let mut command = world.command("/usr/bin/python3", &["-c", &format!("{SPEAKS}{script}")]);
+    let output = command.env("COFFERDAM", super::binary()).output().unwrap();
+    let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success(), "{out}\n{err}");
+    out.into_owned()
 }

@@ -3,7 +3,7 @@
 use super::place::{Card, Place};
 use super::spool::Reader;
 use super::wire::{
-    self, Ask, Frame, Froze, Hello, Left, Line, Listed, Notice, Pulled, Rooted, Start, Started, Used, Waited,
+    self, Ask, Frame, Froze, Hello, Left, Line, Listed, Notice, Pulled, Revision, Rooted, Start, Started, Used, Waited,
 };
 use crate::Caller;
 use crate::questions::{Answer, Question, Remember};
@@ -180,6 +180,11 @@ impl Keeper {
     /// Answers one of them; what was asked.
     pub fn answer(&mut self, number: u64, answer: Answer, remember: Remember) -> Result<Question, Fault> {
         self.ask(&Ask::Answer { number, answer, remember })
+    }
+
+    /// Other network rules and limits, for all that runs and will run.
+    pub fn revise(&mut self, revision: Revision) -> Result<(), Fault> {
+        self.ask(&Ask::Revise(Box::new(revision)))
     }
 
     /// It no longer ends by itself.

@@ -36,6 +36,8 @@ const MOST_CLIENTS: usize = 128;
 const MOST_PAST: usize = 256;
 /// Ended runs whose output stays on disk.
 const MOST_KEPT: usize = 256;
+/// Looked for when so many more have ended.
+const PRUNED_EVERY: usize = 32;
 /// How long one stays that was started on demand and has nothing to do.
 pub const IDLE: Duration = Duration::from_secs(15);
 /// And one that stands for the files of a stopped sandbox.
@@ -93,6 +95,8 @@ struct Keep {
     ending: Option<End>,
     fell: Option<String>,
     buffer: Vec<u8>,
+    /// Runs that have ended since old output was last looked for.
+    unpruned: usize,
     /// Dropped last: from then on others can have the workspace.
     _holding: Holding,
 }
@@ -170,6 +174,7 @@ impl Keep {
             ending: None,
             fell: None,
             buffer: vec![0; CHUNK],
+            unpruned: 0,
             _holding: holding,
         };
         keep.prune();
@@ -206,6 +211,7 @@ impl Keep {
                 break Ok(());
             }
             if let Err(fault) = self.turn() {
+                self.fell = Some(fault.message.clone());
                 break Err(fault);
             }
         };
@@ -415,6 +421,7 @@ impl Keep {
                 wire::value(&()).and(self.residence.connect(port)?)
             }
             Ask::Usage => wire::value(&self.used()),
+            Ask::Revise(revision) => wire::value(&self.premises.revise(&revision, &mut self.residence)?),
             Ask::Questions => wire::value(&self.premises.questions.as_ref().map(Questions::open).unwrap_or_default()),
             Ask::Answer { number, answer, remember } => {
                 let nobody_asks = || crate::questions::not_open(number);
@@ -771,14 +778,18 @@ impl Keep {
             self.past.pop_front();
         }
         self.stirred = Instant::now();
-        if self.works.is_empty() {
+        self.unpruned += 1;
+        if self.unpruned >= PRUNED_EVERY {
             self.prune();
+        }
+        if self.works.is_empty() {
             self.farewell();
         }
     }
 
     /// Output of runs that ended long ago goes, so that a sandbox that lives for ever does not fill the disk.
     fn prune(&mut self) {
+        self.unpruned = 0;
         let Ok(entries) = std::fs::read_dir(self.place.dir.join("runs")) else { return };
         let mut found: Vec<_> = entries
             .flatten()

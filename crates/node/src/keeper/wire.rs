@@ -106,6 +106,8 @@ pub enum Ask {
         #[serde(default)]
         remember: crate::questions::Remember,
     },
+    /// Other network rules and limits, for all that runs and will run.
+    Revise(Box<Revision>),
     /// It stays until it is told to end, whether anything runs or not.
     Stay,
     /// Ends everything in order and then itself: answered by `Left` when nothing runs any more.
@@ -115,6 +117,17 @@ pub enum Ask {
         #[serde(default)]
         if_idle: bool,
     },
+}
+
+/// What a sandbox's record says of its policy and limits.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Revision {
+    pub revision: u64,
+    pub policy: serde_json::Value,
+    #[serde(default)]
+    pub limits: Limits,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cpus: Option<f64>,
 }
 
 /// A command, and who wants it.

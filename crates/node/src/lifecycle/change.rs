@@ -1,6 +1,8 @@
-//! Change: what can be said anew of a sandbox that is there: its name, and how long it is kept.
+//! Change: what can be said anew of a sandbox that is there: its name, how long it is kept, its network rules and its limits. The last
+//! two hold at once where it is live.
 
 use super::create::check_name;
+use super::revise::{self, Revised};
 use super::stop::{Which, note, pick};
 use crate::sandbox::Sandbox;
 use crate::state::State;
@@ -8,11 +10,11 @@ use crate::{Caller, fresh};
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::json;
 use store::Step;
-use terms::{ErrorKind, Fault, Phase};
+use terms::{ErrorKind, Fault, Limits, Phase};
 use utoipa::ToSchema;
 
 /// What is left out stays as it is; `null` takes it away.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(as = SandboxChange)]
 pub struct Ask {
@@ -27,6 +29,19 @@ pub struct Ask {
     #[serde(default, deserialize_with = "given", skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<u64>)]
     pub idle_ms: Option<Option<u64>>,
+    /// The network rules from now on, in place of all that there are. They can only take away, but for an operator.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<Vec<Object>>)]
+    pub net: Option<Vec<serde_json::Value>>,
+    /// The limits from now on, in place of all that were given with it; those of its policy hold as well.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limits: Option<Limits>,
+    #[serde(default, deserialize_with = "given", skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<f64>)]
+    pub cpus: Option<Option<f64>>,
+    /// Whoever asks may also allow more.
+    #[serde(skip)]
+    pub may_widen: bool,
 }
 
 /// `null` is something else than nothing.
@@ -44,6 +59,10 @@ pub struct Changed {
     pub expires_ms: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub idle_ms: Option<u64>,
+    /// Counts changes of its network rules and limits.
+    pub revision: u64,
+    /// They hold for what runs in it already.
+    pub live: bool,
     /// False when it was so already.
     pub changed: bool,
 }
@@ -53,9 +72,31 @@ pub fn change(which: &Which, ask: &Ask, caller: &Caller) -> Result<Changed, Faul
         check_name(name)?;
     }
     let state = State::open(caller)?;
+    let revised = revise::prepare(&state, which, ask, caller)?;
+    let live = match &revised {
+        Some(revised) => revised.put_in_force(caller)?,
+        None => false,
+    };
+    let changed = store_change(&state, which, ask, caller, revised.as_ref());
+    if let (Err(_), true, Some(revised)) = (&changed, live, &revised) {
+        revised.take_back(&state, caller);
+    }
+    changed.map(|changed| Changed { live, ..changed })
+}
+
+fn store_change(
+    state: &State,
+    which: &Which,
+    ask: &Ask,
+    caller: &Caller,
+    revised: Option<&Revised>,
+) -> Result<Changed, Fault> {
     state.store.write(|tx| {
         let mut kept = pick(tx, which, caller)?;
         let before = (kept.record.name.clone(), kept.record.expires_ms, kept.record.idle_ms);
+        if let Some(revised) = revised {
+            revised.put(&mut kept)?;
+        }
         let now = fresh::now_ms();
         if let Some(name) = &ask.name {
             kept.record.name = name.clone();
@@ -66,7 +107,8 @@ pub fn change(which: &Which, ask: &Ask, caller: &Caller) -> Result<Changed, Faul
         if let Some(idle) = ask.idle_ms {
             kept.record.idle_ms = idle;
         }
-        let changed = before != (kept.record.name.clone(), kept.record.expires_ms, kept.record.idle_ms);
+        let changed =
+            revised.is_some() || before != (kept.record.name.clone(), kept.record.expires_ms, kept.record.idle_ms);
         if changed {
             let other = kept.record.name.as_deref().map(|name| tx.get_named::<Sandbox>(name)).transpose()?.flatten();
             if let Some(other) = other.filter(|other| other.id != kept.id) {
@@ -78,7 +120,7 @@ pub fn change(which: &Which, ask: &Ask, caller: &Caller) -> Result<Changed, Faul
             note(tx, "change", Step::Done, &kept.id, caller, json!(ask))?;
             kept = tx.change(kept)?;
         }
-        let Sandbox { name, expires_ms, idle_ms, .. } = kept.record;
-        Ok(Changed { id: kept.id, version: kept.version, name, expires_ms, idle_ms, changed })
+        let Sandbox { name, expires_ms, idle_ms, revision, .. } = kept.record;
+        Ok(Changed { id: kept.id, version: kept.version, name, expires_ms, idle_ms, revision, live: false, changed })
     })
 }

@@ -65,23 +65,25 @@ fn known(tx: &Tx<'_>) -> Result<(BTreeSet<String>, BTreeSet<String>), Fault> {
 }
 
 /// Batches that cannot be undone any more, or need not be, and why. What one that was undone had replaced stands in its directory
-/// again, and whoever saw it there before still tells by the copies that it is the same.
+/// again, and whoever else saw it there before still tells by the copies that it is the same.
 fn past(tx: &Tx<'_>) -> Result<BTreeMap<String, String>, Fault> {
     let mut by_base: BTreeMap<PathBuf, Vec<Kept<Batch>>> = BTreeMap::new();
     for kept in tx.list::<Batch>()? {
         by_base.entry(kept.record.base.clone()).or_default().push(kept);
     }
-    let (mut past, now, first) = (BTreeMap::new(), fresh::now_ms(), first_looks(tx)?);
+    let (mut past, now, looks) = (BTreeMap::new(), fresh::now_ms(), looks(tx)?);
     for (base, mut batches) in by_base {
         batches.sort_by_key(|kept| std::cmp::Reverse(kept.record.at_ms));
         let at: BTreeMap<String, u64> = batches.iter().map(|kept| (kept.id.clone(), kept.record.at_ms)).collect();
+        let seen = looks.get(&base).map(Vec::as_slice).unwrap_or_default();
         for (place, Kept { id, record, .. }) in batches.into_iter().enumerate() {
             let old = place >= KEPT && record.at_ms.saturating_add(KEPT_MS) <= now;
             let undone_ms = |by: &String| at.get(by).copied().unwrap_or(record.at_ms);
+            // The sandbox that it was of was told of both.
+            let is_other = |who: &Option<String>| who.as_ref() != Some(&record.sandbox);
+            let is_known = |by: &String| seen.iter().any(|(ms, who)| *ms < undone_ms(by) && is_other(who));
             match record.undone_by {
-                Some(by) if old || first.get(&base).is_none_or(|first| *first >= undone_ms(&by)) => {
-                    drop(past.insert(id, format!("undone by {by}")));
-                }
+                Some(by) if old || !is_known(&by) => drop(past.insert(id, format!("undone by {by}"))),
                 None if old => drop(past.insert(id, format!("landed on {}", fresh::date(record.at_ms / 1000)))),
                 _ => {}
             }
@@ -90,18 +92,20 @@ fn past(tx: &Tx<'_>) -> Result<BTreeMap<String, String>, Fault> {
     Ok(past)
 }
 
-/// When the first of all that are built upon a directory saw it, in milliseconds.
-fn first_looks(tx: &Tx<'_>) -> Result<BTreeMap<PathBuf, u64>, Fault> {
-    let sandboxes = tx.list::<Sandbox>()?.into_iter().map(|kept| (kept.record.base, kept.record.since));
+/// When each that is built upon a directory saw it, in milliseconds, and which sandbox that is, if it is one.
+type Looks = BTreeMap<PathBuf, Vec<(u64, Option<String>)>>;
+
+fn looks(tx: &Tx<'_>) -> Result<Looks, Fault> {
+    let sandboxes = tx.list::<Sandbox>()?.into_iter();
+    let sandboxes = sandboxes.map(|kept| (kept.record.base, kept.record.since, Some(kept.id)));
     let snapshots = tx.list::<Snapshot>()?.into_iter().map(|kept| kept.record.ground);
     let grounds = snapshots.chain(tx.list::<Template>()?.into_iter().map(|kept| kept.record.ground));
-    let mut first: BTreeMap<PathBuf, u64> = BTreeMap::new();
-    for (base, since) in sandboxes.chain(grounds.map(|ground| (ground.base, ground.since))) {
+    let mut looks = Looks::new();
+    for (base, since, who) in sandboxes.chain(grounds.map(|ground| (ground.base, ground.since, None))) {
         let since_ms = u64::try_from(since.0).unwrap_or(0) * 1000 + u64::from(since.1) / 1_000_000;
-        let known = first.entry(base).or_insert(since_ms);
-        *known = since_ms.min(*known);
+        looks.entry(base).or_default().push((since_ms, who));
     }
-    Ok(first)
+    Ok(looks)
 }
 
 /// Takes one away, unless somebody lands or takes back in its directory now.

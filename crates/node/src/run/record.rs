@@ -36,7 +36,7 @@ impl Tracked {
     /// Before the command starts. A run in a sandbox is written down now, so that others see who has it.
     pub fn begin(&self) -> Result<(), Fault> {
         match &self.held.owner {
-            Owner::Sandbox(sandbox) => self.written(&sandbox.id).begin(&Store::open(&self.held.state)?),
+            Owner::Sandbox(sandbox) => Store::open(&self.held.state)?.write(|tx| self.written(&sandbox.id).begin(tx)),
             Owner::Run(_) => Ok(()),
         }
     }
@@ -69,8 +69,8 @@ impl Tracked {
         outcome.changes = found.changes;
         let kept = match &self.held.owner {
             Owner::Sandbox(sandbox) => {
-                let ended =
-                    Store::open(&self.held.state).and_then(|store| self.written(&sandbox.id).end(&store, &outcome));
+                let ended = Store::open(&self.held.state)
+                    .and_then(|store| store.write(|tx| self.written(&sandbox.id).end(tx, &outcome)));
                 Some(ended.map(|()| sandbox.id.clone()))
             }
             Owner::Run(options) if is_kept(options, &found) => Some(self.keep(options, &outcome)),
@@ -97,7 +97,7 @@ impl Tracked {
         match &self.held.owner {
             Owner::Sandbox(sandbox) => {
                 let store = Store::open(&self.held.state);
-                let _told_already = store.and_then(|store| self.written(&sandbox.id).fail(&store, fault));
+                let _told_already = store.and_then(|store| store.write(|tx| self.written(&sandbox.id).fail(tx, fault)));
             }
             Owner::Run(_) => self.drop_if_unused(),
         }
@@ -147,37 +147,31 @@ pub(crate) struct Written<'a> {
 }
 
 impl Written<'_> {
-    pub fn begin(&self, store: &Store) -> Result<(), Fault> {
-        store.write(|tx| {
-            // Read anew under the lock: it may have been stopped or removed since it was found.
-            let now: Kept<Sandbox> = tx.get(&self.sandbox)?.ok_or_else(|| crate::sandbox::unknown(&self.sandbox))?;
-            check_active(&now)?;
-            tx.add(self.run, self.record(None))?;
-            self.note(tx, "run", Step::Intent, self.intent())
-        })
+    pub fn begin(&self, tx: &Tx<'_>) -> Result<(), Fault> {
+        // Read anew under the lock: it may have been stopped or removed since it was found.
+        let now: Kept<Sandbox> = tx.get(&self.sandbox)?.ok_or_else(|| crate::sandbox::unknown(&self.sandbox))?;
+        check_active(&now)?;
+        tx.add(self.run, self.record(None))?;
+        self.note(tx, "run", Step::Intent, self.intent())
     }
 
-    pub fn end(&self, store: &Store, outcome: &Outcome) -> Result<(), Fault> {
-        store.write(|tx| {
-            // One whose beginning could not be written has no end either.
-            if !self.close(tx, Some(outcome))? {
-                return Ok(());
-            }
-            if let Some(mut kept) = tx.get::<Sandbox>(&self.sandbox)? {
-                kept.record.used_ms = fresh::now_ms();
-                tx.change(kept)?;
-            }
-            self.note(tx, "run", Step::Done, self.result(outcome))
-        })
+    pub fn end(&self, tx: &Tx<'_>, outcome: &Outcome) -> Result<(), Fault> {
+        // One whose beginning could not be written has no end either.
+        if !self.close(tx, Some(outcome))? {
+            return Ok(());
+        }
+        if let Some(mut kept) = tx.get::<Sandbox>(&self.sandbox)? {
+            kept.record.used_ms = fresh::now_ms();
+            tx.change(kept)?;
+        }
+        self.note(tx, "run", Step::Done, self.result(outcome))
     }
 
-    pub fn fail(&self, store: &Store, fault: &Fault) -> Result<(), Fault> {
-        store.write(|tx| {
-            self.close(tx, None)?;
-            let mut body = json!({"run": self.run, "error_kind": fault.error_kind, "message": fault.message});
-            self.time(&mut body);
-            self.note(tx, "run", Step::Failed, body)
-        })
+    pub fn fail(&self, tx: &Tx<'_>, fault: &Fault) -> Result<(), Fault> {
+        self.close(tx, None)?;
+        let mut body = json!({"run": self.run, "error_kind": fault.error_kind, "message": fault.message});
+        self.time(&mut body);
+        self.note(tx, "run", Step::Failed, body)
     }
 
     fn record(&self, outcome: Option<&Outcome>) -> Run {

@@ -7,7 +7,7 @@ use super::view::View;
 use super::{Ask, Beside, First, Learn, Refused, Stdio, lay_out, sandboxed};
 use crate::Caller;
 use crate::keeper::wire;
-use crate::network::Brokered;
+use crate::network::{Brokered, Lever, Shape};
 use crate::questions::{PATIENCE, Questions};
 use crate::sandbox::Sandbox;
 use enclosure::{Groundwork, Residence};
@@ -34,8 +34,11 @@ pub(crate) struct Premises {
     limits: Limits,
     stamp: PolicyStamp,
     enforcement: Enforcement,
-    /// Where a person is asked; none where no rule asks.
+    /// Where a person is asked; none where there is no network.
     pub questions: Option<Questions>,
+    /// What its network was built for, and what puts other rules in force there.
+    shape: Shape,
+    lever: Option<Lever>,
 }
 
 /// One command, ready to be started.
@@ -74,16 +77,29 @@ impl Resident {
         let level = if missing.is_empty() { Level::Full } else { Level::Partial };
         let limits = laid.limits;
         let (resolved, view) = (laid.resolved.clone(), laid.view.clone());
-        let stamp = PolicyStamp { digest: laid.effective.digest(), revision: 1 };
+        let stamp = PolicyStamp { digest: laid.effective.digest(), revision: kept.record.revision };
+        let shape = Shape::of(&laid.resolved)?;
         let inside = Inside::clone(&laid.inside);
         let run_id = RunId::from_random(crate::fresh::random());
         let first =
             First { run_id, program: kept.record.base.clone(), argv: Vec::new(), env: Vec::new(), resident: true };
         let (mut ready, unused) = laid.build(&ask, caller, first)?;
-        let questions = ready.asks().then(|| Questions::new(PATIENCE));
+        // Rules that ask may come later.
+        let questions = ready.network.is_some().then(|| Questions::new(PATIENCE));
         questions.iter().for_each(|questions| ready.ask_in(questions.clone()));
         let enforcement = Enforcement { level, missing };
-        let premises = Premises { sandbox: kept, resolved, view, inside, limits, stamp, enforcement, questions };
+        let premises = Premises {
+            sandbox: kept,
+            resolved,
+            view,
+            inside,
+            limits,
+            stamp,
+            enforcement,
+            questions,
+            shape,
+            lever: None,
+        };
         Ok(Resident { ready, unused, premises })
     }
 
@@ -98,6 +114,7 @@ impl Resident {
             network.secrets.open()?;
         }
         let brokered = self.ready.network.map(|wanted| Brokered::new(wanted, None, None));
+        self.premises.lever = brokered.as_ref().map(Brokered::lever);
         let network = brokered.map(|brokered| Box::new(brokered) as Box<dyn enclosure::Network>);
         let tracked = self.ready.tracked;
         let gauge = tracked.as_ref().and_then(super::Tracked::gauge);
@@ -149,6 +166,45 @@ impl Premises {
         Ok(Command { run_id, program, argv, env, cwd, limits: self.limits.tightest(start.limits) })
     }
 
+    /// Puts other network rules and limits in force, all of them or none.
+    pub fn revise(&mut self, revision: &wire::Revision, residence: &mut Residence<'_>) -> Result<(), Fault> {
+        let id = &self.sandbox.id;
+        let again = |what: String| {
+            let fault = Fault::new(ErrorKind::Conflict, format!("{id} is live, and {what}")).subject(id);
+            fault.phase(Phase::Execution).hint("stop the sandbox, change it, and start it again")
+        };
+        let document = policy::parse(&revision.policy.to_string(), policy::Format::Json, id).map_err(Fault::from)?;
+        let effective = policy::effective(&[document]).map_err(Fault::from)?;
+        // Of paths nothing is changed.
+        let context = policy::Context { home: "/".into(), workspace: "/".into(), toolchains: Vec::new() };
+        let resolved = policy::resolve(&effective, &context).map_err(Fault::from)?;
+        if let Some(what) = self.shape.lacks(&Shape::of(&resolved)?) {
+            return Err(again(format!("was built without {what}")));
+        }
+        let limits = resolved.limits().tightest(revision.limits);
+        if fixed(&limits) != fixed(&self.limits) {
+            let what = "of its limits only memory, processes, wall time, output and processors can be changed";
+            return Err(again(what.to_owned()));
+        }
+        let changes_group = (limits.max_memory_mb, limits.max_processes, revision.cpus)
+            != (self.limits.max_memory_mb, self.limits.max_processes, self.sandbox.record.cpus);
+        let taken_away = (limits.max_memory_mb.is_none() && self.limits.max_memory_mb.is_some())
+            || (limits.max_processes.is_none() && self.limits.max_processes.is_some())
+            || (revision.cpus.is_none() && self.sandbox.record.cpus.is_some());
+        if taken_away {
+            return Err(again("a limit that holds can be changed, but not taken away".to_owned()));
+        }
+        if changes_group && !residence.change_limits(&limits, &enclosure::Cpus(revision.cpus))? {
+            return Err(again("was built without what holds this limit".to_owned()));
+        }
+        if let Some(handle) = self.lever.as_ref().and_then(|lever| lever.borrow().clone()) {
+            handle.replace(resolved.on_host(sys::net::own_addresses()));
+        }
+        self.stamp = PolicyStamp { digest: effective.digest(), revision: revision.revision };
+        (self.limits, self.sandbox.record.cpus) = (limits, revision.cpus);
+        Ok(())
+    }
+
     /// An outcome that says nothing yet of how it ended.
     pub fn outcome(&self, run_id: RunId) -> Outcome {
         let outcome = Outcome::new(run_id, self.stamp.clone(), self.enforcement.clone());
@@ -166,6 +222,18 @@ fn text(what: &str, word: &wire::Word) -> Result<OsString, Fault> {
 
 fn bad(what: &str, why: &str) -> Fault {
     Fault::invalid(format!("{what} {why}")).phase(Phase::Admission)
+}
+
+/// Those that hold as they were when the enclosure was built.
+fn fixed(limits: &Limits) -> Limits {
+    Limits {
+        max_wall_ms: None,
+        max_output_bytes: None,
+        on_output_limit: None,
+        max_memory_mb: None,
+        max_processes: None,
+        ..*limits
+    }
 }
 
 /// What holds for the whole enclosure cannot be given to one command of many.

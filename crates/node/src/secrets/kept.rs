@@ -78,12 +78,12 @@ fn set_checked(caller: &Caller, name: &str, value: &[u8]) -> Result<Changed, Fau
 }
 
 pub fn remove(caller: &Caller, name: &str) -> Result<Changed, Fault> {
-    check_name(name)?;
     let state = State::open(caller)?;
     let gone = || {
         let fault = Fault::new(ErrorKind::NotFound, format!("there is no secret {name:?}")).subject(name);
         fault.hint("`cofferdam secret ls` lists them").phase(Phase::Admission)
     };
+    check_name(name).map_err(|_| gone())?;
     let dir = place_of(&state).map_err(|_| gone())?;
     match rustix::fs::unlinkat(&dir, name, AtFlags::empty()) {
         Ok(()) => {}
@@ -131,7 +131,7 @@ fn names(state: &State) -> Result<Vec<Listed>, Fault> {
         // What was being written when somebody was killed has a dot before its name.
         let Some(name) = entry.file_name().to_str().ok().filter(|name| check_name(name).is_ok()) else { continue };
         let Ok(stat) = rustix::fs::statat(&dir, name, AtFlags::SYMLINK_NOFOLLOW) else { continue };
-        let set_ms = u64::try_from(stat.st_mtime).unwrap_or(0) * 1000 + stat.st_mtime_nsec as u64 / 1_000_000;
+        let set_ms = u64::try_from(stat.st_mtime).unwrap_or(0) * 1000 + stat.st_mtime_nsec / 1_000_000;
         found.push(Listed { name: name.to_owned(), set_ms });
     }
     found.sort_by(|a, b| a.name.cmp(&b.name));

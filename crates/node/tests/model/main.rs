@@ -144,7 +144,7 @@ fn any_sequence_of_verbs_does_what_the_model_says() {
     println!("MODEL_SEED={seed}");
     let mut bytes = [0u8; 32];
     bytes[..8].copy_from_slice(&seed.to_le_bytes());
-    let cases = u32::try_from(asked("MODEL_CASES", 16)).expect("not so many");
+    let cases = u32::try_from(asked("MODEL_CASES", 12)).expect("not so many");
     let config = Config { cases, failure_persistence: None, max_shrink_time: 20_000, ..Config::default() };
     let mut runner = TestRunner::new_with_rng(config, TestRng::from_seed(RngAlgorithm::ChaCha, &bytes));
     let result = runner.run(&prop::collection::vec(op(), 1..90), |ops| {

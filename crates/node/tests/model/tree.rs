@@ -153,7 +153,7 @@ impl Stack {
 
     /// The change waits again where nothing but the base shows.
     pub fn put_back(&mut self, path: &str, text: Option<String>) {
-        if self.said().get(path).is_none() {
+        if !self.said().contains_key(path) {
             self.top().insert(path.to_owned(), text);
         }
     }

@@ -36,7 +36,7 @@ impl World {
         fs::create_dir_all(&project).unwrap();
         let project = fs::canonicalize(project).unwrap();
         let first = |path: &&str| put(&project.join(path), &Write { kind: '-', value: 9 }.text(path));
-        PATHS[..IN_BASE].iter().chain([&STAYS]).for_each(|path| first(path));
+        PATHS[..IN_BASE].iter().chain([&STAYS]).for_each(first);
         let env = vec![("COFFERDAM_STATE".into(), root.join("state").into()), ("PATH".into(), "/usr/bin:/bin".into())];
         let caller = Caller {
             cwd: project,

@@ -32,22 +32,23 @@ pub fn document() -> Value {
         document["components"]["schemas"][name] = schema;
     }
     document["components"]["securitySchemes"] = json!({
-        "token": {"type": "http", "scheme": "bearer", "description": "A token of the daemon: `cofferdam token create`."},
-        "socket": {"type": "apiKey", "in": "header", "name": "host", "description":
-            "The daemon's own user on its Unix socket needs none: the kernel says who it is."},
+        "token": {"type": "http", "scheme": "bearer", "description":
+            "A token of the daemon: `cofferdam token create`. Its own user on its Unix socket needs none: the kernel says who it is."},
     });
-    document["security"] = json!([{"token": []}, {"socket": []}]);
+    document["security"] = json!([{"token": []}, {}]);
     let paths = document["paths"].as_object_mut().map(std::mem::take).unwrap_or_default();
     document["paths"] =
         paths.into_iter().map(|(path, item)| (path.clone(), whole(&path, item))).collect::<Map<_, _>>().into();
     document
 }
 
-/// Types that a Fault refers to.
+/// Types that a Fault or a parameter refers to.
 fn referred() -> Vec<(String, Value)> {
     use utoipa::ToSchema;
     let mut found = Vec::new();
     terms::Fault::schemas(&mut found);
+    // Parameters of queries name it, and bring nothing along.
+    found.push((crate::ask::Time::name().into(), crate::ask::Time::schema()));
     found.into_iter().map(|(name, schema)| (name, serde_json::to_value(schema).unwrap_or_default())).collect()
 }
 

@@ -6,8 +6,8 @@ use crate::{Scope, Shared, Who};
 use axum::extract::{Request, State};
 use http::StatusCode;
 use http_body_util::{BodyExt, LengthLimitError, Limited};
-use node::Caller;
 use node::policies::{self, Explained, Look, Source};
+use node::{Caller, Reach};
 use serde::{Deserialize, Serialize};
 use std::ffi::OsStr;
 use terms::{ErrorKind, Fault, LimitKind, PROTOCOL_VERSION, Phase};
@@ -109,8 +109,11 @@ async fn check_policy(
     })?;
     let verb = move |caller: &Caller| {
         let loaded = policies::parse_text(&text, if toml { "request.toml" } else { "request.json" }).map_err(hinted)?;
+        caller.reach.check_document(&Source::Text(String::new()), &loaded.document)?;
         let checked = policies::check(&loaded.document, caller).map_err(hinted)?;
-        let notes = loaded.notes.into_iter().chain(checked.notes).collect();
+        // What is there on the host and what is not is told to those who may have all of it.
+        let of_host = if caller.reach == Reach::All { checked.notes } else { Vec::new() };
+        let notes = loaded.notes.into_iter().chain(of_host).collect();
         Ok(Checked { protocol_version: PROTOCOL_VERSION, success: true, digest: checked.digest, notes })
     };
     Ok(axum::Json(shared.verb(&who, verb).await?))

@@ -28,7 +28,7 @@ const MOST_HEAD: usize = 64 << 10;
 /// The longest that a tunnel lasts.
 const LONGEST: Duration = Duration::from_secs(24 * 3600);
 
-/// One function for each method: each is an operation of its own.
+/// One function for each method: each is an operation of its own. Whoever asks for a head alone is served by the first.
 macro_rules! ways {
     ($(($name:ident, $top:ident, $method:ident, $about:literal)),+ $(,)?) => {
         pub fn routes() -> OpenApiRouter<Shared> {
@@ -75,7 +75,6 @@ macro_rules! ways {
 
 ways!(
     (get, get_top, get, "Read from a port inside, or open a WebSocket to it."),
-    (head, head_top, head, "Ask a port inside for the head of an answer."),
     (post, post_top, post, "Send to a port inside."),
     (put, put_top, put, "Put to a port inside."),
     (patch, patch_top, patch, "Change something behind a port inside."),

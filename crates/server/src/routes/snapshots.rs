@@ -2,11 +2,10 @@
 
 use crate::ask::{IfMatch, Json, Key, Paging, Path, Query};
 use crate::refuse::Refusal;
-use crate::{Scope, Shared, Who, upload, written};
+use crate::{Scope, Shared, Who, spooled, upload};
 use axum::extract::{Request, State};
-use axum::response::{IntoResponse, Response};
-use http::header::CONTENT_TYPE;
-use http::{HeaderValue, StatusCode};
+use axum::response::Response;
+use http::StatusCode;
 use node::Caller;
 use node::lifecycle::keys::Once;
 use node::lifecycle::stop::Which;
@@ -230,12 +229,13 @@ async fn fork_sandbox(
 ) -> Result<(StatusCode, axum::Json<Forked>), Refusal> {
     who.needs(Scope::Agent)?;
     let once = once(key, "fork", &(&id, &wish))?;
+    let count = wish.count;
     let verb = move |caller: &Caller| {
         let state = Place::open(caller)?;
         let word = snapshots::of_sandbox(&state, caller, &id, wish.snapshot.as_deref())?;
         snapshots::fork_once(&state, caller, Some(&word), wish.name.as_deref(), wish.count, once.as_ref())
     };
-    Ok((StatusCode::CREATED, axum::Json(shared.verb(&who, verb).await?)))
+    Ok((StatusCode::CREATED, axum::Json(shared.making(&who, count, verb).await?)))
 }
 
 /// The changes of a sandbox without a live run as one file; of a snapshot of it where one is named.
@@ -255,8 +255,7 @@ async fn export_workspace(
         let word = snapshots::of_sandbox(&state, caller, &id, wish.snapshot.as_deref())?;
         snapshots::export(&state, caller, &word, out).map(drop)
     };
-    let body = written::body(&shared, &who, verb).await?;
-    Ok(([(CONTENT_TYPE, HeaderValue::from_static(SORT))], body).into_response())
+    spooled::answer(&shared, &who, SORT, verb).await
 }
 
 #[derive(Debug, Deserialize, IntoParams)]
@@ -308,5 +307,5 @@ async fn import_workspace(
         let onto = Onto { dir: wish.dir.as_deref(), name, policies, flags: Vec::new(), bounds, once };
         snapshots::import(&Place::open(caller)?, caller, onto, &mut std::io::BufReader::new(file))
     };
-    Ok((StatusCode::CREATED, axum::Json(shared.verb(&who, verb).await?)))
+    Ok((StatusCode::CREATED, axum::Json(shared.making(&who, 1, verb).await?)))
 }

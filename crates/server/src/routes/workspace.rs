@@ -3,11 +3,11 @@
 use crate::ask::{IfMatch, Json, Path};
 use crate::refuse::Refusal;
 use crate::words::Words;
-use crate::{Scope, Shared, Who, written};
+use crate::{Scope, Shared, Who, spooled};
 use axum::extract::State;
-use axum::response::{IntoResponse, Response};
+use axum::response::Response;
 use http::HeaderValue;
-use http::header::{CONTENT_TYPE, HeaderName};
+use http::header::HeaderName;
 use node::Caller;
 use node::lifecycle::stop::Which;
 use node::review::approve::Seen;
@@ -93,12 +93,9 @@ async fn show_patch(
     let ask = diff::Ask { of, everything, reader: Reader::Program, page: None };
     let answer = shared.verb(&who, move |caller| diff::diff(caller, &ask)).await?;
     let digest = HeaderValue::from_str(&answer.diff.digest).map_err(|e| Fault::internal(e.to_string()))?;
-    let body = written::body(&shared, &who, move |_, mut out| answer.patch(&mut out)).await?;
-    let headers = [
-        (CONTENT_TYPE, HeaderValue::from_static("text/x-diff")),
-        (HeaderName::from_static("cofferdam-digest"), digest),
-    ];
-    Ok((headers, body).into_response())
+    let mut answer = spooled::answer(&shared, &who, "text/x-diff", move |_, mut out| answer.patch(&mut out)).await?;
+    answer.headers_mut().insert(HeaderName::from_static("cofferdam-digest"), digest);
+    Ok(answer)
 }
 
 /// Files that several sandboxes changed, or this one and its base.
@@ -185,7 +182,8 @@ pub struct CommitWish {
 /// Most paths and hunks of one request.
 const MOST_CHOSEN: usize = 10_000;
 
-fn check_chosen(counts: [usize; 3], other: bool) -> Result<(), Refusal> {
+/// For a fault only after the sandbox was found: nobody is told of a request for what is not there that it was wrong.
+fn check_chosen(caller: &Caller, of: &Of, counts: [usize; 3], other: bool) -> Result<(), Fault> {
     let count: usize = counts.iter().sum();
     let fault = match count {
         0 if !other => Fault::invalid("nothing was chosen").hint("give `all`, `paths`, `exact` or `hunks`"),
@@ -194,7 +192,8 @@ fn check_chosen(counts: [usize; 3], other: bool) -> Result<(), Refusal> {
         }
         _ => return Ok(()),
     };
-    Err(fault.phase(Phase::Admission).into())
+    of.is_there(caller)?;
+    Err(fault.phase(Phase::Admission))
 }
 
 /// Lets chosen changes through to the base: what lands is what was reviewed, or nothing. No agent's credential can.
@@ -211,7 +210,7 @@ async fn approve_changes(
 ) -> Result<axum::Json<Receipt>, Refusal> {
     who.needs(Scope::Reviewer)?;
     let Approve { digest, all, paths, exact, hunks, runs_on_host, commit } = wish;
-    check_chosen([paths.len(), exact.len(), hunks.len()], all || runs_on_host)?;
+    let counts = [paths.len(), exact.len(), hunks.len()];
     let ask = approve::Ask {
         of: Of::Sandbox { which: one(id, version), paths },
         everything: all,
@@ -221,7 +220,11 @@ async fn approve_changes(
         seen: Seen::Digest(digest),
         commit: commit.map(|CommitWish { message, author }| commit::Wish { message, author }),
     };
-    Ok(axum::Json(shared.verb(&who, move |caller| approve::approve(caller, &ask)).await?))
+    let verb = move |caller: &Caller| {
+        check_chosen(caller, &ask.of, counts, all || runs_on_host)?;
+        approve::approve(caller, &ask)
+    };
+    Ok(axum::Json(shared.verb(&who, verb).await?))
 }
 
 /// What shall be thrown away. Something must be chosen.
@@ -256,10 +259,14 @@ async fn reject_changes(
 ) -> Result<axum::Json<reject::Answer>, Refusal> {
     who.needs(Scope::Reviewer)?;
     let Reject { digest, all, paths, hunks } = wish;
-    check_chosen([paths.len(), hunks.len(), 0], all)?;
+    let counts = [paths.len(), hunks.len(), 0];
     let of = Of::Sandbox { which: one(id, version), paths };
     let ask = reject::Ask { of, hunks, everything: all, digest: Some(digest) };
-    Ok(axum::Json(shared.verb(&who, move |caller| reject::reject(caller, &ask)).await?))
+    let verb = move |caller: &Caller| {
+        check_chosen(caller, &ask.of, counts, all)?;
+        reject::reject(caller, &ask)
+    };
+    Ok(axum::Json(shared.verb(&who, verb).await?))
 }
 
 #[derive(Clone, Debug, Default, Serialize, Deserialize, ToSchema)]

@@ -28,6 +28,16 @@ pub fn apply(version: Version, controllers: &[&str], want: &Want, parent: &Dir, 
     Ok(())
 }
 
+/// The same in a group that has others already.
+pub fn change(version: Version, controller: &str, want: &Want, parent: &Dir, dir: &Dir) -> io::Result<()> {
+    if let ("memory", Version::V1, Some(bytes)) = (controller, version, want.memory_bytes) {
+        // Memory and swap together may not be less than memory alone: when both grow, they must grow first. When both
+        // shrink this is refused, and made up for below.
+        let _ = dir.write_if_there("memory.memsw.limit_in_bytes", &whole_pages(bytes).to_string());
+    }
+    apply(version, &[controller], want, parent, dir)
+}
+
 fn memory(version: Version, bytes: u64, survives: bool, dir: &Dir) -> io::Result<()> {
     let bytes = whole_pages(bytes).to_string();
     match version {

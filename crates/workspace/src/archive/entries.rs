@@ -127,8 +127,11 @@ fn extended<R: Read>(entry: &mut tar::Entry<'_, R>, size: u64) -> Result<Vec<u8>
     Ok(text)
 }
 
+/// A key and its value.
+type Pair<'a> = (&'a [u8], &'a [u8]);
+
 /// Lines of the form `LENGTH KEY=VALUE\n`; values may hold anything.
-fn records(mut text: &[u8]) -> Result<Vec<(&[u8], &[u8])>, Fault> {
+fn records(mut text: &[u8]) -> Result<Vec<Pair<'_>>, Fault> {
     let broken = || refused("an extended header is not as tar writes it");
     let mut found = Vec::new();
     while !text.is_empty() {

@@ -6,9 +6,10 @@ use rustix::event::{EventfdFlags, eventfd};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
-use store::Store;
-use terms::{Fault, Outcome};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
+use std::time::Duration;
+use store::{Store, Tx};
+use terms::{ErrorKind, Fault, Outcome};
 use workspace::Stack;
 
 /// A run as it is written down.
@@ -91,44 +92,94 @@ struct Desk {
     store: Option<Store>,
 }
 
+/// How long the store stays open for what may come next.
+const OPEN: Duration = Duration::from_millis(500);
+
 impl Desk {
     fn work(mut self, todo: &Receiver<Task>, tell: &SyncSender<Done>, bell: &OwnedFd) {
-        while let Ok(task) = todo.recv() {
-            let waiting: Vec<Task> = std::iter::once(task).chain(todo.try_iter()).collect();
-            // One look at the layer tells of all that have ended by now.
-            let ends = waiting.iter().any(|task| matches!(task, Task::End(..)));
-            let changes = self.stack.as_ref().filter(|_| ends).map(crate::run::changes).unwrap_or_default();
-            for task in waiting {
-                let done = match task {
-                    Task::Begin(note) => {
-                        let begun = self.with_store(|store, sandbox| written(sandbox, &note).begin(store));
-                        Done::Begun(note.run, begun)
-                    }
-                    Task::End(note, mut outcome) => {
-                        outcome.changes = changes;
-                        let ended = self.with_store(|store, sandbox| written(sandbox, &note).end(store, &outcome));
-                        if let Err(fault) = ended {
-                            outcome.message.get_or_insert(format!("the run could not be written down: {fault}"));
-                        }
-                        Done::Ended(note.run, outcome)
-                    }
-                };
-                let _nobody_listens = tell.try_send(done);
+        loop {
+            let first = match &self.store {
+                Some(_) => todo.recv_timeout(OPEN),
+                None => todo.recv().map_err(|_| RecvTimeoutError::Disconnected),
+            };
+            let first = match first {
+                Ok(task) => task,
+                Err(RecvTimeoutError::Timeout) => {
+                    self.store = None;
+                    continue;
+                }
+                Err(RecvTimeoutError::Disconnected) => return,
+            };
+            let tell = |done: Vec<Done>| {
+                done.into_iter().for_each(|done| drop(tell.try_send(done)));
                 let _ = rustix::io::write(bell, &1u64.to_ne_bytes());
+            };
+            let (mut begun, mut ended) = (Vec::new(), Vec::new());
+            for task in std::iter::once(first).chain(todo.try_iter()) {
+                match task {
+                    Task::Begin(note) => begun.push(note),
+                    Task::End(note, outcome) => ended.push((note, outcome)),
+                }
             }
-            self.store = None;
+            // Beginnings are waited for, and ends come after their beginnings.
+            if !begun.is_empty() {
+                tell(self.begin(begun));
+            }
+            if !ended.is_empty() {
+                tell(self.end(ended));
+            }
         }
     }
 
-    fn with_store(&mut self, act: impl FnOnce(&Store, &str) -> Result<(), Fault>) -> Result<(), Fault> {
-        let store = match self.store.take() {
-            Some(store) => store,
-            None => Store::open(&self.state)?,
-        };
-        let result = act(&store, &self.sandbox);
-        self.store = Some(store);
-        result
+    fn begin(&mut self, notes: Vec<Note>) -> Vec<Done> {
+        let results = self.write(&notes, |tx, written, _| written.begin(tx));
+        notes.into_iter().zip(results).map(|(note, result)| Done::Begun(note.run, result)).collect()
     }
+
+    fn end(&mut self, ended: Vec<(Note, Box<Outcome>)>) -> Vec<Done> {
+        // One look at the layer tells of all that have ended by now.
+        let changes = self.stack.as_ref().map(crate::run::changes).unwrap_or_default();
+        let (notes, mut outcomes): (Vec<Note>, Vec<Box<Outcome>>) = ended.into_iter().unzip();
+        outcomes.iter_mut().for_each(|outcome| outcome.changes = changes);
+        let results = self.write(&notes, |tx, written, at| written.end(tx, &outcomes[at]));
+        for (outcome, result) in outcomes.iter_mut().zip(results) {
+            if let Err(fault) = result {
+                outcome.message.get_or_insert(format!("the run could not be written down: {fault}"));
+            }
+        }
+        notes.into_iter().zip(outcomes).map(|(note, outcome)| Done::Ended(note.run, outcome)).collect()
+    }
+
+    /// All in one transaction: the disk is waited for once. A run that is refused leaves the others as they are; a store that cannot
+    /// write has written none.
+    fn write(
+        &mut self,
+        notes: &[Note],
+        act: impl Fn(&Tx<'_>, &Written<'_>, usize) -> Result<(), Fault>,
+    ) -> Vec<Result<(), Fault>> {
+        let store = match self.store.take().map_or_else(|| Store::open(&self.state), Ok) {
+            Ok(store) => self.store.insert(store),
+            Err(fault) => return notes.iter().map(|_| Err(fault.clone())).collect(),
+        };
+        let all = store.write(|tx| {
+            let each = notes.iter().enumerate().map(|(at, note)| act(tx, &written(&self.sandbox, note), at));
+            let results: Vec<Result<(), Fault>> = each.collect();
+            match results.iter().find_map(|result| result.as_ref().err().filter(|fault| is_ours(fault))) {
+                Some(fault) => Err(fault.clone()),
+                None => Ok(results),
+            }
+        });
+        all.unwrap_or_else(|fault| {
+            // What failed may work with another handle.
+            self.store = None;
+            notes.iter().map(|_| Err(fault.clone())).collect()
+        })
+    }
+}
+
+/// Of the store, not of the run that was to be written.
+fn is_ours(fault: &Fault) -> bool {
+    matches!(fault.error_kind, ErrorKind::Internal | ErrorKind::Unavailable | ErrorKind::LimitExceeded)
 }
 
 fn written<'a>(sandbox: &str, note: &'a Note) -> Written<'a> {

@@ -171,6 +171,21 @@ impl Group {
         self.serving("pids").map_or(Ok(()), |part| part.dir.write("pids.max", &most.to_string()))
     }
 
+    /// Changes the numbers of limits that it was made with; false where it was made without one of them.
+    pub fn change(&self, want: &Want) -> io::Result<bool> {
+        let wanted =
+            [("memory", want.memory_bytes.is_some()), ("pids", want.pids.is_some()), ("cpu", want.cpu_quota.is_some())];
+        let mut parts = Vec::new();
+        for (controller, _) in wanted.into_iter().filter(|(_, wanted)| *wanted) {
+            let Some(part) = self.serving(controller) else { return Ok(false) };
+            parts.push((part, controller));
+        }
+        for (part, controller) in parts {
+            limit::change(part.version, controller, want, &part.parent, &part.dir)?;
+        }
+        Ok(true)
+    }
+
     fn serving(&self, controller: &str) -> Option<&Part> {
         self.parts.iter().find(|p| p.serves.contains(&controller))
     }

@@ -1,0 +1,102 @@
+//! What a tenant, or the whole node, may have at most; and that one tenant's rush is not another's wait.
+
+use crate::support::http::{Answer, Daemon};
+use crate::support::{As, Place};
+use serde_json::{Value, json};
+use std::fs;
+
+struct World {
+    daemon: Daemon,
+    blue: String,
+    green: String,
+    place: Place,
+}
+
+impl World {
+    fn new(config: &str) -> World {
+        let place = Place::new(As::User);
+        let file = place.file("config.toml", "");
+        fs::write(&file, config).unwrap();
+        let flags = ["--listen", "127.0.0.1:0", "--config", file.to_str().unwrap()];
+        let daemon = Daemon::start_with(&place, &flags);
+        let token =
+            |tenant: &str| daemon.token(json!({"name": tenant, "tenant": tenant, "scopes": ["agent", "reviewer"]}));
+        let (blue, green) = (token("blue"), token("green"));
+        World { daemon, blue, green, place }
+    }
+
+    fn make(&self, token: &str, body: Value) -> Answer {
+        self.daemon.ask("POST", "/v1/sandboxes").over_tcp().bearer(token).json(body).send()
+    }
+}
+
+#[track_caller]
+fn is_over(answer: &Answer, kind: &str, whose: &str) {
+    let fault = answer.assert_fault(429, "limit_exceeded");
+    assert_eq!(
+        (&fault["limit_kind"], &fault["phase"], &fault["retry"]),
+        (&json!(kind), &json!("admission"), &json!("later"))
+    );
+    assert!(fault["message"].as_str().unwrap().contains(whose), "{fault}");
+    assert!(answer.header("retry-after").unwrap().parse::<u32>().unwrap() >= 1);
+}
+
+#[test]
+fn sandboxes_are_counted_for_each_tenant_and_for_the_node() {
+    let w = World::new("[quota]\nsandboxes = 4\n[tenant.blue.quota]\nsandboxes = 2\n");
+    let first = w.make(&w.blue, json!({})).assert_ok();
+    w.make(&w.blue, json!({})).assert_ok();
+    is_over(&w.make(&w.blue, json!({})), "sandboxes", "tenant blue");
+    // The other has none of that, until the node is full.
+    w.make(&w.green, json!({})).assert_ok();
+    w.make(&w.green, json!({})).assert_ok();
+    is_over(&w.make(&w.green, json!({})), "sandboxes", "this node");
+    // A fork makes sandboxes, too.
+    let id = first["id"].as_str().unwrap();
+    let fork = w.daemon.ask("POST", &format!("/v1/sandboxes/{id}/fork")).over_tcp().bearer(&w.blue);
+    is_over(&fork.json(json!({})).send(), "sandboxes", "tenant blue");
+    let remove = w.daemon.ask("DELETE", &format!("/v1/sandboxes/{id}")).over_tcp().bearer(&w.blue);
+    remove.send().assert_ok();
+    w.make(&w.blue, json!({})).assert_ok();
+}
+
+#[test]
+fn many_at_once_do_not_slip_past() {
+    let w = World::new("[tenant.blue.quota]\nsandboxes = 3\n");
+    let made: Vec<u16> = std::thread::scope(|scope| {
+        let all: Vec<_> = (0..12).map(|_| scope.spawn(|| w.make(&w.blue, json!({})).status)).collect();
+        all.into_iter().map(|one| one.join().unwrap()).collect()
+    });
+    let count = |status| made.iter().filter(|one| **one == status).count();
+    assert_eq!((count(201), count(429)), (3, 9), "{made:?}");
+}
+
+#[test]
+fn requests_are_counted_by_the_minute() {
+    let w = World::new("[tenant.blue.quota]\nrequests_per_minute = 5\n");
+    let look = |token: &str| w.daemon.ask("GET", "/v1/sandboxes").over_tcp().bearer(token).send();
+    (0..5).for_each(|_| drop(look(&w.blue).assert_ok()));
+    is_over(&look(&w.blue), "requests_per_minute", "tenant blue");
+    (0..20).for_each(|_| drop(look(&w.green).assert_ok()));
+    w.daemon.get("/v1/sandboxes").assert_ok();
+}
+
+#[test]
+fn what_layers_take_is_measured() {
+    let w = World::new("[tenant.blue.quota]\ndisk = \"1m\"\n");
+    let made = w.make(&w.blue, json!({"policies": ["workspace-write"]})).assert_ok();
+    let tenant = w.place.state().join("tenants/blue");
+    let mut fill =
+        w.place.cofferdam(["exec", made["id"].as_str().unwrap(), "sh", "-c", "head -c 3000000 /dev/urandom > big"]);
+    let filled = fill.env("COFFERDAM_STATE", &tenant).output().unwrap();
+    assert!(filled.status.success(), "{filled:?}");
+    // A measure is good for a while; the first was made when there was nothing. A new daemon measures anew.
+    let file = w.place.file("again.toml", "");
+    fs::write(&file, "[tenant.blue.quota]\ndisk = \"1m\"\n").unwrap();
+    let World { daemon, place, blue, green } = w;
+    drop(daemon);
+    let flags = ["--listen", "127.0.0.1:0", "--config", file.to_str().unwrap()];
+    let w = World { daemon: Daemon::start_with(&place, &flags), place, blue, green };
+    is_over(&w.make(&w.blue, json!({})), "disk_mb", "tenant blue");
+    w.make(&w.green, json!({})).assert_ok();
+}

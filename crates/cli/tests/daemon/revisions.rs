@@ -1,0 +1,91 @@
+//! Network rules and limits of a live sandbox: changed within what may be granted, in force at once, and counted.
+
+use crate::support::http::with_daemon;
+use crate::support::world::{PUBLIC, World};
+use crate::support::{As, BOTH};
+
+const SCRIPT: &str = r#"
+try:
+    def allow(host):
+        return {"action": "allow", "host": host}
+    both = [allow("good.test"), allow("bad.test")]
+    rules = {"version": 1, "extends": ["default"], "net": {"rules": both}}
+    held = {"max_memory_mb": 256, "max_processes": 64} if grouped else {"max_output_bytes": 1000000}
+    made = {"name": "live", "policies": [rules], "limits": held}
+    status, made = ask("POST", "/v1/sandboxes", made)
+    assert status == 201, made
+    agent = ask("POST", "/v1/tokens", {"name": "agent", "scopes": ["agent"]})[1]["token"]
+    def run(*words):
+        done = subprocess.run([cofferdam, "exec", "--json", "live", *words], stdin=subprocess.DEVNULL, capture_output=True)
+        return json.loads(done.stdout)
+    def reaches(host):
+        outcome = run("curl", "-sS", "-m", "10", f"http://{host}/")
+        return outcome["exit"] == {"code": 0}
+    def holds(megabytes):
+        outcome = run("python3", "-c", f"len(bytearray({megabytes} << 20))")
+        return outcome["verdict"] == "ok"
+    def change(body, token=None):
+        return ask("PATCH", "/v1/sandboxes/live", body, token)
+    keep = subprocess.run([cofferdam, "exec", "-d", "live", "sleep", "100"], capture_output=True)
+    assert keep.returncode == 0, keep
+    assert reaches("good.test") and reaches("bad.test") and holds(150)
+    # Who runs commands takes away, and gives himself nothing.
+    status, changed = change({"net": [allow("good.test")]}, agent)
+    assert (status, changed["live"], changed["revision"]) == (200, True, 2), changed
+    assert reaches("good.test") and not reaches("bad.test")
+    for more in [{"net": both}, {"net": [allow("*.test")]}, {"net": [allow("good.test"), {"action": "warn", "host": "x.test"}]},
+                 {"limits": {**held, list(held)[0]: 2000000}}, {"limits": {"max_wall_ms": 1}}, {"limits": {}}]:
+        status, fault = change(more, agent)
+        assert (status, fault["error_kind"]) == (403, "policy_denied"), (more, fault)
+    assert not reaches("bad.test")
+    status, changed = change({"net": [allow("good.test"), {"action": "deny", "host": "good.test", "ports": "81"}]}, agent)
+    assert status == 200, changed
+    # An operator gives it back; what needs another guest is refused, and nothing of it holds.
+    status, fault = change({"net": [{"action": "allow", "host": "bad.test", "methods": ["GET"]}]})
+    assert (status, fault["error_kind"]) == (409, "conflict"), fault
+    assert not reaches("bad.test") and reaches("good.test")
+    status, changed = change({"net": both})
+    assert (status, changed["revision"]) == (200, 4), changed
+    assert reaches("bad.test")
+    outcome = run("true")
+    assert outcome["policy"]["revision"] == 4, outcome["policy"]
+    assert change({"net": [{"action": "allow", "hots": "x"}]})[0] == 400
+    print("rules")
+    if grouped:
+        status, changed = change({"limits": {"max_memory_mb": 100, "max_processes": 64}}, agent)
+        assert (status, changed["live"]) == (200, True), changed
+        assert not holds(150) and holds(40)
+        status, changed = change({"limits": {"max_memory_mb": 300, "max_processes": 64}})
+        assert status == 200, changed
+        assert holds(150)
+    else:
+        assert change({"limits": {"max_output_bytes": 10}}, agent)[0] == 200
+        assert run("echo", "more than ten bytes")["limit_kind"] == "output_bytes"
+        status, fault = change({"limits": {"max_output_bytes": 1000, "max_memory_mb": 100}})
+        assert (status, fault["error_kind"]) == (409, "conflict"), fault
+        assert change({"limits": {"max_output_bytes": 1000000}})[0] == 200
+    status, fault = change({"limits": {**held, "max_disk_mb": 10}})
+    assert (status, fault["error_kind"]) == (409, "conflict"), fault
+    print("limits")
+    # Stopped and started again it is as it was changed.
+    subprocess.run([cofferdam, "stop", "live"], capture_output=True)
+    status, changed = change({"net": [allow("bad.test")]})
+    assert (status, changed["live"]) == (200, False), changed
+    subprocess.run([cofferdam, "start", "live"], capture_output=True)
+    assert reaches("bad.test") and not reaches("good.test")
+    print("kept")
+finally:
+    subprocess.run([cofferdam, "stop", "live"], capture_output=True)
+    daemon.terminate()
+    daemon.wait(20)
+"#;
+
+#[test]
+fn rules_and_limits_change_while_it_lives() {
+    for who in BOTH {
+        let world = World::new(who).host(PUBLIC, "good.test bad.test").server("http", PUBLIC, 80);
+        // Without setup an ordinary user has no groups that would hold memory.
+        let grouped = if who == As::Root { "grouped = True" } else { "grouped = False" };
+        assert_eq!(with_daemon(&world, &format!("{grouped}\n{SCRIPT}")), "rules\nlimits\nkept\n");
+    }
+}
