@@ -13,7 +13,7 @@ const LEFT_OUT: [(&str, &str); 8] = [
     ("/v1/events", "get"),
     ("/v1/runs/{run}/attach", "get"),
     ("/v1/runs/{run}/output", "get"),
-    ("/v1/sandboxes/{id}/files/archive", "put"),
+    ("/v1/sandboxes/{id}/files/archive", ""),
     ("/v1/sandboxes/{id}/files/watch", "get"),
     ("/v1/sandboxes/{id}/ports/{port}/", ""),
     ("/v1/sandboxes/{id}/ports/{port}/{*rest}", ""),
