@@ -394,7 +394,7 @@ fn one_can_be_at_a_run_over_a_websocket() {
     let mut socket = Socket::open(&w, &run, None).unwrap();
     assert!(socket.until("cd").0.contains("24 80"));
     // Its keys are those of a terminal: what runs is interrupted, once it runs.
-    socket.send(2, b"sh -c 'trap \"echo inter\"rupted INT; echo be\"gun\"; sleep 60'\n");
+    socket.send(2, b"sh -c 'trap \"echo inter\"rupted\"; exit\" INT; echo be\"gun\"; while :; do sleep 0.02; done'\n");
     socket.until("begun");
     socket.send(2, b"\x03");
     socket.until("interrupted");

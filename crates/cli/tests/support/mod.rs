@@ -222,8 +222,27 @@ pub fn to_the_end(command: &mut Command, input: &[u8]) -> Output {
     })
 }
 
+impl Place {
+    /// Keepers outlive whoever started them; those of this place end with it, and take what runs there with them.
+    fn end_keepers(&self) {
+        let tenants = fs::read_dir(self.state().join("tenants")).into_iter().flatten().flatten().map(|e| e.path());
+        for state in std::iter::once(self.state()).chain(tenants) {
+            for keeper in fs::read_dir(state.join("keepers")).into_iter().flatten().flatten() {
+                let card = fs::read_to_string(keeper.path().join("keeper.json")).unwrap_or_default();
+                let card: Value = serde_json::from_str(&card).unwrap_or_default();
+                let pid = card["pid"].to_string();
+                let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+                if line.split(|b| *b == 0).any(|word| word == keeper.file_name().as_encoded_bytes()) {
+                    let _ = Command::new("kill").args(["-KILL", &pid]).status();
+                }
+            }
+        }
+    }
+}
+
 impl Drop for Place {
     fn drop(&mut self) {
+        self.end_keepers();
         let _ = fs::remove_dir_all(&self.root);
     }
 }

@@ -48,7 +48,7 @@ pub struct Size {
 
 /// One run, as far as it has come.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
-#[schema(as = Run)]
+#[schema(as = RunShown)]
 pub struct Shown {
     pub run: String,
     pub sandbox: String,
