@@ -102,7 +102,8 @@ impl Request {
             deny: self.deny_calls.clone(),
             no_exec_memory_files: matches!(self.plan.exec, ExecPlan::Only { .. }),
             connects_for_guest: !guest.privileged || self.judges_sockets() || self.enforced.driver == Driver::Landlock,
-            start_mark: random_mark(),
+            // Commands of a residence can look at one another, and would see it; each of them is judged before it is started.
+            start_mark: if self.resident { None } else { random_mark() },
             alone: self.enforced.driver == Driver::Landlock,
         }
     }

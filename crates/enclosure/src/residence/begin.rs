@@ -20,6 +20,8 @@ use terms::{ErrorKind, Fault, LimitHit, Phase};
 
 /// How long a start may take, of an enclosure or of a command in it.
 const PATIENCE: Duration = Duration::from_secs(30);
+/// How long a command may take to begin. Whoever is inside may hold it up, and everybody waits with it.
+const START: Duration = Duration::from_secs(10);
 /// How long a command that begins is waited for until its program runs.
 const HELD_UP: Duration = Duration::from_secs(5);
 
@@ -123,16 +125,22 @@ impl Residence<'_> {
         self.guest.meter.admit_ours(2 + self.jobs.len() as u64);
         self.guest.judge.flock.iter_mut().for_each(|flock| flock.add(job));
         let begun = self.ask(&start, pipes.as_ref()).and_then(|line| self.await_start(job, line, &start.program));
-        let (pid, running) = match begun {
-            Ok(begun) => begun,
+        let watched = begun.and_then(|(pid, running)| {
+            let started = self.streams(job, pid, &start, pipes, &running);
+            let watched = started.and_then(|started| {
+                watch(&self.epoll, &running.line, Slot::Job(job), epoll::EventFlags::IN).map(|()| started)
+            });
+            // A command that nobody could watch must not run on.
+            watched.map_err(|fault| ended(running.shepherd.as_fd(), fault)).map(|started| (started, running))
+        });
+        let (started, running) = match watched {
+            Ok(watched) => watched,
             Err(fault) => {
                 self.guest.judge.flock.iter_mut().for_each(|flock| drop(flock.remove(job)));
                 self.guest.meter.admit_ours(1 + self.jobs.len() as u64);
                 return Err(fault);
             }
         };
-        let started = self.streams(job, pid, &start, pipes, &running)?;
-        watch(&self.epoll, &running.line, Slot::Job(job), epoll::EventFlags::IN)?;
         self.jobs.insert(job, running);
         self.look_at = self.guest.meter.next_look();
         Ok(started)
@@ -213,19 +221,39 @@ impl Residence<'_> {
 
     /// Hears what becomes of the start, and answers calls meanwhile: the one who starts may have to ask.
     fn await_start(&mut self, job: Job, line: Line, program: &Path) -> Result<(i32, Running), Fault> {
-        let until = Instant::now() + PATIENCE;
-        let (mut shepherd, mut begun, mut over) = (None, None, None);
-        while shepherd.is_none() || begun.is_none() {
+        let mut shepherd = None;
+        let heard = self.hear_start(job, &line, program, &mut shepherd);
+        match (heard, shepherd) {
+            (Ok((pid, terminal, over)), Some(shepherd)) => {
+                Ok((pid, Running { line, shepherd, terminal, over, end_by: None, ending: false, out_of_memory: false }))
+            }
+            (Err(fault), Some(shepherd)) => Err(ended(shepherd.as_fd(), fault)),
+            (Err(fault), None) => Err(fault),
+            (Ok(_), None) => Err(Fault::internal("a start without an end")),
+        }
+    }
+
+    /// Until there is a shepherd, and the command has begun: its number, its terminal, and its end if that was told already.
+    fn hear_start(
+        &mut self,
+        job: Job,
+        line: &Line,
+        program: &Path,
+        shepherd: &mut Option<OwnedFd>,
+    ) -> Result<(i32, Option<OwnedFd>, Option<Heard>), Fault> {
+        let until = Instant::now() + START;
+        let (mut begun, mut over) = (None, None);
+        loop {
+            if let Some((pid, terminal)) = begun.take_if(|_| shepherd.is_some()) {
+                return Ok((pid, terminal, over));
+            }
             if !self.wait_for(line.as_fd(), until) {
-                if let Some(fd) = &shepherd {
-                    let _: bool = process::signal(OwnedFd::as_fd(fd), crate::standing::SIGKILL);
-                }
                 return Err(Fault::new(ErrorKind::Unavailable, "the command did not start in time").phase(Phase::Start));
             }
             match line.hear().map_err(|e| internal(Phase::Start, e))? {
                 Heard::Born(fd) => {
                     self.guest.judge.flock.iter_mut().for_each(|flock| flock.tended(job, fd.as_fd()));
-                    shepherd = Some(fd);
+                    *shepherd = Some(fd);
                 }
                 Heard::Begins { pid, fate, terminal } => {
                     // Somebody inside may hold it up; then it began nevertheless.
@@ -247,10 +275,6 @@ impl Residence<'_> {
                 }
             }
         }
-        let (Some(shepherd), Some((pid, terminal))) = (shepherd, begun) else {
-            return Err(Fault::internal("a start without an end"));
-        };
-        Ok((pid, Running { line, shepherd, terminal, over, end_by: None, ending: false, out_of_memory: false }))
     }
 
     /// Waits until the line tells something. False when it is too late, or nobody is left to tell.
@@ -269,6 +293,8 @@ impl Residence<'_> {
             match polled {
                 _ if told => return true,
                 Ok(0) => return false,
+                // Calls without end are no reason to wait longer.
+                Ok(_) if Instant::now() >= until => return false,
                 Ok(_) | Err(rustix::io::Errno::INTR) => {}
                 Err(_) => return false,
             }
@@ -320,4 +346,11 @@ fn not_started(program: &Path, at: At, errno: i32) -> Fault {
         At::Exec => exec_failed(program, &Report { errno, ..Report::default() }),
         At::Setup => exec_failed(program, &Report { step: 1, errno, ..Report::default() }),
     }
+}
+
+/// Ends a command, with all that came of it, that could not be started as it should: when its shepherd goes, the first process
+/// ends the rest.
+fn ended(shepherd: BorrowedFd<'_>, fault: Fault) -> Fault {
+    let _may_have_ended: bool = process::signal(shepherd, crate::standing::SIGKILL);
+    fault
 }
