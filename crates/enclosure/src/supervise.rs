@@ -270,6 +270,11 @@ impl<'a> Run<'a> {
             self.drain();
             return Ok(());
         }
+        // Whoever asked for the end has it, however early.
+        if self.state == State::Setup && self.cancelled_by.is_some() {
+            self.drain();
+            return Ok(());
+        }
         if self.state == State::Setup {
             return Err(vanished());
         }

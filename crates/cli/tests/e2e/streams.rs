@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Read};
+use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
@@ -737,4 +738,29 @@ fn listing(dir: &Path) -> Vec<String> {
     }
     names.sort();
     names
+}
+
+/// However early somebody asks for the end: it is an end, and no failure of ours.
+#[test]
+fn an_end_that_is_asked_for_early_is_an_end() {
+    for who in BOTH {
+        let place = Place::new(who);
+        let mut cancelled = 0;
+        for wait in 0..48u64 {
+            let mut command = place.cofferdam(["run", "--read-only", "--json", "--", "sleep", "20"]);
+            let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+            std::thread::sleep(Duration::from_micros(wait * 400));
+            let ask = std::process::Command::new("kill").args(["-TERM", &child.id().to_string()]).status().unwrap();
+            assert!(ask.success(), "it runs until it is asked to end");
+            let output = child.wait_with_output().unwrap();
+            // Before it listens, a signal ends it as it ends every program.
+            if output.status.signal() == Some(15) {
+                continue;
+            }
+            let said: Value = serde_json::from_slice(&output.stdout).unwrap_or_else(|e| panic!("{e}: {output:?}"));
+            assert_eq!(said["verdict"], "cancelled", "{who:?}, after {wait}: {said}");
+            cancelled += 1;
+        }
+        assert!(cancelled > 0, "{who:?}: control: some were asked in time");
+    }
 }
