@@ -129,7 +129,7 @@ mod tests {
     use super::*;
 
     fn only() -> Reach {
-        let (dirs, policies) = (vec!["/srv/work".into()], vec!["default".into()]);
+        let (dirs, policies) = (vec!["/srv/granted".into()], vec!["default".into()]);
         Reach::Only(Grants { dirs, policies, documents: true })
     }
 
@@ -153,12 +153,12 @@ mod tests {
             r#"{"version":1,"extends":["networked"]}"#,
             r#"{"version":1,"defaults":{"fs":"allow"}}"#,
             r#"{"version":1,"fs":{"rules":[{"action":"allow","path":"/srv","perms":["read_file"]}]}}"#,
-            r#"{"version":1,"fs":{"rules":[{"action":"allow","path":"/srv/work/a","perms":["read_file"]}]}}"#,
+            r#"{"version":1,"fs":{"rules":[{"action":"allow","path":"/srv/granted/a","perms":["read_file"]}]}}"#,
             r#"{"version":1,"net":{"rules":[{"action":"allow","proto":"unix","path":"$WORKSPACE/sock"}]}}"#,
             r#"{"version":1,"net":{"rules":[{"action":"allow","host":"127.0.0.1","ports":"80"}]}}"#,
             r#"{"version":1,"net":{"rules":[{"action":"allow","host":"[::1]","ports":"80"}]}}"#,
             r#"{"version":1,"net":{"rules":[{"action":"warn","host":"169.254.169.254","ports":"80"}]}}"#,
-            r#"{"version":1,"fs":{"rules":[{"action":"warn","path":"/srv/workers","perms":["read_file"]}]}}"#,
+            r#"{"version":1,"fs":{"rules":[{"action":"warn","path":"/srv/granted-not","perms":["read_file"]}]}}"#,
             r#"{"version":1,"fs":{"rules":[{"action":"allow","path":"~/x","perms":["read_file"]}]}}"#,
             r#"{"version":1,"net":{"rules":[{"action":"allow","proto":"unix","path":"/run/docker.sock"}]}}"#,
             r#"{"version":1,"net":{"rules":[{"action":"allow","cidr":"10.0.0.0/8"}]}}"#,

@@ -1,0 +1,172 @@
+//! What happens by itself: ends of runs, limits, what the clerk has written, the clock.
+
+use super::clerk::{Done, Task};
+use super::client::Owed;
+use super::work::Stage;
+use super::{GRACE, KILL, Keep, MOST_KEPT, MOST_PAST, PRUNED_EVERY, Past, work};
+use crate::keeper::wire;
+use crate::keeper::wire::{Listed, Started, Waited};
+use enclosure::{Happened, Job};
+use std::os::fd::AsFd;
+use std::time::Instant;
+use terms::{Fault, LimitHit, Outcome, Phase};
+
+impl Keep {
+    pub(super) fn hear_residence(&mut self) -> Result<(), Fault> {
+        for happened in self.residence.turn()? {
+            match happened {
+                Happened::Ended { job, end } => self.ended(job, &end),
+                // Told again with the end of the run.
+                Happened::Denied { .. } => {}
+                Happened::Limit(hit) => self.all_hit(hit),
+                Happened::Fell { reason } => self.fall(reason),
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn ended(&mut self, job: Job, end: &enclosure::End) {
+        let Some(run) = self.works.iter().find(|(_, work)| work.job == job).map(|(run, _)| run.clone()) else { return };
+        self.close(&run, Some(end), None);
+    }
+
+    /// The tree of a run is gone.
+    pub(super) fn close(&mut self, run: &str, end: Option<&enclosure::End>, reason: Option<&str>) {
+        let used = self.residence.usage();
+        let Some(work) = self.works.get_mut(run) else { return };
+        let outcome = self.premises.outcome(work.run_id.clone());
+        let mut outcome = work.close(end, outcome, used.net_bytes, used.disk_bytes, &mut self.buffer);
+        if let Some(reason) = reason {
+            outcome.message = Some(reason.to_owned());
+        }
+        let (mut note, waiting) = (work.note.clone(), std::mem::take(&mut work.feeds));
+        note.timer.enter(Phase::Close);
+        for feed in waiting {
+            self.answer(feed.client, wire::refusal(&work::unread(run)));
+        }
+        if !self.clerk.give(Task::End(note, Box::new(outcome.clone()))) {
+            outcome.message.get_or_insert("the run could not be written down".into());
+            self.finish(run, &outcome);
+        }
+    }
+
+    /// A limit of all was met: who runs is ended by it.
+    pub(super) fn all_hit(&mut self, hit: LimitHit) {
+        for work in self.works.values_mut().filter(|work| work.stage != Stage::Ending) {
+            work.hit.get_or_insert(hit);
+            self.residence.end(work.job);
+        }
+    }
+
+    pub(super) fn fall(&mut self, reason: String) {
+        let runs: Vec<String> =
+            self.works.iter().filter(|(_, w)| w.stage != Stage::Ending).map(|(run, _)| run.clone()).collect();
+        runs.iter().for_each(|run| self.close(run, None, Some(&reason)));
+        self.fell = Some(reason);
+    }
+
+    pub(super) fn hear_clerk(&mut self) {
+        for done in self.clerk.done() {
+            match done {
+                Done::Begun(run, begun) => self.begun(&run, begun),
+                Done::Ended(run, outcome) => self.finish(&run, &outcome),
+            }
+        }
+    }
+
+    pub(super) fn begun(&mut self, run: &str, begun: Result<(), Fault>) {
+        let Some(work) = self.works.get_mut(run) else { return };
+        if work.stage == Stage::Beginning {
+            work.stage = Stage::Running;
+        }
+        let (pid, job) = (work.pid, work.job);
+        if begun.is_err() {
+            work.cancelled_by = Some(KILL);
+            self.residence.end(job);
+        }
+        for client in self.clients.values_mut() {
+            let existed = match &client.owed {
+                Owed::Begin { run: wanted, existed } if wanted == run => *existed,
+                _ => continue,
+            };
+            client.answer(match &begun {
+                Ok(()) => wire::value(&Started { run: run.to_owned(), pid, existed }),
+                Err(fault) => wire::refusal(fault),
+            });
+        }
+    }
+
+    /// Its end is written down: now it is told.
+    pub(super) fn finish(&mut self, run: &str, outcome: &Outcome) {
+        let Some(mut work) = self.works.remove(run) else { return };
+        let end = work.finish(outcome);
+        let past = Past { listed: Listed { input: false, ..work.listed() }, end };
+        for client in self.clients.values_mut() {
+            if matches!(&client.owed, Owed::Wait { run: wanted, .. } if wanted == run) {
+                client.answer(wire::value(&Waited { outcome: Some(outcome.clone()), offset: past.listed.offset }));
+            }
+        }
+        self.past.push_back(past);
+        if self.past.len() > MOST_PAST {
+            self.past.pop_front();
+        }
+        self.stirred = Instant::now();
+        self.unpruned += 1;
+        if self.unpruned >= PRUNED_EVERY {
+            self.prune();
+        }
+        if self.works.is_empty() {
+            self.farewell();
+        }
+    }
+
+    /// Output of runs that ended long ago goes, so that a sandbox that lives for ever does not fill the disk.
+    pub(super) fn prune(&mut self) {
+        self.unpruned = 0;
+        let Ok(entries) = std::fs::read_dir(self.place.dir.join("runs")) else { return };
+        let mut found: Vec<_> = entries
+            .flatten()
+            .filter(|entry| entry.file_name().to_str().is_some_and(|name| !self.works.contains_key(name)))
+            .filter_map(|entry| Some((entry.metadata().ok()?.modified().ok()?, entry.path())))
+            .collect();
+        if found.len() <= MOST_KEPT {
+            return;
+        }
+        found.sort();
+        for (_, path) in &found[..found.len() - MOST_KEPT] {
+            let _ = std::fs::remove_dir_all(path);
+        }
+    }
+
+    pub(super) fn look_at_clock(&mut self) {
+        let now = Instant::now();
+        if self.frozen.is_none() {
+            for work in self.works.values_mut() {
+                if work.met_wall(now) {
+                    self.residence.end(work.job);
+                }
+            }
+        }
+        for client in self.clients.values_mut() {
+            let Owed::Wait { run, until: Some(until) } = &client.owed else { continue };
+            if now >= *until {
+                let offset = self.works.get(run).map_or(0, |work| work.spool.next());
+                client.answer(wire::value(&Waited { outcome: None, offset }));
+            }
+        }
+        if let Some(end) = self.ending.as_mut().filter(|end| now >= end.kill_at) {
+            for (run, work) in self.works.iter_mut().filter(|(_, work)| work.stage != Stage::Ending) {
+                end.left.ended.iter_mut().filter(|(ended, _)| ended == run).for_each(|(_, killed)| *killed = true);
+                work.cancelled_by = Some(KILL);
+                self.residence.end(work.job);
+            }
+            end.kill_at = now + GRACE;
+        }
+    }
+
+    pub(super) fn hear_signals(&mut self) {
+        while sys::process::next_signal(self.signals.as_fd()).is_some() {
+            self.begin_end(GRACE);
+        }
+    }
+}
