@@ -1,15 +1,14 @@
 //! `cofferdam serve` and `cofferdam token`.
 
+use crate::render::{print_document, say};
 use crate::sandboxes::table::{Table, ago, from_now};
 use crate::{args, operations, render, surroundings};
 use clap::ArgMatches;
 use node::tokens::{self, Scope, Shown};
 use node::{Caller, fresh};
-use serde::Serialize;
-use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
-use terms::{Fault, PROTOCOL_VERSION, Phase, quantity};
+use terms::{Fault, Phase, quantity};
 
 pub fn main(verb: &str, m: &ArgMatches) -> ExitCode {
     let inner = m.subcommand().map_or(m, |(_, m)| m);
@@ -23,29 +22,13 @@ pub fn main(verb: &str, m: &ArgMatches) -> ExitCode {
     done.unwrap_or_else(|fault| render::fault(&fault, json))
 }
 
-fn print_document(content: impl Serialize) {
-    #[derive(Serialize)]
-    struct Document<T: Serialize> {
-        protocol_version: u32,
-        #[serde(flatten)]
-        content: T,
-    }
-    render::print_json(&Document { protocol_version: PROTOCOL_VERSION, content });
-}
-
-fn say(text: &str) {
-    // A reader that left early is no error of ours.
-    let mut out = std::io::stdout();
-    let _ = writeln!(out, "{}", render::safe(text)).and_then(|()| out.flush());
-}
-
 fn serve(m: &ArgMatches, caller: Caller, json: bool) -> Result<ExitCode, Fault> {
     let state = node::state::prepare(&caller)?.0;
     let settings = settings(m, caller, state)?;
     if m.get_flag("check") {
         let checked = server::check(&settings)?;
         if json {
-            print_document(&checked)
+            print_document(&checked);
         } else {
             tell(&checked)
         }
@@ -53,7 +36,7 @@ fn serve(m: &ArgMatches, caller: Caller, json: bool) -> Result<ExitCode, Fault> 
     }
     server::serve(settings, |checked| {
         if json {
-            print_document(checked)
+            print_document(checked);
         } else {
             tell(checked)
         }
@@ -134,7 +117,7 @@ fn create(m: &ArgMatches, caller: &Caller, json: bool) -> Result<ExitCode, Fault
     };
     let minted = tokens::create(&ask, caller)?;
     if json {
-        print_document(&minted)
+        print_document(&minted);
     } else {
         say(&minted.token)
     }

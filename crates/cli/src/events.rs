@@ -1,14 +1,14 @@
 //! `cofferdam events`: the journal, read as it grows.
 
+use crate::render::Document;
 use crate::{render, surroundings};
 use clap::ArgMatches;
 use node::audit::{Noted, Tail, Wanted};
 use node::fresh;
-use serde::Serialize;
 use std::io::{self, Write};
 use std::process::ExitCode;
 use std::time::Duration;
-use terms::{Fault, PROTOCOL_VERSION};
+use terms::Fault;
 
 /// How often somebody who follows looks for more.
 const PAUSE: Duration = Duration::from_millis(250);
@@ -48,25 +48,18 @@ fn tell(m: &ArgMatches, json: bool) -> Result<(), Fault> {
     }
 }
 
-#[derive(Serialize)]
-struct Document<'a> {
-    protocol_version: u32,
-    #[serde(flatten)]
-    entry: &'a Noted,
-}
-
 fn print(entries: &[Noted], json: bool) -> io::Result<()> {
     let mut out = io::stdout().lock();
     for entry in entries {
         match json {
-            true => writeln!(out, "{}", line(&Document { protocol_version: PROTOCOL_VERSION, entry })?)?,
+            true => writeln!(out, "{}", line(&Document::of(entry))?)?,
             false => writeln!(out, "{}", render::safe(&sentence(entry)))?,
         }
     }
     out.flush()
 }
 
-fn line(document: &Document<'_>) -> io::Result<String> {
+fn line(document: &Document<&Noted>) -> io::Result<String> {
     serde_json::to_string(document).map_err(io::Error::other)
 }
 

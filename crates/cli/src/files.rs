@@ -4,6 +4,7 @@ mod cp;
 mod place;
 
 use self::place::Place;
+use crate::render::{print_document, say};
 use crate::sandboxes::table::{Table, bytes};
 use crate::{render, surroundings};
 use clap::ArgMatches;
@@ -11,13 +12,12 @@ use node::files::search::{self, Found};
 use node::files::watch::{Event, Watch};
 use node::files::{self, Entry, FileKind, Purpose, Rel, Root, Target, change, list, read, watch};
 use node::{Caller, fresh};
-use serde::Serialize;
 use serde_json::{Value, json};
 use std::ffi::OsString;
 use std::io::{IsTerminal, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::process::ExitCode;
-use terms::{ErrorKind, Fault, PROTOCOL_VERSION};
+use terms::{ErrorKind, Fault};
 
 /// Carries out one of the verbs of `args::files`.
 pub fn main(verb: &str, matches: &ArgMatches) -> ExitCode {
@@ -35,24 +35,6 @@ pub fn main(verb: &str, matches: &ArgMatches) -> ExitCode {
         _ => follow(m, &caller, json),
     });
     done.unwrap_or_else(|fault| render::fault(&fault, json))
-}
-
-/// Every document says which version of the contract it follows.
-#[derive(Serialize)]
-struct Document<T: Serialize> {
-    protocol_version: u32,
-    #[serde(flatten)]
-    content: T,
-}
-
-fn print_document(content: impl Serialize) -> ExitCode {
-    render::print_json(&Document { protocol_version: PROTOCOL_VERSION, content });
-    ExitCode::SUCCESS
-}
-
-fn say(text: &str) {
-    // A reader that left early is no error of ours.
-    let _ = writeln!(std::io::stdout(), "{}", render::safe(text));
 }
 
 /// The place that a verb is about, opened.

@@ -1,5 +1,6 @@
 //! `cofferdam config`, `backup`, `fsck` and `top`, and the configuration of whoever serves.
 
+use crate::render::{print_document, say};
 use crate::sandboxes::table::{Table, bytes, short};
 use crate::{args, render, surroundings};
 use clap::ArgMatches;
@@ -68,11 +69,6 @@ fn check(m: &ArgMatches, caller: &Caller, json: bool) -> Result<ExitCode, Fault>
     let line = format!("sound: {source}; {set} of {} values are set", KEYS.len());
     say(&line);
     Ok(ExitCode::SUCCESS)
-}
-
-fn say(line: &str) {
-    // A reader that left early is no error of ours.
-    let _ = writeln!(std::io::stdout(), "{}", render::safe(line));
 }
 
 fn copy(m: &ArgMatches, caller: &Caller, json: bool) -> Result<ExitCode, Fault> {
@@ -179,16 +175,4 @@ fn table(look: &top::Look, most: usize) -> Table {
 
 fn word(kind: fsck::Kind) -> String {
     serde_json::to_value(kind).ok().and_then(|v| v.as_str().map(str::to_owned)).unwrap_or_default()
-}
-
-#[derive(Serialize)]
-struct Document<T: Serialize> {
-    protocol_version: u32,
-    #[serde(flatten)]
-    content: T,
-}
-
-fn print_document(content: impl Serialize) -> ExitCode {
-    render::print_json(&Document { protocol_version: PROTOCOL_VERSION, content });
-    ExitCode::SUCCESS
 }

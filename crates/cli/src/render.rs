@@ -4,7 +4,7 @@ use node::review::is_invisible;
 use serde_json::ser::{Formatter, PrettyFormatter, Serializer};
 use std::io::{self, IsTerminal, Write};
 use std::process::ExitCode;
-use terms::{Action, Denial, Fault, Limit, Outcome, Verdict};
+use terms::{Action, Denial, Fault, Limit, Outcome, PROTOCOL_VERSION, Verdict};
 
 /// Text from outside with control characters made visible.
 pub fn safe(text: &str) -> String {
@@ -104,6 +104,32 @@ pub fn fault(fault: &Fault, json: bool) -> ExitCode {
         }
     }
     ExitCode::from(fault.status())
+}
+
+/// Every document says which version of the contract it follows.
+#[derive(serde::Serialize)]
+pub struct Document<T: serde::Serialize> {
+    protocol_version: u32,
+    #[serde(flatten)]
+    content: T,
+}
+
+impl<T: serde::Serialize> Document<T> {
+    pub fn of(content: T) -> Document<T> {
+        Document { protocol_version: PROTOCOL_VERSION, content }
+    }
+}
+
+pub fn print_document(content: impl serde::Serialize) -> ExitCode {
+    print_json(&Document::of(content));
+    ExitCode::SUCCESS
+}
+
+/// A line for people, at once.
+pub fn say(text: &str) {
+    let mut out = io::stdout();
+    // A reader that left early is no error of ours.
+    let _ = writeln!(out, "{}", safe(text)).and_then(|()| out.flush());
 }
 
 pub fn print_json(value: &impl serde::Serialize) {

@@ -4,6 +4,7 @@ pub mod ask;
 mod progress;
 pub mod table;
 
+use crate::render::{print_document, say};
 use crate::{render, surroundings};
 use clap::ArgMatches;
 use node::Caller;
@@ -14,10 +15,9 @@ use node::lifecycle::{create, list, remove};
 use node::sandbox::Tier;
 use node::{audit, fresh};
 use serde::Serialize;
-use std::io::Write;
 use std::process::ExitCode;
 use table::{Table, ago, bytes, from_now};
-use terms::{Fault, PROTOCOL_VERSION};
+use terms::Fault;
 
 /// Carries out one of the verbs of `args::sandboxes`.
 pub fn main(verb: &str, matches: &ArgMatches) -> ExitCode {
@@ -41,24 +41,6 @@ pub fn main(verb: &str, matches: &ArgMatches) -> ExitCode {
         },
     });
     done.unwrap_or_else(|fault| render::fault(&fault, json))
-}
-
-/// Every document says which version of the contract it follows.
-#[derive(Serialize)]
-struct Document<T: Serialize> {
-    protocol_version: u32,
-    #[serde(flatten)]
-    content: T,
-}
-
-fn print_document(content: impl Serialize) -> ExitCode {
-    render::print_json(&Document { protocol_version: PROTOCOL_VERSION, content });
-    ExitCode::SUCCESS
-}
-
-fn say(text: &str) {
-    // A reader that left early is no error of ours.
-    let _ = writeln!(std::io::stdout(), "{}", render::safe(text));
 }
 
 fn create_one(m: &ArgMatches, caller: &Caller, json: bool) -> Result<ExitCode, Fault> {

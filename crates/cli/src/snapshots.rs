@@ -3,6 +3,7 @@
 mod files;
 mod templates;
 
+use crate::render::say;
 use crate::sandboxes::table::{Table, ago, bytes, short};
 use crate::{render, surroundings};
 use clap::ArgMatches;
@@ -11,7 +12,6 @@ use node::snapshots::{self, Since};
 use node::state::State;
 use node::{Caller, fresh};
 use serde_json::json;
-use std::io::Write;
 use std::process::ExitCode;
 use terms::{Fault, PROTOCOL_VERSION};
 
@@ -34,11 +34,6 @@ pub fn main(verb: &str, matches: &ArgMatches) -> ExitCode {
 
 fn text<'a>(m: &'a ArgMatches, name: &str) -> Option<&'a str> {
     m.get_one::<String>(name).map(String::as_str)
-}
-
-fn say(line: &str) {
-    // A reader that left early is no error of ours.
-    let _ = writeln!(std::io::stdout(), "{}", render::safe(line));
 }
 
 fn take(m: &ArgMatches, caller: &Caller, json: bool) -> Result<ExitCode, Fault> {

@@ -1,8 +1,9 @@
 //! `cofferdam cp`. Both sides are directories by handle, so that neither's links lead anywhere, and directories go from one to
 //! the other as a tar stream.
 
+use super::note;
 use super::place::Place;
-use super::{note, print_document};
+use crate::render::print_document;
 use clap::ArgMatches;
 use node::Caller;
 use node::files::write::{self, Ask};

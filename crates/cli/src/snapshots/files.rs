@@ -1,6 +1,7 @@
 //! `cofferdam export` and `import`.
 
-use super::{say, text};
+use super::text;
+use crate::render::say;
 use crate::{args, quantity, render, run};
 use clap::ArgMatches;
 use node::Caller;

@@ -1,8 +1,9 @@
 //! `cofferdam template`.
 
-use super::{say, text};
+use super::text;
 use crate::args::Runs;
 use crate::render;
+use crate::render::say;
 use crate::run;
 use crate::sandboxes::ask;
 use crate::sandboxes::table::{Table, ago, bytes};
