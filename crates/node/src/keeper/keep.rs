@@ -2,6 +2,7 @@
 //! nothing in it waits for anything else.
 
 mod asked;
+mod claimed;
 mod clerk;
 mod client;
 mod end;
@@ -41,6 +42,8 @@ const PRUNED_EVERY: usize = 32;
 pub const IDLE: Duration = Duration::from_secs(15);
 /// And one that stands for the files of a stopped sandbox.
 const IDLE_STOPPED: Duration = Duration::from_millis(200);
+/// How often one that stands ready looks whether it is still wanted, where nobody told it.
+const LOOK: Duration = Duration::from_secs(30);
 /// How long commands have to end when the keeper is told to.
 const GRACE: Duration = Duration::from_secs(5);
 /// Descriptors that it may want: a few for each run and one for each who asks.
@@ -96,6 +99,10 @@ struct Keep {
     buffer: Vec<u8>,
     /// Runs that have ended since old output was last looked for.
     unpruned: usize,
+    /// The surroundings that it was started in.
+    caller: Caller,
+    /// When it looks next whether it is still wanted, while it stands ready.
+    look_at: Instant,
     /// Dropped last: from then on others can have the workspace.
     _holding: Holding,
 }
@@ -174,10 +181,12 @@ impl Keep {
             fell: None,
             buffer: vec![0; CHUNK],
             unpruned: 0,
+            caller: caller.clone(),
+            look_at: Instant::now() + LOOK,
             _holding: holding,
         };
         keep.prune();
-        if !stopped {
+        if !stopped && !keep.premises.ready {
             keep.awake(&state, caller)?;
         }
         Ok(keep)
@@ -189,13 +198,17 @@ impl Keep {
         if sandbox.record.suspended.is_some() {
             super::suspend::woken(state, &sandbox.id, caller)?;
         }
-        for service in &sandbox.record.services {
+        self.begin_services(&wire::words_of(caller), &caller.user)
+    }
+
+    fn begin_services(&mut self, around: &[(Word, Word)], actor: &str) -> Result<(), Fault> {
+        for service in &self.premises.sandbox.record.services.clone() {
             let start = Start {
                 shell: Some(Word::of(&service.command)),
                 env: service.env.iter().map(|(name, value)| Word::of(format!("{name}={value}"))).collect(),
-                around: caller.env.iter().map(|(name, value)| (Word::of(name), Word::of(value))).collect(),
+                around: around.to_vec(),
                 workdir: service.cwd.as_ref().map(Word::of),
-                actor: caller.user.clone(),
+                actor: actor.to_owned(),
                 service: Some(service.name.clone()),
                 ..Start::default()
             };
@@ -230,7 +243,7 @@ impl Keep {
     fn is_idle(&self) -> bool {
         let owing = self.clients.values().any(|client| !matches!(client.owed, Owed::Nothing | Owed::Follow(_)));
         let owing = owing || self.clients.values().any(|client| client.holds_files);
-        self.works.is_empty() && !self.stays && self.frozen.is_none() && !owing
+        self.works.is_empty() && !self.stays && !self.premises.ready && self.frozen.is_none() && !owing
     }
 
     fn leave(mut self) {
@@ -263,6 +276,7 @@ impl Keep {
             self.hear_residence()?;
         }
         self.look_at_clock();
+        self.look_whether_wanted();
         self.tell_followers();
         self.send();
         Ok(())
@@ -308,8 +322,9 @@ impl Keep {
             _ => None,
         });
         let idle = self.is_idle().then(|| self.stirred + self.idle);
+        let look = self.premises.ready.then_some(self.look_at);
         let end = self.ending.as_ref().filter(|_| !self.works.is_empty()).map(|end| end.kill_at);
-        let at = walls.chain(waits).chain(idle).chain(end).chain(inner).min()?;
+        let at = walls.chain(waits).chain(idle).chain(look).chain(end).chain(inner).min()?;
         let left = at.saturating_duration_since(Instant::now());
         Some(Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() })
     }

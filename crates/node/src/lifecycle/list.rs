@@ -7,6 +7,7 @@ use super::meta::Meta;
 use super::reserve;
 use crate::sandbox::{self, Anchored, Run, Sandbox, Tombstone};
 use crate::state::State;
+use crate::warm::{Spare, Stage};
 use crate::{Caller, fresh};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -43,15 +44,22 @@ pub struct Row {
     pub notes: Vec<String>,
 }
 
-/// All sandboxes, the one used last first; with `removed`, also what is left of those that are gone.
-pub fn list(caller: &Caller, removed: bool) -> Result<Vec<Row>, Fault> {
+/// All sandboxes, the one used last first; with `all`, also those that stand ready for templates and what is left of those that are
+/// gone.
+pub fn list(caller: &Caller, all: bool) -> Result<Vec<Row>, Fault> {
     let state = State::open(caller)?;
     let now = fresh::now_ms();
-    let (kept, gone) = state.store.read(|tx| {
-        let gone = if removed { tx.list::<Tombstone>()? } else { Vec::new() };
-        Ok((tx.list::<Sandbox>()?, gone))
+    let (kept, spares, gone) = state.store.read(|tx| match all {
+        true => Ok((tx.list::<Sandbox>()?, tx.list::<Spare>()?, tx.list::<Tombstone>()?)),
+        false => Ok((tx.list::<Sandbox>()?, Vec::new(), Vec::new())),
     })?;
     let mut rows: Vec<Row> = kept.into_iter().map(|s| row(&state, s, now)).collect();
+    rows.extend(spares.into_iter().map(|s| Row {
+        state: Standing::Ready,
+        live: s.record.stage == Stage::Ready,
+        notes: s.record.sandbox.template.iter().map(|address| format!("stands ready for {address}")).collect(),
+        ..plain(Kept { id: s.id, version: s.version, record: s.record.sandbox })
+    }));
     rows.extend(gone.into_iter().map(|t| Row {
         state: Standing::Removed,
         used_ms: t.record.removed_ms,

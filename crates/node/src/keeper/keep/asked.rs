@@ -89,6 +89,7 @@ impl Keep {
 
     /// An answer, or none yet.
     pub(super) fn carry_out(&mut self, id: u64, ask: Ask, payload: Vec<u8>) -> Result<Option<Frame>, Fault> {
+        self.check_claimed(&ask)?;
         Ok(Some(match ask {
             Ask::Hello => wire::value(&self.hello()),
             Ask::Start(start) => return self.start(id, &start),
@@ -124,6 +125,7 @@ impl Keep {
                 let questions = self.premises.questions.as_ref().ok_or_else(nobody_asks)?;
                 wire::value(&questions.answer(number, answer, remember)?)
             }
+            Ask::Claim { around, actor } => wire::value(&self.claim(&around, &actor)?),
             Ask::Stay => {
                 self.stays = true;
                 wire::value(&())
