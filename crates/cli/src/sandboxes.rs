@@ -186,6 +186,7 @@ fn collect(m: &ArgMatches, caller: &Caller, json: bool) -> Result<ExitCode, Faul
             Sort::BatchCopies | Sort::OrphanBatch => "batch",
             Sort::LostRun => "run",
             Sort::OwnBase => "directory",
+            Sort::Spare => "spare",
             Sort::Output => "output",
             Sort::Key => "key",
         };

@@ -16,10 +16,10 @@ mod key;
 mod leave;
 mod set;
 
-pub use fill::{Lack, make_one, marked, pressure, sweep};
+pub use fill::{Lack, hinder, make_one, marked, pressure, sweep};
 pub(crate) use key::key_of;
-pub(crate) use leave::{drop_one, give_up, idle};
 pub use leave::take_away;
+pub(crate) use leave::{drop_one, give_up, idle};
 pub use set::{Ask, Set, Warmth, set, warmth};
 
 use crate::sandbox::Sandbox;

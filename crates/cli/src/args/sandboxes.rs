@@ -75,7 +75,7 @@ fn reserve_args() -> [Arg; 3] {
 fn ls() -> Command {
     Command::new("ls")
         .about("List sandboxes, the one used last first")
-        .arg(flag("all").short('a').help("Also those that were removed"))
+        .arg(flag("all").short('a').help("Also those that stand ready for templates, and those that were removed"))
         .arg(json())
 }
 

@@ -87,7 +87,7 @@ pub fn prepare(m: &ArgMatches) -> Result<Ask, Fault> {
     let mut policies: Vec<Source> = args::all(m, "policy").map(Source::of).collect();
     policies.extend(args::all(m, "settings").map(|file| Source::File(PathBuf::from(file))));
     Ok(Ask {
-        dir: m.get_one::<OsString>("dir").map(PathBuf::from),
+        dir: m.try_get_one::<OsString>("dir").ok().flatten().map(PathBuf::from),
         policies,
         flags: run::flags(m),
         limits: run::limits(m)?,

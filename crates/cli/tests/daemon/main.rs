@@ -16,4 +16,5 @@ mod runs;
 mod sandboxes;
 mod strain;
 mod tenants;
+mod warm;
 mod workspace;

@@ -154,6 +154,13 @@ pub const KEYS: &[Key] = &[
         about: "How often metrics are sent",
         ..NOTHING
     },
+    Key {
+        name: "warm.max",
+        kind: Kind::Count,
+        default: Some("8"),
+        about: "Sandboxes that stand ready for templates at most, on the whole node",
+        ..NOTHING
+    },
     Key { name: "quota.sandboxes", kind: Kind::Count, about: "Sandboxes at most, on the whole node", ..NOTHING },
     Key {
         name: "quota.live_sandboxes",

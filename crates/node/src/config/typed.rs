@@ -119,6 +119,11 @@ impl Config {
         }
     }
 
+    /// Sandboxes that stand ready at most.
+    pub fn warm_max(&self) -> u64 {
+        self.count("warm.max").unwrap_or(0)
+    }
+
     /// Of the whole node.
     pub fn quota(&self) -> Quota {
         self.quota_at("quota")

@@ -109,8 +109,13 @@ pub fn make_one(pool: &str, caller: &Caller) -> Result<(), Fault> {
     made
 }
 
+/// Something else than the making keeps a pool from being full.
+pub fn hinder(pool: &str, why: &str, caller: &Caller) -> Result<(), Fault> {
+    tell(&State::open(caller)?, pool, Some(why.to_owned()))
+}
+
 /// Says why a pool is not full; nothing when it can be again.
-pub fn tell(state: &State, pool: &str, trouble: Option<String>) -> Result<(), Fault> {
+fn tell(state: &State, pool: &str, trouble: Option<String>) -> Result<(), Fault> {
     let now = |pool: Option<Kept<Pool>>| pool.filter(|kept| kept.record.trouble != trouble);
     if state.store.read(|tx| tx.get::<Pool>(pool).map(now))?.is_none() {
         return Ok(());

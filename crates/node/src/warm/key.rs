@@ -1,10 +1,10 @@
 //! What a spare is good for, as one word: everything that is fixed when an enclosure is built. A `create` that comes to the same
 //! word wants just what stands there.
 
+use crate::Caller;
 use crate::policies;
 use crate::sandbox::Sandbox;
 use crate::secrets::Secrets;
-use crate::Caller;
 use policy::Format;
 use sha2::{Digest, Sha256};
 use std::collections::BTreeSet;

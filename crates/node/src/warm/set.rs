@@ -1,12 +1,12 @@
 //! How many shall stand ready for a template: said, and told.
 
 use super::{MOST, Pool, Spare, Stage, fill, give_up, take_away};
+use crate::Caller;
 use crate::lifecycle::create::{self, rules};
 use crate::lifecycle::stop::note;
 use crate::policies::{Flag, Source};
 use crate::snapshots::find_template;
 use crate::state::State;
-use crate::Caller;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use store::{Kept, Step, Tx};

@@ -42,8 +42,9 @@ impl Keep {
         }
         self.look_at = Instant::now() + LOOK;
         let id = self.premises.sandbox.id.clone();
-        let look = Store::open(&self.state)
-            .and_then(|store| store.read(|tx| Ok((warm::as_kept(tx, &id)?.is_some(), tx.get::<Sandbox>(&id)?.is_some()))));
+        let look = Store::open(&self.state).and_then(|store| {
+            store.read(|tx| Ok((warm::as_kept(tx, &id)?.is_some(), tx.get::<Sandbox>(&id)?.is_some())))
+        });
         match look {
             Ok((false, true)) => {
                 let (around, actor) = (words_of(&self.caller), self.caller.user.clone());

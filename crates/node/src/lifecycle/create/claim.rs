@@ -2,6 +2,7 @@
 //! caller's in every field; of the one that stood there only the id, the layers and the keeper stay.
 
 use super::{Ask, Base, Created, check_words, describe, earlier, params, record};
+use crate::Caller;
 use crate::keeper::Keeper;
 use crate::keeper::place::Place;
 use crate::keeper::wire::words_of;
@@ -9,7 +10,6 @@ use crate::sandbox::Sandbox;
 use crate::snapshots::find_template;
 use crate::state::{self, State};
 use crate::warm::{Spare, Stage, key_of};
-use crate::Caller;
 use std::time::Duration;
 use store::{Kept, Tx};
 use terms::Fault;
@@ -61,11 +61,7 @@ pub fn claim(ask: &Ask, caller: &Caller) -> Result<Option<Created>, Fault> {
 }
 
 /// Those that can be taken.
-fn spares<'a>(
-    tx: &Tx<'_>,
-    state: &'a State,
-    pool: &str,
-) -> Result<impl Iterator<Item = Kept<Spare>> + use<'a>, Fault> {
+fn spares<'a>(tx: &Tx<'_>, state: &'a State, pool: &str) -> Result<impl Iterator<Item = Kept<Spare>> + use<'a>, Fault> {
     let lives = |id: &str| Place::of(&state.path, id).card().is_some_and(|card| card.handle().is_some());
     let all = tx.list_in::<Spare>(pool)?.into_iter();
     Ok(all.filter(move |spare| spare.record.stage == Stage::Ready && lives(&spare.id)))
