@@ -69,6 +69,9 @@ pub struct Sandbox {
     /// Commands that run in it as long as it is live.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub services: Vec<Service>,
+    /// Ports of the host that lead to ports inside as long as it is live: `ADDRESS:HOST:GUEST`.
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
+    pub publish: Vec<String>,
     /// How far it was suspended when its processes were ended for it; none once it is resumed.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub suspended: Option<Tier>,
@@ -150,6 +153,7 @@ impl Sandbox {
             idle_ms: None,
             stays: false,
             services: Vec::new(),
+            publish: Vec::new(),
             suspended: None,
             notes: Vec::new(),
         }

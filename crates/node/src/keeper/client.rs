@@ -188,6 +188,11 @@ impl Keeper {
         self.ask(&Ask::Revise(Box::new(revision)))
     }
 
+    /// Ports of the host that lead inside from now on, in place of all that did.
+    pub fn publish(&mut self, ports: Vec<String>) -> Result<(), Fault> {
+        self.ask(&Ask::Publish { ports })
+    }
+
     /// It stood ready, and is the caller's now; its record says so already.
     pub fn claim(&mut self, around: Vec<(Word, Word)>, actor: String) -> Result<(), Fault> {
         self.ask(&Ask::Claim { around, actor })

@@ -109,6 +109,10 @@ pub enum Ask {
     },
     /// Other network rules and limits, for all that runs and will run.
     Revise(Box<Revision>),
+    /// These ports of the host lead inside from now on, and no others.
+    Publish {
+        ports: Vec<String>,
+    },
     /// The one that stood ready is somebody's now, as its record says.
     Claim {
         /// The caller's variables, for services.

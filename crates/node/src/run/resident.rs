@@ -8,8 +8,9 @@ use super::{Ask, Beside, First, Learn, Refused, Stdio, lay_out, sandboxed};
 use crate::Caller;
 use crate::keeper::wire;
 use crate::network::{Brokered, Lever, Shape};
+use crate::publish;
 use crate::questions::{PATIENCE, Questions};
-use crate::sandbox::Sandbox;
+use crate::sandbox::{Lifecycle, Sandbox};
 use crate::secrets::Secrets;
 use crate::warm;
 use enclosure::{Groundwork, Residence};
@@ -76,7 +77,11 @@ impl Resident {
             report_reads: false,
             learn: Learn::Nothing,
         };
-        let (ask, under, kept) = sandboxed::take_up(&ask, sandbox, caller, sandboxed::Stopped::Taken)?;
+        let (mut ask, under, kept) = sandboxed::take_up(&ask, sandbox, caller, sandboxed::Stopped::Taken)?;
+        // One that is taken up for its files alone opens nothing.
+        if kept.record.state == Lifecycle::Active {
+            ask.publish = kept.record.publish.clone();
+        }
         let ready = is_spare(&kept.id, caller)?;
         let laid = lay_out(&ask, caller, under, ground, None)?;
         let missing = laid.enforced.missing.clone();
@@ -212,6 +217,16 @@ impl Premises {
         }
         self.stamp = PolicyStamp { digest: effective.digest(), revision: revision.revision };
         (self.limits, self.sandbox.record.cpus) = (limits, revision.cpus);
+        Ok(())
+    }
+
+    /// Publishes these ports from now on, and no others; all of it or nothing.
+    pub fn publish(&mut self, ports: Vec<String>, residence: &mut Residence<'_>) -> Result<(), Fault> {
+        let (before, wanted) = (publish::read_all(&self.sandbox.record.publish)?, publish::read_all(&ports)?);
+        let is_new = |port: &&publish::Asked| !before.iter().any(|known| known.at == port.at);
+        let opened = wanted.iter().filter(is_new).map(|port| publish::open(*port)).collect::<Result<_, _>>()?;
+        residence.publish(wanted.iter().map(|port| (port.at, port.inside)).collect(), opened)?;
+        self.sandbox.record.publish = ports;
         Ok(())
     }
 

@@ -199,7 +199,7 @@ async fn get(
     Ok(Answer::ok(whole).version(version))
 }
 
-/// Change a sandbox's name, how long it is kept, its network rules or its limits.
+/// Change a sandbox's name, how long it is kept, its network rules, its limits or the ports of the host that lead inside.
 #[utoipa::path(patch, path = "/v1/sandboxes/{id}", tag = "sandboxes", request_body = change::Ask,
     params(("id" = String, Path), ("If-Match" = Option<String>, Header, description = "The version that is meant.")),
     responses((status = 200, body = Document<Changed>)))]

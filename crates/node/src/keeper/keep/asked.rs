@@ -125,6 +125,7 @@ impl Keep {
                 let questions = self.premises.questions.as_ref().ok_or_else(nobody_asks)?;
                 wire::value(&questions.answer(number, answer, remember)?)
             }
+            Ask::Publish { ports } => wire::value(&self.premises.publish(ports, &mut self.residence)?),
             Ask::Claim { around, actor } => wire::value(&self.claim(&around, &actor)?),
             Ask::Stay => {
                 self.stays = true;
