@@ -101,6 +101,26 @@ pub struct Service {
     /// Where it starts, seen from the sandbox's directory.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub cwd: Option<String>,
+    /// What becomes of it when it ends and nobody asked it to.
+    #[serde(skip_serializing_if = "Restart::is_usual", default)]
+    pub restart: Restart,
+}
+
+/// When a service that ended is started again, after a pause that grows; five times in a row at most.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Restart {
+    Always,
+    /// Unless it ended well.
+    #[default]
+    OnFailure,
+    Never,
+}
+
+impl Restart {
+    fn is_usual(&self) -> bool {
+        *self == Restart::default()
+    }
 }
 
 /// How far a sandbox is suspended. What a tier keeps, those above it keep, too.

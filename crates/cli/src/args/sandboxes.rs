@@ -36,7 +36,7 @@ fn create() -> Command {
         .args(limit_args())
 }
 
-fn sandbox_args() -> [Arg; 8] {
+fn sandbox_args() -> [Arg; 9] {
     let value = |name: &'static str, value: &'static str| Arg::new(name).long(name).value_name(value);
     [
         value("name", "NAME").help("A name to call it by"),
@@ -51,6 +51,10 @@ fn sandbox_args() -> [Arg; 8] {
         value("service", "NAME=COMMAND")
             .action(ArgAction::Append)
             .help("A command, as text for a shell, that runs as long as the sandbox is live"),
+        value("restart", "[NAME=]WHEN")
+            .action(ArgAction::Append)
+            .requires("service")
+            .help("When a service that ended is started again: always, on-failure or never [default: on-failure]"),
         json(),
     ]
 }

@@ -9,6 +9,7 @@ mod fuzz;
 mod life;
 mod ports;
 mod product;
+mod publish;
 mod questions;
 mod quotas;
 mod revisions;

@@ -2,6 +2,7 @@
 //! nothing in it waits for anything else.
 
 mod asked;
+mod attend;
 mod claimed;
 mod clerk;
 mod client;
@@ -10,11 +11,12 @@ mod happened;
 mod runs;
 mod work;
 
+use self::attend::Attended;
 use self::clerk::Clerk;
 use self::client::{Client, Owed};
 use self::work::{CHUNK, Stream, Work};
 use super::place::{Card, Place};
-use super::wire::{self, Frame, Froze, Left, Listed, Rooted, Start, Used, Word};
+use super::wire::{self, Frame, Froze, Left, Listed, Rooted, Used, Word};
 use crate::Caller;
 use crate::run::{Holding, Premises, Resident};
 use crate::sandbox::Lifecycle;
@@ -84,6 +86,8 @@ struct Keep {
     clients: BTreeMap<u64, Client>,
     next_client: u64,
     works: BTreeMap<String, Work>,
+    /// Services, in the order of the record.
+    attended: Vec<Attended>,
     past: VecDeque<Past>,
     /// Since when it stands still.
     frozen: Option<Instant>,
@@ -170,6 +174,7 @@ impl Keep {
             clients: BTreeMap::new(),
             next_client: 0,
             works: BTreeMap::new(),
+            attended: Vec::new(),
             past: VecDeque::new(),
             frozen: None,
             stays,
@@ -201,22 +206,6 @@ impl Keep {
         self.begin_services(&wire::words_of(caller), &caller.user)
     }
 
-    fn begin_services(&mut self, around: &[(Word, Word)], actor: &str) -> Result<(), Fault> {
-        for service in &self.premises.sandbox.record.services.clone() {
-            let start = Start {
-                shell: Some(Word::of(&service.command)),
-                env: service.env.iter().map(|(name, value)| Word::of(format!("{name}={value}"))).collect(),
-                around: around.to_vec(),
-                workdir: service.cwd.as_ref().map(Word::of),
-                actor: actor.to_owned(),
-                service: Some(service.name.clone()),
-                ..Start::default()
-            };
-            self.begin_run(&start)?;
-        }
-        Ok(())
-    }
-
     fn run(mut self) -> Result<(), Fault> {
         let outcome = loop {
             if self.is_over() {
@@ -242,7 +231,7 @@ impl Keep {
 
     fn is_idle(&self) -> bool {
         let owing = self.clients.values().any(|client| !matches!(client.owed, Owed::Nothing | Owed::Follow(_)));
-        let owing = owing || self.clients.values().any(|client| client.holds_files);
+        let owing = owing || self.clients.values().any(|client| client.holds_files) || self.next_service().is_some();
         self.works.is_empty() && !self.stays && !self.premises.ready && self.frozen.is_none() && !owing
     }
 
@@ -277,6 +266,7 @@ impl Keep {
         }
         self.look_at_clock();
         self.look_whether_wanted();
+        self.look_after_services();
         self.tell_followers();
         self.send();
         Ok(())
@@ -324,7 +314,7 @@ impl Keep {
         let idle = self.is_idle().then(|| self.stirred + self.idle);
         let look = self.premises.ready.then_some(self.look_at);
         let end = self.ending.as_ref().filter(|_| !self.works.is_empty()).map(|end| end.kill_at);
-        let at = walls.chain(waits).chain(idle).chain(look).chain(end).chain(inner).min()?;
+        let at = walls.chain(waits).chain(idle).chain(look).chain(self.next_service()).chain(end).chain(inner).min()?;
         let left = at.saturating_duration_since(Instant::now());
         Some(Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() })
     }

@@ -5,6 +5,7 @@ use super::live;
 use super::measure::{self, Size};
 use super::meta::Meta;
 use super::reserve;
+use crate::keeper::services::{self, ServiceNow};
 use crate::sandbox::{self, Anchored, Run, Sandbox, Tombstone};
 use crate::state::State;
 use crate::warm::{Spare, Stage};
@@ -181,6 +182,9 @@ pub struct Whole {
     pub expired: Option<String>,
     pub holds_reservations: bool,
     pub running: Vec<Live>,
+    /// How its services stand.
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
+    pub services_now: Vec<ServiceNow>,
     /// What changed against the base, told without reading files; none where that cannot be told now.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub pending: Option<Pending>,
@@ -258,6 +262,7 @@ pub fn inspect(word: Option<&str>, caller: &Caller) -> Result<Whole, Fault> {
         expired: expired(&record, fresh::now_ms()),
         holds_reservations: reserve::holds(&record),
         running: running.into_iter().map(going).collect(),
+        services_now: services::now(&state.path, &id, &record, look.live),
         pending,
         disk,
         layer_sizes,
