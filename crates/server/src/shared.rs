@@ -170,7 +170,7 @@ impl Shared {
 
     /// Where a tenant's sandboxes are kept.
     pub fn state_of(&self, tenant: &str) -> PathBuf {
-        if tenant == DEFAULT_TENANT { self.0.state.clone() } else { self.0.state.join("tenants").join(tenant) }
+        node::tokens::state_of(&self.0.state, tenant)
     }
 
     /// Carries out a verb. Verbs block, so each has a thread for as long as it takes.

@@ -156,14 +156,16 @@ pub fn list(word: Option<&str>, running: bool, caller: &Caller) -> Result<Vec<Sh
     let state = State::open(caller)?;
     let mut all = state.store.read(|tx| {
         let of = word.map(|word| sandbox::find(tx, Some(word), caller)).transpose()?.map(|kept: Kept<Sandbox>| kept.id);
-        match (&of, running) {
-            (Some(id), false) => tx.list_in::<Run>(id),
-            (None, false) => tx.list::<Run>(),
+        let mut found = match (&of, running) {
+            (Some(id), false) => tx.list_in::<Run>(id)?,
+            (None, false) => tx.list::<Run>()?,
             (of, true) => {
                 let open = tx.list_open::<Run>()?.into_iter();
-                Ok(open.filter(|run| of.as_ref().is_none_or(|id| run.record.sandbox == *id)).collect())
+                open.filter(|run| of.as_ref().is_none_or(|id| run.record.sandbox == *id)).collect()
             }
-        }
+        };
+        caller.keep_own(tx, &mut found, |run| &run.record.sandbox)?;
+        Ok(found)
     })?;
     all.sort_by(|a, b| b.record.started_ms.cmp(&a.record.started_ms).then_with(|| a.id.cmp(&b.id)));
     let shown = all.into_iter().map(|kept| shown(kept.id, kept.record));
