@@ -196,6 +196,9 @@ pub struct Run {
     /// The service that it is, by name.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub service: Option<String>,
+    /// A digest of the request that started it under a key; another request under that key is another run's.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub request: Option<String>,
 }
 
 impl Record for Run {

@@ -100,7 +100,6 @@ impl Ask {
 
     fn start(&self, id: Option<String>, caller: &Caller) -> Start {
         Start {
-            run: id,
             command: self.command.iter().map(Word::of).collect(),
             shell: self.shell.as_ref().map(Word::of),
             env: self.env.iter().map(|(name, value)| Word::of(format!("{name}={value}"))).collect(),
@@ -112,12 +111,15 @@ impl Ask {
             terminal: self.terminal.map(|size| (size.rows, size.columns)),
             actor: caller.user.clone(),
             service: None,
+            request: id.as_ref().map(|_| self.digest()),
+            run: id,
         }
     }
 
-    /// The words that the record of such a run ends with.
-    fn last_word(&self) -> &str {
-        self.command.last().or(self.shell.as_ref()).map_or("", String::as_str)
+    /// Of all that is asked for. It is a digest because variables may be secrets.
+    fn digest(&self) -> String {
+        let text = serde_json::to_vec(self).unwrap_or_default();
+        workspace::spelled::hex(&Sha256::digest(text))
     }
 }
 
@@ -136,19 +138,37 @@ pub fn begin(ask: &Ask, word: &str, key: Option<&str>, caller: &Caller) -> Resul
     let id = state.store.read(|tx| sandbox::find(tx, Some(word), caller))?.id;
     let run = key.map(|key| id_of(&id, key));
     if let Some(run) = &run
-        && let Some(known) = state.store.read(|tx| tx.get::<Run>(run))?
+        && let Some(known) = begun_before(&state, ask, run)?
     {
-        if known.record.command.last().map(String::as_str) != Some(ask.last_word()) {
-            let message = format!("the key was used for another command: {:?}", known.record.command);
-            let fault = Fault::new(ErrorKind::Conflict, message).subject(run).phase(Phase::Admission);
-            return Err(fault.hint("repeat the request as it was, or take another key"));
-        }
-        return Ok((id, Started { run: run.clone(), pid: 0, existed: true }));
+        return Ok((id, known));
     }
     let mut keeper = Keeper::ensure(&state.path, &id, caller)?;
     drop(state);
     let started = keeper.start(ask.start(run, caller))?;
     Ok((id, started))
+}
+
+/// What an earlier request under the same key started.
+pub fn earlier(ask: &Ask, word: &str, key: &str, caller: &Caller) -> Result<Option<Started>, Fault> {
+    ask.check()?;
+    let state = State::open(caller)?;
+    let id = state.store.read(|tx| sandbox::find(tx, Some(word), caller))?.id;
+    begun_before(&state, ask, &id_of(&id, key))
+}
+
+fn begun_before(state: &State, ask: &Ask, run: &str) -> Result<Option<Started>, Fault> {
+    match state.store.read(|tx| tx.get::<Run>(run))? {
+        None => Ok(None),
+        Some(known) if known.record.request != Some(ask.digest()) => Err(other_request(run)),
+        Some(_) => Ok(Some(Started { run: run.to_owned(), pid: 0, existed: true })),
+    }
+}
+
+/// A key that stands for another request.
+pub(super) fn other_request(run: &str) -> Fault {
+    let message = format!("the key was used for another request, which started {run}");
+    let fault = Fault::new(ErrorKind::Conflict, message).subject(run).phase(Phase::Admission);
+    fault.hint("repeat the request as it was, or take another key")
 }
 
 /// Runs of a sandbox, or of all; those that go on, or also those that have ended. The newest first.

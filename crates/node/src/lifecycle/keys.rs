@@ -1,7 +1,8 @@
 //! Idempotency keys: the same request under the same key is answered with what came of the first; another request under it
 //! is a conflict that names what differs.
 
-use crate::Caller;
+use crate::state::State;
+use crate::{Caller, fresh};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
@@ -29,6 +30,13 @@ pub fn of(caller: &Caller, key: &str) -> String {
 
 fn as_sent(key: &str) -> &str {
     key.rsplit(' ').next().unwrap_or(key)
+}
+
+/// Whether there was a request under this key.
+pub fn is_known(caller: &Caller, key: &str) -> Result<bool, Fault> {
+    check(key)?;
+    let state = State::open(caller)?;
+    Ok(state.store.read(|tx| tx.key(&of(caller, key), fresh::now_ms()))?.is_some())
 }
 
 /// What came of the first request under this key, if there was one.
