@@ -31,9 +31,10 @@ pub fn main(verb: &str, m: &ArgMatches) -> ExitCode {
 /// The hidden verb: `keep SANDBOX [IDLE_MS]`, which is how we start ourselves beside ourselves.
 pub fn keep(words: &[std::ffi::OsString]) -> ExitCode {
     keeper::stand_alone();
-    let ground = node::run::begin();
     let words: Vec<String> = words.iter().map(|word| word.to_string_lossy().into_owned()).collect();
     let begin = keeper::Begin::of(&words);
+    begin.modest();
+    let ground = node::run::begin();
     let kept = match surroundings::caller() {
         Ok(mut caller) => keeper::keep(&begin, &mut caller, ground, |result| keeper::announce(&result)),
         Err(fault) => {

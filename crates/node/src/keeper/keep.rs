@@ -80,6 +80,13 @@ impl Begin {
         }
         begin
     }
+
+    /// Lets go of what whoever started us has allowed himself: it is not for guests. To be called before anything is made.
+    pub fn modest(&self) {
+        if let Some(count) = self.descriptors {
+            let _as_it_is = fewer_descriptors(count);
+        }
+    }
 }
 
 /// Takes up a sandbox, makes its enclosure stand, says so by `ready`, and holds it until its end.
@@ -165,9 +172,6 @@ enum Slot {
 
 impl Keep {
     fn begin(begin: &Begin, caller: &mut Caller, ground: Groundwork) -> Result<Keep, Fault> {
-        if let Some(count) = begin.descriptors {
-            let _as_it_is = fewer_descriptors(count);
-        }
         let state = crate::state::prepare(caller)?.0;
         let resident = Resident::prepare(&begin.sandbox, caller, ground).map_err(|refused| *refused.fault)?;
         resident.secret_variables().iter().for_each(|name| caller.forget(name));

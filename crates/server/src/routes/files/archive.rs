@@ -125,8 +125,11 @@ pub async fn put(
         // What follows the end of the archive is padding.
         let padding = io::copy(&mut inlet.by_ref().take(MOST_PADDING + 1), &mut io::sink());
         if padding.map_err(|e| Fault::invalid(format!("the body: {e}")))? > MOST_PADDING {
-            let fault = Fault::invalid(format!("the body goes on for more than {MOST_PADDING} bytes behind the archive"));
-            return Err(fault.hint("what is in the archive was unpacked; end the body with it").phase(Phase::Execution));
+            let fault =
+                Fault::invalid(format!("the body goes on for more than {MOST_PADDING} bytes behind the archive"));
+            return Err(fault
+                .hint("what is in the archive was unpacked; end the body with it")
+                .phase(Phase::Execution));
         }
         let body = json!({ "path": path, "entries": made.entries, "bytes": made.bytes });
         files::note(&caller, root.sandbox().unwrap_or(&id), "files.unpack", body)?;
