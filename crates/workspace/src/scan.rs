@@ -8,11 +8,12 @@ use crate::attributes::Marks;
 use crate::change::{Entry, FileKind, Withheld};
 use crate::class;
 use crate::dir::Meta;
-use crate::entry::{Budget, Taken, UNREADABLE, is_refused, take};
+use crate::entry::{Budget, SPECIAL, Taken, UNREADABLE, is_refused, take};
 use crate::exclude::{self, Exclude, Held, Ignore, Keeping};
 use crate::ignore::Patience;
-use crate::layer::{Driver, Stack};
+use crate::layer::Stack;
 use crate::name::Rel;
+use crate::origin::Origin;
 use crate::twin;
 use crate::view::{Place, Said, names_in};
 use crate::way::Way;
@@ -65,12 +66,14 @@ pub fn scan(
     bounds: Bounds,
     budget: &mut Budget,
 ) -> Result<Scanned, Fault> {
-    let marks = if stack.driver == Driver::Overlay { Marks::Mean } else { Marks::Plain };
+    let marks = stack.driver.marks();
+    let origin = stack.layers.last().filter(|_| marks == Marks::Plain).and_then(Origin::read);
     let walk = Walk {
         stack,
         anchors,
         exclude,
         marks,
+        origin,
         bounds,
         budget,
         patience: Patience::default(),
@@ -124,6 +127,8 @@ struct Walk<'a> {
     anchors: &'a Anchors,
     exclude: Exclude,
     marks: Marks,
+    /// Of a copy: what in it is as it was copied.
+    origin: Option<Origin>,
     bounds: Bounds,
     budget: &'a mut Budget,
     patience: Patience,
@@ -212,6 +217,9 @@ impl Walk<'_> {
             }
         }
         let pair = self.pair(place, &path, &name, &around)?;
+        if self.was_left_out(&name, pair.as_ref().and_then(|pair| pair.trouble)) {
+            return Ok(());
+        }
         let is_new_dir = name.is_dir_after() && name.before.is_none();
         if name.is_dir_before() || name.is_dir_after() {
             let if_empty = if is_new_dir { pair.map(Box::new) } else { self.keep(pair) };
@@ -283,13 +291,29 @@ impl Walk<'_> {
         Ok(())
     }
 
+    /// Whether a file of a copy is known to be that of the base, unread.
+    fn is_as_copied(&self, place: &Place, path: &Rel, name: &Name) -> io::Result<bool> {
+        let (Some(origin), Some(before), Some((index, after))) = (&self.origin, &name.before, &name.after) else {
+            return Ok(false);
+        };
+        let untouched = origin.is_as_copied(before) && origin.is_untouched(after);
+        if !untouched || (before.kind, after.kind) != (FileKind::File, FileKind::File) {
+            return Ok(false);
+        }
+        let above = path.split().map(|(above, _)| above).unwrap_or_default();
+        let dir = place.up[*index].1.meta(&Rel::top())?;
+        Ok(dir.is_some_and(|dir| origin.is_same_dir(&above, &dir)))
+    }
+
+    /// Whether a copy has not what the base has because it was left out when it was made.
+    fn was_left_out(&self, name: &Name, trouble: Option<&str>) -> bool {
+        let left_out = matches!(trouble, Some(SPECIAL | UNREADABLE));
+        self.marks == Marks::Plain && name.after.is_none() && left_out
+    }
+
     /// Both sides of a name, if they differ.
     fn pair(&mut self, place: &Place, path: &Rel, name: &Name, around: &Around) -> Result<Option<Pair>, Stop> {
-        if let (Some(before), Some((_, after)), Marks::Plain) = (&name.before, &name.after, self.marks)
-            && before.kind == after.kind
-            && (before.mode, before.size, before.mtime) == (after.mode, after.size, after.mtime)
-            && before.kind == FileKind::File
-        {
+        if self.is_as_copied(place, path, name)? {
             return Ok(None);
         }
         let after = match &name.after {
