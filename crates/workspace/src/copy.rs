@@ -213,7 +213,7 @@ impl Visitor for Copier<'_> {
             attributes::write(self.way.here(), &carried, at.marks)?;
         }
         if let Some(record) = &mut self.record {
-            record.enter(at.name, &at.meta, self.way.here())?;
+            record.enter(at.name, at.opened, self.way.here())?;
         }
         self.levels.push((at.name.to_vec(), at.meta));
         self.copied.dirs += 1;
@@ -287,6 +287,7 @@ impl Copier<'_> {
 
     fn node(&mut self, at: &At<'_>, kind: FileType) -> io::Result<()> {
         rustix::fs::mknodat(self.way.here(), at.name, kind, Mode::from_raw_mode(at.meta.mode & 0o777), 0)?;
+        self.note(at)?;
         self.copied.files += 1;
         Ok(())
     }

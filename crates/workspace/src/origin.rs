@@ -51,8 +51,13 @@ impl Origin {
     }
 
     /// Whether the directory at a path is the one that was copied there: files in it that are untouched are then those of the base.
-    pub fn is_same_dir(&self, at: &Rel, meta: &Meta) -> bool {
-        at.is_top() || self.dirs.get(at) == Some(&meta.ino)
+    /// Numbers are used again, so one that was made since is none.
+    pub fn is_same_dir(&self, at: &Rel, dir: &Dir) -> io::Result<bool> {
+        if at.is_top() {
+            return Ok(true);
+        }
+        let known = self.dirs.get(at) == Some(&rustix::fs::fstat(dir)?.st_ino);
+        Ok(known && dir.born(b".").is_none_or(|born| born <= self.copied_at))
     }
 
     /// Whether nobody wrote to a file of the copy, moved it or changed its bits.
@@ -101,14 +106,19 @@ impl Recorder {
     }
 
     /// A directory and the one that was made of it.
-    pub fn enter(&mut self, name: &[u8], from: &Meta, made: &Dir) -> io::Result<()> {
+    pub fn enter(&mut self, name: &[u8], from: Option<&Dir>, made: &Dir) -> io::Result<()> {
         self.cuts.push(self.path.len());
         if !self.path.is_empty() {
             self.path.push(b'/');
         }
         self.path.extend_from_slice(name);
-        let at = Rel::parse(&self.path).filter(|_| self.path.len() <= LONGEST);
-        if let Some(at) = at.filter(|at| self.source.as_ref().is_none_or(|s| s.is_same_dir(at, from))) {
+        let Some(at) = Rel::parse(&self.path).filter(|_| self.path.len() <= LONGEST) else { return Ok(()) };
+        let is_of_base = match (&self.source, from) {
+            (None, _) => true,
+            (Some(source), Some(from)) => source.is_same_dir(&at, from)?,
+            (Some(_), None) => false,
+        };
+        if is_of_base {
             self.dirs.push((at, rustix::fs::fstat(made)?.st_ino));
         }
         Ok(())

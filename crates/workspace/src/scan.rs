@@ -102,6 +102,8 @@ struct Around {
     held: Option<Held>,
     twin: bool,
     bare: bool,
+    /// Of a copy: the directory is the one that was copied.
+    copied: bool,
 }
 
 /// One name in a directory, on both sides.
@@ -177,6 +179,10 @@ impl Walk<'_> {
             around.rules = exclude::rules_of(place.base.as_ref(), &path, around.rules.take(), &mut self.patience);
         }
         around.bare = around.bare || is_bare(&place);
+        around.copied = match (&self.origin, place.up.first()) {
+            (Some(origin), Some((_, dir))) => origin.is_same_dir(&path, dir)?,
+            _ => false,
+        };
         let twins = if around.held.is_none() { twins(&place, &names) } else { BTreeSet::new() };
         for name in names {
             self.count(path.as_bytes().len() + name.name.len())?;
@@ -292,17 +298,12 @@ impl Walk<'_> {
     }
 
     /// Whether a file of a copy is known to be that of the base, unread.
-    fn is_as_copied(&self, place: &Place, path: &Rel, name: &Name) -> io::Result<bool> {
-        let (Some(origin), Some(before), Some((index, after))) = (&self.origin, &name.before, &name.after) else {
-            return Ok(false);
+    fn is_as_copied(&self, name: &Name, around: &Around) -> bool {
+        let (Some(origin), Some(before), Some((_, after))) = (&self.origin, &name.before, &name.after) else {
+            return false;
         };
-        let untouched = origin.is_as_copied(before) && origin.is_untouched(after);
-        if !untouched || (before.kind, after.kind) != (FileKind::File, FileKind::File) {
-            return Ok(false);
-        }
-        let above = path.split().map(|(above, _)| above).unwrap_or_default();
-        let dir = place.up[*index].1.meta(&Rel::top())?;
-        Ok(dir.is_some_and(|dir| origin.is_same_dir(&above, &dir)))
+        let untouched = around.copied && origin.is_as_copied(before) && origin.is_untouched(after);
+        untouched && (before.kind, after.kind) == (FileKind::File, FileKind::File)
     }
 
     /// Whether a copy has not what the base has because it was left out when it was made.
@@ -313,7 +314,7 @@ impl Walk<'_> {
 
     /// Both sides of a name, if they differ.
     fn pair(&mut self, place: &Place, path: &Rel, name: &Name, around: &Around) -> Result<Option<Pair>, Stop> {
-        if self.is_as_copied(place, path, name)? {
+        if self.is_as_copied(name, around) {
             return Ok(None);
         }
         let after = match &name.after {

@@ -125,11 +125,14 @@ impl Lister<'_> {
     }
 
     /// Whether a directory was put in the place of what the base has there.
-    fn is_made_anew(&self, at: &At<'_>) -> bool {
+    fn is_made_anew(&self, at: &At<'_>) -> io::Result<bool> {
         match (&self.source.origin, self.source.marks) {
-            (_, Marks::Mean) => at.opaque,
-            (Some(origin), _) => !Rel::parse(&self.path).is_some_and(|path| origin.is_same_dir(&path, &at.meta)),
-            (None, _) => false,
+            (_, Marks::Mean) => Ok(at.opaque),
+            (Some(origin), _) => match (Rel::parse(&self.path), at.opened) {
+                (Some(path), Some(dir)) => Ok(!origin.is_same_dir(&path, dir)?),
+                _ => Ok(true),
+            },
+            (None, _) => Ok(false),
         }
     }
 
@@ -165,7 +168,7 @@ impl Visitor for Lister<'_> {
         }
         self.path.extend_from_slice(at.name);
         let mut item = told(at)?;
-        item.opaque = self.is_made_anew(at) && (self.way.is_none() || before.is_some());
+        item.opaque = self.is_made_anew(at)? && (self.way.is_none() || before.is_some());
         let was_dir = before.filter(|before| before.kind == FileKind::Dir && !item.opaque);
         let has_base = match (&mut self.way, was_dir) {
             (Some(way), Some(_)) => way.enter(at.name).is_ok(),
