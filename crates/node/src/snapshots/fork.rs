@@ -150,7 +150,7 @@ pub fn grow(
     };
     match (ground.driver, frozen.last()) {
         (Driver::Overlay, _) => Ok((ground.layers.iter().cloned().chain([top.id]).collect(), lock)),
-        (_, Some(tree)) => match copy::tree(&tree.up, &top.up) {
+        (_, Some(tree)) => match copy::tree(tree, &top) {
             Ok(_) => Ok((vec![top.id], lock)),
             Err(fault) => {
                 let _ = state.layers.remove(&top.id);

@@ -175,7 +175,7 @@ fn copied(state: &State, sandbox: &Kept<Sandbox>, top: &Layer, lock: Option<Lock
     };
     let copied = match sandbox.record.driver {
         Driver::Overlay => copy::layers(&[&top.up], &layer.up),
-        Driver::Reflink | Driver::Copy => copy::tree(&top.up, &layer.up),
+        Driver::Reflink | Driver::Copy => copy::tree(top, &layer),
     };
     let held_ms = run.map(|(guest, since)| {
         drop(guest);
