@@ -92,7 +92,7 @@ fn ports_are_opened_and_closed_while_it_lives() {
         w.patch(json!({"add": [format!("{port}:9000")]})).assert_fault(400, "invalid_request");
         w.patch(json!({"remove": [other.to_string()]})).assert_fault(404, "not_found");
         // Who runs commands opens nothing of the host, nor does a tenant's operator; to close is to take away.
-        let agent = w.daemon.token(json!({"name": "a", "scopes": ["agent"]}));
+        let agent = w.daemon.token(json!({"name": "a", "scopes": ["agent"], "sandboxes": ["web"]}));
         let as_agent = |body: Value| {
             let ask = w.daemon.ask("PATCH", "/v1/sandboxes/web").over_tcp().bearer(&agent);
             ask.json(json!({ "publish": body })).send()

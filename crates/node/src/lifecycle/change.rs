@@ -1,7 +1,7 @@
 //! Change: what can be said anew of a sandbox that is there: its name, how long it is kept, its network rules, its limits and the ports
 //! of the host that lead inside. The last three hold at once where it is live.
 
-use super::create::check_name;
+use super::create::{check_name, name_taken};
 use super::ports::{self, Ports};
 use super::revise::{self, Revised};
 use super::stop::{Which, note, pick};
@@ -11,7 +11,7 @@ use crate::{Caller, fresh};
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::json;
 use store::Step;
-use terms::{ErrorKind, Fault, Limits, Phase};
+use terms::{Fault, Limits};
 use utoipa::ToSchema;
 
 /// What is left out stays as it is; `null` takes it away.
@@ -147,9 +147,7 @@ fn store_change(
         if changed {
             let other = kept.record.name.as_deref().map(|name| tx.get_named::<Sandbox>(name)).transpose()?.flatten();
             if let Some(other) = other.filter(|other| other.id != kept.id) {
-                let message = format!("name: {} has that name", other.id);
-                let fault = Fault::new(ErrorKind::Conflict, message).subject(other.id).phase(Phase::Admission);
-                return Err(fault.hint("choose another name"));
+                return Err(name_taken("name", &other, caller));
             }
             kept.record.used_ms = now;
             note(tx, "change", Step::Done, &kept.id, caller, json!(ask))?;

@@ -54,14 +54,18 @@ pub fn list(caller: &Caller, all: bool) -> Result<Vec<Row>, Fault> {
         true => Ok((tx.list::<Sandbox>()?, tx.list::<Spare>()?, tx.list::<Tombstone>()?)),
         false => Ok((tx.list::<Sandbox>()?, Vec::new(), Vec::new())),
     })?;
-    let mut rows: Vec<Row> = kept.into_iter().map(|s| row(&state, s, now)).collect();
-    rows.extend(spares.into_iter().map(|s| Row {
+    let kept = kept.into_iter().filter(|s| caller.sees_kept(s));
+    // What is nobody's is not there for who has only what is theirs.
+    let spares = spares.into_iter().filter(|_| !caller.is_bound());
+    let gone = gone.into_iter().filter(|t| caller.sees(&t.id, &t.record.sandbox));
+    let mut rows: Vec<Row> = kept.map(|s| row(&state, s, now)).collect();
+    rows.extend(spares.map(|s| Row {
         state: Standing::Ready,
         live: s.record.stage == Stage::Ready,
         notes: s.record.sandbox.template.iter().map(|address| format!("stands ready for {address}")).collect(),
         ..plain(Kept { id: s.id, version: s.version, record: s.record.sandbox })
     }));
-    rows.extend(gone.into_iter().map(|t| Row {
+    rows.extend(gone.map(|t| Row {
         state: Standing::Removed,
         used_ms: t.record.removed_ms,
         expires_ms: None,
@@ -131,11 +135,14 @@ pub fn runs(caller: &Caller) -> Result<Vec<Live>, Fault> {
     let mut found = Vec::new();
     for run in open.into_iter().filter(|run| live::handle(&run.record).is_some()) {
         let Run { sandbox, command, pid, started_ms, .. } = run.record;
-        let Some(of) = state.store.read(|tx| tx.get::<Sandbox>(&sandbox))? else { continue };
+        let of = state.store.read(|tx| tx.get::<Sandbox>(&sandbox))?;
+        let Some(of) = of.filter(|of| caller.sees_kept(of)) else { continue };
         let Sandbox { name, base, .. } = of.record;
         found.push(Live { run: run.id, sandbox: Some(sandbox), name, base, pid: Some(pid), command, started_ms });
     }
-    found.extend(unrecorded(&state, &known)?);
+    if !caller.is_bound() {
+        found.extend(unrecorded(&state, &known)?);
+    }
     found.sort_by_key(|live| live.started_ms);
     Ok(found)
 }

@@ -5,7 +5,7 @@ use super::change::Ask;
 use super::stop::{Which, pick};
 use crate::keeper::Keeper;
 use crate::publish::{self, Asked};
-use crate::sandbox::{Lifecycle, Sandbox};
+use crate::sandbox::Sandbox;
 use crate::state::State;
 use crate::{Caller, Reach};
 use std::net::SocketAddr;
@@ -16,7 +16,6 @@ use terms::{ErrorKind, Fault, Phase};
 pub(super) struct Ports {
     id: String,
     version: u64,
-    stopped: bool,
     before: Vec<String>,
     then: Vec<String>,
 }
@@ -43,8 +42,7 @@ pub(super) fn prepare(state: &State, which: &Which, ask: &Ask, caller: &Caller) 
     then.extend(added.iter().filter(|port| !then.contains(port)).copied().collect::<Vec<_>>());
     let then: Vec<String> = then.iter().map(Asked::to_string).collect();
     publish::read_all(&then)?;
-    let (stopped, before) = (kept.record.state == Lifecycle::Stopped, kept.record.publish);
-    let ports = Ports { id: kept.id, version: kept.version, stopped, before, then };
+    let ports = Ports { id: kept.id, version: kept.version, before: kept.record.publish, then };
     Ok((ports.before != ports.then).then_some(ports))
 }
 
@@ -55,8 +53,10 @@ fn places(words: &[String]) -> Result<Vec<SocketAddr>, Fault> {
 impl Ports {
     /// Opens and closes them where the sandbox is live; whether it is. Where it is not, whether they could be opened is tried.
     pub(super) fn put_in_force(&self, state: &State) -> Result<bool, Fault> {
-        if let Some(mut keeper) = Keeper::find(&state.path, &self.id).filter(|_| !self.stopped) {
-            return keeper.publish(self.then.clone()).map(|()| true);
+        if let Some(mut keeper) = Keeper::find(&state.path, &self.id)
+            && keeper.publish(self.then.clone())?
+        {
+            return Ok(true);
         }
         let (before, then) = (publish::read_all(&self.before)?, publish::read_all(&self.then)?);
         for port in then.iter().filter(|port| !before.iter().any(|known| known.at == port.at)) {

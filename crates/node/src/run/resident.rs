@@ -10,7 +10,7 @@ use crate::keeper::wire;
 use crate::network::{Brokered, Lever, Shape};
 use crate::publish;
 use crate::questions::{PATIENCE, Questions};
-use crate::sandbox::{Lifecycle, Sandbox};
+use crate::sandbox::Sandbox;
 use crate::secrets::Secrets;
 use crate::warm;
 use enclosure::{Groundwork, Residence};
@@ -42,6 +42,8 @@ pub(crate) struct Premises {
     /// It stands ready: nobody has it, and its secrets are not looked at before somebody does.
     pub ready: bool,
     secrets: Secrets,
+    /// Ports of the host that lead inside.
+    published: Vec<String>,
     /// What its network was built for, and what puts other rules in force there.
     shape: Shape,
     lever: Option<Lever>,
@@ -77,11 +79,7 @@ impl Resident {
             report_reads: false,
             learn: Learn::Nothing,
         };
-        let (mut ask, under, kept) = sandboxed::take_up(&ask, sandbox, caller, sandboxed::Stopped::Taken)?;
-        // One that is taken up for its files alone opens nothing.
-        if kept.record.state == Lifecycle::Active {
-            ask.publish = kept.record.publish.clone();
-        }
+        let (ask, under, kept) = sandboxed::take_up(&ask, sandbox, caller, sandboxed::Stopped::Taken)?;
         let ready = is_spare(&kept.id, caller)?;
         let laid = lay_out(&ask, caller, under, ground, None)?;
         let missing = laid.enforced.missing.clone();
@@ -110,6 +108,7 @@ impl Resident {
             questions,
             ready,
             secrets: Secrets::default(),
+            published: Vec::new(),
             shape,
             lever: None,
         };
@@ -222,11 +221,11 @@ impl Premises {
 
     /// Publishes these ports from now on, and no others; all of it or nothing.
     pub fn publish(&mut self, ports: Vec<String>, residence: &mut Residence<'_>) -> Result<(), Fault> {
-        let (before, wanted) = (publish::read_all(&self.sandbox.record.publish)?, publish::read_all(&ports)?);
+        let (before, wanted) = (publish::read_all(&self.published)?, publish::read_all(&ports)?);
         let is_new = |port: &&publish::Asked| !before.iter().any(|known| known.at == port.at);
         let opened = wanted.iter().filter(is_new).map(|port| publish::open(*port)).collect::<Result<_, _>>()?;
         residence.publish(wanted.iter().map(|port| (port.at, port.inside)).collect(), opened)?;
-        self.sandbox.record.publish = ports;
+        self.published = ports;
         Ok(())
     }
 

@@ -156,7 +156,7 @@ async fn create(
     Json(body): Json<Make>,
 ) -> Result<Answer<Created>, Refusal> {
     who.needs(Scope::Agent)?;
-    let ask = body.ask(key)?;
+    let ask = body.ask(key.clone())?;
     // What stands ready is counted already.
     let wanted = ask.clone();
     let claimed = match ask.template.is_some() {
@@ -168,7 +168,7 @@ async fn create(
             shared.taken().notify_one();
             claimed
         }
-        None => shared.making(&who, 1, move |caller| make(&ask, caller)).await?,
+        None => shared.making(&who, 1, &key, move |caller| make(&ask, caller)).await?,
     };
     let (version, existed) = (made.version, made.existed);
     Ok(Answer::made(made, existed).version(version))

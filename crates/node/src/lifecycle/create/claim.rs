@@ -38,7 +38,7 @@ pub fn claim(ask: &Ask, caller: &Caller) -> Result<Option<Created>, Fault> {
     let params = params(ask, &sandbox);
     let Some(key) = key_of(&template.record.address(), &sandbox, caller)? else { return Ok(None) };
     let taken = state.store.write(|tx| {
-        if let Some(known) = earlier(tx, ask, &params)? {
+        if let Some(known) = earlier(tx, ask, &params, caller)? {
             return Ok(Some(known));
         }
         let Some(spare) = spares(tx, &state, &template.id)?.find(|spare| spare.record.key == key) else {
