@@ -350,7 +350,9 @@ fn lose(state: &State, id: &str) -> Result<bool, Fault> {
 /// What keepers left of sandboxes that are gone.
 fn left_output(state: &State, sandboxes: &[store::Kept<Sandbox>]) -> Vec<String> {
     let known = |id: &String| sandboxes.iter().any(|kept| kept.id == *id);
-    let mut left: Vec<String> = Place::all(&state.path).into_iter().filter(|id| !known(id)).collect();
+    // A keeper that lives is found by its place alone: it is not taken from it, whatever the records say.
+    let lives = |id: &String| Place::of(&state.path, id).card().is_some_and(|card| card.handle().is_some());
+    let mut left: Vec<String> = Place::all(&state.path).into_iter().filter(|id| !known(id) && !lives(id)).collect();
     left.sort();
     left
 }
