@@ -116,7 +116,7 @@ fn find(root: &OwnedFd, path: &Path) -> Result<OwnedFd, Errno> {
 }
 
 /// Where a handle of the guest's tree is.
-fn path_of(fd: &OwnedFd) -> Option<PathBuf> {
+pub fn path_of(fd: &OwnedFd) -> Option<PathBuf> {
     let link = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(fd));
     let path = std::fs::read_link(link).ok()?;
     // What covers a hidden path was unlinked once it was in place, and the kernel says so in the name.
@@ -135,7 +135,7 @@ fn split(path: &Path) -> Option<(PathBuf, PathBuf)> {
 }
 
 /// Without `.` and `..`, by name alone: only for the part of a path that does not exist.
-fn normal(path: &Path) -> PathBuf {
+pub fn normal(path: &Path) -> PathBuf {
     let mut out = PathBuf::from("/");
     for part in path.components() {
         match part {
