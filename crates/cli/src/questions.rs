@@ -1,7 +1,7 @@
 //! `cofferdam questions` and `answer`.
 
 use crate::render::{print_document, safe, say};
-use crate::sandboxes::table::{self, Table, from_now};
+use crate::sandboxes::table::{self, Table};
 use crate::{render, surroundings};
 use clap::ArgMatches;
 use node::Caller;
@@ -42,7 +42,7 @@ fn list(m: &ArgMatches, caller: &Caller, json: bool) -> Result<ExitCode, Fault> 
     let mut table = Table::new(&["ID", "SANDBOX", "WANTS", "RULE", "WHO", "REFUSED"]);
     for Open { id, sandbox, question } in &open {
         let wants = format!("{} {}", question.op, question.target);
-        let until = from_now(question.deadline_ms, now);
+        let until = format!("in {} s", question.deadline_ms.saturating_sub(now) / 1000);
         table.row(vec![id.clone(), table::short(sandbox), wants, question.rule.clone(), who(question), until]);
     }
     table.print();

@@ -10,4 +10,5 @@ mod ends;
 mod input;
 mod limits;
 mod place;
+mod questions;
 mod suspended;

@@ -134,7 +134,10 @@ impl Judge<'_> {
             (_, _, true) => "fs.write",
             _ => "fs.read",
         };
-        let shown = target.real.to_string_lossy().into_owned();
+        let Some(shown) = target.real.to_str().map(str::to_owned) else {
+            let (name, why) = (target.real.to_string_lossy(), "its name is no UTF-8, and cannot be shown to anybody");
+            return self.turned_down(call, plain(op), &name, &asks.rule, why.into());
+        };
         if let Some(denies) = decisions.into_iter().find(|d| d.action == Action::Deny) {
             return self.judge(plain(op), &shown, denies, call.tid).map_or(Met::Nothing, Met::Refused);
         }
@@ -178,7 +181,7 @@ impl Judge<'_> {
             return Met::Nothing;
         }
         let Some(socket) = copy_descriptor(call.tid, call.args[0] as i32) else { return Met::Refused(super::EBADF) };
-        let target = format!("unix:{}", path.display());
+        let Some(target) = path.to_str().map(|path| format!("unix:{path}")) else { return Met::Nothing };
         let errand = Errand::Connect(socket, path.to_path_buf());
         self.put(listener, call, ("net.connect", target), decision, errand)
     }
