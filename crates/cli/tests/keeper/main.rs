@@ -5,6 +5,7 @@ mod support;
 #[path = "../lifecycle/words.rs"]
 mod words;
 
+mod asked_attacks;
 mod commands;
 mod ends;
 mod input;

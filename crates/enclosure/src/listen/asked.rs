@@ -267,10 +267,24 @@ impl Judge<'_> {
         let last = if follows { Last::Follow } else { Last::Name };
         let path = match self.below_handed(call.tid, dirfd, &text) {
             Some(path) => path,
-            None => self.resolver.resolve(call.tid, dirfd, &text, last)?,
+            None => self.follow(call.tid, dirfd, &text, last)?,
         };
         let mask = if flags.contains(OFlags::CREATE) { umask_of(call.tid) } else { 0 };
         Some(Wish { path, flags, mode: mode as u32 & 0o1777 & !mask })
+    }
+
+    /// A path of the guest's. Links that lead into a place lead nowhere in the guest's own tree, and are followed here.
+    fn follow(&mut self, tid: i32, dirfd: i32, text: &[u8], last: Last) -> Option<PathBuf> {
+        const MOST_LINKS: usize = 40;
+        let mut path = self.resolver.resolve(tid, dirfd, text, last)?;
+        for _ in 0..MOST_LINKS {
+            if self.asked.iter().any(|held| path.starts_with(&held.place.path)) {
+                return Some(path);
+            }
+            let Some(next) = self.resolver.beyond(&path, last) else { return Some(path) };
+            path = self.resolver.resolve(tid, AT_FDCWD, next.as_os_str().as_bytes(), last)?;
+        }
+        None
     }
 
     /// A path from a directory that was handed in, which is in no tree: what it is in the guest's is known here alone.
