@@ -5,11 +5,13 @@ mod support;
 #[path = "../lifecycle/words.rs"]
 mod words;
 
+mod asked_attacks;
 mod commands;
 mod ends;
 mod hidden;
 mod input;
 mod limits;
 mod place;
+mod questions;
 mod services;
 mod suspended;
