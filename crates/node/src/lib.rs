@@ -33,6 +33,7 @@ pub mod state;
 pub mod tokens;
 pub mod toolchains;
 pub mod top;
+pub mod total;
 
 pub use caller::Caller;
 pub use reach::{Grants, Reach};

@@ -11,7 +11,7 @@ use crate::policies::{Flag, Source};
 use crate::sandbox::{Sandbox, Service, Sharing};
 use crate::snapshots::{Ground, still_there};
 use crate::state::{self, State};
-use crate::{Caller, fresh};
+use crate::{Caller, fresh, total};
 pub(crate) use base::wait_for_clock;
 use base::{Base, Stacked, ground_of};
 use serde::{Deserialize, Serialize};
@@ -89,6 +89,8 @@ pub fn create_telling(ask: &Ask, caller: &Caller, progress: &mut dyn FnMut(&Copi
         return Ok(known);
     }
     state::check_space(&state.dir, &state.path)?;
+    total::admit(&state.layers, &state.path, caller)?;
+    total::admit_copy(&state.layers, &state.path, caller, (&base.dir, sandbox.driver))?;
     // Those that are sure to be refused leave no trace; the transaction below asks again.
     state.store.read(|tx| admit(tx, "", &sandbox))?;
     let stacked = Stacked::make(&state, &base, ask, &id, &mut sandbox, progress)?;
