@@ -61,7 +61,7 @@ fn sees_hidden_changes(place: &Place, driver: &str) {
     let what = format!("{:?} {driver}", place.who);
     for name in ["hidden", "sub/hidden", "kept", "left/same", "right/same", "left/alike", "right/alike"] {
         let bytes = if name == "left/same" { "left\n" } else { "base\n" };
-        let file = place.file(&format!("home/project/{name}"), bytes);
+        let file = place.file(format!("home/project/{name}"), bytes);
         fs::File::options().write(true).open(file).unwrap().set_modified(std::time::UNIX_EPOCH).unwrap();
     }
     let output = place.verb(&["run", "--driver", driver, "--json", "--", "/bin/sh", "-c", HIDDEN]);
@@ -95,7 +95,7 @@ fn exports_alike(place: &Place, drivers: &[&str]) {
     let names =
         ["kept", "changed", "dir/one", "dir/two", "remade/deep/x", "remade/y", "file", "tree/x", "back", "hidden"];
     for name in names.into_iter().chain(["moved/a", "moved/b/c", "shut/x", "stamped", "untouched/x"]) {
-        let file = place.file(&format!("home/project/{name}"), "base\n");
+        let file = place.file(format!("home/project/{name}"), "base\n");
         fs::File::options().write(true).open(file).unwrap().set_modified(std::time::UNIX_EPOCH).unwrap();
     }
     let export = |id: &str| {

@@ -49,6 +49,7 @@ impl Tracked {
             actor: &self.actor,
             started_ms: self.record.created_ms,
             service: None,
+            request: None,
             timer: self.timer.as_ref(),
         }
     }
@@ -144,6 +145,7 @@ pub(crate) struct Written<'a> {
     pub actor: &'a str,
     pub started_ms: u64,
     pub service: Option<&'a str>,
+    pub request: Option<&'a str>,
     /// How long its phases took, once it has ended.
     pub timer: Option<&'a Timer>,
 }
@@ -188,6 +190,7 @@ impl Written<'_> {
             verdict: outcome.map(|o| o.verdict),
             status: outcome.map(Outcome::status),
             service: self.service.map(str::to_owned),
+            request: self.request.map(str::to_owned),
         }
     }
 

@@ -85,7 +85,8 @@ pub fn fork_once(
         still_there(tx, &ground.layers)?;
         for (name, (layers, _)) in names.zip(&grown) {
             let id = terms::id("sbx", fresh::random());
-            tx.add(&id, sandbox_on(&ground, name.clone(), layers.clone(), at_ms, &snapshot))?;
+            let sandbox = sandbox_on(&ground, name.clone(), layers.clone(), at_ms, &snapshot);
+            tx.add(&id, Sandbox { owner: caller.owner(), ..sandbox })?;
             set_anchors(tx, &id, &ground.anchors)?;
             note(
                 tx,
@@ -120,7 +121,7 @@ fn undo(state: &State, grown: &[(Vec<String>, Lock)]) {
 /// The snapshot that a word means, or one that is taken of the sandbox that it means.
 pub fn ground_of(state: &State, caller: &Caller, word: Option<&str>) -> Result<(String, Ground), Fault> {
     let known = match word {
-        Some(word) => state.store.read(|tx| look(tx, word))?,
+        Some(word) => state.store.read(|tx| look(tx, word, caller))?,
         None => None,
     };
     if let Some(kept) = known {

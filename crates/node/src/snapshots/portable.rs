@@ -32,7 +32,7 @@ pub struct Written {
 
 /// Writes the changes of a snapshot or of a sandbox without a live run.
 pub fn export(state: &State, caller: &Caller, word: &str, out: &mut dyn Write) -> Result<Written, Fault> {
-    let written = match state.store.read(|tx| look(tx, word))? {
+    let written = match state.store.read(|tx| look(tx, word, caller))? {
         Some(kept) => {
             let ground = &kept.record.ground;
             let what =
@@ -158,6 +158,7 @@ pub fn import(state: &State, caller: &Caller, onto: Onto<'_>, input: &mut dyn Re
         let at_ms = fresh::now_ms();
         let sandbox = Sandbox {
             name: onto.name.map(str::to_owned),
+            owner: caller.owner(),
             driver,
             layers: vec![layer.id.clone()],
             since,

@@ -305,7 +305,7 @@ fn record(
 pub fn remove(state: &State, caller: &Caller, word: &str) -> Result<String, Fault> {
     let at_ms = fresh::now_ms();
     let kept = state.store.write(|tx| {
-        let kept = find(tx, word)?;
+        let kept = find(tx, word, caller)?;
         tx.remove::<Snapshot>(&kept.id)?;
         note(tx, at_ms, "snapshot_rm", &kept.record.sandbox, &caller.user, serde_json::json!({ "snapshot": kept.id }))?;
         Ok(kept)

@@ -20,6 +20,7 @@ pub(super) struct Note {
     pub actor: String,
     pub started_ms: u64,
     pub service: Option<String>,
+    pub request: Option<String>,
     /// How long each of its phases takes.
     pub timer: Timer,
 }
@@ -190,6 +191,7 @@ fn written<'a>(sandbox: &str, note: &'a Note) -> Written<'a> {
         actor: &note.actor,
         started_ms: note.started_ms,
         service: note.service.as_deref(),
+        request: note.request.as_deref(),
         timer: Some(&note.timer),
     }
 }
