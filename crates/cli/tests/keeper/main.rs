@@ -11,4 +11,5 @@ mod hidden;
 mod input;
 mod limits;
 mod place;
+mod shares;
 mod suspended;
