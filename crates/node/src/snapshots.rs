@@ -18,8 +18,8 @@ pub use restore::{Restored, Since, restore};
 pub use squash::{DEEP, DEEPEST, squash};
 pub use take::{Taken, remove, take, take_once, take_to_disk};
 pub use template::{
-    Described, Seed, Template, Templated, create, create_once, describe_templates, find_template, from_template,
-    list_templates, refuse_other_template, remove_template,
+    Described, Seed, Template, Templated, create, create_once, describe_template, describe_templates, find_template,
+    from_template, refuse_other_template, remove_template,
 };
 pub use workspace::archive::Bounds;
 
@@ -32,7 +32,7 @@ use crate::sandbox::{self, Anchored, Sandbox};
 use crate::state::State;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use store::{Entry, Kept, Record, Step, Tx};
 use terms::{ErrorKind, Fault, Limits, Phase};
 use utoipa::ToSchema;
@@ -141,18 +141,22 @@ impl Ground {
         self.frozen.iter().map(open).collect()
     }
 
-    /// The base, which must still be the directory it was.
     fn base(&self) -> Result<Dir, Fault> {
-        let conflict = |why: String| {
-            let fault = Fault::new(ErrorKind::Conflict, format!("{}: {why}", self.base.display()));
-            fault.hint("put the directory back, or export the snapshot and import it elsewhere").phase(Phase::Admission)
-        };
-        let opened = Dir::open(&self.base).map_err(|e| conflict(e.to_string()))?;
-        let now = opened.meta(&Rel::top()).map_err(|e| conflict(e.to_string()))?;
-        match now.map(|meta| (meta.dev, meta.ino)) == Some(self.base_id) {
-            true => Ok(opened),
-            false => Err(conflict("another directory than the one that was covered".to_owned())),
-        }
+        covered(&self.base, self.base_id)
+    }
+}
+
+/// A base, which must still be the directory it was.
+fn covered(base: &Path, id: (u64, u64)) -> Result<Dir, Fault> {
+    let conflict = |why: String| {
+        let fault = Fault::new(ErrorKind::Conflict, format!("{}: {why}", base.display()));
+        fault.hint("put the directory back, or export the snapshot and import it elsewhere").phase(Phase::Admission)
+    };
+    let opened = Dir::open(base).map_err(|e| conflict(e.to_string()))?;
+    let now = opened.meta(&Rel::top()).map_err(|e| conflict(e.to_string()))?;
+    match now.map(|meta| (meta.dev, meta.ino)) == Some(id) {
+        true => Ok(opened),
+        false => Err(conflict("another directory than the one that was covered".to_owned())),
     }
 }
 

@@ -22,6 +22,8 @@ pub struct Watch {
     pub listener: bool,
     /// Tell of opens that only read, too. Each open then waits for the supervisor.
     pub reads: bool,
+    /// Tell of opens that only read, because a person may be asked about one.
+    pub asks: bool,
     /// Tell of calls that only look at a path (stat, access, readlink), to learn what a command needs to see.
     pub looks: bool,
     /// Tell of every call that makes a descriptor, to say when `max_open_files` was met.
@@ -439,7 +441,7 @@ fn by_argument(watch: &Watch, refused: Answer, watched: Answer, calls: &mut BTre
     let one_of = |arg, values: Vec<u32>| Test::OneOf { arg, mask: u32::MAX, values };
     let no_set_id = |mode, otherwise: Answer| Choice::when(any(mode, SET_ID), refused, otherwise);
     let open = |flags: u8, mode: u8| {
-        let rest = match watch.reads || watch.descriptors {
+        let rest = match watch.reads || watch.asks || watch.descriptors {
             true => Choice::Always(watched),
             false => Choice::when(any(flags, OPEN_CHANGES), watched, Answer::Allow),
         };

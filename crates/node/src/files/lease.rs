@@ -6,7 +6,7 @@ use crate::keeper::Keeper;
 use crate::lifecycle::{measure, stop};
 use crate::sandbox::{self, Lifecycle, Sandbox};
 use crate::state::{self, State};
-use crate::{Caller, fresh};
+use crate::{Caller, fresh, total};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde_json::Value;
 use std::os::fd::AsFd;
@@ -87,7 +87,7 @@ fn open_how(word: &str, purpose: Purpose, how: How, caller: &Caller) -> Result<O
     let found = state.store.read(|tx| sandbox::find(tx, Some(word), caller))?;
     let room = match purpose {
         Purpose::Reading => Room::default(),
-        Purpose::Writing => room(&state, &found.record)?,
+        Purpose::Writing => room(&state, &found.record, caller)?,
     };
     let (path, id, stopped) = (state.path.clone(), found.id.clone(), found.record.state == Lifecycle::Stopped);
     touch(&state.store, found)?;
@@ -120,19 +120,20 @@ fn touch(store: &Store, found: Kept<Sandbox>) -> Result<(), Fault> {
 }
 
 /// What the sandbox's limits and the file system leave.
-fn room(state: &State, sandbox: &Sandbox) -> Result<Room, Fault> {
+fn room(state: &State, sandbox: &Sandbox, caller: &Caller) -> Result<Room, Fault> {
     state::check_space(&state.dir, &state.path)?;
-    let mut room = Room { bytes: state::space_left(&state.dir), files: None };
+    let (bytes, files) = total::left(&state.layers, &state.path, caller)?;
+    let least = |one: Option<u64>, other: Option<u64>| one.into_iter().chain(other).min();
+    let mut room = Room { bytes: least(state::space_left(&state.dir), bytes), files };
     let (disk, files) = (sandbox.limits.max_disk_mb, sandbox.limits.max_files);
     if disk.is_none() && files.is_none() {
         return Ok(room);
     }
     let used = sandbox.layers.last().map(|id| measure::layer(&state.layers, id)).unwrap_or_default();
     if let Some(most) = disk.map(|mb| (mb * 1_048_576.0) as u64) {
-        let left = most.saturating_sub(used.bytes);
-        room.bytes = Some(room.bytes.map_or(left, |bytes| bytes.min(left)));
+        room.bytes = least(room.bytes, Some(most.saturating_sub(used.bytes)));
     }
-    room.files = files.map(|most| most.saturating_sub(used.files));
+    room.files = least(room.files, files.map(|most| most.saturating_sub(used.files)));
     Ok(room)
 }
 

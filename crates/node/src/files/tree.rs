@@ -130,8 +130,10 @@ impl Tree {
     }
 }
 
+type Name = Vec<u8>;
+
 /// The first `most` of the wanted names, last first; and the last of them, where more follow.
-fn least(dir: &Dir, most: usize, wanted: impl Fn(&[u8]) -> bool) -> io::Result<(Vec<Vec<u8>>, Option<Vec<u8>>)> {
+fn least(dir: &Dir, most: usize, wanted: impl Fn(&[u8]) -> bool) -> io::Result<(Vec<Name>, Option<Name>)> {
     let (mut held, mut more) = (BinaryHeap::new(), false);
     dir.each_name(MOST_NAMES, |name| {
         if !wanted(name) {

@@ -10,6 +10,7 @@ use node::Caller;
 use node::lifecycle::keys::Once;
 use node::lifecycle::stop::Which;
 use node::policies::Source;
+use node::sandbox::Driver;
 use node::snapshots::{self, Bounds, Forked, Imported, Listed, Onto, Restored, Since, Taken};
 use node::state::State as Place;
 use serde::{Deserialize, Serialize};
@@ -85,6 +86,9 @@ pub struct Take {
     /// A name for the snapshot.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub name: Option<String>,
+    /// Answer when it is on the disk, so that it outlives a power failure.
+    #[serde(skip_serializing_if = "std::ops::Not::not", default)]
+    pub sync: bool,
 }
 
 /// Keeps a sandbox as it is now. A command that runs in it is held still meanwhile.
@@ -104,7 +108,8 @@ async fn take_snapshot(
     let once = once(&shared, &who, key, "snapshot", &(&id, &wish))?;
     let which = Which { word: Some(id), version: version.0 };
     let verb = move |caller: &Caller| {
-        snapshots::take_once(&Place::open(caller)?, caller, &which, wish.name.as_deref(), once.as_ref())
+        let take = if wish.sync { snapshots::take_to_disk } else { snapshots::take_once };
+        take(&Place::open(caller)?, caller, &which, wish.name.as_deref(), once.as_ref())
     };
     let taken = shared.verb(&who, verb).await?;
     if taken.layers > snapshots::DEEP {
@@ -286,6 +291,10 @@ pub struct Import {
     /// The built-in policy of its commands [default]. What the file says of a policy is told and never obeyed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub policy: Option<String>,
+    /// How changes are kept apart from the directory; the best that works where none is given.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[param(inline)]
+    pub driver: Option<Driver>,
 }
 
 /// A new sandbox from a file that an export made. The file may be anybody's: it is unpacked into a layer and nowhere else.
@@ -310,7 +319,8 @@ async fn import_workspace(
     let verb = move |caller: &Caller| {
         let policies = wish.policy.clone().map(Source::Preset).into_iter().collect();
         let (name, bounds) = (wish.name.as_deref(), Bounds::default());
-        let onto = Onto { dir: wish.dir.as_deref(), name, policies, flags: Vec::new(), bounds, once };
+        let (dir, driver) = (wish.dir.as_deref(), wish.driver);
+        let onto = Onto { dir, name, policies, flags: Vec::new(), bounds, driver, once };
         snapshots::import(&Place::open(caller)?, caller, onto, &mut std::io::BufReader::new(file))
     };
     Ok((StatusCode::CREATED, axum::Json(shared.making(&who, 1, &key, verb).await?)))
