@@ -14,4 +14,5 @@ mod limits;
 mod place;
 mod questions;
 mod services;
+mod shares;
 mod suspended;
