@@ -213,7 +213,7 @@ fn submodules_commit_in_their_own_repository_only() {
     assert_eq!(place.git(&["diff-tree", "-r", "--name-only", "HEAD~1", "HEAD"]), "a.txt");
     assert_eq!(
         place.git_in(&inside, &["status", "--porcelain"]),
-        "M l\n?? new",
+        " M l\n?? new",
         "its own commit is for its own repository"
     );
     std::fs::remove_file(inside.join("new")).unwrap();
