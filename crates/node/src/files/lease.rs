@@ -97,7 +97,11 @@ fn open_how(word: &str, purpose: Purpose, how: How, caller: &Caller) -> Result<O
         How::Started => Some(Keeper::ensure_for_files(&path, &id, caller)?),
     };
     let Some(mut keeper) = keeper else { return Ok(None) };
-    let (rooted, handle) = keeper.root()?;
+    let (rooted, handle) = match keeper.root() {
+        // It was about to end: that is none.
+        Err(fault) if how == How::Found && fault.error_kind == ErrorKind::Unavailable => return Ok(None),
+        told => told?,
+    };
     let place = rooted.at.text().map(PathBuf::from).ok_or_else(|| Fault::internal("a place that is no path"))?;
     let lease = Lease { keeper: Mutex::new(Some(keeper)), sandbox: id, stopped };
     let root = Root::new(handle, (rooted.uid, rooted.gid), place).with_room(room);
