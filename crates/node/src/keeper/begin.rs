@@ -1,7 +1,7 @@
 //! Commands that are begun from afar: described by a document, started once under a key, listed with those before them.
 
 use super::client::Keeper;
-use super::runs::Found;
+use super::runs::{self, Found};
 use super::wire::{Start, Started, Word};
 use crate::Caller;
 use crate::lifecycle::live;
@@ -129,8 +129,17 @@ fn id_of(sandbox: &str, key: &str) -> String {
     terms::id("run", random)
 }
 
-/// Starts a command in a sandbox; under a key once. The sandbox's id, the run's, and whether it was there.
-pub fn begin(ask: &Ask, word: &str, key: Option<&str>, caller: &Caller) -> Result<(String, Started), Fault> {
+/// A command that was started, or had been under the same key.
+#[derive(Debug)]
+pub struct Begun {
+    pub existed: bool,
+    pub found: Found,
+    /// Whom to ask about it; nobody where it was there before.
+    pub keeper: Option<Keeper>,
+}
+
+/// Starts a command in a sandbox; under a key once.
+pub fn begin(ask: &Ask, word: &str, key: Option<&str>, caller: &Caller) -> Result<Begun, Fault> {
     ask.check()?;
     let state = State::open(caller)?;
     let id = state.store.read(|tx| sandbox::find(tx, Some(word), caller))?.id;
@@ -143,12 +152,29 @@ pub fn begin(ask: &Ask, word: &str, key: Option<&str>, caller: &Caller) -> Resul
             let fault = Fault::new(ErrorKind::Conflict, message).subject(run).phase(Phase::Admission);
             return Err(fault.hint("repeat the request as it was, or take another key"));
         }
-        return Ok((id, Started { run: run.clone(), pid: 0, existed: true }));
+        let found = Found::new(known.id, known.record, state.path);
+        return Ok(Begun { existed: true, found, keeper: None });
     }
-    let mut keeper = Keeper::ensure(&state.path, &id, caller)?;
-    drop(state);
-    let started = keeper.start(ask.start(run, caller))?;
-    Ok((id, started))
+    let State { path, .. } = state;
+    let mut keeper = Keeper::ensure(&path, &id, caller)?;
+    let Started { run, existed, command, started_ms, .. } = keeper.start(ask.start(run, caller))?;
+    if existed {
+        return Ok(Begun { existed, found: runs::find(&run, caller)?, keeper: None });
+    }
+    let card = &keeper.card;
+    let record = Run {
+        sandbox: id,
+        command,
+        pid: card.pid,
+        pid_start: card.pid_start,
+        boot: card.boot.clone(),
+        started_ms,
+        ended_ms: None,
+        verdict: None,
+        status: None,
+        service: None,
+    };
+    Ok(Begun { existed, found: Found::new(run, record, path), keeper: Some(keeper) })
 }
 
 /// Runs of a sandbox, or of all; those that go on, or also those that have ended. The newest first.
@@ -170,9 +196,18 @@ pub fn list(word: Option<&str>, running: bool, caller: &Caller) -> Result<Vec<Sh
     Ok(shown.filter(|shown| shown.running || !running).collect())
 }
 
+/// A run that has ended, but for how.
+pub fn ended(found: &Found) -> Shown {
+    told(found.id.clone(), found.run.clone(), false)
+}
+
 /// A run as its record has it.
 pub fn shown(run: String, record: Run) -> Shown {
     let running = live::handle(&record).is_some();
+    told(run, record, running)
+}
+
+fn told(run: String, record: Run, running: bool) -> Shown {
     let Run { sandbox, command, started_ms, ended_ms, verdict, status, service, .. } = record;
     Shown {
         run,

@@ -12,11 +12,12 @@ use axum::body::Body;
 use axum::extract::State;
 use bytes::Bytes;
 use futures_util::StreamExt;
-use node::keeper::begin::{self, Ask, Shown, Size};
+use node::keeper::begin::{self, Ask, Begun, Shown, Size};
 use node::keeper::runs::Found;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 use terms::{Fault, Phase};
+use tokio::sync::oneshot;
 use utoipa::{IntoParams, ToSchema};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
@@ -110,14 +111,25 @@ async fn create(
     let turn = shared.admission().run(&who.tenant).await?;
     let word = id.clone();
     let begin = move |caller: &node::Caller| begin::begin(&ask, &word, key.0.as_deref(), caller);
-    let (_, started) = shared.enlivening(&who, &id, begin).await?;
-    let mut listener = Listener::new(&shared, &who, started.run.clone()).await?;
-    if !started.existed {
-        Listener::new(&shared, &who, started.run).await?.hold(turn);
+    let Begun { existed, found, keeper } = shared.enlivening(&who, &id, begin).await?;
+    let mut listener = Listener::of(&shared, found);
+    let waiting = keeper.map(|keeper| listener.again().stay(keeper, turn));
+    let shown = match (waiting, query.wait) {
+        (Some(waiting), Some(time)) => match within(time.0, waiting, &shared).await {
+            Some(ended) => listener.ended(ended).await?,
+            None => show(&mut listener, Some(Time(Duration::ZERO))).await?,
+        },
+        _ => show(&mut listener, query.wait).await?,
+    };
+    Ok(Answer::made(Shown { existed, ..shown }, existed))
+}
+
+/// What comes in time, while the daemon stays.
+async fn within<T>(time: Duration, waiting: oneshot::Receiver<T>, shared: &Shared) -> Option<T> {
+    tokio::select! {
+        come = tokio::time::timeout(time.min(Time::LONGEST_WAIT), waiting) => come.ok()?.ok(),
+        () = shared.until_end() => None,
     }
-    let mut shown = show(&mut listener, query.wait).await?;
-    shown.existed = started.existed;
-    Ok(Answer::made(shown, started.existed))
 }
 
 async fn show(listener: &mut Listener, wait: Option<Time>) -> Result<Shown, Refusal> {
