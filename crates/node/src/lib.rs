@@ -17,6 +17,7 @@ pub mod learn;
 pub mod lifecycle;
 pub mod network;
 pub mod output;
+mod own;
 pub mod policies;
 pub mod ports;
 pub mod publish;
@@ -35,4 +36,5 @@ pub mod toolchains;
 pub mod top;
 
 pub use caller::Caller;
+pub use own::Own;
 pub use reach::{Grants, Reach};

@@ -189,6 +189,7 @@ fn descriptors(wanted: usize) -> (usize, Vec<String>) {
 }
 
 fn raise(connections: usize) {
+    node::keeper::remember_descriptors();
     let now = getrlimit(Resource::Nofile);
     let need = connections as u64 + OTHER_DESCRIPTORS;
     if now.current.is_some_and(|current| current < need) {
@@ -214,9 +215,9 @@ pub fn serve(settings: Settings, ready: impl FnOnce(&Checked) + Send) -> Result<
     // behind those.
     let threads = crate::shared::AT_A_TIME as usize + BESIDE;
     let runtime = runtime.enable_all().max_blocking_threads(threads).build().map_err(broken)?;
-    let grace = settings.grace;
     let done = runtime.block_on(live(settings, &mut checked, ready));
-    runtime.shutdown_timeout(grace);
+    // What goes on now had its time, or nobody wants to wait for it.
+    runtime.shutdown_background();
     done
 }
 
@@ -258,13 +259,21 @@ async fn live(settings: Settings, checked: &mut Checked, ready: impl FnOnce(&Che
     drop((socket, tcp));
     shared.lookout().log().info("the daemon ends", &[("open", open.count().into())]);
     shared.end();
+    let finished = async {
+        open.finished().await;
+        shared.until_idle().await;
+        shared.lookout().close().await;
+    };
+    let overdue = async {
+        tokio::time::sleep(settings.grace).await;
+        shared.lookout().close().await;
+    };
     tokio::select! {
-        () = open.finished() => {}
-        () = tokio::time::sleep(settings.grace) => {}
+        () = finished => {}
+        () = overdue => {}
         _ = term.recv() => {}
         _ = int.recv() => {}
     }
-    shared.lookout().close().await;
     Ok(())
 }
 

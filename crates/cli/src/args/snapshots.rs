@@ -147,6 +147,13 @@ fn import() -> Command {
                 .value_name("SIZE")
                 .help("Most that may come out of the file, e.g. 100g, however small it is itself [default: 16g]"),
         )
+        .arg(
+            Arg::new("driver")
+                .long("driver")
+                .value_name("NAME")
+                .value_parser(["auto", "overlay", "reflink", "copy"])
+                .help("How changes are kept apart from the directory [default: auto]"),
+        )
         .arg(json())
         .next_help_heading("Policy of its commands")
         .args(policy_args())

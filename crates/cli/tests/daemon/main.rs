@@ -3,6 +3,7 @@
 mod support;
 
 mod admission;
+mod agents;
 mod faults;
 mod files;
 mod fuzz;

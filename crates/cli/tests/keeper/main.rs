@@ -7,6 +7,7 @@ mod words;
 
 mod commands;
 mod ends;
+mod hidden;
 mod input;
 mod limits;
 mod place;

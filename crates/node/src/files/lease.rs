@@ -64,8 +64,25 @@ impl Drop for Lease {
     }
 }
 
-/// The files of a sandbox, by id, name or beginning of an id.
+/// The files of a sandbox, by id, name or beginning of an id. One that is not live stands for them alone: nothing is started in it, and
+/// it is not woken.
 pub fn open(word: &str, purpose: Purpose, caller: &Caller) -> Result<Root, Fault> {
+    let opened = open_how(word, purpose, How::Started, caller)?;
+    opened.ok_or_else(|| Fault::internal("files of a sandbox that stands, and does not"))
+}
+
+/// The same where it stands already; none where a process would have to be started for it.
+pub fn open_standing(word: &str, purpose: Purpose, caller: &Caller) -> Result<Option<Root>, Fault> {
+    open_how(word, purpose, How::Found, caller)
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum How {
+    Found,
+    Started,
+}
+
+fn open_how(word: &str, purpose: Purpose, how: How, caller: &Caller) -> Result<Option<Root>, Fault> {
     let state = State::open(caller)?;
     let found = state.store.read(|tx| sandbox::find(tx, Some(word), caller))?;
     let room = match purpose {
@@ -75,12 +92,16 @@ pub fn open(word: &str, purpose: Purpose, caller: &Caller) -> Result<Root, Fault
     let (path, id, stopped) = (state.path.clone(), found.id.clone(), found.record.state == Lifecycle::Stopped);
     touch(&state.store, found)?;
     drop(state);
-    let mut keeper = Keeper::ensure(&path, &id, caller)?;
+    let keeper = match how {
+        How::Found => Keeper::find(&path, &id),
+        How::Started => Some(Keeper::ensure_for_files(&path, &id, caller)?),
+    };
+    let Some(mut keeper) = keeper else { return Ok(None) };
     let (rooted, handle) = keeper.root()?;
     let place = rooted.at.text().map(PathBuf::from).ok_or_else(|| Fault::internal("a place that is no path"))?;
     let lease = Lease { keeper: Mutex::new(Some(keeper)), sandbox: id, stopped };
     let root = Root::new(handle, (rooted.uid, rooted.gid), place).with_room(room);
-    Ok(Root { lease: Some(Arc::new(lease)), ..root })
+    Ok(Some(Root { lease: Some(Arc::new(lease)), ..root }))
 }
 
 /// Whoever reads and writes files in it uses it: it is not collected for lying idle.

@@ -100,7 +100,6 @@ impl Ask {
 
     fn start(&self, id: Option<String>, caller: &Caller) -> Start {
         Start {
-            run: id,
             command: self.command.iter().map(Word::of).collect(),
             shell: self.shell.as_ref().map(Word::of),
             env: self.env.iter().map(|(name, value)| Word::of(format!("{name}={value}"))).collect(),
@@ -112,12 +111,15 @@ impl Ask {
             terminal: self.terminal.map(|size| (size.rows, size.columns)),
             actor: caller.user.clone(),
             service: None,
+            request: id.as_ref().map(|_| self.digest()),
+            run: id,
         }
     }
 
-    /// The words that the record of such a run ends with.
-    fn last_word(&self) -> &str {
-        self.command.last().or(self.shell.as_ref()).map_or("", String::as_str)
+    /// Of all that is asked for. It is a digest because variables may be secrets.
+    fn digest(&self) -> String {
+        let text = serde_json::to_vec(self).unwrap_or_default();
+        workspace::spelled::hex(&Sha256::digest(text))
     }
 }
 
@@ -145,13 +147,8 @@ pub fn begin(ask: &Ask, word: &str, key: Option<&str>, caller: &Caller) -> Resul
     let id = state.store.read(|tx| sandbox::find(tx, Some(word), caller))?.id;
     let run = key.map(|key| id_of(&id, key));
     if let Some(run) = &run
-        && let Some(known) = state.store.read(|tx| tx.get::<Run>(run))?
+        && let Some(known) = begun_before(&state, ask, run)?
     {
-        if known.record.command.last().map(String::as_str) != Some(ask.last_word()) {
-            let message = format!("the key was used for another command: {:?}", known.record.command);
-            let fault = Fault::new(ErrorKind::Conflict, message).subject(run).phase(Phase::Admission);
-            return Err(fault.hint("repeat the request as it was, or take another key"));
-        }
         let found = Found::new(known.id, known.record, state.path);
         return Ok(Begun { existed: true, found, keeper: None });
     }
@@ -173,8 +170,33 @@ pub fn begin(ask: &Ask, word: &str, key: Option<&str>, caller: &Caller) -> Resul
         verdict: None,
         status: None,
         service: None,
+        request: key.map(|_| ask.digest()),
     };
     Ok(Begun { existed, found: Found::new(run, record, path), keeper: Some(keeper) })
+}
+
+/// What an earlier request under the same key started.
+pub fn earlier(ask: &Ask, word: &str, key: &str, caller: &Caller) -> Result<Option<Found>, Fault> {
+    ask.check()?;
+    let state = State::open(caller)?;
+    let id = state.store.read(|tx| sandbox::find(tx, Some(word), caller))?.id;
+    let known = begun_before(&state, ask, &id_of(&id, key))?;
+    Ok(known.map(|known| Found::new(known.id, known.record, state.path)))
+}
+
+fn begun_before(state: &State, ask: &Ask, run: &str) -> Result<Option<Kept<Run>>, Fault> {
+    match state.store.read(|tx| tx.get::<Run>(run))? {
+        None => Ok(None),
+        Some(known) if known.record.request != Some(ask.digest()) => Err(other_request(run)),
+        known => Ok(known),
+    }
+}
+
+/// A key that stands for another request.
+pub(super) fn other_request(run: &str) -> Fault {
+    let message = format!("the key was used for another request, which started {run}");
+    let fault = Fault::new(ErrorKind::Conflict, message).subject(run).phase(Phase::Admission);
+    fault.hint("repeat the request as it was, or take another key")
 }
 
 /// Runs of a sandbox, or of all; those that go on, or also those that have ended. The newest first.
@@ -182,14 +204,16 @@ pub fn list(word: Option<&str>, running: bool, caller: &Caller) -> Result<Vec<Sh
     let state = State::open(caller)?;
     let mut all = state.store.read(|tx| {
         let of = word.map(|word| sandbox::find(tx, Some(word), caller)).transpose()?.map(|kept: Kept<Sandbox>| kept.id);
-        match (&of, running) {
-            (Some(id), false) => tx.list_in::<Run>(id),
-            (None, false) => tx.list::<Run>(),
+        let mut found = match (&of, running) {
+            (Some(id), false) => tx.list_in::<Run>(id)?,
+            (None, false) => tx.list::<Run>()?,
             (of, true) => {
                 let open = tx.list_open::<Run>()?.into_iter();
-                Ok(open.filter(|run| of.as_ref().is_none_or(|id| run.record.sandbox == *id)).collect())
+                open.filter(|run| of.as_ref().is_none_or(|id| run.record.sandbox == *id)).collect()
             }
-        }
+        };
+        caller.keep_own(tx, &mut found, |run| &run.record.sandbox)?;
+        Ok(found)
     })?;
     all.sort_by(|a, b| b.record.started_ms.cmp(&a.record.started_ms).then_with(|| a.id.cmp(&b.id)));
     let shown = all.into_iter().map(|kept| shown(kept.id, kept.record));

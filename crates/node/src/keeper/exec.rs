@@ -46,6 +46,7 @@ pub fn start_of(ask: &Ask, caller: &Caller, sandbox: &str) -> Result<Start, Faul
         terminal: ask.stdio.terminal.then(|| enclosure::terminal::size(rustix::stdio::stdin())),
         actor: caller.user.clone(),
         service: None,
+        request: None,
     })
 }
 

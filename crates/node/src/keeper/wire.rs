@@ -85,6 +85,8 @@ pub enum Ask {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         runs: Option<Vec<String>>,
     },
+    /// It is wanted for more than its files: it is suspended no more, and its services run.
+    Rise,
     Freeze,
     Thaw,
     /// The directory of the workspace as the guest has it, or its private `/tmp`: `Rooted`, and a handle.
@@ -165,6 +167,9 @@ pub struct Start {
     /// The service that it is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub service: Option<String>,
+    /// A digest of the request that asks for it under a key.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub request: Option<String>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -179,6 +184,9 @@ pub struct Hello {
     pub frozen: bool,
     /// It does not end by itself.
     pub stays: bool,
+    /// It stands for files alone: nobody has asked for more.
+    #[serde(default)]
+    pub rests: bool,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

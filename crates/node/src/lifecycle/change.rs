@@ -1,7 +1,7 @@
 //! Change: what can be said anew of a sandbox that is there: its name, how long it is kept, its network rules and its limits. The last
 //! two hold at once where it is live.
 
-use super::create::check_name;
+use super::create::{check_name, name_taken};
 use super::revise::{self, Revised};
 use super::stop::{Which, note, pick};
 use crate::sandbox::Sandbox;
@@ -10,7 +10,7 @@ use crate::{Caller, fresh};
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::json;
 use store::Step;
-use terms::{ErrorKind, Fault, Limits, Phase};
+use terms::{Fault, Limits};
 use utoipa::ToSchema;
 
 /// What is left out stays as it is; `null` takes it away.
@@ -112,9 +112,7 @@ fn store_change(
         if changed {
             let other = kept.record.name.as_deref().map(|name| tx.get_named::<Sandbox>(name)).transpose()?.flatten();
             if let Some(other) = other.filter(|other| other.id != kept.id) {
-                let message = format!("name: {} has that name", other.id);
-                let fault = Fault::new(ErrorKind::Conflict, message).subject(other.id).phase(Phase::Admission);
-                return Err(fault.hint("choose another name"));
+                return Err(name_taken("name", &other, caller));
             }
             kept.record.used_ms = now;
             note(tx, "change", Step::Done, &kept.id, caller, json!(ask))?;

@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 use std::ffi::OsString;
 use std::path::PathBuf;
-use store::{Entry, Step, Tx};
+use store::{Entry, Kept, Step, Tx};
 use terms::{ErrorKind, Fault, Limits, Phase};
 use utoipa::ToSchema;
 use workspace::Driver;
@@ -85,14 +85,14 @@ pub fn create_telling(ask: &Ask, caller: &Caller, progress: &mut dyn FnMut(&Copi
         None => workspace::driver::choose(&base.dir, &state.layers.dir, ask.driver)?,
     };
     let params = params(ask, &sandbox);
-    if let Some(known) = state.store.read(|tx| earlier(tx, ask, &params))? {
+    if let Some(known) = state.store.read(|tx| earlier(tx, ask, &params, caller))? {
         return Ok(known);
     }
     state::check_space(&state.dir, &state.path)?;
     // Those that are sure to be refused leave no trace; the transaction below asks again.
-    state.store.read(|tx| admit(tx, "", &sandbox))?;
+    state.store.read(|tx| admit(tx, "", &sandbox, caller))?;
     let stacked = Stacked::make(&state, &base, ask, &id, &mut sandbox, progress)?;
-    let made = state.store.write(|tx| match earlier(tx, ask, &params)? {
+    let made = state.store.write(|tx| match earlier(tx, ask, &params, caller)? {
         Some(known) => Ok(known),
         None => record(tx, ask, caller, &id, sandbox, params).map(|version| {
             let (id, base) = (id.clone(), base.path.clone());
@@ -128,6 +128,7 @@ fn describe(ask: &Ask, caller: &Caller, base: &Base, ground: Option<&Ground>) ->
     let now = fresh::now_ms();
     let sandbox = Sandbox {
         name: ask.name.clone(),
+        owner: caller.owner(),
         own_base: ask.own_base && ground.is_none(),
         limits: ground.map_or(ask.limits, |g| g.limits.tightest(ask.limits)),
         cpus: ask.cpus.or(ground.and_then(|g| g.cpus)),
@@ -159,9 +160,9 @@ fn params(ask: &Ask, sandbox: &Sandbox) -> Map<String, Value> {
 }
 
 /// What an earlier request under the same key made.
-fn earlier(tx: &Tx<'_>, ask: &Ask, params: &Map<String, Value>) -> Result<Option<Created>, Fault> {
+fn earlier(tx: &Tx<'_>, ask: &Ask, params: &Map<String, Value>, caller: &Caller) -> Result<Option<Created>, Fault> {
     let Some(key) = &ask.key else { return Ok(None) };
-    let Some(id) = keys::known(tx, key, params, fresh::now_ms())? else { return Ok(None) };
+    let Some(id) = keys::known(tx, &keys::of(caller, key), params, fresh::now_ms())? else { return Ok(None) };
     match tx.get::<Sandbox>(&id)? {
         Some(kept) => {
             let (version, base) = (kept.version, kept.record.base);
@@ -176,18 +177,25 @@ fn earlier(tx: &Tx<'_>, ask: &Ask, params: &Map<String, Value>) -> Result<Option
 }
 
 /// What other sandboxes leave room for.
-fn admit(tx: &Tx<'_>, id: &str, sandbox: &Sandbox) -> Result<(), Fault> {
+fn admit(tx: &Tx<'_>, id: &str, sandbox: &Sandbox, caller: &Caller) -> Result<(), Fault> {
     if tx.count::<Sandbox>()? >= MOST_SANDBOXES {
         let message = format!("there are {MOST_SANDBOXES} sandboxes, which is the most there can be");
         let fault = Fault::new(ErrorKind::LimitExceeded, message).phase(Phase::Admission);
         return Err(fault.hint("remove some with `cofferdam rm` or `cofferdam gc`"));
     }
     if let Some(other) = sandbox.name.as_deref().map(|name| tx.get_named::<Sandbox>(name)).transpose()?.flatten() {
-        let message = format!("--name {:?}: {} has that name", other.record.name.unwrap_or_default(), other.id);
-        let fault = Fault::new(ErrorKind::Conflict, message).subject(other.id).phase(Phase::Admission);
-        return Err(fault.hint("choose another name, or remove that one"));
+        return Err(name_taken("--name", &other, caller));
     }
-    reserve::check(tx, id, sandbox)
+    reserve::check(tx, id, sandbox, caller)
+}
+
+/// A name that another has. Whose it is, those are told who see it.
+pub(super) fn name_taken(what: &str, other: &Kept<Sandbox>, caller: &Caller) -> Fault {
+    let name = other.record.name.as_deref().unwrap_or_default();
+    let (whose, seen) = if caller.sees_kept(other) { (other.id.as_str(), true) } else { ("another", false) };
+    let fault = Fault::new(ErrorKind::Conflict, format!("{what} {name:?}: {whose} has that name"));
+    let fault = if seen { fault.subject(whose) } else { fault };
+    fault.hint("choose another name, or remove that one").phase(Phase::Admission)
 }
 
 fn record(
@@ -198,7 +206,7 @@ fn record(
     sandbox: Sandbox,
     params: Map<String, Value>,
 ) -> Result<u64, Fault> {
-    admit(tx, id, &sandbox)?;
+    admit(tx, id, &sandbox, caller)?;
     if let Some((_, below)) = sandbox.layers.split_last().filter(|(_, below)| !below.is_empty()) {
         still_there(tx, below)?;
     }
@@ -208,7 +216,7 @@ fn record(
     let entry = Entry { at_ms, verb: "create", step: Step::Intent, subject: id, actor: &caller.user, body };
     tx.note(&entry)?;
     if let Some(key) = &ask.key {
-        keys::keep(tx, key, id, params, at_ms)?;
+        keys::keep(tx, &keys::of(caller, key), id, params, at_ms)?;
     }
     let version = tx.add(id, sandbox)?.version;
     tx.note(&Entry { step: Step::Done, body: Value::Null, ..entry })?;

@@ -51,8 +51,10 @@ pub fn list(caller: &Caller, removed: bool) -> Result<Vec<Row>, Fault> {
         let gone = if removed { tx.list::<Tombstone>()? } else { Vec::new() };
         Ok((tx.list::<Sandbox>()?, gone))
     })?;
-    let mut rows: Vec<Row> = kept.into_iter().map(|s| row(&state, s, now)).collect();
-    rows.extend(gone.into_iter().map(|t| Row {
+    let kept = kept.into_iter().filter(|s| caller.sees_kept(s));
+    let gone = gone.into_iter().filter(|t| caller.sees(&t.id, &t.record.sandbox));
+    let mut rows: Vec<Row> = kept.map(|s| row(&state, s, now)).collect();
+    rows.extend(gone.map(|t| Row {
         state: Standing::Removed,
         used_ms: t.record.removed_ms,
         expires_ms: None,
@@ -122,11 +124,14 @@ pub fn runs(caller: &Caller) -> Result<Vec<Live>, Fault> {
     let mut found = Vec::new();
     for run in open.into_iter().filter(|run| live::handle(&run.record).is_some()) {
         let Run { sandbox, command, pid, started_ms, .. } = run.record;
-        let Some(of) = state.store.read(|tx| tx.get::<Sandbox>(&sandbox))? else { continue };
+        let of = state.store.read(|tx| tx.get::<Sandbox>(&sandbox))?;
+        let Some(of) = of.filter(|of| caller.sees_kept(of)) else { continue };
         let Sandbox { name, base, .. } = of.record;
         found.push(Live { run: run.id, sandbox: Some(sandbox), name, base, pid: Some(pid), command, started_ms });
     }
-    found.extend(unrecorded(&state, &known)?);
+    if !caller.is_bound() {
+        found.extend(unrecorded(&state, &known)?);
+    }
     found.sort_by_key(|live| live.started_ms);
     Ok(found)
 }

@@ -90,7 +90,7 @@ pub fn start(which: &Which, caller: &Caller) -> Result<Moved, Fault> {
         kept.record.state = Lifecycle::Active;
         kept.record.used_ms = fresh::now_ms();
         // What was let go by stop may be somebody else's by now.
-        reserve::check(tx, &kept.id, &kept.record)?;
+        reserve::check(tx, &kept.id, &kept.record, caller)?;
         note(tx, "start", Step::Intent, &kept.id, caller, Value::Null)?;
         let kept = tx.change(kept)?;
         note(tx, "start", Step::Done, &kept.id, caller, Value::Null)?;

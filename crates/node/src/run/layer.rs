@@ -49,7 +49,7 @@ pub(super) fn make(at: &Path, options: &Fresh, caller: &Caller) -> Result<Held, 
     let (layer, lock) = layers.make(&base, fresh::random()).map_err(|e| unusable(&e))?;
     let since = layer.made_at().map_err(|e| unusable(&e))?;
     if driver != Driver::Overlay
-        && let Err(fault) = workspace::copy::populate(&base, &layer.up, driver, &mut |_| {})
+        && let Err(fault) = workspace::copy::into_layer(&base, &layer, driver, &mut |_| {})
     {
         let _collected_later = drop_layer(&layers, &layer.id);
         return Err(fault);

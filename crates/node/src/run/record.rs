@@ -50,6 +50,7 @@ impl Tracked {
             started_ms: self.record.created_ms,
             ended_ms: None,
             service: None,
+            request: None,
             timer: self.timer.as_ref(),
         }
     }
@@ -145,6 +146,7 @@ pub(crate) struct Written<'a> {
     /// Where somebody has looked at the clock already.
     pub ended_ms: Option<u64>,
     pub service: Option<&'a str>,
+    pub request: Option<&'a str>,
     /// How long its phases took, once it has ended.
     pub timer: Option<&'a Timer>,
 }
@@ -189,6 +191,7 @@ impl Written<'_> {
             verdict: outcome.map(|o| o.verdict),
             status: outcome.map(Outcome::status),
             service: self.service.map(str::to_owned),
+            request: self.request.map(str::to_owned),
         }
     }
 

@@ -83,7 +83,8 @@ pub fn fork_once(
         still_there(tx, &ground.layers)?;
         for (name, (layers, _)) in names.zip(&grown) {
             let id = terms::id("sbx", fresh::random());
-            tx.add(&id, sandbox_on(&ground, name.clone(), layers.clone(), at_ms, &snapshot))?;
+            let sandbox = sandbox_on(&ground, name.clone(), layers.clone(), at_ms, &snapshot);
+            tx.add(&id, Sandbox { owner: caller.owner(), ..sandbox })?;
             set_anchors(tx, &id, &ground.anchors)?;
             note(
                 tx,
@@ -118,7 +119,7 @@ fn undo(state: &State, grown: &[(Vec<String>, Lock)]) {
 /// The snapshot that a word means, or one that is taken of the sandbox that it means.
 pub fn ground_of(state: &State, caller: &Caller, word: Option<&str>) -> Result<(String, Ground), Fault> {
     let known = match word {
-        Some(word) => state.store.read(|tx| look(tx, word))?,
+        Some(word) => state.store.read(|tx| look(tx, word, caller))?,
         None => None,
     };
     if let Some(kept) = known {
@@ -149,7 +150,7 @@ pub fn grow(
     };
     match (ground.driver, frozen.last()) {
         (Driver::Overlay, _) => Ok((ground.layers.iter().cloned().chain([top.id]).collect(), lock)),
-        (_, Some(tree)) => match copy::tree(&tree.up, &top.up) {
+        (_, Some(tree)) => match copy::tree(tree, &top) {
             Ok(_) => Ok((vec![top.id], lock)),
             Err(fault) => {
                 let _ = state.layers.remove(&top.id);

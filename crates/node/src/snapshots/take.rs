@@ -175,7 +175,7 @@ fn copied(state: &State, sandbox: &Kept<Sandbox>, top: &Layer, lock: Option<Lock
     };
     let copied = match sandbox.record.driver {
         Driver::Overlay => copy::layers(&[&top.up], &layer.up),
-        Driver::Reflink | Driver::Copy => copy::tree(&top.up, &layer.up),
+        Driver::Reflink | Driver::Copy => copy::tree(top, &layer),
     };
     let held_ms = run.map(|(guest, since)| {
         drop(guest);
@@ -304,7 +304,7 @@ fn record(
 pub fn remove(state: &State, caller: &Caller, word: &str) -> Result<String, Fault> {
     let at_ms = fresh::now_ms();
     let kept = state.store.write(|tx| {
-        let kept = find(tx, word)?;
+        let kept = find(tx, word, caller)?;
         tx.remove::<Snapshot>(&kept.id)?;
         note(tx, at_ms, "snapshot_rm", &kept.record.sandbox, &caller.user, serde_json::json!({ "snapshot": kept.id }))?;
         Ok(kept)

@@ -151,8 +151,8 @@ async fn create(
     Json(body): Json<Make>,
 ) -> Result<Answer<Created>, Refusal> {
     who.needs(Scope::Agent)?;
-    let ask = body.ask(key)?;
-    let made = shared.making(&who, 1, move |caller| make(&ask, caller)).await?;
+    let ask = body.ask(key.clone())?;
+    let made = shared.making(&who, 1, &key, move |caller| make(&ask, caller)).await?;
     let (version, existed) = (made.version, made.existed);
     Ok(Answer::made(made, existed).version(version))
 }

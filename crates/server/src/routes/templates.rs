@@ -69,7 +69,7 @@ async fn create_template(
     Json(wish): Json<CreateTemplate>,
 ) -> Result<(StatusCode, axum::Json<Templated>), Refusal> {
     who.needs(Scope::Operator)?;
-    let once = once(key, "template", &wish)?;
+    let once = once(&shared, &who, key, "template", &wish)?;
     let verb = move |caller: &Caller| {
         let CreateTemplate { name, from } = &wish;
         snapshots::create_once(&Place::open(caller)?, caller, name, Some(from), None, once.as_ref())

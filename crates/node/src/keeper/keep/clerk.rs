@@ -23,6 +23,7 @@ pub(super) struct Note {
     pub started_ms: u64,
     pub ended_ms: Option<u64>,
     pub service: Option<String>,
+    pub request: Option<String>,
     /// How long each of its phases takes.
     pub timer: Timer,
 }
@@ -247,6 +248,7 @@ fn written<'a>(sandbox: &str, note: &'a Note) -> Written<'a> {
         started_ms: note.started_ms,
         ended_ms: note.ended_ms,
         service: note.service.as_deref(),
+        request: note.request.as_deref(),
         timer: Some(&note.timer),
     }
 }
