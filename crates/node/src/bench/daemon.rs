@@ -214,7 +214,7 @@ impl Bench<'_> {
         let (pid, state) = (self.daemon.child.id(), &self.daemon.state);
         // Once through, so that what is made once is there.
         self.at_once(AT_ONCE, || self.cycles(2, true))?;
-        let before = weigh::settled(pid, state, |now| (now.processes, now.cgroups) == (0, 0))?;
+        let before = weigh::at_rest(pid, state)?;
         let (begun, failed, done) = (Instant::now(), AtomicU32::new(0), AtomicU32::new(0));
         let mut early = None;
         // In twenty parts, so that somebody sees how far it has come.

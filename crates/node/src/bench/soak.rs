@@ -4,7 +4,7 @@
 use super::work::Place;
 use super::{Ask, Entry, LIMITED, Progress, UNLIMITED, entries};
 use serde::Serialize;
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -164,12 +164,12 @@ pub fn descendants(of: u32) -> Vec<u32> {
 
 /// Groups are named `cofferdam-<supervisor's pid>-…`.
 fn orphaned_groups() -> usize {
-    groups_of(&[])
+    cgroup_mounts().iter().map(|mount| groups_below(mount, 0, &is_orphan)).sum()
 }
 
-/// Groups that these have made, and those whose supervisor is gone.
-pub fn groups_of(supervisors: &[u32]) -> usize {
-    let counts = |name: &str| is_orphan(name) || supervisor_of(name).is_some_and(|pid| supervisors.contains(&pid));
+/// Groups that these have made, whether they live or not.
+pub fn groups_of(supervisors: &BTreeSet<u32>) -> usize {
+    let counts = |name: &str| supervisor_of(name).is_some_and(|pid| supervisors.contains(&pid));
     cgroup_mounts().iter().map(|mount| groups_below(mount, 0, &counts)).sum()
 }
 

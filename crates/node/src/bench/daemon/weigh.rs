@@ -35,7 +35,7 @@ pub struct Idle {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Count {
     pub mounts: usize,
-    /// Control groups of the daemon's keepers, and those whose supervisor is gone.
+    /// Control groups that its keepers have made, those that are gone among them.
     pub cgroups: usize,
     /// Processes below the daemon: keepers and what they hold.
     pub processes: usize,
@@ -75,20 +75,33 @@ pub fn weight(daemon: u32, state: &Path) -> Result<Weight, Fault> {
 pub fn count(daemon: u32, state: &Path) -> Result<Count, Fault> {
     let entries = |name: &str| fs::read_dir(state.join(name)).map_or(0, Iterator::count);
     let processes = descendants(daemon);
+    let (sandboxes, runs) = Store::open(state)?.read(|tx| Ok((tx.count::<Sandbox>()?, tx.list::<Run>()?)))?;
+    let supervisors = runs.iter().map(|run| run.record.pid).chain(processes.iter().copied()).collect();
     Ok(Count {
         mounts: fs::read_to_string("/proc/self/mountinfo").unwrap_or_default().lines().count(),
-        cgroups: groups_of(&processes),
+        cgroups: groups_of(&supervisors),
         processes: processes.len(),
         daemon_descriptors: descriptors(daemon),
         keepers: entries("keepers"),
         layers: entries("layers"),
         bases: entries(crate::state::BASES),
-        sandboxes: Store::open(state)?.read(|tx| tx.count::<Sandbox>())?,
+        sandboxes,
+    })
+}
+
+/// The same once nothing lives in it and nothing changes any more: connections that were left are closed a little later.
+pub fn at_rest(daemon: u32, state: &Path) -> Result<Count, Fault> {
+    const LOOKS: u32 = 20;
+    let (mut last, mut same) = (Count::default(), 0);
+    settled(daemon, state, |now| {
+        same = if *now == last && (now.processes, now.cgroups) == (0, 0) { same + 1 } else { 0 };
+        last = now.clone();
+        same >= LOOKS
     })
 }
 
 /// The same once it is as it should be, or when that does not come; what has ended is cleared a little later.
-pub fn settled(daemon: u32, state: &Path, wanted: impl Fn(&Count) -> bool) -> Result<Count, Fault> {
+pub fn settled(daemon: u32, state: &Path, mut wanted: impl FnMut(&Count) -> bool) -> Result<Count, Fault> {
     const SETTLE: Duration = Duration::from_secs(10);
     let end = Instant::now() + SETTLE;
     loop {
