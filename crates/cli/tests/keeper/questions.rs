@@ -17,8 +17,12 @@ pub const READS: &str = r#"["read_file", "read_dir"]"#;
 
 impl<'a> Asked<'a> {
     pub fn new(place: &'a Place, rules: Value) -> Asked<'a> {
+        Asked::with(place, rules, &[])
+    }
+
+    fn with(place: &'a Place, rules: Value, words: &[&str]) -> Asked<'a> {
         let policy = place.policy(json!({"version": 1, "extends": ["default"], "fs": {"rules": rules}}));
-        Asked { live: Live::new(place, &["-p", &policy]) }
+        Asked { live: Live::new(place, &[&["-p", &policy], words].concat()) }
     }
 
     pub fn open(&self) -> Vec<Value> {
@@ -180,7 +184,10 @@ fn who_waits_can_be_suspended_signalled_and_killed() {
     for who in BOTH {
         let place = Place::new(who);
         let docs = docs(&place);
-        let asked = Asked::new(&place, json!([{"action": "ask", "path": docs, "perms": reads()}]));
+        // A group is frozen where there is one, and single processes are stopped elsewhere.
+        let words: &[&str] = if who == As::Root { &["--memory", "1g"] } else { &[] };
+        let rules = json!([{"action": "ask", "path": docs, "perms": reads()}]);
+        let asked = Asked::with(&place, rules, words);
         let one = format!("{docs}/open.txt");
         // Held still, it asks nothing; afterwards it asks again.
         let run = asked.live.detach(&["-t", "50s"], &format!("cat {one}"));
