@@ -42,7 +42,7 @@ pub use publish::Published;
 pub use residence::{End, Frozen, Happened, Job, Residence, Start, Started, Streams, Use};
 pub use trust::VARIABLES as TRUST_VARIABLES;
 pub use verdict::Ending;
-pub use workspace::{Gauge, MOST_LAYERS, Over, Workspace};
+pub use workspace::{Crowd, Gauge, MOST_LAYERS, Over, Workspace};
 
 /// Where the guest's private space is; nothing of the host shows there.
 pub const PRIVATE: &[&str] = &["/tmp", "/var/tmp", "/dev", "/proc"];

@@ -5,7 +5,7 @@
 mod layer;
 
 use self::layer::Layer;
-use crate::workspace::Gauge;
+use crate::workspace::{Crowd, Gauge};
 use policy::{Perms, Plan};
 use rustix::fs::{FileType, OFlags};
 use rustix::process::Resource;
@@ -416,6 +416,10 @@ impl<'a> Meter<'a> {
     fn space_met(&self) -> Option<LimitHit> {
         if let Some((used, most)) = self.layer.borrow().overfull() {
             return Some(hit(LimitKind::DiskMb, megabytes(most), megabytes(used)));
+        }
+        if let Some(Crowd { kind, used, most }) = self.layer.borrow_mut().crowded() {
+            let amount = |n| if kind == LimitKind::TotalFiles { Limit::Count(n) } else { megabytes(n) };
+            return Some(hit(kind, amount(most), amount(used)));
         }
         if self.limits.max_disk_mb.is_none() && self.limits.max_files.is_none() {
             return None;

@@ -145,7 +145,8 @@ pub fn answer(id: &str, answer: Answer, remember: Remember, caller: &Caller) -> 
     let (sandbox, number) = parts.ok_or_else(unknown)?;
     let state = State::open(caller)?;
     // By its whole id, and only a sandbox of this caller's.
-    state.store.read(|tx| tx.get::<Sandbox>(&sandbox))?.ok_or_else(unknown)?;
+    let known = state.store.read(|tx| tx.get::<Sandbox>(&sandbox))?;
+    known.filter(|kept| caller.sees_kept(kept)).ok_or_else(unknown)?;
     let dir = crate::state::prepare(caller)?.0;
     let mut keeper = Keeper::find(&dir, &sandbox).ok_or_else(unknown)?;
     let answered = Open::of(&sandbox, keeper.answer(number, answer, remember)?);

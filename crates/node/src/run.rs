@@ -1,5 +1,6 @@
 //! Run one command in an enclosure: from what was asked to how it ended.
 
+mod aside;
 mod inside;
 pub mod layer;
 mod mode;
@@ -227,7 +228,7 @@ fn lay_out(
     check_driver(enforced.driver, ask, &resolved)?;
     let counted = resolved.needs_network().is_some() || !ask.publish.is_empty();
     let view = held.as_ref().map_or(Ok(View::default()), Held::view)?;
-    let (resolved, plan, layered) = mode::settle(resolved, ask, &spot, &view)?;
+    let (resolved, plan, layered) = aside::settle(resolved, ask, &spot, &view, caller)?;
     if layered && enforced.driver != Driver::Namespaces {
         return Err(mode::no_namespaces().into());
     }

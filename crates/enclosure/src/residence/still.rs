@@ -10,7 +10,7 @@ use sys::freeze::{self, Freezing, Trouble};
 use terms::{ErrorKind, Fault, Phase};
 
 /// How long all may take to stand still.
-const PATIENCE: Duration = Duration::from_secs(5);
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// How a residence was made to stand still.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -107,17 +107,34 @@ async fn create(
     Json(ask): Json<Ask>,
 ) -> Result<Answer<Shown>, Refusal> {
     who.needs(Scope::Agent)?;
+    if let Some(key) = key.0.clone() {
+        // What was begun before needs no room.
+        let (ask, word) = (ask.clone(), id.clone());
+        let earlier = move |caller: &node::Caller| begin::earlier(&ask, &word, &key, caller);
+        if let Some(started) = shared.verb(&who, earlier).await? {
+            return told(&shared, &who, started.run, query.wait, true).await;
+        }
+    }
     let turn = shared.admission().run(&who.tenant).await?;
     let word = id.clone();
     let begin = move |caller: &node::Caller| begin::begin(&ask, &word, key.0.as_deref(), caller);
     let (_, started) = shared.enlivening(&who, &id, begin).await?;
-    let mut listener = Listener::new(&shared, &who, started.run.clone()).await?;
     if !started.existed {
-        Listener::new(&shared, &who, started.run).await?.hold(turn);
+        Listener::new(&shared, &who, started.run.clone()).await?.hold(turn);
     }
-    let mut shown = show(&mut listener, query.wait).await?;
-    shown.existed = started.existed;
-    Ok(Answer::made(shown, started.existed))
+    told(&shared, &who, started.run, query.wait, started.existed).await
+}
+
+async fn told(
+    shared: &Shared,
+    who: &Who,
+    run: String,
+    wait: Option<Time>,
+    existed: bool,
+) -> Result<Answer<Shown>, Refusal> {
+    let mut listener = Listener::new(shared, who, run).await?;
+    let shown = show(&mut listener, wait).await?;
+    Ok(Answer::made(Shown { existed, ..shown }, existed))
 }
 
 async fn show(listener: &mut Listener, wait: Option<Time>) -> Result<Shown, Refusal> {
