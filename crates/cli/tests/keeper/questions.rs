@@ -102,13 +102,10 @@ fn a_file_is_opened_once_somebody_says_so_and_no_other() {
         assert_eq!(outcome["denials"][0]["count"], 2, "{outcome}");
         place.fault(&["answer", "qst_nothing_1", "allow"], "not_found");
         assert_eq!(asked.open(), Vec::<Value>::new());
-        let answers = place.json(&["audit", "log"])["entries"]
-            .as_array()
-            .unwrap()
-            .iter()
-            .filter(|e| e["verb"] == "answer")
-            .count();
-        assert_eq!(answers, 4, "answers are in the journal");
+        // Questions and answers are in the journal, and so among the events.
+        let log = place.json(&["audit", "log"]);
+        let noted = |verb: &str| log["entries"].as_array().unwrap().iter().filter(|e| e["verb"] == verb).count();
+        assert_eq!((noted("ask"), noted("answer")), (4, 4), "{log}");
     }
 }
 
