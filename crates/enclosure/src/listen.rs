@@ -3,11 +3,12 @@
 
 mod acts;
 mod asked;
+mod held;
 mod rhythm;
 
 use self::acts::Act;
-pub(crate) use self::asked::Held;
 use self::asked::Met;
+pub(crate) use self::held::Held;
 use self::rhythm::Rhythm;
 use crate::PRIVATE;
 use crate::actors::actor;

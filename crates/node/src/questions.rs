@@ -104,7 +104,7 @@ pub struct Open {
 }
 
 impl Open {
-    fn of(sandbox: &str, question: Question) -> Open {
+    pub(crate) fn of(sandbox: &str, question: Question) -> Open {
         let whose = sandbox.strip_prefix("sbx_").unwrap_or(sandbox);
         Open { id: format!("qst_{whose}_{}", question.number), sandbox: sandbox.to_owned(), question }
     }

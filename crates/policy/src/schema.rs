@@ -88,7 +88,7 @@ pub(crate) const FS_RULE: Section = Section {
     path: "fs.rules[]",
     about: "A rule on a directory covers what is below it.",
     keys: &[
-        key("action", "string", "required", "`allow`, `warn`, `ask` or `deny`.", r#""allow""#),
+        key("action", "string", "required", "`allow`, `warn`, `ask` or `deny`. `ask`: a person is asked before something is opened; only `read_file`, `read_dir`, `write_file`, `truncate` and `make_reg` can be asked for.", r#""allow""#),
         key("path", "string", "required", "Absolute, or below `~`, `$HOME`, `$WORKSPACE` or `$TOOLCHAINS`; wildcards allowed.", r#""/opt/tools""#),
         key("perms", "list of strings", "required for allow and warn; all for deny and ask", "Permissions by landlock's names; `make_*` and `remove_*` stand for all of theirs.", r#"["read_file", "read_dir", "execute"]"#),
     ],
@@ -129,7 +129,7 @@ pub(crate) const EXEC_RULE: Section = Section {
     path: "exec.rules[]",
     about: "An allow rule also lets the file be read. A rule on a directory covers the programs below it.",
     keys: &[
-        key("action", "string", "required", "`allow`, `warn`, `ask` or `deny`.", r#""allow""#),
+        key("action", "string", "required", "`allow`, `warn`, `ask` or `deny`; under `exec` nobody can be asked, and `ask` refuses.", r#""allow""#),
         key("path", "string", "required", "Written as in `fs.rules[]`.", r#""/usr/bin/python3""#),
         key("sha256", "string", "any bytes", "64 hexadecimal digits; the rule holds only for a file with this digest. Only with allow and warn.", "\"…\""),
     ],

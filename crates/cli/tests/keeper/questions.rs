@@ -17,8 +17,12 @@ pub const READS: &str = r#"["read_file", "read_dir"]"#;
 
 impl<'a> Asked<'a> {
     pub fn new(place: &'a Place, rules: Value) -> Asked<'a> {
+        Asked::with(place, rules, &[])
+    }
+
+    fn with(place: &'a Place, rules: Value, words: &[&str]) -> Asked<'a> {
         let policy = place.policy(json!({"version": 1, "extends": ["default"], "fs": {"rules": rules}}));
-        Asked { live: Live::new(place, &["-p", &policy]) }
+        Asked { live: Live::new(place, &[&["-p", &policy], words].concat()) }
     }
 
     pub fn open(&self) -> Vec<Value> {
@@ -98,13 +102,10 @@ fn a_file_is_opened_once_somebody_says_so_and_no_other() {
         assert_eq!(outcome["denials"][0]["count"], 2, "{outcome}");
         place.fault(&["answer", "qst_nothing_1", "allow"], "not_found");
         assert_eq!(asked.open(), Vec::<Value>::new());
-        let answers = place.json(&["audit", "log"])["entries"]
-            .as_array()
-            .unwrap()
-            .iter()
-            .filter(|e| e["verb"] == "answer")
-            .count();
-        assert_eq!(answers, 4, "answers are in the journal");
+        // Questions and answers are in the journal, and so among the events.
+        let log = place.json(&["audit", "log"]);
+        let noted = |verb: &str| log["entries"].as_array().unwrap().iter().filter(|e| e["verb"] == verb).count();
+        assert_eq!((noted("ask"), noted("answer")), (4, 4), "{log}");
     }
 }
 
@@ -180,7 +181,10 @@ fn who_waits_can_be_suspended_signalled_and_killed() {
     for who in BOTH {
         let place = Place::new(who);
         let docs = docs(&place);
-        let asked = Asked::new(&place, json!([{"action": "ask", "path": docs, "perms": reads()}]));
+        // A group is frozen where there is one, and single processes are stopped elsewhere.
+        let words: &[&str] = if who == As::Root { &["--memory", "1g"] } else { &[] };
+        let rules = json!([{"action": "ask", "path": docs, "perms": reads()}]);
+        let asked = Asked::with(&place, rules, words);
         let one = format!("{docs}/open.txt");
         // Held still, it asks nothing; afterwards it asks again.
         let run = asked.live.detach(&["-t", "50s"], &format!("cat {one}"));

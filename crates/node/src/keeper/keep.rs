@@ -147,6 +147,8 @@ struct Keep {
     /// When it was last seen that its place is still there.
     seen: Instant,
     buffer: Vec<u8>,
+    /// The last question that is in the journal, by its number.
+    last_asked: u64,
     /// Runs that have ended since old output was last looked for.
     unpruned: usize,
     /// When it looks next whether it is still wanted, while it stands ready.
@@ -235,6 +237,7 @@ impl Keep {
             over: None,
             seen: Instant::now(),
             buffer: vec![0; CHUNK],
+            last_asked: 0,
             unpruned: 0,
             look_at: Instant::now() + LOOK,
             _holding: holding,

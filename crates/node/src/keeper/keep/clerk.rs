@@ -5,6 +5,7 @@
 use crate::fresh;
 use crate::keeper::place::Place;
 use crate::keeper::services::ServiceNow;
+use crate::questions::{Open, Question};
 use crate::run::{Timer, Written};
 use rustix::event::{EventfdFlags, eventfd};
 use serde_json::json;
@@ -37,6 +38,8 @@ pub(super) enum Task {
     End(Note, Box<Outcome>),
     /// How the services stand; with one that was given up, for the journal.
     Services(Vec<ServiceNow>, Option<ServiceNow>),
+    /// What a person is asked.
+    Asked(Vec<Question>),
 }
 
 /// What was done.
@@ -143,12 +146,13 @@ impl Desk {
                 done.into_iter().for_each(|done| drop(tell.try_send(done)));
                 let _ = rustix::io::write(bell, &1u64.to_ne_bytes());
             };
-            let (mut begun, mut ended, mut services) = (Vec::new(), Vec::new(), Vec::new());
+            let (mut begun, mut ended, mut services, mut asked) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
             for task in std::iter::once(first).chain(todo.try_iter()) {
                 match task {
                     Task::Begin(note) => begun.push(note),
                     Task::End(note, outcome) => ended.push((note, outcome)),
                     Task::Services(all, given_up) => services.push((all, given_up)),
+                    Task::Asked(questions) => asked.extend(questions),
                 }
             }
             // Beginnings are waited for, and ends come after their beginnings.
@@ -160,6 +164,9 @@ impl Desk {
             }
             if !services.is_empty() {
                 self.write_services(services);
+            }
+            if !asked.is_empty() {
+                self.write_asked(asked);
             }
         }
     }
@@ -197,6 +204,18 @@ impl Desk {
             let _it_is_in_its_file = store.write(|tx| tx.note(&entry));
             self.store = Some(store);
         }
+    }
+
+    fn write_asked(&mut self, asked: Vec<Question>) {
+        let Ok(store) = self.store.take().map_or_else(|| Store::open(&self.state), Ok) else { return };
+        let (at_ms, subject) = (fresh::now_ms(), self.sandbox.as_str());
+        let _they_are_listed_too = store.write(|tx| {
+            asked.into_iter().try_for_each(|question| {
+                let body = json!({ "question": Open::of(subject, question) });
+                tx.note(&Entry { at_ms, verb: "ask", step: Step::Done, subject, actor: "keeper", body }).map(drop)
+            })
+        });
+        self.store = Some(store);
     }
 
     /// All in one transaction. A run that is refused leaves the others as they are; a store that cannot

@@ -7,6 +7,7 @@ use super::{GRACE, KILL, Keep, MOST_KEPT, MOST_PAST, PRUNED_EVERY, Past, SEEN_EV
 use crate::fresh;
 use crate::keeper::wire;
 use crate::keeper::wire::{Listed, Started, Waited};
+use crate::questions::Question;
 use enclosure::{Happened, Job};
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
@@ -23,7 +24,18 @@ impl Keep {
                 Happened::Fell { reason } => self.fall(reason),
             }
         }
+        self.tell_questions();
         Ok(())
+    }
+
+    /// What is asked is in the journal, so that those hear of it who follow events.
+    fn tell_questions(&mut self) {
+        let Some(questions) = &self.premises.questions else { return };
+        let new: Vec<Question> = questions.open().into_iter().filter(|q| q.number > self.last_asked).collect();
+        let Some(last) = new.iter().map(|question| question.number).max() else { return };
+        self.last_asked = last;
+        // One that has no place in the journal is still listed among those that are open.
+        self.clerk.give(Task::Asked(new));
     }
 
     pub(super) fn ended(&mut self, job: Job, end: &enclosure::End) {
