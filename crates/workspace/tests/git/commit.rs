@@ -328,7 +328,7 @@ fn a_reftable_is_moved_by_git_itself() {
         place.write("a.txt", "4\n");
         place.git(&["commit", "-q", "--allow-empty", "-m", "somebody else"]);
     };
-    let fault = place.commit(&place.project, Author::Agent, &["a.txt"], commit).err().expect("it moved");
+    let fault = place.commit(&place.project, Author::Agent, &["a.txt"], commit).expect_err("it moved");
     assert!(fault.message.contains("moved away"), "{}", fault.message);
     place.git(&["fsck"]);
 }
