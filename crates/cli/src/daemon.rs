@@ -65,6 +65,7 @@ fn settings(m: &ArgMatches, caller: Caller, state: PathBuf) -> Result<server::Se
         connections: serve.max_connections,
         connections_each: serve.max_connections_per_peer,
         quotas,
+        warm: config.warm_max(),
         ..usual
     })
 }

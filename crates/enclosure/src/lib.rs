@@ -3,6 +3,7 @@
 
 mod actors;
 mod alone;
+mod asking;
 mod capture;
 mod connect;
 mod denials;
@@ -30,6 +31,7 @@ mod verdict;
 mod workspace;
 
 pub use actors::Actors;
+pub use asking::{Answer, Asking, Begun, Question, Waiting};
 pub use driver::{Driver, Found as Enforced, choose};
 pub use ground::{Groundwork, begin};
 pub use host::{LocalHost, digest_of, find_loader, loader_of};

@@ -75,9 +75,10 @@ pub fn check(limits: &Limits, plan: &Plan, network: bool, workspace: Option<&Pat
     {
         let of_host = |g: &&policy::Grant| workspace.is_none_or(|at| !g.path.starts_with(at));
         let grant = plan.grants.iter().filter(of_host).find(|g| !g.perms.and(Perms::CHANGES).is_empty());
-        if let (true, Some(grant)) = (set, grant) {
-            let message =
-                format!("{} grants writing to {} on the host, which has no quota", grant.rule, grant.path.display());
+        let asked = plan.asked.iter().find(|a| a.changes && workspace.is_none_or(|at| !a.path.starts_with(at)));
+        let found = grant.map(|g| (&g.rule, &g.path)).or(asked.map(|a| (&a.rule, &a.path)));
+        if let (true, Some((rule, path))) = (set, found) {
+            let message = format!("{rule} lets {} be written on the host, which has no quota", path.display());
             let hint = format!(
                 "drop max_{} or the write grant; the guest's private /tmp is covered by the limit",
                 kind.name()

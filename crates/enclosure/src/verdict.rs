@@ -19,6 +19,10 @@ impl Run<'_> {
         if let Some(publisher) = &mut self.guest.publisher {
             publisher.close();
         }
+        if let Some(asking) = &mut self.guest.judge.asking {
+            asking.close();
+        }
+        self.guest.judge.hear_waiters();
         if let Some(network) = &mut self.guest.network {
             network.close().into_iter().for_each(|report| self.guest.judge.tell(report));
         }

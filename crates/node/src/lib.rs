@@ -35,6 +35,7 @@ pub mod tokens;
 pub mod toolchains;
 pub mod top;
 pub mod total;
+pub mod warm;
 
 pub use caller::Caller;
 pub use own::Own;

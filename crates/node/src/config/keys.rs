@@ -155,6 +155,13 @@ pub const KEYS: &[Key] = &[
         ..NOTHING
     },
     Key {
+        name: "warm.max",
+        kind: Kind::Count,
+        default: Some("8"),
+        about: "Sandboxes that stand ready for templates at most, on the whole node",
+        ..NOTHING
+    },
+    Key {
         name: "limits.total_disk",
         kind: Kind::Size,
         about: "What all layers of a state directory may take together; holds for every run, with a daemon or without",

@@ -120,6 +120,11 @@ impl Config {
         }
     }
 
+    /// Sandboxes that stand ready at most.
+    pub fn warm_max(&self) -> u64 {
+        self.count("warm.max").unwrap_or(0)
+    }
+
     /// Of all layers of a state directory.
     pub fn total(&self) -> Total {
         Total { disk_bytes: self.count("limits.total_disk"), files: self.count("limits.total_files") }

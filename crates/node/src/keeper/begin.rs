@@ -2,7 +2,7 @@
 
 use super::client::Keeper;
 use super::runs::Found;
-use super::wire::{Start, Started, Word};
+use super::wire::{Start, Started, Word, words_of};
 use crate::Caller;
 use crate::lifecycle::live;
 use crate::sandbox::{self, Run, Sandbox};
@@ -103,7 +103,7 @@ impl Ask {
             command: self.command.iter().map(Word::of).collect(),
             shell: self.shell.as_ref().map(Word::of),
             env: self.env.iter().map(|(name, value)| Word::of(format!("{name}={value}"))).collect(),
-            around: caller.env.iter().map(|(name, value)| (Word::of(name), Word::of(value))).collect(),
+            around: words_of(caller),
             cwd: None,
             workdir: self.workdir.as_ref().map(Word::of),
             limits: self.limits,

@@ -4,6 +4,7 @@ use super::place::{Card, Place};
 use super::spool::Reader;
 use super::wire::{
     self, Ask, Frame, Froze, Hello, Left, Line, Listed, Notice, Pulled, Revision, Rooted, Start, Started, Used, Waited,
+    Word,
 };
 use crate::Caller;
 use crate::questions::{Answer, Question, Remember};
@@ -198,6 +199,16 @@ impl Keeper {
     /// Other network rules and limits, for all that runs and will run.
     pub fn revise(&mut self, revision: Revision) -> Result<(), Fault> {
         self.ask(&Ask::Revise(Box::new(revision)))
+    }
+
+    /// Ports of the host that lead inside from now on, in place of all that did. False where it stands for its files alone.
+    pub fn publish(&mut self, ports: Vec<String>) -> Result<bool, Fault> {
+        self.ask(&Ask::Publish { ports })
+    }
+
+    /// It stood ready, and is the caller's now; its record says so already.
+    pub fn claim(&mut self, around: Vec<(Word, Word)>, actor: String) -> Result<(), Fault> {
+        self.ask(&Ask::Claim { around, actor })
     }
 
     /// It no longer ends by itself.

@@ -81,8 +81,8 @@ pub(super) fn take(state: &state::State, sandbox: Kept<Sandbox>, caller: &Caller
     let top = stack.layers.last().ok_or_else(empty)?;
     let Some(lock) = top.lock().map_err(broken)? else { return Ok(None) };
     // Until the lock was ours, a snapshot may have frozen this layer, and then it is not the one to write to.
-    let now = state.store.read(|tx| tx.get::<Sandbox>(&sandbox.id))?;
-    if now.is_none_or(|now| now.record.layers != sandbox.record.layers) {
+    let now = state.store.read(|tx| crate::warm::layers_of(tx, &sandbox.id))?;
+    if now.is_none_or(|now| now != sandbox.record.layers) {
         let fault = Fault::new(ErrorKind::Conflict, format!("{} was changed meanwhile", sandbox.id));
         return Err(fault.hint("try again").subject(&sandbox.id).phase(Phase::Admission));
     }

@@ -86,6 +86,9 @@ pub struct Take {
     /// A name for the snapshot.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub name: Option<String>,
+    /// Answer when it is on the disk, so that it outlives a power failure.
+    #[serde(skip_serializing_if = "std::ops::Not::not", default)]
+    pub sync: bool,
 }
 
 /// Keeps a sandbox as it is now. A command that runs in it is held still meanwhile.
@@ -105,7 +108,8 @@ async fn take_snapshot(
     let once = once(&shared, &who, key, "snapshot", &(&id, &wish))?;
     let which = Which { word: Some(id), version: version.0 };
     let verb = move |caller: &Caller| {
-        snapshots::take_once(&Place::open(caller)?, caller, &which, wish.name.as_deref(), once.as_ref())
+        let take = if wish.sync { snapshots::take_to_disk } else { snapshots::take_once };
+        take(&Place::open(caller)?, caller, &which, wish.name.as_deref(), once.as_ref())
     };
     let taken = shared.verb(&who, verb).await?;
     if taken.layers > snapshots::DEEP {

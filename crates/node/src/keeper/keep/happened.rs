@@ -99,6 +99,7 @@ impl Keep {
     /// Its end is written down: now it is told.
     pub(super) fn finish(&mut self, run: &str, outcome: &Outcome) {
         let Some(mut work) = self.works.remove(run) else { return };
+        self.service_ended(run, outcome, work.cancelled_by.is_some());
         let end = work.finish(outcome);
         let past = Past { listed: Listed { input: false, ..work.listed() }, end };
         for client in self.clients.values_mut() {
