@@ -49,6 +49,7 @@ impl Keep {
             actor: &start.actor,
             started_ms: fresh::now_ms(),
             service: None,
+            request: start.request.as_deref(),
             timer: None,
         };
         lost::never_recorded(&self.state, &self.place, &written)?;
