@@ -94,7 +94,7 @@ fn open_how(word: &str, purpose: Purpose, how: How, caller: &Caller) -> Result<O
     drop(state);
     let keeper = match how {
         // One that is about to leave does not answer, or stays for the answer.
-        How::Found => Keeper::find(&path, &id).and_then(|mut keeper| keeper.hello().is_ok().then_some(keeper)),
+        How::Found => Keeper::heard(&path, &id),
         How::Started => Some(Keeper::ensure_for_files(&path, &id, caller)?),
     };
     let Some(mut keeper) = keeper else { return Ok(None) };
