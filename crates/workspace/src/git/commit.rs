@@ -190,8 +190,7 @@ impl Prepared {
     fn filtered(&self, paths: &[Rel]) -> Result<BTreeSet<Rel>, Fault> {
         let listed = self.run(&["check-attr", "-z", "--stdin", "filter"], listed(paths))?;
         let fields: Vec<&[u8]> = listed.split(|b| *b == 0).collect();
-        let (of_lfs, others): (Vec<&[&[u8]]>, Vec<&[&[u8]]>) =
-            fields.chunks_exact(3).partition(|triple| triple[2] == lfs::FILTER);
+        let (of_lfs, others): (Vec<_>, Vec<_>) = fields.chunks_exact(3).partition(|triple| triple[2] == lfs::FILTER);
         let odd = self.settings.odd_lfs.as_ref().filter(|_| !of_lfs.is_empty());
         let filtered = others.into_iter().find(|triple| {
             let driver = String::from_utf8_lossy(triple[2]);

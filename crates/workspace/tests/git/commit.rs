@@ -213,7 +213,7 @@ fn submodules_commit_in_their_own_repository_only() {
     assert_eq!(place.git(&["diff-tree", "-r", "--name-only", "HEAD~1", "HEAD"]), "a.txt");
     assert_eq!(
         place.git_in(&inside, &["status", "--porcelain"]),
-        "M l\n?? new",
+        " M l\n?? new",
         "its own commit is for its own repository"
     );
     std::fs::remove_file(inside.join("new")).unwrap();
@@ -328,7 +328,7 @@ fn a_reftable_is_moved_by_git_itself() {
         place.write("a.txt", "4\n");
         place.git(&["commit", "-q", "--allow-empty", "-m", "somebody else"]);
     };
-    let fault = place.commit(&place.project, Author::Agent, &["a.txt"], commit).err().expect("it moved");
+    let fault = place.commit(&place.project, Author::Agent, &["a.txt"], commit).expect_err("it moved");
     assert!(fault.message.contains("moved away"), "{}", fault.message);
     place.git(&["fsck"]);
 }
