@@ -93,7 +93,8 @@ fn open_how(word: &str, purpose: Purpose, how: How, caller: &Caller) -> Result<O
     touch(&state.store, found)?;
     drop(state);
     let keeper = match how {
-        How::Found => Keeper::find(&path, &id),
+        // One that is about to leave does not answer, or stays for the answer.
+        How::Found => Keeper::heard(&path, &id),
         How::Started => Some(Keeper::ensure_for_files(&path, &id, caller)?),
     };
     let Some(mut keeper) = keeper else { return Ok(None) };

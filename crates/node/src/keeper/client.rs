@@ -57,6 +57,11 @@ impl Keeper {
         }
     }
 
+    /// The same, and it has answered: one that was about to leave for want of work stays for the next question.
+    pub fn heard(state: &Path, sandbox: &str) -> Option<Keeper> {
+        Keeper::find(state, sandbox).and_then(|mut keeper| keeper.hello().is_ok().then_some(keeper))
+    }
+
     /// The same, and one is started where none lives. Of several who ask at once one starts it, and all have it.
     pub fn ensure(state: &Path, sandbox: &str, caller: &Caller) -> Result<Keeper, Fault> {
         let (mut keeper, hello) = Keeper::ensure_for(state, sandbox, Wanted::Commands, caller)?;

@@ -188,7 +188,7 @@ impl Keep {
             return;
         }
         self.seen = Instant::now();
-        if self.place.card().is_none_or(|card| card.pid != self.card.pid) {
+        if self.place.is_lost(self.card.pid) {
             self.begin_end(Duration::ZERO);
         }
     }

@@ -48,12 +48,13 @@ impl Keep {
             command: &command,
             actor: &start.actor,
             started_ms: fresh::now_ms(),
+            ended_ms: None,
             service: None,
             request: start.request.as_deref(),
             timer: None,
         };
         lost::never_recorded(&self.state, &self.place, &written)?;
-        Ok(wire::value(&Started { run: run.to_owned(), pid: 0, existed: true }))
+        Ok(wire::value(&Started { run: run.to_owned(), existed: true, ..Started::default() }))
     }
 
     pub(super) fn known(&self, run: &str) -> Option<i32> {
