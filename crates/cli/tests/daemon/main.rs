@@ -17,6 +17,7 @@ mod revisions;
 mod runs;
 mod sandboxes;
 mod strain;
+mod templates;
 mod tenants;
 mod warm;
 mod workspace;
