@@ -314,8 +314,8 @@ impl Gate {
             Ok(pending) => pending,
             Err(reason) => return refused(reason),
         };
-        if let Some(question) = pending.fresh.take() {
-            let mut event = ruling.event(matter.op(), Stage::Asked, asking.proto, asking.address);
+        if let Some((question, op)) = pending.fresh.take().zip(matter.op()) {
+            let mut event = ruling.event(op, Stage::Asked, asking.proto, asking.address);
             (event.hint, event.socket, event.actor) = (None, asking.socket, question.actor);
             (event.method, event.path) = asking.request.map(|(m, p)| (m.to_owned(), p.to_owned())).unzip();
             self.journal.push(event);

@@ -244,6 +244,9 @@ impl Drop for Residence<'_> {
         if let Some(publisher) = &mut self.guest.publisher {
             publisher.close();
         }
+        if let Some(asking) = &mut self.guest.judge.asking {
+            asking.close();
+        }
         if let Some(network) = &mut self.guest.network {
             network.close();
         }

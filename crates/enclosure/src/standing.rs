@@ -5,11 +5,11 @@ use crate::actors::Actors;
 use crate::driver::{self, Driver};
 use crate::launch::{Beside, Raised, Request};
 use crate::limits::Meter;
-use crate::listen::Judge;
+use crate::listen::{Held, Judge};
 use crate::network::{Network, Opening};
 use crate::publish::{self, Helper, Published, Publisher};
 use crate::steps::Steps;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::rc::Rc;
 use std::sync::{Arc, Mutex};
@@ -48,8 +48,10 @@ impl<'a> Standing<'a> {
         };
         let mut meter = Meter::new(limits, raised.group);
         meter.watch(beside.gauge);
+        let mut judge = Judge::new(Rc::clone(&request), Rc::clone(&steps), beside.observer);
+        judge.asking = beside.asking;
         Standing {
-            judge: Judge::new(Rc::clone(&request), Rc::clone(&steps), beside.observer),
+            judge,
             spawned: raised.spawned,
             meter,
             listener: None,
@@ -84,6 +86,7 @@ impl<'a> Standing<'a> {
         }
         self.listener = handles.listener.map(Listener::new);
         self.places = std::mem::take(&mut self.places).or(handles.places);
+        self.judge.asked = Held::all(&self.request.plan.asked, std::mem::take(&mut self.places.asked));
         self.meter.start(self.places.scratch.take());
         self.judge.room = self.meter.room();
         Ok(handles.terminal)
@@ -124,6 +127,20 @@ impl<'a> Standing<'a> {
             publisher.heard();
         }
         self.net_hit()
+    }
+
+    /// Passes questions and answers on, and takes what those tell who waited.
+    pub fn hear_asked(&mut self) {
+        if let Some(asking) = &mut self.judge.asking {
+            asking.turn();
+        }
+        self.judge.hear_waiters();
+    }
+
+    /// What becomes readable when there is something to hear.
+    pub fn asked_wakes(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        let changed = self.judge.asking.as_ref().and_then(|asking| asking.changed());
+        changed.into_iter().chain(self.judge.reports.wake())
     }
 
     /// Bytes over the network both ways, published ports included.

@@ -212,7 +212,7 @@ impl Found<'_> {
                 (true, false) => self.add(Kind::Keeper, &sandbox, "it keeps what no record knows", false),
                 // What is left of one that died is how the sandbox knows that it was lost.
                 (false, true) => {}
-                (false, false) => self.add(Kind::Keeper, &sandbox, "it is left of a sandbox that is gone", false),
+                (false, false) => self.add(Kind::Keeper, &sandbox, "it is left of a sandbox that is gone", true),
             }
         }
         alive

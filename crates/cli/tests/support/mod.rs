@@ -2,9 +2,12 @@
 //! Everything is made under one directory per test and removed at its end.
 #![allow(dead_code)]
 
+pub mod dice;
 pub mod harm;
 pub mod http;
 pub mod left;
+pub mod replay;
+pub mod sse;
 pub mod terminal;
 pub mod world;
 

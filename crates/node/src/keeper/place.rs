@@ -120,7 +120,9 @@ impl Place {
 
     /// All that keepers left of a sandbox that is gone.
     pub fn remove(&self) {
-        let _collected_later = std::fs::remove_dir_all(&self.dir);
+        let (Some(above), Some(name)) = (self.dir.parent(), self.dir.file_name()) else { return };
+        let _collected_later =
+            workspace::Dir::open(above).and_then(|above| workspace::remove::tree(&above, name.as_encoded_bytes()));
     }
 
     /// Sandboxes that have or had a keeper.

@@ -40,6 +40,10 @@ impl Drop for Own {
 
 pub fn make(state: &State, id: &str) -> Result<Own, Fault> {
     let failed = |e: io::Error| {
+        // A full disk is told as what it is, as for whoever brings a directory.
+        if let Err(full) = crate::state::check_space(&state.dir, &state.path) {
+            return full;
+        }
         let fault = Fault::new(ErrorKind::Unavailable, format!("{}: a directory for {id}: {e}", state.path.display()));
         fault.phase(Phase::Preparation).hint("the state directory must be writable, with space left")
     };

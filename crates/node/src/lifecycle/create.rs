@@ -13,7 +13,7 @@ use crate::policies::{Flag, Source};
 use crate::sandbox::{Sandbox, Service, Sharing};
 use crate::snapshots::{Ground, still_there};
 use crate::state::{self, State};
-use crate::{Caller, fresh};
+use crate::{Caller, fresh, total};
 use base::ground_of;
 pub(crate) use base::{Base, Stacked, wait_for_clock};
 use serde::{Deserialize, Serialize};
@@ -111,6 +111,8 @@ fn make_telling(ask: &Ask, caller: &Caller, progress: &mut dyn FnMut(&Copied)) -
         return Ok(known);
     }
     state::check_space(&state.dir, &state.path)?;
+    total::admit(&state.layers, &state.path, caller)?;
+    total::admit_copy(&state.layers, &state.path, caller, (&base.dir, sandbox.driver))?;
     // Those that are sure to be refused leave no trace; the transaction below asks again.
     state.store.read(|tx| admit(tx, "", &sandbox, caller))?;
     let stacked = Stacked::make(&state, &base, ask, &id, &mut sandbox, progress)?;

@@ -363,7 +363,9 @@ fn left_output(state: &State, known: &Known) -> Vec<String> {
     let is_known = |id: &String| {
         known.sandboxes.iter().any(|kept| kept.id == *id) || known.spares.iter().any(|kept| kept.id == *id)
     };
-    let mut left: Vec<String> = Place::all(&state.path).into_iter().filter(|id| !is_known(id)).collect();
+    // A keeper that lives is found by its place alone: it is not taken from it, whatever the records say.
+    let lives = |id: &String| Place::of(&state.path, id).card().is_some_and(|card| card.handle().is_some());
+    let mut left: Vec<String> = Place::all(&state.path).into_iter().filter(|id| !is_known(id) && !lives(id)).collect();
     left.sort();
     left
 }

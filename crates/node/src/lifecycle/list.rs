@@ -206,7 +206,7 @@ pub struct Whole {
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct Pending {
     pub changes: u64,
-    /// Of these, on files that changed in the base since.
+    /// Of these, on files that were changed in the base since, or only touched: by their times.
     pub drifted: u64,
 }
 

@@ -37,7 +37,7 @@ pub(crate) struct Premises {
     limits: Limits,
     stamp: PolicyStamp,
     enforcement: Enforcement,
-    /// Where a person is asked; none where there is no network.
+    /// Where a person is asked; none where there is nothing that could be asked.
     pub questions: Option<Questions>,
     /// It stands ready: nobody has it, and its secrets are not looked at before somebody does.
     pub ready: bool,
@@ -94,7 +94,7 @@ impl Resident {
             First { run_id, program: kept.record.base.clone(), argv: Vec::new(), env: Vec::new(), resident: true };
         let (mut built, unused) = laid.build(&ask, caller, first)?;
         // Rules that ask may come later.
-        let questions = built.network.is_some().then(|| Questions::new(PATIENCE));
+        let questions = (built.network.is_some() || built.asks_locally).then(|| Questions::new(PATIENCE));
         questions.iter().for_each(|questions| built.ask_in(questions.clone()));
         let enforcement = Enforcement { level, missing };
         let premises = Premises {
@@ -130,9 +130,10 @@ impl Resident {
         let brokered = self.ready.network.map(|wanted| Brokered::new(wanted, None, None));
         self.premises.lever = brokered.as_ref().map(Brokered::lever);
         let network = brokered.map(|brokered| Box::new(brokered) as Box<dyn enclosure::Network>);
+        let asking = super::asking(self.ready.questions, None);
         let tracked = self.ready.tracked;
         let gauge = tracked.as_ref().and_then(super::Tracked::gauge);
-        let beside = Beside { observer: None, network, publish: self.ready.publish, gauge };
+        let beside = Beside { observer: None, network, publish: self.ready.publish, asking, gauge };
         let residence = self.ready.prepared.reside(beside)?;
         Ok((residence, self.premises, Holding { tracked, _unused: self.unused }))
     }

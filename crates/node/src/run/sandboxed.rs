@@ -46,7 +46,7 @@ pub(super) fn take_up(
         record::check_active(&found)?;
     }
     let kept = found.clone();
-    let held = layer::take(&state, found)?.ok_or_else(|| record::busy(&state, &kept.id))?;
+    let held = layer::take(&state, found, caller)?.ok_or_else(|| record::busy(&state, &kept.id))?;
     // Whoever had it and lost it is past.
     lost::settle_open(&state, &kept.id)?;
     lost::forget(&state.path, &kept.id);
