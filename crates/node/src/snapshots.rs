@@ -18,8 +18,8 @@ pub use restore::{Restored, Since, restore};
 pub use squash::{DEEP, DEEPEST, squash};
 pub use take::{Taken, remove, take, take_once, take_to_disk};
 pub use template::{
-    Described, Seed, Template, Templated, create, create_once, describe_template, describe_templates, find_template,
-    from_template, refuse_other_template, remove_template,
+    Described, Seed, Template, Templated, create, create_once, describe_template, describe_templates, earlier_template,
+    find_template, from_template, refuse_other_template, remove_template,
 };
 pub use workspace::archive::Bounds;
 
