@@ -12,6 +12,7 @@ use crate::{Shared, Who};
 use fair::Busy;
 use node::Caller;
 use node::config::Quota;
+use node::lifecycle::keys;
 use node::quota::{self, More, Used};
 use node::tokens::DEFAULT_TENANT;
 use rate::Rate;
@@ -103,8 +104,9 @@ impl Admission {
 }
 
 impl Shared {
-    /// Carries out a verb that makes so many sandboxes, if there may be so many more.
-    pub async fn making<T, F>(&self, who: &Who, count: u32, verb: F) -> Result<T, Refusal>
+    /// Carries out a verb that makes so many sandboxes, if there may be so many more. What was made under the same key before is
+    /// told again, however many there are.
+    pub async fn making<T, F>(&self, who: &Who, count: u32, key: Option<String>, verb: F) -> Result<T, Refusal>
     where
         T: Send + 'static,
         F: FnOnce(&Caller) -> Result<T, Fault> + Send + 'static,
@@ -116,6 +118,11 @@ impl Shared {
             return self.verb(who, verb).await;
         }
         let _turn = self.turn_to_take(&who.tenant).await?;
+        if let Some(key) = key
+            && self.verb(who, move |caller| keys::is_known(&key, caller)).await?
+        {
+            return self.verb(who, verb).await;
+        }
         if measures {
             self.check_disk(who).await?;
         }

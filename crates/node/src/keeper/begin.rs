@@ -129,6 +129,14 @@ fn id_of(sandbox: &str, key: &str) -> String {
     terms::id("run", random)
 }
 
+/// Whether a run was started under this key: to be told of it again needs no room.
+pub fn is_known(word: &str, key: &str, caller: &Caller) -> Result<bool, Fault> {
+    State::open(caller)?.store.read(|tx| {
+        let id = sandbox::find(tx, Some(word), caller)?.id;
+        tx.get::<Run>(&id_of(&id, key)).map(|run| run.is_some())
+    })
+}
+
 /// Starts a command in a sandbox; under a key once. The sandbox's id, the run's, and whether it was there.
 pub fn begin(ask: &Ask, word: &str, key: Option<&str>, caller: &Caller) -> Result<(String, Started), Fault> {
     ask.check()?;

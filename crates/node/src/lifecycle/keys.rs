@@ -1,6 +1,8 @@
 //! Idempotency keys: the same request under the same key is answered with what came of the first; another request under it
 //! is a conflict that names what differs.
 
+use crate::state::State;
+use crate::{Caller, fresh};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
@@ -18,6 +20,11 @@ pub fn check(key: &str) -> Result<(), Fault> {
     }
     let message = format!("--idempotency-key {key:?}: must be 1 to {LONGEST} visible ASCII characters");
     Err(Fault::invalid(message).hint("a UUID is a good key").phase(Phase::Admission))
+}
+
+/// Whether a request under this key was carried out: it is answered again, and needs no room.
+pub fn is_known(key: &str, caller: &Caller) -> Result<bool, Fault> {
+    State::open(caller)?.store.read(|tx| tx.key(key, fresh::now_ms()).map(|known| known.is_some()))
 }
 
 /// What came of the first request under this key, if there was one.

@@ -107,14 +107,27 @@ async fn create(
     Json(ask): Json<Ask>,
 ) -> Result<Answer<Shown>, Refusal> {
     who.needs(Scope::Agent)?;
-    let turn = shared.admission().run(&who.tenant).await?;
+    let known = match key.0.clone() {
+        Some(key) => {
+            let word = id.clone();
+            shared.verb(&who, move |caller| begin::is_known(&word, &key, caller)).await?
+        }
+        None => false,
+    };
     let word = id.clone();
     let begin = move |caller: &node::Caller| begin::begin(&ask, &word, key.0.as_deref(), caller);
-    let (_, started) = shared.enlivening(&who, &id, begin).await?;
+    let started = match known {
+        true => shared.verb(&who, begin).await?.1,
+        false => {
+            let turn = shared.admission().run(&who.tenant).await?;
+            let started = shared.enlivening(&who, &id, begin).await?.1;
+            if !started.existed {
+                Listener::new(&shared, &who, started.run.clone()).await?.hold(turn);
+            }
+            started
+        }
+    };
     let mut listener = Listener::new(&shared, &who, started.run.clone()).await?;
-    if !started.existed {
-        Listener::new(&shared, &who, started.run).await?.hold(turn);
-    }
     let mut shown = show(&mut listener, query.wait).await?;
     shown.existed = started.existed;
     Ok(Answer::made(shown, started.existed))

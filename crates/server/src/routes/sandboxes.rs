@@ -152,7 +152,7 @@ async fn create(
 ) -> Result<Answer<Created>, Refusal> {
     who.needs(Scope::Agent)?;
     let ask = body.ask(key)?;
-    let made = shared.making(&who, 1, move |caller| make(&ask, caller)).await?;
+    let made = shared.making(&who, 1, ask.key.clone(), move |caller| make(&ask, caller)).await?;
     let (version, existed) = (made.version, made.existed);
     Ok(Answer::made(made, existed).version(version))
 }

@@ -229,13 +229,13 @@ async fn fork_sandbox(
 ) -> Result<(StatusCode, axum::Json<Forked>), Refusal> {
     who.needs(Scope::Agent)?;
     let once = once(key, "fork", &(&id, &wish))?;
-    let count = wish.count;
+    let (count, key) = (wish.count, once.as_ref().map(|once| once.key.clone()));
     let verb = move |caller: &Caller| {
         let state = Place::open(caller)?;
         let word = snapshots::of_sandbox(&state, caller, &id, wish.snapshot.as_deref())?;
         snapshots::fork_once(&state, caller, Some(&word), wish.name.as_deref(), wish.count, once.as_ref())
     };
-    Ok((StatusCode::CREATED, axum::Json(shared.making(&who, count, verb).await?)))
+    Ok((StatusCode::CREATED, axum::Json(shared.making(&who, count, key, verb).await?)))
 }
 
 /// The changes of a sandbox without a live run as one file; of a snapshot of it where one is named.
@@ -300,6 +300,7 @@ async fn import_workspace(
         return Err(fault.hint("give one that begins with a slash, or none for an empty directory").into());
     }
     let once = once(key, "import", &wish)?;
+    let key = once.as_ref().map(|once| once.key.clone());
     let file = upload::receive(&shared, &who, request.into_body()).await?;
     let verb = move |caller: &Caller| {
         let policies = wish.policy.clone().map(Source::Preset).into_iter().collect();
@@ -307,5 +308,5 @@ async fn import_workspace(
         let onto = Onto { dir: wish.dir.as_deref(), name, policies, flags: Vec::new(), bounds, once };
         snapshots::import(&Place::open(caller)?, caller, onto, &mut std::io::BufReader::new(file))
     };
-    Ok((StatusCode::CREATED, axum::Json(shared.making(&who, 1, verb).await?)))
+    Ok((StatusCode::CREATED, axum::Json(shared.making(&who, 1, key, verb).await?)))
 }
