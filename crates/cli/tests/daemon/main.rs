@@ -5,6 +5,7 @@ mod support;
 mod words;
 
 mod admission;
+mod burdens;
 mod faults;
 mod files;
 mod full;
