@@ -6,6 +6,8 @@ mod words;
 
 mod admission;
 mod burdens;
+mod calls;
+mod clock;
 mod faults;
 mod files;
 mod full;
