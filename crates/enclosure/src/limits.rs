@@ -68,7 +68,8 @@ pub fn check(limits: &Limits, plan: &Plan, network: bool, workspace: Option<&Pat
         );
     }
     if limits.max_steps.is_some() {
-        return Err(unsupported(LimitKind::Steps, "commands are not counted in steps; programs are"));
+        let fault = unsupported(LimitKind::Steps, "commands are not counted in steps; programs are");
+        return Err(fault.hint("leave max_steps out; max_cpu_ms bounds what a command computes"));
     }
     for (kind, set) in
         [(LimitKind::DiskMb, limits.max_disk_mb.is_some()), (LimitKind::Files, limits.max_files.is_some())]

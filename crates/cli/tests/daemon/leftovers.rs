@@ -138,3 +138,38 @@ impl Drop for Bystander {
         let _ = self.0.wait();
     }
 }
+
+/// A keeper that was killed between the start of a command and its record: nobody knows how far it came, so the same key starts no
+/// second one and is told that the run was lost.
+#[test]
+fn t08_a_run_that_was_never_recorded_is_lost_and_not_begun_twice() {
+    let place = Place::new(As::User);
+    let daemon = Daemon::start(&place);
+    daemon.post("/v1/sandboxes", json!({ "name": "s", "policies": ["workspace-write"] })).assert_ok();
+    let begin = || {
+        let ask = daemon.ask("POST", "/v1/sandboxes/s/runs?wait=20s").header("idempotency-key", "k");
+        ask.json(json!({ "shell": "echo x >> times; cat times" })).send()
+    };
+    let first = begin();
+    assert_eq!((first.status, &first.json()["outcome"]["stdout"]), (201, &json!("x\n")));
+    let run = first.json()["run"].as_str().unwrap().to_owned();
+    daemon.ask("POST", "/v1/sandboxes/s/stop?timeout=0s").send().assert_ok();
+    daemon.ask("POST", "/v1/sandboxes/s/start").send().assert_ok();
+    // As it would have been left: what it said is begun, and there is no record of it.
+    let sql = "import sqlite3,sys; d=sqlite3.connect(sys.argv[1]); d.execute('DELETE FROM record WHERE id = ?', (sys.argv[2],)); d.commit()";
+    let mut python = place.outside("/usr/bin/python3");
+    assert!(python.args(["-c", sql]).arg(place.state().join("store.db")).arg(&run).status().unwrap().success());
+    for _ in 0..2 {
+        let again = begin();
+        let told = again.json();
+        assert_eq!(
+            (again.status, told["run"].as_str(), &told["verdict"]),
+            (200, Some(run.as_str()), &json!("lost")),
+            "{told}"
+        );
+    }
+    let count = daemon.post("/v1/sandboxes/s/runs?wait=20s", json!({ "shell": "cat times" })).assert_ok();
+    assert_eq!(count["outcome"]["stdout"], "x\n", "it ran once");
+    daemon.ask("DELETE", "/v1/sandboxes/s?force=true&timeout=0s").send().assert_ok();
+    place.audit();
+}

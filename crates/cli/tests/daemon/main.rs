@@ -6,6 +6,9 @@ mod words;
 
 mod admission;
 mod agents;
+mod burdens;
+mod calls;
+mod clock;
 mod faults;
 mod files;
 mod full;

@@ -182,3 +182,42 @@ fn t07_a_guests_connections_go_on_without_a_daemon() {
         assert_eq!(told, "220 hello\nspoke True\n", "{who:?}");
     }
 }
+
+/// A daemon that is killed in the middle of an upload leaves nothing of it in the workspace.
+#[test]
+fn t07_half_an_upload_leaves_nothing() {
+    for who in BOTH {
+        let place = Place::new(who);
+        let mut daemon = Daemon::start(&place);
+        let ask = json!({ "name": "s", "dir": place.project, "policies": ["workspace-write"] });
+        daemon.post("/v1/sandboxes", ask).assert_ok();
+        let put = |daemon: &Daemon, path: &str, bytes: &[u8]| {
+            let path = format!("/v1/sandboxes/s/files/content?path={path}");
+            daemon.ask("PUT", &path).body("application/octet-stream", bytes).send()
+        };
+        put(&daemon, "whole", b"whole").assert_ok();
+        let token = place.cofferdam(["token", "create", "t", "--scope", "operator"]).output().unwrap();
+        let token = String::from_utf8(token.stdout).unwrap();
+        let mut half = daemon.unix();
+        let head = format!(
+            "PUT /v1/sandboxes/s/files/content?path=half HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer {}\r\n\
+             content-type: application/octet-stream\r\ncontent-length: 5000000\r\n\r\n",
+            token.trim()
+        );
+        half.write_all(head.as_bytes()).unwrap();
+        half.write_all(&vec![b'x'; 2_000_000]).unwrap();
+        std::thread::sleep(Duration::from_millis(300));
+        daemon.signal("KILL");
+        daemon.ended();
+        daemon = Daemon::start(&place);
+        let left = daemon.post("/v1/sandboxes/s/runs?wait=20s", json!({ "command": ["ls", "-A"] })).assert_ok();
+        assert_eq!(left["outcome"]["stdout"], "whole\n", "{who:?}");
+        // What is there is replaced as before, with its bits.
+        put(&daemon, "whole&mode=755", b"new").assert_ok();
+        put(&daemon, "whole", b"newer").assert_ok();
+        let text = "stat -c '%a %h' whole; cat whole";
+        let seen = daemon.post("/v1/sandboxes/s/runs?wait=20s", json!({ "shell": text })).assert_ok();
+        assert_eq!(seen["outcome"]["stdout"], "755 1\nnewer", "{who:?}");
+        daemon.ask("DELETE", "/v1/sandboxes/s?force=true&timeout=0s").send().assert_ok();
+    }
+}

@@ -49,7 +49,8 @@ pub fn said(events: &[Event], stream: &str) -> String {
 pub fn read_along(ask: &dyn Fn(&str) -> Option<UnixStream>, limit: Duration) -> Option<Vec<Event>> {
     let (mut all, begun): (Vec<Event>, _) = (Vec::new(), Instant::now());
     while begun.elapsed() < limit {
-        let last = all.last().map_or(String::new(), |last| format!("last-event-id: {}\r\n", last.id));
+        let seen = all.iter().rfind(|event| !event.id.is_empty());
+        let last = seen.map_or(String::new(), |last| format!("last-event-id: {}\r\n", last.id));
         let Some(mut stream) = ask(&last) else {
             std::thread::sleep(Duration::from_millis(10));
             continue;
@@ -61,7 +62,7 @@ pub fn read_along(ask: &dyn Fn(&str) -> Option<UnixStream>, limit: Duration) -> 
             return None;
         }
         // A word of the daemon's own is none of the run's, and has no place in it.
-        all.extend(events(&text).into_iter().filter(|event| !event.id.is_empty()));
+        all.extend(events(&text).into_iter().filter(|event| !event.id.is_empty() || event.name == "end"));
         if all.last().is_some_and(|last| last.name == "end") {
             return Some(all);
         }

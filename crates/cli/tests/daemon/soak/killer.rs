@@ -71,12 +71,13 @@ impl<'a> Killer<'a> {
         let at = format!("/v1/sandboxes/{}", one.sandbox);
         let going = runs(&format!("{at}/runs?running=true"));
         let pid = one.pid;
-        let was_there = kept(self.world).iter().any(|kept| kept.pid == pid);
         self.end("keeper", Some(pid));
+        let card = self.world.place.state().join("keepers").join(&one.sandbox).join("keeper.json");
+        // One that was on its way out has taken its card with it.
+        let was_there = fs::read_to_string(card).is_ok_and(|text| text.contains(&format!("\"pid\":{pid},")));
         soon(Duration::from_secs(10), || children(pid).is_empty());
         let after = get(&at).unwrap_or_default();
         let told = after["lost"].as_str().is_some_and(|why| why.contains(&pid.to_string()));
-        // One that was on its way out has left its place in order.
         if was_there && !going.is_empty() && !(after["standing"] == "lost" && told) {
             self.world.bad(format!("keeper {pid} of {} was killed with {going:?} in it: {after}", one.sandbox));
         }
