@@ -274,7 +274,7 @@ pub fn unknown(word: &str) -> Fault {
     fault.hint("`cofferdam ls` lists them").subject(word)
 }
 
-fn of_directory(tx: &Tx<'_>, cwd: &Path) -> Result<Kept<Sandbox>, Fault> {
+pub(crate) fn of_directory(tx: &Tx<'_>, cwd: &Path) -> Result<Kept<Sandbox>, Fault> {
     for above in cwd.ancestors() {
         let Some(base) = above.to_str() else { continue };
         let here = tx.list_in::<Sandbox>(base)?;

@@ -10,7 +10,7 @@ use crate::state::State;
 use crate::{Caller, fresh};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use store::Kept;
 use terms::Fault;
 use utoipa::ToSchema;
@@ -61,6 +61,13 @@ pub fn list(caller: &Caller, removed: bool) -> Result<Vec<Row>, Fault> {
     }));
     rows.sort_by(|a, b| b.used_ms.cmp(&a.used_ms).then_with(|| a.id.cmp(&b.id)));
     Ok(rows)
+}
+
+/// The sandbox that covers a directory, as whoever stands there would mean it.
+pub fn covering(dir: &Path, caller: &Caller) -> Result<Row, Fault> {
+    let state = State::open(caller)?;
+    let found = state.store.read(|tx| sandbox::of_directory(tx, dir))?;
+    Ok(row(&state, found, fresh::now_ms()))
 }
 
 fn row(state: &State, kept: Kept<Sandbox>, now_ms: u64) -> Row {

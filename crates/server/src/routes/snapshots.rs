@@ -1,5 +1,7 @@
 //! Snapshots, forks and restores, and workspaces as files that go out and come in.
 
+mod any;
+
 use crate::ask::{IfMatch, Json, Key, Paging, Path, Query};
 use crate::refuse::Refusal;
 use crate::{Scope, Shared, Who, spooled, upload};
@@ -31,6 +33,9 @@ pub fn routes() -> OpenApiRouter<Shared> {
         .routes(routes!(fork_sandbox))
         .routes(routes!(export_workspace))
         .routes(routes!(import_workspace))
+        .routes(routes!(any::list_all))
+        .routes(routes!(any::fork_any))
+        .routes(routes!(any::export_any))
 }
 
 /// A list, part by part.
@@ -85,6 +90,9 @@ pub struct Take {
     /// A name for the snapshot.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub name: Option<String>,
+    /// It is answered when it is on the disk, and outlives a power failure from then on.
+    #[serde(skip_serializing_if = "std::ops::Not::not", default)]
+    pub sync: bool,
 }
 
 /// Keeps a sandbox as it is now. A command that runs in it is held still meanwhile.
@@ -104,7 +112,8 @@ async fn take_snapshot(
     let once = once(key, "snapshot", &(&id, &wish))?;
     let which = Which { word: Some(id), version: version.0 };
     let verb = move |caller: &Caller| {
-        snapshots::take_once(&Place::open(caller)?, caller, &which, wish.name.as_deref(), once.as_ref())
+        let take = if wish.sync { snapshots::take_to_disk } else { snapshots::take_once };
+        take(&Place::open(caller)?, caller, &which, wish.name.as_deref(), once.as_ref())
     };
     let taken = shared.verb(&who, verb).await?;
     if taken.layers > snapshots::DEEP {
@@ -255,7 +264,7 @@ async fn export_workspace(
         let word = snapshots::of_sandbox(&state, caller, &id, wish.snapshot.as_deref())?;
         snapshots::export(&state, caller, &word, out).map(drop)
     };
-    spooled::answer(&shared, &who, SORT, verb).await
+    Ok(spooled::answer(&shared, &who, SORT, verb).await?.0)
 }
 
 #[derive(Debug, Deserialize, IntoParams)]

@@ -55,6 +55,9 @@ pub struct CreateTemplate {
     pub name: String,
     /// The snapshot or the sandbox that it shall hold.
     pub from: String,
+    /// The command that prepared it, to be told of it.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub prepared: Option<String>,
 }
 
 /// Names what a snapshot or a sandbox holds. Others begin from it, so an operator does this.
@@ -71,8 +74,8 @@ async fn create_template(
     who.needs(Scope::Operator)?;
     let once = once(key, "template", &wish)?;
     let verb = move |caller: &Caller| {
-        let CreateTemplate { name, from } = &wish;
-        snapshots::create_once(&Place::open(caller)?, caller, name, Some(from), None, once.as_ref())
+        let CreateTemplate { name, from, prepared } = &wish;
+        snapshots::create_once(&Place::open(caller)?, caller, name, Some(from), prepared.as_deref(), once.as_ref())
     };
     let made = shared.verb(&who, verb).await?;
     let status = if made.unchanged { StatusCode::OK } else { StatusCode::CREATED };
