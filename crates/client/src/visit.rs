@@ -50,7 +50,8 @@ pub enum Stream {
 
 /// Whoever is shown what a run says.
 pub trait Visitor {
-    fn said(&mut self, stream: Stream, bytes: &[u8]);
+    /// False when nobody reads it any more, and the command is to be told so, as a pipe would.
+    fn said(&mut self, stream: Stream, bytes: &[u8]) -> bool;
     /// So many bytes are no longer kept.
     fn missed(&mut self, bytes: u64);
     /// Rows and columns of our terminal.
@@ -64,12 +65,13 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 /// Signals that are passed to the command: HUP, INT, QUIT, USR1, USR2, TERM, CONT; and WINCH, which is for us.
 const PASSED: [i32; 8] = [1, 2, 3, 10, 12, 15, 18, WINCH];
 const WINCH: i32 = 28;
+const PIPE: i32 = 13;
 
 pub async fn visit(server: &Server, run: &str, manner: Manner, visitor: &mut dyn Visitor) -> Result<Left, Fault> {
     let mut signals = Signals::new()?;
     let mut visit = Visit {
         run,
-        output: Output::new(server, run, manner.from),
+        output: Output::new(server, run, manner.from).pumped(),
         beside: Line::new(server, run),
         untold: Vec::new(),
         keys: Keys::default(),
@@ -84,8 +86,9 @@ pub async fn visit(server: &Server, run: &str, manner: Manner, visitor: &mut dyn
     loop {
         visit.tell(manner.terminal).await;
         tokio::select! {
-            event = visit.output.next() => {
-                if let Some(outcome) = visit.hear(event?)? {
+            event = visit.output.0.recv() => {
+                let gone = || Fault::internal("a stream that ends without a word");
+                if let Some(outcome) = visit.hear(event.ok_or_else(gone)??)? {
                     return Ok(Left::Ended(Box::new(outcome)));
                 }
             }
@@ -143,7 +146,7 @@ async fn done(giving: &mut Option<Giving>) -> (Line, Vec<u8>, Given) {
 
 struct Visit<'a> {
     run: &'a str,
-    output: Output,
+    output: Pumped,
     beside: Line,
     /// Signals that the run was not told of yet.
     untold: Vec<i32>,
@@ -197,7 +200,9 @@ impl Visit<'_> {
             "stdout" | "terminal" | "stderr" => {
                 let stream = if event.name == "stderr" { Stream::Stderr } else { Stream::Stdout };
                 let said: Said = serde_json::from_str(&event.data).map_err(unread)?;
-                self.visitor.said(stream, &bytes(said, self.run)?);
+                if !self.visitor.said(stream, &bytes(said, self.run)?) && !self.untold.contains(&PIPE) {
+                    self.untold.push(PIPE);
+                }
             }
             // Bytes that were dropped stand in the outcome.
             _ => {}
@@ -230,7 +235,21 @@ impl Output {
         Output { server: server.clone(), run: run.to_owned(), events: None, from, lost: None }
     }
 
-    /// Who gives up waiting misses nothing.
+    /// Reads on by itself, a little ahead of whoever takes it: what is begun here to come back is not given up for a key that is typed.
+    fn pumped(mut self) -> Pumped {
+        let (sender, receiver) = mpsc::channel(AHEAD);
+        let pump = tokio::spawn(async move {
+            loop {
+                let next = self.next().await;
+                let is_last = next.as_ref().map_or(true, |event| event.name == "end");
+                if sender.send(next).await.is_err() || is_last {
+                    return;
+                }
+            }
+        });
+        Pumped(receiver, pump)
+    }
+
     async fn next(&mut self) -> Result<Event, Fault> {
         loop {
             if self.events.is_none() {
@@ -282,6 +301,18 @@ impl Output {
         let fault = Fault::new(ErrorKind::Unavailable, format!("stream lost; the run goes on: {why}"));
         let fault = fault.subject(run).phase(Phase::Delivery).retry(Retry::Later);
         Err(fault.hint(format!("`cofferdam attach {run}` when the daemon is back")))
+    }
+}
+
+/// Events that are read ahead.
+const AHEAD: usize = 4;
+
+/// The other end of an output that reads on by itself, as long as this is here.
+struct Pumped(mpsc::Receiver<Result<Event, Fault>>, tokio::task::JoinHandle<()>);
+
+impl Drop for Pumped {
+    fn drop(&mut self) {
+        self.1.abort();
     }
 }
 

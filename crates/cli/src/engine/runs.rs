@@ -1,7 +1,7 @@
 //! Commands in live sandboxes: begun, read along, visited, waited for, signalled.
 
+use super::Engine;
 use super::there::{There, text, time};
-use super::{Engine, not_there};
 use crate::render;
 use client::{Ask, Event, Heard, Stream, Visitor};
 use node::fresh;
@@ -79,7 +79,7 @@ impl Engine {
                     capture: false,
                     from: from.unwrap_or(at.offset),
                 };
-                let left = there.visit(&shown.run, manner)?;
+                let left = there.visit(&shown.run, manner, false)?;
                 Ok((shown.run, left))
             }
         }
@@ -126,11 +126,10 @@ impl There {
     /// Begins a command; the run's id. A request whose answer is lost is repeated under its key, and begins no second one.
     pub fn begin(&self, ask: &run::Ask, word: Option<&str>) -> Result<String, Fault> {
         if let Some(what) = exec::too_much(ask) {
-            let what = format!("{what} for one command");
-            return Err(not_there(
-                &what,
-                "give it to the sandbox as a whole, with `cofferdam create` or `cofferdam run`",
-            ));
+            let message =
+                format!("over a daemon commands run in live sandboxes, and {what} cannot be given to one command");
+            let fault = Fault::new(ErrorKind::Conflict, message).phase(Phase::Admission);
+            return Err(fault.hint("give it to the sandbox as a whole, with `cofferdam create` or `cofferdam run`"));
         }
         let word = self.word(word)?;
         let key = terms::id("key", fresh::random());
@@ -189,13 +188,13 @@ impl There {
         Ok(all)
     }
 
-    /// Stays with a run, as `attach` does with one of ours.
-    pub fn visit(&self, run: &str, manner: Manner) -> Result<Left, Fault> {
+    /// Stays with a run, as `attach` does with one of ours; `ends` where it is ours to end when nobody reads it.
+    pub fn visit(&self, run: &str, manner: Manner, ends: bool) -> Result<Left, Fault> {
         let _raw = manner.terminal.then(terminal::Raw::on_stdin);
-        let mut guest = Guest(Voice::new(manner.capture));
+        let mut guest = Guest { voice: Voice::new(manner.capture), ends };
         let Manner { input, terminal, from, .. } = manner;
         match self.client.visit(run, client::Manner { input, terminal, from }, &mut guest)? {
-            client::Left::Ended(outcome) => Ok(Left::Ended(Box::new(guest.0.told(*outcome)))),
+            client::Left::Ended(outcome) => Ok(Left::Ended(Box::new(guest.voice.told(*outcome)))),
             client::Left::Detached => Ok(Left::Detached),
         }
     }
@@ -315,15 +314,19 @@ fn piece(event: &Event) -> Result<Option<Piece>, Fault> {
 }
 
 /// Our side of a visit.
-struct Guest(Voice);
+struct Guest {
+    voice: Voice,
+    /// The command ends when nobody reads what it says, as it would in a pipe.
+    ends: bool,
+}
 
 impl Visitor for Guest {
-    fn said(&mut self, stream: Stream, bytes: &[u8]) {
-        self.0.say(usize::from(stream == Stream::Stderr), bytes);
+    fn said(&mut self, stream: Stream, bytes: &[u8]) -> bool {
+        self.voice.say(usize::from(stream == Stream::Stderr), bytes) || !self.ends
     }
 
     fn missed(&mut self, bytes: u64) {
-        self.0.missed(bytes);
+        self.voice.missed(bytes);
     }
 
     fn size(&self) -> (u16, u16) {

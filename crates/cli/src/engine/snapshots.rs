@@ -2,12 +2,9 @@
 
 use super::there::There;
 use super::{Engine, not_there};
-use crate::sandboxes::table;
 use client::{Ask, Content};
 use node::lifecycle::stop::Which;
-use node::snapshots::{
-    self, Bounds, Described, Forked, Imported, Listed, Onto, Restored, Since, Taken, Templated, Written,
-};
+use node::snapshots::{self, Described, Forked, Imported, Listed, Onto, Restored, Since, Taken, Templated, Written};
 use node::state::State;
 use serde::Deserialize;
 use server::wire::{CreateTemplate, Fork, Restore, Snapshots, Take, Template, Templates};
@@ -172,12 +169,11 @@ impl There {
                 return Err(not_there("an import under a policy's file, several policies or single rules", hint));
             }
         };
-        if onto.bounds.bytes != Bounds::default().bytes {
-            let usual = table::bytes(Bounds::default().bytes);
-            return Err(not_there("an import with --max-size", &format!("leave it out: the daemon takes {usual}")));
-        }
         let ask = Ask::post(&["v1", "import"]).content(Content::Stream(input, "application/octet-stream"));
         let ask = ask.query_if("dir", onto.dir.map(|dir| self.whole(dir)).transpose()?);
-        self.client.document(ask.query_if("name", onto.name).query_if("policy", policy))
+        // A bound that somebody chose has no ratio beside it.
+        let most = onto.bounds.ratio.is_none().then(|| onto.bounds.bytes.to_string());
+        let ask = ask.query_if("name", onto.name).query_if("policy", policy);
+        self.client.document(ask.query_if("max_bytes", most))
     }
 }

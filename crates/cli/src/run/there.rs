@@ -59,7 +59,7 @@ fn refuse(m: &ArgMatches, asked: &Ask) -> Result<(), Fault> {
 /// Is at a run until its end, and shows it as one of ours.
 fn stay(m: &ArgMatches, there: &There, asked: &Ask, run: &str) -> Result<Done, Fault> {
     let node::run::Stdio { input, terminal, capture, .. } = asked.stdio;
-    match there.visit(run, Manner { input, terminal, capture, from: 0 })? {
+    match there.visit(run, Manner { input, terminal, capture, from: 0 }, true)? {
         Left::Detached => {
             tell_left(run);
             Ok(Done::Left)

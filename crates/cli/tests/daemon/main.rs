@@ -11,6 +11,7 @@ mod ports;
 mod product;
 mod questions;
 mod quotas;
+mod remote;
 mod revisions;
 mod runs;
 mod sandboxes;

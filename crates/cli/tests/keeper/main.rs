@@ -11,3 +11,9 @@ mod input;
 mod limits;
 mod place;
 mod suspended;
+
+/// Whoever carries it out, what is seen of it is the same.
+#[test]
+fn the_same_with_a_daemon() {
+    support::served::again(10, &["commands::", "input::", "limits::"], &[]);
+}

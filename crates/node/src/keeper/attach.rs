@@ -110,20 +110,20 @@ impl Voice {
         Voice { capture, kept: [Vec::new(), Vec::new()], unkept: [0, 0] }
     }
 
-    /// Stream 0 is standard output, 1 standard error.
-    pub fn say(&mut self, stream: usize, bytes: &[u8]) {
+    /// Stream 0 is standard output, 1 standard error. False when nobody reads it any more.
+    pub fn say(&mut self, stream: usize, bytes: &[u8]) -> bool {
         if self.capture {
             let room = MOST_KEPT - self.kept[stream].len();
             let taken = bytes.len().min(room);
             self.kept[stream].extend_from_slice(&bytes[..taken]);
             self.unkept[stream] += (bytes.len() - taken) as u64;
-            return;
+            return true;
         }
-        // A reader that left early is no error of ours; the run goes on without it.
-        let _ = match stream {
+        let written = match stream {
             0 => put(rustix::stdio::stdout(), bytes),
             _ => put(rustix::stdio::stderr(), bytes),
         };
+        written.is_ok()
     }
 
     /// So many bytes were not kept for us.
@@ -208,9 +208,10 @@ impl Visit {
             }
             let nothing = records.is_empty();
             for record in records {
+                // A reader that left early is no error of ours; the run goes on without it.
                 match record.kind {
-                    Kind::Stdout | Kind::Terminal => self.voice.say(0, &record.bytes),
-                    Kind::Stderr => self.voice.say(1, &record.bytes),
+                    Kind::Stdout | Kind::Terminal => drop(self.voice.say(0, &record.bytes)),
+                    Kind::Stderr => drop(self.voice.say(1, &record.bytes)),
                     Kind::Dropped => {}
                     Kind::End => {
                         let read = serde_json::from_slice(&record.bytes);

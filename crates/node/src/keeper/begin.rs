@@ -151,22 +151,35 @@ pub fn begin(ask: &Ask, word: &str, key: Option<&str>, caller: &Caller) -> Resul
     ask.check()?;
     let state = State::open(caller)?;
     let id = state.store.read(|tx| sandbox::find(tx, Some(word), caller))?.id;
-    let run = key.map(|key| id_of(&id, key));
-    if let Some(run) = &run
-        && let Some(known) = state.store.read(|tx| tx.get::<Run>(run))?
-    {
+    let run = key.map_or_else(|| terms::id("run", crate::fresh::random()), |key| id_of(&id, key));
+    if let Some(known) = state.store.read(|tx| tx.get::<Run>(&run))? {
         if known.record.command.last().map(String::as_str) != Some(ask.last_word()) {
             let message = format!("the key was used for another command: {:?}", known.record.command);
-            let fault = Fault::new(ErrorKind::Conflict, message).subject(run).phase(Phase::Admission);
+            let fault = Fault::new(ErrorKind::Conflict, message).subject(&run).phase(Phase::Admission);
             return Err(fault.hint("repeat the request as it was, or take another key"));
         }
-        return Ok((id, Started { run: run.clone(), pid: 0, existed: true }));
+        return Ok((id, Started { run, pid: 0, existed: true }));
     }
-    let mut keeper = Keeper::ensure(&state.path, &id, caller)?;
+    let path = state.path.clone();
     drop(state);
-    let started = keeper.start(ask.start(run, caller))?;
-    Ok((id, started))
+    let mut tries = 0;
+    loop {
+        let started = Keeper::ensure(&path, &id, caller)?.start(ask.start(Some(run.clone()), caller));
+        tries += 1;
+        match started {
+            // One that was about to leave when it was found took nothing: what it takes is written down before anything else.
+            Err(fault) if fault.error_kind == ErrorKind::Unavailable && tries < TRIES => {
+                if store::Store::open(&path)?.read(|tx| tx.get::<Run>(&run))?.is_some() {
+                    return Err(fault);
+                }
+            }
+            started => return started.map(|started| (id, started)),
+        }
+    }
 }
+
+/// So many keepers in a row may leave just when they are asked.
+const TRIES: u32 = 5;
 
 /// Runs of a sandbox, or of all; those that go on, or also those that have ended. The newest first.
 pub fn list(word: Option<&str>, running: bool, caller: &Caller) -> Result<Vec<Shown>, Fault> {

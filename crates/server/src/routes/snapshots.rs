@@ -22,6 +22,8 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 const LOOKERS: [Scope; 2] = [Scope::Agent, Scope::Reviewer];
+/// Most that anybody may have come out of an imported file.
+const LARGEST: u64 = 1 << 40;
 /// What an exported workspace is called.
 const SORT: &str = "application/zstd";
 
@@ -289,6 +291,10 @@ pub struct Import {
     /// The built-in policy of its commands [default]. What the file says of a policy is told and never obeyed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub policy: Option<String>,
+    /// Most bytes that may come out of the file, however small it is itself [default: 16 GiB].
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[param(minimum = 1)]
+    pub max_bytes: Option<u64>,
 }
 
 /// A new sandbox from a file that an export made. The file may be anybody's: it is unpacked into a layer and nowhere else.
@@ -312,7 +318,11 @@ async fn import_workspace(
     let file = upload::receive(&shared, &who, request.into_body()).await?;
     let verb = move |caller: &Caller| {
         let policies = wish.policy.clone().map(Source::Preset).into_iter().collect();
-        let (name, bounds) = (wish.name.as_deref(), Bounds::default());
+        let bounds = match wish.max_bytes {
+            Some(bytes) => Bounds { bytes: bytes.min(LARGEST), ratio: None, ..Bounds::default() },
+            None => Bounds::default(),
+        };
+        let name = wish.name.as_deref();
         let onto = Onto { dir: wish.dir.as_deref(), name, policies, flags: Vec::new(), bounds, once };
         snapshots::import(&Place::open(caller)?, caller, onto, &mut std::io::BufReader::new(file))
     };
