@@ -27,6 +27,8 @@ mod workspace;
 fn the_same_with_a_daemon() {
     let but = [
         "a_diff_of_a_running_sandbox_says_so",
+        "a_killed_supervisor_leaves",
+        "a_rebase_that_is_killed_anywhere",
         "a_sandbox_is_gone_on_with_under_its_own_rules",
         "a_workspace_and_our_own_state",
         "denials_hold_in_a_workspace",
