@@ -10,6 +10,7 @@ use crate::render::{print_document, say};
 use clap::ArgMatches;
 use node::fresh;
 use node::keeper::suspend;
+use node::lifecycle::change;
 use node::lifecycle::gc::{Collected, Sort};
 use node::lifecycle::stop::{self, Which};
 use node::sandbox::Tier;
@@ -31,6 +32,7 @@ pub fn main(verb: &str, matches: &ArgMatches) -> ExitCode {
         "resume" => resumed(engine.resume(&ask::which(matches))?, json),
         "start" => moved(engine.start(&ask::which(matches), matches.get_flag("live"))?, json),
         "stop" => moved(engine.stop(&ask::which(matches), ask::patience(matches)?)?, json),
+        "publish" => publish(matches, &engine, json),
         "rm" => rm(matches, &engine, json),
         "gc" => collect(matches, &engine, json),
         _ => match matches.subcommand() {
@@ -138,6 +140,18 @@ fn resumed(done: suspend::Resumed, json: bool) -> Result<ExitCode, Fault> {
     Ok(ExitCode::SUCCESS)
 }
 
+fn publish(m: &ArgMatches, engine: &Engine, json: bool) -> Result<ExitCode, Fault> {
+    let words = |name: &str| m.get_many::<String>(name).unwrap_or_default().cloned().collect();
+    let publish = change::Publish { add: words("port"), remove: words("remove") };
+    let ask = change::Ask { publish: Some(publish), may_widen: true, ..change::Ask::default() };
+    let changed = engine.change(&ask::which(m), &ask)?;
+    if json {
+        return Ok(print_document(changed));
+    }
+    changed.publish.iter().for_each(|port| say(port));
+    Ok(ExitCode::SUCCESS)
+}
+
 fn rm(m: &ArgMatches, engine: &Engine, json: bool) -> Result<ExitCode, Fault> {
     let force = if m.get_flag("force") { Some(ask::patience(m)?) } else { None };
     let words: Vec<Option<String>> = match m.get_many::<String>("sandbox") {
@@ -184,6 +198,7 @@ fn collect(m: &ArgMatches, engine: &Engine, json: bool) -> Result<ExitCode, Faul
             Sort::BatchCopies | Sort::OrphanBatch => "batch",
             Sort::LostRun => "run",
             Sort::OwnBase => "directory",
+            Sort::Spare => "spare",
             Sort::Output => "output",
             Sort::Key => "key",
         };

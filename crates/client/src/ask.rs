@@ -52,6 +52,10 @@ impl Ask {
         Ask::new(Method::PUT, path)
     }
 
+    pub fn patch(path: &[&str]) -> Ask {
+        Ask::new(Method::PATCH, path)
+    }
+
     pub fn delete(path: &[&str]) -> Ask {
         Ask::new(Method::DELETE, path)
     }

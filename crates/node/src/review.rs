@@ -87,10 +87,10 @@ impl Of {
 
 /// Tells `[ID] [PATH…]` apart: the first word is a sandbox if there is such a one, and else a path in the one that is meant
 /// without a word.
-pub fn told_apart<'a, T>(
-    words: &'a [OsString],
+pub fn told_apart<T>(
+    words: &[OsString],
     find: impl Fn(Option<&str>) -> Result<T, Fault>,
-) -> Result<(T, &'a [OsString]), Fault> {
+) -> Result<(T, &[OsString]), Fault> {
     let Some((first, rest)) = words.split_first() else { return Ok((find(None)?, words)) };
     let word = first.to_str();
     let unknown = match word.map(|word| find(Some(word))) {

@@ -18,8 +18,8 @@ pub use restore::{Restored, Since, restore};
 pub use squash::{DEEP, DEEPEST, squash};
 pub use take::{Taken, remove, take, take_once, take_to_disk};
 pub use template::{
-    Described, Seed, Template, Templated, create, create_once, describe_templates, find_template, from_template,
-    list_templates, refuse_other_template, remove_template,
+    Described, Seed, Template, Templated, create, create_once, describe_template, describe_templates, earlier_template,
+    find_template, from_template, refuse_other_template, remove_template,
 };
 pub use workspace::archive::Bounds;
 
@@ -28,11 +28,11 @@ use crate::fresh;
 use crate::lifecycle::create::check_name;
 use crate::lifecycle::keys::Once;
 use crate::lifecycle::meta::drop_layer;
-use crate::sandbox::{self, Anchored, Sandbox};
+use crate::sandbox::{self, Anchored, Sandbox, layers_in_use};
 use crate::state::State;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use store::{Entry, Kept, Record, Step, Tx};
 use terms::{ErrorKind, Fault, Limits, Phase};
 use utoipa::ToSchema;
@@ -141,18 +141,22 @@ impl Ground {
         self.frozen.iter().map(open).collect()
     }
 
-    /// The base, which must still be the directory it was.
     fn base(&self) -> Result<Dir, Fault> {
-        let conflict = |why: String| {
-            let fault = Fault::new(ErrorKind::Conflict, format!("{}: {why}", self.base.display()));
-            fault.hint("put the directory back, or export the snapshot and import it elsewhere").phase(Phase::Admission)
-        };
-        let opened = Dir::open(&self.base).map_err(|e| conflict(e.to_string()))?;
-        let now = opened.meta(&Rel::top()).map_err(|e| conflict(e.to_string()))?;
-        match now.map(|meta| (meta.dev, meta.ino)) == Some(self.base_id) {
-            true => Ok(opened),
-            false => Err(conflict("another directory than the one that was covered".to_owned())),
-        }
+        covered(&self.base, self.base_id)
+    }
+}
+
+/// A base, which must still be the directory it was.
+fn covered(base: &Path, id: (u64, u64)) -> Result<Dir, Fault> {
+    let conflict = |why: String| {
+        let fault = Fault::new(ErrorKind::Conflict, format!("{}: {why}", base.display()));
+        fault.hint("put the directory back, or export the snapshot and import it elsewhere").phase(Phase::Admission)
+    };
+    let opened = Dir::open(base).map_err(|e| conflict(e.to_string()))?;
+    let now = opened.meta(&Rel::top()).map_err(|e| conflict(e.to_string()))?;
+    match now.map(|meta| (meta.dev, meta.ino)) == Some(id) {
+        true => Ok(opened),
+        false => Err(conflict("another directory than the one that was covered".to_owned())),
     }
 }
 
@@ -172,8 +176,8 @@ pub fn unneeded(tx: &Tx<'_>) -> Result<Vec<Kept<Snapshot>>, Fault> {
 }
 
 /// The snapshot that is meant: by id, by name, or by the beginning of an id that no other has.
-pub fn find(tx: &Tx<'_>, word: &str) -> Result<Kept<Snapshot>, Fault> {
-    match look(tx, word)? {
+pub fn find(tx: &Tx<'_>, word: &str, caller: &Caller) -> Result<Kept<Snapshot>, Fault> {
+    match look(tx, word, caller)? {
         Some(found) => Ok(found),
         None => {
             let fault = Fault::new(ErrorKind::NotFound, format!("there is no snapshot {word:?}")).subject(word);
@@ -182,17 +186,17 @@ pub fn find(tx: &Tx<'_>, word: &str) -> Result<Kept<Snapshot>, Fault> {
     }
 }
 
-fn look(tx: &Tx<'_>, word: &str) -> Result<Option<Kept<Snapshot>>, Fault> {
-    if let Some(found) = tx.get(word)? {
-        return Ok(Some(found));
-    }
-    if let Some(found) = tx.get_named(word)? {
-        return Ok(Some(found));
+fn look(tx: &Tx<'_>, word: &str, caller: &Caller) -> Result<Option<Kept<Snapshot>>, Fault> {
+    for found in [tx.get::<Snapshot>(word)?, tx.get_named::<Snapshot>(word)?].into_iter().flatten() {
+        if caller.sees_id(tx, &found.record.sandbox)? {
+            return Ok(Some(found));
+        }
     }
     if word.len() < 4 || !word.starts_with("snp_") {
         return Ok(None);
     }
     let mut alike: Vec<_> = tx.list::<Snapshot>()?.into_iter().filter(|s| s.id.starts_with(word)).collect();
+    caller.keep_own(tx, &mut alike, |snapshot| &snapshot.record.sandbox)?;
     match alike.len() {
         0 | 1 => Ok(alike.pop()),
         count => {
@@ -241,6 +245,13 @@ pub fn list(state: &State, sandbox: Option<&str>) -> Result<Vec<Listed>, Fault> 
     Ok(all)
 }
 
+/// Those of all sandboxes that are there for the caller.
+pub fn list_all(state: &State, caller: &Caller) -> Result<Vec<Listed>, Fault> {
+    let mut all = list(state, None)?;
+    state.store.read(|tx| caller.keep_own(tx, &mut all, |snapshot| &snapshot.sandbox))?;
+    Ok(all)
+}
+
 /// Those of one sandbox.
 pub fn list_of(state: &State, caller: &Caller, word: &str) -> Result<Vec<Listed>, Fault> {
     let id = state.store.read(|tx| sandbox::find(tx, Some(word), caller))?.id;
@@ -252,7 +263,7 @@ pub fn of_sandbox(state: &State, caller: &Caller, word: &str, snapshot: Option<&
     state.store.read(|tx| {
         let sandbox = sandbox::find(tx, Some(word), caller)?.id;
         let Some(snapshot) = snapshot else { return Ok(sandbox) };
-        let found = find(tx, snapshot)?;
+        let found = find(tx, snapshot, caller)?;
         if found.record.sandbox == sandbox {
             return Ok(found.id);
         }
@@ -298,7 +309,7 @@ fn set_anchors(tx: &Tx<'_>, sandbox: &str, anchors: &Anchors) -> Result<(), Faul
 
 /// Layers that are to be built upon are still somebody's: whoever forgot the last record of one is about to take it away.
 pub fn still_there(tx: &Tx<'_>, layers: &[String]) -> Result<(), Fault> {
-    let used = tx.referred("layers")?;
+    let used = layers_in_use(tx)?;
     match layers.iter().find(|id| !used.contains_key(*id)) {
         None => Ok(()),
         Some(gone) => {
@@ -310,7 +321,7 @@ pub fn still_there(tx: &Tx<'_>, layers: &[String]) -> Result<(), Fault> {
 
 /// Takes away layers that nothing refers to any more. What fails is left to `gc`.
 fn drop_unused(state: &State, candidates: &[String]) -> Result<(), Fault> {
-    let used = state.store.read(|tx| tx.referred("layers"))?;
+    let used = state.store.read(layers_in_use)?;
     let unused: Vec<&String> = candidates.iter().filter(|id| !used.contains_key(*id)).collect();
     for id in &unused {
         let _ = drop_layer(&state.layers, id);

@@ -12,18 +12,21 @@ mod key;
 mod open;
 mod record;
 mod room;
+mod soon;
 
 pub use backup::{Copied, Restored, examine, restore};
 pub use journal::{Broken, Entry, Noted, Step, Verified, Wanted};
 pub use key::Key;
 pub use open::SCHEMA;
 pub use record::{Kept, Record};
+pub use soon::Unsettled;
 
 pub(crate) use fault::inner;
 use head::Head;
 use room::Room;
 use rusqlite::{Connection, TransactionBehavior};
 use std::cell::{Cell, RefCell};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use terms::{ErrorKind, Fault};
@@ -34,10 +37,18 @@ const PATIENCE: Duration = Duration::from_secs(10);
 pub struct Store {
     db: RefCell<Connection>,
     path: PathBuf,
+    /// Which file it is, by device and number.
+    file: Option<(u64, u64)>,
     head: Head,
     room: Room,
     /// Set when the disk did not keep what it was given.
     failed: Cell<bool>,
+    /// Whether commits wait for the disk, as the connection is set now.
+    waits: Cell<bool>,
+    /// The last entry of the journal that was committed without waiting, and is not known to be on the disk.
+    ahead: RefCell<Option<(u64, String)>>,
+    /// Something was.
+    unsettled: Cell<bool>,
 }
 
 /// What one transaction can do; all of it lands, or nothing.
@@ -57,17 +68,38 @@ impl Store {
     pub fn open_patiently(dir: &Path, patience: Duration) -> Result<Store, Fault> {
         let (path, head, room) = (dir.join("store.db"), Head::of(dir), Room::of(dir));
         room.make();
+        // Looked at before, where there is one: should another take its place meanwhile, it is seen as not this one.
+        let before = identity(&path);
         let db = open::open(dir, &path, &head, patience)?;
-        Ok(Store { db: RefCell::new(db), path, head, room, failed: Cell::new(false) })
+        let file = before.or_else(|| identity(&path));
+        let (failed, waits, unsettled) = (Cell::new(false), Cell::new(true), Cell::new(false));
+        Ok(Store { db: RefCell::new(db), path, file, head, room, failed, waits, ahead: RefCell::default(), unsettled })
+    }
+
+    /// Whether the file that is open is the one that is there. Who keeps a store open for long asks this, and opens it again.
+    pub fn is_current(&self) -> bool {
+        self.file.is_some() && identity(&self.path) == self.file
     }
 
     /// Reads; sees one state, whatever others write meanwhile.
     pub fn read<T>(&self, work: impl FnOnce(&Tx<'_>) -> Result<T, Fault>) -> Result<T, Fault> {
-        self.transact(TransactionBehavior::Deferred, work)
+        self.transact(TransactionBehavior::Deferred, work).map(|(answer, _)| answer)
     }
 
     /// Reads and writes, alone. What `work` did lands durably when it gives an answer, and not at all when it gives a fault.
     pub fn write<T>(&self, work: impl FnOnce(&Tx<'_>) -> Result<T, Fault>) -> Result<T, Fault> {
+        self.wait_for_disk(true)?;
+        let (answer, noted) = self.commit(work)?;
+        if let Some((seq, hash)) = noted {
+            // What was committed before it is on the disk with it.
+            self.ahead.replace(None);
+            self.head.advance(seq, &hash);
+        }
+        Ok(answer)
+    }
+
+    /// One transaction that writes; its answer, and the last entry that it added to the journal.
+    fn commit<T>(&self, work: impl FnOnce(&Tx<'_>) -> Result<T, Fault>) -> Result<(T, Option<(u64, String)>), Fault> {
         if self.failed.get() {
             let message =
                 format!("{}: the disk did not keep what was written before; nothing more is", self.path.display());
@@ -81,7 +113,7 @@ impl Store {
         &self,
         behavior: TransactionBehavior,
         work: impl FnOnce(&Tx<'_>) -> Result<T, Fault>,
-    ) -> Result<T, Fault> {
+    ) -> Result<(T, Option<(u64, String)>), Fault> {
         let mut db = self.db.borrow_mut();
         let fail = |e: rusqlite::Error| {
             // After a failed sync the kernel may take the lost bytes for written: to try again would be to pretend.
@@ -93,9 +125,11 @@ impl Store {
         let answer = work(&tx)?;
         let noted = tx.noted.into_inner();
         transaction.commit().map_err(fail)?;
-        if let Some((seq, hash)) = noted {
-            self.head.advance(seq, &hash);
-        }
-        Ok(answer)
+        Ok((answer, noted))
     }
+}
+
+fn identity(path: &Path) -> Option<(u64, u64)> {
+    let meta = std::fs::symlink_metadata(path).ok()?;
+    Some((meta.dev(), meta.ino()))
 }

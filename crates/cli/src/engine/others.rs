@@ -3,10 +3,11 @@
 use super::Engine;
 use client::{Ask, Heard};
 use node::audit::{self, Noted, Page, Tail, Verified, Wanted};
+use node::questions::{self, Answer, Open, Remember};
 use node::secrets::kept::{self, Changed, Names};
 use node::tokens::{self, Minted, Revoked, Shown};
 use serde_json::json;
-use server::wire::Tokens;
+use server::wire::{Questions, Said, Tokens};
 use std::time::Duration;
 use terms::{ErrorKind, Fault, Phase};
 
@@ -85,6 +86,29 @@ impl Engine {
         match self {
             Engine::Here(caller) => tokens::revoke(id, caller),
             Engine::There(there) => there.client.document(Ask::delete(&["v1", "tokens", id])),
+        }
+    }
+
+    /// What waits for an answer, in one sandbox or in all.
+    pub fn questions(&self, word: Option<&str>) -> Result<Vec<Open>, Fault> {
+        let there = match (self, word) {
+            (Engine::Here(caller), Some(word)) => return questions::open(word, caller),
+            (Engine::Here(caller), None) => return questions::open_everywhere(caller),
+            (Engine::There(there), _) => there,
+        };
+        // Only where something runs can something ask.
+        let words = match word {
+            Some(word) => vec![there.word(Some(word))?],
+            None => self.list(false)?.into_iter().filter(|row| row.live).map(|row| row.id).collect(),
+        };
+        let of = |word: &String| there.get(&["v1", "sandboxes", word, "questions"]).map(|all: Questions| all.questions);
+        words.iter().map(of).collect::<Result<Vec<_>, _>>().map(|all| all.into_iter().flatten().collect())
+    }
+
+    pub fn answer(&self, question: &str, answer: Answer, remember: Remember) -> Result<Open, Fault> {
+        match self {
+            Engine::Here(caller) => questions::answer(question, answer, remember, caller),
+            Engine::There(there) => there.post(&["v1", "questions", question], &Said { answer, remember }),
         }
     }
 

@@ -5,6 +5,7 @@ use super::there::time;
 use super::{Engine, There};
 use client::Ask;
 use node::keeper::suspend::{self, Resumed, Suspended};
+use node::lifecycle::change::{self, Changed};
 use node::lifecycle::create::{self, Copied, Created};
 use node::lifecycle::gc::{self, Collected};
 use node::lifecycle::list::{self, Live, Row, Whole};
@@ -84,6 +85,17 @@ impl Engine {
         match self {
             Engine::Here(caller) => remove::remove(which, force, caller),
             Engine::There(there) => there.remove(which, force),
+        }
+    }
+
+    pub fn change(&self, which: &Which, ask: &change::Ask) -> Result<Changed, Fault> {
+        match self {
+            Engine::Here(caller) => change::change(which, ask, caller),
+            Engine::There(there) => {
+                let word = there.word(which.word.as_deref())?;
+                let request = Ask::patch(&["v1", "sandboxes", &word]).if_version(which.version);
+                there.client.document(request.document(ask)?)
+            }
         }
     }
 

@@ -1,13 +1,14 @@
 //! snapshot, fork, restore, template, export, import.
 
 use super::there::There;
-use super::{Engine, not_there};
+use super::{Engine, make, not_there};
 use client::{Ask, Content};
 use node::lifecycle::stop::Which;
 use node::snapshots::{self, Described, Forked, Imported, Listed, Onto, Restored, Since, Taken, Templated, Written};
 use node::state::State;
+use node::warm;
 use serde::Deserialize;
-use server::wire::{CreateTemplate, Fork, Restore, Snapshots, Take, Template, Templates};
+use server::wire::{CreateTemplate, Fork, Restore, Snapshots, Take, Template, Templates, WarmTemplate};
 use std::io::{Read, Write};
 use terms::{ErrorKind, Fault, Phase};
 
@@ -37,7 +38,7 @@ impl Engine {
     pub fn snapshots(&self, word: Option<&str>) -> Result<Vec<Listed>, Fault> {
         let there = match (self, word) {
             (Engine::Here(caller), Some(word)) => return snapshots::list_of(&State::open(caller)?, caller, word),
-            (Engine::Here(caller), None) => return snapshots::list(&State::open(caller)?, None),
+            (Engine::Here(caller), None) => return snapshots::list_all(&State::open(caller)?, caller),
             (Engine::There(there), _) => there,
         };
         let ask = || match word {
@@ -101,8 +102,8 @@ impl Engine {
         match self {
             Engine::Here(caller) => snapshots::create(&State::open(caller)?, caller, name, from, prepared),
             Engine::There(there) => {
-                let (name, from) = (name.to_owned(), there.word(from)?);
-                let wish = CreateTemplate { name, from, prepared: prepared.map(str::to_owned) };
+                let (name, from) = (name.to_owned(), Some(there.word(from)?));
+                let wish = CreateTemplate { name, from, prepared: prepared.map(str::to_owned), prepare: None };
                 there.post(&["v1", "templates"], &wish)
             }
         }
@@ -119,12 +120,20 @@ impl Engine {
 
     pub fn template(&self, word: &str) -> Result<Described, Fault> {
         match self {
-            Engine::Here(caller) => {
-                let found = State::open(caller)?.store.read(|tx| snapshots::find_template(tx, word))?;
-                Ok(Described::of(found))
-            }
+            Engine::Here(caller) => snapshots::describe_template(&State::open(caller)?, word),
             Engine::There(there) => there.get(&["v1", "templates", word]).map(|found: Template| found.template),
         }
+    }
+
+    /// How many sandboxes shall stand ready for a template, and under what.
+    pub fn template_warm(&self, ask: &warm::Ask) -> Result<warm::Set, Fault> {
+        let there = match self {
+            Engine::Here(caller) => return warm::set(ask, caller),
+            Engine::There(there) => there,
+        };
+        let (policies, _) = make::policies_of(&ask.policies, &ask.flags, true, there)?;
+        let wish = WarmTemplate { keep: ask.keep, policies, limits: ask.limits, cpus: ask.cpus };
+        there.client.document(Ask::put(&["v1", "templates", &ask.template, "warm"]).document(&wish)?)
     }
 
     pub fn template_remove(&self, word: &str) -> Result<String, Fault> {
@@ -174,6 +183,8 @@ impl There {
         // A bound that somebody chose has no ratio beside it.
         let most = onto.bounds.ratio.is_none().then(|| onto.bounds.bytes.to_string());
         let ask = ask.query_if("name", onto.name).query_if("policy", policy);
-        self.client.document(ask.query_if("max_bytes", most))
+        let driver = onto.driver.map(|driver| serde_json::to_value(driver).map_err(|e| Fault::internal(e.to_string())));
+        let driver = driver.transpose()?.and_then(|driver| driver.as_str().map(str::to_owned));
+        self.client.document(ask.query_if("max_bytes", most).query_if("driver", driver))
     }
 }

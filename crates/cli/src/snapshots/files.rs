@@ -78,7 +78,8 @@ pub fn import(m: &ArgMatches, engine: &Engine, json: bool) -> Result<ExitCode, F
             Bounds { bytes: quantity::size(amount).map_err(bad)?, ratio: None, ..Bounds::default() }
         }
     };
-    let onto = Onto { dir: Some(&onto), name: text(m, "name"), policies, flags: run::flags(m), bounds, once: None };
+    let (name, driver) = (text(m, "name"), crate::sandboxes::ask::driver(m));
+    let onto = Onto { dir: Some(&onto), name, policies, flags: run::flags(m), bounds, driver, once: None };
     let input: Box<dyn Read + Send> = match file.as_os_str() == "-" {
         true => Box::new(std::io::stdin()),
         false => {

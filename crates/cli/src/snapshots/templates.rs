@@ -9,8 +9,9 @@ use crate::run;
 use crate::sandboxes::ask;
 use crate::sandboxes::table::{Table, ago, bytes};
 use clap::ArgMatches;
+use node::lifecycle::create::Ask;
 use node::lifecycle::stop::Which;
-use node::{fresh, snapshots};
+use node::{fresh, snapshots, warm};
 use serde_json::json;
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -22,6 +23,7 @@ pub fn main(verb: &str, m: &ArgMatches, engine: &Engine, json: bool) -> Result<E
         "create" => create(m, engine, json),
         "ls" => ls(engine, json),
         "inspect" => inspect(m, engine),
+        "warm" => warm(m, engine, json),
         _ => rm(m, engine, json),
     }
 }
@@ -66,19 +68,26 @@ fn ls(engine: &Engine, json: bool) -> Result<ExitCode, Fault> {
     let found = engine.templates()?;
     if json {
         let row = |t: &snapshots::Described| {
-            json!({ "name": t.name, "address": t.address, "base": t.base, "prepared": t.prepared, "bytes": t.bytes,
-                    "created_ms": t.created_ms })
+            json!({ "name": t.name, "address": t.address, "base": t.base, "prepared": t.prepared,
+                    "bytes": t.bytes, "created_ms": t.created_ms, "warm": t.warm })
         };
         let rows: Vec<_> = found.iter().map(row).collect();
         return Ok(print_document(json!({ "templates": rows })));
     }
     let now = fresh::now_ms();
-    let mut table = Table::new(&["NAME", "DIGEST", "SIZE", "MADE", "DIRECTORY"]);
+    let mut table = Table::new(&["NAME", "DIGEST", "SIZE", "MADE", "READY", "DIRECTORY"]);
     for t in &found {
-        let digest = t.address.split_once("@sha256:").map_or("", |(_, digest)| digest);
-        let digest = format!("sha256:{}", digest.get(..12).unwrap_or(digest));
-        let base = t.base.display().to_string();
-        table.row(vec![t.name.clone(), digest, bytes(t.bytes), ago(t.created_ms, now), base]);
+        let digest: String =
+            t.address.split('@').nth(1).unwrap_or_default().chars().take("sha256:".len() + 12).collect();
+        let ready = t.warm.as_ref().map_or("-".to_owned(), |warm| format!("{}/{}", warm.ready, warm.keep));
+        table.row(vec![
+            t.name.clone(),
+            digest,
+            bytes(t.bytes),
+            ago(t.created_ms, now),
+            ready,
+            t.base.display().to_string(),
+        ]);
     }
     table.print();
     Ok(ExitCode::SUCCESS)
@@ -86,6 +95,23 @@ fn ls(engine: &Engine, json: bool) -> Result<ExitCode, Fault> {
 
 fn inspect(m: &ArgMatches, engine: &Engine) -> Result<ExitCode, Fault> {
     Ok(print_document(engine.template(text(m, "template").unwrap_or_default())?))
+}
+
+fn warm(m: &ArgMatches, engine: &Engine, json: bool) -> Result<ExitCode, Fault> {
+    let Ask { policies, flags, limits, cpus, .. } = ask::prepare(m)?;
+    let keep = m.get_one::<u32>("keep").copied().unwrap_or_default();
+    let template = text(m, "template").unwrap_or_default().to_owned();
+    let set = engine.template_warm(&warm::Ask { template, keep, policies, flags, limits, cpus })?;
+    if json {
+        render::print_json(&set);
+        return Ok(ExitCode::SUCCESS);
+    }
+    set.notes.iter().for_each(|note| render::note(note));
+    if keep > 0 && matches!(engine, Engine::Here(_)) {
+        render::note("a daemon makes them and keeps them (`cofferdam serve`); without one nothing stands ready");
+    }
+    say(&format!("{} {}/{}", set.address, set.warm.ready, set.warm.keep));
+    Ok(ExitCode::SUCCESS)
 }
 
 fn rm(m: &ArgMatches, engine: &Engine, json: bool) -> Result<ExitCode, Fault> {

@@ -9,6 +9,7 @@ mod killed;
 mod reserve;
 mod soak;
 mod stop;
+mod total;
 mod trouble;
 mod words;
 

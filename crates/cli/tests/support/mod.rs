@@ -2,10 +2,13 @@
 //! Everything is made under one directory per test and removed at its end.
 #![allow(dead_code)]
 
+pub mod dice;
 pub mod harm;
 pub mod http;
 pub mod left;
+pub mod replay;
 pub mod served;
+pub mod sse;
 pub mod terminal;
 pub mod world;
 
@@ -67,7 +70,7 @@ pub struct Place {
     pub home: PathBuf,
     pub project: PathBuf,
     /// Who carries out what is asked here, where the same tests are made with a daemon.
-    served: Option<served::Served>,
+    pub served: Option<served::Served>,
 }
 
 impl Place {

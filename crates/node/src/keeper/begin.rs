@@ -1,8 +1,8 @@
 //! Commands that are begun from afar: described by a document, started once under a key, listed with those before them.
 
 use super::client::Keeper;
-use super::runs::Found;
-use super::wire::{Start, Started, Word};
+use super::runs::{self, Found};
+use super::wire::{Start, Started, Word, words_of};
 use crate::Caller;
 use crate::lifecycle::live;
 use crate::sandbox::{self, Run, Sandbox};
@@ -117,11 +117,10 @@ impl Ask {
 
     fn start(&self, id: Option<String>, caller: &Caller) -> Start {
         Start {
-            run: id,
             command: self.command.iter().map(Word::of).collect(),
             shell: self.shell.as_ref().map(Word::of),
             env: self.env.iter().map(|(name, value)| Word::of(format!("{name}={value}"))).collect(),
-            around: caller.env.iter().map(|(name, value)| (Word::of(name), Word::of(value))).collect(),
+            around: words_of(caller),
             cwd: self.cwd.as_ref().map(Word::of),
             workdir: self.workdir.as_ref().map(Word::of),
             limits: self.limits,
@@ -129,12 +128,15 @@ impl Ask {
             terminal: self.terminal.map(|size| (size.rows, size.columns)),
             actor: caller.user.clone(),
             service: None,
+            request: id.as_ref().map(|_| self.digest()),
+            run: id,
         }
     }
 
-    /// The words that the record of such a run ends with.
-    fn last_word(&self) -> &str {
-        self.command.last().or(self.shell.as_ref()).map_or("", String::as_str)
+    /// Of all that is asked for. It is a digest because variables may be secrets.
+    fn digest(&self) -> String {
+        let text = serde_json::to_vec(self).unwrap_or_default();
+        workspace::spelled::hex(&Sha256::digest(text))
     }
 }
 
@@ -146,63 +148,107 @@ fn id_of(sandbox: &str, key: &str) -> String {
     terms::id("run", random)
 }
 
-/// Starts a command in a sandbox; under a key once. The sandbox's id, the run's, and whether it was there.
-pub fn begin(ask: &Ask, word: &str, key: Option<&str>, caller: &Caller) -> Result<(String, Started), Fault> {
+/// A command that was started, or had been under the same key.
+#[derive(Debug)]
+pub struct Begun {
+    pub existed: bool,
+    pub found: Found,
+    /// Whom to ask about it; nobody where it was there before.
+    pub keeper: Option<Keeper>,
+}
+
+/// Starts a command in a sandbox; under a key once.
+pub fn begin(ask: &Ask, word: &str, key: Option<&str>, caller: &Caller) -> Result<Begun, Fault> {
     ask.check()?;
     let state = State::open(caller)?;
     let id = state.store.read(|tx| sandbox::find(tx, Some(word), caller))?.id;
-    let run = key.map_or_else(|| terms::id("run", crate::fresh::random()), |key| id_of(&id, key));
-    if let Some(known) = state.store.read(|tx| tx.get::<Run>(&run))? {
-        if known.record.command.last().map(String::as_str) != Some(ask.last_word()) {
-            let message = format!("the key was used for another command: {:?}", known.record.command);
-            let fault = Fault::new(ErrorKind::Conflict, message).subject(&run).phase(Phase::Admission);
-            return Err(fault.hint("repeat the request as it was, or take another key"));
-        }
-        return Ok((id, Started { run, pid: 0, existed: true }));
+    let run = key.map(|key| id_of(&id, key));
+    if let Some(run) = &run
+        && let Some(known) = begun_before(&state, ask, run)?
+    {
+        let found = Found::new(known.id, known.record, state.path);
+        return Ok(Begun { existed: true, found, keeper: None });
     }
-    let path = state.path.clone();
-    drop(state);
-    let mut tries = 0;
-    loop {
-        let started = Keeper::ensure(&path, &id, caller)?.start(ask.start(Some(run.clone()), caller));
-        tries += 1;
-        match started {
-            // One that was about to leave when it was found took nothing: what it takes is written down before anything else.
-            Err(fault) if fault.error_kind == ErrorKind::Unavailable && tries < TRIES => {
-                if store::Store::open(&path)?.read(|tx| tx.get::<Run>(&run))?.is_some() {
-                    return Err(fault);
-                }
-            }
-            started => return started.map(|started| (id, started)),
-        }
+    let State { path, .. } = state;
+    let mut keeper = Keeper::ensure(&path, &id, caller)?;
+    let Started { run, existed, command, started_ms, .. } = keeper.start(ask.start(run, caller))?;
+    if existed {
+        return Ok(Begun { existed, found: runs::find(&run, caller)?, keeper: None });
+    }
+    let card = &keeper.card;
+    let record = Run {
+        sandbox: id,
+        command,
+        pid: card.pid,
+        pid_start: card.pid_start,
+        boot: card.boot.clone(),
+        started_ms,
+        ended_ms: None,
+        verdict: None,
+        status: None,
+        service: None,
+        request: key.map(|_| ask.digest()),
+    };
+    Ok(Begun { existed, found: Found::new(run, record, path), keeper: Some(keeper) })
+}
+
+/// What an earlier request under the same key started.
+pub fn earlier(ask: &Ask, word: &str, key: &str, caller: &Caller) -> Result<Option<Found>, Fault> {
+    ask.check()?;
+    let state = State::open(caller)?;
+    let id = state.store.read(|tx| sandbox::find(tx, Some(word), caller))?.id;
+    let known = begun_before(&state, ask, &id_of(&id, key))?;
+    Ok(known.map(|known| Found::new(known.id, known.record, state.path)))
+}
+
+fn begun_before(state: &State, ask: &Ask, run: &str) -> Result<Option<Kept<Run>>, Fault> {
+    match state.store.read(|tx| tx.get::<Run>(run))? {
+        None => Ok(None),
+        Some(known) if known.record.request != Some(ask.digest()) => Err(other_request(run)),
+        known => Ok(known),
     }
 }
 
-/// So many keepers in a row may leave just when they are asked.
-const TRIES: u32 = 5;
+/// A key that stands for another request.
+pub(super) fn other_request(run: &str) -> Fault {
+    let message = format!("the key was used for another request, which started {run}");
+    let fault = Fault::new(ErrorKind::Conflict, message).subject(run).phase(Phase::Admission);
+    fault.hint("repeat the request as it was, or take another key")
+}
 
 /// Runs of a sandbox, or of all; those that go on, or also those that have ended. The newest first.
 pub fn list(word: Option<&str>, running: bool, caller: &Caller) -> Result<Vec<Shown>, Fault> {
     let state = State::open(caller)?;
     let mut all = state.store.read(|tx| {
         let of = word.map(|word| sandbox::find(tx, Some(word), caller)).transpose()?.map(|kept: Kept<Sandbox>| kept.id);
-        match (&of, running) {
-            (Some(id), false) => tx.list_in::<Run>(id),
-            (None, false) => tx.list::<Run>(),
+        let mut found = match (&of, running) {
+            (Some(id), false) => tx.list_in::<Run>(id)?,
+            (None, false) => tx.list::<Run>()?,
             (of, true) => {
                 let open = tx.list_open::<Run>()?.into_iter();
-                Ok(open.filter(|run| of.as_ref().is_none_or(|id| run.record.sandbox == *id)).collect())
+                open.filter(|run| of.as_ref().is_none_or(|id| run.record.sandbox == *id)).collect()
             }
-        }
+        };
+        caller.keep_own(tx, &mut found, |run| &run.record.sandbox)?;
+        Ok(found)
     })?;
     all.sort_by(|a, b| b.record.started_ms.cmp(&a.record.started_ms).then_with(|| a.id.cmp(&b.id)));
     let shown = all.into_iter().map(|kept| shown(kept.id, kept.record));
     Ok(shown.filter(|shown| shown.running || !running).collect())
 }
 
+/// A run that has ended, but for how.
+pub fn ended(found: &Found) -> Shown {
+    told(found.id.clone(), found.run.clone(), false)
+}
+
 /// A run as its record has it.
 pub fn shown(run: String, record: Run) -> Shown {
     let running = live::handle(&record).is_some();
+    told(run, record, running)
+}
+
+fn told(run: String, record: Run, running: bool) -> Shown {
     let Run { sandbox, command, started_ms, ended_ms, verdict, status, service, .. } = record;
     Shown {
         run,

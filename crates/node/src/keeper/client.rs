@@ -4,6 +4,7 @@ use super::place::{Card, Place};
 use super::spool::Reader;
 use super::wire::{
     self, Ask, Frame, Froze, Hello, Left, Line, Listed, Notice, Pulled, Revision, Rooted, Start, Started, Used, Waited,
+    Word,
 };
 use crate::Caller;
 use crate::questions::{Answer, Question, Remember};
@@ -11,11 +12,12 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::pipe::PipeFlags;
 use serde::de::DeserializeOwned;
 use std::io::{self, Read};
+use std::marker::PhantomData;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::sync::Mutex;
+use std::sync::{Mutex, OnceLock};
 use std::time::{Duration, Instant};
 use terms::{ErrorKind, Fault, Phase, Retry};
 
@@ -55,20 +57,38 @@ impl Keeper {
         }
     }
 
+    /// The same, and it has answered: one that was about to leave for want of work stays for the next question.
+    pub fn heard(state: &Path, sandbox: &str) -> Option<Keeper> {
+        Keeper::find(state, sandbox).and_then(|mut keeper| keeper.hello().is_ok().then_some(keeper))
+    }
+
     /// The same, and one is started where none lives. Of several who ask at once one starts it, and all have it.
     pub fn ensure(state: &Path, sandbox: &str, caller: &Caller) -> Result<Keeper, Fault> {
+        let (mut keeper, hello) = Keeper::ensure_for(state, sandbox, Wanted::Commands, caller)?;
+        if hello.rests {
+            keeper.ask::<()>(&Ask::Rise)?;
+        }
+        Ok(keeper)
+    }
+
+    /// The same for who wants its files and nothing else: neither a service is started for that nor is it woken.
+    pub fn ensure_for_files(state: &Path, sandbox: &str, caller: &Caller) -> Result<Keeper, Fault> {
+        Keeper::ensure_for(state, sandbox, Wanted::Files, caller).map(|(keeper, _)| keeper)
+    }
+
+    fn ensure_for(state: &Path, sandbox: &str, wanted: Wanted, caller: &Caller) -> Result<(Keeper, Hello), Fault> {
         let begun = Instant::now();
         loop {
             if let Some(mut found) = Keeper::find(state, sandbox)
-                && found.hello().is_ok()
+                && let Ok(hello) = found.hello()
             {
-                return Ok(found);
+                return Ok((found, hello));
             }
             if begun.elapsed() > BIRTH {
                 let fault = Fault::new(ErrorKind::Unavailable, format!("{sandbox} did not become live in time"));
                 return Err(fault.subject(sandbox).retry(Retry::Later).hint("try again").phase(Phase::Start));
             }
-            match start(state, sandbox, caller) {
+            match start(state, sandbox, wanted, caller) {
                 Ok(()) => {}
                 // Somebody else was quicker; whether he keeps it, he says soon.
                 Err(fault) if fault.error_kind == ErrorKind::Conflict => {
@@ -104,13 +124,22 @@ impl Keeper {
     }
 
     /// The same for those who cannot wait on a thread: the question is put, and goes out and is answered by steps.
-    pub fn put_input(mut self, run: &str, bytes: Vec<u8>, eof: bool) -> Result<Pending, Fault> {
+    pub fn put_input(self, run: &str, bytes: Vec<u8>, eof: bool) -> Result<Pending<()>, Fault> {
         let frame = Frame::of(&Ask::Input { run: run.to_owned(), eof }).with(bytes);
         if !frame.fits() {
             return Err(Fault::invalid("more than fits one frame").hint("give less at once").phase(Phase::Admission));
         }
+        self.put(frame)
+    }
+
+    /// The same for the end of a run, whenever that comes.
+    pub fn put_wait(self, run: &str) -> Result<Pending<Waited>, Fault> {
+        self.put(Frame::of(&Ask::Wait { run: run.to_owned(), timeout_ms: u64::MAX }))
+    }
+
+    fn put<T>(mut self, frame: Frame) -> Result<Pending<T>, Fault> {
         self.line.put(frame).map_err(|e| gone(&self.sandbox, &e.to_string()))?;
-        Ok(Pending { keeper: self })
+        Ok(Pending { keeper: self, answer: PhantomData })
     }
 
     pub fn resize(&mut self, run: &str, rows: u16, columns: u16) -> Result<(), Fault> {
@@ -187,6 +216,16 @@ impl Keeper {
         self.ask(&Ask::Revise(Box::new(revision)))
     }
 
+    /// Ports of the host that lead inside from now on, in place of all that did. False where it stands for its files alone.
+    pub fn publish(&mut self, ports: Vec<String>) -> Result<bool, Fault> {
+        self.ask(&Ask::Publish { ports })
+    }
+
+    /// It stood ready, and is the caller's now; its record says so already.
+    pub fn claim(&mut self, around: Vec<(Word, Word)>, actor: String) -> Result<(), Fault> {
+        self.ask(&Ask::Claim { around, actor })
+    }
+
     /// It no longer ends by itself.
     pub fn stay(&mut self) -> Result<(), Fault> {
         self.ask(&Ask::Stay)
@@ -255,19 +294,20 @@ impl AsFd for Keeper {
 
 /// A question that was put and is not answered yet.
 #[derive(Debug)]
-pub struct Pending {
+pub struct Pending<T> {
     keeper: Keeper,
+    answer: PhantomData<fn() -> T>,
 }
 
-impl Pending {
-    /// Goes on as far as the connection lets it; whether it is answered.
-    pub fn step(&mut self) -> Result<bool, Fault> {
+impl<T: DeserializeOwned> Pending<T> {
+    /// Goes on as far as the connection lets it; the answer, once it is there.
+    pub fn step(&mut self) -> Result<Option<T>, Fault> {
         let lost = |e: io::Error| gone(&self.keeper.sandbox, &e.to_string());
         self.keeper.line.push().map_err(lost)?;
         match self.keeper.line.pull().map_err(lost)? {
-            Pulled::Frame(frame) => wire::read_answer::<()>(&frame).map(|()| true),
+            Pulled::Frame(frame) => wire::read_answer(&frame).map(Some),
             Pulled::Closed => Err(gone(&self.keeper.sandbox, "it closed the connection")),
-            Pulled::Later => Ok(false),
+            Pulled::Later => Ok(None),
         }
     }
 
@@ -282,7 +322,7 @@ impl Pending {
     }
 }
 
-impl AsFd for Pending {
+impl<T> AsFd for Pending<T> {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.keeper.line.as_fd()
     }
@@ -371,6 +411,23 @@ fn ready(fd: BorrowedFd<'_>, flags: PollFlags, end: Option<Instant>) -> bool {
     }
 }
 
+/// What a keeper is wanted for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wanted {
+    Commands,
+    Files,
+}
+
+/// The bound on open files that we were started with, where we raise our own.
+static DESCRIPTORS: OnceLock<u64> = OnceLock::new();
+
+/// Remembers it for keepers that we start: what we allow ourselves is not for guests.
+pub fn remember_descriptors() {
+    if let Some(now) = rustix::process::getrlimit(rustix::process::Resource::Nofile).current {
+        let _first_word_counts = DESCRIPTORS.set(now);
+    }
+}
+
 /// Keepers that we started; they outlive us, but while we live they are ours to bury.
 static CHILDREN: Mutex<Vec<Child>> = Mutex::new(Vec::new());
 
@@ -381,7 +438,7 @@ fn bury_children() {
 }
 
 /// Starts a keeper and waits until it says that it stands, or why not.
-fn start(state: &Path, sandbox: &str, caller: &Caller) -> Result<(), Fault> {
+fn start(state: &Path, sandbox: &str, wanted: Wanted, caller: &Caller) -> Result<(), Fault> {
     let trouble = |what: &str, e: &dyn std::fmt::Display| {
         let fault = Fault::new(ErrorKind::Unavailable, format!("a keeper for {sandbox}: {what}: {e}"));
         fault
@@ -394,10 +451,11 @@ fn start(state: &Path, sandbox: &str, caller: &Caller) -> Result<(), Fault> {
     let child = Command::new("/proc/self/exe")
         .arg0("cofferdam")
         .args(["keep", sandbox])
+        .args((wanted == Wanted::Files).then_some(super::FOR_FILES))
+        .args(DESCRIPTORS.get().map(|count| format!("{}{count}", super::DESCRIPTORS)))
         .env_clear()
         .envs(caller.env.iter().map(|(name, value)| (name, value)))
         .env("COFFERDAM_STATE", state)
-        .current_dir("/")
         .stdin(Stdio::null())
         .stdout(says)
         .stderr(Stdio::null())

@@ -1,7 +1,7 @@
 //! A command in a live sandbox: from what `exec` asks to what its keeper is asked.
 
 use super::client::Keeper;
-use super::wire::{Start, Word};
+use super::wire::{Start, Word, words_of};
 use crate::Caller;
 use crate::run::{Ask, Learn};
 use crate::sandbox::{self, Lifecycle, Sandbox};
@@ -18,7 +18,7 @@ pub fn live(word: &str, caller: &Caller) -> Result<(PathBuf, String, Option<Keep
     let keeper = match wanted {
         true => Some(Keeper::ensure(&state, &found.id, caller)?),
         // One that is about to leave does not answer; one that has answered stays for a while.
-        false => Keeper::find(&state, &found.id).and_then(|mut keeper| keeper.hello().is_ok().then_some(keeper)),
+        false => Keeper::heard(&state, &found.id),
     };
     Ok((state, found.id, keeper))
 }
@@ -38,7 +38,7 @@ pub fn start_of(ask: &Ask, caller: &Caller, sandbox: &str) -> Result<Start, Faul
         command: words(&ask.command),
         shell: ask.shell.as_ref().map(Word::of),
         env: words(&ask.env),
-        around: caller.env.iter().map(|(name, value)| (Word::of(name), Word::of(value))).collect(),
+        around: words_of(caller),
         cwd: Some(Word::of(&caller.cwd)),
         workdir: ask.workdir.as_ref().map(Word::of),
         limits: ask.limits,
@@ -46,6 +46,7 @@ pub fn start_of(ask: &Ask, caller: &Caller, sandbox: &str) -> Result<Start, Faul
         terminal: ask.stdio.terminal.then(|| enclosure::terminal::size(rustix::stdio::stdin())),
         actor: caller.user.clone(),
         service: None,
+        request: None,
     })
 }
 

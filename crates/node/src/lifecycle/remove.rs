@@ -8,7 +8,7 @@ use super::measure::{self, Size};
 use super::meta::drop_layer;
 use super::stop::{Ended, Which, note, pick, quiet};
 use crate::keeper::place::Place;
-use crate::sandbox::{Anchored, Sandbox, Tombstone};
+use crate::sandbox::{Anchored, Sandbox, Tombstone, layers_in_use};
 use crate::snapshots::Frozen;
 use crate::state::State;
 use crate::{Caller, fresh};
@@ -34,7 +34,7 @@ pub struct Removed {
 pub fn remove(which: &Which, force: Option<Duration>, caller: &Caller) -> Result<Removed, Fault> {
     let state = State::open(caller)?;
     let verb = if force.is_some() { Verb::RemoveByForce } else { Verb::Remove };
-    let found = state.store.read(|tx| match buried(tx, which)? {
+    let found = state.store.read(|tx| match buried(tx, which, caller)? {
         Some(grave) => Ok(Err(grave)),
         None => {
             let kept = pick(tx, which, caller)?;
@@ -78,10 +78,11 @@ fn check_alone(tx: &Tx<'_>, which: &Which, kept: &Kept<Sandbox>) -> Result<(), F
 }
 
 /// The id that is meant, if it was removed already, and the layers that a removal which was cut short has left.
-fn buried(tx: &Tx<'_>, which: &Which) -> Result<Option<(String, Vec<String>)>, Fault> {
+fn buried(tx: &Tx<'_>, which: &Which, caller: &Caller) -> Result<Option<(String, Vec<String>)>, Fault> {
     let Some(word) = &which.word else { return Ok(None) };
-    let Some(Kept { id, record, .. }) = tx.get::<Tombstone>(word)? else { return Ok(None) };
-    let referred = tx.referred("layers")?;
+    let gone = tx.get::<Tombstone>(word)?.filter(|gone| caller.sees(word, &gone.record.sandbox));
+    let Some(Kept { id, record, .. }) = gone else { return Ok(None) };
+    let referred = layers_in_use(tx)?;
     let left = record.gone.into_iter().filter(|layer| !referred.contains_key(layer)).collect();
     Ok(Some((id, left)))
 }
@@ -143,7 +144,7 @@ pub fn take(
 /// The record goes, a tombstone comes; the layers that nobody refers to any more.
 fn bury(tx: &Tx<'_>, kept: Kept<Sandbox>, why: &str, caller: &Caller) -> Result<Vec<String>, Fault> {
     let Kept { id, record: sandbox, .. } = kept;
-    let gone: Vec<String> = alone(&sandbox, &tx.referred("layers")?).cloned().collect();
+    let gone: Vec<String> = alone(&sandbox, &layers_in_use(tx)?).cloned().collect();
     note(tx, "rm", Step::Intent, &id, caller, json!({"layers": gone, "why": why, "name": sandbox.name}))?;
     tx.remove::<Sandbox>(&id)?;
     tx.remove::<Anchored>(&id)?;

@@ -48,14 +48,18 @@ impl Tracked {
             command: &self.command,
             actor: &self.actor,
             started_ms: self.record.created_ms,
+            ended_ms: None,
             service: None,
+            request: None,
             timer: self.timer.as_ref(),
         }
     }
 
     /// Who measures the workspace while the command runs.
     pub fn gauge(&self) -> Option<Box<dyn Gauge>> {
-        let meter = survey::Meter::new(&self.held.top().ok()?.up, &self.held.layers.dir).ok()?;
+        let top = self.held.top().ok()?;
+        let account = self.held.account.as_ref().and_then(|account| account.of_layer(&top.id).ok());
+        let meter = survey::Meter::new(&top.up, &self.held.layers.dir, account).ok()?;
         let limited = self.record.limits.max_disk_mb.is_some() || self.record.limits.max_files.is_some();
         let is_copy = self.held.stack.driver != Driver::Overlay;
         let used_before = is_copy || matches!(self.held.owner, Owner::Sandbox(_));
@@ -141,7 +145,10 @@ pub(crate) struct Written<'a> {
     pub command: &'a [String],
     pub actor: &'a str,
     pub started_ms: u64,
+    /// Where somebody has looked at the clock already.
+    pub ended_ms: Option<u64>,
     pub service: Option<&'a str>,
+    pub request: Option<&'a str>,
     /// How long its phases took, once it has ended.
     pub timer: Option<&'a Timer>,
 }
@@ -186,12 +193,13 @@ impl Written<'_> {
             verdict: outcome.map(|o| o.verdict),
             status: outcome.map(Outcome::status),
             service: self.service.map(str::to_owned),
+            request: self.request.map(str::to_owned),
         }
     }
 
     fn close(&self, tx: &Tx<'_>, outcome: Option<&Outcome>) -> Result<bool, Fault> {
         let Some(mut run) = tx.get::<Run>(self.run)? else { return Ok(false) };
-        run.record.ended_ms = Some(fresh::now_ms());
+        run.record.ended_ms = Some(self.ended_ms.unwrap_or_else(fresh::now_ms));
         run.record.verdict = Some(outcome.map_or(Verdict::Lost, |o| o.verdict));
         run.record.status = outcome.map(Outcome::status);
         tx.change(run).map(|_| true)

@@ -36,7 +36,7 @@ pub mod wire {
     pub use super::runs::{Going, Signalled};
     pub use super::sandboxes::{List as Sandboxes, Make, PolicyOf, SuspendAsk, Swept};
     pub use super::snapshots::{Fork, Restore, Snapshots, Take};
-    pub use super::templates::{CreateTemplate, Template, Templates};
+    pub use super::templates::{CreateTemplate, Template, Templates, WarmTemplate};
     pub use super::tokens::List as Tokens;
     pub use super::workspace::{Approve, CommitWish, Rebase, Reject, SeenBy, Shown, UndoAny};
 }

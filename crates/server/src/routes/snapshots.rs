@@ -2,6 +2,7 @@
 
 mod any;
 
+use super::files::archive_turn;
 use crate::ask::{IfMatch, Json, Key, Paging, Path, Query};
 use crate::refuse::Refusal;
 use crate::{Scope, Shared, Who, spooled, upload};
@@ -12,6 +13,7 @@ use node::Caller;
 use node::lifecycle::keys::Once;
 use node::lifecycle::stop::Which;
 use node::policies::Source;
+use node::sandbox::Driver;
 use node::snapshots::{self, Bounds, Forked, Imported, Listed, Onto, Restored, Since, Taken};
 use node::state::State as Place;
 use serde::{Deserialize, Serialize};
@@ -92,7 +94,7 @@ pub struct Take {
     /// A name for the snapshot.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub name: Option<String>,
-    /// It is answered when it is on the disk, and outlives a power failure from then on.
+    /// Answer when it is on the disk, so that it outlives a power failure.
     #[serde(skip_serializing_if = "std::ops::Not::not", default)]
     pub sync: bool,
 }
@@ -111,7 +113,7 @@ async fn take_snapshot(
     Json(wish): Json<Take>,
 ) -> Result<(StatusCode, axum::Json<Taken>), Refusal> {
     who.needs(Scope::Agent)?;
-    let once = once(key, "snapshot", &(&id, &wish))?;
+    let once = once(&shared, &who, key, "snapshot", &(&id, &wish))?;
     let which = Which { word: Some(id), version: version.0 };
     let verb = move |caller: &Caller| {
         let take = if wish.sync { snapshots::take_to_disk } else { snapshots::take_once };
@@ -130,9 +132,15 @@ async fn take_snapshot(
 }
 
 /// What is asked for, under the key that it is asked with.
-pub(super) fn once(Key(key): Key, verb: &str, asked: &impl Serialize) -> Result<Option<Once>, Refusal> {
+pub(super) fn once(
+    shared: &Shared,
+    who: &Who,
+    Key(key): Key,
+    verb: &str,
+    asked: &impl Serialize,
+) -> Result<Option<Once>, Refusal> {
     let asked = serde_json::json!({ "request": asked });
-    Ok(key.map(|key| Once::new(&key, verb, &asked)).transpose()?)
+    Ok(key.map(|key| Once::new(&key, verb, &asked, &shared.caller(who))).transpose()?)
 }
 
 /// One snapshot.
@@ -145,7 +153,7 @@ async fn show_snapshot(
     Path(id): Path<String>,
 ) -> Result<axum::Json<Snapshot>, Refusal> {
     who.needs_any(&LOOKERS)?;
-    let verb = move |caller: &Caller| Place::open(caller)?.store.read(|tx| snapshots::find(tx, &id));
+    let verb = move |caller: &Caller| Place::open(caller)?.store.read(|tx| snapshots::find(tx, &id, caller));
     let snapshot = Listed::of(shared.verb(&who, verb).await?);
     Ok(axum::Json(Snapshot { protocol_version: PROTOCOL_VERSION, snapshot }))
 }
@@ -239,14 +247,14 @@ async fn fork_sandbox(
     Json(wish): Json<Fork>,
 ) -> Result<(StatusCode, axum::Json<Forked>), Refusal> {
     who.needs(Scope::Agent)?;
-    let once = once(key, "fork", &(&id, &wish))?;
+    let once = once(&shared, &who, key.clone(), "fork", &(&id, &wish))?;
     let count = wish.count;
     let verb = move |caller: &Caller| {
         let state = Place::open(caller)?;
         let word = snapshots::of_sandbox(&state, caller, &id, wish.snapshot.as_deref())?;
         snapshots::fork_once(&state, caller, Some(&word), wish.name.as_deref(), wish.count, once.as_ref())
     };
-    Ok((StatusCode::CREATED, axum::Json(shared.making(&who, count, verb).await?)))
+    Ok((StatusCode::CREATED, axum::Json(shared.making(&who, count, &key, verb).await?)))
 }
 
 /// The changes of a sandbox without a live run as one file; of a snapshot of it where one is named.
@@ -261,6 +269,7 @@ async fn export_workspace(
     Query(wish): Query<Export>,
 ) -> Result<Response, Refusal> {
     who.needs_any(&LOOKERS)?;
+    let _turn = archive_turn(&shared, &who).await?;
     let verb = move |caller: &Caller, out: &mut dyn std::io::Write| {
         let state = Place::open(caller)?;
         let word = snapshots::of_sandbox(&state, caller, &id, wish.snapshot.as_deref())?;
@@ -295,6 +304,10 @@ pub struct Import {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[param(minimum = 1)]
     pub max_bytes: Option<u64>,
+    /// How changes are kept apart from the directory; the best that works where none is given.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[param(inline)]
+    pub driver: Option<Driver>,
 }
 
 /// A new sandbox from a file that an export made. The file may be anybody's: it is unpacked into a layer and nowhere else.
@@ -314,7 +327,8 @@ async fn import_workspace(
         let fault = Fault::invalid(format!("dir {:?}: not a whole path", dir.display())).phase(Phase::Admission);
         return Err(fault.hint("give one that begins with a slash, or none for an empty directory").into());
     }
-    let once = once(key, "import", &wish)?;
+    let once = once(&shared, &who, key.clone(), "import", &wish)?;
+    let _turn = archive_turn(&shared, &who).await?;
     let file = upload::receive(&shared, &who, request.into_body()).await?;
     let verb = move |caller: &Caller| {
         let policies = wish.policy.clone().map(Source::Preset).into_iter().collect();
@@ -322,9 +336,9 @@ async fn import_workspace(
             Some(bytes) => Bounds { bytes: bytes.min(LARGEST), ratio: None, ..Bounds::default() },
             None => Bounds::default(),
         };
-        let name = wish.name.as_deref();
-        let onto = Onto { dir: wish.dir.as_deref(), name, policies, flags: Vec::new(), bounds, once };
+        let (name, dir, driver) = (wish.name.as_deref(), wish.dir.as_deref(), wish.driver);
+        let onto = Onto { dir, name, policies, flags: Vec::new(), bounds, driver, once };
         snapshots::import(&Place::open(caller)?, caller, onto, &mut std::io::BufReader::new(file))
     };
-    Ok((StatusCode::CREATED, axum::Json(shared.making(&who, 1, verb).await?)))
+    Ok((StatusCode::CREATED, axum::Json(shared.making(&who, 1, &key, verb).await?)))
 }

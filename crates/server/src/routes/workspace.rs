@@ -394,7 +394,7 @@ async fn show_provenance_of(
     who: Who,
     At { path, .. }: At<Nothing>,
 ) -> Result<axum::Json<provenance::Answer>, Refusal> {
-    who.needs_any(&LOOKERS)?;
+    who.needs(Scope::Reviewer)?;
     if !path.starts_with(b"/") {
         let fault = Fault::invalid("the query: path: not a whole path").phase(Phase::Admission);
         return Err(fault.hint("give one that begins with a slash").into());

@@ -3,12 +3,14 @@
 use super::clerk::{Done, Task};
 use super::client::Owed;
 use super::work::Stage;
-use super::{GRACE, KILL, Keep, MOST_KEPT, MOST_PAST, PRUNED_EVERY, Past, work};
+use super::{GRACE, KILL, Keep, MOST_KEPT, MOST_PAST, PRUNED_EVERY, Past, SEEN_EVERY, work};
+use crate::fresh;
 use crate::keeper::wire;
 use crate::keeper::wire::{Listed, Started, Waited};
+use crate::questions::Question;
 use enclosure::{Happened, Job};
 use std::os::fd::AsFd;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use terms::{Fault, LimitHit, Outcome, Phase};
 
 impl Keep {
@@ -22,7 +24,18 @@ impl Keep {
                 Happened::Fell { reason } => self.fall(reason),
             }
         }
+        self.tell_questions();
         Ok(())
+    }
+
+    /// What is asked is in the journal, so that those hear of it who follow events.
+    fn tell_questions(&mut self) {
+        let Some(questions) = &self.premises.questions else { return };
+        let new: Vec<Question> = questions.open().into_iter().filter(|q| q.number > self.last_asked).collect();
+        let Some(last) = new.iter().map(|question| question.number).max() else { return };
+        self.last_asked = last;
+        // One that has no place in the journal is still listed among those that are open.
+        self.clerk.give(Task::Asked(new));
     }
 
     pub(super) fn ended(&mut self, job: Job, end: &enclosure::End) {
@@ -39,6 +52,7 @@ impl Keep {
         if let Some(reason) = reason {
             outcome.message = Some(reason.to_owned());
         }
+        work.note.ended_ms = Some(fresh::now_ms());
         let (mut note, waiting) = (work.note.clone(), std::mem::take(&mut work.feeds));
         note.timer.enter(Phase::Close);
         for feed in waiting {
@@ -80,6 +94,8 @@ impl Keep {
             work.stage = Stage::Running;
         }
         let (pid, job) = (work.pid, work.job);
+        let (command, started_ms) = (work.note.command.clone(), work.note.started_ms);
+        let started = Started { run: run.to_owned(), pid, existed: false, command, started_ms };
         if begun.is_err() {
             work.cancelled_by = Some(KILL);
             self.residence.end(job);
@@ -90,7 +106,7 @@ impl Keep {
                 _ => continue,
             };
             client.answer(match &begun {
-                Ok(()) => wire::value(&Started { run: run.to_owned(), pid, existed }),
+                Ok(()) => wire::value(&Started { existed, ..started.clone() }),
                 Err(fault) => wire::refusal(fault),
             });
         }
@@ -99,11 +115,13 @@ impl Keep {
     /// Its end is written down: now it is told.
     pub(super) fn finish(&mut self, run: &str, outcome: &Outcome) {
         let Some(mut work) = self.works.remove(run) else { return };
+        self.service_ended(run, outcome, work.cancelled_by.is_some());
         let end = work.finish(outcome);
-        let past = Past { listed: Listed { input: false, ..work.listed() }, end };
+        let past = Past { listed: Listed { input: false, ..work.listed() }, end, ended_ms: work.note.ended_ms };
         for client in self.clients.values_mut() {
             if matches!(&client.owed, Owed::Wait { run: wanted, .. } if wanted == run) {
-                client.answer(wire::value(&Waited { outcome: Some(outcome.clone()), offset: past.listed.offset }));
+                let (outcome, offset) = (Some(outcome.clone()), past.listed.offset);
+                client.answer(wire::value(&Waited { outcome, offset, ended_ms: past.ended_ms }));
             }
         }
         self.past.push_back(past);
@@ -151,7 +169,7 @@ impl Keep {
             let Owed::Wait { run, until: Some(until) } = &client.owed else { continue };
             if now >= *until {
                 let offset = self.works.get(run).map_or(0, |work| work.spool.next());
-                client.answer(wire::value(&Waited { outcome: None, offset }));
+                client.answer(wire::value(&Waited { outcome: None, offset, ended_ms: None }));
             }
         }
         if let Some(end) = self.ending.as_mut().filter(|end| now >= end.kill_at) {
@@ -161,6 +179,17 @@ impl Keep {
                 self.residence.end(work.job);
             }
             end.kill_at = now + GRACE;
+        }
+    }
+
+    /// Where its place is gone, with the state directory or without, nobody can find it any more: it ends with all that it keeps.
+    pub(super) fn look_at_place(&mut self) {
+        if self.ending.is_some() || self.seen.elapsed() < SEEN_EVERY {
+            return;
+        }
+        self.seen = Instant::now();
+        if self.place.is_lost(self.card.pid) {
+            self.begin_end(Duration::ZERO);
         }
     }
 

@@ -5,10 +5,12 @@ use super::client::{Following, Owed};
 use super::work::{Feed, Stage, Stream, Work};
 use super::{KILL, Keep, MOST_RUNS, Past, TERM, unknown, work};
 use crate::fresh;
+use crate::keeper::begin;
+use crate::keeper::lost;
 use crate::keeper::spool::{Kind, Reader, Writer};
 use crate::keeper::wire;
 use crate::keeper::wire::{Frame, Listed, Notice, Start, Started, Waited};
-use crate::run::Timer;
+use crate::run::{Timer, Written};
 use enclosure::Streams;
 use std::time::{Duration, Instant};
 use terms::{ErrorKind, Fault, Phase, Retry, RunId};
@@ -18,15 +20,41 @@ impl Keep {
         if let Some(run) = &start.run
             && let Some(pid) = self.known(run)
         {
+            if self.works.get(run).is_some_and(|work| work.note.request != start.request) {
+                return Err(begin::other_request(run));
+            }
             if self.works.get(run).is_some_and(|work| work.stage == Stage::Beginning) {
                 self.owe(id, Owed::Begin { run: run.clone(), existed: true });
                 return Ok(None);
             }
-            return Ok(Some(wire::value(&Started { run: run.clone(), pid, existed: true })));
+            return Ok(Some(wire::value(&Started { run: run.clone(), pid, existed: true, ..Started::default() })));
+        }
+        if let Some(run) = start.run.as_ref().filter(|run| self.place.run(run).exists()) {
+            return self.lost_before(run, start).map(Some);
         }
         let run = self.begin_run(start)?;
         self.owe(id, Owed::Begin { run, existed: false });
         Ok(None)
+    }
+
+    /// A keeper before this one had begun it, and was killed before it was written down. How far it came nobody knows, so it is not
+    /// begun again under the same key.
+    fn lost_before(&self, run: &str, start: &Start) -> Result<Frame, Fault> {
+        let argv = self.premises.command(start)?.argv;
+        let command: Vec<String> = argv.iter().map(|word| word.to_string_lossy().into_owned()).collect();
+        let written = Written {
+            sandbox: self.premises.sandbox.id.clone(),
+            run,
+            command: &command,
+            actor: &start.actor,
+            started_ms: fresh::now_ms(),
+            ended_ms: None,
+            service: None,
+            request: start.request.as_deref(),
+            timer: None,
+        };
+        lost::never_recorded(&self.state, &self.place, &written)?;
+        Ok(wire::value(&Started { run: run.to_owned(), existed: true, ..Started::default() }))
     }
 
     pub(super) fn known(&self, run: &str) -> Option<i32> {
@@ -43,7 +71,8 @@ impl Keep {
     /// Starts a command and has it written down meanwhile.
     pub(super) fn begin_run(&mut self, start: &Start) -> Result<String, Fault> {
         let sandbox = self.premises.sandbox.id.clone();
-        if self.stopped && self.is_still_stopped()? {
+        self.rise()?;
+        if self.rests {
             return Err(crate::run::is_stopped(&sandbox));
         }
         let mut timer = Timer::begin(Phase::Admission, start.variable("TRACEPARENT").as_deref());
@@ -70,7 +99,9 @@ impl Keep {
             command: command.argv.iter().map(|word| word.to_string_lossy().into_owned()).collect(),
             actor: start.actor.clone(),
             started_ms: fresh::now_ms(),
+            ended_ms: None,
             service: start.service.clone(),
+            request: start.request.clone(),
             timer,
         };
         let streams = match start.terminal {
@@ -149,7 +180,7 @@ impl Keep {
         }
         let Some(work) = self.works.get(&run) else { return Err(unknown(&run)) };
         if timeout_ms == 0 {
-            return Ok(Some(wire::value(&Waited { outcome: None, offset: work.spool.next() })));
+            return Ok(Some(wire::value(&Waited { outcome: None, offset: work.spool.next(), ended_ms: None })));
         }
         let until = Instant::now().checked_add(Duration::from_millis(timeout_ms));
         self.owe(id, Owed::Wait { run, until });
@@ -165,7 +196,8 @@ impl Keep {
         };
         // What is no longer on disk is told as what we know: that it is over.
         let lost = || RunId::parse(&past.listed.run).map(|id| self.premises.outcome(id));
-        Waited { outcome: past.end.and_then(read).or_else(lost), offset: past.listed.offset }
+        let outcome = past.end.and_then(read).or_else(lost);
+        Waited { outcome, offset: past.listed.offset, ended_ms: past.ended_ms }
     }
 
     pub(super) fn follow(&mut self, id: u64, runs: Option<Vec<String>>) -> Option<Frame> {

@@ -21,7 +21,7 @@ pub async fn list_all(
     Query(part): Query<Part>,
 ) -> Result<axum::Json<Snapshots>, Refusal> {
     who.needs_any(&LOOKERS)?;
-    let mut all = shared.verb(&who, |caller| snapshots::list(&Place::open(caller)?, None)).await?;
+    let mut all = shared.verb(&who, |caller| snapshots::list_all(&Place::open(caller)?, caller)).await?;
     all.sort_by(|a, b| a.id.cmp(&b.id));
     let (snapshots, next) = part.paging().cut(all, |s| s.id.clone())?;
     Ok(axum::Json(Snapshots { protocol_version: PROTOCOL_VERSION, snapshots, next }))
@@ -43,13 +43,13 @@ pub async fn fork_any(
         let fault = Fault::invalid("the body: snapshot: it stands in the path").phase(terms::Phase::Admission);
         return Err(fault.hint("leave it out").into());
     }
-    let once = once(key, "fork_any", &(&id, &wish))?;
+    let once = once(&shared, &who, key.clone(), "fork_any", &(&id, &wish))?;
     let count = wish.count;
     let verb = move |caller: &Caller| {
         let state = Place::open(caller)?;
         snapshots::fork_once(&state, caller, Some(&id), wish.name.as_deref(), wish.count, once.as_ref())
     };
-    Ok((StatusCode::CREATED, axum::Json(shared.making(&who, count, verb).await?)))
+    Ok((StatusCode::CREATED, axum::Json(shared.making(&who, count, &key, verb).await?)))
 }
 
 /// The changes of a snapshot, or of a sandbox without a live run, as one file. The header `cofferdam-exported` tells what is in it.
