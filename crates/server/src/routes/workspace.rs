@@ -378,7 +378,7 @@ async fn was_shown(
     who: Who,
     Path(id): Path<String>,
 ) -> Result<axum::Json<Shown>, Refusal> {
-    who.needs_any(&LOOKERS)?;
+    who.needs(Scope::Reviewer)?;
     let of = Of::sandbox(one(id, IfMatch(None)));
     let shown = shared.verb(&who, move |caller| approve::was_shown(caller, &of)).await?;
     Ok(axum::Json(Shown { protocol_version: PROTOCOL_VERSION, shown }))
