@@ -4,6 +4,7 @@ mod args;
 mod bench;
 mod daemon;
 mod doctor;
+mod engine;
 mod events;
 mod files;
 mod operations;
@@ -31,6 +32,7 @@ fn main() -> ExitCode {
     if words.first().is_some_and(|word| word == "keep") {
         return runs::keep(&words[1..]);
     }
+    let words = args::server::behind_the_verb(words);
     // `run` is the hot path: it parses its own flags only and builds nothing for the other verbs.
     if let Some((verb, rest)) = args::as_run(&words) {
         return run::main(verb, rest);

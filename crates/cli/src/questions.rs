@@ -1,10 +1,11 @@
 //! `cofferdam questions` and `answer`.
 
+use crate::engine::Engine;
+use crate::render;
 use crate::render::{print_document, safe, say};
 use crate::sandboxes::table::{self, Table};
-use crate::{render, surroundings};
+
 use clap::ArgMatches;
-use node::Caller;
 use node::fresh;
 use node::questions::{self, Answer, Open, Remember};
 use std::collections::BTreeSet;
@@ -18,23 +19,20 @@ const LOOK: Duration = Duration::from_millis(500);
 
 pub fn main(verb: &str, m: &ArgMatches) -> ExitCode {
     let json = m.get_flag("json");
-    let done = surroundings::caller().and_then(|caller| match verb {
-        "questions" if m.get_flag("follow") => follow(m, &caller, json),
-        "questions" => list(m, &caller, json),
-        _ => answer(m, &caller, json),
+    let done = Engine::open(m).and_then(|engine| match verb {
+        "questions" if m.get_flag("follow") => follow(m, &engine, json),
+        "questions" => list(m, &engine, json),
+        _ => answer(m, &engine, json),
     });
     done.unwrap_or_else(|fault| render::fault(&fault, json))
 }
 
-fn open(m: &ArgMatches, caller: &Caller) -> Result<Vec<Open>, Fault> {
-    match m.get_one::<String>("sandbox") {
-        Some(word) => questions::open(word, caller),
-        None => questions::open_everywhere(caller),
-    }
+fn open(m: &ArgMatches, engine: &Engine) -> Result<Vec<Open>, Fault> {
+    engine.questions(m.get_one::<String>("sandbox").map(String::as_str))
 }
 
-fn list(m: &ArgMatches, caller: &Caller, json: bool) -> Result<ExitCode, Fault> {
-    let open = open(m, caller)?;
+fn list(m: &ArgMatches, engine: &Engine, json: bool) -> Result<ExitCode, Fault> {
+    let open = open(m, engine)?;
     if json {
         return Ok(print_document(serde_json::json!({ "questions": open })));
     }
@@ -49,10 +47,10 @@ fn list(m: &ArgMatches, caller: &Caller, json: bool) -> Result<ExitCode, Fault> 
     Ok(ExitCode::SUCCESS)
 }
 
-fn follow(m: &ArgMatches, caller: &Caller, json: bool) -> Result<ExitCode, Fault> {
+fn follow(m: &ArgMatches, engine: &Engine, json: bool) -> Result<ExitCode, Fault> {
     let mut told: BTreeSet<String> = BTreeSet::new();
     loop {
-        let open = open(m, caller)?;
+        let open = open(m, engine)?;
         for one in open.iter().filter(|one| !told.contains(&one.id)) {
             let line = match json {
                 true => serde_json::to_string(one).unwrap_or_default(),
@@ -81,11 +79,11 @@ fn who(question: &questions::Question) -> String {
     }
 }
 
-fn answer(m: &ArgMatches, caller: &Caller, json: bool) -> Result<ExitCode, Fault> {
+fn answer(m: &ArgMatches, engine: &Engine, json: bool) -> Result<ExitCode, Fault> {
     let word = |name: &str| m.get_one::<String>(name).map(String::as_str).unwrap_or_default();
     let said = if word("answer") == "allow" { Answer::Allow } else { Answer::Deny };
     let remember = if m.get_flag("remember") { Remember::Run } else { Remember::Once };
-    let answered = questions::answer(word("question"), said, remember, caller)?;
+    let answered = engine.answer(word("question"), said, remember)?;
     if json {
         return Ok(print_document(answered));
     }

@@ -245,6 +245,13 @@ pub fn list(state: &State, sandbox: Option<&str>) -> Result<Vec<Listed>, Fault> 
     Ok(all)
 }
 
+/// Those of all sandboxes that are there for the caller.
+pub fn list_all(state: &State, caller: &Caller) -> Result<Vec<Listed>, Fault> {
+    let mut all = list(state, None)?;
+    state.store.read(|tx| caller.keep_own(tx, &mut all, |snapshot| &snapshot.sandbox))?;
+    Ok(all)
+}
+
 /// Those of one sandbox.
 pub fn list_of(state: &State, caller: &Caller, word: &str) -> Result<Vec<Listed>, Fault> {
     let id = state.store.read(|tx| sandbox::find(tx, Some(word), caller))?.id;

@@ -32,6 +32,6 @@ mod words;
 pub use admission::Quotas;
 pub use listen::{Checked, Settings, check, serve};
 pub use refuse::Refusal;
-pub use routes::document;
+pub use routes::{document, wire};
 pub use shared::Shared;
 pub use who::{Scope, Who};

@@ -16,6 +16,7 @@ mod run;
 pub mod runs;
 pub mod sandboxes;
 pub mod secrets;
+pub mod server;
 pub mod snapshots;
 
 pub use self::run::{Runs, as_run, expand_it, speaks_docker};
@@ -55,6 +56,7 @@ pub fn whole() -> Command {
         )
         .subcommand_required(true)
         .arg_required_else_help(true)
+        .args(server::args())
         .subcommand(run())
         .subcommand(exec())
         .subcommand(shell())

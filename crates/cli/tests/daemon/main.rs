@@ -20,6 +20,7 @@ mod product;
 mod publish;
 mod questions;
 mod quotas;
+mod remote;
 mod restart;
 mod revisions;
 mod runs;

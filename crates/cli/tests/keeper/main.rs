@@ -16,3 +16,9 @@ mod questions;
 mod services;
 mod shares;
 mod suspended;
+
+/// Whoever carries it out, what is seen of it is the same.
+#[test]
+fn the_same_with_a_daemon() {
+    support::served::again(10, &["commands::", "input::", "limits::"], &[]);
+}

@@ -50,7 +50,8 @@ pub fn start_of(ask: &Ask, caller: &Caller, sandbox: &str) -> Result<Start, Faul
     })
 }
 
-fn check(ask: &Ask, sandbox: &str) -> Result<(), Fault> {
+/// What one command of many cannot have, if that was asked for.
+pub fn too_much(ask: &Ask) -> Option<&'static str> {
     let given = [
         (!ask.flags.is_empty(), "a rule"),
         (!ask.policies.is_empty(), "a policy"),
@@ -61,9 +62,13 @@ fn check(ask: &Ask, sandbox: &str) -> Result<(), Fault> {
         (ask.report_reads, "--report-reads"),
         (ask.learn != Learn::Nothing, "learning"),
     ];
-    match given.into_iter().find(|(given, _)| *given) {
+    given.into_iter().find(|(given, _)| *given).map(|(_, what)| what)
+}
+
+fn check(ask: &Ask, sandbox: &str) -> Result<(), Fault> {
+    match too_much(ask) {
         None => Ok(()),
-        Some((_, what)) => {
+        Some(what) => {
             let message =
                 format!("{sandbox} is live: its walls stand already, and {what} cannot be given to one command");
             let hint = format!("leave it out, or `cofferdam stop {sandbox}` first and run the command by itself");

@@ -12,7 +12,7 @@ use crate::warm::{Spare, Stage};
 use crate::{Caller, fresh};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use store::Kept;
 use terms::Fault;
 use utoipa::ToSchema;
@@ -74,6 +74,14 @@ pub fn list(caller: &Caller, all: bool) -> Result<Vec<Row>, Fault> {
     }));
     rows.sort_by(|a, b| b.used_ms.cmp(&a.used_ms).then_with(|| a.id.cmp(&b.id)));
     Ok(rows)
+}
+
+/// The sandbox that covers a directory, as whoever stands there would mean it.
+pub fn covering(dir: &Path, caller: &Caller) -> Result<Row, Fault> {
+    let state = State::open(caller)?;
+    let there = Caller { cwd: dir.to_owned(), ..caller.clone() };
+    let found = state.store.read(|tx| sandbox::find(tx, None, &there))?;
+    Ok(row(&state, found, fresh::now_ms()))
 }
 
 fn row(state: &State, kept: Kept<Sandbox>, now_ms: u64) -> Row {

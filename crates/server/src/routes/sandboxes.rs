@@ -10,7 +10,7 @@ use node::lifecycle::admission::Standing;
 use node::lifecycle::change::{self, Changed};
 use node::lifecycle::create::{Ask, Created, claim, make};
 use node::lifecycle::gc::{Collected, collect, plan};
-use node::lifecycle::list::{Row, Whole, inspect, list as list_all};
+use node::lifecycle::list::{Row, Whole, covering as covers, inspect, list as list_all};
 use node::lifecycle::remove::{self, Removed};
 use node::lifecycle::stop::{Moved, Which, start as restart, start_live, stop as halt};
 use node::policies::Source;
@@ -26,6 +26,7 @@ use utoipa_axum::routes;
 pub fn routes() -> OpenApiRouter<Shared> {
     OpenApiRouter::new()
         .routes(routes!(list, create))
+        .routes(routes!(covering))
         .routes(routes!(get, patch, delete))
         .routes(routes!(start))
         .routes(routes!(stop))
@@ -53,11 +54,11 @@ struct ListQuery {
 
 #[derive(Serialize, Deserialize, ToSchema)]
 #[schema(as = SandboxList)]
-struct List {
-    sandboxes: Vec<Row>,
+pub struct List {
+    pub sandboxes: Vec<Row>,
     /// What `after` must be for the next part; none where this was the last.
     #[serde(skip_serializing_if = "Option::is_none", default)]
-    next: Option<String>,
+    pub next: Option<String>,
 }
 
 /// List sandboxes, the newest first.
@@ -72,38 +73,59 @@ async fn list(State(shared): State<Shared>, who: Who, Query(query): Query<ListQu
     Ok(Answer::ok(List { sandboxes, next }))
 }
 
+#[derive(Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+struct CoveringQuery {
+    /// The directory, by its whole path.
+    #[param(value_type = String)]
+    dir: PathBuf,
+}
+
+/// The sandbox that covers a directory, or the nearest one above it; of several the one used last.
+#[utoipa::path(get, path = "/v1/covering", tag = "sandboxes", params(CoveringQuery),
+    responses((status = 200, body = Document<Row>), (status = 404, description = "There is no such thing.", body = Fault)))]
+async fn covering(
+    State(shared): State<Shared>,
+    who: Who,
+    Query(query): Query<CoveringQuery>,
+) -> Result<Answer<Row>, Refusal> {
+    who.needs_any(&[Scope::Agent, Scope::Reviewer])?;
+    Ok(Answer::ok(shared.verb(&who, move |caller| covers(&query.dir, caller)).await?))
+}
+
 /// What a new sandbox shall be.
 #[derive(Default, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 #[schema(as = SandboxCreate)]
-struct Make {
+pub struct Make {
     /// The directory to cover, by its whole path; an empty one of its own where none is given.
     #[schema(value_type = Option<String>)]
-    dir: Option<PathBuf>,
-    name: Option<String>,
+    pub dir: Option<PathBuf>,
+    pub name: Option<String>,
     /// A template to begin from.
-    template: Option<String>,
+    pub template: Option<String>,
     /// Built-in policies by name, or whole documents; several are merged, and `default` is meant where there are none.
-    policies: Vec<PolicyOf>,
-    limits: Limits,
-    cpus: Option<f64>,
+    pub policies: Vec<PolicyOf>,
+    pub limits: Limits,
+    pub cpus: Option<f64>,
     /// May be collected after so long.
-    ttl_ms: Option<u64>,
+    pub ttl_ms: Option<u64>,
     /// May be collected when unused for so long.
-    idle_ms: Option<u64>,
+    pub idle_ms: Option<u64>,
     /// Paths below the directory that no other sandbox may reserve meanwhile.
-    reserve: Vec<String>,
-    sharing: Sharing,
+    pub reserve: Vec<String>,
+    pub sharing: Sharing,
     /// How changes are kept apart; the best that works where none is given.
-    driver: Option<Driver>,
+    pub driver: Option<Driver>,
     /// Commands that run as long as it is live.
     #[serde(default)]
-    services: Vec<Service>,
+    pub services: Vec<Service>,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(untagged)]
-pub(super) enum PolicyOf {
+pub enum PolicyOf {
     Name(String),
     #[schema(value_type = Object)]
     Document(serde_json::Map<String, serde_json::Value>),
@@ -318,12 +340,12 @@ async fn stop(
 #[derive(Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(as = SandboxSuspend)]
-struct SuspendAsk {
+pub struct SuspendAsk {
     /// How far; what is reached the answer says.
     #[serde(default = "frozen")]
-    tier: Tier,
+    pub tier: Tier,
     /// How long commands may take to end where they must, in milliseconds [default: 10000].
-    grace_ms: Option<u64>,
+    pub grace_ms: Option<u64>,
 }
 
 fn frozen() -> Tier {
@@ -366,10 +388,10 @@ async fn resume(
 }
 
 #[derive(Serialize, Deserialize, ToSchema)]
-struct Swept {
-    dry_run: bool,
+pub struct Swept {
+    pub dry_run: bool,
     #[serde(flatten)]
-    collected: Collected,
+    pub collected: Collected,
 }
 
 /// What a collection would take away, without taking it.

@@ -1,5 +1,7 @@
 //! Snapshots, forks and restores, and workspaces as files that go out and come in.
 
+mod any;
+
 use super::files::archive_turn;
 use crate::ask::{IfMatch, Json, Key, Paging, Path, Query};
 use crate::refuse::Refusal;
@@ -22,6 +24,8 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 const LOOKERS: [Scope; 2] = [Scope::Agent, Scope::Reviewer];
+/// Most that anybody may have come out of an imported file.
+const LARGEST: u64 = 1 << 40;
 /// What an exported workspace is called.
 const SORT: &str = "application/zstd";
 
@@ -33,6 +37,9 @@ pub fn routes() -> OpenApiRouter<Shared> {
         .routes(routes!(fork_sandbox))
         .routes(routes!(export_workspace))
         .routes(routes!(import_workspace))
+        .routes(routes!(any::list_all))
+        .routes(routes!(any::fork_any))
+        .routes(routes!(any::export_any))
 }
 
 /// A list, part by part.
@@ -268,7 +275,7 @@ async fn export_workspace(
         let word = snapshots::of_sandbox(&state, caller, &id, wish.snapshot.as_deref())?;
         snapshots::export(&state, caller, &word, out).map(drop)
     };
-    spooled::answer(&shared, &who, SORT, verb).await
+    Ok(spooled::answer(&shared, &who, SORT, verb).await?.0)
 }
 
 #[derive(Debug, Deserialize, IntoParams)]
@@ -293,6 +300,10 @@ pub struct Import {
     /// The built-in policy of its commands [default]. What the file says of a policy is told and never obeyed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub policy: Option<String>,
+    /// Most bytes that may come out of the file, however small it is itself [default: 16 GiB].
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[param(minimum = 1)]
+    pub max_bytes: Option<u64>,
     /// How changes are kept apart from the directory; the best that works where none is given.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[param(inline)]
@@ -321,8 +332,11 @@ async fn import_workspace(
     let file = upload::receive(&shared, &who, request.into_body()).await?;
     let verb = move |caller: &Caller| {
         let policies = wish.policy.clone().map(Source::Preset).into_iter().collect();
-        let (name, bounds) = (wish.name.as_deref(), Bounds::default());
-        let (dir, driver) = (wish.dir.as_deref(), wish.driver);
+        let bounds = match wish.max_bytes {
+            Some(bytes) => Bounds { bytes: bytes.min(LARGEST), ratio: None, ..Bounds::default() },
+            None => Bounds::default(),
+        };
+        let (name, dir, driver) = (wish.name.as_deref(), wish.dir.as_deref(), wish.driver);
         let onto = Onto { dir, name, policies, flags: Vec::new(), bounds, driver, once };
         snapshots::import(&Place::open(caller)?, caller, onto, &mut std::io::BufReader::new(file))
     };

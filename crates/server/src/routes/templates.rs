@@ -63,6 +63,9 @@ pub struct CreateTemplate {
     /// The snapshot or the sandbox that it shall hold.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub from: Option<String>,
+    /// The command that prepared what it is made from, to be told of it.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub prepared: Option<String>,
     /// Or how it is prepared.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub prepare: Option<Prepare>,
@@ -83,15 +86,16 @@ async fn create_template(
 ) -> Result<(StatusCode, axum::Json<Templated>), Refusal> {
     who.needs(Scope::Operator)?;
     let once = once(&shared, &who, key, "template", &wish)?;
-    let CreateTemplate { name, from, prepare } = wish;
+    let CreateTemplate { name, from, prepared, prepare } = wish;
     let made = match (from, prepare) {
         (Some(from), None) => {
             let verb = move |caller: &Caller| {
-                snapshots::create_once(&Place::open(caller)?, caller, &name, Some(&from), None, once.as_ref())
+                let (state, prepared) = (Place::open(caller)?, prepared.as_deref());
+                snapshots::create_once(&state, caller, &name, Some(&from), prepared, once.as_ref())
             };
             shared.verb(&who, verb).await?
         }
-        (None, Some(prepare)) => prepare.carry_out(&shared, &who, name, once).await?,
+        (None, Some(prepare)) if prepared.is_none() => prepare.carry_out(&shared, &who, name, once).await?,
         _ => {
             let fault = Fault::invalid("a template is made of either `from` or `prepare`").phase(Phase::Admission);
             return Err(fault.hint("give one of them").into());
@@ -131,7 +135,7 @@ pub struct WarmTemplate {
     pub keep: u32,
     /// As those of the sandboxes that shall be had so: what differs is made as it is asked for.
     #[serde(default)]
-    policies: Vec<PolicyOf>,
+    pub policies: Vec<PolicyOf>,
     #[serde(default)]
     pub limits: Limits,
     #[serde(default)]
