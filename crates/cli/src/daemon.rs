@@ -65,6 +65,7 @@ fn settings(m: &ArgMatches, caller: Caller, state: PathBuf) -> Result<server::Se
         connections: serve.max_connections,
         connections_each: serve.max_connections_per_peer,
         quotas,
+        warm: config.warm_max(),
         ..usual
     })
 }
@@ -113,6 +114,7 @@ fn create(m: &ArgMatches, caller: &Caller, json: bool) -> Result<ExitCode, Fault
         scopes: m.get_many::<String>("scope").into_iter().flatten().map(scope).collect(),
         dirs: args::all(m, "dir").map(|dir| caller.cwd.join(dir)).collect(),
         policies: m.get_many::<String>("policy").into_iter().flatten().cloned().collect(),
+        sandboxes: m.get_many::<String>("sandbox").into_iter().flatten().cloned().collect(),
         ttl_ms: m.get_one::<String>("ttl").map(|text| time("ttl", text)).transpose()?,
     };
     let minted = tokens::create(&ask, caller)?;

@@ -10,6 +10,7 @@ mod operations;
 mod policy;
 mod prompt;
 mod quantity;
+mod questions;
 mod render;
 mod review;
 mod run;
@@ -55,6 +56,7 @@ fn main() -> ExitCode {
         Some(("man", _)) => args::man(),
         Some((verb, m)) if args::daemon::VERBS.contains(&verb) => daemon::main(verb, m),
         Some((verb, m)) if args::operations::VERBS.contains(&verb) => operations::main(verb, m),
+        Some((verb, m)) if args::questions::VERBS.contains(&verb) => questions::main(verb, m),
         Some((verb, m)) if args::events::VERBS.contains(&verb) => events::main(verb, m),
         Some((verb, m)) if args::files::VERBS.contains(&verb) => files::main(verb, m),
         Some((verb, m)) if args::secrets::VERBS.contains(&verb) => secrets::main(verb, m),

@@ -31,12 +31,12 @@ pub fn main(verb: &str, m: &ArgMatches) -> ExitCode {
 /// The hidden verb: `keep SANDBOX [IDLE_MS]`, which is how we start ourselves beside ourselves.
 pub fn keep(words: &[std::ffi::OsString]) -> ExitCode {
     keeper::stand_alone();
+    let words: Vec<String> = words.iter().map(|word| word.to_string_lossy().into_owned()).collect();
+    let begin = keeper::Begin::of(&words);
+    begin.modest();
     let ground = node::run::begin();
-    let mut words = words.iter().map(|word| word.to_string_lossy().into_owned());
-    let idle = |word: Option<String>| word.and_then(|ms| ms.parse().ok()).map_or(keeper::IDLE, Duration::from_millis);
-    let (sandbox, idle) = (words.next().unwrap_or_default(), idle(words.next()));
     let kept = match surroundings::caller() {
-        Ok(mut caller) => keeper::keep(&sandbox, &mut caller, ground, idle, |result| keeper::announce(&result)),
+        Ok(mut caller) => keeper::keep(&begin, &mut caller, ground, |result| keeper::announce(&result)),
         Err(fault) => {
             keeper::announce(&Err(fault.clone()));
             Err(fault)

@@ -11,7 +11,7 @@ use node::Caller;
 use node::keeper::suspend;
 use node::lifecycle::gc::{self, Collected, Sort};
 use node::lifecycle::stop::{self, Which};
-use node::lifecycle::{create, list, remove};
+use node::lifecycle::{change, create, list, remove};
 use node::sandbox::Tier;
 use node::{audit, fresh};
 use serde::Serialize;
@@ -33,6 +33,7 @@ pub fn main(verb: &str, matches: &ArgMatches) -> ExitCode {
         "resume" => resumed(suspend::resume(&ask::which(matches), &caller)?, json),
         "start" => moved(stop::start(&ask::which(matches), &caller)?, json),
         "stop" => moved(stop::stop(&ask::which(matches), ask::patience(matches)?, &caller)?, json),
+        "publish" => publish(matches, &caller, json),
         "rm" => rm(matches, &caller, json),
         "gc" => collect(matches, &caller, json),
         _ => match matches.subcommand() {
@@ -140,6 +141,18 @@ fn resumed(done: suspend::Resumed, json: bool) -> Result<ExitCode, Fault> {
     Ok(ExitCode::SUCCESS)
 }
 
+fn publish(m: &ArgMatches, caller: &Caller, json: bool) -> Result<ExitCode, Fault> {
+    let words = |name: &str| m.get_many::<String>(name).unwrap_or_default().cloned().collect();
+    let publish = change::Publish { add: words("port"), remove: words("remove") };
+    let ask = change::Ask { publish: Some(publish), may_widen: true, ..change::Ask::default() };
+    let changed = change::change(&ask::which(m), &ask, caller)?;
+    if json {
+        return Ok(print_document(changed));
+    }
+    changed.publish.iter().for_each(|port| say(port));
+    Ok(ExitCode::SUCCESS)
+}
+
 fn rm(m: &ArgMatches, caller: &Caller, json: bool) -> Result<ExitCode, Fault> {
     let force = if m.get_flag("force") { Some(ask::patience(m)?) } else { None };
     let words: Vec<Option<String>> = match m.get_many::<String>("sandbox") {
@@ -186,6 +199,7 @@ fn collect(m: &ArgMatches, caller: &Caller, json: bool) -> Result<ExitCode, Faul
             Sort::BatchCopies | Sort::OrphanBatch => "batch",
             Sort::LostRun => "run",
             Sort::OwnBase => "directory",
+            Sort::Spare => "spare",
             Sort::Output => "output",
             Sort::Key => "key",
         };

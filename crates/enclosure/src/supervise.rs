@@ -53,6 +53,7 @@ enum Slot {
     Control,
     Listener,
     Network,
+    Asked,
     Signals,
     Event,
     OutputRead,
@@ -140,6 +141,7 @@ impl<'a> Run<'a> {
                 Slot::Control => self.hear_control()?,
                 Slot::Listener => self.hear_call(),
                 Slot::Network => self.hear_network(),
+                Slot::Asked => self.guest.hear_asked(),
                 Slot::Signals => self.forward_signals(),
                 Slot::Event => {
                     self.guest.meter.events.iter().for_each(sys::cgroup::EventFd::rearm);
@@ -196,9 +198,11 @@ impl<'a> Run<'a> {
             [self.guest.network.as_ref().and_then(|n| n.wake()), self.guest.publisher.as_ref().map(Publisher::wake)];
         wakes.into_iter().flatten().for_each(|fd| found.add(Slot::Network, fd, PollFlags::IN));
         found.add(Slot::Signals, self.signals.as_fd(), PollFlags::IN);
-        let asked_at = self.guest.network.as_ref().filter(|_| self.state == State::Running).and_then(|n| n.asks_at());
+        self.guest.asked_wakes().for_each(|fd| found.add(Slot::Asked, fd, PollFlags::IN));
+        let asking = self.guest.judge.asking.as_ref().filter(|_| self.state == State::Running);
+        let asked_at = asking.and_then(|asking| asking.asks_at());
         if let Some(fd) = asked_at {
-            found.add(Slot::Network, fd, PollFlags::IN);
+            found.add(Slot::Asked, fd, PollFlags::IN);
         }
         if self.state == State::Running {
             for event in &self.guest.meter.events {

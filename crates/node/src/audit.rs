@@ -17,7 +17,9 @@ pub fn log(word: Option<&str>, most: u32, caller: &Caller) -> Result<Vec<Noted>,
     let state = State::open(caller)?;
     state.store.read(|tx| {
         let subject = subject(tx, word, caller)?;
-        tx.noted(subject.as_deref(), None, most.min(MOST))
+        let mut entries = tx.noted(subject.as_deref(), None, most.min(MOST))?;
+        caller.keep_noted(tx, &mut entries)?;
+        Ok(entries)
     })
 }
 
@@ -39,8 +41,9 @@ pub fn page(caller: &Caller, after: u64, wanted: Wanted, most: u32) -> Result<Pa
     let state = State::open(caller)?;
     state.store.read(|tx| {
         let wanted = Wanted { subject: subject(tx, wanted.subject.as_deref(), caller)?, ..wanted };
-        let entries = tx.noted_after(after, &wanted, most)?;
+        let mut entries = tx.noted_after(after, &wanted, most)?;
         let next = entries.last().filter(|_| entries.len() == most as usize).map(|entry| entry.seq);
+        caller.keep_noted(tx, &mut entries)?;
         Ok(Page { protocol_version: PROTOCOL_VERSION, entries, next })
     })
 }
@@ -62,7 +65,7 @@ fn check_most(most: u32) -> Result<(), Fault> {
 /// What entries are about. Whatever has entries can be asked for by its whole id: what is removed, too, and what is no sandbox.
 fn subject(tx: &Tx<'_>, word: Option<&str>, caller: &Caller) -> Result<Option<String>, Fault> {
     let Some(word) = word else { return Ok(None) };
-    if !tx.noted(Some(word), None, 1)?.is_empty() {
+    if !tx.noted(Some(word), None, 1)?.is_empty() && caller.sees_id(tx, word)? {
         return Ok(Some(word.to_owned()));
     }
     Ok(Some(sandbox::find(tx, Some(word), caller)?.id))
@@ -75,6 +78,7 @@ pub fn verify(caller: &Caller) -> Result<Verified, Fault> {
 
 /// The journal as it grows: every entry is an event, and its number tells where a reader was.
 pub struct Tail {
+    caller: Caller,
     store: Store,
     wanted: Wanted,
     /// The last entry that was given or passed over.
@@ -93,17 +97,22 @@ impl Tail {
             let last = tx.last_noted()?;
             Ok((begin(from, last)?, wanted))
         })?;
-        Ok(Tail { store, wanted, at })
+        Ok(Tail { caller: caller.clone(), store, wanted, at })
     }
 
     /// What follows, at most `most`; nothing where nothing does yet.
     pub fn next(&mut self, most: u32) -> Result<Vec<Noted>, Fault> {
-        let (entries, last) =
-            self.store.read(|tx| Ok((tx.noted_after(self.at, &self.wanted, most)?, tx.last_noted()?)))?;
-        // All that there is was looked at, whatever of it was wanted.
-        let all = (entries.len() as u32) < most;
-        self.at = if all { last.max(self.at) } else { entries.last().map_or(self.at, |entry| entry.seq) };
-        Ok(entries)
+        loop {
+            let (mut entries, last) =
+                self.store.read(|tx| Ok((tx.noted_after(self.at, &self.wanted, most)?, tx.last_noted()?)))?;
+            // All that there is was looked at, whatever of it was wanted.
+            let all = (entries.len() as u32) < most;
+            self.at = if all { last.max(self.at) } else { entries.last().map_or(self.at, |entry| entry.seq) };
+            self.store.read(|tx| self.caller.keep_noted(tx, &mut entries))?;
+            if all || !entries.is_empty() {
+                return Ok(entries);
+            }
+        }
     }
 
     /// Passes over all that there is; the number of the last.

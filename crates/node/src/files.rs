@@ -30,7 +30,7 @@ pub mod watch;
 pub mod write;
 
 use self::lease::Lease;
-pub use self::lease::{Purpose, note, open};
+pub use self::lease::{Purpose, note, open, open_standing};
 
 /// The longest path that is taken.
 const LONGEST_PATH: usize = 64 << 10;

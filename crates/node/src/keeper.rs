@@ -10,20 +10,25 @@ mod keep;
 pub mod lost;
 pub mod place;
 pub mod runs;
+pub mod services;
 pub mod spool;
 pub mod suspend;
 pub mod wire;
 
 pub use birth::{announce, stand_alone};
-pub use client::{Follow, Keeper, Pending};
-pub use keep::{IDLE, MOST_RUNS, keep};
+pub use client::{Follow, Keeper, Pending, Wanted, remember_descriptors};
+pub use keep::{Begin, MOST_RUNS, keep};
 
 use crate::Caller;
 use std::path::Path;
 use terms::Fault;
 
+/// Words that a keeper is started with, beside its sandbox and how long it stays with nothing to do.
+const FOR_FILES: &str = "files";
+const DESCRIPTORS: &str = "descriptors=";
+
 /// The keeper of a sandbox that shall do something: made live where it is not, and so woken where it is hibernated. What is frozen
-/// wakes when it is asked for a command, its files or a port.
+/// wakes when it is asked for a command or a port.
 pub fn wake(state: &Path, sandbox: &str, caller: &Caller) -> Result<Keeper, Fault> {
     Keeper::ensure(state, sandbox, caller)
 }

@@ -17,6 +17,7 @@ pub mod learn;
 pub mod lifecycle;
 pub mod network;
 pub mod output;
+mod own;
 pub mod policies;
 pub mod ports;
 pub mod publish;
@@ -33,6 +34,9 @@ pub mod state;
 pub mod tokens;
 pub mod toolchains;
 pub mod top;
+pub mod total;
+pub mod warm;
 
 pub use caller::Caller;
+pub use own::Own;
 pub use reach::{Grants, Reach};

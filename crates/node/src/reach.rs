@@ -1,6 +1,7 @@
 //! What of the host a caller may have. Whoever runs the binary has what their user has; who comes through the daemon with a
 //! token has what the token grants, and can ask for no more: neither by a directory, nor by a policy that shows or opens it.
 
+use crate::own::Own;
 use crate::policies::{Flag, Source};
 use policy::{Action, Base, Document, HostName, HostPattern, RulePath, Target};
 use std::path::{Path, PathBuf};
@@ -22,6 +23,8 @@ pub struct Grants {
     pub policies: Vec<String>,
     /// Policies may come with a request, as long as they reach nothing else than the directories.
     pub documents: bool,
+    /// The only sandboxes that there are for the caller; all of the state where none is given.
+    pub own: Option<Own>,
 }
 
 /// Why a directory cannot be covered.
@@ -130,7 +133,7 @@ mod tests {
 
     fn only() -> Reach {
         let (dirs, policies) = (vec!["/srv/granted".into()], vec!["default".into()]);
-        Reach::Only(Grants { dirs, policies, documents: true })
+        Reach::Only(Grants { dirs, policies, documents: true, own: None })
     }
 
     fn check(text: &str) -> Result<(), Fault> {

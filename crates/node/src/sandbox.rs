@@ -16,6 +16,9 @@ use workspace::{Anchors, Dir, Rel, Stack};
 pub struct Sandbox {
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub name: Option<String>,
+    /// The token that made it, where it is one of those that have only what they made.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub owner: Option<String>,
     /// The directory it covers: canonical, UTF-8.
     #[schema(value_type = String)]
     pub base: PathBuf,
@@ -69,6 +72,9 @@ pub struct Sandbox {
     /// Commands that run in it as long as it is live.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub services: Vec<Service>,
+    /// Ports of the host that lead to ports inside as long as it is live: `ADDRESS:HOST:GUEST`.
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
+    pub publish: Vec<String>,
     /// How far it was suspended when its processes were ended for it; none once it is resumed.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub suspended: Option<Tier>,
@@ -98,6 +104,26 @@ pub struct Service {
     /// Where it starts, seen from the sandbox's directory.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub cwd: Option<String>,
+    /// What becomes of it when it ends and nobody asked it to.
+    #[serde(skip_serializing_if = "Restart::is_usual", default)]
+    pub restart: Restart,
+}
+
+/// When a service that ended is started again, after a pause that grows; five times in a row at most.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Restart {
+    Always,
+    /// Unless it ended well.
+    #[default]
+    OnFailure,
+    Never,
+}
+
+impl Restart {
+    fn is_usual(&self) -> bool {
+        *self == Restart::default()
+    }
 }
 
 /// How far a sandbox is suspended. What a tier keeps, those above it keep, too.
@@ -128,6 +154,7 @@ impl Sandbox {
     pub fn new(base: PathBuf, base_id: (u64, u64), policy: serde_json::Value, at_ms: u64) -> Sandbox {
         Sandbox {
             name: None,
+            owner: None,
             base,
             base_id,
             own_base: false,
@@ -150,6 +177,7 @@ impl Sandbox {
             idle_ms: None,
             stays: false,
             services: Vec::new(),
+            publish: Vec::new(),
             suspended: None,
             notes: Vec::new(),
         }
@@ -192,6 +220,9 @@ pub struct Run {
     /// The service that it is, by name.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub service: Option<String>,
+    /// A digest of the request that started it under a key; another request under that key is another run's.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub request: Option<String>,
 }
 
 impl Record for Run {
@@ -237,18 +268,22 @@ const LEAST_BEGINNING: usize = 4;
 /// The sandbox that is meant: by id, by the beginning of one that no other has, or by name. Without a word it is the
 /// one that was used last of those whose base is the current directory or the nearest above it.
 pub fn find(tx: &Tx<'_>, word: Option<&str>, caller: &Caller) -> Result<Kept<Sandbox>, Fault> {
-    let Some(word) = word else { return of_directory(tx, &caller.cwd) };
-    if let Some(found) = tx.get(word)? {
+    let Some(word) = word else { return of_directory(tx, caller) };
+    let seen = |kept: &Kept<Sandbox>| caller.sees_kept(kept);
+    if let Some(found) = tx.get(word)?.filter(seen) {
         return Ok(found);
     }
-    if let Some(found) = tx.get_named(word)? {
+    if let Some(found) = tx.get_named(word)?.filter(seen) {
         return Ok(found);
     }
-    let begins = |word: &str| tx.list_from::<Sandbox>(&format!("sbx_{}", bare(word)), 2);
+    // Two are several; of those who do not see all, it takes all to tell.
+    let most = if caller.is_bound() { u32::MAX } else { 2 };
+    let begins = |word: &str| tx.list_from::<Sandbox>(&format!("sbx_{}", bare(word)), most);
     let mut alike = if bare(word).len() >= LEAST_BEGINNING { begins(word)? } else { Vec::new() };
+    alike.retain(seen);
     match (alike.len(), alike.pop()) {
         (1, Some(found)) => Ok(found),
-        (0, _) => Err(removed(tx, word)?.unwrap_or_else(|| unknown(word))),
+        (0, _) => Err(removed(tx, word, caller)?.unwrap_or_else(|| unknown(word))),
         _ => {
             let message = format!("several sandboxes begin with {word:?}");
             Err(Fault::invalid(message).hint("give more of the id").phase(Phase::Admission))
@@ -257,8 +292,9 @@ pub fn find(tx: &Tx<'_>, word: Option<&str>, caller: &Caller) -> Result<Kept<San
 }
 
 /// A word that is the id of a sandbox that was removed.
-fn removed(tx: &Tx<'_>, word: &str) -> Result<Option<Fault>, Fault> {
-    let Some(tombstone) = tx.get::<Tombstone>(word)? else { return Ok(None) };
+fn removed(tx: &Tx<'_>, word: &str, caller: &Caller) -> Result<Option<Fault>, Fault> {
+    let seen = |gone: &Kept<Tombstone>| caller.sees(word, &gone.record.sandbox);
+    let Some(tombstone) = tx.get::<Tombstone>(word)?.filter(seen) else { return Ok(None) };
     let when = crate::fresh::date(tombstone.record.removed_ms / 1000);
     let message = format!("{word} was removed on {when} by {}", tombstone.record.removed_by);
     let fault = Fault::new(ErrorKind::NotFound, message).phase(Phase::Admission).subject(word);
@@ -274,11 +310,13 @@ pub fn unknown(word: &str) -> Fault {
     fault.hint("`cofferdam ls` lists them").subject(word)
 }
 
-fn of_directory(tx: &Tx<'_>, cwd: &Path) -> Result<Kept<Sandbox>, Fault> {
+fn of_directory(tx: &Tx<'_>, caller: &Caller) -> Result<Kept<Sandbox>, Fault> {
+    let cwd: &Path = &caller.cwd;
     for above in cwd.ancestors() {
         let Some(base) = above.to_str() else { continue };
         let here = tx.list_in::<Sandbox>(base)?;
-        if let Some(found) = here.into_iter().max_by_key(|s| s.record.used_ms) {
+        let here = here.into_iter().filter(|kept| caller.sees_kept(kept));
+        if let Some(found) = here.max_by_key(|s| s.record.used_ms) {
             return Ok(found);
         }
     }

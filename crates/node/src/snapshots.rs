@@ -18,8 +18,8 @@ pub use restore::{Restored, Since, restore};
 pub use squash::{DEEP, DEEPEST, squash};
 pub use take::{Taken, remove, take, take_once, take_to_disk};
 pub use template::{
-    Described, Seed, Template, Templated, create, create_once, describe_templates, find_template, from_template,
-    list_templates, refuse_other_template, remove_template,
+    Described, Seed, Template, Templated, create, create_once, describe_template, describe_templates, find_template,
+    from_template, refuse_other_template, remove_template,
 };
 pub use workspace::archive::Bounds;
 
@@ -32,7 +32,7 @@ use crate::sandbox::{self, Anchored, Sandbox};
 use crate::state::State;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use store::{Entry, Kept, Record, Step, Tx};
 use terms::{ErrorKind, Fault, Limits, Phase};
 use utoipa::ToSchema;
@@ -141,18 +141,22 @@ impl Ground {
         self.frozen.iter().map(open).collect()
     }
 
-    /// The base, which must still be the directory it was.
     fn base(&self) -> Result<Dir, Fault> {
-        let conflict = |why: String| {
-            let fault = Fault::new(ErrorKind::Conflict, format!("{}: {why}", self.base.display()));
-            fault.hint("put the directory back, or export the snapshot and import it elsewhere").phase(Phase::Admission)
-        };
-        let opened = Dir::open(&self.base).map_err(|e| conflict(e.to_string()))?;
-        let now = opened.meta(&Rel::top()).map_err(|e| conflict(e.to_string()))?;
-        match now.map(|meta| (meta.dev, meta.ino)) == Some(self.base_id) {
-            true => Ok(opened),
-            false => Err(conflict("another directory than the one that was covered".to_owned())),
-        }
+        covered(&self.base, self.base_id)
+    }
+}
+
+/// A base, which must still be the directory it was.
+fn covered(base: &Path, id: (u64, u64)) -> Result<Dir, Fault> {
+    let conflict = |why: String| {
+        let fault = Fault::new(ErrorKind::Conflict, format!("{}: {why}", base.display()));
+        fault.hint("put the directory back, or export the snapshot and import it elsewhere").phase(Phase::Admission)
+    };
+    let opened = Dir::open(base).map_err(|e| conflict(e.to_string()))?;
+    let now = opened.meta(&Rel::top()).map_err(|e| conflict(e.to_string()))?;
+    match now.map(|meta| (meta.dev, meta.ino)) == Some(id) {
+        true => Ok(opened),
+        false => Err(conflict("another directory than the one that was covered".to_owned())),
     }
 }
 
@@ -172,8 +176,8 @@ pub fn unneeded(tx: &Tx<'_>) -> Result<Vec<Kept<Snapshot>>, Fault> {
 }
 
 /// The snapshot that is meant: by id, by name, or by the beginning of an id that no other has.
-pub fn find(tx: &Tx<'_>, word: &str) -> Result<Kept<Snapshot>, Fault> {
-    match look(tx, word)? {
+pub fn find(tx: &Tx<'_>, word: &str, caller: &Caller) -> Result<Kept<Snapshot>, Fault> {
+    match look(tx, word, caller)? {
         Some(found) => Ok(found),
         None => {
             let fault = Fault::new(ErrorKind::NotFound, format!("there is no snapshot {word:?}")).subject(word);
@@ -182,17 +186,17 @@ pub fn find(tx: &Tx<'_>, word: &str) -> Result<Kept<Snapshot>, Fault> {
     }
 }
 
-fn look(tx: &Tx<'_>, word: &str) -> Result<Option<Kept<Snapshot>>, Fault> {
-    if let Some(found) = tx.get(word)? {
-        return Ok(Some(found));
-    }
-    if let Some(found) = tx.get_named(word)? {
-        return Ok(Some(found));
+fn look(tx: &Tx<'_>, word: &str, caller: &Caller) -> Result<Option<Kept<Snapshot>>, Fault> {
+    for found in [tx.get::<Snapshot>(word)?, tx.get_named::<Snapshot>(word)?].into_iter().flatten() {
+        if caller.sees_id(tx, &found.record.sandbox)? {
+            return Ok(Some(found));
+        }
     }
     if word.len() < 4 || !word.starts_with("snp_") {
         return Ok(None);
     }
     let mut alike: Vec<_> = tx.list::<Snapshot>()?.into_iter().filter(|s| s.id.starts_with(word)).collect();
+    caller.keep_own(tx, &mut alike, |snapshot| &snapshot.record.sandbox)?;
     match alike.len() {
         0 | 1 => Ok(alike.pop()),
         count => {
@@ -252,7 +256,7 @@ pub fn of_sandbox(state: &State, caller: &Caller, word: &str, snapshot: Option<&
     state.store.read(|tx| {
         let sandbox = sandbox::find(tx, Some(word), caller)?.id;
         let Some(snapshot) = snapshot else { return Ok(sandbox) };
-        let found = find(tx, snapshot)?;
+        let found = find(tx, snapshot, caller)?;
         if found.record.sandbox == sandbox {
             return Ok(found.id);
         }

@@ -44,6 +44,78 @@ pub fn place(caller: &Caller) -> Result<PathBuf, Fault> {
     Ok(state.unwrap_or_else(|| caller.home.join(".local/state")).join("cofferdam"))
 }
 
+/// Every name that the state directory has on this host, or will have; that of the whole daemon where it is one tenant's.
+pub fn places(caller: &Caller) -> Result<Vec<PathBuf>, Fault> {
+    let path = real(&place(caller)?);
+    let above = path.parent().filter(|above| above.ends_with("tenants")).and_then(Path::parent);
+    let whole = above.filter(|whole| whole.join("store.db").exists()).map_or(path.clone(), Path::to_path_buf);
+    let mounts = std::fs::read("/proc/self/mountinfo").unwrap_or_default();
+    let mut places = aliases(&String::from_utf8_lossy(&mounts), &whole);
+    places.push(whole);
+    places.sort();
+    places.dedup();
+    Ok(places)
+}
+
+/// Where a path leads, as far as it is there.
+fn real(path: &Path) -> PathBuf {
+    let there = path.ancestors().find_map(|above| Some((above, std::fs::canonicalize(above).ok()?)));
+    there.map_or(path.to_owned(), |(above, real)| plain(real.join(path.strip_prefix(above).unwrap_or(Path::new("")))))
+}
+
+/// Other names of a directory: where something above it is mounted a second time.
+fn aliases(mountinfo: &str, path: &Path) -> Vec<PathBuf> {
+    let mounts: Vec<Mounted> = mountinfo.lines().filter_map(Mounted::of).collect();
+    // The last mount on the longest way there is the one that it is seen through.
+    let own = mounts.iter().filter(|mount| path.starts_with(&mount.at));
+    let Some(own) = own.max_by_key(|mount| mount.at.components().count()) else { return Vec::new() };
+    let Ok(below) = path.strip_prefix(&own.at) else { return Vec::new() };
+    let inside = own.root.join(below);
+    let same = mounts.iter().filter(|mount| mount.device == own.device);
+    let at = |mount: &Mounted| Some(plain(mount.at.join(inside.strip_prefix(&mount.root).ok()?)));
+    same.filter_map(at).filter(|alias| alias != path).collect()
+}
+
+/// Without the slash that joining nothing leaves.
+fn plain(path: PathBuf) -> PathBuf {
+    path.components().collect()
+}
+
+struct Mounted {
+    device: String,
+    /// What of its file system is mounted, and where.
+    root: PathBuf,
+    at: PathBuf,
+}
+
+impl Mounted {
+    fn of(line: &str) -> Option<Mounted> {
+        let mut words = line.split(' ').skip(2);
+        let (device, root, at) = (words.next()?, words.next()?, words.next()?);
+        Some(Mounted { device: device.to_owned(), root: unescaped(root), at: unescaped(at) })
+    }
+}
+
+/// Spaces, tabs, line ends and backslashes are written as three octal digits.
+fn unescaped(text: &str) -> PathBuf {
+    use std::os::unix::ffi::OsStringExt;
+    let (mut bytes, mut rest) = (Vec::new(), text.as_bytes());
+    while let Some((first, more)) = rest.split_first() {
+        let digits = more.get(..3).and_then(|three| std::str::from_utf8(three).ok());
+        match digits.and_then(|three| u8::from_str_radix(three, 8).ok()).filter(|_| *first == b'\\') {
+            Some(byte) => {
+                bytes.push(byte);
+                rest = &more[3..];
+            }
+            None => {
+                bytes.push(*first);
+                rest = more;
+            }
+        }
+    }
+    std::ffi::OsString::from_vec(bytes).into()
+}
+
 /// The directory, made with its parents, without the store: the way of runs that leave nothing behind.
 pub fn prepare(caller: &Caller) -> Result<(PathBuf, Dir), Fault> {
     let path = place(caller)?;
@@ -169,4 +241,22 @@ pub(crate) fn unusable(path: &Path, why: &str) -> Fault {
     let message = format!("the state directory {}: {why}", path.display());
     let hint = "set COFFERDAM_STATE to a directory of your own, or run with --read-only";
     Fault::new(ErrorKind::Unavailable, message).hint(hint).phase(Phase::Admission)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_directory_has_a_name_for_every_mount_that_shows_it() {
+        let table = "20 1 8:1 / / rw - ext4 /dev/a rw\n\
+                     21 20 8:2 / /var rw - ext4 /dev/b rw\n\
+                     22 20 8:2 /lib /mnt/two\\040words rw - ext4 /dev/b rw\n\
+                     23 20 8:2 /lib/state/keepers /mnt/part rw - ext4 /dev/b rw\n\
+                     24 20 8:1 /var /mnt/under rw - ext4 /dev/a rw\n";
+        let aliases = |path: &str| aliases(table, Path::new(path));
+        assert_eq!(aliases("/var/lib/state"), [Path::new("/mnt/two words/state")]);
+        assert_eq!(aliases("/srv/state"), Vec::<PathBuf>::new());
+        assert_eq!(aliases("/var/lib"), [Path::new("/mnt/two words")]);
+    }
 }

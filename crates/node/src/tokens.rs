@@ -2,14 +2,16 @@
 
 use crate::lifecycle::create::check_name;
 use crate::lifecycle::stop::note;
+use crate::sandbox::{Run, Sandbox, Tombstone};
+use crate::snapshots::Snapshot;
 use crate::state::{self, State};
-use crate::{Caller, fresh};
+use crate::{Caller, Own, fresh};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use sha2::{Digest, Sha256};
 use std::cell::{Ref, RefCell};
-use std::path::PathBuf;
-use store::{Kept, Record, Step, Store};
+use std::path::{Path, PathBuf};
+use store::{Kept, Record, Step, Store, Tx};
 use terms::{ErrorKind, Fault, Phase};
 use utoipa::ToSchema;
 use workspace::Dir;
@@ -28,7 +30,7 @@ const USED_EVERY_MS: u64 = 60_000;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Scope {
-    /// Run commands, read and write sandboxes.
+    /// Run commands, read and write its own sandboxes: those that it made or was bound to.
     Agent,
     /// Diff, approve, reject.
     Reviewer,
@@ -58,6 +60,9 @@ pub struct Token {
     pub scopes: Vec<Scope>,
     pub dirs: Vec<PathBuf>,
     pub policies: Vec<String>,
+    /// Ids of sandboxes that it may use beside those that it made.
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
+    pub sandboxes: Vec<String>,
     /// SHA-256 of the secret, in hex. The secret has 256 random bits, so that nothing slower is needed.
     pub digest: String,
     pub created_ms: u64,
@@ -66,6 +71,15 @@ pub struct Token {
     pub expires_ms: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub used_ms: Option<u64>,
+}
+
+impl Token {
+    /// The only sandboxes that there are for it; none where it has all of its tenant. Who runs commands has what it made.
+    pub fn own(&self, id: &str) -> Option<Own> {
+        let has = |scope| self.scopes.contains(&scope);
+        let is_bound = !has(Scope::Operator) && (has(Scope::Agent) || !self.sandboxes.is_empty());
+        is_bound.then(|| Own { token: id.to_owned(), sandboxes: self.sandboxes.clone() })
+    }
 }
 
 impl Record for Token {
@@ -95,6 +109,10 @@ pub struct Ask {
     /// given.
     #[serde(default)]
     pub policies: Vec<String>,
+    /// Sandboxes of its tenant that it may use, by id or name. An agent's token has these and those that it makes itself, and for it there
+    /// are no others; a reviewer's has all where none is given.
+    #[serde(default)]
+    pub sandboxes: Vec<String>,
     /// Good for so long; until it is revoked, where none is given.
     #[serde(default)]
     pub ttl_ms: Option<u64>,
@@ -115,6 +133,8 @@ pub struct Shown {
     #[schema(value_type = Vec<String>)]
     pub dirs: Vec<PathBuf>,
     pub policies: Vec<String>,
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
+    pub sandboxes: Vec<String>,
     pub created_ms: u64,
     pub created_by: String,
     #[serde(skip_serializing_if = "Option::is_none", default)]
@@ -141,8 +161,10 @@ pub struct Revoked {
 }
 
 fn shown(kept: Kept<Token>) -> Shown {
-    let Token { label, tenant, scopes, dirs, policies, created_ms, created_by, expires_ms, used_ms, .. } = kept.record;
-    Shown { id: kept.id, name: label, tenant, scopes, dirs, policies, created_ms, created_by, expires_ms, used_ms }
+    let Kept { id, record, .. } = kept;
+    let Token { label: name, tenant, scopes, dirs, policies, sandboxes, .. } = record;
+    let Token { created_ms, created_by, expires_ms, used_ms, .. } = record;
+    Shown { id, name, tenant, scopes, dirs, policies, sandboxes, created_ms, created_by, expires_ms, used_ms }
 }
 
 pub fn create(ask: &Ask, caller: &Caller) -> Result<Minted, Fault> {
@@ -157,6 +179,7 @@ pub fn create(ask: &Ask, caller: &Caller) -> Result<Minted, Fault> {
         scopes: scopes(ask)?,
         dirs: dirs(ask, &state)?,
         policies: if ask.policies.is_empty() { usual() } else { presets(ask)? },
+        sandboxes: sandboxes(ask, caller)?,
         digest: digest(&secret),
         created_ms: at_ms,
         created_by: caller.user.clone(),
@@ -170,7 +193,7 @@ pub fn create(ask: &Ask, caller: &Caller) -> Result<Minted, Fault> {
             return Err(fault.hint("revoke some").phase(Phase::Admission));
         }
         let body = json!({"name": token.label, "tenant": token.tenant, "scopes": token.scopes, "dirs": token.dirs,
-            "expires_ms": token.expires_ms});
+            "sandboxes": token.sandboxes, "expires_ms": token.expires_ms});
         note(tx, "token", Step::Done, &id, caller, body)?;
         tx.add(&id, token)
     })?;
@@ -259,22 +282,47 @@ impl Gate {
         });
     }
 
-    /// Notes that somebody named what belongs to another tenant.
-    pub fn note_foreign(&self, actor: &str, subject: &str, route: &str) {
-        let body = json!({"route": route, "why": "it belongs to another tenant"});
+    /// Notes that somebody named what belongs to another tenant, or to another agent of the same.
+    pub fn note_foreign(&self, actor: &str, subject: &str, route: &str, and_more: bool) {
+        let mut body = json!({"route": route, "why": "it belongs to another"});
+        if and_more {
+            body["more"] = json!("further tries of this minute are not noted");
+        }
         let at_ms = fresh::now_ms();
         let entry = store::Entry { at_ms, verb: "foreign", step: Step::Failed, subject, actor, body };
         let _ = self.store().and_then(|store| store.write(|tx| tx.note(&entry)));
     }
 }
 
-/// Whether a state directory has a record of that id, of whatever kind.
+/// Whether a state directory has a sandbox, or something of one, whose id begins so.
 pub fn knows(caller: &Caller, id: &str) -> Result<bool, Fault> {
+    Ok(!named(caller, id, |_, _| Ok(true))?.is_empty())
+}
+
+/// Whether a state directory has one that is not there for this caller.
+pub fn hides(caller: &Caller, id: &str) -> Result<bool, Fault> {
+    Ok(caller.is_bound() && !named(caller, id, |tx, id| caller.sees_id(tx, id).map(|seen| !seen))?.is_empty())
+}
+
+fn named(caller: &Caller, id: &str, is: impl Fn(&Tx<'_>, &str) -> Result<bool, Fault>) -> Result<Vec<String>, Fault> {
+    const MOST: u32 = 16;
     let path = state::place(caller)?;
     if !path.join("store.db").exists() {
-        return Ok(false);
+        return Ok(Vec::new());
     }
-    State::open(caller)?.store.read(|tx| tx.knows(id))
+    Store::open(&path)?.read(|tx| {
+        let mut found = tx.ids_from::<Sandbox>(id, MOST)?;
+        found.extend(tx.ids_from::<Tombstone>(id, MOST)?);
+        found.extend(tx.ids_from::<Run>(id, MOST)?);
+        found.extend(tx.ids_from::<Snapshot>(id, MOST)?);
+        let mut those = Vec::new();
+        for id in found {
+            if is(tx, &id)? {
+                those.push(id);
+            }
+        }
+        Ok(those)
+    })
 }
 
 /// `cof_ID_SECRET`: the token's id, and its secret.
@@ -325,6 +373,42 @@ fn presets(ask: &Ask) -> Result<Vec<String>, Fault> {
         return Err(fault.hint(format!("there are {}", known.join(", "))));
     }
     Ok(ask.policies.clone())
+}
+
+/// Where a tenant's sandboxes are kept: the daemon's own tenant has the state itself.
+pub fn state_of(state: &Path, tenant: &str) -> PathBuf {
+    if tenant == DEFAULT_TENANT { state.to_owned() } else { state.join("tenants").join(tenant) }
+}
+
+/// What the words stand for now, in the tenant's own state.
+fn sandboxes(ask: &Ask, caller: &Caller) -> Result<Vec<String>, Fault> {
+    if ask.sandboxes.is_empty() {
+        return Ok(Vec::new());
+    }
+    let refuse =
+        |why: String, hint: &str| Fault::invalid(format!("sandboxes: {why}")).hint(hint).phase(Phase::Admission);
+    if ask.sandboxes.len() > MOST_GRANTS {
+        let hint = "make several tokens, or a tenant for them";
+        return Err(refuse(format!("{}; at most {MOST_GRANTS}", ask.sandboxes.len()), hint));
+    }
+    let scopes = &ask.scopes;
+    if scopes.contains(&Scope::Operator) || !scopes.iter().any(|s| matches!(s, Scope::Agent | Scope::Reviewer)) {
+        return Err(refuse("only an agent's or a reviewer's token is bound to some".to_owned(), "leave them out"));
+    }
+    let place = state_of(&state::place(caller)?, &ask.tenant);
+    let none = |word: &str| refuse(format!("tenant {} has no sandbox {word:?}", ask.tenant), "name one that is there");
+    if !place.join("store.db").exists() {
+        return Err(none(&ask.sandboxes[0]));
+    }
+    let store = Store::open(&place)?;
+    let find = |word: &String| match store.read(|tx| crate::sandbox::find(tx, Some(word), caller)) {
+        Err(fault) if fault.error_kind == ErrorKind::NotFound => Err(none(word)),
+        found => found.map(|kept| kept.id),
+    };
+    let mut found = ask.sandboxes.iter().map(find).collect::<Result<Vec<_>, _>>()?;
+    found.sort();
+    found.dedup();
+    Ok(found)
 }
 
 /// What is granted is what the names stand for now, and never the state itself.

@@ -222,8 +222,12 @@ pub const AUDIT_EVENTS: [(&str, &str); 8] = [
 ];
 
 /// What `degrade` may name: a wall that this host may not have. The name of a limit's field is accepted too.
-pub const DEGRADES: [(&str, &str); 5] = [
+pub const DEGRADES: [(&str, &str); 6] = [
     ("namespaces", "no namespaces and no root of its own: landlock and seccomp alone hold the run"),
+    (
+        "ask",
+        "rules may ask for what nobody can be asked for (anything but opening files and directories); that is refused",
+    ),
     ("landlock.refer", "kernels before 5.19 cannot tell moving between directories from other changes"),
     ("landlock.truncate", "kernels before 6.2 cannot refuse truncation by itself"),
     ("landlock.ioctl_dev", "kernels before 6.10 cannot refuse device controls"),

@@ -5,8 +5,9 @@
 mod fair;
 mod rate;
 
-pub use fair::{Fair, Turn};
+pub use fair::{Fair, Shares, Turn};
 
+use crate::ask::Key;
 use crate::refuse::Refusal;
 use crate::{Shared, Who};
 use fair::Busy;
@@ -104,9 +105,8 @@ impl Admission {
 }
 
 impl Shared {
-    /// Carries out a verb that makes so many sandboxes, if there may be so many more. What was made under the same key before is
-    /// told again, however many there are.
-    pub async fn making<T, F>(&self, who: &Who, count: u32, key: Option<String>, verb: F) -> Result<T, Refusal>
+    /// Carries out a verb that makes so many sandboxes, under a key or not, if there may be so many more.
+    pub async fn making<T, F>(&self, who: &Who, count: u32, key: &Key, verb: F) -> Result<T, Refusal>
     where
         T: Send + 'static,
         F: FnOnce(&Caller) -> Result<T, Fault> + Send + 'static,
@@ -114,15 +114,15 @@ impl Shared {
         let (own, node) = (self.admission().quotas.of(&who.tenant), self.admission().quotas.node);
         let counts = own.sandboxes.or(node.sandboxes).is_some();
         let measures = own.disk_bytes.or(node.disk_bytes).is_some();
-        if !counts && !measures {
+        // What an earlier request under the key made is answered with, or refused as another's: nothing is made.
+        let known = match key.0.clone().filter(|_| counts || measures) {
+            Some(key) => self.verb(who, move |caller| keys::is_known(caller, &key)).await?,
+            None => false,
+        };
+        if known || !counts && !measures {
             return self.verb(who, verb).await;
         }
         let _turn = self.turn_to_take(&who.tenant).await?;
-        if let Some(key) = key
-            && self.verb(who, move |caller| keys::is_known(&key, caller)).await?
-        {
-            return self.verb(who, verb).await;
-        }
         if measures {
             self.check_disk(who).await?;
         }
@@ -149,6 +149,23 @@ impl Shared {
         let (checks, sandbox) = (self.counting(who), sandbox.to_owned());
         self.verb(who, move |caller| {
             checks(&|own| quota::by_starting(&sandbox, own))?;
+            verb(caller)
+        })
+        .await
+    }
+
+    /// Carries out a verb that makes a sandbox that stands ready, which is live, if there may be one more.
+    pub async fn readying<T, F>(&self, who: &Who, each: More, verb: F) -> Result<T, Refusal>
+    where
+        T: Send + 'static,
+        F: FnOnce(&Caller) -> Result<T, Fault> + Send + 'static,
+    {
+        let _turn = self.turn_to_take(&who.tenant).await?;
+        self.check_disk(who).await?;
+        let (made, live) = (self.counting(who), self.counting(who));
+        self.verb(who, move |caller| {
+            made(&|_| Ok(Some(More::Sandboxes(1))))?;
+            live(&|_| Ok(Some(each)))?;
             verb(caller)
         })
         .await

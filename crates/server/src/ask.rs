@@ -139,6 +139,7 @@ impl FromRequestParts<Shared> for IfMatch {
 }
 
 /// `Idempotency-Key`: the same request under the same key is carried out once.
+#[derive(Clone, Debug, Default)]
 pub struct Key(pub Option<String>);
 
 impl FromRequestParts<Shared> for Key {

@@ -69,7 +69,7 @@ impl Credentials {
             Ok(found)
         });
         let Some(kept) = found.await? else { return Err(unknown("the token is not known, or not good any more")) };
-        let reach = reach(&kept.record);
+        let reach = reach(&kept.id, &kept.record);
         let Token { label, tenant, scopes, .. } = kept.record;
         Ok(Who { tenant, name: label, scopes, reach, token: Some(kept.id) })
     }
@@ -130,11 +130,11 @@ impl Credentials {
         }
     }
 
-    /// Notes in the operator's journal that somebody named what is another tenant's.
-    pub async fn note_foreign(&self, who: Who, subject: String, route: String) {
+    /// Notes in the operator's journal that somebody named what is another's, and whether further tries are not noted for a while.
+    pub async fn note_foreign(&self, who: Who, subject: String, route: String, and_more: bool) {
         let actor = format!("{} of {}", who.name, who.tenant);
         let noted = self.ask(move |gate| {
-            gate.note_foreign(&actor, &subject, &route);
+            gate.note_foreign(&actor, &subject, &route, and_more);
             Ok(())
         });
         let _ = noted.await;
@@ -142,13 +142,13 @@ impl Credentials {
 }
 
 /// The operator of the daemon's own tenant has the host; everybody else has what was granted. An agent brings no policies.
-fn reach(token: &Token) -> Reach {
+fn reach(id: &str, token: &Token) -> Reach {
     let operator = token.scopes.contains(&Scope::Operator);
     match operator && token.tenant == DEFAULT_TENANT {
         true => Reach::All,
         false => {
             let (dirs, policies) = (token.dirs.clone(), token.policies.clone());
-            Reach::Only(Grants { dirs, policies, documents: operator })
+            Reach::Only(Grants { dirs, policies, documents: operator, own: token.own(id) })
         }
     }
 }

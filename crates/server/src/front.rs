@@ -99,27 +99,30 @@ impl Front {
         if let Some(who) = &who {
             answer.extensions_mut().insert(Tenant(who.tenant.clone()));
         }
-        Ok(match who {
-            Some(who) => self.watched(who, path, answer),
-            None => answer,
-        })
+        match who {
+            Some(who) => self.watched(who, path, answer).await,
+            None => Ok(answer),
+        }
     }
 
     /// Streams end with the credential they were opened with; names of other tenants' things are noted.
-    fn watched(&self, who: Who, path: String, answer: Response) -> Response {
-        if answer.status() == StatusCode::NOT_FOUND {
-            crate::foreign::note(&self.shared, &who, &path);
+    async fn watched(&self, who: Who, path: String, answer: Response) -> Result<Response, Refusal> {
+        let is_ours = answer.extensions().get::<OfGuest>().is_none();
+        if is_ours && answer.status() == StatusCode::NOT_FOUND {
+            let subject = answer.extensions().get::<Carried>().and_then(|carried| carried.0.subject.clone());
+            let words = gate::parts_of(&path).into_iter().chain(subject).collect();
+            crate::foreign::look(&self.shared, &who, &path, words).await?;
         }
         let is_stream = answer.status().is_success() && answer.body().size_hint().exact().is_none();
         if !is_stream {
-            return answer;
+            return Ok(answer);
         }
         let shared = self.shared.clone();
         let closed = async move { shared.until_closed(&who).await };
         let (parts, body) = answer.into_parts();
         let events =
             parts.headers.get(header::CONTENT_TYPE).is_some_and(|t| t.as_bytes().starts_with(b"text/event-stream"));
-        Response::from_parts(parts, Body::new(Closing::new(body, events, closed)))
+        Ok(Response::from_parts(parts, Body::new(Closing::new(body, events, closed))))
     }
 }
 

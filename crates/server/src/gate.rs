@@ -162,6 +162,11 @@ fn check_target(parts: &Parts) -> Result<(), Refusal> {
     Ok(())
 }
 
+/// The parts of a path between slashes, as routes read them.
+pub fn parts_of(path: &str) -> Vec<String> {
+    path.split('/').map(|part| String::from_utf8_lossy(&decode(part.as_bytes())).into_owned()).collect()
+}
+
 /// `cof_` and the 32 digits that follow in every token.
 fn holds_token(text: &[u8]) -> bool {
     text.windows(36).any(|part| part.starts_with(b"cof_") && part[4..].iter().all(u8::is_ascii_hexdigit))

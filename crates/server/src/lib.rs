@@ -25,6 +25,7 @@ mod shared;
 mod spooled;
 mod stream;
 mod upload;
+mod warm;
 mod who;
 mod words;
 

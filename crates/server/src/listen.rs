@@ -52,6 +52,8 @@ pub struct Settings {
     pub connections: usize,
     pub connections_each: usize,
     pub quotas: Quotas,
+    /// Sandboxes that stand ready for templates at most.
+    pub warm: u64,
     pub logs: Logs,
     pub telemetry: Telemetry,
 }
@@ -62,6 +64,7 @@ impl Settings {
     pub const MAX_BODY: usize = 1 << 20;
     pub const CONNECTIONS: usize = 16_384;
     pub const CONNECTIONS_EACH: usize = 12_288;
+    pub const WARM: u64 = 8;
 
     pub fn new(caller: Caller, state: PathBuf) -> Settings {
         Settings {
@@ -78,6 +81,7 @@ impl Settings {
             connections: Settings::CONNECTIONS,
             connections_each: Settings::CONNECTIONS_EACH,
             quotas: Quotas::default(),
+            warm: Settings::WARM,
             logs: Logs::default(),
             telemetry: Telemetry::default(),
         }
@@ -189,6 +193,7 @@ fn descriptors(wanted: usize) -> (usize, Vec<String>) {
 }
 
 fn raise(connections: usize) {
+    node::keeper::remember_descriptors();
     let now = getrlimit(Resource::Nofile);
     let need = connections as u64 + OTHER_DESCRIPTORS;
     if now.current.is_some_and(|current| current < need) {
@@ -214,9 +219,9 @@ pub fn serve(settings: Settings, ready: impl FnOnce(&Checked) + Send) -> Result<
     // behind those.
     let threads = crate::shared::AT_A_TIME as usize + BESIDE;
     let runtime = runtime.enable_all().max_blocking_threads(threads).build().map_err(broken)?;
-    let grace = settings.grace;
     let done = runtime.block_on(live(settings, &mut checked, ready));
-    runtime.shutdown_timeout(grace);
+    // What goes on now had its time, or nobody wants to wait for it.
+    runtime.shutdown_background();
     done
 }
 
@@ -238,6 +243,7 @@ async fn live(settings: Settings, checked: &mut Checked, ready: impl FnOnce(&Che
     let (app, shared) = routes::all(&settings, credentials.clone());
     tokio::spawn(credentials.watch());
     tokio::spawn(crate::running::adopt(shared.clone()));
+    tokio::spawn(crate::warm::tend(shared.clone(), settings.warm));
     shared.lookout().send(&settings.telemetry);
     let front = Front { app, shared: shared.clone(), names: Arc::new(names) };
     let open = Connections::new(connections, settings.connections_each);
@@ -258,13 +264,21 @@ async fn live(settings: Settings, checked: &mut Checked, ready: impl FnOnce(&Che
     drop((socket, tcp));
     shared.lookout().log().info("the daemon ends", &[("open", open.count().into())]);
     shared.end();
+    let finished = async {
+        open.finished().await;
+        shared.until_idle().await;
+        shared.lookout().close().await;
+    };
+    let overdue = async {
+        tokio::time::sleep(settings.grace).await;
+        shared.lookout().close().await;
+    };
     tokio::select! {
-        () = open.finished() => {}
-        () = tokio::time::sleep(settings.grace) => {}
+        () = finished => {}
+        () = overdue => {}
         _ = term.recv() => {}
         _ = int.recv() => {}
     }
-    shared.lookout().close().await;
     Ok(())
 }
 

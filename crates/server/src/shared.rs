@@ -1,7 +1,7 @@
 //! What all routes share.
 
 use crate::Settings;
-use crate::admission::{Admission, Fair};
+use crate::admission::{Admission, Fair, Shares};
 use crate::credentials::Credentials;
 use crate::feed::Feeds;
 use crate::foreign::Tries;
@@ -18,13 +18,18 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 use terms::{Fault, LimitKind};
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 
 /// Verbs that are carried out at a time, each on a thread of its own, in all and of one tenant; how long one waits for that.
 pub const AT_A_TIME: u64 = 64;
 const AT_A_TIME_EACH: u64 = 48;
 const PATIENCE: Duration = Duration::from_secs(60);
+/// Archives that are packed or unpacked at a time, each on a thread; half of them of one tenant, and how long one waits for its turn.
+const ARCHIVES: u64 = 16;
+const PATIENCE_FOR_ARCHIVES: Duration = Duration::from_secs(15);
+/// Watches at a time; each has a thread that waits for the kernel. Half of them of one tenant: they last, so that nobody waits for one.
+const WATCHES: u64 = 64;
 /// Whose the daemon's own work is; no tenant has such a name.
 const OWN: &str = "";
 /// Variables of the daemon's environment that runs of other tenants are given.
@@ -45,9 +50,13 @@ struct Inner {
     tries: Tries,
     admission: Admission,
     verbs: Arc<Fair>,
+    archives: Shares,
+    watches: Shares,
     ending: watch::Sender<bool>,
     lookout: Lookout,
     feeds: Feeds,
+    /// Something was taken that stood ready, or more shall.
+    taken: Notify,
 }
 
 impl Shared {
@@ -66,9 +75,12 @@ impl Shared {
             tries: Tries::default(),
             admission,
             verbs,
+            archives: Shares::new(ARCHIVES, ARCHIVES / 2, PATIENCE_FOR_ARCHIVES),
+            watches: Shares::new(WATCHES, WATCHES / 2, Duration::ZERO),
             ending,
             lookout,
             feeds: Feeds::default(),
+            taken: Notify::new(),
         }))
     }
 
@@ -88,6 +100,19 @@ impl Shared {
     /// Who listens to which tenant's journal.
     pub fn feeds(&self) -> &Feeds {
         &self.0.feeds
+    }
+
+    /// Rung when there may be something to do for those that stand ready.
+    pub fn taken(&self) -> &Notify {
+        &self.0.taken
+    }
+
+    pub fn archives(&self) -> &Shares {
+        &self.0.archives
+    }
+
+    pub fn watches(&self) -> &Shares {
+        &self.0.watches
     }
 
     pub fn rules(&self) -> &Rules {
@@ -127,6 +152,14 @@ impl Shared {
     pub async fn until_end(&self) {
         // The sender lives as long as this does.
         let _ = self.ending().wait_for(|ends| *ends).await;
+    }
+
+    /// Resolves when no verb is carried out any more.
+    pub async fn until_idle(&self) {
+        const PAUSE: Duration = Duration::from_millis(10);
+        while self.0.verbs.figures().0 > 0 {
+            tokio::time::sleep(PAUSE).await;
+        }
     }
 
     /// Resolves when a stream must close: the daemon ends, or the credential that opened it is good no more.
@@ -170,7 +203,7 @@ impl Shared {
 
     /// Where a tenant's sandboxes are kept.
     pub fn state_of(&self, tenant: &str) -> PathBuf {
-        if tenant == DEFAULT_TENANT { self.0.state.clone() } else { self.0.state.join("tenants").join(tenant) }
+        node::tokens::state_of(&self.0.state, tenant)
     }
 
     /// Carries out a verb. Verbs block, so each has a thread for as long as it takes.
@@ -192,6 +225,15 @@ impl Shared {
         F: FnOnce() -> Result<T, Fault> + Send + 'static,
     {
         self.in_turn(OWN, work).await
+    }
+
+    /// The same for work that is a part of what a tenant asked for.
+    pub async fn blocking_for<T, F>(&self, who: &Who, work: F) -> Result<T, Refusal>
+    where
+        T: Send + 'static,
+        F: FnOnce() -> Result<T, Fault> + Send + 'static,
+    {
+        self.in_turn(&who.tenant, work).await
     }
 
     async fn in_turn<T, F>(&self, tenant: &str, work: F) -> Result<T, Refusal>

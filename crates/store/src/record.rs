@@ -122,10 +122,14 @@ impl Tx<'_> {
         Ok(found)
     }
 
-    /// Whether there is a record of that id, of whatever kind.
-    pub fn knows(&self, id: &str) -> Result<bool, Fault> {
-        let query = "SELECT 1 FROM record WHERE id = ?1 LIMIT 1";
-        Ok(self.db.query_row(query, params![id], |_| Ok(())).optional().map_err(inner)?.is_some())
+    /// Ids of a kind that begin so, at most `most`.
+    pub fn ids_from<R: Record>(&self, beginning: &str, most: u32) -> Result<Vec<String>, Fault> {
+        // No id has such a character: what is below begins so.
+        let query =
+            "SELECT id FROM record WHERE kind = ?1 AND id >= ?2 AND id < ?2 || char(1114111) ORDER BY id LIMIT ?3";
+        let mut statement = self.db.prepare(query).map_err(inner)?;
+        let rows = statement.query_map(params![R::KIND, beginning, most], |row| row.get(0)).map_err(inner)?;
+        rows.map(|row| row.map_err(inner)).collect()
     }
 
     /// A new record. An id or a name that is taken is a conflict.

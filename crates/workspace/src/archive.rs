@@ -8,11 +8,13 @@ use sha2::{Digest, Sha256};
 use std::fmt;
 use terms::{ErrorKind, Fault, LimitKind};
 
+mod changes;
 mod entries;
 mod import;
 mod plain;
 mod write;
 
+pub use changes::Source;
 pub use import::{Bounds, Imported, import};
 pub use plain::{Packed, Room, Unpacked, pack, unpack};
 pub use write::{Exported, export};

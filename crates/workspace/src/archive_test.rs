@@ -61,14 +61,18 @@ fn items(layers: &[&Dir]) -> Vec<Item> {
 
 fn exported(layers: &[&Dir]) -> Vec<u8> {
     let mut bytes = Vec::new();
-    export(layers, about(), &mut bytes).unwrap();
+    export(&layered(layers, None), about(), &mut bytes).unwrap();
     bytes
+}
+
+fn layered<'a>(layers: &[&'a Dir], base: Option<&'a Dir>) -> Source<'a> {
+    Source { layers: layers.to_vec(), marks: Marks::Mean, base, origin: None }
 }
 
 fn taken(bytes: &[u8]) -> (Scratch, Result<Imported, Fault>) {
     let scratch = Scratch::new();
     let up = scratch.mkdir("up");
-    let imported = import(bytes, &up, &Bounds::default());
+    let imported = import(bytes, &up, Marks::Mean, &Bounds::default());
     (scratch, imported)
 }
 
@@ -296,7 +300,7 @@ fn bombs_end_before_they_cost_anything() {
     let scratch = Scratch::new();
     let up = scratch.mkdir("up");
     let large = Forge::new().file(b"zeros", &vec![0u8; 2 << 20]);
-    let fault = import(&large.packed()[..], &up, &sizes).unwrap_err();
+    let fault = import(&large.packed()[..], &up, Marks::Mean, &sizes).unwrap_err();
     assert_eq!((fault.error_kind, fault.limit_kind), (ErrorKind::LimitExceeded, Some(LimitKind::DiskMb)));
     assert!(up.names().unwrap().is_empty(), "refused before it was unpacked");
     // An entry far beyond what the manifest admits to is not read to its end.
@@ -306,10 +310,10 @@ fn bombs_end_before_they_cost_anything() {
     // The same with more than is harmless: the ratio ends it, and consent to the size lets it pass.
     let huge = Forge::new().file(b"zeros", &vec![0u8; 4 << 20]).packed();
     let wary = Bounds { harmless: 1 << 20, ..Bounds::default() };
-    let fault = import(&huge[..], &scratch.mkdir("wary"), &wary).unwrap_err();
+    let fault = import(&huge[..], &scratch.mkdir("wary"), Marks::Mean, &wary).unwrap_err();
     assert!(fault.message.contains("far more comes out"), "{}", fault.message);
     let agreed = Bounds { ratio: None, ..wary };
-    import(&huge[..], &scratch.mkdir("agreed"), &agreed).unwrap();
+    import(&huge[..], &scratch.mkdir("agreed"), Marks::Mean, &agreed).unwrap();
 }
 
 #[test]

@@ -76,6 +76,17 @@ pub fn write(file: impl AsFd, carried: &Carried, marks: Marks) -> io::Result<()>
     Ok(())
 }
 
+/// Takes the user's away.
+pub fn clear(file: impl AsFd) -> io::Result<()> {
+    for name in names(&file)?.iter().filter(|name| name.starts_with(b"user.")) {
+        match rustix::fs::fremovexattr(&file, &name[..]) {
+            Ok(()) | Err(Errno::NODATA) => {}
+            Err(e) => return Err(e.into()),
+        }
+    }
+    Ok(())
+}
+
 /// Whose tree it is, and whether the marks of overlayfs mean something in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Marks {

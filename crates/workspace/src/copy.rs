@@ -5,8 +5,9 @@ use crate::attributes::{self, Marks};
 use crate::change::FileKind;
 use crate::descent::Descent;
 use crate::dir::{Dir, Meta};
-use crate::layer::Driver;
+use crate::layer::{Driver, Layer};
 use crate::name::Rel;
+use crate::origin::{Origin, Recorder};
 use crate::walk::{self, At, Visitor, open_file};
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, Timespec, Timestamps, UTIME_OMIT};
 use std::fs::File;
@@ -51,17 +52,35 @@ impl Copied {
 /// The whole tree of a base into an empty `up`. Files with several names become files of their own.
 pub fn populate(base: &Dir, up: &Dir, driver: Driver, progress: &mut dyn FnMut(&Copied)) -> Result<Copied, Fault> {
     let share = driver == Driver::Reflink;
-    copy(&[base], up, Marks::Foreign, share, progress)
+    copy(&[base], up, Marks::Foreign, share, None, progress).map(|(copied, _)| copied)
+}
+
+/// The same into a fresh layer, which can tell from then on what in it was touched.
+pub fn into_layer(
+    base: &Dir,
+    layer: &Layer,
+    driver: Driver,
+    progress: &mut dyn FnMut(&Copied),
+) -> Result<Copied, Fault> {
+    let fail = |e: io::Error| walk::fault(&Rel::top().join(layer.id.as_bytes()), &e);
+    let (share, record) = (driver == Driver::Reflink, Recorder::of_base(layer).map_err(fail)?);
+    let (copied, record) = copy(&[base], &layer.up, Marks::Foreign, share, Some(record), progress)?;
+    record.map_or(Ok(()), |record| record.keep(layer)).map_err(fail)?;
+    Ok(copied)
 }
 
 /// Layers, from the bottom up, merged into one empty `up`; marks that hide names of the base are kept.
 pub fn layers(from: &[&Dir], up: &Dir) -> Result<Copied, Fault> {
-    copy(from, up, Marks::Mean, true, &mut |_| {})
+    copy(from, up, Marks::Mean, true, None, &mut |_| {}).map(|(copied, _)| copied)
 }
 
-/// The whole tree of a copying workspace into another empty `up`.
-pub fn tree(from: &Dir, up: &Dir) -> Result<Copied, Fault> {
-    copy(&[from], up, Marks::Plain, true, &mut |_| {})
+/// The whole tree of a copying workspace into another fresh layer.
+pub fn tree(from: &Layer, to: &Layer) -> Result<Copied, Fault> {
+    let record = Origin::read(from).map(Recorder::of_copy);
+    let (copied, record) = copy(&[&from.up], &to.up, Marks::Plain, true, record, &mut |_| {})?;
+    let fail = |e: io::Error| walk::fault(&Rel::top().join(to.id.as_bytes()), &e);
+    record.map_or(Ok(()), |record| record.keep(to)).map_err(fail)?;
+    Ok(copied)
 }
 
 struct Job {
@@ -86,8 +105,9 @@ fn copy(
     up: &Dir,
     marks: Marks,
     share: bool,
+    record: Option<Recorder>,
     progress: &mut dyn FnMut(&Copied),
-) -> Result<Copied, Fault> {
+) -> Result<(Copied, Option<Recorder>), Fault> {
     let top = from.last().ok_or_else(|| Fault::internal("no layer to copy"))?;
     let way = Descent::at(up).map_err(|e| walk::fault(&Rel::top(), &e))?;
     let floor = Floor {
@@ -108,12 +128,13 @@ fn copy(
             });
         }
         let (copied, told) = (Copied::default(), Instant::now());
-        let copier = Copier { way, levels: Vec::new(), jobs, floor: &floor, copied, told, progress: &mut *progress };
-        let walked = walk::walk(from, marks, copier).map(|copier| copier.copied);
+        let telling = &mut *progress;
+        let copier = Copier { way, levels: Vec::new(), jobs, floor: &floor, copied, record, told, progress: telling };
+        let walked = walk::walk(from, marks, copier).map(|copier| (copier.copied, copier.record));
         match walked {
-            Ok(copied) => {
+            Ok((copied, record)) => {
                 wait(&ends, &floor, &copied, progress);
-                Ok(copied)
+                Ok((copied, record))
             }
             Err(fault) => {
                 floor.stop.store(true, Ordering::Relaxed);
@@ -125,11 +146,11 @@ fn copy(
     if let Some(fault) = floor.failed.into_inner().unwrap_or_else(PoisonError::into_inner) {
         return Err(fault);
     }
-    let mut copied = walked?;
+    let (mut copied, record) = walked?;
     finish_top(top, up, marks).map_err(|e| walk::fault(&Rel::top(), &e))?;
     copied.bytes = floor.bytes.into_inner();
     progress(&copied);
-    Ok(copied)
+    Ok((copied, record))
 }
 
 /// Waits for the workers, who end when nothing more can come.
@@ -177,6 +198,7 @@ struct Copier<'a> {
     jobs: SyncSender<Job>,
     floor: &'a Floor,
     copied: Copied,
+    record: Option<Recorder>,
     told: Instant,
     progress: &'a mut dyn FnMut(&Copied),
 }
@@ -189,6 +211,9 @@ impl Visitor for Copier<'_> {
             let mut carried = attributes::read(from, at.marks)?;
             carried.opaque = at.opaque;
             attributes::write(self.way.here(), &carried, at.marks)?;
+        }
+        if let Some(record) = &mut self.record {
+            record.enter(at.name, at.opened, self.way.here())?;
         }
         self.levels.push((at.name.to_vec(), at.meta));
         self.copied.dirs += 1;
@@ -219,6 +244,9 @@ impl Visitor for Copier<'_> {
 
     fn leave(&mut self) -> io::Result<()> {
         let Some((_, meta)) = self.levels.pop() else { return Ok(()) };
+        if let Some(record) = &mut self.record {
+            record.leave();
+        }
         rustix::fs::futimens(self.way.here(), &times(&meta))?;
         // Last: afterwards there may be no way to write here, nor, from here, a way up.
         let full = self.way.here().try_clone()?;
@@ -243,6 +271,7 @@ impl Copier<'_> {
         };
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL;
         let to = self.way.here().open_at(&Rel::top().join(at.name), flags, Mode::from_raw_mode(0o600))?;
+        self.note(at)?;
         self.copied.files += 1;
         let job = Job { from, to: File::from(to), meta: at.meta, marks: at.marks, path: self.path(at.name) };
         self.jobs.send(job).map_err(|_| io::ErrorKind::Interrupted.into())
@@ -251,14 +280,23 @@ impl Copier<'_> {
     fn link(&mut self, at: &At<'_>) -> io::Result<()> {
         let target = at.parent.link_target(at.name)?;
         rustix::fs::symlinkat(&target[..], self.way.here(), at.name)?;
+        self.note(at)?;
         self.copied.links += 1;
         Ok(rustix::fs::utimensat(self.way.here(), at.name, &times(&at.meta), AtFlags::SYMLINK_NOFOLLOW)?)
     }
 
     fn node(&mut self, at: &At<'_>, kind: FileType) -> io::Result<()> {
         rustix::fs::mknodat(self.way.here(), at.name, kind, Mode::from_raw_mode(at.meta.mode & 0o777), 0)?;
+        self.note(at)?;
         self.copied.files += 1;
         Ok(())
+    }
+
+    fn note(&mut self, at: &At<'_>) -> io::Result<()> {
+        match &mut self.record {
+            Some(record) => record.leaf(&at.meta, self.way.here(), at.name),
+            None => Ok(()),
+        }
     }
 
     fn skip(&mut self, at: &At<'_>, why: &'static str) {

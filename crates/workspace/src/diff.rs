@@ -55,20 +55,27 @@ pub struct Counted {
     pub added: u64,
     pub modified: u64,
     pub deleted: u64,
-    /// Of these, on files that changed in the base since.
+    /// Of these, on files that were changed in the base since, or only touched: by their times.
     pub drifted: u64,
     /// Places where something is kept out of review.
     pub withheld: u64,
 }
 
-/// Counts by names, bits, sizes and times alone: a moved file is two changes, and one that was written with the same bytes
-/// is one.
+/// What a count may read, of files that look untouched; those beyond count as changed.
+const MOST_COMPARED: u64 = 64 << 20;
+
+/// Counts by names, bits and sizes: a moved file is two changes, and one that was written with the same bytes is one, unless its
+/// time is that of the base's as well. Then its bytes are compared, because anybody can set a time.
 pub fn count(stack: &Stack, anchors: &Anchors, bounds: Bounds) -> Result<Counted, Fault> {
     let usual = Options::default();
     let mut nothing = Budget { largest_file: 0, bytes: 0, ..usual.budget };
     let scanned = scan::scan(stack, anchors, usual.exclude, bounds, &mut nothing)?;
     let mut counted = Counted { withheld: scanned.withheld.len() as u64, ..Counted::default() };
-    for pair in scanned.pairs.iter().filter(|pair| !looks_untouched(stack, pair)) {
+    let mut left = MOST_COMPARED;
+    for pair in &scanned.pairs {
+        if is_untouched(stack, pair, &mut left).unwrap_or(false) {
+            continue;
+        }
         match (&pair.before, &pair.after) {
             (None, _) => counted.added += 1,
             (_, None) => counted.deleted += 1,
@@ -79,15 +86,20 @@ pub fn count(stack: &Stack, anchors: &Anchors, bounds: Bounds) -> Result<Counted
     Ok(counted)
 }
 
-/// Files of the same size, bits, attributes and time of change are the same but for the bytes, which nobody looked at.
-fn looks_untouched(stack: &Stack, pair: &Pair) -> bool {
+/// Whether a file is that of the base, though a layer holds it.
+fn is_untouched(stack: &Stack, pair: &Pair, left: &mut u64) -> io::Result<bool> {
     let is_file = |entry: &Entry| entry.kind == FileKind::File && entry.digest.is_none();
-    let (Some(before), Some(after)) = (&pair.before, &pair.after) else { return false };
+    let (Some(before), Some(after)) = (&pair.before, &pair.after) else { return Ok(false) };
     if !is_file(before) || before != after || pair.trouble != Some(entry::TOO_LARGE) {
-        return false;
+        return Ok(false);
     }
-    let now = stack.meta(&pair.path).ok().flatten().map(|found| found.meta.mtime);
-    now.is_some() && now == stack.base.meta(&pair.path).ok().flatten().map(|meta| meta.mtime)
+    let now = stack.meta(&pair.path)?.map(|found| found.meta.mtime);
+    if now != stack.base.meta(&pair.path)?.map(|meta| meta.mtime) {
+        return Ok(false);
+    }
+    let Some(rest) = left.checked_sub(after.size) else { return Ok(false) };
+    *left = rest;
+    entry::same_bytes(&stack.file(&pair.path)?, &file_below(&stack.base, &pair.path)?)
 }
 
 /// Compares a stack with its base. A guest may be writing meanwhile: each file is told as it was when it was read.

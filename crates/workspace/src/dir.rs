@@ -161,24 +161,28 @@ impl Dir {
 
     /// Names in this directory, in no order, without `.` and `..`.
     pub fn names(&self) -> io::Result<Vec<Vec<u8>>> {
-        self.names_up_to(usize::MAX)
+        let mut names = Vec::new();
+        self.each_name(usize::MAX, |name| names.push(name.to_vec()))?;
+        Ok(names)
     }
 
-    /// The same, where more than so many are an error of the kind `QuotaExceeded`.
-    pub fn names_up_to(&self, most: usize) -> io::Result<Vec<Vec<u8>>> {
-        let mut names = Vec::new();
+    /// Tells them one by one; more than `most` are an error of the kind `QuotaExceeded`.
+    pub fn each_name(&self, most: usize, mut tell: impl FnMut(&[u8])) -> io::Result<()> {
+        let mut told = 0;
         for entry in rustix::fs::Dir::read_from(&self.fd)? {
-            let name = entry?.file_name().to_bytes().to_vec();
+            let entry = entry?;
+            let name = entry.file_name().to_bytes();
             if name == b"." || name == b".." {
                 continue;
             }
-            if names.len() == most {
+            if told == most {
                 let text = format!("a directory has more than {most} names");
                 return Err(io::Error::new(io::ErrorKind::QuotaExceeded, text));
             }
-            names.push(name);
+            told += 1;
+            tell(name);
         }
-        Ok(names)
+        Ok(())
     }
 
     /// Where a symbolic link right here leads.

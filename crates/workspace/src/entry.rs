@@ -12,6 +12,7 @@ use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, Read};
 use std::os::fd::AsFd;
+use std::os::unix::fs::FileExt;
 
 /// What may still be read while one diff is made. Files beyond it are told as too large, never half read.
 #[derive(Clone, Copy, Debug)]
@@ -109,6 +110,25 @@ fn digest_of(file: &mut File, most: u64) -> io::Result<(String, u64)> {
 
 pub fn digest(bytes: &[u8]) -> String {
     hex(&Sha256::digest(bytes))
+}
+
+/// Whether two files hold the same.
+pub fn same_bytes(one: &File, other: &File) -> io::Result<bool> {
+    let (mut a, mut b, mut at) = (vec![0u8; 64 << 10], vec![0u8; 64 << 10], 0);
+    loop {
+        let count = one.read_at(&mut a, at)?;
+        if count == 0 {
+            return Ok(other.read_at(&mut b[..1], at)? == 0);
+        }
+        match other.read_exact_at(&mut b[..count], at) {
+            Err(e) if e.kind() == io::ErrorKind::UnexpectedEof => return Ok(false),
+            read => read?,
+        }
+        if a[..count] != b[..count] {
+            return Ok(false);
+        }
+        at += count as u64;
+    }
 }
 
 const CAPABILITY: &str = "security.capability";

@@ -123,7 +123,7 @@ impl Item {
 }
 
 /// Names of attributes are text; bytes that are none are spelled out.
-fn told(own: &attributes::Attributes) -> BTreeMap<String, String> {
+pub(crate) fn told(own: &attributes::Attributes) -> BTreeMap<String, String> {
     own.iter().map(|(name, value)| (name.escape_ascii().to_string(), BASE64.encode(value))).collect()
 }
 

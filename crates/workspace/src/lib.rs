@@ -35,6 +35,7 @@ mod lookalike;
 pub mod manifest;
 pub mod merge;
 pub mod name;
+pub mod origin;
 pub mod patch;
 pub mod place;
 pub mod plan;

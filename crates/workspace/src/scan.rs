@@ -8,11 +8,12 @@ use crate::attributes::Marks;
 use crate::change::{Entry, FileKind, Withheld};
 use crate::class;
 use crate::dir::Meta;
-use crate::entry::{Budget, Taken, UNREADABLE, is_refused, take};
+use crate::entry::{Budget, SPECIAL, Taken, UNREADABLE, is_refused, take};
 use crate::exclude::{self, Exclude, Held, Ignore, Keeping};
 use crate::ignore::Patience;
-use crate::layer::{Driver, Stack};
+use crate::layer::Stack;
 use crate::name::Rel;
+use crate::origin::Origin;
 use crate::twin;
 use crate::view::{Place, Said, names_in};
 use crate::way::Way;
@@ -65,12 +66,14 @@ pub fn scan(
     bounds: Bounds,
     budget: &mut Budget,
 ) -> Result<Scanned, Fault> {
-    let marks = if stack.driver == Driver::Overlay { Marks::Mean } else { Marks::Plain };
+    let marks = stack.driver.marks();
+    let origin = stack.layers.last().filter(|_| marks == Marks::Plain).and_then(Origin::read);
     let walk = Walk {
         stack,
         anchors,
         exclude,
         marks,
+        origin,
         bounds,
         budget,
         patience: Patience::default(),
@@ -99,6 +102,8 @@ struct Around {
     held: Option<Held>,
     twin: bool,
     bare: bool,
+    /// Of a copy: the directory is the one that was copied.
+    copied: bool,
 }
 
 /// One name in a directory, on both sides.
@@ -124,6 +129,8 @@ struct Walk<'a> {
     anchors: &'a Anchors,
     exclude: Exclude,
     marks: Marks,
+    /// Of a copy: what in it is as it was copied.
+    origin: Option<Origin>,
     bounds: Bounds,
     budget: &'a mut Budget,
     patience: Patience,
@@ -172,6 +179,10 @@ impl Walk<'_> {
             around.rules = exclude::rules_of(place.base.as_ref(), &path, around.rules.take(), &mut self.patience);
         }
         around.bare = around.bare || is_bare(&place);
+        around.copied = match (&self.origin, place.up.first()) {
+            (Some(origin), Some((_, dir))) => origin.is_same_dir(&path, dir)?,
+            _ => false,
+        };
         let twins = if around.held.is_none() { twins(&place, &names) } else { BTreeSet::new() };
         for name in names {
             self.count(path.as_bytes().len() + name.name.len())?;
@@ -212,6 +223,9 @@ impl Walk<'_> {
             }
         }
         let pair = self.pair(place, &path, &name, &around)?;
+        if self.was_left_out(&name, pair.as_ref().and_then(|pair| pair.trouble)) {
+            return Ok(());
+        }
         let is_new_dir = name.is_dir_after() && name.before.is_none();
         if name.is_dir_before() || name.is_dir_after() {
             let if_empty = if is_new_dir { pair.map(Box::new) } else { self.keep(pair) };
@@ -283,13 +297,24 @@ impl Walk<'_> {
         Ok(())
     }
 
+    /// Whether a file of a copy is known to be that of the base, unread.
+    fn is_as_copied(&self, name: &Name, around: &Around) -> bool {
+        let (Some(origin), Some(before), Some((_, after))) = (&self.origin, &name.before, &name.after) else {
+            return false;
+        };
+        let untouched = around.copied && origin.is_as_copied(before) && origin.is_untouched(after);
+        untouched && (before.kind, after.kind) == (FileKind::File, FileKind::File)
+    }
+
+    /// Whether a copy has not what the base has because it was left out when it was made.
+    fn was_left_out(&self, name: &Name, trouble: Option<&str>) -> bool {
+        let left_out = matches!(trouble, Some(SPECIAL | UNREADABLE));
+        self.marks == Marks::Plain && name.after.is_none() && left_out
+    }
+
     /// Both sides of a name, if they differ.
     fn pair(&mut self, place: &Place, path: &Rel, name: &Name, around: &Around) -> Result<Option<Pair>, Stop> {
-        if let (Some(before), Some((_, after)), Marks::Plain) = (&name.before, &name.after, self.marks)
-            && before.kind == after.kind
-            && (before.mode, before.size, before.mtime) == (after.mode, after.size, after.mtime)
-            && before.kind == FileKind::File
-        {
+        if self.is_as_copied(name, around) {
             return Ok(None);
         }
         let after = match &name.after {

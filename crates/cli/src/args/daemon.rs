@@ -64,6 +64,12 @@ fn token() -> Command {
                         .value_delimiter(',')
                         .help("Built-in policies that its sandboxes may have [default: those without a network]"),
                 )
+                .arg(
+                    value("sandbox", "SANDBOX")
+                        .action(ArgAction::Append)
+                        .value_delimiter(',')
+                        .help("A sandbox that it may use, by id or name, beside those that it makes; an agent sees no others"),
+                )
                 .arg(value("ttl", "TIME").help("Good for so long, e.g. 7d [default: until it is revoked]"))
                 .arg(json()),
         )

@@ -10,6 +10,7 @@ pub mod daemon;
 pub mod events;
 pub mod files;
 pub mod operations;
+pub mod questions;
 pub mod review;
 mod run;
 pub mod runs;
@@ -28,6 +29,7 @@ const OTHERS: &[&[&str]] = &[
     events::VERBS,
     files::VERBS,
     operations::VERBS,
+    questions::VERBS,
     review::VERBS,
     runs::VERBS,
     sandboxes::VERBS,
@@ -60,6 +62,7 @@ pub fn whole() -> Command {
         .subcommands(runs::commands())
         .subcommands(daemon::commands())
         .subcommands(operations::commands())
+        .subcommands(questions::commands())
         .subcommands(review::commands())
         .subcommands(snapshots::commands())
         .subcommands(events::commands())

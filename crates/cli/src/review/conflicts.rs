@@ -24,7 +24,8 @@ fn tell(answer: &Answer) {
         let by: Vec<String> = contested.by.iter().map(writer).collect();
         let _ = writeln!(out, "{}: {}", safe(&contested.path.to_string()), by.join(", then "));
     }
-    let lists = [(&answer.drifted, "changed in the base, too"), (&answer.unresolved, "left in conflict by a rebase")];
+    let lists =
+        [(&answer.drifted, "changed or touched in the base"), (&answer.unresolved, "left in conflict by a rebase")];
     for (list, what) in lists {
         for Disputed { path, sandbox, name } in list {
             let who = safe(name.as_deref().unwrap_or(sandbox));

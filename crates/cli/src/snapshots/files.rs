@@ -80,7 +80,8 @@ pub fn import(m: &ArgMatches, caller: &Caller, json: bool) -> Result<ExitCode, F
             Bounds { bytes: quantity::size(amount).map_err(bad)?, ratio: None, ..Bounds::default() }
         }
     };
-    let onto = Onto { dir: Some(&onto), name: text(m, "name"), policies, flags: run::flags(m), bounds, once: None };
+    let (name, driver) = (text(m, "name"), crate::sandboxes::ask::driver(m));
+    let onto = Onto { dir: Some(&onto), name, policies, flags: run::flags(m), bounds, driver, once: None };
     let mut input: Box<dyn Read> = match file.as_os_str() == "-" {
         true => Box::new(std::io::stdin().lock()),
         false => {

@@ -12,6 +12,7 @@ use node::lifecycle::stop::Which;
 use node::lifecycle::{create, remove};
 use node::snapshots;
 use node::state::State;
+use node::warm;
 use node::{Caller, fresh};
 use serde_json::json;
 use std::ffi::OsString;
@@ -24,6 +25,7 @@ pub fn main(verb: &str, m: &ArgMatches, caller: &Caller, json: bool) -> Result<E
         "create" => create(m, caller, json),
         "ls" => ls(caller, json),
         "inspect" => inspect(m, caller),
+        "warm" => warm(m, caller, json),
         _ => rm(m, caller, json),
     }
 }
@@ -64,22 +66,30 @@ fn prepared(m: &ArgMatches, caller: &Caller, name: &str, command: &str) -> Resul
 }
 
 fn ls(caller: &Caller, json: bool) -> Result<ExitCode, Fault> {
-    let found = snapshots::list_templates(&State::open(caller)?)?;
+    let found = snapshots::describe_templates(&State::open(caller)?)?;
     if json {
-        let row = |t: &snapshots::Template| {
-            json!({ "name": t.name, "address": t.address(), "base": t.ground.base, "prepared": t.prepared,
-                    "bytes": t.ground.bytes(), "created_ms": t.created_ms })
+        let row = |t: &snapshots::Described| {
+            json!({ "name": t.name, "address": t.address, "base": t.base, "prepared": t.prepared,
+                    "bytes": t.bytes, "created_ms": t.created_ms, "warm": t.warm })
         };
         let rows: Vec<_> = found.iter().map(row).collect();
         render::print_json(&json!({ "protocol_version": PROTOCOL_VERSION, "templates": rows }));
         return Ok(ExitCode::SUCCESS);
     }
     let now = fresh::now_ms();
-    let mut table = Table::new(&["NAME", "DIGEST", "SIZE", "MADE", "DIRECTORY"]);
+    let mut table = Table::new(&["NAME", "DIGEST", "SIZE", "MADE", "READY", "DIRECTORY"]);
     for t in &found {
-        let digest = format!("sha256:{}", &t.digest[..12.min(t.digest.len())]);
-        let base = t.ground.base.display().to_string();
-        table.row(vec![t.name.clone(), digest, bytes(t.ground.bytes()), ago(t.created_ms, now), base]);
+        let digest: String =
+            t.address.split('@').nth(1).unwrap_or_default().chars().take("sha256:".len() + 12).collect();
+        let ready = t.warm.as_ref().map_or("-".to_owned(), |warm| format!("{}/{}", warm.ready, warm.keep));
+        table.row(vec![
+            t.name.clone(),
+            digest,
+            bytes(t.bytes),
+            ago(t.created_ms, now),
+            ready,
+            t.base.display().to_string(),
+        ]);
     }
     table.print();
     Ok(ExitCode::SUCCESS)
@@ -93,6 +103,23 @@ fn inspect(m: &ArgMatches, caller: &Caller) -> Result<ExitCode, Fault> {
     render::print_json(
         &json!({ "protocol_version": PROTOCOL_VERSION, "id": kept.id, "address": address, "template": kept.record }),
     );
+    Ok(ExitCode::SUCCESS)
+}
+
+fn warm(m: &ArgMatches, caller: &Caller, json: bool) -> Result<ExitCode, Fault> {
+    let create::Ask { policies, flags, limits, cpus, .. } = ask::prepare(m)?;
+    let keep = m.get_one::<u32>("keep").copied().unwrap_or_default();
+    let template = text(m, "template").unwrap_or_default().to_owned();
+    let set = warm::set(&warm::Ask { template, keep, policies, flags, limits, cpus }, caller)?;
+    if json {
+        render::print_json(&set);
+        return Ok(ExitCode::SUCCESS);
+    }
+    set.notes.iter().for_each(|note| render::note(note));
+    if keep > 0 {
+        render::note("a daemon makes them and keeps them (`cofferdam serve`); without one nothing stands ready");
+    }
+    say(&format!("{} {}/{}", set.address, set.warm.ready, set.warm.keep));
     Ok(ExitCode::SUCCESS)
 }
 

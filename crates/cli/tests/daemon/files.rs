@@ -406,3 +406,63 @@ fn the_command_line_copies_and_looks() {
         world.base_is_untouched();
     }
 }
+
+/// Whoever looks at files, or changes them, starts nothing and wakes nothing; and what has to stand for it is counted.
+#[test]
+fn files_of_one_that_rests_start_and_wake_nothing() {
+    for who in [As::Root, As::User] {
+        let service = json!({"name": "tick", "command": "while :; do echo x >> ticks; sleep 0.05; done"});
+        let world = World::with(who, json!({"services": [service]}));
+        let at = format!("/v1/sandboxes/{}", world.id);
+        let reviewer = world.daemon.token(json!({"name": "r", "scopes": ["reviewer"]}));
+        let look = |standing: &str| {
+            let listed = world.daemon.ask("GET", &world.url("list", "path=.")).bearer(&reviewer).send().assert_ok();
+            let whole = world.daemon.get(&at).assert_ok();
+            assert_eq!(
+                (&whole["standing"], &whole["live"]),
+                (&json!(standing), &json!(standing == "frozen")),
+                "{who:?}"
+            );
+            listed.to_string().contains("ticks")
+        };
+        assert!(!look("active"), "{who:?}: its service did not run");
+        world.put("path=written", b"1").assert_ok();
+        assert!(!look("active"), "{who:?}: nor by writing");
+        assert_eq!(world.daemon.get(&format!("{at}/runs")).assert_ok()["runs"], json!([]));
+        // The control: a command starts it, also right behind a look.
+        let seen =
+            "i=0; while [ ! -e ticks ] && [ $i -lt 400 ]; do i=$((i+1)); sleep 0.05; done; cat written; ls ticks";
+        let run =
+            |script: &str| world.daemon.post(&format!("{at}/runs?wait=60s"), json!({"shell": script})).assert_ok();
+        assert_eq!(run(seen)["outcome"]["stdout"], "1ticks\n", "{who:?}");
+        for tier in ["frozen", "hibernated"] {
+            world.daemon.post(&format!("{at}/suspend"), json!({"tier": tier})).assert_ok();
+            let ticks = || world.get("stat", "path=ticks").assert_ok()["size"].as_u64().unwrap();
+            let before = ticks();
+            assert!(look(tier), "{who:?}: the control, it was there");
+            std::thread::sleep(Duration::from_millis(300));
+            assert_eq!(ticks(), before, "{who:?} {tier}: it goes on");
+            look(tier);
+            assert_eq!(run("echo awake")["outcome"]["stdout"], "awake\n");
+            let begun = Instant::now();
+            while ticks() == before {
+                assert!(begun.elapsed() < Duration::from_secs(20), "{who:?} {tier}: it does not go on");
+            }
+        }
+        world.daemon.ask("POST", &format!("{at}/stop")).send().assert_ok();
+        look("stopped");
+    }
+}
+
+/// What follows an archive is bounded, and so is what has no name in it.
+#[test]
+fn an_archive_has_an_end() {
+    let world = World::new(As::User);
+    let put =
+        |bytes: &[u8]| world.daemon.ask("PUT", &world.url("archive", "path=.")).body("application/x-tar", bytes).send();
+    let tar =
+        Command::new("tar").args(["-C"]).arg(&world.place.project).args(["-cf", "-", "a.txt"]).output().unwrap().stdout;
+    put(&[&tar[..], &[0; 64 << 10]].concat()).assert_ok();
+    let fault = put(&[&tar[..], &vec![0; 3 << 20]].concat()).assert_fault(400, "invalid_request");
+    assert!(fault["message"].as_str().unwrap().contains("behind the archive"), "{fault}");
+}

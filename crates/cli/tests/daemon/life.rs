@@ -202,3 +202,48 @@ fn streams_are_told_of_the_end() {
     assert!(told.contains("event: closing") && told.contains("\"shutdown\""), "{told}");
     assert_eq!(daemon.ended(), Some(0));
 }
+
+/// A verb that takes long is not waited for once a second signal has come.
+#[test]
+fn a_second_signal_waits_for_no_verb() {
+    let place = Place::new(As::Root);
+    let mut daemon = Daemon::start_with(&place, &["--grace", "1h"]);
+    daemon.post("/v1/sandboxes", json!({"name": "deaf"})).assert_ok();
+    let deaf = json!({"shell": "trap '' TERM; touch ready; while :; do sleep 0.1; done"});
+    daemon.post("/v1/sandboxes/deaf/runs", deaf).assert_ok();
+    let begun = std::time::Instant::now();
+    while daemon.get("/v1/sandboxes/deaf/files/stat?path=ready").status != 200 {
+        assert!(begun.elapsed() < Duration::from_secs(20));
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let mut stop = daemon.unix();
+    stop.write_all(b"POST /v1/sandboxes/deaf/stop?timeout=300s HTTP/1.1\r\nhost: localhost\r\n\r\n").unwrap();
+    while daemon.get("/v1/sandboxes/deaf").assert_ok()["standing"] != "stopping" {
+        assert!(begun.elapsed() < Duration::from_secs(40));
+    }
+    daemon.signal("TERM");
+    while daemon.socket.exists() {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    std::thread::sleep(Duration::from_millis(200));
+    assert!(daemon.child.try_wait().unwrap().is_none(), "the control: it waits for the verb");
+    daemon.signal("TERM");
+    assert_eq!(daemon.ended(), Some(0));
+    assert!(to_the_end(&mut place.cofferdam(["rm", "--force", "-t", "0", "deaf"]), b"").status.success());
+}
+
+/// What the daemon allows itself is not for guests.
+#[test]
+fn guests_have_no_more_open_files_than_whoever_started_the_daemon() {
+    let place = Place::new(As::Root);
+    let mut command = place.outside("prlimit");
+    command.args(["--nofile=512:20000", env!("CARGO_BIN_EXE_cofferdam"), "serve", "--json"]);
+    let daemon = Daemon::spawn(&place, command);
+    let limits = fs::read_to_string(format!("/proc/{}/limits", daemon.child.id())).unwrap();
+    let own = limits.lines().find(|line| line.starts_with("Max open files")).unwrap();
+    assert!(!own.contains(" 512 "), "the control: the daemon has raised its own: {own}");
+    daemon.post("/v1/sandboxes", json!({"name": "s"})).assert_ok();
+    let done = daemon.post("/v1/sandboxes/s/runs?wait=60s", json!({"shell": "ulimit -Sn"})).assert_ok();
+    assert_eq!(done["outcome"]["stdout"], "512\n", "{done}");
+    daemon.ask("POST", "/v1/sandboxes/s/stop").send().assert_ok();
+}

@@ -75,7 +75,7 @@ impl Drop for World {
 fn a_port_inside_is_reached_and_what_is_ours_stays_outside() {
     for who in BOTH {
         let w = World::new(Place::new(who));
-        let agent = w.daemon.token(json!({"name": "a", "scopes": ["agent"]}));
+        let agent = w.daemon.token(json!({"name": "a", "scopes": ["agent"], "sandboxes": ["web"]}));
         let ask = |method: &str, path: &str| {
             w.daemon.ask(method, &format!("/v1/sandboxes/web/ports/8000{path}")).over_tcp().bearer(&agent)
         };
@@ -115,7 +115,7 @@ fn a_port_inside_is_reached_and_what_is_ours_stays_outside() {
 #[test]
 fn another_protocol_passes_both_ways() {
     let w = World::new(Place::new(BOTH[1]));
-    let agent = w.daemon.token(json!({"name": "a", "scopes": ["agent"]}));
+    let agent = w.daemon.token(json!({"name": "a", "scopes": ["agent"], "sandboxes": ["web"]}));
     let mut stream = w.daemon.tcp();
     let port = w.daemon.port.unwrap();
     write!(

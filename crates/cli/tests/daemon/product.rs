@@ -190,7 +190,7 @@ fn furnish(place: &Place, state: &Path) -> Names {
     Names { sandbox, snapshot, run, name: "A_CANARY".into() }
 }
 
-/// Whatever belongs to a tenant is not there for another, on any route.
+/// Whatever belongs to a tenant is not there for another, on any route; nor what is one agent's for another of the same tenant.
 #[test]
 fn what_is_anothers_is_not_there_on_any_route() {
     let place = Place::new(As::User);
@@ -203,29 +203,43 @@ fn what_is_anothers_is_not_there_on_any_route() {
     daemon.ask("GET", "/v1/sandboxes").over_tcp().bearer(&a).send().assert_ok();
     let names = furnish(&place, &place.state().join("tenants/a"));
     // The control: to whom it belongs it is there.
-    let own = daemon.ask("GET", &format!("/v1/sandboxes/{}", names.sandbox)).over_tcp().bearer(&a).send().assert_ok();
+    let bound = json!({"name": "bound", "tenant": "a", "scopes": ["agent"], "sandboxes": ["A_CANARY"]});
+    let at = format!("/v1/sandboxes/{}", names.sandbox);
+    let own = daemon.ask("GET", &at).over_tcp().bearer(&a).send().assert_ok();
     assert_eq!(own["name"], "A_CANARY");
+    let bound = daemon.ask("GET", &at).over_tcp().bearer(&daemon.token(bound)).send().assert_ok();
+    assert_eq!(bound["name"], "A_CANARY");
+    let other = daemon.token(json!({"name": "other", "tenant": "a", "scopes": ["agent", "reviewer"]}));
     let nobody = |prefix: &str| format!("{prefix}_{}", "0".repeat(32));
     let nobodys = Names { sandbox: nobody("sbx"), snapshot: nobody("snp"), run: nobody("run"), name: "NOBODYS".into() };
     let kind =
         |answer: &Answer| serde_json::from_slice::<Value>(&answer.body).unwrap_or_default()["error_kind"].clone();
-    let (mut tried, mut absent) = (0, 0);
     // What is put under a name is one's own, whoever else has that name.
     let names_another =
         |o: &&Operation| !(o.parameters("path").is_empty() || o.method == "PUT" && o.path.ends_with("{name}"));
-    for operation in all.iter().filter(names_another) {
-        let answer = operation.ask(&daemon, &document, &names).bearer(&b).send();
-        let at = format!("{} {}: {} {}", operation.method, operation.path, answer.status, answer.text());
-        // It is answered as if nobody had such a thing: that is refused, and nothing tells the two apart.
-        let nobodys = operation.ask(&daemon, &document, &nobodys).bearer(&b).send();
-        assert_eq!((answer.status, kind(&answer)), (nobodys.status, kind(&nobodys)), "{at}");
-        assert!(answer.status >= 400, "{at}");
-        absent += usize::from(answer.status == 404);
-        let told = answer.text();
-        assert!(!told.contains(place.project.to_str().unwrap()) && !told.contains("tenants/a"), "{at}");
-        tried += 1;
+    for token in [&b, &other] {
+        let (mut tried, mut absent) = (0, 0);
+        for operation in all.iter().filter(names_another) {
+            let answer = operation.ask(&daemon, &document, &names).bearer(token).send();
+            let at = format!("{} {}: {} {}", operation.method, operation.path, answer.status, answer.text());
+            // It is answered as if nobody had such a thing: that is refused, and nothing tells the two apart.
+            let nobodys = operation.ask(&daemon, &document, &nobodys).bearer(token).send();
+            assert_eq!((answer.status, kind(&answer)), (nobodys.status, kind(&nobodys)), "{at}");
+            assert!(answer.status >= 400, "{at}");
+            absent += usize::from(answer.status == 404);
+            let told = answer.text();
+            assert!(!told.contains(place.project.to_str().unwrap()) && !told.contains("tenants/a"), "{at}");
+            tried += 1;
+        }
+        assert!(tried >= 5 && absent * 2 > tried, "{absent} of {tried}");
     }
-    assert!(tried >= 5 && absent * 2 > tried, "{absent} of {tried}");
+    // Nor does any list tell of it.
+    for operation in all.iter().filter(|o| o.method == "GET" && o.parameters("path").is_empty()) {
+        let is_stream = operation.path == "/v1/events";
+        let ask = operation.ask(&daemon, &document, &names).bearer(&other);
+        let told = if is_stream { String::new() } else { ask.send().text() };
+        assert!(!told.contains(&names.sandbox) && !told.contains("A_CANARY"), "{}: {told}", operation.path);
+    }
     let still = daemon.ask("GET", &format!("/v1/sandboxes/{}", names.sandbox)).over_tcp().bearer(&a).send().assert_ok();
     assert_eq!((&still["version"], &still["state"]), (&own["version"], &own["state"]), "nothing was changed");
 }

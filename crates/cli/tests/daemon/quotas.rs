@@ -100,3 +100,62 @@ fn what_layers_take_is_measured() {
     is_over(&w.make(&w.blue, json!({})), "disk_mb", "tenant blue");
     w.make(&w.green, json!({})).assert_ok();
 }
+
+/// A look at files needs room like anything that must stand for it; and what was done under a key is told again without any.
+#[test]
+fn room_is_needed_for_what_is_new_alone() {
+    let w = World::new("[tenant.blue.quota]\nsandboxes = 2\nlive_sandboxes = 1\nruns = 1\n");
+    let ask = |method: &str, path: &str| w.daemon.ask(method, path).over_tcp().bearer(&w.blue);
+    let make =
+        |key: &str| ask("POST", "/v1/sandboxes").header("idempotency-key", key).json(json!({"name": key})).send();
+    assert_eq!((make("one").status, make("two").status), (201, 201));
+    is_over(&make("three"), "sandboxes", "tenant blue");
+    let again = make("one");
+    assert_eq!((again.status, &again.json()["existed"]), (200, &json!(true)), "{again:?}");
+    let other = ask("POST", "/v1/sandboxes").header("idempotency-key", "one").json(json!({"name": "four"})).send();
+    other.assert_fault(409, "conflict");
+
+    let run =
+        |body: Value, key: &str| ask("POST", "/v1/sandboxes/one/runs").header("idempotency-key", key).json(body).send();
+    let body = json!({"shell": "sleep 60", "env": {"A": "1"}, "limits": {"max_wall_ms": 60000}});
+    let first = run(body.clone(), "k");
+    assert_eq!(first.status, 201, "{first:?}");
+    // Nothing more fits, and the same request is answered even so; another one under its key is not.
+    let again = run(body.clone(), "k");
+    assert_eq!((again.status, &again.json()["run"]), (200, &first.json()["run"]), "{again:?}");
+    let mut others = vec![json!({"shell": "sleep 60"}), json!({"command": ["sleep 60"]})];
+    for (field, value) in
+        [("env", json!({"A": "2"})), ("workdir", json!("src")), ("input", json!(true)), ("limits", json!({}))]
+    {
+        let mut other = body.clone();
+        other[field] = value;
+        others.push(other);
+    }
+    for other in others {
+        let fault = run(other, "k").assert_fault(409, "conflict");
+        assert!(!fault["message"].to_string().contains("sleep"), "{fault}");
+    }
+    let look = |name: &str| ask("GET", &format!("/v1/sandboxes/{name}/files/list?path=.")).send();
+    look("one").assert_ok();
+    is_over(&look("two"), "live_sandboxes", "tenant blue");
+    ask("POST", "/v1/sandboxes/one/stop?timeout=0s").send().assert_ok();
+    look("two").assert_ok();
+}
+
+/// However many watches one tenant opens, there are some for another.
+#[test]
+fn no_tenant_has_all_watches() {
+    let w = World::new("");
+    let mut open = Vec::new();
+    for token in [&w.blue, &w.green] {
+        w.make(token, json!({"name": "s"})).assert_ok();
+    }
+    let watch = |token: &str| w.daemon.ask("GET", "/v1/sandboxes/s/files/watch?path=.").over_tcp().bearer(token);
+    for _ in 0..32 {
+        let mut stream = watch(&w.blue).open();
+        assert!(stream.until("event: ready"), "{}", String::from_utf8_lossy(&stream.text));
+        open.push(stream);
+    }
+    watch(&w.blue).send().assert_fault(429, "limit_exceeded");
+    assert!(watch(&w.green).open().until("event: ready"), "the control: another has his");
+}

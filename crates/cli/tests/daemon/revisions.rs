@@ -14,7 +14,7 @@ try:
     made = {"name": "live", "policies": [rules], "limits": held}
     status, made = ask("POST", "/v1/sandboxes", made)
     assert status == 201, made
-    agent = ask("POST", "/v1/tokens", {"name": "agent", "scopes": ["agent"]})[1]["token"]
+    agent = ask("POST", "/v1/tokens", {"name": "agent", "scopes": ["agent"], "sandboxes": ["live"]})[1]["token"]
     def run(*words):
         done = subprocess.run([cofferdam, "exec", "--json", "live", *words], stdin=subprocess.DEVNULL, capture_output=True)
         return json.loads(done.stdout)

@@ -384,7 +384,7 @@ fn one_can_be_at_a_run_over_a_websocket() {
 fn a_websocket_closes_with_its_token_and_with_the_daemon() {
     let mut w = World::new(As::Root);
     let run = w.begin(json!({"shell": "sleep 60"}));
-    let minted = w.post("/v1/tokens", json!({"name": "x", "scopes": ["agent"]})).assert_ok();
+    let minted = w.post("/v1/tokens", json!({"name": "x", "scopes": ["agent"], "sandboxes": ["s"]})).assert_ok();
     let mut revoked = Socket::open(&w, &run, minted["token"].as_str()).unwrap();
     let mut kept = Socket::open(&w, &run, None).unwrap();
     w.daemon.ask("DELETE", &format!("/v1/tokens/{}", minted["id"].as_str().unwrap())).send().assert_ok();

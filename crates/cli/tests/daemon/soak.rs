@@ -146,7 +146,7 @@ fn whatever_is_killed_what_was_answered_stays_true() {
 }
 
 fn soak(seed: u64) {
-    let world = World::new(if seed % 2 == 0 { As::User } else { As::Root });
+    let world = World::new(if seed.is_multiple_of(2) { As::User } else { As::Root });
     let first = furnish(&world.place);
     let mut killer = killer::Killer::new(&world, Dice::of(seed, CLIENTS));
     let end = Instant::now() + ROUND;

@@ -274,10 +274,11 @@ fn an_agent_cannot_approve() {
     let world = World::new();
     world.create(json!({ "name": "agent" }));
     world.exec("agent", "echo new > new.txt");
-    let token = |name: &str, scope: &str| {
-        world.daemon.token(json!({ "name": name, "scopes": [scope], "dirs": [world.place.project] }))
+    let token = |name: &str, scope: &str, bound: Value| {
+        let dirs = [&world.place.project];
+        world.daemon.token(json!({ "name": name, "scopes": [scope], "dirs": dirs, "sandboxes": bound }))
     };
-    let (agent, reviewer) = (token("robot", "agent"), token("rita", "reviewer"));
+    let (agent, reviewer) = (token("robot", "agent", json!(["agent"])), token("rita", "reviewer", json!([])));
     let ask = |token: &str, method: &str, path: &str, body: Option<Value>| {
         let ask = world.daemon.ask(method, path).bearer(token);
         match body {

@@ -4,8 +4,11 @@ use crate::place::{Live, mark, marked, soon};
 use crate::support::{As, BOTH, Place};
 use crate::words::{Verbs, text};
 use serde_json::json;
+use std::io::Write;
+use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
 #[test]
 fn a_killed_keeper_takes_its_tree_with_it_and_is_told() {
@@ -221,4 +224,60 @@ fn a_state_directory_with_a_long_name_will_do() {
     verb(&["wait", &run]);
     assert_eq!(verb(&["logs", &run]), "far");
     verb(&["rm", "--force", &id]);
+}
+
+/// Whoever asks and does not read holds up nothing: neither commands nor the end.
+#[test]
+fn who_does_not_read_holds_up_no_end() {
+    let place = Place::new(As::User);
+    let live = Live::new(&place, &[]);
+    let keeper = live.keeper();
+    let socket = place.state().join("keepers").join(&live.id).join("sock");
+    let question = br#"{"ask":"list"}"#;
+    let mut frame = [(question.len() as u32).to_le_bytes(), 0u32.to_le_bytes()].concat();
+    frame.extend_from_slice(question);
+    for _ in 0..40 {
+        live.detach(&[], "true");
+    }
+    let mut deaf: Vec<UnixStream> = (0..4).map(|_| UnixStream::connect(&socket).unwrap()).collect();
+    for stream in &mut deaf {
+        stream.set_nonblocking(true).unwrap();
+        // Until nothing more is taken: then its answers wait.
+        while stream.write(&frame).is_ok() {}
+    }
+    assert_eq!(live.sh(&[], "echo heard", b"").stdout, b"heard\n");
+    let begun = Instant::now();
+    place.json(&["stop", "-t", "0", &live.id]);
+    assert!(is_gone(keeper) && begun.elapsed() < Duration::from_secs(15), "{:?}", begun.elapsed());
+}
+
+/// A stop that is asked for with less patience shortens one that goes on.
+#[test]
+fn less_patience_is_heard() {
+    let place = Place::new(As::User);
+    let live = Live::new(&place, &[]);
+    let run = live.detach(&[], "trap '' TERM; touch ready; while :; do sleep 0.1; done");
+    soon(|| live.sh(&[], "test -e ready", b"").status.success());
+    let mut patient = place.cofferdam(["stop", "-t", "1h", &live.id]).spawn().unwrap();
+    soon(|| live.inspect()["standing"] == "stopping");
+    assert!(patient.try_wait().unwrap().is_none(), "the control: the first one waits");
+    place.json(&["stop", "-t", "0", &live.id]);
+    soon(|| patient.try_wait().unwrap().is_some());
+    assert_eq!(live.outcome(&run)["verdict"], "cancelled");
+}
+
+/// A keeper whose place was taken away is found by nobody: it ends, and its tree with it.
+#[test]
+fn without_its_place_a_keeper_ends() {
+    let place = Place::new(As::User);
+    let (gone, stays) = (Live::new(&place, &[]), Live::new(&place, &[]));
+    let mark = mark(40);
+    gone.detach(&[], &format!("sleep {mark}"));
+    soon(|| marked(&mark) == 1);
+    let (lost, kept) = (gone.keeper(), stays.keeper());
+    std::fs::remove_dir_all(place.state().join("keepers").join(&gone.id)).unwrap();
+    soon(|| is_gone(lost));
+    soon(|| marked(&mark) == 0);
+    assert!(!is_gone(kept), "the control: another one stays");
+    assert_eq!(stays.sh(&[], "echo here", b"").stdout, b"here\n");
 }

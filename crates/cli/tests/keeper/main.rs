@@ -5,9 +5,14 @@ mod support;
 #[path = "../lifecycle/words.rs"]
 mod words;
 
+mod asked_attacks;
 mod commands;
 mod ends;
+mod hidden;
 mod input;
 mod limits;
 mod place;
+mod questions;
+mod services;
+mod shares;
 mod suspended;

@@ -52,16 +52,104 @@ fn conforms(place: &Place, driver: &str) {
     place.audit();
 }
 
+/// Writes other bytes of the same number into files and gives them their old times back; two directories change places.
+const HIDDEN: &str = "for f in hidden sub/hidden; do touch -r $f ref; printf 'BASE\\n' > $f; touch -r ref $f; done; rm ref; \
+    mv left over; mv right left; mv over right; touch -r kept ref; chmod 600 kept; chmod 644 kept; touch -r ref kept; rm ref";
+
+/// No time that a guest sets hides what it wrote, also not from copies of its workspace.
+fn sees_hidden_changes(place: &Place, driver: &str) {
+    let what = format!("{:?} {driver}", place.who);
+    for name in ["hidden", "sub/hidden", "kept", "left/same", "right/same", "left/alike", "right/alike"] {
+        let bytes = if name == "left/same" { "left\n" } else { "base\n" };
+        let file = place.file(format!("home/project/{name}"), bytes);
+        fs::File::options().write(true).open(file).unwrap().set_modified(std::time::UNIX_EPOCH).unwrap();
+    }
+    let output = place.verb(&["run", "--driver", driver, "--json", "--", "/bin/sh", "-c", HIDDEN]);
+    let outcome: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(outcome["changes"]["modified"], 4, "{what}: {outcome}");
+    let id = outcome["sandbox"].as_str().expect("it is kept");
+    let seen = |id: &str| {
+        let diff = place.json(&["diff", id]);
+        diff["files"].as_array().unwrap().iter().map(|f| f["path"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
+    };
+    let all = ["hidden", "left/same", "right/same", "sub/hidden"];
+    assert_eq!(seen(id), all, "{what}: and what has the same bytes is none of them");
+    assert_eq!(place.json(&["inspect", id])["pending"]["changes"], 4, "{what}");
+    let fork = place.json(&["fork", id])["sandboxes"][0]["id"].as_str().unwrap().to_owned();
+    assert_eq!(seen(&fork), all, "{what}: a fork");
+    inside(place, &fork, "printf base\\\\n > hidden; touch -d @0 hidden");
+    assert_eq!(seen(&fork), &all[1..], "{what}: what is again as it was is no change");
+    place.json(&["restore", place.json(&["snapshot", id])["id"].as_str().unwrap()]);
+    assert_eq!(seen(id), all, "{what}: restored");
+}
+
+/// Every sort of change, all with times that do not depend on when it runs.
+const EVERYTHING: &str = "echo first > changed; rm dir/one; echo new > new; mkdir -p made/empty made/full; echo x > made/full/x; \
+    ln -s kept link; chmod 755 kept; rm -r remade; mkdir remade; mkdir remade/deep; echo only > remade/only; rm file; mkdir file; \
+    rm -r tree; echo file > tree; printf '\\377' > bytes; mkfifo pipe; chmod 700 shut; mv moved there; chmod 600 back; chmod 644 back; \
+    python3 -c 'import os; os.setxattr(\"kept\", \"user.colour\", b\"red\")'; touch -r hidden ref; printf 'BASE\\n' > hidden; touch -r ref hidden; rm ref; \
+    touch -h -d @1000000000 changed new made/full/x link remade/only tree bytes stamped";
+
+/// The same changes make the same file under every driver, and each takes what another wrote.
+fn exports_alike(place: &Place, drivers: &[&str]) {
+    let names =
+        ["kept", "changed", "dir/one", "dir/two", "remade/deep/x", "remade/y", "file", "tree/x", "back", "hidden"];
+    for name in names.into_iter().chain(["moved/a", "moved/b/c", "shut/x", "stamped", "untouched/x"]) {
+        let file = place.file(format!("home/project/{name}"), "base\n");
+        fs::File::options().write(true).open(file).unwrap().set_modified(std::time::UNIX_EPOCH).unwrap();
+    }
+    let export = |id: &str| {
+        let output = place.verb(&["export", id, "-"]);
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        output.stdout
+    };
+    let mut files = Vec::new();
+    let mut views = Vec::new();
+    for driver in drivers {
+        let id = place.create(&["--driver", driver]);
+        inside(place, &id, EVERYTHING);
+        files.push(export(&id));
+        views.push(view(place, &id));
+        let snapshot = id_of(&place.json(&["snapshot", &id]));
+        let fork = place.json(&["fork", &snapshot])["sandboxes"][0]["id"].as_str().unwrap().to_owned();
+        assert!(export(&snapshot) == files[0] && export(&fork) == files[0], "{driver}: snapshots and forks");
+    }
+    let what = format!("{:?} {drivers:?}", place.who);
+    assert!(files.windows(2).all(|two| two[0] == two[1]), "{what}: the same bytes");
+    let file = place.file("home/all.cofferdam", &files[0]);
+    place.file("home/other/remade/hidden", "x");
+    place.file("home/other/dir/stays", "x");
+    for (driver, view_before) in drivers.iter().zip(&views) {
+        let import =
+            |onto: &str| id_of(&place.json(&["import", file.to_str().unwrap(), "--onto", onto, "--driver", driver]));
+        let id = import(".");
+        assert_eq!(place.json(&["inspect", &id])["driver"], **driver);
+        assert_eq!(&view(place, &id), view_before, "{what}: taken by {driver}");
+        assert!(export(&id) == files[0], "{what}: and written again by {driver}");
+        let there = import("../other");
+        assert_eq!(
+            inside(place, &there, "ls remade dir; cat new"),
+            "dir:\nstays\n\nremade:\ndeep\nonly\nnew\n",
+            "{driver}"
+        );
+    }
+}
+
 #[test]
 fn layers_of_overlayfs_conform_for_root_and_for_users() {
-    conforms(&Place::new(As::Root), "overlay");
-    conforms(&Place::new(As::User), "overlay");
+    for who in [As::Root, As::User] {
+        conforms(&Place::new(who), "overlay");
+        sees_hidden_changes(&Place::new(who), "overlay");
+    }
 }
 
 #[test]
 fn copies_conform_for_root_and_for_users() {
-    conforms(&Place::new(As::Root), "copy");
-    conforms(&Place::new(As::User), "copy");
+    for who in [As::Root, As::User] {
+        conforms(&Place::new(who), "copy");
+        sees_hidden_changes(&Place::new(who), "copy");
+        exports_alike(&Place::new(who), &["overlay", "copy"]);
+    }
 }
 
 /// A file system of its own below a test's place; gone with it.
@@ -98,6 +186,8 @@ fn shared_copies_conform_where_the_file_system_has_them() {
         let disk = Disk::new(kind);
         for who in [As::Root, As::User] {
             conforms(&Place::within(who, &disk.0), "reflink");
+            sees_hidden_changes(&Place::within(who, &disk.0), "reflink");
+            exports_alike(&Place::within(who, &disk.0), &["overlay", "reflink", "copy"]);
         }
     }
     // Where it has them not, the driver is refused and says why.

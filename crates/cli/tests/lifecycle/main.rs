@@ -9,5 +9,6 @@ mod killed;
 mod reserve;
 mod soak;
 mod stop;
+mod total;
 mod trouble;
 mod words;

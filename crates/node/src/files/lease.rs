@@ -6,7 +6,7 @@ use crate::keeper::Keeper;
 use crate::lifecycle::{measure, stop};
 use crate::sandbox::{self, Lifecycle, Sandbox};
 use crate::state::{self, State};
-use crate::{Caller, fresh};
+use crate::{Caller, fresh, total};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde_json::Value;
 use std::os::fd::AsFd;
@@ -64,23 +64,44 @@ impl Drop for Lease {
     }
 }
 
-/// The files of a sandbox, by id, name or beginning of an id.
+/// The files of a sandbox, by id, name or beginning of an id. One that is not live stands for them alone: nothing is started in it, and
+/// it is not woken.
 pub fn open(word: &str, purpose: Purpose, caller: &Caller) -> Result<Root, Fault> {
+    let opened = open_how(word, purpose, How::Started, caller)?;
+    opened.ok_or_else(|| Fault::internal("files of a sandbox that stands, and does not"))
+}
+
+/// The same where it stands already; none where a process would have to be started for it.
+pub fn open_standing(word: &str, purpose: Purpose, caller: &Caller) -> Result<Option<Root>, Fault> {
+    open_how(word, purpose, How::Found, caller)
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum How {
+    Found,
+    Started,
+}
+
+fn open_how(word: &str, purpose: Purpose, how: How, caller: &Caller) -> Result<Option<Root>, Fault> {
     let state = State::open(caller)?;
     let found = state.store.read(|tx| sandbox::find(tx, Some(word), caller))?;
     let room = match purpose {
         Purpose::Reading => Room::default(),
-        Purpose::Writing => room(&state, &found.record)?,
+        Purpose::Writing => room(&state, &found.record, caller)?,
     };
     let (path, id, stopped) = (state.path.clone(), found.id.clone(), found.record.state == Lifecycle::Stopped);
     touch(&state.store, found)?;
     drop(state);
-    let mut keeper = Keeper::ensure(&path, &id, caller)?;
+    let keeper = match how {
+        How::Found => Keeper::find(&path, &id),
+        How::Started => Some(Keeper::ensure_for_files(&path, &id, caller)?),
+    };
+    let Some(mut keeper) = keeper else { return Ok(None) };
     let (rooted, handle) = keeper.root()?;
     let place = rooted.at.text().map(PathBuf::from).ok_or_else(|| Fault::internal("a place that is no path"))?;
     let lease = Lease { keeper: Mutex::new(Some(keeper)), sandbox: id, stopped };
     let root = Root::new(handle, (rooted.uid, rooted.gid), place).with_room(room);
-    Ok(Root { lease: Some(Arc::new(lease)), ..root })
+    Ok(Some(Root { lease: Some(Arc::new(lease)), ..root }))
 }
 
 /// Whoever reads and writes files in it uses it: it is not collected for lying idle.
@@ -99,19 +120,20 @@ fn touch(store: &Store, found: Kept<Sandbox>) -> Result<(), Fault> {
 }
 
 /// What the sandbox's limits and the file system leave.
-fn room(state: &State, sandbox: &Sandbox) -> Result<Room, Fault> {
+fn room(state: &State, sandbox: &Sandbox, caller: &Caller) -> Result<Room, Fault> {
     state::check_space(&state.dir, &state.path)?;
-    let mut room = Room { bytes: state::space_left(&state.dir), files: None };
+    let (bytes, files) = total::left(&state.layers, &state.path, caller)?;
+    let least = |one: Option<u64>, other: Option<u64>| one.into_iter().chain(other).min();
+    let mut room = Room { bytes: least(state::space_left(&state.dir), bytes), files };
     let (disk, files) = (sandbox.limits.max_disk_mb, sandbox.limits.max_files);
     if disk.is_none() && files.is_none() {
         return Ok(room);
     }
     let used = sandbox.layers.last().map(|id| measure::layer(&state.layers, id)).unwrap_or_default();
     if let Some(most) = disk.map(|mb| (mb * 1_048_576.0) as u64) {
-        let left = most.saturating_sub(used.bytes);
-        room.bytes = Some(room.bytes.map_or(left, |bytes| bytes.min(left)));
+        room.bytes = least(room.bytes, Some(most.saturating_sub(used.bytes)));
     }
-    room.files = files.map(|most| most.saturating_sub(used.files));
+    room.files = least(room.files, files.map(|most| most.saturating_sub(used.files)));
     Ok(room)
 }
 

@@ -1,12 +1,16 @@
 //! Goes through a tree that others may be changing: sorted, by handles, following nothing, from the beginning or from after a path.
 
+use std::collections::BinaryHeap;
 use std::io;
 use workspace::descent::Descent;
 use workspace::dir::Meta;
 use workspace::{Dir, FileKind, Rel};
 
-/// The most names that one directory may have here: they are sorted in memory.
-pub(super) const MOST_NAMES: usize = 1_000_000;
+/// The most names that one directory may have here.
+const MOST_NAMES: usize = 1_000_000;
+/// So many of them are held at a time, fewer the deeper the walk is; when they are told, the directory is read again for those that follow.
+const HELD: usize = 10_240;
+const LEAST_HELD: usize = 64;
 
 pub(super) struct Tree {
     way: Descent,
@@ -24,8 +28,10 @@ pub(super) struct Tree {
 struct Frame {
     /// Of the directory that it is about, before it was entered.
     above: Rel,
-    /// Still to come, last first.
+    /// Those that come next, last first.
     names: Vec<Vec<u8>>,
+    /// The last of them, where more follow it.
+    until: Option<Vec<u8>>,
 }
 
 pub(super) struct Item {
@@ -51,8 +57,10 @@ impl Tree {
 
     pub fn next(&mut self) -> io::Result<Option<Item>> {
         loop {
-            let Some(frame) = self.frames.last_mut() else { return Ok(None) };
-            let Some(name) = frame.names.pop() else {
+            if self.frames.is_empty() {
+                return Ok(None);
+            }
+            let Some(name) = self.next_name()? else {
                 self.leave()?;
                 continue;
             };
@@ -68,6 +76,20 @@ impl Tree {
                 return Ok(Some(Item { path, meta }));
             }
         }
+    }
+
+    fn next_name(&mut self) -> io::Result<Option<Vec<u8>>> {
+        let most = self.held();
+        let Some(frame) = self.frames.last_mut() else { return Ok(None) };
+        if let (true, Some(until)) = (frame.names.is_empty(), frame.until.take()) {
+            (frame.names, frame.until) = least(self.way.here(), most, |name| name > &until[..])?;
+        }
+        Ok(frame.names.pop())
+    }
+
+    /// How many names the innermost directory may hold.
+    fn held(&self) -> usize {
+        (HELD / self.frames.len().max(1)).max(LEAST_HELD)
     }
 
     /// Whether a name was told before. Whatever comes after it, and is not below it, was not.
@@ -93,14 +115,11 @@ impl Tree {
     }
 
     fn open(&mut self, path: Rel) -> io::Result<()> {
-        let depth = self.frames.len();
-        let mut names = self.way.here().names_up_to(MOST_NAMES)?;
-        if let Some(part) = self.after.get(depth) {
-            names.retain(|name| name >= part);
-        }
-        names.sort_unstable_by(|a, b| b.cmp(a));
+        let most = self.held();
+        let from = self.after.get(self.frames.len()).map_or(&[][..], Vec::as_slice);
+        let (names, until) = least(self.way.here(), most, |name| name >= from)?;
         let above = std::mem::replace(&mut self.path, path);
-        self.frames.push(Frame { above, names });
+        self.frames.push(Frame { above, names, until });
         Ok(())
     }
 
@@ -108,5 +127,60 @@ impl Tree {
         let Some(frame) = self.frames.pop() else { return Ok(()) };
         self.path = frame.above;
         if self.frames.is_empty() { Ok(()) } else { self.way.leave() }
+    }
+}
+
+type Name = Vec<u8>;
+
+/// The first `most` of the wanted names, last first; and the last of them, where more follow.
+fn least(dir: &Dir, most: usize, wanted: impl Fn(&[u8]) -> bool) -> io::Result<(Vec<Name>, Option<Name>)> {
+    let (mut held, mut more) = (BinaryHeap::new(), false);
+    dir.each_name(MOST_NAMES, |name| {
+        if !wanted(name) {
+            return;
+        }
+        more |= held.len() == most;
+        if held.len() < most {
+            held.push(name.to_vec());
+        } else if held.peek().is_some_and(|last: &Vec<u8>| name < &last[..]) {
+            held.pop();
+            held.push(name.to_vec());
+        }
+    })?;
+    let until = held.peek().cloned().filter(|_| more);
+    let mut names = held.into_sorted_vec();
+    names.reverse();
+    Ok((names, until))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn more_names_than_are_held_are_told_in_order_and_once() {
+        let place = std::env::temp_dir().join(format!("cofferdam-tree-{}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&place);
+        std::fs::create_dir_all(place.join("m")).unwrap();
+        let top = Dir::open(&place).unwrap();
+        let count = HELD + HELD / 2;
+        for number in 0..count {
+            // A number that jumps about, so that the directory is in no order.
+            std::fs::write(place.join("m").join(format!("{:08}", number * 7919 % count)), "").unwrap();
+        }
+        let walk = |after: Option<&Rel>| {
+            let mut tree = Tree::of(&top, 1, after).unwrap();
+            let mut told = Vec::new();
+            while let Some(item) = tree.next().unwrap() {
+                assert!(tree.frames.iter().all(|frame| frame.names.len() <= HELD));
+                told.push(item.path);
+            }
+            told
+        };
+        let all = walk(None);
+        assert_eq!(all.len(), count + 1);
+        assert!(all.windows(2).all(|two| two[0].as_bytes() < two[1].as_bytes()), "in order");
+        assert_eq!(walk(Some(&all[count - 3])), all[count - 2..], "from the middle on");
+        std::fs::remove_dir_all(&place).unwrap();
     }
 }

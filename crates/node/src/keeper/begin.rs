@@ -2,7 +2,7 @@
 
 use super::client::Keeper;
 use super::runs::Found;
-use super::wire::{Start, Started, Word};
+use super::wire::{Start, Started, Word, words_of};
 use crate::Caller;
 use crate::lifecycle::live;
 use crate::sandbox::{self, Run, Sandbox};
@@ -100,11 +100,10 @@ impl Ask {
 
     fn start(&self, id: Option<String>, caller: &Caller) -> Start {
         Start {
-            run: id,
             command: self.command.iter().map(Word::of).collect(),
             shell: self.shell.as_ref().map(Word::of),
             env: self.env.iter().map(|(name, value)| Word::of(format!("{name}={value}"))).collect(),
-            around: caller.env.iter().map(|(name, value)| (Word::of(name), Word::of(value))).collect(),
+            around: words_of(caller),
             cwd: None,
             workdir: self.workdir.as_ref().map(Word::of),
             limits: self.limits,
@@ -112,12 +111,15 @@ impl Ask {
             terminal: self.terminal.map(|size| (size.rows, size.columns)),
             actor: caller.user.clone(),
             service: None,
+            request: id.as_ref().map(|_| self.digest()),
+            run: id,
         }
     }
 
-    /// The words that the record of such a run ends with.
-    fn last_word(&self) -> &str {
-        self.command.last().or(self.shell.as_ref()).map_or("", String::as_str)
+    /// Of all that is asked for. It is a digest because variables may be secrets.
+    fn digest(&self) -> String {
+        let text = serde_json::to_vec(self).unwrap_or_default();
+        workspace::spelled::hex(&Sha256::digest(text))
     }
 }
 
@@ -129,14 +131,6 @@ fn id_of(sandbox: &str, key: &str) -> String {
     terms::id("run", random)
 }
 
-/// Whether a run was started under this key: to be told of it again needs no room.
-pub fn is_known(word: &str, key: &str, caller: &Caller) -> Result<bool, Fault> {
-    State::open(caller)?.store.read(|tx| {
-        let id = sandbox::find(tx, Some(word), caller)?.id;
-        tx.get::<Run>(&id_of(&id, key)).map(|run| run.is_some())
-    })
-}
-
 /// Starts a command in a sandbox; under a key once. The sandbox's id, the run's, and whether it was there.
 pub fn begin(ask: &Ask, word: &str, key: Option<&str>, caller: &Caller) -> Result<(String, Started), Fault> {
     ask.check()?;
@@ -144,14 +138,9 @@ pub fn begin(ask: &Ask, word: &str, key: Option<&str>, caller: &Caller) -> Resul
     let id = state.store.read(|tx| sandbox::find(tx, Some(word), caller))?.id;
     let run = key.map(|key| id_of(&id, key));
     if let Some(run) = &run
-        && let Some(known) = state.store.read(|tx| tx.get::<Run>(run))?
+        && let Some(known) = begun_before(&state, ask, run)?
     {
-        if known.record.command.last().map(String::as_str) != Some(ask.last_word()) {
-            let message = format!("the key was used for another command: {:?}", known.record.command);
-            let fault = Fault::new(ErrorKind::Conflict, message).subject(run).phase(Phase::Admission);
-            return Err(fault.hint("repeat the request as it was, or take another key"));
-        }
-        return Ok((id, Started { run: run.clone(), pid: 0, existed: true }));
+        return Ok((id, known));
     }
     let mut keeper = Keeper::ensure(&state.path, &id, caller)?;
     drop(state);
@@ -159,19 +148,44 @@ pub fn begin(ask: &Ask, word: &str, key: Option<&str>, caller: &Caller) -> Resul
     Ok((id, started))
 }
 
+/// What an earlier request under the same key started.
+pub fn earlier(ask: &Ask, word: &str, key: &str, caller: &Caller) -> Result<Option<Started>, Fault> {
+    ask.check()?;
+    let state = State::open(caller)?;
+    let id = state.store.read(|tx| sandbox::find(tx, Some(word), caller))?.id;
+    begun_before(&state, ask, &id_of(&id, key))
+}
+
+fn begun_before(state: &State, ask: &Ask, run: &str) -> Result<Option<Started>, Fault> {
+    match state.store.read(|tx| tx.get::<Run>(run))? {
+        None => Ok(None),
+        Some(known) if known.record.request != Some(ask.digest()) => Err(other_request(run)),
+        Some(_) => Ok(Some(Started { run: run.to_owned(), pid: 0, existed: true })),
+    }
+}
+
+/// A key that stands for another request.
+pub(super) fn other_request(run: &str) -> Fault {
+    let message = format!("the key was used for another request, which started {run}");
+    let fault = Fault::new(ErrorKind::Conflict, message).subject(run).phase(Phase::Admission);
+    fault.hint("repeat the request as it was, or take another key")
+}
+
 /// Runs of a sandbox, or of all; those that go on, or also those that have ended. The newest first.
 pub fn list(word: Option<&str>, running: bool, caller: &Caller) -> Result<Vec<Shown>, Fault> {
     let state = State::open(caller)?;
     let mut all = state.store.read(|tx| {
         let of = word.map(|word| sandbox::find(tx, Some(word), caller)).transpose()?.map(|kept: Kept<Sandbox>| kept.id);
-        match (&of, running) {
-            (Some(id), false) => tx.list_in::<Run>(id),
-            (None, false) => tx.list::<Run>(),
+        let mut found = match (&of, running) {
+            (Some(id), false) => tx.list_in::<Run>(id)?,
+            (None, false) => tx.list::<Run>()?,
             (of, true) => {
                 let open = tx.list_open::<Run>()?.into_iter();
-                Ok(open.filter(|run| of.as_ref().is_none_or(|id| run.record.sandbox == *id)).collect())
+                open.filter(|run| of.as_ref().is_none_or(|id| run.record.sandbox == *id)).collect()
             }
-        }
+        };
+        caller.keep_own(tx, &mut found, |run| &run.record.sandbox)?;
+        Ok(found)
     })?;
     all.sort_by(|a, b| b.record.started_ms.cmp(&a.record.started_ms).then_with(|| a.id.cmp(&b.id)));
     let shown = all.into_iter().map(|kept| shown(kept.id, kept.record));

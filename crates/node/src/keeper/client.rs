@@ -4,6 +4,7 @@ use super::place::{Card, Place};
 use super::spool::Reader;
 use super::wire::{
     self, Ask, Frame, Froze, Hello, Left, Line, Listed, Notice, Pulled, Revision, Rooted, Start, Started, Used, Waited,
+    Word,
 };
 use crate::Caller;
 use crate::questions::{Answer, Question, Remember};
@@ -15,7 +16,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::sync::Mutex;
+use std::sync::{Mutex, OnceLock};
 use std::time::{Duration, Instant};
 use terms::{ErrorKind, Fault, Phase, Retry};
 
@@ -57,18 +58,31 @@ impl Keeper {
 
     /// The same, and one is started where none lives. Of several who ask at once one starts it, and all have it.
     pub fn ensure(state: &Path, sandbox: &str, caller: &Caller) -> Result<Keeper, Fault> {
+        let (mut keeper, hello) = Keeper::ensure_for(state, sandbox, Wanted::Commands, caller)?;
+        if hello.rests {
+            keeper.ask::<()>(&Ask::Rise)?;
+        }
+        Ok(keeper)
+    }
+
+    /// The same for who wants its files and nothing else: neither a service is started for that nor is it woken.
+    pub fn ensure_for_files(state: &Path, sandbox: &str, caller: &Caller) -> Result<Keeper, Fault> {
+        Keeper::ensure_for(state, sandbox, Wanted::Files, caller).map(|(keeper, _)| keeper)
+    }
+
+    fn ensure_for(state: &Path, sandbox: &str, wanted: Wanted, caller: &Caller) -> Result<(Keeper, Hello), Fault> {
         let begun = Instant::now();
         loop {
             if let Some(mut found) = Keeper::find(state, sandbox)
-                && found.hello().is_ok()
+                && let Ok(hello) = found.hello()
             {
-                return Ok(found);
+                return Ok((found, hello));
             }
             if begun.elapsed() > BIRTH {
                 let fault = Fault::new(ErrorKind::Unavailable, format!("{sandbox} did not become live in time"));
                 return Err(fault.subject(sandbox).retry(Retry::Later).hint("try again").phase(Phase::Start));
             }
-            match start(state, sandbox, caller) {
+            match start(state, sandbox, wanted, caller) {
                 Ok(()) => {}
                 // Somebody else was quicker; whether he keeps it, he says soon.
                 Err(fault) if fault.error_kind == ErrorKind::Conflict => {
@@ -185,6 +199,16 @@ impl Keeper {
     /// Other network rules and limits, for all that runs and will run.
     pub fn revise(&mut self, revision: Revision) -> Result<(), Fault> {
         self.ask(&Ask::Revise(Box::new(revision)))
+    }
+
+    /// Ports of the host that lead inside from now on, in place of all that did. False where it stands for its files alone.
+    pub fn publish(&mut self, ports: Vec<String>) -> Result<bool, Fault> {
+        self.ask(&Ask::Publish { ports })
+    }
+
+    /// It stood ready, and is the caller's now; its record says so already.
+    pub fn claim(&mut self, around: Vec<(Word, Word)>, actor: String) -> Result<(), Fault> {
+        self.ask(&Ask::Claim { around, actor })
     }
 
     /// It no longer ends by itself.
@@ -371,6 +395,23 @@ fn ready(fd: BorrowedFd<'_>, flags: PollFlags, end: Option<Instant>) -> bool {
     }
 }
 
+/// What a keeper is wanted for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wanted {
+    Commands,
+    Files,
+}
+
+/// The bound on open files that we were started with, where we raise our own.
+static DESCRIPTORS: OnceLock<u64> = OnceLock::new();
+
+/// Remembers it for keepers that we start: what we allow ourselves is not for guests.
+pub fn remember_descriptors() {
+    if let Some(now) = rustix::process::getrlimit(rustix::process::Resource::Nofile).current {
+        let _first_word_counts = DESCRIPTORS.set(now);
+    }
+}
+
 /// Keepers that we started; they outlive us, but while we live they are ours to bury.
 static CHILDREN: Mutex<Vec<Child>> = Mutex::new(Vec::new());
 
@@ -381,7 +422,7 @@ fn bury_children() {
 }
 
 /// Starts a keeper and waits until it says that it stands, or why not.
-fn start(state: &Path, sandbox: &str, caller: &Caller) -> Result<(), Fault> {
+fn start(state: &Path, sandbox: &str, wanted: Wanted, caller: &Caller) -> Result<(), Fault> {
     let trouble = |what: &str, e: &dyn std::fmt::Display| {
         let fault = Fault::new(ErrorKind::Unavailable, format!("a keeper for {sandbox}: {what}: {e}"));
         fault
@@ -394,6 +435,8 @@ fn start(state: &Path, sandbox: &str, caller: &Caller) -> Result<(), Fault> {
     let child = Command::new("/proc/self/exe")
         .arg0("cofferdam")
         .args(["keep", sandbox])
+        .args((wanted == Wanted::Files).then_some(super::FOR_FILES))
+        .args(DESCRIPTORS.get().map(|count| format!("{}{count}", super::DESCRIPTORS)))
         .env_clear()
         .envs(caller.env.iter().map(|(name, value)| (name, value)))
         .env("COFFERDAM_STATE", state)

@@ -1,7 +1,7 @@
 //! A command in a live sandbox: from what `exec` asks to what its keeper is asked.
 
 use super::client::Keeper;
-use super::wire::{Start, Word};
+use super::wire::{Start, Word, words_of};
 use crate::Caller;
 use crate::run::{Ask, Learn};
 use crate::sandbox::{self, Lifecycle, Sandbox};
@@ -38,7 +38,7 @@ pub fn start_of(ask: &Ask, caller: &Caller, sandbox: &str) -> Result<Start, Faul
         command: words(&ask.command),
         shell: ask.shell.as_ref().map(Word::of),
         env: words(&ask.env),
-        around: caller.env.iter().map(|(name, value)| (Word::of(name), Word::of(value))).collect(),
+        around: words_of(caller),
         cwd: Some(Word::of(&caller.cwd)),
         workdir: ask.workdir.as_ref().map(Word::of),
         limits: ask.limits,
@@ -46,6 +46,7 @@ pub fn start_of(ask: &Ask, caller: &Caller, sandbox: &str) -> Result<Start, Faul
         terminal: ask.stdio.terminal.then(|| enclosure::terminal::size(rustix::stdio::stdin())),
         actor: caller.user.clone(),
         service: None,
+        request: None,
     })
 }
 

@@ -2,6 +2,8 @@
 //! nothing in it waits for anything else.
 
 mod asked;
+mod attend;
+mod claimed;
 mod clerk;
 mod client;
 mod end;
@@ -9,14 +11,16 @@ mod happened;
 mod runs;
 mod work;
 
+use self::attend::Attended;
 use self::clerk::Clerk;
 use self::client::{Client, Owed};
 use self::work::{CHUNK, Stream, Work};
+use super::client::Wanted;
 use super::place::{Card, Place};
-use super::wire::{self, Frame, Froze, Left, Listed, Rooted, Start, Used, Word};
+use super::wire::{self, Frame, Froze, Left, Listed, Rooted, Used, Word};
 use crate::Caller;
 use crate::run::{Holding, Premises, Resident};
-use crate::sandbox::Lifecycle;
+use crate::sandbox::{Lifecycle, Sandbox};
 use enclosure::{Groundwork, Residence};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
@@ -38,9 +42,15 @@ const MOST_KEPT: usize = 256;
 /// Looked for when so many more have ended.
 const PRUNED_EVERY: usize = 32;
 /// How long one stays that was started on demand and has nothing to do.
-pub const IDLE: Duration = Duration::from_secs(15);
-/// And one that stands for the files of a stopped sandbox.
-const IDLE_STOPPED: Duration = Duration::from_millis(200);
+const IDLE: Duration = Duration::from_secs(15);
+/// And one that stands for the files alone.
+const IDLE_AT_REST: Duration = Duration::from_millis(200);
+/// How long it stays for those who do not take its last words.
+const LINGER: Duration = Duration::from_secs(1);
+/// How often it looks whether its place is still there.
+const SEEN_EVERY: Duration = Duration::from_secs(10);
+/// How often one that stands ready looks whether it is still wanted, where nobody told it.
+const LOOK: Duration = Duration::from_secs(30);
 /// How long commands have to end when the keeper is told to.
 const GRACE: Duration = Duration::from_secs(5);
 /// Descriptors that it may want: a few for each run and one for each who asks.
@@ -50,15 +60,48 @@ const KILL: i32 = 9;
 /// Signals that tell it to end.
 const ENDS: [i32; 3] = [1, 2, TERM];
 
+/// What a keeper is started for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Begin {
+    pub sandbox: String,
+    pub wanted: Wanted,
+    /// How long it stays when it has nothing to do.
+    pub idle: Duration,
+    /// The bound on open files of whoever wanted it, before they raised their own.
+    pub descriptors: Option<u64>,
+}
+
+impl Begin {
+    /// As it stands on the command line that we start ourselves with.
+    pub fn of(words: &[String]) -> Begin {
+        let sandbox = words.first().cloned().unwrap_or_default();
+        let mut begin = Begin { sandbox, wanted: Wanted::Commands, idle: IDLE, descriptors: None };
+        for word in words.iter().skip(1) {
+            match word.strip_prefix(super::DESCRIPTORS) {
+                Some(count) => begin.descriptors = count.parse().ok(),
+                None if word == super::FOR_FILES => begin.wanted = Wanted::Files,
+                None => begin.idle = word.parse().map_or(IDLE, Duration::from_millis),
+            }
+        }
+        begin
+    }
+
+    /// Lets go of what whoever started us has allowed himself: it is not for guests. To be called before anything is made.
+    pub fn modest(&self) {
+        if let Some(count) = self.descriptors {
+            let _as_it_is = fewer_descriptors(count);
+        }
+    }
+}
+
 /// Takes up a sandbox, makes its enclosure stand, says so by `ready`, and holds it until its end.
 pub fn keep(
-    sandbox: &str,
+    begin: &Begin,
     caller: &mut Caller,
     ground: Groundwork,
-    idle: Duration,
     ready: impl FnOnce(Result<(), Fault>),
 ) -> Result<(), Fault> {
-    match Keep::begin(sandbox, caller, ground, idle) {
+    match Keep::begin(begin, caller, ground) {
         Ok(keep) => {
             ready(Ok(()));
             keep.run()
@@ -81,21 +124,33 @@ struct Keep {
     clients: BTreeMap<u64, Client>,
     next_client: u64,
     works: BTreeMap<String, Work>,
+    /// Services, in the order of the record.
+    attended: Vec<Attended>,
     past: VecDeque<Past>,
     /// Since when it stands still.
     frozen: Option<Instant>,
     stays: bool,
-    /// The sandbox was stopped when it was taken up: it stands for its files alone, and no command is started.
-    stopped: bool,
+    /// It stands for its files alone: the sandbox was stopped when it was taken up, or nobody has asked for more.
+    rests: bool,
     state: PathBuf,
+    /// The surroundings that services are started in.
+    caller: Caller,
+    /// How long it stays with nothing to do, once it rests no more.
+    patience: Duration,
     idle: Duration,
     /// When somebody asked, or a run ended.
     stirred: Instant,
     ending: Option<End>,
     fell: Option<String>,
+    /// Since when all has ended, once it is to end.
+    over: Option<Instant>,
+    /// When it was last seen that its place is still there.
+    seen: Instant,
     buffer: Vec<u8>,
     /// Runs that have ended since old output was last looked for.
     unpruned: usize,
+    /// When it looks next whether it is still wanted, while it stands ready.
+    look_at: Instant,
     /// Dropped last: from then on others can have the workspace.
     _holding: Holding,
 }
@@ -125,9 +180,9 @@ enum Slot {
 }
 
 impl Keep {
-    fn begin(sandbox: &str, caller: &mut Caller, ground: Groundwork, idle: Duration) -> Result<Keep, Fault> {
+    fn begin(begin: &Begin, caller: &mut Caller, ground: Groundwork) -> Result<Keep, Fault> {
         let state = crate::state::prepare(caller)?.0;
-        let resident = Resident::prepare(sandbox, caller, ground).map_err(|refused| *refused.fault)?;
+        let resident = Resident::prepare(&begin.sandbox, caller, ground).map_err(|refused| *refused.fault)?;
         resident.secret_variables().iter().for_each(|name| caller.forget(name));
         let id = resident.premises.sandbox.id.clone();
         let place = Place::of(&state, &id);
@@ -151,7 +206,8 @@ impl Keep {
         });
         let (residence, premises, holding, signals, listener, clerk) = stood.inspect_err(|_| place.clear())?;
         let stopped = premises.sandbox.record.state == Lifecycle::Stopped;
-        let stays = premises.sandbox.record.stays && !stopped;
+        let rests = stopped || begin.wanted == Wanted::Files;
+        let stays = premises.sandbox.record.stays && !rests;
         let mut keep = Keep {
             place,
             card,
@@ -163,45 +219,55 @@ impl Keep {
             clients: BTreeMap::new(),
             next_client: 0,
             works: BTreeMap::new(),
+            attended: Vec::new(),
             past: VecDeque::new(),
             frozen: None,
             stays,
-            stopped,
-            state: state.clone(),
-            idle: if stopped { idle.min(IDLE_STOPPED) } else { idle },
+            rests,
+            state,
+            caller: caller.clone(),
+            patience: begin.idle,
+            idle: if rests { begin.idle.min(IDLE_AT_REST) } else { begin.idle },
             stirred: Instant::now(),
             ending: None,
             fell: None,
+            over: None,
+            seen: Instant::now(),
             buffer: vec![0; CHUNK],
             unpruned: 0,
+            look_at: Instant::now() + LOOK,
             _holding: holding,
         };
         keep.prune();
-        if !stopped {
-            keep.awake(&state, caller)?;
+        if !rests && !keep.premises.ready {
+            let awake = keep.awake();
+            // It never stood, so that nothing is lost.
+            awake.inspect_err(|_| keep.place.clear())?;
         }
         Ok(keep)
     }
 
-    /// It is suspended no more, and its services run.
-    fn awake(&mut self, state: &Path, caller: &Caller) -> Result<(), Fault> {
-        let sandbox = self.premises.sandbox.clone();
+    /// It is wanted for more than its files. One that is stopped goes on resting.
+    fn rise(&mut self) -> Result<(), Fault> {
+        if !self.rests {
+            return Ok(());
+        }
+        let store = store::Store::open(&self.state)?;
+        let now = store.read(|tx| tx.get::<Sandbox>(&self.premises.sandbox.id))?;
+        let Some(now) = now.filter(|kept| kept.record.state != Lifecycle::Stopped) else { return Ok(()) };
+        (self.rests, self.idle, self.stays) = (false, self.patience, now.record.stays);
+        self.premises.sandbox.record = now.record;
+        self.awake()
+    }
+
+    /// It is suspended no more, its ports are open, and its services run.
+    fn awake(&mut self) -> Result<(), Fault> {
+        let (sandbox, caller) = (self.premises.sandbox.clone(), self.caller.clone());
         if sandbox.record.suspended.is_some() {
-            super::suspend::woken(state, &sandbox.id, caller)?;
+            super::suspend::woken(&self.state, &sandbox.id, &caller)?;
         }
-        for service in &sandbox.record.services {
-            let start = Start {
-                shell: Some(Word::of(&service.command)),
-                env: service.env.iter().map(|(name, value)| Word::of(format!("{name}={value}"))).collect(),
-                around: caller.env.iter().map(|(name, value)| (Word::of(name), Word::of(value))).collect(),
-                workdir: service.cwd.as_ref().map(Word::of),
-                actor: caller.user.clone(),
-                service: Some(service.name.clone()),
-                ..Start::default()
-            };
-            self.begin_run(&start)?;
-        }
-        Ok(())
+        self.premises.publish(sandbox.record.publish, &mut self.residence)?;
+        self.begin_services(&wire::words_of(&caller), &caller.user)
     }
 
     fn run(mut self) -> Result<(), Fault> {
@@ -220,17 +286,18 @@ impl Keep {
 
     /// Nothing is left to do here: all has ended, or nobody wants anything.
     fn is_over(&self) -> bool {
-        let unsent = self.clients.values().any(|client| client.line.waiting() > 0);
+        // Who does not take what is meant for him is not waited for.
+        let waits = || self.clients.values().any(|client| client.line.waiting() > 0);
         match (&self.ending, &self.fell) {
-            (Some(_), _) | (_, Some(_)) => self.works.is_empty() && !unsent,
+            (Some(_), _) | (_, Some(_)) => self.over.is_some_and(|over| over.elapsed() >= LINGER || !waits()),
             _ => self.is_idle() && self.stirred.elapsed() >= self.idle,
         }
     }
 
     fn is_idle(&self) -> bool {
         let owing = self.clients.values().any(|client| !matches!(client.owed, Owed::Nothing | Owed::Follow(_)));
-        let owing = owing || self.clients.values().any(|client| client.holds_files);
-        self.works.is_empty() && !self.stays && self.frozen.is_none() && !owing
+        let owing = owing || self.clients.values().any(|client| client.holds_files) || self.next_service().is_some();
+        self.works.is_empty() && !self.stays && !self.premises.ready && self.frozen.is_none() && !owing
     }
 
     fn leave(mut self) {
@@ -263,8 +330,15 @@ impl Keep {
             self.hear_residence()?;
         }
         self.look_at_clock();
+        self.look_at_place();
+        self.look_whether_wanted();
+        self.look_after_services();
         self.tell_followers();
         self.send();
+        let ends = self.ending.is_some() || self.fell.is_some();
+        if ends && self.works.is_empty() {
+            self.over.get_or_insert_with(Instant::now);
+        }
         Ok(())
     }
 
@@ -308,8 +382,12 @@ impl Keep {
             _ => None,
         });
         let idle = self.is_idle().then(|| self.stirred + self.idle);
+        let look = self.premises.ready.then_some(self.look_at);
         let end = self.ending.as_ref().filter(|_| !self.works.is_empty()).map(|end| end.kill_at);
-        let at = walls.chain(waits).chain(idle).chain(end).chain(inner).min()?;
+        let over = self.over.map(|over| over + LINGER);
+        let seen = Some(self.seen + SEEN_EVERY);
+        let ours = look.into_iter().chain(self.next_service()).chain(over).chain(seen);
+        let at = walls.chain(waits).chain(idle).chain(ours).chain(end).chain(inner).min()?;
         let left = at.saturating_duration_since(Instant::now());
         Some(Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() })
     }
@@ -328,8 +406,8 @@ impl Keep {
         Ok(())
     }
 
+    /// Whoever has a handle needs nobody inside for it: what stands still goes on doing so.
     fn root(&mut self, tmp: bool) -> Result<Frame, Fault> {
-        self.thaw()?;
         let none = || {
             let fault = Fault::new(ErrorKind::UnsupportedHost, "there is no handle on these files");
             fault.subject(&self.premises.sandbox.id).hint("stop it, and what is in its workspace can be reached")
@@ -361,6 +439,17 @@ fn more_descriptors() -> rustix::io::Result<()> {
     match current {
         Some(now) if now < wanted => {
             rustix::process::setrlimit(Resource::Nofile, Rlimit { current: Some(wanted), maximum })
+        }
+        _ => Ok(()),
+    }
+}
+
+/// As few as whoever wanted the sandbox has; never more than there may be.
+fn fewer_descriptors(count: u64) -> rustix::io::Result<()> {
+    let Rlimit { current, maximum } = rustix::process::getrlimit(Resource::Nofile);
+    match current {
+        Some(now) if now > count => {
+            rustix::process::setrlimit(Resource::Nofile, Rlimit { current: Some(count), maximum })
         }
         _ => Ok(()),
     }

@@ -29,19 +29,23 @@ pub struct Found {
 /// By id, or by the beginning of one that no other has.
 pub fn find(word: &str, caller: &Caller) -> Result<Found, Fault> {
     let state = State::open(caller)?;
-    let Kept { id, record, .. } = state.store.read(|tx| pick(tx, word))?;
+    let Kept { id, record, .. } = state.store.read(|tx| pick(tx, word, caller))?;
     Ok(Found { id, run: record, state: state.path.clone() })
 }
 
-fn pick(tx: &Tx<'_>, word: &str) -> Result<Kept<Run>, Fault> {
-    if let Some(found) = tx.get(word)? {
+fn pick(tx: &Tx<'_>, word: &str, caller: &Caller) -> Result<Kept<Run>, Fault> {
+    if let Some(found) = tx.get::<Run>(word)?
+        && caller.sees_id(tx, &found.record.sandbox)?
+    {
         return Ok(found);
     }
+    let most = if caller.is_bound() { u32::MAX } else { 2 };
     let bare = word.strip_prefix("run_").unwrap_or(word);
     let mut alike = match bare.len() >= LEAST_BEGINNING {
-        true => tx.list_from::<Run>(&format!("run_{bare}"), 2)?,
+        true => tx.list_from::<Run>(&format!("run_{bare}"), most)?,
         false => Vec::new(),
     };
+    caller.keep_own(tx, &mut alike, |run| &run.record.sandbox)?;
     match (alike.len(), alike.pop()) {
         (1, Some(found)) => Ok(found),
         (0, _) => {

@@ -7,6 +7,7 @@
 //!
 //! A connection asks one thing at a time. After `follow` it only hears notices. Descriptors come along with an answer's first byte.
 
+use crate::Caller;
 use rustix::io::Errno;
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
@@ -85,6 +86,8 @@ pub enum Ask {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         runs: Option<Vec<String>>,
     },
+    /// It is wanted for more than its files: it is suspended no more, and its services run.
+    Rise,
     Freeze,
     Thaw,
     /// The directory of the workspace as the guest has it, or its private `/tmp`: `Rooted`, and a handle.
@@ -108,6 +111,16 @@ pub enum Ask {
     },
     /// Other network rules and limits, for all that runs and will run.
     Revise(Box<Revision>),
+    /// These ports of the host lead inside from now on, and no others; whether they do.
+    Publish {
+        ports: Vec<String>,
+    },
+    /// The one that stood ready is somebody's now, as its record says.
+    Claim {
+        /// The caller's variables, for services.
+        around: Vec<(Word, Word)>,
+        actor: String,
+    },
     /// It stays until it is told to end, whether anything runs or not.
     Stay,
     /// Ends everything in order and then itself: answered by `Left` when nothing runs any more.
@@ -165,6 +178,9 @@ pub struct Start {
     /// The service that it is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub service: Option<String>,
+    /// A digest of the request that asks for it under a key.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub request: Option<String>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -179,6 +195,9 @@ pub struct Hello {
     pub frozen: bool,
     /// It does not end by itself.
     pub stays: bool,
+    /// It stands for files alone: nobody has asked for more.
+    #[serde(default)]
+    pub rests: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -197,6 +216,11 @@ impl Start {
         let wanted = Word::of(name);
         self.around.iter().find(|(known, _)| *known == wanted).and_then(|(_, value)| value.text())
     }
+}
+
+/// A caller's variables, as they are sent.
+pub fn words_of(caller: &Caller) -> Vec<(Word, Word)> {
+    caller.env.iter().map(|(name, value)| (Word::of(name), Word::of(value))).collect()
 }
 
 /// A run that this keeper started.

@@ -5,6 +5,7 @@ use crate::fresh;
 use crate::sandbox::Sandbox;
 use crate::snapshots::{Snapshot, Template};
 use crate::state::{BASES, State};
+use crate::warm::Spare;
 use rustix::fs::Mode;
 use std::collections::HashSet;
 use std::io;
@@ -67,7 +68,8 @@ pub fn unused(state: &State) -> Result<Vec<String>, Fault> {
         let sandboxes = tx.list::<Sandbox>()?.into_iter().map(|kept| kept.record.base);
         let snapshots = tx.list::<Snapshot>()?.into_iter().map(|kept| kept.record.ground.base);
         let templates = tx.list::<Template>()?.into_iter().map(|kept| kept.record.ground.base);
-        Ok(sandboxes.chain(snapshots).chain(templates).collect::<HashSet<PathBuf>>())
+        let spares = tx.list::<Spare>()?.into_iter().map(|kept| kept.record.sandbox.base);
+        Ok(sandboxes.chain(snapshots).chain(templates).chain(spares).collect::<HashSet<PathBuf>>())
     })?;
     names.retain(|name| !used.contains(&state.path.join(BASES).join(name)));
     Ok(names)

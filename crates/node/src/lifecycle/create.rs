@@ -2,8 +2,10 @@
 //! anything is made, and what is made is one layer and one transaction.
 
 mod base;
-mod rules;
+mod claim;
+pub(crate) mod rules;
 
+pub use claim::claim;
 pub use rules::check_name;
 
 use super::{bases, keys, reserve};
@@ -11,14 +13,14 @@ use crate::policies::{Flag, Source};
 use crate::sandbox::{Sandbox, Service, Sharing};
 use crate::snapshots::{Ground, still_there};
 use crate::state::{self, State};
-use crate::{Caller, fresh};
-pub(crate) use base::wait_for_clock;
-use base::{Base, Stacked, ground_of};
+use crate::{Caller, fresh, total};
+use base::ground_of;
+pub(crate) use base::{Base, Stacked, wait_for_clock};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 use std::ffi::OsString;
 use std::path::PathBuf;
-use store::{Entry, Step, Tx};
+use store::{Entry, Kept, Step, Tx};
 use terms::{ErrorKind, Fault, Limits, Phase};
 use utoipa::ToSchema;
 use workspace::Driver;
@@ -58,6 +60,9 @@ pub struct Created {
     pub base: PathBuf,
     /// An earlier request under the same key made it.
     pub existed: bool,
+    /// It stood ready, and is live.
+    #[serde(default)]
+    pub warm: bool,
     pub notes: Vec<String>,
 }
 
@@ -67,12 +72,29 @@ pub fn create(ask: &Ask, caller: &Caller) -> Result<Created, Fault> {
 
 /// The same, and tells how far a driver that copies has come.
 pub fn create_telling(ask: &Ask, caller: &Caller, progress: &mut dyn FnMut(&Copied)) -> Result<Created, Fault> {
+    match claim(ask, caller)? {
+        Some(claimed) => Ok(claimed),
+        None => make_telling(ask, caller, progress),
+    }
+}
+
+/// Makes a sandbox, whatever stands ready.
+pub fn make(ask: &Ask, caller: &Caller) -> Result<Created, Fault> {
+    make_telling(ask, caller, &mut |_| {})
+}
+
+fn check_words(ask: &Ask) -> Result<(), Fault> {
     if let Some(name) = &ask.name {
         check_name(name)?;
     }
     if let Some(key) = &ask.key {
         keys::check(key)?;
     }
+    Ok(())
+}
+
+fn make_telling(ask: &Ask, caller: &Caller, progress: &mut dyn FnMut(&Copied)) -> Result<Created, Fault> {
+    check_words(ask)?;
     let state = State::open(caller)?;
     let ground = ground_of(&state, ask)?;
     let id = terms::id("sbx", fresh::random());
@@ -85,18 +107,20 @@ pub fn create_telling(ask: &Ask, caller: &Caller, progress: &mut dyn FnMut(&Copi
         None => workspace::driver::choose(&base.dir, &state.layers.dir, ask.driver)?,
     };
     let params = params(ask, &sandbox);
-    if let Some(known) = state.store.read(|tx| earlier(tx, ask, &params))? {
+    if let Some(known) = state.store.read(|tx| earlier(tx, ask, &params, caller))? {
         return Ok(known);
     }
     state::check_space(&state.dir, &state.path)?;
+    total::admit(&state.layers, &state.path, caller)?;
+    total::admit_copy(&state.layers, &state.path, caller, (&base.dir, sandbox.driver))?;
     // Those that are sure to be refused leave no trace; the transaction below asks again.
-    state.store.read(|tx| admit(tx, "", &sandbox))?;
+    state.store.read(|tx| admit(tx, "", &sandbox, caller))?;
     let stacked = Stacked::make(&state, &base, ask, &id, &mut sandbox, progress)?;
-    let made = state.store.write(|tx| match earlier(tx, ask, &params)? {
+    let made = state.store.write(|tx| match earlier(tx, ask, &params, caller)? {
         Some(known) => Ok(known),
-        None => record(tx, ask, caller, &id, sandbox, params).map(|version| {
+        None => record(tx, ask, caller, &id, sandbox, params, false).map(|version| {
             let (id, base) = (id.clone(), base.path.clone());
-            Created { id, version, base, existed: false, notes }
+            Created { id, version, base, existed: false, warm: false, notes }
         }),
     });
     match &made {
@@ -128,6 +152,7 @@ fn describe(ask: &Ask, caller: &Caller, base: &Base, ground: Option<&Ground>) ->
     let now = fresh::now_ms();
     let sandbox = Sandbox {
         name: ask.name.clone(),
+        owner: caller.owner(),
         own_base: ask.own_base && ground.is_none(),
         limits: ground.map_or(ask.limits, |g| g.limits.tightest(ask.limits)),
         cpus: ask.cpus.or(ground.and_then(|g| g.cpus)),
@@ -159,13 +184,13 @@ fn params(ask: &Ask, sandbox: &Sandbox) -> Map<String, Value> {
 }
 
 /// What an earlier request under the same key made.
-fn earlier(tx: &Tx<'_>, ask: &Ask, params: &Map<String, Value>) -> Result<Option<Created>, Fault> {
+fn earlier(tx: &Tx<'_>, ask: &Ask, params: &Map<String, Value>, caller: &Caller) -> Result<Option<Created>, Fault> {
     let Some(key) = &ask.key else { return Ok(None) };
-    let Some(id) = keys::known(tx, key, params, fresh::now_ms())? else { return Ok(None) };
+    let Some(id) = keys::known(tx, &keys::of(caller, key), params, fresh::now_ms())? else { return Ok(None) };
     match tx.get::<Sandbox>(&id)? {
         Some(kept) => {
             let (version, base) = (kept.version, kept.record.base);
-            Ok(Some(Created { id, version, base, existed: true, notes: Vec::new() }))
+            Ok(Some(Created { id, version, base, existed: true, warm: false, notes: Vec::new() }))
         }
         None => {
             let message = format!("the key {key:?} made {id}, which was removed since");
@@ -176,18 +201,25 @@ fn earlier(tx: &Tx<'_>, ask: &Ask, params: &Map<String, Value>) -> Result<Option
 }
 
 /// What other sandboxes leave room for.
-fn admit(tx: &Tx<'_>, id: &str, sandbox: &Sandbox) -> Result<(), Fault> {
+fn admit(tx: &Tx<'_>, id: &str, sandbox: &Sandbox, caller: &Caller) -> Result<(), Fault> {
     if tx.count::<Sandbox>()? >= MOST_SANDBOXES {
         let message = format!("there are {MOST_SANDBOXES} sandboxes, which is the most there can be");
         let fault = Fault::new(ErrorKind::LimitExceeded, message).phase(Phase::Admission);
         return Err(fault.hint("remove some with `cofferdam rm` or `cofferdam gc`"));
     }
     if let Some(other) = sandbox.name.as_deref().map(|name| tx.get_named::<Sandbox>(name)).transpose()?.flatten() {
-        let message = format!("--name {:?}: {} has that name", other.record.name.unwrap_or_default(), other.id);
-        let fault = Fault::new(ErrorKind::Conflict, message).subject(other.id).phase(Phase::Admission);
-        return Err(fault.hint("choose another name, or remove that one"));
+        return Err(name_taken("--name", &other, caller));
     }
-    reserve::check(tx, id, sandbox)
+    reserve::check(tx, id, sandbox, caller)
+}
+
+/// A name that another has. Whose it is, those are told who see it.
+pub(super) fn name_taken(what: &str, other: &Kept<Sandbox>, caller: &Caller) -> Fault {
+    let name = other.record.name.as_deref().unwrap_or_default();
+    let (whose, seen) = if caller.sees_kept(other) { (other.id.as_str(), true) } else { ("another", false) };
+    let fault = Fault::new(ErrorKind::Conflict, format!("{what} {name:?}: {whose} has that name"));
+    let fault = if seen { fault.subject(whose) } else { fault };
+    fault.hint("choose another name, or remove that one").phase(Phase::Admission)
 }
 
 fn record(
@@ -197,18 +229,19 @@ fn record(
     id: &str,
     sandbox: Sandbox,
     params: Map<String, Value>,
+    warm: bool,
 ) -> Result<u64, Fault> {
-    admit(tx, id, &sandbox)?;
+    admit(tx, id, &sandbox, caller)?;
     if let Some((_, below)) = sandbox.layers.split_last().filter(|(_, below)| !below.is_empty()) {
         still_there(tx, below)?;
     }
     let at_ms = fresh::now_ms();
     let body = json!({"base": sandbox.base, "name": sandbox.name, "layers": sandbox.layers, "driver": sandbox.driver,
-        "reserve": sandbox.reserve, "expires_ms": sandbox.expires_ms, "key": ask.key});
+        "reserve": sandbox.reserve, "expires_ms": sandbox.expires_ms, "key": ask.key, "warm": warm});
     let entry = Entry { at_ms, verb: "create", step: Step::Intent, subject: id, actor: &caller.user, body };
     tx.note(&entry)?;
     if let Some(key) = &ask.key {
-        keys::keep(tx, key, id, params, at_ms)?;
+        keys::keep(tx, &keys::of(caller, key), id, params, at_ms)?;
     }
     let version = tx.add(id, sandbox)?.version;
     tx.note(&Entry { step: Step::Done, body: Value::Null, ..entry })?;

@@ -22,9 +22,21 @@ pub fn check(key: &str) -> Result<(), Fault> {
     Err(Fault::invalid(message).hint("a UUID is a good key").phase(Phase::Admission))
 }
 
-/// Whether a request under this key was carried out: it is answered again, and needs no room.
-pub fn is_known(key: &str, caller: &Caller) -> Result<bool, Fault> {
-    State::open(caller)?.store.read(|tx| tx.key(key, fresh::now_ms()).map(|known| known.is_some()))
+/// The key as it is kept. Who has sandboxes of its own in a state of many has keys of its own, too: nobody is answered with what came of
+/// another's request. No key that was sent has a space in it.
+pub fn of(caller: &Caller, key: &str) -> String {
+    caller.owner().map_or_else(|| key.to_owned(), |owner| format!("{owner} {key}"))
+}
+
+fn as_sent(key: &str) -> &str {
+    key.rsplit(' ').next().unwrap_or(key)
+}
+
+/// Whether there was a request under this key.
+pub fn is_known(caller: &Caller, key: &str) -> Result<bool, Fault> {
+    check(key)?;
+    let state = State::open(caller)?;
+    Ok(state.store.read(|tx| tx.key(&of(caller, key), fresh::now_ms()))?.is_some())
 }
 
 /// What came of the first request under this key, if there was one.
@@ -44,7 +56,7 @@ fn same(key: &str, first: &Key, params: &Map<String, Value>) -> Result<(), Fault
         Some(field) => {
             let show = |v: Option<&Value>| v.map_or("nothing".to_owned(), Value::to_string);
             let (was, is) = (show(before.get(field)), show(params.get(field)));
-            let message = format!("the key {key:?} was used with another {field}: {was}, now {is}");
+            let message = format!("the key {:?} was used with another {field}: {was}, now {is}", as_sent(key));
             let fault = Fault::new(ErrorKind::Conflict, message).subject(&first.subject).phase(Phase::Admission);
             Err(fault.hint("repeat the request as it was, or take another key"))
         }
@@ -64,12 +76,12 @@ const ANSWER: &str = "answer";
 
 impl Once {
     /// `asked` is the request as a document.
-    pub fn new(key: &str, verb: &str, asked: &impl Serialize) -> Result<Once, Fault> {
+    pub fn new(key: &str, verb: &str, asked: &impl Serialize, caller: &Caller) -> Result<Once, Fault> {
         check(key)?;
         let asked = serde_json::to_value(asked).map_err(|e| Fault::internal(e.to_string()))?;
         let mut params = asked.as_object().cloned().unwrap_or_default();
         params.insert("verb".to_owned(), verb.into());
-        Ok(Once { key: key.to_owned(), params })
+        Ok(Once { key: of(caller, key), params })
     }
 
     /// What the first request under the key was answered with.
@@ -79,7 +91,7 @@ impl Once {
         same(&self.key, &first, &self.params)?;
         let answer = answer.and_then(|answer| serde_json::from_value(answer).ok());
         answer.map(Some).ok_or_else(|| {
-            let message = format!("the key {:?} was used for {}", self.key, first.subject);
+            let message = format!("the key {:?} was used for {}", as_sent(&self.key), first.subject);
             Fault::new(ErrorKind::Conflict, message).hint("take another key").phase(Phase::Admission)
         })
     }
@@ -88,7 +100,7 @@ impl Once {
     /// that passes: asked again, there is an answer.
     pub fn keep(&self, tx: &Tx<'_>, subject: &str, answer: &impl Serialize, now_ms: u64) -> Result<(), Fault> {
         if tx.key(&self.key, now_ms)?.is_some() {
-            let message = format!("another request under the key {:?} was carried out meanwhile", self.key);
+            let message = format!("another request under the key {:?} was carried out meanwhile", as_sent(&self.key));
             let fault = Fault::new(ErrorKind::Conflict, message).hint("ask again for its answer");
             return Err(fault.retry(Retry::Now).phase(Phase::Admission));
         }

@@ -136,6 +136,9 @@ pub struct Look {
 pub fn look(state: &State, id: &str, sandbox: &Sandbox) -> Look {
     let held = is_held(state, sandbox);
     let keeper = if held { Keeper::find(&state.path, id).and_then(|mut keeper| keeper.hello().ok()) } else { None };
+    // One that stands for its files alone makes nothing of it live.
+    let held = held && !keeper.as_ref().is_some_and(|hello| hello.rests);
+    let keeper = keeper.filter(|hello| !hello.rests);
     let lost = if held { None } else { lost::reason(&state.path, id) };
     let standing = match (sandbox.state, held) {
         (Lifecycle::Active, false) if sandbox.suspended.is_some() => Standing::Hibernated,
@@ -147,8 +150,6 @@ pub fn look(state: &State, id: &str, sandbox: &Sandbox) -> Look {
             _ => Standing::Running,
         },
         (Lifecycle::Stopped, false) => Standing::Stopped,
-        // A keeper can stand for the files of one that is stopped.
-        (Lifecycle::Stopped, true) if keeper.as_ref().is_some_and(|hello| hello.running == 0) => Standing::Stopped,
         (Lifecycle::Stopped, true) => Standing::Stopping,
     };
     Look { standing, live: keeper.is_some(), lost }

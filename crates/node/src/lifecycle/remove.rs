@@ -34,7 +34,7 @@ pub struct Removed {
 pub fn remove(which: &Which, force: Option<Duration>, caller: &Caller) -> Result<Removed, Fault> {
     let state = State::open(caller)?;
     let verb = if force.is_some() { Verb::RemoveByForce } else { Verb::Remove };
-    let found = state.store.read(|tx| match buried(tx, which)? {
+    let found = state.store.read(|tx| match buried(tx, which, caller)? {
         Some(grave) => Ok(Err(grave)),
         None => {
             let kept = pick(tx, which, caller)?;
@@ -78,9 +78,10 @@ fn check_alone(tx: &Tx<'_>, which: &Which, kept: &Kept<Sandbox>) -> Result<(), F
 }
 
 /// The id that is meant, if it was removed already, and the layers that a removal which was cut short has left.
-fn buried(tx: &Tx<'_>, which: &Which) -> Result<Option<(String, Vec<String>)>, Fault> {
+fn buried(tx: &Tx<'_>, which: &Which, caller: &Caller) -> Result<Option<(String, Vec<String>)>, Fault> {
     let Some(word) = &which.word else { return Ok(None) };
-    let Some(Kept { id, record, .. }) = tx.get::<Tombstone>(word)? else { return Ok(None) };
+    let gone = tx.get::<Tombstone>(word)?.filter(|gone| caller.sees(word, &gone.record.sandbox));
+    let Some(Kept { id, record, .. }) = gone else { return Ok(None) };
     let referred = tx.referred("layers")?;
     let left = record.gone.into_iter().filter(|layer| !referred.contains_key(layer)).collect();
     Ok(Some((id, left)))

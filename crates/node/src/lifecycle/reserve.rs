@@ -1,6 +1,7 @@
 //! Reservations: paths that one sandbox has for itself. Same, above or below is taken, in whatever sandbox over whatever
 //! directory: what counts is the place on the host.
 
+use crate::Caller;
 use crate::sandbox::{Lifecycle, Sandbox};
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -50,7 +51,7 @@ pub fn places(sandbox: &Sandbox) -> impl Iterator<Item = PathBuf> {
 }
 
 /// Refuses what somebody else holds. Inside the transaction that writes the record, so that only one can win.
-pub fn check(tx: &Tx<'_>, id: &str, wanted: &Sandbox) -> Result<(), Fault> {
+pub fn check(tx: &Tx<'_>, id: &str, wanted: &Sandbox, caller: &Caller) -> Result<(), Fault> {
     if !holds(wanted) {
         return Ok(());
     }
@@ -61,7 +62,11 @@ pub fn check(tx: &Tx<'_>, id: &str, wanted: &Sandbox) -> Result<(), Fault> {
         }
         for place in places(wanted) {
             if let Some(held) = places(&other.record).find(|held| held.starts_with(&place) || place.starts_with(held)) {
-                return Err(taken(&place, &held, &other));
+                let theirs = || Fault::new(ErrorKind::Conflict, format!("{} is reserved by another", place.display()));
+                return Err(match caller.sees_kept(&other) {
+                    true => taken(&place, &held, &other),
+                    false => theirs().hint("wait, or reserve other paths").phase(Phase::Admission),
+                });
             }
         }
     }

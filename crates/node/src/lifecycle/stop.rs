@@ -90,7 +90,7 @@ pub fn start(which: &Which, caller: &Caller) -> Result<Moved, Fault> {
         kept.record.state = Lifecycle::Active;
         kept.record.used_ms = fresh::now_ms();
         // What was let go by stop may be somebody else's by now.
-        reserve::check(tx, &kept.id, &kept.record)?;
+        reserve::check(tx, &kept.id, &kept.record, caller)?;
         note(tx, "start", Step::Intent, &kept.id, caller, Value::Null)?;
         let kept = tx.change(kept)?;
         note(tx, "start", Step::Done, &kept.id, caller, Value::Null)?;
@@ -188,7 +188,7 @@ pub fn quiet(state: &State, sandbox: &Kept<Sandbox>, patience: Duration) -> Resu
 }
 
 /// Has a keeper end all that it keeps, and then itself; one that does not is killed, and its guest with it.
-fn end_keeper(keeper: Keeper, patience: Duration, ended: &mut Vec<Ended>) {
+pub(crate) fn end_keeper(keeper: Keeper, patience: Duration, ended: &mut Vec<Ended>) {
     let (pid, handle) = (keeper.card.pid, keeper.card.handle());
     match keeper.end(patience) {
         Ok(left) => ended.extend(left.ended.into_iter().map(|(run, killed)| Ended { run, pid, killed })),

@@ -155,7 +155,8 @@ fn gather(tx: &Tx<'_>, caller: &Caller, ask: &Ask) -> Result<(PathBuf, Option<St
         None => (nearest(tx, &caller.cwd)?, None),
     };
     let overlaps = |base: &Path| base.starts_with(&around) || around.starts_with(base);
-    let all: Vec<_> = tx.list::<Sandbox>()?.into_iter().filter(|s| overlaps(&s.record.base)).collect();
+    let concerns = |s: &Kept<Sandbox>| overlaps(&s.record.base) && caller.sees_kept(s);
+    let all: Vec<_> = tx.list::<Sandbox>()?.into_iter().filter(concerns).collect();
     if all.len() > MOST_SANDBOXES {
         let message = format!(
             "{} sandboxes overlap with {}, and at most {MOST_SANDBOXES} are compared",

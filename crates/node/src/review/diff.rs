@@ -101,7 +101,9 @@ pub fn diff(caller: &Caller, ask: &Ask) -> Result<Answer, Fault> {
     diff.notes.extend(sandbox.record.notes.iter().cloned());
     let drifted = diff.files.iter().filter(|file| file.change.drifted).count();
     if drifted > 0 {
-        diff.notes.push(format!("{drifted} of these files changed in the base, too; `cofferdam rebase` comes first"));
+        diff.notes.push(format!(
+            "changed or touched in the base, too: {drifted} of these files; `cofferdam rebase` comes first"
+        ));
     }
     let whole = only.is_empty() && ask.page.is_none();
     note(&state, caller, &sandbox.id, &diff, (ask.reader, whole, exclude))?;

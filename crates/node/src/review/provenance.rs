@@ -43,17 +43,17 @@ const MOST_BATCHES: usize = 1_000;
 const MOST_PATHS: usize = 100;
 
 pub fn provenance(caller: &Caller, path: &OsStr) -> Result<Answer, Fault> {
-    of_path(&State::open(caller)?, absolute(&caller.cwd.join(path)))
+    of_path(&State::open(caller)?, absolute(&caller.cwd.join(path)), caller)
 }
 
 /// Of a path in the directory that a sandbox covers.
 pub fn of_sandbox(caller: &Caller, which: &Which, path: &Rel) -> Result<Answer, Fault> {
     let state = State::open(caller)?;
     let base = state.store.read(|tx| stop::pick(tx, which, caller))?.record.base;
-    of_path(&state, absolute(&base.join(path.as_path())))
+    of_path(&state, absolute(&base.join(path.as_path())), caller)
 }
 
-fn of_path(state: &State, whole: PathBuf) -> Result<Answer, Fault> {
+fn of_path(state: &State, whole: PathBuf, caller: &Caller) -> Result<Answer, Fault> {
     let spelled = Target::of(whole.as_os_str().as_bytes());
     let mut answer = Answer { protocol_version: PROTOCOL_VERSION, path: spelled, batches: Vec::new(), more: false };
     state.store.read(|tx| {
@@ -61,7 +61,9 @@ fn of_path(state: &State, whole: PathBuf) -> Result<Answer, Fault> {
             let Some(scope) = base.to_str() else { continue };
             let below = whole.strip_prefix(base).unwrap_or(Path::new(""));
             let Some(rel) = Rel::parse(below.as_os_str().as_bytes()) else { continue };
-            for batch in tx.list_in::<Batch>(scope)? {
+            let mut batches = tx.list_in::<Batch>(scope)?;
+            caller.keep_own(tx, &mut batches, |batch| &batch.record.sandbox)?;
+            for batch in batches {
                 answer.batches.extend(landed(tx, batch, &rel)?);
             }
         }

@@ -144,11 +144,12 @@ fn by_id(tx: &Tx<'_>, id: &str) -> Result<Kept<Batch>, Fault> {
 fn find(tx: &Tx<'_>, word: Option<&str>, caller: &Caller) -> Result<Kept<Batch>, Fault> {
     match word {
         Some(word) if word.starts_with("bat_") => {
-            if let Some(found) = tx.get(word)? {
-                return Ok(found);
-            }
-            let mut alike: Vec<Kept<Batch>> = tx.list()?;
-            alike.retain(|batch| word.len() >= 8 && batch.id.starts_with(word));
+            let mut alike: Vec<Kept<Batch>> = match tx.get(word)? {
+                Some(found) => vec![found],
+                None => tx.list()?,
+            };
+            alike.retain(|batch| batch.id == word || word.len() >= 8 && batch.id.starts_with(word));
+            caller.keep_own(tx, &mut alike, |batch| &batch.record.sandbox)?;
             match (alike.len(), alike.pop()) {
                 (1, Some(found)) => Ok(found),
                 (0, _) => Err(unknown(word)),

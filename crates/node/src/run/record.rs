@@ -49,13 +49,16 @@ impl Tracked {
             actor: &self.actor,
             started_ms: self.record.created_ms,
             service: None,
+            request: None,
             timer: self.timer.as_ref(),
         }
     }
 
     /// Who measures the workspace while the command runs.
     pub fn gauge(&self) -> Option<Box<dyn Gauge>> {
-        let meter = survey::Meter::new(&self.held.top().ok()?.up, &self.held.layers.dir).ok()?;
+        let top = self.held.top().ok()?;
+        let account = self.held.account.as_ref().and_then(|account| account.of_layer(&top.id).ok());
+        let meter = survey::Meter::new(&top.up, &self.held.layers.dir, account).ok()?;
         let limited = self.record.limits.max_disk_mb.is_some() || self.record.limits.max_files.is_some();
         let is_copy = self.held.stack.driver != Driver::Overlay;
         let used_before = is_copy || matches!(self.held.owner, Owner::Sandbox(_));
@@ -142,6 +145,7 @@ pub(crate) struct Written<'a> {
     pub actor: &'a str,
     pub started_ms: u64,
     pub service: Option<&'a str>,
+    pub request: Option<&'a str>,
     /// How long its phases took, once it has ended.
     pub timer: Option<&'a Timer>,
 }
@@ -186,6 +190,7 @@ impl Written<'_> {
             verdict: outcome.map(|o| o.verdict),
             status: outcome.map(Outcome::status),
             service: self.service.map(str::to_owned),
+            request: self.request.map(str::to_owned),
         }
     }
 

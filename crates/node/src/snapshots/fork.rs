@@ -5,7 +5,7 @@ use super::{Ground, check_name, earlier, look, note, set_anchors, still_there};
 use crate::lifecycle::keys::Once;
 use crate::sandbox::{self, Sandbox, TTL_MS};
 use crate::state::State;
-use crate::{Caller, fresh};
+use crate::{Caller, fresh, total};
 use serde::{Deserialize, Serialize};
 use terms::{ErrorKind, Fault, Phase};
 use utoipa::ToSchema;
@@ -65,7 +65,9 @@ pub fn fork_once(
     let at_ms = fresh::now_ms();
     let mut grown = Vec::new();
     for _ in 0..count {
-        match grow(state, &ground, &frozen, &base) {
+        let copies = |tree: &Layer| total::admit_copy(&state.layers, &state.path, caller, (&tree.up, ground.driver));
+        let fits = frozen.last().map_or(Ok(()), copies);
+        match fits.and_then(|()| grow(state, &ground, &frozen, &base)) {
             Ok(one) => grown.push(one),
             Err(fault) => {
                 undo(state, &grown);
@@ -83,7 +85,8 @@ pub fn fork_once(
         still_there(tx, &ground.layers)?;
         for (name, (layers, _)) in names.zip(&grown) {
             let id = terms::id("sbx", fresh::random());
-            tx.add(&id, sandbox_on(&ground, name.clone(), layers.clone(), at_ms, &snapshot))?;
+            let sandbox = sandbox_on(&ground, name.clone(), layers.clone(), at_ms, &snapshot);
+            tx.add(&id, Sandbox { owner: caller.owner(), ..sandbox })?;
             set_anchors(tx, &id, &ground.anchors)?;
             note(
                 tx,
@@ -118,7 +121,7 @@ fn undo(state: &State, grown: &[(Vec<String>, Lock)]) {
 /// The snapshot that a word means, or one that is taken of the sandbox that it means.
 pub fn ground_of(state: &State, caller: &Caller, word: Option<&str>) -> Result<(String, Ground), Fault> {
     let known = match word {
-        Some(word) => state.store.read(|tx| look(tx, word))?,
+        Some(word) => state.store.read(|tx| look(tx, word, caller))?,
         None => None,
     };
     if let Some(kept) = known {
@@ -149,7 +152,7 @@ pub fn grow(
     };
     match (ground.driver, frozen.last()) {
         (Driver::Overlay, _) => Ok((ground.layers.iter().cloned().chain([top.id]).collect(), lock)),
-        (_, Some(tree)) => match copy::tree(&tree.up, &top.up) {
+        (_, Some(tree)) => match copy::tree(tree, &top) {
             Ok(_) => Ok((vec![top.id], lock)),
             Err(fault) => {
                 let _ = state.layers.remove(&top.id);

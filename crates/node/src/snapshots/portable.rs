@@ -1,22 +1,23 @@
 //! `export` and `import`: workspaces as files.
 
 use super::take::unmade;
-use super::{check_name, earlier, look, note, running};
+use super::{check_name, covered, earlier, look, note, running};
 use crate::lifecycle::keys::Once;
 use crate::lifecycle::{bases, create};
 use crate::policies::{self, Flag, Source};
 use crate::reach::{BaseFault, Reach};
 use crate::sandbox::{self, Sandbox, TTL_MS};
 use crate::state::{self, State};
-use crate::{Caller, fresh};
+use crate::{Caller, fresh, total};
 use serde::{Deserialize, Serialize};
 use std::io::{Read, Write};
 use std::path::Path;
 use store::{Entry, Step};
-use terms::{ErrorKind, Fault, Phase};
+use terms::{Fault, Phase};
 use utoipa::ToSchema;
 use workspace::archive::{self, Bounds};
-use workspace::{Dir, Driver, Layer, Rel};
+use workspace::origin::Origin;
+use workspace::{Dir, Driver, Layer, Rel, copy, driver};
 
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 #[schema(as = Exported)]
@@ -31,11 +32,12 @@ pub struct Written {
 
 /// Writes the changes of a snapshot or of a sandbox without a live run.
 pub fn export(state: &State, caller: &Caller, word: &str, out: &mut dyn Write) -> Result<Written, Fault> {
-    let written = match state.store.read(|tx| look(tx, word))? {
+    let written = match state.store.read(|tx| look(tx, word, caller))? {
         Some(kept) => {
             let ground = &kept.record.ground;
-            let layers = ground.verified(state)?;
-            write(&kept.id, ground.driver, &layers, about(&ground.base, &ground.policy, &ground.limits), out)?
+            let what =
+                What { id: &kept.id, driver: ground.driver, base: ground.base(), layers: ground.verified(state)? };
+            write(what, about(&ground.base, &ground.policy, &ground.limits), out)?
         }
         None => {
             let found = state.store.read(|tx| sandbox::find(tx, Some(word), caller))?;
@@ -45,8 +47,9 @@ pub fn export(state: &State, caller: &Caller, word: &str, out: &mut dyn Write) -
             };
             let open = |id: &String| state.layers.get(id).map_err(|e| super::lost(id, &e));
             let layers = kept.record.layers.iter().map(open).collect::<Result<Vec<_>, _>>()?;
-            let Sandbox { base, policy, limits, driver, .. } = &kept.record;
-            write(&kept.id, *driver, &layers, about(base, policy, limits), out)?
+            let Sandbox { base, base_id, policy, limits, driver, .. } = &kept.record;
+            let what = What { id: &kept.id, driver: *driver, base: covered(base, *base_id), layers };
+            write(what, about(base, policy, limits), out)?
         }
     };
     let body = serde_json::json!({ "digest": written.digest, "entries": written.entries });
@@ -62,19 +65,28 @@ fn about(base: &Path, policy: &serde_json::Value, limits: &terms::Limits) -> ser
     serde_json::json!({ "base": base, "policy": policy, "limits": limits })
 }
 
-fn write(
-    id: &str,
+/// What is written, and the directory that it was laid over, where that is still there.
+struct What<'a> {
+    id: &'a str,
     driver: Driver,
-    layers: &[Layer],
-    about: serde_json::Value,
-    out: &mut dyn Write,
-) -> Result<Written, Fault> {
-    if driver != Driver::Overlay {
-        let fault = Fault::new(ErrorKind::UnsupportedHost, format!("{id} is a copy, which holds no list of changes"));
-        return Err(fault.hint("take a patch with `cofferdam diff --patch`").subject(id).phase(Phase::Admission));
-    }
-    let ups: Vec<&Dir> = layers.iter().map(|l| &l.up).collect();
-    let done = archive::export(&ups, about, out).map_err(|fault| fault.subject(id))?;
+    base: Result<Dir, Fault>,
+    layers: Vec<Layer>,
+}
+
+fn write(what: What<'_>, about: serde_json::Value, out: &mut dyn Write) -> Result<Written, Fault> {
+    let What { id, driver, base, layers } = what;
+    let of_it = |fault: Fault| fault.subject(id);
+    let is_copy = driver != Driver::Overlay;
+    // Layers say themselves what changed; a copy only in comparison.
+    let base = if is_copy { Some(base.map_err(of_it)?) } else { base.ok() };
+    let taking_part = if is_copy { layers.len().saturating_sub(1) } else { 0 };
+    let source = archive::Source {
+        layers: layers[taking_part..].iter().map(|l| &l.up).collect(),
+        marks: driver.marks(),
+        base: base.as_ref(),
+        origin: layers.last().filter(|_| is_copy).and_then(Origin::read),
+    };
+    let done = archive::export(&source, about, out).map_err(of_it)?;
     let archive::Exported { digest, entries, bytes } = done;
     Ok(Written { protocol_version: terms::PROTOCOL_VERSION, id: id.to_owned(), digest, entries, bytes })
 }
@@ -102,6 +114,8 @@ pub struct Onto<'a> {
     pub policies: Vec<Source>,
     pub flags: Vec<Flag>,
     pub bounds: Bounds,
+    /// The best that works, where none is given.
+    pub driver: Option<Driver>,
     /// Once under a key.
     pub once: Option<Once>,
 }
@@ -130,21 +144,27 @@ pub fn import(state: &State, caller: &Caller, onto: Onto<'_>, input: &mut dyn Re
     let base = Dir::open_canonical(&path).map_err(|e| bad(e.to_string()))?;
     state::check_apart(&state.dir, &state.path, &base, &path)?;
     state::check_space(&state.dir, &state.path)?;
+    let (room, _) = total::left(&state.layers, &state.path, caller)?;
     let (policy, _) = policies::effective(&onto.policies, &onto.flags, caller)?;
     let policy: serde_json::Value =
         serde_json::from_str(&policy.to_json()).map_err(|e| Fault::internal(e.to_string()))?;
     let meta = base.meta(&Rel::top()).map_err(|e| bad(e.to_string()))?.ok_or_else(|| bad("it is gone".to_owned()))?;
+    let driver = driver::choose(&base, &state.layers.dir, onto.driver)?;
+    total::admit_copy(&state.layers, &state.path, caller, (&base, driver))?;
+    let bounds = Bounds { bytes: room.map_or(onto.bounds.bytes, |left| onto.bounds.bytes.min(left)), ..onto.bounds };
     let (layer, lock) = state.layers.make(&base, fresh::random()).map_err(|e| unmade(&e))?;
-    let made = archive::import(input, &layer.up, &onto.bounds).and_then(|unpacked| {
-        let since = layer.made_at().map_err(|e| super::lost(&layer.id, &e))?;
+    let since = layer.made_at().map_err(|e| super::lost(&layer.id, &e))?;
+    let made = fill(&base, &layer, driver, &bounds, input).and_then(|(unpacked, left_out)| {
         let at_ms = fresh::now_ms();
         let sandbox = Sandbox {
             name: onto.name.map(str::to_owned),
+            owner: caller.owner(),
+            driver,
             layers: vec![layer.id.clone()],
             since,
             git_head: workspace::git::head(&path),
             expires_ms: Some(at_ms + TTL_MS),
-            notes: vec![format!("imported, digest {}", unpacked.digest)],
+            notes: [format!("imported, digest {}", unpacked.digest)].into_iter().chain(left_out).collect(),
             ..Sandbox::new(path.clone(), (meta.dev, meta.ino), policy.clone(), at_ms)
         };
         let body = serde_json::json!({ "digest": unpacked.digest, "entries": unpacked.entries, "base": path });
@@ -167,4 +187,19 @@ pub fn import(state: &State, caller: &Caller, onto: Onto<'_>, input: &mut dyn Re
         create::wait_for_clock(&layer);
     }
     made
+}
+
+/// Unpacks into a fresh layer, which a copying driver fills with the directory first; what that left out.
+fn fill(
+    base: &Dir,
+    layer: &Layer,
+    driver: Driver,
+    bounds: &Bounds,
+    input: &mut dyn Read,
+) -> Result<(archive::Imported, Option<String>), Fault> {
+    let left_out = match driver {
+        Driver::Overlay => None,
+        Driver::Reflink | Driver::Copy => copy::into_layer(base, layer, driver, &mut |_| {})?.left_out(),
+    };
+    Ok((archive::import(input, &layer.up, driver.marks(), bounds)?, left_out))
 }

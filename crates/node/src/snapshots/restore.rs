@@ -35,7 +35,7 @@ pub enum Since {
 /// The sandbox that is meant, or else the one that the snapshot was taken of.
 pub fn restore(state: &State, caller: &Caller, snapshot: &str, which: &Which, since: Since) -> Result<Restored, Fault> {
     let (snapshot, found) = state.store.read(|tx| {
-        let snapshot = find(tx, snapshot)?;
+        let snapshot = find(tx, snapshot, caller)?;
         let word = which.word.as_ref().unwrap_or(&snapshot.record.sandbox).clone();
         let sandbox = stop::pick(tx, &Which { word: Some(word), version: which.version }, caller)?;
         Ok((snapshot, sandbox))

@@ -7,7 +7,7 @@ use crate::lifecycle::meta;
 use crate::lifecycle::stop::{self, Which};
 use crate::sandbox::{self, Sandbox};
 use crate::state::State;
-use crate::{Caller, fresh};
+use crate::{Caller, fresh, total};
 use serde::{Deserialize, Serialize};
 use std::time::Instant;
 use store::Kept;
@@ -114,6 +114,7 @@ fn take_for(
         sandbox = state.store.read(|tx| sandbox::find(tx, Some(&sandbox.id), caller))?;
     }
     let (sandbox, top, lock) = running::lock(state, &sandbox.id)?;
+    total::admit_copy(&state.layers, &state.path, caller, (&top.up, sandbox.record.driver))?;
     let cut = match (lock, sandbox.record.driver) {
         (Some(lock), Driver::Overlay) => freeze(state, &sandbox, top, lock)?,
         (lock, _) => copied(state, &sandbox, &top, lock)?,
@@ -175,7 +176,7 @@ fn copied(state: &State, sandbox: &Kept<Sandbox>, top: &Layer, lock: Option<Lock
     };
     let copied = match sandbox.record.driver {
         Driver::Overlay => copy::layers(&[&top.up], &layer.up),
-        Driver::Reflink | Driver::Copy => copy::tree(&top.up, &layer.up),
+        Driver::Reflink | Driver::Copy => copy::tree(top, &layer),
     };
     let held_ms = run.map(|(guest, since)| {
         drop(guest);
@@ -304,7 +305,7 @@ fn record(
 pub fn remove(state: &State, caller: &Caller, word: &str) -> Result<String, Fault> {
     let at_ms = fresh::now_ms();
     let kept = state.store.write(|tx| {
-        let kept = find(tx, word)?;
+        let kept = find(tx, word, caller)?;
         tx.remove::<Snapshot>(&kept.id)?;
         note(tx, at_ms, "snapshot_rm", &kept.record.sandbox, &caller.user, serde_json::json!({ "snapshot": kept.id }))?;
         Ok(kept)

@@ -55,6 +55,24 @@ impl Drop for Turn {
     }
 }
 
+/// Turns of which nobody has more than a part, however few there are who want them.
+pub struct Shares {
+    fair: Arc<Fair>,
+    each: u64,
+    patience: Duration,
+}
+
+impl Shares {
+    pub fn new(most: u64, each: u64, patience: Duration) -> Shares {
+        Shares { fair: Fair::new(Some(most)), each, patience }
+    }
+
+    /// None when it was not this tenant's turn in time.
+    pub async fn turn(&self, tenant: &str) -> Option<Turn> {
+        self.fair.turn(tenant, Some(self.each), self.patience).await.ok()
+    }
+}
+
 /// Why there was no turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Busy {

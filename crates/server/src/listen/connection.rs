@@ -13,7 +13,7 @@ use std::collections::HashMap;
 use std::convert::Infallible;
 use std::future::Future;
 use std::io;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::fd::AsFd;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -95,7 +95,7 @@ impl Connections {
     pub fn take(&self, stream: impl Stream, peer: Peer, tls: Option<TlsAcceptor>, front: &Front) {
         let from = match &peer {
             Peer::Unix { uid } => Source::User(*uid),
-            Peer::Tcp { address } => Source::Address(address.ip()),
+            Peer::Tcp { address } => Source::Address(counted(address.ip())),
         };
         let Some(place) = self.place(from) else {
             // Without a place of its own it may take no time: what the kernel buffers is all it gets.
@@ -135,6 +135,16 @@ impl Connections {
         *each += 1;
         self.0.count.send_replace(all + 1);
         Some(Place { of: self.clone(), from })
+    }
+}
+
+/// The address that connections are counted under: whoever has one has all those that come with it.
+fn counted(address: IpAddr) -> IpAddr {
+    match address.to_canonical() {
+        IpAddr::V4(v4) if v4.is_loopback() => Ipv4Addr::LOCALHOST.into(),
+        IpAddr::V6(v6) if v6.is_loopback() => Ipv4Addr::LOCALHOST.into(),
+        IpAddr::V6(v6) => Ipv6Addr::from_bits(v6.to_bits() & !u128::from(u64::MAX)).into(),
+        other => other,
     }
 }
 
@@ -338,5 +348,21 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Wire<S> {
 
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         Pin::new(&mut self.get_mut().stream).poll_shutdown(cx)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whoever_has_many_addresses_is_counted_once() {
+        let of = |text: &str| counted(text.parse().unwrap()).to_string();
+        for own in ["127.0.0.1", "127.1.2.3", "127.255.255.254", "::1", "::ffff:127.0.0.9"] {
+            assert_eq!(of(own), "127.0.0.1", "{own}");
+        }
+        assert_eq!((of("2001:db8::1"), of("2001:db8::2:1")), ("2001:db8::".into(), "2001:db8::".into()));
+        assert_ne!(of("2001:db8:0:1::1"), of("2001:db8::1"));
+        assert_eq!((of("10.0.0.1"), of("::ffff:10.0.0.1")), ("10.0.0.1".into(), "10.0.0.1".into()));
     }
 }

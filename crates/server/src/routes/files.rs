@@ -7,6 +7,7 @@ mod content;
 mod watch;
 
 use self::asked::At;
+use self::content::Aside;
 use crate::answer::{Answer, Document};
 use crate::ask::{Json, Path};
 use crate::refuse::Refusal;
@@ -51,12 +52,21 @@ where
     T: Send + 'static,
     F: FnOnce(Root, Rel) -> Result<T, Fault> + Send + 'static,
 {
-    let work = move |caller: &Caller| {
-        let root = files::open(&id, Purpose::Reading, caller)?;
-        let path = root.path(&path)?;
-        verb(root, path)
-    };
-    shared.verb(who, work).await
+    let mut held = rooted(shared, who, &id, Purpose::Reading).await?;
+    let Some(root) = held.0.take() else { return Err(Fault::internal("files that nobody has").into()) };
+    shared.verb(who, move |_| root.path(&path).and_then(|path| verb(root, path))).await
+}
+
+/// The files of a sandbox. Where a process must be started for them, there must be room for one more.
+async fn rooted(shared: &Shared, who: &Who, id: &str, purpose: Purpose) -> Result<Aside<Root>, Refusal> {
+    let word = id.to_owned();
+    let standing = shared.verb(who, move |caller| files::open_standing(&word, purpose, caller)).await?;
+    if let Some(root) = standing {
+        return Ok(Aside(Some(root)));
+    }
+    let word = id.to_owned();
+    let started = shared.enlivening(who, id, move |caller| files::open(&word, purpose, caller)).await?;
+    Ok(Aside(Some(started)))
 }
 
 /// Changes something, and writes down who did.
@@ -65,8 +75,9 @@ where
     T: Send + 'static,
     F: FnOnce(&Root) -> Result<(T, serde_json::Value), Fault> + Send + 'static,
 {
+    let mut held = rooted(shared, who, &id, Purpose::Writing).await?;
+    let Some(root) = held.0.take() else { return Err(Fault::internal("files that nobody has").into()) };
     let work = move |caller: &Caller| {
-        let root = files::open(&id, Purpose::Writing, caller)?;
         let (answer, body) = act(&root)?;
         files::note(caller, root.sandbox().unwrap_or(&id), verb, body)?;
         Ok(answer)

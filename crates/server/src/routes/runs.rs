@@ -107,30 +107,34 @@ async fn create(
     Json(ask): Json<Ask>,
 ) -> Result<Answer<Shown>, Refusal> {
     who.needs(Scope::Agent)?;
-    let known = match key.0.clone() {
-        Some(key) => {
-            let word = id.clone();
-            shared.verb(&who, move |caller| begin::is_known(&word, &key, caller)).await?
+    if let Some(key) = key.0.clone() {
+        // What was begun before needs no room.
+        let (ask, word) = (ask.clone(), id.clone());
+        let earlier = move |caller: &node::Caller| begin::earlier(&ask, &word, &key, caller);
+        if let Some(started) = shared.verb(&who, earlier).await? {
+            return told(&shared, &who, started.run, query.wait, true).await;
         }
-        None => false,
-    };
+    }
+    let turn = shared.admission().run(&who.tenant).await?;
     let word = id.clone();
     let begin = move |caller: &node::Caller| begin::begin(&ask, &word, key.0.as_deref(), caller);
-    let started = match known {
-        true => shared.verb(&who, begin).await?.1,
-        false => {
-            let turn = shared.admission().run(&who.tenant).await?;
-            let started = shared.enlivening(&who, &id, begin).await?.1;
-            if !started.existed {
-                Listener::new(&shared, &who, started.run.clone()).await?.hold(turn);
-            }
-            started
-        }
-    };
-    let mut listener = Listener::new(&shared, &who, started.run.clone()).await?;
-    let mut shown = show(&mut listener, query.wait).await?;
-    shown.existed = started.existed;
-    Ok(Answer::made(shown, started.existed))
+    let (_, started) = shared.enlivening(&who, &id, begin).await?;
+    if !started.existed {
+        Listener::new(&shared, &who, started.run.clone()).await?.hold(turn);
+    }
+    told(&shared, &who, started.run, query.wait, started.existed).await
+}
+
+async fn told(
+    shared: &Shared,
+    who: &Who,
+    run: String,
+    wait: Option<Time>,
+    existed: bool,
+) -> Result<Answer<Shown>, Refusal> {
+    let mut listener = Listener::new(shared, who, run).await?;
+    let shown = show(&mut listener, wait).await?;
+    Ok(Answer::made(Shown { existed, ..shown }, existed))
 }
 
 async fn show(listener: &mut Listener, wait: Option<Time>) -> Result<Shown, Refusal> {

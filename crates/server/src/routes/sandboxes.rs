@@ -8,7 +8,7 @@ use axum::extract::State;
 use node::keeper::suspend::{Resumed, Suspended, resume as wake, suspend as rest};
 use node::lifecycle::admission::Standing;
 use node::lifecycle::change::{self, Changed};
-use node::lifecycle::create::{Ask, Created, create as make};
+use node::lifecycle::create::{Ask, Created, claim, make};
 use node::lifecycle::gc::{Collected, collect, plan};
 use node::lifecycle::list::{Row, Whole, inspect, list as list_all};
 use node::lifecycle::remove::{self, Removed};
@@ -46,7 +46,7 @@ struct ListQuery {
     limit: Option<u32>,
     /// Behind the part that `next` of an earlier answer ended.
     after: Option<String>,
-    /// Also what is left of those that were removed.
+    /// Also those that stand ready for templates, and what is left of those that were removed.
     #[serde(default)]
     removed: bool,
 }
@@ -101,12 +101,21 @@ struct Make {
     services: Vec<Service>,
 }
 
-#[derive(Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(untagged)]
-enum PolicyOf {
+pub(super) enum PolicyOf {
     Name(String),
     #[schema(value_type = Object)]
     Document(serde_json::Map<String, serde_json::Value>),
+}
+
+impl From<PolicyOf> for Source {
+    fn from(policy: PolicyOf) -> Source {
+        match policy {
+            PolicyOf::Name(name) => Source::Preset(name),
+            PolicyOf::Document(document) => Source::Text(serde_json::Value::Object(document).to_string()),
+        }
+    }
 }
 
 impl Make {
@@ -116,10 +125,6 @@ impl Make {
             let fault = Fault::invalid(format!("dir {:?}: not a whole path", dir.display())).phase(Phase::Admission);
             return Err(fault.hint("give a path that begins with a slash, or none for an empty directory"));
         }
-        let source = |policy| match policy {
-            PolicyOf::Name(name) => Source::Preset(name),
-            PolicyOf::Document(document) => Source::Text(serde_json::Value::Object(document).to_string()),
-        };
         Ok(Ask {
             own_base: self.dir.is_none(),
             dir: self.dir,
@@ -127,7 +132,7 @@ impl Make {
             reserve: self.reserve.into_iter().map(Into::into).collect(),
             sharing: self.sharing,
             template: self.template,
-            policies: self.policies.into_iter().map(source).collect(),
+            policies: self.policies.into_iter().map(Source::from).collect(),
             flags: Vec::new(),
             limits: self.limits,
             cpus: self.cpus,
@@ -140,7 +145,7 @@ impl Make {
     }
 }
 
-/// Make a sandbox.
+/// Make a sandbox, or have one that stands ready for the template.
 #[utoipa::path(post, path = "/v1/sandboxes", tag = "sandboxes", request_body = Make,
     params(("Idempotency-Key" = Option<String>, Header, description = "Sent again, the request makes no second one.")),
     responses((status = 201, body = Document<Created>), (status = 200, description = "An earlier request under the same key made it.", body = Document<Created>)))]
@@ -151,8 +156,20 @@ async fn create(
     Json(body): Json<Make>,
 ) -> Result<Answer<Created>, Refusal> {
     who.needs(Scope::Agent)?;
-    let ask = body.ask(key)?;
-    let made = shared.making(&who, 1, ask.key.clone(), move |caller| make(&ask, caller)).await?;
+    let ask = body.ask(key.clone())?;
+    // What stands ready is counted already.
+    let wanted = ask.clone();
+    let claimed = match ask.template.is_some() {
+        true => shared.verb(&who, move |caller| claim(&wanted, caller)).await?,
+        false => None,
+    };
+    let made = match claimed {
+        Some(claimed) => {
+            shared.taken().notify_one();
+            claimed
+        }
+        None => shared.making(&who, 1, &key, move |caller| make(&ask, caller)).await?,
+    };
     let (version, existed) = (made.version, made.existed);
     Ok(Answer::made(made, existed).version(version))
 }
@@ -182,7 +199,7 @@ async fn get(
     Ok(Answer::ok(whole).version(version))
 }
 
-/// Change a sandbox's name, how long it is kept, its network rules or its limits.
+/// Change a sandbox's name, how long it is kept, its network rules, its limits or the ports of the host that lead inside.
 #[utoipa::path(patch, path = "/v1/sandboxes/{id}", tag = "sandboxes", request_body = change::Ask,
     params(("id" = String, Path), ("If-Match" = Option<String>, Header, description = "The version that is meant.")),
     responses((status = 200, body = Document<Changed>)))]

@@ -10,6 +10,7 @@ use node::Caller;
 use node::lifecycle::keys::Once;
 use node::lifecycle::stop::Which;
 use node::policies::Source;
+use node::sandbox::Driver;
 use node::snapshots::{self, Bounds, Forked, Imported, Listed, Onto, Restored, Since, Taken};
 use node::state::State as Place;
 use serde::{Deserialize, Serialize};
@@ -85,6 +86,9 @@ pub struct Take {
     /// A name for the snapshot.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub name: Option<String>,
+    /// Answer when it is on the disk, so that it outlives a power failure.
+    #[serde(skip_serializing_if = "std::ops::Not::not", default)]
+    pub sync: bool,
 }
 
 /// Keeps a sandbox as it is now. A command that runs in it is held still meanwhile.
@@ -101,10 +105,11 @@ async fn take_snapshot(
     Json(wish): Json<Take>,
 ) -> Result<(StatusCode, axum::Json<Taken>), Refusal> {
     who.needs(Scope::Agent)?;
-    let once = once(key, "snapshot", &(&id, &wish))?;
+    let once = once(&shared, &who, key, "snapshot", &(&id, &wish))?;
     let which = Which { word: Some(id), version: version.0 };
     let verb = move |caller: &Caller| {
-        snapshots::take_once(&Place::open(caller)?, caller, &which, wish.name.as_deref(), once.as_ref())
+        let take = if wish.sync { snapshots::take_to_disk } else { snapshots::take_once };
+        take(&Place::open(caller)?, caller, &which, wish.name.as_deref(), once.as_ref())
     };
     let taken = shared.verb(&who, verb).await?;
     if taken.layers > snapshots::DEEP {
@@ -119,9 +124,15 @@ async fn take_snapshot(
 }
 
 /// What is asked for, under the key that it is asked with.
-pub(super) fn once(Key(key): Key, verb: &str, asked: &impl Serialize) -> Result<Option<Once>, Refusal> {
+pub(super) fn once(
+    shared: &Shared,
+    who: &Who,
+    Key(key): Key,
+    verb: &str,
+    asked: &impl Serialize,
+) -> Result<Option<Once>, Refusal> {
     let asked = serde_json::json!({ "request": asked });
-    Ok(key.map(|key| Once::new(&key, verb, &asked)).transpose()?)
+    Ok(key.map(|key| Once::new(&key, verb, &asked, &shared.caller(who))).transpose()?)
 }
 
 /// One snapshot.
@@ -134,7 +145,7 @@ async fn show_snapshot(
     Path(id): Path<String>,
 ) -> Result<axum::Json<Snapshot>, Refusal> {
     who.needs_any(&LOOKERS)?;
-    let verb = move |caller: &Caller| Place::open(caller)?.store.read(|tx| snapshots::find(tx, &id));
+    let verb = move |caller: &Caller| Place::open(caller)?.store.read(|tx| snapshots::find(tx, &id, caller));
     let snapshot = Listed::of(shared.verb(&who, verb).await?);
     Ok(axum::Json(Snapshot { protocol_version: PROTOCOL_VERSION, snapshot }))
 }
@@ -228,14 +239,14 @@ async fn fork_sandbox(
     Json(wish): Json<Fork>,
 ) -> Result<(StatusCode, axum::Json<Forked>), Refusal> {
     who.needs(Scope::Agent)?;
-    let once = once(key, "fork", &(&id, &wish))?;
-    let (count, key) = (wish.count, once.as_ref().map(|once| once.key.clone()));
+    let once = once(&shared, &who, key.clone(), "fork", &(&id, &wish))?;
+    let count = wish.count;
     let verb = move |caller: &Caller| {
         let state = Place::open(caller)?;
         let word = snapshots::of_sandbox(&state, caller, &id, wish.snapshot.as_deref())?;
         snapshots::fork_once(&state, caller, Some(&word), wish.name.as_deref(), wish.count, once.as_ref())
     };
-    Ok((StatusCode::CREATED, axum::Json(shared.making(&who, count, key, verb).await?)))
+    Ok((StatusCode::CREATED, axum::Json(shared.making(&who, count, &key, verb).await?)))
 }
 
 /// The changes of a sandbox without a live run as one file; of a snapshot of it where one is named.
@@ -280,6 +291,10 @@ pub struct Import {
     /// The built-in policy of its commands [default]. What the file says of a policy is told and never obeyed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub policy: Option<String>,
+    /// How changes are kept apart from the directory; the best that works where none is given.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[param(inline)]
+    pub driver: Option<Driver>,
 }
 
 /// A new sandbox from a file that an export made. The file may be anybody's: it is unpacked into a layer and nowhere else.
@@ -299,14 +314,14 @@ async fn import_workspace(
         let fault = Fault::invalid(format!("dir {:?}: not a whole path", dir.display())).phase(Phase::Admission);
         return Err(fault.hint("give one that begins with a slash, or none for an empty directory").into());
     }
-    let once = once(key, "import", &wish)?;
-    let key = once.as_ref().map(|once| once.key.clone());
+    let once = once(&shared, &who, key.clone(), "import", &wish)?;
     let file = upload::receive(&shared, &who, request.into_body()).await?;
     let verb = move |caller: &Caller| {
         let policies = wish.policy.clone().map(Source::Preset).into_iter().collect();
         let (name, bounds) = (wish.name.as_deref(), Bounds::default());
-        let onto = Onto { dir: wish.dir.as_deref(), name, policies, flags: Vec::new(), bounds, once };
+        let (dir, driver) = (wish.dir.as_deref(), wish.driver);
+        let onto = Onto { dir, name, policies, flags: Vec::new(), bounds, driver, once };
         snapshots::import(&Place::open(caller)?, caller, onto, &mut std::io::BufReader::new(file))
     };
-    Ok((StatusCode::CREATED, axum::Json(shared.making(&who, 1, key, verb).await?)))
+    Ok((StatusCode::CREATED, axum::Json(shared.making(&who, 1, &key, verb).await?)))
 }

@@ -1,5 +1,6 @@
 //! Templates: places to begin from, prepared once.
 
+use super::sandboxes::PolicyOf;
 use super::snapshots::{Part, Removed, once};
 use crate::ask::{Json, Key, Path, Query};
 use crate::refuse::Refusal;
@@ -7,10 +8,12 @@ use crate::{Scope, Shared, Who};
 use axum::extract::State;
 use http::StatusCode;
 use node::Caller;
+use node::policies::Source;
 use node::snapshots::{self, Described, Templated};
 use node::state::State as Place;
+use node::warm::{self, Set};
 use serde::{Deserialize, Serialize};
-use terms::{Fault, PROTOCOL_VERSION};
+use terms::{Fault, Limits, PROTOCOL_VERSION};
 use utoipa::ToSchema;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
@@ -21,6 +24,7 @@ pub fn routes() -> OpenApiRouter<Shared> {
     OpenApiRouter::new()
         .routes(routes!(list_templates, create_template))
         .routes(routes!(show_template, remove_template))
+        .routes(routes!(warm_template))
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
@@ -69,7 +73,7 @@ async fn create_template(
     Json(wish): Json<CreateTemplate>,
 ) -> Result<(StatusCode, axum::Json<Templated>), Refusal> {
     who.needs(Scope::Operator)?;
-    let once = once(key, "template", &wish)?;
+    let once = once(&shared, &who, key, "template", &wish)?;
     let verb = move |caller: &Caller| {
         let CreateTemplate { name, from } = &wish;
         snapshots::create_once(&Place::open(caller)?, caller, name, Some(from), None, once.as_ref())
@@ -95,9 +99,43 @@ async fn show_template(
     Path(name): Path<String>,
 ) -> Result<axum::Json<Template>, Refusal> {
     who.needs_any(&LOOKERS)?;
-    let verb = move |caller: &Caller| Place::open(caller)?.store.read(|tx| snapshots::find_template(tx, &name));
-    let template = Described::of(shared.verb(&who, verb).await?);
+    let verb = move |caller: &Caller| snapshots::describe_template(&Place::open(caller)?, &name);
+    let template = shared.verb(&who, verb).await?;
     Ok(axum::Json(Template { protocol_version: PROTOCOL_VERSION, template }))
+}
+
+/// What shall stand ready.
+#[derive(Default, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(as = TemplateWarm)]
+pub struct WarmTemplate {
+    /// So many, at most 64; with 0 none.
+    pub keep: u32,
+    /// As those of the sandboxes that shall be had so: what differs is made as it is asked for.
+    #[serde(default)]
+    policies: Vec<PolicyOf>,
+    #[serde(default)]
+    pub limits: Limits,
+    #[serde(default)]
+    pub cpus: Option<f64>,
+}
+
+/// Says how many sandboxes shall stand ready for a template, and under what. The daemon makes them.
+#[utoipa::path(put, path = "/v1/templates/{name}/warm", tag = "templates", operation_id = "warm", params(("name" = String, Path)),
+    request_body = WarmTemplate, responses((status = 200, body = Set)))]
+async fn warm_template(
+    State(shared): State<Shared>,
+    who: Who,
+    Path(name): Path<String>,
+    Json(wish): Json<WarmTemplate>,
+) -> Result<axum::Json<Set>, Refusal> {
+    who.needs(Scope::Operator)?;
+    let WarmTemplate { keep, policies, limits, cpus } = wish;
+    let policies = policies.into_iter().map(Source::from).collect();
+    let ask = warm::Ask { template: name, keep, policies, flags: Vec::new(), limits, cpus };
+    let set = shared.verb(&who, move |caller| warm::set(&ask, caller)).await?;
+    shared.taken().notify_one();
+    Ok(axum::Json(set))
 }
 
 /// Forgets a template; sandboxes that began from it stay.

@@ -5,12 +5,12 @@
 use super::entries::{Next, Source, Takes, refused, shown, unreadable};
 use super::{FILES, FORMAT, LARGEST_MANIFEST, MANIFEST, Manifest};
 use crate::attributes::{self, Carried, Marks};
-use crate::change::Target;
-use crate::descent::Descent;
+use crate::change::{FileKind, Target};
+use crate::descent::{Descent, set_mode};
 use crate::dir::Dir;
 use crate::item::{self, Item, ItemKind, untold};
 use crate::name::Rel;
-use crate::walk;
+use crate::{remove, walk};
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, Timespec, Timestamps, UTIME_OMIT};
 use std::cell::Cell;
 use std::fs::File;
@@ -49,8 +49,8 @@ pub struct Imported {
     pub bytes: u64,
 }
 
-/// Unpacks into an empty `up` of a fresh layer.
-pub fn import(input: impl Read, up: &Dir, bounds: &Bounds) -> Result<Imported, Fault> {
+/// Unpacks into a fresh layer: an empty one, or one that is a copy of the base and gets the changes put into it.
+pub fn import(input: impl Read, up: &Dir, marks: Marks, bounds: &Bounds) -> Result<Imported, Fault> {
     let taken = Rc::new(Cell::new(0));
     let counted = BufReader::new(Intake { inner: input, taken: taken.clone() });
     let mut unpacker = zstd::stream::read::Decoder::with_buffer(counted).map_err(|e| unreadable(&e))?.single_frame();
@@ -62,7 +62,7 @@ pub fn import(input: impl Read, up: &Dir, bounds: &Bounds) -> Result<Imported, F
     let manifest = manifest_of(&mut source)?;
     check(&manifest, bounds)?;
     let way = Descent::at(up).map_err(|e| walk::fault(&Rel::top(), &e))?;
-    let mut filler = Filler { way, names: Vec::new(), dirs: Vec::new() };
+    let mut filler = Filler { way, marks, names: Vec::new(), dirs: Vec::new() };
     for item in &manifest.entries {
         filler.take(item, &mut source)?;
     }
@@ -119,6 +119,8 @@ fn manifest_of<R: Read>(source: &mut Source<'_, R>) -> Result<Manifest, Fault> {
 
 struct Filler {
     way: Descent,
+    /// Whether names are struck out by marks, or taken away.
+    marks: Marks,
     /// Of each directory on the way, the last name that was put there: names must grow, so none comes twice.
     names: Vec<Vec<u8>>,
     /// Directories on the way, with the bits they get when they are full.
@@ -188,18 +190,30 @@ impl Filler {
         let here = self.way.here();
         let fail = |e: io::Error| walk::fault(path, &e);
         let raw = |e: rustix::io::Errno| walk::fault(path, &e.into());
+        let is_copy = self.marks == Marks::Plain;
+        let stays = is_copy && item.kind == ItemKind::Dir && !item.opaque && is_dir(here, name).map_err(fail)?;
+        if is_copy && !stays {
+            remove::tree(here, name).map_err(fail)?;
+        }
         match (item.kind, next) {
+            (ItemKind::Gone, _) if is_copy => Ok(()),
             (ItemKind::Dir, _) => {
-                rustix::fs::mkdirat(here, name, Mode::from_raw_mode(0o700)).map_err(raw)?;
+                match stays {
+                    true => set_mode(here, name, 0o700).map_err(fail)?,
+                    false => rustix::fs::mkdirat(here, name, Mode::from_raw_mode(0o700)).map_err(raw)?,
+                }
                 self.way.enter(name).map_err(fail)?;
-                attributes::write(self.way.here(), &carried, Marks::Mean).map_err(fail)?;
+                if stays {
+                    attributes::clear(self.way.here()).map_err(fail)?;
+                }
+                attributes::write(self.way.here(), &carried, self.marks).map_err(fail)?;
                 self.dirs.push((name.to_vec(), item.mode));
                 Ok(())
             }
             (ItemKind::File, Some(next)) => {
                 let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL;
                 let made = here.open_at(&Rel::top().join(name), flags, Mode::from_raw_mode(0o600)).map_err(fail)?;
-                fill(&File::from(made), item, &carried, next.entry, path)
+                fill(&File::from(made), item, (&carried, self.marks), next.entry, path)
             }
             (ItemKind::Symlink, Some(next)) => {
                 if next.link.is_empty() {
@@ -232,6 +246,10 @@ impl Filler {
     }
 }
 
+fn is_dir(dir: &Dir, name: &[u8]) -> io::Result<bool> {
+    Ok(dir.meta_of(name)?.is_some_and(|meta| meta.kind == FileKind::Dir))
+}
+
 fn is_plain(name: &[u8]) -> bool {
     !name.is_empty()
         && name.len() <= 255
@@ -241,7 +259,13 @@ fn is_plain(name: &[u8]) -> bool {
 }
 
 /// Bytes of one file; blocks of zeros become holes, as they may have been.
-fn fill(file: &File, item: &Item, carried: &Carried, mut data: impl Read, path: &Rel) -> Result<(), Fault> {
+fn fill(
+    file: &File,
+    item: &Item,
+    (carried, marks): (&Carried, Marks),
+    mut data: impl Read,
+    path: &Rel,
+) -> Result<(), Fault> {
     let fail = |e: io::Error| walk::fault(path, &e);
     let mut buffer = vec![0u8; BLOCK];
     let mut at = 0u64;
@@ -263,7 +287,7 @@ fn fill(file: &File, item: &Item, carried: &Carried, mut data: impl Read, path: 
     if size != item.size || Some(digest) != item.digest {
         return Err(refused(&format!("{path} does not have the digest that the manifest says")));
     }
-    attributes::write(file, carried, Marks::Mean).map_err(fail)?;
+    attributes::write(file, carried, marks).map_err(fail)?;
     rustix::fs::fchmod(file, Mode::from_raw_mode(item.mode & 0o7777)).map_err(|e| fail(e.into()))?;
     rustix::fs::futimens(file, &times(item)).map_err(|e| fail(e.into()))
 }

@@ -154,10 +154,14 @@ struct Maker<'a> {
 impl Maker<'_> {
     fn take<R: Read>(&mut self, next: Next<'_, R>) -> Result<(), Fault> {
         let path = Rel::parse(&next.name).ok_or_else(|| refused(&shown(&next.name), "not a plain name"))?;
-        let Some((above, name)) = path.split() else { return Ok(()) };
         self.made.entries += 1;
         self.made.bytes = self.made.bytes.saturating_add(next.size);
         self.check_room(&path)?;
+        let Some((above, name)) = path.split() else {
+            // The directory itself is there; anything else under its name has nothing to say.
+            self.made.entries -= u64::from(next.kind == EntryType::Directory && next.size == 0);
+            return Ok(());
+        };
         let parent = self.parent(&above).map_err(|e| trouble(&path, &e))?;
         let mode = next.entry.header().mode().unwrap_or(0o644);
         let mtime = next.entry.header().mtime().unwrap_or(0);

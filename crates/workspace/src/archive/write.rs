@@ -1,13 +1,13 @@
 //! Writing: one walk to tell what there is, one to hand it over. What changed in between is an error, not a wrong file.
 
-use super::{FILES, FORMAT, LONGEST_PATH, MANIFEST, MOST_ENTRIES, Manifest, too_many};
-use crate::attributes::Marks;
+use super::{FILES, FORMAT, LONGEST_PATH, MANIFEST, MOST_ENTRIES, Manifest, Source, too_many};
 use crate::change::Target;
-use crate::dir::Dir;
 use crate::item::{self, Item, ItemKind};
+use crate::name::Rel;
 use crate::walk::{self, At, Visitor, open_file};
 use serde::Serialize;
 use std::io::{self, Read, Write};
+use std::iter::Peekable;
 use tar::{EntryType, Header};
 use terms::{ErrorKind, Fault};
 
@@ -23,12 +23,9 @@ pub struct Exported {
     pub bytes: u64,
 }
 
-/// Writes the merged changes of layers, given from the bottom up.
-pub fn export(layers: &[&Dir], about: serde_json::Value, out: impl Write) -> Result<Exported, Fault> {
-    let items = match layers {
-        [] => Vec::new(),
-        _ => walk::walk(layers, Marks::Mean, Lister { items: Vec::new() })?.items,
-    };
+/// Writes what was changed.
+pub fn export(source: &Source<'_>, about: serde_json::Value, out: impl Write) -> Result<Exported, Fault> {
+    let items = source.items()?;
     if items.len() > MOST_ENTRIES {
         return Err(too_many());
     }
@@ -42,9 +39,14 @@ pub fn export(layers: &[&Dir], about: serde_json::Value, out: impl Write) -> Res
     let mut tar = tar::Builder::new(packed);
     put(&mut tar, MANIFEST, EntryType::Regular, &Facts { mode: 0o644, size: told.len() as u64, mtime: 0 }, &told[..])
         .map_err(|e| unwritten(&e))?;
-    if !layers.is_empty() {
-        let writer = Writer { tar, items: items.iter(), path: FILES.to_vec(), cuts: Vec::new() };
-        tar = walk::walk(layers, Marks::Mean, writer)?.tar;
+    if !source.layers.is_empty() {
+        let items = items.iter().filter(|item| item.kind != ItemKind::Gone).peekable();
+        let writer = Writer { tar, items, path: FILES.to_vec(), cuts: Vec::new() };
+        let mut writer = walk::walk(&source.layers, source.marks, writer)?;
+        if writer.items.peek().is_some() {
+            return Err(walk::fault(&Rel::top(), &changed()));
+        }
+        tar = writer.tar;
     }
     let finished = tar.into_inner().and_then(zstd::stream::write::Encoder::finish).and_then(|mut out| out.flush());
     finished.map_err(|e| unwritten(&e))?;
@@ -55,53 +57,22 @@ fn unwritten(error: &io::Error) -> Fault {
     Fault::new(ErrorKind::Unavailable, format!("the file could not be written: {error}"))
 }
 
-struct Lister {
-    items: Vec<Item>,
-}
-
-impl Lister {
-    fn list(&mut self, at: &At<'_>) -> io::Result<()> {
-        if self.items.len() > MOST_ENTRIES {
-            let text = format!("more than {MOST_ENTRIES} changes");
-            return Err(io::Error::new(io::ErrorKind::QuotaExceeded, text));
-        }
-        let mut item = Item::of(at)?;
-        if matches!(item.kind, ItemKind::File | ItemKind::Symlink) {
-            item.mtime = Some(at.meta.mtime);
-        }
-        // Only the user's own go along: others mean nothing on another machine.
-        item.xattrs.retain(|name, _| name.starts_with("user.") && !name.contains('\\'));
-        self.items.push(item);
-        Ok(())
-    }
-}
-
-impl Visitor for Lister {
-    fn enter(&mut self, at: &At<'_>) -> io::Result<()> {
-        self.list(at)
-    }
-
-    fn leaf(&mut self, at: &At<'_>) -> io::Result<()> {
-        self.list(at)
-    }
-
-    fn leave(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-}
-
-struct Writer<'a, W: Write> {
+struct Writer<I: Iterator, W: Write> {
     tar: tar::Builder<W>,
-    items: std::slice::Iter<'a, Item>,
+    /// What is still to come, without names that are struck out, which have no entry.
+    items: Peekable<I>,
     path: Vec<u8>,
-    /// How long the path was before each directory on the way.
-    cuts: Vec<usize>,
+    /// Of each directory on the way, how long the path was before it; none where it is not listed, and so nothing in it is.
+    cuts: Vec<Option<usize>>,
 }
 
-impl<W: Write> Writer<'_, W> {
-    fn next(&mut self, at: &At<'_>) -> io::Result<&Item> {
-        let item = self.items.next().filter(|i| i.depth as usize == at.depth && i.name_bytes() == at.name);
-        item.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, CHANGED))
+impl<'a, I: Iterator<Item = &'a Item>, W: Write> Writer<I, W> {
+    /// The item of what was met, if it is listed: what is not changed is not.
+    fn next(&mut self, at: &At<'_>) -> Option<&'a Item> {
+        if self.cuts.last().is_some_and(Option::is_none) {
+            return None;
+        }
+        self.items.next_if(|item| item.depth as usize == at.depth && item.name_bytes() == at.name)
     }
 
     fn full(&self, name: &[u8]) -> io::Result<Vec<u8>> {
@@ -115,18 +86,25 @@ impl<W: Write> Writer<'_, W> {
 
 pub(super) const CHANGED: &str = "changed while it was exported";
 
-impl<W: Write> Visitor for Writer<'_, W> {
+fn changed() -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, CHANGED)
+}
+
+impl<'a, I: Iterator<Item = &'a Item>, W: Write> Visitor for Writer<I, W> {
     fn enter(&mut self, at: &At<'_>) -> io::Result<()> {
-        let mode = self.next(at)?.mode;
+        let Some(item) = self.next(at) else {
+            self.cuts.push(None);
+            return Ok(());
+        };
         let path = [&self.full(at.name)?[..], b"/"].concat();
-        put(&mut self.tar, &path, EntryType::Directory, &Facts { mode, size: 0, mtime: 0 }, io::empty())?;
-        self.cuts.push(self.path.len());
+        put(&mut self.tar, &path, EntryType::Directory, &Facts { mode: item.mode, size: 0, mtime: 0 }, io::empty())?;
+        self.cuts.push(Some(self.path.len()));
         self.path = path;
         Ok(())
     }
 
     fn leaf(&mut self, at: &At<'_>) -> io::Result<()> {
-        let item = self.next(at)?.clone();
+        let Some(item) = self.next(at) else { return Ok(()) };
         let path = self.full(at.name)?;
         let mtime = item.mtime.map_or(0, |(seconds, _)| u64::try_from(seconds).unwrap_or(0));
         let facts = Facts { mode: item.mode, size: item.size, mtime };
@@ -134,10 +112,10 @@ impl<W: Write> Visitor for Writer<'_, W> {
             ItemKind::File => {
                 let file = open_file(at)?;
                 put(&mut self.tar, &path, EntryType::Regular, &facts, (&file).take(item.size))?;
-                if item::digest(&file)? != (item.size, item.digest.unwrap_or_default()) {
-                    return Err(io::Error::new(io::ErrorKind::InvalidData, CHANGED));
+                match item::digest(&file)? == (item.size, item.digest.clone().unwrap_or_default()) {
+                    true => Ok(()),
+                    false => Err(changed()),
                 }
-                Ok(())
             }
             ItemKind::Symlink => {
                 let target = item.target.as_ref().and_then(Target::bytes).unwrap_or_default();
@@ -148,8 +126,13 @@ impl<W: Write> Visitor for Writer<'_, W> {
     }
 
     fn leave(&mut self) -> io::Result<()> {
-        self.path.truncate(self.cuts.pop().unwrap_or(FILES.len()));
-        Ok(())
+        let Some(Some(cut)) = self.cuts.pop() else { return Ok(()) };
+        self.path.truncate(cut);
+        // What is listed in a directory comes before it is left, or is gone.
+        match self.items.peek().is_some_and(|item| item.depth as usize > self.cuts.len()) {
+            true => Err(changed()),
+            false => Ok(()),
+        }
     }
 }
 

@@ -6,9 +6,10 @@
 //! ```
 
 use super::child::{Call, Scratch};
+use super::lfs;
 use super::locate::{Repository, refused, unreadable};
 use super::message::{checked_message, with_trailers};
-use super::paths::{at_and_above, below, digest, in_work_tree, is_kept, listed, of_another};
+use super::paths::{at_and_above, below, digest, in_work_tree, is_kept, is_of, listed, of_another};
 use super::refs::{Head, is_id};
 use super::settings::{Identity, Settings, Surroundings, nobody};
 use crate::change::FileKind;
@@ -68,6 +69,8 @@ pub struct Prepared {
     settings: Settings,
     scratch: Scratch,
     head: Head,
+    /// Tops of other repositories in the tree: what is in them is not ours to commit.
+    others: BTreeSet<Rel>,
     message: String,
     author: Identity,
     committer: Identity,
@@ -105,9 +108,14 @@ pub fn prepare(
     let settings = Settings::read(&repository, surroundings)?;
     let committer = settings.reviewer.clone().ok_or_else(nobody)?;
     nothing_under_way(&repository)?;
-    let head = repository.head()?;
-    let paths = in_work_tree(&repository, paths)?;
+    let (paths, others) = in_work_tree(&repository, paths)?;
     let scratch = Scratch::make(settings.program.clone(), &repository, settings.sha256, settings.carried.clone())?;
+    let reftable = repository.has_reftable()?;
+    if reftable != settings.reftable {
+        let why = "its settings and its files do not agree on how references are kept";
+        return Err(refused(&repository.common_path, why));
+    }
+    let head = if reftable { scratch.head()? } else { repository.head()? };
     let agent = Identity::new(plan.agent, AGENT_MAIL);
     let agent = agent.unwrap_or_else(|| Identity { name: AGENT.into(), email: AGENT_MAIL.into() });
     let mut trailers = Vec::new();
@@ -117,20 +125,24 @@ pub fn prepare(
     trailers.push(format!("Cofferdam-Sandbox: {}", plan.sandbox));
     let author = if plan.author == Author::Agent { agent } else { committer.clone() };
     let notes = Vec::new();
-    let mut prepared = Prepared { repository, settings, scratch, head, message, author, committer, trailers, notes };
-    prepared.look_ahead(&paths)?;
+    let mut prepared =
+        Prepared { repository, settings, scratch, head, others, message, author, committer, trailers, notes };
+    prepared.look_ahead(paths)?;
     Ok(prepared)
 }
 
 impl Prepared {
-    fn look_ahead(&mut self, paths: &[Rel]) -> Result<(), Fault> {
+    fn look_ahead(&mut self, paths: Vec<Rel>) -> Result<(), Fault> {
         if let Some(commit) = self.head.commit() {
             self.run(&["read-tree", commit], Vec::new())?;
         }
-        self.no_submodules(paths)?;
-        self.no_filters(paths)?;
-        self.index_is_free(paths)?;
-        self.note_what_was_changed_before(paths)?;
+        let kept_apart = self.submodules(&paths)?;
+        self.others.extend(kept_apart);
+        let (others, paths): (Vec<Rel>, Vec<Rel>) = paths.into_iter().partition(|path| is_of(&self.others, path));
+        self.note_others(&others, paths.is_empty())?;
+        self.filtered(&paths)?;
+        self.index_is_free(&paths)?;
+        self.note_what_was_changed_before(&paths)?;
         if self.settings.signs {
             self.notes.push("not signed: commit.gpgSign names a program, and none is run here".into());
         }
@@ -142,9 +154,24 @@ impl Prepared {
         self.scratch.git(&args, Call { input, ..Call::default() })
     }
 
-    /// Whether a path is, or is in, a directory that the commit keeps as another repository's.
-    fn no_submodules(&self, paths: &[Rel]) -> Result<(), Fault> {
-        let Some(commit) = self.head.commit() else { return Ok(()) };
+    /// Says which files land and are not in the commit. Where that is all of them, no commit was meant.
+    fn note_others(&mut self, left_out: &[Rel], all: bool) -> Result<(), Fault> {
+        for other in self.others.iter() {
+            let count = left_out.iter().filter(|path| path.is_at_or_below(other)).count();
+            if count > 0 && all {
+                return Err(of_another(&other.to_string()));
+            }
+            let note =
+                format!("{other} is a repository of its own (a submodule): {count} files in it are not committed");
+            self.notes.extend((count > 0).then(|| format!("{note}; commit them there with git")));
+        }
+        Ok(())
+    }
+
+    /// Directories on the way to these paths that the commit keeps as another repository's.
+    fn submodules(&self, paths: &[Rel]) -> Result<BTreeSet<Rel>, Fault> {
+        let mut found = BTreeSet::new();
+        let Some(commit) = self.head.commit() else { return Ok(found) };
         let above: BTreeSet<Rel> = paths.iter().flat_map(at_and_above).collect();
         let names: Vec<&OsStr> = above.iter().map(|at| OsStr::from_bytes(at.as_bytes())).collect();
         for some in names.chunks(MOST_ARGS) {
@@ -153,23 +180,28 @@ impl Prepared {
             let listed = self.scratch.git(&args, Call::default())?;
             // Asked for `a/b` it also lists what else is in `a`.
             let entries = listed.split(|b| *b == 0).filter(|entry| entry.starts_with(b"160000 "));
-            let mut inner = entries.filter_map(|entry| Rel::parse(entry.splitn(2, |b| *b == b'\t').nth(1)?));
-            if let Some(at) = inner.find(|at| above.contains(at)) {
-                return Err(of_another(&at.to_string()));
-            }
+            let inner = entries.filter_map(|entry| Rel::parse(entry.splitn(2, |b| *b == b'\t').nth(1)?));
+            found.extend(inner.filter(|at| above.contains(at)));
         }
-        Ok(())
+        Ok(found)
     }
 
-    /// What a configured filter makes of a file only the filter knows, and it is not run.
-    fn no_filters(&self, paths: &[Rel]) -> Result<(), Fault> {
+    /// Which of these are git LFS's. What any other configured filter makes of a file only the filter knows, and it is not run.
+    fn filtered(&self, paths: &[Rel]) -> Result<BTreeSet<Rel>, Fault> {
         let listed = self.run(&["check-attr", "-z", "--stdin", "filter"], listed(paths))?;
         let fields: Vec<&[u8]> = listed.split(|b| *b == 0).collect();
-        let filtered = fields.chunks_exact(3).find(|triple| {
+        let (of_lfs, others): (Vec<_>, Vec<_>) = fields.chunks_exact(3).partition(|triple| triple[2] == lfs::FILTER);
+        let odd = self.settings.odd_lfs.as_ref().filter(|_| !of_lfs.is_empty());
+        let filtered = others.into_iter().find(|triple| {
             let driver = String::from_utf8_lossy(triple[2]);
             self.settings.filters.contains(driver.as_ref())
         });
-        let Some(triple) = filtered else { return Ok(()) };
+        if let Some(setting) = odd {
+            return Err(refused(&self.repository.top, &format!("its files of git LFS are kept as {setting} says")));
+        }
+        let Some(triple) = filtered else {
+            return Ok(of_lfs.into_iter().filter_map(|triple| Rel::parse(triple[0])).collect());
+        };
         let (path, driver) = (Rel::parse(triple[0]).unwrap_or_default(), String::from_utf8_lossy(triple[2]));
         let message =
             format!("{path} goes through the filter {driver:?}, and no program of a repository's is run here");
@@ -207,7 +239,7 @@ impl Prepared {
     fn note_what_was_changed_before(&mut self, paths: &[Rel]) -> Result<(), Fault> {
         let top = Dir::open(&self.repository.top).map_err(|e| unreadable(&self.repository.top, &e))?;
         let there: Vec<Rel> = paths.iter().filter(|path| is_kept(&top, path)).cloned().collect();
-        self.run(&["update-index", "-z", "--add", "--replace", "--stdin"], listed(&there))?;
+        self.add(&top, &there)?;
         let before: BTreeSet<_> = self.differences()?.into_keys().collect();
         // The index is as HEAD again.
         match self.head.commit() {
@@ -226,6 +258,35 @@ impl Prepared {
             self.notes.push(note);
         }
         Ok(())
+    }
+
+    /// Puts files into the index of the scratch directory, those of git LFS as pointers; which these are, with their digests.
+    fn add(&self, top: &Dir, paths: &[Rel]) -> Result<Vec<(Rel, String)>, Fault> {
+        let of_lfs = self.filtered(paths)?;
+        let (mut plain, mut pointed, mut input) = (Vec::new(), Vec::new(), Vec::new());
+        for path in paths {
+            let fail = |e: io::Error| unreadable(&self.repository.top.join(path.as_path()), &e);
+            let is_file = |meta: &Meta| meta.kind == FileKind::File;
+            let meta = top.meta(path).map_err(fail)?.filter(|meta| is_file(meta) && of_lfs.contains(path));
+            let Some(meta) = meta else {
+                plain.push(path.clone());
+                continue;
+            };
+            if lfs::is_plain(top, path, meta.size).map_err(fail)? {
+                plain.push(path.clone());
+                continue;
+            }
+            let (meta, digest) = digest(top, path).map_err(fail)?;
+            let blob = self.run(&["hash-object", "-w", "--stdin"], lfs::pointer(&digest, meta.size))?;
+            let mode = if meta.mode & 0o100 != 0 { "100755" } else { "100644" };
+            input.extend_from_slice(format!("{mode} {}\t", id_in(&blob)?).as_bytes());
+            input.extend_from_slice(path.as_bytes());
+            input.push(0);
+            pointed.push((path.clone(), digest));
+        }
+        self.run(&["update-index", "-z", "--add", "--replace", "--stdin"], listed(&plain))?;
+        self.run(&["update-index", "--add", "--replace", "-z", "--index-info"], input)?;
+        Ok(pointed)
     }
 
     /// Between HEAD and the index in the scratch directory: path to new mode and blob, mode 0 where it is gone.
@@ -267,14 +328,20 @@ impl Prepared {
             path: below(&self.repository.prefix, &staged.path),
             digest: staged.digest.clone(),
         };
-        let landed: Vec<Staged> = landed.iter().map(at).collect();
+        let landed: Vec<Staged> = landed.iter().map(at).filter(|staged| !is_of(&self.others, &staged.path)).collect();
         let (there, gone): (Vec<_>, Vec<_>) = landed.iter().partition(|staged| staged.digest.is_some());
         let names = |list: &[&Staged]| -> Vec<Rel> { list.iter().map(|staged| staged.path.clone()).collect() };
         let top = Dir::open(&self.repository.top).map_err(|e| unreadable(&self.repository.top, &e))?;
         let seen = self.as_landed(&top, &there)?;
-        self.no_filters(&names(&there))?;
         self.run(&["update-index", "-z", "--force-remove", "--stdin"], listed(&names(&gone)))?;
-        self.run(&["update-index", "-z", "--add", "--replace", "--stdin"], listed(&names(&there)))?;
+        let pointed = self.add(&top, &names(&there))?;
+        for (path, digest) in &pointed {
+            let kept = self.repository.keep_bytes(&top, path, digest);
+            kept.map_err(|e| moved(&format!("{path}, in lfs/objects of the repository: {e}")))?;
+        }
+        if !pointed.is_empty() {
+            self.notes.push(format!("{} files are kept by git LFS; `git lfs push` takes them along", pointed.len()));
+        }
         if self.as_landed(&top, &there)? != seen {
             return Err(moved("a file that landed was changed while it was committed"));
         }
@@ -330,8 +397,15 @@ impl Prepared {
         let object = self.run(&["cat-file", "commit", &commit], Vec::new())?;
         let object = String::from_utf8_lossy(&object);
         let who = object.lines().find_map(|line| line.strip_prefix("committer ")).unwrap_or_default();
-        let subject = self.message.lines().next().unwrap_or_default();
-        self.repository.advance(&self.head, &commit, who, &format!("commit: {subject}"))?;
+        let why = format!("commit: {}", self.message.lines().next().unwrap_or_default());
+        match self.settings.reftable {
+            true => {
+                let Identity { name, email } = self.committer.clone();
+                let env = vec![("GIT_COMMITTER_NAME", name.into()), ("GIT_COMMITTER_EMAIL", email.into())];
+                self.scratch.advance(&self.head, &commit, env, &why)?;
+            }
+            false => self.repository.advance(&self.head, &commit, who, &why)?,
+        }
         Ok(commit)
     }
 

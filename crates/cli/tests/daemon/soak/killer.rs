@@ -37,8 +37,8 @@ impl<'a> Killer<'a> {
             (4, Some(one)) => self.end("keeper", Some(one.pid)),
             (5, Some(one)) => self.end("first", first_of(one.pid)),
             (_, Some(_)) => {
-                let shepherds = kept.iter().filter_map(|one| children(first_of(one.pid)?).pop());
-                self.end("shepherd", shepherds.last());
+                let mut shepherds = kept.iter().filter_map(|one| children(first_of(one.pid)?).pop());
+                self.end("shepherd", shepherds.next_back());
             }
         }
     }
@@ -54,7 +54,7 @@ impl<'a> Killer<'a> {
         self.daemon = None;
         self.daemon = Some(self.world.daemon());
         self.restarts += 1;
-        if self.restarts % 3 == 0 {
+        if self.restarts.is_multiple_of(3) {
             let _alone = self.world.still.write().unwrap();
             truth::after_a_restart(self.world);
         }

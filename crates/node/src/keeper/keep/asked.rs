@@ -2,11 +2,10 @@
 
 use super::client::Client;
 use super::work::{Stage, Work};
-use super::{IDLE, Keep, MOST_CLIENTS, has_ended, is_ours, unknown};
+use super::{Keep, MOST_CLIENTS, has_ended, is_ours, unknown};
 use crate::keeper::wire;
 use crate::keeper::wire::{Ask, Frame, Hello, Pulled};
 use crate::questions::Questions;
-use crate::sandbox::{Lifecycle, Sandbox};
 use rustix::net::SocketFlags;
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
@@ -89,6 +88,7 @@ impl Keep {
 
     /// An answer, or none yet.
     pub(super) fn carry_out(&mut self, id: u64, ask: Ask, payload: Vec<u8>) -> Result<Option<Frame>, Fault> {
+        self.check_claimed(&ask)?;
         Ok(Some(match ask {
             Ask::Hello => wire::value(&self.hello()),
             Ask::Start(start) => return self.start(id, &start),
@@ -103,7 +103,11 @@ impl Keep {
             Ask::List => wire::value(&self.list()),
             Ask::Wait { run, timeout_ms } => return self.wait_for(id, run, timeout_ms),
             Ask::Follow { runs } => return Ok(self.follow(id, runs)),
-            Ask::Freeze => wire::value(&self.freeze()?),
+            Ask::Rise => wire::value(&self.rise()?),
+            Ask::Freeze => {
+                self.rise()?;
+                wire::value(&self.freeze()?)
+            }
             Ask::Thaw => wire::value(&self.thaw()?),
             Ask::Root { tmp } => {
                 let frame = self.root(tmp)?;
@@ -113,6 +117,7 @@ impl Keep {
                 frame
             }
             Ask::Connect { port } => {
+                self.rise()?;
                 self.thaw()?;
                 wire::value(&()).and(self.residence.connect(port)?)
             }
@@ -124,7 +129,10 @@ impl Keep {
                 let questions = self.premises.questions.as_ref().ok_or_else(nobody_asks)?;
                 wire::value(&questions.answer(number, answer, remember)?)
             }
+            Ask::Publish { ports } => wire::value(&self.publish(ports)?),
+            Ask::Claim { around, actor } => wire::value(&self.claim(&around, &actor)?),
             Ask::Stay => {
+                self.rise()?;
                 self.stays = true;
                 wire::value(&())
             }
@@ -144,7 +152,16 @@ impl Keep {
             running: self.works.len(),
             frozen: self.frozen.is_some(),
             stays: self.stays,
+            rests: self.rests,
         }
+    }
+
+    /// Whether they are open now: one that stands for its files alone opens nothing.
+    fn publish(&mut self, ports: Vec<String>) -> Result<bool, Fault> {
+        if !self.rests {
+            self.premises.publish(ports, &mut self.residence)?;
+        }
+        Ok(!self.rests)
     }
 
     pub(super) fn busy(&self) -> Fault {
@@ -152,17 +169,6 @@ impl Keep {
         let run = self.works.keys().next().cloned().unwrap_or_default();
         let fault = Fault::new(ErrorKind::Conflict, format!("{id} is busy: {run} is running in it"));
         fault.subject(id).phase(Phase::Admission).hint(format!("wait for it, or end it with `cofferdam stop {id}`"))
-    }
-
-    /// It may have been started since; then commands are welcome.
-    pub(super) fn is_still_stopped(&mut self) -> Result<bool, Fault> {
-        let store = store::Store::open(&self.state)?;
-        let now = store.read(|tx| tx.get::<Sandbox>(&self.premises.sandbox.id))?;
-        self.stopped = now.is_none_or(|kept| kept.record.state == Lifecycle::Stopped);
-        if !self.stopped {
-            self.idle = IDLE;
-        }
-        Ok(self.stopped)
     }
 
     /// Whether somebody else works with its files.

@@ -1,14 +1,18 @@
 //! What a keeper writes down and counts, on a thread beside its loop: the loop never waits for a disk, and so no command waits for
 //! what became of another. The store is closed again when nothing is left to write.
 
+use crate::fresh;
+use crate::keeper::place::Place;
+use crate::keeper::services::ServiceNow;
 use crate::run::{Timer, Written};
 use rustix::event::{EventfdFlags, eventfd};
+use serde_json::json;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::time::Duration;
-use store::{Store, Tx};
+use store::{Entry, Step, Store, Tx};
 use terms::{ErrorKind, Fault, Outcome};
 use workspace::Stack;
 
@@ -20,6 +24,7 @@ pub(super) struct Note {
     pub actor: String,
     pub started_ms: u64,
     pub service: Option<String>,
+    pub request: Option<String>,
     /// How long each of its phases takes.
     pub timer: Timer,
 }
@@ -27,6 +32,8 @@ pub(super) struct Note {
 pub(super) enum Task {
     Begin(Note),
     End(Note, Box<Outcome>),
+    /// How the services stand; with one that was given up, for the journal.
+    Services(Vec<ServiceNow>, Option<ServiceNow>),
 }
 
 /// What was done.
@@ -114,11 +121,12 @@ impl Desk {
                 done.into_iter().for_each(|done| drop(tell.try_send(done)));
                 let _ = rustix::io::write(bell, &1u64.to_ne_bytes());
             };
-            let (mut begun, mut ended) = (Vec::new(), Vec::new());
+            let (mut begun, mut ended, mut services) = (Vec::new(), Vec::new(), Vec::new());
             for task in std::iter::once(first).chain(todo.try_iter()) {
                 match task {
                     Task::Begin(note) => begun.push(note),
                     Task::End(note, outcome) => ended.push((note, outcome)),
+                    Task::Services(all, given_up) => services.push((all, given_up)),
                 }
             }
             // Beginnings are waited for, and ends come after their beginnings.
@@ -127,6 +135,9 @@ impl Desk {
             }
             if !ended.is_empty() {
                 tell(self.end(ended));
+            }
+            if !services.is_empty() {
+                self.write_services(services);
             }
         }
     }
@@ -148,6 +159,20 @@ impl Desk {
             }
         }
         notes.into_iter().zip(outcomes).map(|(note, outcome)| Done::Ended(note.run, outcome)).collect()
+    }
+
+    fn write_services(&mut self, told: Vec<(Vec<ServiceNow>, Option<ServiceNow>)>) {
+        if let Some((all, _)) = told.last() {
+            let _what_is_told_is_old_then = Place::of(&self.state, &self.sandbox).write_services(all);
+        }
+        for given_up in told.into_iter().filter_map(|(_, given_up)| given_up) {
+            let Ok(store) = self.store.take().map_or_else(|| Store::open(&self.state), Ok) else { return };
+            let (at_ms, subject) = (fresh::now_ms(), self.sandbox.as_str());
+            let body = json!({"service": given_up.name, "restarts": given_up.restarts, "last": given_up.last});
+            let entry = Entry { at_ms, verb: "service", step: Step::Failed, subject, actor: "keeper", body };
+            let _it_is_in_its_file = store.write(|tx| tx.note(&entry));
+            self.store = Some(store);
+        }
     }
 
     /// All in one transaction: the disk is waited for once. A run that is refused leaves the others as they are; a store that cannot
@@ -190,6 +215,7 @@ fn written<'a>(sandbox: &str, note: &'a Note) -> Written<'a> {
         actor: &note.actor,
         started_ms: note.started_ms,
         service: note.service.as_deref(),
+        request: note.request.as_deref(),
         timer: Some(&note.timer),
     }
 }

@@ -18,7 +18,10 @@ impl Keep {
     }
 
     pub(super) fn begin_end(&mut self, grace: Duration) {
-        if self.ending.is_some() {
+        let kill_at = Instant::now().checked_add(grace).unwrap_or_else(|| Instant::now() + GRACE);
+        if let Some(end) = &mut self.ending {
+            // Whoever has less patience is heard; nobody is given more.
+            end.kill_at = end.kill_at.min(kill_at);
             return;
         }
         let _they_are_killed_then = self.thaw();
@@ -28,7 +31,6 @@ impl Keep {
             self.residence.signal(work.job, TERM);
             left.ended.push((run.clone(), false));
         }
-        let kill_at = Instant::now().checked_add(grace).unwrap_or_else(|| Instant::now() + GRACE);
         self.ending = Some(End { kill_at, left });
     }
 

@@ -3,12 +3,12 @@
 use super::clerk::{Done, Task};
 use super::client::Owed;
 use super::work::Stage;
-use super::{GRACE, KILL, Keep, MOST_KEPT, MOST_PAST, PRUNED_EVERY, Past, work};
+use super::{GRACE, KILL, Keep, MOST_KEPT, MOST_PAST, PRUNED_EVERY, Past, SEEN_EVERY, work};
 use crate::keeper::wire;
 use crate::keeper::wire::{Listed, Started, Waited};
 use enclosure::{Happened, Job};
 use std::os::fd::AsFd;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use terms::{Fault, LimitHit, Outcome, Phase};
 
 impl Keep {
@@ -99,6 +99,7 @@ impl Keep {
     /// Its end is written down: now it is told.
     pub(super) fn finish(&mut self, run: &str, outcome: &Outcome) {
         let Some(mut work) = self.works.remove(run) else { return };
+        self.service_ended(run, outcome, work.cancelled_by.is_some());
         let end = work.finish(outcome);
         let past = Past { listed: Listed { input: false, ..work.listed() }, end };
         for client in self.clients.values_mut() {
@@ -161,6 +162,17 @@ impl Keep {
                 self.residence.end(work.job);
             }
             end.kill_at = now + GRACE;
+        }
+    }
+
+    /// Where its place is gone, with the state directory or without, nobody can find it any more: it ends with all that it keeps.
+    pub(super) fn look_at_place(&mut self) {
+        if self.ending.is_some() || self.seen.elapsed() < SEEN_EVERY {
+            return;
+        }
+        self.seen = Instant::now();
+        if self.place.card().is_none_or(|card| card.pid != self.card.pid) {
+            self.begin_end(Duration::ZERO);
         }
     }
 

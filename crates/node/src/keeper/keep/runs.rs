@@ -5,6 +5,7 @@ use super::client::{Following, Owed};
 use super::work::{Feed, Stage, Stream, Work};
 use super::{KILL, Keep, MOST_RUNS, Past, TERM, unknown, work};
 use crate::fresh;
+use crate::keeper::begin;
 use crate::keeper::lost;
 use crate::keeper::spool::{Kind, Reader, Writer};
 use crate::keeper::wire;
@@ -19,6 +20,9 @@ impl Keep {
         if let Some(run) = &start.run
             && let Some(pid) = self.known(run)
         {
+            if self.works.get(run).is_some_and(|work| work.note.request != start.request) {
+                return Err(begin::other_request(run));
+            }
             if self.works.get(run).is_some_and(|work| work.stage == Stage::Beginning) {
                 self.owe(id, Owed::Begin { run: run.clone(), existed: true });
                 return Ok(None);
@@ -45,6 +49,7 @@ impl Keep {
             actor: &start.actor,
             started_ms: fresh::now_ms(),
             service: None,
+            request: start.request.as_deref(),
             timer: None,
         };
         lost::never_recorded(&self.state, &self.place, &written)?;
@@ -65,7 +70,8 @@ impl Keep {
     /// Starts a command and has it written down meanwhile.
     pub(super) fn begin_run(&mut self, start: &Start) -> Result<String, Fault> {
         let sandbox = self.premises.sandbox.id.clone();
-        if self.stopped && self.is_still_stopped()? {
+        self.rise()?;
+        if self.rests {
             return Err(crate::run::is_stopped(&sandbox));
         }
         let mut timer = Timer::begin(Phase::Admission, start.variable("TRACEPARENT").as_deref());
@@ -93,6 +99,7 @@ impl Keep {
             actor: start.actor.clone(),
             started_ms: fresh::now_ms(),
             service: start.service.clone(),
+            request: start.request.clone(),
             timer,
         };
         let streams = match start.terminal {

@@ -108,7 +108,7 @@ impl Stacked {
         sandbox.layers = vec![self.top.id.clone()];
         sandbox.since = self.top.made_at().map_err(failed)?;
         if sandbox.driver != Driver::Overlay {
-            let copied = workspace::copy::populate(&base.dir, &self.top.up, sandbox.driver, progress)?;
+            let copied = workspace::copy::into_layer(&base.dir, &self.top, sandbox.driver, progress)?;
             sandbox.notes.extend(copied.left_out());
         }
         Meta::of(id, sandbox).write(&self.top).map_err(failed)?;

@@ -1,8 +1,10 @@
-//! Directories as tar streams. Packing and unpacking block, so each has a thread for as long as it takes; few may at a time.
+//! Directories as tar streams. Packing and unpacking block, so each has a thread for as long as it takes; few may at a time, and
+//! tenants in turn.
 
 use super::asked::{self, At};
 use super::content::{Nothing, as_body};
 use super::may_read;
+use crate::admission::Turn;
 use crate::answer::{Answer, Document};
 use crate::ask::{Path, broken_body};
 use crate::refuse::Refusal;
@@ -18,19 +20,18 @@ use node::files::tar::{self, Unpacked};
 use node::files::{self, Purpose};
 use serde_json::json;
 use std::io::{self, Read, Write};
-use terms::{Fault, LimitKind};
-use tokio::sync::{Semaphore, SemaphorePermit, mpsc};
+use terms::{Fault, LimitKind, Phase};
+use tokio::sync::mpsc;
 
-/// Streams at a time in the whole daemon.
-const AT_A_TIME: usize = 16;
-static STREAMS: Semaphore = Semaphore::const_new(AT_A_TIME);
+/// What may follow the end of an archive.
+const MOST_PADDING: u64 = 1 << 20;
 /// Pieces that wait between the thread and the connection, and how large one is.
 const WAITING: usize = 4;
 const PIECE: usize = 128 << 10;
 
-fn turn() -> Result<SemaphorePermit<'static>, Refusal> {
-    STREAMS.try_acquire().map_err(|_| {
-        let message = format!("{AT_A_TIME} archives are being packed or unpacked");
+async fn turn(shared: &Shared, who: &Who) -> Result<Turn, Refusal> {
+    shared.archives().turn(&who.tenant).await.ok_or_else(|| {
+        let message = "too many archives are being packed or unpacked";
         Refusal::limit(StatusCode::TOO_MANY_REQUESTS, LimitKind::Waiting, message, "try again when one has ended")
     })
 }
@@ -47,15 +48,14 @@ pub async fn get(
     At { path, .. }: At<Nothing>,
 ) -> Result<Response, Refusal> {
     may_read(&who)?;
-    let permit = turn()?;
-    let (caller, (sender, mut receiver)) = (shared.caller(&who), mpsc::channel(WAITING));
+    let turn = turn(&shared, &who).await?;
+    let mut held = super::rooted(&shared, &who, &id, Purpose::Reading).await?;
+    let Some(root) = held.0.take() else { return Err(Fault::internal("files that nobody has").into()) };
+    let (sender, mut receiver) = mpsc::channel(WAITING);
     tokio::task::spawn_blocking(move || {
-        let _permit = permit;
+        let _turn = turn;
         let mut out = Outlet { sender, held: Vec::with_capacity(PIECE) };
-        let packed = files::open(&id, Purpose::Reading, &caller).and_then(|root| {
-            let path = root.path(&path)?;
-            tar::pack(&root, &path, &mut out)
-        });
+        let packed = root.path(&path).and_then(|path| tar::pack(&root, &path, &mut out));
         if let Err(fault) = packed {
             // Who went away need not be told.
             let _ = out.sender.blocking_send(Err(fault));
@@ -113,16 +113,24 @@ pub async fn put(
     request: Request,
 ) -> Result<Answer<Unpacked>, Refusal> {
     who.needs(Scope::Agent)?;
-    let permit = turn()?;
+    let turn = turn(&shared, &who).await?;
+    let mut held = super::rooted(&shared, &who, &id, Purpose::Writing).await?;
+    let Some(root) = held.0.take() else { return Err(Fault::internal("files that nobody has").into()) };
     let (caller, (sender, receiver)) = (shared.caller(&who), mpsc::channel(WAITING));
     let work = tokio::task::spawn_blocking(move || {
-        let _permit = permit;
-        let root = files::open(&id, Purpose::Writing, &caller)?;
+        let _turn = turn;
         let path = root.path(&path)?;
         let mut inlet = Inlet { receiver, piece: Bytes::new() };
         let made = tar::unpack(&root, &path, &mut inlet)?;
         // What follows the end of the archive is padding.
-        io::copy(&mut inlet, &mut io::sink()).map_err(|e| Fault::invalid(format!("the body: {e}")))?;
+        let padding = io::copy(&mut inlet.by_ref().take(MOST_PADDING + 1), &mut io::sink());
+        if padding.map_err(|e| Fault::invalid(format!("the body: {e}")))? > MOST_PADDING {
+            let fault =
+                Fault::invalid(format!("the body goes on for more than {MOST_PADDING} bytes behind the archive"));
+            return Err(fault
+                .hint("what is in the archive was unpacked; end the body with it")
+                .phase(Phase::Execution));
+        }
         let body = json!({ "path": path, "entries": made.entries, "bytes": made.bytes });
         files::note(&caller, root.sandbox().unwrap_or(&id), "files.unpack", body)?;
         Ok(made)

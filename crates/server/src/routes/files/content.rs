@@ -13,6 +13,7 @@ use bytes::Bytes;
 use futures_util::StreamExt;
 use http::header::{ACCEPT_RANGES, CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE, ETAG};
 use http::{HeaderMap, HeaderValue, StatusCode};
+use node::Caller;
 use node::files::read::{self, PIECE, Reading};
 use node::files::write::{Ask, Draft};
 use node::files::{self, Entry, Purpose};
@@ -61,7 +62,7 @@ pub async fn get(
         status = StatusCode::PARTIAL_CONTENT;
     }
     let (first, end) = reading.span();
-    let mut answer = (status, described(&entry), Body::from_stream(pieces(shared, reading))).into_response();
+    let mut answer = (status, described(&entry), Body::from_stream(pieces(shared, who, reading))).into_response();
     let headers = answer.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/octet-stream"));
     headers.insert(CONTENT_LENGTH, HeaderValue::from(end - first));
@@ -92,13 +93,17 @@ fn described(entry: &Entry) -> HeaderMap {
 }
 
 /// Each piece is read when the one before is on its way: a slow client costs a descriptor and no thread.
-fn pieces(shared: Shared, reading: Reading) -> impl futures_util::Stream<Item = Result<Bytes, std::io::Error>> {
+fn pieces(
+    shared: Shared,
+    who: Who,
+    reading: Reading,
+) -> impl futures_util::Stream<Item = Result<Bytes, std::io::Error>> {
     futures_util::stream::unfold(Aside(Some(reading)), move |mut held| {
-        let shared = shared.clone();
+        let (shared, who) = (shared.clone(), who.clone());
         async move {
             let mut reading = held.0.take()?;
             let work = move || reading.piece().map(|piece| (piece, reading));
-            match shared.blocking(work).await {
+            match shared.blocking_for(&who, work).await {
                 Ok((Some(piece), reading)) => Some((Ok(piece.into()), Aside(Some(reading)))),
                 Ok((None, reading)) => {
                     aside(reading);
@@ -165,21 +170,21 @@ pub async fn put(
         when: asked::when(request.headers())?,
         append: rest.append,
     };
-    let caller = shared.caller(&who);
-    let begin = move || {
-        let root = files::open(&id, Purpose::Writing, &caller)?;
+    let mut held = super::rooted(&shared, &who, &id, Purpose::Writing).await?;
+    let Some(root) = held.0.take() else { return Err(Fault::internal("files that nobody has").into()) };
+    let begin = move |_: &Caller| {
         let (path, sandbox) = (root.path(&path)?, root.sandbox().unwrap_or(&id).to_owned());
-        Draft::begin(root, &path, ask).map(|draft| (draft, sandbox, caller))
+        Draft::begin(root, &path, ask).map(|draft| (draft, sandbox))
     };
-    let (draft, sandbox, caller) = shared.blocking(begin).await?;
-    let draft = filled(&shared, draft, request.into_body()).await?;
-    let finish = move || {
+    let (draft, sandbox) = shared.verb(&who, begin).await?;
+    let draft = filled(&shared, &who, draft, request.into_body()).await?;
+    let finish = move |caller: &Caller| {
         let entry = draft.finish()?;
         let body = json!({ "path": &entry.path, "bytes": entry.size, "etag": &entry.etag });
-        files::note(&caller, &sandbox, "files.write", body)?;
+        files::note(caller, &sandbox, "files.write", body)?;
         Ok(entry)
     };
-    let entry = shared.blocking(finish).await?;
+    let entry = shared.verb(&who, finish).await?;
     let headers = described(&entry);
     let tag = headers.get(ETAG).cloned();
     let mut answer = Answer::ok(entry).into_response();
@@ -198,7 +203,7 @@ fn mode(text: Option<String>) -> Result<Option<u32>, Refusal> {
 }
 
 /// Writes a body as it comes, in pieces of some size: each costs a change of threads.
-async fn filled(shared: &Shared, draft: Draft, body: Body) -> Result<Draft, Refusal> {
+async fn filled(shared: &Shared, who: &Who, draft: Draft, body: Body) -> Result<Draft, Refusal> {
     let mut held = Aside(Some(draft));
     let (mut stream, mut waiting) = (body.into_data_stream(), Vec::new());
     loop {
@@ -208,7 +213,7 @@ async fn filled(shared: &Shared, draft: Draft, body: Body) -> Result<Draft, Refu
         if !waiting.is_empty() && (is_last || waiting.len() >= PIECE) {
             let (bytes, Some(mut draft)) = (std::mem::take(&mut waiting), held.0.take()) else { break };
             let push = move || draft.push(&bytes).map(|()| draft);
-            held.0 = Some(shared.blocking(push).await.map_err(as_body)?);
+            held.0 = Some(shared.blocking_for(who, push).await.map_err(as_body)?);
         }
         if is_last {
             break;

@@ -3,6 +3,7 @@
 
 use super::asked::{self, At};
 use super::may_read;
+use crate::admission::Turn;
 use crate::ask::Path;
 use crate::refuse::Refusal;
 use crate::{Shared, Who};
@@ -15,12 +16,9 @@ use serde::Deserialize;
 use std::convert::Infallible;
 use std::time::Duration;
 use terms::{Fault, LimitKind};
-use tokio::sync::{Semaphore, SemaphorePermit, mpsc};
+use tokio::sync::mpsc;
 use utoipa::IntoParams;
 
-/// Watches at a time in the whole daemon; each has a thread that waits for the kernel.
-const AT_A_TIME: usize = 64;
-static WATCHES: Semaphore = Semaphore::const_new(AT_A_TIME);
 /// Events that wait for a client; the rest waits in the kernel's queue.
 const WAITING: usize = 64;
 /// Whether the sandbox and the client are still there is looked at this often, at least.
@@ -48,8 +46,8 @@ pub async fn watch(
     At { path, rest }: At<WatchQuery>,
 ) -> Result<Sse<impl Stream<Item = Result<Sent, Infallible>>>, Refusal> {
     may_read(&who)?;
-    let permit = WATCHES.try_acquire().map_err(|_| {
-        let message = format!("{AT_A_TIME} watches are open");
+    let turn = shared.watches().turn(&who.tenant).await.ok_or_else(|| {
+        let message = "too many watches are open";
         Refusal::limit(StatusCode::TOO_MANY_REQUESTS, LimitKind::Waiting, message, "close one")
     })?;
     let begin = move |root, path| watch::watch(root, &path, rest.recursive);
@@ -57,7 +55,7 @@ pub async fn watch(
     let (sender, receiver) = mpsc::channel(WAITING);
     let _ = sender.try_send(Sent::default().event("ready").data("{}"));
     // Not one of the runtime's: it may wait for days.
-    let started = std::thread::Builder::new().name("watch".into()).spawn(move || feed(watch, &sender, permit));
+    let started = std::thread::Builder::new().name("watch".into()).spawn(move || feed(watch, &sender, turn));
     started.map_err(|e| Fault::internal(format!("a watch that nobody can wait for: {e}")))?;
     let stream =
         futures_util::stream::unfold(
@@ -68,7 +66,7 @@ pub async fn watch(
 }
 
 /// Hands on what happens until it is over, or nobody listens.
-fn feed(mut watch: Watch, to: &mpsc::Sender<Sent>, _permit: SemaphorePermit<'static>) {
+fn feed(mut watch: Watch, to: &mpsc::Sender<Sent>, _turn: Turn) {
     while !watch.is_over() && !to.is_closed() {
         watch.wait(LOOK);
         let told: Vec<Sent> = match watch.take() {

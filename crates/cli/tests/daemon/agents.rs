@@ -1,0 +1,158 @@
+//! An agent's token has the sandboxes that it made and those that it was bound to. Another agent of the same tenant finds nothing of them,
+//! and what it does not find it is not told of in any other way.
+
+use crate::support::http::{Answer, Ask, Daemon};
+use crate::support::{As, Place};
+use serde_json::{Value, json};
+use std::time::{Duration, Instant};
+
+struct World {
+    place: Place,
+    daemon: Daemon,
+    ann: String,
+    bob: String,
+}
+
+impl World {
+    fn new() -> World {
+        let place = Place::new(As::User);
+        let daemon = Daemon::start_tcp(&place);
+        let token = |name: &str| daemon.token(json!({"name": name, "scopes": ["agent"], "dirs": [place.project]}));
+        let (ann, bob) = (token("ann"), token("bob"));
+        World { place, daemon, ann, bob }
+    }
+
+    fn ask(&self, token: &str, method: &str, path: &str) -> Ask<'_> {
+        self.daemon.ask(method, path).over_tcp().bearer(token)
+    }
+
+    fn post(&self, token: &str, path: &str, body: Value) -> Answer {
+        self.ask(token, "POST", path).json(body).send()
+    }
+
+    fn get(&self, token: &str, path: &str) -> Answer {
+        self.ask(token, "GET", path).send()
+    }
+
+    fn make(&self, token: &str, body: Value) -> String {
+        self.post(token, "/v1/sandboxes", body).assert_ok()["id"].as_str().unwrap().to_owned()
+    }
+
+    /// Who tried what, by the operator's journal.
+    fn tries(&self) -> Vec<(String, String)> {
+        let log = self.place.cofferdam(["audit", "log", "--json"]).output().unwrap();
+        let log: Value = serde_json::from_slice(&log.stdout).unwrap();
+        let entries = log["entries"].as_array().unwrap().iter().filter(|entry| entry["verb"] == "foreign");
+        let text = |value: &Value| value.as_str().unwrap().to_owned();
+        entries.map(|entry| (text(&entry["actor"]), text(&entry["subject"]))).collect()
+    }
+
+    #[track_caller]
+    fn is_noted(&self, actor: &str, subject: &str) {
+        let begun = Instant::now();
+        while !self.tries().iter().any(|(by, what)| by == actor && what == subject) {
+            assert!(begun.elapsed() < Duration::from_secs(20), "{actor} {subject}: {:?}", self.tries());
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+}
+
+#[test]
+fn one_agents_sandboxes_are_not_there_for_another() {
+    let w = World::new();
+    let project = w.place.project.clone();
+    let id = w.make(&w.ann, json!({"name": "annsbox", "dir": project, "reserve": ["src"]}));
+    let at = format!("/v1/sandboxes/{id}");
+    let ran = w.post(&w.ann, &format!("{at}/runs?wait=60s"), json!({"shell": "echo hello > note"})).assert_ok();
+    let run = ran["run"].as_str().unwrap().to_owned();
+    let snapshot = w.post(&w.ann, &format!("{at}/snapshots"), json!({"name": "kept"})).assert_ok();
+    let snapshot = snapshot["id"].as_str().unwrap().to_owned();
+    let own = w.make(&w.bob, json!({"name": "his", "dir": project}));
+
+    // The control: she has all of it, and so has who was bound to it, a reviewer and the operator.
+    let bound = w.daemon.token(json!({"name": "carl", "scopes": ["agent"], "sandboxes": ["annsbox"]}));
+    let reviewer = w.daemon.token(json!({"name": "rita", "scopes": ["reviewer"]}));
+    for token in [&w.ann, &bound, &reviewer, &w.daemon.operator_token()] {
+        for path in
+            [&at, &format!("{at}/workspace/diff"), &format!("/v1/runs/{run}"), &format!("/v1/snapshots/{snapshot}")]
+        {
+            w.get(token, path).assert_ok();
+        }
+        let listed = w.get(token, "/v1/sandboxes").assert_ok().to_string();
+        assert!(listed.contains(&id), "{listed}");
+    }
+    assert!(!w.get(&bound, "/v1/sandboxes").assert_ok().to_string().contains(&own), "nor has that one his");
+
+    // He has none of it: by id, by its beginning with and without its kind, by name, spelled in other ways, or inside a request.
+    let short = &id[..16];
+    for word in [&id, short, &short[4..], "annsbox", &id.replace("sbx", "sb%78")] {
+        w.get(&w.bob, &format!("/v1/sandboxes/{word}")).assert_fault(404, "not_found");
+    }
+    w.is_noted("bob of default", &id);
+    w.is_noted("bob of default", short);
+    for path in [format!("/v1/runs/{run}"), format!("/v1/runs/{run}/output"), format!("/v1/snapshots/{snapshot}")] {
+        w.get(&w.bob, &path).assert_fault(404, "not_found");
+    }
+    for (path, body) in [
+        (format!("/v1/sandboxes/{own}/restore"), json!({"snapshot": snapshot})),
+        (format!("/v1/sandboxes/{own}/restore"), json!({"snapshot": "kept"})),
+        (format!("/v1/sandboxes/{own}/fork"), json!({"snapshot": snapshot})),
+        ("/v1/policies/explain".to_owned(), json!({"what": "/etc/passwd", "sandbox": "annsbox"})),
+    ] {
+        w.post(&w.bob, &path, body).assert_fault(404, "not_found");
+    }
+    w.is_noted("bob of default", &snapshot);
+    w.get(&w.bob, &format!("/v1/events?sandbox={id}")).assert_fault(404, "not_found");
+
+    // What he is told of his own says nothing of hers.
+    let silent =
+        |text: &str| assert!(!text.contains(&id) && !text.contains("annsbox") && !text.contains(&run), "{text}");
+    for path in ["/v1/sandboxes?removed=true", "/v1/runs", &format!("/v1/sandboxes/{own}/workspace/conflicts")] {
+        silent(&w.get(&w.bob, path).assert_ok().to_string());
+    }
+    let taken = w.post(&w.bob, "/v1/sandboxes", json!({"name": "annsbox"})).assert_fault(409, "conflict");
+    assert!(!taken.to_string().contains(&id), "{taken}");
+    let held = json!({"dir": project, "reserve": ["src/a"]});
+    silent(&w.post(&w.bob, "/v1/sandboxes", held).assert_fault(409, "conflict").to_string());
+    let mut events = w.ask(&w.bob, "GET", "/v1/events?from=0").open();
+    assert!(events.until(&own), "the control: his own is told");
+    let told = String::from_utf8_lossy(&events.text).into_owned();
+    assert!(!told.contains(&id) && !told.contains(&snapshot), "{told}");
+
+    // What is his stays his when it is gone; a new token has none of it, not even of the same name.
+    w.ask(&w.ann, "DELETE", &at).send().assert_ok();
+    assert!(w.get(&w.ann, "/v1/sandboxes?removed=true").assert_ok().to_string().contains(&id));
+    silent(&w.get(&w.bob, "/v1/sandboxes?removed=true").assert_ok().to_string());
+    let again = w.daemon.token(json!({"name": "bob", "scopes": ["agent"]}));
+    w.get(&again, &format!("/v1/sandboxes/{own}")).assert_fault(404, "not_found");
+}
+
+/// A key is its sender's: the same one of another makes another.
+#[test]
+fn keys_and_bounds_are_each_agents_own() {
+    let w = World::new();
+    let make = |token: &str, key: &str| {
+        w.ask(token, "POST", "/v1/sandboxes").header("idempotency-key", key).json(json!({})).send()
+    };
+    let id = |answer: &Answer| answer.json()["id"].as_str().unwrap().to_owned();
+    let (hers, his) = (make(&w.ann, "k"), make(&w.bob, "k"));
+    assert_eq!((hers.status, his.status), (201, 201));
+    assert_ne!(id(&hers), id(&his));
+    let again = make(&w.ann, "k");
+    assert_eq!((again.status, id(&again)), (200, id(&hers)), "the control");
+    // What a fork makes is its maker's.
+    let forked = w.post(&w.ann, &format!("/v1/sandboxes/{}/fork", id(&hers)), json!({})).assert_ok();
+    let forked = format!("/v1/sandboxes/{}", forked["sandboxes"][0]["id"].as_str().unwrap());
+    w.get(&w.ann, &forked).assert_ok();
+    w.get(&w.bob, &forked).assert_fault(404, "not_found");
+    // Only what is there can be bound to, and only who would not have all.
+    for (scopes, sandboxes, tenant) in [
+        ("agent", "nobodys", "default"),
+        ("agent", &id(&hers), "a"),
+        ("operator", &id(&hers), "default"),
+        ("metrics", &id(&hers), "default"),
+    ] {
+        let ask = json!({"name": "x", "scopes": [scopes], "sandboxes": [sandboxes], "tenant": tenant});
+        w.daemon.post("/v1/tokens", ask).assert_fault(400, "invalid_request");
+    }
+}

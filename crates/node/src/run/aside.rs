@@ -1,0 +1,130 @@
+//! The state directory is no guest's, whatever rules say: it holds the layers, records and secrets of all, and sockets of keepers. A grant
+//! that holds it shows it as hidden; sockets and programs in it are refused. Only the directory that a sandbox works on may lie there.
+
+use super::place::Spot;
+use super::view::View;
+use super::{Ask, mode};
+use crate::{Caller, state};
+use policy::{Action, ExecPlan, Grant, Kind, Perms, Plan, Resolved};
+use std::path::{Path, PathBuf};
+use terms::{ErrorKind, Fault, Phase};
+
+/// The name under which this appears in denials and in `--explain`.
+const RULE: &str = "state directory";
+/// Entries of directories that lead to it, where each must be shown by itself.
+const MOST_BESIDE: usize = 4096;
+
+/// The rules and the plan as the mode makes them, with the state directory left out.
+pub(super) fn settle(
+    resolved: Resolved,
+    ask: &Ask,
+    spot: &Spot,
+    view: &View,
+    caller: &Caller,
+) -> Result<(Resolved, Plan, bool), Fault> {
+    let hidden = Hidden { places: state::places(caller)?, work: &spot.dir };
+    let (settled, mut plan, layered) = mode::settle(resolved.clone(), ask, spot, view)?;
+    hidden.check(&plan)?;
+    if !plan.grants.iter().any(|grant| hidden.is_shown_by(grant)) {
+        return Ok((settled, plan, layered));
+    }
+    if hidden.holds_work() {
+        // A denial of all would take the sandbox's own directory as well.
+        plan.grants = hidden.beside(plan.grants)?;
+        return Ok((settled, plan, layered));
+    }
+    // What is not there yet could only be denied where no guest can make it.
+    state::prepare(caller)?;
+    let mut denied = resolved;
+    for place in &hidden.places {
+        let spoken = denied.with_fs(Action::Deny, place, Perms::ALL, RULE);
+        denied = spoken.ok_or_else(|| refuse(format!("{}: its name is no UTF-8", place.display())))?;
+    }
+    mode::settle(denied, ask, spot, view)
+}
+
+struct Hidden<'a> {
+    /// The state directory under all its names.
+    places: Vec<PathBuf>,
+    /// The directory that is worked on.
+    work: &'a Path,
+}
+
+impl Hidden<'_> {
+    /// Whether a path is in the state directory, and not in the sandbox's own.
+    fn has(&self, path: &Path) -> bool {
+        self.places.iter().any(|place| path.starts_with(place)) && !(self.holds_work() && path.starts_with(self.work))
+    }
+
+    fn holds_work(&self) -> bool {
+        self.places.iter().any(|place| self.work.starts_with(place))
+    }
+
+    fn is_shown_by(&self, grant: &Grant) -> bool {
+        self.has(&grant.path) || self.is_held_by(&grant.path)
+    }
+
+    fn is_held_by(&self, path: &Path) -> bool {
+        self.places.iter().any(|place| place.starts_with(path))
+    }
+
+    fn check(&self, plan: &Plan) -> Result<(), Fault> {
+        if let Some(socket) = plan.sockets.iter().find(|socket| self.has(&socket.path)) {
+            return Err(refuse(format!(
+                "{}: {} is a socket of the state directory",
+                socket.rule,
+                socket.path.display()
+            )));
+        }
+        let (ExecPlan::AllowBut(programs) | ExecPlan::Only { programs, .. }) = &plan.exec;
+        match programs.iter().find(|program| self.has(&program.path)) {
+            Some(program) => {
+                Err(refuse(format!("{}: {} is in the state directory", program.rule, program.path.display())))
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// Grants that lead to it become those of what is beside the way; what is in it goes.
+    fn beside(&self, grants: Vec<Grant>) -> Result<Vec<Grant>, Fault> {
+        let mut kept = Vec::new();
+        for grant in grants.into_iter().filter(|grant| !self.has(&grant.path)) {
+            self.split(grant, &mut kept)?;
+        }
+        kept.sort_by(|a: &Grant, b| a.path.cmp(&b.path));
+        kept.dedup_by(|a, b| a.path == b.path);
+        Ok(kept)
+    }
+
+    fn split(&self, grant: Grant, kept: &mut Vec<Grant>) -> Result<(), Fault> {
+        if !self.is_held_by(&grant.path) {
+            kept.push(grant);
+            return Ok(());
+        }
+        if self.has(&grant.path) {
+            return Ok(());
+        }
+        let unseen = |e: std::io::Error| refuse(format!("{}: {e}", grant.path.display()));
+        for entry in std::fs::read_dir(&grant.path).map_err(unseen)? {
+            let entry = entry.map_err(unseen)?;
+            if kept.len() == MOST_BESIDE {
+                let what = grant.path.display();
+                return Err(refuse(format!("{}: {what} holds the state directory and too much beside it", grant.rule)));
+            }
+            let kind = entry.file_type().map_err(unseen)?;
+            let kind = match () {
+                () if kind.is_dir() => Kind::Dir,
+                () if kind.is_file() => Kind::File,
+                // Links lead to what is granted or is not; sockets and devices are nobody's by way of a directory.
+                () => continue,
+            };
+            self.split(Grant { path: entry.path(), kind, ..grant.clone() }, kept)?;
+        }
+        Ok(())
+    }
+}
+
+fn refuse(message: String) -> Fault {
+    let fault = Fault::new(ErrorKind::PolicyDenied, message).phase(Phase::Planning);
+    fault.hint("no guest has anything of the state directory; keep it apart, or set COFFERDAM_STATE to another place")
+}
