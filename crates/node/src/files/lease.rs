@@ -76,6 +76,9 @@ pub fn open_standing(word: &str, purpose: Purpose, caller: &Caller) -> Result<Op
     open_how(word, purpose, How::Found, caller)
 }
 
+/// How often a keeper may be found that is just leaving.
+const TRIES: u32 = 8;
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum How {
     Found,
@@ -92,12 +95,20 @@ fn open_how(word: &str, purpose: Purpose, how: How, caller: &Caller) -> Result<O
     let (path, id, stopped) = (state.path.clone(), found.id.clone(), found.record.state == Lifecycle::Stopped);
     touch(&state.store, found)?;
     drop(state);
-    let keeper = match how {
-        How::Found => Keeper::find(&path, &id),
-        How::Started => Some(Keeper::ensure_for_files(&path, &id, caller)?),
+    let mut tries = 0;
+    let (keeper, (rooted, handle)) = loop {
+        let keeper = match how {
+            How::Found => Keeper::find(&path, &id),
+            How::Started => Some(Keeper::ensure_for_files(&path, &id, caller)?),
+        };
+        let Some(mut keeper) = keeper else { return Ok(None) };
+        match keeper.root() {
+            Ok(rooted) => break (keeper, rooted),
+            // One that has nothing to do may leave while it is asked.
+            Err(fault) if fault.error_kind == ErrorKind::Unavailable && tries < TRIES => tries += 1,
+            Err(fault) => return Err(fault),
+        }
     };
-    let Some(mut keeper) = keeper else { return Ok(None) };
-    let (rooted, handle) = keeper.root()?;
     let place = rooted.at.text().map(PathBuf::from).ok_or_else(|| Fault::internal("a place that is no path"))?;
     let lease = Lease { keeper: Mutex::new(Some(keeper)), sandbox: id, stopped };
     let root = Root::new(handle, (rooted.uid, rooted.gid), place).with_room(room);
