@@ -76,9 +76,13 @@ impl<'a> Killer<'a> {
         // One that was on its way out has taken its card with it.
         let was_there = fs::read_to_string(card).is_ok_and(|text| text.contains(&format!("\"pid\":{pid},")));
         soon(Duration::from_secs(10), || is_gone(pid));
-        let after = get(&at).unwrap_or_default();
-        let told = after["lost"].as_str().is_some_and(|why| why.contains(&pid.to_string()));
-        if was_there && !going.is_empty() && !(after["standing"] == "lost" && told) {
+        // It stands as it did until the last of its tree is gone, too.
+        let is_told = || {
+            let after = get(&at).unwrap_or_default();
+            after["standing"] == "lost" && after["lost"].as_str().is_some_and(|why| why.contains(&pid.to_string()))
+        };
+        if was_there && !going.is_empty() && !soon(Duration::from_secs(10), is_told) {
+            let after = get(&at).unwrap_or_default();
             self.world.bad(format!("keeper {pid} of {} was killed with {going:?} in it: {after}", one.sandbox));
         }
         for run in going {
