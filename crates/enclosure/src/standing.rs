@@ -207,7 +207,8 @@ pub(crate) fn exec_failed(program: &Path, report: &Report) -> Fault {
 
 /// Somebody killed the first process before the command ran.
 pub(crate) fn vanished() -> Fault {
-    Fault::internal("the guest's first process ended during setup").phase(Phase::Start)
+    let fault = Fault::new(ErrorKind::Unavailable, "the guest's first process was killed during setup");
+    fault.hint("somebody ended it, or memory ran out; try again").phase(Phase::Start)
 }
 
 /// Says at which step the setup failed.

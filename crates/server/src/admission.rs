@@ -123,11 +123,6 @@ impl Shared {
             return self.verb(who, verb).await;
         }
         let _turn = self.turn_to_take(&who.tenant).await?;
-        if let Some(key) = key
-            && self.verb(who, move |caller| keys::is_known(&key, caller)).await?
-        {
-            return self.verb(who, verb).await;
-        }
         if measures {
             self.check_disk(who).await?;
         }

@@ -306,7 +306,7 @@ impl<'a> Client<'a> {
                 // It may have been made by a request that was cut off.
                 self.ask("look", "GET", &format!("/v1/sandboxes/{name}"), Body::None)?;
             }
-            self.values.insert(String::new());
+            self.values.insert("none\n".to_owned());
         }
         Some(name)
     }
@@ -330,7 +330,8 @@ impl<'a> Client<'a> {
             }
             _ => {
                 let said = match self.dice.roll(2) {
-                    0 => self.sh("exec", &name, "cat value 2>/dev/null || true")?,
+                    // A reader that is killed ends badly, and says nothing of the file.
+                    0 => self.sh("exec", &name, "if [ -e value ]; then cat value; else echo none; fi")?,
                     _ => self.ask("get", "GET", &content, Body::None)?.as_str()?.to_owned(),
                 };
                 if !self.values.contains(&said) {

@@ -75,10 +75,14 @@ impl<'a> Killer<'a> {
         let card = self.world.place.state().join("keepers").join(&one.sandbox).join("keeper.json");
         // One that was on its way out has taken its card with it.
         let was_there = fs::read_to_string(card).is_ok_and(|text| text.contains(&format!("\"pid\":{pid},")));
-        soon(Duration::from_secs(10), || children(pid).is_empty());
-        let after = get(&at).unwrap_or_default();
-        let told = after["lost"].as_str().is_some_and(|why| why.contains(&pid.to_string()));
-        if was_there && !going.is_empty() && !(after["standing"] == "lost" && told) {
+        soon(Duration::from_secs(10), || is_gone(pid));
+        // It stands as it did until the last of its tree is gone, too.
+        let is_told = || {
+            let after = get(&at).unwrap_or_default();
+            after["standing"] == "lost" && after["lost"].as_str().is_some_and(|why| why.contains(&pid.to_string()))
+        };
+        if was_there && !going.is_empty() && !soon(Duration::from_secs(10), is_told) {
+            let after = get(&at).unwrap_or_default();
             self.world.bad(format!("keeper {pid} of {} was killed with {going:?} in it: {after}", one.sandbox));
         }
         for run in going {
@@ -111,6 +115,14 @@ fn kept(world: &World) -> Vec<Kept> {
         }
     }
     found
+}
+
+/// Gone, or only waiting to be collected by whoever started it.
+fn is_gone(pid: u32) -> bool {
+    match fs::read_to_string(format!("/proc/{pid}/stat")) {
+        Ok(stat) => stat.rsplit(')').next().is_some_and(|rest| rest.trim_start().starts_with('Z')),
+        Err(_) => true,
+    }
 }
 
 fn children(pid: u32) -> Vec<u32> {
