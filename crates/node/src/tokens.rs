@@ -301,7 +301,7 @@ pub fn knows(caller: &Caller, id: &str) -> Result<bool, Fault> {
 
 /// Whether a state directory has one of exactly this id that is there for this caller.
 pub fn shows(caller: &Caller, id: &str) -> Result<bool, Fault> {
-    Ok(named(caller, id, |tx, found| Ok(found == id && caller.sees_id(tx, found)?))?.first().is_some())
+    Ok(!named(caller, id, |tx, found| Ok(found == id && caller.sees_id(tx, found)?))?.is_empty())
 }
 
 /// Whether a state directory has one that is not there for this caller.
