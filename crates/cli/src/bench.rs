@@ -1,11 +1,12 @@
 //! `cofferdam bench`.
 
+mod daemon;
 mod net;
 mod workspace;
 
 use crate::{render, surroundings};
 use clap::ArgMatches;
-use node::bench::{Answer, Ask, Census, Soaked, bench, soak};
+use node::bench::{Amount, Answer, Ask, Census, Soaked, bench, soak};
 use std::fmt::Write as _;
 use std::io::{IsTerminal, Write};
 use std::process::ExitCode;
@@ -41,6 +42,21 @@ fn carry_out(m: &ArgMatches, json: bool) -> Result<ExitCode, Fault> {
             print(&soak_page(&soaked))
         }
         return Ok(ExitCode::from(if good { 0 } else { 1 }));
+    }
+    if m.get_flag("daemon") {
+        let number = |name: &str| m.get_one::<u32>(name).copied().unwrap_or_default();
+        let amount = match m.get_flag("quick") {
+            true => Amount::QUICK,
+            false => Amount { rounds: ask.rounds, sandboxes: number("sandboxes"), cycles: number("cycles") },
+        };
+        let answer = node::bench::daemon(&ask, amount, &mut |what, done, all| bar.show(what, done, all))?;
+        bar.clear();
+        if json {
+            render::print_json(&answer)
+        } else {
+            print(&daemon::page(&answer))
+        }
+        return Ok(ExitCode::from(if answer.growth.clean { 0 } else { 1 }));
     }
     if m.get_flag("net") {
         let bulk = m.get_one::<u64>("bulk").copied().unwrap_or(1024);

@@ -1,6 +1,7 @@
 //! What a run costs, measured side by side: every contender is started by the same few lines, in rounds that run each of
 //! them once in shuffled order, so that load and leftovers of one fall on all alike.
 
+mod daemon;
 mod net;
 mod soak;
 mod statistics;
@@ -15,6 +16,7 @@ use std::process::{Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 use terms::{ErrorKind, Fault, PROTOCOL_VERSION, Phase};
 
+pub use daemon::{Amount, Count, DaemonAnswer, Growth, Idle, LoadRow, Weight, daemon};
 pub use net::{Held, NetAnswer, NetContender, NetRatio, net};
 pub use soak::{Census, Soaked, soak};
 pub use statistics::Quantiles;
@@ -104,8 +106,8 @@ pub fn bench(ask: &Ask, progress: Progress<'_>) -> Result<Answer, Fault> {
     let work = if ask.work { work::compare(ask, progress)? } else { Vec::new() };
     Ok(Answer {
         protocol_version: PROTOCOL_VERSION,
-        kernel: std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default().trim().to_owned(),
-        cpus: std::thread::available_parallelism().map_or(1, usize::from),
+        kernel: kernel(),
+        cpus: cpus(),
         load,
         rounds: ask.rounds,
         warmup: warmup(ask.rounds),
@@ -114,6 +116,14 @@ pub fn bench(ask: &Ask, progress: Progress<'_>) -> Result<Answer, Fault> {
         own_start_us,
         work,
     })
+}
+
+fn kernel() -> String {
+    std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default().trim().to_owned()
+}
+
+fn cpus() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
 }
 
 fn load() -> f64 {
@@ -224,9 +234,14 @@ impl Shuffle {
     }
 }
 
-fn entries(ask: &Ask) -> Result<Vec<Entry>, Fault> {
+/// A command that does nothing.
+fn nothing() -> Result<&'static str, Fault> {
     let nothing = ["/bin/true", "/usr/bin/true"].into_iter().find(|p| Path::new(p).exists());
-    let nothing = nothing.ok_or_else(|| Fault::new(ErrorKind::UnsupportedHost, "there is no /bin/true to start"))?;
+    nothing.ok_or_else(|| Fault::new(ErrorKind::UnsupportedHost, "there is no /bin/true to start"))
+}
+
+fn entries(ask: &Ask) -> Result<Vec<Entry>, Fault> {
+    let nothing = nothing()?;
     let ours = |flags: &[&str]| {
         // Others have no workspace, either.
         let words = [ask.exe.as_os_str()].into_iter().map(OsString::from).chain(["run".into(), "--read-only".into()]);

@@ -5,7 +5,7 @@ use crate::keeper::place::Place;
 use crate::lifecycle::gc::{self, Sort};
 use crate::lifecycle::list::{BaseIs, base_is};
 use crate::lifecycle::live;
-use crate::sandbox::{Run, Sandbox, Tombstone};
+use crate::sandbox::{Run, Sandbox, Tombstone, layers_in_use};
 use crate::state::{self, State};
 use crate::warm::Spare;
 use crate::{Caller, backup};
@@ -130,7 +130,7 @@ impl Known {
         let all = |tx: &Tx<'_>| {
             let (sandboxes, tombstones) = (tx.list::<Sandbox>()?, tx.list::<Tombstone>()?);
             let spares = tx.list::<Spare>()?.into_iter().map(|kept| kept.id).collect();
-            Ok(Known { sandboxes, spares, tombstones, layers: tx.referred("layers")?, runs: tx.list_open::<Run>()? })
+            Ok(Known { sandboxes, spares, tombstones, layers: layers_in_use(tx)?, runs: tx.list_open::<Run>()? })
         };
         state.store.read(all)
     }

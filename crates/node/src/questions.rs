@@ -116,7 +116,7 @@ pub fn open_everywhere(caller: &Caller) -> Result<Vec<Open>, Fault> {
     let mut found = Vec::new();
     for row in crate::lifecycle::list::list(caller, false)?.iter().filter(|row| row.live) {
         // One that ends meanwhile asks nothing any more.
-        let Some(mut keeper) = Keeper::find(&dir, &row.id) else { continue };
+        let Some(mut keeper) = Keeper::heard(&dir, &row.id) else { continue };
         found.extend(keeper.questions().unwrap_or_default().into_iter().map(|question| Open::of(&row.id, question)));
     }
     found.sort_by_key(|open: &Open| open.question.asked_ms);
@@ -128,7 +128,7 @@ pub fn open(word: &str, caller: &Caller) -> Result<Vec<Open>, Fault> {
     let state = State::open(caller)?;
     let sandbox = state.store.read(|tx| crate::sandbox::find(tx, Some(word), caller))?.id;
     let dir = crate::state::prepare(caller)?.0;
-    let Some(mut keeper) = Keeper::find(&dir, &sandbox) else { return Ok(Vec::new()) };
+    let Some(mut keeper) = Keeper::heard(&dir, &sandbox) else { return Ok(Vec::new()) };
     Ok(keeper.questions()?.into_iter().map(|question| Open::of(&sandbox, question)).collect())
 }
 
@@ -148,7 +148,7 @@ pub fn answer(id: &str, answer: Answer, remember: Remember, caller: &Caller) -> 
     let known = state.store.read(|tx| tx.get::<Sandbox>(&sandbox))?;
     known.filter(|kept| caller.sees_kept(kept)).ok_or_else(unknown)?;
     let dir = crate::state::prepare(caller)?.0;
-    let mut keeper = Keeper::find(&dir, &sandbox).ok_or_else(unknown)?;
+    let mut keeper = Keeper::heard(&dir, &sandbox).ok_or_else(unknown)?;
     let answered = Open::of(&sandbox, keeper.answer(number, answer, remember)?);
     let told = json!({"question": answered, "answer": answer, "remember": remember});
     state.store.write(|tx| note(tx, "answer", Step::Done, &sandbox, caller, told))?;

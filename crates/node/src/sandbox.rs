@@ -262,6 +262,11 @@ impl Record for Tombstone {
     }
 }
 
+/// Every layer that a record refers to, and how many do. Runs and what was removed refer to none, and there is no end of them.
+pub fn layers_in_use(tx: &Tx<'_>) -> Result<BTreeMap<String, u64>, Fault> {
+    tx.referred_but("layers", &[Run::KIND, Tombstone::KIND])
+}
+
 /// So much of an id stands for the whole.
 const LEAST_BEGINNING: usize = 4;
 

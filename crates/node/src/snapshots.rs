@@ -18,8 +18,8 @@ pub use restore::{Restored, Since, restore};
 pub use squash::{DEEP, DEEPEST, squash};
 pub use take::{Taken, remove, take, take_once, take_to_disk};
 pub use template::{
-    Described, Seed, Template, Templated, create, create_once, describe_template, describe_templates, find_template,
-    from_template, refuse_other_template, remove_template,
+    Described, Seed, Template, Templated, create, create_once, describe_template, describe_templates, earlier_template,
+    find_template, from_template, refuse_other_template, remove_template,
 };
 pub use workspace::archive::Bounds;
 
@@ -28,7 +28,7 @@ use crate::fresh;
 use crate::lifecycle::create::check_name;
 use crate::lifecycle::keys::Once;
 use crate::lifecycle::meta::drop_layer;
-use crate::sandbox::{self, Anchored, Sandbox};
+use crate::sandbox::{self, Anchored, Sandbox, layers_in_use};
 use crate::state::State;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -302,7 +302,7 @@ fn set_anchors(tx: &Tx<'_>, sandbox: &str, anchors: &Anchors) -> Result<(), Faul
 
 /// Layers that are to be built upon are still somebody's: whoever forgot the last record of one is about to take it away.
 pub fn still_there(tx: &Tx<'_>, layers: &[String]) -> Result<(), Fault> {
-    let used = tx.referred("layers")?;
+    let used = layers_in_use(tx)?;
     match layers.iter().find(|id| !used.contains_key(*id)) {
         None => Ok(()),
         Some(gone) => {
@@ -314,7 +314,7 @@ pub fn still_there(tx: &Tx<'_>, layers: &[String]) -> Result<(), Fault> {
 
 /// Takes away layers that nothing refers to any more. What fails is left to `gc`.
 fn drop_unused(state: &State, candidates: &[String]) -> Result<(), Fault> {
-    let used = state.store.read(|tx| tx.referred("layers"))?;
+    let used = state.store.read(layers_in_use)?;
     let unused: Vec<&String> = candidates.iter().filter(|id| !used.contains_key(*id)).collect();
     for id in &unused {
         let _ = drop_layer(&state.layers, id);

@@ -299,6 +299,11 @@ pub fn knows(caller: &Caller, id: &str) -> Result<bool, Fault> {
     Ok(!named(caller, id, |_, _| Ok(true))?.is_empty())
 }
 
+/// Whether a state directory has one of exactly this id that is there for this caller.
+pub fn shows(caller: &Caller, id: &str) -> Result<bool, Fault> {
+    Ok(named(caller, id, |tx, found| Ok(found == id && caller.sees_id(tx, found)?))?.first().is_some())
+}
+
 /// Whether a state directory has one that is not there for this caller.
 pub fn hides(caller: &Caller, id: &str) -> Result<bool, Fault> {
     Ok(caller.is_bound() && !named(caller, id, |tx, id| caller.sees_id(tx, id).map(|seen| !seen))?.is_empty())

@@ -4,16 +4,19 @@
 use crate::admission::Turn;
 use crate::refuse::Refusal;
 use crate::{Shared, Who};
-use node::keeper::begin;
+use node::keeper::begin::{self, Shown};
 use node::keeper::runs::{self, Found};
 use node::keeper::spool::{Kind, Page, Reader};
+use node::keeper::wire::Waited;
 use node::keeper::{Follow, Keeper, Pending};
+use serde::de::DeserializeOwned;
 use std::io;
 use std::os::fd::AsFd;
 use std::time::Duration;
 use terms::{Fault, Outcome, Verdict};
 use tokio::io::Interest;
 use tokio::net::UnixStream;
+use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 /// Read at once of what a run has said.
@@ -61,6 +64,23 @@ impl<T: AsFd> Watched<T> {
     }
 }
 
+impl<T: DeserializeOwned> Watched<Pending<T>> {
+    async fn answer(&mut self) -> Result<T, Fault> {
+        loop {
+            // Sending may take several turns; then only the answer is waited for.
+            let sends = self.of.sends();
+            let ready = if sends { Interest::READABLE | Interest::WRITABLE } else { Interest::READABLE };
+            let step = |pending: &mut Pending<T>| match pending.step()? {
+                Some(answer) => Ok(Some(Some(answer))),
+                None => Ok((sends && !pending.sends()).then_some(None)),
+            };
+            if let Some(answer) = self.until(ready, step).await? {
+                return Ok(answer);
+            }
+        }
+    }
+}
+
 fn unheard(e: io::Error) -> Refusal {
     Fault::internal(format!("a keeper's connection: {e}")).into()
 }
@@ -74,6 +94,12 @@ pub enum Heard {
     Ended,
 }
 
+/// A run's end, as its keeper told it.
+pub struct Ended {
+    outcome: Outcome,
+    ended_ms: Option<u64>,
+}
+
 /// Somebody who listens to one run.
 pub struct Listener {
     shared: Shared,
@@ -84,7 +110,16 @@ pub struct Listener {
 impl Listener {
     pub async fn new(shared: &Shared, who: &Who, word: String) -> Result<Listener, Refusal> {
         let found = shared.verb(who, move |caller| runs::find(&word, caller)).await?;
-        Ok(Listener { shared: shared.clone(), found, follow: None })
+        Ok(Listener::of(shared, found))
+    }
+
+    pub fn of(shared: &Shared, found: Found) -> Listener {
+        Listener { shared: shared.clone(), found, follow: None }
+    }
+
+    /// Another who hears of the same run from now on.
+    pub fn again(&self) -> Listener {
+        Listener::of(&self.shared, self.found.clone())
     }
 
     /// Carries out something with the run that takes a moment.
@@ -142,13 +177,46 @@ impl Listener {
 
     /// The same with what it said.
     pub async fn told(&mut self, time: Duration) -> Result<Option<Outcome>, Refusal> {
-        let Some(mut outcome) = self.end(time).await? else { return Ok(None) };
+        match self.end(time).await? {
+            Some(outcome) => self.with_output(outcome).await.map(Some),
+            None => Ok(None),
+        }
+    }
+
+    async fn with_output(&self, mut outcome: Outcome) -> Result<Outcome, Refusal> {
         let (streams, cut) = self.with(|found| Ok(gather(found))).await?;
         let [stdout, stderr] = streams.map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
         (outcome.stdout, outcome.stderr) = (Some(stdout), Some(stderr));
         outcome.truncated.stdout += cut[0];
         outcome.truncated.stderr += cut[1];
-        Ok(Some(outcome))
+        Ok(outcome)
+    }
+
+    /// The run after its end, with what it said.
+    pub async fn ended(&self, ended: Ended) -> Result<Shown, Refusal> {
+        let Ended { outcome, ended_ms } = ended;
+        let (verdict, status) = (Some(outcome.verdict), Some(outcome.status()));
+        let outcome = self.with_output(outcome).await?;
+        let mut shown = begin::ended(&self.found);
+        (shown.ended_ms, shown.verdict, shown.status, shown.outcome) = (ended_ms, verdict, status, Some(outcome));
+        Ok(shown)
+    }
+
+    /// Holds a turn until the run has ended, and tells of that whoever waits. One connection does for both; nobody who gives up waiting
+    /// gives the turn away with it.
+    pub fn stay(self, keeper: Keeper, turn: Turn) -> oneshot::Receiver<Ended> {
+        let (tell, told) = oneshot::channel();
+        tokio::spawn(async move {
+            match waited(keeper, &self.found.id).await {
+                Ok(Waited { outcome: Some(outcome), ended_ms, .. }) => {
+                    drop(turn);
+                    let _nobody_waits = tell.send(Ended { outcome, ended_ms });
+                }
+                // The keeper is gone, or does not say; the records will.
+                _ => self.hold(turn),
+            }
+        });
+        told
     }
 
     /// Holds a turn until the run has ended.
@@ -171,6 +239,12 @@ pub async fn adopt(shared: Shared) {
             }
         }
     }
+}
+
+async fn waited(keeper: Keeper, run: &str) -> Result<Waited, Fault> {
+    let lost = |e: io::Error| Fault::internal(format!("a keeper's connection: {e}"));
+    let mut pending = Watched::new(keeper.put_wait(run)?).map_err(lost)?;
+    pending.answer().await
 }
 
 /// Waits for a notice; whether it says that the run has ended.
@@ -287,17 +361,7 @@ impl Input {
         let keeper = self.keeper.take().ok_or_else(|| not_there(&self.run))?;
         let pending = keeper.put_input(&self.run, bytes, eof)?;
         let mut pending = Watched::new(pending).map_err(unheard)?;
-        let mut answered = false;
-        while !answered {
-            // Sending may take several turns; then only the answer is waited for.
-            let sends = pending.of.sends();
-            let ready = if sends { Interest::READABLE | Interest::WRITABLE } else { Interest::READABLE };
-            let step = |pending: &mut Pending| match pending.step()? {
-                true => Ok(Some(true)),
-                false => Ok((sends && !pending.sends()).then_some(false)),
-            };
-            answered = pending.until(ready, step).await?;
-        }
+        pending.answer().await?;
         self.keeper = Some(pending.of.done());
         Ok(())
     }

@@ -1,7 +1,7 @@
 //! `journal.head`: how far the journal went, remembered outside the database. Each line is the number and the hash of an entry
 //! that was committed, so that a journal that lost its end, or was exchanged, is noticed.
 //!
-//! Lines are added after the commit and may be missing when a crash came between: the head may lag, and never leads.
+//! Lines are added when the commit is on the disk and may be missing when a crash came between: the head may lag, and never leads.
 
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
@@ -16,6 +16,7 @@ const LINES_KEPT: usize = 64;
 /// Stands where the hash of entry 0 would, if there were one.
 const BEGINNING: &str = "beginning";
 
+#[derive(Clone, Debug)]
 pub struct Head {
     path: PathBuf,
 }
@@ -33,7 +34,7 @@ impl Head {
         self.replace(&line(last.as_ref().map_or((0, BEGINNING), |(seq, hash)| (*seq, hash))))
     }
 
-    /// Remembers an entry. It is committed already, so that a failure here only makes the head lag.
+    /// Remembers an entry. It is on the disk already, so that a failure here only makes the head lag.
     pub fn advance(&self, seq: u64, hash: &str) {
         let file = OpenOptions::new().append(true).custom_flags(libc_nofollow()).open(&self.path);
         let Ok(mut file) = file else { return };

@@ -12,12 +12,14 @@ mod key;
 mod open;
 mod record;
 mod room;
+mod soon;
 
 pub use backup::{Copied, Restored, examine, restore};
 pub use journal::{Broken, Entry, Noted, Step, Verified, Wanted};
 pub use key::Key;
 pub use open::SCHEMA;
 pub use record::{Kept, Record};
+pub use soon::Unsettled;
 
 pub(crate) use fault::inner;
 use head::Head;
@@ -41,6 +43,12 @@ pub struct Store {
     room: Room,
     /// Set when the disk did not keep what it was given.
     failed: Cell<bool>,
+    /// Whether commits wait for the disk, as the connection is set now.
+    waits: Cell<bool>,
+    /// The last entry of the journal that was committed without waiting, and is not known to be on the disk.
+    ahead: RefCell<Option<(u64, String)>>,
+    /// Something was.
+    unsettled: Cell<bool>,
 }
 
 /// What one transaction can do; all of it lands, or nothing.
@@ -64,7 +72,8 @@ impl Store {
         let before = identity(&path);
         let db = open::open(dir, &path, &head, patience)?;
         let file = before.or_else(|| identity(&path));
-        Ok(Store { db: RefCell::new(db), path, file, head, room, failed: Cell::new(false) })
+        let (failed, waits, unsettled) = (Cell::new(false), Cell::new(true), Cell::new(false));
+        Ok(Store { db: RefCell::new(db), path, file, head, room, failed, waits, ahead: RefCell::default(), unsettled })
     }
 
     /// Whether the file that is open is the one that is there. Who keeps a store open for long asks this, and opens it again.
@@ -74,11 +83,23 @@ impl Store {
 
     /// Reads; sees one state, whatever others write meanwhile.
     pub fn read<T>(&self, work: impl FnOnce(&Tx<'_>) -> Result<T, Fault>) -> Result<T, Fault> {
-        self.transact(TransactionBehavior::Deferred, work)
+        self.transact(TransactionBehavior::Deferred, work).map(|(answer, _)| answer)
     }
 
     /// Reads and writes, alone. What `work` did lands durably when it gives an answer, and not at all when it gives a fault.
     pub fn write<T>(&self, work: impl FnOnce(&Tx<'_>) -> Result<T, Fault>) -> Result<T, Fault> {
+        self.wait_for_disk(true)?;
+        let (answer, noted) = self.commit(work)?;
+        if let Some((seq, hash)) = noted {
+            // What was committed before it is on the disk with it.
+            self.ahead.replace(None);
+            self.head.advance(seq, &hash);
+        }
+        Ok(answer)
+    }
+
+    /// One transaction that writes; its answer, and the last entry that it added to the journal.
+    fn commit<T>(&self, work: impl FnOnce(&Tx<'_>) -> Result<T, Fault>) -> Result<(T, Option<(u64, String)>), Fault> {
         if self.failed.get() {
             let message =
                 format!("{}: the disk did not keep what was written before; nothing more is", self.path.display());
@@ -92,7 +113,7 @@ impl Store {
         &self,
         behavior: TransactionBehavior,
         work: impl FnOnce(&Tx<'_>) -> Result<T, Fault>,
-    ) -> Result<T, Fault> {
+    ) -> Result<(T, Option<(u64, String)>), Fault> {
         let mut db = self.db.borrow_mut();
         let fail = |e: rusqlite::Error| {
             // After a failed sync the kernel may take the lost bytes for written: to try again would be to pretend.
@@ -104,10 +125,7 @@ impl Store {
         let answer = work(&tx)?;
         let noted = tx.noted.into_inner();
         transaction.commit().map_err(fail)?;
-        if let Some((seq, hash)) = noted {
-            self.head.advance(seq, &hash);
-        }
-        Ok(answer)
+        Ok((answer, noted))
     }
 }
 

@@ -100,13 +100,39 @@ impl Tx<'_> {
     /// Every text in the list `field` at the top of any record, of whatever kind, with how many records have it there: what
     /// records refer to.
     pub fn referred(&self, field: &str) -> Result<BTreeMap<String, u64>, Fault> {
+        self.referred_but(field, &[])
+    }
+
+    /// The same without looking at records of kinds that are known to have no such field. Those may be many.
+    pub fn referred_but(&self, field: &str, without: &[&str]) -> Result<BTreeMap<String, u64>, Fault> {
         // Most records have no such field, which is cheaper to see than to read them.
         let query = "SELECT item.value, count(*) FROM record, json_each(record.body, ?1) AS item
-                     WHERE instr(record.body, ?2) AND item.type = 'text' GROUP BY item.value";
+                     WHERE record.kind = ?3 AND instr(record.body, ?2) AND item.type = 'text' GROUP BY item.value";
         let mut statement = self.db.prepare(query).map_err(inner)?;
-        let names = params![format!("$.{field}"), format!("\"{field}\"")];
-        let rows = statement.query_map(names, |row| Ok((row.get(0)?, row.get::<_, i64>(1)? as u64))).map_err(inner)?;
-        rows.map(|row| row.map_err(inner)).collect()
+        let (path, word) = (format!("$.{field}"), format!("\"{field}\""));
+        let mut found = BTreeMap::new();
+        for kind in self.kinds()?.iter().filter(|kind| !without.contains(&kind.as_str())) {
+            let row = |row: &rusqlite::Row<'_>| Ok((row.get(0)?, row.get::<_, i64>(1)? as u64));
+            let rows = statement.query_map(params![path, word, kind], row).map_err(inner)?;
+            for row in rows {
+                let (text, count) = row.map_err(inner)?;
+                *found.entry(text).or_default() += count;
+            }
+        }
+        Ok(found)
+    }
+
+    /// The kinds that there are, found from one to the next without a look at the records of each.
+    fn kinds(&self) -> Result<Vec<String>, Fault> {
+        let mut statement = self.db.prepare("SELECT min(kind) FROM record WHERE kind > ?1").map_err(inner)?;
+        let mut kinds: Vec<String> = Vec::new();
+        loop {
+            let last = kinds.last().map_or("", String::as_str);
+            match statement.query_row(params![last], |row| row.get::<_, Option<String>>(0)).map_err(inner)? {
+                Some(next) => kinds.push(next),
+                None => return Ok(kinds),
+            }
+        }
     }
 
     /// Ids of at most `most` records that belong to `scope`, by kind.

@@ -5,7 +5,7 @@ mod scratch;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 use rusqlite::{Connection, params};
-use scratch::{Scratch, note};
+use scratch::{Scratch, note, note_soon};
 use sha2::{Digest, Sha256};
 use std::fs;
 use std::path::Path;
@@ -237,4 +237,55 @@ fn the_head_stays_small() {
     assert!(fs::metadata(scratch.dir.join("journal.head")).unwrap().len() <= 70 << 10);
     let verified = store.verify().unwrap();
     assert_eq!((verified.entries, verified.anchored, verified.broken), (1500, 1500, None));
+}
+
+/// The files as they are after a failure of power that took everything beside the store from `length` on.
+fn after_power_failure(scratch: &Scratch, length: u64) -> Scratch {
+    let copy = Scratch::new();
+    for name in ["store.db", "store.db-wal", "journal.head"] {
+        fs::copy(scratch.dir.join(name), copy.dir.join(name)).unwrap();
+    }
+    fs::File::options().write(true).open(copy.dir.join("store.db-wal")).unwrap().set_len(length).unwrap();
+    copy
+}
+
+#[test]
+fn what_was_not_on_the_disk_is_gone_after_a_power_failure_and_no_tampering() {
+    let scratch = Scratch::new();
+    let (store, other) = (scratch.store(), scratch.store());
+    let beside = || fs::metadata(scratch.dir.join("store.db-wal")).unwrap().len();
+    let sound = |left: &Scratch| {
+        let verified = left.store().verify().unwrap();
+        assert_eq!(verified.broken, None);
+        assert!(verified.anchored <= verified.entries);
+        (verified.entries, verified.anchored)
+    };
+    assert_eq!((note(&store, 1), beside() > 0), (1, true));
+    let durable = beside();
+    assert_eq!(note_soon(&store, 2), 2);
+    assert_eq!(note_soon(&store, 3), 3);
+    // Everybody sees it at once, also when whoever wrote it is gone.
+    assert_eq!(other.verify().unwrap().entries, 3);
+    for length in durable..=beside() {
+        if (length - durable).is_multiple_of(1021) {
+            let (entries, anchored) = sound(&after_power_failure(&scratch, length));
+            assert!((1..=3).contains(&entries) && anchored == 1, "{length}: {entries}, {anchored}");
+        }
+    }
+    assert_eq!(sound(&after_power_failure(&scratch, durable)), (1, 1));
+    // A control: a head that leads is what a cut journal looks like.
+    let cut = after_power_failure(&scratch, durable);
+    let ahead = store.read(|tx| tx.noted(None, None, 1)).unwrap().remove(0);
+    let mut head = fs::read_to_string(cut.dir.join("journal.head")).unwrap();
+    head.push_str(&format!("\n{} {}", ahead.seq, ahead.hash));
+    fs::write(cut.dir.join("journal.head"), head).unwrap();
+    assert_eq!(cut.store().verify().unwrap().broken.unwrap().seq, 2);
+    // Once it is settled the head knows it; once is enough.
+    store.unsettled().unwrap().settle().unwrap();
+    assert!(store.unsettled().is_none());
+    assert_eq!(sound(&after_power_failure(&scratch, beside())), (3, 3));
+    // Whoever waits for the disk waits for all that was written before.
+    assert_eq!(note_soon(&store, 4), 4);
+    assert_eq!(note(&other, 5), 5);
+    assert_eq!(sound(&after_power_failure(&scratch, beside())), (5, 5));
 }

@@ -69,6 +69,8 @@ fn records_are_found_by_scope_beginning_and_reference() {
     let referred = store.read(|tx| tx.referred("layers")).unwrap();
     let counts: Vec<_> = referred.iter().map(|(id, n)| (id.as_str(), *n)).collect();
     assert_eq!(counts, [("lay_1", 2), ("lay_2", 1), ("lay_3", 1)]);
+    let but = |kind: &str| store.read(|tx| tx.referred_but("layers", &[kind])).unwrap();
+    assert!(but("another") == referred && but(<Thing as store::Record>::KIND).is_empty());
 }
 
 #[test]

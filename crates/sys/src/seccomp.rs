@@ -472,8 +472,9 @@ fn by_argument(watch: &Watch, refused: Answer, watched: Answer, calls: &mut BTre
     let scheduling =
         [libc::SYS_sched_setaffinity, libc::SYS_sched_setparam, libc::SYS_sched_setscheduler, libc::SYS_sched_setattr];
     scheduling.into_iter().for_each(|nr| put(nr, not_first(0)));
+    const PRIO_USER: u32 = 2;
     const IOPRIO_WHO_USER: u32 = 3;
-    for (nr, user) in [(libc::SYS_setpriority, libc::PRIO_USER), (libc::SYS_ioprio_set, IOPRIO_WHO_USER)] {
+    for (nr, user) in [(libc::SYS_setpriority, PRIO_USER), (libc::SYS_ioprio_set, IOPRIO_WHO_USER)] {
         put(nr, Choice::when(one_of(0, vec![user]), Answer::Errno(EPERM), not_first(1)));
     }
     put(libc::SYS_clone, Choice::when(any(0, NAMESPACES), refused, Answer::Allow));

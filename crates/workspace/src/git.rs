@@ -4,6 +4,8 @@
 //! plain data, and objects are made by the real `git` in a directory of settings of our own: nothing that a
 //! repository's settings, hooks or attributes name is ever run.
 
+mod ahead;
+mod blobs;
 mod child;
 mod commit;
 mod lfs;

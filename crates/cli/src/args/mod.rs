@@ -228,11 +228,38 @@ fn bench() -> Command {
                 .value_parser(clap::value_parser!(u32).range(1_000..=1_000_000))
                 .help("Files in the larger tree of --workspace; the smaller has a hundredth"),
         )
+        .arg(flag("daemon").conflicts_with_all(["work", "net", "workspace"]).help(
+            "Instead: what a daemon does under load, on a state of its own: commands, live sandboxes, what cycles leave",
+        ))
+        .arg(
+            Arg::new("sandboxes")
+                .long("sandboxes")
+                .value_name("N")
+                .requires("daemon")
+                .default_value("200")
+                .value_parser(clap::value_parser!(u32).range(1..=5_000))
+                .help("Idle live sandboxes of --daemon"),
+        )
+        .arg(
+            Arg::new("cycles")
+                .long("cycles")
+                .value_name("N")
+                .requires("daemon")
+                .default_value("1000")
+                .value_parser(clap::value_parser!(u32).range(20..=1_000_000))
+                .help("Cycles of create, command and delete of --daemon; exit status 1 when they leave anything"),
+        )
+        .arg(
+            flag("quick")
+                .requires("daemon")
+                .conflicts_with_all(["runs", "sandboxes", "cycles"])
+                .help("Few of everything with --daemon: to see that it works, not for figures"),
+        )
         .arg(
             Arg::new("soak")
                 .long("soak")
                 .value_name("N")
-                .conflicts_with_all(["work", "net", "workspace"])
+                .conflicts_with_all(["work", "net", "workspace", "daemon"])
                 .value_parser(clap::value_parser!(u32).range(1..=1_000_000))
                 .help("Instead: run N times, then count what is left behind; exit status 1 when anything is"),
         )

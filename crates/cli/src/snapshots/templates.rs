@@ -98,11 +98,14 @@ fn ls(caller: &Caller, json: bool) -> Result<ExitCode, Fault> {
 fn inspect(m: &ArgMatches, caller: &Caller) -> Result<ExitCode, Fault> {
     let state = State::open(caller)?;
     let word = text(m, "template").unwrap_or_default();
-    let kept = state.store.read(|tx| snapshots::find_template(tx, word))?;
-    let address = kept.record.address();
-    render::print_json(
-        &json!({ "protocol_version": PROTOCOL_VERSION, "id": kept.id, "address": address, "template": kept.record }),
-    );
+    let (kept, warm) = state.store.read(|tx| {
+        let kept = snapshots::find_template(tx, word)?;
+        let warm = warm::warmth(tx, &kept.id)?;
+        Ok((kept, warm))
+    })?;
+    let (protocol_version, address) = (PROTOCOL_VERSION, kept.record.address());
+    render::print_json(&json!({ "protocol_version": protocol_version, "id": kept.id, "address": address,
+        "template": kept.record, "warm": warm }));
     Ok(ExitCode::SUCCESS)
 }
 

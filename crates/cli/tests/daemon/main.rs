@@ -24,6 +24,7 @@ mod sandboxes;
 mod soak;
 mod store;
 mod strain;
+mod templates;
 mod tenants;
 mod warm;
 mod workspace;

@@ -1,7 +1,8 @@
 //! Sandboxes that stand ready for templates: taken over whole and by one, filled again, never shared and never left behind.
 
-use crate::support::http::{Answer, Daemon};
+use crate::support::http::{Answer, Daemon, with_daemon};
 use crate::support::left::soon;
+use crate::support::world::{PUBLIC, World as WithNetwork};
 use crate::support::{As, BOTH, Place};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
@@ -239,4 +240,40 @@ fn tenants_have_their_own_within_their_quotas() {
         let home = place.state().join("tenants").join(tenant).join("keepers").join(made["id"].as_str().unwrap());
         assert!(home.is_dir(), "{made}");
     }
+}
+
+/// The world's server says the header that it got backwards, so that nobody masks it.
+const SECRETS: &str = r#"
+try:
+    assert ask("PUT", "/v1/secrets/TOKEN", {"value": "what-was-kept-first"})[0] in (200, 201)
+    rules = {"version": 1, "extends": ["default"], "net": {"rules": [{"action": "allow", "host": "api.test"}]},
+        "secrets": [{"name": "TOKEN", "inject": {"host": "api.test", "header": "authorization", "format": "Bearer {}"}}]}
+    assert ask("POST", "/v1/sandboxes", {"name": "first", "policies": [rules]})[0] == 201
+    assert ask("POST", "/v1/templates", {"name": "deps", "from": "first"})[0] == 201
+    assert ask("PUT", "/v1/templates/deps/warm", {"keep": 1})[0] == 200
+    deadline = time.monotonic() + 60
+    while ask("GET", "/v1/templates/deps")[1]["warm"]["ready"] < 1:
+        assert time.monotonic() < deadline, ask("GET", "/v1/templates/deps")
+        time.sleep(0.05)
+    assert ask("PUT", "/v1/secrets/TOKEN", {"value": "what-is-kept-now"})[0] in (200, 201)
+    status, made = ask("POST", "/v1/sandboxes", {"template": "deps", "name": "mine"})
+    assert made["warm"] is True, made
+    status, run = ask("POST", "/v1/sandboxes/mine/runs?wait=30s", {"shell":
+        'echo $TOKEN; curl -sS -m 10 -H "Authorization: Bearer $TOKEN" https://api.test/'})
+    said = run["outcome"]["stdout"]
+    assert said.startswith("cofferdam-secret-TOKEN-"), run
+    assert "what-is-kept-now"[::-1] in said and "what-was-kept-first"[::-1] not in said, run
+    print("now")
+finally:
+    subprocess.run([cofferdam, "template", "warm", "deps", "--keep", "0"], capture_output=True)
+    for name in ["mine", "first"]:
+        subprocess.run([cofferdam, "rm", "-f", name], capture_output=True)
+    daemon.terminate()
+    daemon.wait(20)
+"#;
+
+#[test]
+fn secrets_are_those_of_the_one_who_takes_it() {
+    let world = WithNetwork::new(As::User).host(PUBLIC, "api.test").certificate(&["api.test"]);
+    assert_eq!(with_daemon(&world.server("https", PUBLIC, 443), SECRETS), "now\n");
 }

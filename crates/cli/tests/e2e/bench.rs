@@ -259,3 +259,48 @@ fn workspaces_are_measured_beside_what_people_use_instead() {
     let left: Vec<_> = std::fs::read_dir(&place.project).unwrap().flatten().collect();
     assert!(left.is_empty(), "{left:?}");
 }
+
+/// Few of everything: that all of it is measured, that figures belong together, and that what must not grow does not.
+#[test]
+fn a_daemon_under_load_leaves_nothing_behind() {
+    for who in BOTH {
+        let place = Place::new(who);
+        let output = place.cofferdam(["bench", "--daemon", "--quick", "--json"]).output().unwrap();
+        let answer = json(&output);
+        assert_eq!(output.status.code(), Some(0), "{who:?}: {answer:#}");
+        let unit = answer["unit_us"]["p50"].as_f64().unwrap();
+        let rows: Vec<_> =
+            answer["rows"].as_array().unwrap().iter().map(|row| (row["name"].as_str().unwrap(), row)).collect();
+        let names: Vec<_> = rows.iter().map(|(name, row)| (*name, row["clients"].as_u64().unwrap())).collect();
+        let (create, cycle, exec) =
+            ("create and first command", "create, command, delete", "command in a live sandbox");
+        assert_eq!(names, [(create, 1), (cycle, 1), (cycle, 8), (exec, 1), (exec, 8)]);
+        for (_, row) in &rows {
+            let [p50, p95, p99] = ["p50", "p95", "p99"].map(|q| row["us"][q].as_f64().unwrap());
+            assert!(0.0 < p50 && p50 <= p95 && p95 <= p99 && row["times"].as_u64().unwrap() >= 20, "{row:#}");
+            assert!((row["units"].as_f64().unwrap() - p50 / unit).abs() < 0.01, "{row:#}");
+            assert!(row["per_second"].as_f64().unwrap() > 0.0);
+        }
+        let idle = |name: &str| answer["idle"][name].as_f64().unwrap();
+        assert_eq!(idle("sandboxes"), 6.0);
+        assert!(idle("processes_each") >= 2.0 && idle("pss_kb_each") > 0.0, "{answer:#}");
+        assert!(idle("keeper_descriptors_each") < 64.0 && idle("daemon_descriptors_each") < 1.0, "{answer:#}");
+        let growth = &answer["growth"];
+        assert_eq!((&growth["before"], growth["clean"].as_bool()), (&growth["after"], Some(true)), "{growth:#}");
+        assert!(growth["cycles"].as_u64().unwrap() >= 40 && growth["failed"] == 0, "{growth:#}");
+        assert_eq!((growth["after"]["sandboxes"].as_u64(), growth["after"]["layers"].as_u64()), (Some(0), Some(0)));
+        // The cycles were real: each left a tombstone and the record of a run.
+        let made = |when: &str, what: &str| growth[when][what].as_u64().unwrap();
+        let cycles = made("late", "tombstones") - made("early", "tombstones");
+        assert!(cycles >= 30 && made("late", "runs") - made("early", "runs") == cycles, "{growth:#}");
+        assert_eq!(std::fs::read_dir(&place.project).unwrap().count(), 0, "the place for its files is gone");
+    }
+    let place = Place::new(As::Root);
+    for wrong in [
+        &["bench", "--daemon", "--net"][..],
+        &["bench", "--cycles", "50"],
+        &["bench", "--daemon", "--quick", "--cycles", "50"],
+    ] {
+        assert_eq!(place.cofferdam(wrong).output().unwrap().status.code(), Some(2), "{wrong:?}");
+    }
+}

@@ -4,7 +4,7 @@
 use super::work::Place;
 use super::{Ask, Entry, LIMITED, Progress, UNLIMITED, entries};
 use serde::Serialize;
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -115,7 +115,7 @@ fn census(work: &Path) -> Census {
     Census {
         mounts: fs::read_to_string("/proc/self/mountinfo").unwrap_or_default().lines().count(),
         cgroups: orphaned_groups(),
-        processes: descendants().len(),
+        processes: descendants(std::process::id()).len(),
         descriptors: fs::read_dir("/proc/self/fd").map_or(0, Iterator::count),
         tmp_files: fs::read_dir("/tmp").map_or(0, |list| list.flatten().filter(could_be_ours).count()),
         work_files: entries_below(work),
@@ -142,7 +142,8 @@ fn entries_below(dir: &Path) -> usize {
     list.map(|e| 1 + if e.file_type().is_ok_and(|t| t.is_dir()) { entries_below(&e.path()) } else { 0 }).sum()
 }
 
-fn descendants() -> Vec<u32> {
+/// Everything below a process.
+pub fn descendants(of: u32) -> Vec<u32> {
     let mut children: HashMap<u32, Vec<u32>> = HashMap::new();
     for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
         let Some(pid) = entry.file_name().to_str().and_then(|n| n.parse::<u32>().ok()) else { continue };
@@ -152,7 +153,7 @@ fn descendants() -> Vec<u32> {
         children.entry(parent.unwrap_or(0)).or_default().push(pid);
     }
     let mut found = Vec::new();
-    let mut next = vec![std::process::id()];
+    let mut next = vec![of];
     while let Some(pid) = next.pop() {
         let below = children.remove(&pid).unwrap_or_default();
         next.extend(&below);
@@ -163,7 +164,13 @@ fn descendants() -> Vec<u32> {
 
 /// Groups are named `cofferdam-<supervisor's pid>-…`.
 fn orphaned_groups() -> usize {
-    cgroup_mounts().iter().map(|mount| orphans_below(mount, 0)).sum()
+    cgroup_mounts().iter().map(|mount| groups_below(mount, 0, &is_orphan)).sum()
+}
+
+/// Groups that these have made, whether they live or not.
+pub fn groups_of(supervisors: &BTreeSet<u32>) -> usize {
+    let counts = |name: &str| supervisor_of(name).is_some_and(|pid| supervisors.contains(&pid));
+    cgroup_mounts().iter().map(|mount| groups_below(mount, 0, &counts)).sum()
 }
 
 fn cgroup_mounts() -> Vec<PathBuf> {
@@ -175,18 +182,22 @@ fn cgroup_mounts() -> Vec<PathBuf> {
     table.lines().filter_map(mount).collect()
 }
 
-fn orphans_below(dir: &Path, depth: usize) -> usize {
+fn groups_below(dir: &Path, depth: usize, counts: &dyn Fn(&str) -> bool) -> usize {
     const DEEPEST: usize = 12;
     if depth > DEEPEST {
         return 0;
     }
     let list = fs::read_dir(dir).into_iter().flatten().flatten().filter(|e| e.file_type().is_ok_and(|t| t.is_dir()));
-    list.map(|e| usize::from(is_orphan(&e.file_name().to_string_lossy())) + orphans_below(&e.path(), depth + 1)).sum()
+    let count = |name: &str| usize::from(counts(name));
+    list.map(|e| count(&e.file_name().to_string_lossy()) + groups_below(&e.path(), depth + 1, counts)).sum()
+}
+
+fn supervisor_of(name: &str) -> Option<u32> {
+    name.strip_prefix("cofferdam-").and_then(|rest| rest.split('-').next()?.parse().ok())
 }
 
 fn is_orphan(name: &str) -> bool {
-    let pid = name.strip_prefix("cofferdam-").and_then(|rest| rest.split('-').next()?.parse::<u32>().ok());
-    pid.is_some_and(|pid| !Path::new(&format!("/proc/{pid}")).exists())
+    supervisor_of(name).is_some_and(|pid| !Path::new(&format!("/proc/{pid}")).exists())
 }
 
 #[cfg(test)]
@@ -210,9 +221,9 @@ mod tests {
     #[test]
     fn a_child_is_counted_and_gone_again() {
         let mut child = std::process::Command::new("/bin/sleep").arg("30").spawn().unwrap();
-        assert!(descendants().contains(&child.id()));
+        assert!(descendants(std::process::id()).contains(&child.id()));
         child.kill().unwrap();
         child.wait().unwrap();
-        assert!(!descendants().contains(&child.id()));
+        assert!(!descendants(std::process::id()).contains(&child.id()));
     }
 }

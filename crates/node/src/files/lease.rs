@@ -3,20 +3,23 @@
 
 use super::{Room, Root};
 use crate::keeper::Keeper;
+use crate::keeper::wire::Rooted;
 use crate::lifecycle::{measure, stop};
 use crate::sandbox::{self, Lifecycle, Sandbox};
 use crate::state::{self, State};
 use crate::{Caller, fresh, total};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde_json::Value;
-use std::os::fd::AsFd;
-use std::path::PathBuf;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use store::{Kept, Step, Store};
 use terms::{ErrorKind, Fault, Phase};
 
 /// That a sandbox is used is written down no more often than this.
 const NOTED_EVERY_MS: u64 = 60_000;
+/// How often a keeper may be met that is about to leave.
+const LEAVING: u32 = 3;
 
 /// What the files are wanted for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -92,16 +95,31 @@ fn open_how(word: &str, purpose: Purpose, how: How, caller: &Caller) -> Result<O
     let (path, id, stopped) = (state.path.clone(), found.id.clone(), found.record.state == Lifecycle::Stopped);
     touch(&state.store, found)?;
     drop(state);
-    let keeper = match how {
-        How::Found => Keeper::find(&path, &id),
-        How::Started => Some(Keeper::ensure_for_files(&path, &id, caller)?),
-    };
-    let Some(mut keeper) = keeper else { return Ok(None) };
-    let (rooted, handle) = keeper.root()?;
+    let Some((keeper, rooted, handle)) = rooted(&path, &id, how, caller)? else { return Ok(None) };
     let place = rooted.at.text().map(PathBuf::from).ok_or_else(|| Fault::internal("a place that is no path"))?;
     let lease = Lease { keeper: Mutex::new(Some(keeper)), sandbox: id, stopped };
     let root = Root::new(handle, (rooted.uid, rooted.gid), place).with_room(room);
     Ok(Some(Root { lease: Some(Arc::new(lease)), ..root }))
+}
+
+/// A keeper, and a handle on the files that it stands for. One that stood for files alone may leave between being found and being
+/// asked: then there is none, or another is started.
+fn rooted(path: &Path, id: &str, how: How, caller: &Caller) -> Result<Option<(Keeper, Rooted, OwnedFd)>, Fault> {
+    let mut tries = 0;
+    loop {
+        let keeper = match how {
+            How::Found => Keeper::find(path, id),
+            How::Started => Some(Keeper::ensure_for_files(path, id, caller)?),
+        };
+        let Some(mut keeper) = keeper else { return Ok(None) };
+        match keeper.root() {
+            Ok((rooted, handle)) => return Ok(Some((keeper, rooted, handle))),
+            Err(fault) if fault.error_kind != ErrorKind::Unavailable => return Err(fault),
+            Err(_) if how == How::Found => return Ok(None),
+            Err(fault) if tries == LEAVING => return Err(fault),
+            Err(_) => tries += 1,
+        }
+    }
 }
 
 /// Whoever reads and writes files in it uses it: it is not collected for lying idle.

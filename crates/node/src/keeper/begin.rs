@@ -1,7 +1,7 @@
 //! Commands that are begun from afar: described by a document, started once under a key, listed with those before them.
 
 use super::client::Keeper;
-use super::runs::Found;
+use super::runs::{self, Found};
 use super::wire::{Start, Started, Word, words_of};
 use crate::Caller;
 use crate::lifecycle::live;
@@ -131,8 +131,17 @@ fn id_of(sandbox: &str, key: &str) -> String {
     terms::id("run", random)
 }
 
-/// Starts a command in a sandbox; under a key once. The sandbox's id, the run's, and whether it was there.
-pub fn begin(ask: &Ask, word: &str, key: Option<&str>, caller: &Caller) -> Result<(String, Started), Fault> {
+/// A command that was started, or had been under the same key.
+#[derive(Debug)]
+pub struct Begun {
+    pub existed: bool,
+    pub found: Found,
+    /// Whom to ask about it; nobody where it was there before.
+    pub keeper: Option<Keeper>,
+}
+
+/// Starts a command in a sandbox; under a key once.
+pub fn begin(ask: &Ask, word: &str, key: Option<&str>, caller: &Caller) -> Result<Begun, Fault> {
     ask.check()?;
     let state = State::open(caller)?;
     let id = state.store.read(|tx| sandbox::find(tx, Some(word), caller))?.id;
@@ -140,27 +149,46 @@ pub fn begin(ask: &Ask, word: &str, key: Option<&str>, caller: &Caller) -> Resul
     if let Some(run) = &run
         && let Some(known) = begun_before(&state, ask, run)?
     {
-        return Ok((id, known));
+        let found = Found::new(known.id, known.record, state.path);
+        return Ok(Begun { existed: true, found, keeper: None });
     }
-    let mut keeper = Keeper::ensure(&state.path, &id, caller)?;
-    drop(state);
-    let started = keeper.start(ask.start(run, caller))?;
-    Ok((id, started))
+    let State { path, .. } = state;
+    let mut keeper = Keeper::ensure(&path, &id, caller)?;
+    let Started { run, existed, command, started_ms, .. } = keeper.start(ask.start(run, caller))?;
+    if existed {
+        return Ok(Begun { existed, found: runs::find(&run, caller)?, keeper: None });
+    }
+    let card = &keeper.card;
+    let record = Run {
+        sandbox: id,
+        command,
+        pid: card.pid,
+        pid_start: card.pid_start,
+        boot: card.boot.clone(),
+        started_ms,
+        ended_ms: None,
+        verdict: None,
+        status: None,
+        service: None,
+        request: key.map(|_| ask.digest()),
+    };
+    Ok(Begun { existed, found: Found::new(run, record, path), keeper: Some(keeper) })
 }
 
 /// What an earlier request under the same key started.
-pub fn earlier(ask: &Ask, word: &str, key: &str, caller: &Caller) -> Result<Option<Started>, Fault> {
+pub fn earlier(ask: &Ask, word: &str, key: &str, caller: &Caller) -> Result<Option<Found>, Fault> {
     ask.check()?;
     let state = State::open(caller)?;
     let id = state.store.read(|tx| sandbox::find(tx, Some(word), caller))?.id;
-    begun_before(&state, ask, &id_of(&id, key))
+    let known = begun_before(&state, ask, &id_of(&id, key))?;
+    Ok(known.map(|known| Found::new(known.id, known.record, state.path)))
 }
 
-fn begun_before(state: &State, ask: &Ask, run: &str) -> Result<Option<Started>, Fault> {
+fn begun_before(state: &State, ask: &Ask, run: &str) -> Result<Option<Kept<Run>>, Fault> {
     match state.store.read(|tx| tx.get::<Run>(run))? {
         None => Ok(None),
         Some(known) if known.record.request != Some(ask.digest()) => Err(other_request(run)),
-        Some(_) => Ok(Some(Started { run: run.to_owned(), pid: 0, existed: true })),
+        known => Ok(known),
     }
 }
 
@@ -192,9 +220,18 @@ pub fn list(word: Option<&str>, running: bool, caller: &Caller) -> Result<Vec<Sh
     Ok(shown.filter(|shown| shown.running || !running).collect())
 }
 
+/// A run that has ended, but for how.
+pub fn ended(found: &Found) -> Shown {
+    told(found.id.clone(), found.run.clone(), false)
+}
+
 /// A run as its record has it.
 pub fn shown(run: String, record: Run) -> Shown {
     let running = live::handle(&record).is_some();
+    told(run, record, running)
+}
+
+fn told(run: String, record: Run, running: bool) -> Shown {
     let Run { sandbox, command, started_ms, ended_ms, verdict, status, service, .. } = record;
     Shown {
         run,

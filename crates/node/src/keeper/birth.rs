@@ -5,9 +5,12 @@ use rustix::fs::{CWD, Mode, OFlags};
 use std::io::Write;
 use terms::Fault;
 
-/// Nothing of whoever started it stays with a keeper: no descriptor but the standard three, and no terminal. To be called first.
+/// Nothing of whoever started it stays with a keeper: no descriptor but the standard three, no directory, and no terminal. To be
+/// called first.
 pub fn stand_alone() {
     sys::process::close_from(3);
+    // Done here and not by who starts it: a process that starts another elsewhere must be copied for that.
+    let _there_is_always_a_root = rustix::process::chdir(c"/");
     // It is no leader of a group yet, so that this cannot fail; and with a terminal it would only hear its hangup.
     let _ = rustix::process::setsid();
 }

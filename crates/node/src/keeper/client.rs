@@ -12,6 +12,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::pipe::PipeFlags;
 use serde::de::DeserializeOwned;
 use std::io::{self, Read};
+use std::marker::PhantomData;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
@@ -54,6 +55,11 @@ impl Keeper {
                 Err(_) => return None,
             }
         }
+    }
+
+    /// The same, and it has answered: one that was about to leave for want of work stays for the next question.
+    pub fn heard(state: &Path, sandbox: &str) -> Option<Keeper> {
+        Keeper::find(state, sandbox).and_then(|mut keeper| keeper.hello().is_ok().then_some(keeper))
     }
 
     /// The same, and one is started where none lives. Of several who ask at once one starts it, and all have it.
@@ -118,13 +124,22 @@ impl Keeper {
     }
 
     /// The same for those who cannot wait on a thread: the question is put, and goes out and is answered by steps.
-    pub fn put_input(mut self, run: &str, bytes: Vec<u8>, eof: bool) -> Result<Pending, Fault> {
+    pub fn put_input(self, run: &str, bytes: Vec<u8>, eof: bool) -> Result<Pending<()>, Fault> {
         let frame = Frame::of(&Ask::Input { run: run.to_owned(), eof }).with(bytes);
         if !frame.fits() {
             return Err(Fault::invalid("more than fits one frame").hint("give less at once").phase(Phase::Admission));
         }
+        self.put(frame)
+    }
+
+    /// The same for the end of a run, whenever that comes.
+    pub fn put_wait(self, run: &str) -> Result<Pending<Waited>, Fault> {
+        self.put(Frame::of(&Ask::Wait { run: run.to_owned(), timeout_ms: u64::MAX }))
+    }
+
+    fn put<T>(mut self, frame: Frame) -> Result<Pending<T>, Fault> {
         self.line.put(frame).map_err(|e| gone(&self.sandbox, &e.to_string()))?;
-        Ok(Pending { keeper: self })
+        Ok(Pending { keeper: self, answer: PhantomData })
     }
 
     pub fn resize(&mut self, run: &str, rows: u16, columns: u16) -> Result<(), Fault> {
@@ -279,19 +294,20 @@ impl AsFd for Keeper {
 
 /// A question that was put and is not answered yet.
 #[derive(Debug)]
-pub struct Pending {
+pub struct Pending<T> {
     keeper: Keeper,
+    answer: PhantomData<fn() -> T>,
 }
 
-impl Pending {
-    /// Goes on as far as the connection lets it; whether it is answered.
-    pub fn step(&mut self) -> Result<bool, Fault> {
+impl<T: DeserializeOwned> Pending<T> {
+    /// Goes on as far as the connection lets it; the answer, once it is there.
+    pub fn step(&mut self) -> Result<Option<T>, Fault> {
         let lost = |e: io::Error| gone(&self.keeper.sandbox, &e.to_string());
         self.keeper.line.push().map_err(lost)?;
         match self.keeper.line.pull().map_err(lost)? {
-            Pulled::Frame(frame) => wire::read_answer::<()>(&frame).map(|()| true),
+            Pulled::Frame(frame) => wire::read_answer(&frame).map(Some),
             Pulled::Closed => Err(gone(&self.keeper.sandbox, "it closed the connection")),
-            Pulled::Later => Ok(false),
+            Pulled::Later => Ok(None),
         }
     }
 
@@ -306,7 +322,7 @@ impl Pending {
     }
 }
 
-impl AsFd for Pending {
+impl<T> AsFd for Pending<T> {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.keeper.line.as_fd()
     }
@@ -440,7 +456,6 @@ fn start(state: &Path, sandbox: &str, wanted: Wanted, caller: &Caller) -> Result
         .env_clear()
         .envs(caller.env.iter().map(|(name, value)| (name, value)))
         .env("COFFERDAM_STATE", state)
-        .current_dir("/")
         .stdin(Stdio::null())
         .stdout(says)
         .stderr(Stdio::null())

@@ -18,7 +18,7 @@ pub fn live(word: &str, caller: &Caller) -> Result<(PathBuf, String, Option<Keep
     let keeper = match wanted {
         true => Some(Keeper::ensure(&state, &found.id, caller)?),
         // One that is about to leave does not answer; one that has answered stays for a while.
-        false => Keeper::find(&state, &found.id).and_then(|mut keeper| keeper.hello().is_ok().then_some(keeper)),
+        false => Keeper::heard(&state, &found.id),
     };
     Ok((state, found.id, keeper))
 }

@@ -162,6 +162,7 @@ struct Past {
     listed: Listed,
     /// Where its outcome is.
     end: Option<u64>,
+    ended_ms: Option<u64>,
 }
 
 struct End {

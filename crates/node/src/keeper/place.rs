@@ -95,6 +95,14 @@ impl Place {
         serde_json::from_slice(&std::fs::read(path).ok()?).ok()
     }
 
+    /// Whether a keeper's place is gone, or another's. What cannot be told now is taken for its own.
+    pub fn is_lost(&self, pid: u32) -> bool {
+        match std::fs::symlink_metadata(self.dir.join(CARD)) {
+            Ok(_) => self.card().is_some_and(|card| card.pid != pid),
+            Err(e) => e.kind() == io::ErrorKind::NotFound,
+        }
+    }
+
     pub fn write_card(&self, card: &Card) -> io::Result<()> {
         let new = self.dir.join("keeper.json.new");
         let text = serde_json::to_vec(card)?;

@@ -60,6 +60,10 @@ fn pick(tx: &Tx<'_>, word: &str, caller: &Caller) -> Result<Kept<Run>, Fault> {
 }
 
 impl Found {
+    pub(super) fn new(id: String, run: Run, state: PathBuf) -> Found {
+        Found { id, run, state }
+    }
+
     /// The keeper that has it, if it still goes on there.
     pub fn keeper(&self) -> Option<Keeper> {
         Keeper::find(&self.state, &self.run.sandbox).filter(|keeper| keeper.card.pid == self.run.pid)

@@ -200,7 +200,7 @@ pub struct Hello {
     pub rests: bool,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Started {
     pub run: String,
     /// The command's number inside.
@@ -208,6 +208,11 @@ pub struct Started {
     /// It was started by an earlier request with the same id.
     #[serde(default)]
     pub existed: bool,
+    /// What its record says of it, where it was started by this one.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub command: Vec<String>,
+    #[serde(default)]
+    pub started_ms: u64,
 }
 
 impl Start {
@@ -247,6 +252,9 @@ pub struct Waited {
     /// None when the time was over first.
     pub outcome: Option<Outcome>,
     pub offset: u64,
+    /// When it ended, as its record has it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ended_ms: Option<u64>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

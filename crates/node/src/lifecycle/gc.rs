@@ -9,7 +9,7 @@ use super::stop::note;
 use super::{bases, copies, list, remove};
 use crate::keeper::lost;
 use crate::keeper::place::Place;
-use crate::sandbox::{Run, Sandbox, Tombstone};
+use crate::sandbox::{Run, Sandbox, Tombstone, layers_in_use};
 use crate::snapshots::{self, Frozen, Snapshot};
 use crate::state::State;
 use crate::warm::{self, Spare};
@@ -123,7 +123,7 @@ fn items(state: &State) -> Result<Vec<Item>, Fault> {
         Ok(Known {
             sandboxes: tx.list::<Sandbox>()?,
             spares: tx.list::<Spare>()?,
-            layers: tx.referred("layers")?,
+            layers: layers_in_use(tx)?,
             buried: tx.referred("gone")?,
             snapshots: snapshots::unneeded(tx)?,
             runs: tx.list_open::<Run>()?,
@@ -301,7 +301,7 @@ fn expire(state: &State, item: &Item, caller: &Caller, now: u64) -> Result<bool,
 fn drop_dead(state: &State, id: &str) -> Result<bool, Fault> {
     // Held while it goes, and asked once more: no run may take it up, and no record may have come.
     let held = state.layers.get(id).ok().map(|layer| layer.lock());
-    if matches!(held, Some(Ok(None) | Err(_))) || state.store.read(|tx| tx.referred("layers"))?.contains_key(id) {
+    if matches!(held, Some(Ok(None) | Err(_))) || state.store.read(layers_in_use)?.contains_key(id) {
         return Ok(false);
     }
     drop_layer(&state.layers, id).map_err(|e| Fault::internal(format!("{id}: {e}")))?;
@@ -336,7 +336,7 @@ fn adopt(state: &State, id: &str, caller: &Caller, now: u64) -> Result<bool, Fau
         ..Sandbox::new(meta.base, meta.base_id, meta.policy, meta.created_ms)
     };
     state.store.write(|tx| {
-        if tx.referred("layers")?.contains_key(id) {
+        if layers_in_use(tx)?.contains_key(id) {
             return Ok(false);
         }
         let mut sandbox = sandbox;

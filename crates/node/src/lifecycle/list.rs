@@ -6,7 +6,7 @@ use super::measure::{self, Size};
 use super::meta::Meta;
 use super::reserve;
 use crate::keeper::services::{self, ServiceNow};
-use crate::sandbox::{self, Anchored, Run, Sandbox, Tombstone};
+use crate::sandbox::{self, Anchored, Run, Sandbox, Tombstone, layers_in_use};
 use crate::state::State;
 use crate::warm::{Spare, Stage};
 use crate::{Caller, fresh};
@@ -131,7 +131,7 @@ pub struct Live {
 /// Runs that go on now, the oldest first.
 pub fn runs(caller: &Caller) -> Result<Vec<Live>, Fault> {
     let state = State::open(caller)?;
-    let (open, known) = state.store.read(|tx| Ok((tx.list_open::<Run>()?, tx.referred("layers")?)))?;
+    let (open, known) = state.store.read(|tx| Ok((tx.list_open::<Run>()?, layers_in_use(tx)?)))?;
     let mut found = Vec::new();
     for run in open.into_iter().filter(|run| live::handle(&run.record).is_some()) {
         let Run { sandbox, command, pid, started_ms, .. } = run.record;
@@ -233,7 +233,7 @@ pub fn inspect(word: Option<&str>, caller: &Caller) -> Result<Whole, Fault> {
     let state = State::open(caller)?;
     let (kept, referred, running, mut past, records) = state.store.read(|tx| {
         let kept = sandbox::find(tx, word, caller)?;
-        let referred = tx.referred("layers")?;
+        let referred = layers_in_use(tx)?;
         let running = live::runs(tx, &kept.id)?;
         let past = tx.list_in::<Run>(&kept.id)?;
         let records = tx.others_in(&kept.id, MOST_RECORDS)?;

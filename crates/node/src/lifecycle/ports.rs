@@ -25,9 +25,9 @@ pub(super) fn prepare(state: &State, which: &Which, ask: &Ask, caller: &Caller) 
     let Some(change) = &ask.publish else { return Ok(None) };
     let kept = state.store.read(|tx| pick(tx, which, caller))?;
     let (added, removed) = (publish::read_all(&change.add)?, places(&change.remove)?);
-    let may_open = ask.may_widen && caller.reach == Reach::All;
-    if !added.is_empty() && !may_open {
-        let message = format!("publish: {}: a port of the host is opened by an operator of the host alone", added[0]);
+    let has_host = ask.may_widen && caller.reach == Reach::All;
+    if let Some(port) = added.first().filter(|_| !has_host) {
+        let message = format!("publish: {port}: a port of the host is opened by an operator of the host alone");
         let fault = Fault::new(ErrorKind::PolicyDenied, message).subject(&kept.id).phase(Phase::Admission);
         return Err(fault.hint("the daemon passes requests on at /v1/sandboxes/ID/ports/PORT/"));
     }
@@ -54,7 +54,7 @@ fn places(words: &[String]) -> Result<Vec<SocketAddr>, Fault> {
 impl Ports {
     /// Opens and closes them where the sandbox is live; whether it is. Where it is not, whether they could be opened is tried.
     pub(super) fn put_in_force(&self, state: &State) -> Result<bool, Fault> {
-        if let Some(mut keeper) = Keeper::find(&state.path, &self.id)
+        if let Some(mut keeper) = Keeper::heard(&state.path, &self.id)
             && keeper.publish(self.then.clone())?
         {
             return Ok(true);
@@ -68,7 +68,7 @@ impl Ports {
 
     /// It could not be written down: what is written holds again.
     pub(super) fn take_back(&self, state: &State) {
-        if let Some(mut keeper) = Keeper::find(&state.path, &self.id) {
+        if let Some(mut keeper) = Keeper::heard(&state.path, &self.id) {
             // Where even this fails, the keeper is gone, and its ports with it.
             let _ = keeper.publish(self.before.clone());
         }

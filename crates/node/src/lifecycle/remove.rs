@@ -8,7 +8,7 @@ use super::measure::{self, Size};
 use super::meta::drop_layer;
 use super::stop::{Ended, Which, note, pick, quiet};
 use crate::keeper::place::Place;
-use crate::sandbox::{Anchored, Sandbox, Tombstone};
+use crate::sandbox::{Anchored, Sandbox, Tombstone, layers_in_use};
 use crate::snapshots::Frozen;
 use crate::state::State;
 use crate::{Caller, fresh};
@@ -82,7 +82,7 @@ fn buried(tx: &Tx<'_>, which: &Which, caller: &Caller) -> Result<Option<(String,
     let Some(word) = &which.word else { return Ok(None) };
     let gone = tx.get::<Tombstone>(word)?.filter(|gone| caller.sees(word, &gone.record.sandbox));
     let Some(Kept { id, record, .. }) = gone else { return Ok(None) };
-    let referred = tx.referred("layers")?;
+    let referred = layers_in_use(tx)?;
     let left = record.gone.into_iter().filter(|layer| !referred.contains_key(layer)).collect();
     Ok(Some((id, left)))
 }
@@ -144,7 +144,7 @@ pub fn take(
 /// The record goes, a tombstone comes; the layers that nobody refers to any more.
 fn bury(tx: &Tx<'_>, kept: Kept<Sandbox>, why: &str, caller: &Caller) -> Result<Vec<String>, Fault> {
     let Kept { id, record: sandbox, .. } = kept;
-    let gone: Vec<String> = alone(&sandbox, &tx.referred("layers")?).cloned().collect();
+    let gone: Vec<String> = alone(&sandbox, &layers_in_use(tx)?).cloned().collect();
     note(tx, "rm", Step::Intent, &id, caller, json!({"layers": gone, "why": why, "name": sandbox.name}))?;
     tx.remove::<Sandbox>(&id)?;
     tx.remove::<Anchored>(&id)?;

@@ -196,6 +196,14 @@ pub fn describe_templates(state: &State) -> Result<Vec<Described>, Fault> {
     Ok(all)
 }
 
+/// What an earlier request to prepare one was answered with. A name that is taken is refused before anything is done.
+pub fn earlier_template(state: &State, name: &str, once: Option<&Once>) -> Result<Option<Templated>, Fault> {
+    match earlier(state, once)? {
+        Some(known) => Ok(Some(known)),
+        None => refuse_other_template(state, name).map(|()| None),
+    }
+}
+
 /// Before something is prepared under a name that is taken.
 pub fn refuse_other_template(state: &State, name: &str) -> Result<(), Fault> {
     check_name(name)?;

@@ -9,7 +9,7 @@ use crate::quota::More;
 use crate::sandbox::Sandbox;
 use crate::snapshots::{Template, still_there};
 use crate::state::{self, State};
-use crate::{Caller, fresh};
+use crate::{Caller, fresh, total};
 use rustix::fs::{AtFlags, Mode, OFlags};
 use serde_json::Value;
 use std::path::Path;
@@ -136,6 +136,8 @@ fn make(state: &State, pool: &str, caller: &Caller) -> Result<(), Fault> {
     state::check_apart(&state.dir, &state.path, &base.dir, &base.path)?;
     state::check_space(&state.dir, &state.path)?;
     let mut sandbox = wanted(&kept, &template);
+    total::admit(&state.layers, &state.path, caller)?;
+    total::admit_copy(&state.layers, &state.path, caller, (&base.dir, sandbox.driver))?;
     let key = key_of(&address, &sandbox, caller)?.ok_or_else(|| {
         let message = "its secrets would come from the surroundings of whoever asks";
         let fault = Fault::new(ErrorKind::UnsupportedPolicy, message).phase(Phase::Planning);

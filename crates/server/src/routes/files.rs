@@ -6,6 +6,7 @@ mod asked;
 mod content;
 mod watch;
 
+pub use self::archive::turn as archive_turn;
 use self::asked::At;
 use self::content::Aside;
 use crate::answer::{Answer, Document};

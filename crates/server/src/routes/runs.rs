@@ -12,11 +12,12 @@ use axum::body::Body;
 use axum::extract::State;
 use bytes::Bytes;
 use futures_util::StreamExt;
-use node::keeper::begin::{self, Ask, Shown, Size};
+use node::keeper::begin::{self, Ask, Begun, Shown, Size};
 use node::keeper::runs::Found;
 use serde::{Deserialize, Serialize};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use terms::{Fault, Phase};
+use tokio::sync::oneshot;
 use utoipa::{IntoParams, ToSchema};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
@@ -111,30 +112,37 @@ async fn create(
         // What was begun before needs no room.
         let (ask, word) = (ask.clone(), id.clone());
         let earlier = move |caller: &node::Caller| begin::earlier(&ask, &word, &key, caller);
-        if let Some(started) = shared.verb(&who, earlier).await? {
-            return told(&shared, &who, started.run, query.wait, true).await;
+        if let Some(found) = shared.verb(&who, earlier).await? {
+            let shown = show(&mut Listener::of(&shared, found), query.wait).await?;
+            return Ok(Answer::made(Shown { existed: true, ..shown }, true));
         }
     }
     let turn = shared.admission().run(&who.tenant).await?;
     let word = id.clone();
     let begin = move |caller: &node::Caller| begin::begin(&ask, &word, key.0.as_deref(), caller);
-    let (_, started) = shared.enlivening(&who, &id, begin).await?;
-    if !started.existed {
-        Listener::new(&shared, &who, started.run.clone()).await?.hold(turn);
-    }
-    told(&shared, &who, started.run, query.wait, started.existed).await
+    let Begun { existed, found, keeper } = shared.enlivening(&who, &id, begin).await?;
+    let mut listener = Listener::of(&shared, found);
+    let waiting = keeper.map(|keeper| listener.again().stay(keeper, turn));
+    let shown = match (waiting, query.wait) {
+        (Some(waiting), Some(Time(time))) => {
+            let (begun, time) = (Instant::now(), time.min(Time::LONGEST_WAIT));
+            match within(time, waiting, &shared).await {
+                Some(ended) => listener.ended(ended).await?,
+                // It was not told in time, or by nobody: then the records tell it.
+                None => show(&mut listener, Some(Time(time.saturating_sub(begun.elapsed())))).await?,
+            }
+        }
+        _ => show(&mut listener, query.wait).await?,
+    };
+    Ok(Answer::made(Shown { existed, ..shown }, existed))
 }
 
-async fn told(
-    shared: &Shared,
-    who: &Who,
-    run: String,
-    wait: Option<Time>,
-    existed: bool,
-) -> Result<Answer<Shown>, Refusal> {
-    let mut listener = Listener::new(shared, who, run).await?;
-    let shown = show(&mut listener, wait).await?;
-    Ok(Answer::made(Shown { existed, ..shown }, existed))
+/// What comes in time, while the daemon stays.
+async fn within<T>(time: Duration, waiting: oneshot::Receiver<T>, shared: &Shared) -> Option<T> {
+    tokio::select! {
+        come = tokio::time::timeout(time, waiting) => come.ok()?.ok(),
+        () = shared.until_end() => None,
+    }
 }
 
 async fn show(listener: &mut Listener, wait: Option<Time>) -> Result<Shown, Refusal> {

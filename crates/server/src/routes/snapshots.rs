@@ -1,5 +1,6 @@
 //! Snapshots, forks and restores, and workspaces as files that go out and come in.
 
+use super::files::archive_turn;
 use crate::ask::{IfMatch, Json, Key, Paging, Path, Query};
 use crate::refuse::Refusal;
 use crate::{Scope, Shared, Who, spooled, upload};
@@ -261,6 +262,7 @@ async fn export_workspace(
     Query(wish): Query<Export>,
 ) -> Result<Response, Refusal> {
     who.needs_any(&LOOKERS)?;
+    let _turn = archive_turn(&shared, &who).await?;
     let verb = move |caller: &Caller, out: &mut dyn std::io::Write| {
         let state = Place::open(caller)?;
         let word = snapshots::of_sandbox(&state, caller, &id, wish.snapshot.as_deref())?;
@@ -315,6 +317,7 @@ async fn import_workspace(
         return Err(fault.hint("give one that begins with a slash, or none for an empty directory").into());
     }
     let once = once(&shared, &who, key.clone(), "import", &wish)?;
+    let _turn = archive_turn(&shared, &who).await?;
     let file = upload::receive(&shared, &who, request.into_body()).await?;
     let verb = move |caller: &Caller| {
         let policies = wish.policy.clone().map(Source::Preset).into_iter().collect();

@@ -1,6 +1,8 @@
 //! Templates: places to begin from, prepared once.
 
-use super::sandboxes::PolicyOf;
+mod prepare;
+
+pub(super) use super::sandboxes::PolicyOf;
 use super::snapshots::{Part, Removed, once};
 use crate::ask::{Json, Key, Path, Query};
 use crate::refuse::Refusal;
@@ -12,8 +14,9 @@ use node::policies::Source;
 use node::snapshots::{self, Described, Templated};
 use node::state::State as Place;
 use node::warm::{self, Set};
+use prepare::Prepare;
 use serde::{Deserialize, Serialize};
-use terms::{Fault, Limits, PROTOCOL_VERSION};
+use terms::{Fault, Limits, PROTOCOL_VERSION, Phase};
 use utoipa::ToSchema;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
@@ -58,14 +61,20 @@ async fn list_templates(
 pub struct CreateTemplate {
     pub name: String,
     /// The snapshot or the sandbox that it shall hold.
-    pub from: String,
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub from: Option<String>,
+    /// Or how it is prepared.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub prepare: Option<Prepare>,
 }
 
-/// Names what a snapshot or a sandbox holds. Others begin from it, so an operator does this.
+/// Names what a snapshot or a sandbox holds, or prepares it by a command first; then the answer comes when that has ended. Others begin
+/// from it, so an operator does this.
 #[utoipa::path(post, path = "/v1/templates", tag = "templates", operation_id = "create", params(("Idempotency-Key" = Option<String>, Header)),
     request_body = CreateTemplate,
     responses((status = 201, body = Templated), (status = 200, description = "There was the same one", body = Templated),
-        (status = 404, description = "There is no such thing.", body = Fault)))]
+        (status = 404, description = "There is no such thing.", body = Fault),
+        (status = 409, description = "The command failed, or the name is taken.", body = Fault)))]
 async fn create_template(
     State(shared): State<Shared>,
     who: Who,
@@ -74,11 +83,20 @@ async fn create_template(
 ) -> Result<(StatusCode, axum::Json<Templated>), Refusal> {
     who.needs(Scope::Operator)?;
     let once = once(&shared, &who, key, "template", &wish)?;
-    let verb = move |caller: &Caller| {
-        let CreateTemplate { name, from } = &wish;
-        snapshots::create_once(&Place::open(caller)?, caller, name, Some(from), None, once.as_ref())
+    let CreateTemplate { name, from, prepare } = wish;
+    let made = match (from, prepare) {
+        (Some(from), None) => {
+            let verb = move |caller: &Caller| {
+                snapshots::create_once(&Place::open(caller)?, caller, &name, Some(&from), None, once.as_ref())
+            };
+            shared.verb(&who, verb).await?
+        }
+        (None, Some(prepare)) => prepare.carry_out(&shared, &who, name, once).await?,
+        _ => {
+            let fault = Fault::invalid("a template is made of either `from` or `prepare`").phase(Phase::Admission);
+            return Err(fault.hint("give one of them").into());
+        }
     };
-    let made = shared.verb(&who, verb).await?;
     let status = if made.unchanged { StatusCode::OK } else { StatusCode::CREATED };
     Ok((status, axum::Json(made)))
 }

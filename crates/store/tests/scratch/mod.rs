@@ -95,8 +95,16 @@ pub fn thing(text: &str) -> Thing {
 }
 
 pub fn note(store: &Store, n: u64) -> u64 {
+    store.write(|tx| tx.note(&entry(n))).unwrap()
+}
+
+/// The same without waiting for the disk.
+pub fn note_soon(store: &Store, n: u64) -> u64 {
+    store.write_soon(|tx| tx.note(&entry(n))).unwrap()
+}
+
+fn entry(n: u64) -> Entry<'static> {
     let body = serde_json::json!({ "n": n });
     let step = if n.is_multiple_of(2) { Step::Done } else { Step::Intent };
-    let entry = Entry { at_ms: n, verb: "create", step, subject: "sbx_1", actor: "tester", body };
-    store.write(|tx| tx.note(&entry)).unwrap()
+    Entry { at_ms: n, verb: "create", step, subject: "sbx_1", actor: "tester", body }
 }

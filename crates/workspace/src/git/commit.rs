@@ -6,20 +6,16 @@
 //! ```
 
 use super::child::{Call, Scratch};
-use super::lfs;
 use super::locate::{Repository, refused, unreadable};
 use super::message::{checked_message, with_trailers};
-use super::paths::{at_and_above, below, digest, in_work_tree, is_kept, is_of, listed, of_another};
+use super::paths::{below, digest, in_work_tree, is_of, listed};
 use super::refs::{Head, is_id};
 use super::settings::{Identity, Settings, Surroundings, nobody};
-use crate::change::FileKind;
 use crate::dir::{Dir, Meta};
 use crate::name::Rel;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
-use std::io;
-use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use terms::{ErrorKind, Fault, Phase};
 
@@ -65,24 +61,21 @@ pub struct Committed {
 
 /// A commit that nothing stands against, as far as can be told before it lands.
 pub struct Prepared {
-    repository: Repository,
-    settings: Settings,
-    scratch: Scratch,
-    head: Head,
+    pub(super) repository: Repository,
+    pub(super) settings: Settings,
+    pub(super) scratch: Scratch,
+    pub(super) head: Head,
     /// Tops of other repositories in the tree: what is in them is not ours to commit.
-    others: BTreeSet<Rel>,
-    message: String,
-    author: Identity,
-    committer: Identity,
-    trailers: Vec<String>,
-    notes: Vec<String>,
+    pub(super) others: BTreeSet<Rel>,
+    pub(super) message: String,
+    pub(super) author: Identity,
+    pub(super) committer: Identity,
+    pub(super) trailers: Vec<String>,
+    pub(super) notes: Vec<String>,
 }
 
 const AGENT: &str = "Cofferdam agent";
 const AGENT_MAIL: &str = "agent@cofferdam.invalid";
-
-/// Paths on the command line of one child; a hundred thousand bytes are taken by every kernel.
-const MOST_ARGS: usize = 400;
 
 /// What git keeps in its directory while something is half done, and what it is.
 const UNDER_WAY: &[(&[u8], &str)] = &[
@@ -132,165 +125,13 @@ pub fn prepare(
 }
 
 impl Prepared {
-    fn look_ahead(&mut self, paths: Vec<Rel>) -> Result<(), Fault> {
-        if let Some(commit) = self.head.commit() {
-            self.run(&["read-tree", commit], Vec::new())?;
-        }
-        let kept_apart = self.submodules(&paths)?;
-        self.others.extend(kept_apart);
-        let (others, paths): (Vec<Rel>, Vec<Rel>) = paths.into_iter().partition(|path| is_of(&self.others, path));
-        self.note_others(&others, paths.is_empty())?;
-        self.filtered(&paths)?;
-        self.index_is_free(&paths)?;
-        self.note_what_was_changed_before(&paths)?;
-        if self.settings.signs {
-            self.notes.push("not signed: commit.gpgSign names a program, and none is run here".into());
-        }
-        Ok(())
-    }
-
-    fn run(&self, args: &[&str], input: Vec<u8>) -> Result<Vec<u8>, Fault> {
+    pub(super) fn run(&self, args: &[&str], input: Vec<u8>) -> Result<Vec<u8>, Fault> {
         let args: Vec<&OsStr> = args.iter().map(OsStr::new).collect();
         self.scratch.git(&args, Call { input, ..Call::default() })
     }
 
-    /// Says which files land and are not in the commit. Where that is all of them, no commit was meant.
-    fn note_others(&mut self, left_out: &[Rel], all: bool) -> Result<(), Fault> {
-        for other in self.others.iter() {
-            let count = left_out.iter().filter(|path| path.is_at_or_below(other)).count();
-            if count > 0 && all {
-                return Err(of_another(&other.to_string()));
-            }
-            let note =
-                format!("{other} is a repository of its own (a submodule): {count} files in it are not committed");
-            self.notes.extend((count > 0).then(|| format!("{note}; commit them there with git")));
-        }
-        Ok(())
-    }
-
-    /// Directories on the way to these paths that the commit keeps as another repository's.
-    fn submodules(&self, paths: &[Rel]) -> Result<BTreeSet<Rel>, Fault> {
-        let mut found = BTreeSet::new();
-        let Some(commit) = self.head.commit() else { return Ok(found) };
-        let above: BTreeSet<Rel> = paths.iter().flat_map(at_and_above).collect();
-        let names: Vec<&OsStr> = above.iter().map(|at| OsStr::from_bytes(at.as_bytes())).collect();
-        for some in names.chunks(MOST_ARGS) {
-            let mut args: Vec<&OsStr> = ["ls-tree", "-z", "--full-tree", commit, "--"].map(OsStr::new).to_vec();
-            args.extend(some);
-            let listed = self.scratch.git(&args, Call::default())?;
-            // Asked for `a/b` it also lists what else is in `a`.
-            let entries = listed.split(|b| *b == 0).filter(|entry| entry.starts_with(b"160000 "));
-            let inner = entries.filter_map(|entry| Rel::parse(entry.splitn(2, |b| *b == b'\t').nth(1)?));
-            found.extend(inner.filter(|at| above.contains(at)));
-        }
-        Ok(found)
-    }
-
-    /// Which of these are git LFS's. What any other configured filter makes of a file only the filter knows, and it is not run.
-    fn filtered(&self, paths: &[Rel]) -> Result<BTreeSet<Rel>, Fault> {
-        let listed = self.run(&["check-attr", "-z", "--stdin", "filter"], listed(paths))?;
-        let fields: Vec<&[u8]> = listed.split(|b| *b == 0).collect();
-        let (of_lfs, others): (Vec<_>, Vec<_>) = fields.chunks_exact(3).partition(|triple| triple[2] == lfs::FILTER);
-        let odd = self.settings.odd_lfs.as_ref().filter(|_| !of_lfs.is_empty());
-        let filtered = others.into_iter().find(|triple| {
-            let driver = String::from_utf8_lossy(triple[2]);
-            self.settings.filters.contains(driver.as_ref())
-        });
-        if let Some(setting) = odd {
-            return Err(refused(&self.repository.top, &format!("its files of git LFS are kept as {setting} says")));
-        }
-        let Some(triple) = filtered else {
-            return Ok(of_lfs.into_iter().filter_map(|triple| Rel::parse(triple[0])).collect());
-        };
-        let (path, driver) = (Rel::parse(triple[0]).unwrap_or_default(), String::from_utf8_lossy(triple[2]));
-        let message =
-            format!("{path} goes through the filter {driver:?}, and no program of a repository's is run here");
-        let fault = Fault::new(ErrorKind::Conflict, message).phase(Phase::Review);
-        Err(fault.hint("approve it without --commit, and commit it with git"))
-    }
-
-    /// The user's own index can be read, is nobody's at the moment, and holds no conflict at these paths.
-    fn index_is_free(&self, paths: &[Rel]) -> Result<(), Fault> {
-        let Repository { own, own_path, .. } = &self.repository;
-        let fail = |e: io::Error| unreadable(own_path, &e);
-        if own.meta_of(b"index.lock").map_err(fail)?.is_some() {
-            let fault = refused(&own_path.join("index.lock"), "another git is at work on the index");
-            return Err(fault.hint("wait for it to end; if none runs, remove the file"));
-        }
-        let Some(index) = own.meta_of(b"index").map_err(fail)? else { return Ok(()) };
-        if index.kind != FileKind::File {
-            return Err(refused(&own_path.join("index"), "is no regular file"));
-        }
-        let args = ["ls-files", "-u", "-z"].map(OsStr::new);
-        let env = vec![("GIT_INDEX_FILE", own_path.join("index").into_os_string())];
-        let listed = self.scratch.git(&args, Call { env, ..Call::default() })?;
-        let unmerged = listed.split(|b| *b == 0).filter_map(|entry| entry.split(|b| *b == b'\t').nth(1));
-        let mine: BTreeSet<&[u8]> = paths.iter().map(Rel::as_bytes).collect();
-        match unmerged.into_iter().find(|path| mine.contains(path)) {
-            None => Ok(()),
-            Some(path) => {
-                let path = String::from_utf8_lossy(path).into_owned();
-                Err(refused(own_path, &format!("{path} has an unresolved conflict in the index")))
-            }
-        }
-    }
-
-    /// Changes that the reviewer had not committed are in what lands, and so in the commit; that must be said.
-    fn note_what_was_changed_before(&mut self, paths: &[Rel]) -> Result<(), Fault> {
-        let top = Dir::open(&self.repository.top).map_err(|e| unreadable(&self.repository.top, &e))?;
-        let there: Vec<Rel> = paths.iter().filter(|path| is_kept(&top, path)).cloned().collect();
-        self.add(&top, &there)?;
-        let before: BTreeSet<_> = self.differences()?.into_keys().collect();
-        // The index is as HEAD again.
-        match self.head.commit() {
-            Some(commit) => self.run(&["read-tree", commit], Vec::new())?,
-            None => self.run(&["read-tree", "--empty"], Vec::new())?,
-        };
-        if !before.is_empty() && self.head.commit().is_some() {
-            const SHOWN: usize = 5;
-            let names: Vec<_> = before.iter().take(SHOWN).map(Rel::to_string).collect();
-            let more = if before.len() > SHOWN { ", …" } else { "" };
-            let count = before.len();
-            let note = format!(
-                "{count} of the files had changes of yours that were not committed: {}{more}",
-                names.join(", ")
-            );
-            self.notes.push(note);
-        }
-        Ok(())
-    }
-
-    /// Puts files into the index of the scratch directory, those of git LFS as pointers; which these are, with their digests.
-    fn add(&self, top: &Dir, paths: &[Rel]) -> Result<Vec<(Rel, String)>, Fault> {
-        let of_lfs = self.filtered(paths)?;
-        let (mut plain, mut pointed, mut input) = (Vec::new(), Vec::new(), Vec::new());
-        for path in paths {
-            let fail = |e: io::Error| unreadable(&self.repository.top.join(path.as_path()), &e);
-            let is_file = |meta: &Meta| meta.kind == FileKind::File;
-            let meta = top.meta(path).map_err(fail)?.filter(|meta| is_file(meta) && of_lfs.contains(path));
-            let Some(meta) = meta else {
-                plain.push(path.clone());
-                continue;
-            };
-            if lfs::is_plain(top, path, meta.size).map_err(fail)? {
-                plain.push(path.clone());
-                continue;
-            }
-            let (meta, digest) = digest(top, path).map_err(fail)?;
-            let blob = self.run(&["hash-object", "-w", "--stdin"], lfs::pointer(&digest, meta.size))?;
-            let mode = if meta.mode & 0o100 != 0 { "100755" } else { "100644" };
-            input.extend_from_slice(format!("{mode} {}\t", id_in(&blob)?).as_bytes());
-            input.extend_from_slice(path.as_bytes());
-            input.push(0);
-            pointed.push((path.clone(), digest));
-        }
-        self.run(&["update-index", "-z", "--add", "--replace", "--stdin"], listed(&plain))?;
-        self.run(&["update-index", "--add", "--replace", "-z", "--index-info"], input)?;
-        Ok(pointed)
-    }
-
     /// Between HEAD and the index in the scratch directory: path to new mode and blob, mode 0 where it is gone.
-    fn differences(&self) -> Result<BTreeMap<Rel, (String, String)>, Fault> {
+    pub(super) fn differences(&self) -> Result<BTreeMap<Rel, (String, String)>, Fault> {
         let Some(commit) = self.head.commit() else { return self.everything() };
         let raw =
             self.run(&["diff-index", "--cached", "-z", "--raw", "--no-abbrev", "--no-renames", commit], Vec::new())?;
@@ -438,7 +279,7 @@ fn nothing_under_way(repository: &Repository) -> Result<(), Fault> {
     Ok(())
 }
 
-fn id_in(out: &[u8]) -> Result<String, Fault> {
+pub(super) fn id_in(out: &[u8]) -> Result<String, Fault> {
     let text = String::from_utf8_lossy(out).trim().to_owned();
     match is_id(&text) {
         true => Ok(text),

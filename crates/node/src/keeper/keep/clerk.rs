@@ -1,5 +1,6 @@
 //! What a keeper writes down and counts, on a thread beside its loop: the loop never waits for a disk, and so no command waits for
-//! what became of another. The store is closed again when nothing is left to write.
+//! what became of another. Records of runs are there for everybody at once, and on the disk a moment later; the store is closed again
+//! when nothing is left to write.
 
 use crate::fresh;
 use crate::keeper::place::Place;
@@ -12,7 +13,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
-use std::time::Duration;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 use store::{Entry, Step, Store, Tx};
 use terms::{ErrorKind, Fault, Outcome};
 use workspace::Stack;
@@ -24,6 +26,7 @@ pub(super) struct Note {
     pub command: Vec<String>,
     pub actor: String,
     pub started_ms: u64,
+    pub ended_ms: Option<u64>,
     pub service: Option<String>,
     pub request: Option<String>,
     /// How long each of its phases takes.
@@ -50,11 +53,13 @@ pub(super) struct Clerk {
     tasks: Option<SyncSender<Task>>,
     done: Receiver<Done>,
     wake: Arc<OwnedFd>,
-    thread: Option<std::thread::JoinHandle<()>>,
+    thread: Option<JoinHandle<()>>,
 }
 
 /// Enough for a walk through a tree and for a transaction.
 const STACK: usize = 512 << 10;
+/// Enough to wait for a disk and to add a line to a file.
+const SMALL_STACK: usize = 128 << 10;
 
 impl Clerk {
     /// `most` tasks can wait at once.
@@ -63,7 +68,7 @@ impl Clerk {
         let (tell, done) = sync_channel(most);
         let wake = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
         let bell = Arc::clone(&wake);
-        let desk = Desk { state, sandbox, stack, store: None };
+        let desk = Desk { state, sandbox, stack, store: None, due: None, settling: None, trouble: None };
         let work = move || desk.work(&todo, &tell, &bell);
         let thread = std::thread::Builder::new().name("clerk".into()).stack_size(STACK).spawn(work)?;
         Ok(Clerk { tasks: Some(tasks), done, wake, thread: Some(thread) })
@@ -100,25 +105,42 @@ struct Desk {
     /// The layers that changes are counted in.
     stack: Option<Stack>,
     store: Option<Store>,
+    /// When what was written must be on its way to the disk.
+    due: Option<Instant>,
+    /// Who waits for the disk.
+    settling: Option<JoinHandle<Result<(), Fault>>>,
+    /// The disk did not keep something: from then on every record is waited for, and whoever is next hears of it.
+    trouble: Option<Fault>,
 }
 
 /// How long the store stays open for what may come next.
 const OPEN: Duration = Duration::from_millis(500);
+/// How long a record may be at the mercy of the power; those of the same moment go to the disk together.
+const SETTLED: Duration = Duration::from_millis(50);
 
 impl Desk {
     fn work(mut self, todo: &Receiver<Task>, tell: &SyncSender<Done>, bell: &OwnedFd) {
         loop {
-            let first = match &self.store {
-                Some(_) => todo.recv_timeout(OPEN),
-                None => todo.recv().map_err(|_| RecvTimeoutError::Disconnected),
+            if self.due.is_some_and(|due| Instant::now() >= due) {
+                self.settle();
+            }
+            let first = match (&self.store, self.due) {
+                (_, Some(due)) => todo.recv_timeout(due.saturating_duration_since(Instant::now())),
+                (Some(_), None) => todo.recv_timeout(OPEN),
+                (None, None) => todo.recv().map_err(|_| RecvTimeoutError::Disconnected),
             };
             let first = match first {
                 Ok(task) => task,
+                Err(RecvTimeoutError::Timeout) if self.due.is_some() => continue,
                 Err(RecvTimeoutError::Timeout) => {
                     self.store = None;
                     continue;
                 }
-                Err(RecvTimeoutError::Disconnected) => return,
+                Err(RecvTimeoutError::Disconnected) => {
+                    self.settle();
+                    self.settled();
+                    return;
+                }
             };
             let tell = |done: Vec<Done>| {
                 done.into_iter().for_each(|done| drop(tell.try_send(done)));
@@ -163,6 +185,8 @@ impl Desk {
         for (outcome, result) in outcomes.iter_mut().zip(results) {
             if let Err(fault) = result {
                 outcome.message.get_or_insert(format!("the run could not be written down: {fault}"));
+            } else if let Some(fault) = &self.trouble {
+                outcome.message.get_or_insert(format!("records of runs before this one may be lost: {fault}"));
             }
         }
         notes.into_iter().zip(outcomes).map(|(note, outcome)| Done::Ended(note.run, outcome)).collect()
@@ -194,7 +218,7 @@ impl Desk {
         self.store = Some(store);
     }
 
-    /// All in one transaction: the disk is waited for once. A run that is refused leaves the others as they are; a store that cannot
+    /// All in one transaction. A run that is refused leaves the others as they are; a store that cannot
     /// write has written none.
     fn write(
         &mut self,
@@ -205,19 +229,51 @@ impl Desk {
             Ok(store) => self.store.insert(store),
             Err(fault) => return notes.iter().map(|_| Err(fault.clone())).collect(),
         };
-        let all = store.write(|tx| {
+        let work = |tx: &Tx<'_>| {
             let each = notes.iter().enumerate().map(|(at, note)| act(tx, &written(&self.sandbox, note), at));
             let results: Vec<Result<(), Fault>> = each.collect();
             match results.iter().find_map(|result| result.as_ref().err().filter(|fault| is_ours(fault))) {
                 Some(fault) => Err(fault.clone()),
                 None => Ok(results),
             }
-        });
+        };
+        let all = match self.trouble {
+            None => store.write_soon(work).inspect(|_| {
+                self.due.get_or_insert_with(|| Instant::now() + SETTLED);
+            }),
+            Some(_) => store.write(work),
+        };
         all.unwrap_or_else(|fault| {
-            // What failed may work with another handle.
+            // What failed may work with another handle; what this one wrote before goes to the disk.
+            self.settle();
             self.store = None;
             notes.iter().map(|_| Err(fault.clone())).collect()
         })
+    }
+}
+
+impl Desk {
+    /// What was written goes to the disk, and somebody else waits for it: the next records need not.
+    fn settle(&mut self) {
+        self.due = None;
+        self.settled();
+        let Some(unsettled) = self.store.as_ref().and_then(Store::unsettled) else { return };
+        let work = move || unsettled.settle();
+        let begun = std::thread::Builder::new().name("settle".into()).stack_size(SMALL_STACK).spawn(work);
+        match begun {
+            Ok(thread) => self.settling = Some(thread),
+            Err(e) => {
+                self.trouble = Some(Fault::new(ErrorKind::Unavailable, format!("nobody could wait for the disk: {e}")))
+            }
+        }
+    }
+
+    /// Waits for who waits.
+    fn settled(&mut self) {
+        let broken = |_| Err(Fault::internal("nobody knows whether the disk has them"));
+        if let Some(Err(fault)) = self.settling.take().map(|thread| thread.join().unwrap_or_else(broken)) {
+            self.trouble = Some(fault);
+        }
     }
 }
 
@@ -233,6 +289,7 @@ fn written<'a>(sandbox: &str, note: &'a Note) -> Written<'a> {
         command: &note.command,
         actor: &note.actor,
         started_ms: note.started_ms,
+        ended_ms: note.ended_ms,
         service: note.service.as_deref(),
         request: note.request.as_deref(),
         timer: Some(&note.timer),

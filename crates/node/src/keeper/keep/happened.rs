@@ -4,6 +4,7 @@ use super::clerk::{Done, Task};
 use super::client::Owed;
 use super::work::Stage;
 use super::{GRACE, KILL, Keep, MOST_KEPT, MOST_PAST, PRUNED_EVERY, Past, SEEN_EVERY, work};
+use crate::fresh;
 use crate::keeper::wire;
 use crate::keeper::wire::{Listed, Started, Waited};
 use crate::questions::Question;
@@ -51,6 +52,7 @@ impl Keep {
         if let Some(reason) = reason {
             outcome.message = Some(reason.to_owned());
         }
+        work.note.ended_ms = Some(fresh::now_ms());
         let (mut note, waiting) = (work.note.clone(), std::mem::take(&mut work.feeds));
         note.timer.enter(Phase::Close);
         for feed in waiting {
@@ -92,6 +94,8 @@ impl Keep {
             work.stage = Stage::Running;
         }
         let (pid, job) = (work.pid, work.job);
+        let (command, started_ms) = (work.note.command.clone(), work.note.started_ms);
+        let started = Started { run: run.to_owned(), pid, existed: false, command, started_ms };
         if begun.is_err() {
             work.cancelled_by = Some(KILL);
             self.residence.end(job);
@@ -102,7 +106,7 @@ impl Keep {
                 _ => continue,
             };
             client.answer(match &begun {
-                Ok(()) => wire::value(&Started { run: run.to_owned(), pid, existed }),
+                Ok(()) => wire::value(&Started { existed, ..started.clone() }),
                 Err(fault) => wire::refusal(fault),
             });
         }
@@ -113,10 +117,11 @@ impl Keep {
         let Some(mut work) = self.works.remove(run) else { return };
         self.service_ended(run, outcome, work.cancelled_by.is_some());
         let end = work.finish(outcome);
-        let past = Past { listed: Listed { input: false, ..work.listed() }, end };
+        let past = Past { listed: Listed { input: false, ..work.listed() }, end, ended_ms: work.note.ended_ms };
         for client in self.clients.values_mut() {
             if matches!(&client.owed, Owed::Wait { run: wanted, .. } if wanted == run) {
-                client.answer(wire::value(&Waited { outcome: Some(outcome.clone()), offset: past.listed.offset }));
+                let (outcome, offset) = (Some(outcome.clone()), past.listed.offset);
+                client.answer(wire::value(&Waited { outcome, offset, ended_ms: past.ended_ms }));
             }
         }
         self.past.push_back(past);
@@ -164,7 +169,7 @@ impl Keep {
             let Owed::Wait { run, until: Some(until) } = &client.owed else { continue };
             if now >= *until {
                 let offset = self.works.get(run).map_or(0, |work| work.spool.next());
-                client.answer(wire::value(&Waited { outcome: None, offset }));
+                client.answer(wire::value(&Waited { outcome: None, offset, ended_ms: None }));
             }
         }
         if let Some(end) = self.ending.as_mut().filter(|end| now >= end.kill_at) {
@@ -183,7 +188,7 @@ impl Keep {
             return;
         }
         self.seen = Instant::now();
-        if self.place.card().is_none_or(|card| card.pid != self.card.pid) {
+        if self.place.is_lost(self.card.pid) {
             self.begin_end(Duration::ZERO);
         }
     }

@@ -27,7 +27,7 @@ impl Keep {
                 self.owe(id, Owed::Begin { run: run.clone(), existed: true });
                 return Ok(None);
             }
-            return Ok(Some(wire::value(&Started { run: run.clone(), pid, existed: true })));
+            return Ok(Some(wire::value(&Started { run: run.clone(), pid, existed: true, ..Started::default() })));
         }
         if let Some(run) = start.run.as_ref().filter(|run| self.place.run(run).exists()) {
             return self.lost_before(run, start).map(Some);
@@ -48,12 +48,13 @@ impl Keep {
             command: &command,
             actor: &start.actor,
             started_ms: fresh::now_ms(),
+            ended_ms: None,
             service: None,
             request: start.request.as_deref(),
             timer: None,
         };
         lost::never_recorded(&self.state, &self.place, &written)?;
-        Ok(wire::value(&Started { run: run.to_owned(), pid: 0, existed: true }))
+        Ok(wire::value(&Started { run: run.to_owned(), existed: true, ..Started::default() }))
     }
 
     pub(super) fn known(&self, run: &str) -> Option<i32> {
@@ -98,6 +99,7 @@ impl Keep {
             command: command.argv.iter().map(|word| word.to_string_lossy().into_owned()).collect(),
             actor: start.actor.clone(),
             started_ms: fresh::now_ms(),
+            ended_ms: None,
             service: start.service.clone(),
             request: start.request.clone(),
             timer,
@@ -178,7 +180,7 @@ impl Keep {
         }
         let Some(work) = self.works.get(&run) else { return Err(unknown(&run)) };
         if timeout_ms == 0 {
-            return Ok(Some(wire::value(&Waited { outcome: None, offset: work.spool.next() })));
+            return Ok(Some(wire::value(&Waited { outcome: None, offset: work.spool.next(), ended_ms: None })));
         }
         let until = Instant::now().checked_add(Duration::from_millis(timeout_ms));
         self.owe(id, Owed::Wait { run, until });
@@ -194,7 +196,8 @@ impl Keep {
         };
         // What is no longer on disk is told as what we know: that it is over.
         let lost = || RunId::parse(&past.listed.run).map(|id| self.premises.outcome(id));
-        Waited { outcome: past.end.and_then(read).or_else(lost), offset: past.listed.offset }
+        let outcome = past.end.and_then(read).or_else(lost);
+        Waited { outcome, offset: past.listed.offset, ended_ms: past.ended_ms }
     }
 
     pub(super) fn follow(&mut self, id: u64, runs: Option<Vec<String>>) -> Option<Frame> {
