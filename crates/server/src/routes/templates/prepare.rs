@@ -116,8 +116,8 @@ async fn run(shared: &Shared, who: &Who, id: &str, command: String) -> Result<Ou
     let turn = shared.admission().run(&who.tenant).await?;
     let (word, ask) = (id.to_owned(), begin::Ask { shell: Some(command), ..begin::Ask::default() });
     let begun = shared.enlivening(who, id, move |caller| begin::begin(&ask, &word, None, caller)).await?;
-    Listener::new(shared, who, begun.1.run.clone()).await?.hold(turn);
-    let mut listener = Listener::new(shared, who, begun.1.run).await?;
+    Listener::new(shared, who, begun.found.id.clone()).await?.hold(turn);
+    let mut listener = Listener::new(shared, who, begun.found.id).await?;
     let (end, ending) = (Instant::now() + LONGEST, shared.ending());
     loop {
         if let Some(outcome) = listener.told(Time::LONGEST_WAIT).await? {
