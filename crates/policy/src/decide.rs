@@ -50,8 +50,8 @@ impl Decision {
         self.hint = match self.action {
             Action::Allow | Action::Warn => None,
             Action::Ask => {
-                let who = "somebody at the terminal answers, or `cofferdam answer` in a live sandbox";
-                Some(format!("{} asks: {who}", self.rule))
+                let how = "answer at a terminal, or with `cofferdam answer` in a live sandbox";
+                Some(format!("{} asks, and is refused where nobody can answer; {how}", self.rule))
             }
             Action::Deny if self.matches.is_empty() || !self.matches.iter().any(|m| m.action == Action::Deny) => add(),
             Action::Deny => Some(format!("an allow rule cannot lift {}; remove or narrow it", self.rule)),
