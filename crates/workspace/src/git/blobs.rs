@@ -53,7 +53,8 @@ impl Prepared {
             }
             let (meta, digest) = digest(top, path).map_err(fail)?;
             let blob = self.run(&["hash-object", "-w", "--stdin"], lfs::pointer(&digest, meta.size))?;
-            let mode = if meta.mode & 0o100 != 0 { "100755" } else { "100644" };
+            let bits_mean_nothing = self.settings.carried.iter().any(|setting| setting == "core.filemode=false");
+            let mode = if meta.mode & 0o100 != 0 && !bits_mean_nothing { "100755" } else { "100644" };
             input.extend_from_slice(format!("{mode} {}\t", id_in(&blob)?).as_bytes());
             input.extend_from_slice(path.as_bytes());
             input.push(0);
