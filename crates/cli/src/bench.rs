@@ -4,7 +4,8 @@ mod daemon;
 mod net;
 mod workspace;
 
-use crate::{render, surroundings};
+use crate::engine::Engine;
+use crate::render;
 use clap::ArgMatches;
 use node::bench::{Amount, Answer, Ask, Census, Soaked, bench, soak};
 use std::fmt::Write as _;
@@ -21,7 +22,7 @@ pub fn main(m: &ArgMatches) -> ExitCode {
 }
 
 fn carry_out(m: &ArgMatches, json: bool) -> Result<ExitCode, Fault> {
-    let caller = surroundings::caller()?;
+    let caller = Engine::here(m, "bench")?;
     let ask = Ask {
         rounds: m.get_one::<u32>("runs").copied().unwrap_or(200),
         work: m.get_flag("work"),

@@ -1,8 +1,9 @@
 //! `cofferdam serve` and `cofferdam token`.
 
+use crate::engine::Engine;
 use crate::render::{print_document, say};
 use crate::sandboxes::table::{Table, ago, from_now};
-use crate::{args, operations, render, surroundings};
+use crate::{args, operations, render};
 use clap::ArgMatches;
 use node::tokens::{self, Scope, Shown};
 use node::{Caller, fresh};
@@ -13,12 +14,14 @@ use terms::{Fault, Phase, quantity};
 pub fn main(verb: &str, m: &ArgMatches) -> ExitCode {
     let inner = m.subcommand().map_or(m, |(_, m)| m);
     let json = inner.get_flag("json");
-    let done = surroundings::caller().and_then(|caller| match (verb, m.subcommand()) {
-        ("serve", _) => serve(m, caller, json),
-        (_, Some(("create", m))) => create(m, &caller, json),
-        (_, Some(("rm", m))) => revoke(m, &caller, json),
-        _ => list(&caller, json),
-    });
+    let done = match verb {
+        "serve" => Engine::here(m, verb).and_then(|caller| serve(m, caller, json)),
+        _ => Engine::open(inner).and_then(|engine| match m.subcommand() {
+            Some(("create", m)) => create(m, &engine, json),
+            Some(("rm", m)) => revoke(m, &engine, json),
+            _ => list(&engine, json),
+        }),
+    };
     done.unwrap_or_else(|fault| render::fault(&fault, json))
 }
 
@@ -65,6 +68,7 @@ fn settings(m: &ArgMatches, caller: Caller, state: PathBuf) -> Result<server::Se
         connections: serve.max_connections,
         connections_each: serve.max_connections_per_peer,
         quotas,
+        warm: config.warm_max(),
         ..usual
     })
 }
@@ -100,7 +104,7 @@ fn time(flag: &str, text: &str) -> Result<u64, Fault> {
     quantity::time(text).map_err(|why| Fault::invalid(format!("--{flag} {why}")).phase(Phase::Admission))
 }
 
-fn create(m: &ArgMatches, caller: &Caller, json: bool) -> Result<ExitCode, Fault> {
+fn create(m: &ArgMatches, engine: &Engine, json: bool) -> Result<ExitCode, Fault> {
     let scope = |name: &String| match name.as_str() {
         "agent" => Scope::Agent,
         "reviewer" => Scope::Reviewer,
@@ -111,12 +115,12 @@ fn create(m: &ArgMatches, caller: &Caller, json: bool) -> Result<ExitCode, Fault
         name: m.get_one::<String>("name").cloned().unwrap_or_default(),
         tenant: m.get_one::<String>("tenant").cloned().unwrap_or_default(),
         scopes: m.get_many::<String>("scope").into_iter().flatten().map(scope).collect(),
-        dirs: args::all(m, "dir").map(|dir| caller.cwd.join(dir)).collect(),
+        dirs: args::all(m, "dir").map(|dir| engine.caller().cwd.join(dir)).collect(),
         policies: m.get_many::<String>("policy").into_iter().flatten().cloned().collect(),
         sandboxes: m.get_many::<String>("sandbox").into_iter().flatten().cloned().collect(),
         ttl_ms: m.get_one::<String>("ttl").map(|text| time("ttl", text)).transpose()?,
     };
-    let minted = tokens::create(&ask, caller)?;
+    let minted = engine.token_create(&ask)?;
     if json {
         print_document(&minted);
     } else {
@@ -125,8 +129,8 @@ fn create(m: &ArgMatches, caller: &Caller, json: bool) -> Result<ExitCode, Fault
     Ok(ExitCode::SUCCESS)
 }
 
-fn list(caller: &Caller, json: bool) -> Result<ExitCode, Fault> {
-    let all = tokens::list(caller)?;
+fn list(engine: &Engine, json: bool) -> Result<ExitCode, Fault> {
+    let all = engine.token_list()?;
     if json {
         print_document(serde_json::json!({ "tokens": all }));
         return Ok(ExitCode::SUCCESS);
@@ -143,9 +147,9 @@ fn list(caller: &Caller, json: bool) -> Result<ExitCode, Fault> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn revoke(m: &ArgMatches, caller: &Caller, json: bool) -> Result<ExitCode, Fault> {
+fn revoke(m: &ArgMatches, engine: &Engine, json: bool) -> Result<ExitCode, Fault> {
     let ids = m.get_many::<String>("token").into_iter().flatten();
-    let revoked = ids.map(|id| tokens::revoke(id, caller)).collect::<Result<Vec<_>, _>>()?;
+    let revoked = ids.map(|id| engine.token_revoke(id)).collect::<Result<Vec<_>, _>>()?;
     if json {
         print_document(serde_json::json!({ "revoked": revoked }));
     } else {

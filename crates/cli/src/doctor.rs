@@ -1,6 +1,7 @@
 //! `cofferdam doctor`.
 
-use crate::{render, surroundings};
+use crate::engine::Engine;
+use crate::render;
 use clap::ArgMatches;
 use node::doctor::{Check, Level, Report, examine};
 use std::io::{IsTerminal, Write};
@@ -12,7 +13,7 @@ const OURSELVES: &str = "/proc/self/exe";
 
 pub fn main(m: &ArgMatches) -> ExitCode {
     let json = m.get_flag("json");
-    let caller = match surroundings::caller() {
+    let caller = match Engine::here(m, "doctor") {
         Ok(caller) => caller,
         Err(fault) => return render::fault(&fault, json),
     };

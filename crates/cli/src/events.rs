@@ -1,21 +1,14 @@
 //! `cofferdam events`: the journal, read as it grows.
 
+use crate::engine::{Engine, Tell};
+use crate::render;
 use crate::render::Document;
-use crate::{render, surroundings};
 use clap::ArgMatches;
-use node::audit::{Noted, Tail, Wanted};
+use node::audit::{Noted, Wanted};
 use node::fresh;
 use std::io::{self, Write};
 use std::process::ExitCode;
-use std::time::Duration;
 use terms::Fault;
-
-/// How often somebody who follows looks for more.
-const PAUSE: Duration = Duration::from_millis(250);
-/// How many are read at once.
-const AT_ONCE: u32 = 500;
-/// Where one begins who does not say.
-const LAST: u64 = 100;
 
 pub fn main(_verb: &str, m: &ArgMatches) -> ExitCode {
     let json = m.get_flag("json");
@@ -26,26 +19,11 @@ pub fn main(_verb: &str, m: &ArgMatches) -> ExitCode {
 }
 
 fn tell(m: &ArgMatches, json: bool) -> Result<(), Fault> {
-    let caller = surroundings::caller()?;
     let text = |name: &str| m.get_one::<String>(name).cloned();
     let wanted = Wanted { subject: text("sandbox"), verb: text("verb"), ..Wanted::default() };
-    let from = match m.get_one::<u64>("from") {
-        Some(from) => *from,
-        None => Tail::open(&caller, None, Wanted::default())?.at().saturating_sub(LAST),
-    };
-    let mut tail = Tail::open(&caller, Some(from), wanted)?;
-    loop {
-        let entries = tail.next(AT_ONCE)?;
-        if print(&entries, json).is_err() {
-            // A reader that left early is no error of ours.
-            return Ok(());
-        }
-        match (entries.is_empty(), m.get_flag("follow")) {
-            (false, _) => {}
-            (true, false) => return Ok(()),
-            (true, true) => std::thread::sleep(PAUSE),
-        }
-    }
+    let tell = Tell { wanted, from: m.get_one::<u64>("from").copied(), follow: m.get_flag("follow") };
+    // A reader that left early is no error of ours.
+    Engine::open(m)?.events(&tell, &mut |entries| print(entries, json).is_ok())
 }
 
 fn print(entries: &[Noted], json: bool) -> io::Result<()> {

@@ -1,76 +1,60 @@
 //! `cofferdam cp` and `cofferdam files`.
 
 mod cp;
-mod place;
+pub mod place;
 
 use self::place::Place;
+use crate::engine::Engine;
+use crate::render;
 use crate::render::{print_document, say};
 use crate::sandboxes::table::{Table, bytes};
-use crate::{render, surroundings};
 use clap::ArgMatches;
 use node::files::search::{self, Found};
-use node::files::watch::{Event, Watch};
-use node::files::{self, Entry, FileKind, Purpose, Rel, Root, Target, change, list, read, watch};
-use node::{Caller, fresh};
-use serde_json::{Value, json};
+use node::files::watch::Event;
+use node::files::{Entry, FileKind, Rel, Target};
+use node::fresh;
+use serde_json::json;
 use std::ffi::OsString;
 use std::io::{IsTerminal, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::process::ExitCode;
-use terms::{ErrorKind, Fault};
+use terms::Fault;
 
 /// Carries out one of the verbs of `args::files`.
 pub fn main(verb: &str, matches: &ArgMatches) -> ExitCode {
     let (verb, m) = matches.subcommand().unwrap_or((verb, matches));
     let json = m.try_get_one::<bool>("json").ok().flatten().copied().unwrap_or(false);
-    let done = surroundings::caller().and_then(|caller| match verb {
-        "cp" => cp::cp(m, &caller, json),
-        "ls" => ls(m, &caller, json),
-        "cat" => cat(m, &caller),
-        "stat" => stat(m, &caller, json),
-        "mkdir" => mkdir(m, &caller, json),
-        "mv" => mv(m, &caller, json),
-        "rm" => rm(m, &caller, json),
-        "search" => find(m, &caller, json),
-        _ => follow(m, &caller, json),
+    let done = Engine::open(m).and_then(|engine| match verb {
+        "cp" => cp::cp(m, &engine, json),
+        "ls" => ls(m, &engine, json),
+        "cat" => cat(m, &engine),
+        "stat" => stat(m, &engine, json),
+        "mkdir" => mkdir(m, &engine, json),
+        "mv" => mv(m, &engine, json),
+        "rm" => rm(m, &engine, json),
+        "search" => find(m, &engine, json),
+        _ => follow(m, &engine, json),
     });
     done.unwrap_or_else(|fault| render::fault(&fault, json))
 }
 
-/// The place that a verb is about, opened.
-fn opened(m: &ArgMatches, purpose: Purpose, caller: &Caller) -> Result<(Root, Rel), Fault> {
-    let word = m.get_one::<OsString>("place").cloned().unwrap_or_default();
-    let place = Place::with_sandbox(&word)?;
-    let root = files::open(&place.sandbox, purpose, caller)?;
-    let path = root.path(&place.path)?;
-    Ok((root, path))
+/// The place that a verb is about.
+fn place(m: &ArgMatches) -> Result<Place, Fault> {
+    Place::with_sandbox(&m.get_one::<OsString>("place").cloned().unwrap_or_default())
 }
 
-/// Writes down who changed what.
-fn note(root: &Root, caller: &Caller, verb: &str, body: Value) -> Result<(), Fault> {
-    files::note(caller, root.sandbox().unwrap_or_default(), verb, body)
-}
-
-fn ls(m: &ArgMatches, caller: &Caller, json: bool) -> Result<ExitCode, Fault> {
-    let (root, path) = opened(m, Purpose::Reading, caller)?;
-    let depth = m.get_one::<u32>("depth").map_or(1, |n| *n as usize);
-    let mut ask = list::Ask { depth, limit: list::LARGEST_PAGE, after: None };
-    let (mut table, mut all) = (Table::new(&["MODE", "SIZE", "MODIFIED", "NAME"]), Vec::new());
-    loop {
-        let page = list::list(&root, &path, &ask)?;
-        if page.shut > 0 {
-            render::note(&format!("{} directories may not be looked into", page.shut));
-        }
-        page.entries.iter().for_each(|entry| table.row(row(entry, &path)));
-        all.extend(page.entries);
-        ask.after = page.next;
-        if ask.after.is_none() {
-            break;
-        }
+fn ls(m: &ArgMatches, engine: &Engine, json: bool) -> Result<ExitCode, Fault> {
+    let place = place(m)?;
+    let path = engine.rel(&place)?;
+    let (all, shut) = engine.files_list(&place, m.get_one::<u32>("depth").map_or(1, |n| *n as usize))?;
+    if shut > 0 {
+        render::note(&format!("{shut} directories may not be looked into"));
     }
     if json {
         return Ok(print_document(json!({ "path": path, "entries": all })));
     }
+    let mut table = Table::new(&["MODE", "SIZE", "MODIFIED", "NAME"]);
+    all.iter().for_each(|entry| table.row(row(entry, &path)));
     table.print();
     Ok(ExitCode::SUCCESS)
 }
@@ -114,36 +98,51 @@ fn shown(text: &Target) -> String {
 }
 
 /// To a terminal, nothing of a file can move its cursor or do worse; `--raw` prints it as it is.
-fn cat(m: &ArgMatches, caller: &Caller) -> Result<ExitCode, Fault> {
-    let (root, path) = opened(m, Purpose::Reading, caller)?;
-    let mut reading = read::open(&root, &path)?;
+fn cat(m: &ArgMatches, engine: &Engine) -> Result<ExitCode, Fault> {
     let plain = std::io::stdout().is_terminal() && !m.get_flag("raw");
-    let mut out = std::io::stdout().lock();
-    while let Some(piece) = reading.piece()? {
-        let written = match plain {
+    let mut out = Screen { plain, left: false };
+    match engine.files_read(&place(m)?, &mut out) {
+        // A reader that left early is no error of ours.
+        Err(_) if out.left => {}
+        done => done?,
+    }
+    let _ = std::io::stdout().flush();
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Standard output, made safe where it is a terminal.
+struct Screen {
+    plain: bool,
+    /// Nobody reads any more.
+    left: bool,
+}
+
+impl Write for Screen {
+    fn write(&mut self, piece: &[u8]) -> std::io::Result<usize> {
+        let mut out = std::io::stdout().lock();
+        let written = match self.plain {
             true => {
-                let text = String::from_utf8_lossy(&piece).into_owned();
+                let text = String::from_utf8_lossy(piece).into_owned();
                 let lines: Vec<String> = text.split('\n').map(visible).collect();
                 out.write_all(lines.join("\n").as_bytes())
             }
-            false => out.write_all(&piece),
+            false => out.write_all(piece),
         };
-        // A reader that left early is no error of ours.
-        if written.is_err() {
-            break;
-        }
+        self.left |= written.is_err();
+        written.map(|()| piece.len())
     }
-    let _ = out.flush();
-    Ok(ExitCode::SUCCESS)
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        std::io::stdout().flush()
+    }
 }
 
 fn visible(line: &str) -> String {
     line.split('\t').map(render::safe).collect::<Vec<_>>().join("\t")
 }
 
-fn stat(m: &ArgMatches, caller: &Caller, json: bool) -> Result<ExitCode, Fault> {
-    let (root, path) = opened(m, Purpose::Reading, caller)?;
-    let entry = list::stat(&root, &path, !m.get_flag("no-follow"))?;
+fn stat(m: &ArgMatches, engine: &Engine, json: bool) -> Result<ExitCode, Fault> {
+    let entry = engine.files_stat(&place(m)?, !m.get_flag("no-follow"))?;
     if json {
         return Ok(print_document(entry));
     }
@@ -154,31 +153,23 @@ fn stat(m: &ArgMatches, caller: &Caller, json: bool) -> Result<ExitCode, Fault> 
     Ok(ExitCode::SUCCESS)
 }
 
-fn mkdir(m: &ArgMatches, caller: &Caller, json: bool) -> Result<ExitCode, Fault> {
-    let (root, path) = opened(m, Purpose::Writing, caller)?;
-    let made = change::mkdir(&root, &path, m.get_flag("parents"), None)?;
-    note(&root, caller, "files.mkdir", json!({ "path": &made.path }))?;
+fn mkdir(m: &ArgMatches, engine: &Engine, json: bool) -> Result<ExitCode, Fault> {
+    let made = engine.files_mkdir(&place(m)?, m.get_flag("parents"))?;
     Ok(if json { print_document(made) } else { ExitCode::SUCCESS })
 }
 
-fn mv(m: &ArgMatches, caller: &Caller, json: bool) -> Result<ExitCode, Fault> {
-    let (root, from) = opened(m, Purpose::Writing, caller)?;
+fn mv(m: &ArgMatches, engine: &Engine, json: bool) -> Result<ExitCode, Fault> {
     let to = m.get_one::<OsString>("to").cloned().unwrap_or_default();
-    let to = root.path(to.as_bytes())?;
-    let moved = change::rename(&root, &from, &to, m.get_flag("force"))?;
-    note(&root, caller, "files.rename", json!({ "from": from, "to": to }))?;
+    let moved = engine.files_rename(&place(m)?, to.as_bytes(), m.get_flag("force"))?;
     Ok(if json { print_document(moved) } else { ExitCode::SUCCESS })
 }
 
-fn rm(m: &ArgMatches, caller: &Caller, json: bool) -> Result<ExitCode, Fault> {
-    let (root, path) = opened(m, Purpose::Writing, caller)?;
-    let removed = change::remove(&root, &path, m.get_flag("recursive"))?;
-    note(&root, caller, "files.remove", json!({ "path": path, "files": removed.files, "dirs": removed.dirs }))?;
+fn rm(m: &ArgMatches, engine: &Engine, json: bool) -> Result<ExitCode, Fault> {
+    let removed = engine.files_remove(&place(m)?, m.get_flag("recursive"))?;
     Ok(if json { print_document(removed) } else { ExitCode::SUCCESS })
 }
 
-fn find(m: &ArgMatches, caller: &Caller, json: bool) -> Result<ExitCode, Fault> {
-    let (root, path) = opened(m, Purpose::Reading, caller)?;
+fn find(m: &ArgMatches, engine: &Engine, json: bool) -> Result<ExitCode, Fault> {
     let ask = search::Ask {
         globs: m.get_many::<String>("glob").unwrap_or_default().cloned().collect(),
         content: m.get_one::<String>("content").cloned(),
@@ -187,7 +178,7 @@ fn find(m: &ArgMatches, caller: &Caller, json: bool) -> Result<ExitCode, Fault> 
         limit: m.get_one::<u32>("limit").map_or(search::MATCHES, |n| *n as usize),
         patience: search::PATIENCE,
     };
-    let found = search::search(&root, &path, &ask)?;
+    let found = engine.files_search(&place(m)?, &ask)?;
     let code = if found.matches.is_empty() { ExitCode::from(1) } else { ExitCode::SUCCESS };
     if json {
         print_document(found);
@@ -214,18 +205,9 @@ fn tell_rest(found: &Found) {
     }
 }
 
-fn follow(m: &ArgMatches, caller: &Caller, json: bool) -> Result<ExitCode, Fault> {
-    let (root, path) = opened(m, Purpose::Reading, caller)?;
-    let mut watch: Watch = watch::watch(root, &path, m.get_flag("recursive"))?;
-    while !watch.is_over() {
-        watch.wait(std::time::Duration::from_secs(1));
-        for event in watch.take()? {
-            if !tell(&event, json) {
-                return Ok(ExitCode::SUCCESS);
-            }
-        }
-    }
-    Err(Fault::new(ErrorKind::NotFound, "the directory is gone or has another name").hint("watch what is above it"))
+fn follow(m: &ArgMatches, engine: &Engine, json: bool) -> Result<ExitCode, Fault> {
+    engine.files_watch(&place(m)?, m.get_flag("recursive"), &mut |event| tell(event, json))?;
+    Ok(ExitCode::SUCCESS)
 }
 
 /// Whether somebody still reads.

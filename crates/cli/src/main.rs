@@ -4,12 +4,14 @@ mod args;
 mod bench;
 mod daemon;
 mod doctor;
+mod engine;
 mod events;
 mod files;
 mod operations;
 mod policy;
 mod prompt;
 mod quantity;
+mod questions;
 mod render;
 mod review;
 mod run;
@@ -30,6 +32,7 @@ fn main() -> ExitCode {
     if words.first().is_some_and(|word| word == "keep") {
         return runs::keep(&words[1..]);
     }
+    let words = args::server::behind_the_verb(words);
     // `run` is the hot path: it parses its own flags only and builds nothing for the other verbs.
     if let Some((verb, rest)) = args::as_run(&words) {
         return run::main(verb, rest);
@@ -55,6 +58,7 @@ fn main() -> ExitCode {
         Some(("man", _)) => args::man(),
         Some((verb, m)) if args::daemon::VERBS.contains(&verb) => daemon::main(verb, m),
         Some((verb, m)) if args::operations::VERBS.contains(&verb) => operations::main(verb, m),
+        Some((verb, m)) if args::questions::VERBS.contains(&verb) => questions::main(verb, m),
         Some((verb, m)) if args::events::VERBS.contains(&verb) => events::main(verb, m),
         Some((verb, m)) if args::files::VERBS.contains(&verb) => files::main(verb, m),
         Some((verb, m)) if args::secrets::VERBS.contains(&verb) => secrets::main(verb, m),

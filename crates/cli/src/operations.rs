@@ -1,8 +1,9 @@
 //! `cofferdam config`, `backup`, `fsck` and `top`, and the configuration of whoever serves.
 
+use crate::engine::Engine;
 use crate::render::{print_document, say};
 use crate::sandboxes::table::{Table, bytes, short};
-use crate::{args, render, surroundings};
+use crate::{args, render};
 use clap::ArgMatches;
 use node::config::{Config, KEYS, Kind, Setting};
 use node::{Caller, backup, fsck, top};
@@ -18,7 +19,7 @@ use terms::{Fault, PROTOCOL_VERSION, Phase, quantity};
 pub fn main(verb: &str, matches: &ArgMatches) -> ExitCode {
     let (below, inner) = matches.subcommand().unwrap_or(("", matches));
     let json = inner.get_flag("json");
-    let done = surroundings::caller().and_then(|caller| match (verb, below) {
+    let done = Engine::here(inner, verb).and_then(|caller| match (verb, below) {
         ("backup", _) => copy(inner, &caller, json),
         ("top", _) => top(inner, &caller, json),
         ("fsck", _) => examine(inner, &caller, json),

@@ -1,5 +1,6 @@
 //! `cofferdam policy`: check, show, explain, import, learn, diff.
 
+use crate::engine::Engine;
 use crate::{args, render, run, surroundings};
 use clap::ArgMatches;
 use node::policies::{self, Source};
@@ -103,7 +104,7 @@ fn import(m: &ArgMatches) -> Result<ExitCode, Fault> {
 }
 
 fn learn(m: &ArgMatches) -> Result<ExitCode, Fault> {
-    let caller = surroundings::caller()?;
+    let caller = Engine::here(m, "policy learn")?;
     let ask = Ask {
         command: m.get_many::<OsString>("command").unwrap_or_default().cloned().collect(),
         shell: None,

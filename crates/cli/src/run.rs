@@ -1,6 +1,9 @@
 //! `cofferdam run`.
 
+mod there;
+
 use crate::args::{self, Runs};
+use crate::engine::Engine;
 use crate::{prompt, quantity, render, runs, surroundings};
 use clap::ArgMatches;
 use node::events::{EventFile, LEAST_MAX};
@@ -17,7 +20,8 @@ use terms::{Action, Changes, Fault, Limits, Outcome, Phase, Verdict};
 
 pub fn main(verb: Runs, words: &[OsString]) -> ExitCode {
     // Before anything is understood: nearly every call ends in a run, and one that does not only gives this up again.
-    let ground = node::run::begin();
+    // Where a daemon may be meant, nothing is begun here before that is known.
+    let ground = (!args::server::may_be_meant(words)).then(node::run::begin);
     let command = verb.command();
     let words = if args::speaks_docker(words) { args::expand_it(words, &command) } else { words.to_vec() };
     let words = std::iter::once(OsString::from("cofferdam")).chain(words);
@@ -63,8 +67,21 @@ enum Done {
     Left,
 }
 
-fn carry_out(verb: Runs, matches: &ArgMatches, ground: Groundwork, events: Option<EventFile>) -> Result<Done, Refused> {
-    let mut caller = surroundings::caller()?;
+fn carry_out(
+    verb: Runs,
+    matches: &ArgMatches,
+    ground: Option<Groundwork>,
+    events: Option<EventFile>,
+) -> Result<Done, Refused> {
+    let mut caller = match ground {
+        // No daemon was named: nothing of it is looked at.
+        Some(_) => surroundings::caller()?,
+        None => match Engine::open(matches)? {
+            Engine::Here(caller) => caller,
+            Engine::There(daemon) => return there::carry_out(verb, matches, &daemon).map_err(Refused::from),
+        },
+    };
+    let ground = ground.unwrap_or_else(node::run::begin);
     let ask = ask(verb, matches, &caller)?;
     let patience = patience(matches)?;
     if let Place::Sandbox(word) = &ask.place

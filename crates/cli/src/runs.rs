@@ -1,10 +1,10 @@
 //! Commands in live sandboxes: exec through their keeper, and logs, attach, wait, kill.
 
+use crate::engine::{Engine, Piece, tell_left};
 use crate::{quantity, render, surroundings};
 use clap::ArgMatches;
 use node::Caller;
 use node::keeper::attach::{Left, Manner, attach};
-use node::keeper::runs::{Found, Heard, Log, find};
 use node::keeper::spool::{Kind, Record};
 use node::keeper::wire::Word;
 use node::keeper::{self, exec};
@@ -19,11 +19,11 @@ use terms::{ErrorKind, Fault, Outcome, PROTOCOL_VERSION, Phase, Retry};
 
 pub fn main(verb: &str, m: &ArgMatches) -> ExitCode {
     let json = m.try_get_one::<bool>("json").ok().flatten().is_some_and(|json| *json);
-    let done = surroundings::caller().and_then(|caller| match verb {
-        "logs" => logs(m, &caller, json),
-        "attach" => be_at(m, &caller),
-        "wait" => wait(m, &caller, json),
-        _ => kill(m, &caller, json),
+    let done = Engine::open(m).and_then(|engine| match verb {
+        "logs" => logs(m, &engine, json),
+        "attach" => be_at(m, &engine),
+        "wait" => wait(m, &engine, json),
+        _ => kill(m, &engine, json),
     });
     done.unwrap_or_else(|fault| render::fault(&fault, json))
 }
@@ -57,42 +57,27 @@ pub fn exec_live(ask: &Ask, word: &str, caller: &Caller) -> Result<Option<Left>,
     let manner = Manner { input: ask.stdio.input, terminal: ask.stdio.terminal, capture: ask.stdio.capture, from: 0 };
     let left = attach(&state, &sandbox, &run, manner)?;
     if let Left::Detached = left {
-        render::note(&format!("left {run}; it goes on (`cofferdam attach {run}`)"));
+        tell_left(&run);
     }
     Ok(Some(left))
 }
 
-fn of(m: &ArgMatches, caller: &Caller) -> Result<Found, Fault> {
-    find(m.get_one::<String>("run").map(String::as_str).unwrap_or_default(), caller)
+fn of(m: &ArgMatches) -> &str {
+    m.get_one::<String>("run").map(String::as_str).unwrap_or_default()
 }
 
-/// How long one waits for news before looking again.
-const STEP: Duration = Duration::from_secs(60);
-
-fn logs(m: &ArgMatches, caller: &Caller, json: bool) -> Result<ExitCode, Fault> {
+fn logs(m: &ArgMatches, engine: &Engine, json: bool) -> Result<ExitCode, Fault> {
     let from = m.get_one::<u64>("from").copied().unwrap_or(0);
-    let mut log = Log::open(of(m, caller)?, from, m.get_flag("follow"))?;
-    loop {
-        let page = match log.next(STEP)? {
-            Heard::Page(page) => page,
-            Heard::Nothing => continue,
-            Heard::Over => return Ok(ExitCode::SUCCESS),
-        };
-        if let Some((from, to)) = page.gap {
-            match json {
-                true => {
-                    let _ = put(&json!({ "gap": { "from": from, "to": to } }));
-                }
-                false => render::note(&format!("{} bytes of the log are no longer kept", to - from)),
-            }
+    // A reader that left early is no error of ours.
+    engine.logs(of(m), from, m.get_flag("follow"), &mut |piece| match piece {
+        Piece::Gap(from, to) if json => put(&json!({ "gap": { "from": from, "to": to } })).is_ok(),
+        Piece::Gap(from, to) => {
+            render::note(&format!("{} bytes of the log are no longer kept", to - from));
+            true
         }
-        for record in &page.records {
-            // A reader that left early is no error of ours.
-            if show(record, json).is_err() {
-                return Ok(ExitCode::SUCCESS);
-            }
-        }
-    }
+        Piece::Record(record) => show(&record, json).is_ok(),
+    })?;
+    Ok(ExitCode::SUCCESS)
 }
 
 fn show(record: &Record, json: bool) -> std::io::Result<()> {
@@ -135,38 +120,26 @@ fn document(record: &Record) -> serde_json::Value {
     }
 }
 
-fn be_at(m: &ArgMatches, caller: &Caller) -> Result<ExitCode, Fault> {
-    let found = of(m, caller)?;
-    let over = || {
-        let fault = Fault::new(ErrorKind::Conflict, format!("{} does not go on in a live sandbox", found.id));
-        fault.subject(&found.id).phase(Phase::Admission).hint("`cofferdam logs` shows what it said")
-    };
-    let mut keeper = found.keeper().ok_or_else(over)?;
-    let listed = keeper.list()?.into_iter().find(|listed| listed.run == found.id).ok_or_else(over)?;
-    let manner = Manner {
-        input: listed.input && !m.get_flag("no-stdin"),
-        terminal: listed.terminal && std::io::IsTerminal::is_terminal(&std::io::stdin()),
-        capture: false,
-        from: m.get_one::<u64>("from").copied().unwrap_or(listed.offset),
-    };
-    match attach(&node::state::prepare(caller)?.0, &found.run.sandbox, &found.id, manner)? {
-        Left::Ended(outcome) => Ok(ExitCode::from(outcome.status())),
-        Left::Detached => {
-            render::note(&format!("left {}; it goes on", found.id));
+fn be_at(m: &ArgMatches, engine: &Engine) -> Result<ExitCode, Fault> {
+    let from = m.get_one::<u64>("from").copied();
+    match engine.attach(of(m), from, !m.get_flag("no-stdin"))? {
+        (_, Left::Ended(outcome)) => Ok(ExitCode::from(outcome.status())),
+        (run, Left::Detached) => {
+            render::note(&format!("left {run}; it goes on"));
             Ok(ExitCode::SUCCESS)
         }
     }
 }
 
-fn wait(m: &ArgMatches, caller: &Caller, json: bool) -> Result<ExitCode, Fault> {
-    let found = of(m, caller)?;
+fn wait(m: &ArgMatches, engine: &Engine, json: bool) -> Result<ExitCode, Fault> {
     let time = m
         .get_one::<String>("timeout")
         .map(|time| quantity::time(time).map_err(|e| Fault::invalid(format!("--timeout {e}")).phase(Phase::Admission)));
     let time = time.transpose()?.map_or(Duration::MAX, Duration::from_millis);
-    let outcome = found.wait(time)?.ok_or_else(|| {
-        let fault = Fault::new(ErrorKind::Unavailable, format!("{} has not ended yet", found.id)).retry(Retry::Later);
-        fault.subject(&found.id).hint("wait longer, or end it with `cofferdam kill`").phase(Phase::Execution)
+    let (run, outcome) = engine.wait(of(m), time)?;
+    let outcome = outcome.ok_or_else(|| {
+        let fault = Fault::new(ErrorKind::Unavailable, format!("{run} has not ended yet")).retry(Retry::Later);
+        fault.subject(&run).hint("wait longer, or end it with `cofferdam kill`").phase(Phase::Execution)
     })?;
     if json {
         render::print_json(&outcome);
@@ -174,16 +147,15 @@ fn wait(m: &ArgMatches, caller: &Caller, json: bool) -> Result<ExitCode, Fault> 
     Ok(ExitCode::from(outcome.status()))
 }
 
-fn kill(m: &ArgMatches, caller: &Caller, json: bool) -> Result<ExitCode, Fault> {
+fn kill(m: &ArgMatches, engine: &Engine, json: bool) -> Result<ExitCode, Fault> {
     let signal = number(m.get_one::<String>("signal").map(String::as_str).unwrap_or("KILL"))?;
     let mut told = Vec::new();
     for word in m.get_many::<String>("run").unwrap_or_default() {
-        let found = find(word, caller)?;
-        let sent = found.signal(signal)?;
-        told.push(json!({ "run": found.id, "sent": sent }));
+        let (run, sent) = engine.signal(word, signal)?;
         if !json && !sent {
-            render::note(&format!("{} has ended already", found.id));
+            render::note(&format!("{run} has ended already"));
         }
+        told.push(json!({ "run": run, "sent": sent }));
     }
     if json {
         render::print_json(&json!({ "protocol_version": PROTOCOL_VERSION, "signal": signal, "runs": told }));

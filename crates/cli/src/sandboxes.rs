@@ -4,16 +4,16 @@ pub mod ask;
 mod progress;
 pub mod table;
 
+use crate::engine::Engine;
+use crate::render;
 use crate::render::{print_document, say};
-use crate::{render, surroundings};
 use clap::ArgMatches;
-use node::Caller;
+use node::fresh;
 use node::keeper::suspend;
-use node::lifecycle::gc::{self, Collected, Sort};
+use node::lifecycle::change;
+use node::lifecycle::gc::{Collected, Sort};
 use node::lifecycle::stop::{self, Which};
-use node::lifecycle::{create, list, remove};
 use node::sandbox::Tier;
-use node::{audit, fresh};
 use serde::Serialize;
 use std::process::ExitCode;
 use table::{Table, ago, bytes, from_now};
@@ -23,31 +23,31 @@ use terms::Fault;
 pub fn main(verb: &str, matches: &ArgMatches) -> ExitCode {
     let inner = matches.subcommand().map_or(matches, |(_, m)| m);
     let json = inner.get_flag("json");
-    let done = surroundings::caller().and_then(|caller| match verb {
-        "create" => create_one(matches, &caller, json),
-        "ls" => ls(matches, &caller, json),
-        "ps" => ps(&caller, json),
-        "inspect" => inspect(matches, &caller),
-        "start" if matches.get_flag("live") => moved(stop::start_live(&ask::which(matches), &caller)?, json),
-        "suspend" => suspended(matches, &caller, json),
-        "resume" => resumed(suspend::resume(&ask::which(matches), &caller)?, json),
-        "start" => moved(stop::start(&ask::which(matches), &caller)?, json),
-        "stop" => moved(stop::stop(&ask::which(matches), ask::patience(matches)?, &caller)?, json),
-        "rm" => rm(matches, &caller, json),
-        "gc" => collect(matches, &caller, json),
+    let done = Engine::open(inner).and_then(|engine| match verb {
+        "create" => create_one(matches, &engine, json),
+        "ls" => ls(matches, &engine, json),
+        "ps" => ps(&engine, json),
+        "inspect" => inspect(matches, &engine),
+        "suspend" => suspended(matches, &engine, json),
+        "resume" => resumed(engine.resume(&ask::which(matches))?, json),
+        "start" => moved(engine.start(&ask::which(matches), matches.get_flag("live"))?, json),
+        "stop" => moved(engine.stop(&ask::which(matches), ask::patience(matches)?)?, json),
+        "publish" => publish(matches, &engine, json),
+        "rm" => rm(matches, &engine, json),
+        "gc" => collect(matches, &engine, json),
         _ => match matches.subcommand() {
-            Some(("verify", _)) => verify(&caller, json),
-            _ => log(inner, &caller, json),
+            Some(("verify", _)) => verify(&engine, json),
+            _ => log(inner, &engine, json),
         },
     });
     done.unwrap_or_else(|fault| render::fault(&fault, json))
 }
 
-fn create_one(m: &ArgMatches, caller: &Caller, json: bool) -> Result<ExitCode, Fault> {
+fn create_one(m: &ArgMatches, engine: &Engine, json: bool) -> Result<ExitCode, Fault> {
     let ask = ask::create(m)?;
     let made = {
         let mut line = progress::Line::new();
-        create::create_telling(&ask, caller, &mut |now| line.show(now))?
+        engine.create(&ask, &mut |now| line.show(now))?
     };
     if json {
         return Ok(print_document(made));
@@ -57,8 +57,8 @@ fn create_one(m: &ArgMatches, caller: &Caller, json: bool) -> Result<ExitCode, F
     Ok(ExitCode::SUCCESS)
 }
 
-fn ls(m: &ArgMatches, caller: &Caller, json: bool) -> Result<ExitCode, Fault> {
-    let rows = list::list(caller, m.get_flag("all"))?;
+fn ls(m: &ArgMatches, engine: &Engine, json: bool) -> Result<ExitCode, Fault> {
+    let rows = engine.list(m.get_flag("all"))?;
     if json {
         return Ok(print_document(serde_json::json!({ "sandboxes": rows })));
     }
@@ -82,8 +82,8 @@ fn ls(m: &ArgMatches, caller: &Caller, json: bool) -> Result<ExitCode, Fault> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn ps(caller: &Caller, json: bool) -> Result<ExitCode, Fault> {
-    let runs = list::runs(caller)?;
+fn ps(engine: &Engine, json: bool) -> Result<ExitCode, Fault> {
+    let runs = engine.running()?;
     if json {
         return Ok(print_document(serde_json::json!({ "runs": runs })));
     }
@@ -98,8 +98,8 @@ fn ps(caller: &Caller, json: bool) -> Result<ExitCode, Fault> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn inspect(m: &ArgMatches, caller: &Caller) -> Result<ExitCode, Fault> {
-    Ok(print_document(list::inspect(ask::which(m).word.as_deref(), caller)?))
+fn inspect(m: &ArgMatches, engine: &Engine) -> Result<ExitCode, Fault> {
+    Ok(print_document(engine.inspect(ask::which(m).word.as_deref())?))
 }
 
 fn moved(moved: stop::Moved, json: bool) -> Result<ExitCode, Fault> {
@@ -114,9 +114,9 @@ fn moved(moved: stop::Moved, json: bool) -> Result<ExitCode, Fault> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn suspended(m: &ArgMatches, caller: &Caller, json: bool) -> Result<ExitCode, Fault> {
+fn suspended(m: &ArgMatches, engine: &Engine, json: bool) -> Result<ExitCode, Fault> {
     let tier = if m.get_flag("hibernate") { Tier::Hibernated } else { Tier::Frozen };
-    let done = suspend::suspend(&ask::which(m), tier, ask::patience(m)?, caller)?;
+    let done = engine.suspend(&ask::which(m), tier, ask::patience(m)?)?;
     if json {
         return Ok(print_document(done));
     }
@@ -140,7 +140,19 @@ fn resumed(done: suspend::Resumed, json: bool) -> Result<ExitCode, Fault> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn rm(m: &ArgMatches, caller: &Caller, json: bool) -> Result<ExitCode, Fault> {
+fn publish(m: &ArgMatches, engine: &Engine, json: bool) -> Result<ExitCode, Fault> {
+    let words = |name: &str| m.get_many::<String>(name).unwrap_or_default().cloned().collect();
+    let publish = change::Publish { add: words("port"), remove: words("remove") };
+    let ask = change::Ask { publish: Some(publish), may_widen: true, ..change::Ask::default() };
+    let changed = engine.change(&ask::which(m), &ask)?;
+    if json {
+        return Ok(print_document(changed));
+    }
+    changed.publish.iter().for_each(|port| say(port));
+    Ok(ExitCode::SUCCESS)
+}
+
+fn rm(m: &ArgMatches, engine: &Engine, json: bool) -> Result<ExitCode, Fault> {
     let force = if m.get_flag("force") { Some(ask::patience(m)?) } else { None };
     let words: Vec<Option<String>> = match m.get_many::<String>("sandbox") {
         Some(words) => words.map(|word| Some(word.clone())).collect(),
@@ -149,7 +161,7 @@ fn rm(m: &ArgMatches, caller: &Caller, json: bool) -> Result<ExitCode, Fault> {
     let version = m.get_one::<u64>("if-version").copied();
     let mut removed = Vec::new();
     for word in words {
-        let done = remove::remove(&Which { word, version }, force, caller)?;
+        let done = engine.remove(&Which { word, version }, force)?;
         if !json {
             say(&done.id);
         }
@@ -161,9 +173,9 @@ fn rm(m: &ArgMatches, caller: &Caller, json: bool) -> Result<ExitCode, Fault> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn collect(m: &ArgMatches, caller: &Caller, json: bool) -> Result<ExitCode, Fault> {
+fn collect(m: &ArgMatches, engine: &Engine, json: bool) -> Result<ExitCode, Fault> {
     let dry = m.get_flag("dry-run");
-    let collected = if dry { gc::plan(caller)? } else { gc::collect(caller)? };
+    let collected = engine.collect(dry)?;
     let code = if collected.failed.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(1) };
     if json {
         #[derive(Serialize)]
@@ -186,6 +198,7 @@ fn collect(m: &ArgMatches, caller: &Caller, json: bool) -> Result<ExitCode, Faul
             Sort::BatchCopies | Sort::OrphanBatch => "batch",
             Sort::LostRun => "run",
             Sort::OwnBase => "directory",
+            Sort::Spare => "spare",
             Sort::Output => "output",
             Sort::Key => "key",
         };
@@ -200,9 +213,9 @@ fn collect(m: &ArgMatches, caller: &Caller, json: bool) -> Result<ExitCode, Faul
     Ok(code)
 }
 
-fn log(m: &ArgMatches, caller: &Caller, json: bool) -> Result<ExitCode, Fault> {
+fn log(m: &ArgMatches, engine: &Engine, json: bool) -> Result<ExitCode, Fault> {
     let most = m.get_one::<u32>("lines").copied().unwrap_or(100);
-    let entries = audit::log(m.get_one::<String>("sandbox").map(String::as_str), most, caller)?;
+    let entries = engine.audit_log(m.get_one::<String>("sandbox").map(String::as_str), most)?;
     if json {
         return Ok(print_document(serde_json::json!({ "entries": entries })));
     }
@@ -210,8 +223,8 @@ fn log(m: &ArgMatches, caller: &Caller, json: bool) -> Result<ExitCode, Fault> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn verify(caller: &Caller, json: bool) -> Result<ExitCode, Fault> {
-    let found = audit::verify(caller)?;
+fn verify(engine: &Engine, json: bool) -> Result<ExitCode, Fault> {
+    let found = engine.audit_verify()?;
     let code = if found.broken.is_none() { ExitCode::SUCCESS } else { ExitCode::from(1) };
     if json {
         print_document(found);

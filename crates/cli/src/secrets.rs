@@ -1,8 +1,9 @@
 //! `cofferdam secret`. A value comes from standard input or a file, never from the command line, where every user of the host
 //! would see it.
 
+use crate::engine::Engine;
+use crate::render;
 use crate::sandboxes::table::{Table, ago};
-use crate::{render, surroundings};
 use clap::ArgMatches;
 use node::secrets::{LONGEST, kept};
 use node::{Caller, fresh};
@@ -15,10 +16,10 @@ use terms::{Fault, Phase};
 pub fn main(_verb: &str, m: &ArgMatches) -> ExitCode {
     let inner = m.subcommand().map_or(m, |(_, m)| m);
     let json = inner.get_flag("json");
-    let done = surroundings::caller().and_then(|caller| match m.subcommand() {
-        Some(("set", m)) => kept::set(&caller, name(m), value(m, &caller)?).map(|done| changed(&done, json)),
-        Some(("rm", m)) => kept::remove(&caller, name(m)).map(|done| changed(&done, json)),
-        _ => ls(&caller, json),
+    let done = Engine::open(inner).and_then(|engine| match m.subcommand() {
+        Some(("set", m)) => engine.secret_set(name(m), value(m, engine.caller())?).map(|done| changed(&done, json)),
+        Some(("rm", m)) => engine.secret_remove(name(m)).map(|done| changed(&done, json)),
+        _ => ls(&engine, json),
     });
     match done {
         Ok(()) => ExitCode::SUCCESS,
@@ -65,8 +66,8 @@ fn changed(done: &kept::Changed, json: bool) {
     }
 }
 
-fn ls(caller: &Caller, json: bool) -> Result<(), Fault> {
-    let found = kept::list(caller)?;
+fn ls(engine: &Engine, json: bool) -> Result<(), Fault> {
+    let found = engine.secret_list()?;
     if json {
         render::print_json(&found);
         return Ok(());

@@ -1,5 +1,6 @@
 //! `cofferdam setup`.
 
+use crate::engine::Engine;
 use crate::render;
 use clap::ArgMatches;
 use node::setup::{Ask, setup};
@@ -8,7 +9,8 @@ use std::process::ExitCode;
 
 pub fn main(m: &ArgMatches) -> ExitCode {
     let user = m.get_one::<String>("user").cloned().unwrap_or_default();
-    let answer = match setup(&Ask { user, undo: m.get_flag("undo") }) {
+    let answer = Engine::here(m, "setup").and_then(|_| setup(&Ask { user, undo: m.get_flag("undo") }));
+    let answer = match answer {
         Ok(answer) => answer,
         Err(fault) => return render::fault(&fault, false),
     };

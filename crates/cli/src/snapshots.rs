@@ -3,14 +3,14 @@
 mod files;
 mod templates;
 
-use crate::render::say;
+use crate::engine::Engine;
+use crate::render;
+use crate::render::{print_document, say};
 use crate::sandboxes::table::{Table, ago, bytes, short};
-use crate::{render, surroundings};
 use clap::ArgMatches;
+use node::fresh;
 use node::lifecycle::stop::Which;
-use node::snapshots::{self, Since};
-use node::state::State;
-use node::{Caller, fresh};
+use node::snapshots::Since;
 use serde_json::json;
 use std::process::ExitCode;
 use terms::{Fault, PROTOCOL_VERSION};
@@ -19,15 +19,15 @@ use terms::{Fault, PROTOCOL_VERSION};
 pub fn main(verb: &str, matches: &ArgMatches) -> ExitCode {
     let inner = matches.subcommand().map_or(matches, |(_, m)| m);
     let json = inner.get_flag("json");
-    let done = surroundings::caller().and_then(|caller| match (verb, matches.subcommand()) {
-        ("snapshot", None) => take(matches, &caller, json),
-        ("snapshot", Some(("ls", m))) => ls(m, &caller, json),
-        ("snapshot", Some((_, m))) => rm(m, &caller, json),
-        ("fork", _) => fork(matches, &caller, json),
-        ("restore", _) => restore(matches, &caller, json),
-        ("template", Some((verb, m))) => templates::main(verb, m, &caller, json),
-        ("export", _) => files::export(matches, &caller, json),
-        _ => files::import(matches, &caller, json),
+    let done = Engine::open(inner).and_then(|engine| match (verb, matches.subcommand()) {
+        ("snapshot", None) => take(matches, &engine, json),
+        ("snapshot", Some(("ls", m))) => ls(m, &engine, json),
+        ("snapshot", Some((_, m))) => rm(m, &engine, json),
+        ("fork", _) => fork(matches, &engine, json),
+        ("restore", _) => restore(matches, &engine, json),
+        ("template", Some((verb, m))) => templates::main(verb, m, &engine, json),
+        ("export", _) => files::export(matches, &engine, json),
+        _ => files::import(matches, &engine, json),
     });
     done.unwrap_or_else(|fault| render::fault(&fault, json))
 }
@@ -36,40 +36,22 @@ fn text<'a>(m: &'a ArgMatches, name: &str) -> Option<&'a str> {
     m.get_one::<String>(name).map(String::as_str)
 }
 
-fn take(m: &ArgMatches, caller: &Caller, json: bool) -> Result<ExitCode, Fault> {
-    let state = State::open(caller)?;
+fn take(m: &ArgMatches, engine: &Engine, json: bool) -> Result<ExitCode, Fault> {
     let which = Which { word: text(m, "sandbox").map(str::to_owned), version: None };
-    let taken = match m.get_flag("sync") {
-        true => snapshots::take_to_disk(&state, caller, &which, text(m, "name"), None)?,
-        false => snapshots::take_once(&state, caller, &which, text(m, "name"), None)?,
-    };
+    let taken = engine.snapshot(&which, text(m, "name"), m.get_flag("sync"))?;
     if json {
         render::print_json(&taken);
     } else {
         say(&taken.id);
     }
-    if taken.layers > snapshots::DEEP {
-        // After the answer. What hinders it hinders nothing: it is tried again with the next snapshot.
-        let _ = snapshots::squash(&state, caller, &taken.sandbox);
-    }
+    engine.settle(&taken);
     Ok(ExitCode::SUCCESS)
 }
 
-fn ls(m: &ArgMatches, caller: &Caller, json: bool) -> Result<ExitCode, Fault> {
-    let state = State::open(caller)?;
-    let of = match text(m, "sandbox") {
-        Some(word) => Some(state.store.read(|tx| node::sandbox::find(tx, Some(word), caller))?.id),
-        None => None,
-    };
-    let found = snapshots::list(&state, of.as_deref())?;
+fn ls(m: &ArgMatches, engine: &Engine, json: bool) -> Result<ExitCode, Fault> {
+    let found = engine.snapshots(text(m, "sandbox"))?;
     if json {
-        let row = |s: &snapshots::Listed| {
-            json!({ "id": s.id, "name": s.name, "sandbox": s.sandbox, "base": s.base, "automatic": s.automatic,
-                    "digest": s.digest, "layers": s.layers, "bytes": s.bytes, "created_ms": s.created_ms })
-        };
-        let rows: Vec<_> = found.iter().map(row).collect();
-        render::print_json(&json!({ "protocol_version": PROTOCOL_VERSION, "snapshots": rows }));
-        return Ok(ExitCode::SUCCESS);
+        return Ok(print_document(json!({ "snapshots": found })));
     }
     let now = fresh::now_ms();
     let mut table = Table::new(&["ID", "NAME", "SANDBOX", "LAYERS", "SIZE", "TAKEN", "DIRECTORY"]);
@@ -82,11 +64,10 @@ fn ls(m: &ArgMatches, caller: &Caller, json: bool) -> Result<ExitCode, Fault> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn rm(m: &ArgMatches, caller: &Caller, json: bool) -> Result<ExitCode, Fault> {
-    let state = State::open(caller)?;
+fn rm(m: &ArgMatches, engine: &Engine, json: bool) -> Result<ExitCode, Fault> {
     let mut gone = Vec::new();
     for word in m.get_many::<String>("snapshot").unwrap_or_default() {
-        gone.push(snapshots::remove(&state, caller, word)?);
+        gone.push(engine.snapshot_remove(word)?);
     }
     if json {
         render::print_json(&json!({ "protocol_version": PROTOCOL_VERSION, "removed": gone }));
@@ -96,10 +77,9 @@ fn rm(m: &ArgMatches, caller: &Caller, json: bool) -> Result<ExitCode, Fault> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn fork(m: &ArgMatches, caller: &Caller, json: bool) -> Result<ExitCode, Fault> {
-    let state = State::open(caller)?;
+fn fork(m: &ArgMatches, engine: &Engine, json: bool) -> Result<ExitCode, Fault> {
     let count = m.get_one::<u32>("count").copied().unwrap_or(1);
-    let forked = snapshots::fork(&state, caller, text(m, "sandbox"), text(m, "name"), count)?;
+    let forked = engine.fork(text(m, "sandbox"), text(m, "name"), count)?;
     if json {
         render::print_json(&forked);
     } else {
@@ -108,12 +88,11 @@ fn fork(m: &ArgMatches, caller: &Caller, json: bool) -> Result<ExitCode, Fault> 
     Ok(ExitCode::SUCCESS)
 }
 
-fn restore(m: &ArgMatches, caller: &Caller, json: bool) -> Result<ExitCode, Fault> {
-    let state = State::open(caller)?;
+fn restore(m: &ArgMatches, engine: &Engine, json: bool) -> Result<ExitCode, Fault> {
     let since = if m.get_flag("discard") { Since::Discard } else { Since::Keep };
     let snapshot = text(m, "snapshot").unwrap_or_default();
     let which = Which { word: m.get_one::<String>("sandbox").cloned(), version: None };
-    let done = snapshots::restore(&state, caller, snapshot, &which, since)?;
+    let done = engine.restore(snapshot, &which, since)?;
     if json {
         render::print_json(&done);
         return Ok(ExitCode::SUCCESS);

@@ -4,8 +4,10 @@
 
 use crate::event::Op;
 use policy::Proto;
+use rustix::event::{EventfdFlags, eventfd};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use terms::Actor;
@@ -35,7 +37,7 @@ pub enum Remember {
 pub struct Question {
     pub id: u64,
     pub op: &'static str,
-    /// `host:port`, a name, or a method with a URL that has no query.
+    /// `host:port`, a name, a method with a URL that has no query, `unix:` with a path, or a path.
     pub target: String,
     pub rule: String,
     /// Who wants it, where that was found.
@@ -53,6 +55,8 @@ pub struct NotOpen;
 pub struct Questions {
     patience: Duration,
     table: Mutex<Table>,
+    /// Readable once something was asked, answered or given up.
+    changed: Option<OwnedFd>,
 }
 
 #[derive(Default)]
@@ -85,8 +89,22 @@ pub(crate) struct Matter {
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum What {
     Name(String),
-    Connect { proto: &'static str, host: Option<String>, at: SocketAddr },
-    Request { host: String, at: SocketAddr, method: String, path: String },
+    Connect {
+        proto: &'static str,
+        host: Option<String>,
+        at: SocketAddr,
+    },
+    Request {
+        host: String,
+        at: SocketAddr,
+        method: String,
+        path: String,
+    },
+    /// Something of the host's own, which is no matter of the network's: a socket or a file.
+    Local {
+        op: &'static str,
+        target: String,
+    },
 }
 
 impl Matter {
@@ -95,11 +113,20 @@ impl Matter {
         Matter { rule: rule.to_owned(), what }
     }
 
-    pub fn op(&self) -> Op {
+    /// What it is on the network; what is none of the network's has no such name.
+    pub fn op(&self) -> Option<Op> {
         match self.what {
-            What::Name(_) => Op::Resolve,
-            What::Connect { .. } => Op::Connect,
-            What::Request { .. } => Op::Request,
+            What::Name(_) => Some(Op::Resolve),
+            What::Connect { .. } => Some(Op::Connect),
+            What::Request { .. } => Some(Op::Request),
+            What::Local { .. } => None,
+        }
+    }
+
+    fn op_name(&self) -> &'static str {
+        match self.what {
+            What::Local { op, .. } => op,
+            _ => self.op().map_or("", Op::name),
         }
     }
 
@@ -116,6 +143,7 @@ impl Matter {
                 let path = path.split(['?', '#']).next().unwrap_or(path);
                 format!("{method} {host}:{}{path}", at.port())
             }
+            What::Local { target, .. } => target.clone(),
         }
     }
 
@@ -147,7 +175,7 @@ impl Matter {
         match &self.what {
             What::Name(_) => true,
             What::Connect { proto, .. } => *proto != Proto::Tcp.name(),
-            What::Request { .. } => false,
+            What::Request { .. } | What::Local { .. } => false,
         }
     }
 }
@@ -170,7 +198,7 @@ impl Leave {
 
 /// How waiting ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Answer {
+pub enum Answer {
     Allow,
     Deny,
     Nobody,
@@ -207,14 +235,81 @@ impl Drop for Pending {
         open.waiting.remove(&self.number);
         if open.waiting.is_empty() {
             table.open.remove(&self.id);
+            drop(table);
+            self.questions.tell();
         }
     }
+}
+
+/// One that waits outside the network, and looks for its answer now and then.
+pub struct Waiting(Pending);
+
+impl Waiting {
+    /// The question, when it was asked now and not before.
+    pub fn fresh(&self) -> Option<&Question> {
+        self.0.fresh.as_ref()
+    }
+
+    /// The answer, once there is one or there will be none.
+    pub fn heard(&mut self) -> Option<Answer> {
+        match self.0.answer.try_recv() {
+            Ok(true) => Some(Answer::Allow),
+            Ok(false) => Some(Answer::Deny),
+            Err(oneshot::error::TryRecvError::Empty) if Instant::now() < self.0.until => None,
+            Err(_) => {
+                self.0.questions.unanswered(self.0.id);
+                Some(Answer::Nobody)
+            }
+        }
+    }
+}
+
+/// What came of asking.
+pub enum Begun {
+    /// It was answered before, and that still holds.
+    Known(bool),
+    Waits(Waiting),
 }
 
 impl Questions {
     /// Who is not answered within `patience` is refused.
     pub fn new(patience: Duration) -> Arc<Questions> {
-        Arc::new(Questions { patience, table: Mutex::default() })
+        let changed = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).ok();
+        Arc::new(Questions { patience, table: Mutex::default(), changed })
+    }
+
+    /// Readable once something was asked, answered or given up since the last `seen`.
+    pub fn changed(&self) -> Option<BorrowedFd<'_>> {
+        self.changed.as_ref().map(AsFd::as_fd)
+    }
+
+    pub fn seen(&self) {
+        if let Some(changed) = &self.changed {
+            // Nothing to read is nothing new.
+            let _ = rustix::io::read(changed, &mut [0u8; 8]);
+        }
+    }
+
+    fn tell(&self) {
+        if let Some(changed) = &self.changed {
+            // A counter that is full is readable, too.
+            let _ = rustix::io::write(changed, &1u64.to_ne_bytes());
+        }
+    }
+
+    /// Asks about something of the host's own. `Err` says why nobody is asked.
+    pub fn ask_about(
+        self: &Arc<Questions>,
+        rule: &str,
+        op: &'static str,
+        target: &str,
+        actor: Actor,
+    ) -> Result<Begun, String> {
+        let matter = Matter { rule: rule.to_owned(), what: What::Local { op, target: target.to_owned() } };
+        match self.known(&matter, true) {
+            Some(allow) => Ok(Begun::Known(allow)),
+            None => self.ask(&matter, || Some(actor)).map(|pending| Begun::Waits(Waiting(pending))),
+        }
     }
 
     pub fn patience(&self) -> Duration {
@@ -240,6 +335,7 @@ impl Questions {
             table.answers.insert(open.matter, Kept { allow, until });
         }
         drop(table);
+        self.tell();
         for waiting in open.waiting.into_values() {
             // Who has given up meanwhile does not hear it.
             let _ = waiting.send(allow);
@@ -276,7 +372,7 @@ impl Questions {
                 let asked_ms = now_ms();
                 let question = Question {
                     id: table.asked,
-                    op: matter.op().name(),
+                    op: matter.op_name(),
                     target: matter.target(),
                     rule: matter.rule.clone(),
                     actor: actor(),
@@ -301,6 +397,9 @@ impl Questions {
         open.waiting.insert(number, send);
         let until = open.until;
         drop(table);
+        if fresh.is_some() {
+            self.tell();
+        }
         Ok(Pending { questions: self.clone(), id, number, until, answer, fresh })
     }
 
@@ -311,6 +410,8 @@ impl Questions {
             let until = Some(Instant::now() + ONCE);
             table.answers.insert(open.matter, Kept { allow: false, until });
         }
+        drop(table);
+        self.tell();
     }
 
     fn table(&self) -> MutexGuard<'_, Table> {

@@ -140,6 +140,11 @@ impl Handle {
     pub fn replace(&self, policy: Resolved) -> u64 {
         self.gate.replace(policy)
     }
+
+    /// Values for secrets that were not known when it was started, in the place of all that were.
+    pub fn give(&self, secrets: Vec<SecretValue>) {
+        self.gate.give(secrets);
+    }
 }
 
 impl Broker {

@@ -20,7 +20,7 @@ const BYTE_LIMIT: &str = "limits.max_net_bytes";
 pub(crate) struct Gate {
     rules: RwLock<Arc<Rules>>,
     pins: Mutex<Pins>,
-    secrets: Vec<SecretValue>,
+    secrets: RwLock<Vec<SecretValue>>,
     around: Mutex<Around>,
     /// Where a person is asked; without, what asks is refused.
     asks: Option<Arc<Questions>>,
@@ -222,7 +222,7 @@ impl Gate {
         Ok(Gate {
             rules: RwLock::new(Arc::new(Rules { policy, revision: 1 })),
             pins: Mutex::default(),
-            secrets,
+            secrets: RwLock::new(secrets),
             around: Mutex::default(),
             asks: None,
             journal: Journal::new()?,
@@ -237,6 +237,11 @@ impl Gate {
     /// The same for one run.
     pub fn with(self, around: Around) -> Gate {
         Gate { asks: around.asks.clone(), around: Mutex::new(around), ..self }
+    }
+
+    /// Values for secrets, in the place of those before.
+    pub fn give(&self, secrets: Vec<SecretValue>) {
+        *self.secrets.write().unwrap_or_else(PoisonError::into_inner) = secrets;
     }
 
     pub fn replace(&self, policy: Resolved) -> u64 {
@@ -309,8 +314,8 @@ impl Gate {
             Ok(pending) => pending,
             Err(reason) => return refused(reason),
         };
-        if let Some(question) = pending.fresh.take() {
-            let mut event = ruling.event(matter.op(), Stage::Asked, asking.proto, asking.address);
+        if let Some((question, op)) = pending.fresh.take().zip(matter.op()) {
+            let mut event = ruling.event(op, Stage::Asked, asking.proto, asking.address);
             (event.hint, event.socket, event.actor) = (None, asking.socket, question.actor);
             (event.method, event.path) = asking.request.map(|(m, p)| (m.to_owned(), p.to_owned())).unzip();
             self.journal.push(event);
@@ -628,8 +633,9 @@ impl Court for Gate {
         };
         let rules = self.rules();
         let wanted = rules.policy.policy().secrets.iter().map(|s| &s.rule).filter(|secret| secret.host == host);
+        let secrets = self.secrets.read().unwrap_or_else(PoisonError::into_inner);
         let valued = wanted.filter_map(|secret| {
-            let value = self.secrets.iter().find(|value| value.name == secret.name)?;
+            let value = secrets.iter().find(|value| value.name == secret.name)?;
             Some(Injection {
                 header: secret.header.clone(),
                 placeholder: value.placeholder.clone(),

@@ -9,8 +9,6 @@ use rustix::fs::{CWD, FileType, Mode, OFlags, ResolveFlags, fstat, openat2};
 use rustix::io::Errno;
 use rustix::net::sockopt::{self, Timeout};
 use rustix::net::{AddressFamily, SocketAddrAny, SocketAddrUnix, connect};
-use rustix::process::{Gid, Uid};
-use rustix::thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid};
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -84,18 +82,11 @@ pub fn answer(listener: &Listener, call: &Call, guest: Guest, socket: OwnedFd, t
 /// Root's guest has ids of its own. Without a rule its connections are made with these, so that it reaches what they
 /// reach and its peers see them; only this thread takes them on.
 fn become_guest(guest: &Guest, to: &Address) -> Result<(), i32> {
-    if !guest.privileged || matches!(to, Address::Service(_)) {
-        return Ok(());
-    }
-    let (uid, gid) = (Uid::from_raw(guest.host_uid), Gid::from_raw(guest.host_gid));
-    let taken = set_thread_groups(&[])
-        .and_then(|()| set_thread_res_gid(gid, gid, gid))
-        .and_then(|()| set_thread_res_uid(uid, uid, uid));
-    taken.map_err(Errno::raw_os_error)
+    if matches!(to, Address::Service(_)) { Ok(()) } else { guest.take_on() }
 }
 
 /// Tries until it is done, the guest's thread is gone, or a signal waits for it, as a blocking call would.
-fn patiently(listener: &Listener, call: &Call, socket: &OwnedFd, to: &Address) -> Result<(), i32> {
+pub fn patiently(listener: &Listener, call: &Call, socket: &OwnedFd, to: &Address) -> Result<(), i32> {
     const EINTR: i32 = 4;
     let waits = rustix::fs::fcntl_getfl(socket).is_ok_and(|flags| !flags.contains(rustix::fs::OFlags::NONBLOCK));
     // What leads nowhere needs no patience, whatever its error number is.
@@ -127,7 +118,7 @@ fn patiently(listener: &Listener, call: &Call, socket: &OwnedFd, to: &Address) -
 }
 
 /// Whether a signal that the thread does not block is waiting for it.
-fn has_signal(tid: i32) -> bool {
+pub fn has_signal(tid: i32) -> bool {
     let status = std::fs::read_to_string(format!("/proc/{tid}/status")).unwrap_or_default();
     let mask = |name: &str| {
         status.lines().find_map(|l| u64::from_str_radix(l.strip_prefix(name)?.trim(), 16).ok()).unwrap_or(0)

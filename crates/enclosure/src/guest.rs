@@ -4,6 +4,8 @@
 //! account has, one per run; files of the caller are shown to it through shifted mounts. Inside it is an ordinary
 //! user too, because programs that find themselves root without root's powers behave badly.
 
+use rustix::process::{Gid, Uid};
+use rustix::thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid};
 use sys::host;
 
 /// The user id that root's guests have inside.
@@ -31,6 +33,19 @@ impl Guest {
         } else {
             Guest { uid, gid, host_uid: uid, host_gid: gid, privileged: false }
         }
+    }
+
+    /// Gives this thread, and no other, the ids that the guest has on the host; with root's go root's powers. An ordinary
+    /// caller's guest has the caller's own.
+    pub fn take_on(&self) -> Result<(), i32> {
+        if !self.privileged {
+            return Ok(());
+        }
+        let (uid, gid) = (Uid::from_raw(self.host_uid), Gid::from_raw(self.host_gid));
+        let taken = set_thread_groups(&[])
+            .and_then(|()| set_thread_res_gid(gid, gid, gid))
+            .and_then(|()| set_thread_res_uid(uid, uid, uid));
+        taken.map_err(rustix::io::Errno::raw_os_error)
     }
 
     /// The account files shown to root's guests: the caller's name with the guest's ids.

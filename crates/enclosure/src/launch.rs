@@ -2,6 +2,7 @@
 //! of the setup beside the guest's.
 
 use crate::alone;
+use crate::asking::Asking;
 use crate::driver::{self, Driver, Found};
 use crate::ground::{Groundwork, Ours, Pipes};
 use crate::guest::Guest;
@@ -69,6 +70,8 @@ pub struct Beside<'a> {
     pub network: Option<Box<dyn Network + 'a>>,
     /// Ports of the guest that the host can reach.
     pub publish: Vec<Published>,
+    /// Puts what rules ask to a person; without, that is refused.
+    pub asking: Option<Box<dyn Asking + 'a>>,
     /// Knows how much a workspace takes.
     pub gauge: Option<Box<dyn Gauge + 'a>>,
 }
@@ -96,6 +99,7 @@ impl Request {
         Watch {
             listener: true,
             reads: self.watch_reads,
+            asks: self.plan.asked.iter().any(|place| place.reads) && self.enforced.driver == Driver::Namespaces,
             looks: self.watch_looks,
             descriptors: self.limits.max_open_files.is_some(),
             space: self.limits.max_disk_mb.is_some(),
@@ -135,6 +139,13 @@ pub enum Observed<'a> {
     Looked(PathBuf),
     Exec(PathBuf),
     Connect(String),
+    /// A person is asked about something of the host's.
+    Asked {
+        op: &'static str,
+        target: &'a str,
+        rule: &'a str,
+        actor: &'a Actor,
+    },
     /// A socket of the host was connected to, or would have been but for the rule.
     Socket {
         path: PathBuf,

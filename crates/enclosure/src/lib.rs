@@ -3,6 +3,7 @@
 
 mod actors;
 mod alone;
+mod asking;
 mod capture;
 mod connect;
 mod denials;
@@ -30,6 +31,7 @@ mod verdict;
 mod workspace;
 
 pub use actors::Actors;
+pub use asking::{Answer, Asking, Begun, Question, Waiting};
 pub use driver::{Driver, Found as Enforced, choose};
 pub use ground::{Groundwork, begin};
 pub use host::{LocalHost, digest_of, find_loader, loader_of};
@@ -40,7 +42,7 @@ pub use publish::Published;
 pub use residence::{End, Frozen, Happened, Job, Residence, Start, Started, Streams, Use};
 pub use trust::VARIABLES as TRUST_VARIABLES;
 pub use verdict::Ending;
-pub use workspace::{Gauge, MOST_LAYERS, Over, Workspace};
+pub use workspace::{Crowd, Gauge, MOST_LAYERS, Over, Workspace};
 
 /// Where the guest's private space is; nothing of the host shows there.
 pub const PRIVATE: &[&str] = &["/tmp", "/var/tmp", "/dev", "/proc"];

@@ -5,7 +5,7 @@
 mod layer;
 
 use self::layer::Layer;
-use crate::workspace::Gauge;
+use crate::workspace::{Crowd, Gauge};
 use policy::{Perms, Plan};
 use rustix::fs::{FileType, OFlags};
 use rustix::process::Resource;
@@ -68,16 +68,18 @@ pub fn check(limits: &Limits, plan: &Plan, network: bool, workspace: Option<&Pat
         );
     }
     if limits.max_steps.is_some() {
-        return Err(unsupported(LimitKind::Steps, "commands are not counted in steps; programs are"));
+        let fault = unsupported(LimitKind::Steps, "commands are not counted in steps; programs are");
+        return Err(fault.hint("leave max_steps out; max_cpu_ms bounds what a command computes"));
     }
     for (kind, set) in
         [(LimitKind::DiskMb, limits.max_disk_mb.is_some()), (LimitKind::Files, limits.max_files.is_some())]
     {
         let of_host = |g: &&policy::Grant| workspace.is_none_or(|at| !g.path.starts_with(at));
         let grant = plan.grants.iter().filter(of_host).find(|g| !g.perms.and(Perms::CHANGES).is_empty());
-        if let (true, Some(grant)) = (set, grant) {
-            let message =
-                format!("{} grants writing to {} on the host, which has no quota", grant.rule, grant.path.display());
+        let asked = plan.asked.iter().find(|a| a.changes && workspace.is_none_or(|at| !a.path.starts_with(at)));
+        let found = grant.map(|g| (&g.rule, &g.path)).or(asked.map(|a| (&a.rule, &a.path)));
+        if let (true, Some((rule, path))) = (set, found) {
+            let message = format!("{rule} lets {} be written on the host, which has no quota", path.display());
             let hint = format!(
                 "drop max_{} or the write grant; the guest's private /tmp is covered by the limit",
                 kind.name()
@@ -415,6 +417,10 @@ impl<'a> Meter<'a> {
     fn space_met(&self) -> Option<LimitHit> {
         if let Some((used, most)) = self.layer.borrow().overfull() {
             return Some(hit(LimitKind::DiskMb, megabytes(most), megabytes(used)));
+        }
+        if let Some(Crowd { kind, used, most }) = self.layer.borrow_mut().crowded() {
+            let amount = |n| if kind == LimitKind::TotalFiles { Limit::Count(n) } else { megabytes(n) };
+            return Some(hit(kind, amount(most), amount(used)));
         }
         if self.limits.max_disk_mb.is_none() && self.limits.max_files.is_none() {
             return None;

@@ -2,12 +2,17 @@
 //! walls; a call that the policy denies is answered here with the plain "permission denied" that a program expects.
 
 mod acts;
+mod asked;
+mod held;
 mod rhythm;
 
 use self::acts::Act;
+use self::asked::Met;
+pub(crate) use self::held::Held;
 use self::rhythm::Rhythm;
 use crate::PRIVATE;
 use crate::actors::actor;
+use crate::asking::{Asking, Reports};
 use crate::connect::{self, Address};
 use crate::denials::Denials;
 use crate::flock::Flock;
@@ -29,6 +34,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use sys::notify::{Call, Listener};
 use sys::process::{copy_descriptor, read_memory, read_string};
 use sys::seccomp;
@@ -50,6 +57,13 @@ pub struct Judge<'a> {
     /// Those who tell whose a process is, where there are many commands.
     pub flock: Option<Flock>,
     pub observer: Option<Observer<'a>>,
+    /// Whoever is asked, what of, and what came of it.
+    pub asking: Option<Box<dyn Asking + 'a>>,
+    pub asked: Vec<Held>,
+    pub reports: Arc<Reports>,
+    /// Set while the guest is being made to stand still: who waits for an answer asks again afterwards.
+    pub still: Arc<AtomicBool>,
+    has_handed_dirs: bool,
     max_open_files: Option<u64>,
     /// Connections go to doors, where somebody else decides about them and tells.
     has_network: bool,
@@ -93,6 +107,11 @@ impl<'a> Judge<'a> {
             denials: Denials::default(),
             flock: None,
             observer,
+            asking: None,
+            asked: Vec::new(),
+            reports: Reports::new(),
+            still: Arc::default(),
+            has_handed_dirs: false,
             max_open_files: request.limits.max_open_files,
             has_network: request.network.is_some(),
             descriptors_met: false,
@@ -161,6 +180,11 @@ impl<'a> Judge<'a> {
             "connect" if self.steps.watch.connects_for_guest => return self.connect_for(listener, call),
             "connect" => self.address(listener, call, 1, 2).and_then(|to| self.judge_address(call, &to)),
             "sendto" => self.address(listener, call, 4, 5).and_then(|to| self.judge_address(call, &to)),
+            "open" | "openat" | "creat" if !self.asked.is_empty() => match self.open_asked(listener, call, &name) {
+                Met::Waits => return,
+                Met::Refused(errno) => Some(errno),
+                Met::Nothing => self.files(listener, call, &name),
+            },
             _ => self.files(listener, call, &name),
         };
         match refused {
@@ -304,6 +328,13 @@ impl<'a> Judge<'a> {
     /// Makes the connection here, with the address that was judged.
     fn connect_for(&mut self, listener: &Listener, call: &Call) {
         let Some(to) = self.address(listener, call, 1, 2) else { return listener.refuse(call, EINVAL) };
+        if let Address::Path(path, _) = &to {
+            match self.connect_asked(listener, call, path) {
+                Met::Waits => return,
+                Met::Refused(errno) => return listener.refuse(call, errno),
+                Met::Nothing => {}
+            }
+        }
         if let Some(errno) = self.judge_address(call, &to) {
             return listener.refuse(call, errno);
         }

@@ -15,12 +15,6 @@ pub trait Network {
     /// Readable when there is something to tell; none before `open`.
     fn wake(&self) -> Option<BorrowedFd<'_>>;
 
-    /// Set while somebody at the terminal is asked something: what they type can be read here and is for `happened` to take,
-    /// and until then nothing of the guest's goes to the terminal or comes from it.
-    fn asks_at(&self) -> Option<BorrowedFd<'_>> {
-        None
-    }
-
     /// What was refused, or let through with a warning, since the last call.
     fn happened(&mut self) -> Vec<NetReport>;
 

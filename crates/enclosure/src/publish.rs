@@ -8,6 +8,7 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -49,15 +50,26 @@ pub(crate) fn descriptors(ports: usize, connections: usize) -> u64 {
 /// The thread, as the supervisor sees it. Dropping this ends it.
 pub(crate) struct Publisher {
     shared: Arc<Shared>,
+    orders: SyncSender<Order>,
     thread: Option<JoinHandle<()>>,
 }
+
+/// What shall be published from now on, and nothing else; what is new brings its listeners. Told when it is so.
+struct Order {
+    wanted: Vec<(SocketAddr, u16)>,
+    opened: Vec<Published>,
+    done: SyncSender<()>,
+}
+
+/// How long the thread may take to follow an order: it never waits for anybody.
+const FOLLOWS: Duration = Duration::from_secs(5);
 
 struct Shared {
     used: AtomicU64,
     limit: Option<u64>,
     over: AtomicBool,
     ending: AtomicBool,
-    /// To the thread: it is over. To the supervisor: the limit was met.
+    /// To the thread: it is over, or there is an order. To the supervisor: the limit was met.
     end: OwnedFd,
     wake: OwnedFd,
 }
@@ -85,12 +97,25 @@ impl Publisher {
             wake: event()?,
         });
         let of_thread = Arc::clone(&shared);
+        let (orders, todo) = sync_channel(1);
         let thread = std::thread::Builder::new()
             .name("publish".into())
             .stack_size(128 << 10)
-            .spawn(move || Server { shared: &of_thread, published, helper, most, joined: Vec::new() }.serve())
+            .spawn(move || Server { shared: &of_thread, published, helper, most, joined: Vec::new(), todo }.serve())
             .map_err(|e| failed("a thread", &e))?;
-        Ok(Publisher { shared, thread: Some(thread) })
+        Ok(Publisher { shared, orders, thread: Some(thread) })
+    }
+
+    /// Publishes just these from now on. Connections to what is published no more, or leads elsewhere, are broken off. False when
+    /// it is over: then nothing is published.
+    pub(crate) fn set(&self, wanted: Vec<(SocketAddr, u16)>, opened: Vec<Published>) -> bool {
+        if opened.iter().any(|published| published.listener.set_nonblocking(true).is_err()) {
+            return false;
+        }
+        let (done, heard) = sync_channel(1);
+        let sent = self.orders.send(Order { wanted, opened, done });
+        ring(&self.shared.end);
+        sent.is_ok() && heard.recv_timeout(FOLLOWS).is_ok()
     }
 
     pub(crate) fn used(&self) -> u64 {
@@ -138,12 +163,15 @@ struct Server<'a> {
     helper: Helper,
     most: usize,
     joined: Vec<Joined>,
+    todo: Receiver<Order>,
 }
 
 /// One connection from outside with its other half inside.
 struct Joined {
     outer: TcpStream,
     inner: TcpStream,
+    /// Where it came to, and the port that leads to.
+    at: SocketAddr,
     port: u16,
     /// Until the half inside stands: whether the other protocol was tried already.
     connecting: Option<Tried>,
@@ -184,6 +212,8 @@ impl Server<'_> {
         let mut until = None;
         loop {
             let (ready, accepts) = self.wait(until);
+            // Before the reasons are looked at that it is rung for: none can be missed.
+            let _ = rustix::io::read(&self.shared.end, &mut [0u8; 8]);
             if until.is_none() && self.shared.ending.load(Ordering::Acquire) {
                 self.published.clear();
                 until = Some(Instant::now() + LINGER);
@@ -198,9 +228,33 @@ impl Server<'_> {
                 }
             }
             self.joined.retain_mut(|j| !j.is_over());
+            if until.is_none() {
+                self.follow_orders();
+            }
             if accepts && until.is_none() {
                 self.accept();
             }
+        }
+    }
+
+    fn follow_orders(&mut self) {
+        while let Ok(Order { wanted, opened, done }) = self.todo.try_recv() {
+            self.published.extend(opened);
+            let leads = |at: &SocketAddr| wanted.iter().find(|(known, _)| known == at).map(|(_, port)| *port);
+            self.published.retain_mut(|published| {
+                let port = published.listener.local_addr().ok().and_then(|at| leads(&at));
+                published.port = port.unwrap_or(published.port);
+                port.is_some()
+            });
+            self.joined.retain(|joined| {
+                let stays = leads(&joined.at) == Some(joined.port);
+                if !stays {
+                    reset(&joined.outer);
+                    reset(&joined.inner);
+                }
+                stays
+            });
+            let _ = done.try_send(());
         }
     }
 
@@ -238,7 +292,7 @@ impl Server<'_> {
         for published in &self.published {
             while self.joined.len() < self.most {
                 match published.listener.accept() {
-                    Ok((outer, _)) => self.joined.extend(Joined::new(outer, published.port, &self.helper)),
+                    Ok((outer, _)) => self.joined.extend(Joined::new(outer, published, &self.helper)),
                     Err(e) if e.kind() == ErrorKind::Interrupted => {}
                     Err(e) if e.kind() == ErrorKind::WouldBlock => break,
                     // Out of descriptors, most likely: trying again at once would only spin.
@@ -253,7 +307,8 @@ impl Server<'_> {
 }
 
 impl Joined {
-    fn new(outer: TcpStream, port: u16, helper: &Helper) -> Option<Joined> {
+    fn new(outer: TcpStream, published: &Published, helper: &Helper) -> Option<Joined> {
+        let (at, port) = (published.listener.local_addr().ok()?, published.port);
         let begun = outer.set_nonblocking(true).is_ok().then(|| begin(helper, Tried::First, port)).flatten();
         let Some((inner, connecting)) = begun else {
             reset(&outer);
@@ -261,7 +316,7 @@ impl Joined {
         };
         let _ = outer.set_nodelay(true);
         let (into, out) = Default::default();
-        Some(Joined { outer, inner, port, connecting, into, out, broken: false })
+        Some(Joined { outer, inner, at, port, connecting, into, out, broken: false })
     }
 
     /// For each half that is still of use, what must happen to it before there is something to do.

@@ -8,12 +8,13 @@ use self::still::Stillness;
 pub use self::still::{Frozen, Use};
 use crate::launch::internal;
 use crate::limits::Cpus;
-use crate::publish;
+use crate::publish::{self, Published};
 use crate::standing::Standing;
 use crate::terminal;
 use rustix::event::epoll;
 use std::collections::BTreeMap;
 use std::ffi::OsString;
+use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -202,17 +203,33 @@ impl Residence<'_> {
 
     /// A stream to a port that something inside listens on, on its loopback. It does not block.
     pub fn connect(&mut self, port: u16) -> Result<OwnedFd, Fault> {
-        let Some(helper) = &self.guest.helper else {
-            let message =
-                "ports inside cannot be reached here: the guest's network can be neither made ahead nor entered";
-            return Err(Fault::new(ErrorKind::UnsupportedHost, message).phase(Phase::Execution));
-        };
+        let helper = self.guest.helper.as_ref().ok_or_else(unreachable_inside)?;
         let stream = publish::reach(helper, port).filter(|_| !self.fell);
         stream.map(OwnedFd::from).ok_or_else(|| {
             Fault::new(ErrorKind::Unavailable, format!("nothing inside listens on port {port}"))
                 .hint("start a server there that listens on 127.0.0.1, [::1] or all addresses")
                 .phase(Phase::Execution)
         })
+    }
+
+    /// Publishes just these ports from now on: `opened` brings listeners for those that were not before. Connections to what is
+    /// published no more are broken off.
+    pub fn publish(&mut self, wanted: Vec<(SocketAddr, u16)>, opened: Vec<Published>) -> Result<(), Fault> {
+        let over = || {
+            let message = "nothing is published any more: the limit on bytes was met, or everything ends";
+            Fault::new(ErrorKind::Conflict, message).hint("start the sandbox again").phase(Phase::Execution)
+        };
+        match (&self.guest.publisher, opened.is_empty()) {
+            (Some(publisher), _) => publisher.set(wanted, opened).then_some(()).ok_or_else(over),
+            (None, true) => Ok(()),
+            (None, false) => {
+                if !self.guest.begin_to_publish(opened)? {
+                    return Err(unreachable_inside());
+                }
+                let wake = self.guest.publisher.as_ref().map(|publisher| publisher.wake());
+                wake.map_or(Ok(()), |wake| watch(&self.epoll, wake, Slot::Network, epoll::EventFlags::IN))
+            }
+        }
     }
 
     /// Ends everything and waits until it is gone.
@@ -226,6 +243,9 @@ impl Drop for Residence<'_> {
         self.guest.reap();
         if let Some(publisher) = &mut self.guest.publisher {
             publisher.close();
+        }
+        if let Some(asking) = &mut self.guest.judge.asking {
+            asking.close();
         }
         if let Some(network) = &mut self.guest.network {
             network.close();
@@ -278,6 +298,11 @@ impl Slot {
             job => Slot::Job(Job(job - 4)),
         }
     }
+}
+
+fn unreachable_inside() -> Fault {
+    let message = "ports inside cannot be reached here: the guest's network can be neither made ahead nor entered";
+    Fault::new(ErrorKind::UnsupportedHost, message).phase(Phase::Execution)
 }
 
 fn watch(epoll: &OwnedFd, fd: impl AsFd, slot: Slot, flags: epoll::EventFlags) -> Result<(), Fault> {

@@ -1,7 +1,7 @@
 //! What a path means to a guest. Paths inside and outside are the same by design, so the answer is a plain path;
 //! links are followed in the guest's own root, never in ours.
 
-use rustix::fs::{Mode, OFlags, ResolveFlags, Stat, openat2};
+use rustix::fs::{FileType, Mode, OFlags, ResolveFlags, Stat, openat2};
 use rustix::io::Errno;
 use std::ffi::OsStr;
 use std::os::fd::OwnedFd;
@@ -79,11 +79,30 @@ impl Resolver {
 
     /// What is at a real path of a guest's tree, itself; for one whose calls were looked at before.
     pub fn stat(&self, path: &Path) -> Option<Stat> {
+        rustix::fs::fstat(self.handle(path)?).ok()
+    }
+
+    /// Where a path goes on whose first link leads to nothing in the guest's tree; for one that was resolved before. `None`
+    /// where there is no such link.
+    pub fn beyond(&self, path: &Path, last: Last) -> Option<PathBuf> {
+        let mut above: Vec<&Path> = path.ancestors().skip(usize::from(last == Last::Name)).collect();
+        above.reverse();
+        for at in above.into_iter().skip(1) {
+            let found = self.handle(at)?;
+            let is_link = rustix::fs::fstat(&found).is_ok_and(|s| FileType::from_raw_mode(s.st_mode).is_symlink());
+            if is_link {
+                let target = rustix::fs::readlinkat(&found, c"", Vec::new()).ok()?;
+                let target = Path::new(OsStr::from_bytes(target.as_bytes()));
+                return Some(normal(&at.parent()?.join(target).join(path.strip_prefix(at).ok()?)));
+            }
+        }
+        None
+    }
+
+    fn handle(&self, path: &Path) -> Option<OwnedFd> {
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let inside = path.strip_prefix("/").ok()?;
         let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
-        let found = openat2(self.root.as_ref()?, inside, flags, Mode::empty(), resolve).ok()?;
-        rustix::fs::fstat(&found).ok()
+        openat2(self.root.as_ref()?, path.strip_prefix("/").ok()?, flags, Mode::empty(), resolve).ok()
     }
 
     fn root(&mut self, tid: i32) -> Option<&OwnedFd> {
@@ -116,7 +135,7 @@ fn find(root: &OwnedFd, path: &Path) -> Result<OwnedFd, Errno> {
 }
 
 /// Where a handle of the guest's tree is.
-fn path_of(fd: &OwnedFd) -> Option<PathBuf> {
+pub fn path_of(fd: &OwnedFd) -> Option<PathBuf> {
     let link = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(fd));
     let path = std::fs::read_link(link).ok()?;
     // What covers a hidden path was unlinked once it was in place, and the kernel says so in the name.
@@ -135,7 +154,7 @@ fn split(path: &Path) -> Option<(PathBuf, PathBuf)> {
 }
 
 /// Without `.` and `..`, by name alone: only for the part of a path that does not exist.
-fn normal(path: &Path) -> PathBuf {
+pub fn normal(path: &Path) -> PathBuf {
     let mut out = PathBuf::from("/");
     for part in path.components() {
         match part {

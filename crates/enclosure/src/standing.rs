@@ -5,11 +5,11 @@ use crate::actors::Actors;
 use crate::driver::{self, Driver};
 use crate::launch::{Beside, Raised, Request};
 use crate::limits::Meter;
-use crate::listen::Judge;
+use crate::listen::{Held, Judge};
 use crate::network::{Network, Opening};
 use crate::publish::{self, Helper, Published, Publisher};
 use crate::steps::Steps;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::rc::Rc;
 use std::sync::{Arc, Mutex};
@@ -32,6 +32,8 @@ pub(crate) struct Standing<'a> {
     /// What is to be published once the guest stands; then the one who does it.
     publish: Vec<Published>,
     pub publisher: Option<Publisher>,
+    /// Connections from outside at a time.
+    room: usize,
     /// Makes sockets in its network.
     pub helper: Option<Helper>,
     pub places: Places,
@@ -46,14 +48,17 @@ impl<'a> Standing<'a> {
         };
         let mut meter = Meter::new(limits, raised.group);
         meter.watch(beside.gauge);
+        let mut judge = Judge::new(Rc::clone(&request), Rc::clone(&steps), beside.observer);
+        judge.asking = beside.asking;
         Standing {
-            judge: Judge::new(Rc::clone(&request), Rc::clone(&steps), beside.observer),
+            judge,
             spawned: raised.spawned,
             meter,
             listener: None,
             network: beside.network,
             publish: beside.publish,
             publisher: None,
+            room: 1,
             helper: raised.helper.map(|helper| Arc::new(Mutex::new(helper))),
             places: raised.places,
             request,
@@ -64,25 +69,35 @@ impl<'a> Standing<'a> {
     /// The guest stands: takes what it hands over, and has its network begin. Gives the terminal, where there is one.
     pub fn open(&mut self, handles: spawn::Handles) -> Result<Option<OwnedFd>, Fault> {
         // Asked before anybody raises the limit that it depends on.
-        let room = publish::room();
+        self.room = publish::room();
         if let Some(network) = &mut self.network {
             let lost = || Fault::internal("the guest's doors did not arrive").phase(Phase::Start);
-            let published = match self.publish.len() {
-                0 => 0,
-                ports => publish::descriptors(ports, room),
+            // To one that stays more may be published later.
+            let published = match (self.publish.len(), self.request.resident) {
+                (0, false) => 0,
+                (ports, _) => publish::descriptors(ports, self.room),
             };
             let actors = Actors::of(self.spawned.pid, handles.sockets);
             network.open(Opening { doors: handles.doors.ok_or_else(lost)?, actors, published })?;
         }
-        if let (false, Some(helper)) = (self.publish.is_empty(), &self.helper) {
-            let (ports, most) = (std::mem::take(&mut self.publish), self.request.limits.max_net_bytes);
-            self.publisher = Some(Publisher::start(ports, Arc::clone(helper), most, room)?);
+        if !self.publish.is_empty() {
+            let ports = std::mem::take(&mut self.publish);
+            self.begin_to_publish(ports)?;
         }
         self.listener = handles.listener.map(Listener::new);
         self.places = std::mem::take(&mut self.places).or(handles.places);
+        self.judge.asked = Held::all(&self.request.plan.asked, std::mem::take(&mut self.places.asked));
         self.meter.start(self.places.scratch.take());
         self.judge.room = self.meter.room();
         Ok(handles.terminal)
+    }
+
+    /// False where there is nobody who makes sockets in the guest's network.
+    pub fn begin_to_publish(&mut self, ports: Vec<Published>) -> Result<bool, Fault> {
+        let Some(helper) = &self.helper else { return Ok(false) };
+        let most = self.request.limits.max_net_bytes;
+        self.publisher = Some(Publisher::start(ports, Arc::clone(helper), most, self.room)?);
+        Ok(true)
     }
 
     /// Answers one call; the limit that showed.
@@ -112,6 +127,20 @@ impl<'a> Standing<'a> {
             publisher.heard();
         }
         self.net_hit()
+    }
+
+    /// Passes questions and answers on, and takes what those tell who waited.
+    pub fn hear_asked(&mut self) {
+        if let Some(asking) = &mut self.judge.asking {
+            asking.turn();
+        }
+        self.judge.hear_waiters();
+    }
+
+    /// What becomes readable when there is something to hear.
+    pub fn asked_wakes(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        let changed = self.judge.asking.as_ref().and_then(|asking| asking.changed());
+        changed.into_iter().chain(self.judge.reports.wake())
     }
 
     /// Bytes over the network both ways, published ports included.
@@ -178,7 +207,8 @@ pub(crate) fn exec_failed(program: &Path, report: &Report) -> Fault {
 
 /// Somebody killed the first process before the command ran.
 pub(crate) fn vanished() -> Fault {
-    Fault::internal("the guest's first process ended during setup").phase(Phase::Start)
+    let fault = Fault::new(ErrorKind::Unavailable, "the guest's first process was killed during setup");
+    fault.hint("somebody ended it, or memory ran out; try again").phase(Phase::Start)
 }
 
 /// Says at which step the setup failed.

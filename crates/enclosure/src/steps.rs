@@ -3,6 +3,7 @@
 //! landlock; then what only the first process can do for itself: doors, limits, seccomp, landlock. The places can be
 //! made by somebody else meanwhile.
 
+mod asked;
 mod frame;
 mod network;
 mod own;
@@ -114,6 +115,7 @@ pub fn build(request: &Request, ground: &mut Groundwork) -> Result<Steps, Fault>
     b.scratch();
     b.grants()?;
     b.sockets()?;
+    b.asked()?;
     b.links();
     b.network_files();
     b.account_files();

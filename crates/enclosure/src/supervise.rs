@@ -53,6 +53,7 @@ enum Slot {
     Control,
     Listener,
     Network,
+    Asked,
     Signals,
     Event,
     OutputRead,
@@ -61,6 +62,14 @@ enum Slot {
     ErrorWrite,
     InputRead,
     InputWrite,
+}
+
+impl Slot {
+    /// Whether it brings the terminal something of the guest's, or takes from it what is typed.
+    fn is_of_terminal(self) -> bool {
+        use Slot::{ErrorRead, ErrorWrite, InputRead, OutputRead, OutputWrite};
+        matches!(self, OutputRead | OutputWrite | ErrorRead | ErrorWrite | InputRead)
+    }
 }
 
 struct Interests<'f> {
@@ -136,10 +145,15 @@ impl<'a> Run<'a> {
     /// Waits for the next thing to happen and deals with all that did.
     fn turn(&mut self) -> Result<(), Fault> {
         for slot in self.wait()? {
+            // A question that was put in this very turn is not written over.
+            if slot.is_of_terminal() && self.asks_at().is_some() {
+                continue;
+            }
             match slot {
                 Slot::Control => self.hear_control()?,
                 Slot::Listener => self.hear_call(),
                 Slot::Network => self.hear_network(),
+                Slot::Asked => self.guest.hear_asked(),
                 Slot::Signals => self.forward_signals(),
                 Slot::Event => {
                     self.guest.meter.events.iter().for_each(sys::cgroup::EventFd::rearm);
@@ -191,14 +205,15 @@ impl<'a> Run<'a> {
             if let Some(listener) = &self.guest.listener {
                 found.add(Slot::Listener, listener.as_fd(), PollFlags::IN);
             }
+            self.guest.asked_wakes().for_each(|fd| found.add(Slot::Asked, fd, PollFlags::IN));
         }
         let wakes =
             [self.guest.network.as_ref().and_then(|n| n.wake()), self.guest.publisher.as_ref().map(Publisher::wake)];
         wakes.into_iter().flatten().for_each(|fd| found.add(Slot::Network, fd, PollFlags::IN));
         found.add(Slot::Signals, self.signals.as_fd(), PollFlags::IN);
-        let asked_at = self.guest.network.as_ref().filter(|_| self.state == State::Running).and_then(|n| n.asks_at());
+        let asked_at = self.asks_at();
         if let Some(fd) = asked_at {
-            found.add(Slot::Network, fd, PollFlags::IN);
+            found.add(Slot::Asked, fd, PollFlags::IN);
         }
         if self.state == State::Running {
             for event in &self.guest.meter.events {
@@ -229,6 +244,12 @@ impl<'a> Run<'a> {
             }
         }
         (found.slots, found.fds)
+    }
+
+    /// Where somebody is being asked something, if that is so.
+    fn asks_at(&self) -> Option<BorrowedFd<'_>> {
+        let asking = self.guest.judge.asking.as_ref().filter(|_| self.state == State::Running);
+        asking.and_then(|asking| asking.asks_at())
     }
 
     fn hear_control(&mut self) -> Result<(), Fault> {

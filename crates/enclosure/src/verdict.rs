@@ -19,6 +19,10 @@ impl Run<'_> {
         if let Some(publisher) = &mut self.guest.publisher {
             publisher.close();
         }
+        if let Some(asking) = &mut self.guest.judge.asking {
+            asking.close();
+        }
+        self.guest.judge.hear_waiters();
         if let Some(network) = &mut self.guest.network {
             network.close().into_iter().for_each(|report| self.guest.judge.tell(report));
         }
@@ -109,7 +113,10 @@ impl Ending {
                 LimitKind::DiskMb if self.overfull => {
                     "the file system that holds the workspace is nearly full".to_owned()
                 }
-                _ => format!("the run met its limit of {}", describe(hit)),
+                LimitKind::TotalDiskMb | LimitKind::TotalFiles => {
+                    format!("all workspaces together met limits.{} = {}", hit.kind.name(), amount(hit))
+                }
+                _ => format!("the run met its limit of max_{} = {}", hit.kind.name(), amount(hit)),
             });
         } else if outcome.verdict == Verdict::Denied {
             outcome.error_kind = Some(ErrorKind::PolicyDenied);
@@ -121,12 +128,11 @@ impl Ending {
     }
 }
 
-fn describe(hit: LimitHit) -> String {
-    let amount = match hit.limit {
+fn amount(hit: LimitHit) -> String {
+    match hit.limit {
         Limit::Count(n) => n.to_string(),
         Limit::Megabytes(mb) => mb.to_string(),
-    };
-    format!("max_{} = {amount}", hit.kind.name())
+    }
 }
 
 fn exit_of(status: i32) -> Exit {

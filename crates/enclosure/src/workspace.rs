@@ -4,6 +4,7 @@
 use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
+use terms::LimitKind;
 
 /// Layers in one stack; their names must fit in a page, and each makes looking for what is missing slower.
 pub const MOST_LAYERS: usize = 120;
@@ -40,4 +41,16 @@ pub trait Gauge {
 
     /// How full its file system is, where that is too full to go on: bytes in use, and how many may be.
     fn overfull(&self) -> Option<(u64, u64)>;
+
+    /// What it takes together with others that share an allowance with it, where that is too much. Takes as long as `used`.
+    fn crowded(&mut self) -> Option<Crowd>;
+}
+
+/// Bytes or entries of several workspaces together, which are more than they may be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Crowd {
+    /// `TotalDiskMb` or `TotalFiles`.
+    pub kind: LimitKind,
+    pub used: u64,
+    pub most: u64,
 }

@@ -97,19 +97,31 @@ impl EventFile {
     /// A socket of the host that the guest connected to, or would have.
     pub(crate) fn socket(&mut self, path: &Path, rule: &str, action: Action, actor: &Actor) {
         let passed = matches!(action, Action::Allow | Action::Warn);
+        let stage = if passed { Stage::Opened } else { Stage::Refused };
+        self.local(egress::event::Op::Connect.name(), stage, action, rule, &path.to_string_lossy(), actor);
+    }
+
+    /// A socket or a file of the host that a person is asked about.
+    pub(crate) fn asked(&mut self, op: &'static str, target: &str, rule: &str, actor: &Actor) {
+        let path = target.strip_prefix("unix:").unwrap_or(target);
+        self.local(op, Stage::Asked, Action::Ask, rule, path, actor);
+    }
+
+    fn local(&mut self, op: &'static str, at: Stage, action: Action, rule: &str, path: &str, actor: &Actor) {
+        let of_file = op.starts_with("fs.");
         self.line(&Line {
             time: timestamp(SystemTime::now()),
-            op: egress::event::Op::Connect.name(),
-            stage: stage(if passed { Stage::Opened } else { Stage::Refused }),
+            op,
+            stage: stage(at),
             action: action.name(),
             rule: shortened(rule),
             revision: 1,
-            proto: policy::Proto::Unix.name(),
+            proto: if of_file { "file" } else { policy::Proto::Unix.name() },
             name: None,
             address: None,
             port: None,
             method: None,
-            path: Some(shortened(&path.to_string_lossy())),
+            path: Some(shortened(path)),
             bytes_in: 0,
             bytes_out: 0,
             reason: None,

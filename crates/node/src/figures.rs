@@ -7,6 +7,7 @@ use crate::lifecycle::admission::Standing;
 use crate::lifecycle::{gc, list, live, measure};
 use crate::sandbox::Run;
 use crate::state::State;
+use crate::warm::Spare;
 use std::collections::BTreeMap;
 use std::path::Path;
 use terms::Fault;
@@ -60,6 +61,8 @@ pub fn now(caller: &Caller) -> Result<Figures, Fault> {
     for row in list::list(caller, false)? {
         *figures.sandboxes.entry(row.state.name().to_owned()).or_default() += 1;
     }
+    let spares = state.store.read(|tx| tx.count::<Spare>())?;
+    figures.sandboxes.insert(Standing::Ready.name().to_owned(), spares);
     let kept = std::fs::read_dir(state.path.join("keepers")).into_iter().flatten().flatten();
     let cards = kept.filter_map(|e| Place::of(&state.path, e.file_name().to_str()?).card());
     figures.keepers = cards.filter(|card| card.handle().is_some()).count() as u64;

@@ -7,6 +7,7 @@ use crate::lifecycle::list::{BaseIs, base_is};
 use crate::lifecycle::live;
 use crate::sandbox::{Run, Sandbox, Tombstone, layers_in_use};
 use crate::state::{self, State};
+use crate::warm::Spare;
 use crate::{Caller, backup};
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -34,6 +35,8 @@ pub enum Kind {
     Run,
     /// A keeper without a sandbox, or what a keeper left.
     Keeper,
+    /// A sandbox that was to stand ready, and that nobody can take.
+    Spare,
     /// Copies of a batch that never came to be.
     Batch,
     /// A control group whose owner is gone.
@@ -115,6 +118,7 @@ fn one(tenant: Option<&str>, repair: bool, caller: &Caller, report: &mut Report)
 
 struct Known {
     sandboxes: Vec<store::Kept<Sandbox>>,
+    spares: Vec<String>,
     tombstones: Vec<store::Kept<Tombstone>>,
     /// Every layer that any record names, with how many do.
     layers: BTreeMap<String, u64>,
@@ -125,7 +129,8 @@ impl Known {
     fn read(state: &State) -> Result<Known, Fault> {
         let all = |tx: &Tx<'_>| {
             let (sandboxes, tombstones) = (tx.list::<Sandbox>()?, tx.list::<Tombstone>()?);
-            Ok(Known { sandboxes, tombstones, layers: layers_in_use(tx)?, runs: tx.list_open::<Run>()? })
+            let spares = tx.list::<Spare>()?.into_iter().map(|kept| kept.id).collect();
+            Ok(Known { sandboxes, spares, tombstones, layers: layers_in_use(tx)?, runs: tx.list_open::<Run>()? })
         };
         state.store.read(all)
     }
@@ -187,6 +192,7 @@ impl Found<'_> {
                 Sort::LostRun => Kind::Run,
                 Sort::OrphanBatch => Kind::Batch,
                 Sort::OwnBase => Kind::OwnBase,
+                Sort::Spare => Kind::Spare,
                 _ => continue,
             };
             self.add(kind, &item.id, item.why, true);
@@ -199,14 +205,14 @@ impl Found<'_> {
         let mut alive = 0;
         let found = std::fs::read_dir(state.path.join("keepers")).into_iter().flatten().flatten();
         for sandbox in found.filter_map(|entry| entry.file_name().into_string().ok()) {
-            let is_known = known.sandboxes.iter().any(|kept| kept.id == sandbox);
+            let is_known = known.sandboxes.iter().any(|kept| kept.id == sandbox) || known.spares.contains(&sandbox);
             let lives = Place::of(&state.path, &sandbox).card().is_some_and(|card| card.handle().is_some());
             match (lives, is_known) {
                 (true, true) => alive += 1,
                 (true, false) => self.add(Kind::Keeper, &sandbox, "it keeps what no record knows", false),
                 // What is left of one that died is how the sandbox knows that it was lost.
                 (false, true) => {}
-                (false, false) => self.add(Kind::Keeper, &sandbox, "it is left of a sandbox that is gone", false),
+                (false, false) => self.add(Kind::Keeper, &sandbox, "it is left of a sandbox that is gone", true),
             }
         }
         alive

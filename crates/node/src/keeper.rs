@@ -10,6 +10,7 @@ mod keep;
 pub mod lost;
 pub mod place;
 pub mod runs;
+pub mod services;
 pub mod spool;
 pub mod suspend;
 pub mod wire;

@@ -111,7 +111,7 @@ impl Notebook {
             Observed::Socket { path, action, .. } => {
                 self.reached(Place::Socket(path), matches!(action, Action::Allow | Action::Warn));
             }
-            Observed::Denied(_) => {}
+            Observed::Denied(_) | Observed::Asked { .. } => {}
         }
     }
 

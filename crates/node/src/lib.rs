@@ -34,6 +34,8 @@ pub mod state;
 pub mod tokens;
 pub mod toolchains;
 pub mod top;
+pub mod total;
+pub mod warm;
 
 pub use caller::Caller;
 pub use own::Own;

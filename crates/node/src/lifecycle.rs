@@ -19,6 +19,7 @@ pub mod list;
 pub mod live;
 pub mod measure;
 pub mod meta;
+mod ports;
 pub mod remove;
 pub mod reserve;
 mod revise;

@@ -3,7 +3,7 @@
 
 use crate::Caller;
 use crate::events::EventFile;
-use crate::questions::{Asked, Person, Questions};
+use crate::questions::Questions;
 use crate::secrets::Secrets;
 use egress::authority_of_guest::Authority;
 use egress::broker::{Around, Broker, Setup, Who};
@@ -170,8 +170,6 @@ pub(crate) struct Brokered<'a> {
     broker: Option<Broker>,
     events: Option<Rc<RefCell<EventFile>>>,
     ear: Option<Ear<'a>>,
-    /// Whoever is asked at the terminal.
-    asked: Option<Asked>,
     lever: Lever,
     /// As it was at the end.
     used: u64,
@@ -180,27 +178,11 @@ pub(crate) struct Brokered<'a> {
 
 impl<'a> Brokered<'a> {
     pub(crate) fn new(wanted: Wanted, events: Option<Rc<RefCell<EventFile>>>, ear: Option<Ear<'a>>) -> Brokered<'a> {
-        Brokered {
-            wanted: Some(wanted),
-            broker: None,
-            events,
-            ear,
-            asked: None,
-            lever: Lever::default(),
-            used: 0,
-            over: false,
-        }
+        Brokered { wanted: Some(wanted), broker: None, events, ear, lever: Lever::default(), used: 0, over: false }
     }
 
     pub(crate) fn lever(&self) -> Lever {
         self.lever.clone()
-    }
-
-    /// The same with somebody at the terminal who is asked.
-    pub(crate) fn asking(mut self, person: Option<Box<dyn Person>>) -> Brokered<'a> {
-        let questions = self.wanted.as_ref().and_then(|wanted| wanted.questions.clone());
-        self.asked = questions.zip(person).map(|(questions, person)| Asked::new(questions, person));
-        self
     }
 
     fn sift(&mut self, (events, dropped): (Vec<Event>, u64)) -> Vec<NetReport> {
@@ -249,15 +231,7 @@ impl Network for Brokered<'_> {
 
     fn happened(&mut self) -> Vec<NetReport> {
         let taken = self.broker.as_mut().map(Broker::events).unwrap_or_default();
-        let reports = self.sift(taken);
-        if let Some(asked) = &mut self.asked {
-            asked.turn();
-        }
-        reports
-    }
-
-    fn asks_at(&self) -> Option<BorrowedFd<'_>> {
-        self.asked.as_ref().and_then(Asked::hearing)
+        self.sift(taken)
     }
 
     fn used(&self) -> u64 {
@@ -269,7 +243,6 @@ impl Network for Brokered<'_> {
     }
 
     fn close(&mut self) -> Vec<NetReport> {
-        self.asked.iter_mut().for_each(Asked::close);
         let Some(broker) = self.broker.take() else { return Vec::new() };
         self.lever.take();
         (self.used, self.over) = (broker.net_bytes(), broker.over_limit());

@@ -295,6 +295,11 @@ pub fn check_supported(resolved: &policy::Resolved, events: bool) -> Result<(), 
         Err(Fault::new(ErrorKind::UnsupportedPolicy, message).hint(hint).phase(Phase::Planning))
     };
     resolved.loopback_places(sys::doors::MOST_LOOPBACK).map_err(network::unsupported)?;
+    if let Some((rule, perms)) = resolved.asks_too_much().filter(|_| !resolved.may_degrade("ask")) {
+        let names = perms.names().join(", ");
+        let hint = "ask for read_file, read_dir, write_file, truncate or make_reg; leave \"perms\" out to ask for these and deny the rest; or list \"ask\" under degrade, and what cannot be asked for is refused";
+        return refuse(format!("{rule}: nobody can be asked for {names}: only opening can wait for an answer"), hint);
+    }
     if let Some(event) = resolved.audit_events().iter().find(|event| !events || *event != "net") {
         let hint = if event == "net" { "run with --events FILE, or leave audit out" } else { "leave audit out" };
         return refuse(format!("audit.events names {event:?}, and a plain run keeps no journal"), hint);

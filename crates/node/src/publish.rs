@@ -9,9 +9,44 @@ const MOST: usize = 64;
 
 /// One port, as asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Asked {
-    at: SocketAddr,
-    inside: u16,
+pub(crate) struct Asked {
+    pub at: SocketAddr,
+    pub inside: u16,
+}
+
+impl std::fmt::Display for Asked {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}:{}", self.at, self.inside)
+    }
+}
+
+/// All of them, each once.
+pub(crate) fn read_all(words: &[String]) -> Result<Vec<Asked>, Fault> {
+    if words.len() > MOST {
+        let message = format!("{} ports are published; {MOST} is the most", words.len());
+        return Err(Fault::invalid(message).phase(Phase::Admission));
+    }
+    let all: Vec<Asked> = words.iter().map(|word| read(word)).collect::<Result<_, _>>()?;
+    match all.iter().enumerate().find(|(at, port)| all[..*at].iter().any(|other| other.at == port.at)) {
+        Some((_, twice)) => {
+            let fault = Fault::invalid(format!("--publish {twice}: {} is published already", twice.at));
+            Err(fault.hint("remove that one, or choose another port").phase(Phase::Admission))
+        }
+        None => Ok(all),
+    }
+}
+
+/// Where a port is published, from what is typed to remove it: the whole word, or it without the port inside.
+pub(crate) fn read_place(word: &str) -> Result<SocketAddr, Fault> {
+    match read(word) {
+        Ok(asked) => Ok(asked.at),
+        Err(fault) => read(&format!("{word}:1")).map(|asked| asked.at).map_err(|_| fault),
+    }
+}
+
+/// Listens where one is wanted.
+pub(crate) fn open(asked: Asked) -> Result<Published, Fault> {
+    bind(&asked.to_string(), asked)
 }
 
 /// Whether a word is meant for a port rather than for a policy: it ends in two numbers, joined by a colon.

@@ -1,4 +1,5 @@
-//! Questions to a person, as doors see them: which are open, and the answer to one. What waits, waits in the guest's network.
+//! Questions to a person, as doors see them: which are open, and the answer to one. What waits, waits in the guest's network or
+//! with its supervisor.
 
 use crate::Caller;
 use crate::keeper::Keeper;
@@ -25,9 +26,9 @@ pub const MOST_PATIENCE: Duration = Duration::from_secs(600);
 pub struct Question {
     /// Counted from 1 by each run or live sandbox.
     pub number: u64,
-    /// `net.resolve`, `net.connect` or `net.request`.
+    /// `net.resolve`, `net.connect`, `net.request`, `fs.read`, `fs.write`, `fs.read_write` or `fs.create`.
     pub op: String,
-    /// `host:port`, a name, or a method with a URL that has no query.
+    /// `host:port`, a name, a method with a URL that has no query, `unix:` with a path, or a path.
     pub target: String,
     pub rule: String,
     /// Who wants it, where that was found.
@@ -54,7 +55,7 @@ pub enum Remember {
     /// For what waits now; an answer about a name or about datagrams, for half a minute.
     #[default]
     Once,
-    /// As long as the guest's network stands.
+    /// As long as the run, or the live sandbox.
     Run,
 }
 
@@ -103,10 +104,23 @@ pub struct Open {
 }
 
 impl Open {
-    fn of(sandbox: &str, question: Question) -> Open {
+    pub(crate) fn of(sandbox: &str, question: Question) -> Open {
         let whose = sandbox.strip_prefix("sbx_").unwrap_or(sandbox);
         Open { id: format!("qst_{whose}_{}", question.number), sandbox: sandbox.to_owned(), question }
     }
+}
+
+/// What waits for an answer in all sandboxes that are live.
+pub fn open_everywhere(caller: &Caller) -> Result<Vec<Open>, Fault> {
+    let dir = crate::state::prepare(caller)?.0;
+    let mut found = Vec::new();
+    for row in crate::lifecycle::list::list(caller, false)?.iter().filter(|row| row.live) {
+        // One that ends meanwhile asks nothing any more.
+        let Some(mut keeper) = Keeper::heard(&dir, &row.id) else { continue };
+        found.extend(keeper.questions().unwrap_or_default().into_iter().map(|question| Open::of(&row.id, question)));
+    }
+    found.sort_by_key(|open: &Open| open.question.asked_ms);
+    Ok(found)
 }
 
 /// What waits for an answer in a sandbox; nothing where it is not live.
@@ -114,7 +128,7 @@ pub fn open(word: &str, caller: &Caller) -> Result<Vec<Open>, Fault> {
     let state = State::open(caller)?;
     let sandbox = state.store.read(|tx| crate::sandbox::find(tx, Some(word), caller))?.id;
     let dir = crate::state::prepare(caller)?.0;
-    let Some(mut keeper) = Keeper::find(&dir, &sandbox) else { return Ok(Vec::new()) };
+    let Some(mut keeper) = Keeper::heard(&dir, &sandbox) else { return Ok(Vec::new()) };
     Ok(keeper.questions()?.into_iter().map(|question| Open::of(&sandbox, question)).collect())
 }
 
@@ -134,7 +148,7 @@ pub fn answer(id: &str, answer: Answer, remember: Remember, caller: &Caller) -> 
     let known = state.store.read(|tx| tx.get::<Sandbox>(&sandbox))?;
     known.filter(|kept| caller.sees_kept(kept)).ok_or_else(unknown)?;
     let dir = crate::state::prepare(caller)?.0;
-    let mut keeper = Keeper::find(&dir, &sandbox).ok_or_else(unknown)?;
+    let mut keeper = Keeper::heard(&dir, &sandbox).ok_or_else(unknown)?;
     let answered = Open::of(&sandbox, keeper.answer(number, answer, remember)?);
     let told = json!({"question": answered, "answer": answer, "remember": remember});
     state.store.write(|tx| note(tx, "answer", Step::Done, &sandbox, caller, told))?;
@@ -160,31 +174,48 @@ pub trait Person {
     fn never_mind(&mut self);
 }
 
-/// A person, and what they are being asked.
+/// The table of a guest's questions, and the person at the terminal who is being asked, if there is one.
 pub(crate) struct Asked {
     questions: Questions,
-    person: Box<dyn Person>,
+    person: Option<Box<dyn Person>>,
     current: Option<u64>,
 }
 
 impl Asked {
-    pub(crate) fn new(questions: Questions, person: Box<dyn Person>) -> Asked {
+    pub(crate) fn new(questions: Questions, person: Option<Box<dyn Person>>) -> Asked {
         Asked { questions, person, current: None }
     }
+}
 
-    /// Set while the terminal is the person's.
-    pub(crate) fn hearing(&self) -> Option<BorrowedFd<'_>> {
-        self.current.map(|_| self.person.hearing())
+impl enclosure::Asking for Asked {
+    fn ask(&mut self, question: enclosure::Question<'_>) -> Result<enclosure::Begun, String> {
+        let enclosure::Question { op, target, rule, actor } = question;
+        Ok(match self.questions.0.ask_about(rule, op, target, actor)? {
+            egress::asks::Begun::Known(allow) => enclosure::Begun::Known(allow),
+            egress::asks::Begun::Waits(waiting) => {
+                let fresh = waiting.fresh().is_some();
+                enclosure::Begun::Waits { waiting: Box::new(Waiting(waiting)), fresh }
+            }
+        })
     }
 
-    /// Passes answers on and puts the next question.
-    pub(crate) fn turn(&mut self) {
+    fn changed(&self) -> Option<BorrowedFd<'_>> {
+        self.questions.0.changed()
+    }
+
+    fn asks_at(&self) -> Option<BorrowedFd<'_>> {
+        self.person.as_ref().filter(|_| self.current.is_some()).map(|person| person.hearing())
+    }
+
+    fn turn(&mut self) {
+        self.questions.0.seen();
+        let Some(person) = &mut self.person else { return };
         let open = self.questions.open();
         if let Some(number) = self.current {
             if !open.iter().any(|question| question.number == number) {
-                self.person.never_mind();
+                person.never_mind();
                 self.current = None;
-            } else if let Some((answer, remember)) = self.person.heard() {
+            } else if let Some((answer, remember)) = person.heard() {
                 // It may have been given up at this very moment.
                 let _ = self.questions.answer(number, answer, remember);
                 self.current = None;
@@ -193,15 +224,27 @@ impl Asked {
             }
         }
         if let Some(next) = self.questions.open().first() {
-            self.person.ask(next);
+            person.ask(next);
             self.current = Some(next.number);
         }
     }
 
     /// Gives the terminal back.
-    pub(crate) fn close(&mut self) {
-        if self.current.take().is_some() {
-            self.person.never_mind();
+    fn close(&mut self) {
+        if let (Some(person), Some(_)) = (&mut self.person, self.current.take()) {
+            person.never_mind();
         }
+    }
+}
+
+struct Waiting(egress::asks::Waiting);
+
+impl enclosure::Waiting for Waiting {
+    fn heard(&mut self) -> Option<enclosure::Answer> {
+        self.0.heard().map(|answer| match answer {
+            egress::asks::Answer::Allow => enclosure::Answer::Allow,
+            egress::asks::Answer::Deny => enclosure::Answer::Deny,
+            egress::asks::Answer::Nobody => enclosure::Answer::Nobody,
+        })
     }
 }

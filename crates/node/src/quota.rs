@@ -6,6 +6,8 @@ use crate::config::Quota;
 use crate::lifecycle::{gc, live, measure};
 use crate::sandbox::{Run, Sandbox};
 use crate::state::State;
+use crate::warm::Spare;
+use store::Kept;
 use terms::{ErrorKind, Fault, LimitKind, Limits, Phase, Retry};
 
 const MEBIBYTE: f64 = 1024.0 * 1024.0;
@@ -43,10 +45,20 @@ pub enum More {
     },
 }
 
-/// Counts what a tenant has.
+impl More {
+    /// What becomes live with the limits of a sandbox.
+    pub(crate) fn of(sandbox: &Sandbox) -> More {
+        More::Live { memory_mb: limits_of(sandbox).max_memory_mb, cpus: sandbox.cpus }
+    }
+}
+
+/// Counts what a tenant has, with what stands ready.
 pub fn used(caller: &Caller) -> Result<Used, Fault> {
     let state = State::open(caller)?;
-    let (sandboxes, open) = state.store.read(|tx| Ok((tx.list::<Sandbox>()?, tx.list_open::<Run>()?)))?;
+    let (mut sandboxes, spares, open) =
+        state.store.read(|tx| Ok((tx.list::<Sandbox>()?, tx.list::<Spare>()?, tx.list_open::<Run>()?)))?;
+    let as_sandbox = |kept: Kept<Spare>| Kept { id: kept.id, version: kept.version, record: kept.record.sandbox };
+    sandboxes.extend(spares.into_iter().map(as_sandbox));
     let mut used = Used { sandboxes: sandboxes.len() as u64, ..Used::default() };
     for sandbox in &sandboxes {
         if !is_live(&state, &sandbox.record) {
@@ -64,9 +76,7 @@ pub fn used(caller: &Caller) -> Result<Used, Fault> {
 pub fn by_starting(word: &str, caller: &Caller) -> Result<Option<More>, Fault> {
     let state = State::open(caller)?;
     let kept = state.store.read(|tx| crate::sandbox::find(tx, Some(word), caller))?;
-    let limits = limits_of(&kept.record);
-    let more = More::Live { memory_mb: limits.max_memory_mb, cpus: kept.record.cpus };
-    Ok((!is_live(&state, &kept.record)).then_some(more))
+    Ok((!is_live(&state, &kept.record)).then(|| More::of(&kept.record)))
 }
 
 /// What the layers of a tenant take, by walking them.

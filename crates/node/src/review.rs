@@ -75,8 +75,8 @@ impl Of {
     fn find(&self, tx: &Tx<'_>, caller: &Caller) -> Result<(Kept<Sandbox>, Vec<Rel>), Fault> {
         match self {
             Of::Words(words) => {
-                let (found, words) = which(tx, words, caller)?;
-                let paths = words.iter().map(|word| rel_of(word, &found.record.base, caller));
+                let (found, words) = told_apart(words, |word| sandbox::find(tx, word, caller))?;
+                let paths = words.iter().map(|word| rel_of(word, &found.record.base, &caller.cwd));
                 let paths = paths.collect::<Result<_, _>>()?;
                 Ok((found, paths))
             }
@@ -87,29 +87,31 @@ impl Of {
 
 /// Tells `[ID] [PATH…]` apart: the first word is a sandbox if there is such a one, and else a path in the one that is meant
 /// without a word.
-fn which(tx: &Tx<'_>, words: &[OsString], caller: &Caller) -> Result<(Kept<Sandbox>, Vec<OsString>), Fault> {
-    let Some((first, rest)) = words.split_first() else {
-        return Ok((sandbox::find(tx, None, caller)?, Vec::new()));
-    };
-    let unknown = match first.to_str().map(|word| sandbox::find(tx, Some(word), caller)) {
-        Some(Ok(found)) => return Ok((found, rest.to_vec())),
+pub fn told_apart<T>(
+    words: &[OsString],
+    find: impl Fn(Option<&str>) -> Result<T, Fault>,
+) -> Result<(T, &[OsString]), Fault> {
+    let Some((first, rest)) = words.split_first() else { return Ok((find(None)?, words)) };
+    let word = first.to_str();
+    let unknown = match word.map(|word| find(Some(word))) {
+        Some(Ok(found)) => return Ok((found, rest)),
         Some(Err(fault)) if fault.error_kind != ErrorKind::NotFound => return Err(fault),
         Some(Err(fault)) => fault,
         None => sandbox::unknown(&first.to_string_lossy()),
     };
-    match sandbox::find(tx, None, caller) {
-        Ok(found) if !first.as_bytes().starts_with(b"sbx_") => Ok((found, words.to_vec())),
+    match find(None) {
+        Ok(found) if !first.as_bytes().starts_with(b"sbx_") => Ok((found, words)),
         _ => Err(unknown),
     }
 }
 
 /// A path as a person types it, as one of the workspace: from where they stand, if that is inside it, and else from its top.
-fn rel_of(word: &OsStr, base: &Path, caller: &Caller) -> Result<Rel, Fault> {
+pub fn rel_of(word: &OsStr, base: &Path, cwd: &Path) -> Result<Rel, Fault> {
     let outside = || {
         let message = format!("{}: not below {}", word.to_string_lossy(), base.display());
         Fault::invalid(message).hint("give a path of the workspace").phase(Phase::Admission)
     };
-    let from = if caller.cwd.starts_with(base) { &caller.cwd } else { base };
+    let from = if cwd.starts_with(base) { cwd } else { base };
     let mut parts: Vec<&OsStr> = Vec::new();
     let whole = from.join(word);
     for component in whole.components() {

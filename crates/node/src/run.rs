@@ -27,7 +27,7 @@ use crate::events::EventFile;
 use crate::network::{self, Brokered, Ear, Planned, Purpose, Wanted};
 use crate::policies::{self, Flag, Source};
 use crate::publish;
-use crate::questions::{Person, Questions};
+use crate::questions::{Asked, Person, Questions};
 pub use crate::sandbox::TTL_MS;
 use enclosure::{Beside, Cpus, Driver, Enforced, Prepared, Published, Request};
 pub use enclosure::{Groundwork, Observed, Observer, Stdio, begin};
@@ -90,17 +90,21 @@ pub struct Ready {
     publish: Vec<Published>,
     tracked: Option<Tracked>,
     timer: Timer,
+    /// Rules about files or sockets ask somebody; where, and who is at the terminal.
+    asks_locally: bool,
+    questions: Option<Questions>,
     person: Option<Box<dyn Person>>,
 }
 
 impl Ready {
-    /// Whether rules about the network ask somebody.
+    /// Whether rules ask somebody.
     pub fn asks(&self) -> bool {
-        self.network.as_ref().is_some_and(|network| network.asks)
+        self.asks_locally || self.network.as_ref().is_some_and(|network| network.asks)
     }
 
     /// Has what asks wait for answers in this table. Without, it is refused.
     pub fn ask_in(&mut self, questions: Questions) {
+        self.questions = Some(questions.clone());
         self.network.iter_mut().for_each(|network| network.questions = Some(questions.clone()));
     }
 
@@ -266,6 +270,7 @@ impl Laid {
         let First { run_id, program, argv, env, resident } = first;
         let notes = plan.notes.clone();
         let publish = publish::listen(&ask.publish)?;
+        let asks_locally = resolved.asks_locally();
         let (net_plan, wanted) = network.divide(&resolved, limits.max_net_bytes);
         let (tracked, unused) = match self.layered {
             true => (Some(mode::track(ask, caller, self.held, &spot, (&run_id, &effective, &argv), limits)?), None),
@@ -315,6 +320,8 @@ impl Laid {
             network: wanted,
             publish,
             tracked,
+            asks_locally,
+            questions: None,
             person: None,
             timer,
         };
@@ -365,18 +372,19 @@ pub(crate) fn run_heard<'a>(
         network.secrets.open()?;
     }
     let journal = events.map(|file| Rc::new(RefCell::new(file)));
-    let brokered = ready.network.map(|wanted| Brokered::new(wanted, journal.clone(), ear).asking(ready.person.take()));
+    let brokered = ready.network.map(|wanted| Brokered::new(wanted, journal.clone(), ear));
     let network = brokered.map(|brokered| Box::new(brokered) as Box<dyn enclosure::Network + 'a>);
     let observer = match &journal {
         Some(journal) => Some(journalled(observer, journal.clone())),
         None => observer,
     };
+    let asking = asking(ready.questions, ready.person);
     let (mut tracked, mut timer) = (ready.tracked, ready.timer);
     if let Some(tracked) = &tracked {
         tracked.begin()?;
     }
     let gauge = tracked.as_ref().and_then(Tracked::gauge);
-    let ended = ready.prepared.run(Beside { observer, network, publish: ready.publish, gauge });
+    let ended = ready.prepared.run(Beside { observer, network, publish: ready.publish, asking, gauge });
     if let Ok(outcome) = &ended {
         let began = Instant::now().checked_sub(Duration::from_millis(outcome.usage.wall_ms));
         timer.enter_at(Phase::Execution, began.unwrap_or_else(Instant::now));
@@ -395,11 +403,17 @@ pub(crate) fn run_heard<'a>(
     }
 }
 
-/// An observer that also writes down which sockets of the host were connected to: no broker stands before them.
+fn asking(questions: Option<Questions>, person: Option<Box<dyn Person>>) -> Option<Box<dyn enclosure::Asking>> {
+    questions.map(|questions| Box::new(Asked::new(questions, person)) as Box<dyn enclosure::Asking>)
+}
+
+/// An observer that also writes down what was asked, and which sockets of the host were connected to: no broker stands before them.
 fn journalled<'a>(mut observer: Option<Observer<'a>>, journal: Rc<RefCell<EventFile>>) -> Observer<'a> {
     Box::new(move |seen| {
-        if let Observed::Socket { path, rule, action, actor } = &seen {
-            journal.borrow_mut().socket(path, rule, *action, actor);
+        match &seen {
+            Observed::Socket { path, rule, action, actor } => journal.borrow_mut().socket(path, rule, *action, actor),
+            Observed::Asked { op, target, rule, actor } => journal.borrow_mut().asked(op, target, rule, actor),
+            _ => {}
         }
         if let Some(observer) = &mut observer {
             observer(seen);

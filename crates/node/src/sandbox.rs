@@ -72,6 +72,9 @@ pub struct Sandbox {
     /// Commands that run in it as long as it is live.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub services: Vec<Service>,
+    /// Ports of the host that lead to ports inside as long as it is live: `ADDRESS:HOST:GUEST`.
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
+    pub publish: Vec<String>,
     /// How far it was suspended when its processes were ended for it; none once it is resumed.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub suspended: Option<Tier>,
@@ -101,6 +104,26 @@ pub struct Service {
     /// Where it starts, seen from the sandbox's directory.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub cwd: Option<String>,
+    /// What becomes of it when it ends and nobody asked it to.
+    #[serde(skip_serializing_if = "Restart::is_usual", default)]
+    pub restart: Restart,
+}
+
+/// When a service that ended is started again, after a pause that grows; five times in a row at most.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Restart {
+    Always,
+    /// Unless it ended well.
+    #[default]
+    OnFailure,
+    Never,
+}
+
+impl Restart {
+    fn is_usual(&self) -> bool {
+        *self == Restart::default()
+    }
 }
 
 /// How far a sandbox is suspended. What a tier keeps, those above it keep, too.
@@ -154,6 +177,7 @@ impl Sandbox {
             idle_ms: None,
             stays: false,
             services: Vec::new(),
+            publish: Vec::new(),
             suspended: None,
             notes: Vec::new(),
         }

@@ -131,6 +131,27 @@ impl Secrets {
         self.named.iter().map(|s| format!("{}: {}", s.name, s.source)).collect()
     }
 
+    /// Whether all of them would come from what is kept, which is the same for whoever asks.
+    pub fn are_kept(&self) -> bool {
+        self.named.iter().all(|secret| matches!(secret.source, Source::Kept { .. }))
+    }
+
+    /// What is kept under their names now, with the placeholders that they have: for a guest that stood before its secrets were
+    /// asked for.
+    pub fn now_kept(&self, caller: &Caller) -> Secrets {
+        let now = |secret: &Named| Named {
+            name: secret.name.clone(),
+            placeholder: secret.placeholder.clone(),
+            source: Source::Kept { name: secret.name.clone(), file: kept::find(caller, &secret.name) },
+            held: None,
+        };
+        Secrets { named: self.named.iter().map(now).collect(), cwd: self.cwd.clone(), read_late: self.read_late }
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.named.is_empty()
+    }
+
     /// Opens files and runs commands, whose values stay unread. Before the guest's first process is made.
     pub fn open(&mut self) -> Result<(), Fault> {
         for secret in &mut self.named {

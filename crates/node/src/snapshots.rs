@@ -18,8 +18,8 @@ pub use restore::{Restored, Since, restore};
 pub use squash::{DEEP, DEEPEST, squash};
 pub use take::{Taken, remove, take, take_once, take_to_disk};
 pub use template::{
-    Described, Seed, Template, Templated, create, create_once, describe_templates, find_template, from_template,
-    list_templates, refuse_other_template, remove_template,
+    Described, Seed, Template, Templated, create, create_once, describe_template, describe_templates, earlier_template,
+    find_template, from_template, refuse_other_template, remove_template,
 };
 pub use workspace::archive::Bounds;
 
@@ -242,6 +242,13 @@ pub fn list(state: &State, sandbox: Option<&str>) -> Result<Vec<Listed>, Fault> 
     })?;
     let mut all: Vec<Listed> = all.into_iter().map(Listed::of).collect();
     all.sort_by(|a, b| (a.created_ms, &a.id).cmp(&(b.created_ms, &b.id)));
+    Ok(all)
+}
+
+/// Those of all sandboxes that are there for the caller.
+pub fn list_all(state: &State, caller: &Caller) -> Result<Vec<Listed>, Fault> {
+    let mut all = list(state, None)?;
+    state.store.read(|tx| caller.keep_own(tx, &mut all, |snapshot| &snapshot.sandbox))?;
     Ok(all)
 }
 

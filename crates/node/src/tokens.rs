@@ -9,6 +9,7 @@ use crate::{Caller, Own, fresh};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use sha2::{Digest, Sha256};
+use std::cell::{Ref, RefCell};
 use std::path::{Path, PathBuf};
 use store::{Kept, Record, Step, Store, Tx};
 use terms::{ErrorKind, Fault, Phase};
@@ -225,12 +226,27 @@ pub fn revoke(id: &str, caller: &Caller) -> Result<Revoked, Fault> {
 
 /// The tokens of a state directory, for who asks often.
 pub struct Gate {
-    store: Store,
+    caller: Caller,
+    store: RefCell<Store>,
 }
 
 impl Gate {
     pub fn open(caller: &Caller) -> Result<Gate, Fault> {
-        Ok(Gate { store: State::open(caller)?.store })
+        Ok(Gate { store: RefCell::new(State::open(caller)?.store), caller: caller.clone() })
+    }
+
+    /// The store as it is there now: of one that was moved away or replaced nothing is believed any more.
+    fn store(&self) -> Result<Ref<'_, Store>, Fault> {
+        if !self.store.borrow().is_current() {
+            let again = State::open(&self.caller)?.store;
+            *self.store.borrow_mut() = again;
+        }
+        Ok(self.store.borrow())
+    }
+
+    /// Whether the state can be opened and read anew, as every verb does.
+    pub fn works(&self) -> Result<(), Fault> {
+        State::open(&self.caller)?.store.read(|tx| tx.count::<Token>()).map(drop)
     }
 
     /// Whose a secret is; none where it is nobody's, or not any more.
@@ -247,7 +263,7 @@ impl Gate {
     /// A token by its id, if it is good now.
     pub fn get(&self, id: &str) -> Result<Option<Kept<Token>>, Fault> {
         let now = fresh::now_ms();
-        let kept = self.store.read(|tx| tx.get::<Token>(id))?;
+        let kept = self.store()?.read(|tx| tx.get::<Token>(id))?;
         Ok(kept.filter(|kept| kept.record.expires_ms.is_none_or(|end| end > now)))
     }
 
@@ -257,10 +273,12 @@ impl Gate {
         if kept.record.used_ms.is_some_and(|before| before.saturating_add(USED_EVERY_MS) > now) {
             return;
         }
-        let _ = self.store.write(|tx| {
-            let Some(mut kept) = tx.get::<Token>(&kept.id)? else { return Ok(()) };
-            kept.record.used_ms = Some(now);
-            tx.change(kept).map(drop)
+        let _ = self.store().and_then(|store| {
+            store.write(|tx| {
+                let Some(mut kept) = tx.get::<Token>(&kept.id)? else { return Ok(()) };
+                kept.record.used_ms = Some(now);
+                tx.change(kept).map(drop)
+            })
         });
     }
 
@@ -272,13 +290,18 @@ impl Gate {
         }
         let at_ms = fresh::now_ms();
         let entry = store::Entry { at_ms, verb: "foreign", step: Step::Failed, subject, actor, body };
-        let _ = self.store.write(|tx| tx.note(&entry));
+        let _ = self.store().and_then(|store| store.write(|tx| tx.note(&entry)));
     }
 }
 
 /// Whether a state directory has a sandbox, or something of one, whose id begins so.
 pub fn knows(caller: &Caller, id: &str) -> Result<bool, Fault> {
     Ok(!named(caller, id, |_, _| Ok(true))?.is_empty())
+}
+
+/// Whether a state directory has one of exactly this id that is there for this caller.
+pub fn shows(caller: &Caller, id: &str) -> Result<bool, Fault> {
+    Ok(!named(caller, id, |tx, found| Ok(found == id && caller.sees_id(tx, found)?))?.is_empty())
 }
 
 /// Whether a state directory has one that is not there for this caller.

@@ -117,7 +117,7 @@ fn used(state: &State, kept: &Kept<Sandbox>, standing: Standing, runs: &[&Run], 
         disk_bytes: 0,
         net_bytes: None,
     };
-    if let Some(mut keeper) = Keeper::find(&state.path, &kept.id)
+    if let Some(mut keeper) = Keeper::heard(&state.path, &kept.id)
         && let Ok(now) = keeper.usage()
     {
         (row.live, row.runs, row.processes) = (true, now.running, now.processes);

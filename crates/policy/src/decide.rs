@@ -49,7 +49,10 @@ impl Decision {
     pub(crate) fn with_hint(mut self, add: impl FnOnce() -> Option<String>) -> Decision {
         self.hint = match self.action {
             Action::Allow | Action::Warn => None,
-            Action::Ask => Some(format!("{} asks, and nobody can answer in a plain run", self.rule)),
+            Action::Ask => {
+                let how = "answer at a terminal, or with `cofferdam answer` in a live sandbox";
+                Some(format!("{} asks, and is refused where nobody can answer; {how}", self.rule))
+            }
             Action::Deny if self.matches.is_empty() || !self.matches.iter().any(|m| m.action == Action::Deny) => add(),
             Action::Deny => Some(format!("an allow rule cannot lift {}; remove or narrow it", self.rule)),
         };

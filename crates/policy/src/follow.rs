@@ -42,7 +42,10 @@ pub(crate) fn follow(resolved: &Resolved, host: &dyn Host) -> Result<Followed, P
     for program in out.programs.iter_mut().filter(|p| p.file.grants()) {
         follower.program(program)?;
     }
-    for rule in out.sockets.iter_mut().filter(|r| r.grants()) {
+    for rule in out.sockets.iter_mut().filter(|r| r.grants() || r.asks()) {
+        follower.allowance(rule)?;
+    }
+    for rule in out.files.iter_mut().filter(|r| r.asks()) {
         follower.allowance(rule)?;
     }
     follower.drop_planted_links(&mut out);
@@ -50,9 +53,16 @@ pub(crate) fn follow(resolved: &Resolved, host: &dyn Host) -> Result<Followed, P
     let roots = allowed_roots(&out);
     let programs = out.programs.iter_mut().map(|p| &mut p.file);
     for rule in out.files.iter_mut().chain(programs).chain(&mut out.sockets).filter(|r| !r.grants()) {
+        // What a rule asks about is denied until there is an answer, wherever it leads.
+        rule.asked = rule.reals.take().unwrap_or_default();
         follower.denial(rule, &roots)?;
     }
     follower.sockets(&mut out)?;
+    for rule in out.files.iter_mut().chain(&mut out.sockets).filter(|r| r.asks()) {
+        rule.asked.retain(|real| real.kind != Kind::Other);
+        let reals = rule.reals.take().unwrap_or_default();
+        rule.reals = Some(tidy(reals.into_iter().chain(rule.asked.iter().cloned()).collect()));
+    }
     Ok(Followed { resolved: out, links: follower.links, loaders, notes: follower.notes })
 }
 
@@ -100,7 +110,8 @@ impl Follower<'_> {
         self.links = good;
         let bad: Vec<Met> = bad;
         let programs = out.programs.iter_mut().map(|p| &mut p.file);
-        for rule in out.files.iter_mut().chain(programs).chain(&mut out.sockets).filter(|r| r.grants()) {
+        let opens = |r: &&mut FileRule| r.grants() || r.asks();
+        for rule in out.files.iter_mut().chain(programs).chain(&mut out.sockets).filter(opens) {
             for met in bad.iter().filter(|met| met.rule == rule.label) {
                 // A rule that names the real place itself needs no link.
                 let direct = rule.patterns[0].covers(&met.real);
@@ -227,12 +238,12 @@ fn is_of_the_system(path: &Path) -> bool {
     ["/usr", "/lib", "/lib32", "/lib64", "/libx32", "/nix/store"].iter().any(|dir| path.starts_with(dir))
 }
 
-/// The trees that something is allowed in.
+/// The trees that something is allowed in, or may be once somebody was asked.
 fn allowed_roots(resolved: &Resolved) -> Vec<PathBuf> {
     if !resolved.default_perms().is_empty() {
         return vec![PathBuf::from("/")];
     }
-    let rules = resolved.file_rules().chain(&resolved.sockets).filter(|r| r.grants());
+    let rules = resolved.file_rules().chain(&resolved.sockets).filter(|r| r.grants() || r.asks());
     let reals = rules.flat_map(|r| r.reals.iter().flatten());
     let mut roots: Vec<PathBuf> = reals.map(|r| r.path.clone()).collect();
     roots.sort();

@@ -193,6 +193,10 @@ impl Perms {
         Perms::of(&[Perm::Execute, Perm::WriteFile, Perm::ReadFile, Perm::Truncate, Perm::IoctlDev]);
     /// Everything an ordinary user can do: device nodes take a privilege that nobody inside has.
     pub const ORDINARY: Perms = Perms::ALL.minus_const(Perms::of(&[Perm::MakeChar, Perm::MakeBlock]));
+    /// What a person can be asked for: whatever opens a file or a directory. Nobody can do the rest in a guest's stead
+    /// without a race.
+    pub const ASKABLE: Perms =
+        Perms::of(&[Perm::ReadFile, Perm::ReadDir, Perm::WriteFile, Perm::Truncate, Perm::MakeReg]);
     /// Bringing a new name into a directory.
     pub const MAKING: Perms = GROUPS[0].1.union_const(Perms::of(&[Perm::Refer]));
 

@@ -116,12 +116,30 @@ pub enum ExecPlan {
     Only { programs: Vec<Program>, loaders: Vec<PathBuf> },
 }
 
+/// As many places as one plan lets a person be asked about; each takes handles.
+pub const MOST_ASKED: usize = 16;
+
 /// A socket of the host that the guest may connect to, and so sees.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Socket {
     /// Real, as that of a grant.
     pub path: PathBuf,
     pub rule: String,
+}
+
+/// A place of the host of which a person is asked before anything in it is opened. The guest has no way there of its own.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AskedPlace {
+    /// Real, as that of a grant; a directory or a file.
+    pub path: PathBuf,
+    pub kind: Kind,
+    pub rule: String,
+    /// Reading is asked about.
+    pub reads: bool,
+    /// Writing, truncating or making files is.
+    pub changes: bool,
+    /// What must not even be seen below it.
+    pub hidden: Vec<PathBuf>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -132,6 +150,8 @@ pub struct Plan {
     pub guards: Vec<Guard>,
     /// By path, none twice. Those that a grant shows are among them.
     pub sockets: Vec<Socket>,
+    /// By path, none twice; at most `MOST_ASKED`.
+    pub asked: Vec<AskedPlace>,
     /// Places inside grants that must keep their names, because rules about sockets tell them by it.
     pub kept: Vec<PathBuf>,
     /// Symbolic links to make inside, where no grant already shows them.

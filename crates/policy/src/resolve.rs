@@ -93,6 +93,8 @@ pub(crate) struct FileRule {
     pub(crate) patterns: Vec<Pattern>,
     /// By path, none twice.
     pub(crate) reals: Option<Vec<Real>>,
+    /// Of a rule that asks: what somebody can be asked about. Known with `reals`, and part of them.
+    pub(crate) asked: Vec<Real>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -110,11 +112,15 @@ pub(crate) struct ProgramRule {
 impl FileRule {
     fn new(label: &str, action: Action, perms: Perms, text: &str, pattern: Pattern) -> FileRule {
         let (label, text) = (label.to_owned(), text.to_owned());
-        FileRule { label, action, perms, text, patterns: vec![pattern], reals: None }
+        FileRule { label, action, perms, text, patterns: vec![pattern], reals: None, asked: Vec::new() }
     }
 
     pub(crate) fn grants(&self) -> bool {
         grants(self.action)
+    }
+
+    pub(crate) fn asks(&self) -> bool {
+        self.action == Action::Ask
     }
 
     /// Whether the rule covers `path`. On a host an allowance reaches only what was there when the plan was made;
@@ -198,6 +204,18 @@ impl Resolved {
         let files = self.files.iter().chain(self.programs.iter().map(|p| &p.file));
         let files = files.filter(|r| r.action == Action::Warn).map(|r| r.label.as_str());
         files.chain(self.policy.net.iter().filter(|r| r.rule.action == Action::Warn).map(|r| r.label.as_str()))
+    }
+
+    /// The first rule about files that asks for what nobody can be asked for, and what that is. A rule that names no
+    /// permissions asks for what can be asked for, and denies the rest.
+    pub fn asks_too_much(&self) -> Option<(&str, Perms)> {
+        let rules = self.files.iter().filter(|r| r.asks() && r.perms != Perms::ALL);
+        rules.map(|r| (r.label.as_str(), r.perms.minus(Perms::ASKABLE))).find(|(_, perms)| !perms.is_empty())
+    }
+
+    /// Whether rules about files or sockets ask somebody.
+    pub fn asks_locally(&self) -> bool {
+        self.files.iter().chain(&self.sockets).any(FileRule::asks)
     }
 
     /// What an fs rule or its like may grant anywhere when nothing matches.

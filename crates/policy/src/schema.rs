@@ -88,7 +88,7 @@ pub(crate) const FS_RULE: Section = Section {
     path: "fs.rules[]",
     about: "A rule on a directory covers what is below it.",
     keys: &[
-        key("action", "string", "required", "`allow`, `warn`, `ask` or `deny`.", r#""allow""#),
+        key("action", "string", "required", "`allow`, `warn`, `ask` or `deny`. `ask`: a person is asked before something is opened; only `read_file`, `read_dir`, `write_file`, `truncate` and `make_reg` can be asked for.", r#""allow""#),
         key("path", "string", "required", "Absolute, or below `~`, `$HOME`, `$WORKSPACE` or `$TOOLCHAINS`; wildcards allowed.", r#""/opt/tools""#),
         key("perms", "list of strings", "required for allow and warn; all for deny and ask", "Permissions by landlock's names; `make_*` and `remove_*` stand for all of theirs.", r#"["read_file", "read_dir", "execute"]"#),
     ],
@@ -129,7 +129,7 @@ pub(crate) const EXEC_RULE: Section = Section {
     path: "exec.rules[]",
     about: "An allow rule also lets the file be read. A rule on a directory covers the programs below it.",
     keys: &[
-        key("action", "string", "required", "`allow`, `warn`, `ask` or `deny`.", r#""allow""#),
+        key("action", "string", "required", "`allow`, `warn`, `ask` or `deny`; under `exec` nobody can be asked, and `ask` refuses.", r#""allow""#),
         key("path", "string", "required", "Written as in `fs.rules[]`.", r#""/usr/bin/python3""#),
         key("sha256", "string", "any bytes", "64 hexadecimal digits; the rule holds only for a file with this digest. Only with allow and warn.", "\"…\""),
     ],
@@ -222,8 +222,12 @@ pub const AUDIT_EVENTS: [(&str, &str); 8] = [
 ];
 
 /// What `degrade` may name: a wall that this host may not have. The name of a limit's field is accepted too.
-pub const DEGRADES: [(&str, &str); 5] = [
+pub const DEGRADES: [(&str, &str); 6] = [
     ("namespaces", "no namespaces and no root of its own: landlock and seccomp alone hold the run"),
+    (
+        "ask",
+        "rules may ask for what nobody can be asked for (anything but opening files and directories); that is refused",
+    ),
     ("landlock.refer", "kernels before 5.19 cannot tell moving between directories from other changes"),
     ("landlock.truncate", "kernels before 6.2 cannot refuse truncation by itself"),
     ("landlock.ioctl_dev", "kernels before 6.10 cannot refuse device controls"),

@@ -58,8 +58,10 @@ impl Resolved {
     /// The sockets that a guest reaches by rule.
     pub(crate) fn reached_sockets(&self) -> Vec<Socket> {
         let mut found: BTreeMap<PathBuf, String> = BTreeMap::new();
-        for rule in self.sockets.iter().filter(|r| r.grants()) {
-            for real in rule.reals.iter().flatten().filter(|real| self.reaches(&real.path).allowed()) {
+        for rule in &self.sockets {
+            let named = if rule.asks() { &rule.asked[..] } else { rule.reals.as_deref().unwrap_or_default() };
+            let reached = |real: &&Real| self.reaches(&real.path).action != Action::Deny;
+            for real in named.iter().filter(|_| rule.grants() || rule.asks()).filter(reached) {
                 found.entry(real.path.clone()).or_insert_with(|| rule.label.clone());
             }
         }
@@ -72,8 +74,9 @@ impl Follower<'_> {
     pub(crate) fn sockets(&mut self, out: &mut Resolved) -> Result<(), PlanError> {
         let mut rules = std::mem::take(&mut out.sockets);
         let mut count = 0;
-        for rule in rules.iter_mut().filter(|r| r.grants()) {
-            let found = rule.reals.take().unwrap_or_default();
+        for rule in rules.iter_mut().filter(|r| r.grants() || r.asks()) {
+            let asks = rule.asks();
+            let found = if asks { std::mem::take(&mut rule.asked) } else { rule.reals.take().unwrap_or_default() };
             let mut sockets = Vec::new();
             for real in &found {
                 match real.kind {
@@ -91,7 +94,10 @@ impl Follower<'_> {
             if count > MOST {
                 return Err(too_many(rule));
             }
-            rule.reals = Some(tidy(sockets));
+            match asks {
+                true => rule.asked = tidy(sockets),
+                false => rule.reals = Some(tidy(sockets)),
+            }
         }
         out.sockets = rules;
         Ok(())
@@ -117,7 +123,8 @@ impl Follower<'_> {
 
     /// Nobody connects to what must not be seen.
     fn is_shown(&mut self, real: &Real, rule: &FileRule, out: &Resolved) -> bool {
-        let hides = |r: &&FileRule| !r.grants() && r.perms.contains(Perm::ReadFile) && r.covers(&real.path);
+        let hides =
+            |r: &&FileRule| !r.grants() && !r.asks() && r.perms.contains(Perm::ReadFile) && r.covers(&real.path);
         let Some(hiding) = out.files.iter().find(hides) else { return true };
         let (label, path, by) = (&rule.label, real.path.display(), &hiding.label);
         self.note(format!("{label}: {path} is hidden by {by}, so it cannot be connected to"));

@@ -154,6 +154,23 @@ impl Shared {
         .await
     }
 
+    /// Carries out a verb that makes a sandbox that stands ready, which is live, if there may be one more.
+    pub async fn readying<T, F>(&self, who: &Who, each: More, verb: F) -> Result<T, Refusal>
+    where
+        T: Send + 'static,
+        F: FnOnce(&Caller) -> Result<T, Fault> + Send + 'static,
+    {
+        let _turn = self.turn_to_take(&who.tenant).await?;
+        self.check_disk(who).await?;
+        let (made, live) = (self.counting(who), self.counting(who));
+        self.verb(who, move |caller| {
+            made(&|_| Ok(Some(More::Sandboxes(1))))?;
+            live(&|_| Ok(Some(each)))?;
+            verb(caller)
+        })
+        .await
+    }
+
     async fn turn_to_take(&self, tenant: &str) -> Result<Turn, Refusal> {
         let turn = self.admission().taking.turn(tenant, Some(1), PATIENCE).await;
         turn.map_err(|_| {

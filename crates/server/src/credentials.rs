@@ -85,9 +85,9 @@ impl Credentials {
         done.map_err(|e| Fault::internal(format!("the tokens: {e}")))?.map_err(Refusal::from)
     }
 
-    /// Whether tokens can be looked up.
+    /// Whether the store is there and can be read, as it lies on the disk now.
     pub async fn works(&self) -> Result<(), Refusal> {
-        self.ask(|gate| gate.get("tok_").map(drop)).await
+        self.ask(Gate::works).await
     }
 
     /// Resolves when a token is revoked or has expired.

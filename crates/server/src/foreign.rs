@@ -71,17 +71,20 @@ pub async fn look(shared: &Shared, who: &Who, path: &str, words: Vec<String>) ->
     Ok(())
 }
 
-/// The first of the ids that somebody else has. All are looked for in all states, so that time tells nothing.
+/// The first of the ids that somebody else has. All are looked for in all states, so that time tells nothing; but for those that are
+/// there for who asks, which are nobody else's.
 fn foreign(all: &[(String, Caller)], own: &Caller, tenant: &str, ids: &[String]) -> Option<String> {
+    let is_own = |id: &&String| tokens::shows(own, id).unwrap_or(false);
+    let ids: Vec<&String> = ids.iter().filter(|id| !is_own(id)).collect();
     let mut found = None;
     for (name, caller) in all {
-        for id in ids {
+        for id in &ids {
             let is_there = match name == tenant {
                 true => tokens::hides(own, id),
                 false => tokens::knows(caller, id),
             };
             if is_there.unwrap_or(false) && found.is_none() {
-                found = Some(id.clone());
+                found = Some((*id).clone());
             }
         }
     }

@@ -25,12 +25,13 @@ mod shared;
 mod spooled;
 mod stream;
 mod upload;
+mod warm;
 mod who;
 mod words;
 
 pub use admission::Quotas;
 pub use listen::{Checked, Settings, check, serve};
 pub use refuse::Refusal;
-pub use routes::document;
+pub use routes::{document, wire};
 pub use shared::Shared;
 pub use who::{Scope, Who};

@@ -52,6 +52,8 @@ pub struct Settings {
     pub connections: usize,
     pub connections_each: usize,
     pub quotas: Quotas,
+    /// Sandboxes that stand ready for templates at most.
+    pub warm: u64,
     pub logs: Logs,
     pub telemetry: Telemetry,
 }
@@ -62,6 +64,7 @@ impl Settings {
     pub const MAX_BODY: usize = 1 << 20;
     pub const CONNECTIONS: usize = 16_384;
     pub const CONNECTIONS_EACH: usize = 12_288;
+    pub const WARM: u64 = 8;
 
     pub fn new(caller: Caller, state: PathBuf) -> Settings {
         Settings {
@@ -78,6 +81,7 @@ impl Settings {
             connections: Settings::CONNECTIONS,
             connections_each: Settings::CONNECTIONS_EACH,
             quotas: Quotas::default(),
+            warm: Settings::WARM,
             logs: Logs::default(),
             telemetry: Telemetry::default(),
         }
@@ -239,6 +243,7 @@ async fn live(settings: Settings, checked: &mut Checked, ready: impl FnOnce(&Che
     let (app, shared) = routes::all(&settings, credentials.clone());
     tokio::spawn(credentials.watch());
     tokio::spawn(crate::running::adopt(shared.clone()));
+    tokio::spawn(crate::warm::tend(shared.clone(), settings.warm));
     shared.lookout().send(&settings.telemetry);
     let front = Front { app, shared: shared.clone(), names: Arc::new(names) };
     let open = Connections::new(connections, settings.connections_each);

@@ -315,6 +315,16 @@ impl Log {
         Ok(page)
     }
 
+    /// What is there already; none when all of that was told.
+    pub async fn there(&mut self) -> Result<Option<Told>, Refusal> {
+        if self.is_over {
+            return Ok(None);
+        }
+        let page = self.page().await?;
+        self.is_over = page.ended;
+        Ok((!page.records.is_empty() || page.gap.is_some()).then_some(Told::Page(page)))
+    }
+
     /// What comes next; none when all was told. Who gives up waiting misses nothing.
     pub async fn next(&mut self) -> Result<Option<Told>, Refusal> {
         while !self.is_over {

@@ -18,7 +18,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 use terms::{Fault, LimitKind};
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 
 /// Verbs that are carried out at a time, each on a thread of its own, in all and of one tenant; how long one waits for that.
@@ -55,6 +55,8 @@ struct Inner {
     ending: watch::Sender<bool>,
     lookout: Lookout,
     feeds: Feeds,
+    /// Something was taken that stood ready, or more shall.
+    taken: Notify,
 }
 
 impl Shared {
@@ -78,6 +80,7 @@ impl Shared {
             ending,
             lookout,
             feeds: Feeds::default(),
+            taken: Notify::new(),
         }))
     }
 
@@ -97,6 +100,11 @@ impl Shared {
     /// Who listens to which tenant's journal.
     pub fn feeds(&self) -> &Feeds {
         &self.0.feeds
+    }
+
+    /// Rung when there may be something to do for those that stand ready.
+    pub fn taken(&self) -> &Notify {
+        &self.0.taken
     }
 
     pub fn archives(&self) -> &Shares {

@@ -18,24 +18,25 @@ use terms::Fault;
 /// How large pieces are.
 const PIECE: usize = 64 << 10;
 
-/// The answer whose body the verb writes.
-pub async fn answer<F>(shared: &Shared, who: &Who, sort: &'static str, verb: F) -> Result<Response, Refusal>
+/// The answer whose body the verb writes, and what the verb itself answers.
+pub async fn answer<T, F>(shared: &Shared, who: &Who, sort: &'static str, verb: F) -> Result<(Response, T), Refusal>
 where
-    F: FnOnce(&Caller, &mut dyn Write) -> Result<(), Fault> + Send + 'static,
+    T: Send + 'static,
+    F: FnOnce(&Caller, &mut dyn Write) -> Result<T, Fault> + Send + 'static,
 {
     let work = move |caller: &Caller| {
         let file = nameless(&node::state::prepare(caller)?.0)?;
         let mut out = BufWriter::with_capacity(PIECE, Bounded { file, written: 0 });
-        verb(caller, &mut out)?;
+        let told = verb(caller, &mut out)?;
         let Bounded { mut file, written } = out.into_inner().map_err(|e| unkept(e.error()))?;
         file.rewind().map_err(|e| unkept(&e))?;
-        Ok((file, written))
+        Ok((file, written, told))
     };
-    let (file, length) = shared.verb(who, work).await?;
+    let (file, length, told) = shared.verb(who, work).await?;
     let mut answer = Body::from_stream(stream::unfold(file, next)).into_response();
     answer.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(sort));
     answer.headers_mut().insert(CONTENT_LENGTH, HeaderValue::from(length));
-    Ok(answer)
+    Ok((answer, told))
 }
 
 /// A piece, and the rest; nothing at the end.

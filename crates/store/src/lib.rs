@@ -26,6 +26,7 @@ use head::Head;
 use room::Room;
 use rusqlite::{Connection, TransactionBehavior};
 use std::cell::{Cell, RefCell};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use terms::{ErrorKind, Fault};
@@ -36,6 +37,8 @@ const PATIENCE: Duration = Duration::from_secs(10);
 pub struct Store {
     db: RefCell<Connection>,
     path: PathBuf,
+    /// Which file it is, by device and number.
+    file: Option<(u64, u64)>,
     head: Head,
     room: Room,
     /// Set when the disk did not keep what it was given.
@@ -65,9 +68,17 @@ impl Store {
     pub fn open_patiently(dir: &Path, patience: Duration) -> Result<Store, Fault> {
         let (path, head, room) = (dir.join("store.db"), Head::of(dir), Room::of(dir));
         room.make();
+        // Looked at before, where there is one: should another take its place meanwhile, it is seen as not this one.
+        let before = identity(&path);
         let db = open::open(dir, &path, &head, patience)?;
+        let file = before.or_else(|| identity(&path));
         let (failed, waits, unsettled) = (Cell::new(false), Cell::new(true), Cell::new(false));
-        Ok(Store { db: RefCell::new(db), path, head, room, failed, waits, ahead: RefCell::default(), unsettled })
+        Ok(Store { db: RefCell::new(db), path, file, head, room, failed, waits, ahead: RefCell::default(), unsettled })
+    }
+
+    /// Whether the file that is open is the one that is there. Who keeps a store open for long asks this, and opens it again.
+    pub fn is_current(&self) -> bool {
+        self.file.is_some() && identity(&self.path) == self.file
     }
 
     /// Reads; sees one state, whatever others write meanwhile.
@@ -116,4 +127,9 @@ impl Store {
         transaction.commit().map_err(fail)?;
         Ok((answer, noted))
     }
+}
+
+fn identity(path: &Path) -> Option<(u64, u64)> {
+    let meta = std::fs::symlink_metadata(path).ok()?;
+    Some((meta.dev(), meta.ino()))
 }

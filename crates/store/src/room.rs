@@ -1,7 +1,9 @@
-//! Room for the last words: a file that holds space which is given back when the disk is full, so that what frees space,
-//! and says so in the journal, still can.
+//! Room for the last words, so that what frees space, and says so in the journal, still can when the disk is full: a file that holds
+//! space which is given back then; and space beyond the end of the file that transactions are written to first, which nobody who
+//! fills the disk meanwhile can take.
 
 use rustix::fs::{FallocateFlags, Mode, OFlags};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 /// What is held, in bytes: a few transactions and the index that readers share.
@@ -26,9 +28,24 @@ impl Room {
         let free = now.f_bavail.saturating_mul(now.f_frsize);
         if free < HELD {
             let _ = std::fs::remove_file(&self.path);
-        } else if free > PLENTY && !self.path.exists() {
-            self.hold();
+        } else if free > PLENTY {
+            if !self.path.exists() {
+                self.hold();
+            }
+            self.hold_beside();
         }
+    }
+
+    /// SQLite has no locks on this file that closing it could take away.
+    fn hold_beside(&self) {
+        let path = self.dir.join("store.db-wal");
+        let Ok(meta) = std::fs::symlink_metadata(&path) else { return };
+        if meta.blocks() * 512 >= meta.len() + HELD / 2 {
+            return;
+        }
+        let flags = OFlags::WRONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let Ok(file) = rustix::fs::open(&path, flags, Mode::empty()) else { return };
+        let _ = rustix::fs::fallocate(&file, FallocateFlags::KEEP_SIZE, 0, meta.len() + HELD);
     }
 
     fn hold(&self) {

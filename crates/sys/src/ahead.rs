@@ -57,7 +57,7 @@ struct Shared {
     places: List<Op>,
     mounts: List<RawFd>,
     /// Handles that those steps opened.
-    opened: [AtomicI32; Place::ALL.len()],
+    opened: [AtomicI32; Place::COUNT],
     meeting: &'static Meeting,
     /// Both ends of the line between us and the first process.
     ours: RawFd,

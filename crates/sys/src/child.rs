@@ -38,8 +38,8 @@ impl Kept {
     }
 }
 
-/// Handles on places, in the order of `Place::ALL`; -1 where there is none.
-pub(crate) type Opened = [RawFd; Place::ALL.len()];
+/// Handles on places, by `Place::index`; -1 where there is none.
+pub(crate) type Opened = [RawFd; Place::COUNT];
 pub(crate) const NO_PLACES: Opened = [-1; _];
 
 /// Mounts in a table of descriptors that we share with the supervisor; his to close.
@@ -270,7 +270,10 @@ fn perform(op: &Op, kept: &mut Kept) -> Result<(), i32> {
         }
         // SAFETY: a C string that outlives the call.
         Op::ChangeDir { at } => unsafe { kernel!(SYS_chdir, at.as_ptr()) }.map(drop),
-        Op::OpenPlace { at, place } => mount::open_straight(at).map(|fd| kept.places[*place as usize] = fd),
+        Op::OpenPlace { at, place } => match kept.places.get_mut(place.index()) {
+            Some(slot) => mount::open_straight(at).map(|fd| *slot = fd),
+            None => Err(libc::EMFILE),
+        },
         Op::OpenTerminal { at, rows, columns } => {
             open_terminal(at, *rows, *columns).map(|(master, slave)| (kept.master, kept.slave) = (master, slave))
         }
@@ -569,7 +572,7 @@ fn ready(kept: &mut Kept) -> Result<(), i32> {
     for (at, (slot, fd)) in handles.iter_mut().zip(named.chain(kept.doors.loopback)).enumerate() {
         *slot = fd;
         if at < NAMED {
-            which |= u32::from(fd >= 0) << at;
+            which |= u64::from(fd >= 0) << at;
         }
     }
     send(kept.control, &Report { message: Message::Ready, handles: which, ..Report::default() }, &handles)?;

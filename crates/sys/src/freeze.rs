@@ -16,6 +16,9 @@ const MOST: usize = 32_768;
 /// Every so many rounds, children are let go on for a moment for whose sake a parent cannot stand still.
 const NUDGE: u32 = 8;
 const PAUSE: Duration = Duration::from_micros(300);
+/// How long they are let go on: twice as long each time, for on a busy machine a child may not even have its turn in less.
+const MOMENT: Duration = Duration::from_millis(2);
+const LONGEST_MOMENT: Duration = Duration::from_millis(256);
 
 #[derive(Debug)]
 pub enum Trouble {
@@ -79,12 +82,16 @@ pub struct Freezing {
     before: Option<Vec<i32>>,
     round: u32,
     moving: usize,
+    moment: Duration,
+    /// Those who are let go on, and until when.
+    let_go: Option<(Instant, BTreeSet<i32>)>,
 }
 
 impl Freezing {
     pub fn start(supervisor: u32) -> Result<Freezing, Trouble> {
         let frozen = start().map_err(Trouble::Call)?;
-        Ok(Freezing { supervisor, frozen, ours: BTreeSet::new(), before: None, round: 0, moving: 0 })
+        let (ours, before, moment, let_go) = (BTreeSet::new(), None, MOMENT, None);
+        Ok(Freezing { supervisor, frozen, ours, before, round: 0, moving: 0, moment, let_go })
     }
 
     /// Stops those who still move; true once nobody did.
@@ -95,6 +102,9 @@ impl Freezing {
             return Err(Trouble::NoGuest);
         }
         self.moving = 0;
+        // Nobody waits for them any more, or they had their time.
+        let is_over = |until: Instant| Instant::now() >= until || !guests.iter().any(|pid| waits_for_a_child(*pid));
+        self.let_go = self.let_go.take().filter(|(until, _)| !is_over(*until));
         for &pid in &guests {
             if stands_still(pid) {
                 continue;
@@ -103,14 +113,11 @@ impl Freezing {
             if self.ours.insert(pid) {
                 self.frozen.note(pid)?;
             }
+            if self.let_go.as_ref().is_some_and(|(_, children)| children.contains(&pid)) {
+                continue;
+            }
             if self.round.is_multiple_of(NUDGE) && waits_for_a_child(pid) {
-                // It shares its memory with a child that has not yet become another program, and stands still only afterwards.
-                let ours = &self.ours;
-                let children = guests.iter().filter(|child| ours.contains(*child) && parent_of(**child) == Some(pid));
-                children.for_each(|child| {
-                    // SAFETY: a plain signal to one that was stopped; the next round stops it again.
-                    unsafe { libc::kill(*child, libc::SIGCONT) };
-                });
+                self.let_children_go(pid, &guests);
                 continue;
             }
             // SAFETY: a plain signal. Whoever is below the supervisor is its own, even where a number was given anew.
@@ -120,6 +127,25 @@ impl Freezing {
         let still = self.moving == 0 && self.before.as_ref() == Some(&guests);
         self.before = Some(guests);
         Ok(still)
+    }
+
+    /// It shares its memory with a child that has not yet become another program, and stands still only afterwards.
+    fn let_children_go(&mut self, pid: i32, guests: &[i32]) {
+        let ours = &self.ours;
+        let children = guests.iter().filter(|child| ours.contains(*child) && parent_of(**child) == Some(pid));
+        let children: Vec<i32> = children.copied().collect();
+        if children.is_empty() {
+            return;
+        }
+        for child in &children {
+            // SAFETY: a plain signal to one that was stopped; a later round stops it again.
+            unsafe { libc::kill(*child, libc::SIGCONT) };
+        }
+        let until = Instant::now() + self.moment;
+        self.moment = (self.moment * 2).min(LONGEST_MOMENT);
+        let (latest, all) = self.let_go.get_or_insert_with(|| (until, BTreeSet::new()));
+        *latest = until;
+        all.extend(children);
     }
 
     /// How many moved when it was last looked.

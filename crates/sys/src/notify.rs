@@ -75,6 +75,40 @@ impl Listener {
         self.respond(libc::seccomp_notif_resp { id: call.id, val: value, error: 0, flags: 0 });
     }
 
+    /// The call gave a copy of this descriptor: the guest has it and goes on, or neither. An error number says why not,
+    /// and then the caller still waits.
+    pub fn hand_over(&self, call: &Call, fd: BorrowedFd<'_>, close_on_exec: bool) -> Result<(), i32> {
+        #[repr(C)]
+        struct AddFd {
+            id: u64,
+            flags: u32,
+            srcfd: u32,
+            newfd: u32,
+            newfd_flags: u32,
+        }
+        const ADD_FD: libc::c_ulong = 0x4018_2103;
+        const SEND: u32 = 2;
+        let newfd_flags = if close_on_exec { libc::O_CLOEXEC as u32 } else { 0 };
+        let add = AddFd { id: call.id, flags: SEND, srcfd: fd.as_raw_fd() as u32, newfd: 0, newfd_flags };
+        loop {
+            // SAFETY: a structure with the kernel's layout that outlives the call, and a descriptor that is open.
+            if unsafe { libc::ioctl(self.fd.as_raw_fd(), ADD_FD, &raw const add) } >= 0 {
+                return Ok(());
+            }
+            match errno() {
+                libc::EINTR => {}
+                errno => return Err(errno),
+            }
+        }
+    }
+
+    /// The call is made anew once the signal was dealt with that waits for its caller. Without one the caller would see
+    /// a number that no program knows.
+    pub fn again(&self, call: &Call) {
+        const ERESTARTSYS: i32 = 512;
+        self.refuse(call, ERESTARTSYS);
+    }
+
     fn respond(&self, response: libc::seccomp_notif_resp) {
         // A caller that died in between is no error.
         // SAFETY: a structure that outlives the call.

@@ -38,13 +38,30 @@ pub enum Place {
     Tmp,
     /// The whole tree as the guest sees it.
     Root,
+    /// A tree that the guest has no way to, by its number: a person is asked before anything in it is opened.
+    Asked(u8),
 }
 
+/// Handles of the sort `Place::Asked`, at most.
+pub const MOST_ASKED: usize = 32;
+
 impl Place {
-    pub(crate) const ALL: [Place; 4] = [Place::Scratch, Place::Workspace, Place::Tmp, Place::Root];
+    pub(crate) const COUNT: usize = 4 + MOST_ASKED;
+
+    /// Where its handle is among all.
+    pub(crate) fn index(self) -> usize {
+        match self {
+            Place::Scratch => 0,
+            Place::Workspace => 1,
+            Place::Tmp => 2,
+            Place::Root => 3,
+            Place::Asked(number) => 4 + number as usize,
+        }
+    }
 
     fn step(self) -> &'static str {
         match self {
+            Place::Asked(_) => "open-asked",
             Place::Scratch => "open-scratch",
             Place::Workspace => "open-workspace",
             Place::Tmp => "open-tmp",

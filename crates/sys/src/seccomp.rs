@@ -22,6 +22,8 @@ pub struct Watch {
     pub listener: bool,
     /// Tell of opens that only read, too. Each open then waits for the supervisor.
     pub reads: bool,
+    /// Tell of opens that only read, because a person may be asked about one.
+    pub asks: bool,
     /// Tell of calls that only look at a path (stat, access, readlink), to learn what a command needs to see.
     pub looks: bool,
     /// Tell of every call that makes a descriptor, to say when `max_open_files` was met.
@@ -439,7 +441,7 @@ fn by_argument(watch: &Watch, refused: Answer, watched: Answer, calls: &mut BTre
     let one_of = |arg, values: Vec<u32>| Test::OneOf { arg, mask: u32::MAX, values };
     let no_set_id = |mode, otherwise: Answer| Choice::when(any(mode, SET_ID), refused, otherwise);
     let open = |flags: u8, mode: u8| {
-        let rest = match watch.reads || watch.descriptors {
+        let rest = match watch.reads || watch.asks || watch.descriptors {
             true => Choice::Always(watched),
             false => Choice::when(any(flags, OPEN_CHANGES), watched, Answer::Allow),
         };
@@ -465,6 +467,16 @@ fn by_argument(watch: &Watch, refused: Answer, watched: Answer, calls: &mut BTre
     }
     // The guest's pid 1 is ours; its limits are not the guest's to set.
     put(libc::SYS_prlimit64, Choice::when(one_of(0, vec![1]), Answer::Errno(EPERM), Answer::Allow));
+    // Nor is its share of the processors and disks: every later command has it from there. A user's processes are ours as well.
+    let not_first = |arg| Choice::when(one_of(arg, vec![1]), Answer::Errno(EPERM), Answer::Allow);
+    let scheduling =
+        [libc::SYS_sched_setaffinity, libc::SYS_sched_setparam, libc::SYS_sched_setscheduler, libc::SYS_sched_setattr];
+    scheduling.into_iter().for_each(|nr| put(nr, not_first(0)));
+    const PRIO_USER: u32 = 2;
+    const IOPRIO_WHO_USER: u32 = 3;
+    for (nr, user) in [(libc::SYS_setpriority, PRIO_USER), (libc::SYS_ioprio_set, IOPRIO_WHO_USER)] {
+        put(nr, Choice::when(one_of(0, vec![user]), Answer::Errno(EPERM), not_first(1)));
+    }
     put(libc::SYS_clone, Choice::when(any(0, NAMESPACES), refused, Answer::Allow));
     // As with openat2; libc falls back to clone.
     put(libc::SYS_clone3, Answer::Errno(ENOSYS).into());

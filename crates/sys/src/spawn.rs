@@ -40,7 +40,7 @@ pub struct Report {
     pub step: u32,
     pub errno: i32,
     pub status: i32,
-    pub handles: u32,
+    pub handles: u64,
     pub cpu_us: u64,
     pub max_rss_kb: u64,
 }
@@ -64,12 +64,14 @@ pub struct Places {
     pub workspace: Option<OwnedFd>,
     pub tmp: Option<OwnedFd>,
     pub root: Option<OwnedFd>,
+    /// Those of `Place::Asked`, by their numbers.
+    pub asked: Vec<Option<OwnedFd>>,
 }
 
 impl Places {
-    pub(crate) fn from(opened: [Option<OwnedFd>; Place::ALL.len()]) -> Places {
-        let [scratch, workspace, tmp, root] = opened;
-        Places { scratch, workspace, tmp, root }
+    pub(crate) fn from(opened: [Option<OwnedFd>; Place::COUNT]) -> Places {
+        let [scratch, workspace, tmp, root, asked @ ..] = opened;
+        Places { scratch, workspace, tmp, root, asked: asked.into() }
     }
 
     /// Each from here, or else from there.
@@ -79,12 +81,13 @@ impl Places {
             workspace: self.workspace.or(other.workspace),
             tmp: self.tmp.or(other.tmp),
             root: self.root.or(other.root),
+            asked: if self.asked.iter().any(Option::is_some) { self.asked } else { other.asked },
         }
     }
 }
 
 /// Handles that a report names by a bit each: three, the places, and the doors that stand everywhere.
-pub(crate) const NAMED: usize = 3 + Place::ALL.len() + 2 * doors::EACH;
+pub(crate) const NAMED: usize = 3 + Place::COUNT + 2 * doors::EACH;
 /// The most that come with a report; those past the named ones are doors on loopback.
 pub(crate) const MOST_KEPT: usize = NAMED + doors::MOST_LOOPBACK;
 
@@ -437,7 +440,7 @@ impl Control {
 }
 
 /// Which handle is which: a bit for each that came, in the order of the fields; then doors on loopback.
-fn sort(which: u32, received: Vec<OwnedFd>) -> Handles {
+fn sort(which: u64, received: Vec<OwnedFd>) -> Handles {
     let mut received = received.into_iter();
     let named = |bit: usize| if which & (1 << bit) != 0 { received.next() } else { None };
     let mut slots: Vec<Option<OwnedFd>> = (0..NAMED).map(named).collect();
@@ -446,7 +449,7 @@ fn sort(which: u32, received: Vec<OwnedFd>) -> Handles {
     let mut next = || slots.next().flatten();
     let doors = Doors::new(doors.into_iter(), || received.collect());
     let (listener, terminal, sockets) = (next(), next(), next().map(Sockets::new));
-    Handles { listener, terminal, sockets, places: Places::from(Place::ALL.map(|_| next())), doors }
+    Handles { listener, terminal, sockets, places: Places::from(std::array::from_fn(|_| next())), doors }
 }
 
 /// Field by field, so that no byte pattern from the other side can make an invalid `Message`.
@@ -466,7 +469,7 @@ fn parse(raw: &[u8; size_of::<Report>()], report: &mut Report) {
     report.step = word(4);
     report.errno = word(8) as i32;
     report.status = word(12) as i32;
-    report.handles = word(16);
+    report.handles = long(std::mem::offset_of!(Report, handles));
     report.cpu_us = long(std::mem::offset_of!(Report, cpu_us));
     report.max_rss_kb = long(std::mem::offset_of!(Report, max_rss_kb));
 }

@@ -80,7 +80,7 @@ pub struct Fault {
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub request_id: Option<String>,
     /// The exit status the command line reports when the kind alone does not decide it (127: not found).
-    #[serde(skip)]
+    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub exit_status: Option<u8>,
 }
 

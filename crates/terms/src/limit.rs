@@ -67,6 +67,9 @@ pub enum LimitKind {
     Cpus,
     Runs,
     RequestsPerMinute,
+    /// Of all layers of a state directory together.
+    TotalDiskMb,
+    TotalFiles,
 }
 
 impl LimitKind {
@@ -106,6 +109,8 @@ impl LimitKind {
             LimitKind::Cpus => "cpus",
             LimitKind::Runs => "runs",
             LimitKind::RequestsPerMinute => "requests_per_minute",
+            LimitKind::TotalDiskMb => "total_disk_mb",
+            LimitKind::TotalFiles => "total_files",
         }
     }
 }

@@ -42,12 +42,22 @@ impl Descent {
 
     /// Goes into a directory that is right here.
     pub fn enter(&mut self, name: &[u8]) -> io::Result<()> {
+        let below = self.here.dir(&Rel::top().join(name));
+        self.go(below)
+    }
+
+    /// The same, unless something is mounted on it.
+    pub fn enter_same_mount(&mut self, name: &[u8]) -> io::Result<()> {
+        let below = self.here.dir_of_same_mount(name);
+        self.go(below)
+    }
+
+    fn go(&mut self, below: io::Result<Dir>) -> io::Result<()> {
         if self.above.len() >= DEEPEST {
             return Err(io::Error::from_raw_os_error(Errno::NAMETOOLONG.raw_os_error()));
         }
         let id = id_of(&self.here)?;
-        let below = self.here.dir(&Rel::top().join(name))?;
-        let handle = std::mem::replace(&mut self.here, below);
+        let handle = std::mem::replace(&mut self.here, below?);
         self.above.push(Above { id, handle: Some(handle) });
         if let Some(far) = self.above.len().checked_sub(HELD + 1) {
             self.above[far].handle = None;

@@ -55,7 +55,7 @@ pub struct Counted {
     pub added: u64,
     pub modified: u64,
     pub deleted: u64,
-    /// Of these, on files that changed in the base since.
+    /// Of these, on files that were changed in the base since, or only touched: by their times.
     pub drifted: u64,
     /// Places where something is kept out of review.
     pub withheld: u64,

@@ -92,12 +92,36 @@ impl Dir {
         self.open_at(at, flags, Mode::empty()).map(|fd| Dir { fd })
     }
 
+    /// A directory right here, unless something is mounted on it.
+    pub fn dir_of_same_mount(&self, name: &[u8]) -> io::Result<Dir> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY;
+        let opened = self.resolve(&Rel::top().join(name), flags, Mode::empty(), BENEATH.union(ResolveFlags::NO_XDEV));
+        opened.map(|fd| Dir { fd }).map_err(|e| match e.raw_os_error() {
+            Some(code) if code == Errno::XDEV.raw_os_error() => io::Error::other("something is mounted on it"),
+            _ => e,
+        })
+    }
+
+    /// Whether something is mounted on a name right here.
+    pub fn is_mounted_on(&self, name: &[u8]) -> io::Result<bool> {
+        let how = BENEATH.union(ResolveFlags::NO_XDEV);
+        match self.resolve(&Rel::top().join(name), OFlags::PATH, Mode::empty(), how) {
+            Ok(_) => Ok(false),
+            Err(e) if e.raw_os_error() == Some(Errno::XDEV.raw_os_error()) => Ok(true),
+            Err(e) => Err(e),
+        }
+    }
+
     /// Opens below with any flags; the last part is not followed either. A descriptor, never a path, is the answer.
     pub fn open_at(&self, at: &Rel, flags: OFlags, mode: Mode) -> io::Result<OwnedFd> {
+        self.resolve(at, flags, mode, BENEATH)
+    }
+
+    fn resolve(&self, at: &Rel, flags: OFlags, mode: Mode, how: ResolveFlags) -> io::Result<OwnedFd> {
         let path = if at.is_top() { Path::new(".") } else { at.as_path() };
         let mut tries = 0;
         loop {
-            match rustix::fs::openat2(&self.fd, path, flags | OFlags::CLOEXEC | OFlags::NOFOLLOW, mode, BENEATH) {
+            match rustix::fs::openat2(&self.fd, path, flags | OFlags::CLOEXEC | OFlags::NOFOLLOW, mode, how) {
                 // Something on the host was renamed meanwhile, or somebody has a lease on the file, which can take a minute to end.
                 Err(Errno::AGAIN | Errno::INTR) if tries < TRIES => tries += 1,
                 other => return Ok(other?),

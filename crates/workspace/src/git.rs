@@ -1,16 +1,20 @@
 //! Git, as far as review needs it: which commit a tree stands on, what a file held there, and a commit of what landed.
 //!
-//! A repository is taken for hostile. Its references are read and written by hand through handles, its settings are read as
+//! A repository is taken for hostile. Its references are read and written by hand through handles (a reftable by git), its settings are read as
 //! plain data, and objects are made by the real `git` in a directory of settings of our own: nothing that a
 //! repository's settings, hooks or attributes name is ever run.
 
+mod ahead;
+mod blobs;
 mod child;
 mod commit;
+mod lfs;
 mod locate;
 mod message;
 mod old;
 mod paths;
 mod refs;
+mod reftable;
 mod settings;
 
 pub use commit::{Author, Committed, Plan, Prepared, Staged, prepare};

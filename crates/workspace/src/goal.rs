@@ -39,7 +39,7 @@ fn refuse_drifted(picks: &[Pick<'_>]) -> Result<(), Fault> {
     if drifted.len() > MOST_NAMED {
         names.push(format!("{} more", drifted.len() - MOST_NAMED));
     }
-    let message = format!("changed in the base since the workspace saw it: {}", names.join(", "));
+    let message = format!("changed or touched in the base since the workspace saw it: {}", names.join(", "));
     let fault = Fault::new(ErrorKind::Conflict, message).phase(Phase::Review);
     Err(fault.hint("`cofferdam rebase` takes the base's changes in; then review again"))
 }

@@ -1,5 +1,6 @@
 //! Takes trees away: of any depth and any number of files, by handles, following nothing, in little memory. What is taken away
-//! belongs to the caller, so directories that a guest shut are opened first.
+//! belongs to the caller, so directories that a guest shut are opened first. What is mounted in a tree is not of the tree: it is an
+//! error, and nothing in it is touched.
 
 use crate::change::FileKind;
 use crate::descent::{Descent, set_mode};
@@ -88,14 +89,14 @@ fn take(way: &Descent, name: &[u8], removed: &mut Removed) -> io::Result<bool> {
         return Ok(true);
     }
     removed.bytes += meta.space;
-    if meta.mode & 0o700 != 0o700 {
+    if meta.mode & 0o700 != 0o700 && !way.here().is_mounted_on(name)? {
         set_mode(way.here(), name, meta.mode | 0o700)?;
     }
     Ok(false)
 }
 
 fn enter(way: &mut Descent, levels: &mut Vec<(Vec<u8>, Vec<Vec<u8>>)>, name: &[u8]) -> io::Result<()> {
-    way.enter(name)?;
+    way.enter_same_mount(name)?;
     levels.push((name.to_vec(), Vec::new()));
     Ok(())
 }

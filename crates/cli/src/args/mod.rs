@@ -10,11 +10,13 @@ pub mod daemon;
 pub mod events;
 pub mod files;
 pub mod operations;
+pub mod questions;
 pub mod review;
 mod run;
 pub mod runs;
 pub mod sandboxes;
 pub mod secrets;
+pub mod server;
 pub mod snapshots;
 
 pub use self::run::{Runs, as_run, expand_it, speaks_docker};
@@ -28,6 +30,7 @@ const OTHERS: &[&[&str]] = &[
     events::VERBS,
     files::VERBS,
     operations::VERBS,
+    questions::VERBS,
     review::VERBS,
     runs::VERBS,
     sandboxes::VERBS,
@@ -53,6 +56,7 @@ pub fn whole() -> Command {
         )
         .subcommand_required(true)
         .arg_required_else_help(true)
+        .args(server::args())
         .subcommand(run())
         .subcommand(exec())
         .subcommand(shell())
@@ -60,6 +64,7 @@ pub fn whole() -> Command {
         .subcommands(runs::commands())
         .subcommands(daemon::commands())
         .subcommands(operations::commands())
+        .subcommands(questions::commands())
         .subcommands(review::commands())
         .subcommands(snapshots::commands())
         .subcommands(events::commands())

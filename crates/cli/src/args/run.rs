@@ -20,6 +20,7 @@ impl Runs {
             Runs::Exec => exec().bin_name("cofferdam exec"),
             Runs::Shell => shell().bin_name("cofferdam shell"),
         }
+        .args(super::server::args())
     }
 }
 

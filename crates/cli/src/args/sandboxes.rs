@@ -6,10 +6,10 @@ use clap::{Arg, ArgAction, Command, ValueHint};
 
 /// Known without building anything: the hot path must tell verbs from commands to run.
 pub const VERBS: &[&str] =
-    &["create", "ls", "ps", "inspect", "start", "stop", "suspend", "resume", "rm", "gc", "audit"];
+    &["create", "ls", "ps", "inspect", "start", "stop", "suspend", "resume", "publish", "rm", "gc", "audit"];
 
 pub fn commands() -> Vec<Command> {
-    vec![create(), ls(), ps(), inspect(), start(), stop(), suspend(), resume(), rm(), gc(), audit()]
+    vec![create(), ls(), ps(), inspect(), start(), stop(), suspend(), resume(), publish(), rm(), gc(), audit()]
 }
 
 fn create() -> Command {
@@ -36,7 +36,7 @@ fn create() -> Command {
         .args(limit_args())
 }
 
-fn sandbox_args() -> [Arg; 8] {
+fn sandbox_args() -> [Arg; 9] {
     let value = |name: &'static str, value: &'static str| Arg::new(name).long(name).value_name(value);
     [
         value("name", "NAME").help("A name to call it by"),
@@ -51,6 +51,10 @@ fn sandbox_args() -> [Arg; 8] {
         value("service", "NAME=COMMAND")
             .action(ArgAction::Append)
             .help("A command, as text for a shell, that runs as long as the sandbox is live"),
+        value("restart", "[NAME=]WHEN")
+            .action(ArgAction::Append)
+            .requires("service")
+            .help("When a service that ended is started again: always, on-failure or never [default: on-failure]"),
         json(),
     ]
 }
@@ -75,7 +79,7 @@ fn reserve_args() -> [Arg; 3] {
 fn ls() -> Command {
     Command::new("ls")
         .about("List sandboxes, the one used last first")
-        .arg(flag("all").short('a').help("Also those that were removed"))
+        .arg(flag("all").short('a').help("Also those that stand ready for templates, and those that were removed"))
         .arg(json())
 }
 
@@ -115,6 +119,23 @@ fn suspend() -> Command {
 
 fn resume() -> Command {
     Command::new("resume").about("Wake a sandbox that is suspended").args([sandbox(), if_version(), json()])
+}
+
+fn publish() -> Command {
+    let ports = |name: &'static str, help: &'static str| {
+        Arg::new(name).long(name).value_name("[ADDRESS:]HOST:GUEST").action(ArgAction::Append).help(help)
+    };
+    Command::new("publish")
+        .about("Have ports of the host lead into a sandbox, as long as it is live")
+        .long_about(
+            "Have ports of the host lead into a sandbox, as long as it is live: they are opened at once where it is, and again \
+             whenever it becomes live. A port that is removed is closed, and connections to it are broken off. Without a port, \
+             lists those that there are.",
+        )
+        .arg(sandbox())
+        .arg(ports("port", "A port of the host, and the port inside that it leads to").short('p'))
+        .arg(ports("remove", "One that shall lead inside no more; the port inside can be left out"))
+        .args([if_version(), json()])
 }
 
 fn stop() -> Command {

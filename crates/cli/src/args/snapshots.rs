@@ -108,6 +108,29 @@ fn template() -> Command {
                 .arg(which())
                 .arg(json().help("Print JSON (which is also what is printed without)")),
         )
+        .subcommand(
+            Command::new("warm")
+                .about("Have sandboxes stand ready for a template, for `create --template` to take over")
+                .long_about(
+                    "Have sandboxes stand ready for a template: made, live and unused. `create --template` with the same policy and \
+                     limits takes one over at once, and a daemon (`cofferdam serve`) makes the next. Any other is made as usual.",
+                )
+                .arg(which())
+                .arg(
+                    Arg::new("keep")
+                        .long("keep")
+                        .value_name("N")
+                        .required(true)
+                        .value_parser(clap::value_parser!(u32).range(0..=64))
+                        .help("So many; with 0 none"),
+                )
+                .arg(json())
+                .next_help_heading("Policy of their commands")
+                .args(policy_args())
+                .args(rule_args())
+                .next_help_heading("Limits of their commands")
+                .args(limit_args()),
+        )
         .subcommand(Command::new("rm").about("Forget a template; sandboxes made from it stay").args([which(), json()]))
 }
 

@@ -1,5 +1,6 @@
 //! Where a file is, as people write it: `SANDBOX:PATH`, or a path here.
 
+use node::files::Rel;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use terms::Fault;
@@ -12,6 +13,11 @@ pub struct Place {
 }
 
 impl Place {
+    /// A path from the top of a sandbox's workspace.
+    pub fn at(sandbox: &str, rel: &Rel) -> Place {
+        Place { sandbox: sandbox.to_owned(), path: path(rel.as_bytes()) }
+    }
+
     /// A word with a colon before any slash names a sandbox; `./a:b` is a path here.
     pub fn of(word: &OsStr) -> Option<Place> {
         let bytes = word.as_bytes();

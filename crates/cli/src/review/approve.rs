@@ -3,13 +3,12 @@
 use super::interactive;
 use super::paint::{self, Brush};
 use super::receipt;
+use crate::engine::Engine;
 use crate::render::fault;
-use crate::surroundings::caller;
 use clap::ArgMatches;
-use node::Caller;
 use node::lifecycle::stop::Which;
 use node::review::Of;
-use node::review::approve::{Ask, Seen, approve, was_shown};
+use node::review::approve::{Ask, Seen};
 use node::review::commit::{Author, Wish};
 use node::review::diff::{self, Answer, Reader};
 use std::ffi::OsString;
@@ -19,12 +18,12 @@ use terms::{ErrorKind, Fault, Phase};
 
 pub fn main(matches: &ArgMatches) -> ExitCode {
     let json = matches.get_flag("json");
-    let done = caller().and_then(|caller| {
+    let done = Engine::open(matches).and_then(|engine| {
         let ask = match matches.get_flag("interactive") {
-            true => chosen_by_hand(matches, &caller)?,
-            false => as_told(matches, &caller)?,
+            true => chosen_by_hand(matches, &engine)?,
+            false => as_told(matches, &engine)?,
         };
-        ask.map(|ask| approve(&caller, &ask)).transpose()
+        ask.map(|ask| engine.approve(&ask)).transpose()
     });
     match done {
         Ok(Some(answer)) => receipt::show(&answer, json),
@@ -36,7 +35,7 @@ pub fn main(matches: &ArgMatches) -> ExitCode {
     }
 }
 
-fn as_told(matches: &ArgMatches, caller: &Caller) -> Result<Option<Ask>, Fault> {
+fn as_told(matches: &ArgMatches, engine: &Engine) -> Result<Option<Ask>, Fault> {
     let words: Vec<OsString> = matches.get_many("words").unwrap_or_default().cloned().collect();
     let of = Of::Words(words.clone());
     let hunks = matches.get_many("hunk").unwrap_or_default().cloned().collect();
@@ -45,21 +44,21 @@ fn as_told(matches: &ArgMatches, caller: &Caller) -> Result<Option<Ask>, Fault> 
         None if matches.get_flag("unseen") => Seen::Unseen,
         None => Seen::Last,
     };
-    if seen == Seen::Last && has_terminal() && !was_shown(caller, &of)? {
-        let Some(digest) = shown_now(caller, &words)? else { return Ok(None) };
+    if seen == Seen::Last && has_terminal() && !engine.was_shown(&of)? {
+        let Some(digest) = shown_now(engine, &words)? else { return Ok(None) };
         seen = Seen::Digest(digest);
     }
     let (everything, runs_on_host) = (matches.get_flag("all"), matches.get_flag("runs-on-host"));
     Ok(Some(Ask { of, everything, exact: Vec::new(), hunks, runs_on_host, seen, commit: commit(matches)? }))
 }
 
-fn chosen_by_hand(matches: &ArgMatches, caller: &Caller) -> Result<Option<Ask>, Fault> {
+fn chosen_by_hand(matches: &ArgMatches, engine: &Engine) -> Result<Option<Ask>, Fault> {
     if !has_terminal() {
         let fault = Fault::invalid("approve -i asks questions, and there is no terminal to ask on");
         return Err(fault.hint("choose with paths, --hunk or --runs-on-host").phase(Phase::Admission));
     }
     let words = matches.get_many("words").unwrap_or_default().cloned().collect();
-    let answer = look(caller, words)?;
+    let answer = look(engine, words)?;
     let (paths, hunks) = interactive::ask(&answer.diff, brush()).map_err(|e| Fault::internal(e.to_string()))?;
     if paths.is_empty() && hunks.is_empty() {
         return Ok(None);
@@ -70,9 +69,9 @@ fn chosen_by_hand(matches: &ArgMatches, caller: &Caller) -> Result<Option<Ask>, 
     Ok(Some(Ask { of, everything, exact: paths, hunks, runs_on_host: false, seen, commit }))
 }
 
-fn look(caller: &Caller, words: Vec<OsString>) -> Result<Answer, Fault> {
+fn look(engine: &Engine, words: Vec<OsString>) -> Result<Answer, Fault> {
     let ask = diff::Ask { of: Of::Words(words), everything: false, reader: Reader::Person, page: None };
-    diff::diff(caller, &ask)
+    engine.diff(&ask)
 }
 
 fn commit(matches: &ArgMatches) -> Result<Option<Wish>, Fault> {
@@ -100,11 +99,11 @@ fn brush() -> Brush {
 }
 
 /// Nobody looked yet: what would land is listed, and somebody says yes or no.
-fn shown_now(caller: &Caller, words: &[OsString]) -> Result<Option<String>, Fault> {
+fn shown_now(engine: &Engine, words: &[OsString]) -> Result<Option<String>, Fault> {
     let first = words.first().cloned();
     // The sandbox alone: the digest is over all of it, whatever is chosen.
-    let answer = match look(caller, first.into_iter().collect()) {
-        Err(fault) if fault.error_kind == ErrorKind::NotFound => look(caller, Vec::new())?,
+    let answer = match look(engine, first.into_iter().collect()) {
+        Err(fault) if fault.error_kind == ErrorKind::NotFound => look(engine, Vec::new())?,
         other => other?,
     };
     let mut out = io::stderr().lock();

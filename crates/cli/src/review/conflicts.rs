@@ -1,16 +1,16 @@
 //! `cofferdam conflicts`: files that several sandboxes changed, and files that a sandbox and its base changed.
 
+use crate::engine::Engine;
 use crate::render::{fault, note, print_json, safe};
-use crate::surroundings::caller;
 use clap::ArgMatches;
-use node::review::conflicts::{Answer, Ask, Disputed, Writer, conflicts};
+use node::review::conflicts::{Answer, Ask, Disputed, Writer};
 use std::io::Write;
 use std::process::ExitCode;
 
 pub fn main(matches: &ArgMatches) -> ExitCode {
     let json = matches.get_flag("json");
     let ask = Ask { sandbox: matches.get_one::<String>("sandbox").cloned() };
-    match caller().and_then(|caller| conflicts(&caller, &ask)) {
+    match Engine::open(matches).and_then(|engine| engine.conflicts(&ask)) {
         Ok(answer) if json => print_json(&answer),
         Ok(answer) => tell(&answer),
         Err(error) => return fault(&error, json),
@@ -24,7 +24,8 @@ fn tell(answer: &Answer) {
         let by: Vec<String> = contested.by.iter().map(writer).collect();
         let _ = writeln!(out, "{}: {}", safe(&contested.path.to_string()), by.join(", then "));
     }
-    let lists = [(&answer.drifted, "changed in the base, too"), (&answer.unresolved, "left in conflict by a rebase")];
+    let lists =
+        [(&answer.drifted, "changed or touched in the base"), (&answer.unresolved, "left in conflict by a rebase")];
     for (list, what) in lists {
         for Disputed { path, sandbox, name } in list {
             let who = safe(name.as_deref().unwrap_or(sandbox));

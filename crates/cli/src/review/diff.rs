@@ -2,7 +2,8 @@
 
 use super::pager::Out;
 use super::paint::{self, BOLD, Brush, DIM, GREEN, RED, YELLOW};
-use crate::{render, surroundings};
+use crate::engine::Engine;
+use crate::render;
 use clap::ArgMatches;
 use node::lifecycle::stop::Which;
 use node::review::diff::{Answer, Ask, Reader};
@@ -17,8 +18,11 @@ pub fn main(matches: &ArgMatches) -> ExitCode {
     let everything = matches.get_flag("all");
     let ask = Ask { of: Of::Words(words), everything, reader: Reader::Person, page: None };
     let json = matches.get_flag("json");
-    let answer = surroundings::caller().and_then(|caller| node::review::diff::diff(&caller, &ask));
-    match answer.and_then(|answer| show(matches, &answer)) {
+    let shown = Engine::open(matches).and_then(|engine| match matches.get_flag("patch") {
+        true => patch(matches, &engine, &ask),
+        false => show(matches, &engine.diff(&ask)?),
+    });
+    match shown {
         Ok(()) => ExitCode::SUCCESS,
         Err(fault) => render::fault(&fault, json),
     }
@@ -30,11 +34,8 @@ fn show(matches: &ArgMatches, answer: &Answer) -> Result<(), Fault> {
         render::print_json(answer);
         return Ok(());
     }
-    let brush = Brush { colours: colours(matches.get_one::<String>("color").map_or("auto", String::as_str)) };
+    let brush = brush(matches);
     let mut out = Out::open(!is("no-pager"));
-    if is("patch") {
-        return patch(&mut out, answer, brush);
-    }
     let written = if is("name-only") {
         names(&mut out, answer, |_| String::new())
     } else if is("name-status") {
@@ -49,6 +50,10 @@ fn show(matches: &ArgMatches, answer: &Answer) -> Result<(), Fault> {
     Ok(())
 }
 
+fn brush(matches: &ArgMatches) -> Brush {
+    Brush { colours: colours(matches.get_one::<String>("color").map_or("auto", String::as_str)) }
+}
+
 fn colours(when: &str) -> bool {
     match when {
         "always" => true,
@@ -58,12 +63,13 @@ fn colours(when: &str) -> bool {
 }
 
 /// Byte for byte into a pipe or file; on a terminal with everything made visible that could drive it.
-fn patch(out: &mut Out, answer: &Answer, brush: Brush) -> Result<(), Fault> {
+fn patch(matches: &ArgMatches, engine: &Engine, ask: &Ask) -> Result<(), Fault> {
+    let (mut out, brush) = (Out::open(!matches.get_flag("no-pager")), brush(matches));
     if !io::stdout().is_terminal() {
-        return answer.patch(out).or_else(left_early);
+        return engine.patch(ask, &mut out).or_else(left_early);
     }
     let mut whole = Vec::new();
-    answer.patch(&mut whole)?;
+    engine.patch(ask, &mut whole)?;
     for line in String::from_utf8_lossy(&whole).split_inclusive('\n') {
         let colour = match line.as_bytes().first() {
             Some(b'+') => GREEN,
@@ -230,7 +236,7 @@ fn ending(out: &mut Out, answer: &Answer, brush: Brush) -> io::Result<()> {
 pub fn prune(matches: &ArgMatches) -> ExitCode {
     let json = matches.get_flag("json");
     let which = Which { word: matches.get_one::<String>("id").cloned(), version: None };
-    match surroundings::caller().and_then(|caller| node::review::prune::prune(&caller, &which)) {
+    match Engine::open(matches).and_then(|engine| engine.prune(&which)) {
         Ok(answer) if json => render::print_json(&answer),
         Ok(answer) => {
             let said = format!("{} files, {} taken out of {}", answer.files, bytes(answer.bytes), answer.sandbox);

@@ -69,7 +69,7 @@ pub fn title(change: &Change, brush: Brush) -> String {
         let _ = write!(line, "  {}", brush.paint(YELLOW, &format!("[{}]", flag_words(*flag))));
     }
     if change.drifted {
-        let _ = write!(line, "  {}", brush.paint(RED, "[changed in the base, too]"));
+        let _ = write!(line, "  {}", brush.paint(RED, "[changed or touched in the base]"));
     }
     line
 }

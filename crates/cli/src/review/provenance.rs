@@ -1,9 +1,9 @@
 //! `cofferdam provenance`: who let through what stands at a path.
 
+use crate::engine::Engine;
 use crate::render::{fault, note, print_json, safe};
-use crate::surroundings::caller;
 use clap::ArgMatches;
-use node::review::provenance::{Answer, provenance};
+use node::review::provenance::Answer;
 use std::ffi::OsString;
 use std::io::Write;
 use std::process::ExitCode;
@@ -11,7 +11,7 @@ use std::process::ExitCode;
 pub fn main(matches: &ArgMatches) -> ExitCode {
     let json = matches.get_flag("json");
     let path = matches.get_one::<OsString>("path").cloned().unwrap_or_default();
-    match caller().and_then(|caller| provenance(&caller, &path)) {
+    match Engine::open(matches).and_then(|engine| engine.provenance(&path)) {
         Ok(answer) if json => print_json(&answer),
         Ok(answer) => tell(&answer),
         Err(error) => return fault(&error, json),

@@ -1,10 +1,10 @@
 //! `cofferdam rebase`: what became of each file that the base had changed, too.
 
+use crate::engine::Engine;
 use crate::render::{fault, note, print_json, safe};
-use crate::surroundings::caller;
 use clap::ArgMatches;
 use node::lifecycle::stop::Which;
-use node::review::rebase::{Answer, Ask, Fate, Moved, rebase};
+use node::review::rebase::{Answer, Ask, Fate, Moved};
 use std::io::Write;
 use std::process::ExitCode;
 
@@ -15,7 +15,7 @@ pub fn main(matches: &ArgMatches) -> ExitCode {
     let json = matches.get_flag("json");
     let which = Which { word: matches.get_one::<String>("sandbox").cloned(), version: None };
     let ask = Ask { which, dry_run: matches.get_flag("dry-run") };
-    let answer = match caller().and_then(|caller| rebase(&caller, &ask)) {
+    let answer = match Engine::open(matches).and_then(|engine| engine.rebase(&ask)) {
         Ok(answer) => answer,
         Err(error) => return fault(&error, json),
     };

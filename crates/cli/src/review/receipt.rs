@@ -1,7 +1,7 @@
 //! What came of an approval, a rejection or an undo, for people and programs.
 
+use crate::engine::Engine;
 use crate::render::{fault, note, print_json, safe};
-use crate::surroundings::caller;
 use clap::ArgMatches;
 use node::review::{LandedChange, Left, Of, Receipt};
 use std::ffi::OsString;
@@ -33,7 +33,7 @@ pub fn show(receipt: &Receipt, json: bool) -> ExitCode {
 pub fn undo(matches: &ArgMatches) -> ExitCode {
     let json = matches.get_flag("json");
     let batch = matches.get_one::<String>("batch").map(String::as_str);
-    match caller().and_then(|caller| node::review::undo::undo(&caller, batch)) {
+    match Engine::open(matches).and_then(|engine| engine.undo(batch)) {
         Ok(receipt) => show(&receipt, json),
         Err(error) => fault(&error, json),
     }
@@ -47,7 +47,7 @@ pub fn reject(matches: &ArgMatches) -> ExitCode {
         everything: matches.get_flag("all"),
         digest: matches.get_one("digest").cloned(),
     };
-    let answer = match caller().and_then(|caller| node::review::reject::reject(&caller, &ask)) {
+    let answer = match Engine::open(matches).and_then(|engine| engine.reject(&ask)) {
         Ok(answer) => answer,
         Err(error) => return fault(&error, json),
     };

@@ -5,7 +5,8 @@ use clap::ArgMatches;
 use node::lifecycle::create::Ask;
 use node::lifecycle::stop::Which;
 use node::policies::Source;
-use node::sandbox::{Driver, Service, Sharing};
+use node::sandbox::{Driver, Restart, Service, Sharing};
+use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -36,13 +37,35 @@ pub fn create(m: &ArgMatches) -> Result<Ask, Fault> {
 
 fn services(m: &ArgMatches) -> Result<Vec<Service>, Fault> {
     let given = m.get_many::<String>("service").unwrap_or_default();
+    let restarts = restarts(m)?;
     let read = |word: &String| match word.split_once('=') {
         Some((name, command)) => {
-            Ok(Service { name: name.into(), command: command.into(), env: Default::default(), cwd: None })
+            let restart = restarts.get(name).or(restarts.get("")).copied().unwrap_or_default();
+            Ok(Service { name: name.into(), command: command.into(), env: Default::default(), cwd: None, restart })
         }
         None => Err(bad("service", &format!("{word:?}: no `=`")).hint("give NAME=COMMAND")),
     };
-    given.map(read).collect()
+    let services: Vec<Service> = given.map(read).collect::<Result<_, _>>()?;
+    match restarts.keys().find(|name| !name.is_empty() && !services.iter().any(|service| service.name == **name)) {
+        Some(name) => Err(bad("restart", &format!("{name}: there is no service of that name"))
+            .hint("name one of those given with --service")),
+        None => Ok(services),
+    }
+}
+
+/// When each service is started again; under no name, for all that have none of their own.
+fn restarts(m: &ArgMatches) -> Result<BTreeMap<String, Restart>, Fault> {
+    let read = |word: &String| {
+        let (name, when) = word.split_once('=').unwrap_or(("", word));
+        let when = match when {
+            "always" => Restart::Always,
+            "on-failure" => Restart::OnFailure,
+            "never" => Restart::Never,
+            _ => return Err(bad("restart", &format!("{word:?}: no such word")).hint("always, on-failure or never")),
+        };
+        Ok((name.to_owned(), when))
+    };
+    m.get_many::<String>("restart").unwrap_or_default().map(read).collect()
 }
 
 /// The driver that was named; none where the best shall be found.
@@ -87,7 +110,7 @@ pub fn prepare(m: &ArgMatches) -> Result<Ask, Fault> {
     let mut policies: Vec<Source> = args::all(m, "policy").map(Source::of).collect();
     policies.extend(args::all(m, "settings").map(|file| Source::File(PathBuf::from(file))));
     Ok(Ask {
-        dir: m.get_one::<OsString>("dir").map(PathBuf::from),
+        dir: m.try_get_one::<OsString>("dir").ok().flatten().map(PathBuf::from),
         policies,
         flags: run::flags(m),
         limits: run::limits(m)?,

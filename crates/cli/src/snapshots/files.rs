@@ -1,13 +1,12 @@
 //! `cofferdam export` and `import`.
 
 use super::text;
+use crate::engine::Engine;
 use crate::render::say;
 use crate::{args, quantity, render, run};
 use clap::ArgMatches;
-use node::Caller;
 use node::policies::Source;
-use node::snapshots::{self, Bounds, Onto};
-use node::state::State;
+use node::snapshots::{Bounds, Onto};
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::{BufReader, BufWriter, IsTerminal, Read, Write};
@@ -17,9 +16,8 @@ use std::process::ExitCode;
 use terms::{ErrorKind, Fault, Phase};
 
 /// The file appears whole or not at all: it is written beside its place and renamed.
-pub fn export(m: &ArgMatches, caller: &Caller, json: bool) -> Result<ExitCode, Fault> {
+pub fn export(m: &ArgMatches, engine: &Engine, json: bool) -> Result<ExitCode, Fault> {
     let (word, file) = (text(m, "sandbox").unwrap_or_default(), file(m));
-    let state = State::open(caller)?;
     if file == "-" {
         let mut out = BufWriter::new(std::io::stdout().lock());
         if std::io::stdout().is_terminal() || json {
@@ -30,17 +28,17 @@ pub fn export(m: &ArgMatches, caller: &Caller, json: bool) -> Result<ExitCode, F
             };
             return Err(Fault::invalid(why).hint("name a file").phase(Phase::Admission));
         }
-        snapshots::export(&state, caller, word, &mut out)?;
+        engine.export(word, &mut out)?;
         out.flush().map_err(|e| unwritable(Path::new("-"), &e))?;
         return Ok(ExitCode::SUCCESS);
     }
-    let place = caller.cwd.join(&file);
+    let place = engine.caller().cwd.join(&file);
     // A device or a pipe is written to, not replaced.
     let special = std::fs::metadata(&place).is_ok_and(|found| !found.is_file());
     let draft = if special { place.clone() } else { draft_of(&place)? };
     let made = File::options().write(true).create_new(!special).mode(0o600).open(&draft);
     let made = made.map_err(|e| unwritable(&place, &e))?;
-    let written = snapshots::export(&state, caller, word, &mut BufWriter::new(&made)).and_then(|written| {
+    let written = engine.export(word, &mut BufWriter::new(&made)).and_then(|written| {
         if special {
             return Ok(written);
         }
@@ -68,7 +66,7 @@ fn draft_of(place: &Path) -> Result<PathBuf, Fault> {
     Ok(place.with_file_name(draft))
 }
 
-pub fn import(m: &ArgMatches, caller: &Caller, json: bool) -> Result<ExitCode, Fault> {
+pub fn import(m: &ArgMatches, engine: &Engine, json: bool) -> Result<ExitCode, Fault> {
     let file = file(m);
     let onto = m.get_one::<OsString>("onto").map(PathBuf::from).unwrap_or_default();
     let mut policies: Vec<Source> = args::all(m, "policy").map(Source::of).collect();
@@ -82,17 +80,17 @@ pub fn import(m: &ArgMatches, caller: &Caller, json: bool) -> Result<ExitCode, F
     };
     let (name, driver) = (text(m, "name"), crate::sandboxes::ask::driver(m));
     let onto = Onto { dir: Some(&onto), name, policies, flags: run::flags(m), bounds, driver, once: None };
-    let mut input: Box<dyn Read> = match file.as_os_str() == "-" {
-        true => Box::new(std::io::stdin().lock()),
+    let input: Box<dyn Read + Send> = match file.as_os_str() == "-" {
+        true => Box::new(std::io::stdin()),
         false => {
-            let place = caller.cwd.join(&file);
+            let place = engine.caller().cwd.join(&file);
             let opened = File::open(&place).map_err(|e| {
                 Fault::invalid(format!("{}: {e}", place.display())).hint("name a file that `cofferdam export` wrote")
             })?;
             Box::new(BufReader::new(opened))
         }
     };
-    let made = snapshots::import(&State::open(caller)?, caller, onto, &mut input)?;
+    let made = engine.import(onto, input)?;
     if json {
         render::print_json(&made);
     } else {

@@ -1,20 +1,34 @@
 //! The daemon through its sockets: what it answers, whom it lets in, what it survives, how it ends.
 #[path = "../support/mod.rs"]
 mod support;
+#[path = "../lifecycle/words.rs"]
+mod words;
 
 mod admission;
 mod agents;
+mod burdens;
+mod calls;
+mod clock;
 mod faults;
 mod files;
+mod full;
 mod fuzz;
+mod leftovers;
 mod life;
 mod ports;
 mod product;
+mod publish;
 mod questions;
 mod quotas;
+mod remote;
+mod restart;
 mod revisions;
 mod runs;
 mod sandboxes;
+mod soak;
+mod store;
 mod strain;
+mod templates;
 mod tenants;
+mod warm;
 mod workspace;

@@ -1,6 +1,7 @@
 //! Runs over HTTP: begun, waited for, read along from any offset, spoken to, ended; and what becomes of them when the daemon dies.
 
 use crate::support::http::{Answer, Daemon, receive};
+use crate::support::sse::{Event, events, said};
 use crate::support::{As, BOTH, Place};
 use serde_json::{Value, json};
 use std::io::{Read, Write};
@@ -46,42 +47,6 @@ impl Drop for World {
         // Keepers outlive their daemon; what a test began ends with it.
         let _ = self.place.cofferdam(["rm", "--force", "--timeout", "0s", "s"]).output();
     }
-}
-
-#[derive(Debug)]
-struct Event {
-    name: String,
-    id: String,
-    data: Value,
-}
-
-/// The events in an answer that came in chunks.
-fn events(text: &str) -> Vec<Event> {
-    let body = text.split_once("\r\n\r\n").map_or("", |(_, body)| body);
-    let mut plain = String::new();
-    let mut rest = body;
-    while let Some((size, after)) = rest.split_once("\r\n") {
-        let Ok(size) = usize::from_str_radix(size, 16) else { break };
-        if size == 0 || after.len() < size {
-            break;
-        }
-        plain += &after[..size];
-        rest = after[size..].trim_start_matches("\r\n");
-    }
-    let field = |block: &str, name: &str| {
-        let found = block.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(": ").map(str::to_owned));
-        found.unwrap_or_default()
-    };
-    let of = |block: &str| Event {
-        name: field(block, "event"),
-        id: field(block, "id"),
-        data: serde_json::from_str(&field(block, "data")).unwrap_or_default(),
-    };
-    plain.split("\n\n").filter(|block| block.contains("event:")).map(of).collect()
-}
-
-fn said(events: &[Event], stream: &str) -> String {
-    events.iter().filter(|e| e.name == stream).map(|e| e.data["data"].as_str().unwrap()).collect()
 }
 
 #[test]

@@ -413,6 +413,14 @@ fn workspaces_go_out_and_come_in_as_files() {
     let own =
         world.daemon.ask("POST", "/v1/import?name=own").body("application/zstd", &exported.body).send().assert_ok();
     assert_eq!(names(&world.diff(own["id"].as_str().unwrap())["files"]), ["carried.txt"]);
+    // A copy takes the same file, and makes it again.
+    let query = format!("/v1/import?name=plain&driver=copy&dir={}", world.place.project.display());
+    world.daemon.ask("POST", &query).body("application/zstd", &exported.body).send().assert_ok();
+    assert_eq!(world.daemon.get("/v1/sandboxes/plain").assert_ok()["driver"], "copy");
+    assert_eq!(digest(&world.diff("plain")), digest(&world.diff("agent")));
+    assert!(world.daemon.get("/v1/sandboxes/plain/export").body == exported.body, "byte for byte");
+    let odd = world.daemon.ask("POST", "/v1/import?driver=odd").body("application/zstd", &exported.body).send();
+    odd.assert_fault(400, "invalid_request");
 }
 
 #[test]

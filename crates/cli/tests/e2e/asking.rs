@@ -1,8 +1,9 @@
 //! Rules that ask: a person at the terminal answers, and where nobody can it is refused.
 
-use crate::support::terminal::on_terminal_in;
+use crate::sockets::{Service, TRY};
+use crate::support::terminal::{on_terminal, on_terminal_in};
 use crate::support::world::{PUBLIC, World};
-use crate::support::{As, BOTH};
+use crate::support::{As, BOTH, Place};
 use serde_json::{Value, json};
 use std::fs;
 
@@ -122,5 +123,60 @@ fn where_nobody_can_answer_it_is_refused_at_once() {
         run.assert_ok();
         let run = world.sh(&["-p", &policy, "--ask-timeout", "500ms"], CURL);
         assert_eq!(run.code(), 2, "{}", run.story());
+    }
+}
+
+/// Files and sockets of the host, for a command without any network.
+#[test]
+fn files_and_sockets_wait_for_an_answer_too() {
+    for who in BOTH {
+        let place = Place::new(who);
+        let service = Service::new(&place, "run/agent.sock");
+        let (open, shut) = (place.file("docs/open", "it is open\n"), place.file("docs/shut", "it is shut\n"));
+        let policy = place.policy(json!({"version": 1, "extends": ["default"],
+            "fs": {"rules": [{"action": "ask", "path": place.root.join("docs"), "perms": ["read_file"]}]},
+            "net": {"rules": [{"action": "ask", "proto": "unix", "path": service.text()}]}}));
+        let events = place.file("events", "");
+        let flags = ["-p", &policy, "--events", events.to_str().unwrap(), "-c"];
+        let text =
+            format!("cat {} {}; python3 -c \"{TRY}\" SOCK_STREAM {}", open.display(), shut.display(), service.text());
+        let wants = |what: &str| json!(["expect", format!("wants {what}")]);
+        let (first, second) = (format!("fs.read {}", open.display()), format!("fs.read {}", shut.display()));
+        let (socket, prompt) = (format!("net.connect {}", service.target()), json!(["expect", "[y]"]));
+        // What the command says meanwhile comes after the question.
+        let steps = json!([
+            wants(&first),
+            prompt,
+            ["send", "y\r"],
+            wants(&second),
+            prompt,
+            ["send", "n\r"],
+            ["expect", "it is open"],
+            ["expect", "Permission denied"],
+            wants(&socket),
+            prompt,
+            ["send", "y\r"],
+            ["expect", "agent.sock"]
+        ]);
+        let screen = on_terminal(&place, &[&flags[..], &[&text]].concat(), steps);
+        screen.assert_code(0);
+        assert!(!screen.text.contains("it is shut") && service.seen() == 1, "{who:?} {}", screen.text);
+        assert_eq!(refusals(&screen.outcome), [("fs.read".to_owned(), "a person refused it".to_owned())]);
+        let told = fs::read_to_string(&events).unwrap();
+        assert_eq!(told.lines().filter(|line| line.contains("\"asked\"")).count(), 3, "{told}");
+        assert!(told.contains("\"opened\""), "{told}");
+        let steps = json!([wants(&socket), prompt, ["send", "n\r"], ["expect", "EACCES"]]);
+        let text = format!("python3 -c \"{TRY}\" SOCK_STREAM {}", service.text());
+        let screen = on_terminal(&place, &[&flags[..], &[&text]].concat(), steps);
+        assert_eq!(
+            (screen.outcome["denials"][0]["op"].as_str(), service.seen()),
+            (Some("net.connect"), 1),
+            "{}",
+            screen.text
+        );
+        // Without anybody to ask, all of it is refused at once.
+        let run = place.sh(&["-p", &policy], &format!("cat {}; {text}", open.display()));
+        run.assert_denied("fs.read", open.to_str().unwrap()).assert_denied("net.connect", &service.target());
+        assert_eq!(service.seen(), 1);
     }
 }

@@ -21,3 +21,24 @@ mod sockets;
 mod start;
 mod streams;
 mod workspace;
+
+/// Whoever carries it out, what is seen of it is the same, but for what a daemon refuses.
+#[test]
+fn the_same_with_a_daemon() {
+    let but = [
+        "a_diff_of_a_running_sandbox_says_so",
+        "a_killed_supervisor_leaves",
+        "a_rebase_that_is_killed_anywhere",
+        "a_sandbox_is_gone_on_with_under_its_own_rules",
+        "a_workspace_and_our_own_state",
+        "denials_hold_in_a_workspace",
+        "explain_shows_the_layers",
+        "one_run_at_a_time",
+        "other_modes_are_chosen",
+        "the_home_directory_wants_a_choice",
+        "the_end_is_told_in_one_line",
+        "what_is_kept_is_as_much",
+        "workspaces_are_measured",
+    ];
+    support::served::again(15, &["diff::", "rebase::", "workspace::"], &but);
+}

@@ -450,7 +450,7 @@ fn the_environment_is_exactly_what_is_promised() {
         "SSH_AUTH_SOCK",
         "BASH_ENV",
         "DISPLAY",
-        "COFFERDAM_SERVER",
+        "COFFERDAM_SERVER_CA",
         "HTTPS_PROXY",
     ];
     for who in BOTH {

@@ -40,6 +40,7 @@ fn privileged_files_give_no_privilege() {
             root: "/nonexistent".into(),
             home: place.home.clone(),
             project: place.project.clone(),
+            served: None,
         };
         let outside = |program: &str| String::from_utf8(finish(&mut ordinary.outside(program)).stdout).unwrap();
         assert!(outside(&setuid).contains("uid 1500 euid 0 gid 1500 egid 0"), "control: {}", outside(&setuid));

@@ -86,6 +86,40 @@ fn the_end_of_the_first_process_is_told_as_what_it_is() {
     assert_eq!(live.sh(&[], "echo again", b"").stdout, b"again\n");
 }
 
+/// Who watches over one command dies: its tree goes, it is told as lost, and nothing else is touched.
+#[test]
+fn the_end_of_a_shepherd_is_the_end_of_one_command() {
+    for (n, who) in BOTH.into_iter().enumerate() {
+        let place = Place::new(who);
+        let live = Live::new(&place, &[]);
+        let marks = [mark(30 + n as u32), mark(40 + n as u32)];
+        let runs = [&marks[0], &marks[1]].map(|mark| live.detach(&[], &format!("setsid sleep {mark} & sleep {mark}")));
+        soon(|| marks.iter().all(|mark| marked(mark) == 2));
+        let parent = |pid: &str| {
+            let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+            status.lines().find_map(|line| line.strip_prefix("PPid:")).unwrap_or("0").trim().to_owned()
+        };
+        let shell =
+            std::fs::read_dir("/proc").unwrap().flatten().filter_map(|e| e.file_name().into_string().ok()).find(
+                |pid| {
+                    let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+                    line.starts_with(b"sh\0-c\0") && text(&line).contains(&marks[0])
+                },
+            );
+        let shepherd = parent(&shell.expect("the command"));
+        assert!(Command::new("kill").args(["-9", &shepherd]).status().unwrap().success());
+        soon(|| marked(&marks[0]) == 0);
+        let outcome = live.outcome(&runs[0]);
+        assert_eq!((&outcome["verdict"], &outcome["exit"]), (&json!("lost"), &json!(null)), "{who:?} {outcome}");
+        assert!(outcome["message"].as_str().is_some_and(|why| why.contains("killed")), "{outcome}");
+        assert_eq!(marked(&marks[1]), 2, "the other goes on");
+        assert_eq!(
+            (&live.inspect()["live"], live.sh(&[], "echo here", b"").stdout),
+            (&json!(true), b"here\n".to_vec())
+        );
+    }
+}
+
 #[test]
 fn lost_until_started_or_stopped() {
     let place = Place::new(As::User);

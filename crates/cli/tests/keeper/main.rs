@@ -5,10 +5,20 @@ mod support;
 #[path = "../lifecycle/words.rs"]
 mod words;
 
+mod asked_attacks;
 mod commands;
 mod ends;
 mod hidden;
 mod input;
 mod limits;
 mod place;
+mod questions;
+mod services;
+mod shares;
 mod suspended;
+
+/// Whoever carries it out, what is seen of it is the same.
+#[test]
+fn the_same_with_a_daemon() {
+    support::served::again(10, &["commands::", "input::", "limits::"], &[]);
+}

@@ -5,3 +5,9 @@ mod support;
 mod harmed;
 mod verbs;
 mod world;
+
+/// Whoever carries it out, what is seen of it is the same.
+#[test]
+fn the_same_with_a_daemon() {
+    support::served::again(4, &["verbs::"], &[]);
+}

@@ -11,3 +11,9 @@ mod killed;
 mod running;
 mod snapshots;
 mod templates;
+
+/// Whoever carries it out, what is seen of it is the same.
+#[test]
+fn the_same_with_a_daemon() {
+    support::served::again(8, &["files::", "snapshots::", "templates::"], &[]);
+}

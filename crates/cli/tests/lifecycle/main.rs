@@ -9,5 +9,13 @@ mod killed;
 mod reserve;
 mod soak;
 mod stop;
+mod total;
 mod trouble;
 mod words;
+
+/// Whoever carries it out, what is seen of it is the same.
+#[test]
+fn the_same_with_a_daemon() {
+    let but = ["a_run_that_is_gone", "nothing_is_left_whatever", "a_lost_store", "what_a_killed_run_changed"];
+    support::served::again(15, &["create::", "reserve::", "stop::", "collect::"], &but);
+}

@@ -2,7 +2,9 @@
 //! remove at random, and are killed at random. In the end every byte of the directory is explained by the journal, and nothing
 //! else is left. One round, or as many as fit with `COFFERDAM_SOAK_SECONDS=600`.
 
+use crate::support::dice::Dice;
 use crate::support::left::{census, mounts, orphaned_groups, soon};
+use crate::support::replay::{Contents, PATHS, Reviews, contents, furnish};
 use crate::support::{As, Place, binary, to_the_end};
 use crate::words::{Verbs, text};
 use serde_json::Value;
@@ -12,16 +14,7 @@ use std::process::{Command, Output, Stdio};
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-const PATHS: [&str; 6] = ["a", "b", "c", "d/a", "d/b", "n/a"];
-/// Of these the directory has some to begin with.
-const FIRST: [&str; 4] = ["a", "b", "d/a", "d/stays"];
 const AT_ONCE: usize = 3;
-
-/// Digests by path; none where nothing is.
-type Contents = BTreeMap<String, Option<String>>;
-
-/// Before and after.
-type Sides = (Option<String>, Option<String>);
 
 /// What those who took part know. Ids are only ever added: some of them are gone.
 #[derive(Default)]
@@ -29,8 +22,8 @@ struct Heard {
     sandboxes: Vec<String>,
     snapshots: Vec<String>,
     batches: Vec<String>,
-    /// What each diff that somebody was about to approve says: both sides of every path.
-    diffs: BTreeMap<String, BTreeMap<String, Sides>>,
+    /// Each diff that somebody was about to approve.
+    diffs: Reviews,
     /// Batches that were acknowledged.
     landed: BTreeSet<String>,
     /// How often each verb was done, refused and killed.
@@ -39,25 +32,6 @@ struct Heard {
     killed: BTreeMap<&'static str, u32>,
     /// What must never be said.
     bad: Vec<String>,
-}
-
-/// Numbers that look like chance, the same for the same seed.
-struct Dice(u64);
-
-impl Dice {
-    fn roll(&mut self, sides: usize) -> usize {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0 >> 11) as usize % sides
-    }
-
-    fn pick<T: Clone>(&mut self, from: &[T]) -> Option<T> {
-        // Mostly one of the last.
-        let last = from.len().min(4);
-        let far = if self.roll(4) == 0 { from.len() } else { last };
-        (!from.is_empty()).then(|| from[from.len() - 1 - self.roll(far)].clone())
-    }
 }
 
 struct Worker<'a> {
@@ -173,22 +147,7 @@ impl Worker<'_> {
 
     fn approve(&mut self, sandbox: &str) -> Option<()> {
         let shown = self.go("diff", &["diff", sandbox])?;
-        let digest = shown["digest"].as_str().unwrap().to_owned();
-        let side = |file: &Value, side: &str| file[side]["digest"].as_str().map(str::to_owned);
-        let mut contents = BTreeMap::new();
-        let mut paths = Vec::new();
-        for file in shown["files"].as_array().into_iter().flatten() {
-            let path = file["path"].as_str().unwrap().to_owned();
-            paths.push(path.clone());
-            match file["kind"]["renamed"]["from"].as_str() {
-                Some(from) => {
-                    contents.insert(from.to_owned(), (side(file, "before"), None));
-                    contents.insert(path, (None, side(file, "after")));
-                }
-                None => drop(contents.insert(path, (side(file, "before"), side(file, "after")))),
-            }
-        }
-        self.heard.lock().unwrap().diffs.insert(digest.clone(), contents);
+        let (digest, paths) = self.heard.lock().unwrap().diffs.add(&shown);
         let one = self.dice.pick(&paths).filter(|_| self.dice.roll(2) == 0);
         let mut words = vec!["approve", sandbox];
         words.extend(one.as_deref());
@@ -203,59 +162,6 @@ impl Worker<'_> {
         heard.landed.insert(batch.clone());
         heard.batches.push(batch);
     }
-}
-
-fn digest_of(path: &std::path::Path) -> Option<String> {
-    let output = Command::new("sha256sum").arg("--").arg(path).output().unwrap();
-    output.status.success().then(|| text(&output.stdout).split(' ').next().unwrap().to_owned())
-}
-
-fn contents(place: &Place) -> Contents {
-    PATHS.iter().map(|path| ((*path).to_owned(), digest_of(&place.project.join(path)))).collect()
-}
-
-/// What the journal says happened to the directory, from how it was; and the batches it tells of.
-fn replayed(place: &Place, heard: &Heard, mut now: Contents) -> (Contents, BTreeSet<String>) {
-    let told = place.json(&["provenance", "."]);
-    assert_eq!(told["more"], false, "all of it");
-    let mut paths: BTreeMap<String, Vec<String>> = BTreeMap::new();
-    for batch in told["batches"].as_array().unwrap() {
-        let own = batch["paths"].as_array().unwrap().iter().map(|path| path.as_str().unwrap().to_owned());
-        // Directories come and go with what is in them.
-        let own = own.filter(|path| PATHS.contains(&path.as_str())).collect();
-        paths.insert(batch["batch"].as_str().unwrap().to_owned(), own);
-    }
-    let mut before: BTreeMap<String, Contents> = BTreeMap::new();
-    for entry in journal(place) {
-        let is_landing = ["approve", "undo"].contains(&entry["verb"].as_str().unwrap()) && entry["step"] == "done";
-        if !is_landing {
-            continue;
-        }
-        let body = &entry["body"];
-        let (id, digest) = (body["batch"].as_str().unwrap().to_owned(), body["digest"].as_str().unwrap());
-        let touched = paths.get(&id).cloned().unwrap_or_default();
-        before.insert(id.clone(), touched.iter().map(|path| (path.clone(), now[path].clone())).collect());
-        for path in touched {
-            let after = match body["undoes"].as_str() {
-                Some(undone) => before[undone][&path].clone(),
-                None => {
-                    let (was, after) = heard.diffs[digest].get(&path).cloned().unwrap_or_default();
-                    assert_eq!(was, now[&path], "{id} landed on what was reviewed: {path}");
-                    after
-                }
-            };
-            now.insert(path, after);
-        }
-    }
-    (now, before.into_keys().collect())
-}
-
-/// All of it, oldest first.
-fn journal(place: &Place) -> Vec<Value> {
-    let output = to_the_end(&mut place.cofferdam(["audit", "log", "--json", "-n", "10000"]), b"");
-    assert!(output.status.success(), "{}", text(&output.stderr));
-    let document: Value = serde_json::from_slice(&output.stdout).unwrap();
-    document["entries"].as_array().unwrap().clone()
 }
 
 /// A round is short enough for all of its journal to be read at once.
@@ -279,14 +185,11 @@ fn whatever_is_killed_the_journal_explains_what_is_left() {
 fn soak(seed: u64) {
     let place = Place::new(As::User);
     fs::copy(binary(), place.root.join("cofferdam")).unwrap();
-    for path in FIRST {
-        place.file(format!("home/project/{path}"), format!("first {path}\n"));
-    }
-    let (first, mounts_before, heard) = (contents(&place), mounts(), Mutex::new(Heard::default()));
+    let (first, mounts_before, heard) = (furnish(&place), mounts(), Mutex::new(Heard::default()));
     let end = Instant::now() + ROUND;
     std::thread::scope(|scope| {
         for number in 0..AT_ONCE {
-            let dice = Dice((seed + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ ((number as u64 + 1) << 32));
+            let dice = Dice::of(seed, number);
             let mut worker = Worker { place: &place, heard: &heard, dice, number, count: 0 };
             scope.spawn(move || {
                 while Instant::now() < end {
@@ -312,7 +215,7 @@ fn sound(place: &Place, heard: &Heard, first: Contents) {
     // The next command brings to an end what was cut off.
     place.states();
     place.audit();
-    let (explained, told) = replayed(place, heard, first);
+    let (explained, told) = heard.diffs.replayed(place, first);
     assert_eq!(contents(place), explained, "the directory is what the journal explains");
     let missing: Vec<_> = heard.landed.difference(&told).collect();
     assert!(missing.is_empty(), "acknowledged, and not in the journal: {missing:?}");

@@ -2,9 +2,13 @@
 //! Everything is made under one directory per test and removed at its end.
 #![allow(dead_code)]
 
+pub mod dice;
 pub mod harm;
 pub mod http;
 pub mod left;
+pub mod replay;
+pub mod served;
+pub mod sse;
 pub mod terminal;
 pub mod world;
 
@@ -65,6 +69,8 @@ pub struct Place {
     pub root: PathBuf,
     pub home: PathBuf,
     pub project: PathBuf,
+    /// Who carries out what is asked here, where the same tests are made with a daemon.
+    pub served: Option<served::Served>,
 }
 
 impl Place {
@@ -81,7 +87,7 @@ impl Place {
         let home = root.join("home");
         let project = home.join("project");
         fs::create_dir_all(&project).unwrap();
-        let place = Place { who, root, home, project };
+        let mut place = Place { who, root, home, project, served: None };
         for dir in [&place.home, &place.project] {
             place.own(dir);
         }
@@ -89,6 +95,7 @@ impl Place {
         fs::create_dir(&state).unwrap();
         fs::set_permissions(&state, fs::Permissions::from_mode(0o700)).unwrap();
         place.own(&state);
+        place.served = served::wanted().then(|| served::Served::start(&place));
         place
     }
 
@@ -140,6 +147,9 @@ impl Place {
     pub fn cofferdam(&self, args: impl IntoIterator<Item = impl AsRef<OsStr>>) -> Command {
         let mut command = self.outside(binary());
         command.args(args);
+        if let Some(served) = &self.served {
+            command.env("COFFERDAM_SERVER", &served.socket);
+        }
         command
     }
 
@@ -242,6 +252,7 @@ impl Place {
 
 impl Drop for Place {
     fn drop(&mut self) {
+        self.served = None;
         self.end_keepers();
         let _ = fs::remove_dir_all(&self.root);
     }

@@ -210,6 +210,18 @@ fn directories_of_the_base_are_moved_by_copying() {
     let probe = "subprocess.run(['mv', 'dir', 'moved'], check=True)\nos.mkdir('new')\nos.rename('new', 'newer')\n\
         print(os.listdir('moved/sub'), os.path.exists('dir'), os.path.isdir('newer'))";
     same(before, probe);
+    same(before, "import shutil\nprint(shutil.move('dir', 'moved'), os.listdir('moved/sub'), os.path.exists('dir'))");
+    // Git knows a directory that was moved so, and moves one when it changes from branch to branch.
+    let before = "git init -q -b main .; git config user.email t@example.org; git config user.name t\n\
+        mkdir -p dir/sub; seq 100 > dir/sub/file; git add -A; git commit -qm one";
+    let probe = "def git(*words): return subprocess.run(['git', *words], capture_output=True, text=True).stdout\n\
+        subprocess.run('git checkout -qb side && mv dir moved && git add -A && git commit -qm two', shell=True, check=True)\n\
+        print(git('show', '--format=%s', '--name-status', '-M'))\n\
+        git('checkout', '-q', 'main')\nprint(os.listdir('.'), git('status', '--porcelain'))\n\
+        git('checkout', '-q', 'side')\nprint(sorted(os.listdir('.')), git('status', '--porcelain'))";
+    same(before, probe);
+    let probe = "print(subprocess.run(['git', 'mv', 'dir', 'moved'], stderr=subprocess.DEVNULL).returncode)";
+    differs(before, probe, "0", "128");
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! The account of a workspace, which raises no event: looked at so often that looking costs little.
 
-use crate::workspace::Gauge;
+use crate::workspace::{Crowd, Gauge};
 use std::time::{Duration, Instant};
 
 /// Of the time that passes, this share at most goes into looking.
@@ -31,6 +31,10 @@ impl<'a> Layer<'a> {
 
     pub fn overfull(&self) -> Option<(u64, u64)> {
         self.gauge.as_ref()?.overfull()
+    }
+
+    pub fn crowded(&mut self) -> Option<Crowd> {
+        self.gauge.as_mut()?.crowded()
     }
 
     /// What is known to be taken; looks anew if that is due.

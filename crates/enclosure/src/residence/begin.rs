@@ -88,7 +88,7 @@ impl Residence<'_> {
         }
         let network = self.guest.network.as_ref().and_then(|network| network.wake());
         let publisher = self.guest.publisher.as_ref().map(|publisher| publisher.wake());
-        for wake in [network, publisher].into_iter().flatten() {
+        for wake in [network, publisher].into_iter().flatten().chain(self.guest.asked_wakes()) {
             watch(&self.epoll, wake, Slot::Network, input)?;
         }
         for event in &self.guest.meter.events {

@@ -27,6 +27,7 @@ impl Residence<'_> {
                 Slot::Network => {
                     let hit = self.guest.hear_network();
                     self.limit(hit);
+                    self.guest.hear_asked();
                 }
                 Slot::Event => {
                     self.guest.meter.events.iter().for_each(EventFd::rearm);
@@ -103,6 +104,7 @@ impl Residence<'_> {
         let claimed = self.memory.unclaimed > 0 && killed && !running.ending;
         self.memory.unclaimed -= u64::from(claimed);
         let out_of_memory = (claimed || running.out_of_memory).then(|| self.guest.meter.memory_hit()).flatten();
+        self.guest.judge.hear_waiters();
         self.tell_denials();
         let flock = self.guest.judge.flock.as_mut();
         let (denials, denials_dropped) = flock.map(|flock| flock.remove(job)).unwrap_or_default();

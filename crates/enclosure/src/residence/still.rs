@@ -3,12 +3,14 @@
 use super::Residence;
 use crate::actors;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 use sys::freeze::{self, Freezing, Trouble};
 use terms::{ErrorKind, Fault, Phase};
 
 /// How long all may take to stand still.
-const PATIENCE: Duration = Duration::from_secs(5);
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// How a residence was made to stand still.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -81,6 +83,15 @@ impl Residence<'_> {
         let until = Instant::now() + PATIENCE;
         let order = |on: bool| self.guest.meter.freezer().map_or(Ok(()), |group| group.freeze(on));
         order(true).map_err(|e| Fault::internal(format!("cgroup.freeze: {e}")).phase(Phase::Execution))?;
+        // Only now: those who wait for an answer have been told to stand still, and make their call again afterwards.
+        let still = Arc::clone(&self.guest.judge.still);
+        still.store(true, Ordering::Release);
+        let frozen = self.await_frozen(until);
+        still.store(false, Ordering::Release);
+        frozen
+    }
+
+    fn await_frozen(&mut self, until: Instant) -> Result<Stillness, Fault> {
         while !self.guest.meter.freezer().is_some_and(sys::cgroup::Group::frozen) {
             if Instant::now() >= until {
                 self.thaw_group()?;

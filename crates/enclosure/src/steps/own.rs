@@ -37,7 +37,7 @@ impl Builder<'_> {
         self.own.extend([Op::NoNewPrivileges, Op::DropCapabilities]);
         // The filter takes the kernel as long to build as the places take to make. But nobody hears its questions until
         // all is ready. So where it asks about looking, or about calls that a policy chose, it stands last.
-        if watch.reads || watch.looks || !watch.deny.is_empty() {
+        if watch.reads || watch.asks || watch.looks || !watch.deny.is_empty() {
             self.own.extend(standing);
             self.own.extend([landlock, filter]);
         } else {

@@ -56,6 +56,13 @@ impl Builder<'_> {
         self.dir(at);
         let attr = self.attr_of(grant);
         match &workspace.over {
+            Over::Tree(tree) if self.asks_in_workspace() => {
+                self.layers_place();
+                self.push(Op::Dir { at: cstring(WHOLE), mode: 0o755 });
+                self.lay_tree(tree, Path::new(WHOLE), QUIET, &grant.rule);
+                self.push(Op::Bind { from: cstring(WHOLE), at: cpath(at), attr });
+                self.whole = Some(WHOLE.into());
+            }
             Over::Tree(tree) => {
                 self.lay_tree(tree, at, attr, &grant.rule);
                 self.whole = Some(cpath(at).to_bytes().to_vec());
@@ -64,7 +71,7 @@ impl Builder<'_> {
                 let options = self.options(workspace, layers, &grant.rule)?;
                 let inner = |g: &Grant| g.path != *at && g.path.starts_with(at) && g.perms.contains(Perm::Execute);
                 let varies = !grant.perms.contains(Perm::Execute) && all.iter().any(inner);
-                if varies || self.lists_programs() {
+                if varies || self.lists_programs() || self.asks_in_workspace() {
                     self.push(Op::Dir { at: cstring(WHOLE), mode: 0o755 });
                     self.push(Op::Overlay { at: cstring(WHOLE), options, attr: QUIET });
                     self.push(Op::Bind { from: cstring(WHOLE), at: cpath(at), attr });

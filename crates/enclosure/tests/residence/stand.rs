@@ -113,7 +113,7 @@ fn ports_are_reached() {
 fn what_stands_still_goes_on() {
     let mut home = stand();
     let counter = home.start("n=0; while :; do n=$((n+1)); echo $n; sleep 0.01; done");
-    let threads = home.start("python3 -c 'import threading,time\nfor _ in range(4): threading.Thread(target=lambda: [None for _ in iter(int, 1) if False]).start()'");
+    let threads = home.start("python3 -c 'import threading,time\nfor _ in range(4): threading.Thread(target=lambda: [open(\"/tmp/t%d\" % n, \"w\").close() for n in iter(int, 1)]).start()'");
     home.hears(&counter.output, "5\n");
     let frozen = home.residence.freeze().unwrap_or_else(|fault| panic!("{fault:?}"));
     assert!(["cgroup", "signals"].contains(&frozen.with));

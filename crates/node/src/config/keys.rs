@@ -154,6 +154,25 @@ pub const KEYS: &[Key] = &[
         about: "How often metrics are sent",
         ..NOTHING
     },
+    Key {
+        name: "warm.max",
+        kind: Kind::Count,
+        default: Some("8"),
+        about: "Sandboxes that stand ready for templates at most, on the whole node",
+        ..NOTHING
+    },
+    Key {
+        name: "limits.total_disk",
+        kind: Kind::Size,
+        about: "What all layers of a state directory may take together; holds for every run, with a daemon or without",
+        ..NOTHING
+    },
+    Key {
+        name: "limits.total_files",
+        kind: Kind::Count,
+        about: "Files, directories and links in all layers of a state directory together",
+        ..NOTHING
+    },
     Key { name: "quota.sandboxes", kind: Kind::Count, about: "Sandboxes at most, on the whole node", ..NOTHING },
     Key {
         name: "quota.live_sandboxes",

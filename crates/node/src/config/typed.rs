@@ -1,6 +1,7 @@
 //! The same values as types, for those who use them.
 
 use super::{Config, Setting, Value};
+use crate::total::Total;
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -117,6 +118,16 @@ impl Config {
             service_name: self.text("telemetry.service_name").unwrap_or("cofferdam").to_owned(),
             interval: self.time("telemetry.interval"),
         }
+    }
+
+    /// Sandboxes that stand ready at most.
+    pub fn warm_max(&self) -> u64 {
+        self.count("warm.max").unwrap_or(0)
+    }
+
+    /// Of all layers of a state directory.
+    pub fn total(&self) -> Total {
+        Total { disk_bytes: self.count("limits.total_disk"), files: self.count("limits.total_files") }
     }
 
     /// Of the whole node.

@@ -3,20 +3,23 @@
 
 use super::{Room, Root};
 use crate::keeper::Keeper;
+use crate::keeper::wire::Rooted;
 use crate::lifecycle::{measure, stop};
 use crate::sandbox::{self, Lifecycle, Sandbox};
 use crate::state::{self, State};
-use crate::{Caller, fresh};
+use crate::{Caller, fresh, total};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde_json::Value;
-use std::os::fd::AsFd;
-use std::path::PathBuf;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use store::{Kept, Step, Store};
 use terms::{ErrorKind, Fault, Phase};
 
 /// That a sandbox is used is written down no more often than this.
 const NOTED_EVERY_MS: u64 = 60_000;
+/// How often a keeper may be met that is about to leave.
+const LEAVING: u32 = 3;
 
 /// What the files are wanted for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -76,6 +79,9 @@ pub fn open_standing(word: &str, purpose: Purpose, caller: &Caller) -> Result<Op
     open_how(word, purpose, How::Found, caller)
 }
 
+/// How often a keeper may be found that is just leaving.
+const TRIES: u32 = 8;
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum How {
     Found,
@@ -87,21 +93,36 @@ fn open_how(word: &str, purpose: Purpose, how: How, caller: &Caller) -> Result<O
     let found = state.store.read(|tx| sandbox::find(tx, Some(word), caller))?;
     let room = match purpose {
         Purpose::Reading => Room::default(),
-        Purpose::Writing => room(&state, &found.record)?,
+        Purpose::Writing => room(&state, &found.record, caller)?,
     };
     let (path, id, stopped) = (state.path.clone(), found.id.clone(), found.record.state == Lifecycle::Stopped);
     touch(&state.store, found)?;
     drop(state);
-    let keeper = match how {
-        How::Found => Keeper::find(&path, &id),
-        How::Started => Some(Keeper::ensure_for_files(&path, &id, caller)?),
-    };
-    let Some(mut keeper) = keeper else { return Ok(None) };
-    let (rooted, handle) = keeper.root()?;
+    let Some((keeper, rooted, handle)) = rooted(&path, &id, how, caller)? else { return Ok(None) };
     let place = rooted.at.text().map(PathBuf::from).ok_or_else(|| Fault::internal("a place that is no path"))?;
     let lease = Lease { keeper: Mutex::new(Some(keeper)), sandbox: id, stopped };
     let root = Root::new(handle, (rooted.uid, rooted.gid), place).with_room(room);
     Ok(Some(Root { lease: Some(Arc::new(lease)), ..root }))
+}
+
+/// A keeper, and a handle on the files that it stands for. One that stood for files alone may leave between being found and being
+/// asked: then there is none, or another is started.
+fn rooted(path: &Path, id: &str, how: How, caller: &Caller) -> Result<Option<(Keeper, Rooted, OwnedFd)>, Fault> {
+    let mut tries = 0;
+    loop {
+        let keeper = match how {
+            How::Found => Keeper::find(path, id),
+            How::Started => Some(Keeper::ensure_for_files(path, id, caller)?),
+        };
+        let Some(mut keeper) = keeper else { return Ok(None) };
+        match keeper.root() {
+            Ok((rooted, handle)) => return Ok(Some((keeper, rooted, handle))),
+            Err(fault) if fault.error_kind != ErrorKind::Unavailable => return Err(fault),
+            Err(_) if how == How::Found => return Ok(None),
+            Err(fault) if tries == LEAVING => return Err(fault),
+            Err(_) => tries += 1,
+        }
+    }
 }
 
 /// Whoever reads and writes files in it uses it: it is not collected for lying idle.
@@ -120,19 +141,20 @@ fn touch(store: &Store, found: Kept<Sandbox>) -> Result<(), Fault> {
 }
 
 /// What the sandbox's limits and the file system leave.
-fn room(state: &State, sandbox: &Sandbox) -> Result<Room, Fault> {
+fn room(state: &State, sandbox: &Sandbox, caller: &Caller) -> Result<Room, Fault> {
     state::check_space(&state.dir, &state.path)?;
-    let mut room = Room { bytes: state::space_left(&state.dir), files: None };
+    let (bytes, files) = total::left(&state.layers, &state.path, caller)?;
+    let least = |one: Option<u64>, other: Option<u64>| one.into_iter().chain(other).min();
+    let mut room = Room { bytes: least(state::space_left(&state.dir), bytes), files };
     let (disk, files) = (sandbox.limits.max_disk_mb, sandbox.limits.max_files);
     if disk.is_none() && files.is_none() {
         return Ok(room);
     }
     let used = sandbox.layers.last().map(|id| measure::layer(&state.layers, id)).unwrap_or_default();
     if let Some(most) = disk.map(|mb| (mb * 1_048_576.0) as u64) {
-        let left = most.saturating_sub(used.bytes);
-        room.bytes = Some(room.bytes.map_or(left, |bytes| bytes.min(left)));
+        room.bytes = least(room.bytes, Some(most.saturating_sub(used.bytes)));
     }
-    room.files = files.map(|most| most.saturating_sub(used.files));
+    room.files = least(room.files, files.map(|most| most.saturating_sub(used.files)));
     Ok(room)
 }
 

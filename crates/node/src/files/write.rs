@@ -3,10 +3,11 @@
 
 use super::place::{Spot, settled};
 use super::{Entry, Root, change, etag, trouble};
-use rustix::fs::{AtFlags, Mode, OFlags, RenameFlags, Timespec, Timestamps};
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, RenameFlags, Timespec, Timestamps};
 use rustix::io::Errno;
 use std::fs::File;
 use std::io::{self, Read, Write};
+use std::os::fd::AsRawFd;
 use std::sync::{Mutex, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 use terms::{Fault, LimitKind, Phase};
@@ -49,11 +50,21 @@ pub struct Draft {
     spot: Spot,
     ask: Ask,
     file: File,
-    /// Its name until it is finished; none when it is appended to.
-    beside: Option<Vec<u8>>,
+    beside: Beside,
     written: u64,
     /// Last, so that the right to the files goes after the files.
     root: Root,
+}
+
+/// Where what is new is until it is finished.
+#[derive(Debug)]
+enum Beside {
+    /// It is appended to what is there.
+    Not,
+    /// Without a name: whoever is killed meanwhile leaves nothing.
+    Nameless,
+    /// Under a name, where the file system makes no nameless files.
+    Named(Vec<u8>),
 }
 
 /// Between looking what is there and taking its place no other writer of ours comes.
@@ -81,8 +92,8 @@ impl Draft {
             return Err(trouble::too_much(path, "no further file may be made".into(), LimitKind::Files, hint));
         }
         let (file, beside) = match ask.append {
-            true => (open_behind(&spot, path, ask.mode)?, None),
-            false => new_beside(&spot.dir).map(|(file, name)| (file, Some(name))).map_err(|e| cannot(path, &e))?,
+            true => (open_behind(&spot, path, ask.mode)?, Beside::Not),
+            false => new_beside(&spot.dir).map_err(|e| cannot(path, &e))?,
         };
         drop(owner);
         Ok(Draft { root, path: path.clone(), spot, ask, file, beside, written: 0 })
@@ -103,7 +114,7 @@ impl Draft {
     pub fn finish(mut self) -> Result<Entry, Fault> {
         let owner = self.root.in_its_name()?;
         let path = self.path.clone();
-        if let Some(beside) = self.beside.take() {
+        if let Some(beside) = self.named().map_err(|e| cannot(&path, &e))? {
             if let Err(fault) = self.replace(&beside) {
                 drop_draft(&self.spot.dir, &beside);
                 return Err(fault);
@@ -116,6 +127,19 @@ impl Draft {
         let meta = meta.and_then(|meta| meta.ok_or_else(|| Errno::NOENT.into())).map_err(|e| cannot(&path, &e))?;
         drop(owner);
         Ok(Entry::of(self.spot.path.clone(), &meta, None))
+    }
+
+    /// The name that it has from now on until it takes its place; none when it is appended to.
+    fn named(&mut self) -> io::Result<Option<Vec<u8>>> {
+        match std::mem::replace(&mut self.beside, Beside::Not) {
+            Beside::Not => Ok(None),
+            Beside::Named(name) => Ok(Some(name)),
+            Beside::Nameless => {
+                let (name, own) = (fresh_name(), format!("/proc/self/fd/{}", self.file.as_raw_fd()));
+                rustix::fs::linkat(CWD, own, &self.spot.dir, &name, AtFlags::SYMLINK_FOLLOW)?;
+                Ok(Some(name))
+            }
+        }
     }
 
     fn replace(&self, beside: &[u8]) -> Result<(), Fault> {
@@ -137,7 +161,7 @@ impl Draft {
 
 impl Drop for Draft {
     fn drop(&mut self) {
-        if let (Some(beside), Ok(_owner)) = (&self.beside, self.root.in_its_name()) {
+        if let (Beside::Named(beside), Ok(_owner)) = (&self.beside, self.root.in_its_name()) {
             drop_draft(&self.spot.dir, beside);
         }
     }
@@ -173,12 +197,26 @@ fn check_when(path: &Rel, when: &When, found: Option<&Meta>) -> Result<(), Fault
     Err(trouble::conflict(path, why, hint).phase(Phase::Admission))
 }
 
-/// A new file with a name that nobody guesses.
-fn new_beside(dir: &Dir) -> io::Result<(File, Vec<u8>)> {
-    let name = format!(".cofferdam-{}", workspace::spelled::hex(&crate::fresh::random())).into_bytes();
-    let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL;
-    let made = dir.open_at(&Rel::top().join(&name), flags, Mode::from_raw_mode(0o600))?;
-    Ok((File::from(made), name))
+/// One that nobody guesses.
+fn fresh_name() -> Vec<u8> {
+    format!(".cofferdam-{}", workspace::spelled::hex(&crate::fresh::random())).into_bytes()
+}
+
+/// A new file without a name, or with one that nobody guesses.
+fn new_beside(dir: &Dir) -> io::Result<(File, Beside)> {
+    let mode = Mode::from_raw_mode(0o600);
+    match dir.open_at(&Rel::top(), OFlags::RDWR | OFlags::TMPFILE, mode) {
+        Ok(made) => return Ok((File::from(made), Beside::Nameless)),
+        Err(e) if [Errno::OPNOTSUPP, Errno::ISDIR, Errno::INVAL].contains(&errno(&e)) => {}
+        Err(e) => return Err(e),
+    }
+    let name = fresh_name();
+    let made = dir.open_at(&Rel::top().join(&name), OFlags::RDWR | OFlags::CREATE | OFlags::EXCL, mode)?;
+    Ok((File::from(made), Beside::Named(name)))
+}
+
+fn errno(error: &io::Error) -> Errno {
+    Errno::from_io_error(error).unwrap_or(Errno::IO)
 }
 
 /// The file to append to, made where it is not there.

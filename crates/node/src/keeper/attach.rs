@@ -5,7 +5,7 @@ use super::runs::unread;
 use super::spool::{Kind, Page, Reader};
 use super::wire::{self, Ask, Frame, Line, Pulled};
 use super::{lost, place::Place};
-use enclosure::terminal;
+pub use enclosure::terminal;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use std::io::Write;
@@ -73,8 +73,7 @@ pub fn attach(state: &Path, sandbox: &str, run: &str, manner: Manner) -> Result<
         over: false,
         pressed: 0,
         signals,
-        kept: [Vec::new(), Vec::new()],
-        unkept: [0, 0],
+        voice: Voice::new(manner.capture),
     };
     visit.stay()
 }
@@ -96,8 +95,52 @@ struct Visit {
     /// So many of the keys to leave were pressed.
     pressed: usize,
     signals: OwnedFd,
+    voice: Voice,
+}
+
+/// Where what a run says goes: to our own streams, or into its outcome.
+pub struct Voice {
+    capture: bool,
     kept: [Vec<u8>; 2],
     unkept: [u64; 2],
+}
+
+impl Voice {
+    pub fn new(capture: bool) -> Voice {
+        Voice { capture, kept: [Vec::new(), Vec::new()], unkept: [0, 0] }
+    }
+
+    /// Stream 0 is standard output, 1 standard error. False when nobody reads it any more.
+    pub fn say(&mut self, stream: usize, bytes: &[u8]) -> bool {
+        if self.capture {
+            let room = MOST_KEPT - self.kept[stream].len();
+            let taken = bytes.len().min(room);
+            self.kept[stream].extend_from_slice(&bytes[..taken]);
+            self.unkept[stream] += (bytes.len() - taken) as u64;
+            return true;
+        }
+        let written = match stream {
+            0 => put(rustix::stdio::stdout(), bytes),
+            _ => put(rustix::stdio::stderr(), bytes),
+        };
+        written.is_ok()
+    }
+
+    /// So many bytes were not kept for us.
+    pub fn missed(&mut self, bytes: u64) {
+        let line = format!("cofferdam: {bytes} bytes of the log are no longer kept\n");
+        let _ = std::io::stderr().write_all(line.as_bytes());
+    }
+
+    pub fn told(&mut self, mut outcome: Outcome) -> Outcome {
+        if self.capture {
+            let [out, err] = std::mem::take(&mut self.kept).map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
+            (outcome.stdout, outcome.stderr) = (Some(out), Some(err));
+            outcome.truncated.stdout += self.unkept[0];
+            outcome.truncated.stderr += self.unkept[1];
+        }
+        outcome
+    }
 }
 
 impl Visit {
@@ -107,11 +150,11 @@ impl Visit {
         }
         loop {
             if let Some(outcome) = self.show()? {
-                return Ok(Left::Ended(Box::new(self.told(outcome))));
+                return Ok(Left::Ended(Box::new(self.voice.told(outcome))));
             }
             let [heard, answered, typed, signalled] = self.wait();
             if heard && self.hear().is_err() {
-                return self.lost().map(|outcome| Left::Ended(Box::new(self.told(outcome))));
+                return self.lost().map(|outcome| Left::Ended(Box::new(self.voice.told(outcome))));
             }
             if answered {
                 self.answered();
@@ -161,14 +204,14 @@ impl Visit {
                 self.reader.read(self.next, PAGE).map_err(|e| unread(&self.run, e))?;
             self.next = next;
             if let Some((from, to)) = gap {
-                let line = format!("cofferdam: {} bytes of the log are no longer kept\n", to - from);
-                let _ = std::io::stderr().write_all(line.as_bytes());
+                self.voice.missed(to - from);
             }
             let nothing = records.is_empty();
             for record in records {
+                // A reader that left early is no error of ours; the run goes on without it.
                 match record.kind {
-                    Kind::Stdout | Kind::Terminal => self.say(0, &record.bytes),
-                    Kind::Stderr => self.say(1, &record.bytes),
+                    Kind::Stdout | Kind::Terminal => drop(self.voice.say(0, &record.bytes)),
+                    Kind::Stderr => drop(self.voice.say(1, &record.bytes)),
                     Kind::Dropped => {}
                     Kind::End => {
                         let read = serde_json::from_slice(&record.bytes);
@@ -180,31 +223,6 @@ impl Visit {
                 return Ok(None);
             }
         }
-    }
-
-    fn say(&mut self, stream: usize, bytes: &[u8]) {
-        if self.manner.capture {
-            let room = MOST_KEPT - self.kept[stream].len();
-            let taken = bytes.len().min(room);
-            self.kept[stream].extend_from_slice(&bytes[..taken]);
-            self.unkept[stream] += (bytes.len() - taken) as u64;
-            return;
-        }
-        // A reader that left early is no error of ours; the run goes on without it.
-        let _ = match stream {
-            0 => put(rustix::stdio::stdout(), bytes),
-            _ => put(rustix::stdio::stderr(), bytes),
-        };
-    }
-
-    fn told(&mut self, mut outcome: Outcome) -> Outcome {
-        if self.manner.capture {
-            let [out, err] = std::mem::take(&mut self.kept).map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
-            (outcome.stdout, outcome.stderr) = (Some(out), Some(err));
-            outcome.truncated.stdout += self.unkept[0];
-            outcome.truncated.stderr += self.unkept[1];
-        }
-        outcome
     }
 
     /// The keeper is gone without a word of the run's end.

@@ -2,7 +2,7 @@
 
 use super::client::Keeper;
 use super::runs::{self, Found};
-use super::wire::{Start, Started, Word};
+use super::wire::{Start, Started, Word, words_of};
 use crate::Caller;
 use crate::lifecycle::live;
 use crate::sandbox::{self, Run, Sandbox};
@@ -27,6 +27,8 @@ pub struct Ask {
     pub env: BTreeMap<String, String>,
     /// Where it starts, seen from the sandbox's directory.
     pub workdir: Option<String>,
+    /// Where whoever asks stands, by its whole path: without `workdir` it starts there, if that is in the sandbox's directory.
+    pub cwd: Option<String>,
     /// Those that one command of many can have: `max_wall_ms`, `max_output_bytes`, `on_output_limit`.
     pub limits: Limits,
     /// Somebody will write to its input; else it is empty.
@@ -68,9 +70,24 @@ pub struct Shown {
     /// An earlier request under the same key started it.
     #[serde(skip_serializing_if = "std::ops::Not::not", default)]
     pub existed: bool,
+    /// How one can be at it; told of one run that goes on in a live sandbox.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub at: Option<At>,
     /// How it ended, where it was asked for and has.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub outcome: Option<Outcome>,
+}
+
+/// What a run can be given, and how far its log has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[schema(as = RunAt)]
+pub struct At {
+    /// It takes input.
+    pub input: bool,
+    /// It has a terminal.
+    pub terminal: bool,
+    /// Where what it says next begins.
+    pub offset: u64,
 }
 
 fn invalid(message: String, hint: &str) -> Fault {
@@ -85,7 +102,7 @@ impl Ask {
                 "give `command` as a list of words, or `shell` as a text",
             ));
         }
-        let all = self.command.iter().chain(&self.shell).chain(self.env.values()).chain(&self.workdir);
+        let all = self.command.iter().chain(&self.shell).chain(self.env.values()).chain(&self.workdir).chain(&self.cwd);
         if let Some(word) = all.into_iter().find(|word| word.contains('\0')) {
             return Err(invalid(format!("{word:?} holds a zero byte"), "no argument, variable or path can hold one"));
         }
@@ -103,8 +120,8 @@ impl Ask {
             command: self.command.iter().map(Word::of).collect(),
             shell: self.shell.as_ref().map(Word::of),
             env: self.env.iter().map(|(name, value)| Word::of(format!("{name}={value}"))).collect(),
-            around: caller.env.iter().map(|(name, value)| (Word::of(name), Word::of(value))).collect(),
-            cwd: None,
+            around: words_of(caller),
+            cwd: self.cwd.as_ref().map(Word::of),
             workdir: self.workdir.as_ref().map(Word::of),
             limits: self.limits,
             input: self.input || self.terminal.is_some(),
@@ -244,6 +261,7 @@ fn told(run: String, record: Run, running: bool) -> Shown {
         status,
         service,
         existed: false,
+        at: None,
         outcome: None,
     }
 }
@@ -251,7 +269,13 @@ fn told(run: String, record: Run, running: bool) -> Shown {
 impl Found {
     /// The run as it is now.
     pub fn show(&self) -> Result<Shown, Fault> {
-        Ok(shown(self.id.clone(), self.now()?))
+        let mut shown = shown(self.id.clone(), self.now()?);
+        if shown.running {
+            let listed = self.keeper().and_then(|mut keeper| keeper.list().ok()).into_iter().flatten();
+            let listed = listed.into_iter().find(|listed| listed.run == self.id);
+            shown.at = listed.map(|l| At { input: l.input, terminal: l.terminal, offset: l.offset });
+        }
+        Ok(shown)
     }
 }
 

@@ -4,6 +4,7 @@ use super::place::{Card, Place};
 use super::spool::Reader;
 use super::wire::{
     self, Ask, Frame, Froze, Hello, Left, Line, Listed, Notice, Pulled, Revision, Rooted, Start, Started, Used, Waited,
+    Word,
 };
 use crate::Caller;
 use crate::questions::{Answer, Question, Remember};
@@ -54,6 +55,11 @@ impl Keeper {
                 Err(_) => return None,
             }
         }
+    }
+
+    /// The same, and it has answered: one that was about to leave for want of work stays for the next question.
+    pub fn heard(state: &Path, sandbox: &str) -> Option<Keeper> {
+        Keeper::find(state, sandbox).and_then(|mut keeper| keeper.hello().is_ok().then_some(keeper))
     }
 
     /// The same, and one is started where none lives. Of several who ask at once one starts it, and all have it.
@@ -208,6 +214,16 @@ impl Keeper {
     /// Other network rules and limits, for all that runs and will run.
     pub fn revise(&mut self, revision: Revision) -> Result<(), Fault> {
         self.ask(&Ask::Revise(Box::new(revision)))
+    }
+
+    /// Ports of the host that lead inside from now on, in place of all that did. False where it stands for its files alone.
+    pub fn publish(&mut self, ports: Vec<String>) -> Result<bool, Fault> {
+        self.ask(&Ask::Publish { ports })
+    }
+
+    /// It stood ready, and is the caller's now; its record says so already.
+    pub fn claim(&mut self, around: Vec<(Word, Word)>, actor: String) -> Result<(), Fault> {
+        self.ask(&Ask::Claim { around, actor })
     }
 
     /// It no longer ends by itself.

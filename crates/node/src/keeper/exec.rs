@@ -1,7 +1,7 @@
 //! A command in a live sandbox: from what `exec` asks to what its keeper is asked.
 
 use super::client::Keeper;
-use super::wire::{Start, Word};
+use super::wire::{Start, Word, words_of};
 use crate::Caller;
 use crate::run::{Ask, Learn};
 use crate::sandbox::{self, Lifecycle, Sandbox};
@@ -18,7 +18,7 @@ pub fn live(word: &str, caller: &Caller) -> Result<(PathBuf, String, Option<Keep
     let keeper = match wanted {
         true => Some(Keeper::ensure(&state, &found.id, caller)?),
         // One that is about to leave does not answer; one that has answered stays for a while.
-        false => Keeper::find(&state, &found.id).and_then(|mut keeper| keeper.hello().is_ok().then_some(keeper)),
+        false => Keeper::heard(&state, &found.id),
     };
     Ok((state, found.id, keeper))
 }
@@ -38,7 +38,7 @@ pub fn start_of(ask: &Ask, caller: &Caller, sandbox: &str) -> Result<Start, Faul
         command: words(&ask.command),
         shell: ask.shell.as_ref().map(Word::of),
         env: words(&ask.env),
-        around: caller.env.iter().map(|(name, value)| (Word::of(name), Word::of(value))).collect(),
+        around: words_of(caller),
         cwd: Some(Word::of(&caller.cwd)),
         workdir: ask.workdir.as_ref().map(Word::of),
         limits: ask.limits,
@@ -50,7 +50,8 @@ pub fn start_of(ask: &Ask, caller: &Caller, sandbox: &str) -> Result<Start, Faul
     })
 }
 
-fn check(ask: &Ask, sandbox: &str) -> Result<(), Fault> {
+/// What one command of many cannot have, if that was asked for.
+pub fn too_much(ask: &Ask) -> Option<&'static str> {
     let given = [
         (!ask.flags.is_empty(), "a rule"),
         (!ask.policies.is_empty(), "a policy"),
@@ -61,9 +62,13 @@ fn check(ask: &Ask, sandbox: &str) -> Result<(), Fault> {
         (ask.report_reads, "--report-reads"),
         (ask.learn != Learn::Nothing, "learning"),
     ];
-    match given.into_iter().find(|(given, _)| *given) {
+    given.into_iter().find(|(given, _)| *given).map(|(_, what)| what)
+}
+
+fn check(ask: &Ask, sandbox: &str) -> Result<(), Fault> {
+    match too_much(ask) {
         None => Ok(()),
-        Some((_, what)) => {
+        Some(what) => {
             let message =
                 format!("{sandbox} is live: its walls stand already, and {what} cannot be given to one command");
             let hint = format!("leave it out, or `cofferdam stop {sandbox}` first and run the command by itself");

@@ -2,6 +2,8 @@
 //! nothing in it waits for anything else.
 
 mod asked;
+mod attend;
+mod claimed;
 mod clerk;
 mod client;
 mod end;
@@ -9,12 +11,13 @@ mod happened;
 mod runs;
 mod work;
 
+use self::attend::Attended;
 use self::clerk::Clerk;
 use self::client::{Client, Owed};
 use self::work::{CHUNK, Stream, Work};
 use super::client::Wanted;
 use super::place::{Card, Place};
-use super::wire::{self, Frame, Froze, Left, Listed, Rooted, Start, Used, Word};
+use super::wire::{self, Frame, Froze, Left, Listed, Rooted, Used, Word};
 use crate::Caller;
 use crate::run::{Holding, Premises, Resident};
 use crate::sandbox::{Lifecycle, Sandbox};
@@ -46,6 +49,8 @@ const IDLE_AT_REST: Duration = Duration::from_millis(200);
 const LINGER: Duration = Duration::from_secs(1);
 /// How often it looks whether its place is still there.
 const SEEN_EVERY: Duration = Duration::from_secs(10);
+/// How often one that stands ready looks whether it is still wanted, where nobody told it.
+const LOOK: Duration = Duration::from_secs(30);
 /// How long commands have to end when the keeper is told to.
 const GRACE: Duration = Duration::from_secs(5);
 /// Descriptors that it may want: a few for each run and one for each who asks.
@@ -119,6 +124,8 @@ struct Keep {
     clients: BTreeMap<u64, Client>,
     next_client: u64,
     works: BTreeMap<String, Work>,
+    /// Services, in the order of the record.
+    attended: Vec<Attended>,
     past: VecDeque<Past>,
     /// Since when it stands still.
     frozen: Option<Instant>,
@@ -140,8 +147,12 @@ struct Keep {
     /// When it was last seen that its place is still there.
     seen: Instant,
     buffer: Vec<u8>,
+    /// The last question that is in the journal, by its number.
+    last_asked: u64,
     /// Runs that have ended since old output was last looked for.
     unpruned: usize,
+    /// When it looks next whether it is still wanted, while it stands ready.
+    look_at: Instant,
     /// Dropped last: from then on others can have the workspace.
     _holding: Holding,
 }
@@ -211,6 +222,7 @@ impl Keep {
             clients: BTreeMap::new(),
             next_client: 0,
             works: BTreeMap::new(),
+            attended: Vec::new(),
             past: VecDeque::new(),
             frozen: None,
             stays,
@@ -225,12 +237,16 @@ impl Keep {
             over: None,
             seen: Instant::now(),
             buffer: vec![0; CHUNK],
+            last_asked: 0,
             unpruned: 0,
+            look_at: Instant::now() + LOOK,
             _holding: holding,
         };
         keep.prune();
-        if !rests {
-            keep.awake()?;
+        if !rests && !keep.premises.ready {
+            let awake = keep.awake();
+            // It never stood, so that nothing is lost.
+            awake.inspect_err(|_| keep.place.clear())?;
         }
         Ok(keep)
     }
@@ -248,25 +264,14 @@ impl Keep {
         self.awake()
     }
 
-    /// It is suspended no more, and its services run.
+    /// It is suspended no more, its ports are open, and its services run.
     fn awake(&mut self) -> Result<(), Fault> {
         let (sandbox, caller) = (self.premises.sandbox.clone(), self.caller.clone());
         if sandbox.record.suspended.is_some() {
             super::suspend::woken(&self.state, &sandbox.id, &caller)?;
         }
-        for service in &sandbox.record.services {
-            let start = Start {
-                shell: Some(Word::of(&service.command)),
-                env: service.env.iter().map(|(name, value)| Word::of(format!("{name}={value}"))).collect(),
-                around: caller.env.iter().map(|(name, value)| (Word::of(name), Word::of(value))).collect(),
-                workdir: service.cwd.as_ref().map(Word::of),
-                actor: caller.user.clone(),
-                service: Some(service.name.clone()),
-                ..Start::default()
-            };
-            self.begin_run(&start)?;
-        }
-        Ok(())
+        self.premises.publish(sandbox.record.publish, &mut self.residence)?;
+        self.begin_services(&wire::words_of(&caller), &caller.user)
     }
 
     fn run(mut self) -> Result<(), Fault> {
@@ -295,8 +300,8 @@ impl Keep {
 
     fn is_idle(&self) -> bool {
         let owing = self.clients.values().any(|client| !matches!(client.owed, Owed::Nothing | Owed::Follow(_)));
-        let owing = owing || self.clients.values().any(|client| client.holds_files);
-        self.works.is_empty() && !self.stays && self.frozen.is_none() && !owing
+        let owing = owing || self.clients.values().any(|client| client.holds_files) || self.next_service().is_some();
+        self.works.is_empty() && !self.stays && !self.premises.ready && self.frozen.is_none() && !owing
     }
 
     fn leave(mut self) {
@@ -330,6 +335,8 @@ impl Keep {
         }
         self.look_at_clock();
         self.look_at_place();
+        self.look_whether_wanted();
+        self.look_after_services();
         self.tell_followers();
         self.send();
         let ends = self.ending.is_some() || self.fell.is_some();
@@ -379,10 +386,12 @@ impl Keep {
             _ => None,
         });
         let idle = self.is_idle().then(|| self.stirred + self.idle);
+        let look = self.premises.ready.then_some(self.look_at);
         let end = self.ending.as_ref().filter(|_| !self.works.is_empty()).map(|end| end.kill_at);
         let over = self.over.map(|over| over + LINGER);
         let seen = Some(self.seen + SEEN_EVERY);
-        let at = walls.chain(waits).chain(idle).chain(end).chain(over).chain(seen).chain(inner).min()?;
+        let ours = look.into_iter().chain(self.next_service()).chain(over).chain(seen);
+        let at = walls.chain(waits).chain(idle).chain(ours).chain(end).chain(inner).min()?;
         let left = at.saturating_duration_since(Instant::now());
         Some(Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() })
     }

@@ -4,11 +4,12 @@ use super::place::Place;
 use super::spool::Writer;
 use crate::fresh;
 use crate::lifecycle::live;
+use crate::run::Written;
 use crate::sandbox::Run;
 use crate::state::State;
 use std::path::Path;
 use store::{Kept, Store, Tx};
-use terms::{Enforcement, Fault, Level, Outcome, PolicyStamp, RunId, Verdict};
+use terms::{Enforcement, ErrorKind, Fault, Level, Outcome, PolicyStamp, RunId, Verdict};
 
 /// Why a sandbox has lost its keeper, if it has.
 pub fn reason(state: &Path, sandbox: &str) -> Option<String> {
@@ -57,6 +58,20 @@ fn settle_in(store: &Store, state: &Path, sandbox: &str) -> Result<(), Fault> {
         }
         Ok(())
     })
+}
+
+/// Writes down a run that was begun and never recorded.
+pub(super) fn never_recorded(state: &Path, place: &Place, written: &Written<'_>) -> Result<(), Fault> {
+    let why = "its keeper was killed while it began";
+    Store::open(state)?.write(|tx| {
+        if tx.get::<Run>(written.run)?.is_some() {
+            return Ok(());
+        }
+        written.begin(tx)?;
+        written.fail(tx, &Fault::new(ErrorKind::Unavailable, why))
+    })?;
+    close(place, written.run, &written.sandbox, why);
+    Ok(())
 }
 
 /// Puts an end to what a run has said, where it has said anything.

@@ -3,9 +3,11 @@
 //! ```text
 //!  <state>/keepers/<sandbox>/keeper.json   which process it is
 //!                            sock          where it is asked
+//!                            services.json how its services stand
 //!                            runs/<run>/   what each run has said, see `spool`
 //! ```
 
+use super::services::ServiceNow;
 use crate::lifecycle::live;
 use rustix::fs::{CWD, Mode, OFlags};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
@@ -18,8 +20,11 @@ use std::path::{Path, PathBuf};
 
 const CARD: &str = "keeper.json";
 const SOCKET: &str = "sock";
+const SERVICES: &str = "services.json";
 /// A card is a line.
 const LONGEST_CARD: u64 = 4096;
+/// One line for each service.
+const LONGEST_SERVICES: u64 = 256 << 10;
 /// Connections that wait to be taken.
 const BACKLOG: i32 = 64;
 
@@ -90,6 +95,14 @@ impl Place {
         serde_json::from_slice(&std::fs::read(path).ok()?).ok()
     }
 
+    /// Whether a keeper's place is gone, or another's. What cannot be told now is taken for its own.
+    pub fn is_lost(&self, pid: u32) -> bool {
+        match std::fs::symlink_metadata(self.dir.join(CARD)) {
+            Ok(_) => self.card().is_some_and(|card| card.pid != pid),
+            Err(e) => e.kind() == io::ErrorKind::NotFound,
+        }
+    }
+
     pub fn write_card(&self, card: &Card) -> io::Result<()> {
         let new = self.dir.join("keeper.json.new");
         let text = serde_json::to_vec(card)?;
@@ -99,9 +112,25 @@ impl Place {
         std::fs::rename(new, self.dir.join(CARD))
     }
 
+    /// How its services stood when that was last written.
+    pub fn services(&self) -> Vec<ServiceNow> {
+        let path = self.dir.join(SERVICES);
+        let fits = std::fs::metadata(&path).is_ok_and(|meta| meta.len() <= LONGEST_SERVICES);
+        let text = fits.then(|| std::fs::read(path).ok()).flatten();
+        text.and_then(|text| serde_json::from_slice(&text).ok()).unwrap_or_default()
+    }
+
+    pub fn write_services(&self, all: &[ServiceNow]) -> io::Result<()> {
+        let new = self.dir.join("services.json.new");
+        std::fs::write(&new, serde_json::to_vec(all)?)?;
+        std::fs::rename(new, self.dir.join(SERVICES))
+    }
+
     /// All that keepers left of a sandbox that is gone.
     pub fn remove(&self) {
-        let _collected_later = std::fs::remove_dir_all(&self.dir);
+        let (Some(above), Some(name)) = (self.dir.parent(), self.dir.file_name()) else { return };
+        let _collected_later =
+            workspace::Dir::open(above).and_then(|above| workspace::remove::tree(&above, name.as_encoded_bytes()));
     }
 
     /// Sandboxes that have or had a keeper.

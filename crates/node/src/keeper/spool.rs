@@ -64,6 +64,11 @@ pub struct Record {
 }
 
 impl Record {
+    /// A record of so many bytes that were dropped.
+    pub fn dropped_of(offset: u64, at_ms: u64, count: u64) -> Record {
+        Record { offset, kind: Kind::Dropped, at_ms, bytes: count.to_le_bytes().to_vec() }
+    }
+
     /// The count of a record of what was dropped.
     pub fn dropped(&self) -> Option<u64> {
         (self.kind == Kind::Dropped).then(|| self.bytes.as_slice().try_into().ok().map(u64::from_le_bytes)).flatten()

@@ -58,7 +58,7 @@ pub fn suspend(which: &Which, tier: Tier, grace: Duration, caller: &Caller) -> R
         let reached = if standing == Standing::Frozen { Tier::Frozen } else { Tier::Hibernated };
         return Ok(answer(&kept, reached, false));
     }
-    let keeper = Keeper::find(&state.path, &kept.id);
+    let keeper = Keeper::heard(&state.path, &kept.id);
     match (tier, keeper) {
         (Tier::Frozen, Some(keeper)) => freeze(&state, &kept, keeper, caller),
         // One that is not live has no process, and so there is nothing to stand still.

@@ -7,6 +7,7 @@
 //!
 //! A connection asks one thing at a time. After `follow` it only hears notices. Descriptors come along with an answer's first byte.
 
+use crate::Caller;
 use rustix::io::Errno;
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
@@ -110,6 +111,16 @@ pub enum Ask {
     },
     /// Other network rules and limits, for all that runs and will run.
     Revise(Box<Revision>),
+    /// These ports of the host lead inside from now on, and no others; whether they do.
+    Publish {
+        ports: Vec<String>,
+    },
+    /// The one that stood ready is somebody's now, as its record says.
+    Claim {
+        /// The caller's variables, for services.
+        around: Vec<(Word, Word)>,
+        actor: String,
+    },
     /// It stays until it is told to end, whether anything runs or not.
     Stay,
     /// Ends everything in order and then itself: answered by `Left` when nothing runs any more.
@@ -210,6 +221,11 @@ impl Start {
         let wanted = Word::of(name);
         self.around.iter().find(|(known, _)| *known == wanted).and_then(|(_, value)| value.text())
     }
+}
+
+/// A caller's variables, as they are sent.
+pub fn words_of(caller: &Caller) -> Vec<(Word, Word)> {
+    caller.env.iter().map(|(name, value)| (Word::of(name), Word::of(value))).collect()
 }
 
 /// A run that this keeper started.

@@ -24,10 +24,12 @@ pub enum Standing {
     Frozen,
     /// What ran in it was ended, and starts again when it is resumed.
     Hibernated,
+    /// It stands ready for a template, and is nobody's yet.
+    Ready,
 }
 
 impl Standing {
-    pub const ALL: [Standing; 8] = [
+    pub const ALL: [Standing; 9] = [
         Standing::Active,
         Standing::Running,
         Standing::Stopped,
@@ -36,6 +38,7 @@ impl Standing {
         Standing::Lost,
         Standing::Frozen,
         Standing::Hibernated,
+        Standing::Ready,
     ];
 
     pub fn name(self) -> &'static str {
@@ -48,6 +51,7 @@ impl Standing {
             Standing::Lost => "lost",
             Standing::Frozen => "frozen",
             Standing::Hibernated => "hibernated",
+            Standing::Ready => "ready",
         }
     }
 }
@@ -104,6 +108,7 @@ pub enum Why {
     Running,
     Stopped,
     Removed,
+    Ready,
 }
 
 /// The table.
@@ -112,6 +117,7 @@ pub fn admit(standing: Standing, verb: Verb) -> Ruling {
     match (standing, verb) {
         (Standing::Removed, Verb::Remove | Verb::RemoveByForce | Verb::Collect) => NothingToDo,
         (Standing::Removed, _) => Refused(Why::Removed),
+        (Standing::Ready, _) => Refused(Why::Ready),
 
         // Who is suspended is woken by it.
         (Standing::Active | Standing::Lost | Standing::Frozen | Standing::Hibernated, Verb::Exec) => Allowed,
@@ -154,6 +160,9 @@ fn refusal(why: Why, id: &str) -> Fault {
         Why::Running => (ErrorKind::Conflict, "a command runs in it", "wait for it, or end it with `cofferdam stop`"),
         Why::Stopped => (ErrorKind::Conflict, "it is stopped", "start it again with `cofferdam start`"),
         Why::Removed => (ErrorKind::NotFound, "it was removed", "`cofferdam ls` lists those that are there"),
+        Why::Ready => {
+            (ErrorKind::Conflict, "it stands ready and is nobody's yet", "`cofferdam create --template` takes one over")
+        }
     };
     Fault::new(kind, format!("{id}: {what}")).hint(hint).subject(id).phase(Phase::Admission)
 }
@@ -165,18 +174,18 @@ mod tests {
     /// Rows are verbs, columns are standings in the order of `Standing::ALL`: `+` allowed, `.` nothing to do, and the
     /// first letter of why not.
     const TABLE: [(&str, &str); 12] = [
-        ("Exec", "+RSRX+++"),
-        ("Start", "..+RX+++"),
-        ("Stop", "++.+X+++"),
-        ("Remove", "+R+R.+R+"),
-        ("RemoveByForce", "++++.+++"),
-        ("Collect", "+R+R.+R+"),
-        ("Diff", "++++X+++"),
-        ("Land", "++++X+++"),
-        ("Rewrite", "+R+RX+R+"),
-        ("Snapshot", "++++X+++"),
-        ("Suspend", "++SSX++."),
-        ("Resume", "..SSX.++"),
+        ("Exec", "+RSRX+++N"),
+        ("Start", "..+RX+++N"),
+        ("Stop", "++.+X+++N"),
+        ("Remove", "+R+R.+R+N"),
+        ("RemoveByForce", "++++.+++N"),
+        ("Collect", "+R+R.+R+N"),
+        ("Diff", "++++X+++N"),
+        ("Land", "++++X+++N"),
+        ("Rewrite", "+R+RX+R+N"),
+        ("Snapshot", "++++X+++N"),
+        ("Suspend", "++SSX++.N"),
+        ("Resume", "..SSX.++N"),
     ];
 
     #[test]
@@ -190,6 +199,7 @@ mod tests {
                     Ruling::Refused(Why::Running) => 'R',
                     Ruling::Refused(Why::Stopped) => 'S',
                     Ruling::Refused(Why::Removed) => 'X',
+                    Ruling::Refused(Why::Ready) => 'N',
                 };
                 assert_eq!(got, want, "{verb:?} of one that is {standing:?}");
             }

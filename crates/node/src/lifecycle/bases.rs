@@ -5,6 +5,7 @@ use crate::fresh;
 use crate::sandbox::Sandbox;
 use crate::snapshots::{Snapshot, Template};
 use crate::state::{BASES, State};
+use crate::warm::Spare;
 use rustix::fs::Mode;
 use std::collections::HashSet;
 use std::io;
@@ -39,6 +40,10 @@ impl Drop for Own {
 
 pub fn make(state: &State, id: &str) -> Result<Own, Fault> {
     let failed = |e: io::Error| {
+        // A full disk is told as what it is, as for whoever brings a directory.
+        if let Err(full) = crate::state::check_space(&state.dir, &state.path) {
+            return full;
+        }
         let fault = Fault::new(ErrorKind::Unavailable, format!("{}: a directory for {id}: {e}", state.path.display()));
         fault.phase(Phase::Preparation).hint("the state directory must be writable, with space left")
     };
@@ -63,7 +68,8 @@ pub fn unused(state: &State) -> Result<Vec<String>, Fault> {
         let sandboxes = tx.list::<Sandbox>()?.into_iter().map(|kept| kept.record.base);
         let snapshots = tx.list::<Snapshot>()?.into_iter().map(|kept| kept.record.ground.base);
         let templates = tx.list::<Template>()?.into_iter().map(|kept| kept.record.ground.base);
-        Ok(sandboxes.chain(snapshots).chain(templates).collect::<HashSet<PathBuf>>())
+        let spares = tx.list::<Spare>()?.into_iter().map(|kept| kept.record.sandbox.base);
+        Ok(sandboxes.chain(snapshots).chain(templates).chain(spares).collect::<HashSet<PathBuf>>())
     })?;
     names.retain(|name| !used.contains(&state.path.join(BASES).join(name)));
     Ok(names)

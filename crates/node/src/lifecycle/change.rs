@@ -1,7 +1,8 @@
-//! Change: what can be said anew of a sandbox that is there: its name, how long it is kept, its network rules and its limits. The last
-//! two hold at once where it is live.
+//! Change: what can be said anew of a sandbox that is there: its name, how long it is kept, its network rules, its limits and the ports
+//! of the host that lead inside. The last three hold at once where it is live.
 
 use super::create::{check_name, name_taken};
+use super::ports::{self, Ports};
 use super::revise::{self, Revised};
 use super::stop::{Which, note, pick};
 use crate::sandbox::Sandbox;
@@ -39,9 +40,24 @@ pub struct Ask {
     #[serde(default, deserialize_with = "given", skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<f64>)]
     pub cpus: Option<Option<f64>>,
+    /// Ports of the host that lead inside as long as it is live. An operator of the host adds some; who runs commands can remove them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub publish: Option<Publish>,
     /// Whoever asks may also allow more.
     #[serde(skip)]
     pub may_widen: bool,
+}
+
+/// `[ADDRESS:]HOST:GUEST` each; 127.0.0.1 where no address is given.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields, default)]
+#[schema(as = PublishChange)]
+pub struct Publish {
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub add: Vec<String>,
+    /// Connections to them are broken off. The port inside can be left out.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub remove: Vec<String>,
 }
 
 /// `null` is something else than nothing.
@@ -61,6 +77,9 @@ pub struct Changed {
     pub idle_ms: Option<u64>,
     /// Counts changes of its network rules and limits.
     pub revision: u64,
+    /// Ports of the host that lead inside.
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
+    pub publish: Vec<String>,
     /// They hold for what runs in it already.
     pub live: bool,
     /// False when it was so already.
@@ -73,15 +92,27 @@ pub fn change(which: &Which, ask: &Ask, caller: &Caller) -> Result<Changed, Faul
     }
     let state = State::open(caller)?;
     let revised = revise::prepare(&state, which, ask, caller)?;
+    let ports = ports::prepare(&state, which, ask, caller)?;
     let live = match &revised {
         Some(revised) => revised.put_in_force(caller)?,
         None => false,
     };
-    let changed = store_change(&state, which, ask, caller, revised.as_ref());
-    if let (Err(_), true, Some(revised)) = (&changed, live, &revised) {
-        revised.take_back(&state, caller);
+    let take_back = || revised.iter().filter(|_| live).for_each(|revised| revised.take_back(&state, caller));
+    let open = match &ports {
+        Some(ports) => ports.put_in_force(&state).inspect_err(|_| take_back())?,
+        None => false,
+    };
+    let changed = store_change(&state, which, ask, caller, (revised.as_ref(), ports.as_ref()));
+    match (&changed, &ports) {
+        (Err(_), _) => {
+            take_back();
+            ports.iter().filter(|_| open).for_each(|ports| ports.take_back(&state));
+        }
+        // One that became live meanwhile has read the record as it was.
+        (Ok(_), Some(ports)) if !open => drop(ports.put_in_force(&state)?),
+        _ => {}
     }
-    changed.map(|changed| Changed { live, ..changed })
+    changed.map(|changed| Changed { live: live || open, ..changed })
 }
 
 fn store_change(
@@ -89,13 +120,16 @@ fn store_change(
     which: &Which,
     ask: &Ask,
     caller: &Caller,
-    revised: Option<&Revised>,
+    (revised, ports): (Option<&Revised>, Option<&Ports>),
 ) -> Result<Changed, Fault> {
     state.store.write(|tx| {
         let mut kept = pick(tx, which, caller)?;
         let before = (kept.record.name.clone(), kept.record.expires_ms, kept.record.idle_ms);
         if let Some(revised) = revised {
             revised.put(&mut kept)?;
+        }
+        if let Some(ports) = ports {
+            ports.put(&mut kept)?;
         }
         let now = fresh::now_ms();
         if let Some(name) = &ask.name {
@@ -107,8 +141,9 @@ fn store_change(
         if let Some(idle) = ask.idle_ms {
             kept.record.idle_ms = idle;
         }
-        let changed =
-            revised.is_some() || before != (kept.record.name.clone(), kept.record.expires_ms, kept.record.idle_ms);
+        let changed = revised.is_some()
+            || ports.is_some()
+            || before != (kept.record.name.clone(), kept.record.expires_ms, kept.record.idle_ms);
         if changed {
             let other = kept.record.name.as_deref().map(|name| tx.get_named::<Sandbox>(name)).transpose()?.flatten();
             if let Some(other) = other.filter(|other| other.id != kept.id) {
@@ -118,7 +153,8 @@ fn store_change(
             note(tx, "change", Step::Done, &kept.id, caller, json!(ask))?;
             kept = tx.change(kept)?;
         }
-        let Sandbox { name, expires_ms, idle_ms, revision, .. } = kept.record;
-        Ok(Changed { id: kept.id, version: kept.version, name, expires_ms, idle_ms, revision, live: false, changed })
+        let (id, version) = (kept.id, kept.version);
+        let Sandbox { name, expires_ms, idle_ms, revision, publish, .. } = kept.record;
+        Ok(Changed { id, version, name, expires_ms, idle_ms, revision, publish, live: false, changed })
     })
 }

@@ -30,7 +30,7 @@ pub struct Unneeded {
 
 /// Those that can go now, in the order of their names.
 pub fn unneeded(state: &State) -> Result<Vec<Unneeded>, Fault> {
-    let all = batch::batches(state)?;
+    let Some(all) = batch::batches(state)? else { return Ok(Vec::new()) };
     // Listed before the records are read: a batch is recorded before it has a directory.
     let names = names(&all)?;
     if names.is_empty() {

@@ -2,8 +2,10 @@
 //! anything is made, and what is made is one layer and one transaction.
 
 mod base;
-mod rules;
+mod claim;
+pub(crate) mod rules;
 
+pub use claim::claim;
 pub use rules::check_name;
 
 use super::{bases, keys, reserve};
@@ -11,9 +13,9 @@ use crate::policies::{Flag, Source};
 use crate::sandbox::{Sandbox, Service, Sharing};
 use crate::snapshots::{Ground, still_there};
 use crate::state::{self, State};
-use crate::{Caller, fresh};
-pub(crate) use base::wait_for_clock;
-use base::{Base, Stacked, ground_of};
+use crate::{Caller, fresh, total};
+use base::ground_of;
+pub(crate) use base::{Base, Stacked, wait_for_clock};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 use std::ffi::OsString;
@@ -58,6 +60,9 @@ pub struct Created {
     pub base: PathBuf,
     /// An earlier request under the same key made it.
     pub existed: bool,
+    /// It stood ready, and is live.
+    #[serde(default)]
+    pub warm: bool,
     pub notes: Vec<String>,
 }
 
@@ -67,12 +72,29 @@ pub fn create(ask: &Ask, caller: &Caller) -> Result<Created, Fault> {
 
 /// The same, and tells how far a driver that copies has come.
 pub fn create_telling(ask: &Ask, caller: &Caller, progress: &mut dyn FnMut(&Copied)) -> Result<Created, Fault> {
+    match claim(ask, caller)? {
+        Some(claimed) => Ok(claimed),
+        None => make_telling(ask, caller, progress),
+    }
+}
+
+/// Makes a sandbox, whatever stands ready.
+pub fn make(ask: &Ask, caller: &Caller) -> Result<Created, Fault> {
+    make_telling(ask, caller, &mut |_| {})
+}
+
+fn check_words(ask: &Ask) -> Result<(), Fault> {
     if let Some(name) = &ask.name {
         check_name(name)?;
     }
     if let Some(key) = &ask.key {
         keys::check(key)?;
     }
+    Ok(())
+}
+
+fn make_telling(ask: &Ask, caller: &Caller, progress: &mut dyn FnMut(&Copied)) -> Result<Created, Fault> {
+    check_words(ask)?;
     let state = State::open(caller)?;
     let ground = ground_of(&state, ask)?;
     let id = terms::id("sbx", fresh::random());
@@ -89,14 +111,16 @@ pub fn create_telling(ask: &Ask, caller: &Caller, progress: &mut dyn FnMut(&Copi
         return Ok(known);
     }
     state::check_space(&state.dir, &state.path)?;
+    total::admit(&state.layers, &state.path, caller)?;
+    total::admit_copy(&state.layers, &state.path, caller, (&base.dir, sandbox.driver))?;
     // Those that are sure to be refused leave no trace; the transaction below asks again.
     state.store.read(|tx| admit(tx, "", &sandbox, caller))?;
     let stacked = Stacked::make(&state, &base, ask, &id, &mut sandbox, progress)?;
     let made = state.store.write(|tx| match earlier(tx, ask, &params, caller)? {
         Some(known) => Ok(known),
-        None => record(tx, ask, caller, &id, sandbox, params).map(|version| {
+        None => record(tx, ask, caller, &id, sandbox, params, false).map(|version| {
             let (id, base) = (id.clone(), base.path.clone());
-            Created { id, version, base, existed: false, notes }
+            Created { id, version, base, existed: false, warm: false, notes }
         }),
     });
     match &made {
@@ -166,7 +190,7 @@ fn earlier(tx: &Tx<'_>, ask: &Ask, params: &Map<String, Value>, caller: &Caller)
     match tx.get::<Sandbox>(&id)? {
         Some(kept) => {
             let (version, base) = (kept.version, kept.record.base);
-            Ok(Some(Created { id, version, base, existed: true, notes: Vec::new() }))
+            Ok(Some(Created { id, version, base, existed: true, warm: false, notes: Vec::new() }))
         }
         None => {
             let message = format!("the key {key:?} made {id}, which was removed since");
@@ -205,6 +229,7 @@ fn record(
     id: &str,
     sandbox: Sandbox,
     params: Map<String, Value>,
+    warm: bool,
 ) -> Result<u64, Fault> {
     admit(tx, id, &sandbox, caller)?;
     if let Some((_, below)) = sandbox.layers.split_last().filter(|(_, below)| !below.is_empty()) {
@@ -212,7 +237,7 @@ fn record(
     }
     let at_ms = fresh::now_ms();
     let body = json!({"base": sandbox.base, "name": sandbox.name, "layers": sandbox.layers, "driver": sandbox.driver,
-        "reserve": sandbox.reserve, "expires_ms": sandbox.expires_ms, "key": ask.key});
+        "reserve": sandbox.reserve, "expires_ms": sandbox.expires_ms, "key": ask.key, "warm": warm});
     let entry = Entry { at_ms, verb: "create", step: Step::Intent, subject: id, actor: &caller.user, body };
     tx.note(&entry)?;
     if let Some(key) = &ask.key {

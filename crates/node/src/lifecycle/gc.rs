@@ -12,6 +12,7 @@ use crate::keeper::place::Place;
 use crate::sandbox::{Run, Sandbox, Tombstone, layers_in_use};
 use crate::snapshots::{self, Frozen, Snapshot};
 use crate::state::State;
+use crate::warm::{self, Spare};
 use crate::{Caller, fresh};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
@@ -51,6 +52,8 @@ pub enum Sort {
     OwnBase,
     /// What commands said in a sandbox that is gone.
     Output,
+    /// A sandbox that was to stand ready, and that nobody can take any more.
+    Spare,
     /// A key of a request that is too old to be repeated.
     Key,
 }
@@ -119,6 +122,7 @@ fn items(state: &State) -> Result<Vec<Item>, Fault> {
     let known = state.store.read(|tx| {
         Ok(Known {
             sandboxes: tx.list::<Sandbox>()?,
+            spares: tx.list::<Spare>()?,
             layers: layers_in_use(tx)?,
             buried: tx.referred("gone")?,
             snapshots: snapshots::unneeded(tx)?,
@@ -163,7 +167,12 @@ fn items(state: &State) -> Result<Vec<Item>, Fault> {
     }
     let bases = bases::left(state)?;
     items.extend(bases.iter().map(|id| item(Sort::OwnBase, id, "nothing stands on it".into(), Size::default())));
-    let output = left_output(state, &known.sandboxes);
+    for spare in &known.spares {
+        if let Some(why) = state.store.read(|tx| warm::idle(tx, state, spare))? {
+            items.push(item(Sort::Spare, &spare.id, why.to_owned(), Size::default()));
+        }
+    }
+    let output = left_output(state, &known);
     items.extend(output.iter().map(|id| item(Sort::Output, id, "its sandbox is gone".into(), Size::default())));
     items.extend(known.keys.iter().map(|key| item(Sort::Key, key, "expired".into(), Size::default())));
     items.truncate(MOST);
@@ -172,6 +181,7 @@ fn items(state: &State) -> Result<Vec<Item>, Fault> {
 
 struct Known {
     sandboxes: Vec<store::Kept<Sandbox>>,
+    spares: Vec<store::Kept<Spare>>,
     layers: BTreeMap<String, u64>,
     buried: BTreeMap<String, u64>,
     snapshots: Vec<store::Kept<Snapshot>>,
@@ -270,6 +280,7 @@ fn take(state: &State, item: &Item, caller: &Caller) -> Result<bool, Fault> {
         Sort::LostRun => lose(state, &item.id),
         Sort::Output => Ok(drop_output(state, &item.id)),
         Sort::OwnBase => bases::drop_unused(state, &item.id),
+        Sort::Spare => warm::drop_one(state, &item.id, caller),
         Sort::Key => state.store.write(|tx| tx.forget_key(&item.id, now)),
     }
 }
@@ -348,15 +359,19 @@ fn lose(state: &State, id: &str) -> Result<bool, Fault> {
 }
 
 /// What keepers left of sandboxes that are gone.
-fn left_output(state: &State, sandboxes: &[store::Kept<Sandbox>]) -> Vec<String> {
-    let known = |id: &String| sandboxes.iter().any(|kept| kept.id == *id);
-    let mut left: Vec<String> = Place::all(&state.path).into_iter().filter(|id| !known(id)).collect();
+fn left_output(state: &State, known: &Known) -> Vec<String> {
+    let is_known = |id: &String| {
+        known.sandboxes.iter().any(|kept| kept.id == *id) || known.spares.iter().any(|kept| kept.id == *id)
+    };
+    // A keeper that lives is found by its place alone: it is not taken from it, whatever the records say.
+    let lives = |id: &String| Place::of(&state.path, id).card().is_some_and(|card| card.handle().is_some());
+    let mut left: Vec<String> = Place::all(&state.path).into_iter().filter(|id| !is_known(id) && !lives(id)).collect();
     left.sort();
     left
 }
 
 fn drop_output(state: &State, id: &str) -> bool {
-    let gone = state.store.read(|tx| Ok(tx.get::<Sandbox>(id)?.is_none())).unwrap_or(false);
+    let gone = state.store.read(|tx| Ok(warm::layers_of(tx, id)?.is_none())).unwrap_or(false);
     if gone {
         Place::of(&state.path, id).remove();
     }

@@ -5,12 +5,14 @@ use super::live;
 use super::measure::{self, Size};
 use super::meta::Meta;
 use super::reserve;
+use crate::keeper::services::{self, ServiceNow};
 use crate::sandbox::{self, Anchored, Run, Sandbox, Tombstone, layers_in_use};
 use crate::state::State;
+use crate::warm::{Spare, Stage};
 use crate::{Caller, fresh};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use store::Kept;
 use terms::Fault;
 use utoipa::ToSchema;
@@ -43,17 +45,26 @@ pub struct Row {
     pub notes: Vec<String>,
 }
 
-/// All sandboxes, the one used last first; with `removed`, also what is left of those that are gone.
-pub fn list(caller: &Caller, removed: bool) -> Result<Vec<Row>, Fault> {
+/// All sandboxes, the one used last first; with `all`, also those that stand ready for templates and what is left of those that are
+/// gone.
+pub fn list(caller: &Caller, all: bool) -> Result<Vec<Row>, Fault> {
     let state = State::open(caller)?;
     let now = fresh::now_ms();
-    let (kept, gone) = state.store.read(|tx| {
-        let gone = if removed { tx.list::<Tombstone>()? } else { Vec::new() };
-        Ok((tx.list::<Sandbox>()?, gone))
+    let (kept, spares, gone) = state.store.read(|tx| match all {
+        true => Ok((tx.list::<Sandbox>()?, tx.list::<Spare>()?, tx.list::<Tombstone>()?)),
+        false => Ok((tx.list::<Sandbox>()?, Vec::new(), Vec::new())),
     })?;
     let kept = kept.into_iter().filter(|s| caller.sees_kept(s));
+    // What is nobody's is not there for who has only what is theirs.
+    let spares = spares.into_iter().filter(|_| !caller.is_bound());
     let gone = gone.into_iter().filter(|t| caller.sees(&t.id, &t.record.sandbox));
     let mut rows: Vec<Row> = kept.map(|s| row(&state, s, now)).collect();
+    rows.extend(spares.map(|s| Row {
+        state: Standing::Ready,
+        live: s.record.stage == Stage::Ready,
+        notes: s.record.sandbox.template.iter().map(|address| format!("stands ready for {address}")).collect(),
+        ..plain(Kept { id: s.id, version: s.version, record: s.record.sandbox })
+    }));
     rows.extend(gone.map(|t| Row {
         state: Standing::Removed,
         used_ms: t.record.removed_ms,
@@ -63,6 +74,14 @@ pub fn list(caller: &Caller, removed: bool) -> Result<Vec<Row>, Fault> {
     }));
     rows.sort_by(|a, b| b.used_ms.cmp(&a.used_ms).then_with(|| a.id.cmp(&b.id)));
     Ok(rows)
+}
+
+/// The sandbox that covers a directory, as whoever stands there would mean it.
+pub fn covering(dir: &Path, caller: &Caller) -> Result<Row, Fault> {
+    let state = State::open(caller)?;
+    let there = Caller { cwd: dir.to_owned(), ..caller.clone() };
+    let found = state.store.read(|tx| sandbox::find(tx, None, &there))?;
+    Ok(row(&state, found, fresh::now_ms()))
 }
 
 fn row(state: &State, kept: Kept<Sandbox>, now_ms: u64) -> Row {
@@ -178,6 +197,9 @@ pub struct Whole {
     pub expired: Option<String>,
     pub holds_reservations: bool,
     pub running: Vec<Live>,
+    /// How its services stand.
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
+    pub services_now: Vec<ServiceNow>,
     /// What changed against the base, told without reading files; none where that cannot be told now.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub pending: Option<Pending>,
@@ -192,7 +214,7 @@ pub struct Whole {
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct Pending {
     pub changes: u64,
-    /// Of these, on files that changed in the base since.
+    /// Of these, on files that were changed in the base since, or only touched: by their times.
     pub drifted: u64,
 }
 
@@ -255,6 +277,7 @@ pub fn inspect(word: Option<&str>, caller: &Caller) -> Result<Whole, Fault> {
         expired: expired(&record, fresh::now_ms()),
         holds_reservations: reserve::holds(&record),
         running: running.into_iter().map(going).collect(),
+        services_now: services::now(&state.path, &id, &record, look.live),
         pending,
         disk,
         layer_sizes,

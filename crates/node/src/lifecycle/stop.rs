@@ -188,7 +188,7 @@ pub fn quiet(state: &State, sandbox: &Kept<Sandbox>, patience: Duration) -> Resu
 }
 
 /// Has a keeper end all that it keeps, and then itself; one that does not is killed, and its guest with it.
-fn end_keeper(keeper: Keeper, patience: Duration, ended: &mut Vec<Ended>) {
+pub(crate) fn end_keeper(keeper: Keeper, patience: Duration, ended: &mut Vec<Ended>) {
     let (pid, handle) = (keeper.card.pid, keeper.card.handle());
     match keeper.end(patience) {
         Ok(left) => ended.extend(left.ended.into_iter().map(|(run, killed)| Ended { run, pid, killed })),

@@ -103,28 +103,34 @@ impl Record for Unfinished {
     }
 }
 
-/// Where the directories of batches are; made where it is missing.
-pub fn batches(state: &State) -> Result<Dir, Fault> {
-    make(&state.dir, "batches").map_err(|e| unusable("batches", &e))
+/// Where the directories of batches are; none before the first. Who only looks makes nothing.
+pub fn batches(state: &State) -> Result<Option<Dir>, Fault> {
+    below(&state.dir, "batches")
 }
 
 /// The directory of one batch, made where it is missing.
 pub fn directory(state: &State, id: &str) -> Result<Dir, Fault> {
-    make(&batches(state)?, id).map_err(|e| unusable(id, &e))
+    let all = make(&state.dir, "batches").map_err(|e| unusable("batches", &e))?;
+    make(&all, id).map_err(|e| unusable(id, &e))
 }
 
 /// The copies of a batch that landed; none where they were collected.
 pub fn copies(state: &State, id: &str) -> Result<Option<Dir>, Fault> {
-    match batches(state)?.dir(&Rel::top().join(id.as_bytes())) {
+    batches(state)?.map_or(Ok(None), |all| below(&all, id))
+}
+
+fn below(above: &Dir, name: &str) -> Result<Option<Dir>, Fault> {
+    match above.dir(&Rel::top().join(name.as_bytes())) {
         Ok(dir) => Ok(Some(dir)),
         Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
-        Err(e) => Err(unusable(id, &e)),
+        Err(e) => Err(unusable(name, &e)),
     }
 }
 
 /// Takes the directory of a batch away; it can no longer be undone.
 pub fn forget(state: &State, id: &str) -> Result<(), Fault> {
-    workspace::remove::tree(&batches(state)?, id.as_bytes()).map(drop).map_err(|e| unusable(id, &e))
+    let Some(all) = batches(state)? else { return Ok(()) };
+    workspace::remove::tree(&all, id.as_bytes()).map(drop).map_err(|e| unusable(id, &e))
 }
 
 fn make(above: &Dir, name: &str) -> io::Result<Dir> {

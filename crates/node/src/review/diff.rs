@@ -101,12 +101,17 @@ pub fn diff(caller: &Caller, ask: &Ask) -> Result<Answer, Fault> {
     diff.notes.extend(sandbox.record.notes.iter().cloned());
     let drifted = diff.files.iter().filter(|file| file.change.drifted).count();
     if drifted > 0 {
-        diff.notes.push(format!("{drifted} of these files changed in the base, too; `cofferdam rebase` comes first"));
+        diff.notes.push(format!(
+            "changed or touched in the base, too: {drifted} of these files; `cofferdam rebase` comes first"
+        ));
     }
-    let whole = only.is_empty() && ask.page.is_none();
-    note(&state, caller, &sandbox.id, &diff, (ask.reader, whole, exclude))?;
+    let files = diff.files.len();
     narrow(&mut diff, &only, &sandbox.id)?;
     let next = ask.page.as_ref().map(|page| cut(&mut diff, page, &sandbox.id)).transpose()?.flatten();
+    // Whoever has its last page has all of it: pages of two different diffs are never taken for one.
+    let lines = ask.page.as_ref().is_none_or(|page| page.lines);
+    let whole = only.is_empty() && next.is_none() && lines;
+    note(&state, caller, &sandbox.id, (&diff.digest, files), (ask.reader, whole, exclude))?;
     let Kept { id, record, .. } = sandbox;
     let Sandbox { name, base, .. } = record;
     let protocol_version = PROTOCOL_VERSION;
@@ -211,7 +216,7 @@ fn note(
     state: &State,
     caller: &Caller,
     sandbox: &str,
-    diff: &Diff,
+    (digest, files): (&str, usize),
     (reader, whole, exclude): (Reader, bool, Exclude),
 ) -> Result<(), Fault> {
     let at_ms = now_ms();
@@ -219,7 +224,7 @@ fn note(
         if whole && reader == Reader::Person {
             let before = tx.get::<Reviewed>(sandbox)?.map(|kept| kept.record);
             tx.remove::<Reviewed>(sandbox)?;
-            let digest = diff.digest.clone();
+            let digest = digest.to_owned();
             let shown = match (exclude, before) {
                 (Exclude::Artefacts, before) => Reviewed { digest, all: before.and_then(|before| before.all), at_ms },
                 (Exclude::Nothing, Some(before)) => Reviewed { all: Some(digest), at_ms, ..before },
@@ -228,7 +233,7 @@ fn note(
             };
             tx.add(sandbox, shown)?;
         }
-        let body = json!({ "digest": diff.digest, "files": diff.files.len(), "whole": whole });
+        let body = json!({ "digest": digest, "files": files, "whole": whole });
         let entry = Entry { at_ms, verb: "diff", step: Step::Done, subject: sandbox, actor: &caller.user, body };
         tx.note(&entry).map(drop)
     })

@@ -156,7 +156,7 @@ fn replaced(state: &State, sandbox: &Sandbox, asked: &BTreeSet<Rel>, tell: &mut 
             continue;
         }
         // One whose copies were cleared away knows nothing any more.
-        let Ok(dir) = batch::batches(state)?.dir(&Rel::top().join(batch.id.as_bytes())) else { continue };
+        let Ok(Some(dir)) = batch::copies(state, &batch.id) else { continue };
         let Ok(plan) = undo::read_plan(&dir, &batch.id) else { continue };
         // It is written before anything is replaced.
         let Ok(Some(written)) = dir.meta_of(stage::PLAN.as_bytes()) else { continue };

@@ -11,6 +11,7 @@ use crate::lifecycle::live::{self, Hold, Whose};
 use crate::lifecycle::stop::{self, Which};
 use crate::sandbox::{self, Sandbox};
 use crate::state::State;
+use std::path::Path;
 use store::{Kept, Tx};
 use terms::{ErrorKind, Fault, PROTOCOL_VERSION, Phase};
 use workspace::land::Held;
@@ -156,21 +157,25 @@ fn find(tx: &Tx<'_>, word: Option<&str>, caller: &Caller) -> Result<Kept<Batch>,
                 _ => Err(Fault::invalid(format!("several batches begin with {word:?}")).hint("give more of the id")),
             }
         }
+        Some(word) if word.starts_with('/') => of_directory(tx, Path::new(word)),
         Some(word) => {
             let sandbox = sandbox::find(tx, Some(word), caller)?;
             let base = sandbox.record.base.to_str().unwrap_or_default().to_owned();
             let of_it = tx.list_in::<Batch>(&base)?.into_iter().filter(|b| b.record.sandbox == sandbox.id);
             last(of_it).ok_or_else(|| unknown(word))
         }
-        None => {
-            for above in caller.cwd.ancestors().filter_map(|path| path.to_str()) {
-                if let Some(found) = last(tx.list_in::<Batch>(above)?.into_iter()) {
-                    return Ok(found);
-                }
-            }
-            Err(unknown(&caller.cwd.display().to_string()))
+        None => of_directory(tx, &caller.cwd),
+    }
+}
+
+/// The last that landed there, or in the nearest directory above where something did.
+fn of_directory(tx: &Tx<'_>, dir: &Path) -> Result<Kept<Batch>, Fault> {
+    for above in dir.ancestors().filter_map(Path::to_str) {
+        if let Some(found) = last(tx.list_in::<Batch>(above)?.into_iter()) {
+            return Ok(found);
         }
     }
+    Err(unknown(&dir.display().to_string()))
 }
 
 /// The last one that stands.

@@ -4,6 +4,7 @@
 use super::place::Fresh;
 use crate::lifecycle::meta::{Meta, drop_layer};
 use crate::sandbox::Sandbox;
+use crate::total::{self, Account};
 use crate::{Caller, fresh, state};
 use enclosure::Over;
 use rustix::fs::Mode;
@@ -30,6 +31,8 @@ pub(crate) struct Held {
     /// The directory that it covers.
     pub at: PathBuf,
     pub stack: Stack,
+    /// Of what all layers take together, where that is bound.
+    pub account: Option<Account>,
     /// Dropped last of all.
     _lock: Lock,
 }
@@ -45,7 +48,9 @@ pub(super) fn make(at: &Path, options: &Fresh, caller: &Caller) -> Result<Held, 
         check_name(&state, name)?;
     }
     let layers = Layers::open(&dir).map_err(|e| unusable(&e))?;
+    let account = total::admit(&layers, &state, caller)?;
     let driver = workspace::driver::choose(&base, &layers.dir, options.driver).map_err(or_without)?;
+    total::admit_copy(&layers, &state, caller, (&base, driver))?;
     let (layer, lock) = layers.make(&base, fresh::random()).map_err(|e| unusable(&e))?;
     let since = layer.made_at().map_err(|e| unusable(&e))?;
     if driver != Driver::Overlay
@@ -56,7 +61,7 @@ pub(super) fn make(at: &Path, options: &Fresh, caller: &Caller) -> Result<Held, 
     }
     let stack = Stack { base, driver, layers: vec![layer], since };
     let owner = Owner::Run(options.clone());
-    Ok(Held { owner, state, layers, at: at.to_path_buf(), stack, _lock: lock })
+    Ok(Held { owner, state, layers, at: at.to_path_buf(), stack, account, _lock: lock })
 }
 
 /// A run can also do without a workspace.
@@ -66,17 +71,18 @@ fn or_without(fault: Fault) -> Fault {
 }
 
 /// Takes up the workspace of a sandbox. None where another run has it.
-pub(super) fn take(state: &state::State, sandbox: Kept<Sandbox>) -> Result<Option<Held>, Fault> {
+pub(super) fn take(state: &state::State, sandbox: Kept<Sandbox>, caller: &Caller) -> Result<Option<Held>, Fault> {
     let stack = crate::sandbox::stack(state, &sandbox)?;
     let broken = |e: io::Error| Fault::internal(format!("the workspace of {}: {e}", sandbox.id)).subject(&sandbox.id);
     state::check_apart(&state.dir, &state.path, &stack.base, &sandbox.record.base)?;
     state::check_space(&state.dir, &state.path)?;
+    let account = total::admit(&state.layers, &state.path, caller)?;
     let empty = || Fault::internal(format!("{} has no layer", sandbox.id)).subject(&sandbox.id);
     let top = stack.layers.last().ok_or_else(empty)?;
     let Some(lock) = top.lock().map_err(broken)? else { return Ok(None) };
     // Until the lock was ours, a snapshot may have frozen this layer, and then it is not the one to write to.
-    let now = state.store.read(|tx| tx.get::<Sandbox>(&sandbox.id))?;
-    if now.is_none_or(|now| now.record.layers != sandbox.record.layers) {
+    let now = state.store.read(|tx| crate::warm::layers_of(tx, &sandbox.id))?;
+    if now.is_none_or(|now| now != sandbox.record.layers) {
         let fault = Fault::new(ErrorKind::Conflict, format!("{} was changed meanwhile", sandbox.id));
         return Err(fault.hint("try again").subject(&sandbox.id).phase(Phase::Admission));
     }
@@ -92,6 +98,7 @@ pub(super) fn take(state: &state::State, sandbox: Kept<Sandbox>) -> Result<Optio
         layers,
         at,
         stack,
+        account,
         owner: Owner::Sandbox(Box::new(sandbox)),
         _lock: lock,
     }))

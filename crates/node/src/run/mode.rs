@@ -10,7 +10,7 @@ use crate::lifecycle::meta::Meta;
 use crate::sandbox::Sandbox;
 use crate::{Caller, fresh};
 use enclosure::Workspace;
-use policy::{Action, Grant, Perm, Perms, Plan, Policy, Resolved};
+use policy::{Action, AskedPlace, Grant, Perm, Perms, Plan, Policy, Resolved};
 use std::ffi::OsString;
 use std::path::Path;
 use terms::{ErrorKind, Fault, Limits, Phase, RunId};
@@ -27,7 +27,7 @@ pub(super) fn settle(resolved: Resolved, ask: &Ask, spot: &Spot, view: &View) ->
         let resolved = resolved.with_fs(Action::Allow, dir, Perms::WRITE, WORKSPACE).ok_or_else(|| unspeakable(dir))?;
         let plan = plan(&resolved)?;
         // A policy may keep all of it as it is; then there is nothing to take changes.
-        let layered = changing(&plan, dir).next().is_some();
+        let layered = changing(&plan, dir).next().is_some() || asked_changes(&plan, dir).is_some();
         return Ok((resolved, plan, layered));
     }
     if spot.layered && is_named(&ask.place) {
@@ -36,8 +36,11 @@ pub(super) fn settle(resolved: Resolved, ask: &Ask, spot: &Spot, view: &View) ->
         return Err(Fault::new(ErrorKind::PolicyDenied, message).hint(hint).phase(Phase::Planning));
     }
     let first = plan(&resolved)?;
-    let contradiction = changing(&first, dir).find_map(|grant| contradicts(&resolved, grant));
-    let in_parts = changing(&first, dir).next().map(|grant| in_parts(dir, grant));
+    let asked = asked_changes(&first, dir);
+    let contradiction = changing(&first, dir).find_map(|grant| contradicts(&resolved, grant)).or(asked.map(only_read));
+    let changed = changing(&first, dir).next().map(|grant| (&grant.rule, &grant.path));
+    let in_parts =
+        changed.or(asked.map(|place| (&place.rule, &place.path))).map(|(rule, path)| in_parts(dir, rule, path));
     match (&ask.place, contradiction) {
         (Place::ReadOnly, Some(fault)) => Err(fault),
         (Place::Direct, _) if in_parts.is_none() => {
@@ -52,8 +55,8 @@ pub(super) fn settle(resolved: Resolved, ask: &Ask, spot: &Spot, view: &View) ->
     }
 }
 
-fn in_parts(dir: &Path, grant: &Grant) -> Fault {
-    let (dir, path, rule) = (dir.display(), grant.path.display(), &grant.rule);
+fn in_parts(dir: &Path, rule: &str, path: &Path) -> Fault {
+    let (dir, path) = (dir.display(), path.display());
     let message =
         format!("{rule} lets {path} be changed, but not all of {dir} be read: no workspace can hold the changes");
     let hint =
@@ -75,6 +78,12 @@ fn contradicts(resolved: &Resolved, grant: &Grant) -> Option<Fault> {
     Some(Fault::invalid(message).hint(hint).phase(Phase::Planning))
 }
 
+fn only_read(place: &AskedPlace) -> Fault {
+    let (rule, path) = (&place.rule, place.path.display());
+    let message = format!("--read-only: {rule} lets {path} be changed once somebody was asked");
+    Fault::invalid(message).hint("leave --read-only out, and changes go to a workspace").phase(Phase::Planning)
+}
+
 fn unspeakable(dir: &Path) -> Fault {
     let message = format!("{}: its name is no UTF-8, and no rule can be about it", dir.display());
     Fault::invalid(message).hint("rename it, or run with --read-only").phase(Phase::Planning)
@@ -85,6 +94,11 @@ fn changing<'a>(plan: &'a Plan, dir: &'a Path) -> impl Iterator<Item = &'a Grant
     let covering = plan.grants.iter().rev().find(|g| dir.starts_with(&g.path));
     let below = plan.grants.iter().filter(move |g| g.path.starts_with(dir) && g.path != dir);
     covering.into_iter().chain(below).filter(|g| !g.perms.and(Perms::CHANGES).is_empty())
+}
+
+/// A place in a directory that may be changed once somebody was asked.
+fn asked_changes<'a>(plan: &'a Plan, dir: &Path) -> Option<&'a AskedPlace> {
+    plan.asked.iter().find(|place| place.changes && place.path.starts_with(dir))
 }
 
 pub(super) fn no_namespaces() -> Fault {

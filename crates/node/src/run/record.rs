@@ -57,7 +57,9 @@ impl Tracked {
 
     /// Who measures the workspace while the command runs.
     pub fn gauge(&self) -> Option<Box<dyn Gauge>> {
-        let meter = survey::Meter::new(&self.held.top().ok()?.up, &self.held.layers.dir).ok()?;
+        let top = self.held.top().ok()?;
+        let account = self.held.account.as_ref().and_then(|account| account.of_layer(&top.id).ok());
+        let meter = survey::Meter::new(&top.up, &self.held.layers.dir, account).ok()?;
         let limited = self.record.limits.max_disk_mb.is_some() || self.record.limits.max_files.is_some();
         let is_copy = self.held.stack.driver != Driver::Overlay;
         let used_before = is_copy || matches!(self.held.owner, Owner::Sandbox(_));

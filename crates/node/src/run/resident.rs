@@ -8,8 +8,11 @@ use super::{Ask, Beside, First, Learn, Refused, Stdio, lay_out, sandboxed};
 use crate::Caller;
 use crate::keeper::wire;
 use crate::network::{Brokered, Lever, Shape};
+use crate::publish;
 use crate::questions::{PATIENCE, Questions};
 use crate::sandbox::Sandbox;
+use crate::secrets::Secrets;
+use crate::warm;
 use enclosure::{Groundwork, Residence};
 use policy::Resolved;
 use std::ffi::OsString;
@@ -34,8 +37,13 @@ pub(crate) struct Premises {
     limits: Limits,
     stamp: PolicyStamp,
     enforcement: Enforcement,
-    /// Where a person is asked; none where there is no network.
+    /// Where a person is asked; none where there is nothing that could be asked.
     pub questions: Option<Questions>,
+    /// It stands ready: nobody has it, and its secrets are not looked at before somebody does.
+    pub ready: bool,
+    secrets: Secrets,
+    /// Ports of the host that lead inside.
+    published: Vec<String>,
     /// What its network was built for, and what puts other rules in force there.
     shape: Shape,
     lever: Option<Lever>,
@@ -72,6 +80,7 @@ impl Resident {
             learn: Learn::Nothing,
         };
         let (ask, under, kept) = sandboxed::take_up(&ask, sandbox, caller, sandboxed::Stopped::Taken)?;
+        let ready = is_spare(&kept.id, caller)?;
         let laid = lay_out(&ask, caller, under, ground, None)?;
         let missing = laid.enforced.missing.clone();
         let level = if missing.is_empty() { Level::Full } else { Level::Partial };
@@ -83,10 +92,10 @@ impl Resident {
         let run_id = RunId::from_random(crate::fresh::random());
         let first =
             First { run_id, program: kept.record.base.clone(), argv: Vec::new(), env: Vec::new(), resident: true };
-        let (mut ready, unused) = laid.build(&ask, caller, first)?;
+        let (mut built, unused) = laid.build(&ask, caller, first)?;
         // Rules that ask may come later.
-        let questions = ready.network.is_some().then(|| Questions::new(PATIENCE));
-        questions.iter().for_each(|questions| ready.ask_in(questions.clone()));
+        let questions = (built.network.is_some() || built.asks_locally).then(|| Questions::new(PATIENCE));
+        questions.iter().for_each(|questions| built.ask_in(questions.clone()));
         let enforcement = Enforcement { level, missing };
         let premises = Premises {
             sandbox: kept,
@@ -97,10 +106,13 @@ impl Resident {
             stamp,
             enforcement,
             questions,
+            ready,
+            secrets: Secrets::default(),
+            published: Vec::new(),
             shape,
             lever: None,
         };
-        Ok(Resident { ready, unused, premises })
+        Ok(Resident { ready: built, unused, premises })
     }
 
     /// Variables whose values must be forgotten before it stands; see `Caller::forget`.
@@ -110,15 +122,18 @@ impl Resident {
 
     /// Builds it and waits until it stands. The workspace is held as long as the last of the answer lives.
     pub fn stand(mut self) -> Result<(Residence<'static>, Premises, Holding), Fault> {
-        if let Some(network) = &mut self.ready.network {
-            network.secrets.open()?;
+        match &mut self.ready.network {
+            Some(network) if self.premises.ready => self.premises.secrets = std::mem::take(&mut network.secrets),
+            Some(network) => network.secrets.open()?,
+            None => {}
         }
         let brokered = self.ready.network.map(|wanted| Brokered::new(wanted, None, None));
         self.premises.lever = brokered.as_ref().map(Brokered::lever);
         let network = brokered.map(|brokered| Box::new(brokered) as Box<dyn enclosure::Network>);
+        let asking = super::asking(self.ready.questions, None);
         let tracked = self.ready.tracked;
         let gauge = tracked.as_ref().and_then(super::Tracked::gauge);
-        let beside = Beside { observer: None, network, publish: self.ready.publish, gauge };
+        let beside = Beside { observer: None, network, publish: self.ready.publish, asking, gauge };
         let residence = self.ready.prepared.reside(beside)?;
         Ok((residence, self.premises, Holding { tracked, _unused: self.unused }))
     }
@@ -205,11 +220,40 @@ impl Premises {
         Ok(())
     }
 
+    /// Publishes these ports from now on, and no others; all of it or nothing.
+    pub fn publish(&mut self, ports: Vec<String>, residence: &mut Residence<'_>) -> Result<(), Fault> {
+        let (before, wanted) = (publish::read_all(&self.published)?, publish::read_all(&ports)?);
+        let is_new = |port: &&publish::Asked| !before.iter().any(|known| known.at == port.at);
+        let opened = wanted.iter().filter(is_new).map(|port| publish::open(*port)).collect::<Result<_, _>>()?;
+        residence.publish(wanted.iter().map(|port| (port.at, port.inside)).collect(), opened)?;
+        self.published = ports;
+        Ok(())
+    }
+
+    /// The one that stood ready is somebody's: its secrets are what is kept now.
+    pub fn claimed(&mut self, sandbox: Kept<Sandbox>, caller: &Caller) -> Result<(), Fault> {
+        if !self.secrets.is_empty() {
+            let mut secrets = self.secrets.now_kept(caller);
+            secrets.open()?;
+            let values = secrets.read()?;
+            if let Some(handle) = self.lever.as_ref().and_then(|lever| lever.borrow().clone()) {
+                handle.give(values);
+            }
+        }
+        (self.sandbox, self.ready) = (sandbox, false);
+        Ok(())
+    }
+
     /// An outcome that says nothing yet of how it ended.
     pub fn outcome(&self, run_id: RunId) -> Outcome {
         let outcome = Outcome::new(run_id, self.stamp.clone(), self.enforcement.clone());
         Outcome { sandbox: Some(self.sandbox.id.clone()), ..outcome }
     }
+}
+
+fn is_spare(id: &str, caller: &Caller) -> Result<bool, Fault> {
+    let state = crate::state::State::open(caller)?;
+    state.store.read(|tx| Ok(warm::as_kept(tx, id)?.is_some()))
 }
 
 fn text(what: &str, word: &wire::Word) -> Result<OsString, Fault> {

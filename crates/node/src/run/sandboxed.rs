@@ -9,6 +9,7 @@ use crate::keeper::lost;
 use crate::policies::{self, Flag};
 use crate::sandbox::{self, Sandbox};
 use crate::state::State;
+use crate::warm;
 use enclosure::Groundwork;
 use policy::{Action, Document, Format};
 use std::path::{Path, PathBuf};
@@ -37,12 +38,15 @@ pub(super) fn take_up(
     let timer = Timer::begin(Phase::Admission, caller.var("TRACEPARENT"));
     check_narrows(ask)?;
     let state = State::open(caller)?;
-    let found = state.store.read(|tx| sandbox::find(tx, named(word), caller))?;
+    let found = state.store.read(|tx| match (stopped, warm::as_kept(tx, word)?) {
+        (Stopped::Taken, Some(spare)) => Ok(spare),
+        _ => sandbox::find(tx, named(word), caller),
+    })?;
     if stopped == Stopped::Refused {
         record::check_active(&found)?;
     }
     let kept = found.clone();
-    let held = layer::take(&state, found)?.ok_or_else(|| record::busy(&state, &kept.id))?;
+    let held = layer::take(&state, found, caller)?.ok_or_else(|| record::busy(&state, &kept.id))?;
     // Whoever had it and lost it is past.
     lost::settle_open(&state, &kept.id)?;
     lost::forget(&state.path, &kept.id);

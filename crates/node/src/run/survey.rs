@@ -1,7 +1,8 @@
 //! Looks around in the layer that a run writes to: how much it takes while the guest lives, and what changed once it is gone.
 //! Costs as much as there are changes, and never more than a bound.
 
-use enclosure::Gauge;
+use crate::total::Account;
+use enclosure::{Crowd, Gauge};
 use std::io;
 use std::time::{Duration, Instant};
 use terms::Changes;
@@ -15,6 +16,8 @@ use workspace::{Anchors, Dir, Driver, FileKind, Rel, Stack};
 const TURN: Duration = Duration::from_millis(4);
 /// How long the command may have to wait for the first look.
 const LONGEST_FIRST_LOOK: Duration = Duration::from_secs(2);
+/// Of the time that passes, this share at most goes into looking for what is shared with others.
+const SHARE: u32 = 20;
 /// Looks that found the tree moving before what was seen counts as all.
 const PATIENCE: u32 = 3;
 /// Deeper than this nothing is compared: it counts as new.
@@ -31,6 +34,16 @@ pub(super) struct Meter {
     known: Option<((u64, u64), (u64, u64))>,
     before: (u64, u64),
     moved: u32,
+    account: Option<Own>,
+}
+
+/// A part of what all layers take.
+struct Own {
+    account: Account,
+    /// What it was at first, and is now. One that does not grow is in nobody's way.
+    first: Option<(u64, u64)>,
+    now: (u64, u64),
+    look_at: Option<Instant>,
 }
 
 struct Round {
@@ -42,9 +55,10 @@ struct Round {
 }
 
 impl Meter {
-    pub fn new(up: &Dir, state: &Dir) -> io::Result<Meter> {
+    pub fn new(up: &Dir, state: &Dir, account: Option<Account>) -> io::Result<Meter> {
         let (up, state) = (up.try_clone()?, state.try_clone()?);
-        Ok(Meter { up, state, round: None, known: None, before: (0, 0), moved: 0 })
+        let account = account.map(|account| Own { account, first: None, now: (0, 0), look_at: None });
+        Ok(Meter { up, state, round: None, known: None, before: (0, 0), moved: 0, account })
     }
 
     /// Measures what is there already; a layer that takes longer counts as empty before.
@@ -137,6 +151,23 @@ impl Gauge for Meter {
 
     fn overfull(&self) -> Option<(u64, u64)> {
         crate::state::overfull(&self.state)
+    }
+
+    fn crowded(&mut self) -> Option<Crowd> {
+        let mut own = self.account.take()?;
+        let began = Instant::now();
+        if own.look_at.is_none_or(|at| began >= at) {
+            if let Some(found) = self.used() {
+                own.now = found;
+                own.first.get_or_insert(found);
+            }
+            own.look_at = Some(began + began.elapsed() * SHARE);
+        }
+        let crowd = own.account.passed_by(own.now);
+        let first = own.first.unwrap_or(own.now);
+        let grew = own.now.0 > first.0 || own.now.1 > first.1;
+        self.account = Some(own);
+        crowd.filter(|_| grew)
     }
 }
 

@@ -5,7 +5,7 @@ use super::{Ground, check_name, earlier, look, note, set_anchors, still_there};
 use crate::lifecycle::keys::Once;
 use crate::sandbox::{self, Sandbox, TTL_MS};
 use crate::state::State;
-use crate::{Caller, fresh};
+use crate::{Caller, fresh, total};
 use serde::{Deserialize, Serialize};
 use terms::{ErrorKind, Fault, Phase};
 use utoipa::ToSchema;
@@ -65,7 +65,9 @@ pub fn fork_once(
     let at_ms = fresh::now_ms();
     let mut grown = Vec::new();
     for _ in 0..count {
-        match grow(state, &ground, &frozen, &base) {
+        let copies = |tree: &Layer| total::admit_copy(&state.layers, &state.path, caller, (&tree.up, ground.driver));
+        let fits = frozen.last().map_or(Ok(()), copies);
+        match fits.and_then(|()| grow(state, &ground, &frozen, &base)) {
             Ok(one) => grown.push(one),
             Err(fault) => {
                 undo(state, &grown);

@@ -8,7 +8,7 @@ use crate::policies::{self, Flag, Source};
 use crate::reach::{BaseFault, Reach};
 use crate::sandbox::{self, Sandbox, TTL_MS};
 use crate::state::{self, State};
-use crate::{Caller, fresh};
+use crate::{Caller, fresh, total};
 use serde::{Deserialize, Serialize};
 use std::io::{Read, Write};
 use std::path::Path;
@@ -144,14 +144,17 @@ pub fn import(state: &State, caller: &Caller, onto: Onto<'_>, input: &mut dyn Re
     let base = Dir::open_canonical(&path).map_err(|e| bad(e.to_string()))?;
     state::check_apart(&state.dir, &state.path, &base, &path)?;
     state::check_space(&state.dir, &state.path)?;
+    let (room, _) = total::left(&state.layers, &state.path, caller)?;
     let (policy, _) = policies::effective(&onto.policies, &onto.flags, caller)?;
     let policy: serde_json::Value =
         serde_json::from_str(&policy.to_json()).map_err(|e| Fault::internal(e.to_string()))?;
     let meta = base.meta(&Rel::top()).map_err(|e| bad(e.to_string()))?.ok_or_else(|| bad("it is gone".to_owned()))?;
     let driver = driver::choose(&base, &state.layers.dir, onto.driver)?;
+    total::admit_copy(&state.layers, &state.path, caller, (&base, driver))?;
+    let bounds = Bounds { bytes: room.map_or(onto.bounds.bytes, |left| onto.bounds.bytes.min(left)), ..onto.bounds };
     let (layer, lock) = state.layers.make(&base, fresh::random()).map_err(|e| unmade(&e))?;
     let since = layer.made_at().map_err(|e| super::lost(&layer.id, &e))?;
-    let made = fill(&base, &layer, driver, &onto.bounds, input).and_then(|(unpacked, left_out)| {
+    let made = fill(&base, &layer, driver, &bounds, input).and_then(|(unpacked, left_out)| {
         let at_ms = fresh::now_ms();
         let sandbox = Sandbox {
             name: onto.name.map(str::to_owned),

@@ -7,7 +7,7 @@ use crate::lifecycle::meta;
 use crate::lifecycle::stop::{self, Which};
 use crate::sandbox::{self, Sandbox};
 use crate::state::State;
-use crate::{Caller, fresh};
+use crate::{Caller, fresh, total};
 use serde::{Deserialize, Serialize};
 use std::time::Instant;
 use store::Kept;
@@ -114,6 +114,7 @@ fn take_for(
         sandbox = state.store.read(|tx| sandbox::find(tx, Some(&sandbox.id), caller))?;
     }
     let (sandbox, top, lock) = running::lock(state, &sandbox.id)?;
+    total::admit_copy(&state.layers, &state.path, caller, (&top.up, sandbox.record.driver))?;
     let cut = match (lock, sandbox.record.driver) {
         (Some(lock), Driver::Overlay) => freeze(state, &sandbox, top, lock)?,
         (lock, _) => copied(state, &sandbox, &top, lock)?,

@@ -6,6 +6,7 @@ use super::take::settle;
 use super::{Ground, check_name, drop_unused, earlier, note};
 use crate::lifecycle::keys::Once;
 use crate::state::State;
+use crate::warm::{self, Pool, Warmth};
 use crate::{Caller, fresh};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
@@ -165,29 +166,42 @@ pub struct Described {
     /// What sandboxes that begin from it may do, unless they are told less.
     #[schema(value_type = Object)]
     pub policy: serde_json::Value,
+    /// Sandboxes that stand ready for it, where some shall.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub warm: Option<Warmth>,
 }
 
 impl Described {
-    pub fn of(Kept { id, record, .. }: Kept<Template>) -> Described {
+    pub fn of(tx: &Tx<'_>, Kept { id, record, .. }: Kept<Template>) -> Result<Described, Fault> {
         let (address, layers, bytes) = (record.address(), record.ground.layers.len(), record.ground.bytes());
+        let warm = warm::warmth(tx, &id)?;
         let Template { name, prepared, created_ms, ground, .. } = record;
-        Described { id, name, address, base: ground.base, prepared, layers, bytes, created_ms, policy: ground.policy }
+        let (base, policy) = (ground.base, ground.policy);
+        Ok(Described { id, name, address, base, prepared, layers, bytes, created_ms, policy, warm })
     }
 }
 
+/// One of them.
+pub fn describe_template(state: &State, word: &str) -> Result<Described, Fault> {
+    state.store.read(|tx| Described::of(tx, find_template(tx, word)?))
+}
+
 /// All templates, in the order of their names.
-pub fn list_templates(state: &State) -> Result<Vec<Template>, Fault> {
-    let mut all: Vec<Template> = state.store.read(|tx| tx.list::<Template>())?.into_iter().map(|k| k.record).collect();
+pub fn describe_templates(state: &State) -> Result<Vec<Described>, Fault> {
+    let mut all: Vec<Described> = state.store.read(|tx| {
+        let all = tx.list::<Template>()?.into_iter();
+        all.map(|kept| Described::of(tx, kept)).collect::<Result<_, _>>()
+    })?;
     all.sort_by(|a, b| a.name.cmp(&b.name));
     Ok(all)
 }
 
-/// The same, as they are told.
-pub fn describe_templates(state: &State) -> Result<Vec<Described>, Fault> {
-    let all = state.store.read(|tx| tx.list::<Template>())?;
-    let mut all: Vec<Described> = all.into_iter().map(Described::of).collect();
-    all.sort_by(|a, b| a.name.cmp(&b.name));
-    Ok(all)
+/// What an earlier request to prepare one was answered with. A name that is taken is refused before anything is done.
+pub fn earlier_template(state: &State, name: &str, once: Option<&Once>) -> Result<Option<Templated>, Fault> {
+    match earlier(state, once)? {
+        Some(known) => Ok(Some(known)),
+        None => refuse_other_template(state, name).map(|()| None),
+    }
 }
 
 /// Before something is prepared under a name that is taken.
@@ -234,15 +248,18 @@ pub fn from_template(state: &State, word: &str, base: Option<&Path>) -> Result<S
     Ok(Seed { template: kept.record.address(), ground, layers, lock })
 }
 
-/// Forgets a template; sandboxes that began from it are not touched.
+/// Forgets a template, with what stands ready for it; sandboxes that began from it are not touched.
 pub fn remove_template(state: &State, caller: &Caller, word: &str) -> Result<String, Fault> {
     let kept = state.store.write(|tx| {
         let kept = find_template(tx, word)?;
         tx.remove::<Template>(&kept.id)?;
+        tx.remove::<Pool>(&kept.id)?;
+        warm::give_up(tx, &kept.id)?;
         let body = serde_json::json!({ "address": kept.record.address() });
         note(tx, fresh::now_ms(), "template_rm", &kept.id, &caller.user, body)?;
         Ok(kept)
     })?;
+    warm::take_away(state, caller)?;
     drop_unused(state, &kept.record.ground.layers)?;
     Ok(kept.record.address())
 }

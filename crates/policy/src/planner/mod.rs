@@ -3,6 +3,7 @@
 //! A grant adds to the grants above it, so a denial at or above a grant is simply left out of it. A denial below
 //! a grant needs a cover, and a cover takes all changes, execution, or everything: anything finer is refused.
 
+mod asked;
 mod cover;
 mod exec;
 mod guards;
@@ -11,7 +12,7 @@ use self::cover::{EXECUTE, cover, meaning, takes};
 use crate::error::PlanError;
 use crate::follow::{Followed, follow};
 use crate::perms::Perms;
-use crate::plan::{Cover, Grant, Guard, Host, Kind, Link, Mask, Plan, Socket};
+use crate::plan::{AskedPlace, Cover, Grant, Guard, Host, Kind, Link, Mask, Plan, Socket};
 use crate::resolve::{FileRule, Real, Resolved};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
@@ -28,13 +29,15 @@ impl Resolved {
         planner.guards();
         let exec = planner.exec();
         let sockets = followed.resolved.reached_sockets();
+        let asked = planner.asked()?;
         let kept = planner.kept();
-        let links = planner.links(&followed, &sockets);
+        let links = planner.links(&followed, &sockets, &asked);
         Ok(Plan {
             grants: planner.grants,
             masks: planner.masks,
             guards: planner.guards,
             sockets,
+            asked,
             kept,
             links,
             exec,
@@ -163,9 +166,10 @@ impl<'a> Planner<'a> {
         movable.map(|real| real.path.clone()).collect::<BTreeSet<_>>().into_iter().collect()
     }
 
-    /// Links to make inside: those that lead to a grant or a socket and that no grant shows by itself.
-    fn links(&self, followed: &Followed, sockets: &[Socket]) -> Vec<Link> {
-        let shown = |real: &Path| self.covering(real).is_some() || sockets.iter().any(|s| s.path.starts_with(real));
+    /// Links to make inside: those that lead to a grant, a socket or a place that is asked about, and that no grant shows by itself.
+    fn links(&self, followed: &Followed, sockets: &[Socket], asked: &[AskedPlace]) -> Vec<Link> {
+        let stands = sockets.iter().map(|s| &s.path).chain(asked.iter().map(|place| &place.path));
+        let shown = |real: &Path| self.covering(real).is_some() || stands.clone().any(|path| path.starts_with(real));
         let leads = followed.links.iter().filter(|met| shown(&met.real));
         let unseen = leads.filter(|met| self.covering(&met.link.at).is_none());
         unseen.map(|met| met.link.clone()).collect::<BTreeSet<_>>().into_iter().collect()

@@ -6,8 +6,10 @@ mod asked;
 mod content;
 mod watch;
 
-use self::asked::At;
+pub use self::archive::turn as archive_turn;
+pub(super) use self::asked::At;
 use self::content::Aside;
+pub(super) use self::content::Nothing;
 use crate::answer::{Answer, Document};
 use crate::ask::{Json, Path};
 use crate::refuse::Refusal;
@@ -148,8 +150,6 @@ async fn ls(
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 struct SearchQuery {
-    /// A pattern of names. Without a slash it is about the last name, with one about the path below `path`.
-    glob: Option<String>,
     /// What must be in a line: a regular expression, which takes time that grows with the files and not with the pattern.
     content: Option<String>,
     /// The content is a text as it stands.
@@ -164,17 +164,19 @@ struct SearchQuery {
 
 /// Search files by name and by content. An answer that is not `complete` says which bound ended it.
 #[utoipa::path(get, path = "/v1/sandboxes/{id}/files/search", tag = "files",
-    params(("id" = String, Path), asked::PathQuery, SearchQuery), responses((status = 200, body = Document<Found>),
+    params(("id" = String, Path), asked::PathQuery,
+        ("glob" = Option<Vec<String>>, Query, style = Form, explode, description = "A pattern of names; may be given several times. Without a slash it is about the last name, with one about the path below `path`."),
+        SearchQuery), responses((status = 200, body = Document<Found>),
     (status = 409, description = "It is no directory.", body = Fault)))]
 async fn find(
     State(shared): State<Shared>,
     who: Who,
     Path(id): Path<String>,
-    At { path, rest }: At<SearchQuery>,
+    asked::Globbed { path, globs, rest }: asked::Globbed<SearchQuery>,
 ) -> Result<Answer<Found>, Refusal> {
     may_read(&who)?;
     let ask = search::Ask {
-        globs: rest.glob.into_iter().collect(),
+        globs,
         content: rest.content,
         fixed: rest.fixed,
         ignore_case: rest.ignore_case,

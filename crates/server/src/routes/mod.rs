@@ -30,6 +30,17 @@ use utoipa_axum::router::OpenApiRouter;
 
 pub use openapi::document;
 
+/// What routes take and give beside the node's own types, for those who speak to a daemon.
+pub mod wire {
+    pub use super::questions::{List as Questions, Said};
+    pub use super::runs::{Going, Signalled};
+    pub use super::sandboxes::{List as Sandboxes, Make, PolicyOf, SuspendAsk, Swept};
+    pub use super::snapshots::{Fork, Restore, Snapshots, Take};
+    pub use super::templates::{CreateTemplate, Template, Templates, WarmTemplate};
+    pub use super::tokens::List as Tokens;
+    pub use super::workspace::{Approve, CommitWish, Rebase, Reject, SeenBy, Shown, UndoAny};
+}
+
 /// The routes of each resource with their description.
 fn parts() -> Vec<OpenApiRouter<Shared>> {
     vec![

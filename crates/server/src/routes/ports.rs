@@ -135,6 +135,10 @@ fn drop_hops(headers: &mut HeaderMap, keep_upgrade: bool) {
         .filter_map(|token| token.trim().parse().ok())
         .collect();
     let upgrade = headers.get(header::UPGRADE).cloned().filter(|_| keep_upgrade);
+    // Where both stand there, the length is not the body's; the other is ours to write anew.
+    if headers.contains_key(header::TRANSFER_ENCODING) {
+        headers.remove(header::CONTENT_LENGTH);
+    }
     named.iter().for_each(|name| drop(headers.remove(name)));
     for name in ["connection", "keep-alive", "proxy-connection", "te", "trailer", "transfer-encoding", "upgrade"] {
         headers.remove(name);
@@ -293,6 +297,17 @@ mod test {
         ] {
             assert_eq!(cookie_below(&value(cookie), PREFIX), kept.map(value), "{cookie}");
         }
+    }
+
+    #[test]
+    fn a_length_beside_another_coding_is_not_passed_on() {
+        let mut headers = HeaderMap::new();
+        headers.insert(header::CONTENT_LENGTH, value("3"));
+        drop_hops(&mut headers, false);
+        assert_eq!(headers.get(header::CONTENT_LENGTH), Some(&value("3")), "the control");
+        headers.insert(header::TRANSFER_ENCODING, value("chunked"));
+        drop_hops(&mut headers, false);
+        assert!(headers.is_empty(), "{headers:?}");
     }
 
     #[test]

@@ -26,9 +26,9 @@ struct WaitQuery {
 
 #[derive(Serialize, Deserialize, ToSchema)]
 #[schema(as = QuestionList)]
-struct List {
+pub struct List {
     /// The oldest first; there are never many.
-    questions: Vec<Open>,
+    pub questions: Vec<Open>,
 }
 
 /// What waits for an answer in a sandbox.
@@ -51,10 +51,10 @@ async fn list(
 #[derive(Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(as = QuestionAnswer)]
-struct Said {
-    answer: questions::Answer,
+pub struct Said {
+    pub answer: questions::Answer,
     #[serde(default)]
-    remember: Remember,
+    pub remember: Remember,
 }
 
 /// Answer a question: what waits for it goes on, or is refused.

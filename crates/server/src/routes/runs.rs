@@ -14,6 +14,7 @@ use bytes::Bytes;
 use futures_util::StreamExt;
 use node::keeper::begin::{self, Ask, Begun, Shown, Size};
 use node::keeper::runs::Found;
+use node::lifecycle::list::{Live, runs as live_runs};
 use serde::{Deserialize, Serialize};
 use std::time::{Duration, Instant};
 use terms::{Fault, Phase};
@@ -26,6 +27,7 @@ pub fn routes() -> OpenApiRouter<Shared> {
     OpenApiRouter::new()
         .routes(routes!(list_of, create))
         .routes(routes!(list))
+        .routes(routes!(going))
         .routes(routes!(get, remove))
         .routes(routes!(signal))
         .routes(routes!(kill))
@@ -83,6 +85,19 @@ async fn list(State(shared): State<Shared>, who: Who, Query(query): Query<ListQu
     who.needs_any(&[Scope::Agent, Scope::Reviewer])?;
     let running = query.running;
     part(query, shared.verb(&who, move |caller| begin::list(None, running, caller)).await?)
+}
+
+#[derive(Serialize, Deserialize, ToSchema)]
+#[schema(as = RunningList)]
+pub struct Going {
+    pub runs: Vec<Live>,
+}
+
+/// List what runs now, also what was begun without the daemon; the oldest first.
+#[utoipa::path(get, path = "/v1/running", tag = "runs", responses((status = 200, body = Document<Going>)))]
+async fn going(State(shared): State<Shared>, who: Who) -> Result<Answer<Going>, Refusal> {
+    who.needs_any(&[Scope::Agent, Scope::Reviewer])?;
+    Ok(Answer::ok(Going { runs: shared.verb(&who, live_runs).await? }))
 }
 
 #[derive(Deserialize, IntoParams)]
@@ -204,10 +219,10 @@ struct SignalAsk {
 
 #[derive(Serialize, Deserialize, ToSchema)]
 #[schema(as = RunSignalled)]
-struct Signalled {
-    run: String,
+pub struct Signalled {
+    pub run: String,
     /// False when it was gone already.
-    changed: bool,
+    pub changed: bool,
 }
 
 /// Send a signal to a run's command and its process group.

@@ -8,9 +8,9 @@ use axum::extract::State;
 use node::keeper::suspend::{Resumed, Suspended, resume as wake, suspend as rest};
 use node::lifecycle::admission::Standing;
 use node::lifecycle::change::{self, Changed};
-use node::lifecycle::create::{Ask, Created, create as make};
+use node::lifecycle::create::{Ask, Created, claim, make};
 use node::lifecycle::gc::{Collected, collect, plan};
-use node::lifecycle::list::{Row, Whole, inspect, list as list_all};
+use node::lifecycle::list::{Row, Whole, covering as covers, inspect, list as list_all};
 use node::lifecycle::remove::{self, Removed};
 use node::lifecycle::stop::{Moved, Which, start as restart, start_live, stop as halt};
 use node::policies::Source;
@@ -26,6 +26,7 @@ use utoipa_axum::routes;
 pub fn routes() -> OpenApiRouter<Shared> {
     OpenApiRouter::new()
         .routes(routes!(list, create))
+        .routes(routes!(covering))
         .routes(routes!(get, patch, delete))
         .routes(routes!(start))
         .routes(routes!(stop))
@@ -46,18 +47,18 @@ struct ListQuery {
     limit: Option<u32>,
     /// Behind the part that `next` of an earlier answer ended.
     after: Option<String>,
-    /// Also what is left of those that were removed.
+    /// Also those that stand ready for templates, and what is left of those that were removed.
     #[serde(default)]
     removed: bool,
 }
 
 #[derive(Serialize, Deserialize, ToSchema)]
 #[schema(as = SandboxList)]
-struct List {
-    sandboxes: Vec<Row>,
+pub struct List {
+    pub sandboxes: Vec<Row>,
     /// What `after` must be for the next part; none where this was the last.
     #[serde(skip_serializing_if = "Option::is_none", default)]
-    next: Option<String>,
+    pub next: Option<String>,
 }
 
 /// List sandboxes, the newest first.
@@ -72,41 +73,71 @@ async fn list(State(shared): State<Shared>, who: Who, Query(query): Query<ListQu
     Ok(Answer::ok(List { sandboxes, next }))
 }
 
+#[derive(Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+struct CoveringQuery {
+    /// The directory, by its whole path.
+    #[param(value_type = String)]
+    dir: PathBuf,
+}
+
+/// The sandbox that covers a directory, or the nearest one above it; of several the one used last.
+#[utoipa::path(get, path = "/v1/covering", tag = "sandboxes", params(CoveringQuery),
+    responses((status = 200, body = Document<Row>), (status = 404, description = "There is no such thing.", body = Fault)))]
+async fn covering(
+    State(shared): State<Shared>,
+    who: Who,
+    Query(query): Query<CoveringQuery>,
+) -> Result<Answer<Row>, Refusal> {
+    who.needs_any(&[Scope::Agent, Scope::Reviewer])?;
+    Ok(Answer::ok(shared.verb(&who, move |caller| covers(&query.dir, caller)).await?))
+}
+
 /// What a new sandbox shall be.
 #[derive(Default, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 #[schema(as = SandboxCreate)]
-struct Make {
+pub struct Make {
     /// The directory to cover, by its whole path; an empty one of its own where none is given.
     #[schema(value_type = Option<String>)]
-    dir: Option<PathBuf>,
-    name: Option<String>,
+    pub dir: Option<PathBuf>,
+    pub name: Option<String>,
     /// A template to begin from.
-    template: Option<String>,
+    pub template: Option<String>,
     /// Built-in policies by name, or whole documents; several are merged, and `default` is meant where there are none.
-    policies: Vec<PolicyOf>,
-    limits: Limits,
-    cpus: Option<f64>,
+    pub policies: Vec<PolicyOf>,
+    pub limits: Limits,
+    pub cpus: Option<f64>,
     /// May be collected after so long.
-    ttl_ms: Option<u64>,
+    pub ttl_ms: Option<u64>,
     /// May be collected when unused for so long.
-    idle_ms: Option<u64>,
+    pub idle_ms: Option<u64>,
     /// Paths below the directory that no other sandbox may reserve meanwhile.
-    reserve: Vec<String>,
-    sharing: Sharing,
+    pub reserve: Vec<String>,
+    pub sharing: Sharing,
     /// How changes are kept apart; the best that works where none is given.
-    driver: Option<Driver>,
+    pub driver: Option<Driver>,
     /// Commands that run as long as it is live.
     #[serde(default)]
-    services: Vec<Service>,
+    pub services: Vec<Service>,
 }
 
-#[derive(Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(untagged)]
-enum PolicyOf {
+pub enum PolicyOf {
     Name(String),
     #[schema(value_type = Object)]
     Document(serde_json::Map<String, serde_json::Value>),
+}
+
+impl From<PolicyOf> for Source {
+    fn from(policy: PolicyOf) -> Source {
+        match policy {
+            PolicyOf::Name(name) => Source::Preset(name),
+            PolicyOf::Document(document) => Source::Text(serde_json::Value::Object(document).to_string()),
+        }
+    }
 }
 
 impl Make {
@@ -116,10 +147,6 @@ impl Make {
             let fault = Fault::invalid(format!("dir {:?}: not a whole path", dir.display())).phase(Phase::Admission);
             return Err(fault.hint("give a path that begins with a slash, or none for an empty directory"));
         }
-        let source = |policy| match policy {
-            PolicyOf::Name(name) => Source::Preset(name),
-            PolicyOf::Document(document) => Source::Text(serde_json::Value::Object(document).to_string()),
-        };
         Ok(Ask {
             own_base: self.dir.is_none(),
             dir: self.dir,
@@ -127,7 +154,7 @@ impl Make {
             reserve: self.reserve.into_iter().map(Into::into).collect(),
             sharing: self.sharing,
             template: self.template,
-            policies: self.policies.into_iter().map(source).collect(),
+            policies: self.policies.into_iter().map(Source::from).collect(),
             flags: Vec::new(),
             limits: self.limits,
             cpus: self.cpus,
@@ -140,7 +167,7 @@ impl Make {
     }
 }
 
-/// Make a sandbox.
+/// Make a sandbox, or have one that stands ready for the template.
 #[utoipa::path(post, path = "/v1/sandboxes", tag = "sandboxes", request_body = Make,
     params(("Idempotency-Key" = Option<String>, Header, description = "Sent again, the request makes no second one.")),
     responses((status = 201, body = Document<Created>), (status = 200, description = "An earlier request under the same key made it.", body = Document<Created>)))]
@@ -152,7 +179,19 @@ async fn create(
 ) -> Result<Answer<Created>, Refusal> {
     who.needs(Scope::Agent)?;
     let ask = body.ask(key.clone())?;
-    let made = shared.making(&who, 1, &key, move |caller| make(&ask, caller)).await?;
+    // What stands ready is counted already.
+    let wanted = ask.clone();
+    let claimed = match ask.template.is_some() {
+        true => shared.verb(&who, move |caller| claim(&wanted, caller)).await?,
+        false => None,
+    };
+    let made = match claimed {
+        Some(claimed) => {
+            shared.taken().notify_one();
+            claimed
+        }
+        None => shared.making(&who, 1, &key, move |caller| make(&ask, caller)).await?,
+    };
     let (version, existed) = (made.version, made.existed);
     Ok(Answer::made(made, existed).version(version))
 }
@@ -182,7 +221,7 @@ async fn get(
     Ok(Answer::ok(whole).version(version))
 }
 
-/// Change a sandbox's name, how long it is kept, its network rules or its limits.
+/// Change a sandbox's name, how long it is kept, its network rules, its limits or the ports of the host that lead inside.
 #[utoipa::path(patch, path = "/v1/sandboxes/{id}", tag = "sandboxes", request_body = change::Ask,
     params(("id" = String, Path), ("If-Match" = Option<String>, Header, description = "The version that is meant.")),
     responses((status = 200, body = Document<Changed>)))]
@@ -301,12 +340,12 @@ async fn stop(
 #[derive(Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(as = SandboxSuspend)]
-struct SuspendAsk {
+pub struct SuspendAsk {
     /// How far; what is reached the answer says.
     #[serde(default = "frozen")]
-    tier: Tier,
+    pub tier: Tier,
     /// How long commands may take to end where they must, in milliseconds [default: 10000].
-    grace_ms: Option<u64>,
+    pub grace_ms: Option<u64>,
 }
 
 fn frozen() -> Tier {
@@ -349,10 +388,10 @@ async fn resume(
 }
 
 #[derive(Serialize, Deserialize, ToSchema)]
-struct Swept {
-    dry_run: bool,
+pub struct Swept {
+    pub dry_run: bool,
     #[serde(flatten)]
-    collected: Collected,
+    pub collected: Collected,
 }
 
 /// What a collection would take away, without taking it.

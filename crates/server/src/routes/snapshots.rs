@@ -1,5 +1,8 @@
 //! Snapshots, forks and restores, and workspaces as files that go out and come in.
 
+mod any;
+
+use super::files::archive_turn;
 use crate::ask::{IfMatch, Json, Key, Paging, Path, Query};
 use crate::refuse::Refusal;
 use crate::{Scope, Shared, Who, spooled, upload};
@@ -21,6 +24,8 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 const LOOKERS: [Scope; 2] = [Scope::Agent, Scope::Reviewer];
+/// Most that anybody may have come out of an imported file.
+const LARGEST: u64 = 1 << 40;
 /// What an exported workspace is called.
 const SORT: &str = "application/zstd";
 
@@ -32,6 +37,9 @@ pub fn routes() -> OpenApiRouter<Shared> {
         .routes(routes!(fork_sandbox))
         .routes(routes!(export_workspace))
         .routes(routes!(import_workspace))
+        .routes(routes!(any::list_all))
+        .routes(routes!(any::fork_any))
+        .routes(routes!(any::export_any))
 }
 
 /// A list, part by part.
@@ -86,6 +94,9 @@ pub struct Take {
     /// A name for the snapshot.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub name: Option<String>,
+    /// Answer when it is on the disk, so that it outlives a power failure.
+    #[serde(skip_serializing_if = "std::ops::Not::not", default)]
+    pub sync: bool,
 }
 
 /// Keeps a sandbox as it is now. A command that runs in it is held still meanwhile.
@@ -105,7 +116,8 @@ async fn take_snapshot(
     let once = once(&shared, &who, key, "snapshot", &(&id, &wish))?;
     let which = Which { word: Some(id), version: version.0 };
     let verb = move |caller: &Caller| {
-        snapshots::take_once(&Place::open(caller)?, caller, &which, wish.name.as_deref(), once.as_ref())
+        let take = if wish.sync { snapshots::take_to_disk } else { snapshots::take_once };
+        take(&Place::open(caller)?, caller, &which, wish.name.as_deref(), once.as_ref())
     };
     let taken = shared.verb(&who, verb).await?;
     if taken.layers > snapshots::DEEP {
@@ -257,12 +269,13 @@ async fn export_workspace(
     Query(wish): Query<Export>,
 ) -> Result<Response, Refusal> {
     who.needs_any(&LOOKERS)?;
+    let _turn = archive_turn(&shared, &who).await?;
     let verb = move |caller: &Caller, out: &mut dyn std::io::Write| {
         let state = Place::open(caller)?;
         let word = snapshots::of_sandbox(&state, caller, &id, wish.snapshot.as_deref())?;
         snapshots::export(&state, caller, &word, out).map(drop)
     };
-    spooled::answer(&shared, &who, SORT, verb).await
+    Ok(spooled::answer(&shared, &who, SORT, verb).await?.0)
 }
 
 #[derive(Debug, Deserialize, IntoParams)]
@@ -287,6 +300,10 @@ pub struct Import {
     /// The built-in policy of its commands [default]. What the file says of a policy is told and never obeyed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub policy: Option<String>,
+    /// Most bytes that may come out of the file, however small it is itself [default: 16 GiB].
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[param(minimum = 1)]
+    pub max_bytes: Option<u64>,
     /// How changes are kept apart from the directory; the best that works where none is given.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[param(inline)]
@@ -311,11 +328,15 @@ async fn import_workspace(
         return Err(fault.hint("give one that begins with a slash, or none for an empty directory").into());
     }
     let once = once(&shared, &who, key.clone(), "import", &wish)?;
+    let _turn = archive_turn(&shared, &who).await?;
     let file = upload::receive(&shared, &who, request.into_body()).await?;
     let verb = move |caller: &Caller| {
         let policies = wish.policy.clone().map(Source::Preset).into_iter().collect();
-        let (name, bounds) = (wish.name.as_deref(), Bounds::default());
-        let (dir, driver) = (wish.dir.as_deref(), wish.driver);
+        let bounds = match wish.max_bytes {
+            Some(bytes) => Bounds { bytes: bytes.min(LARGEST), ratio: None, ..Bounds::default() },
+            None => Bounds::default(),
+        };
+        let (name, dir, driver) = (wish.name.as_deref(), wish.dir.as_deref(), wish.driver);
         let onto = Onto { dir, name, policies, flags: Vec::new(), bounds, driver, once };
         snapshots::import(&Place::open(caller)?, caller, onto, &mut std::io::BufReader::new(file))
     };

@@ -1,5 +1,8 @@
 //! Templates: places to begin from, prepared once.
 
+mod prepare;
+
+pub(super) use super::sandboxes::PolicyOf;
 use super::snapshots::{Part, Removed, once};
 use crate::ask::{Json, Key, Path, Query};
 use crate::refuse::Refusal;
@@ -7,10 +10,13 @@ use crate::{Scope, Shared, Who};
 use axum::extract::State;
 use http::StatusCode;
 use node::Caller;
+use node::policies::Source;
 use node::snapshots::{self, Described, Templated};
 use node::state::State as Place;
+use node::warm::{self, Set};
+use prepare::Prepare;
 use serde::{Deserialize, Serialize};
-use terms::{Fault, PROTOCOL_VERSION};
+use terms::{Fault, Limits, PROTOCOL_VERSION, Phase};
 use utoipa::ToSchema;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
@@ -21,6 +27,7 @@ pub fn routes() -> OpenApiRouter<Shared> {
     OpenApiRouter::new()
         .routes(routes!(list_templates, create_template))
         .routes(routes!(show_template, remove_template))
+        .routes(routes!(warm_template))
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
@@ -54,14 +61,23 @@ async fn list_templates(
 pub struct CreateTemplate {
     pub name: String,
     /// The snapshot or the sandbox that it shall hold.
-    pub from: String,
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub from: Option<String>,
+    /// The command that prepared what it is made from, to be told of it.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub prepared: Option<String>,
+    /// Or how it is prepared.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub prepare: Option<Prepare>,
 }
 
-/// Names what a snapshot or a sandbox holds. Others begin from it, so an operator does this.
+/// Names what a snapshot or a sandbox holds, or prepares it by a command first; then the answer comes when that has ended. Others begin
+/// from it, so an operator does this.
 #[utoipa::path(post, path = "/v1/templates", tag = "templates", operation_id = "create", params(("Idempotency-Key" = Option<String>, Header)),
     request_body = CreateTemplate,
     responses((status = 201, body = Templated), (status = 200, description = "There was the same one", body = Templated),
-        (status = 404, description = "There is no such thing.", body = Fault)))]
+        (status = 404, description = "There is no such thing.", body = Fault),
+        (status = 409, description = "The command failed, or the name is taken.", body = Fault)))]
 async fn create_template(
     State(shared): State<Shared>,
     who: Who,
@@ -70,11 +86,21 @@ async fn create_template(
 ) -> Result<(StatusCode, axum::Json<Templated>), Refusal> {
     who.needs(Scope::Operator)?;
     let once = once(&shared, &who, key, "template", &wish)?;
-    let verb = move |caller: &Caller| {
-        let CreateTemplate { name, from } = &wish;
-        snapshots::create_once(&Place::open(caller)?, caller, name, Some(from), None, once.as_ref())
+    let CreateTemplate { name, from, prepared, prepare } = wish;
+    let made = match (from, prepare) {
+        (Some(from), None) => {
+            let verb = move |caller: &Caller| {
+                let (state, prepared) = (Place::open(caller)?, prepared.as_deref());
+                snapshots::create_once(&state, caller, &name, Some(&from), prepared, once.as_ref())
+            };
+            shared.verb(&who, verb).await?
+        }
+        (None, Some(prepare)) if prepared.is_none() => prepare.carry_out(&shared, &who, name, once).await?,
+        _ => {
+            let fault = Fault::invalid("a template is made of either `from` or `prepare`").phase(Phase::Admission);
+            return Err(fault.hint("give one of them").into());
+        }
     };
-    let made = shared.verb(&who, verb).await?;
     let status = if made.unchanged { StatusCode::OK } else { StatusCode::CREATED };
     Ok((status, axum::Json(made)))
 }
@@ -95,9 +121,43 @@ async fn show_template(
     Path(name): Path<String>,
 ) -> Result<axum::Json<Template>, Refusal> {
     who.needs_any(&LOOKERS)?;
-    let verb = move |caller: &Caller| Place::open(caller)?.store.read(|tx| snapshots::find_template(tx, &name));
-    let template = Described::of(shared.verb(&who, verb).await?);
+    let verb = move |caller: &Caller| snapshots::describe_template(&Place::open(caller)?, &name);
+    let template = shared.verb(&who, verb).await?;
     Ok(axum::Json(Template { protocol_version: PROTOCOL_VERSION, template }))
+}
+
+/// What shall stand ready.
+#[derive(Default, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(as = TemplateWarm)]
+pub struct WarmTemplate {
+    /// So many, at most 64; with 0 none.
+    pub keep: u32,
+    /// As those of the sandboxes that shall be had so: what differs is made as it is asked for.
+    #[serde(default)]
+    pub policies: Vec<PolicyOf>,
+    #[serde(default)]
+    pub limits: Limits,
+    #[serde(default)]
+    pub cpus: Option<f64>,
+}
+
+/// Says how many sandboxes shall stand ready for a template, and under what. The daemon makes them.
+#[utoipa::path(put, path = "/v1/templates/{name}/warm", tag = "templates", operation_id = "warm", params(("name" = String, Path)),
+    request_body = WarmTemplate, responses((status = 200, body = Set)))]
+async fn warm_template(
+    State(shared): State<Shared>,
+    who: Who,
+    Path(name): Path<String>,
+    Json(wish): Json<WarmTemplate>,
+) -> Result<axum::Json<Set>, Refusal> {
+    who.needs(Scope::Operator)?;
+    let WarmTemplate { keep, policies, limits, cpus } = wish;
+    let policies = policies.into_iter().map(Source::from).collect();
+    let ask = warm::Ask { template: name, keep, policies, flags: Vec::new(), limits, cpus };
+    let set = shared.verb(&who, move |caller| warm::set(&ask, caller)).await?;
+    shared.taken().notify_one();
+    Ok(axum::Json(set))
 }
 
 /// Forgets a template; sandboxes that began from it stay.

@@ -39,11 +39,11 @@ struct ListQuery {
 
 #[derive(Serialize, Deserialize, ToSchema)]
 #[schema(as = TokenList)]
-struct List {
-    tokens: Vec<Shown>,
+pub struct List {
+    pub tokens: Vec<Shown>,
     /// What `after` must be for the next part; none where this was the last.
     #[serde(skip_serializing_if = "Option::is_none", default)]
-    next: Option<String>,
+    pub next: Option<String>,
 }
 
 /// List all tokens, without their secrets; the newest first.

@@ -1,5 +1,6 @@
 //! Review over HTTP: what changed in a sandbox, and what of it lands. Who approves says by its digest what was seen.
 
+use super::files::{At, Nothing};
 use crate::ask::{IfMatch, Json, Path};
 use crate::refuse::Refusal;
 use crate::words::Words;
@@ -14,7 +15,8 @@ use node::review::approve::Seen;
 use node::review::diff::{MOST_FILES, Page, Reader};
 use node::review::{self, Of, Receipt, Rel, approve, commit, conflicts, diff, provenance, prune, rebase, reject, undo};
 use serde::{Deserialize, Serialize};
-use terms::{Fault, Phase};
+use std::os::unix::ffi::OsStringExt;
+use terms::{Fault, PROTOCOL_VERSION, Phase};
 use utoipa::ToSchema;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
@@ -31,6 +33,9 @@ pub fn routes() -> OpenApiRouter<Shared> {
         .routes(routes!(approve_changes))
         .routes(routes!(reject_changes))
         .routes(routes!(undo_batch))
+        .routes(routes!(undo_any))
+        .routes(routes!(was_shown))
+        .routes(routes!(show_provenance_of))
         .routes(routes!(rebase_onto_base))
         .routes(routes!(prune_artefacts))
 }
@@ -49,6 +54,7 @@ fn one(id: String, IfMatch(version): IfMatch) -> Which {
         ("lines" = Option<bool>, Query, description = "With the lines of each hunk [true]; else its id and place"),
         ("limit" = Option<usize>, Query, minimum = 1, maximum = 10000, description = "Most files in the answer [1000]"),
         ("after" = Option<String>, Query, description = "`next` of the page before"),
+        ("shown" = Option<bool>, Query, description = "A reviewer shows it to a person, who may then approve what was `last` seen; of the whole of it"),
     ),
     responses((status = 200, body = diff::Answer),
         (status = 409, description = "It is not as the request supposes.", body = Fault)))]
@@ -62,9 +68,16 @@ async fn show_diff(
     let (paths, everything) = (words.paths("path")?, words.one("all")?.unwrap_or(false));
     let (files, after) = (words.one("limit")?.unwrap_or(USUAL_FILES), words.one("after")?);
     let page = Page { files, after, lines: words.one("lines")?.unwrap_or(true) };
+    let reader = match words.one("shown")?.unwrap_or(false) {
+        true => {
+            who.needs(Scope::Reviewer)?;
+            Reader::Person
+        }
+        false => Reader::Program,
+    };
     words.end()?;
     let of = Of::Sandbox { which: one(id, IfMatch(None)), paths };
-    let ask = diff::Ask { of, everything, reader: Reader::Program, page: Some(page) };
+    let ask = diff::Ask { of, everything, reader, page: Some(page) };
     Ok(axum::Json(shared.verb(&who, move |caller| diff::diff(caller, &ask)).await?))
 }
 
@@ -93,7 +106,8 @@ async fn show_patch(
     let ask = diff::Ask { of, everything, reader: Reader::Program, page: None };
     let answer = shared.verb(&who, move |caller| diff::diff(caller, &ask)).await?;
     let digest = HeaderValue::from_str(&answer.diff.digest).map_err(|e| Fault::internal(e.to_string()))?;
-    let mut answer = spooled::answer(&shared, &who, "text/x-diff", move |_, mut out| answer.patch(&mut out)).await?;
+    let (mut answer, ()) =
+        spooled::answer(&shared, &who, "text/x-diff", move |_, mut out| answer.patch(&mut out)).await?;
     answer.headers_mut().insert(HeaderName::from_static("cofferdam-digest"), digest);
     Ok(answer)
 }
@@ -146,7 +160,11 @@ async fn show_provenance(
 #[schema(as = WorkspaceApprove)]
 pub struct Approve {
     /// The digest of the diff that was reviewed. If the workspace or its base moved since, nothing lands.
-    pub digest: String,
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub digest: Option<String>,
+    /// What was reviewed, where no digest says it.
+    #[serde(default)]
+    pub seen: SeenBy,
     /// All ordinary changes; no path or hunk is then given.
     #[serde(default)]
     pub all: bool,
@@ -168,6 +186,32 @@ pub struct Approve {
     /// Commit what lands, if the base is in a git repository.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub commit: Option<CommitWish>,
+}
+
+/// How it is known what was reviewed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum SeenBy {
+    /// By its digest, which is given.
+    #[default]
+    Digest,
+    /// It is the last diff that a person was shown as a whole.
+    Last,
+    /// Nobody looked; whatever is there shall land.
+    Unseen,
+}
+
+fn seen(by: SeenBy, digest: Option<String>) -> Result<Seen, Fault> {
+    let invalid = |why: &str| Fault::invalid(format!("the body: {why}")).phase(Phase::Admission);
+    match (by, digest) {
+        (SeenBy::Digest, Some(digest)) => Ok(Seen::Digest(digest)),
+        (SeenBy::Last, None) => Ok(Seen::Last),
+        (SeenBy::Unseen, None) => Ok(Seen::Unseen),
+        (SeenBy::Digest, None) => {
+            Err(invalid("missing field `digest`").hint("give the digest of the diff that was reviewed"))
+        }
+        (_, Some(_)) => Err(invalid("digest and seen").hint("give one of them")),
+    }
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
@@ -209,7 +253,7 @@ async fn approve_changes(
     Json(wish): Json<Approve>,
 ) -> Result<axum::Json<Receipt>, Refusal> {
     who.needs(Scope::Reviewer)?;
-    let Approve { digest, all, paths, exact, hunks, runs_on_host, commit } = wish;
+    let Approve { digest, seen: by, all, paths, exact, hunks, runs_on_host, commit } = wish;
     let counts = [paths.len(), exact.len(), hunks.len()];
     let ask = approve::Ask {
         of: Of::Sandbox { which: one(id, version), paths },
@@ -217,7 +261,7 @@ async fn approve_changes(
         exact,
         hunks,
         runs_on_host,
-        seen: Seen::Digest(digest),
+        seen: seen(by, digest)?,
         commit: commit.map(|CommitWish { message, author }| commit::Wish { message, author }),
     };
     let verb = move |caller: &Caller| {
@@ -294,6 +338,69 @@ async fn undo_batch(
     let which = one(id, version);
     let verb = move |caller: &Caller| undo::undo_of(caller, &which, wish.batch.as_deref());
     Ok(axum::Json(shared.verb(&who, verb).await?))
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(as = BatchUndo)]
+pub struct UndoAny {
+    /// A batch; or the sandbox whose last one is meant; or the directory, by its whole path, in which the last one landed.
+    pub of: String,
+}
+
+/// Takes back what an approval let through, wherever it landed.
+#[utoipa::path(post, path = "/v1/undo", tag = "workspace", operation_id = "undo_any",
+    request_body = UndoAny, responses((status = 200, body = Receipt),
+        (status = 404, description = "There is no such thing.", body = Fault)))]
+async fn undo_any(
+    State(shared): State<Shared>,
+    who: Who,
+    Json(wish): Json<UndoAny>,
+) -> Result<axum::Json<Receipt>, Refusal> {
+    who.needs(Scope::Reviewer)?;
+    Ok(axum::Json(shared.verb(&who, move |caller| undo::undo(caller, Some(&wish.of))).await?))
+}
+
+/// Whether somebody has been shown the diff.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+#[schema(as = WorkspaceShown)]
+pub struct Shown {
+    pub protocol_version: u32,
+    pub shown: bool,
+}
+
+/// Whether a person has been shown the whole diff of a sandbox.
+#[utoipa::path(get, path = "/v1/sandboxes/{id}/workspace/shown", tag = "workspace", operation_id = "shown",
+    params(("id" = String, Path, description = "By id, its beginning, or name")),
+    responses((status = 200, body = Shown)))]
+async fn was_shown(
+    State(shared): State<Shared>,
+    who: Who,
+    Path(id): Path<String>,
+) -> Result<axum::Json<Shown>, Refusal> {
+    who.needs(Scope::Reviewer)?;
+    let of = Of::sandbox(one(id, IfMatch(None)));
+    let shown = shared.verb(&who, move |caller| approve::was_shown(caller, &of)).await?;
+    Ok(axum::Json(Shown { protocol_version: PROTOCOL_VERSION, shown }))
+}
+
+/// Which approvals brought a path of the host to how it is.
+#[utoipa::path(get, path = "/v1/provenance", tag = "workspace", operation_id = "provenance_of",
+    params(("path" = String, Query, description = "The whole path; it may be gone. Bytes that are no UTF-8 are written %XX")),
+    responses((status = 200, body = provenance::Answer),
+        (status = 404, description = "There is no such thing.", body = Fault)))]
+async fn show_provenance_of(
+    State(shared): State<Shared>,
+    who: Who,
+    At { path, .. }: At<Nothing>,
+) -> Result<axum::Json<provenance::Answer>, Refusal> {
+    who.needs(Scope::Reviewer)?;
+    if !path.starts_with(b"/") {
+        let fault = Fault::invalid("the query: path: not a whole path").phase(Phase::Admission);
+        return Err(fault.hint("give one that begins with a slash").into());
+    }
+    let path = std::ffi::OsString::from_vec(path);
+    Ok(axum::Json(shared.verb(&who, move |caller| provenance::provenance(caller, &path)).await?))
 }
 
 #[derive(Clone, Debug, Default, Serialize, Deserialize, ToSchema)]

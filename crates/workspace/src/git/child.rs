@@ -176,7 +176,9 @@ fn read_until(from: &mut (impl Read + std::os::fd::AsFd), deadline: Instant, mos
 
 fn failed(program: &Path, args: &[OsString], why: &str) -> Fault {
     let verbs = ["config", "read-tree", "update-index", "write-tree", "commit-tree", "cat-file", "ls-tree", "ls-files"];
-    let verbs = verbs.iter().chain(["check-attr", "diff-index"].iter());
+    let verbs = verbs
+        .iter()
+        .chain(["check-attr", "diff-index", "hash-object", "symbolic-ref", "rev-parse", "update-ref"].iter());
     let verb = verbs.into_iter().find(|verb| args.iter().any(|arg| arg == **verb)).unwrap_or(&"");
     let message = format!("{} {verb}: {why}", program.display());
     Fault::new(ErrorKind::Unavailable, message).phase(Phase::Application)
@@ -198,6 +200,8 @@ pub(super) struct Scratch {
 /// Leftovers of crashes older than this are cleared away.
 const STALE: Duration = Duration::from_secs(3600);
 const MARK: &str = "cofferdam-";
+/// Where references are, in a repository that keeps them so: a link in a directory of our own.
+const TABLE: &str = "reftable";
 
 /// Largest `info/attributes` that is taken over.
 const MOST_ATTRIBUTES: u64 = 1 << 20;
@@ -224,16 +228,21 @@ impl Scratch {
             carried,
             owner: repository.owner,
         };
-        scratch.fill(repository, sha256).map_err(fail)?;
+        let table = repository.has_reftable()?.then(|| repository.common_path.join(TABLE));
+        scratch.fill(repository, sha256, table.as_deref()).map_err(fail)?;
         Ok(scratch)
     }
 
-    fn fill(&self, repository: &Repository, sha256: bool) -> io::Result<()> {
+    fn fill(&self, repository: &Repository, sha256: bool, table: Option<&Path>) -> io::Result<()> {
         make_dir(&self.parent, self.name.as_bytes(), self.owner)?;
         let own = self.parent.dir(&Rel::top().join(self.name.as_bytes()))?;
         let format = if sha256 { "sha256" } else { "sha1" };
-        let config =
+        let mut config =
             format!("[core]\n\trepositoryformatversion = 1\n\tbare = false\n[extensions]\n\tobjectformat = {format}\n");
+        if let Some(table) = table {
+            config.push_str("\trefstorage = reftable\n");
+            rustix::fs::symlinkat(table, &own, TABLE)?;
+        }
         put(&own, b"config", config.as_bytes(), self.owner)?;
         put(&own, b"HEAD", b"ref: refs/heads/none\n", self.owner)?;
         make_dir(&own, b"refs", self.owner)?;

@@ -8,17 +8,14 @@
 use super::child::{Call, Scratch};
 use super::locate::{Repository, refused, unreadable};
 use super::message::{checked_message, with_trailers};
-use super::paths::{at_and_above, below, digest, in_work_tree, is_kept, listed, of_another};
+use super::paths::{below, digest, in_work_tree, is_of, listed};
 use super::refs::{Head, is_id};
 use super::settings::{Identity, Settings, Surroundings, nobody};
-use crate::change::FileKind;
 use crate::dir::{Dir, Meta};
 use crate::name::Rel;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
-use std::io;
-use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use terms::{ErrorKind, Fault, Phase};
 
@@ -64,22 +61,21 @@ pub struct Committed {
 
 /// A commit that nothing stands against, as far as can be told before it lands.
 pub struct Prepared {
-    repository: Repository,
-    settings: Settings,
-    scratch: Scratch,
-    head: Head,
-    message: String,
-    author: Identity,
-    committer: Identity,
-    trailers: Vec<String>,
-    notes: Vec<String>,
+    pub(super) repository: Repository,
+    pub(super) settings: Settings,
+    pub(super) scratch: Scratch,
+    pub(super) head: Head,
+    /// Tops of other repositories in the tree: what is in them is not ours to commit.
+    pub(super) others: BTreeSet<Rel>,
+    pub(super) message: String,
+    pub(super) author: Identity,
+    pub(super) committer: Identity,
+    pub(super) trailers: Vec<String>,
+    pub(super) notes: Vec<String>,
 }
 
 const AGENT: &str = "Cofferdam agent";
 const AGENT_MAIL: &str = "agent@cofferdam.invalid";
-
-/// Paths on the command line of one child; a hundred thousand bytes are taken by every kernel.
-const MOST_ARGS: usize = 400;
 
 /// What git keeps in its directory while something is half done, and what it is.
 const UNDER_WAY: &[(&[u8], &str)] = &[
@@ -105,9 +101,14 @@ pub fn prepare(
     let settings = Settings::read(&repository, surroundings)?;
     let committer = settings.reviewer.clone().ok_or_else(nobody)?;
     nothing_under_way(&repository)?;
-    let head = repository.head()?;
-    let paths = in_work_tree(&repository, paths)?;
+    let (paths, others) = in_work_tree(&repository, paths)?;
     let scratch = Scratch::make(settings.program.clone(), &repository, settings.sha256, settings.carried.clone())?;
+    let reftable = repository.has_reftable()?;
+    if reftable != settings.reftable {
+        let why = "its settings and its files do not agree on how references are kept";
+        return Err(refused(&repository.common_path, why));
+    }
+    let head = if reftable { scratch.head()? } else { repository.head()? };
     let agent = Identity::new(plan.agent, AGENT_MAIL);
     let agent = agent.unwrap_or_else(|| Identity { name: AGENT.into(), email: AGENT_MAIL.into() });
     let mut trailers = Vec::new();
@@ -117,119 +118,20 @@ pub fn prepare(
     trailers.push(format!("Cofferdam-Sandbox: {}", plan.sandbox));
     let author = if plan.author == Author::Agent { agent } else { committer.clone() };
     let notes = Vec::new();
-    let mut prepared = Prepared { repository, settings, scratch, head, message, author, committer, trailers, notes };
-    prepared.look_ahead(&paths)?;
+    let mut prepared =
+        Prepared { repository, settings, scratch, head, others, message, author, committer, trailers, notes };
+    prepared.look_ahead(paths)?;
     Ok(prepared)
 }
 
 impl Prepared {
-    fn look_ahead(&mut self, paths: &[Rel]) -> Result<(), Fault> {
-        if let Some(commit) = self.head.commit() {
-            self.run(&["read-tree", commit], Vec::new())?;
-        }
-        self.no_submodules(paths)?;
-        self.no_filters(paths)?;
-        self.index_is_free(paths)?;
-        self.note_what_was_changed_before(paths)?;
-        if self.settings.signs {
-            self.notes.push("not signed: commit.gpgSign names a program, and none is run here".into());
-        }
-        Ok(())
-    }
-
-    fn run(&self, args: &[&str], input: Vec<u8>) -> Result<Vec<u8>, Fault> {
+    pub(super) fn run(&self, args: &[&str], input: Vec<u8>) -> Result<Vec<u8>, Fault> {
         let args: Vec<&OsStr> = args.iter().map(OsStr::new).collect();
         self.scratch.git(&args, Call { input, ..Call::default() })
     }
 
-    /// Whether a path is, or is in, a directory that the commit keeps as another repository's.
-    fn no_submodules(&self, paths: &[Rel]) -> Result<(), Fault> {
-        let Some(commit) = self.head.commit() else { return Ok(()) };
-        let above: BTreeSet<Rel> = paths.iter().flat_map(at_and_above).collect();
-        let names: Vec<&OsStr> = above.iter().map(|at| OsStr::from_bytes(at.as_bytes())).collect();
-        for some in names.chunks(MOST_ARGS) {
-            let mut args: Vec<&OsStr> = ["ls-tree", "-z", "--full-tree", commit, "--"].map(OsStr::new).to_vec();
-            args.extend(some);
-            let listed = self.scratch.git(&args, Call::default())?;
-            // Asked for `a/b` it also lists what else is in `a`.
-            let entries = listed.split(|b| *b == 0).filter(|entry| entry.starts_with(b"160000 "));
-            let mut inner = entries.filter_map(|entry| Rel::parse(entry.splitn(2, |b| *b == b'\t').nth(1)?));
-            if let Some(at) = inner.find(|at| above.contains(at)) {
-                return Err(of_another(&at.to_string()));
-            }
-        }
-        Ok(())
-    }
-
-    /// What a configured filter makes of a file only the filter knows, and it is not run.
-    fn no_filters(&self, paths: &[Rel]) -> Result<(), Fault> {
-        let listed = self.run(&["check-attr", "-z", "--stdin", "filter"], listed(paths))?;
-        let fields: Vec<&[u8]> = listed.split(|b| *b == 0).collect();
-        let filtered = fields.chunks_exact(3).find(|triple| {
-            let driver = String::from_utf8_lossy(triple[2]);
-            self.settings.filters.contains(driver.as_ref())
-        });
-        let Some(triple) = filtered else { return Ok(()) };
-        let (path, driver) = (Rel::parse(triple[0]).unwrap_or_default(), String::from_utf8_lossy(triple[2]));
-        let message =
-            format!("{path} goes through the filter {driver:?}, and no program of a repository's is run here");
-        let fault = Fault::new(ErrorKind::Conflict, message).phase(Phase::Review);
-        Err(fault.hint("approve it without --commit, and commit it with git"))
-    }
-
-    /// The user's own index can be read, is nobody's at the moment, and holds no conflict at these paths.
-    fn index_is_free(&self, paths: &[Rel]) -> Result<(), Fault> {
-        let Repository { own, own_path, .. } = &self.repository;
-        let fail = |e: io::Error| unreadable(own_path, &e);
-        if own.meta_of(b"index.lock").map_err(fail)?.is_some() {
-            let fault = refused(&own_path.join("index.lock"), "another git is at work on the index");
-            return Err(fault.hint("wait for it to end; if none runs, remove the file"));
-        }
-        let Some(index) = own.meta_of(b"index").map_err(fail)? else { return Ok(()) };
-        if index.kind != FileKind::File {
-            return Err(refused(&own_path.join("index"), "is no regular file"));
-        }
-        let args = ["ls-files", "-u", "-z"].map(OsStr::new);
-        let env = vec![("GIT_INDEX_FILE", own_path.join("index").into_os_string())];
-        let listed = self.scratch.git(&args, Call { env, ..Call::default() })?;
-        let unmerged = listed.split(|b| *b == 0).filter_map(|entry| entry.split(|b| *b == b'\t').nth(1));
-        let mine: BTreeSet<&[u8]> = paths.iter().map(Rel::as_bytes).collect();
-        match unmerged.into_iter().find(|path| mine.contains(path)) {
-            None => Ok(()),
-            Some(path) => {
-                let path = String::from_utf8_lossy(path).into_owned();
-                Err(refused(own_path, &format!("{path} has an unresolved conflict in the index")))
-            }
-        }
-    }
-
-    /// Changes that the reviewer had not committed are in what lands, and so in the commit; that must be said.
-    fn note_what_was_changed_before(&mut self, paths: &[Rel]) -> Result<(), Fault> {
-        let top = Dir::open(&self.repository.top).map_err(|e| unreadable(&self.repository.top, &e))?;
-        let there: Vec<Rel> = paths.iter().filter(|path| is_kept(&top, path)).cloned().collect();
-        self.run(&["update-index", "-z", "--add", "--replace", "--stdin"], listed(&there))?;
-        let before: BTreeSet<_> = self.differences()?.into_keys().collect();
-        // The index is as HEAD again.
-        match self.head.commit() {
-            Some(commit) => self.run(&["read-tree", commit], Vec::new())?,
-            None => self.run(&["read-tree", "--empty"], Vec::new())?,
-        };
-        if !before.is_empty() && self.head.commit().is_some() {
-            const SHOWN: usize = 5;
-            let names: Vec<_> = before.iter().take(SHOWN).map(Rel::to_string).collect();
-            let more = if before.len() > SHOWN { ", …" } else { "" };
-            let count = before.len();
-            let note = format!(
-                "{count} of the files had changes of yours that were not committed: {}{more}",
-                names.join(", ")
-            );
-            self.notes.push(note);
-        }
-        Ok(())
-    }
-
     /// Between HEAD and the index in the scratch directory: path to new mode and blob, mode 0 where it is gone.
-    fn differences(&self) -> Result<BTreeMap<Rel, (String, String)>, Fault> {
+    pub(super) fn differences(&self) -> Result<BTreeMap<Rel, (String, String)>, Fault> {
         let Some(commit) = self.head.commit() else { return self.everything() };
         let raw =
             self.run(&["diff-index", "--cached", "-z", "--raw", "--no-abbrev", "--no-renames", commit], Vec::new())?;
@@ -267,14 +169,20 @@ impl Prepared {
             path: below(&self.repository.prefix, &staged.path),
             digest: staged.digest.clone(),
         };
-        let landed: Vec<Staged> = landed.iter().map(at).collect();
+        let landed: Vec<Staged> = landed.iter().map(at).filter(|staged| !is_of(&self.others, &staged.path)).collect();
         let (there, gone): (Vec<_>, Vec<_>) = landed.iter().partition(|staged| staged.digest.is_some());
         let names = |list: &[&Staged]| -> Vec<Rel> { list.iter().map(|staged| staged.path.clone()).collect() };
         let top = Dir::open(&self.repository.top).map_err(|e| unreadable(&self.repository.top, &e))?;
         let seen = self.as_landed(&top, &there)?;
-        self.no_filters(&names(&there))?;
         self.run(&["update-index", "-z", "--force-remove", "--stdin"], listed(&names(&gone)))?;
-        self.run(&["update-index", "-z", "--add", "--replace", "--stdin"], listed(&names(&there)))?;
+        let pointed = self.add(&top, &names(&there))?;
+        for (path, digest) in &pointed {
+            let kept = self.repository.keep_bytes(&top, path, digest);
+            kept.map_err(|e| moved(&format!("{path}, in lfs/objects of the repository: {e}")))?;
+        }
+        if !pointed.is_empty() {
+            self.notes.push(format!("{} files are kept by git LFS; `git lfs push` takes them along", pointed.len()));
+        }
         if self.as_landed(&top, &there)? != seen {
             return Err(moved("a file that landed was changed while it was committed"));
         }
@@ -330,8 +238,15 @@ impl Prepared {
         let object = self.run(&["cat-file", "commit", &commit], Vec::new())?;
         let object = String::from_utf8_lossy(&object);
         let who = object.lines().find_map(|line| line.strip_prefix("committer ")).unwrap_or_default();
-        let subject = self.message.lines().next().unwrap_or_default();
-        self.repository.advance(&self.head, &commit, who, &format!("commit: {subject}"))?;
+        let why = format!("commit: {}", self.message.lines().next().unwrap_or_default());
+        match self.settings.reftable {
+            true => {
+                let Identity { name, email } = self.committer.clone();
+                let env = vec![("GIT_COMMITTER_NAME", name.into()), ("GIT_COMMITTER_EMAIL", email.into())];
+                self.scratch.advance(&self.head, &commit, env, &why)?;
+            }
+            false => self.repository.advance(&self.head, &commit, who, &why)?,
+        }
         Ok(commit)
     }
 
@@ -364,7 +279,7 @@ fn nothing_under_way(repository: &Repository) -> Result<(), Fault> {
     Ok(())
 }
 
-fn id_in(out: &[u8]) -> Result<String, Fault> {
+pub(super) fn id_in(out: &[u8]) -> Result<String, Fault> {
     let text = String::from_utf8_lossy(out).trim().to_owned();
     match is_id(&text) {
         true => Ok(text),

@@ -36,24 +36,27 @@ pub(super) fn is_kept(top: &Dir, path: &Rel) -> bool {
     found.is_some_and(|meta| matches!(meta.kind, FileKind::File | FileKind::Symlink))
 }
 
-/// Paths as the work tree has them; none that belongs to git itself or to another repository.
-pub(super) fn in_work_tree(repository: &Repository, paths: &[Rel]) -> Result<Vec<Rel>, Fault> {
+/// Paths as the work tree has them, none of which belongs to git itself; and the tops of other repositories that some of them are in.
+pub(super) fn in_work_tree(repository: &Repository, paths: &[Rel]) -> Result<(Vec<Rel>, BTreeSet<Rel>), Fault> {
     let mut all = Vec::with_capacity(paths.len());
-    let mut clean: BTreeSet<Rel> = BTreeSet::new();
+    let (mut clean, mut others): (BTreeSet<Rel>, BTreeSet<Rel>) = Default::default();
     for path in paths.iter().map(|path| below(&repository.prefix, path)) {
         let parent = path.split().map(|(parent, _)| parent).unwrap_or_default();
         if clean.insert(parent) {
             let inner = repository.inner(&path).map_err(|e| unreadable(&repository.top, &e))?;
-            if let Some(inner) = inner {
-                return Err(of_another(&inner.to_string()));
-            }
+            others.extend(inner);
         }
         if path.parts().any(|part| part.eq_ignore_ascii_case(b".git")) {
             return Err(refused(&repository.top, &format!("{path} is a part of git's own directory")));
         }
         all.push(path);
     }
-    Ok(all)
+    Ok((all, others))
+}
+
+/// Whether a path is, or is in, another repository.
+pub(super) fn is_of(others: &BTreeSet<Rel>, path: &Rel) -> bool {
+    others.iter().any(|other| path.is_at_or_below(other))
 }
 
 /// The SHA-256 of a file's bytes, or of where a link leads.

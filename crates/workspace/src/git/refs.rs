@@ -45,7 +45,7 @@ const LARGEST_PACKED: u64 = 64 << 20;
 impl Repository {
     pub fn head(&self) -> Result<Head, Fault> {
         if self.common.meta_of(b"reftable").map_err(|e| unreadable(&self.common_path, &e))?.is_some() {
-            return Err(refused(&self.common_path, "keeps its references as a reftable, which is not supported"));
+            return Err(refused(&self.common_path, "keeps its references as a reftable, which only git reads"));
         }
         let said = self.read_one("HEAD").map_err(|e| unreadable(&self.own_path, &e))?;
         match said {
@@ -133,7 +133,7 @@ impl Repository {
         Ok(())
     }
 
-    fn make_dirs(&self, dir: &Dir, at: &Rel) -> io::Result<Dir> {
+    pub(super) fn make_dirs(&self, dir: &Dir, at: &Rel) -> io::Result<Dir> {
         let mut here = dir.try_clone()?;
         for part in at.parts() {
             match rustix::fs::mkdirat(&here, part, Mode::from_raw_mode(0o777)) {

@@ -46,10 +46,14 @@ impl Identity {
 pub(super) struct Settings {
     pub program: PathBuf,
     pub sha256: bool,
+    /// References are kept as a reftable.
+    pub reftable: bool,
     /// How contents become blobs, as `key=value`.
     pub carried: Vec<String>,
     /// Filters that somebody has configured: contents under them are not what git would keep.
     pub filters: BTreeSet<String>,
+    /// A setting by which git LFS would keep files otherwise than it usually does.
+    pub odd_lfs: Option<String>,
     pub reviewer: Option<Identity>,
     /// The user has commits signed.
     pub signs: bool,
@@ -58,7 +62,7 @@ pub(super) struct Settings {
 /// A file of settings may be so long.
 const LARGEST: u64 = 1 << 20;
 
-const WANTED: &str = r"^(core\.(autocrlf|eol|filemode|symlinks|sharedrepository|worktree|bare)|extensions\..*|user\.(name|email)|commit\.gpgsign|filter\..*)$";
+const WANTED: &str = r"^(core\.(autocrlf|eol|filemode|symlinks|sharedrepository|worktree|bare)|extensions\..*|user\.(name|email)|commit\.gpgsign|filter\..*|lfs\.(storage|extension\..*))$";
 
 /// Settings that change what a blob is and name no program, with what they may say.
 const CARRIED: &[&str] = &["core.autocrlf", "core.eol", "core.filemode", "core.symlinks", "core.sharedrepository"];
@@ -86,7 +90,9 @@ impl Settings {
         let email = own("GIT_COMMITTER_EMAIL").or(says("user.email")).or(own("EMAIL"));
         Ok(Settings {
             sha256: local.get("extensions.objectformat").is_some_and(|format| format == "sha256"),
+            reftable: local.get("extensions.refstorage").is_some_and(|storage| storage == "reftable"),
             carried,
+            odd_lfs: all.keys().find(|key| key.starts_with("lfs.")).cloned(),
             filters: all.keys().filter_map(filter).collect(),
             reviewer: name.zip(email).and_then(|(name, email)| Identity::new(name, email)),
             signs: says("commit.gpgsign").is_some_and(is_true),
@@ -173,7 +179,7 @@ fn check_format(repository: &Repository, local: &BTreeMap<String, String>) -> Re
     let unknown = local.iter().find(|(key, value)| {
         let name = key.strip_prefix("extensions.");
         let odd = match name {
-            Some("refstorage") => *value != "files",
+            Some("refstorage") => *value != "files" && *value != "reftable",
             Some("objectformat") => *value != "sha1" && *value != "sha256",
             _ => false,
         };

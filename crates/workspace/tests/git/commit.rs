@@ -198,9 +198,25 @@ fn submodules_commit_in_their_own_repository_only() {
     let url = library.to_str().unwrap();
     place.git(&["-c", "protocol.file.allow=always", "submodule", "--quiet", "add", url, "deps/lib"]);
     place.git(&["commit", "-qm", "submodule"]);
-    let fault = place.prepare(&place.project, Author::Agent, &["a.txt", "deps/lib/l"]).err().expect("refused");
+    let fault = place.prepare(&place.project, Author::Agent, &["deps/lib/l"]).err().expect("refused");
     assert!(fault.message.contains("deps/lib") && fault.message.contains("submodule"), "{}", fault.message);
     let inside = place.project.join("deps/lib");
+    // Beside others, what is in it lands, is told, and stays out of the commit.
+    let both = || {
+        place.write("a.txt", "both\n");
+        place.write("deps/lib/l", "both\n");
+        place.write("deps/lib/new", "new\n");
+    };
+    let done = place.commit(&place.project, Author::Agent, &["a.txt", "deps/lib/l", "deps/lib/new"], both).unwrap();
+    assert!(done.notes.len() == 1 && done.notes[0].contains("deps/lib is a repository of its own"), "{:?}", done.notes);
+    assert!(done.notes[0].contains("2 files"), "{:?}", done.notes);
+    assert_eq!(place.git(&["diff-tree", "-r", "--name-only", "HEAD~1", "HEAD"]), "a.txt");
+    assert_eq!(
+        place.git_in(&inside, &["status", "--porcelain"]),
+        " M l\n?? new",
+        "its own commit is for its own repository"
+    );
+    std::fs::remove_file(inside.join("new")).unwrap();
     let done = place.commit(&inside, Author::Agent, &["l"], || std::fs::write(inside.join("l"), "2\n").unwrap());
     assert_eq!(place.git_in(&inside, &["rev-parse", "HEAD"]), id(&done.unwrap()));
     // One that was never checked out is an empty directory, and still not ours.
@@ -231,19 +247,90 @@ fn sha256_sparse_and_line_ends_are_honoured() {
 #[test]
 fn filtered_files_are_refused_and_others_beside_them_are_not() {
     let place = Place::new();
-    place.write(".gitattributes", "*.bin filter=lfs diff=lfs merge=lfs -text\n*.txt text eol=lf\n");
+    place.write(".gitattributes", "*.bin filter=crypt\n*.txt text eol=lf\n");
     place.git(&["add", "-A"]);
     place.git(&["commit", "-qm", "attributes"]);
     assert!(place.prepare(&place.project, Author::Agent, &["x.bin"]).is_ok(), "git itself keeps it as it is, too");
-    let more =
-        "[filter \"lfs\"]\n\tclean = git-lfs clean -- %f\n\tprocess = git-lfs filter-process\n\trequired = true\n";
+    let more = "[filter \"crypt\"]\n\tclean = crypt\n\trequired = true\n";
     let config = std::fs::read_to_string(place.home.join(".gitconfig")).unwrap();
     std::fs::write(place.home.join(".gitconfig"), config + more).unwrap();
     let fault = place.prepare(&place.project, Author::Agent, &["a.txt", "x.bin"]).err().expect("refused");
-    assert!(fault.message.contains("x.bin") && fault.message.contains("lfs"), "{}", fault.message);
+    assert!(fault.message.contains("x.bin") && fault.message.contains("crypt"), "{}", fault.message);
     let done = place.commit(&place.project, Author::Agent, &["a.txt"], || place.write("a.txt", "1\r\n2\r\n"));
     id(&done.unwrap());
     assert_eq!(place.git(&["cat-file", "blob", "HEAD:a.txt"]), "1\n2");
+}
+
+#[test]
+fn files_of_lfs_are_committed_as_pointers_and_their_bytes_are_kept() {
+    let place = Place::new();
+    place.write(".gitattributes", "*.bin filter=lfs diff=lfs merge=lfs -text\n");
+    place.git(&["add", "-A"]);
+    place.git(&["commit", "-qm", "attributes"]);
+    let more =
+        "[filter \"lfs\"]\n\tclean = git-lfs clean -- %f\n\tprocess = git-lfs filter-process\n\trequired = true\n";
+    let config = std::fs::read_to_string(place.home.join(".gitconfig")).unwrap();
+    std::fs::write(place.home.join(".gitconfig"), config.clone() + more).unwrap();
+    let old = "version https://git-lfs.github.com/spec/v1\noid sha256:1111111111111111111111111111111111111111111111111111111111111111\nsize 7\n";
+    let write = || {
+        place.write("x.bin", "content\n");
+        place.write("empty.bin", "");
+        place.write("pointer.bin", old);
+        place.script(&place.project.join("run.bin"), "#!/bin/sh\n");
+        place.write("a.txt", "text\n");
+    };
+    let all = ["x.bin", "empty.bin", "pointer.bin", "run.bin", "a.txt"];
+    let done = place.commit(&place.project, Author::Agent, &all, write).unwrap();
+    assert!(done.notes.iter().any(|note| note.contains("2 files are kept by git LFS")), "{:?}", done.notes);
+    let oid = "434728a410a78f56fc1b5899c3593436e61ab0c731e9072d95e96db290205e53";
+    let pointer = format!("version https://git-lfs.github.com/spec/v1\noid sha256:{oid}\nsize 8");
+    assert_eq!(place.git(&["cat-file", "blob", "HEAD:x.bin"]), pointer);
+    assert_eq!(place.git(&["cat-file", "blob", "HEAD:pointer.bin"]), old.trim_end(), "what is a pointer stays one");
+    assert_eq!(place.git(&["cat-file", "blob", "HEAD:empty.bin"]), "");
+    assert_eq!(place.git(&["cat-file", "blob", "HEAD:a.txt"]), "text", "the control: others are committed as they are");
+    assert!(place.git(&["ls-tree", "HEAD", "run.bin"]).starts_with("100755"));
+    let kept = place.project.join(".git/lfs/objects/43/47").join(oid);
+    assert_eq!(std::fs::read_to_string(&kept).unwrap(), "content\n");
+    assert_eq!(std::fs::read_dir(kept.parent().unwrap()).unwrap().count(), 1, "nothing lies beside it");
+    let again = place.commit(&place.project, Author::Agent, &["x.bin"], || ()).unwrap();
+    assert_eq!(again.commit, None, "the same file makes the same pointer: {:?}", again.notes);
+    place.git(&["config", "lfs.storage", "/elsewhere"]);
+    let fault = place.prepare(&place.project, Author::Agent, &["x.bin"]).err().expect("refused");
+    assert!(fault.message.contains("lfs.storage"), "{}", fault.message);
+    assert!(place.prepare(&place.project, Author::Agent, &["a.txt"]).is_ok(), "the control");
+}
+
+#[test]
+fn a_reftable_is_moved_by_git_itself() {
+    let place = Place::empty();
+    if !place.try_git(&place.project, &["init", "-q", "-b", "main", "--ref-format=reftable", "."]).status.success() {
+        // This git knows no such thing; a repository that claims to have one is refused, below.
+        place.git(&["init", "-q", "-b", "main", "."]);
+        place.git(&["config", "core.repositoryformatversion", "1"]);
+        place.git(&["config", "extensions.refstorage", "reftable"]);
+        std::fs::create_dir(place.project.join(".git/reftable")).unwrap();
+        let fault = place.prepare(&place.project, Author::Agent, &["a.txt"]).err().expect("refused");
+        assert!(fault.message.contains("knows no reftable"), "{}", fault.message);
+        return;
+    }
+    let done = place.commit(&place.project, Author::Agent, &["a.txt"], || place.write("a.txt", "1\n")).unwrap();
+    assert_eq!(place.git(&["rev-parse", "main"]), id(&done), "the first commit of a branch");
+    let done = place.commit(&place.project, Author::Agent, &["a.txt"], || place.write("a.txt", "2\n")).unwrap();
+    assert_eq!(place.git(&["rev-parse", "main"]), id(&done));
+    assert_eq!(done.branch, "main");
+    assert!(place.git(&["reflog", "-1", "main"]).contains("commit: "), "{}", place.git(&["reflog", "main"]));
+    assert_eq!(place.git(&["status", "--porcelain"]), "");
+    place.git(&["checkout", "-q", "--detach"]);
+    let done = place.commit(&place.project, Author::Agent, &["a.txt"], || place.write("a.txt", "3\n")).unwrap();
+    assert_eq!(place.git(&["rev-parse", "HEAD"]), id(&done));
+    assert_eq!(place.git(&["rev-parse", "main"]), place.git(&["rev-parse", "HEAD~1"]), "no branch moved");
+    let commit = || {
+        place.write("a.txt", "4\n");
+        place.git(&["commit", "-q", "--allow-empty", "-m", "somebody else"]);
+    };
+    let fault = place.commit(&place.project, Author::Agent, &["a.txt"], commit).expect_err("it moved");
+    assert!(fault.message.contains("moved away"), "{}", fault.message);
+    place.git(&["fsck"]);
 }
 
 #[test]

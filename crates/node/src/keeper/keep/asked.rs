@@ -88,6 +88,7 @@ impl Keep {
 
     /// An answer, or none yet.
     pub(super) fn carry_out(&mut self, id: u64, ask: Ask, payload: Vec<u8>) -> Result<Option<Frame>, Fault> {
+        self.check_claimed(&ask)?;
         Ok(Some(match ask {
             Ask::Hello => wire::value(&self.hello()),
             Ask::Start(start) => return self.start(id, &start),
@@ -128,6 +129,8 @@ impl Keep {
                 let questions = self.premises.questions.as_ref().ok_or_else(nobody_asks)?;
                 wire::value(&questions.answer(number, answer, remember)?)
             }
+            Ask::Publish { ports } => wire::value(&self.publish(ports)?),
+            Ask::Claim { around, actor } => wire::value(&self.claim(&around, &actor)?),
             Ask::Stay => {
                 self.rise()?;
                 self.stays = true;
@@ -151,6 +154,14 @@ impl Keep {
             stays: self.stays,
             rests: self.rests,
         }
+    }
+
+    /// Whether they are open now: one that stands for its files alone opens nothing.
+    fn publish(&mut self, ports: Vec<String>) -> Result<bool, Fault> {
+        if !self.rests {
+            self.premises.publish(ports, &mut self.residence)?;
+        }
+        Ok(!self.rests)
     }
 
     pub(super) fn busy(&self) -> Fault {

@@ -2,15 +2,20 @@
 //! what became of another. Records of runs are there for everybody at once, and on the disk a moment later; the store is closed again
 //! when nothing is left to write.
 
+use crate::fresh;
+use crate::keeper::place::Place;
+use crate::keeper::services::ServiceNow;
+use crate::questions::{Open, Question};
 use crate::run::{Timer, Written};
 use rustix::event::{EventfdFlags, eventfd};
+use serde_json::json;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
-use store::{Store, Tx};
+use store::{Entry, Step, Store, Tx};
 use terms::{ErrorKind, Fault, Outcome};
 use workspace::Stack;
 
@@ -31,6 +36,10 @@ pub(super) struct Note {
 pub(super) enum Task {
     Begin(Note),
     End(Note, Box<Outcome>),
+    /// How the services stand; with one that was given up, for the journal.
+    Services(Vec<ServiceNow>, Option<ServiceNow>),
+    /// What a person is asked.
+    Asked(Vec<Question>),
 }
 
 /// What was done.
@@ -137,11 +146,13 @@ impl Desk {
                 done.into_iter().for_each(|done| drop(tell.try_send(done)));
                 let _ = rustix::io::write(bell, &1u64.to_ne_bytes());
             };
-            let (mut begun, mut ended) = (Vec::new(), Vec::new());
+            let (mut begun, mut ended, mut services, mut asked) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
             for task in std::iter::once(first).chain(todo.try_iter()) {
                 match task {
                     Task::Begin(note) => begun.push(note),
                     Task::End(note, outcome) => ended.push((note, outcome)),
+                    Task::Services(all, given_up) => services.push((all, given_up)),
+                    Task::Asked(questions) => asked.extend(questions),
                 }
             }
             // Beginnings are waited for, and ends come after their beginnings.
@@ -150,6 +161,12 @@ impl Desk {
             }
             if !ended.is_empty() {
                 tell(self.end(ended));
+            }
+            if !services.is_empty() {
+                self.write_services(services);
+            }
+            if !asked.is_empty() {
+                self.write_asked(asked);
             }
         }
     }
@@ -173,6 +190,32 @@ impl Desk {
             }
         }
         notes.into_iter().zip(outcomes).map(|(note, outcome)| Done::Ended(note.run, outcome)).collect()
+    }
+
+    fn write_services(&mut self, told: Vec<(Vec<ServiceNow>, Option<ServiceNow>)>) {
+        if let Some((all, _)) = told.last() {
+            let _what_is_told_is_old_then = Place::of(&self.state, &self.sandbox).write_services(all);
+        }
+        for given_up in told.into_iter().filter_map(|(_, given_up)| given_up) {
+            let Ok(store) = self.store.take().map_or_else(|| Store::open(&self.state), Ok) else { return };
+            let (at_ms, subject) = (fresh::now_ms(), self.sandbox.as_str());
+            let body = json!({"service": given_up.name, "restarts": given_up.restarts, "last": given_up.last});
+            let entry = Entry { at_ms, verb: "service", step: Step::Failed, subject, actor: "keeper", body };
+            let _it_is_in_its_file = store.write(|tx| tx.note(&entry));
+            self.store = Some(store);
+        }
+    }
+
+    fn write_asked(&mut self, asked: Vec<Question>) {
+        let Ok(store) = self.store.take().map_or_else(|| Store::open(&self.state), Ok) else { return };
+        let (at_ms, subject) = (fresh::now_ms(), self.sandbox.as_str());
+        let _they_are_listed_too = store.write(|tx| {
+            asked.into_iter().try_for_each(|question| {
+                let body = json!({ "question": Open::of(subject, question) });
+                tx.note(&Entry { at_ms, verb: "ask", step: Step::Done, subject, actor: "keeper", body }).map(drop)
+            })
+        });
+        self.store = Some(store);
     }
 
     /// All in one transaction. A run that is refused leaves the others as they are; a store that cannot

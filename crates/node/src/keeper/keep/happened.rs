@@ -7,6 +7,7 @@ use super::{GRACE, KILL, Keep, MOST_KEPT, MOST_PAST, PRUNED_EVERY, Past, SEEN_EV
 use crate::fresh;
 use crate::keeper::wire;
 use crate::keeper::wire::{Listed, Started, Waited};
+use crate::questions::Question;
 use enclosure::{Happened, Job};
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
@@ -23,7 +24,18 @@ impl Keep {
                 Happened::Fell { reason } => self.fall(reason),
             }
         }
+        self.tell_questions();
         Ok(())
+    }
+
+    /// What is asked is in the journal, so that those hear of it who follow events.
+    fn tell_questions(&mut self) {
+        let Some(questions) = &self.premises.questions else { return };
+        let new: Vec<Question> = questions.open().into_iter().filter(|q| q.number > self.last_asked).collect();
+        let Some(last) = new.iter().map(|question| question.number).max() else { return };
+        self.last_asked = last;
+        // One that has no place in the journal is still listed among those that are open.
+        self.clerk.give(Task::Asked(new));
     }
 
     pub(super) fn ended(&mut self, job: Job, end: &enclosure::End) {
@@ -103,6 +115,7 @@ impl Keep {
     /// Its end is written down: now it is told.
     pub(super) fn finish(&mut self, run: &str, outcome: &Outcome) {
         let Some(mut work) = self.works.remove(run) else { return };
+        self.service_ended(run, outcome, work.cancelled_by.is_some());
         let end = work.finish(outcome);
         let past = Past { listed: Listed { input: false, ..work.listed() }, end, ended_ms: work.note.ended_ms };
         for client in self.clients.values_mut() {
@@ -175,7 +188,7 @@ impl Keep {
             return;
         }
         self.seen = Instant::now();
-        if self.place.card().is_none_or(|card| card.pid != self.card.pid) {
+        if self.place.is_lost(self.card.pid) {
             self.begin_end(Duration::ZERO);
         }
     }

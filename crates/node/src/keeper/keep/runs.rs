@@ -6,10 +6,11 @@ use super::work::{Feed, Stage, Stream, Work};
 use super::{KILL, Keep, MOST_RUNS, Past, TERM, unknown, work};
 use crate::fresh;
 use crate::keeper::begin;
+use crate::keeper::lost;
 use crate::keeper::spool::{Kind, Reader, Writer};
 use crate::keeper::wire;
 use crate::keeper::wire::{Frame, Listed, Notice, Start, Started, Waited};
-use crate::run::Timer;
+use crate::run::{Timer, Written};
 use enclosure::Streams;
 use std::time::{Duration, Instant};
 use terms::{ErrorKind, Fault, Phase, Retry, RunId};
@@ -28,9 +29,32 @@ impl Keep {
             }
             return Ok(Some(wire::value(&Started { run: run.clone(), pid, existed: true, ..Started::default() })));
         }
+        if let Some(run) = start.run.as_ref().filter(|run| self.place.run(run).exists()) {
+            return self.lost_before(run, start).map(Some);
+        }
         let run = self.begin_run(start)?;
         self.owe(id, Owed::Begin { run, existed: false });
         Ok(None)
+    }
+
+    /// A keeper before this one had begun it, and was killed before it was written down. How far it came nobody knows, so it is not
+    /// begun again under the same key.
+    fn lost_before(&self, run: &str, start: &Start) -> Result<Frame, Fault> {
+        let argv = self.premises.command(start)?.argv;
+        let command: Vec<String> = argv.iter().map(|word| word.to_string_lossy().into_owned()).collect();
+        let written = Written {
+            sandbox: self.premises.sandbox.id.clone(),
+            run,
+            command: &command,
+            actor: &start.actor,
+            started_ms: fresh::now_ms(),
+            ended_ms: None,
+            service: None,
+            request: start.request.as_deref(),
+            timer: None,
+        };
+        lost::never_recorded(&self.state, &self.place, &written)?;
+        Ok(wire::value(&Started { run: run.to_owned(), existed: true, ..Started::default() }))
     }
 
     pub(super) fn known(&self, run: &str) -> Option<i32> {

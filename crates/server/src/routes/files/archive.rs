@@ -29,7 +29,7 @@ const MOST_PADDING: u64 = 1 << 20;
 const WAITING: usize = 4;
 const PIECE: usize = 128 << 10;
 
-async fn turn(shared: &Shared, who: &Who) -> Result<Turn, Refusal> {
+pub async fn turn(shared: &Shared, who: &Who) -> Result<Turn, Refusal> {
     shared.archives().turn(&who.tenant).await.ok_or_else(|| {
         let message = "too many archives are being packed or unpacked";
         Refusal::limit(StatusCode::TOO_MANY_REQUESTS, LimitKind::Waiting, message, "try again when one has ended")

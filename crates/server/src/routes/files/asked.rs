@@ -29,6 +29,13 @@ pub struct At<T> {
     pub rest: T,
 }
 
+/// The path, patterns of names, and the rest of the query.
+pub struct Globbed<T> {
+    pub path: Vec<u8>,
+    pub globs: Vec<String>,
+    pub rest: T,
+}
+
 fn invalid(message: String, hint: &str) -> Refusal {
     Fault::invalid(message).hint(hint).phase(Phase::Admission).into()
 }
@@ -37,22 +44,52 @@ impl<T: DeserializeOwned> FromRequestParts<Shared> for At<T> {
     type Rejection = Refusal;
 
     async fn from_request_parts(parts: &mut Parts, shared: &Shared) -> Result<At<T>, Refusal> {
-        let query = parts.uri.query().unwrap_or_default();
-        let is_path = |pair: &&str| pair.split('=').next() == Some("path");
-        let mut paths = query.split('&').filter(is_path);
-        let path =
-            paths.next().ok_or_else(|| invalid("the query: path is missing".into(), "`.` is the workspace's top"));
-        let path = decode(path?.split_once('=').map_or("", |(_, value)| value));
-        if paths.next().is_some() {
-            return Err(invalid("the query: path is there twice".into(), "name one path"));
-        }
-        let rest: Vec<&str> = query.split('&').filter(|pair| !is_path(pair)).collect();
-        let uri: Uri = format!("/?{}", rest.join("&")).parse().unwrap_or_default();
-        let whole = std::mem::replace(&mut parts.uri, uri);
-        let rest = crate::ask::Query::from_request_parts(parts, shared).await;
-        parts.uri = whole;
-        Ok(At { path, rest: rest?.0 })
+        let path = the_one(taken(parts, "path"))?;
+        let rest = others(parts, shared, &["path"]).await?;
+        Ok(At { path, rest })
     }
+}
+
+impl<T: DeserializeOwned> FromRequestParts<Shared> for Globbed<T> {
+    type Rejection = Refusal;
+
+    async fn from_request_parts(parts: &mut Parts, shared: &Shared) -> Result<Globbed<T>, Refusal> {
+        let path = the_one(taken(parts, "path"))?;
+        let text =
+            |bytes| String::from_utf8(bytes).map_err(|_| invalid("the query: glob is no text".into(), "e.g. *.rs"));
+        let globs = taken(parts, "glob").into_iter().map(text).collect::<Result<_, _>>()?;
+        let rest = others(parts, shared, &["path", "glob"]).await?;
+        Ok(Globbed { path, globs, rest })
+    }
+}
+
+fn is_of(pair: &str, names: &[&str]) -> bool {
+    pair.split('=').next().is_some_and(|name| names.contains(&name))
+}
+
+/// All values of a name, as bytes.
+fn taken(parts: &Parts, name: &str) -> Vec<Vec<u8>> {
+    let pairs = parts.uri.query().unwrap_or_default().split('&').filter(|pair| is_of(pair, &[name]));
+    pairs.map(|pair| decode(pair.split_once('=').map_or("", |(_, value)| value))).collect()
+}
+
+fn the_one(mut paths: Vec<Vec<u8>>) -> Result<Vec<u8>, Refusal> {
+    match (paths.len(), paths.pop()) {
+        (1, Some(path)) => Ok(path),
+        (0, _) => Err(invalid("the query: path is missing".into(), "`.` is the workspace's top")),
+        _ => Err(invalid("the query: path is there twice".into(), "name one path")),
+    }
+}
+
+/// The query without these names, read as a type.
+async fn others<T: DeserializeOwned>(parts: &mut Parts, shared: &Shared, without: &[&str]) -> Result<T, Refusal> {
+    let query = parts.uri.query().unwrap_or_default();
+    let rest: Vec<&str> = query.split('&').filter(|pair| !is_of(pair, without)).collect();
+    let uri: Uri = format!("/?{}", rest.join("&")).parse().unwrap_or_default();
+    let whole = std::mem::replace(&mut parts.uri, uri);
+    let rest = crate::ask::Query::from_request_parts(parts, shared).await;
+    parts.uri = whole;
+    Ok(rest?.0)
 }
 
 /// As forms are written: `+` is a space, and any byte may stand as two digits.

@@ -32,6 +32,8 @@ pub struct OutputQuery {
     /// How `data` is written; `auto` is text where the bytes are UTF-8.
     #[serde(default)]
     encoding: Encoding,
+    /// Go on as it says more, until it has ended [default: true].
+    follow: Option<bool>,
 }
 
 #[derive(Clone, Copy, Default, Deserialize, ToSchema)]
@@ -71,7 +73,8 @@ pub async fn output(
     let from = last_seen(&headers)?.or(query.from).unwrap_or(0);
     let listener = Listener::new(&shared, &who, run).await?;
     let log = Log::open(listener, from).await?;
-    let follower = Follower { log: Some(log), ready: VecDeque::new(), encoding: query.encoding };
+    let follows = query.follow.unwrap_or(true);
+    let follower = Follower { log: Some(log), ready: VecDeque::new(), encoding: query.encoding, follows };
     let events = stream::unfold(follower, |mut follower| async move {
         let event = follower.next().await?;
         Some((Ok::<_, Infallible>(event), follower))
@@ -93,6 +96,7 @@ struct Follower {
     log: Option<Log>,
     ready: VecDeque<Event>,
     encoding: Encoding,
+    follows: bool,
 }
 
 impl Follower {
@@ -101,7 +105,9 @@ impl Follower {
             if let Some(event) = self.ready.pop_front() {
                 return Some(event);
             }
-            match self.log.as_mut()?.next().await {
+            let log = self.log.as_mut()?;
+            let next = if self.follows { log.next().await } else { log.there().await };
+            match next {
                 Ok(Some(Told::Page(page))) => self.ready.extend(events(page, self.encoding)),
                 Ok(Some(Told::End(outcome))) => {
                     self.log = None;
@@ -130,7 +136,9 @@ fn event(record: Record, encoding: Encoding) -> Event {
         Kind::Stdout => ("stdout", said(record, encoding)),
         Kind::Stderr => ("stderr", said(record, encoding)),
         Kind::Terminal => ("terminal", said(record, encoding)),
-        Kind::Dropped => ("dropped", json!({"bytes": record.dropped(), "at_ms": record.at_ms}).to_string()),
+        Kind::Dropped => {
+            ("dropped", json!({"offset": record.offset, "bytes": record.dropped(), "at_ms": record.at_ms}).to_string())
+        }
         // As it was written when the last of its processes was gone.
         Kind::End => ("end", String::from_utf8_lossy(&record.bytes).replace(['\r', '\n'], " ")),
     };

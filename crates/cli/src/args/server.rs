@@ -1,0 +1,91 @@
+//! Which daemon is spoken to, if one is: flags that every verb takes, before it or behind it.
+
+use super::{all_verbs, path};
+use clap::{Arg, ArgMatches};
+use std::ffi::OsString;
+
+pub fn args() -> [Arg; 3] {
+    [
+        Arg::new("server").long("server").value_name("URL|SOCKET").help(
+            "Speak to a daemon: a socket's path, unix:PATH, https://HOST:PORT, or http:// on this machine \
+             [environment: COFFERDAM_SERVER]",
+        ),
+        path("token-file")
+            .value_name("FILE")
+            .help("Prove who asks with the token in FILE, which only you can read [environment: COFFERDAM_TOKEN_FILE]"),
+        path("server-ca")
+            .value_name("FILE")
+            .help("Believe the certificates in FILE (PEM) instead of the system's [environment: COFFERDAM_SERVER_CA]"),
+    ]
+    .map(|arg| arg.global(true).help_heading("Daemon"))
+}
+
+const FLAGS: [&str; 3] = ["--server", "--token-file", "--server-ca"];
+
+/// What stands before a verb is put behind it, where every verb finds it. A command to run has no verb, and its flags stand first.
+pub fn behind_the_verb(words: Vec<OsString>) -> Vec<OsString> {
+    let mut at = 0;
+    while let Some(word) = words.get(at) {
+        let text = word.to_string_lossy();
+        match FLAGS
+            .iter()
+            .find(|flag| text.strip_prefix(**flag).is_some_and(|rest| rest.is_empty() || rest.starts_with('=')))
+        {
+            None => break,
+            Some(flag) => at += if text == *flag { 2 } else { 1 },
+        }
+    }
+    let is_verb = words.get(at).and_then(|word| word.to_str()).is_some_and(|word| all_verbs().any(|verb| verb == word));
+    if at == 0 || !is_verb {
+        return words;
+    }
+    let mut words = words;
+    let verb = words.remove(at);
+    words.insert(0, verb);
+    words
+}
+
+/// The same flags once more, for a verb that uses another.
+pub fn given(m: &ArgMatches) -> Vec<OsString> {
+    let mut words = Vec::new();
+    if let Some(server) = m.get_one::<String>("server") {
+        words.extend([OsString::from(FLAGS[0]), server.into()]);
+    }
+    for flag in &FLAGS[1..] {
+        if let Some(file) = m.get_one::<OsString>(flag.trim_start_matches('-')) {
+            words.extend([OsString::from(flag), file.clone()]);
+        }
+    }
+    words
+}
+
+/// Whether a daemon may be meant: it is found out before anything is begun that only a run here needs.
+pub fn may_be_meant(words: &[OsString]) -> bool {
+    words.iter().any(|word| word.to_string_lossy().starts_with(FLAGS[0]))
+        || std::env::var_os("COFFERDAM_SERVER").is_some_and(|server| !server.is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn flags_before_a_verb_are_its_own() {
+        let moved = |words: &[&str]| {
+            let words = behind_the_verb(words.iter().map(Into::into).collect());
+            words.iter().map(|word| word.to_string_lossy().into_owned()).collect::<Vec<_>>().join(" ")
+        };
+        for (words, wanted) in [
+            (&["--server", "/x", "ls", "-a"][..], "ls --server /x -a"),
+            (&["--server=/x", "--token-file", "t", "run", "--", "ls"], "run --server=/x --token-file t -- ls"),
+            (&["--server", "/x", "--", "ls"], "--server /x -- ls"),
+            (&["--server", "/x", "mytool", "ls"], "--server /x mytool ls"),
+            (&["ls", "--server", "/x"], "ls --server /x"),
+            (&["--server"], "--server"),
+            (&["--servers", "ls"], "--servers ls"),
+            (&[], ""),
+        ] {
+            assert_eq!(moved(words), wanted);
+        }
+    }
+}

@@ -1,0 +1,69 @@
+//! From what a new sandbox shall be here to the document that a daemon takes. Files are read here: a policy's file is the caller's,
+//! while directories and the paths in rules are those of the daemon's host.
+
+use super::there::{There, text};
+use node::lifecycle::create::Ask;
+use node::policies::{self, Flag, Source};
+use server::wire::{Make, PolicyOf};
+use std::path::Path;
+use terms::Fault;
+
+/// The document, and what an importer could not carry over.
+pub fn make(ask: &Ask, there: &There) -> Result<(Make, Vec<String>), Fault> {
+    let (policies, notes) = policies_of(&ask.policies, &ask.flags, ask.template.is_some(), there)?;
+    let dir = match (&ask.dir, &ask.template) {
+        // A template brings its own.
+        (None, Some(_)) => None,
+        (dir, _) => Some(there.whole(dir.as_deref().unwrap_or(Path::new("")))?),
+    };
+    let make = Make {
+        dir: dir
+            .map(|dir| dir.trim_end_matches('/').to_owned())
+            .map(|dir| if dir.is_empty() { "/".into() } else { dir.into() }),
+        name: ask.name.clone(),
+        template: ask.template.clone(),
+        policies,
+        limits: ask.limits,
+        cpus: ask.cpus,
+        ttl_ms: ask.ttl_ms,
+        idle_ms: ask.idle_ms,
+        reserve: ask.reserve.iter().map(|path| text(path, "--reserve")).collect::<Result<_, _>>()?,
+        sharing: ask.sharing,
+        driver: ask.driver,
+        services: ask.services.clone(),
+    };
+    Ok((make, notes))
+}
+
+/// Names go as names, files and rules as documents.
+pub fn policies_of(
+    sources: &[Source],
+    flags: &[Flag],
+    template: bool,
+    there: &There,
+) -> Result<(Vec<PolicyOf>, Vec<String>), Fault> {
+    let (mut all, mut notes) = (Vec::new(), Vec::new());
+    for source in sources {
+        match source {
+            Source::Preset(name) => all.push(PolicyOf::Name(name.clone())),
+            other => {
+                let loaded = policies::load(other)?;
+                notes.extend(loaded.notes);
+                all.push(document(&loaded.document)?);
+            }
+        }
+    }
+    // Rules alone are added to what is usual, or to what a template has.
+    if all.is_empty() && !flags.is_empty() && !template {
+        all.push(PolicyOf::Name("default".into()));
+    }
+    for rules in policies::of_flags(flags, &there.caller)? {
+        all.push(document(&rules)?);
+    }
+    Ok((all, notes))
+}
+
+fn document(document: &policies::Document) -> Result<PolicyOf, Fault> {
+    let read = serde_json::from_str(&document.to_json());
+    read.map(PolicyOf::Document).map_err(|e| Fault::internal(format!("a policy: {e}")))
+}

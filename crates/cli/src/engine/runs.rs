@@ -1,0 +1,340 @@
+//! Commands in live sandboxes: begun, read along, visited, waited for, signalled.
+
+use super::Engine;
+use super::there::{There, text, time};
+use crate::render;
+use client::{Ask, Event, Heard, Stream, Visitor};
+use node::fresh;
+use node::keeper::attach::{Left, Manner, Voice, attach, terminal};
+use node::keeper::begin::{self, Shown, Size};
+use node::keeper::exec;
+use node::keeper::runs::{self, Found, Log};
+use node::keeper::spool::{HEAD, Kind, Record};
+use node::run;
+use serde::Deserialize;
+use serde_json::json;
+use server::wire::Signalled;
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::time::{Duration, Instant};
+use terms::{ErrorKind, Fault, Outcome, Phase};
+
+/// A piece of a log.
+pub enum Piece {
+    /// From here to there nothing is kept any more.
+    Gap(u64, u64),
+    Record(Record),
+}
+
+/// How long one waits for news before looking again.
+const STEP: Duration = Duration::from_secs(60);
+
+impl Engine {
+    /// Hands out what a run said, and on request what it says, as long as `each` wants it.
+    pub fn logs(&self, word: &str, from: u64, follow: bool, each: &mut dyn FnMut(Piece) -> bool) -> Result<(), Fault> {
+        let caller = match self {
+            Engine::Here(caller) => caller,
+            Engine::There(there) => return there.logs(word, from, follow, each),
+        };
+        let mut log = Log::open(runs::find(word, caller)?, from, follow)?;
+        loop {
+            let page = match log.next(STEP)? {
+                runs::Heard::Page(page) => page,
+                runs::Heard::Nothing => continue,
+                runs::Heard::Over => return Ok(()),
+            };
+            let gap = page.gap.map(|(from, to)| Piece::Gap(from, to));
+            for piece in gap.into_iter().chain(page.records.into_iter().map(Piece::Record)) {
+                if !each(piece) {
+                    return Ok(());
+                }
+            }
+        }
+    }
+
+    /// Is at a run that goes on; its id, and how it went.
+    pub fn attach(&self, word: &str, from: Option<u64>, input: bool) -> Result<(String, Left), Fault> {
+        let on_terminal = std::io::IsTerminal::is_terminal(&std::io::stdin());
+        match self {
+            Engine::Here(caller) => {
+                let found = runs::find(word, caller)?;
+                let mut keeper = found.keeper().ok_or_else(|| over(&found.id))?;
+                let listed = keeper.list()?.into_iter().find(|listed| listed.run == found.id);
+                let listed = listed.ok_or_else(|| over(&found.id))?;
+                let manner = Manner {
+                    input: listed.input && input,
+                    terminal: listed.terminal && on_terminal,
+                    capture: false,
+                    from: from.unwrap_or(listed.offset),
+                };
+                let left = attach(&node::state::prepare(caller)?.0, &found.run.sandbox, &found.id, manner)?;
+                Ok((found.id, left))
+            }
+            Engine::There(there) => {
+                let shown = there.shown(word)?;
+                let at = shown.at.ok_or_else(|| over(&shown.run))?;
+                let manner = Manner {
+                    input: at.input && input,
+                    terminal: at.terminal && on_terminal,
+                    capture: false,
+                    from: from.unwrap_or(at.offset),
+                };
+                let left = there.visit(&shown.run, manner, false)?;
+                Ok((shown.run, left))
+            }
+        }
+    }
+
+    /// Waits for the end of a run: its id, and how it ended if it did in time.
+    pub fn wait(&self, word: &str, patience: Duration) -> Result<(String, Option<Outcome>), Fault> {
+        match self {
+            Engine::Here(caller) => {
+                let found = runs::find(word, caller)?;
+                let outcome = found.wait(patience)?;
+                Ok((found.id, outcome))
+            }
+            Engine::There(there) => there.wait(word, patience),
+        }
+    }
+
+    /// Sends a signal: the run's id, and false where it had ended.
+    pub fn signal(&self, word: &str, signal: i32) -> Result<(String, bool), Fault> {
+        match self {
+            Engine::Here(caller) => {
+                let found: Found = runs::find(word, caller)?;
+                let sent = found.signal(signal)?;
+                Ok((found.id, sent))
+            }
+            Engine::There(there) => {
+                let told: Signalled = there.post(&["v1", "runs", word, "signal"], &json!({ "signal": signal }))?;
+                Ok((told.run, told.changed))
+            }
+        }
+    }
+}
+
+fn over(run: &str) -> Fault {
+    let fault = Fault::new(ErrorKind::Conflict, format!("{run} does not go on in a live sandbox"));
+    fault.subject(run).phase(Phase::Admission).hint("`cofferdam logs` shows what it said")
+}
+
+impl There {
+    pub fn shown(&self, word: &str) -> Result<Shown, Fault> {
+        self.get(&["v1", "runs", word])
+    }
+
+    /// Begins a command; the run's id. A request whose answer is lost is repeated under its key, and begins no second one.
+    pub fn begin(&self, ask: &run::Ask, word: Option<&str>) -> Result<String, Fault> {
+        if let Some(what) = exec::too_much(ask) {
+            let message =
+                format!("over a daemon commands run in live sandboxes, and {what} cannot be given to one command");
+            let fault = Fault::new(ErrorKind::Conflict, message).phase(Phase::Admission);
+            return Err(fault.hint("give it to the sandbox as a whole, with `cofferdam create` or `cofferdam run`"));
+        }
+        let word = self.word(word)?;
+        let key = terms::id("key", fresh::random());
+        let document = self.command(ask)?;
+        let request = || {
+            let ask = Ask::post(&["v1", "sandboxes", &word, "runs"]).header("idempotency-key", &key)?;
+            self.client.document::<Shown>(ask.document(&document)?)
+        };
+        const PATIENCE: Duration = Duration::from_secs(30);
+        let (first, begun, mut pause) = (request(), Instant::now(), Duration::from_millis(100));
+        // A daemon that is not there at all is not waited for.
+        let mut answer = match first {
+            Err(fault) if fault.phase == Some(Phase::Admission) => return Err(fault),
+            first => first,
+        };
+        while answer.as_ref().is_err_and(is_lost) && begun.elapsed() < PATIENCE {
+            std::thread::sleep(pause);
+            pause = (pause * 2).min(Duration::from_secs(2));
+            answer = request();
+        }
+        answer.map(|shown| shown.run)
+    }
+
+    fn command(&self, ask: &run::Ask) -> Result<begin::Ask, Fault> {
+        let words = |words: &[OsString]| words.iter().map(|word| text(word, "the argument")).collect::<Result<_, _>>();
+        Ok(begin::Ask {
+            command: words(&ask.command)?,
+            shell: ask.shell.as_ref().map(|shell| text(shell, "-c")).transpose()?,
+            env: self.variables(&ask.env)?,
+            workdir: ask.workdir.as_ref().map(|dir| text(dir.as_os_str(), "--workdir")).transpose()?,
+            cwd: self.caller.cwd.to_str().map(str::to_owned),
+            limits: ask.limits,
+            input: ask.stdio.input,
+            terminal: ask
+                .stdio
+                .terminal
+                .then(|| terminal::size(rustix::stdio::stdin()))
+                .map(|(rows, columns)| Size { rows, columns }),
+        })
+    }
+
+    /// `NAME` is passed from here, `NAME=VALUE` is set.
+    fn variables(&self, asked: &[OsString]) -> Result<BTreeMap<String, String>, Fault> {
+        let mut all = BTreeMap::new();
+        for item in asked {
+            let item = text(item, "--env")?;
+            let (name, value) = match item.split_once('=') {
+                Some((name, value)) => (name, Some(value.to_owned())),
+                None => (item.as_str(), self.caller.var(&item).map(|value| text(value, "--env")).transpose()?),
+            };
+            if name.is_empty() {
+                return Err(Fault::invalid(format!("--env {item:?}: no name before '='")).phase(Phase::Admission));
+            }
+            all.extend(value.map(|value| (name.to_owned(), value)));
+        }
+        Ok(all)
+    }
+
+    /// Stays with a run, as `attach` does with one of ours; `ends` where it is ours to end when nobody reads it.
+    pub fn visit(&self, run: &str, manner: Manner, ends: bool) -> Result<Left, Fault> {
+        let _raw = manner.terminal.then(terminal::Raw::on_stdin);
+        let mut guest = Guest { voice: Voice::new(manner.capture), ends };
+        let Manner { input, terminal, from, .. } = manner;
+        match self.client.visit(run, client::Manner { input, terminal, from }, &mut guest)? {
+            client::Left::Ended(outcome) => Ok(Left::Ended(Box::new(guest.voice.told(*outcome)))),
+            client::Left::Detached => Ok(Left::Detached),
+        }
+    }
+
+    fn wait(&self, word: &str, patience: Duration) -> Result<(String, Option<Outcome>), Fault> {
+        let end = Instant::now().checked_add(patience);
+        loop {
+            let left = end.map_or(Duration::MAX, |end| end.saturating_duration_since(Instant::now()));
+            let ask = Ask::get(&["v1", "runs", word]).query("wait", time(left.min(STEP)));
+            let shown: Shown = self.client.document(ask)?;
+            if shown.outcome.is_some() {
+                // Without what it said, which `logs` tells.
+                let bare = self.shown(&shown.run)?;
+                return Ok((bare.run, bare.outcome));
+            }
+            if left.is_zero() {
+                return Ok((shown.run, None));
+            }
+        }
+    }
+
+    fn logs(&self, word: &str, from: u64, follow: bool, each: &mut dyn FnMut(Piece) -> bool) -> Result<(), Fault> {
+        let run = self.shown(word)?.run;
+        let (mut next, mut tries) = (from, 0);
+        loop {
+            let ask = Ask::get(&["v1", "runs", &run, "output"]).query("encoding", "base64");
+            let ask = ask.query("from", next.to_string()).query("follow", if follow { "true" } else { "false" });
+            let (mut went_on, mut end) = (false, None);
+            let heard = self.client.events(ask, &mut |event| {
+                if event.name == "end" {
+                    end = Some(event);
+                    return Ok(Heard::Enough);
+                }
+                let id = event.id;
+                let Some(piece) = piece(&event)? else { return Ok(Heard::More) };
+                (next, went_on) = (id.unwrap_or(next), true);
+                Ok(if each(piece) { Heard::More } else { Heard::Enough })
+            });
+            if let Some(event) = end {
+                each(self.end_of(&run, event, next)?);
+                return Ok(());
+            }
+            match heard {
+                Ok(true) => return Ok(()),
+                Ok(false) if !follow => return Ok(()),
+                Err(fault) if !is_lost(&fault) => return Err(fault),
+                _ => {
+                    tries = if went_on { 0 } else { tries + 1 };
+                    if tries > 10 {
+                        return Err(heard.err().unwrap_or_else(|| lost(&run)));
+                    }
+                    std::thread::sleep(Duration::from_millis(100) * (tries + 1));
+                }
+            }
+        }
+    }
+
+    /// The last record of a log, which a stream tells by the outcome alone.
+    fn end_of(&self, run: &str, event: Event, at: u64) -> Result<Piece, Fault> {
+        let at_ms = self.shown(run)?.ended_ms.unwrap_or(0);
+        let offset = event.id.map_or(at, |behind| behind.saturating_sub((HEAD + event.data.len()) as u64));
+        Ok(Piece::Record(Record { offset, at_ms, kind: Kind::End, bytes: event.data.into_bytes() }))
+    }
+}
+
+/// The connection was lost, and not the verb refused: a fault of the daemon's own says which request it answers.
+fn is_lost(fault: &Fault) -> bool {
+    fault.error_kind == ErrorKind::Unavailable && fault.request_id.is_none()
+}
+
+fn lost(run: &str) -> Fault {
+    let fault = Fault::new(ErrorKind::Unavailable, "stream lost; the run may go on").subject(run);
+    fault.phase(Phase::Delivery).hint(format!("`cofferdam logs {run}` when the daemon is back"))
+}
+
+#[derive(Deserialize)]
+struct Said {
+    offset: u64,
+    at_ms: u64,
+    data: String,
+}
+
+#[derive(Deserialize)]
+struct Dropped {
+    offset: u64,
+    at_ms: u64,
+    bytes: u64,
+}
+
+#[derive(Deserialize)]
+struct Gap {
+    from: u64,
+    to: u64,
+}
+
+/// An event as the piece of the log that it tells; none where it tells of the stream itself.
+fn piece(event: &Event) -> Result<Option<Piece>, Fault> {
+    let unread = |e: String| Fault::new(ErrorKind::ProviderFailed, format!("a log cannot be read: {e}"));
+    let json = |e: serde_json::Error| unread(e.to_string());
+    let kind = match event.name.as_str() {
+        "stdout" => Kind::Stdout,
+        "stderr" => Kind::Stderr,
+        "terminal" => Kind::Terminal,
+        "gap" => {
+            let Gap { from, to } = serde_json::from_str(&event.data).map_err(json)?;
+            return Ok(Some(Piece::Gap(from, to)));
+        }
+        "dropped" => {
+            let Dropped { offset, at_ms, bytes } = serde_json::from_str(&event.data).map_err(json)?;
+            return Ok(Some(Piece::Record(Record::dropped_of(offset, at_ms, bytes))));
+        }
+        _ => return Ok(None),
+    };
+    let Said { offset, at_ms, data } = serde_json::from_str(&event.data).map_err(json)?;
+    let bytes = client::decoded(&data).ok_or_else(|| unread("no base64".into()))?;
+    Ok(Some(Piece::Record(Record { offset, at_ms, kind, bytes })))
+}
+
+/// Our side of a visit.
+struct Guest {
+    voice: Voice,
+    /// The command ends when nobody reads what it says, as it would in a pipe.
+    ends: bool,
+}
+
+impl Visitor for Guest {
+    fn said(&mut self, stream: Stream, bytes: &[u8]) -> bool {
+        self.voice.say(usize::from(stream == Stream::Stderr), bytes) || !self.ends
+    }
+
+    fn missed(&mut self, bytes: u64) {
+        self.voice.missed(bytes);
+    }
+
+    fn size(&self) -> (u16, u16) {
+        terminal::size(rustix::stdio::stdin())
+    }
+}
+
+/// Says that a run was left.
+pub fn tell_left(run: &str) {
+    render::note(&format!("left {run}; it goes on (`cofferdam attach {run}`)"));
+}

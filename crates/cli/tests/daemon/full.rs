@@ -1,0 +1,141 @@
+//! T05: the daemon's disk is full, of bytes or of files. Whoever looks, stops and removes is served; whoever wants more is told
+//! why not; and when there is space again all goes on.
+
+use crate::support::http::Daemon;
+use crate::support::left::soon;
+use crate::support::{As, Place};
+use crate::words::Verbs;
+use serde_json::json;
+use std::fs;
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::Duration;
+
+/// The state directory on a small ext4.
+struct Disk {
+    state: PathBuf,
+    image: PathBuf,
+}
+
+impl Disk {
+    fn new(place: &Place, files: &str) -> Disk {
+        let (state, image) = (place.state(), place.root.join("disk.img"));
+        fs::File::create(&image).unwrap().set_len(160 << 20).unwrap();
+        let run = |command: &mut Command| assert!(command.status().unwrap().success(), "{command:?}");
+        run(Command::new("mkfs.ext4").args(["-q", "-m", "0", "-N", files]).arg(&image));
+        run(Command::new("mount").args(["-o", "loop"]).arg(&image).arg(&state));
+        fs::set_permissions(&state, std::os::unix::fs::PermissionsExt::from_mode(0o700)).unwrap();
+        place.own(&state);
+        Disk { state, image }
+    }
+
+    /// Takes every byte that is left.
+    fn fill_bytes(&self) {
+        let mut file = fs::File::create(self.state.join("lost+found/fill")).unwrap();
+        for size in [1 << 20, 4096, 1] {
+            let chunk = vec![1u8; size];
+            while file.write_all(&chunk).is_ok() {}
+        }
+    }
+
+    /// Takes every file that is left.
+    fn fill_files(&self) {
+        let dir = self.state.join("lost+found/fill");
+        fs::create_dir(&dir).unwrap();
+        let mut n = 0;
+        while fs::File::create(dir.join(n.to_string())).is_ok() {
+            n += 1;
+        }
+    }
+
+    fn clear(&self) {
+        let fill = self.state.join("lost+found/fill");
+        let _ = fs::remove_dir_all(&fill);
+        let _ = fs::remove_file(&fill);
+    }
+}
+
+impl Drop for Disk {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg("-l").arg(&self.state).status();
+        let _ = fs::remove_file(&self.image);
+    }
+}
+
+fn full(files: &str, fill: fn(&Disk)) {
+    let place = Place::new(As::User);
+    let disk = Disk::new(&place, files);
+    let mut daemon = Daemon::start(&place);
+    let make = |daemon: &Daemon, name: &str| {
+        daemon.post("/v1/sandboxes", json!({ "name": name, "policies": ["workspace-write"] }))
+    };
+    for name in ["a", "b", "c"] {
+        make(&daemon, name).assert_ok();
+    }
+    let sh = |daemon: &Daemon, text: &str| daemon.post("/v1/sandboxes/a/runs?wait=20s", json!({ "shell": text }));
+    sh(&daemon, "echo kept > file").assert_ok();
+    let busy = daemon.post("/v1/sandboxes/a/runs", json!({ "shell": "while :; do echo line; sleep 0.02; done" }));
+    let busy = busy.assert_ok()["run"].as_str().unwrap().to_owned();
+    fill(&disk);
+    let look = |daemon: &Daemon| {
+        for path in ["/v1/sandboxes", "/v1/sandboxes/a", "/v1/runs", "/v1/audit", "/v1/audit/verify", "/v1/gc"] {
+            daemon.get(path).assert_ok();
+        }
+        let file = daemon.get("/v1/sandboxes/a/files/content?path=file");
+        assert_eq!((file.status, file.text().as_str()), (200, "kept\n"), "{file:?}");
+    };
+    let refuses = |daemon: &Daemon| {
+        let refused = make(daemon, "more").assert_fault(429, "limit_exceeded");
+        assert_eq!(refused["limit_kind"], "disk_mb", "{refused}");
+        let written = daemon.ask("PUT", "/v1/sandboxes/a/files/content?path=big");
+        let refused = written.body("application/octet-stream", &vec![7; 1 << 20]).send();
+        assert!(refused.status >= 400 && refused.json()["error_kind"] != "internal", "{refused:?}");
+    };
+    look(&daemon);
+    refuses(&daemon);
+    daemon.ask("POST", "/v1/sandboxes/b/stop?timeout=0s").send().assert_ok();
+    daemon.ask("DELETE", "/v1/sandboxes/b").send().assert_ok();
+    daemon.ask("POST", &format!("/v1/runs/{busy}/kill")).send().assert_ok();
+    let done = daemon.get(&format!("/v1/runs/{busy}?wait=20s")).assert_ok();
+    assert_eq!(done["running"], false, "{done}");
+    // A daemon that starts now is no worse.
+    daemon.signal("KILL");
+    daemon.ended();
+    daemon = Daemon::start(&place);
+    fill_again(&disk, fill);
+    look(&daemon);
+    refuses(&daemon);
+    daemon.ask("DELETE", "/v1/sandboxes/c").send().assert_ok();
+    disk.clear();
+    assert!(soon(Duration::from_secs(20), || make(&daemon, "more").status == 201), "there is space again");
+    let done = sh(&daemon, "cat file; echo more > other; cat other").assert_ok();
+    assert_eq!(done["outcome"]["stdout"], "kept\nmore\n", "{done}");
+    daemon.ask("DELETE", "/v1/sandboxes/a?force=true&timeout=0s").send().assert_ok();
+    daemon.ask("DELETE", "/v1/sandboxes/more").send().assert_ok();
+    daemon.ask("POST", "/v1/gc").send().assert_ok();
+    drop(daemon);
+    assert!(place.layers().is_empty(), "{:?}", place.layers());
+    place.audit();
+    let sound = place.verb(&["fsck", "--json"]);
+    let report: serde_json::Value = serde_json::from_slice(&sound.stdout).unwrap();
+    let own = report["problems"].as_array().unwrap().iter().filter(|problem| problem["kind"] != "group");
+    assert_eq!(own.count(), 0, "{report:#}");
+    drop(disk);
+}
+
+/// What was given back meanwhile is taken again.
+fn fill_again(disk: &Disk, fill: fn(&Disk)) {
+    disk.clear();
+    fill(disk);
+}
+
+#[test]
+fn t05_a_full_disk_stops_what_wants_more_and_nothing_else() {
+    full("4096", Disk::fill_bytes);
+}
+
+#[test]
+fn t05_a_disk_without_inodes_stops_what_wants_more_and_nothing_else() {
+    full("2048", Disk::fill_files);
+}

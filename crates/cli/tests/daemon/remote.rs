@@ -1,0 +1,225 @@
+//! The command line as a client: who it believes, what it proves, and what it does when the daemon goes away in the middle.
+
+use crate::support::http::Daemon;
+use crate::support::terminal::at_terminal;
+use crate::support::{As, Place, to_the_end};
+use serde_json::{Value, json};
+use std::fs;
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+fn asked(place: &Place, server: &str, args: &[&str]) -> Command {
+    let mut command = place.cofferdam(args);
+    command.env("COFFERDAM_SERVER", server);
+    command
+}
+
+fn told(out: &Output) -> String {
+    String::from_utf8_lossy(&out.stderr).into_owned()
+}
+
+#[track_caller]
+fn fault(out: &Output, kind: &str, status: i32) -> Value {
+    let fault: Value = serde_json::from_slice(&out.stdout).unwrap_or_else(|e| panic!("{e}: {}", told(out)));
+    assert_eq!((fault["error_kind"].as_str(), out.status.code()), (Some(kind), Some(status)), "{fault}");
+    assert!(fault["hint"].is_string(), "{fault}");
+    fault
+}
+
+fn secret(place: &Place, name: &str, text: &str) -> String {
+    let file = place.file(name, text);
+    fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).unwrap();
+    file.to_string_lossy().into_owned()
+}
+
+#[test]
+fn a_port_is_asked_with_a_token_from_a_file_of_ones_own() {
+    let place = Place::new(As::Root);
+    let daemon = Daemon::start_tcp(&place);
+    let server = format!("http://127.0.0.1:{}", daemon.port.unwrap());
+    let good = secret(&place, "good", &daemon.operator_token());
+    let wrong = secret(&place, "wrong", "cof_nobody");
+    let ls = |file: Option<&str>| {
+        let mut command = asked(&place, &server, &["ls", "--json"]);
+        file.map(|file| command.env("COFFERDAM_TOKEN_FILE", file));
+        command.output().unwrap()
+    };
+    assert!(ls(Some(&good)).status.success(), "the control: {}", told(&ls(Some(&good))));
+    fault(&ls(Some(&wrong)), "unauthenticated", 125);
+    fault(&ls(None), "unauthenticated", 125);
+    fs::set_permissions(&good, fs::Permissions::from_mode(0o644)).unwrap();
+    assert!(fault(&ls(Some(&good)), "invalid_request", 2)["message"].as_str().unwrap().contains("others may read"));
+    let mut bare = asked(&place, &server, &["ls", "--json"]);
+    fault(&bare.env("COFFERDAM_TOKEN", "cof_x").output().unwrap(), "invalid_request", 2);
+    // An agent's token cannot approve, whoever speaks with it.
+    let agent = daemon.token(json!({"name": "a", "scopes": ["agent"], "dirs": [place.project]}));
+    let agent = secret(&place, "agent", &agent);
+    let by_agent = |args: &[&str]| asked(&place, &server, args).env("COFFERDAM_TOKEN_FILE", &agent).output().unwrap();
+    assert!(by_agent(&["create", "--json", "--name", "box"]).status.success());
+    assert!(by_agent(&["exec", "box", "-c", "echo x > x"]).status.success());
+    fault(&by_agent(&["approve", "box", "--unseen", "--json"]), "policy_denied", 126);
+    assert!(!place.project.join("x").exists());
+}
+
+#[test]
+fn what_no_daemon_can_do_is_refused_and_not_done_here() {
+    let place = Place::new(As::User);
+    let gone = place.root.join("no.sock").to_string_lossy().into_owned();
+    let out = asked(&place, &gone, &["ls", "--json"]).output().unwrap();
+    fault(&out, "unavailable", 125);
+    let fine = place.cofferdam(["--server", &gone, "policy", "show", "default"]).output().unwrap();
+    assert!(fine.status.success(), "what is pure is done here: {}", told(&fine));
+    for args in [&["doctor", "--json"][..], &["fsck", "--json"], &["top", "--json"], &["config", "show", "--json"]] {
+        fault(&asked(&place, &gone, args).output().unwrap(), "unsupported_host", 125);
+    }
+    let daemon = Daemon::start(&place);
+    let socket = daemon.socket.to_string_lossy().into_owned();
+    for flags in [&["--direct"][..], &["--read-only"], &["--explain"], &["--publish", "1:1"], &["--secret", "A=env:A"]]
+    {
+        let mut command = asked(&place, &socket, &["run", "--json"]);
+        fault(&command.args(flags).args(["--", "touch", "made"]).output().unwrap(), "unsupported_host", 125);
+    }
+    for odd in ["http://10.0.0.1:80", "ftp://x", "https://u:p@x"] {
+        fault(&asked(&place, odd, &["ls", "--json"]).output().unwrap(), "invalid_request", 2);
+    }
+    assert!(!place.project.join("made").exists());
+    let here = place.cofferdam(["ls", "--json"]).output().unwrap();
+    let here: Value = serde_json::from_slice(&here.stdout).unwrap();
+    assert_eq!(here["sandboxes"], json!([]), "nothing of it was left");
+}
+
+#[test]
+fn a_certificate_is_believed_by_whom_it_was_signed() {
+    let place = Place::new(As::Root);
+    let signed = |name: &str| {
+        let (key, cert) = (place.root.join(format!("{name}.key")), place.root.join(format!("{name}.pem")));
+        let made = Command::new("openssl")
+            .args(["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2"])
+            .args(["-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1"])
+            .args(["-addext", "basicConstraints=critical,CA:FALSE"])
+            .arg("-keyout")
+            .arg(&key)
+            .arg("-out")
+            .arg(&cert)
+            .output()
+            .unwrap();
+        assert!(made.status.success(), "{}", told(&made));
+        fs::set_permissions(&key, fs::Permissions::from_mode(0o600)).unwrap();
+        (key.to_string_lossy().into_owned(), cert.to_string_lossy().into_owned())
+    };
+    let ((key, cert), (_, other)) = (signed("own"), signed("other"));
+    let flags = ["--listen", "127.0.0.1:0", "--tls-cert", &cert, "--tls-key", &key];
+    let daemon = Daemon::start_with(&place, &flags);
+    let server = format!("https://localhost:{}", daemon.port.unwrap());
+    let token = secret(&place, "token", &daemon.operator_token());
+    let ls = |ca: Option<&str>| {
+        let mut command = asked(&place, &server, &["ls", "--json", "--token-file", &token]);
+        ca.map(|ca| command.args(["--server-ca", ca]));
+        command.output().unwrap()
+    };
+    assert!(ls(Some(&cert)).status.success(), "the control: {}", told(&ls(Some(&cert))));
+    fault(&ls(Some(&other)), "unauthenticated", 125);
+    let unknown = ls(None);
+    assert_eq!(unknown.status.code(), Some(125), "the system does not know it either");
+    fault(&ls(Some("/etc/hostname")), "invalid_request", 2);
+}
+
+/// Waits until it is so.
+fn soon(what: &str, mut is_so: impl FnMut() -> bool) {
+    let begun = Instant::now();
+    while !is_so() {
+        assert!(begun.elapsed() < Duration::from_secs(60), "{what}: not in time");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+#[test]
+fn a_daemon_that_is_killed_and_comes_back_is_not_noticed() {
+    let place = Place::new(As::User);
+    let mut daemon = Daemon::start(&place);
+    let socket = daemon.socket.to_string_lossy().into_owned();
+    assert!(asked(&place, &socket, &["create", "--name", "box"]).output().unwrap().status.success());
+    let text =
+        "echo first; trap 'echo heard' USR1; until [ -e go ]; do sleep 0.05; done; echo last; echo err >&2; exit 9";
+    let mut exec = asked(&place, &socket, &["exec", "box", "-c", text]);
+    let mut exec = exec.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut out = BufReader::new(exec.stdout.take().unwrap());
+    let mut line = String::new();
+    out.read_line(&mut line).unwrap();
+    assert_eq!(line, "first\n");
+    daemon.signal("KILL");
+    daemon.ended();
+    // What is sent to us meanwhile is passed on when somebody is there again.
+    let pid = exec.id().to_string();
+    assert!(Command::new("kill").args(["-USR1", &pid]).status().unwrap().success());
+    std::thread::sleep(Duration::from_millis(300));
+    let daemon = Daemon::start(&place);
+    line.clear();
+    out.read_line(&mut line).unwrap();
+    assert_eq!(line, "heard\n", "the signal arrived");
+    let go = asked(&place, &socket, &["exec", "box", "touch", "go"]).output().unwrap();
+    assert!(go.status.success(), "{}", told(&go));
+    line.clear();
+    std::io::Read::read_to_string(&mut out, &mut line).unwrap();
+    let end = exec.wait_with_output().unwrap();
+    // The shell tells of its sleep, which the signal ended.
+    assert!(told(&end).ends_with("err\n"), "{}", told(&end));
+    assert_eq!((line.as_str(), end.status.code()), ("last\n", Some(9)));
+    drop(daemon);
+}
+
+#[test]
+fn bytes_go_both_ways_as_they_are() {
+    let place = Place::new(As::User);
+    let daemon = Daemon::start(&place);
+    let socket = daemon.socket.to_string_lossy().into_owned();
+    assert!(asked(&place, &socket, &["create", "--name", "box"]).output().unwrap().status.success());
+    let bytes: Vec<u8> = (0..12_000_000u32).map(|n| (n.wrapping_mul(2_654_435_761) >> 13) as u8).collect();
+    let back = to_the_end(&mut asked(&place, &socket, &["exec", "box", "cat"]), &bytes);
+    assert!(back.status.success() && back.stdout == bytes, "{} of {}: {}", back.stdout.len(), bytes.len(), told(&back));
+    // A reader that leaves ends the command, as in a pipe.
+    let mut yes = asked(&place, &socket, &["exec", "box", "yes"]);
+    let mut yes = yes.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+    let mut line = String::new();
+    BufReader::new(yes.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    soon("the end of yes", || yes.try_wait().unwrap().is_some());
+    // Files, both ways.
+    let file = place.file("home/blob", &bytes);
+    let cp = |from: &Path, to: &str| asked(&place, &socket, &["cp"]).arg(from).arg(to).output().unwrap();
+    assert!(cp(&file, "box:blob").status.success());
+    let out = place.home.join("back");
+    let got = asked(&place, &socket, &["cp", "box:blob"]).arg(&out).output().unwrap();
+    assert!(got.status.success() && fs::read(&out).unwrap() == bytes, "{}", told(&got));
+}
+
+#[test]
+fn a_terminal_is_a_terminal_and_can_be_left() {
+    let place = Place::new(As::User);
+    let daemon = Daemon::start(&place);
+    let socket = daemon.socket.to_string_lossy().into_owned();
+    assert!(asked(&place, &socket, &["create", "--name", "box"]).output().unwrap().status.success());
+    let at = |text: &str, steps: Value| at_terminal(&place, &["--server", &socket, "exec", "box", "-c", text], steps);
+    let text = "stty size; trap 'stty size; echo again' WINCH; echo yes; read x; echo got $x; read x; exit 5";
+    let steps = json!([
+        ["expect", "31 97"],
+        ["expect", "yes"],
+        ["send", "word\r"],
+        ["expect", "got word"],
+        ["resize", 40, 100],
+        ["expect", "40 100"],
+        ["send", "\r"],
+    ]);
+    at(text, steps).assert_code(5);
+    let steps = json!([["expect", "there"], ["send", "\u{10}\u{11}"], ["expect", "it goes on"]]);
+    at("echo there; read x; exit 6", steps).assert_code(0);
+    let ps = asked(&place, &socket, &["ps", "--json"]).output().unwrap();
+    let ps: Value = serde_json::from_slice(&ps.stdout).unwrap();
+    let run = ps["runs"][0]["run"].as_str().unwrap().to_owned();
+    let mut attached = asked(&place, &socket, &["attach", &run]);
+    let mut attached = attached.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    attached.stdin.take().unwrap().write_all(b"x\n").unwrap();
+    assert_eq!(attached.wait().unwrap().code(), Some(6));
+}

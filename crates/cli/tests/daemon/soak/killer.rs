@@ -1,0 +1,139 @@
+//! Kills what holds things up, brings the daemon back, and looks whether all that was said is still so.
+
+use super::{Body, Daemon, Dice, World, kill, truth};
+use crate::support::left::soon;
+use serde_json::Value;
+use std::collections::BTreeSet;
+use std::fs;
+use std::time::Duration;
+
+pub struct Killer<'a> {
+    world: &'a World,
+    dice: Dice,
+    pub daemon: Option<Daemon>,
+    /// All keepers that were ever seen; their groups carry their numbers.
+    pub keepers: BTreeSet<u32>,
+    restarts: usize,
+}
+
+/// A live keeper: its process and its sandbox.
+struct Kept {
+    pid: u32,
+    sandbox: String,
+}
+
+impl<'a> Killer<'a> {
+    pub fn new(world: &'a World, dice: Dice) -> Killer<'a> {
+        Killer { world, dice, daemon: Some(world.daemon()), keepers: BTreeSet::new(), restarts: 0 }
+    }
+
+    pub fn one(&mut self) {
+        std::thread::sleep(Duration::from_millis(200 + self.dice.roll(800) as u64));
+        let kept = self.kept();
+        let one = (!kept.is_empty()).then(|| &kept[self.dice.roll(kept.len())]);
+        match (self.dice.roll(8), one) {
+            (0..=2, _) | (_, None) => self.daemon(),
+            (3, Some(one)) => self.keeper_alone(one),
+            (4, Some(one)) => self.end("keeper", Some(one.pid)),
+            (5, Some(one)) => self.end("first", first_of(one.pid)),
+            (_, Some(_)) => {
+                let mut shepherds = kept.iter().filter_map(|one| children(first_of(one.pid)?).pop());
+                self.end("shepherd", shepherds.next_back());
+            }
+        }
+    }
+
+    fn end(&self, what: &'static str, pid: Option<u32>) {
+        let Some(pid) = pid else { return };
+        kill(pid);
+        *self.world.heard.lock().unwrap().killed.entry(what).or_default() += 1;
+    }
+
+    fn daemon(&mut self) {
+        self.end("daemon", self.daemon.as_ref().map(|daemon| daemon.child.id()));
+        self.daemon = None;
+        self.daemon = Some(self.world.daemon());
+        self.restarts += 1;
+        if self.restarts.is_multiple_of(3) {
+            let _alone = self.world.still.write().unwrap();
+            truth::after_a_restart(self.world);
+        }
+    }
+
+    /// While nobody asks, what is lost is told as lost, with the reason.
+    fn keeper_alone(&self, one: &Kept) {
+        let _alone = self.world.still.write().unwrap();
+        let get = |path: &str| self.world.send("GET", path, None, &Body::None).flatten().map(|answer| answer.json());
+        let runs = |path: &str| -> Vec<String> {
+            let list = get(path).unwrap_or_default();
+            list["runs"].as_array().into_iter().flatten().map(|run| run["run"].as_str().unwrap().to_owned()).collect()
+        };
+        let at = format!("/v1/sandboxes/{}", one.sandbox);
+        let going = runs(&format!("{at}/runs?running=true"));
+        let pid = one.pid;
+        self.end("keeper", Some(pid));
+        let card = self.world.place.state().join("keepers").join(&one.sandbox).join("keeper.json");
+        // One that was on its way out has taken its card with it.
+        let was_there = fs::read_to_string(card).is_ok_and(|text| text.contains(&format!("\"pid\":{pid},")));
+        soon(Duration::from_secs(10), || is_gone(pid));
+        // It stands as it did until the last of its tree is gone, too.
+        let is_told = || {
+            let after = get(&at).unwrap_or_default();
+            after["standing"] == "lost" && after["lost"].as_str().is_some_and(|why| why.contains(&pid.to_string()))
+        };
+        if was_there && !going.is_empty() && !soon(Duration::from_secs(10), is_told) {
+            let after = get(&at).unwrap_or_default();
+            self.world.bad(format!("keeper {pid} of {} was killed with {going:?} in it: {after}", one.sandbox));
+        }
+        for run in going {
+            let run = get(&format!("/v1/runs/{run}?wait=5s")).unwrap_or_default();
+            let (verdict, why) = (&run["outcome"]["verdict"], &run["outcome"]["message"]);
+            let lost = *verdict == "lost" && run["outcome"]["exit"].is_null() && why.is_string();
+            if run["running"] != false || (*verdict == "lost") != lost {
+                self.world.bad(format!("after keeper {pid} was killed: {run}"));
+            }
+        }
+    }
+
+    fn kept(&mut self) -> Vec<Kept> {
+        let found = kept(self.world);
+        self.keepers.extend(found.iter().map(|kept| kept.pid));
+        found
+    }
+}
+
+fn kept(world: &World) -> Vec<Kept> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(world.place.state().join("keepers")).into_iter().flatten().flatten() {
+        let card = fs::read_to_string(entry.path().join("keeper.json")).unwrap_or_default();
+        let card: Value = serde_json::from_str(&card).unwrap_or_default();
+        let sandbox = entry.file_name().into_string().unwrap();
+        let pid = card["pid"].as_u64().unwrap_or_default() as u32;
+        let line = fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        if line.contains(&sandbox) {
+            found.push(Kept { pid, sandbox });
+        }
+    }
+    found
+}
+
+/// Gone, or only waiting to be collected by whoever started it.
+fn is_gone(pid: u32) -> bool {
+    match fs::read_to_string(format!("/proc/{pid}/stat")) {
+        Ok(stat) => stat.rsplit(')').next().is_some_and(|rest| rest.trim_start().starts_with('Z')),
+        Err(_) => true,
+    }
+}
+
+fn children(pid: u32) -> Vec<u32> {
+    let text = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
+    text.split_whitespace().filter_map(|word| word.parse().ok()).collect()
+}
+
+/// The first process of what a keeper keeps.
+fn first_of(keeper: u32) -> Option<u32> {
+    children(keeper).into_iter().find(|pid| {
+        let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+        status.lines().any(|line| line.starts_with("NSpid:") && line.split_whitespace().nth(2) == Some("1"))
+    })
+}

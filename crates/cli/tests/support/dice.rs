@@ -1,0 +1,24 @@
+//! Numbers that look like chance, the same for the same seed.
+
+pub struct Dice(pub u64);
+
+impl Dice {
+    /// One of many who roll with the same seed.
+    pub fn of(seed: u64, number: usize) -> Dice {
+        Dice((seed + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ ((number as u64 + 1) << 32))
+    }
+
+    pub fn roll(&mut self, sides: usize) -> usize {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 >> 11) as usize % sides
+    }
+
+    pub fn pick<T: Clone>(&mut self, from: &[T]) -> Option<T> {
+        // Mostly one of the last.
+        let last = from.len().min(4);
+        let far = if self.roll(4) == 0 { from.len() } else { last };
+        (!from.is_empty()).then(|| from[from.len() - 1 - self.roll(far)].clone())
+    }
+}

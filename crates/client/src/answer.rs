@@ -1,0 +1,97 @@
+//! Answers: documents that fit in memory, bytes that need not, and faults.
+
+use crate::connect::told;
+use crate::server::Server;
+use crate::unavailable;
+use bytes::Bytes;
+use http::Response;
+use http_body_util::{BodyExt, LengthLimitError, Limited};
+use hyper::body::Incoming;
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use std::io::Write;
+use std::time::Duration;
+use terms::{ErrorKind, Fault, PROTOCOL_VERSION, Phase};
+
+/// The largest document that is taken.
+const LARGEST: usize = 256 << 20;
+/// A fault is small.
+const LARGEST_FAULT: usize = 1 << 20;
+/// How long an answer that has begun may say nothing.
+const SILENCE: Duration = Duration::from_secs(120);
+
+/// Reads a document that follows our version of the contract.
+pub async fn document<T: DeserializeOwned>(server: &Server, answer: Response<Incoming>) -> Result<T, Fault> {
+    let bytes = whole(server, answer.into_body(), LARGEST).await?;
+    check_version(server, &bytes)?;
+    serde_json::from_slice(&bytes).map_err(|e| foreign(server, &format!("its answer cannot be read: {e}")))
+}
+
+#[derive(Deserialize)]
+struct Versioned {
+    protocol_version: Option<u32>,
+}
+
+fn check_version(server: &Server, bytes: &[u8]) -> Result<(), Fault> {
+    match serde_json::from_slice::<Versioned>(bytes) {
+        Ok(Versioned { protocol_version: Some(PROTOCOL_VERSION) }) => Ok(()),
+        Ok(Versioned { protocol_version: Some(version) }) => Err(foreign(
+            server,
+            &format!("it speaks version {version} of the protocol, and this is {PROTOCOL_VERSION}"),
+        )),
+        _ => Err(foreign(server, "its answer is no document of ours")),
+    }
+}
+
+/// Something answers that is no daemon, or none that we understand.
+fn foreign(server: &Server, why: &str) -> Fault {
+    let fault = Fault::new(ErrorKind::ProviderFailed, format!("{}: {why}", server.address)).phase(Phase::Delivery);
+    fault.hint("see that --server or COFFERDAM_SERVER names a daemon of the same version")
+}
+
+async fn whole(server: &Server, body: Incoming, most: usize) -> Result<Bytes, Fault> {
+    let mut body = Limited::new(body, most);
+    let mut bytes = Vec::new();
+    loop {
+        match tokio::time::timeout(SILENCE, body.frame()).await {
+            Err(_) => return Err(unavailable(server, "its answer does not come to an end")),
+            Ok(None) => return Ok(bytes.into()),
+            Ok(Some(Ok(frame))) => bytes.extend(frame.into_data().unwrap_or_default()),
+            Ok(Some(Err(e))) if e.is::<LengthLimitError>() => {
+                return Err(foreign(server, &format!("its answer has more than {most} bytes")));
+            }
+            Ok(Some(Err(e))) => return Err(unavailable(server, format!("its answer broke off: {}", told(e.as_ref())))),
+        }
+    }
+}
+
+/// What a refusal says. One that is no document of ours comes from somebody else.
+pub async fn fault(server: &Server, answer: Response<Incoming>) -> Fault {
+    let status = answer.status();
+    match whole(server, answer.into_body(), LARGEST_FAULT).await {
+        Err(fault) => fault,
+        Ok(bytes) => match serde_json::from_slice(&bytes) {
+            Ok(fault) => fault,
+            Err(_) => foreign(server, &format!("it answers {status}, and in no words of ours")),
+        },
+    }
+}
+
+/// Writes a body as it comes. One that is shorter than was told is an error of the connection.
+pub async fn bytes(server: &Server, mut body: Incoming, out: &mut dyn Write) -> Result<(), Fault> {
+    loop {
+        let frame = match tokio::time::timeout(SILENCE, body.frame()).await {
+            Err(_) => return Err(unavailable(server, "its answer does not come to an end")),
+            Ok(None) => return Ok(()),
+            Ok(Some(Err(e))) => return Err(unavailable(server, format!("its answer broke off: {}", told(&e)))),
+            Ok(Some(Ok(frame))) => frame,
+        };
+        let piece = frame.into_data().unwrap_or_default();
+        out.write_all(&piece).map_err(|e| match e.kind() {
+            std::io::ErrorKind::BrokenPipe => Fault::new(ErrorKind::Unavailable, "Broken pipe").phase(Phase::Delivery),
+            _ => Fault::new(ErrorKind::Unavailable, format!("what was asked for cannot be written: {e}"))
+                .phase(Phase::Delivery)
+                .hint("write it where there is space"),
+        })?;
+    }
+}

@@ -1,0 +1,160 @@
+//! One daemon: where it is, which certificates are believed, and what we prove who we are with.
+
+use crate::address::Address;
+use std::fmt;
+use std::io::Read;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::sync::Arc;
+use terms::{ErrorKind, Fault, Phase};
+use tokio_rustls::TlsConnector;
+use tokio_rustls::rustls::crypto::ring;
+use tokio_rustls::rustls::pki_types::CertificateDer;
+use tokio_rustls::rustls::pki_types::pem::PemObject;
+use tokio_rustls::rustls::{ClientConfig, RootCertStore};
+
+#[derive(Clone)]
+pub struct Server {
+    pub address: Address,
+    pub(crate) token: Option<Token>,
+    /// Only where TLS is spoken.
+    pub(crate) tls: Option<TlsConnector>,
+}
+
+impl Server {
+    /// `ca` is a file of certificates that are believed instead of those of the system.
+    pub fn new(address: Address, token: Option<Token>, ca: Option<&Path>) -> Result<Server, Fault> {
+        if address.needs_token() && token.is_none() {
+            let message = format!("{address} must be told who asks, and there is no token");
+            let hint = "name the file that has it with --token-file or COFFERDAM_TOKEN_FILE";
+            return Err(Fault::new(ErrorKind::Unauthenticated, message).hint(hint).phase(Phase::Admission));
+        }
+        let tls = match (&address, ca) {
+            (Address::Https { .. }, ca) => Some(connector(ca)?),
+            (_, None) => None,
+            (_, Some(_)) => {
+                let fault = Fault::invalid(format!("--server-ca: {address} is not spoken to with TLS"));
+                return Err(fault.hint("leave it out, or use https://").phase(Phase::Admission));
+            }
+        };
+        Ok(Server { address, token, tls })
+    }
+}
+
+fn connector(ca: Option<&Path>) -> Result<TlsConnector, Fault> {
+    let mut roots = RootCertStore::empty();
+    match ca {
+        Some(file) => {
+            let refuse = |why: String| {
+                let fault = Fault::invalid(format!("--server-ca {}: {why}", file.display()));
+                fault.hint("give a PEM file with the certificate that signed the daemon's").phase(Phase::Admission)
+            };
+            let all = CertificateDer::pem_file_iter(file).and_then(Iterator::collect::<Result<Vec<_>, _>>);
+            for certificate in all.map_err(|e| refuse(e.to_string()))? {
+                roots.add(certificate).map_err(|e| refuse(e.to_string()))?;
+            }
+            if roots.is_empty() {
+                return Err(refuse("no certificate in it".into()));
+            }
+        }
+        None => {
+            roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+            if roots.is_empty() {
+                let fault = Fault::new(ErrorKind::UnsupportedHost, "this system has no certificates to believe");
+                return Err(fault.hint("name the daemon's own with --server-ca FILE").phase(Phase::Admission));
+            }
+        }
+    }
+    let config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
+        .with_safe_default_protocol_versions()
+        .map_err(|e| Fault::internal(format!("TLS: {e}")))?;
+    let mut config = config.with_root_certificates(roots).with_no_client_auth();
+    config.alpn_protocols = vec![b"http/1.1".to_vec()];
+    Ok(TlsConnector::from(Arc::new(config)))
+}
+
+/// A bearer token. It is shown nowhere.
+#[derive(Clone)]
+pub struct Token(String);
+
+impl Token {
+    const LONGEST: u64 = 4096;
+
+    /// From a file that nobody else can read.
+    pub fn read(file: &Path) -> Result<Token, Fault> {
+        let refuse = |why: &str, hint: &str| {
+            let fault = Fault::invalid(format!("the token's file {}: {why}", file.display()));
+            fault.hint(hint).phase(Phase::Admission)
+        };
+        let hint = "name a file that has the token and nothing else";
+        let opened = std::fs::File::open(file).map_err(|e| refuse(&e.to_string(), hint))?;
+        let meta = opened.metadata().map_err(|e| refuse(&e.to_string(), hint))?;
+        if !meta.is_file() {
+            return Err(refuse("not a regular file", hint));
+        }
+        if meta.mode() & 0o077 != 0 {
+            return Err(refuse("others may read or change it", "`chmod 600` it"));
+        }
+        let own = rustix::process::geteuid().as_raw();
+        if meta.uid() != own && meta.uid() != 0 {
+            return Err(refuse("it belongs to somebody else", "make one of your own"));
+        }
+        let mut text = String::new();
+        opened
+            .take(Self::LONGEST + 1)
+            .read_to_string(&mut text)
+            .map_err(|_| refuse("it cannot be read as text", hint))?;
+        let word = text.trim();
+        let plain =
+            !word.is_empty() && text.len() as u64 <= Self::LONGEST && word.bytes().all(|b| b.is_ascii_graphic());
+        match plain {
+            true => Ok(Token(word.to_owned())),
+            false => Err(refuse("no token in it", hint)),
+        }
+    }
+
+    pub(crate) fn header(&self) -> Option<http::HeaderValue> {
+        let mut value = http::HeaderValue::from_str(&format!("Bearer {}", self.0)).ok()?;
+        value.set_sensitive(true);
+        Some(value)
+    }
+}
+
+impl fmt::Debug for Token {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str("Token(…)")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt;
+
+    #[test]
+    fn a_token_that_others_can_read_is_not_sent() {
+        let file = std::env::temp_dir().join(format!("cofferdam-token-{}", std::process::id()));
+        std::fs::write(&file, "cof_secret\n").unwrap();
+        for (mode, good) in [(0o600, true), (0o400, true), (0o640, false), (0o604, false), (0o620, false)] {
+            std::fs::set_permissions(&file, std::fs::Permissions::from_mode(mode)).unwrap();
+            assert_eq!(Token::read(&file).is_ok(), good, "{mode:o}");
+        }
+        std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o600)).unwrap();
+        assert!(!format!("{:?}", Token::read(&file).unwrap()).contains("secret"));
+        for text in ["", "\n", "two words", "x\ny"] {
+            std::fs::write(&file, text).unwrap();
+            assert!(Token::read(&file).is_err(), "{text:?}");
+        }
+        std::fs::remove_file(&file).unwrap();
+        assert!(Token::read(&file).is_err() && Token::read(Path::new("/tmp")).is_err());
+    }
+
+    #[test]
+    fn without_a_token_no_port_is_asked() {
+        let address = |text| Address::parse(text).unwrap();
+        assert!(Server::new(address("/run/x.sock"), None, None).is_ok(), "the control");
+        let refused = Server::new(address("http://127.0.0.1:1"), None, None).err().unwrap();
+        assert_eq!(refused.error_kind, ErrorKind::Unauthenticated);
+        assert!(Server::new(address("/run/x.sock"), None, Some(Path::new("/ca"))).is_err());
+    }
+}

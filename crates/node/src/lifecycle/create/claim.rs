@@ -1,0 +1,83 @@
+//! Claim: a sandbox that stands ready becomes the caller's, in the transaction that would else make one. Its record is new and is the
+//! caller's in every field; of the one that stood there only the id, the layers and the keeper stay.
+
+use super::{Ask, Base, Created, check_words, describe, earlier, params, record};
+use crate::Caller;
+use crate::keeper::Keeper;
+use crate::keeper::place::Place;
+use crate::keeper::wire::words_of;
+use crate::sandbox::Sandbox;
+use crate::snapshots::find_template;
+use crate::state::{self, State};
+use crate::warm::{Spare, Stage, key_of};
+use std::time::Duration;
+use store::{Kept, Tx};
+use terms::Fault;
+
+/// Takes one that stands ready for just this; nothing where none does, and then one must be made.
+pub fn claim(ask: &Ask, caller: &Caller) -> Result<Option<Created>, Fault> {
+    let Some(word) = &ask.template else { return Ok(None) };
+    check_words(ask)?;
+    let state = State::open(caller)?;
+    let (template, any) = state.store.read(|tx| {
+        let template = find_template(tx, word)?;
+        let any = spares(tx, &state, &template.id)?.next().is_some();
+        Ok((template, any))
+    })?;
+    let ground = &template.record.ground;
+    if !any {
+        return Ok(None);
+    }
+    let base = Base::open(ask, Some(ground), None, caller)?;
+    if (&base.path, base.id) != (&ground.base, ground.base_id) {
+        return Ok(None);
+    }
+    state::check_apart(&state.dir, &state.path, &base.dir, &base.path)?;
+    let (mut sandbox, notes) = describe(ask, caller, &base, Some(ground))?;
+    sandbox.driver = ground.driver;
+    let params = params(ask, &sandbox);
+    let Some(key) = key_of(&template.record.address(), &sandbox, caller)? else { return Ok(None) };
+    let taken = state.store.write(|tx| {
+        if let Some(known) = earlier(tx, ask, &params, caller)? {
+            return Ok(Some(known));
+        }
+        let Some(spare) = spares(tx, &state, &template.id)?.find(|spare| spare.record.key == key) else {
+            return Ok(None);
+        };
+        let Kept { id, record: Spare { sandbox: stood, .. }, .. } = spare;
+        let sandbox = Sandbox {
+            layers: stood.layers,
+            since: stood.since,
+            template: stood.template,
+            notes: stood.notes,
+            ..sandbox
+        };
+        // The new record refers to the same layers, so the old one goes first.
+        tx.remove::<Spare>(&id)?;
+        let version = record(tx, ask, caller, &id, sandbox, params, true)?;
+        Ok(Some(Created { id, version, base: base.path.clone(), existed: false, warm: true, notes }))
+    })?;
+    Ok(taken.map(|taken| if taken.existed { taken } else { tell(&state, taken, caller) }))
+}
+
+/// Those that can be taken.
+fn spares<'a>(tx: &Tx<'_>, state: &'a State, pool: &str) -> Result<impl Iterator<Item = Kept<Spare>> + use<'a>, Fault> {
+    let lives = |id: &str| Place::of(&state.path, id).card().is_some_and(|card| card.handle().is_some());
+    let all = tx.list_in::<Spare>(pool)?.into_iter();
+    Ok(all.filter(move |spare| spare.record.stage == Stage::Ready && lives(&spare.id)))
+}
+
+/// Its keeper hears whose it is. One that cannot take that up leaves, and the sandbox becomes live as any other does: what hinders it
+/// is told then.
+fn tell(state: &State, taken: Created, caller: &Caller) -> Created {
+    let Some(mut keeper) = Keeper::find(&state.path, &taken.id) else { return Created { warm: false, ..taken } };
+    match keeper.claim(words_of(caller), caller.user.clone()) {
+        Ok(()) => taken,
+        Err(fault) => {
+            let _it_is_gone_then = keeper.end(Duration::ZERO);
+            let mut notes = taken.notes;
+            notes.push(format!("the one that stood ready could not be taken over: {}", fault.message));
+            Created { warm: false, notes, ..taken }
+        }
+    }
+}

@@ -1,0 +1,188 @@
+//! Who fills pools: the daemon, by looking at what lacks and making one at a time.
+
+use super::leave::{body, drop_one};
+use super::{Pool, Spare, Stage, key_of, take_away};
+use crate::keeper::Keeper;
+use crate::lifecycle::create::{self, Base, Stacked};
+use crate::lifecycle::stop::note;
+use crate::quota::More;
+use crate::sandbox::Sandbox;
+use crate::snapshots::{Template, still_there};
+use crate::state::{self, State};
+use crate::{Caller, fresh, total};
+use rustix::fs::{AtFlags, Mode, OFlags};
+use serde_json::Value;
+use std::path::Path;
+use store::{Kept, Step};
+use terms::{ErrorKind, Fault, Phase};
+use workspace::git;
+
+/// There is something to look after in a state directory where this is: so that whoever looks often need not open the store.
+const MARK: &str = "pools";
+
+/// A part of all memory that must be free before more is taken for those that nobody has asked for.
+const LEAST_FREE: u64 = 8;
+
+/// What a pool lacks.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Lack {
+    pub pool: String,
+    pub template: String,
+    pub count: u32,
+    /// What each takes of a quota.
+    pub each: More,
+}
+
+pub(super) fn mark(state: &State) -> Result<(), Fault> {
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+    rustix::fs::openat(&state.dir, MARK, flags, Mode::from_raw_mode(0o600))
+        .map(drop)
+        .map_err(|e| state::unusable(&state.path, &e.to_string()))
+}
+
+/// Whether there may be pools in a state directory.
+pub fn marked(state: &Path) -> bool {
+    state.join(MARK).exists()
+}
+
+/// Takes away what is of no use, what is too many and what stands for surroundings that are not the caller's; then what lacks,
+/// and how many spares there are.
+pub fn sweep(caller: &Caller) -> Result<(Vec<Lack>, u64), Fault> {
+    let state = State::open(caller)?;
+    take_away(&state, caller)?;
+    let (pools, spares) = state.store.read(|tx| {
+        let mut pools = Vec::new();
+        for pool in tx.list::<Pool>()? {
+            if let Some(template) = tx.get::<Template>(&pool.id)? {
+                pools.push((pool, template));
+            }
+        }
+        Ok((pools, tx.list::<Spare>()?))
+    })?;
+    if pools.is_empty() && spares.is_empty() {
+        // Who sets one marks it first, and looks then.
+        let _ = rustix::fs::unlinkat(&state.dir, MARK, AtFlags::empty());
+        if state.store.read(|tx| tx.count::<Pool>())? > 0 {
+            mark(&state)?;
+        }
+        return Ok((Vec::new(), 0));
+    }
+    let (mut lacks, mut all) = (Vec::new(), 0);
+    for (pool, template) in &pools {
+        let key = key_of(&template.record.address(), &wanted(pool, template), caller)?;
+        let mut good = 0;
+        for spare in spares.iter().filter(|spare| spare.record.pool == pool.id) {
+            // Nothing is being made while this looks: one that is still coming was left by a daemon that died.
+            let is_ready = spare.record.stage == Stage::Ready && Some(&spare.record.key) == key.as_ref();
+            match is_ready && good < pool.record.keep {
+                true => good += 1,
+                false => drop(drop_one(&state, &spare.id, caller)?),
+            }
+        }
+        all += u64::from(good);
+        let (count, name) = (pool.record.keep.saturating_sub(good), template.record.name.clone());
+        if count > 0 {
+            lacks.push(Lack { pool: pool.id.clone(), template: name, count, each: More::of(&wanted(pool, template)) });
+        }
+    }
+    Ok((lacks, all))
+}
+
+/// A sandbox as the pool wants it, but for its layers.
+fn wanted(pool: &Kept<Pool>, template: &Kept<Template>) -> Sandbox {
+    let (Pool { policy, limits, cpus, .. }, ground) = (&pool.record, &template.record.ground);
+    Sandbox {
+        limits: *limits,
+        cpus: *cpus,
+        driver: ground.driver,
+        git_head: git::head(&ground.base),
+        ..Sandbox::new(ground.base.clone(), ground.base_id, policy.clone(), fresh::now_ms())
+    }
+}
+
+/// Makes one for a pool, and has it stand. What hinders it is told where the pool is looked at.
+pub fn make_one(pool: &str, caller: &Caller) -> Result<(), Fault> {
+    let state = State::open(caller)?;
+    let made = make(&state, pool, caller);
+    let trouble = made.as_ref().err().map(|fault| fault.message.clone());
+    tell(&state, pool, trouble)?;
+    made
+}
+
+/// Something else than the making keeps a pool from being full.
+pub fn hinder(pool: &str, why: &str, caller: &Caller) -> Result<(), Fault> {
+    tell(&State::open(caller)?, pool, Some(why.to_owned()))
+}
+
+/// Says why a pool is not full; nothing when it can be again.
+fn tell(state: &State, pool: &str, trouble: Option<String>) -> Result<(), Fault> {
+    let now = |pool: Option<Kept<Pool>>| pool.filter(|kept| kept.record.trouble != trouble);
+    if state.store.read(|tx| tx.get::<Pool>(pool).map(now))?.is_none() {
+        return Ok(());
+    }
+    state.store.write(|tx| {
+        let Some(mut kept) = now(tx.get::<Pool>(pool)?) else { return Ok(()) };
+        kept.record.trouble = trouble.clone();
+        tx.change(kept).map(drop)
+    })
+}
+
+fn make(state: &State, pool: &str, caller: &Caller) -> Result<(), Fault> {
+    let found = state.store.read(|tx| Ok(tx.get::<Pool>(pool)?.zip(tx.get::<Template>(pool)?)))?;
+    let Some((kept, template)) = found else { return Ok(()) };
+    let address = template.record.address();
+    let ask = create::Ask { template: Some(address.clone()), own_base: true, ..create::Ask::default() };
+    let base = Base::open(&ask, Some(&template.record.ground), None, caller)?;
+    state::check_apart(&state.dir, &state.path, &base.dir, &base.path)?;
+    state::check_space(&state.dir, &state.path)?;
+    let mut sandbox = wanted(&kept, &template);
+    total::admit(&state.layers, &state.path, caller)?;
+    total::admit_copy(&state.layers, &state.path, caller, (&base.dir, sandbox.driver))?;
+    let key = key_of(&address, &sandbox, caller)?.ok_or_else(|| {
+        let message = "its secrets would come from the surroundings of whoever asks";
+        let fault = Fault::new(ErrorKind::UnsupportedPolicy, message).phase(Phase::Planning);
+        fault.hint("keep them with `cofferdam secret set`, and fill the pool by a daemon")
+    })?;
+    let id = terms::id("sbx", fresh::random());
+    let stacked = Stacked::make(state, &base, &ask, &id, &mut sandbox, &mut |_| {})?;
+    let below = sandbox.layers.split_last().map(|(_, below)| below.to_vec()).unwrap_or_default();
+    let spare = Spare { pool: pool.to_owned(), key, stage: Stage::Coming, sandbox };
+    let added = state.store.write(|tx| {
+        let same = tx.get::<Pool>(pool)?.is_some_and(|now| now.version == kept.version);
+        if !same || tx.list_in::<Spare>(pool)?.len() >= kept.record.keep as usize {
+            return Ok(false);
+        }
+        still_there(tx, &below)?;
+        note(tx, "spare", Step::Intent, &id, caller, body(pool, &address))?;
+        tx.add(&id, spare).map(|_| true)
+    });
+    if !matches!(added, Ok(true)) {
+        stacked.drop_layer(state);
+        return added.map(drop);
+    }
+    // Its keeper takes it from here.
+    drop(stacked);
+    let stands = Keeper::ensure(&state.path, &id, caller);
+    if let Err(fault) = stands {
+        drop_one(state, &id, caller)?;
+        return Err(fault);
+    }
+    state.store.write(|tx| {
+        let Some(mut spare) = tx.get::<Spare>(&id)?.filter(|spare| spare.record.stage == Stage::Coming) else {
+            return Ok(());
+        };
+        spare.record.stage = Stage::Ready;
+        tx.change(spare)?;
+        note(tx, "spare", Step::Done, &id, caller, Value::Null).map(drop)
+    })
+}
+
+/// Why nothing should be made just now: memory is short.
+pub fn pressure() -> Option<String> {
+    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
+    let field = |name: &str| -> Option<u64> {
+        text.lines().find_map(|line| line.strip_prefix(name))?.trim().split(' ').next()?.parse().ok()
+    };
+    let (all, free) = (field("MemTotal:")?, field("MemAvailable:")?);
+    (free < all / LEAST_FREE).then(|| format!("memory is short: {} of {} MiB are free", free >> 10, all >> 10))
+}

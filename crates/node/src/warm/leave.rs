@@ -1,0 +1,106 @@
+//! Spares that are wanted no longer. They are marked first, in the transaction that makes them unwanted, so that nobody takes one
+//! that is about to go; then their keepers end, their layers go, and their records last.
+
+use super::{Pool, Spare, Stage};
+use crate::keeper::Keeper;
+use crate::keeper::place::Place;
+use crate::lifecycle::meta::drop_layer;
+use crate::lifecycle::stop::{end_keeper, note};
+use crate::state::State;
+use crate::{Caller, fresh};
+use serde_json::{Value, json};
+use std::time::{Duration, Instant};
+use store::{Kept, Step, Tx};
+use terms::{ErrorKind, Fault, Phase, Retry};
+
+/// How long a keeper may take to leave.
+const LEAVING: Duration = Duration::from_secs(30);
+/// How long one may take to stand before it counts as one that does not come.
+const COMING_MS: u64 = 120_000;
+
+/// All spares of a template will go.
+pub(crate) fn give_up(tx: &Tx<'_>, pool: &str) -> Result<(), Fault> {
+    for mut spare in tx.list_in::<Spare>(pool)? {
+        spare.record.stage = Stage::Leaving;
+        tx.change(spare)?;
+    }
+    Ok(())
+}
+
+/// Why a spare is of no use, where it is of none. Asked of records and of the kernel alone, so that `gc` can ask, too.
+pub(crate) fn idle(tx: &Tx<'_>, state: &State, spare: &Kept<Spare>) -> Result<Option<&'static str>, Fault> {
+    let lives = Place::of(&state.path, &spare.id).card().is_some_and(|card| card.handle().is_some());
+    let old = spare.record.sandbox.created_ms.saturating_add(COMING_MS) < fresh::now_ms();
+    Ok(match spare.record.stage {
+        Stage::Leaving => Some("it is not wanted any more"),
+        _ if tx.get::<Pool>(&spare.record.pool)?.is_none() => Some("nothing wants it"),
+        Stage::Ready if !lives => Some("its keeper is gone"),
+        Stage::Coming if !lives && old => Some("it never stood"),
+        _ => None,
+    })
+}
+
+/// Takes away all that are of no use; how many.
+pub fn take_away(state: &State, caller: &Caller) -> Result<u64, Fault> {
+    let useless = state.store.read(|tx| {
+        let mut found = Vec::new();
+        for spare in tx.list::<Spare>()? {
+            if idle(tx, state, &spare)?.is_some() {
+                found.push(spare.id);
+            }
+        }
+        Ok(found)
+    })?;
+    let mut gone = 0;
+    for id in useless {
+        gone += u64::from(drop_one(state, &id, caller)?);
+    }
+    Ok(gone)
+}
+
+/// Takes one away, whatever it was good for; false where somebody has it, or did so already.
+pub(crate) fn drop_one(state: &State, id: &str, caller: &Caller) -> Result<bool, Fault> {
+    let marked = state.store.write(|tx| {
+        let Some(mut spare) = tx.get::<Spare>(id)? else { return Ok(None) };
+        if spare.record.stage == Stage::Leaving {
+            return Ok(Some(spare));
+        }
+        spare.record.stage = Stage::Leaving;
+        tx.change(spare).map(Some)
+    })?;
+    let Some(spare) = marked else { return Ok(false) };
+    let top = spare.record.sandbox.layers.last().and_then(|id| state.layers.get(id).ok());
+    let end = Instant::now() + LEAVING;
+    // Held while it goes: nobody can be about to stand in it.
+    let _lock = loop {
+        match top.as_ref().map(|layer| layer.lock()) {
+            None => break None,
+            Some(Ok(Some(lock))) => break Some(lock),
+            _ if Instant::now() > end => return Err(stuck(id)),
+            _ => {}
+        }
+        if let Some(keeper) = Keeper::find(&state.path, id) {
+            end_keeper(keeper, Duration::ZERO, &mut Vec::new());
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    };
+    let referred = state.store.read(|tx| tx.referred("layers"))?;
+    for layer in crate::lifecycle::remove::alone(&spare.record.sandbox, &referred) {
+        drop_layer(&state.layers, layer).map_err(|e| Fault::internal(format!("{layer}: {e}")).subject(id))?;
+    }
+    Place::of(&state.path, id).remove();
+    state.store.write(|tx| {
+        note(tx, "spare_rm", Step::Done, id, caller, json!({ "pool": spare.record.pool }))?;
+        tx.remove::<Spare>(id)
+    })
+}
+
+fn stuck(id: &str) -> Fault {
+    let fault = Fault::new(ErrorKind::Conflict, format!("{id}: a process holds its layer and will not end"));
+    fault.subject(id).retry(Retry::Later).phase(Phase::Close).hint("try again; `cofferdam gc` does, too")
+}
+
+/// For the journal of what makes one.
+pub(super) fn body(pool: &str, address: &str) -> Value {
+    json!({ "pool": pool, "template": address })
+}

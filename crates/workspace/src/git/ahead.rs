@@ -1,0 +1,119 @@
+//! What can be told of a commit before anything lands: which paths are not ours to commit, and what stands against the rest.
+
+use super::child::Call;
+use super::commit::Prepared;
+use super::locate::{Repository, refused, unreadable};
+use super::paths::{at_and_above, is_kept, is_of, of_another};
+use crate::change::FileKind;
+use crate::dir::Dir;
+use crate::name::Rel;
+use std::collections::BTreeSet;
+use std::ffi::OsStr;
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use terms::Fault;
+
+/// Paths on the command line of one child; a hundred thousand bytes are taken by every kernel.
+const MOST_ARGS: usize = 400;
+
+impl Prepared {
+    pub(super) fn look_ahead(&mut self, paths: Vec<Rel>) -> Result<(), Fault> {
+        if let Some(commit) = self.head.commit() {
+            self.run(&["read-tree", commit], Vec::new())?;
+        }
+        let kept_apart = self.submodules(&paths)?;
+        self.others.extend(kept_apart);
+        let (others, paths): (Vec<Rel>, Vec<Rel>) = paths.into_iter().partition(|path| is_of(&self.others, path));
+        self.note_others(&others, paths.is_empty())?;
+        self.filtered(&paths)?;
+        self.index_is_free(&paths)?;
+        self.note_what_was_changed_before(&paths)?;
+        if self.settings.signs {
+            self.notes.push("not signed: commit.gpgSign names a program, and none is run here".into());
+        }
+        Ok(())
+    }
+
+    /// Says which files land and are not in the commit. Where that is all of them, no commit was meant.
+    fn note_others(&mut self, left_out: &[Rel], all: bool) -> Result<(), Fault> {
+        for other in self.others.iter() {
+            let count = left_out.iter().filter(|path| path.is_at_or_below(other)).count();
+            if count > 0 && all {
+                return Err(of_another(&other.to_string()));
+            }
+            let note =
+                format!("{other} is a repository of its own (a submodule): {count} files in it are not committed");
+            self.notes.extend((count > 0).then(|| format!("{note}; commit them there with git")));
+        }
+        Ok(())
+    }
+
+    /// Directories on the way to these paths that the commit keeps as another repository's.
+    fn submodules(&self, paths: &[Rel]) -> Result<BTreeSet<Rel>, Fault> {
+        let mut found = BTreeSet::new();
+        let Some(commit) = self.head.commit() else { return Ok(found) };
+        let above: BTreeSet<Rel> = paths.iter().flat_map(at_and_above).collect();
+        let names: Vec<&OsStr> = above.iter().map(|at| OsStr::from_bytes(at.as_bytes())).collect();
+        for some in names.chunks(MOST_ARGS) {
+            let mut args: Vec<&OsStr> = ["ls-tree", "-z", "--full-tree", commit, "--"].map(OsStr::new).to_vec();
+            args.extend(some);
+            let listed = self.scratch.git(&args, Call::default())?;
+            // Asked for `a/b` it also lists what else is in `a`.
+            let entries = listed.split(|b| *b == 0).filter(|entry| entry.starts_with(b"160000 "));
+            let inner = entries.filter_map(|entry| Rel::parse(entry.splitn(2, |b| *b == b'\t').nth(1)?));
+            found.extend(inner.filter(|at| above.contains(at)));
+        }
+        Ok(found)
+    }
+
+    /// The user's own index can be read, is nobody's at the moment, and holds no conflict at these paths.
+    fn index_is_free(&self, paths: &[Rel]) -> Result<(), Fault> {
+        let Repository { own, own_path, .. } = &self.repository;
+        let fail = |e: io::Error| unreadable(own_path, &e);
+        if own.meta_of(b"index.lock").map_err(fail)?.is_some() {
+            let fault = refused(&own_path.join("index.lock"), "another git is at work on the index");
+            return Err(fault.hint("wait for it to end; if none runs, remove the file"));
+        }
+        let Some(index) = own.meta_of(b"index").map_err(fail)? else { return Ok(()) };
+        if index.kind != FileKind::File {
+            return Err(refused(&own_path.join("index"), "is no regular file"));
+        }
+        let args = ["ls-files", "-u", "-z"].map(OsStr::new);
+        let env = vec![("GIT_INDEX_FILE", own_path.join("index").into_os_string())];
+        let listed = self.scratch.git(&args, Call { env, ..Call::default() })?;
+        let unmerged = listed.split(|b| *b == 0).filter_map(|entry| entry.split(|b| *b == b'\t').nth(1));
+        let mine: BTreeSet<&[u8]> = paths.iter().map(Rel::as_bytes).collect();
+        match unmerged.into_iter().find(|path| mine.contains(path)) {
+            None => Ok(()),
+            Some(path) => {
+                let path = String::from_utf8_lossy(path).into_owned();
+                Err(refused(own_path, &format!("{path} has an unresolved conflict in the index")))
+            }
+        }
+    }
+
+    /// Changes that the reviewer had not committed are in what lands, and so in the commit; that must be said.
+    fn note_what_was_changed_before(&mut self, paths: &[Rel]) -> Result<(), Fault> {
+        let top = Dir::open(&self.repository.top).map_err(|e| unreadable(&self.repository.top, &e))?;
+        let there: Vec<Rel> = paths.iter().filter(|path| is_kept(&top, path)).cloned().collect();
+        self.add(&top, &there)?;
+        let before: BTreeSet<_> = self.differences()?.into_keys().collect();
+        // The index is as HEAD again.
+        match self.head.commit() {
+            Some(commit) => self.run(&["read-tree", commit], Vec::new())?,
+            None => self.run(&["read-tree", "--empty"], Vec::new())?,
+        };
+        if !before.is_empty() && self.head.commit().is_some() {
+            const SHOWN: usize = 5;
+            let names: Vec<_> = before.iter().take(SHOWN).map(Rel::to_string).collect();
+            let more = if before.len() > SHOWN { ", …" } else { "" };
+            let count = before.len();
+            let note = format!(
+                "{count} of the files had changes of yours that were not committed: {}{more}",
+                names.join(", ")
+            );
+            self.notes.push(note);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,69 @@
+//! References that are kept as a reftable, a format that only git itself reads and writes: it does so in the directory of our own,
+//! where the table is reached by a link and none of the repository's settings are.
+
+use super::child::{Call, Scratch};
+use super::locate::{Repository, refused, unreadable};
+use super::refs::{Head, is_id};
+use crate::change::FileKind;
+use std::ffi::{OsStr, OsString};
+use terms::{ErrorKind, Fault, Phase};
+
+impl Repository {
+    pub(super) fn has_reftable(&self) -> Result<bool, Fault> {
+        let found = self.common.meta_of(b"reftable").map_err(|e| unreadable(&self.common_path, &e))?;
+        if found.is_some_and(|found| found.kind != FileKind::Dir) {
+            return Err(refused(&self.common_path, "its reftable is no directory"));
+        }
+        if found.is_some() && self.own_path != self.common_path {
+            let why = "is a linked work tree, and its repository keeps references as a reftable";
+            return Err(refused(&self.own_path, why));
+        }
+        Ok(found.is_some())
+    }
+}
+
+impl Scratch {
+    /// Where the work tree stands, as git says.
+    pub fn head(&self) -> Result<Head, Fault> {
+        let branch = self.ask(&["symbolic-ref", "-q", "HEAD"])?;
+        let commit = self.ask(&["rev-parse", "-q", "--verify", "HEAD^{commit}"])?.filter(|id| is_id(id));
+        match (branch, commit) {
+            (Some(name), commit) => Ok(Head::Branch { name, commit }),
+            (None, Some(commit)) => Ok(Head::Detached { commit }),
+            (None, None) => Err(refused(&self.path, "HEAD says neither a branch nor a commit")),
+        }
+    }
+
+    /// Moves HEAD, or the branch it is on, if it is where it was seen.
+    pub fn advance(&self, seen: &Head, new: &str, env: Vec<(&str, OsString)>, why: &str) -> Result<(), Fault> {
+        if self.head()? != *seen {
+            let message = format!("{} moved away from {}", seen.label(), seen.commit().unwrap_or("no commit"));
+            let fault = Fault::new(ErrorKind::Conflict, message).phase(Phase::Application);
+            return Err(fault.hint("somebody committed meanwhile; commit what landed with git, or `cofferdam undo`"));
+        }
+        let name = match seen {
+            Head::Branch { name, .. } => name.as_str(),
+            Head::Detached { .. } => "HEAD",
+        };
+        let nothing = "0".repeat(new.len());
+        let old = seen.commit().unwrap_or(&nothing);
+        let args = ["update-ref", "--no-deref", "--create-reflog", "-m", why, name, new, old].map(OsStr::new);
+        self.git(&args, Call { env, ..Call::default() }).map(drop)
+    }
+
+    /// None where git says no.
+    fn ask(&self, args: &[&str]) -> Result<Option<String>, Fault> {
+        let args: Vec<&OsStr> = args.iter().map(OsStr::new).collect();
+        let said = self.git(&args, Call { fine: &[1], ..Call::default() }).map_err(|fault| {
+            // Versions before 2.45.
+            match fault.message.contains("refstorage") {
+                true => Fault::new(ErrorKind::UnsupportedHost, "this git knows no reftable, which the repository has")
+                    .hint("install git 2.45 or later, or approve without --commit")
+                    .phase(Phase::Review),
+                false => fault,
+            }
+        })?;
+        let said = String::from_utf8_lossy(&said).trim().to_owned();
+        Ok((!said.is_empty()).then_some(said))
+    }
+}
