@@ -42,6 +42,27 @@ fn a_killed_keeper_takes_its_tree_with_it_and_is_told() {
     }
 }
 
+/// Records of runs do not wait for the disk; whoever is killed, what was told stays.
+#[test]
+fn what_was_told_outlives_the_keeper_that_told_it() {
+    for who in BOTH {
+        let place = Place::new(who);
+        let live = Live::new(&place, &[]);
+        for _ in 0..3 {
+            let run = live.detach(&[], "echo said; exit 7");
+            assert_eq!(place.verb(&["wait", &run]).status.code(), Some(7));
+            let keeper = live.keeper().to_string();
+            assert!(Command::new("kill").args(["-9", &keeper]).status().unwrap().success());
+            let outcome = live.outcome(&run);
+            assert_eq!((&outcome["verdict"], &outcome["exit"]["code"]), (&json!("failed"), &json!(7)), "{who:?}");
+            // The next command makes it live again.
+            assert_eq!(live.sh(&[], "echo again", b"").stdout, b"again\n");
+        }
+        assert!(place.verb(&["audit", "verify"]).status.success());
+        place.audit();
+    }
+}
+
 #[test]
 fn the_end_of_the_first_process_is_told_as_what_it_is() {
     let place = Place::new(As::User);
