@@ -79,9 +79,6 @@ pub fn open_standing(word: &str, purpose: Purpose, caller: &Caller) -> Result<Op
     open_how(word, purpose, How::Found, caller)
 }
 
-/// How often a keeper may be found that is just leaving.
-const TRIES: u32 = 8;
-
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum How {
     Found,
