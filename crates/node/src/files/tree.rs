@@ -81,7 +81,9 @@ impl Tree {
     fn next_name(&mut self) -> io::Result<Option<Vec<u8>>> {
         let most = self.held();
         let Some(frame) = self.frames.last_mut() else { return Ok(None) };
-        if let (true, Some(until)) = (frame.names.is_empty(), frame.until.take()) {
+        if frame.names.is_empty()
+            && let Some(until) = frame.until.take()
+        {
             (frame.names, frame.until) = least(self.way.here(), most, |name| name > &until[..])?;
         }
         Ok(frame.names.pop())
