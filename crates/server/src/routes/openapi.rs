@@ -82,7 +82,8 @@ fn whole(path: &str, mut item: Value) -> Value {
         let tag = operation["tags"][0].as_str().unwrap_or_default().to_owned();
         operation["operationId"] = format!("{tag}_{}", operation["operationId"].as_str().unwrap_or_default()).into();
         let mut statuses: Vec<(u16, &str)> = ALWAYS.to_vec();
-        if path.contains('{') {
+        // A path can name things, and a body, too.
+        if path.contains('{') || method != "get" {
             statuses.push(WITH_NAME);
         }
         if method != "get" {
