@@ -95,7 +95,7 @@ fn meddled(place: &Place, binary: &Path, meddling: &[&str], flags: &[&str]) -> C
 #[test]
 fn whoever_is_killed_during_setup_is_missed() {
     const HELPER: &str = "the process that makes the guest's places ended during setup";
-    const FIRST: &str = "the guest's first process ended during setup";
+    const FIRST: &str = "the guest's first process was killed during setup";
     // Calls that one of the two makes and nobody else.
     let deaths = [
         ("landlock_add_rule:signal=KILL:when=2", HELPER),
