@@ -280,10 +280,15 @@ for family, hosts in ((socket.AF_INET, ("5.5.5.5", "8.8.8.8", "169.254.169.254",
                 try: s.sendto(b"\xc3" * size, (host, port))
                 except OSError: pass
 s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-s.settimeout(3)
-s.sendto(b"time?", ("5.5.5.5", 123))
-try: print(s.recv(10))
-except OSError as e: print(type(e).__name__)
+s.settimeout(1)
+said = None
+# After such a flood a datagram may be lost, as anywhere.
+for _ in range(3):
+    s.sendto(b"time?", ("5.5.5.5", 123))
+    try: said = s.recv(10)
+    except OSError as e: said = said or type(e).__name__
+    if said == b"time?": break
+print(said)
 "#;
     for who in BOTH {
         let world = internet(who);
