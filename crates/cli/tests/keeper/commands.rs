@@ -29,6 +29,11 @@ fn twenty_at_once_are_told_apart_to_the_byte() {
         assert_eq!((&whole["standing"], &whole["live"]), (&json!("active"), &json!(true)));
         assert_eq!(whole["last_runs"].as_array().unwrap().len(), 20);
         assert_eq!(whole["pending"]["changes"], 20, "all wrote to one workspace");
+        let running = || place.json(&["diff", &live.id])["running"].clone();
+        assert_eq!(running(), false, "it is live, and nothing runs in it");
+        let run = live.detach(&[], "sleep 60");
+        assert_eq!(running(), true);
+        assert!(place.verb(&["kill", &run]).status.success());
         place.audit();
     }
 }

@@ -3,6 +3,7 @@
 use super::{Of, Reviewed, denied, past};
 use crate::Caller;
 use crate::fresh::now_ms;
+use crate::keeper::place::Place;
 use crate::lifecycle::live;
 use crate::sandbox::{self, Anchored, Sandbox};
 use crate::state::State;
@@ -132,7 +133,9 @@ impl Opened {
         let (sandbox, only) = of.find(tx, caller)?;
         let stack = sandbox::stack(state, &sandbox)?;
         let anchors = tx.get::<Anchored>(&sandbox.id)?.map(|kept| kept.record).unwrap_or_default();
-        let running = live::is_held(state, &sandbox.record);
+        // A keeper holds it, too, and may have nothing to do.
+        let kept = Place::of(&state.path, &sandbox.id).card().is_some_and(|card| card.handle().is_some());
+        let running = live::is_held(state, &sandbox.record) && (!kept || !live::runs(tx, &sandbox.id)?.is_empty());
         Ok(Opened { sandbox, stack, anchors, running, only })
     }
 }
