@@ -1,11 +1,11 @@
 //! What a call can say (A10), what it leaves behind of secrets (A14), and what becomes of calls where walls are missing (A16).
 
+#[cfg(target_arch = "x86_64")]
+use crate::support::HIDE;
 use crate::support::http::{Answer, Daemon, with_daemon};
 use crate::support::world::{PUBLIC, World as Net};
-use crate::support::{As, BOTH, Place, binary};
+use crate::support::{As, BOTH, Place, binary, holders};
 use serde_json::{Value, json};
-use std::fs;
-use std::path::{Path, PathBuf};
 use std::process::Command;
 
 const CANARY: &str = "canary-5d7e21c49f";
@@ -159,44 +159,6 @@ fn a14_a_secret_leaves_no_trace_in_a_whole_life() {
         "the control: what stands for it is found"
     );
 }
-
-/// Every file below a directory that holds some bytes.
-fn holders(dir: &Path, bytes: &[u8]) -> Vec<PathBuf> {
-    let mut found = Vec::new();
-    for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
-        let kind = entry.file_type().unwrap();
-        if kind.is_dir() {
-            found.extend(holders(&entry.path(), bytes));
-        } else if kind.is_file()
-            && fs::read(entry.path()).is_ok_and(|text| text.windows(bytes.len()).any(|w| w == bytes))
-        {
-            found.push(entry.path());
-        }
-    }
-    found
-}
-
-/// Makes one system call fail, as an old kernel or a strict container does, and runs the rest under that.
-const HIDE: &str = r#"
-#include <linux/filter.h>
-#include <linux/seccomp.h>
-#include <stdlib.h>
-#include <sys/prctl.h>
-#include <unistd.h>
-int main(int argc, char **argv) {
-    struct sock_filter code[] = {
-        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, 0),
-        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, atoi(argv[1]), 0, 1),
-        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | atoi(argv[2])),
-        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
-    };
-    struct sock_fprog program = {4, code};
-    prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
-    if (prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program)) return 99;
-    execv(argv[3], argv + 3);
-    return 98;
-}
-"#;
 
 /// A16: a daemon on a host where a wall is missing does not start, or says so to everybody who wants a command run; none runs behind
 /// fewer walls.

@@ -1,13 +1,13 @@
 //! The daemon under fire: clients ask at random over HTTP while the daemon, keepers, first processes and shepherds are killed at
 //! random. What was answered stays true: every byte of the directory is explained by the journal, a repeated request gets its
-//! answer again, a lost run says so, and in the end nothing is left. Two short rounds, or as many as fit with
+//! answer again, a lost run says so, and in the end nothing is left. One short round, or as many as fit with
 //! `COFFERDAM_SOAK_SECONDS=600`; others with `COFFERDAM_SOAK_SEED`.
 
 mod client;
 mod killer;
 mod truth;
 
-use crate::support::dice::Dice;
+use crate::support::dice::{Dice, rounds};
 use crate::support::http::{Answer, Daemon, receive};
 use crate::support::replay::{Reviews, furnish};
 use crate::support::{As, Place, binary};
@@ -132,17 +132,7 @@ enum Body {
 
 #[test]
 fn whatever_is_killed_what_was_answered_stays_true() {
-    let number = |name: &str| std::env::var(name).ok().map(|text| text.parse::<u64>().expect("a number"));
-    let whole = Duration::from_secs(number("COFFERDAM_SOAK_SECONDS").unwrap_or(ROUND.as_secs() + 1));
-    let seed = number("COFFERDAM_SOAK_SEED").unwrap_or(7);
-    let begun = Instant::now();
-    for round in 0.. {
-        println!("COFFERDAM_SOAK_SEED={} after {:?}", seed + round, begun.elapsed());
-        soak(seed + round);
-        if begun.elapsed() >= whole {
-            break;
-        }
-    }
+    rounds(ROUND + Duration::from_secs(1), 7, soak);
 }
 
 fn soak(seed: u64) {

@@ -1,7 +1,7 @@
 //! Workspaces over HTTP: the story of a review from the first sandbox to the last fork, and what must not happen on the way.
 
 use crate::support::http::{Answer, Daemon};
-use crate::support::{As, Place};
+use crate::support::{As, Place, holders};
 use serde_json::{Value, json};
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
@@ -495,22 +495,6 @@ fn a_secret_is_found_nowhere_but_in_its_file() {
     assert_eq!(holding, [world.place.state().join("secrets/API_KEY")]);
     world.daemon.ask("DELETE", "/v1/secrets/API_KEY").send().assert_ok();
     assert!(holders(&world.place.root, CANARY.as_bytes()).is_empty());
-}
-
-/// Every file below a directory that holds some bytes.
-fn holders(dir: &Path, bytes: &[u8]) -> Vec<std::path::PathBuf> {
-    let mut found = Vec::new();
-    for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
-        let kind = entry.file_type().unwrap();
-        if kind.is_dir() {
-            found.extend(holders(&entry.path(), bytes));
-        } else if kind.is_file()
-            && fs::read(entry.path()).is_ok_and(|text| text.windows(bytes.len()).any(|w| w == bytes))
-        {
-            found.push(entry.path());
-        }
-    }
-    found
 }
 
 #[test]

@@ -1,6 +1,8 @@
 //! What lies beside a guest: other guests, the host's sockets, files and mounts, the policy that names them, and the
 //! kernel features that hold the walls. Host-side counters and canaries decide, never the guest's own word.
 
+#[cfg(target_arch = "x86_64")]
+use crate::support::HIDE;
 use crate::support::{As, BOTH, Place, Run, binary, unique};
 use serde_json::Value;
 use std::fs;
@@ -941,29 +943,6 @@ fn a_working_directory_widens_nothing() {
         assert_eq!(place.sh(&deny, "cat open").assert_ok().stdout(), "in policy");
     }
 }
-
-/// Makes one system call fail, as an old kernel or a strict container does, and runs the rest under that.
-#[cfg(target_arch = "x86_64")]
-const HIDE: &str = r#"
-#include <linux/filter.h>
-#include <linux/seccomp.h>
-#include <stdlib.h>
-#include <sys/prctl.h>
-#include <unistd.h>
-int main(int argc, char **argv) {
-    struct sock_filter code[] = {
-        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, 0),
-        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, atoi(argv[1]), 0, 1),
-        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | atoi(argv[2])),
-        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
-    };
-    struct sock_fprog program = {4, code};
-    prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
-    if (prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program)) return 99;
-    execv(argv[3], argv + 3);
-    return 98;
-}
-"#;
 
 #[cfg(target_arch = "x86_64")]
 const ENOSYS: &str = "38";

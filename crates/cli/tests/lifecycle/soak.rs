@@ -2,7 +2,7 @@
 //! remove at random, and are killed at random. In the end every byte of the directory is explained by the journal, and nothing
 //! else is left. One round, or as many as fit with `COFFERDAM_SOAK_SECONDS=600`.
 
-use crate::support::dice::Dice;
+use crate::support::dice::{Dice, rounds};
 use crate::support::left::{census, mounts, orphaned_groups, soon};
 use crate::support::replay::{Contents, PATHS, Reviews, contents, furnish};
 use crate::support::{As, Place, binary, to_the_end};
@@ -169,17 +169,7 @@ const ROUND: Duration = Duration::from_secs(20);
 
 #[test]
 fn whatever_is_killed_the_journal_explains_what_is_left() {
-    let number = |name: &str| std::env::var(name).ok().map(|text| text.parse::<u64>().expect("a number"));
-    let whole = Duration::from_secs(number("COFFERDAM_SOAK_SECONDS").unwrap_or(1));
-    let seed = number("COFFERDAM_SOAK_SEED").unwrap_or_else(|| u64::from(std::process::id()));
-    let begun = Instant::now();
-    for round in 0.. {
-        println!("COFFERDAM_SOAK_SEED={} after {:?}", seed + round, begun.elapsed());
-        soak(seed + round);
-        if begun.elapsed() >= whole {
-            break;
-        }
-    }
+    rounds(Duration::from_secs(1), u64::from(std::process::id()), soak);
 }
 
 fn soak(seed: u64) {

@@ -1,4 +1,6 @@
-//! Numbers that look like chance, the same for the same seed.
+//! Numbers that look like chance, the same for the same seed; and rounds of what is done by them.
+
+use std::time::{Duration, Instant};
 
 pub struct Dice(pub u64);
 
@@ -20,5 +22,21 @@ impl Dice {
         let last = from.len().min(4);
         let far = if self.roll(4) == 0 { from.len() } else { last };
         (!from.is_empty()).then(|| from[from.len() - 1 - self.roll(far)].clone())
+    }
+}
+
+/// One round after another, each with a seed of its own, until `COFFERDAM_SOAK_SECONDS` are over; there is always one.
+/// `COFFERDAM_SOAK_SEED` is the first seed, and each is printed, so that a failure can be had again.
+pub fn rounds(whole: Duration, seed: u64, round: impl Fn(u64)) {
+    let number = |name: &str| std::env::var(name).ok().map(|text| text.parse::<u64>().expect("a number"));
+    let whole = number("COFFERDAM_SOAK_SECONDS").map_or(whole, Duration::from_secs);
+    let first = number("COFFERDAM_SOAK_SEED").unwrap_or(seed);
+    let begun = Instant::now();
+    for seed in first.. {
+        println!("COFFERDAM_SOAK_SEED={seed} after {:?}", begun.elapsed());
+        round(seed);
+        if begun.elapsed() >= whole {
+            break;
+        }
     }
 }
