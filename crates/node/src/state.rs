@@ -2,6 +2,7 @@
 
 use crate::Caller;
 use rustix::fs::{Mode, OFlags};
+use std::io::Read;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use store::Store;
@@ -49,12 +50,24 @@ pub fn places(caller: &Caller) -> Result<Vec<PathBuf>, Fault> {
     let path = real(&place(caller)?);
     let above = path.parent().filter(|above| above.ends_with("tenants")).and_then(Path::parent);
     let whole = above.filter(|whole| whole.join("store.db").exists()).map_or(path.clone(), Path::to_path_buf);
-    let mounts = std::fs::read("/proc/self/mountinfo").unwrap_or_default();
-    let mut places = aliases(&String::from_utf8_lossy(&mounts), &whole);
+    let mut places = aliases(&mounts()?, &whole);
     places.push(whole);
     places.sort();
     places.dedup();
     Ok(places)
+}
+
+/// The kernel's table of mounts, in few large reads: it makes the table up anew for each. Without it nobody knows by which other
+/// names a directory could be reached, so there is no going on.
+fn mounts() -> Result<String, Fault> {
+    const TABLE: &str = "/proc/self/mountinfo";
+    let mut bytes = Vec::with_capacity(32 << 10);
+    let read = std::fs::File::open(TABLE).and_then(|mut file| file.read_to_end(&mut bytes));
+    read.map_err(|error| {
+        let fault = Fault::new(ErrorKind::UnsupportedHost, format!("{TABLE}: {error}"));
+        fault.hint("cofferdam needs /proc to be mounted").phase(Phase::Planning)
+    })?;
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
 /// Where a path leads, as far as it is there.

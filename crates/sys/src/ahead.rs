@@ -11,7 +11,9 @@ use crate::meeting::{Meeting, look, wait, wait_past, wake};
 use crate::op::{Op, Place};
 use crate::raw::kernel;
 use crate::spawn::{self, Birth, Command, Order, Places, Spawned, Walk};
+use crate::withheld::{self, Withheld};
 use crate::{CallError, arena, child, host, process};
+use std::cell::Cell;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicUsize, Ordering};
 
@@ -125,6 +127,8 @@ pub struct Ahead {
     line: Option<(OwnedFd, OwnedFd)>,
     // As a pointer, because the helper changes what is behind it.
     shared: *mut Shared,
+    /// What the first process does not get, from when its birth may be given until it is.
+    withheld: Cell<Option<Withheld>>,
     _stack: Vec<u8>,
 }
 
@@ -175,7 +179,7 @@ fn launch(life: extern "C" fn(*mut libc::c_void) -> i32, mut shared: Box<Shared>
     }
     // SAFETY: CLONE_PIDFD stored a fresh descriptor.
     let pidfd = unsafe { OwnedFd::from_raw_fd(pidfd) };
-    Some(Ahead { pid, pidfd, line: None, shared: Box::into_raw(shared), _stack: stack })
+    Some(Ahead { pid, pidfd, line: None, shared: Box::into_raw(shared), withheld: Cell::new(None), _stack: stack })
 }
 
 fn processors(mask: &mut Mask) -> usize {
@@ -228,6 +232,10 @@ impl Ahead {
     /// Lets the birth be given, after `settle`. The first process is a copy of our memory: while it is made, and where we
     /// change anything afterwards, we wait for the kernel. So this is for when the plan is made.
     pub fn release(&self) {
+        if self.shared().rest.load(Ordering::Relaxed) == SETTLED {
+            return;
+        }
+        self.withheld.set(Some(withheld::withhold()));
         self.shared().rest.store(SETTLED, Ordering::Release);
         wake(&self.shared().rest);
     }
@@ -238,6 +246,7 @@ impl Ahead {
         self.release();
         self.wait_while(WORKING);
         self.wait_while(ENTERED);
+        self.withheld.set(None);
         let shared = self.shared();
         if shared.state.load(Ordering::Acquire) != BORN {
             return None;

@@ -31,6 +31,7 @@ mod raw;
 pub mod seccomp;
 mod shepherd;
 pub mod spawn;
+mod withheld;
 
 /// An error number and the call that gave it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -196,6 +196,11 @@ unsafe fn note(list: *const *mut u8, count: usize, at: &AtomicPtr<u8>, len: &Ato
 #[unsafe(link_section = ".init_array")]
 static NOTE_ARGUMENTS: extern "C" fn(i32, *const *mut u8, *const *mut u8) = note_arguments;
 
+/// Where our argument strings begin, with the variables behind them; null where nobody told.
+pub(crate) fn arguments() -> *mut u8 {
+    ARGUMENTS.load(Ordering::Relaxed)
+}
+
 /// Overwrites our argument strings, which anyone in the pid namespace can read, and our variables, among which there
 /// may be secrets. For the guest's pid 1 only: its memory is a copy, and nothing of the caller's may be inside.
 pub(crate) fn blank_arguments() {
