@@ -37,8 +37,6 @@ pub struct Timed {
     pub id: String,
     pub scope: Option<String>,
     pub at_ms: u64,
-    /// Of its body.
-    pub bytes: u64,
 }
 
 impl Tx<'_> {
@@ -102,12 +100,11 @@ impl Tx<'_> {
 
     /// Those of a kind that have a time in `field`, the oldest first.
     pub fn timed<R: Record>(&self, field: &str) -> Result<Vec<Timed>, Fault> {
-        let query = "SELECT id, scope, json_extract(body, ?2) AS at, length(body) FROM record
+        let query = "SELECT id, scope, json_extract(body, ?2) AS at FROM record
                      WHERE kind = ?1 AND at IS NOT NULL ORDER BY at, id";
         let mut statement = self.db.prepare(query).map_err(inner)?;
         let row = |row: &rusqlite::Row<'_>| {
-            let (at_ms, bytes) = (row.get::<_, i64>(2)? as u64, row.get::<_, i64>(3)? as u64);
-            Ok(Timed { id: row.get(0)?, scope: row.get(1)?, at_ms, bytes })
+            Ok(Timed { id: row.get(0)?, scope: row.get(1)?, at_ms: row.get::<_, i64>(2)? as u64 })
         };
         let rows = statement.query_map(params![R::KIND, format!("$.{field}")], row).map_err(inner)?;
         rows.map(|row| row.map_err(inner)).collect()
