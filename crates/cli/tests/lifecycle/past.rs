@@ -8,7 +8,7 @@ use serde_json::Value;
 #[track_caller]
 fn under(place: &Place, keep: &[(&str, &str)], words: &[&str]) -> Value {
     let mut command = place.cofferdam(words.iter().chain(&["--json"]));
-    keep.iter().for_each(|(key, value)| drop(command.env(format!("COFFERDAM_KEEP_{key}"), value)));
+    command.envs(keep.iter().map(|(key, value)| (format!("COFFERDAM_KEEP_{key}"), value)));
     let output = to_the_end(&mut command, b"");
     assert!(output.status.success(), "{words:?}: {}{}", text(&output.stderr), text(&output.stdout));
     serde_json::from_slice(&output.stdout).unwrap()
@@ -55,7 +55,7 @@ fn what_is_past_goes_by_number_and_by_age_and_provenance_stays() {
         let keep = [("REMOVED", "2"), ("RUNS", "4"), ("JOURNAL", "20")];
         let listed = under(&place, &keep, &["gc", "--dry-run"]);
         assert_eq!(removed(&place).len(), 5, "listing takes nothing");
-        assert_eq!(sorts(&listed, "tombstone"), [&landed, &gone[0], &gone[1]], "{who:?}: the oldest");
+        assert_eq!(sorts(&listed, "tombstone"), [landed.as_str(), &gone[0], &gone[1]], "{who:?}: the oldest");
         // Of 8 runs 4 are too many, and those of a sandbox that is there stay.
         assert_eq!(sorts(&listed, "past_run").len(), 1, "{listed}");
         assert_eq!(sorts(&listed, "past_run")[0], run.as_str().unwrap(), "{listed}");
@@ -89,9 +89,9 @@ fn what_is_past_goes_by_number_and_by_age_and_provenance_stays() {
     }
 }
 
-/// The same request under its key is the same run for as long as keys are good, however many runs there are.
+/// A layer that a removal left is known by the record of the removal alone: that goes after it, or the layer would be taken up again.
 #[test]
-fn the_last_runs_of_a_sandbox_and_what_a_removal_left_stay() {
+fn what_a_removal_left_is_known_for_as_long_as_it_lies_there() {
     let place = Place::new(As::User);
     let id = place.create(&[]);
     exec(&place, &id, "echo x > file");
@@ -103,7 +103,6 @@ fn the_last_runs_of_a_sandbox_and_what_a_removal_left_stay() {
     copied(&layer, &place.root.join("keep"));
     place.json(&["rm", "--force", &id]);
     copied(&place.root.join("keep").join(layer.file_name().unwrap()), &layer);
-    // The tombstone alone says that the layer is not to be taken up again: it goes after it.
     let first = under(&place, &[("REMOVED_FOR", "1ms")], &["gc"]);
     assert_eq!((sorts(&first, "dead_layer").len(), sorts(&first, "tombstone").len()), (1, 0), "{first}");
     let second = under(&place, &[("REMOVED_FOR", "1ms")], &["gc"]);

@@ -15,7 +15,7 @@ const DEEPEST_COMPARED: usize = 256;
 /// Files up to this size are compared by their bytes where nothing else tells.
 const LARGEST_COMPARED: u64 = 4 << 20;
 /// Directories and compared files that are remembered; of a layer with more, nothing is.
-const MOST_REMEMBERED: usize = 30_000;
+const MOST_REMEMBERED: usize = if cfg!(test) { 300 } else { 30_000 };
 /// A directory that changed within this time may change again without another time: clocks of file systems are coarse.
 const SETTLED_MS: u64 = 2_000;
 /// The same of a file's bytes: what is written through a mapping has the time of the first write until the kernel has cleaned it.
