@@ -87,7 +87,8 @@ fn runs(tx: &Tx<'_>, keep: &Keep, now: u64, most: usize) -> Result<Vec<Item>, Fa
             break;
         }
         let is_there = one.scope.as_ref().is_some_and(|sandbox| there.contains(sandbox));
-        if !stay.contains(&one.id) && !(is_there && is_repeatable(tx, &one, now)?) {
+        let is_needed = stay.contains(&one.id) || (is_there && is_repeatable(tx, &one, now)?);
+        if !is_needed {
             items.push(item(Sort::PastRun, &one.id, why, Size::default()));
         }
     }
