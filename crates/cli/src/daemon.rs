@@ -69,6 +69,7 @@ fn settings(m: &ArgMatches, caller: Caller, state: PathBuf) -> Result<server::Se
         connections_each: serve.max_connections_per_peer,
         quotas,
         warm: config.warm_max(),
+        keep: config.keep(),
         ..usual
     })
 }

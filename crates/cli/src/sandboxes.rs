@@ -201,6 +201,9 @@ fn collect(m: &ArgMatches, engine: &Engine, json: bool) -> Result<ExitCode, Faul
             Sort::Spare => "spare",
             Sort::Output => "output",
             Sort::Key => "key",
+            Sort::PastRun => "record of a run",
+            Sort::Tombstone => "record of a sandbox",
+            Sort::Journal => "journal",
         };
         table.row(vec![what.into(), table::short(&item.id), bytes(item.bytes), item.why.clone()]);
     }
@@ -231,6 +234,10 @@ fn verify(engine: &Engine, json: bool) -> Result<ExitCode, Fault> {
         return Ok(code);
     }
     match &found.broken {
+        None if found.archived > 0 => say(&format!(
+            "{} entries, all as they were written; {} of them are archived, {} in the state directory",
+            found.entries, found.archived, found.archived_here
+        )),
         None => say(&format!("{} entries, all as they were written", found.entries)),
         Some(broken) => say(&format!("entry {} is not as it was written: {}", broken.seq, broken.why)),
     }

@@ -33,6 +33,9 @@ pub struct Page {
     /// There may be more: what `after` takes for them.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub next: Option<u64>,
+    /// Entries up to this number are no longer in the store, but in files of their own.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub archived: Option<u64>,
 }
 
 /// The first `most` wanted entries after number `after`.
@@ -44,14 +47,18 @@ pub fn page(caller: &Caller, after: u64, wanted: Wanted, most: u32) -> Result<Pa
         let mut entries = tx.noted_after(after, &wanted, most)?;
         let next = entries.last().filter(|_| entries.len() == most as usize).map(|entry| entry.seq);
         caller.keep_noted(tx, &mut entries)?;
-        Ok(Page { protocol_version: PROTOCOL_VERSION, entries, next })
+        let archived = Some(tx.archived()?).filter(|archived| *archived > after);
+        Ok(Page { protocol_version: PROTOCOL_VERSION, entries, next, archived })
     })
 }
 
 /// The last `most` wanted entries.
 pub fn last(caller: &Caller, subject: Option<&str>, most: u32) -> Result<Page, Fault> {
     check_most(most)?;
-    Ok(Page { protocol_version: PROTOCOL_VERSION, entries: log(subject, most, caller)?, next: None })
+    let entries = log(subject, most, caller)?;
+    let archived = State::open(caller)?.store.read(|tx| tx.archived())?;
+    let archived = Some(archived).filter(|archived| *archived > 0);
+    Ok(Page { protocol_version: PROTOCOL_VERSION, entries, next: None, archived })
 }
 
 fn check_most(most: u32) -> Result<(), Fault> {
@@ -94,8 +101,7 @@ impl Tail {
         let store = State::open(caller)?.store;
         let (at, wanted) = store.read(|tx| {
             let wanted = Wanted { subject: subject(tx, wanted.subject.as_deref(), caller)?, ..wanted };
-            let last = tx.last_noted()?;
-            Ok((begin(from, last)?, wanted))
+            Ok((begin(from, tx.archived()?, tx.last_noted()?)?, wanted))
         })?;
         Ok(Tail { caller: caller.clone(), store, wanted, at })
     }
@@ -115,6 +121,12 @@ impl Tail {
         }
     }
 
+    /// One that begins with the last `most` entries.
+    pub fn last(caller: &Caller, most: u64, wanted: Wanted) -> Result<Tail, Fault> {
+        let (archived, last) = State::open(caller)?.store.read(|tx| Ok((tx.archived()?, tx.last_noted()?)))?;
+        Tail::open(caller, Some(last.saturating_sub(most).max(archived)), wanted)
+    }
+
     /// Passes over all that there is; the number of the last.
     pub fn skip(&mut self) -> Result<u64, Fault> {
         self.at = self.store.read(|tx| tx.last_noted())?;
@@ -126,8 +138,15 @@ impl Tail {
     }
 }
 
-fn begin(from: Option<u64>, last: u64) -> Result<u64, Fault> {
+fn begin(from: Option<u64>, archived: u64, last: u64) -> Result<u64, Fault> {
     let Some(from) = from else { return Ok(last) };
+    if from < archived {
+        let message = format!("events up to {archived} are archived, and are not told again");
+        let fault = Fault::new(ErrorKind::NotFound, message).phase(Phase::Admission);
+        return Err(
+            fault.hint(format!("begin after {archived}; what came before is in journal/ of the state directory"))
+        );
+    }
     if from > last {
         let fault = Fault::invalid(format!("there is no event {from} yet; the last is {last}")).phase(Phase::Admission);
         return Err(fault.hint("begin without a number, or with one that was told"));

@@ -8,7 +8,7 @@ mod typed;
 mod value;
 
 pub use keys::{KEYS, Key, Kind};
-pub use typed::{LogFormat, LogLevel, Logs, Quota, Serve, Telemetry};
+pub use typed::{Keep, LogFormat, LogLevel, Logs, Quota, Serve, Telemetry};
 pub use value::Value;
 
 use crate::Caller;
@@ -73,6 +73,11 @@ impl Config {
         config.put(flags.iter().map(|flagged| of_flag(flagged, caller)).collect::<Result<_, _>>()?);
         typed::check(&config)?;
         Ok(config)
+    }
+
+    /// As it is where nobody has set anything.
+    pub fn unset() -> Config {
+        Config { file: None, settings: defaults() }
     }
 
     /// In the order of the table, then what belongs to single tenants.

@@ -1,6 +1,7 @@
 //! Is everything as the records say? Rows against layers, directories, processes and control groups, and the journal against
 //! itself. Finds, names and counts; what can be put right without a loss is what `gc` does, and nothing else.
 
+use crate::config::Keep;
 use crate::keeper::place::Place;
 use crate::lifecycle::gc::{self, Sort};
 use crate::lifecycle::list::{BaseIs, base_is};
@@ -98,7 +99,7 @@ pub fn check(repair: bool, caller: &Caller) -> Result<Report, Fault> {
 
 fn one(tenant: Option<&str>, repair: bool, caller: &Caller, report: &mut Report) -> Result<(), Fault> {
     if repair {
-        let done = gc::collect(caller)?;
+        let done = gc::collect(caller, &Keep::of(caller)?)?;
         report.repaired.extend(done.items.iter().map(|item| format!("{}: {}", item.id, item.why)));
     }
     let state = State::open(caller)?;
@@ -186,7 +187,7 @@ impl Found<'_> {
 
     /// What `gc` would take because it was left behind, not because its time is over.
     fn of_leftovers(&mut self, caller: &Caller) -> Result<(), Fault> {
-        for item in gc::plan(caller)?.items {
+        for item in gc::plan(caller, &Keep::of(caller)?)?.items {
             let kind = match item.sort {
                 Sort::DeadLayer | Sort::EmptyLayer | Sort::Adopted => Kind::Layer,
                 Sort::LostRun => Kind::Run,

@@ -5,7 +5,7 @@
 //!               │ ╲── stop ──────────▲
 //!               │  a run holds the lock of the top layer: "running"
 //!               ▼
-//!              rm, or expired and collected ──▶ removed (a tombstone; its layers are gone)
+//!              rm, or expired and collected ──▶ removed (a tombstone, kept for a time; its layers are gone)
 //! ```
 
 pub mod admission;
@@ -19,6 +19,7 @@ pub mod list;
 pub mod live;
 pub mod measure;
 pub mod meta;
+pub mod past;
 mod ports;
 pub mod remove;
 pub mod reserve;

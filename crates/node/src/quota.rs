@@ -5,10 +5,12 @@ use crate::Caller;
 use crate::config::Quota;
 use crate::lifecycle::{gc, live, measure};
 use crate::sandbox::{Run, Sandbox};
+use crate::snapshots::{self, Snapshot, Template};
 use crate::state::State;
 use crate::warm::Spare;
 use store::Kept;
 use terms::{ErrorKind, Fault, LimitKind, Limits, Phase, Retry};
+use workspace::Rel;
 
 const MEBIBYTE: f64 = 1024.0 * 1024.0;
 
@@ -22,6 +24,9 @@ pub struct Used {
     pub memory_mb: f64,
     pub cpus: f64,
     pub runs: u64,
+    /// Those included that were taken on the way to something else.
+    pub snapshots: u64,
+    pub templates: u64,
 }
 
 impl std::ops::AddAssign for Used {
@@ -31,6 +36,8 @@ impl std::ops::AddAssign for Used {
         self.memory_mb += other.memory_mb;
         self.cpus += other.cpus;
         self.runs += other.runs;
+        self.snapshots += other.snapshots;
+        self.templates += other.templates;
     }
 }
 
@@ -38,6 +45,8 @@ impl std::ops::AddAssign for Used {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum More {
     Sandboxes(u64),
+    Snapshots(u64),
+    Templates(u64),
     /// One that was not live becomes live, with its limits.
     Live {
         memory_mb: Option<f64>,
@@ -57,9 +66,14 @@ pub fn used(caller: &Caller) -> Result<Used, Fault> {
     let state = State::open(caller)?;
     let (mut sandboxes, spares, open) =
         state.store.read(|tx| Ok((tx.list::<Sandbox>()?, tx.list::<Spare>()?, tx.list_open::<Run>()?)))?;
+    let (snapshots, templates) = state.store.read(|tx| {
+        // Those that nothing needs any more are about to be collected.
+        let needed = tx.count::<Snapshot>()?.saturating_sub(snapshots::unneeded(tx)?.len() as u64);
+        Ok((needed, tx.count::<Template>()?))
+    })?;
     let as_sandbox = |kept: Kept<Spare>| Kept { id: kept.id, version: kept.version, record: kept.record.sandbox };
     sandboxes.extend(spares.into_iter().map(as_sandbox));
-    let mut used = Used { sandboxes: sandboxes.len() as u64, ..Used::default() };
+    let mut used = Used { sandboxes: sandboxes.len() as u64, snapshots, templates, ..Used::default() };
     for sandbox in &sandboxes {
         if !is_live(&state, &sandbox.record) {
             continue;
@@ -79,10 +93,13 @@ pub fn by_starting(word: &str, caller: &Caller) -> Result<Option<More>, Fault> {
     Ok((!is_live(&state, &kept.record)).then(|| More::of(&kept.record)))
 }
 
-/// What the layers of a tenant take, by walking them.
+/// What the layers of a tenant take, those of snapshots and templates among them, and what is kept of the output of its runs; by
+/// walking them.
 pub fn disk_bytes(caller: &Caller) -> Result<u64, Fault> {
     let state = State::open(caller)?;
-    Ok(gc::layer_names(&state)?.iter().map(|id| measure::layer(&state.layers, id).bytes).sum())
+    let layers: u64 = gc::layer_names(&state)?.iter().map(|id| measure::layer(&state.layers, id).bytes).sum();
+    let output = state.dir.dir(&Rel::top().join(b"keepers")).map_or(0, |dir| measure::tree(&dir).bytes);
+    Ok(layers + output)
 }
 
 fn is_live(state: &State, sandbox: &Sandbox) -> bool {
@@ -106,6 +123,8 @@ pub fn check(whose: &str, quota: &Quota, used: &Used, more: More) -> Result<(), 
     };
     match more {
         More::Sandboxes(more) => count(LimitKind::Sandboxes, "sandboxes", (used.sandboxes, more), quota.sandboxes),
+        More::Snapshots(more) => count(LimitKind::Snapshots, "snapshots", (used.snapshots, more), quota.snapshots),
+        More::Templates(more) => count(LimitKind::Templates, "templates", (used.templates, more), quota.templates),
         More::Live { memory_mb, cpus } => {
             count(LimitKind::LiveSandboxes, "live sandboxes", (used.live, 1), quota.live_sandboxes)?;
             let most = quota.memory_bytes.map(|bytes| bytes as f64 / MEBIBYTE);
@@ -126,9 +145,10 @@ pub fn check_disk(whose: &str, quota: &Quota, disk_bytes: u64) -> Result<(), Fau
     let mib = |bytes: u64| bytes as f64 / MEBIBYTE;
     match quota.disk_bytes {
         Some(most) if disk_bytes > most => {
-            let message = format!("layers of {whose} take {:.1} MiB, and may take {:.1}", mib(disk_bytes), mib(most));
+            let message =
+                format!("layers and output of {whose} take {:.1} MiB, and may take {:.1}", mib(disk_bytes), mib(most));
             let fault = exceeded(LimitKind::DiskMb, message);
-            Err(fault.hint("remove sandboxes that are done with, or approve and remove them (`rm`, `gc`)"))
+            Err(fault.hint("remove sandboxes, snapshots and templates that are done with (`rm`, `gc`)"))
         }
         _ => Ok(()),
     }
@@ -171,6 +191,8 @@ mod test {
         memory_bytes: Some(512 << 20),
         cpus: Some(2.0),
         disk_bytes: Some(1 << 20),
+        snapshots: Some(3),
+        templates: Some(1),
         requests_per_minute: None,
         runs: None,
     };
@@ -185,10 +207,13 @@ mod test {
     #[test]
     fn exactly_at_the_quota_succeeds() {
         let check = |used: Used, more| kind(check("tenant blue", &QUOTA, &used, more));
-        let one = Used { sandboxes: 1, live: 1, memory_mb: 256.0, cpus: 1.0, runs: 1 };
+        let one = Used { sandboxes: 1, live: 1, memory_mb: 256.0, cpus: 1.0, runs: 1, snapshots: 2, templates: 0 };
         let live = |memory_mb, cpus| More::Live { memory_mb: Some(memory_mb), cpus: Some(cpus) };
         assert_eq!(check(one, More::Sandboxes(1)), None);
         assert_eq!(check(one, More::Sandboxes(2)), Some(LimitKind::Sandboxes));
+        assert_eq!((check(one, More::Snapshots(1)), check(one, More::Templates(1))), (None, None));
+        assert_eq!(check(one, More::Snapshots(2)), Some(LimitKind::Snapshots));
+        assert_eq!(check(Used { templates: 1, ..one }, More::Templates(1)), Some(LimitKind::Templates));
         assert_eq!(check(one, live(256.0, 1.0)), None);
         assert_eq!(check(one, live(256.5, 1.0)), Some(LimitKind::MemoryMb));
         assert_eq!(check(one, live(256.0, 1.5)), Some(LimitKind::Cpus));

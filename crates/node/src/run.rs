@@ -10,6 +10,7 @@ mod record;
 mod resident;
 mod sandboxed;
 mod survey;
+mod tally;
 mod view;
 
 use self::inside::Inside;
@@ -21,6 +22,7 @@ pub use self::place::{Fresh, Keep, Place};
 use self::record::Tracked;
 pub(crate) use self::record::{Written, is_stopped};
 pub(crate) use self::resident::{Command, Holding, Premises, Resident};
+pub(crate) use self::tally::Tally;
 use self::view::View;
 use crate::Caller;
 use crate::events::EventFile;
@@ -327,11 +329,6 @@ impl Laid {
         };
         Ok((ready, unused))
     }
-}
-
-/// What the top layer of a stack changes.
-pub(crate) fn changes(stack: &workspace::Stack) -> terms::Changes {
-    survey::count(stack).changes
 }
 
 /// What only namespaces can give is refused where there are none.

@@ -299,11 +299,21 @@ pub fn find(tx: &Tx<'_>, word: Option<&str>, caller: &Caller) -> Result<Kept<San
 /// A word that is the id of a sandbox that was removed.
 fn removed(tx: &Tx<'_>, word: &str, caller: &Caller) -> Result<Option<Fault>, Fault> {
     let seen = |gone: &Kept<Tombstone>| caller.sees(word, &gone.record.sandbox);
-    let Some(tombstone) = tx.get::<Tombstone>(word)?.filter(seen) else { return Ok(None) };
+    let Some(tombstone) = tx.get::<Tombstone>(word)?.filter(seen) else { return collected(tx, word, caller) };
     let when = crate::fresh::date(tombstone.record.removed_ms / 1000);
     let message = format!("{word} was removed on {when} by {}", tombstone.record.removed_by);
     let fault = Fault::new(ErrorKind::NotFound, message).phase(Phase::Admission).subject(word);
     Ok(Some(fault.hint("`cofferdam ls` lists those that are there")))
+}
+
+/// The same once its record is collected: the journal still has its id. Who is bound to some has no such look at others.
+fn collected(tx: &Tx<'_>, word: &str, caller: &Caller) -> Result<Option<Fault>, Fault> {
+    if caller.is_bound() || !word.starts_with("sbx_") || tx.noted(Some(word), None, 1)?.is_empty() {
+        return Ok(None);
+    }
+    let message = format!("{word} was removed, and its record was collected");
+    let fault = Fault::new(ErrorKind::NotFound, message).phase(Phase::Admission).subject(word);
+    Ok(Some(fault.hint(format!("`cofferdam audit log {word}` shows what the journal tells of it"))))
 }
 
 fn bare(word: &str) -> &str {

@@ -1,4 +1,4 @@
-//! Who may have more: requests in a minute, sandboxes, live sandboxes with their memory and processors, disk, runs at a time; for
+//! Who may have more: requests in a minute, sandboxes, snapshots and templates, live sandboxes with their memory and processors, disk, runs at a time; for
 //! each tenant and for the whole node. What is over a quota is refused with its name and when to ask again, and what has to wait
 //! for its turn waits behind its own tenant's, never behind another's.
 
@@ -105,14 +105,14 @@ impl Admission {
 }
 
 impl Shared {
-    /// Carries out a verb that makes so many sandboxes, under a key or not, if there may be so many more.
-    pub async fn making<T, F>(&self, who: &Who, count: u32, key: &Key, verb: F) -> Result<T, Refusal>
+    /// Carries out a verb that makes sandboxes, snapshots or templates, under a key or not, if there may be so many more.
+    pub async fn making<T, F>(&self, who: &Who, more: Vec<More>, key: &Key, verb: F) -> Result<T, Refusal>
     where
         T: Send + 'static,
         F: FnOnce(&Caller) -> Result<T, Fault> + Send + 'static,
     {
         let (own, node) = (self.admission().quotas.of(&who.tenant), self.admission().quotas.node);
-        let counts = own.sandboxes.or(node.sandboxes).is_some();
+        let counts = more.iter().any(|more| is_counted(&own, *more) || is_counted(&node, *more));
         let measures = own.disk_bytes.or(node.disk_bytes).is_some();
         // What an earlier request under the key made is answered with, or refused as another's: nothing is made.
         let known = match key.0.clone().filter(|_| counts || measures) {
@@ -126,9 +126,9 @@ impl Shared {
         if measures {
             self.check_disk(who).await?;
         }
-        let checks = self.counting(who);
+        let checks: Vec<_> = more.into_iter().map(|more| (more, self.counting(who))).collect();
         self.verb(who, move |caller| {
-            checks(&|_| Ok(Some(More::Sandboxes(count.into()))))?;
+            checks.into_iter().try_for_each(|(more, check)| check(&|_| Ok(Some(more))))?;
             verb(caller)
         })
         .await
@@ -140,9 +140,9 @@ impl Shared {
         T: Send + 'static,
         F: FnOnce(&Caller) -> Result<T, Fault> + Send + 'static,
     {
-        let is_bound = |q: Quota| q.live_sandboxes.is_some() || q.memory_bytes.is_some() || q.cpus.is_some();
+        let live = More::Live { memory_mb: None, cpus: None };
         let quotas = &self.admission().quotas;
-        if !is_bound(quotas.of(&who.tenant)) && !is_bound(quotas.node) {
+        if !is_counted(&quotas.of(&who.tenant), live) && !is_counted(&quotas.node, live) {
             return self.verb(who, verb).await;
         }
         let _turn = self.turn_to_take(&who.tenant).await?;
@@ -187,7 +187,7 @@ impl Shared {
             let Some(more) = wanted(&own)? else { return Ok(()) };
             let quotas = &shared.admission().quotas;
             quota::check(&tenant_of(&who.tenant), &quotas.of(&who.tenant), &quota::used(&own)?, more)?;
-            if is_set(&quotas.node) {
+            if is_counted(&quotas.node, more) {
                 let mut used = Used::default();
                 for tenant in shared.tenants() {
                     used += quota::used(&shared.caller(&Who { tenant, ..who.clone() }))?;
@@ -240,8 +240,14 @@ impl Shared {
 /// What would be added, as the tenant's own records say it.
 type Wanted<'a> = dyn Fn(&Caller) -> Result<Option<More>, Fault> + 'a;
 
-fn is_set(quota: &Quota) -> bool {
-    quota.sandboxes.is_some() || quota.live_sandboxes.is_some() || quota.memory_bytes.is_some() || quota.cpus.is_some()
+/// Whether a quota bounds it at all.
+fn is_counted(quota: &Quota, more: More) -> bool {
+    match more {
+        More::Sandboxes(_) => quota.sandboxes.is_some(),
+        More::Snapshots(_) => quota.snapshots.is_some(),
+        More::Templates(_) => quota.templates.is_some(),
+        More::Live { .. } => quota.live_sandboxes.is_some() || quota.memory_bytes.is_some() || quota.cpus.is_some(),
+    }
 }
 
 fn tenant_of(tenant: &str) -> String {

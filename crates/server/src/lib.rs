@@ -24,6 +24,7 @@ mod running;
 mod shared;
 mod spooled;
 mod stream;
+mod tidy;
 mod upload;
 mod warm;
 mod who;

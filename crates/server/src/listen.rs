@@ -11,7 +11,7 @@ use crate::gate::Names;
 use crate::{Shared, routes};
 use connection::Connections;
 use node::Caller;
-use node::config::{Logs, Telemetry};
+use node::config::{Keep, Logs, Telemetry};
 use node::tokens::{self, Scope};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use serde::Serialize;
@@ -54,6 +54,8 @@ pub struct Settings {
     pub quotas: Quotas,
     /// Sandboxes that stand ready for templates at most.
     pub warm: u64,
+    /// How long what is past is kept.
+    pub keep: Keep,
     pub logs: Logs,
     pub telemetry: Telemetry,
 }
@@ -82,6 +84,7 @@ impl Settings {
             connections_each: Settings::CONNECTIONS_EACH,
             quotas: Quotas::default(),
             warm: Settings::WARM,
+            keep: Keep::default(),
             logs: Logs::default(),
             telemetry: Telemetry::default(),
         }
@@ -244,6 +247,7 @@ async fn live(settings: Settings, checked: &mut Checked, ready: impl FnOnce(&Che
     tokio::spawn(credentials.watch());
     tokio::spawn(crate::running::adopt(shared.clone()));
     tokio::spawn(crate::warm::tend(shared.clone(), settings.warm));
+    tokio::spawn(crate::tidy::tidy(shared.clone()));
     shared.lookout().send(&settings.telemetry);
     let front = Front { app, shared: shared.clone(), names: Arc::new(names) };
     let open = Connections::new(connections, settings.connections_each);

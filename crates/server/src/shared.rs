@@ -10,6 +10,7 @@ use crate::refuse::Refusal;
 use crate::rules::Rules;
 use crate::who::Who;
 use http::StatusCode;
+use node::config::Keep;
 use node::tokens::DEFAULT_TENANT;
 use node::{Caller, Reach};
 use std::ffi::OsString;
@@ -25,10 +26,10 @@ use tokio::time::Instant;
 pub const AT_A_TIME: u64 = 64;
 const AT_A_TIME_EACH: u64 = 48;
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Archives that are packed or unpacked at a time, each on a thread; half of them of one tenant, and how long one waits for its turn.
+/// Archives that are packed or unpacked at a time, each on a thread, and how long one waits for its turn.
 const ARCHIVES: u64 = 16;
 const PATIENCE_FOR_ARCHIVES: Duration = Duration::from_secs(15);
-/// Watches at a time; each has a thread that waits for the kernel. Half of them of one tenant: they last, so that nobody waits for one.
+/// Watches at a time; each has a thread that waits for the kernel. They last, so that nobody waits for one.
 const WATCHES: u64 = 64;
 /// Whose the daemon's own work is; no tenant has such a name.
 const OWN: &str = "";
@@ -57,11 +58,12 @@ struct Inner {
     feeds: Feeds,
     /// Something was taken that stood ready, or more shall.
     taken: Notify,
+    keep: Keep,
 }
 
 impl Shared {
     pub fn new(settings: &Settings, credentials: Credentials, rules: Rules) -> Shared {
-        let Settings { caller, state, max_body, patience, quotas, .. } = settings.clone();
+        let Settings { caller, state, max_body, patience, quotas, keep, .. } = settings.clone();
         let lookout = Lookout::new(settings.logs, Nodes { caller: caller.clone(), state: state.clone() });
         let (verbs, admission) = (Fair::new(Some(AT_A_TIME)), Admission::new(quotas));
         let ending = watch::channel(false).0;
@@ -75,12 +77,13 @@ impl Shared {
             tries: Tries::default(),
             admission,
             verbs,
-            archives: Shares::new(ARCHIVES, ARCHIVES / 2, PATIENCE_FOR_ARCHIVES),
-            watches: Shares::new(WATCHES, WATCHES / 2, Duration::ZERO),
+            archives: Shares::new(ARCHIVES, PATIENCE_FOR_ARCHIVES),
+            watches: Shares::new(WATCHES, Duration::ZERO),
             ending,
             lookout,
             feeds: Feeds::default(),
             taken: Notify::new(),
+            keep,
         }))
     }
 
@@ -105,6 +108,11 @@ impl Shared {
     /// Rung when there may be something to do for those that stand ready.
     pub fn taken(&self) -> &Notify {
         &self.0.taken
+    }
+
+    /// How long what is past is kept.
+    pub fn keep(&self) -> &Keep {
+        &self.0.keep
     }
 
     pub fn archives(&self) -> &Shares {

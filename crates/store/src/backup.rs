@@ -155,7 +155,7 @@ fn beside(file: &Path, end: &str) -> PathBuf {
 }
 
 /// The name is on the disk only when its directory is.
-fn sync_above(file: &Path) {
+pub(crate) fn sync_above(file: &Path) {
     let above = file.parent().filter(|above| !above.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let _ = File::open(above).and_then(|dir| dir.sync_all());
 }

@@ -1,6 +1,6 @@
 //! The journal: what was intended and what came of it, chained so that no entry can be changed, dropped or moved unseen.
 
-use crate::{Store, Tx, inner};
+use crate::{Store, Tx, inner, part};
 use rusqlite::{Connection, OptionalExtension, params};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -72,15 +72,25 @@ pub struct Noted {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[schema(as = JournalVerified)]
 pub struct Verified {
-    /// How many entries are as they were written, from the first on.
+    /// How many entries are as they were written, from the first on, those that are archived included.
     pub entries: u64,
     /// The hash of the last of them.
     pub head: String,
     /// The last entry that `journal.head` remembers. It may lag behind; it never leads.
     pub anchored: u64,
+    /// Of the entries, the first so many were moved to files of their own; they were as they were written then.
+    #[serde(skip_serializing_if = "is_none", default)]
+    pub archived: u64,
+    /// So many of those are still in the state directory, as they were written.
+    #[serde(skip_serializing_if = "is_none", default)]
+    pub archived_here: u64,
     /// The first entry that is not as it was written.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub broken: Option<Broken>,
+}
+
+fn is_none(count: &u64) -> bool {
+    *count == 0
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -100,7 +110,7 @@ pub struct Wanted {
 }
 
 /// What the first entry follows upon.
-const BEGINNING: &str = "cofferdam journal 1";
+pub(crate) const BEGINNING: &str = "cofferdam journal 1";
 
 impl Tx<'_> {
     /// Adds an entry to the chain; its number.
@@ -149,6 +159,12 @@ impl Tx<'_> {
         rows.map(|row| row.map_err(inner).and_then(read)).collect()
     }
 
+    /// How many entries are no longer in the database: the number of the last that was archived.
+    pub fn archived(&self) -> Result<u64, Fault> {
+        let query = "SELECT coalesce(min(seq), 1) FROM journal";
+        self.db.query_row(query, [], |row| row.get::<_, i64>(0)).map(|first| (first - 1).max(0) as u64).map_err(inner)
+    }
+
     /// The number of the last entry; 0 where there is none.
     pub fn last_noted(&self) -> Result<u64, Fault> {
         let query = "SELECT coalesce(max(seq), 0) FROM journal";
@@ -161,16 +177,30 @@ impl Store {
     pub fn verify(&self) -> Result<Verified, Fault> {
         // Before the entries are read: what is added meanwhile is then behind what is remembered, never before it.
         let anchors = self.head.entries();
-        self.read(|tx| chain(tx.db, Some(&anchors)))
+        let mut verified = self.read(|tx| chain(tx.db, Some(&anchors)))?;
+        match self.verify_parts()? {
+            Ok(here) => verified.archived_here = here,
+            Err(broken) => verified.broken = verified.broken.or(Some(broken)),
+        }
+        Ok(verified)
     }
 }
 
+pub(crate) const QUERY: &str = "SELECT seq, at_ms, verb, step, subject, actor, body, hash FROM journal";
+
 /// Goes along the chain; with what is remembered outside of it, where that is to be compared.
 pub fn chain(db: &Connection, anchors: Option<&BTreeMap<u64, String>>) -> Result<Verified, Fault> {
-    let query = "SELECT seq, at_ms, verb, step, subject, actor, body, hash FROM journal ORDER BY seq";
-    let mut statement = db.prepare(query).map_err(inner)?;
+    let anchored = anchors.and_then(|anchors| anchors.keys().next_back().copied()).unwrap_or(0);
+    let (mut entries, mut head) = match part::beginning(db)? {
+        Ok(begin) => begin,
+        Err(broken) => {
+            let (head, broken) = (BEGINNING.to_owned(), Some(broken));
+            return Ok(Verified { entries: 0, head, anchored, archived: 0, archived_here: 0, broken });
+        }
+    };
+    let archived = entries;
+    let mut statement = db.prepare(&format!("{QUERY} ORDER BY seq")).map_err(inner)?;
     let mut rows = statement.query([]).map_err(inner)?;
-    let (mut entries, mut head) = (0u64, BEGINNING.to_owned());
     let (none, mut broken) = (BTreeMap::new(), None);
     while let Some(next) = rows.next().map_err(inner)? {
         match follow(&head, entries + 1, next, anchors.unwrap_or(&none)) {
@@ -182,12 +212,21 @@ pub fn chain(db: &Connection, anchors: Option<&BTreeMap<u64, String>>) -> Result
         }
     }
     let broken = broken.or_else(|| at_end(entries, anchors?));
-    let anchored = anchors.and_then(|anchors| anchors.keys().next_back().copied()).unwrap_or(0);
-    Ok(Verified { entries, head, anchored, broken })
+    Ok(Verified { entries, head, anchored, archived, archived_here: 0, broken })
+}
+
+/// The number and the hash of the entry that the first one follows upon.
+pub(crate) fn start(db: &Connection) -> Result<(u64, String), Fault> {
+    part::beginning(db)?.map_err(|broken| Fault::internal(format!("journal entry {}: {}", broken.seq, broken.why)))
 }
 
 /// The hash of the entry that is due, if the row is that entry as it was written.
-fn follow(before: &str, due: u64, next: &rusqlite::Row<'_>, anchors: &BTreeMap<u64, String>) -> Result<String, String> {
+pub(crate) fn follow(
+    before: &str,
+    due: u64,
+    next: &rusqlite::Row<'_>,
+    anchors: &BTreeMap<u64, String>,
+) -> Result<String, String> {
     let (seq, at_ms, texts, hash) = row(next).map_err(|e| format!("it cannot be read: {e}"))?;
     if seq != due as i64 {
         return Err("it is missing".into());
@@ -212,9 +251,9 @@ fn at_end(entries: u64, anchors: &BTreeMap<u64, String>) -> Option<Broken> {
     Some(Broken { seq: entries + 1, why })
 }
 
-type Raw = (i64, i64, [String; 5], String);
+pub(crate) type Raw = (i64, i64, [String; 5], String);
 
-fn row(row: &rusqlite::Row<'_>) -> rusqlite::Result<Raw> {
+pub(crate) fn row(row: &rusqlite::Row<'_>) -> rusqlite::Result<Raw> {
     let texts = [row.get(2)?, row.get(3)?, row.get(4)?, row.get(5)?, row.get(6)?];
     Ok((row.get(0)?, row.get(1)?, texts, row.get(7)?))
 }
@@ -228,7 +267,7 @@ fn read((seq, at_ms, [verb, step, subject, actor, body], hash): Raw) -> Result<N
 }
 
 /// Each text with its length, so that nothing can move from one to the next.
-fn chained(before: &str, seq: i64, at_ms: i64, texts: [&str; 5]) -> String {
+pub(crate) fn chained(before: &str, seq: i64, at_ms: i64, texts: [&str; 5]) -> String {
     let mut hasher = Sha256::new();
     hasher.update(before.as_bytes());
     hasher.update(seq.to_le_bytes());

@@ -2,7 +2,7 @@
 //!
 //! A record is a document with an id, a version that grows with each change, and perhaps a name of its own and a scope to be
 //! listed by. The journal is a chain: each entry's hash covers the one before, and `journal.head` beside the file remembers
-//! how far it went. All change in the same transaction or not at all. There is no clock here; whoever writes says when it is.
+//! how far it went; its oldest part can be moved to a file of its own. All change in the same transaction or not at all. There is no clock here; whoever writes says when it is.
 
 mod backup;
 mod fault;
@@ -10,6 +10,7 @@ mod head;
 mod journal;
 mod key;
 mod open;
+mod part;
 mod record;
 mod room;
 mod soon;
@@ -18,7 +19,8 @@ pub use backup::{Copied, Restored, examine, restore};
 pub use journal::{Broken, Entry, Noted, Step, Verified, Wanted};
 pub use key::Key;
 pub use open::SCHEMA;
-pub use record::{Kept, Record};
+pub use part::Part;
+pub use record::{Kept, Record, Timed};
 pub use soon::Unsettled;
 
 pub(crate) use fault::inner;

@@ -8,7 +8,7 @@ use rustix::fs::{CWD, FlockOperation, Mode, OFlags};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use terms::Fault;
 
 /// Grows when older versions can no longer read what we write: one more than there are steps before it.
@@ -32,7 +32,7 @@ const STEPS: [&str; 2] = [
 ];
 
 /// So many pages are kept beside the file before they are moved into it. Fewer make opening cheaper, more make writing so.
-const PAGES_BESIDE: u32 = 256;
+pub(crate) const PAGES_BESIDE: u32 = 256;
 
 pub fn open(dir: &Path, path: &Path, head: &Head, patience: Duration) -> Result<Connection, Fault> {
     let old = match mode_of(path) {
@@ -49,7 +49,7 @@ pub fn open(dir: &Path, path: &Path, head: &Head, patience: Duration) -> Result<
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX | OpenFlags::SQLITE_OPEN_NOFOLLOW;
     let fail = |e: rusqlite::Error| fault::of(path, &e);
     let mut db = Connection::open_with_flags(path, flags).map_err(fail)?;
-    db.busy_timeout(patience).map_err(fail)?;
+    db.busy_handler(Some(waits(patience))).map_err(fail)?;
     // The pages beside the file stay there when the last one leaves: who only reads does not write.
     db.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true).map_err(fail)?;
     db.set_db_config(DbConfig::SQLITE_DBCONFIG_DEFENSIVE, true).map_err(fail)?;
@@ -67,6 +67,23 @@ pub fn open(dir: &Path, path: &Path, head: &Head, patience: Duration) -> Result<
     );
     db.execute_batch(&settings).map_err(fail)?;
     Ok(db)
+}
+
+/// How long one waits between two looks whether another's transaction has ended: first, and at most. SQLite's own pauses grow to a tenth
+/// of a second, in which those who came later are served first.
+const PAUSE: Duration = Duration::from_micros(100);
+const LONGEST_PAUSE: Duration = Duration::from_millis(2);
+
+/// Waits while somebody else writes, in short pauses, as long as there is patience.
+fn waits(patience: Duration) -> impl FnMut(i32) -> bool + Send + 'static {
+    let mut since = Instant::now();
+    move |times| {
+        if times == 0 {
+            since = Instant::now();
+        }
+        std::thread::sleep(PAUSE.saturating_mul(1 << times.clamp(0, 5)).min(LONGEST_PAUSE));
+        since.elapsed() < patience
+    }
 }
 
 fn mode_of(path: &Path) -> Option<u32> {

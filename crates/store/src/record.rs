@@ -31,6 +31,14 @@ pub struct Kept<R> {
     pub record: R,
 }
 
+/// A record by one of its times, without its body.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Timed {
+    pub id: String,
+    pub scope: Option<String>,
+    pub at_ms: u64,
+}
+
 impl Tx<'_> {
     pub fn get<R: Record>(&self, id: &str) -> Result<Option<Kept<R>>, Fault> {
         self.one("SELECT id, version, body FROM record WHERE kind = ?1 AND id = ?2", R::KIND, id)
@@ -88,6 +96,18 @@ impl Tx<'_> {
         let mut statement = self.db.prepare(query).map_err(inner)?;
         let rows = statement.query_map(params![R::KIND], raw).map_err(inner)?;
         rows.map(|row| kept(row.map_err(inner)?)).collect()
+    }
+
+    /// Those of a kind that have a time in `field`, the oldest first.
+    pub fn timed<R: Record>(&self, field: &str) -> Result<Vec<Timed>, Fault> {
+        let query = "SELECT id, scope, json_extract(body, ?2) AS at FROM record
+                     WHERE kind = ?1 AND at IS NOT NULL ORDER BY at, id";
+        let mut statement = self.db.prepare(query).map_err(inner)?;
+        let row = |row: &rusqlite::Row<'_>| {
+            Ok(Timed { id: row.get(0)?, scope: row.get(1)?, at_ms: row.get::<_, i64>(2)? as u64 })
+        };
+        let rows = statement.query_map(params![R::KIND, format!("$.{field}")], row).map_err(inner)?;
+        rows.map(|row| row.map_err(inner)).collect()
     }
 
     /// How many of a kind there are.

@@ -64,6 +64,8 @@ pub enum LimitKind {
     /// Of a tenant or the whole node.
     Sandboxes,
     LiveSandboxes,
+    Snapshots,
+    Templates,
     Cpus,
     Runs,
     RequestsPerMinute,
@@ -106,6 +108,8 @@ impl LimitKind {
             LimitKind::Waiting => "waiting",
             LimitKind::Sandboxes => "sandboxes",
             LimitKind::LiveSandboxes => "live_sandboxes",
+            LimitKind::Snapshots => "snapshots",
+            LimitKind::Templates => "templates",
             LimitKind::Cpus => "cpus",
             LimitKind::Runs => "runs",
             LimitKind::RequestsPerMinute => "requests_per_minute",

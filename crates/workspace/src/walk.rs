@@ -33,7 +33,21 @@ pub struct At<'a> {
     pub marks: Marks,
 }
 
+/// What a visitor knows of a directory before it is entered.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Known {
+    Nothing,
+    /// Of what is in it only these names need a look.
+    But(Vec<Vec<u8>>),
+    /// All that is in it; it is not entered.
+    All,
+}
+
 pub trait Visitor {
+    /// Asked of each directory, of the top one with an empty name. Who walks several layers knows nothing.
+    fn known(&mut self, _name: &[u8], _meta: &Meta) -> io::Result<Known> {
+        Ok(Known::Nothing)
+    }
     /// A directory; what is in it comes next, then `leave`.
     fn enter(&mut self, at: &At<'_>) -> io::Result<()>;
     /// Anything else, a name that is struck out included.
@@ -88,7 +102,9 @@ impl<V: Visitor> Walk<V> {
 
     fn top(&mut self) -> io::Result<()> {
         let layers: Vec<usize> = (0..self.ways.len()).collect();
-        let names = self.names(&layers)?;
+        let top = self.ways.first().map(|way| way.here().meta(&Rel::top())).transpose()?.flatten();
+        let known = top.map_or(Ok(Known::Nothing), |meta| self.visitor.known(b"", &meta))?;
+        let names = self.names_but(known, &layers)?;
         self.frames.push(Frame { name: Vec::new(), names, layers, lifted: Vec::new() });
         Ok(())
     }
@@ -110,7 +126,10 @@ impl<V: Visitor> Walk<V> {
         }
         let Some(&(first, meta)) = found.first() else { return Ok(()) };
         if meta.kind == FileKind::Dir {
-            return self.enter(name, &found);
+            return match self.visitor.known(name, &meta)? {
+                Known::All => Ok(()),
+                known => self.enter(name, &found, known),
+            };
         }
         let depth = self.frames.len() - 1;
         let parent = self.ways[first].here();
@@ -118,7 +137,7 @@ impl<V: Visitor> Walk<V> {
     }
 
     /// Goes into a directory in every layer that has it, down to one that hides the rest.
-    fn enter(&mut self, name: &[u8], found: &[(usize, Meta)]) -> io::Result<()> {
+    fn enter(&mut self, name: &[u8], found: &[(usize, Meta)], known: Known) -> io::Result<()> {
         let (mut layers, mut lifted, mut opaque) = (Vec::new(), Vec::new(), false);
         let depth = self.frames.len() - 1;
         for &(layer, meta) in found {
@@ -145,7 +164,7 @@ impl<V: Visitor> Walk<V> {
                 break;
             }
         }
-        let names = self.names(&layers)?;
+        let names = self.names_but(known, &layers)?;
         let (first, meta) = found[0];
         let opened = self.ways[first].here();
         self.visitor.enter(&At {
@@ -174,6 +193,17 @@ impl<V: Visitor> Walk<V> {
             set_mode(self.ways[layer].here(), &frame.name, mode)?;
         }
         Ok(())
+    }
+
+    /// The names here that need a look, last first.
+    fn names_but(&self, known: Known, layers: &[usize]) -> io::Result<Vec<Vec<u8>>> {
+        let mut names = match known {
+            Known::Nothing => return self.names(layers),
+            Known::But(names) => names,
+            Known::All => Vec::new(),
+        };
+        names.sort_unstable_by(|a, b| b.cmp(a));
+        Ok(names)
     }
 
     /// All names that these layers have here, last first.

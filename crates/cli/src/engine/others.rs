@@ -50,11 +50,10 @@ impl Engine {
     pub fn events(&self, tell: &Tell, each: &mut dyn FnMut(&[Noted]) -> bool) -> Result<(), Fault> {
         match self {
             Engine::Here(caller) => {
-                let from = match tell.from {
-                    Some(from) => from,
-                    None => Tail::open(caller, None, Wanted::default())?.at().saturating_sub(LAST),
+                let mut tail = match tell.from {
+                    Some(from) => Tail::open(caller, Some(from), tell.wanted.clone())?,
+                    None => Tail::last(caller, LAST, tell.wanted.clone())?,
                 };
-                let mut tail = Tail::open(caller, Some(from), tell.wanted.clone())?;
                 loop {
                     let entries = tail.next(AT_ONCE)?;
                     match (each(&entries), entries.is_empty(), tell.follow) {
@@ -148,8 +147,9 @@ impl super::There {
     /// What there is comes in pages; what follows, as a stream that goes on where the last page, or the stream before, was.
     fn events(&self, tell: &Tell, each: &mut dyn FnMut(&[Noted]) -> bool) -> Result<(), Fault> {
         let last: Page = self.client.document(Ask::get(&["v1", "audit"]).query("last", "true").query("limit", "1"))?;
+        let archived = last.archived.unwrap_or(0);
         let last = last.entries.last().map_or(0, |entry| entry.seq);
-        let mut at = tell.from.unwrap_or(last.saturating_sub(LAST));
+        let mut at = tell.from.unwrap_or(last.saturating_sub(LAST).max(archived));
         if tell.follow {
             return self.follow(tell, &mut at, each);
         }

@@ -4,6 +4,7 @@ use super::make;
 use super::there::time;
 use super::{Engine, There};
 use client::Ask;
+use node::config::Keep;
 use node::keeper::suspend::{self, Resumed, Suspended};
 use node::lifecycle::change::{self, Changed};
 use node::lifecycle::create::{self, Copied, Created};
@@ -102,8 +103,8 @@ impl Engine {
     /// With `dry`, only what would be collected.
     pub fn collect(&self, dry: bool) -> Result<Collected, Fault> {
         let swept: Swept = match (self, dry) {
-            (Engine::Here(caller), true) => return gc::plan(caller),
-            (Engine::Here(caller), false) => return gc::collect(caller),
+            (Engine::Here(caller), true) => return gc::plan(caller, &Keep::of(caller)?),
+            (Engine::Here(caller), false) => return gc::collect(caller, &Keep::of(caller)?),
             (Engine::There(there), true) => there.get(&["v1", "gc"])?,
             (Engine::There(there), false) => there.client.document(Ask::post(&["v1", "gc"]))?,
         };

@@ -15,6 +15,7 @@ mod full;
 mod fuzz;
 mod leftovers;
 mod life;
+mod past;
 mod ports;
 mod product;
 mod publish;

@@ -159,3 +159,91 @@ fn no_tenant_has_all_watches() {
     watch(&w.blue).send().assert_fault(429, "limit_exceeded");
     assert!(watch(&w.green).open().until("event: ready"), "the control: another has his");
 }
+
+/// Snapshots and templates are counted like sandboxes, those that are taken on the way to something else among them.
+#[test]
+fn snapshots_and_templates_are_counted() {
+    let w = World::new("[quota]\ntemplates = 1\nsnapshots = 5\n[tenant.blue.quota]\nsnapshots = 2\ntemplates = 1\n");
+    let lord = |tenant: &str| w.daemon.token(json!({"name": "lord", "tenant": tenant, "scopes": ["operator"]}));
+    let (blue, green) = (lord("blue"), lord("green"));
+    let ask = |token: &str, method: &str, path: &str, body: Value| {
+        w.daemon.ask(method, path).over_tcp().bearer(token).json(body).send()
+    };
+    let take = |token: &str, key: &str| {
+        let ask = w.daemon.ask("POST", "/v1/sandboxes/s/snapshots").over_tcp().bearer(token);
+        ask.header("idempotency-key", key).json(json!({})).send()
+    };
+    for token in [&blue, &green] {
+        w.make(token, json!({"name": "s"})).assert_ok();
+    }
+    let first = take(&blue, "1").assert_ok();
+    take(&blue, "2").assert_ok();
+    is_over(&take(&blue, "3"), "snapshots", "tenant blue");
+    assert_eq!(take(&blue, "2").assert_ok()["sandbox"], first["sandbox"], "what was done under a key needs no room");
+    // What takes one on its way is refused as well; what begins from one that is there is not.
+    is_over(&ask(&blue, "POST", "/v1/sandboxes/s/fork", json!({})), "snapshots", "tenant blue");
+    let id = first["id"].as_str().unwrap();
+    is_over(&ask(&blue, "POST", "/v1/sandboxes/s/restore", json!({"snapshot": id})), "snapshots", "tenant blue");
+    ask(&blue, "POST", "/v1/sandboxes/s/restore", json!({"snapshot": id, "discard": true})).assert_ok();
+    ask(&blue, "POST", "/v1/sandboxes/s/fork", json!({"snapshot": id})).assert_ok();
+    ask(&blue, "POST", &format!("/v1/snapshots/{id}/fork"), json!({})).assert_ok();
+    is_over(&ask(&blue, "POST", "/v1/snapshots/s/fork", json!({})), "snapshots", "tenant blue");
+    // Templates, for the tenant and for the node.
+    let name =
+        |token: &str, name: &str, from: &str| ask(token, "POST", "/v1/templates", json!({"name": name, "from": from}));
+    is_over(&name(&blue, "t", "s"), "snapshots", "tenant blue");
+    name(&blue, "t", id).assert_ok();
+    is_over(&name(&blue, "other", id), "templates", "tenant blue");
+    assert_eq!(name(&blue, "t", id).assert_ok()["unchanged"], true, "the same again is none");
+    is_over(&name(&green, "t", "s"), "templates", "this node");
+    let prepared = json!({"name": "p", "prepare": {"command": "true"}});
+    is_over(&ask(&green, "POST", "/v1/templates", prepared), "templates", "this node");
+    (0..3).for_each(|n| drop(take(&green, &n.to_string()).assert_ok()));
+    is_over(&take(&green, "more"), "snapshots", "this node");
+    // What is removed makes room.
+    w.daemon.ask("DELETE", &format!("/v1/snapshots/{id}")).over_tcp().bearer(&blue).send().assert_ok();
+    take(&blue, "4").assert_ok();
+}
+
+/// Two tenants that take all they can get leave a third his watches and his archives.
+#[test]
+fn two_greedy_tenants_leave_some_to_a_third() {
+    let w = World::new("");
+    let red = w.daemon.token(json!({"name": "red", "tenant": "red", "scopes": ["agent"]}));
+    let ask = |token: &str, path: &str| w.daemon.ask("GET", path).over_tcp().bearer(token);
+    for token in [&w.blue, &w.green, &red] {
+        w.make(token, json!({"name": "s"})).assert_ok();
+        let fill = json!({"shell": "head -c 30000000 /dev/zero > big; mkdir small; echo x > small/file"});
+        let run = w.daemon.ask("POST", "/v1/sandboxes/s/runs?wait=60s").over_tcp().bearer(token).json(fill).send();
+        assert_eq!(run.assert_ok()["outcome"]["verdict"], "ok");
+    }
+    let mut open = Vec::new();
+    let mut all_of = |token: &str, path: &str, begun: &str, most: usize| {
+        let mut have = 0;
+        while have < most {
+            let mut stream = ask(token, path).open();
+            if !stream.until(begun) {
+                break;
+            }
+            open.push(stream);
+            have += 1;
+        }
+        have
+    };
+    let watch = "/v1/sandboxes/s/files/watch?path=.";
+    let have = [&w.blue, &w.green].map(|token| all_of(token, watch, "event: ready", 64));
+    assert_eq!(have, [32, 16]);
+    assert!(ask(&red, watch).open().until("event: ready"), "a third has his");
+    // Nobody reads these: they go on for as long as their clients like.
+    let have = [(&w.blue, 8), (&w.green, 4)]
+        .map(|(token, most)| all_of(token, "/v1/sandboxes/s/files/archive?path=.", "200 OK", most));
+    assert_eq!(have, [8, 4]);
+    std::thread::scope(|scope| {
+        for token in [&w.blue, &w.green] {
+            scope.spawn(|| ask(token, "/v1/sandboxes/s/files/archive?path=small").send());
+        }
+        let whole = ask(&red, "/v1/sandboxes/s/files/archive?path=small").send();
+        assert_eq!(whole.status, 200, "{whole:?}");
+        drop(open);
+    });
+}

@@ -7,6 +7,7 @@ mod words;
 
 mod asked_attacks;
 mod commands;
+mod counted;
 mod ends;
 mod hidden;
 mod input;

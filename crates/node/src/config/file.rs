@@ -131,7 +131,9 @@ fn nearest(full: &str) -> String {
         .filter_map(|key| key.name.rsplit('.').next())
         .collect();
     match inside.is_empty() {
-        true => "sections are [serve], [log], [telemetry], [quota] and [tenant.NAME.quota]".into(),
+        true => {
+            "sections are [serve], [log], [telemetry], [warm], [limits], [keep], [quota] and [tenant.NAME.quota]".into()
+        }
         false => format!("[{section}] has {}", inside.join(", ")),
     }
 }

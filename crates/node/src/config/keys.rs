@@ -173,6 +173,42 @@ pub const KEYS: &[Key] = &[
         about: "Files, directories and links in all layers of a state directory together",
         ..NOTHING
     },
+    Key {
+        name: "keep.runs",
+        kind: Kind::Count,
+        default: Some("10000"),
+        about: "Records of runs that have ended, at most; the oldest are collected. The last 64 of each sandbox that is there stay",
+        ..NOTHING
+    },
+    Key { name: "keep.runs_for", kind: Kind::Time, default: Some("30d"), about: "How long they are kept", ..NOTHING },
+    Key {
+        name: "keep.removed",
+        kind: Kind::Count,
+        default: Some("10000"),
+        about: "Records of sandboxes that were removed, at most; the oldest are collected",
+        ..NOTHING
+    },
+    Key {
+        name: "keep.removed_for",
+        kind: Kind::Time,
+        default: Some("30d"),
+        about: "How long they are kept",
+        ..NOTHING
+    },
+    Key {
+        name: "keep.journal",
+        kind: Kind::Count,
+        default: Some("500000"),
+        about: "Entries of the journal in the store; when there are a tenth more, the oldest are moved to files in journal/ of the state directory",
+        ..NOTHING
+    },
+    Key {
+        name: "keep.interval",
+        kind: Kind::Time,
+        default: Some("10m"),
+        about: "How often a daemon collects such records, and keys that have expired, by itself",
+        ..NOTHING
+    },
     Key { name: "quota.sandboxes", kind: Kind::Count, about: "Sandboxes at most, on the whole node", ..NOTHING },
     Key {
         name: "quota.live_sandboxes",
@@ -192,7 +228,14 @@ pub const KEYS: &[Key] = &[
         about: "What the processors of live sandboxes may come to, on the whole node",
         ..NOTHING
     },
-    Key { name: "quota.disk", kind: Kind::Size, about: "What layers may take, on the whole node", ..NOTHING },
+    Key {
+        name: "quota.disk",
+        kind: Kind::Size,
+        about: "What layers and the kept output of runs may take, on the whole node",
+        ..NOTHING
+    },
+    Key { name: "quota.snapshots", kind: Kind::Count, about: "Snapshots at most, on the whole node", ..NOTHING },
+    Key { name: "quota.templates", kind: Kind::Count, about: "Templates at most, on the whole node", ..NOTHING },
     Key {
         name: "quota.requests_per_minute",
         kind: Kind::Count,
@@ -219,7 +262,19 @@ pub const KEYS: &[Key] = &[
         about: "What the processors of the tenant's live sandboxes may come to",
         ..NOTHING
     },
-    Key { name: "tenant.*.quota.disk", kind: Kind::Size, about: "What the tenant's layers may take", ..NOTHING },
+    Key {
+        name: "tenant.*.quota.disk",
+        kind: Kind::Size,
+        about: "What the tenant's layers and the kept output of its runs may take",
+        ..NOTHING
+    },
+    Key {
+        name: "tenant.*.quota.snapshots",
+        kind: Kind::Count,
+        about: "Snapshots of the tenant at most, those included that are taken on the way to something else",
+        ..NOTHING
+    },
+    Key { name: "tenant.*.quota.templates", kind: Kind::Count, about: "Templates of the tenant at most", ..NOTHING },
     Key {
         name: "tenant.*.quota.requests_per_minute",
         kind: Kind::Count,

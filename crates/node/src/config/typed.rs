@@ -1,6 +1,7 @@
 //! The same values as types, for those who use them.
 
 use super::{Config, Setting, Value};
+use crate::Caller;
 use crate::total::Total;
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -57,6 +58,33 @@ pub struct Telemetry {
     pub interval: Duration,
 }
 
+/// How long what is past is kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Keep {
+    pub runs: u64,
+    pub runs_ms: u64,
+    pub removed: u64,
+    pub removed_ms: u64,
+    /// Entries of the journal in the store.
+    pub journal: u64,
+    /// How often a daemon looks.
+    pub interval: Duration,
+}
+
+/// Where nobody has set anything.
+impl Default for Keep {
+    fn default() -> Keep {
+        Config::unset().keep()
+    }
+}
+
+impl Keep {
+    /// What the caller's configuration says.
+    pub fn of(caller: &Caller) -> Result<Keep, Fault> {
+        Ok(Config::load(None, &[], caller)?.keep())
+    }
+}
+
 /// What may be used at most; none is no bound.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Quota {
@@ -65,6 +93,8 @@ pub struct Quota {
     pub memory_bytes: Option<u64>,
     pub cpus: Option<f64>,
     pub disk_bytes: Option<u64>,
+    pub snapshots: Option<u64>,
+    pub templates: Option<u64>,
     pub requests_per_minute: Option<u64>,
     pub runs: Option<u64>,
 }
@@ -125,6 +155,18 @@ impl Config {
         self.count("warm.max").unwrap_or(0)
     }
 
+    pub fn keep(&self) -> Keep {
+        let of = |key: &str| self.count(key).unwrap_or(u64::MAX);
+        Keep {
+            runs: of("keep.runs"),
+            runs_ms: of("keep.runs_for"),
+            removed: of("keep.removed"),
+            removed_ms: of("keep.removed_for"),
+            journal: of("keep.journal"),
+            interval: self.time("keep.interval"),
+        }
+    }
+
     /// Of all layers of a state directory.
     pub fn total(&self) -> Total {
         Total { disk_bytes: self.count("limits.total_disk"), files: self.count("limits.total_files") }
@@ -158,6 +200,8 @@ impl Config {
             memory_bytes: count("memory"),
             cpus,
             disk_bytes: count("disk"),
+            snapshots: count("snapshots"),
+            templates: count("templates"),
             requests_per_minute: count("requests_per_minute"),
             runs: count("runs"),
         }

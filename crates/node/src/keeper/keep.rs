@@ -39,8 +39,11 @@ const MOST_CLIENTS: usize = 128;
 const MOST_PAST: usize = 256;
 /// Ended runs whose output stays on disk.
 const MOST_KEPT: usize = 256;
-/// Looked for when so many more have ended.
+/// And what it may take, the newest first; that of the last one stays in any case.
+const MOST_KEPT_BYTES: u64 = 256 << 20;
+/// Looked for when so many more have ended, or have said so much.
 const PRUNED_EVERY: usize = 32;
+const PRUNED_EVERY_BYTES: u64 = 32 << 20;
 /// How long one stays that was started on demand and has nothing to do.
 const IDLE: Duration = Duration::from_secs(15);
 /// And one that stands for the files alone.
@@ -149,8 +152,8 @@ struct Keep {
     buffer: Vec<u8>,
     /// The last question that is in the journal, by its number.
     last_asked: u64,
-    /// Runs that have ended since old output was last looked for.
-    unpruned: usize,
+    /// Runs that have ended since old output was last looked for, and what they said.
+    unpruned: (usize, u64),
     /// When it looks next whether it is still wanted, while it stands ready.
     look_at: Instant,
     /// Dropped last: from then on others can have the workspace.
@@ -238,7 +241,7 @@ impl Keep {
             seen: Instant::now(),
             buffer: vec![0; CHUNK],
             last_asked: 0,
-            unpruned: 0,
+            unpruned: (0, 0),
             look_at: Instant::now() + LOOK,
             _holding: holding,
         };

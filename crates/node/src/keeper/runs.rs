@@ -50,7 +50,8 @@ fn pick(tx: &Tx<'_>, word: &str, caller: &Caller) -> Result<Kept<Run>, Fault> {
         (1, Some(found)) => Ok(found),
         (0, _) => {
             let fault = Fault::new(ErrorKind::NotFound, format!("there is no run {word:?}")).subject(word);
-            Err(fault.phase(Phase::Admission).hint("`cofferdam ps` lists those that go on"))
+            let hint = "`cofferdam ps` lists those that go on; records of runs that ended long ago are collected";
+            Err(fault.phase(Phase::Admission).hint(hint))
         }
         _ => {
             let message = format!("several runs begin with {word:?}");

@@ -6,7 +6,8 @@ use super::live::{self, Hold, Whose};
 use super::measure::{self, Size};
 use super::meta::{Meta, drop_layer};
 use super::stop::note;
-use super::{bases, copies, list, remove};
+use super::{bases, copies, list, past, remove};
+use crate::config::Keep;
 use crate::keeper::lost;
 use crate::keeper::place::Place;
 use crate::sandbox::{Run, Sandbox, Tombstone, layers_in_use};
@@ -23,7 +24,7 @@ use utoipa::ToSchema;
 use workspace::{Driver, Layer};
 
 /// Of each sort, so many are taken at a time; the next call takes the rest.
-const MOST: usize = 10_000;
+pub(super) const MOST: usize = 10_000;
 /// So long what was found after a crash is kept for somebody to look at.
 const ADOPTED_MS: u64 = 7 * 24 * 3_600_000;
 
@@ -56,6 +57,12 @@ pub enum Sort {
     Spare,
     /// A key of a request that is too old to be repeated.
     Key,
+    /// The record of a run that ended long ago, or before many others.
+    PastRun,
+    /// The same of a sandbox that was removed.
+    Tombstone,
+    /// Entries of the journal, which go to a file of their own.
+    Journal,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -79,23 +86,25 @@ pub struct Collected {
 }
 
 /// What `collect` would take.
-pub fn plan(caller: &Caller) -> Result<Collected, Fault> {
+pub fn plan(caller: &Caller, keep: &Keep) -> Result<Collected, Fault> {
     let state = State::open(caller)?;
-    Ok(sum(items(&state)?, Vec::new()))
+    Ok(sum(items(&state, keep)?, Vec::new()))
 }
 
-pub fn collect(caller: &Caller) -> Result<Collected, Fault> {
+pub fn collect(caller: &Caller, keep: &Keep) -> Result<Collected, Fault> {
     let state = State::open(caller)?;
-    let items = items(&state)?;
+    let items = items(&state, keep)?;
     if items.is_empty() {
         return Ok(sum(items, Vec::new()));
     }
     const SHOWN: usize = 1000;
-    let ids: Vec<&str> = items.iter().take(SHOWN).map(|item| item.id.as_str()).collect();
+    let things = items.iter().filter(|item| !past::is_past(item.sort));
+    let ids: Vec<&str> = things.take(SHOWN).map(|item| item.id.as_str()).collect();
     let body = json!({"items": ids, "count": items.len()});
     state.store.write(|tx| note(tx, "gc", Step::Intent, "state", caller, body))?;
+    let (past, things): (Vec<Item>, Vec<Item>) = items.into_iter().partition(|item| past::is_past(item.sort));
     let (mut done, mut failed) = (Vec::new(), Vec::new());
-    for item in items {
+    for item in things {
         match take(&state, &item, caller) {
             Ok(true) => done.push(item),
             // Somebody came back for it.
@@ -105,6 +114,9 @@ pub fn collect(caller: &Caller) -> Result<Collected, Fault> {
             Err(fault) => failed.push(format!("{}: {}", item.id, fault.message)),
         }
     }
+    let (gone, not_gone) = past::take(&state, past, caller);
+    done.extend(gone);
+    failed.extend(not_gone);
     let collected = sum(done, failed);
     let body = json!({"count": collected.items.len(), "bytes": collected.bytes, "failed": collected.failed});
     state.store.write(|tx| note(tx, "gc", Step::Done, "state", caller, body))?;
@@ -117,7 +129,7 @@ fn sum(items: Vec<Item>, failed: Vec<String>) -> Collected {
     Collected { items, bytes, files, failed }
 }
 
-fn items(state: &State) -> Result<Vec<Item>, Fault> {
+fn items(state: &State, keep: &Keep) -> Result<Vec<Item>, Fault> {
     let now = fresh::now_ms();
     let known = state.store.read(|tx| {
         Ok(Known {
@@ -127,7 +139,6 @@ fn items(state: &State) -> Result<Vec<Item>, Fault> {
             buried: tx.referred("gone")?,
             snapshots: snapshots::unneeded(tx)?,
             runs: tx.list_open::<Run>()?,
-            keys: tx.expired_keys(now, MOST as u32)?,
         })
     })?;
     let mut items = Vec::new();
@@ -174,8 +185,9 @@ fn items(state: &State) -> Result<Vec<Item>, Fault> {
     }
     let output = left_output(state, &known);
     items.extend(output.iter().map(|id| item(Sort::Output, id, "its sandbox is gone".into(), Size::default())));
-    items.extend(known.keys.iter().map(|key| item(Sort::Key, key, "expired".into(), Size::default())));
     items.truncate(MOST);
+    let room = MOST - items.len();
+    items.extend(past::items(state, keep, now, room)?);
     Ok(items)
 }
 
@@ -186,10 +198,9 @@ struct Known {
     buried: BTreeMap<String, u64>,
     snapshots: Vec<store::Kept<Snapshot>>,
     runs: Vec<store::Kept<Run>>,
-    keys: Vec<String>,
 }
 
-fn item(sort: Sort, id: &str, why: String, size: Size) -> Item {
+pub(super) fn item(sort: Sort, id: &str, why: String, size: Size) -> Item {
     Item { sort, id: id.to_owned(), why, bytes: size.bytes, files: size.files }
 }
 
@@ -281,7 +292,8 @@ fn take(state: &State, item: &Item, caller: &Caller) -> Result<bool, Fault> {
         Sort::Output => Ok(drop_output(state, &item.id)),
         Sort::OwnBase => bases::drop_unused(state, &item.id),
         Sort::Spare => warm::drop_one(state, &item.id, caller),
-        Sort::Key => state.store.write(|tx| tx.forget_key(&item.id, now)),
+        // These go together, see `past`.
+        Sort::Key | Sort::PastRun | Sort::Tombstone | Sort::Journal => Ok(false),
     }
 }
 

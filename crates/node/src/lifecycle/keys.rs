@@ -10,7 +10,7 @@ use store::{Key, Tx};
 use terms::{ErrorKind, Fault, Phase, Retry};
 
 /// How long a key is remembered.
-const KEPT_MS: u64 = 24 * 3_600_000;
+pub const KEPT_MS: u64 = 24 * 3_600_000;
 const LONGEST: usize = 255;
 
 pub fn check(key: &str) -> Result<(), Fault> {

@@ -8,6 +8,8 @@ use super::measure::{self, Size};
 use super::meta::drop_layer;
 use super::stop::{Ended, Which, note, pick, quiet};
 use crate::keeper::place::Place;
+use crate::review::Reviewed;
+use crate::review::conflicted::Conflicted;
 use crate::sandbox::{Anchored, Sandbox, Tombstone, layers_in_use};
 use crate::snapshots::Frozen;
 use crate::state::State;
@@ -148,6 +150,8 @@ fn bury(tx: &Tx<'_>, kept: Kept<Sandbox>, why: &str, caller: &Caller) -> Result<
     note(tx, "rm", Step::Intent, &id, caller, json!({"layers": gone, "why": why, "name": sandbox.name}))?;
     tx.remove::<Sandbox>(&id)?;
     tx.remove::<Anchored>(&id)?;
+    tx.remove::<Reviewed>(&id)?;
+    tx.remove::<Conflicted>(&id)?;
     gone.iter().try_for_each(|layer| tx.remove::<Frozen>(layer).map(drop))?;
     let (removed_ms, removed_by) = (fresh::now_ms(), caller.user.clone());
     tx.add(&id, Tombstone { sandbox, removed_ms, removed_by, why: why.to_owned(), gone: gone.clone() })?;

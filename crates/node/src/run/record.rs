@@ -3,7 +3,8 @@
 use super::layer::{Held, Owner};
 use super::phases::Timer;
 use super::place::{Fresh, Keep};
-use super::survey::{self, Found};
+use super::survey;
+use super::tally::{self, Found};
 use crate::lifecycle::live;
 use crate::sandbox::{Lifecycle, Run, Sandbox, TTL_MS};
 use crate::state::State;
@@ -69,7 +70,7 @@ impl Tracked {
     /// After the end of the command: what it changed is counted, and kept or dropped.
     pub fn end(mut self, mut outcome: Outcome) -> Outcome {
         self.settled = true;
-        let found = survey::count(&self.held.stack);
+        let found = tally::count(&self.held.stack);
         outcome.changes = found.changes;
         let kept = match &self.held.owner {
             Owner::Sandbox(sandbox) => {
@@ -108,7 +109,7 @@ impl Tracked {
     }
 
     fn drop_if_unused(&self) {
-        if survey::count(&self.held.stack).is_nothing() {
+        if tally::count(&self.held.stack).is_nothing() {
             self.held.drop_layer();
         }
     }

@@ -1,16 +1,11 @@
-//! Looks around in the layer that a run writes to: how much it takes while the guest lives, and what changed once it is gone.
-//! Costs as much as there are changes, and never more than a bound.
+//! Measures the layer that a run writes to while the guest lives: in small turns, and never for longer than a bound.
 
 use crate::total::Account;
 use enclosure::{Crowd, Gauge};
 use std::io;
 use std::time::{Duration, Instant};
-use terms::Changes;
-use workspace::attributes::Marks;
 use workspace::descent::Descent;
-use workspace::diff::{self, Counted, Options};
-use workspace::walk::{self, At, Visitor};
-use workspace::{Anchors, Dir, Driver, FileKind, Rel, Stack};
+use workspace::{Dir, FileKind};
 
 /// How long one look may take before somebody else gets a turn.
 const TURN: Duration = Duration::from_millis(4);
@@ -20,11 +15,6 @@ const LONGEST_FIRST_LOOK: Duration = Duration::from_secs(2);
 const SHARE: u32 = 20;
 /// Looks that found the tree moving before what was seen counts as all.
 const PATIENCE: u32 = 3;
-/// Deeper than this nothing is compared: it counts as new.
-const DEEPEST_COMPARED: usize = 256;
-/// Files up to this size are compared by their bytes where nothing else tells.
-const LARGEST_COMPARED: u64 = 4 << 20;
-
 /// Measures a layer in small turns while a guest writes to it.
 pub(super) struct Meter {
     up: Dir,
@@ -168,163 +158,5 @@ impl Gauge for Meter {
         let grew = own.now.0 > first.0 || own.now.1 > first.1;
         self.account = Some(own);
         crowd.filter(|_| grew)
-    }
-}
-
-/// What came of a run.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Found {
-    pub changes: Changes,
-    /// Something was done to a repository itself: a commit, a branch. It is no change to be reviewed, and worth keeping.
-    pub history: bool,
-    /// There was more to look at than is looked at.
-    pub cut: bool,
-}
-
-impl Found {
-    pub fn is_nothing(&self) -> bool {
-        self.changes == Changes::default() && !self.history && !self.cut
-    }
-}
-
-/// Counts what the top layer of a stack changes in what is below it.
-pub(super) fn count(stack: &Stack) -> Found {
-    let Some(top) = stack.layers.last() else { return Found::default() };
-    if stack.driver != Driver::Overlay {
-        return compared(stack);
-    }
-    let Ok(mut below) = stack.try_clone() else { return Found { cut: true, ..Found::default() } };
-    below.layers.pop();
-    let counter = Counter { below, path: Vec::new(), git: None, empty: Vec::new(), found: Found::default() };
-    match walk::walk(&[&top.up], Marks::Mean, counter) {
-        Ok(counter) => counter.found,
-        // Changed beyond what can be counted.
-        Err(_) => Found { cut: true, ..Found::default() },
-    }
-}
-
-/// A copy does not say what in it is new: it is held against the directory that it was made of. What is kept out of review is not
-/// looked at, and so not thrown away.
-fn compared(stack: &Stack) -> Found {
-    match diff::count(stack, &Anchors::default(), Options::default().bounds) {
-        Ok(Counted { added, modified, deleted, withheld, .. }) => {
-            Found { changes: Changes { added, modified, deleted }, history: false, cut: withheld > 0 }
-        }
-        Err(_) => Found { cut: true, ..Found::default() },
-    }
-}
-
-struct Counter {
-    below: Stack,
-    path: Vec<Vec<u8>>,
-    /// How deep the repository's own directory is, while in one.
-    git: Option<usize>,
-    /// Of each directory on the way that is new: whether nothing was found in it yet.
-    empty: Vec<bool>,
-    found: Found,
-}
-
-impl Counter {
-    /// What was at the path before; nothing where it is too deep to be told.
-    fn before(&self, name: &[u8]) -> Option<(Rel, workspace::dir::Meta)> {
-        if self.path.len() > DEEPEST_COMPARED {
-            return None;
-        }
-        let dir = self.path.iter().fold(Rel::top(), |at, part| at.join(part));
-        let at = dir.join(name);
-        let found = self.below.meta(&at).ok()??;
-        Some((at, found.meta))
-    }
-
-    fn differs(&self, at: &At<'_>, path: &Rel, before: &workspace::dir::Meta) -> bool {
-        let meta = &at.meta;
-        if (meta.kind, meta.mode, meta.size) != (before.kind, before.mode, before.size) {
-            return true;
-        }
-        match meta.kind {
-            // A guest can set the time back, so that alone says nothing.
-            FileKind::File => meta.size > LARGEST_COMPARED || !self.same_bytes(at, path).unwrap_or(false),
-            FileKind::Symlink => self.below.link_target(path).ok() != at.parent.link_target(at.name).ok(),
-            _ => false,
-        }
-    }
-
-    fn same_bytes(&self, at: &At<'_>, path: &Rel) -> io::Result<bool> {
-        use io::Read;
-        let (mut one, mut other) = (Vec::new(), Vec::new());
-        walk::open_file(at)?.take(LARGEST_COMPARED + 1).read_to_end(&mut one)?;
-        self.below.file(path)?.take(LARGEST_COMPARED + 1).read_to_end(&mut other)?;
-        Ok(one == other)
-    }
-
-    /// Names that a directory hides because it was made anew.
-    fn hidden(&self, path: &Rel, opened: &Dir) -> u64 {
-        let before = self.below.names(path).unwrap_or_default();
-        before.into_keys().filter(|name| !matches!(opened.meta_of(name), Ok(Some(_)))).count() as u64
-    }
-
-    fn note(&mut self, at: &At<'_>) {
-        if let Some(last) = self.empty.last_mut() {
-            *last = false;
-        }
-        if let Some(depth) = self.git {
-            // Looking at a repository makes git note what it found in its index; that is no history.
-            self.found.history |= !(self.path.len() == depth && at.name.starts_with(b"index"));
-            return;
-        }
-        let before = self.before(at.name);
-        let changes = &mut self.found.changes;
-        match before {
-            _ if at.meta.is_struck_out() => changes.deleted += 1,
-            None => changes.added += 1,
-            Some((path, before)) => {
-                if self.differs(at, &path, &before) {
-                    self.found.changes.modified += 1;
-                }
-            }
-        }
-    }
-}
-
-impl Visitor for Counter {
-    fn enter(&mut self, at: &At<'_>) -> io::Result<()> {
-        let new = self.git.is_none() && {
-            let before = self.before(at.name);
-            let differs = before.as_ref().is_some_and(|(_, b)| b.kind != FileKind::Dir || b.mode != at.meta.mode);
-            self.found.changes.modified += u64::from(differs);
-            if let (true, Some((path, _)), Some(opened)) = (at.opaque, &before, at.opened) {
-                self.found.changes.deleted += self.hidden(path, opened);
-            }
-            before.is_none()
-        };
-        if let Some(last) = self.empty.last_mut() {
-            *last = false;
-        }
-        self.path.push(at.name.to_vec());
-        if self.git.is_none() && at.name == b".git" {
-            self.git = Some(self.path.len());
-        }
-        self.empty.push(new);
-        Ok(())
-    }
-
-    fn leaf(&mut self, at: &At<'_>) -> io::Result<()> {
-        self.note(at);
-        Ok(())
-    }
-
-    fn leave(&mut self) -> io::Result<()> {
-        // A directory that is new shows by what is in it; one that holds nothing must be told itself.
-        if self.empty.pop() == Some(true) {
-            match self.git {
-                Some(_) => self.found.history = true,
-                None => self.found.changes.added += 1,
-            }
-        }
-        if self.git == Some(self.path.len()) {
-            self.git = None;
-        }
-        self.path.pop();
-        Ok(())
     }
 }

@@ -14,8 +14,21 @@ pub const MOST_WAITING: usize = 256;
 pub struct Fair {
     /// At a time, over all tenants.
     most: Option<u64>,
+    sharing: Sharing,
     turns: Mutex<Turns>,
 }
+
+/// What a tenant leaves to others of what only so much of may go on at a time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Sharing {
+    /// Nothing: turns end soon, and the next free one is another's.
+    Nothing,
+    /// As much as it has, and to those who have nothing yet always some: turns may last.
+    AsMuch,
+}
+
+/// Of turns that may last, one part in so many is for those who have none.
+const FIRST_TURNS: u64 = 8;
 
 #[derive(Default)]
 struct Turns {
@@ -55,21 +68,25 @@ impl Drop for Turn {
     }
 }
 
-/// Turns of which nobody has more than a part, however few there are who want them.
+/// Turns that may last for as long as a client likes. Nobody takes one more than is left to all others: alone, a tenant has half of
+/// them, the second a quarter, and so on; and an eighth is for those who have none. So there is one for whoever comes, however greedy
+/// those are who came before, as long as there are not very many of them.
 pub struct Shares {
     fair: Arc<Fair>,
-    each: u64,
     patience: Duration,
 }
 
 impl Shares {
-    pub fn new(most: u64, each: u64, patience: Duration) -> Shares {
-        Shares { fair: Fair::new(Some(most)), each, patience }
+    pub fn new(most: u64, patience: Duration) -> Shares {
+        Shares {
+            fair: Arc::new(Fair { most: Some(most), sharing: Sharing::AsMuch, turns: Mutex::default() }),
+            patience,
+        }
     }
 
     /// None when it was not this tenant's turn in time.
     pub async fn turn(&self, tenant: &str) -> Option<Turn> {
-        self.fair.turn(tenant, Some(self.each), self.patience).await.ok()
+        self.fair.turn(tenant, None, self.patience).await.ok()
     }
 }
 
@@ -85,7 +102,7 @@ pub enum Busy {
 
 impl Fair {
     pub fn new(most: Option<u64>) -> Arc<Fair> {
-        Arc::new(Fair { most, turns: Mutex::default() })
+        Arc::new(Fair { most, sharing: Sharing::Nothing, turns: Mutex::default() })
     }
 
     /// Waits for a turn, at most as long as `patience`. `most` is the tenant's own bound.
@@ -116,11 +133,11 @@ impl Fair {
 
     fn ask(self: &Arc<Fair>, tenant: &str, most: Option<u64>) -> Result<Result<Turn, oneshot::Receiver<Turn>>, Busy> {
         let mut turns = self.turns();
-        let node_has_room = self.has_room(&turns);
+        let going = turns.going;
         let own = turns.tenants.entry(tenant.to_owned()).or_default();
         own.most = most;
         own.forget_gone();
-        if own.waiting.is_empty() && own.has_room() && node_has_room {
+        if own.waiting.is_empty() && self.may_go(own, going) {
             own.going += 1;
             turns.going += 1;
             turns.last = tenant.to_owned();
@@ -160,7 +177,8 @@ impl Fair {
     fn serve(self: &Arc<Fair>, mut turns: MutexGuard<'_, Turns>) {
         let mut given = Vec::new();
         while self.has_room(&turns) {
-            let Some(tenant) = turns.next() else { break };
+            let going = turns.going;
+            let Some(tenant) = turns.next(|own| self.may_go(own, going)) else { break };
             turns.last.clone_from(&tenant);
             let Some(own) = turns.tenants.get_mut(&tenant) else { break };
             let Some(waiting) = own.waiting.pop_front() else { continue };
@@ -177,6 +195,16 @@ impl Fair {
         self.most.is_none_or(|most| turns.going < most)
     }
 
+    /// Whether a tenant may have one more while so many are taken.
+    fn may_go(&self, own: &Tenant, going: u64) -> bool {
+        let left = self.most.map_or(u64::MAX, |most| most.saturating_sub(going));
+        let leaves_enough = match self.sharing {
+            Sharing::Nothing => true,
+            Sharing::AsMuch => own.going == 0 || (own.going < left && left > self.most.unwrap_or(0) / FIRST_TURNS),
+        };
+        left > 0 && own.has_room() && leaves_enough
+    }
+
     fn turns(&self) -> MutexGuard<'_, Turns> {
         self.turns.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -184,9 +212,9 @@ impl Fair {
 
 impl Turns {
     /// The next tenant, behind the one who was served last, that waits and may go.
-    fn next(&mut self) -> Option<String> {
+    fn next(&mut self, may_go: impl Fn(&Tenant) -> bool) -> Option<String> {
         self.tenants.values_mut().for_each(Tenant::forget_gone);
-        let may_go = |(_, tenant): &(&String, &Tenant)| !tenant.waiting.is_empty() && tenant.has_room();
+        let may_go = |(_, tenant): &(&String, &Tenant)| !tenant.waiting.is_empty() && may_go(tenant);
         let behind = self.tenants.range::<str, _>((Excluded(self.last.as_str()), Unbounded)).find(may_go);
         behind.or_else(|| self.tenants.iter().find(may_go)).map(|(name, _)| name.clone())
     }
@@ -275,6 +303,32 @@ mod test {
         }
         assert!(done >= 171 && most.load(Ordering::SeqCst) <= 4, "{done}");
         assert_eq!(fair.figures(), (0, 0));
+    }
+
+    /// Two who take all that they can get leave some to a third, and to more who come after him; what they give back is for all.
+    #[tokio::test]
+    async fn who_takes_what_lasts_leaves_some_to_others() {
+        let shares = Shares::new(16, SHORT);
+        let mut held = Vec::new();
+        let mut have = Vec::new();
+        for tenant in ["a", "b", "c", "d", "e", "f"] {
+            let before = held.len();
+            while let Some(turn) = shares.turn(tenant).await {
+                held.push(turn);
+            }
+            have.push(held.len() - before);
+        }
+        assert_eq!(have, [8, 4, 2, 1, 1, 0]);
+        // The one who came too late has the first that is free, though the others wait as well.
+        let late = shares.fair.clone();
+        let greedy: Vec<_> = (0..10).map(|_| late.ask("a", None).unwrap()).collect();
+        let waits = tokio::spawn(async move { late.turn("f", None, LONG).await.is_ok() });
+        while shares.fair.figures().1 < 11 {
+            tokio::task::yield_now().await;
+        }
+        held.pop();
+        assert!(waits.await.unwrap());
+        assert!(greedy.iter().all(Result::is_err));
     }
 
     #[tokio::test]

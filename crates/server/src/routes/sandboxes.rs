@@ -14,6 +14,7 @@ use node::lifecycle::list::{Row, Whole, covering as covers, inspect, list as lis
 use node::lifecycle::remove::{self, Removed};
 use node::lifecycle::stop::{Moved, Which, start as restart, start_live, stop as halt};
 use node::policies::Source;
+use node::quota::More;
 use node::sandbox::{Driver, Service, Sharing, Tier};
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
@@ -190,7 +191,7 @@ async fn create(
             shared.taken().notify_one();
             claimed
         }
-        None => shared.making(&who, 1, &key, move |caller| make(&ask, caller)).await?,
+        None => shared.making(&who, vec![More::Sandboxes(1)], &key, move |caller| make(&ask, caller)).await?,
     };
     let (version, existed) = (made.version, made.existed);
     Ok(Answer::made(made, existed).version(version))
@@ -398,12 +399,14 @@ pub struct Swept {
 #[utoipa::path(get, path = "/v1/gc", tag = "sandboxes", responses((status = 200, body = Document<Swept>)))]
 async fn gc_plan(State(shared): State<Shared>, who: Who) -> Result<Answer<Swept>, Refusal> {
     who.needs(Scope::Operator)?;
-    Ok(Answer::ok(Swept { dry_run: true, collected: shared.verb(&who, plan).await? }))
+    let keep = *shared.keep();
+    Ok(Answer::ok(Swept { dry_run: true, collected: shared.verb(&who, move |caller| plan(caller, &keep)).await? }))
 }
 
-/// Take away what has expired, and what crashes have left.
+/// Take away what has expired, what crashes have left, and records of what is long past.
 #[utoipa::path(post, path = "/v1/gc", tag = "sandboxes", responses((status = 200, body = Document<Swept>)))]
 async fn gc(State(shared): State<Shared>, who: Who) -> Result<Answer<Swept>, Refusal> {
     who.needs(Scope::Operator)?;
-    Ok(Answer::ok(Swept { dry_run: false, collected: shared.verb(&who, collect).await? }))
+    let keep = *shared.keep();
+    Ok(Answer::ok(Swept { dry_run: false, collected: shared.verb(&who, move |caller| collect(caller, &keep)).await? }))
 }

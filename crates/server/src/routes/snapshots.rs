@@ -13,6 +13,7 @@ use node::Caller;
 use node::lifecycle::keys::Once;
 use node::lifecycle::stop::Which;
 use node::policies::Source;
+use node::quota::More;
 use node::sandbox::Driver;
 use node::snapshots::{self, Bounds, Forked, Imported, Listed, Onto, Restored, Since, Taken};
 use node::state::State as Place;
@@ -113,13 +114,13 @@ async fn take_snapshot(
     Json(wish): Json<Take>,
 ) -> Result<(StatusCode, axum::Json<Taken>), Refusal> {
     who.needs(Scope::Agent)?;
-    let once = once(&shared, &who, key, "snapshot", &(&id, &wish))?;
+    let once = once(&shared, &who, key.clone(), "snapshot", &(&id, &wish))?;
     let which = Which { word: Some(id), version: version.0 };
     let verb = move |caller: &Caller| {
         let take = if wish.sync { snapshots::take_to_disk } else { snapshots::take_once };
         take(&Place::open(caller)?, caller, &which, wish.name.as_deref(), once.as_ref())
     };
-    let taken = shared.verb(&who, verb).await?;
+    let taken = shared.making(&who, vec![More::Snapshots(1)], &key, verb).await?;
     if taken.layers > snapshots::DEEP {
         let (shared, who, sandbox) = (shared.clone(), who.clone(), taken.sandbox.clone());
         // After the answer. What hinders it hinders nothing: it is tried again with the next snapshot.
@@ -129,6 +130,14 @@ async fn take_snapshot(
         });
     }
     Ok((StatusCode::CREATED, axum::Json(taken)))
+}
+
+/// Whether a word means no snapshot, so that one is taken of the sandbox that it means.
+pub(super) async fn takes(shared: &Shared, who: &Who, word: &str) -> Result<bool, Refusal> {
+    let word = word.to_owned();
+    let known =
+        move |caller: &Caller| Ok(Place::open(caller)?.store.read(|tx| snapshots::find(tx, &word, caller)).is_err());
+    shared.verb(who, known).await
 }
 
 /// What is asked for, under the key that it is asked with.
@@ -213,7 +222,12 @@ async fn restore_sandbox(
     let which = Which { word: Some(id), version };
     let since = if wish.discard { Since::Discard } else { Since::Keep };
     let verb = move |caller: &Caller| snapshots::restore(&Place::open(caller)?, caller, &wish.snapshot, &which, since);
-    Ok(axum::Json(shared.verb(&who, verb).await?))
+    let restored = match since {
+        // What changed since is kept as a snapshot.
+        Since::Keep => shared.making(&who, vec![More::Snapshots(1)], &Key::default(), verb).await?,
+        Since::Discard => shared.verb(&who, verb).await?,
+    };
+    Ok(axum::Json(restored))
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
@@ -229,6 +243,15 @@ pub struct Fork {
     #[serde(default = "one")]
     #[schema(minimum = 1, maximum = 256)]
     pub count: u32,
+}
+
+impl Fork {
+    /// What there will be more of; of a sandbox a snapshot is taken first.
+    fn makes(&self, takes: bool) -> Vec<More> {
+        let mut more = vec![More::Sandboxes(self.count.into())];
+        more.extend(takes.then_some(More::Snapshots(1)));
+        more
+    }
 }
 
 fn one() -> u32 {
@@ -248,13 +271,13 @@ async fn fork_sandbox(
 ) -> Result<(StatusCode, axum::Json<Forked>), Refusal> {
     who.needs(Scope::Agent)?;
     let once = once(&shared, &who, key.clone(), "fork", &(&id, &wish))?;
-    let count = wish.count;
+    let more = wish.makes(wish.snapshot.is_none());
     let verb = move |caller: &Caller| {
         let state = Place::open(caller)?;
         let word = snapshots::of_sandbox(&state, caller, &id, wish.snapshot.as_deref())?;
         snapshots::fork_once(&state, caller, Some(&word), wish.name.as_deref(), wish.count, once.as_ref())
     };
-    Ok((StatusCode::CREATED, axum::Json(shared.making(&who, count, &key, verb).await?)))
+    Ok((StatusCode::CREATED, axum::Json(shared.making(&who, more, &key, verb).await?)))
 }
 
 /// The changes of a sandbox without a live run as one file; of a snapshot of it where one is named.
@@ -340,5 +363,5 @@ async fn import_workspace(
         let onto = Onto { dir, name, policies, flags: Vec::new(), bounds, driver, once };
         snapshots::import(&Place::open(caller)?, caller, onto, &mut std::io::BufReader::new(file))
     };
-    Ok((StatusCode::CREATED, axum::Json(shared.making(&who, 1, &key, verb).await?)))
+    Ok((StatusCode::CREATED, axum::Json(shared.making(&who, vec![More::Sandboxes(1)], &key, verb).await?)))
 }

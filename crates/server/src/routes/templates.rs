@@ -3,7 +3,7 @@
 mod prepare;
 
 pub(super) use super::sandboxes::PolicyOf;
-use super::snapshots::{Part, Removed, once};
+use super::snapshots::{Part, Removed, once, takes};
 use crate::ask::{Json, Key, Path, Query};
 use crate::refuse::Refusal;
 use crate::{Scope, Shared, Who};
@@ -11,6 +11,7 @@ use axum::extract::State;
 use http::StatusCode;
 use node::Caller;
 use node::policies::Source;
+use node::quota::More;
 use node::snapshots::{self, Described, Templated};
 use node::state::State as Place;
 use node::warm::{self, Set};
@@ -85,15 +86,16 @@ async fn create_template(
     Json(wish): Json<CreateTemplate>,
 ) -> Result<(StatusCode, axum::Json<Templated>), Refusal> {
     who.needs(Scope::Operator)?;
-    let once = once(&shared, &who, key, "template", &wish)?;
+    let once = once(&shared, &who, key.clone(), "template", &wish)?;
     let CreateTemplate { name, from, prepared, prepare } = wish;
     let made = match (from, prepare) {
         (Some(from), None) => {
+            let more = more_of(&shared, &who, &name, &from).await?;
             let verb = move |caller: &Caller| {
                 let (state, prepared) = (Place::open(caller)?, prepared.as_deref());
                 snapshots::create_once(&state, caller, &name, Some(&from), prepared, once.as_ref())
             };
-            shared.verb(&who, verb).await?
+            shared.making(&who, more, &key, verb).await?
         }
         (None, Some(prepare)) if prepared.is_none() => prepare.carry_out(&shared, &who, name, once).await?,
         _ => {
@@ -103,6 +105,18 @@ async fn create_template(
     };
     let status = if made.unchanged { StatusCode::OK } else { StatusCode::CREATED };
     Ok((status, axum::Json(made)))
+}
+
+/// What there will be more of. Under a name that there is already nothing is made, or it is refused.
+async fn more_of(shared: &Shared, who: &Who, name: &str, from: &str) -> Result<Vec<More>, Refusal> {
+    let name = name.to_owned();
+    let known = move |caller: &Caller| Ok(snapshots::describe_template(&Place::open(caller)?, &name).is_ok());
+    let mut more = Vec::new();
+    if !shared.verb(who, known).await? {
+        more.push(More::Templates(1));
+    }
+    more.extend(takes(shared, who, from).await?.then_some(More::Snapshots(1)));
+    Ok(more)
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]

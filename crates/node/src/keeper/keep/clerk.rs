@@ -6,7 +6,7 @@ use crate::fresh;
 use crate::keeper::place::Place;
 use crate::keeper::services::ServiceNow;
 use crate::questions::{Open, Question};
-use crate::run::{Timer, Written};
+use crate::run::{Tally, Timer, Written};
 use rustix::event::{EventfdFlags, eventfd};
 use serde_json::json;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -58,8 +58,8 @@ pub(super) struct Clerk {
 
 /// Enough for a walk through a tree and for a transaction.
 const STACK: usize = 512 << 10;
-/// Enough to wait for a disk and to add a line to a file.
-const SMALL_STACK: usize = 128 << 10;
+/// Enough to wait for a disk, to add a line to a file and to move pages of the store.
+const SMALL_STACK: usize = 256 << 10;
 
 impl Clerk {
     /// `most` tasks can wait at once.
@@ -68,7 +68,9 @@ impl Clerk {
         let (tell, done) = sync_channel(most);
         let wake = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
         let bell = Arc::clone(&wake);
-        let desk = Desk { state, sandbox, stack, store: None, due: None, settling: None, trouble: None };
+        let tally = Tally::default();
+        let desk =
+            Desk { state, sandbox, stack, tally, store: None, due: None, commits: 0, settling: None, trouble: None };
         let work = move || desk.work(&todo, &tell, &bell);
         let thread = std::thread::Builder::new().name("clerk".into()).stack_size(STACK).spawn(work)?;
         Ok(Clerk { tasks: Some(tasks), done, wake, thread: Some(thread) })
@@ -104,9 +106,13 @@ struct Desk {
     sandbox: String,
     /// The layers that changes are counted in.
     stack: Option<Stack>,
+    /// What was found in them before.
+    tally: Tally,
     store: Option<Store>,
     /// When what was written must be on its way to the disk.
     due: Option<Instant>,
+    /// Commits since pages were last moved into the store's file.
+    commits: u32,
     /// Who waits for the disk.
     settling: Option<JoinHandle<Result<(), Fault>>>,
     /// The disk did not keep something: from then on every record is waited for, and whoever is next hears of it.
@@ -115,6 +121,8 @@ struct Desk {
 
 /// How long the store stays open for what may come next.
 const OPEN: Duration = Duration::from_millis(500);
+/// After so many commits, who settles them also moves their pages into the file.
+const MOVED_EVERY: u32 = 24;
 /// How long a record may be at the mercy of the power; those of the same moment go to the disk together.
 const SETTLED: Duration = Duration::from_millis(50);
 
@@ -178,7 +186,7 @@ impl Desk {
 
     fn end(&mut self, ended: Vec<(Note, Box<Outcome>)>) -> Vec<Done> {
         // One look at the layer tells of all that have ended by now.
-        let changes = self.stack.as_ref().map(crate::run::changes).unwrap_or_default();
+        let changes = self.stack.as_ref().map(|stack| self.tally.count(stack).changes).unwrap_or_default();
         let (notes, mut outcomes): (Vec<Note>, Vec<Box<Outcome>>) = ended.into_iter().unzip();
         outcomes.iter_mut().for_each(|outcome| outcome.changes = changes);
         let results = self.write(&notes, |tx, written, at| written.end(tx, &outcomes[at]));
@@ -239,6 +247,7 @@ impl Desk {
         };
         let all = match self.trouble {
             None => store.write_soon(work).inspect(|_| {
+                self.commits += 1;
                 self.due.get_or_insert_with(|| Instant::now() + SETTLED);
             }),
             Some(_) => store.write(work),
@@ -255,10 +264,14 @@ impl Desk {
 impl Desk {
     /// What was written goes to the disk, and somebody else waits for it: the next records need not.
     fn settle(&mut self) {
+        let moves = self.commits >= MOVED_EVERY;
         self.due = None;
         self.settled();
         let Some(unsettled) = self.store.as_ref().and_then(Store::unsettled) else { return };
-        let work = move || unsettled.settle();
+        if moves {
+            self.commits = 0;
+        }
+        let work = move || if moves { unsettled.settle_and_move() } else { unsettled.settle() };
         let begun = std::thread::Builder::new().name("settle".into()).stack_size(SMALL_STACK).spawn(work);
         match begun {
             Ok(thread) => self.settling = Some(thread),

@@ -3,7 +3,9 @@
 use super::clerk::{Done, Task};
 use super::client::Owed;
 use super::work::Stage;
-use super::{GRACE, KILL, Keep, MOST_KEPT, MOST_PAST, PRUNED_EVERY, Past, SEEN_EVERY, work};
+use super::{
+    GRACE, KILL, Keep, MOST_KEPT, MOST_KEPT_BYTES, MOST_PAST, PRUNED_EVERY, PRUNED_EVERY_BYTES, Past, SEEN_EVERY, work,
+};
 use crate::fresh;
 use crate::keeper::wire;
 use crate::keeper::wire::{Listed, Started, Waited};
@@ -129,8 +131,9 @@ impl Keep {
             self.past.pop_front();
         }
         self.stirred = Instant::now();
-        self.unpruned += 1;
-        if self.unpruned >= PRUNED_EVERY {
+        let (runs, bytes) = &mut self.unpruned;
+        (*runs, *bytes) = (*runs + 1, bytes.saturating_add(work.spool.next()));
+        if *runs >= PRUNED_EVERY || *bytes >= PRUNED_EVERY_BYTES {
             self.prune();
         }
         if self.works.is_empty() {
@@ -140,19 +143,20 @@ impl Keep {
 
     /// Output of runs that ended long ago goes, so that a sandbox that lives for ever does not fill the disk.
     pub(super) fn prune(&mut self) {
-        self.unpruned = 0;
+        self.unpruned = (0, 0);
         let Ok(entries) = std::fs::read_dir(self.place.dir.join("runs")) else { return };
         let mut found: Vec<_> = entries
             .flatten()
             .filter(|entry| entry.file_name().to_str().is_some_and(|name| !self.works.contains_key(name)))
             .filter_map(|entry| Some((entry.metadata().ok()?.modified().ok()?, entry.path())))
             .collect();
-        if found.len() <= MOST_KEPT {
-            return;
-        }
         found.sort();
-        for (_, path) in &found[..found.len() - MOST_KEPT] {
-            let _ = std::fs::remove_dir_all(path);
+        let mut bytes = 0;
+        for (place, (_, path)) in found.iter().rev().enumerate() {
+            bytes += size_of(path);
+            if place >= MOST_KEPT || (place > 0 && bytes > MOST_KEPT_BYTES) {
+                let _ = std::fs::remove_dir_all(path);
+            }
         }
     }
 
@@ -198,4 +202,10 @@ impl Keep {
             self.begin_end(GRACE);
         }
     }
+}
+
+/// What the segments of one log take.
+fn size_of(log: &std::path::Path) -> u64 {
+    let files = std::fs::read_dir(log).into_iter().flatten().flatten();
+    files.filter_map(|file| Some(file.metadata().ok()?.len())).sum()
 }

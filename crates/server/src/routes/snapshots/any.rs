@@ -1,6 +1,6 @@
 //! Snapshots of all sandboxes, also of those that are gone, and what is made of a snapshot or a sandbox by one word.
 
-use super::{Fork, LOOKERS, Part, SORT, Snapshots, once};
+use super::{Fork, LOOKERS, Part, SORT, Snapshots, archive_turn, once, takes};
 use crate::ask::{Json, Key, Path, Query};
 use crate::refuse::Refusal;
 use crate::{Scope, Shared, Who, spooled};
@@ -44,12 +44,12 @@ pub async fn fork_any(
         return Err(fault.hint("leave it out").into());
     }
     let once = once(&shared, &who, key.clone(), "fork_any", &(&id, &wish))?;
-    let count = wish.count;
+    let more = wish.makes(takes(&shared, &who, &id).await?);
     let verb = move |caller: &Caller| {
         let state = Place::open(caller)?;
         snapshots::fork_once(&state, caller, Some(&id), wish.name.as_deref(), wish.count, once.as_ref())
     };
-    Ok((StatusCode::CREATED, axum::Json(shared.making(&who, count, &key, verb).await?)))
+    Ok((StatusCode::CREATED, axum::Json(shared.making(&who, more, &key, verb).await?)))
 }
 
 /// The changes of a snapshot, or of a sandbox without a live run, as one file. The header `cofferdam-exported` tells what is in it.
@@ -59,6 +59,7 @@ pub async fn fork_any(
         (status = 409, description = "It is not as the request supposes.", body = Fault)))]
 pub async fn export_any(State(shared): State<Shared>, who: Who, Path(id): Path<String>) -> Result<Response, Refusal> {
     who.needs_any(&LOOKERS)?;
+    let _turn = archive_turn(&shared, &who).await?;
     let verb =
         move |caller: &Caller, out: &mut dyn std::io::Write| snapshots::export(&Place::open(caller)?, caller, &id, out);
     let (mut answer, written) = spooled::answer(&shared, &who, SORT, verb).await?;

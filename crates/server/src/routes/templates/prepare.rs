@@ -14,6 +14,7 @@ use node::lifecycle::keys::Once;
 use node::lifecycle::remove;
 use node::lifecycle::stop::Which;
 use node::policies::Source;
+use node::quota::More;
 use node::snapshots::{self, Templated};
 use node::state::State as Place;
 use serde::{Deserialize, Serialize};
@@ -62,7 +63,8 @@ impl Prepare {
         }
         let command = self.command.clone();
         let ask = self.ask()?;
-        let id = shared.making(who, 1, &Key::default(), move |caller| make(&ask, caller)).await?.id;
+        let more = vec![More::Sandboxes(1), More::Snapshots(1), More::Templates(1)];
+        let id = shared.making(who, more, &Key::default(), move |caller| make(&ask, caller)).await?.id;
         let work = prepared(shared.clone(), who.clone(), id, command, name, once);
         let broken = |e| Refusal::from(Fault::internal(format!("the preparation ended without an answer: {e}")));
         tokio::spawn(work).await.map_err(broken)?
@@ -100,7 +102,8 @@ async fn prepared(
                 let state = Place::open(caller)?;
                 snapshots::create_once(&state, caller, &name, Some(&sandbox), Some(&command), once.as_ref())
             };
-            shared.verb(&who, verb).await
+            // Counted once more: others may have made some while the command ran.
+            shared.making(&who, vec![More::Snapshots(1), More::Templates(1)], &Key::default(), verb).await
         }
         Ok(outcome) => Err(failed(&name, &outcome).into()),
         Err(refusal) => Err(refusal),

@@ -1,0 +1,88 @@
+//! What a daemon collects by itself: records of what is past, and never a sandbox; so that it does not grow however long it lives.
+
+use crate::support::http::Daemon;
+use crate::support::{As, Place};
+use serde_json::{Value, json};
+use std::fs;
+use std::time::{Duration, Instant};
+
+const CONFIG: &str = "[keep]\nremoved = 3\nruns = 3\njournal = 60\ninterval = \"200ms\"\n";
+
+struct World {
+    daemon: Daemon,
+    place: Place,
+}
+
+impl World {
+    fn new() -> World {
+        let place = Place::new(As::User);
+        let file = place.file("config.toml", "");
+        fs::write(&file, CONFIG).unwrap();
+        let daemon = Daemon::start_with(&place, &["--config", file.to_str().unwrap()]);
+        World { daemon, place }
+    }
+
+    fn cycle(&self, run: bool) -> Value {
+        let made = self.daemon.post("/v1/sandboxes", json!({})).assert_ok();
+        let path = format!("/v1/sandboxes/{}", made["id"].as_str().unwrap());
+        if run {
+            self.daemon.post(&format!("{path}/runs?wait=60s"), json!({"command": ["true"]})).assert_ok();
+        }
+        self.daemon.ask("DELETE", &format!("{path}?force=true")).send().assert_ok();
+        made
+    }
+
+    fn removed(&self) -> usize {
+        let listed = self.daemon.get("/v1/sandboxes?removed=true&limit=1000").assert_ok();
+        let rows = listed["sandboxes"].as_array().unwrap().clone();
+        rows.iter().filter(|row| row["state"] == "removed").count()
+    }
+
+    #[track_caller]
+    fn soon(&self, is: impl Fn() -> bool) {
+        let end = Instant::now() + Duration::from_secs(30);
+        while !is() {
+            assert!(Instant::now() < end, "not in time");
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+
+    fn archived(&self) -> u64 {
+        self.daemon.get("/v1/audit/verify").assert_ok()["archived"].as_u64().unwrap_or(0)
+    }
+
+    fn size(&self) -> u64 {
+        fs::metadata(self.place.state().join("store.db")).unwrap().len()
+    }
+}
+
+#[test]
+fn a_daemon_collects_what_is_past_and_no_sandbox() {
+    let w = World::new();
+    let expired = w.daemon.post("/v1/sandboxes", json!({"ttl_ms": 1, "name": "expired"})).assert_ok();
+    (0..6).for_each(|_| drop(w.cycle(true)));
+    w.soon(|| w.removed() == 3);
+    w.soon(|| w.daemon.get("/v1/runs?limit=100").assert_ok()["runs"].as_array().unwrap().len() == 3);
+    let shown = w.daemon.get("/v1/sandboxes/expired").assert_ok();
+    assert_eq!(shown["id"], expired["id"], "a sandbox goes by `gc` alone");
+    let swept = w.daemon.ask("POST", "/v1/gc").send().assert_ok();
+    let items = swept["items"].as_array().unwrap();
+    assert!(items.iter().any(|item| item["sort"] == "expired"), "the control: {swept}");
+    assert!(w.daemon.get("/v1/audit/verify").assert_ok()["broken"].is_null());
+}
+
+/// As many cycles again, and the store is no larger: what went gives its room to what comes.
+#[test]
+fn the_store_of_a_daemon_does_not_grow_with_what_is_past() {
+    let w = World::new();
+    let mut sizes = Vec::new();
+    for round in 1..=4 {
+        (0..60).for_each(|_| drop(w.cycle(false)));
+        w.soon(|| w.removed() == 3);
+        w.soon(|| w.archived() > round * 60);
+        sizes.push(w.size());
+    }
+    assert!(sizes[3] <= sizes[1] + sizes[1] / 10, "{sizes:?}");
+    let verified = w.daemon.get("/v1/audit/verify").assert_ok();
+    assert!(verified["broken"].is_null() && verified["archived"] == verified["archived_here"], "{verified}");
+}
