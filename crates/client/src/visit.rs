@@ -31,6 +31,8 @@ pub struct Manner {
     pub terminal: bool,
     /// From this offset on.
     pub from: u64,
+    /// A number of our own, among all who write to the run.
+    pub writer: [u8; 16],
 }
 
 /// How it went.
@@ -72,14 +74,14 @@ pub async fn visit(server: &Server, run: &str, manner: Manner, visitor: &mut dyn
     let mut visit = Visit {
         run,
         output: Output::new(server, run, manner.from).pumped(),
-        beside: Line::new(server, run),
+        beside: Line::new(server, run, manner.writer),
         untold: Vec::new(),
         keys: Keys::default(),
         visitor,
     };
     let mut typed = manner.input.then(input::typed);
     let mut giving: Option<Giving> = None;
-    let mut line = manner.input.then(|| Line::new(server, run));
+    let mut line = manner.input.then(|| Line::new(server, run, manner.writer));
     if manner.terminal {
         visit.untold.push(WINCH);
     }
@@ -107,8 +109,8 @@ pub async fn visit(server: &Server, run: &str, manner: Manner, visitor: &mut dyn
                     Given::Taken if typed.is_some() => line = Some(back),
                     Given::Taken | Given::Closed => typed = None,
                     // When the daemon is back the output goes on, and so does this; or neither does.
-                    Given::NotSent => giving = Some(Box::pin(later(back, piece)) as Giving),
-                    Given::Unknown(fault) => return Err(fault),
+                    Given::Lost => giving = Some(Box::pin(later(back, piece)) as Giving),
+                    Given::Refused(fault) => return Err(fault),
                 }
             }
             number = signals.next() => visit.untold.push(number),

@@ -193,7 +193,7 @@ impl There {
         let _raw = manner.terminal.then(terminal::Raw::on_stdin);
         let mut guest = Guest { voice: Voice::new(manner.capture), ends };
         let Manner { input, terminal, from, .. } = manner;
-        match self.client.visit(run, client::Manner { input, terminal, from }, &mut guest)? {
+        match self.client.visit(run, client::Manner { input, terminal, from, writer: fresh::random() }, &mut guest)? {
             client::Left::Ended(outcome) => Ok(Left::Ended(Box::new(guest.voice.told(*outcome)))),
             client::Left::Detached => Ok(Left::Detached),
         }

@@ -7,6 +7,7 @@ mod claimed;
 mod clerk;
 mod client;
 mod end;
+mod feeds;
 mod happened;
 mod runs;
 mod work;

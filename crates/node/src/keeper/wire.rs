@@ -60,6 +60,9 @@ pub enum Ask {
         /// Nothing follows.
         #[serde(default)]
         eof: bool,
+        /// Where the payload stands in its writer's own stream; then the answer is `Fed`.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        by: Option<By>,
     },
     Resize {
         run: String,
@@ -130,6 +133,20 @@ pub enum Ask {
         #[serde(default)]
         if_idle: bool,
     },
+}
+
+/// Who writes to an input, and how much of theirs went before.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct By {
+    /// A name that nobody else has.
+    pub writer: String,
+    pub offset: u64,
+}
+
+/// How much of a writer's stream the command's side has taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Fed {
+    pub offset: u64,
 }
 
 /// What a sandbox's record says of its policy and limits.
