@@ -28,7 +28,7 @@ pub async fn send(server: &Server, ask: Ask) -> Result<Response<Incoming>, Fault
 
 /// Asks on a connection that is there.
 pub async fn on(server: &Server, line: &mut SendRequest<Sent>, ask: Ask) -> Result<Response<Incoming>, Fault> {
-    let patience = ask.patience;
+    let patience = if ask.waits { Duration::MAX } else { server.patience(ask.patience) };
     let request = request(server, ask)?;
     let answer = match tokio::time::timeout(patience, line.send_request(request)).await {
         Ok(Ok(answer)) => answer,
@@ -73,7 +73,7 @@ fn request(server: &Server, ask: Ask) -> Result<Request<Sent>, Fault> {
 
 /// A new connection.
 pub async fn line(server: &Server) -> Result<SendRequest<Sent>, Fault> {
-    match tokio::time::timeout(CONNECTING, connected(server)).await {
+    match tokio::time::timeout(server.patience(CONNECTING), connected(server)).await {
         Ok(made) => made,
         Err(_) => Err(unreachable(server, "no connection came about in time")),
     }

@@ -116,7 +116,7 @@ impl Line {
             ask = ask.content(Content::Bytes(piece.to_vec()));
         }
         // It may wait as long as the command does not read.
-        ask.patience = std::time::Duration::MAX;
+        ask.waits = true;
         let behind = self.offset + piece.len() as u64;
         match self.ask(ask).await {
             Ok(Acknowledged { offset }) if offset == Some(behind) || piece.is_empty() => {

@@ -262,6 +262,10 @@ impl Output {
                 // The daemon goes, or the stream cannot go on although the run may.
                 Ok(Some(event)) if event.name == "closing" || event.name == "lost" => self.lose(None)?,
                 Ok(Some(event)) => {
+                    // Nothing is told twice, and nothing from before.
+                    if event.id.is_some_and(|id| id <= self.from) {
+                        return Err(backwards(&self.run));
+                    }
                     self.from = event.id.unwrap_or(self.from);
                     self.lost = None;
                     return Ok(event);
@@ -295,7 +299,7 @@ impl Output {
     fn lose(&mut self, why: Option<Fault>) -> Result<(), Fault> {
         self.events = None;
         let (since, _) = *self.lost.get_or_insert((Instant::now(), FIRST_PAUSE));
-        if since.elapsed() < PATIENCE {
+        if since.elapsed() < self.server.patience(PATIENCE) {
             return Ok(());
         }
         let run = &self.run;
@@ -304,6 +308,13 @@ impl Output {
         let fault = fault.subject(run).phase(Phase::Delivery).retry(Retry::Later);
         Err(fault.hint(format!("`cofferdam attach {run}` when the daemon is back")))
     }
+}
+
+/// A stream that does what none of ours does.
+pub fn backwards(run: &str) -> Fault {
+    let fault = Fault::new(ErrorKind::ProviderFailed, format!("what {run} says does not go on where it was"));
+    let fault = fault.subject(run).phase(Phase::Delivery);
+    fault.hint("see that --server names a daemon of the same version")
 }
 
 /// Events that are read ahead.

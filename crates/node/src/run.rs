@@ -16,6 +16,7 @@ use self::inside::Inside;
 use self::layer::Held;
 pub(crate) use self::phases::Timer;
 pub use self::phases::{Phases, Timed};
+pub(crate) use self::mode::check_read_only;
 use self::place::Spot;
 pub use self::place::{Fresh, Keep, Place};
 use self::record::Tracked;
@@ -140,6 +141,7 @@ impl From<Fault> for Refused {
 
 /// From what was asked to a run that can start. `ground` comes from `begin`, called as early as can be.
 pub fn prepare(ask: &Ask, caller: &Caller, ground: Groundwork) -> Result<Ready, Refused> {
+    crate::secrets::refuse_brought(&ask.secrets)?;
     if let Place::Sandbox(word) = &ask.place {
         return sandboxed::prepare(ask, word, caller, ground);
     }

@@ -109,6 +109,11 @@ impl Keep {
             Some((rows, columns)) => Streams::Terminal { rows, columns },
             None => Streams::Pipes { input: start.input },
         };
+        if !start.secrets.is_empty() {
+            self.premises.bring(&start.secrets).inspect_err(|_| {
+                let _ = std::fs::remove_dir_all(self.place.run(&run));
+            })?;
+        }
         let net = self.residence.usage().net_bytes;
         let crate::run::Command { run_id, program, argv, env, cwd, limits } = command;
         note.timer.enter(Phase::Start);
@@ -117,7 +122,8 @@ impl Keep {
             let _ = std::fs::remove_dir_all(self.place.run(&run));
         })?;
         note.timer.enter(Phase::Execution);
-        let work = Work::new(started, run_id, note.clone(), spool, limits).since_net(net);
+        let mut work = Work::new(started, run_id, note.clone(), spool, limits).since_net(net);
+        work.brings = !start.secrets.is_empty();
         let job = work.job;
         self.works.insert(run.clone(), work);
         if !self.clerk.give(Task::Begin(note)) {

@@ -43,6 +43,8 @@ pub(super) struct Work {
     pub hit: Option<LimitHit>,
     pub cancelled_by: Option<i32>,
     pub stage: Stage,
+    /// Secrets came with it, and go with it.
+    pub brings: bool,
     net_before: u64,
 }
 
@@ -88,6 +90,7 @@ impl Work {
             hit: None,
             cancelled_by: None,
             stage: Stage::Beginning,
+            brings: false,
             net_before: 0,
         }
     }
