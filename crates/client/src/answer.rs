@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use terms::{ErrorKind, Fault, PROTOCOL_VERSION, Phase};
 
 /// The largest document that is taken.
-const LARGEST: usize = 256 << 20;
+const LARGEST: usize = 64 << 20;
 /// A fault is small.
 const LARGEST_FAULT: usize = 1 << 20;
 /// How long an answer that has begun may say nothing.

@@ -265,6 +265,11 @@ impl There {
 
     /// The last record of a log, which a stream tells by the outcome alone.
     fn end_of(&self, run: &str, event: Event, at: u64) -> Result<Piece, Fault> {
+        if let Err(e) = serde_json::from_str::<Outcome>(&event.data) {
+            let fault = Fault::new(ErrorKind::ProviderFailed, format!("how {run} ended cannot be read: {e}"));
+            let fault = fault.subject(run).phase(Phase::Delivery);
+            return Err(fault.hint("see that --server names a daemon of the same version"));
+        }
         let at_ms = self.shown(run)?.ended_ms.unwrap_or(0);
         let offset = event.id.map_or(at, |behind| behind.saturating_sub((HEAD + event.data.len()) as u64));
         Ok(Piece::Record(Record { offset, at_ms, kind: Kind::End, bytes: event.data.into_bytes() }))

@@ -18,7 +18,7 @@ const JSON: &str = "application/json";
 /// What would drive a terminal: colours, a title, the clipboard, and the same by single characters.
 const ESCAPES: &str = "\\u001b[31mred\\u001b]0;title\\u0007\\u009b2J\\u001b]52;c;eA==\\u0007\\u202e\\r";
 
-/// Longer than anything takes that is not stuck: a daemon may be silent for one second here.
+/// Longer than anything takes that is not stuck: a daemon may be silent for half a second here.
 const PATIENCE: Duration = Duration::from_secs(25);
 
 /// Runs to its end, or fails.
@@ -90,7 +90,7 @@ impl Scene {
         let what = format!("{verb} and {what}");
         let made = self.place.dir("home/project/made");
         let mut command = self.place.cofferdam(args);
-        command.env("COFFERDAM_SERVER", server).env("COFFERDAM_SERVER_TIMEOUT", "1s");
+        command.env("COFFERDAM_SERVER", server).env("COFFERDAM_SERVER_TIMEOUT", "500ms");
         command.env("COFFERDAM_STATE", self.place.root.join("none"));
         let out = ended(&mut command, &what);
         let told = || format!("{what}: {:?}\n{}\n{}", out.status, lossy(&out.stdout), lossy(&out.stderr));
@@ -165,6 +165,7 @@ fn whatever_a_daemon_answers_every_verb_ends_with_a_fault() {
     assert!(asked.clone().all(|verb| ARGS.iter().any(|(known, _)| *known == verb)), "every verb is tried");
     let fake = Fake::start(scene.place.root.join("fake"));
     let server = fake.socket.to_string_lossy().into_owned();
+    let mut wrong = Vec::new();
     for (what, case) in CASES {
         let case = *case;
         fake.says(move |_, to| case(to));
@@ -172,10 +173,14 @@ fn whatever_a_daemon_answers_every_verb_ends_with_a_fault() {
             let out = scene.ask(&server, verb, args, what);
             // An answer to a verb that wants no more than an id is one, however odd.
             let told = format!("{verb} and {what}: {:?} {} {}", out.status, lossy(&out.stdout), lossy(&out.stderr));
-            assert!(!out.status.success() || *what == "an id that is a way out", "{told}");
-            assert!(!out.stderr.is_empty() || out.status.success(), "{told}");
+            // Nobody can tell a file's bytes from others.
+            let may_be = *what == "an id that is a way out" || *verb == "files cat";
+            if (out.status.success() && !may_be) || (out.stderr.is_empty() && !out.status.success()) {
+                wrong.push(told);
+            }
         }
     }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n---\n"));
 }
 
 #[test]
@@ -389,7 +394,7 @@ fn a_copy_stays_where_it_was_told_to_go() {
         assert!(tar.len() > 1000);
         fake.says(move |asked, to| match asked {
             asked if asked.ends_with("/archive") => to.write_all(&whole("200 OK", "application/x-tar", &tar)),
-            _ => to.write_all(&ok("{\"protocol_version\":1,\"path\":\"dir\",\"name\":\"dir\",\"kind\":\"dir\",\"size\":0,\"mode\":2559,\"modified_ms\":0,\"uid\":0,\"gid\":0}")),
+            _ => to.write_all(&ok("{\"protocol_version\":1,\"path\":\"dir\",\"name\":\"dir\",\"kind\":\"dir\",\"size\":0,\"mode\":2559,\"modified_ms\":0,\"links\":2}")),
         });
         let made = scene.place.dir("home/project/made");
         let mut cp = scene.place.cofferdam(["cp", "box:dir", "made/copied"]);

@@ -6,26 +6,28 @@
 pub enum Where {
     /// By the daemon: a script, and what it must print, in this order.
     Asked(&'static str, &'static [&'static str]),
-    /// Here, and refused with a server: arguments, and why.
-    Local(&'static [&'static str], &'static str),
+    /// Here, and refused with a server: arguments.
+    Local(&'static [&'static str]),
     /// Here, whatever server is named: it looks at what it is given. Arguments, and what it must print.
     Pure(&'static [&'static str], &'static str),
 }
 
 use Where::{Asked, Local, Pure};
 
+// Beside a local verb stands why it is.
+
 pub const TABLE: &[(&str, Where)] = &[
     ("run", Asked("c run -- sh -c 'echo ran; echo x > made'; ls", &["ran"])),
     ("exec", Asked("c exec $b -c 'echo out; exit 3' || echo $?", &["out", "3"])),
     ("shell", Asked("echo 'echo from-shell' | c shell $b", &["from-shell"])),
     ("create", Asked("c create --name made-$b; c inspect made-$b --json", &["sbx_", "made-"])),
-    ("ls", Asked("c ls", &["SANDBOX", "box-ls"])),
+    ("ls", Asked("c ls", &["NAME", "box-ls"])),
     ("ps", Asked("c exec -d $b -c 'sleep 60' > /dev/null; c ps", &["sleep"])),
     ("inspect", Asked("c inspect $b --json", &["\"base\""])),
     ("start", Asked("c stop $b; c start $b; c exec $b -c 'echo again'", &["again"])),
-    ("suspend", Asked("c exec -d $b -c 'sleep 60' > /dev/null; c suspend $b --json", &["tier"])),
+    ("suspend", Asked("c exec -d $b -c 'sleep 60' > /dev/null; c suspend $b --json", &["reached"])),
     ("resume", Asked("c start --live $b > /dev/null; c suspend $b > /dev/null; c resume $b --json", &["\"id\""])),
-    ("publish", Asked("c start --live $b > /dev/null; c publish $b $(port):80 --json", &["127.0.0.1"])),
+    ("publish", Asked("c start --live $b > /dev/null; c publish $b -p $(port):80 --json", &["127.0.0.1"])),
     ("stop", Asked("c stop $b; c exec $b true || echo stopped", &["stopped"])),
     ("rm", Asked("c rm --force $b > /dev/null; c inspect $b || echo gone", &["gone"])),
     ("gc", Asked("c gc --dry-run --json", &["protocol_version"])),
@@ -34,15 +36,15 @@ pub const TABLE: &[(&str, Where)] = &[
     ("logs", Asked("r=$(c exec -d $b -c 'echo said'); c wait $r; c logs $r", &["said"])),
     ("attach", Asked("r=$(c exec -d $b -c 'sleep 0.5; echo late; exit 4'); c attach $r || echo $?", &["late", "4"])),
     ("wait", Asked("r=$(c exec -d $b -c 'exit 5'); c wait $r || echo $?", &["5"])),
-    ("kill", Asked("r=$(c exec -d $b -c 'sleep 60'); c kill $r > /dev/null; c wait $r || echo $?", &["143"])),
-    ("serve", Local(&["serve", "--json"], "it is a daemon")),
+    ("kill", Asked("r=$(c exec -d $b -c 'sleep 60'); c kill $r > /dev/null; c wait $r || echo $?", &["137"])),
+    ("serve", Local(&["serve", "--json"])), // it is a daemon
     ("token create", Asked("c token create t-$b --scope agent --json", &["\"token\""])),
     ("token ls", Asked("c token create t-$b --scope agent > /dev/null; c token ls", &["t-box"])),
     ("token rm", Asked("i=$(c token create t-$b --scope agent --json | field id); c token rm $i; c token ls --json", &["tok"])),
-    ("config show", Local(&["config", "show", "--json"], "it is about a file of this host")),
-    ("config check", Local(&["config", "check", "--json"], "it is about a file of this host")),
-    ("backup", Local(&["backup", "--json", "copy"], "it copies the state of this host")),
-    ("fsck", Local(&["fsck", "--json"], "it looks at the state of this host")),
+    ("config show", Local(&["config", "show", "--json"])), // it is about a file of this host
+    ("config check", Local(&["config", "check", "--json"])), // it is about a file of this host
+    ("backup", Local(&["backup", "--json", "copy"])), // it copies the state of this host
+    ("fsck", Local(&["fsck", "--json"])), // it looks at the state of this host
     ("top", Asked("c start --live $b > /dev/null; c top --once", &["MEMORY", "box-top"])),
     ("questions", Asked("c questions --json", &["\"questions\": []"])),
     ("answer", Asked("c answer qst_0 allow --json || true", &["error_kind"])),
@@ -59,11 +61,11 @@ pub const TABLE: &[(&str, Where)] = &[
     ("snapshot rm", Asked("c snapshot $b --name s-$b > /dev/null; c snapshot rm s-$b", &["snp_"])),
     ("fork", Asked("c fork $b --name f-$b; c inspect f-$b --json", &["sbx_", "f-box"])),
     ("restore", Asked("c snapshot $b --name s-$b > /dev/null; c exec $b -c 'echo x > y'; c restore s-$b > /dev/null; c diff $b --name-only; echo back", &["back"])),
-    ("template create", Asked("c template create t-$b --from $b", &["tpl_"])),
+    ("template create", Asked("c template create t-$b --from $b", &["t-box-template-create@"])),
     ("template ls", Asked("c template create t-$b --from $b > /dev/null; c template ls", &["t-box"])),
     ("template inspect", Asked("c template create t-$b --from $b > /dev/null; c template inspect t-$b", &["t-box"])),
     ("template warm", Asked("c template create t-$b --from $b > /dev/null; c template warm t-$b --keep 0 --json", &["keep"])),
-    ("template rm", Asked("c template create t-$b --from $b > /dev/null; c template rm t-$b", &["tpl_"])),
+    ("template rm", Asked("c template create t-$b --from $b > /dev/null; c template rm t-$b", &["t-box-template-rm@"])),
     ("export", Asked("c exec $b -c 'echo x > e'; c stop $b; c export $b out.zst; test -s out.zst && echo there", &["digest", "there"])),
     ("import", Asked("c exec $b -c 'echo x > e'; c stop $b; c export $b out.zst > /dev/null; c import out.zst --name i-$b -p default -p no-network --onto .; c inspect i-$b --json", &["sbx_", "i-box"])),
     ("events", Asked("c events --json | tail -n 1", &["protocol_version"])),
@@ -84,10 +86,10 @@ pub const TABLE: &[(&str, Where)] = &[
     ("policy show", Pure(&["policy", "show"], "default")),
     ("policy import", Pure(&["policy", "import", "srt.json"], "version")),
     ("policy diff", Pure(&["policy", "diff", "default", "default"], "")),
-    ("policy learn", Local(&["policy", "learn", "--", "true"], "it watches a command of this host")),
-    ("doctor", Local(&["doctor", "--json"], "it looks at this host")),
-    ("setup", Local(&["setup", "--user", "1500"], "it sets up this host")),
-    ("bench", Local(&["bench", "--json"], "it measures this host")),
+    ("policy learn", Local(&["policy", "learn", "--", "true"])), // it watches a command of this host
+    ("doctor", Local(&["doctor", "--json"])), // it looks at this host
+    ("setup", Local(&["setup", "--user", "1500"])), // it sets up this host
+    ("bench", Local(&["bench", "--json"])), // it measures this host
     ("completion", Pure(&["completion", "bash"], "cofferdam")),
     ("man", Pure(&["man"], "COFFERDAM")),
 ];
@@ -102,7 +104,7 @@ pub const ARGS: &[(&str, &[&str])] = &[
     ("run", &["run", "--events", "made/events", "--", "true"]),
     ("exec", &["exec", "box", "--", "echo", "said"]),
     ("shell", &["shell", "box"]),
-    ("publish", &["publish", "box", "--rm", "1"]),
+    ("publish", &["publish", "box"]),
     ("audit log", &["audit", "log"]),
     ("audit verify", &["audit", "verify"]),
     ("logs", &["logs", "RUN"]),

@@ -80,7 +80,7 @@ fn every_verb_is_asked_of_the_daemon_or_says_that_it_is_local() {
         };
         match place_of_it {
             Where::Asked(script, wanted) => wrong.extend(shown(&place, &daemon, verb, script, wanted).err()),
-            Where::Local(args, _) => {
+            Where::Local(args) => {
                 // A command that is run takes what is behind it for its own.
                 let (flags, rest) = args.split_at(args.iter().position(|word| *word == "--").unwrap_or(args.len()));
                 let mut command = place.cofferdam(flags);
