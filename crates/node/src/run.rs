@@ -14,9 +14,9 @@ mod view;
 
 use self::inside::Inside;
 use self::layer::Held;
+pub(crate) use self::mode::check_read_only;
 pub(crate) use self::phases::Timer;
 pub use self::phases::{Phases, Timed};
-pub(crate) use self::mode::check_read_only;
 use self::place::Spot;
 pub use self::place::{Fresh, Keep, Place};
 use self::record::Tracked;

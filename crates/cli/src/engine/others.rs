@@ -226,7 +226,9 @@ impl super::There {
                     .map_err(|e| Fault::new(ErrorKind::ProviderFailed, format!("an event cannot be read: {e}")))?;
                 if entry.seq <= *at {
                     let fault = Fault::new(ErrorKind::ProviderFailed, "the stream of events goes backwards");
-                    return Err(fault.phase(Phase::Delivery).hint("see that --server names a daemon of the same version"));
+                    return Err(fault
+                        .phase(Phase::Delivery)
+                        .hint("see that --server names a daemon of the same version"));
                 }
                 *at = entry.seq;
                 again.is_well();

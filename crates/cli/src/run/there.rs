@@ -1,9 +1,9 @@
 //! `run`, `exec` and `shell` with a daemon. A run makes a sandbox over the directory, runs in it, and leaves what a run leaves
 //! here: the workspace where something was changed in it, and else nothing. The directory is one of the daemon's host.
 
+use super::tell_dropped;
 use super::{Done, ask, kept};
 use crate::args::Runs;
-use super::tell_dropped;
 use crate::engine::{Following, There, Values, follow_network, not_there, tell_left};
 use crate::render;
 use clap::ArgMatches;

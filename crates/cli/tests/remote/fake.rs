@@ -56,15 +56,11 @@ fn one(mut stream: UnixStream, answers: &Mutex<Arc<Answer>>) {
     // Nobody is waited for longer than a test.
     let _ = stream.set_read_timeout(Some(Duration::from_secs(30)));
     let _ = stream.set_write_timeout(Some(Duration::from_secs(30)));
-    while let Some(asked) = request(&mut stream) {
-        let answer = answers.lock().unwrap().clone();
-        if answer(&asked, &mut stream).is_err() {
-            break;
-        }
-        // One answer is all: whether more would come is not known to the client.
-        let _ = stream.shutdown(Shutdown::Both);
-        break;
-    }
+    let Some(asked) = request(&mut stream) else { return };
+    let answer = answers.lock().unwrap().clone();
+    // One answer is all, and whether it is taken is the client's to decide.
+    let _ = answer(&asked, &mut stream);
+    let _ = stream.shutdown(Shutdown::Both);
 }
 
 /// `METHOD PATH` without the query; the body is read and dropped.
@@ -78,7 +74,9 @@ fn request(stream: &mut UnixStream) -> Option<String> {
         head.push(byte[0]);
     }
     let head = String::from_utf8_lossy(&head).into_owned();
-    let length = head.lines().find_map(|line| line.to_ascii_lowercase().strip_prefix("content-length:")?.trim().parse::<u64>().ok());
+    let length = head
+        .lines()
+        .find_map(|line| line.to_ascii_lowercase().strip_prefix("content-length:")?.trim().parse::<u64>().ok());
     if let Some(length) = length {
         let _ = io::copy(&mut (&*stream).take(length), &mut io::sink());
     }
@@ -94,9 +92,11 @@ fn key_of(line: &str) -> Option<String> {
 
 /// A whole answer.
 pub fn whole(status: &str, sort: &str, body: &[u8]) -> Vec<u8> {
-    let mut all = format!("HTTP/1.1 {status}\r\ncontent-type: {sort}\r\ncontent-length: {}\r\nconnection: close\r\n\r\n", body.len());
-    all.push_str("");
-    [all.as_bytes(), body].concat()
+    let head = format!(
+        "HTTP/1.1 {status}\r\ncontent-type: {sort}\r\ncontent-length: {}\r\nconnection: close\r\n\r\n",
+        body.len()
+    );
+    [head.as_bytes(), body].concat()
 }
 
 /// Answers of a real daemon by request, in the order that they came.

@@ -123,8 +123,10 @@ fn mangled(body: &[u8], dice: &mut Dice) -> Vec<u8> {
 
 fn mutated(answer: &[u8], dice: &mut Dice) -> Vec<u8> {
     let Some((head, body)) = parts(answer) else { return mangled(answer, dice) };
-    let status = head.lines().next().and_then(|line| line.split_once(' ')).map_or("200 OK", |(_, rest)| rest).to_owned();
-    let sort = head.lines().find_map(|line| line.to_ascii_lowercase().strip_prefix("content-type: ").map(str::to_owned));
+    let status =
+        head.lines().next().and_then(|line| line.split_once(' ')).map_or("200 OK", |(_, rest)| rest).to_owned();
+    let sort =
+        head.lines().find_map(|line| line.to_ascii_lowercase().strip_prefix("content-type: ").map(str::to_owned));
     let sort = sort.unwrap_or_else(|| "application/json".to_owned());
     let body = match (dice.roll(4), serde_json::from_slice::<Value>(&body)) {
         (1.., Ok(mut value)) => {
@@ -171,7 +173,11 @@ fn answers_that_were_changed_at_random_hurt_nobody() {
                 _ => to.write_all(&mutated(answer, &mut dice)),
             }
         });
-        let args: Vec<&str> = args.iter().map(|word| if *word == "RUN" { run.as_str() } else { word }).collect();
+        let mut args: Vec<&str> = args.iter().map(|word| if *word == "RUN" { run.as_str() } else { word }).collect();
+        // Documents are read on terminals, too.
+        if (seed / ARGS.len() as u64) % 2 == 1 && !args.contains(&"--") {
+            args.push("--json");
+        }
         scene.ask(&server, verb, &args, &format!("seed {seed}"));
         (seed, tried) = (seed.wrapping_add(1), tried + 1);
     }

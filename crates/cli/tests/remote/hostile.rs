@@ -144,7 +144,9 @@ const CASES: &[Case] = &[
         );
         to.write_all(&whole("409 Conflict", JSON, fault.as_bytes()))
     }),
-    ("a fault of no kind", |to| to.write_all(&whole("500 No", JSON, b"{\"error_kind\":\"\\u001b[31m\",\"message\":[]}"))),
+    ("a fault of no kind", |to| {
+        to.write_all(&whole("500 No", JSON, b"{\"error_kind\":\"\\u001b[31m\",\"message\":[]}"))
+    }),
     ("a thousand heads", |to| {
         to.write_all(b"HTTP/1.1 200 OK\r\n")?;
         (0..100_000).try_for_each(|n| to.write_all(format!("x-{n}: y\r\n").as_bytes()))
@@ -198,9 +200,15 @@ fn streams_that_lie_are_given_up() {
         }),
         ("a stream that goes backwards", |to| {
             let said = "{\"offset\":0,\"at_ms\":1,\"encoding\":\"base64\",\"data\":\"eA==\"}";
-            (0..1000).try_for_each(|n| to.write_all(format!("event: stdout\nid: {}\ndata: {said}\n\n", 500 - n % 400).as_bytes()))
+            (0..1000).try_for_each(|n| {
+                to.write_all(format!("event: stdout\nid: {}\ndata: {said}\n\n", 500 - n % 400).as_bytes())
+            })
         }),
-        ("no base64", |to| to.write_all(b"event: stdout\nid: 5\ndata: {\"offset\":0,\"at_ms\":1,\"encoding\":\"base64\",\"data\":\"!\"}\n\n")),
+        ("no base64", |to| {
+            to.write_all(
+                b"event: stdout\nid: 5\ndata: {\"offset\":0,\"at_ms\":1,\"encoding\":\"base64\",\"data\":\"!\"}\n\n",
+            )
+        }),
         ("an end that is none", |to| to.write_all(b"event: end\nid: 9\ndata: {\"verdict\":\"\\u001b\"}\n\n")),
         ("silence", |_| {
             std::thread::sleep(Duration::from_secs(20));
@@ -216,7 +224,9 @@ fn streams_that_lie_are_given_up() {
                 false => to.write_all(&ok(&shown)),
             }
         });
-        for (verb, args) in ARGS.iter().filter(|(verb, _)| ["exec", "shell", "logs", "attach", "files watch"].contains(verb)) {
+        for (verb, args) in
+            ARGS.iter().filter(|(verb, _)| ["exec", "shell", "logs", "attach", "files watch"].contains(verb))
+        {
             let out = scene.ask(&server, verb, args, what);
             assert!(!out.status.success() && !out.stderr.is_empty(), "{verb} and {what}: {out:?}");
         }
@@ -228,7 +238,9 @@ fn streams_that_lie_are_given_up() {
     // Input that is said to have arrived elsewhere than it was sent to.
     let shown = shown.to_owned();
     fake.says(move |asked, to| match asked {
-        asked if asked.ends_with("/input") => to.write_all(&ok("{\"protocol_version\":1,\"run\":\"r\",\"bytes\":1,\"offset\":77,\"eof\":false}")),
+        asked if asked.ends_with("/input") => {
+            to.write_all(&ok("{\"protocol_version\":1,\"run\":\"r\",\"bytes\":1,\"offset\":77,\"eof\":false}"))
+        }
         asked if asked.ends_with("/output") => {
             to.write_all(HEAD)?;
             std::thread::sleep(Duration::from_secs(5));
@@ -320,7 +332,9 @@ fn a_token_goes_to_nobody_else() {
     let other = listen(elsewhere.clone(), Box::new(|| ok("{\"protocol_version\":1,\"sandboxes\":[]}")));
     let here = Arc::new(AtomicUsize::new(0));
     for status in ["301 Moved", "302 Found", "307 Temporary", "308 Permanent"] {
-        let to = format!("HTTP/1.1 {status}\r\nlocation: http://127.0.0.1:{other}/v1/sandboxes\r\nrefresh: 0; url=http://127.0.0.1:{other}/\r\ncontent-length: 0\r\n\r\n");
+        let to = format!(
+            "HTTP/1.1 {status}\r\nlocation: http://127.0.0.1:{other}/v1/sandboxes\r\nrefresh: 0; url=http://127.0.0.1:{other}/\r\ncontent-length: 0\r\n\r\n"
+        );
         let port = listen(here.clone(), Box::new(move || to.clone().into_bytes()));
         let mut ls = place.cofferdam(["ls", "--json"]);
         ls.env("COFFERDAM_SERVER", format!("http://127.0.0.1:{port}")).env("COFFERDAM_TOKEN_FILE", &token);

@@ -40,19 +40,43 @@ pub const TABLE: &[(&str, Where)] = &[
     ("serve", Local(&["serve", "--json"])), // it is a daemon
     ("token create", Asked("c token create t-$b --scope agent --json", &["\"token\""])),
     ("token ls", Asked("c token create t-$b --scope agent > /dev/null; c token ls", &["t-box"])),
-    ("token rm", Asked("i=$(c token create t-$b --scope agent --json | field id); c token rm $i; c token ls --json", &["tok"])),
+    (
+        "token rm",
+        Asked("i=$(c token create t-$b --scope agent --json | field id); c token rm $i; c token ls --json", &["tok"]),
+    ),
     ("config show", Local(&["config", "show", "--json"])), // it is about a file of this host
     ("config check", Local(&["config", "check", "--json"])), // it is about a file of this host
-    ("backup", Local(&["backup", "--json", "copy"])), // it copies the state of this host
-    ("fsck", Local(&["fsck", "--json"])), // it looks at the state of this host
+    ("backup", Local(&["backup", "--json", "copy"])),      // it copies the state of this host
+    ("fsck", Local(&["fsck", "--json"])),                  // it looks at the state of this host
     ("top", Asked("c start --live $b > /dev/null; c top --once", &["MEMORY", "box-top"])),
-    ("questions", Asked("c questions --json", &["\"questions\": []"])),
-    ("answer", Asked("c answer qst_0 allow --json || true", &["error_kind"])),
+    ("questions", Asked("asking; c questions", &[".env"])),
+    (
+        "answer",
+        Asked(
+            "asking; c answer $(c questions q-$b --json | question) allow > /dev/null; c wait $r; c logs $r",
+            &["hush"],
+        ),
+    ),
     ("diff", Asked("c exec $b -c 'echo x > new'; c diff $b --name-status", &["A\tnew"])),
     ("prune", Asked("c prune $b", &["0 files"])),
-    ("approve", Asked("c exec $b -c 'echo x > landed'; c diff $b > shown; rm shown; c approve $b; cat landed", &["landed", "x"])),
-    ("reject", Asked("c exec $b -c 'echo x > not'; c reject $b --all --json; c diff $b --name-only", &["protocol_version"])),
-    ("undo", Asked("c exec $b -c 'echo x > u'; c approve $b --unseen > /dev/null; c undo; test -e u || echo undone", &["undone"])),
+    (
+        "approve",
+        Asked(
+            "c exec $b -c 'echo x > landed'; c diff $b > shown; rm shown; c approve $b; cat landed",
+            &["landed", "x"],
+        ),
+    ),
+    (
+        "reject",
+        Asked("c exec $b -c 'echo x > not'; c reject $b --all --json; c diff $b --name-only", &["protocol_version"]),
+    ),
+    (
+        "undo",
+        Asked(
+            "c exec $b -c 'echo x > u'; c approve $b --unseen > /dev/null; c undo; test -e u || echo undone",
+            &["undone"],
+        ),
+    ),
     ("provenance", Asked("c exec $b -c 'echo x > p'; c approve $b --unseen > /dev/null; c provenance p", &["bat_"])),
     ("rebase", Asked("c rebase $b --json", &["protocol_version"])),
     ("conflicts", Asked("c conflicts $b --json", &["protocol_version"])),
@@ -60,14 +84,35 @@ pub const TABLE: &[(&str, Where)] = &[
     ("snapshot ls", Asked("c snapshot $b --name s-$b > /dev/null; c snapshot ls", &["s-box"])),
     ("snapshot rm", Asked("c snapshot $b --name s-$b > /dev/null; c snapshot rm s-$b", &["snp_"])),
     ("fork", Asked("c fork $b --name f-$b; c inspect f-$b --json", &["sbx_", "f-box"])),
-    ("restore", Asked("c snapshot $b --name s-$b > /dev/null; c exec $b -c 'echo x > y'; c restore s-$b > /dev/null; c diff $b --name-only; echo back", &["back"])),
+    (
+        "restore",
+        Asked(
+            "c snapshot $b --name s-$b > /dev/null; c exec $b -c 'echo x > y'; c restore s-$b > /dev/null; c diff $b --name-only; echo back",
+            &["back"],
+        ),
+    ),
     ("template create", Asked("c template create t-$b --from $b", &["t-box-template-create@"])),
     ("template ls", Asked("c template create t-$b --from $b > /dev/null; c template ls", &["t-box"])),
     ("template inspect", Asked("c template create t-$b --from $b > /dev/null; c template inspect t-$b", &["t-box"])),
-    ("template warm", Asked("c template create t-$b --from $b > /dev/null; c template warm t-$b --keep 0 --json", &["keep"])),
+    (
+        "template warm",
+        Asked("c template create t-$b --from $b > /dev/null; c template warm t-$b --keep 0 --json", &["keep"]),
+    ),
     ("template rm", Asked("c template create t-$b --from $b > /dev/null; c template rm t-$b", &["t-box-template-rm@"])),
-    ("export", Asked("c exec $b -c 'echo x > e'; c stop $b; c export $b out.zst; test -s out.zst && echo there", &["digest", "there"])),
-    ("import", Asked("c exec $b -c 'echo x > e'; c stop $b; c export $b out.zst > /dev/null; c import out.zst --name i-$b -p default -p no-network --onto .; c inspect i-$b --json", &["sbx_", "i-box"])),
+    (
+        "export",
+        Asked(
+            "c exec $b -c 'echo x > e'; c stop $b; c export $b out.zst; test -s out.zst && echo there",
+            &["digest", "there"],
+        ),
+    ),
+    (
+        "import",
+        Asked(
+            "c exec $b -c 'echo x > e'; c stop $b; c export $b out.zst > /dev/null; c import out.zst --name i-$b -p default -p no-network --onto .; c inspect i-$b --json",
+            &["sbx_", "i-box"],
+        ),
+    ),
     ("events", Asked("c events --json | tail -n 1", &["protocol_version"])),
     ("cp", Asked("echo there > f; c cp f $b:g; c cp $b:g h; cat h", &["there"])),
     ("files ls", Asked("c exec $b touch seen; c files ls $b:.", &["seen"])),
@@ -75,9 +120,18 @@ pub const TABLE: &[(&str, Where)] = &[
     ("files stat", Asked("c exec $b -c 'echo read > f'; c files stat $b:f --json", &["\"size\": 5"])),
     ("files mkdir", Asked("c files mkdir $b:d > /dev/null; c files ls $b:.", &["d"])),
     ("files mv", Asked("c exec $b touch old; c files mv $b:old newer > /dev/null; c files ls $b:.", &["newer"])),
-    ("files rm", Asked("c exec $b touch old; c files rm $b:old > /dev/null; c files stat $b:old || echo gone", &["gone"])),
+    (
+        "files rm",
+        Asked("c exec $b touch old; c files rm $b:old > /dev/null; c files stat $b:old || echo gone", &["gone"]),
+    ),
     ("files search", Asked("c exec $b -c 'echo needle > hay'; c files search $b: --content needle", &["hay"])),
-    ("files watch", Asked("c start --live $b > /dev/null; (sleep 1; c exec $b touch w) & timeout 10 $COFFERDAM files watch $b:. | head -n 1", &["w"])),
+    (
+        "files watch",
+        Asked(
+            "c start --live $b > /dev/null; (sleep 1; c exec $b touch w) & timeout 10 $COFFERDAM files watch $b:. | head -n 1",
+            &["w"],
+        ),
+    ),
     ("secret set", Asked("echo value | c secret set S1; c secret ls", &["S1"])),
     ("secret ls", Asked("echo value | c secret set S2 > /dev/null; c secret ls", &["S2"])),
     ("secret rm", Asked("echo value | c secret set S3 > /dev/null; c secret rm S3", &["S3"])),
@@ -87,9 +141,9 @@ pub const TABLE: &[(&str, Where)] = &[
     ("policy import", Pure(&["policy", "import", "srt.json"], "version")),
     ("policy diff", Pure(&["policy", "diff", "default", "default"], "")),
     ("policy learn", Local(&["policy", "learn", "--", "true"])), // it watches a command of this host
-    ("doctor", Local(&["doctor", "--json"])), // it looks at this host
-    ("setup", Local(&["setup", "--user", "1500"])), // it sets up this host
-    ("bench", Local(&["bench", "--json"])), // it measures this host
+    ("doctor", Local(&["doctor", "--json"])),                    // it looks at this host
+    ("setup", Local(&["setup", "--user", "1500"])),              // it sets up this host
+    ("bench", Local(&["bench", "--json"])),                      // it measures this host
     ("completion", Pure(&["completion", "bash"], "cofferdam")),
     ("man", Pure(&["man"], "COFFERDAM")),
 ];

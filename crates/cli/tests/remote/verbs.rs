@@ -31,6 +31,14 @@ const PRELUDE: &str = r#"
 c() { "$COFFERDAM" "$@"; }
 field() { python3 -c 'import json, sys; print(json.load(sys.stdin)[sys.argv[1]])' "$1"; }
 port() { python3 -c 'import socket; s = socket.create_server(("127.0.0.1", 0)); print(s.getsockname()[1])'; }
+question() { python3 -c 'import json, sys; print(json.load(sys.stdin)["questions"][0]["id"])'; }
+asking() {
+    echo hush > .env
+    echo '{"version": 1, "extends": ["default"], "fs": {"rules": [{"action": "ask", "path": "$WORKSPACE/.env"}]}}' > ask.json
+    c create --name q-$b -p ask.json > /dev/null
+    r=$(c exec -d q-$b -- cat .env)
+    until c questions q-$b --json | grep -q qst_; do sleep 0.1; done
+}
 c create --name $b > /dev/null
 "#;
 

@@ -3,8 +3,8 @@
 use super::place::{Card, Place};
 use super::spool::Reader;
 use super::wire::{
-    self, Ask, By, Fed, Frame, Froze, Hello, Left, Line, Listed, Notice, Pulled, Revision, Rooted, Start, Started, Used, Waited,
-    Word,
+    self, Ask, By, Fed, Frame, Froze, Hello, Left, Line, Listed, Notice, Pulled, Revision, Rooted, Start, Started,
+    Used, Waited, Word,
 };
 use crate::Caller;
 use crate::questions::{Answer, Question, Remember};

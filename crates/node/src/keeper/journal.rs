@@ -25,7 +25,8 @@ pub fn read(word: &str, from: u64, caller: &Caller) -> Result<Page, Fault> {
     let state = State::open(caller)?;
     let found = state.store.read(|tx| sandbox::find(tx, Some(word), caller))?;
     if found.record.events_max.is_none() {
-        let fault = Fault::new(ErrorKind::Conflict, format!("{}: what happens on its network is not written down", found.id));
+        let fault =
+            Fault::new(ErrorKind::Conflict, format!("{}: what happens on its network is not written down", found.id));
         let fault = fault.subject(&found.id).phase(Phase::Admission);
         return Err(fault.hint("make it with `events_max`, or `cofferdam run --events`"));
     }

@@ -276,7 +276,8 @@ struct InputQuery {
 impl InputQuery {
     fn by(&self) -> Result<Option<By>, Refusal> {
         const LONGEST: usize = 64;
-        let plain = |name: &String| !name.is_empty() && name.len() <= LONGEST && name.bytes().all(|b| b.is_ascii_graphic());
+        let plain =
+            |name: &String| !name.is_empty() && name.len() <= LONGEST && name.bytes().all(|b| b.is_ascii_graphic());
         match (&self.writer, self.offset) {
             (None, None) => Ok(None),
             (Some(writer), Some(offset)) if plain(writer) => Ok(Some(By { writer: writer.clone(), offset })),

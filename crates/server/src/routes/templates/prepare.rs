@@ -115,7 +115,8 @@ async fn prepared(
 /// Runs the command to its end; what it said is in the outcome.
 async fn run(shared: &Shared, who: &Who, id: &str, command: String) -> Result<Outcome, Refusal> {
     let turn = shared.admission().run(&who.tenant).await?;
-    let (word, ask) = (id.to_owned(), begin::Ask { shell: Some(Target::of(command.as_bytes())), ..begin::Ask::default() });
+    let (word, ask) =
+        (id.to_owned(), begin::Ask { shell: Some(Target::of(command.as_bytes())), ..begin::Ask::default() });
     let begun = shared.enlivening(who, id, move |caller| begin::begin(&ask, &word, None, caller)).await?;
     Listener::new(shared, who, begun.found.id.clone()).await?.hold(turn);
     let mut listener = Listener::new(shared, who, begun.found.id).await?;
