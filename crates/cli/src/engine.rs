@@ -3,6 +3,7 @@
 
 mod files;
 mod make;
+mod network;
 mod others;
 mod review;
 mod runs;
@@ -10,8 +11,9 @@ mod sandboxes;
 mod snapshots;
 mod there;
 
+pub use network::{Following, follow_network};
 pub use others::Tell;
-pub use runs::{Piece, tell_left};
+pub use runs::{Piece, Values, tell_left};
 pub use there::There;
 
 use crate::surroundings;
@@ -20,6 +22,7 @@ use client::{Address, Client, Server, Token};
 use node::Caller;
 use std::ffi::OsString;
 use std::path::PathBuf;
+use std::time::Duration;
 use terms::{ErrorKind, Fault, Phase};
 
 pub enum Engine {
@@ -47,7 +50,8 @@ impl Engine {
             Address::Https { .. } => file(m, "server-ca", "COFFERDAM_SERVER_CA", &caller),
             _ => m.get_one::<OsString>("server-ca").map(PathBuf::from),
         };
-        let client = Client::new(Server::new(address, token, ca.as_deref())?)?;
+        let server = Server::new(address, token, ca.as_deref())?.within(patience(m, &caller)?);
+        let client = Client::new(server)?;
         Ok(Engine::There(There { client, caller }))
     }
 
@@ -74,9 +78,31 @@ impl Engine {
     }
 }
 
-/// What cannot be had of a daemon.
-pub fn not_there(what: &str, hint: &str) -> Fault {
-    let message = format!("{what} cannot be had over a daemon");
+/// How long a daemon may say nothing, where somebody says it.
+fn patience(m: &ArgMatches, caller: &Caller) -> Result<Option<Duration>, Fault> {
+    let flag = m.try_get_one::<String>("server-timeout").ok().flatten().cloned();
+    let variable = || caller.var("COFFERDAM_SERVER_TIMEOUT").filter(|value| !value.is_empty());
+    let Some(word) = flag.or_else(|| variable().map(|value| value.to_string_lossy().into_owned())) else {
+        return Ok(None);
+    };
+    let wrong = |why: String| Fault::invalid(format!("--server-timeout {why}")).phase(Phase::Admission);
+    let patience = Duration::from_millis(terms::quantity::time(&word).map_err(wrong)?);
+    match patience.is_zero() {
+        true => Err(wrong(format!("{word:?}: no time at all")).hint("give e.g. 30s")),
+        false => Ok(Some(patience)),
+    }
+}
+
+/// A verb that looks at documents alone: whoever names a daemon is told that it is not asked.
+pub fn asks_nobody(m: &ArgMatches, verb: &str) {
+    if m.try_get_one::<String>("server").ok().flatten().is_some() {
+        crate::render::note(&format!("`{verb}` is done here, and the daemon is not asked"));
+    }
+}
+
+/// What cannot be had of a daemon, and why.
+pub fn not_there(what: &str, why: &str, hint: &str) -> Fault {
+    let message = format!("{what} cannot be had over a daemon: {why}");
     Fault::new(ErrorKind::UnsupportedHost, message).hint(hint).phase(Phase::Admission)
 }
 

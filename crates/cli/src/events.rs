@@ -30,15 +30,11 @@ fn print(entries: &[Noted], json: bool) -> io::Result<()> {
     let mut out = io::stdout().lock();
     for entry in entries {
         match json {
-            true => writeln!(out, "{}", line(&Document::of(entry))?)?,
+            true => writeln!(out, "{}", render::json_line(&Document::of(entry)))?,
             false => writeln!(out, "{}", render::safe(&sentence(entry)))?,
         }
     }
     out.flush()
-}
-
-fn line(document: &Document<&Noted>) -> io::Result<String> {
-    serde_json::to_string(document).map_err(io::Error::other)
 }
 
 /// An entry on one line, for people.

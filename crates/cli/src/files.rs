@@ -213,7 +213,7 @@ fn follow(m: &ArgMatches, engine: &Engine, json: bool) -> Result<ExitCode, Fault
 /// Whether somebody still reads.
 fn tell(event: &Event, json: bool) -> bool {
     let line = match (json, &event.to) {
-        (true, _) => serde_json::to_string(event).unwrap_or_default(),
+        (true, _) => render::json_line(event),
         (false, Some(to)) => format!("{} {} to {to}", event.what.name(), event.path),
         (false, None) => format!("{} {}", event.what.name(), event.path),
     };

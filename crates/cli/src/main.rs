@@ -54,8 +54,10 @@ fn main() -> ExitCode {
         Some(("doctor", m)) => doctor::main(m),
         Some(("setup", m)) => setup::main(m),
         Some(("bench", m)) => bench::main(m),
-        Some(("completion", m)) => args::completion(m),
-        Some(("man", _)) => args::man(),
+        Some((verb @ ("completion" | "man"), m)) => {
+            engine::asks_nobody(m, verb);
+            if verb == "man" { args::man() } else { args::completion(m) }
+        }
         Some((verb, m)) if args::daemon::VERBS.contains(&verb) => daemon::main(verb, m),
         Some((verb, m)) if args::operations::VERBS.contains(&verb) => operations::main(verb, m),
         Some((verb, m)) if args::questions::VERBS.contains(&verb) => questions::main(verb, m),

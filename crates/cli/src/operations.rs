@@ -19,9 +19,13 @@ use terms::{Fault, PROTOCOL_VERSION, Phase, quantity};
 pub fn main(verb: &str, matches: &ArgMatches) -> ExitCode {
     let (below, inner) = matches.subcommand().unwrap_or(("", matches));
     let json = inner.get_flag("json");
-    let done = Engine::here(inner, verb).and_then(|caller| match (verb, below) {
+    if verb == "top" {
+        let done = Engine::open(inner).and_then(|engine| top(inner, &engine, json));
+        return done.unwrap_or_else(|fault| render::fault(&fault, json));
+    }
+    let named = if below.is_empty() { verb.to_owned() } else { format!("{verb} {below}") };
+    let done = Engine::here(inner, &named).and_then(|caller| match (verb, below) {
         ("backup", _) => copy(inner, &caller, json),
-        ("top", _) => top(inner, &caller, json),
         ("fsck", _) => examine(inner, &caller, json),
         (_, "check") => check(inner, &caller, json),
         _ => show(inner, &caller, json),
@@ -127,16 +131,16 @@ fn examine(m: &ArgMatches, caller: &Caller, json: bool) -> Result<ExitCode, Faul
 /// How far apart the two looks are that one table is made of: processor time is told by what came between.
 const BETWEEN: Duration = Duration::from_millis(250);
 
-fn top(m: &ArgMatches, caller: &Caller, json: bool) -> Result<ExitCode, Fault> {
+fn top(m: &ArgMatches, engine: &Engine, json: bool) -> Result<ExitCode, Fault> {
     let delay = m.get_one::<String>("delay").map_or("2s", String::as_str);
     let wrong = |why: String| Fault::invalid(format!("--delay {why}")).phase(Phase::Admission);
     let delay = Duration::from_millis(quantity::time(delay).map_err(wrong)?).max(Duration::from_millis(100));
     let height = top::height().filter(|_| !json && !m.get_flag("once"));
     let mut top = top::Top::default();
-    top.look(caller)?;
+    engine.top(&mut top)?;
     std::thread::sleep(BETWEEN);
     loop {
-        let look = top.look(caller)?;
+        let look = engine.top(&mut top)?;
         if json {
             return Ok(print_document(look));
         }

@@ -1,7 +1,7 @@
 //! `cofferdam policy`: check, show, explain, import, learn, diff.
 
-use crate::engine::Engine;
-use crate::{args, render, run, surroundings};
+use crate::engine::{Engine, asks_nobody};
+use crate::{args, render, run};
 use clap::ArgMatches;
 use node::policies::{self, Source};
 use node::run::{Ask, Learn, Place, Stdio};
@@ -13,6 +13,9 @@ use terms::{Fault, Limits};
 
 pub fn main(matches: &ArgMatches) -> ExitCode {
     let json = matches.subcommand().is_some_and(|(_, m)| m.try_get_one::<bool>("json").ok().flatten() == Some(&true));
+    if let Some((verb @ ("show" | "import" | "diff"), m)) = matches.subcommand() {
+        asks_nobody(m, &format!("policy {verb}"));
+    }
     let done = match matches.subcommand() {
         Some(("check", m)) => check(m),
         Some(("show", m)) => show(m),
@@ -38,15 +41,14 @@ fn word<'a>(m: &'a ArgMatches, name: &str) -> &'a OsStr {
 fn check(m: &ArgMatches) -> Result<ExitCode, Fault> {
     let file = word(m, "file");
     let loaded = if file == "-" { from_stdin()? } else { policies::load(&Source::of(file))? };
-    let caller = surroundings::caller()?;
-    let checked = policies::check(&loaded.document, &caller)?;
-    let notes: Vec<&String> = loaded.notes.iter().chain(&checked.notes).collect();
+    let (digest, more) = Engine::open(m)?.policy_check(&loaded.document)?;
+    let notes: Vec<&String> = loaded.notes.iter().chain(&more).collect();
     if m.get_flag("json") {
         render::print_json(&serde_json::json!({
-            "protocol_version": terms::PROTOCOL_VERSION, "success": true, "digest": checked.digest, "notes": notes,
+            "protocol_version": terms::PROTOCOL_VERSION, "success": true, "digest": digest, "notes": notes,
         }));
     } else {
-        print(&format!("ok: {} ({})", file.display(), checked.digest));
+        print(&format!("ok: {} ({})", file.display(), render::safe(&digest)));
         notes.iter().for_each(|n| print(&format!("  note: {}", render::safe(n))));
     }
     Ok(ExitCode::SUCCESS)
@@ -83,9 +85,8 @@ fn print_document(document: &policies::Document, toml: bool) {
 }
 
 fn explain(m: &ArgMatches) -> Result<ExitCode, Fault> {
-    let caller = surroundings::caller()?;
     let sources: Vec<Source> = args::all(m, "policy").map(Source::of).collect();
-    let explanation = policies::explain(word(m, "what"), &sources, &run::flags(m), &caller)?;
+    let explanation = Engine::open(m)?.explain(word(m, "what"), &sources, &run::flags(m))?;
     if m.get_flag("json") {
         render::print_json(&explanation);
     } else {

@@ -53,11 +53,12 @@ fn follow(m: &ArgMatches, engine: &Engine, json: bool) -> Result<ExitCode, Fault
         let open = open(m, engine)?;
         for one in open.iter().filter(|one| !told.contains(&one.id)) {
             let line = match json {
-                true => serde_json::to_string(one).unwrap_or_default(),
+                true => render::json_line(one),
                 false => {
                     let Open { id, question, .. } = one;
                     let (who, target) = (who(question), safe(&question.target));
-                    format!("{id} {who} wants {} {target} ({})", question.op, safe(&question.rule))
+                    let (id, op) = (safe(id), safe(&question.op));
+                    format!("{id} {who} wants {op} {target} ({})", safe(&question.rule))
                 }
             };
             let mut out = std::io::stdout().lock();

@@ -1,7 +1,7 @@
 //! What people read: lines on a terminal, free of anything a guest could use to drive it.
 
 use node::review::is_invisible;
-use serde_json::ser::{Formatter, PrettyFormatter, Serializer};
+use serde_json::ser::{CompactFormatter, Formatter, PrettyFormatter, Serializer};
 use std::io::{self, IsTerminal, Write};
 use std::process::ExitCode;
 use terms::{Action, Denial, Fault, Limit, Outcome, PROTOCOL_VERSION, Verdict};
@@ -44,7 +44,7 @@ pub fn denial(denial: &Denial) -> String {
     format!(
         "{} {} {}{by}{times}: rule {}{hint}",
         paint(colour, word),
-        denial.op,
+        safe(&denial.op),
         safe(&denial.target),
         safe(&denial.rule)
     )
@@ -139,10 +139,20 @@ pub fn print_json(value: &impl serde::Serialize) {
     let _ = serde::Serialize::serialize(value, &mut serializer).map_err(io::Error::from).and_then(|()| writeln!(out));
 }
 
-/// JSON in which characters that a terminal would obey, or not show, are spelled out. To whoever reads JSON it is the same.
-struct Visible(PrettyFormatter<'static>);
+/// A document on one line, as visible as the others.
+pub fn json_line(value: &impl serde::Serialize) -> String {
+    let mut out = Vec::new();
+    let mut serializer = Serializer::with_formatter(&mut out, Visible(CompactFormatter));
+    match serde::Serialize::serialize(value, &mut serializer) {
+        Ok(()) => String::from_utf8(out).unwrap_or_default(),
+        Err(_) => String::new(),
+    }
+}
 
-impl Formatter for Visible {
+/// JSON in which characters that a terminal would obey, or not show, are spelled out. To whoever reads JSON it is the same.
+struct Visible<F>(F);
+
+impl<F: Formatter> Formatter for Visible<F> {
     fn write_string_fragment<W: Write + ?Sized>(&mut self, out: &mut W, fragment: &str) -> io::Result<()> {
         let mut rest = fragment;
         while let Some((at, c)) = rest.char_indices().find(|(_, c)| is_invisible(*c)) {

@@ -78,7 +78,7 @@ fn carry_out(
         Some(_) => surroundings::caller()?,
         None => match Engine::open(matches)? {
             Engine::Here(caller) => caller,
-            Engine::There(daemon) => return there::carry_out(verb, matches, &daemon).map_err(Refused::from),
+            Engine::There(daemon) => return there::carry_out(verb, matches, &daemon, events).map_err(Refused::from),
         },
     };
     let ground = ground.unwrap_or_else(node::run::begin);
@@ -110,10 +110,7 @@ fn carry_out(
     ready.secret_variables().iter().for_each(|name| caller.forget(name));
     let observer = live.then(|| tell_live(ask.stdio.terminal));
     let outcome = node::run::run(ready, observer, events)?;
-    if outcome.events_dropped > 0 && !matches.get_flag("quiet") {
-        let (count, why) = (outcome.events_dropped, outcome.events_reason.as_deref().unwrap_or("unknown"));
-        render::note(&format!("{count} events are not in the journal: {why}"));
-    }
+    tell_dropped(matches, &outcome);
     if watched || live {
         render::summary(&outcome, live);
         if live && outcome.verdict == Verdict::Failed && !ask.report_reads {
@@ -127,6 +124,13 @@ fn carry_out(
         kept(&outcome, &ask.place).iter().for_each(|line| render::note(line));
     }
     Ok(Done::Ran(Box::new(outcome)))
+}
+
+fn tell_dropped(m: &ArgMatches, outcome: &Outcome) {
+    if outcome.events_dropped > 0 && !m.get_flag("quiet") {
+        let (count, why) = (outcome.events_dropped, outcome.events_reason.as_deref().unwrap_or("unknown"));
+        render::note(&format!("{count} events are not in the journal: {why}"));
+    }
 }
 
 /// A command in a sandbox that is live goes through its keeper, and so does one that nobody waits for; none where it does neither.

@@ -101,8 +101,7 @@ fn show(record: &Record, json: bool) -> std::io::Result<()> {
 /// One document, one line.
 fn put(document: &serde_json::Value) -> std::io::Result<()> {
     let mut out = std::io::stdout().lock();
-    serde_json::to_writer(&mut out, document)?;
-    out.write_all(b"\n").and_then(|()| out.flush())
+    writeln!(out, "{}", render::json_line(document)).and_then(|()| out.flush())
 }
 
 fn document(record: &Record) -> serde_json::Value {

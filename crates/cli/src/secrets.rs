@@ -9,7 +9,7 @@ use node::secrets::{LONGEST, kept};
 use node::{Caller, fresh};
 use std::ffi::OsString;
 use std::fs::File;
-use std::io::{self, IsTerminal, Read, Write};
+use std::io::{self, IsTerminal, Read};
 use std::process::ExitCode;
 use terms::{Fault, Phase};
 
@@ -61,8 +61,7 @@ fn value(m: &ArgMatches, caller: &Caller) -> Result<Vec<u8>, Fault> {
 fn changed(done: &kept::Changed, json: bool) {
     match json {
         true => render::print_json(done),
-        // A reader that left early is no error of ours.
-        false => drop(writeln!(io::stdout(), "{}", done.name)),
+        false => render::say(&done.name),
     }
 }
 

@@ -10,15 +10,36 @@ use hyper::body::Incoming;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use std::io::Write;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use terms::{ErrorKind, Fault, PROTOCOL_VERSION, Phase};
 
 /// The largest document that is taken.
-const LARGEST: usize = 256 << 20;
+const LARGEST: usize = 64 << 20;
 /// A fault is small.
 const LARGEST_FAULT: usize = 1 << 20;
 /// How long an answer that has begun may say nothing.
 const SILENCE: Duration = Duration::from_secs(120);
+
+/// A whole answer may take so long, and longer for what it brings at a pace.
+const WHOLE: Duration = Duration::from_secs(600);
+const LEAST_PACE: u64 = 16 << 10;
+
+/// How an answer comes: one that drips for ever is given up, although it never falls silent.
+struct Pace {
+    begun: Instant,
+    bytes: u64,
+}
+
+impl Pace {
+    fn begin() -> Pace {
+        Pace { begun: Instant::now(), bytes: 0 }
+    }
+
+    fn is_lost(&mut self, server: &Server, more: usize) -> bool {
+        self.bytes += more as u64;
+        self.begun.elapsed() > server.patience(WHOLE) + Duration::from_secs(self.bytes / LEAST_PACE)
+    }
+}
 
 /// Reads a document that follows our version of the contract.
 pub async fn document<T: DeserializeOwned>(server: &Server, answer: Response<Incoming>) -> Result<T, Fault> {
@@ -51,12 +72,18 @@ fn foreign(server: &Server, why: &str) -> Fault {
 
 async fn whole(server: &Server, body: Incoming, most: usize) -> Result<Bytes, Fault> {
     let mut body = Limited::new(body, most);
-    let mut bytes = Vec::new();
+    let (mut bytes, mut pace) = (Vec::new(), Pace::begin());
     loop {
-        match tokio::time::timeout(SILENCE, body.frame()).await {
+        match tokio::time::timeout(server.patience(SILENCE), body.frame()).await {
             Err(_) => return Err(unavailable(server, "its answer does not come to an end")),
             Ok(None) => return Ok(bytes.into()),
-            Ok(Some(Ok(frame))) => bytes.extend(frame.into_data().unwrap_or_default()),
+            Ok(Some(Ok(frame))) => {
+                let piece = frame.into_data().unwrap_or_default();
+                if pace.is_lost(server, piece.len()) {
+                    return Err(unavailable(server, "its answer does not come to an end"));
+                }
+                bytes.extend(piece);
+            }
             Ok(Some(Err(e))) if e.is::<LengthLimitError>() => {
                 return Err(foreign(server, &format!("its answer has more than {most} bytes")));
             }
@@ -79,14 +106,18 @@ pub async fn fault(server: &Server, answer: Response<Incoming>) -> Fault {
 
 /// Writes a body as it comes. One that is shorter than was told is an error of the connection.
 pub async fn bytes(server: &Server, mut body: Incoming, out: &mut dyn Write) -> Result<(), Fault> {
+    let mut pace = Pace::begin();
     loop {
-        let frame = match tokio::time::timeout(SILENCE, body.frame()).await {
+        let frame = match tokio::time::timeout(server.patience(SILENCE), body.frame()).await {
             Err(_) => return Err(unavailable(server, "its answer does not come to an end")),
             Ok(None) => return Ok(()),
             Ok(Some(Err(e))) => return Err(unavailable(server, format!("its answer broke off: {}", told(&e)))),
             Ok(Some(Ok(frame))) => frame,
         };
         let piece = frame.into_data().unwrap_or_default();
+        if pace.is_lost(server, piece.len()) {
+            return Err(unavailable(server, "its answer does not come to an end"));
+        }
         out.write_all(&piece).map_err(|e| match e.kind() {
             std::io::ErrorKind::BrokenPipe => Fault::new(ErrorKind::Unavailable, "Broken pipe").phase(Phase::Delivery),
             _ => Fault::new(ErrorKind::Unavailable, format!("what was asked for cannot be written: {e}"))

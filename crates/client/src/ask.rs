@@ -20,6 +20,8 @@ pub struct Ask {
     pub(crate) content: Content,
     /// How long the answer may take to begin.
     pub(crate) patience: Duration,
+    /// It is answered when a command has done something, whenever that is.
+    pub(crate) waits: bool,
 }
 
 /// What is sent along.
@@ -37,7 +39,7 @@ const PATIENCE: Duration = Duration::from_secs(600);
 impl Ask {
     fn new(method: Method, path: &[&str]) -> Ask {
         let target = path.iter().map(|part| format!("/{}", spelled(part.as_bytes()))).collect();
-        Ask { method, target, headers: Vec::new(), content: Content::Nothing, patience: PATIENCE }
+        Ask { method, target, headers: Vec::new(), content: Content::Nothing, patience: PATIENCE, waits: false }
     }
 
     pub fn get(path: &[&str]) -> Ask {

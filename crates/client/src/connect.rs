@@ -23,28 +23,21 @@ const CONNECTING: Duration = Duration::from_secs(10);
 /// Asks on a connection of its own. Anything but success is the daemon's own fault document.
 pub async fn send(server: &Server, ask: Ask) -> Result<Response<Incoming>, Fault> {
     let mut line = line(server).await?;
-    on(server, &mut line, ask).await.map_err(|unsent| unsent.fault)
-}
-
-/// A request that was not answered.
-pub struct Unsent {
-    pub fault: Fault,
-    /// Whether it may have reached the daemon all the same.
-    pub perhaps: bool,
+    on(server, &mut line, ask).await
 }
 
 /// Asks on a connection that is there.
-pub async fn on(server: &Server, line: &mut SendRequest<Sent>, ask: Ask) -> Result<Response<Incoming>, Unsent> {
-    let patience = ask.patience;
-    let request = request(server, ask).map_err(|fault| Unsent { fault, perhaps: false })?;
+pub async fn on(server: &Server, line: &mut SendRequest<Sent>, ask: Ask) -> Result<Response<Incoming>, Fault> {
+    let patience = if ask.waits { Duration::MAX } else { server.patience(ask.patience) };
+    let request = request(server, ask)?;
     let answer = match tokio::time::timeout(patience, line.send_request(request)).await {
         Ok(Ok(answer)) => answer,
-        Ok(Err(e)) => return Err(Unsent { fault: unavailable(server, told(&e)), perhaps: !e.is_canceled() }),
-        Err(_) => return Err(Unsent { fault: unavailable(server, "it does not answer"), perhaps: true }),
+        Ok(Err(e)) => return Err(unavailable(server, told(&e))),
+        Err(_) => return Err(unavailable(server, "it does not answer")),
     };
     match answer.status().is_success() {
         true => Ok(answer),
-        false => Err(Unsent { fault: answer::fault(server, answer).await, perhaps: false }),
+        false => Err(answer::fault(server, answer).await),
     }
 }
 
@@ -80,7 +73,7 @@ fn request(server: &Server, ask: Ask) -> Result<Request<Sent>, Fault> {
 
 /// A new connection.
 pub async fn line(server: &Server) -> Result<SendRequest<Sent>, Fault> {
-    match tokio::time::timeout(CONNECTING, connected(server)).await {
+    match tokio::time::timeout(server.patience(CONNECTING), connected(server)).await {
         Ok(made) => made,
         Err(_) => Err(unreachable(server, "no connection came about in time")),
     }

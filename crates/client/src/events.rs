@@ -61,7 +61,7 @@ where
             if self.lines.held.len() > LARGEST {
                 return Err(unavailable(&self.server, "an event has no end"));
             }
-            match tokio::time::timeout(SILENCE, self.body.frame()).await {
+            match tokio::time::timeout(self.server.patience(SILENCE), self.body.frame()).await {
                 Err(_) => return Err(unavailable(&self.server, "the stream is silent")),
                 Ok(None) => return Ok(None),
                 Ok(Some(Ok(frame))) => self.lines.held.extend_from_slice(&frame.into_data().unwrap_or_default()),

@@ -1,11 +1,13 @@
-//! What goes to a run: pieces of input one after the other, each taken before the next is sent; signals and sizes of the
-//! terminal beside them, so that neither waits for a command that does not read.
+//! What goes to a run: pieces of input one after the other, each by its offset and taken before the next is sent, so that one whose
+//! answer was lost is sent again and nothing arrives twice; signals and sizes of the terminal beside them, so that neither waits for
+//! a command that does not read.
 
 use crate::ask::{Ask, Content, Sent};
-use crate::connect::{self, Unsent};
+use crate::connect;
 use crate::server::Server;
 use hyper::client::conn::http1::SendRequest;
-use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
 use std::io::Read;
 use terms::{ErrorKind, Fault, Phase};
 use tokio::sync::mpsc;
@@ -60,6 +62,9 @@ pub struct Line {
     server: Server,
     run: String,
     sender: Option<SendRequest<Sent>>,
+    /// Who we are among those who write to the run, and how much of ours it has.
+    writer: String,
+    offset: u64,
 }
 
 /// What became of a piece.
@@ -67,50 +72,62 @@ pub enum Given {
     Taken,
     /// The run takes no input any more.
     Closed,
-    /// It has not left us: it can be sent again.
-    NotSent,
-    /// Nobody knows whether the run has it.
-    Unknown(Fault),
+    /// Nobody answered: it can be sent again.
+    Lost,
+    /// It is refused, and so would be the next.
+    Refused(Fault),
+}
+
+#[derive(Deserialize)]
+struct Acknowledged {
+    #[serde(default)]
+    offset: Option<u64>,
 }
 
 impl Line {
-    pub fn new(server: &Server, run: &str) -> Line {
-        Line { server: server.clone(), run: run.to_owned(), sender: None }
+    pub fn new(server: &Server, run: &str, writer: [u8; 16]) -> Line {
+        let writer = writer.iter().map(|byte| format!("{byte:02x}")).collect();
+        Line { server: server.clone(), run: run.to_owned(), sender: None, writer, offset: 0 }
     }
 
-    async fn ask(&mut self, ask: Ask) -> Result<(), Unsent> {
+    async fn ask<T: DeserializeOwned>(&mut self, ask: Ask) -> Result<T, Fault> {
         let mut sender = match self.sender.take().filter(|sender| !sender.is_closed()) {
             Some(sender) => sender,
             None => {
                 let made = connect::line(&self.server).await;
-                made.map_err(|fault| Unsent { fault, perhaps: false })?
+                made?
             }
         };
         let ready = sender.ready().await;
-        ready.map_err(|e| Unsent { fault: crate::unavailable(&self.server, connect::told(&e)), perhaps: false })?;
+        ready.map_err(|e| crate::unavailable(&self.server, connect::told(&e)))?;
         let answer = connect::on(&self.server, &mut sender, ask).await?;
-        let read: Result<serde_json::Value, Fault> = crate::answer::document(&self.server, answer).await;
-        read.map_err(|fault| Unsent { fault, perhaps: true })?;
+        let read = crate::answer::document(&self.server, answer).await?;
         self.sender = Some(sender);
-        Ok(())
+        Ok(read)
     }
 
     /// Gives a piece to the run's input; an empty one is its end.
     pub async fn give(&mut self, piece: &[u8]) -> Given {
         let mut ask = Ask::post(&["v1", "runs", &self.run, "input"]);
+        ask = ask.query("writer", &self.writer).query("offset", self.offset.to_string());
         if piece.is_empty() {
             ask = ask.query("eof", "true");
         } else {
             ask = ask.content(Content::Bytes(piece.to_vec()));
         }
         // It may wait as long as the command does not read.
-        ask.patience = std::time::Duration::MAX;
+        ask.waits = true;
+        let behind = self.offset + piece.len() as u64;
         match self.ask(ask).await {
-            Ok(()) => Given::Taken,
-            Err(unsent) if unsent.fault.error_kind != ErrorKind::Unavailable => Given::Closed,
-            // The end may be told twice.
-            Err(Unsent { perhaps, .. }) if !perhaps || piece.is_empty() => Given::NotSent,
-            Err(Unsent { fault, .. }) => Given::Unknown(lost_input(fault, &self.run)),
+            Ok(Acknowledged { offset }) if offset == Some(behind) || piece.is_empty() => {
+                self.offset = behind;
+                Given::Taken
+            }
+            Ok(Acknowledged { offset }) => Given::Refused(misled(&self.run, behind, offset)),
+            Err(fault) if fault.error_kind == ErrorKind::Unavailable => Given::Lost,
+            // It does not read any more, or has ended.
+            Err(fault) if matches!(fault.error_kind, ErrorKind::Conflict | ErrorKind::NotFound) => Given::Closed,
+            Err(fault) => Given::Refused(fault),
         }
     }
 
@@ -118,17 +135,19 @@ impl Line {
     pub async fn tell(&mut self, what: &str, document: &impl Serialize) -> bool {
         let Ok(mut ask) = Ask::post(&["v1", "runs", &self.run, what]).document(document) else { return true };
         ask.patience = std::time::Duration::from_secs(10);
-        match self.ask(ask).await {
-            Ok(()) => true,
-            Err(unsent) => unsent.fault.error_kind != ErrorKind::Unavailable,
+        match self.ask::<serde::de::IgnoredAny>(ask).await {
+            Ok(_) => true,
+            Err(fault) => fault.error_kind != ErrorKind::Unavailable,
         }
     }
 }
 
-fn lost_input(fault: Fault, run: &str) -> Fault {
-    let message = format!("nobody knows whether {run} has all of its input: {}", fault.message);
+/// An answer that no daemon of ours gives.
+fn misled(run: &str, sent: u64, told: Option<u64>) -> Fault {
+    let told = told.map_or_else(|| "nothing".to_owned(), |told| told.to_string());
+    let message = format!("of {sent} bytes of input that {run} was sent, {told} are said to have arrived");
     let hint = format!("the run goes on: `cofferdam attach {run}`");
-    Fault::new(ErrorKind::Unavailable, message).hint(hint).subject(run).phase(Phase::Delivery)
+    Fault::new(ErrorKind::ProviderFailed, message).hint(hint).subject(run).phase(Phase::Delivery)
 }
 
 #[cfg(test)]

@@ -19,7 +19,7 @@ pub use address::Address;
 pub use ask::{Ask, Content};
 pub use events::{Event, Heard};
 pub use server::{Server, Token};
-pub use visit::{Left, Manner, Stream, Visitor};
+pub use visit::{Left, Manner, Stream, Visitor, backwards};
 
 use hyper::body::Incoming;
 use serde::de::DeserializeOwned;

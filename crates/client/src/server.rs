@@ -6,6 +6,7 @@ use std::io::Read;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 use terms::{ErrorKind, Fault, Phase};
 use tokio_rustls::TlsConnector;
 use tokio_rustls::rustls::crypto::ring;
@@ -19,6 +20,8 @@ pub struct Server {
     pub(crate) token: Option<Token>,
     /// Only where TLS is spoken.
     pub(crate) tls: Option<TlsConnector>,
+    /// How long it may say nothing, where that is less than usual.
+    patience: Option<Duration>,
 }
 
 impl Server {
@@ -37,7 +40,17 @@ impl Server {
                 return Err(fault.hint("leave it out, or use https://").phase(Phase::Admission));
             }
         };
-        Ok(Server { address, token, tls })
+        Ok(Server { address, token, tls, patience: None })
+    }
+
+    /// The same, and it is given up sooner when it says nothing.
+    pub fn within(self, patience: Option<Duration>) -> Server {
+        Server { patience, ..self }
+    }
+
+    /// As long as is usual for something, or as long as it may be at all.
+    pub fn patience(&self, usual: Duration) -> Duration {
+        self.patience.map_or(usual, |most| usual.min(most))
     }
 }
 

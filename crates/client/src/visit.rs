@@ -31,6 +31,8 @@ pub struct Manner {
     pub terminal: bool,
     /// From this offset on.
     pub from: u64,
+    /// A number of our own, among all who write to the run.
+    pub writer: [u8; 16],
 }
 
 /// How it went.
@@ -72,14 +74,14 @@ pub async fn visit(server: &Server, run: &str, manner: Manner, visitor: &mut dyn
     let mut visit = Visit {
         run,
         output: Output::new(server, run, manner.from).pumped(),
-        beside: Line::new(server, run),
+        beside: Line::new(server, run, manner.writer),
         untold: Vec::new(),
         keys: Keys::default(),
         visitor,
     };
     let mut typed = manner.input.then(input::typed);
     let mut giving: Option<Giving> = None;
-    let mut line = manner.input.then(|| Line::new(server, run));
+    let mut line = manner.input.then(|| Line::new(server, run, manner.writer));
     if manner.terminal {
         visit.untold.push(WINCH);
     }
@@ -107,8 +109,8 @@ pub async fn visit(server: &Server, run: &str, manner: Manner, visitor: &mut dyn
                     Given::Taken if typed.is_some() => line = Some(back),
                     Given::Taken | Given::Closed => typed = None,
                     // When the daemon is back the output goes on, and so does this; or neither does.
-                    Given::NotSent => giving = Some(Box::pin(later(back, piece)) as Giving),
-                    Given::Unknown(fault) => return Err(fault),
+                    Given::Lost => giving = Some(Box::pin(later(back, piece)) as Giving),
+                    Given::Refused(fault) => return Err(fault),
                 }
             }
             number = signals.next() => visit.untold.push(number),
@@ -260,6 +262,10 @@ impl Output {
                 // The daemon goes, or the stream cannot go on although the run may.
                 Ok(Some(event)) if event.name == "closing" || event.name == "lost" => self.lose(None)?,
                 Ok(Some(event)) => {
+                    // Nothing is told twice, and nothing from before.
+                    if event.id.is_some_and(|id| id <= self.from) {
+                        return Err(backwards(&self.run));
+                    }
                     self.from = event.id.unwrap_or(self.from);
                     self.lost = None;
                     return Ok(event);
@@ -293,7 +299,7 @@ impl Output {
     fn lose(&mut self, why: Option<Fault>) -> Result<(), Fault> {
         self.events = None;
         let (since, _) = *self.lost.get_or_insert((Instant::now(), FIRST_PAUSE));
-        if since.elapsed() < PATIENCE {
+        if since.elapsed() < self.server.patience(PATIENCE) {
             return Ok(());
         }
         let run = &self.run;
@@ -302,6 +308,13 @@ impl Output {
         let fault = fault.subject(run).phase(Phase::Delivery).retry(Retry::Later);
         Err(fault.hint(format!("`cofferdam attach {run}` when the daemon is back")))
     }
+}
+
+/// A stream that does what none of ours does.
+pub fn backwards(run: &str) -> Fault {
+    let fault = Fault::new(ErrorKind::ProviderFailed, format!("what {run} says does not go on where it was"));
+    let fault = fault.subject(run).phase(Phase::Delivery);
+    fault.hint("see that --server names a daemon of the same version")
 }
 
 /// Events that are read ahead.

@@ -72,6 +72,29 @@ impl EventFile {
         EventFile { file, is_regular, max, written, is_full: false, is_cut: false, lost, dropped, reason: None }
     }
 
+    /// Behind what a file has already, which counts.
+    pub(crate) fn behind(file: File, max: u64) -> std::io::Result<EventFile> {
+        let written = file.metadata()?.len();
+        Ok(EventFile { written, ..EventFile::new(file, Some(max)) })
+    }
+
+    /// A line that was written elsewhere. What is none is counted as one that is missing.
+    pub fn pass_on(&mut self, line: &str) {
+        match serde_json::from_str::<serde_json::Map<String, serde_json::Value>>(line) {
+            Ok(line) => {
+                if line.get("op").is_some_and(|op| op == "net.lost") {
+                    let count = line.get("count").and_then(serde_json::Value::as_u64).unwrap_or(1);
+                    self.dropped = self.dropped.saturating_add(count);
+                    self.reason.get_or_insert_with(|| "the daemon did not write them down".to_owned());
+                }
+                if let Err(why) = self.write(&line) {
+                    self.drop(1, &why);
+                }
+            }
+            Err(e) => self.drop(1, &format!("what came is no event: {e}")),
+        }
+    }
+
     pub(crate) fn put(&mut self, event: &Event) {
         self.line(&Line {
             time: timestamp(SystemTime::now()),
@@ -139,7 +162,7 @@ impl EventFile {
     }
 
     /// Writes the last line where one is needed; how many events are missing, and why.
-    pub(crate) fn close(&mut self) -> (u64, Option<String>) {
+    pub fn close(&mut self) -> (u64, Option<String>) {
         self.is_full = false;
         self.max = self.max.saturating_add(LAST_LINE);
         self.tell_lost();

@@ -6,6 +6,7 @@ pub mod begin;
 mod birth;
 pub mod client;
 pub mod exec;
+pub mod journal;
 mod keep;
 pub mod lost;
 pub mod place;

@@ -15,6 +15,7 @@ mod view;
 
 use self::inside::Inside;
 use self::layer::Held;
+pub(crate) use self::mode::check_read_only;
 pub(crate) use self::phases::Timer;
 pub use self::phases::{Phases, Timed};
 use self::place::Spot;
@@ -142,6 +143,7 @@ impl From<Fault> for Refused {
 
 /// From what was asked to a run that can start. `ground` comes from `begin`, called as early as can be.
 pub fn prepare(ask: &Ask, caller: &Caller, ground: Groundwork) -> Result<Ready, Refused> {
+    crate::secrets::refuse_brought(&ask.secrets)?;
     if let Place::Sandbox(word) = &ask.place {
         return sandboxed::prepare(ask, word, caller, ground);
     }

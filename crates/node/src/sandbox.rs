@@ -75,6 +75,13 @@ pub struct Sandbox {
     /// Ports of the host that lead to ports inside as long as it is live: `ADDRESS:HOST:GUEST`.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub publish: Vec<String>,
+    /// Where secrets of its policy come from that are not kept under their own name: `NAME=store:OTHER`, or `NAME=brought:run` by whoever
+    /// runs a command in it. Never a value.
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
+    pub secrets: Vec<String>,
+    /// What happens on its network is written down as long as it is live, in so many bytes at most.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub events_max: Option<u64>,
     /// How far it was suspended when its processes were ended for it; none once it is resumed.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub suspended: Option<Tier>,
@@ -178,6 +185,8 @@ impl Sandbox {
             stays: false,
             services: Vec::new(),
             publish: Vec::new(),
+            secrets: Vec::new(),
+            events_max: None,
             suspended: None,
             notes: Vec::new(),
         }

@@ -5,9 +5,14 @@
 //! from is opened before, which tells of most mistakes in time, and read after. Whoever only wants to know what a run
 //! would do opens nothing and starts nothing.
 
+mod brought;
 pub mod kept;
 
+pub use brought::{Carried, brought, carry};
+pub(crate) use brought::{check_recorded, refuse_brought};
+
 use crate::Caller;
+use crate::keeper::wire::Hidden;
 use egress::broker::SecretValue;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{OsStr, OsString};
@@ -46,6 +51,8 @@ enum Source {
         name: String,
         file: Option<PathBuf>,
     },
+    /// Brought by whoever runs a command, once the guest stands.
+    Brought,
 }
 
 impl fmt::Display for Source {
@@ -57,6 +64,7 @@ impl fmt::Display for Source {
             Source::Command(command) => write!(f, "what the command {command:?} prints"),
             Source::Kept { name, file: Some(_) } => write!(f, "the secret {name} that is kept"),
             Source::Kept { name, file: None } => write!(f, "the secret {name}, which is not kept"),
+            Source::Brought => write!(f, "whoever runs a command"),
         }
     }
 }
@@ -65,6 +73,8 @@ impl fmt::Display for Source {
 enum Held {
     Env(String),
     Open(File),
+    /// There is nothing yet; what is brought comes when it comes.
+    Later,
 }
 
 /// One secret, by where its value comes from.
@@ -93,7 +103,7 @@ impl Secrets {
         let mut sources = BTreeMap::new();
         for word in words {
             let (name, source) = read_word(word)?;
-            if only_kept && !matches!(source, Source::Kept { .. }) {
+            if only_kept && !matches!(source, Source::Kept { .. } | Source::Brought) {
                 return Err(not_here(name));
             }
             if !wanted.contains(name) {
@@ -148,6 +158,36 @@ impl Secrets {
         Secrets { named: self.named.iter().map(now).collect(), cwd: self.cwd.clone(), read_late: self.read_late }
     }
 
+    /// The same once more, unopened; nothing where none of them is brought.
+    pub fn brought(&self) -> Secrets {
+        if !self.named.iter().any(|secret| secret.source == Source::Brought) {
+            return Secrets::default();
+        }
+        let again = |secret: &Named| Named {
+            name: secret.name.clone(),
+            placeholder: secret.placeholder.clone(),
+            source: secret.source.clone(),
+            held: None,
+        };
+        Secrets { named: self.named.iter().map(again).collect(), cwd: self.cwd.clone(), read_late: self.read_late }
+    }
+
+    /// All values there are with these; a fault for one that nobody waits for.
+    pub fn bring(&self, values: &BTreeMap<String, Hidden>) -> Result<Vec<SecretValue>, Fault> {
+        let mut again = self.brought();
+        let waits = |name: &String| self.named.iter().find(|s| s.name == *name && s.source == Source::Brought);
+        let mut all = Vec::new();
+        for (name, value) in values {
+            let secret = waits(name).ok_or_else(|| unwanted(name))?;
+            let value = value.bytes().ok_or_else(|| fault(name, "its value is not spelled as it should be"))?;
+            check(name, &value)?;
+            all.push(SecretValue { name: name.clone(), placeholder: secret.placeholder.clone(), value });
+        }
+        again.open()?;
+        all.extend(again.read()?);
+        Ok(all)
+    }
+
     pub fn is_empty(&self) -> bool {
         self.named.is_empty()
     }
@@ -169,7 +209,7 @@ impl Secrets {
     pub fn variables(&self) -> impl Iterator<Item = &str> {
         self.named.iter().filter_map(|s| match &s.source {
             Source::Env { variable, .. } => Some(variable.as_str()),
-            Source::File(_) | Source::Command(_) | Source::Kept { .. } => None,
+            Source::File(_) | Source::Command(_) | Source::Kept { .. } | Source::Brought => None,
         })
     }
 
@@ -178,8 +218,10 @@ impl Secrets {
         let Some(read_late) = self.read_late.filter(|_| !self.named.is_empty()) else { return Ok(Vec::new()) };
         // From here on our memory must end nowhere but with us.
         let _ = rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::NotDumpable);
-        let values = self.named.into_iter().map(|Named { name, placeholder, held, .. }| {
+        let there = self.named.into_iter().filter(|secret| !matches!(secret.held, Some(Held::Later)));
+        let values = there.map(|Named { name, placeholder, held, .. }| {
             let value = match held.ok_or_else(|| fault(&name, "its source was not opened"))? {
+                Held::Later => Vec::new(),
                 Held::Env(variable) => read_late(OsStr::new(&variable)).map(OsString::into_vec).unwrap_or_default(),
                 Held::Open(source) => read_open(&name, source)?,
             };
@@ -205,6 +247,10 @@ fn check(name: &str, value: &[u8]) -> Result<(), Fault> {
     Err(fault(name, why).hint(format!("it must be one line of 1 to {LONGEST} bytes")))
 }
 
+fn unwanted(name: &str) -> Fault {
+    fault(name, "the sandbox was not made to be brought one of that name").hint("name it when the sandbox is made")
+}
+
 fn not_here(name: &str) -> Fault {
     let fault = Fault::invalid(format!("secret {name}: only what is kept is given to runs here"));
     fault.hint(format!("keep it with PUT /v1/secrets/{name}, or name one with store:NAME")).phase(Phase::Admission)
@@ -223,6 +269,7 @@ fn read_word(word: &str) -> Result<(&str, Source), Fault> {
         Some(("env", variable)) => Source::Env { variable: variable.into(), is_set: false },
         Some(("file", path)) => Source::File(path.into()),
         Some(("cmd", command)) => Source::Command(command.into()),
+        Some(("brought", "run")) => Source::Brought,
         Some(("store", name)) => Source::Kept { name: name.into(), file: None },
         _ => return Err(refuse("a secret is never given literally")),
     };
@@ -259,6 +306,7 @@ fn hold(name: &str, source: &Source, cwd: &Path) -> Result<Held, Fault> {
             Ok(Held::Open(file))
         }
         Source::Command(command) => run(name, command, cwd).map(Held::Open),
+        Source::Brought => Ok(Held::Later),
         Source::Kept { name: kept, file: None } => {
             let hint = format!("keep it with `cofferdam secret set {kept}`, or PUT /v1/secrets/{kept}");
             Err(fault(name, format!("no secret {kept} is kept")).hint(hint))

@@ -6,11 +6,12 @@ use crate::lifecycle::{list, live, measure};
 use crate::sandbox::{Run, Sandbox};
 use crate::state::State;
 use crate::{Caller, fresh};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 use store::Kept;
 use terms::Fault;
+use utoipa::ToSchema;
 
 /// What a sandbox takes on the disk is walked for at most so often.
 const WALKED: Duration = Duration::from_secs(10);
@@ -20,10 +21,11 @@ const TICK_US: u64 = 10_000;
 const MOST: usize = 100_000;
 
 /// One sandbox as it is now.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+#[schema(as = TopRow)]
 pub struct Row {
     pub id: String,
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub name: Option<String>,
     pub state: Standing,
     /// A keeper holds it.
@@ -31,18 +33,19 @@ pub struct Row {
     pub runs: u64,
     pub processes: u64,
     /// Processors' worth of time since the look before, in percent of one; none at the first look.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub cpu_percent: Option<f64>,
     pub cpu_us: u64,
     pub memory_bytes: u64,
     pub disk_bytes: u64,
     /// None where nobody counts it.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub net_bytes: Option<u64>,
 }
 
 /// All of them at one moment, the busiest first.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+#[schema(as = TopLook)]
 pub struct Look {
     pub at_ms: u64,
     pub sandboxes: Vec<Row>,
@@ -51,7 +54,8 @@ pub struct Look {
 /// Looks again and again.
 #[derive(Default)]
 pub struct Top {
-    before: BTreeMap<String, (Instant, u64)>,
+    /// When each was looked at last, and what it had used by then.
+    before: BTreeMap<String, (u64, u64)>,
     disk: BTreeMap<String, (Instant, u64)>,
 }
 
@@ -68,24 +72,31 @@ impl Top {
             let runs: Vec<&Run> = open.iter().map(|run| &run.record).filter(|run| run.sandbox == kept.id).collect();
             let mut row = used(&state, &kept, state_now, &runs, &processes);
             row.disk_bytes = self.disk(&state, &kept);
-            row.cpu_percent = self.percent(&row);
             all.push(row);
         }
-        let known = |id: &String| all.iter().any(|row| row.id == *id);
-        self.before.retain(|id, _| known(id));
-        self.disk.retain(|id, _| known(id));
+        self.disk.retain(|id, _| all.iter().any(|row| row.id == *id));
+        Ok(self.compare(Look { at_ms: fresh::now_ms(), sandboxes: all }))
+    }
+
+    /// Adds to a look what was used since the one before, wherever it was taken.
+    pub fn compare(&mut self, look: Look) -> Look {
+        let Look { at_ms, sandboxes: mut all } = look;
+        for row in &mut all {
+            row.cpu_percent = self.percent(row, at_ms);
+        }
+        self.before.retain(|id, _| all.iter().any(|row| row.id == *id));
         let busy = |row: &Row| (row.cpu_percent.unwrap_or(0.0), row.memory_bytes);
         all.sort_by(|a, b| {
             let (a_busy, b_busy) = (busy(a), busy(b));
             b_busy.0.total_cmp(&a_busy.0).then(b_busy.1.cmp(&a_busy.1)).then_with(|| a.id.cmp(&b.id))
         });
-        Ok(Look { at_ms: fresh::now_ms(), sandboxes: all })
+        Look { at_ms, sandboxes: all }
     }
 
-    fn percent(&mut self, row: &Row) -> Option<f64> {
-        let now = Instant::now();
-        let (at, before) = self.before.insert(row.id.clone(), (now, row.cpu_us))?;
-        let passed = now.duration_since(at).as_micros() as f64;
+    fn percent(&mut self, row: &Row, now_ms: u64) -> Option<f64> {
+        let (at, before) = self.before.insert(row.id.clone(), (now_ms, row.cpu_us))?;
+        // A clock that was set back tells nothing.
+        let passed = now_ms.saturating_sub(at) as f64 * 1000.0;
         // What began anew counts from nothing.
         let spent = row.cpu_us.checked_sub(before).unwrap_or(row.cpu_us) as f64;
         Some(if passed > 0.0 { (spent * 1000.0 / passed).round() / 10.0 } else { 0.0 })

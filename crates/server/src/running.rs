@@ -7,7 +7,7 @@ use crate::{Shared, Who};
 use node::keeper::begin::{self, Shown};
 use node::keeper::runs::{self, Found};
 use node::keeper::spool::{Kind, Page, Reader};
-use node::keeper::wire::Waited;
+use node::keeper::wire::{By, Waited};
 use node::keeper::{Follow, Keeper, Pending};
 use serde::de::DeserializeOwned;
 use std::io;
@@ -366,14 +366,14 @@ impl Input {
         Ok(Input { keeper: Some(keeper.await?), run: listener.found.id.clone() })
     }
 
-    /// Resolves when the bytes are taken.
-    pub async fn give(&mut self, bytes: Vec<u8>, eof: bool) -> Result<(), Refusal> {
+    /// Resolves when the bytes are taken; how much of the writer's own was, where they count.
+    pub async fn give(&mut self, bytes: Vec<u8>, eof: bool, by: Option<By>) -> Result<Option<u64>, Refusal> {
         let keeper = self.keeper.take().ok_or_else(|| not_there(&self.run))?;
-        let pending = keeper.put_input(&self.run, bytes, eof)?;
+        let pending = keeper.put_input(&self.run, bytes, eof, by)?;
         let mut pending = Watched::new(pending).map_err(unheard)?;
-        pending.answer().await?;
+        let fed = pending.answer().await?;
         self.keeper = Some(pending.of.done());
-        Ok(())
+        Ok(fed.map(|fed| fed.offset))
     }
 }
 

@@ -4,7 +4,7 @@ use super::{all_verbs, path};
 use clap::{Arg, ArgMatches};
 use std::ffi::OsString;
 
-pub fn args() -> [Arg; 3] {
+pub fn args() -> [Arg; 4] {
     [
         Arg::new("server").long("server").value_name("URL|SOCKET").help(
             "Speak to a daemon: a socket's path, unix:PATH, https://HOST:PORT, or http:// on this machine \
@@ -16,11 +16,15 @@ pub fn args() -> [Arg; 3] {
         path("server-ca")
             .value_name("FILE")
             .help("Believe the certificates in FILE (PEM) instead of the system's [environment: COFFERDAM_SERVER_CA]"),
+        Arg::new("server-timeout").long("server-timeout").value_name("TIME").help(
+            "How long the daemon may say nothing before it is given up, e.g. 30s [default: as long as a verb may take; \
+             environment: COFFERDAM_SERVER_TIMEOUT]",
+        ),
     ]
     .map(|arg| arg.global(true).help_heading("Daemon"))
 }
 
-const FLAGS: [&str; 3] = ["--server", "--token-file", "--server-ca"];
+const FLAGS: [&str; 4] = ["--server", "--server-timeout", "--token-file", "--server-ca"];
 
 /// What stands before a verb is put behind it, where every verb finds it. A command to run has no verb, and its flags stand first.
 pub fn behind_the_verb(words: Vec<OsString>) -> Vec<OsString> {
@@ -48,10 +52,12 @@ pub fn behind_the_verb(words: Vec<OsString>) -> Vec<OsString> {
 /// The same flags once more, for a verb that uses another.
 pub fn given(m: &ArgMatches) -> Vec<OsString> {
     let mut words = Vec::new();
-    if let Some(server) = m.get_one::<String>("server") {
-        words.extend([OsString::from(FLAGS[0]), server.into()]);
+    for flag in &FLAGS[..2] {
+        if let Some(word) = m.get_one::<String>(flag.trim_start_matches('-')) {
+            words.extend([OsString::from(flag), word.into()]);
+        }
     }
-    for flag in &FLAGS[1..] {
+    for flag in &FLAGS[2..] {
         if let Some(file) = m.get_one::<OsString>(flag.trim_start_matches('-')) {
             words.extend([OsString::from(flag), file.clone()]);
         }

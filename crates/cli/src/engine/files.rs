@@ -1,7 +1,7 @@
 //! Files of a sandbox: looked at, changed, and copied in and out.
 
 use super::Engine;
-use super::there::There;
+use super::there::{Parts, There};
 use crate::files::place::Place;
 use client::{Ask, Content, Heard};
 use node::files::change::{self, Moved, Removed};
@@ -35,19 +35,22 @@ impl Engine {
             Engine::Here(caller) => Some(opened(place, Purpose::Reading, caller)?),
             Engine::There(_) => None,
         };
-        let (mut all, mut shut) = (Vec::new(), 0);
+        let (mut all, mut shut, mut parts) = (Vec::new(), 0u64, Parts::default());
         loop {
             let page = match (&root, self) {
                 (Some((root, path)), _) => list::list(root, path, &ask)?,
                 (None, Engine::There(there)) => there.listed(place, &ask)?,
                 (None, Engine::Here(_)) => return Err(Fault::internal("files of nobody")),
             };
-            shut += page.shut;
+            shut = shut.saturating_add(page.shut);
             all.extend(page.entries);
-            ask.after = page.next;
-            if ask.after.is_none() {
+            if page.next.is_none() {
                 return Ok((all, shut));
             }
+            if root.is_none() {
+                parts.go_on(ask.after.as_ref(), page.next.as_ref())?;
+            }
+            ask.after = page.next;
         }
     }
 

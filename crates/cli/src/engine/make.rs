@@ -31,6 +31,9 @@ pub fn make(ask: &Ask, there: &There) -> Result<(Make, Vec<String>), Fault> {
         sharing: ask.sharing,
         driver: ask.driver,
         services: ask.services.clone(),
+        read_only: ask.read_only,
+        secrets: ask.secrets.clone(),
+        events_max: ask.events_max,
     };
     Ok((make, notes))
 }

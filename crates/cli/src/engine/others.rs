@@ -1,13 +1,18 @@
-//! The journal, events, tokens and secrets.
+//! The journal, events, tokens, secrets, questions, policies, and what sandboxes use.
 
 use super::Engine;
+use super::make::policies_of;
+use super::there::{Again, Parts, text};
 use client::{Ask, Heard};
 use node::audit::{self, Noted, Page, Tail, Verified, Wanted};
+use node::policies::{self, Explained, Flag, Source};
 use node::questions::{self, Answer, Open, Remember};
 use node::secrets::kept::{self, Changed, Names};
 use node::tokens::{self, Minted, Revoked, Shown};
+use node::top::{Look, Top};
 use serde_json::json;
-use server::wire::{Questions, Said, Tokens};
+use server::wire::{Checked, Explain, Questions, Said, Tokens};
+use std::ffi::OsStr;
 use std::time::Duration;
 use terms::{ErrorKind, Fault, Phase};
 
@@ -17,8 +22,6 @@ const PAUSE: Duration = Duration::from_millis(250);
 const AT_ONCE: u32 = 500;
 /// Where one begins who does not say.
 const LAST: u64 = 100;
-/// How often a daemon that went away in the middle is looked for again.
-const TRIES: u32 = 10;
 
 /// Which events, and how many.
 pub struct Tell {
@@ -64,6 +67,45 @@ impl Engine {
                 }
             }
             Engine::There(there) => there.events(tell, each),
+        }
+    }
+
+    /// What sandboxes use now, and since the look before.
+    pub fn top(&self, top: &mut Top) -> Result<Look, Fault> {
+        match self {
+            Engine::Here(caller) => top.look(caller),
+            Engine::There(there) => there.get(&["v1", "top"]).map(|look| top.compare(look)),
+        }
+    }
+
+    /// What policies and rules decide about something, on the host where commands would run.
+    pub fn explain(&self, what: &OsStr, sources: &[Source], flags: &[Flag]) -> Result<Explained, Fault> {
+        let there = match self {
+            Engine::Here(caller) => return policies::explain(what, sources, flags, caller),
+            Engine::There(there) => there,
+        };
+        let (policies, _) = policies_of(sources, flags, false, there)?;
+        let wish = Explain {
+            what: text(what, "what is to be explained:")?,
+            sandbox: None,
+            preset: None,
+            policy: None,
+            policies,
+            dir: Some(there.here()?),
+        };
+        there.post(&["v1", "policies", "explain"], &wish)
+    }
+
+    /// Whether a policy can be enforced there: its digest, and what is to be known of it.
+    pub fn policy_check(&self, document: &policies::Document) -> Result<(String, Vec<String>), Fault> {
+        match self {
+            Engine::Here(caller) => policies::check(document, caller).map(|checked| (checked.digest, checked.notes)),
+            Engine::There(there) => {
+                let document: serde_json::Value =
+                    serde_json::from_str(&document.to_json()).map_err(|e| Fault::internal(e.to_string()))?;
+                let checked: Checked = there.post(&["v1", "policies", "check"], &document)?;
+                Ok((checked.digest, checked.notes))
+            }
         }
     }
 
@@ -158,17 +200,21 @@ impl super::There {
                 Fault::invalid(format!("there is no event {at} yet; the last is {last}")).phase(Phase::Admission);
             return Err(fault.hint("begin without a number, or with one that was told"));
         }
+        let mut parts = Parts::default();
         loop {
             let Page { entries, next, .. } = self.noted(tell, at)?;
             match (each(&entries), next) {
-                (true, Some(next)) => at = next,
+                (true, Some(next)) => {
+                    parts.go_on(Some(&at), Some(&next.max(at)))?;
+                    at = next;
+                }
                 _ => return Ok(()),
             }
         }
     }
 
     fn follow(&self, tell: &Tell, at: &mut u64, each: &mut dyn FnMut(&[Noted]) -> bool) -> Result<(), Fault> {
-        let mut tries = 0;
+        let mut again = Again::new(&self.client);
         loop {
             let ask = Ask::get(&["v1", "events"]).query("from", at.to_string());
             let ask = ask.query_if("sandbox", tell.wanted.subject.as_ref()).query_if("verb", tell.wanted.verb.as_ref());
@@ -178,15 +224,28 @@ impl super::There {
                 }
                 let entry: Noted = serde_json::from_str(&event.data)
                     .map_err(|e| Fault::new(ErrorKind::ProviderFailed, format!("an event cannot be read: {e}")))?;
-                (*at, tries) = (entry.seq, 0);
+                if entry.seq <= *at {
+                    let fault = Fault::new(ErrorKind::ProviderFailed, "the stream of events goes backwards");
+                    return Err(fault
+                        .phase(Phase::Delivery)
+                        .hint("see that --server names a daemon of the same version"));
+                }
+                *at = entry.seq;
+                again.is_well();
                 Ok(if each(&[entry]) { Heard::More } else { Heard::Enough })
             });
-            tries += 1;
             match heard {
                 Ok(true) => return Ok(()),
-                Err(fault) if fault.error_kind != ErrorKind::Unavailable || tries > TRIES => return Err(fault),
-                Ok(false) | Err(_) => std::thread::sleep(PAUSE * tries),
+                Err(fault) if fault.error_kind != ErrorKind::Unavailable => return Err(fault),
+                _ if again.look() => {}
+                heard => return Err(heard.err().unwrap_or_else(|| ends_again("events"))),
             }
         }
     }
+}
+
+/// A stream that is opened and says nothing, again and again.
+pub(super) fn ends_again(what: &str) -> Fault {
+    let fault = Fault::new(ErrorKind::Unavailable, format!("{what}: the stream ends again and again"));
+    fault.phase(Phase::Delivery).hint("see whether the daemon runs, and try again")
 }

@@ -1,6 +1,6 @@
 //! diff, prune, approve, reject, undo, rebase, conflicts, provenance.
 
-use super::there::There;
+use super::there::{Parts, There};
 use super::{Engine, not_there};
 use client::Ask;
 use node::lifecycle::list::Whole;
@@ -143,7 +143,7 @@ impl There {
     /// All pages of a diff as one.
     fn diff(&self, ask: &diff::Ask) -> Result<Answer, Fault> {
         if ask.page.is_some() {
-            return Err(not_there("a part of a diff", "ask for all of it"));
+            return Err(not_there("a part of a diff", "its parts come one after the other", "ask for all of it"));
         }
         let (id, paths) = self.of(&ask.of)?;
         let page = |after: Option<&String>| -> Result<Answer, Fault> {
@@ -153,9 +153,10 @@ impl There {
             let request = request.query_if("all", ask.everything.then_some("true"));
             self.client.document(request.query_if("shown", (ask.reader == Reader::Person).then_some("true")))
         };
-        let mut whole = page(None)?;
+        let (mut whole, mut parts) = (page(None)?, Parts::default());
         while let Some(next) = whole.next.take() {
             let more = page(Some(&next))?;
+            parts.go_on(Some(&next), more.next.as_ref())?;
             if more.diff.digest != whole.diff.digest {
                 return Err(moved(&whole.sandbox));
             }
@@ -168,7 +169,7 @@ impl There {
     /// How much a sandbox holds, with all that is usually withheld.
     pub fn changes(&self, which: &Which) -> Result<Changes, Fault> {
         let word = self.word(which.word.as_deref())?;
-        let (mut count, mut after) = (Changes::default(), None);
+        let (mut count, mut after, mut parts) = (Changes::default(), None, Parts::default());
         loop {
             let ask = Ask::get(&["v1", "sandboxes", &word, "workspace", "diff"]).query("all", "true");
             let ask = ask.query("lines", "false").query("limit", MOST_FILES.to_string());
@@ -184,10 +185,11 @@ impl There {
                     }
                 }
             }
-            after = page.next;
-            if after.is_none() {
+            if page.next.is_none() {
                 return Ok(count);
             }
+            parts.go_on(after.as_ref(), page.next.as_ref())?;
+            after = page.next;
         }
     }
 

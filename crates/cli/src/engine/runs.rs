@@ -1,21 +1,24 @@
 //! Commands in live sandboxes: begun, read along, visited, waited for, signalled.
 
 use super::Engine;
-use super::there::{There, text, time};
+use super::there::{Again, There, time};
 use crate::render;
 use client::{Ask, Event, Heard, Stream, Visitor};
+use node::files::Target;
 use node::fresh;
 use node::keeper::attach::{Left, Manner, Voice, attach, terminal};
 use node::keeper::begin::{self, Shown, Size};
 use node::keeper::exec;
 use node::keeper::runs::{self, Found, Log};
 use node::keeper::spool::{HEAD, Kind, Record};
+use node::keeper::wire::Hidden;
 use node::run;
 use serde::Deserialize;
 use serde_json::json;
 use server::wire::Signalled;
 use std::collections::BTreeMap;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt;
 use std::time::{Duration, Instant};
 use terms::{ErrorKind, Fault, Outcome, Phase};
 
@@ -113,6 +116,14 @@ impl Engine {
     }
 }
 
+/// Values of secrets by name, for one command.
+pub type Values = BTreeMap<String, Hidden>;
+
+/// Byte for byte, as documents carry it.
+fn spelled(word: &OsStr) -> Target {
+    Target::of(word.as_bytes())
+}
+
 fn over(run: &str) -> Fault {
     let fault = Fault::new(ErrorKind::Conflict, format!("{run} does not go on in a live sandbox"));
     fault.subject(run).phase(Phase::Admission).hint("`cofferdam logs` shows what it said")
@@ -124,7 +135,7 @@ impl There {
     }
 
     /// Begins a command; the run's id. A request whose answer is lost is repeated under its key, and begins no second one.
-    pub fn begin(&self, ask: &run::Ask, word: Option<&str>) -> Result<String, Fault> {
+    pub fn begin(&self, ask: &run::Ask, word: Option<&str>, secrets: Values) -> Result<String, Fault> {
         if let Some(what) = exec::too_much(ask) {
             let message =
                 format!("over a daemon commands run in live sandboxes, and {what} cannot be given to one command");
@@ -133,34 +144,30 @@ impl There {
         }
         let word = self.word(word)?;
         let key = terms::id("key", fresh::random());
-        let document = self.command(ask)?;
+        let document = begin::Ask { secrets, ..self.command(ask)? };
         let request = || {
             let ask = Ask::post(&["v1", "sandboxes", &word, "runs"]).header("idempotency-key", &key)?;
             self.client.document::<Shown>(ask.document(&document)?)
         };
-        const PATIENCE: Duration = Duration::from_secs(30);
-        let (first, begun, mut pause) = (request(), Instant::now(), Duration::from_millis(100));
+        let (first, mut again) = (request(), Again::new(&self.client));
         // A daemon that is not there at all is not waited for.
         let mut answer = match first {
             Err(fault) if fault.phase == Some(Phase::Admission) => return Err(fault),
             first => first,
         };
-        while answer.as_ref().is_err_and(is_lost) && begun.elapsed() < PATIENCE {
-            std::thread::sleep(pause);
-            pause = (pause * 2).min(Duration::from_secs(2));
+        while answer.as_ref().is_err_and(is_lost) && again.look() {
             answer = request();
         }
         answer.map(|shown| shown.run)
     }
 
     fn command(&self, ask: &run::Ask) -> Result<begin::Ask, Fault> {
-        let words = |words: &[OsString]| words.iter().map(|word| text(word, "the argument")).collect::<Result<_, _>>();
         Ok(begin::Ask {
-            command: words(&ask.command)?,
-            shell: ask.shell.as_ref().map(|shell| text(shell, "-c")).transpose()?,
-            env: self.variables(&ask.env)?,
-            workdir: ask.workdir.as_ref().map(|dir| text(dir.as_os_str(), "--workdir")).transpose()?,
-            cwd: self.caller.cwd.to_str().map(str::to_owned),
+            command: ask.command.iter().map(|word| spelled(word)).collect(),
+            shell: ask.shell.as_ref().map(|shell| spelled(shell)),
+            variables: self.variables(&ask.env)?,
+            workdir: ask.workdir.as_ref().map(|dir| spelled(dir.as_os_str())),
+            cwd: Some(spelled(self.caller.cwd.as_os_str())),
             limits: ask.limits,
             input: ask.stdio.input,
             terminal: ask
@@ -168,22 +175,25 @@ impl There {
                 .terminal
                 .then(|| terminal::size(rustix::stdio::stdin()))
                 .map(|(rows, columns)| Size { rows, columns }),
+            ..begin::Ask::default()
         })
     }
 
     /// `NAME` is passed from here, `NAME=VALUE` is set.
-    fn variables(&self, asked: &[OsString]) -> Result<BTreeMap<String, String>, Fault> {
-        let mut all = BTreeMap::new();
+    fn variables(&self, asked: &[OsString]) -> Result<Vec<Target>, Fault> {
+        let mut all = Vec::new();
         for item in asked {
-            let item = text(item, "--env")?;
-            let (name, value) = match item.split_once('=') {
-                Some((name, value)) => (name, Some(value.to_owned())),
-                None => (item.as_str(), self.caller.var(&item).map(|value| text(value, "--env")).transpose()?),
-            };
-            if name.is_empty() {
-                return Err(Fault::invalid(format!("--env {item:?}: no name before '='")).phase(Phase::Admission));
+            let bytes = item.as_encoded_bytes();
+            match bytes.iter().position(|byte| *byte == b'=') {
+                Some(0) => {
+                    return Err(Fault::invalid(format!("--env {item:?}: no name before '='")).phase(Phase::Admission));
+                }
+                Some(_) => all.push(spelled(item)),
+                None => {
+                    let value = self.caller.env.iter().find(|(name, _)| name == item).map(|(_, value)| value);
+                    all.extend(value.map(|value| Target::of(&[bytes, b"=", value.as_encoded_bytes()].concat())));
+                }
             }
-            all.extend(value.map(|value| (name.to_owned(), value)));
         }
         Ok(all)
     }
@@ -193,7 +203,7 @@ impl There {
         let _raw = manner.terminal.then(terminal::Raw::on_stdin);
         let mut guest = Guest { voice: Voice::new(manner.capture), ends };
         let Manner { input, terminal, from, .. } = manner;
-        match self.client.visit(run, client::Manner { input, terminal, from }, &mut guest)? {
+        match self.client.visit(run, client::Manner { input, terminal, from, writer: fresh::random() }, &mut guest)? {
             client::Left::Ended(outcome) => Ok(Left::Ended(Box::new(guest.voice.told(*outcome)))),
             client::Left::Detached => Ok(Left::Detached),
         }
@@ -213,16 +223,18 @@ impl There {
             if left.is_zero() {
                 return Ok((shown.run, None));
             }
+            // An answer that came too soon is not asked for at once again.
+            std::thread::sleep(Duration::from_millis(20));
         }
     }
 
     fn logs(&self, word: &str, from: u64, follow: bool, each: &mut dyn FnMut(Piece) -> bool) -> Result<(), Fault> {
         let run = self.shown(word)?.run;
-        let (mut next, mut tries) = (from, 0);
+        let (mut next, mut again) = (from, Again::new(&self.client));
         loop {
             let ask = Ask::get(&["v1", "runs", &run, "output"]).query("encoding", "base64");
             let ask = ask.query("from", next.to_string()).query("follow", if follow { "true" } else { "false" });
-            let (mut went_on, mut end) = (false, None);
+            let mut end = None;
             let heard = self.client.events(ask, &mut |event| {
                 if event.name == "end" {
                     end = Some(event);
@@ -230,7 +242,11 @@ impl There {
                 }
                 let id = event.id;
                 let Some(piece) = piece(&event)? else { return Ok(Heard::More) };
-                (next, went_on) = (id.unwrap_or(next), true);
+                if id.is_some_and(|id| id <= next) {
+                    return Err(client::backwards(&run));
+                }
+                next = id.unwrap_or(next);
+                again.is_well();
                 Ok(if each(piece) { Heard::More } else { Heard::Enough })
             });
             if let Some(event) = end {
@@ -241,19 +257,19 @@ impl There {
                 Ok(true) => return Ok(()),
                 Ok(false) if !follow => return Ok(()),
                 Err(fault) if !is_lost(&fault) => return Err(fault),
-                _ => {
-                    tries = if went_on { 0 } else { tries + 1 };
-                    if tries > 10 {
-                        return Err(heard.err().unwrap_or_else(|| lost(&run)));
-                    }
-                    std::thread::sleep(Duration::from_millis(100) * (tries + 1));
-                }
+                _ if again.look() => {}
+                _ => return Err(heard.err().unwrap_or_else(|| lost(&run))),
             }
         }
     }
 
     /// The last record of a log, which a stream tells by the outcome alone.
     fn end_of(&self, run: &str, event: Event, at: u64) -> Result<Piece, Fault> {
+        if let Err(e) = serde_json::from_str::<Outcome>(&event.data) {
+            let fault = Fault::new(ErrorKind::ProviderFailed, format!("how {run} ended cannot be read: {e}"));
+            let fault = fault.subject(run).phase(Phase::Delivery);
+            return Err(fault.hint("see that --server names a daemon of the same version"));
+        }
         let at_ms = self.shown(run)?.ended_ms.unwrap_or(0);
         let offset = event.id.map_or(at, |behind| behind.saturating_sub((HEAD + event.data.len()) as u64));
         Ok(Piece::Record(Record { offset, at_ms, kind: Kind::End, bytes: event.data.into_bytes() }))

@@ -124,6 +124,19 @@ impl There {
         Ok(made)
     }
 
+    /// Opens ports of the daemon's host to a sandbox.
+    pub fn publish(&self, which: &Which, ports: &[String]) -> Result<(), Fault> {
+        if ports.is_empty() {
+            return Ok(());
+        }
+        let word = self.word(which.word.as_deref())?;
+        let publish = Some(change::Publish { add: ports.to_vec(), ..change::Publish::default() });
+        let ask = Ask::patch(&["v1", "sandboxes", &word]);
+        let _changed: Changed =
+            self.client.document(ask.document(&change::Ask { publish, ..change::Ask::default() })?)?;
+        Ok(())
+    }
+
     pub fn inspect(&self, word: Option<&str>) -> Result<Whole, Fault> {
         self.get(&["v1", "sandboxes", &self.word(word)?])
     }

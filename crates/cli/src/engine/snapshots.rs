@@ -8,7 +8,7 @@ use node::snapshots::{self, Described, Forked, Imported, Listed, Onto, Restored,
 use node::state::State;
 use node::warm;
 use serde::Deserialize;
-use server::wire::{CreateTemplate, Fork, Restore, Snapshots, Take, Template, Templates, WarmTemplate};
+use server::wire::{CreateTemplate, Fork, PolicyOf, Restore, Snapshots, Take, Template, Templates, WarmTemplate};
 use std::io::{Read, Write};
 use terms::{ErrorKind, Fault, Phase};
 
@@ -164,25 +164,40 @@ impl Engine {
 }
 
 impl There {
+    /// Built-in policies by name, and all others as a list of documents.
+    fn sources(&self, onto: &Onto<'_>) -> Result<(Option<String>, Option<String>), Fault> {
+        // It goes with the head of the request: the body is the file.
+        const LONGEST: usize = 8 << 10;
+        let (all, notes) = make::policies_of(&onto.policies, &onto.flags, false, self)?;
+        notes.iter().for_each(|note| crate::render::note(note));
+        let (mut names, mut documents) = (Vec::new(), Vec::new());
+        for policy in all {
+            match policy {
+                PolicyOf::Name(name) => names.push(name),
+                document => documents.push(document),
+            }
+        }
+        let text = serde_json::to_string(&documents).map_err(|e| Fault::internal(e.to_string()))?;
+        if text.len() > LONGEST {
+            let what = format!("an import under policy files and rules of more than {LONGEST} bytes");
+            let hint = "name built-in policies with -p, or import it on the daemon's host without --server";
+            return Err(not_there(&what, "they go with the head of the request, and its body is the file", hint));
+        }
+        let some = |list: bool, text: String| list.then_some(text);
+        Ok((some(!names.is_empty(), names.join(",")), some(!documents.is_empty(), text)))
+    }
+
     fn forget(&self, path: &[&str]) -> Result<String, Fault> {
         self.client.document(Ask::delete(path)).map(|gone: Gone| gone.removed)
     }
 
     fn import(&self, onto: Onto<'_>, input: Box<dyn Read + Send>) -> Result<Imported, Fault> {
-        use node::policies::Source;
-        let policy = match (onto.policies.as_slice(), onto.flags.is_empty()) {
-            ([], true) => None,
-            ([Source::Preset(name)], true) => Some(name),
-            _ => {
-                let hint = "name one built-in policy with -p";
-                return Err(not_there("an import under a policy's file, several policies or single rules", hint));
-            }
-        };
+        let (policy, documents) = self.sources(&onto)?;
         let ask = Ask::post(&["v1", "import"]).content(Content::Stream(input, "application/octet-stream"));
         let ask = ask.query_if("dir", onto.dir.map(|dir| self.whole(dir)).transpose()?);
         // A bound that somebody chose has no ratio beside it.
         let most = onto.bounds.ratio.is_none().then(|| onto.bounds.bytes.to_string());
-        let ask = ask.query_if("name", onto.name).query_if("policy", policy);
+        let ask = ask.query_if("name", onto.name).query_if("policy", policy).query_if("documents", documents);
         let driver = onto.driver.map(|driver| serde_json::to_value(driver).map_err(|e| Fault::internal(e.to_string())));
         let driver = driver.transpose()?.and_then(|driver| driver.as_str().map(str::to_owned));
         self.client.document(ask.query_if("max_bytes", most).query_if("driver", driver))

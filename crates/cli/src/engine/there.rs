@@ -8,8 +8,8 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::ffi::OsStr;
 use std::path::Path;
-use std::time::Duration;
-use terms::{Fault, Phase};
+use std::time::{Duration, Instant};
+use terms::{ErrorKind, Fault, Phase};
 
 pub struct There {
     pub client: Client,
@@ -64,17 +64,68 @@ impl There {
         ask: impl Fn() -> Ask,
         cut: impl Fn(P) -> (Vec<T>, Option<String>),
     ) -> Result<Vec<T>, Fault> {
-        let (mut all, mut after) = (Vec::new(), None);
+        let (mut all, mut after, mut parts) = (Vec::new(), None, Parts::default());
         loop {
             let part = self.client.document(ask().query("limit", PART).query_if("after", after.as_ref()))?;
             let (more, next) = cut(part);
             all.extend(more);
             match next {
                 None => return Ok(all),
-                Some(_) if next == after => return Err(Fault::internal("a list that does not end")),
-                next => after = next,
+                Some(_) => parts.go_on(after.as_ref(), next.as_ref())?,
             }
+            after = next;
         }
+    }
+}
+
+/// A daemon that went away in the middle is looked for again, for a while.
+pub struct Again {
+    patience: Duration,
+    since: Option<Instant>,
+    pause: Duration,
+}
+
+impl Again {
+    const PATIENCE: Duration = Duration::from_secs(30);
+    const FIRST: Duration = Duration::from_millis(100);
+    const LONGEST: Duration = Duration::from_secs(2);
+
+    pub fn new(client: &Client) -> Again {
+        Again { patience: client.server().patience(Self::PATIENCE), since: None, pause: Self::FIRST }
+    }
+
+    /// It is there, and goes on.
+    pub fn is_well(&mut self) {
+        (self.since, self.pause) = (None, Self::FIRST);
+    }
+
+    /// It is gone: after a pause, whether it is worth another look.
+    pub fn look(&mut self) -> bool {
+        let since = *self.since.get_or_insert_with(Instant::now);
+        if since.elapsed() >= self.patience {
+            return false;
+        }
+        std::thread::sleep(self.pause);
+        self.pause = (self.pause * 2).min(Self::LONGEST);
+        true
+    }
+}
+
+/// Parts of a list that were asked for: there is an end to them, whatever a daemon says.
+#[derive(Default)]
+pub struct Parts(u32);
+
+impl Parts {
+    const MOST: u32 = 10_000;
+
+    /// Whether the next may be asked for.
+    pub fn go_on<T: PartialEq>(&mut self, after: Option<&T>, next: Option<&T>) -> Result<(), Fault> {
+        self.0 += 1;
+        if self.0 < Self::MOST && after != next {
+            return Ok(());
+        }
+        let fault = Fault::new(ErrorKind::ProviderFailed, "the daemon gives a list that does not end");
+        Err(fault.phase(Phase::Delivery).hint("see that --server names a daemon of the same version"))
     }
 }
 

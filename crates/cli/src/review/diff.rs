@@ -163,7 +163,7 @@ fn summary(out: &mut Out, answer: &Answer) -> io::Result<()> {
 fn everything(out: &mut Out, answer: &Answer, brush: Brush) -> io::Result<()> {
     let name = answer.name.as_deref().map(|name| format!(" ({})", render::safe(name))).unwrap_or_default();
     let base = render::safe(&answer.base.to_string_lossy());
-    writeln!(out, "{}{name} over {base}", brush.paint(BOLD, &answer.sandbox))?;
+    writeln!(out, "{}{name} over {base}", brush.paint(BOLD, &render::safe(&answer.sandbox)))?;
     let in_class = |wanted: fn(&Class) -> bool| answer.diff.files.iter().filter(move |f| wanted(&f.change.class));
     let heading = |out: &mut Out, colour: &str, text: &str| writeln!(out, "\n{}", brush.paint(colour, text));
     let runs: Vec<_> = in_class(|class| matches!(class, Class::RunsOnHost { .. })).collect();
@@ -226,10 +226,11 @@ fn ending(out: &mut Out, answer: &Answer, brush: Brush) -> io::Result<()> {
     if answer.diff.files.is_empty() {
         return Ok(());
     }
-    writeln!(out, "\ndigest {}", answer.diff.digest)?;
+    let (sandbox, seen) = (render::safe(&answer.sandbox), render::safe(&answer.diff.digest));
+    writeln!(out, "\ndigest {seen}")?;
     // What was shown as a whole is remembered; a part of it is approved by the digest of all.
-    let digest = if answer.only.is_empty() { String::new() } else { format!(" --digest {}", answer.diff.digest) };
-    writeln!(out, "approve with: cofferdam approve {}{digest}", answer.sandbox)
+    let digest = if answer.only.is_empty() { String::new() } else { format!(" --digest {seen}") };
+    writeln!(out, "approve with: cofferdam approve {sandbox}{digest}")
 }
 
 /// `cofferdam prune`.
@@ -240,7 +241,7 @@ pub fn prune(matches: &ArgMatches) -> ExitCode {
         Ok(answer) if json => render::print_json(&answer),
         Ok(answer) => {
             let said = format!("{} files, {} taken out of {}", answer.files, bytes(answer.bytes), answer.sandbox);
-            let _ = writeln!(io::stdout(), "{said}");
+            render::say(&said);
         }
         Err(fault) => return render::fault(&fault, json),
     }

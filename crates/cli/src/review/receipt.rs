@@ -64,9 +64,16 @@ fn list(changes: &[LandedChange]) {
     let mut out = std::io::stdout().lock();
     for change in changes {
         let from = change.from.as_ref().map(|from| format!(" from {from}")).unwrap_or_default();
-        let part = change.hunks.as_ref().map(|hunks| format!(" (only {})", hunks.join(", "))).unwrap_or_default();
+        let part =
+            change.hunks.as_ref().map(|hunks| safe(&format!(" (only {})", hunks.join(", ")))).unwrap_or_default();
         // A reader that left early is no error of ours.
-        let _ = writeln!(out, "{:<9} {}{}{part}", change.kind, safe(&change.path.to_string()), safe(&from));
+        let _ = writeln!(
+            out,
+            "{:<9} {}{}{part}",
+            safe(&change.kind.to_string()),
+            safe(&change.path.to_string()),
+            safe(&from)
+        );
     }
 }
 

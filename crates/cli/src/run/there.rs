@@ -1,21 +1,24 @@
 //! `run`, `exec` and `shell` with a daemon. A run makes a sandbox over the directory, runs in it, and leaves what a run leaves
 //! here: the workspace where something was changed in it, and else nothing. The directory is one of the daemon's host.
 
+use super::tell_dropped;
 use super::{Done, ask, kept};
 use crate::args::Runs;
-use crate::engine::{There, not_there, tell_left};
+use crate::engine::{Following, There, Values, follow_network, not_there, tell_left};
 use crate::render;
 use clap::ArgMatches;
+use node::events::{DEFAULT_MAX, EventFile};
 use node::keeper::attach::{Left, Manner};
 use node::lifecycle::create;
 use node::lifecycle::stop::Which;
 use node::policies::Source;
 use node::run::{Ask, Fresh, Keep, Place, TTL_MS};
-use std::io::{IsTerminal, Write};
+use node::secrets::{self, Carried};
+use std::io::IsTerminal;
 use std::time::Duration;
 use terms::{Changes, Fault, Outcome};
 
-pub fn carry_out(verb: Runs, m: &ArgMatches, there: &There) -> Result<Done, Fault> {
+pub fn carry_out(verb: Runs, m: &ArgMatches, there: &There, events: Option<EventFile>) -> Result<Done, Fault> {
     let asked = ask(verb, m, &there.caller)?;
     refuse(m, &asked)?;
     let detach = m.try_get_one::<bool>("detach").ok().flatten().is_some_and(|detach| *detach);
@@ -24,34 +27,49 @@ pub fn carry_out(verb: Runs, m: &ArgMatches, there: &There) -> Result<Done, Faul
             let word = Some(word.as_str()).filter(|word| !word.is_empty());
             let asked =
                 Ask { stdio: node::run::Stdio { input: asked.stdio.input && !detach, ..asked.stdio }, ..asked.clone() };
-            let run = there.begin(&asked, word)?;
+            let run = there.begin(&asked, word, Values::new())?;
             if detach {
-                // A reader that left early is no error of ours.
-                let _ = writeln!(std::io::stdout(), "{run}");
+                render::say(&run);
                 return Ok(Done::Left);
             }
             stay(m, there, &asked, &run)
         }
-        Place::Fresh(fresh) => in_fresh(m, there, &asked, fresh),
-        Place::Plain | Place::ReadOnly | Place::Direct => Err(not_there(
-            "a run without a workspace",
-            "leave --read-only and --direct out, or run it on the daemon's host",
+        Place::Fresh(fresh) => in_fresh(m, there, &asked, fresh, events),
+        // There is a sandbox all the same, which nothing is written to.
+        Place::ReadOnly => in_fresh(m, there, &asked, &Fresh::default(), events),
+        Place::Direct => Err(not_there(
+            "--direct",
+            "a daemon changes a directory by an approval and by nothing else",
+            "leave --direct out and `cofferdam approve` what was changed, or run it on the daemon's host without --server",
         )),
+        Place::Plain => Err(Fault::internal("a run that is no run")),
     }
 }
 
 /// What only a process here could do.
 fn refuse(m: &ArgMatches, asked: &Ask) -> Result<(), Fault> {
     let given = [
-        (m.get_flag("explain"), "--explain", "`cofferdam policy explain` tells what a policy decides"),
-        (asked.events, "--events", "`cofferdam events -f` tells what happens to sandboxes"),
-        (asked.report_reads, "--report-reads", "leave it out"),
-        (!asked.publish.is_empty(), "--publish", "a port of a live sandbox is reached through the daemon's own"),
-        (!asked.secrets.is_empty(), "--secret", "keep it with the daemon: `cofferdam secret set`"),
-        (m.get_one::<String>("ask-timeout").is_some(), "--ask-timeout", "leave it out: questions wait with the daemon"),
+        (
+            m.get_flag("explain"),
+            "--explain",
+            "the steps are those of a process here",
+            "`cofferdam policy explain` tells what a policy decides there",
+        ),
+        (
+            asked.report_reads,
+            "--report-reads",
+            "all commands of a live sandbox are watched alike",
+            "leave it out, or run it on the daemon's host without --server",
+        ),
+        (
+            m.get_one::<String>("ask-timeout").is_some(),
+            "--ask-timeout",
+            "questions wait with the daemon, for as long as it says",
+            "leave it out, and answer them with `cofferdam questions` and `cofferdam answer`",
+        ),
     ];
     match given.into_iter().find(|(given, ..)| *given) {
-        Some((_, what, hint)) => Err(not_there(what, hint)),
+        Some((_, what, why, hint)) => Err(not_there(what, why, hint)),
         None => Ok(()),
     }
 }
@@ -74,8 +92,18 @@ fn stay(m: &ArgMatches, there: &There, asked: &Ask, run: &str) -> Result<Done, F
     }
 }
 
-fn in_fresh(m: &ArgMatches, there: &There, asked: &Ask, fresh: &Fresh) -> Result<Done, Fault> {
+fn in_fresh(
+    m: &ArgMatches,
+    there: &There,
+    asked: &Ask,
+    fresh: &Fresh,
+    events: Option<EventFile>,
+) -> Result<Done, Fault> {
+    let (secrets, values) = carried(asked, there)?;
     let made = there.create(&create::Ask {
+        read_only: asked.place == Place::ReadOnly,
+        secrets,
+        events_max: events.as_ref().map(|_| DEFAULT_MAX),
         dir: fresh.dir.clone(),
         name: fresh.name.clone(),
         policies: asked.policies.clone(),
@@ -95,11 +123,20 @@ fn in_fresh(m: &ArgMatches, there: &There, asked: &Ask, fresh: &Fresh) -> Result
         flags: Vec::new(),
         limits: Default::default(),
         cpus: None,
+        publish: Vec::new(),
+        secrets: Vec::new(),
+        events: false,
         ..asked.clone()
     };
     let which = Which { word: Some(made.id.clone()), version: None };
-    let run = match there.begin(&bare, Some(&made.id)) {
-        Ok(run) => run,
+    let published = there.publish(&which, &asked.publish);
+    let begun = published.and_then(|()| there.begin(&bare, Some(&made.id), values));
+    let begun = begun.and_then(|run| {
+        let following = events.map(|file| follow_network(there, &made.id, file)).transpose()?;
+        Ok((run, following))
+    });
+    let (run, following) = match begun {
+        Ok(begun) => begun,
         Err(fault) => {
             // Nothing ran in it; what of this fails too is the daemon's to collect.
             let _ = there.remove(&which, Some(Duration::ZERO));
@@ -107,18 +144,42 @@ fn in_fresh(m: &ArgMatches, there: &There, asked: &Ask, fresh: &Fresh) -> Result
         }
     };
     match stay(m, there, asked, &run)? {
-        Done::Ran(outcome) => Ok(Done::Ran(Box::new(settle(m, there, *outcome, &which, asked)))),
+        Done::Ran(outcome) => Ok(Done::Ran(Box::new(settle(m, there, *outcome, &which, asked, following)))),
         left => Ok(left),
     }
 }
 
+/// Where the daemon finds secrets, and the values that go with the command. They go the way that our token goes.
+fn carried(asked: &Ask, there: &There) -> Result<(Vec<String>, Values), Fault> {
+    let (mut words, mut values) = (Vec::new(), Values::new());
+    for word in &asked.secrets {
+        match secrets::carry(word, &there.caller)? {
+            Carried::Kept(word) => words.push(word),
+            Carried::Value(name, value) => {
+                words.push(secrets::brought(&name));
+                values.insert(name, value);
+            }
+        }
+    }
+    Ok((words, values))
+}
+
 /// What a run here ends with: nothing of it goes on, its changes are counted, and its workspace stays if there are any.
-fn settle(m: &ArgMatches, there: &There, mut outcome: Outcome, which: &Which, asked: &Ask) -> Outcome {
+fn settle(
+    m: &ArgMatches,
+    there: &There,
+    mut outcome: Outcome,
+    which: &Which,
+    asked: &Ask,
+    following: Option<Following>,
+) -> Outcome {
     outcome.sandbox = which.word.clone();
-    match settled(there, which, &asked.place) {
-        Ok((changes, stays)) => {
+    match settled(there, which, &asked.place, following) {
+        Ok((changes, stays, (dropped, reason))) => {
             outcome.changes = changes;
             outcome.sandbox.take_if(|_| !stays);
+            (outcome.events_dropped, outcome.events_reason) = (dropped, reason);
+            tell_dropped(m, &outcome);
         }
         // The outcome is the command's, and what it changed is safe; what is not known is what there is of it.
         Err(fault) => {
@@ -132,12 +193,16 @@ fn settle(m: &ArgMatches, there: &There, mut outcome: Outcome, which: &Which, as
     outcome
 }
 
-/// What was changed, and whether the sandbox stays.
-fn settled(there: &There, which: &Which, place: &Place) -> Result<(Changes, bool), Fault> {
+/// What was changed, whether the sandbox stays, and how many events are not written down.
+type Settled = (Changes, bool, (u64, Option<String>));
+
+fn settled(there: &There, which: &Which, place: &Place, following: Option<Following>) -> Result<Settled, Fault> {
     there.stop(which, Duration::ZERO)?;
+    let events = following.map(Following::finish).unwrap_or_default();
     let changes = there.changes(which)?;
     let keep = match place {
         Place::Fresh(fresh) => fresh.keep,
+        Place::ReadOnly => Keep::Never,
         _ => Keep::Always,
     };
     let stays = match keep {
@@ -149,5 +214,5 @@ fn settled(there: &There, which: &Which, place: &Place) -> Result<(Changes, bool
         true => there.start(which, false).map(drop)?,
         false => there.remove(which, Some(Duration::ZERO)).map(drop)?,
     }
-    Ok((changes, stays))
+    Ok((changes, stays, events))
 }

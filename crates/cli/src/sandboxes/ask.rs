@@ -32,6 +32,7 @@ pub fn create(m: &ArgMatches) -> Result<Ask, Fault> {
         key: text(m, "idempotency-key").cloned(),
         driver: driver(m),
         services: services(m)?,
+        ..Ask::default()
     })
 }
 

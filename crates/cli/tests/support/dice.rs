@@ -7,7 +7,7 @@ pub struct Dice(pub u64);
 impl Dice {
     /// One of many who roll with the same seed.
     pub fn of(seed: u64, number: usize) -> Dice {
-        Dice((seed + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ ((number as u64 + 1) << 32))
+        Dice(seed.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ ((number as u64 + 1) << 32))
     }
 
     pub fn roll(&mut self, sides: usize) -> usize {

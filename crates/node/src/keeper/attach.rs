@@ -252,7 +252,7 @@ impl Visit {
         if self.manner.terminal && self.leaves(&bytes) {
             return true;
         }
-        let frame = Frame::of(&Ask::Input { run: self.run.clone(), eof: self.over }).with(bytes);
+        let frame = Frame::of(&Ask::Input { run: self.run.clone(), eof: self.over, by: None }).with(bytes);
         if let Some(line) = &mut self.speak {
             self.asked = line.put(frame).and_then(|()| line.push()).is_ok();
         }

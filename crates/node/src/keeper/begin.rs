@@ -2,7 +2,7 @@
 
 use super::client::Keeper;
 use super::runs::{self, Found};
-use super::wire::{Start, Started, Word, words_of};
+use super::wire::{Hidden, Start, Started, Word, words_of};
 use crate::Caller;
 use crate::lifecycle::live;
 use crate::sandbox::{self, Run, Sandbox};
@@ -13,6 +13,7 @@ use std::collections::BTreeMap;
 use store::Kept;
 use terms::{ErrorKind, Fault, Limits, Outcome, Phase, Verdict};
 use utoipa::ToSchema;
+use workspace::Target;
 
 /// A command to be run. The sandbox becomes live for it where it is not.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, ToSchema)]
@@ -20,15 +21,21 @@ use utoipa::ToSchema;
 #[schema(as = RunCreate)]
 pub struct Ask {
     /// The command and its arguments; with `shell`, the arguments after the shell's text.
-    pub command: Vec<String>,
+    pub command: Vec<Target>,
     /// Run this text with `sh -c`.
-    pub shell: Option<String>,
+    pub shell: Option<Target>,
     /// Variables to set.
-    pub env: BTreeMap<String, String>,
+    pub env: BTreeMap<String, Target>,
+    /// More of them, each `NAME=VALUE`: for names that are no text.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub variables: Vec<Target>,
+    /// Values of secrets that the sandbox was made to be brought, by name. They hold as long as the command runs, and are kept nowhere.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub secrets: BTreeMap<String, Hidden>,
     /// Where it starts, seen from the sandbox's directory.
-    pub workdir: Option<String>,
+    pub workdir: Option<Target>,
     /// Where whoever asks stands, by its whole path: without `workdir` it starts there, if that is in the sandbox's directory.
-    pub cwd: Option<String>,
+    pub cwd: Option<Target>,
     /// Those that one command of many can have: `max_wall_ms`, `max_output_bytes`, `on_output_limit`.
     pub limits: Limits,
     /// Somebody will write to its input; else it is empty.
@@ -102,9 +109,22 @@ impl Ask {
                 "give `command` as a list of words, or `shell` as a text",
             ));
         }
-        let all = self.command.iter().chain(&self.shell).chain(self.env.values()).chain(&self.workdir).chain(&self.cwd);
-        if let Some(word) = all.into_iter().find(|word| word.contains('\0')) {
-            return Err(invalid(format!("{word:?} holds a zero byte"), "no argument, variable or path can hold one"));
+        let all = self.command.iter().chain(&self.shell).chain(self.env.values()).chain(&self.variables);
+        for word in all.chain(&self.workdir).chain(&self.cwd) {
+            let Some(bytes) = word.bytes() else {
+                return Err(invalid(
+                    format!("{word:?} is not spelled as it should be"),
+                    "text is given as text, and only what is none as base64",
+                ));
+            };
+            if bytes.contains(&0) {
+                let hint = "no argument, variable or path can hold one";
+                return Err(invalid(format!("{word:?} holds a zero byte"), hint));
+            }
+        }
+        let is_variable = |word: &&Target| word.bytes().is_some_and(|b| b.iter().position(|b| *b == b'=') > Some(0));
+        if let Some(word) = self.variables.iter().find(|word| !is_variable(word)) {
+            return Err(invalid(format!("variables: {word:?} has no name before a `=`"), "give NAME=VALUE"));
         }
         if let Some(name) = self.env.keys().find(|name| name.is_empty() || name.contains(['=', '\0'])) {
             return Err(invalid(format!("env: {name:?} is no name of a variable"), "leave out `=` and zero bytes"));
@@ -117,12 +137,12 @@ impl Ask {
 
     fn start(&self, id: Option<String>, caller: &Caller) -> Start {
         Start {
-            command: self.command.iter().map(Word::of).collect(),
-            shell: self.shell.as_ref().map(Word::of),
-            env: self.env.iter().map(|(name, value)| Word::of(format!("{name}={value}"))).collect(),
+            command: self.command.iter().map(Word::spelled).collect(),
+            shell: self.shell.as_ref().map(Word::spelled),
+            env: self.env.iter().map(set).chain(self.variables.iter().map(Word::spelled)).collect(),
             around: words_of(caller),
-            cwd: self.cwd.as_ref().map(Word::of),
-            workdir: self.workdir.as_ref().map(Word::of),
+            cwd: self.cwd.as_ref().map(Word::spelled),
+            workdir: self.workdir.as_ref().map(Word::spelled),
             limits: self.limits,
             input: self.input || self.terminal.is_some(),
             terminal: self.terminal.map(|size| (size.rows, size.columns)),
@@ -130,14 +150,22 @@ impl Ask {
             service: None,
             request: id.as_ref().map(|_| self.digest()),
             run: id,
+            secrets: self.secrets.clone(),
         }
     }
 
-    /// Of all that is asked for. It is a digest because variables may be secrets.
+    /// Of all that is asked for. It is a digest because variables may be secrets; of what is known to be one there is not even that.
     fn digest(&self) -> String {
-        let text = serde_json::to_vec(self).unwrap_or_default();
+        let bare = Ask { secrets: BTreeMap::new(), ..self.clone() };
+        let text = serde_json::to_vec(&bare).unwrap_or_default();
         workspace::spelled::hex(&Sha256::digest(text))
     }
+}
+
+/// A variable with its value, byte for byte.
+fn set((name, value): (&String, &Target)) -> Word {
+    let bytes = [name.as_bytes(), b"=", &value.bytes().unwrap_or_default()].concat();
+    Word::spelled(&Target::of(&bytes))
 }
 
 /// The id of the run that a key stands for: the same key is the same run, whoever of several daemons and keepers is asked.
@@ -287,7 +315,11 @@ mod tests {
     fn what_cannot_be_a_command_is_refused() {
         let ask =
             |text: &str| serde_json::from_str::<Ask>(text).map_err(|e| e.to_string()).map(|ask| ask.check().is_ok());
-        for good in [r#"{"command":["true"]}"#, r#"{"shell":"echo $X","env":{"X":"1"}}"#] {
+        for good in [
+            r#"{"command":["true"]}"#,
+            r#"{"shell":"echo $X","env":{"X":"1"}}"#,
+            r#"{"command":["echo",{"base64":"/w=="}],"env":{"X":{"base64":"/w=="}},"variables":[{"base64":"/z14"}]}"#,
+        ] {
             assert_eq!(ask(good), Ok(true), "{good}");
         }
         for bad in [
@@ -296,6 +328,10 @@ mod tests {
             r#"{"command":["a\u0000b"]}"#,
             r#"{"command":["a"],"env":{"A=B":"1"}}"#,
             r#"{"command":["a"],"env":{"":"1"}}"#,
+            r#"{"command":["a",{"base64":"YQ=="}]}"#,
+            r#"{"command":["a",{"base64":"/wA="}]}"#,
+            r#"{"command":["a"],"variables":["=x"]}"#,
+            r#"{"command":["a"],"variables":["x"]}"#,
             r#"{"command":["a"],"terminal":{"rows":0,"columns":80}}"#,
         ] {
             assert_eq!(ask(bad), Ok(false), "{bad}");

@@ -3,8 +3,8 @@
 use super::place::{Card, Place};
 use super::spool::Reader;
 use super::wire::{
-    self, Ask, Frame, Froze, Hello, Left, Line, Listed, Notice, Pulled, Revision, Rooted, Start, Started, Used, Waited,
-    Word,
+    self, Ask, By, Fed, Frame, Froze, Hello, Left, Line, Listed, Notice, Pulled, Revision, Rooted, Start, Started,
+    Used, Waited, Word,
 };
 use crate::Caller;
 use crate::questions::{Answer, Question, Remember};
@@ -119,13 +119,20 @@ impl Keeper {
 
     /// Gives bytes to a command's input, at most `wire::MOST`; waits while it takes none.
     pub fn input(&mut self, run: &str, bytes: Vec<u8>, eof: bool, patience: Duration) -> Result<(), Fault> {
-        let frame = Frame::of(&Ask::Input { run: run.to_owned(), eof }).with(bytes);
+        let frame = Frame::of(&Ask::Input { run: run.to_owned(), eof, by: None }).with(bytes);
         self.exchange(frame, patience).and_then(|answer| wire::read_answer(&answer))
     }
 
     /// The same for those who cannot wait on a thread: the question is put, and goes out and is answered by steps.
-    pub fn put_input(self, run: &str, bytes: Vec<u8>, eof: bool) -> Result<Pending<()>, Fault> {
-        let frame = Frame::of(&Ask::Input { run: run.to_owned(), eof }).with(bytes);
+    /// Who says by whom it is, and where it stands in all of theirs, is answered how much of that was taken.
+    pub fn put_input(
+        self,
+        run: &str,
+        bytes: Vec<u8>,
+        eof: bool,
+        by: Option<By>,
+    ) -> Result<Pending<Option<Fed>>, Fault> {
+        let frame = Frame::of(&Ask::Input { run: run.to_owned(), eof, by }).with(bytes);
         if !frame.fits() {
             return Err(Fault::invalid("more than fits one frame").hint("give less at once").phase(Phase::Admission));
         }

@@ -47,6 +47,7 @@ pub fn start_of(ask: &Ask, caller: &Caller, sandbox: &str) -> Result<Start, Faul
         actor: caller.user.clone(),
         service: None,
         request: None,
+        secrets: Default::default(),
     })
 }
 

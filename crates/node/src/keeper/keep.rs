@@ -7,6 +7,7 @@ mod claimed;
 mod clerk;
 mod client;
 mod end;
+mod feeds;
 mod happened;
 mod runs;
 mod work;
@@ -200,7 +201,9 @@ impl Keep {
         // From now on others who want to keep it see that somebody does.
         let card = Card::own();
         place.write_card(&card).map_err(|e| trouble("its card", &e))?;
-        let stood = resident.stand().and_then(|(residence, premises, holding)| {
+        let events = resident.premises.sandbox.record.events_max.map(|max| place.open_events(max)).transpose();
+        let events = events.map_err(|e| trouble("its events", &e)).inspect_err(|_| place.clear())?;
+        let stood = resident.stand(events).and_then(|(residence, premises, holding)| {
             // Not before it stands: its first process must not have them.
             let signals = sys::process::signal_handle(&ENDS).map_err(|e| trouble("signals", &e))?;
             let _as_many_as_there_are = more_descriptors();
@@ -316,6 +319,7 @@ impl Keep {
             None => self.place.clear(),
         }
         self.residence.close();
+        self.premises.close_events();
     }
 
     fn turn(&mut self) -> Result<(), Fault> {

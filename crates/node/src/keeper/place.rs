@@ -4,10 +4,12 @@
 //!  <state>/keepers/<sandbox>/keeper.json   which process it is
 //!                            sock          where it is asked
 //!                            services.json how its services stand
+//!                            events.jsonl  what happened on its network, where that is wanted
 //!                            runs/<run>/   what each run has said, see `spool`
 //! ```
 
 use super::services::ServiceNow;
+use crate::events::EventFile;
 use crate::lifecycle::live;
 use rustix::fs::{CWD, Mode, OFlags};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
@@ -20,6 +22,7 @@ use std::path::{Path, PathBuf};
 
 const CARD: &str = "keeper.json";
 const SOCKET: &str = "sock";
+const EVENTS: &str = "events.jsonl";
 const SERVICES: &str = "services.json";
 /// A card is a line.
 const LONGEST_CARD: u64 = 4096;
@@ -124,6 +127,16 @@ impl Place {
         let new = self.dir.join("services.json.new");
         std::fs::write(&new, serde_json::to_vec(all)?)?;
         std::fs::rename(new, self.dir.join(SERVICES))
+    }
+
+    /// Where what happens on its network is written down, behind what was written before.
+    pub fn open_events(&self, max: u64) -> io::Result<EventFile> {
+        let file = std::fs::OpenOptions::new().append(true).create(true).mode(0o600).open(self.events())?;
+        EventFile::behind(file, max)
+    }
+
+    pub fn events(&self) -> PathBuf {
+        self.dir.join(EVENTS)
     }
 
     /// All that keepers left of a sandbox that is gone.

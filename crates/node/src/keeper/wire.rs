@@ -14,13 +14,14 @@ use rustix::net::{
 };
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::ffi::{OsStr, OsString};
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use terms::{Fault, Limits, Outcome};
+use utoipa::ToSchema;
 use workspace::Target;
 
 /// Grows when a keeper could no longer be understood by an older or newer side.
@@ -41,9 +42,37 @@ impl Word {
         Word(Target::of(text.as_ref().as_bytes()))
     }
 
+    /// As a document has it.
+    pub fn spelled(target: &Target) -> Word {
+        Word(target.clone())
+    }
+
     /// None where it is not spelled as `of` does it.
     pub fn text(&self) -> Option<OsString> {
         self.0.bytes().map(OsString::from_vec)
+    }
+}
+
+/// A value that nobody is to see: it is sent, and shown nowhere.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(transparent)]
+#[schema(as = SecretValue)]
+pub struct Hidden(Target);
+
+impl Hidden {
+    pub fn of(bytes: &[u8]) -> Hidden {
+        Hidden(Target::of(bytes))
+    }
+
+    /// None where it is not spelled as `of` does it.
+    pub fn bytes(&self) -> Option<Vec<u8>> {
+        self.0.bytes()
+    }
+}
+
+impl std::fmt::Debug for Hidden {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        out.write_str("Hidden(…)")
     }
 }
 
@@ -60,6 +89,9 @@ pub enum Ask {
         /// Nothing follows.
         #[serde(default)]
         eof: bool,
+        /// Where the payload stands in its writer's own stream; then the answer is `Fed`.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        by: Option<By>,
     },
     Resize {
         run: String,
@@ -132,6 +164,20 @@ pub enum Ask {
     },
 }
 
+/// Who writes to an input, and how much of theirs went before.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct By {
+    /// A name that nobody else has.
+    pub writer: String,
+    pub offset: u64,
+}
+
+/// How much of a writer's stream the command's side has taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Fed {
+    pub offset: u64,
+}
+
 /// What a sandbox's record says of its policy and limits.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Revision {
@@ -181,6 +227,9 @@ pub struct Start {
     /// A digest of the request that asks for it under a key.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub request: Option<String>,
+    /// Values of secrets, for as long as the command runs.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub secrets: BTreeMap<String, Hidden>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -9,6 +9,7 @@ pub use claim::claim;
 pub use rules::check_name;
 
 use super::{bases, keys, reserve};
+use crate::events::{DEFAULT_MAX, LEAST_MAX};
 use crate::policies::{Flag, Source};
 use crate::sandbox::{Sandbox, Service, Sharing};
 use crate::snapshots::{Ground, still_there};
@@ -50,6 +51,11 @@ pub struct Ask {
     pub driver: Option<Driver>,
     /// Commands that run in it as long as it is live.
     pub services: Vec<Service>,
+    /// Nothing in the directory can be changed, whatever else is allowed.
+    pub read_only: bool,
+    /// Where secrets come from, as the record has it.
+    pub secrets: Vec<String>,
+    pub events_max: Option<u64>,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
@@ -142,6 +148,8 @@ fn make_telling(ask: &Ask, caller: &Caller, progress: &mut dyn FnMut(&Copied)) -
 fn describe(ask: &Ask, caller: &Caller, base: &Base, ground: Option<&Ground>) -> Result<(Sandbox, Vec<String>), Fault> {
     let (policy, mut notes) = rules::policy_of(ask, ground, caller)?;
     notes.extend(rules::validate(&policy, ask, caller, &base.path)?);
+    let policy = if ask.read_only { rules::unchanging(&policy)? } else { policy };
+    crate::secrets::check_recorded(&ask.secrets, &policy)?;
     let document = serde_json::from_str(&policy.to_json()).map_err(|e| Fault::internal(e.to_string()))?;
     if ask.reserve.len() > reserve::MOST {
         let message = format!("--reserve: {} paths; at most {} can be reserved", ask.reserve.len(), reserve::MOST);
@@ -162,6 +170,8 @@ fn describe(ask: &Ask, caller: &Caller, base: &Base, ground: Option<&Ground>) ->
         expires_ms: ask.ttl_ms.map(|ttl| now.saturating_add(ttl)),
         idle_ms: ask.idle_ms,
         services: ask.services.clone(),
+        secrets: ask.secrets.clone(),
+        events_max: ask.events_max.map(|max| max.clamp(LEAST_MAX, DEFAULT_MAX)),
         ..Sandbox::new(base.path.clone(), base.id, document, now)
     };
     Ok((sandbox, notes))
@@ -179,6 +189,12 @@ fn params(ask: &Ask, sandbox: &Sandbox) -> Map<String, Value> {
     // Requests of before there were services are compared with those of today.
     if !ask.services.is_empty() {
         all.insert("services".into(), json!(ask.services));
+    }
+    if !ask.secrets.is_empty() {
+        all.insert("secrets".into(), json!(ask.secrets));
+    }
+    if let Some(max) = ask.events_max {
+        all.insert("events_max".into(), json!(max));
     }
     all
 }

@@ -1,6 +1,6 @@
 //! `policy explain`: what holds for a path, a program or a place on the network, and what becomes of what is written there.
 
-use super::{Flag, Source, effective, find_program, load_for, surroundings};
+use super::{Flag, Source, effective, find_program, surroundings};
 use crate::Caller;
 use crate::sandbox;
 use crate::state::State;
@@ -64,15 +64,15 @@ pub fn explain(what: &OsStr, sources: &[Source], flags: &[Flag], caller: &Caller
     explain_under(what, policy, &caller.cwd, Look::Host, caller)
 }
 
-/// What one source says to a caller who may not have everything, for commands that would work in a directory.
-pub fn explain_source(
+/// What the named sources say to a caller who may not have everything, for commands that would work in a directory.
+pub fn explain_sources(
     what: &OsStr,
-    source: &Source,
+    sources: &[Source],
     dir: &Path,
     look: Look,
     caller: &Caller,
 ) -> Result<Explained, Fault> {
-    let policy = policy::effective(&[load_for(source, caller)?.document])?;
+    let (policy, _) = effective(sources, &[], caller)?;
     explain_under(what, policy, dir, look, &Caller { cwd: dir.to_owned(), ..caller.clone() })
 }
 

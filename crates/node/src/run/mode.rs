@@ -55,6 +55,12 @@ pub(super) fn settle(resolved: Resolved, ask: &Ask, spot: &Spot, view: &View) ->
     }
 }
 
+/// Whether nothing lets the directory be changed, for who wants it unchanged.
+pub(crate) fn check_read_only(resolved: &Resolved, plan: &Plan, dir: &Path) -> Result<(), Fault> {
+    let asked = asked_changes(plan, dir).map(only_read);
+    changing(plan, dir).find_map(|grant| contradicts(resolved, grant)).or(asked).map_or(Ok(()), Err)
+}
+
 fn in_parts(dir: &Path, rule: &str, path: &Path) -> Fault {
     let (dir, path) = (dir.display(), path.display());
     let message =

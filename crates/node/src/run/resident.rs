@@ -6,6 +6,7 @@ use super::place::Place;
 use super::view::View;
 use super::{Ask, Beside, First, Learn, Refused, Stdio, lay_out, sandboxed};
 use crate::Caller;
+use crate::events::EventFile;
 use crate::keeper::wire;
 use crate::network::{Brokered, Lever, Shape};
 use crate::publish;
@@ -15,8 +16,11 @@ use crate::secrets::Secrets;
 use crate::warm;
 use enclosure::{Groundwork, Residence};
 use policy::Resolved;
+use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
 use store::Kept;
 use terms::{Enforcement, ErrorKind, Fault, Level, Limits, Outcome, Phase, PolicyStamp, RunId};
 
@@ -47,6 +51,8 @@ pub(crate) struct Premises {
     /// What its network was built for, and what puts other rules in force there.
     shape: Shape,
     lever: Option<Lever>,
+    /// Where what happens on its network is written down.
+    events: Option<Rc<RefCell<EventFile>>>,
 }
 
 /// One command, ready to be started.
@@ -79,8 +85,9 @@ impl Resident {
             report_reads: false,
             learn: Learn::Nothing,
         };
-        let (ask, under, kept) = sandboxed::take_up(&ask, sandbox, caller, sandboxed::Stopped::Taken)?;
+        let (mut ask, under, kept) = sandboxed::take_up(&ask, sandbox, caller, sandboxed::Stopped::Taken)?;
         let ready = is_spare(&kept.id, caller)?;
+        (ask.secrets, ask.events) = (kept.record.secrets.clone(), kept.record.events_max.is_some());
         let laid = lay_out(&ask, caller, under, ground, None)?;
         let missing = laid.enforced.missing.clone();
         let level = if missing.is_empty() { Level::Full } else { Level::Partial };
@@ -111,6 +118,7 @@ impl Resident {
             published: Vec::new(),
             shape,
             lever: None,
+            events: None,
         };
         Ok(Resident { ready: built, unused, premises })
     }
@@ -121,19 +129,25 @@ impl Resident {
     }
 
     /// Builds it and waits until it stands. The workspace is held as long as the last of the answer lives.
-    pub fn stand(mut self) -> Result<(Residence<'static>, Premises, Holding), Fault> {
+    pub fn stand(mut self, events: Option<EventFile>) -> Result<(Residence<'static>, Premises, Holding), Fault> {
         match &mut self.ready.network {
             Some(network) if self.premises.ready => self.premises.secrets = std::mem::take(&mut network.secrets),
-            Some(network) => network.secrets.open()?,
+            Some(network) => {
+                self.premises.secrets = network.secrets.brought();
+                network.secrets.open()?;
+            }
             None => {}
         }
-        let brokered = self.ready.network.map(|wanted| Brokered::new(wanted, None, None));
+        let journal = events.map(|file| Rc::new(RefCell::new(file)));
+        self.premises.events = journal.clone();
+        let brokered = self.ready.network.map(|wanted| Brokered::new(wanted, journal.clone(), None));
         self.premises.lever = brokered.as_ref().map(Brokered::lever);
         let network = brokered.map(|brokered| Box::new(brokered) as Box<dyn enclosure::Network>);
         let asking = super::asking(self.ready.questions, None);
         let tracked = self.ready.tracked;
         let gauge = tracked.as_ref().and_then(super::Tracked::gauge);
-        let beside = Beside { observer: None, network, publish: self.ready.publish, asking, gauge };
+        let observer = journal.map(|journal| super::journalled(None, journal));
+        let beside = Beside { observer, network, publish: self.ready.publish, asking, gauge };
         let residence = self.ready.prepared.reside(beside)?;
         Ok((residence, self.premises, Holding { tracked, _unused: self.unused }))
     }
@@ -242,6 +256,20 @@ impl Premises {
         }
         (self.sandbox, self.ready) = (sandbox, false);
         Ok(())
+    }
+
+    /// Values of secrets that are brought, in the place of those brought before; with none, they are forgotten.
+    pub fn bring(&self, values: &BTreeMap<String, wire::Hidden>) -> Result<(), Fault> {
+        let all = self.secrets.bring(values)?;
+        if let Some(handle) = self.lever.as_ref().and_then(|lever| lever.borrow().clone()) {
+            handle.give(all);
+        }
+        Ok(())
+    }
+
+    /// Nothing happens on its network any more.
+    pub fn close_events(&self) {
+        self.events.iter().for_each(|events| drop(events.borrow_mut().close()));
     }
 
     /// An outcome that says nothing yet of how it ended.

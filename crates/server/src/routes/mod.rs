@@ -7,6 +7,7 @@ mod events;
 mod files;
 mod health;
 mod metrics;
+mod network;
 mod openapi;
 mod policies;
 mod ports;
@@ -32,6 +33,7 @@ pub use openapi::document;
 
 /// What routes take and give beside the node's own types, for those who speak to a daemon.
 pub mod wire {
+    pub use super::policies::{Checked, Explain};
     pub use super::questions::{List as Questions, Said};
     pub use super::runs::{Going, Signalled};
     pub use super::sandboxes::{List as Sandboxes, Make, PolicyOf, SuspendAsk, Swept};
@@ -49,6 +51,7 @@ fn parts() -> Vec<OpenApiRouter<Shared>> {
         files::routes(),
         health::routes(),
         metrics::routes(),
+        network::routes(),
         openapi::routes(),
         policies::routes(),
         ports::routes(),

@@ -1,5 +1,6 @@
 //! Policies: what is built in, whether a document can be enforced here, and what it decides.
 
+use super::sandboxes::PolicyOf;
 use crate::ask::{Json, Path, broken_body, check_type};
 use crate::refuse::Refusal;
 use crate::{Scope, Shared, Who};
@@ -139,6 +140,9 @@ pub struct Explain {
     #[serde(skip_serializing_if = "Option::is_none", default)]
     #[schema(value_type = Option<Object>)]
     pub policy: Option<serde_json::Value>,
+    /// Several of either sort, merged; instead of the two.
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
+    pub policies: Vec<PolicyOf>,
     /// The directory that commands would work in; with `sandbox` it is the sandbox's own.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub dir: Option<String>,
@@ -166,20 +170,25 @@ async fn explain_policy(
             return Err(fault.hint("give one that begins with a slash, or none"));
         }
         let dir = std::path::Path::new(dir);
+        let several: Vec<Source> = wish.policies.iter().cloned().map(Source::from).collect();
         match (&wish.sandbox, &wish.preset, &wish.policy) {
+            (None, None, None) if !several.is_empty() => policies::explain_sources(what, &several, dir, look, caller),
+            _ if !several.is_empty() => Err(too_many()),
             (Some(sandbox), None, None) if wish.dir.is_none() => policies::explain_sandbox(what, sandbox, look, caller),
             (None, preset, None) => {
                 let source = Source::Preset(preset.clone().unwrap_or_else(|| "default".to_owned()));
-                policies::explain_source(what, &source, dir, look, caller)
+                policies::explain_sources(what, &[source], dir, look, caller)
             }
             (None, None, Some(policy)) => {
-                policies::explain_source(what, &Source::Text(policy.to_string()), dir, look, caller)
+                policies::explain_sources(what, &[Source::Text(policy.to_string())], dir, look, caller)
             }
-            _ => {
-                let fault = Fault::invalid("sandbox, preset and policy: more than one is given, or dir with a sandbox");
-                Err(fault.hint("give one of them").phase(Phase::Admission))
-            }
+            _ => Err(too_many()),
         }
     };
     Ok(axum::Json(shared.verb(&who, verb).await?))
+}
+
+fn too_many() -> Fault {
+    let what = "sandbox, preset, policy and policies: more than one is given, or dir with a sandbox";
+    Fault::invalid(what).hint("give one of them").phase(Phase::Admission)
 }

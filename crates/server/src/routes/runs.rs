@@ -14,6 +14,7 @@ use bytes::Bytes;
 use futures_util::StreamExt;
 use node::keeper::begin::{self, Ask, Begun, Shown, Size};
 use node::keeper::runs::Found;
+use node::keeper::wire::By;
 use node::lifecycle::list::{Live, runs as live_runs};
 use serde::{Deserialize, Serialize};
 use std::time::{Duration, Instant};
@@ -265,19 +266,44 @@ struct InputQuery {
     /// Nothing follows: the input is closed behind the body.
     #[serde(default)]
     eof: bool,
+    /// Who writes, by a name that no other writer has. With it and `offset`, a body whose answer was lost can be sent again: what was
+    /// taken of it is not taken twice.
+    writer: Option<String>,
+    /// How many bytes this writer has sent before.
+    offset: Option<u64>,
+}
+
+impl InputQuery {
+    fn by(&self) -> Result<Option<By>, Refusal> {
+        const LONGEST: usize = 64;
+        let plain =
+            |name: &String| !name.is_empty() && name.len() <= LONGEST && name.bytes().all(|b| b.is_ascii_graphic());
+        match (&self.writer, self.offset) {
+            (None, None) => Ok(None),
+            (Some(writer), Some(offset)) if plain(writer) => Ok(Some(By { writer: writer.clone(), offset })),
+            _ => {
+                let fault = Fault::invalid("the query: writer and offset: one without the other, or no name");
+                let hint = format!("give both, and as `writer` 1 to {LONGEST} letters and digits of your own");
+                Err(fault.hint(hint).phase(Phase::Admission).into())
+            }
+        }
+    }
 }
 
 #[derive(Serialize, Deserialize, ToSchema)]
 #[schema(as = RunInput)]
 struct Taken {
     run: String,
-    /// Bytes that the command's side has taken.
+    /// Bytes of the body that the command's side has.
     bytes: u64,
+    /// Of all that this writer has sent, so much was taken.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    offset: Option<u64>,
     /// Its input is closed.
     eof: bool,
 }
 
-/// Write to a run's input. The body is passed on as it comes and as fast as it is taken.
+/// Write to a run's input. The body is passed on as it comes and as fast as it is taken. By offset, it can be sent again.
 #[utoipa::path(post, path = "/v1/runs/{run}/input", tag = "runs", params(("run" = String, Path), InputQuery),
     request_body(content = Vec<u8>, content_type = "application/octet-stream"),
     responses((status = 200, body = Document<Taken>)))]
@@ -289,21 +315,23 @@ async fn input(
     body: Body,
 ) -> Result<Answer<Taken>, Refusal> {
     who.needs(Scope::Agent)?;
+    let mut by = query.by()?;
     let listener = Listener::new(&shared, &who, run).await?;
     let mut input = Input::open(&listener).await?;
     let mut pieces = body.into_data_stream();
-    let mut bytes = 0;
+    let (mut bytes, mut offset) = (0, query.offset);
     while let Some(piece) = pieces.next().await {
         let piece: Bytes = piece.map_err(|e| broken_body(&e))?;
         for piece in piece.chunks(PIECE) {
-            input.give(piece.to_vec(), false).await?;
+            offset = input.give(piece.to_vec(), false, by.clone()).await?;
             bytes += piece.len() as u64;
+            by.iter_mut().for_each(|by| by.offset = by.offset.saturating_add(piece.len() as u64));
         }
     }
     if query.eof {
-        input.give(Vec::new(), true).await?;
+        input.give(Vec::new(), true, by).await?;
     }
-    Ok(Answer::ok(Taken { run: listener.found.id, bytes, eof: query.eof }))
+    Ok(Answer::ok(Taken { run: listener.found.id, bytes, offset, eof: query.eof }))
 }
 
 /// Tell a run's terminal its size.

@@ -16,6 +16,7 @@ use node::lifecycle::stop::{Moved, Which, start as restart, start_live, stop as 
 use node::policies::Source;
 use node::quota::More;
 use node::sandbox::{Driver, Service, Sharing, Tier};
+use node::top::{Look, Top};
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -34,6 +35,7 @@ pub fn routes() -> OpenApiRouter<Shared> {
         .routes(routes!(suspend))
         .routes(routes!(resume))
         .routes(routes!(gc_plan, gc))
+        .routes(routes!(top))
 }
 
 fn which(id: String, version: IfMatch) -> Which {
@@ -122,6 +124,13 @@ pub struct Make {
     /// Commands that run as long as it is live.
     #[serde(default)]
     pub services: Vec<Service>,
+    /// Nothing in the directory can be changed.
+    pub read_only: bool,
+    /// Where secrets of the policies come from that are not kept under their own name: `NAME=store:OTHER`, or `NAME=brought:run`
+    /// with the runs themselves.
+    pub secrets: Vec<String>,
+    /// Write down what happens on its network as long as it is live, in so many bytes at most; `network/events` tells it.
+    pub events_max: Option<u64>,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
@@ -164,6 +173,9 @@ impl Make {
             key: key.0,
             driver: self.driver,
             services: self.services,
+            read_only: self.read_only,
+            secrets: self.secrets,
+            events_max: self.events_max,
         })
     }
 }
@@ -386,6 +398,13 @@ async fn resume(
     let resumed = shared.enlivening(&who, &id, move |caller| wake(&which, caller)).await?;
     let version = resumed.version;
     Ok(Answer::ok(resumed).version(version))
+}
+
+/// What each sandbox uses now, the one with the most memory first.
+#[utoipa::path(get, path = "/v1/top", tag = "sandboxes", responses((status = 200, body = Document<Look>)))]
+async fn top(State(shared): State<Shared>, who: Who) -> Result<Answer<Look>, Refusal> {
+    who.needs_any(&[Scope::Agent, Scope::Reviewer])?;
+    Ok(Answer::ok(shared.verb(&who, |caller| Top::default().look(caller)).await?))
 }
 
 #[derive(Serialize, Deserialize, ToSchema)]

@@ -3,6 +3,7 @@
 mod any;
 
 use super::files::archive_turn;
+use super::sandboxes::PolicyOf;
 use crate::ask::{IfMatch, Json, Key, Paging, Path, Query};
 use crate::refuse::Refusal;
 use crate::{Scope, Shared, Who, spooled, upload};
@@ -320,9 +321,12 @@ pub struct Import {
     /// A name for the sandbox.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
-    /// The built-in policy of its commands [default]. What the file says of a policy is told and never obeyed.
+    /// The built-in policies of its commands, with commas between [default]. What the file says of a policy is told and never obeyed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub policy: Option<String>,
+    /// Policy documents beside them: a JSON list.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub documents: Option<String>,
     /// Most bytes that may come out of the file, however small it is itself [default: 16 GiB].
     #[serde(skip_serializing_if = "Option::is_none")]
     #[param(minimum = 1)]
@@ -331,6 +335,16 @@ pub struct Import {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[param(inline)]
     pub driver: Option<Driver>,
+}
+
+fn sources(wish: &Import) -> Result<Vec<Source>, Fault> {
+    let names = wish.policy.iter().flat_map(|names| names.split(',')).map(|name| Source::Preset(name.to_owned()));
+    let documents = wish.documents.as_deref().unwrap_or("[]");
+    let documents: Vec<PolicyOf> = serde_json::from_str(documents).map_err(|e| {
+        let fault = Fault::invalid(format!("the query: documents: {e}")).phase(Phase::Admission);
+        fault.hint("give a JSON list of policies")
+    })?;
+    Ok(names.chain(documents.into_iter().map(Source::from)).collect())
 }
 
 /// A new sandbox from a file that an export made. The file may be anybody's: it is unpacked into a layer and nowhere else.
@@ -354,7 +368,7 @@ async fn import_workspace(
     let _turn = archive_turn(&shared, &who).await?;
     let file = upload::receive(&shared, &who, request.into_body()).await?;
     let verb = move |caller: &Caller| {
-        let policies = wish.policy.clone().map(Source::Preset).into_iter().collect();
+        let policies = sources(&wish)?;
         let bounds = match wish.max_bytes {
             Some(bytes) => Bounds { bytes: bytes.min(LARGEST), ratio: None, ..Bounds::default() },
             None => Bounds::default(),

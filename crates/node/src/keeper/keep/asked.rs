@@ -1,6 +1,7 @@
 //! Those who ask: let in, heard, answered, let go.
 
 use super::client::Client;
+use super::feeds::Feed;
 use super::work::{Stage, Work};
 use super::{Keep, MOST_CLIENTS, has_ended, is_ours, unknown};
 use crate::keeper::wire;
@@ -92,7 +93,7 @@ impl Keep {
         Ok(Some(match ask {
             Ask::Hello => wire::value(&self.hello()),
             Ask::Start(start) => return self.start(id, &start),
-            Ask::Input { run, eof } => return self.input(id, &run, payload, eof),
+            Ask::Input { run, eof, by } => return self.input(id, &run, Feed::new(id, payload, eof, by)),
             Ask::Resize { run, rows, columns } => {
                 let job = self.work(&run)?.job;
                 self.residence.resize(job, rows, columns);

@@ -117,6 +117,10 @@ impl Keep {
     /// Its end is written down: now it is told.
     pub(super) fn finish(&mut self, run: &str, outcome: &Outcome) {
         let Some(mut work) = self.works.remove(run) else { return };
+        if work.brings {
+            // Where what is kept cannot be read, nothing holds any more.
+            let _nothing_is_left = self.premises.bring(&Default::default());
+        }
         self.service_ended(run, outcome, work.cancelled_by.is_some());
         let end = work.finish(outcome);
         let past = Past { listed: Listed { input: false, ..work.listed() }, end, ended_ms: work.note.ended_ms };

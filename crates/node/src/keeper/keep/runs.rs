@@ -2,7 +2,8 @@
 
 use super::clerk::{Note, Task};
 use super::client::{Following, Owed};
-use super::work::{Feed, Stage, Stream, Work};
+use super::feeds::Feed;
+use super::work::{Stage, Stream, Work};
 use super::{KILL, Keep, MOST_RUNS, Past, TERM, unknown, work};
 use crate::fresh;
 use crate::keeper::begin;
@@ -108,6 +109,11 @@ impl Keep {
             Some((rows, columns)) => Streams::Terminal { rows, columns },
             None => Streams::Pipes { input: start.input },
         };
+        if !start.secrets.is_empty() {
+            self.premises.bring(&start.secrets).inspect_err(|_| {
+                let _ = std::fs::remove_dir_all(self.place.run(&run));
+            })?;
+        }
         let net = self.residence.usage().net_bytes;
         let crate::run::Command { run_id, program, argv, env, cwd, limits } = command;
         note.timer.enter(Phase::Start);
@@ -116,7 +122,8 @@ impl Keep {
             let _ = std::fs::remove_dir_all(self.place.run(&run));
         })?;
         note.timer.enter(Phase::Execution);
-        let work = Work::new(started, run_id, note.clone(), spool, limits).since_net(net);
+        let mut work = Work::new(started, run_id, note.clone(), spool, limits).since_net(net);
+        work.brings = !start.secrets.is_empty();
         let job = work.job;
         self.works.insert(run.clone(), work);
         if !self.clerk.give(Task::Begin(note)) {
@@ -125,12 +132,16 @@ impl Keep {
         Ok(run)
     }
 
-    pub(super) fn input(&mut self, id: u64, run: &str, bytes: Vec<u8>, eof: bool) -> Result<Option<Frame>, Fault> {
+    pub(super) fn input(&mut self, id: u64, run: &str, feed: Feed) -> Result<Option<Frame>, Fault> {
         let work = self.work(run)?;
+        // The end may be told again by whom it was told.
+        if feed.eof && work.writers.has_closed(feed.by.as_ref()) {
+            return Ok(Some(fed(work.writers.taken(feed.by.as_ref()))));
+        }
         if work.input.is_none() {
             return Err(work::unread(run));
         }
-        work.feeds.push_back(Feed { client: id, bytes, at: 0, eof });
+        work.feeds.push_back(feed);
         self.owe(id, Owed::Input);
         self.feed(run);
         Ok(None)
@@ -138,9 +149,8 @@ impl Keep {
 
     pub(super) fn feed(&mut self, run: &str) {
         let Some(work) = self.works.get_mut(run) else { return };
-        for (client, fed) in work.feed() {
-            let frame = fed.map_or_else(|fault| wire::refusal(&fault), |()| wire::value(&()));
-            self.answer(client, frame);
+        for (client, taken) in work.feed() {
+            self.answer(client, taken.map_or_else(|fault| wire::refusal(&fault), fed));
         }
     }
 
@@ -228,5 +238,13 @@ impl Keep {
             let job = work.job;
             self.residence.end(job);
         }
+    }
+}
+
+/// Whoever counts is told how far it has come.
+fn fed(taken: Option<u64>) -> Frame {
+    match taken {
+        Some(offset) => wire::value(&wire::Fed { offset }),
+        None => wire::value(&()),
     }
 }

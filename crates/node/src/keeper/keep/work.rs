@@ -1,6 +1,7 @@
 //! One run of a keeper: its streams, what it may still say, until when, and how it ended.
 
 use super::clerk::Note;
+use super::feeds::{Feed, Writers};
 use crate::fresh;
 use crate::keeper::spool::{self, Kind, Writer};
 use crate::keeper::wire::Listed;
@@ -28,6 +29,7 @@ pub(super) struct Work {
     pub input: Option<OwnedFd>,
     /// What clients want to be written to it, in the order that they came.
     pub feeds: VecDeque<Feed>,
+    pub writers: Writers,
     pub output: Option<OwnedFd>,
     pub error: Option<OwnedFd>,
     limits: Limits,
@@ -41,15 +43,9 @@ pub(super) struct Work {
     pub hit: Option<LimitHit>,
     pub cancelled_by: Option<i32>,
     pub stage: Stage,
+    /// Secrets came with it, and go with it.
+    pub brings: bool,
     net_before: u64,
-}
-
-/// What a client wants to be written to a run's input.
-pub(super) struct Feed {
-    pub client: u64,
-    pub bytes: Vec<u8>,
-    pub at: usize,
-    pub eof: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -81,6 +77,7 @@ impl Work {
             spool,
             input: started.input,
             feeds: VecDeque::new(),
+            writers: Writers::default(),
             output: Some(started.output),
             error: started.error,
             limits,
@@ -93,6 +90,7 @@ impl Work {
             hit: None,
             cancelled_by: None,
             stage: Stage::Beginning,
+            brings: false,
             net_before: 0,
         }
     }
@@ -174,14 +172,20 @@ impl Work {
         Pulled::Some
     }
 
-    /// Writes what waits to the input. The clients whose wish was fulfilled, or was not.
-    pub fn feed(&mut self) -> Vec<(u64, Result<(), Fault>)> {
+    /// Writes what waits to the input. The clients whose wish was fulfilled, or was not; and how far those have come who count.
+    pub fn feed(&mut self) -> Vec<(u64, Result<Option<u64>, Fault>)> {
         let mut done = Vec::new();
         while let (Some(input), Some(feed)) = (&self.input, self.feeds.front_mut()) {
+            if let Err(fault) = feed.begin(&mut self.writers, &self.note.run) {
+                done.push((feed.client, Err(fault)));
+                self.feeds.pop_front();
+                continue;
+            }
             if feed.at < feed.bytes.len() {
                 match rustix::io::write(input, &feed.bytes[feed.at..]) {
                     Ok(n) => {
                         feed.at += n;
+                        self.writers.took(feed.by.as_ref(), n as u64);
                         continue;
                     }
                     Err(Errno::INTR) => continue,
@@ -192,18 +196,19 @@ impl Work {
                     }
                 }
             }
-            let client = feed.client;
+            let (client, taken) = (feed.client, self.writers.taken(feed.by.as_ref()));
             if feed.eof {
+                self.writers.close(feed.by.as_ref());
                 if self.terminal {
-                    // A terminal hangs up by control character.
-                    feed.bytes = vec![4];
+                    // A terminal hangs up by control character, which is not its writer's.
+                    (feed.bytes, feed.by) = (vec![4], None);
                     (feed.at, feed.eof) = (0, false);
                     continue;
                 }
                 self.input = None;
             }
             self.feeds.pop_front();
-            done.push((client, Ok(())));
+            done.push((client, Ok(taken)));
         }
         if self.input.is_none() {
             let refused = self.feeds.drain(..).map(|feed| (feed.client, Err(unread(&self.note.run))));

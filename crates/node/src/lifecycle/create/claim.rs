@@ -17,6 +17,10 @@ use terms::Fault;
 /// Takes one that stands ready for just this; nothing where none does, and then one must be made.
 pub fn claim(ask: &Ask, caller: &Caller) -> Result<Option<Created>, Fault> {
     let Some(word) = &ask.template else { return Ok(None) };
+    // What stands ready was built for neither.
+    if !ask.secrets.is_empty() || ask.events_max.is_some() {
+        return Ok(None);
+    }
     check_words(ask)?;
     let state = State::open(caller)?;
     let (template, any) = state.store.read(|tx| {

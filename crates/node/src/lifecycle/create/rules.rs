@@ -87,6 +87,13 @@ pub fn policy_of(ask: &Ask, ground: Option<&Ground>, caller: &Caller) -> Result<
     Ok((policy::effective(&documents)?, notes))
 }
 
+/// The same policy, and nothing in the directory can be changed.
+pub fn unchanging(policy: &Policy) -> Result<Policy, Fault> {
+    let rule = r#"{"version":1,"fs":{"rules":[{"action":"deny","path":"$WORKSPACE","perms":["write_file","remove_dir","remove_file","make_char","make_dir","make_reg","make_sock","make_fifo","make_block","make_sym","refer","truncate"]}]}}"#;
+    let rule = policy::parse(rule, policy::Format::Json, "--read-only")?;
+    Ok(policy::effective(&[policy.to_document("policy"), rule])?)
+}
+
 /// Whether runs could be made under the policy here: found now, not at the first command.
 pub fn validate(policy: &Policy, ask: &Ask, caller: &Caller, base: &Path) -> Result<Vec<String>, Fault> {
     let mut policy = policy.clone();
@@ -94,6 +101,9 @@ pub fn validate(policy: &Policy, ask: &Ask, caller: &Caller, base: &Path) -> Res
     let resolved = policy::resolve(&policy, &around.context)?;
     policies::check_supported(&resolved, true)?;
     let plan = resolved.plan(&LocalHost::default())?;
+    if ask.read_only {
+        crate::run::check_read_only(&resolved, &plan, base)?;
+    }
     let limits = resolved.limits().tightest(ask.limits);
     if !resolved.degrade().any(|name| name.starts_with("max_")) {
         enclosure::check_limits(&limits, &plan, resolved.needs_network().is_some(), Some(base))?;

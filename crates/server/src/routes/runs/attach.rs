@@ -221,10 +221,10 @@ async fn give(input: &mut Option<Input>, speaking: &Listener, bytes: &[u8], eof:
         None => Input::open(speaking).await?,
     };
     for piece in bytes.chunks(PIECE) {
-        open.give(piece.to_vec(), false).await?;
+        open.give(piece.to_vec(), false, None).await?;
     }
     if eof {
-        open.give(Vec::new(), true).await?;
+        open.give(Vec::new(), true, None).await?;
     }
     *input = Some(open);
     Ok(())

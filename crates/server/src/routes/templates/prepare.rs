@@ -7,6 +7,7 @@ use crate::refuse::Refusal;
 use crate::running::Listener;
 use crate::{Shared, Who};
 use node::Caller;
+use node::files::Target;
 use node::keeper::begin;
 use node::keeper::runs::Found;
 use node::lifecycle::create::{Ask, make};
@@ -117,7 +118,8 @@ async fn prepared(
 /// Runs the command to its end; what it said is in the outcome.
 async fn run(shared: &Shared, who: &Who, id: &str, command: String) -> Result<Outcome, Refusal> {
     let turn = shared.admission().run(&who.tenant).await?;
-    let (word, ask) = (id.to_owned(), begin::Ask { shell: Some(command), ..begin::Ask::default() });
+    let (word, ask) =
+        (id.to_owned(), begin::Ask { shell: Some(Target::of(command.as_bytes())), ..begin::Ask::default() });
     let begun = shared.enlivening(who, id, move |caller| begin::begin(&ask, &word, None, caller)).await?;
     Listener::new(shared, who, begun.found.id.clone()).await?.hold(turn);
     let mut listener = Listener::new(shared, who, begun.found.id).await?;

@@ -1,0 +1,10 @@
+//! The command line as a client of a daemon: every verb of it, what goes to a run and comes back, and what a hostile daemon can do.
+#[path = "../support/mod.rs"]
+mod support;
+
+mod fake;
+mod fuzz;
+mod hostile;
+mod runs;
+mod table;
+mod verbs;

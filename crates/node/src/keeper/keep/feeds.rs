@@ -1,0 +1,129 @@
+//! What is written to a run's input: pieces, in the order that they came. Whoever says where in their own stream a piece begins may
+//! send it again when nobody can say whether it arrived: of what was taken already nothing is written twice.
+
+use crate::keeper::wire::By;
+use std::collections::VecDeque;
+use terms::{ErrorKind, Fault, Phase};
+
+/// Those who write by offset that are remembered for one run; who was silent longest is forgotten first.
+const MOST_WRITERS: usize = 32;
+
+/// What a client wants to be written to a run's input.
+pub(in crate::keeper) struct Feed {
+    pub client: u64,
+    pub bytes: Vec<u8>,
+    pub at: usize,
+    pub eof: bool,
+    pub by: Option<By>,
+    /// What was taken before of the same bytes is left out. Not before it is first in the line: another piece of the same writer may
+    /// stand before it, whose sender is gone.
+    pub begun: bool,
+}
+
+impl Feed {
+    pub fn new(client: u64, bytes: Vec<u8>, eof: bool, by: Option<By>) -> Feed {
+        Feed { client, bytes, at: 0, eof, by, begun: false }
+    }
+
+    /// Leaves out what was taken before; a fault where something would be missing between.
+    pub fn begin(&mut self, writers: &mut Writers, run: &str) -> Result<(), Fault> {
+        if let (Some(by), false) = (&self.by, self.begun) {
+            let taken = writers.of(&by.writer).map_or(0, |known| known.taken);
+            let Some(again) = taken.checked_sub(by.offset) else { return Err(gap(run, by.offset, taken)) };
+            self.at = usize::try_from(again).unwrap_or(usize::MAX).min(self.bytes.len());
+        }
+        self.begun = true;
+        Ok(())
+    }
+}
+
+fn gap(run: &str, offset: u64, taken: u64) -> Fault {
+    let message = format!("input at {offset}: {run} has taken {taken} bytes of this writer, so that some are missing");
+    let fault = Fault::new(ErrorKind::InvalidRequest, message).subject(run).phase(Phase::Execution);
+    fault.hint(format!("go on at {taken}"))
+}
+
+/// How far each of those has come who write by offset.
+#[derive(Default)]
+pub(in crate::keeper) struct Writers(VecDeque<Known>);
+
+struct Known {
+    writer: String,
+    taken: u64,
+    /// It has said that nothing follows.
+    closed: bool,
+}
+
+impl Writers {
+    fn of(&self, writer: &str) -> Option<&Known> {
+        self.0.iter().find(|known| known.writer == writer)
+    }
+
+    /// So many more bytes of a writer's own were taken.
+    pub fn took(&mut self, by: Option<&By>, bytes: u64) {
+        self.change(by, |known| known.taken += bytes);
+    }
+
+    pub fn close(&mut self, by: Option<&By>) {
+        self.change(by, |known| known.closed = true);
+    }
+
+    fn change(&mut self, by: Option<&By>, change: impl FnOnce(&mut Known)) {
+        let Some(By { writer, .. }) = by else { return };
+        let before = self.0.iter().position(|known| known.writer == *writer).and_then(|at| self.0.remove(at));
+        let mut known = before.unwrap_or_else(|| Known { writer: writer.clone(), taken: 0, closed: false });
+        change(&mut known);
+        if self.0.len() >= MOST_WRITERS {
+            self.0.pop_front();
+        }
+        self.0.push_back(known);
+    }
+
+    /// How much of a writer's stream was taken; none for one who does not count.
+    pub fn taken(&self, by: Option<&By>) -> Option<u64> {
+        by.map(|by| self.of(&by.writer).map_or(0, |known| known.taken))
+    }
+
+    /// Whether a writer has said already that nothing follows.
+    pub fn has_closed(&self, by: Option<&By>) -> bool {
+        by.and_then(|by| self.of(&by.writer)).is_some_and(|known| known.closed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn by(writer: &str, offset: u64) -> Option<By> {
+        Some(By { writer: writer.into(), offset })
+    }
+
+    #[test]
+    fn of_what_was_taken_nothing_is_left_to_write() {
+        let mut writers = Writers::default();
+        writers.took(by("a", 0).as_ref(), 10);
+        for (offset, len, left) in [(0, 10, 0), (0, 15, 5), (4, 10, 4), (10, 3, 3), (7, 1, 0)] {
+            let mut feed = Feed::new(1, vec![0; len], false, by("a", offset));
+            feed.begin(&mut writers, "run").unwrap();
+            assert_eq!(feed.bytes.len() - feed.at, left, "{len} at {offset}");
+        }
+        assert!(Feed::new(1, vec![0; 3], false, by("a", 11)).begin(&mut writers, "run").is_err(), "a gap");
+        assert!(Feed::new(1, vec![0; 3], false, by("b", 1)).begin(&mut writers, "run").is_err(), "another's");
+        let mut plain = Feed::new(1, vec![0; 3], false, None);
+        plain.begin(&mut writers, "run").unwrap();
+        assert_eq!(plain.at, 0);
+    }
+
+    #[test]
+    fn few_writers_are_remembered() {
+        let mut writers = Writers::default();
+        for n in 0..MOST_WRITERS + 1 {
+            writers.took(by(&n.to_string(), 0).as_ref(), 1);
+        }
+        assert_eq!(writers.taken(by("0", 0).as_ref()), Some(0));
+        assert_eq!(writers.taken(by("1", 0).as_ref()), Some(1));
+        assert!(!writers.has_closed(by("1", 0).as_ref()));
+        writers.close(by("1", 0).as_ref());
+        assert!(writers.has_closed(by("1", 0).as_ref()) && writers.0.len() == MOST_WRITERS);
+    }
+}

@@ -1,0 +1,65 @@
+//! Secrets of a run that is carried out elsewhere: what a sandbox's record says of them, and what is read here and sent along. No value
+//! is ever part of a record.
+
+use super::{Held, Source, check, fault, hold, not_here, read_open, read_word};
+use crate::Caller;
+use crate::keeper::wire::Hidden;
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStringExt;
+use terms::{Fault, Phase};
+
+/// Whether a record may say so where its secrets come from: what is kept, or brought; each a secret of its policy.
+pub(crate) fn check_recorded(words: &[String], policy: &policy::Policy) -> Result<(), Fault> {
+    for word in words {
+        let (name, source) = read_word(word)?;
+        if !matches!(source, Source::Kept { .. } | Source::Brought) {
+            return Err(not_here(name));
+        }
+        if !policy.secrets.iter().any(|secret| secret.rule.name == name) {
+            let fault = Fault::invalid(format!("--secret {name}: no policy of this run has a secret of that name"));
+            return Err(fault.hint("leave it out").phase(Phase::Admission));
+        }
+    }
+    Ok(())
+}
+
+/// A word of a record for a secret that is brought.
+pub fn brought(name: &str) -> String {
+    format!("{name}=brought:run")
+}
+
+/// Only a sandbox that stands can be brought something.
+pub(crate) fn refuse_brought(words: &[String]) -> Result<(), Fault> {
+    match words.iter().map(|word| read_word(word)).find(|read| matches!(read, Ok((_, Source::Brought)))) {
+        Some(Ok((name, _))) => Err(fault(name, "nobody brings it here").hint("name where it comes from")),
+        _ => Ok(()),
+    }
+}
+
+/// Where a secret comes from that somebody elsewhere shall use.
+pub enum Carried {
+    /// It is kept there: as a record has it.
+    Kept(String),
+    /// Its name, and the value that was read here.
+    Value(String, Hidden),
+}
+
+/// Reads what a `--secret` names here, for a run elsewhere.
+pub fn carry(word: &str, caller: &Caller) -> Result<Carried, Fault> {
+    refuse_brought(&[word.to_owned()])?;
+    let (name, source) = read_word(word)?;
+    let is_set = |variable: &str| caller.var(variable).is_some_and(|v| !v.is_empty());
+    let source = match source {
+        Source::Kept { .. } => return Ok(Carried::Kept(word.to_owned())),
+        Source::Env { variable, .. } => Source::Env { is_set: is_set(&variable), variable },
+        Source::File(path) => Source::File(caller.cwd.join(path)),
+        other => other,
+    };
+    let value = match hold(name, &source, &caller.cwd)? {
+        Held::Env(variable) => (caller.read_late)(OsStr::new(&variable)).map(OsString::into_vec).unwrap_or_default(),
+        Held::Open(source) => read_open(name, source)?,
+        Held::Later => Vec::new(),
+    };
+    check(name, &value)?;
+    Ok(Carried::Value(name.to_owned(), Hidden::of(&value)))
+}
