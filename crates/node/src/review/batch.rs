@@ -9,6 +9,7 @@ use std::path::PathBuf;
 use store::Record;
 use terms::{ErrorKind, Fault, Phase};
 use utoipa::ToSchema;
+use workspace::git::Inside;
 use workspace::{Dir, Rel};
 
 /// Ids are `bat_…`.
@@ -40,6 +41,9 @@ pub struct Batch {
     /// The commit that it was recorded as.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub commit: Option<String>,
+    /// The commits in submodules that it was recorded as.
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
+    pub inside: Vec<Inside>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
