@@ -22,5 +22,6 @@ pub mod meta;
 mod ports;
 pub mod remove;
 pub mod reserve;
+pub(crate) mod restarted;
 mod revise;
 pub mod stop;

@@ -93,7 +93,8 @@ pub fn collect(caller: &Caller) -> Result<Collected, Fault> {
     const SHOWN: usize = 1000;
     let ids: Vec<&str> = items.iter().take(SHOWN).map(|item| item.id.as_str()).collect();
     let body = json!({"items": ids, "count": items.len()});
-    state.store.write(|tx| note(tx, "gc", Step::Intent, "state", caller, body))?;
+    // What is taken that a record knows waits for the disk by itself.
+    state.store.write_soon(|tx| note(tx, "gc", Step::Intent, "state", caller, body))?;
     let (mut done, mut failed) = (Vec::new(), Vec::new());
     for item in items {
         match take(&state, &item, caller) {
@@ -281,7 +282,7 @@ fn take(state: &State, item: &Item, caller: &Caller) -> Result<bool, Fault> {
         Sort::Output => Ok(drop_output(state, &item.id)),
         Sort::OwnBase => bases::drop_unused(state, &item.id),
         Sort::Spare => warm::drop_one(state, &item.id, caller),
-        Sort::Key => state.store.write(|tx| tx.forget_key(&item.id, now)),
+        Sort::Key => state.store.write_soon(|tx| tx.forget_key(&item.id, now)),
     }
 }
 
@@ -306,7 +307,7 @@ fn drop_dead(state: &State, id: &str) -> Result<bool, Fault> {
     }
     drop_layer(&state.layers, id).map_err(|e| Fault::internal(format!("{id}: {e}")))?;
     if state.store.read(|tx| tx.get::<Frozen>(id))?.is_some() {
-        state.store.write(|tx| tx.remove::<Frozen>(id))?;
+        state.store.write_soon(|tx| tx.remove::<Frozen>(id))?;
     }
     Ok(true)
 }
