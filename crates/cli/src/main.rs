@@ -45,7 +45,7 @@ fn main() -> ExitCode {
         let _ = writeln!(std::io::stdout(), "cofferdam {}", env!("CARGO_PKG_VERSION"));
         return ExitCode::SUCCESS;
     }
-    let matches = match args::whole().try_get_matches_from(std::iter::once("cofferdam".into()).chain(words)) {
+    let matches = match args::parse(words) {
         Ok(matches) => matches,
         Err(error) => return args::usage_error(&error),
     };

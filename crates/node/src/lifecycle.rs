@@ -23,5 +23,6 @@ pub mod past;
 mod ports;
 pub mod remove;
 pub mod reserve;
+pub(crate) mod restarted;
 mod revise;
 pub mod stop;

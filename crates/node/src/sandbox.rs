@@ -4,6 +4,7 @@ use crate::Caller;
 use crate::state::State;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+use std::io;
 use std::path::{Path, PathBuf};
 use store::{Kept, Record, Tx};
 use terms::{ErrorKind, Fault, Limits, Phase};
@@ -348,6 +349,13 @@ fn of_directory(tx: &Tx<'_>, caller: &Caller) -> Result<Kept<Sandbox>, Fault> {
     Err(fault.hint("`cofferdam ls` lists all; name one"))
 }
 
+/// Whether a directory is the one that was covered under this device and inode. A restart may number devices anew: under another
+/// number it is the same inode still, if it was there before anything was laid over it.
+pub fn is_base(dir: &Dir, id: (u64, u64), since: (i64, u32)) -> io::Result<bool> {
+    let Some(now) = dir.meta(&Rel::top())? else { return Ok(false) };
+    Ok(now.ino == id.1 && (now.dev == id.0 || dir.born(b".").is_some_and(|born| born <= since)))
+}
+
 /// Opens what a sandbox is made of. A base that is gone, or another directory under its name, is a conflict.
 pub fn stack(state: &State, sandbox: &Kept<Sandbox>) -> Result<Stack, Fault> {
     let Sandbox { base, base_id, layers, driver, since, .. } = &sandbox.record;
@@ -356,8 +364,7 @@ pub fn stack(state: &State, sandbox: &Kept<Sandbox>) -> Result<Stack, Fault> {
         fault.hint("put the directory back; until then its changes can be exported, or dropped with `cofferdam rm`")
     };
     let opened = Dir::open(base).map_err(|e| conflict(format!("the directory that {} covers: {e}", sandbox.id)))?;
-    let now = opened.meta(&Rel::top()).map_err(|e| conflict(e.to_string()))?;
-    if now.map(|meta| (meta.dev, meta.ino)) != Some(*base_id) {
+    if !is_base(&opened, *base_id, *since).map_err(|e| conflict(e.to_string()))? {
         return Err(conflict(format!("another directory than the one that {} covers", sandbox.id)));
     }
     let get =

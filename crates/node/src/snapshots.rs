@@ -36,7 +36,7 @@ use std::path::{Path, PathBuf};
 use store::{Entry, Kept, Record, Step, Tx};
 use terms::{ErrorKind, Fault, Limits, Phase};
 use utoipa::ToSchema;
-use workspace::{Anchors, Dir, Driver, Layer, Rel, manifest};
+use workspace::{Anchors, Dir, Driver, Layer, manifest};
 
 /// What sandboxes can be built upon.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -142,19 +142,18 @@ impl Ground {
     }
 
     fn base(&self) -> Result<Dir, Fault> {
-        covered(&self.base, self.base_id)
+        covered(&self.base, self.base_id, self.since)
     }
 }
 
 /// A base, which must still be the directory it was.
-fn covered(base: &Path, id: (u64, u64)) -> Result<Dir, Fault> {
+fn covered(base: &Path, id: (u64, u64), since: (i64, u32)) -> Result<Dir, Fault> {
     let conflict = |why: String| {
         let fault = Fault::new(ErrorKind::Conflict, format!("{}: {why}", base.display()));
         fault.hint("put the directory back, or export the snapshot and import it elsewhere").phase(Phase::Admission)
     };
     let opened = Dir::open(base).map_err(|e| conflict(e.to_string()))?;
-    let now = opened.meta(&Rel::top()).map_err(|e| conflict(e.to_string()))?;
-    match now.map(|meta| (meta.dev, meta.ino)) == Some(id) {
+    match sandbox::is_base(&opened, id, since).map_err(|e| conflict(e.to_string()))? {
         true => Ok(opened),
         false => Err(conflict("another directory than the one that was covered".to_owned())),
     }
@@ -329,5 +328,5 @@ fn drop_unused(state: &State, candidates: &[String]) -> Result<(), Fault> {
     if unused.is_empty() {
         return Ok(());
     }
-    state.store.write(|tx| unused.iter().try_for_each(|id| tx.remove::<Frozen>(id).map(|_| ())))
+    state.store.write_soon(|tx| unused.iter().try_for_each(|id| tx.remove::<Frozen>(id).map(|_| ())))
 }

@@ -24,6 +24,7 @@ impl State {
         let store = Store::open(&path)?;
         let state = State { path, dir, layers, store };
         crate::review::recover(&state)?;
+        crate::lifecycle::restarted::look(&state)?;
         Ok(state)
     }
 }

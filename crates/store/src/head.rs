@@ -47,7 +47,8 @@ impl Head {
         }
     }
 
-    /// Every entry that is remembered; lines that were cut by a crash are none.
+    /// Every entry that is remembered; lines that were cut by a crash are none. Where a power failure took what was added last, a
+    /// file system may keep its length, and show zeros there.
     pub fn entries(&self) -> BTreeMap<u64, String> {
         let mut text = Vec::new();
         let file = File::open(&self.path).map(|file| file.take(4 * LONGEST));
@@ -55,7 +56,7 @@ impl Head {
             return BTreeMap::new();
         }
         let text = String::from_utf8_lossy(&text);
-        text.lines().filter_map(parse).collect()
+        text.split(['\n', '\0']).filter_map(parse).collect()
     }
 
     /// The last entry that is remembered; 0 where there is none.

@@ -46,6 +46,7 @@ pub fn open(dir: &Path, path: &Path, head: &Head, patience: Duration) -> Result<
     if !old {
         make(dir, path, head)?;
     }
+    let unnamed = is_unnamed(path);
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX | OpenFlags::SQLITE_OPEN_NOFOLLOW;
     let fail = |e: rusqlite::Error| fault::of(path, &e);
     let mut db = Connection::open_with_flags(path, flags).map_err(fail)?;
@@ -60,6 +61,10 @@ pub fn open(dir: &Path, path: &Path, head: &Head, patience: Duration) -> Result<
     if version < SCHEMA {
         let _alone = alone(dir)?;
         bring_up(&mut db, path, head)?;
+    }
+    if unnamed {
+        // From here on whatever is committed is found again: these files have their names on the disk.
+        settle_names(dir)?;
     }
     let settings = format!(
         "PRAGMA synchronous = FULL; PRAGMA trusted_schema = OFF; PRAGMA cell_size_check = ON;
@@ -90,6 +95,27 @@ fn mode_of(path: &Path) -> Option<u32> {
     std::fs::symlink_metadata(path).ok().map(|meta| meta.permissions().mode())
 }
 
+/// Whether the file that transactions go to first may have no name on the disk yet: nobody has written to it, and whoever does makes
+/// sure of its name before.
+fn is_unnamed(path: &Path) -> bool {
+    std::fs::symlink_metadata(path.with_extension("db-wal")).map_or(true, |meta| meta.len() == 0)
+}
+
+/// The state directory's own name goes to the disk, too: it may just have been made.
+fn settle_names(dir: &Path) -> Result<(), Fault> {
+    for named in [Some(dir), dir.parent()].into_iter().flatten() {
+        let open = rustix::fs::open(named, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty());
+        match open.and_then(rustix::fs::fsync) {
+            // A directory above that we may not read was not made by us.
+            Err(rustix::io::Errno::ACCESS | rustix::io::Errno::PERM) if named != dir => {}
+            // A disk that nothing can be written to keeps what it has.
+            Err(rustix::io::Errno::ROFS) => {}
+            other => other.map_err(|e| fault::around(named, &e.into()))?,
+        }
+    }
+    Ok(())
+}
+
 fn version_of(db: &Connection) -> rusqlite::Result<i64> {
     db.query_row("PRAGMA user_version", [], |row| row.get(0))
 }
@@ -102,7 +128,8 @@ pub fn alone(dir: &Path) -> Result<OwnedFd, Fault> {
     held.map_err(|e| fault::around(dir, &e.into()))
 }
 
-/// An empty file for nobody but us; SQLite gives its bits to the files beside it.
+/// A file for nobody but us; SQLite gives its bits to the files beside it. It gets its name when it is whole and on the disk: a power
+/// failure leaves it, or nothing.
 fn make(dir: &Path, path: &Path, head: &Head) -> Result<(), Fault> {
     let _alone = alone(dir)?;
     if mode_of(path).is_some() {
@@ -112,13 +139,40 @@ fn make(dir: &Path, path: &Path, head: &Head) -> Result<(), Fault> {
         0 => {}
         entries => return Err(fault::gone(path, entries)),
     }
-    // What lies beside belongs to a file that is no more.
-    for beside in ["store.db-wal", "store.db-shm"] {
-        let _ = std::fs::remove_file(dir.join(beside));
+    // What lies beside belongs to a file that is no more, or was never done.
+    let ends = ["-wal", "-shm", "-journal", ".part", ".part-wal", ".part-shm", ".part-journal"];
+    let removed = ends.map(|end| std::fs::remove_file(dir.join(format!("store.db{end}"))).is_ok());
+    if removed.contains(&true) {
+        // Before there is a file that it could be taken for a part of.
+        settle_names(dir)?;
     }
+    let part = dir.join("store.db.part");
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-    rustix::fs::open(path, flags, Mode::from_raw_mode(0o600)).map_err(|e| fault::around(path, &e.into()))?;
-    Ok(())
+    let empty = rustix::fs::open(&part, flags, Mode::from_raw_mode(0o600));
+    let empty = empty.map_err(|e| fault::around(&part, &e.into()))?;
+    fill(&part).map_err(|e| fault::of(&part, &e))?;
+    let settled = rustix::fs::fsync(&empty).map_err(std::io::Error::from).and_then(|()| head.begin(None));
+    settled.and_then(|()| std::fs::rename(&part, path)).map_err(|e| fault::around(path, &e))
+}
+
+fn fill(part: &Path) -> rusqlite::Result<()> {
+    let mut db =
+        Connection::open_with_flags(part, OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NOFOLLOW)?;
+    // Nobody else has it, and it goes to the disk as a whole.
+    db.execute_batch("PRAGMA synchronous = OFF")?;
+    climb(&mut db, 0)?;
+    db.query_row("PRAGMA journal_mode = WAL", [], |_| Ok(()))?;
+    db.close().map_err(|(_, e)| e)
+}
+
+/// Takes the steps that are missing, all or none.
+fn climb(db: &mut Connection, version: i64) -> rusqlite::Result<()> {
+    let tx = db.transaction_with_behavior(TransactionBehavior::Immediate)?;
+    for step in &STEPS[version.max(0) as usize..] {
+        tx.execute_batch(step)?;
+    }
+    tx.pragma_update(None, "user_version", SCHEMA)?;
+    tx.commit()
 }
 
 /// Takes the steps that are missing, all or none. What was there before is kept in a copy.
@@ -138,12 +192,7 @@ fn bring_up(db: &mut Connection, path: &Path, head: &Head) -> Result<(), Fault> 
         _ => last_entry(db).map_err(fail)?,
     };
     head.begin(last).map_err(|e| fault::around(path, &e))?;
-    let tx = db.transaction_with_behavior(TransactionBehavior::Immediate).map_err(fail)?;
-    for step in &STEPS[version.max(0) as usize..] {
-        tx.execute_batch(step).map_err(fail)?;
-    }
-    tx.pragma_update(None, "user_version", SCHEMA).map_err(fail)?;
-    tx.commit().map_err(fail)
+    climb(db, version).map_err(fail)
 }
 
 fn last_entry(db: &Connection) -> rusqlite::Result<Option<(u64, String)>> {

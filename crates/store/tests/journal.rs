@@ -210,17 +210,20 @@ fn rechained_copy(scratch: &Scratch) -> Scratch {
     copy
 }
 
-/// A crash between the commit and the line in `journal.head` leaves a head that lags, or one that ends in half a line.
+/// A crash between the commit and the line in `journal.head` leaves a head that lags, or one that ends in half a line; a power failure also
+/// one that has zeros where the last lines were.
 #[test]
 fn a_head_that_lags_is_no_tampering() {
     let scratch = filled();
     let path = scratch.dir.join("journal.head");
     let text = fs::read_to_string(&path).unwrap();
     for cut in [1, 10, 66, 67, 300, text.len() - 13] {
-        fs::write(&path, &text[..text.len() - cut]).unwrap();
-        let verified = scratch.store().verify().unwrap();
-        assert_eq!((verified.entries, verified.broken), (ENTRIES, None), "{cut} bytes cut");
-        assert!(verified.anchored < ENTRIES);
+        for rest in ["".to_owned(), "\0".repeat(cut)] {
+            fs::write(&path, text[..text.len() - cut].to_owned() + &rest).unwrap();
+            let verified = scratch.store().verify().unwrap();
+            assert_eq!((verified.entries, verified.broken), (ENTRIES, None), "{cut} bytes cut");
+            assert!(verified.anchored < ENTRIES);
+        }
     }
     // It catches up with the next entry, also behind half a line.
     note(&scratch.store(), ENTRIES + 1);

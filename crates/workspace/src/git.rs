@@ -8,6 +8,7 @@ mod ahead;
 mod blobs;
 mod child;
 mod commit;
+mod inner;
 mod lfs;
 mod locate;
 mod message;
@@ -18,6 +19,7 @@ mod reftable;
 mod settings;
 
 pub use commit::{Author, Committed, Plan, Prepared, Staged, prepare};
+pub use inner::Inside;
 pub use locate::Repository;
 pub use old::{Old, Was};
 pub use refs::Head;

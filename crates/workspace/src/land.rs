@@ -105,7 +105,7 @@ impl<'a> Landing<'a> {
         }
         let dirs = self.touched();
         let fail = |e: io::Error| trouble::with(&"the base directory", "bring it to disk", &e);
-        stage::settle(self.base, dirs.iter(), dirs.len() <= SINGLY).map_err(fail)
+        stage::settle(self.base, dirs.iter(), dirs.len() <= SINGLY).map(drop).map_err(fail)
     }
 
     /// Whether every step is done or could be done now.
@@ -143,10 +143,14 @@ impl<'a> Landing<'a> {
                 Err(e) => return Err(e.into()),
             }
         }
+        self.settle_present()?;
+        Ok(troubles)
+    }
+
+    fn settle_present(&self) -> io::Result<()> {
         let dirs = self.touched();
         let present: Vec<&Rel> = dirs.iter().filter(|at| place::reach(self.base, at).is_ok()).collect();
-        stage::settle(self.base, present, dirs.len() <= SINGLY)?;
-        Ok(troubles)
+        stage::settle(self.base, present, dirs.len() <= SINGLY).map(drop)
     }
 
     /// What is again as it was after `roll_back`, and how it looks now.
@@ -154,7 +158,8 @@ impl<'a> Landing<'a> {
         crate::undo::restored(self.base, self.plan)
     }
 
-    /// Removes what waits or was put aside. Notes say what is left because somebody else wrote to it.
+    /// Removes what waits or was put aside, to the disk: who then forgets the batch leaves nothing that nobody knows of. Notes say
+    /// what is left because somebody else wrote to it.
     pub fn tidy(&self) -> io::Result<Vec<String>> {
         let mut notes = Vec::new();
         for step in &self.plan.steps {
@@ -179,6 +184,7 @@ impl<'a> Landing<'a> {
                 crate::remove::tree(&hold, step.name.as_bytes())?;
             }
         }
+        self.settle_present()?;
         Ok(notes)
     }
 

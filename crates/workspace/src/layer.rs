@@ -92,6 +92,29 @@ impl Layers {
         Ok((Layer { id, dir, up }, lock))
     }
 
+    /// Makes a layer again that is gone, empty. Whether it was.
+    pub fn make_again(&self, base: &Dir, id: &str) -> io::Result<bool> {
+        match self.get(id) {
+            Err(e) if e.kind() == io::ErrorKind::NotFound => {}
+            found => return found.map(|_| false),
+        }
+        let name = Rel::top().join(id.as_bytes());
+        make_dir(&self.dir, id.as_bytes(), 0o700)?;
+        let dir = self.dir.dir(&name)?;
+        for inner in [b"up".as_slice(), b"work"] {
+            make_dir(&dir, inner, 0o700)?;
+        }
+        let up = dir.dir(&Rel::top().join(b"up"))?;
+        rustix::fs::fchmod(&up, Mode::from_raw_mode(rustix::fs::fstat(base)?.st_mode & 0o777))?;
+        Ok(true)
+    }
+
+    /// Brings the names of a layer to the disk, so that a record can speak of it that is there itself.
+    pub fn settle_names(&self, layer: &Layer) -> io::Result<()> {
+        rustix::fs::fsync(&layer.dir)?;
+        Ok(rustix::fs::fsync(&self.dir)?)
+    }
+
     /// Takes a layer away, with all in it. What nobody refers to any more is for this; nothing there is nothing to do.
     pub fn remove(&self, id: &str) -> io::Result<Removed> {
         let name =

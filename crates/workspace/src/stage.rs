@@ -35,17 +35,30 @@ pub struct Site<'a> {
     pub undone: Option<&'a Dir>,
 }
 
-/// Looks at everything, then stages it. After a fault the caller calls `discard`.
-pub fn stage(site: &Site<'_>, goals: Vec<Goal>, made: &dyn Fn(&Rel) -> Result<Shape, Fault>) -> Result<Plan, Fault> {
-    let drafts = plan::draft(site.base, goals, made)?;
-    announce(site, &drafts)?;
-    let mut work =
-        Staging { site, drafts: &drafts, steps: BTreeMap::new(), items: Vec::new(), synced: Synced::of(&drafts) };
+/// What shall be done, after a look at everything and before anything is made.
+#[derive(Debug)]
+pub struct Drawn(Vec<Draft>);
+
+impl Drawn {
+    pub fn of(base: &Dir, goals: Vec<Goal>, made: &dyn Fn(&Rel) -> Result<Shape, Fault>) -> Result<Drawn, Fault> {
+        plan::draft(base, goals, made).map(Drawn)
+    }
+
+    /// The directories that will hold pieces. To be written down before there are any, so that whoever finds the batch later can
+    /// clear them away.
+    pub fn holds(&self) -> BTreeSet<Rel> {
+        self.0.iter().map(|draft| draft.hold.clone()).collect()
+    }
+}
+
+/// Stages it. That its plan is there means that all of it is on the disk. After a fault the caller calls `discard`.
+pub fn stage(site: &Site<'_>, Drawn(drafts): &Drawn) -> Result<Plan, Fault> {
+    let mut work = Staging { site, drafts, steps: BTreeMap::new(), items: Vec::new(), synced: Synced::of(drafts) };
     for number in 0..drafts.len() {
         work.keep_and_make(number)?;
     }
     work.finish_dirs()?;
-    work.synced.settle(site, &drafts)?;
+    work.synced.settle(site, drafts)?;
     let plan = work.into_plan()?;
     write_down(site.batch, PLAN, &plan).map_err(|e| trouble::with(&"the batch", "write its plan", &e))?;
     Ok(plan)
@@ -55,8 +68,7 @@ pub fn stage(site: &Site<'_>, goals: Vec<Goal>, made: &dyn Fn(&Rel) -> Result<Sh
 pub(crate) const PATIENCE: u32 = 200;
 pub(crate) const PAUSE: std::time::Duration = std::time::Duration::from_millis(2);
 
-/// The names of files in a batch's directory.
-const HOLDS: &str = "holds";
+/// The name of the plan in a batch's directory.
 pub const PLAN: &str = "plan";
 
 /// The name that a piece has while it waits, or after it was put aside.
@@ -68,20 +80,13 @@ fn prefix_of(batch: &str) -> String {
     format!(".cofferdam-{batch}-")
 }
 
-/// Writes down which directories will hold pieces, before there are any: whoever finds the batch later can clear them away.
-fn announce(site: &Site<'_>, drafts: &[Draft]) -> Result<(), Fault> {
-    let holds: BTreeSet<&Rel> = drafts.iter().map(|d| &d.hold).collect();
-    write_down(site.batch, HOLDS, &holds).map_err(|e| trouble::with(&"the batch", "write down where it waits", &e))
-}
-
-/// Takes away all pieces of a batch that never began to land, from whatever is written down about it.
-pub fn discard(base: &Dir, batch: &Dir, id: &str) -> io::Result<()> {
-    let Some(holds) = read_back::<Vec<Rel>>(batch, HOLDS)? else { return Ok(()) };
+/// Takes away all pieces of a batch that never began to land, to the disk.
+pub fn discard(base: &Dir, holds: &BTreeSet<Rel>, id: &str) -> io::Result<()> {
     let prefix = prefix_of(id);
     let mut patience = PATIENCE;
     for hold in holds {
         let dir = loop {
-            match place::reach(base, &hold) {
+            match place::reach(base, hold) {
                 // Somebody may be swapping it for another just now.
                 Err(e) if crate::dir::is_absent(&e) && patience > 0 => {
                     patience -= 1;
@@ -95,6 +100,7 @@ pub fn discard(base: &Dir, batch: &Dir, id: &str) -> io::Result<()> {
         for name in dir.names()?.iter().filter(|name| name.starts_with(prefix.as_bytes())) {
             crate::remove::tree(&dir, name)?;
         }
+        rustix::fs::fsync(&dir)?;
     }
     Ok(())
 }
@@ -363,17 +369,22 @@ impl Synced {
     fn settle(&self, site: &Site<'_>, drafts: &[Draft]) -> Result<(), Fault> {
         let holds: BTreeSet<&Rel> = drafts.iter().map(|d| &d.hold).collect();
         let fail = |e: io::Error| trouble::with(&"the batch", "bring it to disk", &e);
-        settle(site.base, holds, self.singly).map_err(fail)?;
-        match self.singly {
-            true => rustix::fs::fsync(site.batch),
-            false => rustix::fs::syncfs(site.batch),
+        let settled = settle(site.base, holds, self.singly).map_err(fail)?;
+        // One by one, the batch's directory follows with its plan.
+        let device = rustix::fs::fstat(site.batch).map_err(|e| fail(e.into()))?.st_dev;
+        if !self.singly && !settled.contains(&device) {
+            rustix::fs::syncfs(site.batch).map_err(|e| fail(e.into()))?;
         }
-        .map_err(|e| fail(e.into()))
+        Ok(())
     }
 }
 
-/// Brings directories to disk, one by one or with all that is on their file systems.
-pub(crate) fn settle<'a>(base: &Dir, dirs: impl IntoIterator<Item = &'a Rel>, singly: bool) -> io::Result<()> {
+/// Brings directories to disk, one by one or with all that is on their file systems; on which these are, in the second case.
+pub(crate) fn settle<'a>(
+    base: &Dir,
+    dirs: impl IntoIterator<Item = &'a Rel>,
+    singly: bool,
+) -> io::Result<BTreeSet<u64>> {
     let mut done: BTreeSet<u64> = BTreeSet::new();
     for at in dirs {
         let dir = place::reach(base, at)?;
@@ -383,7 +394,7 @@ pub(crate) fn settle<'a>(base: &Dir, dirs: impl IntoIterator<Item = &'a Rel>, si
             rustix::fs::syncfs(&dir)?;
         }
     }
-    Ok(())
+    Ok(done)
 }
 
 /// A regular file of a tree, however long its path is.
@@ -514,6 +525,18 @@ pub(crate) fn set_look(dir: &Dir, look: &Look) -> io::Result<()> {
 
 /// Writes a document whole or not at all, and brings it to disk.
 pub(crate) fn write_down(dir: &Dir, name: &str, document: &impl serde::Serialize) -> io::Result<()> {
+    draw_up(dir, name, document)?.sync_all()?;
+    put_in_place(dir, name)?;
+    Ok(rustix::fs::fsync(dir)?)
+}
+
+/// The same for what can be done without: a power failure may leave nothing of it, or something that nobody can read.
+pub(crate) fn jot_down(dir: &Dir, name: &str, document: &impl serde::Serialize) -> io::Result<()> {
+    draw_up(dir, name, document)?;
+    put_in_place(dir, name)
+}
+
+fn draw_up(dir: &Dir, name: &str, document: &impl serde::Serialize) -> io::Result<File> {
     let waiting = format!("{name}.new");
     match rustix::fs::unlinkat(dir, &*waiting, AtFlags::empty()) {
         Ok(()) | Err(Errno::NOENT) => {}
@@ -521,9 +544,11 @@ pub(crate) fn write_down(dir: &Dir, name: &str, document: &impl serde::Serialize
     }
     let mut out = BufWriter::new(create(dir, waiting.as_bytes())?);
     serde_json::to_writer(&mut out, document)?;
-    out.into_inner().map_err(io::IntoInnerError::into_error)?.sync_all()?;
-    rustix::fs::renameat(dir, &*waiting, dir, name)?;
-    Ok(rustix::fs::fsync(dir)?)
+    out.into_inner().map_err(io::IntoInnerError::into_error)
+}
+
+fn put_in_place(dir: &Dir, name: &str) -> io::Result<()> {
+    Ok(rustix::fs::renameat(dir, format!("{name}.new"), dir, name)?)
 }
 
 /// So much of our own writing is read back.

@@ -43,6 +43,27 @@ pub fn all_verbs() -> impl Iterator<Item = &'static str> {
     OWN.into_iter().chain(OTHERS.iter().copied().flatten().copied())
 }
 
+/// Short verbs take as long as it takes to build the tree of all verbs. Those that come by the dozen get a tree of their own file's
+/// verbs alone; where that does not understand the words, the whole tree says why.
+pub fn parse(words: Vec<OsString>) -> Result<ArgMatches, clap::Error> {
+    let line = || std::iter::once(OsString::from("cofferdam")).chain(words.iter().cloned());
+    let verb = words.first().and_then(|word| word.to_str()).unwrap_or_default();
+    let own: Option<fn() -> Vec<Command>> = match verb {
+        _ if snapshots::VERBS.contains(&verb) => Some(snapshots::commands),
+        _ if sandboxes::VERBS.contains(&verb) => Some(sandboxes::commands),
+        _ if review::VERBS.contains(&verb) => Some(review::commands),
+        _ => None,
+    };
+    if let Some(Ok(matches)) = own.map(|own| bare().subcommands(own()).try_get_matches_from(line())) {
+        return Ok(matches);
+    }
+    whole().try_get_matches_from(line())
+}
+
+fn bare() -> Command {
+    Command::new("cofferdam").subcommand_required(true).disable_help_subcommand(true).args(server::args())
+}
+
 pub fn whole() -> Command {
     Command::new("cofferdam")
         .version(env!("CARGO_PKG_VERSION"))

@@ -30,6 +30,11 @@ fn tell(answer: &Answer) {
         if let Some(run) = record.runs.last() {
             line.push_str(&format!(", {run}"));
         }
+        for inside in
+            record.inside.iter().filter(|inside| landed.paths.iter().any(|at| at.is_at_or_below(&inside.path)))
+        {
+            line.push_str(&format!(", commit {} in {}", inside.commit, inside.path));
+        }
         if let Some(commit) = &record.commit {
             line.push_str(&format!(", commit {commit}"));
         }

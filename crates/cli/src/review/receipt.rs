@@ -19,6 +19,9 @@ pub fn show(receipt: &Receipt, json: bool) -> ExitCode {
     list(&receipt.landed);
     tell_left(&receipt.left, receipt.left_more);
     receipt.notes.iter().for_each(|text| note(text));
+    for inside in &receipt.inside {
+        note(&format!("committed in {} as {} on {}", inside.path, inside.commit, inside.branch));
+    }
     if let Some(commit) = &receipt.commit {
         note(&format!("committed as {commit}"));
     }

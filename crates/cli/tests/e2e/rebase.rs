@@ -177,6 +177,41 @@ fn git_works_inside_and_its_commits_stay_inside() {
 }
 
 #[test]
+fn what_landed_in_a_submodule_is_committed_in_both() {
+    for who in BOTH {
+        let place = repository(who);
+        git(&place, &["init", "-q", "-b", "main", "../library"]);
+        place.file("home/library/l", "l\n");
+        git(&place, &["-C", "../library", "add", "l"]);
+        git(&place, &["-C", "../library", "commit", "-qm", "l"]);
+        let library = place.home.join("library");
+        let allow = "protocol.file.allow=always";
+        git(&place, &["-c", allow, "submodule", "--quiet", "add", library.to_str().unwrap(), "deps/lib"]);
+        git(&place, &["commit", "-qm", "submodule"]);
+        let before = git(&place, &["-C", "deps/lib", "rev-parse", "HEAD"]);
+        create(&place, "w");
+        inside(&place, "w", "echo two >> deps/lib/l; echo more >> a.txt");
+        let (status, told, said) = verb(&place, &["approve", "w", "--unseen", "--commit", "-m", "both", "--json"]);
+        assert_eq!(status, 0, "{who:?}: {said}");
+        let within = git(&place, &["-C", "deps/lib", "rev-parse", "HEAD"]);
+        assert_eq!(told["inside"][0]["commit"], within, "{who:?}: {told:#}");
+        assert_eq!(told["inside"][0]["path"], "deps/lib");
+        assert_eq!(git(&place, &["-C", "deps/lib", "rev-parse", "HEAD^"]), before, "{who:?}");
+        assert_eq!(git(&place, &["show", "--name-only", "--format=", "HEAD"]), "a.txt\ndeps/lib", "{who:?}");
+        assert_eq!(git(&place, &["status", "--porcelain"]), "", "{who:?}");
+        let (_, told, said) = verb(&place, &["provenance", "deps/lib/l", "--json"]);
+        assert_eq!(told["batches"][0]["inside"][0]["commit"], within, "{who:?}: {said}");
+        // The files of both are taken back; that their commits stay is said of each.
+        let (status, told, said) = verb(&place, &["undo", "--json"]);
+        assert_eq!(status, 0, "{who:?}: {said}");
+        let notes = told["notes"].to_string();
+        assert!(notes.contains(&format!("{within} in deps/lib")), "{who:?}: {notes}");
+        assert_eq!(fs::read_to_string(place.project.join("deps/lib/l")).unwrap(), "l\n", "{who:?}");
+        assert_eq!(git(&place, &["-C", "deps/lib", "status", "--porcelain"]), " M l", "{who:?}");
+    }
+}
+
+#[test]
 fn a_rebase_that_is_killed_anywhere_is_simply_done_again() {
     let place = repository(As::User);
     let mut count = 0;

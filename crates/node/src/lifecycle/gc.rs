@@ -101,7 +101,8 @@ pub fn collect(caller: &Caller, keep: &Keep) -> Result<Collected, Fault> {
     let things = items.iter().filter(|item| !past::is_past(item.sort));
     let ids: Vec<&str> = things.take(SHOWN).map(|item| item.id.as_str()).collect();
     let body = json!({"items": ids, "count": items.len()});
-    state.store.write(|tx| note(tx, "gc", Step::Intent, "state", caller, body))?;
+    // What is taken that a record knows waits for the disk by itself.
+    state.store.write_soon(|tx| note(tx, "gc", Step::Intent, "state", caller, body))?;
     let (past, things): (Vec<Item>, Vec<Item>) = items.into_iter().partition(|item| past::is_past(item.sort));
     let (mut done, mut failed) = (Vec::new(), Vec::new());
     for item in things {
@@ -318,7 +319,7 @@ fn drop_dead(state: &State, id: &str) -> Result<bool, Fault> {
     }
     drop_layer(&state.layers, id).map_err(|e| Fault::internal(format!("{id}: {e}")))?;
     if state.store.read(|tx| tx.get::<Frozen>(id))?.is_some() {
-        state.store.write(|tx| tx.remove::<Frozen>(id))?;
+        state.store.write_soon(|tx| tx.remove::<Frozen>(id))?;
     }
     Ok(true)
 }

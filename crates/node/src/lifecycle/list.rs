@@ -16,8 +16,8 @@ use std::path::{Path, PathBuf};
 use store::Kept;
 use terms::Fault;
 use utoipa::ToSchema;
+use workspace::Dir;
 use workspace::diff::Bounds;
-use workspace::{Dir, Rel};
 
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct Row {
@@ -299,8 +299,8 @@ fn pending(state: &State, kept: &Kept<Sandbox>) -> Option<Pending> {
 /// What became of the directory that it covers.
 pub fn base_is(sandbox: &Sandbox) -> BaseIs {
     let Ok(dir) = Dir::open(&sandbox.base) else { return BaseIs::Gone };
-    match dir.meta(&Rel::top()) {
-        Ok(Some(meta)) if (meta.dev, meta.ino) == sandbox.base_id => BaseIs::Present,
+    match sandbox::is_base(&dir, sandbox.base_id, sandbox.since) {
+        Ok(true) => BaseIs::Present,
         _ => BaseIs::Replaced,
     }
 }

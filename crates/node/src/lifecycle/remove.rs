@@ -132,7 +132,8 @@ pub fn take(
     let (freed, failed) = drop_all(state, &gone);
     bases::drop_unused(state, id)?;
     Place::of(&state.path, id).remove();
-    state.store.write(|tx| {
+    // The tombstone is on the disk, and names what is to be taken away.
+    state.store.write_soon(|tx| {
         let step = if failed.is_empty() { Step::Done } else { Step::Failed };
         let body = json!({"bytes": freed.bytes, "files": freed.files, "failed": failed});
         note(tx, "rm", step, id, caller, body)

@@ -138,7 +138,8 @@ pub fn stop(which: &Which, patience: Duration, caller: &Caller) -> Result<Moved,
         tx.change(kept)
     })?;
     let quiet = quiet(&state, &kept, patience);
-    state.store.write(|tx| {
+    // That it is stopped is on the disk, and a power failure ends what runs.
+    state.store.write_soon(|tx| {
         let (step, body) = match &quiet {
             Ok((ended, _)) => (Step::Done, json!({ "ended": ended })),
             Err(fault) => (Step::Failed, json!({ "message": fault.message })),

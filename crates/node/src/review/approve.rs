@@ -136,6 +136,7 @@ impl Desk<'_> {
             left,
             left_more,
             notes,
+            inside: commit.as_ref().map(|committed| committed.inside.clone()).unwrap_or_default(),
             commit: commit.and_then(|committed| committed.commit),
             undoes: None,
         })
@@ -207,6 +208,7 @@ impl Desk<'_> {
             undoes: None,
             undone_by: None,
             commit: None,
+            inside: Vec::new(),
         })
     }
 

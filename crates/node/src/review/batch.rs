@@ -4,11 +4,13 @@ use crate::state::State;
 use rustix::fs::Mode;
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
 use std::io;
 use std::path::PathBuf;
 use store::Record;
 use terms::{ErrorKind, Fault, Phase};
 use utoipa::ToSchema;
+use workspace::git::Inside;
 use workspace::{Dir, Rel};
 
 /// Ids are `bat_…`.
@@ -40,6 +42,9 @@ pub struct Batch {
     /// The commit that it was recorded as.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub commit: Option<String>,
+    /// The commits in submodules that it was recorded as.
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
+    pub inside: Vec<Inside>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -81,15 +86,18 @@ impl Record for Paths {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Unfinished {
     pub batch: Batch,
+    /// Directories of the base that hold its pieces.
+    #[serde(default)]
+    pub holds: BTreeSet<Rel>,
     pub stage: Stage,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Stage {
-    /// Pieces are being written beside their places; nothing has changed.
-    Staging,
-    /// Pieces are being put in their places.
+    /// Pieces are being written beside their places, and nothing has changed; or, from the moment that its plan is there, they are
+    /// being put in their places.
+    #[serde(alias = "staging")]
     Landing,
     /// It has landed; what waited or was replaced is being cleared away.
     Tidying,

@@ -47,9 +47,13 @@ pub fn finish(
     state.store.write(|tx| {
         let Some(mut kept) = tx.get::<Batch>(batch)? else { return Ok(()) };
         kept.record.commit = committed.commit.clone();
+        kept.record.inside = committed.inside.clone();
         let sandbox = kept.record.sandbox.clone();
         tx.change(kept)?;
-        let body = json!({ "batch": batch, "commit": committed.commit, "branch": committed.branch });
+        let mut body = json!({ "batch": batch, "commit": committed.commit, "branch": committed.branch });
+        if !committed.inside.is_empty() {
+            body["inside"] = json!(committed.inside);
+        }
         let (verb, step, actor) = ("commit", Step::Done, caller.user.as_str());
         tx.note(&Entry { at_ms: now_ms(), verb, step, subject: &sandbox, actor, body }).map(drop)
     })?;

@@ -6,12 +6,13 @@ use crate::fresh;
 use crate::sandbox::{Anchored, Sandbox};
 use crate::state::State;
 use serde_json::json;
+use std::collections::BTreeSet;
 use std::time::Duration;
 use store::{Entry, Kept, Step, Tx};
 use terms::Fault;
 use workspace::land::{Held, Landing};
 use workspace::plan::{Goal, Plan, Shape};
-use workspace::stage::{self, Site};
+use workspace::stage::{self, Drawn, Site};
 use workspace::undo::{self, Landed};
 use workspace::{Dir, Rel, Stack};
 
@@ -41,15 +42,15 @@ pub struct Done {
 pub fn land(job: Job<'_>, _held: &Held, made: &dyn Fn(&Rel) -> Result<Shape, Fault>) -> Result<Done, Fault> {
     let Job { state, batch, base, view, undone, goals } = job;
     let id = terms::id("bat", fresh::random());
-    begin(state, &id, &batch)?;
-    let made = batch::directory(state, &id).and_then(|dir| {
-        let plan = stage::stage(&Site { base, batch: &dir, id: &id, view, undone }, goals, made)?;
-        advance(state, &id, Stage::Landing)?;
+    let drawn = Drawn::of(base, goals, made)?;
+    begin(state, &id, &batch, drawn.holds())?;
+    let staged = batch::directory(state, &id).and_then(|dir| {
+        let plan = stage::stage(&Site { base, batch: &dir, id: &id, view, undone }, &drawn)?;
         Ok((dir, plan))
     });
-    let (dir, plan) = match made {
-        Ok(made) => made,
-        Err(fault) => return Err(abandon(state, base, &id, fault)),
+    let (dir, plan) = match staged {
+        Ok(staged) => staged,
+        Err(fault) => return Err(abandon(state, base, &id, &drawn.holds(), fault)),
     };
     let mut landing = Landing::new(base, &plan);
     let landed = landing.carry_out().and_then(|()| undo::landed(base, &dir, &plan));
@@ -63,18 +64,10 @@ pub fn land(job: Job<'_>, _held: &Held, made: &dyn Fn(&Rel) -> Result<Shape, Fau
     Ok(Done { id, plan, notes })
 }
 
-fn begin(state: &State, id: &str, batch: &Batch) -> Result<(), Fault> {
+fn begin(state: &State, id: &str, batch: &Batch, holds: BTreeSet<Rel>) -> Result<(), Fault> {
     state.store.write(|tx| {
         note(tx, id, batch, Step::Intent, json!({"digest": batch.digest, "files": batch.files}))?;
-        tx.add(id, Unfinished { batch: batch.clone(), stage: Stage::Staging }).map(drop)
-    })
-}
-
-fn advance(state: &State, id: &str, stage: Stage) -> Result<(), Fault> {
-    state.store.write(|tx| {
-        let mut kept = unfinished(tx, id)?;
-        kept.record.stage = stage;
-        tx.change(kept).map(drop)
+        tx.add(id, Unfinished { batch: batch.clone(), holds, stage: Stage::Landing }).map(drop)
     })
 }
 
@@ -125,9 +118,8 @@ fn has_landed(state: &State, id: &str) -> bool {
 }
 
 /// Nothing has changed yet: what was staged goes. What cannot be cleared away now is cleared away by `recover`.
-pub fn abandon(state: &State, base: &Dir, id: &str, fault: Fault) -> Fault {
-    let cleared = batch::directory(state, id)
-        .and_then(|dir| stage::discard(base, &dir, id).map_err(|e| Fault::internal(e.to_string())));
+fn abandon(state: &State, base: &Dir, id: &str, holds: &BTreeSet<Rel>, fault: Fault) -> Fault {
+    let cleared = stage::discard(base, holds, id).map_err(|e| Fault::internal(e.to_string()));
     if cleared.and_then(|()| batch::forget(state, id)).is_ok() {
         let _ = give_up(state, id, &fault.message, &Landed::default());
     }
@@ -176,7 +168,8 @@ pub fn give_up(state: &State, id: &str, why: &str, restored: &Landed) -> Result<
 /// Clears up after a batch that landed. What fails here is done by `recover` later; the batch stands.
 pub fn tidy(state: &State, landing: &Landing<'_>, id: &str) -> Vec<String> {
     let Ok(notes) = landing.tidy() else { return Vec::new() };
-    let _ = state.store.write(|tx| tx.remove::<Unfinished>(id));
+    // Whoever finds it again after a power failure finds nothing to do.
+    let _ = state.store.write_soon(|tx| tx.remove::<Unfinished>(id));
     notes
 }
 

@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
+use workspace::git::Inside;
 use workspace::select::{Chosen, Left};
 use workspace::{FileDiff, Rel};
 
@@ -25,6 +26,9 @@ pub struct Receipt {
     /// The commit that it was recorded as.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub commit: Option<String>,
+    /// Commits in submodules, which the commit leads to.
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
+    pub inside: Vec<Inside>,
     /// The batch that was taken back.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub undoes: Option<String>,

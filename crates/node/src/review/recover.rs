@@ -42,8 +42,8 @@ fn finish(state: &State, base: &Dir, id: &str) -> Result<(), Fault> {
     let Some(cut_off) = state.store.read(|tx| tx.get::<Unfinished>(id))? else { return Ok(()) };
     let dir = batch::directory(state, id)?;
     match cut_off.record.stage {
-        Stage::Staging => {
-            stage::discard(base, &dir, id).map_err(|e| failed(id, &e))?;
+        Stage::Landing if !undo::was_staged(&dir).map_err(|e| failed(id, &e))? => {
+            stage::discard(base, &cut_off.record.holds, id).map_err(|e| failed(id, &e))?;
             batch::forget(state, id)?;
             give_up(state, id, "cut off before anything was changed", &undo::Landed::default())
         }

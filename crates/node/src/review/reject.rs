@@ -60,7 +60,11 @@ pub fn reject(caller: &Caller, ask: &Ask) -> Result<Answer, Fault> {
     let chosen = select::choose_to_drop(&diff, &wish).map_err(|f| f.subject(&sandbox.id))?;
     let note = |step, body| {
         let entry = Entry { at_ms: now_ms(), verb: "reject", step, subject: &sandbox.id, actor: &caller.user, body };
-        state.store.write(|tx| tx.note(&entry).map(drop))
+        match step {
+            // Until it is done a power failure may take both back, the word and the deed.
+            Step::Intent => state.store.write_soon(|tx| tx.note(&entry).map(drop)),
+            Step::Done | Step::Failed => state.store.write(|tx| tx.note(&entry).map(drop)),
+        }
     };
     note(Step::Intent, json!({"digest": diff.digest, "changes": chosen.picks.len()}))?;
     if let Err(fault) = workspace::reject::reject(&stack, &chosen) {

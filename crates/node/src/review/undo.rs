@@ -68,12 +68,14 @@ fn take_back(state: &State, caller: &Caller, target: &Kept<Batch>, base: &Dir, h
         undoes: Some(target.id.clone()),
         undone_by: None,
         commit: None,
+        inside: Vec::new(),
         files: goals.len() as u64,
         ..target.record.clone()
     };
     let job = Job { state, batch, base, view: None, undone: Some(&dir), goals };
     let done = landing::land(job, held, &|_| Ok(Shape::dir(0o755)))?;
     notes.extend(done.notes);
+    notes.extend(target.record.inside.iter().map(|one| commit_stays(&format!("{} in {}", one.commit, one.path))));
     notes.extend(target.record.commit.as_deref().map(commit_stays));
     let landed = done.plan.items.iter().map(taken_back).collect();
     Ok(Receipt {
@@ -87,6 +89,7 @@ fn take_back(state: &State, caller: &Caller, target: &Kept<Batch>, base: &Dir, h
         left_more: 0,
         notes,
         commit: None,
+        inside: Vec::new(),
         undoes: Some(target.id.clone()),
     })
 }

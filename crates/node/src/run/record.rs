@@ -125,6 +125,9 @@ impl Tracked {
             expires_ms: Some(now.saturating_add(options.ttl_ms.unwrap_or(TTL_MS))),
             ..self.record.clone()
         };
+        // What it wrote is not forced to the disk, but where it is found there is.
+        let unnamed = |e: std::io::Error| Fault::new(ErrorKind::Unavailable, format!("its layer: {e}"));
+        self.held.layers.settle_names(self.held.top()?).map_err(unnamed)?;
         Store::open(&self.held.state)?.write(|tx| {
             let intent = json!({"base": sandbox.base, "name": sandbox.name, "run": self.run_id});
             let written = self.written(&id);

@@ -47,8 +47,8 @@ pub fn export(state: &State, caller: &Caller, word: &str, out: &mut dyn Write) -
             };
             let open = |id: &String| state.layers.get(id).map_err(|e| super::lost(id, &e));
             let layers = kept.record.layers.iter().map(open).collect::<Result<Vec<_>, _>>()?;
-            let Sandbox { base, base_id, policy, limits, driver, .. } = &kept.record;
-            let what = What { id: &kept.id, driver: *driver, base: covered(base, *base_id), layers };
+            let Sandbox { base, base_id, since, policy, limits, driver, .. } = &kept.record;
+            let what = What { id: &kept.id, driver: *driver, base: covered(base, *base_id, *since), layers };
             write(what, about(base, policy, limits), out)?
         }
     };
@@ -171,6 +171,7 @@ pub fn import(state: &State, caller: &Caller, onto: Onto<'_>, input: &mut dyn Re
         let archive::Imported { about, digest, entries, bytes } = unpacked;
         let name = onto.name.map(str::to_owned);
         let made = Imported { protocol_version: terms::PROTOCOL_VERSION, id, name, digest, entries, bytes, about };
+        state.layers.settle_names(&layer).map_err(|e| unmade(&e))?;
         state.store.write(|tx| {
             tx.add(&made.id, sandbox)?;
             onto.once.as_ref().map_or(Ok(()), |once| once.keep(tx, &made.id, &made, at_ms))?;

@@ -1,6 +1,6 @@
 //! Deep stacks are merged: all frozen layers of a sandbox become one that shows the same. Snapshots keep the layers they have.
 
-use super::take::{below, fresh_layer, sealed};
+use super::take::{below, fresh_layer, sealed, settle};
 use super::{drop_unused, note, running};
 use crate::sandbox::{self, Sandbox};
 use crate::state::State;
@@ -31,6 +31,8 @@ pub fn squash(state: &State, caller: &Caller, id: &str) -> Result<bool, Fault> {
     let (merged, _held) = fresh_layer(state, &top)?;
     let ups: Vec<&Dir> = layers.iter().map(|l| &l.up).collect();
     let seal = copy::layers(&ups, &merged.up).and_then(|_| sealed(&merged, sandbox.record.driver));
+    // What it is merged from goes, and may be on the disk already.
+    let seal = seal.and_then(|seal| settle(state).map(|()| seal));
     let recorded = seal.and_then(|seal| {
         state.store.write(|tx| {
             let mut now = tx.get::<Sandbox>(&sandbox.id)?.ok_or_else(|| sandbox::unknown(&sandbox.id))?;

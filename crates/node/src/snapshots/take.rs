@@ -10,7 +10,7 @@ use crate::state::State;
 use crate::{Caller, fresh, total};
 use serde::{Deserialize, Serialize};
 use std::time::Instant;
-use store::Kept;
+use store::{Kept, Tx};
 use terms::{ErrorKind, Fault, Phase};
 use utoipa::ToSchema;
 use workspace::{Driver, Layer, Lock, copy, manifest, remove};
@@ -246,7 +246,7 @@ fn record(
     layers.extend(cut.frozen.clone());
     let settled = if purpose == Purpose::ToDisk { settle(state) } else { Ok(()) };
     let done = settled.and_then(|()| {
-        state.store.write(|tx| {
+        write(state, purpose, |tx| {
             let mut now = tx.get::<Sandbox>(&sandbox.id)?.ok_or_else(|| sandbox::unknown(&sandbox.id))?;
             if now.record.layers != sandbox.record.layers {
                 let fault = Fault::new(ErrorKind::Conflict, format!("{} was changed meanwhile", sandbox.id));
@@ -298,6 +298,14 @@ fn record(
             made.map(|id| state.layers.remove(&id));
             Err(fault)
         }
+    }
+}
+
+/// A record waits for the disk where the bytes that it tells of have.
+fn write<T>(state: &State, purpose: Purpose, work: impl FnOnce(&Tx<'_>) -> Result<T, Fault>) -> Result<T, Fault> {
+    match purpose {
+        Purpose::ToDisk => state.store.write(work),
+        Purpose::Asked | Purpose::Automatic => state.store.write_soon(work),
     }
 }
 

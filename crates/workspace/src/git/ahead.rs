@@ -1,13 +1,14 @@
 //! What can be told of a commit before anything lands: which paths are not ours to commit, and what stands against the rest.
 
 use super::child::Call;
-use super::commit::Prepared;
+use super::commit::{Plan, Prepared};
 use super::locate::{Repository, refused, unreadable};
 use super::paths::{at_and_above, is_kept, is_of, of_another};
+use super::settings::Surroundings;
 use crate::change::FileKind;
 use crate::dir::Dir;
 use crate::name::Rel;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
@@ -17,14 +18,21 @@ use terms::Fault;
 const MOST_ARGS: usize = 400;
 
 impl Prepared {
-    pub(super) fn look_ahead(&mut self, paths: Vec<Rel>) -> Result<(), Fault> {
+    pub(super) fn look_ahead(
+        &mut self,
+        paths: Vec<Rel>,
+        surroundings: &Surroundings<'_>,
+        plan: &Plan<'_>,
+        depth: usize,
+    ) -> Result<(), Fault> {
         if let Some(commit) = self.head.commit() {
             self.run(&["read-tree", commit], Vec::new())?;
         }
-        let kept_apart = self.submodules(&paths)?;
-        self.others.extend(kept_apart);
+        let links = self.submodules(&paths)?;
+        self.others.extend(links.keys().cloned());
+        self.prepare_inner(&links, &paths, surroundings, plan, depth)?;
         let (others, paths): (Vec<Rel>, Vec<Rel>) = paths.into_iter().partition(|path| is_of(&self.others, path));
-        self.note_others(&others, paths.is_empty())?;
+        self.note_others(&others, paths.is_empty() && self.inner.is_empty())?;
         self.filtered(&paths)?;
         self.index_is_free(&paths)?;
         self.note_what_was_changed_before(&paths)?;
@@ -36,7 +44,8 @@ impl Prepared {
 
     /// Says which files land and are not in the commit. Where that is all of them, no commit was meant.
     fn note_others(&mut self, left_out: &[Rel], all: bool) -> Result<(), Fault> {
-        for other in self.others.iter() {
+        let others: Vec<Rel> = self.others.iter().filter(|other| !self.commits_inside(other)).cloned().collect();
+        for other in &others {
             let count = left_out.iter().filter(|path| path.is_at_or_below(other)).count();
             if count > 0 && all {
                 return Err(of_another(&other.to_string()));
@@ -48,9 +57,9 @@ impl Prepared {
         Ok(())
     }
 
-    /// Directories on the way to these paths that the commit keeps as another repository's.
-    fn submodules(&self, paths: &[Rel]) -> Result<BTreeSet<Rel>, Fault> {
-        let mut found = BTreeSet::new();
+    /// Directories on the way to these paths that the commit keeps as another repository's, and on which commit each stands there.
+    fn submodules(&self, paths: &[Rel]) -> Result<BTreeMap<Rel, String>, Fault> {
+        let mut found = BTreeMap::new();
         let Some(commit) = self.head.commit() else { return Ok(found) };
         let above: BTreeSet<Rel> = paths.iter().flat_map(at_and_above).collect();
         let names: Vec<&OsStr> = above.iter().map(|at| OsStr::from_bytes(at.as_bytes())).collect();
@@ -60,8 +69,13 @@ impl Prepared {
             let listed = self.scratch.git(&args, Call::default())?;
             // Asked for `a/b` it also lists what else is in `a`.
             let entries = listed.split(|b| *b == 0).filter(|entry| entry.starts_with(b"160000 "));
-            let inner = entries.filter_map(|entry| Rel::parse(entry.splitn(2, |b| *b == b'\t').nth(1)?));
-            found.extend(inner.filter(|at| above.contains(at)));
+            let inner = entries.filter_map(|entry| {
+                let mut parts = entry.splitn(2, |b| *b == b'\t');
+                let (head, at) = (parts.next()?, Rel::parse(parts.next()?)?);
+                let id = head.rsplit(|b| *b == b' ').next()?;
+                Some((at, String::from_utf8_lossy(id).into_owned()))
+            });
+            found.extend(inner.filter(|(at, _)| above.contains(at)));
         }
         Ok(found)
     }

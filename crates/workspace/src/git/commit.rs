@@ -1,11 +1,13 @@
 //! A commit of exactly what was approved, on top of HEAD. Whatever can be refused is refused by `prepare`, before anything lands;
-//! what the user had staged of other files stays staged.
+//! what the user had staged of other files stays staged. What landed in submodules is committed there (`inner.rs`), and the commit
+//! says so.
 //!
 //! ```text
 //! prepare ─▶ (it lands) ─▶ blobs of what landed ─▶ tree ─▶ commit ─▶ HEAD moves if it is where it was ─▶ the user's index
 //! ```
 
 use super::child::{Call, Scratch};
+use super::inner::{Inner, Inside};
 use super::locate::{Repository, refused, unreadable};
 use super::message::{checked_message, with_trailers};
 use super::paths::{below, digest, in_work_tree, is_of, listed};
@@ -55,6 +57,9 @@ pub struct Committed {
     pub commit: Option<String>,
     /// The branch, or that HEAD is on none.
     pub branch: String,
+    /// Commits in submodules.
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
+    pub inside: Vec<Inside>,
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub notes: Vec<String>,
 }
@@ -67,6 +72,8 @@ pub struct Prepared {
     pub(super) head: Head,
     /// Tops of other repositories in the tree: what is in them is not ours to commit.
     pub(super) others: BTreeSet<Rel>,
+    /// Those of them that are submodules in which something is to be committed.
+    pub(super) inner: Vec<Inner>,
     pub(super) message: String,
     pub(super) author: Identity,
     pub(super) committer: Identity,
@@ -76,6 +83,18 @@ pub struct Prepared {
 
 const AGENT: &str = "Cofferdam agent";
 const AGENT_MAIL: &str = "agent@cofferdam.invalid";
+
+/// Objects that were made and that nobody refers to yet.
+pub(super) struct Made {
+    /// None where nothing changed that git keeps.
+    pub commit: Option<String>,
+    /// Who made it when, in git's words.
+    pub who: String,
+    /// What differs from HEAD: path to mode and blob.
+    pub changed: BTreeMap<Rel, (String, String)>,
+    /// One for each submodule of `Prepared::inner`.
+    pub inner: Vec<Made>,
+}
 
 /// What git keeps in its directory while something is half done, and what it is.
 const UNDER_WAY: &[(&[u8], &str)] = &[
@@ -97,6 +116,17 @@ pub fn prepare(
         let fault = Fault::invalid(format!("{} is in no git repository", base.display())).phase(Phase::Review);
         fault.hint("approve without --commit, or `git init` first")
     })?;
+    prepare_in(repository, surroundings, plan, paths, 0)
+}
+
+/// The same in a repository that was found; `depth` says in how many others it is.
+pub(super) fn prepare_in(
+    repository: Repository,
+    surroundings: &Surroundings<'_>,
+    plan: &Plan<'_>,
+    paths: &[Rel],
+    depth: usize,
+) -> Result<Prepared, Fault> {
     let message = checked_message(plan.message)?;
     let settings = Settings::read(&repository, surroundings)?;
     let committer = settings.reviewer.clone().ok_or_else(nobody)?;
@@ -117,10 +147,10 @@ pub fn prepare(
     }
     trailers.push(format!("Cofferdam-Sandbox: {}", plan.sandbox));
     let author = if plan.author == Author::Agent { agent } else { committer.clone() };
-    let notes = Vec::new();
+    let (inner, notes) = (Vec::new(), Vec::new());
     let mut prepared =
-        Prepared { repository, settings, scratch, head, others, message, author, committer, trailers, notes };
-    prepared.look_ahead(paths)?;
+        Prepared { repository, settings, scratch, head, others, inner, message, author, committer, trailers, notes };
+    prepared.look_ahead(paths, surroundings, plan, depth)?;
     Ok(prepared)
 }
 
@@ -133,8 +163,10 @@ impl Prepared {
     /// Between HEAD and the index in the scratch directory: path to new mode and blob, mode 0 where it is gone.
     pub(super) fn differences(&self) -> Result<BTreeMap<Rel, (String, String)>, Fault> {
         let Some(commit) = self.head.commit() else { return self.everything() };
-        let raw =
-            self.run(&["diff-index", "--cached", "-z", "--raw", "--no-abbrev", "--no-renames", commit], Vec::new())?;
+        let mut words = vec!["diff-index", "--cached", "-z", "--raw", "--no-abbrev", "--no-renames"];
+        // Said here, or `.gitmodules` is asked which links are to be overlooked.
+        words.extend(["--ignore-submodules=none", commit]);
+        let raw = self.run(&words, Vec::new())?;
         let fields: Vec<&[u8]> = raw.split(|b| *b == 0).collect();
         let mut found = BTreeMap::new();
         for pair in fields.chunks_exact(2) {
@@ -163,14 +195,27 @@ impl Prepared {
         Ok(found)
     }
 
-    /// Commits what landed. A fault here means that it landed and is not committed.
+    /// Commits what landed. A fault here means that it landed and is not committed, here or in any submodule.
     pub fn commit(mut self, batch: &str, landed: &[Staged]) -> Result<Committed, Fault> {
         let at = |staged: &Staged| Staged {
             path: below(&self.repository.prefix, &staged.path),
             digest: staged.digest.clone(),
         };
-        let landed: Vec<Staged> = landed.iter().map(at).filter(|staged| !is_of(&self.others, &staged.path)).collect();
-        let (there, gone): (Vec<_>, Vec<_>) = landed.iter().partition(|staged| staged.digest.is_some());
+        let landed: Vec<Staged> = landed.iter().map(at).collect();
+        // All objects first: nobody refers to them yet, and everything that can fail has been tried before a branch moves.
+        let made = self.write(batch, &landed)?;
+        self.publish(&made)?;
+        self.bring_up_index(&made);
+        let inside = self.told_inside(&made);
+        Ok(Committed { commit: made.commit, branch: self.head.label().to_owned(), inside, notes: self.notes })
+    }
+
+    /// Makes the objects of a commit; `landed` is in words of the work tree.
+    pub(super) fn write(&mut self, batch: &str, landed: &[Staged]) -> Result<Made, Fault> {
+        let inner = self.write_inner(batch, landed)?;
+        let landed: Vec<&Staged> = landed.iter().filter(|staged| !is_of(&self.others, &staged.path)).collect();
+        let (there, gone): (Vec<&Staged>, Vec<&Staged>) =
+            landed.iter().copied().partition(|staged| staged.digest.is_some());
         let names = |list: &[&Staged]| -> Vec<Rel> { list.iter().map(|staged| staged.path.clone()).collect() };
         let top = Dir::open(&self.repository.top).map_err(|e| unreadable(&self.repository.top, &e))?;
         let seen = self.as_landed(&top, &there)?;
@@ -186,22 +231,18 @@ impl Prepared {
         if self.as_landed(&top, &there)? != seen {
             return Err(moved("a file that landed was changed while it was committed"));
         }
+        let linked = self.link(&inner)?;
         let changed = self.differences()?;
-        let approved: BTreeSet<&Rel> = landed.iter().map(|staged| &staged.path).collect();
+        let approved: BTreeSet<&Rel> = landed.iter().map(|staged| &staged.path).chain(&linked).collect();
         if let Some(other) = changed.keys().find(|path| !approved.contains(path)) {
             return Err(moved(&format!("{other} would be committed, too, and was not approved")));
         }
-        let branch = self.head.label().to_owned();
         if changed.is_empty() {
             self.notes.push("nothing that git keeps was changed: no commit".into());
-            return Ok(Committed { commit: None, branch, notes: self.notes });
+            return Ok(Made { commit: None, who: String::new(), changed, inner });
         }
-        let commit = self.make(batch)?;
-        if let Err(fault) = self.put_into_index(&changed) {
-            let note = format!("the index could not be brought up to date ({}); `git reset` does", fault.message);
-            self.notes.push(note);
-        }
-        Ok(Committed { commit: Some(commit), branch, notes: self.notes })
+        let (commit, who) = self.make(batch)?;
+        Ok(Made { commit: Some(commit), who, changed, inner })
     }
 
     /// The files are what landed; when each was last changed.
@@ -217,7 +258,8 @@ impl Prepared {
         Ok(seen)
     }
 
-    fn make(&self, batch: &str) -> Result<String, Fault> {
+    /// The commit, and who made it when, in git's words.
+    fn make(&self, batch: &str) -> Result<(String, String), Fault> {
         let tree = id_in(&self.run(&["write-tree", "--missing-ok"], Vec::new())?)?;
         let mut args = vec!["commit-tree", tree.as_str()];
         if let Some(parent) = self.head.commit() {
@@ -238,20 +280,23 @@ impl Prepared {
         let object = self.run(&["cat-file", "commit", &commit], Vec::new())?;
         let object = String::from_utf8_lossy(&object);
         let who = object.lines().find_map(|line| line.strip_prefix("committer ")).unwrap_or_default();
-        let why = format!("commit: {}", self.message.lines().next().unwrap_or_default());
+        Ok((commit, who.to_owned()))
+    }
+
+    /// Moves HEAD, or its branch, if it is where it was seen.
+    pub(super) fn move_head(&self, seen: &Head, to: &str, who: &str, why: &str) -> Result<(), Fault> {
         match self.settings.reftable {
             true => {
                 let Identity { name, email } = self.committer.clone();
                 let env = vec![("GIT_COMMITTER_NAME", name.into()), ("GIT_COMMITTER_EMAIL", email.into())];
-                self.scratch.advance(&self.head, &commit, env, &why)?;
+                self.scratch.advance(seen, to, env, why)
             }
-            false => self.repository.advance(&self.head, &commit, who, &why)?,
+            false => self.repository.advance(seen, to, who, why),
         }
-        Ok(commit)
     }
 
     /// The same entries in the user's index, and no others.
-    fn put_into_index(&self, changed: &BTreeMap<Rel, (String, String)>) -> Result<(), Fault> {
+    pub(super) fn put_into_index(&self, changed: &BTreeMap<Rel, (String, String)>) -> Result<(), Fault> {
         let mut input = Vec::new();
         // What goes, goes first: a file may stand where a directory stood.
         for (path, (mode, blob)) in changed

@@ -187,46 +187,6 @@ fn a_git_file_that_leads_to_a_repository_that_does_not_know_it_is_refused() {
 }
 
 #[test]
-fn submodules_commit_in_their_own_repository_only() {
-    let place = Place::new();
-    let library = place.root.join("library");
-    std::fs::create_dir(&library).unwrap();
-    place.git_in(&library, &["init", "-q", "-b", "main", "."]);
-    std::fs::write(library.join("l"), "l\n").unwrap();
-    place.git_in(&library, &["add", "-A"]);
-    place.git_in(&library, &["commit", "-qm", "l"]);
-    let url = library.to_str().unwrap();
-    place.git(&["-c", "protocol.file.allow=always", "submodule", "--quiet", "add", url, "deps/lib"]);
-    place.git(&["commit", "-qm", "submodule"]);
-    let fault = place.prepare(&place.project, Author::Agent, &["deps/lib/l"]).err().expect("refused");
-    assert!(fault.message.contains("deps/lib") && fault.message.contains("submodule"), "{}", fault.message);
-    let inside = place.project.join("deps/lib");
-    // Beside others, what is in it lands, is told, and stays out of the commit.
-    let both = || {
-        place.write("a.txt", "both\n");
-        place.write("deps/lib/l", "both\n");
-        place.write("deps/lib/new", "new\n");
-    };
-    let done = place.commit(&place.project, Author::Agent, &["a.txt", "deps/lib/l", "deps/lib/new"], both).unwrap();
-    assert!(done.notes.len() == 1 && done.notes[0].contains("deps/lib is a repository of its own"), "{:?}", done.notes);
-    assert!(done.notes[0].contains("2 files"), "{:?}", done.notes);
-    assert_eq!(place.git(&["diff-tree", "-r", "--name-only", "HEAD~1", "HEAD"]), "a.txt");
-    assert_eq!(
-        place.git_in(&inside, &["status", "--porcelain"]),
-        " M l\n?? new",
-        "its own commit is for its own repository"
-    );
-    std::fs::remove_file(inside.join("new")).unwrap();
-    let done = place.commit(&inside, Author::Agent, &["l"], || std::fs::write(inside.join("l"), "2\n").unwrap());
-    assert_eq!(place.git_in(&inside, &["rev-parse", "HEAD"]), id(&done.unwrap()));
-    // One that was never checked out is an empty directory, and still not ours.
-    place.git(&["submodule", "--quiet", "deinit", "-f", "deps/lib"]);
-    let fault = place.prepare(&place.project, Author::Agent, &["deps/lib/new"]).err().expect("refused");
-    assert!(fault.message.contains("deps/lib"), "{}", fault.message);
-    assert!(place.prepare(&place.project, Author::Agent, &["deps/other"]).is_ok(), "the control");
-}
-
-#[test]
 fn sha256_sparse_and_line_ends_are_honoured() {
     let place = Place::empty();
     place.git(&["init", "-q", "-b", "main", "--object-format=sha256", "."]);

@@ -5,3 +5,4 @@ mod hostile;
 mod merge;
 mod old;
 mod place;
+mod submodules;

@@ -12,7 +12,7 @@ use workspace::diff::{Options, diff};
 use workspace::land::{Held, Landing};
 use workspace::plan::{Goal, Plan, Shape};
 use workspace::select::{Marked, Selection, choose, choose_to_drop};
-use workspace::stage::{self, Site};
+use workspace::stage::{self, Drawn, Site};
 use workspace::{Diff, Dir, FileKind, Stack, goal, reject, undo};
 
 static COUNT: AtomicU32 = AtomicU32::new(0);
@@ -88,10 +88,11 @@ impl World {
         let (id, batch) = self.batch();
         let view = undone.is_none().then_some(stack);
         let site = Site { base: &stack.base, batch: &batch, id: &id, view, undone };
-        let plan = match stage::stage(&site, goals, &|at| Ok(Shape::dir(dir_mode(stack, at)))) {
+        let drawn = Drawn::of(&stack.base, goals, &|at| Ok(Shape::dir(dir_mode(stack, at))))?;
+        let plan = match stage::stage(&site, &drawn) {
             Ok(plan) => plan,
             Err(fault) => {
-                stage::discard(&stack.base, &batch, &id).unwrap();
+                stage::discard(&stack.base, &drawn.holds(), &id).unwrap();
                 return Err(fault);
             }
         };

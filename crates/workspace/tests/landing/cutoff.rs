@@ -8,7 +8,7 @@ use std::fs;
 use workspace::land::Landing;
 use workspace::plan::{Plan, Shape};
 use workspace::select::{Marked, Selection, choose};
-use workspace::stage::{self, Site};
+use workspace::stage::{self, Drawn, Site};
 use workspace::{Stack, goal};
 
 fn staged(w: &World, stack: &Stack) -> Plan {
@@ -17,7 +17,8 @@ fn staged(w: &World, stack: &Stack) -> Plan {
     let (goals, _) = goal::goals(&chosen.picks).unwrap();
     let (id, batch) = w.batch();
     let site = Site { base: &stack.base, batch: &batch, id: &id, view: Some(stack), undone: None };
-    stage::stage(&site, goals, &|at| Ok(Shape::dir(dir_mode(stack, at)))).unwrap()
+    let drawn = Drawn::of(&stack.base, goals, &|at| Ok(Shape::dir(dir_mode(stack, at)))).unwrap();
+    stage::stage(&site, &drawn).unwrap()
 }
 
 /// As if the process had ended after so many renames.

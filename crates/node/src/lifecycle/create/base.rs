@@ -113,10 +113,7 @@ impl Stacked {
         }
         Meta::of(id, sandbox).write(&self.top).map_err(failed)?;
         // On the disk before there is a record of it: a power failure must not leave a sandbox without a layer.
-        for dir in [&self.top.dir, &state.layers.dir] {
-            rustix::fs::fsync(dir).map_err(|e| failed(e.into()))?;
-        }
-        Ok(())
+        state.layers.settle_names(&self.top).map_err(failed)
     }
 
     /// What was made is not wanted after all. What cannot be taken away now is left for gc.

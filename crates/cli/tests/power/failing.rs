@@ -1,0 +1,166 @@
+//! The disk of each moment, and what must be found on it: all that was acknowledged, or exactly what decision 28 and decision 35 let a
+//! power failure take; the base as it was before or after an approval, never between; a store that opens and a journal that holds.
+
+use crate::recorder::{Moment, Recorded, Recorder, run};
+use crate::story::{Step, Story, tree};
+use crate::support::unique;
+use std::fs;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+/// Of each file system, so long; `COFFERDAM_POWER_SECONDS` asks for more, and `COFFERDAM_POWER_SEED` for other chances.
+const BUDGET: Duration = Duration::from_secs(30);
+
+fn number(name: &str) -> Option<u64> {
+    std::env::var(name).ok().map(|text| text.parse().expect("a number"))
+}
+
+/// A directory for one recording; gone with it.
+struct Root(PathBuf);
+
+impl Root {
+    fn new() -> Root {
+        let root = PathBuf::from(format!("/srv/cofferdam-test-{}-power{}", std::process::id(), unique()));
+        fs::create_dir_all(&root).unwrap();
+        Root(root)
+    }
+}
+
+impl Drop for Root {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// A loop device that is taken, so that the next one has another number: after a restart devices are numbered anew.
+struct Taken(String);
+
+impl Taken {
+    fn new(root: &Root) -> Taken {
+        let file = root.0.join("taken");
+        fs::File::create(&file).unwrap().set_len(1 << 20).unwrap();
+        Taken(run("losetup", &["--find", "--show", file.to_str().unwrap()]))
+    }
+}
+
+impl Drop for Taken {
+    fn drop(&mut self) {
+        run("losetup", &["--detach", &self.0]);
+    }
+}
+
+fn fails_at_any_moment(kind: &'static str) {
+    let root = Root::new();
+    let story = Story { root: root.0.clone() };
+    let recorder = Recorder::start(&root.0, kind);
+    let steps = story.tell(&recorder);
+    let (first, last) = (steps[0].at, steps[steps.len() - 1].at);
+    let recorded = recorder.end(last);
+    let _taken = Taken::new(&root);
+    fs::write(root.0.join("boot"), "01234567-89ab-cdef-0123-456789abcdef\n").unwrap();
+    let flushes = recorded.flushes(first);
+    assert!(flushes.len() > steps.len(), "{kind}: {} flushes", flushes.len());
+    let budget = number("COFFERDAM_POWER_SECONDS").map_or(BUDGET, Duration::from_secs);
+    let (seed, end) = (number("COFFERDAM_POWER_SEED").unwrap_or(1), Instant::now() + budget);
+    let mut tried = 0;
+    // Each moment once as it is at least, and then with chances; in strides, so that an early end still covers the whole story.
+    let stride = (flushes.len() * 618 / 1000..).find(|n| gcd(*n, flushes.len()) == 1).unwrap();
+    'rounds: for round in 0.. {
+        for n in (0..flushes.len()).map(|k| k * stride % flushes.len()) {
+            if Instant::now() > end {
+                break 'rounds;
+            }
+            let chance = (tried % 2 == 1 || round > 0).then_some(seed + round);
+            check(&story, &recorded, &steps, Moment { sure: flushes[n], seed: chance });
+            tried += 1;
+        }
+        if round > 0 && number("COFFERDAM_POWER_SECONDS").is_none() && tried > 4 * flushes.len() {
+            break;
+        }
+    }
+    println!("{kind}: {tried} moments of {} flushes", flushes.len());
+    assert!(tried > 10, "{kind}: only {tried} moments");
+}
+
+fn gcd(a: usize, b: usize) -> usize {
+    if b == 0 { a } else { gcd(b, a % b) }
+}
+
+/// Everything that must hold, whenever it was.
+fn check(story: &Story, recorded: &Recorded, steps: &[Step], moment: Moment) {
+    let done = steps.iter().take_while(|step| step.at <= moment.sure).count();
+    let (acknowledged, next) = (&steps[done - 1], steps.get(done));
+    let when = format!("{moment:?}, after {:?}, before {:?}", acknowledged.name, next.map(|step| step.name));
+    println!("{when}");
+    let _disk = recorded.failed_at(moment);
+    let was = |name: &str| steps[..done].iter().any(|step| step.name == name);
+    let now = |name: &str| next.is_some_and(|step| step.name == name);
+    // Whoever comes first brings everything to an end.
+    let listed = story.json(&["ls", "--json"]);
+    let base = tree(&story.base());
+    let ends = [Some(acknowledged), next].into_iter().flatten();
+    let same = ends.into_iter().any(|step| step.base == base);
+    assert!(same, "{when}: the base is in between: {base:#?}");
+    let names: Vec<&str> = listed["sandboxes"].as_array().unwrap().iter().filter_map(|s| s["name"].as_str()).collect();
+    for (name, made, gone) in [("first", "create", ""), ("forked", "fork", ""), ("second", "create another", "remove")]
+    {
+        match (was(made), was(gone)) {
+            (true, false) if !now(gone) => assert!(names.contains(&name), "{when}: {name} is gone: {names:?}"),
+            (false, _) if !now(made) => assert!(!names.contains(&name), "{when}: {name} is there: {names:?}"),
+            (true, true) => assert!(!names.contains(&name), "{when}: {name} is back: {names:?}"),
+            _ => {}
+        }
+    }
+    story.ok(&["audit", "verify"]);
+    let found = story.cofferdam(&["fsck", "--json"]);
+    let found: serde_json::Value =
+        serde_json::from_slice(&found.stdout).unwrap_or_else(|e| panic!("{when}: fsck: {e}"));
+    let problems = found["problems"].as_array().unwrap();
+    assert!(problems.iter().all(|p| p["collectable"] == true), "{when}: {problems:#?}");
+    check_journal(story, steps, done, &when);
+    if was("snapshot to disk") {
+        story.ok(&["fork", "kept", "--name", "proof"]);
+    }
+    for name in names {
+        story.ok(&["diff", name, "--stat"]);
+    }
+    if names_of(&listed).contains(&"first".to_owned()) {
+        story.ok(&["start", "first"]);
+        story.ok(&["exec", "first", "--", "sh", "-c", "echo more >> mode"]);
+    }
+    story.ok(&["gc"]);
+    let found = story.json(&["fsck", "--json"]);
+    assert_eq!(found["problems"].as_array().map(Vec::len), Some(0), "{when}: nothing is amiss after gc: {found:#}");
+}
+
+fn names_of(listed: &serde_json::Value) -> Vec<String> {
+    let all = listed["sandboxes"].as_array().unwrap().iter();
+    all.filter_map(|s| s["name"].as_str().map(str::to_owned)).collect()
+}
+
+/// What was acknowledged and waits for the disk is in the journal with its result.
+fn check_journal(story: &Story, steps: &[Step], done: usize, when: &str) {
+    let told = story.json(&["audit", "log", "--json"]);
+    let entries = told["entries"].as_array().unwrap();
+    let count = |verb: &str| entries.iter().filter(|e| e["verb"] == verb && e["step"] == "done").count();
+    for (verb, names) in [
+        ("create", &["create", "create another"][..]),
+        ("run", &["run", "run again", "run in it"]),
+        ("approve", &["approve", "approve again"]),
+        ("undo", &["undo"]),
+        ("reject", &["reject"]),
+    ] {
+        let due = steps[..done].iter().filter(|step| names.contains(&step.name)).count();
+        assert!(count(verb) >= due, "{when}: {verb} is {} times in the journal, not {due}", count(verb));
+    }
+}
+
+#[test]
+fn an_ext4_disk_fails_at_any_moment() {
+    fails_at_any_moment("ext4");
+}
+
+#[test]
+fn a_btrfs_disk_fails_at_any_moment() {
+    fails_at_any_moment("btrfs");
+}

@@ -1,0 +1,132 @@
+//! What is done on the disk that is recorded, step by step, and how the base is after each.
+
+use crate::recorder::Recorder;
+use crate::support::{binary, to_the_end};
+use serde_json::Value;
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+pub type Tree = BTreeMap<PathBuf, String>;
+
+/// A step that was acknowledged.
+pub struct Step {
+    pub name: &'static str,
+    /// How many requests the disk had got by then.
+    pub at: usize,
+    /// The base from then on.
+    pub base: Tree,
+}
+
+/// The directory that all of it is in.
+pub struct Story {
+    pub root: PathBuf,
+}
+
+/// Runs the rest as if the machine had been started anew: under another boot's name, which the kernel gives to nobody twice.
+const RESTARTED: &str = "mount --bind \"$1\" /proc/sys/kernel/random/boot_id && shift && exec \"$@\"";
+
+const EDIT: &str = "echo of the guest > changed; rm gone; mv moved fresh; mkdir -p new/deep; echo x > new/deep/file; rm -r dead; \
+                    ln -s changed link; chmod 755 mode; for n in 1 2 3 4 5 6; do echo $n >> many/$n; done";
+const AGAIN: &str = "echo again >> changed; mv fresh new/moved 2>/dev/null || mv moved new; rm -r many; echo y > mode";
+
+/// Verbs one after the other; the sandboxes are `first` and `second`.
+const STEPS: &[(&str, &[&str])] = &[
+    ("create", &["create", ".", "--name", "first"]),
+    ("run", &["exec", "first", "--", "sh", "-c", EDIT]),
+    ("snapshot to disk", &["snapshot", "first", "--sync", "--name", "kept"]),
+    ("diff", &["diff", "first"]),
+    ("approve", &["approve", "first"]),
+    ("undo", &["undo", "first"]),
+    ("run again", &["exec", "first", "--", "sh", "-c", AGAIN]),
+    ("snapshot", &["snapshot", "first", "--name", "soon"]),
+    ("fork", &["fork", "kept", "--name", "forked"]),
+    ("approve again", &["approve", "first", "--unseen"]),
+    ("create another", &["create", ".", "--name", "second"]),
+    ("run in it", &["exec", "second", "--", "sh", "-c", "echo z > z"]),
+    ("reject", &["reject", "second", "--all"]),
+    ("stop", &["stop", "second"]),
+    ("remove", &["rm", "second"]),
+    ("collect", &["gc"]),
+];
+
+impl Story {
+    pub fn base(&self) -> PathBuf {
+        self.root.join("disk/base")
+    }
+
+    /// A verb, in the machine that runs, or in one that was started anew after the power failed.
+    pub fn cofferdam(&self, words: &[&str]) -> Output {
+        let boot = self.root.join("boot");
+        // A command gets a /proc of its own, which the kernel refuses to those who have covered something in theirs.
+        let mut command = match boot.exists() && !words.contains(&"exec") {
+            false => Command::new(binary()),
+            true => {
+                let mut command = Command::new("unshare");
+                command.args(["--mount", "/bin/sh", "-c", RESTARTED, "sh"]).arg(boot).arg(binary());
+                command
+            }
+        };
+        command.env_clear().env("HOME", &self.root).env("USER", "tester").env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin");
+        command.env("COFFERDAM_STATE", self.root.join("disk/state")).env("LANG", "C.UTF-8");
+        to_the_end(command.args(words).current_dir(self.base()).stdin(Stdio::null()), b"")
+    }
+
+    pub fn ok(&self, words: &[&str]) -> String {
+        let output = self.cofferdam(words);
+        let told = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.success(), "{words:?}: {told}{}", String::from_utf8_lossy(&output.stdout));
+        String::from_utf8(output.stdout).unwrap()
+    }
+
+    pub fn json(&self, words: &[&str]) -> Value {
+        serde_json::from_str(&self.ok(words)).unwrap()
+    }
+
+    /// Tells it on a disk that is recorded. The first step is that there is a base, and nothing else.
+    pub fn tell(&self, recorder: &Recorder) -> Vec<Step> {
+        for path in ["changed", "gone", "moved", "mode", "dead/a", "dead/b/c", "many/1", "many/2", "many/7"] {
+            let path = self.base().join(path);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(&path, format!("of the base: {}\n", path.display())).unwrap();
+        }
+        crate::recorder::run("sync", &["-f", self.base().to_str().unwrap()]);
+        let mut steps = vec![Step { name: "nothing", at: recorder.count(), base: tree(&self.base()) }];
+        for (name, words) in STEPS {
+            self.ok(words);
+            let mut base = tree(&self.base());
+            base.retain(|path, _| !is_piece(path));
+            steps.push(Step { name, at: recorder.count(), base });
+        }
+        steps
+    }
+}
+
+pub fn is_piece(path: &Path) -> bool {
+    path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(".cofferdam-"))
+}
+
+/// A directory as it can be compared.
+pub fn tree(top: &Path) -> Tree {
+    let mut all = Tree::new();
+    let mut waiting = vec![top.to_path_buf()];
+    while let Some(here) = waiting.pop() {
+        for entry in fs::read_dir(&here).unwrap() {
+            let path = entry.unwrap().path();
+            let meta = fs::symlink_metadata(&path).unwrap();
+            let mode = meta.permissions().mode();
+            let what = if meta.is_symlink() {
+                format!("{:?}", fs::read_link(&path).unwrap())
+            } else if meta.is_dir() {
+                waiting.push(path.clone());
+                format!("{mode:o}")
+            } else {
+                format!("{mode:o} {}", String::from_utf8_lossy(&fs::read(&path).unwrap()))
+            };
+            all.insert(path.strip_prefix(top).unwrap().to_path_buf(), what);
+        }
+    }
+    all
+}

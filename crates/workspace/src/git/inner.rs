@@ -1,0 +1,200 @@
+//! Submodules: what landed in one is committed there, in its own repository, and the repository around it gets the new commit as its
+//! link. A submodule's git directory must be the one that the repository around it keeps for it: a `.git` file that leads anywhere
+//! else would have commits made in whatever repository somebody names.
+
+use super::commit::{Made, Plan, Prepared, Staged, prepare_in};
+use super::locate::{Repository, identity, refused, unreadable};
+use super::refs::Head;
+use super::settings::Surroundings;
+use crate::dir::Dir;
+use crate::name::Rel;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::os::unix::ffi::OsStrExt;
+use terms::Fault;
+
+/// Submodules in submodules, so many at most.
+const DEEPEST: usize = 8;
+
+/// A submodule in which something will be committed.
+pub(super) struct Inner {
+    /// Its top, in words of the work tree around it.
+    pub at: Rel,
+    pub prepared: Prepared,
+}
+
+/// A commit in a submodule.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+#[schema(as = CommitInside)]
+pub struct Inside {
+    /// The submodule, as a path of the base.
+    pub path: Rel,
+    pub commit: String,
+    /// The branch, or that HEAD is on none.
+    pub branch: String,
+}
+
+impl Prepared {
+    /// Prepares commits in those of `links` (paths that HEAD keeps as submodules, with the commit of each) that some of `paths` are in.
+    pub(super) fn prepare_inner(
+        &mut self,
+        links: &BTreeMap<Rel, String>,
+        paths: &[Rel],
+        surroundings: &Surroundings<'_>,
+        plan: &Plan<'_>,
+        depth: usize,
+    ) -> Result<(), Fault> {
+        for (at, recorded) in links {
+            let own: Vec<Rel> = paths.iter().filter_map(|path| rest(at, path)).collect();
+            let Some(repository) = self.repository.submodule(at)?.filter(|_| !own.is_empty()) else { continue };
+            if depth >= DEEPEST {
+                return Err(refused(&repository.top, &format!("submodules are nested more than {DEEPEST} deep")));
+            }
+            let prepared = prepare_in(repository, surroundings, plan, &own, depth + 1)?;
+            if prepared.head.commit() != Some(recorded.as_str()) {
+                let stood = prepared.head.commit().unwrap_or("no commit");
+                self.notes.push(format!(
+                    "{at} stood on {stood}, not on {recorded} as HEAD has it: the commit takes that along"
+                ));
+            }
+            if matches!(prepared.head, Head::Detached { .. }) {
+                self.notes.push(format!(
+                    "{at} is on no branch: its commit is found by the link; `git -C {at} switch -c NAME` names it"
+                ));
+            }
+            self.inner.push(Inner { at: at.clone(), prepared });
+        }
+        Ok(())
+    }
+
+    /// Whether what is in another repository is committed there.
+    pub(super) fn commits_inside(&self, at: &Rel) -> bool {
+        self.inner.iter().any(|inner| inner.at == *at)
+    }
+
+    pub(super) fn write_inner(&mut self, batch: &str, landed: &[Staged]) -> Result<Vec<Made>, Fault> {
+        let of = |at: &Rel| -> Vec<Staged> {
+            let own = |staged: &Staged| Some(Staged { path: rest(at, &staged.path)?, digest: staged.digest.clone() });
+            landed.iter().filter_map(own).collect()
+        };
+        self.inner.iter_mut().map(|inner| inner.prepared.write(batch, &of(&inner.at))).collect()
+    }
+
+    /// Puts the links to new commits into the index of the scratch directory; where they are.
+    pub(super) fn link(&self, made: &[Made]) -> Result<Vec<Rel>, Fault> {
+        let (mut input, mut linked) = (Vec::new(), Vec::new());
+        for (inner, made) in self.inner.iter().zip(made) {
+            let Some(commit) = &made.commit else { continue };
+            input.extend_from_slice(format!("160000 {commit}\t").as_bytes());
+            input.extend_from_slice(inner.at.as_bytes());
+            input.push(0);
+            linked.push(inner.at.clone());
+        }
+        self.run(&["update-index", "--add", "--replace", "-z", "--index-info"], input)?;
+        Ok(linked)
+    }
+
+    /// Moves the heads, those inside first: a link never leads to a commit that no head has. Where one cannot be moved, none stays so.
+    pub(super) fn publish(&self, made: &Made) -> Result<(), Fault> {
+        let mut done = Vec::new();
+        let moved = self.inner.iter().zip(&made.inner).try_for_each(|(inner, made)| {
+            inner.prepared.publish(made)?;
+            done.push((inner, made));
+            Ok(())
+        });
+        let why = format!("commit: {}", self.message.lines().next().unwrap_or_default());
+        let moved = moved.and_then(|()| match &made.commit {
+            Some(commit) => self.move_head(&self.head, commit, &made.who, &why),
+            None => Ok(()),
+        });
+        moved.inspect_err(|_| done.iter().rev().for_each(|(inner, made)| inner.prepared.take_back(made)))
+    }
+
+    /// Heads go back where they were, if nobody has moved them on.
+    fn take_back(&self, made: &Made) {
+        if let (Some(commit), Some(before)) = (&made.commit, self.head.commit()) {
+            let now = match &self.head {
+                Head::Branch { name, .. } => Head::Branch { name: name.clone(), commit: Some(commit.clone()) },
+                Head::Detached { .. } => Head::Detached { commit: commit.clone() },
+            };
+            // It is told that there is no commit; one that somebody has built upon stays.
+            let _ = self.move_head(&now, before, &made.who, "reset: taken back");
+        }
+        self.inner.iter().zip(&made.inner).for_each(|(inner, made)| inner.prepared.take_back(made));
+    }
+
+    /// The same entries in the index of each repository.
+    pub(super) fn bring_up_index(&mut self, made: &Made) {
+        for (inner, made) in self.inner.iter_mut().zip(&made.inner) {
+            inner.prepared.bring_up_index(made);
+            let told = std::mem::take(&mut inner.prepared.notes);
+            self.notes.extend(told.into_iter().map(|note| format!("{}: {note}", inner.at)));
+        }
+        if made.commit.is_none() {
+            return;
+        }
+        if let Err(fault) = self.put_into_index(&made.changed) {
+            let note = format!("the index could not be brought up to date ({}); `git reset` does", fault.message);
+            self.notes.push(note);
+        }
+    }
+
+    /// Commits inside, by paths of the base.
+    pub(super) fn told_inside(&self, made: &Made) -> Vec<Inside> {
+        let mut told = Vec::new();
+        for (inner, made) in self.inner.iter().zip(&made.inner) {
+            let at = rest(&self.repository.prefix, &inner.at).unwrap_or_else(|| inner.at.clone());
+            let branch = inner.prepared.head.label().to_owned();
+            told.extend(made.commit.iter().map(|commit| Inside {
+                path: at.clone(),
+                commit: commit.clone(),
+                branch: branch.clone(),
+            }));
+            let deeper = inner.prepared.told_inside(made);
+            told.extend(deeper.into_iter().map(|one| Inside { path: super::paths::below(&at, &one.path), ..one }));
+        }
+        told
+    }
+}
+
+impl Repository {
+    /// The repository of a submodule; none where it was never checked out.
+    fn submodule(&self, at: &Rel) -> Result<Option<Repository>, Fault> {
+        let top = self.top.join(at.as_path());
+        let work = Dir::open(&self.top).map_err(|e| unreadable(&self.top, &e))?;
+        if work.meta(&at.join(b".git")).map_err(|e| unreadable(&top, &e))?.is_none() {
+            return Ok(None);
+        }
+        let found = Repository::find(&top)?.filter(|found| found.top == top);
+        let found = found.ok_or_else(|| refused(&top, "its .git is no git directory"))?;
+        // One that is right there leads nowhere.
+        if !found.by_file || self.keeps(&found)? {
+            return Ok(Some(found));
+        }
+        Err(refused(
+            &top,
+            "its .git leads to another git directory than the one that the repository around it keeps for it",
+        ))
+    }
+
+    /// Whether another's git directory lies in `modules` of this one's, reached without a link.
+    fn keeps(&self, inner: &Repository) -> Result<bool, Fault> {
+        let fail = |e: std::io::Error| unreadable(&self.own_path, &e);
+        let own = std::fs::canonicalize(&self.own_path).map_err(fail)?;
+        let below = inner.own_path.strip_prefix(own.join("modules")).ok();
+        let Some(below) = below.and_then(|below| Rel::parse(below.as_os_str().as_bytes())) else { return Ok(false) };
+        if below.is_top() || inner.own_path != inner.common_path {
+            return Ok(false);
+        }
+        let kept = self.own.dir(&super::paths::below(&Rel::top().join(b"modules"), &below));
+        let kept = kept.ok().and_then(|dir| identity(&dir));
+        Ok(kept.is_some() && kept == identity(&inner.own))
+    }
+}
+
+/// What is left of a path below `at`; none where it is not below it.
+fn rest(at: &Rel, path: &Rel) -> Option<Rel> {
+    let count = at.parts().count();
+    let is_below = path.is_at_or_below(at) && path.parts().count() > count;
+    is_below.then(|| path.parts().skip(count).fold(Rel::top(), |rest, part| rest.join(part)))
+}
