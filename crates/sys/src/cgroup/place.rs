@@ -41,7 +41,7 @@ pub struct Place {
     pending: Mutex<Vec<&'static str>>,
     /// v2: why there is nothing, or not everything.
     shortage: Option<Lack>,
-    /// v2: we and our children are the only members and must move to a leaf first.
+    /// v2: we and our helpers are the only members and must move to a leaf first.
     step_aside: bool,
     /// v2: somebody else hands out controllers here as well, and may take them back.
     contested: bool,
@@ -144,16 +144,20 @@ impl Place {
     fn step_aside(&self) -> io::Result<()> {
         let leaf = self.dir.ensure(SELF_LEAF)?;
         let us = process::id() as i32;
-        for child in self.dir.members()?.0.into_iter().filter(|pid| *pid != us && is_child(*pid)) {
+        for helper in self.dir.members()?.0.into_iter().filter(|pid| *pid != us && is_helper(*pid)) {
             // One that has ended meanwhile is no member any more.
-            let _ = leaf.write("cgroup.procs", &child.to_string());
+            let _ = leaf.write("cgroup.procs", &helper.to_string());
         }
         leaf.write("cgroup.procs", &us.to_string())
     }
 }
 
-/// A helper of ours: whoever else is in our group is not to be moved.
-fn is_child(pid: i32) -> bool {
+/// A helper of ours, which runs our own program: whoever else is in our group is not to be moved.
+fn is_helper(pid: i32) -> bool {
+    let program = |pid: &str| std::fs::read_link(format!("/proc/{pid}/exe")).ok();
+    if program(&pid.to_string()).is_none_or(|theirs| Some(theirs) != program("self")) {
+        return false;
+    }
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     let parent = stat.rsplit_once(") ").and_then(|(_, rest)| rest.split(' ').nth(1)?.parse::<u32>().ok());
     parent == Some(process::id())
@@ -293,7 +297,7 @@ fn assess(host: &Host, path: PathBuf, dir: Dir, is_own: bool, offered: &[&'stati
     if !is_root && usable != handed {
         let (members, any) = place.dir.members().unwrap_or((Vec::new(), true));
         let us = process::id() as i32;
-        let only_us = is_own && members.contains(&us) && members.iter().all(|pid| *pid == us || is_child(*pid));
+        let only_us = is_own && members.contains(&us) && members.iter().all(|pid| *pid == us || is_helper(*pid));
         if any && !only_us {
             usable = handed.clone();
             place.shortage = Some(crowded(host, &place.path));
