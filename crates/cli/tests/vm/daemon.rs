@@ -29,6 +29,8 @@ const USER: Unit = Unit {
 
 fn check(unit: &Unit) {
     let Unit { install, systemctl, word, socket, cgroup } = unit;
+    // Both are there at the same time.
+    let mark = cgroup.replace('/', "-");
     let owner = if word.is_empty() { "" } else { "chown 1500:1500 /srv/served-$$;" };
     let script = format!(
         "exec 2>&1; mkdir /srv/served-$$; {owner} cd /srv/served-$$
@@ -36,9 +38,9 @@ fn check(unit: &Unit) {
         {word} cofferdam serve --check > /dev/null; echo check $?
         c() {{ {word} cofferdam --server {socket} \"$@\"; }}
         c create --name kept -m 128m --json > /dev/null || exit 2
-        run=$(c exec -d kept -- sh -c 'i=0; while [ ! -e enough ]; do echo line $i; i=$((i+1)); sleep 0.2; done; exit 7') || exit 3
+        run=$(c exec -d kept -- sh -c 'i=0; : {mark}; while [ ! -e enough ]; do echo line $i; i=$((i+1)); sleep 0.2; done; exit 7') || exit 3
         until_true 'c logs '$run' | grep -q \"line 1\"' || exit 4
-        at=$(cut -d: -f3 /proc/$(pgrep -f '^sh -c i=0; while' | head -n 1)/cgroup)
+        at=$(cut -d: -f3 /proc/$(pgrep -fo '^sh -c i=0; : {mark};')/cgroup)
         case $at in {cgroup}/*) echo below the unit;; *) echo \"elsewhere: $at\";; esac
         cat /sys/fs/cgroup$at/memory.max
         before=$({systemctl} show -p MainPID --value cofferdam)

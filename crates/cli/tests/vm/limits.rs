@@ -26,10 +26,10 @@ const ROWS: [(&str, &str, &str, &str, &str); 9] = [
     ),
     (
         "open_files",
-        "--limit open_files=10",
-        "exec 3</dev/null 4</dev/null 5</dev/null",
-        "--limit open_files=6",
-        "bash -c 'for i in 1 2 3 4 5 6; do exec {fd}</dev/null; done; sleep 3600'",
+        "--limit open_files=20",
+        "cd /tmp; tee $(seq 17)",
+        "--limit open_files=20",
+        "cd /tmp; tee $(seq 18); sleep 3600",
     ),
     (
         "disk_mb",

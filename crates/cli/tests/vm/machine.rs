@@ -104,6 +104,8 @@ impl Machine {
                 let _ = waiting.send(answer);
             }
         }
+        // It is gone: nobody waits any longer.
+        self.waiting.lock().unwrap().clear();
     }
 
     /// Runs a script of bash as root, to its end.
