@@ -128,7 +128,7 @@ impl Drop for Group {
     }
 }
 
-fn is_gone(e: &io::Error) -> bool {
+pub(super) fn is_gone(e: &io::Error) -> bool {
     e.kind() == io::ErrorKind::NotFound || e.raw_os_error() == Some(libc::ENODEV)
 }
 

@@ -118,12 +118,12 @@ impl Group {
             let parent = need.place.prepare(&need.serves);
             let again = attempts.next().is_some();
             let parent = match parent {
-                Err(e) if e.kind() == io::ErrorKind::NotFound && again => continue,
+                Err(e) if ending::is_gone(&e) && again => continue,
                 other => other.map_err(|e| unprepared(need, e))?,
             };
             match parent.make(&self.name) {
                 Ok(dir) => return Ok((parent, dir)),
-                Err(e) if e.kind() == io::ErrorKind::NotFound && again => {}
+                Err(e) if ending::is_gone(&e) && again => {}
                 Err(e) => return Err(CgroupError::io(&need.place.home().join(&self.name), e)),
             }
         }
