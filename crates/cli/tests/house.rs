@@ -129,7 +129,7 @@ const HOUSE: &[Room] = &[
         name: "cli",
         uses: &["client", "node", "server", "terms"],
         libraries: &["clap", "clap_complete", "clap_mangen", "rustix", "serde", "serde_json"],
-        test_libraries: &["serde_json"],
+        test_libraries: &["base64", "serde_json"],
     },
 ];
 

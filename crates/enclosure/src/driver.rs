@@ -66,10 +66,24 @@ pub fn lacks(call: &str) -> Fault {
 
 /// Explains why namespaces could not be made, with the smallest change that would help.
 pub fn blocked(error: &CallError) -> Fault {
+    if let Some(place) = covered().filter(|_| error.call == "proc") {
+        let message = format!("no /proc can be made for the guest ({error}): {place} is covered by a mount here");
+        let hint = "start it where /proc is whole: in a unit of systemd without ProtectKernelLogs=, ProtectKernelTunables= and ProtectProc=, in a \
+                    container with its system paths unmasked";
+        return Fault::new(ErrorKind::UnsupportedHost, message).hint(hint).phase(Phase::Start);
+    }
     let (what, fix) = blocker();
     let message = format!("user namespaces are blocked here ({error}): {what}");
     let hint = format!("{fix}; or accept a weaker enclosure by naming \"namespaces\" under \"degrade\"");
     Fault::new(ErrorKind::UnsupportedHost, message).hint(hint).phase(Phase::Start)
+}
+
+/// What of our own /proc is hidden by a mount; the kernel then lets nobody make a whole one.
+fn covered() -> Option<String> {
+    let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    let mut places = mounts.lines().filter_map(|line| line.split(' ').nth(4));
+    // An empty directory of the kernel's own, made to be mounted on, hides nothing.
+    places.find(|at| at.starts_with("/proc/") && *at != "/proc/sys/fs/binfmt_misc").map(str::to_owned)
 }
 
 /// What stands in the way of user namespaces, and the smallest fix.

@@ -318,7 +318,8 @@ impl Prepared {
         let Request { run_id, limits, cpus, .. } = &*self.request;
         let groups = limits::group_paths(layout, run_id.as_str(), limits, cpus)?;
         let kill = groups.iter().map(|at| cstring(at.join("cgroup.kill").as_os_str().as_bytes())).collect();
-        let paths = groups.iter().map(|at| cstring(at.as_os_str().as_bytes())).collect();
+        let paths = Group::to_be_removed(&groups);
+        let paths = paths.iter().map(|at| cstring(at.as_os_str().as_bytes())).collect();
         janitor::start(kill, paths).map_err(|e| internal(Phase::Preparation, e))
     }
 

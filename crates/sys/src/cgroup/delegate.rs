@@ -8,7 +8,7 @@ use super::dir::Dir;
 use super::layout::{Hierarchy, Layout, Version};
 use super::limit::inherit_cpuset;
 use super::place::enable;
-use super::{DELEGATED, SELF_LEAF};
+use super::{DELEGATED, RUNS, SELF_LEAF};
 
 /// Makes `cofferdam/<uid>` in every hierarchy and gives it to the user. Run again, it changes nothing. Returns a line
 /// for each thing that now holds.
@@ -73,7 +73,8 @@ pub fn undelegate(layout: &Layout, uid: u32) -> io::Result<Vec<String>> {
         };
         let user = uid.to_string();
         if let Ok(own) = shared.child(&user) {
-            let removed = gone_is_fine(own.remove(SELF_LEAF)).and_then(|()| shared.remove(&user));
+            let empty = [RUNS, SELF_LEAF].into_iter().try_for_each(|name| gone_is_fine(own.remove(name)));
+            let removed = empty.and_then(|()| shared.remove(&user));
             removed.map_err(|e| within(&hierarchy.mount, e))?;
             let path = hierarchy.mount.join(DELEGATED).join(&user);
             done.push(format!("removed {}", path.display()));

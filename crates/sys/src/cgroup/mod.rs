@@ -43,6 +43,8 @@ const PREFIX: &str = "cofferdam-";
 const DELEGATED: &str = "cofferdam";
 /// The leaf into which we step so that our former group may hand out controllers (v2: no processes in inner nodes).
 const SELF_LEAF: &str = "cofferdam-self";
+/// Where groups are made below one whose controllers others hand out, too; it is there while there are any.
+const RUNS: &str = "cofferdam-runs";
 
 /// What one sandbox needs. Only the hierarchies that serve it are touched.
 #[derive(Clone, Debug, Default, PartialEq)]

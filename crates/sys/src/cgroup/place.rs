@@ -5,7 +5,12 @@
 //!
 //! v2: groups with controllers need a parent that hands these out and has no member processes (the kernel's root
 //! excepted), and moving a process needs write access to the nearest common ancestor. So the parent is the nearest
-//! ancestor of our own group that fits. Without controllers (hybrid) any writable ancestor will do.
+//! ancestor of our own group that fits, and never one above a group whose memory or processor time is limited: a sandbox
+//! must not get more than its supervisor. Without controllers (hybrid) any writable ancestor will do.
+//!
+//! Where systemd runs, that parent may be a slice of its, from which it takes controllers back whenever it starts a unit:
+//! limits would vanish without a word. So groups are made one level deeper, in a directory that hands the controllers on,
+//! for the kernel takes none away from a group whose child hands it on.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -13,7 +18,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::{io, process};
 
 use super::dir::Dir;
-use super::{DELEGATED, SELF_LEAF};
+use super::{DELEGATED, RUNS, SELF_LEAF};
 
 /// Deeper than this we do not look.
 pub const MAX_DEPTH: usize = 32;
@@ -36,8 +41,10 @@ pub struct Place {
     pending: Mutex<Vec<&'static str>>,
     /// v2: why there is nothing, or not everything.
     shortage: Option<Lack>,
-    /// v2: we are the only member and must move to a leaf first.
+    /// v2: we and our helpers are the only members and must move to a leaf first.
     step_aside: bool,
+    /// v2: somebody else hands out controllers here as well, and may take them back.
+    contested: bool,
 }
 
 /// What the search needs to know about the host besides the tree itself.
@@ -56,10 +63,14 @@ impl Host {
         "sudo cofferdam setup --user \"$(id -un)\"".to_owned()
     }
 
+    fn has_systemd(&self) -> bool {
+        self.root.join("run/systemd/system").exists()
+    }
+
     /// How to get a v2 group of one's own: from systemd where it runs, else from root.
     fn own_group(&self) -> String {
         let user = if self.uid == 0 { "" } else { "--user " };
-        if self.root.join("run/systemd/system").exists() {
+        if self.has_systemd() {
             format!("systemd-run {user}--scope -p Delegate=yes cofferdam …")
         } else {
             self.setup()
@@ -76,7 +87,18 @@ impl Place {
             pending: Mutex::default(),
             shortage: None,
             step_aside: false,
+            contested: false,
         }
+    }
+
+    /// The directory that groups are made in.
+    pub fn home(&self) -> PathBuf {
+        if self.contested { self.path.join(RUNS) } else { self.path.clone() }
+    }
+
+    /// What keeps controllers here, and goes when nothing is left in it.
+    pub fn contested(&self) -> Option<Arc<Dir>> {
+        self.contested.then(|| self.dir.clone())
     }
 
     /// v2: can a group made here have `controller`?
@@ -93,21 +115,52 @@ impl Place {
         }))
     }
 
-    /// Before a v2 group with controllers is made: hand them out, and step aside for that if we must.
-    pub fn prepare(&self, needed: &[&'static str]) -> io::Result<()> {
+    /// Before a v2 group is made: hand its controllers out, and step aside for that if we must. Gives the directory that
+    /// it is to be made in.
+    pub fn prepare(&self, needed: &[&'static str]) -> io::Result<Arc<Dir>> {
         let mut pending = self.pending.lock().unwrap_or_else(PoisonError::into_inner);
         let missing: Vec<&str> = pending.iter().copied().filter(|c| needed.contains(c)).collect();
-        if missing.is_empty() {
-            return Ok(());
+        if !missing.is_empty() {
+            if self.step_aside {
+                self.step_aside()?;
+            }
+            enable(&self.dir, &missing)?;
+            pending.retain(|c| !needed.contains(c));
         }
-        if self.step_aside {
-            let leaf = self.dir.ensure(SELF_LEAF)?;
-            leaf.write("cgroup.procs", &process::id().to_string())?;
+        drop(pending);
+        if !self.contested {
+            return Ok(self.dir.clone());
         }
-        enable(&self.dir, &missing)?;
-        pending.retain(|c| !needed.contains(c));
-        Ok(())
+        let runs = self.dir.ensure(RUNS)?;
+        let needed: Vec<&str> = self.usable.iter().copied().filter(|c| needed.contains(c)).collect();
+        if !needed.is_empty() && enable(&runs, &needed).is_err() {
+            // Taken back since we looked.
+            enable(&self.dir, &needed)?;
+            enable(&runs, &needed)?;
+        }
+        Ok(Arc::new(runs))
     }
+
+    fn step_aside(&self) -> io::Result<()> {
+        let leaf = self.dir.ensure(SELF_LEAF)?;
+        let us = process::id() as i32;
+        for helper in self.dir.members()?.0.into_iter().filter(|pid| *pid != us && is_helper(*pid)) {
+            // One that has ended meanwhile is no member any more.
+            let _ = leaf.write("cgroup.procs", &helper.to_string());
+        }
+        leaf.write("cgroup.procs", &us.to_string())
+    }
+}
+
+/// A helper of ours, which runs our own program: whoever else is in our group is not to be moved.
+fn is_helper(pid: i32) -> bool {
+    let program = |pid: &str| std::fs::read_link(format!("/proc/{pid}/exe")).ok();
+    if program(&pid.to_string()).is_none_or(|theirs| Some(theirs) != program("self")) {
+        return false;
+    }
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    let parent = stat.rsplit_once(") ").and_then(|(_, rest)| rest.split(' ').nth(1)?.parse::<u32>().ok());
+    parent == Some(process::id())
 }
 
 /// Hands controllers out to the children of a v2 group.
@@ -194,6 +247,7 @@ fn v2_place(host: &Host, mount: &Path, chain: Vec<(PathBuf, Dir)>, offered: &[&'
             refusal = e;
             continue;
         }
+        let limited = i > 0 && holds_us(&dir);
         let place = assess(host, path, dir, i == own, offered);
         // With nothing to hand out the topmost is best: it stays when our own group goes.
         let better = |old: &Place| offered.is_empty() || place.usable.len() > old.usable.len();
@@ -201,7 +255,7 @@ fn v2_place(host: &Host, mount: &Path, chain: Vec<(PathBuf, Dir)>, offered: &[&'
             best = Some(place);
         }
         let complete = |p: &Place| offered.iter().all(|c| *c == "cpuset" || p.usable.contains(c));
-        if !offered.is_empty() && best.as_ref().is_some_and(complete) {
+        if !offered.is_empty() && (limited || best.as_ref().is_some_and(complete)) {
             break;
         }
     }
@@ -214,11 +268,18 @@ fn v2_place(host: &Host, mount: &Path, chain: Vec<(PathBuf, Dir)>, offered: &[&'
     })
 }
 
+/// Every unit of systemd has a limit on tasks, so that one says nothing.
+fn holds_us(dir: &Dir) -> bool {
+    let limited = |file: &str| dir.read(file).is_ok_and(|text| !text.trim().is_empty() && !text.starts_with("max"));
+    limited("memory.max") || limited("cpu.max")
+}
+
 fn assess(host: &Host, path: PathBuf, dir: Dir, is_own: bool, offered: &[&'static str]) -> Place {
     let mut place = Place::v1(path, dir);
     if offered.is_empty() {
         return place;
     }
+    place.contested = host.has_systemd();
     // Only the kernel's own root has no type; it alone may have members and children with controllers.
     let kind = place.dir.read("cgroup.type");
     let is_root = matches!(&kind, Err(e) if e.kind() == io::ErrorKind::NotFound);
@@ -235,7 +296,8 @@ fn assess(host: &Host, path: PathBuf, dir: Dir, is_own: bool, offered: &[&'stati
     }
     if !is_root && usable != handed {
         let (members, any) = place.dir.members().unwrap_or((Vec::new(), true));
-        let only_us = is_own && members == [process::id() as i32];
+        let us = process::id() as i32;
+        let only_us = is_own && members.contains(&us) && members.iter().all(|pid| *pid == us || is_helper(*pid));
         if any && !only_us {
             usable = handed.clone();
             place.shortage = Some(crowded(host, &place.path));

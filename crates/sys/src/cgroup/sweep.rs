@@ -7,13 +7,11 @@ use std::sync::Arc;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use super::DELEGATED;
 use super::dir::Dir;
-use super::group::Group;
-use super::layout::{Layout, Version};
+use super::group::{Found, Group};
+use super::layout::Layout;
 use super::owner::Owner;
-
-type Found = Vec<(Version, Arc<Dir>, PathBuf)>;
+use super::{DELEGATED, RUNS};
 
 /// Names of groups whose owner is gone.
 pub fn orphans(layout: &Layout) -> Vec<String> {
@@ -25,20 +23,32 @@ pub fn sweep(layout: &Layout) -> usize {
     found(layout).into_iter().filter(|(name, found)| end(name, found.clone())).count()
 }
 
-fn found(layout: &Layout) -> BTreeMap<String, Found> {
-    let mut orphans: BTreeMap<String, Found> = BTreeMap::new();
+fn found(layout: &Layout) -> BTreeMap<String, Vec<Found>> {
+    let mut orphans: BTreeMap<String, Vec<Found>> = BTreeMap::new();
     for hierarchy in &layout.hierarchies {
         let place = hierarchy.place().ok();
         let own = place.map(|p| (p.dir.clone(), p.path.clone()));
-        for (dir, path) in own.into_iter().chain(delegated(&hierarchy.mount)) {
+        for (dir, path) in own.into_iter().chain(delegated(&hierarchy.mount)).flat_map(with_runs) {
             for name in dir.children() {
                 if Owner::of_group(&name).is_some_and(|owner| owner.is_dead()) {
-                    orphans.entry(name).or_default().push((hierarchy.version, dir.clone(), path.clone()));
+                    let (above, parent, path) = (above_of(&path), dir.clone(), path.clone());
+                    orphans.entry(name).or_default().push(Found { version: hierarchy.version, parent, above, path });
                 }
             }
         }
     }
     orphans
+}
+
+/// A place, and what may stand in it to keep its controllers.
+fn with_runs((dir, path): (Arc<Dir>, PathBuf)) -> Vec<(Arc<Dir>, PathBuf)> {
+    let runs = dir.child(RUNS).ok().map(|runs| (Arc::new(runs), path.join(RUNS)));
+    [(dir, path)].into_iter().chain(runs).collect()
+}
+
+fn above_of(path: &std::path::Path) -> Option<Arc<Dir>> {
+    let above = path.parent().filter(|_| path.ends_with(RUNS))?;
+    Dir::open(above).ok().map(Arc::new)
 }
 
 /// The directories of delegated users, as far as we may write there: all of them for root.
@@ -55,7 +65,7 @@ fn delegated(mount: &std::path::Path) -> Vec<(Arc<Dir>, PathBuf)> {
     dir.children().into_iter().filter_map(open).collect()
 }
 
-fn end(name: &str, found: Found) -> bool {
+fn end(name: &str, found: Vec<Found>) -> bool {
     let group = Group::adopt(name, found);
     if group.populated() && group.kill().is_ok() {
         let deadline = Instant::now() + Duration::from_secs(1);

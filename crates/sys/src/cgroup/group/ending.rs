@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use super::super::dir::{Dir, keyed};
 use super::super::layout::Version;
-use super::super::raw;
+use super::super::{RUNS, raw};
 use super::Group;
 
 /// How long an emptying group may stay busy, and how long killing without `cgroup.kill` may take.
@@ -100,9 +100,13 @@ impl Group {
     fn remove_parts(&mut self, deadline: Instant) -> io::Result<()> {
         let mut result = Ok(());
         for part in std::mem::take(&mut self.parts) {
-            if let Err(e) = remove_tree(&part.parent, &self.name, deadline) {
-                result = Err(e);
-                self.parts.push(part);
+            match remove_tree(&part.parent, &self.name, deadline) {
+                // Stays while it holds somebody else's.
+                Ok(()) => drop(part.above.map(|above| above.remove(RUNS))),
+                Err(e) => {
+                    result = Err(e);
+                    self.parts.push(part);
+                }
             }
         }
         result
@@ -124,7 +128,7 @@ impl Drop for Group {
     }
 }
 
-fn is_gone(e: &io::Error) -> bool {
+pub(super) fn is_gone(e: &io::Error) -> bool {
     e.kind() == io::ErrorKind::NotFound || e.raw_os_error() == Some(libc::ENODEV)
 }
 

@@ -15,7 +15,7 @@ use super::dir::Dir;
 use super::layout::{Layout, Version};
 use super::owner::{Owner, is_run_id};
 use super::place::Lack;
-use super::{CgroupError, Want, limit};
+use super::{CgroupError, RUNS, Want, limit};
 use plan::{Need, plan};
 
 pub use counters::Usage;
@@ -35,22 +35,43 @@ pub struct Group {
     parts: Vec<Part>,
 }
 
+/// A directory in which a group was found.
+#[derive(Clone, Debug)]
+pub(super) struct Found {
+    pub version: Version,
+    pub parent: Arc<Dir>,
+    pub above: Option<Arc<Dir>>,
+    pub path: PathBuf,
+}
+
 #[derive(Debug)]
 pub(super) struct Part {
     version: Version,
     /// Controllers whose limits or counters this part serves.
     serves: Vec<&'static str>,
     parent: Arc<Dir>,
+    /// What holds `parent`, where that goes with the last group in it.
+    above: Option<Arc<Dir>>,
     path: PathBuf,
     dir: Dir,
 }
+
+/// How often a directory may go, with somebody else's last group, before ours is in it.
+const ATTEMPTS: usize = 16;
 
 impl Group {
     /// Where `create` will make the groups, for whoever must know before there is one.
     pub fn paths_of(layout: &Layout, name: &str, want: &Want) -> Result<Vec<PathBuf>, CgroupError> {
         let name = group_name(name)?;
         let needs = plan(layout, want).map_err(CgroupError::Missing)?;
-        Ok(needs.iter().map(|need| need.place.path.join(&name)).collect())
+        Ok(needs.iter().map(|need| need.place.home().join(&name)).collect())
+    }
+
+    /// What goes when groups at these paths are ended by somebody who has nothing but paths; the last of it only where nobody
+    /// else's is left there.
+    pub fn to_be_removed(paths: &[PathBuf]) -> Vec<PathBuf> {
+        let homes = paths.iter().filter_map(|path| path.parent().filter(|home| home.ends_with(RUNS)));
+        paths.iter().cloned().chain(homes.map(Path::to_path_buf)).collect()
     }
 
     /// Makes the groups with their limits; nothing is left behind on failure. `name` is the run id.
@@ -71,14 +92,14 @@ impl Group {
     fn add(&mut self, layout: &Layout, need: Need<'_>, want: &Want) -> Result<(), CgroupError> {
         let hierarchy = &layout.hierarchies[need.hierarchy];
         let version = hierarchy.version;
-        let path = need.place.path.join(&self.name);
-        if version == Version::V2 {
-            need.place.prepare(&need.serves).map_err(|e| unprepared(&need, e))?;
-        }
+        let path = need.place.home().join(&self.name);
         let failed = |e| CgroupError::io(&path, e);
-        let parent = need.place.dir.clone();
-        let dir = parent.make(&self.name).map_err(failed)?;
-        let part = Part { version, serves: need.serves, parent, path: path.clone(), dir };
+        let (parent, dir) = match version {
+            Version::V1 => (need.place.dir.clone(), need.place.dir.make(&self.name).map_err(failed)?),
+            Version::V2 => self.make_v2(&need)?,
+        };
+        let above = need.place.contested().filter(|_| version == Version::V2);
+        let part = Part { version, serves: need.serves, parent, above, path: path.clone(), dir };
         let inherits = version == Version::V2 || !hierarchy.controllers().contains(&"cpuset");
         // In the list before it is limited, so that a failure removes it.
         self.parts.push(part);
@@ -89,6 +110,23 @@ impl Group {
         limit::apply(version, &part.serves, want, &part.parent, &part.dir).map_err(failed)?;
         self.pin(want);
         Ok(())
+    }
+
+    fn make_v2(&self, need: &Need<'_>) -> Result<(Arc<Dir>, Dir), CgroupError> {
+        let mut attempts = 0..ATTEMPTS;
+        loop {
+            let parent = need.place.prepare(&need.serves);
+            let again = attempts.next().is_some();
+            let parent = match parent {
+                Err(e) if ending::is_gone(&e) && again => continue,
+                other => other.map_err(|e| unprepared(need, e))?,
+            };
+            match parent.make(&self.name) {
+                Ok(dir) => return Ok((parent, dir)),
+                Err(e) if ending::is_gone(&e) && again => {}
+                Err(e) => return Err(CgroupError::io(&need.place.home().join(&self.name), e)),
+            }
+        }
     }
 
     /// Best effort, on the part made last: one that cannot pin does not claim to.
@@ -111,10 +149,10 @@ impl Group {
     }
 
     /// A group that somebody left behind, as found in the directories that hold it.
-    pub(super) fn adopt(name: &str, found: Vec<(Version, Arc<Dir>, PathBuf)>) -> Group {
-        let part = |(version, parent, path): (Version, Arc<Dir>, PathBuf)| {
+    pub(super) fn adopt(name: &str, found: Vec<Found>) -> Group {
+        let part = |Found { version, parent, above, path }: Found| {
             let dir = parent.child(name).ok()?;
-            Some(Part { version, serves: Vec::new(), parent, path: path.join(name), dir })
+            Some(Part { version, serves: Vec::new(), parent, above, path: path.join(name), dir })
         };
         Group { name: name.to_owned(), parts: found.into_iter().filter_map(part).collect() }
     }

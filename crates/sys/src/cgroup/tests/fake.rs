@@ -309,6 +309,40 @@ fn v2_sole_member_steps_aside() {
 }
 
 #[test]
+fn v2_under_systemd_controllers_are_kept_by_a_directory_of_ours() {
+    // It takes controllers back from its slices whenever it starts a unit; the kernel refuses where a child hands them on.
+    let tree = Tree::v2("/system.slice/some.service");
+    tree.put("cg/system.slice/some.service/cgroup.procs", &format!("1\n{}\n", std::process::id()));
+    tree.put("run/systemd/system/x", "");
+    let layout = tree.layout();
+    let group = Group::create(&layout, "run", &all()).unwrap();
+    assert_eq!(tree.where_is(&group), ["cg/system.slice/cofferdam-runs/G"]);
+    assert_eq!(tree.get("cg/system.slice/cofferdam-runs/cgroup.subtree_control"), "+memory +pids +cpu");
+    let paths: Vec<PathBuf> = group.paths().into_iter().map(Path::to_path_buf).collect();
+    assert_eq!(Group::paths_of(&layout, "run", &all()).unwrap(), paths, "known before it is made");
+    assert_eq!(Group::to_be_removed(&paths), [paths[0].clone(), tree.0.join("cg/system.slice/cofferdam-runs")]);
+    let second = Group::create(&layout, "second", &all()).unwrap();
+    group.remove().unwrap();
+    assert_eq!(tree.where_is(&second), ["cg/system.slice/cofferdam-runs/G"], "it stays while it holds another's");
+}
+
+#[test]
+fn v2_stays_inside_a_limit_that_holds_us() {
+    let tree = Tree::v2("/system.slice/some.service");
+    tree.put("cg/system.slice/some.service/cgroup.procs", &format!("1\n{}\n", std::process::id()));
+    let place = |tree: &Tree| tree.where_is(&Group::create(&tree.layout(), "run", &all()).unwrap());
+    tree.put("cg/system.slice/some.service/pids.max", "4915\n");
+    assert_eq!(place(&tree), ["cg/system.slice/G"], "control: every unit has a limit on tasks");
+    for (file, limited, unlimited) in
+        [("memory.max", "1048576\n", "max\n"), ("cpu.max", "1000 100000\n", "max 100000\n")]
+    {
+        tree.put(&format!("cg/system.slice/some.service/{file}"), limited);
+        assert!(tree.missing(&all()).reason.contains("other processes"), "{file}");
+        tree.put(&format!("cg/system.slice/some.service/{file}"), unlimited);
+    }
+}
+
+#[test]
 fn v2_crowded_group_is_reported_with_its_fix() {
     // A container: its root is no kernel root, and its init lives beside us.
     let tree = Tree::v2("/");

@@ -1,0 +1,173 @@
+//! A virtual machine: booted once, asked many times over its port, gone with the tests.
+
+use base64::Engine;
+use base64::prelude::BASE64_STANDARD as BASE64;
+use serde_json::Value;
+use std::collections::HashMap;
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Mutex, OnceLock};
+use std::time::{Duration, Instant};
+use std::{fs, thread};
+
+/// Longer than anything takes that is not stuck, on a machine emulated by a busy one.
+const PATIENCE: Duration = Duration::from_secs(900);
+
+/// What every script may use: who runs what, and where.
+const WORDS: &str = r#"
+export HOME=/root
+as_ann() { setpriv --reuid 1500 --regid 1500 --init-groups env -i HOME=/home/ann USER=ann LOGNAME=ann \
+    PATH=/usr/local/bin:/usr/bin:/bin XDG_RUNTIME_DIR=/run/user/1500 "$@"; }
+in_scope() { as_ann systemd-run --user --scope --quiet -p Delegate=yes "$@"; }
+until_true() { for _ in $(seq 3000); do eval "$1" && return; sleep 0.2; done; echo "never: $1" >&2; return 1; }
+groups() { find /sys/fs/cgroup -type d -name 'cofferdam-*' ! -name cofferdam-self; }
+"#;
+
+pub struct Machine {
+    port: Mutex<UnixStream>,
+    waiting: Mutex<HashMap<u64, Sender<Answer>>>,
+    dir: PathBuf,
+}
+
+#[derive(Debug)]
+pub struct Answer {
+    pub status: i32,
+    pub out: String,
+    pub err: String,
+}
+
+impl Answer {
+    #[track_caller]
+    pub fn assert_ok(self) -> String {
+        assert_eq!(self.status, 0, "{}\n{}", self.out, self.err);
+        self.out
+    }
+
+    #[track_caller]
+    pub fn json(&self) -> Value {
+        serde_json::from_str(&self.out).unwrap_or_else(|e| panic!("{e}: {self:?}"))
+    }
+}
+
+/// Linux 6.12 or newer: every wall can be had.
+pub fn new() -> &'static Machine {
+    static MACHINE: OnceLock<&'static Machine> = OnceLock::new();
+    MACHINE.get_or_init(|| Machine::boot("new"))
+}
+
+/// Linux 6.1: too old for some.
+pub fn old() -> &'static Machine {
+    static MACHINE: OnceLock<&'static Machine> = OnceLock::new();
+    MACHINE.get_or_init(|| Machine::boot("old"))
+}
+
+impl Machine {
+    fn boot(kernel: &'static str) -> &'static Machine {
+        let top = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+        let dir = top.join("target/tools").join(format!("vm-{kernel}-{}", std::process::id()));
+        sweep(&top.join("target/tools"));
+        let bin = dir.join("local/bin");
+        fs::create_dir_all(&bin).unwrap();
+        fs::create_dir_all(dir.join("local/packaging")).unwrap();
+        // Without what only a debugger reads, it is less than half as long.
+        let mut strip = Command::new("strip");
+        strip.arg("-o").arg(bin.join("cofferdam")).arg(env!("CARGO_BIN_EXE_cofferdam"));
+        assert!(strip.status().expect("binutils are installed; see tools/test").success());
+        for unit in ["cofferdam.service", "cofferdam-user.service"] {
+            fs::copy(top.join("packaging").join(unit), dir.join("local/packaging").join(unit)).unwrap();
+        }
+        start(&top, kernel, &dir);
+        let port = connect(&dir);
+        let lines = BufReader::new(port.try_clone().unwrap());
+        let machine = Machine { port: Mutex::new(port), waiting: Mutex::default(), dir };
+        let machine: &'static Machine = Box::leak(Box::new(machine));
+        thread::spawn(move || machine.hear(lines));
+        machine.ask("until_true '! systemctl is-system-running | grep -qE \"starting|initializing\"'; systemctl is-active user@1500").assert_ok();
+        machine
+    }
+
+    fn hear(&self, lines: BufReader<UnixStream>) {
+        for line in lines.lines().map_while(Result::ok) {
+            let words: Vec<&str> = line.split_whitespace().collect();
+            let [number, status, out, err] = words[..] else { continue };
+            // An equals sign more stands for what would else be no word at all.
+            let text = |word: &str| {
+                let bytes = word.strip_suffix('=').and_then(|word| BASE64.decode(word).ok());
+                String::from_utf8_lossy(&bytes.unwrap_or_default()).into_owned()
+            };
+            let answer = Answer { status: status.parse().unwrap_or(-1), out: text(out), err: text(err) };
+            let waiting = number.parse().ok().and_then(|n: u64| self.waiting.lock().unwrap().remove(&n));
+            if let Some(waiting) = waiting {
+                let _ = waiting.send(answer);
+            }
+        }
+        // It is gone: nobody waits any longer.
+        self.waiting.lock().unwrap().clear();
+    }
+
+    /// Runs a script of bash as root, to its end.
+    pub fn ask(&self, script: &str) -> Answer {
+        let answer = self.begin(script);
+        answer.recv_timeout(PATIENCE).unwrap_or_else(|_| {
+            let console = fs::read_to_string(self.dir.join("console.log")).unwrap_or_default();
+            panic!("no answer to: {script}\nthe machine's console: {console}")
+        })
+    }
+
+    fn begin(&self, script: &str) -> Receiver<Answer> {
+        static NEXT: Mutex<u64> = Mutex::new(0);
+        let number = {
+            let mut next = NEXT.lock().unwrap();
+            *next += 1;
+            *next
+        };
+        let (tell, hear) = channel();
+        self.waiting.lock().unwrap().insert(number, tell);
+        let line = format!("{number} {}\n", BASE64.encode(format!("{WORDS}\n{script}")));
+        self.port.lock().unwrap().write_all(line.as_bytes()).unwrap();
+        hear
+    }
+}
+
+/// Whoever starts it must live as long as the tests: the emulator ends with that thread.
+fn start(top: &Path, kernel: &'static str, dir: &Path) {
+    let log = fs::File::create(dir.join("emulator.log")).unwrap();
+    let mut command = Command::new("setpriv");
+    command.args(["--pdeathsig", "KILL"]).arg(top.join("tools/vm")).args(["boot", kernel]).arg(dir);
+    command.stdin(Stdio::null()).stdout(log.try_clone().unwrap()).stderr(log);
+    thread::spawn(move || {
+        let status = command.status();
+        eprintln!("the machine {kernel} ended: {status:?}");
+        loop {
+            thread::park();
+        }
+    });
+}
+
+fn connect(dir: &Path) -> UnixStream {
+    let until = Instant::now() + PATIENCE;
+    loop {
+        match UnixStream::connect(dir.join("agent.sock")) {
+            Ok(port) => return port,
+            Err(e) => {
+                let said = fs::read_to_string(dir.join("emulator.log")).unwrap_or_default();
+                assert!(said.is_empty() && Instant::now() < until, "{e}: {said}");
+                thread::sleep(Duration::from_millis(50));
+            }
+        }
+    }
+}
+
+/// What machines of earlier tests left.
+fn sweep(tools: &Path) {
+    for entry in fs::read_dir(tools).into_iter().flatten().flatten() {
+        let name = entry.file_name().to_string_lossy().into_owned();
+        let owner = name.strip_prefix("vm-").and_then(|rest| rest.split('-').nth(1)?.parse::<u32>().ok());
+        if owner.is_some_and(|pid| !Path::new(&format!("/proc/{pid}")).exists()) {
+            let _ = fs::remove_dir_all(entry.path());
+        }
+    }
+}

@@ -1,0 +1,50 @@
+//! A kernel that is too old for some walls: what is missing is named, and nothing is weaker without consent.
+
+use crate::machine;
+use crate::place::{As, outcome, run};
+use serde_json::{Value, json};
+
+/// What Linux 6.1 cannot do of what every run wants.
+const MISSING: [&str; 3] = ["landlock.truncate", "landlock.ioctl_dev", "landlock.scope"];
+
+#[test]
+fn what_is_missing_is_named_and_nothing_runs_without_consent() {
+    let machine = machine::old();
+    for who in [As::Root, As::Plain] {
+        let answer = machine.ask(&format!("cd /; {} cofferdam doctor --json", who.word()));
+        assert_eq!(answer.status, 1, "{who:?}: {answer:?}");
+        let report = answer.json();
+        let failed: Vec<&str> = report["checks"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .filter(|c| c["ok"] == false && c["required"] == true)
+            .map(|c| c["name"].as_str().unwrap())
+            .collect();
+        for name in MISSING {
+            assert!(failed.contains(&name), "{who:?}: {name} is not among {failed:?}");
+        }
+        let answer = run(machine, who, "", "echo ran");
+        let o = outcome(&answer, who, "run");
+        assert_eq!((answer.status, &o["error_kind"]), (125, &json!("unsupported_host")), "{who:?}: {o:#}");
+        assert!(o["message"].as_str().unwrap().contains("landlock."), "{o:#}");
+        consented(who, &report);
+    }
+}
+
+/// With consent to what the doctor names an ordinary user runs, and is told what is missing. Root, whose files cannot be shown to a
+/// guest on this kernel, is refused by name all the same.
+fn consented(who: As, report: &Value) {
+    let machine = machine::old();
+    let policy = json!({"version": 1, "extends": ["default"], "degrade": MISSING}).to_string();
+    machine.ask(&format!("echo '{policy}' > /tmp/consent.json; chmod 644 /tmp/consent.json")).assert_ok();
+    let answer = run(machine, who, "-s /tmp/consent.json", "echo ran");
+    let o = outcome(&answer, who, "consent");
+    if report["level"] == "partial" {
+        assert_eq!((answer.status, &o["enforcement"]["level"]), (0, &json!("partial")), "{who:?}: {o:#}");
+        assert_eq!(o["enforcement"]["missing"], json!(MISSING), "{who:?}: {o:#}");
+    } else {
+        assert_eq!((answer.status, &o["error_kind"]), (125, &json!("unsupported_host")), "{who:?}: {o:#}");
+    }
+    assert!(!answer.err.contains("panicked"), "{who:?}: {}", answer.err);
+}
