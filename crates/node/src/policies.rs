@@ -2,7 +2,7 @@
 
 mod explain;
 
-pub use explain::{Decided, Explained, Look, Matching, explain, explain_sandbox, explain_source};
+pub use explain::{Decided, Explained, Look, Matching, NOWHERE, explain, explain_sandbox, explain_source};
 
 use crate::Caller;
 use crate::{network, toolchains};
