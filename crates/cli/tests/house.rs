@@ -94,6 +94,7 @@ const HOUSE: &[Room] = &[
             "hyper",
             "hyper-util",
             "rustix",
+            "rustls-native-certs",
             "serde",
             "serde_json",
             "serde_path_to_error",

@@ -2,7 +2,7 @@
 
 mod explain;
 
-pub use explain::{Decided, Explained, Look, Matching, explain, explain_sandbox, explain_sources};
+pub use explain::{Decided, Explained, Look, Matching, NOWHERE, explain, explain_sandbox, explain_sources};
 
 use crate::Caller;
 use crate::{network, toolchains};

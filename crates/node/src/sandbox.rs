@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
 use store::{Kept, Record, Tx};
-use terms::{ErrorKind, Fault, Limits, Phase};
+use terms::{ErrorKind, Fault, Limits, Phase, Retry};
 use utoipa::ToSchema;
 pub use workspace::Driver;
 use workspace::{Anchors, Dir, Rel, Stack};
@@ -367,8 +367,20 @@ pub fn stack(state: &State, sandbox: &Kept<Sandbox>) -> Result<Stack, Fault> {
     if !is_base(&opened, *base_id, *since).map_err(|e| conflict(e.to_string()))? {
         return Err(conflict(format!("another directory than the one that {} covers", sandbox.id)));
     }
-    let get =
-        |id: &String| state.layers.get(id).map_err(|e| Fault::internal(format!("layer {id} of {}: {e}", sandbox.id)));
+    let get = |id: &String| state.layers.get(id).map_err(|e| unopened(state, sandbox, id, &e));
     let layers = layers.iter().map(get).collect::<Result<_, _>>()?;
     Ok(Stack { base: opened, driver: *driver, layers, since: *since })
+}
+
+/// Why a layer of a sandbox is not there: since the record was read, somebody removed the sandbox, or put other layers in the place of
+/// those that it had. Only what should be there and is not is our own failure.
+fn unopened(state: &State, sandbox: &Kept<Sandbox>, layer: &str, error: &std::io::Error) -> Fault {
+    match state.store.read(|tx| crate::warm::layers_of(tx, &sandbox.id)) {
+        Ok(None) => unknown(&sandbox.id),
+        Ok(Some(now)) if now != sandbox.record.layers => {
+            let fault = Fault::new(ErrorKind::Conflict, format!("{} was changed meanwhile", sandbox.id));
+            fault.retry(Retry::Now).hint("try again").subject(&sandbox.id).phase(Phase::Admission)
+        }
+        _ => Fault::internal(format!("layer {layer} of {}: {error}", sandbox.id)).subject(&sandbox.id),
+    }
 }

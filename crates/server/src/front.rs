@@ -57,7 +57,7 @@ impl Front {
             let (document, of) = refused(answer, &id).await;
             (answer, fault) = (document, Some(of));
         }
-        guard(&mut answer, &id);
+        guard(&mut answer, &id, is_ours);
         let carried = answer.extensions();
         seen.end(&Told {
             request_id: &id,
@@ -163,8 +163,9 @@ async fn refused(answer: Response, id: &str) -> (Response, Fault) {
     (Response::from_parts(parts, Body::from(text)), fault)
 }
 
-/// Headers of every answer: it is shown in no frame, kept by no cache, and taken for nothing that it does not say it is.
-fn guard(answer: &mut Response, id: &str) {
+/// Headers of every answer: it is shown in no frame, kept by no cache, and taken for nothing that it does not say it is. One of ours is
+/// in no window that a foreign page holds, and no foreign page has it in its memory.
+fn guard(answer: &mut Response, id: &str, is_ours: bool) {
     let headers = answer.headers_mut();
     if let Ok(id) = HeaderValue::from_str(id) {
         headers.insert(HeaderName::from_static("x-request-id"), id);
@@ -176,6 +177,15 @@ fn guard(answer: &mut Response, id: &str) {
         (header::REFERRER_POLICY, "no-referrer"),
     ] {
         headers.entry(name).or_insert(HeaderValue::from_static(value));
+    }
+    if is_ours {
+        for (name, value) in [
+            ("x-frame-options", "DENY"),
+            ("cross-origin-resource-policy", "same-origin"),
+            ("cross-origin-opener-policy", "same-origin"),
+        ] {
+            headers.insert(HeaderName::from_static(name), HeaderValue::from_static(value));
+        }
     }
 }
 

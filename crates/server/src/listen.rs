@@ -8,6 +8,7 @@ use crate::admission::Quotas;
 use crate::credentials::{Credentials, Peer};
 use crate::front::Front;
 use crate::gate::Names;
+use crate::lookout::Collector;
 use crate::{Shared, routes};
 use connection::Connections;
 use node::Caller;
@@ -143,6 +144,7 @@ pub fn check(settings: &Settings) -> Result<Checked, Fault> {
     for host in &settings.allow_hosts {
         check_name(host)?;
     }
+    Collector::of(&settings.telemetry)?;
     socket::check(&settings.socket)?;
     let (allowed, notes) = descriptors(settings.connections);
     let port = settings.listen.map(|address| address.port());
@@ -237,6 +239,7 @@ async fn live(settings: Settings, checked: &mut Checked, ready: impl FnOnce(&Che
         None => None,
     };
     let tls = tls::acceptor(&settings)?;
+    let collector = Collector::of(&settings.telemetry)?;
     let credentials = Credentials::open(&settings.caller)?;
     if tcp.is_some() {
         operator_token(&settings)?;
@@ -248,7 +251,9 @@ async fn live(settings: Settings, checked: &mut Checked, ready: impl FnOnce(&Che
     tokio::spawn(crate::running::adopt(shared.clone()));
     tokio::spawn(crate::warm::tend(shared.clone(), settings.warm));
     tokio::spawn(crate::tidy::tidy(shared.clone()));
-    shared.lookout().send(&settings.telemetry);
+    if let Some(collector) = collector {
+        shared.lookout().send(collector, settings.telemetry.interval);
+    }
     let front = Front { app, shared: shared.clone(), names: Arc::new(names) };
     let open = Connections::new(connections, settings.connections_each);
     let accept = accept(&socket, tcp.as_ref(), tls, &front, &open);

@@ -1,6 +1,7 @@
 //! What the daemon tells of itself: lines on stderr, figures for Prometheus, traces and metrics by OTLP. All of it is bounded,
 //! and none of it makes a request wait: what has no room is dropped and counted.
 
+mod collector;
 mod log;
 mod metrics;
 mod observe;
@@ -11,6 +12,7 @@ mod runs;
 mod send;
 mod trace;
 
+pub use collector::Collector;
 pub use log::Log;
 pub use metrics::{Family, Metrics};
 pub use observe::{Seen, Told};
@@ -18,10 +20,10 @@ pub use prometheus::CONTENT_TYPE;
 pub use trace::current;
 
 use node::Caller;
-use node::config::{Logs, Telemetry};
+use node::config::Logs;
 use node::figures::{self, Figures};
 use runs::Runs;
-use send::{Collector, Spans};
+use send::Spans;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -97,16 +99,15 @@ impl Lookout {
         self.0.spans.get()
     }
 
-    /// Begins to send to the collector, where there is one. Called once, inside the runtime.
-    pub fn send(&self, telemetry: &Telemetry) {
-        let Some(collector) = Collector::of(telemetry) else { return };
+    /// Begins to send to the collector. Called once, inside the runtime.
+    pub fn send(&self, collector: Collector, interval: Duration) {
         let seen = self.clone();
         let figures = move || {
             let seen = seen.clone();
             async move { seen.families().await }
         };
         let (metrics, log) = (self.0.metrics.clone(), self.0.log.clone());
-        let spans = send::start(collector, telemetry.interval, metrics, log, figures);
+        let spans = send::start(collector, interval, metrics, log, figures);
         if self.0.spans.set(spans).is_ok() {
             tokio::spawn(self.clone().follow());
         }

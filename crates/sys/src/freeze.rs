@@ -19,13 +19,15 @@ const PAUSE: Duration = Duration::from_micros(300);
 /// How long they are let go on: twice as long each time, for on a busy machine a child may not even have its turn in less.
 const MOMENT: Duration = Duration::from_millis(2);
 const LONGEST_MOMENT: Duration = Duration::from_millis(256);
+/// And for so many rounds at least: in each the supervisor answers calls, and a child may need an answer to become another program.
+const ROUNDS: u32 = 4;
 
 #[derive(Debug)]
 pub enum Trouble {
     /// No process of a guest is below the one that was named.
     NoGuest,
-    /// Not all stood still in time; this many were left.
-    TooSlow(usize),
+    /// Not all stood still in time; these were left, each with its name and the state of its threads.
+    TooSlow(Vec<String>),
     TooMany,
     Call(CallError),
 }
@@ -34,7 +36,9 @@ impl std::fmt::Display for Trouble {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Trouble::NoGuest => f.write_str("no process of a guest was found"),
-            Trouble::TooSlow(left) => write!(f, "{left} processes of the guest did not stand still in time"),
+            Trouble::TooSlow(left) => {
+                write!(f, "{} processes of the guest did not stand still in time: {}", left.len(), left.join(", "))
+            }
             Trouble::TooMany => write!(f, "the guest has more than {MOST} processes"),
             Trouble::Call(error) => error.fmt(f),
         }
@@ -67,7 +71,7 @@ pub fn guest_of(supervisor: u32, patience: Duration) -> Result<Frozen, Trouble> 
     let mut freezing = Freezing::start(supervisor)?;
     while !freezing.step()? {
         if Instant::now() >= deadline {
-            return Err(Trouble::TooSlow(freezing.moving));
+            return Err(Trouble::TooSlow(freezing.moving()));
         }
         std::thread::sleep(PAUSE);
     }
@@ -83,8 +87,14 @@ pub struct Freezing {
     round: u32,
     moving: usize,
     moment: Duration,
-    /// Those who are let go on, and until when.
-    let_go: Option<(Instant, BTreeSet<i32>)>,
+    let_go: Option<LetGo>,
+}
+
+/// Those who are let go on, and until when.
+struct LetGo {
+    until: Instant,
+    round: u32,
+    children: BTreeSet<i32>,
 }
 
 impl Freezing {
@@ -97,14 +107,19 @@ impl Freezing {
     /// Stops those who still move; true once nobody did.
     pub fn step(&mut self) -> Result<bool, Trouble> {
         self.round += 1;
-        let guests = guests(self.supervisor);
+        // Where many processes live, a look at all of them takes longer than a guest needs to make new ones. So that is done first
+        // and last, and in between it is enough to find those who move.
+        let known = if self.moving > 0 { below(self.supervisor) } else { None };
+        let (is_whole, guests) = (known.is_none(), known.unwrap_or_else(|| guests(self.supervisor)));
         if guests.is_empty() && self.before.is_none() {
             return Err(Trouble::NoGuest);
         }
         self.moving = 0;
         // Nobody waits for them any more, or they had their time.
-        let is_over = |until: Instant| Instant::now() >= until || !guests.iter().any(|pid| waits_for_a_child(*pid));
-        self.let_go = self.let_go.take().filter(|(until, _)| !is_over(*until));
+        let (now, round) = (Instant::now(), self.round);
+        let is_over =
+            |go: &LetGo| now >= go.until && round >= go.round || !guests.iter().any(|pid| waits_for_a_child(*pid));
+        self.let_go = self.let_go.take().filter(|go| !is_over(go));
         for &pid in &guests {
             if stands_still(pid) {
                 continue;
@@ -113,7 +128,7 @@ impl Freezing {
             if self.ours.insert(pid) {
                 self.frozen.note(pid)?;
             }
-            if self.let_go.as_ref().is_some_and(|(_, children)| children.contains(&pid)) {
+            if self.let_go.as_ref().is_some_and(|go| go.children.contains(&pid)) {
                 continue;
             }
             if self.round.is_multiple_of(NUDGE) && waits_for_a_child(pid) {
@@ -124,8 +139,10 @@ impl Freezing {
             unsafe { libc::kill(pid, libc::SIGSTOP) };
         }
         // One that was about to be born shows in the second look.
-        let still = self.moving == 0 && self.before.as_ref() == Some(&guests);
-        self.before = Some(guests);
+        let mut found = guests;
+        found.sort_unstable();
+        let still = is_whole && self.moving == 0 && self.before.as_ref() == Some(&found);
+        self.before = Some(found);
         Ok(still)
     }
 
@@ -141,16 +158,18 @@ impl Freezing {
             // SAFETY: a plain signal to one that was stopped; a later round stops it again.
             unsafe { libc::kill(*child, libc::SIGCONT) };
         }
-        let until = Instant::now() + self.moment;
+        let (until, round) = (Instant::now() + self.moment, self.round + ROUNDS);
         self.moment = (self.moment * 2).min(LONGEST_MOMENT);
-        let (latest, all) = self.let_go.get_or_insert_with(|| (until, BTreeSet::new()));
-        *latest = until;
-        all.extend(children);
+        let go = self.let_go.get_or_insert_with(|| LetGo { until, round, children: BTreeSet::new() });
+        (go.until, go.round) = (until, round);
+        go.children.extend(children);
     }
 
-    /// How many moved when it was last looked.
-    pub fn moving(&self) -> usize {
-        self.moving
+    /// Some of those who still move.
+    pub fn moving(&self) -> Vec<String> {
+        const SOME: usize = 8;
+        let moving = guests(self.supervisor).into_iter().filter(|pid| !stands_still(*pid));
+        moving.take(SOME).map(described).collect()
     }
 
     pub fn finish(self) -> Frozen {
@@ -303,6 +322,27 @@ extern "C" fn watch(list: *mut libc::c_void) -> i32 {
     }
 }
 
+/// The same as `guests`, from parents to children. Quick, but one who changes parents meanwhile may be missed. None where the kernel
+/// does not tell children.
+fn below(supervisor: u32) -> Option<Vec<i32>> {
+    let own_depth = depth(supervisor as i32);
+    let mut found = Vec::new();
+    let mut level = vec![supervisor as i32];
+    fs::metadata(format!("/proc/{supervisor}/task/{supervisor}/children")).ok()?;
+    while !level.is_empty() && found.len() <= MOST {
+        level = level.iter().flat_map(|pid| children_of(*pid)).collect();
+        found.extend(level.iter().copied().filter(|pid| depth(*pid) > own_depth));
+    }
+    Some(found)
+}
+
+/// Of all its threads.
+fn children_of(pid: i32) -> Vec<i32> {
+    let threads = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    let lists = threads.map(|thread| fs::read_to_string(thread.path().join("children")).unwrap_or_default());
+    lists.flat_map(|list| list.split_whitespace().filter_map(|n| n.parse().ok()).collect::<Vec<i32>>()).collect()
+}
+
 /// Processes below the supervisor that live in a pid namespace of their own, parents first.
 pub fn guests(supervisor: u32) -> Vec<i32> {
     let mut children: BTreeMap<i32, Vec<i32>> = BTreeMap::new();
@@ -346,6 +386,15 @@ fn stands_still(pid: i32) -> bool {
         let Ok(stat) = fs::read_to_string(thread.path().join("stat")) else { return true };
         after_name(&stat).is_none_or(|rest| matches!(rest.as_bytes().first(), Some(b'T' | b't' | b'Z' | b'X')))
     })
+}
+
+/// Number, name and the states of all threads. The name is the guest's own: what is no plain text in it is shown as such.
+fn described(pid: i32) -> String {
+    let name = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+    let threads = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    let stats = threads.filter_map(|thread| fs::read_to_string(thread.path().join("stat")).ok());
+    let states: String = stats.filter_map(|stat| after_name(&stat)?.chars().next()).take(64).collect();
+    format!("{pid} {:?} {states}", name.trim_end())
 }
 
 /// What follows the name in `/proc/PID/stat`; the name may hold anything, brackets included.

@@ -6,6 +6,7 @@ mod words;
 
 mod admission;
 mod agents;
+mod browser;
 mod burdens;
 mod calls;
 mod clock;
@@ -13,6 +14,7 @@ mod faults;
 mod files;
 mod full;
 mod fuzz;
+mod hostile;
 mod leftovers;
 mod life;
 mod past;

@@ -84,7 +84,7 @@ fn a_port_inside_is_reached_and_what_is_ours_stays_outside() {
         let told = text(&got);
         assert!(told.starts_with("GET /x%2Fy?q=1&q=2 host=localhost:8000 body= "), "{told}");
         assert!(told.ends_with("headers=cookie,host,x-forwarded-prefix,x-own"), "{told}");
-        assert_eq!(got.header("set-cookie"), Some("a=b; Path=/v1/sandboxes/web/ports/8000/"));
+        assert_eq!(got.header("set-cookie"), Some("cofferdam-a=b; Path=/v1/sandboxes/web/ports/8000/"));
         assert_eq!((got.header("access-control-allow-origin"), got.header("clear-site-data")), (None, None));
         assert!(got.header("content-security-policy").unwrap().starts_with("sandbox "), "{got:?}");
 

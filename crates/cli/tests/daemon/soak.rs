@@ -22,7 +22,12 @@ use std::time::{Duration, Instant};
 
 /// A round is short enough for all of its journal to be read at once.
 const ROUND: Duration = Duration::from_secs(18);
+/// On a machine that has much else to do it goes on for so long, until something of everything has happened.
+const LONGEST: Duration = Duration::from_secs(60);
 const CLIENTS: usize = 4;
+/// What must have happened for it to be a soak.
+const DONE: [&str; 6] = ["create", "exec", "diff", "approve", "put", "follow"];
+const KILLED: [&str; 4] = ["daemon", "keeper", "first", "shepherd"];
 /// Longer than anything takes that is not stuck.
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -89,13 +94,14 @@ impl World {
         Daemon::spawn(&self.place, command)
     }
 
-    /// One request; none where it could not be sent, and no answer where it was cut off.
+    /// One request; none where it could not be sent, and no answer where it was cut off: half of one is none. Bytes of a file
+    /// follow their head when they have been read, and a daemon is killed between the two.
     fn send(&self, method: &str, path: &str, key: Option<&str>, body: &Body) -> Option<Option<Answer>> {
         let mut stream = UnixStream::connect(&self.socket).ok()?;
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
         let key = key.map_or(String::new(), |key| format!("idempotency-key: {key}\r\n"));
         let _ = stream.write_all(&self.request(method, path, &key, body));
-        Some(receive(&mut stream))
+        Some(receive(&mut stream).filter(Answer::is_whole))
     }
 
     /// With `more` headers.
@@ -119,6 +125,13 @@ impl World {
         [head.into_bytes(), bytes].concat()
     }
 
+    /// Whether something of everything has happened.
+    fn is_soaked(&self) -> bool {
+        let heard = self.heard.lock().unwrap();
+        DONE.iter().all(|verb| heard.done.contains_key(verb))
+            && KILLED.iter().all(|whom| heard.killed.contains_key(whom))
+    }
+
     fn bad(&self, what: String) {
         self.heard.lock().unwrap().bad.push(what);
     }
@@ -139,17 +152,19 @@ fn soak(seed: u64) {
     let world = World::new(if seed.is_multiple_of(2) { As::User } else { As::Root });
     let first = furnish(&world.place);
     let mut killer = killer::Killer::new(&world, Dice::of(seed, CLIENTS));
-    let end = Instant::now() + ROUND;
+    let begun = Instant::now();
+    let goes_on = || begun.elapsed() < ROUND || begun.elapsed() < LONGEST && !world.is_soaked();
     std::thread::scope(|scope| {
         for number in 0..CLIENTS {
             let mut client = client::Client::new(&world, Dice::of(seed, number), number);
+            let goes_on = &goes_on;
             scope.spawn(move || {
-                while Instant::now() < end {
+                while goes_on() {
                     client.one();
                 }
             });
         }
-        while Instant::now() < end {
+        while goes_on() {
             killer.one();
         }
     });
@@ -157,10 +172,10 @@ fn soak(seed: u64) {
     println!("done {:?}\nrefused {:?}\ncut {:?}\nkilled {:?}", heard.done, heard.refused, heard.cut, heard.killed);
     assert!(heard.bad.is_empty(), "{:#?}", heard.bad);
     // The control: it was a soak.
-    for verb in ["create", "exec", "diff", "approve", "put", "follow"] {
+    for verb in DONE {
         assert!(heard.done.get(verb).is_some_and(|n| *n > 0), "{verb} was never done: {:?}", heard.done);
     }
-    for whom in ["daemon", "keeper", "first", "shepherd"] {
+    for whom in KILLED {
         assert!(heard.killed.contains_key(whom), "no {whom} was killed: {:?}", heard.killed);
     }
     drop(heard);

@@ -3,7 +3,7 @@
 use crate::support::http::{Answer, Daemon, with_daemon};
 use crate::support::left::soon;
 use crate::support::world::{PUBLIC, World as WithNetwork};
-use crate::support::{As, BOTH, Place};
+use crate::support::{As, BOTH, Place, binary};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::fs;
@@ -146,6 +146,19 @@ fn of_many_who_ask_one_has_it() {
         made.iter().filter(|one| one["warm"] == true).map(|one| one["id"].as_str().unwrap()).collect();
     assert_eq!((ids.len(), warm), (6, vec![id.as_str()]), "{made:?}");
     assert_eq!(w.cli(&["exec", &id, "--", "cat", "made"]), "prepared\n");
+}
+
+/// The daemon looks for pools where there is a mark. One that looked between the mark and the pool found none, took the mark away, and
+/// never looked again.
+#[test]
+fn a_pool_that_is_slow_to_come_is_found() {
+    let w = World::new(As::Root, &[]);
+    let mut slow = w.place.outside("strace");
+    slow.args(["-f", "-qq", "-o", "/dev/null", "-e", "trace=openat", "-e", "inject=openat:delay_exit=4000000:when=1"]);
+    slow.arg("-P").arg(w.place.state().join("pools")).arg(binary()).args(["template", "warm", "deps", "--keep", "1"]);
+    let done = slow.output().unwrap();
+    assert!(done.status.success(), "{done:?}");
+    w.until_ready(1);
 }
 
 #[test]

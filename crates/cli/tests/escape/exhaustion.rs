@@ -89,8 +89,8 @@ fn fenced(place: &Place, flags: &[&str], command: &[&str]) -> Run {
     let outcome = serde_json::from_str(&fs::read_to_string(&status).unwrap()).unwrap_or(Value::Null);
     let run = Run { output, outcome };
     assert_ne!(run.output.status.code(), None, "the fence had to end it: {}", run.story());
-    // Nothing of it is left: the fence's groups have no members within two seconds.
-    let deadline = Instant::now() + Duration::from_secs(2);
+    // Nothing of it is left: the fence's groups have no members, as soon as a busy machine has come to it.
+    let deadline = Instant::now() + Duration::from_secs(20);
     while fence.members() > 0 {
         assert!(Instant::now() < deadline, "{} processes outlive the run: {}", fence.members(), run.story());
         std::thread::sleep(Duration::from_millis(10));

@@ -367,7 +367,7 @@ fn devices_are_few_and_nothing_is_left() {
         assert_eq!(shown, "fd full mqueue null ptmx pts random shm stderr stdin stdout tty urandom zero\n3\nsealed\n");
         assert_eq!(mounts(), before);
         assert_eq!(fs::read_dir(&place.root).unwrap().count(), listing);
-        assert!(soon(Duration::from_secs(3), || orphaned_groups().is_empty()), "{:?}", orphaned_groups());
+        assert!(soon(Duration::from_secs(20), || orphaned_groups().is_empty()), "{:?}", orphaned_groups());
         assert!(census(place.root.to_str().unwrap()).is_empty());
     }
 }

@@ -63,7 +63,7 @@ fn nothing_is_left_wherever_cofferdam_is_killed() {
             }
             let _ = traced(&place, &binary, Some(n), &log).status().unwrap();
             tried += 1;
-            if !soon(Duration::from_secs(2), || leftovers(&place, &mounts_before, files).is_empty()) {
+            if !soon(Duration::from_secs(20), || leftovers(&place, &mounts_before, files).is_empty()) {
                 bad.push(format!("killed at call {n} of {calls}: {:?}", leftovers(&place, &mounts_before, files)));
                 // The next run sweeps up after the dead.
                 let _ = traced(&place, &binary, None, &log).status();
@@ -120,7 +120,7 @@ fn whoever_is_killed_during_setup_is_missed() {
             assert_eq!(run.status.code(), Some(125), "{who:?}, {death}: {text}");
             assert!(text.contains(told), "{who:?}, {death}: {text}");
             assert!(took < Duration::from_secs(30), "{who:?}, {death}: took {took:?}");
-            let clean = soon(Duration::from_secs(5), || leftovers(&place, &mounts_before, files).is_empty());
+            let clean = soon(Duration::from_secs(20), || leftovers(&place, &mounts_before, files).is_empty());
             assert!(clean, "{who:?}, {death}: {:?}", leftovers(&place, &mounts_before, files));
             let layers = fs::read_dir(place.state().join("layers")).unwrap().count();
             assert_eq!(layers, 0, "{who:?}, {death}: nothing ran, and a workspace is left");

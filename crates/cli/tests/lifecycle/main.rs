@@ -6,6 +6,7 @@ mod support;
 mod collect;
 mod create;
 mod killed;
+mod meanwhile;
 mod past;
 mod reserve;
 mod soak;

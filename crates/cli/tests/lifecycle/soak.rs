@@ -38,8 +38,11 @@ struct Worker<'a> {
     place: &'a Place,
     heard: &'a Mutex<Heard>,
     dice: Dice,
+    seed: u64,
     number: usize,
     count: usize,
+    /// Verbs so far.
+    step: usize,
 }
 
 impl Worker<'_> {
@@ -54,6 +57,7 @@ impl Worker<'_> {
     fn go(&mut self, verb: &'static str, words: &[&str]) -> Option<Value> {
         let (head, tail) = words.split_at(2.min(words.len()));
         let words = [head, &["--json"], tail].concat();
+        self.step += 1;
         let output =
             if self.dice.roll(6) == 0 { self.kill(&words) } else { to_the_end(&mut self.command(&words), b"") };
         let mut heard = self.heard.lock().unwrap();
@@ -71,8 +75,9 @@ impl Worker<'_> {
         let kind = said["error_kind"].as_str().or(said["verdict"].as_str()).unwrap_or("no fault");
         // Somebody may have stopped the command.
         if !["conflict", "not_found", "unavailable", "cancelled"].contains(&kind) {
-            let told = format!("{words:?}: {kind}: {said} {}", text(&output.stderr));
-            heard.bad.push(told);
+            let at = format!("seed {}, worker {}, step {}", self.seed, self.number, self.step);
+            let (code, error) = (output.status.code(), text(&output.stderr));
+            heard.bad.push(format!("{at}: {words:?}: exit {code:?}: {kind}: {said} {error}"));
         }
         None
     }
@@ -166,6 +171,9 @@ impl Worker<'_> {
 
 /// A round is short enough for all of its journal to be read at once.
 const ROUND: Duration = Duration::from_secs(20);
+/// On a machine that has much else to do it goes on for so long, until something of everything has happened.
+const LONGEST: Duration = Duration::from_secs(60);
+const DONE: [&str; 4] = ["create", "exec", "diff", "approve"];
 
 #[test]
 fn whatever_is_killed_the_journal_explains_what_is_left() {
@@ -176,13 +184,19 @@ fn soak(seed: u64) {
     let place = Place::new(As::User);
     fs::copy(binary(), place.root.join("cofferdam")).unwrap();
     let (first, mounts_before, heard) = (furnish(&place), mounts(), Mutex::new(Heard::default()));
-    let end = Instant::now() + ROUND;
+    let begun = Instant::now();
+    let is_soaked = || {
+        let heard = heard.lock().unwrap();
+        DONE.iter().all(|verb| heard.done.contains_key(verb)) && !heard.killed.is_empty()
+    };
+    let goes_on = || begun.elapsed() < ROUND || begun.elapsed() < LONGEST && !is_soaked();
     std::thread::scope(|scope| {
         for number in 0..AT_ONCE {
             let dice = Dice::of(seed, number);
-            let mut worker = Worker { place: &place, heard: &heard, dice, number, count: 0 };
+            let mut worker = Worker { place: &place, heard: &heard, dice, seed, number, count: 0, step: 0 };
+            let goes_on = &goes_on;
             scope.spawn(move || {
-                while Instant::now() < end {
+                while goes_on() {
                     worker.one();
                 }
             });
@@ -192,7 +206,7 @@ fn soak(seed: u64) {
     println!("done {:?}\nrefused {:?}\nkilled {:?}", heard.done, heard.refused, heard.killed);
     assert!(heard.bad.is_empty(), "{:#?}", heard.bad);
     // The control: it was a soak.
-    for verb in ["create", "exec", "diff", "approve"] {
+    for verb in DONE {
         assert!(heard.done.get(verb).is_some_and(|n| *n > 0), "{verb} was never done: {:?}", heard.done);
     }
     assert!(heard.killed.values().sum::<u32>() > 0, "nobody was killed");

@@ -75,7 +75,7 @@ fn what_is_wrong_is_refused_with_key_and_line() {
         ("[serve]\nlisten = \"0.0.0.0:7070\"\n", "others can reach"),
         ("[serve]\nlisten = \"0.0.0.0:7070\"\nlisten_anywhere = true\n", "needs TLS"),
         ("[serve]\ntls_cert = \"/c\"\n", "serve.tls_cert has no key"),
-        ("[telemetry]\notlp_endpoint = \"grpc://x\"\n", "no http:// URL"),
+        ("[telemetry]\notlp_endpoint = \"grpc://x\"\n", "no http:// or https:// URL"),
         ("[log]\nlevel = 3\n", "is an integer where a text is due"),
     ] {
         let (code, message) = check(text);

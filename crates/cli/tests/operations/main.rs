@@ -1,5 +1,6 @@
 //! What whoever keeps the daemon running relies on: configuration, copies, checks, units, logs, metrics and traces.
 
+mod collector;
 mod config;
 mod copies;
 mod daemon;

@@ -269,6 +269,11 @@ impl Answer {
         String::from_utf8_lossy(&self.body).into_owned()
     }
 
+    /// Whether all came that was announced. What a daemon that is killed leaves behind is a head, and a part of a body.
+    pub fn is_whole(&self) -> bool {
+        self.header("content-length").is_none_or(|length| length.parse() == Ok(self.body.len()))
+    }
+
     #[track_caller]
     pub fn json(&self) -> Value {
         serde_json::from_slice(&self.body).unwrap_or_else(|e| panic!("{e}: {} {}", self.status, self.text()))

@@ -29,8 +29,11 @@ pub fn soon(limit: Duration, mut holds: impl FnMut() -> bool) -> bool {
     }
 }
 
+/// All mounts but those in places of other tests that run on this machine.
 pub fn mounts() -> String {
-    fs::read_to_string("/proc/self/mountinfo").unwrap()
+    let (all, own) = ("/cofferdam-test-", format!("/cofferdam-test-{}-", std::process::id()));
+    let text = fs::read_to_string("/proc/self/mountinfo").unwrap();
+    text.lines().filter(|line| !line.contains(all) || line.contains(&own)).map(|line| format!("{line}\n")).collect()
 }
 
 /// Control groups of ours whose owner is gone. The name starts with the owner's process id.

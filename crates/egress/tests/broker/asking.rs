@@ -183,7 +183,7 @@ fn given_up() {
     assert_eq!(rustix::net::connect(&socket, &to), Err(rustix::io::Errno::INPROGRESS));
     let begun = Instant::now();
     while control("questions") != "93.184.216.34:7" {
-        assert!(begun.elapsed() < Duration::from_secs(5));
+        assert!(begun.elapsed() < Duration::from_secs(30));
     }
     drop(socket);
     while !control("questions").is_empty() {
@@ -196,7 +196,7 @@ fn replaced() {
     let (one, two) = (connecting("93.184.216.34:7"), connecting("93.184.216.40:7"));
     let begun = Instant::now();
     while control("questions").split(',').count() != 2 {
-        assert!(begun.elapsed() < Duration::from_secs(5));
+        assert!(begun.elapsed() < Duration::from_secs(30));
     }
     assert_eq!(control("replace"), "2");
     assert!(one.join().unwrap().is_ok());

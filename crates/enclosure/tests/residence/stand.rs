@@ -236,7 +236,8 @@ fn a_start_costs_little() {
     }
     let outside = began.elapsed() / MANY;
     println!("a start and end inside takes {inside:?}, outside {outside:?}");
-    assert!(inside < Duration::from_millis(50), "{inside:?}");
+    // No figure of a busy machine: only that nobody waits for a timer.
+    assert!(inside < Duration::from_millis(400), "{inside:?}");
 }
 
 fn only_who_was_prepared_to_stay_stays() {

@@ -136,7 +136,22 @@ pub const KEYS: &[Key] = &[
         kind: Kind::Text,
         flag: Some("otlp-endpoint"),
         also: Some("OTEL_EXPORTER_OTLP_ENDPOINT"),
-        about: "Send traces and metrics to this collector by OTLP over HTTP, e.g. http://127.0.0.1:4318",
+        about: "Send traces and metrics to this collector by OTLP over HTTP, e.g. http://127.0.0.1:4318 or https://collector.example:4318",
+        ..NOTHING
+    },
+    Key {
+        name: "telemetry.otlp_ca",
+        kind: Kind::Path,
+        flag: Some("otlp-ca"),
+        also: Some("OTEL_EXPORTER_OTLP_CERTIFICATE"),
+        about: "Certificates in PEM that the collector's is signed by; those of the system unless set",
+        ..NOTHING
+    },
+    Key {
+        name: "telemetry.otlp_headers_file",
+        kind: Kind::Path,
+        flag: Some("otlp-headers-file"),
+        about: "A file of mode 0600 with a header in each line that the collector wants, e.g. authorization: Bearer …",
         ..NOTHING
     },
     Key {

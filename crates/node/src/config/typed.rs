@@ -54,6 +54,10 @@ pub struct Logs {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Telemetry {
     pub endpoint: Option<String>,
+    /// Certificates that are believed instead of those of the system.
+    pub ca: Option<PathBuf>,
+    /// A file of headers that are sent along.
+    pub headers: Option<PathBuf>,
     pub service_name: String,
     pub interval: Duration,
 }
@@ -145,6 +149,8 @@ impl Config {
     pub fn telemetry(&self) -> Telemetry {
         Telemetry {
             endpoint: self.text("telemetry.otlp_endpoint").map(str::to_owned),
+            ca: self.path("telemetry.otlp_ca"),
+            headers: self.path("telemetry.otlp_headers_file"),
             service_name: self.text("telemetry.service_name").unwrap_or("cofferdam").to_owned(),
             interval: self.time("telemetry.interval"),
         }
@@ -268,12 +274,39 @@ pub fn check(config: &Config) -> Result<(), Fault> {
             return Err(fault.hint("set serve.tls_cert and serve.tls_key"));
         }
     }
-    if let Some(endpoint) = config.telemetry().endpoint {
-        let host = endpoint.strip_prefix("http://").and_then(|rest| rest.split('/').next());
-        if host.is_none_or(str::is_empty) {
-            let fault = config.wrong("telemetry.otlp_endpoint", &format!("is {endpoint:?}, which is no http:// URL"));
-            return Err(fault.hint("write e.g. http://127.0.0.1:4318; a collector beside us takes it on by TLS"));
-        }
+    check_telemetry(config)
+}
+
+/// Whatever is sent along to prove who we are is read by nobody on the way.
+fn check_telemetry(config: &Config) -> Result<(), Fault> {
+    let telemetry = config.telemetry();
+    let (ca, headers) = ("telemetry.otlp_ca", "telemetry.otlp_headers_file");
+    let Some(endpoint) = telemetry.endpoint else { return Ok(()) };
+    let of = |key: &str, why: &str| config.wrong(key, why);
+    let split = endpoint.split_once("://").filter(|(scheme, _)| ["http", "https"].contains(scheme));
+    let authority = split.and_then(|(_, rest)| rest.split('/').next()).filter(|host| !host.is_empty());
+    let Some((scheme, authority)) = split.map(|(scheme, _)| scheme).zip(authority) else {
+        let fault = of("telemetry.otlp_endpoint", &format!("is {endpoint:?}, which is no http:// or https:// URL"));
+        return Err(fault.hint("write e.g. http://127.0.0.1:4318 or https://collector.example:4318"));
+    };
+    if authority.contains('@') || endpoint.contains(['?', '#']) {
+        let fault = of("telemetry.otlp_endpoint", "holds more than a host, a port and a path");
+        return Err(fault.hint("what proves who we are stands in telemetry.otlp_headers_file"));
+    }
+    if scheme == "http" && telemetry.ca.is_some() {
+        return Err(of(ca, "is for TLS, and the collector is spoken to without").hint("write https:// in the endpoint"));
+    }
+    if scheme == "http" && telemetry.headers.is_some() && !is_loopback(authority) {
+        let fault = of(headers, "would be read on the way to the collector");
+        return Err(fault.hint("write https:// in the endpoint, or send to a collector on loopback"));
     }
     Ok(())
+}
+
+fn is_loopback(authority: &str) -> bool {
+    let host = match authority.strip_prefix('[') {
+        Some(rest) => rest.split(']').next().unwrap_or_default(),
+        None => authority.split(':').next().unwrap_or_default(),
+    };
+    host == "localhost" || host.parse::<std::net::IpAddr>().is_ok_and(|ip| ip.is_loopback())
 }

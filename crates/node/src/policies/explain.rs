@@ -2,6 +2,7 @@
 
 use super::{Flag, Source, effective, find_program, surroundings};
 use crate::Caller;
+use crate::reach::BaseFault;
 use crate::sandbox;
 use crate::state::State;
 use enclosure::LocalHost;
@@ -50,6 +51,9 @@ pub struct Matching {
     pub text: String,
 }
 
+/// Where commands work of which nobody said where.
+pub const NOWHERE: &str = "/nonexistent/workspace";
+
 /// Whether the host is looked at: where links lead, and what is a file or a socket. That tells of the host's files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Look {
@@ -73,6 +77,13 @@ pub fn explain_sources(
     caller: &Caller,
 ) -> Result<Explained, Fault> {
     let (policy, _) = effective(sources, &[], caller)?;
+    if look == Look::Words && dir != Path::new(NOWHERE) {
+        // What is found there decides about tools, so that it must be the caller's to know.
+        caller.reach.base(dir).map_err(|fault| match fault {
+            BaseFault::Refused(fault) => *fault,
+            BaseFault::Missing(e) => Fault::invalid(format!("{}: {e}", dir.display())).phase(Phase::Admission),
+        })?;
+    }
     explain_under(what, policy, dir, look, &Caller { cwd: dir.to_owned(), ..caller.clone() })
 }
 
@@ -95,7 +106,9 @@ fn explain_under(
     caller: &Caller,
 ) -> Result<Explained, Fault> {
     let around = surroundings(&mut policy, caller, workspace, None);
-    let resolved = policy::resolve(&policy, &around.context)?.follow(&LocalHost::default())?;
+    let resolved = policy::resolve(&policy, &around.context)?;
+    // Followed, a rule leads where links of the host lead, and an allowance of what is not there falls away: both would be told.
+    let resolved = if look == Look::Host { resolved.follow(&LocalHost::default())? } else { resolved };
     let text = what.to_string_lossy();
     if text.is_empty() {
         return Err(Fault::invalid("nothing to explain")

@@ -11,7 +11,7 @@ use terms::{ErrorKind, Fault, Phase, Retry};
 use workspace::{Layer, Lock};
 
 /// How long a guest may take to stand still.
-const PATIENCE: Duration = Duration::from_secs(2);
+const PATIENCE: Duration = Duration::from_secs(10);
 /// How long apart a guest is looked for that is only being made.
 const PAUSE: Duration = Duration::from_millis(2);
 

@@ -60,7 +60,7 @@ pub fn sweep(caller: &Caller) -> Result<(Vec<Lack>, u64), Fault> {
         Ok((pools, tx.list::<Spare>()?))
     })?;
     if pools.is_empty() && spares.is_empty() {
-        // Who sets one marks it first, and looks then.
+        // Who sets one marks it before and after.
         let _ = rustix::fs::unlinkat(&state.dir, MARK, AtFlags::empty());
         if state.store.read(|tx| tx.count::<Pool>())? > 0 {
             mark(&state)?;

@@ -89,6 +89,10 @@ pub fn set(ask: &Ask, caller: &Caller) -> Result<Set, Fault> {
         }
         Ok(true)
     })?;
+    // Whoever looked in between saw a mark and no pool yet, and took the mark away.
+    if ask.keep > 0 {
+        fill::mark(&state)?;
+    }
     take_away(&state, caller)?;
     let warm = state.store.read(|tx| warmth(tx, &template.id))?.unwrap_or_default();
     Ok(Set { protocol_version: PROTOCOL_VERSION, address: template.record.address(), warm, changed, notes })

@@ -1,19 +1,13 @@
-//! To the collector: spans in batches, metrics from time to time, over plain HTTP. A collector that is slow, full or gone costs
-//! nobody anything but the spans that find no room: they are counted.
+//! To the collector: spans in batches, metrics from time to time. A collector that is slow, full or gone costs nobody anything but the
+//! spans that find no room: they are counted.
 
+use super::collector::Collector;
 use super::metrics::{Family, Metrics};
 use super::trace::{Span, now_ns};
 use super::{Log, otlp};
-use bytes::Bytes;
-use http::{Request, Uri};
-use http_body_util::{BodyExt, Full, Limited};
-use hyper_util::rt::TokioIo;
-use node::config::Telemetry;
-use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
-use tokio::net::TcpStream;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{sleep, timeout};
 
@@ -22,12 +16,9 @@ const WAITING: usize = 4096;
 const TOGETHER: usize = 512;
 /// How long a batch waits for company.
 const GATHERING: Duration = Duration::from_millis(200);
-/// How long one export may take, how often it is tried, and how long the first pause between is.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// How often an export is tried, and how long the first pause between is.
 const TRIES: u32 = 3;
 const PAUSE: Duration = Duration::from_millis(500);
-/// What is read of the collector's answer.
-const LARGEST_ANSWER: usize = 64 << 10;
 /// How long the last spans may take when the daemon ends.
 const LAST: Duration = Duration::from_secs(2);
 
@@ -61,69 +52,6 @@ impl Spans {
         };
         let _ = timeout(LAST, flush).await;
     }
-}
-
-/// Where the collector is.
-#[derive(Clone, Debug)]
-pub struct Collector {
-    service: String,
-    host: String,
-    port: u16,
-    /// What stands before `/v1/traces`.
-    path: String,
-}
-
-impl Collector {
-    /// None where the configuration names none.
-    pub fn of(telemetry: &Telemetry) -> Option<Collector> {
-        let uri: Uri = telemetry.endpoint.as_ref()?.parse().ok()?;
-        let path = uri.path().trim_end_matches('/').to_owned();
-        let (host, port) = (uri.host()?.to_owned(), uri.port_u16().unwrap_or(80));
-        Some(Collector { service: telemetry.service_name.clone(), host, port, path })
-    }
-
-    async fn post(&self, signal: &str, body: Vec<u8>) -> Result<(), String> {
-        let sent = timeout(PATIENCE, self.exchange(signal, body)).await;
-        sent.unwrap_or_else(|_| Err(format!("no answer within {} s", PATIENCE.as_secs())))
-    }
-
-    async fn exchange(&self, signal: &str, body: Vec<u8>) -> Result<(), String> {
-        let text = |e: &dyn std::error::Error| e.to_string();
-        let at = address(&self.host, self.port)?;
-        let stream = TcpStream::connect(at).await.map_err(|e| text(&e))?;
-        let (mut client, connection) =
-            hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(|e| text(&e))?;
-        let connection = tokio::spawn(connection);
-        let request = Request::post(format!("{}/v1/{signal}", self.path))
-            .header("host", format!("{}:{}", self.host, self.port))
-            .header("content-type", "application/x-protobuf")
-            .header("user-agent", concat!("cofferdam/", env!("CARGO_PKG_VERSION")))
-            .body(Full::new(Bytes::from(body)))
-            .map_err(|e| text(&e))?;
-        let answer = client.send_request(request).await.map_err(|e| text(&e))?;
-        let status = answer.status();
-        let _ = Limited::new(answer.into_body(), LARGEST_ANSWER).collect().await;
-        connection.abort();
-        if status.is_success() { Ok(()) } else { Err(format!("it answered {status}")) }
-    }
-}
-
-/// An address, or a name of this machine's own list: nobody else is asked.
-fn address(host: &str, port: u16) -> Result<SocketAddr, String> {
-    let bare = host.trim_start_matches('[').trim_end_matches(']');
-    if let Ok(ip) = bare.parse::<IpAddr>() {
-        return Ok((ip, port).into());
-    }
-    if bare == "localhost" {
-        return Ok(([127, 0, 0, 1], port).into());
-    }
-    let hosts = std::fs::read_to_string("/etc/hosts").unwrap_or_default();
-    let found = hosts.lines().map(|line| line.split('#').next().unwrap_or_default()).find_map(|line| {
-        let mut words = line.split_whitespace();
-        let ip = words.next()?.parse::<IpAddr>().ok()?;
-        words.any(|name| name.eq_ignore_ascii_case(bare)).then_some(ip)
-    });
-    found.map(|ip| (ip, port).into()).ok_or_else(|| format!("{bare} is no address and not in /etc/hosts"))
 }
 
 /// Begins to send. `figures` makes what there is to tell at a time.

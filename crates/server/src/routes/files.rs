@@ -43,6 +43,9 @@ pub fn routes() -> OpenApiRouter<Shared> {
         .routes(routes!(duplicate))
 }
 
+/// Bytes of a guest are saved by a browser, and never shown: no name that the guest chose stands there either.
+const SAVED: http::HeaderValue = http::HeaderValue::from_static("attachment");
+
 /// Who may read files.
 fn may_read(who: &Who) -> Result<(), Refusal> {
     who.needs_any(&[Scope::Agent, Scope::Reviewer])

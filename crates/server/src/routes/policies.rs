@@ -148,9 +148,6 @@ pub struct Explain {
     pub dir: Option<String>,
 }
 
-/// Where commands work of which nobody said where.
-const NOWHERE: &str = "/nonexistent/workspace";
-
 /// What a policy decides, and why. Where links on the host lead is told to nobody but the operator.
 #[utoipa::path(post, path = "/v1/policies/explain", tag = "policies", operation_id = "explain", request_body = Explain,
     responses((status = 200, body = Explained),
@@ -164,7 +161,7 @@ async fn explain_policy(
     let look = if who.is_host_operator() { Look::Host } else { Look::Words };
     let verb = move |caller: &Caller| {
         let what = OsStr::new(&wish.what);
-        let dir = wish.dir.as_deref().unwrap_or(NOWHERE);
+        let dir = wish.dir.as_deref().unwrap_or(policies::NOWHERE);
         if !dir.starts_with('/') {
             let fault = Fault::invalid(format!("dir {dir:?}: not a whole path")).phase(Phase::Admission);
             return Err(fault.hint("give one that begins with a slash, or none"));

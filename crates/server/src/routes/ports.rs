@@ -3,8 +3,11 @@
 //! - the guest never sees a credential of ours (`front` takes it away), nor headers that are between us and the client;
 //! - a page of it has an origin of its own (`sandbox`), so it can read nothing else that comes from this address, and none of our
 //!   routes takes anything for a credential that a browser sends by itself;
-//! - its cookies and redirects stay below its own path, and headers that speak for a whole origin are dropped.
+//! - its cookies and redirects stay below its own path (`confine`), and headers that speak for a whole origin are dropped.
 
+mod confine;
+
+use self::confine::Led;
 use crate::ask::Path;
 use crate::refuse::{OfGuest, Refusal};
 use crate::{Scope, Shared, Who};
@@ -90,7 +93,9 @@ async fn pass(shared: Shared, who: Who, id: String, port: u16, request: Request)
     let mut request = request;
     let from_client = is_upgrade(request.headers()).then(|| hyper::upgrade::on(&mut request));
     let prefix = format!("/v1/sandboxes/{id}/ports/{port}");
+    let host = request.headers().get(header::HOST).and_then(|host| host.to_str().ok()).unwrap_or_default().to_owned();
     let request = to_guest(request, &prefix, port, from_client.is_some())?;
+    let own = request.uri().path().to_owned();
     let gone = |e: hyper::Error| broken(&id, port, &e.to_string());
     let (mut sender, connection) =
         http1::Builder::new().max_buf_size(MOST_HEAD).handshake(TokioIo::new(stream)).await.map_err(gone)?;
@@ -105,7 +110,8 @@ async fn pass(shared: Shared, who: Who, id: String, port: u16, request: Request)
         };
         tokio::spawn(tunnel(shared, who, from_client, from_guest));
     }
-    Ok(to_client(answer.map(Body::new), &prefix, port))
+    let place = confine::Place { prefix: &prefix, port, path: &own, host: &host };
+    to_client(answer.map(Body::new), &place).map_err(|why| broken(&id, port, why))
 }
 
 /// Passes bytes both ways until both ends say no more, the client's credential is good no more, or the day is over.
@@ -173,6 +179,7 @@ fn to_guest(request: Request, prefix: &str, port: u16, upgrades: bool) -> Result
     parts.version = Version::HTTP_11;
     drop_hops(&mut parts.headers, upgrades);
     OURS.iter().for_each(|name| drop(parts.headers.remove(*name)));
+    confine::cookies_to_guest(&mut parts.headers);
     let value = |text: String| HeaderValue::from_str(&text).unwrap_or(HeaderValue::from_static("localhost"));
     parts.headers.insert(header::HOST, value(format!("localhost:{port}")));
     if parts.headers.contains_key(header::ORIGIN) {
@@ -184,21 +191,26 @@ fn to_guest(request: Request, prefix: &str, port: u16, upgrades: bool) -> Result
 }
 
 /// What of an answer would speak for all that comes from our address.
-const OF_AN_ORIGIN: [&str; 10] = [
+const OF_AN_ORIGIN: [&str; 15] = [
+    "accept-ch",
     "alt-svc",
     "clear-site-data",
+    "critical-ch",
     "nel",
     "origin-agent-cluster",
     "proxy-authenticate",
     "report-to",
     "reporting-endpoints",
     "service-worker-allowed",
+    "set-login",
+    "speculation-rules",
     "strict-transport-security",
+    "use-as-dictionary",
     "www-authenticate",
 ];
 
-/// The answer as the client gets it.
-fn to_client(mut answer: Response, prefix: &str, port: u16) -> Response {
+/// The answer as the client gets it; or why it gets none.
+fn to_client(mut answer: Response, place: &confine::Place<'_>) -> Result<Response, &'static str> {
     let upgrades = answer.status() == StatusCode::SWITCHING_PROTOCOLS;
     let headers = answer.headers_mut();
     drop_hops(headers, upgrades);
@@ -206,12 +218,16 @@ fn to_client(mut answer: Response, prefix: &str, port: u16) -> Response {
     let shared: Vec<HeaderName> =
         headers.keys().filter(|name| name.as_str().starts_with("access-control-")).cloned().collect();
     shared.iter().for_each(|name| drop(headers.remove(name)));
-    let location = headers.get(header::LOCATION).and_then(|to| confined(to, prefix, port));
-    if let Some(location) = location {
-        headers.insert(header::LOCATION, location);
+    if headers.get_all(header::LOCATION).iter().count() > 1 {
+        return Err("it leads to two places at once");
+    }
+    match headers.get(header::LOCATION).map(|to| place.led(to)) {
+        None | Some(Led::Elsewhere) => {}
+        Some(Led::Own(to)) => drop(headers.insert(header::LOCATION, to)),
+        Some(Led::Ours) => return Err("it leads to this daemon, with the credential that came to it"),
     }
     let cookies: Vec<HeaderValue> =
-        headers.get_all(header::SET_COOKIE).iter().filter_map(|cookie| cookie_below(cookie, prefix)).collect();
+        headers.get_all(header::SET_COOKIE).iter().filter_map(|cookie| place.cookie(cookie)).collect();
     headers.remove(header::SET_COOKIE);
     for cookie in cookies {
         headers.append(header::SET_COOKIE, cookie);
@@ -220,40 +236,10 @@ fn to_client(mut answer: Response, prefix: &str, port: u16) -> Response {
     let apart = HeaderValue::from_static("sandbox allow-scripts allow-forms allow-downloads; frame-ancestors 'none'");
     headers.append(header::CONTENT_SECURITY_POLICY, apart);
     headers.insert("cross-origin-resource-policy", HeaderValue::from_static("same-origin"));
+    headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
     *answer.version_mut() = Version::HTTP_11;
     answer.extensions_mut().insert(OfGuest);
-    answer
-}
-
-/// Where a redirect leads below the guest's own path; none where it leads elsewhere as it is.
-fn confined(to: &HeaderValue, prefix: &str, port: u16) -> Option<HeaderValue> {
-    let text = to.to_str().ok()?;
-    let hosts = ["localhost", "127.0.0.1", "[::1]"].map(|host| format!("http://{host}:{port}"));
-    let own = hosts.iter().find_map(|host| text.strip_prefix(host.as_str())).filter(|rest| {
-        // Not the beginning of a longer number.
-        rest.is_empty() || rest.starts_with(['/', '?', '#'])
-    });
-    let path = own.or_else(|| Some(text).filter(|text| text.starts_with('/') && !text.starts_with("//")))?;
-    let slash = if path.starts_with('/') { "" } else { "/" };
-    HeaderValue::from_str(&format!("{prefix}{slash}{path}")).ok()
-}
-
-/// A cookie that goes nowhere but below the guest's own path.
-fn cookie_below(cookie: &HeaderValue, prefix: &str) -> Option<HeaderValue> {
-    let text = cookie.to_str().ok()?;
-    let mut parts = text.split(';').map(str::trim);
-    let pair = parts.next().filter(|pair| !pair.is_empty())?;
-    // Such names promise what we take away.
-    let promises = ["__host-", "__secure-"].iter().any(|name| pair.to_ascii_lowercase().starts_with(name));
-    let named = |part: &str, name: &str| part.split('=').next().unwrap_or_default().trim().eq_ignore_ascii_case(name);
-    let kept: Vec<&str> = parts.clone().filter(|p| !named(p, "domain") && !named(p, "path") && !p.is_empty()).collect();
-    let path = parts
-        .find(|part| named(part, "path"))
-        .and_then(|part| part.split_once('='))
-        .map_or("/", |(_, path)| path.trim());
-    let path = if path.starts_with('/') { path } else { "/" };
-    let kept = kept.iter().map(|part| format!("; {part}")).collect::<String>();
-    (!promises).then(|| HeaderValue::from_str(&format!("{pair}; Path={prefix}{path}{kept}")).ok()).flatten()
+    Ok(answer)
 }
 
 fn broken(sandbox: &str, port: u16, why: &str) -> Refusal {
@@ -269,34 +255,6 @@ mod test {
 
     fn value(text: &str) -> HeaderValue {
         HeaderValue::from_str(text).unwrap()
-    }
-
-    #[test]
-    fn redirects_stay_below_the_guests_path() {
-        for (to, led) in [
-            ("/a?b=c", Some("/v1/sandboxes/sbx_1/ports/3000/a?b=c")),
-            ("http://localhost:3000/a", Some("/v1/sandboxes/sbx_1/ports/3000/a")),
-            ("http://127.0.0.1:3000", Some("/v1/sandboxes/sbx_1/ports/3000/")),
-            ("http://localhost:30001/a", None),
-            ("//evil.example/a", None),
-            ("https://example.org/", None),
-            ("relative", None),
-        ] {
-            assert_eq!(confined(&value(to), PREFIX, 3000), led.map(value), "{to}");
-        }
-    }
-
-    #[test]
-    fn cookies_stay_below_the_guests_path() {
-        for (cookie, kept) in [
-            ("a=b", Some("a=b; Path=/v1/sandboxes/sbx_1/ports/3000/")),
-            ("a=b; Path=/x; Domain=localhost; HttpOnly", Some("a=b; Path=/v1/sandboxes/sbx_1/ports/3000/x; HttpOnly")),
-            ("a=b; path=", Some("a=b; Path=/v1/sandboxes/sbx_1/ports/3000/")),
-            ("__Host-a=b; Path=/; Secure", None),
-            ("", None),
-        ] {
-            assert_eq!(cookie_below(&value(cookie), PREFIX), kept.map(value), "{cookie}");
-        }
     }
 
     #[test]

@@ -329,13 +329,16 @@ impl<'a> Client<'a> {
                 self.values = BTreeSet::from([value]);
             }
             _ => {
-                let said = match self.dice.roll(2) {
+                let by = ["exec", "get"][self.dice.roll(2)];
+                let said = match by {
                     // A reader that is killed ends badly, and says nothing of the file.
-                    0 => self.sh("exec", &name, "if [ -e value ]; then cat value; else echo none; fi")?,
-                    _ => self.ask("get", "GET", &content, Body::None)?.as_str()?.to_owned(),
+                    "exec" => self.sh(by, &name, "if [ -e value ]; then cat value; else echo none; fi")?,
+                    _ => self.ask(by, "GET", &content, Body::None)?.as_str()?.to_owned(),
                 };
                 if !self.values.contains(&said) {
-                    self.world.bad(format!("{name} holds {said:?} and not one of {:?}", self.values));
+                    let asked = self.count;
+                    let what = format!("{name} holds {said:?} by {by}, at {asked}, and not one of {:?}", self.values);
+                    self.world.bad(what);
                 }
             }
         }

@@ -31,7 +31,12 @@ impl<'a> Killer<'a> {
         std::thread::sleep(Duration::from_millis(200 + self.dice.roll(800) as u64));
         let kept = self.kept();
         let one = (!kept.is_empty()).then(|| &kept[self.dice.roll(kept.len())]);
-        match (self.dice.roll(8), one) {
+        // First once each, then as it falls.
+        let missing = |what: &str| !self.world.heard.lock().unwrap().killed.contains_key(what);
+        let next = [("first", 5), ("shepherd", 6), ("keeper", 4)].into_iter().find(|(what, _)| missing(what));
+        let roll = self.dice.roll(8);
+        let roll = next.filter(|_| roll > 2).map_or(roll, |(_, sort)| sort);
+        match (roll, one) {
             (0..=2, _) | (_, None) => self.daemon(),
             (3, Some(one)) => self.keeper_alone(one),
             (4, Some(one)) => self.end("keeper", Some(one.pid)),

@@ -25,9 +25,13 @@ const BATCHES: [usize; 4] = [1, MANY, MANY, 1];
 /// Descriptors of this process beside the connections.
 const OTHERS: u64 = 200;
 
-const PATIENCE: Duration = Duration::from_secs(60);
-/// Memory that was given back is counted a little later.
-const SETTLE: Duration = Duration::from_millis(300);
+/// Somewhat less than its clients have.
+const PATIENCE: Duration = Duration::from_secs(100);
+/// Connections that are there may still be taken up, and memory that was given back is counted a little later: figures count once they
+/// have been the same so often, this long apart.
+const SETTLE: Duration = Duration::from_millis(150);
+const SAME: u32 = 3;
+const SETTLED: Duration = Duration::from_secs(15);
 const ANSWER: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\nConnection: close\r\n\r\n";
 
 /// The same batches of connections, held by clients inside. `$1` is curl, `$2` the place, `$3` what each client holds.
@@ -119,8 +123,7 @@ fn batches(child: &mut Child, listener: &TcpListener) -> Result<[u64; BATCHES.le
     let mut seen = [0; BATCHES.len()];
     for (seen, count) in seen.iter_mut().zip(BATCHES) {
         let streams = collect(child, listener, count)?;
-        sleep(SETTLE);
-        *seen = resident(child.id()).ok_or("its memory cannot be read")?;
+        *seen = settled(child.id()).ok_or("its memory cannot be read")?;
         streams.into_iter().for_each(release);
     }
     Ok(seen)
@@ -150,6 +153,19 @@ fn release(mut stream: TcpStream) {
     let _ = stream.set_read_timeout(Some(Duration::from_secs(5)));
     let _ = stream.read(&mut [0; 4096]);
     let _ = stream.write_all(ANSWER).and_then(|()| stream.shutdown(Shutdown::Write));
+}
+
+/// What it has once it takes no more; or what it has then, if it never rests.
+fn settled(pid: u32) -> Option<u64> {
+    let (end, mut last, mut same) = (Instant::now() + SETTLED, resident(pid)?, 0);
+    while same < SAME && Instant::now() < end {
+        sleep(SETTLE);
+        let now = resident(pid)?;
+        // A page more or less is no news.
+        same = if now.abs_diff(last) <= 16 { same + 1 } else { 0 };
+        last = now;
+    }
+    Some(last)
 }
 
 fn resident(pid: u32) -> Option<u64> {

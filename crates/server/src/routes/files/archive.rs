@@ -14,7 +14,7 @@ use axum::extract::{Request, State};
 use axum::response::{IntoResponse, Response};
 use bytes::{Buf, Bytes};
 use futures_util::StreamExt;
-use http::header::CONTENT_TYPE;
+use http::header::{CONTENT_DISPOSITION, CONTENT_TYPE};
 use http::{HeaderValue, StatusCode};
 use node::files::tar::{self, Unpacked};
 use node::files::{self, Purpose};
@@ -72,6 +72,7 @@ pub async fn get(
     let body = Body::from_stream(all.map(|piece: Result<Bytes, Fault>| piece.map_err(|f| io::Error::other(f.message))));
     let mut answer = body.into_response();
     answer.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/x-tar"));
+    answer.headers_mut().insert(CONTENT_DISPOSITION, super::SAVED);
     Ok(answer)
 }
 

@@ -11,7 +11,7 @@ use axum::extract::{Request, State};
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use futures_util::StreamExt;
-use http::header::{ACCEPT_RANGES, CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE, ETAG};
+use http::header::{ACCEPT_RANGES, CONTENT_DISPOSITION, CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE, ETAG};
 use http::{HeaderMap, HeaderValue, StatusCode};
 use node::Caller;
 use node::files::read::{self, PIECE, Reading};
@@ -65,6 +65,7 @@ pub async fn get(
     let mut answer = (status, described(&entry), Body::from_stream(pieces(shared, who, reading))).into_response();
     let headers = answer.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/octet-stream"));
+    headers.insert(CONTENT_DISPOSITION, super::SAVED);
     headers.insert(CONTENT_LENGTH, HeaderValue::from(end - first));
     if status == StatusCode::PARTIAL_CONTENT {
         insert(headers, CONTENT_RANGE, format!("bytes {first}-{}/{}", end - 1, entry.size));

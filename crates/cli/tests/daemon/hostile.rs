@@ -1,0 +1,215 @@
+//! A tenant that means harm, with an agent's token, and a guest that does: what they could make of what the daemon believes.
+
+use crate::support::http::Daemon;
+use crate::support::{As, BOTH, Place};
+use serde_json::{Value, json};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+/// Leads wherever the query says, with the method and the body that came; tells what else it was asked.
+const LEADS: &str = r#"
+import http.server, urllib.parse
+class Guest(http.server.BaseHTTPRequestHandler):
+    def reply(self):
+        at = urllib.parse.urlparse(self.path)
+        self.send_response(307 if at.path == "/a/lead" else 200)
+        if at.path == "/a/lead":
+            self.send_header("location", urllib.parse.unquote(at.query))
+        self.end_headers()
+        self.wfile.write(f"guest: {self.command} {self.path}".encode())
+    do_GET = do_DELETE = do_POST = reply
+    def log_message(self, *args):
+        pass
+http.server.ThreadingHTTPServer(("127.0.0.1", 8000), Guest).serve_forever()
+"#;
+
+/// A client follows a redirect with the token that it came with, also one that deletes.
+#[test]
+fn a_redirect_of_a_guest_takes_no_token_to_the_daemon() {
+    let place = Place::new(As::User);
+    let daemon = Daemon::start_tcp(&place);
+    for name in ["web", "victim"] {
+        daemon.post("/v1/sandboxes", json!({ "name": name })).assert_ok();
+    }
+    let started = place.cofferdam(["exec", "-d", "web", "python3", "-c", LEADS]).output().unwrap();
+    assert!(started.status.success(), "{started:?}");
+    let begun = Instant::now();
+    while daemon.get("/v1/sandboxes/web/ports/8000/").status != 200 {
+        assert!(begun.elapsed() < Duration::from_secs(60), "the server inside does not answer");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    let (token, port) = (daemon.operator_token(), daemon.port.unwrap());
+    let curl = |method: &str, path: &str| {
+        let mut command = Command::new("curl");
+        command.args(["-s", "-m", "30", "-L", "--max-redirs", "5", "-X", method]);
+        command.args(["-H", &format!("authorization: Bearer {token}")]).arg(format!("http://localhost:{port}{path}"));
+        String::from_utf8(command.output().unwrap().stdout).unwrap()
+    };
+    let led = |to: &str| curl("DELETE", &format!("/v1/sandboxes/web/ports/8000/a/lead?{}", to.replace('%', "%25")));
+    // The control: what it leads to of its own is reached.
+    for (to, there) in [("/there", "/there"), ("there", "/a/there"), ("http://localhost:8000/x", "/x")] {
+        assert_eq!(led(to), format!("guest: DELETE {there}"), "{to}");
+    }
+    let name = "victim?force=true&timeout=0s";
+    for to in [
+        format!("/../../../{name}"),
+        format!("../../../../{name}"),
+        format!("/%2e%2e/%2E%2e/.%2e/{name}"),
+        format!("http://localhost:8000/../../../{name}"),
+        format!("//localhost:8000/../../../{name}"),
+        format!("http://localhost:{port}/v1/sandboxes/{name}"),
+        format!("//localhost:{port}/v1/sandboxes/{name}"),
+        format!("http:/v1/sandboxes/{name}"),
+        format!("/\\localhost:{port}/v1/sandboxes/{name}"),
+    ] {
+        let said = led(&to);
+        assert!(said.starts_with("guest: DELETE /") || said.contains("provider_failed"), "{to}: {said}");
+        assert_eq!(daemon.get("/v1/sandboxes/victim").status, 200, "{to}");
+    }
+    // The control: with this token it is deleted by whoever means to.
+    curl("DELETE", &format!("/v1/sandboxes/{name}"));
+    assert_eq!(daemon.get("/v1/sandboxes/victim").status, 404);
+    daemon.ask("DELETE", "/v1/sandboxes/web?force=true&timeout=0s").send().assert_ok();
+}
+
+/// Rules are followed to where links of the host lead, and an allowance of what is not there falls away: neither is for others to see.
+#[test]
+fn an_explanation_tells_nothing_of_the_host() {
+    for who in BOTH {
+        let place = Place::new(who);
+        let hidden = place.dir("home/hidden");
+        place.dir("home/hidden/there");
+        std::os::unix::fs::symlink(hidden.join("there"), hidden.join("link")).unwrap();
+        let daemon = Daemon::start(&place);
+        let agent = daemon.token(json!({ "name": "a", "scopes": ["agent"], "dirs": [place.project] }));
+        let other =
+            daemon.token(json!({ "name": "b", "tenant": "b", "scopes": ["operator"], "dirs": [place.project] }));
+        let ask = |token: &str, ask: Value| daemon.ask("POST", "/v1/policies/explain").bearer(token).json(ask).send();
+        let (there, gone, link) = (hidden.join("there"), hidden.join("gone"), hidden.join("link"));
+        let told = |token: &str, dir: &std::path::Path, what: &std::path::Path| {
+            let answer = ask(token, json!({ "what": what.join("x"), "dir": dir }));
+            let text = answer.text().replace(answer.header("x-request-id").unwrap(), "ID");
+            (answer.status, text.replace(dir.to_str().unwrap(), "DIR").replace(what.to_str().unwrap(), "WHAT"))
+        };
+        for token in [&agent, &other] {
+            // Whether something is there, and where a link leads.
+            assert_eq!(told(token, &there, &there), told(token, &gone, &gone));
+            assert_eq!(told(token, &link, &there), told(token, &link, &gone));
+            let (status, text) = told(token, &place.project, &place.project);
+            assert!(status == 200 && text.contains("allow"), "the control: {text}");
+        }
+        let denial = |what: &std::path::Path| {
+            let rule = json!({ "action": "deny", "path": link, "perms": ["read_file"] });
+            let policy = json!({ "version": 1, "extends": ["default"], "fs": { "rules": [rule] } });
+            let answer = ask(&other, json!({ "what": what.join("x"), "policy": policy }));
+            answer.assert_ok();
+            answer.text().replace(what.to_str().unwrap(), "WHAT")
+        };
+        assert_eq!(denial(&there), denial(&gone), "a rule about a link does not show where it leads");
+        let of_operator = |what: &std::path::Path| {
+            let answer = daemon.post("/v1/policies/explain", json!({ "what": what.join("x"), "dir": there }));
+            answer.assert_ok()["decisions"][0]["action"].clone()
+        };
+        assert_eq!(of_operator(&link), "allow", "the control: to the operator of the host links are followed");
+    }
+}
+
+/// Numbers as large, as small and as odd as can be written: each is refused or done, and nothing falls over.
+#[test]
+fn no_number_breaks_the_daemon() {
+    let place = Place::new(As::User);
+    let daemon = Daemon::start(&place);
+    let agent = daemon.token(json!({ "name": "a", "scopes": ["agent"] }));
+    let ask = |method: &str, path: &str, body: Option<&Value>| {
+        let ask = daemon.ask(method, path).bearer(&agent);
+        body.map_or_else(|| ask.clone(), |body| ask.clone().json(body.clone())).send()
+    };
+    // An agent takes limits away from itself for good: those of one sandbox do for that.
+    for name in ["s", "tight"] {
+        ask("POST", "/v1/sandboxes", Some(&json!({ "name": name }))).assert_ok();
+    }
+    ask("POST", "/v1/sandboxes/s/files/mkdir", Some(&json!({ "path": "target" }))).assert_ok();
+    let run = json!({ "shell": "trap '' HUP; while :; do sleep 1; done", "terminal": { "rows": 24, "columns": 80 } });
+    let run = ask("POST", "/v1/sandboxes/s/runs", Some(&run));
+    let run = run.assert_ok()["run"].as_str().unwrap().to_owned();
+    let odd: [Value; 11] = [
+        json!(0),
+        json!(1),
+        json!(-1),
+        json!(65_536),
+        json!(u32::MAX),
+        json!(i64::MAX),
+        json!(i64::MIN),
+        json!(u64::MAX),
+        json!(1e308),
+        json!(-1e308),
+        json!(1e-308),
+    ];
+    for n in &odd {
+        let text = n.to_string().replace('+', "%2B");
+        let bodies = [
+            ("POST", "/v1/sandboxes".to_owned(), json!({ "ttl_ms": n })),
+            ("POST", "/v1/sandboxes".to_owned(), json!({ "idle_ms": n })),
+            ("POST", "/v1/sandboxes".to_owned(), json!({ "cpus": n })),
+            ("POST", "/v1/sandboxes".to_owned(), json!({ "limits": { "max_memory_mb": n, "max_disk_mb": n } })),
+            (
+                "POST",
+                "/v1/sandboxes".to_owned(),
+                json!({ "limits": { "max_wall_ms": n, "max_cpu_ms": n, "max_files": n } }),
+            ),
+            ("PATCH", "/v1/sandboxes/s".to_owned(), json!({ "ttl_ms": n })),
+            ("PATCH", "/v1/sandboxes/s".to_owned(), json!({ "idle_ms": n })),
+            ("PATCH", "/v1/sandboxes/tight".to_owned(), json!({ "limits": { "max_output_bytes": n } })),
+            ("PATCH", "/v1/sandboxes/s".to_owned(), json!({ "ttl_ms": null, "idle_ms": null })),
+            ("POST", "/v1/sandboxes/s/runs".to_owned(), json!({ "shell": "true", "limits": { "max_wall_ms": n } })),
+            (
+                "POST",
+                "/v1/sandboxes/s/runs".to_owned(),
+                json!({ "shell": "true", "limits": { "max_cpu_ms": n, "max_processes": n } }),
+            ),
+            (
+                "POST",
+                "/v1/sandboxes/s/runs".to_owned(),
+                json!({ "shell": "true", "terminal": { "rows": n, "columns": n } }),
+            ),
+            ("POST", format!("/v1/runs/{run}/resize"), json!({ "rows": n, "columns": n })),
+            ("POST", format!("/v1/runs/{run}/signal"), json!({ "signal": n })),
+            ("POST", "/v1/sandboxes/s/files/mkdir".to_owned(), json!({ "path": format!("d{text}"), "mode": n })),
+            ("POST", "/v1/sandboxes/s/files/chmod".to_owned(), json!({ "path": "target", "mode": n })),
+            ("POST", "/v1/sandboxes/s/fork".to_owned(), json!({ "count": n })),
+            ("POST", "/v1/sandboxes/s/suspend".to_owned(), json!({ "tier": "frozen", "grace_ms": n })),
+        ];
+        for (method, path, body) in &bodies {
+            let answer = ask(method, path, Some(body));
+            assert!(answer.status < 500 || answer.status == 501, "{method} {path} {body}: {answer:?}");
+        }
+        ask("POST", "/v1/sandboxes/s/resume", None);
+        for path in [
+            format!("/v1/sandboxes/s/files/list?path=.&depth={text}"),
+            format!("/v1/sandboxes/s/files/list?path=.&limit={text}"),
+            format!("/v1/sandboxes/s/files/search?path=.&limit={text}"),
+            format!("/v1/sandboxes?limit={text}"),
+            format!("/v1/runs/{run}/output?from={text}&follow=false"),
+            format!("/v1/sandboxes/s/ports/{text}/"),
+            format!("/v1/sandboxes/s/runs?limit={text}"),
+        ] {
+            let answer = ask("GET", &path, None);
+            assert!(answer.status < 500 || [501, 503].contains(&answer.status), "{path}: {answer:?}");
+        }
+        for range in [
+            format!("bytes={text}-"),
+            format!("bytes=-{text}"),
+            format!("bytes=0-{text}"),
+            format!("bytes={text}-{text}"),
+        ] {
+            let answer =
+                daemon.ask("GET", "/v1/sandboxes/s/files/content?path=f").bearer(&agent).header("range", &range).send();
+            assert!(answer.status < 500, "{range}: {answer:?}");
+        }
+    }
+    // All of it stands.
+    assert_eq!(ask("GET", &format!("/v1/runs/{run}"), None).assert_ok()["running"], true);
+    let said = ask("POST", "/v1/sandboxes/s/runs?wait=30s", Some(&json!({ "shell": "echo still here" })));
+    assert_eq!(said.assert_ok()["outcome"]["stdout"], "still here\n", "{said:?}");
+    daemon.ask("DELETE", "/v1/sandboxes/s?force=true&timeout=0s").send().assert_ok();
+}
