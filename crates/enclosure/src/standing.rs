@@ -211,6 +211,10 @@ pub(crate) fn vanished() -> Fault {
     fault.hint("somebody ended it, or memory ran out; try again").phase(Phase::Start)
 }
 
+const ENOMEM: i32 = 12;
+const ENFILE: i32 = 23;
+const EMFILE: i32 = 24;
+
 /// Says at which step the setup failed.
 pub(crate) fn step_failed(steps: &Steps, report: &Report) -> Fault {
     let error = std::io::Error::from_raw_os_error(report.errno);
@@ -222,6 +226,11 @@ pub(crate) fn step_failed(steps: &Steps, report: &Report) -> Fault {
         return Fault::internal(message).phase(Phase::Start);
     }
     let step = format!("setup step {} ({}): {error}", report.step + 1, op.to_string().trim_end());
+    if matches!(report.errno, ENOMEM | EMFILE | ENFILE)
+        && let Some(fault) = driver::exhausted(&step, report.errno)
+    {
+        return fault;
+    }
     if matches!(op, Op::PrivateMounts | Op::Identity { .. } | Op::Proc { .. } | Op::Tmpfs { .. }) {
         return driver::blocked(&CallError { call: op.name(), errno: report.errno });
     }

@@ -25,6 +25,8 @@ pub struct Observed {
     pub files: Vec<(PathBuf, Perms)>,
     /// What was not there before. A rule on such a path would have no effect, so its directory stands for it.
     pub made: Vec<PathBuf>,
+    /// What of that is left, by its topmost directory: the next run meets it, and may look into it.
+    pub left: Vec<(PathBuf, Perms)>,
     pub programs: Vec<PathBuf>,
     pub reached: Vec<Reached>,
 }
@@ -124,6 +126,10 @@ pub fn learn(seen: &Observed, ctx: &Context, source: &str) -> Learned {
     let mut notes = Vec::new();
     let mut files = by_path(seen, ctx, &mut notes);
     collapse(&mut files, ctx);
+    for (path, perms) in seen.left.iter().filter(|(path, _)| !holds_credentials(path, ctx)) {
+        let entry = files.entry(path.clone()).or_insert(Perms::NONE);
+        *entry = entry.union(*perms);
+    }
     drop_covered(&mut files);
     let mut document = Document::new(source);
     document.defaults = Defaults { fs: Some(Action::Deny), net: None, exec: Some(Action::Deny) };

@@ -11,8 +11,26 @@ fn seen(files: &[(&str, Perms)], made: &[&str], programs: &[&str]) -> Observed {
         files: files.iter().map(|(path, perms)| (PathBuf::from(path), *perms)).collect(),
         made: made.iter().map(PathBuf::from).collect(),
         programs: programs.iter().map(PathBuf::from).collect(),
-        reached: Vec::new(),
+        ..Observed::default()
     }
+}
+
+/// What is left of a run may be read by the next, and nothing beside it.
+#[test]
+fn what_was_left_may_be_looked_into() {
+    let make = Perms::of(&[Perm::MakeReg, Perm::WriteFile]);
+    let mut seen = seen(&[("/home/u/w", make)], &["/home/u/w/out", "/home/u/w/tree"], &[]);
+    let all = READ.union(Perms::of(&[Perm::ReadDir]));
+    let paths = [("/home/u/w/out", READ), ("/home/u/w/tree", all), ("/home/u/.netrc", READ)];
+    seen.left = paths.map(|(path, perms)| (path.into(), perms)).into();
+    assert_eq!(
+        rules(&seen),
+        [
+            "$WORKSPACE write_file+make_reg",
+            "$WORKSPACE/out read_file",
+            "$WORKSPACE/tree read_file+read_dir"
+        ]
+    );
 }
 
 fn rules(seen: &Observed) -> Vec<String> {

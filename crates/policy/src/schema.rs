@@ -235,7 +235,7 @@ pub const DEGRADES: [(&str, &str); 6] = [
 ];
 
 /// The known name closest to `wrong`, when it is close enough to be a slip.
-pub(crate) fn nearest<'a>(wrong: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+pub fn nearest<'a>(wrong: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     if wrong.len() > 64 {
         return None;
     }

@@ -43,6 +43,11 @@ pub fn all_verbs() -> impl Iterator<Item = &'static str> {
     OWN.into_iter().chain(OTHERS.iter().copied().flatten().copied())
 }
 
+/// The verb that a word is a slip of, if it is one.
+pub fn near_verb(word: &OsStr) -> Option<&'static str> {
+    node::policies::nearest(word.to_str()?, all_verbs())
+}
+
 pub fn whole() -> Command {
     Command::new("cofferdam")
         .version(env!("CARGO_PKG_VERSION"))
