@@ -82,8 +82,12 @@ pub fn exhausted(step: &str, errno: i32) -> Option<Fault> {
     let errno = Errno::from_raw_os_error(errno);
     let forbidden = || host::kernel_file("/proc/sys/user/max_user_namespaces").is_some_and(|most| most.trim() == "0");
     let (what, fix) = match errno {
-        Errno::NOMEM => ("the kernel has no memory for it", "free some, or raise the limit of the control group we run in"),
-        Errno::AGAIN => ("no more processes may be started", "see `ulimit -u`, and pids.max of the control group we run in"),
+        Errno::NOMEM => {
+            ("the kernel has no memory for it", "free some, or raise the limit of the control group we run in")
+        }
+        Errno::AGAIN => {
+            ("no more processes may be started", "see `ulimit -u`, and pids.max of the control group we run in")
+        }
         Errno::NFILE | Errno::MFILE => ("no more files may be opened", "see `ulimit -n` and fs.file-max"),
         Errno::NOSPC if !forbidden() => (
             "there are as many namespaces or mounts as there may be",
@@ -123,13 +127,18 @@ mod tests {
 
     #[test]
     fn a_machine_at_its_end_blocks_nothing() {
-        for (errno, says) in [(12, "no memory"), (11, "no more processes"), (24, "no more files"), (28, "as many namespaces")] {
+        for (errno, says) in
+            [(12, "no memory"), (11, "no more processes"), (24, "no more files"), (28, "as many namespaces")]
+        {
             let fault = blocked(&CallError { call: "mount(tmpfs)", errno });
             assert_eq!((fault.error_kind, fault.retry), (ErrorKind::Unavailable, Retry::Later), "{fault}");
             assert!(fault.message.contains(says) && fault.message.contains("mount(tmpfs)"), "{fault}");
             assert!(!fault.message.contains("blocked") && fault.hint.is_some(), "{fault}");
         }
         let fault = blocked(&CallError { call: "clone3", errno: 1 });
-        assert!(fault.error_kind == ErrorKind::UnsupportedHost && fault.message.contains("blocked"), "control: {fault}");
+        assert!(
+            fault.error_kind == ErrorKind::UnsupportedHost && fault.message.contains("blocked"),
+            "control: {fault}"
+        );
     }
 }

@@ -137,6 +137,11 @@ pub enum Observed<'a> {
         perm: Perm,
     },
     Looked(PathBuf),
+    /// A name left its directory for another, or has one more there.
+    Moved {
+        from: PathBuf,
+        to: PathBuf,
+    },
     Exec(PathBuf),
     Connect(String),
     /// A person is asked about something of the host's.

@@ -225,7 +225,8 @@ pub(crate) fn step_failed(steps: &Steps, report: &Report) -> Fault {
         let message = format!("the process that makes the guest's places ended during setup: {error}");
         return Fault::internal(message).phase(Phase::Start);
     }
-    let step = format!("setup step {} ({}): {error}", report.step + 1, op.to_string().trim_end());
+    let said = op.to_string().split_whitespace().collect::<Vec<_>>().join(" ");
+    let step = format!("setup step {} ({said}): {error}", report.step + 1);
     if matches!(report.errno, ENOMEM | EMFILE | ENFILE)
         && let Some(fault) = driver::exhausted(&step, report.errno)
     {

@@ -52,17 +52,11 @@ pub fn learn(mut ask: Ask, writes: &[String], reaches: &[String], caller: &Calle
     let outcome = run::run_heard(ready, Some(observer), None, Some(ear))?;
     let Notebook { mut seen, looked, connects, mut names } = book.into_inner();
     add_looked(&mut seen, looked, caller);
-    seen.left = left(&seen.made);
-    let crowded = seen.left.len() > MOST_LEFT;
-    seen.left.truncate(MOST_LEFT);
+    add_left(&mut seen);
     let context = Context { home: caller.home.clone(), workspace: caller.cwd.clone(), toolchains: Vec::new() };
     let mut learned = policy::learn::learn(&seen, &context, "learned");
     names.retain(|name| !seen.reached.iter().any(|r| r.place.is_named(name)));
     learned.notes.extend(remarks(&seen, &names));
-    if crowded {
-        let why = format!("of the files that the command left, {MOST_LEFT} may be read by the next run and the others not");
-        learned.notes.push(why);
-    }
     if ask.learn != Learn::All {
         learned.notes.extend(unwatched(&connects));
     }
@@ -109,6 +103,11 @@ impl Notebook {
         match what {
             Observed::File { named, made, perm } => note_file(&mut self.seen, named, made, perm),
             Observed::Looked(path) => drop(self.looked.insert(path)),
+            Observed::Moved { from, to } => {
+                if self.seen.moved.len() < MOST_PLACES && !self.seen.moved.contains(&(from.clone(), to.clone())) {
+                    self.seen.moved.push((from, to));
+                }
+            }
             Observed::Exec(path) => note_program(&mut self.seen, &path),
             Observed::Connect(target) => {
                 if self.connects.len() < MOST_PLACES {
@@ -164,23 +163,20 @@ fn add_looked(seen: &mut Seen, looked: BTreeSet<PathBuf>, caller: &Caller) {
     }
 }
 
-/// As many files of its own get rules of their own.
-const MOST_LEFT: usize = 64;
-
-/// What the command made and left behind. A directory of its own stands for all in it.
-fn left(made: &[PathBuf]) -> Vec<(PathBuf, Perms)> {
-    let made: BTreeSet<&Path> = made.iter().map(PathBuf::as_path).collect();
-    let tops: BTreeSet<&Path> =
-        made.iter().map(|path| path.ancestors().take_while(|at| made.contains(at)).last().unwrap_or(path)).collect();
-    let kinds = tops.into_iter().filter_map(|path| {
-        let kind = path.symlink_metadata().ok()?.file_type();
-        match (kind.is_file(), kind.is_dir()) {
-            (true, _) => Some((path.to_owned(), Perms::of(&[Perm::ReadFile]))),
-            (_, true) => Some((path.to_owned(), Perms::READ)),
+/// What the command made and left behind, the next run meets and may look into. The rule is about the directory: one on the file
+/// would make it a mount, which nobody can replace.
+fn add_left(seen: &mut Seen) {
+    let kind = |path: &PathBuf| path.symlink_metadata().map(|found| found.file_type());
+    let left: Vec<(PathBuf, Perms)> = seen
+        .made
+        .iter()
+        .filter_map(|path| match kind(path).ok()? {
+            kind if kind.is_file() => Some((path.clone(), Perms::of(&[Perm::ReadFile]))),
+            kind if kind.is_dir() => Some((path.clone(), Perms::of(&[Perm::ReadDir]))),
             _ => None,
-        }
-    });
-    kinds.collect()
+        })
+        .collect();
+    seen.files.extend(left);
 }
 
 /// Making and removing is a use of the directory.

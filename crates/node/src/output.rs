@@ -55,7 +55,9 @@ pub fn create(name: &Path) -> Result<File, String> {
             Err(error) => Err(Error::from(error).to_string()),
         },
         Err(Errno::LOOP) => Err("it is a link; name the file itself".to_owned()),
-        Err(Errno::NXIO) => Err("it is a pipe that nobody reads, or a socket; name a file, or start its reader first".to_owned()),
+        Err(Errno::NXIO) => {
+            Err("it is a pipe that nobody reads, or a socket; name a file, or start its reader first".to_owned())
+        }
         Err(error) => Err(Error::from(error).to_string()),
     }
 }

@@ -7,8 +7,8 @@ pub use explain::{Decided, Explained, Look, Matching, explain, explain_sandbox, 
 use crate::Caller;
 use crate::{network, toolchains};
 use enclosure::LocalHost;
-pub use policy::{Document, nearest};
 use policy::{Action, Base, Context, ExecRule, Format, FsRule, NetRule, Perm, Perms, Policy, Proto, RulePath, Target};
+pub use policy::{Document, nearest};
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use terms::{ErrorKind, Fault, Phase};
@@ -222,7 +222,9 @@ fn net_rule(flag: &str, action: Action, text: &str, caller: &Caller) -> Result<N
         let host = rest.split('/').next().unwrap_or(rest);
         let port = if scheme == "http" && !host.contains(':') { ":80" } else { "" };
         let fault = Fault::invalid(format!("{flag} {text:?}: an address of a page, where a host is meant"));
-        return Err(fault.hint(format!("write {flag} {host}{port}; methods and paths need a policy file")).phase(Phase::Admission));
+        return Err(fault
+            .hint(format!("write {flag} {host}{port}; methods and paths need a policy file"))
+            .phase(Phase::Admission));
     }
     let (proto, place) = match text.strip_prefix("icmp:") {
         Some(place) => (Some(Proto::Icmp), place),

@@ -15,22 +15,17 @@ fn seen(files: &[(&str, Perms)], made: &[&str], programs: &[&str]) -> Observed {
     }
 }
 
-/// What is left of a run may be read by the next, and nothing beside it.
+/// What a mount lies between cannot be moved in one step.
 #[test]
-fn what_was_left_may_be_looked_into() {
+fn places_between_which_names_move_are_one() {
     let make = Perms::of(&[Perm::MakeReg, Perm::WriteFile]);
-    let mut seen = seen(&[("/home/u/w", make)], &["/home/u/w/out", "/home/u/w/tree"], &[]);
-    let all = READ.union(Perms::of(&[Perm::ReadDir]));
-    let paths = [("/home/u/w/out", READ), ("/home/u/w/tree", all), ("/home/u/.netrc", READ)];
-    seen.left = paths.map(|(path, perms)| (path.into(), perms)).into();
-    assert_eq!(
-        rules(&seen),
-        [
-            "$WORKSPACE write_file+make_reg",
-            "$WORKSPACE/out read_file",
-            "$WORKSPACE/tree read_file+read_dir"
-        ]
-    );
+    let files =
+        [("/home/u/w", WRITE), ("/home/u/w/a/from", make), ("/home/u/w/a/to/new", make), ("/home/u/w/a/b", READ)];
+    let mut seen = seen(&files, &["/home/u/w/a/to/new"], &[]);
+    seen.moved = vec![("/home/u/w/a/from/x".into(), "/home/u/w/a/to/new/x".into())];
+    assert_eq!(rules(&seen), ["$WORKSPACE write_file", "$WORKSPACE/a make_reg+refer", "$WORKSPACE/a/b read_file"]);
+    seen.moved = vec![("/home/u/w/a/from/x".into(), "/home/u/x".into())];
+    assert!(learn(&seen, &context(), "learned").notes.iter().any(|note| note.contains("names are moved between them")));
 }
 
 fn rules(seen: &Observed) -> Vec<String> {

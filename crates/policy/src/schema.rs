@@ -241,7 +241,9 @@ pub fn nearest<'a>(wrong: &str, known: impl IntoIterator<Item = &'a str>) -> Opt
     }
     let wrong = wrong.to_ascii_lowercase();
     let allowed = if wrong.chars().count() <= 5 { 1 } else { 2 };
-    known.into_iter().map(|name| (distance(&wrong, name), name)).filter(|(d, _)| *d <= allowed).min().map(|(_, n)| n)
+    // Of two that are as near, the one with as many letters: letters are swapped and missed more often than added.
+    let near = known.into_iter().map(|name| (distance(&wrong, name), name.len().abs_diff(wrong.len()), name));
+    near.filter(|(d, ..)| *d <= allowed).min().map(|(.., name)| name)
 }
 
 /// How many letters must be added, dropped, changed or swapped with their neighbour.

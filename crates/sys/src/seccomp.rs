@@ -213,16 +213,8 @@ const SOCKET_TYPE: u32 = 0xf;
 const F_SETDELEG: u32 = 1039;
 
 /// Make and remove directories by name on btrfs and bcachefs, where landlock does not look: subvolumes and snapshots.
-const SUBVOLUMES: [u32; 8] = [
-    0x5000_9401,
-    0x5000_940e,
-    0x5000_940f,
-    0x5000_9417,
-    0x5000_9418,
-    0x5000_943f,
-    0x4020_bc10,
-    0x4020_bc11,
-];
+const SUBVOLUMES: [u32; 8] =
+    [0x5000_9401, 0x5000_940e, 0x5000_940f, 0x5000_9417, 0x5000_9418, 0x5000_943f, 0x4020_bc10, 0x4020_bc11];
 
 const EPERM: u16 = libc::EPERM as u16;
 const ENOSYS: u16 = libc::ENOSYS as u16;
@@ -392,7 +384,11 @@ pub fn table() -> Vec<(&'static str, &'static str, Vec<&'static str>)> {
         all.extend(names(WATCHED_LEGACY));
         all
     }));
-    rows.push(("by argument", "namespaces, terminal injection, subvolumes, socket families, write access", names(BY_ARGUMENT)));
+    rows.push((
+        "by argument",
+        "namespaces, terminal injection, subvolumes, socket families, write access",
+        names(BY_ARGUMENT),
+    ));
     rows
 }
 

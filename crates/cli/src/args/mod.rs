@@ -338,7 +338,10 @@ fn verbs(of: &Command, name: &str, page: &mut Vec<u8>) -> std::io::Result<()> {
         writeln!(page, ".SH \"{}\"", name.to_uppercase())?;
         let about = verb.get_long_about().or(verb.get_about()).map(ToString::to_string).unwrap_or_default();
         // A line that starts with a dot or a quote would be an instruction.
-        about.lines().try_for_each(|line| writeln!(page, "\\&{}", line.replace('\\', "\\e")))?;
+        about.lines().try_for_each(|line| match line.is_empty() {
+            true => writeln!(page, ".PP"),
+            false => writeln!(page, "\\&{}", line.replace('\\', "\\e")),
+        })?;
         let man = clap_mangen::Man::new(verb.clone());
         man.render_synopsis_section(page)?;
         if verb.get_arguments().any(|a| a.get_id() != "help") {

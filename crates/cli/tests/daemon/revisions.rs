@@ -97,8 +97,8 @@ assert kept.recv(100) == cut.recv(100) == b"220 hello\n"
 open("ready", "w")
 try: ended = cut.recv(100) == b""
 except ConnectionError: ended = True
-kept.sendall(b"still here")
-print("cut", ended, "kept", kept.recv(100) == b"still here")
+kept.sendall(b"still here\n")
+print("cut", ended, "kept", kept.recv(100) == b"still here\n")
 "#;
 
 const OPEN: &str = r#"
@@ -131,7 +131,8 @@ finally:
 #[test]
 fn open_connections_end_with_the_rule_that_let_them_through() {
     for who in BOTH {
-        let world = World::new(who).host(PUBLIC, "good.test").server("greet", PUBLIC, 7000).server("greet", PUBLIC, 7001);
+        let world =
+            World::new(who).host(PUBLIC, "good.test").server("greet", PUBLIC, 7000).server("greet", PUBLIC, 7001);
         let told = with_daemon(&world, &format!("import time\nHOLDS = r'''{HOLDS}'''\n{OPEN}"));
         assert_eq!(told, "cut True kept True\n2 denied ['good.test:7001']\n", "{who:?}");
     }

@@ -23,7 +23,11 @@ const SLIPS: &[(&[&str], i32, &[&str])] = &[
     (&["run", "-p", "half.json", "--", "ls"], 2, &["half.json:1:"]),
     (&["run", "-p", "value.toml", "--", "ls"], 2, &["value.toml:3:6: defaults.fs", "\"alow\"", "\"allow\""]),
     (&["run", "-p", "/usr", "--", "ls"], 2, &["/usr: Is a directory"]),
-    (&["run", "--", "nosuch"], 127, &["nosuch: command not found", "no directory of PATH: /usr/local/bin:/usr/bin:/bin"]),
+    (
+        &["run", "--", "nosuch"],
+        127,
+        &["nosuch: command not found", "no directory of PATH: /usr/local/bin:/usr/bin:/bin"],
+    ),
     (&["run", "--", "./nosuch"], 127, &["./nosuch: command not found", "there is nothing at"]),
     (&["run", "--", "/usr"], 126, &["/usr: not an executable file but a directory"]),
     (&["run", "--", "./half.json"], 126, &["half.json: not an executable file", "chmod +x"]),

@@ -12,7 +12,7 @@ use terms::LimitKind;
 /// More than any probe may use; far less than the machine has.
 const FENCE_BYTES: u64 = 2 << 30;
 const FENCE_TASKS: u64 = 1500;
-const FENCE_SECONDS: &str = "90";
+const FENCE_SECONDS: [&str; 2] = ["90", "700"];
 
 /// Outer groups, removed at the end.
 struct Fence {
@@ -52,7 +52,9 @@ impl Fence {
         let mut c = Command::new("/bin/sh");
         c.args(["-c", "while [ \"$1\" != -- ]; do echo $$ > \"$1\"; shift; done; shift; exec \"$@\"", "fence"]);
         c.args(self.groups.iter().map(|g| g.join("cgroup.procs"))).arg("--");
-        c.args(["timeout", "--signal", "KILL", FENCE_SECONDS]).arg(inner.get_program()).args(inner.get_args());
+        c.args(["timeout", "--signal", "KILL", FENCE_SECONDS[usize::from(in_full())]])
+            .arg(inner.get_program())
+            .args(inner.get_args());
         c.env_clear();
         for (name, value) in inner.get_envs() {
             c.env(name, value.unwrap_or_default());
@@ -417,7 +419,7 @@ fn a_flood_of_refusals_is_counted_in_bounded_memory() {
         );
         let flood = |same: u64, other: u64| {
             let status = place.file(format!("status-{}.json", unique()), "");
-            let mut c = place.cofferdam(["run", "-t", patience(), "--status-file"]);
+            let mut c = place.cofferdam(["run", "-t", if in_full() { "900s" } else { "240s" }, "--status-file"]);
             c.arg(&status).arg("--").arg(&probe).args([same.to_string(), other.to_string()]);
             let mut child = c.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
             assert_eq!(first_line(&mut child), "done", "{who:?}");

@@ -275,7 +275,7 @@ const STORM: &str = r#"
 #include <unistd.h>
 static volatile int ticks;
 static void tick(int s) { ticks++; }
-static void *many(void *denied) { for (int i = 0; i < 20; i++) mkdir(denied, 0755); return 0; }
+static void *many(void *denied) { for (int i = 0; i < 8; i++) mkdir(denied, 0755); return 0; }
 int main(int argc, char **argv) {
     const char *denied = argv[1];
     int made = 0, refused = 0, interrupted = 0, status;

@@ -42,9 +42,8 @@ impl Planner<'_> {
 
     /// A pattern cannot be struck out beforehand, as a plain name can.
     fn only_now(&self, rule: &FileRule, pattern: &Pattern) -> Option<String> {
-        let shown = |g: &Grant| {
-            g.kind == Kind::Dir && !g.perms.and(rule.perms).is_empty() && !pattern.after(&g.path).is_dead()
-        };
+        let shown =
+            |g: &Grant| g.kind == Kind::Dir && !g.perms.and(rule.perms).is_empty() && !pattern.after(&g.path).is_dead();
         let wild = pattern.as_path().is_none();
         (wild && self.grants.iter().any(shown)).then(|| {
             let (label, text) = (&rule.label, pattern.text());
