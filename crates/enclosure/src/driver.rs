@@ -77,10 +77,17 @@ pub fn blocked(error: &CallError) -> Fault {
     Fault::new(ErrorKind::UnsupportedHost, message).hint(hint).phase(Phase::Start)
 }
 
+const KINDS: [&str; 8] = ["user", "mnt", "pid", "net", "ipc", "uts", "time", "cgroup"];
+
+/// The kind of namespace of which an administrator allows none; a machine that has no more of them is another matter.
+fn forbidden() -> Option<&'static str> {
+    let most = |kind: &str| host::kernel_file(&format!("/proc/sys/user/max_{kind}_namespaces"));
+    KINDS.into_iter().find(|kind| most(kind).is_some_and(|most| most.trim() == "0"))
+}
+
 /// What to say when `step` failed because there is no more of something; none where it failed for another reason.
 pub fn exhausted(step: &str, errno: i32) -> Option<Fault> {
     let errno = Errno::from_raw_os_error(errno);
-    let forbidden = || host::kernel_file("/proc/sys/user/max_user_namespaces").is_some_and(|most| most.trim() == "0");
     let (what, fix) = match errno {
         Errno::NOMEM => {
             ("the kernel has no memory for it", "free some, or raise the limit of the control group we run in")
@@ -89,7 +96,7 @@ pub fn exhausted(step: &str, errno: i32) -> Option<Fault> {
             ("no more processes may be started", "see `ulimit -u`, and pids.max of the control group we run in")
         }
         Errno::NFILE | Errno::MFILE => ("no more files may be opened", "see `ulimit -n` and fs.file-max"),
-        Errno::NOSPC if !forbidden() => (
+        Errno::NOSPC if forbidden().is_none() => (
             "there are as many namespaces or mounts as there may be",
             "see user.max_user_namespaces, user.max_mnt_namespaces and fs.mount-max (sysctl)",
         ),
@@ -109,8 +116,8 @@ pub fn blocker() -> (String, String) {
     if read("/proc/sys/kernel/unprivileged_userns_clone").as_deref() == Some("0") {
         return ("kernel.unprivileged_userns_clone is 0".into(), "sysctl kernel.unprivileged_userns_clone=1".into());
     }
-    if read("/proc/sys/user/max_user_namespaces").as_deref() == Some("0") {
-        return ("user.max_user_namespaces is 0".into(), "sysctl user.max_user_namespaces=1024".into());
+    if let Some(kind) = forbidden() {
+        return (format!("user.max_{kind}_namespaces is 0"), format!("sudo sysctl -w user.max_{kind}_namespaces=1024"));
     }
     let status = read("/proc/self/status").unwrap_or_default();
     let filtered = status.lines().any(|l| l.strip_prefix("Seccomp:").is_some_and(|v| v.trim() == "2"));
