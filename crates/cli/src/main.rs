@@ -35,7 +35,9 @@ fn main() -> ExitCode {
     let words = args::server::behind_the_verb(words);
     // `run` is the hot path: it parses its own flags only and builds nothing for the other verbs.
     if let Some((verb, rest)) = args::as_run(&words) {
-        return run::main(verb, rest);
+        // Taken for a command, the first word may be a verb that was mistyped.
+        let slip = words.first().filter(|_| rest.len() == words.len());
+        return run::main(verb, rest, slip);
     }
     // The tree of all verbs is not built for a line that is always the same.
     if let [word] = &words[..]

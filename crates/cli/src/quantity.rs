@@ -67,7 +67,7 @@ pub fn set_one(limits: &mut Limits, name: &str, amount: &str) -> Result<(), Stri
         }
         _ => {
             return Err(
-                "no such limit; use wall, cpu, memory, output, processes, open_files, disk, files or on_output_limit"
+                "no such limit; use wall, cpu, memory, output, processes, open_files, disk, files, net or on_output_limit"
                     .into(),
             );
         }

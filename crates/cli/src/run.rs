@@ -16,9 +16,10 @@ use std::io::{IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
-use terms::{Action, Changes, Fault, Limits, Outcome, Phase, Verdict};
+use terms::{Action, Changes, ErrorKind, Fault, Limits, Outcome, Phase, Verdict};
 
-pub fn main(verb: Runs, words: &[OsString]) -> ExitCode {
+/// `slip` is the first word, where it was taken for the command and may be a mistyped verb.
+pub fn main(verb: Runs, words: &[OsString], slip: Option<&OsString>) -> ExitCode {
     // Before anything is understood: nearly every call ends in a run, and one that does not only gives this up again.
     // Where a daemon may be meant, nothing is begun here before that is known.
     let ground = (!args::server::may_be_meant(words)).then(node::run::begin);
@@ -49,7 +50,12 @@ pub fn main(verb: Runs, words: &[OsString]) -> ExitCode {
                 Err(fault) => render::fault(&fault, false),
             }
         }
-        Err(refused) => {
+        Err(mut refused) => {
+            if refused.fault.error_kind == ErrorKind::NotFound
+                && let Some(verb) = slip.and_then(|word| args::near_verb(word))
+            {
+                refused.fault.hint = Some(format!("did you mean the verb `cofferdam {verb}`?"));
+            }
             let written = report.write(&refused.fault);
             let code = render::fault(&refused.fault, json);
             match written {

@@ -11,12 +11,13 @@ use crate::tcp::World;
 use crate::udp::Datagrams;
 pub use crate::upstream::{Resolvers, Upstream};
 use policy::{Proto, Resolved};
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use rustix::process::{Resource, Rlimit, setrlimit};
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
+use sys::host::{Bound, Bounded, bound};
 use sys::net::{Door, Doors};
 use terms::{Actor, ErrorKind, Fault};
 use tokio::runtime;
@@ -268,7 +269,7 @@ fn with_place(door: OwnedFd) -> Option<(SocketAddr, OwnedFd)> {
 /// Every connection takes descriptors of this process, and the usual limit is for programs that have few. How many there
 /// may be in the end.
 fn want_descriptors() -> u64 {
-    let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
+    let Bound { current, maximum } = bound(Bounded::OpenFiles);
     let wanted = maximum.unwrap_or(DESCRIPTORS).min(DESCRIPTORS);
     match current {
         Some(current) if current < wanted => {

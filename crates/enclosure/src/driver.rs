@@ -1,8 +1,9 @@
 //! Which walls this host can put up, and what to say when it cannot.
 
+use rustix::io::Errno;
 use sys::probe::{self, Trial};
-use sys::{CallError, landlock, spawn};
-use terms::{ErrorKind, Fault, Phase};
+use sys::{CallError, host, landlock, spawn};
+use terms::{ErrorKind, Fault, Phase, Retry};
 
 /// How a guest is enclosed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,8 +65,12 @@ pub fn lacks(call: &str) -> Fault {
     Fault::new(ErrorKind::UnsupportedHost, message).hint(ASK_DOCTOR).phase(Phase::Start)
 }
 
-/// Explains why namespaces could not be made, with the smallest change that would help.
+/// Explains why namespaces could not be made, with the smallest change that would help. A machine that is at its end blocks
+/// nothing; there is just no more of something.
 pub fn blocked(error: &CallError) -> Fault {
+    if let Some(fault) = exhausted(&error.to_string(), error.errno) {
+        return fault;
+    }
     if let Some(place) = covered().filter(|_| error.call == "proc") {
         let message = format!("no /proc can be made for the guest ({error}): {place} is covered by a mount here");
         let hint = "start it where /proc is whole: in a unit of systemd without ProtectKernelLogs=, ProtectKernelTunables= and ProtectProc=, in a \
@@ -86,6 +91,35 @@ fn covered() -> Option<String> {
     places.find(|at| at.starts_with("/proc/") && *at != "/proc/sys/fs/binfmt_misc").map(str::to_owned)
 }
 
+const KINDS: [&str; 8] = ["user", "mnt", "pid", "net", "ipc", "uts", "time", "cgroup"];
+
+/// The kind of namespace of which an administrator allows none; a machine that has no more of them is another matter.
+fn forbidden() -> Option<&'static str> {
+    let most = |kind: &str| host::kernel_file(&format!("/proc/sys/user/max_{kind}_namespaces"));
+    KINDS.into_iter().find(|kind| most(kind).is_some_and(|most| most.trim() == "0"))
+}
+
+/// What to say when `step` failed because there is no more of something; none where it failed for another reason.
+pub fn exhausted(step: &str, errno: i32) -> Option<Fault> {
+    let errno = Errno::from_raw_os_error(errno);
+    let (what, fix) = match errno {
+        Errno::NOMEM => {
+            ("the kernel has no memory for it", "free some, or raise the limit of the control group we run in")
+        }
+        Errno::AGAIN => {
+            ("no more processes may be started", "see `ulimit -u`, and pids.max of the control group we run in")
+        }
+        Errno::NFILE | Errno::MFILE => ("no more files may be opened", "see `ulimit -n` and fs.file-max"),
+        Errno::NOSPC if forbidden().is_none() => (
+            "there are as many namespaces or mounts as there may be",
+            "see user.max_user_namespaces, user.max_mnt_namespaces and fs.mount-max (sysctl)",
+        ),
+        _ => return None,
+    };
+    let fault = Fault::new(ErrorKind::Unavailable, format!("the enclosure could not be made: {what} ({step})"));
+    Some(fault.hint(fix).retry(Retry::Later).phase(Phase::Start))
+}
+
 /// What stands in the way of user namespaces, and the smallest fix.
 pub fn blocker() -> (String, String) {
     let read = |path: &str| std::fs::read_to_string(path).map(|s| s.trim().to_string()).ok();
@@ -96,8 +130,8 @@ pub fn blocker() -> (String, String) {
     if read("/proc/sys/kernel/unprivileged_userns_clone").as_deref() == Some("0") {
         return ("kernel.unprivileged_userns_clone is 0".into(), "sysctl kernel.unprivileged_userns_clone=1".into());
     }
-    if read("/proc/sys/user/max_user_namespaces").as_deref() == Some("0") {
-        return ("user.max_user_namespaces is 0".into(), "sysctl user.max_user_namespaces=1024".into());
+    if let Some(kind) = forbidden() {
+        return (format!("user.max_{kind}_namespaces is 0"), format!("sudo sysctl -w user.max_{kind}_namespaces=1024"));
     }
     let status = read("/proc/self/status").unwrap_or_default();
     let filtered = status.lines().any(|l| l.strip_prefix("Seccomp:").is_some_and(|v| v.trim() == "2"));
@@ -106,4 +140,26 @@ pub fn blocker() -> (String, String) {
         return ("a seccomp filter of the container forbids them".into(), fix.into());
     }
     ("the kernel refuses them without saying why".into(), "run `cofferdam doctor`".into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_machine_at_its_end_blocks_nothing() {
+        for (errno, says) in
+            [(12, "no memory"), (11, "no more processes"), (24, "no more files"), (28, "as many namespaces")]
+        {
+            let fault = blocked(&CallError { call: "mount(tmpfs)", errno });
+            assert_eq!((fault.error_kind, fault.retry), (ErrorKind::Unavailable, Retry::Later), "{fault}");
+            assert!(fault.message.contains(says) && fault.message.contains("mount(tmpfs)"), "{fault}");
+            assert!(!fault.message.contains("blocked") && fault.hint.is_some(), "{fault}");
+        }
+        let fault = blocked(&CallError { call: "clone3", errno: 1 });
+        assert!(
+            fault.error_kind == ErrorKind::UnsupportedHost && fault.message.contains("blocked"),
+            "control: {fault}"
+        );
+    }
 }

@@ -137,6 +137,11 @@ pub enum Observed<'a> {
         perm: Perm,
     },
     Looked(PathBuf),
+    /// A name left its directory for another, or has one more there.
+    Moved {
+        from: PathBuf,
+        to: PathBuf,
+    },
     Exec(PathBuf),
     Connect(String),
     /// A person is asked about something of the host's.
@@ -220,9 +225,13 @@ fn check_guards(plan: &Plan, workspace: Option<&Workspace>) -> Result<(), Fault>
         let near = |g: &policy::Grant| literal.starts_with(&g.path) || g.path.starts_with(&literal);
         if let Some(grant) = plan.grants.iter().filter(makes).find(|g| near(g)) {
             let (rule, pattern) = (&guard.rule, &guard.pattern);
-            let message =
-                format!("{rule}: {pattern} does not exist, and the guest may make things in {}", grant.path.display());
-            let hint = "create it first, deny its directory, or narrow the write grant";
+            let at = grant.path.display();
+            let message = format!(
+                "{rule}: {pattern} does not exist, and {} lets {at} be written on the host: no wall could keep that one name away",
+                grant.rule
+            );
+            let hint = "leave --direct or the write grant out (in a workspace it is hidden, and never lands); or create it first, \
+                        deny its whole directory, or grant only the places in it that must be written";
             return Err(Fault::new(ErrorKind::UnsupportedPolicy, message).hint(hint).phase(Phase::Planning));
         }
     }

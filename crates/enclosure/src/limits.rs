@@ -8,12 +8,12 @@ use self::layer::Layer;
 use crate::workspace::{Crowd, Gauge};
 use policy::{Perms, Plan};
 use rustix::fs::{FileType, OFlags};
-use rustix::process::Resource;
 use std::cell::RefCell;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use sys::cgroup::{CgroupError, EventFd, Group, Layout, Missing, Want};
+use sys::host::Bounded;
 use sys::op::Op;
 use sys::{arena, host};
 use terms::{ErrorKind, Fault, Limit, LimitHit, LimitKind, Limits, Phase, Usage};
@@ -108,20 +108,33 @@ fn pages(megabytes: f64) -> u64 {
 
 pub fn scratch_options(limits: &Limits, ours: u64) -> String {
     let size = match limits.max_disk_mb {
-        Some(mb) => ((pages(mb) + 1) * PAGE).to_string(),
-        None => "50%".into(),
+        Some(mb) => (pages(mb) + 1) * PAGE,
+        None => unasked_scratch(),
     };
-    let entries =
-        limits.max_files.map_or(String::new(), |n| format!(",nr_inodes={}", n.saturating_add(ours + 1).min(1 << 40)));
-    format!("mode=755,size={size}{entries}")
+    let entries = limits.max_files.map_or(UNASKED_ENTRIES, |n| n.saturating_add(ours + 1).min(1 << 40));
+    format!("mode=755,size={size},nr_inodes={entries}")
+}
+
+/// Entries of the private space where no limit says otherwise; each takes about a kilobyte of the kernel's memory.
+const UNASKED_ENTRIES: u64 = 1 << 20;
+
+/// What the private space may take where no limit says otherwise. It is memory, and the machine's: a quarter of that, and
+/// no more than four gigabytes, leaves the host standing whatever a guest writes.
+fn unasked_scratch() -> u64 {
+    const MOST: u64 = 4 << 30;
+    let memory = host::kernel_file("/proc/meminfo").as_deref().and_then(total_kb).map_or(MOST, |kb| kb * 1024);
+    (memory / 4).min(MOST).div_ceil(PAGE) * PAGE
+}
+
+fn total_kb(meminfo: &str) -> Option<u64> {
+    meminfo.lines().find_map(|l| l.strip_prefix("MemTotal:")?.split_whitespace().next()?.parse().ok())
 }
 
 /// `/proc/meminfo` as a guest under a memory limit should see it.
 pub fn memory_file(limits: &Limits) -> Option<Vec<u8>> {
     let limit_kb = bytes(limits.max_memory_mb?) / 1024;
     let host = host::kernel_file("/proc/meminfo")?;
-    let total_kb = host.lines().find_map(|l| l.strip_prefix("MemTotal:")?.split_whitespace().next()?.parse().ok())?;
-    let shown = limit_kb.min(total_kb);
+    let shown = limit_kb.min(total_kb(&host)?);
     let lines = host.lines().filter_map(|line| {
         let name = line.split(':').next()?;
         let value = match name {
@@ -136,7 +149,7 @@ pub fn memory_file(limits: &Limits) -> Option<Vec<u8>> {
 
 /// Where the caller's own limit is tighter, that one holds already and nothing can go over ours.
 pub fn open_files(wanted: u64) -> u64 {
-    let ours = rustix::process::getrlimit(Resource::Nofile).maximum;
+    let ours = host::bound(Bounded::OpenFiles).maximum;
     ours.map_or(wanted, |ours| wanted.min(ours))
 }
 
@@ -160,11 +173,11 @@ pub fn ops(cpus: &Cpus) -> Vec<Op> {
     // A core of a guest must not land anywhere.
     let mut ops = vec![Op::Rlimit { resource: CORE, name: "core", value: 0 }];
     // Signals and queues in flight are counted against the caller too, who must keep some.
-    for (resource, number, name) in
-        [(Resource::Sigpending, 11, "pending-signals"), (Resource::Msgqueue, 12, "queue-bytes")]
+    for (what, resource, name) in
+        [(Bounded::PendingSignals, 11, "pending-signals"), (Bounded::QueueBytes, 12, "queue-bytes")]
     {
-        if let Some(most) = rustix::process::getrlimit(resource).current {
-            ops.push(Op::Rlimit { resource: number, name, value: most / 2 });
+        if let Some(most) = host::bound(what).current {
+            ops.push(Op::Rlimit { resource, name, value: most / 2 });
         }
     }
     if let Some(mask) = cpus.0.and_then(processor_mask) {

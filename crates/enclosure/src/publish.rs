@@ -37,7 +37,7 @@ const LINGER: Duration = Duration::from_millis(500);
 
 /// How many connections there may be at a time, so that they take at most a quarter of what this process may have open.
 pub(crate) fn room() -> usize {
-    let current = rustix::process::getrlimit(rustix::process::Resource::Nofile).current.unwrap_or(u64::MAX);
+    let current = sys::host::bound(sys::host::Bounded::OpenFiles).current.unwrap_or(u64::MAX);
     let most = current.saturating_sub(DESCRIPTORS_KEPT) / 4 / DESCRIPTORS_EACH;
     most.clamp(1, MOST as u64) as usize
 }

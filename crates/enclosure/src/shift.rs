@@ -1,6 +1,6 @@
 //! Mounts that only the supervisor can prepare: files of the caller, shown to root's guest as its own.
 
-use crate::driver::{ASK_DOCTOR, INSTEAD};
+use crate::driver::{ASK_DOCTOR, INSTEAD, exhausted};
 use crate::guest::Guest;
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, OwnedFd};
@@ -46,6 +46,9 @@ impl Shifter {
         let Wanted { path, attr, rule, purpose } = wanted;
         self.mount(path, *attr, *purpose).map_err(|error| {
             let path = path.display();
+            if let Some(fault) = exhausted(&format!("{path}: {error}"), error.errno) {
+                return fault;
+            }
             let (message, hint) = match purpose {
                 Purpose::Shown => (format!("{path} ({rule}): cannot be shown inside: {error}"), ASK_DOCTOR),
                 Purpose::Layer => (format!("{path}: its file system cannot be part of a workspace: {error}"), INSTEAD),

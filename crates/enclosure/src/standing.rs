@@ -211,6 +211,10 @@ pub(crate) fn vanished() -> Fault {
     fault.hint("somebody ended it, or memory ran out; try again").phase(Phase::Start)
 }
 
+const ENOMEM: i32 = 12;
+const ENFILE: i32 = 23;
+const EMFILE: i32 = 24;
+
 /// Says at which step the setup failed.
 pub(crate) fn step_failed(steps: &Steps, report: &Report) -> Fault {
     let error = std::io::Error::from_raw_os_error(report.errno);
@@ -221,7 +225,13 @@ pub(crate) fn step_failed(steps: &Steps, report: &Report) -> Fault {
         let message = format!("the process that makes the guest's places ended during setup: {error}");
         return Fault::internal(message).phase(Phase::Start);
     }
-    let step = format!("setup step {} ({}): {error}", report.step + 1, op.to_string().trim_end());
+    let said = op.to_string().split_whitespace().collect::<Vec<_>>().join(" ");
+    let step = format!("setup step {} ({said}): {error}", report.step + 1);
+    if matches!(report.errno, ENOMEM | EMFILE | ENFILE)
+        && let Some(fault) = driver::exhausted(&step, report.errno)
+    {
+        return fault;
+    }
     if matches!(op, Op::PrivateMounts | Op::Identity { .. } | Op::Proc { .. } | Op::Tmpfs { .. }) {
         return driver::blocked(&CallError { call: op.name(), errno: report.errno });
     }

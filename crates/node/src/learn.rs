@@ -52,6 +52,7 @@ pub fn learn(mut ask: Ask, writes: &[String], reaches: &[String], caller: &Calle
     let outcome = run::run_heard(ready, Some(observer), None, Some(ear))?;
     let Notebook { mut seen, looked, connects, mut names } = book.into_inner();
     add_looked(&mut seen, looked, caller);
+    add_left(&mut seen);
     let context = Context { home: caller.home.clone(), workspace: caller.cwd.clone(), toolchains: Vec::new() };
     let mut learned = policy::learn::learn(&seen, &context, "learned");
     names.retain(|name| !seen.reached.iter().any(|r| r.place.is_named(name)));
@@ -102,6 +103,11 @@ impl Notebook {
         match what {
             Observed::File { named, made, perm } => note_file(&mut self.seen, named, made, perm),
             Observed::Looked(path) => drop(self.looked.insert(path)),
+            Observed::Moved { from, to } => {
+                if self.seen.moved.len() < MOST_PLACES && !self.seen.moved.contains(&(from.clone(), to.clone())) {
+                    self.seen.moved.push((from, to));
+                }
+            }
             Observed::Exec(path) => note_program(&mut self.seen, &path),
             Observed::Connect(target) => {
                 if self.connects.len() < MOST_PLACES {
@@ -155,6 +161,22 @@ fn add_looked(seen: &mut Seen, looked: BTreeSet<PathBuf>, caller: &Caller) {
         let perm = if is_dir { Perm::ReadDir } else { Perm::ReadFile };
         seen.files.push((path, Perms::of(&[perm])));
     }
+}
+
+/// What the command made and left behind, the next run meets and may look into. The rule is about the directory: one on the file
+/// would make it a mount, which nobody can replace.
+fn add_left(seen: &mut Seen) {
+    let kind = |path: &PathBuf| path.symlink_metadata().map(|found| found.file_type());
+    let left: Vec<(PathBuf, Perms)> = seen
+        .made
+        .iter()
+        .filter_map(|path| match kind(path).ok()? {
+            kind if kind.is_file() => Some((path.clone(), Perms::of(&[Perm::ReadFile]))),
+            kind if kind.is_dir() => Some((path.clone(), Perms::of(&[Perm::ReadDir]))),
+            _ => None,
+        })
+        .collect();
+    seen.files.extend(left);
 }
 
 /// Making and removing is a use of the directory.

@@ -40,3 +40,4 @@ pub mod warm;
 pub use caller::Caller;
 pub use own::Own;
 pub use reach::{Grants, Reach};
+pub use sys::host::{Bounded, bound};

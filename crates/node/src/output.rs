@@ -1,7 +1,7 @@
 //! Files that the caller names to have something written there. A command may have been there before us, in this run or
 //! an earlier one, where the policy lets it write: it must not lead us elsewhere, nor leave words of its own in ours.
 
-use rustix::fs::{Mode, OFlags, open};
+use rustix::fs::{Mode, OFlags, fcntl_getfl, fcntl_setfl, open};
 use rustix::io::Errno;
 use std::fs::File;
 use std::io::{Error, Seek, Write};
@@ -44,13 +44,20 @@ impl From<File> for Output {
     }
 }
 
-/// Opens and empties a file. Of links only the system's own are followed.
+/// Opens and empties a file. Of links only the system's own are followed, and nobody is waited for: a pipe must have its reader.
 pub fn create(name: &Path) -> Result<File, String> {
     let follow = if is_of_system(name) { OFlags::empty() } else { OFlags::NOFOLLOW };
-    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC | OFlags::CLOEXEC | follow;
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC | OFlags::CLOEXEC | OFlags::NONBLOCK | follow;
     match open(name, flags, Mode::from_raw_mode(0o666)) {
-        Ok(file) => Ok(file.into()),
+        // From here on whoever reads slowly is waited for, as with any file that was handed to us.
+        Ok(file) => match fcntl_getfl(&file).and_then(|now| fcntl_setfl(&file, now - OFlags::NONBLOCK)) {
+            Ok(()) => Ok(file.into()),
+            Err(error) => Err(Error::from(error).to_string()),
+        },
         Err(Errno::LOOP) => Err("it is a link; name the file itself".to_owned()),
+        Err(Errno::NXIO) => {
+            Err("it is a pipe that nobody reads, or a socket; name a file, or start its reader first".to_owned())
+        }
         Err(error) => Err(Error::from(error).to_string()),
     }
 }
@@ -92,6 +99,21 @@ mod test {
         std::fs::remove_file(&name).unwrap();
         assert!(output.put("text\n").unwrap_err().contains("removed"));
         std::fs::remove_dir(&dir).unwrap();
+    }
+
+    /// Whoever plants a pipe would make us wait for a reader who never comes.
+    #[test]
+    fn a_pipe_without_a_reader_is_not_waited_for() {
+        let dir = scratch("pipe");
+        let name = dir.join("out");
+        rustix::fs::mkfifoat(rustix::fs::CWD, &name, Mode::from_raw_mode(0o600)).unwrap();
+        assert!(create(&name).unwrap_err().contains("nobody reads"));
+        let mut reader = File::options().read(true).write(true).open(&name).unwrap();
+        create(&name).unwrap().write_all(b"control").unwrap();
+        let mut heard = [0; 7];
+        std::io::Read::read_exact(&mut reader, &mut heard).unwrap();
+        assert_eq!(&heard, b"control");
+        std::fs::remove_dir_all(&dir).unwrap();
     }
 
     #[test]

@@ -7,8 +7,8 @@ pub use explain::{Decided, Explained, Look, Matching, NOWHERE, explain, explain_
 use crate::Caller;
 use crate::{network, toolchains};
 use enclosure::LocalHost;
-pub use policy::Document;
 use policy::{Action, Base, Context, ExecRule, Format, FsRule, NetRule, Perm, Perms, Policy, Proto, RulePath, Target};
+pub use policy::{Document, nearest};
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use terms::{ErrorKind, Fault, Phase};
@@ -217,6 +217,14 @@ fn net_rule(flag: &str, action: Action, text: &str, caller: &Caller) -> Result<N
     if let Some(path) = text.strip_prefix("unix:") {
         let to = Target::Unix(rule_path(flag, path, caller)?);
         return Ok(NetRule { action, proto: Some(Proto::Unix), to, ports: None, methods: None, paths: None });
+    }
+    if let Some((scheme, rest)) = text.split_once("://") {
+        let host = rest.split('/').next().unwrap_or(rest);
+        let port = if scheme == "http" && !host.contains(':') { ":80" } else { "" };
+        let fault = Fault::invalid(format!("{flag} {text:?}: an address of a page, where a host is meant"));
+        return Err(fault
+            .hint(format!("write {flag} {host}{port}; methods and paths need a policy file"))
+            .phase(Phase::Admission));
     }
     let (proto, place) = match text.strip_prefix("icmp:") {
         Some(place) => (Some(Proto::Icmp), place),

@@ -272,7 +272,8 @@ impl Laid {
     fn build(self, ask: &Ask, caller: &Caller, first: First) -> Result<(Ready, Option<Held>), Refused> {
         let Laid { ground, effective, resolved, plan, enforced, limits, spot, view, network, mut timer, .. } = self;
         let First { run_id, program, argv, env, resident } = first;
-        let notes = plan.notes.clone();
+        // Whoever types a path that is not there wants to hear of it; what a file says of other hosts is for `--explain`.
+        let (typed, notes) = plan.notes.iter().cloned().partition::<Vec<_>, _>(|note| note.starts_with("--"));
         let publish = publish::listen(&ask.publish)?;
         let asks_locally = resolved.asks_locally();
         let (net_plan, wanted) = network.divide(&resolved, limits.max_net_bytes);
@@ -314,7 +315,8 @@ impl Laid {
                 return Err(fault.into());
             }
         };
-        let warnings = self.warnings;
+        let mut warnings = self.warnings;
+        warnings.extend(typed);
         let ready = Ready {
             prepared,
             program,

@@ -25,6 +25,8 @@ pub struct Observed {
     pub files: Vec<(PathBuf, Perms)>,
     /// What was not there before. A rule on such a path would have no effect, so its directory stands for it.
     pub made: Vec<PathBuf>,
+    /// Names that left their directory for another: where from and where to.
+    pub moved: Vec<(PathBuf, PathBuf)>,
     pub programs: Vec<PathBuf>,
     pub reached: Vec<Reached>,
 }
@@ -124,6 +126,7 @@ pub fn learn(seen: &Observed, ctx: &Context, source: &str) -> Learned {
     let mut notes = Vec::new();
     let mut files = by_path(seen, ctx, &mut notes);
     collapse(&mut files, ctx);
+    join_moved(seen, &mut files, ctx, &mut notes);
     drop_covered(&mut files);
     let mut document = Document::new(source);
     document.defaults = Defaults { fs: Some(Action::Deny), net: None, exec: Some(Action::Deny) };
@@ -275,7 +278,10 @@ fn by_path(seen: &Observed, ctx: &Context, notes: &mut Vec<String>) -> BTreeMap<
         let place = existing(path, &made);
         if place != path && !may_stand_for_all(place, ctx) {
             let (path, dir) = (path.display(), place.display());
-            notes.push(format!("{path}: it was made during the run, and a rule on {dir} would open too much"));
+            let note = format!("{path}: it was made during the run, and a rule on {dir} would open too much");
+            if !notes.contains(&note) {
+                notes.push(note);
+            }
             continue;
         }
         let entry = files.entry(place.to_owned()).or_insert(Perms::NONE);
@@ -308,6 +314,31 @@ fn collapse(files: &mut BTreeMap<PathBuf, Perms>, ctx: &Context) {
                 *entry = entry.union(perms);
             }
         }
+    }
+}
+
+/// Two directories between which names are moved must be one place inside, with the same permissions: what is above both stands for
+/// them and for all that leads to them.
+fn join_moved(seen: &Observed, files: &mut BTreeMap<PathBuf, Perms>, ctx: &Context, notes: &mut Vec<String>) {
+    let made: BTreeSet<&PathBuf> = seen.made.iter().collect();
+    let dirs = |path: &Path| path.parent().map(|dir| existing(dir, &made).to_owned());
+    let pairs = seen.moved.iter().filter_map(|(from, to)| Some((dirs(from)?, dirs(to)?)));
+    for (from, to) in pairs.collect::<BTreeSet<_>>() {
+        let Some(both) = from.ancestors().find(|above| to.starts_with(above)) else { continue };
+        if !may_stand_for_all(both, ctx) {
+            let (from, to, both) = (from.display(), to.display(), both.display());
+            notes.push(format!(
+                "{from} and {to}: names are moved between them, and a rule on {both} would open too much"
+            ));
+            continue;
+        }
+        let leads =
+            |path: &Path| path != both && (from.starts_with(path) || to.starts_with(path)) && path.starts_with(both);
+        let joined =
+            files.iter().filter(|(path, _)| leads(path)).fold(Perms::NONE, |all, (_, perms)| all.union(*perms));
+        files.retain(|path, _| !leads(path));
+        let entry = files.entry(both.to_owned()).or_insert(Perms::NONE);
+        *entry = entry.union(joined).union(Perms::of(&[Perm::Refer]));
     }
 }
 

@@ -11,8 +11,21 @@ fn seen(files: &[(&str, Perms)], made: &[&str], programs: &[&str]) -> Observed {
         files: files.iter().map(|(path, perms)| (PathBuf::from(path), *perms)).collect(),
         made: made.iter().map(PathBuf::from).collect(),
         programs: programs.iter().map(PathBuf::from).collect(),
-        reached: Vec::new(),
+        ..Observed::default()
     }
+}
+
+/// What a mount lies between cannot be moved in one step.
+#[test]
+fn places_between_which_names_move_are_one() {
+    let make = Perms::of(&[Perm::MakeReg, Perm::WriteFile]);
+    let files =
+        [("/home/u/w", WRITE), ("/home/u/w/a/from", make), ("/home/u/w/a/to/new", make), ("/home/u/w/a/b", READ)];
+    let mut seen = seen(&files, &["/home/u/w/a/to/new"], &[]);
+    seen.moved = vec![("/home/u/w/a/from/x".into(), "/home/u/w/a/to/new/x".into())];
+    assert_eq!(rules(&seen), ["$WORKSPACE write_file", "$WORKSPACE/a make_reg+refer", "$WORKSPACE/a/b read_file"]);
+    seen.moved = vec![("/home/u/w/a/from/x".into(), "/home/u/x".into())];
+    assert!(learn(&seen, &context(), "learned").notes.iter().any(|note| note.contains("names are moved between them")));
 }
 
 fn rules(seen: &Observed) -> Vec<String> {

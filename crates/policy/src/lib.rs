@@ -59,5 +59,5 @@ pub use ports::Ports;
 pub use presets::{PRESETS, preset, preset_document};
 pub use reference::reference;
 pub use resolve::{Context, Resolved, resolve};
-pub use schema::{AUDIT_EVENTS, DEGRADES};
+pub use schema::{AUDIT_EVENTS, DEGRADES, nearest};
 pub use terms::Action;

@@ -235,13 +235,15 @@ pub const DEGRADES: [(&str, &str); 6] = [
 ];
 
 /// The known name closest to `wrong`, when it is close enough to be a slip.
-pub(crate) fn nearest<'a>(wrong: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+pub fn nearest<'a>(wrong: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     if wrong.len() > 64 {
         return None;
     }
     let wrong = wrong.to_ascii_lowercase();
     let allowed = if wrong.chars().count() <= 5 { 1 } else { 2 };
-    known.into_iter().map(|name| (distance(&wrong, name), name)).filter(|(d, _)| *d <= allowed).min().map(|(_, n)| n)
+    // Of two that are as near, the one with as many letters: letters are swapped and missed more often than added.
+    let near = known.into_iter().map(|name| (distance(&wrong, name), name.len().abs_diff(wrong.len()), name));
+    near.filter(|(d, ..)| *d <= allowed).min().map(|(.., name)| name)
 }
 
 /// How many letters must be added, dropped, changed or swapped with their neighbour.

@@ -11,10 +11,10 @@ use crate::gate::Names;
 use crate::lookout::Collector;
 use crate::{Shared, routes};
 use connection::Connections;
-use node::Caller;
 use node::config::{Keep, Logs, Telemetry};
 use node::tokens::{self, Scope};
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use node::{Bounded, Caller, bound};
+use rustix::process::{Resource, Rlimit, setrlimit};
 use serde::Serialize;
 use socket::Socket;
 use std::io::Write;
@@ -186,7 +186,7 @@ const OTHER_DESCRIPTORS: u64 = 2048;
 
 /// Raises the bound on open files as far as it goes; how many connections fit below it.
 fn descriptors(wanted: usize) -> (usize, Vec<String>) {
-    let now = getrlimit(Resource::Nofile);
+    let now = bound(Bounded::OpenFiles);
     let most = now.maximum.unwrap_or(u64::MAX);
     let need = wanted as u64 + OTHER_DESCRIPTORS;
     if most >= need {
@@ -199,7 +199,7 @@ fn descriptors(wanted: usize) -> (usize, Vec<String>) {
 
 fn raise(connections: usize) {
     node::keeper::remember_descriptors();
-    let now = getrlimit(Resource::Nofile);
+    let now = bound(Bounded::OpenFiles);
     let need = connections as u64 + OTHER_DESCRIPTORS;
     if now.current.is_some_and(|current| current < need) {
         let current = Some(now.maximum.map_or(need, |most| most.min(need)));

@@ -84,6 +84,37 @@ pub fn ids() -> (u32, u32) {
     unsafe { (libc::geteuid(), libc::getegid()) }
 }
 
+/// What the kernel bounds for a process.
+#[derive(Clone, Copy, Debug)]
+pub enum Bounded {
+    OpenFiles,
+    PendingSignals,
+    QueueBytes,
+}
+
+/// How much of something this process may have now, and at most. None where there is no bound, or where a filter of
+/// whoever started us hides the call.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Bound {
+    pub current: Option<u64>,
+    pub maximum: Option<u64>,
+}
+
+pub fn bound(what: Bounded) -> Bound {
+    let resource = match what {
+        Bounded::OpenFiles => libc::RLIMIT_NOFILE,
+        Bounded::PendingSignals => libc::RLIMIT_SIGPENDING,
+        Bounded::QueueBytes => libc::RLIMIT_MSGQUEUE,
+    };
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: a structure that the call fills, outliving it.
+    if unsafe { libc::getrlimit(resource, &raw mut limit) } != 0 {
+        return Bound::default();
+    }
+    let finite = |value: u64| (value != libc::RLIM_INFINITY).then_some(value);
+    Bound { current: finite(limit.rlim_cur), maximum: finite(limit.rlim_max) }
+}
+
 /// Whether this process may map foreign ids and shift mounts, i.e. is root in the first user namespace.
 pub fn is_privileged() -> bool {
     ids().0 == 0 && has_admin_capability() && is_first_namespace()

@@ -212,6 +212,10 @@ const SET_ID: u32 = 0o6000;
 const SOCKET_TYPE: u32 = 0xf;
 const F_SETDELEG: u32 = 1039;
 
+/// Make and remove directories by name on btrfs and bcachefs, where landlock does not look: subvolumes and snapshots.
+const SUBVOLUMES: [u32; 8] =
+    [0x5000_9401, 0x5000_940e, 0x5000_940f, 0x5000_9417, 0x5000_9418, 0x5000_943f, 0x4020_bc10, 0x4020_bc11];
+
 const EPERM: u16 = libc::EPERM as u16;
 const ENOSYS: u16 = libc::ENOSYS as u16;
 const EAFNOSUPPORT: u16 = libc::EAFNOSUPPORT as u16;
@@ -380,7 +384,11 @@ pub fn table() -> Vec<(&'static str, &'static str, Vec<&'static str>)> {
         all.extend(names(WATCHED_LEGACY));
         all
     }));
-    rows.push(("by argument", "namespaces, terminal injection, socket families, write access", names(BY_ARGUMENT)));
+    rows.push((
+        "by argument",
+        "namespaces, terminal injection, subvolumes, socket families, write access",
+        names(BY_ARGUMENT),
+    ));
     rows
 }
 
@@ -482,7 +490,7 @@ fn by_argument(watch: &Watch, refused: Answer, watched: Answer, calls: &mut BTre
     put(libc::SYS_clone3, Answer::Errno(ENOSYS).into());
     put(libc::SYS_unshare, Choice::when(any(0, NAMESPACES | NEW_TIME), refused, Answer::Allow));
     // TIOCSTI types into the terminal, TIOCLINUX pastes, TIOCCONS takes the console, TIOCSETD loads disciplines.
-    let typed = one_of(1, vec![0x5412, 0x541c, 0x541d, 0x5423]);
+    let typed = one_of(1, [&[0x5412, 0x541c, 0x541d, 0x5423], &SUBVOLUMES[..]].concat());
     put(libc::SYS_ioctl, Choice::when(typed, refused, Answer::Allow));
     let made = if watch.descriptors { watched } else { Answer::Allow };
     let unix = match watch.connects_for_guest {
@@ -574,6 +582,18 @@ mod tests {
             assert_eq!(ask(&watch, libc::SYS_ioctl, args), Answer::Errno(EPERM).code());
         }
         assert_eq!(ask(&watch, libc::SYS_ioctl, [0, 0x5413, 0, 0, 0, 0]), Answer::Allow.code());
+    }
+
+    /// A file system's own way to make a directory would go around the right to make one.
+    #[test]
+    fn no_subvolume_is_made_or_removed() {
+        let watch = Watch::default();
+        for request in SUBVOLUMES {
+            let args = [0, u64::from(request), 0, 0, 0, 0];
+            assert_eq!(ask(&watch, libc::SYS_ioctl, args), Answer::Errno(EPERM).code(), "{request:#x}");
+        }
+        // FICLONE copies nothing but bytes.
+        assert_eq!(ask(&watch, libc::SYS_ioctl, [0, 0x4004_9409, 0, 0, 0, 0]), Answer::Allow.code());
     }
 
     #[test]

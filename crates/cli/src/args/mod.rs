@@ -64,6 +64,11 @@ fn bare() -> Command {
     Command::new("cofferdam").subcommand_required(true).disable_help_subcommand(true).args(server::args())
 }
 
+/// The verb that a word is a slip of, if it is one.
+pub fn near_verb(word: &OsStr) -> Option<&'static str> {
+    node::policies::nearest(word.to_str()?, all_verbs())
+}
+
 pub fn whole() -> Command {
     Command::new("cofferdam")
         .version(env!("CARGO_PKG_VERSION"))
@@ -354,7 +359,10 @@ fn verbs(of: &Command, name: &str, page: &mut Vec<u8>) -> std::io::Result<()> {
         writeln!(page, ".SH \"{}\"", name.to_uppercase())?;
         let about = verb.get_long_about().or(verb.get_about()).map(ToString::to_string).unwrap_or_default();
         // A line that starts with a dot or a quote would be an instruction.
-        about.lines().try_for_each(|line| writeln!(page, "\\&{}", line.replace('\\', "\\e")))?;
+        about.lines().try_for_each(|line| match line.is_empty() {
+            true => writeln!(page, ".PP"),
+            false => writeln!(page, "\\&{}", line.replace('\\', "\\e")),
+        })?;
         let man = clap_mangen::Man::new(verb.clone());
         man.render_synopsis_section(page)?;
         if verb.get_arguments().any(|a| a.get_id() != "help") {

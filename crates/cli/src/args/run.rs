@@ -3,7 +3,7 @@
 use super::{all_verbs, flag, path};
 use clap::builder::OsStringValueParser;
 use clap::{Arg, ArgAction, Command, ValueHint};
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsString;
 
 /// The verbs that run a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,16 +40,11 @@ pub fn as_run(words: &[OsString]) -> Option<(Runs, &[OsString])> {
 
 /// Whether there may be something for `expand_it` to do.
 pub fn speaks_docker(words: &[OsString]) -> bool {
-    let apart = words.iter().any(|w| w == "-t") && words.iter().any(|w| is_interactive(w));
-    apart || words.iter().any(|w| w == "-it" || w == "-ti")
+    words.iter().any(|w| w == "-t" || w == "-it" || w == "-ti")
 }
 
-fn is_interactive(word: &OsStr) -> bool {
-    word == "-i" || word == "--interactive"
-}
-
-/// Docker's `-it` means two flags; our `-t` takes a value. Written apart, `-t` beside `-i` is the terminal unless an
-/// amount follows it. Only among our own words: the first that is neither a flag nor a flag's value starts the command.
+/// Docker's `-it` means two flags, and its `-t` the terminal; our `-t` takes an amount. Where none follows it is Docker's.
+/// Only among our own words: the first that is neither a flag nor a flag's value starts the command.
 pub fn expand_it(words: &[OsString], run: &Command) -> Vec<OsString> {
     let takes_value = |word: &str| {
         run.get_arguments().filter(|a| a.get_action().takes_values()).any(|a| {
@@ -59,17 +54,11 @@ pub fn expand_it(words: &[OsString], run: &Command) -> Vec<OsString> {
     };
     let mut out: Vec<OsString> = Vec::with_capacity(words.len() + 1);
     let mut words = words.iter();
-    let is_amount = |word: &OsString| word.as_encoded_bytes().first().is_some_and(u8::is_ascii_digit);
+    let is_amount = |word: &OsString| matches!(word.as_encoded_bytes().first(), Some(b'0'..=b'9' | b'.'));
     while let Some(word) = words.next() {
         match word.to_str() {
             Some("-it" | "-ti") => out.extend(["--interactive".into(), "--tty".into()]),
-            Some("-t") if words.as_slice().first().is_some_and(|w| is_interactive(w)) => out.push("--tty".into()),
-            Some("-t")
-                if out.last().is_some_and(|w| is_interactive(w))
-                    && !words.as_slice().first().is_some_and(is_amount) =>
-            {
-                out.push("--tty".into());
-            }
+            Some("-t") if !words.as_slice().first().is_some_and(is_amount) => out.push("--tty".into()),
             Some("--") | None => {
                 out.push(word.clone());
                 break;
@@ -244,7 +233,7 @@ pub(super) fn rule_args() -> Vec<Arg> {
 
 pub(super) fn limit_args() -> [Arg; 7] {
     let amount = |name: &'static str, value: &'static str, help: &'static str| {
-        Arg::new(name).long(name).value_name(value).help(help)
+        Arg::new(name).long(name).value_name(value).allow_negative_numbers(true).help(help)
     };
     [
         amount("memory", "SIZE", "Most memory of all its processes together, e.g. 256m").short('m'),
@@ -297,7 +286,7 @@ fn command_args() -> Vec<Arg> {
             .help("How long a rule that asks waits for an answer at the terminal [default: 60s]"),
         flag("interactive").short('i').help("Keep standard input open (it is, unless --no-stdin)"),
         flag("no-stdin").help("Give the command an empty standard input"),
-        flag("tty").help("Give the command a terminal of its own (the default on a terminal); -it and -i -t work too"),
+        flag("tty").help("Give the command a terminal of its own (the default on a terminal); -it works too, and -t where no TIME follows"),
         flag("no-tty").conflicts_with("tty").help("Never give it a terminal"),
         Arg::new("command")
             .value_name("COMMAND")

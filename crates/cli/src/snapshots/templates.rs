@@ -49,7 +49,7 @@ fn prepared(m: &ArgMatches, engine: &Engine, name: &str, command: &str) -> Resul
     made.notes.iter().for_each(|note| render::note(note));
     let mut words: Vec<OsString> = ["--sandbox", &made.id, "-c", command].map(OsString::from).into();
     words.extend(args::server::given(m));
-    let templated = match run::main(Runs::Run, &words) == ExitCode::SUCCESS {
+    let templated = match run::main(Runs::Run, &words, None) == ExitCode::SUCCESS {
         true => engine.template_create(name, Some(&made.id), Some(command)),
         false => {
             let fault =

@@ -89,3 +89,51 @@ fn rules_and_limits_change_while_it_lives() {
         assert_eq!(with_daemon(&world, &format!("{grouped}\n{SCRIPT}")), "rules\nlimits\nkept\n");
     }
 }
+
+const HOLDS: &str = r#"
+import socket
+kept, cut = (socket.create_connection(("good.test", port), 20) for port in (7000, 7001))
+assert kept.recv(100) == cut.recv(100) == b"220 hello\n"
+open("ready", "w")
+try: ended = cut.recv(100) == b""
+except ConnectionError: ended = True
+kept.sendall(b"still here\n")
+print("cut", ended, "kept", kept.recv(100) == b"still here\n")
+"#;
+
+const OPEN: &str = r#"
+try:
+    def allow(ports):
+        return [{"action": "allow", "host": "good.test", "ports": ports}]
+    made = {"name": "live", "policies": [{"version": 1, "extends": ["default"], "net": {"rules": allow("7000-7001")}}]}
+    assert ask("POST", "/v1/sandboxes", made)[0] == 201
+    status, held = ask("POST", "/v1/sandboxes/live/runs", {"command": ["python3", "-c", HOLDS]})
+    assert status in (200, 201, 202), held
+    def run(*words):
+        return ask("POST", "/v1/sandboxes/live/runs?wait=20s", {"command": list(words)})[1]["outcome"]
+    for _ in range(200):
+        if run("cat", "ready")["exit"] == {"code": 0}: break
+        time.sleep(0.1)
+    status, changed = ask("PATCH", "/v1/sandboxes/live", {"net": allow("7000")})
+    assert (status, changed["live"], changed["revision"]) == (200, True, 2), changed
+    status, done = ask("GET", f"/v1/runs/{held['run']}?wait=20s")
+    print(done["outcome"]["stdout"], end="")
+    tried = run("python3", "-c", "import socket; socket.create_connection(('good.test', 7001), 20)")
+    refused = [d for d in tried["denials"] if d["op"] == "net.connect"]
+    print(tried["policy"]["revision"], tried["verdict"], [d["target"] for d in refused])
+finally:
+    subprocess.run([cofferdam, "stop", "live"], capture_output=True)
+    daemon.terminate()
+    daemon.wait(20)
+"#;
+
+/// A connection that the new rules forbid ends, and its neighbour goes on; what is judged afterwards is told by the new revision.
+#[test]
+fn open_connections_end_with_the_rule_that_let_them_through() {
+    for who in BOTH {
+        let world =
+            World::new(who).host(PUBLIC, "good.test").server("greet", PUBLIC, 7000).server("greet", PUBLIC, 7001);
+        let told = with_daemon(&world, &format!("import time\nHOLDS = r'''{HOLDS}'''\n{OPEN}"));
+        assert_eq!(told, "cut True kept True\n2 denied ['good.test:7001']\n", "{who:?}");
+    }
+}

@@ -158,3 +158,30 @@ fn a_socket_of_the_host_becomes_a_rule() {
         assert_eq!((rules.len(), engine.seen()), (1, 1), "{who:?}: {}", run.story());
     }
 }
+
+/// A tool that finds its own output from last time, and moves files between directories: what was learned from its first run lets
+/// it do that again and again.
+#[test]
+fn a_learned_policy_passes_again_over_what_the_command_left() {
+    let tool = "import os\nos.chdir('area')\n\
+        if os.path.exists('out'): open('out').read(); open('tree/in').read()\n\
+        os.makedirs('tree', exist_ok=True); open('tree/in', 'w').write('x'); open('from/part', 'w').write('x')\n\
+        os.rename('from/part', 'to/part'); open('new', 'w').write('done'); os.rename('new', 'out')";
+    for who in BOTH {
+        let place = Place::new(who);
+        for dir in ["from", "to"] {
+            place.dir(format!("home/project/area/{dir}"));
+        }
+        place.file("home/project/private", "not its business");
+        let learned = place.root.join("home/learned.json").to_str().unwrap().to_owned();
+        let words = ["policy", "learn", "--write", ".", "-o", &learned, "--", "/usr/bin/python3", "-c", tool];
+        let lesson = to_the_end(&mut place.cofferdam(words), b"");
+        assert!(lesson.status.success(), "{lesson:?}");
+        for round in 0..3 {
+            place.run(&["--direct", "-p", &learned], &["/usr/bin/python3", "-c", tool]).assert_ok();
+            assert_eq!(fs::read_to_string(place.project.join("area/to/part")).unwrap(), "x", "{round}");
+        }
+        let other = place.run(&["--direct", "-p", &learned], &["/usr/bin/python3", "-c", "open('private').read()"]);
+        assert_ne!(other.code(), 0, "and no more than that: {}", other.story());
+    }
+}

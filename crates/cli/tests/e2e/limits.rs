@@ -347,6 +347,26 @@ fn private_space() {
     check_for(&BOTH, "disk_mb", &disk());
 }
 
+/// It is memory: where no limit says otherwise, a quarter of the machine's and 4 GiB are the most.
+#[test]
+fn the_private_space_has_an_end_of_its_own() {
+    let text = fs::read_to_string("/proc/meminfo").unwrap();
+    let memory: u64 = text.split_whitespace().nth(1).unwrap().parse().unwrap();
+    for who in BOTH {
+        let place = Place::new(who);
+        for dir in ["/tmp", "/dev/shm"] {
+            let run = place.run(&[], &["stat", "-f", "-c", "%b %S %c", dir]);
+            let told: Vec<u64> = run.assert_ok().stdout().split_whitespace().map(|n| n.parse().unwrap()).collect();
+            let [blocks, size, entries] = told[..] else { panic!("{told:?}") };
+            let most = (memory * 1024 / 4 + size).min(4 << 30);
+            assert!(blocks * size <= most && blocks * size > 16 << 20, "{dir}: {told:?} of {memory} kB");
+            assert!(entries <= 1 << 20, "{dir}: {told:?}");
+        }
+        let more = place.run(&["--disk", "6g"], &["stat", "-f", "-c", "%b", "/tmp"]);
+        assert!(more.assert_ok().stdout().trim().parse::<u64>().unwrap() * 4096 > 5 << 30, "a limit says otherwise");
+    }
+}
+
 #[test]
 fn entries_of_the_private_space() {
     check_for(&BOTH, "files", &files());

@@ -11,6 +11,7 @@ mod doctor;
 mod learn;
 mod limits;
 mod network;
+mod newcomer;
 mod permissions;
 mod programs;
 mod publish;

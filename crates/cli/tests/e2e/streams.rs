@@ -634,16 +634,27 @@ fn without_a_terminal_there_is_none_unless_asked_for() {
         assert_eq!(screen.assert_code(0).text, "end\r\n");
         let got = to_the_end(&mut place.cofferdam(["run", "--tty", "-c", "test -t 1 && stty size"]), b"");
         assert_eq!(String::from_utf8_lossy(&got.stdout), "24 80\r\n");
-        for flags in [&["-it", "--"][..], &["-i", "-t", "--"], &["-t", "-i"], &["-q", "-i", "-t"]] {
+        let dialects: [&[&str]; 7] = [
+            &["-it", "--"],
+            &["-i", "-t", "--"],
+            &["-t", "-i"],
+            &["-q", "-i", "-t"],
+            &["-t"],
+            &["-t", "--rm", "--"],
+            &["-i", "--rm", "-t"],
+        ];
+        for flags in dialects {
             let words = ["run"].iter().chain(flags).chain(&["cat"]);
             let got = to_the_end(&mut place.cofferdam(words), b"typed\n");
             assert_eq!(String::from_utf8_lossy(&got.stdout), "typed\r\ntyped\r\n", "{flags:?}: echoed, then copied");
             assert_eq!(got.status.code(), Some(0));
         }
-        // With an amount it is the timeout, and without `-i` nothing else.
-        let timed = to_the_end(&mut place.cofferdam(["run", "-i", "-t", "60s", "--", "cat"]), b"typed\n");
-        assert_eq!(String::from_utf8_lossy(&timed.stdout), "typed\n");
-        assert_eq!(to_the_end(&mut place.cofferdam(["run", "-t", "--", "cat"]), b"").status.code(), Some(2));
+        // With an amount it is the timeout, and `-i` alone only keeps the input.
+        for flags in [&["-i", "-t", "60s", "--"][..], &["-t", "60s"], &["-i"]] {
+            let words = ["run"].iter().chain(flags).chain(&["cat"]);
+            let timed = to_the_end(&mut place.cofferdam(words), b"typed\n");
+            assert_eq!(String::from_utf8_lossy(&timed.stdout), "typed\n", "{flags:?}");
+        }
     }
 }
 

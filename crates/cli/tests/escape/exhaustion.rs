@@ -1,7 +1,7 @@
 //! Guests that use up what others need. Every probe runs behind a fence of its own: an outer group for memory and
 //! processes and a deadline, so that a defence that fails costs the probe and not the machine.
 
-use crate::support::{As, BOTH, Place, Run, unique};
+use crate::support::{As, BOTH, Place, Run, in_full, times, unique};
 use serde_json::Value;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -12,7 +12,7 @@ use terms::LimitKind;
 /// More than any probe may use; far less than the machine has.
 const FENCE_BYTES: u64 = 2 << 30;
 const FENCE_TASKS: u64 = 1500;
-const FENCE_SECONDS: &str = "90";
+const FENCE_SECONDS: [&str; 2] = ["90", "700"];
 
 /// Outer groups, removed at the end.
 struct Fence {
@@ -52,7 +52,9 @@ impl Fence {
         let mut c = Command::new("/bin/sh");
         c.args(["-c", "while [ \"$1\" != -- ]; do echo $$ > \"$1\"; shift; done; shift; exec \"$@\"", "fence"]);
         c.args(self.groups.iter().map(|g| g.join("cgroup.procs"))).arg("--");
-        c.args(["timeout", "--signal", "KILL", FENCE_SECONDS]).arg(inner.get_program()).args(inner.get_args());
+        c.args(["timeout", "--signal", "KILL", FENCE_SECONDS[usize::from(in_full())]])
+            .arg(inner.get_program())
+            .args(inner.get_args());
         c.env_clear();
         for (name, value) in inner.get_envs() {
             c.env(name, value.unwrap_or_default());
@@ -96,6 +98,11 @@ fn fenced(place: &Place, flags: &[&str], command: &[&str]) -> Run {
         std::thread::sleep(Duration::from_millis(10));
     }
     run
+}
+
+/// What a storm may take.
+fn patience() -> &'static str {
+    if in_full() { "600s" } else { "80s" }
 }
 
 fn fenced_python(place: &Place, flags: &[&str], text: &str) -> Run {
@@ -412,7 +419,7 @@ fn a_flood_of_refusals_is_counted_in_bounded_memory() {
         );
         let flood = |same: u64, other: u64| {
             let status = place.file(format!("status-{}.json", unique()), "");
-            let mut c = place.cofferdam(["run", "-t", "80s", "--status-file"]);
+            let mut c = place.cofferdam(["run", "-t", if in_full() { "900s" } else { "240s" }, "--status-file"]);
             c.arg(&status).arg("--").arg(&probe).args([same.to_string(), other.to_string()]);
             let mut child = c.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
             assert_eq!(first_line(&mut child), "done", "{who:?}");
@@ -426,10 +433,10 @@ fn a_flood_of_refusals_is_counted_in_bounded_memory() {
         let (quiet, one) = flood(10, 0);
         assert_eq!(one["denials"][0]["count"], 10);
         assert_eq!(one["verdict"], "denied");
-        let times = if who == As::User { 100_000 } else { 20_000 };
-        let (loud, many) = flood(times, 0);
+        let often = times(if who == As::User { 100_000 } else { 20_000 }, 1_000_000);
+        let (loud, many) = flood(often, 0);
         let list = many["denials"].as_array().unwrap();
-        assert_eq!((list.len(), list[0]["count"].as_u64()), (1, Some(times)), "one line with a count");
+        assert_eq!((list.len(), list[0]["count"].as_u64()), (1, Some(often)), "one line with a count");
         assert_eq!(list[0]["op"], "fs.write");
         assert_eq!(list[0]["target"], "/etc/hostname");
         let (varied, different) = flood(0, 20_000);
@@ -506,8 +513,8 @@ fn orphan_storms_are_reaped() {
         );
         let probe = probe.to_str().unwrap();
         // Far more than the cap would hold at once.
-        let flags: &[&str] = if who == As::Root { &["-t", "80s", "--pids", "200"] } else { &["-t", "80s"] };
-        let run = fenced(&place, flags, &[probe, "10000"]);
+        let flags: &[&str] = if who == As::Root { &["-t", patience(), "--pids", "200"] } else { &["-t", patience()] };
+        let run = fenced(&place, flags, &[probe, &times(10_000, 100_000).to_string()]);
         assert_eq!(run.assert_ok().stdout(), "0 failed, 2 left\n", "{}", run.story());
         // Zombies that their own parent keeps are gone with it.
         fenced_python(&place, &["-t", "60s"], "import os\nfor _ in range(200):\n if os.fork() == 0: os._exit(0)")

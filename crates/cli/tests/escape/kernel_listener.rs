@@ -1,7 +1,7 @@
 //! The seccomp listener: it reports and refuses, but must never be what holds a wall up.
 
 use super::truth::{Canary, finish, probe, state};
-use crate::support::{BOTH, Place};
+use crate::support::{BOTH, Place, times};
 use std::fs;
 use std::path::Path;
 
@@ -16,7 +16,7 @@ const RACE: &str = r#"
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
-/* race KIND GOOD BAD SECONDS: calls on a path that another thread keeps changing between the two. */
+/* race KIND GOOD BAD SECONDS TRIES: calls on a path that another thread keeps changing between the two, so long and so often. */
 static char path[512], good[512], bad[512];
 static volatile int stop;
 static void *flip(void *x) {
@@ -41,6 +41,7 @@ int main(int argc, char **argv) {
     pthread_create(&thread, 0, by_link ? relink : flip, 0);
     const char *at = by_link ? "/tmp/link" : path;
     double seconds = atof(argv[4]);
+    unsigned long least = strtoul(argv[5], 0, 10);
     struct timespec begin, now;
     clock_gettime(CLOCK_MONOTONIC, &begin);
     do {
@@ -61,17 +62,22 @@ int main(int argc, char **argv) {
             if (unlink(at) == 0) { opened++; close(open(good, O_CREAT | O_WRONLY, 0644)); }
         } else {
             int pid = vfork();
-            if (pid == 0) { execl(at, "x", argv[5], NULL); _exit(1); }
+            if (pid == 0) { execl(at, "x", argv[6], NULL); _exit(1); }
             int status; waitpid(pid, &status, 0);
             if (status == 0) opened++;
         }
         clock_gettime(CLOCK_MONOTONIC, &now);
-    } while (now.tv_sec - begin.tv_sec + (now.tv_nsec - begin.tv_nsec) / 1e9 < seconds);
+    } while (tries < least || now.tv_sec - begin.tv_sec + (now.tv_nsec - begin.tv_nsec) / 1e9 < seconds);
     stop = 1; pthread_join(thread, 0);
     printf("tries %lu opened %lu\n", tries, opened);
     return 0;
 }
 "#;
+
+/// As many as fit in the time, and in a full run no fewer than a hundred thousand.
+fn least_tries() -> String {
+    times(1, 100_000).to_string()
+}
 
 fn opened(shown: &str) -> u64 {
     shown.lines().find_map(|l| l.split("opened ").nth(1)?.trim().parse().ok()).unwrap_or(0)
@@ -81,6 +87,7 @@ fn opened(shown: &str) -> u64 {
 /// written or removed, be it outside, hidden or covered, with reads watched or not.
 #[test]
 fn races_on_paths_never_reach_what_is_denied() {
+    let least = least_tries();
     for who in BOTH {
         let place = Place::new(who);
         let canary = Canary::new(&place);
@@ -106,7 +113,7 @@ fn races_on_paths_never_reach_what_is_denied() {
             for reads in [&[][..], &["--report-reads"]] {
                 fs::write(&open, "plain").unwrap();
                 place.own(&open);
-                let run = place.run(&[&flags[..], reads].concat(), &[&race, kind, good, bad, "0.3"]);
+                let run = place.run(&[&flags[..], reads].concat(), &[&race, kind, good, bad, "0.3", &least]);
                 run.assert_ok();
                 assert!(opened(&run.stdout()) > 0, "control: {kind} {}", run.story());
                 canary.assert_safe(&run.output);
@@ -126,6 +133,7 @@ int main(int argc, char **argv) { return chdir(argv[1]) || open("NAME", O_CREAT 
 /// K22: the same with programs: one that is denied never starts.
 #[test]
 fn races_on_programs_never_start_what_is_denied() {
+    let least = least_tries();
     for who in BOTH {
         let place = Place::new(who);
         let race = probe(&place, "race", RACE);
@@ -137,7 +145,7 @@ fn races_on_programs_never_start_what_is_denied() {
         for kind in ["x", "xl"] {
             let run = place.run(
                 &["--direct", "--write", out_text, "--deny-exec", bad],
-                &[&race, kind, good, bad, "0.8", out_text],
+                &[&race, kind, good, bad, "0.8", &least, out_text],
             );
             assert!(out.join("ran-good").exists(), "control: {}", run.story());
             assert!(!out.join("ran-bad").exists(), "{}", run.story());
@@ -157,7 +165,7 @@ const SOCKET_RACE: &str = r#"
 #include <sys/un.h>
 #include <time.h>
 #include <unistd.h>
-/* KIND HOST-DIRECTORY NAME SECONDS: connects to a socket of its own whose path keeps turning into the host's. */
+/* KIND HOST-DIRECTORY NAME SECONDS TRIES: connects to a socket of its own whose path keeps turning into the host's. */
 static struct sockaddr_un address, own, host;
 static volatile int stop; static int listener; static const char *dir; static char kind;
 static void *serve(void *x) { for (;;) close(accept(listener, 0, 0)); }
@@ -187,7 +195,8 @@ int main(int argc, char **argv) {
         if (connect(fd, (void *)&address, sizeof address) == 0) opened++;
         tries++; close(fd);
         clock_gettime(CLOCK_MONOTONIC, &now);
-    } while (now.tv_sec - begin.tv_sec + (now.tv_nsec - begin.tv_nsec) / 1e9 < atof(argv[4]));
+    } while (tries < strtoul(argv[5], 0, 10)
+        || now.tv_sec - begin.tv_sec + (now.tv_nsec - begin.tv_nsec) / 1e9 < atof(argv[4]));
     printf("tries %lu opened %lu\n", tries, opened);
     fflush(stdout);
     _exit(0);
@@ -208,7 +217,7 @@ fn races_on_addresses_never_reach_the_host() {
         fs::set_permissions(&at, fs::Permissions::from_mode(0o777)).unwrap();
         place.own(&at);
         for kind in ["p", "d"] {
-            let run = place.run(&[], &[&race, kind, place.project.to_str().unwrap(), "s", "1.5"]);
+            let run = place.run(&[], &[&race, kind, place.project.to_str().unwrap(), "s", "1.5", &least_tries()]);
             assert!(opened(&run.stdout()) > 0, "control: {}", run.story());
             assert!(service.accept().is_err(), "{kind}: the host heard from the guest: {}", run.story());
         }
@@ -266,7 +275,7 @@ const STORM: &str = r#"
 #include <unistd.h>
 static volatile int ticks;
 static void tick(int s) { ticks++; }
-static void *many(void *denied) { for (int i = 0; i < 20; i++) mkdir(denied, 0755); return 0; }
+static void *many(void *denied) { for (int i = 0; i < 8; i++) mkdir(denied, 0755); return 0; }
 int main(int argc, char **argv) {
     const char *denied = argv[1];
     int made = 0, refused = 0, interrupted = 0, status;
@@ -293,8 +302,8 @@ int main(int argc, char **argv) {
     }
     /* Many callers at once; the process ends while some still wait. */
     pthread_attr_t small; pthread_attr_init(&small); pthread_attr_setstacksize(&small, 65536);
-    pthread_t threads[400]; int n = 0;
-    while (n < 400 && pthread_create(&threads[n], &small, many, (void *)denied) == 0) n++;
+    pthread_t threads[1000]; int n = 0;
+    while (n < 1000 && pthread_create(&threads[n], &small, many, (void *)denied) == 0) n++;
     for (int i = 0; i < n; i++) pthread_join(threads[i], 0);
     int pid = fork();
     if (pid == 0) { for (int i = 0; i < 200; i++) pthread_create(&threads[i], &small, many, (void *)denied); _exit(0); }
@@ -305,7 +314,7 @@ int main(int argc, char **argv) {
 }
 "#;
 
-/// K23: signal storms, callers that die mid-call and hundreds of callers at once neither hang nor confuse the
+/// K23: signal storms, callers that die mid-call and a thousand callers at once neither hang nor confuse the
 /// listener; a run beside it goes on.
 #[test]
 fn the_listener_cannot_be_starved() {
@@ -316,7 +325,7 @@ fn the_listener_cannot_be_starved() {
         let denied = format!("{}/made", canary.dir().display());
         let out = finish(place.cofferdam(["run", "-q", "--", &storm, &denied]).stdin(std::process::Stdio::null()));
         let shown = String::from_utf8_lossy(&out.stdout).into_owned();
-        assert!(shown.contains("storm: ticks 1 made 1500 refused 1 interrupted 1\nthreads 400 after 1\n"), "{out:?}");
+        assert!(shown.contains("storm: ticks 1 made 1500 refused 1 interrupted 1\nthreads 1000 after 1\n"), "{out:?}");
         assert!(out.status.success(), "{out:?}");
         canary.assert_safe(&out);
     }

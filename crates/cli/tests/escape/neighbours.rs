@@ -945,6 +945,7 @@ fn a_working_directory_widens_nothing() {
 }
 
 #[cfg(target_arch = "x86_64")]
+const ENOMEM: &str = "12";
 const ENOSYS: &str = "38";
 #[cfg(target_arch = "x86_64")]
 const EPERM: &str = "1";
@@ -985,6 +986,7 @@ fn a_missing_kernel_feature_is_a_refusal() {
         ("openat2", 437),
         ("close_range", 436),
         ("setsid", 112),
+        ("prlimit64", 302),
     ];
     for who in BOTH {
         let place = Place::new(who);
@@ -998,6 +1000,13 @@ fn a_missing_kernel_feature_is_a_refusal() {
                 assert_eq!(run.text("/error_kind"), "unsupported_host", "{story}");
                 assert!(!run.text("/hint").is_empty(), "the fix is named: {story}");
             }
+        }
+        // A machine without memory blocks nothing; it is asked again later.
+        for (name, call) in [("mount", 165), ("open_tree", 428), ("clone3", 435)] {
+            let run = without(&place, &hide, call, ENOMEM, &[], &["/bin/echo", "ran"]);
+            let story = format!("{who:?}, {name}: {}", run.story());
+            assert_eq!((run.code(), run.text("/error_kind")), (125, "unavailable".into()), "{story}");
+            assert!(run.text("/message").contains("no memory") && !run.text("/message").contains("blocked"), "{story}");
         }
         // The control: a call that no wall needs.
         assert_eq!(without(&place, &hide, 332, ENOSYS, &[], &["/bin/echo", "ran"]).assert_ok().stdout(), "ran\n");

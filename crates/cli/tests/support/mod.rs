@@ -208,6 +208,16 @@ impl Place {
     }
 }
 
+/// Whether attacks are tried as often as the catalogue of them says (`COFFERDAM_FULL=1`), which takes minutes.
+pub fn in_full() -> bool {
+    std::env::var("COFFERDAM_FULL").is_ok_and(|v| v == "1")
+}
+
+/// How often something is tried: `some` times in an ordinary run, `all` in a full one.
+pub fn times(some: u64, all: u64) -> u64 {
+    if in_full() { all } else { some }
+}
+
 /// Runs a command to its end with the given input. One that hangs is killed, so that its test fails instead.
 pub fn to_the_end(command: &mut Command, input: &[u8]) -> Output {
     if !input.is_empty() {
@@ -218,7 +228,7 @@ pub fn to_the_end(command: &mut Command, input: &[u8]) -> Output {
     let (over, is_over) = mpsc::channel::<()>();
     std::thread::scope(|scope| {
         scope.spawn(move || {
-            if is_over.recv_timeout(Duration::from_secs(60)) == Err(mpsc::RecvTimeoutError::Timeout) {
+            if is_over.recv_timeout(Duration::from_secs(times(60, 900))) == Err(mpsc::RecvTimeoutError::Timeout) {
                 let _ = Command::new("kill").args(["-KILL", &pid.to_string()]).status();
             }
         });

@@ -176,6 +176,7 @@ impl Judge<'_> {
         let to = self.path(call, to.0, to.1, Last::Name)?;
         let mut acts = vec![Act::create(self.make_perm(&from), to.clone(), true)];
         acts.extend(refer(&from, &to));
+        self.note_move(&from, &to);
         Some(acts)
     }
 
@@ -201,7 +202,17 @@ impl Judge<'_> {
             acts.extend([self.removal(&to), Act::create(self.make_perm(&to), from.clone(), false)]);
         }
         acts.extend(refer(&from, &to));
+        self.note_move(&from, &to);
         Some(acts)
+    }
+
+    /// A name that leaves its directory for another. The kernel wants both in one mount, which whoever writes a policy has to know.
+    fn note_move(&mut self, from: &Path, to: &Path) {
+        if self.steps.watch.looks && from.parent() != to.parent() && !self.is_own_place(from) && !self.is_own_place(to)
+        {
+            let (from, to) = (from.to_path_buf(), to.to_path_buf());
+            self.observe(|| Observed::Moved { from, to });
+        }
     }
 
     fn open(&mut self, call: &Call, dirfd: i32, address: u64, flags: u64) -> Option<Vec<Act>> {

@@ -19,6 +19,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::{Mutex, OnceLock};
 use std::time::{Duration, Instant};
+use sys::host::{Bounded, bound};
 use terms::{ErrorKind, Fault, Phase, Retry};
 
 /// How long a keeper may take for what it does at once.
@@ -430,7 +431,7 @@ static DESCRIPTORS: OnceLock<u64> = OnceLock::new();
 
 /// Remembers it for keepers that we start: what we allow ourselves is not for guests.
 pub fn remember_descriptors() {
-    if let Some(now) = rustix::process::getrlimit(rustix::process::Resource::Nofile).current {
+    if let Some(now) = bound(Bounded::OpenFiles).current {
         let _first_word_counts = DESCRIPTORS.set(now);
     }
 }

@@ -30,6 +30,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
+use sys::host::{Bound, Bounded, bound};
 use terms::{ErrorKind, Fault, Phase};
 
 /// Runs at once in one sandbox.
@@ -445,7 +446,7 @@ fn is_ours(socket: BorrowedFd<'_>) -> bool {
 }
 
 fn more_descriptors() -> rustix::io::Result<()> {
-    let Rlimit { current, maximum } = rustix::process::getrlimit(Resource::Nofile);
+    let Bound { current, maximum } = bound(Bounded::OpenFiles);
     let wanted = maximum.map_or(DESCRIPTORS, |most| most.min(DESCRIPTORS));
     match current {
         Some(now) if now < wanted => {
@@ -457,7 +458,7 @@ fn more_descriptors() -> rustix::io::Result<()> {
 
 /// As few as whoever wanted the sandbox has; never more than there may be.
 fn fewer_descriptors(count: u64) -> rustix::io::Result<()> {
-    let Rlimit { current, maximum } = rustix::process::getrlimit(Resource::Nofile);
+    let Bound { current, maximum } = bound(Bounded::OpenFiles);
     match current {
         Some(now) if now > count => {
             rustix::process::setrlimit(Resource::Nofile, Rlimit { current: Some(count), maximum })

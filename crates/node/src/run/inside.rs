@@ -127,14 +127,14 @@ pub fn find_program(
     };
     let mut refused = None;
     let mut found_plain = None;
-    for candidate in candidates {
-        let Some((real, kind, mode)) = view.find(&candidate) else { continue };
+    for candidate in &candidates {
+        let Some((real, kind, mode)) = view.find(candidate) else { continue };
         if kind != Kind::File || mode & 0o111 == 0 {
-            found_plain.get_or_insert(candidate);
+            found_plain.get_or_insert((candidate, kind));
             continue;
         }
         match check_exec(&real, resolved) {
-            None => return Ok(candidate),
+            None => return Ok(candidate.clone()),
             Some(denial) => refused = refused.or(Some(denial)),
         }
     }
@@ -145,12 +145,34 @@ pub fn find_program(
         return Err(Refused { fault: Box::new(fault), denial: Some(Box::new(denial)) });
     }
     let shown = name.to_string_lossy();
-    if let Some(path) = found_plain {
-        let message = format!("{}: not an executable file", path.display());
-        return Err(Fault::new(ErrorKind::InvalidRequest, message).exit(126).phase(Phase::Start).into());
+    if let Some((path, kind)) = found_plain {
+        let (what, hint) = match kind {
+            Kind::File => ("", format!("let it be executed (chmod +x), or name its interpreter: sh {shown}")),
+            Kind::Dir => (" but a directory", "name a program in it".to_owned()),
+            _ => ("", "name a program".to_owned()),
+        };
+        let message = format!("{}: not an executable file{what}", path.display());
+        let fault = Fault::new(ErrorKind::InvalidRequest, message).exit(126).phase(Phase::Start);
+        return Err(fault.hint(hint).into());
     }
     let message = format!("{shown}: command not found");
-    Err(Fault::new(ErrorKind::NotFound, message).exit(127).phase(Phase::Start).into())
+    let fault = Fault::new(ErrorKind::NotFound, message).exit(127).phase(Phase::Start);
+    Err(fault.hint(where_looked(name, &candidates)).into())
+}
+
+/// Where a command was looked for, as far as that is worth reading.
+fn where_looked(name: &OsStr, candidates: &[PathBuf]) -> String {
+    const MOST: usize = 8;
+    if name.as_bytes().contains(&b'/') {
+        return format!("there is nothing at {}", candidates[0].display());
+    }
+    let dirs = candidates.iter().filter_map(|at| at.parent()).map(|dir| dir.display().to_string());
+    let shown: Vec<String> = dirs.take(MOST).collect();
+    let rest = if candidates.len() > MOST { ":…" } else { "" };
+    match shown.is_empty() {
+        true => "PATH is empty; name it by its path".to_owned(),
+        false => format!("it is in no directory of PATH: {}{rest}", shown.join(":")),
+    }
 }
 
 fn check_exec(real: &Path, resolved: &Resolved) -> Option<Denial> {

@@ -18,6 +18,7 @@ impl Planner<'_> {
         for rule in self.denials.iter().chain(&programs) {
             for pattern in &rule.patterns {
                 let Some(grant) = self.guarded_by(rule, pattern) else {
+                    notes.extend(self.only_now(rule, pattern));
                     continue;
                 };
                 let (hides, bars) = (rule.perms.contains(Perm::ReadFile), rule.perms.contains(Perm::Execute));
@@ -37,6 +38,17 @@ impl Planner<'_> {
         self.notes.extend(notes);
         let guard = |((pattern, rule), (hides, bars))| Guard { pattern, rule, hides, bars };
         self.guards = wanted.into_iter().map(guard).collect();
+    }
+
+    /// A pattern cannot be struck out beforehand, as a plain name can.
+    fn only_now(&self, rule: &FileRule, pattern: &Pattern) -> Option<String> {
+        let shown =
+            |g: &Grant| g.kind == Kind::Dir && !g.perms.and(rule.perms).is_empty() && !pattern.after(&g.path).is_dead();
+        let wild = pattern.as_path().is_none();
+        (wild && self.grants.iter().any(shown)).then(|| {
+            let (label, text) = (&rule.label, pattern.text());
+            format!("{label}: {text} holds for what is there now; what somebody outside makes meanwhile under such a name is not covered")
+        })
     }
 
     /// The grant inside which `pattern` could come to name something that `rule` denies.

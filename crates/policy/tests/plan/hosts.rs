@@ -436,3 +436,16 @@ fn places_that_are_asked_about() {
     let error = try_plan(&world, &rules(&format!(r#"{{"action":"ask","path":"~/many/*",{read}}}"#))).unwrap_err();
     assert!(error.message.contains("more than 16 places"), "{error}");
 }
+
+/// A plain name is struck out beforehand; a pattern cannot be, and that is said.
+#[test]
+fn a_denied_pattern_says_what_it_holds_for() {
+    let told = |denied: &str| {
+        let json = fs(&format!(
+            r#"{{"action":"allow","path":"$WORKSPACE","perms":["read_file","read_dir"]}},{{"action":"deny","path":"{denied}"}}"#
+        ));
+        plan(&debian(), &json).notes.iter().any(|note| note.contains("holds for what is there now"))
+    };
+    assert!(told("$WORKSPACE/**/*.pem"));
+    assert!(!told("$WORKSPACE/key.pem") && !told("/opt/*.pem"));
+}

@@ -1,0 +1,115 @@
+//! Slips that everybody makes once: each gets an answer that names what was typed and what to type instead, and nothing runs.
+
+use crate::support::{BOTH, Place, to_the_end};
+use std::process::Command;
+
+/// The words, the exit status, and what must be said.
+const SLIPS: &[(&[&str], i32, &[&str])] = &[
+    (&["rum", "--", "ls"], 127, &["rum: command not found", "did you mean the verb `cofferdam run`?"]),
+    (&["aprove"], 127, &["did you mean the verb `cofferdam approve`?"]),
+    (&["run"], 2, &["no command given", "cofferdam run -- COMMAND"]),
+    (&["run", "--", ""], 2, &["no command given"]),
+    (&["run", "--memroy", "5m", "--", "ls"], 2, &["'--memroy'", "'--memory'"]),
+    (&["run", "-m", "lots", "--", "ls"], 2, &["--memory", "\"lots\"", "256m"]),
+    (&["run", "-m", "-5", "--", "ls"], 2, &["--memory", "\"-5\""]),
+    (&["run", "--pids", "-1", "--", "ls"], 2, &["--pids", "\"-1\""]),
+    (&["run", "-t", "5x", "--", "ls"], 2, &["--timeout \"5x\"", "use ms, s, m, h or d"]),
+    (&["run", "--limit", "mem=5m", "--", "ls"], 2, &["--limit mem", "memory", "net"]),
+    (&["run", "--limit", "memory", "--", "ls"], 2, &["NAME=AMOUNT"]),
+    (&["run", "--cpus", "0", "--", "ls"], 2, &["--cpus \"0\"", "0.5"]),
+    (&["run", "-p", "nosuch", "--", "ls"], 2, &["\"nosuch\" is neither a preset nor a file", "workspace-write"]),
+    (&["run", "-p", "nosuch.json", "--", "ls"], 2, &["nosuch.json: No such file"]),
+    (&["run", "-p", "key.json", "--", "ls"], 2, &["key.json:1:20: fs.ruls: unknown key", "\"rules\""]),
+    (&["run", "-p", "half.json", "--", "ls"], 2, &["half.json:1:"]),
+    (&["run", "-p", "value.toml", "--", "ls"], 2, &["value.toml:3:6: defaults.fs", "\"alow\"", "\"allow\""]),
+    (&["run", "-p", "/usr", "--", "ls"], 2, &["/usr: Is a directory"]),
+    (
+        &["run", "--", "nosuch"],
+        127,
+        &["nosuch: command not found", "no directory of PATH: /usr/local/bin:/usr/bin:/bin"],
+    ),
+    (&["run", "--", "./nosuch"], 127, &["./nosuch: command not found", "there is nothing at"]),
+    (&["run", "--", "/usr"], 126, &["/usr: not an executable file but a directory"]),
+    (&["run", "--", "./half.json"], 126, &["half.json: not an executable file", "chmod +x"]),
+    (&["run", "--workdir", "/nosuch", "--", "ls"], 2, &["/nosuch"]),
+    (&["run", "-w", "/nosuch", "--", "ls"], 2, &["workspace /nosuch"]),
+    (&["run", "--status-file", "/nosuch/x", "--", "ls"], 2, &["--status-file /nosuch/x"]),
+    (&["run", "--status-file", "pipe", "--", "ls"], 2, &["--status-file pipe", "nobody reads", "start its reader"]),
+    (&["run", "--events", "pipe", "--", "ls"], 2, &["--events pipe", "nobody reads"]),
+    (&["run", "--events", "/usr", "--", "ls"], 2, &["--events /usr: Is a directory"]),
+    (&["run", "--status-fd", "99", "--", "ls"], 2, &["--status-fd 99"]),
+    (&["run", "--net", "http://example.org/x", "--", "ls"], 2, &["a host is meant", "--net example.org:80"]),
+    (&["run", "--net", "https://example.org", "--", "ls"], 2, &["--net example.org;"]),
+    (&["run", "--net", "example.org:99999", "--", "ls"], 2, &["\"99999\"", "65535"]),
+    (&["run", "--publish", "80", "--", "ls"], 2, &["--publish \"80\"", "8080:80"]),
+    (&["run", "-e", "=x", "--", "ls"], 2, &["--env \"=x\""]),
+    (&["run", "--sandbox", "nosuch", "--", "ls"], 125, &["no sandbox \"nosuch\"", "cofferdam ls"]),
+    (&["diff"], 125, &["no sandbox covers", "cofferdam ls"]),
+    (&["policy", "explain"], 2, &["PATH|HOST|CMD"]),
+    (&["policy", "import", "key.json"], 2, &["neither srt settings JSON nor codex", "hint"]),
+    (&["completion", "tcsh"], 2, &["'tcsh'", "bash, zsh, fish"]),
+    (&["--server", "ftp://x", "ls"], 2, &["\"ftp://x\"", "https://HOST:PORT"]),
+];
+
+#[test]
+fn every_slip_is_answered_with_the_word_and_the_way_out() {
+    for who in BOTH {
+        let place = Place::new(who);
+        place.file("home/project/key.json", r#"{"version":1,"fs":{"ruls":[]}}"#);
+        place.file("home/project/half.json", r#"{"version":1,"#);
+        place.file("home/project/value.toml", "version = 1\n[defaults]\nfs = \"alow\"\n");
+        let pipe = place.project.join("pipe");
+        assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+        place.own(&pipe);
+        for (words, code, says) in SLIPS {
+            let got = to_the_end(&mut place.cofferdam(*words), b"");
+            let told = String::from_utf8_lossy(&got.stderr).into_owned();
+            assert_eq!(got.status.code(), Some(*code), "{who:?} {words:?}: {told}");
+            assert!(got.stdout.is_empty(), "{who:?} {words:?} ran: {got:?}");
+            for part in *says {
+                assert!(told.contains(part), "{who:?} {words:?} must say {part:?}: {told}");
+            }
+            assert!(!told.contains("panicked") && !told.contains('\u{1b}'), "{words:?}: {told}");
+        }
+        // The control: without a slip it runs.
+        assert!(to_the_end(&mut place.cofferdam(["run", "--", "ls"]), b"").status.success());
+    }
+}
+
+/// A path that is typed and not there is said to be so, to whoever looks.
+#[test]
+fn a_typed_path_that_is_not_there_is_told() {
+    for who in BOTH {
+        let place = Place::new(who);
+        let run = place.run(&["-v", "--read", "/nosuch/place"], &["true"]);
+        run.assert_ok();
+        assert!(run.stderr().contains("/nosuch/place does not exist, so the rule has no effect"), "{}", run.story());
+        let run = place.run(&["-v", "--read", "/usr"], &["true"]);
+        assert!(!run.stderr().contains("has no effect"), "control: {}", run.story());
+    }
+}
+
+/// Where a run stands: places that are no project, gone or shut, and streams that are closed.
+#[test]
+fn odd_places_and_streams_are_answered() {
+    for who in BOTH {
+        let place = Place::new(who);
+        let at = |dir: &std::path::Path, words: &[&str]| {
+            let mut command = place.cofferdam(words);
+            to_the_end(command.current_dir(dir), b"")
+        };
+        for (dir, says) in [(place.home.clone(), "is the home directory"), ("/".into(), "holds the home directory")] {
+            let got = at(&dir, &["run", "--", "pwd"]);
+            let told = String::from_utf8_lossy(&got.stderr).into_owned();
+            assert_eq!(got.status.code(), Some(2), "{told}");
+            assert!(told.contains(says) && told.contains("--read-only"), "{told}");
+            assert!(at(&dir, &["run", "--read-only", "--", "pwd"]).status.success(), "the way out works");
+        }
+        let text = "mkdir gone && cd gone && rmdir ../gone && \"$0\" run -- pwd; echo $?; cd .. \n\
+                    \"$0\" run -- cat <&-; echo $?; \"$0\" run -- echo x >&-; echo $?; \"$0\" run -- ls 2>&-; echo $?";
+        let mut shell = place.outside("sh");
+        let got = to_the_end(shell.args(["-c", text]).arg(crate::support::binary()), b"");
+        assert_eq!(String::from_utf8_lossy(&got.stdout), "2\n0\n0\n0\n", "{got:?}");
+        assert!(String::from_utf8_lossy(&got.stderr).contains("change to a directory that exists"), "{got:?}");
+    }
+}
