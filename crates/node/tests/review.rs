@@ -140,7 +140,7 @@ fn what_was_undone_is_no_drift_to_others() {
     assert!(has_drifted(&bench, &two), "the control: it is another");
     undo(&bench.caller, Some(&batch)).unwrap();
     assert!(!has_drifted(&bench, &two), "the bytes are what they were");
-    node::lifecycle::gc::collect(&bench.caller).unwrap();
+    node::lifecycle::gc::collect(&bench.caller, &node::config::Keep::default()).unwrap();
     assert!(!has_drifted(&bench, &two), "what tells so is kept as long as somebody asks");
     write(&bench.base, "a.txt", "by hand\n");
     assert!(has_drifted(&bench, &two), "somebody changed it");
@@ -292,7 +292,7 @@ fn copies_of_batches_are_kept_by_number_and_by_age() {
         state.store.write(change).unwrap().record
     };
     let is_listed = || {
-        let items = node::lifecycle::gc::plan(&bench.caller).unwrap().items;
+        let items = node::lifecycle::gc::plan(&bench.caller, &node::config::Keep::default()).unwrap().items;
         items.iter().any(|item| item.id == batch)
     };
     let record = landed_at(1);
@@ -304,7 +304,7 @@ fn copies_of_batches_are_kept_by_number_and_by_age() {
     assert!(!is_listed(), "not among the last, and young");
     landed_at(1);
     assert!(is_listed(), "neither");
-    node::lifecycle::gc::collect(&bench.caller).unwrap();
+    node::lifecycle::gc::collect(&bench.caller, &node::config::Keep::default()).unwrap();
     let fault = node::review::undo::undo(&bench.caller, Some(&batch)).unwrap_err();
     assert!(fault.message.contains("collected"), "{fault:?}");
 }

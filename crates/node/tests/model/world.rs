@@ -4,6 +4,7 @@ use super::expect::{Model, Pending, Said};
 use super::tree::Files;
 use super::{IN_BASE, Op, PATHS, Part, STAYS, Write};
 use node::Caller;
+use node::config::Keep;
 use node::lifecycle::stop::Which;
 use node::lifecycle::{create, gc, list, remove, stop};
 use node::review::approve::{self, Seen};
@@ -155,8 +156,8 @@ impl World {
                 .map(|r| r.sandbox)
             }
             Op::Collect => {
-                let listed = gc::plan(caller).unwrap();
-                let taken = gc::collect(caller);
+                let listed = gc::plan(caller, &Keep::default()).unwrap();
+                let taken = gc::collect(caller, &Keep::default());
                 if let Ok(taken) = &taken {
                     assert_eq!(listed.items, taken.items, "what is listed is what goes");
                     assert!(taken.failed.is_empty(), "{:?}", taken.failed);
@@ -243,9 +244,9 @@ impl World {
         assert!(referred.is_subset(&present), "missing: {:?}", referred.difference(&present));
         if collected {
             // What an expired sandbox alone kept alive is found by the next collection.
-            gc::collect(&self.caller).unwrap();
+            gc::collect(&self.caller, &Keep::default()).unwrap();
             assert_eq!(self::referred(&state), self::present(&state));
-            assert!(gc::plan(&self.caller).unwrap().items.is_empty());
+            assert!(gc::plan(&self.caller, &Keep::default()).unwrap().items.is_empty());
         }
     }
 }
