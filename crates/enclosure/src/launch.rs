@@ -293,6 +293,10 @@ impl Prepared {
             }
             _ => None,
         };
+        // Without namespaces there is nothing for a helper to do, and the first process must be a whole copy of us.
+        if self.request.enforced.driver == Driver::Landlock {
+            self.ground.helper = None;
+        }
         self.ground.settle();
         self.ground.helper.iter().for_each(Ahead::release);
         let mut shifter = Shifter::new(self.ground.guest);
@@ -371,7 +375,7 @@ impl Prepared {
             Driver::Namespaces => NAMESPACES,
             Driver::Landlock => 0,
         };
-        let helper = self.ground.helper.as_mut().filter(|_| namespaces != 0);
+        let helper = self.ground.helper.as_mut();
         let group = group.and_then(Group::v2_dir_fd);
         let walk = Walk { ops: &self.steps.ops, own: self.steps.own, mounts };
         spawn::spawn(namespaces, helper, group, walk, command).map_err(|e| driver::blocked(&e))

@@ -288,7 +288,8 @@ print('works')
         let begun = Instant::now();
         let output = to_the_end(&mut command, b"");
         assert_eq!(String::from_utf8_lossy(&output.stdout), "works\n", "{who:?}: {output:?}");
-        assert!(begun.elapsed() < Duration::from_secs(40), "{who:?}");
+        // Whoever waited for the reader would wait for ever.
+        assert!(begun.elapsed() < Duration::from_secs(300), "{who:?}");
     }
 }
 

@@ -239,7 +239,9 @@ impl World {
     pub fn check(&self, collected: bool) {
         let state = self.state();
         let verified = state.store.verify().unwrap();
-        assert_eq!((verified.broken, verified.anchored), (None, verified.entries));
+        assert_eq!(verified.broken, None);
+        // What need not be on the disk at once is anchored with what follows it.
+        assert!(verified.anchored <= verified.entries, "{verified:?}");
         let (referred, present) = (referred(&state), present(&state));
         assert!(referred.is_subset(&present), "missing: {:?}", referred.difference(&present));
         if collected {
