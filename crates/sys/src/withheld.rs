@@ -5,6 +5,7 @@
 //! Withheld for one birth only: a copy that is made for anything else needs all.
 
 use crate::process;
+use crate::raw::kernel;
 use std::ops::Range;
 
 /// While this is there, copies do without.
@@ -18,9 +19,10 @@ const DEEP: usize = 1 << 20;
 const FAR: usize = 1 << 30;
 
 pub(crate) fn withhold() -> Withheld {
-    // The stack that the kernel made is that of the first thread.
+    // The stack that the kernel made is that of the first thread. Asked of the kernel itself: the standard library knows the C
+    // library's `gettid` as one that may be missing, and in a program that is linked as a whole it then is.
     // SAFETY: asks for two numbers.
-    let first = unsafe { libc::gettid() == libc::getpid() };
+    let first = unsafe { kernel!(SYS_gettid) == kernel!(SYS_getpid) };
     let ranges = [heap(), first.then(stack).flatten()];
     ranges.iter().flatten().for_each(|range| advise(range, libc::MADV_DONTFORK));
     Withheld(ranges)
