@@ -276,6 +276,19 @@ fn unsafe_code_is_forbidden_everywhere_but_in_sys() {
     assert!(sys.contains("undocumented_unsafe_blocks"), "sys must say why each block is sound");
 }
 
+/// The standard library asks for these as for calls that the C library may not have. A release is linked as one program from an
+/// archive, and then it does not have them: they are null. A start once died of that in releases alone.
+#[test]
+fn nothing_is_called_that_a_release_does_not_have() {
+    const NULL: [&str; 4] = ["gettid", "statx", "copy_file_range", "pidfd_getpid"];
+    for path in files_below(&root().join("crates"), &["rs"]) {
+        let text = fs::read_to_string(&path).unwrap();
+        for name in NULL {
+            assert!(!text.contains(&format!("libc::{name}(")), "{}: ask the kernel for {name}", path.display());
+        }
+    }
+}
+
 #[test]
 fn every_source_file_says_what_it_is_for() {
     let files = files_below(&root().join("crates"), &["rs"]);
