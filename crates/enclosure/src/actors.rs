@@ -2,6 +2,7 @@
 //! it is, and the descriptors of the guest's processes say whose; within bounds, and whoever cannot be told from others is
 //! not named. Only looks.
 
+use crate::flock::MOST_STEPS;
 use std::collections::BTreeSet;
 use std::fs;
 use std::io::Read;
@@ -44,31 +45,48 @@ impl Actors {
     pub fn of_stream(&mut self, own: SocketAddr, to: SocketAddr) -> Option<Actor> {
         self.may_ask().then_some(())?;
         let inode = self.sockets.as_ref()?.connection(plain(own), plain(to)).ok()??;
-        self.holder(inode)
+        self.holder(inode).map(actor)
     }
 
     /// Whose datagrams come from here. Any socket of that port may have sent them, under whatever address; with more than one
     /// nobody can say which it was.
     pub fn of_datagrams(&mut self, own: SocketAddr) -> Option<Actor> {
         self.may_ask().then_some(())?;
+        self.holder(self.only_at(own.port())?).map(actor)
+    }
+
+    /// Which of these processes the one that holds a connection came of; all by their numbers outside.
+    pub fn stream_below(&mut self, (own, to): (SocketAddr, SocketAddr), among: &[i32]) -> Option<i32> {
+        self.may_ask().then_some(())?;
+        let inode = self.sockets.as_ref()?.connection(plain(own), plain(to)).ok()??;
+        climb(self.holder(inode)?, among)
+    }
+
+    /// The same for datagrams that come from here.
+    pub fn datagrams_below(&mut self, own: SocketAddr, among: &[i32]) -> Option<i32> {
+        self.may_ask().then_some(())?;
+        climb(self.holder(self.only_at(own.port())?)?, among)
+    }
+
+    /// The only socket for datagrams with this port.
+    fn only_at(&self, port: u16) -> Option<u64> {
         let mut sockets = BTreeSet::new();
         for table in ["net/udp", "net/udp6"] {
             let list = read(&self.first_dir().join(table))?;
-            sockets.extend(list.lines().skip(1).filter_map(|line| bound(line, own.port())));
+            sockets.extend(list.lines().skip(1).filter_map(|line| bound(line, port)));
         }
-        let only = sockets.pop_first().filter(|_| sockets.is_empty())?;
-        self.holder(only)
+        sockets.pop_first().filter(|_| sockets.is_empty())
     }
 
     /// The process with a descriptor of this socket, the latest first: whoever connects has seldom children.
-    fn holder(&self, inode: u64) -> Option<Actor> {
+    fn holder(&self, inode: u64) -> Option<i32> {
         let wanted = PathBuf::from(format!("socket:[{inode}]"));
         let mut looks = Looks(MOST_LOOKS);
         for pid in self.processes(&mut looks).into_iter().rev() {
             for (entry, _) in numbers(&PathBuf::from(format!("/proc/{pid}/fd"))) {
                 looks.next()?;
                 if fs::read_link(entry).is_ok_and(|link| link == wanted) {
-                    return Some(actor(pid));
+                    return Some(pid);
                 }
             }
         }
@@ -101,6 +119,18 @@ impl Actors {
     fn first_dir(&self) -> PathBuf {
         format!("/proc/self/fd/{}", self.first.as_raw_fd()).into()
     }
+}
+
+/// The first of these that is the process or above it.
+fn climb(from: i32, among: &[i32]) -> Option<i32> {
+    let mut at = from;
+    for _ in 0..MOST_STEPS {
+        if among.contains(&at) {
+            return Some(at);
+        }
+        at = crate::flock::parent(at)?;
+    }
+    None
 }
 
 /// How much may still be looked at.

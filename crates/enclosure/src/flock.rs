@@ -10,7 +10,7 @@ use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use terms::Denial;
 
 /// How far up is looked for a shepherd. A guest that nests deeper is not told apart.
-const MOST_STEPS: usize = 64;
+pub(crate) const MOST_STEPS: usize = 64;
 /// Refusals that wait to be told.
 const MOST_TOLD: usize = 1024;
 
@@ -47,6 +47,11 @@ impl Flock {
             self.outside.insert(outside, job);
             self.inside.insert(inside, job);
         }
+    }
+
+    /// The number of a job's shepherd outside.
+    pub fn shepherd(&self, job: Job) -> Option<i32> {
+        self.outside.iter().find(|(_, of)| **of == job).map(|(pid, _)| *pid)
     }
 
     /// All of it is gone: what was refused, and how often more than is listed.
@@ -116,7 +121,7 @@ fn climb(
     None
 }
 
-fn parent(pid: i32) -> Option<i32> {
+pub(crate) fn parent(pid: i32) -> Option<i32> {
     parent_in(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
 }
 

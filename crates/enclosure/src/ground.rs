@@ -25,7 +25,7 @@ pub fn begin() -> Groundwork {
     // The rest while the helper is at work; it needs all of this only after its longest step.
     arena::open();
     let guest = Guest::of_caller();
-    Groundwork {
+    let mut ground = Groundwork {
         guest,
         frame: steps::frame(&guest).map(|ops| arena::list(&ops)),
         early: arena::list(&steps::early()),
@@ -33,12 +33,28 @@ pub fn begin() -> Groundwork {
         pipes: Some(Pipes::new(&guest)),
         helper,
         settled: false,
+    };
+    // One that was begun with the program has been waiting for this; for another we would have to wait.
+    if ground.helper.as_ref().is_some_and(Ahead::waits) {
+        ground.settle();
     }
+    ground
+}
+
+/// For a call that turns out to run nothing here.
+pub fn forgo() {
+    ahead::forgo();
 }
 
 impl Groundwork {
-    /// Our own part, in the midst of other work; from here on the guest's first process may be made at any time.
-    pub fn settle(&mut self) {
+    /// From here on the guest's first process may be made at any time, in the midst of other work. It is a copy of us.
+    pub fn release(&mut self) {
+        self.settle();
+        self.helper.iter().for_each(Ahead::release);
+    }
+
+    /// Our own part of what the helper makes.
+    fn settle(&mut self) {
         let g = self.guest;
         let (Some(helper), Ok(frame), false) = (&self.helper, &self.frame, self.settled) else { return };
         self.settled = true;

@@ -297,8 +297,7 @@ impl Prepared {
         if self.request.enforced.driver == Driver::Landlock {
             self.ground.helper = None;
         }
-        self.ground.settle();
-        self.ground.helper.iter().for_each(Ahead::release);
+        self.ground.release();
         let mut shifter = Shifter::new(self.ground.guest);
         let mounts = self.steps.mounts.iter().map(|wanted| shifter.prepare(wanted)).collect::<Result<Vec<_>, _>>()?;
         let (spawned, settled) = self.clone_guest(group.as_ref(), &mounts, command)?;

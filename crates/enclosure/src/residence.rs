@@ -53,6 +53,8 @@ pub struct Started {
     pub job: Job,
     /// Its number inside.
     pub pid: i32,
+    /// The number outside of the process that all of it is below.
+    pub shepherd: Option<i32>,
     pub input: Option<OwnedFd>,
     pub output: OwnedFd,
     /// None for a terminal, which has one stream.

@@ -7,18 +7,19 @@
 //! The helper shares our memory, so starting it copies nothing; while we work it touches none of it but what is shared
 //! here. It makes its calls without the C library, whose error number it would share with us.
 
+use crate::entry::Early;
 use crate::meeting::{Meeting, look, wait, wait_past, wake};
 use crate::op::{Op, Place};
 use crate::raw::kernel;
 use crate::spawn::{self, Birth, Command, Order, Places, Spawned, Walk};
 use crate::withheld::{self, Withheld};
-use crate::{CallError, arena, child, host, process};
+use crate::{CallError, arena, child, entry, host, process};
 use std::cell::Cell;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicUsize, Ordering};
 
 /// What the helper makes besides its user namespace.
-const MADE: u64 = spawn::NEW_NET | spawn::NEW_IPC | spawn::NEW_UTS | spawn::NEW_MOUNT;
+pub(crate) const MADE: u64 = spawn::NEW_NET | spawn::NEW_IPC | spawn::NEW_UTS | spawn::NEW_MOUNT;
 /// What belongs to the first process alone.
 const BORN_WITH: u64 = spawn::NEW_PID | spawn::NEW_TIME;
 
@@ -38,9 +39,7 @@ const NEVER: i32 = 2;
 
 /// The guest's first process goes on with its copy of the helper's stack.
 const STACK: usize = 256 * 1024;
-/// Processors that a mask has room for.
-const PROCESSORS: usize = 8192;
-type Mask = [u64; PROCESSORS / 64];
+type Mask = [u64; entry::WORDS];
 
 /// What both sides see.
 struct Shared {
@@ -67,6 +66,8 @@ struct Shared {
     /// A first process whose network to enter, for a helper that was started after it.
     visited: RawFd,
     birth: Birth,
+    /// It was begun with the program, and made its namespaces by itself.
+    begun: bool,
     /// The processors we may use, in bytes that count; none when unknown.
     mask: Mask,
     mask_len: usize,
@@ -91,7 +92,8 @@ impl Shared {
             theirs: -1,
             visited: -1,
             birth: Birth { flags: BORN_WITH, group: None, pid: 0, pidfd: -1 },
-            mask: [0; PROCESSORS / 64],
+            begun: false,
+            mask: [0; entry::WORDS],
             mask_len: 0,
         }
     }
@@ -143,13 +145,50 @@ pub fn start() -> Option<Ahead> {
     }
     let (ours, theirs) = spawn::socket_pair().ok()?;
     let mut shared = Box::new(Shared { ours: ours.as_raw_fd(), theirs: theirs.as_raw_fd(), ..Shared::new() });
-    shared.mask_len = processors(&mut shared.mask);
-    let mut ahead = launch(help, shared)?;
+    let mut ahead = match entry::begun() {
+        Some(early) => take_over(&early, shared)?,
+        None => {
+            shared.mask_len = processors(&mut shared.mask);
+            let ahead = launch(help, shared)?;
+            send_away(ahead.pid, ahead.shared());
+            ahead.shared().state.store(WORKING, Ordering::Release);
+            wake(&ahead.shared().state);
+            ahead
+        }
+    };
     ahead.line = Some((ours, theirs));
-    send_away(ahead.pid, ahead.shared());
-    ahead.shared().state.store(WORKING, Ordering::Release);
-    wake(&ahead.shared().state);
     Some(ahead)
+}
+
+/// A helper that was begun with the program goes on as ours.
+fn take_over(early: &Early, mut shared: Box<Shared>) -> Option<Ahead> {
+    // SAFETY: numbers only.
+    let pidfd = unsafe { kernel!(SYS_pidfd_open, early.pid, 0) };
+    let Ok(pidfd) = pidfd else {
+        end(early.pid);
+        return None;
+    };
+    *shared = Shared { begun: true, mask: early.mask, mask_len: early.mask_len, ..*shared };
+    shared.state.store(WORKING, Ordering::Relaxed);
+    let shared = Box::into_raw(shared);
+    entry::go_on(early, help, shared.cast());
+    // SAFETY: a fresh descriptor.
+    let pidfd = unsafe { OwnedFd::from_raw_fd(pidfd) };
+    Some(Ahead { pid: early.pid, pidfd, line: None, shared, withheld: Cell::new(None), _stack: Vec::new() })
+}
+
+/// For a call that turns out to enclose nothing here: the helper that was begun with the program is ended.
+pub fn forgo() {
+    entry::begun().iter().for_each(|early| end(early.pid));
+}
+
+/// Ends and collects a helper.
+fn end(pid: i32) {
+    // SAFETY: our own child, not collected yet, so the number can mean nobody else; no status wanted.
+    unsafe {
+        libc::kill(pid, libc::SIGKILL);
+        libc::waitpid(pid, std::ptr::null_mut(), libc::__WALL);
+    }
 }
 
 /// A helper that only makes sockets, in the network of a first process that was made without one. That process must not
@@ -191,8 +230,7 @@ fn processors(mask: &mut Mask) -> usize {
 /// A new process starts where its parent runs, and one of the two would wait for the other. So it is held until it has
 /// been told to go elsewhere, where there is an elsewhere.
 fn send_away(pid: i32, shared: &Shared) {
-    // SAFETY: cannot fail in a way that matters; asks for a number.
-    let here = usize::try_from(unsafe { libc::sched_getcpu() }).unwrap_or(usize::MAX);
+    let here = here();
     let mut elsewhere = shared.mask;
     if let Some(word) = elsewhere.get_mut(here / 64) {
         *word &= !(1 << (here % 64));
@@ -203,11 +241,33 @@ fn send_away(pid: i32, shared: &Shared) {
     }
 }
 
+/// The guest's first process was born where the helper runs, and would wait for it there while we wait for both. It is told to
+/// wake up here; it goes where it likes once it has its order.
+fn call_here(pid: i32, words: usize) {
+    let mut only: Mask = [0; _];
+    let here = here();
+    if let Some(word) = only.get_mut(here / 64).filter(|_| here / 64 < words) {
+        *word = 1 << (here % 64);
+        // SAFETY: a buffer as long as stated. A failure only costs time.
+        let _ = unsafe { kernel!(SYS_sched_setaffinity, pid, words * 8, only.as_ptr()) };
+    }
+}
+
+fn here() -> usize {
+    // SAFETY: asks for a number.
+    usize::try_from(unsafe { libc::sched_getcpu() }).unwrap_or(usize::MAX)
+}
+
 impl Ahead {
     fn shared(&self) -> &Shared {
         // SAFETY: from a box that lives until `drop` has collected the helper. The helper changes only `birth`, which
         // is read after it said so or is gone, and the atomic words.
         unsafe { &*self.shared }
+    }
+
+    /// Whether it waits for our part already.
+    pub fn waits(&self) -> bool {
+        self.shared().begun
     }
 
     /// Our own part, which the helper waits for: the map of its ids, `(inside, outside)`, the steps of the frame, and those
@@ -255,11 +315,20 @@ impl Ahead {
         let (ops, command) = (arena::list(walk.ops), arena::list(&[command]));
         let mounts = arena::list(&walk.mounts.iter().map(AsRawFd::as_raw_fd).collect::<Vec<_>>());
         let places = ops.get(done..walk.own).filter(|_| arena::holds_all())?;
-        let order = Order { ops: ops.as_ptr(), count: ops.len(), done: walk.own, command: command.as_ptr() };
+        let mask = arena::list(shared.mask.get(..shared.mask_len / 8).unwrap_or_default());
+        let order = Order {
+            ops: ops.as_ptr(),
+            count: ops.len(),
+            done: walk.own,
+            command: command.as_ptr(),
+            mask: mask.as_ptr(),
+            mask_len: size_of_val(mask),
+        };
         let (ours, theirs) = self.line.take()?;
         // Closed here, or the end of the first process would not show.
         drop(theirs);
         let spawned = self.shared().birth.spawned(ours);
+        call_here(spawned.pid, mask.len());
         if spawned.line().order(&order).is_err() {
             // It would wait for ever.
             process::kill_child(spawned.pid);
@@ -327,11 +396,10 @@ impl Ahead {
 
 impl Drop for Ahead {
     fn drop(&mut self) {
-        // SAFETY: our own children, not collected yet, so the numbers can mean nobody else; no status wanted. Once the
-        // helper is gone, what was shared with it is ours again.
+        end(self.pid);
+        // SAFETY: the helper is gone, so what was shared with it is ours again. A first process that got no order is our own
+        // child, not collected yet: the number can mean nobody else.
         unsafe {
-            libc::kill(self.pid, libc::SIGKILL);
-            libc::waitpid(self.pid, std::ptr::null_mut(), libc::__WALL);
             let shared = Box::from_raw(self.shared);
             if self.line.is_some() && shared.birth.pid > 0 {
                 process::kill_child(shared.birth.pid);
@@ -445,6 +513,21 @@ fn tie(shared: &Shared) {
 }
 
 fn make(shared: &Shared) -> Result<(), i32> {
+    if shared.begun {
+        entry::made()?;
+        shared.state.store(ENTERED, Ordering::Release);
+        wake(&shared.state);
+    } else {
+        enter_namespaces(shared)?;
+    }
+    wait_past(&shared.settled, NOT_YET);
+    match shared.settled.load(Ordering::Acquire) {
+        SETTLED => child::walk_frame(shared.frame.load()),
+        _ => Err(libc::EPERM),
+    }
+}
+
+fn enter_namespaces(shared: &Shared) -> Result<(), i32> {
     let all = u64::MAX;
     // SAFETY: numbers, and the address of a local.
     unsafe {
@@ -453,11 +536,6 @@ fn make(shared: &Shared) -> Result<(), i32> {
         kernel!(SYS_unshare, spawn::NEW_USER)?;
         shared.state.store(ENTERED, Ordering::Release);
         wake(&shared.state);
-        kernel!(SYS_unshare, MADE)?;
-    }
-    wait_past(&shared.settled, NOT_YET);
-    match shared.settled.load(Ordering::Acquire) {
-        SETTLED => child::walk_frame(shared.frame.load()),
-        _ => Err(libc::EPERM),
+        kernel!(SYS_unshare, MADE).map(drop)
     }
 }

@@ -84,8 +84,8 @@ impl From<Answer> for Choice {
 /// A whole filter: one architecture, a choice per number, one answer for every number not listed.
 pub struct Filter {
     pub arch: u32,
-    /// Set on architectures that carry a second ABI in the number (x32): such calls get `otherwise`.
-    pub foreign_bit: Option<u32>,
+    /// Marks the calls of a second ABI (x32) in the number: they get `otherwise`.
+    pub foreign_bit: u32,
     pub calls: BTreeMap<u32, Choice>,
     pub otherwise: Answer,
 }
@@ -94,10 +94,8 @@ impl Filter {
     pub fn compile(&self) -> Vec<Insn> {
         let mut out =
             vec![insn(LD_ABS, 0, 0, ARCH), insn(JEQ, 1, 0, self.arch), ret(Answer::Kill), insn(LD_ABS, 0, 0, NR)];
-        if let Some(bit) = self.foreign_bit {
-            out.push(insn(JGE, 0, 1, bit));
-            out.push(ret(self.otherwise));
-        }
+        out.push(insn(JGE, 0, 1, self.foreign_bit));
+        out.push(ret(self.otherwise));
         out.extend(tree(&self.ranges()));
         out
     }
@@ -238,7 +236,7 @@ mod tests {
         calls.insert(8, Choice::when(values.clone(), Answer::Allow, Answer::Errno(1)));
         calls.insert(10, Choice::when(Test::Pointer { arg: 4 }, Answer::Notify, Answer::Allow));
         calls.insert(11, Choice::when(bits, Choice::when(values, Answer::Kill, Answer::Notify), Answer::Allow));
-        Filter { arch: 77, foreign_bit: Some(1 << 30), calls, otherwise: Answer::Errno(38) }
+        Filter { arch: 77, foreign_bit: 1 << 30, calls, otherwise: Answer::Errno(38) }
     }
 
     #[test]

@@ -99,6 +99,9 @@ pub(crate) fn run_early(early: &[Op], before: usize, control: RawFd, meeting: &'
     walk(early.iter().enumerate().map(|(i, op)| (before + i, op)), &mut kept);
     meeting.early_is(true);
     let order = await_order(control);
+    // Where it woke up was chosen for it; what it starts may go anywhere.
+    // SAFETY: a buffer with its true length, in the arena.
+    let _ = unsafe { kernel!(SYS_sched_setaffinity, 0, order.mask_len, order.mask) };
     // SAFETY: the supervisor sends an order only when all of it lies in the arena, which was mapped before we were
     // born and is never changed where something was written.
     let (ops, command) = unsafe { (std::slice::from_raw_parts(order.ops, order.count), &*order.command) };

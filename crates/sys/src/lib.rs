@@ -3,6 +3,11 @@
 //! Nothing here decides: callers hand in finished lists (mounts, rules, filters) and get errors that name the call.
 //! What runs between clone and exec lives in `child`, `first`, `shepherd` and `op`; it neither allocates nor takes a lock.
 
+// Numbers of calls, registers and the architecture that a filter admits are those of x86_64. A build for another machine would
+// compile for the most part, and its walls would have been tried by nobody.
+#[cfg(not(all(target_os = "linux", target_arch = "x86_64")))]
+compile_error!("cofferdam runs on Linux on x86_64; other systems and processors are not supported");
+
 pub mod ahead;
 pub mod arena;
 pub mod bpf;
@@ -10,6 +15,7 @@ pub mod cgroup;
 mod child;
 pub mod diag;
 pub mod doors;
+mod entry;
 mod first;
 pub mod freeze;
 pub mod host;

@@ -63,6 +63,7 @@ pub fn attempt(namespaces: u64, trial: Trial<'_>) -> Result<(), CallError> {
     const EXIT_SIGNAL: usize = 4;
     args[FLAGS] = namespaces;
     args[EXIT_SIGNAL] = libc::SIGCHLD as u64;
+    crate::withheld::give_back();
     // SAFETY: no stack is given, so this is a fork. The child makes raw calls on memory that was finished before: it
     // neither allocates nor takes a lock, whatever other threads of the caller were doing.
     let pid = unsafe { libc::syscall(libc::SYS_clone3, args.as_ptr(), size_of_val(&args)) };

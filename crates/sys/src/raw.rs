@@ -11,24 +11,12 @@ pub(crate) unsafe fn call<const N: usize>(words: [usize; N]) -> isize {
     let [number, a, b, c, d, e, f] = all;
     let answer: isize;
     // SAFETY: the kernel's calling convention; the caller answers for the arguments.
-    #[cfg(target_arch = "x86_64")]
     unsafe {
         std::arch::asm!(
             "syscall",
             inlateout("rax") number as isize => answer,
             in("rdi") a, in("rsi") b, in("rdx") c, in("r10") d, in("r8") e, in("r9") f,
             lateout("rcx") _, lateout("r11") _,
-            options(nostack)
-        );
-    }
-    // SAFETY: as above.
-    #[cfg(target_arch = "aarch64")]
-    unsafe {
-        std::arch::asm!(
-            "svc 0",
-            in("x8") number,
-            inlateout("x0") a as isize => answer,
-            in("x1") b, in("x2") c, in("x3") d, in("x4") e, in("x5") f,
             options(nostack)
         );
     }

@@ -302,6 +302,9 @@ pub(crate) struct Order {
     pub(crate) count: usize,
     pub(crate) done: usize,
     pub(crate) command: *const Command,
+    /// The processors that it may use from now on, in bytes that count; none when unknown.
+    pub(crate) mask: *const u64,
+    pub(crate) mask_len: usize,
 }
 
 impl Spawned {

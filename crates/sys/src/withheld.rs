@@ -2,14 +2,18 @@
 //! lie in the arena, on a stack that was made for it. It needs neither our heap nor our own stack; what it does not have
 //! nobody can get out of it. And the kernel has none of their pages to copy when one of us changes them.
 //!
-//! Withheld for one birth only: a copy that is made for anything else needs all.
+//! Withheld for one birth only: a copy that is made for anything else needs all, and takes it back first.
 
 use crate::process;
 use crate::raw::kernel;
 use std::ops::Range;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// While this is there, copies do without.
-pub(crate) struct Withheld([Option<Range<usize>>; 2]);
+pub(crate) struct Withheld(());
+
+/// Where what is withheld begins and ends; 0 where there is nothing.
+static RANGES: [[AtomicUsize; 2]; 2] = [const { [const { AtomicUsize::new(0) }; 2] }; 2];
 
 /// More than the C library keeps behind a thread's pointer.
 const NEAR: usize = 4 << 10;
@@ -24,13 +28,26 @@ pub(crate) fn withhold() -> Withheld {
     // SAFETY: asks for two numbers.
     let first = unsafe { kernel!(SYS_gettid) == kernel!(SYS_getpid) };
     let ranges = [heap(), first.then(stack).flatten()];
-    ranges.iter().flatten().for_each(|range| advise(range, libc::MADV_DONTFORK));
-    Withheld(ranges)
+    for ([start, end], range) in RANGES.iter().zip(ranges) {
+        let range = range.unwrap_or_default();
+        advise(&range, libc::MADV_DONTFORK);
+        end.store(range.end, Ordering::Relaxed);
+        start.store(range.start, Ordering::Release);
+    }
+    Withheld(())
+}
+
+/// From here on copies get all. For whoever makes one while a birth may be due, which then takes longer.
+pub(crate) fn give_back() {
+    for [start, end] in &RANGES {
+        let start = start.swap(0, Ordering::AcqRel);
+        advise(&(start..end.load(Ordering::Relaxed)), libc::MADV_DOFORK);
+    }
 }
 
 impl Drop for Withheld {
     fn drop(&mut self) {
-        self.0.iter().flatten().for_each(|range| advise(range, libc::MADV_DOFORK));
+        give_back();
     }
 }
 
@@ -64,6 +81,9 @@ fn page() -> usize {
 
 /// Where there is nothing, nothing is withheld, and what cannot be withheld costs time alone.
 fn advise(range: &Range<usize>, advice: i32) {
+    if range.start == 0 {
+        return;
+    }
     // SAFETY: the advice changes no byte and unmaps nothing; it says what later copies get.
     unsafe { libc::madvise(range.start as *mut libc::c_void, range.len(), advice) };
 }

@@ -258,7 +258,7 @@ const KNOWN: OFlags = OFlags::ACCMODE
     .union(OFlags::SYNC)
     .union(OFlags::from_bits_retain(LARGE_FILE));
 /// The kernel's own number, which the C library of 64 bits has none for.
-const LARGE_FILE: u32 = if cfg!(target_arch = "aarch64") { 0o400_000 } else { 0o100_000 };
+const LARGE_FILE: u32 = 0o100_000;
 
 /// Refusals know reading, writing and making.
 fn plain(op: &'static str) -> &'static str {

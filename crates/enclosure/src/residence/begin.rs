@@ -311,15 +311,16 @@ impl Residence<'_> {
         running: &Running,
     ) -> Result<Started, Fault> {
         let lost = || Fault::internal("the command's streams did not arrive").phase(Phase::Start);
+        let shepherd = self.guest.judge.flock.as_ref().and_then(|flock| flock.shepherd(job));
         if let (Streams::Pipes { input }, Some(pipes)) = (start.streams, pipes) {
             let ours = pipes.keep_ours();
             let output = ours.output.ok_or_else(lost)?;
-            return Ok(Started { job, pid, input: ours.input.filter(|_| input), output, error: ours.error });
+            return Ok(Started { job, pid, shepherd, input: ours.input.filter(|_| input), output, error: ours.error });
         }
         let master = running.terminal.as_ref().ok_or_else(lost)?;
         let _ = rustix::fs::fcntl_setfl(master, rustix::fs::OFlags::NONBLOCK);
         let copy = || master.try_clone().map_err(|e| Fault::internal(e.to_string()).phase(Phase::Start));
-        Ok(Started { job, pid, input: Some(copy()?), output: copy()?, error: None })
+        Ok(Started { job, pid, shepherd, input: Some(copy()?), output: copy()?, error: None })
     }
 }
 

@@ -2,7 +2,8 @@
 //! mounted apart, kept by a handle for the supervisor, and vanishes from the tree with the former root. A mount that is in no
 //! tree has no way up, and no rule of landlock's holds in it: whatever is handed in from there leads nowhere else.
 
-use super::{Builder, LAYERS, OLD, QUIET, cpath, cstring, is_system, path_of};
+use super::grants::is_system;
+use super::{Builder, LAYERS, OLD, QUIET, cpath, cstring, path_of};
 use crate::listen::is_private;
 use crate::shift::Purpose;
 use policy::{AskedPlace, Kind};

@@ -1,6 +1,7 @@
 //! What only the first process can do for itself: limits, the call filter, landlock; and the rules that landlock holds.
 
-use super::{Builder, cpath, cstring, of_kind, top_level};
+use super::grants::top_level;
+use super::{Builder, cpath, cstring, of_kind};
 use policy::{ExecPlan, Kind, Perm, Perms};
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};

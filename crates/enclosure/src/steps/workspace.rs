@@ -51,7 +51,7 @@ impl Builder<'_> {
     }
 
     fn lay(&mut self, workspace: &Workspace, grant: &Grant, all: &[Grant]) -> Result<(), Fault> {
-        super::check_below_tmp(grant)?;
+        super::grants::check_below_tmp(grant)?;
         let at = &workspace.at;
         self.dir(at);
         let attr = self.attr_of(grant);
