@@ -76,6 +76,8 @@ pub struct SecretValue {
 pub struct Setup {
     pub doors: Doors,
     pub policy: Resolved,
+    /// Which version of the rules these are.
+    pub revision: u64,
     pub secrets: Vec<SecretValue>,
     /// Signs for hosts whose requests must be read; made by the caller because the guest must be told to trust it.
     pub authority: Option<Arc<Authority>>,
@@ -86,10 +88,14 @@ pub struct Setup {
 /// Says which process of the guest holds a socket. Called on the broker's thread, which waits for it.
 pub type Who = Box<dyn FnMut(Socket) -> Option<Actor> + Send>;
 
+/// Says which run of the guest a socket belongs to; without a socket, whichever it can only be. Called like the other.
+pub type Whose = Box<dyn FnMut(Option<Socket>) -> Option<Arc<str>> + Send>;
+
 /// What a run has beside its rules.
 #[derive(Default)]
 pub struct Around {
     pub who: Option<Who>,
+    pub whose: Option<Whose>,
     /// Descriptors of this process that others are to have.
     pub descriptors: u64,
     /// A name that may not be asked for gets an address all the same, one that leads nowhere, so that the place the
@@ -137,9 +143,9 @@ pub struct Handle {
 }
 
 impl Handle {
-    /// Closes what the rules forbid; the revision they got.
-    pub fn replace(&self, policy: Resolved) -> u64 {
-        self.gate.replace(policy)
+    /// Closes what the rules forbid. `revision` is what they are called from now on.
+    pub fn replace(&self, policy: Resolved, revision: u64) {
+        self.gate.replace(policy, |_| revision);
     }
 
     /// Values for secrets that were not known when it was started, in the place of all that were.
@@ -156,7 +162,8 @@ impl Broker {
 
     pub fn start_with(setup: Setup, tuning: Tuning) -> Result<Broker, Fault> {
         let room = Room::within(want_descriptors().saturating_sub(setup.around.descriptors));
-        let gate = Gate::new(setup.policy, setup.secrets, setup.max_net_bytes, room.pipes).map_err(fault)?;
+        let rules = (setup.policy, setup.revision);
+        let gate = Gate::new(rules, setup.secrets, setup.max_net_bytes, room.pipes).map_err(fault)?;
         let gate = Arc::new(gate.with(setup.around));
         let wake = gate.journal.wake_handle().map_err(fault)?;
         let runtime = runtime::Builder::new_current_thread().enable_all().build().map_err(fault)?;
@@ -207,7 +214,7 @@ impl Broker {
 
     /// Puts other rules in force and closes what they forbid; the revision they got.
     pub fn replace(&self, policy: Resolved) -> u64 {
-        self.gate.replace(policy)
+        self.gate.replace(policy, |before| before + 1)
     }
 
     /// A handle by which others put other rules in force.

@@ -2,6 +2,7 @@
 
 use policy::Proto;
 use std::net::SocketAddr;
+use std::sync::Arc;
 use terms::{Action, Actor};
 use tokio::net::TcpStream;
 
@@ -80,6 +81,8 @@ pub struct Event {
     /// Where it came from, and whose that is: looked up for what is refused or warned of, and where it can be found.
     pub socket: Option<Socket>,
     pub actor: Option<Actor>,
+    /// Which run of the guest it came from, where that can be told.
+    pub run: Option<Arc<str>>,
 }
 
 impl Event {

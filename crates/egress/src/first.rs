@@ -33,6 +33,20 @@ pub(crate) fn read(bytes: &[u8], seen: &mut Seen) -> First {
     }
 }
 
+/// What the bytes are when no more follow.
+pub(crate) fn ended(bytes: &[u8]) -> First {
+    match bytes.is_empty() || is_undecided(bytes) {
+        true => First::Other,
+        false => First::Bad("its first bytes break off".to_owned()),
+    }
+}
+
+/// Whether the bytes are some word that any protocol may begin with. What follows may still make a request of them, but no
+/// server can take them for one as they are, not even one of before there were heads.
+pub(crate) fn is_undecided(bytes: &[u8]) -> bool {
+    hello::read(bytes) == Hello::NotTls && looks_like_http(bytes).is_none() && !holds(bytes, b"://")
+}
+
 fn http(bytes: &[u8], seen: &mut Seen) -> First {
     match http1::resume_request(bytes, seen) {
         Head::Done(request) => First::Http(request.host.to_string()),
@@ -114,6 +128,19 @@ mod test {
             let waits = bad == "GET /\r\n";
             assert!(matches!(first, First::Bad(_)) || waits && first == First::NeedMore, "{bad:?}: {first:?}");
         }
+    }
+
+    #[test]
+    fn a_word_is_no_request_yet() {
+        for word in ["G", "GET", "GET ", "\r\n", "PRI * H", "EHLO me", "P", "get http"] {
+            assert!(is_undecided(word.as_bytes()), "{word:?}");
+            assert_eq!(ended(word.as_bytes()), First::Other, "{word:?}");
+        }
+        for begun in ["GET /", "GET *", "GET /\r\n", "GET http://a.b/", "CONNECT a", "\x16", "\x16\x03\x01"] {
+            assert!(!is_undecided(begun.as_bytes()), "{begun:?}");
+            assert!(matches!(ended(begun.as_bytes()), First::Bad(_)), "{begun:?}");
+        }
+        assert_eq!(ended(b""), First::Other);
     }
 
     #[test]

@@ -11,7 +11,7 @@ use std::io::{Error, ErrorKind};
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 use sys::CallError;
 use tokio::io::Interest;
@@ -74,6 +74,8 @@ pub(crate) struct Flow {
     proto: Proto,
     addr: SocketAddr,
     socket: Option<Socket>,
+    /// Whose it is, looked for when it is first told of: later its socket may be gone.
+    run: OnceLock<Option<Arc<str>>>,
     to_guest: AtomicU64,
     from_guest: AtomicU64,
     story: Mutex<Story>,
@@ -105,7 +107,16 @@ impl Flow {
             gate.begin_speaking();
         }
         let story = Mutex::new(Story { speaking, ..Story::default() });
-        Flow { gate: gate.clone(), proto, addr, socket, to_guest: zero(), from_guest: zero(), story }
+        Flow {
+            gate: gate.clone(),
+            proto,
+            addr,
+            socket,
+            run: OnceLock::new(),
+            to_guest: zero(),
+            from_guest: zero(),
+            story,
+        }
     }
 
     /// All that the guest had to say was passed on.
@@ -167,6 +178,7 @@ impl Flow {
     fn tell(&self, ruling: &Ruling, stage: Stage) {
         let mut event = ruling.event(Op::Connect, stage, self.proto, Some(self.addr));
         event.socket = self.socket;
+        event.run = self.run.get_or_init(|| self.gate.run_of(self.socket)).clone();
         event.bytes_in = self.to_guest.load(Ordering::Relaxed);
         event.bytes_out = self.from_guest.load(Ordering::Relaxed);
         self.gate.tell(event);

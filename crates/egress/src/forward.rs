@@ -36,11 +36,12 @@ pub(crate) struct Server<'a> {
     pub ahead: Vec<u8>,
 }
 
-/// Passes requests to one server, as long as they are for a host that may be reached there.
+/// Passes requests to one server, as long as they are for a host that may be reached there. Of the first bytes, so many have
+/// passed already.
 pub(crate) async fn along(
     flow: &Flow,
     guest: &TcpStream,
-    mut bytes: Vec<u8>,
+    (mut bytes, mut passed): (Vec<u8>, usize),
     outside: &TcpStream,
     place: &Place,
 ) -> Result<(), Error> {
@@ -64,7 +65,8 @@ pub(crate) async fn along(
             return refuse(flow, guest, status, &ruling).await;
         }
         let head: Vec<u8> = bytes.drain(..request.consumed).collect();
-        match server.exchange(guest, &head, &request, &mut bytes).await? {
+        let rest = &head[std::mem::take(&mut passed)..];
+        match server.exchange(guest, rest, &request, &mut bytes).await? {
             After::Again => {}
             After::Close => return Ok(()),
             After::Tunnel => return server.tunnel(guest, bytes).await,

@@ -1,8 +1,9 @@
 use super::*;
+use crate::court::{Court, RequestAsk};
 use policy::{Context, Format};
 
 fn gate(rules: &str, rest: &str, secrets: Vec<SecretValue>, limit: Option<u64>) -> Gate {
-    Gate::new(resolved(rules, rest), secrets, limit, 8).unwrap()
+    Gate::new((resolved(rules, rest), 1), secrets, limit, 8).unwrap()
 }
 
 fn resolved(rules: &str, rest: &str) -> Resolved {
@@ -141,7 +142,7 @@ fn new_rules_are_told_by_their_number() {
     let gate = gate(RULES, "", Vec::new(), None);
     assert_eq!((gate.revision(), gate.resolve("a.org").revision), (1, 1));
     let watch = gate.watch();
-    assert_eq!(gate.replace(resolved("", "")), 2);
+    assert_eq!(gate.replace(resolved("", ""), |before| before + 1), 2);
     assert!(watch.has_changed().unwrap());
     let ruling = gate.resolve("a.org");
     assert_eq!((ruling.revision, ruling.allowed()), (2, false));

@@ -117,6 +117,7 @@ mod test {
             hint: None,
             socket: None,
             actor: None,
+            run: None,
         }
     }
 

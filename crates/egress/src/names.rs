@@ -149,7 +149,7 @@ impl Names {
         }
         let tell = |ruling: &Ruling, stage| {
             let event = ruling.event(Op::Resolve, stage, Proto::Udp, None);
-            self.gate.tell(Event { socket, ..event });
+            self.gate.tell(Event { socket, run: self.gate.run_of(socket), ..event });
         };
         let ruling = self.answered(name, socket).await;
         if !ruling.allowed() {

@@ -33,7 +33,7 @@ use tokio::net::TcpStream;
 use tokio::sync::{Semaphore, watch};
 use tokio::time::{Instant, sleep, timeout};
 
-/// How long first bytes may take to become whole.
+/// How long first bytes that are held may take to become whole.
 const FIRST_BYTES: Duration = Duration::from_secs(10);
 /// An end outside that is gone without a word is noticed after some minutes.
 const KEEPALIVE: Duration = Duration::from_secs(120);
@@ -200,7 +200,7 @@ async fn inspected(talk: Talk<'_>, first: Vec<u8>, names: Vec<String>) {
         return reset(&guest);
     };
     let to = Destination { names, addr: place.addr };
-    let court: Arc<dyn Court> = Arc::new(FromGuest { gate: world.gate.clone(), socket: Socket::of(&guest) });
+    let court: Arc<dyn Court> = Arc::new(FromGuest::new(&world.gate, Socket::of(&guest)));
     tokio::select! {
         () = inspect::serve(guest, first, to, court, tls) => {}
         ruling = forbidden(&world.gate, &place, &mut state) => flow.refused(&ruling),
@@ -246,8 +246,9 @@ impl<'a> Talk<'a> {
 
     async fn run(&mut self, bytes: &mut Vec<u8>) -> Result<(), End> {
         let mut back = Pump::new(Way::ToGuest);
+        let mut passed = 0;
         let first = tokio::select! {
-            first = self.greet(&mut back, bytes) => first?,
+            first = self.greet(&mut back, bytes, &mut passed) => first?,
             ruling = self.cut(None) => return Err(End::Refused(ruling)),
         };
         let is_http = matches!(first, First::Http(_)) && !self.is_open();
@@ -271,10 +272,9 @@ impl<'a> Talk<'a> {
         let talked = async {
             if is_http {
                 back.flush(&self.guest).await?;
-                return forward::along(&self.flow, &self.guest, bytes, outside, &self.place).await;
+                return forward::along(&self.flow, &self.guest, (bytes, passed), outside, &self.place).await;
             }
-            self.flow.spend(Way::FromGuest, bytes.len())?;
-            write_all(outside, &bytes).await?;
+            self.pass(outside, &bytes[passed..]).await?;
             // A connection may last for days; its first bytes need not.
             drop(bytes);
             relay(&self.flow, &self.guest, outside, back).await
@@ -285,8 +285,9 @@ impl<'a> Talk<'a> {
         }
     }
 
-    /// Holds the guest's first bytes until they can be told apart, while those of the server pass.
-    async fn greet(&self, back: &mut Pump, bytes: &mut Vec<u8>) -> Result<First, Error> {
+    /// Holds the guest's first bytes until they can be told apart, while those of the server pass. `passed` are those that
+    /// need not be held.
+    async fn greet(&self, back: &mut Pump, bytes: &mut Vec<u8>, passed: &mut usize) -> Result<First, Error> {
         let mut seen = Seen::default();
         let patience = sleep(FIRST_BYTES);
         tokio::pin!(patience);
@@ -295,20 +296,35 @@ impl<'a> Talk<'a> {
             if first != First::NeedMore {
                 return Ok(first);
             }
+            if let Some(outside) = self.outside.as_ref().filter(|_| self.need_not_be_held(bytes)) {
+                self.pass(outside, &bytes[*passed..]).await?;
+                *passed = bytes.len();
+            }
+            let held_before = bytes.len() > *passed;
             tokio::select! {
                 got = read_more(&self.guest, bytes, MAX_HELLO + 1) => match got? {
-                    0 if bytes.is_empty() => return Ok(First::Other),
-                    0 => return Ok(First::Bad("its first bytes break off".to_owned())),
-                    got if got == bytes.len() => patience.as_mut().reset(Instant::now() + FIRST_BYTES),
+                    0 => return Ok(first::ended(bytes)),
+                    _ if !held_before => patience.as_mut().reset(Instant::now() + FIRST_BYTES),
                     _ => {}
                 },
-                passed = self.hear(back) => passed?,
+                back = self.hear(back) => back?,
                 // Only those that began to speak are hurried.
-                _ = &mut patience, if !bytes.is_empty() => {
+                _ = &mut patience, if held_before => {
                     return Ok(First::Bad("its first bytes take too long".to_owned()));
                 }
             }
         }
+    }
+
+    /// Whether the guest may send these, whatever comes of them: then a server that answers to them is not kept waiting.
+    fn need_not_be_held(&self, bytes: &[u8]) -> bool {
+        let told = self.is_open() || first::is_undecided(bytes);
+        !bytes.is_empty() && told && matches!(self.world.gate.unnamed(&self.place, false), Verdict::Pass(_))
+    }
+
+    async fn pass(&self, outside: &TcpStream, bytes: &[u8]) -> Result<(), Error> {
+        self.flow.spend(Way::FromGuest, bytes.len())?;
+        write_all(outside, bytes).await
     }
 
     /// Holds it while a person is asked; what holds then.

@@ -114,6 +114,7 @@ impl Session {
             hint: None,
             socket: None,
             actor: None,
+            run: None,
         });
     }
 }
@@ -278,6 +279,7 @@ impl Case {
             hint,
             socket: None,
             actor: None,
+            run: None,
         });
     }
 }

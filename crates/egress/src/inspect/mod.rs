@@ -250,6 +250,7 @@ impl Session {
             hint: hint.map(str::to_owned),
             socket: None,
             actor: None,
+            run: None,
         });
     }
 }

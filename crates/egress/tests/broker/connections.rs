@@ -18,6 +18,7 @@ pub const CASES: &[Case] = &[
     Case::new("a_reset_outside_is_a_reset_inside", resets_pass, stage_plain, |_| {}),
     Case::new("tls_must_ask_for_the_name", tls_names, stage_tls, check_tls_names),
     Case::new("every_request_must_be_for_the_host", http_hosts, stage_http, check_http_hosts),
+    Case::new("a_word_is_not_held_until_it_is_a_request", words, stage_words, check_words),
     Case::new("requests_of_many_shapes_pass", http_shapes, stage_http, |_| {}),
     Case::new("places_with_rules_about_requests_are_not_relayed", inspected, stage_inspected, check_inspected),
     Case::new("new_rules_close_what_they_forbid", replaced, stage_replaced, check_replaced),
@@ -363,6 +364,66 @@ fn check_http_hosts(seen: &Seen) {
     assert_eq!(refused[0].name.as_deref(), Some("b.example.org"));
     assert!(refused[0].bytes_out > 0 && refused[0].bytes_in > 0);
     assert!(refused[4].reason.as_deref().unwrap().contains("Host comes twice"), "{:?}", refused[4]);
+}
+
+fn stage_words(world: &mut World) {
+    stage_http(world);
+    world.serve("93.184.216.34:7", echo);
+    world.serve("93.184.216.40:7", echo);
+    world.serve("93.184.216.34:9", |mut stream| {
+        let mut all = Vec::new();
+        if stream.read_to_end(&mut all).is_ok() {
+            write!(stream, "{}", all.len()).unwrap();
+        }
+    });
+}
+
+/// Servers that answer to a single letter are not kept waiting because it could be the first of a request; and whoever makes one of
+/// it is judged by it all the same.
+fn words() {
+    resolve("a.example.org");
+    for word in ["P", "GET", "\r", "PRI", "EHLO me"] {
+        let mut stream = connect("93.184.216.34:7");
+        word.as_bytes().chunks(1).for_each(|letter| echoes(&mut stream, letter));
+        echoes(&mut stream, b"\x01and on");
+    }
+    // Where the address is let through, whatever could still be a request passes.
+    for word in ["GET /", "GET http://a.b/", "CONNECT x", "\x16\x03"] {
+        let mut stream = connect("93.184.216.40:7");
+        word.as_bytes().chunks(1).for_each(|letter| echoes(&mut stream, letter));
+    }
+    let mut stream = connect("93.184.216.34:9");
+    stream.write_all(b"x").unwrap();
+    stream.shutdown(Shutdown::Write).unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    assert_eq!(answer, "1");
+    let slowly = |host: &str| {
+        let mut stream = connect("93.184.216.34:80");
+        for part in ["G", "ET", " ", "/slow HTTP/1.1\r\nHo", &format!("st: {host}\r\n\r\n")] {
+            stream.write_all(part.as_bytes()).unwrap();
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        stream
+    };
+    let mut stream = slowly("a.example.org");
+    assert_eq!(response(&mut stream), (200, "GET /slow HTTP/1.1|a.example.org|".into()));
+    stream.write_all(b"GET /again HTTP/1.1\r\nHost: a.example.org\r\n\r\n").unwrap();
+    assert_eq!(response(&mut stream), (200, "GET /again HTTP/1.1|a.example.org|".into()));
+    assert_eq!(response(&mut slowly("evil.org")).0, 403);
+    // Of what looks like a request, the server sees nothing before it is judged.
+    let mut stream = connect("93.184.216.34:7");
+    echoes(&mut stream, b"GET");
+    stream.write_all(b" /x HTTP/1.1\r\nHost: evil.org\r\n\r\n").unwrap();
+    assert_eq!(response(&mut stream).0, 403);
+}
+
+fn check_words(seen: &Seen) {
+    let refused = seen.all(Op::Connect, Stage::Refused);
+    assert_eq!(refused.len(), 2, "{refused:#?}");
+    assert!(refused.iter().all(|event| event.name.as_deref() == Some("evil.org")), "{refused:#?}");
+    // What passed before it was judged is all that passed.
+    assert_eq!((refused[0].bytes_out, refused[1].bytes_out), (4, 3));
 }
 
 fn http_shapes() {

@@ -215,6 +215,7 @@ impl World {
             around,
             doors: handles.doors.expect("doors"),
             policy: policy(&self.rules, self.default),
+            revision: 1,
             secrets: Vec::new(),
             authority: None,
             max_net_bytes: self.max_net_bytes,
