@@ -45,6 +45,8 @@ pub struct Store {
     room: Room,
     /// Set when the disk did not keep what it was given.
     failed: Cell<bool>,
+    /// Set when a commit failed: whoever opens the store next may find all of it there.
+    in_doubt: Cell<bool>,
     /// Whether commits wait for the disk, as the connection is set now.
     waits: Cell<bool>,
     /// The last entry of the journal that was committed without waiting, and is not known to be on the disk.
@@ -74,8 +76,9 @@ impl Store {
         let before = identity(&path);
         let db = open::open(dir, &path, &head, patience)?;
         let file = before.or_else(|| identity(&path));
-        let (failed, waits, unsettled) = (Cell::new(false), Cell::new(true), Cell::new(false));
-        Ok(Store { db: RefCell::new(db), path, file, head, room, failed, waits, ahead: RefCell::default(), unsettled })
+        let (failed, in_doubt) = (Cell::new(false), Cell::new(false));
+        let (waits, unsettled, ahead) = (Cell::new(true), Cell::new(false), RefCell::default());
+        Ok(Store { db: RefCell::new(db), path, file, head, room, failed, in_doubt, waits, ahead, unsettled })
     }
 
     /// Whether the file that is open is the one that is there. Who keeps a store open for long asks this, and opens it again.
@@ -83,12 +86,19 @@ impl Store {
         self.file.is_some() && identity(&self.path) == self.file
     }
 
+    /// Whether a write that gave a fault may have landed all the same: the disk failed in the midst of it. What it would have told of
+    /// must not be taken away.
+    pub fn is_in_doubt(&self) -> bool {
+        self.in_doubt.get()
+    }
+
     /// Reads; sees one state, whatever others write meanwhile.
     pub fn read<T>(&self, work: impl FnOnce(&Tx<'_>) -> Result<T, Fault>) -> Result<T, Fault> {
         self.transact(TransactionBehavior::Deferred, work).map(|(answer, _)| answer)
     }
 
-    /// Reads and writes, alone. What `work` did lands durably when it gives an answer, and not at all when it gives a fault.
+    /// Reads and writes, alone. What `work` did lands durably when it gives an answer, and not at all when it gives a fault; `is_in_doubt` tells
+    /// where the disk left that open.
     pub fn write<T>(&self, work: impl FnOnce(&Tx<'_>) -> Result<T, Fault>) -> Result<T, Fault> {
         self.wait_for_disk(true)?;
         let (answer, noted) = self.commit(work)?;
@@ -126,7 +136,10 @@ impl Store {
         let tx = Tx { db: &transaction, noted: RefCell::new(None) };
         let answer = work(&tx)?;
         let noted = tx.noted.into_inner();
-        transaction.commit().map_err(fail)?;
+        transaction.commit().map_err(|e| {
+            self.in_doubt.set(true);
+            fail(e)
+        })?;
         Ok((answer, noted))
     }
 }

@@ -110,7 +110,12 @@ impl Store {
         let Some(begin) = self.read(|tx| begin_of(tx.db, last))? else { return Ok(None) };
         let name = parts.join(format!("{:012}-{last:012}.jsonl", begin.0 + 1));
         std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&parts).map_err(io)?;
-        let hash = self.read(|tx| copy(tx.db, &begin, last, &name, &anchors))?;
+        let hash = match self.read(|tx| copy(tx.db, &begin, last, &name, &anchors)) {
+            Ok(hash) => hash,
+            // Whoever was quicker has tidied up behind himself, and what we were writing was no more than what he wrote.
+            Err(_) if self.read(|tx| begin_of(tx.db, last))?.as_ref() != Some(&begin) => return Ok(None),
+            Err(fault) => return Err(fault),
+        };
         let part = Part { first: begin.0 + 1, last, hash };
         let cut = self.write(|tx| {
             // What was read is what goes: another may have cut it meanwhile.
@@ -122,6 +127,9 @@ impl Store {
             tx.db.execute("DELETE FROM journal WHERE seq <= ?1", [last as i64]).map_err(inner)?;
             Ok(true)
         })?;
+        if cut {
+            tidy(&parts, &name, part.first);
+        }
         Ok(cut.then_some(part))
     }
 
@@ -181,6 +189,42 @@ fn copy(
     std::fs::rename(&part, name).map_err(io)?;
     crate::backup::sync_above(name);
     Ok(hash)
+}
+
+/// Takes away what one left who was killed before his part was cut off: it begins where this one does, and holds nothing that this
+/// one does not. A part that says anything else stays, whoever wrote it.
+fn tidy(parts: &Path, done: &Path, first: u64) {
+    let begins = format!("{first:012}-");
+    for entry in std::fs::read_dir(parts).into_iter().flatten().flatten() {
+        let (path, file) = (entry.path(), entry.file_name());
+        if path == done || !file.to_string_lossy().starts_with(&begins) {
+            continue;
+        }
+        let unfinished = path.extension().is_some_and(|end| end == "part");
+        if unfinished || is_beginning(&path, done).unwrap_or(false) {
+            let _it_is_no_part_of_the_journal = std::fs::remove_file(&path);
+        }
+    }
+}
+
+/// Whether a file is the beginning of another, byte for byte.
+fn is_beginning(short: &Path, long: &Path) -> io::Result<bool> {
+    let open = |path: &Path| {
+        let flags = rustix::fs::OFlags::NOFOLLOW | rustix::fs::OFlags::NONBLOCK;
+        File::options().read(true).custom_flags(flags.bits() as i32).open(path).map(BufReader::new)
+    };
+    let (mut short, mut long) = (open(short)?, open(long)?);
+    loop {
+        let piece = short.fill_buf()?;
+        if piece.is_empty() {
+            return Ok(true);
+        }
+        let mut same = vec![0; piece.len()];
+        if long.read_exact(&mut same).is_err() || same != piece {
+            return Ok(false);
+        }
+        short.consume(same.len());
+    }
 }
 
 fn put(out: &mut impl Write, line: &impl Serialize) -> io::Result<()> {

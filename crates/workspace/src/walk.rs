@@ -53,6 +53,10 @@ pub trait Visitor {
     /// Anything else, a name that is struck out included.
     fn leaf(&mut self, at: &At<'_>) -> io::Result<()>;
     fn leave(&mut self) -> io::Result<()>;
+    /// A directory that was there when it was looked at, and was gone when it was to be entered.
+    fn vanished(&mut self) -> io::Result<()> {
+        Err(io::ErrorKind::NotFound.into())
+    }
     /// A directory that may not be looked into; only where the walk may not open it by force.
     fn shut(&mut self, _at: &At<'_>) -> io::Result<()> {
         Err(io::ErrorKind::PermissionDenied.into())
@@ -156,6 +160,7 @@ impl<V: Visitor> Walk<V> {
                     let at = At { name, meta, parent: way.here(), depth, opened: None, opaque, marks: self.marks };
                     return self.visitor.shut(&at);
                 }
+                Err(e) if layers.is_empty() && is_gone(&e) => return self.visitor.vanished(),
                 other => other?,
             }
             layers.push(layer);
@@ -232,6 +237,11 @@ pub fn path_of<'a>(parts: impl Iterator<Item = &'a [u8]>) -> Rel {
         path = path.join(part);
     }
     path
+}
+
+/// Nothing is there any more, or something else.
+fn is_gone(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
 }
 
 /// Only an owner who is not root must open what is shut.

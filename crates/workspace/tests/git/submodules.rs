@@ -163,6 +163,91 @@ fn a_git_file_that_leads_elsewhere_is_refused_before_anything_lands() {
     assert_eq!((head(&place, &lib), head(&place, &victim)), (done.inside[0].commit.clone(), before), "the control");
 }
 
+/// `.gitmodules` comes with the tree, so that anybody may have written it; what it says leads nowhere.
+#[test]
+fn hostile_names_and_paths_in_gitmodules_lead_nowhere() {
+    let place = nested();
+    let lib = place.project.join("deps/lib");
+    let victim = library(&place, "victim");
+    let untouched = head(&place, &victim);
+    let outside = victim.to_str().unwrap();
+    let hostile = [
+        ("a path above", "[submodule \"deps/lib\"]\n\tpath = ../victim\n".to_owned()),
+        ("an absolute path", format!("[submodule \"deps/lib\"]\n\tpath = {outside}\n")),
+        ("a name above", "[submodule \"../../victim/.git\"]\n\tpath = deps/lib\n".to_owned()),
+        ("an absolute name", format!("[submodule \"{outside}/.git\"]\n\tpath = deps/lib\n")),
+        ("one name twice", "[submodule \"x\"]\n\tpath = deps/lib\n[submodule \"x\"]\n\tpath = ../victim\n".to_owned()),
+        ("one path twice", "[submodule \"x\"]\n\tpath = deps/lib\n[submodule \"y\"]\n\tpath = deps/lib\n".to_owned()),
+        ("a name in another's", "[submodule \"deps/lib/modules/more\"]\n\tpath = deps/lib\n".to_owned()),
+        ("no settings at all", "[submodule \"deps/lib\n".to_owned()),
+    ];
+    for (what, text) in hostile {
+        fs::write(place.project.join(".gitmodules"), text).unwrap();
+        let modules = fs::read_dir(place.project.join(".git/modules")).unwrap().count();
+        let write = || fs::write(lib.join("l"), format!("{what}\n")).unwrap();
+        let done = place.commit(&place.project, Author::Agent, &["deps/lib/l"], write);
+        let done = done.unwrap_or_else(|fault| panic!("{what}: {}", fault.message));
+        assert_eq!(done.inside.len(), 1, "{what}");
+        assert_eq!(head(&place, &lib), done.inside[0].commit, "{what}: it is committed where it landed");
+        assert_eq!(place.git_in(&lib, &["show", "HEAD:l"]), what);
+        assert_eq!(head(&place, &victim), untouched, "{what}");
+        assert_eq!(place.git_in(&victim, &["status", "--porcelain"]), "", "{what}");
+        assert_eq!(fs::read_dir(place.project.join(".git/modules")).unwrap().count(), modules, "{what}");
+    }
+}
+
+/// The directory of a submodule, or one above it, that is a link leads out of the tree.
+#[test]
+fn a_submodule_behind_a_link_is_refused() {
+    let place = nested();
+    let victim = library(&place, "victim");
+    let untouched = head(&place, &victim);
+    let around = place.root.join("around");
+    fs::create_dir(&around).unwrap();
+    fs::rename(&victim, around.join("lib")).unwrap();
+    let before = head(&place, &place.project);
+    for (link, to) in [("deps/lib", around.join("lib")), ("deps", around.clone())] {
+        let (there, kept) = (place.project.join(link), place.root.join("kept"));
+        fs::rename(&there, &kept).unwrap();
+        std::os::unix::fs::symlink(&to, &there).unwrap();
+        let refused = place.prepare(&place.project, Author::Agent, &["deps/lib/l"]);
+        assert!(refused.is_err(), "{link} is a link");
+        assert_eq!(head(&place, &around.join("lib")), untouched, "{link}");
+        fs::remove_file(&there).unwrap();
+        fs::rename(&kept, &there).unwrap();
+    }
+    assert_eq!(head(&place, &place.project), before);
+    let write = || place.write("deps/lib/l", "landed\n");
+    let done = place.commit(&place.project, Author::Agent, &["deps/lib/l"], write).unwrap();
+    assert_eq!(done.inside.len(), 1, "the control");
+}
+
+/// Two submodules that claim one git directory: neither gets the commits of the other.
+#[test]
+fn submodules_that_share_a_git_directory_do_not_move_each_others_heads() {
+    let place = nested();
+    let other = library(&place, "other");
+    add(&place, &place.project, &other, "deps/two");
+    let (lib, two) = (place.project.join("deps/lib"), place.project.join("deps/two"));
+    let own = fs::read_to_string(two.join(".git")).unwrap();
+    let before = [head(&place, &place.project), head(&place, &lib), head(&place, &two)];
+    fs::write(two.join(".git"), "gitdir: ../../.git/modules/deps/lib\n").unwrap();
+    let paths = ["deps/lib/l", "deps/two/l"];
+    for paths in [&paths[..], &paths[1..]] {
+        let done = place.commit(&place.project, Author::Agent, paths, || {
+            paths.iter().for_each(|path| place.write(path, "landed\n"));
+        });
+        assert!(done.is_err(), "{paths:?}");
+        assert_eq!([head(&place, &place.project), head(&place, &lib)], before[..2], "{paths:?}");
+    }
+    fs::write(two.join(".git"), own).unwrap();
+    assert_eq!(head(&place, &two), before[2]);
+    let again = place.commit(&place.project, Author::Agent, &paths, || {
+        paths.iter().for_each(|path| place.write(path, "again\n"));
+    });
+    assert_eq!(again.unwrap().inside.len(), 2, "the control");
+}
+
 #[test]
 fn a_repository_that_is_no_submodule_and_one_that_is_not_checked_out_are_left_alone() {
     let place = nested();
