@@ -13,6 +13,7 @@ mod connect;
 mod events;
 mod input;
 mod server;
+pub mod trust;
 mod visit;
 
 pub use address::Address;

@@ -1,18 +1,12 @@
 //! One daemon: where it is, which certificates are believed, and what we prove who we are with.
 
 use crate::address::Address;
+use crate::trust;
 use std::fmt;
-use std::io::Read;
-use std::os::unix::fs::MetadataExt;
 use std::path::Path;
-use std::sync::Arc;
 use std::time::Duration;
 use terms::{ErrorKind, Fault, Phase};
 use tokio_rustls::TlsConnector;
-use tokio_rustls::rustls::crypto::ring;
-use tokio_rustls::rustls::pki_types::CertificateDer;
-use tokio_rustls::rustls::pki_types::pem::PemObject;
-use tokio_rustls::rustls::{ClientConfig, RootCertStore};
 
 #[derive(Clone)]
 pub struct Server {
@@ -33,7 +27,7 @@ impl Server {
             return Err(Fault::new(ErrorKind::Unauthenticated, message).hint(hint).phase(Phase::Admission));
         }
         let tls = match (&address, ca) {
-            (Address::Https { .. }, ca) => Some(connector(ca)?),
+            (Address::Https { .. }, ca) => Some(trust::connector(ca, "--server-ca", "daemon")?),
             (_, None) => None,
             (_, Some(_)) => {
                 let fault = Fault::invalid(format!("--server-ca: {address} is not spoken to with TLS"));
@@ -54,38 +48,6 @@ impl Server {
     }
 }
 
-fn connector(ca: Option<&Path>) -> Result<TlsConnector, Fault> {
-    let mut roots = RootCertStore::empty();
-    match ca {
-        Some(file) => {
-            let refuse = |why: String| {
-                let fault = Fault::invalid(format!("--server-ca {}: {why}", file.display()));
-                fault.hint("give a PEM file with the certificate that signed the daemon's").phase(Phase::Admission)
-            };
-            let all = CertificateDer::pem_file_iter(file).and_then(Iterator::collect::<Result<Vec<_>, _>>);
-            for certificate in all.map_err(|e| refuse(e.to_string()))? {
-                roots.add(certificate).map_err(|e| refuse(e.to_string()))?;
-            }
-            if roots.is_empty() {
-                return Err(refuse("no certificate in it".into()));
-            }
-        }
-        None => {
-            roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
-            if roots.is_empty() {
-                let fault = Fault::new(ErrorKind::UnsupportedHost, "this system has no certificates to believe");
-                return Err(fault.hint("name the daemon's own with --server-ca FILE").phase(Phase::Admission));
-            }
-        }
-    }
-    let config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
-        .with_safe_default_protocol_versions()
-        .map_err(|e| Fault::internal(format!("TLS: {e}")))?;
-    let mut config = config.with_root_certificates(roots).with_no_client_auth();
-    config.alpn_protocols = vec![b"http/1.1".to_vec()];
-    Ok(TlsConnector::from(Arc::new(config)))
-}
-
 /// A bearer token. It is shown nowhere.
 #[derive(Clone)]
 pub struct Token(String);
@@ -95,34 +57,15 @@ impl Token {
 
     /// From a file that nobody else can read.
     pub fn read(file: &Path) -> Result<Token, Fault> {
-        let refuse = |why: &str, hint: &str| {
+        let refuse = |why: &str| {
             let fault = Fault::invalid(format!("the token's file {}: {why}", file.display()));
-            fault.hint(hint).phase(Phase::Admission)
+            fault.hint("name a file of your own that has the token and nothing else").phase(Phase::Admission)
         };
-        let hint = "name a file that has the token and nothing else";
-        let opened = std::fs::File::open(file).map_err(|e| refuse(&e.to_string(), hint))?;
-        let meta = opened.metadata().map_err(|e| refuse(&e.to_string(), hint))?;
-        if !meta.is_file() {
-            return Err(refuse("not a regular file", hint));
-        }
-        if meta.mode() & 0o077 != 0 {
-            return Err(refuse("others may read or change it", "`chmod 600` it"));
-        }
-        let own = rustix::process::geteuid().as_raw();
-        if meta.uid() != own && meta.uid() != 0 {
-            return Err(refuse("it belongs to somebody else", "make one of your own"));
-        }
-        let mut text = String::new();
-        opened
-            .take(Self::LONGEST + 1)
-            .read_to_string(&mut text)
-            .map_err(|_| refuse("it cannot be read as text", hint))?;
+        let text = trust::secret_text(file, Self::LONGEST).map_err(|why| refuse(&why))?;
         let word = text.trim();
-        let plain =
-            !word.is_empty() && text.len() as u64 <= Self::LONGEST && word.bytes().all(|b| b.is_ascii_graphic());
-        match plain {
+        match !word.is_empty() && word.bytes().all(|b| b.is_ascii_graphic()) {
             true => Ok(Token(word.to_owned())),
-            false => Err(refuse("no token in it", hint)),
+            false => Err(refuse("no token in it")),
         }
     }
 

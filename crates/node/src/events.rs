@@ -3,6 +3,7 @@
 
 use crate::fresh::timestamp;
 use crate::network::without_query;
+use crate::roster::{Roster, Runs};
 use egress::event::{Event, Stage};
 use serde::Serialize;
 use std::fs::File;
@@ -38,12 +39,17 @@ pub struct EventFile {
     lost: u64,
     dropped: u64,
     reason: Option<String>,
+    /// Whose what no broker tells of can be, and by which version of the rules it is judged.
+    roster: Roster,
+    revision: u64,
 }
 
 /// One event as it is written.
 #[derive(Serialize)]
 struct Line<'a> {
     time: String,
+    /// Which run it came from; empty where that cannot be told.
+    run: Option<&'a str>,
     op: &'static str,
     stage: &'static str,
     action: &'static str,
@@ -68,8 +74,24 @@ impl EventFile {
     pub fn new(file: File, max: Option<u64>) -> EventFile {
         let is_regular = file.metadata().is_ok_and(|m| m.is_file());
         let max = max.unwrap_or(if is_regular { DEFAULT_MAX } else { u64::MAX });
-        let (written, lost, dropped) = (0, 0, 0);
-        EventFile { file, is_regular, max, written, is_full: false, is_cut: false, lost, dropped, reason: None }
+        EventFile {
+            file,
+            is_regular,
+            max,
+            written: 0,
+            is_full: false,
+            is_cut: false,
+            lost: 0,
+            dropped: 0,
+            reason: None,
+            roster: Roster::default(),
+            revision: 1,
+        }
+    }
+
+    /// What is written from now on came from these runs, and was judged by rules of this version.
+    pub(crate) fn of(&mut self, roster: &Roster, revision: u64) {
+        (self.roster, self.revision) = (roster.clone(), revision);
     }
 
     /// Behind what a file has already, which counts.
@@ -98,6 +120,7 @@ impl EventFile {
     pub(crate) fn put(&mut self, event: &Event) {
         self.line(&Line {
             time: timestamp(SystemTime::now()),
+            run: event.run.as_deref(),
             op: event.op.name(),
             stage: stage(event.stage),
             action: event.action.name(),
@@ -132,13 +155,18 @@ impl EventFile {
 
     fn local(&mut self, op: &'static str, at: Stage, action: Action, rule: &str, path: &str, actor: &Actor) {
         let of_file = op.starts_with("fs.");
+        let run = match self.roster.now() {
+            Runs::One(run) => Some(run),
+            _ => None,
+        };
         self.line(&Line {
             time: timestamp(SystemTime::now()),
+            run: run.as_deref(),
             op,
             stage: stage(at),
             action: action.name(),
             rule: shortened(rule),
-            revision: 1,
+            revision: self.revision,
             proto: if of_file { "file" } else { policy::Proto::Unix.name() },
             name: None,
             address: None,

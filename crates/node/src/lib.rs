@@ -25,6 +25,7 @@ pub mod questions;
 pub mod quota;
 mod reach;
 pub mod review;
+mod roster;
 pub mod run;
 pub mod sandbox;
 pub mod secrets;

@@ -4,9 +4,10 @@
 use crate::Caller;
 use crate::events::EventFile;
 use crate::questions::Questions;
+use crate::roster::{Roster, Runs};
 use crate::secrets::Secrets;
 use egress::authority_of_guest::Authority;
-use egress::broker::{Around, Broker, Setup, Who};
+use egress::broker::{Around, Broker, Setup, Who, Whose};
 use egress::event::{Event, Op, Socket, Stage};
 use enclosure::{NetPlan, NetReport, Network, Opening};
 use policy::{Proto, Resolved};
@@ -14,7 +15,7 @@ use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::os::fd::BorrowedFd;
 use std::rc::Rc;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use terms::{Action, ErrorKind, Fault, Phase};
 
 /// What a policy makes of a guest's network; nothing when it gives none.
@@ -90,6 +91,8 @@ impl Planned {
             imagines,
             asks: asks(policy),
             questions: None,
+            revision: 1,
+            roster: Roster::default(),
         });
         (plan, wanted)
     }
@@ -125,6 +128,9 @@ pub(crate) struct Wanted {
     /// Some rule asks; and whom.
     pub(crate) asks: bool,
     pub(crate) questions: Option<Questions>,
+    /// What the rules are called, and whose what happens can be.
+    pub(crate) revision: u64,
+    pub(crate) roster: Roster,
 }
 
 /// Hears of every event.
@@ -198,28 +204,51 @@ impl<'a> Brokered<'a> {
     }
 }
 
+/// The guest's processes, for both who ask about them.
+type Actors = Option<Arc<Mutex<enclosure::Actors>>>;
+
 /// Asks the guest's processes who holds a socket.
-fn who(actors: enclosure::Actors) -> Who {
-    let mut actors = actors;
-    Box::new(move |socket: Socket| match socket.proto {
-        Proto::Tcp => actors.of_stream(socket.own, socket.to),
-        Proto::Udp => actors.of_datagrams(socket.own),
-        _ => None,
+fn who(actors: &Actors) -> Option<Who> {
+    let actors = actors.clone()?;
+    Some(Box::new(move |socket: Socket| {
+        let mut actors = actors.lock().unwrap_or_else(PoisonError::into_inner);
+        match socket.proto {
+            Proto::Tcp => actors.of_stream(socket.own, socket.to),
+            Proto::Udp => actors.of_datagrams(socket.own),
+            _ => None,
+        }
+    }))
+}
+
+/// Says which run holds a socket. Where only one goes on, nobody is looked for.
+fn whose(actors: Actors, roster: Roster) -> Whose {
+    let find = move |socket: Socket, among: &[i32]| {
+        let mut actors = actors.as_ref()?.lock().unwrap_or_else(PoisonError::into_inner);
+        match socket.proto {
+            Proto::Tcp => actors.stream_below((socket.own, socket.to), among),
+            Proto::Udp => actors.datagrams_below(socket.own, among),
+            _ => None,
+        }
+    };
+    Box::new(move |socket| match roster.now() {
+        Runs::None => None,
+        Runs::One(run) => Some(run),
+        Runs::Several(among) => roster.below(find(socket?, &among)?),
     })
 }
 
 impl Network for Brokered<'_> {
     fn open(&mut self, opening: Opening) -> Result<(), Fault> {
-        let Some(Wanted { policy, secrets, authority, max_net_bytes, imagines, questions, .. }) = self.wanted.take()
-        else {
-            return Ok(());
-        };
+        let Some(wanted) = self.wanted.take() else { return Ok(()) };
+        let Wanted { policy, secrets, authority, max_net_bytes, imagines, questions, revision, roster, .. } = wanted;
         let Opening { doors, actors, published } = opening;
         let mut around = Around::default();
-        (around.who, around.descriptors, around.imagines) = (actors.map(who), published, imagines);
+        let actors = actors.map(|actors| Arc::new(Mutex::new(actors)));
+        (around.who, around.descriptors, around.imagines) = (who(&actors), published, imagines);
+        around.whose = Some(whose(actors, roster));
         around.asks = questions.map(|questions| questions.0);
         let secrets = secrets.read()?;
-        let broker = Broker::start(Setup { doors, policy, secrets, authority, max_net_bytes, around })?;
+        let broker = Broker::start(Setup { doors, policy, revision, secrets, authority, max_net_bytes, around })?;
         self.lever.replace(Some(broker.handle()));
         self.broker = Some(broker);
         Ok(())
@@ -321,6 +350,7 @@ pub(crate) mod test {
             hint: Some("allow it".into()),
             socket: None,
             actor: None,
+            run: None,
         }
     }
 

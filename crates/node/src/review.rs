@@ -8,7 +8,7 @@ pub mod conflicts;
 mod denied;
 pub mod diff;
 mod landing;
-mod past;
+pub(crate) mod past;
 pub mod provenance;
 pub mod prune;
 pub mod rebase;

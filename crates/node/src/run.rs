@@ -23,7 +23,7 @@ pub use self::place::{Fresh, Keep, Place};
 use self::record::Tracked;
 pub(crate) use self::record::{Written, is_stopped};
 pub(crate) use self::resident::{Command, Holding, Premises, Resident};
-pub(crate) use self::tally::Tally;
+pub(crate) use self::tally::{Tally, uncounted};
 use self::view::View;
 use crate::Caller;
 use crate::events::EventFile;
@@ -31,9 +31,10 @@ use crate::network::{self, Brokered, Ear, Planned, Purpose, Wanted};
 use crate::policies::{self, Flag, Source};
 use crate::publish;
 use crate::questions::{Asked, Person, Questions};
+use crate::roster::Roster;
 pub use crate::sandbox::TTL_MS;
 use enclosure::{Beside, Cpus, Driver, Enforced, Prepared, Published, Request};
-pub use enclosure::{Groundwork, Observed, Observer, Stdio, begin};
+pub use enclosure::{Groundwork, Observed, Observer, Stdio, begin, forgo};
 use policy::Resolved;
 use std::cell::RefCell;
 use std::ffi::{OsStr, OsString};
@@ -89,6 +90,8 @@ pub struct Ready {
     /// What explains the plan to those who ask.
     pub notes: Vec<String>,
     pub policy: Rc<policy::Policy>,
+    /// The one that its events bear.
+    run: String,
     network: Option<Wanted>,
     publish: Vec<Published>,
     tracked: Option<Tracked>,
@@ -219,10 +222,6 @@ fn lay_out(
 ) -> Result<Laid, Refused> {
     let Under { mut effective, spot, held, mut warnings, mut timer } = under;
     timer.enter(Phase::Planning);
-    // Whoever has secrets must forget them before the first process is made, which is a copy of us.
-    if effective.secrets.is_empty() {
-        ground.settle();
-    }
     let around = policies::surroundings(&mut effective, caller, &spot.dir, word);
     warnings.extend(around.notes);
     let resolved = policy::resolve(&effective, &around.context).map_err(Fault::from)?;
@@ -230,6 +229,10 @@ fn lay_out(
     let degrade: Vec<String> = resolved.degrade().map(String::from).collect();
     let mut enforced = enclosure::choose(&degrade)?;
     check_driver(enforced.driver, ask, &resolved)?;
+    // Whoever has secrets must forget them before the first process is made, which is a copy of us.
+    if effective.secrets.is_empty() && enforced.driver == Driver::Namespaces {
+        ground.release();
+    }
     let counted = resolved.needs_network().is_some() || !ask.publish.is_empty();
     let view = held.as_ref().map_or(Ok(View::default()), Held::view)?;
     let (resolved, plan, layered) = aside::settle(resolved, ask, &spot, &view, caller)?;
@@ -307,6 +310,7 @@ impl Laid {
             workspace: tracked.as_ref().map(|t| t.held.workspace(&view)),
         };
         let program = request.program.clone();
+        let run = request.run_id.as_str().to_owned();
         timer.enter(Phase::Preparation);
         let prepared = match enclosure::prepare(request, ground) {
             Ok(prepared) => prepared,
@@ -323,6 +327,7 @@ impl Laid {
             warnings,
             notes,
             policy: effective,
+            run,
             network: wanted,
             publish,
             tracked,
@@ -372,6 +377,12 @@ pub(crate) fn run_heard<'a>(
     if let Some(network) = &mut ready.network {
         network.secrets.open()?;
     }
+    let roster = Roster::of(&ready.run);
+    ready.network.iter_mut().for_each(|network| network.roster = roster.clone());
+    let events = events.map(|mut file| {
+        file.of(&roster, 1);
+        file
+    });
     let journal = events.map(|file| Rc::new(RefCell::new(file)));
     let brokered = ready.network.map(|wanted| Brokered::new(wanted, journal.clone(), ear));
     let network = brokered.map(|brokered| Box::new(brokered) as Box<dyn enclosure::Network + 'a>);

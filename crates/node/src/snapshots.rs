@@ -318,6 +318,14 @@ pub fn still_there(tx: &Tx<'_>, layers: &[String]) -> Result<(), Fault> {
     }
 }
 
+/// Takes away a layer that was made for records which were not written. Where the disk left open whether they were, it is for
+/// `gc` to say.
+fn discard(state: &State, layer: &str) {
+    if !state.store.is_in_doubt() {
+        let _ = state.layers.remove(layer);
+    }
+}
+
 /// Takes away layers that nothing refers to any more. What fails is left to `gc`.
 fn drop_unused(state: &State, candidates: &[String]) -> Result<(), Fault> {
     let used = state.store.read(layers_in_use)?;

@@ -18,11 +18,13 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
-use std::path::{Component, Path, PathBuf};
+use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
 mod follow;
+mod known;
 mod look;
+mod manage;
 mod managers;
 mod sensitive;
 
@@ -256,183 +258,6 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// The manager whose root holds `path`; of several the one with the longest root.
-    fn manager_of(&self, path: &Path) -> Option<(&'static Manager, PathBuf)> {
-        let mut best: Option<(&'static Manager, PathBuf)> = None;
-        let mut better = |manager, root: PathBuf| {
-            if best.as_ref().is_none_or(|(_, kept)| kept.as_os_str().len() < root.as_os_str().len()) {
-                best = Some((manager, root));
-            }
-        };
-        for (manager, root) in &self.named {
-            if inside(path, root) {
-                better(manager, root.clone());
-            }
-        }
-        let bytes = path.as_os_str().as_bytes();
-        for manager in MANAGERS {
-            for root in manager.roots {
-                if root.starts_with('/') && below(bytes, root.as_bytes()) {
-                    better(manager, PathBuf::from(root));
-                }
-            }
-        }
-        for home in &self.homes {
-            if !inside(path, home) {
-                continue;
-            }
-            let rel = bytes.get(home.as_os_str().len() + 1..).unwrap_or_default();
-            for manager in MANAGERS {
-                if let Some(root) = manager.roots.iter().find(|root| below(rel, root.as_bytes())) {
-                    better(manager, home.join(root));
-                }
-            }
-        }
-        best
-    }
-
-    /// Grants what a manager's row says; false when this is not that manager's root after all.
-    fn manage(&mut self, manager: &'static Manager, root: &Path, cause: &str) -> bool {
-        let key = (manager.name, root.as_os_str().to_os_string());
-        if let Some(settled) = self.settled.get(&key) {
-            return *settled;
-        }
-        let here = if manager.marks.is_empty() {
-            self.exists(root)
-        } else {
-            manager.marks.iter().any(|mark| self.exists(&root.join(mark)))
-        };
-        self.settled.insert(key, here);
-        if !here {
-            return false;
-        }
-        if self.is_workspace(root) {
-            self.add(root, manager.name, cause);
-            return true;
-        }
-        if manager.give.is_empty() {
-            let mut holes = self.holes(root, manager.holes);
-            if manager.name == "user commands" {
-                holes = self.secrets_in(root);
-            }
-            self.add_around(root, &holes, manager.name, cause);
-        } else {
-            let holes = self.holes(root, manager.holes);
-            for part in manager.give {
-                self.add_around(&root.join(part), &holes, manager.name, cause);
-            }
-            if manager.name == "go" {
-                // ~/go may be an unpacked Go instead of a GOPATH.
-                self.beside(root, "go", cause);
-            }
-        }
-        for dir in manager.links {
-            self.linked_installations(&root.join(dir), root, cause);
-        }
-        let Some(home) = self.homes.first().cloned() else {
-            return true;
-        };
-        for path in manager.also {
-            self.add(&home.join(path), manager.name, cause);
-        }
-        for path in manager.settings {
-            let path = home.join(path);
-            if holds_no_secret(&path) {
-                self.add(&path, manager.name, cause);
-            }
-        }
-        for name in manager.with {
-            self.companion(name, cause);
-        }
-        self.names.extend(manager.vars.iter().chain(manager.env));
-        true
-    }
-
-    fn companion(&mut self, name: &str, cause: &str) {
-        let Some(manager) = MANAGERS.iter().find(|m| m.name == name) else {
-            return;
-        };
-        let mut roots: Vec<PathBuf> =
-            self.named.iter().filter(|(m, _)| m.name == name).map(|(_, root)| root.clone()).collect();
-        if let Some(home) = self.homes.first() {
-            roots.extend(manager.roots.iter().map(|root| home.join(root)));
-        }
-        for root in roots {
-            self.manage(manager, &root, cause);
-        }
-    }
-
-    /// Installations that a manager was told of by a symlink: `rustup toolchain link`, jenv, pyenv.
-    fn linked_installations(&mut self, dir: &Path, root: &Path, cause: &str) {
-        if self.is_workspace(dir) {
-            return;
-        }
-        for (name, kind) in self.list(dir).iter() {
-            if *kind != Kind::Link {
-                continue;
-            }
-            let Some(target) = self.link_target(&dir.join(name)) else {
-                continue;
-            };
-            if inside(&target, root) {
-                continue;
-            }
-            let bin = target.join("bin");
-            if self.exists(&bin) {
-                self.base(&bin, cause, Led::ByUser, 0);
-            }
-        }
-    }
-
-    /// Paths below `root` that fit the patterns and exist.
-    fn holes(&mut self, root: &Path, patterns: &[&str]) -> Vec<PathBuf> {
-        let mut found = Vec::new();
-        for pattern in patterns {
-            let mut paths = vec![root.to_path_buf()];
-            for part in pattern.split('/') {
-                let mut next = Vec::new();
-                for path in &paths {
-                    if part != "*" {
-                        next.push(path.join(part));
-                        continue;
-                    }
-                    let listing = self.list(path);
-                    next.extend(listing.iter().filter(|(_, kind)| *kind == Kind::Dir).map(|(name, _)| path.join(name)));
-                }
-                paths = next;
-            }
-            found.extend(paths.into_iter().filter(|path| is_link(path).is_some()));
-        }
-        found
-    }
-
-    /// Names right in an unknown directory that are sensitive wherever they are, such as `.env`.
-    fn secrets_in(&mut self, dir: &Path) -> Vec<PathBuf> {
-        let hidden = self.list(dir);
-        let hidden = hidden.iter().filter(|(name, _)| name.as_bytes().starts_with(b"."));
-        hidden.map(|(name, _)| dir.join(name)).filter(|path| sensitive(path, Path::new("/")).is_some()).collect()
-    }
-
-    /// Grants `path` but for the holes in it.
-    fn add_around(&mut self, path: &Path, holes: &[PathBuf], what: &str, cause: &str) {
-        if !holes.iter().any(|hole| inside(hole, path)) {
-            self.add(path, what, cause);
-            return;
-        }
-        let listing = self.list(path);
-        if listing.is_empty() {
-            self.skip(path, &format!("{what}: holds credentials among too many files"));
-        }
-        for (name, _) in listing.iter() {
-            let child = path.join(name);
-            if holes.contains(&child) {
-                self.skip(&child, &format!("{what}: may hold credentials"));
-            } else {
-                self.add_around(&child, holes, what, cause);
-            }
-        }
-    }
-
     /// The only way into `grants`. A path that leads to a refused place is refused with it.
     fn add(&mut self, path: &Path, what: &str, cause: &str) {
         if self.is_system(path) || self.in_workspace(path) || self.is_granted(path) {
@@ -469,31 +294,6 @@ impl<'a> Search<'a> {
         Some(format!("sensitive ({kind})"))
     }
 
-    fn is_system(&self, path: &Path) -> bool {
-        let bytes = path.as_os_str().as_bytes();
-        let Some(rest) = bytes.strip_prefix(b"/") else {
-            return false;
-        };
-        let first = rest.split(|b| *b == b'/').next().unwrap_or_default();
-        let system = match first {
-            b"usr" | b"bin" | b"sbin" | b"opt" | b"etc" => true,
-            b"lib" | b"lib32" | b"lib64" | b"libx32" => true,
-            b"nix" => below(rest, b"nix/store"),
-            _ => false,
-        };
-        system && !self.homes.iter().any(|home| inside(path, home)) && !bytes.windows(4).any(|w| w == b"/../")
-    }
-
-    fn in_workspace(&self, path: &Path) -> bool {
-        self.workspace.as_ref().is_some_and(|workspace| inside(path, workspace))
-    }
-
-    /// Whether `path` is the workspace's, by name or by where its symlinks lead.
-    fn is_workspace(&mut self, path: &Path) -> bool {
-        self.in_workspace(path)
-            || (self.workspace.is_some() && self.real(path).is_some_and(|real| self.in_workspace(&real)))
-    }
-
     fn is_granted(&self, path: &Path) -> bool {
         self.grants.iter().any(|grant| inside(path, &grant.path))
     }
@@ -501,75 +301,6 @@ impl<'a> Search<'a> {
     /// True the first time a path is asked about.
     fn first_look(&mut self, path: &Path) -> bool {
         self.followed.insert(path.as_os_str().to_os_string())
-    }
-
-    fn exists(&mut self, path: &Path) -> bool {
-        self.real(path).is_some()
-    }
-
-    /// Where `path` really is. One `lstat` per path component and call, since parents are remembered.
-    fn real(&mut self, path: &Path) -> Option<PathBuf> {
-        if let Some(known) = self.known.get(path.as_os_str()) {
-            return known.clone();
-        }
-        let real = match (path.parent(), path.file_name()) {
-            (Some(parent), Some(name)) => self.real(parent).and_then(|parent| {
-                let full = parent.join(name);
-                match is_link(&full)? {
-                    true => fs::canonicalize(full).ok(),
-                    false => Some(full),
-                }
-            }),
-            _ => Some(PathBuf::from("/")),
-        };
-        self.known.insert(path.as_os_str().to_os_string(), real.clone());
-        real
-    }
-
-    /// The names in a directory, sorted; none when it cannot be read or holds too many.
-    fn list(&mut self, dir: &Path) -> Rc<Listing> {
-        if let Some(listing) = self.listings.get(dir.as_os_str()) {
-            return listing.clone();
-        }
-        let mut names = list_up_to(dir, MAX_NAMES + 1);
-        if names.len() > MAX_NAMES {
-            names.clear();
-        }
-        let listing = Rc::new(names);
-        self.listings.insert(dir.as_os_str().to_os_string(), listing.clone());
-        listing
-    }
-
-    /// Where a symlink points, as an absolute path without `..`.
-    fn link_target(&mut self, link: &Path) -> Option<PathBuf> {
-        let target = fs::read_link(link).ok()?;
-        self.absolute(link, &target)
-    }
-
-    fn absolute(&mut self, link: &Path, target: &Path) -> Option<PathBuf> {
-        if is_plain(target) {
-            return Some(target.to_path_buf());
-        }
-        let mut path = match target.is_absolute() {
-            true => PathBuf::from("/"),
-            false => self.real(link.parent()?)?,
-        };
-        let mut named = false;
-        for part in target.components() {
-            match part {
-                Component::Normal(name) => {
-                    path.push(name);
-                    named = true;
-                }
-                // `..` after a name may leave through a symlink, so the kernel is asked.
-                Component::ParentDir if named => return fs::canonicalize(link).ok(),
-                Component::ParentDir => {
-                    path.pop();
-                }
-                _ => {}
-            }
-        }
-        plain(&path)
     }
 
     fn tilde(&self, path: &Path) -> String {

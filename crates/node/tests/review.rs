@@ -129,6 +129,11 @@ fn has_drifted(bench: &Bench, id: &str) -> bool {
     diff::diff(&bench.caller, &ask).unwrap().diff.files[0].change.drifted
 }
 
+/// What `inspect` says.
+fn drifted(bench: &Bench, id: &str) -> u64 {
+    node::lifecycle::list::inspect(Some(id), &bench.caller).unwrap().pending.unwrap().drifted
+}
+
 /// Whatever its times say, a file that is again what another sandbox knew does not keep that one's changes from landing.
 #[test]
 fn what_was_undone_is_no_drift_to_others() {
@@ -138,8 +143,10 @@ fn what_was_undone_is_no_drift_to_others() {
     write(&up_two, "a.txt", "two\n");
     let batch = bench.approve(&one, None).batch;
     assert!(has_drifted(&bench, &two), "the control: it is another");
+    assert_eq!(drifted(&bench, &two), 1, "at a glance, too");
     undo(&bench.caller, Some(&batch)).unwrap();
     assert!(!has_drifted(&bench, &two), "the bytes are what they were");
+    assert_eq!(drifted(&bench, &two), 0, "at a glance, too");
     node::lifecycle::gc::collect(&bench.caller, &node::config::Keep::default()).unwrap();
     assert!(!has_drifted(&bench, &two), "what tells so is kept as long as somebody asks");
     write(&bench.base, "a.txt", "by hand\n");

@@ -3,9 +3,11 @@
 //! for its turn waits behind its own tenant's, never behind another's.
 
 mod fair;
+mod pace;
 mod rate;
 
 pub use fair::{Fair, Shares, Turn};
+pub use pace::Lease;
 
 use crate::ask::Key;
 use crate::refuse::Refusal;
@@ -16,6 +18,7 @@ use node::config::Quota;
 use node::lifecycle::keys;
 use node::quota::{self, More, Used};
 use node::tokens::DEFAULT_TENANT;
+use pace::Beginnings;
 use rate::Rate;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -50,6 +53,7 @@ pub struct Admission {
     quotas: Quotas,
     rate: Rate,
     runs: Arc<Fair>,
+    beginnings: Beginnings,
     /// One at a time counts and takes: what two count at once they would both take.
     taking: Arc<Fair>,
     disk: Mutex<BTreeMap<String, (Instant, u64)>>,
@@ -58,7 +62,8 @@ pub struct Admission {
 impl Admission {
     pub fn new(quotas: Quotas) -> Admission {
         let (runs, taking) = (Fair::new(quotas.node.runs), Fair::new(Some(1)));
-        Admission { quotas, rate: Rate::default(), runs, taking, disk: Mutex::default() }
+        let beginnings = Beginnings::new(pace::at_a_time());
+        Admission { quotas, rate: Rate::default(), runs, beginnings, taking, disk: Mutex::default() }
     }
 
     /// One more request.
@@ -91,6 +96,11 @@ impl Admission {
             };
             exceeded(LimitKind::Runs, message, Duration::from_secs(1))
         })
+    }
+
+    /// A turn to begin a command, which ends soon by itself. None where too many wait: then it goes without.
+    pub async fn begin(&self, tenant: &str) -> Option<Lease> {
+        self.beginnings.turn(tenant).await
     }
 
     /// A turn for a run that was begun before there was this daemon.

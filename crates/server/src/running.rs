@@ -4,6 +4,7 @@
 use crate::admission::Turn;
 use crate::refuse::Refusal;
 use crate::{Shared, Who};
+use node::keeper::attach::count_missing;
 use node::keeper::begin::{self, Shown};
 use node::keeper::runs::{self, Found};
 use node::keeper::spool::{Kind, Page, Reader};
@@ -185,7 +186,10 @@ impl Listener {
 
     async fn with_output(&self, mut outcome: Outcome) -> Result<Outcome, Refusal> {
         let (streams, cut) = self.with(|found| Ok(gather(found))).await?;
+        let [stdout_bytes, stderr_bytes] = streams.each_ref().map(Vec::len);
         let [stdout, stderr] = streams.map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
+        let seen = (stdout_bytes + stderr_bytes) as u64 + cut.iter().sum::<u64>();
+        count_missing(&mut outcome, seen, [stdout_bytes > 0, stderr_bytes > 0]);
         (outcome.stdout, outcome.stderr) = (Some(stdout), Some(stderr));
         outcome.truncated.stdout += cut[0];
         outcome.truncated.stderr += cut[1];
@@ -356,12 +360,16 @@ pub struct Input {
 }
 
 impl Input {
-    pub async fn open(listener: &Listener) -> Result<Input, Refusal> {
-        let keeper = listener.with(|found| {
-            found
-                .keeper()
-                .filter(|_| found.now().is_ok_and(|run| run.ended_ms.is_none()))
-                .ok_or_else(|| not_there(&found.id))
+    /// `counted` by who sends pieces again: a keeper that could not tell is refused before anything is sent.
+    pub async fn open(listener: &Listener, counted: bool) -> Result<Input, Refusal> {
+        let keeper = listener.with(move |found| {
+            let keeper = found.keeper().filter(|_| found.now().is_ok_and(|run| run.ended_ms.is_none()));
+            let mut keeper = keeper.ok_or_else(|| not_there(&found.id))?;
+            if counted {
+                let hello = keeper.hello()?;
+                keeper.check_counts(&hello)?;
+            }
+            Ok(keeper)
         });
         Ok(Input { keeper: Some(keeper.await?), run: listener.found.id.clone() })
     }

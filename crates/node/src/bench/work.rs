@@ -7,8 +7,10 @@ use super::{Ask, Entry, Progress, find, measure, round};
 use serde::Serialize;
 use std::ffi::OsString;
 use std::fs;
+use std::io::Write;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use terms::{Fault, Phase};
 
 /// Medians in microseconds.
@@ -227,10 +229,22 @@ fn repository(ask: &Ask, place: &Place, name: &str) -> Result<Job, String> {
     Ok(Job { words: repeated(60, &[git.into(), "status".into(), "--porcelain".into()]), directory })
 }
 
-/// A directory for work files, gone when this is dropped.
+/// A directory for work files, gone when this is dropped, and soon gone when the process ends in any other way.
 pub struct Place {
     pub root: PathBuf,
+    /// Waits for our end, to remove what is left of the place; none where there is no shell.
+    sweeper: Option<Child>,
 }
+
+/// It reads from us: a line says that all is well, an end without one that there is something left, because we were killed, however, or
+/// could not. Those whom we started may be at work there for some time, and layers have directories of the kernel's that not even their
+/// owner may look into. It stands in the place itself: whatever gets the place's name meanwhile is not touched.
+const SWEEPER: &str = "read -r line && exit; n=0
+while [ $n -lt 300 ]; do
+  rm -rf ./* ./.[!.]* || chmod -R u+rwx .
+  rmdir \"$1\" && exit
+  n=$((n + 1)); sleep 0.2
+done";
 
 impl Place {
     /// Below the current directory, else below home, else below /var/tmp; not in /tmp, which is private inside.
@@ -241,7 +255,7 @@ impl Place {
         for parent in own.chain([Path::new("/var/tmp")]) {
             let root = parent.join(format!("cofferdam-bench-{}", std::process::id()));
             match fs::create_dir(&root) {
-                Ok(()) => return Ok(Place { root }),
+                Ok(()) => return Ok(Place { sweeper: sweeper(&root), root }),
                 Err(e) => refused = format!("{}: {e}", root.display()),
             }
         }
@@ -256,8 +270,20 @@ impl Place {
     }
 }
 
+/// In a group of its own: what a terminal sends to ours does not reach it.
+fn sweeper(root: &Path) -> Option<Child> {
+    let mut shell = Command::new("/bin/sh");
+    shell.args(["-c", SWEEPER, "sh"]).arg(root).current_dir(root).process_group(0);
+    shell.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().ok()
+}
+
 impl Drop for Place {
     fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.root);
+        let removed = fs::remove_dir_all(&self.root).is_ok();
+        let Some(mut sweeper) = self.sweeper.take() else { return };
+        if let Some(mut told) = sweeper.stdin.take().filter(|_| removed) {
+            let _ = told.write_all(b"done\n");
+        }
+        let _ = sweeper.wait();
     }
 }

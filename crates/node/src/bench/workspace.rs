@@ -1,15 +1,24 @@
 //! What workspaces cost beside what people use instead: a work tree of git, a copy, an overlay by hand. Every step is done by
-//! all of them in the same round, on the same tree, and the tree exists in two sizes, so that what grows with it shows.
+//! all of them in the same round, on the same tree, and the tree exists in two sizes, so that what grows with it shows. No tree is
+//! removed before all is measured, and most files of a tree are empty: there are disks on which a file with bytes takes milliseconds to
+//! remove (ext4 mounted with `discard`), and file systems that look again at every inode that was freed lately for each file that is
+//! made (ext4 without a journal). Who comes next must not pay for what the one before took away.
 
 use super::statistics::{Quantiles, Samples};
 use super::work::Place;
 use super::{Ask, Progress, find, round};
+use crate::Caller;
+use crate::reach::Reach;
+use crate::snapshots;
+use crate::state::State;
 use serde::Serialize;
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
 use std::fs;
+use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 use terms::{ErrorKind, Fault, PROTOCOL_VERSION, Phase};
 
@@ -50,8 +59,10 @@ const FORKS: u32 = 100;
 const FILES_OF_A_DIRECTORY: u32 = 100;
 /// Runs a round: they are short, and what they cost is compared with what others cost in the same moment.
 const RUNS: u32 = 20;
-/// Rounds in which whole trees are copied; they take long, and say the same each time.
+/// Rounds in which whole trees are copied and many files are replaced; they take long, and say the same each time.
 const SLOW_ROUNDS: u32 = 2;
+/// So many files have bytes: all that is changed, and as many again.
+const FILLED: u32 = 2 * LANDED;
 
 const US: &str = "cofferdam";
 const PLAIN: &str = "plain run";
@@ -64,6 +75,9 @@ const RUN: &str = "run in a fresh workspace";
 const CREATE: &str = "create and first command";
 const DIFF: &str = "diff of 100 changes";
 const SNAPSHOT: &str = "snapshot";
+const SNAPSHOT_VERB: &str = "snapshot, without a process";
+const FORK_VERB: &str = "fork, without a process";
+const NOTHING: &str = "--version";
 const FORK: &str = "fork, each of 100";
 const APPROVE: &str = "approve 1,000 files";
 const READ: &str = "read 4 KiB 20,000 times";
@@ -77,12 +91,15 @@ pub fn workspace(ask: &Ask, files: u32, progress: Progress<'_>) -> Result<Worksp
     let rounds = (ask.rounds / 20).clamp(3, 10);
     let mut table = Table::default();
     for size in BTreeSet::from(sizes) {
+        progress(&format!("{size} files, the tree is made"), 0, rounds);
         let yard = Yard::make(ask, &place.root, size)?;
         for at in 0..rounds {
-            yard.round(size, at < SLOW_ROUNDS, &mut table)?;
-            progress(&format!("{size} files"), at + 1, rounds);
+            let mut say = |step: &str| progress(&format!("{size} files, {step}"), at + 1, rounds);
+            yard.round(size, at < SLOW_ROUNDS, &mut table, &mut say)?;
         }
     }
+    progress("the trees are removed", rounds, rounds);
+    drop(place);
     let ratios = table.ratios(sizes);
     Ok(WorkspaceAnswer {
         protocol_version: PROTOCOL_VERSION,
@@ -131,9 +148,16 @@ impl Table {
             let ratio = ours.zip(theirs).and_then(|(ours, theirs)| ours.median_ratio(theirs));
             found.extend(ratio.map(|p50| WorkspaceRatio { name, p50: round(p50) }));
         };
-        for (step, who) in
-            [(RUN, US), (RUN, PLAIN), (CREATE, US), (DIFF, US), (SNAPSHOT, US), (FORK, US), (APPROVE, US)]
-        {
+        for (step, who) in [
+            (RUN, US),
+            (RUN, PLAIN),
+            (CREATE, US),
+            (DIFF, US),
+            (SNAPSHOT, US),
+            (SNAPSHOT_VERB, US),
+            (FORK, US),
+            (APPROVE, US),
+        ] {
             let name = format!("{step}, {who}: {large} files / {small} files");
             say(name, self.samples(step, who, large), self.samples(step, who, small));
         }
@@ -156,6 +180,8 @@ struct Yard {
     /// Where copies and work trees are made.
     beside: PathBuf,
     state: PathBuf,
+    /// How many trees were put aside.
+    aside: AtomicU32,
 }
 
 impl Yard {
@@ -166,46 +192,92 @@ impl Yard {
         let made = || -> Result<(), String> {
             fs::create_dir_all(&tree).map_err(|e| e.to_string())?;
             (0..size).try_for_each(|i| write_file(&tree, i, "before")).map_err(|e| e.to_string())?;
-            let Some(git) = &git else { return Ok(()) };
-            for words in [&["init", "-q"][..], &["add", "."], &["commit", "-q", "-m", "files"]] {
-                call(git, &[&IDENTITY[..], words].concat(), &tree)?;
-            }
-            Ok(())
+            git.as_ref().map_or(Ok(()), |git| repository(git, &tree, size))
         };
         made().map_err(|why| failed("the tree", &why))?;
         let unshare = find("unshare", ask.path.as_deref());
         // The name of a link to ourselves means another program in each process.
         let exe = fs::canonicalize(&ask.exe).unwrap_or_else(|_| ask.exe.clone());
-        Ok(Yard { exe, git, unshare, tree, beside, state })
+        Ok(Yard { exe, git, unshare, tree, beside, state, aside: AtomicU32::new(0) })
     }
 
-    fn round(&self, size: u32, slow: bool, table: &mut Table) -> Result<(), Fault> {
+    fn round(&self, size: u32, slow: bool, table: &mut Table, say: &mut dyn FnMut(&str)) -> Result<(), Fault> {
+        say(RUN);
         for _ in 0..RUNS {
             table.add(RUN, PLAIN, size, self.timed(&self.tree, &["run", "--read-only", "--", "/bin/true"]));
             table.add(RUN, US, size, self.timed(&self.tree, &["run", "--", "/bin/true"]));
+            table.add(NOTHING, US, size, self.timed(&self.tree, &["--version"]));
         }
+        say(CREATE);
         let (id, took) = self.create()?;
         table.add(CREATE, US, size, Ok(took));
         table.add(CREATE, OVERLAY, size, self.overlay());
         if slow {
+            say("git worktree add");
             table.add(CREATE, GIT, size, self.git_create());
+            say("cp -a");
             let copied = self.copy();
             table.add(CREATE, COPY, size, copied.clone());
             table.add(FORK, COPY, size, copied);
         }
+        say(DIFF);
         self.change(&id, CHANGED)?;
         table.add(DIFF, US, size, self.timed(&self.tree, &["diff", &id, "--stat"]));
         if slow {
             table.add(DIFF, GIT, size, self.git_diff());
         }
+        say(SNAPSHOT);
         table.add(SNAPSHOT, US, size, self.timed(&self.tree, &["snapshot", &id]));
+        self.change(&id, CHANGED)?;
+        table.add(SNAPSHOT_VERB, US, size, self.snapshot_verb(&id));
+        table.add(FORK_VERB, US, size, self.fork_verb(&id));
         let forks = self.timed(&self.tree, &["fork", &id, "--count", &FORKS.to_string()]);
         table.add(FORK, US, size, forks.map(|all| all / FORKS));
+        say(READ);
         self.blocks(&id, size, table)?;
-        self.change(&id, LANDED)?;
-        table.add(APPROVE, US, size, self.approve(&id));
-        table.add(APPROVE, COPY, size, self.copy_files());
+        if slow {
+            say(APPROVE);
+            self.change(&id, LANDED)?;
+            table.add(APPROVE, US, size, self.approve(&id));
+            table.add(APPROVE, COPY, size, self.copy_files());
+        }
+        say("sandboxes are removed");
         self.tidy()
+    }
+
+    /// The verb as a daemon calls it: by itself, in a process that is there, with a state that is open.
+    fn snapshot_verb(&self, id: &str) -> Result<Duration, String> {
+        let (caller, said) = (self.caller(), |fault: Fault| fault.message);
+        let state = State::open(&caller).map_err(said)?;
+        let started = Instant::now();
+        snapshots::take(&state, &caller, Some(id), None).map_err(said)?;
+        Ok(started.elapsed())
+    }
+
+    /// One fork of what has not changed since its last snapshot.
+    fn fork_verb(&self, id: &str) -> Result<Duration, String> {
+        let (caller, said) = (self.caller(), |fault: Fault| fault.message);
+        let state = State::open(&caller).map_err(said)?;
+        let started = Instant::now();
+        snapshots::fork(&state, &caller, Some(id), None, 1).map_err(said)?;
+        Ok(started.elapsed())
+    }
+
+    fn caller(&self) -> Caller {
+        Caller {
+            cwd: self.tree.clone(),
+            home: self.beside.clone(),
+            user: "bench".to_owned(),
+            env: vec![("COFFERDAM_STATE".into(), self.state.clone().into())],
+            read_late: |_| None,
+            reach: Reach::All,
+        }
+    }
+
+    /// A tree that has done its duty; it goes with all others when everything is measured.
+    fn put_aside(&self, name: &str) -> Result<(), String> {
+        let to = format!("aside-{}", self.aside.fetch_add(1, Ordering::Relaxed));
+        fs::rename(self.beside.join(name), self.beside.join(to)).map_err(|e| e.to_string())
     }
 
     fn timed(&self, directory: &Path, words: &[&str]) -> Result<Duration, String> {
@@ -259,7 +331,8 @@ impl Yard {
         call(git, &["status", "--porcelain"], &worktree)?;
         call(git, &["diff", "--stat"], &worktree)?;
         let took = started.elapsed();
-        call(git, &["worktree", "remove", "--force", "../worktree"], &self.tree)?;
+        self.put_aside("worktree")?;
+        call(git, &["worktree", "prune"], &self.tree)?;
         Ok(took)
     }
 
@@ -267,7 +340,7 @@ impl Yard {
         let started = Instant::now();
         call(Path::new("/bin/cp"), &["-a", "tree", "copy"], &self.beside)?;
         let took = started.elapsed();
-        fs::remove_dir_all(self.beside.join("copy")).map_err(|e| e.to_string())?;
+        self.put_aside("copy")?;
         Ok(took)
     }
 
@@ -331,28 +404,35 @@ impl Yard {
     }
 }
 
-impl Drop for Yard {
-    /// Layers that are still there have directories of the kernel's that not even their owner may look into, and nobody could
-    /// remove them.
-    fn drop(&mut self) {
-        let _ = call(Path::new("/bin/chmod"), &["-R", "u+rwx", "state"], &self.beside);
-    }
-}
-
 const PYTHON: &str = "/usr/bin/python3";
 /// Nothing of git's goes on behind our back, and nobody is asked.
-const IDENTITY: [&str; 10] = [
-    "-c",
-    "user.name=bench",
-    "-c",
-    "user.email=bench@localhost",
-    "-c",
-    "commit.gpgsign=false",
-    "-c",
-    "gc.auto=0",
-    "-c",
-    "maintenance.auto=false",
-];
+const QUIET: [&str; 4] = ["-c", "gc.auto=0", "-c", "maintenance.auto=false"];
+
+/// A repository of one commit, in one pack, as one that was cloned is.
+fn repository(git: &Path, tree: &Path, size: u32) -> Result<(), String> {
+    call(git, &["init", "-q"], tree)?;
+    let mut import = Command::new(git);
+    import.args(QUIET).args(["fast-import", "--quiet"]).current_dir(tree);
+    import.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
+    let mut import = import.spawn().map_err(|e| e.to_string())?;
+    let told = import.stdin.take().map_or(Ok(()), |to| tell_files(to, size));
+    let ended = import.wait().map_err(|e| e.to_string())?;
+    told.map_err(|e| e.to_string())?;
+    if !ended.success() {
+        return Err(format!("git fast-import: {ended}"));
+    }
+    call(git, &[&QUIET[..], &["reset", "-q"]].concat(), tree).map(drop)
+}
+
+fn tell_files(to: impl Write, size: u32) -> std::io::Result<()> {
+    let mut to = BufWriter::new(to);
+    to.write_all(b"commit HEAD\ncommitter bench <bench@localhost> 0 +0000\ndata 6\nfiles\n\n")?;
+    for i in 0..size {
+        let text = text_of(i, "before");
+        write!(to, "M 644 inline {}\ndata {}\n{text}\n", name_of(i), text.len())?;
+    }
+    to.flush()
+}
 
 /// The same call so many times on one block of a file that is there, timed by itself: bytes in memory, so that only the way
 /// to them is measured.
@@ -381,7 +461,11 @@ fn write_file(tree: &Path, i: u32, text: &str) -> std::io::Result<()> {
     if i.is_multiple_of(FILES_OF_A_DIRECTORY) {
         fs::create_dir_all(path.parent().unwrap_or(tree))?;
     }
-    fs::write(path, format!("{i}\n{text}\n"))
+    fs::write(path, text_of(i, text))
+}
+
+fn text_of(i: u32, text: &str) -> String {
+    if i < FILLED { format!("{i}\n{text}\n") } else { String::new() }
 }
 
 fn call(program: &Path, words: &[&str], directory: &Path) -> Result<String, String> {

@@ -103,15 +103,18 @@ pub struct Voice {
     capture: bool,
     kept: [Vec<u8>; 2],
     unkept: [u64; 2],
+    /// Bytes that came, of both.
+    seen: u64,
 }
 
 impl Voice {
     pub fn new(capture: bool) -> Voice {
-        Voice { capture, kept: [Vec::new(), Vec::new()], unkept: [0, 0] }
+        Voice { capture, kept: [Vec::new(), Vec::new()], unkept: [0, 0], seen: 0 }
     }
 
     /// Stream 0 is standard output, 1 standard error. False when nobody reads it any more.
     pub fn say(&mut self, stream: usize, bytes: &[u8]) -> bool {
+        self.seen += bytes.len() as u64;
         if self.capture {
             let room = MOST_KEPT - self.kept[stream].len();
             let taken = bytes.len().min(room);
@@ -136,11 +139,28 @@ impl Voice {
         if self.capture {
             let [out, err] = std::mem::take(&mut self.kept).map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
             (outcome.stdout, outcome.stderr) = (Some(out), Some(err));
+            let told =
+                [outcome.stdout.as_ref(), outcome.stderr.as_ref()].map(|text| text.is_some_and(|t| !t.is_empty()));
+            count_missing(&mut outcome, self.seen, told);
             outcome.truncated.stdout += self.unkept[0];
             outcome.truncated.stderr += self.unkept[1];
         }
         outcome
     }
+}
+
+/// Of what a run said, so many bytes were seen; the rest is kept no more. It is counted, for the stream that `speaks` if that is one
+/// alone and else for standard output, and it is said.
+pub fn count_missing(outcome: &mut Outcome, seen: u64, speaks: [bool; 2]) {
+    let missing = outcome.usage.output_bytes.saturating_sub(seen);
+    if missing == 0 {
+        return;
+    }
+    match speaks {
+        [false, true] => outcome.truncated.stderr += missing,
+        _ => outcome.truncated.stdout += missing,
+    }
+    outcome.message.get_or_insert(format!("{missing} bytes of what it said first are no longer kept"));
 }
 
 impl Visit {

@@ -198,7 +198,10 @@ pub fn begin(ask: &Ask, word: &str, key: Option<&str>, caller: &Caller) -> Resul
         return Ok(Begun { existed: true, found, keeper: None });
     }
     let State { path, .. } = state;
-    let mut keeper = Keeper::ensure(&path, &id, caller)?;
+    let (mut keeper, hello) = Keeper::ensure_told(&path, &id, caller)?;
+    if ask.input || ask.terminal.is_some() {
+        keeper.check_counts(&hello)?;
+    }
     let Started { run, existed, command, started_ms, .. } = keeper.start(ask.start(run, caller))?;
     if existed {
         return Ok(Begun { existed, found: runs::find(&run, caller)?, keeper: None });

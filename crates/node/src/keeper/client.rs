@@ -48,7 +48,7 @@ impl Keeper {
         card.handle()?;
         let end = Instant::now() + PATIENCE;
         loop {
-            match place.connect() {
+            match place.connect(&card) {
                 Ok(socket) => {
                     return Some(Keeper { line: Line::new(socket), place, sandbox: sandbox.to_owned(), card });
                 }
@@ -65,11 +65,16 @@ impl Keeper {
 
     /// The same, and one is started where none lives. Of several who ask at once one starts it, and all have it.
     pub fn ensure(state: &Path, sandbox: &str, caller: &Caller) -> Result<Keeper, Fault> {
+        Keeper::ensure_told(state, sandbox, caller).map(|(keeper, _)| keeper)
+    }
+
+    /// The same, with what it says of itself.
+    pub fn ensure_told(state: &Path, sandbox: &str, caller: &Caller) -> Result<(Keeper, Hello), Fault> {
         let (mut keeper, hello) = Keeper::ensure_for(state, sandbox, Wanted::Commands, caller)?;
         if hello.rests {
             keeper.ask::<()>(&Ask::Rise)?;
         }
-        Ok(keeper)
+        Ok((keeper, hello))
     }
 
     /// The same for who wants its files and nothing else: neither a service is started for that nor is it woken.
@@ -106,12 +111,34 @@ impl Keeper {
 
     pub fn hello(&mut self) -> Result<Hello, Fault> {
         let hello: Hello = self.ask(&Ask::Hello)?;
+        if hello.sandbox != self.sandbox {
+            let message = format!("the keeper of {} says that it keeps {}", self.sandbox, hello.sandbox);
+            return Err(Fault::new(ErrorKind::Conflict, message)
+                .subject(&self.sandbox)
+                .hint("`cofferdam fsck` looks for what is wrong"));
+        }
         if hello.protocol != wire::PROTOCOL {
             let message = format!("the keeper of {} speaks protocol {}", self.sandbox, hello.protocol);
             let fault = Fault::new(ErrorKind::Conflict, message).subject(&self.sandbox);
             return Err(fault.hint(format!("stop it with `cofferdam stop {}`, then repeat", self.sandbox)));
         }
         Ok(hello)
+    }
+
+    /// Refuses what a keeper of an older version would not do: it takes no note of a piece's offset, so that one which is sent again
+    /// would arrive twice.
+    pub fn check_counts(&self, hello: &Hello) -> Result<(), Fault> {
+        if hello.counts_input {
+            return Ok(());
+        }
+        let message = format!(
+            "the keeper of {} is of version {} and does not count what it is given: input that is sent again could arrive twice",
+            self.sandbox, hello.version
+        );
+        let fault = Fault::new(ErrorKind::UnsupportedHost, message).subject(&self.sandbox).phase(Phase::Admission);
+        let hint =
+            format!("`cofferdam stop {0}` and `cofferdam start {0}` give it a new one; or send no input", self.sandbox);
+        Err(fault.hint(hint))
     }
 
     pub fn start(&mut self, start: Start) -> Result<Started, Fault> {
@@ -492,4 +519,41 @@ fn start(state: &Path, sandbox: &str, wanted: Wanted, caller: &Caller) -> Result
         return Err(trouble("it ended", &"without a word"));
     }
     wire::read_answer(&Frame { json: text, ..Frame::default() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+    use serde_json::json;
+
+    /// A keeper that says this of itself, asked as any other.
+    fn heard(hello: serde_json::Value) -> Result<(), Fault> {
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::STREAM, flags, None).unwrap();
+        let mut answers = Line::new(theirs);
+        answers.put(wire::value(&hello)).unwrap();
+        answers.push().unwrap();
+        let place = Place::of(Path::new("/nonexistent"), "sbx_1");
+        let mut keeper = Keeper { line: Line::new(ours), place, sandbox: "sbx_1".into(), card: Card::own() };
+        let hello = keeper.hello()?;
+        keeper.check_counts(&hello)
+    }
+
+    #[test]
+    fn what_an_older_keeper_cannot_do_is_told_before_it_is_asked() {
+        let hello = json!({"protocol": wire::PROTOCOL, "version": "0.0.9", "sandbox": "sbx_1", "pid": 1, "since_ms": 1,
+                           "running": 0, "frozen": false, "stays": false});
+        let with = |name: &str, value: serde_json::Value| {
+            let mut hello = hello.clone();
+            hello[name] = value;
+            heard(hello)
+        };
+        let fault = heard(hello.clone()).unwrap_err();
+        assert_eq!(fault.error_kind, ErrorKind::UnsupportedHost);
+        assert!(fault.message.contains("0.0.9") && fault.hint.is_some(), "{fault:?}");
+        assert!(with("counts_input", true.into()).is_ok(), "the control: one that counts");
+        assert_eq!(with("protocol", 7.into()).unwrap_err().error_kind, ErrorKind::Conflict);
+        assert_eq!(with("sandbox", "sbx_2".into()).unwrap_err().error_kind, ErrorKind::Conflict);
+    }
 }

@@ -24,23 +24,14 @@ pub struct Page {
 pub fn read(word: &str, from: u64, caller: &Caller) -> Result<Page, Fault> {
     let state = State::open(caller)?;
     let found = state.store.read(|tx| sandbox::find(tx, Some(word), caller))?;
-    if found.record.events_max.is_none() {
-        let fault =
-            Fault::new(ErrorKind::Conflict, format!("{}: what happens on its network is not written down", found.id));
-        let fault = fault.subject(&found.id).phase(Phase::Admission);
-        return Err(fault.hint("make it with `events_max`, or `cofferdam run --events`"));
-    }
     // Looked for first: what its keeper wrote before it left is then there.
     let is_live = Keeper::find(&state.path, &found.id).is_some();
     let unread = |e: std::io::Error| {
         let fault = Fault::new(ErrorKind::Unavailable, format!("{}: its events cannot be read: {e}", found.id));
         fault.subject(&found.id).phase(Phase::Delivery).hint("try again")
     };
-    let bytes = match File::open(Place::of(&state.path, &found.id).events()) {
-        Ok(file) => rest(file, from).map_err(unread)?,
-        Err(e) if e.kind() == std::io::ErrorKind::NotFound => Vec::new(),
-        Err(e) => return Err(unread(e)),
-    };
+    let file = Place::of(&state.path, &found.id).events().map_err(unread)?;
+    let bytes = file.map_or(Ok(Vec::new()), |file| rest(file, from)).map_err(unread)?;
     let lines = lines(&bytes, from);
     Ok(Page { over: !is_live && (bytes.len() as u64) < AT_ONCE, lines })
 }

@@ -20,6 +20,7 @@ use super::client::Wanted;
 use super::place::{Card, Place};
 use super::wire::{self, Frame, Froze, Left, Listed, Rooted, Used, Word};
 use crate::Caller;
+use crate::events::DEFAULT_MAX;
 use crate::run::{Holding, Premises, Resident};
 use crate::sandbox::{Lifecycle, Sandbox};
 use enclosure::{Groundwork, Residence};
@@ -202,7 +203,8 @@ impl Keep {
         // From now on others who want to keep it see that somebody does.
         let card = Card::own();
         place.write_card(&card).map_err(|e| trouble("its card", &e))?;
-        let events = resident.premises.sandbox.record.events_max.map(|max| place.open_events(max)).transpose();
+        let max = resident.premises.sandbox.record.events_max.unwrap_or(DEFAULT_MAX);
+        let events = resident.has_network().then(|| place.open_events(max)).transpose();
         let events = events.map_err(|e| trouble("its events", &e)).inspect_err(|_| place.clear())?;
         let stood = resident.stand(events).and_then(|(residence, premises, holding)| {
             // Not before it stands: its first process must not have them.

@@ -4,7 +4,7 @@
 //!  <state>/keepers/<sandbox>/keeper.json   which process it is
 //!                            sock          where it is asked
 //!                            services.json how its services stand
-//!                            events.jsonl  what happened on its network, where that is wanted
+//!                            events.jsonl  what happened on its network
 //!                            runs/<run>/   what each run has said, see `spool`
 //! ```
 
@@ -15,7 +15,8 @@ use rustix::fs::{CWD, Mode, OFlags};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use serde::{Deserialize, Serialize};
-use std::io;
+use std::fs::File;
+use std::io::{self, Read};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
@@ -91,11 +92,7 @@ impl Place {
 
     /// The card that was left here last, whether its process lives or not.
     pub fn card(&self) -> Option<Card> {
-        let path = self.dir.join(CARD);
-        if std::fs::metadata(&path).ok()?.len() > LONGEST_CARD {
-            return None;
-        }
-        serde_json::from_slice(&std::fs::read(path).ok()?).ok()
+        serde_json::from_slice(&read_own(&self.dir.join(CARD), LONGEST_CARD).ok()?).ok()
     }
 
     /// Whether a keeper's place is gone, or another's. What cannot be told now is taken for its own.
@@ -107,36 +104,40 @@ impl Place {
     }
 
     pub fn write_card(&self, card: &Card) -> io::Result<()> {
-        let new = self.dir.join("keeper.json.new");
-        let text = serde_json::to_vec(card)?;
+        self.replace(CARD, &serde_json::to_vec(card)?)
+    }
+
+    /// Puts a file in the place of what is there; what lies in the way is not written through.
+    fn replace(&self, name: &str, text: &[u8]) -> io::Result<()> {
+        let new = self.dir.join(format!("{name}.new"));
         let _ = std::fs::remove_file(&new);
         let mut file = std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&new)?;
-        io::Write::write_all(&mut file, &text)?;
-        std::fs::rename(new, self.dir.join(CARD))
+        io::Write::write_all(&mut file, text)?;
+        std::fs::rename(new, self.dir.join(name))
     }
 
     /// How its services stood when that was last written.
     pub fn services(&self) -> Vec<ServiceNow> {
-        let path = self.dir.join(SERVICES);
-        let fits = std::fs::metadata(&path).is_ok_and(|meta| meta.len() <= LONGEST_SERVICES);
-        let text = fits.then(|| std::fs::read(path).ok()).flatten();
+        let text = read_own(&self.dir.join(SERVICES), LONGEST_SERVICES).ok();
         text.and_then(|text| serde_json::from_slice(&text).ok()).unwrap_or_default()
     }
 
     pub fn write_services(&self, all: &[ServiceNow]) -> io::Result<()> {
-        let new = self.dir.join("services.json.new");
-        std::fs::write(&new, serde_json::to_vec(all)?)?;
-        std::fs::rename(new, self.dir.join(SERVICES))
+        self.replace(SERVICES, &serde_json::to_vec(all)?)
     }
 
     /// Where what happens on its network is written down, behind what was written before.
     pub fn open_events(&self, max: u64) -> io::Result<EventFile> {
-        let file = std::fs::OpenOptions::new().append(true).create(true).mode(0o600).open(self.events())?;
-        EventFile::behind(file, max)
+        let mut options = std::fs::OpenOptions::new();
+        EventFile::behind(open_own(&self.dir.join(EVENTS), options.append(true).create(true))?, max)
     }
 
-    pub fn events(&self) -> PathBuf {
-        self.dir.join(EVENTS)
+    /// The same to be read; none where nothing was written.
+    pub fn events(&self) -> io::Result<Option<File>> {
+        match open_own(&self.dir.join(EVENTS), std::fs::OpenOptions::new().read(true)) {
+            Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
+            opened => opened.map(Some),
+        }
     }
 
     /// All that keepers left of a sandbox that is gone.
@@ -171,11 +172,16 @@ impl Place {
     }
 
     /// A connection that does not block; `WouldBlock` where too many wait already.
-    pub fn connect(&self) -> io::Result<OwnedFd> {
+    pub fn connect(&self, card: &Card) -> io::Result<OwnedFd> {
         let socket = socket()?;
         let (_dir, address) = self.address()?;
         rustix::net::connect(&socket, &address)?;
-        Ok(socket)
+        // Whoever listens is the process that the card names, and no other that something here leads to.
+        let peer = rustix::net::sockopt::socket_peercred(&socket)?;
+        match u32::try_from(peer.pid.as_raw_nonzero().get()) == Ok(card.pid) {
+            true => Ok(socket),
+            false => Err(io::Error::new(io::ErrorKind::InvalidData, "somebody else listens there")),
+        }
     }
 
     /// A socket's name has room for 107 bytes, and a state directory may be anywhere: it is named by a handle on its directory.
@@ -187,7 +193,84 @@ impl Place {
     }
 }
 
+/// Opens a file of a keeper's own. A link, a pipe or a device in its place is none: nothing is read elsewhere, and nobody waits for it.
+pub(super) fn open_own(path: &Path, options: &mut std::fs::OpenOptions) -> io::Result<File> {
+    let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;
+    let file = options.mode(0o600).custom_flags(flags.bits() as i32).open(path)?;
+    match file.metadata()?.is_file() {
+        true => Ok(file),
+        false => Err(io::Error::new(io::ErrorKind::InvalidData, "it is no regular file")),
+    }
+}
+
+/// All of it, unless it is longer than such a file ever is.
+fn read_own(path: &Path, most: u64) -> io::Result<Vec<u8>> {
+    let mut text = Vec::new();
+    open_own(path, std::fs::OpenOptions::new().read(true))?.take(most + 1).read_to_end(&mut text)?;
+    match text.len() as u64 > most {
+        true => Err(io::ErrorKind::InvalidData.into()),
+        false => Ok(text),
+    }
+}
+
 fn socket() -> io::Result<OwnedFd> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     Ok(rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::symlink;
+
+    /// Whatever lies in the place of a keeper's files: nothing is read or written elsewhere, and nobody waits for ever.
+    #[test]
+    fn only_files_of_its_own_are_read_and_written() {
+        let root = std::env::temp_dir().join(terms::id("place", crate::fresh::random()));
+        let (place, other) = (Place::of(&root, "sbx_1"), root.join("other"));
+        place.make().unwrap();
+        place.write_card(&Card::own()).unwrap();
+        let text = std::fs::read(place.dir.join(CARD)).unwrap();
+        assert!(place.card().is_some(), "the control");
+        std::fs::write(&other, &text).unwrap();
+        let fifo = root.join("fifo");
+        rustix::fs::mkfifoat(CWD, &fifo, Mode::from_raw_mode(0o600)).unwrap();
+        let put = |name: &str, how: &str| {
+            let path = place.dir.join(name);
+            let _ = std::fs::remove_file(&path);
+            match how {
+                "link" => symlink(&other, &path).unwrap(),
+                "device" => symlink("/dev/zero", &path).unwrap(),
+                "pipe" => std::fs::rename(&fifo, &path).unwrap(),
+                "huge" => File::create(&path).and_then(|file| file.set_len(1 << 40)).unwrap(),
+                "cut" => std::fs::write(&path, &text[..text.len() / 2]).unwrap(),
+                _ => std::fs::write(&path, b"\xff\0[[[").unwrap(),
+            }
+            path
+        };
+        for how in ["link", "device", "huge", "cut", "garbage", "pipe"] {
+            let path = put(CARD, how);
+            assert!(place.card().is_none(), "{how}");
+            if how == "pipe" {
+                std::fs::rename(&path, &fifo).unwrap();
+            }
+        }
+        for how in ["link", "device", "huge", "cut", "garbage"] {
+            put(SERVICES, how);
+            assert_eq!(place.services(), Vec::new(), "{how}");
+            put(EVENTS, how);
+            assert_eq!(place.open_events(9).is_err(), ["link", "device"].contains(&how), "{how}");
+            assert_eq!(place.events().is_err(), ["link", "device"].contains(&how), "{how}");
+        }
+        // What is written does not go through a link that waits for it.
+        for name in [CARD, SERVICES] {
+            put(&format!("{name}.new"), "link");
+            put(name, "link");
+        }
+        place.write_card(&Card::own()).unwrap();
+        place.write_services(&[]).unwrap();
+        assert!(place.card().is_some() && place.services().is_empty());
+        assert_eq!(std::fs::read(&other).unwrap(), text);
+        std::fs::remove_dir_all(&root).unwrap();
+    }
 }

@@ -10,6 +10,7 @@
 //! An offset is a position in the whole log where a record begins. A record that was cut short by a crash is not there: readers stop
 //! before it, and the next writer takes it away.
 
+use super::place::open_own;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
@@ -23,6 +24,10 @@ pub const KEPT: usize = 16;
 pub const MOST: usize = 256 << 10;
 /// Bytes before each payload.
 pub const HEAD: usize = 16;
+/// More names than this were not left by a writer: those that are kept, and those that it could not take away.
+const MOST_SEGMENTS: usize = 16 * KEPT;
+/// No log goes further; what is named so was named by somebody else, and no sum of offsets is too large.
+const LAST: u64 = i64::MAX as u64;
 /// Read at once when a segment is searched for where records begin.
 const PIECE: usize = 64 << 10;
 
@@ -105,11 +110,15 @@ fn name(first: u64) -> String {
 
 /// First offsets of the segments that are there, in order.
 fn segments(dir: &Path) -> io::Result<Vec<u64>> {
+    check_own(dir)?;
     let mut found = Vec::new();
     for entry in std::fs::read_dir(dir)? {
         let file = entry?.file_name();
         let first = file.to_str().and_then(|name| name.strip_suffix(".spool")).filter(|hex| hex.len() == 16);
-        found.extend(first.and_then(|hex| u64::from_str_radix(hex, 16).ok()));
+        found.extend(first.and_then(|hex| u64::from_str_radix(hex, 16).ok()).filter(|first| *first <= LAST));
+        if found.len() > MOST_SEGMENTS {
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "more segments than any writer leaves"));
+        }
     }
     found.sort_unstable();
     Ok(found)
@@ -141,7 +150,7 @@ impl Writer {
     pub fn take_up(dir: &Path) -> io::Result<Writer> {
         let segments = segments(dir)?;
         let Some(&first) = segments.last() else { return Writer::create(dir) };
-        let file = OpenOptions::new().read(true).append(true).open(dir.join(name(first)))?;
+        let file = open_own(&dir.join(name(first)), OpenOptions::new().read(true).append(true))?;
         let mut walk = Walk::new(&file);
         let (mut whole, mut ended) = (0, false);
         while let Some((at, head)) = walk.next()? {
@@ -205,6 +214,20 @@ impl Writer {
     }
 }
 
+fn open_segment(dir: &Path, first: u64) -> io::Result<File> {
+    open_own(&dir.join(name(first)), OpenOptions::new().read(true))
+}
+
+/// The directory of a log is one, and so are those above it up to the keeper's own. A link in the place of one leads to another's files.
+fn check_own(dir: &Path) -> io::Result<()> {
+    for dir in dir.ancestors().take(3) {
+        if !std::fs::symlink_metadata(dir)?.is_dir() {
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "something else is in the place of its directory"));
+        }
+    }
+    Ok(())
+}
+
 fn open_new(dir: &Path, first: u64) -> io::Result<File> {
     OpenOptions::new().read(true).append(true).create_new(true).mode(0o600).open(dir.join(name(first)))
 }
@@ -227,7 +250,8 @@ impl<'a> Walk<'a> {
     /// The next record that is there as a whole.
     fn next(&mut self) -> io::Result<Option<(u64, Head)>> {
         if self.length == u64::MAX {
-            self.length = self.file.metadata()?.len();
+            // No writer goes past the end of a segment, so that nothing behind it is one's.
+            self.length = self.file.metadata()?.len().min(SEGMENT);
         }
         if self.at + HEAD as u64 > self.length {
             return Ok(None);
@@ -311,7 +335,7 @@ const VANISHED: u32 = 16;
 
 impl Reader {
     pub fn open(dir: &Path) -> io::Result<Reader> {
-        std::fs::metadata(dir)?;
+        check_own(dir)?;
         Ok(Reader { dir: dir.to_path_buf(), open: None, known: 0, ended: false })
     }
 
@@ -319,7 +343,7 @@ impl Reader {
     pub fn last(dir: &Path) -> io::Result<Option<Record>> {
         let mut all = segments(dir)?;
         while let Some(first) = all.pop() {
-            let file = File::open(dir.join(name(first)))?;
+            let file = open_segment(dir, first)?;
             let mut walk = Walk::new(&file);
             let mut last = None;
             while let Some((at, _)) = walk.next()? {
@@ -381,7 +405,7 @@ impl Reader {
             let Some(&oldest) = all.first() else { return Err(io::Error::from(io::ErrorKind::NotFound).into()) };
             let begin = from.max(oldest);
             let first = all.into_iter().take_while(|first| *first <= begin).last().unwrap_or(oldest);
-            let file = match File::open(self.dir.join(name(first))) {
+            let file = match open_segment(&self.dir, first) {
                 Err(e) if e.kind() == io::ErrorKind::NotFound => continue,
                 opened => opened?,
             };
@@ -403,6 +427,9 @@ impl Reader {
             return Ok(None);
         }
         let Some(Head { length, kind, at_ms }) = Head::read(&head) else { return Ok(None) };
+        if inside + (HEAD + length) as u64 > SEGMENT {
+            return Ok(None);
+        }
         let mut bytes = vec![0; length];
         if read_at(file, &mut bytes, inside + HEAD as u64)? < length {
             return Ok(None);
@@ -415,7 +442,7 @@ impl Reader {
         if self.open.as_ref().is_some_and(|(first, _)| *first == at) {
             return Ok(false);
         }
-        match File::open(self.dir.join(name(at))) {
+        match open_segment(&self.dir, at) {
             Ok(file) => {
                 self.open = Some((at, file));
                 Ok(true)

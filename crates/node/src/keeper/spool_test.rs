@@ -153,3 +153,48 @@ fn a_log_grows_under_its_reader() {
         at = page.next;
     }
 }
+
+/// A log with somebody else's things in it: nothing is read or written elsewhere, and no number is too large.
+#[test]
+fn what_is_not_of_a_log_is_not_read_and_not_written() {
+    let (place, other) = (Place::new(), Place::new());
+    for dir in [&place.0, &other.0] {
+        let mut writer = Writer::create(dir).unwrap();
+        writer.append(Kind::Stdout, 1, b"said").unwrap();
+    }
+    let (segment, foreign) = (place.0.join(name(0)), other.0.join(name(0)));
+    let whole = std::fs::read(&foreign).unwrap();
+    assert_eq!(all(&place.0, 0, 10).0.len(), 1, "the control");
+    let read = |dir: &Path| Reader::open(dir).map_err(Unread::from).and_then(|mut reader| reader.read(0, 100));
+    let is_shut = |dir: &Path| read(dir).is_err() && Writer::take_up(dir).is_err() && Reader::last(dir).is_err();
+    std::fs::remove_file(&segment).unwrap();
+    std::os::unix::fs::symlink(&foreign, &segment).unwrap();
+    assert!(is_shut(&place.0), "a link in the place of a segment");
+    std::fs::remove_file(&segment).unwrap();
+    rustix::fs::mkfifoat(rustix::fs::CWD, &segment, rustix::fs::Mode::from_raw_mode(0o600)).unwrap();
+    assert!(is_shut(&place.0), "a pipe");
+    std::fs::remove_dir_all(&place.0).unwrap();
+    std::os::unix::fs::symlink(&other.0, &place.0).unwrap();
+    assert!(is_shut(&place.0), "a link in the place of its directory");
+    std::fs::remove_file(&place.0).unwrap();
+    assert_eq!(std::fs::read(&foreign).unwrap(), whole, "nothing was written there");
+    // Numbers that no log comes to, and more of them than any has.
+    let mut writer = Writer::create(&place.0).unwrap();
+    writer.append(Kind::Stdout, 1, b"said").unwrap();
+    for first in [u64::MAX, u64::MAX - 7, 1 << 63] {
+        std::fs::write(place.0.join(name(first)), &whole).unwrap();
+    }
+    assert_eq!(all(&place.0, 0, 10).0.len(), 1);
+    assert!(Writer::take_up(&place.0).unwrap().next() == writer.next());
+    std::fs::write(place.0.join(name(LAST)), &whole).unwrap();
+    assert_eq!(Reader::last(&place.0).unwrap().unwrap().offset, LAST);
+    assert_eq!(Writer::take_up(&place.0).unwrap().next(), LAST + whole.len() as u64);
+    // Behind the end of a segment nothing counts, however long the file is.
+    std::fs::remove_file(place.0.join(name(LAST))).unwrap();
+    OpenOptions::new().write(true).open(&segment).unwrap().set_len(1 << 40).unwrap();
+    assert_eq!(all(&place.0, 0, 10).0.len(), 1);
+    for n in 1..=MOST_SEGMENTS as u64 {
+        std::fs::write(place.0.join(name(n << 30)), b"").unwrap();
+    }
+    assert!(is_shut(&place.0), "more than any writer leaves");
+}

@@ -6,6 +6,7 @@ use super::measure::{self, Size};
 use super::meta::Meta;
 use super::reserve;
 use crate::keeper::services::{self, ServiceNow};
+use crate::review::past;
 use crate::sandbox::{self, Anchored, Run, Sandbox, Tombstone, layers_in_use};
 use crate::state::State;
 use crate::warm::{Spare, Stage};
@@ -16,8 +17,8 @@ use std::path::{Path, PathBuf};
 use store::Kept;
 use terms::Fault;
 use utoipa::ToSchema;
-use workspace::Dir;
-use workspace::diff::Bounds;
+use workspace::diff::{Bounds, Options};
+use workspace::{Anchors, Dir, Stack};
 
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct Row {
@@ -200,7 +201,7 @@ pub struct Whole {
     /// How its services stand.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub services_now: Vec<ServiceNow>,
-    /// What changed against the base, told without reading files; none where that cannot be told now.
+    /// What changed against the base, told without reading files unless there is drift; none where that cannot be told now.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub pending: Option<Pending>,
     /// What its layers take, each with who else has it.
@@ -214,7 +215,7 @@ pub struct Whole {
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct Pending {
     pub changes: u64,
-    /// Of these, on files that were changed in the base since, or only touched: by their times.
+    /// Of these, on files that were changed in the base since. One that was only touched counts where nobody kept what it held.
     pub drifted: u64,
 }
 
@@ -292,8 +293,22 @@ pub fn inspect(word: Option<&str>, caller: &Caller) -> Result<Whole, Fault> {
 fn pending(state: &State, kept: &Kept<Sandbox>) -> Option<Pending> {
     let stack = sandbox::stack(state, kept).ok()?;
     let anchors = state.store.read(|tx| tx.get::<Anchored>(&kept.id)).ok()?.map(|a| a.record.anchors);
-    let found = workspace::diff::count(&stack, &anchors.unwrap_or_default(), COUNTED).ok()?;
-    Some(Pending { changes: found.added + found.modified + found.deleted, drifted: found.drifted })
+    let anchors = anchors.unwrap_or_default();
+    let found = workspace::diff::count(&stack, &anchors, COUNTED).ok()?;
+    let drifted = match found.drifted {
+        0 => 0,
+        by_times => drifted(state, &kept.record, &stack, &anchors).unwrap_or(by_times),
+    };
+    Some(Pending { changes: found.added + found.modified + found.deleted, drifted })
+}
+
+/// How many changes are on files of the base that are not what the sandbox knew, bytes and all, as a diff would tell it. Where that
+/// cannot be told, times decide.
+fn drifted(state: &State, sandbox: &Sandbox, stack: &Stack, anchors: &Anchors) -> Option<u64> {
+    let options = Options { bounds: COUNTED, ..Options::default() };
+    let mut diff = workspace::diff::diff(stack, anchors, &options).ok()?;
+    past::settle(state, sandbox, anchors, &mut diff).ok()?;
+    Some(diff.files.iter().filter(|file| file.change.drifted).count() as u64)
 }
 
 /// What became of the directory that it covers.

@@ -70,7 +70,11 @@ impl Tracked {
     /// After the end of the command: what it changed is counted, and kept or dropped.
     pub fn end(mut self, mut outcome: Outcome) -> Outcome {
         self.settled = true;
-        let found = tally::count(&self.held.stack);
+        let found = tally::count(&self.held.stack).unwrap_or_else(|fault| {
+            outcome.message.get_or_insert(tally::uncounted(&fault));
+            // What could not be looked at is kept.
+            Found { cut: true, ..Found::default() }
+        });
         outcome.changes = found.changes;
         let kept = match &self.held.owner {
             Owner::Sandbox(sandbox) => {
@@ -109,7 +113,7 @@ impl Tracked {
     }
 
     fn drop_if_unused(&self) {
-        if tally::count(&self.held.stack).is_nothing() {
+        if tally::count(&self.held.stack).is_ok_and(|found| found.is_nothing()) {
             self.held.drop_layer();
         }
     }

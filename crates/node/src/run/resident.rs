@@ -11,6 +11,7 @@ use crate::keeper::wire;
 use crate::network::{Brokered, Lever, Shape};
 use crate::publish;
 use crate::questions::{PATIENCE, Questions};
+use crate::roster::Roster;
 use crate::sandbox::Sandbox;
 use crate::secrets::Secrets;
 use crate::warm;
@@ -53,6 +54,8 @@ pub(crate) struct Premises {
     lever: Option<Lever>,
     /// Where what happens on its network is written down.
     events: Option<Rc<RefCell<EventFile>>>,
+    /// Commands that go on in it.
+    pub roster: Roster,
 }
 
 /// One command, ready to be started.
@@ -87,7 +90,7 @@ impl Resident {
         };
         let (mut ask, under, kept) = sandboxed::take_up(&ask, sandbox, caller, sandboxed::Stopped::Taken)?;
         let ready = is_spare(&kept.id, caller)?;
-        (ask.secrets, ask.events) = (kept.record.secrets.clone(), kept.record.events_max.is_some());
+        (ask.secrets, ask.events) = (kept.record.secrets.clone(), true);
         let laid = lay_out(&ask, caller, under, ground, None)?;
         let missing = laid.enforced.missing.clone();
         let level = if missing.is_empty() { Level::Full } else { Level::Partial };
@@ -119,6 +122,7 @@ impl Resident {
             shape,
             lever: None,
             events: None,
+            roster: Roster::default(),
         };
         Ok(Resident { ready: built, unused, premises })
     }
@@ -126,6 +130,11 @@ impl Resident {
     /// Variables whose values must be forgotten before it stands; see `Caller::forget`.
     pub fn secret_variables(&self) -> Vec<String> {
         self.ready.secret_variables()
+    }
+
+    /// Whether there is anything that could be told of its network.
+    pub fn has_network(&self) -> bool {
+        self.ready.network.is_some() || !self.premises.resolved.policy().net.is_empty()
     }
 
     /// Builds it and waits until it stands. The workspace is held as long as the last of the answer lives.
@@ -138,7 +147,14 @@ impl Resident {
             }
             None => {}
         }
-        let journal = events.map(|file| Rc::new(RefCell::new(file)));
+        let (roster, revision) = (self.premises.roster.clone(), self.premises.stamp.revision);
+        if let Some(network) = &mut self.ready.network {
+            (network.roster, network.revision) = (roster.clone(), revision);
+        }
+        let journal = events.map(|mut file| {
+            file.of(&roster, revision);
+            Rc::new(RefCell::new(file))
+        });
         self.premises.events = journal.clone();
         let brokered = self.ready.network.map(|wanted| Brokered::new(wanted, journal.clone(), None));
         self.premises.lever = brokered.as_ref().map(Brokered::lever);
@@ -227,9 +243,10 @@ impl Premises {
             return Err(again("was built without what holds this limit".to_owned()));
         }
         if let Some(handle) = self.lever.as_ref().and_then(|lever| lever.borrow().clone()) {
-            handle.replace(resolved.on_host(sys::net::own_addresses()));
+            handle.replace(resolved.on_host(sys::net::own_addresses()), revision.revision);
         }
         self.stamp = PolicyStamp { digest: effective.digest(), revision: revision.revision };
+        self.events.iter().for_each(|events| events.borrow_mut().of(&self.roster, revision.revision));
         (self.limits, self.sandbox.record.cpus) = (limits, revision.cpus);
         Ok(())
     }

@@ -3,7 +3,7 @@
 //! of its last change, in the layer and in the directory below, is not listed again. A guest cannot set that time.
 
 use std::io;
-use terms::Changes;
+use terms::{Changes, ErrorKind, Fault};
 use workspace::attributes::Marks;
 use workspace::diff::{self, Counted, Options};
 use workspace::dir::Meta;
@@ -21,6 +21,9 @@ const SETTLED_MS: u64 = 2_000;
 /// The same of a file's bytes: what is written through a mapping has the time of the first write until the kernel has cleaned it.
 const CLEANED_MS: u64 = 60_000;
 
+/// How often a layer is counted that is moved meanwhile.
+const TRIES: usize = 3;
+
 /// What came of a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Found {
@@ -32,8 +35,6 @@ pub(crate) struct Found {
 }
 
 impl Found {
-    const CUT: Found = Found { changes: Changes { added: 0, modified: 0, deleted: 0 }, history: false, cut: true };
-
     pub fn is_nothing(&self) -> bool {
         self.changes == Changes::default() && !self.history && !self.cut
     }
@@ -47,8 +48,13 @@ impl Found {
 }
 
 /// Counts once.
-pub(crate) fn count(stack: &Stack) -> Found {
-    counted(stack, Vec::new(), None).0
+pub(crate) fn count(stack: &Stack) -> Result<Found, Fault> {
+    Ok(counted(stack, Vec::new(), None)?.0)
+}
+
+/// What an outcome says whose changes are not known.
+pub(crate) fn uncounted(fault: &Fault) -> String {
+    format!("its changes could not be counted: {fault}")
 }
 
 /// Counts again and again.
@@ -59,24 +65,32 @@ pub(crate) struct Tally {
 }
 
 impl Tally {
-    pub fn count(&mut self, stack: &Stack) -> Found {
-        self.count_at(stack, crate::fresh::now_ms())
+    /// Other commands may be at work in the layer: a tree that is moved while it is counted is counted again.
+    pub fn count(&mut self, stack: &Stack) -> Result<Found, Fault> {
+        let mut tries = 1;
+        loop {
+            match self.count_at(stack, crate::fresh::now_ms()) {
+                Err(_) if tries < TRIES => tries += 1,
+                other => return other,
+            }
+        }
     }
 
-    fn count_at(&mut self, stack: &Stack, now_ms: u64) -> Found {
-        let (found, seen) = counted(stack, std::mem::take(&mut self.seen), Some(now_ms));
+    fn count_at(&mut self, stack: &Stack, now_ms: u64) -> Result<Found, Fault> {
+        let (found, seen) = counted(stack, std::mem::take(&mut self.seen), Some(now_ms))?;
         self.seen = seen;
-        found
+        Ok(found)
     }
 }
 
 /// With a time, what was seen is remembered, and what was seen before is made use of.
-fn counted(stack: &Stack, before: Vec<Seen>, now_ms: Option<u64>) -> (Found, Vec<Seen>) {
-    let Some(top) = stack.layers.last() else { return (Found::default(), Vec::new()) };
+fn counted(stack: &Stack, before: Vec<Seen>, now_ms: Option<u64>) -> Result<(Found, Vec<Seen>), Fault> {
+    let Some(top) = stack.layers.last() else { return Ok((Found::default(), Vec::new())) };
     if stack.driver != Driver::Overlay {
-        return (compared(stack), Vec::new());
+        return Ok((compared(stack)?, Vec::new()));
     }
-    let Ok(mut below) = stack.try_clone() else { return (Found::CUT, Vec::new()) };
+    let unheld = |e: io::Error| Fault::new(ErrorKind::Unavailable, format!("its layers cannot be held: {e}"));
+    let mut below = stack.try_clone().map_err(unheld)?;
     below.layers.pop();
     let counter = Counter {
         below,
@@ -91,22 +105,16 @@ fn counted(stack: &Stack, before: Vec<Seen>, now_ms: Option<u64>) -> (Found, Vec
         now_ms: now_ms.unwrap_or(0),
         next: None,
     };
-    match walk::walk(&[&top.up], Marks::Mean, counter) {
-        Ok(counter) => (counter.found, counter.seen),
-        // Changed beyond what can be counted.
-        Err(_) => (Found::CUT, Vec::new()),
-    }
+    let counter = walk::walk(&[&top.up], Marks::Mean, counter)?;
+    Ok((counter.found, counter.seen))
 }
 
 /// A copy does not say what in it is new: it is held against the directory that it was made of. What is kept out of review is not
 /// looked at, and so not thrown away.
-fn compared(stack: &Stack) -> Found {
-    match diff::count(stack, &Anchors::default(), Options::default().bounds) {
-        Ok(Counted { added, modified, deleted, withheld, .. }) => {
-            Found { changes: Changes { added, modified, deleted }, history: false, cut: withheld > 0 }
-        }
-        Err(_) => Found::CUT,
-    }
+fn compared(stack: &Stack) -> Result<Found, Fault> {
+    let counted = diff::count(stack, &Anchors::default(), Options::default().bounds)?;
+    let Counted { added, modified, deleted, withheld, .. } = counted;
+    Ok(Found { changes: Changes { added, modified, deleted }, history: false, cut: withheld > 0 })
 }
 
 /// Which file it is, and when it last changed.
@@ -369,6 +377,12 @@ impl Visitor for Counter {
             }
         }
         self.add(more);
+        Ok(())
+    }
+
+    /// Another command took it away between two looks: it is as if it had never been.
+    fn vanished(&mut self) -> io::Result<()> {
+        self.next = None;
         Ok(())
     }
 

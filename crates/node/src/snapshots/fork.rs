@@ -1,7 +1,7 @@
 //! `fork`: new sandboxes that share the frozen layers of a snapshot, each with a top of its own.
 
 use super::take::{Purpose, fresh_layer, take_of, unmade};
-use super::{Ground, check_name, earlier, look, note, set_anchors, still_there};
+use super::{Ground, check_name, discard, earlier, look, note, set_anchors, still_there};
 use crate::lifecycle::keys::Once;
 use crate::sandbox::{self, Sandbox, TTL_MS};
 use crate::state::State;
@@ -114,7 +114,7 @@ pub fn fork_once(
 
 fn undo(state: &State, grown: &[(Vec<String>, Lock)]) {
     for (layers, _) in grown {
-        layers.last().map(|top| state.layers.remove(top));
+        layers.last().into_iter().for_each(|top| discard(state, top));
     }
 }
 

@@ -1,7 +1,7 @@
 //! `export` and `import`: workspaces as files.
 
 use super::take::unmade;
-use super::{check_name, covered, earlier, look, note, running};
+use super::{check_name, covered, discard, earlier, look, note, running};
 use crate::lifecycle::keys::Once;
 use crate::lifecycle::{bases, create};
 use crate::policies::{self, Flag, Source};
@@ -180,11 +180,13 @@ pub fn import(state: &State, caller: &Caller, onto: Onto<'_>, input: &mut dyn Re
         Ok(made)
     });
     if made.is_err() {
-        let _ = state.layers.remove(&layer.id);
+        discard(state, &layer.id);
     }
     drop(lock);
-    if made.is_ok() {
+    if made.is_ok() || state.store.is_in_doubt() {
         own.into_iter().for_each(bases::Own::keep);
+    }
+    if made.is_ok() {
         create::wait_for_clock(&layer);
     }
     made

@@ -2,7 +2,7 @@
 
 use super::fork::grow;
 use super::take::{below, no_orphan, sealed};
-use super::{Ground, Snapshot, anchors_of, drop_unused, find, note, running, set_anchors, still_there};
+use super::{Ground, Snapshot, anchors_of, discard, drop_unused, find, note, running, set_anchors, still_there};
 use crate::lifecycle::stop::{self, Which};
 use crate::sandbox::{self, Sandbox};
 use crate::state::State;
@@ -99,7 +99,7 @@ pub fn restore(state: &State, caller: &Caller, snapshot: &str, which: &Which, si
         note(tx, at_ms, "restore", &sandbox.id, &caller.user, body)
     });
     if let Err(fault) = done {
-        layers.last().map(|top| state.layers.remove(top));
+        layers.last().into_iter().for_each(|top| discard(state, top));
         return Err(fault);
     }
     drop_unused(state, &sandbox.record.layers)?;

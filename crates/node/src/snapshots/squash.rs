@@ -1,7 +1,7 @@
 //! Deep stacks are merged: all frozen layers of a sandbox become one that shows the same. Snapshots keep the layers they have.
 
 use super::take::{below, fresh_layer, sealed, settle};
-use super::{drop_unused, note, running};
+use super::{discard, drop_unused, note, running};
 use crate::sandbox::{self, Sandbox};
 use crate::state::State;
 use crate::{Caller, fresh};
@@ -47,7 +47,7 @@ pub fn squash(state: &State, caller: &Caller, id: &str) -> Result<bool, Fault> {
         })
     });
     if let Err(fault) = recorded {
-        let _ = state.layers.remove(&merged.id);
+        discard(state, &merged.id);
         return Err(fault.subject(id));
     }
     drop_unused(state, &sandbox.record.layers)?;

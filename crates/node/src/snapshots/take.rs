@@ -1,7 +1,9 @@
 //! `snapshot`: the layer that was written to is frozen and a fresh one takes its place. Where a run is live, its guest is held still
 //! and the layer is copied; where the workspace is a copy, the tree is copied.
 
-use super::{Frozen, Ground, Snapshot, anchors_of, check_name, drop_unused, earlier, find, note, running, squash};
+use super::{
+    Frozen, Ground, Snapshot, anchors_of, check_name, discard, drop_unused, earlier, find, note, running, squash,
+};
 use crate::lifecycle::keys::Once;
 use crate::lifecycle::meta;
 use crate::lifecycle::stop::{self, Which};
@@ -295,7 +297,7 @@ fn record(
         Err(fault) => {
             // What was made for it; the former top stays what it was.
             let made = cut.fresh.or_else(|| cut.frozen.map(|f| f.id).filter(|id| !sandbox.record.layers.contains(id)));
-            made.map(|id| state.layers.remove(&id));
+            made.iter().for_each(|id| discard(state, id));
             Err(fault)
         }
     }

@@ -2,31 +2,31 @@
 //! followed, and what the headers of its file say is neither kept nor told to anybody but the collector.
 
 use bytes::Bytes;
+use client::trust;
 use http::header::{HeaderMap, HeaderName, HeaderValue};
 use http::{Request, Uri};
 use http_body_util::{BodyExt, Full, Limited};
 use hyper_util::rt::TokioIo;
 use node::config::Telemetry;
-use std::io::Read;
+use std::io;
 use std::net::{IpAddr, SocketAddr};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::pin::Pin;
+use std::task::{Context, Poll};
 use std::time::Duration;
-use terms::{ErrorKind, Fault, Phase};
-use tokio::io::{AsyncRead, AsyncWrite};
+use terms::{Fault, Phase};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
-use tokio_rustls::rustls::crypto::ring;
-use tokio_rustls::rustls::pki_types::pem::PemObject;
-use tokio_rustls::rustls::pki_types::{CertificateDer, ServerName};
-use tokio_rustls::rustls::{ClientConfig, RootCertStore};
+use tokio_rustls::rustls::pki_types::ServerName;
 
 /// How long one export may take, the connection included.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// What is read of the collector's answer.
 const LARGEST_ANSWER: usize = 64 << 10;
+/// What is taken from it at all, heads and words between included: one that never stops talking would keep us busy to the last moment.
+const LARGEST_EXCHANGE: usize = 256 << 10;
 /// A file of headers, and how many it may hold.
 const LARGEST_HEADERS: u64 = 16 << 10;
 const MOST_HEADERS: usize = 32;
@@ -68,7 +68,7 @@ impl Collector {
         let uri: Uri = endpoint.parse().map_err(|_| odd())?;
         let host = uri.host().filter(|host| !host.is_empty()).ok_or_else(odd)?.to_owned();
         let tls = match (uri.scheme_str(), &telemetry.ca) {
-            (Some("https"), ca) => Some(connector(ca.as_deref())?),
+            (Some("https"), ca) => Some(trust::connector(ca.as_deref(), "telemetry.otlp_ca", "collector")?),
             (Some("http"), None) => None,
             _ => return Err(odd()),
         };
@@ -128,8 +128,11 @@ impl Collector {
     {
         let text = |e: &dyn std::error::Error| e.to_string();
         let (mut client, connection) =
-            hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(|e| text(&e))?;
-        let connection = tokio::spawn(connection);
+            hyper::client::conn::http1::handshake(TokioIo::new(Brief { stream, left: LARGEST_EXCHANGE }))
+                .await
+                .map_err(|e| text(&e))?;
+        // Given up with this exchange, whether it came to an end or its time was over.
+        let _connection = Given(tokio::spawn(connection));
         let mut request = Request::post(format!("{}/v1/{signal}", self.path))
             .header("host", format!("{}:{}", self.host, self.port))
             .header("content-type", "application/x-protobuf")
@@ -140,33 +143,54 @@ impl Collector {
         let answer = client.send_request(request).await.map_err(|e| text(&e))?;
         let status = answer.status();
         let _ = Limited::new(answer.into_body(), LARGEST_ANSWER).collect().await;
-        connection.abort();
         if status.is_success() { Ok(()) } else { Err(format!("it answered {status}")) }
     }
 
     /// As the file has them now.
     fn headers(&self) -> Result<HeaderMap, String> {
         let Some(file) = &self.headers else { return Ok(HeaderMap::new()) };
-        // Something that blocks when it is opened is no file of headers.
-        let flags = rustix::fs::OFlags::NONBLOCK.bits() as i32;
-        let opened = std::fs::OpenOptions::new().read(true).custom_flags(flags).open(file);
-        let opened = opened.map_err(|e| e.to_string())?;
-        let meta = opened.metadata().map_err(|e| e.to_string())?;
-        if !meta.is_file() {
-            return Err("not a regular file".into());
+        parse(&trust::secret_text(file, LARGEST_HEADERS)?)
+    }
+}
+
+/// A connection that so much is read from, and nothing more.
+struct Brief<S> {
+    stream: S,
+    left: usize,
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for Brief<S> {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, into: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        if self.left == 0 {
+            return Poll::Ready(Err(io::Error::new(io::ErrorKind::InvalidData, "it says too much")));
         }
-        if meta.mode() & 0o077 != 0 {
-            return Err("others may read or change it; `chmod 600` it".into());
-        }
-        if meta.uid() != rustix::process::geteuid().as_raw() && meta.uid() != 0 {
-            return Err("it belongs to another user".into());
-        }
-        let mut text = String::new();
-        opened.take(LARGEST_HEADERS + 1).read_to_string(&mut text).map_err(|_| "it is no text")?;
-        match text.len() as u64 > LARGEST_HEADERS {
-            true => Err("it is larger than 16 KiB".into()),
-            false => parse(&text),
-        }
+        let before = into.filled().len();
+        let read = Pin::new(&mut self.stream).poll_read(cx, into);
+        self.left = self.left.saturating_sub(into.filled().len() - before);
+        read
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for Brief<S> {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(cx, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+}
+
+/// A task that ends when nobody waits for what it does.
+struct Given<T>(tokio::task::JoinHandle<T>);
+
+impl<T> Drop for Given<T> {
+    fn drop(&mut self) {
+        self.0.abort();
     }
 }
 
@@ -192,39 +216,6 @@ fn parse(text: &str) -> Result<HeaderMap, String> {
         }
     }
     Ok(found)
-}
-
-/// `ca` is a file of certificates that are believed instead of those of the system.
-fn connector(ca: Option<&Path>) -> Result<TlsConnector, Fault> {
-    let mut roots = RootCertStore::empty();
-    match ca {
-        Some(file) => {
-            let refuse = |why: String| {
-                let fault = Fault::invalid(format!("telemetry.otlp_ca {}: {why}", file.display()));
-                fault.hint("give a PEM file with the certificate that signed the collector's").phase(Phase::Admission)
-            };
-            let all = CertificateDer::pem_file_iter(file).and_then(Iterator::collect::<Result<Vec<_>, _>>);
-            for certificate in all.map_err(|e| refuse(e.to_string()))? {
-                roots.add(certificate).map_err(|e| refuse(e.to_string()))?;
-            }
-            if roots.is_empty() {
-                return Err(refuse("no certificate in it".into()));
-            }
-        }
-        None => {
-            roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
-            if roots.is_empty() {
-                let fault = Fault::new(ErrorKind::UnsupportedHost, "this system has no certificates to believe");
-                return Err(fault.hint("name the collector's own with telemetry.otlp_ca").phase(Phase::Admission));
-            }
-        }
-    }
-    let config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
-        .with_safe_default_protocol_versions()
-        .map_err(|e| Fault::internal(format!("TLS: {e}")))?;
-    let mut config = config.with_root_certificates(roots).with_no_client_auth();
-    config.alpn_protocols = vec![b"http/1.1".to_vec()];
-    Ok(TlsConnector::from(Arc::new(config)))
 }
 
 fn bare(host: &str) -> &str {

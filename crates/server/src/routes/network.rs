@@ -38,7 +38,7 @@ struct Wish {
 }
 
 /// What happens on a sandbox's network: server-sent events, each `event: line` with the offset behind it as `id`, and `event: end` when
-/// the sandbox is not live and all was told. Only of one that was made with `events_max`.
+/// the sandbox is not live and all was told. A line says which run it was, and by which revision of the rules it was judged.
 #[utoipa::path(get, path = "/v1/sandboxes/{id}/network/events", tag = "sandboxes", operation_id = "network",
     params(("id" = String, Path), Wish), responses((status = 200, content_type = "text/event-stream", body = String)))]
 async fn follow_network(

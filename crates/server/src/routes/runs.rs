@@ -3,6 +3,7 @@
 mod attach;
 mod output;
 
+use crate::admission::Lease;
 use crate::answer::{Answer, Document};
 use crate::ask::{Json, Key, Paging, Path, Query, Time, broken_body};
 use crate::refuse::Refusal;
@@ -134,9 +135,12 @@ async fn create(
         }
     }
     let turn = shared.admission().run(&who.tenant).await?;
+    // Held to the end of this, or for as long as a turn lasts.
+    let pace = shared.admission().begin(&who.tenant).await;
     let word = id.clone();
     let begin = move |caller: &node::Caller| begin::begin(&ask, &word, key.0.as_deref(), caller);
     let Begun { existed, found, keeper } = shared.enlivening(&who, &id, begin).await?;
+    pace.iter().for_each(Lease::begun);
     let mut listener = Listener::of(&shared, found);
     let waiting = keeper.map(|keeper| listener.again().stay(keeper, turn));
     let shown = match (waiting, query.wait) {
@@ -317,7 +321,7 @@ async fn input(
     who.needs(Scope::Agent)?;
     let mut by = query.by()?;
     let listener = Listener::new(&shared, &who, run).await?;
-    let mut input = Input::open(&listener).await?;
+    let mut input = Input::open(&listener, by.is_some()).await?;
     let mut pieces = body.into_data_stream();
     let (mut bytes, mut offset) = (0, query.offset);
     while let Some(piece) = pieces.next().await {

@@ -129,7 +129,7 @@ pub struct Make {
     /// Where secrets of the policies come from that are not kept under their own name: `NAME=store:OTHER`, or `NAME=brought:run`
     /// with the runs themselves.
     pub secrets: Vec<String>,
-    /// Write down what happens on its network as long as it is live, in so many bytes at most; `network/events` tells it.
+    /// What happens on its network is written down in so many bytes at most [64 MiB]; `network/events` tells it.
     pub events_max: Option<u64>,
 }
 

@@ -101,7 +101,7 @@ impl Keep {
             }
             Ask::Signal { run, signal } => wire::value(&self.signal(&run, signal)?),
             Ask::Kill { run } => wire::value(&self.kill(&run)?),
-            Ask::List => wire::value(&self.list()),
+            Ask::List => self.list(),
             Ask::Wait { run, timeout_ms } => return self.wait_for(id, run, timeout_ms),
             Ask::Follow { runs } => return Ok(self.follow(id, runs)),
             Ask::Rise => wire::value(&self.rise()?),
@@ -154,6 +154,7 @@ impl Keep {
             frozen: self.frozen.is_some(),
             stays: self.stays,
             rests: self.rests,
+            counts_input: true,
         }
     }
 

@@ -6,7 +6,7 @@ use crate::fresh;
 use crate::keeper::place::Place;
 use crate::keeper::services::ServiceNow;
 use crate::questions::{Open, Question};
-use crate::run::{Tally, Timer, Written};
+use crate::run::{self, Tally, Timer, Written};
 use rustix::event::{EventfdFlags, eventfd};
 use serde_json::json;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -186,9 +186,12 @@ impl Desk {
 
     fn end(&mut self, ended: Vec<(Note, Box<Outcome>)>) -> Vec<Done> {
         // One look at the layer tells of all that have ended by now.
-        let changes = self.stack.as_ref().map(|stack| self.tally.count(stack).changes).unwrap_or_default();
+        let counted = self.stack.as_ref().map(|stack| self.tally.count(stack)).transpose();
         let (notes, mut outcomes): (Vec<Note>, Vec<Box<Outcome>>) = ended.into_iter().unzip();
-        outcomes.iter_mut().for_each(|outcome| outcome.changes = changes);
+        outcomes.iter_mut().for_each(|outcome| match &counted {
+            Ok(found) => outcome.changes = found.unwrap_or_default().changes,
+            Err(fault) => drop(outcome.message.get_or_insert_with(|| run::uncounted(fault))),
+        });
         let results = self.write(&notes, |tx, written, at| written.end(tx, &outcomes[at]));
         for (outcome, result) in outcomes.iter_mut().zip(results) {
             if let Err(fault) = result {

@@ -1,10 +1,11 @@
 //! One who asks a keeper: a line, and what is owed to it. It asks one thing at a time, so that its share of memory has an end.
 
-use crate::keeper::wire::{Frame, Line, Listed, Notice, Pulled, value};
+use crate::keeper::wire::{Frame, Line, Listed, Notice, Pulled, refusal, value};
 use rustix::event::PollFlags;
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::OwnedFd;
 use std::time::Instant;
+use terms::{ErrorKind, Fault};
 
 /// A follower whose notices wait hears no more before they are gone.
 const MOST_WAITING: usize = 4096;
@@ -85,9 +86,10 @@ impl Client {
         if !matches!(self.owed, Owed::Follow(_)) {
             self.owed = Owed::Nothing;
         }
-        // What is too long to be sent can only be an answer of our own; the client sees the line closed.
+        // Whoever asked waits for a word, and would wait for ever for one that cannot be sent.
         if self.line.put(frame).is_err() {
-            self.owed = Owed::Nothing;
+            let fault = Fault::new(ErrorKind::LimitExceeded, "the keeper's answer is too long to be sent");
+            let _it_fits = self.line.put(refusal(&fault.hint("ask for less")));
         }
     }
 
@@ -108,5 +110,28 @@ impl Client {
         }
         // Those that are past and told are not told again as long as the keeper knows them.
         following.told.retain(|run, _| news.iter().any(|notice| notice.run == *run));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::keeper::wire::{MOST, read_answer};
+    use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+
+    /// Who asked is told so, and is not left to wait.
+    #[test]
+    fn an_answer_that_is_too_long_is_told_as_such() {
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::STREAM, flags, None).unwrap();
+        let (mut client, mut asks) = (Client::new(ours), Line::new(theirs));
+        for (length, kind) in [(MOST + 1, Some(ErrorKind::LimitExceeded)), (8, None)] {
+            client.owed = Owed::Input;
+            client.answer(value(&"x".repeat(length)));
+            client.line.push().unwrap();
+            let Pulled::Frame(frame) = asks.pull().unwrap() else { panic!("an answer comes") };
+            assert_eq!(read_answer::<String>(&frame).err().map(|fault| fault.error_kind), kind);
+            assert!(matches!(client.owed, Owed::Nothing));
+        }
     }
 }

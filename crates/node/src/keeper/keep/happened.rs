@@ -108,7 +108,7 @@ impl Keep {
                 _ => continue,
             };
             client.answer(match &begun {
-                Ok(()) => wire::value(&Started { existed, ..started.clone() }),
+                Ok(()) => told(Started { existed, ..started.clone() }),
                 Err(fault) => wire::refusal(fault),
             });
         }
@@ -117,10 +117,12 @@ impl Keep {
     /// Its end is written down: now it is told.
     pub(super) fn finish(&mut self, run: &str, outcome: &Outcome) {
         let Some(mut work) = self.works.remove(run) else { return };
+        self.premises.roster.ended(run);
         if work.brings {
             // Where what is kept cannot be read, nothing holds any more.
             let _nothing_is_left = self.premises.bring(&Default::default());
         }
+        let outcome = &work::fitting(outcome.clone());
         self.service_ended(run, outcome, work.cancelled_by.is_some());
         let end = work.finish(outcome);
         let past = Past { listed: Listed { input: false, ..work.listed() }, end, ended_ms: work.note.ended_ms };
@@ -206,6 +208,16 @@ impl Keep {
             self.begin_end(GRACE);
         }
     }
+}
+
+/// That a run was begun, and with what words as far as they fit: spelled as text they may be longer than what was asked.
+fn told(mut started: Started) -> wire::Frame {
+    let frame = wire::value(&started);
+    if frame.fits() {
+        return frame;
+    }
+    started.command.clear();
+    wire::value(&started)
 }
 
 /// What the segments of one log take.

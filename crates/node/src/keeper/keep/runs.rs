@@ -18,6 +18,10 @@ use terms::{ErrorKind, Fault, Phase, Retry, RunId};
 
 impl Keep {
     pub(super) fn start(&mut self, id: u64, start: &Start) -> Result<Option<Frame>, Fault> {
+        if let Some(run) = start.run.as_ref().filter(|run| RunId::parse(run).is_none()) {
+            // It becomes the name of a directory.
+            return Err(Fault::invalid(format!("{run:?} is no id of a run")).phase(Phase::Admission));
+        }
         if let Some(run) = &start.run
             && let Some(pid) = self.known(run)
         {
@@ -117,10 +121,14 @@ impl Keep {
         let net = self.residence.usage().net_bytes;
         let crate::run::Command { run_id, program, argv, env, cwd, limits } = command;
         note.timer.enter(Phase::Start);
+        // What it does on the network may be heard of before its start is known.
+        self.premises.roster.begins(&run);
         let started = self.residence.start(enclosure::Start { program, argv, env, cwd, streams });
         let started = started.inspect_err(|_| {
+            self.premises.roster.ended(&run);
             let _ = std::fs::remove_dir_all(self.place.run(&run));
         })?;
+        self.premises.roster.begun(&run, started.shepherd);
         note.timer.enter(Phase::Execution);
         let mut work = Work::new(started, run_id, note.clone(), spool, limits).since_net(net);
         work.brings = !start.secrets.is_empty();
@@ -180,8 +188,16 @@ impl Keep {
         Ok(true)
     }
 
-    pub(super) fn list(&self) -> Vec<Listed> {
-        self.works.values().map(Work::listed).chain(self.past.iter().map(|past| past.listed.clone())).collect()
+    /// All of them, in any case; what they were started with, where that fits.
+    pub(super) fn list(&self) -> Frame {
+        let past = self.past.iter().map(|past| past.listed.clone());
+        let mut all: Vec<Listed> = self.works.values().map(Work::listed).chain(past).collect();
+        let frame = wire::value(&all);
+        if frame.fits() {
+            return frame;
+        }
+        all.iter_mut().for_each(|listed| listed.command.clear());
+        wire::value(&all)
     }
 
     pub(super) fn wait_for(&mut self, id: u64, run: String, timeout_ms: u64) -> Result<Option<Frame>, Fault> {

@@ -291,14 +291,14 @@ impl Work {
         outcome
     }
 
-    /// The last records of the log; where the end is.
+    /// The last records of the log; where the end is. The outcome is one that fits.
     pub fn finish(&mut self, outcome: &Outcome) -> Option<u64> {
         let dropped = self.truncated.stdout + self.truncated.stderr + self.unkept;
         let now = fresh::now_ms();
         if dropped > 0 {
             let _ = self.spool.append(Kind::Dropped, now, &dropped.to_le_bytes());
         }
-        self.spool.end(now, &document(outcome)?).ok()
+        self.spool.end(now, &serde_json::to_vec(outcome).ok()?).ok()
     }
 }
 
@@ -307,18 +307,14 @@ fn is_refusal(denial: &Denial) -> bool {
     matches!(denial.action, Action::Deny | Action::Ask)
 }
 
-/// The outcome as JSON that fits a record: of refusals with endless names, as many as do.
-fn document(outcome: &Outcome) -> Option<Vec<u8>> {
-    let mut outcome = outcome.clone();
-    loop {
-        let document = serde_json::to_vec(&outcome).ok()?;
+/// The outcome as it fits a record and an answer: of refusals with endless names, which a guest chooses, as many as do.
+pub(super) fn fitting(mut outcome: Outcome) -> Outcome {
+    let is_too_long = |outcome: &Outcome| serde_json::to_vec(outcome).is_ok_and(|text| text.len() > spool::MOST);
+    while !outcome.denials.is_empty() && is_too_long(&outcome) {
         let kept = outcome.denials.len() / 2;
-        match document.len() <= spool::MOST {
-            true => return Some(document),
-            false if outcome.denials.is_empty() => return None,
-            false => outcome.denials_dropped += outcome.denials.drain(kept..).count() as u64,
-        }
+        outcome.denials_dropped += outcome.denials.drain(kept..).count() as u64;
     }
+    outcome
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -331,4 +327,31 @@ enum Pulled {
 pub(super) fn unread(run: &str) -> Fault {
     let fault = Fault::new(terms::ErrorKind::Conflict, format!("{run} does not read its input, or no longer"));
     fault.subject(run).phase(Phase::Execution).hint("what was not taken is lost; `cofferdam logs` shows what it said")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    /// A guest chooses what is refused, and so how long an outcome is; what waits for it is told in any case.
+    #[test]
+    fn refusals_with_endless_names_are_told_as_far_as_they_fit() {
+        let stamp = terms::PolicyStamp { digest: String::new(), revision: 0 };
+        let enforcement = terms::Enforcement { level: terms::Level::Full, missing: Vec::new() };
+        let id = RunId::parse(&format!("run_{}", "0".repeat(32))).unwrap();
+        let mut outcome = Outcome::new(id, stamp, enforcement);
+        let denial = |length: usize| {
+            serde_json::from_value::<Denial>(
+                json!({"op": "fs.write", "target": "\u{1}".repeat(length), "rule": "defaults.fs",
+                "action": "deny", "count": 1, "pid": 1, "exe": ""}),
+            )
+        };
+        outcome.denials = (0..256).map(|_| denial(10).unwrap()).collect();
+        assert_eq!(fitting(outcome.clone()), outcome, "the control");
+        outcome.denials = (0..256).map(|_| denial(4000).unwrap()).collect();
+        let told = fitting(outcome);
+        assert!(serde_json::to_vec(&told).unwrap().len() <= spool::MOST && !told.denials.is_empty());
+        assert_eq!(told.denials.len() as u64 + told.denials_dropped, 256, "what is left out is counted");
+    }
 }

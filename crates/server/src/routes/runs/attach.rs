@@ -218,7 +218,7 @@ async fn obey(input: &mut Option<Input>, speaking: &Listener, text: &str) -> Res
 async fn give(input: &mut Option<Input>, speaking: &Listener, bytes: &[u8], eof: bool) -> Result<(), Refusal> {
     let mut open = match input.take() {
         Some(open) => open,
-        None => Input::open(speaking).await?,
+        None => Input::open(speaking, false).await?,
     };
     for piece in bytes.chunks(PIECE) {
         open.give(piece.to_vec(), false, None).await?;
