@@ -98,26 +98,28 @@ fn print(text: &str) {
 
 /// Progress on a terminal, silence in a pipe.
 struct Bar {
-    shown: bool,
+    /// What was shown last.
+    last: Option<String>,
     on: bool,
 }
 
 impl Bar {
     fn new() -> Bar {
-        Bar { shown: false, on: std::io::stderr().is_terminal() }
+        Bar { last: None, on: std::io::stderr().is_terminal() }
     }
 
     fn show(&mut self, what: &str, done: u32, all: u32) {
-        // Writing to a terminal wakes another process, so it is done seldom.
+        // Writing to a terminal wakes another process, so it is done seldom: for what is new, and for each twentieth of it.
         let step = (all / 20).max(1);
-        if self.on && (done.is_multiple_of(step) || done == all) {
-            self.shown = true;
+        let is_new = self.last.as_deref() != Some(what);
+        if self.on && (is_new || done.is_multiple_of(step) || done == all) {
+            self.last = Some(what.to_owned());
             let _ = write!(std::io::stderr(), "\r\x1b[K{what}: {done} of {all}");
         }
     }
 
     fn clear(&mut self) {
-        if self.shown {
+        if self.last.is_some() {
             let _ = write!(std::io::stderr(), "\r\x1b[K");
         }
     }

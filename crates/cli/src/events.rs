@@ -20,6 +20,12 @@ pub fn main(_verb: &str, m: &ArgMatches) -> ExitCode {
 
 fn tell(m: &ArgMatches, json: bool) -> Result<(), Fault> {
     let text = |name: &str| m.get_one::<String>(name).cloned();
+    if let (true, Some(sandbox)) = (m.get_flag("network"), text("sandbox")) {
+        let from = m.get_one::<u64>("from").copied().unwrap_or(0);
+        let follow = m.get_flag("follow");
+        return Engine::open(m)?
+            .network(&sandbox, from, follow, &mut |behind, line| print_line(behind, line, json).is_ok());
+    }
     let wanted = Wanted { subject: text("sandbox"), verb: text("verb"), ..Wanted::default() };
     let tell = Tell { wanted, from: m.get_one::<u64>("from").copied(), follow: m.get_flag("follow") };
     // A reader that left early is no error of ours.
@@ -35,6 +41,33 @@ fn print(entries: &[Noted], json: bool) -> io::Result<()> {
         }
     }
     out.flush()
+}
+
+fn print_line(behind: u64, line: &str, json: bool) -> io::Result<()> {
+    let mut out = io::stdout().lock();
+    match json {
+        true => writeln!(out, "{line}")?,
+        false => writeln!(out, "{behind} {}", render::safe(&told(line)))?,
+    }
+    out.flush()
+}
+
+/// What happened on a network, for people: when, who, what, and why.
+fn told(line: &str) -> String {
+    let Ok(event) = serde_json::from_str::<serde_json::Value>(line) else { return line.to_owned() };
+    let word = |name: &str| event[name].as_str().unwrap_or_default().to_owned();
+    if event["op"] == "net.lost" {
+        return format!("{} net.lost {} events are missing", word("time"), event["count"]);
+    }
+    let name =
+        [word("name"), word("address"), word("path")].into_iter().find(|name| !name.is_empty()).unwrap_or_default();
+    let port = event["port"].as_u64().map(|port| format!(":{port}")).unwrap_or_default();
+    let request =
+        if event["method"].is_null() { String::new() } else { format!(" {} {}", word("method"), word("path")) };
+    let bytes = format!("{} in, {} out", event["bytes_in"], event["bytes_out"]);
+    let (when, run, op, stage) = (word("time"), word("run"), word("op"), word("stage"));
+    let (action, rule, revision) = (word("action"), word("rule"), &event["revision"]);
+    format!("{when} {run} {op} {stage} {name}{port}{request}: {action} by {rule}, revision {revision}; {bytes}")
 }
 
 /// An entry on one line, for people.

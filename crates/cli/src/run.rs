@@ -84,7 +84,10 @@ fn carry_out(
         Some(_) => surroundings::caller()?,
         None => match Engine::open(matches)? {
             Engine::Here(caller) => caller,
-            Engine::There(daemon) => return there::carry_out(verb, matches, &daemon, events).map_err(Refused::from),
+            Engine::There(daemon) => {
+                node::run::forgo();
+                return there::carry_out(verb, matches, &daemon, events).map_err(Refused::from);
+            }
         },
     };
     let ground = ground.unwrap_or_else(node::run::begin);

@@ -1,16 +1,57 @@
-//! What happens on the network of a run at a daemon, written down here while it runs: on a thread and a connection of its own, so that
-//! neither the run nor its terminal waits for it.
+//! What happens on the network of a sandbox. Of a run at a daemon it is written down here while it runs: on a thread and a connection of
+//! its own, so that neither the run nor its terminal waits for it.
 
-use super::There;
 use super::there::Again;
+use super::{Engine, There};
 use client::{Ask, Client, Heard};
 use node::events::EventFile;
+use node::keeper::journal;
 use std::sync::mpsc;
 use std::time::Duration;
 use terms::{ErrorKind, Fault, Phase};
 
 /// How long the rest may take once the run has ended.
 const REST: Duration = Duration::from_secs(30);
+
+/// How often somebody who follows looks for more.
+const PAUSE: Duration = Duration::from_millis(100);
+
+impl Engine {
+    /// What happened on a sandbox's network from an offset on, line by line with the offset behind each; and what happens from now
+    /// on, as long as it is live. `each` says whether it wants more.
+    pub fn network(
+        &self,
+        sandbox: &str,
+        from: u64,
+        follows: bool,
+        each: &mut dyn FnMut(u64, &str) -> bool,
+    ) -> Result<(), Fault> {
+        let caller = match self {
+            Engine::Here(caller) => caller,
+            Engine::There(there) => {
+                return follow(&there.client, sandbox, (from, follows), &mut |behind, line| match each(behind, line) {
+                    true => Heard::More,
+                    false => Heard::Enough,
+                });
+            }
+        };
+        let mut at = from;
+        loop {
+            let page = journal::read(sandbox, at, caller)?;
+            for (behind, line) in &page.lines {
+                at = *behind;
+                if !each(*behind, line) {
+                    return Ok(());
+                }
+            }
+            match (page.lines.is_empty(), page.over || !follows) {
+                (true, true) => return Ok(()),
+                (true, false) => std::thread::sleep(PAUSE),
+                (false, _) => {}
+            }
+        }
+    }
+}
 
 /// Somebody who writes them down.
 pub struct Following(mpsc::Receiver<(EventFile, Option<Fault>)>);
@@ -22,7 +63,11 @@ pub fn follow_network(there: &There, sandbox: &str, file: EventFile) -> Result<F
     let sandbox = sandbox.to_owned();
     std::thread::spawn(move || {
         let mut file = file;
-        let trouble = follow(&client, &sandbox, &mut file).err();
+        let trouble = follow(&client, &sandbox, (0, true), &mut |_, line| {
+            file.pass_on(line);
+            Heard::More
+        });
+        let trouble = trouble.err();
         let _nobody_waits = done.send((file, trouble));
     });
     Ok(Following(waits))
@@ -43,17 +88,21 @@ impl Following {
     }
 }
 
-fn follow(client: &Client, sandbox: &str, file: &mut EventFile) -> Result<(), Fault> {
-    let (mut at, mut again) = (0, Again::new(client));
+fn follow(
+    client: &Client,
+    sandbox: &str,
+    (from, follows): (u64, bool),
+    each: &mut dyn FnMut(u64, &str) -> Heard,
+) -> Result<(), Fault> {
+    let (mut at, mut again) = (from, Again::new(client));
     loop {
-        let ask = Ask::get(&["v1", "sandboxes", sandbox, "network", "events"]).query("follow", "true");
+        let ask = Ask::get(&["v1", "sandboxes", sandbox, "network", "events"]).query("follow", follows.to_string());
         let heard = client.events(ask.query("from", at.to_string()), &mut |event| match event.name.as_str() {
             "line" => {
                 let behind = event.id.filter(|behind| *behind > at).ok_or_else(backwards)?;
                 at = behind;
                 again.is_well();
-                file.pass_on(&event.data);
-                Ok(Heard::More)
+                Ok(each(behind, &event.data))
             }
             "end" => Ok(Heard::Enough),
             _ => Ok(Heard::More),

@@ -55,18 +55,24 @@ pub fn ago(at_ms: u64, now_ms: u64) -> String {
     format!("{} ago", span(now_ms.saturating_sub(at_ms)))
 }
 
-/// How long until. Rounded: what was made for seven days a moment ago has seven days.
+/// How long until. Rounded: what was made for seven days a while ago has seven days.
 pub fn from_now(at_ms: u64, now_ms: u64) -> String {
-    const MOMENT_MS: u64 = 30_000;
-    format!("in {}", span(at_ms.saturating_sub(now_ms) + MOMENT_MS))
+    let left = at_ms.saturating_sub(now_ms);
+    format!("in {}", span(left + unit(left).0 * 500))
 }
 
 fn span(ms: u64) -> String {
+    let (seconds, name) = unit(ms);
+    format!("{}{name}", ms / 1000 / seconds)
+}
+
+/// What so much time is told in: its length in seconds, and its name.
+fn unit(ms: u64) -> (u64, &'static str) {
     match ms / 1000 {
-        s @ 0..120 => format!("{s}s"),
-        s @ 120..7_200 => format!("{}m", s / 60),
-        s @ 7_200..172_800 => format!("{}h", s / 3600),
-        s => format!("{}d", s / 86_400),
+        0..120 => (1, "s"),
+        120..7_200 => (60, "m"),
+        7_200..172_800 => (3600, "h"),
+        _ => (86_400, "d"),
     }
 }
 
@@ -81,6 +87,11 @@ mod tests {
         }
         for (ms, want) in [(0, "0s"), (119_000, "119s"), (120_000, "2m"), (7_200_000, "2h"), (604_800_000, "7d")] {
             assert_eq!(span(ms), want);
+        }
+        const DAY: u64 = 86_400_000;
+        for (left, want) in [(7 * DAY - 90_000, "in 7d"), (6 * DAY + DAY / 4, "in 6d"), (DAY, "in 24h"), (400, "in 0s")]
+        {
+            assert_eq!(from_now(left, 0), want);
         }
     }
 }

@@ -1,6 +1,5 @@
 //! What a call can say (A10), what it leaves behind of secrets (A14), and what becomes of calls where walls are missing (A16).
 
-#[cfg(target_arch = "x86_64")]
 use crate::support::HIDE;
 use crate::support::http::{Answer, Daemon, with_daemon};
 use crate::support::world::{PUBLIC, World as Net};
@@ -163,7 +162,6 @@ fn a14_a_secret_leaves_no_trace_in_a_whole_life() {
 /// A16: a daemon on a host where a wall is missing does not start, or says so to everybody who wants a command run; none runs behind
 /// fewer walls.
 #[test]
-#[cfg(target_arch = "x86_64")]
 fn a16_where_a_wall_is_missing_no_command_runs() {
     for who in BOTH {
         let place = Place::new(who);

@@ -1,5 +1,6 @@
 //! How the daemon comes and goes: one at a time, on settings that are checked, and in order.
 
+use crate::support::certificate::Certificate;
 use crate::support::http::{Daemon, exchange, receive};
 use crate::support::{As, BOTH, Place, to_the_end};
 use serde_json::{Value, json};
@@ -146,16 +147,8 @@ fn systemd_is_told_when_it_answers() {
 #[test]
 fn tls_when_there_is_a_certificate() {
     let place = Place::new(As::User);
-    let (cert, key) = (place.root.join("home/cert.pem"), place.root.join("home/key.pem"));
-    let mut make = place.outside("openssl");
-    make.args(["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2"]);
-    make.args(["-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost", "-keyout"])
-        .arg(&key)
-        .arg("-out")
-        .arg(&cert);
-    let made = make.output().unwrap();
-    assert!(made.status.success(), "{made:?}");
-    let (cert, key) = (cert.to_str().unwrap(), key.to_str().unwrap());
+    let Certificate { cert, key } = Certificate::new(&place, "own", "DNS:localhost");
+    let (cert, key) = (cert.as_str(), key.as_str());
     let flags = ["--listen", "127.0.0.1:0", "--tls-cert", cert, "--tls-key", key];
     let daemon = Daemon::start_with(&place, &flags);
     let (token, port) = (daemon.operator_token(), daemon.port.unwrap());

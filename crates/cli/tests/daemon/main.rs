@@ -28,6 +28,7 @@ mod restart;
 mod revisions;
 mod runs;
 mod sandboxes;
+mod saved;
 mod soak;
 mod store;
 mod strain;

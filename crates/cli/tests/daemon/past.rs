@@ -82,7 +82,8 @@ fn the_store_of_a_daemon_does_not_grow_with_what_is_past() {
         w.soon(|| w.archived() > round * 60);
         sizes.push(w.size());
     }
-    assert!(sizes[3] <= sizes[1] + sizes[1] / 10, "{sizes:?}");
+    // A few pages more or less are a matter of when it was looked at; two rounds that gave nothing back would double it.
+    assert!(sizes[3] <= sizes[1] + sizes[1] / 4, "{sizes:?}");
     let verified = w.daemon.get("/v1/audit/verify").assert_ok();
     assert!(verified["broken"].is_null() && verified["archived"] == verified["archived_here"], "{verified}");
 }

@@ -1,5 +1,6 @@
 //! The command line as a client: who it believes, what it proves, and what it does when the daemon goes away in the middle.
 
+use crate::support::certificate::Certificate;
 use crate::support::http::Daemon;
 use crate::support::terminal::at_terminal;
 use crate::support::{As, Place, to_the_end};
@@ -93,23 +94,8 @@ fn what_no_daemon_can_do_is_refused_and_not_done_here() {
 #[test]
 fn a_certificate_is_believed_by_whom_it_was_signed() {
     let place = Place::new(As::Root);
-    let signed = |name: &str| {
-        let (key, cert) = (place.root.join(format!("{name}.key")), place.root.join(format!("{name}.pem")));
-        let made = Command::new("openssl")
-            .args(["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2"])
-            .args(["-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1"])
-            .args(["-addext", "basicConstraints=critical,CA:FALSE"])
-            .arg("-keyout")
-            .arg(&key)
-            .arg("-out")
-            .arg(&cert)
-            .output()
-            .unwrap();
-        assert!(made.status.success(), "{}", told(&made));
-        fs::set_permissions(&key, fs::Permissions::from_mode(0o600)).unwrap();
-        (key.to_string_lossy().into_owned(), cert.to_string_lossy().into_owned())
-    };
-    let ((key, cert), (_, other)) = (signed("own"), signed("other"));
+    let signed = |name: &str| Certificate::new(&place, name, "DNS:localhost");
+    let (Certificate { cert, key }, Certificate { cert: other, .. }) = (signed("own"), signed("other"));
     let flags = ["--listen", "127.0.0.1:0", "--tls-cert", &cert, "--tls-key", &key];
     let daemon = Daemon::start_with(&place, &flags);
     let server = format!("https://localhost:{}", daemon.port.unwrap());

@@ -1,8 +1,12 @@
 //! `bench` measures what it says, and its census finds nothing after many runs.
 
 use crate::support::{As, BOTH, Place};
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
-use std::process::Output;
+use std::fs;
+use std::process::{Output, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
 
 fn json(output: &Output) -> Value {
     let said = String::from_utf8_lossy(&output.stderr);
@@ -240,6 +244,9 @@ fn workspaces_are_measured_beside_what_people_use_instead() {
         ("create and first command", &["git worktree", "cp -a", "overlay by hand"]),
         ("diff of 100 changes", &["git worktree"]),
         ("snapshot", &[]),
+        ("snapshot, without a process", &[]),
+        ("fork, without a process", &[]),
+        ("--version", &[]),
         ("fork, each of 100", &["cp -a"]),
         ("approve 1,000 files", &["cp -a"]),
         ("read 4 KiB 20,000 times", &["bare"]),
@@ -258,6 +265,32 @@ fn workspaces_are_measured_beside_what_people_use_instead() {
     assert!(ratio.unwrap()["p50"].as_f64().unwrap() > 0.0);
     let left: Vec<_> = std::fs::read_dir(&place.project).unwrap().flatten().collect();
     assert!(left.is_empty(), "{left:?}");
+}
+
+/// However it ends, the directory that it worked in goes. An interrupt is not tried: who runs tests in the background has it ignored.
+#[test]
+fn a_bench_that_is_killed_leaves_nothing_where_it_was_started() {
+    for signal in [Signal::TERM, Signal::KILL] {
+        let place = Place::new(As::User);
+        let there = || fs::read_dir(&place.project).unwrap().flatten().next();
+        let mut bench = place.cofferdam(["bench", "--workspace", "--files", "1000", "--runs", "10"]);
+        let mut bench = bench.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+        assert!(within(Duration::from_secs(60), || there().is_some_and(|dir| dir.path().join("of-1000").exists())));
+        kill_process(Pid::from_child(&bench), signal).unwrap();
+        assert!(!bench.wait().unwrap().success(), "the control: it was not done");
+        assert!(within(Duration::from_secs(120), || there().is_none()), "{signal:?}: {:?}", there());
+    }
+}
+
+fn within(most: Duration, is_so: impl Fn() -> bool) -> bool {
+    let since = Instant::now();
+    while since.elapsed() < most {
+        if is_so() {
+            return true;
+        }
+        sleep(Duration::from_millis(20));
+    }
+    is_so()
 }
 
 /// Few of everything: that all of it is measured, that figures belong together, and that what must not grow does not.

@@ -185,3 +185,33 @@ fn a_learned_policy_passes_again_over_what_the_command_left() {
         assert_ne!(other.code(), 0, "and no more than that: {}", other.story());
     }
 }
+
+/// npm reads settings in many places, keeps a cache and logs in the home directory, and writes a package into the project.
+#[test]
+fn npm_packs_under_the_policy_that_was_learned_from_it() {
+    for who in BOTH {
+        let place = Place::new(who);
+        let package = r#"{"name": "boat", "version": "1.0.0", "files": ["index.js"]}"#;
+        place.file("home/project/package.json", package);
+        place.file("home/project/index.js", "module.exports = 'canary of the package'\n");
+        let private = place.file("home/other/private", "not its business").to_str().unwrap().to_owned();
+        let learned = place.root.join("home/learned.json").to_str().unwrap().to_owned();
+        let cache = place.dir("home/.npm").to_str().unwrap().to_owned();
+        let words = ["policy", "learn", "--write", ".", "--write", &cache, "-o", &learned, "--", "npm", "pack"];
+        let lesson = to_the_end(&mut place.cofferdam(words), b"");
+        assert!(lesson.status.success(), "{who:?}: {lesson:?}");
+        let tarball = place.project.join("boat-1.0.0.tgz");
+        for round in 0..2 {
+            let _ = fs::remove_file(&tarball);
+            let run = place.run(&["--direct", "-p", &learned], &["npm", "pack"]);
+            assert_eq!(run.assert_ok().stdout(), "boat-1.0.0.tgz\n", "{who:?}, {round}: {}", run.story());
+            let packed = place.outside("tar").args(["-xzOf", tarball.to_str().unwrap(), "package/index.js"]).output();
+            assert!(String::from_utf8_lossy(&packed.unwrap().stdout).contains("canary of the package"), "{who:?}");
+        }
+        let read = format!("require('fs').readFileSync('{private}')");
+        let other = place.run(&["--direct", "-p", &learned], &["node", "-e", &read]);
+        assert_ne!(other.code(), 0, "{who:?}: the program is allowed, and the file is not: {}", other.story());
+        let own = place.run(&["--direct", "-p", &learned], &["node", "-e", "require('fs').readFileSync('index.js')"]);
+        own.assert_ok();
+    }
+}

@@ -331,7 +331,7 @@ fn bytes_are_counted_and_limited() {
 
 #[test]
 fn every_event_is_a_line_where_one_is_asked_for() {
-    const FIELDS: [&str; 17] = [
+    const FIELDS: [&str; 18] = [
         "action",
         "address",
         "bytes_in",
@@ -347,6 +347,7 @@ fn every_event_is_a_line_where_one_is_asked_for() {
         "reason",
         "revision",
         "rule",
+        "run",
         "stage",
         "time",
     ];

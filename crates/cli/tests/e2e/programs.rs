@@ -8,8 +8,7 @@ use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-const LOADER: &str =
-    if cfg!(target_arch = "aarch64") { "/lib/ld-linux-aarch64.so.1" } else { "/lib64/ld-linux-x86-64.so.2" };
+const LOADER: &str = "/lib64/ld-linux-x86-64.so.2";
 
 fn denying(place: &Place, program: &str) -> String {
     let rule = json!({"action": "deny", "path": program});

@@ -1,6 +1,6 @@
 //! The first things a newcomer types.
 
-use crate::support::{BOTH, Place};
+use crate::support::{BOTH, Place, binary};
 
 #[test]
 fn a_command_runs_and_its_status_is_the_answer() {
@@ -13,3 +13,55 @@ fn a_command_runs_and_its_status_is_the_answer() {
         place.sh(&[], "exit 0").assert_ok();
     }
 }
+
+/// Parts of a start are told on which processor to run; what they start is told nothing.
+#[test]
+fn a_command_may_use_the_processors_that_its_caller_may() {
+    for who in BOTH {
+        let place = Place::new(who);
+        for few in [None, Some("0")] {
+            let mut words = few.map(|few| vec!["/usr/bin/taskset", "--cpu-list", few]).unwrap_or_default();
+            let look = "grep ^Cpus_allowed: /proc/self/status";
+            let outside = words.iter().chain(&["/bin/sh", "-c", look]).copied().collect::<Vec<_>>();
+            words.extend([binary().to_str().unwrap(), "run", "--read-only", "--", "/bin/sh", "-c", look]);
+            let [outside, inside] = [outside, words].map(|words| {
+                let out = place.outside(words[0]).args(&words[1..]).output().unwrap();
+                assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
+                String::from_utf8(out.stdout).unwrap()
+            });
+            assert!(outside.starts_with("Cpus_allowed:"), "control: {outside}");
+            assert_eq!(inside, outside, "as {who:?}, {few:?}");
+        }
+    }
+}
+
+/// A helper is begun with the program, before anybody knows whether there will be a run.
+#[test]
+fn a_call_that_runs_nothing_leaves_nobody() {
+    for who in BOTH {
+        let place = Place::new(who);
+        // The shell that waits is told of every process that is left to it.
+        let left = |words: &[&str]| {
+            let script = "\"$@\" > /dev/null 2>&1; code=$?; sleep 0.2; read left < /proc/$$/task/$$/children; echo $left; exit $code";
+            let mut outside = place.outside("/usr/bin/python3");
+            let out = outside.args(["-c", SUBREAPER, "/bin/sh", "-c", script, "sh"]).args(words).output().unwrap();
+            (out.status.code(), String::from_utf8_lossy(&out.stdout).trim().to_owned())
+        };
+        let (code, somebody) = left(&["/bin/sh", "-c", "sleep 2 & exit 7"]);
+        assert!(code == Some(7) && !somebody.is_empty(), "control: whoever is left is seen");
+        for (words, code) in [
+            (&["run", "--no-such-flag", "--", "true"][..], 2),
+            (&["run", "--help", "true"], 0),
+            (&["run", "--explain", "--", "true"], 0),
+            (&["run", "--server", "/nowhere/at-all.sock", "--", "true"], 125),
+            (&["run", "--sandbox", "sbx_nosuch", "--", "true"], 125),
+        ] {
+            let words = [&[binary().to_str().unwrap()], words].concat();
+            assert_eq!(left(&words), (Some(code), String::new()), "as {who:?}: {words:?}");
+        }
+    }
+}
+
+/// Takes the orphans of what it becomes.
+const SUBREAPER: &str =
+    "import ctypes, os, sys; assert ctypes.CDLL(None).prctl(36, 1, 0, 0, 0) == 0; os.execv(sys.argv[1], sys.argv[1:])";

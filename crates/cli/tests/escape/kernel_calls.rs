@@ -150,7 +150,6 @@ fn forbidden_calls_do_not_reach_the_kernel() {
             "keyctl",
             "userfaultfd",
             "personality",
-            #[cfg(target_arch = "x86_64")]
             "modify_ldt",
         ] {
             run.assert_denied("syscall", call);
@@ -158,7 +157,6 @@ fn forbidden_calls_do_not_reach_the_kernel() {
     }
 }
 
-#[cfg(target_arch = "x86_64")]
 const OTHER_DOOR: &str = r#"
 #define _GNU_SOURCE
 #include <fcntl.h>
@@ -182,7 +180,6 @@ int main(int argc, char **argv) {
 "#;
 
 /// K13: the 32-bit entry ends the process; the same open by the 64-bit entry is ordinary.
-#[cfg(target_arch = "x86_64")]
 #[test]
 fn the_32_bit_entry_is_closed() {
     for who in BOTH {

@@ -331,7 +331,6 @@ fn the_listener_cannot_be_starved() {
     }
 }
 
-#[cfg(target_arch = "x86_64")]
 const FILTERS: &str = r#"
 #define _GNU_SOURCE
 #include <errno.h>
@@ -413,7 +412,6 @@ int main(int argc, char **argv) {
 "#;
 
 /// K24: a guest cannot put a listener before ours, and filters of its own, traps and tracers loosen nothing.
-#[cfg(target_arch = "x86_64")]
 #[test]
 fn filters_of_a_guest_loosen_nothing() {
     for who in BOTH {

@@ -5,6 +5,8 @@ mod support;
 mod exhaustion;
 mod kernel;
 mod killed;
+mod language;
+mod missing;
 mod neighbours;
 mod network;
 mod network_blame;
@@ -12,7 +14,17 @@ mod network_held;
 mod network_inside;
 mod network_strain;
 mod network_world;
+mod policies;
 mod review_paths;
 mod review_terminal;
 mod review_unseen;
+mod sockets;
 mod workspace;
+
+/// Bytes that must never come out of a guest.
+const CANARY: &str = "canary-b1f6c2d9e07a";
+
+#[track_caller]
+fn assert_no_canary(run: &support::Run) {
+    assert!(!run.stdout().contains(CANARY) && !run.stderr().contains(CANARY), "leaked: {}", run.story());
+}

@@ -51,7 +51,6 @@ print(os.getpriority(os.PRIO_PROCESS, 0), sorted(os.sched_getaffinity(0)), os.sc
       resource.getrlimit(resource.RLIMIT_NOFILE), open("/proc/self/oom_score_adj").read().strip(), open("/proc/1/stat").read().split()[18])
 "#;
 
-#[cfg(target_arch = "x86_64")]
 #[test]
 fn a_command_takes_nothing_from_those_that_come_after_it() {
     for who in BOTH {

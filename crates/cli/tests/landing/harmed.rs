@@ -2,10 +2,9 @@
 //! exactly as it shall be, the journal is whole, and asking again succeeds.
 
 use crate::support::harm::{Harm, Walk};
+use crate::support::tree::Tree;
 use crate::support::{As, Place};
 use crate::world::World;
-use std::collections::BTreeMap;
-use std::path::PathBuf;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -13,8 +12,6 @@ use std::time::Duration;
 const CHANGING: &str = "openat,openat2,mkdirat,renameat,renameat2,unlinkat,unlink,symlinkat,write,pwrite64,ftruncate,fchmod,\
                         fsetxattr,utimensat,fsync,fdatasync,syncfs,flock";
 const ALL: &str = "%file,%desc,fsync,fdatasync,syncfs";
-
-type Tree = BTreeMap<PathBuf, String>;
 
 /// The tree before and after an approval of all.
 fn ends() -> (Tree, Tree) {

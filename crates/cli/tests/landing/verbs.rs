@@ -48,6 +48,39 @@ fn a_stale_digest_is_a_conflict_and_a_fresh_one_lands() {
     assert_eq!(w.read("changed"), "later\n");
 }
 
+/// What was shown is what is approved: after a restore the sandbox holds something else, and neither what it holds now lands under
+/// the former digest, nor is what it held before lost.
+#[test]
+fn a_digest_from_before_a_restore_is_a_conflict_and_loses_nothing() {
+    let w = World::new(As::User);
+    let first = w.json(&["snapshot", &w.name, "--json"])["id"].as_str().unwrap().to_owned();
+    w.ok(&["exec", &w.name, "--", "sh", "-c", "echo later > changed; echo more > added"]);
+    let seen = w.json(&["diff", "--json"]);
+    let digest = seen["digest"].as_str().unwrap().to_owned();
+    let second = w.json(&["snapshot", &w.name, "--json"])["id"].as_str().unwrap().to_owned();
+    let before = w.tree();
+    w.ok(&["restore", &first]);
+    for words in
+        [&["approve", "--digest", &digest, "--json"][..], &["approve", "changed", "--digest", &digest, "--json"]]
+    {
+        let fault = w.fault(words);
+        assert_eq!(fault["error_kind"], "conflict", "{words:?}: {fault}");
+    }
+    assert_eq!(w.tree(), before, "nothing has landed");
+    assert!(w.ok(&["diff", "--name-only"]).contains("changed"), "what it holds now is still there to be approved");
+    // What was shown is not lost either: gone back to, it has its digest again, and lands under it.
+    w.ok(&["restore", &second]);
+    let again = w.json(&["diff", "--json"]);
+    assert_eq!(again["digest"], seen["digest"]);
+    w.ok(&["restore", &first]);
+    let now = w.json(&["diff", "--json"]);
+    assert_ne!(now["digest"], seen["digest"]);
+    w.ok(&["approve", "changed", "--digest", now["digest"].as_str().unwrap()]);
+    assert_eq!(w.read("changed"), "of the guest\n", "the control: a fresh digest lands what it was made of");
+    assert!(!w.project().join("added").exists());
+    w.ok(&["audit", "verify"]);
+}
+
 #[test]
 fn what_is_rejected_is_gone_and_undo_works_without_the_sandbox() {
     let w = World::new(As::User);

@@ -1,10 +1,9 @@
 //! A project with a sandbox over it that changed most of it.
 
+use crate::support::tree::{Tree, tree};
 use crate::support::{As, Place, to_the_end, unique};
 use serde_json::Value;
-use std::collections::BTreeMap;
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Output;
 use std::rc::Rc;
@@ -68,25 +67,7 @@ impl World {
     }
 
     /// The project as it can be compared.
-    pub fn tree(&self) -> BTreeMap<PathBuf, String> {
-        let mut all = BTreeMap::new();
-        let mut waiting = vec![self.project().to_path_buf()];
-        while let Some(here) = waiting.pop() {
-            for entry in fs::read_dir(&here).unwrap() {
-                let path = entry.unwrap().path();
-                let meta = fs::symlink_metadata(&path).unwrap();
-                let mode = meta.permissions().mode();
-                let what = if meta.is_symlink() {
-                    format!("{:?}", fs::read_link(&path).unwrap())
-                } else if meta.is_dir() {
-                    waiting.push(path.clone());
-                    format!("{mode:o}")
-                } else {
-                    format!("{mode:o} {}", fs::read_to_string(&path).unwrap())
-                };
-                all.insert(path.strip_prefix(self.project()).unwrap().to_path_buf(), what);
-            }
-        }
-        all
+    pub fn tree(&self) -> Tree {
+        tree(self.project())
     }
 }

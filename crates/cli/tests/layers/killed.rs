@@ -2,7 +2,7 @@
 //! that `gc` does not find.
 
 use crate::support::harm::{Harm, Walk};
-use crate::support::{As, Place};
+use crate::support::{As, Place, binary};
 use crate::words::Verbs;
 use std::process::Output;
 use std::time::Duration;
@@ -117,6 +117,31 @@ fn restore(walk: Walk) {
         },
     );
     assert!(walked.tried >= 5, "{walked:?}");
+}
+
+/// A disk that fails in the midst of a commit leaves open whether it landed. What it tells of must be there in either case.
+#[test]
+fn what_a_failed_commit_may_tell_of_is_not_taken_away() {
+    let place = Place::new(As::User);
+    let mut failed = 0;
+    for call in 1..=12 {
+        let id = changed(&place);
+        let one = place.json(&["snapshot", &id])["id"].as_str().unwrap().to_owned();
+        write(&place, &id, "two", "2");
+        let states = (content(&place, &one), content(&place, &id));
+        let mut traced = place.outside("/usr/bin/strace");
+        traced.args(["-f", "-o", "/dev/null", "-e", "trace=fdatasync,fsync"]);
+        traced.args(["-e", &format!("inject=fdatasync,fsync:error=EIO:when={call}")]);
+        let output = traced.arg(binary()).args(["restore", &one]).output().unwrap();
+        let what = format!("restore with a sync that fails, the {call}.");
+        told(&output, &what);
+        failed += i32::from(!output.status.success());
+        let found = content(&place, &id);
+        assert!(found == states.0 || found == states.1, "{what}: neither here nor there");
+        assert_eq!(content(&place, &one), states.0, "control: the snapshot is untouched");
+        clean(&place, &what);
+    }
+    assert!(failed > 0, "no sync failed");
 }
 
 #[test]

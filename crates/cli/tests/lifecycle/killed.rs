@@ -140,3 +140,52 @@ fn an_error_at_any_call_is_a_fault_or_does_not_matter() {
         assert!(walked.tried >= 5, "{walked:?}");
     }
 }
+
+/// The oldest entries of the journal are in it or in a part, and never in neither; what was left of a part is taken away with the next.
+#[test]
+fn the_journal_is_cut_into_parts_or_not_cut() {
+    let place = Place::new(As::User);
+    place.file("home/.config/cofferdam/config.toml", "[keep]\njournal = 10\n");
+    let entries = || {
+        let id = place.create(&[]);
+        place.json(&["rm", &id]);
+        place.audit()
+    };
+    let parts = || {
+        let all = std::fs::read_dir(place.state().join("journal")).into_iter().flatten();
+        let mut names: Vec<String> = all.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+        names.sort();
+        names
+    };
+    while entries() <= 12 {}
+    let walked = KILL.go(
+        &place,
+        || {
+            // Enough for a part whatever the one before came to.
+            let before = (0..3).map(|_| entries()).max().unwrap();
+            (before, words(&["gc"]))
+        },
+        |before, point, _| {
+            let what = format!("gc killed at {point:?} while it cut the journal");
+            check_sound(&place, &what);
+            assert!((0..3).map(|_| entries()).max() > Some(before), "{what}");
+            place.json(&["gc"]);
+            let verified = place.json(&["audit", "verify"]);
+            assert!(
+                verified["broken"].is_null() && verified["entries"].as_u64().unwrap() >= before,
+                "{what}: {verified}"
+            );
+            assert_eq!(verified["archived"], verified["archived_here"], "{what}: nothing is missing");
+            // Each begins behind the one before, and nothing else lies there.
+            let mut next = 1;
+            for name in parts() {
+                let numbers = name.strip_suffix(".jsonl").and_then(|name| name.split_once('-'));
+                let (first, last) = numbers.unwrap_or_else(|| panic!("{what}: {name} is no part"));
+                assert_eq!(first.parse(), Ok(next), "{what}: {:?}", parts());
+                next = last.parse::<u64>().unwrap() + 1;
+            }
+            assert_eq!(verified["archived"], next - 1, "{what}");
+        },
+    );
+    assert!(walked.tried >= 4 && !parts().is_empty(), "{walked:?}");
+}

@@ -1,12 +1,13 @@
 //! A real receiver of OTLP, in clear and by TLS, and what it takes only from whom.
 
 use crate::daemon::{Daemon, python_path, until};
+use crate::support::certificate::Certificate;
 use crate::support::{As, Place, to_the_end, unique};
 use serde_json::Value;
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::os::unix::fs::PermissionsExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
 /// A collector that decodes what it is sent with the schema itself, refuses what it does not know, and writes it down.
@@ -59,7 +60,7 @@ impl Collector {
     }
 
     /// With a certificate and its key it speaks TLS, and nothing else.
-    pub fn start_with(place: &Place, at: &str, tls: &[&Path]) -> Collector {
+    pub fn start_with(place: &Place, at: &str, tls: &[&str]) -> Collector {
         let seen = place.file(format!("collected-{}", unique()), "");
         let mut command = Command::new("/usr/bin/python3");
         command.args(["-c", COLLECTOR]).arg(&seen).args(tls);
@@ -101,25 +102,6 @@ impl Drop for Collector {
     }
 }
 
-/// A certificate for `localhost` alone that is its own authority, and its key.
-fn signed(place: &Place, name: &str) -> (PathBuf, PathBuf) {
-    let (key, cert) = (place.root.join(format!("{name}.key")), place.root.join(format!("{name}.pem")));
-    let made = Command::new("openssl")
-        .args(["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2"])
-        .args(["-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost"])
-        .args(["-addext", "basicConstraints=critical,CA:FALSE"])
-        .arg("-keyout")
-        .arg(&key)
-        .arg("-out")
-        .arg(&cert)
-        .output()
-        .unwrap();
-    assert!(made.status.success(), "{made:?}");
-    fs::set_permissions(&cert, fs::Permissions::from_mode(0o644)).unwrap();
-    place.own(&key);
-    (cert, key)
-}
-
 fn secret(place: &Place, name: &str, text: &str) -> PathBuf {
     let file = place.file(name, text);
     fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).unwrap();
@@ -131,9 +113,9 @@ const SOON: [(&str, &str); 1] = [("COFFERDAM_TELEMETRY_INTERVAL", "200ms")];
 #[test]
 fn a_collector_behind_tls_is_told_only_when_it_proves_its_name() {
     let place = Place::new(As::User);
-    let ((cert, key), (other, _)) = (signed(&place, "own"), signed(&place, "other"));
-    let (cert, other) = (cert.to_str().unwrap(), other.to_str().unwrap());
-    let collector = Collector::start_with(&place, "https://localhost", &[Path::new(cert), &key]);
+    let signed = |name: &str| Certificate::new(&place, name, "DNS:localhost");
+    let (Certificate { cert, key }, Certificate { cert: other, .. }) = (signed("own"), signed("other"));
+    let collector = Collector::start_with(&place, "https://localhost", &[&cert, &key]);
     let headers = secret(&place, "headers", "authorization: Bearer canary-one\nX-Scope-OrgID: blue\n");
     let words = |endpoint: &str, ca: &str| {
         let file = headers.to_str().unwrap();
@@ -142,7 +124,7 @@ fn a_collector_behind_tls_is_told_only_when_it_proves_its_name() {
     let start = |words: [String; 6]| Daemon::start(&place, &words.each_ref().map(String::as_str), &SOON);
     // Signed by somebody else, and under a name that it does not have: not a byte is told.
     let wrong_name = collector.endpoint.replace("localhost", "127.0.0.1");
-    for (endpoint, ca) in [(collector.endpoint.as_str(), other), (&wrong_name, cert)] {
+    for (endpoint, ca) in [(collector.endpoint.as_str(), &other), (&wrong_name, &cert)] {
         let daemon = start(words(endpoint, ca));
         until("it says why", || daemon.log().contains("does not prove who it is").then_some(()));
         let log = daemon.end();
@@ -150,7 +132,7 @@ fn a_collector_behind_tls_is_told_only_when_it_proves_its_name() {
         assert_eq!(collector.proofs(), Vec::<Value>::new(), "{endpoint} {ca}");
     }
     // The control: the same with the right one.
-    let daemon = start(words(&collector.endpoint, cert));
+    let daemon = start(words(&collector.endpoint, &cert));
     daemon.get("/v1/sandboxes");
     until("spans and metrics", || {
         let both = ["/v1/traces", "/v1/metrics"].iter().all(|path| !collector.messages(path).is_empty());
@@ -172,8 +154,8 @@ fn a_collector_behind_tls_is_told_only_when_it_proves_its_name() {
 #[test]
 fn what_could_not_work_or_would_be_read_on_the_way_is_refused_at_the_start() {
     let place = Place::new(As::User);
-    let (cert, key) = signed(&place, "own");
-    let (cert, key) = (cert.to_str().unwrap(), key.to_str().unwrap());
+    let Certificate { cert, key } = Certificate::new(&place, "own", "DNS:localhost");
+    let (cert, key) = (cert.as_str(), key.as_str());
     let good = secret(&place, "good", "authorization: Bearer canary\n");
     let odd = secret(&place, "odd", "host: canary\n");
     let open = place.file("open", "authorization: Bearer canary\n");
@@ -211,4 +193,114 @@ fn what_could_not_work_or_would_be_read_on_the_way_is_refused_at_the_start() {
         assert!(code == Some(2) && why.contains(says), "{words:?}: {code:?} {why}");
         assert!(!why.contains("canary"), "{why}");
     }
+}
+
+/// What is no collector: it answers each connection by turns in one of these ways, and counts those that are open.
+const GARBAGE: &str = r#"
+import socket, sys, threading, time
+ways = ['huge', 'endless', 'slow', 'half', 'redirect', 'nonsense', 'silent', 'reset', 'continue', 'head', 'deaf', 'refusal']
+server = socket.socket()
+server.bind(('127.0.0.1', 0))
+server.listen(64)
+print(server.getsockname()[1], flush=True)
+lock, open_now, most, told = threading.Lock(), 0, 0, set()
+def note(change, way):
+    global open_now, most
+    with lock:
+        open_now += change
+        most = max(most, open_now)
+        told.add(way)
+        with open(sys.argv[1] + '.part', 'w') as out:
+            out.write('%d %d %s' % (open_now, most, ' '.join(sorted(told))))
+        import os
+        os.rename(sys.argv[1] + '.part', sys.argv[1])
+def answer(line, way):
+    note(1, way)
+    try:
+        line.settimeout(20)
+        if way != 'deaf':
+            line.recv(1 << 16)
+        say = line.sendall
+        if way == 'huge':
+            say(b'HTTP/1.1 200 OK\r\ncontent-length: 1000000000\r\n\r\n')
+            for _ in range(15000): say(b'x' * 65536)
+        elif way == 'endless':
+            say(b'HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n')
+            while True: say(b'1000\r\n' + b'y' * 4096 + b'\r\n')
+        elif way == 'slow':
+            for byte in b'HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nabcdefghi':
+                say(bytes([byte])); time.sleep(0.5)
+        elif way == 'half':
+            say(b'HTTP/1.1 200 OK\r\ncontent-length: 50\r\n\r\nhalf')
+        elif way == 'redirect':
+            at = 'http://127.0.0.1:%d/elsewhere' % int(sys.argv[2])
+            say(('HTTP/1.1 307 Temporary Redirect\r\nlocation: %s\r\ncontent-length: 0\r\n\r\n' % at).encode())
+        elif way == 'nonsense':
+            say(bytes(range(256)) * 64)
+        elif way == 'silent' or way == 'deaf':
+            time.sleep(15)
+        elif way == 'continue':
+            while True: say(b'HTTP/1.1 100 Continue\r\n\r\n')
+        elif way == 'head':
+            say(b'HTTP/1.1 200 OK\r\n')
+            while True: say(b'x-more: ' + b'z' * 4000 + b'\r\n')
+        elif way == 'refusal':
+            say(b'HTTP/1.1 503 Unavailable\r\nretry-after: 99999\r\ncontent-length: 0\r\n\r\n')
+    except OSError:
+        pass
+    finally:
+        line.close()
+        note(-1, way)
+n = 0
+while True:
+    line, _ = server.accept()
+    threading.Thread(target=answer, args=(line, ways[n % len(ways)]), daemon=True).start()
+    n += 1
+"#;
+
+/// Answers that are huge, slow, half, endless, elsewhere or nonsense cost the daemon neither time nor memory nor connections, and lead
+/// it nowhere.
+#[test]
+fn garbage_of_a_collector_hurts_nobody() {
+    let place = Place::new(As::User);
+    let elsewhere = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    elsewhere.set_nonblocking(true).unwrap();
+    let told = place.root.join("told");
+    let mut command = Command::new("/usr/bin/python3");
+    command.args(["-c", GARBAGE]).arg(&told).arg(elsewhere.local_addr().unwrap().port().to_string());
+    let mut garbage = crate::daemon::Running(command.stdout(Stdio::piped()).spawn().unwrap());
+    let mut port = String::new();
+    BufReader::new(garbage.0.stdout.take().unwrap()).read_line(&mut port).unwrap();
+    let endpoint = format!("http://127.0.0.1:{}", port.trim());
+    let daemon = Daemon::start(&place, &["--otlp-endpoint", &endpoint], &[("COFFERDAM_TELEMETRY_INTERVAL", "20ms")]);
+    let field = |name: &str| -> u64 {
+        let status = fs::read_to_string(format!("/proc/{}/status", daemon.pid())).unwrap();
+        status.lines().find_map(|l| l.strip_prefix(name)?.trim().split(' ').next()?.parse().ok()).unwrap()
+    };
+    let descriptors = || fs::read_dir(format!("/proc/{}/fd", daemon.pid())).unwrap().count();
+    daemon.get("/v1/sandboxes");
+    let (memory, handles) = (field("VmHWM:"), descriptors());
+    let ways = 12;
+    let all = || fs::read_to_string(&told).unwrap_or_default();
+    let begun = std::time::Instant::now();
+    let mut slowest = std::time::Duration::ZERO;
+    while all().split(' ').count() < 2 + ways {
+        assert!(begun.elapsed() < std::time::Duration::from_secs(120), "{}", all());
+        let asked = std::time::Instant::now();
+        assert_eq!(daemon.get("/v1/sandboxes").status, 200);
+        slowest = slowest.max(asked.elapsed());
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+    // The collector is silent for longer.
+    assert!(slowest < std::time::Duration::from_secs(12), "nobody waits for it: {slowest:?}");
+    let grown = field("VmHWM:").saturating_sub(memory);
+    assert!(grown < 24 << 10, "{grown} KiB");
+    // One connection for spans and one for metrics, and none that was given up goes on.
+    let most: u64 = all().split(' ').nth(1).unwrap().parse().unwrap();
+    assert!(most <= 4, "{}", all());
+    assert!(descriptors() <= handles + 4, "{} after {handles}", descriptors());
+    assert!(elsewhere.accept().is_err(), "no redirect is followed");
+    let log = daemon.end();
+    assert!(log.contains("it answered 307") || log.contains("traces") || log.contains("metrics"), "it is told: {log}");
+    assert!(!log.contains("panicked"), "{log}");
 }

@@ -32,6 +32,10 @@ impl Daemon {
         self.http.get(path)
     }
 
+    pub fn pid(&self) -> u32 {
+        self.http.child.id()
+    }
+
     /// Everything that it wrote to stderr so far.
     pub fn log(&self) -> String {
         fs::read_to_string(&self.log).unwrap()

@@ -2,7 +2,8 @@
 //! power failure take; the base as it was before or after an approval, never between; a store that opens and a journal that holds.
 
 use crate::recorder::{Moment, Recorded, Recorder, run};
-use crate::story::{Step, Story, tree};
+use crate::story::{Step, Story};
+use crate::support::tree::tree;
 use crate::support::unique;
 use std::fs;
 use std::path::PathBuf;

@@ -1,15 +1,12 @@
 //! What is done on the disk that is recorded, step by step, and how the base is after each.
 
 use crate::recorder::Recorder;
+use crate::support::tree::{Tree, tree};
 use crate::support::{binary, to_the_end};
 use serde_json::Value;
-use std::collections::BTreeMap;
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
-
-pub type Tree = BTreeMap<PathBuf, String>;
 
 /// A step that was acknowledged.
 pub struct Step {
@@ -106,27 +103,4 @@ impl Story {
 
 pub fn is_piece(path: &Path) -> bool {
     path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(".cofferdam-"))
-}
-
-/// A directory as it can be compared.
-pub fn tree(top: &Path) -> Tree {
-    let mut all = Tree::new();
-    let mut waiting = vec![top.to_path_buf()];
-    while let Some(here) = waiting.pop() {
-        for entry in fs::read_dir(&here).unwrap() {
-            let path = entry.unwrap().path();
-            let meta = fs::symlink_metadata(&path).unwrap();
-            let mode = meta.permissions().mode();
-            let what = if meta.is_symlink() {
-                format!("{:?}", fs::read_link(&path).unwrap())
-            } else if meta.is_dir() {
-                waiting.push(path.clone());
-                format!("{mode:o}")
-            } else {
-                format!("{mode:o} {}", String::from_utf8_lossy(&fs::read(&path).unwrap()))
-            };
-            all.insert(path.strip_prefix(top).unwrap().to_path_buf(), what);
-        }
-    }
-    all
 }

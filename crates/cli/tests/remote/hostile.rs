@@ -2,6 +2,7 @@
 //! panic, sends nothing elsewhere, writes nothing where it was not told to, and brings nothing to the terminal that would drive it.
 
 use crate::fake::{Fake, whole};
+use crate::support::certificate::Certificate;
 use crate::support::{As, Place};
 use crate::table::{ARGS, RAW, TABLE, Where};
 use std::collections::BTreeMap;
@@ -347,17 +348,7 @@ fn a_token_goes_to_nobody_else() {
     }
     assert_eq!((here.load(Ordering::SeqCst), elsewhere.load(Ordering::SeqCst)), (4, 0), "asked here, and nowhere else");
     // A certificate of another name gets nothing at all.
-    let (key, cert) = (place.root.join("key"), place.root.join("cert"));
-    let made = Command::new("openssl")
-        .args(["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2"])
-        .args(["-subj", "/CN=other.example", "-addext", "subjectAltName=DNS:other.example"])
-        .arg("-keyout")
-        .arg(&key)
-        .arg("-out")
-        .arg(&cert)
-        .output()
-        .unwrap();
-    assert!(made.status.success());
+    let Certificate { cert, key } = Certificate::new(place, "other", "DNS:other.example");
     let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let mut served = Command::new("openssl")
         .args(["s_server", "-quiet", "-accept", &port.to_string(), "-key"])

@@ -5,6 +5,7 @@ mod support;
 mod fake;
 mod fuzz;
 mod hostile;
+mod policies;
 mod runs;
 mod table;
 mod verbs;

@@ -2,6 +2,7 @@
 //! Everything is made under one directory per test and removed at its end.
 #![allow(dead_code)]
 
+pub mod certificate;
 pub mod dice;
 pub mod harm;
 pub mod http;
@@ -10,6 +11,7 @@ pub mod replay;
 pub mod served;
 pub mod sse;
 pub mod terminal;
+pub mod tree;
 pub mod world;
 
 use serde_json::Value;

@@ -50,7 +50,7 @@ fn check(unit: &Unit) {
         n=$(c logs $run | wc -l); until_true '[ $(c logs '$run' | wc -l) -gt '$n' ]' && echo goes on
         c exec kept -- touch enough; c wait $run; echo status $?
         [ \"$(c logs $run | head -n 1)\" = 'line 0' ] && echo from the beginning
-        c exec kept -- sh -c 'head -c 200000000 /dev/zero | tail -c 200000000 > /dev/null' > /dev/null; echo memory $?
+        c exec kept -- sh -c 'head -c 200000000 /dev/zero | tail -c 200000000 > /dev/null' > /dev/null 2>&1; echo memory $?
         {systemctl} stop cofferdam; echo stopped $?
         {systemctl} show -p Result --value cofferdam
         {word} cofferdam rm --force kept > /dev/null; echo removed $?

@@ -1,0 +1,38 @@
+//! Certificates for servers of tests: each is its own authority, so that whoever is told to believe it believes nobody else.
+
+use super::Place;
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::process::Command;
+
+/// The files of one, as words for flags.
+pub struct Certificate {
+    pub cert: String,
+    pub key: String,
+}
+
+impl Certificate {
+    /// For one server alone, e.g. `DNS:localhost`; both files belong to whoever runs here, and the key is read by nobody else.
+    pub fn new(place: &Place, file: &str, server: &str) -> Certificate {
+        let (cert, key) = (place.root.join(format!("{file}.pem")), place.root.join(format!("{file}.key")));
+        let common = server.split(':').next_back().unwrap();
+        let made = Command::new("openssl")
+            .args(["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2"])
+            .args(["-subj", &format!("/CN={common}"), "-addext", &format!("subjectAltName={server}")])
+            // One that could sign others is refused as a server's own, whatever its name.
+            .args(["-addext", "basicConstraints=critical,CA:FALSE"])
+            .arg("-keyout")
+            .arg(&key)
+            .arg("-out")
+            .arg(&cert)
+            .output()
+            .unwrap();
+        assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+        for (path, mode) in [(&cert, 0o644), (&key, 0o600)] {
+            fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+            place.own(path);
+        }
+        let word = |path: std::path::PathBuf| path.to_string_lossy().into_owned();
+        Certificate { cert: word(cert), key: word(key) }
+    }
+}
