@@ -5,29 +5,37 @@ use crate::support::{As, Place, unique};
 use crate::words::{Verbs, text};
 use serde_json::Value;
 use std::fs;
-use std::process::{Command, Stdio};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 const DIRS: u64 = 40;
 const EACH: u64 = 100;
 
-/// Runs a command while somebody counts the keeper's calls; its changes, and how many directories were listed and names looked at.
-fn counted(live: &Live<'_>, script: &str) -> (Value, usize, usize) {
-    let log = live.place.file(format!("calls-{}", unique()), "");
+/// Has somebody look at the keeper's calls, or meddle with them; back when it does.
+fn watch_keeper(live: &Live<'_>, how: &[&str], log: &Path) -> Child {
     let mut strace = Command::new("/usr/bin/strace");
-    strace
-        .args(["-f", "-e", "trace=getdents64,newfstatat,openat2", "-o"])
-        .arg(&log)
-        .args(["-p", &live.keeper().to_string()]);
+    strace.arg("-f").args(how).arg("-o").arg(log).args(["-p", &live.keeper().to_string()]);
     let mut strace = strace.stderr(Stdio::piped()).spawn().unwrap();
     // It says so when it is there.
     let mut told = [0u8; 6];
     std::io::Read::read_exact(strace.stderr.as_mut().unwrap(), &mut told).unwrap();
-    let run = live.detach(&[], script);
-    let outcome = live.outcome(&run);
+    strace
+}
+
+fn leave_keeper(strace: &mut Child) {
     let done = Command::new("kill").args(["-INT", &strace.id().to_string()]).status().unwrap();
     assert!(done.success());
     strace.wait().unwrap();
+}
+
+/// Runs a command while somebody counts the keeper's calls; its changes, and how many directories were listed and names looked at.
+fn counted(live: &Live<'_>, script: &str) -> (Value, usize, usize) {
+    let log = live.place.file(format!("calls-{}", unique()), "");
+    let mut strace = watch_keeper(live, &["-e", "trace=getdents64,newfstatat,openat2"], &log);
+    let run = live.detach(&[], script);
+    let outcome = live.outcome(&run);
+    leave_keeper(&mut strace);
     let calls = fs::read_to_string(&log).unwrap();
     assert_eq!((&outcome["verdict"], &outcome["message"]), (&Value::from("ok"), &Value::Null), "{outcome}");
     // A listing ends with an empty answer.
@@ -64,4 +72,38 @@ fn a_command_that_changes_nothing_lists_nothing() {
     let (changes, lists, looks) = counted(&live, "true");
     assert_eq!(changes, last);
     assert!(lists > DIRS as usize && looks > all as usize, "{lists} directories, {looks} names");
+}
+
+/// What a command changed was told as nothing when another one took directories away while they were counted.
+#[test]
+fn changes_are_counted_while_others_make_and_remove_directories() {
+    let place = Place::new(As::Root);
+    let live = Live::new(&place, &[]);
+    let stir = "echo kept > kept; while :; do mkdir -p a/b/c d/e; : > a/b/c/x; : > d/e/y; mv a/b d/f; rm -rf a d; done";
+    let stirring = live.detach(&[], stir);
+    while !live.sh(&[], "test -e kept", b"").status.success() {}
+    for _ in 0..40 {
+        let outcome = live.outcome(&live.detach(&[], "true"));
+        assert_eq!((&outcome["verdict"], &outcome["message"]), (&Value::from("ok"), &Value::Null), "{outcome}");
+        assert!(outcome["changes"]["added"].as_u64().is_some_and(|added| added >= 1), "{outcome}");
+    }
+    place.json(&["kill", &stirring]);
+    // The control: without them the count is exact.
+    assert!(live.sh(&[], "rm -rf a d", b"").status.success());
+    assert_eq!(live.outcome(&live.detach(&[], "true"))["changes"]["added"], 1);
+}
+
+/// Whoever asked between the record of an end and its place in the log was told what is left of runs of long ago: no changes, no usage.
+#[test]
+fn an_end_that_is_written_down_is_told_whole() {
+    let place = Place::new(As::Root);
+    let live = Live::new(&place, &[]);
+    let log = place.file(format!("calls-{}", unique()), "");
+    // The store is not written by this call; the clerk's bell and the log are.
+    let mut strace = watch_keeper(&live, &["-e", "trace=write", "-e", "inject=write:delay_enter=200000"], &log);
+    let outcome = live.outcome(&live.detach(&[], "echo new > new"));
+    leave_keeper(&mut strace);
+    assert!(fs::read_to_string(&log).unwrap().contains("(DELAYED)"), "the control: there was a time between the two");
+    assert_eq!((&outcome["verdict"], &outcome["message"]), (&Value::from("ok"), &Value::Null), "{outcome}");
+    assert_eq!(outcome["changes"]["added"], 1, "{outcome}");
 }

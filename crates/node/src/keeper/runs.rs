@@ -92,7 +92,13 @@ impl Found {
         if now.ended_ms.is_none() {
             return Ok(None);
         }
-        Ok(self.logged().or_else(|| recorded(&self.id, &now)))
+        Ok(self.logged().or_else(|| self.told()).or_else(|| recorded(&self.id, &now)))
+    }
+
+    /// An end is written down before it is told, so that for a moment it has a record and is not in its log yet.
+    fn told(&self) -> Option<Outcome> {
+        self.keeper()?.wait(&self.id, MOMENT).ok()?;
+        self.logged()
     }
 
     fn logged(&self) -> Option<Outcome> {
@@ -163,6 +169,8 @@ impl Found {
     }
 }
 
+/// What a keeper takes at most to tell of an end that is written down.
+const MOMENT: Duration = Duration::from_secs(10);
 const STEP: Duration = Duration::from_secs(3600);
 const PAUSE: Duration = Duration::from_millis(20);
 
