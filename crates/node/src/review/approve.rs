@@ -16,7 +16,7 @@ use workspace::diff::Options;
 use workspace::exclude::Exclude;
 use workspace::land::Held;
 use workspace::plan::Shape;
-use workspace::select::{self, Chosen, Marked, Selection};
+use workspace::select::{self, Chosen, Marked, Pick, Selection};
 use workspace::{Anchors, Change, Diff, FileKind, Lock, Rel, Stack, goal, undo};
 
 pub struct Ask {
@@ -60,6 +60,23 @@ pub fn was_shown(caller: &Caller, of: &Of) -> Result<bool, Fault> {
         let (sandbox, _) = of.find(tx, caller)?;
         Ok(tx.get::<Reviewed>(&sandbox.id)?.is_some())
     })
+}
+
+/// What an ask would let through of a diff, with the paths that it means; none where that is nothing.
+pub fn covered<'a>(diff: &'a Diff, paths: Vec<Rel>, ask: &Ask) -> Result<Option<Vec<Pick<'a>>>, Fault> {
+    let wish = selection(paths, ask)?;
+    // What is withheld is not in the diff; whether it was shown, the approval says.
+    if !withheld_names(diff, &wish).is_empty() {
+        return Ok(None);
+    }
+    let picks = select::choose(diff, &wish, &Marked::default())?.picks;
+    Ok((!picks.is_empty()).then_some(picks))
+}
+
+/// The sandbox that is meant, and the paths in it.
+pub fn meant(caller: &Caller, of: &Of) -> Result<(String, Vec<Rel>), Fault> {
+    let state = State::open(caller)?;
+    state.store.read(|tx| of.find(tx, caller).map(|(sandbox, paths)| (sandbox.id, paths)))
 }
 
 /// Paths and flags as a selection; nothing said means all that is ordinary.
@@ -169,7 +186,7 @@ impl Desk<'_> {
     fn diff(&self, exclude: Exclude) -> Result<Diff, Fault> {
         let options = Options { exclude, ..Options::default() };
         let mut diff = workspace::diff::diff(&self.stack, &self.anchors, &options)?;
-        past::settle(self.state, &self.sandbox.record, &self.anchors, &mut diff)?;
+        past::settle(self.state, &self.sandbox.record, &self.stack, &self.anchors, &mut diff)?;
         Ok(diff)
     }
 
