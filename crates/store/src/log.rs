@@ -7,8 +7,11 @@ use crate::{Store, fault};
 use terms::Fault;
 
 /// A log of so many pages is begun anew by who waits for the disk in any case; by others when it is very long.
-const LONG: i64 = 128;
+const LONG: i64 = 256;
 const VERY_LONG: i64 = 512;
+
+/// What SQLite's own way is left to, which moves pages after a commit: a single transaction that writes so many.
+pub(crate) const BEYOND: u32 = 4096;
 
 impl Store {
     /// As far as nobody reads old pages; nobody is waited for but the disk.

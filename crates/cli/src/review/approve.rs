@@ -11,7 +11,7 @@ use node::lifecycle::stop::Which;
 use node::review::Of;
 use node::review::approve::{Ask, Seen, covered};
 use node::review::commit::{Author, Wish};
-use node::review::diff::{self, Answer, Reader};
+use node::review::diff::{self, Reader};
 use std::ffi::OsString;
 use std::io::{self, IsTerminal, Write};
 use std::process::ExitCode;
@@ -60,7 +60,9 @@ fn chosen_by_hand(matches: &ArgMatches, engine: &Engine) -> Result<Option<Ask>, 
         return Err(fault.hint("choose with paths, --hunk or --runs-on-host").phase(Phase::Admission));
     }
     let words = matches.get_many("words").unwrap_or_default().cloned().collect();
-    let answer = look(engine, words)?;
+    // Who leaves in the middle has not been shown all of it.
+    let ask = diff::Ask { of: Of::Words(words), everything: false, reader: Reader::Program, page: None };
+    let answer = engine.diff(&ask)?;
     let (paths, hunks) = interactive::ask(&answer.diff, brush()).map_err(|e| Fault::internal(e.to_string()))?;
     if paths.is_empty() && hunks.is_empty() {
         return Ok(None);
@@ -69,11 +71,6 @@ fn chosen_by_hand(matches: &ArgMatches, engine: &Engine) -> Result<Option<Ask>, 
     let seen = Seen::Digest(answer.diff.digest);
     let (everything, commit) = (false, commit(matches)?);
     Ok(Some(Ask { of, everything, exact: paths, hunks, runs_on_host: false, seen, commit }))
-}
-
-fn look(engine: &Engine, words: Vec<OsString>) -> Result<Answer, Fault> {
-    let ask = diff::Ask { of: Of::Words(words), everything: false, reader: Reader::Person, page: None };
-    engine.diff(&ask)
 }
 
 fn commit(matches: &ArgMatches) -> Result<Option<Wish>, Fault> {
@@ -111,18 +108,22 @@ fn shown_now(engine: &Engine, ask: &Ask) -> Result<Option<String>, Fault> {
     let answer = engine.diff(&diff::Ask { of, everything: false, reader: Reader::Program, page: None })?;
     let Some(chosen) = covered(&answer.diff, paths, ask)? else { return Ok(Some(answer.diff.digest)) };
     let mut out = io::stderr().lock();
-    for pick in chosen.iter().take(MOST_LISTED) {
+    for pick in chosen.picks.iter().take(MOST_LISTED) {
         let _ = writeln!(out, "  {}", paint::title(&pick.file.change, brush()));
         let language = lexer::of(&String::from_utf8_lossy(pick.file.change.path.as_bytes()));
         for hunk in pick.hunks.iter().flatten() {
             let _ = write!(out, "{}", paint::hunk(hunk, language, brush()));
         }
     }
-    if chosen.len() > MOST_LISTED {
-        let _ = writeln!(out, "  … and {} more; `cofferdam diff --name-only` lists all", chosen.len() - MOST_LISTED);
+    let count = chosen.picks.len();
+    if count > MOST_LISTED {
+        let _ = writeln!(out, "  … and {} more; `cofferdam diff --name-only` lists all", count - MOST_LISTED);
     }
-    let these = if chosen.len() == 1 { "this change" } else { "these changes" };
-    let them = if chosen.len() == 1 { "it" } else { "them" };
+    receipt::tell_left(&chosen.left, 0);
+    let (these, them) = match count {
+        1 => ("this change".to_owned(), "it"),
+        _ => (format!("these {count} changes"), "them"),
+    };
     let _ = write!(out, "nobody has looked at {these} with `cofferdam diff` yet; approve {them}? [y/N] ");
     let _ = out.flush();
     let mut line = String::new();

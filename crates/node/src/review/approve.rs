@@ -16,7 +16,7 @@ use workspace::diff::Options;
 use workspace::exclude::Exclude;
 use workspace::land::Held;
 use workspace::plan::Shape;
-use workspace::select::{self, Chosen, Marked, Pick, Selection};
+use workspace::select::{self, Chosen, Marked, Selection};
 use workspace::{Anchors, Change, Diff, FileKind, Lock, Rel, Stack, goal, undo};
 
 pub struct Ask {
@@ -63,14 +63,14 @@ pub fn was_shown(caller: &Caller, of: &Of) -> Result<bool, Fault> {
 }
 
 /// What an ask would let through of a diff, with the paths that it means; none where that is nothing.
-pub fn covered<'a>(diff: &'a Diff, paths: Vec<Rel>, ask: &Ask) -> Result<Option<Vec<Pick<'a>>>, Fault> {
+pub fn covered<'a>(diff: &'a Diff, paths: Vec<Rel>, ask: &Ask) -> Result<Option<Chosen<'a>>, Fault> {
     let wish = selection(paths, ask)?;
     // What is withheld is not in the diff; whether it was shown, the approval says.
     if !withheld_names(diff, &wish).is_empty() {
         return Ok(None);
     }
-    let picks = select::choose(diff, &wish, &Marked::default())?.picks;
-    Ok((!picks.is_empty()).then_some(picks))
+    let chosen = select::choose(diff, &wish, &Marked::default())?;
+    Ok((!chosen.picks.is_empty()).then_some(chosen))
 }
 
 /// The sandbox that is meant, and the paths in it.
