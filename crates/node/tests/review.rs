@@ -156,6 +156,82 @@ fn what_was_undone_is_no_drift_to_others() {
     assert_eq!(std::fs::read_to_string(bench.base.join("a.txt")).unwrap(), "two\n");
 }
 
+/// Other times, and the same bytes.
+fn touch(bench: &Bench, text: &str) {
+    std::thread::sleep(Duration::from_millis(50));
+    std::fs::remove_file(bench.base.join("a.txt")).unwrap();
+    write(&bench.base, "a.txt", text);
+}
+
+#[test]
+fn what_was_only_touched_is_no_drift_where_somebody_had_looked() {
+    use std::os::unix::fs::PermissionsExt;
+    let bench = Bench::new();
+    let ((one, up_one), (two, up_two)) = (bench.sandbox("a"), bench.sandbox("bb"));
+    write(&up_one, "a.txt", "one\n");
+    write(&up_two, "a.txt", "two\n");
+    assert!(!has_drifted(&bench, &one), "the control, and a look");
+    touch(&bench, TEN);
+    assert!(!has_drifted(&bench, &one), "the bytes are what they were");
+    assert_eq!(drifted(&bench, &one), 0, "at a glance, too");
+    assert!(has_drifted(&bench, &two), "nobody had looked for this one: it cannot be told");
+    touch(&bench, &TEN.replace('1', "7"));
+    assert!(has_drifted(&bench, &one), "as many bytes, and others");
+    touch(&bench, TEN);
+    assert!(!has_drifted(&bench, &one), "there and back");
+    let bits = |mode| std::fs::set_permissions(bench.base.join("a.txt"), PermissionsExt::from_mode(mode)).unwrap();
+    bits(0o600);
+    assert!(has_drifted(&bench, &one), "its bits are not what they were");
+    bits(0o644);
+    bench.approve(&one, None);
+    assert_eq!(std::fs::read_to_string(bench.base.join("a.txt")).unwrap(), "one\n");
+}
+
+/// A look at something that had already drifted teaches nothing, and what was known before a rebase is not what is known after it.
+#[test]
+fn only_what_a_sandbox_knew_counts_as_what_it_was() {
+    let bench = Bench::new();
+    let (one, up_one) = bench.sandbox("a");
+    write(&up_one, "a.txt", "one\n");
+    touch(&bench, "by hand\n");
+    assert!(has_drifted(&bench, &one), "the control, and a look");
+    touch(&bench, "by hand\n");
+    assert!(has_drifted(&bench, &one), "it never knew that");
+
+    let (two, up_two) = bench.sandbox("bb");
+    write(&up_two, "a.txt", "two\n");
+    assert!(!has_drifted(&bench, &two), "the control, and a look");
+    std::fs::remove_file(up_two.join("a.txt")).unwrap();
+    touch(&bench, "again by hand\n");
+    rebase(&bench.caller, &rebase::Ask { which: which(two.clone()), dry_run: false }).unwrap();
+    std::thread::sleep(Duration::from_millis(50));
+    write(&up_two, "a.txt", "two\n");
+    touch(&bench, "by hand\n");
+    assert!(has_drifted(&bench, &two), "what it was before the rebase is not what it knows now");
+}
+
+/// Neither times that were set back nor an index that says that all is clean make drift disappear, nor a list that is none.
+#[test]
+fn nobodys_word_is_taken_for_what_a_file_was() {
+    let bench = repository();
+    let (id, up) = bench.sandbox("a");
+    write(&up, "a.txt", "one\n");
+    let first = std::fs::metadata(bench.base.join("a.txt")).unwrap().modified().unwrap();
+    touch(&bench, &TEN.replace('1', "7"));
+    // The index is that of a tree in which the file never was anything else.
+    git(&bench, &["add", "a.txt"]);
+    git(&bench, &["update-index", "--assume-unchanged", "a.txt"]);
+    std::fs::File::options().write(true).open(bench.base.join("a.txt")).unwrap().set_modified(first).unwrap();
+    assert!(has_drifted(&bench, &id), "by its bytes it is another");
+    let list = up.parent().unwrap().join("sights");
+    for text in ["", "[]", "{}", "[{\"path\":\"a.txt\"}]", "\0\0\0\0"] {
+        std::fs::write(&list, text).unwrap();
+        assert!(has_drifted(&bench, &id), "{text:?}");
+    }
+    let ask = rebase::Ask { which: which(id.clone()), dry_run: false };
+    assert_eq!(rebase(&bench.caller, &ask).unwrap().conflicts, 1, "and a rebase tells");
+}
+
 /// What was replaced before a sandbox was made is not what that one knows, and no past of its changes.
 #[test]
 fn what_was_there_before_the_sandbox_is_not_what_it_knew() {

@@ -41,6 +41,11 @@ pub fn is_lost(error: &Error) -> bool {
     error.sqlite_error().is_some_and(|e| lost.contains(&e.extended_code))
 }
 
+/// Whether the disk did not keep what it was asked to.
+pub fn is_unsynced(error: &Error) -> bool {
+    error.sqlite_error().is_some_and(|e| e.extended_code == ffi::SQLITE_IOERR_FSYNC)
+}
+
 /// The file is from a version that this one does not know.
 pub fn newer(path: &Path, version: i64, known: i64) -> Fault {
     let message = format!("{}: written by a newer version (schema {version}, this one knows {known})", path.display());

@@ -9,6 +9,7 @@ mod fault;
 mod head;
 mod journal;
 mod key;
+mod log;
 mod open;
 mod part;
 mod record;
@@ -118,6 +119,7 @@ impl Store {
             return Err(Fault::new(ErrorKind::Unavailable, message).hint("look at the disk (`dmesg`), then ask again"));
         }
         self.room.make();
+        self.shorten_log()?;
         self.transact(TransactionBehavior::Immediate, work)
     }
 

@@ -1,7 +1,7 @@
 //! Opening the file: made where there is none, brought up to date where it is older, refused where it is newer. A file
 //! that is up to date is not written to.
 
-use crate::{fault, head::Head};
+use crate::{fault, head::Head, log::BEYOND};
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, OpenFlags, TransactionBehavior};
 use rustix::fs::{CWD, FlockOperation, Mode, OFlags};
@@ -30,9 +30,6 @@ const STEPS: [&str; 2] = [
      CREATE INDEX key_expires ON key (expires_ms);
      CREATE INDEX record_open ON record (kind, id) WHERE json_extract(body, '$.ended_ms') IS NULL;",
 ];
-
-/// So many pages are kept beside the file before they are moved into it. Fewer make opening cheaper, more make writing so.
-pub(crate) const PAGES_BESIDE: u32 = 256;
 
 pub fn open(dir: &Path, path: &Path, head: &Head, patience: Duration) -> Result<Connection, Fault> {
     let old = match mode_of(path) {
@@ -68,7 +65,7 @@ pub fn open(dir: &Path, path: &Path, head: &Head, patience: Duration) -> Result<
     }
     let settings = format!(
         "PRAGMA synchronous = FULL; PRAGMA trusted_schema = OFF; PRAGMA cell_size_check = ON;
-         PRAGMA wal_autocheckpoint = {PAGES_BESIDE};"
+         PRAGMA wal_autocheckpoint = {BEYOND};"
     );
     db.execute_batch(&settings).map_err(fail)?;
     Ok(db)

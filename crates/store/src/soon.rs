@@ -2,16 +2,12 @@
 //! take them back, the last ones first, until they are settled. `journal.head` hears of them when they are: it never leads.
 
 use crate::head::Head;
-use crate::open::PAGES_BESIDE;
 use crate::{Store, Tx, fault};
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, OpenFlags};
 use rustix::fs::{Mode, OFlags};
 use std::path::PathBuf;
 use terms::Fault;
-
-/// So many pages may be beside the file before one who does not wait moves them: whoever settles does so long before.
-const MANY_PAGES_BESIDE: u32 = 4096;
 
 /// What was committed without waiting, to be brought to the disk by whoever has time to wait.
 #[must_use]
@@ -49,10 +45,8 @@ impl Store {
         if self.waits.get() == waits {
             return Ok(());
         }
-        // Who does not wait for the disk does not wait for pages to be moved into the file either, unless they are very many.
-        let (level, pages) = if waits { ("FULL", PAGES_BESIDE) } else { ("NORMAL", MANY_PAGES_BESIDE) };
-        let level = format!("PRAGMA synchronous = {level}; PRAGMA wal_autocheckpoint = {pages}");
-        self.db.borrow().execute_batch(&level).map_err(|e| fault::of(&self.path, &e))?;
+        let level = if waits { "PRAGMA synchronous = FULL" } else { "PRAGMA synchronous = NORMAL" };
+        self.db.borrow().execute_batch(level).map_err(|e| fault::of(&self.path, &e))?;
         self.waits.set(waits);
         Ok(())
     }

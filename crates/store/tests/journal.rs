@@ -242,6 +242,24 @@ fn the_head_stays_small() {
     assert_eq!((verified.entries, verified.anchored, verified.broken), (1500, 1500, None));
 }
 
+/// The log grew by every process that committed once, for ever, and from 256 pages on each of them moved all of its pages again.
+#[test]
+fn processes_that_commit_once_leave_a_short_log() {
+    let scratch = Scratch::new();
+    let pages = || fs::metadata(scratch.dir.join("store.db-wal")).unwrap().len() / 4120;
+    for n in 1..=200 {
+        assert_eq!(note(&scratch.store(), n), n);
+        assert!(pages() < 300, "{n}: {}", pages());
+    }
+    for n in 201..=400 {
+        assert_eq!(note_soon(&scratch.store(), n), n);
+        assert!(pages() < 560, "{n}: {}", pages());
+    }
+    assert!(pages() > 300, "control: who does not wait for the disk lets it grow");
+    let verified = scratch.store().verify().unwrap();
+    assert_eq!((verified.entries, verified.broken), (400, None));
+}
+
 /// The files as they are after a failure of power that took everything beside the store from `length` on.
 fn after_power_failure(scratch: &Scratch, length: u64) -> Scratch {
     let copy = Scratch::new();

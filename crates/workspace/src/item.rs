@@ -3,7 +3,7 @@
 use crate::attributes;
 use crate::change::{FileKind, Target};
 use crate::spelled::hex;
-use crate::walk::{At, open_file};
+use crate::walk::{At, open_sized};
 use base64::Engine;
 use rustix::fs::SeekFrom;
 use rustix::io::Errno;
@@ -89,9 +89,9 @@ impl Item {
         };
         match kind {
             ItemKind::File => {
-                let file = open_file(at)?;
+                let (file, size) = open_sized(at)?;
                 item.xattrs = told(&attributes::read(&file, at.marks)?.own);
-                (item.size, item.digest) = digest(&file).map(|(size, digest)| (size, Some(digest)))?;
+                (item.size, item.digest) = digest_sized(&file, size).map(|(size, digest)| (size, Some(digest)))?;
             }
             ItemKind::Dir => {
                 if let Some(dir) = at.opened {
@@ -141,7 +141,11 @@ const BASE64: base64::engine::GeneralPurpose = base64::engine::general_purpose::
 
 /// The size and the digest of a file.
 pub fn digest(file: &File) -> io::Result<(u64, String)> {
-    let size = rustix::fs::fstat(file)?.st_size as u64;
+    digest_sized(file, rustix::fs::fstat(file)?.st_size as u64)
+}
+
+/// The same of a file that is known to be so long.
+fn digest_sized(file: &File, size: u64) -> io::Result<(u64, String)> {
     if size > PLAIN {
         return Ok((size, by_blocks(file, size)?));
     }
@@ -154,6 +158,10 @@ pub fn digest(file: &File) -> io::Result<(u64, String)> {
             count => {
                 hasher.update(&buffer[..count]);
                 at += count as u64;
+                // There was room for more, and no more is said to be there: small files take one call.
+                if at == size && count < buffer.len() {
+                    return Ok((at, hex(&hasher.finalize())));
+                }
             }
         }
     }

@@ -48,6 +48,7 @@ mod rename;
 mod runs;
 mod scan;
 pub mod select;
+pub mod sight;
 pub mod spelled;
 pub mod stage;
 mod sweep;

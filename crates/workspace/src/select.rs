@@ -46,6 +46,9 @@ pub struct Pick<'a> {
     pub hunks: Option<Vec<Hunk>>,
 }
 
+/// Why a change stays that nobody asked for.
+pub const NOT_CHOSEN: &str = "not chosen";
+
 /// A change that is not meant, and why it stays.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[schema(as = LeftChange)]
@@ -73,7 +76,7 @@ pub fn choose_to_drop<'a>(diff: &'a Diff, wish: &Selection) -> Result<Chosen<'a>
             true => chosen.picks.push(Pick { file, hunks: None }),
             false => match hunks {
                 Some(some) => chosen.picks.push(Pick { file, hunks: part(file, some) }),
-                None => chosen.left.push(Left { path: file.change.path.clone(), why: "not chosen".to_owned() }),
+                None => chosen.left.push(Left { path: file.change.path.clone(), why: NOT_CHOSEN.to_owned() }),
             },
         }
     }
@@ -97,7 +100,7 @@ pub fn choose<'a>(diff: &'a Diff, wish: &Selection, marked: &Marked) -> Result<C
             Class::RunsOnHost { why } if !named && !wish.runs_on_host && hunks.is_none() => {
                 chosen.left.push(left(format!("runs on your machine ({why}); lands only when it is named")));
             }
-            _ if !covered && hunks.is_none() => chosen.left.push(left("not chosen".to_owned())),
+            _ if !covered && hunks.is_none() => chosen.left.push(left(NOT_CHOSEN.to_owned())),
             _ if !named && hunks.is_none() && marked.contains_key(path) => {
                 chosen.left.push(left(format!("{}; lands only when it is named", marked[path])));
             }

@@ -252,6 +252,11 @@ fn may_lift(meta: &Meta) -> bool {
 
 /// Opens a regular file to read. Its owner may have shut it: then it is opened for a moment, which nobody but the owner could do.
 pub fn open_file(at: &At<'_>) -> io::Result<File> {
+    open_sized(at).map(|(file, _)| file)
+}
+
+/// The same, with how long it is.
+pub fn open_sized(at: &At<'_>) -> io::Result<(File, u64)> {
     let rel = Rel::top().join(at.name);
     let open = || at.parent.open_at(&rel, OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY, Mode::empty());
     let opened = match open() {
@@ -263,8 +268,9 @@ pub fn open_file(at: &At<'_>) -> io::Result<File> {
         }
         other => other?,
     };
-    match FileKind::of_mode(rustix::fs::fstat(&opened)?.st_mode) {
-        FileKind::File => Ok(File::from(opened)),
+    let stat = rustix::fs::fstat(&opened)?;
+    match FileKind::of_mode(stat.st_mode) {
+        FileKind::File => Ok((File::from(opened), stat.st_size as u64)),
         _ => Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file any more")),
     }
 }

@@ -53,6 +53,14 @@ impl Engine {
         }
     }
 
+    /// The sandbox that is meant, and the paths in it.
+    pub fn meant(&self, of: &Of) -> Result<(String, Vec<Rel>), Fault> {
+        match self {
+            Engine::Here(caller) => approve::meant(caller, of),
+            Engine::There(there) => there.of(of),
+        }
+    }
+
     pub fn approve(&self, ask: &approve::Ask) -> Result<Receipt, Fault> {
         match self {
             Engine::Here(caller) => approve::approve(caller, ask),

@@ -1,6 +1,7 @@
 //! `cofferdam approve`: what was chosen and reviewed goes to the verb; the receipt comes back.
 
 use super::interactive;
+use super::lexer;
 use super::paint::{self, Brush};
 use super::receipt;
 use crate::engine::Engine;
@@ -8,13 +9,13 @@ use crate::render::fault;
 use clap::ArgMatches;
 use node::lifecycle::stop::Which;
 use node::review::Of;
-use node::review::approve::{Ask, Seen};
+use node::review::approve::{Ask, Seen, covered};
 use node::review::commit::{Author, Wish};
-use node::review::diff::{self, Answer, Reader};
+use node::review::diff::{self, Reader};
 use std::ffi::OsString;
 use std::io::{self, IsTerminal, Write};
 use std::process::ExitCode;
-use terms::{ErrorKind, Fault, Phase};
+use terms::{Fault, Phase};
 
 pub fn main(matches: &ArgMatches) -> ExitCode {
     let json = matches.get_flag("json");
@@ -37,19 +38,20 @@ pub fn main(matches: &ArgMatches) -> ExitCode {
 
 fn as_told(matches: &ArgMatches, engine: &Engine) -> Result<Option<Ask>, Fault> {
     let words: Vec<OsString> = matches.get_many("words").unwrap_or_default().cloned().collect();
-    let of = Of::Words(words.clone());
+    let of = Of::Words(words);
     let hunks = matches.get_many("hunk").unwrap_or_default().cloned().collect();
-    let mut seen = match matches.get_one::<String>("digest") {
+    let seen = match matches.get_one::<String>("digest") {
         Some(digest) => Seen::Digest(digest.clone()),
         None if matches.get_flag("unseen") => Seen::Unseen,
         None => Seen::Last,
     };
-    if seen == Seen::Last && has_terminal() && !engine.was_shown(&of)? {
-        let Some(digest) = shown_now(engine, &words)? else { return Ok(None) };
-        seen = Seen::Digest(digest);
-    }
     let (everything, runs_on_host) = (matches.get_flag("all"), matches.get_flag("runs-on-host"));
-    Ok(Some(Ask { of, everything, exact: Vec::new(), hunks, runs_on_host, seen, commit: commit(matches)? }))
+    let ask = Ask { of, everything, exact: Vec::new(), hunks, runs_on_host, seen, commit: commit(matches)? };
+    if ask.seen != Seen::Last || !has_terminal() || engine.was_shown(&ask.of)? {
+        return Ok(Some(ask));
+    }
+    let digest = shown_now(engine, &ask)?;
+    Ok(digest.map(|digest| Ask { seen: Seen::Digest(digest), ..ask }))
 }
 
 fn chosen_by_hand(matches: &ArgMatches, engine: &Engine) -> Result<Option<Ask>, Fault> {
@@ -58,7 +60,9 @@ fn chosen_by_hand(matches: &ArgMatches, engine: &Engine) -> Result<Option<Ask>, 
         return Err(fault.hint("choose with paths, --hunk or --runs-on-host").phase(Phase::Admission));
     }
     let words = matches.get_many("words").unwrap_or_default().cloned().collect();
-    let answer = look(engine, words)?;
+    // Who leaves in the middle has not been shown all of it.
+    let ask = diff::Ask { of: Of::Words(words), everything: false, reader: Reader::Program, page: None };
+    let answer = engine.diff(&ask)?;
     let (paths, hunks) = interactive::ask(&answer.diff, brush()).map_err(|e| Fault::internal(e.to_string()))?;
     if paths.is_empty() && hunks.is_empty() {
         return Ok(None);
@@ -67,11 +71,6 @@ fn chosen_by_hand(matches: &ArgMatches, engine: &Engine) -> Result<Option<Ask>, 
     let seen = Seen::Digest(answer.diff.digest);
     let (everything, commit) = (false, commit(matches)?);
     Ok(Some(Ask { of, everything, exact: paths, hunks, runs_on_host: false, seen, commit }))
-}
-
-fn look(engine: &Engine, words: Vec<OsString>) -> Result<Answer, Fault> {
-    let ask = diff::Ask { of: Of::Words(words), everything: false, reader: Reader::Person, page: None };
-    engine.diff(&ask)
 }
 
 fn commit(matches: &ArgMatches) -> Result<Option<Wish>, Fault> {
@@ -98,19 +97,34 @@ fn brush() -> Brush {
     Brush { colours: std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty()) }
 }
 
-/// Nobody looked yet: what would land is listed, and somebody says yes or no.
-fn shown_now(engine: &Engine, words: &[OsString]) -> Result<Option<String>, Fault> {
-    let first = words.first().cloned();
-    // The sandbox alone: the digest is over all of it, whatever is chosen.
-    let answer = match look(engine, first.into_iter().collect()) {
-        Err(fault) if fault.error_kind == ErrorKind::NotFound => look(engine, Vec::new())?,
-        other => other?,
-    };
+/// So many changes are listed before a question.
+const MOST_LISTED: usize = 40;
+
+/// Nobody looked yet: what would land of what was chosen is listed, and somebody says yes or no.
+fn shown_now(engine: &Engine, ask: &Ask) -> Result<Option<String>, Fault> {
+    let (sandbox, paths) = engine.meant(&ask.of)?;
+    // All of it: the digest is over all, whatever is chosen. A list of names is no review, so that a no leaves nothing behind.
+    let of = Of::sandbox(Which { word: Some(sandbox), version: None });
+    let answer = engine.diff(&diff::Ask { of, everything: false, reader: Reader::Program, page: None })?;
+    let Some(chosen) = covered(&answer.diff, paths, ask)? else { return Ok(Some(answer.diff.digest)) };
     let mut out = io::stderr().lock();
-    for file in &answer.diff.files {
-        let _ = writeln!(out, "  {}", paint::title(&file.change, brush()));
+    for pick in chosen.picks.iter().take(MOST_LISTED) {
+        let _ = writeln!(out, "  {}", paint::title(&pick.file.change, brush()));
+        let language = lexer::of(&String::from_utf8_lossy(pick.file.change.path.as_bytes()));
+        for hunk in pick.hunks.iter().flatten() {
+            let _ = write!(out, "{}", paint::hunk(hunk, language, brush()));
+        }
     }
-    let _ = write!(out, "nobody has looked at these changes with `cofferdam diff` yet; approve them? [y/N] ");
+    let count = chosen.picks.len();
+    if count > MOST_LISTED {
+        let _ = writeln!(out, "  … and {} more; `cofferdam diff --name-only` lists all", count - MOST_LISTED);
+    }
+    receipt::tell_left(&chosen.left, 0);
+    let (these, them) = match count {
+        1 => ("this change".to_owned(), "it"),
+        _ => (format!("these {count} changes"), "them"),
+    };
+    let _ = write!(out, "nobody has looked at {these} with `cofferdam diff` yet; approve {them}? [y/N] ");
     let _ = out.flush();
     let mut line = String::new();
     io::stdin().read_line(&mut line).map_err(|e| Fault::internal(e.to_string()))?;

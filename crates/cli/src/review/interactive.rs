@@ -38,6 +38,7 @@ const HELP: &str = "y - let this through\nn - leave it\nq - leave it and all tha
 pub fn ask(diff: &Diff, brush: Brush) -> io::Result<(Vec<Rel>, Vec<String>)> {
     let mut deck = Deck::of(diff);
     let (mut lines, mut out) = (io::stdin().lock(), io::stderr().lock());
+    write!(out, "{}", not_asked(diff, brush))?;
     while deck.at < deck.cards.len() {
         let card = &deck.cards[deck.at];
         let what = if card.hunk.is_some() { "hunk" } else { "change" };
@@ -57,6 +58,25 @@ pub fn ask(diff: &Diff, brush: Brush) -> io::Result<(Vec<Rel>, Vec<String>)> {
         }
     }
     Ok(deck.chosen())
+}
+
+/// So many files that nothing is asked about are named.
+const MOST_NAMED: usize = 10;
+
+/// What cannot land as it is would be missed, if nobody said so.
+fn not_asked(diff: &Diff, brush: Brush) -> String {
+    let drifted: Vec<&FileDiff> = diff.files.iter().filter(|file| file.change.drifted).collect();
+    let mut text = String::new();
+    for file in drifted.iter().take(MOST_NAMED) {
+        text.push_str(&format!("{}\n", paint::title(&file.change, brush)));
+    }
+    if drifted.len() > MOST_NAMED {
+        text.push_str(&format!("… and {} more\n", drifted.len() - MOST_NAMED));
+    }
+    if !drifted.is_empty() {
+        text.push_str("not asked about: `cofferdam rebase` comes first\n\n");
+    }
+    text
 }
 
 fn shown(card: &Card<'_>, brush: Brush) -> String {

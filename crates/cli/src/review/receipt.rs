@@ -3,7 +3,7 @@
 use crate::engine::Engine;
 use crate::render::{fault, note, print_json, safe};
 use clap::ArgMatches;
-use node::review::{LandedChange, Left, Of, Receipt};
+use node::review::{LandedChange, Left, NOT_CHOSEN, Of, Receipt};
 use std::ffi::OsString;
 use std::io::Write;
 use std::process::ExitCode;
@@ -80,13 +80,18 @@ fn list(changes: &[LandedChange]) {
     }
 }
 
-fn tell_left(left: &[Left], more: u64) {
-    for Left { path, why } in left.iter().take(MOST_TOLD) {
+/// What stays and was asked for, or could have been meant; the rest is only counted.
+pub fn tell_left(left: &[Left], more: u64) {
+    let (others, told): (Vec<&Left>, Vec<&Left>) = left.iter().partition(|left| left.why == NOT_CHOSEN);
+    for Left { path, why } in told.iter().take(MOST_TOLD) {
         note(&format!("left: {path}: {why}"));
     }
-    let rest = left.len().saturating_sub(MOST_TOLD) as u64 + more;
-    if rest > 0 {
-        note(&format!("left: {rest} more; `cofferdam diff` shows them"));
+    let unsaid = told.len().saturating_sub(MOST_TOLD) as u64;
+    match (unsaid, others.len() as u64 + more) {
+        (0, 0) => {}
+        (0, 1) => note("left: 1 that was not chosen; `cofferdam diff` shows it"),
+        (0, rest) => note(&format!("left: {rest} that were not chosen; `cofferdam diff` shows them")),
+        (unsaid, rest) => note(&format!("left: {} more; `cofferdam diff` shows them", unsaid + rest)),
     }
 }
 

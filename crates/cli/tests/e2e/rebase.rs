@@ -97,6 +97,45 @@ fn what_does_not_go_together_is_marked_told_and_remembered() {
     assert_eq!(told["unresolved"].as_array().map(Vec::len), Some(0), "{said}");
 }
 
+/// Who only touches files of the base, or switches branches there and back, has changed nothing.
+#[test]
+fn what_holds_the_same_bytes_as_before_is_no_drift() {
+    for who in BOTH {
+        let place = repository(who);
+        git(&place, &["switch", "-qc", "other"]);
+        place.file("home/project/a.txt", "other\n");
+        git(&place, &["commit", "-qam", "second"]);
+        git(&place, &["switch", "-q", "main"]);
+        std::thread::sleep(Duration::from_millis(20));
+        let drifted = |name: &str| {
+            let (_, diff, said) = verb(&place, &["diff", name, "--json"]);
+            assert_eq!(diff["files"].as_array().map(Vec::len), Some(1), "{said}");
+            diff["files"][0]["drifted"] == true
+        };
+        // Nobody has looked at any diff: the end of the command is a look.
+        create(&place, "w");
+        inside(&place, "w", "sed -i s/^2$/two/ a.txt");
+        create(&place, "gone");
+        inside(&place, "gone", "rm a.txt");
+        let (status, _, said) = verb(&place, &["run", "--name", "once", "--", "/bin/sh", "-c", "echo >> a.txt"]);
+        assert_eq!(status, 0, "{said}");
+        create(&place, "late");
+        git(&place, &["switch", "-q", "other"]);
+        assert!(drifted("w") && drifted("gone") && drifted("once"), "control: it is another");
+        git(&place, &["switch", "-q", "main"]);
+        assert!(!drifted("w") && !drifted("gone") && !drifted("once"), "there and back");
+        inside(&place, "late", "sed -i s/^2$/two/ a.txt");
+        assert!(drifted("late"), "control: nobody had looked for this one");
+        let (status, _, said) = verb(&place, &["approve", "w"]);
+        assert_eq!(
+            (status, fs::read_to_string(place.project.join("a.txt")).unwrap()),
+            (0, TEN.replace("2\n", "two\n")),
+            "{said}"
+        );
+        assert!(drifted("gone") && drifted("once"), "control: what landed is another");
+    }
+}
+
 #[test]
 fn nothing_is_rebased_under_a_running_command() {
     let place = repository(As::User);

@@ -56,6 +56,8 @@ pub struct WorkspaceRatio {
 const CHANGED: u32 = 100;
 const LANDED: u32 = 1000;
 const FORKS: u32 = 100;
+/// Snapshots and forks a round that are timed without a process: they are short, and one that comes while the disk is busy says nothing.
+const VERBS: u32 = 5;
 const FILES_OF_A_DIRECTORY: u32 = 100;
 /// Runs a round: they are short, and what they cost is compared with what others cost in the same moment.
 const RUNS: u32 = 20;
@@ -70,6 +72,8 @@ const GIT: &str = "git worktree";
 const COPY: &str = "cp -a";
 const OVERLAY: &str = "overlay by hand";
 const BARE: &str = "bare";
+/// The same walls and the same calls heard, and no layer.
+const SEALED: &str = "sealed without a layer";
 
 const RUN: &str = "run in a fresh workspace";
 const CREATE: &str = "create and first command";
@@ -90,12 +94,16 @@ pub fn workspace(ask: &Ask, files: u32, progress: Progress<'_>) -> Result<Worksp
     let sizes = [(files / 100).max(LANDED), files.max(LANDED)];
     let rounds = (ask.rounds / 20).clamp(3, 10);
     let mut table = Table::default();
+    let mut yards = Vec::new();
     for size in BTreeSet::from(sizes) {
         progress(&format!("{size} files, the tree is made"), 0, rounds);
-        let yard = Yard::make(ask, &place.root, size)?;
-        for at in 0..rounds {
+        yards.push((size, Yard::make(ask, &place.root, size)?));
+    }
+    // In turn: what a machine is slow at for a while, it is slow at with both trees.
+    for at in 0..rounds {
+        for (size, yard) in &yards {
             let mut say = |step: &str| progress(&format!("{size} files, {step}"), at + 1, rounds);
-            yard.round(size, at < SLOW_ROUNDS, &mut table, &mut say)?;
+            yard.round(*size, at < SLOW_ROUNDS, &mut table, &mut say)?;
         }
     }
     progress("the trees are removed", rounds, rounds);
@@ -162,7 +170,7 @@ impl Table {
             say(name, self.samples(step, who, large), self.samples(step, who, small));
         }
         for (step, _, files, _) in self.0.iter().filter(|(_, who, ..)| *who == US) {
-            for other in [PLAIN, GIT, COPY, OVERLAY, BARE] {
+            for other in [PLAIN, GIT, COPY, OVERLAY, BARE, SEALED] {
                 let name = format!("{step}, {files} files: {US} / {other}");
                 say(name, self.samples(step, US, *files), self.samples(step, other, *files));
             }
@@ -228,9 +236,13 @@ impl Yard {
         }
         say(SNAPSHOT);
         table.add(SNAPSHOT, US, size, self.timed(&self.tree, &["snapshot", &id]));
-        self.change(&id, CHANGED)?;
-        table.add(SNAPSHOT_VERB, US, size, self.snapshot_verb(&id));
-        table.add(FORK_VERB, US, size, self.fork_verb(&id));
+        for _ in 0..VERBS {
+            // Each time of one layer: a fork looks at all of them.
+            let other = self.must(&["create", "."])?.trim().to_owned();
+            self.change(&other, CHANGED)?;
+            table.add(SNAPSHOT_VERB, US, size, self.snapshot_verb(&other));
+            table.add(FORK_VERB, US, size, self.fork_verb(&other));
+        }
         let forks = self.timed(&self.tree, &["fork", &id, "--count", &FORKS.to_string()]);
         table.add(FORK, US, size, forks.map(|all| all / FORKS));
         say(READ);
@@ -374,9 +386,13 @@ impl Yard {
         done.map(|_| took)
     }
 
-    /// The same loop of reads and writes inside, on a file that is already in the layer, and outside.
+    /// The same loop of reads and writes inside, on a file that is already in the layer; inside without a layer, so that it shows what
+    /// of the difference is the layer's; and outside.
     fn blocks(&self, id: &str, size: u32, table: &mut Table) -> Result<(), Fault> {
         let outside = |script: &str| call(Path::new(PYTHON), &["-c", script], &self.beside);
+        let plain = self.beside.join("plain");
+        fs::create_dir_all(&plain).map_err(|e| failed("a directory", &e.to_string()))?;
+        let sealed = |script: &str| self.call(&plain, &["run", "--direct", "--write", ".", "--", PYTHON, "-c", script]);
         let small = [
             (READ, blocks("os.pread(f, len(b), 0)", 4096, 20_000)),
             (WRITE, blocks("os.pwrite(f, b, 0)", 4096, 20_000)),
@@ -388,6 +404,7 @@ impl Yard {
         for (step, script) in small.into_iter().chain(large) {
             let inside = self.call(&self.tree, &["exec", id, "--", PYTHON, "-c", &script]);
             table.add(step, US, size, inside.and_then(|said| nanoseconds(&said)));
+            table.add(step, SEALED, size, sealed(&script).and_then(|said| nanoseconds(&said)));
             table.add(step, BARE, size, outside(&script).and_then(|said| nanoseconds(&said)));
         }
         Ok(())

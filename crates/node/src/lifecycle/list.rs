@@ -307,7 +307,7 @@ fn pending(state: &State, kept: &Kept<Sandbox>) -> Option<Pending> {
 fn drifted(state: &State, sandbox: &Sandbox, stack: &Stack, anchors: &Anchors) -> Option<u64> {
     let options = Options { bounds: COUNTED, ..Options::default() };
     let mut diff = workspace::diff::diff(stack, anchors, &options).ok()?;
-    past::settle(state, sandbox, anchors, &mut diff).ok()?;
+    past::settle(state, sandbox, stack, anchors, &mut diff).ok()?;
     Some(diff.files.iter().filter(|file| file.change.drifted).count() as u64)
 }
 

@@ -62,6 +62,23 @@ pub fn was_shown(caller: &Caller, of: &Of) -> Result<bool, Fault> {
     })
 }
 
+/// What an ask would let through of a diff, with the paths that it means; none where that is nothing.
+pub fn covered<'a>(diff: &'a Diff, paths: Vec<Rel>, ask: &Ask) -> Result<Option<Chosen<'a>>, Fault> {
+    let wish = selection(paths, ask)?;
+    // What is withheld is not in the diff; whether it was shown, the approval says.
+    if !withheld_names(diff, &wish).is_empty() {
+        return Ok(None);
+    }
+    let chosen = select::choose(diff, &wish, &Marked::default())?;
+    Ok((!chosen.picks.is_empty()).then_some(chosen))
+}
+
+/// The sandbox that is meant, and the paths in it.
+pub fn meant(caller: &Caller, of: &Of) -> Result<(String, Vec<Rel>), Fault> {
+    let state = State::open(caller)?;
+    state.store.read(|tx| of.find(tx, caller).map(|(sandbox, paths)| (sandbox.id, paths)))
+}
+
 /// Paths and flags as a selection; nothing said means all that is ordinary.
 fn selection(paths: Vec<Rel>, ask: &Ask) -> Result<Selection, Fault> {
     let chosen = !paths.is_empty() || !ask.exact.is_empty() || !ask.hunks.is_empty();
@@ -169,7 +186,7 @@ impl Desk<'_> {
     fn diff(&self, exclude: Exclude) -> Result<Diff, Fault> {
         let options = Options { exclude, ..Options::default() };
         let mut diff = workspace::diff::diff(&self.stack, &self.anchors, &options)?;
-        past::settle(self.state, &self.sandbox.record, &self.anchors, &mut diff)?;
+        past::settle(self.state, &self.sandbox.record, &self.stack, &self.anchors, &mut diff)?;
         Ok(diff)
     }
 

@@ -190,7 +190,7 @@ fn nearest(tx: &Tx<'_>, cwd: &Path) -> Result<PathBuf, Fault> {
 fn look(state: &State, sandbox: &Kept<Sandbox>, anchored: &Anchored) -> Result<(Stack, Diff), Fault> {
     let stack = sandbox::stack(state, sandbox)?;
     let mut diff = diff(&stack, &anchored.anchors, &Options::default())?;
-    past::settle(state, &sandbox.record, &anchored.anchors, &mut diff)?;
+    past::settle(state, &sandbox.record, &stack, &anchored.anchors, &mut diff)?;
     Ok((stack, diff))
 }
 

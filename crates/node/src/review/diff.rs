@@ -16,7 +16,7 @@ use terms::{ErrorKind, Fault, PROTOCOL_VERSION, Phase};
 use utoipa::ToSchema;
 use workspace::diff::Options;
 use workspace::exclude::Exclude;
-use workspace::{Body, Diff, FileDiff, Rel, Stack};
+use workspace::{Body, Diff, FileDiff, Rel, Stack, sight};
 
 pub struct Ask {
     pub of: Of,
@@ -93,8 +93,11 @@ pub fn diff(caller: &Caller, ask: &Ask) -> Result<Answer, Fault> {
     let Opened { sandbox, stack, anchors, running, only } = opened;
     let exclude = if ask.everything { Exclude::Nothing } else { Exclude::Artefacts };
     let options = Options { exclude, ..Options::default() };
+    let before = workspace::rebase::now();
     let mut diff = workspace::diff::diff(&stack, &anchors.anchors, &options).map_err(|f| f.subject(&sandbox.id))?;
-    past::settle(&state, &sandbox.record, &anchors.anchors, &mut diff)?;
+    // What was read of the base is worth knowing: who touches it later has not changed it.
+    let _without_it_times_decide = sight::keep_of(&stack, &anchors.anchors, &diff, before);
+    past::settle(&state, &sandbox.record, &stack, &anchors.anchors, &mut diff)?;
     denied::mark(&sandbox, caller, &mut diff)?;
     if running {
         diff.notes.push("a command is running in it; it may change more while you read".to_owned());

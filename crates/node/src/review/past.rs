@@ -12,7 +12,7 @@ use store::Kept;
 use terms::Fault;
 use workspace::git::{Old, Surroundings, Was};
 use workspace::plan::{Act, Plan, Shape};
-use workspace::{Anchors, Change, ChangeKind, Diff, Dir, Entry, Rel, Seen, merge, stage, undo};
+use workspace::{Anchors, Change, ChangeKind, Diff, Dir, Entry, Rel, Seen, Stack, merge, sight, stage, undo};
 
 pub struct Past {
     copies: BTreeMap<Rel, (Dir, u32)>,
@@ -95,9 +95,16 @@ fn copies(
     Ok(found)
 }
 
-/// Takes the mark of drift off files that are again what the sandbox knew. Whoever replaced them said what they were, and an undo
-/// gives them other times, but no other bytes.
-pub fn settle(state: &State, sandbox: &Sandbox, anchors: &Anchors, diff: &mut Diff) -> Result<(), Fault> {
+/// Takes the mark of drift off files that are again what the sandbox knew: somebody looked at them then, or replaced them and said what
+/// they were. An undo gives them other times, but no other bytes.
+pub fn settle(
+    state: &State,
+    sandbox: &Sandbox,
+    stack: &Stack,
+    anchors: &Anchors,
+    diff: &mut Diff,
+) -> Result<(), Fault> {
+    sight::settle(stack, anchors, diff);
     let mut drifted: BTreeMap<Rel, &mut Change> = BTreeMap::new();
     for change in diff.files.iter_mut().map(|file| &mut file.change).filter(|change| change.drifted) {
         // Of what was moved, the place it came to must be as free as it was.

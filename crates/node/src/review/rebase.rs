@@ -18,7 +18,7 @@ use workspace::diff::{Options, diff};
 use workspace::exclude::Exclude;
 use workspace::git::Was;
 use workspace::rebase::{Rebase, now, plan};
-use workspace::{Diff, Rel};
+use workspace::{Diff, Rel, sight};
 
 pub use workspace::rebase::{Fate, Moved};
 
@@ -58,7 +58,9 @@ pub fn rebase(caller: &Caller, ask: &Ask) -> Result<Answer, Fault> {
     // Before anything is looked at: what the base changes from here on is drift again.
     let (since, head) = (now(), workspace::git::head(&sandbox.record.base));
     let options = Options { exclude: Exclude::Artefacts, ..Options::default() };
-    let diff = diff(&stack, &anchored.anchors, &options).map_err(of_it)?;
+    let mut diff = diff(&stack, &anchored.anchors, &options).map_err(of_it)?;
+    // What is known to hold the same bytes has nothing to be taken in.
+    sight::settle(&stack, &anchored.anchors, &mut diff);
     let past = Past::of(&state, caller, &sandbox, &anchored.anchors, &diff).map_err(of_it)?;
     let before = |path: &Rel| match workspace::known::copy(&stack, &anchored.anchors, path) {
         Some(bytes) => Ok(Was::File(bytes)),

@@ -13,7 +13,7 @@ use enclosure::Gauge;
 use serde_json::json;
 use store::{Entry, Kept, Step, Store, Tx};
 use terms::{ErrorKind, Fault, Outcome, Phase, Verdict};
-use workspace::Driver;
+use workspace::{Driver, sight};
 
 /// A run and the workspace that it writes to, from its start to its end.
 pub(super) struct Tracked {
@@ -70,10 +70,10 @@ impl Tracked {
     /// After the end of the command: what it changed is counted, and kept or dropped.
     pub fn end(mut self, mut outcome: Outcome) -> Outcome {
         self.settled = true;
-        let found = tally::count(&self.held.stack).unwrap_or_else(|fault| {
+        let (found, met) = tally::count(&self.held.stack).unwrap_or_else(|fault| {
             outcome.message.get_or_insert(tally::uncounted(&fault));
             // What could not be looked at is kept.
-            Found { cut: true, ..Found::default() }
+            (Found { cut: true, ..Found::default() }, Vec::new())
         });
         outcome.changes = found.changes;
         let kept = match &self.held.owner {
@@ -88,6 +88,9 @@ impl Tracked {
                 None
             }
         };
+        if kept.is_some() {
+            let _without_it_times_decide = sight::look(&self.held.stack, &met);
+        }
         match kept {
             Some(Ok(id)) => outcome.sandbox = Some(id),
             // The changes are safe in their layer, and the outcome is the command's; what is missing is the record.
@@ -113,7 +116,7 @@ impl Tracked {
     }
 
     fn drop_if_unused(&self) {
-        if tally::count(&self.held.stack).is_ok_and(|found| found.is_nothing()) {
+        if tally::count(&self.held.stack).is_ok_and(|(found, _)| found.is_nothing()) {
             self.held.drop_layer();
         }
     }

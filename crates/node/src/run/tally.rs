@@ -7,6 +7,7 @@ use terms::{Changes, ErrorKind, Fault};
 use workspace::attributes::Marks;
 use workspace::diff::{self, Counted, Options};
 use workspace::dir::Meta;
+use workspace::sight::MOST_LOOKED_AT;
 use workspace::walk::{self, At, Known, Visitor};
 use workspace::{Anchors, Dir, Driver, FileKind, Rel, Stack};
 
@@ -47,9 +48,10 @@ impl Found {
     }
 }
 
-/// Counts once.
-pub(crate) fn count(stack: &Stack) -> Result<Found, Fault> {
-    Ok(counted(stack, Vec::new(), None)?.0)
+/// Counts once; with the files of the base that it was held against.
+pub(crate) fn count(stack: &Stack) -> Result<(Found, Vec<Rel>), Fault> {
+    let (found, met, _) = counted(stack, Vec::new(), None)?;
+    Ok((found, met))
 }
 
 /// What an outcome says whose changes are not known.
@@ -62,6 +64,8 @@ pub(crate) fn uncounted(fault: &Fault) -> String {
 pub(crate) struct Tally {
     /// Of the last count; the first is the top.
     seen: Vec<Seen>,
+    /// Files of the base that the last count met, and that none before it did, as far as is remembered.
+    met: Vec<Rel>,
 }
 
 impl Tally {
@@ -77,17 +81,22 @@ impl Tally {
     }
 
     fn count_at(&mut self, stack: &Stack, now_ms: u64) -> Result<Found, Fault> {
-        let (found, seen) = counted(stack, std::mem::take(&mut self.seen), Some(now_ms))?;
-        self.seen = seen;
+        let (found, met, seen) = counted(stack, std::mem::take(&mut self.seen), Some(now_ms))?;
+        (self.met, self.seen) = (met, seen);
         Ok(found)
+    }
+
+    /// Which files of the base there are to look at since this was asked last.
+    pub fn met(&mut self) -> Vec<Rel> {
+        std::mem::take(&mut self.met)
     }
 }
 
 /// With a time, what was seen is remembered, and what was seen before is made use of.
-fn counted(stack: &Stack, before: Vec<Seen>, now_ms: Option<u64>) -> Result<(Found, Vec<Seen>), Fault> {
-    let Some(top) = stack.layers.last() else { return Ok((Found::default(), Vec::new())) };
+fn counted(stack: &Stack, before: Vec<Seen>, now_ms: Option<u64>) -> Result<(Found, Vec<Rel>, Vec<Seen>), Fault> {
+    let Some(top) = stack.layers.last() else { return Ok((Found::default(), Vec::new(), Vec::new())) };
     if stack.driver != Driver::Overlay {
-        return Ok((compared(stack)?, Vec::new()));
+        return Ok((compared(stack)?, Vec::new(), Vec::new()));
     }
     let unheld = |e: io::Error| Fault::new(ErrorKind::Unavailable, format!("its layers cannot be held: {e}"));
     let mut below = stack.try_clone().map_err(unheld)?;
@@ -104,9 +113,10 @@ fn counted(stack: &Stack, before: Vec<Seen>, now_ms: Option<u64>) -> Result<(Fou
         remembered: 0,
         now_ms: now_ms.unwrap_or(0),
         next: None,
+        met: Vec::new(),
     };
     let counter = walk::walk(&[&top.up], Marks::Mean, counter)?;
-    Ok((counter.found, counter.seen))
+    Ok((counter.found, counter.met, counter.seen))
 }
 
 /// A copy does not say what in it is new: it is held against the directory that it was made of. What is kept out of review is not
@@ -186,6 +196,8 @@ struct Counter {
     now_ms: u64,
     /// The directory that is about to be entered.
     next: Option<(Seen, Option<usize>, bool)>,
+    /// Files of the base that were met; not all, where they are many.
+    met: Vec<Rel>,
 }
 
 impl Counter {
@@ -254,6 +266,9 @@ impl Counter {
         let (up, base) = (Mark::of(&at.meta), of_base.then(|| Mark::of(before)));
         let known = self.unchanged().and_then(|seen| find(&seen.compared, at.name, |one| &one.name));
         let known = known.filter(|one| one.settled && one.up == up && one.base == base).cloned();
+        if known.is_none() {
+            self.meet(path, before, of_base);
+        }
         let compared = known.unwrap_or_else(|| {
             let settled = [Some(up), base].iter().flatten().all(|mark| mark.is_old(self.now_ms, CLEANED_MS));
             Compared { name: at.name.to_vec(), up, base, settled, differs: self.differs(at, path, before) }
@@ -263,6 +278,12 @@ impl Counter {
             seen.compared.push(compared);
         }
         self.remember_one();
+    }
+
+    fn meet(&mut self, path: &Rel, meta: &Meta, of_base: bool) {
+        if of_base && meta.kind != FileKind::Dir && self.met.len() < MOST_LOOKED_AT {
+            self.met.push(path.clone());
+        }
     }
 
     /// One more; where they are too many, none from now on.
@@ -371,7 +392,10 @@ impl Visitor for Counter {
             more.history = !(self.path.len() == depth && at.name.starts_with(b"index"));
         } else {
             match self.before(at.name) {
-                _ if at.meta.is_struck_out() => more.changes.deleted = 1,
+                before if at.meta.is_struck_out() => {
+                    more.changes.deleted = 1;
+                    before.into_iter().for_each(|(path, meta, of_base)| self.meet(&path, &meta, of_base));
+                }
                 None => more.changes.added = 1,
                 Some((path, before, of_base)) => self.compare(at, &path, &before, of_base),
             }

@@ -155,7 +155,7 @@ fn memory_changes_nothing_in_what_is_counted() {
                 world.act(act);
                 prop_assert_eq!(
                     tally.count_at(&world.stack, later).unwrap(),
-                    count(&world.stack).unwrap(),
+                    count(&world.stack).unwrap().0,
                     "{:?} of {:?}",
                     act,
                     all

@@ -6,7 +6,7 @@ use crate::sandbox::{self, Sandbox};
 use crate::state::State;
 use crate::{Caller, fresh};
 use terms::{ErrorKind, Fault};
-use workspace::{Dir, Driver, copy, manifest};
+use workspace::{Dir, Driver, copy, manifest, sight};
 
 /// Stacks deeper than this are merged when there is time.
 pub const DEEP: usize = 32;
@@ -31,6 +31,7 @@ pub fn squash(state: &State, caller: &Caller, id: &str) -> Result<bool, Fault> {
     let (merged, _held) = fresh_layer(state, &top)?;
     let ups: Vec<&Dir> = layers.iter().map(|l| &l.up).collect();
     let seal = copy::layers(&ups, &merged.up).and_then(|_| sealed(&merged, sandbox.record.driver));
+    let _without_it_times_decide = sight::carry_over(&layers, &merged);
     // What it is merged from goes, and may be on the disk already.
     let seal = seal.and_then(|seal| settle(state).map(|()| seal));
     let recorded = seal.and_then(|seal| {

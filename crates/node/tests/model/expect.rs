@@ -2,7 +2,7 @@
 
 use super::tree::{Fact, Files, Stack, State};
 use super::{Op, Part, Wanted};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use terms::ErrorKind;
 
 #[derive(Clone, Debug)]
@@ -12,6 +12,8 @@ pub struct Held {
     pub alive: bool,
     pub stopped: bool,
     pub stack: Stack,
+    /// Files that it tells to be what it knew, whatever their times say.
+    told: BTreeSet<String>,
 }
 
 #[derive(Clone, Debug)]
@@ -45,6 +47,15 @@ pub struct Item {
 pub struct Pending {
     pub kind: &'static str,
     pub drifted: bool,
+}
+
+/// Whether a file of the base is what a sandbox knew.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Drift {
+    No,
+    /// By its times it is another, and it holds what it held. Who happened to look at it then can tell.
+    Perhaps,
+    Yes,
 }
 
 #[derive(Debug)]
@@ -214,14 +225,26 @@ impl Model {
                 (Some(before), Some(after)) if before[1..] == after[1..] => "mode",
                 _ => "modified",
             };
-            let drifted = self.has_drifted(&one.stack, &path);
+            let drifted = match self.drift(&one.stack, &path) {
+                Drift::No => false,
+                Drift::Perhaps => !one.told.contains(&path),
+                Drift::Yes => true,
+            };
             found.insert(path, Pending { kind, drifted });
         }
         found
     }
 
+    /// Takes a sandbox's word for what is drift, where either could be said.
+    pub fn hear(&mut self, id: &str, said: &BTreeMap<String, Pending>) {
+        let Some(at) = self.living(id) else { return };
+        let stack = &self.boxes[at].stack;
+        let is_told = |path: &&String| !said[*path].drifted && self.drift(stack, path) == Drift::Perhaps;
+        self.boxes[at].told = said.keys().filter(is_told).cloned().collect();
+    }
+
     /// The base has something else there than the sandbox knows. What a batch replaced is known by its bytes, too.
-    fn has_drifted(&self, stack: &Stack, path: &str) -> bool {
+    fn drift(&self, stack: &Stack, path: &str) -> Drift {
         let now = self.base.files.get(path);
         let moved = match (stack.anchors.get(path), now) {
             (Some(seen), now) => *seen != now.map(|fact| fact.stamp),
@@ -236,7 +259,15 @@ impl Model {
             let was = item.before.as_ref().filter(|fact| item.path == path && was_known(until, fact));
             was.is_some_and(|was| now.is_some_and(|now| now.text == was.text))
         };
-        moved && !self.batches.iter().any(|batch| batch.items.iter().any(|item| is_back(batch.until, item)))
+        if !moved || self.batches.iter().any(|batch| batch.items.iter().any(|item| is_back(batch.until, item))) {
+            return Drift::No;
+        }
+        let known = match stack.anchors.get(path) {
+            Some(seen) => seen.and_then(|stamp| self.base.text_at(path, stamp)),
+            None => self.base.text_at(path, stack.since),
+        };
+        let is_same = known.is_some() && known == now.map(|fact| &fact.text);
+        if is_same { Drift::Perhaps } else { Drift::Yes }
     }
 
     fn chosen(&self, one: &Held, part: Part) -> BTreeMap<String, Pending> {
@@ -337,7 +368,7 @@ impl Model {
     }
 
     fn add(&mut self, id: &str, wanted: Wanted, stack: Stack) {
-        self.boxes.push(Held { id: id.to_owned(), wanted, alive: true, stopped: false, stack });
+        self.boxes.push(Held { id: id.to_owned(), wanted, alive: true, stopped: false, stack, told: BTreeSet::new() });
     }
 
     pub fn states(&self) -> BTreeMap<String, String> {

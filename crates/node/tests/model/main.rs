@@ -151,6 +151,11 @@ fn any_sequence_of_verbs_does_what_the_model_says() {
         let world = World::new();
         let mut model = Model::new(&world.base());
         for (n, op) in ops.iter().enumerate() {
+            if let Op::Approve { sandbox, .. } | Op::Diff(sandbox) = op
+                && let Some(id) = model.pick(*sandbox).filter(|held| held.alive).map(|held| held.id.clone())
+            {
+                model.hear(&id, &world.diff(&id));
+            }
             let said = world.act(op, &model);
             let step = format!("MODEL_SEED={seed}, step {n}, {op:?}");
             match model.expect(op) {
@@ -171,6 +176,9 @@ fn any_sequence_of_verbs_does_what_the_model_says() {
             world.check(matches!(op, Op::Collect));
         }
         // What is pending in the end is what is left to be reviewed, in every sandbox.
+        for id in model.states().into_keys() {
+            model.hear(&id, &world.diff(&id));
+        }
         for held in model.boxes.iter().filter(|held| held.alive) {
             prop_assert_eq!(world.diff(&held.id), model.diff(held), "MODEL_SEED={}, the diff of {}", seed, held.id);
         }

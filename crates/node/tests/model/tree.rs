@@ -18,20 +18,30 @@ pub struct Fact {
 pub struct State {
     pub files: BTreeMap<String, Fact>,
     clock: u64,
+    /// Every text that a path ever had, by when it came.
+    past: BTreeMap<(String, u64), Option<String>>,
 }
 
 impl State {
     pub fn of(files: &Files) -> State {
         let fact = |text: &String| Fact { text: text.clone(), stamp: 0 };
-        State { files: files.iter().map(|(path, text)| (path.clone(), fact(text))).collect(), clock: 0 }
+        let past = files.iter().map(|(path, text)| ((path.clone(), 0), Some(text.clone()))).collect();
+        State { files: files.iter().map(|(path, text)| (path.clone(), fact(text))).collect(), clock: 0, past }
     }
 
     pub fn set(&mut self, path: &str, text: Option<String>) {
         self.clock += 1;
+        self.past.insert((path.to_owned(), self.clock), text.clone());
         match text {
             Some(text) => drop(self.files.insert(path.to_owned(), Fact { text, stamp: self.clock })),
             None => drop(self.files.remove(path)),
         }
+    }
+
+    /// What stood at a path at a time.
+    pub fn text_at(&self, path: &str, stamp: u64) -> Option<&String> {
+        let until = self.past.range((path.to_owned(), 0)..=(path.to_owned(), stamp));
+        until.last().and_then(|(_, text)| text.as_ref())
     }
 
     /// The time of the next change.

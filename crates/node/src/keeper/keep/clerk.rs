@@ -17,7 +17,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use store::{Entry, Step, Store, Tx};
 use terms::{ErrorKind, Fault, Outcome};
-use workspace::Stack;
+use workspace::{Stack, sight};
 
 /// A run as it is written down.
 #[derive(Clone, Debug)]
@@ -169,6 +169,7 @@ impl Desk {
             }
             if !ended.is_empty() {
                 tell(self.end(ended));
+                self.look();
             }
             if !services.is_empty() {
                 self.write_services(services);
@@ -201,6 +202,13 @@ impl Desk {
             }
         }
         notes.into_iter().zip(outcomes).map(|(note, outcome)| Done::Ended(note.run, outcome)).collect()
+    }
+
+    /// Files of the base that commands began to change, as long as they are what they were. Nobody waits for it.
+    fn look(&mut self) {
+        if let Some(stack) = &self.stack {
+            let _without_it_times_decide = sight::look(stack, &self.tally.met());
+        }
     }
 
     fn write_services(&mut self, told: Vec<(Vec<ServiceNow>, Option<ServiceNow>)>) {
