@@ -132,7 +132,10 @@ fn parent_in(stat: &str) -> Option<i32> {
 
 /// The numbers of a process outside and inside.
 fn numbers(pidfd: BorrowedFd<'_>) -> Option<(i32, i32)> {
-    let info = fs::read_to_string(format!("/proc/self/fdinfo/{}", pidfd.as_raw_fd())).ok()?;
+    // In one piece: the kernel makes it up anew for each.
+    let mut info = [0; 1024];
+    let length = fs::File::open(format!("/proc/self/fdinfo/{}", pidfd.as_raw_fd())).ok()?.read(&mut info).ok()?;
+    let info = std::str::from_utf8(&info[..length]).ok()?;
     let mut all = info.lines().find_map(|line| line.strip_prefix("NSpid:"))?.split_whitespace();
     let outside = all.next()?.parse().ok()?;
     Some((outside, all.next_back()?.parse().ok()?))

@@ -331,9 +331,20 @@ impl<'a> Meter<'a> {
     pub fn start_anew(&mut self) {
         self.started = Instant::now();
         self.cpu_before = self.cpu_us().unwrap_or(0);
-        let (bytes, entries) = self.space_used();
+        let (bytes, entries) = if self.limits_space() { self.space_used() } else { (0, 0) };
         let pids_denied = self.group.as_ref().map_or(0, Group::pids_denied);
         self.before = Before { bytes, entries, pids_denied };
+    }
+
+    /// What the workspace takes is looked at where no limit needs it, so that it can be told; nobody waits for this.
+    pub fn look_at_space(&self) {
+        if !self.limits_space() {
+            self.layer.borrow_mut().used();
+        }
+    }
+
+    fn limits_space(&self) -> bool {
+        self.limits.max_disk_mb.is_some() || self.limits.max_files.is_some()
     }
 
     /// So many tasks of ours are among the guest's.
@@ -435,7 +446,7 @@ impl<'a> Meter<'a> {
             let amount = |n| if kind == LimitKind::TotalFiles { Limit::Count(n) } else { megabytes(n) };
             return Some(hit(kind, amount(most), amount(used)));
         }
-        if self.limits.max_disk_mb.is_none() && self.limits.max_files.is_none() {
+        if !self.limits_space() {
             return None;
         }
         let (used, entries) = self.space_used();
@@ -464,7 +475,7 @@ impl<'a> Meter<'a> {
 
     /// All is over: what a workspace takes is measured to the end now.
     pub fn close_accounts(&self) {
-        if self.limits.max_disk_mb.is_some() || self.limits.max_files.is_some() {
+        if self.limits_space() {
             self.layer.borrow_mut().finish();
         }
     }

@@ -10,6 +10,7 @@ pub mod journal;
 mod keep;
 pub mod lost;
 pub mod place;
+pub mod resting;
 pub mod runs;
 pub mod services;
 pub mod spool;
@@ -17,7 +18,7 @@ pub mod suspend;
 pub mod wire;
 
 pub use birth::{announce, stand_alone};
-pub use client::{Follow, Keeper, Pending, Wanted, remember_descriptors};
+pub use client::{Come, Follow, Keeper, Pending, Said, Wanted, remember_descriptors};
 pub use keep::{Begin, MOST_RUNS, keep};
 
 use crate::Caller;

@@ -3,8 +3,12 @@
 use crate::Caller;
 use rustix::fs::{Mode, OFlags};
 use std::io::Read;
+use std::ops::Deref;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
 use store::Store;
 use terms::{ErrorKind, Fault, LimitKind, Phase};
 use workspace::{Dir, Layers};
@@ -26,6 +30,83 @@ impl State {
         crate::review::recover(&state)?;
         crate::lifecycle::restarted::look(&state)?;
         Ok(state)
+    }
+}
+
+/// States that rest between two verbs of a daemon, each with the place that it was asked for by: to open one takes longer than most of
+/// what is then done with it. Few rest, and not for long.
+static RESTING: Mutex<Vec<(Instant, PathBuf, State)>> = Mutex::new(Vec::new());
+static RESTS: AtomicBool = AtomicBool::new(false);
+const MOST_RESTING: usize = 8;
+const LONGEST_REST: Duration = Duration::from_millis(400);
+
+/// From now on states that were lent rest for the next verb; whoever says so also sweeps.
+pub fn keep_open() {
+    RESTS.store(true, Ordering::Relaxed);
+}
+
+/// Closes what has rested too long; how many rest on.
+pub fn sweep() -> usize {
+    resting(|all| {
+        all.retain(|(since, ..)| since.elapsed() < LONGEST_REST);
+        all.len()
+    })
+}
+
+fn resting<T>(work: impl FnOnce(&mut Vec<(Instant, PathBuf, State)>) -> T) -> T {
+    work(&mut RESTING.lock().unwrap_or_else(PoisonError::into_inner))
+}
+
+/// A state for one verb.
+pub struct Lent {
+    place: PathBuf,
+    state: Option<State>,
+}
+
+impl State {
+    /// The same as `open`, for verbs that a daemon is asked for again and again.
+    pub fn lend(caller: &Caller) -> Result<Lent, Fault> {
+        let place = place(caller)?;
+        let rested = resting(|all| {
+            let at = all.iter().rposition(|(_, known, _)| *known == place)?;
+            Some(all.remove(at).2)
+        });
+        // Of one that was moved away or replaced nothing is believed any more.
+        let same = |state: &State| {
+            state.store.is_current() && std::fs::canonicalize(&place).is_ok_and(|path| path == state.path)
+        };
+        let state = match rested.filter(same) {
+            Some(state) => {
+                check_owner(&state.path)?;
+                crate::review::recover(&state)?;
+                state
+            }
+            None => State::open(caller)?,
+        };
+        Ok(Lent { place, state: Some(state) })
+    }
+}
+
+impl Deref for Lent {
+    type Target = State;
+
+    fn deref(&self) -> &State {
+        // It is taken out when this is dropped, and not before.
+        self.state.as_ref().unwrap_or_else(|| unreachable!("a state that was given back"))
+    }
+}
+
+impl Drop for Lent {
+    fn drop(&mut self) {
+        let Some(state) = self.state.take().filter(|state| state.store.is_sound()) else { return };
+        if RESTS.load(Ordering::Relaxed) && !std::thread::panicking() {
+            let place = std::mem::take(&mut self.place);
+            resting(|all| {
+                if all.len() < MOST_RESTING {
+                    all.push((Instant::now(), place, state));
+                }
+            });
+        }
     }
 }
 

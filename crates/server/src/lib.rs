@@ -18,6 +18,7 @@ mod listen;
 pub mod lookout;
 mod pace;
 mod refuse;
+mod resting;
 mod routes;
 mod rules;
 mod running;

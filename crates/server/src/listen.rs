@@ -218,6 +218,7 @@ const OPERATOR: &str = "operator.token";
 pub fn serve(settings: Settings, ready: impl FnOnce(&Checked) + Send) -> Result<(), Fault> {
     let mut checked = check(&settings)?;
     raise(settings.connections);
+    node::state::keep_open();
     let broken = |e: std::io::Error| Fault::internal(format!("the daemon cannot start: {e}"));
     let mut runtime = tokio::runtime::Builder::new_multi_thread();
     // Verbs are counted elsewhere, and so are streams of archives and of watches; the rest looks up tokens, and must never wait

@@ -3,14 +3,14 @@
 
 use crate::admission::Turn;
 use crate::refuse::Refusal;
+use crate::resting::sweep_soon;
 use crate::{Shared, Who};
 use node::keeper::attach::count_missing;
-use node::keeper::begin::{self, Shown};
+use node::keeper::begin::{self, Shown, Waits};
 use node::keeper::runs::{self, Found};
-use node::keeper::spool::{Kind, Page, Reader};
+use node::keeper::spool::{self, Kind, Page, Reader, Record};
 use node::keeper::wire::{By, Waited};
-use node::keeper::{Follow, Keeper, Pending};
-use serde::de::DeserializeOwned;
+use node::keeper::{Come, Follow, Keeper, Pending, Said, resting};
 use std::io;
 use std::os::fd::AsFd;
 use std::time::Duration;
@@ -65,7 +65,7 @@ impl<T: AsFd> Watched<T> {
     }
 }
 
-impl<T: DeserializeOwned> Watched<Pending<T>> {
+impl<T: Come> Watched<Pending<T>> {
     async fn answer(&mut self) -> Result<T, Fault> {
         loop {
             // Sending may take several turns; then only the answer is waited for.
@@ -99,6 +99,8 @@ pub enum Heard {
 pub struct Ended {
     outcome: Outcome,
     ended_ms: Option<u64>,
+    /// What it said, where that came along.
+    log: Option<Vec<u8>>,
 }
 
 /// Somebody who listens to one run.
@@ -179,28 +181,28 @@ impl Listener {
     /// The same with what it said.
     pub async fn told(&mut self, time: Duration) -> Result<Option<Outcome>, Refusal> {
         match self.end(time).await? {
-            Some(outcome) => self.with_output(outcome).await.map(Some),
+            Some(outcome) => self.with_output(outcome, None).await.map(Some),
             None => Ok(None),
         }
     }
 
-    async fn with_output(&self, mut outcome: Outcome) -> Result<Outcome, Refusal> {
-        let (streams, cut) = self.with(|found| Ok(gather(found))).await?;
-        let [stdout_bytes, stderr_bytes] = streams.each_ref().map(Vec::len);
-        let [stdout, stderr] = streams.map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
-        let seen = (stdout_bytes + stderr_bytes) as u64 + cut.iter().sum::<u64>();
-        count_missing(&mut outcome, seen, [stdout_bytes > 0, stderr_bytes > 0]);
-        (outcome.stdout, outcome.stderr) = (Some(stdout), Some(stderr));
-        outcome.truncated.stdout += cut[0];
-        outcome.truncated.stderr += cut[1];
-        Ok(outcome)
+    async fn with_output(&self, outcome: Outcome, log: Option<Vec<u8>>) -> Result<Outcome, Refusal> {
+        let gathered = match log {
+            Some(log) => {
+                let mut gathered = Gathered::default();
+                gathered.add(spool::records(&log));
+                gathered
+            }
+            None => self.with(|found| Ok(gather(found))).await?,
+        };
+        Ok(gathered.told_in(outcome))
     }
 
     /// The run after its end, with what it said.
     pub async fn ended(&self, ended: Ended) -> Result<Shown, Refusal> {
-        let Ended { outcome, ended_ms } = ended;
+        let Ended { outcome, ended_ms, log } = ended;
         let (verdict, status) = (Some(outcome.verdict), Some(outcome.status()));
-        let outcome = self.with_output(outcome).await?;
+        let outcome = self.with_output(outcome, log).await?;
         let mut shown = begin::ended(&self.found);
         (shown.ended_ms, shown.verdict, shown.status, shown.outcome) = (ended_ms, verdict, status, Some(outcome));
         Ok(shown)
@@ -208,13 +210,13 @@ impl Listener {
 
     /// Holds a turn until the run has ended, and tells of that whoever waits. One connection does for both; nobody who gives up waiting
     /// gives the turn away with it.
-    pub fn stay(self, keeper: Keeper, turn: Turn) -> oneshot::Receiver<Ended> {
+    pub fn stay(self, keeper: Waits, turn: Turn) -> oneshot::Receiver<Ended> {
         let (tell, told) = oneshot::channel();
         tokio::spawn(async move {
             match waited(keeper, &self.found.id).await {
-                Ok(Waited { outcome: Some(outcome), ended_ms, .. }) => {
+                Ok(Said { waited: Waited { outcome: Some(outcome), ended_ms, .. }, log }) => {
                     drop(turn);
-                    let _nobody_waits = tell.send(Ended { outcome, ended_ms });
+                    let _nobody_waits = tell.send(Ended { outcome, ended_ms, log });
                 }
                 // The keeper is gone, or does not say; the records will.
                 _ => self.hold(turn),
@@ -245,10 +247,20 @@ pub async fn adopt(shared: Shared) {
     }
 }
 
-async fn waited(keeper: Keeper, run: &str) -> Result<Waited, Fault> {
+async fn waited(keeper: Waits, run: &str) -> Result<Said, Fault> {
     let lost = |e: io::Error| Fault::internal(format!("a keeper's connection: {e}"));
-    let mut pending = Watched::new(keeper.put_wait(run)?).map_err(lost)?;
-    pending.answer().await
+    let (pending, of_today) = match keeper {
+        Waits::Told(keeper) => (keeper.waits(), true),
+        Waits::Ask(keeper) => (keeper.put_wait(run)?, false),
+    };
+    let mut pending = Watched::new(pending).map_err(lost)?;
+    let said = pending.answer().await?;
+    // One of an older version is asked each time what it can do.
+    if of_today {
+        resting::rest(pending.of.done());
+        sweep_soon();
+    }
+    Ok(said)
 }
 
 /// Waits for a notice; whether it says that the run has ended.
@@ -257,27 +269,51 @@ async fn heard(follow: &mut Watched<Follow>) -> Result<bool, Fault> {
 }
 
 /// What a run said, stream by stream, as far as it is kept and fits; and how much does not.
-fn gather(found: &Found) -> ([Vec<u8>; 2], [u64; 2]) {
-    let (mut streams, mut cut) = ([Vec::new(), Vec::new()], [0, 0]);
-    let Ok(mut reader) = found.reader() else { return (streams, cut) };
+#[derive(Default)]
+struct Gathered {
+    streams: [Vec<u8>; 2],
+    cut: [u64; 2],
+}
+
+impl Gathered {
+    fn add(&mut self, records: Vec<Record>) {
+        for record in records {
+            let at = match record.kind {
+                Kind::Stdout | Kind::Terminal => 0,
+                Kind::Stderr => 1,
+                Kind::Dropped | Kind::End => continue,
+            };
+            let room = MOST_TOLD - self.streams[at].len();
+            self.streams[at].extend_from_slice(&record.bytes[..record.bytes.len().min(room)]);
+            self.cut[at] += record.bytes.len().saturating_sub(room) as u64;
+        }
+    }
+
+    fn told_in(self, mut outcome: Outcome) -> Outcome {
+        let Gathered { streams, cut } = self;
+        let [stdout_bytes, stderr_bytes] = streams.each_ref().map(Vec::len);
+        let [stdout, stderr] = streams.map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
+        let seen = (stdout_bytes + stderr_bytes) as u64 + cut.iter().sum::<u64>();
+        count_missing(&mut outcome, seen, [stdout_bytes > 0, stderr_bytes > 0]);
+        (outcome.stdout, outcome.stderr) = (Some(stdout), Some(stderr));
+        outcome.truncated.stdout += cut[0];
+        outcome.truncated.stderr += cut[1];
+        outcome
+    }
+}
+
+fn gather(found: &Found) -> Gathered {
+    let mut gathered = Gathered::default();
+    let Ok(mut reader) = found.reader() else { return gathered };
     let mut next = 0;
     while let Ok(page) = reader.read(next, PAGE) {
         next = page.next;
         if page.records.is_empty() && page.gap.is_none() {
             break;
         }
-        for record in page.records {
-            let at = match record.kind {
-                Kind::Stdout | Kind::Terminal => 0,
-                Kind::Stderr => 1,
-                Kind::Dropped | Kind::End => continue,
-            };
-            let room = MOST_TOLD - streams[at].len();
-            streams[at].extend_from_slice(&record.bytes[..record.bytes.len().min(room)]);
-            cut[at] += record.bytes.len().saturating_sub(room) as u64;
-        }
+        gathered.add(page.records);
     }
-    (streams, cut)
+    gathered
 }
 
 /// What somebody who reads along is told.

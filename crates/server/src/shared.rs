@@ -260,7 +260,9 @@ impl Shared {
             work()
         });
         let broken = |e| Refusal::from(Fault::internal(format!("a verb ended without an answer: {e}")));
-        done.await.map_err(broken)?.map_err(Refusal::from)
+        let done = done.await;
+        crate::resting::sweep_soon();
+        done.map_err(broken)?.map_err(Refusal::from)
     }
 
     /// Asks a verb again and again until its answer is `ready`, or the time is over; the last answer.

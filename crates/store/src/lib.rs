@@ -54,6 +54,8 @@ pub struct Store {
     ahead: RefCell<Option<(u64, String)>>,
     /// Something was.
     unsettled: Cell<bool>,
+    /// It is for whoever settles that to move pages into the file.
+    moves: Cell<bool>,
 }
 
 /// What one transaction can do; all of it lands, or nothing.
@@ -78,8 +80,9 @@ impl Store {
         let db = open::open(dir, &path, &head, patience)?;
         let file = before.or_else(|| identity(&path));
         let (failed, in_doubt) = (Cell::new(false), Cell::new(false));
-        let (waits, unsettled, ahead) = (Cell::new(true), Cell::new(false), RefCell::default());
-        Ok(Store { db: RefCell::new(db), path, file, head, room, failed, in_doubt, waits, ahead, unsettled })
+        let (waits, unsettled, moves, ahead) =
+            (Cell::new(true), Cell::new(false), Cell::new(false), RefCell::default());
+        Ok(Store { db: RefCell::new(db), path, file, head, room, failed, in_doubt, waits, ahead, unsettled, moves })
     }
 
     /// Whether the file that is open is the one that is there. Who keeps a store open for long asks this, and opens it again.
@@ -91,6 +94,11 @@ impl Store {
     /// must not be taken away.
     pub fn is_in_doubt(&self) -> bool {
         self.in_doubt.get()
+    }
+
+    /// Whether all that was asked of it was done: neither did the disk lose anything nor is a commit in doubt.
+    pub fn is_sound(&self) -> bool {
+        !self.failed.get() && !self.in_doubt.get()
     }
 
     /// Reads; sees one state, whatever others write meanwhile.

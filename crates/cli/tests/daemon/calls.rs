@@ -107,40 +107,36 @@ def raw(at):
     wire.close()
     said.append(text)
     return text
-try:
-    tell("PUT", "/v1/secrets/TOKEN", {"value": VALUE})
-    rules = {"version": 1, "extends": ["workspace-write"], "net": {"rules": [{"action": "allow", "host": "api.test"}]},
-        "secrets": [{"name": "TOKEN", "inject": {"host": "api.test", "header": "authorization", "format": "Bearer {}"}}]}
-    tell("POST", "/v1/sandboxes", {"name": "s", "policies": [rules]})
-    text = "echo $TOKEN; curl -sS -m 10 -H \"Authorization: Bearer $TOKEN\" https://api.test/a; env > kept; cat /proc/1/environ >> kept; true"
-    done = tell("POST", "/v1/sandboxes/s/runs?wait=30s", {"shell": text})
-    # The control: it reached the one it is for, who says it backwards.
-    assert VALUE[::-1] in done["outcome"]["stdout"], done
-    tell("POST", "/v1/sandboxes/s/runs", {"shell": "sleep 100"})
-    tell("GET", "/v1/sandboxes/s/workspace/diff")
-    tell("POST", "/v1/sandboxes/s/snapshots", {})
-    for at in ("/v1/openapi.json", "/v1/metrics", "/v1/audit", "/v1/runs", "/v1/sandboxes/s", "/v1/secrets", f"/v1/runs/{done['run']}", "/v1/events?from=0"):
-        raw(at)
-    for words in (["inspect", "s"], ["audit", "log"], ["logs", done["run"]], ["network", "log", "s"], ["ps"], ["top", "--once"]):
-        said.append(line(*words).stdout)
-    # The control: cores are written here.
-    subprocess.run(["sh", "-c", "mkdir cores; cd cores; ulimit -c unlimited; kill -ABRT $$"], stderr=subprocess.DEVNULL)
-    assert os.listdir("cores")
-    # All who held it die badly: what they leave tells nothing.
-    resource = __import__("resource")
-    for card in glob.glob(state + "/keepers/*/keeper.json"):
-        pid = json.load(open(card))["pid"]
-        resource.prlimit(pid, resource.RLIMIT_CORE, (1 << 30, resource.RLIM_INFINITY))
-        assert VALUE not in open(f"/proc/{pid}/cmdline").read() + open(f"/proc/{pid}/environ").read()
-        os.kill(pid, signal.SIGABRT)
-    resource.prlimit(daemon.pid, resource.RLIMIT_CORE, (1 << 30, resource.RLIM_INFINITY))
-    os.kill(daemon.pid, signal.SIGABRT)
-    daemon.wait(20)
-    assert not any(VALUE in text for text in said), [text for text in said if VALUE in text][0][:2000]
-    print("told", len(said) > 15, any("event: " in text for text in said))
-finally:
-    daemon.kill()
-    line("rm", "--force", "s")
+tell("PUT", "/v1/secrets/TOKEN", {"value": VALUE})
+rules = {"version": 1, "extends": ["workspace-write"], "net": {"rules": [{"action": "allow", "host": "api.test"}]},
+    "secrets": [{"name": "TOKEN", "inject": {"host": "api.test", "header": "authorization", "format": "Bearer {}"}}]}
+tell("POST", "/v1/sandboxes", {"name": "s", "policies": [rules]})
+text = "echo $TOKEN; curl -sS -m 10 -H \"Authorization: Bearer $TOKEN\" https://api.test/a; env > kept; cat /proc/1/environ >> kept; true"
+done = tell("POST", "/v1/sandboxes/s/runs?wait=30s", {"shell": text})
+# The control: it reached the one it is for, who says it backwards.
+assert VALUE[::-1] in done["outcome"]["stdout"], done
+tell("POST", "/v1/sandboxes/s/runs", {"shell": "sleep 100"})
+tell("GET", "/v1/sandboxes/s/workspace/diff")
+tell("POST", "/v1/sandboxes/s/snapshots", {})
+for at in ("/v1/openapi.json", "/v1/metrics", "/v1/audit", "/v1/runs", "/v1/sandboxes/s", "/v1/secrets", f"/v1/runs/{done['run']}", "/v1/events?from=0"):
+    raw(at)
+for words in (["inspect", "s"], ["audit", "log"], ["logs", done["run"]], ["network", "log", "s"], ["ps"], ["top", "--once"]):
+    said.append(line(*words).stdout)
+# The control: cores are written here.
+subprocess.run(["sh", "-c", "mkdir cores; cd cores; ulimit -c unlimited; kill -ABRT $$"], stderr=subprocess.DEVNULL)
+assert os.listdir("cores")
+# All who held it die badly: what they leave tells nothing.
+resource = __import__("resource")
+for card in glob.glob(state + "/keepers/*/keeper.json"):
+    pid = json.load(open(card))["pid"]
+    resource.prlimit(pid, resource.RLIMIT_CORE, (1 << 30, resource.RLIM_INFINITY))
+    assert VALUE not in open(f"/proc/{pid}/cmdline").read() + open(f"/proc/{pid}/environ").read()
+    os.kill(pid, signal.SIGABRT)
+resource.prlimit(daemon.pid, resource.RLIMIT_CORE, (1 << 30, resource.RLIM_INFINITY))
+os.kill(daemon.pid, signal.SIGABRT)
+daemon.wait(20)
+assert not any(VALUE in text for text in said), [text for text in said if VALUE in text][0][:2000]
+print("told", len(said) > 15, any("event: " in text for text in said))
 "#;
 
 /// A14: after a whole life over HTTP, the value of a secret is in its own file and nowhere else: in no answer, log, spool, layer,

@@ -36,3 +36,4 @@ mod templates;
 mod tenants;
 mod warm;
 mod workspace;
+mod world;

@@ -6,60 +6,55 @@ use crate::support::{As, BOTH};
 use serde_json::{Value, json};
 
 const SCRIPT: &str = r#"
-try:
-    rules = {"version": 1, "extends": ["default"], "net": {"rules": [{"action": "ask", "host": "good.test"}]}}
-    status, made = ask("POST", "/v1/sandboxes", {"name": "asks", "policies": [rules]})
-    assert status == 201, made
-    status, none = ask("GET", "/v1/sandboxes/asks/questions")
-    assert (status, none["questions"]) == (200, []), none
-    curl = ["curl", "-sS", "-m", "30", "http://good.test/page"]
-    def begin():
-        return subprocess.Popen([cofferdam, "exec", "asks", *curl], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    keep = subprocess.run([cofferdam, "exec", "-d", "asks", "sleep", "60"], capture_output=True)
-    assert keep.returncode == 0, keep
-    def question():
-        status, open_ = ask("GET", "/v1/sandboxes/asks/questions?wait=20s")
-        assert status == 200 and len(open_["questions"]) == 1, open_
-        return open_["questions"][0]
-    agent = ask("POST", "/v1/tokens", {"name": "agent", "scopes": ["agent"]})[1]["token"]
-    reviewer = ask("POST", "/v1/tokens", {"name": "reviewer", "scopes": ["reviewer"]})[1]["token"]
-    held = begin()
-    one = question()
-    assert (one["op"], one["target"], one["rule"]) == ("net.resolve", "good.test", one["rule"]), one
-    assert one["exe"].endswith("/curl") and one["id"].startswith("qst_"), one
-    at = "/v1/questions/" + one["id"]
-    yes = {"answer": "allow", "remember": "once"}
-    assert ask("POST", at, yes, agent)[0] == 403
-    assert ask("GET", "/v1/sandboxes/asks/questions", None, agent)[0] == 403
-    assert ask("POST", at, {"answer": "perhaps"}, reviewer)[0] == 400
-    assert held.poll() is None
-    status, answered = ask("POST", at, yes, reviewer)
-    assert (status, answered["target"]) == (200, "good.test"), answered
-    out, err = held.communicate(timeout=30)
-    assert held.returncode == 0 and out.startswith(b"GET /page host=good.test"), (out, err)
-    assert ask("POST", at, yes, reviewer)[0] == 404
-    assert ask("POST", "/v1/questions/qst_nothing_1", yes)[0] == 404
-    print("allowed")
-    # Live anew, it asks anew.
-    subprocess.run([cofferdam, "stop", "asks"], capture_output=True)
-    subprocess.run([cofferdam, "start", "asks"], capture_output=True)
-    keep = subprocess.run([cofferdam, "exec", "-d", "asks", "sleep", "60"], capture_output=True)
-    assert keep.returncode == 0, keep
-    held = begin()
-    one = question()
-    status, answered = ask("POST", "/v1/questions/" + one["id"], {"answer": "deny"}, reviewer)
-    assert status == 200, answered
-    out, err = held.communicate(timeout=30)
-    assert held.returncode != 0 and b"GET" not in out, (out, err)
-    print("denied")
-    log = json.loads(subprocess.run([cofferdam, "audit", "log", "--json"], capture_output=True).stdout)
-    answers = [e for e in log["entries"] if e["verb"] == "answer"]
-    assert [(e["actor"], e["body"]["answer"]) for e in answers] == [("reviewer", "allow"), ("reviewer", "deny")], answers
-    print("written down")
-finally:
-    subprocess.run([cofferdam, "stop", "asks"], capture_output=True)
-    daemon.terminate()
-    daemon.wait(20)
+rules = {"version": 1, "extends": ["default"], "net": {"rules": [{"action": "ask", "host": "good.test"}]}}
+status, made = ask("POST", "/v1/sandboxes", {"name": "asks", "policies": [rules]})
+assert status == 201, made
+status, none = ask("GET", "/v1/sandboxes/asks/questions")
+assert (status, none["questions"]) == (200, []), none
+curl = ["curl", "-sS", "-m", "30", "http://good.test/page"]
+def begin():
+    return subprocess.Popen([cofferdam, "exec", "asks", *curl], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+keep = subprocess.run([cofferdam, "exec", "-d", "asks", "sleep", "60"], capture_output=True)
+assert keep.returncode == 0, keep
+def question():
+    status, open_ = ask("GET", "/v1/sandboxes/asks/questions?wait=20s")
+    assert status == 200 and len(open_["questions"]) == 1, open_
+    return open_["questions"][0]
+agent = ask("POST", "/v1/tokens", {"name": "agent", "scopes": ["agent"]})[1]["token"]
+reviewer = ask("POST", "/v1/tokens", {"name": "reviewer", "scopes": ["reviewer"]})[1]["token"]
+held = begin()
+one = question()
+assert (one["op"], one["target"], one["rule"]) == ("net.resolve", "good.test", one["rule"]), one
+assert one["exe"].endswith("/curl") and one["id"].startswith("qst_"), one
+at = "/v1/questions/" + one["id"]
+yes = {"answer": "allow", "remember": "once"}
+assert ask("POST", at, yes, agent)[0] == 403
+assert ask("GET", "/v1/sandboxes/asks/questions", None, agent)[0] == 403
+assert ask("POST", at, {"answer": "perhaps"}, reviewer)[0] == 400
+assert held.poll() is None
+status, answered = ask("POST", at, yes, reviewer)
+assert (status, answered["target"]) == (200, "good.test"), answered
+out, err = held.communicate(timeout=30)
+assert held.returncode == 0 and out.startswith(b"GET /page host=good.test"), (out, err)
+assert ask("POST", at, yes, reviewer)[0] == 404
+assert ask("POST", "/v1/questions/qst_nothing_1", yes)[0] == 404
+print("allowed")
+# Live anew, it asks anew.
+subprocess.run([cofferdam, "stop", "asks"], capture_output=True)
+subprocess.run([cofferdam, "start", "asks"], capture_output=True)
+keep = subprocess.run([cofferdam, "exec", "-d", "asks", "sleep", "60"], capture_output=True)
+assert keep.returncode == 0, keep
+held = begin()
+one = question()
+status, answered = ask("POST", "/v1/questions/" + one["id"], {"answer": "deny"}, reviewer)
+assert status == 200, answered
+out, err = held.communicate(timeout=30)
+assert held.returncode != 0 and b"GET" not in out, (out, err)
+print("denied")
+log = json.loads(subprocess.run([cofferdam, "audit", "log", "--json"], capture_output=True).stdout)
+answers = [e for e in log["entries"] if e["verb"] == "answer"]
+assert [(e["actor"], e["body"]["answer"]) for e in answers] == [("reviewer", "allow"), ("reviewer", "deny")], answers
+print("written down")
 "#;
 
 #[test]

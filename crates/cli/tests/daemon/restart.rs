@@ -148,30 +148,25 @@ def until(what, holds):
         time.sleep(0.05)
 def line(*words):
     return subprocess.run([cofferdam, *words], stdin=subprocess.DEVNULL, capture_output=True, text=True)
-try:
-    rules = {"version": 1, "extends": ["workspace-write"], "net": {"rules": [{"action": "allow", "host": "good.test", "ports": "7000"}]}}
-    status, made = ask("POST", "/v1/sandboxes", {"name": "live", "policies": [rules]})
-    assert status == 201, made
-    status, run = ask("POST", "/v1/sandboxes/live/runs", {"command": ["python3", "-c", GUEST]})
-    assert status == 201, run
-    until("it speaks", lambda: "220 hello" in line("logs", run["run"]).stdout)
-    daemon.kill(); daemon.wait()
-    # Nobody serves: what holds the sandbox goes on to decide.
-    assert line("exec", "live", "touch", "another").returncode == 0
-    until("another", lambda: line("exec", "live", "cat", "made").stdout == "220 hello\n")
-    daemon = subprocess.Popen([cofferdam, "serve", "--json"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
-    daemon.stdout.readline()
-    until("it is back", lambda: os.path.exists(path))
-    time.sleep(0.2)
-    status, again = ask("GET", f"/v1/runs/{run['run']}")
-    assert (status, again["running"]) == (200, True), again
-    assert ask("POST", "/v1/sandboxes/live/runs?wait=20s", {"command": ["touch", "enough"]})[1]["verdict"] == "ok"
-    status, done = ask("GET", f"/v1/runs/{run['run']}?wait=20s")
-    print(done["outcome"]["stdout"], end="")
-finally:
-    line("rm", "--force", "live")
-    daemon.terminate()
-    daemon.wait(20)
+rules = {"version": 1, "extends": ["workspace-write"], "net": {"rules": [{"action": "allow", "host": "good.test", "ports": "7000"}]}}
+status, made = ask("POST", "/v1/sandboxes", {"name": "live", "policies": [rules]})
+assert status == 201, made
+status, run = ask("POST", "/v1/sandboxes/live/runs", {"command": ["python3", "-c", GUEST]})
+assert status == 201, run
+until("it speaks", lambda: "220 hello" in line("logs", run["run"]).stdout)
+daemon.kill(); daemon.wait()
+# Nobody serves: what holds the sandbox goes on to decide.
+assert line("exec", "live", "touch", "another").returncode == 0
+until("another", lambda: line("exec", "live", "cat", "made").stdout == "220 hello\n")
+daemon = subprocess.Popen([cofferdam, "serve", "--json"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+daemon.stdout.readline()
+until("it is back", lambda: os.path.exists(path))
+time.sleep(0.2)
+status, again = ask("GET", f"/v1/runs/{run['run']}")
+assert (status, again["running"]) == (200, True), again
+assert ask("POST", "/v1/sandboxes/live/runs?wait=20s", {"command": ["touch", "enough"]})[1]["verdict"] == "ok"
+status, done = ask("GET", f"/v1/runs/{run['run']}?wait=20s")
+print(done["outcome"]["stdout"], end="")
 "#;
 
 #[test]

@@ -2,9 +2,8 @@
 //! nothing is read or written elsewhere, and the daemon goes on. And how much is left there at most.
 
 use crate::support::dice::Dice;
-use crate::support::http::Daemon;
 use crate::support::sse::events;
-use crate::support::{As, Place};
+use crate::world::World;
 use serde_json::{Value, json};
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -13,42 +12,6 @@ use std::process::Command;
 
 const SAID: &str = "what it said";
 const CANARY: &str = "what another said";
-
-struct World {
-    place: Place,
-    daemon: Daemon,
-}
-
-impl World {
-    fn new() -> World {
-        let place = Place::new(As::User);
-        let daemon = Daemon::start(&place);
-        World { place, daemon }
-    }
-
-    fn make(&self, name: &str) -> String {
-        let made = self.daemon.post("/v1/sandboxes", json!({ "name": name, "policies": ["workspace-write"] }));
-        made.assert_ok()["id"].as_str().unwrap().to_owned()
-    }
-
-    fn run(&self, name: &str, shell: &str) -> Value {
-        self.daemon.post(&format!("/v1/sandboxes/{name}/runs?wait=60s"), json!({ "shell": shell })).assert_ok()
-    }
-
-    /// What a run said as a stream, to its end; its head is in it.
-    fn output(&self, run: &str) -> String {
-        self.daemon.ask("GET", &format!("/v1/runs/{run}/output")).open().rest()
-    }
-
-    fn keeper(&self, id: &str) -> PathBuf {
-        self.place.state().join("keepers").join(id)
-    }
-
-    /// Gives everything there to whoever runs: tests are root.
-    fn own(&self, path: &Path) {
-        assert!(Command::new("chown").args(["-hR", "1500:1500"]).arg(path).status().unwrap().success());
-    }
-}
 
 fn first(log: &Path) -> PathBuf {
     log.join(format!("{:016x}.spool", 0))

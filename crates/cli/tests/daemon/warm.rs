@@ -279,10 +279,6 @@ try:
     print("now")
 finally:
     subprocess.run([cofferdam, "template", "warm", "deps", "--keep", "0"], capture_output=True)
-    for name in ["mine", "first"]:
-        subprocess.run([cofferdam, "rm", "-f", name], capture_output=True)
-    daemon.terminate()
-    daemon.wait(20)
 "#;
 
 #[test]

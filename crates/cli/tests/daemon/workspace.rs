@@ -1,73 +1,13 @@
 //! Workspaces over HTTP: the story of a review from the first sandbox to the last fork, and what must not happen on the way.
 
-use crate::support::http::{Answer, Daemon};
-use crate::support::{As, Place, holders};
+use crate::support::http::Daemon;
+use crate::support::{Place, holders};
+use crate::world::World;
 use serde_json::{Value, json};
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
-use std::process::{Command, Output, Stdio};
-
-/// A project with a repository, and a daemon beside it.
-struct World {
-    place: Place,
-    daemon: Daemon,
-}
-
-impl World {
-    fn new() -> World {
-        let place = Place::new(As::User);
-        let numbers: String = (1..=30).map(|n| format!("{n}\n")).collect();
-        for (path, text) in
-            [("src/a.txt", numbers.as_str()), ("src/old.txt", "moved\n"), ("gone.txt", "gone\n"), ("docs/d.md", "d\n")]
-        {
-            place.file(place.project.join(path), text);
-        }
-        let mut command = place.cofferdam(["serve", "--json"]);
-        // What it says is looked through like everything else.
-        command.stderr(fs::File::create(place.root.join("daemon.log")).unwrap());
-        let daemon = Daemon::spawn(&place, command);
-        let world = World { place, daemon };
-        world.git(&["init", "-q", "-b", "main", "."]);
-        world.git(&["config", "user.name", "Ann"]);
-        world.git(&["config", "user.email", "ann@example.org"]);
-        world.git(&["add", "."]);
-        world.git(&["commit", "-q", "-m", "base"]);
-        world
-    }
-
-    fn git(&self, args: &[&str]) -> String {
-        let mut git = self.place.outside("git");
-        let done = git.args(args).current_dir(&self.place.project).output().unwrap();
-        assert!(done.status.success(), "git {args:?}: {done:?}");
-        String::from_utf8(done.stdout).unwrap()
-    }
-
-    fn create(&self, ask: Value) -> String {
-        let mut whole = json!({ "dir": self.place.project });
-        whole.as_object_mut().unwrap().extend(ask.as_object().unwrap().clone());
-        self.daemon.post("/v1/sandboxes", whole).assert_ok()["id"].as_str().unwrap().to_owned()
-    }
-
-    /// Runs a command in a sandbox with the binary alone, beside the daemon.
-    fn exec(&self, sandbox: &str, script: &str) -> Output {
-        let done = self.place.cofferdam(["exec", sandbox, "--", "/bin/sh", "-ec", script]).output().unwrap();
-        assert!(done.status.success(), "{done:?}");
-        done
-    }
-
-    fn diff(&self, sandbox: &str) -> Value {
-        self.daemon.get(&format!("/v1/sandboxes/{sandbox}/workspace/diff")).assert_ok()
-    }
-
-    fn verb(&self, sandbox: &str, verb: &str, ask: Value) -> Answer {
-        self.daemon.post(&format!("/v1/sandboxes/{sandbox}/workspace/{verb}"), ask)
-    }
-
-    fn read(&self, path: &str) -> String {
-        fs::read_to_string(self.place.project.join(path)).unwrap()
-    }
-}
+use std::process::{Command, Stdio};
 
 fn digest(diff: &Value) -> &str {
     diff["digest"].as_str().unwrap()
@@ -93,7 +33,7 @@ const WORK: &str = "sed -i -e '2s/.*/two/' -e '25s/.*/twenty-five/' src/a.txt; e
 
 #[test]
 fn the_story_of_a_review() {
-    let mut world = World::new();
+    let mut world = World::with_repository();
     let first = json!({ "name": "agent", "reserve": ["src"], "dir": world.place.project });
     let make = |key: &str, ask: &Value| {
         world.daemon.ask("POST", "/v1/sandboxes").header("idempotency-key", key).json(ask.clone()).send()
@@ -162,7 +102,7 @@ fn the_story_of_a_review() {
 
 #[test]
 fn snapshots_forks_and_restores() {
-    let world = World::new();
+    let world = World::with_repository();
     let id = world.create(json!({ "name": "agent" }));
     world.exec("agent", "echo one > step.txt");
     let take = |key: &str| {
@@ -226,7 +166,7 @@ fn snapshots_forks_and_restores() {
 
 #[test]
 fn a_running_sandbox_can_be_snapshotted() {
-    let world = World::new();
+    let world = World::with_repository();
     world.create(json!({ "name": "agent" }));
     let mut run =
         world.place.cofferdam(["exec", "agent", "--", "/bin/sh", "-c", "echo early > e.txt; echo ready; read x"]);
@@ -248,7 +188,7 @@ fn a_running_sandbox_can_be_snapshotted() {
 /// F04: what was edited between the diff and the approval does not land.
 #[test]
 fn what_changed_after_the_review_does_not_land() {
-    let world = World::new();
+    let world = World::with_repository();
     world.create(json!({ "name": "agent" }));
     world.exec("agent", "echo good > new.txt");
     let diff = world.diff("agent");
@@ -271,7 +211,7 @@ fn what_changed_after_the_review_does_not_land() {
 /// A09: the scope of an agent never approves; the reviewer's name stands in the journal.
 #[test]
 fn an_agent_cannot_approve() {
-    let world = World::new();
+    let world = World::with_repository();
     world.create(json!({ "name": "agent" }));
     world.exec("agent", "echo new > new.txt");
     let token = |name: &str, scope: &str, bound: Value| {
@@ -316,7 +256,7 @@ fn an_agent_cannot_approve() {
 /// Files that would run on the reviewer's machine land only when they are named, over HTTP as at the terminal.
 #[test]
 fn what_runs_on_the_host_must_be_named() {
-    let world = World::new();
+    let world = World::with_repository();
     world.create(json!({ "name": "agent" }));
     world.exec(
         "agent",
@@ -336,7 +276,7 @@ fn what_runs_on_the_host_must_be_named() {
 
 #[test]
 fn names_go_through_byte_for_byte_and_pages_make_up_the_whole() {
-    let world = World::new();
+    let world = World::with_repository();
     world.create(json!({ "name": "agent" }));
     world.exec("agent", "for n in 1 2 3 4 5; do echo $n > \"f $n\"; done; echo odd > \"$(printf 'odd\\377')\"");
     let (mut seen, mut after, mut digests) = (Vec::new(), String::new(), Vec::new());
@@ -382,7 +322,7 @@ fn apply(place: &Place, dir: &Path, patch: &[u8]) -> bool {
 
 #[test]
 fn workspaces_go_out_and_come_in_as_files() {
-    let world = World::new();
+    let world = World::with_repository();
     world.create(json!({ "name": "agent" }));
     world.exec("agent", "echo carried > carried.txt; rm gone.txt");
     let exported = world.daemon.get("/v1/sandboxes/agent/export");
@@ -425,7 +365,7 @@ fn workspaces_go_out_and_come_in_as_files() {
 
 #[test]
 fn policies_are_shown_checked_and_explained() {
-    let world = World::new();
+    let world = World::with_repository();
     world.create(json!({ "name": "agent" }));
     let list = world.daemon.get("/v1/policies").assert_ok();
     let found: Vec<&str> = list["policies"].as_array().unwrap().iter().map(|p| p["name"].as_str().unwrap()).collect();
@@ -456,7 +396,7 @@ fn policies_are_shown_checked_and_explained() {
 #[test]
 fn a_secret_is_found_nowhere_but_in_its_file() {
     const CANARY: &str = "canary-93b1f0e7";
-    let world = World::new();
+    let world = World::with_repository();
     let put = |name: &str, body: &str| {
         let ask = world.daemon.ask("PUT", &format!("/v1/secrets/{name}"));
         ask.body("application/json", body.as_bytes()).send()
@@ -499,7 +439,7 @@ fn a_secret_is_found_nowhere_but_in_its_file() {
 
 #[test]
 fn events_are_the_journal_and_none_is_lost_over_a_restart() {
-    let mut world = World::new();
+    let mut world = World::with_repository();
     let id = world.create(json!({ "name": "agent" }));
     let mut stream = world.daemon.ask("GET", "/v1/events").open();
     assert!(stream.until("text/event-stream"));

@@ -16,6 +16,8 @@ mod place;
 mod questions;
 mod services;
 mod shares;
+mod shepherds;
+mod sockets;
 mod suspended;
 
 /// Whoever carries it out, what is seen of it is the same.

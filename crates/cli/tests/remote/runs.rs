@@ -142,33 +142,29 @@ def run(*flags, text="true", env={}):
     done = subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, text=True, env={**os.environ, **env})
     return done, json.loads(done.stdout)
 get = 'echo $TOKEN; curl -sS -m 10 -H "Authorization: Bearer $TOKEN" https://api.test/; curl -sS -m 5 https://other.test/ || true'
-try:
-    done, out = run("--secret", "TOKEN=env:MINE", "--events", "events.jsonl", text=get, env={"MINE": value})
-    assert done.returncode == 0, (done.stderr, out)
-    assert out["stdout"].startswith("cofferdam-secret-TOKEN-") and value[::-1] in out["stdout"], out
-    assert value not in done.stdout + done.stderr, done
-    events = [json.loads(line) for line in open("events.jsonl")]
-    assert any(e["op"] == "net.request" and e["name"] == "api.test" and e["action"] == "allow" for e in events), events
-    assert any(e["name"] == "other.test" and e["action"] == "deny" for e in events), events
-    assert out.get("events_dropped", 0) == 0, out
-    # Bounded as it is without a daemon.
-    many = 'for i in $(seq 60); do curl -sS -m 5 https://other.test/ 2> /dev/null; done; true'
-    done, out = run("--secret", "TOKEN=env:MINE", "--events", "few.jsonl", "--events-max", "4k", text=many, env={"MINE": value})
-    assert out["events_dropped"] > 0 and os.path.getsize("few.jsonl") <= 4096, (done.stderr, out)
-    # Kept by the daemon under another name; and none at all.
-    assert ask("PUT", "/v1/secrets/OTHER", {"value": "what-is-kept"})[0] in (200, 201)
-    done, out = run("--secret", "TOKEN=store:OTHER", text=get)
-    assert "what-is-kept"[::-1] in out["stdout"], (done.stderr, out)
-    done, out = run(text=get)
-    assert done.returncode != 0 and "TOKEN" in out["message"], out
-    done, out = run("--secret", "NOBODY=env:MINE", env={"MINE": value})
-    assert out["error_kind"] == "invalid_request" and value not in done.stdout, out
-    done, out = run("--secret", "TOKEN=env:MISSING")
-    assert out["error_kind"] == "invalid_request", out
-    print("all")
-finally:
-    daemon.terminate()
-    daemon.wait(20)
+done, out = run("--secret", "TOKEN=env:MINE", "--events", "events.jsonl", text=get, env={"MINE": value})
+assert done.returncode == 0, (done.stderr, out)
+assert out["stdout"].startswith("cofferdam-secret-TOKEN-") and value[::-1] in out["stdout"], out
+assert value not in done.stdout + done.stderr, done
+events = [json.loads(line) for line in open("events.jsonl")]
+assert any(e["op"] == "net.request" and e["name"] == "api.test" and e["action"] == "allow" for e in events), events
+assert any(e["name"] == "other.test" and e["action"] == "deny" for e in events), events
+assert out.get("events_dropped", 0) == 0, out
+# Bounded as it is without a daemon.
+many = 'for i in $(seq 60); do curl -sS -m 5 https://other.test/ 2> /dev/null; done; true'
+done, out = run("--secret", "TOKEN=env:MINE", "--events", "few.jsonl", "--events-max", "4k", text=many, env={"MINE": value})
+assert out["events_dropped"] > 0 and os.path.getsize("few.jsonl") <= 4096, (done.stderr, out)
+# Kept by the daemon under another name; and none at all.
+assert ask("PUT", "/v1/secrets/OTHER", {"value": "what-is-kept"})[0] in (200, 201)
+done, out = run("--secret", "TOKEN=store:OTHER", text=get)
+assert "what-is-kept"[::-1] in out["stdout"], (done.stderr, out)
+done, out = run(text=get)
+assert done.returncode != 0 and "TOKEN" in out["message"], out
+done, out = run("--secret", "NOBODY=env:MINE", env={"MINE": value})
+assert out["error_kind"] == "invalid_request" and value not in done.stdout, out
+done, out = run("--secret", "TOKEN=env:MISSING")
+assert out["error_kind"] == "invalid_request", out
+print("all")
 "#;
 
 #[test]

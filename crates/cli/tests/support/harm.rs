@@ -1,9 +1,11 @@
 //! Harms a command at one system call after another: kills it there, or makes the call fail. What must hold afterwards is for
 //! the test to say. The walk is a sample that covers the whole life of the command, unless `COFFERDAM_WALK=full` asks for
-//! every call.
+//! every call. It goes on where the one before it ended, so that runs in a row come to every call; `COFFERDAM_WALK_FROM` sets the place,
+//! which each walk prints, so that a failure can be had again.
 
 use super::{Place, binary, to_the_end};
 use std::fs;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::time::{Duration, Instant};
 
@@ -54,11 +56,13 @@ impl Walk {
         let calls = life.len();
         assert!(calls > 20, "{words:?} makes {calls} calls");
         let full = std::env::var("COFFERDAM_WALK").is_ok_and(|v| v == "full");
+        let (mark, stride) = (self.mark(), stride(calls));
+        let from = begins(&mark, calls);
+        println!("{self:?}: COFFERDAM_WALK_FROM={from}");
         let end = Instant::now() + self.budget;
         let mut tried = 0;
         // In strides that meet every call once and leave no large gap at any time: an early end still covers the whole life.
-        let stride = stride(calls);
-        for n in (0..calls).map(|k| k * stride % calls) {
+        for n in (from..from + calls).map(|k| k * stride % calls) {
             if !full && Instant::now() > end {
                 break;
             }
@@ -69,7 +73,17 @@ impl Walk {
             tried += 1;
         }
         println!("{self:?}: {tried} of {calls} points");
+        // Not before all went well: what failed is tried again first.
+        fs::write(mark, ((from + tried) % calls).to_string()).unwrap();
         Walked { calls, tried }
+    }
+
+    /// Where it is kept how far walks of this kind in this test have come.
+    fn mark(&self) -> PathBuf {
+        let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join("walks");
+        fs::create_dir_all(&dir).unwrap();
+        let (test, harm) = (std::thread::current(), self.harm);
+        dir.join(format!("{} {harm:?}", test.name().unwrap_or("walk")).replace(['/', '"', '\\'], "_"))
     }
 
     /// strace counts each kind of call for itself.
@@ -104,6 +118,13 @@ impl Walk {
         // Before that the command is not ours yet.
         numbered.filter(|(name, _)| name != "execve").collect()
     }
+}
+
+/// The place in the order of strides that a walk begins at.
+fn begins(mark: &Path, calls: usize) -> usize {
+    let asked = std::env::var("COFFERDAM_WALK_FROM").ok();
+    let known = asked.or_else(|| fs::read_to_string(mark).ok());
+    known.and_then(|text| text.trim().parse::<usize>().ok()).unwrap_or(0) % calls
 }
 
 /// About the golden part of a number, and without a common divisor with it.

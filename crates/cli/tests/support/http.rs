@@ -361,11 +361,19 @@ fn chunks(stream: &mut impl Read) -> Option<Vec<u8>> {
     }
 }
 
-/// Speaks to a daemon over its socket, with no library but Python's own: `ask` gives the status and the document.
+/// Speaks to a daemon over its socket, with no library but Python's own: `ask` gives the status and the document. However a script
+/// ends, its sandboxes are stopped and its daemon is gone before anything is looked at; what they left stays to be looked at.
 const SPEAKS: &str = r#"
-import http.client, json, os, socket, subprocess, sys, time
+import atexit, http.client, json, os, socket, subprocess, sys, time
 cofferdam, state = os.environ["COFFERDAM"], os.environ["COFFERDAM_STATE"]
 daemon = subprocess.Popen([cofferdam, "serve", "--json"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+def leave():
+    listed = subprocess.run([cofferdam, "ls", "--json"], capture_output=True, timeout=60)
+    for sandbox in json.loads(listed.stdout)["sandboxes"]:
+        subprocess.run([cofferdam, "stop", "-t", "0", sandbox["id"]], capture_output=True, timeout=60)
+    daemon.terminate()
+    daemon.wait(20)
+atexit.register(leave)
 path = os.path.join(state, "cofferdam.sock")
 class Line(http.client.HTTPConnection):
     def connect(self):

@@ -141,6 +141,9 @@ impl Residence<'_> {
                 return Err(fault);
             }
         };
+        if self.jobs.is_empty() {
+            self.guest.meter.look_at_space();
+        }
         self.jobs.insert(job, running);
         self.look_at = self.guest.meter.next_look();
         Ok(started)

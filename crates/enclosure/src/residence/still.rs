@@ -135,6 +135,11 @@ impl Residence<'_> {
         self.guest.net_bytes()
     }
 
+    /// Bytes in the private space and, when they were last counted, in the workspace; likewise.
+    pub fn disk_bytes(&self) -> u64 {
+        self.guest.meter.disk_bytes()
+    }
+
     /// What it uses now: by its groups where it has some, else by what the kernel tells of its processes.
     pub fn usage(&mut self) -> Use {
         let figures = self.guest.meter.figures();

@@ -1,15 +1,18 @@
 //! Commands that are begun from afar: described by a document, started once under a key, listed with those before them.
 
 use super::client::Keeper;
+use super::resting;
 use super::runs::{self, Found};
 use super::wire::{Hidden, Start, Started, Word, words_of};
 use crate::Caller;
+use crate::fresh;
 use crate::lifecycle::live;
 use crate::sandbox::{self, Run, Sandbox};
 use crate::state::State;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
+use std::path::Path;
 use store::Kept;
 use terms::{ErrorKind, Fault, Limits, Outcome, Phase, Verdict};
 use utoipa::ToSchema;
@@ -135,7 +138,8 @@ impl Ask {
         Ok(())
     }
 
-    fn start(&self, id: Option<String>, caller: &Caller) -> Start {
+    /// What its keeper is asked; under a key where there is one.
+    fn start(&self, id: String, key: Option<&str>, caller: &Caller) -> Start {
         Start {
             command: self.command.iter().map(Word::spelled).collect(),
             shell: self.shell.as_ref().map(Word::spelled),
@@ -148,9 +152,10 @@ impl Ask {
             terminal: self.terminal.map(|size| (size.rows, size.columns)),
             actor: caller.user.clone(),
             service: None,
-            request: id.as_ref().map(|_| self.digest()),
-            run: id,
+            request: key.map(|_| self.digest()),
+            run: Some(id),
             secrets: self.secrets.clone(),
+            waits: true,
         }
     }
 
@@ -181,30 +186,41 @@ fn id_of(sandbox: &str, key: &str) -> String {
 pub struct Begun {
     pub existed: bool,
     pub found: Found,
-    /// Whom to ask about it; nobody where it was there before.
-    pub keeper: Option<Keeper>,
+    /// Who tells of its end; nobody where it was there before.
+    pub keeper: Option<Waits>,
+}
+
+/// A keeper whose run goes on.
+#[derive(Debug)]
+pub enum Waits {
+    /// It will tell of the end without being asked.
+    Told(Keeper),
+    /// One of an older version, to be asked.
+    Ask(Keeper),
 }
 
 /// Starts a command in a sandbox; under a key once.
 pub fn begin(ask: &Ask, word: &str, key: Option<&str>, caller: &Caller) -> Result<Begun, Fault> {
     ask.check()?;
-    let state = State::open(caller)?;
+    let state = State::lend(caller)?;
     let id = state.store.read(|tx| sandbox::find(tx, Some(word), caller))?.id;
     let run = key.map(|key| id_of(&id, key));
     if let Some(run) = &run
         && let Some(known) = begun_before(&state, ask, run)?
     {
-        let found = Found::new(known.id, known.record, state.path);
+        let found = Found::new(known.id, known.record, state.path.clone());
         return Ok(Begun { existed: true, found, keeper: None });
     }
-    let State { path, .. } = state;
-    let (mut keeper, hello) = Keeper::ensure_told(&path, &id, caller)?;
-    if ask.input || ask.terminal.is_some() {
-        keeper.check_counts(&hello)?;
-    }
-    let Started { run, existed, command, started_ms, .. } = keeper.start(ask.start(run, caller))?;
+    let path = state.path.clone();
+    // Others can have it while this one waits.
+    drop(state);
+    // It has its id before anybody is asked: what is asked twice is begun once.
+    let run = run.unwrap_or_else(|| terms::id("run", fresh::random()));
+    let (keeper, started) = start_in(&path, &id, &ask.start(run, key, caller), caller)?;
+    let Started { run, existed, command, started_ms, waits, .. } = started;
     if existed {
-        return Ok(Begun { existed, found: runs::find(&run, caller)?, keeper: None });
+        // Without a key it was this very request that began it, and did not hear so.
+        return Ok(Begun { existed: key.is_some(), found: runs::find(&run, caller)?, keeper: None });
     }
     let card = &keeper.card;
     let record = Run {
@@ -220,16 +236,35 @@ pub fn begin(ask: &Ask, word: &str, key: Option<&str>, caller: &Caller) -> Resul
         service: None,
         request: key.map(|_| ask.digest()),
     };
+    let keeper = if waits { Waits::Told(keeper) } else { Waits::Ask(keeper) };
     Ok(Begun { existed, found: Found::new(run, record, path), keeper: Some(keeper) })
+}
+
+/// Has a command started by the keeper that was asked last, or by whoever keeps the sandbox now.
+fn start_in(state: &Path, sandbox: &str, start: &Start, caller: &Caller) -> Result<(Keeper, Started), Fault> {
+    while let Some(mut keeper) = resting::take(state, sandbox).filter(|keeper| keeper.is_known_to_do(start)) {
+        match keeper.start_if_there(start) {
+            Ok(Some(started)) => return Ok((keeper, started)),
+            // It left meanwhile.
+            Ok(None) => {}
+            Err(fault) => return Err(fault),
+        }
+    }
+    let (mut keeper, hello) = Keeper::ensure_told(state, sandbox, caller)?;
+    if start.input || start.terminal.is_some() {
+        keeper.check_counts(&hello)?;
+    }
+    let started = keeper.start(start.clone())?;
+    Ok((keeper, started))
 }
 
 /// What an earlier request under the same key started.
 pub fn earlier(ask: &Ask, word: &str, key: &str, caller: &Caller) -> Result<Option<Found>, Fault> {
     ask.check()?;
-    let state = State::open(caller)?;
+    let state = State::lend(caller)?;
     let id = state.store.read(|tx| sandbox::find(tx, Some(word), caller))?.id;
     let known = begun_before(&state, ask, &id_of(&id, key))?;
-    Ok(known.map(|known| Found::new(known.id, known.record, state.path)))
+    Ok(known.map(|known| Found::new(known.id, known.record, state.path.clone())))
 }
 
 fn begun_before(state: &State, ask: &Ask, run: &str) -> Result<Option<Kept<Run>>, Fault> {

@@ -1,6 +1,7 @@
 //! Asking a keeper, and starting one where there is none. Every call waits no longer than it says.
 
 use super::place::{Card, Place};
+use super::resting;
 use super::spool::Reader;
 use super::wire::{
     self, Ask, By, Fed, Frame, Froze, Hello, Left, Line, Listed, Notice, Pulled, Revision, Rooted, Start, Started,
@@ -34,9 +35,11 @@ const GRACE: Duration = Duration::from_millis(300);
 #[derive(Debug)]
 pub struct Keeper {
     line: Line,
-    place: Place,
+    pub(super) place: Place,
     pub sandbox: String,
     pub card: Card,
+    /// It has said that it counts what it is given.
+    counts: bool,
 }
 
 impl Keeper {
@@ -45,12 +48,15 @@ impl Keeper {
         bury_children();
         let place = Place::of(state, sandbox);
         let card = place.card()?;
-        card.handle()?;
+        let held = card.handle()?;
         let end = Instant::now() + PATIENCE;
         loop {
             match place.connect(&card) {
+                // Its number is nobody else's as long as it lives.
+                Ok(_) if sys::process::has_ended(held.as_fd()) => return None,
                 Ok(socket) => {
-                    return Some(Keeper { line: Line::new(socket), place, sandbox: sandbox.to_owned(), card });
+                    let (line, sandbox) = (Line::new(socket), sandbox.to_owned());
+                    return Some(Keeper { line, place, sandbox, card, counts: false });
                 }
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock && Instant::now() < end => std::thread::sleep(PAUSE),
                 Err(_) => return None,
@@ -122,7 +128,13 @@ impl Keeper {
             let fault = Fault::new(ErrorKind::Conflict, message).subject(&self.sandbox);
             return Err(fault.hint(format!("stop it with `cofferdam stop {}`, then repeat", self.sandbox)));
         }
+        self.counts = hello.counts_input;
         Ok(hello)
+    }
+
+    /// Whether it is known to do all that a command needs of it.
+    pub(super) fn is_known_to_do(&self, start: &Start) -> bool {
+        self.counts || !(start.input || start.terminal.is_some())
     }
 
     /// Refuses what a keeper of an older version would not do: it takes no note of a piece's offset, so that one which is sent again
@@ -143,6 +155,13 @@ impl Keeper {
 
     pub fn start(&mut self, start: Start) -> Result<Started, Fault> {
         self.ask(&Ask::Start(Box::new(start)))
+    }
+
+    /// The same for a connection that has rested; none when it was closed meanwhile. What is asked again elsewhere then has the same
+    /// id, so that it is not begun twice.
+    pub(super) fn start_if_there(&mut self, start: &Start) -> Result<Option<Started>, Fault> {
+        let answer = self.put_and_hear(Frame::of(&Ask::Start(Box::new(start.clone()))), PATIENCE)?;
+        answer.ok().map(|answer| wire::read_answer(&answer)).transpose()
     }
 
     /// Gives bytes to a command's input, at most `wire::MOST`; waits while it takes none.
@@ -168,8 +187,13 @@ impl Keeper {
     }
 
     /// The same for the end of a run, whenever that comes.
-    pub fn put_wait(self, run: &str) -> Result<Pending<Waited>, Fault> {
+    pub fn put_wait(self, run: &str) -> Result<Pending<Said>, Fault> {
         self.put(Frame::of(&Ask::Wait { run: run.to_owned(), timeout_ms: u64::MAX }))
+    }
+
+    /// The same where it was asked for with the start.
+    pub fn waits(self) -> Pending<Said> {
+        Pending { keeper: self, answer: PhantomData }
     }
 
     fn put<T>(mut self, frame: Frame) -> Result<Pending<T>, Fault> {
@@ -277,6 +301,7 @@ impl Keeper {
     }
 
     fn leave(&mut self, grace: Duration, if_idle: bool) -> Result<Left, Fault> {
+        resting::forget(&self.place);
         let handle = self.card.handle();
         let grace_ms = u64::try_from(grace.as_millis()).unwrap_or(u64::MAX);
         let answer = self.exchange(Frame::of(&Ask::End { grace_ms, if_idle }), grace.saturating_add(PATIENCE))?;
@@ -310,20 +335,53 @@ impl Keeper {
     }
 
     fn exchange(&mut self, frame: Frame, patience: Duration) -> Result<Frame, Fault> {
+        self.put_and_hear(frame, patience)?.map_err(|why| gone(&self.sandbox, &why))
+    }
+
+    /// The answer, or why there is nobody any more who could give one.
+    fn put_and_hear(&mut self, frame: Frame, patience: Duration) -> Result<Result<Frame, String>, Fault> {
         let end = Instant::now().checked_add(patience);
         if !frame.fits() {
             let message =
                 format!("a request of {} bytes; at most {} fit", frame.json.len() + frame.payload.len(), wire::MOST);
             return Err(Fault::invalid(message).hint("give less at once").phase(Phase::Admission));
         }
-        self.line.put(frame).map_err(|e| gone(&self.sandbox, &e.to_string()))?;
-        answer(&mut self.line, end, &self.sandbox)
+        match self.line.put(frame) {
+            Ok(()) => answer(&mut self.line, end, &self.sandbox),
+            Err(e) => Ok(Err(e.to_string())),
+        }
     }
 }
 
 impl AsFd for Keeper {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.line.as_fd()
+    }
+}
+
+/// What can come as an answer.
+pub trait Come: Sized {
+    fn read(frame: Frame) -> Result<Self, Fault>;
+}
+
+impl Come for Option<Fed> {
+    fn read(frame: Frame) -> Result<Self, Fault> {
+        wire::read_answer(&frame)
+    }
+}
+
+/// The end of a run, and its log where that came along.
+#[derive(Debug)]
+pub struct Said {
+    pub waited: Waited,
+    pub log: Option<Vec<u8>>,
+}
+
+impl Come for Said {
+    fn read(frame: Frame) -> Result<Said, Fault> {
+        let waited: Waited = wire::read_answer(&frame)?;
+        let log = waited.whole.then_some(frame.payload);
+        Ok(Said { waited, log })
     }
 }
 
@@ -334,13 +392,13 @@ pub struct Pending<T> {
     answer: PhantomData<fn() -> T>,
 }
 
-impl<T: DeserializeOwned> Pending<T> {
+impl<T: Come> Pending<T> {
     /// Goes on as far as the connection lets it; the answer, once it is there.
     pub fn step(&mut self) -> Result<Option<T>, Fault> {
         let lost = |e: io::Error| gone(&self.keeper.sandbox, &e.to_string());
         self.keeper.line.push().map_err(lost)?;
         match self.keeper.line.pull().map_err(lost)? {
-            Pulled::Frame(frame) => wire::read_answer(&frame).map(Some),
+            Pulled::Frame(frame) => T::read(frame).map(Some),
             Pulled::Closed => Err(gone(&self.keeper.sandbox, "it closed the connection")),
             Pulled::Later => Ok(None),
         }
@@ -401,15 +459,14 @@ impl AsFd for Follow {
     }
 }
 
-/// Sends what waits and takes one answer.
-fn answer(line: &mut Line, end: Option<Instant>, sandbox: &str) -> Result<Frame, Fault> {
-    let lost = |e: io::Error| gone(sandbox, &e.to_string());
+/// Sends what waits and takes one answer; or why there will be none.
+fn answer(line: &mut Line, end: Option<Instant>, sandbox: &str) -> Result<Result<Frame, String>, Fault> {
     loop {
-        line.push().map_err(lost)?;
-        match line.pull().map_err(lost)? {
-            Pulled::Frame(frame) => return Ok(frame),
-            Pulled::Closed => return Err(gone(sandbox, "it closed the connection")),
-            Pulled::Later => {}
+        match line.push().and_then(|()| line.pull()) {
+            Ok(Pulled::Frame(frame)) => return Ok(Ok(frame)),
+            Ok(Pulled::Closed) => return Ok(Err("it closed the connection".to_owned())),
+            Err(e) => return Ok(Err(e.to_string())),
+            Ok(Pulled::Later) => {}
         }
         let flags = if line.waiting() > 0 { PollFlags::IN | PollFlags::OUT } else { PollFlags::IN };
         if !ready(line.as_fd(), flags, end) {
@@ -535,7 +592,8 @@ mod tests {
         answers.put(wire::value(&hello)).unwrap();
         answers.push().unwrap();
         let place = Place::of(Path::new("/nonexistent"), "sbx_1");
-        let mut keeper = Keeper { line: Line::new(ours), place, sandbox: "sbx_1".into(), card: Card::own() };
+        let (line, sandbox, card) = (Line::new(ours), "sbx_1".into(), Card::own());
+        let mut keeper = Keeper { line, place, sandbox, card, counts: false };
         let hello = keeper.hello()?;
         keeper.check_counts(&hello)
     }

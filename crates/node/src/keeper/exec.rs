@@ -48,6 +48,7 @@ pub fn start_of(ask: &Ask, caller: &Caller, sandbox: &str) -> Result<Start, Faul
         service: None,
         request: None,
         secrets: Default::default(),
+        waits: false,
     })
 }
 

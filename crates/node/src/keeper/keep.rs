@@ -349,6 +349,7 @@ impl Keep {
         self.look_after_services();
         self.tell_followers();
         self.send();
+        self.look_at_output();
         let ends = self.ending.is_some() || self.fell.is_some();
         if ends && self.works.is_empty() {
             self.over.get_or_insert_with(Instant::now);

@@ -50,7 +50,7 @@ impl Card {
         let pid = std::process::id();
         Card {
             pid,
-            pid_start: live::start_of(pid).unwrap_or_default(),
+            pid_start: live::own_start(),
             boot: live::boot(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
             since_ms: crate::fresh::now_ms(),

@@ -1,7 +1,7 @@
 //! Runs by their id, whether a keeper has them or nobody is left: what they said, how they ended, and what can still be done.
 
 use super::client::{Follow, Keeper};
-use super::place::Place;
+use super::place::{Card, Place};
 use super::spool::{Kind, Page, Reader, Unread};
 use super::{lost, wire};
 use crate::Caller;
@@ -11,7 +11,7 @@ use std::io;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 use store::{Kept, Store, Tx};
-use terms::{ErrorKind, Exit, Fault, Outcome, Phase, RunId};
+use terms::{ErrorKind, Exit, Fault, Outcome, Phase, Retry, RunId};
 
 /// Read at once of what a run has said.
 const PAGE: usize = 256 << 10;
@@ -28,7 +28,7 @@ pub struct Found {
 
 /// By id, or by the beginning of one that no other has.
 pub fn find(word: &str, caller: &Caller) -> Result<Found, Fault> {
-    let state = State::open(caller)?;
+    let state = State::lend(caller)?;
     let Kept { id, record, .. } = state.store.read(|tx| pick(tx, word, caller))?;
     Ok(Found { id, run: record, state: state.path.clone() })
 }
@@ -68,6 +68,12 @@ impl Found {
     /// The keeper that has it, if it still goes on there.
     pub fn keeper(&self) -> Option<Keeper> {
         Keeper::find(&self.state, &self.run.sandbox).filter(|keeper| keeper.card.pid == self.run.pid)
+    }
+
+    /// Whether the process on its record is the keeper of its sandbox, though it cannot be asked.
+    fn is_kept(&self) -> bool {
+        let of = |card: Card| (card.pid, card.pid_start) == (self.run.pid, self.run.pid_start);
+        self.place().card().is_some_and(of)
     }
 
     fn place(&self) -> Place {
@@ -160,6 +166,8 @@ impl Found {
         }
         match self.keeper() {
             Some(mut keeper) => keeper.signal(&self.id, signal),
+            // It would not pass the signal on but follow it, with all that it keeps.
+            None if self.is_kept() => Err(unheard(&self.run.sandbox)),
             None => match crate::lifecycle::live::handle(&self.run) {
                 // Whoever supervises it passes the signal on.
                 Some(supervisor) => Ok(sys::process::signal(std::os::fd::AsFd::as_fd(&supervisor), signal)),
@@ -167,6 +175,11 @@ impl Found {
             },
         }
     }
+}
+
+fn unheard(sandbox: &str) -> Fault {
+    let fault = Fault::new(ErrorKind::Unavailable, format!("the keeper of {sandbox} cannot be asked")).subject(sandbox);
+    fault.retry(Retry::Later).hint("try again; `cofferdam inspect` says what became of it").phase(Phase::Execution)
 }
 
 /// What a keeper takes at most to tell of an end that is written down.

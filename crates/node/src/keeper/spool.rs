@@ -24,6 +24,8 @@ pub const KEPT: usize = 16;
 pub const MOST: usize = 256 << 10;
 /// Bytes before each payload.
 pub const HEAD: usize = 16;
+/// A log that is told as a whole is not longer.
+const LITTLE: u64 = 64 << 10;
 /// More names than this were not left by a writer: those that are kept, and those that it could not take away.
 const MOST_SEGMENTS: usize = 16 * KEPT;
 /// No log goes further; what is named so was named by somebody else, and no sum of offsets is too large.
@@ -195,6 +197,13 @@ impl Writer {
         Ok(begun)
     }
 
+    /// The whole log up to an offset, where that is little and nothing of it was dropped.
+    pub fn whole(&self, end: Option<u64>) -> Option<Vec<u8>> {
+        let length = end.filter(|end| *end <= LITTLE && self.segments == [0])?;
+        let mut log = vec![0; length as usize];
+        self.file.read_exact_at(&mut log, 0).ok().map(|()| log)
+    }
+
     /// The last record: the outcome.
     pub fn end(&mut self, at_ms: u64, outcome: &[u8]) -> io::Result<u64> {
         self.append(Kind::End, at_ms, outcome)
@@ -230,6 +239,18 @@ fn check_own(dir: &Path) -> io::Result<()> {
 
 fn open_new(dir: &Path, first: u64) -> io::Result<File> {
     OpenOptions::new().read(true).append(true).create_new(true).mode(0o600).open(dir.join(name(first)))
+}
+
+/// The records of a whole log, as far as they are whole.
+pub fn records(mut log: &[u8]) -> Vec<Record> {
+    let (mut all, mut offset) = (Vec::new(), 0);
+    while let Some((head, rest)) = log.split_first_chunk::<HEAD>() {
+        let Some(Head { length, kind, at_ms }) = Head::read(head) else { break };
+        let Some((bytes, behind)) = rest.split_at_checked(length) else { break };
+        all.push(Record { offset, kind, at_ms, bytes: bytes.to_vec() });
+        (offset, log) = (offset + (HEAD + length) as u64, behind);
+    }
+    all
 }
 
 /// Goes from head to head, a piece of the file at a time.

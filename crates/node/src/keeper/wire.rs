@@ -221,6 +221,14 @@ pub struct Start {
     /// Values of secrets, for as long as the command runs.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub secrets: BTreeMap<String, Hidden>,
+    /// Its end is waited for on the same connection: `Started` is followed by `Waited`, with what it said as payload where that is
+    /// little. One of an older version does not hear this, and does not say so.
+    #[serde(default, skip_serializing_if = "is_not")]
+    pub waits: bool,
+}
+
+fn is_not(set: &bool) -> bool {
+    !set
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -256,6 +264,9 @@ pub struct Started {
     pub command: Vec<String>,
     #[serde(default)]
     pub started_ms: u64,
+    /// `Waited` follows.
+    #[serde(default, skip_serializing_if = "is_not")]
+    pub waits: bool,
 }
 
 impl Start {
@@ -290,7 +301,7 @@ pub struct Listed {
     pub outcome: Option<Outcome>,
 }
 
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Waited {
     /// None when the time was over first.
     pub outcome: Option<Outcome>,
@@ -298,6 +309,9 @@ pub struct Waited {
     /// When it ended, as its record has it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ended_ms: Option<u64>,
+    /// The payload is its log, but for the end: all that it said.
+    #[serde(default, skip_serializing_if = "is_not")]
+    pub whole: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

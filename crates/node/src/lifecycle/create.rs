@@ -101,7 +101,7 @@ fn check_words(ask: &Ask) -> Result<(), Fault> {
 
 fn make_telling(ask: &Ask, caller: &Caller, progress: &mut dyn FnMut(&Copied)) -> Result<Created, Fault> {
     check_words(ask)?;
-    let state = State::open(caller)?;
+    let state = State::lend(caller)?;
     let ground = ground_of(&state, ask)?;
     let id = terms::id("sbx", fresh::random());
     let own = if ask.own_base && ground.is_none() { Some(bases::make(&state, &id)?) } else { None };

@@ -7,14 +7,28 @@ use crate::sandbox::{self, Lifecycle, Run, Sandbox};
 use crate::state::State;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use std::os::fd::OwnedFd;
+use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 use store::{Kept, Tx};
 use terms::{ErrorKind, Fault, Phase, Retry};
 use workspace::{Layer, Lock};
 
-/// Which boot this is.
+/// Which boot this is. Asked for with every run and every look at a keeper; it is the same for as long as we live.
 pub fn boot() -> String {
-    sys::host::kernel_file("/proc/sys/kernel/random/boot_id").unwrap_or_default().trim().to_owned()
+    static BOOT: OnceLock<String> = OnceLock::new();
+    if let Some(known) = BOOT.get() {
+        return known.clone();
+    }
+    match sys::host::kernel_file("/proc/sys/kernel/random/boot_id") {
+        Some(read) => BOOT.get_or_init(|| read.trim().to_owned()).clone(),
+        None => String::new(),
+    }
+}
+
+/// When we were started ourselves.
+pub fn own_start() -> u64 {
+    static OWN: OnceLock<u64> = OnceLock::new();
+    *OWN.get_or_init(|| start_of(std::process::id()).unwrap_or_default())
 }
 
 /// When a process was started, in ticks since the boot.

@@ -34,7 +34,7 @@ pub struct Removed {
 
 /// By force, what runs in it is ended first; without, that is a conflict.
 pub fn remove(which: &Which, force: Option<Duration>, caller: &Caller) -> Result<Removed, Fault> {
-    let state = State::open(caller)?;
+    let state = State::lend(caller)?;
     let verb = if force.is_some() { Verb::RemoveByForce } else { Verb::Remove };
     let found = state.store.read(|tx| match buried(tx, which, caller)? {
         Some(grave) => Ok(Err(grave)),

@@ -197,7 +197,7 @@ impl Written<'_> {
             sandbox: self.sandbox.clone(),
             command: self.command.to_vec(),
             pid: std::process::id(),
-            pid_start: live::start_of(std::process::id()).unwrap_or_default(),
+            pid_start: live::own_start(),
             boot: live::boot(),
             started_ms: self.started_ms,
             ended_ms: outcome.map(|_| fresh::now_ms()),

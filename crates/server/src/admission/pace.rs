@@ -4,8 +4,9 @@
 //! so that nobody who is stuck holds anybody up for long.
 
 use super::fair::{Fair, Turn};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
+use tokio::time::Instant;
 
 /// Turns for each processor: while one command waits for the disk or for its keeper, another has the processor.
 const FOR_EACH_PROCESSOR: u64 = 2;
@@ -21,45 +22,82 @@ pub fn at_a_time() -> u64 {
     FOR_EACH_PROCESSOR * std::thread::available_parallelism().map_or(1, |count| count.get() as u64)
 }
 
-pub struct Beginnings(Arc<Fair>);
+pub struct Beginnings {
+    fair: Arc<Fair>,
+    /// Turns that are had now. Whoever waits for one looks after them: while nobody does, it matters to nobody how long they last.
+    leased: Mutex<Vec<Weak<Leased>>>,
+}
 
 impl Beginnings {
     pub fn new(most: u64) -> Beginnings {
-        Beginnings(Fair::new(Some(most)))
+        Beginnings { fair: Fair::new(Some(most)), leased: Mutex::default() }
     }
 
     /// None when it was not its turn in time, or too many wait.
     pub async fn turn(&self, tenant: &str) -> Option<Lease> {
-        let turn = self.0.turn(tenant, None, PATIENCE).await.ok()?;
-        let lease = Lease(Arc::new(Mutex::new(Some(turn))));
-        lease.ends_within(BEGINS_WITHIN);
-        Some(lease)
+        let mut waits = std::pin::pin!(self.fair.turn(tenant, None, PATIENCE));
+        let turn = loop {
+            tokio::select! {
+                biased;
+                turn = waits.as_mut() => break turn.ok()?,
+                () = tokio::time::sleep_until(self.next_end()) => self.end_those_that_are_over(),
+            }
+        };
+        let leased = Leased { ends: Mutex::new(Instant::now() + BEGINS_WITHIN), turn: Mutex::new(Some(turn)) };
+        let lease = Arc::new(leased);
+        let mut all = self.all();
+        all.retain(|other| other.strong_count() > 0);
+        all.push(Arc::downgrade(&lease));
+        Some(Lease(lease))
+    }
+
+    fn all(&self) -> MutexGuard<'_, Vec<Weak<Leased>>> {
+        self.leased.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// When to look next: one that begins meanwhile ends sooner than it says now.
+    fn next_end(&self) -> Instant {
+        let latest = Instant::now() + ENDS_WITHIN;
+        self.all().iter().filter_map(|leased| Some(leased.upgrade()?.ends())).fold(latest, Instant::min)
+    }
+
+    fn end_those_that_are_over(&self) {
+        let now = Instant::now();
+        let over: Vec<Arc<Leased>> = self.all().iter().filter_map(Weak::upgrade).filter(|l| l.ends() <= now).collect();
+        over.iter().for_each(|leased| leased.end());
     }
 }
 
-/// A turn until this is dropped, or its time is over.
-pub struct Lease(Arc<Mutex<Option<Turn>>>);
+struct Leased {
+    ends: Mutex<Instant>,
+    turn: Mutex<Option<Turn>>,
+}
+
+impl Leased {
+    fn ends(&self) -> Instant {
+        *self.ends.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn end(&self) {
+        // What has ended is not looked after again.
+        *self.ends.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now() + PATIENCE;
+        drop(self.turn.lock().unwrap_or_else(PoisonError::into_inner).take());
+    }
+}
+
+/// A turn until this is dropped, or its time is over and somebody waits.
+pub struct Lease(Arc<Leased>);
 
 impl Lease {
     /// What it was taken for has begun: it holds for a short one to its end.
     pub fn begun(&self) {
-        self.ends_within(ENDS_WITHIN);
-    }
-
-    fn ends_within(&self, time: Duration) {
-        let turn = Arc::downgrade(&self.0);
-        tokio::spawn(async move {
-            tokio::time::sleep(time).await;
-            let turn = turn.upgrade();
-            drop(turn.and_then(|turn| turn.lock().unwrap_or_else(PoisonError::into_inner).take()));
-        });
+        *self.0.ends.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now() + ENDS_WITHIN;
     }
 }
 
 #[cfg(test)]
 mod test {
     use super::*;
-    use tokio::time::Instant;
 
     /// Who is stuck, or has begun and goes on, holds nobody up for ever.
     #[tokio::test]
@@ -74,7 +112,7 @@ mod test {
             let next = beginnings.turn("b").await.unwrap();
             assert!(since.elapsed() >= within, "{begun}: {:?}", since.elapsed());
             drop((stuck, next));
-            assert_eq!(beginnings.0.figures(), (0, 0));
+            assert_eq!(beginnings.fair.figures(), (0, 0));
         }
     }
 
@@ -90,7 +128,7 @@ mod test {
                 let _turn = asked.turn("a").await.unwrap();
                 order.lock().unwrap().push(number);
             }));
-            while beginnings.0.figures().1 <= number {
+            while beginnings.fair.figures().1 <= number {
                 tokio::task::yield_now().await;
             }
         }

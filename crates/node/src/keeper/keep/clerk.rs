@@ -69,8 +69,7 @@ impl Clerk {
         let wake = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
         let bell = Arc::clone(&wake);
         let tally = Tally::default();
-        let desk =
-            Desk { state, sandbox, stack, tally, store: None, due: None, commits: 0, settling: None, trouble: None };
+        let desk = Desk { state, sandbox, stack, tally, store: None, due: None, settling: None, trouble: None };
         let work = move || desk.work(&todo, &tell, &bell);
         let thread = std::thread::Builder::new().name("clerk".into()).stack_size(STACK).spawn(work)?;
         Ok(Clerk { tasks: Some(tasks), done, wake, thread: Some(thread) })
@@ -111,8 +110,6 @@ struct Desk {
     store: Option<Store>,
     /// When what was written must be on its way to the disk.
     due: Option<Instant>,
-    /// Commits since pages were last moved into the store's file.
-    commits: u32,
     /// Who waits for the disk.
     settling: Option<JoinHandle<Result<(), Fault>>>,
     /// The disk did not keep something: from then on every record is waited for, and whoever is next hears of it.
@@ -121,8 +118,6 @@ struct Desk {
 
 /// How long the store stays open for what may come next.
 const OPEN: Duration = Duration::from_millis(500);
-/// After so many commits, who settles them also moves their pages into the file.
-const MOVED_EVERY: u32 = 24;
 /// How long a record may be at the mercy of the power; those of the same moment go to the disk together.
 const SETTLED: Duration = Duration::from_millis(50);
 
@@ -258,7 +253,6 @@ impl Desk {
         };
         let all = match self.trouble {
             None => store.write_soon(work).inspect(|_| {
-                self.commits += 1;
                 self.due.get_or_insert_with(|| Instant::now() + SETTLED);
             }),
             Some(_) => store.write(work),
@@ -275,14 +269,10 @@ impl Desk {
 impl Desk {
     /// What was written goes to the disk, and somebody else waits for it: the next records need not.
     fn settle(&mut self) {
-        let moves = self.commits >= MOVED_EVERY;
         self.due = None;
         self.settled();
         let Some(unsettled) = self.store.as_ref().and_then(Store::unsettled) else { return };
-        if moves {
-            self.commits = 0;
-        }
-        let work = move || if moves { unsettled.settle_and_move() } else { unsettled.settle() };
+        let work = move || unsettled.settle();
         let begun = std::thread::Builder::new().name("settle".into()).stack_size(SMALL_STACK).spawn(work);
         match begun {
             Ok(thread) => self.settling = Some(thread),

@@ -24,6 +24,8 @@ pub(super) enum Owed {
     Begin {
         run: String,
         existed: bool,
+        /// Then it waits for the end.
+        waits: bool,
     },
     /// When its bytes are taken.
     Input,
@@ -31,6 +33,8 @@ pub(super) enum Owed {
     Wait {
         run: String,
         until: Option<Instant>,
+        /// What the run said is wanted, too.
+        said: bool,
     },
     /// When all has ended.
     End,

@@ -47,10 +47,10 @@ impl Keep {
 
     /// The tree of a run is gone.
     pub(super) fn close(&mut self, run: &str, end: Option<&enclosure::End>, reason: Option<&str>) {
-        let used = self.residence.usage();
+        let (net, disk) = (self.residence.net_bytes(), self.residence.disk_bytes());
         let Some(work) = self.works.get_mut(run) else { return };
         let outcome = self.premises.outcome(work.run_id.clone());
-        let mut outcome = work.close(end, outcome, used.net_bytes, used.disk_bytes, &mut self.buffer);
+        let mut outcome = work.close(end, outcome, net, disk, &mut self.buffer);
         if let Some(reason) = reason {
             outcome.message = Some(reason.to_owned());
         }
@@ -97,20 +97,23 @@ impl Keep {
         }
         let (pid, job) = (work.pid, work.job);
         let (command, started_ms) = (work.note.command.clone(), work.note.started_ms);
-        let started = Started { run: run.to_owned(), pid, existed: false, command, started_ms };
+        let started = Started { run: run.to_owned(), pid, existed: false, command, started_ms, waits: false };
         if begun.is_err() {
             work.cancelled_by = Some(KILL);
             self.residence.end(job);
         }
         for client in self.clients.values_mut() {
-            let existed = match &client.owed {
-                Owed::Begin { run: wanted, existed } if wanted == run => *existed,
+            let (existed, waits) = match &client.owed {
+                Owed::Begin { run: wanted, existed, waits } if wanted == run => (*existed, *waits),
                 _ => continue,
             };
             client.answer(match &begun {
-                Ok(()) => told(Started { existed, ..started.clone() }),
+                Ok(()) => told(Started { existed, waits, ..started.clone() }),
                 Err(fault) => wire::refusal(fault),
             });
+            if waits && begun.is_ok() {
+                client.owed = Owed::Wait { run: run.to_owned(), until: None, said: true };
+            }
         }
     }
 
@@ -127,9 +130,12 @@ impl Keep {
         let end = work.finish(outcome);
         let past = Past { listed: Listed { input: false, ..work.listed() }, end, ended_ms: work.note.ended_ms };
         for client in self.clients.values_mut() {
-            if matches!(&client.owed, Owed::Wait { run: wanted, .. } if wanted == run) {
-                let (outcome, offset) = (Some(outcome.clone()), past.listed.offset);
-                client.answer(wire::value(&Waited { outcome, offset, ended_ms: past.ended_ms }));
+            let Owed::Wait { run: wanted, said, .. } = &client.owed else { continue };
+            if wanted == run {
+                let log = said.then(|| work.spool.whole(end)).flatten();
+                let (outcome, offset, whole) = (Some(outcome.clone()), past.listed.offset, log.is_some());
+                let waited = wire::value(&Waited { outcome, offset, ended_ms: past.ended_ms, whole });
+                client.answer(waited.with(log.unwrap_or_default()));
             }
         }
         self.past.push_back(past);
@@ -139,11 +145,16 @@ impl Keep {
         self.stirred = Instant::now();
         let (runs, bytes) = &mut self.unpruned;
         (*runs, *bytes) = (*runs + 1, bytes.saturating_add(work.spool.next()));
-        if *runs >= PRUNED_EVERY || *bytes >= PRUNED_EVERY_BYTES {
-            self.prune();
-        }
         if self.works.is_empty() {
             self.farewell();
+        }
+    }
+
+    /// Looks for old output now and then; not before those who wait have their answers.
+    pub(super) fn look_at_output(&mut self) {
+        let (runs, bytes) = self.unpruned;
+        if runs >= PRUNED_EVERY || bytes >= PRUNED_EVERY_BYTES {
+            self.prune();
         }
     }
 
@@ -176,10 +187,10 @@ impl Keep {
             }
         }
         for client in self.clients.values_mut() {
-            let Owed::Wait { run, until: Some(until) } = &client.owed else { continue };
+            let Owed::Wait { run, until: Some(until), .. } = &client.owed else { continue };
             if now >= *until {
                 let offset = self.works.get(run).map_or(0, |work| work.spool.next());
-                client.answer(wire::value(&Waited { outcome: None, offset, ended_ms: None }));
+                client.answer(wire::value(&Waited { offset, ..Waited::default() }));
             }
         }
         if let Some(end) = self.ending.as_mut().filter(|end| now >= end.kill_at) {

@@ -29,7 +29,7 @@ impl Keep {
                 return Err(begin::other_request(run));
             }
             if self.works.get(run).is_some_and(|work| work.stage == Stage::Beginning) {
-                self.owe(id, Owed::Begin { run: run.clone(), existed: true });
+                self.owe(id, Owed::Begin { run: run.clone(), existed: true, waits: false });
                 return Ok(None);
             }
             return Ok(Some(wire::value(&Started { run: run.clone(), pid, existed: true, ..Started::default() })));
@@ -38,7 +38,7 @@ impl Keep {
             return self.lost_before(run, start).map(Some);
         }
         let run = self.begin_run(start)?;
-        self.owe(id, Owed::Begin { run, existed: false });
+        self.owe(id, Owed::Begin { run, existed: false, waits: start.waits });
         Ok(None)
     }
 
@@ -118,7 +118,7 @@ impl Keep {
                 let _ = std::fs::remove_dir_all(self.place.run(&run));
             })?;
         }
-        let net = self.residence.usage().net_bytes;
+        let net = self.residence.net_bytes();
         let crate::run::Command { run_id, program, argv, env, cwd, limits } = command;
         note.timer.enter(Phase::Start);
         // What it does on the network may be heard of before its start is known.
@@ -206,10 +206,10 @@ impl Keep {
         }
         let Some(work) = self.works.get(&run) else { return Err(unknown(&run)) };
         if timeout_ms == 0 {
-            return Ok(Some(wire::value(&Waited { outcome: None, offset: work.spool.next(), ended_ms: None })));
+            return Ok(Some(wire::value(&Waited { offset: work.spool.next(), ..Waited::default() })));
         }
         let until = Instant::now().checked_add(Duration::from_millis(timeout_ms));
-        self.owe(id, Owed::Wait { run, until });
+        self.owe(id, Owed::Wait { run, until, said: false });
         Ok(None)
     }
 
@@ -223,7 +223,7 @@ impl Keep {
         // What is no longer on disk is told as what we know: that it is over.
         let lost = || RunId::parse(&past.listed.run).map(|id| self.premises.outcome(id));
         let outcome = past.end.and_then(read).or_else(lost);
-        Waited { outcome, offset: past.listed.offset, ended_ms: past.ended_ms }
+        Waited { outcome, offset: past.listed.offset, ended_ms: past.ended_ms, whole: false }
     }
 
     pub(super) fn follow(&mut self, id: u64, runs: Option<Vec<String>>) -> Option<Frame> {

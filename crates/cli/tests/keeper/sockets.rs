@@ -1,0 +1,224 @@
+//! Who is at the other end of a keeper's socket: only the process on its card is asked, what is no run is none, and one of an older
+//! version is told so before it is given what it would do wrong.
+
+use crate::place::Live;
+use crate::support::http::Daemon;
+use crate::support::{As, BOTH, Place, binary};
+use crate::words::{Verbs, text};
+use serde_json::{Value, json};
+use std::fs;
+use std::io::{ErrorKind, Read, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::Duration;
+
+fn socket(live: &Live<'_>) -> PathBuf {
+    live.place.state().join("keepers").join(&live.id).join("sock")
+}
+
+/// One that listens in the keeper's place, and what it was told.
+struct Impostor(UnixListener);
+
+impl Impostor {
+    fn at(path: &Path) -> Impostor {
+        let listener = UnixListener::bind(path).unwrap();
+        listener.set_nonblocking(true).unwrap();
+        fs::set_permissions(path, fs::Permissions::from_mode(0o777)).unwrap();
+        Impostor(listener)
+    }
+
+    /// How many came, and what they said before they left.
+    fn heard(&self) -> (usize, Vec<u8>) {
+        let (mut came, mut said) = (0, Vec::new());
+        while let Ok((mut stream, _)) = self.0.accept() {
+            stream.set_read_timeout(Some(Duration::from_secs(2))).unwrap();
+            came += 1;
+            let _may_be_reset = stream.read_to_end(&mut said);
+        }
+        (came, said)
+    }
+}
+
+#[test]
+fn whoever_listens_is_the_process_on_the_card() {
+    for who in BOTH {
+        let place = Place::new(who);
+        let live = Live::new(&place, &[]);
+        let run = live.detach(&[], "sleep 1000");
+        let (sock, aside) = (socket(&live), socket(&live).with_extension("true"));
+        assert_eq!(live.inspect()["live"], true, "the control");
+        fs::rename(&sock, &aside).unwrap();
+        let impostor = Impostor::at(&sock);
+        // What is meant for a command is not given to its keeper instead, which would end with all that it keeps.
+        for signal in ["USR1", "TERM", "KILL"] {
+            let refused = place.verb(&["kill", "-s", signal, &run]);
+            assert!(!refused.status.success(), "{who:?}: {signal}: {refused:?}");
+        }
+        place.verb(&["wait", "--timeout", "100ms", &run]);
+        place.verb(&["ps"]);
+        assert!(place.json(&["inspect", &live.id])["live"] != true, "{who:?}: an impostor is no keeper");
+        let (came, said) = impostor.heard();
+        assert!(came > 0, "{who:?}: the control: somebody looked");
+        assert_eq!(text(&said), "", "{who:?}: and said nothing to it");
+        drop(impostor);
+        fs::remove_file(&sock).unwrap();
+        fs::rename(&aside, &sock).unwrap();
+        assert_eq!(live.inspect()["live"], true, "{who:?}");
+        assert_eq!(live.sh(&[], "echo true", b"").stdout, b"true\n");
+        assert!(place.verb(&["kill", &run]).status.success());
+        // A card that names another process, which lives and listens nowhere, names nobody.
+        let path = sock.with_file_name("keeper.json");
+        let card = fs::read(&path).unwrap();
+        let mut other: Value = serde_json::from_slice(&card).unwrap();
+        other["pid"] = json!(std::process::id());
+        fs::write(&path, other.to_string()).unwrap();
+        assert!(live.inspect()["live"] != true, "{who:?}");
+        fs::write(&path, card).unwrap();
+        assert_eq!(live.inspect()["live"], true, "{who:?}");
+    }
+}
+
+/// Asks a keeper as any of its clients does, and hears its answer.
+fn ask(stream: &mut UnixStream, question: &Value) -> Value {
+    let json = question.to_string().into_bytes();
+    let head = [(json.len() as u32).to_le_bytes(), 0u32.to_le_bytes()].concat();
+    stream.write_all(&[head, json].concat()).unwrap();
+    let mut head = [0; 8];
+    match stream.read_exact(&mut head) {
+        Err(e) if e.kind() == ErrorKind::UnexpectedEof => return Value::Null,
+        read => read.unwrap(),
+    }
+    let length = u32::from_le_bytes([head[0], head[1], head[2], head[3]]);
+    let mut answer = vec![0; length as usize];
+    stream.read_exact(&mut answer).unwrap();
+    serde_json::from_slice(&answer).unwrap()
+}
+
+/// Every name below a directory.
+fn names(dir: &Path) -> Vec<PathBuf> {
+    let mut all = Vec::new();
+    for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
+        all.push(entry.path());
+        if entry.file_type().unwrap().is_dir() {
+            all.extend(names(&entry.path()));
+        }
+    }
+    all.sort();
+    all
+}
+
+#[test]
+fn what_is_no_run_is_refused_by_its_keeper() {
+    let place = Place::new(As::User);
+    let live = Live::new(&place, &[]);
+    let other = Live::new(&place, &[]);
+    let foreign = other.detach(&[], "echo theirs");
+    assert_eq!(other.outcome(&foreign)["verdict"], "ok");
+    let mut stream = UnixStream::connect(socket(&live)).unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+    let start = |run: &str| json!({"ask": "start", "run": run, "command": ["touch", "made"], "actor": "tester"});
+    let hex = "0123456789abcdef".repeat(2);
+    let bad = [
+        String::new(),
+        ".".into(),
+        "..".into(),
+        "run_".into(),
+        "../../planted".into(),
+        format!("../{hex}"),
+        format!("run_{hex}/.."),
+        format!("run_{hex}/../../../planted"),
+        format!("/run_{hex}"),
+        format!("run_{hex}\0"),
+        format!("run_{hex}\n"),
+        format!("run_{}", hex.to_uppercase()),
+        format!("run_{}", "0".repeat(31)),
+        format!("run_{}", "0".repeat(33)),
+        format!("run_{}", "a".repeat(200_000)),
+        live.id.clone(),
+    ];
+    let before = names(&place.state().join("keepers"));
+    for run in &bad {
+        let shown: String = run.chars().take(60).collect();
+        let answer = ask(&mut stream, &start(run));
+        assert_eq!(answer["fault"]["error_kind"], "invalid_request", "{shown:?}: {answer}");
+        for question in [
+            json!({"ask": "wait", "run": run, "timeout_ms": 0}),
+            json!({"ask": "signal", "run": run, "signal": 15}),
+            json!({"ask": "kill", "run": run}),
+            json!({"ask": "input", "run": run}),
+            json!({"ask": "resize", "run": run, "rows": 1, "columns": 1}),
+        ] {
+            let answer = ask(&mut stream, &question);
+            assert_eq!(answer["fault"]["error_kind"], "not_found", "{shown:?} {}: {answer}", question["ask"]);
+        }
+    }
+    assert_eq!(names(&place.state().join("keepers")), before, "nothing was made");
+    // Another's run is none of its own, and is not written over.
+    let answer = ask(&mut stream, &json!({"ask": "wait", "run": foreign, "timeout_ms": 0}));
+    assert_eq!(answer["fault"]["error_kind"], "not_found", "{answer}");
+    let answer = ask(&mut stream, &start(&foreign));
+    assert!(answer["fault"].is_object(), "{answer}");
+    assert_eq!(other.logs(&[&foreign]).stdout, b"theirs\n");
+    assert_eq!(place.json(&["inspect", &other.id])["last_runs"][0]["run"], foreign.as_str());
+    place.audit();
+    // The control: an id of its own.
+    let mut stream = UnixStream::connect(socket(&live)).unwrap();
+    let run = format!("run_{hex}");
+    let answer = ask(&mut stream, &start(&run));
+    assert_eq!(answer["value"]["run"], run.as_str(), "{answer}");
+    assert_eq!(live.outcome(&run)["verdict"], "ok");
+    assert!(live.sh(&[], "test -e made", b"").status.success());
+}
+
+/// A keeper that does not say that it counts input, as those before it did not: the same program, in which that word is another.
+fn older(place: &Place) -> PathBuf {
+    let (word, other) = (b"counts_input", b"counts_nought");
+    let mut bytes = fs::read(binary()).unwrap();
+    let found: Vec<usize> =
+        bytes.windows(word.len()).enumerate().filter(|(_, w)| w == word).map(|(at, _)| at).collect();
+    assert!(!found.is_empty());
+    found.iter().for_each(|at| bytes[*at..at + word.len()].copy_from_slice(&other[..word.len()]));
+    let path = place.file("older", bytes);
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+    path
+}
+
+#[test]
+fn an_older_keeper_gets_no_command_with_input() {
+    let place = Place::new(As::User);
+    let daemon = Daemon::start(&place);
+    let id = daemon.post("/v1/sandboxes", json!({"name": "s"})).assert_ok()["id"].as_str().unwrap().to_owned();
+    let mut keeper = place.outside(older(&place));
+    let mut keeper = keeper.args(["keep", &id, "600000"]).stdout(Stdio::piped()).spawn().unwrap();
+    let mut said = String::new();
+    keeper.stdout.take().unwrap().read_to_string(&mut said).unwrap();
+    assert!(said.contains("value"), "{said}");
+    let run = |ask: Value| daemon.post("/v1/sandboxes/s/runs?wait=30s", ask);
+    let count = || daemon.get("/v1/sandboxes/s/runs").assert_ok()["runs"].as_array().unwrap().len();
+    // What it can do is done, as often as it is asked for.
+    for n in 1..=3 {
+        let done = run(json!({"shell": "echo said"})).assert_ok();
+        assert_eq!((&done["outcome"]["stdout"], count()), (&json!("said\n"), n), "{done}");
+        for more in [json!({"input": true}), json!({"terminal": {"rows": 24, "columns": 80}})] {
+            let mut ask = json!({"shell": "touch begun"});
+            ask.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+            let fault = run(ask).assert_fault(501, "unsupported_host");
+            assert!(fault["message"].as_str().unwrap().contains("does not count"), "{fault}");
+            assert_eq!(count(), n, "nothing began");
+        }
+    }
+    assert_eq!(run(json!({"shell": "test -e begun"})).assert_ok()["outcome"]["exit"], json!({"code": 1}));
+    // The control: the same with a keeper of today.
+    daemon.ask("POST", "/v1/sandboxes/s/stop?timeout=0s").send().assert_ok();
+    keeper.wait().unwrap();
+    daemon.ask("POST", "/v1/sandboxes/s/start").send().assert_ok();
+    let begun = daemon.post("/v1/sandboxes/s/runs", json!({"shell": "cat", "input": true})).assert_ok();
+    let run = begun["run"].as_str().unwrap();
+    let input = format!("/v1/runs/{run}/input?eof=true");
+    daemon.ask("POST", &input).body("application/octet-stream", b"given").send().assert_ok();
+    let done = daemon.get(&format!("/v1/runs/{run}?wait=30s")).assert_ok();
+    assert_eq!(done["outcome"]["stdout"], "given", "{done}");
+    daemon.ask("DELETE", "/v1/sandboxes/s?force=true&timeout=0s").send().assert_ok();
+}
