@@ -288,6 +288,28 @@ fn a_person_lets_through_what_they_choose() {
     }
 }
 
+/// Who has not looked is shown what they chose and nothing else, and asked; a no is no look, so that the next one is asked again.
+#[test]
+fn who_has_not_looked_is_asked_about_what_they_chose() {
+    let place = Place::new(As::User);
+    let lines = |first: &str, last: &str| format!("{first}\n{}{last}\n", "same\n".repeat(20));
+    let text = place.file("home/project/text", lines("one", "two"));
+    place.sh(&[], "sed -i 's/^one/ONE/; s/^two/TWO/' text; echo > elsewhere").assert_ok();
+    // A part of a diff is no look at all of it.
+    let id = json(&place, &["text"])["files"][0]["body"]["text"][1]["id"].as_str().unwrap().to_owned();
+    for (answer, last) in [("n", "two"), ("y", "TWO")] {
+        let steps = json!([["expect", "approve it?"], ["send", format!("{answer}\n")]]);
+        let screen = at_terminal(&place, &["approve", "--hunk", &id], steps);
+        screen.assert_code(0);
+        let shown = (screen.text.contains("TWO"), screen.text.contains("ONE"), screen.text.contains("elsewhere"));
+        assert_eq!(shown, (true, false, false), "{answer}: {}", screen.text);
+        assert_eq!(fs::read_to_string(&text).unwrap(), lines("one", last), "{answer}");
+    }
+    let steps = json!([["expect", "these 2 changes"], ["send", "\n"]]);
+    let screen = at_terminal(&place, &["approve"], steps);
+    assert!(screen.text.contains("elsewhere") && screen.text.contains("nothing was approved"), "{}", screen.text);
+}
+
 /// Changes with unchanged lines between them are one hunk, and can be taken apart: at the terminal, and by number.
 #[test]
 fn a_hunk_is_split_and_taken_in_part() {
