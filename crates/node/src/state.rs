@@ -71,9 +71,9 @@ impl State {
             let at = all.iter().rposition(|(_, known, _)| *known == place)?;
             Some(all.remove(at).2)
         });
-        // Of one that was moved away or replaced nothing is believed any more.
+        // Of one that was moved away, replaced or brought to another version nothing is believed any more.
         let same = |state: &State| {
-            state.store.is_current() && std::fs::canonicalize(&place).is_ok_and(|path| path == state.path)
+            state.store.is_usable() && std::fs::canonicalize(&place).is_ok_and(|path| path == state.path)
         };
         let state = match rested.filter(same) {
             Some(state) => {

@@ -90,6 +90,12 @@ impl Store {
         self.file.is_some() && identity(&self.path) == self.file
     }
 
+    /// Whether one that was kept open can go on to be used: the file is the one that is there, and nobody has brought it to another
+    /// version meanwhile.
+    pub fn is_usable(&self) -> bool {
+        self.is_current() && open::version_of(&self.db.borrow()).is_ok_and(|version| version == SCHEMA)
+    }
+
     /// Whether a write that gave a fault may have landed all the same: the disk failed in the midst of it. What it would have told of
     /// must not be taken away.
     pub fn is_in_doubt(&self) -> bool {

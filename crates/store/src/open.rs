@@ -113,7 +113,7 @@ fn settle_names(dir: &Path) -> Result<(), Fault> {
     Ok(())
 }
 
-fn version_of(db: &Connection) -> rusqlite::Result<i64> {
+pub(crate) fn version_of(db: &Connection) -> rusqlite::Result<i64> {
     db.query_row("PRAGMA user_version", [], |row| row.get(0))
 }
 

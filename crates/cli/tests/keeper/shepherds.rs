@@ -230,13 +230,24 @@ fn output_that_was_handed_on_ends_with_its_command() {
     }
 }
 
+/// More than there may be, and it stays to be seen.
+const CROWD: &str = r#"
+import os, time
+for _ in range(60):
+    try:
+        if os.fork() == 0: break
+    except OSError: pass
+time.sleep(100)
+"#;
+
 /// Where no process can be made any more, whoever begins is told so, and all is well afterwards.
 #[test]
 fn full_of_processes_a_sandbox_says_so() {
     let place = Place::new(crate::support::As::Root);
     let live = Live::new(&place, &["--limit", "processes=24"]);
     assert_eq!(live.sh(&[], "echo room", b"").stdout, b"room\n", "the control");
-    let run = live.detach(&[], "for i in $(seq 60); do sleep 100 & done; wait");
+    place.file(place.project.join("crowd.py"), CROWD);
+    let run = live.detach(&[], "exec python3 crowd.py");
     let outcome = live.outcome(&run);
     assert_eq!(
         (&outcome["verdict"], &outcome["limit_kind"]),
