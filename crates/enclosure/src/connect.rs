@@ -67,6 +67,8 @@ pub fn answer(listener: &Listener, call: &Call, guest: Guest, socket: OwnedFd, t
     line.now.fetch_add(1, Ordering::Relaxed);
     let started = std::thread::Builder::new().stack_size(64 << 10).spawn(move || {
         let made = become_guest(&guest, &to).and_then(|()| patiently(&own, &waiting, &socket, &to));
+        // Before the guest goes on: what it then closes is closed, and the address is free for it to use again.
+        drop(socket);
         match made {
             Ok(()) => own.answer(&waiting, 0),
             Err(errno) => own.refuse(&waiting, errno),
