@@ -57,7 +57,8 @@ fn told(line: &str) -> String {
     let Ok(event) = serde_json::from_str::<serde_json::Value>(line) else { return line.to_owned() };
     let word = |name: &str| event[name].as_str().unwrap_or_default().to_owned();
     if event["op"] == "net.lost" {
-        return format!("{} net.lost {} events are missing", word("time"), event["count"]);
+        let reason = event["reason"].as_str().map(|reason| format!(": {reason}")).unwrap_or_default();
+        return format!("{} net.lost {} events are missing{reason}", word("time"), event["count"]);
     }
     let name =
         [word("name"), word("address"), word("path")].into_iter().find(|name| !name.is_empty()).unwrap_or_default();

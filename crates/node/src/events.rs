@@ -2,6 +2,7 @@
 //! what is not in it is counted.
 
 use crate::fresh::timestamp;
+use crate::keeper::parts::Parts;
 use crate::network::without_query;
 use crate::roster::{Roster, Runs};
 use egress::event::{Event, Stage};
@@ -18,7 +19,7 @@ pub const DEFAULT_MAX: u64 = 64 << 20;
 /// The least that it can be told to hold: a few lines.
 pub const LEAST_MAX: u64 = 4096;
 /// The longest line; a pipe that says it is writable takes this much without making us wait.
-const LONGEST_LINE: usize = 4096;
+pub(crate) const LONGEST_LINE: usize = 4096;
 /// The longest text from outside in a line, as it is written.
 const LONGEST_TEXT: usize = 512;
 /// Room for the last line, which says how many are missing.
@@ -28,6 +29,8 @@ const LAST_LINE: u64 = 256;
 /// and the count is told when there is room again, or at the end.
 pub struct EventFile {
     file: File,
+    /// Where the newest are kept and the oldest go; without, the first are kept.
+    parts: Option<Parts>,
     is_regular: bool,
     max: u64,
     written: u64,
@@ -76,6 +79,7 @@ impl EventFile {
         let max = max.unwrap_or(if is_regular { DEFAULT_MAX } else { u64::MAX });
         EventFile {
             file,
+            parts: None,
             is_regular,
             max,
             written: 0,
@@ -94,10 +98,10 @@ impl EventFile {
         (self.roster, self.revision) = (roster.clone(), revision);
     }
 
-    /// Behind what a file has already, which counts.
-    pub(crate) fn behind(file: File, max: u64) -> std::io::Result<EventFile> {
-        let written = file.metadata()?.len();
-        Ok(EventFile { written, ..EventFile::new(file, Some(max)) })
+    /// A journal in parts, which keeps the newest, behind what is there already.
+    pub(crate) fn in_parts(dir: &Path, max: u64) -> std::io::Result<EventFile> {
+        let (parts, file, is_cut) = Parts::open(dir, max)?;
+        Ok(EventFile { parts: Some(parts), is_cut, ..EventFile::new(file, None) })
     }
 
     /// A line that was written elsewhere. What is none is counted as one that is missing.
@@ -220,21 +224,21 @@ impl EventFile {
     }
 
     fn write(&mut self, line: &impl Serialize) -> Result<(), String> {
-        let start = if self.is_cut { "\n" } else { "" };
-        let text = serde_json::to_string(line).map(|text| format!("{start}{text}\n")).unwrap_or_default();
-        let len = text.len() as u64;
-        self.is_full |= self.written + len > self.max.saturating_sub(LAST_LINE);
-        if self.is_full {
-            return Err(format!("--events-max is {} bytes", self.max));
-        }
+        let mut text = serde_json::to_string(line).map(|text| format!("\n{text}\n")).unwrap_or_default();
         if text.len() > LONGEST_LINE {
             return Err("a line would be too long".to_owned());
         }
+        self.make_room(text.len() as u64)?;
+        if !self.is_cut {
+            text.remove(0);
+        }
+        let len = text.len() as u64;
         if !self.has_room() {
             return Err("its reader does not keep up".to_owned());
         }
         match self.pass(text.as_bytes()) {
             Ok(()) => {
+                self.parts.iter_mut().for_each(|parts| parts.wrote(len, 1 + u64::from(self.is_cut)));
                 (self.written, self.is_cut) = (self.written + len, false);
                 Ok(())
             }
@@ -242,6 +246,20 @@ impl EventFile {
                 self.take_back(passed);
                 Err(error.to_string())
             }
+        }
+    }
+
+    fn make_room(&mut self, len: u64) -> Result<(), String> {
+        if let Some(parts) = &mut self.parts {
+            if let Some(fresh) = parts.make_room(len).map_err(|e| e.to_string())? {
+                (self.file, self.is_cut) = (fresh, false);
+            }
+            return Ok(());
+        }
+        self.is_full |= self.written + len > self.max.saturating_sub(LAST_LINE);
+        match self.is_full {
+            true => Err(format!("--events-max is {} bytes", self.max)),
+            false => Ok(()),
         }
     }
 

@@ -9,6 +9,7 @@ pub mod exec;
 pub mod journal;
 mod keep;
 pub mod lost;
+pub(crate) mod parts;
 pub mod place;
 pub mod resting;
 pub mod runs;

@@ -31,7 +31,7 @@ fn events() -> Command {
             flag("network")
                 .requires("sandbox")
                 .conflicts_with("verb")
-                .help("Instead: what happens on the network of this sandbox; N is an offset then [default: 0]"),
+                .help("Instead: what happens on the network of this sandbox; N is the number of a line then [default: 0]"),
         )
         .arg(Arg::new("verb").long("verb").value_name("VERB").help("Only of this verb: create, run, approve, …"))
         .arg(flag("json").help("Print JSON, one document on each line"))

@@ -5,7 +5,7 @@ use super::there::Again;
 use super::{Engine, There};
 use client::{Ask, Client, Heard};
 use node::events::EventFile;
-use node::keeper::journal;
+use node::keeper::journal::{self, Spot};
 use std::sync::mpsc;
 use std::time::Duration;
 use terms::{ErrorKind, Fault, Phase};
@@ -17,8 +17,8 @@ const REST: Duration = Duration::from_secs(30);
 const PAUSE: Duration = Duration::from_millis(100);
 
 impl Engine {
-    /// What happened on a sandbox's network from an offset on, line by line with the offset behind each; and what happens from now
-    /// on, as long as it is live. `each` says whether it wants more.
+    /// What happened on a sandbox's network from a line on, each with the number of the next; and what happens from now on, as long as
+    /// it is live. `each` says whether it wants more.
     pub fn network(
         &self,
         sandbox: &str,
@@ -35,19 +35,19 @@ impl Engine {
                 });
             }
         };
-        let mut at = from;
+        let mut spot = Spot::before(from);
         loop {
-            let page = journal::read(sandbox, at, caller)?;
+            let page = journal::read(sandbox, spot, caller)?;
             for (behind, line) in &page.lines {
-                at = *behind;
                 if !each(*behind, line) {
                     return Ok(());
                 }
             }
-            match (page.lines.is_empty(), page.over || !follows) {
-                (true, true) => return Ok(()),
-                (true, false) => std::thread::sleep(PAUSE),
-                (false, _) => {}
+            spot = page.spot;
+            match (page.more, page.over || !follows) {
+                (true, _) => {}
+                (false, true) => return Ok(()),
+                (false, false) => std::thread::sleep(PAUSE),
             }
         }
     }

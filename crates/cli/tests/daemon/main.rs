@@ -17,6 +17,7 @@ mod fuzz;
 mod hostile;
 mod leftovers;
 mod life;
+mod network_journal;
 mod past;
 mod ports;
 mod product;

@@ -14,6 +14,8 @@ mod limits_output;
 mod limits_refused;
 mod limits_tree;
 mod network;
+mod network_echo;
+mod network_told;
 mod newcomer;
 mod permissions;
 mod programs;

@@ -1,21 +1,21 @@
-//! What a guest with a network can reach, and how a refusal looks to it and in the outcome.
+//! What a guest with a network can reach, and how a refusal looks to it and in the outcome. What the journal tells of it is in
+//! `network_told`, echo requests are in `network_echo`.
 
 use crate::support::world::{OWN, PRIVATE, PUBLIC, World};
-use crate::support::{As, BOTH, Place, Run, to_the_end};
+use crate::support::{As, BOTH, Place, Run};
 use serde_json::{Value, json};
-use std::fs;
 
 /// A server under two names, of which rules allow one.
-fn world(who: As) -> World {
+pub fn world(who: As) -> World {
     World::new(who).host(PUBLIC, "good.test bad.test").server("http", PUBLIC, 80).server("greet", PUBLIC, 7000)
 }
 
 /// A policy of the preset `default` and these network rules.
-fn rules(world: &World, rules: Value) -> String {
+pub fn rules(world: &World, rules: Value) -> String {
     world.place.policy(json!({"version": 1, "extends": ["default"], "net": {"rules": rules}}))
 }
 
-fn curl(world: &World, flags: &[&str], args: &[&str]) -> Run {
+pub fn curl(world: &World, flags: &[&str], args: &[&str]) -> Run {
     let mut command = vec!["/usr/bin/curl", "-sS", "-m", "10"];
     command.extend(args);
     world.run(flags, &command)
@@ -329,170 +329,6 @@ fn bytes_are_counted_and_limited() {
     }
 }
 
-#[test]
-fn every_event_is_a_line_where_one_is_asked_for() {
-    const FIELDS: [&str; 18] = [
-        "action",
-        "address",
-        "bytes_in",
-        "bytes_out",
-        "exe",
-        "method",
-        "name",
-        "op",
-        "path",
-        "pid",
-        "port",
-        "proto",
-        "reason",
-        "revision",
-        "rule",
-        "run",
-        "stage",
-        "time",
-    ];
-    for who in BOTH {
-        let world = world(who);
-        let file = world.file();
-        let flags = ["--net", "good.test", "--events", file.to_str().unwrap()];
-        world.sh(&flags, "curl -sS -m 5 http://good.test/a?b=c; curl -s -m 5 http://bad.test/").assert_code(6);
-        let text = fs::read_to_string(&file).unwrap();
-        let lines: Vec<Value> = text.lines().map(|l| serde_json::from_str(l).unwrap()).collect();
-        for line in &lines {
-            let mut keys: Vec<&str> = line.as_object().unwrap().keys().map(String::as_str).collect();
-            keys.sort_unstable();
-            assert_eq!(keys, FIELDS, "{line}");
-        }
-        let is = |op: &str, stage: &str, name: &str| {
-            lines.iter().find(|l| l["op"] == op && l["stage"] == stage && l["name"] == name).cloned()
-        };
-        let opened = is("net.connect", "opened", "good.test").unwrap_or_else(|| panic!("{text}"));
-        assert_eq!(
-            (&opened["address"], &opened["port"], &opened["rule"]),
-            (&json!(PUBLIC), &json!(80), &json!("--net"))
-        );
-        assert!(is("net.connect", "closed", "good.test").unwrap()["bytes_in"].as_u64().unwrap() > 50, "{text}");
-        assert!(is("net.resolve", "refused", "bad.test").is_some(), "{text}");
-        assert!(!text.contains("b=c"));
-        // A policy may ask for the journal; then there must be a place for it.
-        let policy = world.place.policy(json!({"version": 1, "extends": ["default"], "audit": {"events": ["net"]}}));
-        assert_eq!(world.run(&["-p", &policy], &["true"]).text("/error_kind"), "unsupported_policy");
-        world.run(&["-p", &policy, "--events", file.to_str().unwrap()], &["true"]).assert_ok();
-    }
-}
-
-/// The denial of an operation on a target: its pid and program.
-fn actor(run: &Run, op: &str, target: &str) -> (i64, String) {
-    let all = run.outcome["denials"].as_array().cloned().unwrap_or_default();
-    let found = all.iter().find(|d| d["op"] == op && d["target"].as_str().is_some_and(|t| t.ends_with(target)));
-    let found = found.unwrap_or_else(|| panic!("{op} of {target}: {}", run.story()));
-    (found["pid"].as_i64().unwrap(), found["exe"].as_str().unwrap().to_owned())
-}
-
-#[test]
-fn a_refusal_names_who_was_refused() {
-    // Each in the background, so that its number is known, beside others that hold sockets of their own.
-    const TEXT: &str = r#"
-python3 -c 'import socket, time; s = socket.create_connection(("good.test", 7000)); s.recv(4); time.sleep(60)' & other=$!
-curl -s -m 10 http://good.test:81/ & wait $!; echo tcp $!
-curl -s -m 10 -6 "http://[::ffff:5.5.5.5]:82/" & wait $!; echo mapped $!
-getent hosts bad.test & wait $!; echo dns $!
-/usr/bin/python3 -c '
-import socket
-s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); s.settimeout(10); s.connect(("5.5.5.5", 83)); s.send(b"x")
-try: s.recv(1)
-except ConnectionRefusedError: pass
-' & wait $!; echo udp $!
-curl -s -m 10 -X POST -d x https://api.test/ & wait $!; echo method $!
-curl -s -m 10 -x http://192.0.0.53:3128 http://worse.test/ & wait $!; echo proxy $!
-curl -s -m 10 --socks5-hostname 192.0.0.53:1080 http://worst.test/ & wait $!; echo socks $!
-curl -s -m 10 http://warned.test/ >/dev/null & wait $!; echo warned $!
-kill $other
-"#;
-    for who in BOTH {
-        let world =
-            world(who).host(PUBLIC, "api.test warned.test").certificate(&["api.test"]).server("https", PUBLIC, 443);
-        let policy = rules(
-            &world,
-            json!([{"action": "allow", "host": "good.test", "ports": "80,7000"},
-                {"action": "warn", "host": "warned.test", "ports": "80"},
-                {"action": "allow", "host": "api.test", "ports": "443", "methods": ["GET"]}]),
-        );
-        let file = world.file();
-        let run = world.sh(&["-p", &policy, "--events", file.to_str().unwrap()], TEXT);
-        run.assert_ok();
-        let said = run.stdout();
-        let number = |what: &str| -> i64 {
-            let line = said.lines().find_map(|l| l.strip_prefix(what)?.strip_prefix(' '));
-            line.and_then(|n| n.parse().ok()).unwrap_or_else(|| panic!("{what}: {}", run.story()))
-        };
-        for (what, op, target, exe) in [
-            ("tcp", "net.connect", ":81", "/usr/bin/curl"),
-            ("mapped", "net.connect", ":82", "/usr/bin/curl"),
-            ("dns", "net.resolve", "bad.test", "/usr/bin/getent"),
-            ("udp", "net.connect", ":83", "/usr/bin/python3"),
-            ("method", "net.request", "POST api.test:443/", "/usr/bin/curl"),
-            ("proxy", "net.resolve", "worse.test", "/usr/bin/curl"),
-            ("socks", "net.connect", "worst.test:80", "/usr/bin/curl"),
-            ("warned", "net.connect", "warned.test:80", "/usr/bin/curl"),
-        ] {
-            let (pid, named) = actor(&run, op, target);
-            assert!(pid == number(what) && named.starts_with(exe), "{who:?} {what}: {pid} {named}\n{}", run.story());
-        }
-        let text = fs::read_to_string(&file).unwrap();
-        let lines: Vec<Value> = text.lines().map(|l| serde_json::from_str(l).unwrap()).collect();
-        let of = |port: u16, stage: &str| lines.iter().find(|l| l["port"] == port && l["stage"] == stage).unwrap();
-        let refused = of(81, "refused");
-        assert_eq!((&refused["pid"], &refused["exe"]), (&json!(number("tcp")), &json!("/usr/bin/curl")));
-        assert_eq!(of(7000, "opened")["pid"], Value::Null, "nobody is looked for where nothing was refused");
-    }
-}
-
-#[test]
-fn the_journal_is_bounded_and_says_what_it_lacks() {
-    const TEXT: &str = r#"
-import socket
-for n in range(60):
-    try: socket.gethostbyname(f"no{n}.test")
-    except OSError: pass
-"#;
-    for who in BOTH {
-        let world = world(who);
-        let file = world.file();
-        let flags = ["--net", "good.test", "--events", file.to_str().unwrap()];
-        let whole = world.python(&flags, TEXT);
-        whole.assert_ok();
-        assert_eq!(whole.outcome["events_dropped"], Value::Null, "{}", whole.story());
-        let all = fs::read_to_string(&file).unwrap().lines().count();
-        assert!(all >= 60, "{all}");
-        let run = world.python(&[&flags[..], &["--events-max", "4k"]].concat(), TEXT);
-        run.assert_ok();
-        let text = fs::read_to_string(&file).unwrap();
-        let lines: Vec<Value> = text.lines().map(|l| serde_json::from_str(l).unwrap()).collect();
-        let (last, kept) = lines.split_last().unwrap();
-        assert!(text.len() <= 4096 && kept.len() > 3, "{text}");
-        let dropped = run.outcome["events_dropped"].as_u64().unwrap();
-        assert_eq!((&last["op"], last["count"].as_u64()), (&json!("net.lost"), Some(dropped)));
-        assert!(dropped + kept.len() as u64 >= 60, "{dropped} and {}", kept.len());
-        assert!(run.text("/events_reason").contains("--events-max"), "{}", run.story());
-        assert!(run.stderr().contains("not in the journal"), "{}", run.story());
-        // A disk that is full stops nothing and is told.
-        let full = world.python(&["--net", "good.test", "--events", "/dev/full"], TEXT);
-        full.assert_ok();
-        assert!(full.outcome["events_dropped"].as_u64().unwrap() >= 60, "{}", full.story());
-        assert!(full.text("/events_reason").contains("No space left"), "{}", full.story());
-        assert!(full.stderr().contains("No space left"), "{}", full.story());
-        world.run(&["--events", file.to_str().unwrap(), "--events-max", "1"], &["true"]).assert_code(2);
-        world.run(&["--events-max", "1m"], &["true"]).assert_code(2);
-    }
-}
-
-#[test]
-fn live_refusals_are_told_with_v() {
-    let run = curl(&world(As::User), &["-v", "--net", "good.test"], &["http://bad.test/"]);
-    assert!(run.stderr().contains("refused net.resolve bad.test"), "{}", run.story());
-}
-
 /// The file as it is inside, with a host whose `/etc` was changed by `before`.
 fn resolv_conf(who: As, before: &str) -> Run {
     let world = world(who).own_etc().before(before);
@@ -595,127 +431,4 @@ fn the_steps_are_explained() {
     }
     let without = place.cofferdam(["run", "--explain", "--", "true"]).output().unwrap();
     assert!(!String::from_utf8_lossy(&without.stdout).contains("doors"));
-}
-
-/// Asks each place for an echo, both ways that programs know, and says who answered with what was sent.
-const PING: &str = r#"
-import os, select, socket, struct, sys
-def ping(host, size=56, bound=20):
-    six = ":" in host
-    family, protocol = (socket.AF_INET6, socket.IPPROTO_ICMPV6) if six else (socket.AF_INET, socket.IPPROTO_ICMP)
-    s = socket.socket(family, socket.SOCK_DGRAM, protocol)
-    payload = os.urandom(size)
-    got = []
-    for sequence in (1, 2, 65535):
-        s.sendto(struct.pack(">BBHHH", 128 if six else 8, 0, 0, 0, sequence) + payload, (host, 0))
-        if not select.select([s], [], [], bound)[0]: return "nothing"
-        answer, place = s.recvfrom(65536)
-        kind, code, _, own, number = struct.unpack(">BBHHH", answer[:8])
-        if (kind, code, number, answer[8:], place[0]) != (129 if six else 0, 0, sequence, payload, host): return "something else"
-        if own != s.getsockname()[1]: return "another's"
-    return "answered"
-"#;
-
-/// A world whose users may send echo requests, with an address that answers none.
-fn echoing(who: As) -> World {
-    let range = "echo '0 2147483647' > /proc/sys/net/ipv4/ping_group_range\necho 1 > /proc/sys/net/ipv6/ip_nonlocal_bind\n\
-         ip -6 route add local 2a0b:5::5 dev lo";
-    world(who).before(range).host(PUBLIC, "echo.test")
-}
-
-#[test]
-fn echo_requests_need_a_rule_that_says_so() {
-    for who in BOTH {
-        let world = echoing(who);
-        let ask = |text: &str| format!("{PING}\n{text}");
-        let flags = ["--net", "icmp:echo.test", "--net", "icmp:2a0b:5::5", "--net", "good.test"];
-        let run = world.python(
-            &flags,
-            &ask("address = socket.gethostbyname('echo.test')\n\
-                 print(ping(address), ping(address, 0), ping(address, 20000), ping('2a0b:5::5'), ping('127.0.0.1'), ping('::1'))\n\
-                 print(ping('10.9.8.7', bound=1), ping('2a0b:6::6', bound=1), ping('5.5.7.7', bound=1))"),
-        );
-        run.assert_ok();
-        assert_eq!(
-            run.stdout(),
-            "answered answered answered answered answered answered\nnothing nothing nothing\n",
-            "{}",
-            run.story()
-        );
-        for refused in ["icmp:10.9.8.7", "icmp:2a0b:6::6", "icmp:5.5.7.7"] {
-            run.assert_denied("net.connect", refused);
-        }
-        assert!(run.outcome["usage"]["net_bytes"].as_u64().unwrap() > 3 * 2 * 20000, "{}", run.story());
-        // Rules about servers do not mean it, whatever they allow; and then there is no such socket at all.
-        for flags in [&["--net", "echo.test"][..], &["-p", "default", "-p", "networked"]] {
-            let run = world.python(
-                flags,
-                &ask("socket.gethostbyname('echo.test')\ntry: ping('5.5.5.5')\nexcept PermissionError as e: print(e)"),
-            );
-            assert_eq!(run.assert_ok().stdout(), "[Errno 13] Permission denied\n", "{}", run.story());
-        }
-        // What denies a place denies this, too.
-        let allow = json!({"action": "allow", "proto": "icmp", "cidr": "5.5.0.0/16"});
-        for (list, told) in
-            [(json!([allow]), "answered\n"), (json!([allow, {"action": "deny", "cidr": "5.5.5.5/32"}]), "nothing\n")]
-        {
-            let run = world.python(&["-p", &rules(&world, list)], &ask("print(ping('5.5.5.5', bound=1))"));
-            assert_eq!(run.assert_ok().stdout(), told, "{}", run.story());
-        }
-    }
-}
-
-#[test]
-fn echo_requests_are_explained_and_written_right() {
-    let place = Place::new(As::User);
-    let policy = |flag: &str, what: &str| {
-        let output = to_the_end(&mut place.cofferdam(["policy", "explain", what, "--net", flag]), b"");
-        String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned()
-    };
-    let allowed = policy("icmp:echo.test", "icmp:echo.test");
-    assert!(allowed.starts_with("icmp echo.test\n  allow connect  (--net)"), "{allowed}");
-    let denied = policy("echo.test", "icmp:echo.test");
-    assert!(
-        denied.contains("deny") && denied.contains(r#"{"action":"allow","proto":"icmp","host":"echo.test"}"#),
-        "{denied}"
-    );
-    assert!(policy("icmp:echo.test", "echo.test:80").contains("deny"));
-    assert!(policy("icmp:echo.test:7", "icmp:echo.test").contains("an echo request has no ports"));
-}
-
-#[test]
-fn a_host_that_allows_no_echo_requests_is_named() {
-    for who in BOTH {
-        let run = world(who)
-            .before("echo '1 0' > /proc/sys/net/ipv4/ping_group_range")
-            .python(&["--net", "icmp:good.test"], "");
-        assert_eq!(run.outcome["error_kind"], "unsupported_policy", "{}", run.story());
-        assert!(run.stderr().contains("net.ipv4.ping_group_range"), "{}", run.story());
-    }
-}
-
-#[test]
-fn a_flood_of_echo_requests_is_slowed_down() {
-    const FLOOD: &str = r#"
-import time
-s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM, socket.IPPROTO_ICMP)
-s.setblocking(False)
-sent, heard, began = 0, 0, time.monotonic()
-while sent < 3000:
-    try:
-        s.sendto(struct.pack(">BBHHH", 8, 0, 0, 0, sent % 65536) + b"x" * 56, ("5.5.5.5", 0))
-        sent += 1
-        while True:
-            s.recv(100)
-            heard += 1
-    except BlockingIOError: pass
-took = time.monotonic() - began
-assert 0 < heard <= 101 + took * 100, (sent, heard, took)
-time.sleep(1)
-print(ping("5.5.5.5"))
-"#;
-    for who in BOTH {
-        let run = echoing(who).python(&["--net", "icmp:5.5.5.5"], &format!("{PING}\n{FLOOD}"));
-        assert_eq!(run.assert_ok().stdout(), "answered\n", "{}", run.story());
-    }
 }

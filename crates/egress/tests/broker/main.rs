@@ -7,6 +7,7 @@
 mod asking;
 mod connections;
 mod datagrams;
+mod first_bytes;
 mod guest;
 mod measure;
 mod names;
@@ -17,7 +18,16 @@ use std::process::ExitCode;
 use world::{Case, World};
 
 fn cases() -> Vec<Case> {
-    [names::CASES, connections::CASES, proxies::CASES, datagrams::CASES, asking::CASES, measure::CASES].concat()
+    [
+        names::CASES,
+        connections::CASES,
+        first_bytes::CASES,
+        proxies::CASES,
+        datagrams::CASES,
+        asking::CASES,
+        measure::CASES,
+    ]
+    .concat()
 }
 
 fn main() -> ExitCode {

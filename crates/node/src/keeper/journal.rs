@@ -1,67 +1,378 @@
-//! What happened on a sandbox's network, as its keeper writes it down: read by offset, whole lines at a time. Changes nothing.
+//! What happened on a sandbox's network, as its keeper writes it down (`parts`): read by the number of a line, whole lines at a time.
+//! Changes nothing, and believes nothing: what is gone, and what no keeper wrote, is counted as missing.
 
 use super::client::Keeper;
-use super::place::Place;
+use super::parts;
+use super::place::{Place, open_own};
 use crate::Caller;
+use crate::events::{DEFAULT_MAX, LONGEST_LINE};
+use crate::fresh::timestamp;
 use crate::sandbox;
 use crate::state::State;
+use serde_json::{Map, Value};
 use std::fs::File;
-use std::io::{Read, Seek, SeekFrom};
+use std::io::{self, Read, Seek, SeekFrom};
+use std::path::Path;
+use std::time::SystemTime;
 use terms::{ErrorKind, Fault, Phase};
 
-/// Read at once.
-const AT_ONCE: u64 = 256 << 10;
+/// Read at once; far more than a line.
+const AT_ONCE: usize = 256 << 10;
+/// A part may go between being seen and being opened, and the next one, too, but not for ever.
+const TRIES: usize = 8;
 
-/// Some lines, each with the offset behind it.
-#[derive(Debug, Default, PartialEq, Eq)]
+/// Where a reader is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Spot {
+    /// The number of the next line that is wanted.
+    next: u64,
+    place: Option<Within>,
+}
+
+/// A place in a part.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Within {
+    /// Which part.
+    first: u64,
+    byte: u64,
+    /// The number of the line there.
+    line: u64,
+    /// The line has begun before, and was too long to be one.
+    is_long: bool,
+}
+
+impl Spot {
+    /// Before the line with this number; 0 is the first that was ever written.
+    pub fn before(number: u64) -> Spot {
+        Spot { next: number, place: None }
+    }
+}
+
+/// Some lines, each with the number of the one behind it.
+#[derive(Debug, PartialEq, Eq)]
 pub struct Page {
     pub lines: Vec<(u64, String)>,
+    /// Where to go on.
+    pub spot: Spot,
+    /// There is more to be read now.
+    pub more: bool,
     /// Nobody writes any more, and this was all.
     pub over: bool,
 }
 
-/// What was written from an offset on.
-pub fn read(word: &str, from: u64, caller: &Caller) -> Result<Page, Fault> {
+/// What was written from a spot on.
+pub fn read(word: &str, spot: Spot, caller: &Caller) -> Result<Page, Fault> {
     let state = State::open(caller)?;
     let found = state.store.read(|tx| sandbox::find(tx, Some(word), caller))?;
     // Looked for first: what its keeper wrote before it left is then there.
     let is_live = Keeper::find(&state.path, &found.id).is_some();
-    let unread = |e: std::io::Error| {
+    let page = page(&Place::of(&state.path, &found.id).dir, spot).map_err(|e| {
         let fault = Fault::new(ErrorKind::Unavailable, format!("{}: its events cannot be read: {e}", found.id));
-        fault.subject(&found.id).phase(Phase::Delivery).hint("try again")
-    };
-    let file = Place::of(&state.path, &found.id).events().map_err(unread)?;
-    let bytes = file.map_or(Ok(Vec::new()), |file| rest(file, from)).map_err(unread)?;
-    let lines = lines(&bytes, from);
-    Ok(Page { over: !is_live && (bytes.len() as u64) < AT_ONCE, lines })
+        fault.subject(&found.id).phase(Phase::Delivery).hint("look at its files below `keepers` in the state directory")
+    })?;
+    Ok(Page { over: !is_live && !page.more, ..page })
 }
 
-fn rest(mut file: File, from: u64) -> std::io::Result<Vec<u8>> {
-    file.seek(SeekFrom::Start(from))?;
-    let mut bytes = Vec::new();
-    file.take(AT_ONCE).read_to_end(&mut bytes)?;
-    Ok(bytes)
+fn page(dir: &Path, spot: Spot) -> io::Result<Page> {
+    for _ in 0..TRIES {
+        let parts = match parts::all(dir) {
+            Err(e) if e.kind() == io::ErrorKind::NotFound => Vec::new(),
+            all => all?,
+        };
+        let known = spot.place.clone().filter(|place| parts.contains(&place.first));
+        let begins = parts.iter().rev().find(|first| **first <= spot.next).or(parts.first());
+        let found = || begins.map(|first| Within { first: *first, byte: 0, line: *first, is_long: false });
+        let Some(place) = known.or_else(found) else {
+            return Ok(Page { lines: Vec::new(), spot, more: false, over: false });
+        };
+        match open_own(&parts::path(dir, place.first), File::options().read(true)) {
+            Err(e) if e.kind() == io::ErrorKind::NotFound => {}
+            file => {
+                let later = parts.iter().find(|first| **first > place.first).copied();
+                return Reading::new(spot.next, place).read(file?, later);
+            }
+        }
+    }
+    Err(io::Error::other("its parts come and go"))
 }
 
-/// Lines that are there as a whole.
-fn lines(bytes: &[u8], from: u64) -> Vec<(u64, String)> {
-    let mut at = from;
-    let whole = bytes.split_inclusive(|byte| *byte == b'\n').filter(|line| line.ends_with(b"\n"));
-    whole
-        .map(|line| {
-            at += line.len() as u64;
-            (at, String::from_utf8_lossy(line).trim_end().to_owned())
-        })
-        .collect()
+/// One page as it is made.
+struct Reading {
+    lines: Vec<(u64, String)>,
+    next: u64,
+    place: Within,
+    /// Not there, and not told yet.
+    missing: u64,
+}
+
+impl Reading {
+    fn new(next: u64, place: Within) -> Reading {
+        let mut reading = Reading { lines: Vec::new(), next, place, missing: 0 };
+        reading.skip_to(reading.place.line);
+        reading
+    }
+
+    /// Reads on in a part. `later` is the one behind it: then this one is whole.
+    fn read(mut self, mut file: File, later: Option<u64>) -> io::Result<Page> {
+        if file.metadata()?.len() > DEFAULT_MAX {
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "a file is longer than any that is written there"));
+        }
+        file.seek(SeekFrom::Start(self.place.byte))?;
+        let mut bytes = Vec::with_capacity(AT_ONCE);
+        file.take(AT_ONCE as u64).read_to_end(&mut bytes)?;
+        self.take(&bytes, later.unwrap_or(u64::MAX));
+        let is_end = bytes.len() < AT_ONCE;
+        if let Some(first) = later.filter(|first| is_end || self.place.line >= *first) {
+            self.skip_to(first);
+            self.place = Within { first, byte: 0, line: first, is_long: false };
+        }
+        self.tell_missing(None);
+        let more = !is_end || later.is_some();
+        Ok(Page { lines: self.lines, spot: Spot { next: self.next, place: Some(self.place) }, more, over: false })
+    }
+
+    /// Takes the lines that are there as a whole, up to the one that another part begins with.
+    fn take(&mut self, bytes: &[u8], end: u64) {
+        for line in bytes.split_inclusive(|byte| *byte == b'\n') {
+            if self.place.line >= end {
+                return;
+            }
+            let is_whole = line.ends_with(b"\n");
+            if is_whole || line.len() > LONGEST_LINE {
+                self.place.byte += line.len() as u64;
+            }
+            if is_whole {
+                let is_long = std::mem::take(&mut self.place.is_long);
+                self.place.line += 1;
+                self.put(event(line).filter(|_| !is_long));
+            } else {
+                self.place.is_long |= line.len() > LONGEST_LINE;
+            }
+        }
+    }
+
+    fn put(&mut self, line: Option<&str>) {
+        if self.place.line <= self.next {
+            return;
+        }
+        self.next = self.place.line;
+        match line {
+            Some(line) => {
+                self.tell_missing(Some(line));
+                self.lines.push((self.next, line.to_owned()));
+            }
+            None => self.missing += 1,
+        }
+    }
+
+    /// Says how many are missing before a line, or at the end.
+    fn tell_missing(&mut self, before: Option<&str>) {
+        if self.missing == 0 {
+            return;
+        }
+        let time =
+            before.and_then(|line| serde_json::from_str::<Value>(line).ok()?["time"].as_str().map(str::to_owned));
+        let time = time.unwrap_or_else(|| timestamp(SystemTime::now()));
+        let reason = "they were dropped for newer ones, or cannot be read";
+        let told = serde_json::json!({"time": time, "op": "net.lost", "count": self.missing, "reason": reason});
+        self.lines.push((self.next - u64::from(before.is_some()), told.to_string()));
+        self.missing = 0;
+    }
+
+    fn skip_to(&mut self, number: u64) {
+        self.missing += number.saturating_sub(self.next);
+        self.next = self.next.max(number);
+    }
+}
+
+/// A line as a keeper writes it: an object with an operation, in which nothing drives a terminal.
+fn event(line: &[u8]) -> Option<&str> {
+    let line = line.strip_suffix(b"\n")?;
+    let text =
+        std::str::from_utf8(line).ok().filter(|text| line.len() < LONGEST_LINE && !text.contains(char::is_control))?;
+    let object: Map<String, Value> = serde_json::from_str(text).ok()?;
+    object.get("op")?.is_string().then_some(text)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::events::EventFile;
+    use crate::network::test::event as happened;
+    use egress::event::{Op, Stage};
+    use std::path::PathBuf;
+    use terms::Action;
+
+    struct Dir(PathBuf);
+
+    impl Dir {
+        fn new() -> Dir {
+            let dir = std::env::temp_dir().join(terms::id("parts", crate::fresh::random()));
+            std::fs::create_dir(&dir).unwrap();
+            Dir(dir)
+        }
+
+        fn put(&self, name: &str, bytes: &[u8]) {
+            std::fs::write(self.0.join(name), bytes).unwrap();
+        }
+
+        fn size(&self) -> u64 {
+            std::fs::read_dir(&self.0).unwrap().map(|entry| entry.unwrap().metadata().unwrap().len()).sum()
+        }
+    }
+
+    impl Drop for Dir {
+        fn drop(&mut self) {
+            let _ = std::fs::remove_dir_all(&self.0);
+        }
+    }
+
+    /// All that is told from a number on: each line's number and what it is, or how many are missing. It must end.
+    fn told(dir: &Dir, from: u64) -> Vec<(u64, Result<String, u64>)> {
+        let (mut spot, mut all) = (Spot::before(from), Vec::new());
+        for _ in 0..1000 {
+            let page = page(&dir.0, spot).unwrap();
+            for (behind, line) in page.lines {
+                let line: Value = serde_json::from_str(&line).unwrap();
+                assert!(all.last().is_none_or(|(before, _)| *before < behind), "{all:?} {behind}");
+                all.push((
+                    behind,
+                    match line["op"] == "net.lost" {
+                        true => Err(line["count"].as_u64().unwrap()),
+                        false => Ok(line["rule"].as_str().unwrap_or_default().to_owned()),
+                    },
+                ));
+            }
+            if !page.more {
+                return all;
+            }
+            spot = page.spot;
+        }
+        panic!("it does not end");
+    }
+
+    fn fill(file: &mut EventFile, numbers: std::ops::Range<u64>) {
+        for n in numbers {
+            file.put(&egress::event::Event {
+                rule: n.to_string(),
+                ..happened(Op::Connect, Stage::Opened, Action::Allow)
+            });
+        }
+    }
+
+    /// Once it was full, nothing new was ever told again.
+    #[test]
+    fn the_newest_are_kept_and_the_rest_is_counted() {
+        const MAX: u64 = 64 << 10;
+        let dir = Dir::new();
+        let mut file = EventFile::in_parts(&dir.0, MAX).unwrap();
+        fill(&mut file, 0..1000);
+        assert!(dir.size() <= MAX && dir.size() > MAX / 2, "{}", dir.size());
+        let all = told(&dir, 0);
+        let Err(lost) = all[0].1 else { panic!("{:?}", all[0]) };
+        assert!(lost > 500, "{lost}");
+        assert_eq!(all[0].0, lost);
+        let rest: Vec<_> = (lost..1000).map(|n| (n + 1, Ok(n.to_string()))).collect();
+        assert_eq!(all[1..], rest);
+        // Whoever was there before goes on exactly where he was, or hears how many he missed.
+        assert_eq!(told(&dir, 990), rest[rest.len() - 10..]);
+        assert_eq!(told(&dir, lost - 3)[0], (lost, Err(3)));
+        assert_eq!(told(&dir, lost), rest);
+        assert_eq!(told(&dir, 1000), []);
+        // The next keeper goes on with the same numbers, also behind a line that broke off.
+        drop(file);
+        let newest = parts::all(&dir.0).unwrap().pop().unwrap();
+        let mut broken = File::options().append(true).open(parts::path(&dir.0, newest)).unwrap();
+        io::Write::write_all(&mut broken, b"{\"op\":\"net.con").unwrap();
+        let mut file = EventFile::in_parts(&dir.0, MAX).unwrap();
+        fill(&mut file, 1001..1003);
+        assert_eq!(told(&dir, 1000), [(1001, Err(1)), (1002, Ok("1001".into())), (1003, Ok("1002".into()))]);
+    }
+
+    /// Somebody who reads while it is written hears each line once, in order, or is told how many he missed.
+    #[test]
+    fn a_reader_that_is_overtaken_knows() {
+        let dir = Dir::new();
+        let mut file = EventFile::in_parts(&dir.0, crate::events::LEAST_MAX).unwrap();
+        let (mut spot, mut heard, mut next) = (Spot::before(0), 0, 0);
+        for round in 0..200u64 {
+            fill(&mut file, next..next + round % 23);
+            next += round % 23;
+            loop {
+                let page = page(&dir.0, spot).unwrap();
+                for (behind, line) in &page.lines {
+                    let line: Value = serde_json::from_str(line).unwrap();
+                    heard += if line["op"] == "net.lost" { line["count"].as_u64().unwrap() } else { 1 };
+                    assert_eq!(*behind, heard);
+                }
+                spot = page.spot;
+                if !page.more {
+                    break;
+                }
+            }
+            assert_eq!(heard, next, "round {round}");
+        }
+        assert!(dir.size() <= crate::events::LEAST_MAX);
+    }
 
     #[test]
-    fn half_a_line_is_not_told() {
-        assert_eq!(lines(b"a\nbc\nd", 5), vec![(7, "a".to_owned()), (10, "bc".to_owned())]);
-        assert_eq!(lines(b"", 5), vec![]);
+    fn what_no_keeper_wrote_is_counted_and_never_told() {
+        let good = |rule: &str| format!("{{\"op\":\"net.connect\",\"rule\":\"{rule}\"}}\n");
+        let long = format!("{{\"op\":\"{}\"}}\n", "x".repeat(1 << 20));
+        let cases: [(&[u8], u64); 12] = [
+            (b"\n", 1),
+            (b"{\"op\":\"cut\n", 1),
+            (b"\xff\xfe\0\n", 1),
+            (b"\0\0\0\n\n\n", 3),
+            (long.as_bytes(), 1),
+            (b"[]\n", 1),
+            (b"{\"op\":7}\n", 1),
+            (b"{\"rule\":\"x\"}\n", 1),
+            (b"{\"op\":\r\"x\"}\n", 1),
+            (b"{\"op\":\"\x1b[2J\"}\n", 1),
+            (&[b'['; 3000], 0),
+            ("{\"op\":\"\u{9b}2J\"}\n".as_bytes(), 1),
+        ];
+        for (bytes, lines) in cases {
+            let dir = Dir::new();
+            // What has no end of its own takes the next line along.
+            let whole = u64::from(lines > 0);
+            dir.put(
+                "events.jsonl",
+                &[good("a").as_bytes(), bytes, good("b").as_bytes(), good("c").as_bytes()].concat(),
+            );
+            let lost = lines.max(1);
+            let mut expected = vec![(1, Ok("a".to_owned())), (1 + lost, Err(lost))];
+            expected.extend((whole > 0).then(|| (2 + lost, Ok("b".to_owned()))));
+            expected.push((2 + lost + whole, Ok("c".to_owned())));
+            assert_eq!(told(&dir, 0), expected, "{}", bytes.escape_ascii());
+        }
+    }
+
+    #[test]
+    fn parts_that_lie_neither_stop_nor_loop() {
+        let line = |rule: &str| format!("{{\"op\":\"net.connect\",\"rule\":\"{rule}\"}}\n");
+        let dir = Dir::new();
+        // Fewer lines than the next one says, more than it says, none at all, and names that are none.
+        dir.put("events.jsonl", line("a").as_bytes());
+        dir.put("events.3.jsonl", [line("b"), line("c"), line("d")].concat().as_bytes());
+        dir.put("events.4.jsonl", b"");
+        dir.put("events.9.jsonl", line("e").as_bytes());
+        dir.put("events.99999999999999999999.jsonl", line("f").as_bytes());
+        dir.put("events.x.jsonl", line("g").as_bytes());
+        let expected = [(1, Ok("a".into())), (3, Err(2)), (4, Ok("b".into())), (9, Err(5)), (10, Ok("e".to_owned()))];
+        assert_eq!(told(&dir, 0), expected);
+        assert_eq!(told(&dir, 10), []);
+        assert_eq!(told(&dir, u64::MAX), []);
+        // A file that nobody could have written is a fault; and the next keeper clears it away.
+        File::create(dir.0.join("events.9.jsonl")).unwrap().set_len(1 << 40).unwrap();
+        assert_eq!(page(&dir.0, Spot::before(9)).unwrap_err().kind(), io::ErrorKind::InvalidData);
+        let mut file = EventFile::in_parts(&dir.0, 64 << 10).unwrap();
+        fill(&mut file, 10..11);
+        assert_eq!(told(&dir, 4), [(10, Err(6)), (11, Ok("10".to_owned()))]);
+        // So is what leads elsewhere.
+        let dir = Dir::new();
+        std::os::unix::fs::symlink("/etc/passwd", dir.0.join("events.jsonl")).unwrap();
+        assert!(page(&dir.0, Spot::before(0)).is_err() && EventFile::in_parts(&dir.0, 9).is_err());
     }
 }

@@ -1,4 +1,5 @@
-//! What happens on a sandbox's network, as it is written down, line by line. An event's id is the offset behind its line.
+//! What happens on a sandbox's network, as it is written down, line by line. An event's id is the number of the
+//! line behind it.
 
 use crate::ask::{Path, Query};
 use crate::refuse::Refusal;
@@ -7,7 +8,7 @@ use axum::extract::State;
 use axum::response::sse::{Event, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
 use futures_util::stream;
-use node::keeper::journal::{self, Page};
+use node::keeper::journal::{self, Page, Spot};
 use serde::Deserialize;
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -29,7 +30,7 @@ pub fn routes() -> OpenApiRouter<Shared> {
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 struct Wish {
-    /// Begin at this offset, which an earlier event had as its id [0].
+    /// Begin at this line, which an earlier event had as its id [0].
     #[serde(default)]
     from: u64,
     /// Wait for more as long as the sandbox is live.
@@ -37,8 +38,8 @@ struct Wish {
     follow: bool,
 }
 
-/// What happens on a sandbox's network: server-sent events, each `event: line` with the offset behind it as `id`, and `event: end` when
-/// the sandbox is not live and all was told. A line says which run it was, and by which revision of the rules it was judged.
+/// What happens on a sandbox's network: server-sent events, each `event: line` with the number of the next line as `id`, and `event: end` when
+/// the sandbox is not live and all was told. Lines that are no longer kept are counted in one that says so (`net.lost`). A line says which run it was, and by which revision of the rules it was judged.
 #[utoipa::path(get, path = "/v1/sandboxes/{id}/network/events", tag = "sandboxes", operation_id = "network",
     params(("id" = String, Path), Wish), responses((status = 200, content_type = "text/event-stream", body = String)))]
 async fn follow_network(
@@ -48,7 +49,8 @@ async fn follow_network(
     Query(wish): Query<Wish>,
 ) -> Result<Response, Refusal> {
     who.needs_any(&[Scope::Agent, Scope::Reviewer])?;
-    let mut follower = Follower { shared, who, id, from: wish.from, ready: VecDeque::new(), is_over: false };
+    let mut follower =
+        Follower { shared, who, id, spot: Spot::before(wish.from), ready: VecDeque::new(), is_over: false };
     // What cannot be read at all is refused before anything is told.
     let page = follower.page().await?;
     follower.take(page, wish.follow);
@@ -63,21 +65,21 @@ struct Follower {
     shared: Shared,
     who: Who,
     id: String,
-    from: u64,
+    spot: Spot,
     ready: VecDeque<Event>,
     is_over: bool,
 }
 
 impl Follower {
     async fn page(&self) -> Result<Page, Refusal> {
-        let (id, from) = (self.id.clone(), self.from);
-        self.shared.verb(&self.who, move |caller| journal::read(&id, from, caller)).await
+        let (id, spot) = (self.id.clone(), self.spot.clone());
+        self.shared.verb(&self.who, move |caller| journal::read(&id, spot, caller)).await
     }
 
     fn take(&mut self, page: Page, follows: bool) {
-        let is_last = page.over || (!follows && page.lines.is_empty());
+        let is_last = page.over || (!follows && !page.more);
+        self.spot = page.spot;
         for (behind, line) in page.lines {
-            self.from = behind;
             self.ready.push_back(Event::default().event("line").id(behind.to_string()).data(line));
         }
         if is_last {
@@ -96,9 +98,9 @@ impl Follower {
             }
             match self.page().await {
                 Ok(page) => {
-                    let nothing = page.lines.is_empty();
+                    let waits = !page.more && page.lines.is_empty();
                     self.take(page, follows);
-                    if nothing && !self.is_over {
+                    if waits && !self.is_over {
                         tokio::time::sleep(PAUSE).await;
                     }
                 }
