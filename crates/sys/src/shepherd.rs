@@ -223,7 +223,7 @@ struct Flock {
     strays: bool,
     /// How often in a row there were.
     rounds: u32,
-    /// Everybody was stopped, because they were too many.
+    /// Everybody was stopped, because they were too many; or may have been by one who is gone.
     held: bool,
 }
 
@@ -262,6 +262,8 @@ impl Flock {
                     let used = account(Message::Lost, 0, &usage);
                     sheep.lost = Some((used.cpu_us, used.max_rss_kb));
                     self.strays = true;
+                    // It may have stopped everybody to end a tree that forks, and can let nobody go on any more.
+                    self.held = true;
                 }
                 None => self.strays = true,
             }

@@ -21,9 +21,14 @@ fn first(log: &Path) -> PathBuf {
 fn harm(how: &str, log: &Path, foreign: &Path, dice: &mut Dice) {
     let segment = first(log);
     let bytes = fs::read(&segment).unwrap();
-    let instead = |make: &dyn Fn()| {
-        fs::remove_file(&segment).unwrap();
-        make();
+    // In one step: the daemon may just be writing there that the run is lost.
+    let instead = |make: &dyn Fn(&Path)| {
+        let beside = log.join("beside");
+        make(&beside);
+        if beside.is_dir() && !beside.is_symlink() {
+            fs::remove_file(&segment).unwrap();
+        }
+        fs::rename(&beside, &segment).unwrap();
     };
     match how {
         "cut" => fs::write(&segment, &bytes[..dice.roll(bytes.len())]).unwrap(),
@@ -40,12 +45,12 @@ fn harm(how: &str, log: &Path, foreign: &Path, dice: &mut Dice) {
         "far" => fs::rename(&segment, log.join("ffffffffffffffff.spool")).unwrap(),
         "many" => (1..400u64).for_each(|n| fs::write(log.join(format!("{:016x}.spool", n << 24)), "").unwrap()),
         "empty" => fs::remove_file(&segment).unwrap(),
-        "link" => instead(&|| symlink(first(foreign), &segment).unwrap()),
-        "device" => instead(&|| symlink("/dev/zero", &segment).unwrap()),
-        "pipe" => instead(&|| assert!(Command::new("mkfifo").arg(&segment).status().unwrap().success())),
-        "directory" => instead(&|| fs::create_dir(&segment).unwrap()),
+        "link" => instead(&|at| symlink(first(foreign), at).unwrap()),
+        "device" => instead(&|at| symlink("/dev/zero", at).unwrap()),
+        "pipe" => instead(&|at| assert!(Command::new("mkfifo").arg(at).status().unwrap().success())),
+        "directory" => instead(&|at| fs::create_dir(at).unwrap()),
         "elsewhere" => {
-            fs::remove_dir_all(log).unwrap();
+            fs::rename(log, foreign.with_extension("aside")).unwrap();
             symlink(foreign, log).unwrap();
         }
         other => panic!("{other}"),

@@ -107,12 +107,28 @@ fn the_end_of_a_shepherd_is_the_end_of_one_command() {
                 },
             );
         let shepherd = parent(&shell.expect("the command"));
+        // As one does who has to end a tree that forks without end, and is killed in the middle of it.
+        let others = || {
+            std::fs::read_dir("/proc").unwrap().flatten().filter(|entry| {
+                let line = std::fs::read(entry.path().join("cmdline")).unwrap_or_default();
+                line.starts_with(b"sleep\0") && text(&line).contains(&marks[1])
+            })
+        };
+        others().for_each(|entry| {
+            let pid = entry.file_name().into_string().unwrap();
+            assert!(Command::new("kill").args(["-STOP", &pid]).status().unwrap().success());
+        });
         assert!(Command::new("kill").args(["-9", &shepherd]).status().unwrap().success());
         soon(|| marked(&marks[0]) == 0);
         let outcome = live.outcome(&runs[0]);
         assert_eq!((&outcome["verdict"], &outcome["exit"]), (&json!("lost"), &json!(null)), "{who:?} {outcome}");
         assert!(outcome["message"].as_str().is_some_and(|why| why.contains("killed")), "{outcome}");
         assert_eq!(marked(&marks[1]), 2, "the other goes on");
+        let stands = |entry: std::fs::DirEntry| {
+            let status = std::fs::read_to_string(entry.path().join("status")).unwrap_or_default();
+            status.contains("State:\tT")
+        };
+        soon(|| !others().any(stands));
         assert_eq!(
             (&live.inspect()["live"], live.sh(&[], "echo here", b"").stdout),
             (&json!(true), b"here\n".to_vec())

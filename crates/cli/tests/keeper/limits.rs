@@ -78,3 +78,24 @@ fn commands_that_cannot_start_say_why() {
     let seen = live.sh(&[], "echo $COFFERDAM; pwd", b"");
     assert_eq!(crate::words::text(&seen.stdout), format!("1\n{}\n", place.project.display()));
 }
+
+/// A command that met a limit and was over before anybody looked was told as one that failed by itself.
+#[test]
+fn a_limit_that_is_met_in_passing_is_told() {
+    let place = Place::new(crate::support::As::Root);
+    let live = Live::new(&place, &["--limit", "processes=6,disk=2m"]);
+    for _ in 0..5 {
+        let crowd = outcome(&live, &[], "for n in 1 2 3 4 5 6 7 8 9; do sleep 100 & done");
+        assert_eq!(
+            (&crowd["verdict"], &crowd["limit_kind"]),
+            (&json!("limit_exceeded"), &json!("processes")),
+            "{crowd}"
+        );
+        // The control, and the next command pays for nothing.
+        let few = outcome(&live, &[], "for n in 1 2 3; do true & done; wait");
+        assert_eq!(few["verdict"], "ok", "{few}");
+    }
+    let full = outcome(&live, &[], "head -c 3000000 /dev/zero > full");
+    assert_eq!((&full["verdict"], &full["limit_kind"]), (&json!("limit_exceeded"), &json!("disk_mb")), "{full}");
+    assert_eq!(outcome(&live, &[], "rm full; head -c 100000 /dev/zero > some")["verdict"], "ok");
+}

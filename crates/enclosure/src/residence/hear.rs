@@ -98,6 +98,11 @@ impl Residence<'_> {
 
     fn ended(&mut self, job: Job, status: Option<i32>, cpu_us: u64, max_rss_kb: u64) {
         self.check_memory();
+        // Who met a limit and was over before anybody looked has met it all the same.
+        if !self.fell && self.jobs.get(&job).is_some_and(|running| !running.ending) {
+            let hit = self.guest.meter.exceeded_beside_memory();
+            self.limit(hit);
+        }
         let Some(running) = self.jobs.remove(&job) else { return };
         let _ = epoll::delete(&self.epoll, &running.line);
         let killed = matches!(status, None | Some(SIGKILL)) || status == Some((128 + SIGKILL) << 8);
