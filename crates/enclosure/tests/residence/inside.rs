@@ -83,9 +83,9 @@ fn a_storm_of_forks_ends() {
     let mut home = stand();
     let other = home.start_with(shell("while read line; do echo $line; done", Streams::Pipes { input: true }));
     // Each makes two of itself and goes away: no look at the tree sees it twice in the same shape. Bounded by its own
-    // count alone, so that a machine that is too slow to end it gets rid of it.
-    let storm = "import os,time\nend=time.time()+60\nwhile time.time()<end:\n  try:\n    if os.fork()==0:\n      os.setsid()\n      if os.fork(): os._exit(0)\n    else:\n      try: os.waitpid(-1,os.WNOHANG)\n      except OSError: pass\n  except OSError: time.sleep(0.001)";
-    let mut start = shell(&format!("ulimit -u 150; echo up; exec python3 -c '{storm}'"), PIPES);
+    // count and time, so that a machine that is too slow to end it gets rid of it.
+    let storm = "import os,resource,time\nresource.setrlimit(resource.RLIMIT_NPROC,(150,150))\nend=time.time()+60\nwhile time.time()<end:\n  try:\n    if os.fork()==0:\n      os.setsid()\n      if os.fork(): os._exit(0)\n    else:\n      try: os.waitpid(-1,os.WNOHANG)\n      except OSError: pass\n  except OSError: time.sleep(0.001)";
+    let mut start = shell(&format!("echo up; exec python3 -c '{storm}'"), PIPES);
     start.env.push(("STORM".into(), "1".into()));
     let started = home.start_with(start);
     home.hears(&started.output, "up");
