@@ -78,7 +78,18 @@ mod first_instructions {
         "mov rax, [rsp + 16]",
         "cmp dword ptr [rax], 0x6e7572", // "run" and the end of the word
         "je 3f",
-        "2: jmp _start",
+        // Every page with an address in it is about to be written. Asked for at once they cost less than met one by one;
+        // a kernel that does not know how, or a linker that laid them out otherwise, leaves all as it was.
+        "2: mov r8, rdx",
+        "lea rdi, [rip + __init_array_start]",
+        "and rdi, -4096",
+        "lea rsi, [rip + _edata]",
+        "sub rsi, rdi",
+        "mov edx, {populate}",
+        "mov eax, {madvise}",
+        "syscall",
+        "mov rdx, r8",
+        "jmp _start",
 
         // What the C library finds in this register is for it.
         "3: push rdx",
@@ -128,7 +139,7 @@ mod first_instructions {
         "syscall",
         "4: pop rdx",
         "xor ebx, ebx",
-        "jmp _start",
+        "jmp 2b",
 
         // The helper. It ends with its parent, which may be gone already, and hears no signal.
         "5: xor ebp, ebp",
@@ -214,6 +225,8 @@ mod first_instructions {
         futex = const libc::SYS_futex,
         arch_prctl = const libc::SYS_arch_prctl,
         exit_group = const libc::SYS_exit_group,
+        madvise = const libc::SYS_madvise,
+        populate = const libc::MADV_POPULATE_WRITE,
     );
 }
 
