@@ -1,8 +1,9 @@
-//! Asking a keeper, and starting one where there is none. Every call waits no longer than it says.
+//! Asking a keeper; one is started where there is none. Every call waits no longer than it says.
 
 use super::place::{Card, Place};
 use super::resting;
 use super::spool::Reader;
+use super::starting::{BIRTH, Wanted, bury_children, start};
 use super::wire::{
     self, Ask, By, Fed, Frame, Froze, Hello, Left, Line, Listed, Notice, Pulled, Revision, Rooted, Start, Started,
     Used, Waited, Word,
@@ -10,23 +11,16 @@ use super::wire::{
 use crate::Caller;
 use crate::questions::{Answer, Question, Remember};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::pipe::PipeFlags;
 use serde::de::DeserializeOwned;
-use std::io::{self, Read};
+use std::io;
 use std::marker::PhantomData;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
-use std::sync::{Mutex, OnceLock};
 use std::time::{Duration, Instant};
-use sys::host::{Bounded, bound};
 use terms::{ErrorKind, Fault, Phase, Retry};
 
 /// How long a keeper may take for what it does at once.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// How long an enclosure may take to stand.
-const BIRTH: Duration = Duration::from_secs(60);
 const PAUSE: Duration = Duration::from_millis(3);
 /// How long somebody is waited for who holds a sandbox and has not said yet whether he keeps it.
 const GRACE: Duration = Duration::from_millis(300);
@@ -486,7 +480,7 @@ fn gone(sandbox: &str, why: &str) -> Fault {
 }
 
 /// Whether something came before the end.
-fn wait_for(fd: BorrowedFd<'_>, end: Instant) -> bool {
+pub(crate) fn wait_for(fd: BorrowedFd<'_>, end: Instant) -> bool {
     ready(fd, PollFlags::IN, Some(end))
 }
 
@@ -501,81 +495,6 @@ fn ready(fd: BorrowedFd<'_>, flags: PollFlags, end: Option<Instant>) -> bool {
             Err(_) => return false,
         }
     }
-}
-
-/// What a keeper is wanted for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Wanted {
-    Commands,
-    Files,
-}
-
-/// The bound on open files that we were started with, where we raise our own.
-static DESCRIPTORS: OnceLock<u64> = OnceLock::new();
-
-/// Remembers it for keepers that we start: what we allow ourselves is not for guests.
-pub fn remember_descriptors() {
-    if let Some(now) = bound(Bounded::OpenFiles).current {
-        let _first_word_counts = DESCRIPTORS.set(now);
-    }
-}
-
-/// Keepers that we started; they outlive us, but while we live they are ours to bury.
-static CHILDREN: Mutex<Vec<Child>> = Mutex::new(Vec::new());
-
-fn bury_children() {
-    if let Ok(mut children) = CHILDREN.lock() {
-        children.retain_mut(|child| matches!(child.try_wait(), Ok(None)));
-    }
-}
-
-/// Starts a keeper and waits until it says that it stands, or why not.
-fn start(state: &Path, sandbox: &str, wanted: Wanted, caller: &Caller) -> Result<(), Fault> {
-    let trouble = |what: &str, e: &dyn std::fmt::Display| {
-        let fault = Fault::new(ErrorKind::Unavailable, format!("a keeper for {sandbox}: {what}: {e}"));
-        fault
-            .subject(sandbox)
-            .retry(Retry::Later)
-            .hint("`cofferdam doctor` shows what this host offers")
-            .phase(Phase::Start)
-    };
-    let (said, says) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC).map_err(|e| trouble("pipe", &e))?;
-    let child = Command::new("/proc/self/exe")
-        .arg0("cofferdam")
-        .args(["keep", sandbox])
-        .args((wanted == Wanted::Files).then_some(super::FOR_FILES))
-        .args(DESCRIPTORS.get().map(|count| format!("{}{count}", super::DESCRIPTORS)))
-        .env_clear()
-        .envs(caller.env.iter().map(|(name, value)| (name, value)))
-        .env("COFFERDAM_STATE", state)
-        .stdin(Stdio::null())
-        .stdout(says)
-        .stderr(Stdio::null())
-        .spawn()
-        .map_err(|e| trouble("cannot be started", &e))?;
-    if let Ok(mut children) = CHILDREN.lock() {
-        children.push(child);
-    }
-    let mut text = Vec::new();
-    let end = Instant::now() + BIRTH;
-    let mut said = std::fs::File::from(said);
-    let mut piece = [0; 4096];
-    loop {
-        if !wait_for(said.as_fd(), end) {
-            return Err(trouble("it does not stand yet", &"it takes too long"));
-        }
-        match said.read(&mut piece) {
-            Ok(0) => break,
-            Ok(n) if text.len() + n <= wire::MOST => text.extend_from_slice(&piece[..n]),
-            Ok(_) => return Err(trouble("it says too much", &text.len())),
-            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
-            Err(e) => return Err(trouble("pipe", &e)),
-        }
-    }
-    if text.is_empty() {
-        return Err(trouble("it ended", &"without a word"));
-    }
-    wire::read_answer(&Frame { json: text, ..Frame::default() })
 }
 
 #[cfg(test)]
