@@ -17,6 +17,7 @@ pub mod services;
 pub mod spool;
 pub(crate) mod starting;
 pub mod suspend;
+pub mod watch;
 pub mod wire;
 
 pub use birth::{announce, stand_alone};

@@ -32,8 +32,9 @@ pub struct Keeper {
     pub(super) place: Place,
     pub sandbox: String,
     pub card: Card,
-    /// It has said that it counts what it is given.
+    /// It has said that it counts what it is given, and that it refuses to start what is to be watched otherwise.
     counts: bool,
+    heeds: bool,
 }
 
 impl Keeper {
@@ -50,7 +51,7 @@ impl Keeper {
                 Ok(_) if sys::process::has_ended(held.as_fd()) => return None,
                 Ok(socket) => {
                     let (line, sandbox) = (Line::new(socket), sandbox.to_owned());
-                    return Some(Keeper { line, place, sandbox, card, counts: false });
+                    return Some(Keeper { line, place, sandbox, card, counts: false, heeds: false });
                 }
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock && Instant::now() < end => std::thread::sleep(PAUSE),
                 Err(_) => return None,
@@ -122,7 +123,7 @@ impl Keeper {
             let fault = Fault::new(ErrorKind::Conflict, message).subject(&self.sandbox);
             return Err(fault.hint(format!("stop it with `cofferdam stop {}`, then repeat", self.sandbox)));
         }
-        self.counts = hello.counts_input;
+        (self.counts, self.heeds) = (hello.counts_input, hello.heeds_watch);
         Ok(hello)
     }
 
@@ -147,13 +148,28 @@ impl Keeper {
         Err(fault.hint(hint))
     }
 
+    /// Refuses what a keeper of an older version would start as if it had not been asked for: it would not be watched as it counts on.
+    fn check_heeds(&self, start: &Start) -> Result<(), Fault> {
+        if self.heeds || start.watch.is_usual() {
+            return Ok(());
+        }
+        let message = format!(
+            "the keeper of {} is of version {} and takes no note of how a command is to be watched",
+            self.sandbox, self.card.version
+        );
+        let fault = Fault::new(ErrorKind::UnsupportedHost, message).subject(&self.sandbox).phase(Phase::Admission);
+        Err(fault.hint(format!("`cofferdam stop {0}` and `cofferdam start {0}` give it a new one", self.sandbox)))
+    }
+
     pub fn start(&mut self, start: Start) -> Result<Started, Fault> {
+        self.check_heeds(&start)?;
         self.ask(&Ask::Start(Box::new(start)))
     }
 
     /// The same for a connection that has rested; none when it was closed meanwhile. What is asked again elsewhere then has the same
     /// id, so that it is not begun twice.
     pub(super) fn start_if_there(&mut self, start: &Start) -> Result<Option<Started>, Fault> {
+        self.check_heeds(start)?;
         let answer = self.put_and_hear(Frame::of(&Ask::Start(Box::new(start.clone()))), PATIENCE)?;
         answer.ok().map(|answer| wire::read_answer(&answer)).transpose()
     }
@@ -500,6 +516,7 @@ fn ready(fd: BorrowedFd<'_>, flags: PollFlags, end: Option<Instant>) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::keeper::watch::Watch;
     use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
     use serde_json::json;
 
@@ -512,9 +529,11 @@ mod tests {
         answers.push().unwrap();
         let place = Place::of(Path::new("/nonexistent"), "sbx_1");
         let (line, sandbox, card) = (Line::new(ours), "sbx_1".into(), Card::own());
-        let mut keeper = Keeper { line, place, sandbox, card, counts: false };
+        let mut keeper = Keeper { line, place, sandbox, card, counts: false, heeds: false };
         let hello = keeper.hello()?;
-        keeper.check_counts(&hello)
+        let watch = Watch { report_reads: true, ask_timeout_ms: None };
+        keeper.check_heeds(&Start::default()).and(keeper.check_counts(&hello))?;
+        keeper.check_heeds(&Start { watch, ..Start::default() })
     }
 
     #[test]
@@ -529,7 +548,12 @@ mod tests {
         let fault = heard(hello.clone()).unwrap_err();
         assert_eq!(fault.error_kind, ErrorKind::UnsupportedHost);
         assert!(fault.message.contains("0.0.9") && fault.hint.is_some(), "{fault:?}");
-        assert!(with("counts_input", true.into()).is_ok(), "the control: one that counts");
+        let counts = with("counts_input", true.into()).unwrap_err();
+        assert_eq!(counts.error_kind, ErrorKind::UnsupportedHost);
+        assert!(counts.message.contains("watched") && counts.hint.is_some(), "{counts:?}");
+        let mut today = hello.clone();
+        (today["counts_input"], today["heeds_watch"]) = (true.into(), true.into());
+        assert!(heard(today).is_ok(), "the control: one that counts and heeds");
         assert_eq!(with("protocol", 7.into()).unwrap_err().error_kind, ErrorKind::Conflict);
         assert_eq!(with("sandbox", "sbx_2".into()).unwrap_err().error_kind, ErrorKind::Conflict);
     }
