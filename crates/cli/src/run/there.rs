@@ -21,9 +21,6 @@ use terms::{Changes, Fault, Outcome};
 
 pub fn carry_out(verb: Runs, m: &ArgMatches, there: &There, events: Option<EventFile>) -> Result<Done, Fault> {
     let asked = ask(verb, m, &there.caller)?;
-    if asked.place == Place::Direct {
-        return Err(no_direct());
-    }
     if m.get_flag("explain") {
         return explain(there, &asked);
     }
@@ -68,7 +65,8 @@ fn explain(there: &There, asked: &Ask) -> Result<Done, Fault> {
     let mut told = match &asked.place {
         Place::Sandbox(word) => there.explain_in(asked, word)?,
         Place::Fresh(fresh) => there.explain(asked, &wanted(asked, fresh, words, None))?,
-        _ => there.explain(asked, &wanted(asked, &Fresh::default(), words, None))?,
+        Place::ReadOnly => there.explain(asked, &wanted(asked, &Fresh::default(), words, None))?,
+        Place::Direct | Place::Plain => return Err(no_direct()),
     };
     // What would be brought comes from here, and the daemon does not know from where.
     for line in &mut told.secrets {

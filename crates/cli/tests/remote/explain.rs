@@ -4,7 +4,8 @@
 use crate::support::http::{Answer, Daemon};
 use crate::support::{As, BOTH, Place, to_the_end};
 use serde_json::{Value, json};
-use std::process::Output;
+use std::process::{Output, Stdio};
+use std::time::{Duration, Instant};
 
 /// The command line, here or at a daemon.
 fn explain(place: &Place, daemon: Option<&Daemon>, args: &[&str]) -> Output {
@@ -212,12 +213,90 @@ fn what_cannot_be_explained_is_refused_by_the_name_of_its_field() {
     ask(json!({"create": {"dir": dir}, "run": {"command": ["true"], "report_reads": true}}))
         .assert_fault(409, "conflict");
     ask(json!({"create": {"dir": dir}, "run": {"command": ["no-such-program"]}})).assert_fault(404, "not_found");
-    // More than fits into what an errand may say, and more than a body may be.
-    let long: Vec<String> = (0..3000).map(|n| format!("/srv/{}/{n}", "x".repeat(200))).collect();
-    let rules: Vec<Value> = long.iter().map(|p| json!({"action": "deny", "path": p, "perms": ["read_file"]})).collect();
-    let policy = json!({"version": 1, "extends": ["default"], "fs": {"rules": rules}});
-    let answer = ask(json!({"create": {"dir": dir, "policies": [policy]}, "run": run}));
-    assert!([200, 400, 413, 503].contains(&answer.status), "{}", answer.text());
+    // Much is told whole, and more than a body may be is not taken.
+    let rules = |count: usize| -> Value {
+        let path = |n: usize| format!("/srv/{}/{n}", "x".repeat(200));
+        let rule = |n: usize| json!({"action": "deny", "path": path(n), "perms": ["read_file"]});
+        json!({"version": 1, "extends": ["default"], "fs": {"rules": (0..count).map(rule).collect::<Vec<_>>()}})
+    };
+    let wide = |count: usize| ask(json!({"create": {"dir": dir, "policies": [rules(count)]}, "run": run}));
+    let told = wide(1500).assert_ok();
+    assert!(told["policy"]["fs"]["rules"].as_array().unwrap().len() > 1500 && told["setup"].is_array());
+    assert!(matches!(wide(60_000).status, 400 | 413));
     nothing_is_left(&place, &daemon);
     ask(json!({"create": {"dir": dir}, "run": run})).assert_ok();
+}
+
+/// Whoever was sent to find out the steps, and lives.
+fn sent(place: &Place) -> Vec<u32> {
+    let mine = |pid: &u32| {
+        let text = |name: &str| std::fs::read(format!("/proc/{pid}/{name}")).unwrap_or_default();
+        let (line, around) = (text("cmdline"), text("environ"));
+        let state = place.state().to_string_lossy().into_owned();
+        String::from_utf8_lossy(&line).contains("keep\0--explain") && String::from_utf8_lossy(&around).contains(&state)
+    };
+    let all =
+        std::fs::read_dir("/proc").unwrap().flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    all.filter(mine).collect()
+}
+
+/// At any moment: whoever was sent ends by itself, and takes along what it made.
+#[test]
+fn a_daemon_that_is_killed_while_it_explains_leaves_nothing() {
+    let place = Place::new(As::User);
+    let mut seen = 0;
+    for wait in (0..12).map(|n| Duration::from_millis(n * 8)) {
+        let mut daemon = Daemon::start(&place);
+        let mut client = place.cofferdam(["run", "--explain", "--", "true"]);
+        let client = client.env("COFFERDAM_SERVER", &daemon.socket).stdout(Stdio::null()).stderr(Stdio::null());
+        let mut client = client.spawn().unwrap();
+        std::thread::sleep(wait);
+        seen += sent(&place).len();
+        daemon.signal("KILL");
+        daemon.ended();
+        let _told_or_lost = client.wait().unwrap();
+        let begun = Instant::now();
+        while !sent(&place).is_empty() {
+            assert!(begun.elapsed() < Duration::from_secs(30), "it goes on: {:?}", sent(&place));
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+    let daemon = Daemon::start(&place);
+    nothing_is_left(&place, &daemon);
+    assert!(explain(&place, Some(&daemon), &["run", "--explain", "--", "true"]).status.success(), "the control");
+    println!("{seen} were seen at work");
+}
+
+/// What it had made by then is nobody's, and is collected like everything that a crash leaves.
+#[test]
+fn who_was_sent_and_is_killed_is_told_as_such_and_collected() {
+    let place = Place::new(As::User);
+    let daemon = Daemon::start(&place);
+    let mut killed = 0;
+    for _ in 0..40 {
+        let mut client = place.cofferdam(["run", "--json", "--explain", "--", "true"]);
+        let client = client.env("COFFERDAM_SERVER", &daemon.socket).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut client = client.spawn().unwrap();
+        while client.try_wait().unwrap().is_none() && sent(&place).is_empty() {}
+        for pid in sent(&place) {
+            // By its number, which is not another's as long as the daemon has not buried it.
+            let _gone_already = rustix::process::kill_process(
+                rustix::process::Pid::from_raw(pid as i32).unwrap(),
+                rustix::process::Signal::KILL,
+            );
+        }
+        let out = client.wait_with_output().unwrap();
+        if !out.status.success() {
+            let fault: Value = serde_json::from_slice(&out.stdout).unwrap();
+            assert_eq!((fault["error_kind"].as_str(), out.status.code()), (Some("unavailable"), Some(125)), "{fault}");
+            killed += 1;
+        }
+        if killed == 3 {
+            break;
+        }
+    }
+    assert!(killed > 0, "none was met at work");
+    assert!(explain(&place, Some(&daemon), &["run", "--explain", "--", "true"]).status.success(), "the control");
+    assert!(explain(&place, Some(&daemon), &["gc"]).status.success());
+    nothing_is_left(&place, &daemon);
 }

@@ -72,12 +72,12 @@ pub(super) fn start(state: &Path, sandbox: &str, wanted: Wanted, caller: &Caller
     if let Ok(mut children) = CHILDREN.lock() {
         children.push(child);
     }
-    let json = hear(std::fs::File::from(said)).map_err(|(what, why)| trouble(what, &why))?;
+    let json = hear(std::fs::File::from(said), wire::MOST).map_err(|(what, why)| trouble(what, &why))?;
     wire::read_answer(&Frame { json, ..Frame::default() })
 }
 
-/// All that one says whom we started, to its end; or what is wrong with it, and why.
-pub(crate) fn hear(mut said: std::fs::File) -> Result<Vec<u8>, (&'static str, String)> {
+/// All that one says whom we started, to its end and at most so many bytes; or what is wrong with it, and why.
+pub(crate) fn hear(mut said: std::fs::File, most: usize) -> Result<Vec<u8>, (&'static str, String)> {
     let (mut text, mut piece) = (Vec::new(), [0; 4096]);
     let end = Instant::now() + BIRTH;
     loop {
@@ -87,7 +87,7 @@ pub(crate) fn hear(mut said: std::fs::File) -> Result<Vec<u8>, (&'static str, St
         match said.read(&mut piece) {
             Ok(0) if text.is_empty() => return Err(("it ended", "without a word".to_owned())),
             Ok(0) => return Ok(text),
-            Ok(n) if text.len() + n <= wire::MOST => text.extend_from_slice(&piece[..n]),
+            Ok(n) if text.len() + n <= most => text.extend_from_slice(&piece[..n]),
             Ok(_) => return Err(("it says too much", text.len().to_string())),
             Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
             Err(e) => return Err(("pipe", e.to_string())),

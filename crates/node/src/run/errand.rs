@@ -25,8 +25,8 @@ use workspace::{Driver, Target};
 /// The word that it is started with, in the place of a sandbox.
 pub const WORD: &str = "--explain";
 
-/// Longest errand: a policy, and a command with its variables.
-const LONGEST: u64 = 16 << 20;
+/// The longest errand, a policy and a command with its variables, and the most that is said of it.
+const LONGEST: usize = 16 << 20;
 
 /// A run to look into. Whoever sends it has seen to what the caller may have.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
@@ -47,18 +47,7 @@ pub(super) struct Errand {
 
 /// Has it looked into; what was found.
 pub(super) fn send(errand: &Errand, caller: &Caller) -> Result<Explained, Fault> {
-    let trouble = |what: &str, e: &dyn std::fmt::Display| {
-        let fault = Fault::new(ErrorKind::Unavailable, format!("who finds out the steps: {what}: {e}"));
-        fault
-            .retry(Retry::Later)
-            .hint("try again; `cofferdam doctor` shows what this host offers")
-            .phase(Phase::Planning)
-    };
-    // What is written to memory is never waited for.
-    let asked = rustix::fs::memfd_create("errand", MemfdFlags::CLOEXEC).map_err(|e| trouble("memory", &e))?;
-    let mut asked = File::from(asked);
-    let text = serde_json::to_vec(errand).map_err(|e| Fault::internal(e.to_string()))?;
-    asked.write_all(&text).and_then(|()| asked.rewind()).map_err(|e| trouble("memory", &e))?;
+    let asked = written(errand)?;
     let (said, says) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC).map_err(|e| trouble("pipe", &e))?;
     let mut child = Command::new("/proc/self/exe")
         .arg0("cofferdam")
@@ -70,11 +59,29 @@ pub(super) fn send(errand: &Errand, caller: &Caller) -> Result<Explained, Fault>
         .stderr(Stream::null())
         .spawn()
         .map_err(|e| trouble("it cannot be started", &e))?;
-    let heard = hear(File::from(said)).map_err(|(what, why)| trouble(what, &why));
+    let heard = hear(File::from(said), LONGEST).map_err(|(what, why)| trouble(what, &why));
     // It has ended, or is of no more use.
     let _gone_already = child.kill();
     let _status_says_nothing_more = child.wait();
     wire::read_answer(&Frame { json: heard?, ..Frame::default() })
+}
+
+/// The errand, to be read from memory: nobody waits for whoever writes or reads it.
+fn written(errand: &Errand) -> Result<File, Fault> {
+    let text = serde_json::to_vec(errand).map_err(|e| Fault::internal(e.to_string()))?;
+    if text.len() > LONGEST {
+        let message = format!("a policy and a command of {} bytes; at most {LONGEST} can be explained", text.len());
+        return Err(Fault::invalid(message).hint("run it, or explain it with less").phase(Phase::Admission));
+    }
+    let memory = rustix::fs::memfd_create("errand", MemfdFlags::CLOEXEC).map_err(|e| trouble("memory", &e))?;
+    let mut memory = File::from(memory);
+    memory.write_all(&text).and_then(|()| memory.rewind()).map_err(|e| trouble("memory", &e))?;
+    Ok(memory)
+}
+
+fn trouble(what: &str, why: &dyn std::fmt::Display) -> Fault {
+    let fault = Fault::new(ErrorKind::Unavailable, format!("who finds out the steps: {what}: {why}"));
+    fault.retry(Retry::Later).hint("try again; `cofferdam doctor` shows what this host offers").phase(Phase::Planning)
 }
 
 /// What whoever is sent does: reads its errand, and says what it found.
@@ -91,7 +98,7 @@ pub fn run(caller: &Caller) -> Result<(), Fault> {
 
 fn read() -> Result<Errand, Fault> {
     let mut text = Vec::new();
-    std::io::stdin().take(LONGEST).read_to_end(&mut text).map_err(|e| Fault::internal(e.to_string()))?;
+    std::io::stdin().take(LONGEST as u64).read_to_end(&mut text).map_err(|e| Fault::internal(e.to_string()))?;
     serde_json::from_slice(&text).map_err(|e| Fault::internal(format!("an errand that cannot be read: {e}")))
 }
 
