@@ -164,7 +164,7 @@ impl There {
         let (first, mut again) = (request(), Again::new(&self.client));
         // A daemon that is not there at all is not waited for.
         let mut answer = match first {
-            Err(fault) if fault.phase == Some(Phase::Admission) => return Err(fault),
+            Err(fault) if fault.phase == Some(Phase::Admission) => return Err(if_unwatched(fault)),
             first => first,
         };
         while answer.as_ref().is_err_and(is_lost) && again.look() {

@@ -199,7 +199,7 @@ fn an_older_daemon_is_told_as_such_and_nothing_is_run() {
         sees.lock().unwrap().push(asked.to_owned());
         let fault = |message: &str| {
             json!({"protocol_version": 1, "success": false, "error_kind": "invalid_request", "message": message,
-                   "hint": "look it up", "retry": "never", "request_id": "req_1"})
+                   "hint": "look it up", "retry": "never", "phase": "admission", "request_id": "req_1"})
         };
         let (status, fault) = match asked {
             "POST /v1/runs/explain" => ("405 Method Not Allowed", fault("/v1/runs/explain does not take POST")),
@@ -207,13 +207,18 @@ fn an_older_daemon_is_told_as_such_and_nothing_is_run() {
         };
         out.write_all(&whole(status, "application/json", fault.to_string().as_bytes()))
     });
-    for flag in ["--report-reads", "--explain"] {
-        let mut run = place.cofferdam(["run", "--json", flag, "--", "touch", "made"]);
-        let (fault, code) = told(&run.env("COFFERDAM_SERVER", &fake.socket).output().unwrap());
+    let run = |flag| ["run", "--json", flag, "--", "touch", "made"];
+    let exec = ["exec", "--json", "--report-reads", "box", "touch", "made"];
+    for (flag, args) in
+        [("--report-reads", run("--report-reads")), ("--explain", run("--explain")), ("--report-reads", exec)]
+    {
+        let mut command = place.cofferdam(args);
+        let (fault, code) = told(&command.env("COFFERDAM_SERVER", &fake.socket).output().unwrap());
         assert_eq!((fault["error_kind"].as_str(), code), (Some("unsupported_host"), Some(125)), "{fault}");
         let message = fault["message"].as_str().unwrap();
         assert!(message.contains(flag) && message.contains("older") && fault["hint"].is_string(), "{fault}");
     }
-    assert_eq!(*seen.lock().unwrap(), ["POST /v1/sandboxes", "POST /v1/runs/explain"], "nothing else was asked for");
+    let asks = ["POST /v1/sandboxes", "POST /v1/runs/explain", "POST /v1/sandboxes/box/runs"];
+    assert_eq!(*seen.lock().unwrap(), asks, "nothing else was asked for");
     assert!(!place.project.join("made").exists());
 }
