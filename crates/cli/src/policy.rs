@@ -127,6 +127,7 @@ fn learn(m: &ArgMatches) -> Result<ExitCode, Fault> {
             all_to_stderr: m.get_one::<OsString>("output").is_none(),
         },
         report_reads: true,
+        ask_timeout: None,
         learn: Learn::All,
     };
     let writes: Vec<String> = m.get_many::<String>("write").unwrap_or_default().cloned().collect();

@@ -10,6 +10,7 @@ use node::events::{EventFile, LEAST_MAX};
 use node::keeper::attach::Left;
 use node::output::Output;
 use node::policies::{Flag, Source};
+use node::run::explained::Explained;
 use node::run::{Ask, Fresh, Groundwork, Keep, Learn, Observed, Observer, Place, Refused, TTL_MS};
 use std::ffi::{OsStr, OsString};
 use std::io::{IsTerminal, Write};
@@ -92,7 +93,6 @@ fn carry_out(
     };
     let ground = ground.unwrap_or_else(node::run::begin);
     let ask = ask(verb, matches, &caller)?;
-    let patience = patience(matches)?;
     if let Place::Sandbox(word) = &ask.place
         && let Some(done) = live(matches, &ask, word, &caller)?
     {
@@ -100,7 +100,7 @@ fn carry_out(
     }
     let mut ready = node::run::prepare(&ask, &caller, ground)?;
     if matches.get_flag("explain") {
-        explain(&ready);
+        explain(&ready.explained()?)?;
         return Ok(Done::Explained);
     }
     let watched = std::io::stderr().is_terminal() && !matches.get_flag("quiet");
@@ -114,7 +114,7 @@ fn carry_out(
         ready.notes.iter().filter(|n| !of_preset(n)).for_each(|n| render::note(n));
     }
     if ready.asks() {
-        answer_by_person(&mut ready, patience)?;
+        answer_by_person(&mut ready, ask.ask_timeout)?;
     }
     ready.secret_variables().iter().for_each(|name| caller.forget(name));
     let observer = live.then(|| tell_live(ask.stdio.terminal));
@@ -167,7 +167,7 @@ fn live(m: &ArgMatches, ask: &Ask, word: &str, caller: &node::Caller) -> Result<
 }
 
 /// How long somebody is waited for, where the flag says it.
-fn patience(m: &ArgMatches) -> Result<Option<Duration>, Fault> {
+pub fn patience(m: &ArgMatches) -> Result<Option<Duration>, Fault> {
     let Some(word) = value(m, "ask-timeout") else { return Ok(None) };
     let patience = Duration::from_millis(quantity::time(word).map_err(|e| bad("ask-timeout", &e))?);
     let (least, most) = (node::questions::LEAST_PATIENCE, node::questions::MOST_PATIENCE);
@@ -182,8 +182,8 @@ fn patience(m: &ArgMatches) -> Result<Option<Duration>, Fault> {
 fn answer_by_person(ready: &mut node::run::Ready, patience: Option<Duration>) -> Result<(), Fault> {
     let terminal = prompt::Terminal::open().filter(|_| std::io::stderr().is_terminal());
     match (terminal, patience) {
-        (Some(terminal), patience) => {
-            ready.ask_person(Box::new(terminal), patience.unwrap_or(node::questions::PATIENCE));
+        (Some(terminal), _) => {
+            ready.ask_person(Box::new(terminal));
             Ok(())
         }
         (None, None) => Ok(()),
@@ -221,28 +221,29 @@ fn tell_live<'a>(raw_terminal: bool) -> Observer<'a> {
     })
 }
 
-fn explain(ready: &node::run::Ready) {
+/// Whoever told it, nothing of it drives the terminal.
+fn explain(told: &Explained) -> Result<(), Fault> {
     let mut out = std::io::stdout().lock();
-    let mut say = |line: &str| writeln!(out, "{line}").is_ok();
+    let mut say = |text: &str| text.lines().all(|line| writeln!(out, "{}", render::safe(line)).is_ok());
+    let policy = node::policies::parse_text(&told.policy.to_string(), "policy.json").map_err(|fault| {
+        let message = format!("the policy that was told cannot be read: {}", fault.message);
+        let fault = Fault::new(ErrorKind::ProviderFailed, message).phase(Phase::Delivery);
+        fault.hint("see that --server names a daemon of the same version")
+    })?;
     say("# policy");
-    say(ready.policy.to_json().trim_end());
-    if ready.warnings.len() + ready.notes.len() > 0 {
-        say("\n# notes");
-        ready.warnings.iter().chain(&ready.notes).for_each(|n| {
-            say(&render::safe(n));
-        });
+    say(&policy.document.to_json());
+    let setup = told.setup.as_deref().unwrap_or_default();
+    for (head, lines) in [("# notes", &told.notes[..]), ("# secrets", &told.secrets), ("# setup", setup)] {
+        if !lines.is_empty() {
+            say(&format!("\n{head}"));
+            // A reader that left early is no error of ours.
+            let _all = lines.iter().all(|line| say(line));
+        }
     }
-    let secrets = ready.secrets();
-    if !secrets.is_empty() {
-        say("\n# secrets");
-        secrets.iter().for_each(|line| {
-            say(&render::safe(line));
-        });
+    if told.setup.is_none() {
+        render::note("the steps of the setup name places of the daemon's host, and are told to its operator alone");
     }
-    say("\n# setup");
-    ready.prepared.explain().iter().for_each(|step| {
-        say(step);
-    });
+    Ok(())
 }
 
 fn ask(verb: Runs, m: &ArgMatches, caller: &node::Caller) -> Result<Ask, Fault> {
@@ -270,6 +271,7 @@ fn ask(verb: Runs, m: &ArgMatches, caller: &node::Caller) -> Result<Ask, Fault> 
         events: m.contains_id("events"),
         stdio: stdio(m),
         report_reads: m.get_flag("report-reads"),
+        ask_timeout: patience(m)?,
         learn: Learn::Nothing,
     })
 }

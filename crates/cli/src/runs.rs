@@ -8,7 +8,7 @@ use node::keeper::attach::{Left, Manner, attach};
 use node::keeper::spool::{Kind, Record};
 use node::keeper::wire::Word;
 use node::keeper::{self, exec};
-use node::run::Ask;
+use node::run::{Ask, errand};
 use serde_json::json;
 use std::ffi::OsStr;
 use std::io::Write;
@@ -28,9 +28,13 @@ pub fn main(verb: &str, m: &ArgMatches) -> ExitCode {
     done.unwrap_or_else(|fault| render::fault(&fault, json))
 }
 
-/// The hidden verb: `keep SANDBOX [IDLE_MS]`, which is how we start ourselves beside ourselves.
+/// The hidden verb, which is how we start ourselves beside ourselves: `keep SANDBOX [IDLE_MS]`, or `keep --explain` to find out the steps
+/// of a run.
 pub fn keep(words: &[std::ffi::OsString]) -> ExitCode {
     keeper::stand_alone();
+    if words.first().is_some_and(|word| word == errand::WORD) {
+        return code(surroundings::caller().and_then(|caller| errand::run(&caller)));
+    }
     let words: Vec<String> = words.iter().map(|word| word.to_string_lossy().into_owned()).collect();
     let begin = keeper::Begin::of(&words);
     begin.modest();
@@ -42,7 +46,11 @@ pub fn keep(words: &[std::ffi::OsString]) -> ExitCode {
             Err(fault)
         }
     };
-    match kept {
+    code(kept)
+}
+
+fn code(done: Result<(), Fault>) -> ExitCode {
+    match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(fault) => ExitCode::from(fault.status()),
     }

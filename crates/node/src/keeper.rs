@@ -15,12 +15,15 @@ pub mod resting;
 pub mod runs;
 pub mod services;
 pub mod spool;
+pub(crate) mod starting;
 pub mod suspend;
+pub mod watch;
 pub mod wire;
 
 pub use birth::{announce, stand_alone};
-pub use client::{Come, Follow, Keeper, Pending, Said, Wanted, remember_descriptors};
+pub use client::{Come, Follow, Keeper, Pending, Said};
 pub use keep::{Begin, MOST_RUNS, keep};
+pub use starting::{Wanted, remember_descriptors};
 
 use crate::Caller;
 use std::path::Path;

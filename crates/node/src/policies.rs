@@ -9,6 +9,7 @@ use crate::{network, toolchains};
 use enclosure::LocalHost;
 use policy::{Action, Base, Context, ExecRule, Format, FsRule, NetRule, Perm, Perms, Policy, Proto, RulePath, Target};
 pub use policy::{Document, nearest};
+use serde::{Deserialize, Serialize};
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use terms::{ErrorKind, Fault, Phase};
@@ -27,7 +28,7 @@ pub enum Flag {
 }
 
 /// A policy by name or file.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Source {
     Preset(String),
     File(PathBuf),

@@ -36,6 +36,11 @@ pub(crate) fn read_all(words: &[String]) -> Result<Vec<Asked>, Fault> {
     }
 }
 
+/// Whether all of them can be read, for who opens none.
+pub fn check(words: &[String]) -> Result<(), Fault> {
+    read_all(words).map(drop)
+}
+
 /// Where a port is published, from what is typed to remove it: the whole word, or it without the port inside.
 pub(crate) fn read_place(word: &str) -> Result<SocketAddr, Fault> {
     match read(word) {

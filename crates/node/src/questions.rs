@@ -21,6 +21,17 @@ pub const LEAST_PATIENCE: Duration = Duration::from_secs(1);
 /// Clients give up sooner than this, whatever we do.
 pub const MOST_PATIENCE: Duration = Duration::from_secs(600);
 
+/// How long somebody is waited for, where a request says it in milliseconds.
+pub fn patience(field: &str, ms: u64) -> Result<Duration, Fault> {
+    let patience = Duration::from_millis(ms);
+    if (LEAST_PATIENCE..=MOST_PATIENCE).contains(&patience) {
+        return Ok(patience);
+    }
+    let (least, most) = (LEAST_PATIENCE.as_millis(), MOST_PATIENCE.as_millis());
+    let fault = Fault::invalid(format!("{field} {ms}: must be between {least} and {most}"));
+    Err(fault.hint("give milliseconds, from one second to ten minutes").phase(Phase::Admission))
+}
+
 /// Something that a rule says `ask` of, and that waits for an answer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Question {

@@ -1,6 +1,8 @@
 //! Run one command in an enclosure: from what was asked to how it ended.
 
 mod aside;
+pub mod errand;
+pub mod explained;
 mod inside;
 pub mod layer;
 mod mode;
@@ -30,7 +32,7 @@ use crate::events::EventFile;
 use crate::network::{self, Brokered, Ear, Planned, Purpose, Wanted};
 use crate::policies::{self, Flag, Source};
 use crate::publish;
-use crate::questions::{Asked, Person, Questions};
+use crate::questions::{Asked, PATIENCE, Person, Questions};
 use crate::roster::Roster;
 pub use crate::sandbox::TTL_MS;
 use enclosure::{Beside, Cpus, Driver, Enforced, Prepared, Published, Request};
@@ -66,6 +68,8 @@ pub struct Ask {
     pub events: bool,
     pub stdio: Stdio,
     pub report_reads: bool,
+    /// How long what asks waits for an answer; the usual time where none is given.
+    pub ask_timeout: Option<Duration>,
     pub learn: Learn,
 }
 
@@ -96,8 +100,9 @@ pub struct Ready {
     publish: Vec<Published>,
     tracked: Option<Tracked>,
     timer: Timer,
-    /// Rules about files or sockets ask somebody; where, and who is at the terminal.
+    /// Rules about files or sockets ask somebody; for how long, where, and who is at the terminal.
     asks_locally: bool,
+    patience: Duration,
     questions: Option<Questions>,
     person: Option<Box<dyn Person>>,
 }
@@ -115,8 +120,8 @@ impl Ready {
     }
 
     /// The same, and somebody at the terminal answers.
-    pub fn ask_person(&mut self, person: Box<dyn Person>, patience: std::time::Duration) {
-        self.ask_in(Questions::new(patience));
+    pub fn ask_person(&mut self, person: Box<dyn Person>) {
+        self.ask_in(Questions::new(self.patience));
         self.person = Some(person);
     }
 
@@ -332,6 +337,7 @@ impl Laid {
             publish,
             tracked,
             asks_locally,
+            patience: ask.ask_timeout.unwrap_or(PATIENCE),
             questions: None,
             person: None,
             timer,

@@ -85,6 +85,12 @@ pub struct Sandbox {
     /// What happens on its network is written down as long as it is live, in so many bytes at most.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub events_max: Option<u64>,
+    /// Refused reads of its commands are reported, too.
+    #[serde(skip_serializing_if = "std::ops::Not::not", default)]
+    pub report_reads: bool,
+    /// How long its questions wait for an answer, if not for the usual time.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub ask_timeout_ms: Option<u64>,
     /// How far it was suspended when its processes were ended for it; none once it is resumed.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub suspended: Option<Tier>,
@@ -190,6 +196,8 @@ impl Sandbox {
             publish: Vec::new(),
             secrets: Vec::new(),
             events_max: None,
+            report_reads: false,
+            ask_timeout_ms: None,
             suspended: None,
             notes: Vec::new(),
         }

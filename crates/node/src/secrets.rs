@@ -8,7 +8,7 @@
 mod brought;
 pub mod kept;
 
-pub use brought::{Carried, brought, carry};
+pub use brought::{Carried, brought, carry, told};
 pub(crate) use brought::{check_recorded, refuse_brought};
 
 use crate::Caller;

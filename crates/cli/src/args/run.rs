@@ -283,7 +283,7 @@ fn command_args() -> Vec<Arg> {
         Arg::new("ask-timeout")
             .long("ask-timeout")
             .value_name("TIME")
-            .help("How long a rule that asks waits for an answer at the terminal [default: 60s]"),
+            .help("How long a rule that asks waits for an answer, at the terminal or at a daemon [default: 60s]"),
         flag("interactive").short('i').help("Keep standard input open (it is, unless --no-stdin)"),
         flag("no-stdin").help("Give the command an empty standard input"),
         flag("tty").help("Give the command a terminal of its own (the default on a terminal); -it works too, and -t where no TIME follows"),

@@ -36,7 +36,7 @@ fn create() -> Command {
         .args(limit_args())
 }
 
-fn sandbox_args() -> [Arg; 9] {
+fn sandbox_args() -> [Arg; 11] {
     let value = |name: &'static str, value: &'static str| Arg::new(name).long(name).value_name(value);
     [
         value("name", "NAME").help("A name to call it by"),
@@ -55,6 +55,8 @@ fn sandbox_args() -> [Arg; 9] {
             .action(ArgAction::Append)
             .requires("service")
             .help("When a service that ended is started again: always, on-failure or never [default: on-failure]"),
+        flag("report-reads").help("Report denied reads of its commands too; every open then waits for cofferdam"),
+        value("ask-timeout", "TIME").help("How long a rule that asks waits for an answer [default: 60s]"),
         json(),
     ]
 }

@@ -34,6 +34,8 @@ pub fn make(ask: &Ask, there: &There) -> Result<(Make, Vec<String>), Fault> {
         read_only: ask.read_only,
         secrets: ask.secrets.clone(),
         events_max: ask.events_max,
+        report_reads: ask.report_reads,
+        ask_timeout_ms: ask.ask_timeout_ms,
     };
     Ok((make, notes))
 }

@@ -1,7 +1,8 @@
 //! Commands in live sandboxes: begun, read along, visited, waited for, signalled.
 
 use super::Engine;
-use super::there::{Again, There, time};
+use super::make::make;
+use super::there::{Again, There, if_older, time};
 use crate::render;
 use client::{Ask, Event, Heard, Stream, Visitor};
 use node::files::Target;
@@ -12,10 +13,12 @@ use node::keeper::exec;
 use node::keeper::runs::{self, Found, Log};
 use node::keeper::spool::{HEAD, Kind, Record};
 use node::keeper::wire::Hidden;
+use node::lifecycle::create;
 use node::run;
+use node::run::explained::Explained;
 use serde::Deserialize;
 use serde_json::json;
-use server::wire::Signalled;
+use server::wire::{ExplainRun, Signalled};
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
@@ -124,6 +127,20 @@ fn spelled(word: &OsStr) -> Target {
     Target::of(word.as_bytes())
 }
 
+/// A daemon that does not know how commands can be watched.
+pub fn if_unwatched(fault: Fault) -> Fault {
+    let fault = if_older(fault, "unknown field `report_reads`", "--report-reads");
+    if_older(fault, "unknown field `ask_timeout_ms`", "--ask-timeout")
+}
+
+/// Refuses what one command of many cannot have.
+fn check_single(ask: &run::Ask) -> Result<(), Fault> {
+    let Some(what) = exec::too_much(ask) else { return Ok(()) };
+    let message = format!("over a daemon commands run in live sandboxes, and {what} cannot be given to one command");
+    let fault = Fault::new(ErrorKind::Conflict, message).phase(Phase::Admission);
+    Err(fault.hint("give it to the sandbox as a whole, with `cofferdam create` or `cofferdam run`"))
+}
+
 fn over(run: &str) -> Fault {
     let fault = Fault::new(ErrorKind::Conflict, format!("{run} does not go on in a live sandbox"));
     fault.subject(run).phase(Phase::Admission).hint("`cofferdam logs` shows what it said")
@@ -136,12 +153,7 @@ impl There {
 
     /// Begins a command; the run's id. A request whose answer is lost is repeated under its key, and begins no second one.
     pub fn begin(&self, ask: &run::Ask, word: Option<&str>, secrets: Values) -> Result<String, Fault> {
-        if let Some(what) = exec::too_much(ask) {
-            let message =
-                format!("over a daemon commands run in live sandboxes, and {what} cannot be given to one command");
-            let fault = Fault::new(ErrorKind::Conflict, message).phase(Phase::Admission);
-            return Err(fault.hint("give it to the sandbox as a whole, with `cofferdam create` or `cofferdam run`"));
-        }
+        check_single(ask)?;
         let word = self.word(word)?;
         let key = terms::id("key", fresh::random());
         let document = begin::Ask { secrets, ..self.command(ask)? };
@@ -152,13 +164,35 @@ impl There {
         let (first, mut again) = (request(), Again::new(&self.client));
         // A daemon that is not there at all is not waited for.
         let mut answer = match first {
-            Err(fault) if fault.phase == Some(Phase::Admission) => return Err(fault),
+            Err(fault) if fault.phase == Some(Phase::Admission) => return Err(if_unwatched(fault)),
             first => first,
         };
         while answer.as_ref().is_err_and(is_lost) && again.look() {
             answer = request();
         }
-        answer.map(|shown| shown.run)
+        answer.map(|shown| shown.run).map_err(if_unwatched)
+    }
+
+    /// What a command would do in a sandbox.
+    pub fn explain_in(&self, ask: &run::Ask, word: &str) -> Result<Explained, Fault> {
+        check_single(ask)?;
+        let sandbox = self.word(Some(word).filter(|word| !word.is_empty()))?;
+        self.explained(&ExplainRun { sandbox: Some(sandbox), create: None, run: self.command(ask)? })
+    }
+
+    /// The same in a sandbox that would be made for it: then rules and limits are the sandbox's.
+    pub fn explain(&self, ask: &run::Ask, wanted: &create::Ask) -> Result<Explained, Fault> {
+        let (create, notes) = make(wanted, self)?;
+        let command = run::Ask { limits: Default::default(), ..ask.clone() };
+        let mut told =
+            self.explained(&ExplainRun { sandbox: None, create: Some(create), run: self.command(&command)? })?;
+        told.notes.splice(0..0, notes);
+        Ok(told)
+    }
+
+    fn explained(&self, wish: &ExplainRun) -> Result<Explained, Fault> {
+        let told = self.post(&["v1", "runs", "explain"], wish);
+        told.map_err(|fault| if_older(fault, "/v1/runs/explain does not take POST", "--explain"))
     }
 
     fn command(&self, ask: &run::Ask) -> Result<begin::Ask, Fault> {
@@ -175,6 +209,8 @@ impl There {
                 .terminal
                 .then(|| terminal::size(rustix::stdio::stdin()))
                 .map(|(rows, columns)| Size { rows, columns }),
+            report_reads: ask.report_reads,
+            ask_timeout_ms: ask.ask_timeout.map(|time| time.as_millis() as u64),
             ..begin::Ask::default()
         })
     }

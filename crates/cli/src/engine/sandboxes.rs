@@ -1,6 +1,7 @@
 //! create, ls, ps, inspect, start, stop, suspend, resume, rm, gc.
 
 use super::make;
+use super::runs::if_unwatched;
 use super::there::time;
 use super::{Engine, There};
 use client::Ask;
@@ -119,7 +120,7 @@ impl There {
         if let Some(key) = &ask.key {
             request = request.header("idempotency-key", key)?;
         }
-        let mut made: Created = self.client.document(request)?;
+        let mut made: Created = self.client.document(request).map_err(if_unwatched)?;
         made.notes.splice(0..0, notes);
         Ok(made)
     }

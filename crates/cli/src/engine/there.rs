@@ -133,6 +133,18 @@ fn is_odd(word: &str) -> bool {
     matches!(word, "" | "." | "..") || word.contains(['/', '%', '\\']) || word.contains(char::is_control)
 }
 
+/// What a daemon of an older version was asked for, by the word that it does not know: it refused the whole request and did nothing, and
+/// the flag is named to who gave it.
+pub fn if_older(fault: Fault, unknown: &str, flag: &str) -> Fault {
+    if fault.error_kind != ErrorKind::InvalidRequest || !fault.message.contains(unknown) {
+        return fault;
+    }
+    let message = format!("{flag} is not known to the daemon, which is of an older version: {}", fault.message);
+    let request_id = fault.request_id.clone();
+    let fault = Fault::new(ErrorKind::UnsupportedHost, message).phase(Phase::Admission);
+    Fault { request_id, ..fault }.hint(format!("leave {flag} out, or bring the daemon to this version"))
+}
+
 /// As a daemon reads it.
 pub fn time(time: Duration) -> String {
     format!("{}ms", time.as_millis())

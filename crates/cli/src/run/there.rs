@@ -14,13 +14,16 @@ use node::lifecycle::stop::Which;
 use node::policies::Source;
 use node::run::{Ask, Fresh, Keep, Place, TTL_MS};
 use node::secrets::{self, Carried};
+use std::collections::BTreeMap;
 use std::io::IsTerminal;
 use std::time::Duration;
 use terms::{Changes, Fault, Outcome};
 
 pub fn carry_out(verb: Runs, m: &ArgMatches, there: &There, events: Option<EventFile>) -> Result<Done, Fault> {
     let asked = ask(verb, m, &there.caller)?;
-    refuse(m, &asked)?;
+    if m.get_flag("explain") {
+        return explain(there, &asked);
+    }
     let detach = m.try_get_one::<bool>("detach").ok().flatten().is_some_and(|detach| *detach);
     match &asked.place {
         Place::Sandbox(word) => {
@@ -37,41 +40,42 @@ pub fn carry_out(verb: Runs, m: &ArgMatches, there: &There, events: Option<Event
         Place::Fresh(fresh) => in_fresh(m, there, &asked, fresh, events),
         // There is a sandbox all the same, which nothing is written to.
         Place::ReadOnly => in_fresh(m, there, &asked, &Fresh::default(), events),
-        Place::Direct => Err(not_there(
-            "--direct",
-            "a daemon changes a directory by an approval and by nothing else",
-            "leave --direct out and `cofferdam approve` what was changed, or run it on the daemon's host without --server",
-        )),
-        Place::Plain => Err(Fault::internal("a run that is no run")),
+        Place::Direct | Place::Plain => Err(no_direct()),
     }
 }
 
-/// What only a process here could do.
-fn refuse(m: &ArgMatches, asked: &Ask) -> Result<(), Fault> {
-    let given = [
-        (
-            m.get_flag("explain"),
-            "--explain",
-            "the steps are those of a process here",
-            "`cofferdam policy explain` tells what a policy decides there",
-        ),
-        (
-            asked.report_reads,
-            "--report-reads",
-            "all commands of a live sandbox are watched alike",
-            "leave it out, or run it on the daemon's host without --server",
-        ),
-        (
-            m.get_one::<String>("ask-timeout").is_some(),
-            "--ask-timeout",
-            "questions wait with the daemon, for as long as it says",
-            "leave it out, and answer them with `cofferdam questions` and `cofferdam answer`",
-        ),
-    ];
-    match given.into_iter().find(|(given, ..)| *given) {
-        Some((_, what, why, hint)) => Err(not_there(what, why, hint)),
-        None => Ok(()),
+/// There is no field for it in any request, so that no token could ask for it either.
+fn no_direct() -> Fault {
+    not_there(
+        "--direct",
+        "a daemon changes a directory by an approval and by nothing else",
+        "leave --direct out and `cofferdam approve` what was changed, or run it on the daemon's host without --server",
+    )
+}
+
+/// Tells what the run would do there, and does nothing of it.
+fn explain(there: &There, asked: &Ask) -> Result<Done, Fault> {
+    let (mut words, mut here) = (Vec::new(), BTreeMap::new());
+    for word in &asked.secrets {
+        let (word, line) = secrets::told(word, &there.caller)?;
+        words.push(word);
+        here.extend(line);
     }
+    node::publish::check(&asked.publish)?;
+    let mut told = match &asked.place {
+        Place::Sandbox(word) => there.explain_in(asked, word)?,
+        Place::Fresh(fresh) => there.explain(asked, &wanted(asked, fresh, words, None))?,
+        Place::ReadOnly => there.explain(asked, &wanted(asked, &Fresh::default(), words, None))?,
+        Place::Direct | Place::Plain => return Err(no_direct()),
+    };
+    // What would be brought comes from here, and the daemon does not know from where.
+    for line in &mut told.secrets {
+        if let Some(own) = line.split_once(':').and_then(|(name, _)| here.get(name)) {
+            line.clone_from(own);
+        }
+    }
+    super::explain(&told)?;
+    Ok(Done::Explained)
 }
 
 /// Is at a run until its end, and shows it as one of ours.
@@ -100,20 +104,7 @@ fn in_fresh(
     events: Option<EventFile>,
 ) -> Result<Done, Fault> {
     let (secrets, values) = carried(asked, there)?;
-    let made = there.create(&create::Ask {
-        read_only: asked.place == Place::ReadOnly,
-        secrets,
-        events_max: events.as_ref().map(|_| DEFAULT_MAX),
-        dir: fresh.dir.clone(),
-        name: fresh.name.clone(),
-        policies: asked.policies.clone(),
-        flags: asked.flags.clone(),
-        limits: asked.limits,
-        cpus: asked.cpus,
-        ttl_ms: Some(fresh.ttl_ms.unwrap_or(TTL_MS)),
-        driver: fresh.driver,
-        ..create::Ask::default()
-    })?;
+    let made = there.create(&wanted(asked, fresh, secrets, events.as_ref().map(|_| DEFAULT_MAX)))?;
     if std::io::stderr().is_terminal() || m.get_flag("verbose") {
         made.notes.iter().for_each(|note| render::note(note));
     }
@@ -146,6 +137,26 @@ fn in_fresh(
     match stay(m, there, asked, &run)? {
         Done::Ran(outcome) => Ok(Done::Ran(Box::new(settle(m, there, *outcome, &which, asked, following)))),
         left => Ok(left),
+    }
+}
+
+/// The sandbox that a run is made in.
+fn wanted(asked: &Ask, fresh: &Fresh, secrets: Vec<String>, events_max: Option<u64>) -> create::Ask {
+    create::Ask {
+        read_only: asked.place == Place::ReadOnly,
+        secrets,
+        events_max,
+        report_reads: asked.report_reads,
+        ask_timeout_ms: asked.ask_timeout.map(|time| time.as_millis() as u64),
+        dir: fresh.dir.clone(),
+        name: fresh.name.clone(),
+        policies: asked.policies.clone(),
+        flags: asked.flags.clone(),
+        limits: asked.limits,
+        cpus: asked.cpus,
+        ttl_ms: Some(fresh.ttl_ms.unwrap_or(TTL_MS)),
+        driver: fresh.driver,
+        ..create::Ask::default()
     }
 }
 

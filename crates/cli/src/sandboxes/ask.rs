@@ -32,6 +32,8 @@ pub fn create(m: &ArgMatches) -> Result<Ask, Fault> {
         key: text(m, "idempotency-key").cloned(),
         driver: driver(m),
         services: services(m)?,
+        report_reads: m.get_flag("report-reads"),
+        ask_timeout_ms: run::patience(m)?.map(|time| time.as_millis() as u64),
         ..Ask::default()
     })
 }

@@ -98,6 +98,7 @@ fn one_agents_sandboxes_are_not_there_for_another() {
         (format!("/v1/sandboxes/{own}/restore"), json!({"snapshot": "kept"})),
         (format!("/v1/sandboxes/{own}/fork"), json!({"snapshot": snapshot})),
         ("/v1/policies/explain".to_owned(), json!({"what": "/etc/passwd", "sandbox": "annsbox"})),
+        ("/v1/runs/explain".to_owned(), json!({"sandbox": "annsbox", "run": {"command": ["true"]}})),
     ] {
         w.post(&w.bob, &path, body).assert_fault(404, "not_found");
     }

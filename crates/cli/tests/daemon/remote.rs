@@ -78,7 +78,7 @@ fn what_no_daemon_can_do_is_refused_and_not_done_here() {
     }
     let daemon = Daemon::start(&place);
     let socket = daemon.socket.to_string_lossy().into_owned();
-    for flags in [&["--direct"][..], &["--explain"], &["--report-reads"], &["--ask-timeout", "5s"]] {
+    for flags in [&["--direct"][..], &["--direct", "--explain"], &["--direct", "-p", "workspace-write"]] {
         let mut command = asked(&place, &socket, &["run", "--json"]);
         fault(&command.args(flags).args(["--", "touch", "made"]).output().unwrap(), "unsupported_host", 125);
     }

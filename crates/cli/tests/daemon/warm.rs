@@ -98,6 +98,12 @@ fn what_stands_ready_is_taken_over_whole() {
         // Other rules are another sandbox; so is another limit.
         let cold = w.create(json!({"template": "deps", "policies": ["no-network"], "limits": {"max_wall_ms": 5000}}));
         assert_eq!((cold.status, &cold.json()["warm"]), (201, &json!(false)), "{cold:?}");
+        // And one that is to be watched otherwise than what stands there.
+        for more in [json!({"report_reads": true}), json!({"ask_timeout_ms": 5000})] {
+            let mut body = json!({"template": "deps"});
+            body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+            assert_eq!(w.create(body).assert_ok()["warm"], json!(false), "{more}");
+        }
         assert_eq!(w.spares(), before);
 
         let body = json!({"template": "deps", "name": "mine", "ttl_ms": 3_600_000, "reserve": ["src"],

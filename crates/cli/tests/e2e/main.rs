@@ -38,7 +38,6 @@ fn the_same_with_a_daemon() {
         "a_sandbox_is_gone_on_with_under_its_own_rules",
         "a_workspace_and_our_own_state",
         "denials_hold_in_a_workspace",
-        "explain_shows_the_layers",
         "one_run_at_a_time",
         "other_modes_are_chosen",
         "the_home_directory_wants_a_choice",
@@ -46,5 +45,7 @@ fn the_same_with_a_daemon() {
         "what_is_kept_is_as_much",
         "workspaces_are_measured",
     ];
-    support::served::again(15, &["diff::", "rebase::", "workspace::"], &but);
+    let watched =
+        ["denials::looking_at_what_is_hidden", "denials::ordinary_work_has_no", "denials::the_commands_own_failures"];
+    support::served::again(19, &[&["diff::", "rebase::", "workspace::"], &watched[..]].concat(), &but);
 }

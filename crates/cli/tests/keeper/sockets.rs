@@ -11,7 +11,7 @@ use std::io::{ErrorKind, Read, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 fn socket(live: &Live<'_>) -> PathBuf {
@@ -172,18 +172,62 @@ fn what_is_no_run_is_refused_by_its_keeper() {
     assert!(live.sh(&[], "test -e made", b"").status.success());
 }
 
-/// A keeper that does not say that it counts input, as those before it did not: the same program, in which that word is another.
-fn older(place: &Place) -> PathBuf {
-    let (word, other) = (b"counts_input", b"counts_nought");
+/// A keeper that does not say something of itself, as those before it did not: the same program, in which that word is another.
+fn older(place: &Place, word: &str) -> PathBuf {
+    let (word, other) = (word.as_bytes(), vec![b'_'; word.len()]);
     let mut bytes = fs::read(binary()).unwrap();
     let found: Vec<usize> =
-        bytes.windows(word.len()).enumerate().filter(|(_, w)| w == word).map(|(at, _)| at).collect();
+        bytes.windows(word.len()).enumerate().filter(|(_, w)| *w == word).map(|(at, _)| at).collect();
     assert!(!found.is_empty());
-    found.iter().for_each(|at| bytes[*at..at + word.len()].copy_from_slice(&other[..word.len()]));
+    found.iter().for_each(|at| bytes[*at..at + word.len()].copy_from_slice(&other));
     // Copied by another: a program that one of our own children still has open for writing cannot be started.
     let (from, path) = (place.file("bytes", bytes), place.root.join("older"));
     assert!(Command::new("install").arg("-m755").args([&from, &path]).status().unwrap().success());
     path
+}
+
+/// Has a sandbox kept by this program.
+fn kept_by(place: &Place, program: PathBuf, sandbox: &str) -> Child {
+    let mut keeper = place.outside(program);
+    let mut keeper = keeper.args(["keep", sandbox, "600000"]).stdout(Stdio::piped()).spawn().unwrap();
+    let mut said = String::new();
+    keeper.stdout.take().unwrap().read_to_string(&mut said).unwrap();
+    assert!(said.contains("value"), "{said}");
+    keeper
+}
+
+/// It would start the command as if nothing had been said of how it is to be watched.
+#[test]
+fn an_older_keeper_gets_no_command_that_counts_on_being_watched() {
+    let place = Place::new(As::User);
+    let daemon = Daemon::start(&place);
+    let make = json!({"name": "s", "report_reads": true, "ask_timeout_ms": 5000});
+    let id = daemon.post("/v1/sandboxes", make).assert_ok()["id"].as_str().unwrap().to_owned();
+    let mut keeper = kept_by(&place, older(&place, "heeds_watch"), &id);
+    let run = |ask: Value| daemon.post("/v1/sandboxes/s/runs?wait=30s", ask);
+    let wishes = [json!({"report_reads": true}), json!({"ask_timeout_ms": 5000})];
+    let asks = wishes.map(|mut wish| {
+        wish["shell"] = json!("touch begun");
+        wish
+    });
+    for _ in 0..2 {
+        run(json!({"shell": "true"})).assert_ok();
+        for ask in &asks {
+            let fault = run(ask.clone()).assert_fault(501, "unsupported_host");
+            assert!(fault["hint"].as_str().unwrap().contains("cofferdam stop"), "{fault}");
+        }
+    }
+    // So it is with those who speak to it without a daemon.
+    let here = place.cofferdam(["exec", "--json", "--report-reads", "s", "--", "touch", "begun"]).output().unwrap();
+    assert_eq!(here.status.code(), Some(125), "{here:?}");
+    assert_eq!(run(json!({"shell": "test -e begun"})).assert_ok()["outcome"]["exit"], json!({"code": 1}));
+    // The control: the same with a keeper of today.
+    daemon.ask("POST", "/v1/sandboxes/s/stop?timeout=0s").send().assert_ok();
+    keeper.wait().unwrap();
+    daemon.ask("POST", "/v1/sandboxes/s/start").send().assert_ok();
+    for ask in asks {
+        assert_eq!(run(ask).assert_ok()["outcome"]["verdict"], "ok");
+    }
 }
 
 #[test]
@@ -191,11 +235,7 @@ fn an_older_keeper_gets_no_command_with_input() {
     let place = Place::new(As::User);
     let daemon = Daemon::start(&place);
     let id = daemon.post("/v1/sandboxes", json!({"name": "s"})).assert_ok()["id"].as_str().unwrap().to_owned();
-    let mut keeper = place.outside(older(&place));
-    let mut keeper = keeper.args(["keep", &id, "600000"]).stdout(Stdio::piped()).spawn().unwrap();
-    let mut said = String::new();
-    keeper.stdout.take().unwrap().read_to_string(&mut said).unwrap();
-    assert!(said.contains("value"), "{said}");
+    let mut keeper = kept_by(&place, older(&place, "counts_input"), &id);
     let run = |ask: Value| daemon.post("/v1/sandboxes/s/runs?wait=30s", ask);
     let count = || daemon.get("/v1/sandboxes/s/runs").assert_ok()["runs"].as_array().unwrap().len();
     // What it can do is done, as often as it is asked for.

@@ -2,6 +2,7 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod explain;
 mod fake;
 mod fuzz;
 mod hostile;
@@ -9,3 +10,4 @@ mod policies;
 mod runs;
 mod table;
 mod verbs;
+mod watched;

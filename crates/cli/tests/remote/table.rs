@@ -17,10 +17,29 @@ use Where::{Asked, Local, Pure};
 // Beside a local verb stands why it is.
 
 pub const TABLE: &[(&str, Where)] = &[
-    ("run", Asked("c run -- sh -c 'echo ran; echo x > made'; ls", &["ran"])),
-    ("exec", Asked("c exec $b -c 'echo out; exit 3' || echo $?", &["out", "3"])),
+    (
+        "run",
+        Asked(
+            "c run -- sh -c 'echo ran; echo x > made'; c run --explain -- true | grep '# setup'; echo h > h; \
+             c run --json --report-reads --ask-timeout 5s --deny-read h -- cat h || echo $?",
+            &["ran", "# setup", "fs.read", "1"],
+        ),
+    ),
+    (
+        "exec",
+        Asked(
+            "c exec --explain $b -- true | grep '# setup'; c exec $b -c 'echo out; exit 3' || echo $?",
+            &["# setup", "out", "3"],
+        ),
+    ),
     ("shell", Asked("echo 'echo from-shell' | c shell $b", &["from-shell"])),
-    ("create", Asked("c create --name made-$b; c inspect made-$b --json", &["sbx_", "made-"])),
+    (
+        "create",
+        Asked(
+            "c create --name made-$b --report-reads --ask-timeout 5s; c inspect made-$b --json",
+            &["sbx_", "made-", "\"report_reads\"", "\"ask_timeout_ms\""],
+        ),
+    ),
     ("ls", Asked("c ls", &["NAME", "box-ls"])),
     ("ps", Asked("c exec -d $b -c 'sleep 60' > /dev/null; c ps", &["sleep"])),
     ("inspect", Asked("c inspect $b --json", &["\"base\""])),
@@ -156,6 +175,7 @@ pub const ARGS: &[(&str, &[&str])] = &[
     ("ps", &["ps"]),
     ("inspect", &["inspect", "box"]),
     ("run", &["run", "--events", "made/events", "--", "true"]),
+    ("run --explain", &["run", "--explain", "--", "true"]),
     ("exec", &["exec", "box", "--", "echo", "said"]),
     ("shell", &["shell", "box"]),
     ("publish", &["publish", "box"]),

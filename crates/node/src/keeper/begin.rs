@@ -3,10 +3,12 @@
 use super::client::Keeper;
 use super::resting;
 use super::runs::{self, Found};
+use super::watch::Watch;
 use super::wire::{Hidden, Start, Started, Word, words_of};
 use crate::Caller;
 use crate::fresh;
 use crate::lifecycle::live;
+use crate::questions;
 use crate::sandbox::{self, Run, Sandbox};
 use crate::state::State;
 use serde::{Deserialize, Serialize};
@@ -45,6 +47,13 @@ pub struct Ask {
     pub input: bool,
     /// A terminal of its own.
     pub terminal: Option<Size>,
+    /// Refused reads are reported, too. All commands of a sandbox are watched alike: one that was made without this refuses it.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub report_reads: bool,
+    /// How long questions of the command wait for an answer: as long as the sandbox was made for, or it is refused.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 1000, maximum = 600_000)]
+    pub ask_timeout_ms: Option<u64>,
 }
 
 /// Of a terminal.
@@ -105,7 +114,7 @@ fn invalid(message: String, hint: &str) -> Fault {
 }
 
 impl Ask {
-    fn check(&self) -> Result<(), Fault> {
+    pub(crate) fn check(&self) -> Result<(), Fault> {
         if self.command.is_empty() && self.shell.is_none() {
             return Err(invalid(
                 "command: there is none".into(),
@@ -135,7 +144,7 @@ impl Ask {
         if self.terminal.is_some_and(|size| size.rows == 0 || size.columns == 0) {
             return Err(invalid("terminal: no rows or no columns".into(), "give at least 1 of each, e.g. 24 and 80"));
         }
-        Ok(())
+        self.ask_timeout_ms.map_or(Ok(()), |ms| questions::patience("ask_timeout_ms", ms).map(drop))
     }
 
     /// What its keeper is asked; under a key where there is one.
@@ -143,7 +152,7 @@ impl Ask {
         Start {
             command: self.command.iter().map(Word::spelled).collect(),
             shell: self.shell.as_ref().map(Word::spelled),
-            env: self.env.iter().map(set).chain(self.variables.iter().map(Word::spelled)).collect(),
+            env: self.assignments(),
             around: words_of(caller),
             cwd: self.cwd.as_ref().map(Word::spelled),
             workdir: self.workdir.as_ref().map(Word::spelled),
@@ -156,7 +165,18 @@ impl Ask {
             run: Some(id),
             secrets: self.secrets.clone(),
             waits: true,
+            watch: self.watch(),
         }
+    }
+
+    /// All variables with their values.
+    pub(crate) fn assignments(&self) -> Vec<Word> {
+        self.env.iter().map(set).chain(self.variables.iter().map(Word::spelled)).collect()
+    }
+
+    /// How it counts on being watched.
+    pub(crate) fn watch(&self) -> Watch {
+        Watch { report_reads: self.report_reads, ask_timeout_ms: self.ask_timeout_ms }
     }
 
     /// Of all that is asked for. It is a digest because variables may be secrets; of what is known to be one there is not even that.
@@ -203,7 +223,9 @@ pub enum Waits {
 pub fn begin(ask: &Ask, word: &str, key: Option<&str>, caller: &Caller) -> Result<Begun, Fault> {
     ask.check()?;
     let state = State::lend(caller)?;
-    let id = state.store.read(|tx| sandbox::find(tx, Some(word), caller))?.id;
+    let Kept { id, record, .. } = state.store.read(|tx| sandbox::find(tx, Some(word), caller))?;
+    // Before it becomes live for nothing; its keeper asks again, which knows how it was built.
+    ask.watch().check(&Watch::as_made(&record), &id)?;
     let run = key.map(|key| id_of(&id, key));
     if let Some(run) = &run
         && let Some(known) = begun_before(&state, ask, run)?

@@ -1,8 +1,9 @@
-//! Asking a keeper, and starting one where there is none. Every call waits no longer than it says.
+//! Asking a keeper; one is started where there is none. Every call waits no longer than it says.
 
 use super::place::{Card, Place};
 use super::resting;
 use super::spool::Reader;
+use super::starting::{BIRTH, Wanted, bury_children, start};
 use super::wire::{
     self, Ask, By, Fed, Frame, Froze, Hello, Left, Line, Listed, Notice, Pulled, Revision, Rooted, Start, Started,
     Used, Waited, Word,
@@ -10,23 +11,16 @@ use super::wire::{
 use crate::Caller;
 use crate::questions::{Answer, Question, Remember};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::pipe::PipeFlags;
 use serde::de::DeserializeOwned;
-use std::io::{self, Read};
+use std::io;
 use std::marker::PhantomData;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
-use std::sync::{Mutex, OnceLock};
 use std::time::{Duration, Instant};
-use sys::host::{Bounded, bound};
 use terms::{ErrorKind, Fault, Phase, Retry};
 
 /// How long a keeper may take for what it does at once.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// How long an enclosure may take to stand.
-const BIRTH: Duration = Duration::from_secs(60);
 const PAUSE: Duration = Duration::from_millis(3);
 /// How long somebody is waited for who holds a sandbox and has not said yet whether he keeps it.
 const GRACE: Duration = Duration::from_millis(300);
@@ -38,8 +32,9 @@ pub struct Keeper {
     pub(super) place: Place,
     pub sandbox: String,
     pub card: Card,
-    /// It has said that it counts what it is given.
+    /// It has said that it counts what it is given, and that it refuses to start what is to be watched otherwise.
     counts: bool,
+    heeds: bool,
 }
 
 impl Keeper {
@@ -56,7 +51,7 @@ impl Keeper {
                 Ok(_) if sys::process::has_ended(held.as_fd()) => return None,
                 Ok(socket) => {
                     let (line, sandbox) = (Line::new(socket), sandbox.to_owned());
-                    return Some(Keeper { line, place, sandbox, card, counts: false });
+                    return Some(Keeper { line, place, sandbox, card, counts: false, heeds: false });
                 }
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock && Instant::now() < end => std::thread::sleep(PAUSE),
                 Err(_) => return None,
@@ -128,7 +123,7 @@ impl Keeper {
             let fault = Fault::new(ErrorKind::Conflict, message).subject(&self.sandbox);
             return Err(fault.hint(format!("stop it with `cofferdam stop {}`, then repeat", self.sandbox)));
         }
-        self.counts = hello.counts_input;
+        (self.counts, self.heeds) = (hello.counts_input, hello.heeds_watch);
         Ok(hello)
     }
 
@@ -153,13 +148,28 @@ impl Keeper {
         Err(fault.hint(hint))
     }
 
+    /// Refuses what a keeper of an older version would start as if it had not been asked for: it would not be watched as it counts on.
+    fn check_heeds(&self, start: &Start) -> Result<(), Fault> {
+        if self.heeds || start.watch.is_usual() {
+            return Ok(());
+        }
+        let message = format!(
+            "the keeper of {} is of version {} and takes no note of how a command is to be watched",
+            self.sandbox, self.card.version
+        );
+        let fault = Fault::new(ErrorKind::UnsupportedHost, message).subject(&self.sandbox).phase(Phase::Admission);
+        Err(fault.hint(format!("`cofferdam stop {0}` and `cofferdam start {0}` give it a new one", self.sandbox)))
+    }
+
     pub fn start(&mut self, start: Start) -> Result<Started, Fault> {
+        self.check_heeds(&start)?;
         self.ask(&Ask::Start(Box::new(start)))
     }
 
     /// The same for a connection that has rested; none when it was closed meanwhile. What is asked again elsewhere then has the same
     /// id, so that it is not begun twice.
     pub(super) fn start_if_there(&mut self, start: &Start) -> Result<Option<Started>, Fault> {
+        self.check_heeds(start)?;
         let answer = self.put_and_hear(Frame::of(&Ask::Start(Box::new(start.clone()))), PATIENCE)?;
         answer.ok().map(|answer| wire::read_answer(&answer)).transpose()
     }
@@ -486,7 +496,7 @@ fn gone(sandbox: &str, why: &str) -> Fault {
 }
 
 /// Whether something came before the end.
-fn wait_for(fd: BorrowedFd<'_>, end: Instant) -> bool {
+pub(crate) fn wait_for(fd: BorrowedFd<'_>, end: Instant) -> bool {
     ready(fd, PollFlags::IN, Some(end))
 }
 
@@ -503,84 +513,10 @@ fn ready(fd: BorrowedFd<'_>, flags: PollFlags, end: Option<Instant>) -> bool {
     }
 }
 
-/// What a keeper is wanted for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Wanted {
-    Commands,
-    Files,
-}
-
-/// The bound on open files that we were started with, where we raise our own.
-static DESCRIPTORS: OnceLock<u64> = OnceLock::new();
-
-/// Remembers it for keepers that we start: what we allow ourselves is not for guests.
-pub fn remember_descriptors() {
-    if let Some(now) = bound(Bounded::OpenFiles).current {
-        let _first_word_counts = DESCRIPTORS.set(now);
-    }
-}
-
-/// Keepers that we started; they outlive us, but while we live they are ours to bury.
-static CHILDREN: Mutex<Vec<Child>> = Mutex::new(Vec::new());
-
-fn bury_children() {
-    if let Ok(mut children) = CHILDREN.lock() {
-        children.retain_mut(|child| matches!(child.try_wait(), Ok(None)));
-    }
-}
-
-/// Starts a keeper and waits until it says that it stands, or why not.
-fn start(state: &Path, sandbox: &str, wanted: Wanted, caller: &Caller) -> Result<(), Fault> {
-    let trouble = |what: &str, e: &dyn std::fmt::Display| {
-        let fault = Fault::new(ErrorKind::Unavailable, format!("a keeper for {sandbox}: {what}: {e}"));
-        fault
-            .subject(sandbox)
-            .retry(Retry::Later)
-            .hint("`cofferdam doctor` shows what this host offers")
-            .phase(Phase::Start)
-    };
-    let (said, says) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC).map_err(|e| trouble("pipe", &e))?;
-    let child = Command::new("/proc/self/exe")
-        .arg0("cofferdam")
-        .args(["keep", sandbox])
-        .args((wanted == Wanted::Files).then_some(super::FOR_FILES))
-        .args(DESCRIPTORS.get().map(|count| format!("{}{count}", super::DESCRIPTORS)))
-        .env_clear()
-        .envs(caller.env.iter().map(|(name, value)| (name, value)))
-        .env("COFFERDAM_STATE", state)
-        .stdin(Stdio::null())
-        .stdout(says)
-        .stderr(Stdio::null())
-        .spawn()
-        .map_err(|e| trouble("cannot be started", &e))?;
-    if let Ok(mut children) = CHILDREN.lock() {
-        children.push(child);
-    }
-    let mut text = Vec::new();
-    let end = Instant::now() + BIRTH;
-    let mut said = std::fs::File::from(said);
-    let mut piece = [0; 4096];
-    loop {
-        if !wait_for(said.as_fd(), end) {
-            return Err(trouble("it does not stand yet", &"it takes too long"));
-        }
-        match said.read(&mut piece) {
-            Ok(0) => break,
-            Ok(n) if text.len() + n <= wire::MOST => text.extend_from_slice(&piece[..n]),
-            Ok(_) => return Err(trouble("it says too much", &text.len())),
-            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
-            Err(e) => return Err(trouble("pipe", &e)),
-        }
-    }
-    if text.is_empty() {
-        return Err(trouble("it ended", &"without a word"));
-    }
-    wire::read_answer(&Frame { json: text, ..Frame::default() })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::keeper::watch::Watch;
     use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
     use serde_json::json;
 
@@ -593,9 +529,11 @@ mod tests {
         answers.push().unwrap();
         let place = Place::of(Path::new("/nonexistent"), "sbx_1");
         let (line, sandbox, card) = (Line::new(ours), "sbx_1".into(), Card::own());
-        let mut keeper = Keeper { line, place, sandbox, card, counts: false };
+        let mut keeper = Keeper { line, place, sandbox, card, counts: false, heeds: false };
         let hello = keeper.hello()?;
-        keeper.check_counts(&hello)
+        let watch = Watch { report_reads: true, ask_timeout_ms: None };
+        keeper.check_heeds(&Start::default()).and(keeper.check_counts(&hello))?;
+        keeper.check_heeds(&Start { watch, ..Start::default() })
     }
 
     #[test]
@@ -610,7 +548,12 @@ mod tests {
         let fault = heard(hello.clone()).unwrap_err();
         assert_eq!(fault.error_kind, ErrorKind::UnsupportedHost);
         assert!(fault.message.contains("0.0.9") && fault.hint.is_some(), "{fault:?}");
-        assert!(with("counts_input", true.into()).is_ok(), "the control: one that counts");
+        let counts = with("counts_input", true.into()).unwrap_err();
+        assert_eq!(counts.error_kind, ErrorKind::UnsupportedHost);
+        assert!(counts.message.contains("watched") && counts.hint.is_some(), "{counts:?}");
+        let mut today = hello.clone();
+        (today["counts_input"], today["heeds_watch"]) = (true.into(), true.into());
+        assert!(heard(today).is_ok(), "the control: one that counts and heeds");
         assert_eq!(with("protocol", 7.into()).unwrap_err().error_kind, ErrorKind::Conflict);
         assert_eq!(with("sandbox", "sbx_2".into()).unwrap_err().error_kind, ErrorKind::Conflict);
     }

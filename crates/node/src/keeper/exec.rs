@@ -1,6 +1,7 @@
 //! A command in a live sandbox: from what `exec` asks to what its keeper is asked.
 
 use super::client::Keeper;
+use super::watch::Watch;
 use super::wire::{Start, Word, words_of};
 use crate::Caller;
 use crate::run::{Ask, Learn};
@@ -49,6 +50,7 @@ pub fn start_of(ask: &Ask, caller: &Caller, sandbox: &str) -> Result<Start, Faul
         request: None,
         secrets: Default::default(),
         waits: false,
+        watch: Watch::of(ask),
     })
 }
 
@@ -61,7 +63,6 @@ pub fn too_much(ask: &Ask) -> Option<&'static str> {
         (!ask.publish.is_empty(), "--publish"),
         (!ask.secrets.is_empty(), "--secret"),
         (ask.events, "--events"),
-        (ask.report_reads, "--report-reads"),
         (ask.learn != Learn::Nothing, "learning"),
     ];
     given.into_iter().find(|(given, _)| *given).map(|(_, what)| what)

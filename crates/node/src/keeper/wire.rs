@@ -8,6 +8,7 @@
 
 mod line;
 
+use super::watch::Watch;
 use crate::Caller;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -225,6 +226,9 @@ pub struct Start {
     /// little. One of an older version does not hear this, and does not say so.
     #[serde(default, skip_serializing_if = "is_not")]
     pub waits: bool,
+    /// How it counts on being watched. One of an older version does not hear this either; see `Hello::heeds_watch`.
+    #[serde(default, skip_serializing_if = "Watch::is_usual")]
+    pub watch: Watch,
 }
 
 fn is_not(set: &bool) -> bool {
@@ -249,6 +253,9 @@ pub struct Hello {
     /// It counts what each writer gives to an input, so that a piece can be sent again. One of an older version does not say so.
     #[serde(default)]
     pub counts_input: bool,
+    /// It refuses a command that counts on being watched otherwise than it is. One of an older version would start it all the same.
+    #[serde(default)]
+    pub heeds_watch: bool,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

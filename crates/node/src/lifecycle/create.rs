@@ -14,7 +14,7 @@ use crate::policies::{Flag, Source};
 use crate::sandbox::{Sandbox, Service, Sharing};
 use crate::snapshots::{Ground, still_there};
 use crate::state::{self, State};
-use crate::{Caller, fresh, total};
+use crate::{Caller, fresh, questions, total};
 use base::ground_of;
 pub(crate) use base::{Base, Stacked, wait_for_clock};
 use serde::{Deserialize, Serialize};
@@ -56,6 +56,10 @@ pub struct Ask {
     /// Where secrets come from, as the record has it.
     pub secrets: Vec<String>,
     pub events_max: Option<u64>,
+    /// Refused reads of its commands are reported, too.
+    pub report_reads: bool,
+    /// How long its questions wait for an answer; the usual time where none is given.
+    pub ask_timeout_ms: Option<u64>,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
@@ -144,6 +148,18 @@ fn make_telling(ask: &Ask, caller: &Caller, progress: &mut dyn FnMut(&Copied)) -
     made
 }
 
+/// The record of a sandbox that would be made over a directory, but for its layers, and what a person should know of it; refused where
+/// that would be. Nothing is made.
+pub(crate) fn outline(ask: &Ask, caller: &Caller) -> Result<(Sandbox, Vec<String>), Fault> {
+    check_words(ask)?;
+    let state = State::lend(caller)?;
+    let base = Base::open(ask, None, None, caller)?;
+    state::check_apart(&state.dir, &state.path, &base.dir, &base.path)?;
+    let (sandbox, notes) = describe(ask, caller, &base, None)?;
+    state.store.read(|tx| admit(tx, "", &sandbox, caller))?;
+    Ok((sandbox, notes))
+}
+
 /// The record, but for its layers; and what a person should know of its policy.
 fn describe(ask: &Ask, caller: &Caller, base: &Base, ground: Option<&Ground>) -> Result<(Sandbox, Vec<String>), Fault> {
     let (policy, mut notes) = rules::policy_of(ask, ground, caller)?;
@@ -157,6 +173,9 @@ fn describe(ask: &Ask, caller: &Caller, base: &Base, ground: Option<&Ground>) ->
     }
     let reserve = ask.reserve.iter().map(|text| reserve::parse(&base.path, text)).collect::<Result<_, _>>()?;
     rules::check_services(&ask.services)?;
+    if let Some(ms) = ask.ask_timeout_ms {
+        questions::patience("ask_timeout_ms", ms)?;
+    }
     let now = fresh::now_ms();
     let sandbox = Sandbox {
         name: ask.name.clone(),
@@ -172,6 +191,8 @@ fn describe(ask: &Ask, caller: &Caller, base: &Base, ground: Option<&Ground>) ->
         services: ask.services.clone(),
         secrets: ask.secrets.clone(),
         events_max: ask.events_max.map(|max| max.clamp(LEAST_MAX, DEFAULT_MAX)),
+        report_reads: ask.report_reads,
+        ask_timeout_ms: ask.ask_timeout_ms,
         ..Sandbox::new(base.path.clone(), base.id, document, now)
     };
     Ok((sandbox, notes))
@@ -195,6 +216,12 @@ fn params(ask: &Ask, sandbox: &Sandbox) -> Map<String, Value> {
     }
     if let Some(max) = ask.events_max {
         all.insert("events_max".into(), json!(max));
+    }
+    if ask.report_reads {
+        all.insert("report_reads".into(), json!(true));
+    }
+    if let Some(ms) = ask.ask_timeout_ms {
+        all.insert("ask_timeout_ms".into(), json!(ms));
     }
     all
 }

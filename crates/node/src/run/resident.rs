@@ -7,10 +7,11 @@ use super::view::View;
 use super::{Ask, Beside, First, Learn, Refused, Stdio, lay_out, sandboxed};
 use crate::Caller;
 use crate::events::EventFile;
+use crate::keeper::watch::Watch;
 use crate::keeper::wire;
 use crate::network::{Brokered, Lever, Shape};
 use crate::publish;
-use crate::questions::{PATIENCE, Questions};
+use crate::questions::Questions;
 use crate::roster::Roster;
 use crate::sandbox::Sandbox;
 use crate::secrets::Secrets;
@@ -36,6 +37,8 @@ pub(crate) struct Resident {
 /// What every command in a standing enclosure is made under.
 pub(crate) struct Premises {
     pub sandbox: Kept<Sandbox>,
+    /// How all of its commands are watched, as it was built.
+    watch: Watch,
     resolved: Resolved,
     view: View,
     inside: Inside,
@@ -86,6 +89,7 @@ impl Resident {
             events: false,
             stdio: Stdio { input: false, capture: true, terminal: false, all_to_stderr: false },
             report_reads: false,
+            ask_timeout: None,
             learn: Learn::Nothing,
         };
         let (mut ask, under, kept) = sandboxed::take_up(&ask, sandbox, caller, sandboxed::Stopped::Taken)?;
@@ -104,11 +108,13 @@ impl Resident {
             First { run_id, program: kept.record.base.clone(), argv: Vec::new(), env: Vec::new(), resident: true };
         let (mut built, unused) = laid.build(&ask, caller, first)?;
         // Rules that ask may come later.
-        let questions = (built.network.is_some() || built.asks_locally).then(|| Questions::new(PATIENCE));
+        let questions = (built.network.is_some() || built.asks_locally).then(|| Questions::new(built.patience));
         questions.iter().for_each(|questions| built.ask_in(questions.clone()));
         let enforcement = Enforcement { level, missing };
+        let watch = Watch { report_reads: ask.report_reads, ask_timeout_ms: Some(built.patience.as_millis() as u64) };
         let premises = Premises {
             sandbox: kept,
+            watch,
             resolved,
             view,
             inside,
@@ -186,6 +192,7 @@ impl Premises {
     /// From what was asked to a command that can be started.
     pub fn command(&self, start: &wire::Start) -> Result<Command, Fault> {
         check_limits(&start.limits, &self.sandbox.id)?;
+        start.watch.check(&self.watch, &self.sandbox.id)?;
         let words = |what: &str, words: &[wire::Word]| -> Result<Vec<OsString>, Fault> {
             words.iter().map(|word| text(what, word)).collect()
         };

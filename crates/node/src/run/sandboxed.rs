@@ -13,11 +13,19 @@ use crate::warm;
 use enclosure::Groundwork;
 use policy::{Action, Document, Format};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 use store::Kept;
 use terms::{Fault, Phase};
 
 pub(super) fn prepare(ask: &Ask, word: &str, caller: &Caller, ground: Groundwork) -> Result<Ready, Refused> {
     let (ask, under, _) = take_up(ask, word, caller, Stopped::Refused)?;
+    arrange(&ask, caller, under, ground)
+}
+
+/// The same for whoever brings nothing of their own: secrets come from where its record says.
+pub(super) fn prepare_as_recorded(ask: &Ask, id: &str, caller: &Caller, ground: Groundwork) -> Result<Ready, Refused> {
+    let (mut ask, under, kept) = take_up(ask, id, caller, Stopped::Refused)?;
+    ask.secrets = kept.record.secrets;
     arrange(&ask, caller, under, ground)
 }
 
@@ -57,6 +65,8 @@ pub(super) fn take_up(
     let mut ask = ask.clone();
     ask.limits = kept.record.limits.tightest(ask.limits);
     ask.cpus = narrower(kept.record.cpus, ask.cpus);
+    ask.report_reads |= kept.record.report_reads;
+    ask.ask_timeout = ask.ask_timeout.or(kept.record.ask_timeout_ms.map(Duration::from_millis));
     let cwd = working_directory(ask.workdir.as_deref(), &kept.record.base, &caller.cwd)?;
     let spot = Spot { dir: kept.record.base.clone(), cwd, layered: true };
     Ok((ask, Under { effective, spot, held: Some(held), warnings: Vec::new(), timer }, kept))

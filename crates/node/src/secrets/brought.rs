@@ -44,15 +44,34 @@ pub enum Carried {
     Value(String, Hidden),
 }
 
+/// What a `--secret` says of a run elsewhere that is only explained: the word of a record, and where the value would be read here. It
+/// is not read.
+pub fn told(word: &str, caller: &Caller) -> Result<(String, Option<(String, String)>), Fault> {
+    refuse_brought(&[word.to_owned()])?;
+    let (name, source) = read_word(word)?;
+    let line = |source: &Source| (name.to_owned(), format!("{name}: {source}"));
+    Ok(match named_here(source, caller) {
+        Source::Kept { .. } => (word.to_owned(), None),
+        source => (brought(name), Some(line(&source))),
+    })
+}
+
+/// A source as it is found from where the caller is.
+fn named_here(source: Source, caller: &Caller) -> Source {
+    let is_set = |variable: &str| caller.var(variable).is_some_and(|v| !v.is_empty());
+    match source {
+        Source::Env { variable, .. } => Source::Env { is_set: is_set(&variable), variable },
+        Source::File(path) => Source::File(caller.cwd.join(path)),
+        other => other,
+    }
+}
+
 /// Reads what a `--secret` names here, for a run elsewhere.
 pub fn carry(word: &str, caller: &Caller) -> Result<Carried, Fault> {
     refuse_brought(&[word.to_owned()])?;
     let (name, source) = read_word(word)?;
-    let is_set = |variable: &str| caller.var(variable).is_some_and(|v| !v.is_empty());
-    let source = match source {
+    let source = match named_here(source, caller) {
         Source::Kept { .. } => return Ok(Carried::Kept(word.to_owned())),
-        Source::Env { variable, .. } => Source::Env { is_set: is_set(&variable), variable },
-        Source::File(path) => Source::File(caller.cwd.join(path)),
         other => other,
     };
     let value = match hold(name, &source, &caller.cwd)? {

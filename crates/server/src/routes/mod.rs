@@ -35,7 +35,7 @@ pub use openapi::document;
 pub mod wire {
     pub use super::policies::{Checked, Explain};
     pub use super::questions::{List as Questions, Said};
-    pub use super::runs::{Going, Signalled};
+    pub use super::runs::{ExplainRun, Going, Signalled};
     pub use super::sandboxes::{List as Sandboxes, Make, PolicyOf, SuspendAsk, Swept};
     pub use super::snapshots::{Fork, Restore, Snapshots, Take};
     pub use super::templates::{CreateTemplate, Template, Templates, WarmTemplate};

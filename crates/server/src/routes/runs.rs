@@ -1,7 +1,10 @@
 //! Runs: commands in sandboxes, begun, listed, waited for, read along, spoken to and ended.
 
 mod attach;
+mod explain;
 mod output;
+
+pub use explain::Wish as ExplainRun;
 
 use crate::admission::Lease;
 use crate::answer::{Answer, Document};
@@ -30,6 +33,7 @@ pub fn routes() -> OpenApiRouter<Shared> {
         .routes(routes!(list_of, create))
         .routes(routes!(list))
         .routes(routes!(going))
+        .routes(routes!(explain::explain_run))
         .routes(routes!(get, remove))
         .routes(routes!(signal))
         .routes(routes!(kill))

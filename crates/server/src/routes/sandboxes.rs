@@ -131,6 +131,13 @@ pub struct Make {
     pub secrets: Vec<String>,
     /// What happens on its network is written down in so many bytes at most [64 MiB]; `network/events` tells it.
     pub events_max: Option<u64>,
+    /// Refused reads of its commands are reported, too; every open then waits for the keeper.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub report_reads: bool,
+    /// How long its questions wait for an answer [60000].
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 1000, maximum = 600_000)]
+    pub ask_timeout_ms: Option<u64>,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
@@ -151,7 +158,7 @@ impl From<PolicyOf> for Source {
 }
 
 impl Make {
-    fn ask(self, key: Key) -> Result<Ask, Fault> {
+    pub(super) fn ask(self, key: Key) -> Result<Ask, Fault> {
         let relative = self.dir.as_ref().filter(|dir| !dir.is_absolute());
         if let Some(dir) = relative {
             let fault = Fault::invalid(format!("dir {:?}: not a whole path", dir.display())).phase(Phase::Admission);
@@ -176,6 +183,8 @@ impl Make {
             read_only: self.read_only,
             secrets: self.secrets,
             events_max: self.events_max,
+            report_reads: self.report_reads,
+            ask_timeout_ms: self.ask_timeout_ms,
         })
     }
 }

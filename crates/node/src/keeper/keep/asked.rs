@@ -155,6 +155,7 @@ impl Keep {
             stays: self.stays,
             rests: self.rests,
             counts_input: true,
+            heeds_watch: true,
         }
     }
 

@@ -17,8 +17,8 @@ use terms::Fault;
 /// Takes one that stands ready for just this; nothing where none does, and then one must be made.
 pub fn claim(ask: &Ask, caller: &Caller) -> Result<Option<Created>, Fault> {
     let Some(word) = &ask.template else { return Ok(None) };
-    // What stands ready was built for neither.
-    if !ask.secrets.is_empty() || ask.events_max.is_some() {
+    // What stands ready was built for none of these.
+    if !ask.secrets.is_empty() || ask.events_max.is_some() || ask.report_reads || ask.ask_timeout_ms.is_some() {
         return Ok(None);
     }
     check_words(ask)?;
