@@ -1,6 +1,7 @@
 //! What people read: lines on a terminal, free of anything a guest could use to drive it.
 
 use node::review::is_invisible;
+use node::run::hidden::Hidden;
 use serde_json::ser::{CompactFormatter, Formatter, PrettyFormatter, Serializer};
 use std::io::{self, IsTerminal, Write};
 use std::process::ExitCode;
@@ -65,6 +66,12 @@ pub fn print_denial(d: &Denial) {
 /// The same while the guest has the terminal, which is raw: the carriage must be returned by hand.
 pub fn print_denial_live(d: &Denial) {
     let _ = write!(std::io::stderr(), "{} {}\r\n", paint("2", "cofferdam:"), denial(d));
+}
+
+/// Something that a command was named and could not see. No refusal: nobody saw it ask.
+pub fn hidden(found: &Hidden) {
+    let hint = found.hint.as_ref().map(|h| format!("; {}", in_short(h))).unwrap_or_default();
+    note(&format!("{} is hidden inside: rule {}{hint}", found.path.display(), found.rule));
 }
 
 /// What is worth saying after a run, when somebody watches.

@@ -10,6 +10,7 @@ use node::events::{EventFile, LEAST_MAX};
 use node::keeper::attach::Left;
 use node::output::Output;
 use node::policies::{Flag, Source};
+use node::run::hidden::{self, Words};
 use node::run::{Ask, Fresh, Groundwork, Keep, Learn, Observed, Observer, Place, Refused, TTL_MS};
 use std::ffi::{OsStr, OsString};
 use std::io::{IsTerminal, Write};
@@ -118,10 +119,14 @@ fn carry_out(
     }
     ready.secret_variables().iter().for_each(|name| caller.forget(name));
     let observer = live.then(|| tell_live(ask.stdio.terminal));
+    let words = Words::of(&ready);
     let outcome = node::run::run(ready, observer, events)?;
     tell_dropped(matches, &outcome);
     if watched || live {
         render::summary(&outcome, live);
+        if hidden::is_unexplained(&outcome, &ask) {
+            words.hidden(&ask, &caller).iter().for_each(render::hidden);
+        }
         if live && outcome.verdict == Verdict::Failed && !ask.report_reads {
             render::note("nothing was refused, as far as is heard; --report-reads also tells of refused reads");
         }
@@ -160,10 +165,20 @@ fn live(m: &ArgMatches, ask: &Ask, word: &str, caller: &node::Caller) -> Result<
             let told = std::io::stderr().is_terminal() && !m.get_flag("quiet");
             if told || m.get_flag("verbose") {
                 render::summary(&outcome, m.get_flag("verbose"));
+                tell_hidden(&outcome, ask, word, caller);
             }
             Some(Done::Ran(outcome))
         }
     })
+}
+
+/// What of a command's words was hidden in a live sandbox. One that is gone meanwhile has nothing to tell.
+fn tell_hidden(outcome: &Outcome, ask: &Ask, word: &str, caller: &node::Caller) {
+    if hidden::is_unexplained(outcome, ask)
+        && let Ok(words) = Words::in_sandbox(word, ask, caller)
+    {
+        words.hidden(ask, caller).iter().for_each(render::hidden);
+    }
 }
 
 /// How long somebody is waited for, where the flag says it.

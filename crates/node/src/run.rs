@@ -1,6 +1,7 @@
 //! Run one command in an enclosure: from what was asked to how it ended.
 
 mod aside;
+pub mod hidden;
 mod inside;
 pub mod layer;
 mod mode;
@@ -92,6 +93,8 @@ pub struct Ready {
     pub policy: Rc<policy::Policy>,
     /// The one that its events bear.
     run: String,
+    /// The directory that it works on, and the one that it starts in.
+    spot: (PathBuf, PathBuf),
     network: Option<Wanted>,
     publish: Vec<Published>,
     tracked: Option<Tracked>,
@@ -286,6 +289,7 @@ impl Laid {
         };
         let effective = Rc::new(effective);
         let stamped = Rc::clone(&effective);
+        let places = (spot.dir.clone(), spot.cwd.clone());
         let request = Request {
             run_id,
             deny_calls: resolved.syscalls_deny().iter().cloned().collect(),
@@ -328,6 +332,7 @@ impl Laid {
             notes,
             policy: effective,
             run,
+            spot: places,
             network: wanted,
             publish,
             tracked,

@@ -8,6 +8,7 @@ mod clients;
 mod denials;
 mod diff;
 mod doctor;
+mod hidden;
 mod learn;
 mod limits;
 mod limits_output;

@@ -63,11 +63,11 @@ pub(super) fn take_up(
 }
 
 /// Without a word the sandbox of the current directory is meant.
-fn named(word: &str) -> Option<&str> {
+pub(super) fn named(word: &str) -> Option<&str> {
     Some(word).filter(|word| !word.is_empty())
 }
 
-fn document(id: &str, recorded: &Sandbox) -> Result<Document, Fault> {
+pub(super) fn document(id: &str, recorded: &Sandbox) -> Result<Document, Fault> {
     let text = recorded.policy.to_string();
     policy::parse(&text, Format::Json, id).map_err(|e| {
         let fault = Fault::from(e);
