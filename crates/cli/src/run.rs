@@ -4,7 +4,7 @@ mod there;
 
 use crate::args::{self, Runs};
 use crate::engine::Engine;
-use crate::{prompt, quantity, render, runs, surroundings};
+use crate::{prompt, quantity, render, runs, stdout, surroundings};
 use clap::ArgMatches;
 use node::events::{EventFile, LEAST_MAX};
 use node::keeper::attach::Left;
@@ -29,7 +29,7 @@ pub fn main(verb: Runs, words: &[OsString], slip: Option<&OsString>) -> ExitCode
     let words = std::iter::once(OsString::from("cofferdam")).chain(words);
     let matches = match command.try_get_matches_from(words) {
         Ok(matches) => matches,
-        Err(error) => return args::usage_error(&error),
+        Err(error) => return render::usage_error(&error),
     };
     let json = matches.get_flag("json");
     let mut report = match Report::open(&matches) {
@@ -46,7 +46,7 @@ pub fn main(verb: Runs, words: &[OsString], slip: Option<&OsString>) -> ExitCode
             if json {
                 render::print_json(&*outcome);
             }
-            match report.write(&*outcome) {
+            match report.write(&*outcome).and_then(|()| stdout::arrived(&outcome)) {
                 Ok(()) => ExitCode::from(outcome.status()),
                 Err(fault) => render::fault(&fault, false),
             }
@@ -133,7 +133,7 @@ fn carry_out(
     }
     // Told in a pipe, too: who does not hear of it would take the changes for landed. With --json the document says it. Who names a
     // sandbox knows where the changes are, and is reminded only on a terminal.
-    let is_news = matches!(ask.place, Place::Fresh(_)) || watched || live;
+    let is_news = matches!(ask.place, Place::Fresh(_)) || outcome.sandbox.is_none() || watched || live;
     if is_news && !matches.get_flag("quiet") && !matches.get_flag("json") {
         kept(&outcome, &ask.place).iter().for_each(|line| render::note(line));
     }
@@ -152,7 +152,7 @@ fn live(m: &ArgMatches, ask: &Ask, word: &str, caller: &node::Caller) -> Result<
     if m.try_get_one::<bool>("detach").ok().flatten().is_some_and(|detach| *detach) {
         let run = node::keeper::exec::detached(ask, word, caller)?;
         // A reader that left early is no error of ours.
-        let _ = writeln!(std::io::stdout(), "{run}");
+        let _ = writeln!(stdout::lock(), "{run}");
         return Ok(Some(Done::Left));
     }
     if m.get_flag("explain") {
@@ -209,7 +209,7 @@ fn answer_by_person(ready: &mut node::run::Ready, patience: Option<Duration>) ->
 
 /// What there is to review, and how.
 fn kept(outcome: &Outcome, place: &Place) -> Option<String> {
-    let sandbox = outcome.sandbox.as_deref()?;
+    let Some(sandbox) = outcome.sandbox.as_deref() else { return unrecorded(outcome, place) };
     let Changes { added, modified, deleted } = outcome.changes;
     let files = match added + modified + deleted {
         // What lies in frozen layers is not counted here, so nothing can be said of a sandbox.
@@ -227,6 +227,17 @@ fn kept(outcome: &Outcome, place: &Place) -> Option<String> {
     Some(format!("{files} in {short}{kept}: cofferdam diff | approve | rm {short}"))
 }
 
+/// Changes that should have been kept under a name, and have none.
+fn unrecorded(outcome: &Outcome, place: &Place) -> Option<String> {
+    let wanted = match place {
+        Place::Fresh(fresh) => fresh.keep != Keep::Never,
+        Place::Sandbox(_) => true,
+        Place::Plain | Place::ReadOnly | Place::Direct => false,
+    };
+    let Changes { added, modified, deleted } = outcome.changes;
+    outcome.message.clone().filter(|_| wanted && added + modified + deleted > 0)
+}
+
 /// Refusals as they happen.
 fn tell_live<'a>(raw_terminal: bool) -> Observer<'a> {
     Box::new(move |seen| match seen {
@@ -237,7 +248,7 @@ fn tell_live<'a>(raw_terminal: bool) -> Observer<'a> {
 }
 
 fn explain(ready: &node::run::Ready) {
-    let mut out = std::io::stdout().lock();
+    let mut out = stdout::lock();
     let mut say = |line: &str| writeln!(out, "{line}").is_ok();
     say("# policy");
     say(ready.policy.to_json().trim_end());

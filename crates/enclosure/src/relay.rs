@@ -35,6 +35,8 @@ pub struct Outlet {
     /// The caller no longer reads; what comes is dropped without a word, and the guest sees a closed pipe.
     closed: bool,
     pub truncated: u64,
+    /// Why bytes were lost that somebody wanted.
+    pub lost: Option<Errno>,
 }
 
 /// What the caller allows to be written, over both streams.
@@ -54,7 +56,7 @@ pub enum Pumped {
 
 impl Outlet {
     pub fn new(source: Option<OwnedFd>, sink: Sink) -> Outlet {
-        Outlet { source, sink, buffer: Vec::new(), sent: 0, closed: false, truncated: 0 }
+        Outlet { source, sink, buffer: Vec::new(), sent: 0, closed: false, truncated: 0, lost: None }
     }
 
     /// Ready for the next read: nothing is waiting to be written.
@@ -128,7 +130,13 @@ impl Outlet {
             Ok(n) => self.sent += n,
             Err(Errno::AGAIN | Errno::INTR) => {}
             // The reader is gone: the guest's next write meets a closed pipe, as it would outside.
-            Err(_) => self.hang_up(),
+            Err(Errno::PIPE) => self.hang_up(),
+            // The guest's own write has succeeded; all that is left is to let it write no more, and to say so.
+            Err(e) => {
+                self.lost = Some(e);
+                self.truncated += (self.buffer.len() - self.sent) as u64;
+                self.hang_up();
+            }
         }
     }
 

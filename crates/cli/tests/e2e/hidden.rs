@@ -28,9 +28,7 @@ fn a_hidden_file_is_named_and_the_flag_shows_it() {
         let place = furnished(who);
         let secret = place.home.join(".ssh/id").to_str().unwrap().to_owned();
         let run = place.run(&["-v"], &["cat", &secret]);
-        let expected = format!(
-            "cofferdam: {secret} is hidden inside: rule defaults.fs; allow it with --read {secret}"
-        );
+        let expected = format!("cofferdam: {secret} is hidden inside: rule defaults.fs; allow it with --read {secret}");
         assert_eq!(hints(&run), [expected], "{}", run.story());
         assert_eq!(run.code(), 1);
         assert_eq!(run.text("/verdict"), "failed", "a hint is no denial");

@@ -14,6 +14,7 @@ mod limits;
 mod limits_output;
 mod limits_refused;
 mod limits_tree;
+mod lost_output;
 mod network;
 mod network_echo;
 mod network_told;
