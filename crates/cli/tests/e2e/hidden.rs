@@ -59,6 +59,9 @@ fn words_are_seen_from_where_the_command_starts() {
         wanted(&place.run(&["-v", "--workdir", "deep"], &["cat", "../../notes/text"]));
         wanted(&place.run(&["-v", "--read-only"], &["cat", "../notes/text"]));
         wanted(&place.run(&["-v", "-c", "cat \"$1\""], &["../notes/text"]));
+        // The text of a script is looked through for paths that are written out.
+        wanted(&place.sh(&["-v"], "true; cat '../notes/text'|sort; false"));
+        wanted(&place.run(&["-v", "-c", "cat ~/notes/text"], &[]));
         // A rule that hides something of the project is named as well; no flag lifts it.
         let run = place.run(&["-v", "--deny-read", "file"], &["cat", "file"]);
         assert!(hints(&run)[0].contains("/file is hidden inside: rule --deny-read; an allow rule"), "{}", run.story());

@@ -17,8 +17,8 @@ use terms::{Fault, Outcome, Verdict};
 
 /// As many are told; whoever reads them needs the first, not all.
 const MOST_TOLD: usize = 4;
-/// As many words of the command are looked at.
-const MOST_WORDS: usize = 256;
+/// As many paths in its words are looked at.
+const MOST_PATHS: usize = 512;
 /// What every guest has of its own, whatever rules say.
 const OWN: [&str; 2] = ["/proc", "/dev"];
 
@@ -61,7 +61,7 @@ impl Words {
     pub fn hidden(&self, ask: &Ask, caller: &Caller) -> Vec<Hidden> {
         let host = LocalHost::default();
         let argv = inside::argv(&ask.command, ask.shell.as_deref()).unwrap_or_default();
-        let named = self.named(&argv, &host);
+        let named = self.named(&argv, caller, &host);
         if named.is_empty() {
             return Vec::new();
         }
@@ -82,9 +82,10 @@ impl Words {
     }
 
     /// Files and directories of the host that the caller may read, each by its real path and once.
-    fn named(&self, argv: &[OsString], host: &LocalHost) -> Vec<(PathBuf, Kind)> {
+    fn named(&self, argv: &[OsString], caller: &Caller, host: &LocalHost) -> Vec<(PathBuf, Kind)> {
         let mut named: Vec<(PathBuf, Kind)> = Vec::new();
-        for path in argv.iter().skip(1).take(MOST_WORDS).flat_map(|word| paths_in(word)) {
+        let paths = argv.iter().skip(1).flat_map(|word| paths_in(word, &caller.home));
+        for path in paths.take(MOST_PATHS) {
             let Some(found) = host.look(&self.cwd.join(path)) else { continue };
             let own = OWN.iter().any(|own| found.real.starts_with(own));
             let plain = matches!(found.kind, Kind::File | Kind::Dir);
@@ -102,12 +103,29 @@ pub fn is_unexplained(outcome: &Outcome, ask: &Ask) -> bool {
     outcome.verdict == Verdict::Failed && outcome.denials.is_empty() && !ask.report_reads
 }
 
-/// A word as a path, and what stands behind its first `=`, as in `--config=FILE`.
-fn paths_in(word: &OsStr) -> impl Iterator<Item = &Path> {
+/// What a word may name: itself, what stands behind its first `=`, as in `--config=FILE`, and where it is the text of a script, the
+/// paths that are written out in it.
+fn paths_in(word: &OsStr, home: &Path) -> Vec<PathBuf> {
     let bytes = word.as_bytes();
     let value = bytes.iter().position(|b| *b == b'=').map(|at| &bytes[at + 1..]);
-    let texts = std::iter::once(bytes).chain(value).filter(|text| !text.is_empty());
-    texts.map(|text| Path::new(OsStr::from_bytes(text)))
+    let script = if bytes.iter().any(u8::is_ascii_whitespace) { bytes } else { b"" };
+    let pieces = script.split(|b| b.is_ascii_whitespace() || ENDS.contains(b)).filter(|piece| is_written_out(piece));
+    let texts = std::iter::once(bytes).chain(value).chain(pieces).filter(|text| !text.is_empty());
+    texts.map(|text| path_of(text, home)).collect()
+}
+
+/// Where a word of a shell's text ends.
+const ENDS: &[u8] = b"'\"`;|&<>()=";
+
+fn is_written_out(piece: &[u8]) -> bool {
+    [&b"/"[..], b"./", b"../", b"~/"].iter().any(|start| piece.starts_with(start))
+}
+
+fn path_of(text: &[u8], home: &Path) -> PathBuf {
+    match text.strip_prefix(b"~/") {
+        Some(rest) => home.join(OsStr::from_bytes(rest)),
+        None => PathBuf::from(OsStr::from_bytes(text)),
+    }
 }
 
 /// A directory that leads to something shown is there itself.
@@ -124,14 +142,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_word_is_a_path_and_so_is_its_value() {
+    fn a_word_names_itself_its_value_and_what_a_script_says() {
         let check = |word: &str, expected: &[&str]| {
-            let found: Vec<_> = paths_in(OsStr::new(word)).map(|path| path.to_str().unwrap().to_owned()).collect();
+            let found = paths_in(OsStr::new(word), Path::new("/home/u"));
+            let found: Vec<_> = found.iter().map(|path| path.to_str().unwrap()).collect();
             assert_eq!(found, expected, "{word}");
         };
         check("/etc/passwd", &["/etc/passwd"]);
         check("--config=/etc/a=b", &["--config=/etc/a=b", "/etc/a=b"]);
         check("--config=", &["--config="]);
         check("", &[]);
+        check(
+            "cat ~/.ssh/id | tee '/tmp/x y'>../z",
+            &["cat ~/.ssh/id | tee '/tmp/x y'>../z", "/home/u/.ssh/id", "/tmp/x", "../z"],
+        );
     }
 }
