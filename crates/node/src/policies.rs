@@ -276,7 +276,7 @@ pub fn surroundings(policy: &mut Policy, caller: &Caller, workspace: &Path, comm
     let mut notes = Vec::new();
     let too_wide = caller.home.starts_with(workspace);
     if too_wide && policy.fs.iter().any(|r| r.rule.path.base() == Base::Workspace) {
-        policy.fs.retain(|r| r.rule.path.base() != Base::Workspace);
+        drop_workspace(policy);
         let where_ = workspace.display();
         notes.push(format!(
             "{where_} holds the home directory and is not shown inside; name what is needed with --read"
@@ -295,6 +295,11 @@ pub fn surroundings(policy: &mut Policy, caller: &Caller, workspace: &Path, comm
     let toolchains = if wants_tools { installations.clone() } else { Vec::new() };
     let context = Context { home: caller.home.clone(), workspace: workspace.to_path_buf(), toolchains };
     Surroundings { context, installations, env_names, notes }
+}
+
+/// Takes away what a policy says of the directory that is worked on.
+pub fn drop_workspace(policy: &mut Policy) {
+    policy.fs.retain(|r| r.rule.path.base() != Base::Workspace);
 }
 
 /// Refuses what a plain run cannot do yet, by name. With `events` network events are written down.

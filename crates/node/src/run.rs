@@ -225,6 +225,13 @@ fn lay_out(
 ) -> Result<Laid, Refused> {
     let Under { mut effective, spot, held, mut warnings, mut timer } = under;
     timer.enter(Phase::Planning);
+    if spot.private {
+        policies::drop_workspace(&mut effective);
+        let dir = spot.dir.display();
+        warnings.push(format!(
+            "{dir} is the guest's own inside, and nothing of the host's shows there; -w {dir} works on the host's"
+        ));
+    }
     let around = policies::surroundings(&mut effective, caller, &spot.dir, word);
     warnings.extend(around.notes);
     let resolved = policy::resolve(&effective, &around.context).map_err(Fault::from)?;

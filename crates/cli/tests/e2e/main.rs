@@ -41,6 +41,7 @@ fn the_same_with_a_daemon() {
         "a_workspace_and_our_own_state",
         "denials_hold_in_a_workspace",
         "explain_shows_the_layers",
+        "in_tmp_the_guest_has_its_own",
         "one_run_at_a_time",
         "other_modes_are_chosen",
         "the_home_directory_wants_a_choice",

@@ -58,7 +58,7 @@ pub(super) fn take_up(
     ask.limits = kept.record.limits.tightest(ask.limits);
     ask.cpus = narrower(kept.record.cpus, ask.cpus);
     let cwd = working_directory(ask.workdir.as_deref(), &kept.record.base, &caller.cwd)?;
-    let spot = Spot { dir: kept.record.base.clone(), cwd, layered: true };
+    let spot = Spot { dir: kept.record.base.clone(), cwd, layered: true, private: false };
     Ok((ask, Under { effective, spot, held: Some(held), warnings: Vec::new(), timer }, kept))
 }
 
