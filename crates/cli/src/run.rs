@@ -57,6 +57,9 @@ pub fn main(verb: Runs, words: &[OsString], slip: Option<&OsString>) -> ExitCode
             {
                 refused.fault.hint = Some(format!("did you mean the verb `cofferdam {verb}`?"));
             }
+            if is_inside() && matches!(refused.fault.error_kind, ErrorKind::UnsupportedHost | ErrorKind::Unavailable) {
+                refused.fault.hint = Some(INSIDE.to_owned());
+            }
             let written = report.write(&refused.fault);
             let code = render::fault(&refused.fault, json);
             match written {
@@ -65,6 +68,14 @@ pub fn main(verb: Runs, words: &[OsString], slip: Option<&OsString>) -> ExitCode
             }
         }
     }
+}
+
+/// What a guest is told who starts us again; what would help on a host does not help there.
+const INSIDE: &str =
+    "COFFERDAM=1 says that this is an enclosure already, and none can be made in one: start the command itself";
+
+fn is_inside() -> bool {
+    std::env::var_os("COFFERDAM").is_some_and(|value| value == "1")
 }
 
 enum Done {

@@ -113,3 +113,22 @@ fn odd_places_and_streams_are_answered() {
         assert!(String::from_utf8_lossy(&got.stderr).contains("change to a directory that exists"), "{got:?}");
     }
 }
+
+/// What helps on a host was advised to a guest, who cannot do it.
+#[test]
+fn an_enclosure_in_an_enclosure_is_told_as_such() {
+    for who in BOTH {
+        let place = Place::new(who);
+        let binary = crate::support::binary().to_str().unwrap();
+        for flags in [&["--read-only"][..], &[]] {
+            let words: Vec<&str> =
+                [binary, "run"].into_iter().chain(flags.iter().copied()).chain(["--", "true"]).collect();
+            let run = place.run(&["--read", binary, "-e", "COFFERDAM_STATE=/tmp/state"], &words);
+            assert_eq!(run.code(), 125, "{who:?}: {}", run.story());
+            assert!(run.stderr().contains("this is an enclosure already"), "{who:?} {flags:?}: {}", run.story());
+        }
+        // The control: the variable alone changes nothing where an enclosure can be made.
+        let mut outside = place.cofferdam(["run", "--", "true"]);
+        assert!(outside.env("COFFERDAM", "1").status().unwrap().success(), "{who:?}");
+    }
+}
