@@ -10,6 +10,7 @@ use enclosure::LocalHost;
 use policy::{Action, Base, Context, ExecRule, Format, FsRule, NetRule, Perm, Perms, Policy, Proto, RulePath, Target};
 pub use policy::{Document, nearest};
 use std::ffi::OsStr;
+use std::io::Read;
 use std::path::{Path, PathBuf};
 use terms::{ErrorKind, Fault, Phase};
 
@@ -94,11 +95,13 @@ pub fn parse_text(text: &str, name: &str) -> Result<Loaded, Fault> {
 
 pub fn read_text(path: &Path) -> Result<String, Fault> {
     let refuse = |why: String| Fault::invalid(format!("{}: {why}", path.display())).phase(Phase::Admission);
-    let size = std::fs::metadata(path).map_err(|e| refuse(e.to_string()))?.len();
-    if size > LARGEST {
-        return Err(refuse(format!("{size} bytes; a policy has at most {LARGEST}")));
+    let file = std::fs::File::open(path).map_err(|e| refuse(e.to_string()))?;
+    let mut bytes = Vec::new();
+    // What a device or a pipe gives has no size beforehand.
+    file.take(LARGEST + 1).read_to_end(&mut bytes).map_err(|e| refuse(e.to_string()))?;
+    if bytes.len() as u64 > LARGEST {
+        return Err(refuse(format!("it is longer than {LARGEST} bytes, which no policy is")));
     }
-    let bytes = std::fs::read(path).map_err(|e| refuse(e.to_string()))?;
     String::from_utf8(bytes).map_err(|e| refuse(format!("not UTF-8 at byte {}", e.utf8_error().valid_up_to())))
 }
 
@@ -308,6 +311,8 @@ pub fn check_supported(resolved: &policy::Resolved, events: bool) -> Result<(), 
         Err(Fault::new(ErrorKind::UnsupportedPolicy, message).hint(hint).phase(Phase::Planning))
     };
     resolved.loopback_places(sys::doors::MOST_LOOPBACK).map_err(network::unsupported)?;
+    let denied: Vec<String> = resolved.syscalls_deny().iter().cloned().collect();
+    enclosure::check_calls(&denied, false)?;
     if let Some((rule, perms)) = resolved.asks_too_much().filter(|_| !resolved.may_degrade("ask")) {
         let names = perms.names().join(", ");
         let hint = "ask for read_file, read_dir, write_file, truncate or make_reg; leave \"perms\" out to ask for these and deny the rest; or list \"ask\" under degrade, and what cannot be asked for is refused";
