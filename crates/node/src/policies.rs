@@ -75,9 +75,14 @@ pub fn load(source: &Source) -> Result<Loaded, Fault> {
 
 fn unknown_preset(name: &str) -> Fault {
     let known: Vec<_> = policy::PRESETS.iter().map(|(name, _)| *name).collect();
-    Fault::invalid(format!("{name:?} is neither a preset nor a file"))
-        .hint(format!("presets: {}", known.join(", ")))
-        .phase(Phase::Admission)
+    // Who comes from containers publishes ports with -p.
+    let is_port =
+        name.starts_with(|c: char| c.is_ascii_digit()) && name.chars().all(|c| c.is_ascii_digit() || ".:".contains(c));
+    let hint = match is_port {
+        true => "a port is published as [ADDRESS:]HOST:GUEST, such as -p 8080:80".to_owned(),
+        false => format!("presets: {}", known.join(", ")),
+    };
+    Fault::invalid(format!("{name:?} is neither a preset nor a file")).hint(hint).phase(Phase::Admission)
 }
 
 /// Reads a file in our format, or in one we import.
