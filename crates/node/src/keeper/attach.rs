@@ -11,6 +11,7 @@ use rustix::io::Errno;
 use std::io::Write;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 use terms::{Fault, Outcome, Phase};
 
 /// How to be there.
@@ -37,7 +38,9 @@ pub enum Left {
 /// Signals that are passed to the command: HUP, INT, QUIT, USR1, USR2, TERM, CONT; and WINCH, which is for us.
 const PASSED: [i32; 8] = [1, 2, 3, 10, 12, 15, 18, WINCH];
 const WINCH: i32 = 28;
-const PIPE: i32 = 13;
+/// What a command is sent that speaks though nobody reads it, and how long after the first time: PIPE, TERM and KILL. In a pipe its
+/// writes would fail; here they do not, and one that ignores the first signal would never hear of it.
+const UNREAD: [(Duration, i32); 3] = [(Duration::ZERO, 13), (Duration::from_secs(1), 15), (Duration::from_secs(3), 9)];
 /// Read at once.
 const CHUNK: usize = 64 << 10;
 const PAGE: usize = 256 << 10;
@@ -85,6 +88,8 @@ fn visit(state: &Path, sandbox: &str, run: &str, manner: Manner, bond: Bond) -> 
         run: run.to_owned(),
         manner,
         bond,
+        unread: None,
+        told: 0,
         follow,
         reader,
         next: manner.from,
@@ -103,8 +108,10 @@ struct Visit {
     sandbox: String,
     run: String,
     manner: Manner,
-    /// One that was told that nobody reads it is a guest from then on.
     bond: Bond,
+    /// Since when nobody reads what it says, and how often it was told.
+    unread: Option<Instant>,
+    told: usize,
     follow: Follow,
     reader: Reader,
     next: u64,
@@ -335,11 +342,15 @@ impl Visit {
         }
     }
 
-    /// A reader that left early is no error of ours.
+    /// A reader that left early is no error of ours. What is said after that is told to whoever says it.
     fn say(&mut self, stream: usize, bytes: &[u8]) {
-        if !self.voice.say(stream, bytes) && self.bond == Bond::Owner {
-            self.bond = Bond::Guest;
-            self.signal(PIPE);
+        if self.voice.say(stream, bytes) || self.bond == Bond::Guest {
+            return;
+        }
+        let since = self.unread.get_or_insert_with(Instant::now).elapsed();
+        if let Some((_, signal)) = UNREAD.get(self.told).filter(|(after, _)| since >= *after) {
+            self.told += 1;
+            self.signal(*signal);
         }
     }
 
