@@ -9,7 +9,7 @@ use crate::render;
 use clap::ArgMatches;
 use node::bench::{Amount, Answer, Ask, Census, Soaked, bench, soak};
 use std::fmt::Write as _;
-use std::io::{IsTerminal, Write};
+use std::io::Write;
 use std::process::ExitCode;
 use terms::Fault;
 
@@ -93,7 +93,7 @@ fn carry_out(m: &ArgMatches, json: bool) -> Result<ExitCode, Fault> {
 
 fn print(text: &str) {
     // A reader that left early is no error of ours.
-    let _ = std::io::stdout().lock().write_all(text.as_bytes());
+    let _ = crate::stdout::lock().write_all(text.as_bytes());
 }
 
 /// Progress on a terminal, silence in a pipe.
@@ -105,7 +105,7 @@ struct Bar {
 
 impl Bar {
     fn new() -> Bar {
-        Bar { last: None, on: std::io::stderr().is_terminal() }
+        Bar { last: None, on: crate::render::can_draw(&std::io::stderr()) }
     }
 
     fn show(&mut self, what: &str, done: u32, all: u32) {

@@ -4,7 +4,7 @@ use crate::engine::Engine;
 use crate::render;
 use clap::ArgMatches;
 use node::doctor::{Check, Level, Report, examine};
-use std::io::{IsTerminal, Write};
+use std::io::Write;
 use std::path::Path;
 use std::process::ExitCode;
 
@@ -23,14 +23,14 @@ pub fn main(m: &ArgMatches) -> ExitCode {
     } else {
         let text = Page { colours: colours() }.render(&report);
         // A reader that left early is no error of ours.
-        let _ = std::io::stdout().lock().write_all(text.as_bytes());
+        let _ = crate::stdout::lock().write_all(text.as_bytes());
     }
     // Limits that need groups do not count here: a run that asks for one is refused, never run without it.
     ExitCode::from(if report.level == Level::Full { 0 } else { 1 })
 }
 
 fn colours() -> bool {
-    std::io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|v| v.is_empty())
+    render::takes_colours(&std::io::stdout())
 }
 
 struct Page {

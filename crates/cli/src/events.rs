@@ -33,7 +33,7 @@ fn tell(m: &ArgMatches, json: bool) -> Result<(), Fault> {
 }
 
 fn print(entries: &[Noted], json: bool) -> io::Result<()> {
-    let mut out = io::stdout().lock();
+    let mut out = crate::stdout::lock();
     for entry in entries {
         match json {
             true => writeln!(out, "{}", render::json_line(&Document::of(entry)))?,
@@ -44,7 +44,7 @@ fn print(entries: &[Noted], json: bool) -> io::Result<()> {
 }
 
 fn print_line(behind: u64, line: &str, json: bool) -> io::Result<()> {
-    let mut out = io::stdout().lock();
+    let mut out = crate::stdout::lock();
     match json {
         true => writeln!(out, "{line}")?,
         false => writeln!(out, "{behind} {}", render::safe(&told(line)))?,

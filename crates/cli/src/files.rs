@@ -106,7 +106,7 @@ fn cat(m: &ArgMatches, engine: &Engine) -> Result<ExitCode, Fault> {
         Err(_) if out.left => {}
         done => done?,
     }
-    let _ = std::io::stdout().flush();
+    let _ = crate::stdout::lock().flush();
     Ok(ExitCode::SUCCESS)
 }
 
@@ -119,7 +119,7 @@ struct Screen {
 
 impl Write for Screen {
     fn write(&mut self, piece: &[u8]) -> std::io::Result<usize> {
-        let mut out = std::io::stdout().lock();
+        let mut out = crate::stdout::lock();
         let written = match self.plain {
             true => {
                 let text = String::from_utf8_lossy(piece).into_owned();
@@ -133,7 +133,7 @@ impl Write for Screen {
     }
 
     fn flush(&mut self) -> std::io::Result<()> {
-        std::io::stdout().flush()
+        crate::stdout::lock().flush()
     }
 }
 
@@ -217,7 +217,7 @@ fn tell(event: &Event, json: bool) -> bool {
         (false, Some(to)) => format!("{} {} to {to}", event.what.name(), event.path),
         (false, None) => format!("{} {}", event.what.name(), event.path),
     };
-    let mut out = std::io::stdout().lock();
+    let mut out = crate::stdout::lock();
     let line = if json { line } else { render::safe(&line) };
     writeln!(out, "{line}").and_then(|()| out.flush()).is_ok()
 }

@@ -20,6 +20,7 @@ mod sandboxes;
 mod secrets;
 mod setup;
 mod snapshots;
+mod stdout;
 mod surroundings;
 
 use std::ffi::OsString;
@@ -27,6 +28,10 @@ use std::io::Write;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
+    stdout::settle(answer())
+}
+
+fn answer() -> ExitCode {
     let words: Vec<OsString> = std::env::args_os().skip(1).collect();
     // How we start ourselves beside ourselves; nobody types it, and nothing is to be found out first.
     if words.first().is_some_and(|word| word == "keep") {
@@ -44,12 +49,12 @@ fn main() -> ExitCode {
         && (word == "--version" || word == "-V")
     {
         // A reader that left early is no error of ours.
-        let _ = writeln!(std::io::stdout(), "cofferdam {}", env!("CARGO_PKG_VERSION"));
+        let _ = writeln!(stdout::lock(), "cofferdam {}", env!("CARGO_PKG_VERSION"));
         return ExitCode::SUCCESS;
     }
     let matches = match args::parse(words) {
         Ok(matches) => matches,
-        Err(error) => return args::usage_error(&error),
+        Err(error) => return render::usage_error(&error),
     };
     match matches.subcommand() {
         Some(("policy", m)) => policy::main(m),
@@ -58,7 +63,7 @@ fn main() -> ExitCode {
         Some(("bench", m)) => bench::main(m),
         Some((verb @ ("completion" | "man"), m)) => {
             engine::asks_nobody(m, verb);
-            if verb == "man" { args::man() } else { args::completion(m) }
+            page(if verb == "man" { args::man() } else { Ok(args::completion(m)) })
         }
         Some((verb, m)) if args::daemon::VERBS.contains(&verb) => daemon::main(verb, m),
         Some((verb, m)) if args::operations::VERBS.contains(&verb) => operations::main(verb, m),
@@ -72,4 +77,12 @@ fn main() -> ExitCode {
         Some((verb, m)) if args::snapshots::VERBS.contains(&verb) => snapshots::main(verb, m),
         _ => ExitCode::from(2),
     }
+}
+
+/// A text that is made here, whole.
+fn page(made: std::io::Result<Vec<u8>>) -> ExitCode {
+    let Ok(text) = made else { return ExitCode::from(125) };
+    // A reader that left early is no error of ours.
+    let _ = stdout::lock().write_all(&text);
+    ExitCode::SUCCESS
 }

@@ -1,7 +1,7 @@
 //! `cofferdam config`, `backup`, `fsck` and `top`, and the configuration of whoever serves.
 
 use crate::engine::Engine;
-use crate::render::{print_document, say};
+use crate::render::{can_draw, print_document, say};
 use crate::sandboxes::table::{Table, bytes, short};
 use crate::{args, render};
 use clap::ArgMatches;
@@ -135,7 +135,8 @@ fn top(m: &ArgMatches, engine: &Engine, json: bool) -> Result<ExitCode, Fault> {
     let delay = m.get_one::<String>("delay").map_or("2s", String::as_str);
     let wrong = |why: String| Fault::invalid(format!("--delay {why}")).phase(Phase::Admission);
     let delay = Duration::from_millis(quantity::time(delay).map_err(wrong)?).max(Duration::from_millis(100));
-    let height = top::height().filter(|_| !json && !m.get_flag("once"));
+    let again = !json && !m.get_flag("once") && can_draw(&std::io::stdout());
+    let height = top::height().filter(|_| again);
     let mut top = top::Top::default();
     engine.top(&mut top)?;
     std::thread::sleep(BETWEEN);
@@ -149,7 +150,7 @@ fn top(m: &ArgMatches, engine: &Engine, json: bool) -> Result<ExitCode, Fault> {
             return Ok(ExitCode::SUCCESS);
         };
         // From the top left on, over what was there.
-        let mut out = std::io::stdout();
+        let mut out = crate::stdout::lock();
         if write!(out, "\x1b[H\x1b[J").and_then(|()| out.flush()).is_err() {
             return Ok(ExitCode::SUCCESS);
         }

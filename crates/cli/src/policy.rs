@@ -30,7 +30,7 @@ pub fn main(matches: &ArgMatches) -> ExitCode {
 
 fn print(text: &str) {
     // A reader that left early is no error of ours.
-    let _ = writeln!(std::io::stdout(), "{}", text.trim_end());
+    let _ = writeln!(crate::stdout::lock(), "{}", text.trim_end());
 }
 
 fn word<'a>(m: &'a ArgMatches, name: &str) -> &'a OsStr {

@@ -61,7 +61,7 @@ fn follow(m: &ArgMatches, engine: &Engine, json: bool) -> Result<ExitCode, Fault
                     format!("{id} {who} wants {op} {target} ({})", safe(&question.rule))
                 }
             };
-            let mut out = std::io::stdout().lock();
+            let mut out = crate::stdout::lock();
             // A reader that left early is no error of ours.
             if writeln!(out, "{line}").and_then(|()| out.flush()).is_err() {
                 return Ok(ExitCode::SUCCESS);

@@ -1,6 +1,8 @@
 //! What people read: lines on a terminal, free of anything a guest could use to drive it.
 
+use crate::stdout;
 use node::review::is_invisible;
+use node::run::hidden::Hidden;
 use serde_json::ser::{CompactFormatter, Formatter, PrettyFormatter, Serializer};
 use std::io::{self, IsTerminal, Write};
 use std::process::ExitCode;
@@ -20,8 +22,17 @@ pub fn safe_lines(text: &str) -> String {
     text.lines().map(safe).collect::<Vec<_>>().join("\n")
 }
 
+/// Whether more than lines can be written to a stream: it is a terminal, and one that knows colours and moves of its cursor.
+pub fn can_draw(stream: &impl IsTerminal) -> bool {
+    stream.is_terminal() && std::env::var_os("TERM").is_none_or(|term| term != "dumb")
+}
+
+pub fn takes_colours(stream: &impl IsTerminal) -> bool {
+    can_draw(stream) && std::env::var_os("NO_COLOR").is_none_or(|v| v.is_empty())
+}
+
 fn colours() -> bool {
-    std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|v| v.is_empty())
+    takes_colours(&std::io::stderr())
 }
 
 fn paint(code: &str, text: &str) -> String {
@@ -67,6 +78,12 @@ pub fn print_denial_live(d: &Denial) {
     let _ = write!(std::io::stderr(), "{} {}\r\n", paint("2", "cofferdam:"), denial(d));
 }
 
+/// Something that a command was named and could not see. No refusal: nobody saw it ask.
+pub fn hidden(found: &Hidden) {
+    let hint = found.hint.as_ref().map(|h| format!("; {}", in_short(h))).unwrap_or_default();
+    note(&format!("{} is hidden inside: rule {}{hint}", found.path.display(), found.rule));
+}
+
 /// What is worth saying after a run, when somebody watches.
 pub fn summary(outcome: &Outcome, already_shown: bool) {
     if !already_shown {
@@ -106,6 +123,17 @@ pub fn fault(fault: &Fault, json: bool) -> ExitCode {
     ExitCode::from(fault.status())
 }
 
+/// What the parser has to say: help, or what was wrong with the words.
+pub fn usage_error(error: &clap::Error) -> ExitCode {
+    let printed = error.print();
+    if error.use_stderr() {
+        return ExitCode::from(2);
+    }
+    // A reader that left early is no error of ours.
+    let _ = stdout::noted(printed);
+    ExitCode::SUCCESS
+}
+
 /// Every document says which version of the contract it follows.
 #[derive(serde::Serialize)]
 pub struct Document<T: serde::Serialize> {
@@ -127,13 +155,13 @@ pub fn print_document(content: impl serde::Serialize) -> ExitCode {
 
 /// A line for people, at once.
 pub fn say(text: &str) {
-    let mut out = io::stdout();
+    let mut out = stdout::lock();
     // A reader that left early is no error of ours.
     let _ = writeln!(out, "{}", safe(text)).and_then(|()| out.flush());
 }
 
 pub fn print_json(value: &impl serde::Serialize) {
-    let mut out = io::stdout().lock();
+    let mut out = stdout::lock();
     let mut serializer = Serializer::with_formatter(&mut out, Visible(PrettyFormatter::new()));
     // A reader that left early is no error of ours.
     let _ = serde::Serialize::serialize(value, &mut serializer).map_err(io::Error::from).and_then(|()| writeln!(out));

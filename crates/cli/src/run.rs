@@ -4,13 +4,14 @@ mod there;
 
 use crate::args::{self, Runs};
 use crate::engine::Engine;
-use crate::{prompt, quantity, render, runs, surroundings};
+use crate::{prompt, quantity, render, runs, stdout, surroundings};
 use clap::ArgMatches;
 use node::events::{EventFile, LEAST_MAX};
 use node::keeper::attach::Left;
 use node::output::Output;
 use node::policies::{Flag, Source};
 use node::run::explained::Explained;
+use node::run::hidden::{self, Words};
 use node::run::{Ask, Fresh, Groundwork, Keep, Learn, Observed, Observer, Place, Refused, TTL_MS};
 use std::ffi::{OsStr, OsString};
 use std::io::{IsTerminal, Write};
@@ -29,7 +30,7 @@ pub fn main(verb: Runs, words: &[OsString], slip: Option<&OsString>) -> ExitCode
     let words = std::iter::once(OsString::from("cofferdam")).chain(words);
     let matches = match command.try_get_matches_from(words) {
         Ok(matches) => matches,
-        Err(error) => return args::usage_error(&error),
+        Err(error) => return render::usage_error(&error),
     };
     let json = matches.get_flag("json");
     let mut report = match Report::open(&matches) {
@@ -46,7 +47,7 @@ pub fn main(verb: Runs, words: &[OsString], slip: Option<&OsString>) -> ExitCode
             if json {
                 render::print_json(&*outcome);
             }
-            match report.write(&*outcome) {
+            match report.write(&*outcome).and_then(|()| stdout::arrived(&outcome)) {
                 Ok(()) => ExitCode::from(outcome.status()),
                 Err(fault) => render::fault(&fault, false),
             }
@@ -57,6 +58,9 @@ pub fn main(verb: Runs, words: &[OsString], slip: Option<&OsString>) -> ExitCode
             {
                 refused.fault.hint = Some(format!("did you mean the verb `cofferdam {verb}`?"));
             }
+            if is_inside() && matches!(refused.fault.error_kind, ErrorKind::UnsupportedHost | ErrorKind::Unavailable) {
+                refused.fault.hint = Some(INSIDE.to_owned());
+            }
             let written = report.write(&refused.fault);
             let code = render::fault(&refused.fault, json);
             match written {
@@ -65,6 +69,14 @@ pub fn main(verb: Runs, words: &[OsString], slip: Option<&OsString>) -> ExitCode
             }
         }
     }
+}
+
+/// What a guest is told who starts us again; what would help on a host does not help there.
+const INSIDE: &str =
+    "COFFERDAM=1 says that this is an enclosure already, and none can be made in one: start the command itself";
+
+fn is_inside() -> bool {
+    std::env::var_os("COFFERDAM").is_some_and(|value| value == "1")
 }
 
 enum Done {
@@ -118,17 +130,21 @@ fn carry_out(
     }
     ready.secret_variables().iter().for_each(|name| caller.forget(name));
     let observer = live.then(|| tell_live(ask.stdio.terminal));
+    let words = Words::of(&ready);
     let outcome = node::run::run(ready, observer, events)?;
     tell_dropped(matches, &outcome);
     if watched || live {
         render::summary(&outcome, live);
+        if hidden::is_unexplained(&outcome, &ask) {
+            words.hidden(&ask, &caller).iter().for_each(render::hidden);
+        }
         if live && outcome.verdict == Verdict::Failed && !ask.report_reads {
             render::note("nothing was refused, as far as is heard; --report-reads also tells of refused reads");
         }
     }
     // Told in a pipe, too: who does not hear of it would take the changes for landed. With --json the document says it. Who names a
     // sandbox knows where the changes are, and is reminded only on a terminal.
-    let is_news = matches!(ask.place, Place::Fresh(_)) || watched || live;
+    let is_news = matches!(ask.place, Place::Fresh(_)) || outcome.sandbox.is_none() || watched || live;
     if is_news && !matches.get_flag("quiet") && !matches.get_flag("json") {
         kept(&outcome, &ask.place).iter().for_each(|line| render::note(line));
     }
@@ -147,7 +163,7 @@ fn live(m: &ArgMatches, ask: &Ask, word: &str, caller: &node::Caller) -> Result<
     if m.try_get_one::<bool>("detach").ok().flatten().is_some_and(|detach| *detach) {
         let run = node::keeper::exec::detached(ask, word, caller)?;
         // A reader that left early is no error of ours.
-        let _ = writeln!(std::io::stdout(), "{run}");
+        let _ = writeln!(stdout::lock(), "{run}");
         return Ok(Some(Done::Left));
     }
     if m.get_flag("explain") {
@@ -160,10 +176,20 @@ fn live(m: &ArgMatches, ask: &Ask, word: &str, caller: &node::Caller) -> Result<
             let told = std::io::stderr().is_terminal() && !m.get_flag("quiet");
             if told || m.get_flag("verbose") {
                 render::summary(&outcome, m.get_flag("verbose"));
+                tell_hidden(&outcome, ask, word, caller);
             }
             Some(Done::Ran(outcome))
         }
     })
+}
+
+/// What of a command's words was hidden in a live sandbox. One that is gone meanwhile has nothing to tell.
+fn tell_hidden(outcome: &Outcome, ask: &Ask, word: &str, caller: &node::Caller) {
+    if hidden::is_unexplained(outcome, ask)
+        && let Ok(words) = Words::in_sandbox(word, ask, caller)
+    {
+        words.hidden(ask, caller).iter().for_each(render::hidden);
+    }
 }
 
 /// How long somebody is waited for, where the flag says it.
@@ -194,7 +220,7 @@ fn answer_by_person(ready: &mut node::run::Ready, patience: Option<Duration>) ->
 
 /// What there is to review, and how.
 fn kept(outcome: &Outcome, place: &Place) -> Option<String> {
-    let sandbox = outcome.sandbox.as_deref()?;
+    let Some(sandbox) = outcome.sandbox.as_deref() else { return unrecorded(outcome, place) };
     let Changes { added, modified, deleted } = outcome.changes;
     let files = match added + modified + deleted {
         // What lies in frozen layers is not counted here, so nothing can be said of a sandbox.
@@ -212,6 +238,17 @@ fn kept(outcome: &Outcome, place: &Place) -> Option<String> {
     Some(format!("{files} in {short}{kept}: cofferdam diff | approve | rm {short}"))
 }
 
+/// Changes that should have been kept under a name, and have none.
+fn unrecorded(outcome: &Outcome, place: &Place) -> Option<String> {
+    let wanted = match place {
+        Place::Fresh(fresh) => fresh.keep != Keep::Never,
+        Place::Sandbox(_) => true,
+        Place::Plain | Place::ReadOnly | Place::Direct => false,
+    };
+    let Changes { added, modified, deleted } = outcome.changes;
+    outcome.message.clone().filter(|_| wanted && added + modified + deleted > 0)
+}
+
 /// Refusals as they happen.
 fn tell_live<'a>(raw_terminal: bool) -> Observer<'a> {
     Box::new(move |seen| match seen {
@@ -223,7 +260,7 @@ fn tell_live<'a>(raw_terminal: bool) -> Observer<'a> {
 
 /// Whoever told it, nothing of it drives the terminal.
 fn explain(told: &Explained) -> Result<(), Fault> {
-    let mut out = std::io::stdout().lock();
+    let mut out = stdout::lock();
     let mut say = |text: &str| text.lines().all(|line| writeln!(out, "{}", render::safe(line)).is_ok());
     let policy = node::policies::parse_text(&told.policy.to_string(), "policy.json").map_err(|fault| {
         let message = format!("the policy that was told cannot be read: {}", fault.message);

@@ -4,7 +4,7 @@ use crate::engine::{Engine, Piece, tell_left};
 use crate::{quantity, render, surroundings};
 use clap::ArgMatches;
 use node::Caller;
-use node::keeper::attach::{Left, Manner, attach};
+use node::keeper::attach::{Left, Manner, attend};
 use node::keeper::spool::{Kind, Record};
 use node::keeper::wire::Word;
 use node::keeper::{self, exec};
@@ -63,7 +63,7 @@ pub fn exec_live(ask: &Ask, word: &str, caller: &Caller) -> Result<Option<Left>,
     let start = exec::start_of(ask, caller, &sandbox)?;
     let run = keeper.start(start)?.run;
     let manner = Manner { input: ask.stdio.input, terminal: ask.stdio.terminal, capture: ask.stdio.capture, from: 0 };
-    let left = attach(&state, &sandbox, &run, manner)?;
+    let left = attend(&state, &sandbox, &run, manner)?;
     if let Left::Detached = left {
         tell_left(&run);
     }
@@ -94,7 +94,7 @@ fn show(record: &Record, json: bool) -> std::io::Result<()> {
     }
     match record.kind {
         Kind::Stdout | Kind::Terminal => {
-            let mut out = std::io::stdout().lock();
+            let mut out = crate::stdout::lock();
             out.write_all(&record.bytes).and_then(|()| out.flush())
         }
         Kind::Stderr => std::io::stderr().write_all(&record.bytes),
@@ -108,7 +108,7 @@ fn show(record: &Record, json: bool) -> std::io::Result<()> {
 
 /// One document, one line.
 fn put(document: &serde_json::Value) -> std::io::Result<()> {
-    let mut out = std::io::stdout().lock();
+    let mut out = crate::stdout::lock();
     writeln!(out, "{}", render::json_line(document)).and_then(|()| out.flush())
 }
 
@@ -130,7 +130,10 @@ fn document(record: &Record) -> serde_json::Value {
 fn be_at(m: &ArgMatches, engine: &Engine) -> Result<ExitCode, Fault> {
     let from = m.get_one::<u64>("from").copied();
     match engine.attach(of(m), from, !m.get_flag("no-stdin"))? {
-        (_, Left::Ended(outcome)) => Ok(ExitCode::from(outcome.status())),
+        (_, Left::Ended(outcome)) => {
+            crate::stdout::arrived(&outcome)?;
+            Ok(ExitCode::from(outcome.status()))
+        }
         (run, Left::Detached) => {
             render::note(&format!("left {run}; it goes on"));
             Ok(ExitCode::SUCCESS)

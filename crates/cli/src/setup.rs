@@ -14,7 +14,7 @@ pub fn main(m: &ArgMatches) -> ExitCode {
         Ok(answer) => answer,
         Err(fault) => return render::fault(&fault, false),
     };
-    let mut out = std::io::stdout().lock();
+    let mut out = crate::stdout::lock();
     let lines = answer.done.iter().chain(&answer.notes);
     // A note may bring a file to write, line by line; each line is made harmless on its own.
     for line in lines.flat_map(|text| text.lines()) {

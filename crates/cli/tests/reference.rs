@@ -245,7 +245,7 @@ fn the_example_of_a_fault_is_one() {
 }
 
 /// Every field of an outcome: path, type, meaning.
-const FIELDS: [(&str, &str, &str); 49] = [
+const FIELDS: [(&str, &str, &str); 51] = [
     ("protocol_version", "number", "Version of the document: 1."),
     ("run_id", "string", "Identifies the run: `run_` and 32 hexadecimal digits. Inside it is `COFFERDAM_RUN_ID`."),
     ("success", "boolean", "The command exited with 0 and met no limit."),
@@ -313,10 +313,16 @@ const FIELDS: [(&str, &str, &str); 49] = [
     ("truncated", "object", "Output that was dropped."),
     ("truncated.stdout", "number", "Bytes of standard output."),
     ("truncated.stderr", "number", "Bytes of standard error."),
-    ("changes", "object", "Changes in a workspace; all 0 until there are workspaces."),
+    (
+        "output_lost",
+        "string, optional",
+        "Why output did not arrive where the caller sent it, on a full disk say. A reader that left early is no loss.",
+    ),
+    ("changes", "object", "Changes in a workspace; all 0 where there is none."),
     ("changes.added", "number", "Entries added."),
     ("changes.modified", "number", "Entries changed."),
     ("changes.deleted", "number", "Entries removed."),
+    ("sandbox", "string, optional", "The sandbox that holds the changes, where one does."),
     ("policy", "object", "Under which policy it ran."),
     (
         "policy.digest",
@@ -416,6 +422,8 @@ fn full(exit: Exit) -> Outcome {
     outcome.usage.processes_peak = Some(1);
     outcome.stdout = Some(String::new());
     outcome.stderr = Some(String::new());
+    outcome.output_lost = Some(String::new());
+    outcome.sandbox = Some(String::new());
     outcome.denials.push(Denial {
         op: "exec".into(),
         target: "/bin/sh".into(),

@@ -239,7 +239,7 @@ fn check_guards(plan: &Plan, workspace: Option<&Workspace>) -> Result<(), Fault>
 }
 
 /// A denied call must exist, and must not be one that starting and ending the command needs.
-fn check_calls(names: &[String], resident: bool) -> Result<(), Fault> {
+pub fn check_calls(names: &[String], resident: bool) -> Result<(), Fault> {
     let refuse = |name: &str, why: &str| {
         let message = format!("syscalls.deny names {name:?}, {why}");
         Err(Fault::new(ErrorKind::UnsupportedPolicy, message).hint("leave it out").phase(Phase::Planning))

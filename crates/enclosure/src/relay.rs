@@ -2,6 +2,7 @@
 //! passed on, so a slow reader makes the guest wait and our memory stays flat.
 
 use crate::capture::Capture;
+use rustix::fs::{FileType, SeekFrom};
 use rustix::io::Errno;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
@@ -35,6 +36,8 @@ pub struct Outlet {
     /// The caller no longer reads; what comes is dropped without a word, and the guest sees a closed pipe.
     closed: bool,
     pub truncated: u64,
+    /// Why bytes were lost that somebody wanted.
+    pub lost: Option<Errno>,
 }
 
 /// What the caller allows to be written, over both streams.
@@ -54,7 +57,7 @@ pub enum Pumped {
 
 impl Outlet {
     pub fn new(source: Option<OwnedFd>, sink: Sink) -> Outlet {
-        Outlet { source, sink, buffer: Vec::new(), sent: 0, closed: false, truncated: 0 }
+        Outlet { source, sink, buffer: Vec::new(), sent: 0, closed: false, truncated: 0, lost: None }
     }
 
     /// Ready for the next read: nothing is waiting to be written.
@@ -128,7 +131,13 @@ impl Outlet {
             Ok(n) => self.sent += n,
             Err(Errno::AGAIN | Errno::INTR) => {}
             // The reader is gone: the guest's next write meets a closed pipe, as it would outside.
-            Err(_) => self.hang_up(),
+            Err(Errno::PIPE) => self.hang_up(),
+            // The guest's own write has succeeded; all that is left is to let it write no more, and to say so.
+            Err(e) => {
+                self.lost = Some(e);
+                self.truncated += (self.buffer.len() - self.sent) as u64;
+                self.hang_up();
+            }
         }
     }
 
@@ -156,11 +165,14 @@ pub struct Inlet {
     ended: bool,
     /// A terminal hangs up by control character, not by closing.
     is_terminal: bool,
+    /// It is a file, whose other readers go on where the command stopped: what the command has not taken is given back.
+    lent: bool,
 }
 
 impl Inlet {
     pub fn new(target: Option<OwnedFd>, is_terminal: bool) -> Inlet {
-        Inlet { ended: target.is_none(), target, buffer: Vec::new(), sent: 0, is_terminal }
+        let lent = !is_terminal && is_file(rustix::stdio::stdin()) && target.as_ref().is_some_and(narrow);
+        Inlet { ended: target.is_none(), target, buffer: Vec::new(), sent: 0, is_terminal, lent }
     }
 
     pub fn wants_input(&self) -> Option<BorrowedFd<'_>> {
@@ -168,14 +180,23 @@ impl Inlet {
         (idle && !self.ended && self.target.is_some()).then(rustix::stdio::stdin)
     }
 
-    /// The guest's end; polled for hang-up even when there is nothing to write.
+    /// The guest's end, and whether it shall be told when that takes more; it is polled for hang-up even when there is nothing to write.
     pub fn target(&self) -> Option<(BorrowedFd<'_>, bool)> {
-        self.target.as_ref().map(|t| (t.as_fd(), self.sent < self.buffer.len()))
+        let waits = self.sent < self.buffer.len() || (self.lent && self.ended);
+        self.target.as_ref().map(|t| (t.as_fd(), waits))
     }
 
     pub fn pull(&mut self) {
+        // The command may have ended since it was asked for.
+        if self.wants_input().is_none() {
+            return;
+        }
         self.sent = 0;
-        match read(rustix::stdio::stdin(), &mut self.buffer) {
+        let got = match self.lent {
+            true => read_page(rustix::stdio::stdin(), &mut self.buffer),
+            false => read(rustix::stdio::stdin(), &mut self.buffer),
+        };
+        match got {
             Ok(0) => self.finish(),
             Ok(_) | Err(Errno::AGAIN | Errno::INTR) => {}
             Err(_) => self.finish(),
@@ -188,13 +209,17 @@ impl Inlet {
         if self.is_terminal {
             // Ctrl-D, so that a shell inside ends like one whose terminal was closed.
             self.buffer.push(4);
-        } else {
+        } else if !self.lent {
             self.target = None;
         }
     }
 
     pub fn push(&mut self) {
         let Some(target) = &self.target else { return };
+        if self.sent >= self.buffer.len() {
+            // Woken with nothing to write: the command reads no more, or it has taken the last that there was.
+            return self.hang_up();
+        }
         match rustix::io::write(target, &self.buffer[self.sent..]) {
             Ok(n) => self.sent += n,
             Err(Errno::AGAIN | Errno::INTR) => {}
@@ -203,9 +228,38 @@ impl Inlet {
     }
 
     pub fn hang_up(&mut self) {
+        self.give_back();
         self.target = None;
         self.ended = true;
         self.buffer.clear();
         self.sent = 0;
     }
+
+    /// Sets a file back to where the command stopped reading.
+    fn give_back(&mut self) {
+        let Some(target) = self.target.as_ref().filter(|_| self.lent) else { return };
+        let unread = rustix::io::ioctl_fionread(target).unwrap_or(0) + (self.buffer.len() - self.sent) as u64;
+        if let Ok(back) = i64::try_from(unread) {
+            // Nobody is worse off than before where it cannot be done.
+            let _ = rustix::fs::seek(rustix::stdio::stdin(), SeekFrom::Current(-back));
+        }
+    }
+}
+
+fn is_file(fd: BorrowedFd<'_>) -> bool {
+    rustix::fs::fstat(fd).is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile)
+}
+
+/// A pipe of one page takes more only when all in it was read: that is how we learn that the last has been.
+fn narrow(pipe: &OwnedFd) -> bool {
+    rustix::pipe::fcntl_setpipe_size(pipe, CHUNK).is_ok()
+}
+
+/// As much as such a pipe takes at once.
+fn read_page(source: impl AsFd, buffer: &mut Vec<u8>) -> Result<usize, Errno> {
+    buffer.clear();
+    buffer.resize(CHUNK, 0);
+    let got = rustix::io::read(source, &mut buffer[..]);
+    buffer.truncate(*got.as_ref().unwrap_or(&0));
+    got
 }

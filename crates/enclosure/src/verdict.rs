@@ -3,6 +3,7 @@
 use crate::relay::Sink;
 use crate::standing::SIGKILL;
 use crate::supervise::Run;
+use rustix::io::Errno;
 use terms::{Enforcement, ErrorKind, Exit, Level, Limit, LimitHit, LimitKind, Outcome, Phase, Verdict};
 
 impl Run<'_> {
@@ -51,12 +52,20 @@ impl Run<'_> {
         outcome.usage.output_bytes = self.allowance.used;
         outcome.usage.net_bytes = self.guest.net_bytes();
         outcome.truncated = terms::Truncated { stdout: self.output.dropped(), stderr: self.error.dropped() };
+        outcome.output_lost = self.lost();
         if let Sink::Keep(kept) = &self.output.sink {
             outcome.stdout = Some(kept.text());
         }
         if let Sink::Keep(kept) = &self.error.sink {
             outcome.stderr = Some(kept.text());
         }
+    }
+
+    /// Why something that the command said did not arrive, where its reader had not left.
+    fn lost(&self) -> Option<String> {
+        let streams = [("standard output", &self.output), ("standard error", &self.error)];
+        let told = |name: &str, why: Errno| format!("{name}: {}", std::io::Error::from(why));
+        streams.into_iter().find_map(|(name, outlet)| outlet.lost.map(|why| told(name, why)))
     }
 
     fn judge_end(&self, outcome: &mut Outcome) {

@@ -11,6 +11,7 @@ use policy::{Action, Base, Context, ExecRule, Format, FsRule, NetRule, Perm, Per
 pub use policy::{Document, nearest};
 use serde::{Deserialize, Serialize};
 use std::ffi::OsStr;
+use std::io::Read;
 use std::path::{Path, PathBuf};
 use terms::{ErrorKind, Fault, Phase};
 
@@ -75,9 +76,14 @@ pub fn load(source: &Source) -> Result<Loaded, Fault> {
 
 fn unknown_preset(name: &str) -> Fault {
     let known: Vec<_> = policy::PRESETS.iter().map(|(name, _)| *name).collect();
-    Fault::invalid(format!("{name:?} is neither a preset nor a file"))
-        .hint(format!("presets: {}", known.join(", ")))
-        .phase(Phase::Admission)
+    // Who comes from containers publishes ports with -p.
+    let is_port =
+        name.starts_with(|c: char| c.is_ascii_digit()) && name.chars().all(|c| c.is_ascii_digit() || ".:".contains(c));
+    let hint = match is_port {
+        true => "a port is published as [ADDRESS:]HOST:GUEST, such as -p 8080:80".to_owned(),
+        false => format!("presets: {}", known.join(", ")),
+    };
+    Fault::invalid(format!("{name:?} is neither a preset nor a file")).hint(hint).phase(Phase::Admission)
 }
 
 /// Reads a file in our format, or in one we import.
@@ -95,11 +101,13 @@ pub fn parse_text(text: &str, name: &str) -> Result<Loaded, Fault> {
 
 pub fn read_text(path: &Path) -> Result<String, Fault> {
     let refuse = |why: String| Fault::invalid(format!("{}: {why}", path.display())).phase(Phase::Admission);
-    let size = std::fs::metadata(path).map_err(|e| refuse(e.to_string()))?.len();
-    if size > LARGEST {
-        return Err(refuse(format!("{size} bytes; a policy has at most {LARGEST}")));
+    let file = std::fs::File::open(path).map_err(|e| refuse(e.to_string()))?;
+    let mut bytes = Vec::new();
+    // What a device or a pipe gives has no size beforehand.
+    file.take(LARGEST + 1).read_to_end(&mut bytes).map_err(|e| refuse(e.to_string()))?;
+    if bytes.len() as u64 > LARGEST {
+        return Err(refuse(format!("it is longer than {LARGEST} bytes, which no policy is")));
     }
-    let bytes = std::fs::read(path).map_err(|e| refuse(e.to_string()))?;
     String::from_utf8(bytes).map_err(|e| refuse(format!("not UTF-8 at byte {}", e.utf8_error().valid_up_to())))
 }
 
@@ -277,7 +285,7 @@ pub fn surroundings(policy: &mut Policy, caller: &Caller, workspace: &Path, comm
     let mut notes = Vec::new();
     let too_wide = caller.home.starts_with(workspace);
     if too_wide && policy.fs.iter().any(|r| r.rule.path.base() == Base::Workspace) {
-        policy.fs.retain(|r| r.rule.path.base() != Base::Workspace);
+        drop_workspace(policy);
         let where_ = workspace.display();
         notes.push(format!(
             "{where_} holds the home directory and is not shown inside; name what is needed with --read"
@@ -298,12 +306,19 @@ pub fn surroundings(policy: &mut Policy, caller: &Caller, workspace: &Path, comm
     Surroundings { context, installations, env_names, notes }
 }
 
+/// Takes away what a policy says of the directory that is worked on.
+pub fn drop_workspace(policy: &mut Policy) {
+    policy.fs.retain(|r| r.rule.path.base() != Base::Workspace);
+}
+
 /// Refuses what a plain run cannot do yet, by name. With `events` network events are written down.
 pub fn check_supported(resolved: &policy::Resolved, events: bool) -> Result<(), Fault> {
     let refuse = |message: String, hint: &str| {
         Err(Fault::new(ErrorKind::UnsupportedPolicy, message).hint(hint).phase(Phase::Planning))
     };
     resolved.loopback_places(sys::doors::MOST_LOOPBACK).map_err(network::unsupported)?;
+    let denied: Vec<String> = resolved.syscalls_deny().iter().cloned().collect();
+    enclosure::check_calls(&denied, false)?;
     if let Some((rule, perms)) = resolved.asks_too_much().filter(|_| !resolved.may_degrade("ask")) {
         let names = perms.names().join(", ");
         let hint = "ask for read_file, read_dir, write_file, truncate or make_reg; leave \"perms\" out to ask for these and deny the rest; or list \"ask\" under degrade, and what cannot be asked for is refused";

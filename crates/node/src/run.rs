@@ -3,6 +3,7 @@
 mod aside;
 pub mod errand;
 pub mod explained;
+pub mod hidden;
 mod inside;
 pub mod layer;
 mod mode;
@@ -96,6 +97,8 @@ pub struct Ready {
     pub policy: Rc<policy::Policy>,
     /// The one that its events bear.
     run: String,
+    /// The directory that it works on, and the one that it starts in.
+    spot: (PathBuf, PathBuf),
     network: Option<Wanted>,
     publish: Vec<Published>,
     tracked: Option<Tracked>,
@@ -227,6 +230,13 @@ fn lay_out(
 ) -> Result<Laid, Refused> {
     let Under { mut effective, spot, held, mut warnings, mut timer } = under;
     timer.enter(Phase::Planning);
+    if spot.private {
+        policies::drop_workspace(&mut effective);
+        let dir = spot.dir.display();
+        warnings.push(format!(
+            "{dir} is the guest's own inside, and nothing of the host's shows there; -w {dir} works on the host's"
+        ));
+    }
     let around = policies::surroundings(&mut effective, caller, &spot.dir, word);
     warnings.extend(around.notes);
     let resolved = policy::resolve(&effective, &around.context).map_err(Fault::from)?;
@@ -291,6 +301,7 @@ impl Laid {
         };
         let effective = Rc::new(effective);
         let stamped = Rc::clone(&effective);
+        let places = (spot.dir.clone(), spot.cwd.clone());
         let request = Request {
             run_id,
             deny_calls: resolved.syscalls_deny().iter().cloned().collect(),
@@ -333,6 +344,7 @@ impl Laid {
             notes,
             policy: effective,
             run,
+            spot: places,
             network: wanted,
             publish,
             tracked,

@@ -39,7 +39,7 @@ fn text_for_people() {
         explain_net(&policy(), &NetAsk::tcp("example.org", 443)).to_text(),
         r#"tcp example.org:443
   deny  connect  (defaults.net)
-        to allow it: add {"action":"allow","proto":"tcp","host":"example.org","ports":"443"} to net.rules
+        to allow it: add {"action":"allow","proto":"tcp","host":"example.org","ports":"443"} to net.rules, or run with --net example.org:443
 "#
     );
 }

@@ -113,6 +113,11 @@ fn parse_v6(text: &str) -> Result<Option<IpAddr>, Refusal> {
     if let Ok(addr) = bracketed.unwrap_or(text).parse::<Ipv6Addr>() {
         return Ok(Some(IpAddr::V6(addr).to_canonical()));
     }
+    if let Some((_, rest)) = text.split_once("://") {
+        let host = rest.split(['/', ':', '?']).next().unwrap_or(rest);
+        return Err(Refusal::new(format!("{text:?} is an address of a page, where a host is meant"))
+            .hint(format!("write \"host\": {host:?}, with \"ports\" and \"paths\" beside it")));
+    }
     if bracketed.is_some() || text.matches(':').count() > 1 {
         return Err(Refusal::new(format!("{text:?} is not an IPv6 address")));
     }

@@ -60,7 +60,10 @@ impl Resolved {
             let denied = Decision::of(Vec::new(), (Action::Deny, "defaults.net"));
             return Decision { matches: decision.matches, ..denied.with_hint(|| known.hint()) };
         }
-        decision.with_hint(|| known.hint())
+        decision.with_hint(|| match ask.port == NAMES && ask.host.is_none() && self.needs_network().is_none() {
+            true => Some(NAME_ASKED.to_owned()),
+            false => known.hint(),
+        })
     }
 
     /// Whether some rule that does not deny names the special place that is asked about.
@@ -108,7 +111,8 @@ impl Resolved {
             matches = self.policy.net.iter().filter(|r| asks(&r.rule)).map(matched).collect();
         }
         let default = if open { Action::Allow } else { Action::Deny };
-        let hint = || Some(format!(r#"add {{"action":"allow","host":"{host}"}} to net.rules"#));
+        let hint =
+            || Some(format!(r#"add {{"action":"allow","host":"{host}"}} to net.rules, or run with --net {host}"#));
         Decision::of(matches, (default, "defaults.net")).with_hint(hint)
     }
 
@@ -271,9 +275,31 @@ impl<'a> Known<'a> {
             }
             (None, None) => return None,
         };
-        Some(format!("add {rule} to net.rules"))
+        let flag = self.flag().map(|flag| format!(", or run with --net {flag}")).unwrap_or_default();
+        Some(format!("add {rule} to net.rules{flag}"))
+    }
+
+    /// What the flag is given for the same place. It has no word for datagrams, and an address of the newer kind has colons of its own.
+    fn flag(&self) -> Option<String> {
+        let host = match (&self.host, self.addr) {
+            (Some(host @ Host::Name(_)), _) => host.to_string(),
+            (_, Some(IpAddr::V4(addr))) => addr.to_string(),
+            _ => return None,
+        };
+        match self.ask.proto {
+            Proto::Tcp => Some(format!("{host}:{}", self.ask.port)),
+            Proto::Icmp => Some(format!("icmp:{host}")),
+            _ => None,
+        }
     }
 }
+
+/// The port at which names are asked for.
+const NAMES: u16 = 53;
+
+/// Without any network a program asks the host's own server for names, and is refused there. To allow that server would lead nowhere:
+/// names are answered for those hosts that a rule allows.
+const NAME_ASKED: &str = r#"a name was asked for; for the host that is meant, add {"action":"allow","host":"HOST"} to net.rules, or run with --net HOST"#;
 
 /// The path of a URL, decoded once and without its query. `None` when servers could read it in two ways:
 /// an encoded slash, a dot segment, an empty segment, a backslash, a semicolon, a control character. Behind a semicolon

@@ -122,11 +122,38 @@ fn the_network_is_needed_only_when_something_may_use_it() {
     assert_eq!(policy(r#"{"action":"ask","host":"a.b"}"#, "deny").needs_network().as_deref(), Some("net.rules[0]"));
 }
 
+/// Whoever has no network is refused at the server for names; allowing that one would lead nowhere.
+#[test]
+fn who_asks_for_a_name_is_told_to_allow_the_host() {
+    let addr = Some("10.0.0.53".parse().unwrap());
+    let ask = NetAsk { host: None, addr, ..NetAsk::tcp("", 53) };
+    let hint = policy("", "deny").net(&ask).hint.unwrap();
+    assert!(hint.starts_with("a name was asked for") && hint.ends_with("or run with --net HOST"), "{hint}");
+    // Where there is a network, names are answered, and the server is a place as any other.
+    let open = policy(r#"{"action":"allow","host":"a.example.org"}"#, "deny").net(&ask).hint.unwrap();
+    assert!(open.contains("10.0.0.53/32"), "{open}");
+    let other = policy("", "deny").net(&NetAsk { port: 54, ..ask }).hint.unwrap();
+    assert!(other.contains("10.0.0.53/32"), "{other}");
+}
+
+#[test]
+fn addresses_have_a_flag_where_it_can_be_written() {
+    let hint = |addr: &str| {
+        let ask = NetAsk { host: None, addr: Some(addr.parse().unwrap()), ..NetAsk::tcp("", 80) };
+        policy("", "deny").net(&ask).hint.unwrap()
+    };
+    assert!(hint("93.184.216.34").ends_with("or run with --net 93.184.216.34:80"));
+    assert!(hint("2606:2800:220:1::1").ends_with("to net.rules"));
+}
+
 #[test]
 fn hints_are_rules() {
     let p = policy("", "deny");
     let hint = p.net(&NetAsk::tcp("example.org", 443)).hint.unwrap();
-    assert_eq!(hint, r#"add {"action":"allow","proto":"tcp","host":"example.org","ports":"443"} to net.rules"#);
+    assert_eq!(
+        hint,
+        r#"add {"action":"allow","proto":"tcp","host":"example.org","ports":"443"} to net.rules, or run with --net example.org:443"#
+    );
     let ask = NetAsk { addr: Some("127.0.0.1".parse().unwrap()), ..NetAsk::tcp("localhost", 5432) };
     let hint = p.net(&ask).hint.unwrap();
     assert_eq!(
@@ -162,7 +189,7 @@ fn names_that_may_be_asked_for() {
         assert_eq!((decision.action, decision.rule.as_str()), (action, rule), "{name}");
     }
     let hint = p.resolves("other.net").hint.unwrap();
-    assert_eq!(hint, r#"add {"action":"allow","host":"other.net"} to net.rules"#);
+    assert_eq!(hint, r#"add {"action":"allow","host":"other.net"} to net.rules, or run with --net other.net"#);
     let open = policy(r#"{"action":"deny","host":"**.bad.org"},{"action":"allow","host":"db"}"#, "allow");
     for (name, action) in [
         ("example.org", Action::Allow),
@@ -242,7 +269,7 @@ fn echo_requests_need_a_rule_that_says_so() {
         (
             "web.example.org",
             "93.184.216.34",
-            r#"add {"action":"allow","proto":"icmp","host":"web.example.org"} to net.rules"#,
+            r#"add {"action":"allow","proto":"icmp","host":"web.example.org"} to net.rules, or run with --net icmp:web.example.org"#,
         ),
         (
             "ping.example.org",

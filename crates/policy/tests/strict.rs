@@ -49,6 +49,11 @@ fn messages_people_will_meet() {
         refused(&with(r#""net": {"rules": [{"action": "allow", "host": "example.org:443"}]}"#)),
         "policy.json:2:47: net.rules[0].host: \"example.org:443\" holds a port; write \"host\": \"example.org\" and \"ports\": \"443\""
     );
+    assert_eq!(
+        refused(&with(r#""net": {"rules": [{"action": "allow", "host": "https://example.org:8443/v1"}]}"#)),
+        "policy.json:2:47: net.rules[0].host: \"https://example.org:8443/v1\" is an address of a page, where a host is meant; \
+         write \"host\": \"example.org\", with \"ports\" and \"paths\" beside it"
+    );
     assert_eq!(refused("{\"version\": 1,}"), "policy.json:1:15: trailing comma");
     assert_eq!(refused("{}"), "policy.json:1:1: the key \"version\" is missing");
 }

@@ -80,13 +80,17 @@ pub fn too_large(most: usize) -> Refusal {
 pub fn check_type(headers: &HeaderMap, sorts: &[&str]) -> Result<(), Refusal> {
     let unsupported = |what: String, hint: String| Refusal::http(StatusCode::UNSUPPORTED_MEDIA_TYPE, what, hint);
     if let Some(coding) = headers.get(CONTENT_ENCODING).filter(|coding| coding.as_bytes() != b"identity") {
-        return Err(unsupported(format!("Content-Encoding {coding:?}"), "send the body as it is".into()));
+        let what = format!("a body with Content-Encoding {coding:?} is not taken here");
+        return Err(unsupported(what, "send the body as it is".into()));
     }
     let given = headers.get(CONTENT_TYPE).and_then(|t| t.to_str().ok()).unwrap_or_default();
     let sort = given.split(';').next().unwrap_or_default().trim();
     match sorts.iter().any(|known| known.eq_ignore_ascii_case(sort)) {
         true => Ok(()),
-        false => Err(unsupported(format!("Content-Type {given:?}"), format!("send it as {}", sorts.join(" or ")))),
+        false => {
+            let what = format!("a body with Content-Type {given:?} is not taken here");
+            Err(unsupported(what, format!("send it as {}", sorts.join(" or "))))
+        }
     }
 }
 

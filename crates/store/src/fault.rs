@@ -30,6 +30,17 @@ pub fn of(path: &Path, error: &Error) -> Fault {
     fault.phase(Phase::Admission)
 }
 
+/// The file could not be made. Where the disk is full, there is nothing yet by which space could be freed.
+pub fn unmade(path: &Path, error: &Error) -> Fault {
+    let fault = of(path, error);
+    match error.sqlite_error_code() {
+        Some(ErrorCode::DiskFull) => fault.hint(
+            "the disk is full, and nothing is recorded on it yet: free some space; `cofferdam gc` then takes up the workspaces that are left",
+        ),
+        _ => fault,
+    }
+}
+
 /// The same inside a transaction, where only the file's name is known.
 pub fn inner(error: Error) -> Fault {
     of(Path::new("store.db"), &error)

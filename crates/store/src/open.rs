@@ -138,8 +138,11 @@ fn make(dir: &Path, path: &Path, head: &Head) -> Result<(), Fault> {
     }
     // What lies beside belongs to a file that is no more, or was never done.
     let ends = ["-wal", "-shm", "-journal", ".part", ".part-wal", ".part-shm", ".part-journal"];
-    let removed = ends.map(|end| std::fs::remove_file(dir.join(format!("store.db{end}"))).is_ok());
-    if removed.contains(&true) {
+    let mut removed = false;
+    for end in ends {
+        removed |= remove(&dir.join(format!("store.db{end}")))?;
+    }
+    if removed {
         // Before there is a file that it could be taken for a part of.
         settle_names(dir)?;
     }
@@ -147,9 +150,22 @@ fn make(dir: &Path, path: &Path, head: &Head) -> Result<(), Fault> {
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC | OFlags::NOFOLLOW;
     let empty = rustix::fs::open(&part, flags, Mode::from_raw_mode(0o600));
     let empty = empty.map_err(|e| fault::around(&part, &e.into()))?;
-    fill(&part).map_err(|e| fault::of(&part, &e))?;
+    if let Err(e) = fill(&part) {
+        // It takes space, and says nothing.
+        let _ = remove(&part);
+        return Err(fault::unmade(path, &e));
+    }
     let settled = rustix::fs::fsync(&empty).map_err(std::io::Error::from).and_then(|()| head.begin(None));
     settled.and_then(|()| std::fs::rename(&part, path)).map_err(|e| fault::around(path, &e))
+}
+
+/// Whether there was one.
+fn remove(path: &Path) -> Result<bool, Fault> {
+    match std::fs::remove_file(path) {
+        Ok(()) => Ok(true),
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(false),
+        Err(e) => Err(fault::around(path, &e)),
+    }
 }
 
 fn fill(part: &Path) -> rusqlite::Result<()> {

@@ -234,6 +234,32 @@ fn a_full_disk_leaves_room_to_free_some() {
     assert!(scratch.dir.join("reserve").exists(), "and held again");
 }
 
+/// Where there is no file yet, nothing can be freed by what is recorded in it: that was promised, and could not be kept.
+#[test]
+fn a_full_disk_without_a_file_is_told_as_such() {
+    let scratch = Scratch::small(24 << 10);
+    let fill = scratch.dir.join("fill");
+    fill_up(&fill);
+    let full = scratch.open().err().expect("there is no room");
+    check(&full, ErrorKind::Unavailable, "full");
+    assert!(full.hint.as_deref().is_some_and(|hint| hint.contains("free some space")), "{full:?}");
+    assert!(!scratch.dir.join("store.db.part").exists(), "nothing half made is left");
+    fs::remove_file(&fill).unwrap();
+    note(&scratch.store(), 1);
+}
+
+/// What is in the way of a new file is named, not that it was begun once.
+#[test]
+fn a_read_only_disk_without_a_file_is_told_as_such() {
+    let scratch = Scratch::small(24 << 10);
+    fs::write(scratch.dir.join("store.db.part"), "").unwrap();
+    scratch.remount("ro");
+    let fault = scratch.open().err().expect("it cannot be made");
+    check(&fault, ErrorKind::Unavailable, "Read-only file system");
+    scratch.remount("rw");
+    note(&scratch.store(), 1);
+}
+
 fn fill_up(path: &std::path::Path) {
     use std::io::Write;
     let mut file = fs::File::create(path).unwrap();

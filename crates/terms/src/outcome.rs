@@ -185,6 +185,9 @@ pub struct Outcome {
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub stderr: Option<String>,
     pub truncated: Truncated,
+    /// Why output did not arrive where the caller sent it, on a full disk say. A reader that left early is no loss.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub output_lost: Option<String>,
     pub changes: Changes,
     /// The sandbox that holds the changes, where one does.
     #[serde(skip_serializing_if = "Option::is_none", default)]
@@ -219,6 +222,7 @@ impl Outcome {
             stdout: None,
             stderr: None,
             truncated: Truncated::default(),
+            output_lost: None,
             changes: Changes::default(),
             sandbox: None,
             policy,

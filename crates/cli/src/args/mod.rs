@@ -4,7 +4,6 @@ use clap::builder::OsStringValueParser;
 use clap::{Arg, ArgAction, ArgMatches, Command, ValueHint};
 use std::ffi::{OsStr, OsString};
 use std::io::Write;
-use std::process::ExitCode;
 
 pub mod daemon;
 pub mod events;
@@ -314,12 +313,8 @@ pub fn all<'a>(matches: &'a ArgMatches, name: &str) -> impl Iterator<Item = &'a 
     matches.try_get_many::<OsString>(name).ok().flatten().unwrap_or_default().map(OsString::as_os_str)
 }
 
-pub fn usage_error(error: &clap::Error) -> ExitCode {
-    let _ = error.print();
-    ExitCode::from(if error.use_stderr() { 2 } else { 0 })
-}
-
-pub fn completion(matches: &ArgMatches) -> ExitCode {
+/// The script for a shell.
+pub fn completion(matches: &ArgMatches) -> Vec<u8> {
     use clap_complete::Shell;
     let shell = match matches.get_one::<String>("shell").map(String::as_str) {
         Some("zsh") => Shell::Zsh,
@@ -330,16 +325,14 @@ pub fn completion(matches: &ArgMatches) -> ExitCode {
     };
     let mut script = Vec::new();
     clap_complete::generate(shell, &mut whole(), "cofferdam", &mut script);
-    // A reader that left early is no error of ours.
-    let _ = std::io::stdout().write_all(&script);
-    ExitCode::SUCCESS
+    script
 }
 
 /// One page: the binary, then every verb with its own flags.
-pub fn man() -> ExitCode {
+pub fn man() -> std::io::Result<Vec<u8>> {
     let mut page = Vec::new();
-    let rendered = man_page(&mut page).and_then(|()| std::io::stdout().write_all(&page));
-    if rendered.is_ok() { ExitCode::SUCCESS } else { ExitCode::from(125) }
+    man_page(&mut page)?;
+    Ok(page)
 }
 
 fn man_page(page: &mut Vec<u8>) -> std::io::Result<()> {

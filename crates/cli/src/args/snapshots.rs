@@ -2,7 +2,7 @@
 
 use super::{flag, limit_args, policy_args, positional, rule_args};
 use clap::builder::OsStringValueParser;
-use clap::{Arg, ArgAction, Command, ValueHint};
+use clap::{Arg, ArgAction, ArgGroup, Command, ValueHint};
 
 /// Known without building anything: the hot path must tell verbs from commands to run.
 pub const VERBS: &[&str] = &["snapshot", "fork", "restore", "template", "export", "import"];
@@ -71,13 +71,16 @@ fn template() -> Command {
         .subcommand(
             Command::new("create")
                 .about("Name what a snapshot or a sandbox holds, or prepare it with a command")
+                .override_usage(
+                    "cofferdam template create [OPTIONS] NAME --from SNAPSHOT|ID\n       \
+                     cofferdam template create [OPTIONS] NAME --prepare 'SHELL TEXT' [DIR]",
+                )
                 .arg(one("name", "NAME", "Its name"))
+                .group(ArgGroup::new("source").args(["from", "prepare"]).required(true))
                 .arg(
                     Arg::new("from")
                         .long("from")
                         .value_name("SNAPSHOT|ID")
-                        .required_unless_present("prepare")
-                        .conflicts_with("prepare")
                         .help("What it shall hold"),
                 )
                 .arg(

@@ -19,7 +19,7 @@ pub fn main(matches: &ArgMatches) -> ExitCode {
 }
 
 fn tell(answer: &Answer) {
-    let mut out = std::io::stdout().lock();
+    let mut out = crate::stdout::lock();
     for contested in &answer.contested {
         let by: Vec<String> = contested.by.iter().map(writer).collect();
         let _ = writeln!(out, "{}: {}", safe(&contested.path.to_string()), by.join(", then "));

@@ -58,7 +58,7 @@ fn colours(when: &str) -> bool {
     match when {
         "always" => true,
         "never" => false,
-        _ => io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty()),
+        _ => render::takes_colours(&io::stdout()),
     }
 }
 

@@ -1,12 +1,14 @@
 //! Where a long answer goes on a terminal: through a pager that may do nothing but show it.
 
+use crate::render;
+use crate::stdout::{self, Stdout};
 use std::ffi::OsString;
-use std::io::{self, IsTerminal, Write};
+use std::io::{self, Write};
 use std::process::{Child, ChildStdin, Command, Stdio};
 
 /// Standard output, or a pager in front of it. Dropping it waits for the pager.
 pub enum Out {
-    Plain(io::BufWriter<io::StdoutLock<'static>>),
+    Plain(io::BufWriter<Stdout>),
     Paged { child: Child, input: Option<io::BufWriter<ChildStdin>> },
 }
 
@@ -16,8 +18,8 @@ const PASSED: [&str; 9] = ["PATH", "HOME", "TERM", "TERMINFO", "LANG", "LC_ALL",
 impl Out {
     /// A pager, if somebody sits there and wants one.
     pub fn open(wanted: bool) -> Out {
-        let plain = || Out::Plain(io::BufWriter::new(io::stdout().lock()));
-        if !wanted || !io::stdout().is_terminal() {
+        let plain = || Out::Plain(io::BufWriter::new(stdout::lock()));
+        if !wanted || !render::can_draw(&io::stdout()) {
             return plain();
         }
         let pager = ["COFFERDAM_PAGER", "PAGER"].into_iter().find_map(std::env::var_os);

@@ -179,6 +179,7 @@ pub fn hunk(hunk: &Hunk, language: Option<&'static Language>, brush: Brush) -> S
     let head = brush.paint(CYAN, &format!("@@ -{old} +{new} @@"));
     let mut out = format!("{head} {}\n", brush.paint(DIM, &hunk.id));
     let differing = if brush.colours { pairs(&hunk.lines) } else { Vec::new() };
+    let ends = Ends::of(&hunk.lines);
     let (mut old_state, mut new_state) = (State::default(), State::default());
     for (index, line) in hunk.lines.iter().enumerate() {
         let tokens = match (language, brush.colours) {
@@ -194,9 +195,27 @@ pub fn hunk(hunk: &Hunk, language: Option<&'static Language>, brush: Brush) -> S
         };
         let none = Vec::new();
         let marked = differing.get(index).unwrap_or(&none);
-        out.push_str(&one_line(line, &tokens, marked, brush));
+        out.push_str(&one_line(line, ends, &tokens, marked, brush));
     }
     out
+}
+
+/// How the lines of a hunk end. Where all end alike, a carriage return says nothing; where they do not, it may be all that changed.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Ends {
+    Alike,
+    Mixed,
+}
+
+impl Ends {
+    fn of(lines: &[Line]) -> Ends {
+        let mut whole = lines.iter().map(|line| &line.text).filter(|text| text.ends_with('\n'));
+        let first = whole.next().is_some_and(|text| text.ends_with("\r\n"));
+        match whole.all(|text| text.ends_with("\r\n") == first) {
+            true => Ends::Alike,
+            false => Ends::Mixed,
+        }
+    }
 }
 
 /// For each line of a hunk, which stretches of it differ from the line that it replaces or is replaced by.
@@ -221,15 +240,22 @@ fn pairs(lines: &[Line]) -> Vec<Vec<Range<usize>>> {
     marked
 }
 
-fn one_line(line: &Line, tokens: &[(Token, Range<usize>)], marked: &[Range<usize>], brush: Brush) -> String {
+fn one_line(
+    line: &Line,
+    ends: Ends,
+    tokens: &[(Token, Range<usize>)],
+    marked: &[Range<usize>],
+    brush: Brush,
+) -> String {
     let (sign, colour) = match line.kind {
         LineKind::Context => (" ", ""),
         LineKind::Removed => ("-", RED),
         LineKind::Added => ("+", GREEN),
     };
     let text = line.text.strip_suffix('\n').unwrap_or(&line.text);
-    // The carriage return of a line's end is part of the line to a diff, and nothing to see in one.
-    let shown = text.strip_suffix('\r').filter(|_| line.text.ends_with('\n')).unwrap_or(text);
+    // The carriage return of a line's end is part of the line to a diff, and nothing to see in one where all lines have it.
+    let plain = ends == Ends::Alike && line.text.ends_with('\n');
+    let shown = text.strip_suffix('\r').filter(|_| plain).unwrap_or(text);
     let mut out = brush.paint(colour, sign);
     if brush.colours {
         out.push_str(&styled(shown, tokens, marked, colour, brush));

@@ -20,7 +20,7 @@ pub fn main(matches: &ArgMatches) -> ExitCode {
 }
 
 fn tell(answer: &Answer) {
-    let mut out = std::io::stdout().lock();
+    let mut out = crate::stdout::lock();
     for landed in &answer.batches {
         let record = &landed.record;
         let verb = if landed.is_undo() { "undone" } else { "approved" };

@@ -27,7 +27,7 @@ pub fn main(matches: &ArgMatches) -> ExitCode {
 }
 
 fn tell(answer: &Answer) {
-    let mut out = std::io::stdout().lock();
+    let mut out = crate::stdout::lock();
     for Moved { path, fate, .. } in &answer.files {
         let (word, why) = match fate {
             Fate::Merged => ("merged", String::new()),

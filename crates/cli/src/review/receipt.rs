@@ -64,7 +64,7 @@ pub fn reject(matches: &ArgMatches) -> ExitCode {
 }
 
 fn list(changes: &[LandedChange]) {
-    let mut out = std::io::stdout().lock();
+    let mut out = crate::stdout::lock();
     for change in changes {
         let from = change.from.as_ref().map(|from| format!(" from {from}")).unwrap_or_default();
         let part =

@@ -2,7 +2,7 @@
 
 use super::table::bytes;
 use node::lifecycle::create::Copied;
-use std::io::{IsTerminal, Write};
+use std::io::Write;
 use std::time::{Duration, Instant};
 
 /// Jobs that are over before it say nothing.
@@ -16,7 +16,7 @@ pub struct Line {
 
 impl Line {
     pub fn new() -> Line {
-        Line { watched: std::io::stderr().is_terminal(), begun: Instant::now(), shown: false }
+        Line { watched: crate::render::can_draw(&std::io::stderr()), begun: Instant::now(), shown: false }
     }
 
     pub fn show(&mut self, now: &Copied) {

@@ -24,7 +24,7 @@ impl Table {
         let wide =
             |i: usize| all.iter().filter_map(|row| row.get(i)).map(|cell| cell.chars().count()).max().unwrap_or(0);
         let widths: Vec<usize> = (0..self.head.len()).map(wide).collect();
-        let mut out = std::io::stdout().lock();
+        let mut out = crate::stdout::lock();
         for row in all {
             let cells = row.iter().zip(&widths).map(|(cell, width)| format!("{cell:width$}"));
             let line = cells.collect::<Vec<_>>().join("  ");

@@ -183,6 +183,64 @@ fn nothing_of_a_file_drives_a_terminal() {
 }
 
 #[test]
+fn who_approved_a_part_hears_that_it_landed() {
+    let place = Place::new(As::User);
+    place.sh(&["--name", "work"], "echo a > a; echo b > b; echo c > c").assert_ok();
+    let approve = |path: &str| to_the_end(&mut place.cofferdam(["approve", "work", path]), b"");
+    let why = |output: &Output| String::from_utf8_lossy(&output.stderr).into_owned();
+    diff(&place, &["work"]);
+    assert!(approve("a").status.success());
+    let again = approve("b");
+    assert!(!again.status.success() && why(&again).contains("a part of this diff has landed"), "{}", why(&again));
+    diff(&place, &["work"]);
+    let more = to_the_end(&mut place.cofferdam(["exec", "work", "--", "sh", "-c", "echo more > b"]), b"");
+    assert!(more.status.success());
+    let changed = approve("b");
+    assert!(!changed.status.success() && why(&changed).contains("the workspace changed"), "{}", why(&changed));
+    diff(&place, &["work"]);
+    assert!(approve("b").status.success());
+}
+
+#[test]
+fn a_dumb_terminal_gets_lines_and_nothing_else() {
+    let place = project(As::User);
+    place.sh(&[], GUEST).assert_ok();
+    let screen = |term: &str| {
+        let mut python = place.outside("/usr/bin/python3");
+        python.env("TERM", term).env("PAGER", "sed s/^/paged:/");
+        python.args(["-c", "import os, pty, sys\npty.spawn(sys.argv[1:])"]).arg(crate::support::binary()).arg("diff");
+        said(&to_the_end(&mut python, b""))
+    };
+    let dumb = screen("dumb");
+    assert!(dumb.contains("edit.rs") && !dumb.contains('\x1b') && !dumb.contains("paged:"), "{dumb:?}");
+    let other = screen("xterm");
+    assert!(other.contains('\x1b') && other.contains("paged:"), "control: {other:?}");
+}
+
+/// A file whose line ends were all that changed was shown as lines that are replaced by the same lines.
+#[test]
+fn line_ends_are_shown_where_they_differ() {
+    let place = Place::new(As::User);
+    place.file("home/project/unix", "a\nb\n");
+    place.file("home/project/dos", "a\r\nb\r\n");
+    place.sh(&[], "printf 'a\\r\\nb\\r\\n' > unix; printf 'a\\r\\nc\\r\\n' > dos").assert_ok();
+    for colour in ["never", "always"] {
+        let unix = plain(&said(&diff(&place, &["unix", "--color", colour])));
+        assert!(unix.contains("-a\n-b\n+a<U+000D>\n+b<U+000D>\n"), "{unix}");
+        // The control: where all lines end alike, nothing is said of it.
+        let dos = plain(&said(&diff(&place, &["dos", "--color", colour])));
+        assert!(dos.contains(" a\n-b\n+c\n"), "{dos}");
+    }
+}
+
+/// Without colours.
+fn plain(text: &str) -> String {
+    let mut parts = text.split("\u{1b}[");
+    let first = parts.next().unwrap_or_default().to_owned();
+    parts.fold(first, |out, part| out + part.split_once('m').map_or(part, |(_, rest)| rest))
+}
+
+#[test]
 fn a_pager_gets_only_what_it_needs() {
     let place = project(As::User);
     place.sh(&[], GUEST).assert_ok();

@@ -8,11 +8,13 @@ mod clients;
 mod denials;
 mod diff;
 mod doctor;
+mod hidden;
 mod learn;
 mod limits;
 mod limits_output;
 mod limits_refused;
 mod limits_tree;
+mod lost_output;
 mod network;
 mod network_echo;
 mod network_told;
@@ -38,6 +40,7 @@ fn the_same_with_a_daemon() {
         "a_sandbox_is_gone_on_with_under_its_own_rules",
         "a_workspace_and_our_own_state",
         "denials_hold_in_a_workspace",
+        "in_tmp_the_guest_has_its_own",
         "one_run_at_a_time",
         "other_modes_are_chosen",
         "the_home_directory_wants_a_choice",

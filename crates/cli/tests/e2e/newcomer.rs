@@ -1,6 +1,7 @@
 //! Slips that everybody makes once: each gets an answer that names what was typed and what to type instead, and nothing runs.
 
-use crate::support::{BOTH, Place, to_the_end};
+use crate::support::{As, BOTH, Place, to_the_end};
+use serde_json::json;
 use std::process::Command;
 
 /// The words, the exit status, and what must be said.
@@ -18,6 +19,9 @@ const SLIPS: &[(&[&str], i32, &[&str])] = &[
     (&["run", "--limit", "memory", "--", "ls"], 2, &["NAME=AMOUNT"]),
     (&["run", "--cpus", "0", "--", "ls"], 2, &["--cpus \"0\"", "0.5"]),
     (&["run", "-p", "nosuch", "--", "ls"], 2, &["\"nosuch\" is neither a preset nor a file", "workspace-write"]),
+    (&["run", "-p", "8080", "--", "ls"], 2, &["\"8080\" is neither", "-p 8080:80"]),
+    (&["run", "--name", "two words", "--", "ls"], 2, &["holds a space", "fix-login"]),
+    (&["template", "create", "base", "."], 2, &["--prepare", "--from SNAPSHOT|ID"]),
     (&["run", "-p", "nosuch.json", "--", "ls"], 2, &["nosuch.json: No such file"]),
     (&["run", "-p", "key.json", "--", "ls"], 2, &["key.json:1:20: fs.ruls: unknown key", "\"rules\""]),
     (&["run", "-p", "half.json", "--", "ls"], 2, &["half.json:1:"]),
@@ -112,4 +116,54 @@ fn odd_places_and_streams_are_answered() {
         assert_eq!(String::from_utf8_lossy(&got.stdout), "2\n0\n0\n0\n", "{got:?}");
         assert!(String::from_utf8_lossy(&got.stderr).contains("change to a directory that exists"), "{got:?}");
     }
+}
+
+/// What helps on a host was advised to a guest, who cannot do it.
+#[test]
+fn an_enclosure_in_an_enclosure_is_told_as_such() {
+    for who in BOTH {
+        let place = Place::new(who);
+        let binary = crate::support::binary().to_str().unwrap();
+        for flags in [&["--read-only"][..], &[]] {
+            let words: Vec<&str> =
+                [binary, "run"].into_iter().chain(flags.iter().copied()).chain(["--", "true"]).collect();
+            let run = place.run(&["--read", binary, "-e", "COFFERDAM_STATE=/tmp/state"], &words);
+            assert_eq!(run.code(), 125, "{who:?}: {}", run.story());
+            assert!(run.stderr().contains("this is an enclosure already"), "{who:?} {flags:?}: {}", run.story());
+        }
+        // The control: the variable alone changes nothing where an enclosure can be made.
+        let mut outside = place.cofferdam(["run", "--", "true"]);
+        assert!(outside.env("COFFERDAM", "1").status().unwrap().success(), "{who:?}");
+    }
+}
+
+/// A device has no size, and was read for ever.
+#[test]
+fn a_policy_that_never_ends_is_refused() {
+    let place = Place::new(As::Root);
+    for words in [&["policy", "check", "/dev/zero"][..], &["run", "-p", "/dev/zero", "--", "true"]] {
+        let got = to_the_end(&mut place.cofferdam(words), b"");
+        assert_eq!(got.status.code(), Some(2), "{words:?}");
+        assert!(String::from_utf8_lossy(&got.stderr).contains("longer than"), "{got:?}");
+    }
+    // The control: a pipe has no size either, and may hold one.
+    let shown = to_the_end(&mut place.cofferdam(["policy", "show", "default"]), b"").stdout;
+    let got = to_the_end(&mut place.cofferdam(["policy", "check", "/dev/stdin"]), &shown);
+    assert!(got.status.success(), "{got:?}");
+}
+
+/// It was found sound, and every run under it was refused.
+#[test]
+fn what_no_run_could_hold_is_found_by_the_check() {
+    let place = Place::new(As::User);
+    let check = |call: &str| {
+        let policy = json!({"version": 1, "extends": ["default"], "syscalls": {"deny": [call]}});
+        let policy = place.policy(policy);
+        let checked = to_the_end(&mut place.cofferdam(["policy", "check", &policy]), b"");
+        let created = to_the_end(&mut place.cofferdam(["create", "-p", &policy]), b"");
+        let ran = place.run(&["-p", &policy, "--rm"], &["true"]).code();
+        (checked.status.code(), created.status.code(), ran)
+    };
+    assert_eq!(check("no_such_call"), (Some(125), Some(125), 125));
+    assert_eq!(check("ptrace"), (Some(0), Some(0), 0));
 }

@@ -2,7 +2,7 @@
 //! environment, signals and terminals.
 
 use crate::support::terminal::on_terminal;
-use crate::support::{BOTH, Place, binary, to_the_end, unique};
+use crate::support::{As, BOTH, Place, binary, to_the_end, unique};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -139,6 +139,52 @@ fn a_command_that_does_not_read_its_input_is_not_held_up() {
 }
 
 /// The pipes were the supervisor's, so a root caller's guest could not reopen them by name.
+/// What a command leaves of a file is there for whoever reads on, as outside: a loop over the lines of a file ended after the first.
+#[test]
+fn what_a_command_does_not_read_of_a_file_is_left() {
+    for who in BOTH {
+        let place = Place::new(who);
+        let long: String = (0..4000).map(|n| format!("line {n}\n")).collect();
+        let (few, many) = (place.file("few", "1\n2\n3\n"), place.file("many", &long));
+        let sh = |text: &str, input: &Path| {
+            let mut shell = place.outside("bash");
+            shell.args(["-c", text, "bash"]).arg(binary()).stdin(fs::File::open(input).unwrap());
+            String::from_utf8(to_the_end(&mut shell, b"").stdout).unwrap()
+        };
+        assert_eq!(sh("while read x; do \"$1\" run -- echo $x; done", &few), "1\n2\n3\n", "{who:?}");
+        assert_eq!(sh("\"$1\" run -- sh -c 'read x; echo $x'; cat", &few), "1\n2\n3\n", "{who:?}");
+        assert_eq!(sh("\"$1\" run -- cat; echo end; cat", &few), "1\n2\n3\nend\n", "{who:?}");
+        // Past the page that is on its way: `dd` takes 10000 bytes and no more.
+        let rest = sh("\"$1\" run -- dd bs=1000 count=10 iflag=fullblock status=none | wc -c; cat | wc -c", &many);
+        assert_eq!(rest, format!("10000\n{}\n", long.len() - 10000), "{who:?}");
+        assert_eq!(sh("\"$1\" run -- cat", &many), long, "{who:?}");
+        assert_eq!(sh("\"$1\" run -- sh -c 'exec <&-; sleep 0.2'; cat", &few), "1\n2\n3\n", "{who:?}");
+    }
+}
+
+/// Whoever waits for a command that has closed its input does not spin meanwhile.
+#[test]
+fn a_closed_input_costs_nothing() {
+    let place = Place::new(As::User);
+    let mut command = place.cofferdam(["run", "--", "sh", "-c", "exec <&-; echo go; sleep 3"]);
+    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    let mut go = [0; 3];
+    child.stdout.as_mut().unwrap().read_exact(&mut go).unwrap();
+    let ticks = || {
+        let stat = fs::read_to_string(format!("/proc/{}/stat", child.id())).unwrap();
+        let fields: Vec<u64> =
+            stat.rsplit(')').next().unwrap().split_whitespace().filter_map(|f| f.parse().ok()).collect();
+        // Without the state, which is no number: user time and system time.
+        fields[10] + fields[11]
+    };
+    let before = ticks();
+    std::thread::sleep(Duration::from_secs(2));
+    let spent = ticks() - before;
+    assert!(spent < 20, "{spent} hundredths of a second");
+    child.kill().unwrap();
+    child.wait().unwrap();
+}
+
 #[test]
 fn the_names_of_the_standard_streams_can_be_opened() {
     for who in BOTH {

@@ -282,6 +282,32 @@ fn the_home_directory_wants_a_choice() {
     }
 }
 
+/// Whoever stood in /tmp had all of the host's shown, and could write nothing there.
+#[test]
+fn in_tmp_the_guest_has_its_own_unless_it_is_named() {
+    for who in BOTH {
+        let place = furnished(who);
+        let file = place.file(format!("/tmp/cofferdam-test-{}-{who:?}", std::process::id()), "of the host");
+        let name = file.file_name().unwrap().to_str().unwrap();
+        let there = |flags: &[&str], text: &str| {
+            let mut command = place.cofferdam(["run"]);
+            command.args(flags).args(["-c", text, "--", name]).current_dir("/tmp").output().unwrap()
+        };
+        let own = there(&["-v"], "echo x > made && cat \"$1\"");
+        let said = String::from_utf8_lossy(&own.stderr).into_owned();
+        assert!(!own.status.success() && own.stdout.is_empty(), "{who:?}: {own:?}");
+        assert!(said.contains("the guest's own inside") && said.contains("is hidden inside"), "{who:?}: {said}");
+        assert!(there(&[], "echo x > made && cat made").status.success(), "{who:?}: it can be written to");
+        let named = there(&["-w", "/tmp", "--rm"], "echo changed > \"$1\" && cat \"$1\"");
+        assert_eq!(named.stdout, b"changed\n", "{who:?}: {named:?}");
+        let seen = there(&["--read-only"], "cat \"$1\"");
+        assert_eq!(seen.stdout, b"of the host", "{who:?}: {seen:?}");
+        assert_eq!(fs::read(&file).unwrap(), b"of the host");
+        assert!(!Path::new("/tmp/made").exists());
+        fs::remove_file(&file).unwrap();
+    }
+}
+
 /// F23
 #[test]
 fn a_workspace_and_our_own_state_never_hold_each_other() {

@@ -3,10 +3,10 @@
 use super::words::{Verbs, text};
 use crate::support::{As, Place, USER, binary, to_the_end};
 use std::fs;
-use std::io::Write;
+use std::io::{Read, Write};
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::PathBuf;
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 /// The state directory on a file system of its own.
 struct OwnDisk(PathBuf);
@@ -64,6 +64,31 @@ fn on_a_full_disk_one_can_look_stop_and_remove() {
     fs::remove_file(fill).unwrap();
     place.create(&["--name", "first"]);
     place.audit();
+}
+
+/// The first run of all, and nothing is left to write its sandbox down with: whoever ran it hears that, in a pipe, too, and finds
+/// the changes again when there is space.
+#[test]
+fn a_first_run_that_cannot_be_written_down_is_told() {
+    let place = Place::new(As::User);
+    let disk = OwnDisk::new(&place, "size=96m");
+    place.file("home/project/file", "text\n");
+    let mut command = place.cofferdam(["run", "-c", "echo changed > file; echo go; read x"]);
+    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut go = [0; 3];
+    child.stdout.as_mut().unwrap().read_exact(&mut go).unwrap();
+    let fill = disk.fill();
+    let said = child.wait_with_output().unwrap();
+    let said = String::from_utf8_lossy(&said.stderr).into_owned();
+    assert!(said.contains("could not be written down") && said.contains("`cofferdam gc`"), "{said:?}");
+    let refused = place.fault(&["ls"], "unavailable");
+    assert!(refused["hint"].as_str().unwrap().contains("free some space"), "{refused}");
+    fs::remove_file(fill).unwrap();
+    place.json(&["gc"]);
+    let ids: Vec<String> = place.states().into_iter().map(|(id, _)| id).collect();
+    assert_eq!(ids.len(), 1);
+    let shown = to_the_end(&mut place.cofferdam(["diff", &ids[0]]), b"");
+    assert!(text(&shown.stdout).contains("+changed"), "{}", text(&shown.stderr));
 }
 
 #[test]

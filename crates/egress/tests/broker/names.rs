@@ -59,7 +59,10 @@ fn check_only_allowed(seen: &Seen) {
     assert_eq!((bad.rule.as_str(), bad.action), ("net.rules[1]", Action::Deny));
     let other = refused.iter().find(|e| e.name.as_deref() == Some("other.org")).unwrap();
     assert_eq!(other.rule, "defaults.net");
-    assert_eq!(other.hint.as_deref(), Some(r#"add {"action":"allow","host":"other.org"} to net.rules"#));
+    assert_eq!(
+        other.hint.as_deref(),
+        Some(r#"add {"action":"allow","host":"other.org"} to net.rules, or run with --net other.org"#)
+    );
 }
 
 fn stage_open(world: &mut World) {
@@ -120,7 +123,10 @@ fn check_pinned(seen: &Seen) {
     let refused = seen.all(Op::Connect, Stage::Refused);
     assert_eq!(refused.len(), 3);
     let hint = refused[1].hint.as_deref().unwrap();
-    assert_eq!(hint, r#"add {"action":"allow","proto":"tcp","host":"a.example.org","ports":"8"} to net.rules"#);
+    assert_eq!(
+        hint,
+        r#"add {"action":"allow","proto":"tcp","host":"a.example.org","ports":"8"} to net.rules, or run with --net a.example.org:8"#
+    );
 }
 
 fn stage_rebinding(world: &mut World) {

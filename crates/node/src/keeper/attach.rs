@@ -11,6 +11,7 @@ use rustix::io::Errno;
 use std::io::Write;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 use terms::{Fault, Outcome, Phase};
 
 /// How to be there.
@@ -37,6 +38,9 @@ pub enum Left {
 /// Signals that are passed to the command: HUP, INT, QUIT, USR1, USR2, TERM, CONT; and WINCH, which is for us.
 const PASSED: [i32; 8] = [1, 2, 3, 10, 12, 15, 18, WINCH];
 const WINCH: i32 = 28;
+/// What a command is sent that speaks though nobody reads it, and how long after the first time: PIPE, TERM and KILL. In a pipe its
+/// writes would fail; here they do not, and one that ignores the first signal would never hear of it.
+const UNREAD: [(Duration, i32); 3] = [(Duration::ZERO, 13), (Duration::from_secs(1), 15), (Duration::from_secs(3), 9)];
 /// Read at once.
 const CHUNK: usize = 64 << 10;
 const PAGE: usize = 256 << 10;
@@ -47,6 +51,24 @@ const LEAVE: [u8; 2] = [16, 17];
 
 /// Stays with a run until its end, or until we are told to leave.
 pub fn attach(state: &Path, sandbox: &str, run: &str, manner: Manner) -> Result<Left, Fault> {
+    visit(state, sandbox, run, manner, Bond::Guest)
+}
+
+/// The same with a run that was begun for us: it is told when nobody reads what it says, as it would be in a pipe.
+pub fn attend(state: &Path, sandbox: &str, run: &str, manner: Manner) -> Result<Left, Fault> {
+    visit(state, sandbox, run, manner, Bond::Owner)
+}
+
+/// What a run is to whoever is at it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Bond {
+    /// It goes on whoever leaves.
+    Guest,
+    /// It is there for us alone.
+    Owner,
+}
+
+fn visit(state: &Path, sandbox: &str, run: &str, manner: Manner, bond: Bond) -> Result<Left, Fault> {
     let find = || Keeper::find(state, sandbox);
     let gone = || {
         let fault = Fault::new(terms::ErrorKind::NotFound, format!("{run} does not go on")).subject(run);
@@ -65,6 +87,9 @@ pub fn attach(state: &Path, sandbox: &str, run: &str, manner: Manner) -> Result<
         sandbox: sandbox.to_owned(),
         run: run.to_owned(),
         manner,
+        bond,
+        unread: None,
+        told: 0,
         follow,
         reader,
         next: manner.from,
@@ -83,6 +108,10 @@ struct Visit {
     sandbox: String,
     run: String,
     manner: Manner,
+    bond: Bond,
+    /// Since when nobody reads what it says, and how often it was told.
+    unread: Option<Instant>,
+    told: usize,
     follow: Follow,
     reader: Reader,
     next: u64,
@@ -105,11 +134,13 @@ pub struct Voice {
     unkept: [u64; 2],
     /// Bytes that came, of both.
     seen: u64,
+    /// Why some of them were lost that somebody wanted.
+    lost: Option<String>,
 }
 
 impl Voice {
     pub fn new(capture: bool) -> Voice {
-        Voice { capture, kept: [Vec::new(), Vec::new()], unkept: [0, 0], seen: 0 }
+        Voice { capture, kept: [Vec::new(), Vec::new()], unkept: [0, 0], seen: 0, lost: None }
     }
 
     /// Stream 0 is standard output, 1 standard error. False when nobody reads it any more.
@@ -122,10 +153,15 @@ impl Voice {
             self.unkept[stream] += (bytes.len() - taken) as u64;
             return true;
         }
-        let written = match stream {
-            0 => put(rustix::stdio::stdout(), bytes),
-            _ => put(rustix::stdio::stderr(), bytes),
+        let (name, written) = match stream {
+            0 => ("standard output", put(rustix::stdio::stdout(), bytes)),
+            _ => ("standard error", put(rustix::stdio::stderr(), bytes)),
         };
+        if let Err(e) = written
+            && e != Errno::PIPE
+        {
+            self.lost.get_or_insert_with(|| format!("{name}: {}", std::io::Error::from(e)));
+        }
         written.is_ok()
     }
 
@@ -145,6 +181,7 @@ impl Voice {
             outcome.truncated.stdout += self.unkept[0];
             outcome.truncated.stderr += self.unkept[1];
         }
+        outcome.output_lost = self.lost.take();
         outcome
     }
 }
@@ -228,10 +265,9 @@ impl Visit {
             }
             let nothing = records.is_empty();
             for record in records {
-                // A reader that left early is no error of ours; the run goes on without it.
                 match record.kind {
-                    Kind::Stdout | Kind::Terminal => drop(self.voice.say(0, &record.bytes)),
-                    Kind::Stderr => drop(self.voice.say(1, &record.bytes)),
+                    Kind::Stdout | Kind::Terminal => self.say(0, &record.bytes),
+                    Kind::Stderr => self.say(1, &record.bytes),
                     Kind::Dropped => {}
                     Kind::End => {
                         let read = serde_json::from_slice(&record.bytes);
@@ -306,15 +342,29 @@ impl Visit {
         }
     }
 
+    /// A reader that left early is no error of ours. What is said after that is told to whoever says it.
+    fn say(&mut self, stream: usize, bytes: &[u8]) {
+        if self.voice.say(stream, bytes) || self.bond == Bond::Guest {
+            return;
+        }
+        let since = self.unread.get_or_insert_with(Instant::now).elapsed();
+        if let Some((_, signal)) = UNREAD.get(self.told).filter(|(after, _)| since >= *after) {
+            self.told += 1;
+            self.signal(*signal);
+        }
+    }
+
+    /// Asked on a line of its own: the other may wait for the command to read.
+    fn signal(&self, signal: i32) {
+        let _it_is_gone = self.again().map(|mut keeper| keeper.signal(&self.run, signal));
+    }
+
     fn pass_signals(&mut self) {
         while let Some((signal, _)) = sys::process::next_signal(self.signals.as_fd()) {
             match signal {
                 WINCH if self.manner.terminal => self.resize(),
                 WINCH => {}
-                // Asked on a line of its own: the other may wait for the command to read.
-                _ => {
-                    let _it_is_gone = self.again().map(|mut keeper| keeper.signal(&self.run, signal));
-                }
+                _ => self.signal(signal),
             }
         }
     }

@@ -179,8 +179,21 @@ impl Desk<'_> {
             (true, Some(_)) => Ok(only(all, &usual, &withheld)),
             (true, None) => Ok(usual),
             (false, Some(name)) if shown == usual.digest => Err(not_shown(name)),
-            _ => Err(changed_since(&shown, &usual.digest)),
+            _ => Err(self.changed_since(&shown, &usual.digest)?),
         }
+    }
+
+    /// Who approved a part of a diff knows why the rest is another one, and need not look for somebody who changed it.
+    fn changed_since(&self, reviewed: &str, now: &str) -> Result<Fault, Fault> {
+        let batches = self.state.store.read(|tx| tx.list::<Batch>())?;
+        let ours = |batch: &Batch| batch.sandbox == self.sandbox.id && batch.digest == reviewed;
+        let what = match batches.iter().any(|kept| ours(&kept.record)) {
+            true => "a part of this diff has landed since it was reviewed",
+            false => "the workspace changed since it was reviewed",
+        };
+        let short = |digest: &str| digest.chars().take(12).collect::<String>();
+        let message = format!("{what}: digest {} then, {} now", short(reviewed), short(now));
+        Ok(Fault::new(ErrorKind::Conflict, message).hint("look again with `cofferdam diff`").phase(Phase::Review))
     }
 
     fn diff(&self, exclude: Exclude) -> Result<Diff, Fault> {
@@ -304,11 +317,4 @@ fn nothing(diff: &Diff, chosen: &Chosen<'_>) -> Fault {
     let named = chosen.left.iter().take(5).map(|left| format!("{}: {}", left.path, left.why)).collect::<Vec<_>>();
     let fault = Fault::new(ErrorKind::Conflict, format!("nothing of this lands: {}", named.join("; ")));
     fault.hint("name each file that shall, or add --runs-on-host").phase(Phase::Review)
-}
-
-fn changed_since(reviewed: &str, now: &str) -> Fault {
-    let short = |digest: &str| digest.chars().take(12).collect::<String>();
-    let message =
-        format!("the workspace changed since it was reviewed: digest {} then, {} now", short(reviewed), short(now));
-    Fault::new(ErrorKind::Conflict, message).hint("look again with `cofferdam diff`").phase(Phase::Review)
 }

@@ -91,7 +91,8 @@ fn only_read(place: &AskedPlace) -> Fault {
 }
 
 fn unspeakable(dir: &Path) -> Fault {
-    let message = format!("{}: its name is no UTF-8, and no rule can be about it", dir.display());
+    let why = if dir.to_str().is_some() { "holds a control character" } else { "is no UTF-8" };
+    let message = format!("{}: its name {why}, and no rule can be about it", dir.display());
     Fault::invalid(message).hint("rename it, or run with --read-only").phase(Phase::Planning)
 }
 

@@ -43,7 +43,8 @@ pub enum Keep {
     Never,
 }
 
-/// Directories that every guest has of its own; there is nothing of the host's to work on.
+/// Directories that every guest has of its own. Who is in one of them and says no more does not mean all that lies there: nothing of
+/// the host's shows, and there is nothing to work on.
 const OWN: [&str; 2] = ["/tmp", "/var/tmp"];
 
 /// Where a command works, with all paths real.
@@ -54,6 +55,8 @@ pub(super) struct Spot {
     pub cwd: PathBuf,
     /// Whether changes shall go to a workspace over `dir`.
     pub layered: bool,
+    /// `dir` is the guest's own, and not the host's.
+    pub private: bool,
 }
 
 /// For a run that is not in a sandbox.
@@ -78,11 +81,13 @@ pub(super) fn choose(ask: &Ask, caller: &Caller) -> Result<Spot, Fault> {
     };
     // Who is sent elsewhere without a word about the workspace works there.
     let dir = if named.is_none() && !cwd.starts_with(&dir) { cwd.clone() } else { dir };
-    let layered = matches!(ask.place, Place::Fresh(_)) && !OWN.iter().any(|own| dir == Path::new(own));
+    let fresh = matches!(ask.place, Place::Fresh(_));
+    let private = fresh && named.is_none() && OWN.iter().any(|own| dir == Path::new(own));
+    let layered = fresh && !private;
     if layered && named.is_none() && caller.home.starts_with(&dir) {
         return Err(ask_for_choice(&dir, &caller.home));
     }
-    Ok(Spot { dir, cwd, layered })
+    Ok(Spot { dir, cwd, layered, private })
 }
 
 /// A workspace over everything that somebody has would show all of it, and nobody means that without saying so.

@@ -96,7 +96,10 @@ impl Tracked {
             // The changes are safe in their layer, and the outcome is the command's; what is missing is the record.
             Some(Err(fault)) => {
                 let said = format!("the run could not be written down: {fault}; `cofferdam gc` takes its changes up");
-                outcome.message.get_or_insert(said);
+                outcome.message = Some(match outcome.message.take() {
+                    Some(before) => format!("{before}; {said}"),
+                    None => said,
+                });
             }
             None => {}
         }

@@ -68,16 +68,16 @@ pub(super) fn take_up(
     ask.report_reads |= kept.record.report_reads;
     ask.ask_timeout = ask.ask_timeout.or(kept.record.ask_timeout_ms.map(Duration::from_millis));
     let cwd = working_directory(ask.workdir.as_deref(), &kept.record.base, &caller.cwd)?;
-    let spot = Spot { dir: kept.record.base.clone(), cwd, layered: true };
+    let spot = Spot { dir: kept.record.base.clone(), cwd, layered: true, private: false };
     Ok((ask, Under { effective, spot, held: Some(held), warnings: Vec::new(), timer }, kept))
 }
 
 /// Without a word the sandbox of the current directory is meant.
-fn named(word: &str) -> Option<&str> {
+pub(super) fn named(word: &str) -> Option<&str> {
     Some(word).filter(|word| !word.is_empty())
 }
 
-fn document(id: &str, recorded: &Sandbox) -> Result<Document, Fault> {
+pub(super) fn document(id: &str, recorded: &Sandbox) -> Result<Document, Fault> {
     let text = recorded.policy.to_string();
     policy::parse(&text, Format::Json, id).map_err(|e| {
         let fault = Fault::from(e);

@@ -1,7 +1,7 @@
 //! What the user's and a repository's settings say, read as data: who the reviewer is, how lines end, which filters exist. Values
 //! that name programs are never handed on.
 
-use super::child::{Call, call, program};
+use super::child::{Call, Scratch, call, program};
 use super::locate::{Repository, bounded, identity, refused, unreadable};
 use crate::dir::Dir;
 use crate::name::Rel;
@@ -78,8 +78,9 @@ impl Settings {
         let local = reader.local()?;
         check_format(repository, &local)?;
         check_work_tree(repository, &local)?;
-        let mut all = reader.of_user("--system")?;
-        all.extend(reader.of_user("--global")?);
+        let apart = Scratch::make(program.clone(), repository, false, Vec::new())?;
+        let mut all = reader.of_user("--system", &apart)?;
+        all.extend(reader.of_user("--global", &apart)?);
         all.extend(local.clone());
         let says = |key: &str| all.get(key).map(String::as_str);
         let plain = |value: &&str| value.len() < 16 && value.bytes().all(|b| b.is_ascii_alphanumeric());
@@ -136,10 +137,15 @@ impl Reader<'_> {
     }
 
     /// The user's own, or the system's, with all that these include: theirs to decide, and nothing in them is run either.
-    fn of_user(&self, scope: &str) -> Result<BTreeMap<String, String>, Fault> {
+    /// Which work tree it is decides what is included. Git would also read the settings of a directory that it is told of, and open
+    /// whatever those include: it finds them `apart`, where there is nothing of the repository's.
+    fn of_user(&self, scope: &str, apart: &Scratch) -> Result<BTreeMap<String, String>, Fault> {
         let args = ["config", scope, "--includes", "-z", "--get-regexp", WANTED].into_iter().map(OsString::from);
-        // Which work tree it is decides what is included.
-        let mut env = vec![("GIT_DIR", self.repository.own_path.clone().into_os_string())];
+        let mut env = vec![
+            ("GIT_DIR", self.repository.own_path.clone().into_os_string()),
+            ("GIT_COMMON_DIR", apart.path.clone().into_os_string()),
+            ("GIT_OBJECT_DIRECTORY", self.repository.common_path.join("objects").into_os_string()),
+        ];
         match scope {
             "--system" => env.push(("GIT_CONFIG_NOSYSTEM", "0".into())),
             _ => {

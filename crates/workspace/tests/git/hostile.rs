@@ -2,6 +2,8 @@
 
 use crate::place::Place;
 use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
 use workspace::git::{Author, Old, head};
 use workspace::{Rel, git};
 
@@ -132,6 +134,31 @@ fn nothing_that_a_repository_names_is_run() {
     assert!(trap.sprang().contains("canary"), "git asks the file system monitor");
     place.try_git(&place.project, &["diff", "HEAD^"]);
     assert!(trap.sprang().contains("canary"), "git runs the external diff");
+}
+
+/// Git reads what a repository's settings include as soon as it is told of the repository. A pipe there held a commit up until the
+/// deadline, and a device failed it.
+#[test]
+fn nothing_that_a_repository_includes_is_opened() {
+    for included in ["pipe", "/dev/zero"] {
+        let place = Place::new();
+        let (git_dir, config) = (place.project.join(".git"), place.project.join(".git/config"));
+        assert!(Command::new("mkfifo").arg(git_dir.join("pipe")).status().unwrap().success());
+        let before = std::fs::read_to_string(&config).unwrap();
+        std::fs::write(&config, format!("{before}[include]\n\tpath = {included}\n")).unwrap();
+        // The control: what the user includes for this very repository counts.
+        let own = place.home.join(".gitconfig");
+        let usual = std::fs::read_to_string(&own).unwrap_or_default();
+        let condition = format!("[includeIf \"gitdir:{}\"]\n\tpath = work\n", git_dir.display());
+        std::fs::write(&own, format!("{usual}{condition}")).unwrap();
+        std::fs::write(place.home.join("work"), "[user]\n\tname = At Work\n\temail = work@example.org\n").unwrap();
+        let since = Instant::now();
+        let done = place.commit(&place.project, Author::Agent, &["a.txt"], || place.write("a.txt", "landed\n"));
+        done.expect("a commit all the same");
+        assert!(since.elapsed() < Duration::from_secs(60), "{included}: {:?}", since.elapsed());
+        std::fs::write(&config, before).unwrap();
+        assert_eq!(place.git(&["log", "-1", "--format=%cn"]).trim(), "At Work");
+    }
 }
 
 #[test]

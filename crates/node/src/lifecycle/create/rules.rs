@@ -26,9 +26,8 @@ pub fn check_name(name: &str) -> Result<(), Fault> {
         "" => refuse("empty"),
         _ if name.len() > LONGEST_NAME => refuse("longer than 64 bytes"),
         _ if name.starts_with('-') => refuse("begins with a dash"),
-        _ if name.chars().any(|c| workspace::name::is_invisible(c) || c.is_whitespace()) => {
-            refuse("holds a character that cannot be seen")
-        }
+        _ if name.chars().any(workspace::name::is_invisible) => refuse("holds a character that cannot be seen"),
+        _ if name.contains(char::is_whitespace) => refuse("holds a space"),
         _ if name.contains(['/', ':']) => refuse("holds a slash or a colon"),
         _ if looks_like_id => refuse("looks like an id"),
         _ => Ok(()),
