@@ -2,6 +2,7 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod covers;
 mod exhaustion;
 mod kernel;
 mod killed;

@@ -74,6 +74,7 @@ impl Builder<'_> {
                 self.push(Op::Bind { from, at: cpath(&program.path), attr });
             }
             self.mounted.insert(program.path.clone().into());
+            self.cover_below(&program.path);
             return Ok(());
         };
         let bytes = self.read_verified(&program.path, digest)?;
