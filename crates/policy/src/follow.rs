@@ -8,6 +8,7 @@ use crate::plan::{Found, Host, Kind, Link};
 use crate::resolve::{FileRule, ProgramRule, Real, Resolved};
 use crate::walk::{Budget, Region, find};
 use std::path::{Path, PathBuf};
+use terms::Action;
 
 /// A policy followed on a host, with what the plan needs beside the rules.
 pub(crate) struct Followed {
@@ -39,7 +40,7 @@ pub(crate) fn follow(resolved: &Resolved, host: &dyn Host) -> Result<Followed, P
     for rule in out.files.iter_mut().filter(|r| r.grants()) {
         follower.allowance(rule)?;
     }
-    for program in out.programs.iter_mut().filter(|p| p.file.grants()) {
+    for program in out.programs.iter_mut().filter(|p| p.file.grants() || p.file.asks()) {
         follower.program(program)?;
     }
     for rule in out.sockets.iter_mut().filter(|r| r.grants() || r.asks()) {
@@ -50,6 +51,8 @@ pub(crate) fn follow(resolved: &Resolved, host: &dyn Host) -> Result<Followed, P
     }
     follower.drop_planted_links(&mut out);
     let loaders = follower.loaders(&mut out)?;
+    let asked = out.programs.iter().filter(|p| p.file.asks()).map(|p| granted(&p.file));
+    out.implied.extend(asked.collect::<Vec<_>>());
     let roots = allowed_roots(&out);
     let programs = out.programs.iter_mut().map(|p| &mut p.file);
     for rule in out.files.iter_mut().chain(programs).chain(&mut out.sockets).filter(|r| !r.grants()) {
@@ -58,7 +61,8 @@ pub(crate) fn follow(resolved: &Resolved, host: &dyn Host) -> Result<Followed, P
         follower.denial(rule, &roots)?;
     }
     follower.sockets(&mut out)?;
-    for rule in out.files.iter_mut().chain(&mut out.sockets).filter(|r| r.asks()) {
+    let programs = out.programs.iter_mut().map(|p| &mut p.file);
+    for rule in out.files.iter_mut().chain(programs).chain(&mut out.sockets).filter(|r| r.asks()) {
         rule.asked.retain(|real| real.kind != Kind::Other);
         let reals = rule.reals.take().unwrap_or_default();
         rule.reals = Some(tidy(reals.into_iter().chain(rule.asked.iter().cloned()).collect()));
@@ -138,7 +142,7 @@ impl Follower<'_> {
     /// Programs that are linked dynamically start through their loader, which then must be readable and executable.
     fn loaders(&mut self, out: &mut Resolved) -> Result<Vec<PathBuf>, PlanError> {
         let mut loaders: Vec<PathBuf> = Vec::new();
-        for program in out.programs.iter().filter(|p| p.file.grants()) {
+        for program in out.programs.iter().filter(|p| p.file.grants() || p.file.asks()) {
             let files = self.files_of(program)?;
             for loader in files.iter().filter_map(|file| self.host.loader(file)) {
                 let Some(found) = self.host.look(&loader).filter(|f| f.kind == Kind::File) else {
@@ -157,10 +161,9 @@ impl Follower<'_> {
                 let real = self.keep(found, &program.file.label);
                 loaders.push(real.path.clone());
                 out.implied.push(FileRule {
-                    perms: Perms::of(&[Perm::ReadFile, Perm::Execute]),
                     patterns: Pattern::literal(&real.path).into_iter().collect(),
                     reals: Some(vec![real]),
-                    ..program.file.clone()
+                    ..granted(&program.file)
                 });
             }
         }
@@ -230,6 +233,12 @@ impl Follower<'_> {
         }
         Real { path: found.real, kind: found.kind }
     }
+}
+
+/// What a rule about programs lets the kernel do, whoever is asked before it does.
+fn granted(rule: &FileRule) -> FileRule {
+    let action = if rule.asks() { Action::Allow } else { rule.action };
+    FileRule { action, perms: Perms::of(&[Perm::ReadFile, Perm::Execute]), ..rule.clone() }
 }
 
 /// A program's file says which loader it wants, and a run may have written that file: only what the system owns is

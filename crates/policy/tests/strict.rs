@@ -105,7 +105,14 @@ const MISTAKES: [(&str, &str); 95] = [
     // Defaults.
     (r#""defaults": {"fs": "maybe"}"#, "defaults.fs: unknown value \"maybe\"; use one of allow, deny, warn, ask"),
     (r#""defaults": {"fs": "Allow"}"#, "defaults.fs: unknown value \"Allow\"; did you mean \"allow\"?"),
-    (r#""defaults": {"net": "ask"}"#, "defaults.net: \"ask\" is not a default; use \"allow\" or \"deny\""),
+    (
+        r#""defaults": {"net": "ask"}"#,
+        "defaults.net: \"ask\" is not a default; use \"deny\", and rules that ask about the places, hosts or programs that matter",
+    ),
+    (
+        r#""defaults": {"exec": "ask"}"#,
+        "defaults.exec: \"ask\" is not a default; use \"deny\", and rules that ask about the places, hosts or programs that matter",
+    ),
     (r#""defaults": {"exec": true}"#, "defaults.exec: expected a string, found a boolean"),
     // File rules.
     (r#""fs": {"rules": [{"path": "/a"}]}"#, "fs.rules[0]: the key \"action\" is missing"),
