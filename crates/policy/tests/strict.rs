@@ -87,7 +87,7 @@ fn toml_has_the_same_checks_and_places() {
 }
 
 /// Every kind of mistake, as a body of a document and a part of the message.
-const MISTAKES: [(&str, &str); 95] = [
+const MISTAKES: [(&str, &str); 96] = [
     // Shape of the document.
     (r#""fs": null"#, "fs: expected an object, found null"),
     (r#""fs": []"#, "fs: expected an object, found a list"),
