@@ -279,7 +279,11 @@ impl<'a> Judge<'a> {
         if !std::mem::replace(&mut self.started, true) {
             return Met::Nothing;
         }
-        let Some((text, path)) = self.program_of(listener, call, name, None) else { return Met::Nothing };
+        let named = self.program_of(listener, call, name, None);
+        if !self.request.resident {
+            self.starting = None;
+        }
+        let Some((text, path)) = named else { return Met::Nothing };
         if !self.barred.is_empty() {
             return self.start(listener, call, path);
         }

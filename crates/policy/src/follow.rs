@@ -51,8 +51,7 @@ pub(crate) fn follow(resolved: &Resolved, host: &dyn Host) -> Result<Followed, P
     }
     follower.drop_planted_links(&mut out);
     let loaders = follower.loaders(&mut out)?;
-    let asked = out.programs.iter().filter(|p| p.file.asks()).map(|p| granted(&p.file));
-    out.implied.extend(asked.collect::<Vec<_>>());
+    out.implied.extend(asked_programs(&out));
     let roots = allowed_roots(&out);
     let programs = out.programs.iter_mut().map(|p| &mut p.file);
     for rule in out.files.iter_mut().chain(programs).chain(&mut out.sockets).filter(|r| !r.grants()) {
@@ -235,10 +234,23 @@ impl Follower<'_> {
     }
 }
 
-/// What a rule about programs lets the kernel do, whoever is asked before it does.
+/// What an allowed program needs to be started, for its loader.
 fn granted(rule: &FileRule) -> FileRule {
     let action = if rule.asks() { Action::Allow } else { rule.action };
     FileRule { action, perms: Perms::of(&[Perm::ReadFile, Perm::Execute]), ..rule.clone() }
+}
+
+/// Where only named programs run, those that are asked about must be executable for the kernel, and be kept from it in another
+/// way. Nothing else is granted before there is an answer: who may not read such a file is not asked about it.
+fn asked_programs(out: &Resolved) -> Vec<FileRule> {
+    if out.policy.default_exec() != Action::Deny {
+        return Vec::new();
+    }
+    let asks = out.programs.iter().map(|p| &p.file).filter(|r| r.asks());
+    let readable = |real: &&Real| out.fs(&real.path, Perm::ReadFile).allowed();
+    let kept = |rule: &FileRule| rule.reals.iter().flatten().filter(readable).cloned().collect();
+    let execute = Perms::of(&[Perm::Execute]);
+    asks.map(|rule| FileRule { perms: execute, reals: Some(kept(rule)), ..granted(rule) }).collect()
 }
 
 /// A program's file says which loader it wants, and a run may have written that file: only what the system owns is

@@ -134,11 +134,11 @@ impl FileRule {
     }
 
     /// What of a rule about programs is refused whatever anybody answers. What cannot be asked about is.
-    pub(crate) fn refuses(&self) -> Option<FileRule> {
+    pub(crate) fn refuses(&self, asks: impl Fn(&Path) -> bool) -> Option<FileRule> {
         if self.grants() || !self.asks() {
             return (!self.grants()).then(|| self.clone());
         }
-        let reals = self.reals.iter().flatten().filter(|real| !self.can_ask(&real.path)).cloned().collect();
+        let reals = self.reals.iter().flatten().filter(|real| !asks(&real.path)).cloned().collect();
         Some(FileRule { patterns: Vec::new(), reals: Some(reals), ..self.clone() })
     }
 

@@ -214,3 +214,22 @@ fn what_cannot_be_asked_about_is_refused_before_the_start() {
     let explained = String::from_utf8_lossy(&explained.stdout).into_owned();
     assert!(explained.contains("ask   execute") && explained.contains("exec.rules[1]"), "{explained}");
 }
+
+/// A rule that asks grants nothing before the answer, and nothing that no other rule shows.
+#[test]
+fn a_question_shows_nothing() {
+    for who in BOTH {
+        let place = Place::new(who);
+        let (hidden, shown) = (tool(&place, "hidden/tool"), tool(&place, "tools/tool"));
+        let letters = place.script("hidden/letter", "a letter\n");
+        for policy in policies(&place, &[ask(&hidden), ask(letters.to_str().unwrap()), ask(&shown)]) {
+            let text = format!("cat {}; {hidden} ran; cat {shown} > copy && echo read", letters.display());
+            let run = place.sh(&["-p", &policy], &text);
+            assert_eq!(run.stdout(), "read\n", "{who:?} {}", run.story());
+        }
+        let [policy, _] = policies(&place, &[ask(place.root.to_str().unwrap())]);
+        let run = place.sh(&["-p", &policy], "true");
+        assert_eq!((run.code(), run.text("/error_kind").as_str()), (125, "unsupported_policy"), "{}", run.story());
+        assert!(run.text("/hint").contains("directories that are granted"), "{}", run.story());
+    }
+}

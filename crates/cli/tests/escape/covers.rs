@@ -83,3 +83,23 @@ fn a_directory_of_listed_programs_uncovers_nothing_in_it() {
         }
     }
 }
+
+/// A program was denied by a directory of which only a part is shown: no mount kept it from being started by its descriptor.
+#[test]
+fn a_denial_above_a_grant_holds_for_programs() {
+    for who in BOTH {
+        let place = Place::new(who);
+        let tool = place.script("tools/deep/tool", "");
+        std::fs::copy("/bin/echo", &tool).unwrap();
+        let text =
+            format!("import os\nfd = os.open('{}', os.O_RDONLY)\nos.execve(fd, ['echo', 'ran'], {{}})", tool.display());
+        let shown = json!({"action": "allow", "path": place.root.join("tools/deep"), "perms": READS});
+        for (denied, said) in [("tools", ""), ("tools/deep", ""), ("tools/deep/tool", ""), ("elsewhere", "ran\n")] {
+            let exec = json!({"exec": {"rules": [deny(&place, denied)]}});
+            let mut document = json!({"version": 1, "extends": ["default"], "fs": {"rules": [shown]}});
+            document.as_object_mut().unwrap().extend(exec.as_object().unwrap().clone());
+            let run = place.python(&["-p", &place.policy(document)], &text);
+            assert_eq!(run.stdout(), said, "{who:?} {denied}: {}", run.story());
+        }
+    }
+}

@@ -147,7 +147,7 @@ impl Judge<'_> {
             let named = self.resolver.open(tid, AT_FDCWD, last.path.as_os_str().as_bytes()).ok();
             let Some(by) = named.and_then(|(handle, _)| started_by(&handle)) else { break };
             let real = self.resolver.resolve(tid, AT_FDCWD, by.path.as_os_str().as_bytes(), Last::Follow);
-            match real.filter(|real| !all.iter().any(|known| known.path == *real)) {
+            match real.filter(|real| self.exists(real) && !all.iter().any(|known| known.path == *real)) {
                 Some(path) => all.push(Link { path, ..by }),
                 None => break,
             }

@@ -126,6 +126,7 @@ impl Residence<'_> {
         self.guest.judge.flock.iter_mut().for_each(|flock| flock.add(job));
         (self.guest.judge.starting, self.guest.judge.held_up) = (Some(start.program.clone()), None);
         let begun = self.ask(&start, pipes.as_ref()).and_then(|line| self.await_start(job, line, &start.program));
+        self.guest.judge.starting = None;
         let watched = begun.and_then(|(pid, running)| {
             let started = self.streams(job, pid, &start, pipes, &running);
             let watched = started.and_then(|started| {

@@ -24,12 +24,8 @@ impl Builder<'_> {
     pub(super) fn programs(&mut self) -> Result<(), Fault> {
         match &self.request.plan.exec {
             ExecPlan::AllowBut(programs) => {
-                for program in programs.iter().filter(|p| self.is_mounted(&p.path)).collect::<Vec<_>>() {
-                    self.pin_above(&program.path);
-                    match program.asked {
-                        true => self.bar(program)?,
-                        false => self.rebind(&program.path, Attr::NO_EXEC),
-                    }
+                for program in programs {
+                    self.except(program)?;
                 }
                 Ok(())
             }
@@ -52,6 +48,29 @@ impl Builder<'_> {
                 Ok(())
             }
         }
+    }
+
+    /// Takes execution from a program, wherever it is shown: grants may show parts of a directory, and not itself.
+    fn except(&mut self, program: &policy::Program) -> Result<(), Fault> {
+        if program.asked && self.is_mounted(&program.path) {
+            self.pin_above(&program.path);
+            return self.bar(program);
+        }
+        let places = match self.is_mounted(&program.path) {
+            true => vec![program.path.clone()],
+            false => self.mounted_below(&program.path),
+        };
+        for place in places {
+            self.pin_above(&place);
+            self.rebind(&place, Attr::NO_EXEC);
+        }
+        Ok(())
+    }
+
+    /// What is mounted below a path, but for the places that every guest has of its own.
+    fn mounted_below(&self, path: &Path) -> Vec<PathBuf> {
+        let places = self.mounted.iter().map(PathBuf::from);
+        places.filter(|at| at.starts_with(path) && at != Path::new("/proc") && at != Path::new("/tmp")).collect()
     }
 
     /// Takes execution from a program until somebody says yes, and what could change it in between.

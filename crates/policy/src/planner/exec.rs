@@ -10,6 +10,7 @@ use terms::Action;
 
 impl Planner<'_> {
     pub(super) fn exec(&self) -> Result<ExecPlan, PlanError> {
+        self.check_asked()?;
         let plan = match self.resolved.policy.default_exec() {
             Action::Deny => {
                 let loaders = self.loaders.iter().filter(|path| self.may_execute(path)).cloned().collect();
@@ -37,7 +38,8 @@ impl Planner<'_> {
             let reals = if rule.file.asks() { &rule.file.asked[..] } else { rule.file.reals.as_deref().unwrap_or(&[]) };
             let named = reals.iter().filter(|_| rule.file.grants() || rule.file.asks());
             let kept = named.filter(|real| self.may_execute(&real.path) && runs(real.kind));
-            programs.extend(kept.map(|real| self.program(real, rule)));
+            let kept = kept.map(|real| self.program(real, rule));
+            programs.extend(kept.filter(|p| p.asked || self.resolved.exec(&p.path).allowed()));
         }
         programs
     }
@@ -46,6 +48,33 @@ impl Planner<'_> {
         let Real { path, kind } = real.clone();
         let asked = self.resolved.asks_to_start(&path) && self.may_execute(&path) && runs(kind);
         Program { path, kind, sha256: rule.sha256, rule: rule.file.label.clone(), asked }
+    }
+
+    /// A directory is asked about as a whole: where rules about files grant only parts of it, these must be named.
+    fn check_asked(&self) -> Result<(), PlanError> {
+        let needed = match self.resolved.policy.default_exec() {
+            Action::Deny => Perm::ReadFile,
+            _ => Perm::Execute,
+        };
+        for rule in self.resolved.programs.iter().map(|p| &p.file).filter(|r| r.asks()) {
+            for real in rule.asked.iter().filter(|real| !self.wanted(&real.path).contains(needed)) {
+                let asks = |g: &&Grant| g.perms.contains(needed) && self.resolved.exec(&g.path).action == Action::Ask;
+                let Some(grant) = self.grants.iter().filter(|g| g.path.starts_with(&real.path)).find(asks) else {
+                    continue;
+                };
+                return Err(PlanError {
+                    rule: rule.label.clone(),
+                    message: format!(
+                        "{}: {} grants only {} of it",
+                        real.path.display(),
+                        grant.rule,
+                        grant.path.display()
+                    ),
+                    hint: "ask about the programs, or about the directories that are granted".to_owned(),
+                });
+            }
+        }
+        Ok(())
     }
 
     fn may_execute(&self, path: &Path) -> bool {

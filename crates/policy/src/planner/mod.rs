@@ -66,7 +66,7 @@ impl<'a> Planner<'a> {
         let mut denials: Vec<FileRule> = resolved.files.iter().filter(|r| !r.grants()).cloned().collect();
         if resolved.policy.default_exec() == Action::Deny {
             // Only named programs run, so an exception from a named directory has to be cut out of it.
-            let refused = resolved.programs.iter().filter_map(|p| p.file.refuses());
+            let refused = resolved.programs.iter().filter_map(|p| p.file.refuses(|path| resolved.asks_to_start(path)));
             denials.extend(refused.map(|r| FileRule { perms: EXECUTE, ..r }));
         }
         Planner {
