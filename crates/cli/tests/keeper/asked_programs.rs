@@ -163,7 +163,7 @@ fn only_the_program_that_was_allowed_ever_runs() {
             let own = json!({"action": "allow", "path": racer});
             let rules = json!([{"action": "ask", "path": open}, {"action": "ask", "path": shut}, {"action": "deny", "path": never}, listed, own]);
             let asked = live(&place, exec, rules, &[]);
-            let script = format!("exec 2>&1; ./racer {open} {shut} {never} {}", times(300, 50_000));
+            let script = format!("exec 2>&1; ./racer {open} {shut} {never} {}", times(300, 2_000));
             let run = asked.live.detach(&["-t", "300s"], &script);
             // Both are asked about, in whatever order, and maybe more than once before the answers are known.
             let mut answered = (0, 0);
