@@ -13,6 +13,8 @@ const LONGEST: usize = 64;
 pub struct Terminal {
     tty: OwnedFd,
     line: Vec<u8>,
+    /// A yes to what is asked cannot be taken back.
+    stays: bool,
 }
 
 impl Terminal {
@@ -22,7 +24,7 @@ impl Terminal {
         let tty = open("/dev/tty", flags, Mode::empty()).ok()?;
         // Who reads the terminal from the background is stopped.
         let ours = termios::tcgetpgrp(&tty).is_ok_and(|group| group == rustix::process::getpgrp());
-        ours.then(|| Terminal { tty, line: Vec::new() })
+        ours.then(|| Terminal { tty, line: Vec::new(), stays: false })
     }
 
     fn is_raw(&self) -> bool {
@@ -44,7 +46,11 @@ impl Terminal {
     }
 
     fn prompt(&self) {
-        self.say("[y] yes, once  [a] yes, as long as this runs  [n] no, not now  [never] no, as long as this runs: ");
+        let yes = match self.stays {
+            true => "[y] yes, as long as this runs",
+            false => "[y] yes, once  [a] yes, as long as this runs",
+        };
+        self.say(&format!("{yes}  [n] no, not now  [never] no, as long as this runs: "));
     }
 
     /// Takes one character; the whole line, once it is there.
@@ -95,6 +101,7 @@ impl Person for Terminal {
             _ => "the command".to_owned(),
         };
         let Question { op, target, rule, .. } = question;
+        self.stays = op == "exec";
         let (target, rule) = (safe(target), safe(rule));
         let seconds = question.deadline_ms.saturating_sub(question.asked_ms) / 1000;
         // Colours and the like that the guest left on are put off first.
@@ -110,8 +117,8 @@ impl Person for Terminal {
         for byte in &buffer[..got] {
             match self.take(*byte, raw).as_deref() {
                 None => {}
-                Some("y" | "yes") => return Some((Answer::Allow, Remember::Once)),
-                Some("a" | "always") => return Some((Answer::Allow, Remember::Run)),
+                Some("y" | "yes") if !self.stays => return Some((Answer::Allow, Remember::Once)),
+                Some("y" | "yes" | "a" | "always") => return Some((Answer::Allow, Remember::Run)),
                 Some("n" | "no") => return Some((Answer::Deny, Remember::Once)),
                 Some("never") => return Some((Answer::Deny, Remember::Run)),
                 Some(_) => self.prompt(),

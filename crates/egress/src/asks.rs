@@ -22,6 +22,9 @@ const MOST_WAITING: usize = 256;
 /// How long an answer about a name, or about datagrams, holds when it was given for once: programs ask for a name more
 /// than once, and connect after that.
 pub const ONCE: Duration = Duration::from_secs(30);
+/// The same for programs: a shell that may not start one looks for it under the next name in PATH, which often is another
+/// name of the same.
+pub const ONCE_FOR_PROGRAMS: Duration = Duration::from_secs(3);
 
 /// How long an answer holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -170,12 +173,13 @@ impl Matter {
         }
     }
 
-    /// Whether an answer for once must hold a little longer than for what waits.
-    fn lingers(&self) -> bool {
+    /// How much longer an answer for once must hold than for what waits.
+    fn lingers(&self) -> Option<Duration> {
         match &self.what {
-            What::Name(_) => true,
-            What::Connect { proto, .. } => *proto != Proto::Tcp.name(),
-            What::Request { .. } | What::Local { .. } => false,
+            What::Name(_) => Some(ONCE),
+            What::Connect { proto, .. } => (*proto != Proto::Tcp.name()).then_some(ONCE),
+            What::Local { op: "exec", .. } => Some(ONCE_FOR_PROGRAMS),
+            What::Request { .. } | What::Local { .. } => None,
         }
     }
 }
@@ -328,8 +332,7 @@ impl Questions {
         let open = table.open.remove(&id).filter(|open| open.until > Instant::now()).ok_or(NotOpen)?;
         let until = match remember {
             Remember::Run => Some(None),
-            Remember::Once if open.matter.lingers() => Some(Some(Instant::now() + ONCE)),
-            Remember::Once => None,
+            Remember::Once => open.matter.lingers().map(|time| Some(Instant::now() + time)),
         };
         if let Some(until) = until {
             table.answers.insert(open.matter, Kept { allow, until });
@@ -406,9 +409,10 @@ impl Questions {
     /// Nobody answered in time. Who asks again for a name at once is not to make somebody be asked again at once.
     fn unanswered(&self, id: u64) {
         let mut table = self.table();
-        if let Some(open) = table.open.remove(&id).filter(|open| open.matter.lingers()) {
-            let until = Some(Instant::now() + ONCE);
-            table.answers.insert(open.matter, Kept { allow: false, until });
+        if let Some(open) = table.open.remove(&id)
+            && let Some(time) = open.matter.lingers()
+        {
+            table.answers.insert(open.matter, Kept { allow: false, until: Some(Instant::now() + time) });
         }
         drop(table);
         self.tell();

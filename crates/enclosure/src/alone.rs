@@ -81,7 +81,8 @@ fn check(request: &Request) -> Result<(), Fault> {
     match &request.plan.exec {
         ExecPlan::AllowBut(denied) => {
             if let Some(program) = denied.first() {
-                return refuse(&program.rule, &format!("{} must not be executed", program.path.display()));
+                let what = if program.asked { "is asked about before it starts" } else { "must not be executed" };
+                return refuse(&program.rule, &format!("{} {what}", program.path.display()));
             }
         }
         ExecPlan::Only { .. } => return refuse("defaults.exec", "only listed programs may start"),

@@ -1,8 +1,9 @@
 //! Asking a person before a call of the guest's is carried out. The call waits on a thread of its own, and nothing of it has
-//! happened before the answer; what is then opened or connected is what was shown, by the handle that was found.
+//! happened before the answer; what is then opened, connected or let run is what was shown, by the handle that was found.
 
 use crate::connect;
 use crate::guest::Guest;
+use crate::publish::Helper;
 use crate::residence::Job;
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fs::{Mode, OFlags, ResolveFlags, openat2};
@@ -70,6 +71,14 @@ pub(crate) enum Errand {
     Open(Opening),
     /// The guest's socket, and the service's real path.
     Connect(OwnedFd, PathBuf),
+    LetRun(Bar),
+}
+
+/// A program on a mount that lets nothing run, its real path, and who can change that.
+pub(crate) struct Bar {
+    pub file: OwnedFd,
+    pub path: PathBuf,
+    pub helper: Helper,
 }
 
 /// A file to be opened by its handle; with a name, one to be made in the directory of that handle.
@@ -108,6 +117,8 @@ pub(crate) struct Matter {
 pub(crate) enum Report {
     Refused(Matter, &'static str),
     Connected(Matter, PathBuf),
+    /// The program at this real path can run now; the call is to be looked at again.
+    Ready(Listener, Call, PathBuf),
 }
 
 /// Reports of those who waited, for the supervisor to take.
@@ -201,6 +212,7 @@ impl Waiter {
         let done = match &self.errand {
             Errand::Open(opening) => self.open(opening),
             Errand::Connect(socket, path) => self.connect(socket, path),
+            Errand::LetRun(bar) => return self.let_run(bar),
         };
         if let Err(errno) = done {
             self.listener.refuse(&self.call, errno);
@@ -220,6 +232,17 @@ impl Waiter {
         self.reports.put(Report::Connected(self.matter.clone(), path.to_path_buf()));
         self.listener.answer(&self.call, 0);
         Ok(())
+    }
+}
+
+impl Waiter {
+    /// Nothing but the wall is changed here. Whoever hears the report looks at what the call names by then.
+    fn let_run(&self, bar: &Bar) {
+        let changed = bar.helper.lock().unwrap_or_else(PoisonError::into_inner).let_run(bar.file.as_fd());
+        match (changed, self.listener.try_clone()) {
+            (Ok(()), Some(listener)) => self.reports.put(Report::Ready(listener, self.call, bar.path.clone())),
+            _ => self.refuse("its mount cannot be made to let it run"),
+        }
     }
 }
 

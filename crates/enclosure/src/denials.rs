@@ -51,6 +51,11 @@ impl Denials {
         self.dropped > 0 || self.list.iter().any(|d| matches!(d.action, Action::Deny | Action::Ask))
     }
 
+    /// The last program that was refused.
+    pub fn refused_program(&self) -> Option<&Denial> {
+        self.list.iter().rev().find(|d| d.op == "exec" && matches!(d.action, Action::Deny | Action::Ask))
+    }
+
     pub fn into_parts(self) -> (Vec<Denial>, u64) {
         (self.list, self.dropped)
     }

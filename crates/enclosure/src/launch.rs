@@ -107,13 +107,19 @@ impl Request {
             no_exec_memory_files: matches!(self.plan.exec, ExecPlan::Only { .. }),
             connects_for_guest: !guest.privileged || self.judges_sockets() || self.enforced.driver == Driver::Landlock,
             // Commands of a residence can look at one another, and would see it; each of them is judged before it is started.
-            start_mark: if self.resident { None } else { random_mark() },
+            // Where somebody is asked about programs, the command may be one of them.
+            start_mark: if self.resident || self.asks_to_start() { None } else { random_mark() },
             alone: self.enforced.driver == Driver::Landlock,
         }
     }
 }
 
 impl Request {
+    /// Whether somebody is asked before some program starts.
+    pub(crate) fn asks_to_start(&self) -> bool {
+        self.plan.exec.asked().next().is_some()
+    }
+
     /// Whether rules say of single sockets who may connect to them; shifted mounts know only of all.
     fn judges_sockets(&self) -> bool {
         !self.plan.sockets.is_empty() || !self.plan.kept.is_empty()
@@ -173,7 +179,7 @@ pub struct Prepared {
 pub(crate) struct Raised {
     pub spawned: Spawned,
     pub group: Option<Group>,
-    /// Makes sockets in its network.
+    /// Makes sockets in its network, and changes its mounts.
     pub helper: Option<Ahead>,
     /// Handles that are at hand already.
     pub places: Places,
@@ -301,18 +307,20 @@ impl Prepared {
         let mut shifter = Shifter::new(self.ground.guest);
         let mounts = self.steps.mounts.iter().map(|wanted| shifter.prepare(wanted)).collect::<Result<Vec<_>, _>>()?;
         let (spawned, settled) = self.clone_guest(group.as_ref(), &mounts, command)?;
-        // Whoever stays may be connected to at any time; others only need sockets for ports that are published.
-        let sockets = published > 0 || self.request.resident;
+        // Whoever stays may be connected to at any time; others need somebody inside only for ports that are published, and
+        // for programs that are asked about.
+        let needed = published > 0 || self.request.asks_to_start();
+        let wanted = needed || self.request.resident;
         // While it still waits for us.
-        let visitor = self.visitor(&spawned, settled, sockets);
+        let visitor = self.visitor(&spawned, settled, wanted);
         let admitted = self.admit(&spawned, settled, &mounts, layout.as_ref(), &mut group);
         let helper = self.ground.helper.take().filter(|_| settled);
         let places = helper.as_ref().map(|helper| helper.finish(spawned.pidfd.as_fd())).unwrap_or_default();
         drop((mounts, shifter));
-        let helper = helper.filter(|_| sockets).or(visitor);
-        let admitted = admitted.and_then(|()| match helper.is_some() || published == 0 {
+        let helper = helper.filter(|_| wanted).or(visitor);
+        let admitted = admitted.and_then(|()| match helper.is_some() || !needed {
             true => Ok(()),
-            false => Err(unpublishable()),
+            false => Err(unreachable(published)),
         });
         let admitted = admitted.and_then(|()| match process::signal(spawned.pidfd.as_fd(), 0) {
             true => Ok(()),
@@ -380,9 +388,9 @@ impl Prepared {
         spawn::spawn(namespaces, helper, group, walk, command).map_err(|e| driver::blocked(&e))
     }
 
-    /// Who makes sockets for published ports, where no helper made the guest's network.
-    fn visitor(&self, spawned: &Spawned, settled: bool, sockets: bool) -> Option<Ahead> {
-        let wanted = !settled && sockets && self.request.enforced.driver == Driver::Namespaces;
+    /// Who makes sockets for published ports and lets programs run, where no helper made the guest's namespaces.
+    fn visitor(&self, spawned: &Spawned, settled: bool, wanted: bool) -> Option<Ahead> {
+        let wanted = !settled && wanted && self.request.enforced.driver == Driver::Namespaces;
         wanted.then(|| ahead::visit(spawned.pidfd.as_fd())).flatten()
     }
 
@@ -429,9 +437,12 @@ pub(crate) const NAMESPACES: u64 = spawn::NEW_USER
 /// Signals that a caller sends to the command by sending them to us: HUP, INT, QUIT, USR1, USR2, TERM, CONT, WINCH.
 const FORWARDED: [i32; 8] = [1, 2, 3, 10, 12, 15, 18, 28];
 
-/// Nobody can make a socket in the guest's network.
-fn unpublishable() -> Fault {
-    let message = "ports cannot be published here: the guest's network can be neither made ahead nor entered";
+/// Nobody can make a socket in the guest's network, or change its mounts.
+fn unreachable(published: usize) -> Fault {
+    let message = match published {
+        0 => "nobody can be asked about programs here: the guest's mounts can be neither made ahead nor entered",
+        _ => "ports cannot be published here: the guest's network can be neither made ahead nor entered",
+    };
     Fault::new(ErrorKind::UnsupportedHost, message).hint(driver::ASK_DOCTOR).phase(Phase::Start)
 }
 

@@ -3,11 +3,13 @@
 
 mod acts;
 mod asked;
+mod barred;
 mod held;
 mod rhythm;
 
 use self::acts::Act;
 use self::asked::Met;
+pub(crate) use self::barred::Barred;
 pub(crate) use self::held::Held;
 use self::rhythm::Rhythm;
 use crate::PRIVATE;
@@ -20,6 +22,7 @@ use crate::guest::Guest;
 use crate::launch::{Observed, Observer, Request};
 use crate::limits::Room;
 use crate::network::NetReport;
+use crate::publish::Helper;
 use crate::residence::Job;
 use crate::resolve::{Last, Resolver};
 use crate::steps::Steps;
@@ -27,10 +30,10 @@ use policy::{Decision, ExecPlan, NetAsk, Perm, Proto};
 use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, openat2};
 use rustix::io::Errno;
 use std::collections::{BTreeSet, HashSet};
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::fd::OwnedFd;
-use std::os::unix::ffi::OsStrExt;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
@@ -60,6 +63,13 @@ pub struct Judge<'a> {
     /// Whoever is asked, what of, and what came of it.
     pub asking: Option<Box<dyn Asking + 'a>>,
     pub asked: Vec<Held>,
+    /// Programs that are asked about before they start, and who lets them.
+    pub barred: Vec<Barred>,
+    pub helper: Option<Helper>,
+    /// What one of ours is about to become, whose memory we may not be able to read.
+    pub starting: Option<PathBuf>,
+    /// The last whose start waits for an answer.
+    pub held_up: Option<Job>,
     pub reports: Arc<Reports>,
     /// Set while the guest is being made to stand still: who waits for an answer asks again afterwards.
     pub still: Arc<AtomicBool>,
@@ -102,13 +112,18 @@ impl<'a> Judge<'a> {
             ExecPlan::Only { loaders, .. } => loaders.iter().filter_map(|l| std::fs::canonicalize(l).ok()).collect(),
             ExecPlan::AllowBut(_) => Vec::new(),
         };
-        let (guest, started) = (steps.guest, steps.watch.start_mark.is_some() || request.resident);
+        let heard = request.resident || request.asks_to_start();
+        let (guest, started) = (steps.guest, steps.watch.start_mark.is_some() || heard);
         Judge {
             denials: Denials::default(),
             flock: None,
             observer,
             asking: None,
             asked: Vec::new(),
+            barred: Vec::new(),
+            helper: None,
+            starting: (!request.resident).then(|| request.program.clone()),
+            held_up: None,
             reports: Reports::new(),
             still: Arc::default(),
             has_handed_dirs: false,
@@ -144,11 +159,19 @@ impl<'a> Judge<'a> {
         if is_private(&path) || !self.exists(&path) {
             return None;
         }
-        let mut decision = self.request.policy.exec(&path);
-        if self.loaders.contains(&path) {
-            decision = no_loader(decision);
+        let decision = self.decide_start(&path);
+        match decision.action {
+            Action::Allow | Action::Warn => None,
+            // The start itself is heard, and waits.
+            Action::Ask if self.can_ask_to_start(&path) => None,
+            Action::Ask | Action::Deny => Some(decision),
         }
-        matches!(decision.action, Action::Deny | Action::Ask).then_some(decision)
+    }
+
+    /// What the policy says of a program that somebody inside names to be started.
+    fn decide_start(&self, path: &Path) -> Decision {
+        let decision = self.request.policy.exec(path);
+        if self.loaders.iter().any(|loader| loader == path) { no_loader(decision) } else { decision }
     }
 
     /// Takes one call from the listener and answers it. False when there is no guest left to hear.
@@ -172,7 +195,11 @@ impl<'a> Judge<'a> {
         self.count_descriptors(call);
         let name = seccomp::name(call.nr);
         let refused = match &*name {
-            "execve" | "execveat" => self.exec(listener, call, &name),
+            "execve" | "execveat" => match self.exec(listener, call, &name) {
+                Met::Waits => return,
+                Met::Refused(errno) => Some(errno),
+                Met::Nothing => None,
+            },
             "fallocate" => {
                 self.reserve(call);
                 None
@@ -247,13 +274,49 @@ impl<'a> Judge<'a> {
         self.room_met = self.room_met.or_else(|| room.refuses(&file?, offset, length));
     }
 
-    fn exec(&mut self, listener: &Listener, call: &Call, name: &str) -> Option<i32> {
+    fn exec(&mut self, listener: &Listener, call: &Call, name: &str) -> Met {
         // Without a mark the first is our own pid 1 starting the command, which was judged before anything was made.
         if !std::mem::replace(&mut self.started, true) {
-            return None;
+            return Met::Nothing;
         }
+        let named = self.program_of(listener, call, name, None);
+        if !self.request.resident {
+            self.starting = None;
+        }
+        let Some((text, path)) = named else { return Met::Nothing };
+        if !self.barred.is_empty() {
+            return self.start(listener, call, path);
+        }
+        if is_private(&path) {
+            return Met::Nothing;
+        }
+        let decision = self.decide_start(&path);
+        if decision.action == Action::Allow {
+            self.remember(text, &path);
+        }
+        self.judge("exec", &path.to_string_lossy(), decision, call.tid).map_or(Met::Nothing, Met::Refused)
+    }
+
+    /// The program that a call names, and its real path; `known` where it cannot be read. None where there is nothing to say
+    /// about it.
+    fn program_of(
+        &mut self,
+        listener: &Listener,
+        call: &Call,
+        name: &str,
+        known: Option<&Path>,
+    ) -> Option<(Vec<u8>, PathBuf)> {
         let (dirfd, at) = if name == "execveat" { (call.args[0] as i32, 1) } else { (AT_FDCWD, 0) };
-        let text = read_string(call.tid, call.args[at], LONGEST_PATH)?;
+        let text = match read_string(call.tid, call.args[at], LONGEST_PATH) {
+            // A program by its descriptor.
+            Some(text) if text.is_empty() && dirfd >= 0 && !self.barred.is_empty() => {
+                self.resolver.base(call.tid, dirfd)?.into()
+            }
+            Some(text) => OsString::from_vec(text),
+            None if self.barred.is_empty() => return None,
+            None => known.map(Path::to_path_buf).or_else(|| self.starting.take())?.into(),
+        };
+        let text = text.into_vec();
         if text.is_empty() || self.is_nowhere(&text) || self.ordinary.contains(&text) || !listener.is_live(call) {
             return None;
         }
@@ -263,17 +326,7 @@ impl<'a> Judge<'a> {
             return None;
         }
         self.observe(|| Observed::Exec(named));
-        if is_private(&path) {
-            return None;
-        }
-        let mut decision = self.request.policy.exec(&path);
-        if self.loaders.contains(&path) {
-            decision = no_loader(decision);
-        }
-        if decision.action == Action::Allow {
-            self.remember(text, &path);
-        }
-        self.judge("exec", &path.to_string_lossy(), decision, call.tid)
+        Some((text, path))
     }
 
     /// Most programs are started more than once. What a name means cannot be changed by the guest where it can write

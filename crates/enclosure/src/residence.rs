@@ -19,7 +19,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 use sys::janitor::Janitor;
-use sys::job::{self, Heard, Line};
+use sys::job::{self, Fate, Heard, Line};
 use sys::process;
 use terms::{Denial, ErrorKind, Fault, LimitHit, Limits, Phase};
 
@@ -114,6 +114,8 @@ struct Running {
     line: Line,
     shepherd: OwnedFd,
     terminal: Option<OwnedFd>,
+    /// Kept open, where it tells why its program does not run after all.
+    _fate: Option<Fate>,
     /// That it is over, where that was told before its start was known.
     over: Option<Heard>,
     /// It is to end, and by then somebody else ends it.

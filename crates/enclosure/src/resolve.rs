@@ -58,7 +58,8 @@ impl Resolver {
         None
     }
 
-    fn base(&self, tid: i32, dirfd: i32) -> Option<PathBuf> {
+    /// The directory of a caller, or what a descriptor of theirs is on.
+    pub fn base(&self, tid: i32, dirfd: i32) -> Option<PathBuf> {
         const HERE: i32 = -100;
         let link = if dirfd == HERE { format!("/proc/{tid}/cwd") } else { format!("/proc/{tid}/fd/{dirfd}") };
         std::fs::read_link(link).ok().filter(|p| p.is_absolute())

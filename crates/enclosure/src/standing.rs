@@ -5,7 +5,7 @@ use crate::actors::Actors;
 use crate::driver::{self, Driver};
 use crate::launch::{Beside, Raised, Request};
 use crate::limits::Meter;
-use crate::listen::{Held, Judge};
+use crate::listen::{Barred, Held, Judge};
 use crate::network::{Network, Opening};
 use crate::publish::{self, Helper, Published, Publisher};
 use crate::steps::Steps;
@@ -17,7 +17,7 @@ use sys::notify::Listener;
 use sys::op::{Attr, Op};
 use sys::spawn::{self, Places, Report, Spawned};
 use sys::{CallError, process};
-use terms::{ErrorKind, Fault, Limit, LimitHit, LimitKind, Limits, Phase};
+use terms::{Denial, ErrorKind, Fault, Limit, LimitHit, LimitKind, Limits, Phase};
 
 pub(crate) const SIGKILL: i32 = 9;
 
@@ -34,7 +34,7 @@ pub(crate) struct Standing<'a> {
     pub publisher: Option<Publisher>,
     /// Connections from outside at a time.
     room: usize,
-    /// Makes sockets in its network.
+    /// Makes sockets in its network, and changes its mounts.
     pub helper: Option<Helper>,
     pub places: Places,
 }
@@ -50,6 +50,8 @@ impl<'a> Standing<'a> {
         meter.watch(beside.gauge);
         let mut judge = Judge::new(Rc::clone(&request), Rc::clone(&steps), beside.observer);
         judge.asking = beside.asking;
+        let helper: Option<Helper> = raised.helper.map(|helper| Arc::new(Mutex::new(helper)));
+        judge.helper = helper.clone();
         Standing {
             judge,
             spawned: raised.spawned,
@@ -59,7 +61,7 @@ impl<'a> Standing<'a> {
             publish: beside.publish,
             publisher: None,
             room: 1,
-            helper: raised.helper.map(|helper| Arc::new(Mutex::new(helper))),
+            helper,
             places: raised.places,
             request,
             steps,
@@ -87,6 +89,13 @@ impl<'a> Standing<'a> {
         self.listener = handles.listener.map(Listener::new);
         self.places = std::mem::take(&mut self.places).or(handles.places);
         self.judge.asked = Held::all(&self.request.plan.asked, std::mem::take(&mut self.places.asked));
+        if let Some(root) = &self.places.root {
+            self.judge.barred = Barred::all(self.request.plan.exec.asked(), root);
+            // Before the command runs nobody can be looked at to find it.
+            if let (Ok(root), false) = (root.try_clone(), self.request.resident) {
+                self.judge.look_from(root);
+            }
+        }
         self.meter.start(self.places.scratch.take());
         self.judge.room = self.meter.room();
         Ok(handles.terminal)
@@ -178,6 +187,13 @@ impl<'a> Standing<'a> {
     pub fn reap(&self) {
         process::reap(self.spawned.pidfd.as_fd());
     }
+}
+
+/// Why a program did not start that was refused when it was about to.
+pub(crate) fn start_refused(denial: &Denial) -> Fault {
+    let fault = Fault::new(ErrorKind::PolicyDenied, format!("{}: refused by {}", denial.target, denial.rule));
+    let fault = fault.exit(126).phase(Phase::Start);
+    denial.hint.iter().fold(fault, |fault, hint| fault.hint(hint.clone()))
 }
 
 /// Why a program did not start.

@@ -177,10 +177,13 @@ impl Builder<'_> {
     }
 
     fn made_file(&mut self, name: &str, bytes: Vec<u8>, mode: u32, at: &Path) {
+        self.made_with(name, bytes, mode, at, if mode & 0o111 == 0 { Attr::NO_EXEC } else { Attr(0) });
+    }
+
+    fn made_with(&mut self, name: &str, bytes: Vec<u8>, mode: u32, at: &Path, attr: Attr) {
         let from = path(&[MADE, "/", name]);
         self.push(Op::File { at: from, mode, bytes: arena::list(&bytes) });
-        let attr = QUIET.with(Attr::READ_ONLY).with(if mode & 0o111 == 0 { Attr::NO_EXEC } else { Attr(0) });
-        self.push(Op::Bind { from, at: cpath(at), attr });
+        self.push(Op::Bind { from, at: cpath(at), attr: attr.with(QUIET).with(Attr::READ_ONLY) });
         self.push(Op::RemoveFile { at: from });
     }
 
@@ -298,6 +301,9 @@ impl Builder<'_> {
         self.push(Op::Seal { at: c"/", attr: QUIET.with(Attr::READ_ONLY) });
         if self.request.resident {
             return self.open_places();
+        }
+        if self.request.asks_to_start() {
+            self.push(Op::OpenPlace { at: c"/", place: Place::Root });
         }
         if let Some((rows, columns)) = self.request.stdio.terminal_size() {
             self.own.push(Op::OpenTerminal { at: c"/dev/pts/ptmx", rows, columns });

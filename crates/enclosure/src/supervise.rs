@@ -7,7 +7,7 @@ use crate::ground::Ours;
 use crate::launch::internal;
 use crate::publish::Publisher;
 use crate::relay::{Allowance, Inlet, Outlet, Pumped, Sink};
-use crate::standing::{Standing, exec_failed, step_failed, vanished};
+use crate::standing::{Standing, exec_failed, start_refused, step_failed, vanished};
 use crate::terminal;
 use rustix::event::{PollFd, PollFlags, poll};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -259,7 +259,7 @@ impl<'a> Run<'a> {
         match report.message {
             Message::Ready => self.begin(handles)?,
             Message::StepFailed => return Err(step_failed(&self.guest.steps, &report)),
-            Message::ExecFailed => return Err(exec_failed(&self.guest.request.program, &report)),
+            Message::ExecFailed => return Err(self.not_started(&report)),
             Message::Ended => {
                 self.ended = Some(report);
                 self.drain();
@@ -267,6 +267,15 @@ impl<'a> Run<'a> {
             Message::Nothing | Message::Born | Message::Started | Message::Lost => return self.guest_vanished(),
         }
         Ok(())
+    }
+
+    fn not_started(&mut self, report: &Report) -> Fault {
+        // Whoever waited for an answer told of it before the call was answered.
+        self.guest.hear_asked();
+        match self.guest.judge.denials.refused_program() {
+            Some(denial) => start_refused(denial),
+            None => exec_failed(&self.guest.request.program, report),
+        }
     }
 
     fn begin(&mut self, handles: spawn::Handles) -> Result<(), Fault> {

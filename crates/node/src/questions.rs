@@ -37,7 +37,7 @@ pub fn patience(field: &str, ms: u64) -> Result<Duration, Fault> {
 pub struct Question {
     /// Counted from 1 by each run or live sandbox.
     pub number: u64,
-    /// `net.resolve`, `net.connect`, `net.request`, `fs.read`, `fs.write`, `fs.read_write` or `fs.create`.
+    /// `net.resolve`, `net.connect`, `net.request`, `fs.read`, `fs.write`, `fs.read_write`, `fs.create` or `exec`.
     pub op: String,
     /// `host:port`, a name, a method with a URL that has no query, `unix:` with a path, or a path.
     pub target: String,
@@ -63,7 +63,7 @@ pub enum Answer {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Remember {
-    /// For what waits now; an answer about a name or about datagrams, for half a minute.
+    /// For what waits now; an answer about a name or about datagrams, for half a minute. A program that was let start stays so.
     #[default]
     Once,
     /// As long as the run, or the live sandbox.

@@ -79,9 +79,34 @@ impl Resolved {
     pub fn exec(&self, path: &Path) -> Decision {
         let base = self.fs(path, Perm::Execute);
         let refusals = self.programs.iter().map(|p| &p.file).filter(|r| !r.grants() && r.covers(path)).map(matched);
-        let mut matches = base.matches;
+        let refusals: Vec<Matched> = refusals.collect();
+        let mut matches = base.matches.clone();
+        // What a rule that asks lets be read is no second match.
+        matches.retain(|m| !refusals.iter().any(|refusal| refusal.rule == m.rule));
         matches.extend(refusals);
-        Decision::of(matches, (base.action, &base.rule)).with_hint(|| base.hint)
+        let decision = Decision::of(matches, (base.action, &base.rule));
+        // A rule that asks grants nothing: what is asked about must be there by other rules.
+        let (needed, lacks) = match self.policy.default_exec() {
+            Action::Deny => {
+                let read = self.fs(path, Perm::ReadFile);
+                let lacks = !read.allowed();
+                (read, lacks)
+            }
+            _ => (base.clone(), base.action == Action::Deny),
+        };
+        if decision.action == Action::Ask && lacks {
+            let decision = Decision { action: Action::Deny, rule: needed.rule, ..decision };
+            return decision.with_hint(|| needed.hint);
+        }
+        decision.with_hint(|| base.hint)
+    }
+
+    /// Whether the program at `path` starts once somebody says yes: some rule about programs asks, none denies, and each that
+    /// asks can ask about this very file. Wants a policy that was followed on a host.
+    pub fn asks_to_start(&self, path: &Path) -> bool {
+        let asks = |r: &&FileRule| r.asks() && r.covers(path);
+        let mut rules = self.programs.iter().map(|p| &p.file).filter(asks).peekable();
+        rules.peek().is_some() && rules.all(|rule| rule.can_ask(path)) && self.exec(path).action == Action::Ask
     }
 }
 

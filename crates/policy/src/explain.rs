@@ -27,7 +27,10 @@ pub struct Row {
 pub fn explain_fs(resolved: &Resolved, path: &Path) -> Explanation {
     let mut rows: Vec<(Perms, Decision)> = Vec::new();
     for perm in Perm::ALL {
-        let decision = resolved.fs(path, perm);
+        let decision = match perm {
+            Perm::Execute => resolved.exec(path),
+            _ => resolved.fs(path, perm),
+        };
         let one = Perms::of(&[perm]);
         match rows.iter_mut().find(|(_, known)| *known == decision) {
             Some((perms, _)) => *perms = perms.union(one),

@@ -8,6 +8,7 @@ use crate::plan::{Found, Host, Kind, Link};
 use crate::resolve::{FileRule, ProgramRule, Real, Resolved};
 use crate::walk::{Budget, Region, find};
 use std::path::{Path, PathBuf};
+use terms::Action;
 
 /// A policy followed on a host, with what the plan needs beside the rules.
 pub(crate) struct Followed {
@@ -39,7 +40,7 @@ pub(crate) fn follow(resolved: &Resolved, host: &dyn Host) -> Result<Followed, P
     for rule in out.files.iter_mut().filter(|r| r.grants()) {
         follower.allowance(rule)?;
     }
-    for program in out.programs.iter_mut().filter(|p| p.file.grants()) {
+    for program in out.programs.iter_mut().filter(|p| p.file.grants() || p.file.asks()) {
         follower.program(program)?;
     }
     for rule in out.sockets.iter_mut().filter(|r| r.grants() || r.asks()) {
@@ -50,6 +51,7 @@ pub(crate) fn follow(resolved: &Resolved, host: &dyn Host) -> Result<Followed, P
     }
     follower.drop_planted_links(&mut out);
     let loaders = follower.loaders(&mut out)?;
+    out.implied.extend(asked_programs(&out));
     let roots = allowed_roots(&out);
     let programs = out.programs.iter_mut().map(|p| &mut p.file);
     for rule in out.files.iter_mut().chain(programs).chain(&mut out.sockets).filter(|r| !r.grants()) {
@@ -58,7 +60,8 @@ pub(crate) fn follow(resolved: &Resolved, host: &dyn Host) -> Result<Followed, P
         follower.denial(rule, &roots)?;
     }
     follower.sockets(&mut out)?;
-    for rule in out.files.iter_mut().chain(&mut out.sockets).filter(|r| r.asks()) {
+    let programs = out.programs.iter_mut().map(|p| &mut p.file);
+    for rule in out.files.iter_mut().chain(programs).chain(&mut out.sockets).filter(|r| r.asks()) {
         rule.asked.retain(|real| real.kind != Kind::Other);
         let reals = rule.reals.take().unwrap_or_default();
         rule.reals = Some(tidy(reals.into_iter().chain(rule.asked.iter().cloned()).collect()));
@@ -138,7 +141,7 @@ impl Follower<'_> {
     /// Programs that are linked dynamically start through their loader, which then must be readable and executable.
     fn loaders(&mut self, out: &mut Resolved) -> Result<Vec<PathBuf>, PlanError> {
         let mut loaders: Vec<PathBuf> = Vec::new();
-        for program in out.programs.iter().filter(|p| p.file.grants()) {
+        for program in out.programs.iter().filter(|p| p.file.grants() || p.file.asks()) {
             let files = self.files_of(program)?;
             for loader in files.iter().filter_map(|file| self.host.loader(file)) {
                 let Some(found) = self.host.look(&loader).filter(|f| f.kind == Kind::File) else {
@@ -157,10 +160,9 @@ impl Follower<'_> {
                 let real = self.keep(found, &program.file.label);
                 loaders.push(real.path.clone());
                 out.implied.push(FileRule {
-                    perms: Perms::of(&[Perm::ReadFile, Perm::Execute]),
                     patterns: Pattern::literal(&real.path).into_iter().collect(),
                     reals: Some(vec![real]),
-                    ..program.file.clone()
+                    ..granted(&program.file)
                 });
             }
         }
@@ -230,6 +232,25 @@ impl Follower<'_> {
         }
         Real { path: found.real, kind: found.kind }
     }
+}
+
+/// What an allowed program needs to be started, for its loader.
+fn granted(rule: &FileRule) -> FileRule {
+    let action = if rule.asks() { Action::Allow } else { rule.action };
+    FileRule { action, perms: Perms::of(&[Perm::ReadFile, Perm::Execute]), ..rule.clone() }
+}
+
+/// Where only named programs run, those that are asked about must be executable for the kernel, and be kept from it in another
+/// way. Nothing else is granted before there is an answer: who may not read such a file is not asked about it.
+fn asked_programs(out: &Resolved) -> Vec<FileRule> {
+    if out.policy.default_exec() != Action::Deny {
+        return Vec::new();
+    }
+    let asks = out.programs.iter().map(|p| &p.file).filter(|r| r.asks());
+    let readable = |real: &&Real| out.fs(&real.path, Perm::ReadFile).allowed();
+    let kept = |rule: &FileRule| rule.reals.iter().flatten().filter(readable).cloned().collect();
+    let execute = Perms::of(&[Perm::Execute]);
+    asks.map(|rule| FileRule { perms: execute, reals: Some(kept(rule)), ..granted(rule) }).collect()
 }
 
 /// A program's file says which loader it wants, and a run may have written that file: only what the system owns is

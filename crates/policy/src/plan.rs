@@ -105,19 +105,36 @@ pub struct Program {
     /// When set, the bytes that run must have this digest; they were read when the plan was made.
     pub sha256: Option<[u8; 32]>,
     pub rule: String,
+    /// A person is asked before it, or anything below it, starts. Until then it cannot be executed.
+    pub asked: bool,
 }
 
 /// Which files the kernel will execute.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ExecPlan {
-    /// Anything that a grant lets be executed, but for the programs named here.
+    /// Anything that a grant lets be executed, but for the programs named here; those that are asked about come to it.
     AllowBut(Vec<Program>),
     /// Only these, and the dynamic loaders they name.
     Only { programs: Vec<Program>, loaders: Vec<PathBuf> },
 }
 
+impl ExecPlan {
+    pub fn programs(&self) -> &[Program] {
+        match self {
+            ExecPlan::AllowBut(programs) | ExecPlan::Only { programs, .. } => programs,
+        }
+    }
+
+    /// What a person is asked about before it starts; at most `MOST_ASKED_PROGRAMS`.
+    pub fn asked(&self) -> impl Iterator<Item = &Program> {
+        self.programs().iter().filter(|program| program.asked)
+    }
+}
+
 /// As many places as one plan lets a person be asked about; each takes handles.
 pub const MOST_ASKED: usize = 16;
+/// The same of programs, and directories of such.
+pub const MOST_ASKED_PROGRAMS: usize = 32;
 
 /// A socket of the host that the guest may connect to, and so sees.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -133,6 +133,20 @@ impl FileRule {
         }
     }
 
+    /// What of a rule about programs is refused whatever anybody answers. What cannot be asked about is.
+    pub(crate) fn refuses(&self, asks: impl Fn(&Path) -> bool) -> Option<FileRule> {
+        if self.grants() || !self.asks() {
+            return (!self.grants()).then(|| self.clone());
+        }
+        let reals = self.reals.iter().flatten().filter(|real| !asks(&real.path)).cloned().collect();
+        Some(FileRule { patterns: Vec::new(), reals: Some(reals), ..self.clone() })
+    }
+
+    /// Whether somebody can be asked about `path`, because of what was found on a host.
+    pub(crate) fn can_ask(&self, path: &Path) -> bool {
+        self.asked.iter().any(|real| path.starts_with(&real.path))
+    }
+
     /// Whether a real place of the rule is `path` or above it.
     fn reaches(&self, path: &Path) -> bool {
         let reals = self.reals.as_deref().unwrap_or_default();
@@ -213,9 +227,10 @@ impl Resolved {
         rules.map(|r| (r.label.as_str(), r.perms.minus(Perms::ASKABLE))).find(|(_, perms)| !perms.is_empty())
     }
 
-    /// Whether rules about files or sockets ask somebody.
+    /// Whether rules about files, programs or sockets ask somebody.
     pub fn asks_locally(&self) -> bool {
-        self.files.iter().chain(&self.sockets).any(FileRule::asks)
+        let programs = self.programs.iter().map(|p| &p.file);
+        self.files.iter().chain(programs).chain(&self.sockets).any(FileRule::asks)
     }
 
     /// What an fs rule or its like may grant anywhere when nothing matches.

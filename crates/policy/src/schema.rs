@@ -127,11 +127,11 @@ pub(crate) const EXEC: Section = Section {
 #[rustfmt::skip]
 pub(crate) const EXEC_RULE: Section = Section {
     path: "exec.rules[]",
-    about: "An allow rule also lets the file be read. A rule on a directory covers the programs below it.",
+    about: "An allow rule also lets the file be read; one that asks grants nothing, and the file must be readable by others. A rule on a directory covers the programs below it.",
     keys: &[
-        key("action", "string", "required", "`allow`, `warn`, `ask` or `deny`; under `exec` nobody can be asked, and `ask` refuses.", r#""allow""#),
+        key("action", "string", "required", "`allow`, `warn`, `ask` or `deny`. `ask`: a person is asked before a program starts; a yes holds for the rest of the run.", r#""allow""#),
         key("path", "string", "required", "Written as in `fs.rules[]`.", r#""/usr/bin/python3""#),
-        key("sha256", "string", "any bytes", "64 hexadecimal digits; the rule holds only for a file with this digest. Only with allow and warn.", "\"…\""),
+        key("sha256", "string", "any bytes", "64 hexadecimal digits; the rule holds only for a file with this digest, and one that asks refuses any other. Not with deny.", "\"…\""),
     ],
 };
 

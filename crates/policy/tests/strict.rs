@@ -92,7 +92,7 @@ fn toml_has_the_same_checks_and_places() {
 }
 
 /// Every kind of mistake, as a body of a document and a part of the message.
-const MISTAKES: [(&str, &str); 95] = [
+const MISTAKES: [(&str, &str); 96] = [
     // Shape of the document.
     (r#""fs": null"#, "fs: expected an object, found null"),
     (r#""fs": []"#, "fs: expected an object, found a list"),
@@ -110,7 +110,14 @@ const MISTAKES: [(&str, &str); 95] = [
     // Defaults.
     (r#""defaults": {"fs": "maybe"}"#, "defaults.fs: unknown value \"maybe\"; use one of allow, deny, warn, ask"),
     (r#""defaults": {"fs": "Allow"}"#, "defaults.fs: unknown value \"Allow\"; did you mean \"allow\"?"),
-    (r#""defaults": {"net": "ask"}"#, "defaults.net: \"ask\" is not a default; use \"allow\" or \"deny\""),
+    (
+        r#""defaults": {"net": "ask"}"#,
+        "defaults.net: \"ask\" is not a default; use \"deny\", and rules that ask about the places, hosts or programs that matter",
+    ),
+    (
+        r#""defaults": {"exec": "ask"}"#,
+        "defaults.exec: \"ask\" is not a default; use \"deny\", and rules that ask about the places, hosts or programs that matter",
+    ),
     (r#""defaults": {"exec": true}"#, "defaults.exec: expected a string, found a boolean"),
     // File rules.
     (r#""fs": {"rules": [{"path": "/a"}]}"#, "fs.rules[0]: the key \"action\" is missing"),

@@ -2,7 +2,8 @@
 //! in a start, and neither it nor the frame of the guest's root depends on the policy. So a helper makes them on
 //! another processor while the plan is still being made, and gives birth to the guest's first process inside, in our
 //! name. That one walks the steps that every plan has, waits for its order, and seals itself, while the helper makes the
-//! places that the plan names. Later the helper makes sockets in the guest's network for those who publish a port of it.
+//! places that the plan names. Later the helper makes sockets in the guest's network for those who publish a port of it, and
+//! lets programs run that somebody said yes to.
 //!
 //! The helper shares our memory, so starting it copies nothing; while we work it touches none of it but what is shared
 //! here. It makes its calls without the C library, whose error number it would share with us.
@@ -13,7 +14,7 @@ use crate::op::{Op, Place};
 use crate::raw::kernel;
 use crate::spawn::{self, Birth, Command, Order, Places, Spawned, Walk};
 use crate::withheld::{self, Withheld};
-use crate::{CallError, arena, child, entry, host, process};
+use crate::{CallError, arena, child, entry, host, mount, process};
 use std::cell::Cell;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicUsize, Ordering};
@@ -24,13 +25,16 @@ pub(crate) const MADE: u64 = spawn::NEW_NET | spawn::NEW_IPC | spawn::NEW_UTS | 
 const BORN_WITH: u64 = spawn::NEW_PID | spawn::NEW_TIME;
 
 /// Where the helper is. It goes from `HELD` to `WORKING`, by `ENTERED` to `BORN`, or to `FAILED`; and from `WANTED` back to
-/// `BORN` as often as a socket is wanted.
+/// `BORN` as often as something is wanted.
 const HELD: i32 = -1;
 const WORKING: i32 = 0;
 const ENTERED: i32 = 1;
 const BORN: i32 = 2;
 const FAILED: i32 = 3;
 const WANTED: i32 = 4;
+
+/// No family of sockets.
+const LET_RUN: i32 = -1;
 
 /// Whether our own part is done: ids mapped and the first steps known; then, the places known.
 const NOT_YET: i32 = 0;
@@ -45,8 +49,10 @@ type Mask = [u64; entry::WORDS];
 struct Shared {
     state: AtomicI32,
     settled: AtomicI32,
-    /// The family of a socket that is wanted; then the socket, or the error number below zero.
-    socket: AtomicI32,
+    /// What is wanted: the family of a socket, or `LET_RUN`; then the socket or nothing, or the error number below zero.
+    want: AtomicI32,
+    /// The file that shall be let run.
+    file: AtomicI32,
     parent: i32,
     /// Steps to walk before the birth, and those of the first process; known when all is settled.
     frame: List<Op>,
@@ -63,7 +69,7 @@ struct Shared {
     /// Both ends of the line between us and the first process.
     ours: RawFd,
     theirs: RawFd,
-    /// A first process whose network to enter, for a helper that was started after it.
+    /// A first process whose network and mounts to enter, for a helper that was started after it.
     visited: RawFd,
     birth: Birth,
     /// It was begun with the program, and made its namespaces by itself.
@@ -78,7 +84,8 @@ impl Shared {
         Shared {
             state: AtomicI32::new(HELD),
             settled: AtomicI32::new(NOT_YET),
-            socket: AtomicI32::new(0),
+            want: AtomicI32::new(0),
+            file: AtomicI32::new(-1),
             parent: std::process::id() as i32,
             frame: List::new(),
             early: List::new(),
@@ -191,7 +198,7 @@ fn end(pid: i32) {
     }
 }
 
-/// A helper that only makes sockets, in the network of a first process that was made without one. That process must not
+/// A helper that was not there before, for a first process that was made without one. That process must not
 /// have been tied to us yet: from then on nobody but root may look into it.
 pub fn visit(first: BorrowedFd<'_>) -> Option<Ahead> {
     let ahead = launch(enter, Box::new(Shared { visited: first.as_raw_fd(), ..Shared::new() }))?;
@@ -363,20 +370,32 @@ impl Ahead {
 
     /// A TCP socket in the guest's network, which does not block. Only after the birth, and from one thread at a time.
     pub fn socket(&self, ipv6: bool) -> Result<OwnedFd, CallError> {
+        let family = if ipv6 { libc::AF_INET6 } else { libc::AF_INET };
+        let fd = self.want(family).map_err(|errno| CallError { call: "socket", errno })?;
+        // SAFETY: one table of descriptors: what the helper just made is ours, and nobody else knows of it.
+        Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+    }
+
+    /// Lets a file of the guest's tree be executed there, and no other, although its mount says no. On the same terms.
+    pub fn let_run(&self, file: BorrowedFd<'_>) -> Result<(), CallError> {
+        self.shared().file.store(file.as_raw_fd(), Ordering::Relaxed);
+        self.want(LET_RUN).map(drop).map_err(|errno| CallError { call: "mount_setattr", errno })
+    }
+
+    /// Has the helper do something; the number that came of it, or of the error.
+    fn want(&self, what: i32) -> Result<i32, i32> {
         let shared = self.shared();
-        let refused = |errno| CallError { call: "socket", errno };
         if shared.state.load(Ordering::Acquire) != BORN {
-            return Err(refused(libc::ECANCELED));
+            return Err(libc::ECANCELED);
         }
-        shared.socket.store(if ipv6 { libc::AF_INET6 } else { libc::AF_INET }, Ordering::Relaxed);
+        shared.want.store(what, Ordering::Relaxed);
         shared.state.store(WANTED, Ordering::Release);
         wake(&shared.state);
         self.wait_while(WANTED);
-        match (shared.state.load(Ordering::Acquire), shared.socket.load(Ordering::Relaxed)) {
-            // SAFETY: one table of descriptors: what the helper just made is ours, and nobody else knows of it.
-            (BORN, fd) if fd >= 0 => Ok(unsafe { OwnedFd::from_raw_fd(fd) }),
-            (BORN, errno) => Err(refused(-errno)),
-            _ => Err(refused(libc::ECANCELED)),
+        match (shared.state.load(Ordering::Acquire), shared.want.load(Ordering::Relaxed)) {
+            (BORN, given) if given >= 0 => Ok(given),
+            (BORN, errno) => Err(-errno),
+            _ => Err(libc::ECANCELED),
         }
     }
 
@@ -441,7 +460,7 @@ extern "C" fn enter(shared: *mut libc::c_void) -> i32 {
     // SAFETY: numbers, and the address of a local.
     let entered = unsafe {
         kernel!(SYS_rt_sigprocmask, libc::SIG_SETMASK, &raw const all, 0, 8)
-            .and_then(|_| kernel!(SYS_setns, shared.visited, spawn::NEW_USER | spawn::NEW_NET))
+            .and_then(|_| kernel!(SYS_setns, shared.visited, spawn::NEW_USER | spawn::NEW_NET | spawn::NEW_MOUNT))
     };
     tie(shared);
     shared.state.store(if entered.is_ok() { BORN } else { FAILED }, Ordering::Release);
@@ -449,12 +468,16 @@ extern "C" fn enter(shared: *mut libc::c_void) -> i32 {
     serve(shared)
 }
 
-/// Makes sockets as they are wanted, until somebody ends us.
+/// Does what is wanted, until somebody ends us.
 fn serve(shared: &Shared) -> ! {
     loop {
         match shared.state.load(Ordering::Acquire) {
             WANTED => {
-                shared.socket.store(make_socket(shared.socket.load(Ordering::Relaxed)), Ordering::Relaxed);
+                let given = match shared.want.load(Ordering::Relaxed) {
+                    LET_RUN => mount::let_run(shared.file.load(Ordering::Relaxed)).map(|()| 0),
+                    family => make_socket(family),
+                };
+                shared.want.store(given.unwrap_or_else(|errno| -errno), Ordering::Relaxed);
                 shared.state.store(BORN, Ordering::Release);
                 wake(&shared.state);
             }
@@ -495,10 +518,10 @@ fn give_birth(shared: &Shared, birth: &mut Birth) -> bool {
     given.is_ok()
 }
 
-fn make_socket(family: i32) -> i32 {
+fn make_socket(family: i32) -> Result<i32, i32> {
     let kind = libc::SOCK_STREAM | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
     // SAFETY: numbers only.
-    unsafe { kernel!(SYS_socket, family, kind, 0) }.unwrap_or_else(|errno| -errno)
+    unsafe { kernel!(SYS_socket, family, kind, 0) }
 }
 
 /// Has us end with the one we help; he may be gone already.

@@ -65,6 +65,51 @@ fn a_reviewer_answers_what_an_agent_cannot() {
     }
 }
 
+const PROGRAMS: &str = r#"
+rules = {"version": 1, "extends": ["default"], "exec": {"rules": [{"action": "ask", "path": "/usr/bin/id"}, {"action": "ask", "path": "/usr/bin/uname"}]}}
+status, made = ask("POST", "/v1/sandboxes", {"name": "asks", "policies": [rules]})
+assert status == 201, made
+def begin(*words):
+    return subprocess.Popen([cofferdam, "exec", "asks", *words], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+keep = subprocess.run([cofferdam, "exec", "-d", "asks", "sleep", "60"], capture_output=True)
+assert keep.returncode == 0, keep
+def answer(target, word):
+    status, open_ = ask("GET", "/v1/sandboxes/asks/questions?wait=20s")
+    assert status == 200 and len(open_["questions"]) == 1, open_
+    one = open_["questions"][0]
+    assert (one["op"], one["target"]) == ("exec", target), one
+    status, answered = ask("POST", "/v1/questions/" + one["id"], {"answer": word, "remember": "once"}, reviewer)
+    assert status == 200, answered
+agent = ask("POST", "/v1/tokens", {"name": "agent", "scopes": ["agent"]})[1]["token"]
+reviewer = ask("POST", "/v1/tokens", {"name": "reviewer", "scopes": ["reviewer"]})[1]["token"]
+held = begin("sh", "-c", "id -u; uname")
+answer("/usr/bin/id", "allow")
+answer("/usr/bin/uname", "deny")
+out, err = held.communicate(timeout=30)
+assert out.strip().isdigit() and b"denied" in err, (out, err)
+print("one of two")
+held = begin("id", "-u")
+out, err = held.communicate(timeout=30)
+assert held.returncode == 0 and out.strip().isdigit(), (out, err)
+print("from then on")
+# A no holds for a moment: /bin/uname is the same program.
+time.sleep(4)
+held = begin("uname")
+answer("/usr/bin/uname", "allow")
+out, err = held.communicate(timeout=30)
+assert held.returncode == 0 and out == b"Linux\n", (out, err)
+print("the command itself")
+"#;
+
+/// A program that a rule asks about starts once a reviewer says so, and from then on.
+#[test]
+fn a_reviewer_lets_a_program_start() {
+    for who in BOTH {
+        let world = World::new(who);
+        assert_eq!(with_daemon(&world, PROGRAMS), "one of two\nfrom then on\nthe command itself\n");
+    }
+}
+
 /// A sandbox that is not live asks nothing.
 #[test]
 fn without_a_live_sandbox_there_is_nothing_to_answer() {

@@ -3,6 +3,7 @@
 mod support;
 
 mod asking;
+mod asking_programs;
 mod bench;
 mod clients;
 mod denials;

@@ -99,6 +99,13 @@ fn what_only_mounts_could_hold_is_refused() {
         assert_eq!(run.text("/error_kind"), "unsupported_policy", "{flags:?}: {}", run.story());
         place.run(&flags, &["true"]).assert_ok();
     }
+    let asks = r#"{"version":1,"exec":{"rules":[{"action":"ask","path":"/usr/bin/id"}]}}"#;
+    let asks = place.file("asks.json", asks).to_str().unwrap().to_owned();
+    let run = blocked(&place, &["-s", &policy, "-s", &asks, "--", "true"]);
+    run.assert_code(125);
+    let message = "/usr/bin/id is asked about before it starts, which needs namespaces";
+    assert!(run.text("/message").contains(message), "{}", run.story());
+    place.run(&["-s", &policy, "-s", &asks], &["true"]).assert_ok();
 }
 
 /// A limit that needs a group is refused for a user who has none, unless the policy can do without it.

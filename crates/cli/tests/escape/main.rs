@@ -2,6 +2,8 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod asked_programs;
+mod covers;
 mod exhaustion;
 mod kernel;
 mod killed;

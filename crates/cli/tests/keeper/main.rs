@@ -6,6 +6,7 @@ mod support;
 mod words;
 
 mod asked_attacks;
+mod asked_programs;
 mod commands;
 mod counted;
 mod ends;

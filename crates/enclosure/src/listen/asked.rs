@@ -127,7 +127,7 @@ impl Judge<'_> {
     }
 
     /// Puts the question, and has the call wait for the answer.
-    fn put(
+    pub(super) fn put(
         &mut self,
         listener: &Listener,
         call: &Call,
@@ -159,6 +159,9 @@ impl Judge<'_> {
             Err(why) => return self.turned_down(call, plain(op), &target, &rule, why),
         };
         let job = self.flock.as_ref().and_then(|flock| flock.of(call.tid));
+        if op == "exec" {
+            self.held_up = job;
+        }
         let matter = Matter { op: plain(op), target, rule, actor: who, job };
         let Some(own) = listener.try_clone() else { return Met::Refused(EACCES) };
         let (reports, still) = (self.reports.clone(), self.still.clone());
@@ -166,7 +169,7 @@ impl Judge<'_> {
         if waiter.begin() { Met::Waits } else { Met::Refused(EACCES) }
     }
 
-    fn turned_down(&mut self, call: &Call, op: &str, target: &str, rule: &str, why: String) -> Met {
+    pub(super) fn turned_down(&mut self, call: &Call, op: &str, target: &str, rule: &str, why: String) -> Met {
         self.note(op, target, rule, Action::Ask, Some(why), call.tid);
         Met::Refused(EACCES)
     }
@@ -182,6 +185,7 @@ impl Judge<'_> {
                 Report::Connected(Matter { rule, actor, .. }, path) => {
                     self.observe(|| Observed::Socket { path, rule, action: Action::Allow, actor });
                 }
+                Report::Ready(listener, call, path) => self.start_again(&listener, &call, path),
             }
         }
     }

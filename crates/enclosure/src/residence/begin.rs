@@ -13,7 +13,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
-use sys::job::{self, At, Errand, Heard, Line, MOST_BYTES, MOST_JOBS, Trouble};
+use sys::job::{self, At, Errand, Fate, Heard, Line, MOST_BYTES, MOST_JOBS, Trouble};
 use sys::process;
 use sys::spawn::{Command, Message, Report};
 use terms::{ErrorKind, Fault, LimitHit, Phase};
@@ -124,7 +124,9 @@ impl Residence<'_> {
         // The first process is counted besides.
         self.guest.meter.admit_ours(2 + self.jobs.len() as u64);
         self.guest.judge.flock.iter_mut().for_each(|flock| flock.add(job));
+        (self.guest.judge.starting, self.guest.judge.held_up) = (Some(start.program.clone()), None);
         let begun = self.ask(&start, pipes.as_ref()).and_then(|line| self.await_start(job, line, &start.program));
+        self.guest.judge.starting = None;
         let watched = begun.and_then(|(pid, running)| {
             let started = self.streams(job, pid, &start, pipes, &running);
             let watched = started.and_then(|started| {
@@ -227,8 +229,9 @@ impl Residence<'_> {
         let mut shepherd = None;
         let heard = self.hear_start(job, &line, program, &mut shepherd);
         match (heard, shepherd) {
-            (Ok((pid, terminal, over)), Some(shepherd)) => {
-                Ok((pid, Running { line, shepherd, terminal, over, end_by: None, ending: false, out_of_memory: false }))
+            (Ok(Begun { pid, fate, terminal, over }), Some(shepherd)) => {
+                let (end_by, ending, out_of_memory) = (None, false, false);
+                Ok((pid, Running { line, shepherd, terminal, _fate: fate, over, end_by, ending, out_of_memory }))
             }
             (Err(fault), Some(shepherd)) => Err(ended(shepherd.as_fd(), fault)),
             (Err(fault), None) => Err(fault),
@@ -236,21 +239,21 @@ impl Residence<'_> {
         }
     }
 
-    /// Until there is a shepherd, and the command has begun: its number, its terminal, and its end if that was told already.
+    /// Until there is a shepherd, and the command has begun.
     fn hear_start(
         &mut self,
         job: Job,
         line: &Line,
         program: &Path,
         shepherd: &mut Option<OwnedFd>,
-    ) -> Result<(i32, Option<OwnedFd>, Option<Heard>), Fault> {
+    ) -> Result<Begun, Fault> {
         let until = Instant::now() + START;
-        let (mut begun, mut over) = (None, None);
+        let (mut begun, mut over): (Option<Begun>, _) = (None, None);
         loop {
-            if let Some((pid, terminal)) = begun.take_if(|_| shepherd.is_some()) {
-                return Ok((pid, terminal, over));
+            if let Some(begun) = begun.take_if(|_| shepherd.is_some()) {
+                return Ok(Begun { over, ..begun });
             }
-            if !self.wait_for(line.as_fd(), until) {
+            if !self.wait_for(line.as_fd(), until, None) {
                 return Err(Fault::new(ErrorKind::Unavailable, "the command did not start in time").phase(Phase::Start));
             }
             match line.hear().map_err(|e| internal(Phase::Start, e))? {
@@ -259,12 +262,12 @@ impl Residence<'_> {
                     *shepherd = Some(fd);
                 }
                 Heard::Begins { pid, fate, terminal } => {
-                    // Somebody inside may hold it up; then it began nevertheless.
-                    let known = self.wait_for(fate.as_fd(), Instant::now() + HELD_UP);
-                    if let Some((at, errno)) = fate.learn().filter(|_| known) {
+                    // Somebody inside may hold it up, or a person be asked about it; then it began nevertheless.
+                    let known = self.wait_for(fate.as_fd(), Instant::now() + HELD_UP, Some(job));
+                    if let Some((at, errno)) = known.then(|| fate.learn()).flatten() {
                         return Err(not_started(program, at, errno));
                     }
-                    begun = Some((pid, terminal));
+                    begun = Some(Begun { pid, fate: (!known).then_some(fate), terminal, over: None });
                 }
                 Heard::NotStarted { at, errno } => return Err(not_started(program, at, errno)),
                 heard @ Heard::Ended { .. } => over = Some(heard),
@@ -280,9 +283,13 @@ impl Residence<'_> {
         }
     }
 
-    /// Waits until the line tells something. False when it is too late, or nobody is left to tell.
-    fn wait_for(&mut self, line: BorrowedFd<'_>, until: Instant) -> bool {
+    /// Waits until the line tells something. False when it is too late, or nobody is left to tell, or this job's start waits for
+    /// a person.
+    fn wait_for(&mut self, line: BorrowedFd<'_>, until: Instant, job: Option<Job>) -> bool {
         loop {
+            if job.is_some() && self.guest.judge.held_up == job {
+                return false;
+            }
             let left = until.saturating_duration_since(Instant::now());
             let timeout = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() };
             let mut fds = vec![PollFd::from_borrowed_fd(line, PollFlags::IN)];
@@ -325,6 +332,16 @@ impl Residence<'_> {
         let copy = || master.try_clone().map_err(|e| Fault::internal(e.to_string()).phase(Phase::Start));
         Ok(Started { job, pid, shepherd, input: Some(copy()?), output: copy()?, error: None })
     }
+}
+
+/// A command that begins.
+struct Begun {
+    pid: i32,
+    /// Where it tells why its program does not run, when that was not known yet.
+    fate: Option<Fate>,
+    terminal: Option<OwnedFd>,
+    /// Its end, if that was told already.
+    over: Option<Heard>,
 }
 
 /// Whether there is something to read in time.

@@ -15,6 +15,8 @@ const MOST_CALLS: usize = 32;
 /// How long a process that was lost to memory is looked for among those that end.
 const CLAIMED_WITHIN: Duration = Duration::from_secs(2);
 const SIGKILL: i32 = 9;
+/// The status of one of ours that could not become the command.
+const NOT_STARTED: i32 = 127;
 
 impl Residence<'_> {
     /// Deals with whatever happened; to be called whenever one of those is ready or the time has come. Never blocks for long.
@@ -92,7 +94,9 @@ impl Residence<'_> {
             Heard::Lost { cpu_us, max_rss_kb } => self.ended(job, None, cpu_us, max_rss_kb),
             // Only the end of the first process leaves a line without a word.
             Heard::Closed => self.fall(),
-            Heard::Born(_) | Heard::Begins { .. } | Heard::NotStarted { .. } => {}
+            // Held up until after its start was told, it did not become the command; this is how such a one ends.
+            Heard::NotStarted { .. } => self.ended(job, Some(NOT_STARTED << 8), 0, 0),
+            Heard::Born(_) | Heard::Begins { .. } => {}
         }
     }
 

@@ -3,7 +3,10 @@
 
 use super::{Builder, MADE, QUIET, cpath, path, path_of};
 use policy::{Cover, Kind, Mask, Perms};
+use std::collections::BTreeSet;
+use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use sys::op::{Attr, Op};
 
@@ -23,32 +26,59 @@ impl Builder<'_> {
             self.pin_above(kept);
             self.pin(kept);
         }
-        for guard in &self.request.plan.guards {
-            if self.workspace_at(Path::new(&guard.pattern)).is_none() {
-                self.hide_future(&guard.pattern);
-            }
-        }
         self.dir(&self.request.home.clone());
     }
 
-    /// A denied name that nobody has used yet: the directory it would appear in is shown through a layer on top in
-    /// which that name is struck out. Only where the guest cannot make things itself; that case is refused before.
-    pub(super) fn hide_future(&mut self, pattern: &str) {
-        let denied = Path::new(pattern);
-        let plain = |p: &Path| !p.as_os_str().as_bytes().iter().any(|b| b":,\\*?[".contains(b));
-        let Some(dir) = denied.ancestors().skip(1).find(|a| a.is_dir()) else { return };
-        let Some(name) = denied.strip_prefix(dir).ok().and_then(|rest| rest.iter().next()) else { return };
-        if !plain(denied) || !self.is_mounted(dir) {
-            return;
+    /// Denied names that nobody has used yet: the directory that one would appear in is shown through a layer on top in which
+    /// it is struck out. Only where the guest cannot make things itself; that case is refused before. Such a layer shows
+    /// nothing that is mounted below its directory, so it comes before all that is; and one serves for all below it, because
+    /// the kernel does not put many of them over one another.
+    pub(super) fn hide_futures(&mut self, attr: Attr, is_here: impl Fn(&Path) -> bool) {
+        let request = self.request;
+        let guards = request.plan.guards.iter().filter(|guard| self.workspace_at(Path::new(&guard.pattern)).is_none());
+        let names = guards.filter_map(|guard| future(&guard.pattern));
+        let names: BTreeSet<(PathBuf, OsString)> =
+            names.filter(|(dir, _)| is_here(dir) && self.is_mounted(dir)).collect();
+        let mut layers: Vec<(PathBuf, String)> = Vec::new();
+        for (dir, name) in names {
+            if !layers.last().is_some_and(|(top, _)| dir.starts_with(top)) {
+                let layer = self.new_layer();
+                layers.push((dir.clone(), layer));
+            }
+            if let Some((top, layer)) = layers.last() {
+                self.strike_out(layer, top, &dir, Path::new(&name));
+            }
         }
-        let layer = self.new_layer();
-        self.push(Op::StrikeOut { at: path_of(&[layer.as_bytes(), b"/", name.as_bytes()]) });
-        self.overlay(&layer, dir);
+        layers.into_iter().for_each(|(top, layer)| self.overlay(&layer, &top, attr));
     }
 
-    pub(super) fn overlay(&mut self, layer: &str, dir: &Path) {
+    /// Strikes out a name of a directory in a layer that is for a tree around it.
+    pub(super) fn strike_out(&mut self, layer: &str, top: &Path, dir: &Path, name: &Path) {
+        let (mut inside, mut outside) = (PathBuf::from(layer), top.to_path_buf());
+        for part in dir.strip_prefix(top).unwrap_or(Path::new("")) {
+            inside.push(part);
+            outside.push(part);
+            // The merged directory has the bits of the uppermost layer that has it.
+            let mode = std::fs::symlink_metadata(&outside).map_or(0o755, |m| m.permissions().mode() & 0o7777);
+            self.push(Op::Dir { at: cpath(&inside), mode });
+        }
+        if self.struck.insert(inside.join(name).into()) {
+            self.push(Op::StrikeOut { at: cpath(&inside.join(name)) });
+        }
+    }
+
+    /// Takes away once more what lies in a directory that was bound anew.
+    pub(super) fn cover_below(&mut self, dir: &Path) {
+        let request = self.request;
+        self.hide_futures(QUIET, |at| at.starts_with(dir));
+        for mask in request.plan.masks.iter().filter(|mask| mask.path.starts_with(dir) && mask.path != dir) {
+            self.cover(mask);
+        }
+    }
+
+    pub(super) fn overlay(&mut self, layer: &str, dir: &Path, attr: Attr) {
         let options = path_of(&[b"userxattr,lowerdir=", layer.as_bytes(), b":", dir.as_os_str().as_bytes()]);
-        self.push(Op::Overlay { at: cpath(dir), options, attr: QUIET.with(Attr::READ_ONLY) });
+        self.push(Op::Overlay { at: cpath(dir), options, attr: attr.with(QUIET).with(Attr::READ_ONLY) });
     }
 
     pub(super) fn cover(&mut self, mask: &Mask) {
@@ -86,4 +116,13 @@ impl Builder<'_> {
             self.rebind(at, Attr(0));
         }
     }
+}
+
+/// The directory that a plain name would appear in, and the first part of it that is missing there.
+fn future(pattern: &str) -> Option<(PathBuf, OsString)> {
+    let denied = Path::new(pattern);
+    let plain = !pattern.bytes().any(|b| b":,\\*?[".contains(&b));
+    let dir = denied.ancestors().skip(1).find(|a| a.is_dir()).filter(|_| plain)?;
+    let name = denied.strip_prefix(dir).ok()?.iter().next()?;
+    Some((dir.to_path_buf(), name.to_owned()))
 }

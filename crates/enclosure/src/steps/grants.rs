@@ -22,7 +22,12 @@ impl Builder<'_> {
         for grant in &grants {
             match self.workspace_at(&grant.path) {
                 Some(_) => self.grant_in_workspace(grant, &grants)?,
-                None => self.grant(grant)?,
+                None => {
+                    self.grant(grant)?;
+                    let innermost = |dir: &Path| grants.iter().rfind(|g| dir.starts_with(&g.path));
+                    let is_here = |dir: &Path| innermost(dir).is_some_and(|g| g.path == grant.path);
+                    self.hide_futures(self.attr_of(grant), is_here);
+                }
             }
         }
         Ok(())

@@ -110,7 +110,7 @@ impl Builder<'_> {
         let layer = self.new_layer();
         let file = Path::new(&layer).join(name);
         self.push(Op::File { at: cpath(&file), mode: 0o444, bytes: arena::list(&bytes) });
-        self.overlay(&layer, dir);
+        self.overlay(&layer, dir, QUIET);
     }
 
     pub(super) fn layers_place(&mut self) {

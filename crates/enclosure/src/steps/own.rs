@@ -81,7 +81,9 @@ impl Builder<'_> {
         }
         if let ExecPlan::Only { programs, loaders } = &plan.exec {
             let run = Perms::of(&[Perm::Execute, Perm::ReadFile]).bits();
-            programs.iter().for_each(|p| add(&p.path, run));
+            // Who may read what is asked about may by a rule about files.
+            let rights = |asked: bool| if asked { Perms::of(&[Perm::Execute]).bits() } else { run };
+            programs.iter().for_each(|p| add(&p.path, rights(p.asked)));
             loaders.iter().for_each(|l| add(l, run));
         }
         rules

@@ -1,10 +1,11 @@
 //! The steps that decide what can be started, where exec rules name it: denied programs lose execution, and where programs are
-//! listed everything else does.
+//! listed everything else does. What a person is asked about loses it, too, on a mount of its own that can be changed later.
 
 use super::grants::is_system;
 use super::{Builder, QUIET, cpath};
 use crate::shift::Purpose;
 use policy::{ExecPlan, Grant, Kind, Perms};
+use rustix::fs::StatVfsMountFlags;
 use std::fs::File;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
@@ -22,12 +23,9 @@ impl Builder<'_> {
 
     pub(super) fn programs(&mut self) -> Result<(), Fault> {
         match &self.request.plan.exec {
-            ExecPlan::AllowBut(denied) => {
-                for program in denied {
-                    if self.is_mounted(&program.path) {
-                        self.pin_above(&program.path);
-                        self.rebind(&program.path, Attr::NO_EXEC);
-                    }
+            ExecPlan::AllowBut(programs) => {
+                for program in programs {
+                    self.except(program)?;
                 }
                 Ok(())
             }
@@ -39,25 +37,84 @@ impl Builder<'_> {
                     }
                 }
                 for program in programs {
+                    if program.asked {
+                        self.pin_above(&program.path);
+                    }
                     self.program(program)?;
+                    if program.asked {
+                        self.bar(program)?;
+                    }
                 }
                 Ok(())
             }
         }
     }
 
+    /// Takes execution from a program, wherever it is shown: grants may show parts of a directory, and not itself.
+    fn except(&mut self, program: &policy::Program) -> Result<(), Fault> {
+        if program.asked && self.is_mounted(&program.path) {
+            self.pin_above(&program.path);
+            return self.bar(program);
+        }
+        let places = match self.is_mounted(&program.path) {
+            true => vec![program.path.clone()],
+            false => self.mounted_below(&program.path),
+        };
+        for place in places {
+            self.pin_above(&place);
+            self.rebind(&place, Attr::NO_EXEC);
+        }
+        Ok(())
+    }
+
+    /// What is mounted below a path, but for the places that every guest has of its own.
+    fn mounted_below(&self, path: &Path) -> Vec<PathBuf> {
+        let places = self.mounted.iter().map(PathBuf::from);
+        places.filter(|at| at.starts_with(path) && at != Path::new("/proc") && at != Path::new("/tmp")).collect()
+    }
+
+    /// Takes execution from a program until somebody says yes, and what could change it in between.
+    fn bar(&mut self, program: &policy::Program) -> Result<(), Fault> {
+        self.check_unwritten(program)?;
+        self.check_runs_on_host(program)?;
+        match program.sha256 {
+            None => self.rebind(&program.path, Attr::NO_EXEC.with(Attr::READ_ONLY)),
+            // One that is listed was copied already, to a mount that bars it.
+            Some(digest) if !self.lists_programs() => self.copy(program, digest)?,
+            Some(_) => {}
+        }
+        Ok(())
+    }
+
+    /// What the host lets nobody run is not run because of a yes.
+    fn check_runs_on_host(&self, program: &policy::Program) -> Result<(), Fault> {
+        let flags = rustix::fs::statvfs(&program.path).map(|found| found.f_flag);
+        if self.workspace_at(&program.path).is_some() || !flags.is_ok_and(|f| f.contains(StatVfsMountFlags::NOEXEC)) {
+            return Ok(());
+        }
+        let (rule, path) = (&program.rule, program.path.display());
+        let message = format!("{rule}: {path} lies on a mount of the host that lets nothing run");
+        let fault = Fault::new(ErrorKind::UnsupportedPolicy, message).phase(Phase::Planning);
+        Err(fault.hint("deny it, or keep it elsewhere"))
+    }
+
+    fn check_unwritten(&self, program: &policy::Program) -> Result<(), Fault> {
+        let writes = |g: &&Grant| program.path.starts_with(&g.path) && !g.perms.and(Perms::CHANGES).is_empty();
+        let (Kind::Dir, Some(grant)) = (program.kind, self.request.plan.grants.iter().find(writes)) else {
+            return Ok(());
+        };
+        let what = program.path.display();
+        let message = format!(
+            "{}: {what} can be written ({}), and what is writable must not be executable",
+            program.rule, grant.rule
+        );
+        let hint = "name the programs in it one by one, or grant no writing";
+        Err(Fault::new(ErrorKind::UnsupportedPolicy, message).hint(hint).phase(Phase::Planning))
+    }
+
     /// Binds a listed program executable. With a digest, its bytes are copied first: what was hashed is what runs.
     fn program(&mut self, program: &policy::Program) -> Result<(), Fault> {
-        let writes = |g: &&Grant| program.path.starts_with(&g.path) && !g.perms.and(Perms::CHANGES).is_empty();
-        if let (Kind::Dir, Some(grant)) = (program.kind, self.request.plan.grants.iter().find(writes)) {
-            let what = program.path.display();
-            let message = format!(
-                "{}: {what} can be written ({}), and what is writable must not be executable",
-                program.rule, grant.rule
-            );
-            let hint = "name the programs in it one by one, or grant no writing";
-            return Err(Fault::new(ErrorKind::UnsupportedPolicy, message).hint(hint).phase(Phase::Planning));
-        }
+        self.check_unwritten(program)?;
         if !self.is_mounted(&program.path) {
             match program.kind {
                 Kind::Dir => self.dir(&program.path),
@@ -74,11 +131,17 @@ impl Builder<'_> {
                 self.push(Op::Bind { from, at: cpath(&program.path), attr });
             }
             self.mounted.insert(program.path.clone().into());
+            self.cover_below(&program.path);
             return Ok(());
         };
+        self.copy(program, digest)
+    }
+
+    fn copy(&mut self, program: &policy::Program, digest: [u8; 32]) -> Result<(), Fault> {
         let bytes = self.read_verified(&program.path, digest)?;
         let name = format!("program-{}", self.ops.len());
-        self.made_file(&name, bytes, 0o555, &program.path);
+        let attr = if program.asked { Attr::NO_EXEC } else { Attr(0) };
+        self.made_with(&name, bytes, 0o555, &program.path, attr);
         self.mounted.insert(program.path.clone().into());
         Ok(())
     }

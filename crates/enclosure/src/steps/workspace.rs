@@ -7,7 +7,6 @@ use crate::workspace::{MOST_LAYERS, Over, Workspace};
 use policy::{Grant, Guard, Perm};
 use std::fmt::Write;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use sys::op::{Attr, Op};
 use terms::{ErrorKind, Fault, Phase};
@@ -147,19 +146,8 @@ impl Builder<'_> {
             request.plan.guards.iter().filter_map(|guard| place_of(guard, &workspace.at)).collect();
         let mut layer = None;
         for (dir, name) in hidden {
-            let layer = layer.get_or_insert_with(|| self.new_layer());
-            let mut inside = PathBuf::from(&*layer);
-            let mut outside = workspace.at.clone();
-            for part in &dir {
-                inside.push(part);
-                outside.push(part);
-                // The merged directory has the bits of the uppermost layer that has it.
-                let mode = std::fs::symlink_metadata(&outside).map_or(0o755, |m| m.permissions().mode() & 0o7777);
-                self.push(Op::Dir { at: cpath(&inside), mode });
-            }
-            if self.struck.insert(inside.join(&name).into()) {
-                self.push(Op::StrikeOut { at: cpath(&inside.join(&name)) });
-            }
+            let layer: &String = layer.get_or_insert_with(|| self.new_layer());
+            self.strike_out(layer, &workspace.at, &workspace.at.join(dir), &name);
         }
         layer
     }

@@ -5,7 +5,7 @@ use super::place::Spot;
 use super::view::View;
 use super::{Ask, mode};
 use crate::{Caller, state};
-use policy::{Action, ExecPlan, Grant, Kind, Perms, Plan, Resolved};
+use policy::{Action, Grant, Kind, Perms, Plan, Resolved};
 use std::path::{Path, PathBuf};
 use terms::{ErrorKind, Fault, Phase};
 
@@ -76,8 +76,7 @@ impl Hidden<'_> {
                 socket.path.display()
             )));
         }
-        let (ExecPlan::AllowBut(programs) | ExecPlan::Only { programs, .. }) = &plan.exec;
-        match programs.iter().find(|program| self.has(&program.path)) {
+        match plan.exec.programs().iter().find(|program| self.has(&program.path)) {
             Some(program) => {
                 Err(refuse(format!("{}: {} is in the state directory", program.rule, program.path.display())))
             }

@@ -180,6 +180,8 @@ fn check_exec(real: &Path, resolved: &Resolved) -> Option<Denial> {
     let decision = resolved.exec(real);
     match decision.action {
         Action::Allow | Action::Warn => None,
+        // The start waits for the answer.
+        Action::Ask if resolved.asks_to_start(real) => None,
         action => Some(Denial {
             op: "exec".into(),
             target: real.to_string_lossy().into_owned(),

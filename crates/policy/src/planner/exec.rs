@@ -1,32 +1,80 @@
-//! Which programs the plan lets start.
+//! Which programs the plan lets start, at once or once somebody was asked.
 
 use super::Planner;
+use crate::error::PlanError;
 use crate::perms::Perm;
-use crate::plan::{ExecPlan, Grant, Kind, Program};
-use crate::resolve::{FileRule, Real};
-use std::path::Path;
+use crate::plan::{ExecPlan, Grant, Kind, MOST_ASKED_PROGRAMS, Program};
+use crate::resolve::{ProgramRule, Real};
+use std::path::{Path, PathBuf};
 use terms::Action;
 
 impl Planner<'_> {
-    pub(super) fn exec(&self) -> ExecPlan {
-        let named = |grants: bool| self.resolved.programs.iter().filter(move |p| p.file.grants() == grants);
-        let refused: Vec<&FileRule> = named(false).map(|p| &p.file).collect();
-        if self.resolved.policy.default_exec() != Action::Deny {
-            let mut programs: Vec<Program> = Vec::new();
-            for rule in refused {
-                let reals = rule.reals.iter().flatten().filter(|real| self.can_execute_near(&real.path));
-                programs.extend(reals.map(|real| program(real, None, &rule.label)));
+    pub(super) fn exec(&self) -> Result<ExecPlan, PlanError> {
+        self.check_asked()?;
+        let plan = match self.resolved.policy.default_exec() {
+            Action::Deny => {
+                let loaders = self.loaders.iter().filter(|path| self.may_execute(path)).cloned().collect();
+                ExecPlan::Only { programs: tidy(self.listed()), loaders }
             }
-            return ExecPlan::AllowBut(tidy(programs));
+            _ => ExecPlan::AllowBut(tidy(self.excepted())),
+        };
+        check(&plan)?;
+        Ok(plan)
+    }
+
+    /// What cannot be executed although grants would let it, for good or until somebody says so.
+    fn excepted(&self) -> Vec<Program> {
+        let mut programs = Vec::new();
+        for rule in self.resolved.programs.iter().filter(|p| !p.file.grants()) {
+            let reals = rule.file.reals.iter().flatten().filter(|real| self.can_execute_near(&real.path));
+            programs.extend(reals.map(|real| self.program(real, rule)));
         }
-        let mut programs: Vec<Program> = Vec::new();
-        for rule in named(true) {
-            let reals = rule.file.reals.iter().flatten();
-            let kept = reals.filter(|real| self.may_execute(&real.path) && matches!(real.kind, Kind::Dir | Kind::File));
-            programs.extend(kept.map(|real| program(real, rule.sha256, &rule.file.label)));
+        programs
+    }
+
+    fn listed(&self) -> Vec<Program> {
+        let mut programs = Vec::new();
+        for rule in &self.resolved.programs {
+            let reals = if rule.file.asks() { &rule.file.asked[..] } else { rule.file.reals.as_deref().unwrap_or(&[]) };
+            let named = reals.iter().filter(|_| rule.file.grants() || rule.file.asks());
+            let kept = named.filter(|real| self.may_execute(&real.path) && runs(real.kind));
+            let kept = kept.map(|real| self.program(real, rule));
+            programs.extend(kept.filter(|p| p.asked || self.resolved.exec(&p.path).allowed()));
         }
-        let loaders = self.loaders.iter().filter(|path| self.may_execute(path)).cloned().collect();
-        ExecPlan::Only { programs: tidy(programs), loaders }
+        programs
+    }
+
+    fn program(&self, real: &Real, rule: &ProgramRule) -> Program {
+        let Real { path, kind } = real.clone();
+        let asked = self.resolved.asks_to_start(&path) && self.may_execute(&path) && runs(kind);
+        Program { path, kind, sha256: rule.sha256, rule: rule.file.label.clone(), asked }
+    }
+
+    /// A directory is asked about as a whole: where rules about files grant only parts of it, these must be named.
+    fn check_asked(&self) -> Result<(), PlanError> {
+        let needed = match self.resolved.policy.default_exec() {
+            Action::Deny => Perm::ReadFile,
+            _ => Perm::Execute,
+        };
+        for rule in self.resolved.programs.iter().map(|p| &p.file).filter(|r| r.asks()) {
+            for real in rule.asked.iter().filter(|real| !self.wanted(&real.path).contains(needed)) {
+                let asks = |g: &&Grant| g.perms.contains(needed) && self.resolved.exec(&g.path).action == Action::Ask;
+                let Some(grant) = self.grants.iter().filter(|g| g.path.starts_with(&real.path)).find(asks) else {
+                    continue;
+                };
+                return Err(PlanError {
+                    rule: rule.label.clone(),
+                    message: format!(
+                        "{}: {} grants only {} of it",
+                        real.path.display(),
+                        grant.rule,
+                        grant.path.display()
+                    ),
+                    hint: "ask about the programs, or about the directories that are granted".to_owned(),
+                });
+            }
+        }
+        Ok(())
     }
 
     fn may_execute(&self, path: &Path) -> bool {
@@ -40,13 +88,37 @@ impl Planner<'_> {
     }
 }
 
-fn program(real: &Real, sha256: Option<[u8; 32]>, rule: &str) -> Program {
-    Program { path: real.path.clone(), kind: real.kind, sha256, rule: rule.to_owned() }
+fn runs(kind: Kind) -> bool {
+    matches!(kind, Kind::Dir | Kind::File)
 }
 
-/// By path; of two rules about one path the one without a digest says more.
+/// By path. Of two rules about one path the one without a digest says more; of two that ask, the one with it does. What
+/// lies in a directory that is asked about needs no mention of its own.
 fn tidy(mut programs: Vec<Program>) -> Vec<Program> {
-    programs.sort_by(|a, b| (&a.path, a.sha256, &a.rule).cmp(&(&b.path, b.sha256, &b.rule)));
-    programs.dedup_by(|b, a| a.path == b.path && (a.sha256.is_none() || a.sha256 == b.sha256));
+    let first = |p: &Program| if p.asked { p.sha256.is_none() } else { p.sha256.is_some() };
+    programs.sort_by(|a, b| (&a.path, first(a), a.sha256, &a.rule).cmp(&(&b.path, first(b), b.sha256, &b.rule)));
+    programs.dedup_by(|b, a| a.path == b.path && (a.asked || a.sha256.is_none() || a.sha256 == b.sha256));
+    // Those above the one that is looked at; what lies below a path follows it at once.
+    let mut above: Vec<(PathBuf, bool)> = Vec::new();
+    programs.retain(|program| {
+        while above.pop_if(|(path, _)| !program.path.starts_with(path)).is_some() {}
+        let said = above.last().is_some_and(|(_, asked)| *asked && program.asked && program.sha256.is_none());
+        above.push((program.path.clone(), program.asked));
+        !said
+    });
     programs
+}
+
+fn check(plan: &ExecPlan) -> Result<(), PlanError> {
+    let root = plan.asked().find(|program| program.path == Path::new("/"));
+    let (program, why) = match (root, plan.asked().nth(MOST_ASKED_PROGRAMS)) {
+        (Some(root), _) => (root, "the root of the host cannot be asked about".to_owned()),
+        (None, Some(last)) => (last, format!("more than {MOST_ASKED_PROGRAMS} programs are asked about with it")),
+        (None, None) => return Ok(()),
+    };
+    Err(PlanError {
+        rule: program.rule.clone(),
+        message: format!("{}: {why}", program.path.display()),
+        hint: "name the programs to be asked about, or a directory that holds them".to_owned(),
+    })
 }

@@ -27,7 +27,7 @@ impl Resolved {
         planner.masks()?;
         planner.check_covered_grants()?;
         planner.guards();
-        let exec = planner.exec();
+        let exec = planner.exec()?;
         let sockets = followed.resolved.reached_sockets();
         let asked = planner.asked()?;
         let kept = planner.kept();
@@ -66,8 +66,8 @@ impl<'a> Planner<'a> {
         let mut denials: Vec<FileRule> = resolved.files.iter().filter(|r| !r.grants()).cloned().collect();
         if resolved.policy.default_exec() == Action::Deny {
             // Only named programs run, so an exception from a named directory has to be cut out of it.
-            let refused = resolved.programs.iter().map(|p| &p.file).filter(|r| !r.grants());
-            denials.extend(refused.map(|r| FileRule { perms: EXECUTE, ..r.clone() }));
+            let refused = resolved.programs.iter().filter_map(|p| p.file.refuses(|path| resolved.asks_to_start(path)));
+            denials.extend(refused.map(|r| FileRule { perms: EXECUTE, ..r }));
         }
         Planner {
             resolved,

@@ -126,6 +126,9 @@ fn read_defaults(at: &Cursor<'_>) -> Result<Defaults, Problem> {
 fn default_action(at: &Cursor<'_>) -> Result<Action, Problem> {
     match action(at)? {
         action @ (Action::Allow | Action::Deny) => Ok(action),
+        Action::Ask => Err(at
+            .problem("\"ask\" is not a default")
+            .hint("use \"deny\", and rules that ask about the places, hosts or programs that matter")),
         other => Err(at.problem(format!("{:?} is not a default", other.name())).hint("use \"allow\" or \"deny\"")),
     }
 }

@@ -48,7 +48,7 @@ pub(super) fn exec(at: &Cursor<'_>) -> Result<ExecRule, Problem> {
     let path = parsed(&fields.need("path")?, RulePath::parse)?;
     let sha256 = match fields.get("sha256") {
         None => None,
-        Some(at) if matches!(action, Action::Deny | Action::Ask) => {
+        Some(at) if action == Action::Deny => {
             return Err(at
                 .problem(format!("\"sha256\" does not go with {:?}", action.name()))
                 .hint("a denial holds for any bytes; leave the digest out"));

@@ -3,7 +3,7 @@
 
 use crate::model::{Thing, World};
 use policy::{
-    Context, Cover, ExecPlan, Format, Host as _, Kind, Perm, Perms, Plan, Resolved, effective, parse, resolve,
+    Action, Context, Cover, ExecPlan, Format, Host as _, Kind, Perm, Perms, Plan, Resolved, effective, parse, resolve,
 };
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
@@ -37,13 +37,24 @@ fn taken(cover: Cover) -> Perms {
 }
 
 fn runs(plan: &Plan, path: &Path) -> bool {
-    let named = match &plan.exec {
-        ExecPlan::AllowBut(programs) => !programs.iter().any(|p| path.starts_with(&p.path)),
-        ExecPlan::Only { programs, loaders } => {
-            programs.iter().any(|p| path.starts_with(&p.path)) || loaders.iter().any(|l| l == path)
+    starts(plan, path) == Action::Allow
+}
+
+/// What the mounts and landlock would do, as they are set up from the list: a mount over another counts, and landlock adds up.
+fn starts(plan: &Plan, path: &Path) -> Action {
+    let mut above = plan.exec.programs().iter().filter(|p| path.starts_with(&p.path));
+    let (named, asked) = match &plan.exec {
+        ExecPlan::AllowBut(_) => (above.clone().all(|p| p.asked), above.next().is_some()),
+        ExecPlan::Only { loaders, .. } => {
+            let loader = loaders.iter().any(|l| l == path);
+            (loader || above.clone().next().is_some(), above.next_back().is_some_and(|p| p.asked))
         }
     };
-    named && granted(plan, path).contains(Perm::Execute)
+    match (named && granted(plan, path).contains(Perm::Execute), asked) {
+        (false, _) => Action::Deny,
+        (true, true) => Action::Ask,
+        (true, false) => Action::Allow,
+    }
 }
 
 /// What a denied path needs when it is not there: nobody may make it.
@@ -91,6 +102,15 @@ fn check(world: &World, json: &str) -> Result<Option<Plan>, TestCaseError> {
         if kind == Kind::File {
             let decided = followed.exec(path);
             prop_assert_eq!(decided.allowed(), runs(&plan, path), "exec {}\n{}\n{:#?}", path.display(), json, plan);
+            let starts = starts(&plan, path);
+            // A rule that asks about files denies what cannot be opened for somebody, a digest may be another's, and a link
+            // may have been planted.
+            let asks = decided.action == Action::Ask;
+            let planted = plan.notes.iter().any(|note| note.contains("it is not followed"));
+            prop_assert!(starts != Action::Ask || asks, "asks about {}\n{}\n{:#?}", path.display(), json, plan);
+            let plain =
+                asks && !planted && !json.contains("sha256") && decided.matches.iter().all(|m| !m.rule.contains(":fs"));
+            prop_assert!(!plain || starts == Action::Ask, "cannot ask {}\n{}\n{:#?}", path.display(), json, plan);
         }
     }
     shape(&plan)?;
@@ -171,7 +191,7 @@ fn fs_rule() -> impl Strategy<Value = String> {
 }
 
 fn exec_rule() -> impl Strategy<Value = String> {
-    let action = prop_oneof![3 => Just("allow"), 1 => Just("warn"), 2 => Just("deny")];
+    let action = prop_oneof![3 => Just("allow"), 1 => Just("warn"), 2 => Just("ask"), 2 => Just("deny")];
     (action, rule_path(), prop::option::weighted(0.2, 1u8..3)).prop_map(|(action, path, byte)| {
         let sha =
             byte.filter(|_| action != "deny").map(|b| format!(r#","sha256":"{}""#, format!("{b:02x}").repeat(32)));
@@ -205,12 +225,19 @@ fn document() -> impl Strategy<Value = String> {
 fn decisions_are_what_plans_enforce() {
     let cases = 800;
     // Plans at all, and plans with each of their parts.
-    let seen = [const { Cell::new(0u32) }; 5];
+    let seen = [const { Cell::new(0u32) }; 6];
     let mut runner = TestRunner::new(Config { cases, failure_persistence: None, ..Config::default() });
     runner
         .run(&(world(), document()), |(world, json)| {
             if let Some(plan) = check(&world, &json)? {
-                let parts = [1, plan.grants.len(), plan.masks.len(), plan.guards.len(), plan.links.len()];
+                let parts = [
+                    1,
+                    plan.grants.len(),
+                    plan.masks.len(),
+                    plan.guards.len(),
+                    plan.links.len(),
+                    plan.exec.asked().count(),
+                ];
                 for (count, part) in seen.iter().zip(parts) {
                     count.set(count.get() + u32::from(part > 0));
                 }
@@ -219,10 +246,10 @@ fn decisions_are_what_plans_enforce() {
         })
         .unwrap();
     let seen = seen.map(Cell::into_inner);
-    let least = [cases / 2, cases / 2, cases / 20, cases / 20, cases / 100];
+    let least = [cases / 2, cases / 2, cases / 20, cases / 20, cases / 100, cases / 50];
     assert!(
         seen.iter().zip(least).all(|(n, least)| *n > least),
-        "too few plans, grants, masks, guards or links: {seen:?}"
+        "too few plans, grants, masks, guards, links or programs that are asked about: {seen:?}"
     );
 }
 

@@ -449,3 +449,45 @@ fn a_denied_pattern_says_what_it_holds_for() {
     assert!(told("$WORKSPACE/**/*.pem"));
     assert!(!told("$WORKSPACE/key.pem") && !told("/opt/*.pem"));
 }
+
+#[test]
+fn programs_that_are_asked_about() {
+    let world = debian().files(&["/opt/t/one", "/opt/t/deep/two", "/opt/other"]);
+    let shown = r#"{"action":"allow","path":"/opt","perms":["read_file","read_dir","execute"]}"#;
+    let planned = |exec: &str, rules: &str| {
+        let json = format!(
+            r#"{{"version":1,"defaults":{{"exec":"{exec}"}},"fs":{{"rules":[{shown}]}},"exec":{{"rules":[{rules}]}}}}"#
+        );
+        let plan = try_plan(&world, &json).unwrap();
+        let told = |p: &policy::Program| format!("{}{}", p.path.display(), if p.asked { "?" } else { "" });
+        plan.exec.programs().iter().map(told).collect::<Vec<_>>().join(" ")
+    };
+    for (rules, but, only) in [
+        (r#"{"action":"ask","path":"/opt/t/one"}"#, "/opt/t/one?", "/opt/t/one?"),
+        // Ask beats allow, whichever of them names more.
+        (r#"{"action":"ask","path":"/opt/t"},{"action":"allow","path":"/opt/t/one"}"#, "/opt/t?", "/opt/t?"),
+        (
+            r#"{"action":"allow","path":"/opt/t"},{"action":"ask","path":"/opt/t/one"}"#,
+            "/opt/t/one?",
+            "/opt/t /opt/t/one?",
+        ),
+        // Deny beats both.
+        (r#"{"action":"ask","path":"/opt/t"},{"action":"deny","path":"/opt/t/one"}"#, "/opt/t? /opt/t/one", "/opt/t?"),
+        (r#"{"action":"deny","path":"/opt/t"},{"action":"ask","path":"/opt/t/one"}"#, "/opt/t /opt/t/one", ""),
+        // What the rule's bytes are not is refused.
+        (
+            r#"{"action":"ask","path":"/opt/t/one","sha256":"0202020202020202020202020202020202020202020202020202020202020202"}"#,
+            "/opt/t/one",
+            "",
+        ),
+        (
+            r#"{"action":"ask","path":"/opt/t/one","sha256":"0101010101010101010101010101010101010101010101010101010101010101"}"#,
+            "/opt/t/one?",
+            "/opt/t/one?",
+        ),
+        // One mention of a directory is enough.
+        (r#"{"action":"ask","path":"/opt/t"},{"action":"ask","path":"/opt/t/**"}"#, "/opt/t?", "/opt/t?"),
+    ] {
+        assert_eq!((planned("allow", rules), planned("deny", rules)), (but.to_owned(), only.to_owned()), "{rules}");
+    }
+}

@@ -1,0 +1,163 @@
+//! Programs that a person is asked about, where nobody answers: no way around the question starts one. Each attempt has a
+//! control that succeeds where nothing is asked.
+
+use crate::support::{BOTH, Place};
+use serde_json::{Value, json};
+use std::fs;
+use std::os::unix::fs::symlink;
+
+const LOADER: &str = "/lib64/ld-linux-x86-64.so.2";
+
+struct World {
+    place: Place,
+    tool: String,
+    /// The same bytes under another name beside it.
+    twin: String,
+}
+
+impl World {
+    fn new(who: crate::support::As) -> World {
+        let place = Place::new(who);
+        let made = |path: &str| {
+            let path = place.script(path, "");
+            fs::copy("/bin/echo", &path).unwrap();
+            path.to_str().unwrap().to_owned()
+        };
+        let tool = made("tools/tool");
+        made("home/project/sub/own");
+        let twin = place.root.join("tools/twin");
+        fs::hard_link(&tool, &twin).unwrap();
+        symlink(&tool, place.project.join("link")).unwrap();
+        place.script("home/project/by-interpreter", &format!("#!{tool} ran\n"));
+        place.script("home/project/by-two", &format!("#!{}/by-interpreter\n", place.project.display()));
+        World { twin: twin.to_str().unwrap().to_owned(), place, tool }
+    }
+
+    fn policy(&self, exec: &str, rules: &[Value]) -> String {
+        let shown = json!([{"action": "allow", "path": self.place.root.join("tools"), "perms": ["read_file", "read_dir", "execute"]}]);
+        let listed = [
+            "/bin/sh",
+            "/usr/bin/python3",
+            "/usr/bin/env",
+            "/usr/bin/cp",
+            "/usr/bin/ln",
+            "/usr/bin/mv",
+            "/usr/bin/mkdir",
+        ];
+        let listed = listed.map(|path| json!({"action": "allow", "path": fs::canonicalize(path).unwrap()}));
+        let own =
+            ["by-interpreter", "by-two"].map(|name| json!({"action": "allow", "path": self.place.project.join(name)}));
+        let rules = [rules, &listed, &own].concat();
+        let defaults = json!({"exec": exec});
+        self.place.policy(json!({"version": 1, "extends": ["default"], "defaults": defaults, "fs": {"rules": shown}, "exec": {"rules": rules}}))
+    }
+
+    fn asks(&self, exec: &str) -> String {
+        let ask = |path: String| json!({"action": "ask", "path": path});
+        self.policy(exec, &[ask(self.tool.clone()), ask("$WORKSPACE/sub/own".to_owned())])
+    }
+}
+
+/// A text of Python that starts a file by its descriptor, in several ways.
+fn by_descriptor(tool: &str, how: &str) -> String {
+    format!(
+        "/usr/bin/python3 -c \"import os; fd = os.open('{tool}', os.{how}); os.set_inheritable(fd, True); os.execve(fd, ['x', 'ran'], {{}})\""
+    )
+}
+
+#[test]
+fn no_way_around_the_question_starts_a_program() {
+    for who in BOTH {
+        let world = World::new(who);
+        let (place, tool) = (&world.place, &world.tool);
+        let attempts = [
+            format!("{tool} ran"),
+            format!("exec {tool} ran"),
+            format!("env {tool} ran"),
+            format!("/proc/self/root{tool} ran"),
+            "/proc/self/cwd/../../tools/tool ran".to_owned(),
+            "./link ran".to_owned(),
+            "./by-interpreter".to_owned(),
+            "./by-two".to_owned(),
+            format!("{LOADER} {tool} ran"),
+            by_descriptor(tool, "O_RDONLY"),
+            by_descriptor(tool, "O_PATH"),
+            format!(
+                "python3 -c \"import os; fd = os.open('{tool}', os.O_RDONLY); os.execv('/proc/self/fd/%d' % fd, ['x', 'ran'])\""
+            ),
+            format!(
+                "python3 -c \"import os; d = os.open('{}', os.O_RDONLY); os.chdir(d); os.execv('./tool', ['x', 'ran'])\"",
+                place.root.join("tools").display()
+            ),
+            "sub/own ran".to_owned(),
+            format!("{LOADER} sub/own ran"),
+        ];
+        for exec in ["allow", "deny"] {
+            let policy = world.asks(exec);
+            for text in &attempts {
+                let run = place.sh(&["-p", &policy], text);
+                assert!(!run.stdout().contains("ran"), "{who:?} {exec} {text}: {}", run.story());
+                assert_ne!(run.code(), 0, "{who:?} {exec} {text}: {}", run.story());
+            }
+        }
+        for text in &attempts {
+            let run = place.sh(&["-p", &world.policy("allow", &[])], text);
+            assert!(run.stdout().contains("ran"), "control: {who:?} {text}: {}", run.story());
+        }
+    }
+}
+
+/// What is asked about stays in its place, as it was: nobody is shown a path at which something else stands by then.
+#[test]
+fn a_program_that_is_asked_about_cannot_be_exchanged() {
+    for who in BOTH {
+        let world = World::new(who);
+        let place = &world.place;
+        let moves = [
+            "mv sub/own sub/away",
+            "mv sub away",
+            "cp /bin/sh sub/own",
+            "echo x >> sub/own",
+            "rm -f sub/own",
+            "ln sub/own here",
+            "ln -f /bin/true sub/own",
+            "python3 -c \"import os; os.chmod('sub/own', 0o777)\"",
+            "python3 -c \"import os; os.truncate('sub/own', 0)\"",
+        ];
+        for exec in ["allow", "deny"] {
+            let text = moves.map(|text| format!("({text}) 2>/dev/null && echo '{text}'")).join("\n");
+            let run = place.sh(&["-p", &world.asks(exec)], &format!("{text}\necho end"));
+            assert_eq!(run.stdout(), "end\n", "{who:?} {exec}: {}", run.story());
+        }
+        let run = place.sh(&[], "mv sub/own sub/away && mv sub away && echo moved");
+        assert_eq!(run.stdout(), "moved\n", "control: {}", run.story());
+    }
+}
+
+/// Where only listed programs run, the bytes run under no other name either. Elsewhere a copy is another program, as it is
+/// where a program is denied.
+#[test]
+fn where_programs_are_listed_no_copy_of_it_runs() {
+    for who in BOTH {
+        let world = World::new(who);
+        let (place, tool, twin) = (&world.place, &world.tool, &world.twin);
+        let memory = format!(
+            "python3 -c \"import os; fd = os.memfd_create('x', 0); os.write(fd, open('{tool}', 'rb').read()); os.execve(fd, ['x', 'ran'], {{}})\""
+        );
+        let attempts = [
+            format!("cp {tool} /tmp/copy && /tmp/copy ran"),
+            format!("cp {tool} copy && ./copy ran"),
+            format!("cp {tool} copy && {LOADER} ./copy ran"),
+            format!("{twin} ran"),
+            format!("{LOADER} {twin} ran"),
+            memory,
+        ];
+        let policy = world.asks("deny");
+        for text in &attempts {
+            let run = place.sh(&["-p", &policy], text);
+            assert!(!run.stdout().contains("ran"), "{who:?} {text}: {}", run.story());
+            let run = place.sh(&["-p", &world.asks("allow")], text);
+            assert!(run.stdout().contains("ran"), "control: {who:?} {text}: {}", run.story());
+        }
+    }
+}
