@@ -17,7 +17,7 @@ use serde::Deserialize;
 use serde_json::json;
 use std::pin::Pin;
 use std::time::Duration;
-use terms::{ErrorKind, Fault, Outcome, Phase, Retry};
+use terms::{ErrorKind, Fault, Outcome, Phase, Retry, Unread};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
@@ -67,7 +67,6 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 /// Signals that are passed to the command: HUP, INT, QUIT, USR1, USR2, TERM, CONT; and WINCH, which is for us.
 const PASSED: [i32; 8] = [1, 2, 3, 10, 12, 15, 18, WINCH];
 const WINCH: i32 = 28;
-const PIPE: i32 = 13;
 
 pub async fn visit(server: &Server, run: &str, manner: Manner, visitor: &mut dyn Visitor) -> Result<Left, Fault> {
     let mut signals = Signals::new()?;
@@ -76,6 +75,8 @@ pub async fn visit(server: &Server, run: &str, manner: Manner, visitor: &mut dyn
         output: Output::new(server, run, manner.from).pumped(),
         beside: Line::new(server, run, manner.writer),
         untold: Vec::new(),
+        since: None,
+        unread: Unread::default(),
         keys: Keys::default(),
         visitor,
     };
@@ -152,6 +153,9 @@ struct Visit<'a> {
     beside: Line,
     /// Signals that the run was not told of yet.
     untold: Vec<i32>,
+    /// Since when nobody reads what it says, and what it was told.
+    since: Option<Instant>,
+    unread: Unread,
     keys: Keys,
     visitor: &'a mut dyn Visitor,
 }
@@ -202,8 +206,9 @@ impl Visit<'_> {
             "stdout" | "terminal" | "stderr" => {
                 let stream = if event.name == "stderr" { Stream::Stderr } else { Stream::Stdout };
                 let said: Said = serde_json::from_str(&event.data).map_err(unread)?;
-                if !self.visitor.said(stream, &bytes(said, self.run)?) && !self.untold.contains(&PIPE) {
-                    self.untold.push(PIPE);
+                if !self.visitor.said(stream, &bytes(said, self.run)?) {
+                    let since = self.since.get_or_insert_with(Instant::now).elapsed();
+                    self.untold.extend(self.unread.due(since));
                 }
             }
             // Bytes that were dropped stand in the outcome.

@@ -6,6 +6,7 @@ mod id;
 mod limit;
 mod outcome;
 pub mod quantity;
+mod unread;
 
 pub use fault::{ErrorKind, Fault, Retry};
 pub use id::id;
@@ -14,6 +15,7 @@ pub use outcome::{
     Action, Actor, Changes, Denial, Enforcement, Exit, Level, LimitHit, Outcome, PolicyStamp, RunId, Truncated, Usage,
     Verdict,
 };
+pub use unread::Unread;
 
 /// Version of every document that leaves the product.
 pub const PROTOCOL_VERSION: u32 = 1;

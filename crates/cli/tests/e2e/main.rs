@@ -51,5 +51,7 @@ fn the_same_with_a_daemon() {
     ];
     let watched =
         ["denials::looking_at_what_is_hidden", "denials::ordinary_work_has_no", "denials::the_commands_own_failures"];
-    support::served::again(19, &[&["diff::", "rebase::", "workspace::"], &watched[..]].concat(), &but);
+    let unread = ["lost_output::a_reader_that_leaves"];
+    let tests = [&["diff::", "rebase::", "workspace::"], &watched[..], &unread].concat();
+    support::served::again(20, &tests, &but);
 }

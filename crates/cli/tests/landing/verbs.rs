@@ -23,8 +23,14 @@ fn approve_lands_what_was_shown_and_undo_takes_it_back() {
         assert_eq!(known["batches"][0]["batch"], receipt["batch"]);
         assert_eq!(known["batches"][0]["actor"], "tester");
         assert!(known["batches"][0]["runs"][0].as_str().unwrap().starts_with("run_"));
-        w.ok(&["undo"]);
+        let undone = w.json(&["undo", "--json"]);
         assert_eq!(w.tree(), before);
+        let names: Vec<_> =
+            undone["landed"].as_array().unwrap().iter().map(|one| one["path"].as_str().unwrap()).collect();
+        assert!(
+            names.contains(&"new/deep") && !names.contains(&"new"),
+            "files are counted, not what held them: {names:?}"
+        );
         assert_eq!(w.fault(&["undo", "--json"])["error_kind"], "not_found");
         w.ok(&["diff", "--stat"]);
         w.ok(&["approve", "changed"]);

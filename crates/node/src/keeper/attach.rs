@@ -11,8 +11,8 @@ use rustix::io::Errno;
 use std::io::Write;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
-use terms::{Fault, Outcome, Phase};
+use std::time::Instant;
+use terms::{Fault, Outcome, Phase, Unread};
 
 /// How to be there.
 #[derive(Clone, Copy, Debug, Default)]
@@ -38,9 +38,6 @@ pub enum Left {
 /// Signals that are passed to the command: HUP, INT, QUIT, USR1, USR2, TERM, CONT; and WINCH, which is for us.
 const PASSED: [i32; 8] = [1, 2, 3, 10, 12, 15, 18, WINCH];
 const WINCH: i32 = 28;
-/// What a command is sent that speaks though nobody reads it, and how long after the first time: PIPE, TERM and KILL. In a pipe its
-/// writes would fail; here they do not, and one that ignores the first signal would never hear of it.
-const UNREAD: [(Duration, i32); 3] = [(Duration::ZERO, 13), (Duration::from_secs(1), 15), (Duration::from_secs(3), 9)];
 /// Read at once.
 const CHUNK: usize = 64 << 10;
 const PAGE: usize = 256 << 10;
@@ -88,8 +85,8 @@ fn visit(state: &Path, sandbox: &str, run: &str, manner: Manner, bond: Bond) -> 
         run: run.to_owned(),
         manner,
         bond,
-        unread: None,
-        told: 0,
+        since: None,
+        unread: Unread::default(),
         follow,
         reader,
         next: manner.from,
@@ -109,9 +106,9 @@ struct Visit {
     run: String,
     manner: Manner,
     bond: Bond,
-    /// Since when nobody reads what it says, and how often it was told.
-    unread: Option<Instant>,
-    told: usize,
+    /// Since when nobody reads what it says, and what it was told.
+    since: Option<Instant>,
+    unread: Unread,
     follow: Follow,
     reader: Reader,
     next: u64,
@@ -347,10 +344,9 @@ impl Visit {
         if self.voice.say(stream, bytes) || self.bond == Bond::Guest {
             return;
         }
-        let since = self.unread.get_or_insert_with(Instant::now).elapsed();
-        if let Some((_, signal)) = UNREAD.get(self.told).filter(|(after, _)| since >= *after) {
-            self.told += 1;
-            self.signal(*signal);
+        let since = self.since.get_or_insert_with(Instant::now).elapsed();
+        if let Some(signal) = self.unread.due(since) {
+            self.signal(signal);
         }
     }
 

@@ -11,12 +11,13 @@ use crate::lifecycle::live::{self, Hold, Whose};
 use crate::lifecycle::stop::{self, Which};
 use crate::sandbox::{self, Sandbox};
 use crate::state::State;
+use std::collections::BTreeSet;
 use std::path::Path;
 use store::{Kept, Tx};
 use terms::{ErrorKind, Fault, PROTOCOL_VERSION, Phase};
 use workspace::land::Held;
 use workspace::plan::{Item, Shape};
-use workspace::{Dir, Lock, Rel};
+use workspace::{Dir, FileKind, Lock, Rel};
 
 /// The batch that is meant: by id or the beginning of one, or the last of a sandbox, or the last that landed here.
 pub fn undo(caller: &Caller, word: Option<&str>) -> Result<Receipt, Fault> {
@@ -77,7 +78,7 @@ fn take_back(state: &State, caller: &Caller, target: &Kept<Batch>, base: &Dir, h
     notes.extend(done.notes);
     notes.extend(target.record.inside.iter().map(|one| commit_stays(&format!("{} in {}", one.commit, one.path))));
     notes.extend(target.record.commit.as_deref().map(commit_stays));
-    let landed = done.plan.items.iter().map(taken_back).collect();
+    let landed = named(&done.plan.items).map(taken_back).collect();
     Ok(Receipt {
         protocol_version: PROTOCOL_VERSION,
         success: true,
@@ -97,6 +98,13 @@ fn take_back(state: &State, caller: &Caller, target: &Kept<Batch>, base: &Dir, h
 /// Files are taken back, history is not: others may have built upon it.
 fn commit_stays(commit: &str) -> String {
     format!("the commit {commit} stays in the history; commit the files as they are now to take it back there, too")
+}
+
+/// What was listed when it landed: directories that came and went with what is in them were not.
+fn named(items: &[Item]) -> impl Iterator<Item = &Item> {
+    let whole = |item: &Item| matches!((&item.before, &item.after), (None, Some(s)) | (Some(s), None) if s.kind == FileKind::Dir);
+    let holders: BTreeSet<Rel> = items.iter().filter_map(|item| item.at.split()).map(|(above, _)| above).collect();
+    items.iter().filter(move |item| !whole(item) || !holders.contains(&item.at))
 }
 
 fn taken_back(item: &Item) -> LandedChange {
