@@ -14,7 +14,11 @@ struct World {
 
 impl World {
     fn new(config: &str) -> World {
-        let place = Place::new(As::User);
+        World::of(As::User, config)
+    }
+
+    fn of(who: As, config: &str) -> World {
+        let place = Place::new(who);
         let file = place.file("config.toml", "");
         fs::write(&file, config).unwrap();
         let flags = ["--listen", "127.0.0.1:0", "--config", file.to_str().unwrap()];
@@ -99,6 +103,35 @@ fn what_layers_take_is_measured() {
     let w = World { daemon: Daemon::start_with(&place, &flags), place, blue, green };
     is_over(&w.make(&w.blue, json!({})), "disk_mb", "tenant blue");
     w.make(&w.green, json!({})).assert_ok();
+}
+
+/// What a sandbox may use counts while it is live, and one without a bound fits in no quota.
+#[test]
+fn memory_and_processors_are_counted_while_sandboxes_live() {
+    let w = World::of(As::Root, "[tenant.blue.quota]\nmemory = \"100m\"\ncpus = 1\n");
+    let make = |token: &str, name: &str, memory: u64, cpus: f64| {
+        w.make(token, json!({"name": name, "limits": {"max_memory_mb": memory}, "cpus": cpus})).assert_ok();
+    };
+    let run = |token: &str, name: &str| {
+        let ask = w.daemon.ask("POST", &format!("/v1/sandboxes/{name}/runs")).over_tcp().bearer(token);
+        ask.json(json!({"shell": "sleep 60"})).send()
+    };
+    for (name, memory, cpus) in [("one", 64, 0.5), ("large", 64, 0.25), ("busy", 16, 0.75), ("small", 16, 0.25)] {
+        make(&w.blue, name, memory, cpus);
+    }
+    w.make(&w.blue, json!({"name": "boundless"})).assert_ok();
+    assert_eq!(run(&w.blue, "one").status, 201);
+    is_over(&run(&w.blue, "large"), "memory_mb", "tenant blue");
+    is_over(&run(&w.blue, "busy"), "cpus", "tenant blue");
+    let fault = run(&w.blue, "boundless");
+    assert!(fault.status >= 400 && fault.json()["hint"].as_str().unwrap().contains("max_memory_mb"), "{fault:?}");
+    // What fits goes on, and another tenant has none of these bounds.
+    assert_eq!(run(&w.blue, "small").status, 201);
+    make(&w.green, "large", 512, 2.0);
+    assert_eq!(run(&w.green, "large").status, 201);
+    let stop = w.daemon.ask("POST", "/v1/sandboxes/one/stop?timeout=0s").over_tcp().bearer(&w.blue);
+    stop.send().assert_ok();
+    assert_eq!(run(&w.blue, "large").status, 201);
 }
 
 /// A look at files needs room like anything that must stand for it; and what was done under a key is told again without any.

@@ -107,6 +107,52 @@ fn no_way_around_the_question_starts_a_program() {
     }
 }
 
+/// Starts files whose heads are nonsense, as scripts and as programs, then one that may start and one that is asked about.
+const NONSENSE: &str = r"
+import os, random, subprocess, struct, sys
+random.seed(7)
+here, tool = os.getcwd(), sys.argv[1]
+whole = open('/bin/echo', 'rb').read()
+entry = lambda offset, size: struct.pack('<IIQQQQQQ', 3, 4, offset, 0, 0, size, size, 1)
+elf = lambda table, size, count: b'\x7fELF\x02\x01' + bytes(26) + struct.pack('<Q', table) + bytes(14) + struct.pack('<HH', size, count) + bytes(6)
+heads = [b'', b'#!', b'#!\n', b'#! \t\n', b'#!' + b'/' * 5000, b'#!\0/bin/sh\n', b'#!' + here.encode() + b'/f\n', b'#!' + here.encode() + b'\n',
+         b'#!/dev/zero\n', b'#!/proc/self/mem\n', b'\x7fELF', elf(2**64 - 1, 65535, 65535), elf(64, 56, 65535), elf(64, 0, 9),
+         elf(64, 56, 1) + entry(2**64 - 1, 9), elf(64, 56, 1) + entry(0, 2**63), elf(64, 56, 1) + entry(120, 9) + b'\xff' * 9]
+for _ in range(60):
+    changed = bytearray(whole)
+    for _ in range(random.randint(1, 8)):
+        changed[random.randrange(1024)] = random.randrange(256)
+    heads.append(bytes(changed))
+for head in heads:
+    with open('f', 'wb') as file:
+        file.write(head)
+    os.chmod('f', 0o755)
+    try:
+        subprocess.run(['./f'], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=20)
+    except (OSError, subprocess.TimeoutExpired):
+        pass
+print('through', len(heads), flush=True)
+os.system('/bin/echo control')
+try:
+    subprocess.run([tool, 'ran'])
+except PermissionError:
+    print('shut')
+";
+
+/// Where programs are asked about, the supervisor reads the heads of files that the guest wrote.
+#[test]
+fn nonsense_at_the_head_of_a_program_is_no_matter() {
+    for who in BOTH {
+        let world = World::new(who);
+        world.place.file("home/project/nonsense.py", NONSENSE);
+        let command = ["python3", "nonsense.py", &world.tool];
+        let run = world.place.run(&["-p", &world.asks("allow")], &command);
+        assert_eq!(run.stdout(), "through 77\ncontrol\nshut\n", "{who:?}: {}", run.story());
+        let free = world.place.run(&["-p", &world.policy("allow", &[])], &command);
+        assert_eq!(free.stdout(), "through 77\ncontrol\nran\n", "control: {who:?}: {}", free.story());
+    }
+}
+
 /// What is asked about stays in its place, as it was: nobody is shown a path at which something else stands by then.
 #[test]
 fn a_program_that_is_asked_about_cannot_be_exchanged() {
