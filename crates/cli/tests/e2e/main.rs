@@ -9,6 +9,7 @@ mod clients;
 mod denials;
 mod diff;
 mod doctor;
+mod environment;
 mod hidden;
 mod learn;
 mod limits;
@@ -29,6 +30,7 @@ mod secrets;
 mod sockets;
 mod start;
 mod streams;
+mod terminals;
 mod workspace;
 
 /// Whoever carries it out, what is seen of it is the same, but for what a daemon refuses.
