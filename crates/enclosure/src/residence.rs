@@ -304,6 +304,18 @@ impl Slot {
     }
 }
 
+/// Its first process is gone, and everything goes with it.
+fn fallen(phase: Phase) -> Fault {
+    again("the enclosure fell", phase)
+}
+
+/// What may well succeed when it is asked again: by then there is another enclosure.
+fn again(message: impl Into<String>, phase: Phase) -> Fault {
+    Fault::new(ErrorKind::Unavailable, message)
+        .hint("try again; `cofferdam inspect` says what became of it")
+        .phase(phase)
+}
+
 fn unreachable_inside() -> Fault {
     let message = "ports inside cannot be reached here: the guest's network can be neither made ahead nor entered";
     Fault::new(ErrorKind::UnsupportedHost, message).phase(Phase::Execution)

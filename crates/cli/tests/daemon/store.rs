@@ -1,13 +1,15 @@
 //! T10: the store is locked, gone, damaged, shut, or of another version, under a daemon that runs and under one that starts. What
 //! cannot be done is refused with a hint, readiness says no, and all is well again once the store is.
 
+use crate::support::family::first_of;
 use crate::support::http::Daemon;
+use crate::support::left::soon;
 use crate::support::{As, Place, to_the_end};
 use serde_json::{Value, json};
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::os::unix::fs::PermissionsExt;
-use std::process::{Child, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 struct World {
@@ -119,6 +121,31 @@ fn t10_a_store_that_somebody_holds_is_waited_for_and_not_forever() {
         drop(writer);
         assert_eq!(waits.join().unwrap().status, 201, "it was waited for");
     });
+}
+
+/// What fell stays until its end is written down. Who asks for a command meanwhile is told, and by whom it can be had later.
+#[test]
+fn a_sandbox_that_falls_says_so_until_it_is_gone_and_starts_anew() {
+    let w = World::new();
+    let run = |text: &str| w.daemon.post("/v1/sandboxes/kept/runs?wait=20s", json!({ "shell": text }));
+    let begun = w.daemon.post("/v1/sandboxes/kept/runs", json!({ "shell": "sleep 600" })).assert_ok();
+    let id = w.daemon.get("/v1/sandboxes/kept").assert_ok()["id"].as_str().unwrap().to_owned();
+    let card = fs::read(w.place.state().join("keepers").join(id).join("keeper.json")).unwrap();
+    let keeper = serde_json::from_slice::<Value>(&card).unwrap()["pid"].as_u64().unwrap() as u32;
+    let first = first_of(keeper).expect("the guest's first process").to_string();
+    let writer = Writer::begin(&w.place);
+    assert!(Command::new("kill").args(["-KILL", &first]).status().unwrap().success());
+    let said =
+        |word: &str| run("echo early").assert_fault(503, "unavailable")["message"].as_str().unwrap().contains(word);
+    assert!(soon(Duration::from_secs(5), || said("first process was killed")), "{}", run("true").text());
+    let froze = w.daemon.post("/v1/sandboxes/kept/suspend", json!({ "tier": "frozen" }));
+    froze.assert_fault(503, "unavailable");
+    drop(writer);
+    let lost = w.daemon.get(&format!("/v1/runs/{}?wait=20s", begun["run"].as_str().unwrap())).assert_ok();
+    assert_eq!(lost["outcome"]["verdict"], "lost", "{lost}");
+    let control = || run("echo anew");
+    assert!(soon(Duration::from_secs(20), || control().status < 300), "{}", control().text());
+    assert_eq!(control().assert_ok()["outcome"]["stdout"], "anew\n");
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! Secrets: used by a guest that never has them.
 
+use crate::support::family::children;
 use crate::support::world::{PUBLIC, World};
 use crate::support::{As, BOTH, binary};
 use serde_json::json;
@@ -150,11 +151,6 @@ fn has_in_memory(pid: u32, text: &[u8]) -> bool {
         let got = memory.read_at(&mut bytes, from).unwrap_or(0);
         bytes[..got].windows(text.len()).any(|w| w == text)
     })
-}
-
-fn children(pid: u32) -> Vec<u32> {
-    let list = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
-    list.split_whitespace().filter_map(|p| p.parse().ok()).collect()
 }
 
 fn below(pid: u32) -> Vec<u32> {

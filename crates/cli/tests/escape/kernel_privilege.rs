@@ -2,6 +2,7 @@
 //! environment can inject, which programs start.
 
 use super::truth::{Bystander, census, finish, library, marker, probe, soon};
+use crate::support::family::{children, is_first};
 use crate::support::{As, BOTH, Place, USER};
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
@@ -156,18 +157,6 @@ fn no_task_of_a_guest_keeps_privilege() {
 fn line<'a>(status: &'a str, name: &str) -> impl Iterator<Item = u32> + 'a {
     let line = status.lines().find_map(|l| l.strip_prefix(name)).unwrap_or_default();
     line.split_whitespace().filter_map(|n| n.parse().ok())
-}
-
-/// Whether a process is the first of a process namespace below ours.
-fn is_first(pid: u32) -> bool {
-    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
-    line(&status, "NSpid:").collect::<Vec<_>>() == [pid, 1]
-}
-
-fn children(pid: u32) -> Vec<u32> {
-    let of = |task: fs::DirEntry| fs::read_to_string(task.path().join("children")).unwrap_or_default();
-    let tasks = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
-    tasks.flat_map(|t| of(t).split_whitespace().filter_map(|n| n.parse().ok()).collect::<Vec<u32>>()).collect()
 }
 
 const OWN: &str = r#"

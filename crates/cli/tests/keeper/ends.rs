@@ -1,6 +1,7 @@
 //! How keepers end: by themselves, by stop, by rm, and by force; and what is left then, which is nothing.
 
 use crate::place::{Live, mark, marked, soon};
+use crate::support::family::first_of;
 use crate::support::{As, BOTH, Place};
 use crate::words::{Verbs, text};
 use serde_json::json;
@@ -71,13 +72,8 @@ fn the_end_of_the_first_process_is_told_as_what_it_is() {
     let run = live.detach(&[], &format!("sleep {mark}"));
     soon(|| marked(&mark) == 1);
     let keeper = live.keeper();
-    let children = std::fs::read_to_string(format!("/proc/{keeper}/task/{keeper}/children")).unwrap();
-    let is_first = |pid: &&str| {
-        let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
-        status.lines().any(|line| line.starts_with("NSpid:") && line.split_whitespace().nth(2) == Some("1"))
-    };
-    let first = children.split_whitespace().find(is_first).expect("the guest's first process");
-    assert!(Command::new("kill").args(["-9", first]).status().unwrap().success());
+    let first = first_of(keeper).expect("the guest's first process");
+    assert!(Command::new("kill").args(["-9", &first.to_string()]).status().unwrap().success());
     soon(|| marked(&mark) == 0 && is_gone(keeper));
     assert_eq!(live.outcome(&run)["verdict"], "lost");
     let whole = live.inspect();

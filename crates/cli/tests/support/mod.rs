@@ -4,6 +4,7 @@
 
 pub mod certificate;
 pub mod dice;
+pub mod family;
 pub mod harm;
 pub mod http;
 pub mod left;

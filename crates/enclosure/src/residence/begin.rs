@@ -1,6 +1,6 @@
 //! How a residence comes to stand, and how a command in it begins.
 
-use super::{Job, Memory, Residence, Running, Slot, Start, Started, Streams, watch};
+use super::{Job, Memory, Residence, Running, Slot, Start, Started, Streams, again, fallen, watch};
 use crate::driver::{self, Driver};
 use crate::flock::Flock;
 use crate::ground::Pipes;
@@ -154,7 +154,7 @@ impl Residence<'_> {
     fn check(&mut self, start: &Start) -> Result<(), Fault> {
         let refuse = |kind, message: String| Fault::new(kind, message).phase(Phase::Admission);
         if self.fell {
-            return Err(refuse(ErrorKind::Unavailable, "the enclosure fell".into()));
+            return Err(fallen(Phase::Admission));
         }
         if self.still.is_some() {
             let fault = refuse(ErrorKind::Conflict, "the enclosure stands still".into());
@@ -220,7 +220,7 @@ impl Residence<'_> {
                     format!("the command takes {size} bytes with its arguments and variables; {MOST_BYTES} at most");
                 Fault::invalid(message).hint("put what is long into a file").phase(Phase::Admission)
             }
-            Trouble::Call(error) => Fault::new(ErrorKind::Unavailable, error.to_string()).phase(Phase::Start),
+            Trouble::Call(error) => again(format!("the command cannot be handed over: {error}"), Phase::Start),
         })
     }
 
@@ -254,7 +254,7 @@ impl Residence<'_> {
                 return Ok(Begun { over, ..begun });
             }
             if !self.wait_for(line.as_fd(), until, None) {
-                return Err(Fault::new(ErrorKind::Unavailable, "the command did not start in time").phase(Phase::Start));
+                return Err(again("the command did not start in time", Phase::Start));
             }
             match line.hear().map_err(|e| internal(Phase::Start, e))? {
                 Heard::Born(fd) => {
@@ -273,12 +273,9 @@ impl Residence<'_> {
                 heard @ Heard::Ended { .. } => over = Some(heard),
                 heard @ Heard::Lost { .. } if begun.is_some() => over = Some(heard),
                 Heard::Lost { .. } => {
-                    let message = "the command was killed from inside before it began";
-                    return Err(Fault::new(ErrorKind::Unavailable, message).phase(Phase::Start));
+                    return Err(again("the command was killed from inside before it began", Phase::Start));
                 }
-                Heard::Closed => {
-                    return Err(Fault::new(ErrorKind::Unavailable, "the enclosure fell").phase(Phase::Start));
-                }
+                Heard::Closed => return Err(fallen(Phase::Start)),
             }
         }
     }

@@ -47,7 +47,7 @@ impl Residence<'_> {
             Stillness::Signals(_) => "signals",
         };
         if self.fell {
-            return Err(Fault::new(ErrorKind::Unavailable, "the enclosure fell").phase(Phase::Execution));
+            return Err(super::fallen(Phase::Execution));
         }
         if let Some(still) = &self.still {
             return Ok(Frozen { with: with(still), paged_out: None });

@@ -103,9 +103,7 @@ impl<'a> Client<'a> {
         }
         *heard.refused.entry(verb).or_default() += 1;
         let kind = said["error_kind"].as_str().unwrap_or("no fault");
-        if !["conflict", "not_found", "unavailable"].contains(&kind)
-            || !(said["hint"].is_string() || said["phase"] == "start")
-        {
+        if !["conflict", "not_found", "unavailable"].contains(&kind) || !said["hint"].is_string() {
             heard.bad.push(format!("{method} {path}: {} {said}", answer.status));
         }
         None

@@ -1,6 +1,7 @@
 //! Kills what holds things up, brings the daemon back, and looks whether all that was said is still so.
 
 use super::{Body, Daemon, Dice, World, kill, truth};
+use crate::support::family::{children, first_of};
 use crate::support::left::soon;
 use serde_json::Value;
 use std::collections::BTreeSet;
@@ -128,17 +129,4 @@ fn is_gone(pid: u32) -> bool {
         Ok(stat) => stat.rsplit(')').next().is_some_and(|rest| rest.trim_start().starts_with('Z')),
         Err(_) => true,
     }
-}
-
-fn children(pid: u32) -> Vec<u32> {
-    let text = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
-    text.split_whitespace().filter_map(|word| word.parse().ok()).collect()
-}
-
-/// The first process of what a keeper keeps.
-fn first_of(keeper: u32) -> Option<u32> {
-    children(keeper).into_iter().find(|pid| {
-        let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
-        status.lines().any(|line| line.starts_with("NSpid:") && line.split_whitespace().nth(2) == Some("1"))
-    })
 }

@@ -85,6 +85,10 @@ impl Keep {
             let fault = Fault::new(ErrorKind::Conflict, format!("{sandbox} is being stopped")).retry(Retry::Later);
             return Err(fault.subject(sandbox).phase(Phase::Admission).hint("start it again when it has ended"));
         }
+        if let Some(reason) = &self.fell {
+            let fault = Fault::new(ErrorKind::Unavailable, format!("{sandbox} is lost: {reason}")).retry(Retry::Later);
+            return Err(fault.subject(sandbox).phase(Phase::Admission).hint("try again: it starts anew"));
+        }
         if self.works.len() >= MOST_RUNS {
             let message = format!("{sandbox}: {MOST_RUNS} commands run in it, and no more can");
             let fault = Fault::new(ErrorKind::LimitExceeded, message).retry(Retry::Later).subject(sandbox);
