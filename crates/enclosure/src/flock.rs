@@ -54,6 +54,11 @@ impl Flock {
         self.outside.iter().find(|(_, of)| **of == job).map(|(pid, _)| *pid)
     }
 
+    /// The one whose shepherd has this number outside.
+    pub fn tended_by(&self, shepherd: i32) -> Option<Job> {
+        self.outside.get(&shepherd).copied()
+    }
+
     /// All of it is gone: what was refused, and how often more than is listed.
     pub fn remove(&mut self, job: Job) -> (Vec<Denial>, u64) {
         self.begins = self.begins.filter(|of| *of != job);

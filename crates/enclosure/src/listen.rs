@@ -247,9 +247,12 @@ impl<'a> Judge<'a> {
 
     /// A refusal or warning that the network tells of.
     pub fn tell(&mut self, report: NetReport) {
-        let NetReport { op, target, rule, action, hint, actor } = report;
+        let NetReport { op, target, rule, action, hint, actor, shepherd } = report;
         let inside = actor.as_ref().map(|actor| actor.pid);
-        let job = self.flock.as_ref().zip(inside).and_then(|(flock, pid)| flock.of_inside(pid));
+        let job = self.flock.as_ref().and_then(|flock| {
+            let tended = shepherd.and_then(|shepherd| flock.tended_by(shepherd));
+            tended.or_else(|| flock.of_inside(inside?))
+        });
         self.count(job, |list| list.add(op, &target, &rule, action, hint, || actor.unwrap_or_default()).cloned());
     }
 

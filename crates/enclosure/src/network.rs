@@ -47,6 +47,8 @@ pub struct NetReport {
     pub hint: Option<String>,
     /// Who did it, where that was found.
     pub actor: Option<Actor>,
+    /// The number outside of the process that its command is below, where that was found; the actor may be gone by now.
+    pub shepherd: Option<i32>,
 }
 
 /// What the guest's setup must know of its network.

@@ -127,11 +127,16 @@ impl<'a> Standing<'a> {
         }
     }
 
-    /// Refusals and warnings as they happen, and the limit on bytes.
-    pub fn hear_network(&mut self) -> Option<LimitHit> {
+    /// Refusals and warnings of the network. Each is there to be taken before the guest learns of it.
+    pub fn hear_reports(&mut self) {
         if let Some(network) = &mut self.network {
             network.happened().into_iter().for_each(|report| self.judge.tell(report));
         }
+    }
+
+    /// The same as they happen, and the limit on bytes.
+    pub fn hear_network(&mut self) -> Option<LimitHit> {
+        self.hear_reports();
         if let Some(publisher) = &self.publisher {
             publisher.heard();
         }

@@ -177,6 +177,7 @@ pub(crate) struct Brokered<'a> {
     events: Option<Rc<RefCell<EventFile>>>,
     ear: Option<Ear<'a>>,
     lever: Lever,
+    roster: Roster,
     /// As it was at the end.
     used: u64,
     over: bool,
@@ -184,7 +185,8 @@ pub(crate) struct Brokered<'a> {
 
 impl<'a> Brokered<'a> {
     pub(crate) fn new(wanted: Wanted, events: Option<Rc<RefCell<EventFile>>>, ear: Option<Ear<'a>>) -> Brokered<'a> {
-        Brokered { wanted: Some(wanted), broker: None, events, ear, lever: Lever::default(), used: 0, over: false }
+        let (lever, roster) = (Lever::default(), wanted.roster.clone());
+        Brokered { wanted: Some(wanted), broker: None, events, ear, lever, roster, used: 0, over: false }
     }
 
     pub(crate) fn lever(&self) -> Lever {
@@ -200,7 +202,7 @@ impl<'a> Brokered<'a> {
         if let Some(ear) = &mut self.ear {
             events.iter().for_each(ear);
         }
-        events.iter().filter_map(report).collect()
+        events.iter().filter_map(|event| report(event, &self.roster)).collect()
     }
 }
 
@@ -287,7 +289,7 @@ impl Drop for Brokered<'_> {
 }
 
 /// What the outcome shall say of an event: refusals, and what was let through with a warning, once.
-fn report(event: &Event) -> Option<NetReport> {
+fn report(event: &Event, roster: &Roster) -> Option<NetReport> {
     let action = match (event.stage, event.action) {
         // A rule may have let it go on to where something else stopped it.
         (Stage::Refused, Action::Allow | Action::Warn) => Action::Deny,
@@ -299,7 +301,8 @@ fn report(event: &Event) -> Option<NetReport> {
         (hint, reason) => hint.clone().or_else(|| reason.clone()),
     };
     let (target, rule, actor) = (target(event), event.rule.clone(), event.actor.clone());
-    event.is_notable().then(|| NetReport { op: event.op.name(), target, rule, action, hint, actor })
+    let shepherd = event.run.as_ref().and_then(|run| roster.first_of(run));
+    event.is_notable().then(|| NetReport { op: event.op.name(), target, rule, action, hint, actor, shepherd })
 }
 
 /// `host:port`, `icmp:host`, or a URL without its query, in which there may be secrets.

@@ -61,6 +61,11 @@ impl Roster {
         self.lock().get(&first).cloned()
     }
 
+    /// The number outside of the process that all of a run is below, once it is known.
+    pub fn first_of(&self, run: &str) -> Option<i32> {
+        self.lock().iter().find(|(first, of)| **first != BEGINS && ***of == *run).map(|(first, _)| *first)
+    }
+
     fn lock(&self) -> MutexGuard<'_, BTreeMap<i32, Arc<str>>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -75,7 +80,7 @@ mod test {
         let roster = Roster::default();
         assert_eq!(roster.now(), Runs::None);
         roster.begins("run_a");
-        assert_eq!(roster.now(), Runs::One("run_a".into()));
+        assert_eq!((roster.now(), roster.first_of("run_a")), (Runs::One("run_a".into()), None));
         roster.begun("run_a", Some(7));
         assert_eq!(roster.now(), Runs::One("run_a".into()));
         roster.begins("run_b");
@@ -84,6 +89,7 @@ mod test {
         roster.begun("run_b", Some(9));
         assert_eq!(roster.now(), Runs::Several(vec![7, 9]));
         assert_eq!((roster.below(9), roster.below(8)), (Some("run_b".into()), None));
+        assert_eq!((roster.first_of("run_b"), roster.first_of("run_c")), (Some(9), None));
         roster.ended("run_a");
         assert_eq!(roster.now(), Runs::One("run_b".into()));
         roster.ended("run_b");

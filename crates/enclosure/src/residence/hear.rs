@@ -113,6 +113,7 @@ impl Residence<'_> {
         let claimed = self.memory.unclaimed > 0 && killed && !running.ending;
         self.memory.unclaimed -= u64::from(claimed);
         let out_of_memory = (claimed || running.out_of_memory).then(|| self.guest.meter.memory_hit()).flatten();
+        self.guest.hear_reports();
         self.guest.judge.hear_waiters();
         self.tell_denials();
         let flock = self.guest.judge.flock.as_mut();
