@@ -359,7 +359,9 @@ pub(crate) mod test {
 
     #[test]
     fn refusals_and_warnings_are_told_once() {
-        let told = |stage, action| report(&event(Op::Connect, stage, action)).map(|r| (r.action, r.target));
+        let told = |stage, action| {
+            report(&event(Op::Connect, stage, action), &Roster::default()).map(|r| (r.action, r.target))
+        };
         let place = "example.org:443".to_owned();
         assert_eq!(told(Stage::Refused, Action::Deny), Some((Action::Deny, place.clone())));
         assert_eq!(told(Stage::Refused, Action::Ask), Some((Action::Ask, place.clone())));
