@@ -5,6 +5,7 @@
 //! ones that name the workspace's own place. A link that leads elsewhere is refused. `rename`, `remove` and `stat` without `follow` act on
 //! a link itself.
 
+use crate::denied::Denied;
 use serde::{Deserialize, Serialize};
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
@@ -26,6 +27,7 @@ pub mod search;
 pub mod tar;
 mod tree;
 mod trouble;
+mod walls;
 pub mod watch;
 pub mod write;
 
@@ -42,6 +44,8 @@ pub struct Root {
     owner: (u32, u32),
     place: PathBuf,
     room: Room,
+    /// What of it the guest may not change, where that is known.
+    denied: Option<Arc<Denied>>,
     lease: Option<Arc<Lease>>,
 }
 
@@ -55,7 +59,7 @@ pub struct Room {
 impl Root {
     /// `owner` is who makes files there; `place` is what the directory is called inside.
     pub fn new(dir: OwnedFd, owner: (u32, u32), place: PathBuf) -> Root {
-        Root { dir: Dir::from_fd(dir), owner, place, room: Room::default(), lease: None }
+        Root { dir: Dir::from_fd(dir), owner, place, room: Room::default(), denied: None, lease: None }
     }
 
     pub fn with_room(self, room: Room) -> Root {

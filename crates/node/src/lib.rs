@@ -6,6 +6,7 @@ pub mod backup;
 pub mod bench;
 mod caller;
 pub mod config;
+mod denied;
 pub mod doctor;
 pub mod events;
 pub mod figures;

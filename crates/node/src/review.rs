@@ -5,7 +5,6 @@ pub mod batch;
 pub mod commit;
 pub mod conflicted;
 pub mod conflicts;
-mod denied;
 pub mod diff;
 mod landing;
 pub(crate) mod past;

@@ -64,6 +64,16 @@ const BENEATH: ResolveFlags = ResolveFlags::BENEATH.union(ResolveFlags::NO_SYMLI
 /// How often a file that cannot be had right now is asked for.
 const TRIES: usize = 64;
 
+/// What is told by `is_mounted` to be what it is.
+fn mounted_on() -> io::Error {
+    io::Error::new(io::ErrorKind::ResourceBusy, "something is mounted on it")
+}
+
+/// Whether it failed because something is mounted there.
+pub fn is_mounted(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::ResourceBusy && error.raw_os_error().is_none()
+}
+
 impl Dir {
     /// The one place where a path of the caller's own becomes a handle; links on the way are the caller's.
     pub fn open(path: &Path) -> io::Result<Dir> {
@@ -97,9 +107,20 @@ impl Dir {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY;
         let opened = self.resolve(&Rel::top().join(name), flags, Mode::empty(), BENEATH.union(ResolveFlags::NO_XDEV));
         opened.map(|fd| Dir { fd }).map_err(|e| match e.raw_os_error() {
-            Some(code) if code == Errno::XDEV.raw_os_error() => io::Error::other("something is mounted on it"),
+            Some(code) if code == Errno::XDEV.raw_os_error() => mounted_on(),
             _ => e,
         })
+    }
+
+    /// An error where something is mounted on a name right here, or on nothing where nothing is. The kernel keeps such a name in its
+    /// place only for those who are in the same namespace; anybody else would move it, or take off what is mounted.
+    pub fn check_not_mounted_on(&self, name: &[u8]) -> io::Result<()> {
+        match self.is_mounted_on(name) {
+            Ok(false) => Ok(()),
+            Ok(true) => Err(mounted_on()),
+            Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
+            Err(e) => Err(e),
+        }
     }
 
     /// Whether something is mounted on a name right here.

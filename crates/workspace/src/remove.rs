@@ -83,6 +83,7 @@ pub fn contents(dir: &Dir) -> io::Result<Removed> {
 fn take(way: &Descent, name: &[u8], removed: &mut Removed) -> io::Result<bool> {
     let Some(meta) = way.here().meta_of(name)? else { return Ok(true) };
     if meta.kind != FileKind::Dir {
+        way.here().check_not_mounted_on(name)?;
         ignore_missing(rustix::fs::unlinkat(way.here(), name, AtFlags::empty()))?;
         removed.files += 1;
         removed.bytes += meta.space;

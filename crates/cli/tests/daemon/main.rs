@@ -35,6 +35,7 @@ mod store;
 mod strain;
 mod templates;
 mod tenants;
+mod walls;
 mod warm;
 mod workspace;
 mod world;

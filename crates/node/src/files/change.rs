@@ -2,7 +2,7 @@
 
 use super::list::look;
 use super::place::{Last, Spot};
-use super::{Entry, Root, copy, trouble};
+use super::{Entry, Root, copy, trouble, walls};
 use rustix::fs::{Mode, RenameFlags};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
@@ -39,6 +39,7 @@ pub fn mkdir(root: &Root, path: &Rel, parents: bool, mode: Option<u32>) -> Resul
         make_parents(root, path)?;
     } else {
         let spot = root.find(path, Last::Itself)?;
+        root.check_rules(&spot.path)?;
         let made = rustix::fs::mkdirat(&spot.dir, spot.name()?, Mode::from_raw_mode(NEW));
         made.map_err(|e| trouble::fault(path, "make it", &e.into()))?;
     }
@@ -52,6 +53,7 @@ pub fn mkdir(root: &Root, path: &Rel, parents: bool, mode: Option<u32>) -> Resul
 pub(super) fn make_parents(root: &Root, path: &Rel) -> Result<(), Fault> {
     let spot = root.find_making(path, Last::Followed)?;
     let Some(name) = spot.name.as_deref() else { return Ok(()) };
+    root.check_rules(&spot.path)?;
     match rustix::fs::mkdirat(&spot.dir, name, Mode::from_raw_mode(NEW)) {
         Ok(()) => Ok(()),
         Err(Errno::EXIST) => {
@@ -88,6 +90,8 @@ pub enum How {
 pub fn rename(root: &Root, from: &Rel, to: &Rel, replace: bool) -> Result<Moved, Fault> {
     let _owner = root.in_its_name()?;
     let (old, new) = (root.find(from, Last::Itself)?, root.find(to, Last::Itself)?);
+    root.check_change(&old)?;
+    root.check_change(&new)?;
     let flags = if replace { RenameFlags::empty() } else { RenameFlags::NOREPLACE };
     let renamed = rustix::fs::renameat_with(&old.dir, old.name()?, &new.dir, new.name()?, flags);
     let how = match renamed {
@@ -109,7 +113,14 @@ pub fn rename(root: &Root, from: &Rel, to: &Rel, replace: bool) -> Result<Moved,
 /// As `mv` does where the kernel cannot.
 fn by_copy(root: &Root, old: &Spot, new: &Spot, replace: bool) -> Result<(), Fault> {
     let ask = copy::Ask { recursive: true, replace };
-    copy::copy(root, &old.path, &new.path, &ask)?;
+    let copied = copy::copy(root, &old.path, &new.path, &ask)?;
+    // What has no copy would be lost with the old one.
+    if let Some(left) = copied.left_out.first() {
+        remove(root, &new.path, true)?;
+        let at = left.path.parts().fold(old.path.clone(), |path, part| path.join(part));
+        let why = format!("it cannot be moved with the rest: {}", left.why);
+        return Err(trouble::conflict(&at, &why, "move it away or make it readable, then try again"));
+    }
     remove(root, &old.path, true).map(drop)
 }
 
@@ -128,7 +139,8 @@ pub fn remove(root: &Root, path: &Rel, recursive: bool) -> Result<Removed, Fault
     let _owner = root.in_its_name()?;
     let spot = root.find(path, Last::Itself)?;
     let name = spot.name()?;
-    let fail = |e: io::Error| trouble::fault(path, "remove it", &e);
+    let fail = |e: io::Error| walls::failed(path, "remove it", &e);
+    root.check_change(&spot)?;
     let meta = spot.meta().and_then(|meta| meta.ok_or_else(|| Errno::NOENT.into())).map_err(fail)?;
     if meta.kind == FileKind::Dir && !recursive {
         let gone = rustix::fs::unlinkat(&spot.dir, name, rustix::fs::AtFlags::REMOVEDIR);

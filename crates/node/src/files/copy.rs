@@ -84,6 +84,7 @@ fn file(root: &Root, from: &Rel, to: &Rel, ask: &Ask, meta: &Meta) -> Result<Cop
 fn link(root: &Root, from: &Rel, to: &Rel, ask: &Ask) -> Result<Copied, Fault> {
     let _owner = root.in_its_name()?;
     let (old, new) = (root.find(from, Last::Itself)?, root.find(to, Last::Itself)?);
+    root.check_change(&new)?;
     let fail = |e: io::Error| trouble::fault(to, "make it", &e);
     let target = old.dir.link_target(old.name()?).map_err(fail)?;
     if ask.replace && new.meta().map_err(fail)?.is_some_and(|meta| meta.kind != FileKind::Dir) {
@@ -101,6 +102,7 @@ fn tree(root: &Root, from: &Rel, to: &Rel, meta: &Meta) -> Result<Copied, Fault>
         let message = format!("{from} cannot be copied to {to}, which is in it");
         return Err(Fault::invalid(message).hint("choose another place").phase(Phase::Execution));
     }
+    root.check_change(&new)?;
     check_room(root, from, &source)?;
     let fail = |e: io::Error| trouble::fault(to, "make it", &e);
     rustix::fs::mkdirat(&new.dir, new.name()?, Mode::from_raw_mode(0o700)).map_err(|e| fail(e.into()))?;
@@ -145,6 +147,7 @@ fn check_room(root: &Root, from: &Rel, source: &Dir) -> Result<(), Fault> {
 impl Root {
     pub(super) fn try_clone(&self) -> Result<Root, Fault> {
         let dir = self.dir.try_clone().map_err(|e| trouble::fault(&Rel::top(), "open it", &e))?;
-        Ok(Root { dir, owner: self.owner, place: self.place.clone(), room: self.room, lease: self.lease.clone() })
+        let (place, denied, lease) = (self.place.clone(), self.denied.clone(), self.lease.clone());
+        Ok(Root { dir, owner: self.owner, place, room: self.room, denied, lease })
     }
 }

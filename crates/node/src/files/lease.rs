@@ -2,6 +2,7 @@
 //! as somebody works with it. When the keeper goes, so does the right to go on.
 
 use super::{Room, Root};
+use crate::denied::Denied;
 use crate::keeper::Keeper;
 use crate::keeper::wire::Rooted;
 use crate::lifecycle::{measure, stop};
@@ -25,7 +26,7 @@ const LEAVING: u32 = 3;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Purpose {
     Reading,
-    /// How much may still be written is found out first.
+    /// How much may still be written is found out first, and what may not be changed.
     Writing,
 }
 
@@ -93,13 +94,17 @@ fn open_how(word: &str, purpose: Purpose, how: How, caller: &Caller) -> Result<O
         Purpose::Writing => room(&state, &found.record, caller)?,
     };
     let (path, id, stopped) = (state.path.clone(), found.id.clone(), found.record.state == Lifecycle::Stopped);
+    let denied = match purpose {
+        Purpose::Reading => None,
+        Purpose::Writing => Denied::of(&found, caller)?.map(Arc::new),
+    };
     touch(&state.store, found)?;
     drop(state);
     let Some((keeper, rooted, handle)) = rooted(&path, &id, how, caller)? else { return Ok(None) };
     let place = rooted.at.text().map(PathBuf::from).ok_or_else(|| Fault::internal("a place that is no path"))?;
     let lease = Lease { keeper: Mutex::new(Some(keeper)), sandbox: id, stopped };
     let root = Root::new(handle, (rooted.uid, rooted.gid), place).with_room(room);
-    Ok(Some(Root { lease: Some(Arc::new(lease)), ..root }))
+    Ok(Some(Root { denied, lease: Some(Arc::new(lease)), ..root }))
 }
 
 /// A keeper, and a handle on the files that it stands for. One that stood for files alone may leave between being found and being

@@ -47,9 +47,10 @@ pub fn pack(root: &Root, path: &Rel, out: &mut dyn Write) -> Result<Packed, Faul
 pub fn unpack(root: &Root, path: &Rel, from: &mut dyn Read) -> Result<Unpacked, Fault> {
     let _owner = root.in_its_name()?;
     change::make_parents(root, path)?;
-    let (_, dir) = settled(root, path, "open it", false, |spot| spot.open_dir())?;
+    let (spot, dir) = settled(root, path, "open it", false, |spot| spot.open_dir())?;
     let room = root.room();
     let room = archive::Room { bytes: room.bytes.unwrap_or(MOST_BYTES), entries: room.files.unwrap_or(MOST_ENTRIES) };
-    let made = archive::unpack(from, &dir, room)?;
+    let may = |below: &Rel| root.check_rules(&below.parts().fold(spot.path.clone(), |path, part| path.join(part)));
+    let made = archive::unpack(from, &dir, room, &may)?;
     Ok(Unpacked { entries: made.entries, bytes: made.bytes, stripped: made.stripped })
 }

@@ -86,6 +86,7 @@ impl Draft {
             }
         })?;
         spot.name()?;
+        root.check_change(&spot)?;
         check_when(path, &ask.when, found.as_ref())?;
         if found.is_none() && root.room().files == Some(0) {
             let hint = "remove something, or raise the sandbox's max_files";
@@ -147,6 +148,7 @@ impl Draft {
         let fail = |e: io::Error| cannot(&self.path, &e);
         let _alone = COMMIT.lock().unwrap_or_else(PoisonError::into_inner);
         let found = self.spot.meta().map_err(fail)?;
+        self.root.check_change(&self.spot)?;
         check_when(&self.path, &self.ask.when, found.as_ref())?;
         let kept = found.filter(|meta| meta.kind == FileKind::File).map(|meta| meta.mode & 0o1777);
         let mode = self.ask.mode.or(kept).unwrap_or(NEW);

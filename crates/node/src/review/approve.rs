@@ -3,8 +3,9 @@
 use super::batch::{Batch, Verb};
 use super::landing::{self, Job, PATIENCE};
 use super::receipt::{LandedChange, Receipt, bounded};
-use super::{Of, Reviewed, commit, conflicted, denied, past, recover, reject};
+use super::{Of, Reviewed, commit, conflicted, past, recover, reject};
 use crate::Caller;
+use crate::denied;
 use crate::fresh::now_ms;
 use crate::lifecycle::live::{self, Hold, Whose};
 use crate::sandbox::{self, Anchored, Run, Sandbox};

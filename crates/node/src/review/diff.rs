@@ -1,7 +1,8 @@
 //! `diff`: what changed in a sandbox. Changes nothing but the record of what was shown.
 
-use super::{Of, Reviewed, denied, past};
+use super::{Of, Reviewed, past};
 use crate::Caller;
+use crate::denied;
 use crate::fresh::now_ms;
 use crate::keeper::place::Place;
 use crate::lifecycle::live;

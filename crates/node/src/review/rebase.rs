@@ -4,6 +4,7 @@
 use super::conflicted::{Conflicted, Dispute};
 use super::past::Past;
 use crate::Caller;
+use crate::denied;
 use crate::fresh::now_ms;
 use crate::lifecycle::live::{self, Hold, Whose};
 use crate::lifecycle::stop::{self, Which};
@@ -61,6 +62,8 @@ pub fn rebase(caller: &Caller, ask: &Ask) -> Result<Answer, Fault> {
     let mut diff = diff(&stack, &anchored.anchors, &options).map_err(of_it)?;
     // What is known to hold the same bytes has nothing to be taken in.
     sight::settle(&stack, &anchored.anchors, &mut diff);
+    // What never lands has nothing to be brought together; and what the guest may not read is not written where it reads.
+    denied::mark(&sandbox, caller, &mut diff).map_err(of_it)?;
     let past = Past::of(&state, caller, &sandbox, &anchored.anchors, &diff).map_err(of_it)?;
     let before = |path: &Rel| match workspace::known::copy(&stack, &anchored.anchors, path) {
         Some(bytes) => Ok(Was::File(bytes)),

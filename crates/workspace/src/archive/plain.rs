@@ -5,7 +5,7 @@ use super::entries::{Next, Source, Takes, shown};
 use super::write::{CHANGED, Facts, put, put_link};
 use crate::attributes::Marks;
 use crate::change::FileKind;
-use crate::dir::Dir;
+use crate::dir::{self, Dir};
 use crate::name::Rel;
 use crate::walk::{self, At, Visitor};
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, Timespec, Timestamps, UTIME_OMIT};
@@ -129,11 +129,16 @@ pub struct Unpacked {
 }
 
 /// Unpacks a tar stream into a directory. Files that are there are replaced, directories are joined. No name leads out or over a
-/// link, whoever made the link. What came before an error stays.
-pub fn unpack(input: impl Read, top: &Dir, room: Room) -> Result<Unpacked, Fault> {
+/// link, whoever made the link. `may` is asked about each path first. What came before an error stays.
+pub fn unpack(
+    input: impl Read,
+    top: &Dir,
+    room: Room,
+    may: &dyn Fn(&Rel) -> Result<(), Fault>,
+) -> Result<Unpacked, Fault> {
     let mut tar = tar::Archive::new(input);
     let mut source = Source::of(&mut tar, Takes::Others).map_err(plainly)?;
-    let mut maker = Maker { top, room, made: Unpacked::default() };
+    let mut maker = Maker { top, room, may, made: Unpacked::default() };
     while let Some(next) = source.next().map_err(plainly)? {
         maker.take(next)?;
     }
@@ -148,6 +153,7 @@ fn plainly(fault: Fault) -> Fault {
 struct Maker<'a> {
     top: &'a Dir,
     room: Room,
+    may: &'a dyn Fn(&Rel) -> Result<(), Fault>,
     made: Unpacked,
 }
 
@@ -162,6 +168,7 @@ impl Maker<'_> {
             self.made.entries -= u64::from(next.kind == EntryType::Directory && next.size == 0);
             return Ok(());
         };
+        (self.may)(&path)?;
         let parent = self.parent(&above).map_err(|e| trouble(&path, &e))?;
         let mode = next.entry.header().mode().unwrap_or(0o644);
         let mtime = next.entry.header().mtime().unwrap_or(0);
@@ -246,6 +253,7 @@ fn times(mtime: u64) -> Timestamps {
 
 /// Takes away what is in the way, unless it is a directory.
 fn make_way(parent: &Dir, name: &[u8]) -> io::Result<()> {
+    parent.check_not_mounted_on(name)?;
     match rustix::fs::unlinkat(parent, name, AtFlags::empty()) {
         Ok(()) | Err(Errno::NOENT) => Ok(()),
         Err(e) => Err(e.into()),
@@ -304,6 +312,7 @@ fn trouble(path: &Rel, error: &io::Error) -> Fault {
         Some(Errno::NAMETOOLONG) => refuse("a name that is too long"),
         Some(Errno::INVAL) => refuse("not a name or link that can be made"),
         Some(_) => walk::fault(path, error),
+        None if dir::is_mounted(error) => refuse("something is mounted on it"),
         None => refuse(&format!("it is cut short or damaged: {error}")),
     }
 }
