@@ -389,9 +389,9 @@ pub fn stack(state: &State, sandbox: &Kept<Sandbox>) -> Result<Stack, Fault> {
 /// Why a layer of a sandbox is not there: since the record was read, somebody removed the sandbox, or put other layers in the place of
 /// those that it had. Only what should be there and is not is our own failure.
 fn unopened(state: &State, sandbox: &Kept<Sandbox>, layer: &str, error: &std::io::Error) -> Fault {
-    match state.store.read(|tx| crate::warm::layers_of(tx, &sandbox.id)) {
+    match state.store.read(|tx| crate::warm::sandbox_or_spare(tx, &sandbox.id)) {
         Ok(None) => unknown(&sandbox.id),
-        Ok(Some(now)) if now != sandbox.record.layers => {
+        Ok(Some(now)) if now.record.layers != sandbox.record.layers => {
             let fault = Fault::new(ErrorKind::Conflict, format!("{} was changed meanwhile", sandbox.id));
             fault.retry(Retry::Now).hint("try again").subject(&sandbox.id).phase(Phase::Admission)
         }

@@ -86,10 +86,10 @@ pub(crate) fn as_kept(tx: &Tx<'_>, id: &str) -> Result<Option<Kept<Sandbox>>, Fa
     Ok(spare.map(|Kept { id, version, record }| Kept { id, version, record: record.sandbox }))
 }
 
-/// The layers of a sandbox or a spare.
-pub(crate) fn layers_of(tx: &Tx<'_>, id: &str) -> Result<Option<Vec<String>>, Fault> {
+/// A sandbox, or a spare as if it were one.
+pub(crate) fn sandbox_or_spare(tx: &Tx<'_>, id: &str) -> Result<Option<Kept<Sandbox>>, Fault> {
     match tx.get::<Sandbox>(id)? {
-        Some(kept) => Ok(Some(kept.record.layers)),
-        None => Ok(as_kept(tx, id)?.map(|kept| kept.record.layers)),
+        Some(kept) => Ok(Some(kept)),
+        None => as_kept(tx, id),
     }
 }

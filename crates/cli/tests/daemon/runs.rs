@@ -397,6 +397,50 @@ fn a_websocket_closes_with_its_token_and_with_the_daemon() {
     assert_eq!(w.daemon.ended(), Some(0));
 }
 
+/// One that somebody uses while it is being hibernated is either hibernated or live, and never said to be both.
+#[test]
+fn who_comes_while_it_is_hibernated_wakes_it_or_is_ended() {
+    let w = World::new(As::User);
+    for round in 0..25 {
+        w.sh("true");
+        let begun = std::thread::scope(|scope| {
+            let rests = scope.spawn(|| w.post("/v1/sandboxes/s/suspend", json!({"tier": "hibernated", "grace_ms": 0})));
+            let begun: Vec<Answer> =
+                (0..6).map(|_| w.post("/v1/sandboxes/s/runs", json!({"shell": "sleep 600"}))).collect();
+            let rested = rests.join().unwrap();
+            assert!(rested.status == 200 || rested.assert_fault(409, "conflict")["retry"] == "later", "{round}");
+            begun
+        });
+        let whole = w.daemon.get("/v1/sandboxes/s").assert_ok();
+        let (live, hibernated) = (whole["live"] == true, whole["suspended"] == "hibernated");
+        assert!(!(live && hibernated), "{round}: {whole}");
+        for run in begun.iter().filter(|answer| answer.status == 201).map(Answer::json) {
+            let now = w.daemon.get(&format!("/v1/runs/{}", run["run"].as_str().unwrap())).assert_ok();
+            assert!(now["running"] == false || live, "{round}: {now}");
+            w.daemon.ask("POST", &format!("/v1/runs/{}/kill", run["run"].as_str().unwrap())).send();
+        }
+    }
+}
+
+/// Limits that are changed while it becomes live hold in it, whichever was first.
+#[test]
+fn what_is_changed_while_it_starts_holds() {
+    let w = World::new(As::User);
+    for round in 0..20 {
+        w.daemon.ask("POST", "/v1/sandboxes/s/stop?timeout=0s").send().assert_ok();
+        w.daemon.ask("POST", "/v1/sandboxes/s/start").send().assert_ok();
+        let most = 100 + round;
+        std::thread::scope(|scope| {
+            scope.spawn(|| w.sh("true"));
+            std::thread::sleep(Duration::from_millis(round));
+            let limits = json!({ "limits": { "max_output_bytes": most } });
+            w.daemon.ask("PATCH", "/v1/sandboxes/s").json(limits).send().assert_ok();
+        });
+        let outcome = w.sh("head -c 100000 /dev/zero | tr '\\0' x")["outcome"].clone();
+        assert_eq!(outcome["stdout"].as_str().map(str::len), Some(most as usize), "{round}: {outcome}");
+    }
+}
+
 /// Suspended it stands still, and goes on when it is told to or asked for something.
 #[test]
 fn a_sandbox_rests_and_goes_on() {

@@ -18,7 +18,7 @@ use self::client::{Client, Owed};
 use self::work::{CHUNK, Stream, Work};
 use super::place::{Card, Place};
 use super::starting::Wanted;
-use super::wire::{self, Frame, Froze, Left, Listed, Rooted, Used, Word};
+use super::wire::{self, Frame, Froze, Left, Listed, Revision, Rooted, Used, Word};
 use crate::Caller;
 use crate::events::DEFAULT_MAX;
 use crate::run::{Holding, Premises, Resident};
@@ -252,12 +252,26 @@ impl Keep {
             _holding: holding,
         };
         keep.prune();
+        keep.catch_up().inspect_err(|_| keep.place.clear())?;
         if !rests && !keep.premises.ready {
             let awake = keep.awake();
             // It never stood, so that nothing is lost.
             awake.inspect_err(|_| keep.place.clear())?;
         }
         Ok(keep)
+    }
+
+    /// Rules and limits that were changed while it was built. Who changes them later finds our card, and tells us.
+    fn catch_up(&mut self) -> Result<(), Fault> {
+        let known = &self.premises.sandbox;
+        let now = store::Store::open(&self.state)?.read(|tx| tx.get::<Sandbox>(&known.id))?;
+        let Some(now) = now.filter(|now| now.record.revision != known.record.revision) else { return Ok(()) };
+        let Sandbox { revision, policy, limits, cpus, .. } = now.record;
+        let revised = self.premises.revise(&Revision { revision, policy, limits, cpus }, &mut self.residence);
+        revised.map_err(|_| {
+            let fault = Fault::new(ErrorKind::Conflict, format!("{} was changed meanwhile", now.id)).subject(now.id);
+            fault.hint("try again").phase(Phase::Start)
+        })
     }
 
     /// It is wanted for more than its files. One that is stopped goes on resting.

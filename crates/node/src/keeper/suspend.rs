@@ -3,7 +3,7 @@
 
 use super::client::Keeper;
 use crate::lifecycle::admission::{Standing, Verb, check};
-use crate::lifecycle::live;
+use crate::lifecycle::live::{self, Hold, Whose};
 use crate::lifecycle::stop::{Ended, Which, note, pick};
 use crate::sandbox::{Sandbox, Tier};
 use crate::state::State;
@@ -13,7 +13,7 @@ use serde_json::json;
 use std::path::Path;
 use std::time::Duration;
 use store::{Kept, Step, Store};
-use terms::{ErrorKind, Fault, Phase};
+use terms::{ErrorKind, Fault, Phase, Retry};
 use utoipa::ToSchema;
 
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
@@ -83,6 +83,12 @@ fn apart(id: &str) -> Fault {
     fault.hint("wait for it, or end it with `cofferdam stop`")
 }
 
+/// Somebody was quicker than the record.
+fn used_again(id: &str) -> Fault {
+    let fault = Fault::new(ErrorKind::Conflict, format!("{id} was used again while it was suspended")).subject(id);
+    fault.phase(Phase::Execution).retry(Retry::Later).hint("suspend it again when that has ended")
+}
+
 fn freeze(state: &State, kept: &Kept<Sandbox>, mut keeper: Keeper, caller: &Caller) -> Result<Suspended, Fault> {
     let froze = keeper.freeze()?;
     state.store.write(|tx| note(tx, "suspend", Step::Done, &kept.id, caller, json!({ "reached": Tier::Frozen })))?;
@@ -100,6 +106,10 @@ fn hibernate(
     let pid = keeper.as_ref().map_or(0, |keeper| keeper.card.pid);
     let left = keeper.map(|keeper| keeper.end(grace)).transpose()?.unwrap_or_default();
     let ended = left.ended.into_iter().map(|(run, killed)| Ended { run, pid, killed }).collect();
+    // Until it is written down nobody makes it live again: one that is live does not know that it is hibernated.
+    let Hold { whose: Whose::Mine(_lock), .. } = live::hold_patiently(state, &kept.id)? else {
+        return Err(used_again(&kept.id));
+    };
     let now = state.store.write(|tx| {
         let mut now: Kept<Sandbox> = tx.get(&kept.id)?.ok_or_else(|| crate::sandbox::unknown(&kept.id))?;
         now.record.suspended = Some(Tier::Hibernated);

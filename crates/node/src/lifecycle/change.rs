@@ -93,7 +93,7 @@ pub fn change(which: &Which, ask: &Ask, caller: &Caller) -> Result<Changed, Faul
     let state = State::open(caller)?;
     let revised = revise::prepare(&state, which, ask, caller)?;
     let ports = ports::prepare(&state, which, ask, caller)?;
-    let live = match &revised {
+    let mut live = match &revised {
         Some(revised) => revised.put_in_force(caller)?,
         None => false,
     };
@@ -111,6 +111,10 @@ pub fn change(which: &Which, ask: &Ask, caller: &Caller) -> Result<Changed, Faul
         // One that became live meanwhile has read the record as it was.
         (Ok(_), Some(ports)) if !open => drop(ports.put_in_force(&state)?),
         _ => {}
+    }
+    if let (Ok(_), Some(revised), false) = (&changed, &revised, live) {
+        // The same; whoever reads it from now on finds what is written.
+        live = revised.put_in_force(caller)?;
     }
     changed.map(|changed| Changed { live: live || open, ..changed })
 }

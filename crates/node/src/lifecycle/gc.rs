@@ -384,7 +384,7 @@ fn left_output(state: &State, known: &Known) -> Vec<String> {
 }
 
 fn drop_output(state: &State, id: &str) -> bool {
-    let gone = state.store.read(|tx| Ok(warm::layers_of(tx, id)?.is_none())).unwrap_or(false);
+    let gone = state.store.read(|tx| Ok(warm::sandbox_or_spare(tx, id)?.is_none())).unwrap_or(false);
     if gone {
         Place::of(&state.path, id).remove();
     }

@@ -70,8 +70,12 @@ fn or_without(fault: Fault) -> Fault {
     fault.hint(format!("{hint}; --read-only, and --direct where the policy allows it, need no workspace"))
 }
 
-/// Takes up the workspace of a sandbox. None where another run has it.
-pub(super) fn take(state: &state::State, sandbox: Kept<Sandbox>, caller: &Caller) -> Result<Option<Held>, Fault> {
+/// Takes up the workspace of a sandbox, with its record as it is then. None where another run has it.
+pub(super) fn take(
+    state: &state::State,
+    sandbox: Kept<Sandbox>,
+    caller: &Caller,
+) -> Result<Option<(Held, Kept<Sandbox>)>, Fault> {
     let stack = crate::sandbox::stack(state, &sandbox)?;
     let broken = |e: io::Error| Fault::internal(format!("the workspace of {}: {e}", sandbox.id)).subject(&sandbox.id);
     state::check_apart(&state.dir, &state.path, &stack.base, &sandbox.record.base)?;
@@ -80,12 +84,13 @@ pub(super) fn take(state: &state::State, sandbox: Kept<Sandbox>, caller: &Caller
     let empty = || Fault::internal(format!("{} has no layer", sandbox.id)).subject(&sandbox.id);
     let top = stack.layers.last().ok_or_else(empty)?;
     let Some(lock) = top.lock().map_err(broken)? else { return Ok(None) };
-    // Until the lock was ours, a snapshot may have frozen this layer, and then it is not the one to write to.
-    let now = state.store.read(|tx| crate::warm::layers_of(tx, &sandbox.id))?;
-    if now.is_none_or(|now| now != sandbox.record.layers) {
+    // Until the lock was ours, a snapshot may have frozen this layer, and then it is not the one to write to; others may have
+    // stopped or suspended it, or changed its rules, and then that is what holds.
+    let now = state.store.read(|tx| crate::warm::sandbox_or_spare(tx, &sandbox.id))?;
+    let Some(sandbox) = now.filter(|now| now.record.layers == sandbox.record.layers) else {
         let fault = Fault::new(ErrorKind::Conflict, format!("{} was changed meanwhile", sandbox.id));
         return Err(fault.hint("try again").subject(&sandbox.id).phase(Phase::Admission));
-    }
+    };
     if stack.driver == Driver::Overlay {
         // What the kernel left there is of no use to the next mount, and keeps it from being made.
         remove::tree(&top.dir, b"work").map_err(broken)?;
@@ -93,15 +98,8 @@ pub(super) fn take(state: &state::State, sandbox: Kept<Sandbox>, caller: &Caller
     }
     let layers = Layers { dir: state.layers.dir.try_clone().map_err(broken)? };
     let at = sandbox.record.base.clone();
-    Ok(Some(Held {
-        state: state.path.clone(),
-        layers,
-        at,
-        stack,
-        account,
-        owner: Owner::Sandbox(Box::new(sandbox)),
-        _lock: lock,
-    }))
+    let owner = Owner::Sandbox(Box::new(sandbox.clone()));
+    Ok(Some((Held { state: state.path.clone(), layers, at, stack, account, owner, _lock: lock }, sandbox)))
 }
 
 impl Held {

@@ -50,11 +50,11 @@ pub(super) fn take_up(
         (Stopped::Taken, Some(spare)) => Ok(spare),
         _ => sandbox::find(tx, named(word), caller),
     })?;
-    if stopped == Stopped::Refused {
-        record::check_active(&found)?;
-    }
-    let kept = found.clone();
-    let held = layer::take(&state, found, caller)?.ok_or_else(|| record::busy(&state, &kept.id))?;
+    let check = |kept: &Kept<Sandbox>| if stopped == Stopped::Refused { record::check_active(kept) } else { Ok(()) };
+    check(&found)?;
+    let id = found.id.clone();
+    let (held, kept) = layer::take(&state, found, caller)?.ok_or_else(|| record::busy(&state, &id))?;
+    check(&kept)?;
     // Whoever had it and lost it is past.
     lost::settle_open(&state, &kept.id)?;
     lost::forget(&state.path, &kept.id);
