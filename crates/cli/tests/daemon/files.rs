@@ -139,6 +139,15 @@ fn parts_and_versions_of_a_file() {
     assert_eq!(past.header("content-range"), Some("bytes */10"));
     ask("range", "bytes=x").assert_fault(400, "invalid_request");
     let tag = whole.header("etag").unwrap().to_owned();
+    let resumed = |had: &str| {
+        let part = world.daemon.ask("GET", &at).header("range", "bytes=2-4").header("if-range", had).send();
+        (part.status, part.text())
+    };
+    assert_eq!(resumed(&tag), (206, "234".into()), "a part of what the caller has the rest of");
+    for other in ["\"another\"", &format!("W/{tag}"), "Wed, 21 Oct 2015 07:28:00 GMT"] {
+        assert_eq!(resumed(other), (200, "0123456789".into()), "{other}: parts of two versions would make neither");
+    }
+    assert_eq!(ask("if-range", &tag).status, 200, "without a range it says nothing");
     let known = ask("if-none-match", &tag);
     assert_eq!((known.status, known.body.len()), (304, 0));
     let head = world.daemon.ask("HEAD", &at).send();
@@ -154,6 +163,7 @@ fn parts_and_versions_of_a_file() {
     put("if-match", second.header("etag").unwrap(), b"third").assert_fault(409, "conflict");
     put("if-match", "*", b"third").assert_ok();
     assert_eq!(world.daemon.get(&at).text(), "third");
+    assert_eq!(resumed(&tag), (200, "third".into()), "the file is another by now");
     world.daemon.ask("PUT", &at).body("text/plain", b"x").send().assert_fault(415, "invalid_request");
     world.daemon.ask("PUT", &at).send().assert_ok();
     assert_eq!(world.daemon.get(&at).body, b"", "no body is an empty file");
