@@ -1,6 +1,9 @@
 //! What a route takes of a request: its body, its query, the names in its path, `If-Match`, `Idempotency-Key`. Each refuses
 //! what it cannot read by the name of the field. They bear the names of axum's own, which no route may use.
 
+mod by_name;
+
+pub use self::by_name::ByName;
 use crate::Shared;
 use crate::refuse::Refusal;
 use axum::extract::{FromRequest, FromRequestParts, Request};
@@ -46,7 +49,7 @@ impl<T: DeserializeOwned> FromRequest<Shared> for Json<T> {
 
 fn read<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Refusal> {
     let mut text = serde_json::Deserializer::from_slice(bytes);
-    let value = serde_path_to_error::deserialize(&mut text).map_err(|e| {
+    let value = serde_path_to_error::deserialize(ByName(&mut text)).map_err(|e| {
         let (at, inner) = (e.path().to_string(), e.into_inner());
         let field = if at == "." { String::new() } else { format!("{at}: ") };
         invalid(

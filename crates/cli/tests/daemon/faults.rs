@@ -66,6 +66,48 @@ fn every_refusal_is_a_fault_with_the_id_of_its_request() {
     assert_eq!(daemon.get("/v1/sandboxes").json()["sandboxes"], json!([]), "nothing was made");
 }
 
+/// What a route describes as an object is one: nothing is taken by its position in a list.
+#[test]
+fn documents_are_objects_on_every_route() {
+    let place = Place::new(As::User);
+    let daemon = Daemon::start(&place);
+    let id = daemon.post("/v1/sandboxes", json!({ "name": "box" })).assert_ok()["id"].as_str().unwrap().to_owned();
+    let at = format!("/v1/sandboxes/{id}");
+    let described = daemon.get("/v1/openapi.json").assert_ok();
+    let mut asked = 0;
+    for (path, operations) in described["paths"].as_object().unwrap() {
+        for (method, operation) in operations.as_object().unwrap() {
+            if operation["requestBody"]["content"]["application/json"].is_null() {
+                continue;
+            }
+            let path = path.replace("{id}", &id).replace(['{', '}'], "");
+            for body in ["[]", "[[]]", "[\"a\"]", "[\"a\", \"b\"]", "null", "3", "\"x\""] {
+                let ask = daemon.ask(&method.to_uppercase(), &path).body("application/json", body.as_bytes());
+                let fault = ask.send().assert_fault(400, "invalid_request");
+                let told = fault["message"].as_str().unwrap();
+                let is_policy = path.ends_with("/policies/check");
+                assert!(is_policy || told.contains("an object"), "{method} {path} {body}: {told}");
+                asked += 1;
+            }
+        }
+    }
+    assert!(asked > 100, "only {asked} were tried");
+    for (method, path, body, named) in [
+        ("POST", "/v1/sandboxes", json!({ "limits": [1] }), "limits"),
+        ("POST", "/v1/sandboxes", json!({ "services": [["web", "true"]] }), "services[0]"),
+        ("POST", &format!("{at}/runs"), json!({ "command": ["true"], "terminal": [24, 80] }), "terminal"),
+        ("POST", &format!("{at}/runs"), json!({ "command": [["dHJ1ZQ=="]] }), "command[0]"),
+    ] {
+        let fault = daemon.ask(method, path).json(body).send().assert_fault(400, "invalid_request");
+        assert!(fault["message"].as_str().unwrap().contains(&format!("the body: {named}: ")), "{fault}");
+    }
+    assert_eq!(daemon.get("/v1/sandboxes").json()["sandboxes"].as_array().unwrap().len(), 1, "nothing was made");
+    assert_eq!(daemon.get(&at).assert_ok()["name"], "box");
+    // The control: the same by name.
+    daemon.post("/v1/sandboxes", json!({ "limits": { "max_wall_ms": 1000 } })).assert_ok();
+    daemon.post(&format!("{at}/runs?wait=30s"), json!({ "command": ["echo", { "base64": "/w==" }] })).assert_ok();
+}
+
 /// What is not even HTTP is told so in the same words.
 #[test]
 fn heads_that_are_none_are_refused_in_words() {
