@@ -108,6 +108,41 @@ fn documents_are_objects_on_every_route() {
     daemon.post(&format!("{at}/runs?wait=30s"), json!({ "command": ["echo", { "base64": "/w==" }] })).assert_ok();
 }
 
+/// Each list goes on from its own cursors, also from one whose thing is gone, and from nothing else.
+#[test]
+fn a_cursor_that_is_none_is_no_end_of_a_list() {
+    let place = Place::new(As::User);
+    let daemon = Daemon::start(&place);
+    for name in ["a", "b", "c"] {
+        daemon.post("/v1/sandboxes", json!({ "name": name })).assert_ok();
+    }
+    let part = daemon.get("/v1/sandboxes?limit=1").assert_ok();
+    let (next, first) = (part["next"].as_str().unwrap(), part["sandboxes"][0]["id"].as_str().unwrap());
+    let behind = format!("/v1/sandboxes?after={next}");
+    daemon.ask("DELETE", &format!("/v1/sandboxes/{first}?force=true")).send().assert_ok();
+    assert_eq!(daemon.get(&behind).assert_ok()["sandboxes"].as_array().unwrap().len(), 2, "the control");
+    let (token, id) = ("0123456789abcdef.tok_0123456789abcdef0123456789abcdef", "snp_0123456789abcdef0123456789abcdef");
+    for (list, fine) in [
+        ("/v1/sandboxes", next),
+        ("/v1/runs", &token.replace("tok", "run")),
+        ("/v1/sandboxes/a/runs", &token.replace("tok", "run")),
+        ("/v1/tokens", token),
+        ("/v1/snapshots", id),
+        ("/v1/sandboxes/a/snapshots", id),
+        ("/v1/templates", "any-name"),
+    ] {
+        daemon.get(&format!("{list}?after={fine}")).assert_ok();
+        for bad in ["sbx_zzz", "", "%00", "0/1", &first[..20], &format!("{fine}%20")] {
+            let fault = daemon.get(&format!("{list}?after={bad}")).assert_fault(400, "invalid_request");
+            let told = fault["message"].as_str().unwrap();
+            assert!(told.contains("after: \"") && told.contains(&bad[..bad.find('%').unwrap_or(bad.len())]), "{told}");
+        }
+    }
+    for list in ["/v1/sandboxes", "/v1/runs", "/v1/tokens", "/v1/snapshots", "/v1/audit"] {
+        daemon.get(&format!("{list}?after=xyz")).assert_fault(400, "invalid_request");
+    }
+}
+
 /// What is not even HTTP is told so in the same words.
 #[test]
 fn heads_that_are_none_are_refused_in_words() {
