@@ -9,7 +9,7 @@ use crate::refuse::Refusal;
 use axum::extract::{FromRequest, FromRequestParts, Request};
 use http::header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, IF_MATCH};
 use http::request::Parts;
-use http::{HeaderMap, HeaderName, StatusCode};
+use http::{HeaderMap, HeaderName, StatusCode, Uri};
 use http_body_util::{BodyExt, Limited};
 use serde::de::{DeserializeOwned, Error as _};
 use serde::{Deserialize, Deserializer};
@@ -107,9 +107,21 @@ impl<T: DeserializeOwned> FromRequestParts<Shared> for Query<T> {
         let read = axum::extract::Query::<T>::try_from_uri(&parts.uri);
         let refuse = |e: axum::extract::rejection::QueryRejection| {
             let why = std::error::Error::source(&e).map_or_else(|| e.to_string(), ToString::to_string);
+            let why = with_value(&parts.uri, why);
             invalid(format!("the query: {why}"), "/v1/openapi.json lists the parameters of each route")
         };
         read.map(|query| Query(query.0)).map_err(refuse)
+    }
+}
+
+/// What is wrong with a parameter, "NAME: why", beside what it was given. Types that tell the value themselves need no help.
+fn with_value(uri: &Uri, told: String) -> String {
+    let Some((name, why)) = told.split_once(": ") else { return told };
+    let pairs = axum::extract::Query::<Vec<(String, String)>>::try_from_uri(uri).map(|pairs| pairs.0);
+    let given = pairs.unwrap_or_default().into_iter().find(|(own, _)| own == name);
+    match given.map(|(_, value)| format!("{value:?}")) {
+        Some(value) if !why.contains(&value) => format!("{name}: {value}: {why}"),
+        _ => told,
     }
 }
 
@@ -246,6 +258,10 @@ impl Paging {
             None => Self::USUAL,
         };
         if let Some(after) = &self.after {
+            if !cursor.is(after) {
+                let hint = "give `next` of the part before; leave it out for the first";
+                return Err(invalid(format!("the query: after: {after:?} is none of this list"), hint));
+            }
             all.retain(|item| key(item).as_str() > after.as_str());
         }
         let more = all.len() > limit;
@@ -255,22 +271,6 @@ impl Paging {
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-            if !cursor.is(after) {
-                let hint = "give `next` of the part before; leave it out for the first";
-                return Err(invalid(format!("the query: after: {after:?} is none of this list"), hint));
-            }
-
-    #[test]
-    fn times_are_read_as_people_write_them() {
-        for (text, ms) in [("30s", 30_000), ("500ms", 500), ("2m", 120_000), ("1d", 86_400_000), ("0s", 0)] {
-            assert_eq!(Time::parse(text).map(Time::ms), Some(ms), "{text}");
-        }
-        for bad in ["", "s", "30", "-1s", "1.5s", "9999999999s", "30 s", "1y"] {
-            assert_eq!(Time::parse(bad), None, "{bad}");
-        }
 /// What keys of a list look like. Nothing else can be gone on from: it would be answered as the end of the list. One whose thing is
 /// gone meanwhile is as good as any.
 #[derive(Clone, Copy, Debug)]
@@ -300,10 +300,10 @@ impl Cursor {
     }
 }
 
-    }
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-    #[test]
-    fn parts_of_a_list_make_up_the_whole() {
     #[test]
     fn cursors_are_told_from_other_words() {
         let id = terms::id("sbx", [0xa5; 16]);
@@ -324,6 +324,18 @@ impl Cursor {
         }
     }
 
+    #[test]
+    fn times_are_read_as_people_write_them() {
+        for (text, ms) in [("30s", 30_000), ("500ms", 500), ("2m", 120_000), ("1d", 86_400_000), ("0s", 0)] {
+            assert_eq!(Time::parse(text).map(Time::ms), Some(ms), "{text}");
+        }
+        for bad in ["", "s", "30", "-1s", "1.5s", "9999999999s", "30 s", "1y"] {
+            assert_eq!(Time::parse(bad), None, "{bad}");
+        }
+    }
+
+    #[test]
+    fn parts_of_a_list_make_up_the_whole() {
         let all: Vec<u32> = (0..25).collect();
         let (key, cursor) = (|n: &u32| format!("{n:04}"), Cursor::Name);
         let (mut seen, mut after) = (Vec::new(), None);

@@ -143,6 +143,34 @@ fn a_cursor_that_is_none_is_no_end_of_a_list() {
     }
 }
 
+/// A refusal says which value it is about, as it was written.
+#[test]
+fn refusals_name_the_field_and_the_value() {
+    let place = Place::new(As::User);
+    let daemon = Daemon::start(&place);
+    daemon.post("/v1/sandboxes", json!({ "name": "box" })).assert_ok();
+    for (query, told) in [
+        ("/v1/sandboxes?limit=abc", "limit: \"abc\": "),
+        ("/v1/sandboxes?limit=-1", "limit: \"-1\": "),
+        ("/v1/sandboxes?removed=perhaps", "removed: \"perhaps\": "),
+        ("/v1/sandboxes/box/files/list?path=.&depth=a%0ab", "depth: \"a\\nb\": "),
+        ("/v1/sandboxes/box?wait=soon", "wait: \"soon\" is no time"),
+        ("/v1/events?from=now", "from: \"now\": "),
+    ] {
+        let fault = daemon.get(query).assert_fault(400, "invalid_request");
+        assert!(fault["message"].as_str().unwrap().starts_with(&format!("the query: {told}")), "{query}: {fault}");
+    }
+    for (ask, told) in [
+        (json!({ "command": ["true"], "variables": ["NOEQ"] }), "variables: \"NOEQ\" has no name before a `=`"),
+        (json!({ "command": ["a\0b"] }), "command: \"a\\0b\" holds a zero byte"),
+        (json!({ "shell": "a\u{1b}[31m\0" }), "shell: \"a\\u{1b}[31m\\0\" holds a zero byte"),
+        (json!({ "command": [{ "base64": "?" }] }), "command: base64 \"?\" is not spelled as it should be"),
+    ] {
+        let fault = daemon.post("/v1/sandboxes/box/runs", ask).assert_fault(400, "invalid_request");
+        assert_eq!(fault["message"], told);
+    }
+}
+
 /// What is not even HTTP is told so in the same words.
 #[test]
 fn heads_that_are_none_are_refused_in_words() {
