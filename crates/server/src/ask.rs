@@ -1,12 +1,15 @@
 //! What a route takes of a request: its body, its query, the names in its path, `If-Match`, `Idempotency-Key`. Each refuses
 //! what it cannot read by the name of the field. They bear the names of axum's own, which no route may use.
 
+mod by_name;
+
+pub use self::by_name::ByName;
 use crate::Shared;
 use crate::refuse::Refusal;
 use axum::extract::{FromRequest, FromRequestParts, Request};
 use http::header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, IF_MATCH};
 use http::request::Parts;
-use http::{HeaderMap, HeaderName, StatusCode};
+use http::{HeaderMap, HeaderName, StatusCode, Uri};
 use http_body_util::{BodyExt, Limited};
 use serde::de::{DeserializeOwned, Error as _};
 use serde::{Deserialize, Deserializer};
@@ -46,7 +49,7 @@ impl<T: DeserializeOwned> FromRequest<Shared> for Json<T> {
 
 fn read<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Refusal> {
     let mut text = serde_json::Deserializer::from_slice(bytes);
-    let value = serde_path_to_error::deserialize(&mut text).map_err(|e| {
+    let value = serde_path_to_error::deserialize(ByName(&mut text)).map_err(|e| {
         let (at, inner) = (e.path().to_string(), e.into_inner());
         let field = if at == "." { String::new() } else { format!("{at}: ") };
         invalid(
@@ -104,9 +107,21 @@ impl<T: DeserializeOwned> FromRequestParts<Shared> for Query<T> {
         let read = axum::extract::Query::<T>::try_from_uri(&parts.uri);
         let refuse = |e: axum::extract::rejection::QueryRejection| {
             let why = std::error::Error::source(&e).map_or_else(|| e.to_string(), ToString::to_string);
+            let why = with_value(&parts.uri, why);
             invalid(format!("the query: {why}"), "/v1/openapi.json lists the parameters of each route")
         };
         read.map(|query| Query(query.0)).map_err(refuse)
+    }
+}
+
+/// What is wrong with a parameter, "NAME: why", beside what it was given. Types that tell the value themselves need no help.
+fn with_value(uri: &Uri, told: String) -> String {
+    let Some((name, why)) = told.split_once(": ") else { return told };
+    let pairs = axum::extract::Query::<Vec<(String, String)>>::try_from_uri(uri).map(|pairs| pairs.0);
+    let given = pairs.unwrap_or_default().into_iter().find(|(own, _)| own == name);
+    match given.map(|(_, value)| format!("{value:?}")) {
+        Some(value) if !why.contains(&value) => format!("{name}: {value}: {why}"),
+        _ => told,
     }
 }
 
@@ -226,8 +241,14 @@ impl Paging {
     const USUAL: usize = 100;
     const MOST: usize = 1000;
 
-    /// Cuts the part out of the whole list, which is in the order of `key`; and what `after` must be for the next one.
-    pub fn cut<T>(&self, mut all: Vec<T>, key: impl Fn(&T) -> String) -> Result<(Vec<T>, Option<String>), Refusal> {
+    /// Cuts the part out of the whole list, which is in the order of `key`; and what `after` must be for the next one. Keys have
+    /// the form of the cursor.
+    pub fn cut<T>(
+        &self,
+        mut all: Vec<T>,
+        cursor: Cursor,
+        key: impl Fn(&T) -> String,
+    ) -> Result<(Vec<T>, Option<String>), Refusal> {
         let limit = match self.limit {
             Some(0) => return Err(invalid("the query: limit: 0".into(), "ask for 1 to 1000")),
             Some(n) if n as usize > Self::MOST => {
@@ -237,6 +258,10 @@ impl Paging {
             None => Self::USUAL,
         };
         if let Some(after) = &self.after {
+            if !cursor.is(after) {
+                let hint = "give `next` of the part before; leave it out for the first";
+                return Err(invalid(format!("the query: after: {after:?} is none of this list"), hint));
+            }
             all.retain(|item| key(item).as_str() > after.as_str());
         }
         let more = all.len() > limit;
@@ -246,9 +271,58 @@ impl Paging {
     }
 }
 
+/// What keys of a list look like. Nothing else can be gone on from: it would be answered as the end of the list. One whose thing is
+/// gone meanwhile is as good as any.
+#[derive(Clone, Copy, Debug)]
+pub enum Cursor {
+    Name,
+    /// An id that begins like this.
+    Id(&'static str),
+    /// A time before such an id, so that the newest come first.
+    Timed(&'static str),
+}
+
+impl Cursor {
+    pub fn timed(ms: u64, id: &str) -> String {
+        format!("{:016x}.{id}", u64::MAX - ms)
+    }
+
+    fn is(self, text: &str) -> bool {
+        let hex =
+            |text: &str, length| text.len() == length && text.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));
+        match self {
+            Cursor::Name => node::lifecycle::create::check_name(text).is_ok(),
+            Cursor::Id(prefix) => text.strip_prefix(prefix).is_some_and(|rest| hex(rest, 32)),
+            Cursor::Timed(prefix) => {
+                text.split_once('.').is_some_and(|(time, id)| hex(time, 16) && Cursor::Id(prefix).is(id))
+            }
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn cursors_are_told_from_other_words() {
+        let id = terms::id("sbx", [0xa5; 16]);
+        let timed = Cursor::timed(1_700_000_000_000, &id);
+        assert!(Cursor::Id("sbx_").is(&id) && Cursor::Timed("sbx_").is(&timed) && Cursor::Name.is("v1.2"));
+        for (cursor, bad) in [
+            (Cursor::Id("sbx_"), "sbx_zzz"),
+            (Cursor::Id("sbx_"), &timed),
+            (Cursor::Id("run_"), &id),
+            (Cursor::Timed("sbx_"), &id),
+            (Cursor::Timed("run_"), &timed),
+            (Cursor::Timed("sbx_"), &timed.to_uppercase()),
+            (Cursor::Timed("sbx_"), &timed[1..]),
+            (Cursor::Name, "a b"),
+            (Cursor::Name, ""),
+        ] {
+            assert!(!cursor.is(bad), "{cursor:?} {bad:?}");
+        }
+    }
 
     #[test]
     fn times_are_read_as_people_write_them() {
@@ -263,10 +337,10 @@ mod tests {
     #[test]
     fn parts_of_a_list_make_up_the_whole() {
         let all: Vec<u32> = (0..25).collect();
-        let key = |n: &u32| format!("{n:04}");
+        let (key, cursor) = (|n: &u32| format!("{n:04}"), Cursor::Name);
         let (mut seen, mut after) = (Vec::new(), None);
         loop {
-            let (part, next) = Paging { limit: Some(10), after }.cut(all.clone(), key).unwrap();
+            let (part, next) = Paging { limit: Some(10), after }.cut(all.clone(), cursor, key).unwrap();
             seen.extend(part);
             after = next;
             if after.is_none() {
@@ -274,7 +348,8 @@ mod tests {
             }
         }
         assert_eq!(seen, all);
-        assert!(Paging { limit: Some(0), after: None }.cut(all.clone(), key).is_err());
-        assert!(Paging { limit: Some(1001), after: None }.cut(all, key).is_err());
+        assert!(Paging { limit: Some(0), after: None }.cut(all.clone(), cursor, key).is_err());
+        assert!(Paging { limit: Some(1001), after: None }.cut(all.clone(), cursor, key).is_err());
+        assert!(Paging { limit: None, after: Some("0/24".into()) }.cut(all, cursor, key).is_err());
     }
 }

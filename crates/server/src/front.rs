@@ -69,6 +69,11 @@ impl Front {
         answer
     }
 
+    /// Whether it answers somebody with a credential.
+    pub fn knew(answer: &Response) -> bool {
+        answer.extensions().get::<Tenant>().is_some()
+    }
+
     async fn admitted<B>(self, peer: &Peer, request: Request<B>) -> Result<Response, Refusal>
     where
         B: hyper::body::Body<Data = Bytes> + Send + Unpin + 'static,

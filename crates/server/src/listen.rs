@@ -1,6 +1,7 @@
 //! The daemon's sockets and its life: it listens, caps what comes, and ends in order.
 
 mod connection;
+mod linger;
 mod socket;
 mod tls;
 

@@ -1,8 +1,11 @@
 //! What changed in a workspace, as data: the words that scanning, review and approval share.
 
 use crate::name::Rel;
+use serde::de::value::MapAccessDeserializer;
+use serde::de::{self, Deserializer, MapAccess, Visitor};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+use std::fmt;
 use utoipa::ToSchema;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -64,12 +67,42 @@ pub struct Entry {
 }
 
 /// A name, or where a symbolic link leads, byte for byte: text, or base64 where it is none.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
 #[serde(untagged)]
 #[schema(as = Name)]
 pub enum Target {
     Text(String),
     Bytes { base64: String },
+}
+
+/// Read by hand: what is derived would also take a list for the object, and could not say what it wants.
+impl<'de> Deserialize<'de> for Target {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Target, D::Error> {
+        from.deserialize_any(OfTarget)
+    }
+}
+
+struct OfTarget;
+
+impl<'de> Visitor<'de> for OfTarget {
+    type Value = Target;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a text, or {\"base64\": \"…\"}")
+    }
+
+    fn visit_str<E: de::Error>(self, text: &str) -> Result<Target, E> {
+        Ok(Target::Text(text.to_owned()))
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Target, A::Error> {
+        #[derive(Deserialize)]
+        struct Bytes {
+            base64: String,
+        }
+        let Bytes { base64 } = Bytes::deserialize(MapAccessDeserializer::new(map))?;
+        Ok(Target::Bytes { base64 })
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]

@@ -411,6 +411,9 @@ pub(crate) fn broken(path: &Rel, error: &io::Error) -> Fault {
     match error.kind() {
         io::ErrorKind::InvalidData => Fault::new(ErrorKind::Conflict, message)
             .hint("something other than the kernel wrote into the layers; drop the sandbox with `cofferdam rm`"),
+        io::ErrorKind::PermissionDenied => {
+            Fault::new(ErrorKind::PolicyDenied, message).hint("change its permission bits")
+        }
         _ => Fault::new(ErrorKind::Unavailable, message),
     }
     .phase(Phase::Execution)

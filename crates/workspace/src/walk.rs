@@ -83,13 +83,26 @@ pub struct Walk<V> {
 
 /// Walks layers that are given from the bottom up; a tree without marks can be but one.
 pub fn walk<V: Visitor>(layers: &[&Dir], marks: Marks, visitor: V) -> Result<V, Fault> {
+    through(layers, marks, visitor).map_err(|ended| fault(&ended.at, &ended.error))
+}
+
+/// The same, for who has a better name for the top, or other words.
+pub fn through<V: Visitor>(layers: &[&Dir], marks: Marks, visitor: V) -> Result<V, Ended> {
     let ways = layers.iter().rev().map(|dir| Descent::at(dir)).collect::<io::Result<Vec<_>>>();
-    let mut walk =
-        Walk { ways: ways.map_err(|e| fault(&Rel::top(), &e))?, marks, frames: Vec::new(), seen: 0, visitor };
+    let ways = ways.map_err(|error| Ended { at: Rel::top(), error })?;
+    let mut walk = Walk { ways, marks, frames: Vec::new(), seen: 0, visitor };
     match walk.run() {
         Ok(()) => Ok(walk.visitor),
-        Err((path, error)) => Err(fault(&path, &error)),
+        Err((at, error)) => Err(Ended { at, error }),
     }
+}
+
+/// Where a walk ended before its end, and why.
+#[derive(Debug)]
+pub struct Ended {
+    /// From the top of what was walked.
+    pub at: Rel,
+    pub error: io::Error,
 }
 
 impl<V: Visitor> Walk<V> {
@@ -286,6 +299,10 @@ pub fn fault(path: &Rel, error: &io::Error) -> Fault {
         }
         io::ErrorKind::InvalidData => Fault::new(ErrorKind::Conflict, message)
             .hint("do not trust this layer; go back to a snapshot, or drop the sandbox with `cofferdam rm`"),
+        // However often one asks again.
+        io::ErrorKind::PermissionDenied => {
+            Fault::new(ErrorKind::PolicyDenied, message).hint("change its permission bits")
+        }
         _ => Fault::new(ErrorKind::Unavailable, message),
     }
 }

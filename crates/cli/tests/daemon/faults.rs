@@ -66,6 +66,111 @@ fn every_refusal_is_a_fault_with_the_id_of_its_request() {
     assert_eq!(daemon.get("/v1/sandboxes").json()["sandboxes"], json!([]), "nothing was made");
 }
 
+/// What a route describes as an object is one: nothing is taken by its position in a list.
+#[test]
+fn documents_are_objects_on_every_route() {
+    let place = Place::new(As::User);
+    let daemon = Daemon::start(&place);
+    let id = daemon.post("/v1/sandboxes", json!({ "name": "box" })).assert_ok()["id"].as_str().unwrap().to_owned();
+    let at = format!("/v1/sandboxes/{id}");
+    let described = daemon.get("/v1/openapi.json").assert_ok();
+    let mut asked = 0;
+    for (path, operations) in described["paths"].as_object().unwrap() {
+        for (method, operation) in operations.as_object().unwrap() {
+            if operation["requestBody"]["content"]["application/json"].is_null() {
+                continue;
+            }
+            let path = path.replace("{id}", &id).replace(['{', '}'], "");
+            for body in ["[]", "[[]]", "[\"a\"]", "[\"a\", \"b\"]", "null", "3", "\"x\""] {
+                let ask = daemon.ask(&method.to_uppercase(), &path).body("application/json", body.as_bytes());
+                let fault = ask.send().assert_fault(400, "invalid_request");
+                let told = fault["message"].as_str().unwrap();
+                let is_policy = path.ends_with("/policies/check");
+                assert!(is_policy || told.contains("an object"), "{method} {path} {body}: {told}");
+                asked += 1;
+            }
+        }
+    }
+    assert!(asked > 100, "only {asked} were tried");
+    for (method, path, body, named) in [
+        ("POST", "/v1/sandboxes", json!({ "limits": [1] }), "limits"),
+        ("POST", "/v1/sandboxes", json!({ "services": [["web", "true"]] }), "services[0]"),
+        ("POST", &format!("{at}/runs"), json!({ "command": ["true"], "terminal": [24, 80] }), "terminal"),
+        ("POST", &format!("{at}/runs"), json!({ "command": [["dHJ1ZQ=="]] }), "command[0]"),
+    ] {
+        let fault = daemon.ask(method, path).json(body).send().assert_fault(400, "invalid_request");
+        assert!(fault["message"].as_str().unwrap().contains(&format!("the body: {named}: ")), "{fault}");
+    }
+    assert_eq!(daemon.get("/v1/sandboxes").json()["sandboxes"].as_array().unwrap().len(), 1, "nothing was made");
+    assert_eq!(daemon.get(&at).assert_ok()["name"], "box");
+    // The control: the same by name.
+    daemon.post("/v1/sandboxes", json!({ "limits": { "max_wall_ms": 1000 } })).assert_ok();
+    daemon.post(&format!("{at}/runs?wait=30s"), json!({ "command": ["echo", { "base64": "/w==" }] })).assert_ok();
+}
+
+/// Each list goes on from its own cursors, also from one whose thing is gone, and from nothing else.
+#[test]
+fn a_cursor_that_is_none_is_no_end_of_a_list() {
+    let place = Place::new(As::User);
+    let daemon = Daemon::start(&place);
+    for name in ["a", "b", "c"] {
+        daemon.post("/v1/sandboxes", json!({ "name": name })).assert_ok();
+    }
+    let part = daemon.get("/v1/sandboxes?limit=1").assert_ok();
+    let (next, first) = (part["next"].as_str().unwrap(), part["sandboxes"][0]["id"].as_str().unwrap());
+    let behind = format!("/v1/sandboxes?after={next}");
+    daemon.ask("DELETE", &format!("/v1/sandboxes/{first}?force=true")).send().assert_ok();
+    assert_eq!(daemon.get(&behind).assert_ok()["sandboxes"].as_array().unwrap().len(), 2, "the control");
+    let (token, id) = ("0123456789abcdef.tok_0123456789abcdef0123456789abcdef", "snp_0123456789abcdef0123456789abcdef");
+    for (list, fine) in [
+        ("/v1/sandboxes", next),
+        ("/v1/runs", &token.replace("tok", "run")),
+        ("/v1/sandboxes/a/runs", &token.replace("tok", "run")),
+        ("/v1/tokens", token),
+        ("/v1/snapshots", id),
+        ("/v1/sandboxes/a/snapshots", id),
+        ("/v1/templates", "any-name"),
+    ] {
+        daemon.get(&format!("{list}?after={fine}")).assert_ok();
+        for bad in ["sbx_zzz", "", "%00", "0/1", &first[..20], &format!("{fine}%20")] {
+            let fault = daemon.get(&format!("{list}?after={bad}")).assert_fault(400, "invalid_request");
+            let told = fault["message"].as_str().unwrap();
+            assert!(told.contains("after: \"") && told.contains(&bad[..bad.find('%').unwrap_or(bad.len())]), "{told}");
+        }
+    }
+    for list in ["/v1/sandboxes", "/v1/runs", "/v1/tokens", "/v1/snapshots", "/v1/audit"] {
+        daemon.get(&format!("{list}?after=xyz")).assert_fault(400, "invalid_request");
+    }
+}
+
+/// A refusal says which value it is about, as it was written.
+#[test]
+fn refusals_name_the_field_and_the_value() {
+    let place = Place::new(As::User);
+    let daemon = Daemon::start(&place);
+    daemon.post("/v1/sandboxes", json!({ "name": "box" })).assert_ok();
+    for (query, told) in [
+        ("/v1/sandboxes?limit=abc", "limit: \"abc\": "),
+        ("/v1/sandboxes?limit=-1", "limit: \"-1\": "),
+        ("/v1/sandboxes?removed=perhaps", "removed: \"perhaps\": "),
+        ("/v1/sandboxes/box/files/list?path=.&depth=a%0ab", "depth: \"a\\nb\": "),
+        ("/v1/sandboxes/box?wait=soon", "wait: \"soon\" is no time"),
+        ("/v1/events?from=now", "from: \"now\": "),
+    ] {
+        let fault = daemon.get(query).assert_fault(400, "invalid_request");
+        assert!(fault["message"].as_str().unwrap().starts_with(&format!("the query: {told}")), "{query}: {fault}");
+    }
+    for (ask, told) in [
+        (json!({ "command": ["true"], "variables": ["NOEQ"] }), "variables: \"NOEQ\" has no name before a `=`"),
+        (json!({ "command": ["a\0b"] }), "command: \"a\\0b\" holds a zero byte"),
+        (json!({ "shell": "a\u{1b}[31m\0" }), "shell: \"a\\u{1b}[31m\\0\" holds a zero byte"),
+        (json!({ "command": [{ "base64": "?" }] }), "command: base64 \"?\" is not spelled as it should be"),
+    ] {
+        let fault = daemon.post("/v1/sandboxes/box/runs", ask).assert_fault(400, "invalid_request");
+        assert_eq!(fault["message"], told);
+    }
+}
+
 /// What is not even HTTP is told so in the same words.
 #[test]
 fn heads_that_are_none_are_refused_in_words() {

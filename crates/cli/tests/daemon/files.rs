@@ -139,6 +139,15 @@ fn parts_and_versions_of_a_file() {
     assert_eq!(past.header("content-range"), Some("bytes */10"));
     ask("range", "bytes=x").assert_fault(400, "invalid_request");
     let tag = whole.header("etag").unwrap().to_owned();
+    let resumed = |had: &str| {
+        let part = world.daemon.ask("GET", &at).header("range", "bytes=2-4").header("if-range", had).send();
+        (part.status, part.text())
+    };
+    assert_eq!(resumed(&tag), (206, "234".into()), "a part of what the caller has the rest of");
+    for other in ["\"another\"", &format!("W/{tag}"), "Wed, 21 Oct 2015 07:28:00 GMT"] {
+        assert_eq!(resumed(other), (200, "0123456789".into()), "{other}: parts of two versions would make neither");
+    }
+    assert_eq!(ask("if-range", &tag).status, 200, "without a range it says nothing");
     let known = ask("if-none-match", &tag);
     assert_eq!((known.status, known.body.len()), (304, 0));
     let head = world.daemon.ask("HEAD", &at).send();
@@ -154,10 +163,61 @@ fn parts_and_versions_of_a_file() {
     put("if-match", second.header("etag").unwrap(), b"third").assert_fault(409, "conflict");
     put("if-match", "*", b"third").assert_ok();
     assert_eq!(world.daemon.get(&at).text(), "third");
+    assert_eq!(resumed(&tag), (200, "third".into()), "the file is another by now");
     world.daemon.ask("PUT", &at).body("text/plain", b"x").send().assert_fault(415, "invalid_request");
     world.daemon.ask("PUT", &at).send().assert_ok();
     assert_eq!(world.daemon.get(&at).body, b"", "no body is an empty file");
     world.base_is_untouched();
+}
+
+/// What the guest shut is named, by the whole path and before the first byte: a stream can only break off.
+#[test]
+fn what_may_not_be_read_is_refused_by_name() {
+    for who in [As::Root, As::User] {
+        let world = World::new(who);
+        world.inside(
+            "mkdir -p t/deep; echo ok > t/good; head -c 1000000 /dev/zero > t/big; echo needle > t/secret; chmod 0 t/secret",
+        );
+        let refused = |at: &str, named: &str| {
+            let answer = world.get("archive", &format!("path={at}"));
+            let fault = answer.assert_fault(403, "policy_denied");
+            assert_eq!(fault["message"], format!("{named}: cannot pack it: it may not be read"));
+            assert_eq!((&fault["retry"], answer.header("retry-after")), (&json!("never"), None), "{fault}");
+        };
+        for at in ["t", ".", "t/secret"] {
+            refused(at, "t/secret");
+        }
+        world.get("content", "path=t/secret").assert_fault(403, "policy_denied");
+        let found = world.get("search", "path=t&content=needle").assert_ok();
+        assert_eq!(
+            found["skipped"],
+            json!([{ "path": "t/secret", "why": "t/secret: cannot read it: the guest itself may not" }])
+        );
+        world.post("chmod", json!({ "path": "t/secret", "mode": 0o600 })).assert_ok();
+        let whole = world.get("archive", "path=t");
+        assert_eq!((whole.status, whole.body.len() > 1_000_000), (200, true), "the control");
+        world.inside("chmod 0 t/deep");
+        refused("t", "t/deep");
+        world.get("archive", "path=t/deep").assert_fault(403, "policy_denied");
+        world.inside("chmod 700 t/deep");
+        assert_eq!(world.get("archive", "path=t").status, 200, "the control");
+    }
+}
+
+/// A name that cannot be taken is the one that is told.
+#[test]
+fn what_stands_in_the_way_of_a_rename_is_named() {
+    let world = World::new(As::Root);
+    world.inside("mkdir empty full; echo x > full/x; echo f > f");
+    let told = |from: &str, to: &str| {
+        let fault = world.post("rename", json!({ "from": from, "to": to, "replace": true }));
+        fault.assert_fault(409, "conflict")["message"].as_str().unwrap().to_owned()
+    };
+    assert_eq!(told("f", "empty"), "empty: cannot put it there: it is a directory");
+    assert_eq!(told("empty", "full"), "full: cannot put it there: the directory is not empty");
+    assert_eq!(told("empty", "f"), "f: it is no directory, and no directory can take its place");
+    world.post("rename", json!({ "from": "f", "to": "full/x", "replace": true })).assert_ok();
+    assert_eq!(world.inside("cat full/x"), "f\n", "the control");
 }
 
 /// A sandbox that is stopped can be read and written, runs nothing meanwhile, and is stopped afterwards.

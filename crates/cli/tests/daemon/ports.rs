@@ -88,6 +88,19 @@ fn a_port_inside_is_reached_and_what_is_ours_stays_outside() {
         assert_eq!((got.header("access-control-allow-origin"), got.header("clear-site-data")), (None, None));
         assert!(got.header("content-security-policy").unwrap().starts_with("sandbox "), "{got:?}");
 
+        // A path is the guest's own, byte for byte.
+        for path in ["/x%ff", "/%c3%28/%FF?q=%ff", "/%2e%2e/%2E%2e/y", "/a//b/", "/%"] {
+            let told = text(&ask("GET", path).send());
+            assert!(told.starts_with(&format!("GET {path} host=localhost:8000 ")), "{path}: {told}");
+        }
+        for odd in ["web/ports/x/", "web/ports/70000/x%ff", "web/ports/%ff/"] {
+            let answer = w.daemon.ask("GET", &format!("/v1/sandboxes/{odd}")).over_tcp().bearer(&agent).send();
+            let fault = answer.assert_fault(400, "invalid_request");
+            assert!(fault["message"].as_str().unwrap().starts_with("the path: port: "), "{odd}: {fault}");
+        }
+        let nobody = w.daemon.ask("GET", "/v1/sandboxes/%ff/ports/8000/x").over_tcp().bearer(&agent).send();
+        nobody.assert_fault(404, "not_found");
+
         let posted = ask("POST", "/form").body("text/plain", b"hello").send();
         assert!(text(&posted).contains("POST /form host=localhost:8000 body=hello "), "{posted:?}");
         // Its own refusals are passed on as they are.

@@ -161,3 +161,67 @@ fn r11_bodies_are_bounded_before_they_are_read() {
     stream.write_all(b"2\r\n{}\r\n0\r\n\r\n").unwrap();
     assert_eq!(receive(&mut stream).unwrap().status, 201);
 }
+
+/// Most clients send all before they read. One that is refused early reads why all the same, as far as that can be borne.
+#[test]
+fn a_refusal_reaches_who_sends_all_before_it_reads() {
+    let place = Place::new(As::User);
+    let daemon = Daemon::start_tcp(&place);
+    daemon.post("/v1/sandboxes", json!({ "name": "box" })).assert_ok();
+    let (port, token) = (daemon.port.unwrap(), daemon.operator_token());
+    let auth = format!("authorization: Bearer {token}\r\n");
+    let content = "/v1/sandboxes/box/files/content?path=new";
+    let head = |method: &str, path: &str, more: &str, length: u64| {
+        format!("{method} {path} HTTP/1.1\r\nhost: localhost:{port}\r\n{more}content-length: {length}\r\n\r\n")
+    };
+    let bytes = "content-type: application/octet-stream\r\n";
+    for (method, path, more, size, status, kind) in [
+        ("PUT", content, format!("{auth}{bytes}if-match: \"zzz\"\r\n"), 5_000_000, 409, "conflict"),
+        ("PUT", content, format!("{auth}content-type: text/plain\r\n"), 5_000_000, 415, "invalid_request"),
+        ("PUT", "/v1/nothing", format!("{auth}{bytes}"), 5_000_000, 404, "not_found"),
+        ("PATCH", content, format!("{auth}{bytes}"), 5_000_000, 405, "invalid_request"),
+        (
+            "POST",
+            "/v1/sandboxes",
+            format!("{auth}content-type: application/json\r\n"),
+            20_000_000,
+            413,
+            "limit_exceeded",
+        ),
+        ("PUT", content, bytes.into(), 800_000, 401, "unauthenticated"),
+    ] {
+        for _ in 0..3 {
+            let mut stream = daemon.tcp();
+            stream.write_all(head(method, path, &more, size).as_bytes()).unwrap();
+            stream.write_all(&vec![b' '; size as usize]).unwrap_or_else(|e| panic!("{status}: {e}"));
+            let answer = receive(&mut stream).unwrap();
+            answer.assert_fault(status, kind);
+            assert_eq!(answer.header("connection"), Some("close"), "{answer:?}");
+            assert_eq!(stream.read(&mut [0]).unwrap(), 0, "and that was all");
+        }
+    }
+    // The control: the same body where it is wanted.
+    let mut stream = daemon.tcp();
+    stream.write_all(head("PUT", content, &format!("{auth}{bytes}"), 5_000_000).as_bytes()).unwrap();
+    stream.write_all(&vec![b' '; 5_000_000]).unwrap();
+    assert_eq!(receive(&mut stream).unwrap().assert_ok()["size"], 5_000_000);
+    // A small one costs nobody the connection.
+    for _ in 0..2 {
+        let more = format!("{auth}content-type: application/json\r\n");
+        stream.write_all((head("POST", "/v1/nothing", &more, 2) + "{}").as_bytes()).unwrap();
+        receive(&mut stream).unwrap().assert_fault(404, "not_found");
+    }
+    // Whoever shows no credential is not read for long, and one that sends nothing is not waited for.
+    let (mut endless, mut silent) = (daemon.tcp(), daemon.tcp());
+    for stream in [&mut endless, &mut silent] {
+        stream.write_all(head("PUT", content, bytes, 1 << 40).as_bytes()).unwrap();
+    }
+    let taken = (0..1 << 10).take_while(|_| endless.write_all(&[b' '; 64 << 10]).is_ok()).count();
+    assert!(taken < 512, "{taken} pieces of 64 KiB");
+    receive(&mut silent).unwrap().assert_fault(401, "unauthenticated");
+    let begun = Instant::now();
+    while silent.write_all(b" ").is_ok() {
+        assert!(begun.elapsed() < Duration::from_secs(20), "its connection is kept");
+        std::thread::sleep(Duration::from_millis(200));
+    }
+}

@@ -100,7 +100,14 @@ pub fn rename(root: &Root, from: &Rel, to: &Rel, replace: bool) -> Result<Moved,
             by_copy(root, &old, &new, replace)?;
             How::Copied
         }
-        Err(Errno::EXIST) => return Err(trouble::fault(to, "put it there", &Errno::EXIST.into())),
+        // These speak of what stands at the new name.
+        Err(e @ (Errno::EXIST | Errno::ISDIR | Errno::NOTEMPTY)) => {
+            return Err(trouble::fault(to, "put it there", &e.into()));
+        }
+        Err(Errno::NOTDIR) => {
+            let why = "it is no directory, and no directory can take its place";
+            return Err(trouble::conflict(to, why, "remove it first, or choose another place"));
+        }
         Err(Errno::INVAL) => {
             let message = format!("{from} cannot be moved to {to}, which is in it");
             return Err(Fault::invalid(message).hint("choose another place").phase(Phase::Execution));

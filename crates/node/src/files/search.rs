@@ -271,7 +271,8 @@ impl Hunt {
             Err(e) => {
                 // What went meanwhile is not there.
                 if !workspace::dir::is_absent(&e) {
-                    self.skip(path, &trouble::fault(&Rel::top(), "read it", &e).message);
+                    let why = trouble::fault(&path, "read it", &e).message;
+                    self.skip(path, &why);
                 }
                 None
             }

@@ -3,10 +3,9 @@
 use super::place::{Last, settled};
 use super::{Root, change, list, trouble};
 use serde::{Deserialize, Serialize};
-use std::io::{Read, Write};
-use terms::Fault;
-use workspace::archive;
-use workspace::{FileKind, Rel};
+use std::io::{self, Read, Write};
+use terms::{ErrorKind, Fault, Phase};
+use workspace::{FileKind, Rel, archive, walk};
 
 /// The most that is unpacked where the sandbox has no limit of its own.
 const MOST_BYTES: u64 = 16 << 30;
@@ -37,10 +36,25 @@ pub fn pack(root: &Root, path: &Rel, out: &mut dyn Write) -> Result<Packed, Faul
     let spot = root.find(path, Last::Followed)?;
     let meta = spot.meta().map_err(|e| trouble::fault(path, "look at it", &e))?;
     let packed = match (&spot.name, meta.map(|meta| meta.kind)) {
-        (Some(name), Some(kind)) if kind != FileKind::Dir => archive::pack(&spot.dir, Some(name), out)?,
-        _ => archive::pack(&list::directory(root, path)?.1, None, out)?,
+        (Some(name), Some(kind)) if kind != FileKind::Dir => {
+            archive::pack(&spot.dir, Some(name), out).map_err(|ended| told(&spot.path, &ended.error))?
+        }
+        _ => {
+            let (spot, dir) = list::directory(root, path)?;
+            archive::pack(&dir, None, out).map_err(|ended| told(&list::joined(&spot.path, &ended.at), &ended.error))?
+        }
     };
     Ok(Packed { entries: packed.entries, bytes: packed.bytes, left_out: packed.left_out })
+}
+
+/// A stream without what may not be read would look like all that is there.
+fn told(path: &Rel, error: &io::Error) -> Fault {
+    if error.kind() != io::ErrorKind::PermissionDenied {
+        return walk::fault(path, error);
+    }
+    let message = format!("{}: cannot pack it: it may not be read", trouble::shown(path));
+    let fault = Fault::new(ErrorKind::PolicyDenied, message).phase(Phase::Execution);
+    fault.hint("change its permission bits, or pack what is beside it")
 }
 
 /// Unpacks into a directory, which is made where it is missing.

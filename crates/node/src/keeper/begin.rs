@@ -113,7 +113,27 @@ fn invalid(message: String, hint: &str) -> Fault {
     Fault::invalid(message).hint(hint).phase(Phase::Admission)
 }
 
+/// A word in a message: what was given, escaped, and no more than can be read.
+fn given(word: &Target) -> String {
+    const SHOWN: usize = 100;
+    match word {
+        Target::Text(text) => format!("{:?}", text.chars().take(SHOWN).collect::<String>()),
+        Target::Bytes { base64 } => format!("base64 {:?}", base64.chars().take(SHOWN).collect::<String>()),
+    }
+}
+
 impl Ask {
+    /// All that is handed to the command, each with the field that it is in.
+    fn words(&self) -> impl Iterator<Item = (&'static str, &Target)> {
+        let command = self.command.iter().map(|word| ("command", word));
+        let shell = self.shell.iter().map(|word| ("shell", word));
+        let env = self.env.values().map(|word| ("env", word));
+        let variables = self.variables.iter().map(|word| ("variables", word));
+        let workdir = self.workdir.iter().map(|word| ("workdir", word));
+        let cwd = self.cwd.iter().map(|word| ("cwd", word));
+        command.chain(shell).chain(env).chain(variables).chain(workdir).chain(cwd)
+    }
+
     pub(crate) fn check(&self) -> Result<(), Fault> {
         if self.command.is_empty() && self.shell.is_none() {
             return Err(invalid(
@@ -121,22 +141,21 @@ impl Ask {
                 "give `command` as a list of words, or `shell` as a text",
             ));
         }
-        let all = self.command.iter().chain(&self.shell).chain(self.env.values()).chain(&self.variables);
-        for word in all.chain(&self.workdir).chain(&self.cwd) {
+        for (field, word) in self.words() {
             let Some(bytes) = word.bytes() else {
                 return Err(invalid(
-                    format!("{word:?} is not spelled as it should be"),
+                    format!("{field}: {} is not spelled as it should be", given(word)),
                     "text is given as text, and only what is none as base64",
                 ));
             };
             if bytes.contains(&0) {
                 let hint = "no argument, variable or path can hold one";
-                return Err(invalid(format!("{word:?} holds a zero byte"), hint));
+                return Err(invalid(format!("{field}: {} holds a zero byte", given(word)), hint));
             }
         }
         let is_variable = |word: &&Target| word.bytes().is_some_and(|b| b.iter().position(|b| *b == b'=') > Some(0));
         if let Some(word) = self.variables.iter().find(|word| !is_variable(word)) {
-            return Err(invalid(format!("variables: {word:?} has no name before a `=`"), "give NAME=VALUE"));
+            return Err(invalid(format!("variables: {} has no name before a `=`", given(word)), "give NAME=VALUE"));
         }
         if let Some(name) = self.env.keys().find(|name| name.is_empty() || name.contains(['=', '\0'])) {
             return Err(invalid(format!("env: {name:?} is no name of a variable"), "leave out `=` and zero bytes"));

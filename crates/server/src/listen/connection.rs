@@ -1,12 +1,14 @@
 //! One connection: counted, timed, and answered in words of ours also where HTTP itself was not kept to.
 
+use super::linger::{Asked, Linger, Rest};
 use crate::credentials::Peer;
 use crate::front::Front;
 use crate::refuse::Refusal;
 use axum::body::Body;
 use bytes::Bytes;
-use http::StatusCode;
-use hyper::body::{Frame, SizeHint};
+use http::header::{CONNECTION, HeaderValue};
+use http::{Request, StatusCode};
+use hyper::body::{Frame, Incoming, SizeHint};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use rustix::net::RecvFlags;
 use std::collections::HashMap;
@@ -18,7 +20,7 @@ use std::os::fd::AsFd;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 use terms::LimitKind;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, Interest, ReadBuf};
@@ -188,13 +190,19 @@ async fn greet(stream: impl Stream, tls: TlsAcceptor, place: Place, peer: Peer, 
 
 async fn speak(stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static, place: Place, peer: Peer, front: Front) {
     let shared = front.shared.clone();
-    let busy = Arc::new(AtomicBool::new(false));
-    let stream = TokioIo::new(Wire::new(stream, place, busy.clone()));
-    let service = hyper::service::service_fn(move |request| {
-        let (front, peer, busy) = (front.clone(), peer.clone(), busy.clone());
+    let (busy, rest) = (Arc::new(AtomicBool::new(false)), Arc::new(Rest::default()));
+    let stream = TokioIo::new(Wire::new(stream, place, busy.clone(), rest.clone()));
+    let service = hyper::service::service_fn(move |request: Request<Incoming>| {
+        let (front, peer, busy, rest) = (front.clone(), peer.clone(), busy.clone(), rest.clone());
         async move {
             busy.store(true, Ordering::Relaxed);
-            let answer = front.answer(peer, request).await;
+            let mut answer = front.answer(peer, request.map(|body| Asked::new(body, rest.clone()))).await;
+            if Front::knew(&answer) {
+                rest.is_known();
+            }
+            if rest.ends_it() {
+                answer.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+            }
             Ok::<_, Infallible>(answer.map(|body| Marked { body, busy }))
         }
     });
@@ -240,13 +248,16 @@ struct Wire<S> {
     /// What is left of a refusal that stands in for hyper's.
     instead: Option<(Vec<u8>, usize)>,
     stuck: Option<Pin<Box<Sleep>>>,
+    rest: Arc<Rest>,
+    /// All is said, and what the client still says is thrown away.
+    linger: Option<Linger>,
     /// It counts as one as long as it lasts, also when it speaks something else than HTTP by then.
     _place: Place,
 }
 
 impl<S> Wire<S> {
-    fn new(stream: S, place: Place, busy: Arc<AtomicBool>) -> Wire<S> {
-        Wire { stream, busy, instead: None, stuck: None, _place: place }
+    fn new(stream: S, place: Place, busy: Arc<AtomicBool>, rest: Arc<Rest>) -> Wire<S> {
+        Wire { stream, busy, instead: None, stuck: None, rest, linger: None, _place: place }
     }
 
     /// Passes on what the stream says, unless it has said "not yet" for too long.
@@ -319,11 +330,14 @@ impl<S: AsyncRead + Unpin> AsyncRead for Wire<S> {
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for Wire<S> {
+impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Wire<S> {
     fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         let this = self.get_mut();
         if this.instead.is_none() && !this.busy.load(Ordering::Relaxed) {
             this.instead = bare(bytes).map(|refusal| (blunt(refusal), 0));
+            if this.instead.is_some() {
+                this.rest.is_unread();
+            }
         }
         let Some((whole, done)) = &mut this.instead else {
             let now = Pin::new(&mut this.stream).poll_write(cx, bytes);
@@ -347,7 +361,12 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Wire<S> {
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.get_mut().stream).poll_shutdown(cx)
+        let this = self.get_mut();
+        if this.linger.is_none() {
+            ready!(Pin::new(&mut this.stream).poll_shutdown(cx))?;
+        }
+        let linger = this.linger.get_or_insert_with(|| this.rest.linger());
+        linger.poll(&mut this.stream, cx).map(Ok)
     }
 }
 

@@ -8,13 +8,14 @@
 mod confine;
 
 use self::confine::Led;
-use crate::ask::Path;
+use crate::gate;
 use crate::refuse::{OfGuest, Refusal};
 use crate::{Scope, Shared, Who};
 use axum::body::Body;
-use axum::extract::{Request, State};
+use axum::extract::{FromRequestParts, Request, State};
 use axum::response::Response;
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
+use http::request::Parts;
 use http::{StatusCode, Uri, Version};
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
@@ -49,11 +50,10 @@ macro_rules! ways {
             async fn $name(
                 State(shared): State<Shared>,
                 who: Who,
-                place: Path<(String, u16, String)>,
+                place: Place,
                 request: Request,
             ) -> Result<Response, Refusal> {
-                let Path((id, port, _)) = place;
-                pass(shared, who, id, port, request).await
+                pass(shared, who, place, request).await
             }
 
             #[doc = $about]
@@ -66,11 +66,10 @@ macro_rules! ways {
             async fn $top(
                 State(shared): State<Shared>,
                 who: Who,
-                place: Path<(String, u16)>,
+                place: Place,
                 request: Request,
             ) -> Result<Response, Refusal> {
-                let Path((id, port)) = place;
-                pass(shared, who, id, port, request).await
+                pass(shared, who, place, request).await
             }
         )+
     };
@@ -85,7 +84,26 @@ ways!(
     (options, options_top, options, "Ask a port inside what it takes."),
 );
 
-async fn pass(shared: Shared, who: Who, id: String, port: u16, request: Request) -> Result<Response, Refusal> {
+/// Which port is meant. It is read from the path itself: what follows is the guest's own, and need not be text.
+struct Place {
+    id: String,
+    port: u16,
+}
+
+impl FromRequestParts<Shared> for Place {
+    type Rejection = Refusal;
+
+    async fn from_request_parts(parts: &mut Parts, _: &Shared) -> Result<Place, Refusal> {
+        let mut named = gate::parts_of(parts.uri.path()).into_iter().skip(3).step_by(2);
+        let (id, port) = (named.next().unwrap_or_default(), named.next().unwrap_or_default());
+        let refuse = || Fault::invalid(format!("the path: port: {port:?} is none")).hint("a port is 1 to 65535");
+        let number = port.parse().map_err(|_| refuse().phase(Phase::Admission))?;
+        Ok(Place { id, port: number })
+    }
+}
+
+async fn pass(shared: Shared, who: Who, place: Place, request: Request) -> Result<Response, Refusal> {
+    let Place { id, port } = place;
     who.needs(Scope::Agent)?;
     let word = id.clone();
     let (_, stream) = shared.enlivening(&who, &id, move |caller| node::ports::connect(&word, port, caller)).await?;

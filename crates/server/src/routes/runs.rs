@@ -8,7 +8,7 @@ pub use explain::Wish as ExplainRun;
 
 use crate::admission::Lease;
 use crate::answer::{Answer, Document};
-use crate::ask::{Json, Key, Paging, Path, Query, Time, broken_body};
+use crate::ask::{Cursor, Json, Key, Paging, Path, Query, Time, broken_body};
 use crate::refuse::Refusal;
 use crate::running::{Input, Listener, PIECE};
 use crate::{Scope, Shared, Who};
@@ -67,7 +67,7 @@ struct List {
 
 fn part(query: ListQuery, all: Vec<Shown>) -> Result<Answer<List>, Refusal> {
     let page = Paging { limit: query.limit, after: query.after };
-    let (runs, next) = page.cut(all, |run| format!("{:016x}.{}", u64::MAX - run.started_ms, run.run))?;
+    let (runs, next) = page.cut(all, Cursor::Timed("run_"), |run| Cursor::timed(run.started_ms, &run.run))?;
     Ok(Answer::ok(List { runs, next }))
 }
 

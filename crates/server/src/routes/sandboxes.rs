@@ -1,7 +1,7 @@
 //! Sandboxes: made, listed, looked at, changed, started, stopped, removed, collected.
 
 use crate::answer::{Answer, Document};
-use crate::ask::{IfMatch, Json, Key, Paging, Path, Query, Time};
+use crate::ask::{Cursor, IfMatch, Json, Key, Paging, Path, Query, Time};
 use crate::refuse::Refusal;
 use crate::{Scope, Shared, Who};
 use axum::extract::State;
@@ -70,9 +70,10 @@ pub struct List {
 async fn list(State(shared): State<Shared>, who: Who, Query(query): Query<ListQuery>) -> Result<Answer<List>, Refusal> {
     who.needs_any(&[Scope::Agent, Scope::Reviewer])?;
     let mut rows = shared.verb(&who, move |caller| list_all(caller, query.removed)).await?;
-    let key = |row: &Row| format!("{:016x}.{}", u64::MAX - row.created_ms, row.id);
+    let key = |row: &Row| Cursor::timed(row.created_ms, &row.id);
     rows.sort_by_cached_key(key);
-    let (sandboxes, next) = Paging { limit: query.limit, after: query.after }.cut(rows, key)?;
+    let page = Paging { limit: query.limit, after: query.after };
+    let (sandboxes, next) = page.cut(rows, Cursor::Timed("sbx_"), key)?;
     Ok(Answer::ok(List { sandboxes, next }))
 }
 

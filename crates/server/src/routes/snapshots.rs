@@ -4,7 +4,7 @@ mod any;
 
 use super::files::archive_turn;
 use super::sandboxes::PolicyOf;
-use crate::ask::{IfMatch, Json, Key, Paging, Path, Query};
+use crate::ask::{Cursor, IfMatch, Json, Key, Paging, Path, Query};
 use crate::refuse::Refusal;
 use crate::{Scope, Shared, Who, spooled, upload};
 use axum::extract::{Request, State};
@@ -85,7 +85,7 @@ async fn list_snapshots(
     who.needs_any(&LOOKERS)?;
     let mut all = shared.verb(&who, move |caller| snapshots::list_of(&Place::open(caller)?, caller, &id)).await?;
     all.sort_by(|a, b| a.id.cmp(&b.id));
-    let (snapshots, next) = part.paging().cut(all, |s| s.id.clone())?;
+    let (snapshots, next) = part.paging().cut(all, Cursor::Id("snp_"), |s| s.id.clone())?;
     Ok(axum::Json(Snapshots { protocol_version: PROTOCOL_VERSION, snapshots, next }))
 }
 

@@ -4,7 +4,7 @@ mod prepare;
 
 pub(super) use super::sandboxes::PolicyOf;
 use super::snapshots::{Part, Removed, once, takes};
-use crate::ask::{Json, Key, Path, Query};
+use crate::ask::{Cursor, Json, Key, Path, Query};
 use crate::refuse::Refusal;
 use crate::{Scope, Shared, Who};
 use axum::extract::State;
@@ -52,7 +52,7 @@ async fn list_templates(
 ) -> Result<axum::Json<Templates>, Refusal> {
     who.needs_any(&LOOKERS)?;
     let all = shared.verb(&who, |caller| snapshots::describe_templates(&Place::open(caller)?)).await?;
-    let (templates, next) = part.paging().cut(all, |t| t.name.clone())?;
+    let (templates, next) = part.paging().cut(all, Cursor::Name, |t| t.name.clone())?;
     Ok(axum::Json(Templates { protocol_version: PROTOCOL_VERSION, templates, next }))
 }
 

@@ -1,7 +1,7 @@
 //! Tokens: made, listed, revoked. The operator's alone.
 
 use crate::answer::{Answer, Document};
-use crate::ask::{Json, Key, Paging, Path, Query};
+use crate::ask::{Cursor, Json, Key, Paging, Path, Query};
 use crate::refuse::Refusal;
 use crate::{Scope, Shared, Who};
 use axum::extract::State;
@@ -53,7 +53,7 @@ async fn list(State(shared): State<Shared>, who: Who, Query(query): Query<ListQu
     operator(&who)?;
     let all = shared.verb(&who, tokens::list).await?;
     let page = Paging { limit: query.limit, after: query.after };
-    let (tokens, next) = page.cut(all, |token| format!("{:016x}.{}", u64::MAX - token.created_ms, token.id))?;
+    let (tokens, next) = page.cut(all, Cursor::Timed("tok_"), |token| Cursor::timed(token.created_ms, &token.id))?;
     Ok(Answer::ok(List { tokens, next }))
 }
 

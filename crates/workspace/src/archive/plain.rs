@@ -7,8 +7,8 @@ use crate::attributes::Marks;
 use crate::change::FileKind;
 use crate::dir::{self, Dir};
 use crate::name::Rel;
-use crate::walk::{self, At, Visitor};
-use rustix::fs::{AtFlags, FileType, Mode, OFlags, Timespec, Timestamps, UTIME_OMIT};
+use crate::walk::{self, At, Ended, Visitor};
+use rustix::fs::{Access, AtFlags, FileType, Mode, OFlags, Timespec, Timestamps, UTIME_OMIT};
 use rustix::io::Errno;
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -26,23 +26,55 @@ pub struct Packed {
 }
 
 /// Writes all that is in a directory, with names relative to it; or one file of it. Bytes of files that change meanwhile are an
-/// error, for the length of each is told before its bytes.
-pub fn pack(top: &Dir, only: Option<&[u8]>, out: impl Write) -> Result<Packed, Fault> {
+/// error, for the length of each is told before its bytes. What may not be read is found before the first byte is written: a stream
+/// can only break off, without a word.
+pub fn pack(top: &Dir, only: Option<&[u8]>, out: impl Write) -> Result<Packed, Ended> {
     let mut packer =
         Packer { tar: tar::Builder::new(out), path: Vec::new(), cuts: Vec::new(), packed: Packed::default() };
     match only {
         Some(name) => {
-            let path = Rel::top().join(name);
+            let failed = |error| Ended { at: Rel::top().join(name), error };
             let meta = top.meta_of(name).and_then(|meta| meta.ok_or_else(|| io::ErrorKind::NotFound.into()));
-            let meta = meta.map_err(|e| walk::fault(&path, &e))?;
+            let meta = meta.map_err(failed)?;
             let at = At { name, meta, parent: top, depth: 0, opened: None, opaque: false, marks: Marks::Foreign };
-            packer.leaf(&at).map_err(|e| walk::fault(&path, &e))?;
+            packer.leaf(&at).map_err(failed)?;
         }
-        None => packer = walk::walk(&[top], Marks::Foreign, packer)?,
+        None => {
+            walk::through(&[top], Marks::Foreign, Looker)?;
+            packer = walk::through(&[top], Marks::Foreign, packer)?;
+        }
     }
     let finished = packer.tar.into_inner().and_then(|mut out| out.flush());
-    finished.map_err(|e| walk::fault(&Rel::top(), &e))?;
+    finished.map_err(|error| Ended { at: Rel::top(), error })?;
     Ok(packer.packed)
+}
+
+/// Whether all can be read; directories are by being walked.
+struct Looker;
+
+impl Visitor for Looker {
+    fn enter(&mut self, _: &At<'_>) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn leaf(&mut self, at: &At<'_>) -> io::Result<()> {
+        if at.meta.kind != FileKind::File {
+            return Ok(());
+        }
+        let how = AtFlags::EACCESS | AtFlags::SYMLINK_NOFOLLOW;
+        match rustix::fs::accessat(at.parent, at.name, Access::READ_OK, how) {
+            Err(Errno::NOENT) => self.vanished(),
+            other => Ok(other?),
+        }
+    }
+
+    fn leave(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn vanished(&mut self) -> io::Result<()> {
+        Ok(())
+    }
 }
 
 struct Packer<W: Write> {

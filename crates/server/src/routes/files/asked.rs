@@ -4,7 +4,7 @@ use crate::Shared;
 use crate::ask::single;
 use crate::refuse::Refusal;
 use axum::extract::FromRequestParts;
-use http::header::{IF_MATCH, IF_NONE_MATCH, RANGE};
+use http::header::{IF_MATCH, IF_NONE_MATCH, IF_RANGE, RANGE};
 use http::request::Parts;
 use http::{HeaderMap, HeaderName, Uri};
 use node::files::read::Span;
@@ -143,6 +143,12 @@ fn tags_of(text: &str, header: &HeaderName) -> Result<Vec<String>, Refusal> {
     text.split(',').map(tag).collect::<Option<Vec<_>>>().ok_or_else(refuse)
 }
 
+/// Whether a range is still of the version that its asker has a part of. Only the very tag will do: a weak one is no promise of the
+/// same bytes, and no date is told that could come back.
+pub fn is_of_this_version(headers: &HeaderMap, tag: &str) -> Result<bool, Refusal> {
+    Ok(single(headers, &IF_RANGE)?.is_none_or(|had| had == format!("\"{tag}\"")))
+}
+
 /// The range that is asked for; none where all is, or several are, which may be answered with all.
 pub fn span(headers: &HeaderMap) -> Result<Option<Span>, Refusal> {
     let Some(text) = single(headers, &RANGE)? else { return Ok(None) };
@@ -188,5 +194,10 @@ mod tests {
         assert_eq!(when(&of(IF_MATCH, "*")).unwrap(), When::Present);
         assert!(when(&of(IF_MATCH, "a")).is_err());
         assert!(is_known(&of(IF_NONE_MATCH, "\"x\",\"y\""), "y").unwrap());
+        let current = |text: &str| is_of_this_version(&of(IF_RANGE, text), "y").unwrap();
+        assert!(current("\"y\"") && is_of_this_version(&HeaderMap::new(), "y").unwrap());
+        for other in ["\"x\"", "W/\"y\"", "y", "\"x\", \"y\"", "*", "Wed, 21 Oct 2015 07:28:00 GMT"] {
+            assert!(!current(other), "{other}");
+        }
     }
 }

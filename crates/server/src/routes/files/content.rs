@@ -31,6 +31,7 @@ pub struct Nothing {}
 #[utoipa::path(get, path = "/v1/sandboxes/{id}/files/content", tag = "files",
     params(("id" = String, Path), asked::PathQuery,
         ("Range" = Option<String>, Header, description = "One range of bytes, e.g. `bytes=0-99`."),
+        ("If-Range" = Option<String>, Header, description = "The tag that the range is meant for; all is answered where the file has another by now."),
         ("If-None-Match" = Option<String>, Header, description = "Tags that the caller has already.")),
     responses((status = 200, description = "All of it.", body = Vec<u8>, content_type = "application/octet-stream"),
         (status = 206, description = "The range that was asked for.", body = Vec<u8>, content_type = "application/octet-stream"),
@@ -54,7 +55,8 @@ pub async fn get(
         return Ok((StatusCode::NOT_MODIFIED, described(&entry)).into_response());
     }
     let mut status = StatusCode::OK;
-    if let Some(span) = span {
+    let of_this_version = asked::is_of_this_version(&headers, tag)?;
+    if let Some(span) = span.filter(|_| of_this_version) {
         if let Err(fault) = reading.narrow(span) {
             aside(reading);
             return Ok(unsatisfied(fault, entry.size));

@@ -1,7 +1,7 @@
 //! Being at a run over a WebSocket: what it says comes, what is sent goes to its input. Who leaves does not end it.
 
 use super::{fit, send};
-use crate::ask::{Path, Query};
+use crate::ask::{ByName, Path, Query};
 use crate::refuse::Refusal;
 use crate::running::{Input, Listener, Log, PIECE, Told};
 use crate::{Scope, Shared, Who};
@@ -203,7 +203,9 @@ async fn hear(mut stream: SplitStream<WebSocket>, speaking: Listener, faults: mp
 }
 
 async fn obey(input: &mut Option<Input>, speaking: &Listener, text: &str) -> Result<(), Refusal> {
-    let word: Word = serde_json::from_str(text).map_err(|e| {
+    let mut json = serde_json::Deserializer::from_str(text);
+    let read = Word::deserialize(ByName(&mut json)).and_then(|word| json.end().map(|()| word));
+    let word = read.map_err(|e| {
         let hint = "say {\"eof\": true}, {\"resize\": {\"rows\": 24, \"columns\": 80}} or {\"signal\": 2}";
         Fault::invalid(format!("the message: {e}")).hint(hint).phase(Phase::Execution)
     })?;

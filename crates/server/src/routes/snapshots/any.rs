@@ -1,7 +1,7 @@
 //! Snapshots of all sandboxes, also of those that are gone, and what is made of a snapshot or a sandbox by one word.
 
 use super::{Fork, LOOKERS, Part, SORT, Snapshots, archive_turn, once, takes};
-use crate::ask::{Json, Key, Path, Query};
+use crate::ask::{Cursor, Json, Key, Path, Query};
 use crate::refuse::Refusal;
 use crate::{Scope, Shared, Who, spooled};
 use axum::extract::State;
@@ -23,7 +23,7 @@ pub async fn list_all(
     who.needs_any(&LOOKERS)?;
     let mut all = shared.verb(&who, |caller| snapshots::list_all(&Place::open(caller)?, caller)).await?;
     all.sort_by(|a, b| a.id.cmp(&b.id));
-    let (snapshots, next) = part.paging().cut(all, |s| s.id.clone())?;
+    let (snapshots, next) = part.paging().cut(all, Cursor::Id("snp_"), |s| s.id.clone())?;
     Ok(axum::Json(Snapshots { protocol_version: PROTOCOL_VERSION, snapshots, next }))
 }
 
