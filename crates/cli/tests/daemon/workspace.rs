@@ -477,3 +477,60 @@ fn events_are_the_journal_and_none_is_lost_over_a_restart() {
     let rest = world.daemon.get(&format!("/v1/audit?after={next}&limit=1")).assert_ok();
     assert_eq!(rest["entries"][0]["seq"].as_u64(), Some(next + 1));
 }
+
+/// Every change is below the top, so that a name which somebody's program left empty would choose them all.
+#[test]
+fn an_empty_path_chooses_nothing() {
+    let world = World::with_repository();
+    world.create(json!({ "name": "agent" }));
+    world.exec("agent", "echo new > src/new.txt; echo new > docs/new.md");
+    let diff = world.diff("agent");
+    for (verb, field, path) in [
+        ("approve", "paths", json!("")),
+        ("approve", "exact", json!("")),
+        ("approve", "paths", json!({ "base64": "" })),
+        ("reject", "paths", json!("")),
+    ] {
+        let fault = world.verb("agent", verb, json!({ "digest": digest(&diff), field: ["src/new.txt", path] }));
+        let fault = fault.assert_fault(400, "invalid_request");
+        assert!(fault["message"].as_str().unwrap().contains(field), "{verb}: {fault}");
+    }
+    for part in ["diff?path=", "diff?path=src&path=", "patch?path", "provenance?path="] {
+        let fault = world.daemon.get(&format!("/v1/sandboxes/agent/workspace/{part}"));
+        let fault = fault.assert_fault(400, "invalid_request");
+        assert!(fault["message"].as_str().unwrap().contains("path: an empty path"), "{part}: {fault}");
+    }
+    let socket = world.daemon.socket.to_string_lossy().into_owned();
+    let typed = |words: &[&str], server: Option<&str>| {
+        let mut command = world.place.cofferdam(words);
+        server.map(|server| command.env("COFFERDAM_SERVER", server));
+        command.current_dir(&world.place.project).output().unwrap()
+    };
+    for server in [None, Some(socket.as_str())] {
+        for words in [
+            &["approve", "agent", "", "--unseen"][..],
+            &["reject", "agent", ""],
+            &["diff", "agent", ""],
+            &["diff", "agent", "src", ""],
+            &["diff", ""],
+            &["provenance", ""],
+        ] {
+            let done = typed(words, server);
+            assert_eq!(done.status.code(), Some(2), "{server:?} {words:?}: {done:?}");
+        }
+    }
+    assert_eq!(digest(&world.diff("agent")), digest(&diff), "nothing landed, and nothing is gone");
+    assert_eq!(world.git(&["status", "--porcelain"]), "");
+    // The control: what is named is chosen, and `.` on the command line is all below where one stands.
+    let receipt = world.verb("agent", "approve", json!({ "digest": digest(&diff), "paths": ["src"] })).assert_ok();
+    assert_eq!(names(&receipt["landed"]), ["src/new.txt"]);
+    for server in [None, Some(socket.as_str())] {
+        let shown = typed(&["diff", "agent", ".", "--name-only"], server);
+        assert_eq!(String::from_utf8_lossy(&shown.stdout), "docs/new.md\n", "{shown:?}");
+    }
+    let done = typed(&["reject", "agent", "."], Some(&socket));
+    assert!(done.status.success(), "{done:?}");
+    world.exec("agent", "echo new > docs/new.md");
+    let done = typed(&["approve", "agent", ".", "--unseen"], Some(&socket));
+    assert!(done.status.success() && world.read("docs/new.md") == "new\n", "{done:?}");
+}
