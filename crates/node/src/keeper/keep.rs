@@ -391,7 +391,7 @@ impl Keep {
     /// Until the next thing that happens by itself.
     fn timeout(&self, inner: Option<Instant>) -> Option<Timespec> {
         let frozen = self.frozen.is_some();
-        let walls = self.works.values().filter(|w| !frozen && w.hit.is_none()).filter_map(|work| work.deadline);
+        let walls = self.works.values().filter(|w| !frozen && w.hit.is_none()).filter_map(Work::deadline);
         let waits = self.clients.values().filter_map(|client| match &client.owed {
             Owed::Wait { until, .. } => *until,
             _ => None,

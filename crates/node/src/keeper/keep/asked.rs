@@ -123,7 +123,7 @@ impl Keep {
                 wire::value(&()).and(self.residence.connect(port)?)
             }
             Ask::Usage => wire::value(&self.used()),
-            Ask::Revise(revision) => wire::value(&self.premises.revise(&revision, &mut self.residence)?),
+            Ask::Revise(revision) => wire::value(&self.revise(&revision)?),
             Ask::Questions => wire::value(&self.premises.questions.as_ref().map(Questions::open).unwrap_or_default()),
             Ask::Answer { number, answer, remember } => {
                 let nobody_asks = || crate::questions::not_open(number);
@@ -157,6 +157,18 @@ impl Keep {
             counts_input: true,
             heeds_watch: true,
         }
+    }
+
+    /// For what runs, too.
+    fn revise(&mut self, revision: &wire::Revision) -> Result<(), Fault> {
+        self.premises.revise(revision, &mut self.residence)?;
+        let limits = self.premises.limits();
+        for work in self.works.values_mut() {
+            if work.revise(limits) {
+                self.residence.end(work.job);
+            }
+        }
+        Ok(())
     }
 
     /// Whether they are open now: one that stands for its files alone opens nothing.

@@ -135,6 +135,7 @@ impl Keep {
         self.premises.roster.begun(&run, started.shepherd);
         note.timer.enter(Phase::Execution);
         let mut work = Work::new(started, run_id, note.clone(), spool, limits).since_net(net);
+        let _it_has_said_nothing = work.revise(self.premises.limits());
         work.brings = !start.secrets.is_empty();
         let job = work.job;
         self.works.insert(run.clone(), work);

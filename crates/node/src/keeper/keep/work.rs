@@ -32,14 +32,14 @@ pub(super) struct Work {
     pub writers: Writers,
     pub output: Option<OwnedFd>,
     pub error: Option<OwnedFd>,
+    /// What was asked for it alone, and what holds with those of the sandbox, which can change.
+    own: Limits,
     limits: Limits,
-    left: Option<u64>,
     used: u64,
     truncated: Truncated,
     /// Bytes that were to be kept, and that the disk did not take.
     unkept: u64,
     begun: Instant,
-    pub deadline: Option<Instant>,
     pub hit: Option<LimitHit>,
     pub cancelled_by: Option<i32>,
     pub stage: Stage,
@@ -65,9 +65,8 @@ pub(super) enum Stream {
 }
 
 impl Work {
-    pub fn new(started: enclosure::Started, run_id: RunId, note: Note, spool: Writer, limits: Limits) -> Work {
+    pub fn new(started: enclosure::Started, run_id: RunId, note: Note, spool: Writer, own: Limits) -> Work {
         let terminal = started.error.is_none();
-        let begun = Instant::now();
         Work {
             job: started.job,
             run_id,
@@ -80,19 +79,25 @@ impl Work {
             writers: Writers::default(),
             output: Some(started.output),
             error: started.error,
-            limits,
-            left: limits.max_output_bytes,
+            own,
+            limits: own,
             used: 0,
             truncated: Truncated::default(),
             unkept: 0,
-            begun,
-            deadline: limits.max_wall_ms.and_then(|ms| begun.checked_add(Duration::from_millis(ms))),
+            begun: Instant::now(),
             hit: None,
             cancelled_by: None,
             stage: Stage::Beginning,
             brings: false,
             net_before: 0,
         }
+    }
+
+    /// The sandbox has these limits from now on, which count from the beginning; true when it has said too much for them already.
+    pub fn revise(&mut self, sandbox: Limits) -> bool {
+        self.limits = sandbox.tightest(self.own);
+        let over = self.limits.max_output_bytes.is_some_and(|most| self.used > most);
+        self.stage != Stage::Ending && over && self.met_output(self.used)
     }
 
     pub fn since_net(mut self, bytes: u64) -> Work {
@@ -141,11 +146,9 @@ impl Work {
     /// Counts what was read, and keeps it up to the cap, to the byte.
     fn admit(&mut self, stream: Stream, bytes: &[u8]) -> Pulled {
         let got = bytes.len() as u64;
-        let kept = self.left.map_or(got, |left| left.min(got));
+        let left = self.limits.max_output_bytes.map(|most| most.saturating_sub(self.used));
+        let kept = left.map_or(got, |left| left.min(got));
         self.used += kept;
-        if let Some(left) = &mut self.left {
-            *left -= kept;
-        }
         let kind = match (self.terminal, stream) {
             (true, _) => Kind::Terminal,
             (false, Stream::Output) => Kind::Stdout,
@@ -159,17 +162,24 @@ impl Work {
             Stream::Output => self.truncated.stdout += over,
             Stream::Error => self.truncated.stderr += over,
         }
-        if over > 0 && self.limits.on_output_limit != Some(OnOutputLimit::Truncate) && self.hit.is_none() {
-            let limit = self.limits.max_output_bytes.unwrap_or(0);
+        match over > 0 && self.met_output(self.used + 1) {
+            true => Pulled::OverLimit,
+            false => Pulled::Some,
+        }
+    }
+
+    /// More was said than may be; whether that ends it.
+    fn met_output(&mut self, used: u64) -> bool {
+        let ends = self.limits.on_output_limit != Some(OnOutputLimit::Truncate) && self.hit.is_none();
+        if ends {
             self.hit = Some(LimitHit {
                 kind: LimitKind::OutputBytes,
                 phase: Phase::Execution,
-                limit: Limit::Count(limit),
-                used: Limit::Count(limit + 1),
+                limit: Limit::Count(self.limits.max_output_bytes.unwrap_or(0)),
+                used: Limit::Count(used),
             });
-            return Pulled::OverLimit;
         }
-        Pulled::Some
+        ends
     }
 
     /// Writes what waits to the input. The clients whose wish was fulfilled, or was not; and how far those have come who count.
@@ -217,9 +227,13 @@ impl Work {
         done
     }
 
+    pub fn deadline(&self) -> Option<Instant> {
+        self.limits.max_wall_ms.and_then(|ms| self.begun.checked_add(Duration::from_millis(ms)))
+    }
+
     /// The wall limit, once its time has come.
     pub fn met_wall(&mut self, now: Instant) -> bool {
-        let over = self.stage != Stage::Ending && self.hit.is_none() && self.deadline.is_some_and(|at| now >= at);
+        let over = self.stage != Stage::Ending && self.hit.is_none() && self.deadline().is_some_and(|at| now >= at);
         if over {
             let limit = self.limits.max_wall_ms.unwrap_or(0);
             let used = (self.begun.elapsed().as_millis() as u64).max(limit + 1);
@@ -236,7 +250,6 @@ impl Work {
     /// Time that it stood still does not count.
     pub fn stood_still(&mut self, time: Duration) {
         self.begun += time;
-        self.deadline = self.deadline.and_then(|at| at.checked_add(time));
     }
 
     /// The tree is gone: the last of its output is kept, and its end is told.
