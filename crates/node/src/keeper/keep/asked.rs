@@ -96,8 +96,8 @@ impl Keep {
             Ask::Input { run, eof, by } => return self.input(id, &run, Feed::new(id, payload, eof, by)),
             Ask::Resize { run, rows, columns } => {
                 let job = self.work(&run)?.job;
-                self.residence.resize(job, rows, columns);
-                wire::value(&())
+                let resized = self.residence.resize(job, rows, columns);
+                wire::value(&resized.then_some(()).ok_or_else(|| no_terminal(&run))?)
             }
             Ask::Signal { run, signal } => wire::value(&self.signal(&run, signal)?),
             Ask::Kill { run } => wire::value(&self.kill(&run)?),
@@ -207,4 +207,9 @@ impl Keep {
             None => Err(unknown(run)),
         }
     }
+}
+
+fn no_terminal(run: &str) -> Fault {
+    let fault = Fault::new(ErrorKind::Conflict, format!("{run} has no terminal")).subject(run);
+    fault.phase(Phase::Execution).hint("a command is given one when it is started")
 }

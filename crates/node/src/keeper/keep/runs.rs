@@ -146,11 +146,13 @@ impl Keep {
     }
 
     pub(super) fn input(&mut self, id: u64, run: &str, feed: Feed) -> Result<Option<Frame>, Fault> {
-        let work = self.work(run)?;
-        // The end may be told again by whom it was told.
-        if feed.eof && work.writers.has_closed(feed.by.as_ref()) {
-            return Ok(Some(fed(work.writers.taken(feed.by.as_ref()))));
+        // What was taken may be sent again by whom it was, though nothing is read any more, or the run is over.
+        let past = || self.past.iter().find(|past| past.listed.run == run).map(|past| &past.writers);
+        let writers = self.works.get(run).map(|work| &work.writers).or_else(past);
+        if let Some(writers) = writers.filter(|writers| writers.have_taken(&feed)) {
+            return Ok(Some(fed(writers.taken(feed.by.as_ref()))));
         }
+        let work = self.work(run)?;
         if work.input.is_none() {
             return Err(work::unread(run));
         }

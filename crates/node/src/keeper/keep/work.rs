@@ -7,6 +7,7 @@ use crate::keeper::spool::{self, Kind, Writer};
 use crate::keeper::wire::Listed;
 use enclosure::{End, Ending, Job};
 use rustix::io::Errno;
+use rustix::termios::{LocalModes, SpecialCodeIndex};
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
@@ -14,6 +15,8 @@ use terms::{
     Action, Denial, Fault, Limit, LimitHit, LimitKind, Limits, OnOutputLimit, Outcome, Phase, RunId, Truncated, Usage,
 };
 
+/// What is typed for an end of file, where a terminal does not say otherwise.
+const END_OF_FILE: u8 = 4;
 /// Read at once from a stream.
 pub(super) const CHUNK: usize = 64 << 10;
 /// Read at most of a stream once the tree is gone: more than a pipe holds can only come of somebody else.
@@ -30,6 +33,8 @@ pub(super) struct Work {
     /// What clients want to be written to it, in the order that they came.
     pub feeds: VecDeque<Feed>,
     pub writers: Writers,
+    /// Of a terminal: what was typed last ended no line.
+    in_line: bool,
     pub output: Option<OwnedFd>,
     pub error: Option<OwnedFd>,
     /// What was asked for it alone, and what holds with those of the sandbox, which can change.
@@ -77,6 +82,7 @@ impl Work {
             input: started.input,
             feeds: VecDeque::new(),
             writers: Writers::default(),
+            in_line: false,
             output: Some(started.output),
             error: started.error,
             own,
@@ -195,6 +201,7 @@ impl Work {
                 match rustix::io::write(input, &feed.bytes[feed.at..]) {
                     Ok(n) => {
                         feed.at += n;
+                        self.in_line = feed.bytes[..feed.at].last().is_some_and(|last| !ends_line(*last));
                         self.writers.took(feed.by.as_ref(), n as u64);
                         continue;
                     }
@@ -210,8 +217,8 @@ impl Work {
             if feed.eof {
                 self.writers.close(feed.by.as_ref());
                 if self.terminal {
-                    // A terminal hangs up by control character, which is not its writer's.
-                    (feed.bytes, feed.by) = (vec![4], None);
+                    // The end is typed on a terminal, which is not its writer's.
+                    (feed.bytes, feed.by) = (typed_end(input, self.in_line), None);
                     (feed.at, feed.eof) = (0, false);
                     continue;
                 }
@@ -335,6 +342,25 @@ enum Pulled {
     Some,
     Nothing,
     OverLimit,
+}
+
+/// What is typed on a terminal for an end of file. Where it reads by lines, the character ends the line that it stands in and is an
+/// end of file only at the beginning of one; a program that reads every key makes of it what it will.
+fn typed_end(terminal: &OwnedFd, in_line: bool) -> Vec<u8> {
+    let now = rustix::termios::tcgetattr(terminal).ok();
+    let by_lines = now.as_ref().is_none_or(|now| now.local_modes.contains(LocalModes::ICANON));
+    let set = now.map(|now| now.special_codes[SpecialCodeIndex::VEOF]);
+    let end = set.filter(|set| by_lines && *set != 0).unwrap_or(END_OF_FILE);
+    vec![end; if by_lines && in_line { 2 } else { 1 }]
+}
+
+/// Whether a character that is typed leaves nothing in its line: it ends it, or throws it away.
+fn ends_line(byte: u8) -> bool {
+    const INTERRUPT: u8 = 3;
+    const KILL: u8 = 21;
+    const SUSPEND: u8 = 26;
+    const QUIT: u8 = 28;
+    matches!(byte, b'\n' | b'\r' | INTERRUPT | END_OF_FILE | KILL | SUSPEND | QUIT)
 }
 
 pub(super) fn unread(run: &str) -> Fault {
