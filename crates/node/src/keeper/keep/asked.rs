@@ -8,7 +8,7 @@ use crate::keeper::wire;
 use crate::keeper::wire::{Ask, Frame, Hello, Pulled};
 use crate::questions::Questions;
 use rustix::net::SocketFlags;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 use terms::{ErrorKind, Fault, Phase, Retry};
 
@@ -117,11 +117,7 @@ impl Keep {
                 }
                 frame
             }
-            Ask::Connect { port } => {
-                self.rise()?;
-                self.thaw()?;
-                wire::value(&()).and(self.residence.connect(port)?)
-            }
+            Ask::Connect { port } => wire::value(&()).and(self.connect(port)?),
             Ask::Usage => wire::value(&self.used()),
             Ask::Revise(revision) => wire::value(&self.revise(&revision)?),
             Ask::Questions => wire::value(&self.premises.questions.as_ref().map(Questions::open).unwrap_or_default()),
@@ -157,6 +153,19 @@ impl Keep {
             counts_input: true,
             heeds_watch: true,
         }
+    }
+
+    /// A stream to a port inside. Where a service has just begun that may soon listen there, who asks is told to ask again.
+    fn connect(&mut self, port: u16) -> Result<OwnedFd, Fault> {
+        self.rise()?;
+        if self.rests {
+            return Err(crate::run::is_stopped(&self.premises.sandbox.id));
+        }
+        self.thaw()?;
+        self.residence.connect(port).map_err(|fault| match fault.error_kind {
+            ErrorKind::Unavailable if self.is_waking() => fault.retry(Retry::Now),
+            _ => fault,
+        })
     }
 
     /// For what runs, too.
