@@ -109,16 +109,22 @@ fn snapshots_forks_and_restores() {
         let ask = world.daemon.ask("POST", "/v1/sandboxes/agent/snapshots").header("idempotency-key", key);
         ask.json(json!({ "name": "one" })).send()
     };
-    let taken = take("k1").assert_ok();
-    assert_eq!(take("k1").assert_ok(), taken, "the same answer under the same key");
+    let (taken, again) = (take("k1"), take("k1"));
+    assert_eq!((taken.status, again.status), (201, 200));
+    assert_eq!(again.json(), taken.json(), "the same answer under the same key");
     take("k2").assert_fault(409, "conflict");
+    let other = world.daemon.ask("POST", "/v1/sandboxes/agent/snapshots").header("idempotency-key", "k1");
+    let fault = other.json(json!({ "name": "two" })).send().assert_fault(409, "conflict");
+    assert!(fault["message"].as_str().unwrap().contains("another name: \"one\", now \"two\""), "{fault}");
 
     let fork = || {
         let ask = world.daemon.ask("POST", "/v1/sandboxes/agent/fork").header("idempotency-key", "k3");
-        ask.json(json!({ "count": 10, "name": "try", "snapshot": "one" })).send().assert_ok()
+        ask.json(json!({ "count": 10, "name": "try", "snapshot": "one" })).send()
     };
-    let forked = fork();
-    assert_eq!(fork(), forked);
+    let (forked, again) = (fork(), fork());
+    assert_eq!((forked.status, again.status), (201, 200));
+    let forked = forked.json();
+    assert_eq!(again.json(), forked);
     let forks = forked["sandboxes"].as_array().unwrap();
     assert_eq!((forks.len(), forks[9]["name"].as_str()), (10, Some("try-10")));
     for name in ["try-1", "try-10"] {
@@ -338,8 +344,9 @@ fn workspaces_go_out_and_come_in_as_files() {
     }
     let layers = || fs::read_dir(world.place.state().join("layers")).unwrap().count();
     let before = layers();
-    let made = import(&onto, &exported.body).assert_ok();
-    assert_eq!(import(&onto, &exported.body).assert_ok(), made, "once under its key");
+    let (made, again) = (import(&onto, &exported.body), import(&onto, &exported.body));
+    assert_eq!((made.status, again.status), (201, 200));
+    assert_eq!(again.json(), made.json(), "once under its key");
     assert_eq!(layers(), before + 1, "of what was refused nothing stays");
     let diff = world.diff("copy");
     assert_eq!((digest(&diff), names(&diff["files"])), (digest(&world.diff("agent")), vec!["carried.txt", "gone.txt"]));

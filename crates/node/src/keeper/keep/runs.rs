@@ -25,8 +25,10 @@ impl Keep {
         if let Some(run) = &start.run
             && let Some(pid) = self.known(run)
         {
-            if self.works.get(run).is_some_and(|work| work.note.request != start.request) {
-                return Err(begin::other_request(run));
+            let (before, now) =
+                (self.works.get(run).map(|work| work.note.request.as_deref()), start.request.as_deref());
+            if let Some(before) = before.filter(|before| !begin::is_same(*before, now)) {
+                return Err(begin::other_request(run, before, now));
             }
             if self.works.get(run).is_some_and(|work| work.stage == Stage::Beginning) {
                 self.owe(id, Owed::Begin { run: run.clone(), existed: true, waits: false });
