@@ -48,6 +48,7 @@ macro_rules! ways {
                 params(("id" = String, Path), ("port" = u16, Path), ("*rest" = String, Path, description = "The guest's own path.")),
                 responses((status = 200, description = "Whatever the guest answers, with any status."),
                     (status = 101, description = "The guest took up another protocol."),
+                    (status = 409, description = "The sandbox is stopped.", body = Fault),
                     (status = 502, description = "The guest's answer is none.", body = Fault)),
                 extensions(("x-passes-through" = json!(true))))]
             async fn $name(
@@ -65,6 +66,7 @@ macro_rules! ways {
                 params(("id" = String, Path), ("port" = u16, Path)),
                 responses((status = 200, description = "Whatever the guest answers, with any status."),
                     (status = 101, description = "The guest took up another protocol."),
+                    (status = 409, description = "The sandbox is stopped.", body = Fault),
                     (status = 502, description = "The guest's answer is none.", body = Fault)),
                 extensions(("x-passes-through" = json!(true))))]
             async fn $top(
