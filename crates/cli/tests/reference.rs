@@ -329,7 +329,11 @@ const FIELDS: [(&str, &str, &str); 51] = [
         "string",
         "SHA-256 of the effective policy's meaning; labels, order and repetition of rules do not count.",
     ),
-    ("policy.revision", "number", "1: the policy of a run does not change."),
+    (
+        "policy.revision",
+        "number",
+        "Of the sandbox's policy and limits, as they were when the run ended; counted from 1, which it stays for a run that is in no sandbox.",
+    ),
     ("enforcement", "object", "What held during the run."),
     ("enforcement.level", "string", "`full`, or `partial` where the policy consented to missing walls."),
     ("enforcement.missing", "list of strings", "The walls that were missing."),

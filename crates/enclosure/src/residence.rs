@@ -161,10 +161,10 @@ impl Residence<'_> {
         }
     }
 
-    pub fn resize(&mut self, job: Job, rows: u16, columns: u16) {
-        if let Some(master) = self.jobs.get(&job).and_then(|running| running.terminal.as_ref()) {
-            terminal::resize(master.as_fd(), (rows, columns));
-        }
+    /// False where it has no terminal.
+    pub fn resize(&mut self, job: Job, rows: u16, columns: u16) -> bool {
+        let master = self.jobs.get(&job).and_then(|running| running.terminal.as_ref());
+        master.map(|master| terminal::resize(master.as_fd(), (rows, columns))).is_some()
     }
 
     /// Sets other limits on memory and processes, and other processors, for all that runs and will run. False where it was built

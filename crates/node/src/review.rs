@@ -84,6 +84,14 @@ impl Of {
     }
 }
 
+/// Refuses an empty path: it would be where one stands, and with it everything there, for a script whose variable is not set.
+pub fn check_named(word: &OsStr) -> Result<(), Fault> {
+    match word.is_empty() {
+        true => Err(Fault::invalid("an empty path").hint("name one; `.` is where you stand").phase(Phase::Admission)),
+        false => Ok(()),
+    }
+}
+
 /// Tells `[ID] [PATH…]` apart: the first word is a sandbox if there is such a one, and else a path in the one that is meant
 /// without a word.
 pub fn told_apart<T>(
@@ -91,6 +99,7 @@ pub fn told_apart<T>(
     find: impl Fn(Option<&str>) -> Result<T, Fault>,
 ) -> Result<(T, &[OsString]), Fault> {
     let Some((first, rest)) = words.split_first() else { return Ok((find(None)?, words)) };
+    check_named(first)?;
     let word = first.to_str();
     let unknown = match word.map(|word| find(Some(word))) {
         Some(Ok(found)) => return Ok((found, rest)),
@@ -106,6 +115,7 @@ pub fn told_apart<T>(
 
 /// A path as a person types it, as one of the workspace: from where they stand, if that is inside it, and else from its top.
 pub fn rel_of(word: &OsStr, base: &Path, cwd: &Path) -> Result<Rel, Fault> {
+    check_named(word)?;
     let outside = || {
         let message = format!("{}: not below {}", word.to_string_lossy(), base.display());
         Fault::invalid(message).hint("give a path of the workspace").phase(Phase::Admission)

@@ -15,6 +15,11 @@ pub struct Document<T> {
     pub content: T,
 }
 
+/// Something was made; what an earlier request under the same key made is told with 200.
+pub fn made(existed: bool) -> StatusCode {
+    if existed { StatusCode::OK } else { StatusCode::CREATED }
+}
+
 /// What a route gives.
 pub struct Answer<T> {
     status: StatusCode,
@@ -27,9 +32,9 @@ impl<T: Serialize> Answer<T> {
         Answer { status: StatusCode::OK, version: None, content }
     }
 
-    /// Something was made; what an earlier request under the same key made is told with 200.
+    /// Something was made, or had been.
     pub fn made(content: T, existed: bool) -> Answer<T> {
-        Answer { status: if existed { StatusCode::OK } else { StatusCode::CREATED }, version: None, content }
+        Answer { status: made(existed), version: None, content }
     }
 
     /// The `ETag`, which a later change can name in `If-Match`.

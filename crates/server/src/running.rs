@@ -399,7 +399,8 @@ impl Input {
     /// `counted` by who sends pieces again: a keeper that could not tell is refused before anything is sent.
     pub async fn open(listener: &Listener, counted: bool) -> Result<Input, Refusal> {
         let keeper = listener.with(move |found| {
-            let keeper = found.keeper().filter(|_| found.now().is_ok_and(|run| run.ended_ms.is_none()));
+            // Who counts may send again what a run took that is over by now.
+            let keeper = found.keeper().filter(|_| counted || found.now().is_ok_and(|run| run.ended_ms.is_none()));
             let mut keeper = keeper.ok_or_else(|| not_there(&found.id))?;
             if counted {
                 let hello = keeper.hello()?;

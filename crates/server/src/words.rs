@@ -45,6 +45,10 @@ impl Words {
         let mine: Vec<(String, Vec<u8>)> = mine;
         let path = |(_, bytes): (String, Vec<u8>)| {
             let shown = String::from_utf8_lossy(&bytes).into_owned();
+            if bytes.is_empty() {
+                let fault = Fault::invalid(format!("the query: {name}: an empty path")).phase(Phase::Admission);
+                return Err(fault.hint(format!("name one, or leave `{name}` out; `.` is the workspace's top")));
+            }
             Rel::parse(&bytes)
                 .ok_or_else(|| invalid(&format!("{name}: {shown:?} is no path below the workspace's top")))
         };
@@ -112,9 +116,10 @@ mod tests {
 
     #[test]
     fn what_cannot_be_read_or_is_not_known_is_refused() {
-        for query in ["path=%2e%2e%2fx", "path=/etc", "path=%00", "path=..%2f.."] {
+        for query in ["path=%2e%2e%2fx", "path=/etc", "path=%00", "path=", "path", "path=..%2f.."] {
             assert!(Words::read(query).unwrap().paths("path").is_err(), "{query}");
         }
+        assert!(Words::read("path=.").unwrap().paths("path").unwrap()[0].is_top(), "the control");
         for query in ["a=%", "a=%f", "a=%zz", "%ff=a"] {
             assert!(Words::read(query).is_err(), "{query}");
         }

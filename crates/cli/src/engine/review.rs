@@ -8,7 +8,7 @@ use node::lifecycle::stop::Which;
 use node::review::approve::{self, Seen, was_shown};
 use node::review::diff::{self, Answer, MOST_FILES, Reader};
 use node::review::{
-    ChangeKind, Of, Receipt, Rel, conflicts, provenance, prune, rebase, reject, rel_of, told_apart, undo,
+    ChangeKind, Of, Receipt, Rel, check_named, conflicts, provenance, prune, rebase, reject, rel_of, told_apart, undo,
 };
 use server::wire::{Approve, CommitWish, Rebase, Reject, SeenBy, Shown, UndoAny};
 use std::ffi::OsStr;
@@ -105,6 +105,7 @@ impl Engine {
         match self {
             Engine::Here(caller) => provenance::provenance(caller, path),
             Engine::There(there) => {
+                check_named(path)?;
                 let whole = there.caller.cwd.join(path);
                 there
                     .client
@@ -126,7 +127,20 @@ impl Engine {
 }
 
 fn chosen(ask: Ask, paths: &[Rel]) -> Ask {
-    paths.iter().fold(ask, |ask, path| ask.query("path", path.as_bytes()))
+    let spelled = |path: &Rel| if path.is_top() { b".".to_vec() } else { path.as_bytes().to_vec() };
+    paths.iter().fold(ask, |ask, path| ask.query("path", spelled(path)))
+}
+
+/// Whether the top is what was chosen, which a daemon calls all. It is chosen alone, or nothing tells what beside it was named.
+fn is_all(paths: &[Rel], others: usize) -> Result<bool, Fault> {
+    match (paths.iter().any(Rel::is_top), paths.len() + others) {
+        (true, 1) => Ok(true),
+        (true, _) => {
+            let why = "the workspace's top is all of it already";
+            Err(not_there("a choice beside the whole workspace", why, "choose the one first, and then the other"))
+        }
+        (false, _) => Ok(false),
+    }
 }
 
 fn moved(sandbox: &str) -> Fault {
@@ -202,7 +216,9 @@ impl There {
     }
 
     fn approve(&self, ask: &approve::Ask) -> Result<Receipt, Fault> {
-        let (id, paths) = self.of(&ask.of)?;
+        let (id, mut paths) = self.of(&ask.of)?;
+        let all = is_all(&paths, ask.exact.len() + ask.hunks.len())?;
+        paths.retain(|path| !path.is_top());
         let nothing = paths.is_empty() && ask.exact.is_empty() && ask.hunks.is_empty() && !ask.runs_on_host;
         let (digest, seen) = match &ask.seen {
             Seen::Digest(digest) => (Some(digest.clone()), SeenBy::Digest),
@@ -213,7 +229,7 @@ impl There {
             digest,
             seen,
             // Nothing chosen means all that is ordinary.
-            all: ask.everything || nothing,
+            all: ask.everything || all || nothing,
             paths,
             exact: ask.exact.clone(),
             hunks: ask.hunks.clone(),
@@ -226,7 +242,7 @@ impl There {
 
     /// A daemon wants to know what was seen; where nobody says, it is what is there now.
     fn reject(&self, ask: &reject::Ask) -> Result<reject::Answer, Fault> {
-        let (id, paths) = self.of(&ask.of)?;
+        let (id, mut paths) = self.of(&ask.of)?;
         if paths.is_empty() && ask.hunks.is_empty() && !ask.everything {
             let fault = Fault::invalid("nothing was chosen to be rejected").phase(Phase::Admission);
             return Err(fault.hint("give paths, --hunk ID or --all"));
@@ -239,7 +255,9 @@ impl There {
                 now.diff.digest
             }
         };
-        let wish = Reject { digest, all: ask.everything, paths, hunks: ask.hunks.clone() };
+        let all = ask.everything || is_all(&paths, ask.hunks.len())?;
+        paths.retain(|path| !path.is_top());
+        let wish = Reject { digest, all, paths, hunks: ask.hunks.clone() };
         let version = version_of(&ask.of);
         self.to(&Which { word: Some(id), version }, &["workspace", "reject"], &wish)
     }

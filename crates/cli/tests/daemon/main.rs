@@ -15,6 +15,7 @@ mod files;
 mod full;
 mod fuzz;
 mod hostile;
+mod input;
 mod leftovers;
 mod life;
 mod network_journal;

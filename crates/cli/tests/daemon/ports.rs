@@ -163,3 +163,36 @@ fn another_protocol_passes_both_ways() {
     );
     exchange(w.daemon.tcp(), bare.as_bytes()).assert_fault(401, "unauthenticated");
 }
+
+/// A service needs a moment until it listens, and whoever wakes it by asking waits for that; nobody waits where nothing will.
+#[test]
+fn who_wakes_a_sandbox_is_answered_by_what_listens_there() {
+    for who in BOTH {
+        let place = Place::new(who);
+        let daemon = Daemon::start(&place);
+        let services =
+            json!([{"name": "web", "command": "sleep 1; exec python3 -m http.server 8000 --bind 127.0.0.1"}]);
+        daemon.post("/v1/sandboxes", json!({"name": "web", "dir": place.project, "services": services})).assert_ok();
+        let get = |port: u16| daemon.get(&format!("/v1/sandboxes/web/ports/{port}/"));
+        assert_eq!(get(8000).status, 200, "it is made live by the request");
+        let rested = daemon.post("/v1/sandboxes/web/suspend", json!({"tier": "hibernated"})).assert_ok();
+        assert_eq!(rested["reached"], "hibernated");
+        assert_eq!(get(8000).status, 200, "the request that wakes it");
+        // What does not come is given up.
+        let begun = Instant::now();
+        get(8001).assert_fault(503, "unavailable");
+        assert!(begun.elapsed() < Duration::from_secs(15), "{:?}", begun.elapsed());
+        let begun = Instant::now();
+        get(8001).assert_fault(503, "unavailable");
+        assert!(begun.elapsed() < Duration::from_secs(5), "it stands long since: {:?}", begun.elapsed());
+
+        daemon.ask("POST", "/v1/sandboxes/web/stop?timeout=0s").send().assert_ok();
+        let fault = get(8000).assert_fault(409, "conflict");
+        assert!(fault["message"].as_str().unwrap().contains("is stopped"), "{fault}");
+        let run = daemon.post("/v1/sandboxes/web/runs", json!({"command": ["true"]})).assert_fault(409, "conflict");
+        assert_eq!((&run["message"], &run["hint"]), (&fault["message"], &fault["hint"]), "as every command is told");
+        daemon.ask("POST", "/v1/sandboxes/web/start").send().assert_ok();
+        assert_eq!(get(8000).status, 200, "the control");
+        let _ = place.cofferdam(["rm", "--force", "--timeout", "0s", "web"]).output();
+    }
+}

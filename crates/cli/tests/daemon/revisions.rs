@@ -1,8 +1,9 @@
 //! Network rules and limits of a live sandbox: changed within what may be granted, in force at once, and counted.
 
-use crate::support::http::with_daemon;
+use crate::support::http::{Daemon, with_daemon};
 use crate::support::world::{PUBLIC, World};
-use crate::support::{As, BOTH};
+use crate::support::{As, BOTH, Place};
+use serde_json::{Value, json};
 
 const SCRIPT: &str = r#"
 def allow(host):
@@ -204,4 +205,59 @@ fn what_is_allowed_warned_of_and_denied_is_told_by_its_revision() {
         let later = "2 [('one.test', 'deny', 'refused', 2), ('three.test', 'warn', 'opened', 2), ('two.test', 'allow', 'opened', 2)]";
         assert_eq!(told, format!("{first}\n{later}\nkept\n"), "{who:?}");
     }
+}
+
+/// Limits on time and output are of each run, and hold for those that run already.
+#[test]
+fn limits_of_a_run_change_while_it_runs() {
+    let place = Place::new(As::User);
+    let daemon = Daemon::start(&place);
+    daemon.post("/v1/sandboxes", json!({"name": "live", "limits": {"max_wall_ms": 60_000}})).assert_ok();
+    let begin = |ask: Value| {
+        let begun = daemon.post("/v1/sandboxes/live/runs", ask).assert_ok();
+        begun["run"].as_str().unwrap().to_owned()
+    };
+    let change = |limits: Value| {
+        let changed = daemon.ask("PATCH", "/v1/sandboxes/live").json(json!({ "limits": limits })).send().assert_ok();
+        assert_eq!(changed["live"], true, "{changed}");
+    };
+    let end = |run: &str| {
+        let done = daemon.get(&format!("/v1/runs/{run}?wait=20s")).assert_ok();
+        (done["outcome"]["verdict"].clone(), done["outcome"]["limit_kind"].clone(), done["outcome"]["limit"].clone())
+    };
+    let limited = |kind: &str, limit: u64| (json!("limit_exceeded"), json!(kind), json!(limit));
+    let fine = (json!("ok"), Value::Null, Value::Null);
+
+    // Tightened: counted from the beginning.
+    let run = begin(json!({"shell": "sleep 30"}));
+    change(json!({"max_wall_ms": 500}));
+    assert_eq!(end(&run), limited("wall_ms", 500));
+    // Loosened, for what would have ended by now; but not beyond what was asked for one of them.
+    change(json!({"max_wall_ms": 2_000}));
+    let (long, short) =
+        (begin(json!({"shell": "sleep 4"})), begin(json!({"shell": "sleep 30", "limits": {"max_wall_ms": 3_000}})));
+    change(json!({"max_wall_ms": 60_000}));
+    assert_eq!(end(&short), limited("wall_ms", 3_000));
+    assert_eq!(end(&long), fine);
+
+    let speak = "echo twenty bytes of it; while [ ! -e $GO ]; do sleep 0.02; done; echo twenty bytes of it";
+    let said = |go: &str| {
+        let run = begin(json!({"shell": speak, "env": {"GO": go}}));
+        assert!(daemon.ask("GET", &format!("/v1/runs/{run}/output")).open().until("twenty"));
+        run
+    };
+    let go =
+        |name: &str| daemon.post("/v1/sandboxes/live/runs?wait=20s", json!({"command": ["touch", name]})).assert_ok();
+    let run = said("one");
+    change(json!({"max_output_bytes": 30}));
+    go("one");
+    assert_eq!(end(&run), limited("output_bytes", 30));
+    let run = said("two");
+    change(json!({"max_output_bytes": 1_000}));
+    go("two");
+    assert_eq!(end(&run), fine);
+    // One that has said too much already ends at once.
+    let run = said("three");
+    change(json!({"max_output_bytes": 10}));
+    assert_eq!(end(&run), limited("output_bytes", 10));
 }

@@ -98,7 +98,8 @@ fn the_same_key_starts_one_run() {
         assert_eq!(again.json()["outcome"]["stdout"], "done\n");
     }
     assert_eq!(w.sh("wc -l < times")["outcome"]["stdout"].as_str().unwrap().trim(), "1");
-    begin("k", "echo other").assert_fault(409, "conflict");
+    let fault = begin("k", "echo other").assert_fault(409, "conflict");
+    assert!(fault["message"].as_str().unwrap().contains("another shell, "), "{fault}");
 }
 
 /// Many at once, each with its own streams to the byte.

@@ -292,3 +292,23 @@ fn secrets_are_those_of_the_one_who_takes_it() {
     let world = WithNetwork::new(As::User).host(PUBLIC, "api.test").certificate(&["api.test"]);
     assert_eq!(with_daemon(&world.server("https", PUBLIC, 443), SECRETS), "now\n");
 }
+
+/// The same request is told what the first was, also where nothing stands ready by then.
+#[test]
+fn what_was_taken_over_is_told_so_again() {
+    let w = World::new(As::User, &[]);
+    w.warm(json!({"keep": 1}));
+    w.until_ready(1);
+    let create = || {
+        let ask = w.daemon.ask("POST", "/v1/sandboxes").header("idempotency-key", "k");
+        ask.json(json!({"template": "deps", "name": "mine"})).send()
+    };
+    let first = create();
+    assert_eq!((first.status, &first.json()["warm"]), (201, &json!(true)), "{first:?}");
+    w.warm(json!({"keep": 0}));
+    let again = create();
+    let mut wanted = first.json();
+    wanted["existed"] = json!(true);
+    wanted["version"] = again.json()["version"].clone();
+    assert_eq!((again.status, again.json()), (200, wanted));
+}

@@ -109,16 +109,22 @@ fn snapshots_forks_and_restores() {
         let ask = world.daemon.ask("POST", "/v1/sandboxes/agent/snapshots").header("idempotency-key", key);
         ask.json(json!({ "name": "one" })).send()
     };
-    let taken = take("k1").assert_ok();
-    assert_eq!(take("k1").assert_ok(), taken, "the same answer under the same key");
+    let (taken, again) = (take("k1"), take("k1"));
+    assert_eq!((taken.status, again.status), (201, 200));
+    assert_eq!(again.json(), taken.json(), "the same answer under the same key");
     take("k2").assert_fault(409, "conflict");
+    let other = world.daemon.ask("POST", "/v1/sandboxes/agent/snapshots").header("idempotency-key", "k1");
+    let fault = other.json(json!({ "name": "two" })).send().assert_fault(409, "conflict");
+    assert!(fault["message"].as_str().unwrap().contains("another name: \"one\", now \"two\""), "{fault}");
 
     let fork = || {
         let ask = world.daemon.ask("POST", "/v1/sandboxes/agent/fork").header("idempotency-key", "k3");
-        ask.json(json!({ "count": 10, "name": "try", "snapshot": "one" })).send().assert_ok()
+        ask.json(json!({ "count": 10, "name": "try", "snapshot": "one" })).send()
     };
-    let forked = fork();
-    assert_eq!(fork(), forked);
+    let (forked, again) = (fork(), fork());
+    assert_eq!((forked.status, again.status), (201, 200));
+    let forked = forked.json();
+    assert_eq!(again.json(), forked);
     let forks = forked["sandboxes"].as_array().unwrap();
     assert_eq!((forks.len(), forks[9]["name"].as_str()), (10, Some("try-10")));
     for name in ["try-1", "try-10"] {
@@ -338,8 +344,9 @@ fn workspaces_go_out_and_come_in_as_files() {
     }
     let layers = || fs::read_dir(world.place.state().join("layers")).unwrap().count();
     let before = layers();
-    let made = import(&onto, &exported.body).assert_ok();
-    assert_eq!(import(&onto, &exported.body).assert_ok(), made, "once under its key");
+    let (made, again) = (import(&onto, &exported.body), import(&onto, &exported.body));
+    assert_eq!((made.status, again.status), (201, 200));
+    assert_eq!(again.json(), made.json(), "once under its key");
     assert_eq!(layers(), before + 1, "of what was refused nothing stays");
     let diff = world.diff("copy");
     assert_eq!((digest(&diff), names(&diff["files"])), (digest(&world.diff("agent")), vec!["carried.txt", "gone.txt"]));
@@ -476,4 +483,61 @@ fn events_are_the_journal_and_none_is_lost_over_a_restart() {
     let next = page["next"].as_u64().unwrap();
     let rest = world.daemon.get(&format!("/v1/audit?after={next}&limit=1")).assert_ok();
     assert_eq!(rest["entries"][0]["seq"].as_u64(), Some(next + 1));
+}
+
+/// Every change is below the top, so that a name which somebody's program left empty would choose them all.
+#[test]
+fn an_empty_path_chooses_nothing() {
+    let world = World::with_repository();
+    world.create(json!({ "name": "agent" }));
+    world.exec("agent", "echo new > src/new.txt; echo new > docs/new.md");
+    let diff = world.diff("agent");
+    for (verb, field, path) in [
+        ("approve", "paths", json!("")),
+        ("approve", "exact", json!("")),
+        ("approve", "paths", json!({ "base64": "" })),
+        ("reject", "paths", json!("")),
+    ] {
+        let fault = world.verb("agent", verb, json!({ "digest": digest(&diff), field: ["src/new.txt", path] }));
+        let fault = fault.assert_fault(400, "invalid_request");
+        assert!(fault["message"].as_str().unwrap().contains(field), "{verb}: {fault}");
+    }
+    for part in ["diff?path=", "diff?path=src&path=", "patch?path", "provenance?path="] {
+        let fault = world.daemon.get(&format!("/v1/sandboxes/agent/workspace/{part}"));
+        let fault = fault.assert_fault(400, "invalid_request");
+        assert!(fault["message"].as_str().unwrap().contains("path: an empty path"), "{part}: {fault}");
+    }
+    let socket = world.daemon.socket.to_string_lossy().into_owned();
+    let typed = |words: &[&str], server: Option<&str>| {
+        let mut command = world.place.cofferdam(words);
+        server.map(|server| command.env("COFFERDAM_SERVER", server));
+        command.current_dir(&world.place.project).output().unwrap()
+    };
+    for server in [None, Some(socket.as_str())] {
+        for words in [
+            &["approve", "agent", "", "--unseen"][..],
+            &["reject", "agent", ""],
+            &["diff", "agent", ""],
+            &["diff", "agent", "src", ""],
+            &["diff", ""],
+            &["provenance", ""],
+        ] {
+            let done = typed(words, server);
+            assert_eq!(done.status.code(), Some(2), "{server:?} {words:?}: {done:?}");
+        }
+    }
+    assert_eq!(digest(&world.diff("agent")), digest(&diff), "nothing landed, and nothing is gone");
+    assert_eq!(world.git(&["status", "--porcelain"]), "");
+    // The control: what is named is chosen, and `.` on the command line is all below where one stands.
+    let receipt = world.verb("agent", "approve", json!({ "digest": digest(&diff), "paths": ["src"] })).assert_ok();
+    assert_eq!(names(&receipt["landed"]), ["src/new.txt"]);
+    for server in [None, Some(socket.as_str())] {
+        let shown = typed(&["diff", "agent", ".", "--name-only"], server);
+        assert_eq!(String::from_utf8_lossy(&shown.stdout), "docs/new.md\n", "{shown:?}");
+    }
+    let done = typed(&["reject", "agent", "."], Some(&socket));
+    assert!(done.status.success(), "{done:?}");
+    world.exec("agent", "echo new > docs/new.md");
+    let done = typed(&["approve", "agent", ".", "--unseen"], Some(&socket));
+    assert!(done.status.success() && world.read("docs/new.md") == "new\n", "{done:?}");
 }

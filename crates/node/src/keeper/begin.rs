@@ -13,7 +13,7 @@ use crate::sandbox::{self, Run, Sandbox};
 use crate::state::State;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use store::Kept;
 use terms::{ErrorKind, Fault, Limits, Outcome, Phase, Verdict};
@@ -198,12 +198,38 @@ impl Ask {
         Watch { report_reads: self.report_reads, ask_timeout_ms: self.ask_timeout_ms }
     }
 
-    /// Of all that is asked for. It is a digest because variables may be secrets; of what is known to be one there is not even that.
+    /// Of all that is asked for, and behind it of each field. It is a digest because variables may be secrets; of what is known to be one
+    /// there is not even that. Those of the fields tell what differs, and are too short to tell what a field holds.
     fn digest(&self) -> String {
+        const SHORT: usize = 4;
         let bare = Ask { secrets: BTreeMap::new(), ..self.clone() };
-        let text = serde_json::to_vec(&bare).unwrap_or_default();
-        workspace::spelled::hex(&Sha256::digest(text))
+        let digest = |text: &[u8]| workspace::spelled::hex(&Sha256::digest(text));
+        let mut all = digest(&serde_json::to_vec(&bare).unwrap_or_default());
+        let fields = serde_json::to_value(&bare).ok().and_then(|bare| bare.as_object().cloned()).unwrap_or_default();
+        for (name, value) in fields {
+            all.push_str(&format!(" {name}={}", &digest(value.to_string().as_bytes())[..SHORT]));
+        }
+        all
     }
+}
+
+/// Whether two requests are the same, by their digests. Earlier versions had none of single fields.
+pub(super) fn is_same(one: Option<&str>, other: Option<&str>) -> bool {
+    let whole = |digest: Option<&str>| digest.and_then(|text| text.split(' ').next()).map(str::to_owned);
+    whole(one) == whole(other)
+}
+
+/// The fields in which two requests differ, as far as their digests tell.
+fn differing<'a>(one: &'a str, other: &'a str) -> Vec<&'a str> {
+    let fields = |digest: &'a str| -> BTreeMap<&str, &str> {
+        digest.split(' ').skip(1).filter_map(|field| field.split_once('=')).collect()
+    };
+    let (one, other) = (fields(one), fields(other));
+    if one.is_empty() || other.is_empty() {
+        return Vec::new();
+    }
+    let names: BTreeSet<&str> = one.keys().chain(other.keys()).copied().collect();
+    names.into_iter().filter(|name| one.get(name) != other.get(name)).collect()
 }
 
 /// A variable with its value, byte for byte.
@@ -311,14 +337,21 @@ pub fn earlier(ask: &Ask, word: &str, key: &str, caller: &Caller) -> Result<Opti
 fn begun_before(state: &State, ask: &Ask, run: &str) -> Result<Option<Kept<Run>>, Fault> {
     match state.store.read(|tx| tx.get::<Run>(run))? {
         None => Ok(None),
-        Some(known) if known.record.request != Some(ask.digest()) => Err(other_request(run)),
-        known => Ok(known),
+        Some(known) => {
+            let (before, now) = (known.record.request.as_deref(), ask.digest());
+            match is_same(before, Some(&now)) {
+                true => Ok(Some(known)),
+                false => Err(other_request(run, before, Some(&now))),
+            }
+        }
     }
 }
 
 /// A key that stands for another request.
-pub(super) fn other_request(run: &str) -> Fault {
-    let message = format!("the key was used for another request, which started {run}");
+pub(super) fn other_request(run: &str, before: Option<&str>, now: Option<&str>) -> Fault {
+    let fields = differing(before.unwrap_or_default(), now.unwrap_or_default()).join(", ");
+    let what = if fields.is_empty() { "request".to_owned() } else { fields };
+    let message = format!("the key was used with another {what}, for the request that started {run}");
     let fault = Fault::new(ErrorKind::Conflict, message).subject(run).phase(Phase::Admission);
     fault.hint("repeat the request as it was, or take another key")
 }

@@ -15,6 +15,7 @@ mod work;
 use self::attend::Attended;
 use self::clerk::Clerk;
 use self::client::{Client, Owed};
+use self::feeds::Writers;
 use self::work::{CHUNK, Stream, Work};
 use super::place::{Card, Place};
 use super::starting::Wanted;
@@ -169,6 +170,8 @@ struct Past {
     /// Where its outcome is.
     end: Option<u64>,
     ended_ms: Option<u64>,
+    /// What it took of whom, for those who send it again.
+    writers: Writers,
 }
 
 struct End {
@@ -405,7 +408,7 @@ impl Keep {
     /// Until the next thing that happens by itself.
     fn timeout(&self, inner: Option<Instant>) -> Option<Timespec> {
         let frozen = self.frozen.is_some();
-        let walls = self.works.values().filter(|w| !frozen && w.hit.is_none()).filter_map(|work| work.deadline);
+        let walls = self.works.values().filter(|w| !frozen && w.hit.is_none()).filter_map(Work::deadline);
         let waits = self.clients.values().filter_map(|client| match &client.owed {
             Owed::Wait { until, .. } => *until,
             _ => None,

@@ -128,10 +128,12 @@ fn make_telling(ask: &Ask, caller: &Caller, progress: &mut dyn FnMut(&Copied)) -
     let stacked = Stacked::make(&state, &base, ask, &id, &mut sandbox, progress)?;
     let made = state.store.write(|tx| match earlier(tx, ask, &params, caller)? {
         Some(known) => Ok(known),
-        None => record(tx, ask, caller, &id, sandbox, params, false).map(|version| {
+        None => {
+            let params = keys::answered(params, &Told { warm: false, notes: notes.clone() })?;
+            let version = record(tx, ask, caller, &id, sandbox, params, false)?;
             let (id, base) = (id.clone(), base.path.clone());
-            Created { id, version, base, existed: false, warm: false, notes }
-        }),
+            Ok(Created { id, version, base, existed: false, warm: false, notes })
+        }
     });
     match &made {
         Ok(made) if made.id == id => {
@@ -226,14 +228,24 @@ fn params(ask: &Ask, sandbox: &Sandbox) -> Map<String, Value> {
     all
 }
 
+/// What a request was told that no record says; it is told again under the same key.
+#[derive(Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+struct Told {
+    warm: bool,
+    notes: Vec<String>,
+}
+
 /// What an earlier request under the same key made.
 fn earlier(tx: &Tx<'_>, ask: &Ask, params: &Map<String, Value>, caller: &Caller) -> Result<Option<Created>, Fault> {
     let Some(key) = &ask.key else { return Ok(None) };
-    let Some(id) = keys::known(tx, &keys::of(caller, key), params, fresh::now_ms())? else { return Ok(None) };
+    let known = keys::known::<Told>(tx, &keys::of(caller, key), params, fresh::now_ms())?;
+    let Some((id, told)) = known else { return Ok(None) };
+    let Told { warm, notes } = told.unwrap_or_default();
     match tx.get::<Sandbox>(&id)? {
         Some(kept) => {
             let (version, base) = (kept.version, kept.record.base);
-            Ok(Some(Created { id, version, base, existed: true, warm: false, notes: Vec::new() }))
+            Ok(Some(Created { id, version, base, existed: true, warm, notes }))
         }
         None => {
             let message = format!("the key {key:?} made {id}, which was removed since");

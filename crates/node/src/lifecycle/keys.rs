@@ -39,17 +39,23 @@ pub fn is_known(caller: &Caller, key: &str) -> Result<bool, Fault> {
     Ok(state.store.read(|tx| tx.key(&of(caller, key), fresh::now_ms()))?.is_some())
 }
 
-/// What came of the first request under this key, if there was one.
-pub fn known(tx: &Tx<'_>, key: &str, params: &Map<String, Value>, now_ms: u64) -> Result<Option<String>, Fault> {
-    let Some(first) = tx.key(key, now_ms)? else { return Ok(None) };
+/// What came of the first request under this key, if there was one, and what it was answered with, as far as that was kept.
+pub fn known<T: DeserializeOwned>(
+    tx: &Tx<'_>,
+    key: &str,
+    params: &Map<String, Value>,
+    now_ms: u64,
+) -> Result<Option<(String, Option<T>)>, Fault> {
+    let Some(mut first) = tx.key(key, now_ms)? else { return Ok(None) };
+    let answer = first.params.as_object_mut().and_then(|params| params.remove(ANSWER));
     same(key, &first, params)?;
-    Ok(Some(first.subject))
+    Ok(Some((first.subject, answer.and_then(|answer| serde_json::from_value(answer).ok()))))
 }
 
 /// Refuses another request than the first under a key.
 fn same(key: &str, first: &Key, params: &Map<String, Value>) -> Result<(), Fault> {
-    let none = Map::new();
-    let before = first.params.as_object().unwrap_or(&none);
+    let before = fields(first.params.as_object().unwrap_or(&Map::new()));
+    let params = fields(params);
     let names = before.keys().chain(params.keys());
     match names.filter(|name| before.get(*name) != params.get(*name)).min() {
         None => Ok(()),
@@ -63,35 +69,48 @@ fn same(key: &str, first: &Key, params: &Map<String, Value>) -> Result<(), Fault
     }
 }
 
+/// A request field by field, also where it was kept as a whole: what stands in its path, and its body.
+fn fields(params: &Map<String, Value>) -> Map<String, Value> {
+    let mut all = params.clone();
+    let parts = match all.remove(REQUEST) {
+        Some(Value::Array(parts)) => parts,
+        whole => Vec::from_iter(whole),
+    };
+    for part in parts {
+        match part {
+            Value::Object(body) => all.extend(body),
+            subject => drop(all.insert("id".to_owned(), subject)),
+        }
+    }
+    all
+}
+
 /// A request that is carried out once, under a key.
 #[derive(Clone, Debug)]
 pub struct Once {
     pub key: String,
-    /// What was asked for, field by field, its verb included.
+    /// What was asked for, its verb included.
     pub params: Map<String, Value>,
 }
 
-/// Where the answer stands among what is remembered.
+/// Where the answer stands among what is remembered, and what was asked for as a whole.
 const ANSWER: &str = "answer";
+const REQUEST: &str = "request";
 
 impl Once {
-    /// `asked` is the request as a document.
+    /// `asked` is the body of the request, or what stands in its path and the body.
     pub fn new(key: &str, verb: &str, asked: &impl Serialize, caller: &Caller) -> Result<Once, Fault> {
         check(key)?;
         let asked = serde_json::to_value(asked).map_err(|e| Fault::internal(e.to_string()))?;
-        let mut params = asked.as_object().cloned().unwrap_or_default();
-        params.insert("verb".to_owned(), verb.into());
+        let params = Map::from_iter([(REQUEST.to_owned(), asked), ("verb".to_owned(), verb.into())]);
         Ok(Once { key: of(caller, key), params })
     }
 
     /// What the first request under the key was answered with.
     pub fn answer<T: DeserializeOwned>(&self, tx: &Tx<'_>, now_ms: u64) -> Result<Option<T>, Fault> {
-        let Some(mut first) = tx.key(&self.key, now_ms)? else { return Ok(None) };
-        let answer = first.params.as_object_mut().and_then(|params| params.remove(ANSWER));
-        same(&self.key, &first, &self.params)?;
-        let answer = answer.and_then(|answer| serde_json::from_value(answer).ok());
+        let Some((subject, answer)) = known(tx, &self.key, &self.params, now_ms)? else { return Ok(None) };
         answer.map(Some).ok_or_else(|| {
-            let message = format!("the key {:?} was used for {}", as_sent(&self.key), first.subject);
+            let message = format!("the key {:?} was used for {subject}", as_sent(&self.key));
             Fault::new(ErrorKind::Conflict, message).hint("take another key").phase(Phase::Admission)
         })
     }
@@ -104,15 +123,38 @@ impl Once {
             let fault = Fault::new(ErrorKind::Conflict, message).hint("ask again for its answer");
             return Err(fault.retry(Retry::Now).phase(Phase::Admission));
         }
-        let answer = serde_json::to_value(answer).map_err(|e| Fault::internal(e.to_string()))?;
-        let mut params = self.params.clone();
-        params.insert(ANSWER.to_owned(), answer);
-        keep(tx, &self.key, subject, params, now_ms)
+        keep(tx, &self.key, subject, answered(self.params.clone(), answer)?, now_ms)
     }
+}
+
+/// What is remembered, with what is told again.
+pub fn answered(mut params: Map<String, Value>, answer: &impl Serialize) -> Result<Map<String, Value>, Fault> {
+    let answer = serde_json::to_value(answer).map_err(|e| Fault::internal(e.to_string()))?;
+    params.insert(ANSWER.to_owned(), answer);
+    Ok(params)
 }
 
 /// Remembers the key in the transaction that makes what was asked for.
 pub fn keep(tx: &Tx<'_>, key: &str, subject: &str, params: Map<String, Value>, now_ms: u64) -> Result<(), Fault> {
     let (key, subject) = (key.to_owned(), subject.to_owned());
     tx.keep_key(&Key { key, subject, params: Value::Object(params), expires_ms: now_ms + KEPT_MS })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn another_request_is_told_by_the_field_that_differs() {
+        let kept = |params: Value| Key { key: "k".into(), subject: "s".into(), params, expires_ms: 0 };
+        let whole =
+            |id: &str, name: &str| json!({ "request": [id, { "name": name, "sync": true }], "verb": "snapshot" });
+        let first = kept(whole("agent", "one"));
+        let told = |now: Value| same("k", &first, now.as_object().unwrap()).map_err(|fault| fault.message);
+        assert_eq!(told(whole("agent", "one")), Ok(()), "the control");
+        for (now, field) in [(whole("agent", "two"), "name"), (whole("other", "one"), "id")] {
+            assert!(told(now).unwrap_err().contains(&format!("another {field}: ")));
+        }
+    }
 }

@@ -43,6 +43,7 @@ const MOST_BATCHES: usize = 1_000;
 const MOST_PATHS: usize = 100;
 
 pub fn provenance(caller: &Caller, path: &OsStr) -> Result<Answer, Fault> {
+    super::check_named(path)?;
     of_path(&State::open(caller)?, absolute(&caller.cwd.join(path)), caller)
 }
 

@@ -68,7 +68,7 @@ pub(crate) struct Command {
     pub argv: Vec<OsString>,
     pub env: Vec<(OsString, OsString)>,
     pub cwd: PathBuf,
-    /// Wall time and output.
+    /// Wall time and output, as they were asked for it alone.
     pub limits: Limits,
 }
 
@@ -215,7 +215,12 @@ impl Premises {
         let cwd = sandboxed::working_directory(workdir.as_deref(), base, cwd.as_deref().unwrap_or(Path::new("/")))?;
         let program =
             inside::find_program(&argv[0], &env, &cwd, &self.resolved, &self.view).map_err(|refused| *refused.fault)?;
-        Ok(Command { run_id, program, argv, env, cwd, limits: self.limits.tightest(start.limits) })
+        Ok(Command { run_id, program, argv, env, cwd, limits: start.limits })
+    }
+
+    /// Those of the sandbox, as they are now.
+    pub fn limits(&self) -> Limits {
+        self.limits
     }
 
     /// Puts other network rules and limits in force, all of them or none.

@@ -20,6 +20,10 @@ pub struct Forked {
     /// What they begin from.
     pub snapshot: String,
     pub sandboxes: Vec<Made>,
+    /// An earlier request under the same key made them.
+    #[serde(skip)]
+    #[schema(ignore)]
+    pub existed: bool,
 }
 
 /// A sandbox that was made.
@@ -52,7 +56,7 @@ pub fn fork_once(
     once: Option<&Once>,
 ) -> Result<Forked, Fault> {
     if let Some(known) = earlier(state, once)? {
-        return Ok(known);
+        return Ok(Forked { existed: true, ..known });
     }
     name.map_or(Ok(()), check_name)?;
     if count == 0 || count > MOST {
@@ -99,7 +103,7 @@ pub fn fork_once(
             made.push(Made { id, name });
         }
         let (protocol_version, snapshot) = (terms::PROTOCOL_VERSION, snapshot.clone());
-        let forked = Forked { protocol_version, snapshot, sandboxes: made };
+        let forked = Forked { protocol_version, snapshot, sandboxes: made, existed: false };
         once.map_or(Ok(()), |once| once.keep(tx, &forked.snapshot, &forked, at_ms))?;
         Ok(forked)
     });

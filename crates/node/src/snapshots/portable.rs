@@ -103,6 +103,10 @@ pub struct Imported {
     /// What the file says of where it comes from.
     #[schema(value_type = Object)]
     pub about: serde_json::Value,
+    /// An earlier request under the same key made it.
+    #[serde(skip)]
+    #[schema(ignore)]
+    pub existed: bool,
 }
 
 /// What a new sandbox gets beside what is in the file. The file's own policy is told and never obeyed.
@@ -123,7 +127,7 @@ pub struct Onto<'a> {
 /// A new sandbox over a directory, with the changes that a file holds. Of a file that is refused nothing stays.
 pub fn import(state: &State, caller: &Caller, onto: Onto<'_>, input: &mut dyn Read) -> Result<Imported, Fault> {
     if let Some(known) = earlier(state, onto.once.as_ref())? {
-        return Ok(known);
+        return Ok(Imported { existed: true, ..known });
     }
     onto.name.map_or(Ok(()), check_name)?;
     let id = terms::id("sbx", fresh::random());
@@ -170,7 +174,8 @@ pub fn import(state: &State, caller: &Caller, onto: Onto<'_>, input: &mut dyn Re
         let body = serde_json::json!({ "digest": unpacked.digest, "entries": unpacked.entries, "base": path });
         let archive::Imported { about, digest, entries, bytes } = unpacked;
         let name = onto.name.map(str::to_owned);
-        let made = Imported { protocol_version: terms::PROTOCOL_VERSION, id, name, digest, entries, bytes, about };
+        let (protocol_version, existed) = (terms::PROTOCOL_VERSION, false);
+        let made = Imported { protocol_version, id, name, digest, entries, bytes, about, existed };
         state.layers.settle_names(&layer).map_err(|e| unmade(&e))?;
         state.store.write(|tx| {
             tx.add(&made.id, sandbox)?;

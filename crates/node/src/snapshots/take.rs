@@ -34,6 +34,10 @@ pub struct Taken {
     /// How long a guest was held still, where one was.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub held_ms: Option<u64>,
+    /// An earlier request under the same key took it.
+    #[serde(skip)]
+    #[schema(ignore)]
+    pub existed: bool,
     #[serde(skip)]
     #[schema(ignore)]
     pub snapshot: Option<Snapshot>,
@@ -84,7 +88,7 @@ fn take_which(
     what_for: (Purpose, Option<&Once>),
 ) -> Result<Taken, Fault> {
     if let Some(known) = earlier(state, what_for.1)? {
-        return Ok(known);
+        return Ok(Taken { existed: true, ..known });
     }
     let sandbox = state.store.read(|tx| stop::pick(tx, which, caller))?;
     take_for(state, caller, sandbox, name, what_for)
@@ -286,6 +290,7 @@ fn record(
                 entries,
                 bytes,
                 held_ms: cut.held_ms,
+                existed: false,
                 snapshot: Some(snapshot),
             };
             once.map_or(Ok(()), |once| once.keep(tx, &id, &taken, at_ms))?;

@@ -52,6 +52,10 @@ pub struct Templated {
     pub address: String,
     /// There was the same one already.
     pub unchanged: bool,
+    /// An earlier request under the same key made it.
+    #[serde(skip)]
+    #[schema(ignore)]
+    pub existed: bool,
 }
 
 /// Names what a snapshot or a sandbox holds.
@@ -75,7 +79,7 @@ pub fn create_once(
     once: Option<&Once>,
 ) -> Result<Templated, Fault> {
     if let Some(known) = earlier(state, once)? {
-        return Ok(known);
+        return Ok(Templated { existed: true, ..known });
     }
     check_name(name)?;
     let (_, mut ground) = ground_of(state, caller, from)?;
@@ -111,7 +115,7 @@ pub fn create_once(
 
 fn answer(kept: &Kept<Template>, unchanged: bool) -> Templated {
     let (id, address) = (kept.id.clone(), kept.record.address());
-    Templated { protocol_version: terms::PROTOCOL_VERSION, id, address, unchanged }
+    Templated { protocol_version: terms::PROTOCOL_VERSION, id, address, unchanged, existed: false }
 }
 
 fn digest_of(ground: &Ground) -> Result<String, Fault> {
@@ -199,7 +203,7 @@ pub fn describe_templates(state: &State) -> Result<Vec<Described>, Fault> {
 /// What an earlier request to prepare one was answered with. A name that is taken is refused before anything is done.
 pub fn earlier_template(state: &State, name: &str, once: Option<&Once>) -> Result<Option<Templated>, Fault> {
     match earlier(state, once)? {
-        Some(known) => Ok(Some(known)),
+        Some(known) => Ok(Some(Templated { existed: true, ..known })),
         None => refuse_other_template(state, name).map(|()| None),
     }
 }

@@ -19,7 +19,8 @@ use http::request::Parts;
 use http::{StatusCode, Uri, Version};
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
-use std::time::Duration;
+use std::os::fd::OwnedFd;
+use std::time::{Duration, Instant};
 use terms::{ErrorKind, Fault, Phase, Retry};
 use tokio::net::TcpStream;
 use utoipa_axum::router::OpenApiRouter;
@@ -27,6 +28,9 @@ use utoipa_axum::routes;
 
 /// How long a guest may take to begin its answer.
 const PATIENCE: Duration = Duration::from_secs(120);
+/// How long whoever wakes a sandbox waits for what shall listen there, and how often that is looked for.
+const WAKES: Duration = Duration::from_secs(10);
+const PAUSE: Duration = Duration::from_millis(50);
 /// The longest head of an answer.
 const MOST_HEAD: usize = 64 << 10;
 /// The longest that a tunnel lasts.
@@ -45,6 +49,7 @@ macro_rules! ways {
                 params(("id" = String, Path), ("port" = u16, Path), ("*rest" = String, Path, description = "The guest's own path.")),
                 responses((status = 200, description = "Whatever the guest answers, with any status."),
                     (status = 101, description = "The guest took up another protocol."),
+                    (status = 409, description = "The sandbox is stopped.", body = Fault),
                     (status = 502, description = "The guest's answer is none.", body = Fault)),
                 extensions(("x-passes-through" = json!(true))))]
             async fn $name(
@@ -61,6 +66,7 @@ macro_rules! ways {
                 params(("id" = String, Path), ("port" = u16, Path)),
                 responses((status = 200, description = "Whatever the guest answers, with any status."),
                     (status = 101, description = "The guest took up another protocol."),
+                    (status = 409, description = "The sandbox is stopped.", body = Fault),
                     (status = 502, description = "The guest's answer is none.", body = Fault)),
                 extensions(("x-passes-through" = json!(true))))]
             async fn $top(
@@ -105,8 +111,7 @@ impl FromRequestParts<Shared> for Place {
 async fn pass(shared: Shared, who: Who, place: Place, request: Request) -> Result<Response, Refusal> {
     let Place { id, port } = place;
     who.needs(Scope::Agent)?;
-    let word = id.clone();
-    let (_, stream) = shared.enlivening(&who, &id, move |caller| node::ports::connect(&word, port, caller)).await?;
+    let stream = reach(&shared, &who, &id, port).await?;
     let stream = TcpStream::from_std(stream.into()).map_err(|e| broken(&id, port, &e.to_string()))?;
     let mut request = request;
     let from_client = is_upgrade(request.headers()).then(|| hyper::upgrade::on(&mut request));
@@ -130,6 +135,26 @@ async fn pass(shared: Shared, who: Who, place: Place, request: Request) -> Resul
     }
     let place = confine::Place { prefix: &prefix, port, path: &own, host: &host };
     to_client(answer.map(Body::new), &place).map_err(|why| broken(&id, port, why))
+}
+
+/// A stream to the port. Who wakes a sandbox by asking waits until the service listens that was begun for that, or does not come to it.
+async fn reach(shared: &Shared, who: &Who, id: &str, port: u16) -> Result<OwnedFd, Refusal> {
+    let until = Instant::now() + WAKES;
+    loop {
+        let word = id.to_owned();
+        let connect = move |caller: &node::Caller| node::ports::connect(&word, port, caller);
+        let refusal = match shared.enlivening(who, id, connect).await {
+            Ok((_, stream)) => return Ok(stream),
+            Err(refusal) => refusal,
+        };
+        if refusal.fault.retry != Retry::Now || Instant::now() >= until {
+            return Err(refusal);
+        }
+        tokio::select! {
+            () = tokio::time::sleep(PAUSE) => {}
+            () = shared.until_end() => return Err(refusal),
+        }
+    }
 }
 
 /// Passes bytes both ways until both ends say no more, the client's credential is good no more, or the day is over.

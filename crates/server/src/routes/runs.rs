@@ -271,7 +271,7 @@ async fn kill(State(shared): State<Shared>, who: Who, Path(run): Path<String>) -
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 struct InputQuery {
-    /// Nothing follows: the input is closed behind the body.
+    /// Nothing follows: the input is closed behind the body. On a terminal the end of file is typed.
     #[serde(default)]
     eof: bool,
     /// Who writes, by a name that no other writer has. With it and `offset`, a body whose answer was lost can be sent again: what was
@@ -342,7 +342,7 @@ async fn input(
     Ok(Answer::ok(Taken { run: listener.found.id, bytes, offset, eof: query.eof }))
 }
 
-/// Tell a run's terminal its size.
+/// Tell a run's terminal its size. A conflict where it was started without one.
 #[utoipa::path(post, path = "/v1/runs/{run}/resize", tag = "runs", params(("run" = String, Path)),
     request_body = Size, responses((status = 200, body = Document<Signalled>)))]
 async fn resize(
@@ -363,7 +363,7 @@ async fn fit(listener: &Listener, size: Size) -> Result<bool, Refusal> {
         return Err(fault.phase(Phase::Admission).into());
     }
     listener
-        .with(move |found| match found.keeper() {
+        .with(move |found| match found.keeper().filter(|_| found.now().is_ok_and(|run| run.ended_ms.is_none())) {
             Some(mut keeper) => keeper.resize(&found.id, size.rows, size.columns).map(|()| true),
             None => Ok(false),
         })

@@ -4,6 +4,7 @@ mod any;
 
 use super::files::archive_turn;
 use super::sandboxes::PolicyOf;
+use crate::answer::made;
 use crate::ask::{Cursor, IfMatch, Json, Key, Paging, Path, Query};
 use crate::refuse::Refusal;
 use crate::{Scope, Shared, Who, spooled, upload};
@@ -105,7 +106,8 @@ pub struct Take {
 #[utoipa::path(post, path = "/v1/sandboxes/{id}/snapshots", tag = "snapshots", operation_id = "take",
     params(("id" = String, Path, description = "By id, its beginning, or name"),
         ("Idempotency-Key" = Option<String>, Header), ("If-Match" = Option<String>, Header)),
-    request_body = Take, responses((status = 201, body = Taken)))]
+    request_body = Take, responses((status = 201, body = Taken),
+        (status = 200, description = "An earlier request under the same key made it.", body = Taken)))]
 async fn take_snapshot(
     State(shared): State<Shared>,
     who: Who,
@@ -130,7 +132,7 @@ async fn take_snapshot(
             let _ = shared.verb(&who, verb).await;
         });
     }
-    Ok((StatusCode::CREATED, axum::Json(taken)))
+    Ok((made(taken.existed), axum::Json(taken)))
 }
 
 /// Whether a word means no snapshot, so that one is taken of the sandbox that it means.
@@ -149,8 +151,7 @@ pub(super) fn once(
     verb: &str,
     asked: &impl Serialize,
 ) -> Result<Option<Once>, Refusal> {
-    let asked = serde_json::json!({ "request": asked });
-    Ok(key.map(|key| Once::new(&key, verb, &asked, &shared.caller(who))).transpose()?)
+    Ok(key.map(|key| Once::new(&key, verb, asked, &shared.caller(who))).transpose()?)
 }
 
 /// One snapshot.
@@ -262,7 +263,8 @@ fn one() -> u32 {
 /// Makes new sandboxes that begin where this one is, or was at a snapshot.
 #[utoipa::path(post, path = "/v1/sandboxes/{id}/fork", tag = "snapshots", operation_id = "fork",
     params(("id" = String, Path, description = "By id, its beginning, or name"), ("Idempotency-Key" = Option<String>, Header)),
-    request_body = Fork, responses((status = 201, body = Forked)))]
+    request_body = Fork, responses((status = 201, body = Forked),
+        (status = 200, description = "An earlier request under the same key made it.", body = Forked)))]
 async fn fork_sandbox(
     State(shared): State<Shared>,
     who: Who,
@@ -278,7 +280,8 @@ async fn fork_sandbox(
         let word = snapshots::of_sandbox(&state, caller, &id, wish.snapshot.as_deref())?;
         snapshots::fork_once(&state, caller, Some(&word), wish.name.as_deref(), wish.count, once.as_ref())
     };
-    Ok((StatusCode::CREATED, axum::Json(shared.making(&who, more, &key, verb).await?)))
+    let forked = shared.making(&who, more, &key, verb).await?;
+    Ok((made(forked.existed), axum::Json(forked)))
 }
 
 /// The changes of a sandbox without a live run as one file; of a snapshot of it where one is named.
@@ -351,6 +354,7 @@ fn sources(wish: &Import) -> Result<Vec<Source>, Fault> {
 #[utoipa::path(post, path = "/v1/import", tag = "snapshots", operation_id = "import", params(Import, ("Idempotency-Key" = Option<String>, Header)),
     request_body(content((Vec<u8> = "application/zstd"), (Vec<u8> = "application/octet-stream"))),
     responses((status = 201, body = Imported),
+        (status = 200, description = "An earlier request under the same key made it.", body = Imported),
         (status = 404, description = "There is no such thing.", body = Fault)))]
 async fn import_workspace(
     State(shared): State<Shared>,
@@ -377,5 +381,6 @@ async fn import_workspace(
         let onto = Onto { dir, name, policies, flags: Vec::new(), bounds, driver, once };
         snapshots::import(&Place::open(caller)?, caller, onto, &mut std::io::BufReader::new(file))
     };
-    Ok((StatusCode::CREATED, axum::Json(shared.making(&who, vec![More::Sandboxes(1)], &key, verb).await?)))
+    let imported = shared.making(&who, vec![More::Sandboxes(1)], &key, verb).await?;
+    Ok((made(imported.existed), axum::Json(imported)))
 }

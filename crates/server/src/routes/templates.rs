@@ -76,7 +76,7 @@ pub struct CreateTemplate {
 /// from it, so an operator does this.
 #[utoipa::path(post, path = "/v1/templates", tag = "templates", operation_id = "create", params(("Idempotency-Key" = Option<String>, Header)),
     request_body = CreateTemplate,
-    responses((status = 201, body = Templated), (status = 200, description = "There was the same one", body = Templated),
+    responses((status = 201, body = Templated), (status = 200, description = "There was the same one, or an earlier request under the same key made it.", body = Templated),
         (status = 404, description = "There is no such thing.", body = Fault),
         (status = 409, description = "The command failed, or the name is taken.", body = Fault)))]
 async fn create_template(
@@ -103,8 +103,7 @@ async fn create_template(
             return Err(fault.hint("give one of them").into());
         }
     };
-    let status = if made.unchanged { StatusCode::OK } else { StatusCode::CREATED };
-    Ok((status, axum::Json(made)))
+    Ok((crate::answer::made(made.unchanged || made.existed), axum::Json(made)))
 }
 
 /// What there will be more of. Under a name that there is already nothing is made, or it is refused.

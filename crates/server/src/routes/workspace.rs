@@ -227,9 +227,16 @@ pub struct CommitWish {
 const MOST_CHOSEN: usize = 10_000;
 
 /// For a fault only after the sandbox was found: nobody is told of a request for what is not there that it was wrong.
-fn check_chosen(caller: &Caller, of: &Of, counts: [usize; 3], other: bool) -> Result<(), Fault> {
-    let count: usize = counts.iter().sum();
+fn check_chosen(caller: &Caller, of: &Of, exact: &[Rel], hunks: usize, other: bool) -> Result<(), Fault> {
+    let paths: &[Rel] = if let Of::Sandbox { paths, .. } = of { paths } else { &[] };
+    let count = paths.len() + exact.len() + hunks;
+    // Every change is below the top: a name that somebody's program left empty would choose them all.
+    let unnamed = [("paths", paths), ("exact", exact)].into_iter().find(|(_, some)| some.iter().any(Rel::is_top));
     let fault = match count {
+        _ if unnamed.is_some() => {
+            let field = unnamed.map_or("paths", |(field, _)| field);
+            Fault::invalid(format!("the body: {field}: an empty path")).hint("name each; `all` chooses all changes")
+        }
         0 if !other => Fault::invalid("nothing was chosen").hint("give `all`, `paths`, `exact` or `hunks`"),
         count if count > MOST_CHOSEN => {
             Fault::invalid(format!("{count} paths and hunks")).hint(format!("at most {MOST_CHOSEN} in one request"))
@@ -254,7 +261,6 @@ async fn approve_changes(
 ) -> Result<axum::Json<Receipt>, Refusal> {
     who.needs(Scope::Reviewer)?;
     let Approve { digest, seen: by, all, paths, exact, hunks, runs_on_host, commit } = wish;
-    let counts = [paths.len(), exact.len(), hunks.len()];
     let ask = approve::Ask {
         of: Of::Sandbox { which: one(id, version), paths },
         everything: all,
@@ -265,7 +271,7 @@ async fn approve_changes(
         commit: commit.map(|CommitWish { message, author }| commit::Wish { message, author }),
     };
     let verb = move |caller: &Caller| {
-        check_chosen(caller, &ask.of, counts, all || runs_on_host)?;
+        check_chosen(caller, &ask.of, &ask.exact, ask.hunks.len(), all || runs_on_host)?;
         approve::approve(caller, &ask)
     };
     Ok(axum::Json(shared.verb(&who, verb).await?))
@@ -303,11 +309,10 @@ async fn reject_changes(
 ) -> Result<axum::Json<reject::Answer>, Refusal> {
     who.needs(Scope::Reviewer)?;
     let Reject { digest, all, paths, hunks } = wish;
-    let counts = [paths.len(), hunks.len(), 0];
     let of = Of::Sandbox { which: one(id, version), paths };
     let ask = reject::Ask { of, hunks, everything: all, digest: Some(digest) };
     let verb = move |caller: &Caller| {
-        check_chosen(caller, &ask.of, counts, all)?;
+        check_chosen(caller, &ask.of, &[], ask.hunks.len(), all)?;
         reject::reject(caller, &ask)
     };
     Ok(axum::Json(shared.verb(&who, verb).await?))

@@ -8,7 +8,7 @@ use crate::keeper::wire;
 use crate::keeper::wire::{Ask, Frame, Hello, Pulled};
 use crate::questions::Questions;
 use rustix::net::SocketFlags;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 use terms::{ErrorKind, Fault, Phase, Retry};
 
@@ -96,8 +96,8 @@ impl Keep {
             Ask::Input { run, eof, by } => return self.input(id, &run, Feed::new(id, payload, eof, by)),
             Ask::Resize { run, rows, columns } => {
                 let job = self.work(&run)?.job;
-                self.residence.resize(job, rows, columns);
-                wire::value(&())
+                let resized = self.residence.resize(job, rows, columns);
+                wire::value(&resized.then_some(()).ok_or_else(|| no_terminal(&run))?)
             }
             Ask::Signal { run, signal } => wire::value(&self.signal(&run, signal)?),
             Ask::Kill { run } => wire::value(&self.kill(&run)?),
@@ -117,13 +117,9 @@ impl Keep {
                 }
                 frame
             }
-            Ask::Connect { port } => {
-                self.rise()?;
-                self.thaw()?;
-                wire::value(&()).and(self.residence.connect(port)?)
-            }
+            Ask::Connect { port } => wire::value(&()).and(self.connect(port)?),
             Ask::Usage => wire::value(&self.used()),
-            Ask::Revise(revision) => wire::value(&self.premises.revise(&revision, &mut self.residence)?),
+            Ask::Revise(revision) => wire::value(&self.revise(&revision)?),
             Ask::Questions => wire::value(&self.premises.questions.as_ref().map(Questions::open).unwrap_or_default()),
             Ask::Answer { number, answer, remember } => {
                 let nobody_asks = || crate::questions::not_open(number);
@@ -157,6 +153,31 @@ impl Keep {
             counts_input: true,
             heeds_watch: true,
         }
+    }
+
+    /// A stream to a port inside. Where a service has just begun that may soon listen there, who asks is told to ask again.
+    fn connect(&mut self, port: u16) -> Result<OwnedFd, Fault> {
+        self.rise()?;
+        if self.rests {
+            return Err(crate::run::is_stopped(&self.premises.sandbox.id));
+        }
+        self.thaw()?;
+        self.residence.connect(port).map_err(|fault| match fault.error_kind {
+            ErrorKind::Unavailable if self.is_waking() => fault.retry(Retry::Now),
+            _ => fault,
+        })
+    }
+
+    /// For what runs, too.
+    fn revise(&mut self, revision: &wire::Revision) -> Result<(), Fault> {
+        self.premises.revise(revision, &mut self.residence)?;
+        let limits = self.premises.limits();
+        for work in self.works.values_mut() {
+            if work.revise(limits) {
+                self.residence.end(work.job);
+            }
+        }
+        Ok(())
     }
 
     /// Whether they are open now: one that stands for its files alone opens nothing.
@@ -195,4 +216,9 @@ impl Keep {
             None => Err(unknown(run)),
         }
     }
+}
+
+fn no_terminal(run: &str) -> Fault {
+    let fault = Fault::new(ErrorKind::Conflict, format!("{run} has no terminal")).subject(run);
+    fault.phase(Phase::Execution).hint("a command is given one when it is started")
 }

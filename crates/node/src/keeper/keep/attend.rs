@@ -17,6 +17,9 @@ const MOST: u32 = 5;
 /// What ran so long stood well, and its next end is the first.
 const WELL: Duration = Duration::from_secs(30);
 
+/// What a service may take from its beginning until it listens.
+const READY_WITHIN: Duration = Duration::from_secs(10);
+
 /// A service that is looked after.
 pub(super) struct Attended {
     start: Start,
@@ -46,6 +49,12 @@ impl Keep {
     pub(super) fn next_service(&self) -> Option<Instant> {
         let still = self.frozen.is_some() || self.ending.is_some() || self.fell.is_some();
         self.attended.iter().filter(|_| !still).filter_map(|service| service.again).min()
+    }
+
+    /// Whether a service of a sandbox that was just woken has not had the time to be ready.
+    pub(super) fn is_waking(&self) -> bool {
+        let first = |service: &&Attended| service.now.restarts == 0 && service.now.state == ServiceState::Running;
+        self.attended.iter().filter(first).any(|service| service.begun.elapsed() < READY_WITHIN)
     }
 
     pub(super) fn look_after_services(&mut self) {

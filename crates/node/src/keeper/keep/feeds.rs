@@ -84,9 +84,11 @@ impl Writers {
         by.map(|by| self.of(&by.writer).map_or(0, |known| known.taken))
     }
 
-    /// Whether a writer has said already that nothing follows.
-    pub fn has_closed(&self, by: Option<&By>) -> bool {
-        by.and_then(|by| self.of(&by.writer)).is_some_and(|known| known.closed)
+    /// Whether nothing of a piece is new: its bytes were taken, and the end that it tells was told.
+    pub fn have_taken(&self, feed: &Feed) -> bool {
+        let Some(by) = &feed.by else { return false };
+        let end = by.offset.saturating_add(feed.bytes.len() as u64);
+        self.of(&by.writer).is_some_and(|known| end <= known.taken && (known.closed || !feed.eof))
     }
 }
 
@@ -122,8 +124,26 @@ mod tests {
         }
         assert_eq!(writers.taken(by("0", 0).as_ref()), Some(0));
         assert_eq!(writers.taken(by("1", 0).as_ref()), Some(1));
-        assert!(!writers.has_closed(by("1", 0).as_ref()));
         writers.close(by("1", 0).as_ref());
-        assert!(writers.has_closed(by("1", 0).as_ref()) && writers.0.len() == MOST_WRITERS);
+        assert_eq!(writers.0.len(), MOST_WRITERS);
+    }
+
+    #[test]
+    fn what_was_taken_is_known_and_an_end_only_once_it_was_told() {
+        let mut writers = Writers::default();
+        writers.took(by("a", 0).as_ref(), 3);
+        let piece = |writer: &str, offset, len, eof| Feed::new(1, vec![0; len], eof, by(writer, offset));
+        for (feed, taken) in [
+            (piece("a", 0, 3, false), true),
+            (piece("a", 1, 2, false), true),
+            (piece("a", 0, 4, false), false),
+            (piece("b", 0, 3, false), false),
+            (Feed::new(1, vec![0; 3], false, None), false),
+            (piece("a", 0, 3, true), false),
+        ] {
+            assert_eq!(writers.have_taken(&feed), taken);
+        }
+        writers.close(by("a", 0).as_ref());
+        assert!(writers.have_taken(&piece("a", 3, 0, true)) && !writers.have_taken(&piece("a", 3, 1, true)));
     }
 }

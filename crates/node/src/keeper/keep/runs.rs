@@ -25,8 +25,10 @@ impl Keep {
         if let Some(run) = &start.run
             && let Some(pid) = self.known(run)
         {
-            if self.works.get(run).is_some_and(|work| work.note.request != start.request) {
-                return Err(begin::other_request(run));
+            let (before, now) =
+                (self.works.get(run).map(|work| work.note.request.as_deref()), start.request.as_deref());
+            if let Some(before) = before.filter(|before| !begin::is_same(*before, now)) {
+                return Err(begin::other_request(run, before, now));
             }
             if self.works.get(run).is_some_and(|work| work.stage == Stage::Beginning) {
                 self.owe(id, Owed::Begin { run: run.clone(), existed: true, waits: false });
@@ -135,6 +137,7 @@ impl Keep {
         self.premises.roster.begun(&run, started.shepherd);
         note.timer.enter(Phase::Execution);
         let mut work = Work::new(started, run_id, note.clone(), spool, limits).since_net(net);
+        let _it_has_said_nothing = work.revise(self.premises.limits());
         work.brings = !start.secrets.is_empty();
         let job = work.job;
         self.works.insert(run.clone(), work);
@@ -145,11 +148,13 @@ impl Keep {
     }
 
     pub(super) fn input(&mut self, id: u64, run: &str, feed: Feed) -> Result<Option<Frame>, Fault> {
-        let work = self.work(run)?;
-        // The end may be told again by whom it was told.
-        if feed.eof && work.writers.has_closed(feed.by.as_ref()) {
-            return Ok(Some(fed(work.writers.taken(feed.by.as_ref()))));
+        // What was taken may be sent again by whom it was, though nothing is read any more, or the run is over.
+        let past = || self.past.iter().find(|past| past.listed.run == run).map(|past| &past.writers);
+        let writers = self.works.get(run).map(|work| &work.writers).or_else(past);
+        if let Some(writers) = writers.filter(|writers| writers.have_taken(&feed)) {
+            return Ok(Some(fed(writers.taken(feed.by.as_ref()))));
         }
+        let work = self.work(run)?;
         if work.input.is_none() {
             return Err(work::unread(run));
         }

@@ -7,6 +7,7 @@ use crate::keeper::spool::{self, Kind, Writer};
 use crate::keeper::wire::Listed;
 use enclosure::{End, Ending, Job};
 use rustix::io::Errno;
+use rustix::termios::{LocalModes, SpecialCodeIndex};
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
@@ -14,6 +15,8 @@ use terms::{
     Action, Denial, Fault, Limit, LimitHit, LimitKind, Limits, OnOutputLimit, Outcome, Phase, RunId, Truncated, Usage,
 };
 
+/// What is typed for an end of file, where a terminal does not say otherwise.
+const END_OF_FILE: u8 = 4;
 /// Read at once from a stream.
 pub(super) const CHUNK: usize = 64 << 10;
 /// Read at most of a stream once the tree is gone: more than a pipe holds can only come of somebody else.
@@ -30,16 +33,18 @@ pub(super) struct Work {
     /// What clients want to be written to it, in the order that they came.
     pub feeds: VecDeque<Feed>,
     pub writers: Writers,
+    /// Of a terminal: what was typed last ended no line.
+    in_line: bool,
     pub output: Option<OwnedFd>,
     pub error: Option<OwnedFd>,
+    /// What was asked for it alone, and what holds with those of the sandbox, which can change.
+    own: Limits,
     limits: Limits,
-    left: Option<u64>,
     used: u64,
     truncated: Truncated,
     /// Bytes that were to be kept, and that the disk did not take.
     unkept: u64,
     begun: Instant,
-    pub deadline: Option<Instant>,
     pub hit: Option<LimitHit>,
     pub cancelled_by: Option<i32>,
     pub stage: Stage,
@@ -65,9 +70,8 @@ pub(super) enum Stream {
 }
 
 impl Work {
-    pub fn new(started: enclosure::Started, run_id: RunId, note: Note, spool: Writer, limits: Limits) -> Work {
+    pub fn new(started: enclosure::Started, run_id: RunId, note: Note, spool: Writer, own: Limits) -> Work {
         let terminal = started.error.is_none();
-        let begun = Instant::now();
         Work {
             job: started.job,
             run_id,
@@ -78,21 +82,28 @@ impl Work {
             input: started.input,
             feeds: VecDeque::new(),
             writers: Writers::default(),
+            in_line: false,
             output: Some(started.output),
             error: started.error,
-            limits,
-            left: limits.max_output_bytes,
+            own,
+            limits: own,
             used: 0,
             truncated: Truncated::default(),
             unkept: 0,
-            begun,
-            deadline: limits.max_wall_ms.and_then(|ms| begun.checked_add(Duration::from_millis(ms))),
+            begun: Instant::now(),
             hit: None,
             cancelled_by: None,
             stage: Stage::Beginning,
             brings: false,
             net_before: 0,
         }
+    }
+
+    /// The sandbox has these limits from now on, which count from the beginning; true when it has said too much for them already.
+    pub fn revise(&mut self, sandbox: Limits) -> bool {
+        self.limits = sandbox.tightest(self.own);
+        let over = self.limits.max_output_bytes.is_some_and(|most| self.used > most);
+        self.stage != Stage::Ending && over && self.met_output(self.used)
     }
 
     pub fn since_net(mut self, bytes: u64) -> Work {
@@ -141,11 +152,9 @@ impl Work {
     /// Counts what was read, and keeps it up to the cap, to the byte.
     fn admit(&mut self, stream: Stream, bytes: &[u8]) -> Pulled {
         let got = bytes.len() as u64;
-        let kept = self.left.map_or(got, |left| left.min(got));
+        let left = self.limits.max_output_bytes.map(|most| most.saturating_sub(self.used));
+        let kept = left.map_or(got, |left| left.min(got));
         self.used += kept;
-        if let Some(left) = &mut self.left {
-            *left -= kept;
-        }
         let kind = match (self.terminal, stream) {
             (true, _) => Kind::Terminal,
             (false, Stream::Output) => Kind::Stdout,
@@ -159,17 +168,24 @@ impl Work {
             Stream::Output => self.truncated.stdout += over,
             Stream::Error => self.truncated.stderr += over,
         }
-        if over > 0 && self.limits.on_output_limit != Some(OnOutputLimit::Truncate) && self.hit.is_none() {
-            let limit = self.limits.max_output_bytes.unwrap_or(0);
+        match over > 0 && self.met_output(self.used + 1) {
+            true => Pulled::OverLimit,
+            false => Pulled::Some,
+        }
+    }
+
+    /// More was said than may be; whether that ends it.
+    fn met_output(&mut self, used: u64) -> bool {
+        let ends = self.limits.on_output_limit != Some(OnOutputLimit::Truncate) && self.hit.is_none();
+        if ends {
             self.hit = Some(LimitHit {
                 kind: LimitKind::OutputBytes,
                 phase: Phase::Execution,
-                limit: Limit::Count(limit),
-                used: Limit::Count(limit + 1),
+                limit: Limit::Count(self.limits.max_output_bytes.unwrap_or(0)),
+                used: Limit::Count(used),
             });
-            return Pulled::OverLimit;
         }
-        Pulled::Some
+        ends
     }
 
     /// Writes what waits to the input. The clients whose wish was fulfilled, or was not; and how far those have come who count.
@@ -185,6 +201,7 @@ impl Work {
                 match rustix::io::write(input, &feed.bytes[feed.at..]) {
                     Ok(n) => {
                         feed.at += n;
+                        self.in_line = feed.bytes[..feed.at].last().is_some_and(|last| !ends_line(*last));
                         self.writers.took(feed.by.as_ref(), n as u64);
                         continue;
                     }
@@ -200,8 +217,8 @@ impl Work {
             if feed.eof {
                 self.writers.close(feed.by.as_ref());
                 if self.terminal {
-                    // A terminal hangs up by control character, which is not its writer's.
-                    (feed.bytes, feed.by) = (vec![4], None);
+                    // The end is typed on a terminal, which is not its writer's.
+                    (feed.bytes, feed.by) = (typed_end(input, self.in_line), None);
                     (feed.at, feed.eof) = (0, false);
                     continue;
                 }
@@ -217,9 +234,13 @@ impl Work {
         done
     }
 
+    pub fn deadline(&self) -> Option<Instant> {
+        self.limits.max_wall_ms.and_then(|ms| self.begun.checked_add(Duration::from_millis(ms)))
+    }
+
     /// The wall limit, once its time has come.
     pub fn met_wall(&mut self, now: Instant) -> bool {
-        let over = self.stage != Stage::Ending && self.hit.is_none() && self.deadline.is_some_and(|at| now >= at);
+        let over = self.stage != Stage::Ending && self.hit.is_none() && self.deadline().is_some_and(|at| now >= at);
         if over {
             let limit = self.limits.max_wall_ms.unwrap_or(0);
             let used = (self.begun.elapsed().as_millis() as u64).max(limit + 1);
@@ -236,7 +257,6 @@ impl Work {
     /// Time that it stood still does not count.
     pub fn stood_still(&mut self, time: Duration) {
         self.begun += time;
-        self.deadline = self.deadline.and_then(|at| at.checked_add(time));
     }
 
     /// The tree is gone: the last of its output is kept, and its end is told.
@@ -322,6 +342,25 @@ enum Pulled {
     Some,
     Nothing,
     OverLimit,
+}
+
+/// What is typed on a terminal for an end of file. Where it reads by lines, the character ends the line that it stands in and is an
+/// end of file only at the beginning of one; a program that reads every key makes of it what it will.
+fn typed_end(terminal: &OwnedFd, in_line: bool) -> Vec<u8> {
+    let now = rustix::termios::tcgetattr(terminal).ok();
+    let by_lines = now.as_ref().is_none_or(|now| now.local_modes.contains(LocalModes::ICANON));
+    let set = now.map(|now| now.special_codes[SpecialCodeIndex::VEOF]);
+    let end = set.filter(|set| by_lines && *set != 0).unwrap_or(END_OF_FILE);
+    vec![end; if by_lines && in_line { 2 } else { 1 }]
+}
+
+/// Whether a character that is typed leaves nothing in its line: it ends it, or throws it away.
+fn ends_line(byte: u8) -> bool {
+    const INTERRUPT: u8 = 3;
+    const KILL: u8 = 21;
+    const SUSPEND: u8 = 26;
+    const QUIT: u8 = 28;
+    matches!(byte, b'\n' | b'\r' | INTERRUPT | END_OF_FILE | KILL | SUSPEND | QUIT)
 }
 
 pub(super) fn unread(run: &str) -> Fault {

@@ -1,11 +1,12 @@
 //! Claim: a sandbox that stands ready becomes the caller's, in the transaction that would else make one. Its record is new and is the
 //! caller's in every field; of the one that stood there only the id, the layers and the keeper stay.
 
-use super::{Ask, Base, Created, check_words, describe, earlier, params, record};
+use super::{Ask, Base, Created, Told, check_words, describe, earlier, params, record};
 use crate::Caller;
 use crate::keeper::Keeper;
 use crate::keeper::place::Place;
 use crate::keeper::wire::words_of;
+use crate::lifecycle::keys;
 use crate::sandbox::Sandbox;
 use crate::snapshots::find_template;
 use crate::state::{self, State};
@@ -58,6 +59,7 @@ pub fn claim(ask: &Ask, caller: &Caller) -> Result<Option<Created>, Fault> {
         };
         // The new record refers to the same layers, so the old one goes first.
         tx.remove::<Spare>(&id)?;
+        let params = keys::answered(params, &Told { warm: true, notes: notes.clone() })?;
         let version = record(tx, ask, caller, &id, sandbox, params, true)?;
         Ok(Some(Created { id, version, base: base.path.clone(), existed: false, warm: true, notes }))
     })?;

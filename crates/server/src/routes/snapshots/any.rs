@@ -1,6 +1,7 @@
 //! Snapshots of all sandboxes, also of those that are gone, and what is made of a snapshot or a sandbox by one word.
 
 use super::{Fork, LOOKERS, Part, SORT, Snapshots, archive_turn, once, takes};
+use crate::answer::made;
 use crate::ask::{Cursor, Json, Key, Path, Query};
 use crate::refuse::Refusal;
 use crate::{Scope, Shared, Who, spooled};
@@ -30,7 +31,8 @@ pub async fn list_all(
 /// Makes new sandboxes that begin at a snapshot, or where a sandbox is.
 #[utoipa::path(post, path = "/v1/snapshots/{id}/fork", tag = "snapshots", operation_id = "fork_any",
     params(("id" = String, Path, description = "A snapshot or a sandbox, by id, its beginning, or name"), ("Idempotency-Key" = Option<String>, Header)),
-    request_body = Fork, responses((status = 201, body = Forked)))]
+    request_body = Fork, responses((status = 201, body = Forked),
+        (status = 200, description = "An earlier request under the same key made it.", body = Forked)))]
 pub async fn fork_any(
     State(shared): State<Shared>,
     who: Who,
@@ -49,7 +51,8 @@ pub async fn fork_any(
         let state = Place::open(caller)?;
         snapshots::fork_once(&state, caller, Some(&id), wish.name.as_deref(), wish.count, once.as_ref())
     };
-    Ok((StatusCode::CREATED, axum::Json(shared.making(&who, more, &key, verb).await?)))
+    let forked = shared.making(&who, more, &key, verb).await?;
+    Ok((made(forked.existed), axum::Json(forked)))
 }
 
 /// The changes of a snapshot, or of a sandbox without a live run, as one file. The header `cofferdam-exported` tells what is in it.

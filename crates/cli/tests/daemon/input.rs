@@ -1,0 +1,116 @@
+//! What a run is given over HTTP: once, however often it is sent, and with an end that the command sees.
+
+use crate::support::http::{Answer, Daemon};
+use crate::support::{As, BOTH, Place};
+use serde_json::{Value, json};
+
+struct World {
+    place: Place,
+    daemon: Daemon,
+}
+
+impl World {
+    fn new(who: As) -> World {
+        let place = Place::new(who);
+        let daemon = Daemon::start(&place);
+        daemon.post("/v1/sandboxes", json!({"name": "s", "policies": ["workspace-write"]})).assert_ok();
+        World { place, daemon }
+    }
+
+    fn begin(&self, ask: Value) -> String {
+        self.daemon.post("/v1/sandboxes/s/runs", ask).assert_ok()["run"].as_str().unwrap().to_owned()
+    }
+
+    fn give(&self, run: &str, query: &str, bytes: &[u8]) -> Answer {
+        let path = format!("/v1/runs/{run}/input?{query}");
+        self.daemon.ask("POST", &path).body("application/octet-stream", bytes).send()
+    }
+
+    fn ended(&self, run: &str) -> Value {
+        let done = self.daemon.get(&format!("/v1/runs/{run}?wait=20s")).assert_ok();
+        assert_eq!(done["running"], false, "{done}");
+        done["outcome"].clone()
+    }
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        let _ = self.place.cofferdam(["rm", "--force", "--timeout", "0s", "s"]).output();
+    }
+}
+
+/// The answer to the last body is lost as easily as any other.
+#[test]
+fn the_last_body_can_be_sent_again() {
+    for who in BOTH {
+        let w = World::new(who);
+        let run =
+            w.begin(json!({"shell": "cat > got; while [ ! -e go ]; do sleep 0.02; done; cat got", "input": true}));
+        let first = w.give(&run, "eof=true&writer=w&offset=0", b"abc").assert_ok();
+        assert_eq!((&first["offset"], &first["eof"]), (&json!(3), &json!(true)));
+        assert_eq!(w.give(&run, "eof=true&writer=w&offset=0", b"abc").assert_ok(), first);
+        assert_eq!(w.give(&run, "eof=true&writer=w&offset=3", b"").assert_ok()["eof"], true);
+        // What is new is not taken, nor what somebody else sends.
+        w.give(&run, "eof=true&writer=w&offset=0", b"abcd").assert_fault(409, "conflict");
+        w.give(&run, "eof=true&writer=v&offset=0", b"abc").assert_fault(409, "conflict");
+        w.give(&run, "eof=true", b"abc").assert_fault(409, "conflict");
+        w.daemon.post("/v1/sandboxes/s/runs?wait=20s", json!({"command": ["touch", "go"]})).assert_ok();
+        assert_eq!(w.ended(&run)["stdout"], "abc");
+        // Nor does it matter that the run is over meanwhile.
+        assert_eq!(w.give(&run, "eof=true&writer=w&offset=0", b"abc").assert_ok(), first);
+        w.give(&run, "eof=true&writer=w&offset=0", b"abcd").assert_fault(409, "conflict");
+    }
+}
+
+/// In the middle of a line the character for it only ends the line.
+#[test]
+fn a_terminal_ends_wherever_its_line_is() {
+    let w = World::new(As::User);
+    let size = json!({"rows": 24, "columns": 80});
+    for (pieces, said) in [
+        (vec![&b"no newline"[..]], "no newline"),
+        (vec![b"a line\n"], "a line\r\n"),
+        (vec![b"no ", b"newline"], "no newline"),
+        (vec![b"gone\x15"], ""),
+        (vec![], ""),
+    ] {
+        let run = w.begin(json!({"command": ["cat"], "terminal": size, "input": true}));
+        for piece in &pieces {
+            w.give(&run, "", piece).assert_ok();
+        }
+        w.give(&run, "eof=true", b"").assert_ok();
+        let outcome = w.ended(&run);
+        assert_eq!(outcome["verdict"], "ok", "{pieces:?}: {outcome}");
+        assert!(outcome["stdout"].as_str().unwrap().ends_with(said), "{pieces:?}: {outcome}");
+    }
+    // Another character may have been chosen for it; who reads every key is given the usual one.
+    for (mode, read) in [("eof ^A", "cat"), ("raw -echo", "head -c 5 | od -An -tx1")] {
+        let text = format!("stty {mode}; echo ready; {read}");
+        let run = w.begin(json!({"shell": text, "terminal": size, "input": true}));
+        assert!(w.daemon.ask("GET", &format!("/v1/runs/{run}/output")).open().until("ready"));
+        w.give(&run, "eof=true", b"four").assert_ok();
+        let outcome = w.ended(&run);
+        assert_eq!(outcome["verdict"], "ok", "{mode}: {outcome}");
+        let shown = outcome["stdout"].as_str().unwrap();
+        assert!(mode.starts_with("eof") || shown.contains("66 6f 75 72 04"), "{shown}");
+    }
+}
+
+#[test]
+fn only_a_terminal_has_a_size() {
+    let w = World::new(As::User);
+    let size = json!({"rows": 40, "columns": 100});
+    let ask = json!({"shell": "read line; stty size", "terminal": {"rows": 24, "columns": 80}, "input": true});
+    let run = w.begin(ask);
+    let resize = |run: &str| w.daemon.post(&format!("/v1/runs/{run}/resize"), size.clone());
+    assert_eq!(resize(&run).assert_ok()["changed"], true);
+    w.give(&run, "", b"\n").assert_ok();
+    assert!(w.ended(&run)["stdout"].as_str().unwrap().contains("40 100"));
+    assert_eq!(resize(&run).assert_ok()["changed"], false, "it is over");
+
+    let run = w.begin(json!({"command": ["cat"], "input": true}));
+    let fault = resize(&run).assert_fault(409, "conflict");
+    assert!(fault["message"].as_str().unwrap().contains("has no terminal"), "{fault}");
+    w.give(&run, "eof=true", b"").assert_ok();
+    assert_eq!(w.ended(&run)["verdict"], "ok");
+}
