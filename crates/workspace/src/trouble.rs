@@ -16,9 +16,10 @@ pub(crate) fn with(what: &dyn Display, act: &str, error: &io::Error) -> Fault {
             fault(ErrorKind::Unavailable, "free some space, then try again").retry(Retry::Later)
         }
         Some(Errno::ACCESS | Errno::PERM) => {
-            fault(ErrorKind::Unavailable, "the caller must be allowed to write there; nothing was changed")
+            let hint = "the caller must be allowed to write there; nothing was changed";
+            fault(ErrorKind::Unavailable, hint).retry(Retry::Never)
         }
-        Some(Errno::ROFS) => fault(ErrorKind::Unavailable, "the file system is read-only"),
+        Some(Errno::ROFS) => fault(ErrorKind::Unavailable, "the file system is read-only").retry(Retry::Never),
         Some(Errno::MFILE | Errno::NFILE | Errno::NOMEM) => {
             fault(ErrorKind::Unavailable, "the machine is short of it; try again later").retry(Retry::Later)
         }
