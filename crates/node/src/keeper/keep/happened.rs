@@ -128,7 +128,9 @@ impl Keep {
         let outcome = &work::fitting(outcome.clone());
         self.service_ended(run, outcome, work.cancelled_by.is_some());
         let end = work.finish(outcome);
-        let past = Past { listed: Listed { input: false, ..work.listed() }, end, ended_ms: work.note.ended_ms };
+        let unwritten = end.is_none().then(|| Box::new(outcome.clone()));
+        let listed = Listed { input: false, ..work.listed() };
+        let past = Past { listed, end, unwritten, ended_ms: work.note.ended_ms };
         for client in self.clients.values_mut() {
             let Owed::Wait { run: wanted, said, .. } = &client.owed else { continue };
             if wanted == run {
