@@ -29,7 +29,7 @@ fn serve(m: &ArgMatches, caller: Caller, json: bool) -> Result<ExitCode, Fault> 
     let state = node::state::prepare(&caller)?.0;
     let settings = settings(m, caller, state)?;
     if m.get_flag("check") {
-        let checked = server::check(&settings)?;
+        let checked = server::rehearse(&settings)?;
         if json {
             print_document(&checked);
         } else {
@@ -70,6 +70,12 @@ fn settings(m: &ArgMatches, caller: Caller, state: PathBuf) -> Result<server::Se
         quotas,
         warm: config.warm_max(),
         keep: config.keep(),
+        names: server::Named {
+            socket: config.named("serve.socket"),
+            listen: config.named("serve.listen"),
+            tls_cert: config.named("serve.tls_cert"),
+            tls_key: config.named("serve.tls_key"),
+        },
         ..usual
     })
 }
@@ -141,7 +147,8 @@ fn list(engine: &Engine, json: bool) -> Result<ExitCode, Fault> {
     for Shown { id, name, tenant, scopes, used_ms, expires_ms, .. } in all {
         let scopes: Vec<&str> = scopes.iter().map(|scope| scope.name()).collect();
         let used = used_ms.map_or("never".into(), |at| ago(at, now));
-        let expires = expires_ms.map_or("never".into(), |at| from_now(at, now));
+        let expires =
+            expires_ms.map_or("never".into(), |at| if at <= now { "expired".into() } else { from_now(at, now) });
         table.row(vec![id, name, tenant, scopes.join(","), used, expires]);
     }
     table.print();

@@ -136,7 +136,6 @@ fn top(m: &ArgMatches, engine: &Engine, json: bool) -> Result<ExitCode, Fault> {
     let wrong = |why: String| Fault::invalid(format!("--delay {why}")).phase(Phase::Admission);
     let delay = Duration::from_millis(quantity::time(delay).map_err(wrong)?).max(Duration::from_millis(100));
     let again = !json && !m.get_flag("once") && can_draw(&std::io::stdout());
-    let height = top::height().filter(|_| again);
     let mut top = top::Top::default();
     engine.top(&mut top)?;
     std::thread::sleep(BETWEEN);
@@ -145,7 +144,8 @@ fn top(m: &ArgMatches, engine: &Engine, json: bool) -> Result<ExitCode, Fault> {
         if json {
             return Ok(print_document(look));
         }
-        let Some(height) = height else {
+        // Asked anew each time: windows change.
+        let Some((rows, columns)) = top::size().filter(|_| again) else {
             table(&look, usize::MAX).print();
             return Ok(ExitCode::SUCCESS);
         };
@@ -155,10 +155,13 @@ fn top(m: &ArgMatches, engine: &Engine, json: bool) -> Result<ExitCode, Fault> {
             return Ok(ExitCode::SUCCESS);
         }
         // The head, and the line that the cursor stands in.
-        table(&look, height.saturating_sub(2).max(1)).print();
+        table(&look, rows.saturating_sub(2).max(1)).print_within(columns, NAME);
         std::thread::sleep(delay);
     }
 }
+
+/// The column of `table` that is the caller's own words, of any length.
+const NAME: usize = 1;
 
 fn table(look: &top::Look, most: usize) -> Table {
     let mut table = Table::new(&["SANDBOX", "NAME", "STATE", "RUNS", "PROCS", "CPU %", "MEMORY", "DISK", "NET"]);

@@ -1,6 +1,7 @@
 //! `cofferdam create`, `ls`, `ps`, `inspect`, `start`, `stop`, `rm`, `gc` and `audit`.
 
 pub mod ask;
+mod cells;
 mod progress;
 pub mod table;
 

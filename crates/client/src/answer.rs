@@ -5,6 +5,7 @@ use crate::server::Server;
 use crate::unavailable;
 use bytes::Bytes;
 use http::Response;
+use http::header::RETRY_AFTER;
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use hyper::body::Incoming;
 use serde::Deserialize;
@@ -95,12 +96,26 @@ async fn whole(server: &Server, body: Incoming, most: usize) -> Result<Bytes, Fa
 /// What a refusal says. One that is no document of ours comes from somebody else.
 pub async fn fault(server: &Server, answer: Response<Incoming>) -> Fault {
     let status = answer.status();
+    let seconds = answer.headers().get(RETRY_AFTER).and_then(|value| value.to_str().ok()?.parse::<u64>().ok());
     match whole(server, answer.into_body(), LARGEST_FAULT).await {
         Err(fault) => fault,
         Ok(bytes) => match serde_json::from_slice(&bytes) {
-            Ok(fault) => fault,
+            Ok(fault) => fitting(fault, seconds),
             Err(_) => foreign(server, &format!("it answers {status}, and in no words of ours")),
         },
+    }
+}
+
+/// A hint that speaks of headers is for programs: who asks by this one sets none and sees none.
+fn fitting(fault: Fault, seconds: Option<u64>) -> Fault {
+    let hint = fault.hint.clone().unwrap_or_default();
+    match seconds {
+        _ if fault.error_kind == ErrorKind::Unauthenticated && hint.contains("Authorization") => {
+            fault.hint("name a file with a token that is good with --token-file or COFFERDAM_TOKEN_FILE")
+        }
+        Some(1) if hint.contains("Retry-After") => fault.hint("ask again in a second"),
+        Some(seconds) if hint.contains("Retry-After") => fault.hint(format!("ask again in {seconds} seconds")),
+        _ => fault,
     }
 }
 

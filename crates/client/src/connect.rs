@@ -32,6 +32,10 @@ pub async fn on(server: &Server, line: &mut SendRequest<Sent>, ask: Ask) -> Resu
     let request = request(server, ask)?;
     let answer = match tokio::time::timeout(patience, line.send_request(request)).await {
         Ok(Ok(answer)) => answer,
+        Ok(Err(e)) if e.is_parse() && matches!(server.address, Address::Http { .. }) => {
+            let fault = unavailable(server, "what answers there does not speak plain HTTP; it looks like TLS");
+            return Err(fault.hint("try https:// in --server or COFFERDAM_SERVER"));
+        }
         Ok(Err(e)) => return Err(unavailable(server, told(&e))),
         Err(_) => return Err(unavailable(server, "it does not answer")),
     };
@@ -101,6 +105,14 @@ async fn connected(server: &Server) -> Result<SendRequest<Sent>, Fault> {
 fn untrusted(server: &Server, error: &std::io::Error) -> Fault {
     if error.kind() != std::io::ErrorKind::InvalidData {
         return unreachable(server, error);
+    }
+    if error.to_string().contains("CaUsedAsEndEntity") {
+        let message =
+            format!("{} does not prove who it is: its certificate is for signing others (CA:TRUE)", server.address);
+        let fault = Fault::new(ErrorKind::Unauthenticated, message).phase(Phase::Admission);
+        return fault.hint(
+            "have the daemon use one that is for a server alone: `openssl req -x509 … -addext basicConstraints=critical,CA:FALSE`",
+        );
     }
     let message = format!("{} does not prove who it is: {error}", server.address);
     let fault = Fault::new(ErrorKind::Unauthenticated, message).phase(Phase::Admission);

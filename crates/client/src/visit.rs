@@ -235,11 +235,13 @@ struct Output {
     from: u64,
     /// Since when nothing was heard.
     lost: Option<(Instant, Duration)>,
+    /// What the daemon said of that.
+    told: Option<Fault>,
 }
 
 impl Output {
     fn new(server: &Server, run: &str, from: u64) -> Output {
-        Output { server: server.clone(), run: run.to_owned(), events: None, from, lost: None }
+        Output { server: server.clone(), run: run.to_owned(), events: None, from, lost: None, told: None }
     }
 
     /// Reads on by itself, a little ahead of whoever takes it: what is begun here to come back is not given up for a key that is typed.
@@ -264,15 +266,20 @@ impl Output {
             }
             let Some(events) = &mut self.events else { continue };
             match events.next().await {
-                // The daemon goes, or the stream cannot go on although the run may.
-                Ok(Some(event)) if event.name == "closing" || event.name == "lost" => self.lose(None)?,
+                // The daemon goes.
+                Ok(Some(event)) if event.name == "closing" => self.lose(None)?,
+                // The stream cannot go on although the run may; why, the daemon says.
+                Ok(Some(event)) if event.name == "lost" => {
+                    self.told = serde_json::from_str(&event.data).ok();
+                    self.lose(None)?;
+                }
                 Ok(Some(event)) => {
                     // Nothing is told twice, and nothing from before.
                     if event.id.is_some_and(|id| id <= self.from) {
                         return Err(backwards(&self.run));
                     }
                     self.from = event.id.unwrap_or(self.from);
-                    self.lost = None;
+                    (self.lost, self.told) = (None, None);
                     return Ok(event);
                 }
                 Ok(None) => self.lose(None)?,
@@ -308,10 +315,15 @@ impl Output {
             return Ok(());
         }
         let run = &self.run;
-        let why = why.map_or_else(|| "its stream ends again and again".to_owned(), |fault| fault.message);
+        let hint = match &why {
+            Some(_) => format!("`cofferdam attach {run}` when the daemon is back"),
+            None => format!("`cofferdam logs {run}` shows what is kept, and the daemon's log why there is no more"),
+        };
+        let why = why.or(self.told.take()).map(|fault| fault.message);
+        let why = why.unwrap_or_else(|| "its stream ends again and again".to_owned());
         let fault = Fault::new(ErrorKind::Unavailable, format!("stream lost; the run goes on: {why}"));
         let fault = fault.subject(run).phase(Phase::Delivery).retry(Retry::Later);
-        Err(fault.hint(format!("`cofferdam attach {run}` when the daemon is back")))
+        Err(fault.hint(hint))
     }
 }
 

@@ -49,7 +49,7 @@ impl Reach {
                 Ok(path) if grants.dirs.iter().any(|dir| path.starts_with(dir)) => Ok(path),
                 _ => {
                     let message = format!("{}: not a directory that this credential was granted", asked.display());
-                    let hint = "leave `dir` out for an empty one, or have the directory granted to the token";
+                    let hint = "leave `dir` out for an empty one (`cofferdam create --empty`), or have the directory granted to the token";
                     Err(BaseFault::Refused(Box::new(refuse(message, hint))))
                 }
             },

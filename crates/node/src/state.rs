@@ -225,6 +225,11 @@ pub fn prepare(caller: &Caller) -> Result<(PathBuf, Dir), Fault> {
     Ok((path, dir))
 }
 
+/// Whether the records of a state directory can be read, without changing anything; none are no trouble.
+pub fn look(path: &Path) -> Result<(), Fault> {
+    store::look(path)
+}
+
 /// The state directory and a directory that guests write to must not lie in one another: a guest could else reach the layers and
 /// records of all. Names do not decide but identities, up to the root of the file system.
 pub fn check_apart(state: &Dir, state_path: &Path, base: &Dir, base_path: &Path) -> Result<(), Fault> {
@@ -334,7 +339,7 @@ fn check_owner(path: &Path) -> Result<(), Fault> {
 
 pub(crate) fn unusable(path: &Path, why: &str) -> Fault {
     let message = format!("the state directory {}: {why}", path.display());
-    let hint = "set COFFERDAM_STATE to a directory of your own, or run with --read-only";
+    let hint = "set COFFERDAM_STATE to a directory of your own; `cofferdam run --read-only` needs none";
     Fault::new(ErrorKind::Unavailable, message).hint(hint).phase(Phase::Admission)
 }
 

@@ -209,8 +209,9 @@ fn resident(pid: u32) -> Option<u64> {
     Some(line.trim().trim_end_matches("kB").trim().parse::<u64>().ok()? * 1024)
 }
 
-/// Rows that fit on the terminal that we write to; none where that is none.
-pub fn height() -> Option<usize> {
+/// Rows and columns of the terminal that we write to, as it is now; none where that is none.
+pub fn size() -> Option<(usize, usize)> {
     let out = rustix::stdio::stdout();
-    rustix::termios::isatty(out).then(|| usize::from(enclosure::terminal::size(out).0)).filter(|rows| *rows > 0)
+    let (rows, columns) = rustix::termios::isatty(out).then(|| enclosure::terminal::size(out))?;
+    Some((rows.into(), columns.into()))
 }

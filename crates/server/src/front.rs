@@ -5,7 +5,7 @@ use crate::credentials::Peer;
 use crate::gate::{self, Names};
 use crate::lookout::{Seen, Told};
 use crate::pace::Paced;
-use crate::refuse::{Carried, OfGuest, Refusal};
+use crate::refuse::{Carried, OfGuest, Over, Refusal};
 use crate::stream::Closing;
 use crate::{Shared, Who};
 use axum::Router;
@@ -87,13 +87,14 @@ impl Front {
             true => None,
             false => Some(self.shared.credentials().who(peer, &parts.headers).await?),
         };
-        if let Some(who) = &who {
-            self.shared.admission().request(&who.tenant)?;
-        }
+        let over = who.as_ref().and_then(|who| self.shared.admission().request(&who.tenant).err());
         // No route has a use for it, and none must be able to pass it on.
         parts.headers.remove(header::AUTHORIZATION);
         if let Some(who) = &who {
             parts.extensions.insert(who.clone());
+        }
+        if let Some(over) = &over {
+            parts.extensions.insert(Over(over.clone()));
         }
         let path = parts.uri.path().to_owned();
         let request = Request::from_parts(parts, Body::new(Paced::new(body, self.shared.patience())));
@@ -101,6 +102,10 @@ impl Front {
             Ok(answer) => answer,
             Err(never) => match never {},
         };
+        // Where no route was found nobody has refused it yet.
+        if let Some(over) = over.filter(|_| answer.extensions().get::<MatchedPath>().is_none()) {
+            answer = over.into_response();
+        }
         if let Some(who) = &who {
             answer.extensions_mut().insert(Tenant(who.tenant.clone()));
         }

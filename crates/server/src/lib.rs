@@ -32,7 +32,7 @@ mod who;
 mod words;
 
 pub use admission::Quotas;
-pub use listen::{Checked, Settings, check, serve};
+pub use listen::{Checked, Named, Settings, rehearse, serve};
 pub use refuse::Refusal;
 pub use routes::{document, wire};
 pub use shared::Shared;

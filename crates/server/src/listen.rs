@@ -60,6 +60,25 @@ pub struct Settings {
     pub keep: Keep,
     pub logs: Logs,
     pub telemetry: Telemetry,
+    /// How whoever started it named what may be refused: a flag, a variable, or a line of a file.
+    pub names: Named,
+}
+
+#[derive(Clone, Debug)]
+pub struct Named {
+    pub socket: String,
+    pub listen: String,
+    pub tls_cert: String,
+    pub tls_key: String,
+}
+
+/// By their flags.
+impl Default for Named {
+    fn default() -> Named {
+        let [socket, listen, tls_cert, tls_key] =
+            ["--socket", "--listen", "--tls-cert", "--tls-key"].map(str::to_owned);
+        Named { socket, listen, tls_cert, tls_key }
+    }
 }
 
 impl Settings {
@@ -89,6 +108,7 @@ impl Settings {
             keep: Keep::default(),
             logs: Logs::default(),
             telemetry: Telemetry::default(),
+            names: Named::default(),
         }
     }
 }
@@ -116,38 +136,32 @@ fn invalid(message: String, hint: &str) -> Fault {
 
 /// Finds what is wrong with the settings, without changing anything.
 pub fn check(settings: &Settings) -> Result<Checked, Fault> {
-    let tls = tls::acceptor(settings)?.is_some();
+    let (tls, authority) = match &settings.tls {
+        Some(files) => (true, tls::read(files, &settings.names)?.note),
+        None => (false, None),
+    };
+    let told = &settings.names.listen;
     if let Some(address) = settings.listen {
         let loopback = address.ip().is_loopback();
         if !loopback && !settings.anywhere {
-            let message = format!("--listen {address}: others could reach it");
+            let message = format!("{told} {address}: others could reach it");
             return Err(invalid(
                 message,
                 "listen on 127.0.0.1, or add --listen-anywhere with --tls-cert and --tls-key",
             ));
         }
         if !loopback && !tls {
-            let message = format!("--listen {address}: tokens would cross the network in clear");
+            let message = format!("{told} {address}: tokens would cross the network in clear");
             return Err(invalid(
                 message,
                 "give --tls-cert and --tls-key, or put a proxy with TLS in front of 127.0.0.1",
             ));
         }
     }
-    for (flag, given) in [("--tls-cert", tls), ("--listen-anywhere", settings.anywhere)] {
-        if given && settings.listen.is_none() {
-            return Err(invalid(
-                format!("{flag} without --listen"),
-                "say where to listen, e.g. --listen 127.0.0.1:7070",
-            ));
-        }
-    }
-    for host in &settings.allow_hosts {
-        check_name(host)?;
-    }
     Collector::of(&settings.telemetry)?;
-    socket::check(&settings.socket)?;
-    let (allowed, notes) = descriptors(settings.connections);
+    socket::check(&settings.names.socket, &settings.socket)?;
+    let (allowed, mut notes) = descriptors(settings.connections);
+    notes.extend(authority);
     let port = settings.listen.map(|address| address.port());
     let hosts = ["localhost", "127.0.0.1", "[::1]"].iter().map(|name| match port {
         Some(port) => format!("{name}:{port}"),
@@ -166,17 +180,16 @@ pub fn check(settings: &Settings) -> Result<Checked, Fault> {
     })
 }
 
-/// A name that a client can send.
-fn check_name(host: &str) -> Result<(), Fault> {
-    let name = host.rsplit_once(':').filter(|(_, port)| port.parse::<u16>().is_ok()).map_or(host, |(name, _)| name);
-    let plain = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'-' | b'_' | b'[' | b']' | b':');
-    if !name.is_empty() && name.len() <= 253 && name.bytes().all(plain) {
-        return Ok(());
+/// The same, and that the daemon could start now: what it takes for itself is taken and let go. Nobody who runs is disturbed.
+pub fn rehearse(settings: &Settings) -> Result<Checked, Fault> {
+    let checked = check(settings)?;
+    socket::check_alone(&settings.state.join("daemon.lock"))?;
+    socket::check_alone(&socket::beside(&settings.socket))?;
+    if let Some(address) = settings.listen {
+        std::net::TcpListener::bind(address).map_err(|e| unbound(&settings.names.listen, address, &e))?;
     }
-    Err(invalid(
-        format!("--allow-host {host:?}: no name of a host"),
-        "give a name, or a name and a port: box.example:7070",
-    ))
+    node::state::look(&settings.state)?;
+    Ok(checked)
 }
 
 /// Connections that the kernel keeps for us until we take them; with fewer a crowd would make others try again.
@@ -235,12 +248,12 @@ pub fn serve(settings: Settings, ready: impl FnOnce(&Checked) + Send) -> Result<
 async fn live(settings: Settings, checked: &mut Checked, ready: impl FnOnce(&Checked)) -> Result<(), Fault> {
     let (connections, _) = descriptors(settings.connections);
     let _alone = socket::alone(&settings.state.join("daemon.lock"))?;
-    let socket = Socket::bind(&settings.socket)?;
+    let socket = Socket::bind(&settings.names.socket, &settings.socket)?;
     let tcp = match settings.listen {
-        Some(address) => Some(bind(address).await?),
+        Some(address) => Some(bind(&settings.names.listen, address).await?),
         None => None,
     };
-    let tls = tls::acceptor(&settings)?;
+    let tls = settings.tls.as_ref().map(|files| tls::read(files, &settings.names)).transpose()?.map(|tls| tls.acceptor);
     let collector = Collector::of(&settings.telemetry)?;
     let credentials = Credentials::open(&settings.caller)?;
     if tcp.is_some() {
@@ -304,15 +317,17 @@ fn tell_begin(shared: &Shared, checked: &Checked) {
     shared.lookout().log().info("the daemon answers", &fields);
 }
 
-async fn bind(address: SocketAddr) -> Result<TcpListener, Fault> {
+async fn bind(told: &str, address: SocketAddr) -> Result<TcpListener, Fault> {
     let bound = TcpListener::bind(address).await.and_then(|tcp| {
         rustix::net::listen(&tcp, WAITING)?;
         Ok(tcp)
     });
-    bound.map_err(|e| {
-        let fault = Fault::new(ErrorKind::Unavailable, format!("--listen {address}: {e}")).phase(Phase::Start);
-        fault.hint("choose another port, or 0 for any that is free")
-    })
+    bound.map_err(|e| unbound(told, address, &e))
+}
+
+fn unbound(told: &str, address: SocketAddr, error: &std::io::Error) -> Fault {
+    let fault = Fault::new(ErrorKind::Unavailable, format!("{told} {address}: {error}")).phase(Phase::Start);
+    fault.hint("choose another port, or 0 for any that is free")
 }
 
 /// Takes connections for ever.

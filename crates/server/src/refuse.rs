@@ -7,7 +7,7 @@ use std::time::Duration;
 use terms::{ErrorKind, Fault, LimitKind, Phase, Retry};
 
 /// A fault on its way out.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Refusal {
     pub fault: Box<Fault>,
     /// Where HTTP has a finer word than the kind alone gives: 405, 415, 421.
@@ -19,6 +19,11 @@ pub struct Refusal {
 /// Carried by an answer that has no body yet.
 #[derive(Clone, Debug)]
 pub struct Carried(pub Box<Fault>);
+
+/// Carried by a request that is not carried out: its tenant has sent too many. It goes on only as far as it takes to tell which route
+/// it was for.
+#[derive(Clone, Debug)]
+pub struct Over(pub Refusal);
 
 /// Marks an answer that is a guest's own: with it nothing is said of ours, whatever its status.
 #[derive(Clone, Copy, Debug)]

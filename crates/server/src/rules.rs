@@ -3,7 +3,7 @@
 
 use crate::Shared;
 use crate::ask::check_type;
-use crate::refuse::Refusal;
+use crate::refuse::{Over, Refusal};
 use axum::extract::{MatchedPath, Request, State};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
@@ -76,7 +76,8 @@ pub async fn hold(State(shared): State<Shared>, request: Request, next: Next) ->
     let Some(path) = request.extensions().get::<MatchedPath>().cloned() else { return next.run(request).await };
     let none = Rule::default();
     let rule = shared.rules().find(request.method(), path.as_str()).unwrap_or(&none);
-    let mut answer = match check(rule, &request) {
+    let over = request.extensions().get::<Over>().map_or(Ok(()), |over| Err(over.0.clone()));
+    let mut answer = match over.and_then(|()| check(rule, &request)) {
         Ok(()) => next.run(request).await,
         Err(refusal) => refusal.into_response(),
     };

@@ -14,7 +14,7 @@ use node::keeper::{Come, Follow, Keeper, Pending, Said, resting};
 use std::io;
 use std::os::fd::AsFd;
 use std::time::Duration;
-use terms::{Fault, Outcome, Verdict};
+use terms::{Fault, Outcome};
 use tokio::io::Interest;
 use tokio::net::UnixStream;
 use tokio::sync::oneshot;
@@ -319,7 +319,7 @@ fn gather(found: &Found) -> Gathered {
 /// What somebody who reads along is told.
 pub enum Told {
     Page(Page),
-    /// It ended, and its log does not say so: its keeper was lost.
+    /// It ended, and its log does not say so: its keeper was lost, or the disk was full.
     End(Box<Outcome>),
 }
 
@@ -376,8 +376,7 @@ impl Log {
             if self.has_ended {
                 // All of it was read after its end was known.
                 if let Some(outcome) = self.listener.with(Found::outcome).await? {
-                    self.is_over = true;
-                    return Ok((outcome.verdict == Verdict::Lost).then(|| Told::End(Box::new(outcome))));
+                    return self.last(outcome).await.map(Some);
                 }
                 tokio::time::sleep(Duration::from_millis(2)).await;
             }
@@ -386,6 +385,19 @@ impl Log {
             }
         }
         Ok(None)
+    }
+}
+
+impl Log {
+    /// What came until its outcome was known; else the outcome, which is not in the log.
+    async fn last(&mut self, outcome: Outcome) -> Result<Told, Refusal> {
+        let page = self.page().await?;
+        if !page.records.is_empty() || page.gap.is_some() {
+            self.is_over = page.ended;
+            return Ok(Told::Page(page));
+        }
+        self.is_over = true;
+        Ok(Told::End(Box::new(outcome)))
     }
 }
 

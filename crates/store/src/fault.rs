@@ -7,13 +7,14 @@ use terms::{ErrorKind, Fault, Phase, Retry};
 const REBUILD: &str = "put a good copy in its place; or move store.db* and journal.head away, and `cofferdam gc` takes up \
                        the workspaces that are left";
 
+const FULL: &str = "the disk is full: `cofferdam rm` and `cofferdam gc` free space; where there is no room left even for that, remove \
+                    something else from it";
+
 pub fn of(path: &Path, error: &Error) -> Fault {
     let message = format!("{}: {error}", path.display());
     let unavailable = |hint: &str| Fault::new(ErrorKind::Unavailable, message.clone()).hint(hint);
     let fault = match (error.sqlite_error_code(), error.sqlite_error().map(|e| e.extended_code)) {
-        (_, Some(ffi::SQLITE_IOERR_SHMSIZE)) | (Some(ErrorCode::DiskFull), _) => {
-            unavailable("the disk is full; `cofferdam gc` and `cofferdam rm` still work").retry(Retry::Later)
-        }
+        (_, Some(ffi::SQLITE_IOERR_SHMSIZE)) | (Some(ErrorCode::DiskFull), _) => unavailable(FULL).retry(Retry::Later),
         (Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked), _) => {
             unavailable("another cofferdam is writing; try again").retry(Retry::Later)
         }

@@ -19,7 +19,7 @@ mod soon;
 pub use backup::{Copied, Restored, examine, restore};
 pub use journal::{Broken, Entry, Noted, Step, Verified, Wanted};
 pub use key::Key;
-pub use open::SCHEMA;
+pub use open::{SCHEMA, look};
 pub use part::Part;
 pub use record::{Kept, Record, Timed};
 pub use soon::Unsettled;

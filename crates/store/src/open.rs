@@ -71,6 +71,28 @@ pub fn open(dir: &Path, path: &Path, head: &Head, patience: Duration) -> Result<
     Ok(db)
 }
 
+/// Whether a store could be opened: one that is gone, damaged or of a newer version is refused as `open` would. Nothing is written, and
+/// none is made where there is none.
+pub fn look(dir: &Path) -> Result<(), Fault> {
+    let path = dir.join("store.db");
+    if mode_of(&path).is_none() {
+        let entries = Head::of(dir).furthest();
+        return if entries == 0 { Ok(()) } else { Err(fault::gone(&path, entries)) };
+    }
+    let fail = |e: rusqlite::Error| fault::of(&path, &e);
+    let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX | OpenFlags::SQLITE_OPEN_NOFOLLOW;
+    let db = Connection::open_with_flags(&path, flags).map_err(fail)?;
+    let version = version_of(&db).map_err(fail)?;
+    if version > SCHEMA {
+        return Err(fault::newer(&path, version, SCHEMA));
+    }
+    // One that is older is brought up to date when it is opened.
+    let tables = if version == SCHEMA { &["record", "key", "journal"][..] } else { &[] };
+    tables
+        .iter()
+        .try_for_each(|table| db.query_row(&format!("SELECT count(*) FROM {table}"), [], |_| Ok(())).map_err(fail))
+}
+
 /// How long one waits between two looks whether another's transaction has ended: first, and at most. SQLite's own pauses grow to a tenth
 /// of a second, in which those who came later are served first.
 const PAUSE: Duration = Duration::from_micros(100);

@@ -26,6 +26,7 @@ fn create() -> Command {
                 .value_hint(ValueHint::DirPath)
                 .help("The directory to cover [default: the current one]"),
         )
+        .arg(flag("empty").conflicts_with("dir").help("Cover an empty directory of its own instead of one that is there"))
         .args(sandbox_args())
         .next_help_heading("Reservations")
         .args(reserve_args())

@@ -12,6 +12,7 @@ use terms::Fault;
 pub fn make(ask: &Ask, there: &There) -> Result<(Make, Vec<String>), Fault> {
     let (policies, notes) = policies_of(&ask.policies, &ask.flags, ask.template.is_some(), there)?;
     let dir = match (&ask.dir, &ask.template) {
+        _ if ask.own_base => None,
         // A template brings its own.
         (None, Some(_)) => None,
         (dir, _) => Some(there.whole(dir.as_deref().unwrap_or(Path::new("")))?),

@@ -64,14 +64,12 @@ impl Engine {
         match self {
             Engine::Here(caller) => {
                 let found = runs::find(word, caller)?;
-                let mut keeper = found.keeper().ok_or_else(|| over(&found.id))?;
-                let listed = keeper.list()?.into_iter().find(|listed| listed.run == found.id);
-                let listed = listed.ok_or_else(|| over(&found.id))?;
+                let at = found.show()?.at.ok_or_else(|| over(&found.id))?;
                 let manner = Manner {
-                    input: listed.input && input,
-                    terminal: listed.terminal && on_terminal,
+                    input: at.input && input,
+                    terminal: at.terminal && on_terminal,
                     capture: false,
-                    from: from.unwrap_or(listed.offset),
+                    from: from.unwrap_or(at.offset),
                 };
                 let left = attach(&node::state::prepare(caller)?.0, &found.run.sandbox, &found.id, manner)?;
                 Ok((found.id, left))

@@ -18,7 +18,7 @@ pub fn create(m: &ArgMatches) -> Result<Ask, Fault> {
     let until_stop = text(m, "reserve-until").is_some_and(|when| when == "stop");
     Ok(Ask {
         dir: m.get_one::<OsString>("dir").map(PathBuf::from),
-        own_base: false,
+        own_base: m.get_flag("empty"),
         name: text(m, "name").cloned(),
         reserve: args::all(m, "reserve").map(OsStr::to_owned).collect(),
         sharing: Sharing { shared: m.get_flag("shared"), until_stop },

@@ -1,7 +1,13 @@
 //! Listings for people: columns, short ids, sizes and times at a glance.
 
+use super::cells;
 use crate::render;
 use std::io::Write;
+
+/// What stands between two columns.
+const BETWEEN: &str = "  ";
+/// No narrower does a column become.
+const LEAST: usize = 8;
 
 pub struct Table {
     head: Vec<&'static str>,
@@ -19,17 +25,35 @@ impl Table {
 
     /// Every column as wide as its widest cell, but for the last.
     pub fn print(&self) {
+        self.write(&self.widths(), usize::MAX);
+    }
+
+    /// The same on a terminal of so many cells: one column gives way to the others, and what is still too long is cut.
+    pub fn print_within(&self, most: usize, gives_way: usize) {
+        let mut widths = self.widths();
+        let whole = widths.iter().sum::<usize>() + BETWEEN.len() * widths.len().saturating_sub(1);
+        let least = LEAST.min(widths[gives_way]);
+        widths[gives_way] = widths[gives_way].saturating_sub(whole.saturating_sub(most)).max(least);
+        self.write(&widths, most);
+    }
+
+    fn widths(&self) -> Vec<usize> {
+        let wide = |(i, head): (usize, &&str)| {
+            let cells = self.rows.iter().filter_map(|row| row.get(i)).map(|cell| cells::width(cell));
+            cells.max().unwrap_or(0).max(cells::width(head))
+        };
+        self.head.iter().enumerate().map(wide).collect()
+    }
+
+    fn write(&self, widths: &[usize], most: usize) {
         let head: Vec<String> = self.head.iter().map(|h| (*h).to_owned()).collect();
-        let all: Vec<&Vec<String>> = std::iter::once(&head).chain(&self.rows).collect();
-        let wide =
-            |i: usize| all.iter().filter_map(|row| row.get(i)).map(|cell| cell.chars().count()).max().unwrap_or(0);
-        let widths: Vec<usize> = (0..self.head.len()).map(wide).collect();
         let mut out = crate::stdout::lock();
-        for row in all {
-            let cells = row.iter().zip(&widths).map(|(cell, width)| format!("{cell:width$}"));
-            let line = cells.collect::<Vec<_>>().join("  ");
+        for row in std::iter::once(&head).chain(&self.rows) {
+            let cells = row.iter().zip(widths);
+            let cells = cells.map(|(cell, width)| cells::padded(&cells::shortened(cell, *width), *width));
+            let line = cells.collect::<Vec<_>>().join(BETWEEN);
             // A reader that left early is no error of ours.
-            if writeln!(out, "{}", line.trim_end()).is_err() {
+            if writeln!(out, "{}", cells::cut(line.trim_end(), most)).is_err() {
                 return;
             }
         }

@@ -3,14 +3,14 @@
 
 use crate::support::http::Daemon;
 use crate::support::left::soon;
-use crate::support::{As, Place};
+use crate::support::{As, Place, to_the_end};
 use crate::words::Verbs;
 use serde_json::json;
 use std::fs;
 use std::io::Write;
 use std::path::PathBuf;
 use std::process::Command;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// The state directory on a small ext4.
 struct Disk {
@@ -28,6 +28,17 @@ impl Disk {
         fs::set_permissions(&state, std::os::unix::fs::PermissionsExt::from_mode(0o700)).unwrap();
         place.own(&state);
         Disk { state, image }
+    }
+
+    /// In memory, where a directory takes no room: what a command says is the first that finds none.
+    fn in_memory(place: &Place) -> Disk {
+        let state = place.state();
+        let mut mount = Command::new("mount");
+        let made = mount.args(["-t", "tmpfs", "-o", "size=96m,mode=700", "tmpfs"]).arg(&state).status();
+        assert!(made.unwrap().success());
+        place.own(&state);
+        fs::create_dir(state.join("lost+found")).unwrap();
+        Disk { state, image: PathBuf::new() }
     }
 
     /// Takes every byte that is left.
@@ -128,6 +139,33 @@ fn full(files: &str, fill: fn(&Disk)) {
 fn fill_again(disk: &Disk, fill: fn(&Disk)) {
     disk.clear();
     fill(disk);
+}
+
+/// What a command says must be kept to be told by a daemon, and its end, too.
+#[test]
+fn t05_output_that_a_full_disk_did_not_take_is_told_as_lost() {
+    let place = Place::new(As::User);
+    let disk = Disk::in_memory(&place);
+    let daemon = Daemon::start(&place);
+    let id = daemon.post("/v1/sandboxes", json!({ "policies": ["workspace-write"] })).assert_ok()["id"].clone();
+    let said = || {
+        let mut command = place.cofferdam(["exec", id.as_str().unwrap(), "--", "echo", "hello"]);
+        to_the_end(command.env("COFFERDAM_SERVER", &daemon.socket), b"")
+    };
+    assert_eq!(said().stdout, b"hello\n", "the control");
+    let lost = || {
+        fill_again(&disk, Disk::fill_bytes);
+        let begun = Instant::now();
+        let said = said();
+        let told = String::from_utf8_lossy(&said.stderr).into_owned();
+        assert!(begun.elapsed() < Duration::from_secs(10), "it does not wait for what cannot come: {told}");
+        said.status.code() == Some(125) && told.contains("the disk did not take them")
+    };
+    // What was held for this is used up first.
+    assert!((0..20).any(|_| lost()));
+    daemon.ask("DELETE", &format!("/v1/sandboxes/{}?force=true&timeout=0s", id.as_str().unwrap())).send().assert_ok();
+    drop(daemon);
+    drop(disk);
 }
 
 #[test]

@@ -8,6 +8,7 @@ use std::fs;
 use std::io::Write;
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::os::unix::net::{UnixDatagram, UnixListener};
+use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
@@ -60,6 +61,75 @@ fn settings_are_checked_before_anything_is_done() {
     ] {
         let (code, fault) = check(bad);
         assert_eq!((code, &fault["error_kind"]), (Some(2), &json!("invalid_request")), "{bad:?} {fault}");
+    }
+}
+
+/// What `serve` would refuse `--check` refuses, too, and whoever runs meanwhile does not notice.
+#[test]
+fn a_check_says_no_where_the_start_would() {
+    let place = Place::new(As::User);
+    let check = |state: &Path, flags: &[&str]| {
+        let mut command = place.cofferdam(["serve", "--check", "--json"]);
+        let output = to_the_end(command.args(flags).env("COFFERDAM_STATE", state), b"");
+        let told: Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
+        (output.status.code(), told["message"].as_str().unwrap_or_default().to_owned())
+    };
+    let other = place.dir("other");
+    fs::set_permissions(&other, fs::Permissions::from_mode(0o700)).unwrap();
+    let no = |state: &Path, flags: &[&str], why: &str| {
+        let (code, message) = check(state, flags);
+        assert!(code == Some(125) && message.contains(why), "{flags:?}: {code:?} {message}");
+    };
+    assert_eq!(check(&place.state(), &[]).0, Some(0), "the control");
+    let daemon = Daemon::start_tcp(&place);
+    let taken = format!("127.0.0.1:{}", daemon.port.unwrap());
+    no(&place.state(), &[], "a daemon is there already");
+    no(&other, &["--listen", &taken], "in use");
+    no(&other, &["--socket", daemon.socket.to_str().unwrap()], "a daemon is there already");
+    assert_eq!(check(&other, &["--listen", "127.0.0.1:0"]).0, Some(0), "the control");
+    assert_eq!(fs::read_dir(&other).unwrap().count(), 0, "nothing is made by a look");
+    daemon.get("/v1/health/ready").assert_ok();
+    drop(daemon);
+    let store = place.state().join("store.db");
+    assert_eq!(check(&place.state(), &[]).0, Some(0), "the control");
+    let sound = fs::read(&store).unwrap();
+    fs::write(&store, vec![7; 8192]).unwrap();
+    no(&place.state(), &[], "not a database");
+    // The number of the version, where SQLite keeps it.
+    let mut newer = sound.clone();
+    newer[60..64].copy_from_slice(&99u32.to_be_bytes());
+    fs::write(&store, newer).unwrap();
+    fs::remove_file(place.state().join("store.db-wal")).unwrap();
+    no(&place.state(), &[], "written by a newer version");
+    fs::remove_file(&store).unwrap();
+    no(&place.state(), &[], "is gone");
+}
+
+/// What is wrong with a certificate or its key is told before a client stumbles over it.
+#[test]
+fn a_certificate_is_looked_at_before_it_is_used() {
+    let place = Place::new(As::User);
+    let own = Certificate::new(&place, "own", "DNS:localhost");
+    let authority = Certificate::authority(&place, "authority", "DNS:localhost");
+    let sealed = place.root.join("sealed.key");
+    let mut openssl = Command::new("openssl");
+    openssl.args(["pkey", "-aes256", "-passout", "pass:word", "-in", &own.key, "-out"]).arg(&sealed);
+    assert!(openssl.status().unwrap().success());
+    fs::set_permissions(&sealed, fs::Permissions::from_mode(0o600)).unwrap();
+    place.own(&sealed);
+    let check = |cert: &str, key: &str| {
+        let mut command = place.cofferdam(["serve", "--check", "--listen", "127.0.0.1:0"]);
+        let output = to_the_end(command.args(["--tls-cert", cert, "--tls-key", key]), b"");
+        (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
+    };
+    assert_eq!(check(&own.cert, &own.key), (Some(0), String::new()), "the control");
+    for (cert, key, code, why) in [
+        (&own.cert, authority.key.as_str(), 2, "not the key of the certificate"),
+        (&own.cert, sealed.to_str().unwrap(), 2, "the key is encrypted"),
+        (&authority.cert, authority.key.as_str(), 0, "CA:FALSE"),
+    ] {
+        let (status, said) = check(cert, key);
+        assert!(status == Some(code) && said.contains(why), "{status:?} {said}");
     }
 }
 

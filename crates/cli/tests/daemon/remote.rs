@@ -112,6 +112,66 @@ fn a_certificate_is_believed_by_whom_it_was_signed() {
     fault(&ls(Some("/etc/hostname")), "invalid_request", 2);
 }
 
+/// Who is refused is told what to do with this program, and not with HTTP.
+#[test]
+fn refusals_are_told_in_words_of_this_program() {
+    let place = Place::new(As::User);
+    let Certificate { cert, key } = Certificate::authority(&place, "authority", "DNS:localhost");
+    let config = place.file("c.toml", "[tenant.blue.quota]\nrequests_per_minute = 1\n");
+    let flags = ["--listen", "127.0.0.1:0", "--config", config.to_str().unwrap()];
+    let daemon = Daemon::start_with(&place, &flags);
+    let blue = daemon.token(json!({ "name": "b", "tenant": "blue", "scopes": ["agent"] }));
+    let server = format!("http://127.0.0.1:{}", daemon.port.unwrap());
+    let hint = |server: &str, token: &str, more: &[&str]| {
+        let file = secret(&place, "token", token);
+        let out = asked(&place, server, &["ls", "--json", "--token-file", &file]).args(more).output().unwrap();
+        let told: Value = serde_json::from_slice(&out.stdout).unwrap();
+        told["hint"].as_str().unwrap_or_default().to_owned()
+    };
+    assert_eq!(hint(&server, &blue, &[]), "", "the control");
+    let later = hint(&server, &blue, &[]);
+    assert!(later.starts_with("ask again in ") && later.ends_with(" seconds"), "{later}");
+    let unknown = hint(&server, &format!("cof_{}_{}", "a".repeat(32), "b".repeat(64)), &[]);
+    assert!(unknown.contains("--token-file") && !unknown.contains("Authorization"), "{unknown}");
+    daemon.token(json!({ "name": "short", "scopes": ["agent"], "ttl_ms": 1 }));
+    let listed = String::from_utf8(to_the_end(&mut place.cofferdam(["token", "ls"]), b"").stdout).unwrap();
+    let ends =
+        |name: &str| listed.lines().find(|line| line.contains(name)).unwrap().split("  ").last().unwrap().to_owned();
+    assert_eq!((ends("short").trim(), ends("blue").trim()), ("expired", "never"), "{listed}");
+    let operator = daemon.operator_token();
+    drop(daemon);
+    let daemon = Daemon::start_with(&place, &["--listen", "127.0.0.1:0", "--tls-cert", &cert, "--tls-key", &key]);
+    let port = daemon.port.unwrap();
+    let clear = hint(&format!("http://localhost:{port}"), &operator, &[]);
+    assert!(clear.contains("https://"), "{clear}");
+    let signs = hint(&format!("https://localhost:{port}"), &operator, &["--server-ca", &cert]);
+    assert!(signs.contains("CA:FALSE"), "{signs}");
+}
+
+/// An agent without a directory of its own can have an empty one, by a daemon and without.
+#[test]
+fn an_empty_directory_can_be_covered() {
+    let place = Place::new(As::User);
+    let daemon = Daemon::start_tcp(&place);
+    let token =
+        daemon.token(json!({ "name": "a", "tenant": "blue", "scopes": ["agent"], "policies": ["workspace-write"] }));
+    let file = secret(&place, "token", &token);
+    let server = format!("http://127.0.0.1:{}", daemon.port.unwrap());
+    let create = |words: &[&str]| {
+        let words = [&["create", "--json", "--policy", "workspace-write", "--token-file", &file], words].concat();
+        asked(&place, &server, &words).output().unwrap()
+    };
+    let refused = fault(&create(&[]), "policy_denied", 126);
+    assert!(refused["hint"].as_str().unwrap().contains("create --empty"), "{refused}");
+    assert!(create(&["--empty"]).status.success(), "{}", told(&create(&["--empty"])));
+    assert_eq!(create(&["--empty", "."]).status.code(), Some(2), "one or the other");
+    place.file("home/project/file", "text");
+    let here = to_the_end(&mut place.cofferdam(["create", "--empty", "--name", "bare"]), b"");
+    assert!(here.status.success(), "{}", told(&here));
+    let seen = to_the_end(&mut place.cofferdam(["exec", "bare", "ls"]), b"");
+    assert_eq!((seen.stdout.as_slice(), seen.status.code()), (&b""[..], Some(0)), "{}", told(&seen));
+}
+
 /// Waits until it is so.
 fn soon(what: &str, mut is_so: impl FnMut() -> bool) {
     let begun = Instant::now();

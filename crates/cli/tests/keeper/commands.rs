@@ -2,7 +2,7 @@
 
 use crate::place::{Live, soon};
 use crate::support::terminal::at_terminal;
-use crate::support::{As, BOTH, Place};
+use crate::support::{As, BOTH, Place, binary, to_the_end};
 use crate::words::{Verbs, text};
 use serde_json::{Value, json};
 use std::process::Stdio;
@@ -125,6 +125,33 @@ fn a_terminal_is_left_and_met_again() {
         met.assert_code(6);
         assert!(met.text.contains("40 100"), "the size follows: {}", met.text);
         assert_eq!(live.outcome(&run)["exit"]["code"], 6);
+    }
+}
+
+/// It once waited for an end that had been, deaf to every signal.
+#[test]
+fn a_run_that_has_ended_is_not_waited_for() {
+    let place = Place::new(As::User);
+    let live = Live::new(&place, &[]);
+    let attach = |run: &str, words: &[&str]| {
+        let mut command = place.outside("timeout");
+        command.args(["-k", "1", "20"]).arg(binary()).args([&["attach", run], words].concat());
+        to_the_end(&mut command, b"")
+    };
+    let ended = live.detach(&[], "echo hi; exit 7");
+    assert_eq!(live.outcome(&ended)["exit"]["code"], 7);
+    let last = live.pieces(&[&ended]).pop().unwrap()["offset"].to_string();
+    for words in [&[][..], &["--from", "0"], &["--from", &last]] {
+        let told = attach(&ended, words);
+        assert_eq!(told.status.code(), Some(125), "{}", text(&told.stderr));
+        let said = text(&told.stderr);
+        assert!(said.contains("does not go on") && said.contains("`cofferdam logs`"), "{said}");
+    }
+    // The control, and those that end just as somebody comes.
+    for pause in ["0.5", "0.05", "0.04", "0.03", "0.02", "0.01"] {
+        let going = live.detach(&[], &format!("sleep {pause}; exit 6"));
+        let code = attach(&going, &[]).status.code();
+        assert!(code == Some(6) || code == Some(125) && pause != "0.5", "{pause}: {code:?}");
     }
 }
 

@@ -66,6 +66,24 @@ fn on_a_full_disk_one_can_look_stop_and_remove() {
     place.audit();
 }
 
+/// A small disk has room for its last words, too, and takes it again when there is some.
+#[test]
+fn what_a_command_fills_a_small_disk_with_can_be_removed() {
+    let place = Place::new(As::User);
+    let _disk = OwnDisk::new(&place, "size=6m");
+    for round in 0..2 {
+        let id = place.create(&[]);
+        let filled = to_the_end(&mut place.cofferdam(["exec", &id, "--", "sh", "-c", "cat /dev/zero > f"]), b"");
+        let said = text(&filled.stderr);
+        assert!(said.contains("No space left") && !said.contains("written down"), "{round}: {said}");
+        place.json(&["inspect", &id]);
+        place.json(&["rm", &id]);
+        place.json(&["gc"]);
+        assert!(place.states().is_empty() && place.layers().is_empty());
+    }
+    place.audit();
+}
+
 /// The first run of all, and nothing is left to write its sandbox down with: whoever ran it hears that, in a pipe, too, and finds
 /// the changes again when there is space.
 #[test]

@@ -58,6 +58,33 @@ fn the_usual_place_is_read_where_it_is_there() {
     assert!(line.contains("30s") && line.ends_with("default"), "{line}");
 }
 
+/// What `config check` calls sound `serve` takes, and a refusal names what somebody wrote, where they wrote it.
+#[test]
+fn a_check_and_a_start_refuse_the_same() {
+    let place = Place::new(As::User);
+    let file = place.root.join("config.toml");
+    let said = |verb: &[&str]| {
+        let output = to_the_end(place.cofferdam(verb).arg("--config").arg(&file), b"");
+        (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
+    };
+    let (check, start) = (["config", "check"], ["serve", "--check"]);
+    place.file("config.toml", "[serve]\nallow_hosts = [\"box.example:7070\", \"[::1]\"]\n");
+    assert_eq!((said(&check).0, said(&start).0), (Some(0), Some(0)), "the control");
+    for wrong in ["https://box.example:7070/", "a b", ""] {
+        place.file("config.toml", format!("[serve]\n\nallow_hosts = [{wrong:?}]\n"));
+        for verb in [&check, &start] {
+            let (code, told) = said(verb);
+            let place = format!("{}:3", file.display());
+            assert!(code == Some(2) && told.contains(&place) && !told.contains("--allow-host"), "{verb:?} {told}");
+        }
+    }
+    place.file("config.toml", "[serve]\nsocket = \"/nonexistent/s\"\n");
+    let (code, told) = said(&start);
+    assert!(code == Some(2) && told.contains("config.toml:2: serve.socket /nonexistent/s"), "{told}");
+    let (_, told) = said(&[&start[..], &["--socket", "/nonexistent/t"]].concat());
+    assert!(told.contains("--socket /nonexistent/t"), "{told}");
+}
+
 #[test]
 fn what_is_wrong_is_refused_with_key_and_line() {
     let place = Place::new(As::User);

@@ -1,6 +1,7 @@
 //! `cofferdam top`: what sandboxes use, with and without a keeper; for people, for pipes, as JSON.
 
 use crate::daemon::{Running, until};
+use crate::support::terminal::at_terminal;
 use crate::support::{As, BOTH, Place, binary, to_the_end};
 use serde_json::Value;
 
@@ -47,6 +48,42 @@ fn what_is_busy_is_told_with_a_keeper_and_without() {
         }
         run.0.wait().unwrap();
         assert_eq!(json(&place, &["fsck"])["problems"], Value::Array(Vec::new()));
+    }
+}
+
+/// How many cells a text takes, as far as it is used here.
+fn cells(text: &str) -> usize {
+    text.chars().map(|c| if ('\u{3000}'..'\u{a000}').contains(&c) { 2 } else { 1 }).sum()
+}
+
+#[test]
+fn it_fits_the_window_and_follows_it() {
+    let place = Place::new(As::User);
+    let long = "n".repeat(60);
+    for name in ["日本語の箱", "plain", &long] {
+        json(&place, &["create", "--name", name]);
+    }
+    let steps = serde_json::json!([
+        ["expect", "SANDBOX"],
+        ["resize", 16, 40],
+        ["expect", "\u{1b}[H"],
+        ["expect", "\u{1b}[H"],
+        ["expect", "\u{1b}[H"],
+        ["signal", 2]
+    ]);
+    let seen = at_terminal(&place, &["top", "-d", "100ms"], steps);
+    let drawn: Vec<&str> = seen.text.split("\u{1b}[H\u{1b}[J").filter(|part| part.contains("plain")).collect();
+    let widest = |part: &&str| part.lines().map(|line| cells(line.trim_end())).max().unwrap();
+    assert!(drawn.first().is_some_and(|part| widest(part) <= 97 && part.contains("NET")), "{:?}", seen.text);
+    assert!(drawn.iter().any(|part| widest(part) <= 40), "it follows: {:?}", seen.text);
+    // Columns stand below each other, whatever letters are in them: in a pipe, too.
+    for words in [&["ls"][..], &["top"]] {
+        let table = to_the_end(&mut place.cofferdam(words), b"");
+        let table = String::from_utf8(table.stdout).unwrap();
+        let at = |line: &str| cells(line.split("active").next().unwrap());
+        let rows: Vec<usize> = table.lines().skip(1).map(at).collect();
+        assert!(rows.len() == 3 && rows.iter().all(|row| *row == rows[0]), "{table}");
+        assert!(table.contains(&long), "nothing is cut for a pipe: {table}");
     }
 }
 

@@ -52,6 +52,25 @@ fn requests_are_logged_by_template_and_without_what_is_private() {
     }
 }
 
+/// Whoever sends too much can be found in the log.
+#[test]
+fn a_request_too_many_is_logged_with_whose_and_which_it_was() {
+    let place = Place::new(As::User);
+    let config = place.file("c.toml", "[tenant.default.quota]\nrequests_per_minute = 2\n");
+    let daemon = Daemon::start(&place, &["--log-format", "json", "--config", config.to_str().unwrap()], &[]);
+    let asked = (0..12).map(|_| daemon.get("/v1/sandboxes/sbx_1")).collect::<Vec<_>>();
+    let over = asked.iter().find(|answer| answer.status == 429).expect("one is too many");
+    let nowhere = daemon.get("/v1/nowhere");
+    assert_eq!((asked[0].status, nowhere.status), (404, 429), "the control, and a path that leads nowhere");
+    let text = daemon.end();
+    let id = over.header("x-request-id").unwrap();
+    let line = text.lines().find(|line| line.contains(id)).unwrap();
+    let line: Value = serde_json::from_str(line).unwrap();
+    let fields = [&line["route"], &line["tenant"], &line["error_kind"], &line["limit_kind"]];
+    let want = ["/v1/sandboxes/{id}", "default", "limit_exceeded", "requests_per_minute"];
+    assert_eq!(fields, want.map(Value::from).each_ref(), "{line}");
+}
+
 #[test]
 fn a_level_and_a_format_can_be_chosen() {
     let place = Place::new(As::User);

@@ -14,13 +14,23 @@ pub struct Certificate {
 impl Certificate {
     /// For one server alone, e.g. `DNS:localhost`; both files belong to whoever runs here, and the key is read by nobody else.
     pub fn new(place: &Place, file: &str, server: &str) -> Certificate {
+        // One that could sign others is refused as a server's own, whatever its name.
+        Certificate::made(place, file, server, &["-addext", "basicConstraints=critical,CA:FALSE"])
+    }
+
+    /// As `openssl` makes it where nothing is said: one that could.
+    #[allow(dead_code)]
+    pub fn authority(place: &Place, file: &str, server: &str) -> Certificate {
+        Certificate::made(place, file, server, &[])
+    }
+
+    fn made(place: &Place, file: &str, server: &str, more: &[&str]) -> Certificate {
         let (cert, key) = (place.root.join(format!("{file}.pem")), place.root.join(format!("{file}.key")));
         let common = server.split(':').next_back().unwrap();
         let made = Command::new("openssl")
             .args(["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2"])
             .args(["-subj", &format!("/CN={common}"), "-addext", &format!("subjectAltName={server}")])
-            // One that could sign others is refused as a server's own, whatever its name.
-            .args(["-addext", "basicConstraints=critical,CA:FALSE"])
+            .args(more)
             .arg("-keyout")
             .arg(&key)
             .arg("-out")

@@ -79,7 +79,10 @@ fn walk(within: &Within<'_>, table: &DeTable<'_>, found: &mut Vec<Setting>) -> R
         } else if let (true, DeValue::Table(below)) = (is_section(&full), value.get_ref()) {
             walk(&Within { above: &format!("{full}."), ..*within }, below, found)?;
         } else if is_section(&full) {
-            return Err(wrong(&format!("{full} is a section, not a value")).hint(format!("write [{full}]")));
+            let section =
+                KEYS.iter().filter(|key| fits(key.name, &full, false)).find_map(|key| section_of(key.name, &full));
+            let section = section.unwrap_or_else(|| full.clone());
+            return Err(wrong(&format!("{full} is a section, not a value")).hint(format!("write [{section}]")));
         } else {
             return Err(wrong(&format!("there is no key {full}")).hint(nearest(&full)));
         }
@@ -124,18 +127,30 @@ fn is_tenant(word: &str) -> bool {
 
 /// A hint at what may have been meant: the keys of the same section, or the sections.
 fn nearest(full: &str) -> String {
-    let section = full.rsplit_once('.').map_or("", |(section, _)| section);
-    let inside: Vec<&str> = KEYS
-        .iter()
-        .filter(|key| !section.is_empty() && fits(key.name, section, false))
-        .filter_map(|key| key.name.rsplit('.').next())
-        .collect();
-    match inside.is_empty() {
-        true => {
-            "sections are [serve], [log], [telemetry], [warm], [limits], [keep], [quota] and [tenant.NAME.quota]".into()
-        }
-        false => format!("[{section}] has {}", inside.join(", ")),
+    let lower = full.to_ascii_lowercase();
+    if lower != full && (known(&lower).is_some() || is_section(&lower)) {
+        return format!("names are lower case, those of tenants, too: {lower}");
     }
+    let above = full.rsplit_once('.').map_or("", |(above, _)| above);
+    let inside = || KEYS.iter().filter(|key| !above.is_empty() && fits(key.name, above, false));
+    let Some(section) = inside().find_map(|key| section_of(key.name, above)) else {
+        return "sections are [serve], [log], [telemetry], [warm], [limits], [keep], [quota] and [tenant.NAME.quota]"
+            .into();
+    };
+    let names: Vec<&str> = inside().filter_map(|key| key.name.rsplit('.').next()).collect();
+    format!("[{section}] has {}", names.join(", "))
+}
+
+/// The section that a key stands in, with the tenant that `above` names.
+fn section_of(key: &str, above: &str) -> Option<String> {
+    let (section, _) = key.rsplit_once('.')?;
+    let mut given = above.split('.');
+    let named = |part| match (part, given.next()) {
+        ("*", Some(tenant)) => tenant.to_owned(),
+        ("*", None) => "NAME".to_owned(),
+        (part, _) => part.to_owned(),
+    };
+    Some(section.split('.').map(named).collect::<Vec<_>>().join("."))
 }
 
 #[cfg(test)]
@@ -161,6 +176,15 @@ mod tests {
             ("[log\n", "/c.toml:1: no TOML"),
             ("[log]\nlevel = \"info\"\nlevel = \"warn\"\n", "/c.toml:3: no TOML: duplicate key"),
             ("[tenant.\"A B\".quota]\nruns = 1\n", "there is no key tenant.A B"),
+            (
+                "[tenant.blue]\nruns = 3\n",
+                "/c.toml:2: there is no key tenant.blue.runs | [tenant.blue.quota] has sandboxes,",
+            ),
+            (
+                "[tenant.Blue.quota]\nruns = 3\n",
+                "no key tenant.Blue | names are lower case, those of tenants, too: tenant.blue",
+            ),
+            ("[Serve]\nsocket = \"/s\"\n", "there is no key Serve | names are lower case"),
             ("[tenant.a.quota]\nrun = 1\n", "/c.toml:2: there is no key tenant.a.quota.run"),
         ] {
             assert!(refused(text).contains(want), "{text:?}: {}", refused(text));

@@ -1,6 +1,6 @@
 //! The same values as types, for those who use them.
 
-use super::{Config, Setting, Value};
+use super::{Config, Origin, Setting, Value};
 use crate::Caller;
 use crate::total::Total;
 use std::collections::BTreeSet;
@@ -254,6 +254,16 @@ impl Config {
         Duration::from_millis(self.count(key).unwrap_or_default())
     }
 
+    /// How somebody named a value: the words that a refusal of it begins with.
+    pub fn named(&self, key: &str) -> String {
+        match self.find(key).map(|setting| &setting.origin) {
+            Some(Origin::Flag { flag }) => format!("--{flag}"),
+            Some(Origin::Environment { variable }) => variable.clone(),
+            Some(origin @ Origin::File { .. }) => format!("{origin}: {key}"),
+            Some(Origin::Default) | None => key.to_owned(),
+        }
+    }
+
     /// A value that is wrong in view of others, told with where it came from.
     fn wrong(&self, key: &str, why: &str) -> Fault {
         let from = self.find(key).map_or(String::new(), |setting| format!(" ({})", setting.origin));
@@ -264,6 +274,16 @@ impl Config {
 /// What single values do not show.
 pub fn check(config: &Config) -> Result<(), Fault> {
     let serve = config.serve()?;
+    for (key, given) in [("serve.tls_cert", serve.tls.is_some()), ("serve.listen_anywhere", serve.listen_anywhere)] {
+        if given && serve.listen.is_none() {
+            let fault = config.wrong(key, "is given, and serve.listen is not");
+            return Err(fault.hint("say where to listen, e.g. --listen 127.0.0.1:7070"));
+        }
+    }
+    if let Some(host) = serve.allow_hosts.iter().find(|host| !is_host(host)) {
+        let fault = config.wrong("serve.allow_hosts", &format!("has {host:?}, which is no name of a host"));
+        return Err(fault.hint("give a name, or a name and a port: box.example:7070"));
+    }
     if serve.listen.is_some_and(|at| !at.ip().is_loopback()) {
         if !serve.listen_anywhere {
             let fault = config.wrong("serve.listen", "is an address that others can reach");
@@ -275,6 +295,13 @@ pub fn check(config: &Config) -> Result<(), Fault> {
         }
     }
     check_telemetry(config)
+}
+
+/// A name that a client can send in `Host`.
+fn is_host(host: &str) -> bool {
+    let name = host.rsplit_once(':').filter(|(_, port)| port.parse::<u16>().is_ok()).map_or(host, |(name, _)| name);
+    let plain = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'-' | b'_' | b'[' | b']' | b':');
+    !name.is_empty() && name.len() <= 253 && name.bytes().all(plain)
 }
 
 /// Whatever is sent along to prove who we are is read by nobody on the way.

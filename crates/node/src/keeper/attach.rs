@@ -3,7 +3,7 @@
 use super::client::{Follow, Keeper};
 use super::runs::unread;
 use super::spool::{Kind, Page, Reader};
-use super::wire::{self, Ask, Frame, Line, Pulled};
+use super::wire::{self, Ask, Frame, Line, Pulled, Waited};
 use super::{lost, place::Place};
 pub use enclosure::terminal;
 use rustix::event::{PollFd, PollFlags, poll};
@@ -11,7 +11,7 @@ use rustix::io::Errno;
 use std::io::Write;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use terms::{Fault, Outcome, Phase, Unread};
 
 /// How to be there.
@@ -88,6 +88,7 @@ fn visit(state: &Path, sandbox: &str, run: &str, manner: Manner, bond: Bond) -> 
         since: None,
         unread: Unread::default(),
         follow,
+        ended: false,
         reader,
         next: manner.from,
         speak,
@@ -110,6 +111,8 @@ struct Visit {
     since: Option<Instant>,
     unread: Unread,
     follow: Follow,
+    /// Its keeper said that it has ended.
+    ended: bool,
     reader: Reader,
     next: u64,
     /// Where our input goes; none once it has ended or is not read any more.
@@ -178,7 +181,7 @@ impl Voice {
             outcome.truncated.stdout += self.unkept[0];
             outcome.truncated.stderr += self.unkept[1];
         }
-        outcome.output_lost = self.lost.take();
+        outcome.output_lost = self.lost.take().or(outcome.output_lost);
         outcome
     }
 }
@@ -205,6 +208,9 @@ impl Visit {
         loop {
             if let Some(outcome) = self.show()? {
                 return Ok(Left::Ended(Box::new(self.voice.told(outcome))));
+            }
+            if self.ended {
+                return self.unwritten().map(|outcome| Left::Ended(Box::new(self.voice.told(outcome))));
             }
             let [heard, answered, typed, signalled] = self.wait();
             if heard && self.hear().is_err() {
@@ -247,7 +253,9 @@ impl Visit {
 
     /// Takes the notices that are there; the log tells the rest.
     fn hear(&mut self) -> Result<(), Fault> {
-        while self.follow.heard()?.is_some() {}
+        while let Some(notice) = self.follow.heard()? {
+            self.ended |= notice.ended;
+        }
         Ok(())
     }
 
@@ -272,9 +280,27 @@ impl Visit {
                     }
                 }
             }
-            if nothing || ended {
+            if ended {
+                return self.behind().map(Some);
+            }
+            if nothing {
                 return Ok(None);
             }
+        }
+    }
+
+    /// We came behind the end: it ended between our look at it and our coming.
+    fn behind(&self) -> Result<Outcome, Fault> {
+        let last = Reader::last(&Place::of(&self.state, &self.sandbox).run(&self.run));
+        let last = last.map_err(|e| unread(&self.run, e.into()))?.map(|record| record.bytes).unwrap_or_default();
+        serde_json::from_slice(&last).map_err(|e| Fault::internal(format!("{}: {e}", self.run)))
+    }
+
+    /// It has ended, and its log does not say so: there was no room for that on the disk.
+    fn unwritten(&mut self) -> Result<Outcome, Fault> {
+        match self.again().map(|mut keeper| keeper.wait(&self.run, Duration::ZERO)).transpose()? {
+            Some(Waited { outcome: Some(outcome), .. }) => Ok(outcome),
+            _ => self.lost(),
         }
     }
 

@@ -33,7 +33,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use sys::host::{Bound, Bounded, bound};
-use terms::{ErrorKind, Fault, Phase};
+use terms::{ErrorKind, Fault, Outcome, Phase};
 
 /// Runs at once in one sandbox.
 pub const MOST_RUNS: usize = 256;
@@ -169,6 +169,8 @@ struct Past {
     listed: Listed,
     /// Where its outcome is.
     end: Option<u64>,
+    /// The outcome itself, where the disk did not take it.
+    unwritten: Option<Box<Outcome>>,
     ended_ms: Option<u64>,
     /// What it took of whom, for those who send it again.
     writers: Writers,

@@ -101,10 +101,11 @@ impl Found {
         Ok(self.logged().or_else(|| self.told()).or_else(|| recorded(&self.id, &now)))
     }
 
-    /// An end is written down before it is told, so that for a moment it has a record and is not in its log yet.
+    /// An end is written down before it is told, so that for a moment it has a record and is not in its log yet; on a full disk it
+    /// never is.
     fn told(&self) -> Option<Outcome> {
-        self.keeper()?.wait(&self.id, MOMENT).ok()?;
-        self.logged()
+        let waited = self.keeper()?.wait(&self.id, MOMENT).ok()?;
+        self.logged().or(waited.outcome)
     }
 
     fn logged(&self) -> Option<Outcome> {

@@ -18,12 +18,11 @@ pub struct Socket {
     _alone: OwnedFd,
 }
 
-fn bad(path: &Path, why: &str, hint: &str) -> Fault {
-    Fault::invalid(format!("--socket {}: {why}", path.display())).hint(hint).phase(Phase::Admission)
-}
-
-/// The directory must be one that nobody else can look into or change.
-pub fn check(path: &Path) -> Result<(), Fault> {
+/// The directory must be one that nobody else can look into or change. `told` is how the path was given.
+pub fn check(told: &str, path: &Path) -> Result<(), Fault> {
+    let bad = |path: &Path, why: &str, hint: &str| {
+        Fault::invalid(format!("{told} {}: {why}", path.display())).hint(hint).phase(Phase::Admission)
+    };
     let hint = "name a file in a directory of your own with mode 0700";
     let (Some(dir), Some(_)) = (path.parent().filter(|_| path.is_absolute()), path.file_name()) else {
         return Err(bad(path, "not a whole path", hint));
@@ -42,26 +41,40 @@ pub fn check(path: &Path) -> Result<(), Fault> {
 
 /// A lock that only one daemon can hold. The kernel lets it go however the daemon ends.
 pub fn alone(path: &Path) -> Result<OwnedFd, Fault> {
-    let around = |e: rustix::io::Errno| {
-        let fault = Fault::new(ErrorKind::Unavailable, format!("{}: {e}", path.display())).phase(Phase::Start);
-        fault.hint("the directory must be your own and writable")
-    };
     let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-    let file = rustix::fs::open(path, flags, Mode::from_raw_mode(0o600)).map_err(around)?;
-    match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
-        Ok(()) => Ok(file),
+    let file = rustix::fs::open(path, flags, Mode::from_raw_mode(0o600)).map_err(|e| around(path, e))?;
+    held(path, &file, FlockOperation::NonBlockingLockExclusive).map(|()| file)
+}
+
+/// Whether it could be held. Asked without keeping others from it: of several who only ask none is in the other's way.
+pub fn check_alone(path: &Path) -> Result<(), Fault> {
+    match rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW, Mode::empty()) {
+        Ok(file) => held(path, &file, FlockOperation::NonBlockingLockShared),
+        Err(rustix::io::Errno::NOENT) => Ok(()),
+        Err(e) => Err(around(path, e)),
+    }
+}
+
+fn around(path: &Path, error: rustix::io::Errno) -> Fault {
+    let fault = Fault::new(ErrorKind::Unavailable, format!("{}: {error}", path.display())).phase(Phase::Start);
+    fault.hint("the directory must be your own and writable")
+}
+
+fn held(path: &Path, file: &OwnedFd, how: FlockOperation) -> Result<(), Fault> {
+    match rustix::fs::flock(file, how) {
+        Ok(()) => Ok(()),
         Err(rustix::io::Errno::WOULDBLOCK) => {
             let message = format!("a daemon is there already: it holds {}", path.display());
             let fault = Fault::new(ErrorKind::Conflict, message).phase(Phase::Start);
             Err(fault.hint("speak to that one, or end it first"))
         }
-        Err(e) => Err(around(e)),
+        Err(e) => Err(around(path, e)),
     }
 }
 
 impl Socket {
-    pub fn bind(path: &Path) -> Result<Socket, Fault> {
-        check(path)?;
+    pub fn bind(told: &str, path: &Path) -> Result<Socket, Fault> {
+        check(told, path)?;
         let held = alone(&beside(path))?;
         let cannot = |e: std::io::Error| {
             let fault = Fault::new(ErrorKind::Unavailable, format!("{}: cannot listen there: {e}", path.display()));
@@ -80,7 +93,8 @@ impl Socket {
     }
 }
 
-fn beside(path: &Path) -> PathBuf {
+/// The lock of whoever listens at a path.
+pub fn beside(path: &Path) -> PathBuf {
     let mut name = path.file_name().unwrap_or_default().to_owned();
     name.push(".lock");
     path.with_file_name(name)

@@ -25,7 +25,7 @@ struct Inner {
     level: LogLevel,
     json: bool,
     lines: SyncSender<Note>,
-    dropped: AtomicU64,
+    dropped: Arc<AtomicU64>,
 }
 
 enum Note {
@@ -47,18 +47,22 @@ impl Log {
 
     fn to(mut out: impl Write + Send + 'static, level: LogLevel, json: bool) -> Log {
         let (lines, waiting) = sync_channel::<Note>(WAITING);
+        let dropped = Arc::new(AtomicU64::new(0));
+        let unread = dropped.clone();
         let writer = move || {
             while let Ok(note) = waiting.recv() {
                 match note {
-                    // Nobody reads any more: there is nothing left to be told, and nobody to tell it to.
-                    Note::Line(line) => drop(out.write_all(&line)),
+                    // Nobody reads any more: that can only be seen in the figures.
+                    Note::Line(line) => {
+                        unread.fetch_add(u64::from(out.write_all(&line).is_err()), Ordering::Relaxed);
+                    }
                     Note::Flush(done) => drop(done.try_send(())),
                 }
             }
         };
         // Without the thread every line is dropped and counted.
         let _ = std::thread::Builder::new().name("log".into()).spawn(writer);
-        Log(Arc::new(Inner { level, json, lines, dropped: AtomicU64::new(0) }))
+        Log(Arc::new(Inner { level, json, lines, dropped }))
     }
 
     pub fn says(&self, level: LogLevel) -> bool {
@@ -99,7 +103,7 @@ impl Log {
         }
     }
 
-    /// Lines that had no room.
+    /// Lines that had no room, or no reader.
     pub fn dropped(&self) -> u64 {
         self.0.dropped.load(Ordering::Relaxed)
     }
@@ -188,6 +192,19 @@ mod tests {
         let text = written(false, |log| log.warn("request", &[("route", odd.into()), ("tenant", "blue".into())]));
         assert_eq!(text.lines().count(), 1);
         assert!(text.ends_with("warn  request route=\"a\\nb\\u{1b}[2J\\\"=\" tenant=blue\n"), "{text}");
+    }
+
+    #[test]
+    fn lines_that_nobody_reads_any_more_are_counted() {
+        let (reader, writer) = std::io::pipe().unwrap();
+        let log = Log::to(writer, LogLevel::Info, true);
+        log.info("read", &[]);
+        log.flush();
+        assert_eq!(log.dropped(), 0);
+        drop(reader);
+        (0..3).for_each(|_| log.info("unread", &[]));
+        log.flush();
+        assert_eq!(log.dropped(), 3);
     }
 
     #[test]

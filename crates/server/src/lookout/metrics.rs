@@ -185,7 +185,11 @@ fn of_node(figures: &Figures) -> Vec<Family> {
             by("limit_kind", &figures.limits_met),
         ),
         gauge("cofferdam_store_bytes", "What the files of records and the journal take", figures.store_bytes as f64),
-        gauge("cofferdam_journal_head", "The number of the last entry of the journal", figures.journal_head as f64),
+        gauge(
+            "cofferdam_journal_head",
+            "Entries that were written to the journals, of all tenants together",
+            figures.journal_head as f64,
+        ),
         gauge("cofferdam_tenants", "Tenants that have a state of their own", figures.tenants as f64),
     ];
     if let Some(size) = figures.layers {

@@ -81,6 +81,7 @@ impl Seen {
         ];
         if let Some(fault) = told.fault {
             fields.push(("error_kind", fault.error_kind.name().into()));
+            fields.extend(fault.limit_kind.map(|kind| ("limit_kind", kind.name().into())));
             // Of what others did wrong the words are theirs; of what we did wrong somebody must know them.
             if told.status.is_server_error() {
                 fields.push(("fault", fault.message.as_str().into()));

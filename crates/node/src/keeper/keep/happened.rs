@@ -128,8 +128,10 @@ impl Keep {
         let outcome = &work::fitting(outcome.clone());
         self.service_ended(run, outcome, work.cancelled_by.is_some());
         let end = work.finish(outcome);
+        let unwritten = end.is_none().then(|| Box::new(outcome.clone()));
         let listed = Listed { input: false, ..work.listed() };
-        let past = Past { listed, end, ended_ms: work.note.ended_ms, writers: std::mem::take(&mut work.writers) };
+        let (ended_ms, writers) = (work.note.ended_ms, std::mem::take(&mut work.writers));
+        let past = Past { listed, end, unwritten, ended_ms, writers };
         for client in self.clients.values_mut() {
             let Owed::Wait { run: wanted, said, .. } = &client.owed else { continue };
             if wanted == run {

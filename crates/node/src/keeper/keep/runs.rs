@@ -222,7 +222,7 @@ impl Keep {
         Ok(None)
     }
 
-    /// The outcome is in the run's log.
+    /// The outcome is in the run's log, or with us where that could not be written.
     pub(super) fn waited(&self, past: &Past) -> Waited {
         let read = |end: u64| {
             let page = Reader::open(&self.place.run(&past.listed.run)).ok()?.read(end, 1).ok()?;
@@ -231,7 +231,8 @@ impl Keep {
         };
         // What is no longer on disk is told as what we know: that it is over.
         let lost = || RunId::parse(&past.listed.run).map(|id| self.premises.outcome(id));
-        let outcome = past.end.and_then(read).or_else(lost);
+        let kept = || past.unwritten.as_deref().cloned();
+        let outcome = past.end.and_then(read).or_else(kept).or_else(lost);
         Waited { outcome, offset: past.listed.offset, ended_ms: past.ended_ms, whole: false }
     }
 

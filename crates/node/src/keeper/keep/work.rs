@@ -292,6 +292,7 @@ impl Work {
         }
         if self.unkept > 0 {
             let said = format!("{} bytes of its output could not be kept: the disk did not take them", self.unkept);
+            outcome.output_lost = Some(said.clone());
             outcome.message.get_or_insert(said);
         }
         let (cpu_us, rss_kb) = end.map_or((0, 0), |end| (end.cpu_us, end.max_rss_kb));
