@@ -95,7 +95,14 @@ fn a_first_run_that_cannot_be_written_down_is_told() {
     let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let mut go = [0; 3];
     child.stdout.as_mut().unwrap().read_exact(&mut go).unwrap();
+    // Whoever watches the disk would end the run before it is quite full.
+    let signal = |name: &str| {
+        let sent = Command::new("kill").args([name, &child.id().to_string()]).status().unwrap();
+        assert!(sent.success());
+    };
+    signal("-STOP");
     let fill = disk.fill();
+    signal("-CONT");
     let said = child.wait_with_output().unwrap();
     let said = String::from_utf8_lossy(&said.stderr).into_owned();
     assert!(said.contains("could not be written down") && said.contains("`cofferdam gc`"), "{said:?}");
