@@ -17,9 +17,11 @@ use workspace::dir::Meta;
 pub use workspace::{FileKind, Rel, Target};
 
 pub mod change;
+mod clock;
 pub mod copy;
 mod lease;
 pub mod list;
+mod pattern;
 mod place;
 pub mod read;
 pub mod search;
@@ -29,6 +31,7 @@ mod trouble;
 pub mod watch;
 pub mod write;
 
+pub use self::clock::Interest;
 use self::lease::Lease;
 pub use self::lease::{Purpose, note, open, open_standing};
 

@@ -1,7 +1,7 @@
 //! What all routes share.
 
 use crate::Settings;
-use crate::admission::{Admission, Fair, Shares};
+use crate::admission::{Admission, Fair, Shares, Turn};
 use crate::credentials::Credentials;
 use crate::feed::Feeds;
 use crate::foreign::Tries;
@@ -26,9 +26,11 @@ use tokio::time::Instant;
 pub const AT_A_TIME: u64 = 64;
 const AT_A_TIME_EACH: u64 = 48;
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Archives that are packed or unpacked at a time, each on a thread, and how long one waits for its turn.
+/// Archives that are packed or unpacked at a time, each on a thread, and how long one waits for its turn, as for one of a search.
 const ARCHIVES: u64 = 16;
 const PATIENCE_FOR_ARCHIVES: Duration = Duration::from_secs(15);
+/// Searches at a time, each of which keeps a processor busy.
+const SEARCHES: u64 = 16;
 /// Watches at a time; each has a thread that waits for the kernel. They last, so that nobody waits for one.
 const WATCHES: u64 = 64;
 /// Whose the daemon's own work is; no tenant has such a name.
@@ -53,6 +55,7 @@ struct Inner {
     verbs: Arc<Fair>,
     archives: Shares,
     watches: Shares,
+    searches: Shares,
     ending: watch::Sender<bool>,
     lookout: Lookout,
     feeds: Feeds,
@@ -79,6 +82,7 @@ impl Shared {
             verbs,
             archives: Shares::new(ARCHIVES, PATIENCE_FOR_ARCHIVES),
             watches: Shares::new(WATCHES, Duration::ZERO),
+            searches: Shares::new(SEARCHES, PATIENCE_FOR_ARCHIVES),
             ending,
             lookout,
             feeds: Feeds::default(),
@@ -117,6 +121,12 @@ impl Shared {
 
     pub fn archives(&self) -> &Shares {
         &self.0.archives
+    }
+
+    /// A turn to search files.
+    pub async fn search_turn(&self, who: &Who) -> Result<Turn, Refusal> {
+        let message = "too many searches are under way";
+        self.0.searches.turn(&who.tenant).await.ok_or_else(|| in_use(message, "try again when one has ended"))
     }
 
     pub fn watches(&self) -> &Shares {
@@ -284,6 +294,12 @@ impl Shared {
             pause = (pause * 2).min(LONGEST);
         }
     }
+}
+
+/// All turns are taken, by those who may take their time.
+fn in_use(message: &str, hint: &str) -> Refusal {
+    const LATER: Duration = Duration::from_secs(5);
+    Refusal::limit(StatusCode::TOO_MANY_REQUESTS, LimitKind::Waiting, message, hint).after(LATER)
 }
 
 /// A verb belongs to the trace of the request that asks for it.

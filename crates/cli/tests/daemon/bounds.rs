@@ -1,0 +1,115 @@
+//! What one client can make the daemon do is bounded: the time of a search, the streams of a tenant, the disk under what nobody reads.
+
+use crate::support::http::{Answer, Ask, Daemon};
+use crate::support::{As, Place};
+use serde_json::{Value, json};
+use std::fs;
+use std::time::{Duration, Instant};
+
+struct World {
+    daemon: Daemon,
+    blue: String,
+    green: String,
+    _place: Place,
+}
+
+impl World {
+    fn new(config: &str) -> World {
+        let place = Place::new(As::User);
+        let file = place.file("config.toml", "");
+        fs::write(&file, config).unwrap();
+        let daemon = Daemon::start_with(&place, &["--listen", "127.0.0.1:0", "--config", file.to_str().unwrap()]);
+        let token =
+            |tenant: &str| daemon.token(json!({"name": tenant, "tenant": tenant, "scopes": ["agent", "reviewer"]}));
+        let (blue, green) = (token("blue"), token("green"));
+        let world = World { daemon, blue, green, _place: place };
+        for token in [&world.blue, &world.green] {
+            world.post(token, "/v1/sandboxes", json!({"name": "s"})).assert_ok();
+        }
+        world
+    }
+
+    fn ask(&self, token: &str, method: &str, path: &str) -> Ask<'_> {
+        self.daemon.ask(method, path).over_tcp().bearer(token)
+    }
+
+    fn get(&self, token: &str, path: &str) -> Answer {
+        self.ask(token, "GET", path).send()
+    }
+
+    fn post(&self, token: &str, path: &str, body: Value) -> Answer {
+        self.ask(token, "POST", path).json(body).send()
+    }
+
+    /// Runs a text in the tenant's sandbox; the run.
+    fn run(&self, token: &str, shell: &str) -> Value {
+        let run = self.post(token, "/v1/sandboxes/s/runs?wait=60s", json!({"shell": shell})).assert_ok();
+        assert_eq!(run["outcome"]["verdict"], "ok", "{run}");
+        run
+    }
+
+    /// Processor time that the daemon has taken.
+    fn busy(&self) -> Duration {
+        let stat = fs::read_to_string(format!("/proc/{}/stat", self.daemon.child.id())).unwrap();
+        let fields: Vec<&str> = stat.rsplit(')').next().unwrap().split_whitespace().collect();
+        let ticks: u64 = [11, 12].iter().map(|at| fields[*at].parse::<u64>().unwrap()).sum();
+        Duration::from_millis(ticks * 10)
+    }
+}
+
+fn encoded(text: &str) -> String {
+    text.bytes().map(|byte| format!("%{byte:02X}")).collect()
+}
+
+/// A pattern that is large once it is built, over a line that is made for it, took minutes; and nobody needed to wait for it.
+#[test]
+fn a_search_ends_in_time_and_with_its_client() {
+    let w = World::new("");
+    let mixed = "import random; random.seed(1); text = ''.join(random.choices('abc', k=1000000)); \
+                 open('line', 'w').write(text + '\\n' + text + 'needle\\n')";
+    w.run(&w.blue, &format!("python3 -c \"{mixed}\""));
+    let search = |content: &str| format!("/v1/sandboxes/s/files/search?path=.&content={}", encoded(content));
+    let worst = search("(?-u:(a|b)[^u-z]{900}([^u-z]{100}){40}[u-z])");
+    let begun = Instant::now();
+    let found = w.get(&w.blue, &worst).assert_ok();
+    let took = begun.elapsed();
+    assert_eq!((&found["complete"], &found["stopped_by"]), (&json!(false), &json!("time")), "{found}");
+    assert!(took > Duration::from_secs(9) && took < Duration::from_secs(13), "{took:?}");
+    for ordinary in ["needle$", r"\w+needle", "[a-c]+n", r"\w{10}dle\b"] {
+        let found = w.get(&w.blue, &search(ordinary)).assert_ok();
+        assert_eq!(
+            (&found["complete"], &found["matches"][0]["line"]),
+            (&json!(true), &json!(2)),
+            "{ordinary}: {found}"
+        );
+    }
+    let waits = w.ask(&w.blue, "GET", &worst).open();
+    std::thread::sleep(Duration::from_secs(1));
+    let before = w.busy();
+    std::thread::sleep(Duration::from_secs(1));
+    assert!(w.busy() - before > Duration::from_millis(300), "the control: it is searched while somebody waits");
+    drop(waits);
+    std::thread::sleep(Duration::from_millis(1500));
+    let before = w.busy();
+    std::thread::sleep(Duration::from_secs(2));
+    assert!(w.busy() - before < Duration::from_millis(200), "nobody waits, and it goes on: {:?}", w.busy() - before);
+}
+
+/// Names are matched against patterns in the same way, however long a path is.
+#[test]
+fn patterns_of_names_end_in_time() {
+    let w = World::new("");
+    let deep = "import os\nfor n in range(500):\n  os.mkdir('d' * 200); os.chdir('d' * 200)\nopen('end', 'w')";
+    w.run(&w.blue, &format!("python3 -c \"{deep}\""));
+    let worst = "**/*d*d".repeat(120);
+    let globs: String = (0..9).map(|n| format!("&glob={worst}x{n}")).collect();
+    let begun = Instant::now();
+    let found = w.get(&w.blue, &format!("/v1/sandboxes/s/files/search?path=.{globs}"));
+    assert!(begun.elapsed() < Duration::from_secs(13), "{:?}", begun.elapsed());
+    found.assert_ok();
+    let found = w.get(&w.blue, "/v1/sandboxes/s/files/search?path=.&glob=end").assert_ok();
+    assert_eq!((&found["complete"], found["matches"].as_array().unwrap().len()), (&json!(true), 1), "the control");
+    let found =
+        w.get(&w.blue, &format!("/v1/sandboxes/s/files/search?path=.&glob={}", encoded("d*/**/end"))).assert_ok();
+    assert_eq!(found["matches"].as_array().unwrap().len(), 1, "the control, by the whole path");
+}
