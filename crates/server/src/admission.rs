@@ -217,7 +217,7 @@ impl Shared {
 
     async fn check_disk(&self, who: &Who) -> Result<(), Refusal> {
         let (shared, of) = (self.clone(), who.clone());
-        self.blocking(move || {
+        self.blocking_for(who, move || {
             let quotas = &shared.admission().quotas;
             let own = shared.layers_of(&of)?;
             quota::check_disk(&tenant_of(&of.tenant), &quotas.of(&of.tenant), own)?;

@@ -33,8 +33,6 @@ const PATIENCE_FOR_ARCHIVES: Duration = Duration::from_secs(15);
 const SEARCHES: u64 = 16;
 /// Watches at a time; each has a thread that waits for the kernel. They last, so that nobody waits for one.
 const WATCHES: u64 = 64;
-/// Whose the daemon's own work is; no tenant has such a name.
-const OWN: &str = "";
 /// Variables of the daemon's environment that runs of other tenants are given.
 const PASSED_ON: [&str; 3] = ["PATH", "LANG", "TZ"];
 
@@ -56,6 +54,7 @@ struct Inner {
     archives: Shares,
     watches: Shares,
     searches: Shares,
+    event_streams: Shares,
     ending: watch::Sender<bool>,
     lookout: Lookout,
     feeds: Feeds,
@@ -83,6 +82,7 @@ impl Shared {
             archives: Shares::new(ARCHIVES, PATIENCE_FOR_ARCHIVES),
             watches: Shares::new(WATCHES, Duration::ZERO),
             searches: Shares::new(SEARCHES, PATIENCE_FOR_ARCHIVES),
+            event_streams: Shares::new(settings.event_streams, Duration::ZERO),
             ending,
             lookout,
             feeds: Feeds::default(),
@@ -131,6 +131,10 @@ impl Shared {
 
     pub fn watches(&self) -> &Shares {
         &self.0.watches
+    }
+
+    pub fn event_streams(&self) -> &Shares {
+        &self.0.event_streams
     }
 
     pub fn rules(&self) -> &Rules {
@@ -234,15 +238,6 @@ impl Shared {
         let done = self.in_turn(&who.tenant, move || verb(&caller)).await;
         self.0.feeds.nudge(&who.tenant);
         done
-    }
-
-    /// The same for work that is the daemon's own.
-    pub async fn blocking<T, F>(&self, work: F) -> Result<T, Refusal>
-    where
-        T: Send + 'static,
-        F: FnOnce() -> Result<T, Fault> + Send + 'static,
-    {
-        self.in_turn(OWN, work).await
     }
 
     /// The same for work that is a part of what a tenant asked for.

@@ -32,15 +32,15 @@ pub async fn receive(shared: &Shared, who: &Who, body: Body) -> Result<File, Ref
         }
         gathered.extend_from_slice(&piece);
         if gathered.len() >= GATHERED {
-            file = write(shared, file, std::mem::take(&mut gathered)).await?;
+            file = write(shared, who, file, std::mem::take(&mut gathered)).await?;
         }
     }
-    let mut file = write(shared, file, gathered).await?;
+    let mut file = write(shared, who, file, gathered).await?;
     file.rewind().map_err(|e| unkept(&e))?;
     Ok(file)
 }
 
-async fn write(shared: &Shared, mut file: File, bytes: Vec<u8>) -> Result<File, Refusal> {
+async fn write(shared: &Shared, who: &Who, mut file: File, bytes: Vec<u8>) -> Result<File, Refusal> {
     let work = move || {
         if let Some((used, most)) = node::state::overfull(&file) {
             let message = format!("the file system of the state directory is nearly full: {used} bytes of {most}");
@@ -49,7 +49,7 @@ async fn write(shared: &Shared, mut file: File, bytes: Vec<u8>) -> Result<File, 
         file.write_all(&bytes).map_err(|e| unkept(&e))?;
         Ok(file)
     };
-    shared.blocking(work).await
+    shared.blocking_for(who, work).await
 }
 
 pub fn nameless(dir: &Path) -> Result<File, Fault> {

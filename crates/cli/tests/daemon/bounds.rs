@@ -4,6 +4,7 @@ use crate::support::http::{Answer, Ask, Daemon};
 use crate::support::{As, Place};
 use serde_json::{Value, json};
 use std::fs;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 struct World {
@@ -61,6 +62,14 @@ fn encoded(text: &str) -> String {
     text.bytes().map(|byte| format!("%{byte:02X}")).collect()
 }
 
+fn until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let begun = Instant::now();
+    while !is_so() {
+        assert!(begun.elapsed() < Duration::from_secs(20), "{what}");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
 /// A pattern that is large once it is built, over a line that is made for it, took minutes; and nobody needed to wait for it.
 #[test]
 fn a_search_ends_in_time_and_with_its_client() {
@@ -112,4 +121,52 @@ fn patterns_of_names_end_in_time() {
     let found =
         w.get(&w.blue, &format!("/v1/sandboxes/s/files/search?path=.&glob={}", encoded("d*/**/end"))).assert_ok();
     assert_eq!(found["matches"].as_array().unwrap().len(), 1, "the control, by the whole path");
+}
+
+#[test]
+fn no_tenant_has_all_streams_of_events() {
+    let w = World::new("[serve]\nmax_event_streams = 8\n");
+    let open = |token: &str| w.ask(token, "GET", "/v1/events").open();
+    let mut held = Vec::new();
+    for _ in 0..4 {
+        let mut stream = open(&w.blue);
+        assert!(stream.until("text/event-stream"));
+        held.push(stream);
+    }
+    let refused = w.get(&w.blue, "/v1/events");
+    let fault = refused.assert_fault(429, "limit_exceeded");
+    assert_eq!((&fault["limit_kind"], &fault["phase"]), (&json!("streams"), &json!("admission")));
+    assert!(refused.header("retry-after").unwrap().parse::<u32>().unwrap() >= 1);
+    assert!(open(&w.green).until("text/event-stream"), "the control: another has his");
+    held.pop();
+    until("a stream that is closed makes room", || open(&w.blue).until("text/event-stream"));
+}
+
+/// A tenant with hundreds of streams and a loop of changes had all turns that everybody's runs are looked at with.
+#[test]
+fn streams_of_one_tenant_keep_nobody_else_waiting() {
+    let w = World::new("");
+    let run = w.run(&w.green, "echo here")["run"].as_str().unwrap().to_owned();
+    let mut streams: Vec<_> = (0..400).map(|_| w.ask(&w.blue, "GET", "/v1/events").open()).collect();
+    assert!(streams.iter_mut().all(|stream| stream.until("text/event-stream")));
+    let over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for thread in 0..8 {
+            let (w, over) = (&w, &over);
+            scope.spawn(move || {
+                for count in 0.. {
+                    let dir = json!({"path": format!("d/{thread}/{count}"), "parents": true});
+                    w.post(&w.blue, "/v1/sandboxes/s/files/mkdir", dir);
+                    if over.load(Ordering::Relaxed) {
+                        break;
+                    }
+                }
+            });
+        }
+        let answers: Vec<u16> = (0..100).map(|_| w.get(&w.green, &format!("/v1/runs/{run}")).status).collect();
+        over.store(true, Ordering::Relaxed);
+        assert!(answers.iter().all(|status| *status == 200), "{answers:?}");
+    });
+    assert!(streams[0].until("files.mkdir") && streams[399].until("files.mkdir"), "the control: they are told");
+    w.get(&w.blue, "/v1/sandboxes/s").assert_ok();
 }
