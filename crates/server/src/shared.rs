@@ -119,8 +119,10 @@ impl Shared {
         &self.0.keep
     }
 
-    pub fn archives(&self) -> &Shares {
-        &self.0.archives
+    /// A turn to pack or unpack an archive, to be held as long as anything of it is.
+    pub async fn archive_turn(&self, who: &Who) -> Result<Turn, Refusal> {
+        let message = "too many archives are being packed, unpacked or taken";
+        self.0.archives.turn(&who.tenant).await.ok_or_else(|| in_use(message, "try again when one has ended"))
     }
 
     /// A turn to search files.

@@ -56,6 +56,21 @@ impl World {
         let ticks: u64 = [11, 12].iter().map(|at| fields[*at].parse::<u64>().unwrap()).sum();
         Duration::from_millis(ticks * 10)
     }
+
+    /// Bytes of files without a name that the daemon holds.
+    fn nameless(&self) -> (usize, u64) {
+        let fds = fs::read_dir(format!("/proc/{}/fd", self.daemon.child.id())).unwrap().flatten();
+        let gone = |path: &std::path::Path| {
+            fs::read_link(path).is_ok_and(|to| to.is_absolute() && to.to_string_lossy().ends_with(" (deleted)"))
+        };
+        let sizes: Vec<u64> = fds
+            .filter(|fd| gone(&fd.path()))
+            .filter_map(|fd| fs::metadata(fd.path()).ok())
+            .filter(|meta| meta.is_file())
+            .map(|meta| meta.len())
+            .collect();
+        (sizes.len(), sizes.iter().sum())
+    }
 }
 
 fn encoded(text: &str) -> String {
@@ -169,4 +184,58 @@ fn streams_of_one_tenant_keep_nobody_else_waiting() {
     });
     assert!(streams[0].until("files.mkdir") && streams[399].until("files.mkdir"), "the control: they are told");
     w.get(&w.blue, "/v1/sandboxes/s").assert_ok();
+}
+
+const FILL: &str = "head -c 30000000 /dev/urandom > big";
+
+/// What is exported lies on the disk until it is taken: so many at a time, patches among them, and gone with the client.
+#[test]
+fn what_nobody_takes_is_counted_as_an_archive() {
+    let w = World::new("");
+    w.run(&w.green, FILL);
+    let taken = w.post(&w.green, "/v1/sandboxes/s/snapshots", json!({})).assert_ok();
+    let export = format!("/v1/snapshots/{}/export", taken["id"].as_str().unwrap());
+    let mut held: Vec<_> = (0..8).map(|_| w.ask(&w.green, "GET", &export).open()).collect();
+    assert!(held.iter_mut().all(|stream| stream.until("200 OK")));
+    let (count, bytes) = w.nameless();
+    assert!(count == 8 && bytes > 200_000_000, "the control: {count} files, {bytes} bytes");
+    std::thread::scope(|scope| {
+        for path in [&export[..], "/v1/sandboxes/s/workspace/patch"] {
+            let w = &w;
+            scope.spawn(move || {
+                let refused = w.get(&w.green, path);
+                assert_eq!(refused.assert_fault(429, "limit_exceeded")["limit_kind"], "waiting", "{path}");
+                assert!(refused.header("retry-after").is_some());
+            });
+        }
+        let control = w.get(&w.blue, "/v1/sandboxes/s/export");
+        assert_eq!(control.status, 200, "the control: another has his");
+    });
+    assert!(w.nameless().0 <= 8);
+    drop(held);
+    until("what nobody takes any more goes", || w.nameless().0 == 0);
+    assert_eq!(w.get(&w.green, "/v1/sandboxes/s/workspace/patch").status, 200);
+    let whole = w.get(&w.green, &export);
+    assert!(whole.status == 200 && whole.is_whole());
+}
+
+/// A tenant with a quota on its disk has no more than that again on the way.
+#[test]
+fn bodies_on_their_way_have_a_quota() {
+    let w = World::new("[tenant.green.quota]\ndisk = \"40m\"\n");
+    w.run(&w.green, FILL);
+    let export = "/v1/sandboxes/s/export";
+    let mut first = w.ask(&w.green, "GET", export).open();
+    assert!(first.until("200 OK"), "the control: what it has can be exported");
+    let refused = w.get(&w.green, export);
+    let fault = refused.assert_fault(429, "limit_exceeded");
+    assert_eq!((&fault["limit_kind"], &fault["phase"]), (&json!("disk_mb"), &json!("admission")), "{fault}");
+    assert!(fault["message"].as_str().unwrap().contains("tenant green"), "{fault}");
+    let bytes = vec![0; 20 << 20];
+    let import = w.ask(&w.green, "POST", "/v1/import").body("application/zstd", &bytes).send();
+    assert_eq!(import.assert_fault(429, "limit_exceeded")["limit_kind"], "disk_mb", "what comes in is counted as well");
+    assert_eq!(w.nameless().0, 1);
+    drop(first);
+    until("it goes with its client", || w.nameless().0 == 0);
+    assert_eq!(w.get(&w.green, export).status, 200);
 }

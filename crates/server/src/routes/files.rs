@@ -6,7 +6,6 @@ mod asked;
 mod content;
 mod watch;
 
-pub use self::archive::turn as archive_turn;
 pub(super) use self::asked::At;
 pub(super) use self::content::Nothing;
 use self::content::{Aside, Waits};
