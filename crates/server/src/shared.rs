@@ -33,8 +33,11 @@ const PATIENCE_FOR_ARCHIVES: Duration = Duration::from_secs(15);
 const SEARCHES: u64 = 16;
 /// Watches at a time; each has a thread that waits for the kernel. They last, so that nobody waits for one.
 const WATCHES: u64 = 64;
-/// Variables of the daemon's environment that runs of other tenants are given.
+/// Variables of the daemon's environment that are there for who does not have the host.
 const PASSED_ON: [&str; 3] = ["PATH", "LANG", "TZ"];
+/// How the variables that set something of ours begin; and the one that says where our file of settings is.
+const SETTINGS: &str = "COFFERDAM_";
+const SETTINGS_AT: &str = "XDG_CONFIG_HOME";
 
 /// Cheap to clone; one for the whole daemon.
 #[derive(Clone)]
@@ -200,24 +203,31 @@ impl Shared {
         }
     }
 
-    /// The caller that a verb of the node is given for somebody. Another tenant than the daemon's own has a state of its
-    /// own, and nothing of the daemon's surroundings.
+    /// The caller that a verb of the node is given for somebody. Only who has the host has the daemon's surroundings. Others of the
+    /// daemon's own tenant keep its home, below which PATH may lead to toolchains, and its settings, which bound them; another tenant
+    /// has a state of its own, and neither.
     pub fn caller(&self, who: &Who) -> Caller {
         let (user, reach, cwd) = (who.name.clone(), who.reach.clone(), PathBuf::from("/"));
         let ours = &self.0.caller;
-        if who.tenant == DEFAULT_TENANT {
+        let is_ours = who.tenant == DEFAULT_TENANT;
+        if is_ours && who.reach == Reach::All {
             let mut env: Vec<(OsString, OsString)> = ours.env.clone();
             env.push(kept_only());
             traced(&mut env);
             env.push(kept_only());
             return Caller { user, reach, cwd, env, ..ours.clone() };
         }
-        let mut env: Vec<(OsString, OsString)> =
-            ours.env.iter().filter(|(name, _)| PASSED_ON.iter().any(|known| name == known)).cloned().collect();
+        let passes = |name: &OsString| {
+            let is_setting = name.as_encoded_bytes().starts_with(SETTINGS.as_bytes()) || name == SETTINGS_AT;
+            PASSED_ON.iter().any(|known| name == known) || is_ours && is_setting
+        };
+        let mut env: Vec<(OsString, OsString)> = ours.env.iter().filter(|(name, _)| passes(name)).cloned().collect();
+        env.retain(|(name, _)| name != "COFFERDAM_STATE");
         env.push(("COFFERDAM_STATE".into(), self.state_of(&who.tenant).into()));
         traced(&mut env);
         env.push(kept_only());
-        Caller { cwd, home: "/nonexistent".into(), user, env, read_late: |_| None, reach }
+        let home = if is_ours { ours.home.clone() } else { "/nonexistent".into() };
+        Caller { cwd, home, user, env, read_late: |_| None, reach }
     }
 
     /// The daemon's own surroundings, for what it does on its own behalf.
