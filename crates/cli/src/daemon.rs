@@ -67,6 +67,7 @@ fn settings(m: &ArgMatches, caller: Caller, state: PathBuf) -> Result<server::Se
         max_body: serve.max_body as usize,
         connections: serve.max_connections,
         connections_each: serve.max_connections_per_peer,
+        event_streams: serve.max_event_streams,
         quotas,
         warm: config.warm_max(),
         keep: config.keep(),

@@ -9,6 +9,7 @@ use crate::render;
 use crate::render::{print_document, say};
 use crate::sandboxes::table::{Table, bytes};
 use clap::ArgMatches;
+use node::files::Interest;
 use node::files::search::{self, Found};
 use node::files::watch::Event;
 use node::files::{Entry, FileKind, Rel, Target};
@@ -177,6 +178,7 @@ fn find(m: &ArgMatches, engine: &Engine, json: bool) -> Result<ExitCode, Fault> 
         ignore_case: m.get_flag("ignore-case"),
         limit: m.get_one::<u32>("limit").map_or(search::MATCHES, |n| *n as usize),
         patience: search::PATIENCE,
+        interest: Interest::default(),
     };
     let found = engine.files_search(&place(m)?, &ask)?;
     let code = if found.matches.is_empty() { ExitCode::from(1) } else { ExitCode::SUCCESS };

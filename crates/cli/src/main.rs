@@ -22,6 +22,7 @@ mod setup;
 mod snapshots;
 mod stdout;
 mod surroundings;
+mod tame;
 
 use std::ffi::OsString;
 use std::io::Write;

@@ -1,6 +1,7 @@
 //! Commands in live sandboxes: exec through their keeper, and logs, attach, wait, kill.
 
 use crate::engine::{Engine, Piece, tell_left};
+use crate::tame::Tame;
 use crate::{quantity, render, surroundings};
 use clap::ArgMatches;
 use node::Caller;
@@ -11,7 +12,7 @@ use node::keeper::{self, exec};
 use node::run::{Ask, errand};
 use serde_json::json;
 use std::ffi::OsStr;
-use std::io::Write;
+use std::io::{IsTerminal, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -76,6 +77,7 @@ fn of(m: &ArgMatches) -> &str {
 
 fn logs(m: &ArgMatches, engine: &Engine, json: bool) -> Result<ExitCode, Fault> {
     let from = m.get_one::<u64>("from").copied().unwrap_or(0);
+    let mut shown = Shown::of(m.get_flag("raw"));
     // A reader that left early is no error of ours.
     engine.logs(of(m), from, m.get_flag("follow"), &mut |piece| match piece {
         Piece::Gap(from, to) if json => put(&json!({ "gap": { "from": from, "to": to } })).is_ok(),
@@ -83,27 +85,51 @@ fn logs(m: &ArgMatches, engine: &Engine, json: bool) -> Result<ExitCode, Fault> 
             render::note(&format!("{} bytes of the log are no longer kept", to - from));
             true
         }
-        Piece::Record(record) => show(&record, json).is_ok(),
+        Piece::Record(record) if json => put(&document(&record)).is_ok(),
+        Piece::Record(record) => shown.put(&record).is_ok(),
     })?;
+    // Whoever left does not miss it.
+    let _ = shown.end();
     Ok(ExitCode::SUCCESS)
 }
 
-fn show(record: &Record, json: bool) -> std::io::Result<()> {
-    if json {
-        return put(&document(record));
+/// Where a log is printed: byte for byte, but tamed where a terminal shows it.
+struct Shown {
+    out: Option<Tame>,
+    err: Option<Tame>,
+}
+
+impl Shown {
+    fn of(raw: bool) -> Shown {
+        let tame = |is_terminal: bool| (is_terminal && !raw).then(Tame::default);
+        Shown { out: tame(std::io::stdout().is_terminal()), err: tame(std::io::stderr().is_terminal()) }
     }
-    match record.kind {
-        Kind::Stdout | Kind::Terminal => {
-            let mut out = crate::stdout::lock();
-            out.write_all(&record.bytes).and_then(|()| out.flush())
+
+    fn put(&mut self, record: &Record) -> std::io::Result<()> {
+        match record.kind {
+            Kind::Stdout | Kind::Terminal => write(&mut crate::stdout::lock(), self.out.as_mut(), &record.bytes),
+            Kind::Stderr => write(&mut std::io::stderr(), self.err.as_mut(), &record.bytes),
+            Kind::Dropped => {
+                render::note(&format!("{} bytes of output were not kept", record.dropped().unwrap_or(0)));
+                Ok(())
+            }
+            Kind::End => Ok(()),
         }
-        Kind::Stderr => std::io::stderr().write_all(&record.bytes),
-        Kind::Dropped => {
-            render::note(&format!("{} bytes of output were not kept", record.dropped().unwrap_or(0)));
-            Ok(())
-        }
-        Kind::End => Ok(()),
     }
+
+    fn end(&mut self) -> std::io::Result<()> {
+        let rest = |tame: &mut Option<Tame>| tame.as_mut().map(Tame::end).unwrap_or_default();
+        write(&mut crate::stdout::lock(), None, rest(&mut self.out).as_bytes())?;
+        write(&mut std::io::stderr(), None, rest(&mut self.err).as_bytes())
+    }
+}
+
+fn write(to: &mut dyn Write, tame: Option<&mut Tame>, bytes: &[u8]) -> std::io::Result<()> {
+    match tame {
+        Some(tame) => to.write_all(tame.take(bytes).as_bytes())?,
+        None => to.write_all(bytes)?,
+    }
+    to.flush()
 }
 
 /// One document, one line.

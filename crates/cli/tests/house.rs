@@ -79,7 +79,7 @@ const HOUSE: &[Room] = &[
     Room {
         name: "node",
         uses: &["egress", "enclosure", "policy", "store", "sys", "terms", "workspace"],
-        libraries: &["globset", "regex", "rustix", "serde", "serde_json", "sha2", "toml", "utoipa"],
+        libraries: &["globset", "regex-automata", "rustix", "serde", "serde_json", "sha2", "toml", "utoipa"],
         test_libraries: &["proptest"],
     },
     Room {
@@ -153,7 +153,10 @@ const LIBRARIES: &[(&str, &str)] = &[
     ("libc", "numbers and structures of the kernel, for the one crate that calls it directly"),
     ("proptest", "properties of merging and planning over generated policies; tests only"),
     ("rcgen", "the certificate authority of a guest and its leaves"),
-    ("regex", "searches the bytes of files in time that grows with them and not with the pattern"),
+    (
+        "regex-automata",
+        "searches the bytes of files step by step, so that a search ends in time whatever the pattern is",
+    ),
     ("rusqlite", "records and the journal in one file that survives a power failure"),
     ("rustix", "safe calls for code that may allocate: poll, pipes, terminals, openat2"),
     ("rustls-native-certs", "the authorities that the host trusts, wherever its system keeps them"),

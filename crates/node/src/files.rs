@@ -18,9 +18,11 @@ use workspace::dir::Meta;
 pub use workspace::{FileKind, Rel, Target};
 
 pub mod change;
+mod clock;
 pub mod copy;
 mod lease;
 pub mod list;
+mod pattern;
 mod place;
 pub mod read;
 pub mod search;
@@ -31,6 +33,7 @@ mod walls;
 pub mod watch;
 pub mod write;
 
+pub use self::clock::Interest;
 use self::lease::Lease;
 pub use self::lease::{Purpose, note, open, open_standing};
 

@@ -154,6 +154,21 @@ pub fn check_disk(whose: &str, quota: &Quota, disk_bytes: u64) -> Result<(), Fau
     }
 }
 
+/// The same for bodies on their way, which lie on the disk until they are taken: as much again as layers may take, so that whatever is
+/// kept can be exported, and no more.
+pub fn check_spooled(whose: &str, quota: &Quota, bytes: u64) -> Result<(), Fault> {
+    let mib = |bytes: u64| bytes as f64 / MEBIBYTE;
+    match quota.disk_bytes {
+        Some(most) if bytes > most => {
+            let message =
+                format!("bodies of {whose} on their way would take more than {:.1} MiB of the disk", mib(most));
+            Err(exceeded(LimitKind::DiskMb, message)
+                .hint("take those that were begun to their end, one after the other"))
+        }
+        _ => Ok(()),
+    }
+}
+
 /// A sum of limits; what has no limit fits under none.
 fn amount(
     whose: &str,

@@ -57,13 +57,55 @@ pub struct Admission {
     /// One at a time counts and takes: what two count at once they would both take.
     taking: Arc<Fair>,
     disk: Mutex<BTreeMap<String, (Instant, u64)>>,
+    /// Bytes of bodies that lie on the disk on their way out or in.
+    spooled: Arc<Mutex<BTreeMap<String, u64>>>,
+}
+
+/// Bytes of one body on the disk. They are counted until this is dropped.
+pub struct Spooled {
+    all: Arc<Mutex<BTreeMap<String, u64>>>,
+    tenant: String,
+    bytes: u64,
+    own: Quota,
+    node: Quota,
+}
+
+impl Spooled {
+    /// So many more; refused where the tenant's bodies together would take more than its layers may.
+    pub fn grow(&mut self, bytes: u64) -> Result<(), Fault> {
+        let mut all = self.all.lock().unwrap_or_else(PoisonError::into_inner);
+        let own = all.get(&self.tenant).copied().unwrap_or_default() + bytes;
+        quota::check_spooled(&tenant_of(&self.tenant), &self.own, own)?;
+        quota::check_spooled(&node_itself(), &self.node, all.values().sum::<u64>() + bytes)?;
+        all.insert(self.tenant.clone(), own);
+        self.bytes += bytes;
+        Ok(())
+    }
+}
+
+impl Drop for Spooled {
+    fn drop(&mut self) {
+        let mut all = self.all.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(sum) = all.get_mut(&self.tenant) {
+            *sum = sum.saturating_sub(self.bytes);
+        }
+        all.retain(|_, sum| *sum > 0);
+    }
 }
 
 impl Admission {
     pub fn new(quotas: Quotas) -> Admission {
         let (runs, taking) = (Fair::new(quotas.node.runs), Fair::new(Some(1)));
         let beginnings = Beginnings::new(pace::at_a_time());
-        Admission { quotas, rate: Rate::default(), runs, beginnings, taking, disk: Mutex::default() }
+        Admission {
+            quotas,
+            rate: Rate::default(),
+            runs,
+            beginnings,
+            taking,
+            disk: Mutex::default(),
+            spooled: Arc::default(),
+        }
     }
 
     /// One more request.
@@ -96,6 +138,12 @@ impl Admission {
             };
             exceeded(LimitKind::Runs, message, Duration::from_secs(1))
         })
+    }
+
+    /// A body that will lie on the disk for a while.
+    pub fn spool(&self, tenant: &str) -> Spooled {
+        let (own, node) = (self.quotas.of(tenant), self.quotas.node);
+        Spooled { all: self.spooled.clone(), tenant: tenant.to_owned(), bytes: 0, own, node }
     }
 
     /// A turn to begin a command, which ends soon by itself. None where too many wait: then it goes without.
@@ -217,7 +265,7 @@ impl Shared {
 
     async fn check_disk(&self, who: &Who) -> Result<(), Refusal> {
         let (shared, of) = (self.clone(), who.clone());
-        self.blocking(move || {
+        self.blocking_for(who, move || {
             let quotas = &shared.admission().quotas;
             let own = shared.layers_of(&of)?;
             quota::check_disk(&tenant_of(&of.tenant), &quotas.of(&of.tenant), own)?;

@@ -6,10 +6,14 @@ use node::audit::{Tail, Wanted};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
-use tokio::sync::{Notify, watch};
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, watch};
 
 /// How often the store is looked at for what others wrote.
 const PAUSE: Duration = Duration::from_millis(250);
+
+/// So many streams of a tenant read at a time. An entry wakes all of them at once, and the turns for verbs are for others, too; who waits
+/// finds all that came meanwhile at once.
+const READERS: usize = 4;
 
 /// The feeds of all tenants that somebody listens to.
 #[derive(Default)]
@@ -18,21 +22,40 @@ pub struct Feeds(Mutex<HashMap<String, Feed>>);
 struct Feed {
     last: watch::Sender<u64>,
     nudge: Arc<Notify>,
+    readers: Arc<Semaphore>,
+}
+
+/// One who listens.
+pub struct Ear {
+    last: watch::Receiver<u64>,
+    readers: Arc<Semaphore>,
+}
+
+impl Ear {
+    /// Resolves when the journal has grown; an error when nobody looks any more.
+    pub async fn grown(&mut self) -> Result<(), watch::error::RecvError> {
+        self.last.changed().await
+    }
+
+    /// As many wait as there are streams, which are counted.
+    pub async fn turn_to_read(&self) -> Option<OwnedSemaphorePermit> {
+        self.readers.clone().acquire_owned().await.ok()
+    }
 }
 
 impl Feeds {
-    /// The number of a tenant's last entry, whenever it grows.
-    pub fn listen(&self, tenant: &str, caller: Caller) -> watch::Receiver<u64> {
+    /// Listens to a tenant's journal.
+    pub fn listen(&self, tenant: &str, caller: Caller) -> Ear {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         all.retain(|_, feed| !feed.last.is_closed());
         if let Some(feed) = all.get(tenant) {
-            return feed.last.subscribe();
+            return Ear { last: feed.last.subscribe(), readers: feed.readers.clone() };
         }
         let (last, listener) = watch::channel(0);
-        let nudge = Arc::new(Notify::new());
+        let (nudge, readers) = (Arc::new(Notify::new()), Arc::new(Semaphore::new(READERS)));
         tokio::spawn(look(caller, last.clone(), nudge.clone()));
-        all.insert(tenant.to_owned(), Feed { last, nudge });
-        listener
+        all.insert(tenant.to_owned(), Feed { last, nudge, readers: readers.clone() });
+        Ear { last: listener, readers }
     }
 
     /// Something was done for a tenant, and may stand in its journal.

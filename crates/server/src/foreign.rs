@@ -59,7 +59,7 @@ pub async fn look(shared: &Shared, who: &Who, path: &str, words: Vec<String>) ->
         Refusal::limit(StatusCode::TOO_MANY_REQUESTS, LimitKind::Waiting, message, "try again")
     })?;
     let (all, own, tenant) = (states(shared), shared.caller(who), who.tenant.clone());
-    let found = shared.blocking(move || Ok(foreign(&all, &own, &tenant, &ids))).await?;
+    let found = shared.blocking_for(who, move || Ok(foreign(&all, &own, &tenant, &ids))).await?;
     let of = who.token.clone().unwrap_or_else(|| who.name.clone());
     let Some(id) = found else { return Ok(()) };
     let entry = shared.tries().entry(&of, &id, Instant::now());

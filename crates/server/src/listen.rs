@@ -53,6 +53,8 @@ pub struct Settings {
     /// Connections at a time, in all and from one address.
     pub connections: usize,
     pub connections_each: usize,
+    /// Streams of events at a time, half of them of one tenant.
+    pub event_streams: u64,
     pub quotas: Quotas,
     /// Sandboxes that stand ready for templates at most.
     pub warm: u64,
@@ -87,6 +89,7 @@ impl Settings {
     pub const MAX_BODY: usize = 1 << 20;
     pub const CONNECTIONS: usize = 16_384;
     pub const CONNECTIONS_EACH: usize = 12_288;
+    pub const EVENT_STREAMS: u64 = 1024;
     pub const WARM: u64 = 8;
 
     pub fn new(caller: Caller, state: PathBuf) -> Settings {
@@ -103,6 +106,7 @@ impl Settings {
             max_body: Settings::MAX_BODY,
             connections: Settings::CONNECTIONS,
             connections_each: Settings::CONNECTIONS_EACH,
+            event_streams: Settings::EVENT_STREAMS,
             quotas: Quotas::default(),
             warm: Settings::WARM,
             keep: Keep::default(),

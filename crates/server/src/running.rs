@@ -106,6 +106,8 @@ pub struct Ended {
 /// Somebody who listens to one run.
 pub struct Listener {
     shared: Shared,
+    /// Whose turns its reading takes.
+    who: Who,
     pub found: Found,
     follow: Option<Watched<Follow>>,
 }
@@ -113,16 +115,16 @@ pub struct Listener {
 impl Listener {
     pub async fn new(shared: &Shared, who: &Who, word: String) -> Result<Listener, Refusal> {
         let found = shared.verb(who, move |caller| runs::find(&word, caller)).await?;
-        Ok(Listener::of(shared, found))
+        Ok(Listener::of(shared, who, found))
     }
 
-    pub fn of(shared: &Shared, found: Found) -> Listener {
-        Listener { shared: shared.clone(), found, follow: None }
+    pub fn of(shared: &Shared, who: &Who, found: Found) -> Listener {
+        Listener { shared: shared.clone(), who: who.clone(), found, follow: None }
     }
 
     /// Another who hears of the same run from now on.
     pub fn again(&self) -> Listener {
-        Listener::of(&self.shared, self.found.clone())
+        Listener::of(&self.shared, &self.who, self.found.clone())
     }
 
     /// Carries out something with the run that takes a moment.
@@ -131,7 +133,7 @@ impl Listener {
         work: impl FnOnce(&Found) -> Result<T, Fault> + Send + 'static,
     ) -> Result<T, Refusal> {
         let found = self.found.clone();
-        self.shared.blocking(move || work(&found)).await
+        self.shared.blocking_for(&self.who, move || work(&found)).await
     }
 
     /// Resolves when there is news. Where it stands is news to one who has just come.

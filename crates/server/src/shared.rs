@@ -1,7 +1,7 @@
 //! What all routes share.
 
 use crate::Settings;
-use crate::admission::{Admission, Fair, Shares};
+use crate::admission::{Admission, Fair, Shares, Turn};
 use crate::credentials::Credentials;
 use crate::feed::Feeds;
 use crate::foreign::Tries;
@@ -26,15 +26,18 @@ use tokio::time::Instant;
 pub const AT_A_TIME: u64 = 64;
 const AT_A_TIME_EACH: u64 = 48;
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Archives that are packed or unpacked at a time, each on a thread, and how long one waits for its turn.
+/// Archives that are packed or unpacked at a time, each on a thread, and how long one waits for its turn, as for one of a search.
 const ARCHIVES: u64 = 16;
 const PATIENCE_FOR_ARCHIVES: Duration = Duration::from_secs(15);
+/// Searches at a time, each of which keeps a processor busy.
+const SEARCHES: u64 = 16;
 /// Watches at a time; each has a thread that waits for the kernel. They last, so that nobody waits for one.
 const WATCHES: u64 = 64;
-/// Whose the daemon's own work is; no tenant has such a name.
-const OWN: &str = "";
-/// Variables of the daemon's environment that runs of other tenants are given.
+/// Variables of the daemon's environment that are there for who does not have the host.
 const PASSED_ON: [&str; 3] = ["PATH", "LANG", "TZ"];
+/// How the variables that set something of ours begin; and the one that says where our file of settings is.
+const SETTINGS: &str = "COFFERDAM_";
+const SETTINGS_AT: &str = "XDG_CONFIG_HOME";
 
 /// Cheap to clone; one for the whole daemon.
 #[derive(Clone)]
@@ -53,6 +56,8 @@ struct Inner {
     verbs: Arc<Fair>,
     archives: Shares,
     watches: Shares,
+    searches: Shares,
+    event_streams: Shares,
     ending: watch::Sender<bool>,
     lookout: Lookout,
     feeds: Feeds,
@@ -79,6 +84,8 @@ impl Shared {
             verbs,
             archives: Shares::new(ARCHIVES, PATIENCE_FOR_ARCHIVES),
             watches: Shares::new(WATCHES, Duration::ZERO),
+            searches: Shares::new(SEARCHES, PATIENCE_FOR_ARCHIVES),
+            event_streams: Shares::new(settings.event_streams, Duration::ZERO),
             ending,
             lookout,
             feeds: Feeds::default(),
@@ -115,12 +122,24 @@ impl Shared {
         &self.0.keep
     }
 
-    pub fn archives(&self) -> &Shares {
-        &self.0.archives
+    /// A turn to pack or unpack an archive, to be held as long as anything of it is.
+    pub async fn archive_turn(&self, who: &Who) -> Result<Turn, Refusal> {
+        let message = "too many archives are being packed, unpacked or taken";
+        self.0.archives.turn(&who.tenant).await.ok_or_else(|| in_use(message, "try again when one has ended"))
+    }
+
+    /// A turn to search files.
+    pub async fn search_turn(&self, who: &Who) -> Result<Turn, Refusal> {
+        let message = "too many searches are under way";
+        self.0.searches.turn(&who.tenant).await.ok_or_else(|| in_use(message, "try again when one has ended"))
     }
 
     pub fn watches(&self) -> &Shares {
         &self.0.watches
+    }
+
+    pub fn event_streams(&self) -> &Shares {
+        &self.0.event_streams
     }
 
     pub fn rules(&self) -> &Rules {
@@ -184,24 +203,31 @@ impl Shared {
         }
     }
 
-    /// The caller that a verb of the node is given for somebody. Another tenant than the daemon's own has a state of its
-    /// own, and nothing of the daemon's surroundings.
+    /// The caller that a verb of the node is given for somebody. Only who has the host has the daemon's surroundings. Others of the
+    /// daemon's own tenant keep its home, below which PATH may lead to toolchains, and its settings, which bound them; another tenant
+    /// has a state of its own, and neither.
     pub fn caller(&self, who: &Who) -> Caller {
         let (user, reach, cwd) = (who.name.clone(), who.reach.clone(), PathBuf::from("/"));
         let ours = &self.0.caller;
-        if who.tenant == DEFAULT_TENANT {
+        let is_ours = who.tenant == DEFAULT_TENANT;
+        if is_ours && who.reach == Reach::All {
             let mut env: Vec<(OsString, OsString)> = ours.env.clone();
             env.push(kept_only());
             traced(&mut env);
             env.push(kept_only());
             return Caller { user, reach, cwd, env, ..ours.clone() };
         }
-        let mut env: Vec<(OsString, OsString)> =
-            ours.env.iter().filter(|(name, _)| PASSED_ON.iter().any(|known| name == known)).cloned().collect();
+        let passes = |name: &OsString| {
+            let is_setting = name.as_encoded_bytes().starts_with(SETTINGS.as_bytes()) || name == SETTINGS_AT;
+            PASSED_ON.iter().any(|known| name == known) || is_ours && is_setting
+        };
+        let mut env: Vec<(OsString, OsString)> = ours.env.iter().filter(|(name, _)| passes(name)).cloned().collect();
+        env.retain(|(name, _)| name != "COFFERDAM_STATE");
         env.push(("COFFERDAM_STATE".into(), self.state_of(&who.tenant).into()));
         traced(&mut env);
         env.push(kept_only());
-        Caller { cwd, home: "/nonexistent".into(), user, env, read_late: |_| None, reach }
+        let home = if is_ours { ours.home.clone() } else { "/nonexistent".into() };
+        Caller { cwd, home, user, env, read_late: |_| None, reach }
     }
 
     /// The daemon's own surroundings, for what it does on its own behalf.
@@ -224,15 +250,6 @@ impl Shared {
         let done = self.in_turn(&who.tenant, move || verb(&caller)).await;
         self.0.feeds.nudge(&who.tenant);
         done
-    }
-
-    /// The same for work that is the daemon's own.
-    pub async fn blocking<T, F>(&self, work: F) -> Result<T, Refusal>
-    where
-        T: Send + 'static,
-        F: FnOnce() -> Result<T, Fault> + Send + 'static,
-    {
-        self.in_turn(OWN, work).await
     }
 
     /// The same for work that is a part of what a tenant asked for.
@@ -284,6 +301,12 @@ impl Shared {
             pause = (pause * 2).min(LONGEST);
         }
     }
+}
+
+/// All turns are taken, by those who may take their time.
+fn in_use(message: &str, hint: &str) -> Refusal {
+    const LATER: Duration = Duration::from_secs(5);
+    Refusal::limit(StatusCode::TOO_MANY_REQUESTS, LimitKind::Waiting, message, hint).after(LATER)
 }
 
 /// A verb belongs to the trace of the request that asks for it.

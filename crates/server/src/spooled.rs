@@ -1,6 +1,8 @@
 //! Bodies that a verb writes: into a file without a name first, then from there to the client. So the verb is done as fast as it can
-//! be, whoever reads; what fails is a refusal like any other, and a client that reads slowly holds nothing but its own file.
+//! be, whoever reads; what fails is a refusal like any other, and a client that reads slowly holds nothing but its own file. That is
+//! counted: as one of the tenant's archives, and with its bytes, until the last of it is taken or the client is gone.
 
+use crate::admission::{Spooled, Turn};
 use crate::refuse::Refusal;
 use crate::upload::{LARGEST, nameless, unkept};
 use crate::{Shared, Who};
@@ -24,42 +26,56 @@ where
     T: Send + 'static,
     F: FnOnce(&Caller, &mut dyn Write) -> Result<T, Fault> + Send + 'static,
 {
+    let turn = shared.archive_turn(who).await?;
+    let spooled = shared.admission().spool(&who.tenant);
     let work = move |caller: &Caller| {
         let file = nameless(&node::state::prepare(caller)?.0)?;
-        let mut out = BufWriter::with_capacity(PIECE, Bounded { file, written: 0 });
-        let told = verb(caller, &mut out)?;
-        let Bounded { mut file, written } = out.into_inner().map_err(|e| unkept(e.error()))?;
+        let bounded = Bounded { file, written: 0, spooled, refused: None };
+        let mut out = BufWriter::with_capacity(PIECE, bounded);
+        let done = verb(caller, &mut out).and_then(|told| out.flush().map(|()| told).map_err(|e| unkept(&e)));
+        // What a verb says of a write that was refused is not why it was.
+        let told = done.map_err(|fault| out.get_mut().refused.take().unwrap_or(fault))?;
+        let (Bounded { mut file, written, spooled, .. }, _) = out.into_parts();
         file.rewind().map_err(|e| unkept(&e))?;
-        Ok((file, written, told))
+        Ok((Lying { file, _counted: (turn, spooled) }, written, told))
     };
-    let (file, length, told) = shared.verb(who, work).await?;
-    let mut answer = Body::from_stream(stream::unfold(file, next)).into_response();
+    let (lying, length, told) = shared.verb(who, work).await?;
+    let mut answer = Body::from_stream(stream::unfold(lying, next)).into_response();
     answer.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(sort));
     answer.headers_mut().insert(CONTENT_LENGTH, HeaderValue::from(length));
     Ok((answer, told))
 }
 
+/// A body that waits to be taken.
+struct Lying {
+    file: File,
+    _counted: (Turn, Spooled),
+}
+
 /// A piece, and the rest; nothing at the end.
-async fn next(mut file: File) -> Option<(io::Result<Bytes>, File)> {
+async fn next(mut lying: Lying) -> Option<(io::Result<Bytes>, Lying)> {
     let read = tokio::task::spawn_blocking(move || {
         let mut piece = vec![0; PIECE];
-        let read = file.read(&mut piece).map(|length| {
+        let read = lying.file.read(&mut piece).map(|length| {
             piece.truncate(length);
             Bytes::from(piece)
         });
-        (read, file)
+        (read, lying)
     });
     match read.await {
         Ok((Ok(piece), _)) if piece.is_empty() => None,
-        Ok((piece, file)) => Some((piece, file)),
+        Ok((piece, lying)) => Some((piece, lying)),
         Err(_) => None,
     }
 }
 
-/// Takes no more than what a body may have, and nothing where the disk is nearly full.
+/// Takes no more than what a body may have, and nothing where the disk is nearly full or the tenant's share of it is.
 struct Bounded {
     file: File,
     written: u64,
+    spooled: Spooled,
+    /// Why it took nothing.
+    refused: Option<Fault>,
 }
 
 impl Write for Bounded {
@@ -70,9 +86,13 @@ impl Write for Bounded {
         if self.written % (1 << 20) < bytes.len() as u64 && node::state::overfull(&self.file).is_some() {
             return Err(io::ErrorKind::StorageFull.into());
         }
-        let length = self.file.write(bytes)?;
-        self.written += length as u64;
-        Ok(length)
+        if let Err(fault) = self.spooled.grow(bytes.len() as u64) {
+            self.refused = Some(fault);
+            return Err(io::ErrorKind::QuotaExceeded.into());
+        }
+        self.file.write_all(bytes)?;
+        self.written += bytes.len() as u64;
+        Ok(bytes.len())
     }
 
     fn flush(&mut self) -> io::Result<()> {

@@ -1,5 +1,6 @@
 //! A body that comes into a file without a name: whatever happens to us, nothing of it stays.
 
+use crate::admission::Spooled;
 use crate::refuse::Refusal;
 use crate::{Shared, Who};
 use axum::body::Body;
@@ -17,8 +18,9 @@ pub const LARGEST: u64 = 4 << 30;
 /// So much is gathered before it is written: each write is a turn of a thread.
 const GATHERED: usize = 1 << 20;
 
-/// The whole body, to be read from its beginning.
-pub async fn receive(shared: &Shared, who: &Who, body: Body) -> Result<File, Refusal> {
+/// The whole body, to be read from its beginning, and what counts it meanwhile.
+pub async fn receive(shared: &Shared, who: &Who, body: Body) -> Result<(File, Spooled), Refusal> {
+    let mut spooled = shared.admission().spool(&who.tenant);
     let mut file = shared.verb(who, |caller| nameless(&node::state::prepare(caller)?.0)).await?;
     let mut pieces = body.into_data_stream();
     let (mut length, mut gathered) = (0u64, Vec::new());
@@ -30,17 +32,18 @@ pub async fn receive(shared: &Shared, who: &Who, body: Body) -> Result<File, Ref
             let hint = "bring it to the host and use `cofferdam import`";
             return Err(Refusal::limit(StatusCode::PAYLOAD_TOO_LARGE, LimitKind::BodyBytes, message, hint));
         }
+        spooled.grow(piece.len() as u64)?;
         gathered.extend_from_slice(&piece);
         if gathered.len() >= GATHERED {
-            file = write(shared, file, std::mem::take(&mut gathered)).await?;
+            file = write(shared, who, file, std::mem::take(&mut gathered)).await?;
         }
     }
-    let mut file = write(shared, file, gathered).await?;
+    let mut file = write(shared, who, file, gathered).await?;
     file.rewind().map_err(|e| unkept(&e))?;
-    Ok(file)
+    Ok((file, spooled))
 }
 
-async fn write(shared: &Shared, mut file: File, bytes: Vec<u8>) -> Result<File, Refusal> {
+async fn write(shared: &Shared, who: &Who, mut file: File, bytes: Vec<u8>) -> Result<File, Refusal> {
     let work = move || {
         if let Some((used, most)) = node::state::overfull(&file) {
             let message = format!("the file system of the state directory is nearly full: {used} bytes of {most}");
@@ -49,7 +52,7 @@ async fn write(shared: &Shared, mut file: File, bytes: Vec<u8>) -> Result<File, 
         file.write_all(&bytes).map_err(|e| unkept(&e))?;
         Ok(file)
     };
-    shared.blocking(work).await
+    shared.blocking_for(who, work).await
 }
 
 pub fn nameless(dir: &Path) -> Result<File, Fault> {

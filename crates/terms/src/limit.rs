@@ -59,6 +59,8 @@ pub enum LimitKind {
     BodyMs,
     HeaderBytes,
     Connections,
+    /// Of events, at a time.
+    Streams,
     /// Requests that wait to be carried out.
     Waiting,
     /// Of a tenant or the whole node.
@@ -105,6 +107,7 @@ impl LimitKind {
             LimitKind::BodyMs => "body_ms",
             LimitKind::HeaderBytes => "header_bytes",
             LimitKind::Connections => "connections",
+            LimitKind::Streams => "streams",
             LimitKind::Waiting => "waiting",
             LimitKind::Sandboxes => "sandboxes",
             LimitKind::LiveSandboxes => "live_sandboxes",

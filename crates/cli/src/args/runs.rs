@@ -23,11 +23,14 @@ fn logs() -> Command {
         .about("Print what a command in a live sandbox said, also when it has ended")
         .long_about(
             "Print what a command in a live sandbox said, also when it has ended: its standard output on ours, its standard error \
-             on ours. What is told with --json carries the offset of each piece, and --from goes on at one.",
+             on ours. What is told with --json carries the offset of each piece, and --from goes on at one.\n\nOn a terminal lines, tabs and \
+             colours are shown as they are, and other control characters are written out, so that a log drives no terminal. In a pipe or a \
+             file, and with --raw, every byte is as it was said.",
         )
         .arg(run())
         .arg(flag("follow").short('f').help("Go on as it says more, until it has ended"))
         .arg(from().help("Begin at this offset [default: 0]"))
+        .arg(flag("raw").help("Print every byte as it was said, also on a terminal").conflicts_with("json"))
         .arg(flag("json").help("Print JSON, one document for each piece"))
 }
 
@@ -35,8 +38,8 @@ fn attach() -> Command {
     Command::new("attach")
         .about("Be at a command that runs: see what it says from now on, and type to it")
         .long_about(
-            "Be at a command that runs: see what it says from now on, and type to it. On a terminal, Ctrl-P Ctrl-Q leaves it \
-             running. Exit status: the command's own, once it has ended.",
+            "Be at a command that runs: see what it says from now on, and type to it. What it says reaches the terminal as it is, as with \
+             any program that is run there. On a terminal, Ctrl-P Ctrl-Q leaves it running. Exit status: the command's own, once it has ended.",
         )
         .arg(run())
         .arg(flag("no-stdin").help("Only watch"))

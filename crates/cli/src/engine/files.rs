@@ -4,6 +4,7 @@ use super::Engine;
 use super::there::{Parts, There};
 use crate::files::place::Place;
 use client::{Ask, Content, Heard};
+use node::files::Interest;
 use node::files::change::{self, Moved, Removed};
 use node::files::search::{self, Found};
 use node::files::tar::{self, Unpacked};
@@ -201,7 +202,7 @@ impl Engine {
         match self {
             Engine::Here(caller) => {
                 let (root, path) = opened(place, Purpose::Reading, caller)?;
-                let mut watch = watch::watch(root, &path, recursive)?;
+                let mut watch = watch::watch(root, &path, recursive, Interest::default())?;
                 while !watch.is_over() {
                     watch.wait(Duration::from_secs(1));
                     for event in watch.take()? {

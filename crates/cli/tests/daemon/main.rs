@@ -6,6 +6,7 @@ mod words;
 
 mod admission;
 mod agents;
+mod bounds;
 mod browser;
 mod burdens;
 mod calls;

@@ -268,3 +268,31 @@ fn a_terminal_is_a_terminal_and_can_be_left() {
     attached.stdin.take().unwrap().write_all(b"x\n").unwrap();
     assert_eq!(attached.wait().unwrap().code(), Some(6));
 }
+
+/// What a command said drives no terminal when it is looked at later; elsewhere, and where it is asked for, it comes byte for byte.
+#[test]
+fn a_log_drives_no_terminal() {
+    const SAID: &str = "\x1b]0;title\x07\x1b[6n\x1b[31mred\x1b[0m\ttab\n\x1b[2Jend\n";
+    let place = Place::new(As::User);
+    let daemon = Daemon::start(&place);
+    let socket = daemon.socket.to_string_lossy().into_owned();
+    assert!(asked(&place, &socket, &["create", "--name", "box"]).output().unwrap().status.success());
+    let printf =
+        "printf '\\033]0;title\\007\\033[6n\\033[31mred\\033[0m\\ttab\\n\\033[2Jend\\n'; printf '\\033[5n' >&2";
+    let run = asked(&place, &socket, &["exec", "-d", "box", "-c", printf]).output().unwrap();
+    let run = String::from_utf8(run.stdout).unwrap().trim().to_owned();
+    for server in [&["--server", &socket][..], &[]] {
+        let words = |more: &[&'static str]| [server, &["logs"], more, &[&run]].concat();
+        for follow in [&["-f"][..], &[]] {
+            let screen = at_terminal(&place, &words(follow), json!([]));
+            screen.assert_code(0);
+            let shown = "\\u{1b}]0;title\\u{7}\\u{1b}[6n\x1b[31mred\x1b[0m\ttab\r\n\\u{1b}[2Jend";
+            assert!(screen.text.contains(shown) && screen.text.contains("\\u{1b}[5n"), "{:?}", screen.text);
+            assert_eq!(screen.text.replace("\x1b[31m", "").replace("\x1b[0m", "").matches('\x1b').count(), 0);
+        }
+        let raw = at_terminal(&place, &words(&["--raw"]), json!([]));
+        assert!(raw.assert_code(0).text.contains(&SAID.replace('\n', "\r\n")), "{:?}", raw.text);
+        let piped = to_the_end(&mut place.cofferdam(words(&[])), b"");
+        assert_eq!((piped.stdout, piped.stderr), (SAID.as_bytes().to_vec(), b"\x1b[5n".to_vec()), "the control");
+    }
+}

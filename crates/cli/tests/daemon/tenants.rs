@@ -176,3 +176,35 @@ fn a_tenants_commands_have_nothing_of_the_daemons_environment() {
     let state = place.state().join("tenants/a");
     assert_eq!(fs::metadata(&state).unwrap().permissions(), fs::metadata(place.state()).unwrap().permissions());
 }
+
+/// Nor the commands of an agent in the daemon's own tenant: it does not have the host. PATH leads to what its policy lets it run.
+#[test]
+fn an_agent_of_our_own_tenant_has_nothing_of_the_daemons_environment() {
+    let place = Place::new(As::User);
+    let mut command = place.cofferdam(["serve", "--json", "--listen", "127.0.0.1:0"]);
+    command.envs([("SHELL", "/bin/canary"), ("TERM", "canary-term"), ("LANG", "C"), ("LC_TIME", "canary")]);
+    let daemon = Daemon::spawn(&place, command);
+    let environment = |token: Option<&str>, name: &str| -> String {
+        let post = |path: &str, body: Value| match token {
+            Some(token) => daemon.ask("POST", path).over_tcp().bearer(token).json(body).send(),
+            None => daemon.post(path, body),
+        };
+        post("/v1/sandboxes", json!({ "name": name })).assert_ok();
+        let run = post(&format!("/v1/sandboxes/{name}/runs?wait=60s"), json!({ "shell": "env" }));
+        run.assert_ok()["outcome"]["stdout"].as_str().unwrap().to_owned()
+    };
+    let own = environment(None, "own");
+    for name in ["PATH", "HOME", "SHELL", "TERM", "LC_TIME"] {
+        assert!(own.lines().any(|line| line.starts_with(&format!("{name}="))), "the control, {name}: {own}");
+    }
+    for scopes in [json!(["agent"]), json!(["agent", "reviewer"])] {
+        let token = daemon.token(json!({ "name": "a", "scopes": scopes }));
+        let seen = environment(Some(&token), &format!("s{}", scopes.as_array().unwrap().len()));
+        let names: Vec<&str> = seen.lines().filter_map(|line| line.split('=').next()).collect();
+        assert!(names.contains(&"PATH") && names.contains(&"LANG"), "{seen}");
+        let known = ["PATH", "LANG", "TZ", "PWD", "SHLVL", "_", "COFFERDAM", "COFFERDAM_RUN_ID"];
+        assert!(names.iter().all(|name| known.contains(name)), "{seen}");
+    }
+    let operator = daemon.token(json!({ "name": "o", "scopes": ["operator"] }));
+    assert!(environment(Some(&operator), "operators").contains("SHELL=/bin/canary"), "who has the host has it");
+}

@@ -116,6 +116,13 @@ pub const KEYS: &[Key] = &[
         ..NOTHING
     },
     Key {
+        name: "serve.max_event_streams",
+        kind: Kind::Count,
+        default: Some("1024"),
+        about: "Streams of events at a time, all together; one tenant has at most half of them",
+        ..NOTHING
+    },
+    Key {
         name: "log.format",
         kind: Kind::Word(&["auto", "text", "json"]),
         default: Some("auto"),

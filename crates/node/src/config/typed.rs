@@ -24,6 +24,7 @@ pub struct Serve {
     pub max_body: u64,
     pub max_connections: usize,
     pub max_connections_per_peer: usize,
+    pub max_event_streams: u64,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -128,6 +129,7 @@ impl Config {
             max_body: self.count("serve.max_body").unwrap_or(1 << 20),
             max_connections: self.count("serve.max_connections").unwrap_or(1) as usize,
             max_connections_per_peer: self.count("serve.max_connections_per_peer").unwrap_or(1) as usize,
+            max_event_streams: self.count("serve.max_event_streams").unwrap_or(2),
         })
     }
 

@@ -1,17 +1,17 @@
 //! Finding files by name and by what is in them. Time, memory and the number of answers are bounded; a search that stopped early
 //! says at which bound.
 
+use super::clock::{Clock, Interest};
 use super::list::{directory, joined, told};
+use super::pattern::{Halt, Pattern};
 use super::place::Spot;
 use super::tree::{Item, Tree};
 use super::{Root, trouble};
-use globset::{GlobBuilder, GlobMatcher};
-use regex::bytes::{Regex, RegexBuilder};
 use rustix::fs::OFlags;
 use serde::{Deserialize, Serialize};
 use std::fs::File;
 use std::io::{self, Read};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use terms::{Fault, Phase};
 use workspace::{FileKind, Rel, Target};
 
@@ -25,9 +25,6 @@ const MOST_ENTRIES: u64 = 1_000_000;
 const MOST_BYTES: u64 = 4 << 30;
 const DEEPEST: usize = 10_000;
 const MOST_PATTERNS: usize = 64;
-const LONGEST_PATTERN: usize = 1000;
-/// Memory that a pattern may take.
-const PATTERN_MEMORY: usize = 2 << 20;
 /// A line beyond this is no text that somebody wrote.
 const LONGEST_LINE: usize = 1 << 20;
 const PIECE: usize = 256 << 10;
@@ -48,11 +45,21 @@ pub struct Ask {
     pub ignore_case: bool,
     pub limit: usize,
     pub patience: Duration,
+    /// It stops when nobody waits for it.
+    pub interest: Interest,
 }
 
 impl Default for Ask {
     fn default() -> Ask {
-        Ask { globs: Vec::new(), content: None, fixed: false, ignore_case: false, limit: MATCHES, patience: PATIENCE }
+        Ask {
+            globs: Vec::new(),
+            content: None,
+            fixed: false,
+            ignore_case: false,
+            limit: MATCHES,
+            patience: PATIENCE,
+            interest: Interest::default(),
+        }
     }
 }
 
@@ -132,11 +139,12 @@ fn is_zero(count: &u64) -> bool {
 
 /// Searches below a directory. Links are not followed.
 pub fn search(root: &Root, path: &Rel, ask: &Ask) -> Result<Found, Fault> {
+    let clock = Clock::new(ask.patience, &ask.interest);
     let wanted = Wanted::of(ask)?;
     let _owner = root.in_its_name()?;
     let (spot, dir) = directory(root, path)?;
     let mut tree = Tree::of(&dir, DEEPEST, None).map_err(|e| told(path, &e))?;
-    let mut hunt = Hunt { wanted, top: spot.path, end: Instant::now() + ask.patience, found: Found::none() };
+    let mut hunt = Hunt { wanted, top: spot.path, clock, found: Found::none() };
     while let Some(item) = tree.next().map_err(|e| told(path, &e))? {
         if let Some(bound) = hunt.look(&tree, &item) {
             hunt.found.stopped_by = Some(bound);
@@ -167,8 +175,8 @@ impl Found {
 
 struct Wanted {
     /// With whether it is about the whole path.
-    globs: Vec<(GlobMatcher, bool)>,
-    content: Option<Regex>,
+    globs: Vec<(Pattern, bool)>,
+    content: Option<Pattern>,
     limit: usize,
 }
 
@@ -187,11 +195,14 @@ impl Wanted {
         Ok(Wanted { globs, content, limit: ask.limit })
     }
 
-    fn name(&self, path: &Rel) -> bool {
-        let name = path.split().map(|(_, name)| Rel::top().join(name)).unwrap_or_default();
-        let matches =
-            |(glob, whole): &(GlobMatcher, bool)| glob.is_match(if *whole { path.as_path() } else { name.as_path() });
-        self.globs.is_empty() || self.globs.iter().any(matches)
+    fn name(&self, path: &Rel, clock: &Clock) -> Result<bool, Halt> {
+        let name = path.split().map(|(_, name)| name).unwrap_or_default();
+        for (glob, whole) in &self.globs {
+            if glob.find(if *whole { path.as_bytes() } else { name }, clock)?.is_some() {
+                return Ok(true);
+            }
+        }
+        Ok(self.globs.is_empty())
     }
 }
 
@@ -199,34 +210,17 @@ fn bad(what: &str, hint: &str) -> Fault {
     Fault::invalid(format!("search: {what}")).hint(hint).phase(Phase::Admission)
 }
 
-fn glob(text: &str) -> Result<(GlobMatcher, bool), Fault> {
-    let refuse = |why: &str| {
-        let hint = "`*`, `**`, `?`, `[a-z]` and `{a,b}` have a meaning";
-        bad(&format!("glob {:?}: {why}", short(text)), hint)
-    };
-    if text.is_empty() || text.len() > LONGEST_PATTERN {
-        return Err(refuse("it is empty or too long"));
-    }
-    let plain = text.strip_prefix('/').unwrap_or(text);
-    let built = GlobBuilder::new(plain).literal_separator(true).build().map_err(|e| refuse(&e.kind().to_string()))?;
-    Ok((built.compile_matcher(), text.contains('/')))
+fn glob(text: &str) -> Result<(Pattern, bool), Fault> {
+    let hint = "`*`, `**`, `?`, `[a-z]` and `{a,b}` have a meaning";
+    let built = Pattern::glob(text).map_err(|why| bad(&format!("glob {:?}: {why}", short(text)), hint))?;
+    Ok((built, text.contains('/')))
 }
 
-fn pattern(text: &str, ask: &Ask) -> Result<Regex, Fault> {
-    let refuse = |why: &str| {
-        let hint = "it is a regular expression of one line, without look-around; ask for a fixed text to search it as it stands";
-        bad(&format!("content {:?}: {why}", short(text)), hint)
-    };
-    if text.is_empty() || text.len() > LONGEST_PATTERN {
-        return Err(refuse("it is empty or too long"));
-    }
-    let escaped = if ask.fixed { regex::escape(text) } else { text.to_owned() };
-    let built = RegexBuilder::new(&escaped)
-        .case_insensitive(ask.ignore_case)
-        .size_limit(PATTERN_MEMORY)
-        .dfa_size_limit(PATTERN_MEMORY)
-        .build();
-    built.map_err(|e| refuse(e.to_string().lines().last().unwrap_or_default()))
+fn pattern(text: &str, ask: &Ask) -> Result<Pattern, Fault> {
+    let hint =
+        "it is a regular expression of one line, without look-around; ask for a fixed text to search it as it stands";
+    let build = if ask.fixed { Pattern::fixed } else { Pattern::regex };
+    build(text, ask.ignore_case).map_err(|why| bad(&format!("content {:?}: {why}", short(text)), hint))
 }
 
 fn short(text: &str) -> String {
@@ -237,7 +231,7 @@ struct Hunt {
     wanted: Wanted,
     /// Where the search began.
     top: Rel,
-    end: Instant,
+    clock: Clock,
     found: Found,
 }
 
@@ -248,13 +242,19 @@ impl Hunt {
         if self.found.entries > MOST_ENTRIES {
             return Some(Bound::Entries);
         }
-        if Instant::now() >= self.end {
+        if self.clock.is_over() {
             return Some(Bound::Time);
         }
-        if !self.wanted.name(&item.path) {
-            return None;
-        }
         let path = joined(&self.top, &item.path);
+        match self.wanted.name(&item.path, &self.clock) {
+            Ok(true) => {}
+            Ok(false) => return None,
+            Err(Halt::Over) => return Some(Bound::Time),
+            Err(Halt::Unclear) => {
+                self.skip(path, "its path is too long for this glob");
+                return None;
+            }
+        }
         if self.wanted.content.is_none() {
             return self.add(Match { path, kind: item.meta.kind, line: None, column: None, text: None });
         }
@@ -320,21 +320,31 @@ impl Hunt {
             if self.found.bytes > MOST_BYTES {
                 return Some(Bound::Bytes);
             }
-            if Instant::now() >= self.end {
+            if self.clock.is_over() {
                 return Some(Bound::Time);
             }
         }
     }
 
     fn line(&mut self, path: &Rel, line: u64, text: &[u8]) -> Option<Bound> {
-        let at = self.wanted.content.as_ref()?.find(text)?;
-        let begin = if text.len() <= SHOWN { 0 } else { at.start().saturating_sub(SHOWN / 4) };
+        let at = match self.wanted.content.as_ref()?.find(text, &self.clock) {
+            Ok(at) => at?,
+            Err(Halt::Over) => return Some(Bound::Time),
+            Err(Halt::Unclear) => {
+                self.skip(
+                    path.clone(),
+                    &format!("line {line} is so long that a long match in it may have been missed"),
+                );
+                return None;
+            }
+        };
+        let begin = if text.len() <= SHOWN { 0 } else { at.saturating_sub(SHOWN / 4) };
         let shown = &text[begin..text.len().min(begin + SHOWN)];
         self.add(Match {
             path: path.clone(),
             kind: FileKind::File,
             line: Some(line),
-            column: Some(at.start() as u64 + 1),
+            column: Some(at as u64 + 1),
             text: Some(Target::of(shown)),
         })
     }

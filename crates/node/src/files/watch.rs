@@ -1,6 +1,7 @@
 //! Being told what changes in a directory, and with `recursive` in all below it. Never waits: whoever watches polls the handle.
 //! What could not be told is told as such.
 
+use super::clock::{Clock, Interest};
 use super::list::{directory, joined, told};
 use super::tree::Tree;
 use super::{Root, trouble};
@@ -19,6 +20,8 @@ use workspace::{Dir, FileKind, Rel};
 pub const MOST_DIRECTORIES: usize = 8192;
 /// How deep it goes.
 const DEEPEST: usize = 256;
+/// How long one look at directories may take, at the beginning and whenever something is told.
+const PATIENCE: Duration = Duration::from_secs(10);
 /// What is taken from the kernel at a time.
 const BATCH: usize = 64 << 10;
 /// The most that is told of what a new directory already held when it was seen.
@@ -79,6 +82,8 @@ pub struct Watch {
     /// By the kernel's number.
     dirs: HashMap<i32, Rel>,
     gone: bool,
+    /// Nothing is looked through for nobody.
+    interest: Interest,
     root: Root,
 }
 
@@ -94,15 +99,16 @@ const INTEREST: WatchFlags = WatchFlags::CREATE
     .union(WatchFlags::EXCL_UNLINK);
 
 /// Begins to watch a directory. All that happens after this is told.
-pub fn watch(root: Root, path: &Rel, recursive: bool) -> Result<Watch, Fault> {
+pub fn watch(root: Root, path: &Rel, recursive: bool, interest: Interest) -> Result<Watch, Fault> {
+    let clock = Clock::new(PATIENCE, &interest);
     let owner = root.in_its_name()?;
     let (spot, dir) = directory(&root, path)?;
     let queue = inotify::init(CreateFlags::NONBLOCK | CreateFlags::CLOEXEC).map_err(|e| cannot(path, e))?;
     let top = spot.path;
-    let mut watch = Watch { queue, root, top: top.clone(), recursive, dirs: HashMap::new(), gone: false };
+    let mut watch = Watch { queue, root, top: top.clone(), recursive, dirs: HashMap::new(), gone: false, interest };
     watch.add(&dir, top.clone()).map_err(|e| cannot(path, e))?;
     if recursive {
-        watch.add_below(&dir, &top, &mut |_, _| {})?;
+        watch.add_below(&dir, &top, &clock, &mut |_, _| {})?;
     }
     drop(owner);
     Ok(watch)
@@ -134,22 +140,30 @@ struct Raw {
     name: Option<Vec<u8>>,
 }
 
+/// What is told at a time.
+struct Told {
+    events: Vec<Event>,
+    seen: HashSet<(What, Rel)>,
+    clock: Clock,
+}
+
 impl Watch {
     /// What happened since the last time; nothing when nothing did. After `Gone` nothing more comes.
     pub fn take(&mut self) -> Result<Vec<Event>, Fault> {
+        let clock = Clock::new(PATIENCE, &self.interest);
         let _owner = self.root.in_its_name()?;
         let mut raws =
             self.read().map_err(|e| trouble::fault(&self.top, "watch it", &e.into()))?.into_iter().peekable();
-        let (mut events, mut seen) = (Vec::new(), HashSet::new());
+        let mut so_far = Told { events: Vec::new(), seen: HashSet::new(), clock };
         while let Some(raw) = raws.next() {
             // The two halves of a rename follow each other.
             let partner = match raw.flags.contains(ReadFlags::MOVED_FROM) {
                 true => raws.next_if(|next| next.flags.contains(ReadFlags::MOVED_TO) && next.cookie == raw.cookie),
                 false => None,
             };
-            self.tell(raw, partner, &mut events, &mut seen)?;
+            self.tell(raw, partner, &mut so_far)?;
         }
-        Ok(events)
+        Ok(so_far.events)
     }
 
     /// Waits until something happened, or the time is over.
@@ -185,15 +199,9 @@ impl Watch {
         }
     }
 
-    fn tell(
-        &mut self,
-        raw: Raw,
-        partner: Option<Raw>,
-        events: &mut Vec<Event>,
-        seen: &mut HashSet<(What, Rel)>,
-    ) -> Result<(), Fault> {
+    fn tell(&mut self, raw: Raw, partner: Option<Raw>, told: &mut Told) -> Result<(), Fault> {
         if raw.flags.contains(ReadFlags::QUEUE_OVERFLOW) {
-            return self.overflow(events);
+            return self.overflow(told);
         }
         if raw.flags.contains(ReadFlags::IGNORED) {
             self.dirs.remove(&raw.number);
@@ -202,7 +210,7 @@ impl Watch {
         let Some(name) = raw.name.as_deref() else {
             if dir == self.top && raw.flags.intersects(ReadFlags::DELETE_SELF | ReadFlags::MOVE_SELF) {
                 self.gone = true;
-                events.push(Event { what: What::Gone, path: dir, to: None, is_dir: true });
+                told.events.push(Event { what: What::Gone, path: dir, to: None, is_dir: true });
             }
             return Ok(());
         };
@@ -216,15 +224,15 @@ impl Watch {
             _ => What::Attributes,
         };
         // A loop of small writes is one event.
-        if matches!(what, What::Written | What::Attributes) && !seen.insert((what, path.clone())) {
+        if matches!(what, What::Written | What::Attributes) && !told.seen.insert((what, path.clone())) {
             return Ok(());
         }
         if !matches!(what, What::Written | What::Attributes) {
-            seen.clear();
+            told.seen.clear();
         }
-        events.push(Event { what, path: path.clone(), to: to.clone(), is_dir });
+        told.events.push(Event { what, path: path.clone(), to: to.clone(), is_dir });
         match (is_dir && self.recursive, what) {
-            (true, What::Created) => self.enter(&path, events),
+            (true, What::Created) => self.enter(&path, told),
             (true, What::Removed) => {
                 self.forget(&path);
                 Ok(())
@@ -238,20 +246,20 @@ impl Watch {
     }
 
     /// What was lost may have been directories: all is looked at anew.
-    fn overflow(&mut self, events: &mut Vec<Event>) -> Result<(), Fault> {
-        events.push(Event { what: What::Overflow, path: self.top.clone(), to: None, is_dir: true });
+    fn overflow(&mut self, told: &mut Told) -> Result<(), Fault> {
+        told.events.push(Event { what: What::Overflow, path: self.top.clone(), to: None, is_dir: true });
         match self.recursive {
             true => {
                 let (_, dir) = directory(&self.root, &self.top.clone())?;
                 let top = self.top.clone();
-                self.add_below(&dir, &top, &mut |_, _| {})
+                self.add_below(&dir, &top, &told.clock, &mut |_, _| {})
             }
             false => Ok(()),
         }
     }
 
     /// A new directory: watched from now on, and what it holds already is told.
-    fn enter(&mut self, path: &Rel, events: &mut Vec<Event>) -> Result<(), Fault> {
+    fn enter(&mut self, path: &Rel, told: &mut Told) -> Result<(), Fault> {
         let Ok((spot, dir)) = directory(&self.root, path) else { return Ok(()) };
         // A link stands there by now, or the way leads over one: it is not what was made.
         if spot.path != *path {
@@ -259,18 +267,18 @@ impl Watch {
         }
         let mut found = Vec::new();
         let added = self.add(&dir, path.clone()).map_err(|e| cannot(path, e)).and_then(|()| {
-            self.add_below(&dir, path, &mut |path, is_dir| {
+            self.add_below(&dir, path, &told.clock, &mut |path, is_dir| {
                 if found.len() <= MOST_FOUND {
                     found.push(Event { what: What::Created, path, to: None, is_dir });
                 }
             })
         });
         if added.is_err() || found.len() > MOST_FOUND {
-            // More than is watched or told: whoever listens must look.
-            events.push(Event { what: What::Overflow, path: path.clone(), to: None, is_dir: true });
+            // More than is watched or told, or than there was time for: whoever listens must look.
+            told.events.push(Event { what: What::Overflow, path: path.clone(), to: None, is_dir: true });
             return Ok(());
         }
-        events.append(&mut found);
+        told.events.append(&mut found);
         Ok(())
     }
 
@@ -283,10 +291,14 @@ impl Watch {
     }
 
     /// Watches every directory below, and hands on what there is.
-    fn add_below(&mut self, dir: &Dir, at: &Rel, each: &mut dyn FnMut(Rel, bool)) -> Result<(), Fault> {
+    fn add_below(&mut self, dir: &Dir, at: &Rel, clock: &Clock, each: &mut dyn FnMut(Rel, bool)) -> Result<(), Fault> {
         let fail = |e: io::Error| told(at, &e);
         let mut tree = Tree::of(dir, DEEPEST, None).map_err(fail)?;
         while let Some(item) = tree.next().map_err(fail)? {
+            if clock.is_over() {
+                let what = format!("looking through it took more than {} seconds", PATIENCE.as_secs());
+                return Err(trouble::too_much(at, what, LimitKind::WallMs, "watch a directory below it"));
+            }
             let (path, is_dir) = (joined(at, &item.path), item.meta.kind == FileKind::Dir);
             if is_dir {
                 if self.dirs.len() >= MOST_DIRECTORIES {

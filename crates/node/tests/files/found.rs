@@ -1,6 +1,7 @@
 //! Listing, searching and watching.
 
 use crate::world::{World, kind, rel};
+use node::files::Interest;
 use node::files::list::{self, Ask};
 use node::files::search::{self, Bound};
 use node::files::watch::{self, Event, Watch, What};
@@ -118,6 +119,20 @@ fn a_search_that_stops_says_at_which_bound() {
     assert!(began.elapsed() < Duration::from_secs(10));
 }
 
+/// What nobody waits for is not looked for, however much there is.
+#[test]
+fn nothing_is_looked_through_for_nobody() {
+    let world = World::new();
+    world.put("d/f", "needle\n");
+    let (waits, left) = (Interest::default(), Interest::default());
+    left.end();
+    let ask = |interest: &Interest| search::Ask { interest: interest.clone(), ..content("needle") };
+    assert_eq!(search(&world, ".", ask(&left)).stopped_by, Some(Bound::Time));
+    assert_eq!(kind(watch::watch(world.root(), &Rel::top(), true, left)), ErrorKind::LimitExceeded);
+    assert_eq!(search(&world, ".", ask(&waits)).matches.len(), 1, "the control");
+    assert!(watch::watch(world.root(), &Rel::top(), true, waits).is_ok(), "the control");
+}
+
 /// Waits for events until one is the last that is wanted.
 fn until(watch: &mut Watch, last: impl Fn(&Event) -> bool) -> Vec<Event> {
     let (mut all, end) = (Vec::new(), Instant::now() + Duration::from_secs(20));
@@ -144,7 +159,7 @@ fn told(events: &[Event]) -> Vec<String> {
 fn changes_are_told_as_they_happen() {
     let world = World::new();
     world.put("d/f", "x");
-    let mut watch = watch::watch(world.root(), &Rel::top(), true).unwrap();
+    let mut watch = watch::watch(world.root(), &Rel::top(), true, Interest::default()).unwrap();
     assert_eq!(watch.take().unwrap(), []);
     assert!(watch.as_fd().try_clone_to_owned().is_ok());
     fs::write(world.ws.join("d/f"), "y").unwrap();
@@ -163,7 +178,7 @@ fn changes_are_told_as_they_happen() {
     fs::remove_dir_all(world.ws.join("moved")).unwrap();
     until(&mut watch, |e| e.what == What::Removed && e.path == rel("moved"));
     assert!(!watch.is_over());
-    let mut below = watch::watch(world.root(), &rel("d"), true).unwrap();
+    let mut below = watch::watch(world.root(), &rel("d"), true, Interest::default()).unwrap();
     fs::remove_dir_all(world.ws.join("d")).unwrap();
     until(&mut below, |e| e.what == What::Gone);
     assert!(below.is_over());
@@ -174,12 +189,12 @@ fn what_is_not_below_is_not_told_and_what_is_lost_is() {
     let world = World::new();
     world.put("d/e/f", "x");
     symlink(&world.outside, world.ws.join("out")).unwrap();
-    let mut flat = watch::watch(world.root(), &rel("d"), false).unwrap();
+    let mut flat = watch::watch(world.root(), &rel("d"), false, Interest::default()).unwrap();
     fs::write(world.ws.join("d/e/f"), "y").unwrap();
     fs::write(world.ws.join("d/here"), "y").unwrap();
     assert_eq!(told(&until(&mut flat, |e| e.path == rel("d/here")))[0], "Created d/here");
-    assert_eq!(kind(watch::watch(world.root(), &rel("out"), true)), ErrorKind::PolicyDenied);
-    assert_eq!(kind(watch::watch(world.root(), &rel("d/here"), true)), ErrorKind::Conflict);
+    assert_eq!(kind(watch::watch(world.root(), &rel("out"), true, Interest::default())), ErrorKind::PolicyDenied);
+    assert_eq!(kind(watch::watch(world.root(), &rel("d/here"), true, Interest::default())), ErrorKind::Conflict);
     let most: usize = fs::read_to_string("/proc/sys/fs/inotify/max_queued_events").unwrap().trim().parse().unwrap();
     for n in 0..most / 2 + 1000 {
         // Each makes events that cannot be taken together.

@@ -1,28 +1,31 @@
 //! Events: the journal of a tenant as it grows. An event's id is its entry's number, so that nothing is lost over a restart of
 //! either side.
 
+use crate::admission::Turn;
 use crate::ask::{Query, single};
+use crate::feed::Ear;
 use crate::refuse::Refusal;
 use crate::{Scope, Shared, Who};
 use axum::extract::State;
 use axum::response::sse::{Event, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
 use futures_util::stream::{self, Stream};
-use http::{HeaderMap, HeaderName};
+use http::{HeaderMap, HeaderName, StatusCode};
 use node::Caller;
 use node::audit::{Noted, Tail, Wanted};
 use serde::Deserialize;
 use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::time::Duration;
-use terms::{Fault, Phase};
-use tokio::sync::watch;
+use terms::{Fault, LimitKind, Phase};
 use utoipa::IntoParams;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 /// How many entries are read at once; no more are held for a client that reads slowly.
 const AT_ONCE: u32 = 256;
+/// When to ask again for a stream: they last, and nobody knows how long.
+const LATER: Duration = Duration::from_secs(5);
 /// A line that says nothing is sent so often, or those in between take the connection for dead.
 const QUIET: Duration = Duration::from_secs(15);
 
@@ -55,13 +58,20 @@ async fn follow_events(
 ) -> Result<Response, Refusal> {
     who.needs_any(&[Scope::Agent, Scope::Reviewer])?;
     let from = last_seen(&headers)?.or(wish.from);
+    let turn = shared.event_streams().turn(&who.tenant).await.ok_or_else(too_many)?;
     let wanted = Wanted { subject: wish.sandbox, verb: wish.verb, ..Wanted::default() };
     // Before the tail is opened: what comes in between is told.
-    let grown = shared.feeds().listen(&who.tenant, shared.caller(&who));
+    let ear = shared.feeds().listen(&who.tenant, shared.caller(&who));
     let tail = shared.verb(&who, move |caller: &Caller| Tail::open(caller, from, wanted)).await?;
-    let follower = Follower { shared, grown, tail: Some(tail), ready: VecDeque::new() };
+    let follower = Follower { shared, who, ear, tail: Some(tail), ready: VecDeque::new(), _turn: turn };
     let alive = KeepAlive::new().interval(QUIET);
     Ok(Sse::new(follower.events()).keep_alive(alive).into_response())
+}
+
+fn too_many() -> Refusal {
+    let message = "too many streams of events are open";
+    let hint = "close one, or listen to several sandboxes with one stream";
+    Refusal::limit(StatusCode::TOO_MANY_REQUESTS, LimitKind::Streams, message, hint).after(LATER)
 }
 
 fn last_seen(headers: &HeaderMap) -> Result<Option<u64>, Refusal> {
@@ -75,10 +85,13 @@ fn last_seen(headers: &HeaderMap) -> Result<Option<u64>, Refusal> {
 
 struct Follower {
     shared: Shared,
-    grown: watch::Receiver<u64>,
+    who: Who,
+    ear: Ear,
     /// None while it is being read, and after it failed.
     tail: Option<Tail>,
     ready: VecDeque<Noted>,
+    /// One of those that the tenant may have open.
+    _turn: Turn,
 }
 
 impl Follower {
@@ -95,7 +108,10 @@ impl Follower {
                 return Some(event(&entry));
             }
             let tail = self.tail.take()?;
-            match self.shared.blocking(move || read(tail)).await {
+            let turn = self.ear.turn_to_read().await;
+            let done = self.shared.blocking_for(&self.who, move || read(tail)).await;
+            drop(turn);
+            match done {
                 Ok((tail, entries)) => {
                     self.tail = Some(tail);
                     self.ready.extend(entries);
@@ -103,7 +119,7 @@ impl Follower {
                 // The stream is lost; the client asks again from where it was.
                 Err(refusal) => return Some(lost(&refusal)),
             }
-            if self.ready.is_empty() && self.grown.changed().await.is_err() {
+            if self.ready.is_empty() && self.ear.grown().await.is_err() {
                 return None;
             }
         }

@@ -6,10 +6,9 @@ mod asked;
 mod content;
 mod watch;
 
-pub use self::archive::turn as archive_turn;
 pub(super) use self::asked::At;
-use self::content::Aside;
 pub(super) use self::content::Nothing;
+use self::content::{Aside, Waits};
 use crate::answer::{Answer, Document};
 use crate::ask::{Json, Path};
 use crate::refuse::Refusal;
@@ -178,6 +177,8 @@ async fn find(
     asked::Globbed { path, globs, rest }: asked::Globbed<SearchQuery>,
 ) -> Result<Answer<Found>, Refusal> {
     may_read(&who)?;
+    let turn = shared.search_turn(&who).await?;
+    let waits = Waits::default();
     let ask = search::Ask {
         globs,
         content: rest.content,
@@ -185,8 +186,14 @@ async fn find(
         ignore_case: rest.ignore_case,
         limit: rest.limit.map_or(search::MATCHES, |n| n as usize),
         patience: search::PATIENCE,
+        interest: waits.interest(),
     };
-    Ok(Answer::ok(reading(&shared, &who, id, path, move |root, path| search::search(&root, &path, &ask)).await?))
+    let verb = move |root, path| {
+        // As long as it takes, whoever waits for it.
+        let _turn = turn;
+        search::search(&root, &path, &ask)
+    };
+    Ok(Answer::ok(reading(&shared, &who, id, path, verb).await?))
 }
 
 #[derive(Serialize, Deserialize, ToSchema)]

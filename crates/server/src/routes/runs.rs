@@ -134,7 +134,7 @@ async fn create(
         let (ask, word) = (ask.clone(), id.clone());
         let earlier = move |caller: &node::Caller| begin::earlier(&ask, &word, &key, caller);
         if let Some(found) = shared.verb(&who, earlier).await? {
-            let shown = show(&mut Listener::of(&shared, found), query.wait).await?;
+            let shown = show(&mut Listener::of(&shared, &who, found), query.wait).await?;
             return Ok(Answer::made(Shown { existed: true, ..shown }, true));
         }
     }
@@ -145,7 +145,7 @@ async fn create(
     let begin = move |caller: &node::Caller| begin::begin(&ask, &word, key.0.as_deref(), caller);
     let Begun { existed, found, keeper } = shared.enlivening(&who, &id, begin).await?;
     pace.iter().for_each(Lease::begun);
-    let mut listener = Listener::of(&shared, found);
+    let mut listener = Listener::of(&shared, &who, found);
     let waiting = keeper.map(|keeper| listener.again().stay(keeper, turn));
     let shown = match (waiting, query.wait) {
         (Some(waiting), Some(Time(time))) => {

@@ -2,7 +2,6 @@
 
 mod any;
 
-use super::files::archive_turn;
 use super::sandboxes::PolicyOf;
 use crate::answer::made;
 use crate::ask::{Cursor, IfMatch, Json, Key, Paging, Path, Query};
@@ -296,7 +295,6 @@ async fn export_workspace(
     Query(wish): Query<Export>,
 ) -> Result<Response, Refusal> {
     who.needs_any(&LOOKERS)?;
-    let _turn = archive_turn(&shared, &who).await?;
     let verb = move |caller: &Caller, out: &mut dyn std::io::Write| {
         let state = Place::open(caller)?;
         let word = snapshots::of_sandbox(&state, caller, &id, wish.snapshot.as_deref())?;
@@ -369,9 +367,11 @@ async fn import_workspace(
         return Err(fault.hint("give one that begins with a slash, or none for an empty directory").into());
     }
     let once = once(&shared, &who, key.clone(), "import", &wish)?;
-    let _turn = archive_turn(&shared, &who).await?;
-    let file = upload::receive(&shared, &who, request.into_body()).await?;
+    let turn = shared.archive_turn(&who).await?;
+    let (file, spooled) = upload::receive(&shared, &who, request.into_body()).await?;
     let verb = move |caller: &Caller| {
+        // As long as the file is read, whoever waits for it.
+        let _counted = (turn, spooled);
         let policies = sources(&wish)?;
         let bounds = match wish.max_bytes {
             Some(bytes) => Bounds { bytes: bytes.min(LARGEST), ratio: None, ..Bounds::default() },

@@ -4,7 +4,6 @@
 use super::asked::{self, At};
 use super::content::{Nothing, as_body};
 use super::may_read;
-use crate::admission::Turn;
 use crate::answer::{Answer, Document};
 use crate::ask::{Path, broken_body};
 use crate::refuse::Refusal;
@@ -14,13 +13,14 @@ use axum::extract::{Request, State};
 use axum::response::{IntoResponse, Response};
 use bytes::{Buf, Bytes};
 use futures_util::StreamExt;
+use http::HeaderValue;
 use http::header::{CONTENT_DISPOSITION, CONTENT_TYPE};
-use http::{HeaderValue, StatusCode};
 use node::files::tar::{self, Unpacked};
 use node::files::{self, Purpose};
 use serde_json::json;
 use std::io::{self, Read, Write};
-use terms::{Fault, LimitKind, Phase};
+use std::sync::Arc;
+use terms::{Fault, Phase};
 use tokio::sync::mpsc;
 
 /// What may follow the end of an archive.
@@ -28,13 +28,6 @@ const MOST_PADDING: u64 = 1 << 20;
 /// Pieces that wait between the thread and the connection, and how large one is.
 const WAITING: usize = 4;
 const PIECE: usize = 128 << 10;
-
-pub async fn turn(shared: &Shared, who: &Who) -> Result<Turn, Refusal> {
-    shared.archives().turn(&who.tenant).await.ok_or_else(|| {
-        let message = "too many archives are being packed or unpacked";
-        Refusal::limit(StatusCode::TOO_MANY_REQUESTS, LimitKind::Waiting, message, "try again when one has ended")
-    })
-}
 
 /// Download a directory, or a file, as a tar stream. The same tree gives the same bytes; sockets are left out.
 #[utoipa::path(get, path = "/v1/sandboxes/{id}/files/archive", tag = "files", operation_id = "pack",
@@ -48,12 +41,13 @@ pub async fn get(
     At { path, .. }: At<Nothing>,
 ) -> Result<Response, Refusal> {
     may_read(&who)?;
-    let turn = turn(&shared, &who).await?;
+    let turn = Arc::new(shared.archive_turn(&who).await?);
     let mut held = super::rooted(&shared, &who, &id, Purpose::Reading).await?;
     let Some(root) = held.0.take() else { return Err(Fault::internal("files that nobody has").into()) };
     let (sender, mut receiver) = mpsc::channel(WAITING);
+    let packing = turn.clone();
     tokio::task::spawn_blocking(move || {
-        let _turn = turn;
+        let _turn = packing;
         let mut out = Outlet { sender, held: Vec::with_capacity(PIECE) };
         let packed = root.path(&path).and_then(|path| tar::pack(&root, &path, &mut out));
         if let Err(fault) = packed {
@@ -66,8 +60,10 @@ pub async fn get(
         Some(Err(fault)) => return Err(fault.into()),
         first => first,
     };
-    let rest =
-        futures_util::stream::unfold(receiver, |mut receiver| async move { Some((receiver.recv().await?, receiver)) });
+    // What waits for the client is held as long as the client likes, and so is the turn.
+    let rest = futures_util::stream::unfold((receiver, turn), |(mut receiver, turn)| async move {
+        Some((receiver.recv().await?, (receiver, turn)))
+    });
     let all = futures_util::stream::iter(first).chain(rest);
     let body = Body::from_stream(all.map(|piece: Result<Bytes, Fault>| piece.map_err(|f| io::Error::other(f.message))));
     let mut answer = body.into_response();
@@ -114,7 +110,7 @@ pub async fn put(
     request: Request,
 ) -> Result<Answer<Unpacked>, Refusal> {
     who.needs(Scope::Agent)?;
-    let turn = turn(&shared, &who).await?;
+    let turn = shared.archive_turn(&who).await?;
     let mut held = super::rooted(&shared, &who, &id, Purpose::Writing).await?;
     let Some(root) = held.0.take() else { return Err(Fault::internal("files that nobody has").into()) };
     let (caller, (sender, receiver)) = (shared.caller(&who), mpsc::channel(WAITING));

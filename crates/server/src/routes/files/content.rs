@@ -16,7 +16,7 @@ use http::{HeaderMap, HeaderValue, StatusCode};
 use node::Caller;
 use node::files::read::{self, PIECE, Reading};
 use node::files::write::{Ask, Draft};
-use node::files::{self, Entry, Purpose};
+use node::files::{self, Entry, Interest, Purpose};
 use serde::Deserialize;
 use serde_json::json;
 use terms::{ErrorKind, Fault};
@@ -117,6 +117,22 @@ fn pieces(
             }
         }
     })
+}
+
+/// Kept by who waits for something; that it is dropped ends the work for it.
+#[derive(Default)]
+pub struct Waits(Interest);
+
+impl Waits {
+    pub fn interest(&self) -> Interest {
+        self.0.clone()
+    }
+}
+
+impl Drop for Waits {
+    fn drop(&mut self) {
+        self.0.end();
+    }
 }
 
 /// What takes time to let go of, and must not do so where others wait.

@@ -2,6 +2,7 @@
 //! says when it ran over.
 
 use super::asked::{self, At};
+use super::content::Waits;
 use super::may_read;
 use crate::admission::Turn;
 use crate::ask::Path;
@@ -50,18 +51,18 @@ pub async fn watch(
         let message = "too many watches are open";
         Refusal::limit(StatusCode::TOO_MANY_REQUESTS, LimitKind::Waiting, message, "close one")
     })?;
-    let begin = move |root, path| watch::watch(root, &path, rest.recursive);
+    let waits = Waits::default();
+    let interest = waits.interest();
+    let begin = move |root, path| watch::watch(root, &path, rest.recursive, interest);
     let watch = super::reading(&shared, &who, id, path, begin).await?;
     let (sender, receiver) = mpsc::channel(WAITING);
     let _ = sender.try_send(Sent::default().event("ready").data("{}"));
     // Not one of the runtime's: it may wait for days.
     let started = std::thread::Builder::new().name("watch".into()).spawn(move || feed(watch, &sender, turn));
     started.map_err(|e| Fault::internal(format!("a watch that nobody can wait for: {e}")))?;
-    let stream =
-        futures_util::stream::unfold(
-            receiver,
-            |mut receiver| async move { Some((Ok(receiver.recv().await?), receiver)) },
-        );
+    let stream = futures_util::stream::unfold((receiver, waits), |(mut receiver, waits)| async move {
+        Some((Ok(receiver.recv().await?), (receiver, waits)))
+    });
     Ok(Sse::new(stream).keep_alive(KeepAlive::new().interval(Duration::from_secs(15))))
 }
 
