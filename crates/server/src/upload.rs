@@ -10,7 +10,7 @@ use rustix::fs::{Mode, OFlags};
 use std::fs::File;
 use std::io::{Seek, Write};
 use std::path::Path;
-use terms::{ErrorKind, Fault, LimitKind, Phase};
+use terms::{ErrorKind, Fault, LimitKind, Phase, Retry};
 
 /// The largest body.
 pub const LARGEST: u64 = 4 << 30;
@@ -44,7 +44,8 @@ async fn write(shared: &Shared, mut file: File, bytes: Vec<u8>) -> Result<File, 
     let work = move || {
         if let Some((used, most)) = node::state::overfull(&file) {
             let message = format!("the file system of the state directory is nearly full: {used} bytes of {most}");
-            return Err(Fault::new(ErrorKind::LimitExceeded, message).limit(LimitKind::DiskMb).phase(Phase::Admission));
+            let fault = Fault::new(ErrorKind::LimitExceeded, message).limit(LimitKind::DiskMb);
+            return Err(fault.retry(Retry::Later).phase(Phase::Admission));
         }
         file.write_all(&bytes).map_err(|e| unkept(&e))?;
         Ok(file)

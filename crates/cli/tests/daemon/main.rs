@@ -14,6 +14,7 @@ mod faults;
 mod files;
 mod full;
 mod fuzz;
+mod grants;
 mod hostile;
 mod leftovers;
 mod life;

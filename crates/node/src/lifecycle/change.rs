@@ -38,7 +38,7 @@ pub struct Ask {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limits: Option<Limits>,
     #[serde(default, deserialize_with = "given", skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<f64>)]
+    #[schema(value_type = Option<f64>, minimum = 0.01, maximum = 4096)]
     pub cpus: Option<Option<f64>>,
     /// Ports of the host that lead inside as long as it is live. An operator of the host adds some; who runs commands can remove them.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -12,7 +12,7 @@ use crate::{Caller, Reach, policies};
 use policy::{Change, Effect, Format, Policy, Target};
 use serde_json::{Value, json};
 use store::Kept;
-use terms::{ErrorKind, Fault, Limits, Phase};
+use terms::{ErrorKind, Fault, Limits, Phase, check_amounts};
 
 /// Rules, as many as any policy has use for.
 const MOST_RULES: usize = 1024;
@@ -33,6 +33,7 @@ pub(super) fn prepare(state: &State, which: &Which, ask: &Ask, caller: &Caller) 
     if ask.net.is_none() && ask.limits.is_none() && ask.cpus.is_none() {
         return Ok(None);
     }
+    check_amounts(&ask.limits.unwrap_or_default(), ask.cpus.flatten())?;
     let kept = state.store.read(|tx| pick(tx, which, caller))?;
     let record = &kept.record;
     let now = read(&kept.id, &record.policy)?;

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use store::{Kept, Tx};
-use terms::{ErrorKind, Fault, PROTOCOL_VERSION, Phase};
+use terms::{ErrorKind, Fault, PROTOCOL_VERSION, Phase, Retry};
 use utoipa::ToSchema;
 use workspace::diff::{Options, diff};
 use workspace::{ChangeKind, Diff, Rel, Stack};
@@ -164,7 +164,7 @@ fn gather(tx: &Tx<'_>, caller: &Caller, ask: &Ask) -> Result<(PathBuf, Option<St
             around.display()
         );
         let fault = Fault::new(ErrorKind::LimitExceeded, message).phase(Phase::Review);
-        return Err(fault.hint("`cofferdam rm` those that are done"));
+        return Err(fault.retry(Retry::Later).hint("`cofferdam rm` those that are done"));
     }
     let top = all.iter().map(|s| s.record.base.clone()).min_by_key(|base| base.components().count());
     let found = all.into_iter().map(|sandbox| {

@@ -111,6 +111,7 @@ pub struct Make {
     /// Built-in policies by name, or whole documents; several are merged, and `default` is meant where there are none.
     pub policies: Vec<PolicyOf>,
     pub limits: Limits,
+    #[schema(minimum = 0.01, maximum = 4096)]
     pub cpus: Option<f64>,
     /// May be collected after so long.
     pub ttl_ms: Option<u64>,

@@ -1,0 +1,133 @@
+//! What a credential can give itself: no secret in the place of another, nothing that was taken away, nothing beside a template, nothing
+//! of another's, and no amount that lifts a limit.
+
+use crate::support::http::{Answer, Ask, Daemon, with_daemon};
+use crate::support::left::soon;
+use crate::support::world::{PUBLIC, World as WithNetwork};
+use crate::support::{As, Place};
+use serde_json::{Value, json};
+use std::time::Duration;
+
+struct World {
+    place: Place,
+    daemon: Daemon,
+}
+
+impl World {
+    fn new(who: As) -> World {
+        let place = Place::new(who);
+        let daemon = Daemon::start(&place);
+        World { place, daemon }
+    }
+
+    fn ask(&self, token: Option<&str>, method: &str, path: &str, body: Value) -> Answer {
+        self.line(token, method, path).json(body).send()
+    }
+
+    /// As the operator where no token is given.
+    fn line(&self, token: Option<&str>, method: &str, path: &str) -> Ask<'_> {
+        let ask = self.daemon.ask(method, path);
+        match token {
+            Some(token) => ask.bearer(token),
+            None => ask,
+        }
+    }
+
+    fn post(&self, token: Option<&str>, path: &str, body: Value) -> Answer {
+        self.ask(token, "POST", path, body)
+    }
+
+    fn make(&self, body: Value) -> String {
+        self.daemon.post("/v1/sandboxes", body).assert_ok()["id"].as_str().unwrap().to_owned()
+    }
+
+    fn look(&self, word: &str) -> Value {
+        self.daemon.get(&format!("/v1/sandboxes/{word}")).assert_ok()
+    }
+
+    fn patch(&self, word: &str, body: Value) -> Answer {
+        self.ask(None, "PATCH", &format!("/v1/sandboxes/{word}"), body)
+    }
+
+    fn run(&self, word: &str, shell: &str) -> Value {
+        self.post(None, &format!("/v1/sandboxes/{word}/runs?wait=60s"), json!({"shell": shell})).assert_ok()
+    }
+}
+
+/// A policy that reaches one host.
+fn reaching(extends: &str) -> Value {
+    json!({"version": 1, "extends": [extends], "net": {"rules": [{"action": "allow", "host": "api.test"}]}})
+}
+
+/// What was taken away from a sandbox is not had back by way of a snapshot from before, also when the sandbox is gone.
+/// The same of templates that an operator of a tenant makes; up to what the sandbox was made with he may go himself.
+/// Where the record of what held last is collected, nobody but the host's operator builds on a snapshot.
+/// Amounts that nothing can be held to are refused by name wherever one can be given.
+#[test]
+fn amounts_are_checked_wherever_they_come_in() {
+    let w = World::new(As::User);
+    let dir = w.place.project.clone();
+    w.make(json!({"name": "s", "cpus": 1}));
+    w.daemon.post("/v1/templates", json!({"name": "t", "from": "s"})).assert_ok();
+    for (field, bad) in [
+        ("cpus", json!({"cpus": -100})),
+        ("cpus", json!({"cpus": 0})),
+        ("cpus", json!({"cpus": 1e308})),
+        ("limits.max_memory_mb", json!({"limits": {"max_memory_mb": -5}})),
+        ("limits.max_memory_mb", json!({"limits": {"max_memory_mb": 0}})),
+        ("limits.max_memory_mb", json!({"limits": {"max_memory_mb": 1e300}})),
+        ("limits.max_memory_mb", json!({"limits": {"max_memory_mb": 1e-9}})),
+        ("limits.max_disk_mb", json!({"limits": {"max_disk_mb": -1}})),
+        ("limits.max_processes", json!({"limits": {"max_processes": 0}})),
+    ] {
+        let with = |more: Value| {
+            let mut body = bad.clone();
+            body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+            body
+        };
+        for (method, path, body) in [
+            ("POST", "/v1/sandboxes", bad.clone()),
+            ("POST", "/v1/sandboxes", with(json!({"template": "t"}))),
+            ("PATCH", "/v1/sandboxes/s", bad.clone()),
+            ("PUT", "/v1/templates/t/warm", with(json!({"keep": 1}))),
+            ("POST", "/v1/templates", json!({"name": "x", "prepare": with(json!({"command": "true"}))})),
+            ("POST", "/v1/runs/explain", json!({"create": with(json!({"dir": dir})), "run": {"command": ["true"]}})),
+        ] {
+            let fault = w.ask(None, method, path, body).assert_fault(400, "invalid_request");
+            let told = fault["message"].as_str().unwrap();
+            assert!(told.starts_with(&format!("{field}: ")) && fault["hint"].is_string(), "{path}: {fault}");
+        }
+    }
+    for limits in [json!({"max_wall_ms": 0}), json!({"max_output_bytes": 0})] {
+        let ask = json!({"command": ["true"], "limits": limits});
+        w.post(None, "/v1/sandboxes/s/runs", ask).assert_fault(400, "invalid_request");
+    }
+    let policy = json!({"version": 1, "extends": ["default"], "limits": {"max_memory_mb": -5}});
+    w.post(None, "/v1/sandboxes", json!({"policies": [policy]})).assert_fault(400, "invalid_request");
+    assert_eq!(w.look("s")["cpus"], 1.0, "nothing of it holds");
+    // The controls: the least of each.
+    let least =
+        json!({"cpus": 0.01, "limits": {"max_memory_mb": 0.000001, "max_disk_mb": 0.000001, "max_processes": 1}});
+    w.daemon.post("/v1/sandboxes", least).assert_ok();
+    w.patch("s", json!({"cpus": 0.5, "limits": {"max_wall_ms": 1}})).assert_ok();
+}
+
+/// A limit that is too small for what must stand is not waited for.
+#[test]
+fn what_no_enclosure_fits_in_is_told_once_and_for_all() {
+    let w = World::new(As::Root);
+    w.make(json!({"name": "tiny", "limits": {"max_memory_mb": 0.001}}));
+    w.make(json!({"name": "small", "limits": {"max_memory_mb": 64, "max_processes": 4}}));
+    let run = |word: &str| w.post(None, &format!("/v1/sandboxes/{word}/runs?wait=60s"), json!({"command": ["true"]}));
+    let refused = run("tiny");
+    let fault = refused.assert_fault(429, "limit_exceeded");
+    assert_eq!(
+        (&fault["retry"], &fault["phase"], &fault["limit_kind"]),
+        (&json!("never"), &json!("start"), &json!("memory_mb"))
+    );
+    assert_eq!(refused.header("retry-after"), None, "{refused:?}");
+    assert_eq!(run("small").assert_ok()["outcome"]["verdict"], "ok", "the control");
+}
+
+/// A policy under which no command could run is found when the sandbox is made.
+/// Deny rules are the ones whose loss allows more.
