@@ -59,6 +59,50 @@ fn reaching(extends: &str) -> Value {
     json!({"version": 1, "extends": [extends], "net": {"rules": [{"action": "allow", "host": "api.test"}]}})
 }
 
+const SECRETS: &str = r#"
+for name in ("WEB_KEY", "TEST_KEY", "PROD_KEY"):
+    assert ask("PUT", f"/v1/secrets/{name}", {"value": name.lower() + "-value"})[0] in (200, 201)
+rules = {"version": 1, "extends": ["default"], "net": {"rules": [{"action": "allow", "host": "api.test"}]},
+    "secrets": [{"name": "WEB_KEY", "inject": {"host": "api.test", "header": "authorization", "format": "Bearer {}"}}]}
+assert ask("POST", "/v1/sandboxes", {"name": "seed", "policies": [rules]})[0] == 201
+assert ask("POST", "/v1/templates", {"name": "net", "from": "seed"})[0] == 201
+mapped = {"name": "mapped", "policies": [rules], "secrets": ["WEB_KEY=store:TEST_KEY"]}
+assert ask("POST", "/v1/sandboxes", mapped)[0] == 201
+agent = ask("POST", "/v1/tokens", {"name": "agent", "scopes": ["agent"], "sandboxes": ["mapped"]})[1]["token"]
+def sent(sandbox, token):
+    get = 'curl -sS -m 10 -H "Authorization: Bearer $WEB_KEY" https://api.test/'
+    status, done = ask("POST", f"/v1/sandboxes/{sandbox}/runs?wait=30s", {"shell": get}, token)
+    said = done["outcome"]["stdout"]
+    return [name for name in ("WEB_KEY", "TEST_KEY", "PROD_KEY") if (name.lower() + "-value")[::-1] in said]
+def make(token, *secrets):
+    return ask("POST", "/v1/sandboxes", {"template": "net", "secrets": list(secrets)}, token)
+# Which secret goes to which host the policy says, and not who runs commands.
+for word in ("WEB_KEY=store:PROD_KEY", "WEB_KEY=store:NOT_KEPT"):
+    status, fault = make(agent, word)
+    assert (status, fault["error_kind"]) == (403, "policy_denied"), fault
+    assert "secrets: " + word in fault["message"] and "WEB_KEY=store:WEB_KEY" in fault["hint"], fault
+# The controls: under its own name it is sent, and an operator names another.
+for words in ([], ["WEB_KEY=store:WEB_KEY"]):
+    status, made = make(agent, *words)
+    assert status == 201, made
+    assert sent(made["id"], agent) == ["WEB_KEY"]
+status, made = make(None, "WEB_KEY=store:PROD_KEY")
+assert status == 201 and sent(made["id"], None) == ["PROD_KEY"], made
+# Nor is what an operator put in its place lost on the way to a fork.
+assert sent("mapped", agent) == ["TEST_KEY"]
+status, forked = ask("POST", "/v1/sandboxes/mapped/fork", {}, agent)
+assert status in (200, 201), forked
+assert sent(forked["sandboxes"][0]["id"], agent) == ["TEST_KEY"]
+print("kept apart")
+"#;
+
+#[test]
+fn no_secret_is_sent_in_the_place_of_another() {
+    let world = WithNetwork::new(As::User).host(PUBLIC, "api.test").certificate(&["api.test"]);
+    let world = world.server("https", PUBLIC, 443);
+    assert_eq!(with_daemon(&world, SECRETS), "kept apart\n");
+}
+
 /// What was taken away from a sandbox is not had back by way of a snapshot from before, also when the sandbox is gone.
 /// The same of templates that an operator of a tenant makes; up to what the sandbox was made with he may go himself.
 /// Where the record of what held last is collected, nobody but the host's operator builds on a snapshot.

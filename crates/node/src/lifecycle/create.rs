@@ -165,7 +165,7 @@ fn describe(ask: &Ask, caller: &Caller, base: &Base, ground: Option<&Ground>) ->
     let (policy, mut notes) = rules::policy_of(ask, ground, caller)?;
     notes.extend(rules::validate(&policy, ask, caller, &base.path)?);
     let policy = if ask.read_only { rules::unchanging(&policy)? } else { policy };
-    crate::secrets::check_recorded(&ask.secrets, &policy)?;
+    crate::secrets::check_recorded(&ask.secrets, &policy, &caller.reach)?;
     let document = serde_json::from_str(&policy.to_json()).map_err(|e| Fault::internal(e.to_string()))?;
     if ask.reserve.len() > reserve::MOST {
         let message = format!("--reserve: {} paths; at most {} can be reserved", ask.reserve.len(), reserve::MOST);

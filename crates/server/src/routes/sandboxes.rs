@@ -127,8 +127,8 @@ pub struct Make {
     pub services: Vec<Service>,
     /// Nothing in the directory can be changed.
     pub read_only: bool,
-    /// Where secrets of the policies come from that are not kept under their own name: `NAME=store:OTHER`, or `NAME=brought:run`
-    /// with the runs themselves.
+    /// Where secrets of the policies come from that are not kept under their own name: `NAME=store:OTHER`, if an operator says so, or
+    /// `NAME=brought:run` with the runs themselves.
     pub secrets: Vec<String>,
     /// What happens on its network is written down in so many bytes at most [64 MiB]; `network/events` tells it.
     pub events_max: Option<u64>,
