@@ -104,8 +104,80 @@ fn no_secret_is_sent_in_the_place_of_another() {
 }
 
 /// What was taken away from a sandbox is not had back by way of a snapshot from before, also when the sandbox is gone.
+#[test]
+fn a_snapshot_gives_nothing_back() {
+    let w = World::new(As::User);
+    let wide = json!({"name": "op", "policies": [reaching("default")], "limits": {"max_processes": 64}, "cpus": 2});
+    let id = w.make(wide);
+    let agent = w.daemon.token(json!({"name": "agent", "scopes": ["agent"], "sandboxes": ["op"]}));
+    w.post(Some(&agent), "/v1/sandboxes/op/snapshots", json!({"name": "before"})).assert_ok();
+    w.patch("op", json!({"net": [], "limits": {"max_processes": 16}, "cpus": 1})).assert_ok();
+
+    let terms = |forked: Value| {
+        let made = w.look(forked["sandboxes"][0]["id"].as_str().unwrap());
+        let rules = made["policy"]["net"]["rules"].as_array().map_or(0, Vec::len);
+        (rules, made["limits"]["max_processes"].as_u64().unwrap(), made["cpus"].as_f64().unwrap())
+    };
+    let of_snapshot = |token: Option<&str>| w.post(token, "/v1/snapshots/before/fork", json!({})).assert_ok();
+    let of_sandbox = |token: Option<&str>, body| w.post(token, "/v1/sandboxes/op/fork", body).assert_ok();
+    assert_eq!(terms(of_snapshot(None)), (1, 64, 2.0), "the control: the host's operator has it as it was");
+    assert_eq!(terms(of_snapshot(Some(&agent))), (0, 16, 1.0));
+    assert_eq!(terms(of_sandbox(Some(&agent), json!({"snapshot": "before"}))), (0, 16, 1.0));
+    assert_eq!(terms(of_sandbox(Some(&agent), json!({}))), (0, 16, 1.0));
+    // What a fork may be changed to is what its origin may be.
+    let forked = of_snapshot(Some(&agent))["sandboxes"][0]["id"].as_str().unwrap().to_owned();
+    let rules = reaching("default")["net"]["rules"].clone();
+    let back = w.ask(Some(&agent), "PATCH", &format!("/v1/sandboxes/{forked}"), json!({"net": rules}));
+    back.assert_fault(403, "policy_denied");
+    w.daemon.ask("DELETE", &format!("/v1/sandboxes/{id}")).send().assert_ok();
+    assert_eq!(terms(of_snapshot(Some(&agent))), (0, 16, 1.0), "as it was last");
+}
+
 /// The same of templates that an operator of a tenant makes; up to what the sandbox was made with he may go himself.
+#[test]
+fn a_template_of_a_snapshot_gives_nothing_back() {
+    let w = World::new(As::User);
+    let lord = w.daemon.token(json!({"name": "lord", "tenant": "blue", "scopes": ["operator"]}));
+    let lord = Some(lord.as_str());
+    w.post(lord, "/v1/sandboxes", json!({"name": "s", "policies": [reaching("default")]})).assert_ok();
+    w.post(lord, "/v1/sandboxes/s/snapshots", json!({"name": "before"})).assert_ok();
+    let patch = |word: &str, body: Value| w.ask(lord, "PATCH", &format!("/v1/sandboxes/{word}"), body);
+    patch("s", json!({"net": []})).assert_ok();
+    let made = w.post(lord, "/v1/templates", json!({"name": "t", "from": "before"})).assert_ok();
+    let told = w.line(lord, "GET", "/v1/templates/t").send().assert_ok();
+    assert_eq!((&told["id"], &told["policy"]["net"]["rules"]), (&made["id"], &json!([])), "{told}");
+    let forked = w.post(lord, "/v1/snapshots/before/fork", json!({})).assert_ok();
+    let forked = forked["sandboxes"][0]["id"].as_str().unwrap();
+    let rules = reaching("default")["net"]["rules"].clone();
+    patch(forked, json!({"net": [{"action": "allow", "host": "*"}]})).assert_fault(403, "policy_denied");
+    patch(forked, json!({"net": rules})).assert_ok();
+}
+
 /// Where the record of what held last is collected, nobody but the host's operator builds on a snapshot.
+#[test]
+fn what_held_last_must_be_known() {
+    let place = Place::new(As::User);
+    let file = place.file("config.toml", "");
+    std::fs::write(&file, "[keep]\nremoved = 1\ninterval = \"200ms\"\n").unwrap();
+    let daemon = Daemon::start_with(&place, &["--config", file.to_str().unwrap()]);
+    let w = World { place, daemon };
+    let lord = w.daemon.token(json!({"name": "lord", "tenant": "blue", "scopes": ["operator"]}));
+    let lord = Some(lord.as_str());
+    let cycle = |name: &str| {
+        w.post(lord, "/v1/sandboxes", json!({"name": name})).assert_ok();
+        w.post(lord, &format!("/v1/sandboxes/{name}/snapshots"), json!({"name": format!("of-{name}")})).assert_ok();
+        w.line(lord, "DELETE", &format!("/v1/sandboxes/{name}")).send().assert_ok();
+    };
+    let fork = |name: &str| w.post(lord, &format!("/v1/snapshots/of-{name}/fork"), json!({}));
+    cycle("first");
+    fork("first").assert_ok();
+    cycle("second");
+    assert!(soon(Duration::from_secs(30), || fork("first").status == 403), "its record goes with the next");
+    let fault = fork("first").assert_fault(403, "policy_denied");
+    assert!(fault["message"].as_str().unwrap().contains("not known any more"), "{fault}");
+    fork("second").assert_ok();
+}
+
 /// Amounts that nothing can be held to are refused by name wherever one can be given.
 #[test]
 fn amounts_are_checked_wherever_they_come_in() {
