@@ -178,6 +178,30 @@ fn what_held_last_must_be_known() {
     fork("second").assert_ok();
 }
 
+#[test]
+fn undo_in_a_directory_takes_back_what_is_ones_own() {
+    let w = World::new(As::User);
+    let dir = w.place.project.to_str().unwrap();
+    for (name, file) in [("p2", "second"), ("p1", "first")] {
+        w.make(json!({"name": name, "dir": dir, "policies": ["workspace-write"]}));
+        w.run(name, &format!("echo new > {file}"));
+        let diff = w.daemon.get(&format!("/v1/sandboxes/{name}/workspace/diff")).assert_ok();
+        let approve = json!({"digest": diff["digest"], "all": true});
+        w.daemon.post(&format!("/v1/sandboxes/{name}/workspace/approve"), approve).assert_ok();
+    }
+    let id = |name: &str| w.look(name)["id"].clone();
+    let token = |ask: Value| w.daemon.token(ask);
+    let bound = token(json!({"name": "bound", "scopes": ["reviewer"], "sandboxes": ["p2"]}));
+    let reviewer = token(json!({"name": "rita", "scopes": ["reviewer"]}));
+    let undo = |token: &str| w.post(Some(token), "/v1/undo", json!({"of": dir}));
+    // The last that landed is another's.
+    assert_eq!(undo(&bound).assert_ok()["sandbox"], id("p2"));
+    assert!(!w.place.project.join("second").exists() && w.place.project.join("first").exists());
+    undo(&bound).assert_fault(404, "not_found");
+    assert_eq!(undo(&reviewer).assert_ok()["sandbox"], id("p1"), "the control");
+    assert!(!w.place.project.join("first").exists());
+}
+
 /// Amounts that nothing can be held to are refused by name wherever one can be given.
 #[test]
 fn amounts_are_checked_wherever_they_come_in() {

@@ -152,7 +152,7 @@ fn gather(tx: &Tx<'_>, caller: &Caller, ask: &Ask) -> Result<(PathBuf, Option<St
             let sandbox = sandbox::find(tx, Some(word), caller)?;
             (sandbox.record.base, Some(sandbox.id))
         }
-        None => (nearest(tx, &caller.cwd)?, None),
+        None => (nearest(tx, caller)?, None),
     };
     let overlaps = |base: &Path| base.starts_with(&around) || around.starts_with(base);
     let concerns = |s: &Kept<Sandbox>| overlaps(&s.record.base) && caller.sees_kept(s);
@@ -176,10 +176,11 @@ fn gather(tx: &Tx<'_>, caller: &Caller, ask: &Ask) -> Result<(PathBuf, Option<St
 }
 
 /// The nearest directory, from here upwards, that a sandbox covers.
-fn nearest(tx: &Tx<'_>, cwd: &Path) -> Result<PathBuf, Fault> {
+fn nearest(tx: &Tx<'_>, caller: &Caller) -> Result<PathBuf, Fault> {
+    let cwd = caller.cwd.as_path();
     for above in cwd.ancestors() {
         let covered = above.to_str().map(|base| tx.list_in::<Sandbox>(base)).transpose()?;
-        if covered.is_some_and(|list| !list.is_empty()) {
+        if covered.is_some_and(|list| list.iter().any(|kept| caller.sees_kept(kept))) {
             return Ok(above.to_owned());
         }
     }
