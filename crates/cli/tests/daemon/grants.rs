@@ -202,6 +202,35 @@ fn undo_in_a_directory_takes_back_what_is_ones_own() {
     assert!(!w.place.project.join("first").exists());
 }
 
+#[test]
+fn a_template_gives_what_it_gives() {
+    let w = World::new(As::User);
+    w.make(json!({"name": "seed", "policies": [reaching("read-only")], "cpus": 0.5}));
+    w.daemon.post("/v1/templates", json!({"name": "net", "from": "seed"})).assert_ok();
+    let policies = json!(["default", "read-only", "workspace-write", "no-network"]);
+    let agent = w.daemon.token(json!({"name": "agent", "scopes": ["agent"], "policies": policies}));
+    let make = |token: Option<&str>, policies: Value, cpus: Value| {
+        w.post(token, "/v1/sandboxes", json!({"template": "net", "policies": policies, "cpus": cpus}))
+    };
+    let fault = make(Some(&agent), json!(["workspace-write"]), json!(null)).assert_fault(403, "policy_denied");
+    assert!(fault["message"].as_str().unwrap().contains("more than the template does"), "{fault}");
+    assert!(fault["hint"].as_str().unwrap().contains("leave `policies` out"), "{fault}");
+    // The controls: what it gives already, less, and what an operator adds; and alone the policy was granted.
+    for (token, policies) in [
+        (Some(agent.as_str()), json!([])),
+        (Some(&agent), json!(["read-only"])),
+        (Some(&agent), json!(["no-network"])),
+        (None, json!(["workspace-write"])),
+    ] {
+        make(token, policies, json!(null)).assert_ok();
+    }
+    w.post(Some(&agent), "/v1/sandboxes", json!({"policies": ["workspace-write"]})).assert_ok();
+    for (asked, given) in [(json!(2), 0.5), (json!(0.25), 0.25), (json!(null), 0.5)] {
+        let made = make(Some(&agent), json!([]), asked).assert_ok();
+        assert_eq!(w.look(made["id"].as_str().unwrap())["cpus"], given);
+    }
+}
+
 /// Amounts that nothing can be held to are refused by name wherever one can be given.
 #[test]
 fn amounts_are_checked_wherever_they_come_in() {

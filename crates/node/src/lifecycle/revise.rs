@@ -9,7 +9,7 @@ use crate::keeper::wire::Revision;
 use crate::sandbox::Sandbox;
 use crate::state::State;
 use crate::{Caller, Reach, policies};
-use policy::{Change, Effect, Format, Policy, Target};
+use policy::{Format, Policy, Target};
 use serde_json::{Value, json};
 use store::Kept;
 use terms::{ErrorKind, Fault, Limits, Phase, check_amounts};
@@ -50,7 +50,7 @@ pub(super) fn prepare(state: &State, which: &Which, ask: &Ask, caller: &Caller) 
             true => (read(&kept.id, &ceiling)?, "what it was made with"),
             false => (read(&kept.id, &record.policy)?, "what holds now"),
         };
-        within(&most, &then, why)?;
+        policies::within(&most, &then, why)?;
         within_limits(record, &limits, cpus)?;
     }
     check_sockets(&now, &then)?;
@@ -84,17 +84,6 @@ fn with_rules(kept: &Kept<Sandbox>, rules: &[Value]) -> Result<(Value, Policy), 
     document["net"] = json!({ "rules": rules });
     let policy = read("net", &document)?;
     Ok((document, policy))
-}
-
-/// Refuses what allows more. What is compared is what is written: a rule must be there word for word.
-fn within(most: &Policy, then: &Policy, why: &str) -> Result<(), Fault> {
-    let diff = policy::diff(most, then);
-    let Some(Change { place, text, .. }) = diff.changes.iter().find(|change| change.effect == Effect::More) else {
-        return Ok(());
-    };
-    let message = format!("{place}: {text}: this would allow more than {why}");
-    let hint = "rules that allow must be there already, word for word, and rules that deny or ask must stay; an operator may do more";
-    Err(Fault::new(ErrorKind::PolicyDenied, message).hint(hint).phase(Phase::Admission))
 }
 
 fn within_limits(record: &Sandbox, limits: &Limits, cpus: Option<f64>) -> Result<(), Fault> {
