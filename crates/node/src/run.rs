@@ -18,7 +18,7 @@ mod view;
 
 use self::inside::Inside;
 use self::layer::Held;
-pub(crate) use self::mode::check_read_only;
+pub(crate) use self::mode::{check_read_only, check_readable};
 pub(crate) use self::phases::Timer;
 pub use self::phases::{Phases, Timed};
 use self::place::Spot;

@@ -299,4 +299,18 @@ fn what_no_enclosure_fits_in_is_told_once_and_for_all() {
 }
 
 /// A policy under which no command could run is found when the sandbox is made.
+#[test]
+fn what_cannot_be_read_is_not_covered() {
+    let w = World::new(As::User);
+    for name in ["networked", "no-network", "strict"] {
+        let fault = w.post(None, "/v1/sandboxes", json!({"policies": [name]})).assert_fault(403, "policy_denied");
+        assert!(fault["message"].as_str().unwrap().contains("nothing to work on"), "{fault}");
+        let made = w.place.cofferdam(["create", "-p", name]).current_dir(&w.place.project).output().unwrap();
+        assert_eq!(made.status.code(), Some(126), "{made:?}");
+    }
+    assert_eq!(w.daemon.get("/v1/sandboxes").assert_ok()["sandboxes"], json!([]), "nothing was made");
+    w.make(json!({"name": "s", "policies": ["default", "no-network"]}));
+    assert_eq!(w.run("s", "true")["outcome"]["verdict"], "ok", "the control");
+}
+
 /// Deny rules are the ones whose loss allows more.

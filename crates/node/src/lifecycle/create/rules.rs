@@ -105,6 +105,7 @@ pub fn validate(policy: &Policy, ask: &Ask, caller: &Caller, base: &Path) -> Res
     let around = policies::surroundings(&mut policy, caller, base, None);
     let resolved = policy::resolve(&policy, &around.context)?;
     policies::check_supported(&resolved, true)?;
+    crate::run::check_readable(&resolved, base)?;
     let plan = resolved.plan(&LocalHost::default())?;
     if ask.read_only {
         crate::run::check_read_only(&resolved, &plan, base)?;
