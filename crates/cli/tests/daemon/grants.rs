@@ -313,4 +313,49 @@ fn what_cannot_be_read_is_not_covered() {
     assert_eq!(w.run("s", "true")["outcome"]["verdict"], "ok", "the control");
 }
 
+#[test]
+fn a_change_tells_what_it_changed() {
+    let w = World::new(As::User);
+    w.make(json!({"name": "s", "policies": [reaching("default")], "limits": {"max_wall_ms": 60000}, "cpus": 1}));
+    let agent = w.daemon.token(json!({"name": "agent", "scopes": ["agent"], "sandboxes": ["s"]}));
+    let told = |answer: Answer| {
+        let changed = answer.assert_ok();
+        (changed["changed"] == true, changed["revision"].as_u64().unwrap(), changed["live"] == true)
+    };
+    let rules = reaching("default")["net"]["rules"].clone();
+    for same in [json!({"net": rules}), json!({"limits": {"max_wall_ms": 60000}}), json!({"cpus": 1}), json!({})] {
+        assert_eq!(told(w.patch("s", same.clone())), (false, 1, false), "{same}");
+    }
+    // Spelled in another way it is the same.
+    let spelled = json!([{"host": "api.test", "action": "allow"}]);
+    assert_eq!(told(w.patch("s", json!({"net": spelled}))), (false, 1, false));
+    // Nothing is taken away by who may not, and nothing is left of what is.
+    for null in [json!({"limits": null}), json!({"cpus": null})] {
+        w.ask(Some(&agent), "PATCH", "/v1/sandboxes/s", null).assert_fault(403, "policy_denied");
+    }
+    assert_eq!(told(w.patch("s", json!({"limits": null, "cpus": null}))), (true, 2, false));
+    let now = w.look("s");
+    assert_eq!((&now["limits"], &now["cpus"]), (&json!({}), &json!(null)), "{now}");
+    assert_eq!(told(w.patch("s", json!({"net": null}))), (true, 3, false));
+    assert_eq!(w.look("s")["policy"]["net"]["rules"].as_array().map_or(0, Vec::len), 0);
+    w.patch("s", json!({"publish": null})).assert_fault(400, "invalid_request");
+    // In one that is live what was so already holds there, too.
+    w.daemon.ask("POST", "/v1/sandboxes/s/start?live=true").send().assert_ok();
+    for same in [json!({"net": []}), json!({"name": "s"}), json!({})] {
+        assert_eq!(told(w.patch("s", same.clone())), (false, 3, true), "{same}");
+    }
+    assert_eq!(told(w.patch("s", json!({"limits": {"max_wall_ms": 50000}}))), (true, 4, true));
+    assert_eq!(told(w.patch("s", json!({"limits": {"max_wall_ms": 50000}}))), (false, 4, true));
+}
+
 /// Deny rules are the ones whose loss allows more.
+#[test]
+fn rules_that_deny_are_not_taken_away_by_null() {
+    let w = World::new(As::User);
+    let rules = json!([{"action": "deny", "host": "bad.test"}]);
+    let open = json!({"version": 1, "extends": ["default"], "defaults": {"net": "allow"}, "net": {"rules": rules}});
+    w.make(json!({"name": "s", "policies": [open]}));
+    let agent = w.daemon.token(json!({"name": "agent", "scopes": ["agent"], "sandboxes": ["s"]}));
+    w.ask(Some(&agent), "PATCH", "/v1/sandboxes/s", json!({"net": null})).assert_fault(403, "policy_denied");
+    w.patch("s", json!({"net": null})).assert_ok();
+}

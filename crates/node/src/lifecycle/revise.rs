@@ -28,7 +28,7 @@ pub(super) struct Revised {
     revision: u64,
 }
 
-/// What is asked for, if it may be. Nothing where nothing of it is asked for.
+/// What is asked for, if it may be. Nothing where nothing of it is asked for, or it is so already.
 pub(super) fn prepare(state: &State, which: &Which, ask: &Ask, caller: &Caller) -> Result<Option<Revised>, Fault> {
     if ask.net.is_none() && ask.limits.is_none() && ask.cpus.is_none() {
         return Ok(None);
@@ -58,6 +58,11 @@ pub(super) fn prepare(state: &State, which: &Which, ask: &Ask, caller: &Caller) 
     let around = policies::surroundings(&mut whole, caller, &record.base, None);
     let resolved = policy::resolve(&whole, &around.context).map_err(Fault::from)?;
     policies::check_supported(&resolved, true)?;
+    let holds = (now.digest(), record.limits, record.cpus) == (then.digest(), limits, cpus);
+    // What the host's operator sets is also the most that others may set from then on.
+    if holds && (!is_host || read(&kept.id, &ceiling)?.digest() == then.digest()) {
+        return Ok(None);
+    }
     Ok(Some(Revised {
         id: kept.id,
         version: kept.version,
