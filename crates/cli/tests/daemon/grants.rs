@@ -359,3 +359,32 @@ fn rules_that_deny_are_not_taken_away_by_null() {
     w.ask(Some(&agent), "PATCH", "/v1/sandboxes/s", json!({"net": null})).assert_fault(403, "policy_denied");
     w.patch("s", json!({"net": null})).assert_ok();
 }
+
+#[test]
+fn names_tell_nothing_of_others_and_hide_nobody() {
+    let w = World::new(As::User);
+    let token = |name: &str| w.daemon.token(json!({"name": name, "scopes": ["agent"]}));
+    let (ann, bob) = (token("ann"), token("bob"));
+    let make = |token: &str, body: Value| {
+        w.post(Some(token), "/v1/sandboxes", body).assert_ok()["id"].as_str().unwrap().to_owned()
+    };
+    let (hers, his) = (make(&ann, json!({})), make(&bob, json!({})));
+    let take =
+        |token: &str, id: &str| w.post(Some(token), &format!("/v1/sandboxes/{id}/snapshots"), json!({"name": "n"}));
+    let taken = take(&ann, &hers).assert_ok();
+    let snapshot = taken["id"].as_str().unwrap();
+    let fault = take(&bob, &his).assert_fault(409, "conflict");
+    assert!(fault["subject"].is_null() && !fault.to_string().contains(snapshot), "{fault}");
+    assert_eq!(take(&ann, &hers).assert_fault(409, "conflict")["subject"], snapshot, "the control: she has it");
+
+    // He calls his as hers begins. Who sees both is not led to the wrong one, and neither loses its own.
+    let (short, whole) = (&hers["sbx_".len()..][..8], &hers["sbx_".len()..]);
+    let get = |token: Option<&str>, word: &str| w.line(token, "GET", &format!("/v1/sandboxes/{word}")).send();
+    assert_eq!(get(None, short).assert_ok()["id"], hers.as_str(), "the control");
+    let named = make(&bob, json!({"name": short}));
+    get(None, short).assert_fault(400, "invalid_request");
+    assert_eq!(get(Some(&bob), short).assert_ok()["id"], named.as_str());
+    assert_eq!(get(Some(&ann), short).assert_ok()["id"], hers.as_str());
+    make(&bob, json!({"name": whole}));
+    assert_eq!(get(None, whole).assert_ok()["id"], hers.as_str(), "a whole id is one");
+}
