@@ -1,10 +1,7 @@
 //! Amounts on the command line: limits by their short and full names, counts, times as they are told.
 
 pub use terms::quantity::{size, time};
-use terms::{Fault, Limits, OnOutputLimit};
-
-/// As in a policy file: what every JSON reader can hold.
-const LARGEST: u64 = 9_007_199_254_740_991;
+use terms::{COUNTS, CPUS, Fault, Limits, MEGABYTES, OnOutputLimit};
 
 /// A time as people say it, in its largest whole unit.
 pub fn spell(ms: u64) -> String {
@@ -18,7 +15,7 @@ pub fn spell(ms: u64) -> String {
 pub fn count(text: &str) -> Result<u64, String> {
     match text.parse::<u64>() {
         Ok(0) => Err(format!("{text:?}: must be at least 1")),
-        Ok(n) if n > LARGEST => Err(format!("{text:?}: must be at most {LARGEST}")),
+        Ok(n) if !COUNTS.contains(&n) => Err(format!("{text:?}: must be at most {}", COUNTS.end())),
         Ok(n) => Ok(n),
         Err(_) => Err(format!("{text:?}: not a whole number")),
     }
@@ -26,7 +23,7 @@ pub fn count(text: &str) -> Result<u64, String> {
 
 pub fn cpus(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
-        Ok(n) if (0.01..=4096.0).contains(&n) => Ok(n),
+        Ok(n) if CPUS.contains(&n) => Ok(n),
         _ => Err(format!("{text:?}: not a number of processors; use e.g. 2 or 0.5")),
     }
 }
@@ -77,7 +74,7 @@ pub fn set_one(limits: &mut Limits, name: &str, amount: &str) -> Result<(), Stri
 
 fn plain_megabytes(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
-        Ok(mb) if mb > 0.0 && mb <= 1e9 => Ok(mb),
+        Ok(mb) if MEGABYTES.contains(&mb) => Ok(mb),
         _ => Err(format!("{text:?}: not a number of megabytes")),
     }
 }

@@ -7,7 +7,10 @@ pub use explain::{Decided, Explained, Look, Matching, NOWHERE, explain, explain_
 use crate::Caller;
 use crate::{network, toolchains};
 use enclosure::LocalHost;
-use policy::{Action, Base, Context, ExecRule, Format, FsRule, NetRule, Perm, Perms, Policy, Proto, RulePath, Target};
+use policy::{
+    Action, Base, Change, Context, Effect, ExecRule, Format, FsRule, NetRule, Perm, Perms, Policy, Proto, RulePath,
+    Target,
+};
 pub use policy::{Document, nearest};
 use serde::{Deserialize, Serialize};
 use std::ffi::OsStr;
@@ -269,6 +272,17 @@ pub fn effective(sources: &[Source], flags: &[Flag], caller: &Caller) -> Result<
     }
     documents.extend(of_flags(flags, caller)?);
     Ok((policy::effective(&documents)?, notes))
+}
+
+/// Refuses what allows more. What is compared is what is written: a rule must be there word for word.
+pub(crate) fn within(most: &Policy, then: &Policy, why: &str) -> Result<(), Fault> {
+    let diff = policy::diff(most, then);
+    let Some(Change { place, text, .. }) = diff.changes.iter().find(|change| change.effect == Effect::More) else {
+        return Ok(());
+    };
+    let message = format!("{place}: {text}: this would allow more than {why}");
+    let hint = "rules that allow must be there already, word for word, and rules that deny or ask must stay; an operator may do more";
+    Err(Fault::new(ErrorKind::PolicyDenied, message).hint(hint).phase(Phase::Admission))
 }
 
 /// What the policy's variables stand for, and what the caller's toolchains need besides.

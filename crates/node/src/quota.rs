@@ -57,7 +57,8 @@ pub enum More {
 impl More {
     /// What becomes live with the limits of a sandbox.
     pub(crate) fn of(sandbox: &Sandbox) -> More {
-        More::Live { memory_mb: limits_of(sandbox).max_memory_mb, cpus: sandbox.cpus }
+        let (memory_mb, cpus) = bounds_of(sandbox);
+        More::Live { memory_mb, cpus }
     }
 }
 
@@ -79,8 +80,9 @@ pub fn used(caller: &Caller) -> Result<Used, Fault> {
             continue;
         }
         used.live += 1;
-        used.memory_mb += limits_of(&sandbox.record).max_memory_mb.unwrap_or(0.0);
-        used.cpus += sandbox.record.cpus.unwrap_or(0.0);
+        let (memory_mb, cpus) = bounds_of(&sandbox.record);
+        used.memory_mb += memory_mb.unwrap_or(0.0);
+        used.cpus += cpus.unwrap_or(0.0);
     }
     used.runs = open.iter().filter(|run| live::handle(&run.record).is_some()).count() as u64;
     Ok(used)
@@ -106,11 +108,13 @@ fn is_live(state: &State, sandbox: &Sandbox) -> bool {
     live::is_held(state, sandbox)
 }
 
-/// Those of the sandbox and of its policy together.
-fn limits_of(sandbox: &Sandbox) -> Limits {
+/// Memory and processors that a sandbox may use, by its own word and its policy's. An amount that bounds nothing is none: less than
+/// nothing would make room for others.
+fn bounds_of(sandbox: &Sandbox) -> (Option<f64>, Option<f64>) {
     let of_policy = sandbox.policy.get("limits").cloned();
     let of_policy: Limits = of_policy.and_then(|limits| serde_json::from_value(limits).ok()).unwrap_or_default();
-    sandbox.limits.tightest(of_policy)
+    let memory_mb = sandbox.limits.tightest(of_policy).max_memory_mb;
+    (memory_mb.filter(|mb| *mb > 0.0), sandbox.cpus.filter(|cpus| *cpus > 0.0))
 }
 
 /// Refuses what would go over a quota; `whose` names it: `tenant blue` or `this node`. Exactly at the quota succeeds.
@@ -246,5 +250,19 @@ mod test {
         assert_eq!(check("tenant blue", &Quota::default(), &Used::default(), more), Ok(()));
         let more = More::Live { memory_mb: Some(1024.0), cpus: Some(1.0) };
         assert_eq!(check("tenant blue", &QUOTA, &Used::default(), more).unwrap_err().retry, Retry::Never);
+    }
+    #[test]
+    fn what_bounds_nothing_makes_no_room() {
+        let of = |mb, cpus| Sandbox {
+            limits: Limits { max_memory_mb: Some(mb), ..Limits::default() },
+            cpus: Some(cpus),
+            ..Sandbox::new("/".into(), (0, 0), serde_json::Value::Null, 0)
+        };
+        assert_eq!(bounds_of(&of(256.0, 0.5)), (Some(256.0), Some(0.5)), "the control");
+        for nonsense in [-100.0, 0.0, f64::NAN] {
+            assert_eq!(bounds_of(&of(nonsense, nonsense)), (None, None), "{nonsense}");
+            let fault = check("tenant blue", &QUOTA, &Used::default(), More::of(&of(nonsense, nonsense))).unwrap_err();
+            assert_eq!((fault.limit_kind, fault.retry), (Some(LimitKind::MemoryMb), Retry::Never));
+        }
     }
 }

@@ -39,6 +39,15 @@ fn refuse(message: String, hint: &str) -> Fault {
 }
 
 impl Reach {
+    /// Whether whoever asks may say what sandboxes of the tenant may do: the host's own user, and an operator of the tenant. Others have
+    /// what those decided, and choose within it.
+    pub fn decides(&self) -> bool {
+        match self {
+            Reach::All => true,
+            Reach::Only(grants) => grants.documents,
+        }
+    }
+
     /// The canonical path of a directory that a sandbox may cover. Who was not granted it learns nothing of it: neither whether it
     /// is there nor where a link leads.
     pub fn base(&self, asked: &Path) -> Result<PathBuf, BaseFault> {

@@ -18,7 +18,7 @@ mod view;
 
 use self::inside::Inside;
 use self::layer::Held;
-pub(crate) use self::mode::check_read_only;
+pub(crate) use self::mode::{check_read_only, check_readable};
 pub(crate) use self::phases::Timer;
 pub use self::phases::{Phases, Timed};
 use self::place::Spot;
@@ -155,6 +155,7 @@ impl From<Fault> for Refused {
 /// From what was asked to a run that can start. `ground` comes from `begin`, called as early as can be.
 pub fn prepare(ask: &Ask, caller: &Caller, ground: Groundwork) -> Result<Ready, Refused> {
     crate::secrets::refuse_brought(&ask.secrets)?;
+    terms::check_amounts(&ask.limits, ask.cpus)?;
     if let Place::Sandbox(word) = &ask.place {
         return sandboxed::prepare(ask, word, caller, ground);
     }

@@ -291,10 +291,13 @@ pub fn layers_in_use(tx: &Tx<'_>) -> Result<BTreeMap<String, u64>, Fault> {
 /// sandbox that goes would take minutes where there are a few hundred.
 const WITHOUT_LAYERS: [&str; 5] = [Run::KIND, Tombstone::KIND, Anchored::KIND, Paths::KIND, Conflicted::KIND];
 
+const PREFIX: &str = "sbx_";
+
 /// So much of an id stands for the whole.
 const LEAST_BEGINNING: usize = 4;
 
-/// The sandbox that is meant: by id, by the beginning of one that no other has, or by name. Without a word it is the
+/// The sandbox that is meant: by id, by the beginning of one that no other has, or by name. A word that is a name and begins the id of
+/// another means neither: nobody has his own taken for what somebody else named so. Without a word it is the
 /// one that was used last of those whose base is the current directory or the nearest above it.
 pub fn find(tx: &Tx<'_>, word: Option<&str>, caller: &Caller) -> Result<Kept<Sandbox>, Fault> {
     let Some(word) = word else { return of_directory(tx, caller) };
@@ -302,22 +305,37 @@ pub fn find(tx: &Tx<'_>, word: Option<&str>, caller: &Caller) -> Result<Kept<San
     if let Some(found) = tx.get(word)?.filter(seen) {
         return Ok(found);
     }
-    if let Some(found) = tx.get_named(word)?.filter(seen) {
-        return Ok(found);
-    }
-    // Two are several; of those who do not see all, it takes all to tell.
-    let most = if caller.is_bound() { u32::MAX } else { 2 };
-    let begins = |word: &str| tx.list_from::<Sandbox>(&format!("sbx_{}", bare(word)), most);
-    let mut alike = if bare(word).len() >= LEAST_BEGINNING { begins(word)? } else { Vec::new() };
-    alike.retain(seen);
-    match (alike.len(), alike.pop()) {
-        (1, Some(found)) => Ok(found),
-        (0, _) => Err(removed(tx, word, caller)?.unwrap_or_else(|| unknown(word))),
+    let mut alike = beginning_with(tx, word, caller)?;
+    let named: Option<Kept<Sandbox>> = tx.get_named(word)?.filter(seen);
+    match (named, alike.len(), alike.pop()) {
+        // A whole id is nobody's name.
+        (_, 1, Some(found)) if found.id.len() == bare(word).len() + PREFIX.len() => Ok(found),
+        (Some(named), 0, _) => Ok(named),
+        (Some(named), 1, Some(found)) if named.id == found.id => Ok(named),
+        (Some(named), ..) => {
+            let message = format!("{word:?} is the name of {}, and the id of another begins with it", named.id);
+            Err(Fault::invalid(message).hint("give the whole id").phase(Phase::Admission))
+        }
+        (None, 1, Some(found)) => Ok(found),
+        (None, 0, _) => Err(removed(tx, word, caller)?.unwrap_or_else(|| unknown(word))),
         _ => {
             let message = format!("several sandboxes begin with {word:?}");
             Err(Fault::invalid(message).hint("give more of the id").phase(Phase::Admission))
         }
     }
+}
+
+/// Those that the caller sees whose id begins so, or some of them if they are several.
+fn beginning_with(tx: &Tx<'_>, word: &str, caller: &Caller) -> Result<Vec<Kept<Sandbox>>, Fault> {
+    let beginning = bare(word);
+    if beginning.len() < LEAST_BEGINNING || !beginning.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+        return Ok(Vec::new());
+    }
+    // Two are several; of those who do not see all, it takes all to tell.
+    let most = if caller.is_bound() { u32::MAX } else { 2 };
+    let mut alike = tx.list_from::<Sandbox>(&format!("{PREFIX}{beginning}"), most)?;
+    alike.retain(|kept| caller.sees_kept(kept));
+    Ok(alike)
 }
 
 /// A word that is the id of a sandbox that was removed.
@@ -332,7 +350,7 @@ fn removed(tx: &Tx<'_>, word: &str, caller: &Caller) -> Result<Option<Fault>, Fa
 
 /// The same once its record is collected: the journal still has its id. Who is bound to some has no such look at others.
 fn collected(tx: &Tx<'_>, word: &str, caller: &Caller) -> Result<Option<Fault>, Fault> {
-    if caller.is_bound() || !word.starts_with("sbx_") || tx.noted(Some(word), None, 1)?.is_empty() {
+    if caller.is_bound() || !word.starts_with(PREFIX) || tx.noted(Some(word), None, 1)?.is_empty() {
         return Ok(None);
     }
     let message = format!("{word} was removed, and its record was collected");
@@ -341,7 +359,7 @@ fn collected(tx: &Tx<'_>, word: &str, caller: &Caller) -> Result<Option<Fault>, 
 }
 
 fn bare(word: &str) -> &str {
-    word.strip_prefix("sbx_").unwrap_or(word)
+    word.strip_prefix(PREFIX).unwrap_or(word)
 }
 
 pub fn unknown(word: &str) -> Fault {

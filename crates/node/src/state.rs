@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use store::Store;
-use terms::{ErrorKind, Fault, LimitKind, Phase};
+use terms::{ErrorKind, Fault, LimitKind, Phase, Retry};
 use workspace::{Dir, Layers};
 
 pub struct State {
@@ -286,7 +286,7 @@ pub fn check_space(dir: &Dir, path: &Path) -> Result<(), Fault> {
     };
     let message = format!("{}: its file system is {what}", path.display());
     let fault = Fault::new(ErrorKind::LimitExceeded, message).limit(LimitKind::DiskMb).phase(Phase::Admission);
-    Err(fault.hint(
+    Err(fault.retry(Retry::Later).hint(
         "free some space with `cofferdam gc` or `cofferdam rm`, set COFFERDAM_STATE to another file system, or run with --read-only",
     ))
 }

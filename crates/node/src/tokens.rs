@@ -12,7 +12,7 @@ use sha2::{Digest, Sha256};
 use std::cell::{Ref, RefCell};
 use std::path::{Path, PathBuf};
 use store::{Kept, Record, Step, Store, Tx};
-use terms::{ErrorKind, Fault, Phase};
+use terms::{ErrorKind, Fault, Phase, Retry};
 use utoipa::ToSchema;
 use workspace::Dir;
 
@@ -190,7 +190,7 @@ pub fn create(ask: &Ask, caller: &Caller) -> Result<Minted, Fault> {
     let kept = state.store.write(|tx| {
         if tx.count::<Token>()? >= MOST {
             let fault = Fault::new(ErrorKind::LimitExceeded, format!("there are {MOST} tokens, the most there can be"));
-            return Err(fault.hint("revoke some").phase(Phase::Admission));
+            return Err(fault.retry(Retry::Later).hint("revoke some").phase(Phase::Admission));
         }
         let body = json!({"name": token.label, "tenant": token.tenant, "scopes": token.scopes, "dirs": token.dirs,
             "sandboxes": token.sandboxes, "expires_ms": token.expires_ms});

@@ -5,6 +5,7 @@ use crate::node::Node;
 use crate::path::Refusal;
 use crate::schema::{Section, nearest};
 use std::collections::BTreeSet;
+use terms::{COUNTS, MEGABYTES};
 
 /// A refusal with the field it is about; the position in the text is looked up later.
 #[derive(Clone, Debug)]
@@ -129,10 +130,10 @@ impl<'a> Cursor<'a> {
 
     /// A whole number from 1 to the largest that every JSON reader keeps exact.
     pub(crate) fn count(&self) -> Result<u64, Problem> {
-        const MAX: i128 = 9_007_199_254_740_991;
+        let most = COUNTS.end();
         match self.node {
-            Node::Int(n) if (1..=MAX).contains(n) => Ok(*n as u64),
-            Node::Int(n) => Err(self.problem(format!("{n} is out of range")).hint(format!("it goes from 1 to {MAX}"))),
+            Node::Int(n) if u64::try_from(*n).is_ok_and(|n| COUNTS.contains(&n)) => Ok(*n as u64),
+            Node::Int(n) => Err(self.problem(format!("{n} is out of range")).hint(format!("it goes from 1 to {most}"))),
             Node::Float(n) => Err(self.problem(format!("{n} is not a whole number"))),
             _ => Err(self.expected("a whole number")),
         }
@@ -140,13 +141,12 @@ impl<'a> Cursor<'a> {
 
     /// Megabytes: decimals to the sixth place, which is finer than a byte.
     pub(crate) fn megabytes(&self) -> Result<f64, Problem> {
-        const MAX: f64 = 1_000_000_000.0;
         let value = match self.node {
             Node::Int(n) => *n as f64,
             Node::Float(n) => (n * 1e6).round() / 1e6,
             _ => return Err(self.expected("a number")),
         };
-        match value > 0.0 && value <= MAX {
+        match MEGABYTES.contains(&value) {
             true => Ok(value),
             false => {
                 Err(self.problem(format!("{value} is out of range")).hint("it is more than 0 and at most 1000000000"))

@@ -20,7 +20,7 @@ use http_body_util::{BodyExt, Limited};
 use hyper::body::Body as _;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
-use terms::{Fault, Retry};
+use terms::{ErrorKind, Fault, Retry};
 use tower::ServiceExt;
 
 /// What every connection needs to answer requests.
@@ -159,7 +159,9 @@ async fn refused(answer: Response, id: &str) -> (Response, Fault) {
             *Refusal::http(parts.status, text, "see /v1/openapi.json").fault
         }
     };
-    if matches!(parts.status, StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE) {
+    // A limit that is too small stays so however often it is asked for.
+    let is_hopeless = fault.error_kind == ErrorKind::LimitExceeded && fault.retry == Retry::Never;
+    if matches!(parts.status, StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE) && !is_hopeless {
         fault.retry = Retry::Later;
         parts.headers.entry(header::RETRY_AFTER).or_insert(HeaderValue::from_static("1"));
     }

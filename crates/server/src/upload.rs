@@ -11,7 +11,7 @@ use rustix::fs::{Mode, OFlags};
 use std::fs::File;
 use std::io::{Seek, Write};
 use std::path::Path;
-use terms::{ErrorKind, Fault, LimitKind, Phase};
+use terms::{ErrorKind, Fault, LimitKind, Phase, Retry};
 
 /// The largest body.
 pub const LARGEST: u64 = 4 << 30;
@@ -47,7 +47,8 @@ async fn write(shared: &Shared, who: &Who, mut file: File, bytes: Vec<u8>) -> Re
     let work = move || {
         if let Some((used, most)) = node::state::overfull(&file) {
             let message = format!("the file system of the state directory is nearly full: {used} bytes of {most}");
-            return Err(Fault::new(ErrorKind::LimitExceeded, message).limit(LimitKind::DiskMb).phase(Phase::Admission));
+            let fault = Fault::new(ErrorKind::LimitExceeded, message).limit(LimitKind::DiskMb);
+            return Err(fault.retry(Retry::Later).phase(Phase::Admission));
         }
         file.write_all(&bytes).map_err(|e| unkept(&e))?;
         Ok(file)

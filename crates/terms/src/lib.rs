@@ -10,7 +10,7 @@ mod unread;
 
 pub use fault::{ErrorKind, Fault, Retry};
 pub use id::id;
-pub use limit::{Limit, LimitKind, Limits, OnOutputLimit, Phase};
+pub use limit::{COUNTS, CPUS, Limit, LimitKind, Limits, MEGABYTES, OnOutputLimit, Phase, check_amounts, least};
 pub use outcome::{
     Action, Actor, Changes, Denial, Enforcement, Exit, Level, LimitHit, Outcome, PolicyStamp, RunId, Truncated, Usage,
     Verdict,

@@ -1,31 +1,51 @@
 //! Limits: what a run may use at most. Every limit has a name, and exactly at the limit succeeds.
 
+use crate::Fault;
 use serde::{Deserialize, Serialize};
+use std::fmt::{Debug, Display};
+use std::ops::RangeInclusive;
 use utoipa::ToSchema;
+
+/// Counts: up to what every reader of JSON can hold.
+pub const COUNTS: RangeInclusive<u64> = 1..=9_007_199_254_740_991;
+/// Megabytes: from about a byte to more than any machine has.
+pub const MEGABYTES: RangeInclusive<f64> = 0.000_001..=1_000_000_000.0;
+/// Processors.
+pub const CPUS: RangeInclusive<f64> = 0.01..=4096.0;
 
 /// The fields accepted everywhere under `limits`. Absent means no limit of ours.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Limits {
     #[serde(skip_serializing_if = "Option::is_none", default)]
+    #[schema(minimum = 1)]
     pub max_wall_ms: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none", default)]
+    #[schema(minimum = 1)]
     pub max_cpu_ms: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none", default)]
+    #[schema(exclusive_minimum = 0, maximum = 1_000_000_000)]
     pub max_memory_mb: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none", default)]
+    #[schema(minimum = 1)]
     pub max_output_bytes: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none", default)]
+    #[schema(minimum = 1)]
     pub max_processes: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none", default)]
+    #[schema(minimum = 1)]
     pub max_open_files: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none", default)]
+    #[schema(exclusive_minimum = 0, maximum = 1_000_000_000)]
     pub max_disk_mb: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none", default)]
+    #[schema(minimum = 1)]
     pub max_files: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none", default)]
+    #[schema(minimum = 1)]
     pub max_net_bytes: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none", default)]
+    #[schema(minimum = 1)]
     pub max_steps: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub on_output_limit: Option<OnOutputLimit>,
@@ -163,7 +183,43 @@ impl Phase {
     }
 }
 
+/// Refuses amounts that nothing can be held to, wherever they come from, by the name of their field.
+pub fn check_amounts(limits: &Limits, cpus: Option<f64>) -> Result<(), Fault> {
+    for (name, count) in limits.counts() {
+        if count.is_some_and(|count| !COUNTS.contains(&count)) {
+            return Err(no_amount(&format!("limits.{name}"), count.unwrap_or_default(), COUNTS));
+        }
+    }
+    for (name, megabytes) in [("max_memory_mb", limits.max_memory_mb), ("max_disk_mb", limits.max_disk_mb)] {
+        if megabytes.is_some_and(|megabytes| !MEGABYTES.contains(&megabytes)) {
+            return Err(no_amount(&format!("limits.{name}"), megabytes.unwrap_or_default(), MEGABYTES));
+        }
+    }
+    match cpus.filter(|cpus| !CPUS.contains(cpus)) {
+        Some(cpus) => Err(no_amount("cpus", cpus, CPUS)),
+        None => Ok(()),
+    }
+}
+
+fn no_amount<T: Display + Debug>(field: &str, amount: T, range: RangeInclusive<T>) -> Fault {
+    let hint = format!("give {} to {}, or leave it out for no limit", range.start(), range.end());
+    Fault::invalid(format!("{field}: {amount:?} is out of range")).hint(hint).phase(Phase::Admission)
+}
+
 impl Limits {
+    fn counts(&self) -> [(&'static str, Option<u64>); 8] {
+        [
+            ("max_wall_ms", self.max_wall_ms),
+            ("max_cpu_ms", self.max_cpu_ms),
+            ("max_output_bytes", self.max_output_bytes),
+            ("max_processes", self.max_processes),
+            ("max_open_files", self.max_open_files),
+            ("max_files", self.max_files),
+            ("max_net_bytes", self.max_net_bytes),
+            ("max_steps", self.max_steps),
+        ]
+    }
+
     /// The tighter of two sets, field by field: merging never widens.
     pub fn tightest(self, other: Limits) -> Limits {
         Limits {
@@ -185,9 +241,32 @@ impl Limits {
     }
 }
 
-fn least<T: PartialOrd>(a: Option<T>, b: Option<T>) -> Option<T> {
+/// The smaller of two amounts, where nothing is no bound.
+pub fn least<T: PartialOrd>(a: Option<T>, b: Option<T>) -> Option<T> {
     match (a, b) {
         (Some(a), Some(b)) => Some(if b < a { b } else { a }),
         (a, b) => a.or(b),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn amounts_are_such_that_something_can_be_held_to_them() {
+        let memory = |mb| check_amounts(&Limits { max_memory_mb: Some(mb), ..Limits::default() }, None);
+        let processes = |count| check_amounts(&Limits { max_processes: Some(count), ..Limits::default() }, None);
+        let cpus = |cpus| check_amounts(&Limits::default(), Some(cpus));
+        for good in [check_amounts(&Limits::default(), None), memory(1e-6), memory(1e9), processes(1), cpus(0.01)] {
+            assert_eq!(good, Ok(()));
+        }
+        for bad in [-5.0, 0.0, 1e-9, 1e300, f64::NAN, f64::INFINITY] {
+            assert!(memory(bad).unwrap_err().message.starts_with("limits.max_memory_mb: "), "{bad}");
+            assert!(cpus(bad).unwrap_err().message.starts_with("cpus: "), "{bad}");
+        }
+        let fault = processes(0).unwrap_err();
+        assert_eq!(fault.message, "limits.max_processes: 0 is out of range");
+        assert_eq!(fault.hint.unwrap(), "give 1 to 9007199254740991, or leave it out for no limit");
     }
 }

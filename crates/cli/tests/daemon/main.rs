@@ -15,6 +15,7 @@ mod faults;
 mod files;
 mod full;
 mod fuzz;
+mod grants;
 mod hostile;
 mod input;
 mod leftovers;

@@ -110,7 +110,7 @@ fn a09_policies_do_not_widen_what_was_granted() {
     let tenant = w.daemon.token(json!({"name": "lord", "tenant": "a", "scopes": ["operator"]}));
     let open = json!({"version": 1, "fs": {"rules": [{"action": "allow", "path": secret, "perms": ["read_file"]}]}});
     let modest = json!({"version": 1, "extends": ["default"], "limits": {"max_wall_ms": 1000}});
-    assert_eq!(w.make(&agent, json!({"policies": ["strict"]})).status, 201);
+    assert_eq!(w.make(&agent, json!({"policies": ["default", "strict"]})).status, 201);
     assert_eq!(w.make(&tenant, json!({"policies": [modest]})).status, 201);
     assert_eq!(
         w.make(&w.daemon.operator_token(), json!({"policies": ["default", open]})).status,
@@ -119,11 +119,12 @@ fn a09_policies_do_not_widen_what_was_granted() {
     );
     for token in [&agent, &tenant] {
         w.make(token, json!({"policies": ["default", open]})).assert_fault(403, "policy_denied");
-        w.make(token, json!({"policies": ["networked"]})).assert_fault(403, "policy_denied");
+        w.make(token, json!({"policies": ["default", "networked"]})).assert_fault(403, "policy_denied");
     }
     w.make(&agent, json!({"policies": [modest]})).assert_fault(403, "policy_denied");
-    let granted = w.daemon.token(json!({"name": "net", "scopes": ["agent"], "policies": ["networked"]}));
-    assert_eq!(w.make(&granted, json!({"policies": ["networked"]})).status, 201);
+    let both = ["default", "networked"];
+    let granted = w.daemon.token(json!({"name": "net", "scopes": ["agent"], "policies": both}));
+    assert_eq!(w.make(&granted, json!({"policies": both})).status, 201);
     w.make(&agent, json!({"policies": ["../../etc/passwd"]})).assert_fault(403, "policy_denied");
 }
 

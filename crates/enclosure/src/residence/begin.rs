@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use sys::job::{self, At, Errand, Fate, Heard, Line, MOST_BYTES, MOST_JOBS, Trouble};
 use sys::process;
 use sys::spawn::{Command, Message, Report};
-use terms::{ErrorKind, Fault, LimitHit, Phase};
+use terms::{ErrorKind, Fault, LimitHit, Phase, Retry};
 
 /// How long a start may take, of an enclosure or of a command in it.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -102,7 +102,8 @@ impl Residence<'_> {
         match self.guest.meter.exceeded() {
             Some(LimitHit { kind, .. }) => {
                 let message = format!("the limit max_{} is too small for the enclosure itself", kind.name());
-                Fault::new(ErrorKind::LimitExceeded, message).limit(kind).phase(Phase::Start)
+                let hint = format!("make the sandbox with more, or leave max_{} out", kind.name());
+                Fault::new(ErrorKind::LimitExceeded, message).limit(kind).hint(hint).phase(Phase::Start)
             }
             None => vanished(),
         }
@@ -162,7 +163,7 @@ impl Residence<'_> {
         }
         if self.jobs.len() >= MOST_JOBS {
             let fault = refuse(ErrorKind::LimitExceeded, format!("{MOST_JOBS} commands run in this enclosure already"));
-            return Err(fault.hint("wait until one has ended"));
+            return Err(fault.retry(Retry::Later).hint("wait until one has ended"));
         }
         let texts = start.argv.iter().chain(start.env.iter().flat_map(|(name, value)| [name, value]));
         let mut texts =

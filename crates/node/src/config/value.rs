@@ -2,7 +2,7 @@
 
 use super::Kind;
 use serde::Serialize;
-use terms::quantity;
+use terms::{COUNTS, quantity};
 use toml::de::DeValue;
 
 /// As it is kept; sizes in bytes, times in milliseconds.
@@ -114,11 +114,9 @@ impl Kind {
 }
 
 fn count(n: u64) -> Result<Value, String> {
-    // What every reader of JSON can hold.
-    const LARGEST: u64 = 9_007_199_254_740_991;
-    match n {
-        1..=LARGEST => Ok(Value::Count(n)),
-        _ => Err(format!("is {n}; use 1 to {LARGEST}")),
+    match COUNTS.contains(&n) {
+        true => Ok(Value::Count(n)),
+        false => Err(format!("is {n}; use 1 to {}", COUNTS.end())),
     }
 }
 

@@ -16,7 +16,7 @@ use sha2::{Digest, Sha256};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use store::Kept;
-use terms::{ErrorKind, Fault, Limits, Outcome, Phase, Verdict};
+use terms::{ErrorKind, Fault, Limits, Outcome, Phase, Verdict, check_amounts};
 use utoipa::ToSchema;
 use workspace::Target;
 
@@ -163,6 +163,7 @@ impl Ask {
         if self.terminal.is_some_and(|size| size.rows == 0 || size.columns == 0) {
             return Err(invalid("terminal: no rows or no columns".into(), "give at least 1 of each, e.g. 24 and 80"));
         }
+        check_amounts(&self.limits, None)?;
         self.ask_timeout_ms.map_or(Ok(()), |ms| questions::patience("ask_timeout_ms", ms).map(drop))
     }
 

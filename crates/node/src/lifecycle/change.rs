@@ -5,6 +5,7 @@ use super::create::{check_name, name_taken};
 use super::ports::{self, Ports};
 use super::revise::{self, Revised};
 use super::stop::{Which, note, pick};
+use crate::keeper::Keeper;
 use crate::sandbox::Sandbox;
 use crate::state::State;
 use crate::{Caller, fresh};
@@ -14,7 +15,8 @@ use store::Step;
 use terms::{Fault, Limits};
 use utoipa::ToSchema;
 
-/// What is left out stays as it is; `null` takes it away.
+/// What is left out stays as it is; `null` takes it away: of `net` all rules, of `limits` all that were given. `publish` is a change
+/// itself, and has no `null`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(as = SandboxChange)]
@@ -31,17 +33,18 @@ pub struct Ask {
     #[schema(value_type = Option<u64>)]
     pub idle_ms: Option<Option<u64>>,
     /// The network rules from now on, in place of all that there are. They can only take away, but for an operator.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "or_none", skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Vec<Object>>)]
     pub net: Option<Vec<serde_json::Value>>,
     /// The limits from now on, in place of all that were given with it; those of its policy hold as well.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "or_none", skip_serializing_if = "Option::is_none")]
     pub limits: Option<Limits>,
     #[serde(default, deserialize_with = "given", skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<f64>)]
+    #[schema(value_type = Option<f64>, minimum = 0.01, maximum = 4096)]
     pub cpus: Option<Option<f64>>,
     /// Ports of the host that lead inside as long as it is live. An operator of the host adds some; who runs commands can remove them.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "stated", skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     pub publish: Option<Publish>,
     /// Whoever asks may also allow more.
     #[serde(skip)]
@@ -65,6 +68,15 @@ fn given<'de, T: Deserialize<'de>, D: Deserializer<'de>>(from: D) -> Result<Opti
     Option::deserialize(from).map(Some)
 }
 
+/// `null` is none of them.
+fn or_none<'de, T: Deserialize<'de> + Default, D: Deserializer<'de>>(from: D) -> Result<Option<T>, D::Error> {
+    Option::deserialize(from).map(|given| Some(given.unwrap_or_default()))
+}
+
+fn stated<'de, T: Deserialize<'de>, D: Deserializer<'de>>(from: D) -> Result<Option<T>, D::Error> {
+    T::deserialize(from).map(Some)
+}
+
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct Changed {
     pub id: String,
@@ -80,7 +92,7 @@ pub struct Changed {
     /// Ports of the host that lead inside.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub publish: Vec<String>,
-    /// They hold for what runs in it already.
+    /// It is live, and all of this holds for what runs in it already.
     pub live: bool,
     /// False when it was so already.
     pub changed: bool,
@@ -98,25 +110,25 @@ pub fn change(which: &Which, ask: &Ask, caller: &Caller) -> Result<Changed, Faul
         None => false,
     };
     let take_back = || revised.iter().filter(|_| live).for_each(|revised| revised.take_back(&state, caller));
-    let open = match &ports {
+    let mut open = match &ports {
         Some(ports) => ports.put_in_force(&state).inspect_err(|_| take_back())?,
         None => false,
     };
-    let changed = store_change(&state, which, ask, caller, (revised.as_ref(), ports.as_ref()));
-    match (&changed, &ports) {
-        (Err(_), _) => {
-            take_back();
-            ports.iter().filter(|_| open).for_each(|ports| ports.take_back(&state));
-        }
-        // One that became live meanwhile has read the record as it was.
-        (Ok(_), Some(ports)) if !open => drop(ports.put_in_force(&state)?),
-        _ => {}
-    }
-    if let (Ok(_), Some(revised), false) = (&changed, &revised, live) {
-        // The same; whoever reads it from now on finds what is written.
+    let changed = store_change(&state, which, ask, caller, (revised.as_ref(), ports.as_ref())).inspect_err(|_| {
+        take_back();
+        ports.iter().filter(|_| open).for_each(|ports| ports.take_back(&state));
+    })?;
+    // One that became live meanwhile has read the record as it was.
+    if let Some(revised) = revised.as_ref().filter(|_| !live) {
         live = revised.put_in_force(caller)?;
     }
-    changed.map(|changed| Changed { live: live || open, ..changed })
+    if let Some(ports) = ports.as_ref().filter(|_| !open) {
+        open = ports.put_in_force(&state)?;
+    }
+    // What asks nothing of a guest holds in any.
+    let asks_nothing = revised.is_none() && ports.is_none();
+    let live = live || open || asks_nothing && Keeper::heard(&state.path, &changed.id).is_some();
+    Ok(Changed { live, ..changed })
 }
 
 fn store_change(

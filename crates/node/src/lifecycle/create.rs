@@ -22,7 +22,7 @@ use serde_json::{Map, Value, json};
 use std::ffi::OsString;
 use std::path::PathBuf;
 use store::{Entry, Kept, Step, Tx};
-use terms::{ErrorKind, Fault, Limits, Phase};
+use terms::{ErrorKind, Fault, Limits, Phase, Retry, check_amounts, least};
 use utoipa::ToSchema;
 use workspace::Driver;
 pub use workspace::copy::Copied;
@@ -100,7 +100,7 @@ fn check_words(ask: &Ask) -> Result<(), Fault> {
     if let Some(key) = &ask.key {
         keys::check(key)?;
     }
-    Ok(())
+    check_amounts(&ask.limits, ask.cpus)
 }
 
 fn make_telling(ask: &Ask, caller: &Caller, progress: &mut dyn FnMut(&Copied)) -> Result<Created, Fault> {
@@ -167,7 +167,7 @@ fn describe(ask: &Ask, caller: &Caller, base: &Base, ground: Option<&Ground>) ->
     let (policy, mut notes) = rules::policy_of(ask, ground, caller)?;
     notes.extend(rules::validate(&policy, ask, caller, &base.path)?);
     let policy = if ask.read_only { rules::unchanging(&policy)? } else { policy };
-    crate::secrets::check_recorded(&ask.secrets, &policy)?;
+    crate::secrets::check_recorded(&ask.secrets, &policy, &caller.reach)?;
     let document = serde_json::from_str(&policy.to_json()).map_err(|e| Fault::internal(e.to_string()))?;
     if ask.reserve.len() > reserve::MOST {
         let message = format!("--reserve: {} paths; at most {} can be reserved", ask.reserve.len(), reserve::MOST);
@@ -184,7 +184,7 @@ fn describe(ask: &Ask, caller: &Caller, base: &Base, ground: Option<&Ground>) ->
         owner: caller.owner(),
         own_base: ask.own_base && ground.is_none(),
         limits: ground.map_or(ask.limits, |g| g.limits.tightest(ask.limits)),
-        cpus: ask.cpus.or(ground.and_then(|g| g.cpus)),
+        cpus: least(ground.and_then(|g| g.cpus), ask.cpus),
         reserve,
         sharing: ask.sharing,
         git_head: workspace::git::head(&base.path),
@@ -260,7 +260,7 @@ fn admit(tx: &Tx<'_>, id: &str, sandbox: &Sandbox, caller: &Caller) -> Result<()
     if tx.count::<Sandbox>()? >= MOST_SANDBOXES {
         let message = format!("there are {MOST_SANDBOXES} sandboxes, which is the most there can be");
         let fault = Fault::new(ErrorKind::LimitExceeded, message).phase(Phase::Admission);
-        return Err(fault.hint("remove some with `cofferdam rm` or `cofferdam gc`"));
+        return Err(fault.retry(Retry::Later).hint("remove some with `cofferdam rm` or `cofferdam gc`"));
     }
     if let Some(other) = sandbox.name.as_deref().map(|name| tx.get_named::<Sandbox>(name)).transpose()?.flatten() {
         return Err(name_taken("--name", &other, caller));

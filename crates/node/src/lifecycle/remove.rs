@@ -40,7 +40,7 @@ pub fn remove(which: &Which, force: Option<Duration>, caller: &Caller) -> Result
         Some(grave) => Ok(Err(grave)),
         None => {
             let kept = pick(tx, which, caller)?;
-            check_alone(tx, which, &kept)?;
+            check_alone(tx, which, &kept, caller)?;
             Ok(Ok(kept))
         }
     })?;
@@ -68,9 +68,10 @@ pub fn remove(which: &Which, force: Option<Duration>, caller: &Caller) -> Result
 }
 
 /// What is gone is gone: where none was named and several could be meant, nobody guesses.
-fn check_alone(tx: &Tx<'_>, which: &Which, kept: &Kept<Sandbox>) -> Result<(), Fault> {
+fn check_alone(tx: &Tx<'_>, which: &Which, kept: &Kept<Sandbox>, caller: &Caller) -> Result<(), Fault> {
     let Some(base) = kept.record.base.to_str().filter(|_| which.word.is_none()) else { return Ok(()) };
-    let here = tx.list_in::<Sandbox>(base)?;
+    let mut here = tx.list_in::<Sandbox>(base)?;
+    here.retain(|kept| caller.sees_kept(kept));
     if here.len() <= 1 {
         return Ok(());
     }

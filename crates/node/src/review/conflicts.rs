@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use store::{Kept, Tx};
-use terms::{ErrorKind, Fault, PROTOCOL_VERSION, Phase};
+use terms::{ErrorKind, Fault, PROTOCOL_VERSION, Phase, Retry};
 use utoipa::ToSchema;
 use workspace::diff::{Options, diff};
 use workspace::{ChangeKind, Diff, Rel, Stack};
@@ -152,7 +152,7 @@ fn gather(tx: &Tx<'_>, caller: &Caller, ask: &Ask) -> Result<(PathBuf, Option<St
             let sandbox = sandbox::find(tx, Some(word), caller)?;
             (sandbox.record.base, Some(sandbox.id))
         }
-        None => (nearest(tx, &caller.cwd)?, None),
+        None => (nearest(tx, caller)?, None),
     };
     let overlaps = |base: &Path| base.starts_with(&around) || around.starts_with(base);
     let concerns = |s: &Kept<Sandbox>| overlaps(&s.record.base) && caller.sees_kept(s);
@@ -164,7 +164,7 @@ fn gather(tx: &Tx<'_>, caller: &Caller, ask: &Ask) -> Result<(PathBuf, Option<St
             around.display()
         );
         let fault = Fault::new(ErrorKind::LimitExceeded, message).phase(Phase::Review);
-        return Err(fault.hint("`cofferdam rm` those that are done"));
+        return Err(fault.retry(Retry::Later).hint("`cofferdam rm` those that are done"));
     }
     let top = all.iter().map(|s| s.record.base.clone()).min_by_key(|base| base.components().count());
     let found = all.into_iter().map(|sandbox| {
@@ -176,10 +176,11 @@ fn gather(tx: &Tx<'_>, caller: &Caller, ask: &Ask) -> Result<(PathBuf, Option<St
 }
 
 /// The nearest directory, from here upwards, that a sandbox covers.
-fn nearest(tx: &Tx<'_>, cwd: &Path) -> Result<PathBuf, Fault> {
+fn nearest(tx: &Tx<'_>, caller: &Caller) -> Result<PathBuf, Fault> {
+    let cwd = caller.cwd.as_path();
     for above in cwd.ancestors() {
         let covered = above.to_str().map(|base| tx.list_in::<Sandbox>(base)).transpose()?;
-        if covered.is_some_and(|list| !list.is_empty()) {
+        if covered.is_some_and(|list| list.iter().any(|kept| caller.sees_kept(kept))) {
             return Ok(above.to_owned());
         }
     }

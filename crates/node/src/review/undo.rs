@@ -168,21 +168,23 @@ fn find(tx: &Tx<'_>, word: Option<&str>, caller: &Caller) -> Result<Kept<Batch>,
                 _ => Err(Fault::invalid(format!("several batches begin with {word:?}")).hint("give more of the id")),
             }
         }
-        Some(word) if word.starts_with('/') => of_directory(tx, Path::new(word)),
+        Some(word) if word.starts_with('/') => of_directory(tx, Path::new(word), caller),
         Some(word) => {
             let sandbox = sandbox::find(tx, Some(word), caller)?;
             let base = sandbox.record.base.to_str().unwrap_or_default().to_owned();
             let of_it = tx.list_in::<Batch>(&base)?.into_iter().filter(|b| b.record.sandbox == sandbox.id);
             last(of_it).ok_or_else(|| unknown(word))
         }
-        None => of_directory(tx, &caller.cwd),
+        None => of_directory(tx, &caller.cwd, caller),
     }
 }
 
-/// The last that landed there, or in the nearest directory above where something did.
-fn of_directory(tx: &Tx<'_>, dir: &Path) -> Result<Kept<Batch>, Fault> {
+/// The last of the caller's that landed there, or in the nearest directory above where something of it did.
+fn of_directory(tx: &Tx<'_>, dir: &Path, caller: &Caller) -> Result<Kept<Batch>, Fault> {
     for above in dir.ancestors().filter_map(Path::to_str) {
-        if let Some(found) = last(tx.list_in::<Batch>(above)?.into_iter()) {
+        let mut batches = tx.list_in::<Batch>(above)?;
+        caller.keep_own(tx, &mut batches, |batch| &batch.record.sandbox)?;
+        if let Some(found) = last(batches.into_iter()) {
             return Ok(found);
         }
     }

@@ -22,8 +22,8 @@ const WORKSPACE: &str = "workspace";
 pub(super) fn settle(resolved: Resolved, ask: &Ask, spot: &Spot, view: &View) -> Result<(Resolved, Plan, bool), Fault> {
     let dir = spot.dir.as_path();
     let plan = |resolved: &Resolved| resolved.plan(view).map_err(Fault::from);
-    let readable = [Perm::ReadDir, Perm::ReadFile].into_iter().all(|perm| resolved.fs(dir, perm).allowed());
-    if spot.layered && readable {
+    let readable = check_readable(&resolved, dir);
+    if spot.layered && readable.is_ok() {
         let resolved = resolved.with_fs(Action::Allow, dir, Perms::WRITE, WORKSPACE).ok_or_else(|| unspeakable(dir))?;
         let plan = plan(&resolved)?;
         // A policy may keep all of it as it is; then there is nothing to take changes.
@@ -31,9 +31,7 @@ pub(super) fn settle(resolved: Resolved, ask: &Ask, spot: &Spot, view: &View) ->
         return Ok((resolved, plan, layered));
     }
     if spot.layered && is_named(&ask.place) {
-        let message = format!("{}: the policy does not let it be read, so there is nothing to work on", dir.display());
-        let hint = "allow it with --read, or name a directory below it";
-        return Err(Fault::new(ErrorKind::PolicyDenied, message).hint(hint).phase(Phase::Planning));
+        readable?;
     }
     let first = plan(&resolved)?;
     let asked = asked_changes(&first, dir);
@@ -53,6 +51,17 @@ pub(super) fn settle(resolved: Resolved, ask: &Ask, spot: &Spot, view: &View) ->
         (Place::Fresh(_) | Place::Sandbox(_), _) if spot.layered => in_parts.map_or(Ok((resolved, first, false)), Err),
         _ => Ok((resolved, first, false)),
     }
+}
+
+/// Whether there is something to work on, for who names a directory.
+pub(crate) fn check_readable(resolved: &Resolved, dir: &Path) -> Result<(), Fault> {
+    if [Perm::ReadDir, Perm::ReadFile].into_iter().all(|perm| resolved.fs(dir, perm).allowed()) {
+        return Ok(());
+    }
+    let message = format!("{}: the policy does not let it be read, so there is nothing to work on", dir.display());
+    let hint =
+        "name a policy beside it that does, e.g. `default`; or allow it with --read, or name a directory below it";
+    Err(Fault::new(ErrorKind::PolicyDenied, message).hint(hint).phase(Phase::Planning))
 }
 
 /// Whether nothing lets the directory be changed, for who wants it unchanged.

@@ -15,7 +15,7 @@ use policy::{Action, Document, Format};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use store::Kept;
-use terms::{Fault, Phase};
+use terms::{Fault, Phase, least};
 
 pub(super) fn prepare(ask: &Ask, word: &str, caller: &Caller, ground: Groundwork) -> Result<Ready, Refused> {
     let (ask, under, _) = take_up(ask, word, caller, Stopped::Refused)?;
@@ -64,7 +64,7 @@ pub(super) fn take_up(
     let effective = policy::effective(&documents).map_err(Fault::from)?;
     let mut ask = ask.clone();
     ask.limits = kept.record.limits.tightest(ask.limits);
-    ask.cpus = narrower(kept.record.cpus, ask.cpus);
+    ask.cpus = least(kept.record.cpus, ask.cpus);
     ask.report_reads |= kept.record.report_reads;
     ask.ask_timeout = ask.ask_timeout.or(kept.record.ask_timeout_ms.map(Duration::from_millis));
     let cwd = working_directory(ask.workdir.as_deref(), &kept.record.base, &caller.cwd)?;
@@ -83,13 +83,6 @@ pub(super) fn document(id: &str, recorded: &Sandbox) -> Result<Document, Fault> 
         let fault = Fault::from(e);
         Fault::internal(format!("the policy of {id} cannot be read: {fault}")).subject(id)
     })
-}
-
-fn narrower(one: Option<f64>, other: Option<f64>) -> Option<f64> {
-    match (one, other) {
-        (Some(a), Some(b)) => Some(a.min(b)),
-        (a, b) => a.or(b),
-    }
 }
 
 /// A call must not give what the sandbox was not given.

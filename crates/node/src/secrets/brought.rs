@@ -2,14 +2,15 @@
 //! is ever part of a record.
 
 use super::{Held, Source, check, fault, hold, not_here, read_open, read_word};
-use crate::Caller;
 use crate::keeper::wire::Hidden;
+use crate::{Caller, Reach};
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStringExt;
-use terms::{Fault, Phase};
+use terms::{ErrorKind, Fault, Phase};
 
-/// Whether a record may say so where its secrets come from: what is kept, or brought; each a secret of its policy.
-pub(crate) fn check_recorded(words: &[String], policy: &policy::Policy) -> Result<(), Fault> {
+/// Whether a record may say so where its secrets come from: what is kept, or brought; each a secret of its policy. The policy says where
+/// a secret goes, so who does not decide about policies cannot put another one in its place.
+pub(crate) fn check_recorded(words: &[String], policy: &policy::Policy, reach: &Reach) -> Result<(), Fault> {
     for word in words {
         let (name, source) = read_word(word)?;
         if !matches!(source, Source::Kept { .. } | Source::Brought) {
@@ -19,8 +20,19 @@ pub(crate) fn check_recorded(words: &[String], policy: &policy::Policy) -> Resul
             let fault = Fault::invalid(format!("--secret {name}: no policy of this run has a secret of that name"));
             return Err(fault.hint("leave it out").phase(Phase::Admission));
         }
+        match &source {
+            Source::Kept { name: kept, .. } if kept != name && !reach.decides() => return Err(another(name, kept)),
+            _ => {}
+        }
     }
     Ok(())
+}
+
+fn another(name: &str, kept: &str) -> Fault {
+    let message =
+        format!("secrets: {name}=store:{kept}: with this credential no other secret is sent in the place of {name}");
+    let hint = format!("leave it out, or write {name}=store:{name}; an operator may name another");
+    Fault::new(ErrorKind::PolicyDenied, message).hint(hint).phase(Phase::Admission)
 }
 
 /// A word of a record for a secret that is brought.

@@ -12,7 +12,7 @@ use std::io::{self, Write};
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use store::{Entry, Step};
-use terms::{ErrorKind, Fault, PROTOCOL_VERSION, Phase};
+use terms::{ErrorKind, Fault, PROTOCOL_VERSION, Phase, Retry};
 use utoipa::ToSchema;
 
 /// Most secrets that one state directory keeps.
@@ -64,7 +64,7 @@ fn set_checked(caller: &Caller, name: &str, value: &[u8]) -> Result<Changed, Fau
     let existed = names.iter().any(|known| known.name == name);
     if !existed && names.len() >= MOST {
         let fault = Fault::new(ErrorKind::LimitExceeded, format!("there are {MOST} secrets, which is the most"));
-        return Err(fault.hint("remove some with `cofferdam secret rm`").phase(Phase::Admission));
+        return Err(fault.retry(Retry::Later).hint("remove some with `cofferdam secret rm`").phase(Phase::Admission));
     }
     note(&state, caller, "secret_set", Step::Intent, name)?;
     match write(&dir, name, value) {

@@ -3,10 +3,11 @@
 use super::take::{Purpose, fresh_layer, take_of, unmade};
 use super::{Ground, check_name, discard, earlier, look, note, set_anchors, still_there};
 use crate::lifecycle::keys::Once;
-use crate::sandbox::{self, Sandbox, TTL_MS};
+use crate::sandbox::{self, Sandbox, TTL_MS, Tombstone};
 use crate::state::State;
-use crate::{Caller, fresh, total};
+use crate::{Caller, Reach, fresh, total};
 use serde::{Deserialize, Serialize};
+use store::Tx;
 use terms::{ErrorKind, Fault, Phase};
 use utoipa::ToSchema;
 use workspace::{Driver, Layer, Lock, copy};
@@ -63,7 +64,7 @@ pub fn fork_once(
         let fault = Fault::invalid(format!("count is {count}")).hint(format!("from 1 to {MOST}"));
         return Err(fault.phase(Phase::Admission));
     }
-    let (snapshot, ground) = ground_of(state, caller, word)?;
+    let Origin { snapshot, sandbox: of, ground } = origin(state, caller, word)?;
     let base = ground.base()?;
     let frozen = ground.verified(state)?;
     let at_ms = fresh::now_ms();
@@ -87,9 +88,16 @@ pub fn fork_once(
     let recorded = state.store.write(|tx| {
         let mut made = Vec::new();
         still_there(tx, &ground.layers)?;
+        let last = in_force(tx, &of, caller)?;
         for (name, (layers, _)) in names.zip(&grown) {
             let id = terms::id("sbx", fresh::random());
             let sandbox = sandbox_on(&ground, name.clone(), layers.clone(), at_ms, &snapshot);
+            let sandbox = match last.clone() {
+                Some(Sandbox { policy, ceiling, limits, cpus, secrets, .. }) => {
+                    Sandbox { policy, ceiling, limits, cpus, secrets, ..sandbox }
+                }
+                None => sandbox,
+            };
             tx.add(&id, Sandbox { owner: caller.owner(), ..sandbox })?;
             set_anchors(tx, &id, &ground.anchors)?;
             note(
@@ -122,14 +130,22 @@ fn undo(state: &State, grown: &[(Vec<String>, Lock)]) {
     }
 }
 
+/// A snapshot that something is built upon.
+pub struct Origin {
+    pub snapshot: String,
+    /// The sandbox that it was taken of; it may be gone.
+    pub sandbox: String,
+    pub ground: Ground,
+}
+
 /// The snapshot that a word means, or one that is taken of the sandbox that it means.
-pub fn ground_of(state: &State, caller: &Caller, word: Option<&str>) -> Result<(String, Ground), Fault> {
+pub fn origin(state: &State, caller: &Caller, word: Option<&str>) -> Result<Origin, Fault> {
     let known = match word {
         Some(word) => state.store.read(|tx| look(tx, word, caller))?,
         None => None,
     };
     if let Some(kept) = known {
-        return Ok((kept.id, kept.record.ground));
+        return Ok(Origin { snapshot: kept.id, sandbox: kept.record.sandbox, ground: kept.record.ground });
     }
     let found = state.store.read(|tx| sandbox::find(tx, word, caller)).map_err(|fault| match word {
         Some(word) if fault.error_kind == ErrorKind::NotFound => {
@@ -140,7 +156,26 @@ pub fn ground_of(state: &State, caller: &Caller, word: Option<&str>) -> Result<(
     })?;
     let taken = take_of(state, caller, found, None, Purpose::Automatic)?;
     let snapshot = taken.snapshot.ok_or_else(|| Fault::internal("the snapshot is not there"))?;
-    Ok((taken.id, snapshot.ground))
+    Ok(Origin { snapshot: taken.id, sandbox: snapshot.sandbox, ground: snapshot.ground })
+}
+
+/// The sandbox as it is, or was last, whose rules and limits hold for what this caller builds upon a snapshot of it: what was taken away
+/// since is not had back by going back. The host's own user has what the snapshot says.
+pub fn in_force(tx: &Tx<'_>, sandbox: &str, caller: &Caller) -> Result<Option<Sandbox>, Fault> {
+    if caller.reach == Reach::All {
+        return Ok(None);
+    }
+    if let Some(kept) = tx.get::<Sandbox>(sandbox)? {
+        return Ok(Some(kept.record));
+    }
+    match tx.get::<Tombstone>(sandbox)? {
+        Some(gone) => Ok(Some(gone.record.sandbox)),
+        None => {
+            let message = format!("{sandbox} is gone, and what it was allowed last is not known any more");
+            let hint = "export the snapshot and import it under a policy of yours, or ask an operator of the host";
+            Err(Fault::new(ErrorKind::PolicyDenied, message).hint(hint).subject(sandbox).phase(Phase::Admission))
+        }
+    }
 }
 
 /// A top over frozen layers; the ids of the whole stack. It is held until the records say whose it is.

@@ -113,7 +113,7 @@ fn take_for(
 ) -> Result<Taken, Fault> {
     if let Some(name) = name {
         check_name(name)?;
-        refuse_taken(state, name)?;
+        refuse_taken(state, name, caller)?;
     }
     if sandbox.record.layers.len() >= squash::DEEPEST {
         squash::squash(state, caller, &sandbox.id)?;
@@ -128,18 +128,16 @@ fn take_for(
     record(state, caller, sandbox, name, what_for, cut)
 }
 
-/// A name that is taken would be found at the end, after all the work.
-fn refuse_taken(state: &State, name: &str) -> Result<(), Fault> {
-    match state.store.read(|tx| tx.get_named::<Snapshot>(name))? {
-        None => Ok(()),
-        Some(other) => {
-            let message = format!("there is a snapshot named {name:?} already: {}", other.id);
-            Err(Fault::new(ErrorKind::Conflict, message)
-                .hint("choose another name")
-                .subject(other.id)
-                .phase(Phase::Admission))
-        }
-    }
+/// A name that is taken would be found at the end, after all the work. Which snapshot has it, those are told who see it.
+fn refuse_taken(state: &State, name: &str, caller: &Caller) -> Result<(), Fault> {
+    state.store.read(|tx| {
+        let Some(other) = tx.get_named::<Snapshot>(name)? else { return Ok(()) };
+        let seen = caller.sees_id(tx, &other.record.sandbox)?;
+        let which = if seen { format!(": {}", other.id) } else { String::new() };
+        let message = format!("there is a snapshot named {name:?} already{which}");
+        let fault = Fault::new(ErrorKind::Conflict, message).hint("choose another name").phase(Phase::Admission);
+        Err(if seen { fault.subject(other.id) } else { fault })
+    })
 }
 
 pub fn top_of(state: &State, sandbox: &Kept<Sandbox>) -> Result<Layer, Fault> {

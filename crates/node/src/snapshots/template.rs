@@ -1,7 +1,7 @@
 //! Templates: snapshots with a name that other sandboxes begin from, prepared once. They carry policy and limits, and are addressed by
 //! name or by `name@sha256:…`, which can never come to mean something else.
 
-use super::fork::{ground_of, grow};
+use super::fork::{Origin, grow, in_force, origin};
 use super::take::settle;
 use super::{Ground, check_name, drop_unused, earlier, note};
 use crate::lifecycle::keys::Once;
@@ -82,16 +82,19 @@ pub fn create_once(
         return Ok(Templated { existed: true, ..known });
     }
     check_name(name)?;
-    let (_, mut ground) = ground_of(state, caller, from)?;
+    let Origin { sandbox: of, mut ground, .. } = origin(state, caller, from)?;
     // What was tampered with gets no name and no digest of its own.
     ground.verified(state)?;
     // It is made once and kept long: worth the wait.
     settle(state)?;
     // Whoever begins from it looks at the base anew.
     ground.anchors = workspace::Anchors::default();
-    let digest = digest_of(&ground)?;
     let at_ms = fresh::now_ms();
     state.store.write(|tx| {
+        if let Some(last) = in_force(tx, &of, caller)? {
+            (ground.policy, ground.limits, ground.cpus) = (last.policy, last.limits, last.cpus);
+        }
+        let digest = digest_of(&ground)?;
         if let Some(there) = tx.get_named::<Template>(name)? {
             if there.record.digest == digest {
                 return Ok(answer(&there, true));

@@ -10,7 +10,7 @@ use crate::state::State;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use store::{Kept, Step, Tx};
-use terms::{Fault, Limits, PROTOCOL_VERSION, Phase};
+use terms::{Fault, Limits, PROTOCOL_VERSION, Phase, check_amounts, least};
 use utoipa::ToSchema;
 
 /// What shall stand ready.
@@ -56,6 +56,7 @@ pub fn set(ask: &Ask, caller: &Caller) -> Result<Set, Fault> {
         let fault = Fault::invalid(format!("--keep {}: at most {MOST} stand ready for one template", ask.keep));
         return Err(fault.hint("a daemon makes new ones as they are taken").phase(Phase::Admission));
     }
+    check_amounts(&ask.limits, ask.cpus)?;
     let state = State::open(caller)?;
     let template = state.store.read(|tx| find_template(tx, &ask.template))?;
     let (pool, notes) = match ask.keep {
@@ -111,7 +112,7 @@ fn pool_of(ask: &Ask, caller: &Caller, ground: &crate::snapshots::Ground) -> Res
     notes.extend(rules::validate(&policy, &wanted, caller, &ground.base)?);
     let policy = serde_json::from_str(&policy.to_json()).map_err(|e| Fault::internal(e.to_string()))?;
     let limits = ground.limits.tightest(ask.limits);
-    Ok((Pool { keep: ask.keep, policy, limits, cpus: ask.cpus.or(ground.cpus), trouble: None }, notes))
+    Ok((Pool { keep: ask.keep, policy, limits, cpus: least(ground.cpus, ask.cpus), trouble: None }, notes))
 }
 
 /// How many stand ready for a template, and shall; nothing where none shall.

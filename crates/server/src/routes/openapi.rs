@@ -58,7 +58,10 @@ const ALWAYS: [(u16, &str); 8] = [
     (401, "No credential, or none that is good any more."),
     (403, "A foreign origin, or the credential lacks the scope or the grant."),
     (421, "The Host header names somebody else."),
-    (429, "Too much at a time; `Retry-After` says when to ask again."),
+    (
+        429,
+        "Too much at a time, and `Retry-After` says when to ask again; or a limit that asking again does not change.",
+    ),
     (500, "A mistake of ours."),
     (501, "This host cannot hold what was asked for."),
     (503, "Not now; `Retry-After` says when to ask again."),

@@ -112,6 +112,7 @@ pub struct Make {
     /// Built-in policies by name, or whole documents; several are merged, and `default` is meant where there are none.
     pub policies: Vec<PolicyOf>,
     pub limits: Limits,
+    #[schema(minimum = 0.01, maximum = 4096)]
     pub cpus: Option<f64>,
     /// May be collected after so long.
     pub ttl_ms: Option<u64>,
@@ -127,8 +128,8 @@ pub struct Make {
     pub services: Vec<Service>,
     /// Nothing in the directory can be changed.
     pub read_only: bool,
-    /// Where secrets of the policies come from that are not kept under their own name: `NAME=store:OTHER`, or `NAME=brought:run`
-    /// with the runs themselves.
+    /// Where secrets of the policies come from that are not kept under their own name: `NAME=store:OTHER`, if an operator says so, or
+    /// `NAME=brought:run` with the runs themselves.
     pub secrets: Vec<String>,
     /// What happens on its network is written down in so many bytes at most [64 MiB]; `network/events` tells it.
     pub events_max: Option<u64>,

@@ -152,6 +152,7 @@ pub struct WarmTemplate {
     #[serde(default)]
     pub limits: Limits,
     #[serde(default)]
+    #[schema(minimum = 0.01, maximum = 4096)]
     pub cpus: Option<f64>,
 }
 

@@ -72,7 +72,7 @@ pub fn check_services(services: &[Service]) -> Result<(), Fault> {
 }
 
 /// The policy that its commands get: the template's, then the named ones, then the flags; `default` where there is none of the
-/// former two. With what a person should know of it.
+/// former two. With what a person should know of it. Who does not decide about policies has no more from a template than it gives.
 pub fn policy_of(ask: &Ask, ground: Option<&Ground>, caller: &Caller) -> Result<(Policy, Vec<String>), Fault> {
     let Some(ground) = ground else { return policies::effective(&ask.policies, &ask.flags, caller) };
     let mut documents = vec![policies::parse_text(&ground.policy.to_string(), "template.json")?.document];
@@ -83,7 +83,13 @@ pub fn policy_of(ask: &Ask, ground: Option<&Ground>, caller: &Caller) -> Result<
         documents.push(loaded.document);
     }
     documents.extend(policies::of_flags(&ask.flags, caller)?);
-    Ok((policy::effective(&documents)?, notes))
+    let policy = policy::effective(&documents)?;
+    if !caller.reach.decides() {
+        let given = policy::effective(&documents[..1])?;
+        let hint = "leave `policies` out, and it has what the template gives; an operator may give more";
+        policies::within(&given, &policy, "the template does").map_err(|fault| fault.hint(hint))?;
+    }
+    Ok((policy, notes))
 }
 
 /// The same policy, and nothing in the directory can be changed.
@@ -99,6 +105,7 @@ pub fn validate(policy: &Policy, ask: &Ask, caller: &Caller, base: &Path) -> Res
     let around = policies::surroundings(&mut policy, caller, base, None);
     let resolved = policy::resolve(&policy, &around.context)?;
     policies::check_supported(&resolved, true)?;
+    crate::run::check_readable(&resolved, base)?;
     let plan = resolved.plan(&LocalHost::default())?;
     if ask.read_only {
         crate::run::check_read_only(&resolved, &plan, base)?;

@@ -45,6 +45,7 @@ pub struct Prepare {
     #[serde(default)]
     limits: Limits,
     #[serde(skip_serializing_if = "Option::is_none", default)]
+    #[schema(minimum = 0.01, maximum = 4096)]
     cpus: Option<f64>,
 }
 
