@@ -12,20 +12,19 @@ const SECRET: &str = "canary-of-the-base";
 struct World {
     place: Place,
     daemon: Daemon,
-    driver: &'static str,
 }
 
 impl World {
-    fn new(who: As, driver: &'static str) -> World {
+    fn new(who: As, driver: &str) -> World {
         let place = Place::new(who);
         for path in [".env", "conf/key", "asked", "vault/deep/one"] {
-            place.file(place.project.join(path), &format!("{SECRET} {path}\n"));
+            place.file(place.project.join(path), format!("{SECRET} {path}\n"));
         }
         for path in ["open.txt", "conf/plain", "free/file", "Makefile", "moved.txt"] {
             place.file(place.project.join(path), "open\n");
         }
         let daemon = Daemon::start(&place);
-        let world = World { place, daemon, driver };
+        let world = World { place, daemon };
         let deny = |path: &str| json!({ "action": "deny", "path": format!("$WORKSPACE/{path}") });
         let rules = json!([
             deny(".env"), deny("conf/key"), deny("vault"), deny("later.key"),
@@ -165,7 +164,7 @@ fn what_the_base_has_at_a_denied_path_is_told_to_nobody_inside() {
         let w = World::new(who, "overlay");
         // No wall keeps a name from being made by another's; it is only refused to be written.
         w.run("echo guess > made; mv made later.key; echo more >> open.txt");
-        w.place.file(w.place.project.join("later.key"), &format!("{SECRET} later\n"));
+        w.place.file(w.place.project.join("later.key"), format!("{SECRET} later\n"));
         w.place.file(w.place.project.join("open.txt"), "open\nfrom the base\n");
         let token = w.daemon.token(json!({ "name": "agent", "scopes": ["agent"], "sandboxes": ["s"] }));
         let ask = |method: &str, path: &str| w.daemon.ask(method, path).bearer(&token);
