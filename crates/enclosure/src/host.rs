@@ -7,15 +7,15 @@ use std::cell::RefCell;
 use std::collections::HashMap;
 use std::ffi::OsString;
 use std::fs::{self, File};
-use std::io::Read;
+use std::io::{self, Read};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Component, Path, PathBuf};
 
 /// Symbolic links followed before a path counts as a loop, as the kernel does it.
 const MOST_LINKS: usize = 40;
 /// Entries of one directory that are looked at.
-const MOST_ENTRIES: usize = 100_000;
+pub const MOST_ENTRIES: usize = 100_000;
 
 /// Remembers what it saw: planning asks for the same paths several times, and one run must see one host.
 #[derive(Default)]
@@ -33,9 +33,27 @@ impl Host for LocalHost {
         found
     }
 
-    fn list(&self, dir: &Path) -> Vec<OsString> {
-        let Ok(entries) = fs::read_dir(dir) else { return Vec::new() };
-        entries.flatten().take(MOST_ENTRIES).map(|e| e.file_name()).collect()
+    fn list(&self, dir: &Path) -> Result<Vec<OsString>, String> {
+        let mut names = Vec::new();
+        let entries = match fs::read_dir(dir) {
+            Ok(entries) => entries,
+            Err(e) => return unlisted(&e, || fs::symlink_metadata(dir).ok().map(|meta| meta.uid())),
+        };
+        for entry in entries {
+            names.push(entry.map_err(|e| e.to_string())?.file_name());
+            if names.len() > MOST_ENTRIES {
+                return Err(too_many());
+            }
+        }
+        Ok(names)
+    }
+
+    fn hidden(&self, path: &Path) -> Option<String> {
+        let error = fs::metadata(path).err()?;
+        let real = follow(path, &mut Vec::new())?;
+        // The nearest that can be seen is what is shut.
+        let shut = || real.ancestors().find_map(|above| fs::symlink_metadata(above).ok()).map(|meta| meta.uid());
+        unlisted::<()>(&error, shut).err()
     }
 
     fn sha256(&self, file: &Path) -> Option<[u8; 32]> {
@@ -45,6 +63,27 @@ impl Host for LocalHost {
     fn loader(&self, file: &Path) -> Option<PathBuf> {
         find_loader(file)
     }
+}
+
+/// Nothing where nothing is, or where whoever is inside is kept out, too: by somebody else's directory. Its own it could open, and so
+/// what is in it must be known.
+pub fn unlisted<T: Default>(error: &io::Error, owner: impl Fn() -> Option<u32>) -> Result<T, String> {
+    use rustix::io::Errno;
+    match error.raw_os_error().map(Errno::from_raw_os_error) {
+        Some(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => Ok(T::default()),
+        Some(Errno::ACCESS | Errno::PERM) if owner().is_some_and(|uid| uid != own_uid()) => Ok(T::default()),
+        None if error.kind() == io::ErrorKind::NotFound => Ok(T::default()),
+        _ => Err(error.to_string()),
+    }
+}
+
+fn own_uid() -> u32 {
+    rustix::process::geteuid().as_raw()
+}
+
+/// A directory with more names than are looked at.
+pub fn too_many() -> String {
+    format!("it has more than {MOST_ENTRIES} names")
 }
 
 /// SHA-256 of a file's bytes.

@@ -34,7 +34,7 @@ pub use actors::Actors;
 pub use asking::{Answer, Asking, Begun, Question, Waiting};
 pub use driver::{Driver, Found as Enforced, choose};
 pub use ground::{Groundwork, begin, forgo};
-pub use host::{LocalHost, digest_of, find_loader, loader_of};
+pub use host::{LocalHost, MOST_ENTRIES, digest_of, find_loader, loader_of, too_many, unlisted};
 pub use launch::{Beside, Observed, Observer, Prepared, Request, Stdio, check_calls, prepare};
 pub use limits::{Cpus, check as check_limits, give_up as give_up_limits};
 pub use network::{NetPlan, NetReport, Network, Opening};

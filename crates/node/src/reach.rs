@@ -23,6 +23,8 @@ pub struct Grants {
     pub policies: Vec<String>,
     /// Policies may come with a request, as long as they reach nothing else than the directories.
     pub documents: bool,
+    /// What rules ask about may be answered.
+    pub answers: bool,
     /// The only sandboxes that there are for the caller; all of the state where none is given.
     pub own: Option<Own>,
 }
@@ -45,6 +47,14 @@ impl Reach {
         match self {
             Reach::All => true,
             Reach::Only(grants) => grants.documents,
+        }
+    }
+
+    /// Whether whoever asks may answer what rules ask about, and so may see what waits for an answer.
+    pub fn answers(&self) -> bool {
+        match self {
+            Reach::All => true,
+            Reach::Only(grants) => grants.answers,
         }
     }
 
@@ -142,7 +152,7 @@ mod tests {
 
     fn only() -> Reach {
         let (dirs, policies) = (vec!["/srv/granted".into()], vec!["default".into()]);
-        Reach::Only(Grants { dirs, policies, documents: true, own: None })
+        Reach::Only(Grants { dirs, policies, documents: true, answers: true, own: None })
     }
 
     fn check(text: &str) -> Result<(), Fault> {

@@ -34,7 +34,8 @@ impl Resolved {
 }
 
 pub(crate) fn follow(resolved: &Resolved, host: &dyn Host) -> Result<Followed, PlanError> {
-    let mut follower = Follower { host, budget: Budget::default(), links: Vec::new(), notes: Vec::new() };
+    let (budget, beneath) = (Budget::default(), Budget::default());
+    let mut follower = Follower { host, budget, beneath, links: Vec::new(), notes: Vec::new() };
     let mut out = resolved.clone();
     out.implied.clear();
     for rule in out.files.iter_mut().filter(|r| r.grants()) {
@@ -72,6 +73,8 @@ pub(crate) fn follow(resolved: &Resolved, host: &dyn Host) -> Result<Followed, P
 pub(crate) struct Follower<'a> {
     pub(crate) host: &'a dyn Host,
     pub(crate) budget: Budget,
+    /// For what is looked at beneath the changes of guests.
+    beneath: Budget,
     links: Vec<Met>,
     notes: Vec<String>,
 }
@@ -181,7 +184,7 @@ impl Follower<'_> {
             }
         }
         while let Some(dir) = dirs.pop() {
-            for name in self.host.list(&dir) {
+            for name in self.host.list(&dir).unwrap_or_default() {
                 self.budget.spend(&program.file.label, &dir)?;
                 let path = dir.join(&name);
                 match self.host.look(&path) {
@@ -198,25 +201,19 @@ impl Follower<'_> {
 
     fn denial(&mut self, rule: &mut FileRule, roots: &[PathBuf]) -> Result<(), PlanError> {
         let written = rule.patterns[0].clone();
-        let found = find(&written, self.host, Region::Near(roots), &mut self.budget, &rule.label)?;
+        let mut found = find(&written, self.host, Region::Near(roots), &mut self.budget, &rule.label)?;
         rule.patterns = vec![written.clone()];
-        if let Some(real) = self.rebased(&written)
-            && real != written
-        {
-            rule.patterns.push(real);
+        rule.patterns.extend(rebased(self.host, &written).filter(|real| *real != written));
+        if let Some(beneath) = self.host.beneath() {
+            // A guest that removes a link in its layer must not lose the denial that leads through it.
+            let there = find(&written, beneath, Region::Near(roots), &mut self.beneath, &rule.label)?;
+            let still = |was: Found| self.host.look(&was.real).filter(|now| now.real == was.real);
+            found.extend(there.into_iter().filter_map(still));
+            let real = rebased(beneath, &written).filter(|real| !rule.patterns.contains(real));
+            rule.patterns.extend(real);
         }
         rule.reals = Some(tidy(found.into_iter().map(|f| Real { path: f.real, kind: f.kind }).collect()));
         Ok(())
-    }
-
-    /// The pattern with the links of its existing head followed. The whole of an existing path is its own real path,
-    /// so only what is above its last component counts.
-    fn rebased(&self, pattern: &Pattern) -> Option<Pattern> {
-        let literal = pattern.literal_len().min(pattern.len().saturating_sub(1));
-        (1..=literal).rev().find_map(|count| {
-            let found = self.host.look(&pattern.head(count))?;
-            pattern.rebased(count, &found.real)
-        })
     }
 
     pub(crate) fn note(&mut self, text: String) {
@@ -232,6 +229,16 @@ impl Follower<'_> {
         }
         Real { path: found.real, kind: found.kind }
     }
+}
+
+/// The pattern with the links of its existing head followed. The whole of an existing path is its own real path,
+/// so only what is above its last component counts.
+fn rebased(host: &dyn Host, pattern: &Pattern) -> Option<Pattern> {
+    let literal = pattern.literal_len().min(pattern.len().saturating_sub(1));
+    (1..=literal).rev().find_map(|count| {
+        let found = host.look(&pattern.head(count))?;
+        pattern.rebased(count, &found.real)
+    })
 }
 
 /// What an allowed program needs to be started, for its loader.

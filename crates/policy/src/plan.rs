@@ -35,8 +35,18 @@ pub struct Link {
 pub trait Host {
     /// Follows `path`; `None` when nothing is there.
     fn look(&self, path: &Path) -> Option<Found>;
-    /// Names in a directory, unsorted; empty when it cannot be listed.
-    fn list(&self, dir: &Path) -> Vec<std::ffi::OsString>;
+    /// Names in a directory, unsorted; none where nobody inside could list it either. An error says why it cannot be known what is
+    /// in it: a denial may have to be found there.
+    fn list(&self, dir: &Path) -> Result<Vec<std::ffi::OsString>, String>;
+    /// Why it cannot be known whether something is at a path where `look` saw nothing. Nothing to say of what is not there, or is as
+    /// shut to whoever is inside.
+    fn hidden(&self, _path: &Path) -> Option<String> {
+        None
+    }
+    /// The same host without what guests have changed of it, where they can: a link that one removed leads on there.
+    fn beneath(&self) -> Option<&dyn Host> {
+        None
+    }
     /// SHA-256 of a regular file's bytes.
     fn sha256(&self, file: &Path) -> Option<[u8; 32]>;
     /// The ELF interpreter (dynamic loader) that the program at `file` names, if it names one.

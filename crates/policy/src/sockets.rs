@@ -106,7 +106,7 @@ impl Follower<'_> {
     fn sockets_below(&mut self, top: &Path, rule: &FileRule, sockets: &mut Vec<Real>) -> Result<(), PlanError> {
         let mut dirs = vec![top.to_path_buf()];
         while let Some(dir) = dirs.pop() {
-            for name in self.host.list(&dir) {
+            for name in self.host.list(&dir).unwrap_or_default() {
                 self.budget.spend(&rule.label, &dir)?;
                 let path = dir.join(&name);
                 match self.host.look(&path) {

@@ -50,10 +50,10 @@ pub(crate) fn find(
     rule: &str,
 ) -> Result<Vec<Found>, PlanError> {
     if let Some(path) = pattern.as_path() {
-        return Ok(host.look(&path).into_iter().collect());
+        return Ok(look(host, region, rule, &path)?.into_iter().collect());
     }
     let head = pattern.head(pattern.literal_len());
-    let Some(start) = host.look(&head) else {
+    let Some(start) = look(host, region, rule, &head)? else {
         return Ok(Vec::new());
     };
     let states = pattern.after(&head);
@@ -63,6 +63,23 @@ pub(crate) fn find(
     let mut walk = Walk { pattern, host, region, budget, rule, found: Vec::new(), entered: HashSet::new() };
     walk.run(start, states)?;
     Ok(walk.found)
+}
+
+/// What is at a path. Whoever denies it must know whether something is there: what is not seen is not covered.
+fn look(host: &dyn Host, region: Region<'_>, rule: &str, path: &Path) -> Result<Option<Found>, PlanError> {
+    let found = host.look(path);
+    match region {
+        Region::Near(_) if found.is_none() => host.hidden(path).map_or(Ok(None), |why| Err(unseen(rule, path, &why))),
+        _ => Ok(found),
+    }
+}
+
+fn unseen(rule: &str, path: &Path, why: &str) -> PlanError {
+    PlanError {
+        rule: rule.to_owned(),
+        message: format!("{}: what it denies cannot be found: {why}", path.display()),
+        hint: "give the directory the permission bits that it had: `cofferdam reject` takes a sandbox's change of them back".to_owned(),
+    }
 }
 
 struct Walk<'a> {
@@ -87,7 +104,11 @@ impl Walk<'_> {
                 self.visit(&dir, name, states, &mut todo)?;
                 continue;
             }
-            let mut names = self.host.list(&dir.real);
+            let mut names = match (self.host.list(&dir.real), self.region) {
+                (Ok(names), _) => names,
+                (Err(why), Region::Near(_)) => return Err(unseen(self.rule, &dir.real, &why)),
+                (Err(_), Region::Anywhere) => Vec::new(),
+            };
             names.sort();
             for name in names {
                 self.budget.spend(self.rule, &dir.real)?;
@@ -108,7 +129,7 @@ impl Walk<'_> {
         if next.is_dead() {
             return Ok(());
         }
-        let Some(mut found) = self.host.look(&dir.real.join(name)) else {
+        let Some(mut found) = look(self.host, self.region, self.rule, &dir.real.join(name))? else {
             return Ok(());
         };
         found.links = join_links(&dir.links, found.links);

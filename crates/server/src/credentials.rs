@@ -148,7 +148,8 @@ fn reach(id: &str, token: &Token) -> Reach {
         true => Reach::All,
         false => {
             let (dirs, policies) = (token.dirs.clone(), token.policies.clone());
-            Reach::Only(Grants { dirs, policies, documents: operator, own: token.own(id) })
+            let answers = operator || token.scopes.contains(&Scope::Reviewer);
+            Reach::Only(Grants { dirs, policies, documents: operator, answers, own: token.own(id) })
         }
     }
 }

@@ -61,7 +61,7 @@ fn items(layers: &[&Dir]) -> Vec<Item> {
 
 fn exported(layers: &[&Dir]) -> Vec<u8> {
     let mut bytes = Vec::new();
-    export(&layered(layers, None), about(), &mut bytes).unwrap();
+    export(&layered(layers, None), about(), &|_| Ok(()), &mut bytes).unwrap();
     bytes
 }
 

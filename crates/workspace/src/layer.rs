@@ -132,9 +132,20 @@ impl Layers {
         let name =
             Rel::parse(id.as_bytes()).filter(|rel| rel.parts().count() == 1).ok_or(io::ErrorKind::InvalidInput)?;
         let dir = self.dir.dir(&name)?;
-        let up = dir.dir(&Rel::top().join(b"up"))?;
+        let up = open_up(&dir)?;
         Ok(Layer { id: id.to_owned(), dir, up })
     }
+}
+
+/// A guest may have shut the top of its workspace. It is ours to go into all the same: who shuts it must not keep from being found what
+/// is denied in it, nor the workspace from being looked at.
+fn open_up(dir: &Dir) -> io::Result<Dir> {
+    const UP: &[u8] = b"up";
+    let mode = dir.meta_of(UP)?.map_or(0o700, |meta| meta.mode);
+    if mode & 0o700 != 0o700 {
+        crate::descent::set_mode(dir, UP, mode | 0o700)?;
+    }
+    dir.dir(&Rel::top().join(UP))
 }
 
 impl Layer {

@@ -52,6 +52,12 @@ impl Reject<'_> {
         }
         let fail = |e: io::Error| blocked(at, &e);
         let base = self.base_at(at).map_err(fail)?;
+        if let Some(dir) = base.as_ref().filter(|base| base.kind == FileKind::Dir)
+            && self.top.is_shut(at).map_err(fail)?
+        {
+            // It could not be looked into before.
+            return self.top.set_mode(at, dir.mode).map_err(fail);
+        }
         let own = self.top.own(at).map_err(fail)?;
         let clear = self.top.shows_base(at).map_err(fail)?;
         match base {

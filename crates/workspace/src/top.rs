@@ -128,6 +128,12 @@ impl<'a> Top<'a> {
         self.place(&new, at)
     }
 
+    /// Whether this layer has a directory there that nobody can go into.
+    pub fn is_shut(&self, at: &Rel) -> io::Result<bool> {
+        let (dir, name) = self.parent(at)?;
+        Ok(place::look(&dir, name)?.is_some_and(|own| own.kind == FileKind::Dir && own.mode & 0o700 != 0o700))
+    }
+
     /// Gives a directory of the view other bits; it is made here if only lower layers have it.
     pub fn set_mode(&self, at: &Rel, mode: u32) -> io::Result<()> {
         let (dir, name) = self.parent(at)?;

@@ -183,3 +183,128 @@ fn what_the_base_has_at_a_denied_path_is_told_to_nobody_inside() {
         assert_eq!(String::from_utf8_lossy(&layers.stdout), "", "{who:?}");
     }
 }
+
+/// A place with a project, and sandboxes made by the command line.
+struct Typed(Place);
+
+impl Typed {
+    fn new(who: As) -> Typed {
+        let place = Place::new(who);
+        for path in ["keys/plain", "real/k", "theenv", "top.pem", "deploy/key"] {
+            place.file(place.project.join(path), format!("{SECRET} {path}\n"));
+        }
+        place.file(place.project.join("open/file"), "open\n");
+        for (at, to) in [("lnk", "real"), (".env", "theenv")] {
+            std::os::unix::fs::symlink(to, place.project.join(at)).unwrap();
+            if who == As::User {
+                std::os::unix::fs::lchown(place.project.join(at), Some(1500), Some(1500)).unwrap();
+            }
+        }
+        Typed(place)
+    }
+
+    fn create(&self, name: &str, driver: &str, rules: Value) {
+        let policy = self.0.root.join(format!("{name}.json"));
+        let document = json!({ "version": 1, "extends": ["workspace-write"], "fs": { "rules": rules } });
+        fs::write(&policy, document.to_string()).unwrap();
+        let made =
+            self.0.cofferdam(["create", "--name", name, "--driver", driver, "-p"]).arg(&policy).output().unwrap();
+        assert!(made.status.success(), "{made:?}");
+    }
+
+    /// A command by itself, in an enclosure of its own; what it said.
+    fn exec(&self, name: &str, script: &str) -> String {
+        let mut command = self.0.cofferdam(["exec", "--workdir", "/tmp", name, "--", "/bin/sh", "-c", script]);
+        let done = command.env("D", &self.0.project).output().unwrap();
+        String::from_utf8_lossy(&done.stdout).into_owned() + &String::from_utf8_lossy(&done.stderr)
+    }
+
+    /// The guest does something, and reads when it comes again.
+    #[track_caller]
+    fn is_kept(&self, name: &str, does: &str, reads: &str) {
+        let d = self.0.project.display();
+        let control = self.exec(name, &format!("cd {d}; cat open/file; {reads}; {does}"));
+        assert!(control.contains("open\n") && !control.contains(SECRET), "{name}: the control: {control}");
+        let again = self.exec(name, &format!("cd {d}; chmod 755 . keys; cd {d}; {reads}"));
+        assert!(!again.contains(SECRET), "{name}: {does}: {again}");
+    }
+}
+
+/// Where the walls go is found out at each start. What a guest did to its layers before hides nothing from who looks for it: where it
+/// cannot be seen, there is no start.
+#[test]
+fn what_a_guest_changes_takes_no_denial_away() {
+    let deny = |path: &str| json!([{ "action": "deny", "path": format!("$WORKSPACE/{path}") }]);
+    for (who, driver) in BOTH.into_iter().flat_map(|who| [(who, "overlay"), (who, "copy")]) {
+        let w = Typed::new(who);
+        w.create("shut", driver, deny("keys/plain"));
+        w.is_kept("shut", "chmod 000 keys", "cat keys/plain");
+        w.create("pattern", driver, deny("**/plain"));
+        w.is_kept("pattern", "chmod 000 keys", "cat keys/plain");
+        w.create("listed", driver, deny("**/plain"));
+        w.is_kept("listed", "chmod 311 keys", "cat keys/plain");
+        w.create("top", driver, deny("top.pem"));
+        for shut in ["chmod 444 .", "chmod 000 ."] {
+            w.is_kept("top", shut, "cat top.pem");
+        }
+        w.create("linked", driver, deny("lnk/k"));
+        w.is_kept("linked", "rm lnk", "cat real/k");
+        w.create("relinked", driver, deny("lnk/*"));
+        w.is_kept("relinked", "rm lnk; ln -s open lnk", "cat real/k");
+        w.create("ending", driver, deny(".env"));
+        w.is_kept("ending", "rm .env", "cat theenv");
+        // Who is refused can have it back.
+        if who == As::User {
+            let refused = w.exec("shut", "true");
+            assert!(refused.contains("cannot be found") && refused.contains("reject"), "{refused}");
+            let back = w.0.cofferdam(["reject", "shut", "keys"]).output().unwrap();
+            assert!(back.status.success(), "{back:?}");
+            let again = w.exec("shut", &format!("cd {}; cat open/file; cat keys/plain", w.0.project.display()));
+            assert!(again.contains("open\n") && !again.contains(SECRET), "{again}");
+        }
+        w.create("control", driver, deny("keys/plain"));
+        let d = w.0.project.display();
+        w.exec("control", &format!("cd {d}; chmod 700 open; mv lnk kept"));
+        assert!(w.exec("control", &format!("cd {d}; cat open/file; cat kept/k")).contains(&format!("open\n{SECRET}")));
+    }
+}
+
+#[test]
+fn a_directory_of_very_many_names_hides_no_denial() {
+    let w = Typed::new(As::User);
+    w.create("many", "overlay", json!([{ "action": "deny", "path": "$WORKSPACE/**/plain" }]));
+    let fill = "python3 -c 'import os\nfor n in range(100100): os.close(os.open(\"keys/!%06d\" % n, os.O_CREAT))'";
+    w.is_kept("many", fill, "cat keys/plain");
+    let refused = w.exec("many", "true");
+    assert!(refused.contains("more than 100000 names"), "{refused}");
+}
+
+/// What somebody is asked about, and what a link leads to, is shown to those who may answer, or to nobody.
+#[test]
+fn what_waits_for_an_answer_is_not_told_to_who_cannot_give_it() {
+    for who in BOTH {
+        let w = Typed::new(who);
+        let daemon = Daemon::start(&w.0);
+        w.create("asked", "copy", json!([{ "action": "ask", "path": "$WORKSPACE/deploy" }]));
+        w.create("linked", "copy", json!([{ "action": "deny", "path": "$WORKSPACE/.env" }]));
+        for path in ["deploy/key", "theenv", "open/file"] {
+            std::thread::sleep(std::time::Duration::from_millis(20));
+            w.0.file(w.0.project.join(path), format!("{SECRET} anew\n"));
+        }
+        let scopes =
+            |scope: &str| daemon.token(json!({ "name": scope, "scopes": [scope], "sandboxes": ["asked", "linked"] }));
+        let (agent, reviewer) = (scopes("agent"), scopes("reviewer"));
+        for name in ["asked", "linked"] {
+            let hidden = if name == "asked" { "deploy/key" } else { "theenv" };
+            for what in ["workspace/diff", "workspace/patch", "export"] {
+                let answer = daemon.ask("GET", &format!("/v1/sandboxes/{name}/{what}")).bearer(&agent).send();
+                let text = answer.text();
+                assert!(!text.contains(&format!("{SECRET} {hidden}")), "{who:?} {name} {what}: {text}");
+            }
+            let rebased = daemon.ask("POST", &format!("/v1/sandboxes/{name}/workspace/rebase")).bearer(&agent).send();
+            assert!(!rebased.text().contains(hidden), "{}", rebased.text());
+        }
+        let shown = daemon.ask("GET", "/v1/sandboxes/asked/workspace/diff").bearer(&reviewer).send().text();
+        assert!(shown.contains(SECRET), "the control: who may answer sees it: {shown}");
+    }
+}

@@ -98,7 +98,9 @@ impl Found {
         if now.ended_ms.is_none() {
             return Ok(None);
         }
-        Ok(self.logged().or_else(|| self.told()).or_else(|| recorded(&self.id, &now)))
+        // A keeper whose log of it is gone knows no more than that; the record does.
+        let agrees = |outcome: &Outcome| now.verdict.is_none_or(|verdict| verdict == outcome.verdict);
+        Ok(self.logged().or_else(|| self.told().filter(agrees)).or_else(|| recorded(&self.id, &now)))
     }
 
     /// An end is written down before it is told, so that for a moment it has a record and is not in its log yet; on a full disk it

@@ -12,7 +12,7 @@ use crate::{Caller, Reach, policies};
 use policy::{Format, Policy, Target};
 use serde_json::{Value, json};
 use store::Kept;
-use terms::{ErrorKind, Fault, Limits, Phase, check_amounts};
+use terms::{ErrorKind, Fault, Limits, Phase, Retry, check_amounts};
 
 /// Rules, as many as any policy has use for.
 const MOST_RULES: usize = 1024;
@@ -20,7 +20,6 @@ const MOST_RULES: usize = 1024;
 /// A sandbox's policy and limits as they shall be.
 pub(super) struct Revised {
     id: String,
-    version: u64,
     policy: Value,
     ceiling: Value,
     limits: Limits,
@@ -65,7 +64,6 @@ pub(super) fn prepare(state: &State, which: &Which, ask: &Ask, caller: &Caller) 
     }
     Ok(Some(Revised {
         id: kept.id,
-        version: kept.version,
         ceiling: if is_host { document.clone() } else { ceiling },
         policy: document,
         limits,
@@ -144,10 +142,11 @@ impl Revised {
     }
 
     pub(super) fn put(&self, kept: &mut Kept<Sandbox>) -> Result<(), Fault> {
-        if kept.version != self.version {
-            let message = format!("{} has version {}, not {}", kept.id, kept.version, self.version);
+        // Whatever else was said of it meanwhile stays.
+        if kept.record.revision + 1 != self.revision {
+            let message = format!("the rules or limits of {} were changed by somebody else meanwhile", kept.id);
             let fault = Fault::new(ErrorKind::Conflict, message).subject(&kept.id).phase(Phase::Admission);
-            return Err(fault.hint("look at it again, and repeat"));
+            return Err(fault.retry(Retry::Now).hint("look at it again, and repeat"));
         }
         let record = &mut kept.record;
         (record.policy, record.ceiling) = (self.policy.clone(), Some(self.ceiling.clone()));

@@ -15,8 +15,6 @@ use workspace::{FileKind, Rel, Stack};
 
 /// Symbolic links followed before a path counts as a loop, as the kernel does it.
 const MOST_LINKS: usize = 40;
-/// Entries of one directory that are looked at.
-const MOST_ENTRIES: usize = 100_000;
 
 #[derive(Clone, Default)]
 pub struct View {
@@ -55,8 +53,16 @@ impl View {
         Some((real, kind, mode))
     }
 
-    /// Follows a path one part at a time, through the workspace where it leads there.
     fn follow(&self, over: &Over, path: &Path) -> Option<Found> {
+        let (real, links) = over.resolve(path)?;
+        let kind = over.kind(&real)?;
+        Some(Found { real, kind, links })
+    }
+}
+
+impl Over {
+    /// Follows a path one part at a time, through the workspace where it leads there; nothing need be at its end.
+    fn resolve(&self, path: &Path) -> Option<(PathBuf, Vec<Link>)> {
         let mut rest: VecDeque<OsString> = parts(path);
         let (mut at, mut links) = (PathBuf::from("/"), Vec::new());
         while let Some(name) = rest.pop_front() {
@@ -65,7 +71,7 @@ impl View {
                 Some(Component::ParentDir) => drop(at.pop()),
                 Some(Component::Normal(_)) => {
                     at.push(&name);
-                    let Some(target) = over.link(&at) else { continue };
+                    let Some(target) = self.link(&at) else { continue };
                     if links.len() >= MOST_LINKS {
                         return None;
                     }
@@ -79,8 +85,7 @@ impl View {
                 _ => {}
             }
         }
-        let kind = over.kind(&at)?;
-        Some(Found { real: at, kind, links })
+        Some((at, links))
     }
 }
 
@@ -91,6 +96,17 @@ fn parts(path: &Path) -> VecDeque<OsString> {
 impl Over {
     fn inside(&self, path: &Path) -> Option<Rel> {
         Rel::parse(path.strip_prefix(&self.at).ok()?.as_os_str().as_bytes())
+    }
+
+    /// Of the nearest directory above that can be seen: it is what is shut.
+    fn owner(&self, at: &Rel) -> Option<u32> {
+        let mut at = at.clone();
+        loop {
+            if let Ok(Some(found)) = self.stack.meta(&at) {
+                return Some(found.meta.uid);
+            }
+            at = at.split()?.0;
+        }
     }
 
     fn link(&self, path: &Path) -> Option<PathBuf> {
@@ -125,11 +141,30 @@ impl Host for View {
         self.follow(over, path)
     }
 
-    fn list(&self, dir: &Path) -> Vec<OsString> {
+    fn list(&self, dir: &Path) -> Result<Vec<OsString>, String> {
         let inside = self.over.as_ref().and_then(|over| Some((over, over.inside(&self.look(dir)?.real)?)));
         let Some((over, rel)) = inside else { return self.host.list(dir) };
-        let names = over.stack.names(&rel).unwrap_or_default();
-        names.into_keys().take(MOST_ENTRIES).map(|name| OsStr::from_bytes(&name).to_owned()).collect()
+        let names = match over.stack.names(&rel) {
+            Ok(names) => names,
+            Err(e) => return enclosure::unlisted(&e, || over.owner(&rel)),
+        };
+        if names.len() > enclosure::MOST_ENTRIES {
+            return Err(enclosure::too_many());
+        }
+        Ok(names.into_keys().map(|name| OsStr::from_bytes(&name).to_owned()).collect())
+    }
+
+    fn hidden(&self, path: &Path) -> Option<String> {
+        let Some(over) = &self.over else { return self.host.hidden(path) };
+        let (real, _) = over.resolve(path)?;
+        match over.inside(&real) {
+            Some(rel) => enclosure::unlisted::<()>(&over.stack.meta(&rel).err()?, || over.owner(&rel)).err(),
+            None => self.host.hidden(&real),
+        }
+    }
+
+    fn beneath(&self) -> Option<&dyn Host> {
+        self.over.as_ref().map(|_| &*self.host as &dyn Host)
     }
 
     fn sha256(&self, file: &Path) -> Option<[u8; 32]> {

@@ -2,6 +2,7 @@
 
 use super::take::unmade;
 use super::{check_name, covered, discard, earlier, look, note, running};
+use crate::denied;
 use crate::lifecycle::keys::Once;
 use crate::lifecycle::{bases, create};
 use crate::policies::{self, Flag, Source};
@@ -37,7 +38,8 @@ pub fn export(state: &State, caller: &Caller, word: &str, out: &mut dyn Write) -
             let ground = &kept.record.ground;
             let what =
                 What { id: &kept.id, driver: ground.driver, base: ground.base(), layers: ground.verified(state)? };
-            write(what, about(&ground.base, &ground.policy, &ground.limits), out)?
+            let may = denied::may_export(&kept.id, (&ground.policy, &ground.base), caller)?;
+            write(what, about(&ground.base, &ground.policy, &ground.limits), &may, out)?
         }
         None => {
             let found = state.store.read(|tx| sandbox::find(tx, Some(word), caller))?;
@@ -49,7 +51,8 @@ pub fn export(state: &State, caller: &Caller, word: &str, out: &mut dyn Write) -
             let layers = kept.record.layers.iter().map(open).collect::<Result<Vec<_>, _>>()?;
             let Sandbox { base, base_id, since, policy, limits, driver, .. } = &kept.record;
             let what = What { id: &kept.id, driver: *driver, base: covered(base, *base_id, *since), layers };
-            write(what, about(base, policy, limits), out)?
+            let may = denied::may_export(&kept.id, (policy, base), caller)?;
+            write(what, about(base, policy, limits), &may, out)?
         }
     };
     let body = serde_json::json!({ "digest": written.digest, "entries": written.entries });
@@ -73,7 +76,12 @@ struct What<'a> {
     layers: Vec<Layer>,
 }
 
-fn write(what: What<'_>, about: serde_json::Value, out: &mut dyn Write) -> Result<Written, Fault> {
+fn write(
+    what: What<'_>,
+    about: serde_json::Value,
+    may: &dyn Fn(&Rel) -> Result<(), Fault>,
+    out: &mut dyn Write,
+) -> Result<Written, Fault> {
     let What { id, driver, base, layers } = what;
     let of_it = |fault: Fault| fault.subject(id);
     let is_copy = driver != Driver::Overlay;
@@ -86,7 +94,7 @@ fn write(what: What<'_>, about: serde_json::Value, out: &mut dyn Write) -> Resul
         base: base.as_ref(),
         origin: layers.last().filter(|_| is_copy).and_then(Origin::read),
     };
-    let done = archive::export(&source, about, out).map_err(of_it)?;
+    let done = archive::export(&source, about, may, out).map_err(of_it)?;
     let archive::Exported { digest, entries, bytes } = done;
     Ok(Written { protocol_version: terms::PROTOCOL_VERSION, id: id.to_owned(), digest, entries, bytes })
 }

@@ -107,9 +107,9 @@ impl Host for World {
         Some(Found { real, kind, links })
     }
 
-    fn list(&self, dir: &Path) -> Vec<OsString> {
+    fn list(&self, dir: &Path) -> Result<Vec<OsString>, String> {
         let below = self.things.keys().filter(|p| p.parent() == Some(dir));
-        below.filter_map(|p| p.file_name().map(ToOwned::to_owned)).collect()
+        Ok(below.filter_map(|p| p.file_name().map(ToOwned::to_owned)).collect())
     }
 
     fn sha256(&self, file: &Path) -> Option<[u8; 32]> {

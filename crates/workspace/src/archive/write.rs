@@ -24,8 +24,14 @@ pub struct Exported {
 }
 
 /// Writes what was changed.
-pub fn export(source: &Source<'_>, about: serde_json::Value, out: impl Write) -> Result<Exported, Fault> {
+pub fn export(
+    source: &Source<'_>,
+    about: serde_json::Value,
+    may: &dyn Fn(&Rel) -> Result<(), Fault>,
+    out: impl Write,
+) -> Result<Exported, Fault> {
     let items = source.items()?;
+    check_paths(&items, may)?;
     if items.len() > MOST_ENTRIES {
         return Err(too_many());
     }
@@ -51,6 +57,20 @@ pub fn export(source: &Source<'_>, about: serde_json::Value, out: impl Write) ->
     let finished = tar.into_inner().and_then(zstd::stream::write::Encoder::finish).and_then(|mut out| out.flush());
     finished.map_err(|e| unwritten(&e))?;
     Ok(Exported { digest, entries, bytes })
+}
+
+/// Asks about the path of each item that has bytes.
+fn check_paths(items: &[Item], may: &dyn Fn(&Rel) -> Result<(), Fault>) -> Result<(), Fault> {
+    let mut above: Vec<Rel> = Vec::new();
+    for item in items {
+        above.truncate(item.depth as usize);
+        let path = above.last().cloned().unwrap_or_else(Rel::top).join(&item.name_bytes());
+        if item.kind == ItemKind::File {
+            may(&path)?;
+        }
+        above.push(path);
+    }
+    Ok(())
 }
 
 fn unwritten(error: &io::Error) -> Fault {
