@@ -23,11 +23,36 @@ class Guest(http.server.BaseHTTPRequestHandler):
 http.server.ThreadingHTTPServer(("127.0.0.1", 8000), Guest).serve_forever()
 "#;
 
+/// Hosts that are the daemon, and some that nobody can tell.
+const OURS: [&str; 21] = [
+    "127.0.0.1",
+    "127.1",
+    "2130706433",
+    "127%2e0.0.1",
+    "0x7f.1",
+    "017700000001",
+    "localhost%2e",
+    "localhost.",
+    "LOCALHOST",
+    "[0:0:0:0:0:0:0:1]",
+    "[::ffff:127.0.0.1]",
+    "foo.localhost",
+    "0.0.0.0",
+    "0",
+    "[::]",
+    "127.0.0.2",
+    "ip6-localhost",
+    "box.example",
+    "BOX.example.",
+    "1.2.3.4.5",
+    "127.0.0.256",
+];
+
 /// A client follows a redirect with the token that it came with, also one that deletes.
 #[test]
 fn a_redirect_of_a_guest_takes_no_token_to_the_daemon() {
     let place = Place::new(As::User);
-    let daemon = Daemon::start_tcp(&place);
+    let daemon = Daemon::start_with(&place, &["--listen", "127.0.0.1:0", "--allow-host", "box.example"]);
     for name in ["web", "victim"] {
         daemon.post("/v1/sandboxes", json!({ "name": name })).assert_ok();
     }
@@ -65,6 +90,23 @@ fn a_redirect_of_a_guest_takes_no_token_to_the_daemon() {
         let said = led(&to);
         assert!(said.starts_with("guest: DELETE /") || said.contains("provider_failed"), "{to}: {said}");
         assert_eq!(daemon.get("/v1/sandboxes/victim").status, 200, "{to}");
+    }
+    // One address has many spellings, and clients know them all.
+    let raw = |to: &str| daemon.get(&format!("/v1/sandboxes/web/ports/8000/a/lead?{}", to.replace('%', "%25")));
+    for host in OURS {
+        raw(&format!("http://{host}:{port}/v1/tokens")).assert_fault(502, "provider_failed");
+        raw(&format!("//{host}:{port}/v1/tokens")).assert_fault(502, "provider_failed");
+    }
+    // The control: other hosts are none of our business, and what the guest calls its own stays below its path.
+    for (to, there) in [
+        ("http://other.example:7171/v1/tokens", "http://other.example:7171/v1/tokens"),
+        ("http://192.0.2.7/a", "http://192.0.2.7/a"),
+        ("http://localhost.example/a", "http://localhost.example/a"),
+        ("../x", "/v1/sandboxes/web/ports/8000/x"),
+        ("http://0.0.0.0:8000/x", "/v1/sandboxes/web/ports/8000/x"),
+    ] {
+        let led = raw(to);
+        assert_eq!((led.status, led.header("location")), (307, Some(there)), "{to}");
     }
     // The control: with this token it is deleted by whoever means to.
     curl("DELETE", &format!("/v1/sandboxes/{name}"));
