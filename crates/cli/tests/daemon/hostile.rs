@@ -114,6 +114,83 @@ fn a_redirect_of_a_guest_takes_no_token_to_the_daemon() {
     daemon.ask("DELETE", "/v1/sandboxes/web?force=true&timeout=0s").send().assert_ok();
 }
 
+/// Writes a workspace without files whose `about` is made of many times the same byte: what comes of it, however much, fits into a few
+/// hundred blocks of one repeated byte each.
+const TELLS: &str = r#"
+import hashlib, io, json, re, struct, sys, tarfile
+first, byte, count, last = sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4]
+about = (first + byte * count + last).encode()
+plain = json.dumps(json.loads(about), separators=(",", ":")).encode()
+digest = hashlib.sha256(struct.pack("<Q", len(plain)) + plain).hexdigest()
+told = b'{"format":1,"about":%s,"digest":"%s","entries":[]}' % (about, digest.encode())
+out = io.BytesIO()
+with tarfile.open(fileobj=out, mode="w", format=tarfile.GNU_FORMAT) as tar:
+    info = tarfile.TarInfo("manifest.json")
+    info.size = len(told)
+    tar.addfile(info, io.BytesIO(told))
+rest, blocks, at = out.getvalue(), [], 0
+for run in re.finditer(rb"(?s)(.)\1{4095,}", rest):
+    blocks += [(0, rest[at:run.start()]), (1, run.group())]
+    at = run.end()
+blocks.append((0, rest[at:]))
+frame = [b"\x28\xb5\x2f\xfd\x00\x38"]
+for kind, data in blocks:
+    for part in (data[i:i + 131072] for i in range(0, len(data), 131072)):
+        frame.append(struct.pack("<I", kind << 1 | len(part) << 3)[:3] + (part[:1] if kind else part))
+frame.append(b"\x01\x00\x00")
+sys.stdout.buffer.write(b"".join(frame))
+"#;
+
+/// What a file says of itself is its maker's to choose: it costs neither memory nor room among the records.
+#[test]
+fn an_import_costs_no_more_than_it_brings() {
+    let place = Place::new(As::User);
+    let daemon = Daemon::start(&place);
+    let telling = |first: &str, byte: &str, count: u32, last: &str| {
+        let mut python = Command::new("python3");
+        let made = python.args(["-c", TELLS, first, byte, &count.to_string(), last]).output().unwrap();
+        assert!(made.status.success() && made.stdout.len() < 16 << 10, "{made:?}");
+        made.stdout
+    };
+    let import = |key: &str, bytes: &[u8]| {
+        let ask = daemon.ask("POST", "/v1/import").header("idempotency-key", key);
+        ask.body("application/zstd", bytes).send()
+    };
+    let kept = || {
+        let sizes = ["store.db", "store.db-wal"].map(|name| std::fs::metadata(place.state().join(name)));
+        sizes.into_iter().flatten().map(|meta| meta.len()).sum::<u64>()
+    };
+    let peak = || {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", daemon.child.id())).unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
+        line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() << 10
+    };
+    let (records, memory) = (kept(), peak());
+    let long = telling("\"", "a", 20 << 20, "\"");
+    let deep = telling("[", " ", 40 << 20, "]");
+    for (n, bytes) in [&long, &deep].into_iter().cycle().take(6).enumerate() {
+        import(&format!("bad{n}"), bytes).assert_fault(400, "invalid_request");
+    }
+    let fair = telling("\"", "a", 1_000_000, "\"");
+    for n in 0..6 {
+        let told = import(&format!("fair{n}"), &fair);
+        assert_eq!(told.assert_ok()["about"].as_str().unwrap().len(), 1_000_000, "the control: some is told");
+        assert_eq!(import(&format!("fair{n}"), &fair).assert_ok()["id"], told.json()["id"]);
+    }
+    assert!(kept() - records < 2 << 20, "{records} bytes of records became {}", kept());
+    assert!(peak() - memory < 200 << 20, "{memory} bytes of memory became {}", peak());
+    // The control: an ordinary workspace of many files comes in, and is told again as it was.
+    daemon.post("/v1/sandboxes", json!({ "name": "many" })).assert_ok();
+    let fill = "for n in $(seq 2000); do echo $n > file-$n; done";
+    let run = daemon.post("/v1/sandboxes/many/runs?wait=60s", json!({ "shell": fill })).assert_ok();
+    assert_eq!(run["outcome"]["exit"], json!({ "code": 0 }), "{run}");
+    daemon.ask("POST", "/v1/sandboxes/many/stop").send().assert_ok();
+    let exported = daemon.get("/v1/sandboxes/many/export");
+    let told = import("many", &exported.body).assert_ok();
+    assert_eq!(told["entries"], 2000, "{told}");
+    assert_eq!(import("many", &exported.body).assert_ok(), told);
+}
+
 /// Rules are followed to where links of the host lead, and an allowance of what is not there falls away: neither is for others to see.
 #[test]
 fn an_explanation_tells_nothing_of_the_host() {
