@@ -141,6 +141,7 @@ pub fn of_flags(flags: &[Flag], caller: &Caller) -> Result<Vec<Document>, Fault>
 
 fn of_flag(flag: &Flag, caller: &Caller) -> Result<Document, Fault> {
     let name = flag_name(flag);
+    check_no_pattern(&name, flag, caller)?;
     let mut document = Document::new(&name);
     let execute = Perms::of(&[Perm::Execute]);
     match flag {
@@ -170,6 +171,27 @@ fn of_flag(flag: &Flag, caller: &Caller) -> Result<Document, Fault> {
         Flag::Net(action, host) => document.net.push(net_rule(&name, *action, host, caller)?),
     }
     Ok(document)
+}
+
+/// A relative path is meant as it is written, so as a pattern it would deny nothing, and nobody would be told.
+fn check_no_pattern(name: &str, flag: &Flag, caller: &Caller) -> Result<(), Fault> {
+    let (action, text) = match flag {
+        Flag::Read(action, text) | Flag::Write(action, text) | Flag::Exec(action, text) => (*action, text.as_str()),
+        Flag::Net(action, text) => match text.strip_prefix("unix:") {
+            Some(path) => (*action, path),
+            None => return Ok(()),
+        },
+    };
+    let is_meant = action == Action::Allow || text.starts_with(['/', '~', '$']) || !text.contains(['*', '?', '[']);
+    if is_meant || caller.cwd.join(text).symlink_metadata().is_ok() {
+        return Ok(());
+    }
+    let fault = Fault::invalid(format!("{name} {text:?}: a relative path is no pattern, and there is no such file"));
+    let rest = text.trim_start_matches("./");
+    let hint = format!(
+        "a pattern begins with /, ~ or $WORKSPACE, here and in a policy file: '$WORKSPACE/{rest}', or '$WORKSPACE/**/{rest}' at any depth"
+    );
+    Err(fault.hint(hint).phase(Phase::Admission))
 }
 
 fn flag_name(flag: &Flag) -> String {

@@ -49,6 +49,8 @@ struct Inner {
     state: PathBuf,
     max_body: usize,
     patience: Duration,
+    /// Names and addresses that lead to this daemon, beside those that every machine has for itself.
+    hosts: Vec<String>,
     credentials: Credentials,
     rules: Rules,
     tries: Tries,
@@ -72,9 +74,12 @@ impl Shared {
         let lookout = Lookout::new(settings.logs, Nodes { caller: caller.clone(), state: state.clone() });
         let (verbs, admission) = (Fair::new(Some(AT_A_TIME)), Admission::new(quotas));
         let ending = watch::channel(false).0;
+        let listening = settings.listen.map(|address| address.to_string());
+        let hosts = settings.allow_hosts.iter().cloned().chain(listening).collect();
         Shared(Arc::new(Inner {
             max_body,
             patience,
+            hosts,
             caller,
             state,
             credentials,
@@ -144,6 +149,10 @@ impl Shared {
 
     pub fn rules(&self) -> &Rules {
         &self.0.rules
+    }
+
+    pub fn hosts(&self) -> &[String] {
+        &self.0.hosts
     }
 
     /// The largest document that a route takes, in bytes. Files are streamed and have their own bounds.

@@ -4,6 +4,7 @@
 use crate::item::Item;
 use serde::de::{Error, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
+use serde_json::value::RawValue;
 use sha2::{Digest, Sha256};
 use std::fmt;
 use terms::{ErrorKind, Fault, LimitKind};
@@ -27,20 +28,41 @@ pub const MOST_ENTRIES: usize = 500_000;
 pub const LONGEST_PATH: usize = 64 << 10;
 /// The largest `manifest.json`.
 const LARGEST_MANIFEST: u64 = 256 << 20;
+/// The longest text of what a file says of where it comes from; a policy is most of it.
+const LONGEST_ABOUT: usize = 1 << 20;
 
 const MANIFEST: &[u8] = b"manifest.json";
 const FILES: &[u8] = b"files/";
 
-#[derive(Debug, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[derive(Debug, Serialize)]
 struct Manifest {
     format: u32,
     /// Whose workspace it was: base, policy, limits. Only told, never obeyed unasked.
     about: serde_json::Value,
     /// Over `about` and `entries`, as they stand here.
     digest: String,
+    entries: Vec<Item>,
+}
+
+/// The same as it is read: what is in `about` costs many times its text, so its length is looked at first.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Unread {
+    format: u32,
+    about: Box<RawValue>,
+    digest: String,
     #[serde(deserialize_with = "bounded")]
     entries: Vec<Item>,
+}
+
+impl Unread {
+    fn read(self) -> serde_json::Result<Manifest> {
+        let Unread { format, about, digest, entries } = self;
+        if about.get().len() > LONGEST_ABOUT {
+            return Err(serde_json::Error::custom(format!("its `about` is longer than {LONGEST_ABOUT} bytes")));
+        }
+        Ok(Manifest { format, about: serde_json::from_str(about.get())?, digest, entries })
+    }
 }
 
 impl Manifest {

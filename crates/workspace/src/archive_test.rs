@@ -316,6 +316,39 @@ fn bombs_end_before_they_cost_anything() {
     import(&huge[..], &scratch.mkdir("agreed"), Marks::Mean, &agreed).unwrap();
 }
 
+/// A manifest of nothing but what it says of itself.
+fn telling(about: &str) -> Vec<u8> {
+    let digest = serde_json::from_str(about).map(|about| Manifest::digest(&about, &[]).unwrap()).unwrap_or_default();
+    let told = format!(r#"{{"format":{FORMAT},"about":{about},"digest":"{digest}","entries":[]}}"#);
+    let mut tar = tar::Builder::new(Vec::new());
+    let mut header = Header::new_gnu();
+    header.set_size(told.len() as u64);
+    tar.append_data(&mut header, "manifest.json", told.as_bytes()).unwrap();
+    zstd::encode_all(&tar.into_inner().unwrap()[..], 3).unwrap()
+}
+
+#[test]
+fn what_a_file_says_of_itself_is_bounded_before_it_is_understood() {
+    let text = |length: usize| format!("\"{}\"", "a".repeat(length));
+    taken(&telling(&text(LONGEST_ABOUT - 2))).1.expect("the control: what is short enough");
+    let fault = taken(&telling(&text(LONGEST_ABOUT - 1))).1.unwrap_err();
+    assert_eq!(fault.error_kind, ErrorKind::InvalidRequest);
+    assert!(fault.message.contains("longer than 1048576 bytes"), "{}", fault.message);
+    let lists = format!("[{}[]]", "[],".repeat(8 << 20));
+    let fault = taken(&telling(&lists)).1.unwrap_err();
+    assert_eq!(fault.error_kind, ErrorKind::InvalidRequest);
+    assert!(fault.message.contains("far more comes out"), "{}", fault.message);
+}
+
+#[test]
+fn manifests_of_many_changes_are_no_bombs() {
+    let items = (0..MOST_ENTRIES).map(|i| item(0, format!("{i:08}").as_bytes(), ItemKind::Gone, b"")).collect();
+    let forge = Forge { items, entries: Vec::new() };
+    let scratch = Scratch::new();
+    let up = scratch.mkdir("up");
+    import(&forge.packed()[..], &up, Marks::Plain, &Bounds::default()).unwrap();
+}
+
 #[test]
 fn more_changes_than_are_taken_are_refused_while_they_are_read() {
     let mut items: Vec<Item> = Vec::with_capacity(MOST_ENTRIES + 1);

@@ -23,11 +23,36 @@ class Guest(http.server.BaseHTTPRequestHandler):
 http.server.ThreadingHTTPServer(("127.0.0.1", 8000), Guest).serve_forever()
 "#;
 
+/// Hosts that are the daemon, and some that nobody can tell.
+const OURS: [&str; 21] = [
+    "127.0.0.1",
+    "127.1",
+    "2130706433",
+    "127%2e0.0.1",
+    "0x7f.1",
+    "017700000001",
+    "localhost%2e",
+    "localhost.",
+    "LOCALHOST",
+    "[0:0:0:0:0:0:0:1]",
+    "[::ffff:127.0.0.1]",
+    "foo.localhost",
+    "0.0.0.0",
+    "0",
+    "[::]",
+    "127.0.0.2",
+    "ip6-localhost",
+    "box.example",
+    "BOX.example.",
+    "1.2.3.4.5",
+    "127.0.0.256",
+];
+
 /// A client follows a redirect with the token that it came with, also one that deletes.
 #[test]
 fn a_redirect_of_a_guest_takes_no_token_to_the_daemon() {
     let place = Place::new(As::User);
-    let daemon = Daemon::start_tcp(&place);
+    let daemon = Daemon::start_with(&place, &["--listen", "127.0.0.1:0", "--allow-host", "box.example"]);
     for name in ["web", "victim"] {
         daemon.post("/v1/sandboxes", json!({ "name": name })).assert_ok();
     }
@@ -66,10 +91,104 @@ fn a_redirect_of_a_guest_takes_no_token_to_the_daemon() {
         assert!(said.starts_with("guest: DELETE /") || said.contains("provider_failed"), "{to}: {said}");
         assert_eq!(daemon.get("/v1/sandboxes/victim").status, 200, "{to}");
     }
+    // One address has many spellings, and clients know them all.
+    let raw = |to: &str| daemon.get(&format!("/v1/sandboxes/web/ports/8000/a/lead?{}", to.replace('%', "%25")));
+    for host in OURS {
+        raw(&format!("http://{host}:{port}/v1/tokens")).assert_fault(502, "provider_failed");
+        raw(&format!("//{host}:{port}/v1/tokens")).assert_fault(502, "provider_failed");
+    }
+    // The control: other hosts are none of our business, and what the guest calls its own stays below its path.
+    for (to, there) in [
+        ("http://other.example:7171/v1/tokens", "http://other.example:7171/v1/tokens"),
+        ("http://192.0.2.7/a", "http://192.0.2.7/a"),
+        ("http://localhost.example/a", "http://localhost.example/a"),
+        ("../x", "/v1/sandboxes/web/ports/8000/x"),
+        ("http://0.0.0.0:8000/x", "/v1/sandboxes/web/ports/8000/x"),
+    ] {
+        let led = raw(to);
+        assert_eq!((led.status, led.header("location")), (307, Some(there)), "{to}");
+    }
     // The control: with this token it is deleted by whoever means to.
     curl("DELETE", &format!("/v1/sandboxes/{name}"));
     assert_eq!(daemon.get("/v1/sandboxes/victim").status, 404);
     daemon.ask("DELETE", "/v1/sandboxes/web?force=true&timeout=0s").send().assert_ok();
+}
+
+/// Writes a workspace without files whose `about` is made of many times the same byte: what comes of it, however much, fits into a few
+/// hundred blocks of one repeated byte each.
+const TELLS: &str = r#"
+import hashlib, io, json, re, struct, sys, tarfile
+first, byte, count, last = sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4]
+about = (first + byte * count + last).encode()
+plain = json.dumps(json.loads(about), separators=(",", ":")).encode()
+digest = hashlib.sha256(struct.pack("<Q", len(plain)) + plain).hexdigest()
+told = b'{"format":1,"about":%s,"digest":"%s","entries":[]}' % (about, digest.encode())
+out = io.BytesIO()
+with tarfile.open(fileobj=out, mode="w", format=tarfile.GNU_FORMAT) as tar:
+    info = tarfile.TarInfo("manifest.json")
+    info.size = len(told)
+    tar.addfile(info, io.BytesIO(told))
+rest, blocks, at = out.getvalue(), [], 0
+for run in re.finditer(rb"(?s)(.)\1{4095,}", rest):
+    blocks += [(0, rest[at:run.start()]), (1, run.group())]
+    at = run.end()
+blocks.append((0, rest[at:]))
+frame = [b"\x28\xb5\x2f\xfd\x00\x38"]
+for kind, data in blocks:
+    for part in (data[i:i + 131072] for i in range(0, len(data), 131072)):
+        frame.append(struct.pack("<I", kind << 1 | len(part) << 3)[:3] + (part[:1] if kind else part))
+frame.append(b"\x01\x00\x00")
+sys.stdout.buffer.write(b"".join(frame))
+"#;
+
+/// What a file says of itself is its maker's to choose: it costs neither memory nor room among the records.
+#[test]
+fn an_import_costs_no_more_than_it_brings() {
+    let place = Place::new(As::User);
+    let daemon = Daemon::start(&place);
+    let telling = |first: &str, byte: &str, count: u32, last: &str| {
+        let mut python = Command::new("python3");
+        let made = python.args(["-c", TELLS, first, byte, &count.to_string(), last]).output().unwrap();
+        assert!(made.status.success() && made.stdout.len() < 16 << 10, "{made:?}");
+        made.stdout
+    };
+    let import = |key: &str, bytes: &[u8]| {
+        let ask = daemon.ask("POST", "/v1/import").header("idempotency-key", key);
+        ask.body("application/zstd", bytes).send()
+    };
+    let kept = || {
+        let sizes = ["store.db", "store.db-wal"].map(|name| std::fs::metadata(place.state().join(name)));
+        sizes.into_iter().flatten().map(|meta| meta.len()).sum::<u64>()
+    };
+    let peak = || {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", daemon.child.id())).unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
+        line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() << 10
+    };
+    let (records, memory) = (kept(), peak());
+    let long = telling("\"", "a", 20 << 20, "\"");
+    let deep = telling("[", " ", 40 << 20, "]");
+    for (n, bytes) in [&long, &deep].into_iter().cycle().take(6).enumerate() {
+        import(&format!("bad{n}"), bytes).assert_fault(400, "invalid_request");
+    }
+    let fair = telling("\"", "a", 1_000_000, "\"");
+    for n in 0..6 {
+        let told = import(&format!("fair{n}"), &fair);
+        assert_eq!(told.assert_ok()["about"].as_str().unwrap().len(), 1_000_000, "the control: some is told");
+        assert_eq!(import(&format!("fair{n}"), &fair).assert_ok()["id"], told.json()["id"]);
+    }
+    assert!(kept() - records < 2 << 20, "{records} bytes of records became {}", kept());
+    assert!(peak() - memory < 200 << 20, "{memory} bytes of memory became {}", peak());
+    // The control: an ordinary workspace of many files comes in, and is told again as it was.
+    daemon.post("/v1/sandboxes", json!({ "name": "many" })).assert_ok();
+    let fill = "for n in $(seq 2000); do echo $n > file-$n; done";
+    let run = daemon.post("/v1/sandboxes/many/runs?wait=60s", json!({ "shell": fill })).assert_ok();
+    assert_eq!(run["outcome"]["exit"], json!({ "code": 0 }), "{run}");
+    daemon.ask("POST", "/v1/sandboxes/many/stop").send().assert_ok();
+    let exported = daemon.get("/v1/sandboxes/many/export");
+    let told = import("many", &exported.body).assert_ok();
+    assert_eq!(told["entries"], 2000, "{told}");
+    assert_eq!(import("many", &exported.body).assert_ok(), told);
 }
 
 /// Rules are followed to where links of the host lead, and an allowance of what is not there falls away: neither is for others to see.

@@ -157,6 +157,27 @@ fn what_is_denied_is_neither_moved_nor_uncovered_from_outside() {
     }
 }
 
+/// Directories above are asked about before they are made, and not only what was meant.
+#[test]
+fn no_denied_directory_is_made_on_the_way_to_another() {
+    for (who, driver) in BOTH.into_iter().flat_map(|who| [(who, "overlay"), (who, "copy")]) {
+        let w = World::new(who, driver);
+        let mkdir = |path: &str| w.post("mkdir", json!({ "path": path, "parents": true }));
+        let put = |path: &str| w.put(&format!("{path}&parents=true"));
+        w.run("ln -s later.key way");
+        for path in ["later.key/deep/er", "later.key/deep", "way/deep"] {
+            mkdir(path).assert_fault(403, "policy_denied");
+            put(path).assert_fault(403, "policy_denied");
+        }
+        let there = w.run("ls -d later.key way/ 2>/dev/null; true");
+        assert_eq!(there["stdout"], "", "{who:?} {driver}");
+        // The control: others are made.
+        mkdir("later/deep/er").assert_ok();
+        put("other/deep/file").assert_ok();
+        assert_eq!(w.run("ls later/deep other/deep")["stdout"], "later/deep:\ner\n\nother/deep:\nfile\n");
+    }
+}
+
 /// A name that was denied before it was there, and that both the guest and the base have made since.
 #[test]
 fn what_the_base_has_at_a_denied_path_is_told_to_nobody_inside() {

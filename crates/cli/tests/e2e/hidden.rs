@@ -68,6 +68,36 @@ fn words_are_seen_from_where_the_command_starts() {
     }
 }
 
+/// A pattern that is taken for a name hides nothing: it is refused before anything runs.
+#[test]
+fn a_denial_by_a_relative_pattern_is_refused() {
+    for who in BOTH {
+        let place = furnished(who);
+        for name in ["key.pem", "deep/key.pem", "odd[1].txt"] {
+            place.file(place.project.join(name), "secret\n");
+        }
+        for flag in ["--deny-read", "--deny-write", "--deny-exec"] {
+            for pattern in ["*.pem", "./key.???", "deep/[a-z]*"] {
+                let run = place.run(&[flag, pattern], &["cat", "key.pem"]);
+                assert_eq!(run.code(), 2, "{}", run.story());
+                assert!(
+                    run.story().contains("is no pattern") && run.story().contains("$WORKSPACE/**/"),
+                    "{}",
+                    run.story()
+                );
+            }
+        }
+        // The controls: the way that is told hides them, and a name that has such characters is a name.
+        let all = ["--deny-read", "$WORKSPACE/**/*.pem"];
+        assert_ne!(place.run(&all, &["cat", "key.pem"]).code(), 0);
+        assert_ne!(place.run(&all, &["cat", "deep/key.pem"]).code(), 0);
+        assert_eq!(place.run(&all, &["cat", "odd[1].txt"]).code(), 0);
+        let run = place.run(&["--deny-read", "odd[1].txt"], &["cat", "odd[1].txt"]);
+        assert_eq!(run.code(), 1, "{}", run.story());
+        assert_eq!(place.run(&["--read", "*.pem"], &["cat", "key.pem"]).code(), 0);
+    }
+}
+
 #[test]
 fn who_fails_for_reasons_of_their_own_hears_nothing() {
     for who in BOTH {

@@ -112,17 +112,18 @@ impl Way<'_> {
         }
     }
 
-    /// The directory below, made where it is missing and that is wanted.
-    fn below(&mut self, here: &Dir, part: &[u8]) -> io::Result<Dir> {
-        match below(here, part) {
-            Err(e) if self.makes && e.kind() == io::ErrorKind::NotFound => {
-                match rustix::fs::mkdirat(here, part, Mode::from_raw_mode(NEW)) {
-                    Ok(()) | Err(Errno::EXIST) => below(here, part),
-                    Err(e) => Err(e.into()),
-                }
-            }
-            other => other,
+    /// Makes a directory that is missing, where the policy lets it be there.
+    fn make(&self, here: &Dir, part: &[u8]) -> Result<(), Fault> {
+        self.root.check_rules(&self.path().join(part))?;
+        match rustix::fs::mkdirat(here, part, Mode::from_raw_mode(NEW)) {
+            Ok(()) | Err(Errno::EXIST) => Ok(()),
+            Err(e) => Err(self.fail(&e.into())),
         }
+    }
+
+    /// Where we are, links followed.
+    fn path(&self) -> Rel {
+        self.names.iter().fold(Rel::top(), |path, name| path.join(name))
     }
 
     /// One part further; the spot, where it was the last.
@@ -134,7 +135,12 @@ impl Way<'_> {
         }
         if !is_last {
             self.count(1)?;
-            match self.below(&here, &part) {
+            let mut next = below(&here, &part);
+            if self.makes && next.as_ref().is_err_and(|e| e.kind() == io::ErrorKind::NotFound) {
+                self.make(&here, &part)?;
+                next = below(&here, &part);
+            }
+            match next {
                 Ok(next) => {
                     self.names.push(part);
                     self.here = Some(next);
@@ -172,7 +178,7 @@ impl Way<'_> {
     }
 
     fn spot(&self, dir: Dir, name: Vec<u8>) -> Result<Spot, Fault> {
-        let path = self.names.iter().fold(Rel::top(), |path, name| path.join(name)).join(&name);
+        let path = self.path().join(&name);
         Ok(Spot { dir, name: Some(name), path })
     }
 

@@ -108,13 +108,24 @@ pub struct Imported {
     pub digest: String,
     pub entries: u64,
     pub bytes: u64,
-    /// What the file says of where it comes from.
+    /// What the file says of where it comes from. Asked for again under a key it is told only where it is short.
     #[schema(value_type = Object)]
     pub about: serde_json::Value,
     /// An earlier request under the same key made it.
     #[serde(skip)]
     #[schema(ignore)]
     pub existed: bool,
+}
+
+/// A longer `about` is not kept under a key: it is the sender's to choose, and keys are kept for a day.
+const LONGEST_KEPT: usize = 16 << 10;
+
+impl Imported {
+    /// What is kept under a key.
+    fn short(&self) -> Imported {
+        let is_short = self.about.to_string().len() <= LONGEST_KEPT;
+        Imported { about: if is_short { self.about.clone() } else { serde_json::Value::Null }, ..self.clone() }
+    }
 }
 
 /// What a new sandbox gets beside what is in the file. The file's own policy is told and never obeyed.
@@ -188,7 +199,7 @@ pub fn import(state: &State, caller: &Caller, onto: Onto<'_>, input: &mut dyn Re
         state.layers.settle_names(&layer).map_err(|e| unmade(&e))?;
         state.store.write(|tx| {
             tx.add(&made.id, sandbox)?;
-            onto.once.as_ref().map_or(Ok(()), |once| once.keep(tx, &made.id, &made, at_ms))?;
+            onto.once.as_ref().map_or(Ok(()), |once| once.keep(tx, &made.id, &made.short(), at_ms))?;
             note(tx, at_ms, "import", &made.id, &caller.user, body)
         })?;
         Ok(made)

@@ -131,9 +131,9 @@ async fn pass(shared: Shared, who: Who, place: Place, request: Request) -> Resul
         let Some(from_client) = from_client else {
             return Err(broken(&id, port, "it changes the protocol, and nobody asked for that"));
         };
-        tokio::spawn(tunnel(shared, who, from_client, from_guest));
+        tokio::spawn(tunnel(shared.clone(), who, from_client, from_guest));
     }
-    let place = confine::Place { prefix: &prefix, port, path: &own, host: &host };
+    let place = confine::Place { prefix: &prefix, port, path: &own, host: &host, names: shared.hosts() };
     to_client(answer.map(Body::new), &place).map_err(|why| broken(&id, port, why))
 }
 

@@ -3,7 +3,7 @@
 //! used. On an error the layer that was being filled is worthless, and its maker takes it away.
 
 use super::entries::{Next, Source, Takes, refused, shown, unreadable};
-use super::{FILES, FORMAT, LARGEST_MANIFEST, MANIFEST, Manifest};
+use super::{FILES, FORMAT, LARGEST_MANIFEST, MANIFEST, Manifest, Unread};
 use crate::attributes::{self, Carried, Marks};
 use crate::change::{FileKind, Target};
 use crate::descent::{Descent, set_mode};
@@ -37,6 +37,11 @@ impl Default for Bounds {
     }
 }
 
+/// How much more of a manifest may come out than goes in: it is held in memory, and sooner than any other bound is known. Half a million
+/// files that differ in nothing but their number come to half of it.
+const MANIFEST_RATIO: u64 = 256;
+const HARMLESS_MANIFEST: u64 = 16 << 20;
+
 /// Memory that unpacking may take, as a power of two.
 const WINDOW: u32 = 27;
 const BLOCK: usize = 64 << 10;
@@ -56,10 +61,10 @@ pub fn import(input: impl Read, up: &Dir, marks: Marks, bounds: &Bounds) -> Resu
     let mut unpacker = zstd::stream::read::Decoder::with_buffer(counted).map_err(|e| unreadable(&e))?.single_frame();
     unpacker.window_log_max(WINDOW).map_err(|e| unreadable(&e))?;
     let most = bounds.bytes.saturating_add(LARGEST_MANIFEST).saturating_add(bounds.bytes / 4);
-    let outlet = Outlet { inner: unpacker, given: 0, most, ratio: bounds.ratio, harmless: bounds.harmless, taken };
-    let mut tar = tar::Archive::new(outlet);
+    let stretch = Stretch { given: 0, most, ratio: bounds.ratio, harmless: bounds.harmless, taken: taken.clone() };
+    let mut tar = tar::Archive::new(Outlet { inner: unpacker, stretch });
     let mut source = Source::of(&mut tar, Takes::OwnOnly)?;
-    let manifest = manifest_of(&mut source)?;
+    let manifest = manifest_of(&mut source, taken)?;
     check(&manifest, bounds)?;
     let way = Descent::at(up).map_err(|e| walk::fault(&Rel::top(), &e))?;
     let mut filler = Filler { way, marks, names: Vec::new(), dirs: Vec::new() };
@@ -91,7 +96,7 @@ fn check(manifest: &Manifest, bounds: &Bounds) -> Result<(), Fault> {
 }
 
 /// After the last entry there is nothing but the padding of a tar file, and after that nothing at all.
-fn end<R: BufRead>(mut outlet: Outlet<'_, R>) -> Result<(), Fault> {
+fn end<R: BufRead>(mut outlet: Outlet<zstd::stream::read::Decoder<'_, R>>) -> Result<(), Fault> {
     let mut rest = Vec::new();
     outlet.by_ref().take(1 << 20).read_to_end(&mut rest).map_err(|e| unreadable(&e))?;
     if rest.len() == 1 << 20 || rest.iter().any(|b| *b != 0) {
@@ -104,17 +109,20 @@ fn end<R: BufRead>(mut outlet: Outlet<'_, R>) -> Result<(), Fault> {
     }
 }
 
-fn manifest_of<R: Read>(source: &mut Source<'_, R>) -> Result<Manifest, Fault> {
+fn manifest_of<R: Read>(source: &mut Source<'_, R>, taken: Rc<Cell<u64>>) -> Result<Manifest, Fault> {
     let first = source.next()?.filter(|n| n.name == MANIFEST && n.kind == EntryType::Regular);
     let first = first.ok_or_else(|| refused("it does not begin with manifest.json"))?;
     if first.size > LARGEST_MANIFEST {
         return Err(refused("its manifest is too large"));
     }
-    let broken = |e: serde_json::Error| match e.is_io() {
-        true => unreadable(&e.into()),
-        false => refused(&format!("its manifest cannot be read: {e}")),
+    let broken = |e: serde_json::Error| match e.io_error_kind() {
+        Some(kind) if kind != io::ErrorKind::FileTooLarge => unreadable(&e.into()),
+        _ => refused(&format!("its manifest cannot be read: {e}")),
     };
-    serde_json::from_reader(BufReader::new(first.entry)).map_err(broken)
+    let (ratio, harmless) = (Some(MANIFEST_RATIO), HARMLESS_MANIFEST);
+    let stretch = Stretch { given: 0, most: LARGEST_MANIFEST, ratio, harmless, taken };
+    let text = BufReader::new(Outlet { inner: first.entry, stretch });
+    serde_json::from_reader::<_, Unread>(text).and_then(Unread::read).map_err(broken)
 }
 
 struct Filler {
@@ -315,8 +323,13 @@ impl<R: Read> Read for Intake<R> {
 }
 
 /// Ends with an error before too much comes out.
-struct Outlet<'a, R: BufRead> {
-    inner: zstd::stream::read::Decoder<'a, R>,
+struct Outlet<R> {
+    inner: R,
+    stretch: Stretch,
+}
+
+/// What has come out, and how much may.
+struct Stretch {
     given: u64,
     most: u64,
     ratio: Option<u64>,
@@ -324,12 +337,13 @@ struct Outlet<'a, R: BufRead> {
     taken: Rc<Cell<u64>>,
 }
 
-impl<R: BufRead> Read for Outlet<'_, R> {
+impl<R: Read> Read for Outlet<R> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let count = self.inner.read(buffer)?;
-        self.given += count as u64;
-        let stretched = self.ratio.is_some_and(|r| self.given / r > self.taken.get());
-        if self.given > self.most || (self.given > self.harmless && stretched) {
+        let Stretch { given, most, ratio, harmless, taken } = &mut self.stretch;
+        *given += count as u64;
+        let stretched = ratio.is_some_and(|r| *given / r > taken.get());
+        if *given > *most || (*given > *harmless && stretched) {
             return Err(io::Error::new(io::ErrorKind::FileTooLarge, "far more comes out of it than is in it"));
         }
         Ok(count)

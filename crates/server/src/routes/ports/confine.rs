@@ -1,6 +1,9 @@
 //! Redirects and cookies of a guest stay its own. A client follows a redirect with the credential that it asked with, and a browser sends
 //! cookies to every port of a host: neither may lead from a guest to us, nor from elsewhere to a guest.
 
+mod host;
+
+use self::host::Host;
 use http::HeaderMap;
 use http::header::{self, HeaderValue};
 
@@ -16,6 +19,8 @@ pub struct Place<'a> {
     pub path: &'a str,
     /// The `Host` that the client asked for.
     pub host: &'a str,
+    /// Names and addresses that we answer to besides.
+    pub names: &'a [String],
 }
 
 /// Where a redirect leads.
@@ -25,7 +30,7 @@ pub enum Led {
     Own(HeaderValue),
     /// To another host, as it is: no client takes its credential there.
     Elsewhere,
-    /// To the host that the client knows us as, or nobody knows where.
+    /// To a host that is us, on whatever port, or nobody knows where.
     Ours,
 }
 
@@ -47,19 +52,20 @@ impl Place<'_> {
         let Some(rest) = rest else { return self.own(text) };
         let (authority, path) = rest.split_at(rest.find(['/', '?', '#']).unwrap_or(rest.len()));
         let (host, port) = host_and_port(authority);
-        let is_ours = |name: &str| name.eq_ignore_ascii_case(host.trim_end_matches('.'));
-        let named = ["localhost", "127.0.0.1", "[::1]"].iter().any(|name| is_ours(name));
-        if authority.contains('@') || host.is_empty() {
-            return Led::Ours;
-        }
-        if named && port == Some(self.port) && !text.starts_with("https:") {
+        let Some(host) = Host::parse(host).filter(|_| !authority.contains('@')) else { return Led::Ours };
+        if host.is_self() && port == Some(self.port) && !text.starts_with("https:") {
             let slash = if path.starts_with('/') { "" } else { "/" };
             return self.own(&format!("{slash}{path}"));
         }
-        match named || is_ours(host_and_port(self.host).0) {
+        match host.is_self() || self.is_ours(&host) {
             true => Led::Ours,
             false => Led::Elsewhere,
         }
+    }
+
+    fn is_ours(&self, host: &Host) -> bool {
+        let names = self.names.iter().map(String::as_str).chain([self.host]);
+        names.map(|name| host_and_port(name).0).any(|name| Host::parse(name).as_ref() == Some(host))
     }
 
     /// A path of the guest's own, with all its steps taken here: prefixed as it came, `/../..` would lead above the prefix.
@@ -148,7 +154,7 @@ mod tests {
     use super::*;
 
     const PREFIX: &str = "/v1/sandboxes/sbx_1/ports/3000";
-    const PLACE: Place<'_> = Place { prefix: PREFIX, port: 3000, path: "/a/b", host: "box.example:7070" };
+    const PLACE: Place<'_> = Place { prefix: PREFIX, port: 3000, path: "/a/b", host: "box.example:7070", names: &[] };
 
     fn value(text: &str) -> HeaderValue {
         HeaderValue::from_str(text).unwrap()
@@ -192,6 +198,47 @@ mod tests {
             "/a\tb",
         ] {
             assert_eq!(PLACE.led(&value(to)), Led::Ours, "{to}");
+        }
+    }
+
+    #[test]
+    fn every_spelling_of_our_host_is_ours() {
+        let names = ["Other.example:7070".to_owned(), "192.0.2.7".to_owned(), "[2001:db8::7]".to_owned()];
+        let place = Place { names: &names, ..PLACE };
+        for host in [
+            "127.1",
+            "2130706433",
+            "127%2e0.0.1",
+            "0x7f.1",
+            "017700000001",
+            "localhost%2e",
+            "localhost.",
+            "0.0.0.0",
+            "0",
+            "[0:0:0:0:0:0:0:1]",
+            "[::ffff:127.0.0.1]",
+            "[::]",
+            "127.0.0.2",
+            "foo.localhost",
+            "ip6-localhost",
+            "BOX.example.",
+            "other.example",
+            "192.0.519",
+            "[2001:db8:0::7]",
+            "1.2.3.4.5",
+            "a.08",
+        ] {
+            for to in [format!("http://{host}:7070/v1/tokens"), format!("//{host}/v1/tokens")] {
+                assert_eq!(place.led(&value(&to)), Led::Ours, "{to}");
+            }
+        }
+        for host in ["192.0.2.8", "0xc0.0.2.8", "[2001:db8::8]", "localhost.example", "notlocalhost", "a.other.example"]
+        {
+            assert_eq!(place.led(&value(&format!("http://{host}:7070/v1/tokens"))), Led::Elsewhere, "{host}");
+        }
+        for host in ["127.1", "0.0.0.0", "[::]", "foo.localhost"] {
+            let led = place.led(&value(&format!("http://{host}:3000/x")));
+            assert_eq!(led, Led::Own(value(&format!("{PREFIX}/x"))), "{host}");
         }
     }
 

@@ -1,0 +1,114 @@
+//! The host of a URL as clients read it: many spellings lead to one address, and a comparison of texts would miss most of them.
+//! What clients might read in two ways is no host here.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+/// Names that a machine has for itself, beside those below `localhost`.
+const SELF: [&str; 5] = ["localhost", "localhost.localdomain", "localhost6", "ip6-localhost", "ip6-loopback"];
+
+#[derive(Debug, PartialEq, Eq)]
+pub enum Host {
+    Address(IpAddr),
+    /// In small letters, without the dot at its end.
+    Name(String),
+}
+
+impl Host {
+    /// None for what no honest server writes: escapes, and numbers that are no address.
+    pub fn parse(text: &str) -> Option<Host> {
+        if let Some(inner) = text.strip_prefix('[') {
+            let address: Ipv6Addr = inner.strip_suffix(']')?.parse().ok()?;
+            return Some(Host::Address(address.to_ipv4_mapped().map_or(IpAddr::V6(address), IpAddr::V4)));
+        }
+        let name = text.trim_end_matches('.').to_ascii_lowercase();
+        let plain = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'-' | b'_');
+        if name.is_empty() || !name.bytes().all(plain) || name.split('.').any(is_disguised) {
+            return None;
+        }
+        match name.rsplit('.').next().is_some_and(is_number) {
+            true => ipv4(&name).map(|address| Host::Address(address.into())),
+            false => Some(Host::Name(name)),
+        }
+    }
+
+    /// Whether every machine means itself by it. A connection to no address in particular goes there, too.
+    pub fn is_self(&self) -> bool {
+        match self {
+            Host::Address(address) => address.is_loopback() || address.is_unspecified(),
+            Host::Name(name) => SELF.contains(&name.as_str()) || name.ends_with(".localhost"),
+        }
+    }
+}
+
+/// A label that is encoded as a foreign one and holds nothing foreign: some clients take it for what is in it.
+fn is_disguised(label: &str) -> bool {
+    label.strip_prefix("xn--").is_some_and(|rest| rest.is_empty() || rest.ends_with('-'))
+}
+
+/// Whether a name that ends so is read as an address.
+fn is_number(label: &str) -> bool {
+    let is_hex = label.strip_prefix("0x").is_some_and(|rest| rest.bytes().all(|b| b.is_ascii_hexdigit()));
+    is_hex || !label.is_empty() && label.bytes().all(|b| b.is_ascii_digit())
+}
+
+/// One to four numbers; the last fills all the bytes that are left.
+fn ipv4(name: &str) -> Option<Ipv4Addr> {
+    let numbers: Vec<u32> = name.split('.').map(number).collect::<Option<_>>()?;
+    let (last, first) = numbers.split_last()?;
+    let left = 32 - 8 * u32::try_from(first.len()).ok().filter(|count| *count < 4)?;
+    let fits = first.iter().all(|part| *part < 256) && u64::from(*last) < 1 << left;
+    let above = first.iter().fold(0u64, |sum, part| sum << 8 | u64::from(*part)) << left;
+    fits.then(|| Ipv4Addr::from_bits(above as u32 | last))
+}
+
+/// Decimal, octal after a 0, or hexadecimal after 0x, which alone is nought.
+fn number(text: &str) -> Option<u32> {
+    let (digits, radix) = match (text.strip_prefix("0x"), text.strip_prefix('0')) {
+        (Some(digits), _) => (digits, 16),
+        (None, Some(digits)) => (digits, 8),
+        (None, None) => (text, 10),
+    };
+    match digits.is_empty() && radix != 10 {
+        true => Some(0),
+        false => u32::from_str_radix(digits, radix).ok(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn spellings_of_one_address_are_one() {
+        for (text, address) in [
+            ("127.0.0.1", "127.0.0.1"),
+            ("127.1", "127.0.0.1"),
+            ("127.0.1.", "127.0.0.1"),
+            ("2130706433", "127.0.0.1"),
+            ("0x7F.1", "127.0.0.1"),
+            ("0x7f000001", "127.0.0.1"),
+            ("017700000001", "127.0.0.1"),
+            ("0177.0.0x0.01", "127.0.0.1"),
+            ("0", "0.0.0.0"),
+            ("0x", "0.0.0.0"),
+            ("255.255.65535", "255.255.255.255"),
+            ("192.0.2.7", "192.0.2.7"),
+            ("[0:0:0:0:0:0:0:1]", "::1"),
+            ("[::ffff:7f00:1]", "127.0.0.1"),
+            ("[::ffff:127.0.0.1]", "127.0.0.1"),
+        ] {
+            assert_eq!(Host::parse(text), Some(Host::Address(address.parse().unwrap())), "{text}");
+        }
+        for text in ["", ".", "1.2.3.4.5", "127.0.0.256", "256.1", "4294967296", "08", "a.1", "1..2", "127%2e1"] {
+            assert_eq!(Host::parse(text), None, "{text}");
+        }
+        for text in ["[::1", "[::1%251]", "[fe80::1%eth0]", "xn--localhost-", "local host", "a,b", "[]", "a.0x"] {
+            assert_eq!(Host::parse(text), None, "{text}");
+        }
+        for (text, name) in
+            [("BOX.example.", "box.example"), ("1.example", "1.example"), ("xn--bcher-kva", "xn--bcher-kva")]
+        {
+            assert_eq!(Host::parse(text), Some(Host::Name(name.to_owned())), "{text}");
+        }
+    }
+}
