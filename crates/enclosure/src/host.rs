@@ -48,12 +48,13 @@ impl Host for LocalHost {
         Ok(names)
     }
 
-    fn hidden(&self, path: &Path) -> Option<String> {
+    fn hidden(&self, path: &Path) -> Option<(PathBuf, String)> {
         let error = fs::metadata(path).err()?;
         let real = follow(path, &mut Vec::new())?;
         // The nearest that can be seen is what is shut.
         let shut = || real.ancestors().find_map(|above| fs::symlink_metadata(above).ok()).map(|meta| meta.uid());
-        unlisted::<()>(&error, shut).err()
+        let why = unlisted::<()>(&error, shut).err()?;
+        Some((real, why))
     }
 
     fn sha256(&self, file: &Path) -> Option<[u8; 32]> {

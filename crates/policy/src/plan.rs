@@ -38,9 +38,9 @@ pub trait Host {
     /// Names in a directory, unsorted; none where nobody inside could list it either. An error says why it cannot be known what is
     /// in it: a denial may have to be found there.
     fn list(&self, dir: &Path) -> Result<Vec<std::ffi::OsString>, String>;
-    /// Why it cannot be known whether something is at a path where `look` saw nothing. Nothing to say of what is not there, or is as
-    /// shut to whoever is inside.
-    fn hidden(&self, _path: &Path) -> Option<String> {
+    /// Where a path leads at which `look` saw nothing, and why it cannot be known whether something is there. Nothing to say of what is
+    /// not there, or is as shut to whoever is inside.
+    fn hidden(&self, _path: &Path) -> Option<(PathBuf, String)> {
         None
     }
     /// The same host without what guests have changed of it, where they can: a link that one removed leads on there.

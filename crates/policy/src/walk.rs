@@ -65,12 +65,19 @@ pub(crate) fn find(
     Ok(walk.found)
 }
 
-/// What is at a path. Whoever denies it must know whether something is there: what is not seen is not covered.
+/// What is at a path. Whoever denies it where something is allowed must know whether it is there: what is not seen is not covered.
 fn look(host: &dyn Host, region: Region<'_>, rule: &str, path: &Path) -> Result<Option<Found>, PlanError> {
     let found = host.look(path);
-    match region {
-        Region::Near(_) if found.is_none() => host.hidden(path).map_or(Ok(None), |why| Err(unseen(rule, path, &why))),
-        _ => Ok(found),
+    let hidden = if found.is_none() { host.hidden(path) } else { None };
+    match hidden.filter(|(real, _)| region.must_be_known(real)) {
+        Some((_, why)) => Err(unseen(rule, path, &why)),
+        None => Ok(found),
+    }
+}
+
+impl Region<'_> {
+    fn must_be_known(&self, path: &Path) -> bool {
+        matches!(self, Region::Near(roots) if touches(path, roots))
     }
 }
 
@@ -104,10 +111,10 @@ impl Walk<'_> {
                 self.visit(&dir, name, states, &mut todo)?;
                 continue;
             }
-            let mut names = match (self.host.list(&dir.real), self.region) {
-                (Ok(names), _) => names,
-                (Err(why), Region::Near(_)) => return Err(unseen(self.rule, &dir.real, &why)),
-                (Err(_), Region::Anywhere) => Vec::new(),
+            let mut names = match self.host.list(&dir.real) {
+                Ok(names) => names,
+                Err(why) if self.region.must_be_known(&dir.real) => return Err(unseen(self.rule, &dir.real, &why)),
+                Err(_) => Vec::new(),
             };
             names.sort();
             for name in names {

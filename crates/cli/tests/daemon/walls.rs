@@ -5,6 +5,7 @@ use crate::support::http::{Answer, Daemon};
 use crate::support::{As, BOTH, Place};
 use serde_json::{Value, json};
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::process::{Command, Stdio};
 
 const SECRET: &str = "canary-of-the-base";
@@ -283,6 +284,15 @@ fn what_a_guest_changes_takes_no_denial_away() {
             let again = w.exec("shut", &format!("cd {}; cat open/file; cat keys/plain", w.0.project.display()));
             assert!(again.contains("open\n") && !again.contains(SECRET), "{again}");
         }
+        // By a link from elsewhere it is the same; and what is shut where nothing is allowed is nobody's matter.
+        let home = w.0.project.parent().unwrap();
+        let _there_from_the_driver_before = std::os::unix::fs::symlink(w.0.project.join("real"), home.join("way"));
+        w.create("from-home", driver, json!([{ "action": "deny", "path": format!("{}/way/k", home.display()) }]));
+        w.is_kept("from-home", "chmod 000 real", "chmod 755 real; cat real/k");
+        w.0.file(home.join("shut/inner/file"), "shut\n");
+        fs::set_permissions(home.join("shut"), fs::Permissions::from_mode(0o000)).unwrap();
+        w.create("elsewhere", driver, json!([{ "action": "deny", "path": format!("{}/shut/**", home.display()) }]));
+        assert_eq!(w.exec("elsewhere", "echo starts"), "starts\n", "{who:?}");
         w.create("control", driver, deny("keys/plain"));
         let d = w.0.project.display();
         w.exec("control", &format!("cd {d}; chmod 700 open; mv lnk kept"));

@@ -154,11 +154,15 @@ impl Host for View {
         Ok(names.into_keys().map(|name| OsStr::from_bytes(&name).to_owned()).collect())
     }
 
-    fn hidden(&self, path: &Path) -> Option<String> {
+    fn hidden(&self, path: &Path) -> Option<(PathBuf, String)> {
         let Some(over) = &self.over else { return self.host.hidden(path) };
         let (real, _) = over.resolve(path)?;
         match over.inside(&real) {
-            Some(rel) => enclosure::unlisted::<()>(&over.stack.meta(&rel).err()?, || over.owner(&rel)).err(),
+            Some(rel) => {
+                let error = over.stack.meta(&rel).err()?;
+                let why = enclosure::unlisted::<()>(&error, || over.owner(&rel)).err()?;
+                Some((real, why))
+            }
             None => self.host.hidden(&real),
         }
     }
