@@ -210,13 +210,15 @@ fn a_read_only_disk_can_be_read() {
 fn a_full_disk_leaves_room_to_free_some() {
     let scratch = Scratch::small(32 << 10);
     note(&scratch.store(), 1);
+    let held = || fs::metadata(scratch.dir.join("reserve")).map_or(0, |meta| meta.len());
+    let before = held();
     let fill = scratch.dir.join("fill");
     fill_up(&fill);
     let store = scratch.store();
     assert_eq!(store.verify().unwrap().entries, 1);
     store.write(|tx| tx.add("a", thing("the last words"))).unwrap();
     note(&store, 2);
-    assert!(!scratch.dir.join("reserve").exists(), "what was held is given back");
+    assert!(held() <= before / 8, "what was held is given back, but for a little: {} of {before}", held());
     drop(store);
     // Somebody takes that, too.
     fill_up(&scratch.dir.join("more"));
@@ -231,7 +233,7 @@ fn a_full_disk_leaves_room_to_free_some() {
     store.write(|tx| tx.add("c", thing("x"))).unwrap();
     note(&store, 3);
     assert_eq!((store.verify().unwrap().entries, store.verify().unwrap().broken), (3, None));
-    assert!(scratch.dir.join("reserve").exists(), "and held again");
+    assert!(before > 0 && held() == before, "and held again: {} of {before}", held());
 }
 
 /// Where there is no file yet, nothing can be freed by what is recorded in it: that was promised, and could not be kept.
