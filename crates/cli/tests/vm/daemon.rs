@@ -35,7 +35,7 @@ fn check(unit: &Unit) {
     let script = format!(
         "exec 2>&1; mkdir /srv/served-$$; {owner} cd /srv/served-$$
         {install} && {systemctl} daemon-reload && {systemctl} enable --now cofferdam || {{ {systemctl} status --no-pager cofferdam; exit 1; }}
-        {word} cofferdam serve --check > /dev/null; echo check $?
+        {word} cofferdam serve --check > /dev/null 2>&1; echo while it runs $?
         c() {{ {word} cofferdam --server {socket} \"$@\"; }}
         c create --name kept -m 128m --json > /dev/null || exit 2
         run=$(c exec -d kept -- sh -c 'i=0; : {mark}; while [ ! -e enough ]; do echo line $i; i=$((i+1)); sleep 0.2; done; exit 7') || exit 3
@@ -52,6 +52,7 @@ fn check(unit: &Unit) {
         [ \"$(c logs $run | head -n 1)\" = 'line 0' ] && echo from the beginning
         c exec kept -- sh -c 'head -c 200000000 /dev/zero | tail -c 200000000 > /dev/null' > /dev/null 2>&1; echo memory $?
         {systemctl} stop cofferdam; echo stopped $?
+        {word} cofferdam serve --check > /dev/null; echo check $?
         {systemctl} show -p Result --value cofferdam
         {word} cofferdam rm --force kept > /dev/null; echo removed $?
         find /sys/fs/cgroup{cgroup} -name 'cofferdam-*run_*' 2> /dev/null | wc -l
@@ -59,7 +60,7 @@ fn check(unit: &Unit) {
     );
     let said = machine::new().ask(&script).out;
     let expected = [
-        "check 0",
+        "while it runs 125",
         "below the unit",
         "134217728",
         "another",
@@ -69,6 +70,7 @@ fn check(unit: &Unit) {
         "from the beginning",
         "memory 137",
         "stopped 0",
+        "check 0",
         "success",
         "removed 0",
         "0",
