@@ -1,26 +1,11 @@
 //! What a run is given over HTTP: once, however often it is sent, and with an end that the command sees.
 
-use crate::support::http::{Answer, Daemon};
-use crate::support::{As, BOTH, Place};
+use crate::runs::World;
+use crate::support::http::Answer;
+use crate::support::{As, BOTH};
 use serde_json::{Value, json};
 
-struct World {
-    place: Place,
-    daemon: Daemon,
-}
-
 impl World {
-    fn new(who: As) -> World {
-        let place = Place::new(who);
-        let daemon = Daemon::start(&place);
-        daemon.post("/v1/sandboxes", json!({"name": "s", "policies": ["workspace-write"]})).assert_ok();
-        World { place, daemon }
-    }
-
-    fn begin(&self, ask: Value) -> String {
-        self.daemon.post("/v1/sandboxes/s/runs", ask).assert_ok()["run"].as_str().unwrap().to_owned()
-    }
-
     fn give(&self, run: &str, query: &str, bytes: &[u8]) -> Answer {
         let path = format!("/v1/runs/{run}/input?{query}");
         self.daemon.ask("POST", &path).body("application/octet-stream", bytes).send()
@@ -30,12 +15,6 @@ impl World {
         let done = self.daemon.get(&format!("/v1/runs/{run}?wait=20s")).assert_ok();
         assert_eq!(done["running"], false, "{done}");
         done["outcome"].clone()
-    }
-}
-
-impl Drop for World {
-    fn drop(&mut self) {
-        let _ = self.place.cofferdam(["rm", "--force", "--timeout", "0s", "s"]).output();
     }
 }
 

@@ -8,20 +8,21 @@ use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
-struct World {
+/// A daemon with a sandbox `s`.
+pub struct World {
     place: Place,
-    daemon: Daemon,
+    pub daemon: Daemon,
 }
 
 impl World {
-    fn new(who: As) -> World {
+    pub fn new(who: As) -> World {
         let place = Place::new(who);
         let daemon = Daemon::start(&place);
         daemon.post("/v1/sandboxes", json!({"name": "s", "policies": ["workspace-write"]})).assert_ok();
         World { place, daemon }
     }
 
-    fn begin(&self, ask: Value) -> String {
+    pub fn begin(&self, ask: Value) -> String {
         let begun = self.daemon.post("/v1/sandboxes/s/runs", ask).assert_ok();
         begun["run"].as_str().unwrap().to_owned()
     }
