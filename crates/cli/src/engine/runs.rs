@@ -245,10 +245,18 @@ impl There {
 
     fn wait(&self, word: &str, patience: Duration) -> Result<(String, Option<Outcome>), Fault> {
         let end = Instant::now().checked_add(patience);
+        let (mut again, mut met) = (Again::new(&self.client), false);
         loop {
             let left = end.map_or(Duration::MAX, |end| end.saturating_duration_since(Instant::now()));
-            let ask = Ask::get(&["v1", "runs", word]).query("wait", time(left.min(STEP)));
-            let shown: Shown = self.client.document(ask)?;
+            let (step, asked) = (left.min(STEP), Instant::now());
+            let ask = Ask::get(&["v1", "runs", word]).query("wait", time(step));
+            let answer = self.client.document::<Shown>(ask);
+            // A daemon that is not there at all is not waited for.
+            met |= !answer.as_ref().is_err_and(|fault| fault.phase == Some(Phase::Admission));
+            let shown = match answer {
+                Err(fault) if met && is_lost(&fault) && again.look() => continue,
+                answer => answer?,
+            };
             if shown.outcome.is_some() {
                 // Without what it said, which `logs` tells.
                 let bare = self.shown(&shown.run)?;
@@ -257,8 +265,12 @@ impl There {
             if left.is_zero() {
                 return Ok((shown.run, None));
             }
-            // An answer that came too soon is not asked for at once again.
-            std::thread::sleep(Duration::from_millis(20));
+            // A daemon that ends answers before it was asked to; one that does nothing else never waits.
+            match asked.elapsed() < step / 2 {
+                true if !again.look() => return Err(hasty(&shown.run)),
+                true => {}
+                false => again.is_well(),
+            }
         }
     }
 
@@ -313,6 +325,14 @@ impl There {
 /// The connection was lost, and not the verb refused: a fault of the daemon's own says which request it answers.
 fn is_lost(fault: &Fault) -> bool {
     fault.error_kind == ErrorKind::Unavailable && fault.request_id.is_none()
+}
+
+/// A daemon that answers again and again as if nobody had asked it to wait.
+fn hasty(run: &str) -> Fault {
+    let fault =
+        Fault::new(ErrorKind::ProviderFailed, format!("the daemon says neither how {run} ended nor waits for its end"));
+    let fault = fault.subject(run).phase(Phase::Delivery);
+    fault.hint("see that --server names a daemon of the same version")
 }
 
 fn lost(run: &str) -> Fault {

@@ -236,6 +236,14 @@ fn streams_that_lie_are_given_up() {
             assert!(!out.status.success(), "{what}: {out:?}");
         }
     }
+    // Nobody is kept for ever by a daemon that is asked to wait and does not, whether it calls the run over or not.
+    for running in ["true", "false"] {
+        let shown = shown.replace("\"running\":true", &format!("\"running\":{running}"));
+        fake.says(move |_, to| to.write_all(&ok(&shown)));
+        let out = scene.ask(&server, "wait", &["wait", "run_1"], "no end");
+        assert_eq!(out.status.code(), Some(125), "{out:?}");
+        assert!(lossy(&out.stderr).contains("neither how run_1 ended nor waits"), "{out:?}");
+    }
     // Input that is said to have arrived elsewhere than it was sent to.
     let shown = shown.to_owned();
     fake.says(move |asked, to| match asked {

@@ -57,6 +57,35 @@ fn input_that_was_not_acknowledged_is_sent_again_and_arrives_once() {
 }
 
 #[test]
+fn whoever_waits_waits_on_when_the_daemon_is_replaced() {
+    let place = Place::new(As::User);
+    let mut daemon = Daemon::start(&place);
+    assert!(asked(&place, &daemon, &["create", "--name", "box"]).output().unwrap().status.success());
+    let begun = asked(&place, &daemon, &["exec", "-d", "box", "-c", "until [ -e go ]; do sleep 0.1; done; exit 7"]);
+    let begun = { begun }.output().unwrap();
+    let run = String::from_utf8(begun.stdout.clone()).unwrap();
+    assert!(run.starts_with("run_"), "{}", told(&begun));
+    let mut wait = asked(&place, &daemon, &["wait", run.trim()]);
+    let wait = wait.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    // Killed in the middle, and asked to end, which answers whoever waits.
+    for signal in ["KILL", "TERM"] {
+        std::thread::sleep(Duration::from_millis(500));
+        daemon.signal(signal);
+        daemon.ended();
+        std::thread::sleep(Duration::from_millis(300));
+        daemon = Daemon::start(&place);
+    }
+    assert!(asked(&place, &daemon, &["exec", "box", "touch", "go"]).output().unwrap().status.success());
+    let out = wait.wait_with_output().unwrap();
+    assert_eq!(out.status.code(), Some(7), "{}", told(&out));
+    // One that is not there at all is not waited for: were it, this would take half a minute.
+    daemon.signal("TERM");
+    daemon.ended();
+    let out = asked(&place, &daemon, &["wait", run.trim()]).output().unwrap();
+    assert_eq!(out.status.code(), Some(125), "{}", told(&out));
+}
+
+#[test]
 fn arguments_and_variables_arrive_byte_for_byte() {
     let place = Place::new(As::User);
     let daemon = Daemon::start(&place);
