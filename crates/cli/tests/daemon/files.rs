@@ -150,6 +150,8 @@ fn parts_and_versions_of_a_file() {
     assert_eq!(ask("if-range", &tag).status, 200, "without a range it says nothing");
     let known = ask("if-none-match", &tag);
     assert_eq!((known.status, known.body.len()), (304, 0));
+    let ranged = world.daemon.ask("HEAD", &at).header("range", "bytes=2-4").send();
+    assert_eq!((ranged.status, ranged.header("content-length")), (200, Some("10")), "a range is one of what is sent");
     let head = world.daemon.ask("HEAD", &at).send();
     assert_eq!((head.status, head.header("content-length")), (200, Some("10")));
     let put = |name: &str, value: &str, text: &[u8]| {

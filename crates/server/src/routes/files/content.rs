@@ -12,7 +12,7 @@ use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use futures_util::StreamExt;
 use http::header::{ACCEPT_RANGES, CONTENT_DISPOSITION, CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE, ETAG};
-use http::{HeaderMap, HeaderValue, StatusCode};
+use http::{HeaderMap, HeaderValue, Method, StatusCode};
 use node::Caller;
 use node::files::read::{self, PIECE, Reading};
 use node::files::write::{Ask, Draft};
@@ -42,11 +42,13 @@ pub async fn get(
     State(shared): State<Shared>,
     who: Who,
     Path(id): Path<String>,
+    method: Method,
     headers: HeaderMap,
     At { path, .. }: At<Nothing>,
 ) -> Result<Response, Refusal> {
     may_read(&who)?;
-    let span = asked::span(&headers)?;
+    // There is a range of what is sent, and of nothing else (RFC 9110, 14.2).
+    let span = asked::span(&headers)?.filter(|_| method == Method::GET);
     let mut reading = super::reading(&shared, &who, id, path, |root, path| read::open(&root, &path)).await?;
     let entry = reading.entry.clone();
     let tag = entry.etag.as_deref().unwrap_or_default();
