@@ -229,6 +229,9 @@ fn raise(connections: usize) {
 /// Threads beside those of verbs: more than all streams together can take.
 const BESIDE: usize = 192;
 
+/// For what is told of a daemon that ends although not everybody has finished.
+const LAST_WORDS: Duration = Duration::from_secs(2);
+
 /// The file with the first operator's token.
 const OPERATOR: &str = "operator.token";
 
@@ -299,7 +302,8 @@ async fn live(settings: Settings, checked: &mut Checked, ready: impl FnOnce(&Che
     };
     let overdue = async {
         tokio::time::sleep(settings.grace).await;
-        shared.lookout().close().await;
+        // Whoever is overdue may hold what the last words need.
+        let _ = tokio::time::timeout(LAST_WORDS, shared.lookout().close()).await;
     };
     tokio::select! {
         () = finished => {}
