@@ -1,6 +1,7 @@
 //! What one client can make the daemon do is bounded: the time of a search, the streams of a tenant, the disk under what nobody reads.
 
 use crate::support::http::{Answer, Ask, Daemon};
+use crate::support::patience::Over;
 use crate::support::{As, Place};
 use serde_json::{Value, json};
 use std::fs;
@@ -169,6 +170,7 @@ fn streams_of_one_tenant_keep_nobody_else_waiting() {
     assert!(streams.iter_mut().all(|stream| stream.until("text/event-stream")));
     let over = AtomicBool::new(false);
     std::thread::scope(|scope| {
+        let _over = Over(&over);
         for thread in 0..8 {
             let (w, over) = (&w, &over);
             scope.spawn(move || {
@@ -182,7 +184,6 @@ fn streams_of_one_tenant_keep_nobody_else_waiting() {
             });
         }
         let answers: Vec<u16> = (0..100).map(|_| w.get(&w.green, &format!("/v1/runs/{run}")).status).collect();
-        over.store(true, Ordering::Relaxed);
         assert!(answers.iter().all(|status| *status == 200), "{answers:?}");
     });
     assert!(streams[0].until("files.mkdir") && streams[399].until("files.mkdir"), "the control: they are told");

@@ -3,6 +3,7 @@
 
 use super::truth::{Bystander, census, finish, library, marker, probe, soon};
 use crate::support::family::{children, is_first};
+use crate::support::patience::Watch;
 use crate::support::{As, BOTH, Place, USER};
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
@@ -42,6 +43,7 @@ fn privileged_files_give_no_privilege() {
             home: place.home.clone(),
             project: place.project.clone(),
             served: None,
+            watch: Watch::over(&place.root),
         };
         let outside = |program: &str| String::from_utf8(finish(&mut ordinary.outside(program)).stdout).unwrap();
         assert!(outside(&setuid).contains("uid 1500 euid 0 gid 1500 egid 0"), "control: {}", outside(&setuid));

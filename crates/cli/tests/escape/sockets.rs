@@ -3,6 +3,7 @@
 
 use crate::CANARY;
 use crate::neighbours::{end, line, spawn};
+use crate::support::patience::Over;
 use crate::support::{BOTH, Place, Run, unique};
 use serde_json::Value;
 use std::fs;
@@ -12,7 +13,7 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::os::unix::net::{UnixDatagram, UnixListener};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
 /// Counts whoever connects or sends, for as long as the test runs.
@@ -372,16 +373,17 @@ fn paths_that_go_up_are_answered_while_things_move() {
         let place = Place::new(who);
         let service = Service::new(place.root.join("s.sock"), false, Some(0));
         let rule = format!("unix:{}", service.path.display());
-        let busy = std::sync::atomic::AtomicBool::new(true);
+        let over = AtomicBool::new(false);
         let run = std::thread::scope(|scope| {
             scope.spawn(|| {
                 let [one, other] = ["one", "other"].map(|name| place.root.join(name));
                 fs::create_dir(&one).unwrap();
-                while busy.load(std::sync::atomic::Ordering::Relaxed) {
+                while !over.load(Ordering::Relaxed) {
                     let _ = fs::rename(&one, &other).and_then(|()| fs::rename(&other, &one));
                 }
             });
-            let run = place.python(
+            let _over = Over(&over);
+            place.python(
                 &["--net", &rule],
                 "
 import socket
@@ -391,9 +393,7 @@ def ends(path):
 l = socket.socket(socket.AF_UNIX); l.bind('/tmp/own'); l.listen(4000)
 print({ends('/tmp/../tmp/own') for _ in range(2000)}, {ends('/tmp/../tmp/none') for _ in range(2000)})
 ",
-            );
-            busy.store(false, std::sync::atomic::Ordering::Relaxed);
-            run
+            )
         });
         let expected = "{'connected'} {'No such file or directory'}\n";
         assert_eq!(run.assert_ok().stdout(), expected, "{who:?}");

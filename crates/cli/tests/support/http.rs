@@ -1,6 +1,7 @@
 //! A small HTTP client and a daemon to speak to: over its socket and over TCP, byte by byte where a test wants that.
 //! Nothing is shared with the product, so that both cannot be wrong in the same way.
 
+use super::patience::Until;
 use super::{As, Place};
 use serde_json::Value;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -217,19 +218,20 @@ impl<'a> Ask<'a> {
                 Box::new(stream)
             }
         };
-        Open { stream, text: Vec::new() }
+        Open { stream: Until(stream, Instant::now()), text: Vec::new() }
     }
 }
 
 /// An answer that is still coming.
 pub struct Open {
-    stream: Box<dyn Read + Send>,
+    stream: Until<Box<dyn Read + Send>>,
     pub text: Vec<u8>,
 }
 
 impl Open {
-    /// Reads until the text has come; false where the stream ended before.
+    /// Reads until the text has come; false where the stream ended before, or it does not come.
     pub fn until(&mut self, text: &str) -> bool {
+        self.stream.1 = Instant::now() + PATIENCE;
         while !String::from_utf8_lossy(&self.text).contains(text) {
             let mut buffer = [0; 4096];
             match self.stream.read(&mut buffer) {
@@ -242,6 +244,7 @@ impl Open {
 
     /// Reads to the end.
     pub fn rest(&mut self) -> String {
+        self.stream.1 = Instant::now() + PATIENCE;
         let _ = self.stream.read_to_end(&mut self.text);
         String::from_utf8_lossy(&self.text).into_owned()
     }

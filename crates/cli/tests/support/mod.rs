@@ -8,6 +8,7 @@ pub mod family;
 pub mod harm;
 pub mod http;
 pub mod left;
+pub mod patience;
 pub mod replay;
 pub mod served;
 pub mod sse;
@@ -74,6 +75,7 @@ pub struct Place {
     pub project: PathBuf,
     /// Who carries out what is asked here, where the same tests are made with a daemon.
     pub served: Option<served::Served>,
+    pub watch: patience::Watch,
 }
 
 impl Place {
@@ -90,7 +92,8 @@ impl Place {
         let home = root.join("home");
         let project = home.join("project");
         fs::create_dir_all(&project).unwrap();
-        let mut place = Place { who, root, home, project, served: None };
+        let watch = patience::Watch::over(&root);
+        let mut place = Place { who, root, home, project, served: None, watch };
         for dir in [&place.home, &place.project] {
             place.own(dir);
         }

@@ -1,5 +1,6 @@
 //! Streams of events, as a browser reads them.
 
+use super::patience::Until;
 use serde_json::Value;
 use std::io::Read;
 use std::os::unix::net::UnixStream;
@@ -51,12 +52,12 @@ pub fn read_along(ask: &dyn Fn(&str) -> Option<UnixStream>, limit: Duration) -> 
     while begun.elapsed() < limit {
         let seen = all.iter().rfind(|event| !event.id.is_empty());
         let last = seen.map_or(String::new(), |last| format!("last-event-id: {}\r\n", last.id));
-        let Some(mut stream) = ask(&last) else {
+        let Some(stream) = ask(&last) else {
             std::thread::sleep(Duration::from_millis(10));
             continue;
         };
         let mut bytes = Vec::new();
-        let _cut_off = stream.read_to_end(&mut bytes);
+        let _cut_off = Until(stream, begun + limit).read_to_end(&mut bytes);
         let text = String::from_utf8_lossy(&bytes);
         if text.contains("\"error_kind\":\"not_found\"") {
             return None;

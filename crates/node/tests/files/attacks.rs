@@ -1,6 +1,6 @@
 //! What a guest or a caller may try: paths and links that lead out, swaps in mid-way, files that block, names that are hostile.
 
-use crate::world::{CANARY, World, kind, rel};
+use crate::world::{CANARY, Over, World, kind, rel};
 use node::files::write::Ask;
 use node::files::{change, copy, list, read, search, tar, write};
 use proptest::prelude::*;
@@ -140,6 +140,7 @@ fn swaps_in_mid_way_lead_nowhere() {
     let stop = AtomicBool::new(false);
     let (mut reads, mut writes, mut refused) = (0u32, 0u32, 0u32);
     std::thread::scope(|scope| {
+        let _over = Over(&stop);
         scope.spawn(|| {
             let at = |name: &str| world.ws.join(name);
             while !stop.load(Ordering::Relaxed) {
@@ -166,7 +167,6 @@ fn swaps_in_mid_way_lead_nowhere() {
                 Err(_) => refused += 1,
             }
         }
-        stop.store(true, Ordering::Relaxed);
     });
     assert!(reads > 1000 && writes > 100, "what is inside is reached: {reads} reads, {writes} writes");
     assert!(refused > 100, "and the swaps did happen: {refused}");

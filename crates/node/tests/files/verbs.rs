@@ -1,6 +1,6 @@
 //! Each verb does what it says, and its conditions and bounds hold.
 
-use crate::world::{World, all_of, kind, rel};
+use crate::world::{Over, World, all_of, kind, rel};
 use node::files::read::Span;
 use node::files::write::{Ask, When};
 use node::files::{Room, change, copy, list, read, write};
@@ -91,10 +91,10 @@ fn a_reader_sees_the_old_or_the_new_and_nothing_between() {
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
         scope.spawn(|| {
+            let _over = Over(&stop);
             for n in 0..100 {
                 world.write("f", &versions[n % 2], Ask::default()).unwrap();
             }
-            stop.store(true, Ordering::Relaxed);
         });
         let mut seen = [0, 0];
         while !stop.load(Ordering::Relaxed) {

@@ -5,7 +5,7 @@ use std::fs;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::{MetadataExt, chown};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use terms::{ErrorKind, Fault};
 use workspace::Rel;
 
@@ -105,4 +105,13 @@ pub fn kind<T: std::fmt::Debug>(done: Result<T, Fault>) -> ErrorKind {
     let fault = done.unwrap_err();
     assert!(fault.hint.is_some(), "{fault} says what helps");
     fault.error_kind
+}
+
+/// Says that it is over however a test ends: whoever works beside it in a scope is waited for.
+pub struct Over<'a>(pub &'a AtomicBool);
+
+impl Drop for Over<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
 }

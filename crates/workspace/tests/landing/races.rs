@@ -36,6 +36,7 @@ fn shown_bytes_are_landed_bytes_while_a_guest_writes() {
     let stop = AtomicBool::new(false);
     let (mut landed, mut refused) = (0, 0);
     thread::scope(|scope| {
+        let _over = Over(&stop);
         scope.spawn(|| {
             for n in 0u32.. {
                 if stop.load(Ordering::Relaxed) {
@@ -61,7 +62,6 @@ fn shown_bytes_are_landed_bytes_while_a_guest_writes() {
                 }
             }
         }
-        stop.store(true, Ordering::Relaxed);
     });
     println!("{landed} landed, {refused} refused");
     assert!(refused > 0);
@@ -102,7 +102,8 @@ fn no_swap_of_a_parent_leads_outside() {
     let stop = AtomicBool::new(false);
     let (mut landed, mut refused) = (0, 0);
     thread::scope(|scope| {
-        scope.spawn(|| {
+        let _over = Over(&stop);
+        let swaps = scope.spawn(|| {
             // At times slower than a landing, at times faster.
             for n in 0u64.. {
                 if stop.load(Ordering::Relaxed) {
@@ -117,6 +118,7 @@ fn no_swap_of_a_parent_leads_outside() {
             write(&w.up(), &format!("d/new-{n}"), "x");
             // What was shown when the directory was a directory.
             let seen = loop {
+                assert!(!swaps.is_finished(), "the swaps go on");
                 let Ok(seen) = workspace::diff::diff(&w.stack(), &w.anchors, &Default::default()) else { continue };
                 if seen.files.iter().all(|f| f.change.path.is_at_or_below(&rel("d")) && f.change.path != rel("d")) {
                     break seen;
@@ -128,7 +130,6 @@ fn no_swap_of_a_parent_leads_outside() {
             }
             let _ = fs::remove_dir_all(w.up().join("d"));
         }
-        stop.store(true, Ordering::Relaxed);
     });
     println!("{landed} landed, {refused} refused");
     assert!(landed > 0 && refused > 0, "control: some land, some are stopped");

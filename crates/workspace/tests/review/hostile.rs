@@ -4,6 +4,7 @@ use crate::world::*;
 use rustix::fs::{CWD, FileType, Mode};
 use std::fs::{self, File};
 use std::os::unix::ffi::OsStrExt;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 use workspace::diff::{Options, diff};
 use workspace::{Body, Dir, Flag, Rel};
@@ -201,11 +202,12 @@ fn what_cannot_be_read_cannot_land() {
 fn a_diff_can_be_made_while_the_guest_writes() {
     let w = World::new();
     write(&w.base(), "f", "0\n");
-    let stop = std::sync::atomic::AtomicBool::new(false);
+    let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
+        let _over = Over(&stop);
         scope.spawn(|| {
             let mut n = 0u32;
-            while !stop.load(std::sync::atomic::Ordering::Relaxed) {
+            while !stop.load(Ordering::Relaxed) {
                 n += 1;
                 fs::write(w.up().join("f"), format!("{n}\n").repeat(1 + n as usize % 50)).unwrap();
                 fs::write(w.up().join("g"), "x").unwrap();
@@ -226,7 +228,6 @@ fn a_diff_can_be_made_while_the_guest_writes() {
                 assert_eq!(file.change.after.as_ref().unwrap().size, added.len() as u64);
             }
         }
-        stop.store(true, std::sync::atomic::Ordering::Relaxed);
     });
 }
 

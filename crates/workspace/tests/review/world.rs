@@ -4,7 +4,7 @@ use rustix::fs::{CWD, FileType, Mode, XattrFlags};
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use workspace::diff::{Options, diff};
 use workspace::{Anchors, Body, Class, Diff, Dir, Driver, FileDiff, Layer, Layers, Rel, Stack};
 
@@ -161,4 +161,13 @@ pub fn as_user<T: Send>(world: &World, work: impl FnOnce() -> T + Send) -> T {
         });
         as_them.join().unwrap()
     })
+}
+
+/// Says that it is over however a test ends: whoever works beside it in a scope is waited for.
+pub struct Over<'a>(pub &'a AtomicBool);
+
+impl Drop for Over<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
 }
