@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use std::{fs, thread};
 
 /// Longer than anything takes that is not stuck, on a machine emulated by a busy one.
-const PATIENCE: Duration = Duration::from_secs(900);
+const PATIENCE: Duration = Duration::from_secs(600);
 
 /// What every script may use: who runs what, and where.
 const WORDS: &str = r#"
@@ -22,13 +22,15 @@ export HOME=/root
 as_ann() { setpriv --reuid 1500 --regid 1500 --init-groups env -i HOME=/home/ann USER=ann LOGNAME=ann \
     PATH=/usr/local/bin:/usr/bin:/bin XDG_RUNTIME_DIR=/run/user/1500 "$@"; }
 in_scope() { as_ann systemd-run --user --scope --quiet -p Delegate=yes "$@"; }
-until_true() { for _ in $(seq 3000); do eval "$1" && return; sleep 0.2; done; echo "never: $1" >&2; return 1; }
+until_true() { for _ in $(seq 1500); do eval "$1" && return; sleep 0.2; done; echo "never: $1" >&2; return 1; }
 groups() { find /sys/fs/cgroup -type d -name 'cofferdam-*' ! -name cofferdam-self; }
 "#;
 
 pub struct Machine {
     port: Mutex<UnixStream>,
     waiting: Mutex<HashMap<u64, Sender<Answer>>>,
+    /// What it did not answer. One that is stuck is waited for once, and not by every test anew.
+    stuck: OnceLock<String>,
     dir: PathBuf,
 }
 
@@ -52,20 +54,24 @@ impl Answer {
     }
 }
 
+type Booted = OnceLock<Result<&'static Machine, String>>;
+
 /// Linux 6.12 or newer: every wall can be had.
+#[track_caller]
 pub fn new() -> &'static Machine {
-    static MACHINE: OnceLock<&'static Machine> = OnceLock::new();
-    MACHINE.get_or_init(|| Machine::boot("new"))
+    static MACHINE: Booted = OnceLock::new();
+    MACHINE.get_or_init(|| Machine::boot("new")).as_ref().expect("a machine")
 }
 
 /// Linux 6.1: too old for some.
+#[track_caller]
 pub fn old() -> &'static Machine {
-    static MACHINE: OnceLock<&'static Machine> = OnceLock::new();
-    MACHINE.get_or_init(|| Machine::boot("old"))
+    static MACHINE: Booted = OnceLock::new();
+    MACHINE.get_or_init(|| Machine::boot("old")).as_ref().expect("a machine")
 }
 
 impl Machine {
-    fn boot(kernel: &'static str) -> &'static Machine {
+    fn boot(kernel: &'static str) -> Result<&'static Machine, String> {
         let top = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
         let dir = top.join("target/tools").join(format!("vm-{kernel}-{}", std::process::id()));
         sweep(&top.join("target/tools"));
@@ -80,13 +86,14 @@ impl Machine {
             fs::copy(top.join("packaging").join(unit), dir.join("local/packaging").join(unit)).unwrap();
         }
         start(&top, kernel, &dir);
-        let port = connect(&dir);
+        let port = connect(&dir)?;
         let lines = BufReader::new(port.try_clone().unwrap());
-        let machine = Machine { port: Mutex::new(port), waiting: Mutex::default(), dir };
+        let machine = Machine { port: Mutex::new(port), waiting: Mutex::default(), stuck: OnceLock::new(), dir };
         let machine: &'static Machine = Box::leak(Box::new(machine));
         thread::spawn(move || machine.hear(lines));
-        machine.ask("until_true '! systemctl is-system-running | grep -qE \"starting|initializing\"'; systemctl is-active user@1500").assert_ok();
-        machine
+        let up = "until_true '! systemctl is-system-running | grep -qE \"starting|initializing\"'; systemctl is-active user@1500";
+        let up = machine.answer(up)?;
+        if up.status == 0 { Ok(machine) } else { Err(format!("{up:?}")) }
     }
 
     fn hear(&self, lines: BufReader<UnixStream>) {
@@ -109,11 +116,19 @@ impl Machine {
     }
 
     /// Runs a script of bash as root, to its end.
+    #[track_caller]
     pub fn ask(&self, script: &str) -> Answer {
-        let answer = self.begin(script);
-        answer.recv_timeout(PATIENCE).unwrap_or_else(|_| {
+        self.answer(script).unwrap_or_else(|stuck| panic!("{stuck}"))
+    }
+
+    fn answer(&self, script: &str) -> Result<Answer, String> {
+        if let Some(stuck) = self.stuck.get() {
+            return Err(format!("the machine is stuck since it was asked: {stuck}"));
+        }
+        self.begin(script).recv_timeout(PATIENCE).map_err(|_| {
+            let _ = self.stuck.set(script.to_owned());
             let console = fs::read_to_string(self.dir.join("console.log")).unwrap_or_default();
-            panic!("no answer to: {script}\nthe machine's console: {console}")
+            format!("no answer to: {script}\nthe machine's console: {console}")
         })
     }
 
@@ -147,17 +162,18 @@ fn start(top: &Path, kernel: &'static str, dir: &Path) {
     });
 }
 
-fn connect(dir: &Path) -> UnixStream {
+fn connect(dir: &Path) -> Result<UnixStream, String> {
     let until = Instant::now() + PATIENCE;
     loop {
-        match UnixStream::connect(dir.join("agent.sock")) {
-            Ok(port) => return port,
-            Err(e) => {
-                let said = fs::read_to_string(dir.join("emulator.log")).unwrap_or_default();
-                assert!(said.is_empty() && Instant::now() < until, "{e}: {said}");
-                thread::sleep(Duration::from_millis(50));
-            }
+        let refused = match UnixStream::connect(dir.join("agent.sock")) {
+            Ok(port) => return Ok(port),
+            Err(e) => e,
+        };
+        let said = fs::read_to_string(dir.join("emulator.log")).unwrap_or_default();
+        if !said.is_empty() || Instant::now() >= until {
+            return Err(format!("{refused}: {said}"));
         }
+        thread::sleep(Duration::from_millis(50));
     }
 }
 
