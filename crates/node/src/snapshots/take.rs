@@ -5,8 +5,8 @@ use super::{
     Frozen, Ground, Snapshot, anchors_of, check_name, discard, drop_unused, earlier, find, note, running, squash,
 };
 use crate::lifecycle::keys::Once;
-use crate::lifecycle::meta;
 use crate::lifecycle::stop::{self, Which};
+use crate::lifecycle::{bases, meta};
 use crate::sandbox::{self, Sandbox};
 use crate::state::State;
 use crate::{Caller, fresh, total};
@@ -333,5 +333,6 @@ pub fn remove(state: &State, caller: &Caller, word: &str) -> Result<String, Faul
         Ok(kept)
     })?;
     drop_unused(state, &kept.record.ground.layers)?;
+    bases::leave(state, &kept.record.ground.base)?;
     Ok(kept.id)
 }
