@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 /// A daemon with a sandbox `s`.
 pub struct World {
-    place: Place,
+    pub place: Place,
     pub daemon: Daemon,
 }
 
@@ -286,7 +286,11 @@ impl Socket {
     }
 
     fn send(&mut self, kind: u8, bytes: &[u8]) {
-        let mut frame = vec![0x80 | kind, 0x80 | bytes.len() as u8, 0, 0, 0, 0];
+        let mut frame = match bytes.len() {
+            short @ ..126 => vec![0x80 | kind, 0x80 | short as u8],
+            long => [vec![0x80 | kind, 0xff], (long as u64).to_be_bytes().to_vec()].concat(),
+        };
+        frame.extend([0; 4]);
         frame.extend(bytes);
         self.0.write_all(&frame).unwrap();
     }
@@ -379,6 +383,64 @@ fn one_can_be_at_a_run_over_a_websocket() {
     assert_eq!(socket.until("through\n").0, "through\n");
     socket.say(json!({"eof": true}));
     assert_eq!(socket.until("end").1["outcome"]["verdict"], "ok");
+}
+
+/// A command that reads nothing is the one that has to be interrupted.
+#[test]
+fn a_word_is_heard_while_input_waits() {
+    let w = World::new(As::Root);
+    let full = vec![b'x'; 300_000];
+    let run = w.begin(json!({"shell": "trap 'exit 7' USR1; echo ready; while :; do sleep 0.02; done", "input": true}));
+    let mut socket = Socket::open(&w, &run, None).unwrap();
+    socket.until("ready");
+    socket.send(2, &full);
+    socket.say(json!({"signal": 10}));
+    assert_eq!(socket.until("end").1["outcome"]["exit"], json!({"code": 7}));
+    // What the command does take is there before the word.
+    let text = "trap 'exit 7' USR1; echo ready; while read -r line; do echo \"got $line\"; done; sleep 20";
+    let run = w.begin(json!({"shell": text, "input": true}));
+    let mut socket = Socket::open(&w, &run, None).unwrap();
+    socket.until("ready");
+    (0..100).for_each(|n| socket.send(2, format!("{n}\n").as_bytes()));
+    socket.until("got 99");
+    socket.say(json!({"signal": 10}));
+    assert_eq!(socket.until("end").1["outcome"]["exit"], json!({"code": 7}));
+}
+
+/// Clients tell an end in order from a line that was cut by the answer to their close.
+#[test]
+fn who_closes_is_answered_and_who_breaks_the_rules_is_told() {
+    let w = World::new(As::Root);
+    let run = w.begin(json!({"shell": "echo ready; cat > got; cat got", "input": true}));
+    let attached = || {
+        let mut socket = Socket::open(&w, &run, None).unwrap();
+        socket.until("ready");
+        socket
+    };
+    let mut leaves = attached();
+    leaves.send(2, b"sent before it left");
+    leaves.send(8, &1000u16.to_be_bytes());
+    assert_eq!(leaves.next(), Some((8, 1000u16.to_be_bytes().to_vec())));
+    assert_eq!(leaves.next(), None, "nothing comes behind it");
+    let long = (2u64 << 20).to_be_bytes();
+    let frames: [(&[u8], &str); 3] = [
+        (&[[0x82, 0xff].as_slice(), &long, &[0; 4]].concat(), "too long"),
+        (b"\x82\x05plain", "unmasked"),
+        (b"\x81\x81\0\0\0\0\xff", "utf-8"),
+    ];
+    for (frame, why) in frames {
+        let mut breaks = attached();
+        breaks.0.write_all(frame).unwrap();
+        let (_, told) = breaks.until("fault");
+        let message = told["fault"]["message"].as_str().unwrap();
+        assert!(message.contains(why), "{message}");
+        let (kind, close) = breaks.next().unwrap();
+        assert_eq!((kind, &close[..2]), (8, &1002u16.to_be_bytes()[..]), "{why}");
+    }
+    // The run and the others at it have nothing of that.
+    let mut stays = attached();
+    stays.say(json!({"eof": true}));
+    assert!(stays.until("end").0.ends_with("sent before it left"));
 }
 
 /// A WebSocket closes with its token and with the daemon, and says so.

@@ -164,3 +164,25 @@ fn a_collection_can_be_looked_at_before() {
     daemon.get("/v1/sandboxes/short").assert_fault(404, "not_found");
     daemon.get("/v1/sandboxes/long").assert_ok();
 }
+
+/// Others stood on it when its sandbox went, and nothing but a collection took it away after them.
+#[test]
+fn a_directory_of_its_own_goes_with_the_last_that_stands_on_it() {
+    let place = Place::new(As::Root);
+    let daemon = Daemon::start(&place);
+    let bases = || std::fs::read_dir(place.state().join("bases")).unwrap().count();
+    let remove = |path: String| daemon.ask("DELETE", &path).send().assert_ok();
+    let text = |value: &Value| value.as_str().unwrap().to_owned();
+    let kept = text(&daemon.post("/v1/sandboxes", json!({})).assert_ok()["id"]);
+    let id = text(&daemon.post("/v1/sandboxes", json!({})).assert_ok()["id"]);
+    let forked = daemon.post(&format!("/v1/sandboxes/{id}/fork"), json!({})).assert_ok();
+    daemon.post("/v1/templates", json!({"name": "t", "from": text(&forked["snapshot"])})).assert_ok();
+    remove(format!("/v1/sandboxes/{id}"));
+    remove(format!("/v1/snapshots/{}", text(&forked["snapshot"])));
+    remove(format!("/v1/sandboxes/{}", text(&forked["sandboxes"][0]["id"])));
+    assert_eq!(bases(), 2, "a template stands on it");
+    remove("/v1/templates/t".to_owned());
+    assert_eq!(bases(), 1);
+    remove(format!("/v1/sandboxes/{kept}"));
+    assert_eq!(bases(), 0);
+}

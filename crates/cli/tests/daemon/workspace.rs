@@ -541,3 +541,28 @@ fn an_empty_path_chooses_nothing() {
     let done = typed(&["approve", "agent", ".", "--unseen"], Some(&socket));
     assert!(done.status.success() && world.read("docs/new.md") == "new\n", "{done:?}");
 }
+
+/// A guest that goes down step by step has paths that the kernel takes from nobody as a whole. Landing one failed as our own mistake, after
+/// half a minute of work.
+#[test]
+fn a_path_that_is_too_long_to_land_is_told_and_keeps_nothing_else_back() {
+    let world = World::with_repository();
+    world.create(json!({ "name": "agent" }));
+    let half = "$(printf \"$n/%.0s\" $(seq 12))";
+    let deep =
+        format!("n=$(printf 'd%.0s' $(seq 200)); mkdir -p {half} top/{half}; echo deep > top/{half}f; mv top {half}");
+    world.exec("agent", &format!("echo new > new.txt; {deep}"));
+    let diff = world.diff("agent");
+    let ask = |verb: &str, chosen: Value| {
+        let mut body = json!({ "digest": digest(&world.diff("agent")) });
+        body.as_object_mut().unwrap().extend(chosen.as_object().unwrap().clone());
+        world.daemon.post(&format!("/v1/sandboxes/agent/workspace/{verb}"), body)
+    };
+    let deep = names(&diff["files"]).into_iter().find(|path| path.len() > 4096).unwrap().to_owned();
+    let fault = ask("approve", json!({ "all": true })).assert_fault(429, "limit_exceeded");
+    assert!(fault["message"].as_str().unwrap().contains("can land"), "{fault}");
+    ask("approve", json!({ "exact": ["new.txt"] })).assert_ok();
+    assert_eq!(fs::read_to_string(world.place.project.join("new.txt")).unwrap(), "new\n");
+    ask("reject", json!({ "paths": [deep] })).assert_ok();
+    assert_eq!(names(&world.diff("agent")["files"]).iter().filter(|path| path.len() > 3840).count(), 0);
+}

@@ -180,10 +180,29 @@ impl Drop for Disk {
     }
 }
 
+/// btrfs tells of what was written up to half a minute later, and of entries never; nothing was measured until it did.
+fn space_and_entries_are_counted(place: &Place) {
+    let run = |limit: &str, script: &str| {
+        let output = place.verb(&["run", "--json", "--limit", limit, "--", "/bin/sh", "-c", script]);
+        let outcome: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        (outcome["verdict"].clone(), outcome["limit_kind"].clone(), place.project.display().to_string())
+    };
+    for (limit, kind, within, beyond) in [
+        ("disk=20m", "disk_mb", "head -c 5000000 /dev/zero > few", "head -c 60000000 /dev/zero > many"),
+        ("files=200", "files", "touch $(seq 100)", "touch $(seq 1000)"),
+    ] {
+        let (verdict, _, at) = run(limit, &format!("{within}; sleep 0.3"));
+        assert_eq!(verdict, "ok", "{at}: {within}");
+        let (verdict, hit, at) = run(limit, &format!("{beyond}; sleep 20"));
+        assert_eq!((verdict, hit), ("limit_exceeded".into(), kind.into()), "{at}: {beyond}");
+    }
+}
+
 #[test]
 fn shared_copies_conform_where_the_file_system_has_them() {
     for kind in ["xfs", "btrfs"] {
         let disk = Disk::new(kind);
+        space_and_entries_are_counted(&Place::within(As::Root, &disk.0));
         for who in [As::Root, As::User] {
             conforms(&Place::within(who, &disk.0), "reflink");
             sees_hidden_changes(&Place::within(who, &disk.0), "reflink");

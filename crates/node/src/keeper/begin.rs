@@ -308,6 +308,9 @@ pub fn begin(ask: &Ask, word: &str, key: Option<&str>, caller: &Caller) -> Resul
     Ok(Begun { existed, found: Found::new(run, record, path), keeper: Some(keeper) })
 }
 
+/// How often a keeper is looked for that leaves before it is asked.
+const TIMES: u32 = 8;
+
 /// Has a command started by the keeper that was asked last, or by whoever keeps the sandbox now.
 fn start_in(state: &Path, sandbox: &str, start: &Start, caller: &Caller) -> Result<(Keeper, Started), Fault> {
     while let Some(mut keeper) = resting::take(state, sandbox).filter(|keeper| keeper.is_known_to_do(start)) {
@@ -318,12 +321,21 @@ fn start_in(state: &Path, sandbox: &str, start: &Start, caller: &Caller) -> Resu
             Err(fault) => return Err(fault),
         }
     }
-    let (mut keeper, hello) = Keeper::ensure_told(state, sandbox, caller)?;
-    if start.input || start.terminal.is_some() {
-        keeper.check_counts(&hello)?;
+    for again in (0..TIMES).rev() {
+        let (mut keeper, hello) = Keeper::ensure_told(state, sandbox, caller)?;
+        if start.input || start.terminal.is_some() {
+            keeper.check_counts(&hello)?;
+        }
+        let started = match again {
+            0 => Some(keeper.start(start.clone())?),
+            // Whoever needs the workspace alone sends an idle keeper away, also one that somebody is about to ask.
+            _ => keeper.start_if_there(start)?,
+        };
+        if let Some(started) = started {
+            return Ok((keeper, started));
+        }
     }
-    let started = keeper.start(start.clone())?;
-    Ok((keeper, started))
+    Err(Fault::internal(format!("{sandbox}: nobody was asked to start a command")))
 }
 
 /// What an earlier request under the same key started.

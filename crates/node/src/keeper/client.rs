@@ -86,10 +86,13 @@ impl Keeper {
     fn ensure_for(state: &Path, sandbox: &str, wanted: Wanted, caller: &Caller) -> Result<(Keeper, Hello), Fault> {
         let begun = Instant::now();
         loop {
-            if let Some(mut found) = Keeper::find(state, sandbox)
-                && let Ok(hello) = found.hello()
-            {
-                return Ok((found, hello));
+            if let Some(mut found) = Keeper::find(state, sandbox) {
+                match found.hello() {
+                    Ok(hello) => return Ok((found, hello)),
+                    // It is there, and has no room: another would not get it either.
+                    Err(fault) if fault.error_kind == ErrorKind::LimitExceeded => return Err(fault),
+                    Err(_) => {}
+                }
             }
             if begun.elapsed() > BIRTH {
                 let fault = Fault::new(ErrorKind::Unavailable, format!("{sandbox} did not become live in time"));

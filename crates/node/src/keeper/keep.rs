@@ -37,8 +37,13 @@ use terms::{ErrorKind, Fault, Outcome, Phase};
 
 /// Runs at once in one sandbox.
 pub const MOST_RUNS: usize = 256;
-/// Those who ask at once.
-const MOST_CLIENTS: usize = 128;
+/// Those at once who wait for something: a run's end, news of it, that it takes their input; or who work with files.
+const MOST_WAITING: usize = 2 * MOST_RUNS;
+/// Connections at once. However many wait, each command that may begin has one, and there is room for those who ask and go: what
+/// runs can always be ended.
+const MOST_CLIENTS: usize = MOST_WAITING + MOST_RUNS + 128;
+/// Pieces of input that wait to be taken, of all runs.
+const MOST_FEEDS: usize = 128;
 /// Runs that have ended and are still known by heart.
 const MOST_PAST: usize = 256;
 /// Ended runs whose output stays on disk.

@@ -92,6 +92,12 @@ fn names(all: &Dir) -> Vec<String> {
     names
 }
 
+/// What stood on a directory is gone; where that was one of these, and nothing else stands on it, it goes as well.
+pub fn leave(state: &State, base: &Path) -> Result<bool, Fault> {
+    let own = base.strip_prefix(state.path.join(BASES)).ok().and_then(Path::to_str);
+    own.map_or(Ok(false), |id| drop_unused(state, id))
+}
+
 /// Takes the directory of a sandbox that is gone away, unless something else stands on it.
 pub fn drop_unused(state: &State, id: &str) -> Result<bool, Fault> {
     if !unused(state)?.iter().any(|name| name == id) {

@@ -127,11 +127,12 @@ pub fn take(
     let gone = state.store.write(|tx| {
         let Some(kept) = tx.get::<Sandbox>(id)? else { return Ok(None) };
         agree(&kept)?;
-        bury(tx, kept, why, caller).map(Some)
+        let base = kept.record.base.clone();
+        bury(tx, kept, why, caller).map(|gone| Some((gone, base)))
     })?;
-    let Some(gone) = gone else { return Ok((false, Size::default())) };
+    let Some((gone, base)) = gone else { return Ok((false, Size::default())) };
     let (freed, failed) = drop_all(state, &gone);
-    bases::drop_unused(state, id)?;
+    bases::leave(state, &base)?;
     Place::of(&state.path, id).remove();
     // The tombstone is on the disk, and names what is to be taken away.
     state.store.write_soon(|tx| {

@@ -15,16 +15,32 @@ const LONGEST_FIRST_LOOK: Duration = Duration::from_secs(2);
 const SHARE: u32 = 20;
 /// Looks that found the tree moving before what was seen counts as all.
 const PATIENCE: u32 = 3;
+/// How long apart looks are where the file system does not tell whether anything changed.
+const PAUSE: Duration = Duration::from_millis(100);
+/// File systems whose free space is less as soon as something is written: ext4, xfs, tmpfs, f2fs. btrfs and others say so when they
+/// have found a place for it, which may be half a minute later, and do not count entries at all.
+const COUNTING: [u64; 4] = [0xef53, 0x5846_5342, 0x0102_1994, 0xf2f5_2010];
+
 /// Measures a layer in small turns while a guest writes to it.
 pub(super) struct Meter {
     up: Dir,
     state: Dir,
     round: Option<Round>,
-    /// The last whole figure, and the figures of the file system when it was begun.
-    known: Option<((u64, u64), (u64, u64))>,
+    known: Option<Known>,
+    /// Its file system tells at once whether anything changed.
+    counts: bool,
     before: (u64, u64),
     moved: u32,
     account: Option<Own>,
+}
+
+/// The last whole figure.
+struct Known {
+    figure: (u64, u64),
+    /// The figures of the file system when it was begun.
+    free: (u64, u64),
+    /// When it is too old, where those do not tell.
+    until: Instant,
 }
 
 /// A part of what all layers take.
@@ -42,13 +58,15 @@ struct Round {
     waiting: Vec<Vec<Vec<u8>>>,
     found: (u64, u64),
     before: (u64, u64),
+    spent: Duration,
 }
 
 impl Meter {
     pub fn new(up: &Dir, state: &Dir, account: Option<Account>) -> io::Result<Meter> {
         let (up, state) = (up.try_clone()?, state.try_clone()?);
         let account = account.map(|account| Own { account, first: None, now: (0, 0), look_at: None });
-        Ok(Meter { up, state, round: None, known: None, before: (0, 0), moved: 0, account })
+        let counts = rustix::fs::fstatfs(&up).is_ok_and(|fs| COUNTING.contains(&(fs.f_type as u64 & 0xffff_ffff)));
+        Ok(Meter { up, state, round: None, known: None, counts, before: (0, 0), moved: 0, account })
     }
 
     /// Measures what is there already; a layer that takes longer counts as empty before.
@@ -70,7 +88,13 @@ impl Meter {
 
     fn begin(&self) -> io::Result<Round> {
         let waiting = vec![self.up.names()?];
-        Ok(Round { way: Descent::at(&self.up)?, waiting, found: (0, 0), before: self.free() })
+        let (way, before) = (Descent::at(&self.up)?, self.free());
+        Ok(Round { way, waiting, found: (0, 0), before, spent: Duration::ZERO })
+    }
+
+    /// Whether what is known holds still.
+    fn holds(&self, known: &Known) -> bool {
+        if self.counts { known.free == self.free() } else { Instant::now() < known.until }
     }
 }
 
@@ -112,17 +136,19 @@ impl Gauge for Meter {
     }
 
     fn used(&mut self) -> Option<(u64, u64)> {
-        if let (Some((figure, free)), None) = (self.known, &self.round)
-            && free == self.free()
+        if let (Some(known), None) = (&self.known, &self.round)
+            && self.holds(known)
         {
-            return Some(figure);
+            return Some(known.figure);
         }
-        let round = match self.round.take() {
+        let began = Instant::now();
+        let mut round = match self.round.take() {
             Some(round) => round,
             None => self.begin().ok()?,
         };
-        let mut round = round;
-        match round.go_on(Instant::now() + TURN) {
+        let went = round.go_on(began + TURN);
+        round.spent += began.elapsed();
+        match went {
             Ok(false) => {
                 self.round = Some(round);
                 None
@@ -133,7 +159,8 @@ impl Gauge for Meter {
             }
             Ok(true) | Err(_) => {
                 self.moved = 0;
-                self.known = Some((round.found, round.before));
+                let until = Instant::now() + PAUSE.max(round.spent * SHARE);
+                self.known = Some(Known { figure: round.found, free: round.before, until });
                 Some(round.found)
             }
         }

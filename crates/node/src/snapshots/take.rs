@@ -5,8 +5,8 @@ use super::{
     Frozen, Ground, Snapshot, anchors_of, check_name, discard, drop_unused, earlier, find, note, running, squash,
 };
 use crate::lifecycle::keys::Once;
-use crate::lifecycle::meta;
 use crate::lifecycle::stop::{self, Which};
+use crate::lifecycle::{bases, meta};
 use crate::sandbox::{self, Sandbox};
 use crate::state::State;
 use crate::{Caller, fresh, total};
@@ -170,30 +170,39 @@ fn freeze(state: &State, sandbox: &Kept<Sandbox>, top: Layer, lock: Lock) -> Res
 /// A copy of the top is frozen, and the top stays what it is: it is a whole tree, or it is in use.
 fn copied(state: &State, sandbox: &Kept<Sandbox>, top: &Layer, lock: Option<Lock>) -> Result<Cut, Fault> {
     let (layer, held) = fresh_layer(state, top)?;
-    let mut locks = vec![held];
-    let run = match lock {
-        Some(lock) => {
-            locks.push(lock);
-            None
+    match filled(state, sandbox, top, &layer, lock.as_ref()) {
+        Ok((frozen, held_ms)) => {
+            let _locks = [held].into_iter().chain(lock).collect();
+            Ok(Cut { frozen: Some(frozen), fresh: None, held_ms, _locks })
         }
-        None => Some((running::hold(state, sandbox)?, Instant::now())),
-    };
-    let copied = match sandbox.record.driver {
-        Driver::Overlay => copy::layers(&[&top.up], &layer.up),
-        Driver::Reflink | Driver::Copy => copy::tree(top, &layer),
-    };
-    let held_ms = run.map(|(guest, since)| {
-        drop(guest);
-        since.elapsed().as_millis() as u64
-    });
-    let frozen = copied.and_then(|_| sealed(&layer, sandbox.record.driver));
-    match frozen {
-        Ok(frozen) => Ok(Cut { frozen: Some(frozen), fresh: None, held_ms, _locks: locks }),
         Err(fault) => {
             let _ = state.layers.remove(&layer.id);
             Err(fault.subject(&sandbox.id))
         }
     }
+}
+
+/// Copies the top while nobody changes it; and how long a guest was held still for that, where it is not ours alone.
+fn filled(
+    state: &State,
+    sandbox: &Kept<Sandbox>,
+    top: &Layer,
+    layer: &Layer,
+    lock: Option<&Lock>,
+) -> Result<(Frozen, Option<u64>), Fault> {
+    let guest = match lock {
+        Some(_) => None,
+        None => Some((running::hold(state, sandbox)?, Instant::now())),
+    };
+    let copied = match sandbox.record.driver {
+        Driver::Overlay => copy::layers(&[&top.up], &layer.up),
+        Driver::Reflink | Driver::Copy => copy::tree(top, layer),
+    };
+    let held_ms = guest.map(|(guest, since)| {
+        drop(guest);
+        since.elapsed().as_millis() as u64
+    });
+    copied.and_then(|_| sealed(layer, sandbox.record.driver)).map(|frozen| (frozen, held_ms))
 }
 
 /// A layer that is not a sandbox's top any more must never be taken for one that a crash left behind.
@@ -246,10 +255,10 @@ fn record(
     cut: Cut,
 ) -> Result<Taken, Fault> {
     let (id, at_ms) = (terms::id("snp", fresh::random()), fresh::now_ms());
-    let mut layers = below(state, &sandbox.record)?;
-    layers.extend(cut.frozen.clone());
+    let below = below(state, &sandbox.record);
     let settled = if purpose == Purpose::ToDisk { settle(state) } else { Ok(()) };
-    let done = settled.and_then(|()| {
+    let done = settled.and(below).and_then(|mut layers| {
+        layers.extend(cut.frozen.clone());
         write(state, purpose, |tx| {
             let mut now = tx.get::<Sandbox>(&sandbox.id)?.ok_or_else(|| sandbox::unknown(&sandbox.id))?;
             if now.record.layers != sandbox.record.layers {
@@ -324,5 +333,6 @@ pub fn remove(state: &State, caller: &Caller, word: &str) -> Result<String, Faul
         Ok(kept)
     })?;
     drop_unused(state, &kept.record.ground.layers)?;
+    bases::leave(state, &kept.record.ground.base)?;
     Ok(kept.id)
 }

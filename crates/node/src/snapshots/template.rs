@@ -4,6 +4,7 @@
 use super::fork::{Origin, grow, in_force, origin};
 use super::take::settle;
 use super::{Ground, check_name, drop_unused, earlier, note};
+use crate::lifecycle::bases;
 use crate::lifecycle::keys::Once;
 use crate::state::State;
 use crate::warm::{self, Pool, Warmth};
@@ -268,5 +269,6 @@ pub fn remove_template(state: &State, caller: &Caller, word: &str) -> Result<Str
     })?;
     warm::take_away(state, caller)?;
     drop_unused(state, &kept.record.ground.layers)?;
+    bases::leave(state, &kept.record.ground.base)?;
     Ok(kept.record.address())
 }

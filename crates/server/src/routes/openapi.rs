@@ -3,7 +3,10 @@
 use crate::refuse::Refusal;
 use crate::{Shared, Who};
 use axum::response::IntoResponse;
+use bytes::Bytes;
+use http::header::CONTENT_TYPE;
 use serde_json::{Map, Value, json};
+use std::sync::LazyLock;
 use utoipa::PartialSchema;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
@@ -15,7 +18,9 @@ pub fn routes() -> OpenApiRouter<Shared> {
 /// This document.
 #[utoipa::path(get, path = "/v1/openapi.json", tag = "health", responses((status = 200, body = Value)))]
 async fn show(_: Who) -> Result<impl IntoResponse, Refusal> {
-    Ok(axum::Json(document()))
+    // It is the same for all, and takes long enough to make that those who ask for it often would make others wait.
+    static WRITTEN: LazyLock<Bytes> = LazyLock::new(|| Bytes::from(document().to_string()));
+    Ok(([(CONTENT_TYPE, "application/json")], WRITTEN.clone()))
 }
 
 /// The OpenAPI document.

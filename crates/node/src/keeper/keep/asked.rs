@@ -1,16 +1,16 @@
 //! Those who ask: let in, heard, answered, let go.
 
-use super::client::Client;
+use super::client::{Client, Owed};
 use super::feeds::Feed;
 use super::work::{Stage, Work};
-use super::{Keep, MOST_CLIENTS, has_ended, is_ours, unknown};
+use super::{Keep, MOST_CLIENTS, MOST_WAITING, has_ended, is_ours, unknown};
 use crate::keeper::wire;
 use crate::keeper::wire::{Ask, Frame, Hello, Pulled};
 use crate::questions::Questions;
 use rustix::net::SocketFlags;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
-use terms::{ErrorKind, Fault, Phase, Retry};
+use terms::{ErrorKind, Fault, LimitKind, Phase, Retry};
 
 impl Keep {
     pub(super) fn welcome(&mut self) {
@@ -22,8 +22,7 @@ impl Keep {
                 continue;
             }
             if self.clients.len() >= MOST_CLIENTS {
-                let fault = Fault::new(ErrorKind::Unavailable, format!("{MOST_CLIENTS} connections are open already"));
-                client.answer(wire::refusal(&fault.retry(Retry::Later).hint("try again")));
+                client.answer(wire::refusal(&self.full(format!("{MOST_CLIENTS} connections are open already"))));
                 let _ = client.line.push();
                 continue;
             }
@@ -90,6 +89,7 @@ impl Keep {
     /// An answer, or none yet.
     pub(super) fn carry_out(&mut self, id: u64, ask: Ask, payload: Vec<u8>) -> Result<Option<Frame>, Fault> {
         self.check_claimed(&ask)?;
+        self.check_room(&ask)?;
         Ok(Some(match ask {
             Ask::Hello => wire::value(&self.hello()),
             Ask::Start(start) => return self.start(id, &start),
@@ -137,6 +137,23 @@ impl Keep {
             Ask::End { if_idle: true, .. } if self.has_files_open(id) => return Err(self.in_use()),
             Ask::End { grace_ms, .. } => return Ok(self.end(id, Duration::from_millis(grace_ms))),
         }))
+    }
+
+    /// Those who stay leave room for those who ask and go.
+    fn check_room(&self, ask: &Ask) -> Result<(), Fault> {
+        let waits = matches!(ask, Ask::Input { .. } | Ask::Wait { timeout_ms: 1.., .. } | Ask::Follow { .. });
+        let stays = waits || matches!(ask, Ask::Root { .. });
+        let staying = |client: &&Client| client.holds_files || !matches!(client.owed, Owed::Nothing);
+        if stays && self.clients.values().filter(staying).count() >= MOST_WAITING {
+            return Err(self.full(format!("{MOST_WAITING} others wait for its runs, or work with its files")));
+        }
+        Ok(())
+    }
+
+    pub(super) fn full(&self, why: String) -> Fault {
+        let id = &self.premises.sandbox.id;
+        let fault = Fault::new(ErrorKind::LimitExceeded, format!("{id}: {why}")).limit(LimitKind::Connections);
+        fault.subject(id).phase(Phase::Admission).retry(Retry::Later).hint("try again when some have left")
     }
 
     pub(super) fn hello(&self) -> Hello {

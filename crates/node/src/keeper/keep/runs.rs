@@ -4,7 +4,7 @@ use super::clerk::{Note, Task};
 use super::client::{Following, Owed};
 use super::feeds::Feed;
 use super::work::{Stage, Stream, Work};
-use super::{KILL, Keep, MOST_RUNS, Past, TERM, unknown, work};
+use super::{KILL, Keep, MOST_FEEDS, MOST_RUNS, Past, TERM, unknown, work};
 use crate::fresh;
 use crate::keeper::begin;
 use crate::keeper::lost;
@@ -154,11 +154,13 @@ impl Keep {
         if let Some(writers) = writers.filter(|writers| writers.have_taken(&feed)) {
             return Ok(Some(fed(writers.taken(feed.by.as_ref()))));
         }
-        let work = self.work(run)?;
-        if work.input.is_none() {
+        if self.work(run)?.input.is_none() {
             return Err(work::unread(run));
         }
-        work.feeds.push_back(feed);
+        if self.works.values().map(|work| work.feeds.len()).sum::<usize>() >= MOST_FEEDS {
+            return Err(self.full(format!("{MOST_FEEDS} others wait to write to its runs")));
+        }
+        self.work(run)?.feeds.push_back(feed);
         self.owe(id, Owed::Input);
         self.feed(run);
         Ok(None)

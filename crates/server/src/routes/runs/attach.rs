@@ -16,20 +16,29 @@ use node::keeper::begin::Size;
 use node::keeper::spool::{HEAD, Kind, Record};
 use serde::Deserialize;
 use serde_json::{Value, json};
+use std::sync::Arc;
 use std::time::Duration;
 use terms::{Fault, Phase};
-use tokio::sync::mpsc;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use utoipa::IntoParams;
 
-/// The largest message that is taken, and how many wait to be passed on.
+/// The largest message that is taken, and how much waits until the run takes it.
 const LARGEST: usize = 1 << 20;
+/// A message counts for so much at least.
+const LEAST: usize = 1 << 10;
+/// Faults that wait to be told.
 const WAITING: usize = 16;
+/// How long a word lets input go before it that was sent before it.
+const MOMENT: Duration = Duration::from_millis(500);
 /// How long a client may take nothing of what it is sent.
 const STUCK: Duration = Duration::from_secs(60);
+/// How long a run may take for what a client left behind.
+const LEFT: Duration = Duration::from_secs(10);
 /// How often one that says nothing is asked whether it is there.
 const ALIVE: Duration = Duration::from_secs(20);
-/// Status of a close: we go away; what was sent cannot be understood.
+/// Status of a close: we go away; what was sent cannot be understood; the client may be here no more.
 const AWAY: u16 = 1001;
+const BROKEN: u16 = 1002;
 const POLICY: u16 = 1008;
 
 #[derive(Deserialize, IntoParams)]
@@ -95,7 +104,6 @@ impl Visit {
         speaking: Listener,
         closed: impl Future<Output = crate::shared::Closed>,
     ) {
-        // What the run will not take yet waits here, and then the client waits.
         let (faults, mut told) = mpsc::channel::<Fault>(WAITING);
         let mut hearing = std::pin::pin!(hear(stream, speaking, faults));
         let mut closed = std::pin::pin!(closed);
@@ -118,8 +126,13 @@ impl Visit {
                         break;
                     }
                 },
-                Some(fault) = told.recv() => self.send(text(json!({"event": "fault", "fault": fault}))).await,
-                () = &mut hearing => return,
+                Some(fault) = told.recv() => self.tell(fault).await,
+                left = &mut hearing => {
+                    while let Ok(fault) = told.try_recv() {
+                        self.tell(fault).await;
+                    }
+                    return self.part(left).await;
+                }
                 why = &mut closed => {
                     self.send(text(json!({"event": "closing", "reason": why.name()}))).await;
                     self.close(if why == crate::shared::Closed::Shutdown { AWAY } else { POLICY }, why.name()).await;
@@ -128,7 +141,13 @@ impl Visit {
                 _ = alive.tick() => self.send(Message::Ping(bytes::Bytes::new())).await,
             };
             if !sent {
-                return;
+                // Who closes is sent no more, and what came from him before may still be on its way to the run.
+                let left = tokio::select! {
+                    left = &mut hearing => left,
+                    _ = &mut closed => Ok(()),
+                    () = tokio::time::sleep(LEFT) => Ok(()),
+                };
+                return self.part(left).await;
             }
         }
         self.close(1000, "ended").await;
@@ -141,6 +160,23 @@ impl Visit {
             }
         }
         true
+    }
+
+    async fn tell(&mut self, fault: Fault) -> bool {
+        self.send(text(json!({"event": "fault", "fault": fault}))).await
+    }
+
+    /// Who closes is answered, and who cannot be understood is told why.
+    async fn part(mut self, left: Result<(), Fault>) {
+        match left {
+            Ok(()) => {
+                let _it_is_gone = tokio::time::timeout(STUCK, self.sink.close()).await;
+            }
+            Err(fault) => {
+                self.tell(fault).await;
+                self.close(BROKEN, "not understood").await;
+            }
+        }
     }
 
     /// False when the client is gone, or takes nothing.
@@ -185,24 +221,81 @@ enum Word {
 }
 
 /// Passes on what the client says, until it leaves. What cannot be done is told, and changes nothing.
-async fn hear(mut stream: SplitStream<WebSocket>, speaking: Listener, faults: mpsc::Sender<Fault>) {
-    let mut input = None;
-    while let Some(Ok(message)) = stream.next().await {
-        let done = match message {
-            Message::Binary(bytes) => give(&mut input, &speaking, &bytes, false).await,
-            Message::Text(text) => obey(&mut input, &speaking, &text).await,
-            Message::Close(_) => return,
+async fn hear(stream: SplitStream<WebSocket>, speaking: Listener, faults: mpsc::Sender<Fault>) -> Result<(), Fault> {
+    let (line, waiting) = mpsc::channel(LARGEST / LEAST);
+    let mut feeding = std::pin::pin!(feed(waiting, &speaking, &faults));
+    let left = tokio::select! {
+        left = listen(stream, Line::new(line), &speaking, &faults) => left,
+        () = &mut feeding => return Ok(()),
+    };
+    // What was sent is given, though who sent it leaves; but a run that takes nothing is not waited for.
+    let _or_not = tokio::time::timeout(LEFT, feeding).await;
+    left
+}
+
+/// What is to be written to the run's input.
+struct Piece {
+    bytes: bytes::Bytes,
+    eof: bool,
+    _room: Option<OwnedSemaphorePermit>,
+}
+
+/// Input that waits until the run takes it, in order. Words are heard meanwhile: one that is sent to a run that reads nothing would
+/// come when it is too late. When there is no more room, the client waits.
+struct Line {
+    line: mpsc::Sender<Piece>,
+    room: Arc<Semaphore>,
+}
+
+impl Line {
+    fn new(line: mpsc::Sender<Piece>) -> Line {
+        Line { line, room: Arc::new(Semaphore::new(LARGEST)) }
+    }
+
+    async fn put(&self, bytes: bytes::Bytes, eof: bool) {
+        let size = bytes.len().clamp(LEAST, LARGEST) as u32;
+        let _room = self.room.clone().acquire_many_owned(size).await.ok();
+        let _nobody_gives_it = self.line.send(Piece { bytes, eof, _room }).await;
+    }
+
+    /// Until all is taken, or for a moment.
+    async fn settle(&self) {
+        let _or_not = tokio::time::timeout(MOMENT, self.room.acquire_many(LARGEST as u32)).await;
+    }
+}
+
+/// Hears the client until it leaves; a fault where it cannot be understood.
+async fn listen(
+    mut stream: SplitStream<WebSocket>,
+    line: Line,
+    speaking: &Listener,
+    faults: &mpsc::Sender<Fault>,
+) -> Result<(), Fault> {
+    while let Some(message) = stream.next().await {
+        let done = match message.map_err(|e| broken(&e))? {
+            Message::Binary(bytes) => {
+                line.put(bytes, false).await;
+                Ok(())
+            }
+            Message::Text(text) => obey(&line, speaking, &text).await,
+            Message::Close(_) => break,
             Message::Ping(_) | Message::Pong(_) => Ok(()),
         };
         if let Err(refusal) = done
             && faults.send(*refusal.fault).await.is_err()
         {
-            return;
+            break;
         }
     }
+    Ok(())
 }
 
-async fn obey(input: &mut Option<Input>, speaking: &Listener, text: &str) -> Result<(), Refusal> {
+fn broken(e: &axum::Error) -> Fault {
+    let hint = format!("send whole messages of at most {LARGEST} bytes each");
+    Fault::invalid(format!("the connection: {e}")).hint(hint).phase(Phase::Execution)
+}
+
+async fn obey(line: &Line, speaking: &Listener, text: &str) -> Result<(), Refusal> {
     let mut json = serde_json::Deserializer::from_str(text);
     let read = Word::deserialize(ByName(&mut json)).and_then(|word| json.end().map(|()| word));
     let word = read.map_err(|e| {
@@ -210,10 +303,34 @@ async fn obey(input: &mut Option<Input>, speaking: &Listener, text: &str) -> Res
         Fault::invalid(format!("the message: {e}")).hint(hint).phase(Phase::Execution)
     })?;
     match word {
-        Word::Eof(true) => give(input, speaking, &[], true).await,
-        Word::Eof(false) => Ok(()),
-        Word::Resize(size) => fit(speaking, size).await.map(drop),
-        Word::Signal(signal) => send(speaking, signal).await.map(drop),
+        Word::Eof(true) => line.put(bytes::Bytes::new(), true).await,
+        Word::Eof(false) => {}
+        Word::Resize(size) => {
+            line.settle().await;
+            fit(speaking, size).await?;
+        }
+        Word::Signal(signal) => {
+            line.settle().await;
+            send(speaking, signal).await?;
+        }
+    }
+    Ok(())
+}
+
+/// Gives the run what waits for it, piece by piece.
+async fn feed(mut line: mpsc::Receiver<Piece>, speaking: &Listener, faults: &mpsc::Sender<Fault>) {
+    let mut input = None;
+    while let Some(Piece { bytes, eof, _room }) = line.recv().await {
+        let given = give(&mut input, speaking, &bytes, eof).await;
+        if let Err(refusal) = given
+            && faults.send(*refusal.fault).await.is_err()
+        {
+            return;
+        }
+        // A keeper has so many connections and no more, and who types thinks in between.
+        if line.is_empty() {
+            input = None;
+        }
     }
 }
 
