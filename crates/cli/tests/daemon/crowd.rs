@@ -2,6 +2,7 @@
 
 use crate::runs::World;
 use crate::support::As;
+use crate::support::patience::Over;
 use serde_json::{Value, json};
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -57,17 +58,15 @@ fn commands_and_snapshots_between_restores_are_done_or_refused() {
             until_over("/v1/sandboxes/s/restore", json!({"snapshot": first, "discard": true})),
             until_over("/v1/sandboxes/s/snapshots", json!({})),
         ];
+        let ends = Over(&over);
         let mut ran = 0;
         for n in 0..ROUNDS {
             let answer = shell(&format!("echo {n} > file"));
             let told = answer.json();
-            if answer.status >= 300 && !refused(answer.status, &told["error_kind"]) {
-                over.store(true, Ordering::Relaxed);
-                panic!("{told}");
-            }
+            assert!(answer.status < 300 || refused(answer.status, &told["error_kind"]), "{told}");
             ran += usize::from(answer.status < 300);
         }
-        over.store(true, Ordering::Relaxed);
+        drop(ends);
         let done = beside.map(|thread| thread.join().unwrap());
         assert!(ran > 0 && done.iter().all(|done| *done > 0), "{ran} commands, and {done:?}");
     });
