@@ -64,6 +64,8 @@ pub trait Visitor {
 const PATIENCE: Duration = Duration::from_secs(30);
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
+/// Events that tell what a run said.
+const SAID: [&str; 5] = ["stdout", "stderr", "terminal", "gap", "dropped"];
 /// Signals that are passed to the command: HUP, INT, QUIT, USR1, USR2, TERM, CONT; and WINCH, which is for us.
 const PASSED: [i32; 8] = [1, 2, 3, 10, 12, 15, 18, WINCH];
 const WINCH: i32 = 28;
@@ -273,15 +275,19 @@ impl Output {
                     self.told = serde_json::from_str(&event.data).ok();
                     self.lose(None)?;
                 }
-                Ok(Some(event)) => {
-                    // Nothing is told twice, and nothing from before.
-                    if event.id.is_some_and(|id| id <= self.from) {
-                        return Err(backwards(&self.run));
-                    }
+                Ok(Some(event)) if event.name == "end" => return Ok(event),
+                // Nothing is told twice, and nothing from before.
+                Ok(Some(event)) if event.id.is_some_and(|id| id > self.from) => {
                     self.from = event.id.unwrap_or(self.from);
                     (self.lost, self.told) = (None, None);
                     return Ok(event);
                 }
+                // What the run said has its place; what has none would come again with every connection.
+                Ok(Some(event)) if event.id.is_some() || SAID.contains(&event.name.as_str()) => {
+                    return Err(backwards(&self.run));
+                }
+                // A word that is not known here, of the stream itself.
+                Ok(Some(_)) => {}
                 Ok(None) => self.lose(None)?,
                 Err(fault) => self.lose(Some(fault))?,
             }

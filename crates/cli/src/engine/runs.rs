@@ -286,12 +286,8 @@ impl There {
                     end = Some(event);
                     return Ok(Heard::Enough);
                 }
-                let id = event.id;
                 let Some(piece) = piece(&event)? else { return Ok(Heard::More) };
-                if id.is_some_and(|id| id <= next) {
-                    return Err(client::backwards(&run));
-                }
-                next = id.unwrap_or(next);
+                next = event.id.filter(|id| *id > next).ok_or_else(|| client::backwards(&run))?;
                 again.is_well();
                 Ok(if each(piece) { Heard::More } else { Heard::Enough })
             });

@@ -205,6 +205,12 @@ fn streams_that_lie_are_given_up() {
                 to.write_all(format!("event: stdout\nid: {}\ndata: {said}\n\n", 500 - n % 400).as_bytes())
             })
         }),
+        ("pieces without a place", |to| {
+            to.write_all(
+                b"event: stdout\ndata: {\"offset\":0,\"at_ms\":1,\"encoding\":\"base64\",\"data\":\"eA==\"}\n\n",
+            )
+        }),
+        ("words that nobody knows", |to| to.write_all(b"event: hello\ndata: {}\n\n")),
         ("no base64", |to| {
             to.write_all(
                 b"event: stdout\nid: 5\ndata: {\"offset\":0,\"at_ms\":1,\"encoding\":\"base64\",\"data\":\"!\"}\n\n",
@@ -229,7 +235,9 @@ fn streams_that_lie_are_given_up() {
             ARGS.iter().filter(|(verb, _)| ["exec", "shell", "logs", "attach", "files watch"].contains(verb))
         {
             let out = scene.ask(&server, verb, args, what);
-            assert!(!out.status.success() && !out.stderr.is_empty(), "{verb} and {what}: {out:?}");
+            // The log of one that runs ends without an end.
+            let may_be = *what == "words that nobody knows" && *verb == "logs";
+            assert!((!out.status.success() && !out.stderr.is_empty()) || may_be, "{verb} and {what}: {out:?}");
         }
         if *what != "silence" {
             let out = scene.ask(&server, "logs", &["logs", "-f", "run_1"], what);

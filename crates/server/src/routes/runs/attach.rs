@@ -53,7 +53,9 @@ pub struct AttachQuery {
 ///
 /// It sends binary messages: one byte for the stream (1 stdout, 2 stderr, 3 terminal), eight bytes, big endian, for the offset behind it, and
 /// what was said; and text messages `{"event": "end", "outcome": …}`, `gap`, `dropped`, `lost`, `closing`, `fault`. It takes binary messages for the
-/// input, and text messages `{"eof": true}`, `{"resize": {"rows": 24, "columns": 80}}`, `{"signal": 2}`.
+/// input, and text messages `{"eof": true}`, `{"resize": {"rows": 24, "columns": 80}}`, `{"signal": 2}`. A message has at most a mebibyte, and so much
+/// input waits until the run takes it; `resize` and `signal` are heard meanwhile. Who closes is answered with a close, and the run goes on; what is no
+/// message is told as a `fault`, and closed with 1002.
 #[utoipa::path(get, path = "/v1/runs/{run}/attach", tag = "runs", params(("run" = String, Path), AttachQuery),
     responses((status = 101, description = "A WebSocket follows."), (status = 426, description = "No WebSocket was asked for.", body = Fault)))]
 pub async fn attach(
