@@ -63,6 +63,8 @@ const BENEATH: ResolveFlags = ResolveFlags::BENEATH.union(ResolveFlags::NO_SYMLI
 
 /// How often a file that cannot be had right now is asked for.
 const TRIES: usize = 64;
+/// A path that the kernel takes at once, whatever ends it.
+const LONGEST: usize = 4000;
 
 /// What is told by `is_mounted` to be what it is.
 fn mounted_on() -> io::Error {
@@ -139,15 +141,15 @@ impl Dir {
     }
 
     fn resolve(&self, at: &Rel, flags: OFlags, mode: Mode, how: ResolveFlags) -> io::Result<OwnedFd> {
-        let path = if at.is_top() { Path::new(".") } else { at.as_path() };
-        let mut tries = 0;
-        loop {
-            match rustix::fs::openat2(&self.fd, path, flags | OFlags::CLOEXEC | OFlags::NOFOLLOW, mode, how) {
-                // Something on the host was renamed meanwhile, or somebody has a lease on the file, which can take a minute to end.
-                Err(Errno::AGAIN | Errno::INTR) if tries < TRIES => tries += 1,
-                other => return Ok(other?),
-            }
+        let (mut above, mut rest) = (None::<OwnedFd>, at.as_bytes());
+        // The kernel takes no longer path at once, but whoever goes down step by step makes them.
+        while rest.len() > LONGEST {
+            let end = rest[..LONGEST].iter().rposition(|byte| *byte == b'/').ok_or(Errno::NAMETOOLONG)?;
+            let from = above.as_ref().unwrap_or(&self.fd);
+            above = Some(step(from, &rest[..end], OFlags::PATH | OFlags::DIRECTORY, Mode::empty(), how)?);
+            rest = &rest[end + 1..];
         }
+        step(above.as_ref().unwrap_or(&self.fd), if at.is_top() { b"." } else { rest }, flags, mode, how)
     }
 
     /// A regular file to read. Whatever else is there is refused without being opened for good: no FIFO blocks us.
@@ -235,4 +237,15 @@ impl AsFd for Dir {
 pub fn is_absent(error: &io::Error) -> bool {
     let absent = [Errno::NOENT, Errno::NOTDIR, Errno::LOOP];
     error.raw_os_error().is_some_and(|raw| absent.iter().any(|e| e.raw_os_error() == raw))
+}
+
+fn step(from: &OwnedFd, path: &[u8], flags: OFlags, mode: Mode, how: ResolveFlags) -> io::Result<OwnedFd> {
+    let mut tries = 0;
+    loop {
+        match rustix::fs::openat2(from, path, flags | OFlags::CLOEXEC | OFlags::NOFOLLOW, mode, how) {
+            // Something on the host was renamed meanwhile, or somebody has a lease on the file, which can take a minute to end.
+            Err(Errno::AGAIN | Errno::INTR) if tries < TRIES => tries += 1,
+            other => return Ok(other?),
+        }
+    }
 }

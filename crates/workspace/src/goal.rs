@@ -13,7 +13,6 @@ use terms::{ErrorKind, Fault, Phase};
 /// What landing the picks means, and what a reviewer should be told about it.
 pub fn goals(picks: &[Pick<'_>]) -> Result<(Vec<Goal>, Vec<String>), Fault> {
     refuse_drifted(picks)?;
-    refuse_long(picks)?;
     let (mut goals, mut notes) = (Vec::new(), Vec::new());
     for pick in picks {
         let change = &pick.file.change;
@@ -43,21 +42,6 @@ fn refuse_drifted(picks: &[Pick<'_>]) -> Result<(), Fault> {
     let message = format!("changed or touched in the base since the workspace saw it: {}", names.join(", "));
     let fault = Fault::new(ErrorKind::Conflict, message).phase(Phase::Review);
     Err(fault.hint("`cofferdam rebase` takes the base's changes in; then review again"))
-}
-
-/// The longest path below the base that can land, in bytes: the kernel takes no more than 4096 at once, and pieces wait beside theirs. A
-/// guest that goes down step by step has longer ones.
-const LONGEST: usize = 3840;
-/// So much of such a path is told.
-const TOLD: usize = 64;
-
-fn refuse_long(picks: &[Pick<'_>]) -> Result<(), Fault> {
-    let length = |pick: &Pick<'_>| pick.file.change.path.as_bytes().len();
-    let Some(pick) = picks.iter().find(|pick| length(pick) > LONGEST) else { return Ok(()) };
-    let begins: String = pick.file.change.path.to_string().chars().take(TOLD).collect();
-    let message = format!("{begins}…: a path of {} bytes; {LONGEST} can land", length(pick));
-    let fault = Fault::new(ErrorKind::LimitExceeded, message).phase(Phase::Review);
-    Err(fault.hint("choose the others by path; `cofferdam reject` takes this one away"))
 }
 
 fn whole(change: &Change) -> Result<Vec<Goal>, Fault> {
