@@ -321,21 +321,22 @@ fn start_in(state: &Path, sandbox: &str, start: &Start, caller: &Caller) -> Resu
             Err(fault) => return Err(fault),
         }
     }
-    for again in (0..TIMES).rev() {
+    let mut times = 0;
+    loop {
         let (mut keeper, hello) = Keeper::ensure_told(state, sandbox, caller)?;
         if start.input || start.terminal.is_some() {
             keeper.check_counts(&hello)?;
         }
-        let started = match again {
-            0 => Some(keeper.start(start.clone())?),
-            // Whoever needs the workspace alone sends an idle keeper away, also one that somebody is about to ask.
-            _ => keeper.start_if_there(start)?,
-        };
-        if let Some(started) = started {
+        times += 1;
+        if times == TIMES {
+            let started = keeper.start(start.clone())?;
+            return Ok((keeper, started));
+        }
+        // Whoever needs the workspace alone sends an idle keeper away, also one that somebody is about to ask.
+        if let Some(started) = keeper.start_if_there(start)? {
             return Ok((keeper, started));
         }
     }
-    Err(Fault::internal(format!("{sandbox}: nobody was asked to start a command")))
 }
 
 /// What an earlier request under the same key started.
