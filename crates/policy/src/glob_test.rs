@@ -55,7 +55,8 @@ fn no_pattern_is_slow() {
     let start = std::time::Instant::now();
     assert!(!stars.covers(Path::new(&name)));
     assert!(!deep.covers(Path::new(&path)));
-    assert!(start.elapsed().as_millis() < 2000);
+    // Exponential matching would take for ever.
+    assert!(start.elapsed().as_secs() < 60);
 }
 
 /// The definition of the wildcards, with all the backtracking that the real matcher avoids.

@@ -19,21 +19,28 @@ fn alive(mark: &str) -> Vec<String> {
 fn the_wall_limit_takes_the_whole_tree() {
     for who in BOTH {
         let place = Place::new(who);
-        let mark = format!("31557{:05}.{}", std::process::id() % 100_000, unique());
-        let script = format!(
-            "sleep {mark} & setsid sleep {mark} & (setsid sh -c 'trap \"\" TERM; sleep {mark} & sleep {mark}' &) \n \
-             (setsid sleep {mark} </dev/null >/dev/null 2>&1 &) \n sleep {mark}"
-        );
-        let mut child = place.cofferdam(["run", "-t", "2s", "--", "/bin/sh", "-c", &script]).spawn().unwrap();
-        // The control: they were there.
-        let deadline = Instant::now() + Duration::from_secs(30);
-        while alive(&mark).iter().filter(|l| l.starts_with("sleep ")).count() < 6 {
-            assert!(Instant::now() < deadline && child.try_wait().unwrap().is_none(), "{:?}", alive(&mark));
-            std::thread::sleep(Duration::from_millis(10));
-        }
-        assert_eq!(child.wait().unwrap().code(), Some(124));
-        assert!(soon(Duration::from_secs(20), || alive(&mark).is_empty()), "{:?}", alive(&mark));
+        // A busy machine needs longer to start the tree than a short limit leaves it.
+        let held = ["2s", "8s", "32s"].iter().any(|limit| tree_stood_until_its_limit(&place, limit));
+        assert!(held, "{who:?}: the tree never stood before its limit");
     }
+}
+
+/// Starts a tree of six sleepers under a wall limit. All must be gone afterwards; false where the limit came before all six stood.
+fn tree_stood_until_its_limit(place: &Place, limit: &str) -> bool {
+    let mark = format!("31557{:05}.{}", std::process::id() % 100_000, unique());
+    let script = format!(
+        "sleep {mark} & setsid sleep {mark} & (setsid sh -c 'trap \"\" TERM; sleep {mark} & sleep {mark}' &) \n \
+         (setsid sleep {mark} </dev/null >/dev/null 2>&1 &) \n sleep {mark}"
+    );
+    let mut child = place.cofferdam(["run", "-t", limit, "--", "/bin/sh", "-c", &script]).spawn().unwrap();
+    let mut stood = false;
+    while !stood && child.try_wait().unwrap().is_none() {
+        stood = alive(&mark).iter().filter(|l| l.starts_with("sleep ")).count() == 6;
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    assert_eq!(child.wait().unwrap().code(), Some(124));
+    assert!(soon(Duration::from_secs(20), || alive(&mark).is_empty()), "{:?}", alive(&mark));
+    stood
 }
 
 /// Pids, as the host numbers them, whose arguments hold `mark`; our own and the guest's first process do too.
@@ -74,9 +81,7 @@ fn outlived(place: &Place, limit: Duration) -> Option<Duration> {
     let tree: Vec<String> = marked(&mark).into_iter().filter(|pid| *pid != child.id().to_string()).collect();
     // The control: all of them were there, and some time before the deadline.
     let stood = told && tree.len() > TREE && begun.elapsed() + Duration::from_millis(200) < limit;
-    let mut last_seen = Instant::now();
     while any_left(&tree, &mark) {
-        last_seen = Instant::now();
         std::thread::sleep(Duration::from_millis(1));
         assert!(begun.elapsed() < limit + LINGER, "the tree outlives its limit");
     }
@@ -85,7 +90,7 @@ fn outlived(place: &Place, limit: Duration) -> Option<Duration> {
     assert_eq!(marked(&mark), Vec::<String>::new());
     // The clock of the limit starts after ours did, when the command starts: this counts too long rather than too short.
     let late = gone.saturating_duration_since(begun + limit);
-    assert!(!stood || last_seen >= begun + limit, "ended {:?} before the limit", (begun + limit) - last_seen);
+    assert!(!stood || gone >= begun + limit, "ended {:?} before the limit", (begun + limit) - gone);
     stood.then_some(late)
 }
 

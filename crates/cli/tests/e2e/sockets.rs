@@ -1,5 +1,6 @@
 //! Sockets of the host that are files: rules name those that a guest may connect to.
 
+use crate::support::left::soon;
 use crate::support::world::{PUBLIC, World};
 use crate::support::{As, BOTH, Place, USER, unique};
 use serde_json::{Value, json};
@@ -209,14 +210,20 @@ fn a_socket_that_is_not_there_makes_its_rule_idle() {
         let text = String::from_utf8_lossy(&[explained.stdout, explained.stderr].concat()).into_owned();
         assert!(text.contains(&format!("{missing} does not exist, so the rule has no effect")), "{text}");
         assert!(text.contains(&format!("{plain} names no socket, so the rule has no effect")), "{text}");
-        // One that appears during the run is of the next.
-        let wait = "import sys, time\nprint('up', flush=True)\n\
-            time.sleep(3)\nsys.argv = ['x', 'SOCK_STREAM', *sys.argv[1:]]\n";
+        // A socket that appears during the run is reachable from the next run on. Guest and test tell each other by files.
+        let signals = place.dir("signals");
+        let wait = format!(
+            "import os, sys, time\nprint('up', flush=True)\nopen('{0}/up', 'w')\n\
+             while not os.path.exists('{0}/go'): time.sleep(0.02)\nsys.argv = ['x', 'SOCK_STREAM', *sys.argv[1:]]\n",
+            signals.display()
+        );
         let text = format!("{wait}{TRY}");
+        let flags = ["-p", &rules, "-t", "120s", "--write", signals.to_str().unwrap()];
         let (run, service) = std::thread::scope(|scope| {
-            let run = scope.spawn(|| place.run(&["-p", &rules], &["/usr/bin/python3", "-c", &text, &missing]));
-            std::thread::sleep(Duration::from_secs(1));
+            let run = scope.spawn(|| place.run(&flags, &["/usr/bin/python3", "-c", &text, &missing]));
+            assert!(soon(Duration::from_secs(60), || signals.join("up").exists()), "{who:?}: the guest did not start");
             let service = Service::new(&place, "run/late.sock");
+            place.file("signals/go", "");
             (run.join().unwrap(), service)
         });
         assert_eq!(run.stdout(), "up\nENOENT\n", "{who:?}: {}", run.story());
@@ -368,7 +375,8 @@ fn only_files_are_opened_up_and_nothing_else() {
         let mut python = place.outside("/usr/bin/python3");
         let listen = "import socket, sys, time\ns = socket.socket(socket.AF_UNIX); s.bind('\\0' + sys.argv[1]); s.listen(); time.sleep(60)";
         let mut other = python.args(["-c", listen, &abstract_name]).spawn().unwrap();
-        std::thread::sleep(Duration::from_millis(500));
+        let listens = || fs::read_to_string("/proc/net/unix").unwrap().contains(&abstract_name);
+        assert!(soon(Duration::from_secs(60), listens), "control: the service outside listens");
         let probe = format!(
             "
 import socket

@@ -145,7 +145,7 @@ fn a_first_process_that_gets_no_order_is_replaced() {
 fn a_supervisor_killed_before_anybody_is_tied_to_it_leaves_nobody() {
     for who in BOTH {
         let (place, binary) = with_copies(who);
-        let late = ["-f", "-e", "trace=prctl", "-e", "inject=prctl:delay_enter=1s:when=1"];
+        let late = ["-f", "-e", "trace=prctl", "-e", "inject=prctl:delay_enter=3s:when=1"];
         let mut strace = meddled(&place, &binary, &late, &[]);
         let mut strace = strace.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
         let born = || in_own_pids(&census(place.root.to_str().unwrap()));

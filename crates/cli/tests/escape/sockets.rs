@@ -3,6 +3,7 @@
 
 use crate::CANARY;
 use crate::neighbours::{end, line, spawn};
+use crate::support::left::soon;
 use crate::support::patience::Over;
 use crate::support::{BOTH, Place, Run, unique};
 use serde_json::Value;
@@ -143,7 +144,7 @@ u = socket.socket(2, 2); u.bind(('127.0.0.1', {0})); socket.socket(2, 2).sendto(
         assert_eq!(place.python(&[], &own).assert_ok().stdout(), "b'own'\nb'dg'\n");
         let outside = format!("import socket; print(socket.create_connection(('127.0.0.1', {})).recv(9))", ports[0]);
         assert!(place.outside("/usr/bin/python3").args(["-c", &outside]).output().unwrap().status.success());
-        assert!(seen.get() > before);
+        assert!(soon(Duration::from_secs(60), || seen.now() > before), "{who:?}: the listener is no control");
     }
 }
 
@@ -295,9 +296,9 @@ fn path_sockets_of_the_host_cannot_be_reached() {
         // The controls: outside each of them answers, and inside the guest's own do.
         let outside = place.outside("/usr/bin/python3").args(["-c", REACH]).args(&paths).output().unwrap();
         assert!(!outside.stdout.is_empty());
-        std::thread::sleep(Duration::from_millis(300));
         for service in &services {
-            assert!(service.seen.now() > 0, "{who:?}: {} is no service", service.path.display());
+            let reached = soon(Duration::from_secs(60), || service.seen.now() > 0);
+            assert!(reached, "{who:?}: {} is no service", service.path.display());
         }
         let own = "
 import socket, sys

@@ -2,6 +2,7 @@
 //! cannot be changed, ports, events of the network, secrets.
 
 use crate::support::http::{Daemon, with_daemon};
+use crate::support::left::soon;
 use crate::support::world::{PUBLIC, World};
 use crate::support::{As, BOTH, Place, holders, to_the_end};
 use serde_json::Value;
@@ -56,6 +57,13 @@ fn input_that_was_not_acknowledged_is_sent_again_and_arrives_once() {
     }
 }
 
+/// Requests that the daemon is answering, the one that asks included.
+fn requests_in_flight(daemon: &Daemon) -> u32 {
+    let metrics = daemon.get("/v1/metrics").text();
+    let line = metrics.lines().find_map(|line| line.strip_prefix("cofferdam_http_requests_in_flight "));
+    line.unwrap_or_else(|| panic!("{metrics}")).parse().unwrap()
+}
+
 #[test]
 fn whoever_waits_waits_on_when_the_daemon_is_replaced() {
     let place = Place::new(As::User);
@@ -69,10 +77,9 @@ fn whoever_waits_waits_on_when_the_daemon_is_replaced() {
     let wait = wait.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     // Killed in the middle, and asked to end, which answers whoever waits.
     for signal in ["KILL", "TERM"] {
-        std::thread::sleep(Duration::from_millis(500));
+        assert!(soon(Duration::from_secs(60), || requests_in_flight(&daemon) > 1), "the client does not wait");
         daemon.signal(signal);
         daemon.ended();
-        std::thread::sleep(Duration::from_millis(300));
         daemon = Daemon::start(&place);
     }
     assert!(asked(&place, &daemon, &["exec", "box", "touch", "go"]).output().unwrap().status.success());

@@ -19,7 +19,7 @@ fn fifos_sockets_and_devices_are_told_and_never_opened() {
     write(&w.up(), "plain", "control\n");
     let began = Instant::now();
     let diff = w.diff();
-    assert!(began.elapsed().as_secs() < 5);
+    assert!(began.elapsed().as_secs() < 60, "it waited for a writer");
     assert_eq!(told(&diff), ["added pipe", "added plain", "added sock", "type was-file"]);
     for path in ["pipe", "sock", "was-file"] {
         assert!(why_never(file(&diff, path)).is_some(), "{path}");
