@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
-use store::{Kept, Record, Tx};
+use store::{Kept, Record, Tx, Wanted};
 use terms::{ErrorKind, Fault, Limits, Phase, Retry};
 use utoipa::ToSchema;
 pub use workspace::Driver;
@@ -348,9 +348,14 @@ fn removed(tx: &Tx<'_>, word: &str, caller: &Caller) -> Result<Option<Fault>, Fa
     Ok(Some(fault.hint("`cofferdam ls` lists those that are there")))
 }
 
-/// The same once its record is collected: the journal still has its id. Who is bound to some has no such look at others.
+/// The same once its record is collected: the journal still has its removal. Only that counts: other entries may name an id that was
+/// never here, such as that somebody asked for another tenant's. Who is bound to some has no such look at others.
 fn collected(tx: &Tx<'_>, word: &str, caller: &Caller) -> Result<Option<Fault>, Fault> {
-    if caller.is_bound() || !word.starts_with(PREFIX) || tx.noted(Some(word), None, 1)?.is_empty() {
+    if caller.is_bound() || !word.starts_with(PREFIX) {
+        return Ok(None);
+    }
+    let removal = Wanted { subject: Some(word.to_owned()), verb: Some("rm".to_owned()), ..Wanted::default() };
+    if tx.noted_after(0, &removal, 1)?.is_empty() {
         return Ok(None);
     }
     let message = format!("{word} was removed, and its record was collected");

@@ -87,3 +87,28 @@ fn the_store_of_a_daemon_does_not_grow_with_what_is_past() {
     let verified = w.daemon.get("/v1/audit/verify").assert_ok();
     assert!(verified["broken"].is_null() && verified["archived"] == verified["archived_here"], "{verified}");
 }
+
+/// That somebody asked for another tenant's sandbox is in the journal of the daemon's own tenant, and says nothing of how that stands.
+#[test]
+fn only_a_sandbox_that_was_removed_is_told_as_removed() {
+    let w = World::new();
+    let token = w.daemon.token(json!({"name": "t", "tenant": "blue", "scopes": ["agent"]}));
+    let made = w.daemon.ask("POST", "/v1/sandboxes").json(json!({})).bearer(&token).send().assert_ok();
+    let told = |id: &Value| {
+        let path = format!("/v1/sandboxes/{}", id.as_str().unwrap());
+        w.daemon.get(&path).assert_fault(404, "not_found")["message"].as_str().unwrap().to_owned()
+    };
+    let first = told(&made["id"]);
+    assert!(first.contains("there is no sandbox"), "{first}");
+    let is_noted = |entry: &Value| entry["verb"] == "foreign" && entry["subject"] == made["id"];
+    w.soon(|| w.daemon.get("/v1/audit?limit=100").assert_ok()["entries"].as_array().unwrap().iter().any(is_noted));
+    assert_eq!(told(&made["id"]), first, "the second look");
+    let path = format!("/v1/sandboxes/{}", made["id"].as_str().unwrap());
+    w.daemon.ask("GET", &path).bearer(&token).send().assert_ok();
+    // The control: one of its own, removed and collected.
+    let gone = w.cycle(false)["id"].clone();
+    assert!(told(&gone).contains("was removed on"));
+    (0..4).for_each(|_| drop(w.cycle(false)));
+    w.soon(|| told(&gone).contains("was removed, and its record was collected"));
+    w.daemon.ask("DELETE", &format!("{path}?force=true")).bearer(&token).send().assert_ok();
+}
