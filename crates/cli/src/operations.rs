@@ -166,7 +166,8 @@ const NAME: usize = 1;
 fn table(look: &top::Look, most: usize) -> Table {
     let mut table = Table::new(&["SANDBOX", "NAME", "STATE", "RUNS", "PROCS", "CPU %", "MEMORY", "DISK", "NET"]);
     for row in look.sandboxes.iter().take(most) {
-        let state = if row.live { format!("{} (live)", row.state.name()) } else { row.state.name().to_owned() };
+        let is_live = row.live && row.silent.is_none();
+        let state = if is_live { format!("{} (live)", row.state.name()) } else { row.state.name().to_owned() };
         table.row(vec![
             short(&row.id),
             row.name.clone().unwrap_or_default(),

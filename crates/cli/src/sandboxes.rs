@@ -16,6 +16,7 @@ use node::lifecycle::gc::{Collected, Sort};
 use node::lifecycle::stop::{self, Which};
 use node::sandbox::Tier;
 use serde::Serialize;
+use std::collections::BTreeSet;
 use std::process::ExitCode;
 use table::{Table, ago, bytes, from_now};
 use terms::Fault;
@@ -73,13 +74,14 @@ fn ls(m: &ArgMatches, engine: &Engine, json: bool) -> Result<ExitCode, Fault> {
         };
         let name = row.name.clone().unwrap_or_default();
         let base = row.base.display().to_string();
-        let standing = match row.live {
+        let standing = match row.live && row.silent.is_none() {
             true => format!("{}, live", row.state.name()),
             false => row.state.name().to_owned(),
         };
         table.row(vec![table::short(&row.id), name, standing, base, ago(row.used_ms, now), expires]);
     }
     table.print();
+    rows.iter().filter_map(|row| row.silent.as_deref()).for_each(render::note);
     Ok(ExitCode::SUCCESS)
 }
 
@@ -91,11 +93,16 @@ fn ps(engine: &Engine, json: bool) -> Result<ExitCode, Fault> {
     let now = fresh::now_ms();
     let mut table = Table::new(&["RUN", "SANDBOX", "PID", "SINCE", "COMMAND"]);
     for run in &runs {
-        let sandbox = run.name.clone().or(run.sandbox.as_deref().map(table::short)).unwrap_or_else(|| "-".into());
+        let mut sandbox = run.name.clone().or(run.sandbox.as_deref().map(table::short)).unwrap_or_else(|| "-".into());
+        if run.silent.is_some() {
+            sandbox += " (silent)";
+        }
         let pid = run.pid.map_or("-".into(), |pid| pid.to_string());
         table.row(vec![table::short(&run.run), sandbox, pid, ago(run.started_ms, now), run.command.join(" ")]);
     }
     table.print();
+    let silent: BTreeSet<&str> = runs.iter().filter_map(|run| run.silent.as_deref()).collect();
+    silent.into_iter().for_each(render::note);
     Ok(ExitCode::SUCCESS)
 }
 

@@ -4,8 +4,9 @@
 use crate::Caller;
 use crate::keeper::place::Place;
 use crate::lifecycle::admission::Standing;
-use crate::lifecycle::{gc, list, live, measure};
-use crate::sandbox::Run;
+use crate::lifecycle::live::Facts;
+use crate::lifecycle::{gc, live, measure};
+use crate::sandbox::{Run, Sandbox};
 use crate::state::State;
 use crate::warm::Spare;
 use std::collections::BTreeMap;
@@ -51,16 +52,29 @@ impl std::ops::AddAssign for Figures {
     }
 }
 
-/// As it is now.
-pub fn now(caller: &Caller) -> Result<Figures, Fault> {
+/// The sum over several states, as it is now. A state that cannot be read is told by whoever needs it; its figures are missing here.
+/// Keepers of all states are asked together, so that the silent ones of one tenant do not hold up another's figures once each.
+pub fn now<'a>(callers: impl IntoIterator<Item = &'a Caller>) -> Figures {
+    let (mut sum, mut facts) = (Figures::default(), Vec::new());
+    for (figures, of_one) in callers.into_iter().filter_map(|caller| of_state(caller).ok()) {
+        sum += figures;
+        facts.extend(of_one);
+    }
+    for look in live::look_all(&facts) {
+        *sum.sandboxes.entry(look.standing.name().to_owned()).or_default() += 1;
+    }
+    sum
+}
+
+/// What one state tells without its keepers, and what is needed to ask them.
+fn of_state(caller: &Caller) -> Result<(Figures, Vec<Facts>), Fault> {
     let state = State::open(caller)?;
     let mut figures = Figures { store_bytes: store_bytes(&state.path), ..Figures::default() };
     for standing in Standing::ALL.into_iter().filter(|standing| *standing != Standing::Removed) {
         figures.sandboxes.insert(standing.name().to_owned(), 0);
     }
-    for row in list::list(caller, false)? {
-        *figures.sandboxes.entry(row.state.name().to_owned()).or_default() += 1;
-    }
+    let kept = state.store.read(|tx| tx.list::<Sandbox>())?;
+    let facts = kept.iter().filter(|kept| caller.sees_kept(kept)).map(|kept| Facts::of(&state, kept)).collect();
     let spares = state.store.read(|tx| tx.count::<Spare>())?;
     figures.sandboxes.insert(Standing::Ready.name().to_owned(), spares);
     let kept = std::fs::read_dir(state.path.join("keepers")).into_iter().flatten().flatten();
@@ -69,7 +83,7 @@ pub fn now(caller: &Caller) -> Result<Figures, Fault> {
     let (open, last) = state.store.read(|tx| Ok((tx.list_open::<Run>()?, tx.noted(None, None, 1)?)))?;
     figures.runs_active = open.iter().filter(|run| live::handle(&run.record).is_some()).count() as u64;
     figures.journal_head = last.last().map_or(0, |entry| entry.seq);
-    Ok(figures)
+    Ok((figures, facts))
 }
 
 fn store_bytes(state: &Path) -> u64 {

@@ -16,12 +16,13 @@ pub mod runs;
 pub mod services;
 pub mod spool;
 pub(crate) mod starting;
+pub mod survey;
 pub mod suspend;
 pub mod watch;
 pub mod wire;
 
 pub use birth::{announce, stand_alone};
-pub use client::{Come, Follow, Keeper, Pending, Said};
+pub use client::{Come, Contact, Follow, Keeper, Pending, Said};
 pub use keep::{Begin, MOST_RUNS, keep};
 pub use starting::{Wanted, remember_descriptors};
 
@@ -34,7 +35,7 @@ const FOR_FILES: &str = "files";
 const DESCRIPTORS: &str = "descriptors=";
 
 /// The keeper of a sandbox that shall do something: made live where it is not, and so woken where it is hibernated. What is frozen
-/// wakes when it is asked for a command or a port.
+/// wakes when it is asked for a command or a port, or for something of a command in it: input, a size, a signal.
 pub fn wake(state: &Path, sandbox: &str, caller: &Caller) -> Result<Keeper, Fault> {
     Keeper::ensure(state, sandbox, caller)
 }

@@ -3,6 +3,9 @@
 
 use crate::Caller;
 use crate::keeper::Keeper;
+use crate::keeper::client::LISTING;
+use crate::keeper::survey::{Reply, Subject, survey};
+use crate::keeper::wire::{self, Ask};
 use crate::lifecycle::stop::note;
 use crate::sandbox::Sandbox;
 use crate::state::State;
@@ -124,11 +127,14 @@ impl Open {
 /// What waits for an answer in all sandboxes that are live.
 pub fn open_everywhere(caller: &Caller) -> Result<Vec<Open>, Fault> {
     let dir = crate::state::prepare(caller)?.0;
+    let live = crate::lifecycle::list::list(caller, false)?.into_iter().filter(|row| row.live && row.silent.is_none());
+    let live: Vec<Subject> = live.map(|row| Subject::new(&dir, &row.id)).collect();
     let mut found = Vec::new();
-    for row in crate::lifecycle::list::list(caller, false)?.iter().filter(|row| row.live) {
-        // One that ends meanwhile asks nothing any more.
-        let Some(mut keeper) = Keeper::heard(&dir, &row.id) else { continue };
-        found.extend(keeper.questions().unwrap_or_default().into_iter().map(|question| Open::of(&row.id, question)));
+    for (subject, reply) in live.iter().zip(survey(&live, Some(&Ask::Questions), LISTING)) {
+        // One that ends meanwhile asks nothing any more, and one that is silent cannot be asked; a listing says so.
+        let Reply::Answered(_, Some(frame)) = reply else { continue };
+        let questions: Vec<Question> = wire::read_answer(&frame).unwrap_or_default();
+        found.extend(questions.into_iter().map(|question| Open::of(&subject.sandbox, question)));
     }
     found.sort_by_key(|open: &Open| open.question.asked_ms);
     Ok(found)
@@ -139,7 +145,7 @@ pub fn open(word: &str, caller: &Caller) -> Result<Vec<Open>, Fault> {
     let state = State::open(caller)?;
     let sandbox = state.store.read(|tx| crate::sandbox::find(tx, Some(word), caller))?.id;
     let dir = crate::state::prepare(caller)?.0;
-    let Some(mut keeper) = Keeper::heard(&dir, &sandbox) else { return Ok(Vec::new()) };
+    let Some(mut keeper) = Keeper::heard(&dir, &sandbox)? else { return Ok(Vec::new()) };
     Ok(keeper.questions()?.into_iter().map(|question| Open::of(&sandbox, question)).collect())
 }
 
@@ -159,7 +165,7 @@ pub fn answer(id: &str, answer: Answer, remember: Remember, caller: &Caller) -> 
     let known = state.store.read(|tx| tx.get::<Sandbox>(&sandbox))?;
     known.filter(|kept| caller.sees_kept(kept)).ok_or_else(unknown)?;
     let dir = crate::state::prepare(caller)?.0;
-    let mut keeper = Keeper::heard(&dir, &sandbox).ok_or_else(unknown)?;
+    let mut keeper = Keeper::heard(&dir, &sandbox)?.ok_or_else(unknown)?;
     let answered = Open::of(&sandbox, keeper.answer(number, answer, remember)?);
     let told = json!({"question": answered, "answer": answer, "remember": remember});
     state.store.write(|tx| note(tx, "answer", Step::Done, &sandbox, caller, told))?;

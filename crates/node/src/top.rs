@@ -1,6 +1,8 @@
 //! What sandboxes use now: asked of keepers where sandboxes live, and of the kernel where a run has no keeper.
 
-use crate::keeper::Keeper;
+use crate::keeper::client::{LISTING, silence};
+use crate::keeper::survey::{Reply, Subject, survey};
+use crate::keeper::wire::{self, Ask, Used};
 use crate::lifecycle::admission::Standing;
 use crate::lifecycle::{list, live, measure};
 use crate::sandbox::{Run, Sandbox};
@@ -30,6 +32,9 @@ pub struct Row {
     pub state: Standing,
     /// A keeper holds it.
     pub live: bool,
+    /// Which keeper did not answer, where its state is `silent`: figures are then what the kernel knows of its processes.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub silent: Option<String>,
     pub runs: u64,
     pub processes: u64,
     /// Processors' worth of time since the look before, in percent of one; none at the first look.
@@ -64,14 +69,18 @@ impl Top {
         let state = State::open(caller)?;
         let (sandboxes, open) = state.store.read(|tx| Ok((tx.list::<Sandbox>()?, tx.list_open::<Run>()?)))?;
         let rows = list::list(caller, false)?;
-        let standing: BTreeMap<&str, Standing> = rows.iter().map(|row| (row.id.as_str(), row.state)).collect();
+        let listed: BTreeMap<&str, &list::Row> = rows.iter().map(|row| (row.id.as_str(), row)).collect();
+        let sandboxes: Vec<&Kept<Sandbox>> =
+            sandboxes.iter().filter(|kept| listed.contains_key(kept.id.as_str())).collect();
+        let subjects: Vec<Subject> = sandboxes.iter().map(|kept| Subject::new(&state.path, &kept.id)).collect();
+        let replies = survey(&subjects, Some(&Ask::Usage), LISTING);
         let processes = Processes::read();
         let mut all = Vec::new();
-        for kept in sandboxes {
-            let Some(state_now) = standing.get(kept.id.as_str()).copied() else { continue };
+        for (kept, reply) in sandboxes.into_iter().zip(replies) {
+            let Some(listed) = listed.get(kept.id.as_str()) else { continue };
             let runs: Vec<&Run> = open.iter().map(|run| &run.record).filter(|run| run.sandbox == kept.id).collect();
-            let mut row = used(&state, &kept, state_now, &runs, &processes);
-            row.disk_bytes = self.disk(&state, &kept);
+            let mut row = used(listed, reply, &runs, &processes);
+            row.disk_bytes = self.disk(&state, kept);
             all.push(row);
         }
         self.disk.retain(|id, _| all.iter().any(|row| row.id == *id));
@@ -114,12 +123,13 @@ impl Top {
     }
 }
 
-fn used(state: &State, kept: &Kept<Sandbox>, standing: Standing, runs: &[&Run], processes: &Processes) -> Row {
+fn used(listed: &list::Row, reply: Reply, runs: &[&Run], processes: &Processes) -> Row {
     let mut row = Row {
-        id: kept.id.clone(),
-        name: kept.record.name.clone(),
-        state: standing,
+        id: listed.id.clone(),
+        name: listed.name.clone(),
+        state: listed.state,
         live: false,
+        silent: None,
         runs: 0,
         processes: 0,
         cpu_percent: None,
@@ -128,21 +138,36 @@ fn used(state: &State, kept: &Kept<Sandbox>, standing: Standing, runs: &[&Run], 
         disk_bytes: 0,
         net_bytes: None,
     };
-    if let Some(mut keeper) = Keeper::heard(&state.path, &kept.id)
-        && let Ok(now) = keeper.usage()
-    {
-        (row.live, row.runs, row.processes) = (true, now.running, now.processes);
-        (row.cpu_us, row.memory_bytes, row.net_bytes) = (now.cpu_us, now.memory_bytes, Some(now.net_bytes));
-        return row;
+    let runs = runs.iter().filter(|run| live::handle(run).is_some());
+    match reply {
+        Reply::Answered(_, Some(frame)) => {
+            if let Ok(now) = wire::read_answer::<Used>(&frame) {
+                (row.live, row.runs, row.processes) = (true, now.running, now.processes);
+                (row.cpu_us, row.memory_bytes, row.net_bytes) = (now.cpu_us, now.memory_bytes, Some(now.net_bytes));
+                return row;
+            }
+        }
+        Reply::Silent(card) => {
+            (row.state, row.live, row.runs) = (Standing::Silent, true, runs.count() as u64);
+            row.silent = Some(silence(&row.id, &card, LISTING));
+            row.add(processes.below(card.pid));
+            return row;
+        }
+        Reply::Absent | Reply::Refused(_) | Reply::Answered(_, None) => {}
     }
-    for run in runs.iter().filter(|run| live::handle(run).is_some()) {
-        let below = processes.below(run.pid);
+    for run in runs {
         row.runs += 1;
-        row.processes += below.count;
-        row.cpu_us += below.cpu_us;
-        row.memory_bytes += below.memory_bytes;
+        row.add(processes.below(run.pid));
     }
     row
+}
+
+impl Row {
+    fn add(&mut self, sum: Sum) {
+        self.processes += sum.count;
+        self.cpu_us += sum.cpu_us;
+        self.memory_bytes += sum.memory_bytes;
+    }
 }
 
 /// All processes of the host, each with its parent.

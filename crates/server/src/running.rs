@@ -142,8 +142,14 @@ impl Listener {
             if let Some(follow) = &mut self.follow {
                 match heard(follow).await {
                     Ok(ended) => return Ok(if ended { Heard::Ended } else { Heard::More }),
-                    // It is gone; its records tell what became of the run.
-                    Err(_) => self.follow = None,
+                    // It is gone, and its records tell what became of the run; or it has no room for us, and may later.
+                    Err(_) => {
+                        let was_accepted = follow.of.is_accepted();
+                        self.follow = None;
+                        if !was_accepted {
+                            return self.look_later().await;
+                        }
+                    }
                 }
             }
             let id = self.found.id.clone();
@@ -151,13 +157,18 @@ impl Listener {
                 self.with(move |found| Ok(found.keeper().and_then(|keeper| keeper.follow(Some(vec![id])).ok())));
             match found.await? {
                 Some(follow) => self.follow = Some(Watched::new(follow).map_err(unheard)?),
-                None if self.with(|found| Ok(found.now()?.ended_ms.is_some())).await? => return Ok(Heard::Ended),
-                None => {
-                    tokio::time::sleep(PAUSE).await;
-                    return Ok(Heard::More);
-                }
+                None => return self.look_later().await,
             }
         }
+    }
+
+    /// What the records say, where no keeper tells.
+    async fn look_later(&self) -> Result<Heard, Refusal> {
+        if self.with(|found| Ok(found.now()?.ended_ms.is_some())).await? {
+            return Ok(Heard::Ended);
+        }
+        tokio::time::sleep(PAUSE).await;
+        Ok(Heard::More)
     }
 
     /// How it ended; none when the time is over first.
@@ -414,7 +425,7 @@ impl Input {
     pub async fn open(listener: &Listener, counted: bool) -> Result<Input, Refusal> {
         let keeper = listener.with(move |found| {
             // Who counts may send again what a run took that is over by now.
-            let keeper = found.keeper().filter(|_| counted || found.now().is_ok_and(|run| run.ended_ms.is_none()));
+            let keeper = found.heard()?.filter(|_| counted || found.now().is_ok_and(|run| run.ended_ms.is_none()));
             let mut keeper = keeper.ok_or_else(|| not_there(&found.id))?;
             if counted {
                 let hello = keeper.hello()?;

@@ -34,6 +34,7 @@ mod revisions;
 mod runs;
 mod sandboxes;
 mod saved;
+mod silent;
 mod soak;
 mod store;
 mod strain;

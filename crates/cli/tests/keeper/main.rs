@@ -18,6 +18,7 @@ mod questions;
 mod services;
 mod shares;
 mod shepherds;
+mod silent;
 mod sockets;
 mod suspended;
 

@@ -113,7 +113,7 @@ fn rooted(path: &Path, id: &str, how: How, caller: &Caller) -> Result<Option<(Ke
     let mut tries = 0;
     loop {
         let keeper = match how {
-            How::Found => Keeper::find(path, id),
+            How::Found => Keeper::heard(path, id)?,
             How::Started => Some(Keeper::ensure_for_files(path, id, caller)?),
         };
         let Some(mut keeper) = keeper else { return Ok(None) };

@@ -66,15 +66,20 @@ enum Bond {
 }
 
 fn visit(state: &Path, sandbox: &str, run: &str, manner: Manner, bond: Bond) -> Result<Left, Fault> {
-    let find = || Keeper::find(state, sandbox);
+    let find = || Keeper::heard(state, sandbox);
     let gone = || {
         let fault = Fault::new(terms::ErrorKind::NotFound, format!("{run} does not go on")).subject(run);
         fault.phase(Phase::Admission).hint("`cofferdam logs` shows what it said")
     };
-    let follow = find().ok_or_else(gone)?.follow(Some(vec![run.to_owned()]))?;
+    let mut keeper = find()?.ok_or_else(gone)?;
+    if bond == Bond::Guest {
+        // What stands still would say nothing, and hear nothing.
+        keeper.thaw()?;
+    }
+    let follow = keeper.follow(Some(vec![run.to_owned()]))?.accepted()?;
     let reader = Reader::open(&Place::of(state, sandbox).run(run)).map_err(|e| unread(run, e.into()))?;
     let speak = match manner.input {
-        true => Some(find().ok_or_else(gone)?.into_line()),
+        true => Some(find()?.ok_or_else(gone)?.into_line()),
         false => None,
     };
     let signals = sys::process::signal_handle(&PASSED).map_err(|e| Fault::internal(e.to_string()))?;
@@ -397,7 +402,7 @@ impl Visit {
     }
 
     fn again(&self) -> Option<Keeper> {
-        Keeper::find(&self.state, &self.sandbox)
+        Keeper::heard(&self.state, &self.sandbox).ok().flatten()
     }
 }
 

@@ -425,7 +425,7 @@ impl Found {
     pub fn show(&self) -> Result<Shown, Fault> {
         let mut shown = shown(self.id.clone(), self.now()?);
         if shown.running {
-            let listed = self.keeper().and_then(|mut keeper| keeper.list().ok()).into_iter().flatten();
+            let listed = self.glance().and_then(|mut keeper| keeper.list().ok()).into_iter().flatten();
             let listed = listed.into_iter().find(|listed| listed.run == self.id);
             shown.at = listed.map(|l| At { input: l.input, terminal: l.terminal, offset: l.offset });
         }

@@ -1,4 +1,5 @@
-//! Asking a keeper; one is started where there is none. Every call waits no longer than it says.
+//! The client side of a keeper's socket; starts a keeper where there is none. Every call has a deadline: a keeper that lives and does
+//! not answer (stopped, swapped out, stuck in the kernel) is *silent*, which is neither absent nor gone.
 
 use super::place::{Card, Place};
 use super::resting;
@@ -19,11 +20,50 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 use terms::{ErrorKind, Fault, Phase, Retry};
 
-/// How long a keeper may take for what it does at once.
-const PATIENCE: Duration = Duration::from_secs(20);
+/// Deadline for a keeper that is asked with many others, for a listing.
+pub const LISTING: Duration = Duration::from_millis(500);
+/// Deadline for a keeper that is looked at alone.
+pub const INSPECTION: Duration = Duration::from_secs(2);
+/// Deadline for its greeting, before a verb is asked of it: what was refused so was never sent.
+pub const GREETING: Duration = Duration::from_secs(5);
+/// Deadline for a verb that it does at once, of a keeper that has greeted.
+const ANSWER: Duration = Duration::from_secs(20);
+/// How often a connection is tried again while too many wait to be accepted.
 const PAUSE: Duration = Duration::from_millis(3);
 /// How long somebody is waited for who holds a sandbox and has not said yet whether he keeps it.
 const GRACE: Duration = Duration::from_millis(300);
+
+/// What became of an attempt to greet a sandbox's keeper.
+#[derive(Debug)]
+pub enum Contact {
+    /// No keeper lives, or it left while it was asked.
+    Absent,
+    /// The process on this card lives, and did not answer in time.
+    Silent(Card),
+    /// It answered, and cannot be asked.
+    Refused(Fault),
+    Answered(Keeper, Hello),
+}
+
+/// What became of an attempt to connect.
+#[derive(Debug)]
+pub(super) enum Connection {
+    Absent,
+    /// Too many connections wait to be accepted.
+    Full(Card),
+    Made(Keeper),
+}
+
+/// Why a question has no answer.
+#[derive(Debug)]
+pub(super) enum NoAnswer {
+    /// The deadline passed; the keeper's process lives.
+    Silent(Duration),
+    /// The keeper is gone, for this reason.
+    Gone(String),
+    /// It was answered with a fault, or cannot be asked.
+    Refused(Fault),
+}
 
 /// A connection to the keeper of a sandbox.
 #[derive(Debug)]
@@ -35,33 +75,78 @@ pub struct Keeper {
     /// It has said that it counts what it is given, and that it refuses to start what is to be watched otherwise.
     counts: bool,
     heeds: bool,
+    /// Deadline for each question that is asked without one of its own.
+    answer_within: Duration,
 }
 
 impl Keeper {
-    /// The keeper of a sandbox, if one lives.
+    /// Connects to a sandbox's keeper. It may be silent: this asks nothing.
     pub fn find(state: &Path, sandbox: &str) -> Option<Keeper> {
-        bury_children();
-        let place = Place::of(state, sandbox);
-        let card = place.card()?;
-        let held = card.handle()?;
-        let end = Instant::now() + PATIENCE;
+        match Keeper::connected(state, sandbox, Instant::now() + LISTING) {
+            Connection::Made(keeper) => Some(keeper),
+            Connection::Absent | Connection::Full(_) => None,
+        }
+    }
+
+    fn connected(state: &Path, sandbox: &str, end: Instant) -> Connection {
         loop {
-            match place.connect(&card) {
-                // Its number is nobody else's as long as it lives.
-                Ok(_) if sys::process::has_ended(held.as_fd()) => return None,
-                Ok(socket) => {
-                    let (line, sandbox) = (Line::new(socket), sandbox.to_owned());
-                    return Some(Keeper { line, place, sandbox, card, counts: false, heeds: false });
-                }
-                Err(e) if e.kind() == io::ErrorKind::WouldBlock && Instant::now() < end => std::thread::sleep(PAUSE),
-                Err(_) => return None,
+            match Keeper::try_connect(state, sandbox) {
+                Connection::Full(_) if Instant::now() < end => std::thread::sleep(PAUSE),
+                other => return other,
             }
         }
     }
 
-    /// The same, and it has answered: one that was about to leave for want of work stays for the next question.
-    pub fn heard(state: &Path, sandbox: &str) -> Option<Keeper> {
-        Keeper::find(state, sandbox).and_then(|mut keeper| keeper.hello().is_ok().then_some(keeper))
+    /// Connects without waiting.
+    pub(super) fn try_connect(state: &Path, sandbox: &str) -> Connection {
+        bury_children();
+        let place = Place::of(state, sandbox);
+        let Some(card) = place.card() else { return Connection::Absent };
+        let Some(held) = card.handle() else { return Connection::Absent };
+        match place.connect(&card) {
+            // Its number is nobody else's as long as it lives.
+            Ok(_) if sys::process::has_ended(held.as_fd()) => Connection::Absent,
+            Ok(socket) => Connection::Made(Keeper::on(Line::new(socket), place, sandbox, card)),
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock => Connection::Full(card),
+            Err(_) => Connection::Absent,
+        }
+    }
+
+    fn on(line: Line, place: Place, sandbox: &str, card: Card) -> Keeper {
+        let (sandbox, answer_within) = (sandbox.to_owned(), ANSWER);
+        Keeper { line, place, sandbox, card, counts: false, heeds: false, answer_within }
+    }
+
+    /// Connects and greets, within a deadline for both.
+    pub fn contact(state: &Path, sandbox: &str, deadline: Duration) -> Contact {
+        let end = Instant::now() + deadline;
+        let mut keeper = match Keeper::connected(state, sandbox, end) {
+            Connection::Absent => return Contact::Absent,
+            Connection::Full(card) => return Contact::Silent(card),
+            Connection::Made(keeper) => keeper,
+        };
+        match keeper.greet(end.saturating_duration_since(Instant::now())) {
+            Ok(hello) => Contact::Answered(keeper, hello),
+            Err(NoAnswer::Gone(_)) => Contact::Absent,
+            Err(NoAnswer::Silent(_)) => Contact::Silent(keeper.card),
+            Err(NoAnswer::Refused(fault)) => Contact::Refused(fault),
+        }
+    }
+
+    /// A keeper that has just answered, so that one which was about to leave for want of work stays for the next question; none where
+    /// no keeper lives. A silent one is a fault: what shall hold in a live sandbox must not be taken for done.
+    pub fn heard(state: &Path, sandbox: &str) -> Result<Option<Keeper>, Fault> {
+        match Keeper::contact(state, sandbox, GREETING) {
+            Contact::Absent => Ok(None),
+            Contact::Silent(card) => Err(silent(sandbox, &card, GREETING)),
+            Contact::Refused(fault) => Err(fault),
+            Contact::Answered(keeper, _) => Ok(Some(keeper)),
+        }
+    }
+
+    /// Another deadline for the questions that follow.
+    pub fn answering_within(self, deadline: Duration) -> Keeper {
+        Keeper { answer_within: deadline, ..self }
     }
 
     /// The same, and one is started where none lives. Of several who ask at once one starts it, and all have it.
@@ -86,13 +171,12 @@ impl Keeper {
     fn ensure_for(state: &Path, sandbox: &str, wanted: Wanted, caller: &Caller) -> Result<(Keeper, Hello), Fault> {
         let begun = Instant::now();
         loop {
-            if let Some(mut found) = Keeper::find(state, sandbox) {
-                match found.hello() {
-                    Ok(hello) => return Ok((found, hello)),
-                    // It is there, and has no room: another would not get it either.
-                    Err(fault) if fault.error_kind == ErrorKind::LimitExceeded => return Err(fault),
-                    Err(_) => {}
-                }
+            match Keeper::contact(state, sandbox, GREETING) {
+                Contact::Answered(found, hello) => return Ok((found, hello)),
+                // It has the sandbox: another would not get it either.
+                Contact::Silent(card) => return Err(silent(sandbox, &card, GREETING)),
+                Contact::Refused(fault) => return Err(fault),
+                Contact::Absent => {}
             }
             if begun.elapsed() > BIRTH {
                 let fault = Fault::new(ErrorKind::Unavailable, format!("{sandbox} did not become live in time"));
@@ -114,7 +198,17 @@ impl Keeper {
     }
 
     pub fn hello(&mut self) -> Result<Hello, Fault> {
-        let hello: Hello = self.ask(&Ask::Hello)?;
+        self.greet(GREETING).map_err(|e| self.fault(e))
+    }
+
+    fn greet(&mut self, deadline: Duration) -> Result<Hello, NoAnswer> {
+        let frame = self.put_and_hear(Frame::of(&Ask::Hello), deadline)?;
+        self.greeted(&frame).map_err(NoAnswer::Refused)
+    }
+
+    /// Reads its greeting; refuses one that keeps something else or speaks otherwise.
+    pub(super) fn greeted(&mut self, frame: &Frame) -> Result<Hello, Fault> {
+        let hello: Hello = wire::read_answer(frame)?;
         if hello.sandbox != self.sandbox {
             let message = format!("the keeper of {} says that it keeps {}", self.sandbox, hello.sandbox);
             return Err(Fault::new(ErrorKind::Conflict, message)
@@ -173,8 +267,11 @@ impl Keeper {
     /// id, so that it is not begun twice.
     pub(super) fn start_if_there(&mut self, start: &Start) -> Result<Option<Started>, Fault> {
         self.check_heeds(start)?;
-        let answer = self.put_and_hear(Frame::of(&Ask::Start(Box::new(start.clone()))), PATIENCE)?;
-        answer.ok().map(|answer| wire::read_answer(&answer)).transpose()
+        match self.put_and_hear(Frame::of(&Ask::Start(Box::new(start.clone()))), self.answer_within) {
+            Ok(answer) => wire::read_answer(&answer).map(Some),
+            Err(NoAnswer::Gone(_)) => Ok(None),
+            Err(e) => Err(self.fault(e)),
+        }
     }
 
     /// Gives bytes to a command's input, at most `wire::MOST`; waits while it takes none.
@@ -236,13 +333,15 @@ impl Keeper {
     pub fn wait(&mut self, run: &str, time: Duration) -> Result<Waited, Fault> {
         let timeout_ms = u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
         let frame = Frame::of(&Ask::Wait { run: run.to_owned(), timeout_ms });
-        self.exchange(frame, time.saturating_add(PATIENCE)).and_then(|answer| wire::read_answer(&answer))
+        self.exchange(frame, time.saturating_add(self.answer_within)).and_then(|answer| wire::read_answer(&answer))
     }
 
-    /// Hears from now on how far these runs have come, or all. Where each stands is told first.
+    /// Hears from now on how far these runs have come, or all. Where each stands is told first. Waits for nothing: a silent keeper
+    /// tells when it answers again.
     pub fn follow(mut self, runs: Option<Vec<String>>) -> Result<Follow, Fault> {
-        self.ask::<()>(&Ask::Follow { runs })?;
-        Ok(Follow { line: self.line, sandbox: self.sandbox })
+        let asked = self.line.put(Frame::of(&Ask::Follow { runs })).and_then(|()| self.line.push());
+        asked.map_err(|e| gone(&self.sandbox, &e.to_string()))?;
+        Ok(Follow { line: self.line, sandbox: self.sandbox, accepted: false })
     }
 
     /// Says what it was done with.
@@ -305,22 +404,23 @@ impl Keeper {
 
     /// Ends everything, first by asking and after `grace` by force, and waits until the keeper is gone.
     pub fn end(mut self, grace: Duration) -> Result<Left, Fault> {
-        self.leave(grace, false)
+        self.leave(grace, false).map_err(|e| self.fault(e))
     }
 
     /// Ends it if nothing runs; a conflict where something does.
     pub fn end_if_idle(mut self) -> Result<(), Fault> {
-        self.leave(Duration::ZERO, true).map(drop)
+        self.leave(Duration::ZERO, true).map(drop).map_err(|e| self.fault(e))
     }
 
-    fn leave(&mut self, grace: Duration, if_idle: bool) -> Result<Left, Fault> {
+    fn leave(&mut self, grace: Duration, if_idle: bool) -> Result<Left, NoAnswer> {
         resting::forget(&self.place);
         let handle = self.card.handle();
         let grace_ms = u64::try_from(grace.as_millis()).unwrap_or(u64::MAX);
-        let answer = self.exchange(Frame::of(&Ask::End { grace_ms, if_idle }), grace.saturating_add(PATIENCE))?;
-        let left = wire::read_answer(&answer)?;
+        let ask = Frame::of(&Ask::End { grace_ms, if_idle });
+        let answer = self.put_and_hear(ask, grace.saturating_add(self.answer_within))?;
+        let left = wire::read_answer(&answer).map_err(NoAnswer::Refused)?;
         if let Some(handle) = handle {
-            wait_for(handle.as_fd(), Instant::now() + PATIENCE);
+            wait_for(handle.as_fd(), Instant::now() + self.answer_within);
         }
         bury_children();
         Ok(left)
@@ -337,31 +437,65 @@ impl Keeper {
     }
 
     fn ask<T: DeserializeOwned>(&mut self, ask: &Ask) -> Result<T, Fault> {
-        self.exchange(Frame::of(ask), PATIENCE).and_then(|answer| wire::read_answer(&answer))
+        self.exchange(Frame::of(ask), self.answer_within).and_then(|answer| wire::read_answer(&answer))
     }
 
     fn ask_for_handle<T: DeserializeOwned>(&mut self, ask: &Ask) -> Result<(T, OwnedFd), Fault> {
-        let mut answer = self.exchange(Frame::of(ask), PATIENCE)?;
+        let mut answer = self.exchange(Frame::of(ask), self.answer_within)?;
         let value = wire::read_answer(&answer)?;
         let none = || Fault::internal("the keeper gave no handle").subject(&self.sandbox);
         Ok((value, answer.handles.pop().ok_or_else(none)?))
     }
 
-    fn exchange(&mut self, frame: Frame, patience: Duration) -> Result<Frame, Fault> {
-        self.put_and_hear(frame, patience)?.map_err(|why| gone(&self.sandbox, &why))
+    fn exchange(&mut self, frame: Frame, deadline: Duration) -> Result<Frame, Fault> {
+        self.put_and_hear(frame, deadline).map_err(|e| self.fault(e))
     }
 
-    /// The answer, or why there is nobody any more who could give one.
-    fn put_and_hear(&mut self, frame: Frame, patience: Duration) -> Result<Result<Frame, String>, Fault> {
-        let end = Instant::now().checked_add(patience);
+    fn put_and_hear(&mut self, frame: Frame, deadline: Duration) -> Result<Frame, NoAnswer> {
+        let end = Instant::now().checked_add(deadline);
         if !frame.fits() {
             let message =
                 format!("a request of {} bytes; at most {} fit", frame.json.len() + frame.payload.len(), wire::MOST);
-            return Err(Fault::invalid(message).hint("give less at once").phase(Phase::Admission));
+            let fault = Fault::invalid(message).hint("give less at once").phase(Phase::Admission);
+            return Err(NoAnswer::Refused(fault));
         }
-        match self.line.put(frame) {
-            Ok(()) => answer(&mut self.line, end, &self.sandbox),
-            Err(e) => Ok(Err(e.to_string())),
+        self.put_frame(frame)?;
+        loop {
+            if let Some(answer) = self.take_frame()? {
+                return Ok(answer);
+            }
+            let flags = if self.line.waiting() > 0 { PollFlags::IN | PollFlags::OUT } else { PollFlags::IN };
+            if !ready(self.line.as_fd(), flags, end) {
+                return Err(NoAnswer::Silent(deadline));
+            }
+        }
+    }
+
+    /// Puts a question on the line; `take_frame` sends it.
+    pub(super) fn put_frame(&mut self, frame: Frame) -> Result<(), NoAnswer> {
+        self.line.put(frame).map_err(|e| NoAnswer::Gone(e.to_string()))
+    }
+
+    /// Whether something of a question waits to be sent.
+    pub(super) fn sends(&self) -> bool {
+        self.line.waiting() > 0
+    }
+
+    /// Sends what waits and takes an answer, as far as that goes without waiting.
+    pub(super) fn take_frame(&mut self) -> Result<Option<Frame>, NoAnswer> {
+        match self.line.push().and_then(|()| self.line.pull()) {
+            Ok(Pulled::Frame(frame)) => Ok(Some(frame)),
+            Ok(Pulled::Later) => Ok(None),
+            Ok(Pulled::Closed) => Err(NoAnswer::Gone("it closed the connection".to_owned())),
+            Err(e) => Err(NoAnswer::Gone(e.to_string())),
+        }
+    }
+
+    fn fault(&self, no_answer: NoAnswer) -> Fault {
+        match no_answer {
+            NoAnswer::Silent(deadline) => silent(&self.sandbox, &self.card, deadline),
+            NoAnswer::Gone(why) => gone(&self.sandbox, &why),
+            NoAnswer::Refused(fault) => fault,
         }
     }
 }
@@ -439,9 +573,29 @@ impl<T> AsFd for Pending<T> {
 pub struct Follow {
     line: Line,
     sandbox: String,
+    /// The keeper has answered the request; notices follow.
+    accepted: bool,
 }
 
 impl Follow {
+    /// Whether the keeper has answered the request.
+    pub fn is_accepted(&self) -> bool {
+        self.accepted
+    }
+
+    /// Waits until the keeper has answered the request; a fault where it refused or is silent.
+    pub fn accepted(mut self) -> Result<Follow, Fault> {
+        let end = Instant::now() + ANSWER;
+        while !self.accept()? {
+            if !wait_for(self.line.as_fd(), end) {
+                let message = format!("the keeper of {} did not answer within {} ms", self.sandbox, ANSWER.as_millis());
+                let fault = Fault::new(ErrorKind::Unavailable, message).subject(&self.sandbox);
+                return Err(fault.retry(Retry::Later).hint("try again").phase(Phase::Execution));
+            }
+        }
+        Ok(self)
+    }
+
     /// The next notice; none when the time was over first.
     pub fn next(&mut self, patience: Duration) -> Result<Option<Notice>, Fault> {
         let end = Instant::now() + patience;
@@ -457,8 +611,26 @@ impl Follow {
 
     /// One that is there already.
     pub fn heard(&mut self) -> Result<Option<Notice>, Fault> {
-        match self.line.pull() {
-            Ok(Pulled::Frame(frame)) => wire::read_answer(&frame).map(Some),
+        if !self.accept()? {
+            return Ok(None);
+        }
+        self.pull()?.map(|frame| wire::read_answer(&frame)).transpose()
+    }
+
+    /// Takes the answer to the request, if it is there; whether it was taken by now.
+    fn accept(&mut self) -> Result<bool, Fault> {
+        if !self.accepted
+            && let Some(frame) = self.pull()?
+        {
+            wire::read_answer::<()>(&frame)?;
+            self.accepted = true;
+        }
+        Ok(self.accepted)
+    }
+
+    fn pull(&mut self) -> Result<Option<Frame>, Fault> {
+        match self.line.push().and_then(|()| self.line.pull()) {
+            Ok(Pulled::Frame(frame)) => Ok(Some(frame)),
             Ok(Pulled::Later) => Ok(None),
             Ok(Pulled::Closed) => Err(gone(&self.sandbox, "it closed the connection")),
             Err(e) => Err(gone(&self.sandbox, &e.to_string())),
@@ -472,21 +644,18 @@ impl AsFd for Follow {
     }
 }
 
-/// Sends what waits and takes one answer; or why there will be none.
-fn answer(line: &mut Line, end: Option<Instant>, sandbox: &str) -> Result<Result<Frame, String>, Fault> {
-    loop {
-        match line.push().and_then(|()| line.pull()) {
-            Ok(Pulled::Frame(frame)) => return Ok(Ok(frame)),
-            Ok(Pulled::Closed) => return Ok(Err("it closed the connection".to_owned())),
-            Err(e) => return Ok(Err(e.to_string())),
-            Ok(Pulled::Later) => {}
-        }
-        let flags = if line.waiting() > 0 { PollFlags::IN | PollFlags::OUT } else { PollFlags::IN };
-        if !ready(line.as_fd(), flags, end) {
-            let fault = Fault::new(ErrorKind::Unavailable, format!("the keeper of {sandbox} did not answer in time"));
-            return Err(fault.subject(sandbox).retry(Retry::Later).hint("try again").phase(Phase::Execution));
-        }
-    }
+/// The fault of a verb whose keeper lives and does not answer.
+pub fn silent(sandbox: &str, card: &Card, deadline: Duration) -> Fault {
+    let fault = Fault::new(ErrorKind::Unavailable, silence(sandbox, card, deadline));
+    let hint = format!(
+        "try again; if it stays so, `cofferdam stop {sandbox}` or `cofferdam rm --force {sandbox}` ends it and all that runs in it"
+    );
+    fault.subject(sandbox).retry(Retry::Later).hint(hint).phase(Phase::Execution)
+}
+
+/// What is said of a silent keeper.
+pub fn silence(sandbox: &str, card: &Card, deadline: Duration) -> String {
+    format!("the keeper of {sandbox} (pid {}) did not answer within {} ms", card.pid, deadline.as_millis())
 }
 
 fn gone(sandbox: &str, why: &str) -> Fault {
@@ -531,8 +700,7 @@ mod tests {
         answers.put(wire::value(&hello)).unwrap();
         answers.push().unwrap();
         let place = Place::of(Path::new("/nonexistent"), "sbx_1");
-        let (line, sandbox, card) = (Line::new(ours), "sbx_1".into(), Card::own());
-        let mut keeper = Keeper { line, place, sandbox, card, counts: false, heeds: false };
+        let mut keeper = Keeper::on(Line::new(ours), place, "sbx_1", Card::own());
         let hello = keeper.hello()?;
         let watch = Watch { report_reads: true, ask_timeout_ms: None };
         keeper.check_heeds(&Start::default()).and(keeper.check_counts(&hello))?;

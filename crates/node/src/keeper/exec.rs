@@ -19,7 +19,7 @@ pub fn live(word: &str, caller: &Caller) -> Result<(PathBuf, String, Option<Keep
     let keeper = match wanted {
         true => Some(Keeper::ensure(&state, &found.id, caller)?),
         // One that is about to leave does not answer; one that has answered stays for a while.
-        false => Keeper::heard(&state, &found.id),
+        false => Keeper::heard(&state, &found.id)?,
     };
     Ok((state, found.id, keeper))
 }

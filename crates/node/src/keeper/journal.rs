@@ -1,7 +1,6 @@
 //! What happened on a sandbox's network, as its keeper writes it down (`parts`): read by the number of a line, whole lines at a time.
 //! Changes nothing, and believes nothing: what is gone, and what no keeper wrote, is counted as missing.
 
-use super::client::Keeper;
 use super::parts;
 use super::place::{Place, open_own};
 use crate::Caller;
@@ -65,7 +64,7 @@ pub fn read(word: &str, spot: Spot, caller: &Caller) -> Result<Page, Fault> {
     let state = State::open(caller)?;
     let found = state.store.read(|tx| sandbox::find(tx, Some(word), caller))?;
     // Looked for first: what its keeper wrote before it left is then there.
-    let is_live = Keeper::find(&state.path, &found.id).is_some();
+    let is_live = Place::of(&state.path, &found.id).has_keeper();
     let page = page(&Place::of(&state.path, &found.id).dir, spot).map_err(|e| {
         let fault = Fault::new(ErrorKind::Unavailable, format!("{}: its events cannot be read: {e}", found.id));
         fault.subject(&found.id).phase(Phase::Delivery).hint("look at its files below `keepers` in the state directory")

@@ -94,6 +94,11 @@ impl Place {
         serde_json::from_slice(&read_own(&self.dir.join(CARD), LONGEST_CARD).ok()?).ok()
     }
 
+    /// Whether the process on the card lives; whether it answers is another matter.
+    pub fn has_keeper(&self) -> bool {
+        self.card().and_then(|card| card.handle()).is_some()
+    }
+
     /// Whether a keeper's place is gone, or another's. What cannot be told now is taken for its own.
     pub fn is_lost(&self, pid: u32) -> bool {
         match std::fs::symlink_metadata(self.dir.join(CARD)) {

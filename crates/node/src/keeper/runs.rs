@@ -1,6 +1,6 @@
 //! Runs by their id, whether a keeper has them or nobody is left: what they said, how they ended, and what can still be done.
 
-use super::client::{Follow, Keeper};
+use super::client::{Contact, Follow, INSPECTION, Keeper};
 use super::place::{Card, Place};
 use super::spool::{Kind, Page, Reader, Unread};
 use super::{lost, wire};
@@ -65,9 +65,24 @@ impl Found {
         Found { id, run, state }
     }
 
-    /// The keeper that has it, if it still goes on there.
+    /// A connection to the keeper that has it, if it still goes on there. That keeper may be silent.
     pub fn keeper(&self) -> Option<Keeper> {
         Keeper::find(&self.state, &self.run.sandbox).filter(|keeper| keeper.card.pid == self.run.pid)
+    }
+
+    /// The same once it has answered; a fault where it is silent.
+    pub fn heard(&self) -> Result<Option<Keeper>, Fault> {
+        Ok(Keeper::heard(&self.state, &self.run.sandbox)?.filter(|keeper| keeper.card.pid == self.run.pid))
+    }
+
+    /// The same within the deadline of a look; none where it is silent.
+    pub fn glance(&self) -> Option<Keeper> {
+        match Keeper::contact(&self.state, &self.run.sandbox, INSPECTION) {
+            Contact::Answered(keeper, _) if keeper.card.pid == self.run.pid => {
+                Some(keeper.answering_within(INSPECTION))
+            }
+            _ => None,
+        }
     }
 
     /// Whether the process on its record is the keeper of its sandbox, though it cannot be asked.
@@ -106,7 +121,7 @@ impl Found {
     /// An end is written down before it is told, so that for a moment it has a record and is not in its log yet; on a full disk it
     /// never is.
     fn told(&self) -> Option<Outcome> {
-        let waited = self.keeper()?.wait(&self.id, MOMENT).ok()?;
+        let waited = self.glance()?.wait(&self.id, MOMENT).ok()?;
         self.logged().or(waited.outcome)
     }
 
@@ -156,10 +171,21 @@ impl Found {
 
     /// Ends the whole tree at once, by its keeper where it has one; false when it is gone already.
     pub fn kill(&self) -> Result<bool, Fault> {
-        match self.keeper().filter(|_| self.run.ended_ms.is_none()) {
-            Some(mut keeper) => keeper.kill(&self.id),
-            None => self.signal(9),
+        match self.run.ended_ms {
+            None => match self.heard()? {
+                Some(mut keeper) => keeper.kill(&self.id),
+                None => self.signal(9),
+            },
+            Some(_) => self.signal(9),
         }
+    }
+
+    /// Wakes its sandbox where that is frozen, for whoever comes to the run; nothing to do for one that has ended.
+    pub fn wake(&self) -> Result<(), Fault> {
+        if self.now()?.ended_ms.is_some() {
+            return Ok(());
+        }
+        self.heard()?.map_or(Ok(()), |mut keeper| keeper.thaw())
     }
 
     /// Sends a signal to the command, or ends the whole tree at once; false when it is gone already.
@@ -167,7 +193,7 @@ impl Found {
         if self.now()?.ended_ms.is_some() {
             return Ok(false);
         }
-        match self.keeper() {
+        match self.heard()? {
             Some(mut keeper) => keeper.signal(&self.id, signal),
             // It would not pass the signal on but follow it, with all that it keeps.
             None if self.is_kept() => Err(unheard(&self.run.sandbox)),
@@ -257,8 +283,12 @@ impl Log {
             match heard {
                 Some(Ok(Some(_))) => {}
                 Some(Ok(None)) => return Ok(Heard::Nothing),
-                // It is gone; the next look tells what became of the run.
-                Some(Err(_)) | None => self.follow = None,
+                // It is gone, and the next look tells what became of the run; or it has no room for us, and may later.
+                Some(Err(_)) | None => {
+                    if self.follow.take().is_some_and(|follow| !follow.is_accepted()) {
+                        std::thread::sleep(PAUSE);
+                    }
+                }
             }
         }
     }

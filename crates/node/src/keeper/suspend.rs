@@ -1,7 +1,7 @@
 //! Suspend and resume. How far a sandbox is suspended is a tier, and the answer says which was reached, never more: frozen, where
 //! everything stands still in memory; or hibernated, where everything was ended in order and services start again.
 
-use super::client::Keeper;
+use super::client::{GREETING, Keeper};
 use crate::lifecycle::admission::{Standing, Verb, check};
 use crate::lifecycle::live::{self, Hold, Whose};
 use crate::lifecycle::stop::{Ended, Which, note, pick};
@@ -52,13 +52,13 @@ pub struct Resumed {
 pub fn suspend(which: &Which, tier: Tier, grace: Duration, caller: &Caller) -> Result<Suspended, Fault> {
     let state = State::open(caller)?;
     let kept = state.store.read(|tx| pick(tx, which, caller))?;
-    let standing = live::standing(&state, &kept.id, &kept.record);
+    let standing = live::standing(&state, &kept, GREETING);
     let is_so = standing == Standing::Frozen && tier == Tier::Frozen;
     if !check(standing, Verb::Suspend, &kept.id)? || is_so {
         let reached = if standing == Standing::Frozen { Tier::Frozen } else { Tier::Hibernated };
         return Ok(answer(&kept, reached, false));
     }
-    let keeper = Keeper::heard(&state.path, &kept.id);
+    let keeper = Keeper::heard(&state.path, &kept.id)?;
     match (tier, keeper) {
         (Tier::Frozen, Some(keeper)) => freeze(&state, &kept, keeper, caller),
         // One that is not live has no process, and so there is nothing to stand still.
@@ -124,7 +124,7 @@ fn hibernate(
 pub fn resume(which: &Which, caller: &Caller) -> Result<Resumed, Fault> {
     let state = State::open(caller)?;
     let kept = state.store.read(|tx| pick(tx, which, caller))?;
-    let standing = live::standing(&state, &kept.id, &kept.record);
+    let standing = live::standing(&state, &kept, GREETING);
     if !check(standing, Verb::Resume, &kept.id)? {
         return Ok(Resumed { id: kept.id, version: kept.version, was: None, changed: false, started: Vec::new() });
     }

@@ -1,7 +1,7 @@
 //! Which verb is admitted in which state: one pure table that reads no clock, file or store.
 
 use serde::{Deserialize, Serialize};
-use terms::{ErrorKind, Fault, Phase};
+use terms::{ErrorKind, Fault, Phase, Retry};
 use utoipa::ToSchema;
 
 /// How a sandbox stands.
@@ -26,10 +26,12 @@ pub enum Standing {
     Hibernated,
     /// It stands ready for a template, and is nobody's yet.
     Ready,
+    /// Its keeper lives and did not answer in time: what runs in it is not known. It can be stopped, or removed by force.
+    Silent,
 }
 
 impl Standing {
-    pub const ALL: [Standing; 9] = [
+    pub const ALL: [Standing; 10] = [
         Standing::Active,
         Standing::Running,
         Standing::Stopped,
@@ -39,6 +41,7 @@ impl Standing {
         Standing::Frozen,
         Standing::Hibernated,
         Standing::Ready,
+        Standing::Silent,
     ];
 
     pub fn name(self) -> &'static str {
@@ -52,6 +55,7 @@ impl Standing {
             Standing::Frozen => "frozen",
             Standing::Hibernated => "hibernated",
             Standing::Ready => "ready",
+            Standing::Silent => "silent",
         }
     }
 }
@@ -109,6 +113,7 @@ pub enum Why {
     Stopped,
     Removed,
     Ready,
+    Silent,
 }
 
 /// The table.
@@ -118,6 +123,12 @@ pub fn admit(standing: Standing, verb: Verb) -> Ruling {
         (Standing::Removed, Verb::Remove | Verb::RemoveByForce | Verb::Collect) => NothingToDo,
         (Standing::Removed, _) => Refused(Why::Removed),
         (Standing::Ready, _) => Refused(Why::Ready),
+
+        // A keeper that does not answer can be killed; all else would have to be asked of it.
+        (
+            Standing::Silent,
+            Verb::Exec | Verb::Start | Verb::Remove | Verb::Collect | Verb::Rewrite | Verb::Suspend | Verb::Resume,
+        ) => Refused(Why::Silent),
 
         // Who is suspended is woken by it.
         (Standing::Active | Standing::Lost | Standing::Frozen | Standing::Hibernated, Verb::Exec) => Allowed,
@@ -163,8 +174,14 @@ fn refusal(why: Why, id: &str) -> Fault {
         Why::Ready => {
             (ErrorKind::Conflict, "it stands ready and is nobody's yet", "`cofferdam create --template` takes one over")
         }
+        Why::Silent => (
+            ErrorKind::Unavailable,
+            "its keeper does not answer",
+            "try again; if it stays so, `cofferdam stop` or `cofferdam rm --force` ends it and all that runs in it",
+        ),
     };
-    Fault::new(kind, format!("{id}: {what}")).hint(hint).subject(id).phase(Phase::Admission)
+    let fault = Fault::new(kind, format!("{id}: {what}")).hint(hint).subject(id).phase(Phase::Admission);
+    if why == Why::Silent { fault.retry(Retry::Later) } else { fault }
 }
 
 #[cfg(test)]
@@ -174,18 +191,18 @@ mod tests {
     /// Rows are verbs, columns are standings in the order of `Standing::ALL`: `+` allowed, `.` nothing to do, and the
     /// first letter of why not.
     const TABLE: [(&str, &str); 12] = [
-        ("Exec", "+RSRX+++N"),
-        ("Start", "..+RX+++N"),
-        ("Stop", "++.+X+++N"),
-        ("Remove", "+R+R.+R+N"),
-        ("RemoveByForce", "++++.+++N"),
-        ("Collect", "+R+R.+R+N"),
-        ("Diff", "++++X+++N"),
-        ("Land", "++++X+++N"),
-        ("Rewrite", "+R+RX+R+N"),
-        ("Snapshot", "++++X+++N"),
-        ("Suspend", "++SSX++.N"),
-        ("Resume", "..SSX.++N"),
+        ("Exec", "+RSRX+++NQ"),
+        ("Start", "..+RX+++NQ"),
+        ("Stop", "++.+X+++N+"),
+        ("Remove", "+R+R.+R+NQ"),
+        ("RemoveByForce", "++++.+++N+"),
+        ("Collect", "+R+R.+R+NQ"),
+        ("Diff", "++++X+++N+"),
+        ("Land", "++++X+++N+"),
+        ("Rewrite", "+R+RX+R+NQ"),
+        ("Snapshot", "++++X+++N+"),
+        ("Suspend", "++SSX++.NQ"),
+        ("Resume", "..SSX.++NQ"),
     ];
 
     #[test]
@@ -200,6 +217,7 @@ mod tests {
                     Ruling::Refused(Why::Stopped) => 'S',
                     Ruling::Refused(Why::Removed) => 'X',
                     Ruling::Refused(Why::Ready) => 'N',
+                    Ruling::Refused(Why::Silent) => 'Q',
                 };
                 assert_eq!(got, want, "{verb:?} of one that is {standing:?}");
             }
@@ -223,7 +241,11 @@ mod tests {
 
     #[test]
     fn a_refusal_says_which_and_what_to_do() {
-        for (standing, kind) in [(Standing::Stopped, ErrorKind::Conflict), (Standing::Removed, ErrorKind::NotFound)] {
+        for (standing, kind) in [
+            (Standing::Stopped, ErrorKind::Conflict),
+            (Standing::Removed, ErrorKind::NotFound),
+            (Standing::Silent, ErrorKind::Unavailable),
+        ] {
             let fault = check(standing, Verb::Exec, "sbx_1").unwrap_err();
             assert_eq!((fault.error_kind, fault.subject.as_deref()), (kind, Some("sbx_1")));
             assert!(fault.hint.is_some());

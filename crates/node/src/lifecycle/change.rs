@@ -5,7 +5,7 @@ use super::create::{check_name, name_taken};
 use super::ports::{self, Ports};
 use super::revise::{self, Revised};
 use super::stop::{Which, note, pick};
-use crate::keeper::Keeper;
+use crate::keeper::place::Place;
 use crate::sandbox::Sandbox;
 use crate::state::State;
 use crate::{Caller, fresh};
@@ -127,7 +127,7 @@ pub fn change(which: &Which, ask: &Ask, caller: &Caller) -> Result<Changed, Faul
     }
     // What asks nothing of a guest holds in any.
     let asks_nothing = revised.is_none() && ports.is_none();
-    let live = live || open || asks_nothing && Keeper::heard(&state.path, &changed.id).is_some();
+    let live = live || open || asks_nothing && Place::of(&state.path, &changed.id).has_keeper();
     Ok(Changed { live, ..changed })
 }
 

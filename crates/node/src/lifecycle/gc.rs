@@ -2,7 +2,7 @@
 //! is listed is what goes. Never anything that somebody holds, and nothing outside the state directory.
 
 use super::admission::Standing;
-use super::live::{self, Hold, Whose};
+use super::live::{self, Facts, Hold, Look, Whose};
 use super::measure::{self, Size};
 use super::meta::{Meta, drop_layer};
 use super::stop::note;
@@ -143,11 +143,8 @@ fn items(state: &State, keep: &Keep) -> Result<Vec<Item>, Fault> {
         })
     })?;
     let mut items = Vec::new();
-    for kept in &known.sandboxes {
-        let Some(why) = list::expired(&kept.record, now) else { continue };
-        if is_busy(state, kept) {
-            continue;
-        }
+    let expired = known.sandboxes.iter().filter_map(|kept| Some((kept, list::expired(&kept.record, now)?)));
+    for (kept, why) in idle(state, expired.collect()) {
         let mut size = Size::default();
         for layer in remove::alone(&kept.record, &known.layers) {
             size += measure::layer(&state.layers, layer);
@@ -205,9 +202,16 @@ pub(super) fn item(sort: Sort, id: &str, why: String, size: Size) -> Item {
     Item { sort, id: id.to_owned(), why, bytes: size.bytes, files: size.files }
 }
 
-/// Held by somebody who does something. A keeper that has nothing to do gives way.
-fn is_busy(state: &State, kept: &store::Kept<Sandbox>) -> bool {
-    live::is_held(state, &kept.record) && live::standing(state, &kept.id, &kept.record) != Standing::Active
+/// Those that nobody holds who does something. A keeper that has nothing to do gives way; one that is silent may have.
+fn idle<'a, T>(
+    state: &State,
+    sandboxes: Vec<(&'a store::Kept<Sandbox>, T)>,
+) -> impl Iterator<Item = (&'a store::Kept<Sandbox>, T)> {
+    let facts: Vec<Facts> = sandboxes.iter().map(|(kept, _)| Facts::of(state, kept)).collect();
+    let looks = live::look_all(&facts);
+    let is_idle = |(facts, look): (&Facts, Look)| !facts.is_held() || look.standing == Standing::Active;
+    let idle: Vec<bool> = facts.iter().zip(looks).map(is_idle).collect();
+    sandboxes.into_iter().zip(idle).filter(|(_, idle)| *idle).map(|(sandbox, _)| sandbox)
 }
 
 /// A run that has no supervisor, in a sandbox that nobody holds.

@@ -1,18 +1,20 @@
 //! What there is: sandboxes, runs that go on in them, and one sandbox in full.
 
 use super::admission::Standing;
-use super::live;
+use super::live::{self, Facts, Look};
 use super::measure::{self, Size};
 use super::meta::Meta;
 use super::reserve;
+use crate::keeper::client::{INSPECTION, LISTING, silence};
 use crate::keeper::services::{self, ServiceNow};
+use crate::keeper::survey::{Reply, Subject, survey};
 use crate::review::past;
 use crate::sandbox::{self, Anchored, Run, Sandbox, Tombstone, layers_in_use};
 use crate::state::State;
 use crate::warm::{Spare, Stage};
 use crate::{Caller, fresh};
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use store::Kept;
 use terms::Fault;
@@ -26,12 +28,15 @@ pub struct Row {
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub name: Option<String>,
     pub state: Standing,
-    /// A keeper holds it: commands start in it at once, several at a time.
+    /// A keeper holds it: commands start in it at once, several at a time. Also true while that keeper is `silent`.
     #[serde(default)]
     pub live: bool,
     /// Why it lost its keeper, where it did.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub lost: Option<String>,
+    /// Which keeper did not answer and for how long it was waited for, where its state is `silent`.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub silent: Option<String>,
     #[schema(value_type = String)]
     pub base: PathBuf,
     pub version: u64,
@@ -59,7 +64,10 @@ pub fn list(caller: &Caller, all: bool) -> Result<Vec<Row>, Fault> {
     // What is nobody's is not there for who has only what is theirs.
     let spares = spares.into_iter().filter(|_| !caller.is_bound());
     let gone = gone.into_iter().filter(|t| caller.sees(&t.id, &t.record.sandbox));
-    let mut rows: Vec<Row> = kept.map(|s| row(&state, s, now)).collect();
+    let kept: Vec<Kept<Sandbox>> = kept.collect();
+    let facts: Vec<Facts> = kept.iter().map(|kept| Facts::of(&state, kept)).collect();
+    let looks = live::look_all(&facts);
+    let mut rows: Vec<Row> = kept.into_iter().zip(looks).map(|(kept, look)| row(kept, look, now)).collect();
     rows.extend(spares.map(|s| Row {
         state: Standing::Ready,
         live: s.record.stage == Stage::Ready,
@@ -82,25 +90,26 @@ pub fn covering(dir: &Path, caller: &Caller) -> Result<Row, Fault> {
     let state = State::open(caller)?;
     let there = Caller { cwd: dir.to_owned(), ..caller.clone() };
     let found = state.store.read(|tx| sandbox::find(tx, None, &there))?;
-    Ok(row(&state, found, fresh::now_ms()))
+    let look = live::look(&state, &found, INSPECTION);
+    Ok(row(found, look, fresh::now_ms()))
 }
 
-fn row(state: &State, kept: Kept<Sandbox>, now_ms: u64) -> Row {
-    let look = live::look(state, &kept.id, &kept.record);
+fn row(kept: Kept<Sandbox>, look: Look, now_ms: u64) -> Row {
+    let Look { standing, live, lost, silent } = look;
     let expired = expired(&kept.record, now_ms);
-    Row { state: look.standing, live: look.live, lost: look.lost, expired, ..plain(kept) }
+    Row { state: standing, live, lost, silent, expired, ..plain(kept) }
 }
 
 fn plain(kept: Kept<Sandbox>) -> Row {
     let Kept { id, version, record } = kept;
     let Sandbox { name, base, created_ms, used_ms, expires_ms, notes, .. } = record;
-    let (live, lost) = (false, None);
     Row {
         id,
         name,
         state: Standing::Active,
-        live,
-        lost,
+        live: false,
+        lost: None,
+        silent: None,
         base,
         version,
         created_ms,
@@ -135,6 +144,9 @@ pub struct Live {
     pub pid: Option<u32>,
     pub command: Vec<String>,
     pub started_ms: u64,
+    /// Which keeper did not answer, where that of its sandbox is silent: whether the run goes on is not known.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub silent: Option<String>,
 }
 
 /// Runs that go on now, the oldest first.
@@ -147,13 +159,27 @@ pub fn runs(caller: &Caller) -> Result<Vec<Live>, Fault> {
         let of = state.store.read(|tx| tx.get::<Sandbox>(&sandbox))?;
         let Some(of) = of.filter(|of| caller.sees_kept(of)) else { continue };
         let Sandbox { name, base, .. } = of.record;
-        found.push(Live { run: run.id, sandbox: Some(sandbox), name, base, pid: Some(pid), command, started_ms });
+        let (pid, silent) = (Some(pid), None);
+        found.push(Live { run: run.id, sandbox: Some(sandbox), name, base, pid, command, started_ms, silent });
     }
+    mark_silent(&state, &mut found);
     if !caller.is_bound() {
         found.extend(unrecorded(&state, &known)?);
     }
     found.sort_by_key(|live| live.started_ms);
     Ok(found)
+}
+
+/// Notes which runs belong to a keeper that does not answer.
+fn mark_silent(state: &State, runs: &mut [Live]) {
+    let sandboxes: BTreeSet<String> = runs.iter().filter_map(|run| run.sandbox.clone()).collect();
+    let subjects: Vec<Subject> = sandboxes.iter().map(|id| Subject::new(&state.path, id)).collect();
+    for (id, reply) in sandboxes.iter().zip(survey(&subjects, None, LISTING)) {
+        let Reply::Silent(card) = reply else { continue };
+        for run in runs.iter_mut().filter(|run| run.sandbox.as_ref() == Some(id)) {
+            run.silent = Some(silence(id, &card, LISTING));
+        }
+    }
 }
 
 /// Runs over layers of their own, which nobody knows of but the kernel: they hold a layer that has no record.
@@ -164,7 +190,8 @@ fn unrecorded(state: &State, known: &BTreeMap<String, u64>) -> Result<Vec<Live>,
         let Some(meta) = Meta::read(&layer).filter(|_| live::holds(&layer)) else { continue };
         let Some(run) = meta.run_id else { continue };
         let Meta { base, pid, command, created_ms, .. } = meta;
-        found.push(Live { run, sandbox: None, name: None, base, pid, command, started_ms: created_ms });
+        let (sandbox, name, silent) = (None, None, None);
+        found.push(Live { run, sandbox, name, base, pid, command, started_ms: created_ms, silent });
     }
     Ok(found)
 }
@@ -185,12 +212,15 @@ pub struct Whole {
     pub id: String,
     pub version: u64,
     pub standing: Standing,
-    /// A keeper holds it: commands start in it at once, several at a time.
+    /// A keeper holds it: commands start in it at once, several at a time. Also true while that keeper is `silent`.
     #[serde(default)]
     pub live: bool,
     /// Why it lost its keeper, where it did.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub lost: Option<String>,
+    /// Which keeper did not answer and for how long it was waited for, where it stands as `silent`.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub silent: Option<String>,
     #[serde(flatten)]
     pub sandbox: Sandbox,
     pub base_is: BaseIs,
@@ -249,7 +279,7 @@ pub fn inspect(word: Option<&str>, caller: &Caller) -> Result<Whole, Fault> {
         Ok((kept, referred, running, past, records))
     })?;
     let pending = pending(&state, &kept);
-    let look = live::look(&state, &kept.id, &kept.record);
+    let look = live::look(&state, &kept, INSPECTION);
     let Kept { id, version, record } = kept;
     let mut layer_sizes = BTreeMap::new();
     let mut disk = Size::default();
@@ -269,11 +299,13 @@ pub fn inspect(word: Option<&str>, caller: &Caller) -> Result<Whole, Fault> {
         pid: Some(run.record.pid),
         command: run.record.command,
         started_ms: run.record.started_ms,
+        silent: look.silent.clone(),
     };
     Ok(Whole {
         standing: look.standing,
         live: look.live,
-        lost: look.lost,
+        lost: look.lost.clone(),
+        silent: look.silent.clone(),
         base_is: base_is(&record),
         expired: expired(&record, fresh::now_ms()),
         holds_reservations: reserve::holds(&record),

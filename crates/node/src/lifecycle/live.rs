@@ -2,11 +2,14 @@
 //! mean the same process. Asked of the kernel, never of a record alone.
 
 use super::admission::Standing;
-use crate::keeper::{Keeper, lost};
+use crate::keeper::client::{GREETING, LISTING, silence, silent};
+use crate::keeper::survey::{self, Reply, survey};
+use crate::keeper::{Contact, Keeper, lost};
 use crate::sandbox::{self, Lifecycle, Run, Sandbox};
 use crate::state::State;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use std::os::fd::OwnedFd;
+use std::path::PathBuf;
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 use store::{Kept, Tx};
@@ -113,7 +116,8 @@ pub fn hold(state: &State, id: &str) -> Result<Hold, Fault> {
     Err(fault.hint("try again").subject(id).phase(Phase::Admission))
 }
 
-/// Waits for other verbs, which are done soon, and asks a keeper to leave that has nothing to do. A run is not waited for.
+/// Waits for other verbs, which are done soon, and asks a keeper to leave that has nothing to do. A run is not waited for, and a silent
+/// keeper is a fault.
 pub fn hold_patiently(state: &State, id: &str) -> Result<Hold, Fault> {
     let begun = Instant::now();
     loop {
@@ -122,20 +126,23 @@ pub fn hold_patiently(state: &State, id: &str) -> Result<Hold, Fault> {
         if is_mine || begun.elapsed() > PATIENCE || !state.store.read(|tx| runs(tx, id))?.is_empty() {
             return Ok(hold);
         }
-        if let Some(keeper) = Keeper::find(&state.path, id) {
-            match keeper.end_if_idle() {
+        match Keeper::contact(&state.path, id, GREETING) {
+            Contact::Answered(keeper, _) => match keeper.end_if_idle() {
                 Ok(()) => continue,
                 Err(fault) if fault.error_kind == ErrorKind::Conflict => return Ok(hold),
                 // It went away while it was asked.
                 Err(_) => {}
-            }
+            },
+            Contact::Silent(card) => return Err(silent(id, &card, GREETING)),
+            Contact::Refused(_) | Contact::Absent => {}
         }
         std::thread::sleep(PAUSE);
     }
 }
 
-pub fn standing(state: &State, id: &str, sandbox: &Sandbox) -> Standing {
-    look(state, id, sandbox).standing
+/// How a sandbox stands. Its keeper is asked, and has `deadline` to answer.
+pub fn standing(state: &State, kept: &Kept<Sandbox>, deadline: Duration) -> Standing {
+    look(state, kept, deadline).standing
 }
 
 /// How a sandbox stands, and whether it is live.
@@ -145,26 +152,80 @@ pub struct Look {
     pub live: bool,
     /// Why it is lost, where it is.
     pub lost: Option<String>,
+    /// What is known of a keeper that did not answer, where it did not.
+    pub silent: Option<String>,
 }
 
-pub fn look(state: &State, id: &str, sandbox: &Sandbox) -> Look {
-    let held = is_held(state, sandbox);
-    let keeper = if held { Keeper::find(&state.path, id).and_then(|mut keeper| keeper.hello().ok()) } else { None };
-    // One that stands for its files alone makes nothing of it live.
-    let held = held && !keeper.as_ref().is_some_and(|hello| hello.rests);
-    let keeper = keeper.filter(|hello| !hello.rests);
-    let lost = if held { None } else { lost::reason(&state.path, id) };
-    let standing = match (sandbox.state, held) {
-        (Lifecycle::Active, false) if sandbox.suspended.is_some() => Standing::Hibernated,
-        (Lifecycle::Active, false) if lost.is_some() => Standing::Lost,
-        (Lifecycle::Active, false) => Standing::Active,
-        (Lifecycle::Active, true) => match &keeper {
-            Some(hello) if hello.frozen => Standing::Frozen,
-            Some(hello) if hello.running == 0 => Standing::Active,
-            _ => Standing::Running,
-        },
-        (Lifecycle::Stopped, false) => Standing::Stopped,
-        (Lifecycle::Stopped, true) => Standing::Stopping,
-    };
-    Look { standing, live: keeper.is_some(), lost }
+pub fn look(state: &State, kept: &Kept<Sandbox>, deadline: Duration) -> Look {
+    let facts = Facts::of(state, kept);
+    let reply = facts.is_held.then(|| survey(&[facts.subject()], None, deadline).pop()).flatten();
+    facts.look(reply.unwrap_or(Reply::Absent), deadline)
+}
+
+/// The same for many: their keepers are asked beside each other.
+pub fn look_all(all: &[Facts]) -> Vec<Look> {
+    let subjects: Vec<_> = all.iter().filter(|facts| facts.is_held).map(Facts::subject).collect();
+    let mut replies = survey(&subjects, None, LISTING).into_iter();
+    let mut reply_of = |facts: &Facts| facts.is_held.then(|| replies.next()).flatten();
+    all.iter().map(|facts| facts.look(reply_of(facts).unwrap_or(Reply::Absent), LISTING)).collect()
+}
+
+/// What is known of a sandbox without asking its keeper.
+#[derive(Clone, Debug)]
+pub struct Facts {
+    state: PathBuf,
+    id: String,
+    lifecycle: Lifecycle,
+    is_suspended: bool,
+    /// Somebody holds the lock of its top layer.
+    is_held: bool,
+}
+
+impl Facts {
+    pub fn of(state: &State, kept: &Kept<Sandbox>) -> Facts {
+        Facts {
+            state: state.path.clone(),
+            id: kept.id.clone(),
+            lifecycle: kept.record.state,
+            is_suspended: kept.record.suspended.is_some(),
+            is_held: is_held(state, &kept.record),
+        }
+    }
+
+    /// Whether somebody holds the lock of its top layer.
+    pub fn is_held(&self) -> bool {
+        self.is_held
+    }
+
+    fn subject(&self) -> survey::Subject {
+        survey::Subject::new(&self.state, &self.id)
+    }
+
+    fn look(&self, reply: Reply, deadline: Duration) -> Look {
+        let keeper = match reply {
+            Reply::Answered(hello, _) => Some(hello),
+            Reply::Silent(card) => {
+                let silent = Some(silence(&self.id, &card, deadline));
+                return Look { standing: Standing::Silent, live: true, lost: None, silent };
+            }
+            Reply::Absent | Reply::Refused(_) => None,
+        };
+        // One that stands for its files alone makes nothing of it live.
+        let is_held = self.is_held && !keeper.as_ref().is_some_and(|hello| hello.rests);
+        let keeper = keeper.filter(|hello| !hello.rests);
+        let lost = if is_held { None } else { lost::reason(&self.state, &self.id) };
+        let standing = match (self.lifecycle, is_held) {
+            (Lifecycle::Active, false) if self.is_suspended => Standing::Hibernated,
+            (Lifecycle::Active, false) if lost.is_some() => Standing::Lost,
+            (Lifecycle::Active, false) => Standing::Active,
+            (Lifecycle::Active, true) => match &keeper {
+                Some(hello) if hello.frozen => Standing::Frozen,
+                Some(hello) if hello.running == 0 => Standing::Active,
+                _ => Standing::Running,
+            },
+            (Lifecycle::Stopped, false) => Standing::Stopped,
+            (Lifecycle::Stopped, true) => Standing::Stopping,
+        };
+        Look { standing, live: keeper.is_some(), lost, silent: None }
+    }
 }

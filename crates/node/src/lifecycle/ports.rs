@@ -54,7 +54,7 @@ fn places(words: &[String]) -> Result<Vec<SocketAddr>, Fault> {
 impl Ports {
     /// Opens and closes them where the sandbox is live; whether it is. Where it is not, whether they could be opened is tried.
     pub(super) fn put_in_force(&self, state: &State) -> Result<bool, Fault> {
-        if let Some(mut keeper) = Keeper::heard(&state.path, &self.id)
+        if let Some(mut keeper) = Keeper::heard(&state.path, &self.id)?
             && keeper.publish(self.then.clone())?
         {
             return Ok(true);
@@ -68,8 +68,8 @@ impl Ports {
 
     /// It could not be written down: what is written holds again.
     pub(super) fn take_back(&self, state: &State) {
-        if let Some(mut keeper) = Keeper::heard(&state.path, &self.id) {
-            // Where even this fails, the keeper is gone, and its ports with it.
+        if let Ok(Some(mut keeper)) = Keeper::heard(&state.path, &self.id) {
+            // Where even this fails, the keeper is gone, and its ports with it; or it fell silent just now.
             let _ = keeper.publish(self.before.clone());
         }
     }

@@ -1,12 +1,13 @@
 //! Remove: the record becomes a tombstone in one transaction, then the layers that nobody else has are taken away. Killed in
 //! between, it leaves layers that the tombstone names, and `gc` takes those.
 
-use super::admission::{Verb, check};
+use super::admission::{Standing, Verb, check};
 use super::bases;
-use super::live::{self, Hold, Whose};
+use super::live::{self, Whose};
 use super::measure::{self, Size};
 use super::meta::drop_layer;
 use super::stop::{Ended, Which, note, pick, quiet};
+use crate::keeper::client::{GREETING, LISTING};
 use crate::keeper::place::Place;
 use crate::review::Reviewed;
 use crate::review::conflicted::Conflicted;
@@ -54,8 +55,13 @@ pub fn remove(which: &Which, force: Option<Duration>, caller: &Caller) -> Result
             };
         }
     };
-    check(live::standing(&state, &kept.id, &kept.record), verb, &kept.id)?;
-    let Hold { whose, .. } = live::hold_patiently(&state, &kept.id)?;
+    // By force, whatever it does is ended: it matters little whether its keeper answers.
+    let standing = live::standing(&state, &kept, if force.is_some() { LISTING } else { GREETING });
+    check(standing, verb, &kept.id)?;
+    let whose = match standing {
+        Standing::Silent => Whose::Taken,
+        _ => live::hold_patiently(&state, &kept.id)?.whose,
+    };
     let (ended, _lock) = match (force, whose) {
         (_, Whose::Mine(lock)) => (Vec::new(), lock),
         (Some(patience), Whose::Taken) => quiet(&state, &kept, patience)?,

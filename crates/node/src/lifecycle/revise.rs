@@ -124,7 +124,7 @@ impl Revised {
     /// Puts it in force where the sandbox is live; whether it is.
     pub(super) fn put_in_force(&self, caller: &Caller) -> Result<bool, Fault> {
         let dir = crate::state::prepare(caller)?.0;
-        let Some(mut keeper) = Keeper::heard(&dir, &self.id) else { return Ok(false) };
+        let Some(mut keeper) = Keeper::heard(&dir, &self.id)? else { return Ok(false) };
         let Revised { revision, policy, limits, cpus, .. } = self;
         keeper.revise(Revision { revision: *revision, policy: policy.clone(), limits: *limits, cpus: *cpus })?;
         Ok(true)
@@ -134,9 +134,9 @@ impl Revised {
     pub(super) fn take_back(&self, state: &State, caller: &Caller) {
         let Ok(Some(kept)) = state.store.read(|tx| tx.get::<Sandbox>(&self.id)) else { return };
         let Sandbox { revision, policy, limits, cpus, .. } = kept.record;
-        let dir = crate::state::prepare(caller).map(|(dir, ..)| dir);
-        if let Some(mut keeper) = dir.ok().and_then(|dir| Keeper::heard(&dir, &self.id)) {
-            // Where even this fails, the keeper is gone, and its rules with it.
+        let Ok((dir, ..)) = crate::state::prepare(caller) else { return };
+        if let Ok(Some(mut keeper)) = Keeper::heard(&dir, &self.id) {
+            // Where even this fails, the keeper is gone, and its rules with it; or it fell silent just now.
             let _ = keeper.revise(Revision { revision, policy, limits, cpus });
         }
     }

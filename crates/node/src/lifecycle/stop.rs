@@ -4,7 +4,9 @@
 use super::admission::{Verb, check};
 use super::live::{self, Hold, Whose};
 use super::reserve;
-use crate::keeper::{Keeper, lost, suspend};
+use crate::keeper::client::{GREETING, LISTING};
+use crate::keeper::place::{Card, Place};
+use crate::keeper::{Contact, Keeper, lost, suspend};
 use crate::sandbox::{self, Lifecycle, Run, Sandbox};
 use crate::state::State;
 use crate::{Caller, fresh};
@@ -13,6 +15,7 @@ use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
 use std::time::{Duration, Instant};
 use store::{Entry, Kept, Step, Tx};
 use terms::{ErrorKind, Fault, Phase, Retry};
@@ -68,13 +71,8 @@ pub fn pick(tx: &Tx<'_>, which: &Which, caller: &Caller) -> Result<Kept<Sandbox>
 
 pub fn start(which: &Which, caller: &Caller) -> Result<Moved, Fault> {
     let state = State::open(caller)?;
-    let look = |tx: &Tx<'_>| {
-        let kept = pick(tx, which, caller)?;
-        let to_do = check(live::standing(&state, &kept.id, &kept.record), Verb::Start, &kept.id)?;
-        Ok((kept, to_do))
-    };
-    let (kept, to_do) = state.store.read(look)?;
-    if !to_do {
+    let kept = state.store.read(|tx| pick(tx, which, caller))?;
+    if !check(live::standing(&state, &kept, GREETING), Verb::Start, &kept.id)? {
         return Ok(moved(kept, false, Vec::new()));
     }
     if kept.record.state == Lifecycle::Active && lost::reason(&state.path, &kept.id).is_none() {
@@ -111,7 +109,7 @@ pub fn start_live(which: &Which, caller: &Caller) -> Result<Moved, Fault> {
         note(tx, "start", Step::Done, &kept.id, caller, json!({ "live": true }))?;
         Ok((tx.change(kept)?, true))
     })?;
-    let before = Keeper::find(&state.path, &kept.id).is_some();
+    let before = Place::of(&state.path, &kept.id).has_keeper();
     Keeper::ensure(&state.path, &kept.id, caller)?.stay()?;
     Ok(Moved { version: kept.version, changed: moved.changed || changed || !before, ..moved })
 }
@@ -119,18 +117,14 @@ pub fn start_live(which: &Which, caller: &Caller) -> Result<Moved, Fault> {
 /// `patience` is how long a command may take to end once it was asked to.
 pub fn stop(which: &Which, patience: Duration, caller: &Caller) -> Result<Moved, Fault> {
     let state = State::open(caller)?;
-    let look = |tx: &Tx<'_>| {
-        let kept = pick(tx, which, caller)?;
-        let to_do = check(live::standing(&state, &kept.id, &kept.record), Verb::Stop, &kept.id)?;
-        Ok((kept, to_do))
-    };
-    let (kept, to_do) = state.store.read(look)?;
-    if !to_do {
+    let kept = state.store.read(|tx| pick(tx, which, caller))?;
+    // Whatever it does is ended, so that it matters little whether its keeper answers.
+    if !check(live::standing(&state, &kept, LISTING), Verb::Stop, &kept.id)? {
         return Ok(moved(kept, false, Vec::new()));
     }
-    // Marked first: from now on no other command starts in it.
+    // Marked first: from now on no other command starts in it. No keeper is asked while others wait for the store.
     let kept = state.store.write(|tx| {
-        let mut kept = look(tx)?.0;
+        let mut kept = pick(tx, which, caller)?;
         note(tx, "stop", Step::Intent, &kept.id, caller, Value::Null)?;
         kept.record.state = Lifecycle::Stopped;
         (kept.record.stays, kept.record.suspended) = (false, None);
@@ -169,8 +163,11 @@ pub fn quiet(state: &State, sandbox: &Kept<Sandbox>, patience: Duration) -> Resu
             lost::forget(&state.path, &sandbox.id);
             return Ok((ended, lock));
         }
-        if let Some(keeper) = Keeper::find(&state.path, &sandbox.id) {
-            end_keeper(keeper, patience, &mut ended);
+        // Looked for before: the runs of a keeper that has to be killed are gone with it.
+        let runs = state.store.read(|tx| live::runs(tx, &sandbox.id))?;
+        if let Some(killed) = end_keeper(&state.path, &sandbox.id, patience, &mut ended) {
+            let of_it = runs.iter().filter(|run| run.record.pid == killed.pid);
+            ended.extend(of_it.map(|run| Ended { run: run.id.clone(), pid: killed.pid, killed: true }));
         }
         for run in state.store.read(|tx| live::runs(tx, &sandbox.id))? {
             let killed = end_run(&run, patience);
@@ -188,18 +185,29 @@ pub fn quiet(state: &State, sandbox: &Kept<Sandbox>, patience: Duration) -> Resu
     }
 }
 
-/// Has a keeper end all that it keeps, and then itself; one that does not is killed, and its guest with it.
-pub(crate) fn end_keeper(keeper: Keeper, patience: Duration, ended: &mut Vec<Ended>) {
-    let (pid, handle) = (keeper.card.pid, keeper.card.handle());
-    match keeper.end(patience) {
-        Ok(left) => ended.extend(left.ended.into_iter().map(|(run, killed)| Ended { run, pid, killed })),
-        Err(_) => {
-            if let Some(handle) = handle {
-                sys::process::signal(handle.as_fd(), KILL);
-                has_ended_within(&handle, VANISHING);
+/// Has a sandbox's keeper end all that it keeps, and then itself. One that is silent, or does not, is killed, and its guest with it;
+/// which that was.
+pub(crate) fn end_keeper(state: &Path, sandbox: &str, patience: Duration, ended: &mut Vec<Ended>) -> Option<Card> {
+    let card = match Keeper::contact(state, sandbox, GREETING) {
+        Contact::Absent => return None,
+        Contact::Answered(keeper, _) => {
+            let card = keeper.card.clone();
+            match keeper.end(patience) {
+                Ok(left) => {
+                    let of = |(run, killed)| Ended { run, pid: card.pid, killed };
+                    ended.extend(left.ended.into_iter().map(of));
+                    return None;
+                }
+                Err(_) => card,
             }
         }
-    }
+        Contact::Silent(card) => card,
+        Contact::Refused(_) => Place::of(state, sandbox).card()?,
+    };
+    let handle = card.handle()?;
+    sys::process::signal(handle.as_fd(), KILL);
+    has_ended_within(&handle, VANISHING);
+    Some(card)
 }
 
 /// Asks the supervisor to end its run, kills it when it does not, and waits until its guest is gone; whether it was killed.

@@ -2,7 +2,6 @@
 //! that is about to go; then their keepers end, their layers go, and their records last.
 
 use super::{Pool, Spare, Stage};
-use crate::keeper::Keeper;
 use crate::keeper::place::Place;
 use crate::lifecycle::meta::drop_layer;
 use crate::lifecycle::stop::{end_keeper, note};
@@ -79,9 +78,7 @@ pub(crate) fn drop_one(state: &State, id: &str, caller: &Caller) -> Result<bool,
             _ if Instant::now() > end => return Err(stuck(id)),
             _ => {}
         }
-        if let Some(keeper) = Keeper::find(&state.path, id) {
-            end_keeper(keeper, Duration::ZERO, &mut Vec::new());
-        }
+        end_keeper(&state.path, id, Duration::ZERO, &mut Vec::new());
         std::thread::sleep(Duration::from_millis(10));
     };
     let referred = state.store.read(|tx| tx.referred("layers"))?;

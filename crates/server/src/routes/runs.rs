@@ -234,7 +234,7 @@ pub struct Signalled {
     pub changed: bool,
 }
 
-/// Send a signal to a run's command and its process group.
+/// Send a signal to a run's command and its process group. Wakes a frozen sandbox.
 #[utoipa::path(post, path = "/v1/runs/{run}/signal", tag = "runs", params(("run" = String, Path)),
     request_body = SignalAsk, responses((status = 200, body = Document<Signalled>)))]
 async fn signal(
@@ -257,7 +257,7 @@ async fn send(listener: &Listener, signal: i32) -> Result<bool, Refusal> {
     listener.with(move |found| found.signal(signal)).await
 }
 
-/// End a run's whole tree at once.
+/// End a run's whole tree at once. Wakes a frozen sandbox.
 #[utoipa::path(post, path = "/v1/runs/{run}/kill", tag = "runs", params(("run" = String, Path)),
     responses((status = 200, body = Document<Signalled>)))]
 async fn kill(State(shared): State<Shared>, who: Who, Path(run): Path<String>) -> Result<Answer<Signalled>, Refusal> {
@@ -311,7 +311,8 @@ struct Taken {
     eof: bool,
 }
 
-/// Write to a run's input. The body is passed on as it comes and as fast as it is taken. By offset, it can be sent again.
+/// Write to a run's input. The body is passed on as it comes and as fast as it is taken. By offset, it can be sent again. Wakes a frozen
+/// sandbox.
 #[utoipa::path(post, path = "/v1/runs/{run}/input", tag = "runs", params(("run" = String, Path), InputQuery),
     request_body(content = Vec<u8>, content_type = "application/octet-stream"),
     responses((status = 200, body = Document<Taken>)))]
@@ -342,7 +343,7 @@ async fn input(
     Ok(Answer::ok(Taken { run: listener.found.id, bytes, offset, eof: query.eof }))
 }
 
-/// Tell a run's terminal its size. A conflict where it was started without one.
+/// Tell a run's terminal its size. A conflict where it was started without one. Wakes a frozen sandbox.
 #[utoipa::path(post, path = "/v1/runs/{run}/resize", tag = "runs", params(("run" = String, Path)),
     request_body = Size, responses((status = 200, body = Document<Signalled>)))]
 async fn resize(
@@ -363,7 +364,7 @@ async fn fit(listener: &Listener, size: Size) -> Result<bool, Refusal> {
         return Err(fault.phase(Phase::Admission).into());
     }
     listener
-        .with(move |found| match found.keeper().filter(|_| found.now().is_ok_and(|run| run.ended_ms.is_none())) {
+        .with(move |found| match found.heard()?.filter(|_| found.now().is_ok_and(|run| run.ended_ms.is_none())) {
             Some(mut keeper) => keeper.resize(&found.id, size.rows, size.columns).map(|()| true),
             None => Ok(false),
         })

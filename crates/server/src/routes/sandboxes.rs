@@ -239,7 +239,7 @@ async fn get(
 ) -> Result<Answer<Whole>, Refusal> {
     who.needs_any(&[Scope::Agent, Scope::Reviewer])?;
     let time = query.wait.map_or(Duration::ZERO, |wait| wait.0);
-    let is_quiet = |whole: &Whole| !matches!(whole.standing, Standing::Running | Standing::Stopping);
+    let is_quiet = |whole: &Whole| !matches!(whole.standing, Standing::Running | Standing::Stopping | Standing::Silent);
     let whole = shared.wait(&who, time, move |caller| inspect(Some(&id), caller), is_quiet).await?;
     let version = whole.version;
     Ok(Answer::ok(whole).version(version))

@@ -7,6 +7,7 @@ use super::{Keep, MOST_CLIENTS, MOST_WAITING, has_ended, is_ours, unknown};
 use crate::keeper::wire;
 use crate::keeper::wire::{Ask, Frame, Hello, Pulled};
 use crate::questions::Questions;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::SocketFlags;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
@@ -72,6 +73,10 @@ impl Keep {
         let Frame { json, payload, .. } = frame;
         let answer = match serde_json::from_slice::<Ask>(&json) {
             Ok(ask) => {
+                // A command whose asker gave up waiting is not begun behind its back.
+                if matches!(ask, Ask::Start(_)) && self.has_left(id) {
+                    return self.dismiss(id);
+                }
                 if !matches!(ask, Ask::Follow { .. } | Ask::List | Ask::Usage | Ask::Questions) {
                     self.stirred = Instant::now();
                 }
@@ -86,6 +91,15 @@ impl Keep {
         }
     }
 
+    /// Whether a client has closed its end. It asked and gave up: this keeper was stopped or stuck meanwhile.
+    fn has_left(&self, id: u64) -> bool {
+        let Some(client) = self.clients.get(&id) else { return true };
+        let (none, line) = (Timespec { tv_sec: 0, tv_nsec: 0 }, client.line.as_fd());
+        let mut fds = [PollFd::from_borrowed_fd(line, PollFlags::empty())];
+        // Told without being asked for.
+        poll(&mut fds, Some(&none)).is_ok() && fds[0].revents().contains(PollFlags::HUP)
+    }
+
     /// An answer, or none yet.
     pub(super) fn carry_out(&mut self, id: u64, ask: Ask, payload: Vec<u8>) -> Result<Option<Frame>, Fault> {
         self.check_claimed(&ask)?;
@@ -96,6 +110,7 @@ impl Keep {
             Ask::Input { run, eof, by } => return self.input(id, &run, Feed::new(id, payload, eof, by)),
             Ask::Resize { run, rows, columns } => {
                 let job = self.work(&run)?.job;
+                self.thaw()?;
                 let resized = self.residence.resize(job, rows, columns);
                 wire::value(&resized.then_some(()).ok_or_else(|| no_terminal(&run))?)
             }

@@ -7,6 +7,7 @@ use crate::keeper::Keeper;
 use crate::keeper::place::Place;
 use crate::keeper::wire::words_of;
 use crate::lifecycle::keys;
+use crate::lifecycle::stop::end_keeper;
 use crate::sandbox::Sandbox;
 use crate::snapshots::find_template;
 use crate::state::{self, State};
@@ -76,14 +77,26 @@ fn spares<'a>(tx: &Tx<'_>, state: &'a State, pool: &str) -> Result<impl Iterator
 /// Its keeper hears whose it is. One that cannot take that up leaves, and the sandbox becomes live as any other does: what hinders it
 /// is told then.
 fn tell(state: &State, taken: Created, caller: &Caller) -> Created {
-    let Some(mut keeper) = Keeper::find(&state.path, &taken.id) else { return Created { warm: false, ..taken } };
+    let mut keeper = match Keeper::heard(&state.path, &taken.id) {
+        Ok(Some(keeper)) => keeper,
+        Ok(None) => return Created { warm: false, ..taken },
+        Err(fault) => {
+            // It holds the sandbox, and would keep it from becoming live as any other.
+            let _ = end_keeper(&state.path, &taken.id, Duration::ZERO, &mut Vec::new());
+            return unclaimed(taken, fault);
+        }
+    };
     match keeper.claim(words_of(caller), caller.user.clone()) {
         Ok(()) => taken,
         Err(fault) => {
             let _it_is_gone_then = keeper.end(Duration::ZERO);
-            let mut notes = taken.notes;
-            notes.push(format!("the one that stood ready could not be taken over: {}", fault.message));
-            Created { warm: false, notes, ..taken }
+            unclaimed(taken, fault)
         }
     }
+}
+
+fn unclaimed(taken: Created, fault: Fault) -> Created {
+    let mut notes = taken.notes;
+    notes.push(format!("the one that stood ready could not be taken over: {}", fault.message));
+    Created { warm: false, notes, ..taken }
 }
