@@ -109,11 +109,12 @@ fn start() -> Command {
 
 fn suspend() -> Command {
     Command::new("suspend")
-        .about("Have all that runs in a sandbox stand still, until it is resumed or something is asked of it")
+        .about("Freeze a sandbox until it is resumed or something is asked of it")
         .long_about(
-            "Have all that runs in a sandbox stand still, until it is resumed or something is asked of it. Its processes stay in \
-             memory, which the kernel may take back. With --hibernate they are ended instead, in order: the workspace is kept, and \
-             services start again when it is resumed. The answer says which was reached.",
+            "Freeze a sandbox until it is resumed or something is asked of it: a new command, a connection to a port, or input, a \
+             signal or an attach to a command in it. Its processes stay in memory, which the kernel may take back. With --hibernate \
+             they are ended instead, in order: the workspace is kept, and services start again when it is resumed. The answer says \
+             which was reached.",
         )
         .arg(sandbox())
         .arg(flag("hibernate").help("End what runs; only the workspace and the services stay"))

@@ -1,6 +1,6 @@
 //! What a run is given over HTTP: once, however often it is sent, and with an end that the command sees.
 
-use crate::runs::World;
+use crate::runs::{Socket, World};
 use crate::support::http::Answer;
 use crate::support::{As, BOTH};
 use serde_json::{Value, json};
@@ -92,4 +92,66 @@ fn only_a_terminal_has_a_size() {
     assert!(fault["message"].as_str().unwrap().contains("has no terminal"), "{fault}");
     w.give(&run, "eof=true", b"").assert_ok();
     assert_eq!(w.ended(&run)["verdict"], "ok");
+}
+
+/// What is said to a command that stands still is heard: by its input, its terminal, a signal, or somebody who comes to it.
+#[test]
+fn whoever_speaks_to_a_frozen_command_wakes_it() {
+    const ECHO: &str = "echo ready; while read line; do echo got $line; done; echo over";
+    const ASKED: &str = "trap 'echo asked; exit 0' TERM; echo ready; while :; do sleep 0.05; done";
+    const SIZE: &str = "trap 'stty size' WINCH; echo ready; while :; do sleep 0.05; done";
+    for who in BOTH {
+        let w = World::new(who);
+        let token = w.daemon.token(json!({"name": "agent", "scopes": ["agent"], "sandboxes": ["s"]}));
+        let standing = || w.daemon.get("/v1/sandboxes/s").assert_ok()["standing"].clone();
+        let freeze = || {
+            let done = w.daemon.post("/v1/sandboxes/s/suspend", json!({"tier": "frozen"})).assert_ok();
+            assert_eq!((&done["reached"], standing()), (&json!("frozen"), json!("frozen")), "{who:?}");
+        };
+        let begin = |ask: Value| {
+            let run = w.begin(ask);
+            assert!(w.daemon.ask("GET", &format!("/v1/runs/{run}/output")).open().until("ready"));
+            run
+        };
+        let says = |run: &str, text: &str| w.daemon.ask("GET", &format!("/v1/runs/{run}/output")).open().until(text);
+
+        let run = begin(json!({"shell": ECHO, "input": true}));
+        freeze();
+        // The control: whoever only looks wakes nothing.
+        w.daemon.get(&format!("/v1/runs/{run}")).assert_ok();
+        assert!(says(&run, "ready") && standing() == "frozen", "{who:?}");
+        w.give(&run, "writer=w&offset=0", b"a line\n").assert_ok();
+        assert!(says(&run, "got a line"), "{who:?}");
+        assert_eq!(standing(), "running");
+        // What was taken before wakes nothing when it is sent again.
+        freeze();
+        w.give(&run, "writer=w&offset=0", b"a line\n").assert_ok();
+        assert_eq!(standing(), "frozen", "{who:?}");
+        w.give(&run, "eof=true&writer=w&offset=7", b"").assert_ok();
+        assert_eq!(w.ended(&run)["stdout"], "ready\ngot a line\nover\n", "{who:?}");
+
+        let run = begin(json!({ "shell": ASKED }));
+        freeze();
+        let sent = w.daemon.post(&format!("/v1/runs/{run}/signal"), json!({"signal": 15})).assert_ok();
+        assert_eq!((&sent["changed"], &w.ended(&run)["stdout"]), (&json!(true), &json!("ready\nasked\n")), "{who:?}");
+
+        let terminal = json!({"rows": 24, "columns": 80});
+        let run = begin(json!({"shell": SIZE, "terminal": terminal, "input": true}));
+        freeze();
+        w.daemon.post(&format!("/v1/runs/{run}/resize"), json!({"rows": 33, "columns": 111})).assert_ok();
+        assert!(says(&run, "33 111"), "{who:?}");
+        w.daemon.ask("POST", &format!("/v1/runs/{run}/kill")).send().assert_ok();
+
+        // The same over one connection: coming wakes it, and so does every word.
+        let run = begin(json!({"shell": ECHO, "input": true}));
+        freeze();
+        let mut socket = Socket::open(&w, &run, Some(&token)).unwrap();
+        assert_eq!(standing(), "running", "{who:?}");
+        freeze();
+        socket.send(2, b"typed\n");
+        socket.until("got typed");
+        freeze();
+        socket.say(json!({"signal": 2}));
+        assert_eq!(socket.until("end").1["outcome"]["exit"]["signal"], 2, "{who:?}");
+    }
 }

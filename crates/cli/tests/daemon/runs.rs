@@ -270,10 +270,10 @@ fn a_lost_run_is_told_as_lost() {
 }
 
 /// A client's WebSocket, as small as it can be.
-struct Socket(UnixStream);
+pub struct Socket(UnixStream);
 
 impl Socket {
-    fn open(w: &World, run: &str, token: Option<&str>) -> Result<Socket, Answer> {
+    pub fn open(w: &World, run: &str, token: Option<&str>) -> Result<Socket, Answer> {
         let mut stream = w.daemon.unix();
         let auth = token.map(|token| format!("authorization: Bearer {token}\r\n")).unwrap_or_default();
         let head = format!(
@@ -285,7 +285,7 @@ impl Socket {
         if answer.status == 101 { Ok(Socket(stream)) } else { Err(answer) }
     }
 
-    fn send(&mut self, kind: u8, bytes: &[u8]) {
+    pub fn send(&mut self, kind: u8, bytes: &[u8]) {
         let mut frame = match bytes.len() {
             short @ ..126 => vec![0x80 | kind, 0x80 | short as u8],
             long => [vec![0x80 | kind, 0xff], (long as u64).to_be_bytes().to_vec()].concat(),
@@ -295,7 +295,7 @@ impl Socket {
         self.0.write_all(&frame).unwrap();
     }
 
-    fn say(&mut self, word: Value) {
+    pub fn say(&mut self, word: Value) {
         self.send(1, word.to_string().as_bytes());
     }
 
@@ -326,7 +326,7 @@ impl Socket {
     }
 
     /// What was said until a text comes, or an event of that name.
-    fn until(&mut self, text: &str) -> (String, Value) {
+    pub fn until(&mut self, text: &str) -> (String, Value) {
         let mut said = String::new();
         loop {
             match self.next().expect("a message") {

@@ -4,6 +4,7 @@ use crate::place::{Live, soon};
 use crate::support::{BOTH, Place};
 use crate::words::{Verbs, text};
 use serde_json::json;
+use std::process::Stdio;
 
 const TICK: &str = "tick=while :; do echo x >> ticks; sleep 0.05; done";
 
@@ -83,4 +84,29 @@ fn services_are_declared_with_care() {
     let run = live.inspect()["last_runs"][0].clone();
     assert_eq!(run["service"], "once");
     assert_eq!(live.logs(&[run["run"].as_str().unwrap()]).stdout, b"sh ran\n");
+}
+
+/// Whoever comes to a command that stands still, or signals it, wakes it.
+#[test]
+fn a_frozen_command_hears_who_comes_to_it() {
+    for who in BOTH {
+        let place = Place::new(who);
+        let live = Live::new(&place, &[]);
+        let run = live.detach(&[], "trap 'echo asked; exit 5' TERM; touch ready; while :; do sleep 0.05; done");
+        soon(|| live.sh(&[], "test -e ready", b"").status.success());
+        let freeze = || {
+            place.json(&["suspend", &live.id]);
+            assert_eq!(live.inspect()["standing"], "frozen", "{who:?}");
+        };
+        freeze();
+        live.logs(&[&run]);
+        assert_eq!(live.inspect()["standing"], "frozen", "the control: who only reads wakes nothing");
+        let mut attached =
+            place.cofferdam(["attach", &run]).stdin(Stdio::null()).stdout(Stdio::piped()).spawn().unwrap();
+        soon(|| live.inspect()["standing"] == "running");
+        freeze();
+        place.json(&["kill", "-s", "TERM", &run]);
+        assert_eq!(live.outcome(&run)["exit"]["code"], 5, "{who:?}");
+        assert_eq!(attached.wait().unwrap().code(), Some(5), "{who:?}");
+    }
 }

@@ -160,6 +160,8 @@ impl Keep {
         if self.works.values().map(|work| work.feeds.len()).sum::<usize>() >= MOST_FEEDS {
             return Err(self.full(format!("{MOST_FEEDS} others wait to write to its runs")));
         }
+        // What stands still reads nothing.
+        self.thaw()?;
         self.work(run)?.feeds.push_back(feed);
         self.owe(id, Owed::Input);
         self.feed(run);
@@ -187,6 +189,8 @@ impl Keep {
             work.cancelled_by = Some(signal);
         }
         let job = work.job;
+        // A signal to what stands still would be taken whenever somebody wakes it.
+        self.thaw()?;
         Ok(self.residence.signal(job, signal))
     }
 

@@ -13,6 +13,7 @@ use futures_util::stream::{SplitSink, SplitStream};
 use futures_util::{SinkExt, StreamExt};
 use http::StatusCode;
 use node::keeper::begin::Size;
+use node::keeper::runs::Found;
 use node::keeper::spool::{HEAD, Kind, Record};
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -49,7 +50,7 @@ pub struct AttachQuery {
     from: Option<u64>,
 }
 
-/// Attach to a run over a WebSocket.
+/// Attach to a run over a WebSocket. Wakes a frozen sandbox.
 ///
 /// It sends binary messages: one byte for the stream (1 stdout, 2 stderr, 3 terminal), eight bytes, big endian, for the offset behind it, and
 /// what was said; and text messages `{"event": "end", "outcome": …}`, `gap`, `dropped`, `lost`, `closing`, `fault`. It takes binary messages for the
@@ -70,6 +71,7 @@ pub async fn attach(
     let speaking = Listener::new(&shared, &who, listener.found.id.clone()).await?;
     let log = Log::open(listener, query.from.unwrap_or(0)).await?;
     let upgrade = upgrade?.max_message_size(LARGEST).max_frame_size(LARGEST);
+    speaking.with(Found::wake).await?;
     Ok(upgrade.on_upgrade(async move |socket| {
         let closed = async { shared.until_closed(&who).await };
         let (sink, stream) = socket.split();
