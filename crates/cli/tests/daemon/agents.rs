@@ -51,7 +51,7 @@ impl World {
     fn is_noted(&self, actor: &str, subject: &str) {
         let begun = Instant::now();
         while !self.tries().iter().any(|(by, what)| by == actor && what == subject) {
-            assert!(begun.elapsed() < Duration::from_secs(20), "{actor} {subject}: {:?}", self.tries());
+            assert!(begun.elapsed() < Duration::from_secs(60), "{actor} {subject}: {:?}", self.tries());
             std::thread::sleep(Duration::from_millis(50));
         }
     }

@@ -281,7 +281,7 @@ fn nothing_outside_is_reached_through_a_sandbox() {
     let began = Instant::now();
     world.get("content", "path=pipe").assert_fault(409, "conflict");
     world.put("path=pipe", b"x").assert_fault(409, "conflict");
-    assert!(began.elapsed() < Duration::from_secs(10), "nobody waits at a pipe");
+    assert!(began.elapsed() < Duration::from_secs(40), "nobody waits at a pipe");
     assert_eq!(world.get("stat", "path=pipe").assert_ok()["kind"], "fifo");
     assert_eq!(world.get("stat", "path=out&follow=false").assert_ok()["kind"], "symlink");
     world.put("path=shut%2Fx", b"x").assert_fault(403, "policy_denied");
@@ -351,7 +351,7 @@ fn uploads_end_at_the_sandboxs_limits() {
     if let Some(answer) = receive(&mut stream) {
         answer.assert_fault(400, "invalid_request");
     }
-    let end = Instant::now() + Duration::from_secs(20);
+    let end = Instant::now() + Duration::from_secs(60);
     while world.inside("ls -A") != "a.txt\nfits\nsmall\nsrc\n" {
         assert!(Instant::now() < end, "a draft is left: {}", world.inside("ls -A"));
         std::thread::sleep(Duration::from_millis(50));
@@ -508,7 +508,7 @@ fn files_of_one_that_rests_start_and_wake_nothing() {
             assert_eq!(run("echo awake")["outcome"]["stdout"], "awake\n");
             let begun = Instant::now();
             while ticks() == before {
-                assert!(begun.elapsed() < Duration::from_secs(20), "{who:?} {tier}: it does not go on");
+                assert!(begun.elapsed() < Duration::from_secs(60), "{who:?} {tier}: it does not go on");
             }
         }
         world.daemon.ask("POST", &format!("{at}/stop")).send().assert_ok();

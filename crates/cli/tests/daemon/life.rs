@@ -2,6 +2,7 @@
 
 use crate::support::certificate::Certificate;
 use crate::support::http::{Daemon, exchange, receive};
+use crate::support::left::soon;
 use crate::support::{As, BOTH, Place, to_the_end};
 use serde_json::{Value, json};
 use std::fs;
@@ -152,6 +153,16 @@ fn a_socket_may_have_a_long_path() {
     exchange(stream, b"GET /v1/sandboxes HTTP/1.1\r\nhost: localhost\r\n\r\n").assert_fault(401, "unauthenticated");
 }
 
+/// Waits until the daemon is about to answer somebody else, beside the one who asks for that.
+fn until_taken(daemon: &Daemon) {
+    let in_flight = || {
+        let figures = daemon.get("/metrics").text();
+        let known = figures.lines().find_map(|line| line.strip_prefix("cofferdam_http_requests_in_flight "));
+        known.and_then(|count| count.parse::<f64>().ok()).unwrap_or_default()
+    };
+    assert!(soon(Duration::from_secs(60), || in_flight() >= 2.0), "the request is not taken");
+}
+
 /// Told to end, it takes nothing new, finishes what goes on and leaves no socket.
 #[test]
 fn it_ends_in_order() {
@@ -165,7 +176,7 @@ fn it_ends_in_order() {
     let mut half = daemon.unix();
     half.write_all(b"POST /v1/sandboxes HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: 12\r\n\r\n{\"name\"")
         .unwrap();
-    std::thread::sleep(Duration::from_millis(200));
+    until_taken(&daemon);
     daemon.signal("TERM");
     while daemon.socket.exists() {
         std::thread::sleep(Duration::from_millis(5));
@@ -187,7 +198,7 @@ fn it_ends_although_somebody_will_not() {
         let mut half = daemon.unix();
         half.write_all(b"POST /v1/sandboxes HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: 12\r\n\r\n{")
             .unwrap();
-        std::thread::sleep(Duration::from_millis(200));
+        until_taken(&daemon);
         daemon.signal("INT");
         if second {
             while daemon.socket.exists() {
@@ -276,13 +287,13 @@ fn a_second_signal_waits_for_no_verb() {
     daemon.post("/v1/sandboxes/deaf/runs", deaf).assert_ok();
     let begun = std::time::Instant::now();
     while daemon.get("/v1/sandboxes/deaf/files/stat?path=ready").status != 200 {
-        assert!(begun.elapsed() < Duration::from_secs(20));
+        assert!(begun.elapsed() < Duration::from_secs(60));
         std::thread::sleep(Duration::from_millis(20));
     }
     let mut stop = daemon.unix();
     stop.write_all(b"POST /v1/sandboxes/deaf/stop?timeout=300s HTTP/1.1\r\nhost: localhost\r\n\r\n").unwrap();
     while daemon.get("/v1/sandboxes/deaf").assert_ok()["standing"] != "stopping" {
-        assert!(begun.elapsed() < Duration::from_secs(40));
+        assert!(begun.elapsed() < Duration::from_secs(120));
     }
     daemon.signal("TERM");
     while daemon.socket.exists() {

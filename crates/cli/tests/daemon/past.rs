@@ -40,7 +40,7 @@ impl World {
 
     #[track_caller]
     fn soon(&self, is: impl Fn() -> bool) {
-        let end = Instant::now() + Duration::from_secs(30);
+        let end = Instant::now() + Duration::from_secs(60);
         while !is() {
             assert!(Instant::now() < end, "not in time");
             std::thread::sleep(Duration::from_millis(50));

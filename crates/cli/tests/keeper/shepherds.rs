@@ -205,8 +205,7 @@ line.connect("/tmp/line")
 _, [out], _, _ = socket.recv_fds(line, 1, 1)
 os.write(out, b"lent\n")
 line.send(b"x")
-while line.recv(1): pass
-time.sleep(0.5)
+while not os.path.exists("ended"): time.sleep(0.02)
 try: os.write(out, b"forged\n"); print("written")
 except OSError: print("refused")
 "#;
@@ -222,9 +221,10 @@ fn output_that_was_handed_on_ends_with_its_command() {
         }
         let gives = live.detach(&[], "exec python3 give.py");
         soon(|| live.sh(&[], "test -e ready", b"").status.success());
-        let takes = live.sh(&[], "exec python3 take.py", b"");
-        assert!(takes.status.success(), "{who:?}: {}", text(&takes.stderr));
+        let takes = live.detach(&[], "exec python3 take.py");
         assert_eq!(live.outcome(&gives)["verdict"], "ok");
+        assert!(live.sh(&[], "touch ended", b"").status.success());
+        assert_eq!(live.outcome(&takes)["verdict"], "ok", "{who:?}: {}", text(&live.logs(&[&takes]).stderr));
         let said = live.logs(&[&gives]).stdout;
         assert_eq!(text(&said), "lent\nmine\n", "{who:?}: what was lent is the control");
     }

@@ -390,14 +390,17 @@ def ask(method, at, body=None, token=None):
     line.request(method, at, json.dumps(body) if body is not None else None, headers)
     answer = line.getresponse()
     return answer.status, json.loads(answer.read())
-deadline = time.monotonic() + 30
-while True:
+def until(what, holds):
+    deadline = time.monotonic() + 120
+    while not holds():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.05)
+def is_up():
     try:
-        if ask("GET", "/v1/health/live")[0] == 200: break
+        return ask("GET", "/v1/health/live")[0] == 200
     except OSError:
-        pass
-    assert time.monotonic() < deadline
-    time.sleep(0.05)
+        return False
+until("the daemon answers", is_up)
 "#;
 
 /// A script in a little internet, in which a daemon was started: `cofferdam`, `daemon` and `ask` are there. What it printed.
