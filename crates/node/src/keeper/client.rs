@@ -42,7 +42,7 @@ pub enum Contact {
     Silent(Card),
     /// It answered, and cannot be asked.
     Refused(Fault),
-    Answered(Keeper, Hello),
+    Answered(Box<Keeper>, Hello),
 }
 
 /// What became of an attempt to connect.
@@ -126,7 +126,7 @@ impl Keeper {
             Connection::Made(keeper) => keeper,
         };
         match keeper.greet(end.saturating_duration_since(Instant::now())) {
-            Ok(hello) => Contact::Answered(keeper, hello),
+            Ok(hello) => Contact::Answered(Box::new(keeper), hello),
             Err(NoAnswer::Gone(_)) => Contact::Absent,
             Err(NoAnswer::Silent(_)) => Contact::Silent(keeper.card),
             Err(NoAnswer::Refused(fault)) => Contact::Refused(fault),
@@ -140,7 +140,7 @@ impl Keeper {
             Contact::Absent => Ok(None),
             Contact::Silent(card) => Err(silent(sandbox, &card, GREETING)),
             Contact::Refused(fault) => Err(fault),
-            Contact::Answered(keeper, _) => Ok(Some(keeper)),
+            Contact::Answered(keeper, _) => Ok(Some(*keeper)),
         }
     }
 
@@ -172,7 +172,7 @@ impl Keeper {
         let begun = Instant::now();
         loop {
             match Keeper::contact(state, sandbox, GREETING) {
-                Contact::Answered(found, hello) => return Ok((found, hello)),
+                Contact::Answered(found, hello) => return Ok((*found, hello)),
                 // It has the sandbox: another would not get it either.
                 Contact::Silent(card) => return Err(silent(sandbox, &card, GREETING)),
                 Contact::Refused(fault) => return Err(fault),
