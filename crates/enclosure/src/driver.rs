@@ -1,5 +1,6 @@
 //! Which walls this host can put up, and what to say when it cannot.
 
+use crate::core_dumps;
 use rustix::io::Errno;
 use sys::probe::{self, Trial};
 use sys::{CallError, host, landlock, spawn};
@@ -31,6 +32,12 @@ pub fn choose(degrade: &[String]) -> Result<Found, Fault> {
         if !degrade.contains(name) {
             return Err(lacks_landlock(name));
         }
+    }
+    if let Some(exposed) = core_dumps::exposed() {
+        if !degrade.iter().any(|name| name == core_dumps::NAME) {
+            return Err(exposed.fault());
+        }
+        missing.push(exposed.missing());
     }
     // Only who consents to less pays for finding out beforehand; others learn it from the clone.
     if degrade.iter().any(|name| name == NAMESPACES) && !namespaces_work() {

@@ -5,6 +5,7 @@
 mod layer;
 
 use self::layer::Layer;
+use crate::core_dumps;
 use crate::workspace::{Crowd, Gauge};
 use policy::{Perms, Plan};
 use rustix::fs::{FileType, OFlags};
@@ -170,8 +171,7 @@ pub fn shared_caps() -> Vec<(&'static str, u64)> {
 /// The steps that the guest takes on itself.
 pub fn ops(cpus: &Cpus) -> Vec<Op> {
     const CORE: u32 = 4;
-    // A core of a guest must not land anywhere.
-    let mut ops = vec![Op::Rlimit { resource: CORE, name: "core", value: 0 }];
+    let mut ops = vec![Op::Rlimit { resource: CORE, name: "core", value: core_dumps::limit() }];
     // Signals and queues in flight are counted against the caller too, who must keep some.
     for (what, resource, name) in
         [(Bounded::PendingSignals, 11, "pending-signals"), (Bounded::QueueBytes, 12, "queue-bytes")]

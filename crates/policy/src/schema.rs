@@ -222,11 +222,15 @@ pub const AUDIT_EVENTS: [(&str, &str); 8] = [
 ];
 
 /// What `degrade` may name: a wall that this host may not have. The name of a limit's field is accepted too.
-pub const DEGRADES: [(&str, &str); 6] = [
+pub const DEGRADES: [(&str, &str); 7] = [
     ("namespaces", "no namespaces and no root of its own: landlock and seccomp alone hold the run"),
     (
         "ask",
         "rules may ask for what nobody can be asked for (anything but opening files and directories); that is refused",
+    ),
+    (
+        "core_dumps",
+        "a program that crashes inside hands a core dump to the host's `core_pattern` handler: the pattern names a socket, or the hard limit on core dumps is 0 and it names a pipe",
     ),
     ("landlock.refer", "kernels before 5.19 cannot tell moving between directories from other changes"),
     ("landlock.truncate", "kernels before 6.2 cannot refuse truncation by itself"),

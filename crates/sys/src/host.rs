@@ -90,6 +90,8 @@ pub enum Bounded {
     OpenFiles,
     PendingSignals,
     QueueBytes,
+    /// Of a core dump, in bytes.
+    CoreBytes,
 }
 
 /// How much of something this process may have now, and at most. None where there is no bound, or where a filter of
@@ -105,6 +107,7 @@ pub fn bound(what: Bounded) -> Bound {
         Bounded::OpenFiles => libc::RLIMIT_NOFILE,
         Bounded::PendingSignals => libc::RLIMIT_SIGPENDING,
         Bounded::QueueBytes => libc::RLIMIT_MSGQUEUE,
+        Bounded::CoreBytes => libc::RLIMIT_CORE,
     };
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: a structure that the call fills, outliving it.

@@ -65,6 +65,8 @@ const SUBVOLUMES: [u32; 8] =
 
 const EPERM: u16 = libc::EPERM as u16;
 const ENOSYS: u16 = libc::ENOSYS as u16;
+/// The call does nothing and returns 0.
+const DONE: Answer = Answer::Errno(0);
 const EAFNOSUPPORT: u16 = libc::EAFNOSUPPORT as u16;
 
 /// Whether a call that reached the listener is one the guest may not make, rather than one that is only watched.
@@ -149,7 +151,7 @@ fn filter(watch: &Watch) -> Filter {
             }
         }
         let own = Test::OneOf { arg: 0, mask: u32::MAX, values: vec![0] };
-        calls.insert(libc::SYS_prlimit64 as u32, Choice::when(own, Answer::Allow, Answer::Errno(EPERM)));
+        calls.insert(libc::SYS_prlimit64 as u32, Choice::when(own, prlimit(), Answer::Errno(EPERM)));
     }
     for name in &watch.deny {
         if let Some(nr) = number(name) {
@@ -189,7 +191,8 @@ fn by_argument(watch: &Watch, refused: Answer, watched: Answer, calls: &mut BTre
     put(libc::SYS_chmod, no_set_id(1, watched));
     put(libc::SYS_mknod, no_set_id(1, watched));
     // The guest's pid 1 is ours; its limits are not the guest's to set.
-    put(libc::SYS_prlimit64, Choice::when(one_of(0, vec![1]), Answer::Errno(EPERM), Answer::Allow));
+    put(libc::SYS_prlimit64, Choice::when(one_of(0, vec![1]), Answer::Errno(EPERM), prlimit()));
+    put(libc::SYS_setrlimit, Choice::when(one_of(0, vec![libc::RLIMIT_CORE]), DONE, Answer::Allow));
     // Nor is its share of the processors and disks: every later command has it from there. A user's processes are ours as well.
     let not_first = |arg| Choice::when(one_of(arg, vec![1]), Answer::Errno(EPERM), Answer::Allow);
     let scheduling =
@@ -237,6 +240,15 @@ fn by_argument(watch: &Watch, refused: Answer, watched: Answer, calls: &mut BTre
         false => Choice::Always(made),
     };
     put(libc::SYS_memfd_create, memory_file);
+}
+
+/// prlimit64 on a process of the guest. RLIMIT_CORE stays as it is: at 0 instead of 1 the kernel would start the host's `core_pattern` handler
+/// for every crash. Programs that guard secrets set it to 0 and give up where they cannot, so a new limit seems to be taken. Who wants
+/// the old one told in the same call is refused, because a filter cannot write it.
+fn prlimit() -> Choice {
+    let exchange = Choice::when(Test::Pointer { arg: 3 }, Answer::Errno(EPERM), DONE);
+    let changes = Choice::when(Test::Pointer { arg: 2 }, exchange, Answer::Allow);
+    Choice::when(Test::OneOf { arg: 1, mask: u32::MAX, values: vec![libc::RLIMIT_CORE] }, changes, Answer::Allow)
 }
 
 #[cfg(test)]
@@ -304,6 +316,28 @@ mod tests {
         }
         // FICLONE copies nothing but bytes.
         assert_eq!(ask(&watch, libc::SYS_ioctl, [0, 0x4004_9409, 0, 0, 0, 0]), Answer::Allow.code());
+    }
+
+    /// The kernel reads the resource as an unsigned int: high bits make no other one of it.
+    #[test]
+    fn the_limit_on_core_dumps_can_be_read_and_not_changed() {
+        const CORE: u64 = libc::RLIMIT_CORE as u64;
+        let allow = Answer::Allow.code();
+        for alone in [false, true] {
+            let watch = Watch { alone, ..Watch::default() };
+            for resource in [CORE, CORE | 1 << 32, CORE | 0xffff_ffff << 32] {
+                let prlimit = |new, old| ask(&watch, libc::SYS_prlimit64, [0, resource, new, old, 0, 0]);
+                assert_eq!(prlimit(0, 4096), allow);
+                assert_eq!(prlimit(4096, 0), DONE.code());
+                assert_eq!(prlimit(1 << 32, 0), DONE.code(), "a pointer counts with both halves");
+                assert_eq!(prlimit(4096, 4096), Answer::Errno(EPERM).code());
+                assert_eq!(ask(&watch, libc::SYS_setrlimit, [resource, 4096, 0, 0, 0, 0]), DONE.code());
+            }
+            let files = u64::from(libc::RLIMIT_NOFILE);
+            assert_eq!(ask(&watch, libc::SYS_prlimit64, [0, files, 4096, 4096, 0, 0]), allow, "control");
+            assert_eq!(ask(&watch, libc::SYS_setrlimit, [files, 4096, 0, 0, 0, 0]), allow, "control");
+        }
+        assert_eq!(ask(&Watch::default(), libc::SYS_prlimit64, [1, CORE, 4096, 0, 0, 0]), Answer::Errno(EPERM).code());
     }
 
     #[test]

@@ -169,8 +169,9 @@ raised = []
 for kind in range(16):
     soft, hard = resource.getrlimit(kind)
     if hard == resource.RLIM_INFINITY: continue
-    try: resource.setrlimit(kind, (hard + 1, hard + 1)); raised.append(kind)
+    try: resource.setrlimit(kind, (hard + 1, hard + 1))
     except (OSError, ValueError): pass
+    if resource.getrlimit(kind)[1] != hard: raised.append(kind)
 if libc.prctl(35, 1, 0x10000, 0, 0) == 0: raised.append("mm")
 if libc.prctl(39, 0) == 0: raised.append("nnp")
 if libc.prctl(47, 2, 21, 0, 0) == 0: raised.append("ambient")

@@ -3,6 +3,7 @@
 mod support;
 
 mod asked_programs;
+mod core_dumps;
 mod covers;
 mod exhaustion;
 mod kernel;

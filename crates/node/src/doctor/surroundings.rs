@@ -6,7 +6,7 @@ use std::path::Path;
 use sys::cgroup::{Kind, Layout};
 
 pub fn checks(facts: &Facts) -> Vec<Check> {
-    vec![container(facts), modules(facts), apparmor(facts), selinux(facts), yama(facts), lockdown(facts), cgroups()]
+    vec![container(facts), modules(facts), apparmor(facts), selinux(facts), yama(facts), lockdown(facts), core_dumps(), cgroups()]
 }
 
 fn fact(name: &'static str, needed_for: &'static str, detail: impl Into<String>) -> Check {
@@ -47,6 +47,14 @@ fn yama(facts: &Facts) -> Check {
 fn lockdown(facts: &Facts) -> Check {
     let detail = facts.lockdown.clone().unwrap_or_else(|| "not active".into());
     fact("host.lockdown", "nothing; all we need works under it", detail)
+}
+
+fn core_dumps() -> Check {
+    let exposed = enclosure::core_dumps::exposed();
+    let detail = exposed.map_or("core dumps of guests reach nobody", |exposed| exposed.cause());
+    let check =
+        Check::new("host.core_dumps", "every run: a crash inside starts no handler outside", exposed.is_none(), detail);
+    check.fix(exposed.map_or("", |exposed| exposed.fix()))
 }
 
 fn cgroups() -> Check {
