@@ -272,7 +272,7 @@ const FIELDS: [(&str, &str, &str); 51] = [
     (
         "denials[].op",
         "string",
-        "`fs.read`, `fs.write`, `fs.create`, `fs.remove`, `exec`, `net.resolve`, `net.connect`, `net.request` or `syscall`.",
+        "`fs.read`, `fs.write`, `fs.create`, `fs.remove`, `fs.lock`, `exec`, `net.resolve`, `net.connect`, `net.request` or `syscall`.",
     ),
     ("denials[].target", "string", "The real path, the address, `unix:` and a socket's path, or the call's name."),
     (

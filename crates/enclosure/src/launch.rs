@@ -15,11 +15,11 @@ use crate::steps::{self, Steps};
 use crate::supervise::Run;
 use crate::terminal;
 use crate::workspace::{Gauge, Workspace};
-use policy::{ExecPlan, Perm, Perms, Plan, Resolved};
+use policy::{Cover, ExecPlan, Perm, Perms, Plan, Resolved};
 use std::ffi::OsString;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use sys::ahead::Ahead;
 use sys::cgroup::{Born, Group, Layout};
@@ -103,6 +103,7 @@ impl Request {
             looks: self.watch_looks,
             descriptors: self.limits.max_open_files.is_some(),
             space: self.limits.max_disk_mb.is_some(),
+            range_locks: self.shows_files_read_only(),
             deny: self.deny_calls.clone(),
             no_exec_memory_files: matches!(self.plan.exec, ExecPlan::Only { .. }),
             connects_for_guest: !guest.privileged || self.judges_sockets() || self.enforced.driver == Driver::Landlock,
@@ -118,6 +119,19 @@ impl Request {
     /// Whether somebody is asked before some program starts.
     pub(crate) fn asks_to_start(&self) -> bool {
         self.plan.exec.asked().next().is_some()
+    }
+
+    /// Whether the guest can read files of the host, beyond those of the system and of toolchains, that it cannot write: data that programs of
+    /// the host may lock by ranges of bytes. In a workspace such locks are its own.
+    fn shows_files_read_only(&self) -> bool {
+        let is_in_workspace = |path: &Path| self.workspace.as_ref().is_some_and(|w| path.starts_with(&w.at));
+        let is_data = |path: &Path| {
+            !steps::is_system(path) && !self.toolchains.iter().any(|t| path.starts_with(t)) && !is_in_workspace(path)
+        };
+        let shown = self.plan.grants.iter().filter(|g| g.perms.and(Perms::CHANGES).is_empty()).map(|g| &g.path);
+        let covered = self.plan.masks.iter().filter(|m| matches!(m.cover, Cover::ReadOnly | Cover::ReadOnlyNoExec));
+        let asked = self.plan.asked.iter().filter(|place| place.reads).map(|place| &place.path);
+        shown.chain(covered.map(|m| &m.path)).chain(asked).any(|path| is_data(path))
     }
 
     /// Whether rules say of single sockets who may connect to them; shifted mounts know only of all.

@@ -5,6 +5,7 @@ mod acts;
 mod asked;
 mod barred;
 mod held;
+mod locks;
 mod rhythm;
 
 use self::acts::Act;
@@ -204,6 +205,12 @@ impl<'a> Judge<'a> {
                 self.reserve(call);
                 None
             }
+            "flock" => return self.flock(listener, call),
+            "fcntl" => match self.fcntl(listener, call) {
+                Met::Waits => return,
+                Met::Refused(errno) => Some(errno),
+                Met::Nothing => None,
+            },
             "connect" if self.steps.watch.connects_for_guest => return self.connect_for(listener, call),
             "connect" => self.address(listener, call, 1, 2).and_then(|to| self.judge_address(call, &to)),
             "sendto" => self.address(listener, call, 4, 5).and_then(|to| self.judge_address(call, &to)),
@@ -258,7 +265,7 @@ impl<'a> Judge<'a> {
 
     /// The kernel refuses what goes over; here it is only noticed, so that the outcome can say so.
     fn count_descriptors(&mut self, call: &Call) {
-        let made = seccomp::descriptors_made(call.nr);
+        let made = seccomp::descriptors_made(call.nr, &call.args);
         let Some(limit) = self.max_open_files.filter(|_| self.started && made > 0) else { return };
         if self.flock.as_ref().is_some_and(|flock| flock.is_ours(call.tid)) {
             return;

@@ -14,7 +14,7 @@ mod workspace;
 
 use self::frame::FRAME_DIRS;
 pub use self::frame::{early, frame};
-use self::grants::is_system;
+pub(crate) use self::grants::is_system;
 use crate::ground::Groundwork;
 use crate::guest::Guest;
 use crate::launch::Request;

@@ -16,6 +16,7 @@ mod child;
 pub mod diag;
 pub mod doors;
 mod entry;
+pub mod file_lock;
 mod first;
 pub mod freeze;
 pub mod host;

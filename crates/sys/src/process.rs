@@ -29,6 +29,11 @@ pub fn reap(pidfd: BorrowedFd<'_>) {
 
 /// A copy of another process's descriptor, by thread id. `None` when that process may not be looked into.
 pub fn copy_descriptor(tid: i32, fd: i32) -> Option<std::os::fd::OwnedFd> {
+    try_copy_descriptor(tid, fd).ok()
+}
+
+/// The same, with the error number: EBADF when the process has no such descriptor.
+pub fn try_copy_descriptor(tid: i32, fd: i32) -> Result<std::os::fd::OwnedFd, i32> {
     use std::os::fd::{FromRawFd, OwnedFd};
     const THREAD: u32 = libc::O_EXCL as u32;
     // SAFETY: numbers only; every descriptor is owned as soon as it exists.
@@ -39,11 +44,11 @@ pub fn copy_descriptor(tid: i32, fd: i32) -> Option<std::os::fd::OwnedFd> {
             pidfd = libc::syscall(libc::SYS_pidfd_open, tid, 0u32);
         }
         if pidfd < 0 {
-            return None;
+            return Err(errno());
         }
         let pidfd = OwnedFd::from_raw_fd(pidfd as i32);
         let copy = libc::syscall(libc::SYS_pidfd_getfd, pidfd.as_raw_fd(), fd, 0u32);
-        (copy >= 0).then(|| OwnedFd::from_raw_fd(copy as i32))
+        if copy >= 0 { Ok(OwnedFd::from_raw_fd(copy as i32)) } else { Err(errno()) }
     }
 }
 

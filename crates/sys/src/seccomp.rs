@@ -9,6 +9,7 @@ use self::calls::{
 };
 pub use self::calls::{INDISPENSABLE, INDISPENSABLE_TO_STAY, name, number, reason, table};
 use crate::bpf::{Answer, Choice, Filter, Insn, Test};
+use crate::file_lock;
 use std::collections::BTreeMap;
 
 /// x86_64, as the kernel's audit numbers it.
@@ -31,6 +32,8 @@ pub struct Watch {
     pub descriptors: bool,
     /// Tell of calls that reserve space, to say when `max_disk_mb` was met: one that is refused leaves no trace.
     pub space: bool,
+    /// Tell of locks on ranges of bytes (fcntl), too. Each then waits for the supervisor, and small databases take many.
+    pub range_locks: bool,
     /// Names from the policy's `syscalls.deny`.
     pub deny: Vec<String>,
     /// Memory files must be made unexecutable (exec rules list what may run).
@@ -58,6 +61,11 @@ const OPEN_MAKES: u32 = 0o100 | 0o20_000_000;
 const SET_ID: u32 = 0o6000;
 const SOCKET_TYPE: u32 = 0xf;
 const F_SETDELEG: u32 = 1039;
+/// Commands of fcntl that make a descriptor.
+const COPIES: [u32; 2] = [libc::F_DUPFD as u32, libc::F_DUPFD_CLOEXEC as u32];
+/// Commands of fcntl that take locks.
+const RANGE_LOCKS: [u32; 4] =
+    [file_lock::SET_POSIX, file_lock::SET_POSIX_WAIT, file_lock::SET_OPEN_FILE, file_lock::SET_OPEN_FILE_WAIT];
 
 /// Make and remove directories by name on btrfs and bcachefs, where landlock does not look: subvolumes and snapshots.
 const SUBVOLUMES: [u32; 8] =
@@ -102,11 +110,12 @@ fn is_named_datagram(nr: u32, args: &[u64; 6]) -> bool {
 }
 
 /// How many descriptors a watched call makes when it succeeds.
-pub fn descriptors_made(nr: u32) -> u64 {
+pub fn descriptors_made(nr: u32, args: &[u64; 6]) -> u64 {
     let is = |calls: Calls| calls.iter().any(|(_, n)| *n == nr);
     match &*name(nr) {
         "pipe" | "pipe2" | "socketpair" => 2,
-        "open" | "openat" | "openat2" | "creat" | "socket" | "fcntl" => 1,
+        "open" | "openat" | "openat2" | "creat" | "socket" => 1,
+        "fcntl" => COPIES.contains(&(args[1] as u32)).into(),
         _ if is(MAKES_DESCRIPTORS) || is(MAKES_DESCRIPTORS_LEGACY) => 1,
         _ => 0,
     }
@@ -229,9 +238,14 @@ fn by_argument(watch: &Watch, refused: Answer, watched: Answer, calls: &mut BTre
     put(libc::SYS_socket, Choice::when(is_unix, unix, Choice::when(internet, made, other)));
     // A lease or delegation on a file that can only be read makes the host's writers wait for us.
     let leases = one_of(1, vec![libc::F_SETLEASE as u32, F_SETDELEG]);
-    let copies = one_of(1, vec![libc::F_DUPFD as u32, libc::F_DUPFD_CLOEXEC as u32]);
-    let rest = if watch.descriptors { Choice::when(copies, watched, Answer::Allow) } else { Answer::Allow.into() };
+    // A lock on such a file keeps the host's programs waiting as well; the supervisor looks at which file it is. Dropping one does no harm.
+    let heard = [(watch.range_locks, &RANGE_LOCKS[..]), (watch.descriptors, &COPIES)];
+    let heard: Vec<u32> = heard.into_iter().filter(|(wanted, _)| *wanted).flat_map(|(_, list)| list).copied().collect();
+    let rest =
+        if heard.is_empty() { Answer::Allow.into() } else { Choice::when(one_of(1, heard), watched, Answer::Allow) };
     put(libc::SYS_fcntl, Choice::when(leases, Answer::Errno(EPERM), rest));
+    let unlocks = vec![libc::LOCK_UN as u32, (libc::LOCK_UN | libc::LOCK_NB) as u32];
+    put(libc::SYS_flock, Choice::when(one_of(1, unlocks), Answer::Allow, watched));
     put(libc::SYS_sendto, Choice::when(Test::Pointer { arg: 4 }, watched, Answer::Allow));
     put(libc::SYS_personality, Choice::when(one_of(0, vec![0, u32::MAX]), Answer::Allow, refused));
     const NO_EXEC_SEAL: u32 = 8;
@@ -316,6 +330,25 @@ mod tests {
         }
         // FICLONE copies nothing but bytes.
         assert_eq!(ask(&watch, libc::SYS_ioctl, [0, 0x4004_9409, 0, 0, 0, 0]), Answer::Allow.code());
+    }
+
+    #[test]
+    fn locks_are_heard_of_and_leases_refused() {
+        let notify = Answer::Notify.code();
+        for (range_locks, descriptors) in [(false, false), (true, false), (false, true), (true, true)] {
+            let watch = Watch { listener: true, range_locks, descriptors, ..Watch::default() };
+            let fcntl = |command: u32| ask(&watch, libc::SYS_fcntl, [3, u64::from(command), 4096, 0, 0, 0]);
+            let answer = |heard: bool| if heard { notify } else { Answer::Allow.code() };
+            RANGE_LOCKS.into_iter().for_each(|command| assert_eq!(fcntl(command), answer(range_locks), "{command}"));
+            COPIES.into_iter().for_each(|command| assert_eq!(fcntl(command), answer(descriptors), "{command}"));
+            assert_eq!(fcntl(libc::F_GETLK as u32), Answer::Allow.code());
+            for lease in [libc::F_SETLEASE as u32, F_SETDELEG] {
+                assert_eq!(fcntl(lease), Answer::Errno(EPERM).code(), "{lease}");
+            }
+            for (operation, heard) in [(1, true), (2, true), (2 | 4, true), (8, false), (8 | 4, false), (32, true)] {
+                assert_eq!(ask(&watch, libc::SYS_flock, [3, operation, 0, 0, 0, 0]), answer(heard), "{operation}");
+            }
+        }
     }
 
     /// The kernel reads the resource as an unsigned int: high bits make no other one of it.

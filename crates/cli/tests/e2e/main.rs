@@ -16,6 +16,7 @@ mod limits;
 mod limits_output;
 mod limits_refused;
 mod limits_tree;
+mod locks;
 mod lost_output;
 mod network;
 mod network_echo;

@@ -186,9 +186,8 @@ fn a_crash_inside_runs_no_handler_of_the_host() {
 #[test]
 fn a_handler_that_no_limit_stops_is_refused_without_consent() {
     let place = Place::new(As::User);
-    let policy = |degrade: &[&str]| {
-        place.policy(serde_json::json!({"version": 1, "extends": ["default"], "degrade": degrade}))
-    };
+    let policy =
+        |degrade: &[&str]| place.policy(serde_json::json!({"version": 1, "extends": ["default"], "degrade": degrade}));
     let (plain, consent) = (policy(&["namespaces"]), policy(&["namespaces", "core_dumps"]));
     let run = |pattern: &str, limit: &str, policy: &str| {
         let seen = place.file("core_pattern", format!("{pattern}\n"));

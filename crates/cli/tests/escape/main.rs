@@ -9,6 +9,7 @@ mod exhaustion;
 mod kernel;
 mod killed;
 mod language;
+mod locks;
 mod missing;
 mod neighbours;
 mod network;

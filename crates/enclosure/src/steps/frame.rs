@@ -58,7 +58,8 @@ fn devices(ops: &mut Vec<Op>) {
     for name in DEVICES {
         let at = path(&["/dev/", name]);
         ops.push(Op::File { at, mode: 0o666, bytes: &[] });
-        let attr = Attr::NO_SUID.with(Attr::NO_EXEC);
+        // A device is written to on a read-only mount as well; its node is the host's, and no lock on it may get there.
+        let attr = Attr::NO_SUID.with(Attr::NO_EXEC).with(Attr::READ_ONLY);
         ops.push(Op::BindKnown { from: path(&[OLD, "/dev/", name]), at, attr });
     }
     ops.push(Op::Terminals { at: c"/dev/pts" });

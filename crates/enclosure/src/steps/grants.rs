@@ -166,6 +166,6 @@ pub(super) fn top_level(grant: &Grant) -> Vec<Grant> {
     grants
 }
 
-pub(super) fn is_system(path: &Path) -> bool {
+pub(crate) fn is_system(path: &Path) -> bool {
     SYSTEM.iter().any(|dir| path.starts_with(dir))
 }

@@ -6,7 +6,16 @@ use std::path::Path;
 use sys::cgroup::{Kind, Layout};
 
 pub fn checks(facts: &Facts) -> Vec<Check> {
-    vec![container(facts), modules(facts), apparmor(facts), selinux(facts), yama(facts), lockdown(facts), core_dumps(), cgroups()]
+    vec![
+        container(facts),
+        modules(facts),
+        apparmor(facts),
+        selinux(facts),
+        yama(facts),
+        lockdown(facts),
+        core_dumps(),
+        cgroups(),
+    ]
 }
 
 fn fact(name: &'static str, needed_for: &'static str, detail: impl Into<String>) -> Check {

@@ -18,7 +18,7 @@ pub(super) const ALLOWED: &[(&str, Calls)] = &[
     (
         "reading, writing and waiting on descriptors the guest already holds",
         calls!(SYS_read SYS_write SYS_close SYS_fstat SYS_lseek SYS_pread64 SYS_pwrite64 SYS_readv SYS_writev
-            SYS_preadv SYS_pwritev SYS_preadv2 SYS_pwritev2 SYS_flock SYS_fsync SYS_fdatasync SYS_ftruncate
+            SYS_preadv SYS_pwritev SYS_preadv2 SYS_pwritev2 SYS_fsync SYS_fdatasync SYS_ftruncate
             SYS_getdents64 SYS_fchdir SYS_sendfile SYS_splice SYS_tee SYS_vmsplice
             SYS_copy_file_range SYS_sync_file_range SYS_fadvise64 SYS_readahead SYS_fallocate SYS_syncfs SYS_sync
             SYS_dup SYS_dup3 SYS_pipe2 SYS_close_range SYS_fstatfs SYS_pselect6 SYS_ppoll SYS_epoll_create1
@@ -147,7 +147,7 @@ pub(super) const RESERVES: Calls = calls!(SYS_fallocate);
 
 /// Calls whose arguments decide; see `by_argument` in the filter.
 const BY_ARGUMENT: Calls = calls!(SYS_openat SYS_openat2 SYS_mknodat SYS_fchmod SYS_fchmodat SYS_fchmodat2 SYS_clone SYS_clone3 SYS_unshare SYS_ioctl SYS_socket SYS_socketpair
-    SYS_sendto SYS_personality SYS_memfd_create SYS_fcntl SYS_setrlimit SYS_prlimit64);
+    SYS_sendto SYS_personality SYS_memfd_create SYS_fcntl SYS_flock SYS_setrlimit SYS_prlimit64);
 const BY_ARGUMENT_LEGACY: Calls = calls!(SYS_open SYS_creat SYS_mknod SYS_chmod);
 
 /// Calls that reach past a guest that has no namespaces: into the host's network and queues, and to the metadata of
@@ -265,7 +265,7 @@ pub fn table() -> Vec<(&'static str, &'static str, Vec<&'static str>)> {
     }));
     rows.push((
         "by argument",
-        "namespaces, terminal injection, subvolumes, socket families, write access, leases, limits on core dumps",
+        "namespaces, terminal injection, subvolumes, socket families, write access, leases, locks, limits on core dumps",
         names(BY_ARGUMENT),
     ));
     rows
