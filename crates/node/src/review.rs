@@ -20,7 +20,7 @@ pub use receipt::{LandedChange, Receipt};
 pub use recover::recover;
 pub use workspace::hunks::split;
 pub use workspace::name::is_invisible;
-pub use workspace::select::{Left, NOT_CHOSEN};
+pub use workspace::select::{Left, NEEDS_NAME, NOT_CHOSEN};
 pub use workspace::text::{Stretch, words};
 pub use workspace::{Body, Change, ChangeKind, Class, Diff, Entry, FileDiff, FileKind, Flag, Hunk, Line, LineKind};
 pub use workspace::{Rel, Target, Withheld};

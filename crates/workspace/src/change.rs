@@ -152,8 +152,9 @@ impl ChangeKind {
 #[schema(as = ChangeClass)]
 pub enum Class {
     Ordinary,
-    /// It would be run or obeyed on the reviewer's machine; lands only when it is named. `why` is a short phrase
-    /// ("git hook", "CI workflow", "direnv").
+    /// A tool on the reviewer's machine would run or obey it, or may do so: an executable that is not text, a new hidden
+    /// directory, a new hidden file at the top. Lands only when it is named. `why` is a short phrase ("git hook",
+    /// "CI workflow", "new hidden directory, which tools may obey").
     RunsOnHost {
         why: String,
     },
@@ -187,6 +188,13 @@ pub enum Flag {
     Binary,
     /// Larger than what is compared line by line.
     Large,
+    /// A file that can be executed, and could not before or was not there.
+    Executable,
+    /// A script that is new, or that another interpreter runs than before: it begins with `#!`, or has an ending that Windows
+    /// runs.
+    Script,
+    /// Ordinary as far as is known, but a part of its path begins with a dot: tools may look there for settings.
+    HiddenPath,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]

@@ -4,13 +4,12 @@
 use crate::alias::Aliases;
 use crate::change::{Class, FileKind};
 use crate::name::{Rel, is_invisible};
-use crate::runs::{RULES, Rule, When};
+use crate::runs::{Rule, When, matcher};
 use crate::scan::Pair;
 use crate::twin;
-use globset::{GlobBuilder, GlobSet, GlobSetBuilder};
+use crate::unknown::{self, BaseDirs};
 use serde_json::Value;
-use std::collections::{BTreeMap, BTreeSet};
-use std::sync::LazyLock;
+use std::collections::BTreeMap;
 
 /// The bytes of both sides; none for a side that does not exist.
 #[derive(Clone, Copy, Debug)]
@@ -24,7 +23,7 @@ pub enum Bytes<'a> {
 }
 
 /// The class of a change. Moving something away counts like changing it, and so does changing what a link leads to.
-pub fn of(pair: &Pair, bytes: Bytes<'_>, aliases: &Aliases) -> Class {
+pub fn of(pair: &Pair, bytes: Bytes<'_>, aliases: &Aliases, base: &BaseDirs<'_>) -> Class {
     let from = pair.from.as_ref();
     if let Some(why) = never(pair).or_else(|| from.and_then(git_part)) {
         return Class::Never { why: why.to_owned() };
@@ -33,23 +32,33 @@ pub fn of(pair: &Pair, bytes: Bytes<'_>, aliases: &Aliases) -> Class {
     if is(FileKind::Symlink) && leads_tools(&pair.path) {
         return Class::RunsOnHost { why: "link in place of a directory of settings".to_owned() };
     }
-    let rules = rules_for(&pair.path).chain(from.into_iter().flat_map(rules_for));
+    // A directory is no file of that name; it counts where the rules are about what is in it.
+    let is_only_dir = [&pair.before, &pair.after].into_iter().flatten().all(|entry| entry.kind == FileKind::Dir);
+    let rules_at = |path: &Rel| if is_only_dir { rules_for(&path.join(b"x")) } else { rules_for(path) };
+    let mut rules = [Some(&pair.path), from].into_iter().flatten().flat_map(rules_at);
     let is_plain_edit = from.is_none() && !is(FileKind::Symlink) && !is(FileKind::Dir);
     let counts = |rule: &&Rule| !is_plain_edit || differs(rule.when, bytes);
-    if let Some(rule) = rules.into_iter().find(counts) {
+    if let Some(rule) = rules.find(counts) {
         return Class::RunsOnHost { why: rule.why.to_owned() };
     }
     let others = [Some(&pair.path), from].into_iter().flatten().flat_map(|path| aliases.names_of(path));
-    let mut others = others.filter_map(|(name, link)| Some((rules_for(&name).find(&counts)?, link)));
+    let mut others = others.filter_map(|(name, link)| Some((rules_at(&name).find(&counts)?, link)));
     match others.next() {
         Some((rule, link)) => Class::RunsOnHost { why: format!("{}, by the link {link}", rule.why) },
+        None => held_as_unknown(pair, bytes, base),
+    }
+}
+
+fn held_as_unknown(pair: &Pair, bytes: Bytes<'_>, base: &BaseDirs<'_>) -> Class {
+    match unknown::held(pair, bytes, base) {
+        Some(why) => Class::RunsOnHost { why: why.to_owned() },
         None => Class::Ordinary,
     }
 }
 
 /// Whether tools look into a directory of that name.
 fn leads_tools(path: &Rel) -> bool {
-    DIRECTORIES.contains(&folded_name(path)) || rules_for(&path.join(b"x")).next().is_some()
+    matcher::has_directory(&folded_name(path)) || rules_for(&path.join(b"x")).next().is_some()
 }
 
 /// Whether a link there would have tools obey what it leads to.
@@ -91,39 +100,24 @@ fn is_git_name(name: &[u8]) -> bool {
     stem == ".git" || stem.strip_prefix("git~").is_some_and(|n| n.len() == 1 && n.as_bytes()[0].is_ascii_digit())
 }
 
-static MATCHER: LazyLock<GlobSet> = LazyLock::new(|| {
-    let mut set = GlobSetBuilder::new();
-    for rule in RULES {
-        // The table is part of the program; a test shows that all of it is understood.
-        if let Ok(glob) = GlobBuilder::new(rule.pattern).literal_separator(true).empty_alternates(true).build() {
-            set.add(glob);
-        }
-    }
-    set.build().unwrap_or_else(|_| GlobSet::empty())
-});
-
-/// Names of directories whose files count: a link there would lead tools to other files of such names.
-static DIRECTORIES: LazyLock<BTreeSet<String>> = LazyLock::new(|| {
-    let parts = RULES.iter().filter_map(|rule| rule.pattern.strip_prefix("**/")?.split_once('/'));
-    let names = parts.flat_map(|(first, _)| first.trim_matches(['{', '}']).split(',').map(str::to_owned));
-    names.filter(|name| !name.contains(['*', '{', '}'])).collect()
-});
-
-fn rules_for(path: &Rel) -> impl Iterator<Item = &'static Rule> + use<> {
-    MATCHER.matches(folded(path)).into_iter().map(|index| &RULES[index])
+/// The rules that a path meets, in the order of the table.
+pub fn rules_for(path: &Rel) -> impl Iterator<Item = &'static Rule> + use<> {
+    matcher::rules_for(&folded(path)).into_iter()
 }
 
 fn folded_name(path: &Rel) -> String {
-    folded(path).rsplit('/').next().unwrap_or_default().to_owned()
+    path.parts().next_back().map(folded_part).unwrap_or_default()
 }
 
 /// A path as the most forgiving file system would take it: some ignore characters that cannot be seen.
 fn folded(path: &Rel) -> String {
-    let part = |name: &[u8]| {
-        let visible: String = twin::fold(name).chars().filter(|c| !is_invisible(*c)).collect();
-        visible.trim_end_matches(['.', ' ']).to_owned()
-    };
-    path.parts().map(part).collect::<Vec<_>>().join("/")
+    path.parts().map(folded_part).collect::<Vec<_>>().join("/")
+}
+
+/// The same for one part of a path.
+pub fn folded_part(name: &[u8]) -> String {
+    let visible: String = twin::fold(name).chars().filter(|c| !is_invisible(*c)).collect();
+    visible.trim_end_matches(['.', ' ']).to_owned()
 }
 
 /// Whether what differs is of the kind that a rule is about.

@@ -15,6 +15,7 @@ use crate::remove::{self, Removed};
 use crate::rename;
 use crate::scan::{self, Pair, broken};
 use crate::text::{self, as_text};
+use crate::unknown::BaseDirs;
 use crate::view::{dir_below, file_below};
 use sha2::{Digest, Sha256};
 use std::io::{self, Read};
@@ -109,7 +110,8 @@ pub fn diff(stack: &Stack, anchors: &Anchors, options: &Options) -> Result<Diff,
     let reader = Reader { stack, largest: options.largest_text };
     let pairs = rename::detect(scanned.pairs, |pair| reader.one_text(pair));
     let aliases = if pairs.is_empty() { Aliases::default() } else { Aliases::of(stack) };
-    let mut making = Making { options, reader, aliases, lines: 0, whole: 0, files: Vec::with_capacity(pairs.len()) };
+    let (base, files) = (BaseDirs::of(&stack.base), Vec::with_capacity(pairs.len()));
+    let mut making = Making { options, reader, aliases, base, lines: 0, whole: 0, files };
     for pair in pairs {
         let path = pair.path.clone();
         making.add(pair).map_err(|e| broken(&path, &e))?;
@@ -218,6 +220,7 @@ struct Making<'a> {
     options: &'a Options,
     reader: Reader<'a>,
     aliases: Aliases,
+    base: BaseDirs<'a>,
     /// Lines in hunks so far.
     lines: usize,
     /// Texts that were too much to be compared after all the others.
@@ -235,9 +238,9 @@ impl Making<'_> {
             true => Bytes::Unknown,
             false => Bytes::Known { before: before.known(), after: after.known() },
         };
-        let class = class::of(&pair, bytes, &self.aliases);
+        let class = class::of(&pair, bytes, &self.aliases, &self.base);
         let body = self.body(&pair, &before, &after);
-        let flags = flags::of(&pair, &body, bytes);
+        let flags = flags::of(&pair, &body, bytes, &class);
         let change = Change {
             kind: kind_of(&pair),
             class,

@@ -1,14 +1,15 @@
 //! What a reviewer should see beside a change: bits, names and characters that the change itself does not show.
 
-use crate::change::{Body, Entry, FileKind, Flag, LineKind, Target};
-use crate::class::Bytes;
+use crate::change::{Body, Class, Entry, FileKind, Flag, LineKind, Target};
+use crate::class::{self, Bytes};
 use crate::entry::TOO_LARGE;
 use crate::lookalike;
 use crate::name::{Rel, is_invisible};
 use crate::scan::Pair;
 use crate::text;
+use crate::unknown;
 
-pub fn of(pair: &Pair, body: &Body, bytes: Bytes<'_>) -> Vec<Flag> {
+pub fn of(pair: &Pair, body: &Body, bytes: Bytes<'_>, class: &Class) -> Vec<Flag> {
     let after = pair.after.as_ref();
     let is = |kind| after.is_some_and(|entry: &Entry| entry.kind == kind);
     let holds = |name| after.is_some_and(|entry| entry.xattrs.contains_key(name));
@@ -26,8 +27,40 @@ pub fn of(pair: &Pair, body: &Body, bytes: Bytes<'_>) -> Vec<Flag> {
         (Flag::LinkOutside, target.is_some_and(|target| leads_outside(&pair.path, target))),
         (Flag::Binary, binary),
         (Flag::Large, whole && !binary && pair.trouble.is_none_or(|why| why == TOO_LARGE)),
+        (Flag::Executable, becomes_executable(pair)),
+        (Flag::Script, becomes_script(pair, bytes)),
+        (Flag::HiddenPath, *class == Class::Ordinary && unknown::is_hidden(pair)),
     ];
     found.into_iter().filter(|(_, holds)| *holds).map(|(flag, _)| flag).collect()
+}
+
+fn becomes_executable(pair: &Pair) -> bool {
+    let was = pair.before.as_ref().is_some_and(unknown::is_executable);
+    !was && pair.after.as_ref().is_some_and(unknown::is_executable)
+}
+
+/// Endings that Windows runs on a double click, or that its shell finds as commands in the directory it is in.
+const WINDOWS_SCRIPTS: &[&str] =
+    &[".bat", ".cmd", ".com", ".exe", ".msi", ".ps1", ".psm1", ".vbs", ".vbe", ".wsf", ".wsh", ".jse"];
+
+fn becomes_script(pair: &Pair, bytes: Bytes<'_>) -> bool {
+    if pair.after.as_ref().is_none_or(|entry| entry.kind != FileKind::File) {
+        return false;
+    }
+    let ends = |path: &Rel| {
+        let name = path.parts().next_back().map(class::folded_part).unwrap_or_default();
+        WINDOWS_SCRIPTS.iter().any(|end| name.ends_with(end))
+    };
+    let is_file_before = pair.before.as_ref().is_some_and(|entry| entry.kind == FileKind::File);
+    if ends(&pair.path) && !(is_file_before && ends(pair.from.as_ref().unwrap_or(&pair.path))) {
+        return true;
+    }
+    let Bytes::Known { before, after } = bytes else { return false };
+    let interpreter = |bytes: Option<&[u8]>| {
+        let line = bytes?.split(|b| *b == b'\n').next().filter(|line| line.starts_with(b"#!"))?;
+        Some(line.to_vec())
+    };
+    interpreter(after).is_some_and(|line| interpreter(before) != Some(line))
 }
 
 fn is_binary(bytes: Bytes<'_>) -> bool {

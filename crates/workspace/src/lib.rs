@@ -46,6 +46,8 @@ pub mod reject;
 pub mod remove;
 mod rename;
 mod runs;
+#[cfg(test)]
+mod runs_test;
 mod scan;
 pub mod select;
 pub mod sight;
@@ -59,6 +61,7 @@ pub mod top;
 mod trouble;
 mod twin;
 pub mod undo;
+mod unknown;
 mod view;
 pub mod walk;
 mod way;

@@ -1,5 +1,26 @@
-//! Names of files that something on a reviewer's machine runs, or obeys, without being asked each time: the table behind the class
-//! "runs on your machine". Patterns are matched against folded paths (lower case, composed), anywhere in the tree.
+//! Names of files that a tool on a reviewer's machine runs, or obeys, without being asked each time: the table behind the class
+//! "runs on your machine". One module for each kind of tool; every line is a pattern and the reason that a reviewer is shown.
+//!
+//! Patterns are matched against folded paths (lower case, composed, see `class.rs`), so they are written in lower case. `**/` in
+//! front means anywhere in the tree; a pattern without it means the top alone, where the name is too common below.
+//! The table cannot be complete: what is unknown is handled by `unknown.rs`.
+
+mod agents;
+mod automation;
+mod builds;
+mod desktops;
+mod editors;
+mod infrastructure;
+mod interpreters;
+mod javascript;
+mod languages;
+mod linters;
+pub mod matcher;
+mod settings;
+mod shells;
+mod version_control;
+
+use std::sync::LazyLock;
 
 /// When a file of such a name counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -16,265 +37,101 @@ pub enum When {
 #[derive(Debug)]
 pub struct Rule {
     pub pattern: &'static str,
+    /// What a reviewer is shown: whose file it is.
     pub why: &'static str,
     pub when: When,
+    /// Names that the pattern covers and that are something else: an extension where it begins with a dot, else a whole name.
+    pub except: &'static [&'static str],
+}
+
+impl Rule {
+    /// Whether a folded file name is one that only looks like the rule's.
+    pub fn excepts(&self, name: &str) -> bool {
+        self.except.iter().any(|other| match other.starts_with('.') {
+            true => name.ends_with(other),
+            false => name == *other,
+        })
+    }
 }
 
 const fn rule(pattern: &'static str, why: &'static str) -> Rule {
-    Rule { pattern, why, when: When::Always }
+    Rule { pattern, why, when: When::Always, except: &[] }
 }
 
 const fn rule_when(pattern: &'static str, why: &'static str, when: When) -> Rule {
-    Rule { pattern, why, when }
+    Rule { pattern, why, when, except: &[] }
 }
 
-/// npm and its kin run these; the others name programs that tools start by themselves.
-const PACKAGE_KEYS: When = When::Keys(&[
-    "scripts",
-    "bin",
-    "config",
-    "husky",
-    "lint-staged",
-    "pre-commit",
-    "pre-push",
-    "simple-git-hooks",
-    "githooks",
-    "gitHooks",
-    "packageManager",
-    "workspaces",
-    "pnpm",
-    "yarn",
-    "prettier",
-    "eslintConfig",
-    "jest",
-    "babel",
-    "mocha",
-    "nodemonConfig",
-    "overrides",
-    "resolutions",
-    "dependenciesMeta",
-    "trustedDependencies",
-    "directories",
-    "gypfile",
-    "ava",
-    "nyc",
-    "xo",
-    "release",
-    "commitlint",
-    "stylelint",
-    "postcss",
-    "browserslist",
-    "volta",
-    "nx",
-]);
+const fn rule_except(pattern: &'static str, why: &'static str, except: &'static [&'static str]) -> Rule {
+    Rule { pattern, why, when: When::Always, except }
+}
 
-const COMPOSER_KEYS: When =
-    When::Keys(&["scripts", "bin", "autoload", "autoload-dev", "config", "repositories", "extra"]);
-
-#[rustfmt::skip]
-pub const RULES: &[Rule] = &[
-    // git reads these in every working tree; drivers and urls in them start programs.
-    rule("**/.gitmodules", "git submodules"),
-    rule("**/.gitattributes", "git attributes"),
-    rule("**/.lfsconfig", "git LFS settings"),
-    // Other version control keeps settings that name programs in the tree as well.
-    rule("**/{.hg,.svn,.jj,.bzr,.sl,.pijul,_darcs,_fossil_,.fslckout,.fossil-settings}{/**,}", "version control settings"),
-    rule("**/.hgsub{state,}", "version control settings"),
-    // Hooks that tools install or run on commit and push.
-    rule("**/{.,}git{-,_,}hooks/**", "git hook"),
-    // Any directory may be the one that a clone takes its hooks from; they are known by their names.
-    rule("**/{pre,post}-{applypatch,commit,merge-commit,rebase,checkout,merge,push,receive,update,auto-gc,rewrite,index-change}", "git hook"),
-    rule("**/{applypatch-msg,commit-msg,prepare-commit-msg,reference-transaction,push-to-checkout,proc-receive,sendemail-validate,fsmonitor-watchman}", "git hook"),
-    rule("**/.husky/**", "git hook"),
-    rule("**/.pre-commit-config.y{a,}ml", "git hook settings"),
-    rule("**/.pre-commit-hooks.y{a,}ml", "git hook settings"),
-    rule("**/{.,}lefthook{-local,}.{yml,yaml,toml,json}", "git hook settings"),
-    rule("**/.overcommit.yml", "git hook settings"),
-    rule("**/.lintstagedrc*", "git hook settings"),
-    rule("**/lint-staged.config.*", "git hook settings"),
-    rule("**/commitlint.config.*", "git hook settings"),
-    rule("**/.commitlintrc*", "git hook settings"),
-    // Shells and version managers act on these when somebody changes into the directory.
-    rule("**/.envrc", "direnv"),
-    rule("**/.env", "environment of tools"),
-    rule("**/.env.*", "environment of tools"),
-    rule("**/.flaskenv", "environment of tools"),
-    rule("**/.tool-versions", "version manager"),
-    rule("**/{.,}mise{.local,}.toml", "version manager"),
-    rule("**/.mise/**", "version manager"),
-    rule("**/mise/config.toml", "version manager"),
-    rule("**/.config/mise/**", "version manager"),
-    rule("**/.{python,ruby,node,java,go,terraform}-version", "version manager"),
-    rule("**/.nvmrc", "version manager"),
-    rule("**/.sdkmanrc", "version manager"),
-    rule("**/.rtx.toml", "version manager"),
-    rule("**/rust-toolchain{.toml,}", "version manager"),
-    rule("**/.autoenv{.zsh,}", "shell hook"),
-    rule("**/{flake,shell,default,devenv}.nix", "nix shell"),
-    rule("**/devbox.json", "nix shell"),
-    rule("**/.{bashrc,bash_profile,bash_login,bash_logout,bash_aliases,profile,inputrc}", "shell start-up file"),
-    rule("**/.{zshrc,zshenv,zprofile,zlogin,zlogout,kshrc,cshrc,tcshrc,login,logout}", "shell start-up file"),
-    rule("**/.config/fish/**", "shell start-up file"),
-    rule("**/{.xinitrc,.xsession,.xprofile,.pam_environment}", "session start-up file"),
-    rule("**/.config/autostart/**", "session start-up file"),
-    rule("**/.{netrc,pgpass,curlrc,wgetrc,gdbinit,lldbinit,psqlrc,sqliterc,screenrc,tmux.conf}", "settings of a tool"),
-    // Interpreters and debuggers read these from the directory that they are started in.
-    rule("**/{.rprofile,.renviron,.ghci,.ocamlinit,.octaverc,.erlang,.iex.exs,.perldb,.byebugrc,.rdbgrc,startup.m}", "start-up file of an interpreter"),
-    rule("**/.{docker,kube,aws}/**", "settings of a tool"),
-    rule("**/.ssh/**", "ssh settings"),
-    rule("**/.gnupg/**", "gpg settings"),
-    rule("**/{.gitconfig,.config/git/**}", "git settings"),
-    // Units, timers and launchers.
-    rule("**/*.{service,timer,socket,mount,automount}", "systemd unit"),
-    rule("**/*.desktop", "desktop launcher"),
-    rule("**/*.plist", "launch agent"),
-    rule("**/{crontab,*.crontab}", "cron table"),
-    rule("**/cron.{d,daily,hourly,weekly,monthly}/**", "cron table"),
-    // Editors run tasks, servers and formatters that the project names.
-    rule("**/.vscode/**", "editor settings"),
-    rule("**/*.code-workspace", "editor settings"),
-    rule("**/.idea/**", "editor settings"),
-    rule("**/.fleet/**", "editor settings"),
-    rule("**/.zed/**", "editor settings"),
-    rule("**/.vs/**", "editor settings"),
-    rule("**/.helix/**", "editor settings"),
-    rule("**/.sublime/**", "editor settings"),
-    rule("**/*.sublime-project", "editor settings"),
-    rule("**/.{exrc,vimrc,nvimrc,gvimrc,lvimrc,nvim.lua,lazy.lua}", "editor settings"),
-    rule("**/.local.vimrc", "editor settings"),
-    rule("**/.dir-locals{-2,}.el", "editor settings"),
-    rule("**/.projectile", "editor settings"),
-    rule("**/.{vim,emacs.d,sourcekit-lsp}/**", "editor settings"),
-    rule("**/{.emacs,.ycm_extra_conf.py,.luarc.json{c,},.solargraph.yml,.clangd,compile_flags.txt}", "editor settings"),
-    rule("**/.neoconf.json", "editor settings"),
-    rule("**/{.,}devcontainer.json", "development container"),
-    rule("**/.devcontainer/**", "development container"),
-    rule("**/.gitpod.y{a,}ml", "development container"),
-    rule("**/.gitpod.dockerfile", "development container"),
-    rule("**/.replit", "development container"),
-    // Continuous integration runs with secrets that the reviewer may push it to.
-    rule("**/.github/{workflows,actions}/**", "CI workflow"),
-    rule("**/.github/dependabot.y{a,}ml", "CI workflow"),
-    rule("**/.github/{instructions,prompts,agents,chatmodes,skills,hooks}/**", "agent instructions"),
-    rule("**/.forgejo/**", "CI workflow"),
-    rule("**/.gitea/**", "CI workflow"),
-    rule("**/.gitlab-ci.y{a,}ml", "CI workflow"),
-    rule("**/.gitlab/**", "CI workflow"),
-    rule("**/.circleci/**", "CI workflow"),
-    rule("**/.buildkite/**", "CI workflow"),
-    rule("**/.woodpecker{.yml,.yaml,/**}", "CI workflow"),
-    rule("**/.drone.{yml,yaml,jsonnet,star}", "CI workflow"),
-    rule("**/.{travis,appveyor,cirrus,semaphore}{.yml,.yaml,.star,/**}", "CI workflow"),
-    rule("**/appveyor.y{a,}ml", "CI workflow"),
-    rule("**/azure-pipelines*.y{a,}ml", "CI workflow"),
-    rule("**/.azure-pipelines/**", "CI workflow"),
-    rule("**/bitbucket-pipelines.y{a,}ml", "CI workflow"),
-    rule("**/jenkinsfile{.*,}", "CI workflow"),
-    rule("**/.teamcity/**", "CI workflow"),
-    rule("**/cloudbuild.y{a,}ml", "CI workflow"),
-    rule("**/{.,}{renovate,dependabot}*.{json,json5,yml,yaml}", "CI workflow"),
-    rule("**/codemagic.yaml", "CI workflow"),
-    rule("**/.{earthly,dagger}/**", "CI workflow"),
-    rule("**/earthfile", "build script"),
-    // What builds, installs and tests run.
-    rule("**/{gnu,bsd,}makefile{.*,}", "build script"),
-    rule("**/*.{mk,mak,make}", "build script"),
-    rule("**/{.,}justfile", "build script"),
-    rule("**/*.just", "build script"),
-    rule("**/taskfile*.y{a,}ml", "build script"),
-    rule("**/cmakelists.txt", "build script"),
-    rule("**/*.cmake", "build script"),
-    rule("**/cmake{user,}presets.json", "build script"),
-    rule("**/configure{.ac,.in,.py,}", "build script"),
-    rule("**/autogen.sh", "build script"),
-    rule("**/meson{.build,_options.txt,.options}", "build script"),
-    rule("**/*.ninja", "build script"),
-    rule("**/{build,workspace,module}{.bazel,}", "build script"),
-    rule("**/.{bazelrc,bazeliskrc,buckconfig,watchmanconfig}", "build script"),
-    rule("**/tools/bazel{.*,}", "build script"),
-    rule("**/{buck,targets,snakefile}", "build script"),
-    rule("**/*.bzl", "build script"),
-    rule("**/sconstruct", "build script"),
-    rule("**/{wscript,waf,premake5.lua,xmake.lua,build.zig,build.zig.zon}", "build script"),
-    rule("**/build.rs", "build script"),
-    rule("**/.cargo/**", "cargo settings"),
-    rule_when("**/cargo.toml", "build settings of a crate",
-        When::Words(&["build", "patch", "replace", "links", "proc-macro", "proc_macro", "runner", "linker", "\\"])),
-    rule_when("**/package.json", "package scripts", PACKAGE_KEYS),
-    rule("**/{.npmrc,.yarnrc,.yarnrc.yml,.pnpmfile.cjs,.pnp.cjs,.pnp.loader.mjs,bunfig.toml,pnpm-workspace.yaml}", "package manager settings"),
-    rule("**/.yarn/**", "package manager settings"),
-    rule("**/{binding.gyp,package.json5,package.y{a,}ml}", "package scripts"),
-    rule("**/{nodemon,nx,turbo,lerna,rush}.json", "task settings"),
-    rule("**/.{nycrc,c8rc,taprc,releaserc,huskyrc,sequelizerc,postcssrc,remarkrc,textlintrc,simple-git-hooks}{.*,}", "settings that name programs"),
-    rule("**/.markdownlint{-cli2,}{.*,}", "settings that name programs"),
-    rule("**/{gulpfile,gruntfile}.*", "build script"),
-    rule("**/{webpack,rollup,vite,vitest,jest,babel,postcss,tailwind,next,nuxt,svelte,astro,metro,esbuild,tsup,playwright,cypress,karma,eslint,prettier,stylelint,release}.config.*", "build script"),
-    rule("**/.{eslintrc,prettierrc,babelrc,mocharc,stylelintrc,swcrc}{.*,}", "settings that name programs"),
-    rule("**/setup.{py,cfg}", "build script"),
-    rule_when("**/pyproject.toml", "build settings of a package", When::Outside(&["project", "project.urls", "project.optional-dependencies", "dependency-groups"])),
-    rule("**/{conftest,noxfile,fabfile,tasks,manage,dodo}.py", "test or task script"),
-    rule("**/{tox.ini,pytest.ini,.pytest.ini,pip.conf,.pdbrc,.pythonrc{.py,}}", "test or task settings"),
-    rule("**/{.pylintrc,pylintrc,.flake8,mypy.ini,.mypy.ini,.coveragerc,.condarc}", "settings that name programs"),
-    rule_when("**/*requirements*.txt", "where packages come from", When::Words(&["--", "-i", "-e", "-f", "-r", "-c", "://", "@", "\\"])),
-    rule_when("**/pipfile", "where packages come from", When::Outside(&["packages", "dev-packages"])),
-    rule("**/*.pth", "Python start-up file"),
-    rule("**/{sitecustomize,usercustomize}.py", "Python start-up file"),
-    rule("**/pyvenv.cfg", "Python start-up file"),
-    rule("**/bin/activate*", "Python start-up file"),
-    rule("**/{rakefile,gemfile,guardfile,capfile,vagrantfile,brewfile,podfile,fastfile,dangerfile}", "build script"),
-    rule("**/*.{rake,gemspec}", "build script"),
-    rule("**/.bundle/**", "package manager settings"),
-    rule("**/.{irbrc,pryrc,rspec,rubocop.yml,standard.yml}", "settings that name programs"),
-    rule("**/{.,}{phpunit,phpcs,psalm,phpstan}{.*,}.{xml,neon,dist}", "settings that name programs"),
-    rule("**/.php-cs-fixer{.dist,}.php", "settings that name programs"),
-    rule("**/.{sbtopts,sbtrc,jvmopts,golangci.y{a,}ml,goreleaser.y{a,}ml}", "settings that name programs"),
-    rule_when("**/composer.json", "package scripts", COMPOSER_KEYS),
-    rule("**/*.gradle{.kts,}", "build script"),
-    rule("**/buildsrc/**", "build script"),
-    rule("**/*.{xcodeproj,xcworkspace}/**", "build script"),
-    rule("**/{gradlew,mvnw}{.bat,.cmd,}", "build script"),
-    rule("**/gradle/wrapper/**", "build script"),
-    rule("**/.mvn/**", "build script"),
-    rule("**/gradle.properties", "build script"),
-    rule("**/pom.xml", "build script"),
-    rule("**/build.{xml,sbt,sc,ps1,sh,cmd,bat}", "build script"),
-    rule("**/directory.build.{props,targets}", "build script"),
-    rule("**/*.{csproj,fsproj,vbproj,vcxproj,props,targets}", "build script"),
-    rule("**/nuget.config", "package manager settings"),
-    rule("**/{mix.exs,rebar.config,rebar.config.script,setup.hs,stack.yaml,package.swift,deno.json,deno.jsonc}", "build script"),
-    rule("**/{dune,dune.inc,dune-project,dune-workspace}", "build script"),
-    rule("**/{*.cabal,cabal.project{.*,},*.nimble,config.nims,nim.cfg,*.nim.cfg}", "build script"),
-    rule("**/{project.clj,build.boot,deps.edn,bb.edn}", "build script"),
-    rule("**/{build.pl,cpanfile,shard.yml,conanfile.{py,txt}}", "build script"),
-    rule("**/{tupfile{.*,},tuprules.{tup,lua},cakefile,jakefile{.*,}}", "build script"),
-    rule("**/{*.pr{o,i},hook/{build,link}.dart,deps/build.jl}", "build script"),
-    rule("**/{angular,project}.json", "task settings"),
-    rule("**/{moon.y{a,}ml,.moon/**,.trunk/**}", "task settings"),
-    // What watches files starts what these name as soon as one is saved.
-    rule("**/{{.,}air.toml,modd.conf,bacon.toml}", "task settings"),
-    // Read by Jupyter and Sphinx, which run them, from where they are started.
-    rule("**/{jupyter,ipython}*_config.{py,json}", "settings that name programs"),
-    rule("**/doc{s,}/**/conf.py", "build script"),
-    rule("**/{docker,container}file{.*,}", "container build"),
-    rule("**/*.dockerfile", "container build"),
-    rule("**/{docker-,}compose*.y{a,}ml", "container build"),
-    rule("**/tiltfile{.*,}", "container build"),
-    rule("**/skaffold.y{a,}ml", "container build"),
-    rule("**/procfile{.*,}", "task script"),
-    rule("**/{.ansible,{.,}ansible.cfg}", "task settings"),
-    // Agents obey these, and start the servers that they name.
-    rule("**/{.,}mcp.json", "MCP servers"),
-    rule("**/.cursor/**", "agent instructions"),
-    rule("**/.cursor{rules,ignore}", "agent instructions"),
-    rule("**/.claude{.json,/**}", "agent instructions"),
-    rule("**/claude{.local,}.md", "agent instructions"),
-    rule("**/agent{s,}{.override,}.md", "agent instructions"),
-    rule("**/gemini.md", "agent instructions"),
-    rule("**/{.codex,.gemini,.windsurf,.continue,.roo,.cline,.kiro,.amp,.opencode,.goose,.junie,.augment,.factory,.qwen,.agents}/**", "agent instructions"),
-    rule("**/.{windsurf,cline,roo,goose,aider,augment}*", "agent instructions"),
-    rule("**/{opencode,crush,.crush}.json{c,}", "agent instructions"),
-    rule("**/.copilot/**", "agent instructions"),
-    rule("**/copilot-instructions.md", "agent instructions"),
-    rule("**/skill.md", "agent instructions"),
-    rule("**/.cofferdam{.json,.toml,/**}", "rules of cofferdam"),
+/// Endings of modules and documents. `Makefile.common` is a makefile, `makefile.py` is a module that is named for makefiles.
+const SOURCES: &[&str] = &[
+    ".py",
+    ".pyc",
+    ".pyi",
+    ".pyo",
+    ".rs",
+    ".go",
+    ".c",
+    ".h",
+    ".cc",
+    ".cpp",
+    ".hpp",
+    ".java",
+    ".class",
+    ".kt",
+    ".scala",
+    ".cs",
+    ".swift",
+    ".ts",
+    ".tsx",
+    ".js",
+    ".jsx",
+    ".mjs",
+    ".cjs",
+    ".map",
+    ".rb",
+    ".php",
+    ".lua",
+    ".vim",
+    ".el",
+    ".ex",
+    ".exs",
+    ".erl",
+    ".hs",
+    ".ml",
+    ".vue",
+    ".md",
+    ".rst",
+    ".adoc",
+    ".txt",
+    ".html",
+    ".css",
+    ".svg",
+    ".png",
+    ".json",
+    ".snap",
+    ".tmlanguage",
 ];
+
+/// All rules. The first that matches a path gives the reason, so that kinds with exact names come before catch-alls.
+pub static RULES: LazyLock<Vec<&'static Rule>> = LazyLock::new(|| {
+    let tables = [
+        version_control::RULES,
+        shells::RULES,
+        interpreters::RULES,
+        desktops::RULES,
+        agents::RULES,
+        editors::RULES,
+        automation::RULES,
+        infrastructure::RULES,
+        javascript::RULES,
+        languages::RULES,
+        builds::RULES,
+        linters::RULES,
+        settings::RULES,
+    ];
+    tables.into_iter().flatten().collect()
+});

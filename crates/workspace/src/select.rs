@@ -49,6 +49,9 @@ pub struct Pick<'a> {
 /// Why a change stays that nobody asked for.
 pub const NOT_CHOSEN: &str = "not chosen";
 
+/// How the reason of a change ends that is taken only by its own path.
+pub const NEEDS_NAME: &str = "lands only when it is named";
+
 /// A change that is not meant, and why it stays.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[schema(as = LeftChange)]
@@ -98,11 +101,11 @@ pub fn choose<'a>(diff: &'a Diff, wish: &Selection, marked: &Marked) -> Result<C
             Class::Never { why } if named || hunks.is_some() => return Err(never(path, why)),
             Class::Never { why } => chosen.left.push(left(format!("never lands: {why}"))),
             Class::RunsOnHost { why } if !named && !wish.runs_on_host && hunks.is_none() => {
-                chosen.left.push(left(format!("runs on your machine ({why}); lands only when it is named")));
+                chosen.left.push(left(format!("runs on your machine ({why}); {NEEDS_NAME}")));
             }
             _ if !covered && hunks.is_none() => chosen.left.push(left(NOT_CHOSEN.to_owned())),
             _ if !named && hunks.is_none() && marked.contains_key(path) => {
-                chosen.left.push(left(format!("{}; lands only when it is named", marked[path])));
+                chosen.left.push(left(format!("{}; {NEEDS_NAME}", marked[path])));
             }
             _ => {
                 let part = if covered { None } else { hunks.and_then(|some| part(file, some)) };

@@ -135,15 +135,23 @@ fn stat(out: &mut Out, answer: &Answer, brush: Brush) -> io::Result<()> {
             Body::Whole => "whole".to_owned(),
             Body::None => file.change.kind.name().to_owned(),
         };
-        let mark = match file.change.class {
-            Class::Ordinary => String::new(),
-            Class::RunsOnHost { .. } => brush.paint(YELLOW, "  runs on your machine"),
-            Class::Never { .. } => brush.paint(YELLOW, "  never lands"),
-        };
-        writeln!(out, " {:width$} | {amount:>5} {bar}{mark}", name(file))?;
+        writeln!(out, " {:width$} | {amount:>5} {bar}{}", name(file), brush.paint(YELLOW, &marks(file)))?;
     }
     summary(out, answer)?;
     ending(out, answer, brush)
+}
+
+/// What a line of statistics says beside the numbers: why a file does not land by itself, and its flags.
+fn marks(file: &FileDiff) -> String {
+    let mut marks = match &file.change.class {
+        Class::Ordinary => String::new(),
+        Class::RunsOnHost { why } => format!("  runs on your machine [{}]", paint::visible(why)),
+        Class::Never { why } => format!("  never lands [{}]", paint::visible(why)),
+    };
+    for flag in &file.change.flags {
+        marks.push_str(&format!("  [{}]", paint::flag_words(*flag)));
+    }
+    marks
 }
 
 fn summary(out: &mut Out, answer: &Answer) -> io::Result<()> {

@@ -86,19 +86,16 @@ pub fn flag_words(flag: Flag) -> &'static str {
         Flag::LinkOutside => "leads outside",
         Flag::Binary => "binary",
         Flag::Large => "large",
+        Flag::Executable => "new executable",
+        Flag::Script => "new script",
+        Flag::HiddenPath => "hidden path",
     }
 }
 
-/// What is not as every new file: that it can be run, and bits that let others write to it or mean more.
+/// The mode of a new file where it lets others write to it, or means more. That it can be executed is a flag.
 fn bits_of_new(entry: &Entry) -> Option<String> {
-    let can_run = entry.kind == FileKind::File && entry.mode & 0o111 != 0;
     let open = entry.kind != FileKind::Symlink && entry.mode & 0o7022 != 0;
-    match (can_run, open) {
-        (true, true) => Some(format!("executable {:04o}", entry.mode)),
-        (true, false) => Some("executable".to_owned()),
-        (false, true) => Some(format!("{:04o}", entry.mode)),
-        (false, false) => None,
-    }
+    open.then(|| format!("{:04o}", entry.mode))
 }
 
 /// Kind, mode, target and attributes, where they differ.

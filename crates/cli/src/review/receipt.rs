@@ -3,7 +3,7 @@
 use crate::engine::Engine;
 use crate::render::{fault, note, print_json, safe};
 use clap::ArgMatches;
-use node::review::{LandedChange, Left, NOT_CHOSEN, Of, Receipt};
+use node::review::{LandedChange, Left, NEEDS_NAME, NOT_CHOSEN, Of, Receipt};
 use std::ffi::OsString;
 use std::io::Write;
 use std::process::ExitCode;
@@ -85,6 +85,9 @@ pub fn tell_left(left: &[Left], more: u64) {
     let (others, told): (Vec<&Left>, Vec<&Left>) = left.iter().partition(|left| left.why == NOT_CHOSEN);
     for Left { path, why } in told.iter().take(MOST_TOLD) {
         note(&format!("left: {path}: {why}"));
+    }
+    if told.iter().any(|left| left.why.ends_with(NEEDS_NAME)) {
+        note("to let such a file through, give its own path, or --runs-on-host for all of them");
     }
     let unsaid = told.len().saturating_sub(MOST_TOLD) as u64;
     match (unsaid, others.len() as u64 + more) {

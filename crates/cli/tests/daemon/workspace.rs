@@ -266,13 +266,23 @@ fn what_runs_on_the_host_must_be_named() {
     world.create(json!({ "name": "agent" }));
     world.exec(
         "agent",
-        "echo 'x:' > Makefile; echo plain > plain.txt; mkdir -p node_modules/m; echo j > node_modules/m/i.js",
+        "echo 'x:' > Makefile; echo plain > plain.txt; mkdir -p node_modules/m .unheard; echo j > node_modules/m/i.js; \
+         echo x > .unheard/of; printf '#!/bin/sh\\n' > tool; chmod 755 tool",
     );
     let diff = world.diff("agent");
     assert_eq!(file(&diff, "Makefile")["class"], "runs_on_host");
+    let unheard = file(&diff, ".unheard/of");
+    assert_eq!(
+        (&unheard["class"], unheard["why"].as_str().unwrap()),
+        (&json!("runs_on_host"), "new hidden directory, which tools may obey")
+    );
+    assert_eq!(file(&diff, "tool")["flags"], json!(["executable", "script"]), "marked, and lands with the rest");
     assert_eq!(diff["withheld"][0]["path"], "node_modules", "{diff:#}");
     let receipt = world.verb("agent", "approve", json!({ "digest": digest(&diff), "all": true })).assert_ok();
-    assert_eq!((names(&receipt["landed"]), names(&receipt["left"])), (vec!["plain.txt"], vec!["Makefile"]));
+    assert_eq!(
+        (names(&receipt["landed"]), names(&receipt["left"])),
+        (vec!["plain.txt", "tool"], vec![".unheard/of", "Makefile"])
+    );
     let diff = world.diff("agent");
     let named = json!({ "digest": digest(&diff), "exact": ["Makefile"] });
     assert_eq!(names(&world.verb("agent", "approve", named).assert_ok()["landed"]), ["Makefile"]);

@@ -128,6 +128,71 @@ fn all_forms_tell_the_same() {
     assert!(kinds(&all).contains(&"added node_modules/p/index.js".to_owned()));
 }
 
+/// What no rule knows by name is told by what it is, in every form. Machine code and new hidden places stay until they are named;
+/// a script lands with the rest and is marked.
+#[test]
+fn what_no_rule_knows_is_told_in_every_form() {
+    for who in BOTH {
+        let place = Place::new(who);
+        place.file("home/project/main.txt", "x\n");
+        let script = "mkdir .unheard scripts; echo a > .unheard/of; echo b > .unheardof; cp /bin/true prog; chmod 755 prog; \
+            printf '#!/bin/sh\\n' > scripts/foo.sh; chmod 755 scripts/foo.sh; echo c > main.tf; echo d > makefile.py";
+        place.sh(&[], script).assert_ok();
+        let marks = [
+            (".unheard/of", "[new hidden directory, which tools may obey]"),
+            (".unheardof", "[new hidden file at the top, which tools may obey]"),
+            ("main.tf", "[Terraform configuration]"),
+            ("prog", "[executable that is not text]"),
+            ("scripts/foo.sh", "[new executable]  [new script]"),
+        ];
+        let held = [".unheard/of", ".unheardof", "main.tf", "prog"];
+        for form in ["--no-pager", "--stat"] {
+            let shown = said(&diff(&place, &[form]));
+            let line = |path: &str| shown.lines().find(|line| line.split(' ').any(|word| word == path)).unwrap();
+            for (path, mark) in marks {
+                assert!(line(path).contains(mark), "{who:?}: {mark} for {path} in {shown}");
+            }
+            assert!(!line("makefile.py").contains('['), "{who:?}: control: {shown}");
+        }
+        let found = json(&place, &[]);
+        let files = found["files"].as_array().unwrap();
+        let file = |path: &str| files.iter().find(|file| file["path"] == path).unwrap();
+        for path in held {
+            assert_eq!(file(path)["class"], "runs_on_host", "{who:?}: {path}");
+        }
+        assert_eq!(file("scripts/foo.sh")["flags"], json!(["executable", "script"]), "{who:?}");
+        diff(&place, &[]);
+        let landed = to_the_end(&mut place.cofferdam(["approve"]), b"");
+        let told = String::from_utf8_lossy(&landed.stderr).into_owned();
+        assert_eq!(said(&landed), "added     makefile.py\nadded     scripts/foo.sh\n", "{who:?}: {told}");
+        for path in held {
+            assert!(told.contains(&format!("left: {path}: ")), "{who:?}: {path} in {told}");
+        }
+        assert!(told.contains("--runs-on-host"), "{who:?}: {told}");
+        diff(&place, &[]);
+        let named = to_the_end(&mut place.cofferdam(["approve", "--runs-on-host", ".unheard", "prog"]), b"");
+        assert_eq!(said(&named), "added     .unheard/of\nadded     prog\n", "{who:?}: control: named");
+    }
+}
+
+/// A directory that was asked for and lands without some of its files is said to be incomplete, with the way to the rest.
+#[test]
+fn a_directory_that_lands_in_part_is_told() {
+    let place = Place::new(As::User);
+    place.sh(&[], "mkdir -p .venv/lib; echo a > .venv/pyvenv.cfg; echo b > .venv/lib/x.py").assert_ok();
+    diff(&place, &["--all"]);
+    let landed = to_the_end(&mut place.cofferdam(["approve", ".venv"]), b"");
+    let told = String::from_utf8_lossy(&landed.stderr).into_owned();
+    assert_eq!(said(&landed), "added     .venv/lib/x.py\n", "{told}");
+    let note = ".venv landed in part: 1 of its files stay";
+    assert!(told.contains(note) && told.contains("`approve --runs-on-host .venv`"), "{told}");
+    diff(&place, &["--all"]);
+    let rest = to_the_end(&mut place.cofferdam(["approve", "--runs-on-host", ".venv"]), b"");
+    let told = String::from_utf8_lossy(&rest.stderr).into_owned();
+    assert_eq!(said(&rest), "added     .venv/pyvenv.cfg\n", "{told}");
+    assert!(!told.contains("landed in part"), "control: {told}");
+}
+
 #[test]
 fn git_takes_the_patch() {
     let place = project(As::User);

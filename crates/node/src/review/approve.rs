@@ -132,6 +132,7 @@ impl Desk<'_> {
         }
         let (goals, mut notes) = goal::goals(&chosen.picks)?;
         notes.extend(drift_elsewhere(&diff, &chosen));
+        notes.extend(wish.paths.iter().filter_map(|path| landed_in_part(path, &chosen)));
         let commit =
             ask.commit.as_ref().map(|wish| commit::prepare(caller, &self.sandbox, wish, &goals)).transpose()?;
         let batch = self.batch(caller, &diff, chosen.picks.len() as u64)?;
@@ -307,6 +308,18 @@ fn drift_elsewhere(diff: &Diff, chosen: &Chosen<'_>) -> Option<String> {
     let others = diff.files.iter().filter(|file| file.change.drifted && !picked.contains(&file.change.path)).count();
     (others > 0)
         .then(|| format!("{others} files that stay were changed in the base since; `cofferdam rebase` takes that in"))
+}
+
+/// A directory that was asked for and lands without some of its files may not work as it is: a Python environment needs its
+/// `pyvenv.cfg`. Naming the directory does not name them.
+fn landed_in_part(dir: &Rel, chosen: &Chosen<'_>) -> Option<String> {
+    let is_below = |path: &Rel| path != dir && path.is_at_or_below(dir);
+    let stays = |left: &&select::Left| is_below(&left.path) && left.why.ends_with(select::NEEDS_NAME);
+    let lands = chosen.picks.iter().any(|pick| is_below(&pick.file.change.path));
+    let staying = chosen.left.iter().filter(stays).count();
+    (lands && staying > 0).then(|| {
+        format!("{dir} landed in part: {staying} of its files stay, because they would run on your machine; look again with `cofferdam diff`, then `approve --runs-on-host {dir}` lets them through as well")
+    })
 }
 
 fn nothing(diff: &Diff, chosen: &Chosen<'_>) -> Fault {

@@ -208,7 +208,7 @@ fn bits_that_matter_are_flagged() {
     write(&w.up(), "plain", "plain\n");
     let diff = w.diff();
     let flags = |path: &str| file(&diff, path).change.flags.clone();
-    assert_eq!(flags("suid"), [Flag::SetId]);
+    assert_eq!(flags("suid"), [Flag::SetId, Flag::Executable]);
     assert_eq!(flags("hard"), [Flag::HardLink]);
     assert_eq!(flags("SRC/y"), [Flag::Twin]);
     assert_eq!(flags("bidi"), [Flag::HiddenText]);

@@ -1,7 +1,7 @@
 //! What would run on a reviewer's machine is a class of its own, and what can never land is told apart.
 
 use crate::world::*;
-use workspace::Class;
+use workspace::{Class, Flag};
 
 /// The class of a path that was added with this content.
 fn class_of(path: &str, before: Option<&str>, after: &str) -> Class {
@@ -137,11 +137,109 @@ fn what_runs_on_the_reviewers_machine_is_told_even_when_it_is_new() {
     for path in paths {
         assert!(runs(path, None, "x\n"), "{path} is new");
     }
-    for path in
-        ["src/main.rs", "README.md", "makefile_notes.txt", "docs/agents/list.md", "a.c", "envrc", "package-lock.json"]
+    for path in ["src/main.rs", "README.md", "makefile_notes.txt", "makefile.py", "docs/agents/list.md", "a.c", "envrc"]
     {
         assert_eq!(class_of(path, None, "x\n"), Class::Ordinary, "control: {path}");
     }
+}
+
+const ELF: &[u8] = b"\x7fELF\x02\x01\x01\0\0";
+const DIR_WHY: &str = "new hidden directory, which tools may obey";
+const FILE_WHY: &str = "new hidden file at the top, which tools may obey";
+const CODE_WHY: &str = "executable that is not text";
+
+/// A change of a file: its path, bits and bytes before, if it was there, and after.
+type Case = (&'static str, Option<(u32, &'static [u8])>, (u32, &'static [u8]), Option<&'static str>, &'static [Flag]);
+
+/// Names that the table does not know are told by what they are: some are held back, others only marked.
+#[test]
+fn what_no_rule_knows_is_held_or_marked() {
+    use Flag::{Binary, Executable, HiddenPath, Large, Script};
+    let text: &[u8] = b"text\n";
+    let script: &[u8] = b"#!/bin/sh\ntrue\n";
+    let large: &[u8] = Box::leak(vec![b'x'; (1 << 20) + 1].into_boxed_slice());
+    let cases: &[Case] = &[
+        // Hidden directories: new ones are held at any depth, those of the base are marked.
+        (".unheard/x", None, (0o644, text), Some(DIR_WHY), &[]),
+        ("a/b/.unheard/c/x", None, (0o644, text), Some(DIR_WHY), &[]),
+        (".inbase/x", None, (0o644, text), None, &[HiddenPath]),
+        (".INBASE/x", None, (0o644, text), Some(DIR_WHY), &[Flag::Twin]),
+        (".inbase/.new/x", None, (0o644, text), Some(DIR_WHY), &[]),
+        (".was-a-file/x", None, (0o644, text), Some(DIR_WHY), &[]),
+        ("\u{200b}.unseen/x", None, (0o644, text), Some(DIR_WHY), &[Flag::HiddenName]),
+        (".../x", None, (0o644, text), Some(DIR_WHY), &[]),
+        (".well-known/security.txt", None, (0o644, text), None, &[]),
+        (".venv/lib/x.py", None, (0o644, text), None, &[]),
+        ("un.hidden/x", None, (0o644, text), None, &[]),
+        // Hidden files: new ones at the top are held.
+        (".unheardof", None, (0o644, text), Some(FILE_WHY), &[]),
+        (".changed", Some((0o644, b"old\n")), (0o644, text), None, &[HiddenPath]),
+        ("sub/.unheardof", None, (0o644, text), None, &[HiddenPath]),
+        (".gitignore", None, (0o644, text), None, &[]),
+        (".editorconfig", None, (0o644, text), None, &[]),
+        ("sub/.gitkeep", None, (0o644, text), None, &[]),
+        // Executables: machine code is held, and what is too large to be looked at; scripts are marked.
+        ("prog", None, (0o755, ELF), Some(CODE_WHY), &[Binary, Executable]),
+        ("prog-edited", Some((0o755, b"\x7fELF\0old")), (0o755, ELF), Some(CODE_WHY), &[Binary]),
+        ("prog-chmod", Some((0o644, ELF)), (0o755, ELF), Some(CODE_WHY), &[Executable]),
+        ("prog-closed", Some((0o755, ELF)), (0o700, ELF), None, &[]),
+        ("library.so", None, (0o644, ELF), None, &[Binary]),
+        ("self-extracting", None, (0o755, b"#!/bin/sh\nexit\n\0\0"), Some(CODE_WHY), &[Binary, Executable, Script]),
+        ("large", None, (0o755, large), Some(CODE_WHY), &[Large, Executable]),
+        ("picture.png", None, (0o755, b"\x89PNG\0"), None, &[Binary, Executable]),
+        ("scripts/foo.sh", None, (0o755, script), None, &[Executable, Script]),
+        ("scripts/bar.sh", None, (0o644, script), None, &[Script]),
+        ("scripts/chmod.sh", Some((0o644, script)), (0o755, script), None, &[Executable]),
+        ("scripts/edit.sh", Some((0o755, b"#!/bin/sh\n")), (0o755, script), None, &[]),
+        ("scripts/other.sh", Some((0o755, b"#!/bin/bash\n")), (0o755, script), None, &[Script]),
+        ("run.CMD", None, (0o644, text), None, &[Script]),
+        ("old.bat", Some((0o644, b"old\n")), (0o644, text), None, &[]),
+        ("plain", None, (0o644, text), None, &[]),
+    ];
+    let w = World::new();
+    write(&w.base(), ".inbase/kept", "x");
+    write(&w.base(), ".was-a-file", "x");
+    for (path, before, after, ..) in cases {
+        let sides = [before.map(|side| (w.base(), side)), Some((w.up(), *after))];
+        for (dir, (mode, bytes)) in sides.into_iter().flatten() {
+            write(&dir, path, bytes);
+            chmod(&dir, path, mode);
+        }
+    }
+    let diff = w.diff_all();
+    for (path, _, _, why, flags) in cases {
+        let change = &file(&diff, path).change;
+        let held = match &change.class {
+            Class::RunsOnHost { why } => Some(why.as_str()),
+            _ => None,
+        };
+        assert_eq!((held, &change.flags[..]), (*why, *flags), "{path:?}");
+    }
+}
+
+/// A directory is not the file that a rule names: taking `build` away is no change of a build script.
+#[test]
+fn directories_count_only_where_what_is_in_them_does() {
+    let w = World::new();
+    for dir in ["build", "deps", ".husky"] {
+        write(&w.base(), &format!("{dir}/x"), "x");
+        strike(&w.up(), dir);
+    }
+    let diff = w.diff_all();
+    let runs = |path: &str| matches!(file(&diff, path).change.class, Class::RunsOnHost { .. });
+    assert_eq!((runs("build"), runs("deps"), runs(".husky"), runs(".husky/x")), (false, false, true, true));
+}
+
+/// Paths can be deep, and every part of them hidden: neither takes long to tell.
+#[test]
+fn deep_hidden_paths_are_told_soon() {
+    let w = World::new();
+    let deep = vec![".d"; 1000].join("/");
+    write(&w.base(), &format!("{deep}/kept"), "x");
+    (0..200).for_each(|n| write(&w.up(), &format!("{deep}/{n}"), "x"));
+    let diff = w.diff_all();
+    assert_eq!(diff.files.len(), 200);
+    assert!(diff.files.iter().all(|file| file.change.flags == [Flag::HiddenPath]));
 }
 
 #[test]
@@ -179,13 +277,13 @@ fn heads_of_sections_cannot_be_disguised() {
 #[test]
 fn links_in_place_of_settings_count() {
     let w = World::new();
-    for (path, target) in [(".vscode", "docs"), (".github", "docs"), (".github2/x", "y"), ("Makefile", "docs/x")] {
+    for (path, target) in [(".vscode", "docs"), (".github", "docs"), ("github2/x", "y"), ("Makefile", "docs/x")] {
         link(&w.up(), path, target);
     }
     let diff = w.diff();
     let runs = |path: &str| matches!(file(&diff, path).change.class, Class::RunsOnHost { .. });
     assert_eq!((runs(".vscode"), runs(".github"), runs("Makefile")), (true, true, true));
-    assert!(!runs(".github2/x"), "control");
+    assert!(!runs("github2/x"), "control");
 }
 
 /// A base may keep its settings elsewhere, under names that say nothing.

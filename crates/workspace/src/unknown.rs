@@ -1,0 +1,140 @@
+//! What the table in `runs.rs` does not know and a tool may run or obey all the same, told by what it is and not by its name:
+//! machine code that can be executed, and hidden names that the base has not.
+//!
+//! Held back are those that agents seldom have a reason to add: machine code, which nobody can review, and hidden directories and
+//! top-level hidden files that are new, which is where tools look for settings. Scripts and executable bits are marked by flags
+//! and not held: `scripts/release.sh` is everyday work, and a class that holds everyday work is approved unread.
+
+use crate::change::{Entry, FileKind};
+use crate::class::{Bytes, folded_part};
+use crate::dir::Dir;
+use crate::exclude;
+use crate::name::Rel;
+use crate::scan::Pair;
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+
+/// Hidden directories that are served or shown and never obeyed.
+const HARMLESS_DIRS: &[&str] = &[".well-known"];
+
+/// Hidden files that only list names, keep a directory in place, or describe how text looks.
+const HARMLESS_FILES: &[&str] = &[
+    ".editorconfig",
+    ".mailmap",
+    ".nojekyll",
+    ".gitmessage",
+    ".git-blame-ignore-revs",
+    ".browserslistrc",
+    ".clang-format",
+];
+const HARMLESS_ENDINGS: &[&str] = &["ignore", "keep", ".example", ".sample", ".template"];
+
+/// Why a change is held back though no rule names it.
+pub fn held(pair: &Pair, bytes: Bytes<'_>, base: &BaseDirs<'_>) -> Option<&'static str> {
+    let after = pair.after.as_ref()?;
+    if is_new_machine_code(pair, after, bytes) {
+        return Some("executable that is not text");
+    }
+    if hidden_dirs(&pair.path, after).any(|dir| !base.has(&dir)) {
+        return Some("new hidden directory, which tools may obey");
+    }
+    (is_new_here(pair, after) && is_hidden_at_top(&pair.path) && after.kind != FileKind::Dir)
+        .then_some("new hidden file at the top, which tools may obey")
+}
+
+/// Whether a part of the path is hidden, so that a tool may look there for settings.
+pub fn is_hidden(pair: &Pair) -> bool {
+    let Some(after) = &pair.after else { return false };
+    let own = || pair.path.split().is_some_and(|(_, name)| is_hidden_file(name));
+    hidden_dirs(&pair.path, after).next().is_some() || (after.kind != FileKind::Dir && own())
+}
+
+fn is_new_here(pair: &Pair, after: &Entry) -> bool {
+    pair.from.is_some() || pair.before.as_ref().is_none_or(|before| before.kind != after.kind)
+}
+
+fn is_hidden_at_top(path: &Rel) -> bool {
+    path.split().is_some_and(|(dir, name)| dir.is_top() && is_hidden_file(name))
+}
+
+fn is_hidden_file(name: &[u8]) -> bool {
+    let folded = folded_part(name);
+    let harmless = HARMLESS_FILES.contains(&&*folded) || HARMLESS_ENDINGS.iter().any(|end| folded.ends_with(end));
+    (name.starts_with(b".") || folded.starts_with('.')) && !harmless
+}
+
+/// Parts of a path that are looked at: trees that are deeper than this are nobody's work, and going down each costs its length.
+const DEEPEST: usize = 128;
+
+/// The hidden directories on the way to a path, the path itself included where it is one. What is below a directory of build
+/// artefacts belongs to the tool that made it.
+fn hidden_dirs<'a>(path: &'a Rel, after: &Entry) -> impl Iterator<Item = Rel> + use<'a> {
+    let is_dir = after.kind == FileKind::Dir;
+    let dirs = path.parts().count().saturating_sub(usize::from(!is_dir)).min(DEEPEST);
+    let is_artefact = |name: &[u8]| exclude::artefact(name, true, false, |_| false).is_some();
+    let mut at = Rel::top();
+    path.parts().take(dirs).take_while(move |name| !is_artefact(name)).filter_map(move |name| {
+        at = at.join(name);
+        let folded = folded_part(name);
+        let is_hidden = (name.starts_with(b".") || folded.starts_with('.')) && !HARMLESS_DIRS.contains(&&*folded);
+        is_hidden.then(|| at.clone())
+    })
+}
+
+/// Whether a file can be executed, is no text, and was not the same before. What is too large to be looked at counts.
+fn is_new_machine_code(pair: &Pair, after: &Entry, bytes: Bytes<'_>) -> bool {
+    if !is_executable(after) {
+        return false;
+    }
+    let same = |before: &Entry| is_executable(before) && before.digest.is_some() && before.digest == after.digest;
+    if pair.before.as_ref().is_some_and(same) {
+        return false;
+    }
+    match bytes {
+        Bytes::Known { after, .. } => after.is_some_and(is_machine_code),
+        Bytes::Unknown => true,
+    }
+}
+
+pub fn is_executable(entry: &Entry) -> bool {
+    entry.kind == FileKind::File && entry.mode & 0o111 != 0
+}
+
+/// ELF, PE, Mach-O in its byte orders and as a fat file (and Java classes, which share that mark), WebAssembly; and scripts
+/// that carry something else behind their text. Not just any binary: on some file systems every picture has the execute bit.
+fn is_machine_code(bytes: &[u8]) -> bool {
+    const MARKS: &[&[u8]] = &[
+        b"\x7fELF",
+        b"MZ",
+        b"\xfe\xed\xfa\xce",
+        b"\xfe\xed\xfa\xcf",
+        b"\xce\xfa\xed\xfe",
+        b"\xcf\xfa\xed\xfe",
+        b"\xca\xfe\xba\xbe",
+        b"\0asm",
+    ];
+    let is_binary = crate::text::as_text(bytes).is_none();
+    is_binary && (bytes.starts_with(b"#!") || MARKS.iter().any(|mark| bytes.starts_with(mark)))
+}
+
+/// Which directories the base has; each is looked up once.
+pub struct BaseDirs<'a> {
+    base: &'a Dir,
+    known: RefCell<BTreeMap<Rel, bool>>,
+}
+
+impl<'a> BaseDirs<'a> {
+    pub fn of(base: &'a Dir) -> BaseDirs<'a> {
+        BaseDirs { base, known: RefCell::default() }
+    }
+
+    /// A directory that cannot be looked up is none that the reviewer knows.
+    fn has(&self, path: &Rel) -> bool {
+        if let Some(known) = self.known.borrow().get(path) {
+            return *known;
+        }
+        let found = self.base.meta(path).ok().flatten().is_some_and(|meta| meta.kind == FileKind::Dir);
+        self.known.borrow_mut().insert(path.clone(), found);
+        found
+    }
+}
