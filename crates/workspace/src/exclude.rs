@@ -104,6 +104,21 @@ const ARTEFACTS: &[(&str, Evidence, &str)] = &[
     ("env", Evidence::Ignored, "Python environment"),
     ("tmp", Evidence::Ignored, "cache"),
     (".cache", Evidence::Ignored, "cache"),
+    ("cache", Evidence::Ignored, "cache"),
+    // Environments and indexes of tools whose settings run on a reviewer's machine; where the base ignores them they are made anew.
+    (".direnv", Evidence::Ignored, "environment"),
+    (".devenv", Evidence::Ignored, "environment"),
+    (".devbox", Evidence::Ignored, "environment"),
+    (".pixi", Evidence::Ignored, "environment"),
+    (".fvm", Evidence::Ignored, "installed packages"),
+    (".nuget", Evidence::Ignored, "installed packages"),
+    (".conan", Evidence::Ignored, "installed packages"),
+    (".conan2", Evidence::Ignored, "installed packages"),
+    (".bloop", Evidence::Ignored, "cache"),
+    (".metals", Evidence::Ignored, "cache"),
+    (".scala-build", Evidence::Ignored, "cache"),
+    (".elixir_ls", Evidence::Ignored, "cache"),
+    (".lexical", Evidence::Ignored, "cache"),
 ];
 
 /// Files that are artefacts by what they are called.

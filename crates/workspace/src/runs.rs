@@ -3,7 +3,8 @@
 //!
 //! Patterns are matched against folded paths (lower case, composed, see `class.rs`), so they are written in lower case. `**/` in
 //! front means anywhere in the tree; a pattern without it means the top alone, where the name is too common below.
-//! The table cannot be complete: what is unknown is handled by `unknown.rs`.
+//! The table cannot be complete: what is unknown is handled by `unknown.rs`. A file that it names is shown though the base ignores
+//! it, so a rule for a directory must not cover a cache: those are in `exclude.rs`.
 
 mod agents;
 mod automation;

@@ -105,6 +105,7 @@ const NEGATIVES: &str = "
     terraform.md main.tfstate.md tf.py x.hcl.md pulumi.ts helmfile.md
     sessions.vim.md Session.vimrc.txt global.jsonl project/readme.md solution.slnx.md
     browserslist .browserslistrc .editorconfig .gitignore .dockerignore .gitkeep .mailmap .clang-format
+    renv/library/x/y.R debian/pkg/usr/bin/x .dvc/cache/ab .meteor/local/x fastlane/report.xml
     proverc hgrc artisan.md user.ini.txt
     src/build/x.c build/x.o target/x deps/x.py BUILD/x
     requirements.md requirements.py configure.md configuration.py modules/x.py

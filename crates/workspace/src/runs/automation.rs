@@ -5,7 +5,7 @@ use super::{Rule, SOURCES, When, rule, rule_except, rule_when};
 #[rustfmt::skip]
 pub const RULES: &[Rule] = &[
     rule("**/.github/{workflows,actions}/**", "CI workflow"),
-    rule("**/.{forgejo,gitea,gitlab,gitlab-ci,circleci,buildkite,teamcity,tekton,harness,codefresh,jenkins,semaphore,builds,builder,zuul.d,ci}/**", "CI workflow"),
+    rule("**/.{forgejo,gitea,gitlab,gitlab-ci,circleci,buildkite,teamcity,tekton,harness,codefresh,jenkins,semaphore,builds,zuul.d,ci}/**", "CI workflow"),
     rule("**/{*.,.}gitlab-ci{.*,}.y{a,}ml", "CI workflow"),
     rule("**/.woodpecker{.yml,.yaml,/**}", "CI workflow"),
     rule("**/.drone.{yml,yaml,jsonnet,star}", "CI workflow"),
@@ -30,7 +30,7 @@ pub const RULES: &[Rule] = &[
     rule("**/{vercel,now,firebase,railway,eas,wrangler}.json{c,}", "deployment"),
     rule("**/{render,heroku,app.platform,garden,devspace,okteto,werf}.y{a,}ml", "deployment"),
     rule("**/{.platform.app.yaml,.buildpacks,*.garden.y{a,}ml}", "deployment"),
-    rule("**/.{ebextensions,platform,upsun,do,openshift,s2i,elasticbeanstalk,vercel,netlify}/**", "deployment"),
+    rule("**/.{ebextensions,platform,upsun,do,openshift,s2i,elasticbeanstalk}/**", "deployment"),
     rule("**/bin/{compile,detect,release,pre_compile,post_compile}", "deployment"),
     rule_when("**/app.json", "deployment", When::Keys(&["scripts", "buildpacks", "environments", "formation", "hooks"])),
 ];

@@ -37,11 +37,11 @@ pub const RULES: &[Rule] = &[
     rule("**/build.{ps1,sh,cmd,bat}", "build script"),
     // Below the top these are modules of the application.
     rule("build.{py,js,mjs,cjs,ts}", "build script"),
-    rule("**/{nextflow.config,mlproject,dvc.yaml,.dvc/**}", "build script"),
+    rule("**/{nextflow.config,mlproject,dvc.yaml,.dvc/config{.*,}}", "build script"),
     // What watches files starts what these name as soon as one is saved.
     rule("**/{{.,}air.toml,modd.conf,reflex.conf,lsyncd.conf,.realize.y{a,}ml}", "task settings"),
     // Packages for distributions run as root where they are installed.
-    rule("**/debian/**", "package build"),
+    rule("**/debian/{*,{source,patches,tests}/**}", "package build"),
     rule("**/{pkgbuild,apkbuild,portfile,*.spec,*.ebuild,*.eclass,*.install,snapcraft.yaml}", "package build"),
     // Templates of projects.
     rule("**/hooks/{pre,post}_{gen_project,prompt}.*", "build script"),

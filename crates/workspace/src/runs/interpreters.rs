@@ -5,7 +5,7 @@ use super::{Rule, rule};
 
 #[rustfmt::skip]
 pub const RULES: &[Rule] = &[
-    rule("**/{.rprofile{.site,},.renviron,.rdata,.lintr,renv/**,packrat/**}", "start-up file of an interpreter"),
+    rule("**/{.rprofile{.site,},.renviron,.rdata,.lintr,renv/*,packrat/*}", "start-up file of an interpreter"),
     rule("**/{.ghci,.ghcid,.ocamlinit,.utoprc,.octaverc,.erlang,.guile,.gnuplot,.maxima,.tclshrc,.wishrc,.perldb,startup.m,finish.m}", "start-up file of an interpreter"),
     rule("**/.{irbrc,pryrc,rdbgrc,byebugrc}{.rb,}", "start-up file of an interpreter"),
     rule("**/{.juliarc.jl,startup.jl,.psysh.php,.psysh/**,user.clj{c,},data_readers.clj{c,}}", "start-up file of an interpreter"),

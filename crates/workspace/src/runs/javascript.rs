@@ -20,7 +20,7 @@ pub const RULES: &[Rule] = &[
     rule_when("**/package.json", "package scripts", PACKAGE_KEYS),
     rule("**/{package.json5,package.y{a,}ml,binding.gyp,jsr.json{c,}}", "package scripts"),
     rule("**/{.npmrc,.yarnrc,.yarnrc.yml,{.,}pnpmfile.{js,cjs,mjs},.pnp.{cjs,js,data.json,loader.mjs},{.,}bunfig.toml,pnpm-workspace.yaml,.bowerrc,.node-gyprc,node.config.json}", "package manager settings"),
-    rule("**/{.yarn,.bun,.meteor,.jspm}/**", "package manager settings"),
+    rule("**/{.yarn/**,.meteor/*}", "package manager settings"),
     rule("**/{deno,deno.*,import_map}.json{c,}", "build script"),
     rule("**/{nodemon,nx,lerna,rush,workspace,project,angular,.angular-cli,nest-cli,ionic.config,wallaby,testem,jasmine,cypress,intern}.json", "task settings"),
     rule("**/turbo.json{c,}", "task settings"),
@@ -39,7 +39,7 @@ pub const RULES: &[Rule] = &[
     rule("{**/codegen.{yml,yaml},codegen.{json,ts,js}}", "build script"),
     rule("**/{cypress/{plugins,support}/**,test/mocha.opts}", "test or task script"),
     // Directories of tools whose files are programs.
-    rule("**/.{storybook,vitepress,vuepress,ladle,histoire,changeset,umi,wdio,detox}/**", "settings that name programs"),
+    rule("**/.{storybook,vitepress,vuepress,ladle,histoire,changeset}/**", "settings that name programs"),
     // `.NAMErc` in all its spellings; a script where the ending says so.
     rule("**/.{eslintrc,prettierrc,babelrc,mocharc,stylelintrc,swcrc,nycrc,c8rc,taprc,releaserc,sequelizerc,postcssrc,remarkrc,textlintrc,parcelrc,detoxrc,testcaferc,lighthouserc,puppeteerrc,umirc,fatherrc,graphqlrc,size-limit,dependency-cruiser}{.*,}", "settings that name programs"),
     rule("**/.markdownlint{-cli2,}{.*,}", "settings that name programs"),

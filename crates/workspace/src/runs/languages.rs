@@ -71,10 +71,10 @@ pub const RULES: &[Rule] = &[
     rule("**/{setup.{hs,lhs},shakefile.{hs,lhs},stack{.*,}.yaml,*.cabal,cabal.project{.*,}}", "build script"),
     rule("**/{dune,dune.inc,dune-project,dune-workspace{.*,},*.opam,opam,myocamlbuild.ml,setup.ml,_oasis,_tags,omakefile,omakeroot}", "build script"),
     // Apple.
-    rule("**/{package{@*,}.swift,project.swift,workspace.swift,tuist/**,.swiftpm/**,project.yml,swiftgen.yml,.sourcery.yml}", "build script"),
+    rule("**/{package{@*,}.swift,project.swift,workspace.swift,tuist/*,tuist/projectdescriptionhelpers/**,.swiftpm/**,project.yml,swiftgen.yml,.sourcery.yml}", "build script"),
     rule("**/{pod,fast,app,match,deliver,gym,scan,snap,plugin,danger}file{.swift,.rb,}", "build script"),
     rule("**/dangerfile.{js,ts,kts,py}", "build script"),
-    rule("**/{fastlane/**,*.podspec{.json,}}", "build script"),
+    rule("**/{fastlane/*file,fastlane/actions/**,*.podspec{.json,}}", "build script"),
     rule("**/*.{xcodeproj,xcworkspace,playground}/**", "build script"),
     rule("**/*.xcconfig", "build script"),
     // Dart.

@@ -73,6 +73,19 @@ fn what_runs_on_the_reviewers_machine_is_shown_though_it_is_ignored() {
     assert_eq!(held(&diff), ["local (1 files)"]);
 }
 
+/// A tool's environment holds thousands of files, all of them below a name that counts.
+#[test]
+fn environments_of_tools_are_withheld_where_the_base_ignores_them() {
+    let w = World::new();
+    write(&w.base(), ".gitignore", ".pixi/\n.vitepress/cache\n");
+    for path in [".pixi/envs/x", ".vitepress/cache/x", ".vitepress/config.ts", ".conan2/x"] {
+        write(&w.up(), path, "x\n");
+    }
+    let diff = w.diff();
+    assert_eq!(told(&diff), ["added .conan2/x", "added .vitepress/config.ts"], "control: what is not ignored is shown");
+    assert_eq!(held(&diff), [".pixi (1 files)", ".vitepress/cache (1 files)"]);
+}
+
 #[test]
 fn artefacts_that_the_base_has_are_withheld_only_where_it_ignores_them() {
     let w = World::new();
