@@ -131,7 +131,8 @@ fn learn(m: &ArgMatches) -> Result<ExitCode, Fault> {
         learn: Learn::All,
     };
     let writes: Vec<String> = m.get_many::<String>("write").unwrap_or_default().cloned().collect();
-    let reaches: Vec<String> = m.get_many::<String>("net").unwrap_or_default().cloned().collect();
+    let reaches: Vec<String> =
+        m.get_many::<String>("net").unwrap_or_default().flat_map(|list| node::policies::split_places(list)).collect();
     let lesson = node::learn::learn(ask, &writes, &reaches, &caller).map_err(|refused| *refused.fault)?;
     let document = &lesson.learned.document;
     let text = if m.get_flag("toml") { document.to_toml() } else { document.to_json() };

@@ -353,7 +353,11 @@ pub fn flags(m: &ArgMatches) -> Vec<Flag> {
     for (allow, deny, make) in kinds {
         for (name, action) in [(allow, Action::Allow), (deny, Action::Deny)] {
             let values = m.try_get_many::<String>(name).ok().flatten().unwrap_or_default();
-            flags.extend(values.map(|v| make(action, v.clone())));
+            let values: Vec<String> = match allow {
+                "net" => values.flat_map(|list| node::policies::split_places(list)).collect(),
+                _ => values.cloned().collect(),
+            };
+            flags.extend(values.into_iter().map(|value| make(action, value)));
         }
     }
     flags

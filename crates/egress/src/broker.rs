@@ -170,7 +170,7 @@ impl Broker {
         let (stop, stopped) = oneshot::channel();
         let names = Arc::new(Names::new(gate.clone(), tuning.upstream, room.questions));
         let slots = Arc::new(Semaphore::new(room.connections));
-        let tls = setup.authority.map(|authority| Arc::new(Tls::new(authority, tuning.inspect)));
+        let tls = Arc::new(Tls::new(setup.authority, tuning.inspect));
         let world = World { gate: gate.clone(), names, slots, tls, connect_timeout: tuning.connect_timeout };
         let last = gate.clone();
         let work = move || {

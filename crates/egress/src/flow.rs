@@ -153,6 +153,11 @@ impl Flow {
         self.to_guest.load(Ordering::Relaxed) > 0
     }
 
+    /// Whether bytes of the guest were passed on.
+    pub fn guest_has_spoken(&self) -> bool {
+        self.from_guest.load(Ordering::Relaxed) > 0
+    }
+
     /// Tells that it began, the first time; later rulings only say better in whose name.
     pub fn opened(&self, ruling: &Ruling) {
         let before = self.story().opened.replace(ruling.clone());

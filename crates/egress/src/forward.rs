@@ -48,7 +48,7 @@ pub(crate) async fn along(
     let mut place = place.clone();
     let mut server = Server { flow, stream: outside, ahead: Vec::new() };
     while let Some(request) = read_head(guest, &mut bytes, http1::resume_request).await? {
-        let request = match request {
+        let mut request = match request {
             Ok(request) => request,
             Err((status, reason)) => return refuse(flow, guest, status, &flow.gate.refusal(None, reason)).await,
         };
@@ -64,7 +64,11 @@ pub(crate) async fn along(
         if let Some((status, ruling)) = ruling {
             return refuse(flow, guest, status, &ruling).await;
         }
-        let head: Vec<u8> = bytes.drain(..request.consumed).collect();
+        let mut head: Vec<u8> = bytes.drain(..request.consumed).collect();
+        if request.take_back_offer() {
+            // What has passed already is of the first line, which stays.
+            head = http1::without_offer(&head);
+        }
         let rest = &head[std::mem::take(&mut passed)..];
         match server.exchange(guest, rest, &request, &mut bytes).await? {
             After::Again => {}

@@ -290,9 +290,30 @@ impl Gate {
         }
     }
 
+    /// HTTP/2 without TLS: each request is judged by the host that it names, which must be one that led here.
+    pub fn http2(&self, place: &Place) -> Verdict {
+        let rules = self.rules();
+        let names: Vec<String> = self.candidates(&rules, place).into_iter().filter_map(|c| c.name).collect();
+        match names.is_empty() {
+            false => Verdict::Inspect(names),
+            true => Verdict::Refuse(self.candidate(&rules, None, place).ruling(rules.revision)),
+        }
+    }
+
     /// Whether the address is let through whoever is behind it, so that names make no difference but by denials.
-    pub fn is_open(&self, addr: SocketAddr) -> bool {
-        self.rules().policy.net(&ask(Proto::Tcp, None, addr)).allowed()
+    pub fn is_open(&self, place: &Place) -> bool {
+        let by_address = || self.rules().policy.net(&ask(Proto::Tcp, None, place.addr)).allowed();
+        place.named.is_none() && by_address() || self.is_opaque(place)
+    }
+
+    /// Whether a rule lets a name through by its address and port alone, whatever host the first bytes name.
+    pub fn is_opaque(&self, place: &Place) -> bool {
+        let rules = self.rules();
+        if rules.policy.policy().net.iter().all(|r| !r.rule.opaque) {
+            return false;
+        }
+        let names = self.candidates(&rules, place).into_iter().filter_map(|c| c.name);
+        names.into_iter().any(|name| rules.policy.is_opaque(&ask(Proto::Tcp, Some(&name), place.addr)))
     }
 
     /// What holds for a flow of datagrams or echo requests: all names count that led there, since nothing in it says

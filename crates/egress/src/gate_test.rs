@@ -93,7 +93,7 @@ fn places_that_are_only_read_are_not_called() {
 fn an_allowed_address_goes_under_any_name_but_a_denied_one() {
     let gate = gate(RULES, "", Vec::new(), None);
     let at = place("5.5.5.5:443", None);
-    assert!(gate.is_open(at.addr));
+    assert!(gate.is_open(&at));
     assert_eq!(word(gate.named(&at, "whoever.org")), "pass whoever.org");
     assert_eq!(word(gate.named(&at, "d.org")), "refuse net.rules[7]");
     assert_eq!(word(gate.unnamed(&at, false)), "pass ");

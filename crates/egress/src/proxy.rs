@@ -204,7 +204,7 @@ async fn requests(
     let mut next = Some(first);
     while let Some(read) = next {
         let bad = |status, reason| (status, world.gate.refusal(None, reason));
-        let (request, host, port, path) = match read {
+        let (mut request, host, port, path) = match read {
             Err((status, reason)) => return tell_bad(world, &guest, bad(status, reason)).await,
             Ok(request) => match request.target.clone() {
                 Target::Absolute { secure: false, host, port, path } => (request, host, port, path),
@@ -212,6 +212,7 @@ async fn requests(
                 _ => return tell_bad(world, &guest, bad(400, "a proxy takes whole URLs and CONNECT")).await,
             },
         };
+        request.take_back_offer();
         let mut server = match held.take() {
             Some(held) if held.host == host && held.port == port && passes(world, &held.place, &host) => held,
             _ => match reach(world, &guest, &host, port).await {

@@ -1,6 +1,7 @@
 //! The relay: bytes from one connection to another. Few are copied through a buffer that all flows share; where many
 //! pass, the kernel moves them through a pipe without copying, which takes two descriptors more and half the time.
 
+use crate::first::{AnswersHttp, ServerWatch, Speaks};
 use crate::flow::{Flow, Way, hang_up, reset, some, with_scratch, write_all};
 use rustix::pipe::{PipeFlags, SpliceFlags, fcntl_setpipe_size, pipe_with, splice};
 use std::cell::Cell;
@@ -27,6 +28,8 @@ pub(crate) struct Pump {
     passed: u64,
     pipe: Option<Pipe>,
     ended: bool,
+    /// Set where a server must not answer in HTTP.
+    watch: Option<ServerWatch>,
 }
 
 struct Pipe {
@@ -39,7 +42,21 @@ struct Pipe {
 
 impl Pump {
     pub fn new(way: Way) -> Pump {
-        Pump { way, rest: Vec::new(), passed: 0, pipe: None, ended: false }
+        Pump { way, rest: Vec::new(), passed: 0, pipe: None, ended: false, watch: None }
+    }
+
+    /// A direction that fails with `AnswersHttp` when the server answers in HTTP to what the guest has sent.
+    pub fn watching(way: Way) -> Pump {
+        Pump { watch: Some(ServerWatch::default()), ..Pump::new(way) }
+    }
+
+    pub fn stop_watching(&mut self) {
+        self.watch = None;
+    }
+
+    /// What the server's first bytes say it speaks, where that is watched.
+    pub fn server_speaks(&self) -> Speaks {
+        self.watch.as_ref().map(|watch| watch.speaks).unwrap_or_default()
     }
 
     pub fn ended(&self) -> bool {
@@ -79,6 +96,13 @@ impl Pump {
             let len = from.try_read(buffer)?;
             if len == 0 {
                 return Ok(false);
+            }
+            if let Some(watch) = &mut self.watch {
+                watch.hear(&buffer[..len]);
+                // A server that is tired of waiting says so unasked.
+                if watch.speaks == Speaks::Http && flow.guest_has_spoken() {
+                    return Err(AnswersHttp::error());
+                }
             }
             flow.spend(self.way, len)?;
             let sent = some(to.try_write(&buffer[..len]))?;

@@ -3,20 +3,22 @@
 //! ```text
 //! called outside ──▶ the server's bytes pass at once; the guest's first bytes are held
 //!                         │
-//! must be read ──────────▶ first bytes: TLS name, HTTP host, or neither
+//! must be read ──────────▶ first bytes: TLS name, HTTP host, or another protocol (first.rs)
 //!                         ├─▶ refused: reset
 //!                         ├─▶ relayed          (forward.rs: HTTP under the name of a host)
 //!                         └─▶ inspected
 //! ```
+//!
+//! Bytes that no server can take for a request yet are passed on while they are watched, so that other protocols need not wait.
+//! What passes as another protocol in the name of a host ends when its server answers in HTTP.
 
 use crate::court::{Court, Destination};
 use crate::event::Socket;
-use crate::first::{self, First};
+use crate::first::{self, AnswersHttp, First, MAX_KEPT, Speaks, Watch};
 use crate::flow::{Flow, Way, read_more, reset, write_all};
 use crate::forward;
 use crate::gate::{Arrival, Asking, FromGuest, Gate, Place, Ruling, Settled, State, Verdict};
 use crate::hello::MAX_HELLO;
-use crate::http1::Seen;
 use crate::inspect::{self, Tls};
 use crate::names::Names;
 use crate::proxy;
@@ -41,6 +43,9 @@ const KEEPALIVE: Duration = Duration::from_secs(120);
 /// What is told of a server that nothing is heard of.
 pub(crate) const NO_ANSWER: &str = "the server does not answer";
 
+/// How a rule says that names do not matter, for protocols that look like HTTP.
+const OPAQUE: &str = r#"if this is another protocol, a rule with "opaque": true (--net opaque:HOST:PORT) lets it pass to the address, whatever host it names"#;
+
 const DNS_PORT: u16 = 53;
 const SOCKS_PORT: u16 = 1080;
 const PROXY_PORT: u16 = 3128;
@@ -51,8 +56,8 @@ pub(crate) struct World {
     pub names: Arc<Names>,
     /// One for each connection at once, also while its server is called; those beyond wait.
     pub slots: Arc<Semaphore>,
-    /// What the inspector needs; none where nothing is inspected.
-    pub tls: Option<Arc<Tls>>,
+    /// What the inspector of requests needs.
+    pub tls: Arc<Tls>,
     /// How long a client of a proxy waits for a server. Others wait as long as their own kernel does.
     pub connect_timeout: Duration,
 }
@@ -165,12 +170,14 @@ pub(crate) struct Talk<'a> {
 enum End {
     Refused(Ruling),
     Broken,
+    /// What passed as another protocol was answered in HTTP.
+    AnsweredInHttp,
     Inspect(Vec<String>),
 }
 
 impl From<Error> for End {
-    fn from(_: Error) -> End {
-        End::Broken
+    fn from(error: Error) -> End {
+        if AnswersHttp::is(&error) { End::AnsweredInHttp } else { End::Broken }
     }
 }
 
@@ -187,6 +194,10 @@ pub(crate) async fn converse(mut talk: Talk<'_>, mut bytes: Vec<u8>) {
             talk.flow.refused(&ruling);
             talk.reset();
         }
+        Err(End::AnsweredInHttp) => {
+            talk.flow.refused(&talk.world.gate.refusal(talk.name(), AnswersHttp::REASON).hint(OPAQUE));
+            talk.reset();
+        }
         Err(End::Inspect(names)) => inspected(talk, bytes, names).await,
     }
 }
@@ -194,11 +205,12 @@ pub(crate) async fn converse(mut talk: Talk<'_>, mut bytes: Vec<u8>) {
 /// Where requests must be read. The inspector calls the server itself, and tells of each request.
 async fn inspected(talk: Talk<'_>, first: Vec<u8>, names: Vec<String>) {
     let Talk { world, flow, guest, place, mut state, .. } = talk;
-    let Some(tls) = world.tls.clone() else {
+    let tls = world.tls.clone();
+    if !tls.has_authority() && !first.starts_with(first::HTTP2_PREFACE) {
         let name = names.first().map(String::as_str);
         flow.refused(&world.gate.refusal(name, "its requests must be read, and the guest trusts no authority of ours"));
         return reset(&guest);
-    };
+    }
     let to = Destination { names, addr: place.addr };
     let court: Arc<dyn Court> = Arc::new(FromGuest::new(&world.gate, Socket::of(&guest)));
     tokio::select! {
@@ -245,7 +257,11 @@ impl<'a> Talk<'a> {
     }
 
     async fn run(&mut self, bytes: &mut Vec<u8>) -> Result<(), End> {
-        let mut back = Pump::new(Way::ToGuest);
+        // Where the address is let through whatever is said, it makes no difference what the server speaks.
+        let mut back = match self.is_open() {
+            true => Pump::new(Way::ToGuest),
+            false => Pump::watching(Way::ToGuest),
+        };
         let mut passed = 0;
         let first = tokio::select! {
             first = self.greet(&mut back, bytes, &mut passed) => first?,
@@ -268,6 +284,12 @@ impl<'a> Talk<'a> {
         let Some(outside) = &self.outside else {
             return Err(End::Refused(self.world.gate.refusal(None, "the rules changed while it began")));
         };
+        if first != First::Other || self.is_open() {
+            back.stop_watching();
+        }
+        if back.server_speaks() == Speaks::Http && !bytes.is_empty() {
+            return Err(End::AnsweredInHttp);
+        }
         let bytes = std::mem::take(bytes);
         let talked = async {
             if is_http {
@@ -288,22 +310,35 @@ impl<'a> Talk<'a> {
     /// Holds the guest's first bytes until they can be told apart, while those of the server pass. `passed` are those that
     /// need not be held.
     async fn greet(&self, back: &mut Pump, bytes: &mut Vec<u8>, passed: &mut usize) -> Result<First, Error> {
-        let mut seen = Seen::default();
+        let mut watch = Watch::default();
         let patience = sleep(FIRST_BYTES);
         tokio::pin!(patience);
         loop {
-            let first = first::read(bytes, &mut seen);
-            if first != First::NeedMore {
-                return Ok(first);
+            let first = watch.read(bytes);
+            let server = self.outside.as_ref().filter(|_| self.may_pass_unjudged(bytes, &first, back));
+            match first {
+                First::NeedMore => {}
+                // A server that answers to less than a line, and not in HTTP, takes nothing for a request. Neither does one
+                // that hears nothing.
+                First::Undecided { is_text: false }
+                    if back.server_speaks() == Speaks::Other || server.is_none() || self.is_open() =>
+                {
+                    return Ok(First::Other);
+                }
+                First::Undecided { .. } => {}
+                decided => return Ok(decided),
             }
-            if let Some(outside) = self.outside.as_ref().filter(|_| self.need_not_be_held(bytes)) {
-                self.pass(outside, &bytes[*passed..]).await?;
+            if let Some(outside) = server {
+                self.pass_and_hear(outside, &bytes[*passed..], back).await?;
+                if first != First::NeedMore && bytes.len() > MAX_KEPT {
+                    watch.forget(bytes);
+                }
                 *passed = bytes.len();
             }
             let held_before = bytes.len() > *passed;
             tokio::select! {
                 got = read_more(&self.guest, bytes, MAX_HELLO + 1) => match got? {
-                    0 => return Ok(first::ended(bytes)),
+                    0 => return Ok(first::ended(bytes, &first)),
                     _ if !held_before => patience.as_mut().reset(Instant::now() + FIRST_BYTES),
                     _ => {}
                 },
@@ -316,15 +351,28 @@ impl<'a> Talk<'a> {
         }
     }
 
-    /// Whether the guest may send these, whatever comes of them: then a server that answers to them is not kept waiting.
-    fn need_not_be_held(&self, bytes: &[u8]) -> bool {
-        let told = self.is_open() || first::is_undecided(bytes);
-        !bytes.is_empty() && told && matches!(self.world.gate.unnamed(&self.place, false), Verdict::Pass(_))
+    /// Whether the server may see these bytes whatever follows them: then one that answers to them is not kept waiting.
+    fn may_pass_unjudged(&self, bytes: &[u8], first: &First, back: &Pump) -> bool {
+        let is_undecided = matches!(first, First::Undecided { .. }) && back.server_speaks() != Speaks::Http;
+        let harmless = !bytes.is_empty() && (is_undecided || self.is_open());
+        harmless && matches!(self.world.gate.unnamed(&self.place, false), Verdict::Pass(_))
     }
 
     async fn pass(&self, outside: &TcpStream, bytes: &[u8]) -> Result<(), Error> {
         self.flow.spend(Way::FromGuest, bytes.len())?;
         write_all(outside, bytes).await
+    }
+
+    /// Passes bytes on, and what the server says meanwhile: one that answers as it reads would wait for its answers to be taken.
+    async fn pass_and_hear(&self, outside: &TcpStream, bytes: &[u8], back: &mut Pump) -> Result<(), Error> {
+        let passing = self.pass(outside, bytes);
+        tokio::pin!(passing);
+        loop {
+            tokio::select! {
+                passed = &mut passing => return passed,
+                heard = self.hear(back) => heard?,
+            }
+        }
     }
 
     /// Holds it while a person is asked; what holds then.
@@ -359,14 +407,22 @@ impl<'a> Talk<'a> {
 
     fn judge(&self, first: &First) -> Verdict {
         let gate = &self.world.gate;
+        if gate.is_opaque(&self.place) {
+            return gate.unnamed(&self.place, false);
+        }
         match first {
             First::Tls(Some(name)) | First::Http(name) => gate.named(&self.place, name),
             First::Tls(None) => gate.unnamed(&self.place, true),
             First::Other => gate.unnamed(&self.place, false),
             // Where the address alone is let through, nobody needs to understand what goes there.
-            First::Bad(_) | First::NeedMore if self.is_open() => gate.unnamed(&self.place, false),
-            First::Bad(reason) => Verdict::Refuse(gate.refusal(self.name(), reason)),
-            First::NeedMore => Verdict::Refuse(gate.refusal(self.name(), "its first bytes break off")),
+            First::Bad(_) | First::NeedMore | First::Undecided { .. } | First::Http2 if self.is_open() => {
+                gate.unnamed(&self.place, false)
+            }
+            First::Http2 => gate.http2(&self.place),
+            First::Bad(reason) => Verdict::Refuse(gate.refusal(self.name(), reason).hint(OPAQUE)),
+            First::NeedMore | First::Undecided { .. } => {
+                Verdict::Refuse(gate.refusal(self.name(), "its first bytes break off"))
+            }
         }
     }
 
@@ -375,7 +431,7 @@ impl<'a> Talk<'a> {
     }
 
     fn is_open(&self) -> bool {
-        self.place.named.is_none() && self.world.gate.is_open(self.place.addr)
+        self.world.gate.is_open(&self.place)
     }
 
     /// Waits until rules or limits no longer let it go on; then what says so.

@@ -11,7 +11,7 @@ use policy::{
     Action, Base, Change, Context, Effect, ExecRule, Format, FsRule, NetRule, Perm, Perms, Policy, Proto, RulePath,
     Target,
 };
-pub use policy::{Document, nearest};
+pub use policy::{Document, nearest, split_places};
 use serde::{Deserialize, Serialize};
 use std::ffi::OsStr;
 use std::io::Read;
@@ -246,11 +246,19 @@ fn with_hint(fault: Fault, hint: Option<String>) -> Fault {
     }
 }
 
-/// `HOST[:PORTS]`, a range of addresses, `icmp:` and either of them, or `unix:` and the path of a socket.
+/// `HOST[:PORTS]` where HOST may be a range of addresses, `opaque:HOST[:PORTS]`, `icmp:HOST`, or `unix:PATH`.
 fn net_rule(flag: &str, action: Action, text: &str, caller: &Caller) -> Result<NetRule, Fault> {
     if let Some(path) = text.strip_prefix("unix:") {
         let to = Target::Unix(rule_path(flag, path, caller)?);
-        return Ok(NetRule { action, proto: Some(Proto::Unix), to, ports: None, methods: None, paths: None });
+        return Ok(NetRule {
+            action,
+            proto: Some(Proto::Unix),
+            to,
+            ports: None,
+            methods: None,
+            paths: None,
+            opaque: false,
+        });
     }
     if let Some((scheme, rest)) = text.split_once("://") {
         let host = rest.split('/').next().unwrap_or(rest);
@@ -260,26 +268,24 @@ fn net_rule(flag: &str, action: Action, text: &str, caller: &Caller) -> Result<N
             .hint(format!("write {flag} {host}{port}; methods and paths need a policy file"))
             .phase(Phase::Admission));
     }
-    let (proto, place) = match text.strip_prefix("icmp:") {
-        Some(place) => (Some(Proto::Icmp), place),
-        None => (None, text),
+    let (proto, opaque, place) = match text.split_once(':') {
+        Some(("icmp", place)) => (Some(Proto::Icmp), false, place),
+        Some(("opaque", place)) => (Some(Proto::Tcp), true, place),
+        _ => (None, false, text),
     };
-    let (host, ports) = match place.rsplit_once(':') {
-        Some((host, ports)) if !host.contains(':') || host.ends_with(']') => (host, Some(ports)),
-        _ => (place, None),
-    };
-    let refuse = |r: policy::Refusal| {
-        with_hint(Fault::invalid(format!("{flag} {text:?}: {}", r.message)).phase(Phase::Admission), r.hint)
-    };
-    if proto.is_some() && ports.is_some() {
-        return Err(Fault::invalid(format!("{flag} {text:?}: an echo request has no ports")).phase(Phase::Admission));
+    let invalid = |message: &str| Fault::invalid(format!("{flag} {text:?}: {message}")).phase(Phase::Admission);
+    let (to, ports) = policy::parse_place(place).map_err(|r| with_hint(invalid(&r.message), r.hint))?;
+    if proto == Some(Proto::Icmp) && ports.is_some() {
+        return Err(invalid("an echo request has no ports"));
     }
-    let ports = ports.map(policy::Ports::parse).transpose().map_err(refuse)?;
-    let to = match host.contains('/') {
-        true => Target::Cidr(policy::Cidr::parse(host).map_err(refuse)?),
-        false => Target::Host(policy::HostPattern::parse(host).map_err(refuse)?),
-    };
-    Ok(NetRule { action, proto, to, ports, methods: None, paths: None })
+    if opaque && (action == Action::Deny || to.is_address()) {
+        let why = match action {
+            Action::Deny => "what is denied is denied whatever is said",
+            _ => "addresses are judged by address and port as it is",
+        };
+        return Err(invalid(why).hint(format!("write {flag} {place}")));
+    }
+    Ok(NetRule { action, proto, to, ports, methods: None, paths: None, opaque })
 }
 
 /// The policy that a run gets: the named sources (the `default` preset when there are none), then the flags.

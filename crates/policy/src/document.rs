@@ -139,6 +139,13 @@ pub enum Target {
     Unix(RulePath),
 }
 
+impl Target {
+    /// Whether it is about addresses, whatever names lead to them.
+    pub fn is_address(&self) -> bool {
+        matches!(self, Target::Cidr(_) | Target::Host(HostPattern::Exact(Host::Addr(_))))
+    }
+}
+
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct NetRule {
     pub action: Action,
@@ -150,6 +157,8 @@ pub struct NetRule {
     pub methods: Option<Vec<String>>,
     /// Patterns over the whole path of the URL.
     pub paths: Option<Vec<UrlPath>>,
+    /// Address and port alone decide: the host that the client's first bytes name is not looked at.
+    pub opaque: bool,
 }
 
 /// A pattern over a URL's path: the wildcards of file paths, matched against the whole path.

@@ -225,7 +225,7 @@ fn net_rule(proto: Proto, to: Target, ports: Option<&BTreeSet<u16>>) -> NetRule 
     });
     // A rule without a protocol is about connections.
     let proto = Some(proto).filter(|proto| *proto != Proto::Tcp);
-    NetRule { action: Action::Allow, proto, to, ports, methods: None, paths: None }
+    NetRule { action: Action::Allow, proto, to, ports, methods: None, paths: None, opaque: false }
 }
 
 /// Why a place that was not let through gets no rule.

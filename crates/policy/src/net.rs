@@ -89,6 +89,14 @@ impl Resolved {
         self.policy.net.iter().any(|r| about(&r.rule)) || self.policy.secrets.iter().any(|s| Some(&s.rule.host) == host)
     }
 
+    /// Whether a rule about this place says that address and port alone decide. That it is let through at all is for `net` to say.
+    pub fn is_opaque(&self, ask: &NetAsk<'_>) -> bool {
+        let Ok(known) = Known::of(ask, &self.own) else {
+            return false;
+        };
+        self.policy.net.iter().any(|r| r.rule.opaque && r.rule.action != Action::Deny && known.meets(&r.rule))
+    }
+
     /// Whether a name may be asked for: whether some connection to it could be let through. Rules that deny or ask
     /// count only where they are about all of the name; what is left is decided when somebody connects. Where nothing but a
     /// person could let any connection through, the person is asked before the name is.

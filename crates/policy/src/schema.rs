@@ -114,6 +114,7 @@ pub(crate) const NET_RULE: Section = Section {
         key("ports", "string", "all", "A port, a list, a range.", r#""80,443""#),
         key("methods", "list of strings", "all", "HTTP methods. A rule with methods needs a connection the broker can read.", r#"["GET"]"#),
         key("paths", "list of strings", "all", "Patterns over the URL's whole path: `*` within a segment, `**` over segments.", r#"["/v1/*"]"#),
+        key("opaque", "boolean", "false", "Address and port alone decide: what passes is not read, whatever host it names. For protocols that look like HTTP and are not; only with `host`, and not with `methods` or `paths`.", "true"),
     ],
 };
 

@@ -94,6 +94,7 @@ pub(crate) fn net_rule(rule: &NetRule) -> Node {
     out.put_some("ports", rule.ports.as_ref().map(|p| Node::text(p.to_string())));
     out.put_some("methods", rule.methods.as_ref().map(Node::texts));
     out.put_some("paths", rule.paths.as_ref().map(|paths| Node::texts(paths.iter().map(ToString::to_string))));
+    out.put_some("opaque", rule.opaque.then_some(Node::Bool(true)));
     out.into_node()
 }
 

@@ -92,7 +92,7 @@ fn toml_has_the_same_checks_and_places() {
 }
 
 /// Every kind of mistake, as a body of a document and a part of the message.
-const MISTAKES: [(&str, &str); 96] = [
+const MISTAKES: [(&str, &str); 100] = [
     // Shape of the document.
     (r#""fs": null"#, "fs: expected an object, found null"),
     (r#""fs": []"#, "fs: expected an object, found a list"),
@@ -257,6 +257,22 @@ const MISTAKES: [(&str, &str); 96] = [
     (
         r#""net": {"rules": [{"action": "allow", "host": "a.b", "proto": "udp", "methods": ["GET"]}]}"#,
         "net.rules[0].methods: \"methods\" needs \"proto\": \"tcp\"",
+    ),
+    (
+        r#""net": {"rules": [{"action": "allow", "host": "a.b", "opaque": "yes"}]}"#,
+        "net.rules[0].opaque: expected true or false, found a string",
+    ),
+    (
+        r#""net": {"rules": [{"action": "allow", "host": "a.b", "opaque": true, "methods": ["GET"]}]}"#,
+        "net.rules[0].opaque: \"opaque\" says that nothing is read, and \"methods\" and \"paths\" need requests that are read",
+    ),
+    (
+        r#""net": {"rules": [{"action": "allow", "cidr": "10.0.0.0/8", "opaque": true}]}"#,
+        "net.rules[0].opaque: a rule about addresses is judged by address and port as it is; leave \"opaque\" out",
+    ),
+    (
+        r#""net": {"rules": [{"action": "deny", "host": "a.b", "opaque": true}]}"#,
+        "net.rules[0].opaque: a rule that denies holds whatever is said; leave \"opaque\" out",
     ),
     (
         r#""net": {"rules": [{"action": "allow", "host": "a.b", "paths": ["v1"]}]}"#,

@@ -172,7 +172,6 @@ fn policy() -> Command {
                         .long("net")
                         .value_name("HOST")
                         .action(ArgAction::Append)
-                        .value_delimiter(',')
                         .help("What it may reach meanwhile: HOST[:PORTS], unix:PATH, or `*` for every public host"),
                     path("output").short('o').value_name("FILE").help("Write the policy to FILE instead of stdout"),
                     flag("toml").help("Print TOML"),

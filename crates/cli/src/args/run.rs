@@ -216,6 +216,7 @@ pub(super) fn rule_args() -> Vec<Arg> {
             .value_hint(ValueHint::AnyPath)
             .help(help)
     };
+    // A list of hosts, in which ports have commas of their own; `policy::split_places` takes it apart.
     let deny = |name: &'static str, value: &'static str, help: &'static str| {
         Arg::new(name).long(name).value_name(value).action(ArgAction::Append).value_delimiter(',').help(help)
     };
@@ -223,11 +224,12 @@ pub(super) fn rule_args() -> Vec<Arg> {
         grant("read", "allow-read", "PATH", "Let the command read PATH and what is below it"),
         grant("write", "allow-write", "PATH", "Let the command change PATH on the host, at once"),
         grant("exec", "allow-exec", "PATH", "Let the command start this program"),
-        grant("net", "allow-net", "HOST", "Let the command reach HOST[:PORTS], icmp:HOST (ping), or unix:PATH"),
+        grant("net", "allow-net", "HOST", "Let the command reach HOST[:PORTS], icmp:HOST (ping), unix:PATH, or opaque:HOST:PORT (judged by address and port alone)")
+            .value_delimiter(None),
         deny("deny-read", "PATH", "Hide PATH, whatever else allows it"),
         deny("deny-write", "PATH", "Keep PATH unchanged, whatever else allows changes"),
         deny("deny-exec", "PATH", "Never start this program"),
-        deny("deny-net", "HOST", "Never reach HOST, or unix:PATH"),
+        deny("deny-net", "HOST", "Never reach HOST[:PORTS], or unix:PATH").value_delimiter(None),
     ]
 }
 

@@ -303,6 +303,47 @@ fn requests_are_judged_one_by_one_where_rules_look_at_them() {
     }
 }
 
+/// Ports are a list or a range with every kind of host, and several hosts may stand in one list.
+#[test]
+fn ports_are_lists_for_every_kind_of_host() {
+    const TRY: &str = "
+import socket
+for host, port in PLACES:
+    try:
+        socket.create_connection((host, port), 5).close()
+        print(port, end=' ')
+    except OSError: print('no', end=' ')
+";
+    for who in BOTH {
+        let world = world(who).server("http", "127.0.0.1", 5432).server("http", "127.0.0.1", 7777);
+        let reached = |list: &str, host: &str, ports: [u16; 3]| {
+            let places = ports.map(|port| format!("('{host}', {port})")).join(", ");
+            let run = world.python(&["--net", list], &TRY.replace("PLACES", &format!("[{places}]")));
+            run.assert_ok().stdout().trim().to_owned()
+        };
+        assert_eq!(reached("good.test:80,7000", "good.test", [80, 7000, 81]), "80 7000 no", "{who:?}");
+        assert_eq!(reached("bad.test:1,good.test:81,7000-7001", "good.test", [80, 7000, 81]), "no 7000 no", "{who:?}");
+        assert_eq!(reached(&format!("{PUBLIC}:80,7000,bad.test"), PUBLIC, [80, 7000, 81]), "80 7000 no", "{who:?}");
+        assert_eq!(reached(&format!("{PUBLIC}/32:80,81"), PUBLIC, [80, 7000, 81]), "80 no no", "{who:?}");
+        assert_eq!(reached("127.0.0.1:5432,7777", "127.0.0.1", [5432, 7777, 80]), "5432 7777 no", "{who:?}");
+        assert_eq!(
+            reached("[::1]:80,443,[fd00::/8]:80,good.test:80", "good.test", [80, 443, 7000]),
+            "80 no no",
+            "{who:?}"
+        );
+    }
+    let place = Place::new(As::User);
+    for (list, message) in [
+        ("good.test,443", r#"--net "443": "443" is a port without a host"#),
+        ("good.test:90-80", r#"--net "good.test:90-80": "90-80" is not a port or a range of ports"#),
+        ("opaque:10.0.0.1:80", r#"--net "opaque:10.0.0.1:80": addresses are judged by address and port as it is"#),
+    ] {
+        let run = place.run(&["--net", list], &["/bin/true"]);
+        run.assert_code(2);
+        assert!(run.stderr().contains(message) && run.stderr().contains("hint"), "{list}: {}", run.story());
+    }
+}
+
 #[test]
 fn bytes_are_counted_and_limited() {
     for who in BOTH {

@@ -7,9 +7,11 @@ use std::fs;
 use std::time::Duration;
 
 /// Stands at every address. `LOG` gets a line for every connection (`tcp ADDRESS PORT`), what was said on it (`said`,
-/// with the bytes as Python spells them), every datagram (`udp`) and every question (`dns NAME TYPE`).
+/// with the bytes as Python spells them), every datagram (`udp`) and every question (`dns NAME TYPE`). At port 8080 stands the web server
+/// of Python's library, which takes any word for a method and any white space between words, with a site for each host (`site HOST`).
 const SERVER: &str = r#"
 import gzip, os, socket, ssl, struct, sys, threading, time
+from wsgiref.simple_server import WSGIRequestHandler, make_server
 log = open(sys.argv[1], "ab", buffering=0)
 here, project = os.path.dirname(sys.argv[1]), sys.argv[2]
 lock = threading.Lock()
@@ -124,6 +126,14 @@ PORTS = [22, 25, 53, 80, 443, 1080, 3128, 7000, 7001, 8000, 8443, 9000]
 for port in PORTS:
     server = socket.create_server(("::", port), family=socket.AF_INET6, dualstack_ipv6=True, backlog=4096)
     threading.Thread(target=streams, args=(server, port), daemon=True).start()
+class Sites(WSGIRequestHandler):
+    def log_message(self, *words): pass
+def site(env, start):
+    note("site", env.get("HTTP_HOST", "none"))
+    start("200 OK", [("content-type", "text/plain")])
+    return [b"hello from " + env.get("HTTP_HOST", "none").encode()]
+web = make_server("0.0.0.0", 8080, site, handler_class=Sites)
+threading.Thread(target=web.serve_forever, daemon=True).start()
 for port in (53, 123, 443, 7000):
     s = socket.socket(socket.AF_INET6, socket.SOCK_DGRAM)
     s.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)

@@ -112,6 +112,11 @@ impl Ruling {
         self
     }
 
+    pub fn hint(mut self, hint: &str) -> Ruling {
+        self.hint = Some(hint.to_owned());
+        self
+    }
+
     pub fn event(&self, op: Op, stage: Stage, proto: Proto, address: Option<SocketAddr>) -> Event {
         Event {
             op,

@@ -19,6 +19,7 @@ pub use target::Target;
 pub use write::{Unwritable, write_request, write_response};
 
 pub(crate) use fields::{field, lines};
+pub(crate) use request::without_offer;
 
 /// The longest head, its empty line included.
 pub const MAX_HEAD: usize = 64 * 1024;

@@ -25,6 +25,37 @@ pub struct Request {
     pub connection: Connection,
 }
 
+/// Fields that offer the server another protocol, and what belongs to it.
+const OFFERS: [&str; 2] = ["upgrade", "http2-settings"];
+
+impl Request {
+    /// Takes back an offer to go on in another protocol in which requests name hosts of their own: HTTP/2 without TLS, and TLS.
+    /// Nobody could read those. Servers may ignore an offer, so to the client this is a server that does. Whether there was one.
+    pub fn take_back_offer(&mut self) -> bool {
+        let names_hosts = |word: &[u8]| {
+            let word = word.to_ascii_lowercase();
+            [&b"h2"[..], b"http", b"tls"].iter().any(|name| word.starts_with(name))
+        };
+        if !self.fields.words("upgrade").any(names_hosts) {
+            return false;
+        }
+        OFFERS.iter().for_each(|name| self.fields.remove(name));
+        if let Connection::Upgrade(_) = self.connection {
+            self.connection = Connection::KeepAlive;
+        }
+        true
+    }
+}
+
+/// The head without the lines that offer another protocol; the others stay as they are.
+pub(crate) fn without_offer(head: &[u8]) -> Vec<u8> {
+    let name = |line: &[u8]| line.split(|byte| *byte == b':').next().unwrap_or_default().to_ascii_lowercase();
+    let lines = head.split_inclusive(|byte| *byte == b'\n').enumerate();
+    // The first line is the request's own.
+    let kept = lines.filter(|(at, line)| *at == 0 || !OFFERS.iter().any(|offer| name(line) == offer.as_bytes()));
+    kept.flat_map(|(_, line)| line).copied().collect()
+}
+
 /// Reads the head at the start of the bytes.
 pub fn read_request(bytes: &[u8]) -> Head<Request> {
     resume_request(bytes, &mut Seen::default())

@@ -23,6 +23,7 @@ pub use tls::{Settings, Tls};
 
 use crate::court::{Court, Destination};
 use crate::event::{Event, Op, Stage};
+use crate::first::HTTP2_PREFACE as PREFACE;
 use crate::hello::{self, Hello};
 use policy::{Action, HostName, Proto};
 use std::net::SocketAddr;
@@ -36,8 +37,6 @@ use tokio_rustls::rustls::pki_types::ServerName;
 
 /// What decides where no rule was asked.
 const NO_RULE: &str = "defaults.net";
-/// How an HTTP/2 client begins on a connection without TLS.
-const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 const TOO_MANY: &str = "too many connections with HTTP/2 are open";
 /// How long someone may take to hear that nothing comes.
 const SHORT: Duration = Duration::from_secs(5);

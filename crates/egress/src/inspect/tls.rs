@@ -48,7 +48,8 @@ impl Default for Settings {
 
 /// What all inspected connections of one guest share.
 pub struct Tls {
-    authority: Arc<Authority>,
+    /// None where the guest trusts no authority of ours: then only what comes without TLS can be read.
+    authority: Option<Arc<Authority>>,
     pub(super) settings: Settings,
     provider: Arc<CryptoProvider>,
     /// Made with the first connection: reading the roots of the host takes some milliseconds.
@@ -82,7 +83,7 @@ impl Protocol {
 }
 
 impl Tls {
-    pub fn new(authority: Arc<Authority>, settings: Settings) -> Tls {
+    pub fn new(authority: Option<Arc<Authority>>, settings: Settings) -> Tls {
         let provider = Arc::new(ring::default_provider());
         Tls {
             authority,
@@ -94,13 +95,21 @@ impl Tls {
         }
     }
 
+    /// Whether TLS of the guest can be read.
+    pub(crate) fn has_authority(&self) -> bool {
+        self.authority.is_some()
+    }
+
     /// Room for one more connection with HTTP/2, as long as it is kept.
     pub(super) fn http2_slot(&self) -> Option<OwnedSemaphorePermit> {
         self.http2.clone().try_acquire_owned().ok()
     }
 
     pub(super) fn leaf(&self, name: Option<&str>, addr: Option<IpAddr>) -> Result<Arc<CertifiedKey>, Fault> {
-        self.authority.leaf(name, addr)
+        match &self.authority {
+            Some(authority) => authority.leaf(name, addr),
+            None => Err(Fault::internal("the guest trusts no authority of ours")),
+        }
     }
 
     /// Opens a plain connection to the server.

@@ -7,6 +7,7 @@
 mod asking;
 mod connections;
 mod datagrams;
+mod disguises;
 mod first_bytes;
 mod guest;
 mod measure;
@@ -22,6 +23,7 @@ fn cases() -> Vec<Case> {
         names::CASES,
         connections::CASES,
         first_bytes::CASES,
+        disguises::CASES,
         proxies::CASES,
         datagrams::CASES,
         asking::CASES,

@@ -147,7 +147,7 @@ impl World {
             limit: u64::MAX.into(),
             secret_in,
         };
-        let tls = Arc::new(Tls::new(authority.clone(), settings));
+        let tls = Arc::new(Tls::new(Some(authority.clone()), settings));
         World { court: Arc::new(court), tls, authority, servers }
     }
 

@@ -136,14 +136,15 @@ fn explain_under(
     if program.starts_with('/') {
         return Ok(told(policy::explain_exec(&resolved, &real(Path::new(&program)))));
     }
-    let (host, port) = match text.rsplit_once(':') {
-        Some((host, port)) if !host.contains(':') => {
-            let port = port.parse().map_err(|_| Fault::invalid(format!("{text}: {port:?} is no port")))?;
-            (host.to_string(), port)
-        }
-        _ => (text.to_string(), 443),
-    };
-    let ask = policy::NetAsk { addr: host.parse().ok(), ..policy::NetAsk::tcp(&host, port) };
+    let (host, port) = policy::split_ports(&text);
+    let port = port.map(|port| {
+        let fault =
+            || Fault::invalid(format!("{text}: {port:?} is no port")).hint(format!("name one, such as {host}:443"));
+        port.parse().ok().filter(|port| *port != 0).ok_or_else(fault)
+    });
+    let port = port.transpose()?.unwrap_or(443);
+    let address = host.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(host);
+    let ask = policy::NetAsk { addr: address.parse().ok(), ..policy::NetAsk::tcp(host, port) };
     Ok(told(policy::explain_net(&resolved, &ask)))
 }
 

@@ -123,11 +123,27 @@ fn foreign_host(text: &str) -> Result<(HostPattern, Option<Ports>), Refusal> {
 }
 
 fn host_rule(action: Action, host: HostPattern, ports: Option<Ports>) -> NetRule {
-    NetRule { action, proto: Some(Proto::Tcp), to: Target::Host(host), ports, methods: None, paths: None }
+    NetRule {
+        action,
+        proto: Some(Proto::Tcp),
+        to: Target::Host(host),
+        ports,
+        methods: None,
+        paths: None,
+        opaque: false,
+    }
 }
 
 fn socket_rule(action: Action, path: RulePath) -> NetRule {
-    NetRule { action, proto: Some(Proto::Unix), to: Target::Unix(path), ports: None, methods: None, paths: None }
+    NetRule {
+        action,
+        proto: Some(Proto::Unix),
+        to: Target::Unix(path),
+        ports: None,
+        methods: None,
+        paths: None,
+        opaque: false,
+    }
 }
 
 /// Names of this host lead to special addresses, which only ranges open.

@@ -8,6 +8,7 @@ use crate::host::HostPattern;
 use crate::path::{Refusal, RulePath};
 use crate::ports::Ports;
 use crate::schema;
+use terms::Action;
 
 pub(super) fn rule(at: &Cursor<'_>) -> Result<NetRule, Problem> {
     let fields = at.object(&schema::NET_RULE)?;
@@ -30,6 +31,7 @@ pub(super) fn rule(at: &Cursor<'_>) -> Result<NetRule, Problem> {
     if let (Some(at), Some(why)) = (fields.get("ports"), portless) {
         return Err(at.problem(why));
     }
+    let opaque = opaque(&fields, action, http, &to)?;
     Ok(NetRule {
         action,
         proto,
@@ -37,7 +39,24 @@ pub(super) fn rule(at: &Cursor<'_>) -> Result<NetRule, Problem> {
         ports: fields.get("ports").map(|at| parsed(&at, Ports::parse)).transpose()?,
         methods: fields.get("methods").map(|at| each(&at, method)).transpose()?,
         paths: fields.get("paths").map(|at| each(&at, url_path)).transpose()?,
+        opaque,
     })
+}
+
+/// `opaque` says that names do not count, so it is refused where they do not count anyway, and where requests must be read.
+fn opaque(fields: &Fields<'_>, action: Action, is_tcp: bool, to: &Target) -> Result<bool, Problem> {
+    let Some(at) = fields.get("opaque") else { return Ok(false) };
+    let why = match to {
+        _ if !at.boolean()? => return Ok(false),
+        _ if action == Action::Deny => "a rule that denies holds whatever is said; leave \"opaque\" out",
+        _ if !is_tcp => "\"opaque\" needs \"proto\": \"tcp\"",
+        _ if fields.get("methods").or(fields.get("paths")).is_some() => {
+            "\"opaque\" says that nothing is read, and \"methods\" and \"paths\" need requests that are read"
+        }
+        to if to.is_address() => "a rule about addresses is judged by address and port as it is; leave \"opaque\" out",
+        _ => return Ok(true),
+    };
+    Err(at.problem(why))
 }
 
 fn target(fields: &Fields<'_>, proto: Option<Proto>) -> Result<Target, Problem> {
