@@ -297,7 +297,11 @@ const FIELDS: [(&str, &str, &str); 51] = [
         "Most memory at a time: of all processes where the run has a control group, else of the largest process.",
     ),
     ("usage.output_bytes", "number", "Bytes of both streams that were passed on or kept."),
-    ("usage.disk_bytes", "number", "Bytes in the private `/tmp` at the end."),
+    (
+        "usage.disk_bytes",
+        "number",
+        "The most bytes seen in the private `/tmp` and, under a limit on space, in the workspace; files without a name included.",
+    ),
     ("usage.net_bytes", "number", "Bytes over the network, both ways, published ports included."),
     (
         "usage.processes_peak",

@@ -6,10 +6,11 @@ mod layer;
 
 use self::layer::Layer;
 use crate::core_dumps;
+use crate::nameless::Nameless;
 use crate::workspace::{Crowd, Gauge};
 use policy::{Perms, Plan};
 use rustix::fs::{FileType, OFlags};
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -262,6 +263,8 @@ pub struct Meter<'a> {
     event_at: Option<Instant>,
     /// What was counted, in a guest that stays, before what runs now began.
     before: Before,
+    /// The most space that was seen to be taken, since the command or the first of several began.
+    peak_bytes: Cell<u64>,
 }
 
 #[derive(Clone, Copy, Default)]
@@ -308,7 +311,19 @@ impl<'a> Meter<'a> {
         let started = Instant::now();
         let layer = RefCell::default();
         let before = Before::default();
-        Meter { limits, layer, group, events, started, cpu_before: 0, scratch: None, event_at: None, before }
+        let peak_bytes = Cell::new(0);
+        Meter {
+            limits,
+            layer,
+            group,
+            events,
+            started,
+            cpu_before: 0,
+            scratch: None,
+            event_at: None,
+            before,
+            peak_bytes,
+        }
     }
 
     /// There is a workspace to be counted.
@@ -319,6 +334,7 @@ impl<'a> Meter<'a> {
     /// The command is about to run: what was used up to here is ours.
     pub fn start(&mut self, scratch: Option<OwnedFd>) {
         self.started = Instant::now();
+        self.peak_bytes.set(0);
         self.cpu_before = self.cpu_us().unwrap_or(0);
         self.scratch = scratch.and_then(|handle| {
             let (pages_before, entries_before) = used_space(&handle)?;
@@ -331,9 +347,21 @@ impl<'a> Meter<'a> {
     pub fn start_anew(&mut self) {
         self.started = Instant::now();
         self.cpu_before = self.cpu_us().unwrap_or(0);
+        self.peak_bytes.set(0);
         let (bytes, entries) = if self.limits_space() { self.space_used() } else { (0, 0) };
         let pids_denied = self.group.as_ref().map_or(0, Group::pids_denied);
         self.before = Before { bytes, entries, pids_denied };
+    }
+
+    /// Files without a name count too, where anything bounds what the workspace takes. Looking for them costs time that runs
+    /// without such a bound need not pay.
+    pub fn count_nameless(&mut self, first: i32, workspace: &Path) {
+        let layer = self.layer.get_mut();
+        if (self.limits.max_disk_mb.is_some() || self.limits.max_files.is_some() || layer.shares())
+            && let Some(files) = Nameless::of(first, workspace)
+        {
+            layer.count_nameless(files);
+        }
     }
 
     /// What the workspace takes is looked at where no limit needs it, so that it can be told; nobody waits for this.
@@ -465,7 +493,9 @@ impl<'a> Meter<'a> {
     fn space_used(&self) -> (u64, u64) {
         let (pages, entries) = self.space().unwrap_or_default();
         let (bytes_kept, kept) = self.layer.borrow_mut().used();
-        (pages * PAGE + bytes_kept, entries + kept)
+        let bytes = pages * PAGE + bytes_kept;
+        self.peak_bytes.set(self.peak_bytes.get().max(bytes));
+        (bytes, entries + kept)
     }
 
     /// Whether it was not the allowance that was met, but the end of the file system that holds the workspace.
@@ -526,7 +556,7 @@ impl<'a> Meter<'a> {
             wall_ms: self.wall_ms(),
             cpu_ms: figures.cpu_us.map_or(cpu_us, |us| us.saturating_sub(self.cpu_before)) / 1000,
             memory_peak_bytes: figures.memory_peak.unwrap_or(max_rss_kb * 1024),
-            disk_bytes: self.disk_bytes(),
+            disk_bytes: self.disk_peak_bytes(),
             processes_peak: figures.pids_peak.map(|n| n.saturating_sub(OURS)),
             ..Usage::default()
         }
@@ -540,6 +570,11 @@ impl<'a> Meter<'a> {
     /// Bytes in the private space and, when they were last counted, in the workspace.
     pub fn disk_bytes(&self) -> u64 {
         self.space().map_or(0, |(pages, _)| pages * PAGE) + self.layer.borrow().last.0
+    }
+
+    /// The most bytes there that were seen.
+    pub fn disk_peak_bytes(&self) -> u64 {
+        self.disk_bytes().max(self.peak_bytes.get())
     }
 
     /// The group, where it can hold everything still.

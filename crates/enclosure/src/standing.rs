@@ -97,6 +97,9 @@ impl<'a> Standing<'a> {
             }
         }
         self.meter.start(self.places.scratch.take());
+        if let Some(workspace) = &self.request.workspace {
+            self.meter.count_nameless(self.spawned.pid, &workspace.at);
+        }
         self.judge.room = self.meter.room();
         Ok(handles.terminal)
     }

@@ -1,6 +1,7 @@
 //! What a guest changes without the host's noticing: which directory it is, and what lies over it. Says nothing of records,
 //! diffs or reviews.
 
+use crate::nameless::Nameless;
 use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -35,9 +36,18 @@ pub trait Gauge {
     /// Bytes and entries before the run. One that begins with more than its allowance can make it less, and not more.
     fn before(&self) -> (u64, u64);
 
-    /// Bytes and entries in what the guest writes to; none while a look around is still under way. Takes a few milliseconds
+    /// Whether an allowance is shared with others.
+    fn shares(&self) -> bool;
+
+    /// Files without a name count as well from now on; this finds them.
+    fn count_nameless(&mut self, files: Nameless);
+
+    /// Bytes and entries in what the guest writes to, with those of files that it only holds open; none while a look around is still under way. Takes a few milliseconds
     /// at most each time.
     fn used(&mut self) -> Option<(u64, u64)>;
+
+    /// The next look begins anew, because one that is under way may have passed by what was made since.
+    fn look_anew(&mut self);
 
     /// How full its file system is, where that is too full to go on: bytes in use, and how many may be.
     fn overfull(&self) -> Option<(u64, u64)>;

@@ -8,11 +8,16 @@ use crate::sandbox::{Run, Sandbox};
 use crate::snapshots::{self, Snapshot, Template};
 use crate::state::State;
 use crate::warm::Spare;
+use enclosure::Nameless;
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
 use store::Kept;
 use terms::{ErrorKind, Fault, LimitKind, Limits, Phase, Retry};
 use workspace::Rel;
 
 const MEBIBYTE: f64 = 1024.0 * 1024.0;
+/// How long processes are looked at for files without a name.
+const LONGEST_LOOK: Duration = Duration::from_secs(2);
 
 /// What is there now.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -101,7 +106,22 @@ pub fn disk_bytes(caller: &Caller) -> Result<u64, Fault> {
     let state = State::open(caller)?;
     let layers: u64 = gc::layer_names(&state)?.iter().map(|id| measure::layer(&state.layers, id).bytes).sum();
     let output = state.dir.dir(&Rel::top().join(b"keepers")).map_or(0, |dir| measure::tree(&dir).bytes);
-    Ok(layers + output)
+    Ok(layers + output + nameless_bytes(&state)?)
+}
+
+/// What processes in the sandboxes hold that has no name any more, and is in no layer that can be walked.
+fn nameless_bytes(state: &State) -> Result<u64, Fault> {
+    let until = Instant::now() + LONGEST_LOOK;
+    let (runs, sandboxes) = state.store.read(|tx| Ok((tx.list_open::<Run>()?, tx.list::<Sandbox>()?)))?;
+    let mut supervisors = BTreeMap::new();
+    for Kept { record: run, .. } in runs.iter().filter(|run| live::handle(&run.record).is_some()) {
+        let sandbox = sandboxes.iter().find(|sandbox| sandbox.id == run.sandbox);
+        if let (Some(sandbox), Ok(pid)) = (sandbox, i32::try_from(run.pid)) {
+            supervisors.insert(pid, &sandbox.record.base);
+        }
+    }
+    let found = supervisors.into_iter().filter_map(|(pid, base)| Nameless::of(pid, base)?.scan(until));
+    Ok(found.map(|files| files.values().sum::<u64>()).sum())
 }
 
 fn is_live(state: &State, sandbox: &Sandbox) -> bool {

@@ -52,6 +52,13 @@ pub fn try_copy_descriptor(tid: i32, fd: i32) -> Result<std::os::fd::OwnedFd, i3
     }
 }
 
+/// Whether two threads have one table of descriptors. False where the kernel does not say.
+pub fn share_descriptors(one: i32, other: i32) -> bool {
+    const KCMP_FILES: i32 = 2;
+    // SAFETY: numbers only.
+    unsafe { libc::syscall(libc::SYS_kcmp, one, other, KCMP_FILES, 0usize, 0usize) == 0 }
+}
+
 /// A copy of a descriptor that we were started with, by its number, if it can be written to.
 pub fn inherited_for_writing(fd: u32) -> Result<std::os::fd::OwnedFd, CallError> {
     use std::os::fd::{FromRawFd, OwnedFd};

@@ -4,6 +4,7 @@ use crate::support::http::{Answer, Daemon};
 use crate::support::{As, Place};
 use serde_json::{Value, json};
 use std::fs;
+use std::time::{Duration, Instant};
 
 struct World {
     daemon: Daemon,
@@ -103,6 +104,36 @@ fn what_layers_take_is_measured() {
     let w = World { daemon: Daemon::start_with(&place, &flags), place, blue, green };
     is_over(&w.make(&w.blue, json!({})), "disk_mb", "tenant blue");
     w.make(&w.green, json!({})).assert_ok();
+}
+
+/// Files that a command holds without a name are in no layer that could be walked.
+#[test]
+fn what_has_no_name_is_measured() {
+    let quota = "[tenant.blue.quota]\ndisk = \"1m\"\n";
+    let w = World::new(quota);
+    let made = w.make(&w.blue, json!({"policies": ["workspace-write"]})).assert_ok();
+    let (id, tenant) = (made["id"].as_str().unwrap().to_owned(), w.place.state().join("tenants/blue"));
+    let verb = |place: &Place, words: &[&str]| {
+        let done = place.cofferdam(words).env("COFFERDAM_STATE", &tenant).output().unwrap();
+        assert!(done.status.success(), "{done:?}");
+        String::from_utf8(done.stdout).unwrap().trim().to_owned()
+    };
+    let script = "import os,time; f=os.open('.',os.O_TMPFILE|os.O_RDWR); os.write(f,b'z'*3000000); print('held',flush=True); time.sleep(300)";
+    let run = verb(&w.place, &["exec", "-d", &id, "/usr/bin/python3", "-c", script]);
+    let end = Instant::now() + Duration::from_secs(20);
+    while !verb(&w.place, &["logs", &run]).contains("held") {
+        assert!(Instant::now() < end, "not in time");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    // A new daemon measures anew.
+    let World { daemon, place, blue, green } = w;
+    drop(daemon);
+    let file = place.file("again.toml", quota);
+    let flags = ["--listen", "127.0.0.1:0", "--config", file.to_str().unwrap()];
+    let w = World { daemon: Daemon::start_with(&place, &flags), place, blue, green };
+    is_over(&w.make(&w.blue, json!({})), "disk_mb", "tenant blue");
+    w.make(&w.green, json!({})).assert_ok();
+    verb(&w.place, &["rm", "--force", "-t", "0", &id]);
 }
 
 /// What a sandbox may use counts while it is live, and one without a bound fits in no quota.

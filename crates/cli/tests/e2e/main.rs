@@ -18,6 +18,7 @@ mod limits_refused;
 mod limits_tree;
 mod locks;
 mod lost_output;
+mod nameless;
 mod network;
 mod network_echo;
 mod network_told;

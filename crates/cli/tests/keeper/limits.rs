@@ -99,3 +99,34 @@ fn a_limit_that_is_met_in_passing_is_told() {
     assert_eq!((&full["verdict"], &full["limit_kind"]), (&json!("limit_exceeded"), &json!("disk_mb")), "{full}");
     assert_eq!(outcome(&live, &[], "rm full; head -c 100000 /dev/zero > some")["verdict"], "ok");
 }
+
+/// Holds a file of so many kibibytes that never had a name, until it is told to end.
+fn holds(kib: u32, then: &str) -> String {
+    format!(
+        "exec /usr/bin/python3 -c 'import os,time\nf=os.open(\".\",os.O_TMPFILE|os.O_RDWR)\nos.write(f,b\"z\"*({kib}<<10))\n{then}'"
+    )
+}
+
+/// What commands hold together counts, and what a killed one held is free again.
+#[test]
+fn files_without_a_name_count_over_all_commands() {
+    for who in BOTH {
+        let place = Place::new(who);
+        let live = Live::new(&place, &["--disk", "4m"]);
+        let first = live.detach(&[], &holds(3000, "open(\"ready\",\"w\")\ntime.sleep(40)"));
+        crate::place::soon(|| live.sh(&[], "test -e ready", b"").status.success());
+        // The control: with the first one beside it.
+        assert_eq!(outcome(&live, &[], &holds(600, "time.sleep(0.2)"))["verdict"], "ok", "{who:?}");
+        let second = outcome(&live, &[], &holds(1400, "time.sleep(40)"));
+        for ended in [&second, &live.outcome(&first)] {
+            let told = (&ended["verdict"], &ended["limit_kind"], &ended["limit"]);
+            assert_eq!(told, (&json!("limit_exceeded"), &json!("disk_mb"), &json!(4.0)), "{who:?}: {ended}");
+        }
+        // Nothing of them is left to be paid for.
+        assert_eq!(outcome(&live, &[], &holds(3000, "time.sleep(0.2)"))["verdict"], "ok", "{who:?}");
+        let run = live.detach(&[], &holds(3000, "time.sleep(40)"));
+        place.verb(&["kill", &run]);
+        live.outcome(&run);
+        assert_eq!(outcome(&live, &[], &holds(3000, "time.sleep(0.2)"))["verdict"], "ok", "{who:?}");
+    }
+}

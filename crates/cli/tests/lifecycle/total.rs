@@ -78,6 +78,27 @@ fn all_layers_together_stay_below_the_total() {
     }
 }
 
+/// What has no name takes room from others as well.
+#[test]
+fn files_without_a_name_are_in_the_total() {
+    for who in BOTH {
+        let place = Place::new(who);
+        let holds = |kib: u32, seconds: &str| {
+            let text = format!(
+                "import os,time\nf=os.open('.',os.O_TMPFILE|os.O_RDWR)\n[os.write(f,b'z'*1024) for _ in range({kib})]\ntime.sleep({seconds})"
+            );
+            document(&under(&place, DISK, &["run", "--rm", "--json", "--", "/usr/bin/python3", "-c", &text]))
+        };
+        assert_eq!(holds(7000, "0.5")["verdict"], "ok", "the control, just below");
+        let over = holds(9000, "40");
+        assert_eq!(
+            (&over["verdict"], &over["limit_kind"]),
+            (&"limit_exceeded".into(), &"total_disk_mb".into()),
+            "{over}"
+        );
+    }
+}
+
 #[test]
 fn runs_at_once_share_the_total() {
     let place = Place::new(As::User);

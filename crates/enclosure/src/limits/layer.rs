@@ -1,5 +1,6 @@
 //! The account of a workspace, which raises no event: looked at so often that looking costs little.
 
+use crate::nameless::Nameless;
 use crate::workspace::{Crowd, Gauge};
 use std::time::{Duration, Instant};
 
@@ -23,6 +24,16 @@ impl<'a> Layer<'a> {
 
     pub fn is_watched(&self) -> bool {
         self.gauge.is_some()
+    }
+
+    pub fn shares(&self) -> bool {
+        self.gauge.as_ref().is_some_and(|gauge| gauge.shares())
+    }
+
+    pub fn count_nameless(&mut self, files: Nameless) {
+        if let Some(gauge) = &mut self.gauge {
+            gauge.count_nameless(files);
+        }
     }
 
     pub fn before(&self) -> (u64, u64) {
@@ -53,6 +64,7 @@ impl<'a> Layer<'a> {
     pub fn finish(&mut self) {
         let end = Instant::now() + LAST;
         let Some(gauge) = &mut self.gauge else { return };
+        gauge.look_anew();
         while Instant::now() < end {
             if let Some(found) = gauge.used() {
                 self.last = found;

@@ -135,9 +135,10 @@ impl Residence<'_> {
         self.guest.net_bytes()
     }
 
-    /// Bytes in the private space and, when they were last counted, in the workspace; likewise.
-    pub fn disk_bytes(&self) -> u64 {
-        self.guest.meter.disk_bytes()
+    /// The most bytes that were seen in the private space and, as far as they were counted, in the workspace since commands began
+    /// to run; likewise.
+    pub fn disk_peak_bytes(&self) -> u64 {
+        self.guest.meter.disk_peak_bytes()
     }
 
     /// What it uses now: by its groups where it has some, else by what the kernel tells of its processes.

@@ -64,7 +64,11 @@ impl Tracked {
         let limited = self.record.limits.max_disk_mb.is_some() || self.record.limits.max_files.is_some();
         let is_copy = self.held.stack.driver != Driver::Overlay;
         let used_before = is_copy || matches!(self.held.owner, Owner::Sandbox(_));
-        Some(Box::new(if limited && used_before { meter.settle() } else { meter }))
+        Some(Box::new(match (used_before, limited || meter.shares()) {
+            (false, _) => meter.of_fresh_layer(),
+            (true, true) => meter.settle(),
+            (true, false) => meter,
+        }))
     }
 
     /// After the end of the command: what it changed is counted, and kept or dropped.

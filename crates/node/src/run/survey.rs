@@ -1,7 +1,10 @@
 //! Measures the layer that a run writes to while the guest lives: in small turns, and never for longer than a bound.
+//!
+//! One round looks for files without a name, walks the layer, and looks for files without a name again. A file may lose its name
+//! between two looks, or get one; so that none counts twice, only those count that had no name before the walk and after it.
 
 use crate::total::Account;
-use enclosure::{Crowd, Gauge};
+use enclosure::{Crowd, Gauge, Nameless, NamelessFiles};
 use std::io;
 use std::time::{Duration, Instant};
 use workspace::descent::Descent;
@@ -31,6 +34,8 @@ pub(super) struct Meter {
     counts: bool,
     before: (u64, u64),
     moved: u32,
+    /// Finds files without a name that the guest holds, where those count.
+    nameless: Option<Nameless>,
     account: Option<Own>,
 }
 
@@ -53,6 +58,9 @@ struct Own {
 }
 
 struct Round {
+    stage: Stage,
+    /// Files without a name before the walk.
+    nameless: NamelessFiles,
     way: Descent,
     /// Of each directory on the way: names still to be looked at.
     waiting: Vec<Vec<Vec<u8>>>,
@@ -61,12 +69,27 @@ struct Round {
     spent: Duration,
 }
 
+#[derive(Clone, Copy)]
+enum Stage {
+    FirstLook,
+    Walk,
+    LastLook,
+}
+
+/// A round that is complete.
+struct Measured {
+    /// Bytes and entries.
+    figure: (u64, u64),
+    /// No file lost its name or got one meanwhile; else some may not have been counted.
+    settled: bool,
+}
+
 impl Meter {
     pub fn new(up: &Dir, state: &Dir, account: Option<Account>) -> io::Result<Meter> {
         let (up, state) = (up.try_clone()?, state.try_clone()?);
         let account = account.map(|account| Own { account, first: None, now: (0, 0), look_at: None });
         let counts = rustix::fs::fstatfs(&up).is_ok_and(|fs| COUNTING.contains(&(fs.f_type as u64 & 0xffff_ffff)));
-        Ok(Meter { up, state, round: None, known: None, counts, before: (0, 0), moved: 0, account })
+        Ok(Meter { up, state, round: None, known: None, counts, before: (0, 0), moved: 0, nameless: None, account })
     }
 
     /// Measures what is there already; a layer that takes longer counts as empty before.
@@ -75,9 +98,16 @@ impl Meter {
         while Instant::now() < end {
             if let Some(found) = self.used() {
                 self.before = found;
+                self.account.iter_mut().for_each(|own| own.first = Some(found));
                 break;
             }
         }
+        self
+    }
+
+    /// The layer was just made, and holds nothing: whatever is in it from now on is growth.
+    pub fn of_fresh_layer(mut self) -> Meter {
+        self.account.iter_mut().for_each(|own| own.first = Some((0, 0)));
         self
     }
 
@@ -87,9 +117,36 @@ impl Meter {
     }
 
     fn begin(&self) -> io::Result<Round> {
-        let waiting = vec![self.up.names()?];
         let (way, before) = (Descent::at(&self.up)?, self.free());
-        Ok(Round { way, waiting, found: (0, 0), before, spent: Duration::ZERO })
+        let (stage, nameless) = (Stage::FirstLook, NamelessFiles::new());
+        Ok(Round { stage, nameless, way, waiting: Vec::new(), found: (0, 0), before, spent: Duration::ZERO })
+    }
+
+    /// Goes on with a round until it is complete or the turn is over.
+    fn go_on(&mut self, round: &mut Round, until: Instant) -> io::Result<Option<Measured>> {
+        loop {
+            match round.stage {
+                Stage::FirstLook => {
+                    let Some(files) = self.look_for_nameless(until) else { return Ok(None) };
+                    (round.nameless, round.stage) = (files, Stage::Walk);
+                    round.waiting = vec![self.up.names()?];
+                }
+                Stage::Walk => {
+                    if !round.walk(until)? {
+                        return Ok(None);
+                    }
+                    round.stage = Stage::LastLook;
+                }
+                Stage::LastLook => {
+                    let files = self.look_for_nameless(until);
+                    return Ok(files.map(|files| round.finish(&files)));
+                }
+            }
+        }
+    }
+
+    fn look_for_nameless(&mut self, until: Instant) -> Option<NamelessFiles> {
+        self.nameless.as_mut().map_or_else(|| Some(NamelessFiles::new()), |nameless| nameless.scan(until))
     }
 
     /// Whether what is known holds still.
@@ -99,8 +156,16 @@ impl Meter {
 }
 
 impl Round {
-    /// Goes on until all is seen or the turn is over; whether all is seen.
-    fn go_on(&mut self, until: Instant) -> io::Result<bool> {
+    /// The figures of the walk, and of the files that had no name before it nor after it.
+    fn finish(&self, nameless: &NamelessFiles) -> Measured {
+        let held = nameless.iter().filter(|(inode, _)| self.nameless.contains_key(inode)).map(|(_, bytes)| bytes);
+        let (bytes, files) = held.fold((0, 0), |(bytes, files), more| (bytes + more, files + 1));
+        let settled = self.nameless.keys().eq(nameless.keys());
+        Measured { figure: (self.found.0 + bytes, self.found.1 + files), settled }
+    }
+
+    /// Walks until all is seen or the turn is over; whether all is seen.
+    fn walk(&mut self, until: Instant) -> io::Result<bool> {
         while let Some(names) = self.waiting.last_mut() {
             let Some(name) = names.pop() else {
                 self.waiting.pop();
@@ -135,6 +200,14 @@ impl Gauge for Meter {
         self.before
     }
 
+    fn shares(&self) -> bool {
+        self.account.is_some()
+    }
+
+    fn count_nameless(&mut self, files: Nameless) {
+        (self.nameless, self.known, self.round) = (Some(files), None, None);
+    }
+
     fn used(&mut self) -> Option<(u64, u64)> {
         if let (Some(known), None) = (&self.known, &self.round)
             && self.holds(known)
@@ -146,24 +219,30 @@ impl Gauge for Meter {
             Some(round) => round,
             None => self.begin().ok()?,
         };
-        let went = round.go_on(began + TURN);
+        let went = self.go_on(&mut round, began + TURN);
         round.spent += began.elapsed();
-        match went {
-            Ok(false) => {
+        let measured = match went {
+            Ok(None) => {
                 self.round = Some(round);
-                None
+                return None;
             }
             Err(_) if self.moved < PATIENCE => {
                 self.moved += 1;
-                None
+                return None;
             }
-            Ok(true) | Err(_) => {
-                self.moved = 0;
-                let until = Instant::now() + PAUSE.max(round.spent * SHARE);
-                self.known = Some(Known { figure: round.found, free: round.before, until });
-                Some(round.found)
-            }
-        }
+            Ok(Some(measured)) => measured,
+            // The tree does not stand still: what was seen of it counts as all.
+            Err(_) => round.finish(&round.nameless),
+        };
+        self.moved = 0;
+        let Measured { figure, settled } = measured;
+        let until = Instant::now() + PAUSE.max(round.spent * SHARE);
+        self.known = settled.then_some(Known { figure, free: round.before, until });
+        Some(figure)
+    }
+
+    fn look_anew(&mut self) {
+        self.round = None;
     }
 
     fn overfull(&self) -> Option<(u64, u64)> {

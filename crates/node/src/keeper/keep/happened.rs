@@ -47,7 +47,7 @@ impl Keep {
 
     /// The tree of a run is gone.
     pub(super) fn close(&mut self, run: &str, end: Option<&enclosure::End>, reason: Option<&str>) {
-        let (net, disk) = (self.residence.net_bytes(), self.residence.disk_bytes());
+        let (net, disk) = (self.residence.net_bytes(), self.residence.disk_peak_bytes());
         let Some(work) = self.works.get_mut(run) else { return };
         let outcome = self.premises.outcome(work.run_id.clone());
         let mut outcome = work.close(end, outcome, net, disk, &mut self.buffer);
