@@ -17,7 +17,7 @@ mod write;
 
 pub use changes::Source;
 pub use import::{Bounds, Imported, import};
-pub use plain::{Packed, Room, Unpacked, pack, unpack};
+pub use plain::{LeftOut, Onto, Packed, Room, Unpacked, pack, unpack};
 pub use write::{Exported, export};
 
 /// Grows when older versions can no longer read what we write.

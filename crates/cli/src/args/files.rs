@@ -25,7 +25,7 @@ fn cp() -> Command {
             "Copy files into a sandbox's workspace or out of it. One of SRC and DST is SANDBOX:PATH, with a path relative to the \
              workspace; the other is a path here, or `-` for standard input or output. Directories are copied with all that is in them.\n\n\
              As with `cp`, what is copied to a directory that is there goes into it under its own name; `SRC/.` copies what is in SRC. \
-             Neither side's links are followed on the way. A sandbox that is not live is made so for as long as it takes, \
+             Neither side's links are followed on the way. FIFOs, sockets and devices are left out and named. A sandbox that is not live is made so for as long as it takes, \
              and nothing runs in it.",
         )
         .arg(end("src", "SRC").help("What to copy: SANDBOX:PATH, a path, or -"))

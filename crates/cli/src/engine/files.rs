@@ -7,7 +7,7 @@ use client::{Ask, Content, Heard};
 use node::files::Interest;
 use node::files::change::{self, Moved, Removed};
 use node::files::search::{self, Found};
-use node::files::tar::{self, Unpacked};
+use node::files::tar::{self, LeftOut, Unpacked};
 use node::files::watch::{self, Event};
 use node::files::{self, Entry, Purpose, Rel, Root, Target, list, read, write};
 use serde_json::{Value, json};
@@ -104,16 +104,23 @@ impl Engine {
         }
     }
 
-    /// A directory or a file as a tar stream; how many sockets and devices were left out, where that is told.
-    pub fn files_pack(&self, place: &Place, out: Leaving<'_>) -> Result<u64, Fault> {
+    /// A directory or a file as a tar stream; which FIFOs, sockets and devices were left out.
+    pub fn files_pack(&self, place: &Place, out: Leaving<'_>) -> Result<LeftOut, Fault> {
         match self {
             Engine::Here(caller) => {
                 let (root, path) = opened(place, Purpose::Reading, caller)?;
-                tar::pack(&root, &path, out).map(|packed| packed.left_out)
+                let mut left_out = LeftOut::default();
+                tar::pack(&root, &path, out, &mut |found| left_out = found)?;
+                Ok(left_out)
             }
             Engine::There(there) => {
                 let ask = at(Ask::get(&["v1", "sandboxes", &place.sandbox, "files", "archive"]), place);
-                there.client.bytes(ask, out).map(|_| 0)
+                let headers = there.client.bytes(ask, out)?;
+                let told = headers.get("cofferdam-left-out").map(|told| serde_json::from_slice(told.as_bytes()));
+                told.unwrap_or_else(|| Ok(LeftOut::default())).map_err(|e| {
+                    let message = format!("the daemon's header cofferdam-left-out cannot be read: {e}");
+                    Fault::new(ErrorKind::ProviderFailed, message).phase(Phase::Delivery)
+                })
             }
         }
     }

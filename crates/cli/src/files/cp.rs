@@ -5,8 +5,9 @@ use super::place::Place;
 use crate::engine::Engine;
 use crate::render::print_document;
 use clap::ArgMatches;
+use node::files::tar::{self, LeftOut};
 use node::files::write::{self, Ask};
-use node::files::{self, FileKind, Rel, Root, tar};
+use node::files::{self, FileKind, Rel, Root};
 use serde_json::{Value, json};
 use std::ffi::{OsStr, OsString};
 use std::io::{self, IsTerminal, PipeReader, Read, Write};
@@ -37,7 +38,7 @@ impl End {
 pub fn cp(m: &ArgMatches, engine: &Engine, json: bool) -> Result<ExitCode, Fault> {
     let word = |name: &str| m.get_one::<OsString>(name).cloned().unwrap_or_default();
     let as_tar = m.get_flag("tar");
-    let copied = match (End::of(&word("src"), engine), End::of(&word("dst"), engine)) {
+    let (copied, left_out) = match (End::of(&word("src"), engine), End::of(&word("dst"), engine)) {
         (End::Here(from), End::Sandbox(to)) => put(&from, &to, engine)?,
         (End::Sandbox(from), End::Here(to)) => get(&from, &to, engine)?,
         (End::Stream, End::Sandbox(to)) => take(&to, as_tar, engine)?,
@@ -52,10 +53,36 @@ pub fn cp(m: &ArgMatches, engine: &Engine, json: bool) -> Result<ExitCode, Fault
         }
         _ => return Err(mistake("neither SRC nor DST is in a sandbox", "write SANDBOX:PATH for one of them")),
     };
+    tell(&left_out);
     if json {
-        return Ok(print_document(copied));
+        return Ok(print_document(told(copied, &left_out)));
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// What was copied, and special files that were left out. Those make no failure: all that can be copied was.
+type Copied = (Value, LeftOut);
+
+/// Names special files that stayed behind.
+fn tell(left_out: &LeftOut) {
+    if left_out.count == 0 {
+        return;
+    }
+    let named: Vec<String> = left_out.paths.iter().map(Rel::to_string).collect();
+    let more = match left_out.count.saturating_sub(named.len() as u64) {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    let what = if left_out.count == 1 { "file was" } else { "files were" };
+    let note = format!("{} special {what} left out: {}{more}", left_out.count, named.join(", "));
+    crate::render::note(&format!("{note} (FIFOs, sockets and devices are not copied)"));
+}
+
+fn told(mut copied: Value, left_out: &LeftOut) -> Value {
+    if let (Some(fields), true) = (copied.as_object_mut(), left_out.count > 0) {
+        fields.insert("left_out".into(), json!(left_out));
+    }
+    copied
 }
 
 fn mistake(what: &str, hint: &str) -> Fault {
@@ -106,7 +133,7 @@ fn target(engine: &Engine, to: &Place, name: Option<&[u8]>) -> Result<Rel, Fault
     })
 }
 
-fn put(from: &Path, to: &Place, engine: &Engine) -> Result<Value, Fault> {
+fn put(from: &Path, to: &Place, engine: &Engine) -> Result<Copied, Fault> {
     let found = std::fs::metadata(from).map_err(|e| trouble(from, &e))?;
     let whole = is_content(from.as_os_str().as_bytes());
     let name = from.file_name().filter(|_| !whole).map(OsStr::as_bytes);
@@ -114,22 +141,42 @@ fn put(from: &Path, to: &Place, engine: &Engine) -> Result<Value, Fault> {
     let to = Place::at(&to.sandbox, &at);
     if found.is_dir() {
         let source = here(from)?;
+        let mut left_out = LeftOut::default();
         let made = through(
-            |out| tar::pack(&source, &Rel::top(), out).map(drop),
+            |out| tar::pack(&source, &Rel::top(), out, &mut |found| left_out = found).map(drop),
             |input| engine.files_unpack(&to, Box::new(input)),
         )?;
-        return Ok(json!({ "path": at, "entries": made.entries, "bytes": made.bytes }));
+        return Ok((json!({ "path": at, "entries": made.entries, "bytes": made.bytes }), left_out));
     }
-    let file = std::fs::File::open(from).map_err(|e| trouble(from, &e))?;
+    let file = open_file(from)?;
     let mode = std::os::unix::fs::MetadataExt::mode(&found) & 0o777;
     written(&engine.files_write(&to, Some(mode), Box::new(file))?)
 }
 
-fn written(made: &files::Entry) -> Result<Value, Fault> {
-    Ok(json!({ "path": &made.path, "entries": 1, "bytes": made.size }))
+/// Opens a file here without waiting for anybody. A FIFO that has a name is refused: nobody may ever write to it. A pipe that the
+/// shell made for `<(COMMAND)` has a writer.
+fn open_file(path: &Path) -> Result<std::fs::File, Fault> {
+    use rustix::fs::{FileType, Mode, OFlags};
+    const PIPES: u64 = 0x5049_5045;
+    let failed = |e: rustix::io::Errno| trouble(path, &e.into());
+    let file = rustix::fs::open(path, OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC, Mode::empty());
+    let file = file.map_err(failed)?;
+    let found = rustix::fs::fstat(&file).map_err(failed)?;
+    let is_fifo = FileType::from_raw_mode(found.st_mode) == FileType::Fifo;
+    if is_fifo && rustix::fs::fstatfs(&file).map_err(failed)?.f_type as u64 != PIPES {
+        let message = format!("{}: a FIFO, which is not copied", path.display());
+        let hint = "to copy what is written to it: `cat FIFO | cofferdam cp - SANDBOX:PATH`";
+        return Err(Fault::new(ErrorKind::Conflict, message).hint(hint).phase(Phase::Admission));
+    }
+    rustix::fs::fcntl_setfl(&file, OFlags::empty()).map_err(failed)?;
+    Ok(file.into())
 }
 
-fn get(from: &Place, to: &Path, engine: &Engine) -> Result<Value, Fault> {
+fn written(made: &files::Entry) -> Result<Copied, Fault> {
+    Ok((json!({ "path": &made.path, "entries": 1, "bytes": made.size }), LeftOut::default()))
+}
+
+fn get(from: &Place, to: &Path, engine: &Engine) -> Result<Copied, Fault> {
     let path = engine.rel(from)?;
     let found = engine.files_stat(from, true)?;
     let name = path.split().filter(|_| !is_content(&from.path)).map(|(_, name)| name.to_vec());
@@ -139,50 +186,52 @@ fn get(from: &Place, to: &Path, engine: &Engine) -> Result<Value, Fault> {
     };
     if found.kind == FileKind::Dir {
         std::fs::create_dir_all(&at).map_err(|e| trouble(&at, &e))?;
-        let (target, top) = (here(&at)?, Rel::top());
-        let made = through(
-            |out| engine.files_pack(from, out).map(drop),
+        let target = here(&at)?;
+        let mut left_out = LeftOut::default();
+        let (made, refused) = through(
+            |out| engine.files_pack(from, out).map(|found| left_out = found),
             |mut input| {
-                let made = tar::unpack(&target, &top, &mut input)?;
+                let made = tar::unpack_here(&target, &mut input)?;
                 // The padding at the end; a packer must not find nobody there.
                 let _ = io::copy(&mut input, &mut io::sink());
                 Ok(made)
             },
         )?;
-        return Ok(json!({ "entries": made.entries, "bytes": made.bytes }));
+        // Only a daemon that is older, or that lies, sends special files.
+        left_out.extend(refused);
+        return Ok((json!({ "entries": made.entries, "bytes": made.bytes }), left_out));
     }
     let (target, rel) = split(&at)?;
     let ask = Ask { mode: Some(found.mode & 0o777), ..Ask::default() };
     let made = through(|out| engine.files_read(from, out), |mut input| write::write(target, &rel, ask, &mut input))?;
-    Ok(json!({ "entries": 1, "bytes": made.size }))
+    Ok((json!({ "entries": 1, "bytes": made.size }), LeftOut::default()))
 }
 
 /// Standard input, as a file or as a tar stream.
-fn take(to: &Place, as_tar: bool, engine: &Engine) -> Result<Value, Fault> {
+fn take(to: &Place, as_tar: bool, engine: &Engine) -> Result<Copied, Fault> {
     if !as_tar {
         return written(&engine.files_write(to, None, Box::new(io::stdin()))?);
     }
     let made = engine.files_unpack(to, Box::new(io::stdin()))?;
-    Ok(json!({ "path": engine.rel(to)?, "entries": made.entries, "bytes": made.bytes }))
+    let copied = json!({ "path": engine.rel(to)?, "entries": made.entries, "bytes": made.bytes });
+    Ok((copied, LeftOut::default()))
 }
 
 /// To standard output: a file's bytes, a directory as a tar stream.
-fn give(from: &Place, as_tar: bool, engine: &Engine) -> Result<Value, Fault> {
+fn give(from: &Place, as_tar: bool, engine: &Engine) -> Result<Copied, Fault> {
     let is_dir = engine.files_stat(from, true)?.kind == FileKind::Dir;
     if io::stdout().is_terminal() {
         return Err(mistake("this is not for a terminal", "`cofferdam files cat` shows a file"));
     }
     let mut out = io::BufWriter::new(io::stdout().lock());
+    let mut left_out = LeftOut::default();
     if as_tar || is_dir {
-        let left_out = engine.files_pack(from, &mut out)?;
-        if left_out > 0 {
-            crate::render::note(&format!("{left_out} sockets or devices were left out"));
-        }
+        left_out = engine.files_pack(from, &mut out)?;
     } else {
         engine.files_read(from, &mut out)?;
     }
     out.flush().map_err(|e| trouble(Path::new("-"), &e))?;
-    Ok(Value::Null)
+    Ok((Value::Null, left_out))
 }
 
 /// One side gives while the other takes; the giver's trouble is the cause of the taker's.

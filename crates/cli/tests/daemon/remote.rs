@@ -238,6 +238,14 @@ fn bytes_go_both_ways_as_they_are() {
     let out = place.home.join("back");
     let got = asked(&place, &socket, &["cp", "box:blob"]).arg(&out).output().unwrap();
     assert!(got.status.success() && fs::read(&out).unwrap() == bytes, "{}", told(&got));
+    // What is special stays, and is named from afar as well.
+    let made = asked(&place, &socket, &["exec", "box", "-c", "mkfifo pipé 'two words'"]).output().unwrap();
+    assert!(made.status.success(), "{}", told(&made));
+    let tree = place.home.join("tree");
+    let got = asked(&place, &socket, &["cp", "--json", "box:."]).arg(&tree).output().unwrap();
+    let left_out = &serde_json::from_slice::<Value>(&got.stdout).unwrap()["left_out"];
+    assert_eq!(*left_out, json!({"count": 2, "paths": ["pipé", "two words"]}), "{}", told(&got));
+    assert!(tree.join("blob").is_file() && !tree.join("pipé").exists());
 }
 
 #[test]

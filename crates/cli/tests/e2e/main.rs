@@ -30,6 +30,7 @@ mod rebase;
 mod second_driver;
 mod secrets;
 mod sockets;
+mod special_files;
 mod start;
 mod streams;
 mod terminals;

@@ -408,9 +408,10 @@ fn a_copy_stays_where_it_was_told_to_go() {
                 if which == 'whole': add('/tmp/cofferdam-evil')\n\
                 if which == 'link': add('l', tarfile.SYMTYPE, '../../..'); add('l/kept')\n\
                 if which == 'hard': add('h', tarfile.LNKTYPE, '../../kept'); add('h')\n\
-                if which == 'device': add('d', tarfile.CHRTYPE)\n\
+                if which == 'device': add('d', tarfile.CHRTYPE); add('later')\n\
+                if which == 'fifo': add('d', tarfile.FIFOTYPE); add('later')\n\
                 t.close(); sys.stdout.buffer.write(out.getvalue())";
-    for which in ["plain", "up", "whole", "link", "hard", "device"] {
+    for which in ["plain", "up", "whole", "link", "hard", "device", "fifo"] {
         let tar = Command::new("python3").args(["-c", pack, which]).output().unwrap().stdout;
         assert!(tar.len() > 1000);
         fake.says(move |asked, to| match asked {
@@ -424,6 +425,11 @@ fn a_copy_stays_where_it_was_told_to_go() {
             assert!(out.status.success(), "the control: {}", lossy(&out.stderr));
             let mode = fs::metadata(made.join("copied/good")).unwrap().permissions().mode();
             assert_eq!(mode & 0o7000, 0, "{mode:o}");
+        }
+        if ["device", "fifo"].contains(&which) {
+            // Left out and named, and all else is there.
+            assert!(out.status.success() && lossy(&out.stderr).contains("left out: d "), "{}", lossy(&out.stderr));
+            assert!(made.join("copied/later").is_file() && !made.join("copied/d").exists(), "{which}");
         }
         fs::remove_dir_all(&made).unwrap();
         assert!(!Path::new("/tmp/cofferdam-evil").exists());

@@ -5,6 +5,8 @@ use super::{Root, change, list, trouble};
 use serde::{Deserialize, Serialize};
 use std::io::{self, Read, Write};
 use terms::{ErrorKind, Fault, Phase};
+pub use workspace::archive::LeftOut;
+use workspace::archive::Onto;
 use workspace::{FileKind, Rel, archive, walk};
 
 /// The most that is unpacked where the sandbox has no limit of its own.
@@ -16,8 +18,6 @@ pub struct Packed {
     pub entries: u64,
     /// Of all files together.
     pub bytes: u64,
-    /// Sockets and devices, which a tar stream cannot carry.
-    pub left_out: u64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
@@ -30,21 +30,33 @@ pub struct Unpacked {
     pub stripped: u64,
 }
 
-/// Writes what is in a directory, with names relative to it; or a file, with its name. The same tree gives the same bytes.
-pub fn pack(root: &Root, path: &Rel, out: &mut dyn Write) -> Result<Packed, Fault> {
+/// Writes what is in a directory, with names relative to it; or a file, with its name. The same tree gives the same bytes. `told`
+/// hears before the first byte which special files of the directory are left out; one that is named itself is refused.
+pub fn pack(
+    root: &Root,
+    path: &Rel,
+    out: &mut dyn Write,
+    told_left_out: &mut dyn FnMut(LeftOut),
+) -> Result<Packed, Fault> {
     let _owner = root.in_its_name()?;
     let spot = root.find(path, Last::Followed)?;
     let meta = spot.meta().map_err(|e| trouble::fault(path, "look at it", &e))?;
     let packed = match (&spot.name, meta.map(|meta| meta.kind)) {
-        (Some(name), Some(kind)) if kind != FileKind::Dir => {
-            archive::pack(&spot.dir, Some(name), out).map_err(|ended| told(&spot.path, &ended.error))?
+        (Some(name), Some(FileKind::File | FileKind::Symlink)) => {
+            let packed = archive::pack(&spot.dir, Some(name), out, told_left_out);
+            packed.map_err(|ended| told(&spot.path, &ended.error))?
+        }
+        (Some(_), Some(kind)) if kind != FileKind::Dir => {
+            let hint = "FIFOs, sockets and devices stay in the sandbox";
+            return Err(trouble::conflict(path, "neither file, directory nor link", hint));
         }
         _ => {
             let (spot, dir) = list::directory(root, path)?;
-            archive::pack(&dir, None, out).map_err(|ended| told(&list::joined(&spot.path, &ended.at), &ended.error))?
+            let packed = archive::pack(&dir, None, out, told_left_out);
+            packed.map_err(|ended| told(&list::joined(&spot.path, &ended.at), &ended.error))?
         }
     };
-    Ok(Packed { entries: packed.entries, bytes: packed.bytes, left_out: packed.left_out })
+    Ok(Packed { entries: packed.entries, bytes: packed.bytes })
 }
 
 /// A stream without what may not be read would look like all that is there.
@@ -59,12 +71,21 @@ fn told(path: &Rel, error: &io::Error) -> Fault {
 
 /// Unpacks into a directory, which is made where it is missing.
 pub fn unpack(root: &Root, path: &Rel, from: &mut dyn Read) -> Result<Unpacked, Fault> {
+    unpack_onto(root, path, from, Onto::Workspace).map(|(made, _)| made)
+}
+
+/// The same for a directory of the caller's own, on the host. Special files are left out there.
+pub fn unpack_here(root: &Root, from: &mut dyn Read) -> Result<(Unpacked, LeftOut), Fault> {
+    unpack_onto(root, &Rel::top(), from, Onto::Host)
+}
+
+fn unpack_onto(root: &Root, path: &Rel, from: &mut dyn Read, onto: Onto) -> Result<(Unpacked, LeftOut), Fault> {
     let _owner = root.in_its_name()?;
     change::make_parents(root, path)?;
     let (spot, dir) = settled(root, path, "open it", false, |spot| spot.open_dir())?;
     let room = root.room();
     let room = archive::Room { bytes: room.bytes.unwrap_or(MOST_BYTES), entries: room.files.unwrap_or(MOST_ENTRIES) };
     let may = |below: &Rel| root.check_rules(&below.parts().fold(spot.path.clone(), |path, part| path.join(part)));
-    let made = archive::unpack(from, &dir, room, &may)?;
-    Ok(Unpacked { entries: made.entries, bytes: made.bytes, stripped: made.stripped })
+    let made = archive::unpack(from, &dir, onto, room, &may)?;
+    Ok((Unpacked { entries: made.entries, bytes: made.bytes, stripped: made.stripped }, made.left_out))
 }

@@ -61,7 +61,7 @@ fn links_are_followed_inside_and_never_out() {
     assert_eq!(kind(change::rename(&root, &rel("near"), &rel("out/near"), true)), ErrorKind::PolicyDenied);
     assert_eq!(kind(change::remove(&root, &rel("out/canary"), true)), ErrorKind::PolicyDenied);
     assert_eq!(kind(copy::copy(&root, &rel("out/canary"), &rel("c"), &copy::Ask::default())), ErrorKind::PolicyDenied);
-    assert_eq!(kind(tar::pack(&root, &rel("out"), &mut Vec::new())), ErrorKind::PolicyDenied);
+    assert_eq!(kind(tar::pack(&root, &rel("out"), &mut Vec::new(), &mut drop)), ErrorKind::PolicyDenied);
     assert_eq!(list::stat(&root, &rel("canary"), false).unwrap().kind, FileKind::Symlink, "the link itself is seen");
     assert_eq!(world.write("near", b"through", Ask::default()).unwrap().path, rel("in/file"), "as the guest would");
     assert_eq!(world.read("in/file").unwrap(), b"through");
@@ -198,12 +198,14 @@ fn what_blocks_is_listed_and_never_opened() {
     }
     let all = search::Ask { content: Some("needle".into()), ..search::Ask::default() };
     assert_eq!(search::search(&world.root(), &Rel::top(), &all).unwrap().matches.len(), 1);
-    let packed = tar::pack(&world.root(), &Rel::top(), &mut Vec::new()).unwrap();
-    assert_eq!(
-        (packed.entries, packed.left_out),
-        (2, special.len() as u64 - 1),
-        "a FIFO can be packed, the rest is counted"
-    );
+    let mut left_out = tar::LeftOut::default();
+    let packed = tar::pack(&world.root(), &Rel::top(), &mut Vec::new(), &mut |found| left_out = found).unwrap();
+    assert_eq!((packed.entries, left_out.count), (1, special.len() as u64), "what is special is counted");
+    assert!(special.iter().all(|name| left_out.paths.contains(&rel(name))), "and named: {left_out:?}");
+    for name in &special {
+        let named = tar::pack(&world.root(), &rel(name), &mut Vec::new(), &mut drop);
+        assert_eq!(kind(named), ErrorKind::Conflict, "{name}");
+    }
     assert!(began.elapsed() < Duration::from_secs(30), "nobody waited for a writer");
     assert_eq!(world.read("file").unwrap(), b"needle");
     assert_eq!(change::remove(&world.root(), &rel("fifo"), false).unwrap().files, 1);

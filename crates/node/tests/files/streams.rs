@@ -11,7 +11,7 @@ use workspace::Rel;
 
 fn pack(world: &World, path: &str) -> Vec<u8> {
     let mut out = Vec::new();
-    tar::pack(&world.root(), &rel(path), &mut out).unwrap();
+    tar::pack(&world.root(), &rel(path), &mut out, &mut drop).unwrap();
     out
 }
 
@@ -58,6 +58,39 @@ fn a_tree_goes_out_and_in_again_the_same() {
     let one = pack(&world, "d/sub/file");
     unpack(&world.root(), "single", &one).unwrap();
     assert_eq!(world.read("single/file").unwrap(), b"text");
+}
+
+/// On the host a stream makes files, directories and links, and opens nothing that was there.
+#[test]
+fn nothing_special_comes_to_the_host() {
+    let world = World::new();
+    let root = world.root();
+    world.put("there/mine", "mine");
+    fs::set_permissions(world.ws.join("there"), fs::Permissions::from_mode(0o700)).unwrap();
+    world.own_below(&world.ws);
+    let stream = python(
+        "add('f',b'new',mode=0o6755)\nadd('there/',type=tarfile.DIRTYPE,mode=0o777)\nadd('new/',type=tarfile.DIRTYPE,mode=0o2755)\n\
+        add('p',type=tarfile.FIFOTYPE,mode=0o600)\nadd('c',type=tarfile.CHRTYPE)\nadd('there/b',type=tarfile.BLKTYPE)\n\
+        add('s',type=tarfile.SYMTYPE,linkname='/etc/passwd')\nadd('hard',type=tarfile.LNKTYPE,linkname='f')\nadd('last',b'x')",
+    );
+    let (made, left_out) = tar::unpack_here(&root, &mut &stream[..]).unwrap();
+    assert_eq!((made.entries, made.stripped), (6, 2), "{left_out:?}");
+    assert_eq!((left_out.count, left_out.paths), (3, vec![rel("p"), rel("c"), rel("there/b")]));
+    let names =
+        |dir: &str| fs::read_dir(world.ws.join(dir)).unwrap().flatten().map(|e| e.file_name()).collect::<Vec<_>>();
+    assert!(["p", "c"].iter().all(|name| !names(".").contains(&(*name).into())), "{:?}", names("."));
+    assert_eq!(names("there"), ["mine"]);
+    let bits = |name: &str| fs::symlink_metadata(world.ws.join(name)).unwrap().mode() & 0o7777;
+    assert_eq!((bits("there"), bits("new"), bits("f")), (0o700, 0o755, 0o755));
+    assert_eq!(fs::read(world.ws.join("last")).unwrap(), b"x", "what comes after them is there");
+    for out in [
+        "add('h',type=tarfile.LNKTYPE,linkname='/etc/passwd')",
+        "add('s/x')",
+        "add('h',type=tarfile.LNKTYPE,linkname='s')",
+    ] {
+        let refused = tar::unpack_here(&root, &mut &python(out)[..]);
+        assert_eq!(kind(refused), ErrorKind::InvalidRequest, "{out}");
+    }
 }
 
 #[test]

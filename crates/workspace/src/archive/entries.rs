@@ -13,6 +13,8 @@ pub(super) enum Takes {
     OwnOnly,
     /// Also what other programs write: extended headers, hard links and FIFOs.
     Others,
+    /// The same and devices, for a reader that makes none of them.
+    Anything,
 }
 
 /// The largest extended header that is read.
@@ -54,9 +56,9 @@ impl<'a, R: Read> Source<'a, R> {
             match (kind, self.takes) {
                 (EntryType::GNULongName, _) => put_once(&mut ahead.name, long_name(&mut entry, size)?)?,
                 (EntryType::GNULongLink, _) => put_once(&mut ahead.link, long_name(&mut entry, size)?)?,
-                (EntryType::XHeader, Takes::Others) => ahead.extend(&extended(&mut entry, size)?)?,
+                (EntryType::XHeader, Takes::Others | Takes::Anything) => ahead.extend(&extended(&mut entry, size)?)?,
                 // Of all that follows; names of single files it cannot have.
-                (EntryType::XGlobalHeader, Takes::Others) => drop(extended(&mut entry, size)?),
+                (EntryType::XGlobalHeader, Takes::Others | Takes::Anything) => drop(extended(&mut entry, size)?),
                 _ => return ahead.of(entry, kind, size, self.takes).map(Some),
             }
         }
@@ -155,10 +157,11 @@ fn suspect(name: &[u8], kind: EntryType, takes: Takes) -> Result<(), Fault> {
         _ if name.contains(&0) => "a name with a zero byte",
         _ if name.len() > LONGEST_PATH => "a name that is too long",
         EntryType::Regular | EntryType::Directory | EntryType::Symlink => return Ok(()),
-        EntryType::Link | EntryType::Fifo | EntryType::Continuous if takes == Takes::Others => return Ok(()),
+        EntryType::Link | EntryType::Fifo | EntryType::Continuous if takes != Takes::OwnOnly => return Ok(()),
+        EntryType::Char | EntryType::Block if takes == Takes::Anything => return Ok(()),
         EntryType::Link => "a hard link",
         EntryType::Char | EntryType::Block => "a device",
-        EntryType::GNUSparse if takes == Takes::Others => "a sparse file; pack it without holes",
+        EntryType::GNUSparse if takes != Takes::OwnOnly => "a sparse file; pack it without holes",
         _ => "an entry of a kind that no workspace has",
     };
     Err(refused(&format!("{}: {why}", shown(name))))

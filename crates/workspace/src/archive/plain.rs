@@ -1,5 +1,8 @@
 //! A directory as a plain tar stream, and such a stream into a directory: what any tar program writes and reads. Out of a tree that
 //! is in use, in an order that is always the same; into one, by handles, over no link, under bounds that are told when met.
+//!
+//! FIFOs, sockets and devices never leave: whoever reads a FIFO that a guest made waits for a guest that is not there. They are left
+//! out and named, on the way out and, because anybody may have made the stream, again where it is unpacked on the host.
 
 use super::entries::{Next, Source, Takes, shown};
 use super::write::{CHANGED, Facts, put, put_link};
@@ -10,25 +13,52 @@ use crate::name::Rel;
 use crate::walk::{self, At, Ended, Visitor};
 use rustix::fs::{Access, AtFlags, FileType, Mode, OFlags, Timespec, Timestamps, UTIME_OMIT};
 use rustix::io::Errno;
+use serde::{Deserialize, Serialize};
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::unix::fs::FileExt;
 use tar::EntryType;
 use terms::{ErrorKind, Fault, LimitKind};
 
+/// Special files (FIFOs, sockets and devices) that were left out.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LeftOut {
+    pub count: u64,
+    /// The first of them, from the directory that was packed.
+    pub paths: Vec<Rel>,
+}
+
+impl LeftOut {
+    /// Paths that are kept.
+    const MOST_PATHS: usize = 20;
+
+    fn add(&mut self, path: Rel) {
+        self.count += 1;
+        if self.paths.len() < LeftOut::MOST_PATHS {
+            self.paths.push(path);
+        }
+    }
+
+    /// Adds those of another list, of other files.
+    pub fn extend(&mut self, other: LeftOut) {
+        self.count = self.count.saturating_add(other.count);
+        let room = LeftOut::MOST_PATHS.saturating_sub(self.paths.len());
+        self.paths.extend(other.paths.into_iter().take(room));
+    }
+}
+
 /// What was written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Packed {
     pub entries: u64,
     pub bytes: u64,
-    /// Sockets and devices, which no tar stream can carry.
-    pub left_out: u64,
 }
 
 /// Writes all that is in a directory, with names relative to it; or one file of it. Bytes of files that change meanwhile are an
 /// error, for the length of each is told before its bytes. What may not be read is found before the first byte is written: a stream
-/// can only break off, without a word.
-pub fn pack(top: &Dir, only: Option<&[u8]>, out: impl Write) -> Result<Packed, Ended> {
+/// can only break off, without a word. `told` hears of special files before the first byte as well, for those who have to answer
+/// before they pass the stream on.
+pub fn pack(top: &Dir, only: Option<&[u8]>, out: impl Write, told: &mut dyn FnMut(LeftOut)) -> Result<Packed, Ended> {
     let mut packer =
         Packer { tar: tar::Builder::new(out), path: Vec::new(), cuts: Vec::new(), packed: Packed::default() };
     match only {
@@ -40,7 +70,7 @@ pub fn pack(top: &Dir, only: Option<&[u8]>, out: impl Write) -> Result<Packed, E
             packer.leaf(&at).map_err(failed)?;
         }
         None => {
-            walk::through(&[top], Marks::Foreign, Looker)?;
+            told(walk::through(&[top], Marks::Foreign, Looker::default())?.left_out);
             packer = walk::through(&[top], Marks::Foreign, packer)?;
         }
     }
@@ -49,17 +79,34 @@ pub fn pack(top: &Dir, only: Option<&[u8]>, out: impl Write) -> Result<Packed, E
     Ok(packer.packed)
 }
 
-/// Whether all can be read; directories are by being walked.
-struct Looker;
+/// Whether all can be read (directories are by being walked), and what is not packed.
+#[derive(Default)]
+struct Looker {
+    /// Directories on the way, each with the names of those above it.
+    above: Vec<Rel>,
+    left_out: LeftOut,
+}
+
+impl Looker {
+    fn path(&self, name: &[u8]) -> Rel {
+        self.above.last().unwrap_or(&Rel::top()).join(name)
+    }
+}
 
 impl Visitor for Looker {
-    fn enter(&mut self, _: &At<'_>) -> io::Result<()> {
+    fn enter(&mut self, at: &At<'_>) -> io::Result<()> {
+        self.above.push(self.path(at.name));
         Ok(())
     }
 
     fn leaf(&mut self, at: &At<'_>) -> io::Result<()> {
-        if at.meta.kind != FileKind::File {
-            return Ok(());
+        match at.meta.kind {
+            FileKind::File => {}
+            FileKind::Dir | FileKind::Symlink => return Ok(()),
+            _ => {
+                self.left_out.add(self.path(at.name));
+                return Ok(());
+            }
         }
         let how = AtFlags::EACCESS | AtFlags::SYMLINK_NOFOLLOW;
         match rustix::fs::accessat(at.parent, at.name, Access::READ_OK, how) {
@@ -69,6 +116,7 @@ impl Visitor for Looker {
     }
 
     fn leave(&mut self) -> io::Result<()> {
+        self.above.pop();
         Ok(())
     }
 
@@ -128,11 +176,7 @@ impl<W: Write> Visitor for Packer<W> {
         match at.meta.kind {
             FileKind::File => self.file(at, &path)?,
             FileKind::Symlink => put_link(&mut self.tar, &path, &at.parent.link_target(at.name)?, &facts(at, 0))?,
-            FileKind::Fifo => put(&mut self.tar, &path, EntryType::Fifo, &facts(at, 0), io::empty())?,
-            _ => {
-                self.packed.left_out += 1;
-                return Ok(());
-            }
+            _ => return Ok(()),
         }
         self.packed.entries += 1;
         Ok(())
@@ -151,13 +195,23 @@ pub struct Room {
     pub entries: u64,
 }
 
+/// Where a stream is unpacked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Onto {
+    /// In a workspace, which may have FIFOs. Devices are refused.
+    Workspace,
+    /// On the host: special files are left out, and directories that are there keep their permission bits.
+    Host,
+}
+
 /// What was made.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Unpacked {
     pub entries: u64,
     pub bytes: u64,
     /// Files that lost their set-user-id or set-group-id bit.
     pub stripped: u64,
+    pub left_out: LeftOut,
 }
 
 /// Unpacks a tar stream into a directory. Files that are there are replaced, directories are joined. No name leads out or over a
@@ -165,12 +219,14 @@ pub struct Unpacked {
 pub fn unpack(
     input: impl Read,
     top: &Dir,
+    onto: Onto,
     room: Room,
     may: &dyn Fn(&Rel) -> Result<(), Fault>,
 ) -> Result<Unpacked, Fault> {
     let mut tar = tar::Archive::new(input);
-    let mut source = Source::of(&mut tar, Takes::Others).map_err(plainly)?;
-    let mut maker = Maker { top, room, may, made: Unpacked::default() };
+    let takes = if onto == Onto::Host { Takes::Anything } else { Takes::Others };
+    let mut source = Source::of(&mut tar, takes).map_err(plainly)?;
+    let mut maker = Maker { top, onto, room, may, made: Unpacked::default() };
     while let Some(next) = source.next().map_err(plainly)? {
         maker.take(next)?;
     }
@@ -184,6 +240,7 @@ fn plainly(fault: Fault) -> Fault {
 
 struct Maker<'a> {
     top: &'a Dir,
+    onto: Onto,
     room: Room,
     may: &'a dyn Fn(&Rel) -> Result<(), Fault>,
     made: Unpacked,
@@ -192,6 +249,10 @@ struct Maker<'a> {
 impl Maker<'_> {
     fn take<R: Read>(&mut self, next: Next<'_, R>) -> Result<(), Fault> {
         let path = Rel::parse(&next.name).ok_or_else(|| refused(&shown(&next.name), "not a plain name"))?;
+        if self.onto == Onto::Host && matches!(next.kind, EntryType::Fifo | EntryType::Char | EntryType::Block) {
+            self.made.left_out.add(path);
+            return Ok(());
+        }
         self.made.entries += 1;
         self.made.bytes = self.made.bytes.saturating_add(next.size);
         self.check_room(&path)?;
@@ -208,7 +269,7 @@ impl Maker<'_> {
             self.made.stripped += 1;
         }
         let made = match next.kind {
-            EntryType::Directory => directory(&parent, name, mode),
+            EntryType::Directory => directory(&parent, name, mode, self.onto),
             EntryType::Symlink => symlink(&parent, name, &next.link, mtime),
             EntryType::Fifo => fifo(&parent, name, mode),
             EntryType::Link => return self.hard_link(&parent, &path, name, &next.link),
@@ -292,12 +353,17 @@ fn make_way(parent: &Dir, name: &[u8]) -> io::Result<()> {
     }
 }
 
-fn directory(parent: &Dir, name: &[u8], mode: u32) -> io::Result<()> {
-    match rustix::fs::mkdirat(parent, name, Mode::from_raw_mode(0o700)) {
-        Ok(()) | Err(Errno::EXIST) => {}
+fn directory(parent: &Dir, name: &[u8], mode: u32, onto: Onto) -> io::Result<()> {
+    let is_there = match rustix::fs::mkdirat(parent, name, Mode::from_raw_mode(0o700)) {
+        Ok(()) => false,
+        Err(Errno::EXIST) => true,
         Err(e) => return Err(e.into()),
-    }
+    };
     let made = parent.dir(&Rel::top().join(name))?;
+    // A guest must not open the host's own directories to others.
+    if is_there && onto == Onto::Host {
+        return Ok(());
+    }
     // Or what follows could not be put into it.
     Ok(rustix::fs::fchmod(&made, allowed(mode | 0o700))?)
 }

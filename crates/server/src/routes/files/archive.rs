@@ -13,13 +13,13 @@ use axum::extract::{Request, State};
 use axum::response::{IntoResponse, Response};
 use bytes::{Buf, Bytes};
 use futures_util::StreamExt;
-use http::HeaderValue;
 use http::header::{CONTENT_DISPOSITION, CONTENT_TYPE};
-use node::files::tar::{self, Unpacked};
+use http::{HeaderName, HeaderValue};
+use node::files::tar::{self, LeftOut, Unpacked};
 use node::files::{self, Purpose};
 use serde_json::json;
 use std::io::{self, Read, Write};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use terms::{Fault, Phase};
 use tokio::sync::mpsc;
 
@@ -28,8 +28,11 @@ const MOST_PADDING: u64 = 1 << 20;
 /// Pieces that wait between the thread and the connection, and how large one is.
 const WAITING: usize = 4;
 const PIECE: usize = 128 << 10;
+/// The longest header that names what was left out.
+const LONGEST_HEADER: usize = 4096;
 
-/// Download a directory, or a file, as a tar stream. The same tree gives the same bytes; sockets are left out.
+/// Download a directory, or a file, as a tar stream. The same tree gives the same bytes. FIFOs, sockets and devices are left out; the
+/// header `cofferdam-left-out` then tells how many, and the paths of the first.
 #[utoipa::path(get, path = "/v1/sandboxes/{id}/files/archive", tag = "files", operation_id = "pack",
     params(("id" = String, Path), asked::PathQuery),
     responses((status = 200, description = "Names are relative to the directory. A stream that breaks off is not whole.",
@@ -46,10 +49,14 @@ pub async fn get(
     let Some(root) = held.0.take() else { return Err(Fault::internal("files that nobody has").into()) };
     let (sender, mut receiver) = mpsc::channel(WAITING);
     let packing = turn.clone();
+    // Filled before the first byte is.
+    let left_out = Arc::new(Mutex::new(LeftOut::default()));
+    let found = left_out.clone();
     tokio::task::spawn_blocking(move || {
         let _turn = packing;
         let mut out = Outlet { sender, held: Vec::with_capacity(PIECE) };
-        let packed = root.path(&path).and_then(|path| tar::pack(&root, &path, &mut out));
+        let mut told = |special| *found.lock().unwrap_or_else(PoisonError::into_inner) = special;
+        let packed = root.path(&path).and_then(|path| tar::pack(&root, &path, &mut out, &mut told));
         if let Err(fault) = packed {
             // Who went away need not be told.
             let _ = out.sender.blocking_send(Err(fault));
@@ -69,7 +76,29 @@ pub async fn get(
     let mut answer = body.into_response();
     answer.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/x-tar"));
     answer.headers_mut().insert(CONTENT_DISPOSITION, super::SAVED);
+    let left_out = std::mem::take(&mut *left_out.lock().unwrap_or_else(PoisonError::into_inner));
+    if left_out.count > 0 {
+        answer.headers_mut().insert(HeaderName::from_static("cofferdam-left-out"), in_header(left_out)?);
+    }
     Ok(answer)
+}
+
+/// As JSON in plain ASCII, with as many paths as a header has room for.
+fn in_header(mut left_out: LeftOut) -> Result<HeaderValue, Fault> {
+    loop {
+        let text = serde_json::to_string(&left_out).map_err(|e| Fault::internal(e.to_string()))?;
+        let mut units = [0; 2];
+        let plain: String = text
+            .chars()
+            .map(|c| match c {
+                ' '..='~' => c.to_string(),
+                _ => c.encode_utf16(&mut units).iter().map(|unit| format!("\\u{unit:04x}")).collect(),
+            })
+            .collect();
+        if plain.len() <= LONGEST_HEADER || left_out.paths.pop().is_none() {
+            return HeaderValue::from_str(&plain).map_err(|e| Fault::internal(e.to_string()));
+        }
+    }
 }
 
 struct Outlet {
