@@ -5,7 +5,7 @@
 use crate::ground::Groundwork;
 use crate::launch::Request;
 use crate::steps::{Steps, of_kind};
-use policy::{ExecPlan, Perm, Perms};
+use policy::{ExecPlan, Grant, Kind, Perm, Perms};
 use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
@@ -57,7 +57,11 @@ pub fn build(request: &Request, ground: &mut Groundwork) -> Result<Steps, Fault>
     DEVICES.iter().for_each(|at| rule(Path::new(at), device));
     rule(Path::new("/dev/pts"), device | Perms::of(&[Perm::ReadDir]).bits());
     rule(Path::new("/proc"), Perms::READ.bits());
+    let mut grants = Vec::new();
     for grant in &request.plan.grants {
+        beside_private(grant.clone(), &mut grants)?;
+    }
+    for grant in &grants {
         rule(&grant.path, of_kind(grant.perms.bits(), grant.kind));
     }
     ops.push(Op::LandlockRestrict { ruleset: fd });
@@ -66,6 +70,32 @@ pub fn build(request: &Request, ground: &mut Groundwork) -> Result<Steps, Fault>
     ops.push(Op::Seccomp { program: arena::list(&seccomp::program(&watch)), listener: watch.listener });
     ops.push(Op::Ready);
     Ok(Steps::of(ops, ruleset, watch, guest))
+}
+
+/// A grant from above /tmp or /var/tmp does not reach into it, but landlock's rules reach everything below: so it becomes grants of what
+/// is beside.
+fn beside_private(grant: Grant, all: &mut Vec<Grant>) -> Result<(), Fault> {
+    let ends = |place: &&str| Path::new(place).starts_with(&grant.path) && !grant.covers(Path::new(place));
+    if grant.kind != Kind::Dir || !policy::PRIVATE.iter().any(|place| ends(&place)) {
+        all.push(grant);
+        return Ok(());
+    }
+    let unseen = |e: std::io::Error| {
+        let message = format!("{}: {}: {e}", grant.rule, grant.path.display());
+        Fault::new(ErrorKind::UnsupportedHost, message).phase(Phase::Planning)
+    };
+    for entry in std::fs::read_dir(&grant.path).map_err(unseen)? {
+        let entry = entry.map_err(unseen)?;
+        let kind = entry.file_type().map_err(unseen)?;
+        let path = entry.path();
+        // What a link leads to has a grant of its own, or none.
+        if kind.is_symlink() || !grant.covers(&path) {
+            continue;
+        }
+        let kind = if kind.is_dir() { Kind::Dir } else { Kind::File };
+        beside_private(Grant { path, kind, ..grant.clone() }, all)?;
+    }
+    Ok(())
 }
 
 /// What only mounts could hold is refused by name.

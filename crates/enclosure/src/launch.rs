@@ -242,7 +242,7 @@ fn check_guards(plan: &Plan, workspace: Option<&Workspace>) -> Result<(), Fault>
             .collect::<Vec<_>>()
             .join("/")
             .into();
-        let near = |g: &policy::Grant| literal.starts_with(&g.path) || g.path.starts_with(&literal);
+        let near = |g: &policy::Grant| g.covers(&literal) || g.path.starts_with(&literal);
         if let Some(grant) = plan.grants.iter().filter(makes).find(|g| near(g)) {
             let (rule, pattern) = (&guard.rule, &guard.pattern);
             let at = grant.path.display();

@@ -46,6 +46,3 @@ pub use residence::{End, Frozen, Happened, Job, Residence, Start, Started, Strea
 pub use trust::VARIABLES as TRUST_VARIABLES;
 pub use verdict::Ending;
 pub use workspace::{Crowd, Gauge, MOST_LAYERS, Over, Workspace};
-
-/// Where the guest's private space is; nothing of the host shows there.
-pub const PRIVATE: &[&str] = &["/tmp", "/var/tmp", "/dev", "/proc"];

@@ -13,7 +13,6 @@ use self::asked::Met;
 pub(crate) use self::barred::Barred;
 pub(crate) use self::held::Held;
 use self::rhythm::Rhythm;
-use crate::PRIVATE;
 use crate::actors::actor;
 use crate::asking::{Asking, Reports};
 use crate::connect::{self, Address};
@@ -88,7 +87,7 @@ pub struct Judge<'a> {
     rhythm: Rhythm,
     started: bool,
     last_named: Option<PathBuf>,
-    /// Grants of the host that lie where the guest's private places are.
+    /// What lies where the guest's private places are and is the host's: grants, and directories that lead to them.
     shown: Vec<PathBuf>,
     grants: Vec<PathBuf>,
     /// Sockets of the host that rules let it connect to.
@@ -108,7 +107,7 @@ impl<'a> Judge<'a> {
         let plan = &request.plan;
         let sockets: BTreeSet<PathBuf> = plan.sockets.iter().map(|s| s.path.clone()).collect();
         let grants: Vec<PathBuf> = plan.grants.iter().map(|g| &g.path).chain(&sockets).cloned().collect();
-        let shown = grants.iter().filter(|p| is_private(p)).cloned().collect();
+        let shown = grants.iter().filter(|p| is_private(p)).chain(&steps.skeleton).cloned().collect();
         let loaders = match &plan.exec {
             ExecPlan::Only { loaders, .. } => loaders.iter().filter_map(|l| std::fs::canonicalize(l).ok()).collect(),
             ExecPlan::AllowBut(_) => Vec::new(),
@@ -467,6 +466,7 @@ impl<'a> Judge<'a> {
         let mut refused = None;
         for act in acts {
             if self.is_own_place(&act.path) {
+                self.note_unshown(&act, call.tid);
                 continue;
             }
             if self.is_own_failure(&act) {
@@ -489,6 +489,22 @@ impl<'a> Judge<'a> {
         refused
     }
 
+    /// Notes a refusal where a call fails in a private directory because something of the host does not show there: a file next to a
+    /// project right below /tmp, say. The call goes on and fails by itself, so a guest learns nothing of what the host has there.
+    fn note_unshown(&mut self, act: &Act, tid: i32) {
+        let Some(place) = policy::private_place(&act.path) else { return };
+        let makes = act.fresh || act.op == "fs.create";
+        let missing = if makes { act.path.parent() } else { Some(act.path.as_path()) };
+        let of_host = missing.filter(|at| at.starts_with(place) && *at != place && at.symlink_metadata().is_ok());
+        if of_host.is_none_or(|at| self.resolver.stat(at).is_some()) {
+            return;
+        }
+        let decision = self.decide(act);
+        if decision.action == Action::Deny {
+            self.judge(act.op, &act.path.to_string_lossy(), decision, tid);
+        }
+    }
+
     /// Making, removing and moving are asked of the directory, as the kernel does; a rule against the name itself
     /// still counts.
     fn decide(&self, act: &Act) -> Decision {
@@ -508,11 +524,11 @@ impl<'a> Judge<'a> {
 
     /// A place of the guest's own, of which no rule speaks.
     fn is_own_place(&self, path: &Path) -> bool {
-        is_private(path) && !self.granted_below_private(path)
+        is_private(path) && !self.is_shown_in_private(path)
     }
 
-    /// A project may live below /tmp; the rules speak for it there.
-    fn granted_below_private(&self, path: &Path) -> bool {
+    /// A project may live below /tmp; the rules speak for it there, and for what leads to it.
+    fn is_shown_in_private(&self, path: &Path) -> bool {
         self.shown.iter().any(|grant| path.starts_with(grant))
     }
 
@@ -582,5 +598,5 @@ fn no_loader(decision: Decision) -> Decision {
 
 /// Places that are the guest's own, or the kernel's for it.
 pub fn is_private(path: &Path) -> bool {
-    PRIVATE.iter().any(|own| path.starts_with(own))
+    policy::private_place(path).is_some() || path.starts_with("/dev") || path.starts_with("/proc")
 }

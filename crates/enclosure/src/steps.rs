@@ -20,7 +20,7 @@ use crate::guest::Guest;
 use crate::launch::Request;
 use crate::repository;
 use crate::shift::Wanted;
-use policy::{Grant, Kind, Perm, Perms};
+use policy::{Grant, Kind, Perm, Perms, private_place};
 use std::collections::BTreeSet;
 use std::ffi::{CStr, OsString};
 use std::os::fd::OwnedFd;
@@ -42,12 +42,14 @@ pub struct Steps {
     pub mounts: Vec<Wanted>,
     pub watch: Watch,
     pub guest: Guest,
+    /// Directories in the private /tmp that lead to something of the host, as those outside it do: see `Builder::skeleton`.
+    pub skeleton: Vec<PathBuf>,
 }
 
 impl Steps {
     /// A list made elsewhere, with the ruleset its steps name.
     pub fn of(ops: Vec<Op>, ruleset: OwnedFd, watch: Watch, guest: Guest) -> Steps {
-        Steps { ops, own: 0, _ruleset: ruleset, mounts: Vec::new(), watch, guest }
+        Steps { ops, own: 0, _ruleset: ruleset, mounts: Vec::new(), watch, guest, skeleton: Vec::new() }
     }
 }
 
@@ -58,6 +60,10 @@ const SCRATCH: &str = "/.old/proc";
 const MADE: &str = "/.made";
 /// Like the scratch space.
 const LAYERS: &str = "/.old/sys";
+
+const VAR_TMP: &str = "/var/tmp";
+/// Where /var/tmp is in the scratch space, if it is a directory.
+const VAR_TMP_SOURCE: &str = "/var-tmp";
 
 const QUIET: Attr = Attr::NO_SUID.with(Attr::NO_DEV);
 
@@ -85,6 +91,11 @@ struct Builder<'a> {
     struck: BTreeSet<OsString>,
     /// A directory of made files that the guest may read.
     settings: Option<PathBuf>,
+    /// /var/tmp is a directory of the guest's own, and no link to /tmp.
+    has_var_tmp: bool,
+    /// Directories right below a private one that lead to grants, sockets or the working directory. They belong to the host's tree, so
+    /// the guest cannot change them: what it left there would be lost without a word.
+    skeleton: BTreeSet<PathBuf>,
 }
 
 pub fn build(request: &Request, ground: &mut Groundwork) -> Result<Steps, Fault> {
@@ -95,7 +106,7 @@ pub fn build(request: &Request, ground: &mut Groundwork) -> Result<Steps, Fault>
         own: Vec::with_capacity(32),
         ruleset: ground.ruleset()?,
         dirs: FRAME_DIRS.map(OsString::from).into(),
-        mounted: ["/proc", "/tmp"].map(OsString::from).into(),
+        mounted: ["/proc"].map(OsString::from).into(),
         pinned: BTreeSet::new(),
         mounts: Vec::new(),
         shown: Vec::new(),
@@ -103,6 +114,8 @@ pub fn build(request: &Request, ground: &mut Groundwork) -> Result<Steps, Fault>
         whole: None,
         struck: BTreeSet::new(),
         settings: None,
+        has_var_tmp: has_var_tmp(request),
+        skeleton: skeleton(request),
     };
     b.doors();
     b.scratch();
@@ -122,7 +135,8 @@ pub fn build(request: &Request, ground: &mut Groundwork) -> Result<Steps, Fault>
     let watch = b.restrict();
     let own = b.ops.len();
     b.ops.append(&mut b.own);
-    Ok(Steps { ops: b.ops, own, _ruleset: b.ruleset, mounts: b.mounts, watch, guest: b.guest })
+    let skeleton = b.skeleton.into_iter().collect();
+    Ok(Steps { ops: b.ops, own, _ruleset: b.ruleset, mounts: b.mounts, watch, guest: b.guest, skeleton })
 }
 
 impl Builder<'_> {
@@ -133,39 +147,39 @@ impl Builder<'_> {
     fn scratch(&mut self) {
         let options = crate::limits::scratch_options(&self.request.limits, self.expected_scratch_entries());
         self.push(Op::Tmpfs { at: cstring(SCRATCH), options: cstring(options), attr: QUIET });
-        let no_exec = if self.lists_programs() { Attr::NO_EXEC } else { Attr(0) };
-        let mut places = vec![("/tmp", "/tmp"), ("/shm", "/dev/shm")];
-        // A project below /var/tmp needs a real directory there; otherwise one place serves both names.
-        let apart = self.points().any(|p| p.starts_with("/var/tmp"));
-        if apart {
-            places.push(("/var-tmp", "/var/tmp"));
-        }
-        for (name, at) in places {
+        for (name, at) in [("/tmp", "/tmp"), ("/shm", "/dev/shm")] {
             self.push(Op::Dir { at: path(&[SCRATCH, name]), mode: 0o1777 });
             self.dir(Path::new(at));
-            self.push(Op::BindKnown { from: path(&[SCRATCH, name]), at: cstring(at), attr: QUIET.with(no_exec) });
+            let attr = self.scratch_attr();
+            self.push(Op::BindKnown { from: path(&[SCRATCH, name]), at: cstring(at), attr });
         }
         self.dir(Path::new("/var"));
-        if !apart {
-            self.push(Op::Link { at: c"/var/tmp", target: c"/tmp" });
+        match self.has_var_tmp {
+            true => {
+                self.push(Op::Dir { at: path(&[SCRATCH, VAR_TMP_SOURCE]), mode: 0o1777 });
+                self.dir(Path::new(VAR_TMP));
+                self.bind_var_tmp();
+            }
+            // One place serves both names.
+            false => self.push(Op::Link { at: c"/var/tmp", target: c"/tmp" }),
         }
         self.dir(Path::new("/run"));
     }
 
-    /// Paths that must stand inside.
-    fn points(&self) -> impl Iterator<Item = &PathBuf> {
-        self.mount_points().chain([&self.request.cwd])
+    fn scratch_attr(&self) -> Attr {
+        if self.lists_programs() { QUIET.with(Attr::NO_EXEC) } else { QUIET }
     }
 
-    fn mount_points(&self) -> impl Iterator<Item = &PathBuf> {
-        let plan = &self.request.plan;
-        plan.grants.iter().map(|g| &g.path).chain(plan.sockets.iter().map(|s| &s.path))
+    /// Once in the guest's own tree, and once more over what a grant of /var shows.
+    fn bind_var_tmp(&mut self) {
+        let attr = self.scratch_attr();
+        self.push(Op::Bind { from: path(&[SCRATCH, VAR_TMP_SOURCE]), at: cstring(VAR_TMP), attr });
     }
 
     /// Mount points below /tmp are entries of the scratch space, but not the guest's.
     fn expected_scratch_entries(&self) -> u64 {
-        let below = |p: &Path| p.starts_with("/tmp") || p.starts_with("/var/tmp");
-        3 + self.points().filter(|p| below(p)).map(|p| p.components().count() as u64).sum::<u64>()
+        let own = points(self.request).filter(|p| private_place(p).is_some());
+        3 + own.map(|p| p.components().count() as u64).sum::<u64>()
     }
 
     fn memory(&mut self) {
@@ -197,17 +211,11 @@ impl Builder<'_> {
         }
         self.push(Op::Dir { at: cpath(at), mode: 0o755 });
         self.dirs.insert(at.into());
-        if self.leads_to_mount_in_scratch(at) {
+        // A mount of its own, which `seal` makes read-only once all below it stands, and which nobody can move away meanwhile: it is by
+        // their paths that services of the host are told from the guest's own.
+        if self.skeleton.contains(at) {
             self.pin(at);
         }
-    }
-
-    /// Directories of the guest's own can be moved, with what is mounted below them; but it is by their paths that we
-    /// tell services of the host from the guest's own.
-    fn leads_to_mount_in_scratch(&self, at: &Path) -> bool {
-        let below = |top: &str| at.starts_with(top) && at != Path::new(top);
-        let leads = |point: &PathBuf| point.starts_with(at) && point != at;
-        (below("/tmp") || below("/var/tmp")) && self.mount_points().any(leads)
     }
 
     fn mount_point_file(&mut self, at: &Path) {
@@ -217,8 +225,11 @@ impl Builder<'_> {
         self.push(Op::File { at: cpath(at), mode: 0o644, bytes: &[] });
     }
 
+    /// Whether a mount brings `at`. One above a private directory does not bring what is in it.
     fn is_mounted(&self, at: &Path) -> bool {
-        at.ancestors().any(|a| a.as_os_str() != "/tmp" && self.mounted.contains(a.as_os_str()))
+        let own = private_place(at).filter(|place| *place != Path::new(VAR_TMP) || self.has_var_tmp);
+        let reaches = |above: &&Path| own.is_none_or(|place| above.starts_with(place));
+        at.ancestors().take_while(reaches).any(|above| self.mounted.contains(above.as_os_str()))
     }
 
     /// Links that rules led over, and those that join the old places of programs and libraries with /usr: every
@@ -298,7 +309,10 @@ impl Builder<'_> {
         self.push(Op::RemoveDir { at: cstring(MADE) });
         self.push(Op::Unmount { at: cstring(OLD) });
         self.push(Op::RemoveDir { at: cstring(OLD) });
-        self.push(Op::Seal { at: c"/", attr: QUIET.with(Attr::READ_ONLY) });
+        let sealed: Vec<&'static CStr> = self.skeleton.iter().map(|at| cpath(at)).collect();
+        for at in [c"/"].into_iter().chain(sealed) {
+            self.push(Op::Seal { at, attr: QUIET.with(Attr::READ_ONLY) });
+        }
         if self.request.resident {
             return self.open_places();
         }
@@ -320,6 +334,32 @@ impl Builder<'_> {
             self.push(Op::OpenPlace { at: cpath(&workspace.at), place: Place::Workspace });
         }
     }
+}
+
+/// Paths that must stand inside.
+fn points(request: &Request) -> impl Iterator<Item = &PathBuf> {
+    let plan = &request.plan;
+    plan.grants.iter().map(|g| &g.path).chain(plan.sockets.iter().map(|s| &s.path)).chain([&request.cwd])
+}
+
+/// Whether /var/tmp must be a directory: something stands below it, or a grant of /var would show the host's.
+fn has_var_tmp(request: &Request) -> bool {
+    let is_dir = |at: &str| std::fs::symlink_metadata(at).is_ok_and(|found| found.is_dir());
+    let shows_var = |g: &Grant| [Path::new("/"), Path::new("/var")].contains(&g.path.as_path());
+    let covered = request.plan.grants.iter().any(shows_var) && is_dir("/var") && is_dir(VAR_TMP);
+    covered || points(request).any(|point| point.starts_with(VAR_TMP))
+}
+
+/// See `Builder::skeleton`. What is granted itself, or lies in a private directory that a rule replaces by the host's, needs none.
+fn skeleton(request: &Request) -> BTreeSet<PathBuf> {
+    let is_granted = |at: &Path| request.plan.grants.iter().any(|g| g.covers(at));
+    let top = |point: &PathBuf| {
+        let place = private_place(point)?;
+        let first = point.strip_prefix(place).ok()?.components().next()?;
+        Some(place.join(first)).filter(|top| !is_granted(top))
+    };
+    let is_socket = |at: &PathBuf| request.plan.sockets.iter().any(|s| s.path == *at);
+    points(request).filter_map(top).filter(|at| !is_socket(at)).collect()
 }
 
 pub fn of_kind(rights: u64, kind: Kind) -> u64 {

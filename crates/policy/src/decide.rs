@@ -4,10 +4,14 @@
 use crate::document::{ExecRule, FsRule};
 use crate::path::RulePath;
 use crate::perms::{Perm, Perms};
+use crate::private;
 use crate::resolve::{FileRule, Resolved};
 use crate::write;
 use std::path::Path;
 use terms::Action;
+
+/// Named as the rule where an allowance from above ends at a private directory.
+const PRIVATE_PLACE: &str = "private /tmp";
 
 /// What holds for one operation.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -64,8 +68,9 @@ impl Resolved {
     /// Whether `perm` is granted at `path`, which is absolute, normalised and real.
     pub fn fs(&self, path: &Path, perm: Perm) -> Decision {
         let matches = self.file_rules().filter(|r| r.perms.contains(perm) && r.covers(path)).map(matched).collect();
-        let (action, rule) = match (self.default_perms().contains(perm), perm) {
+        let (action, rule) = match (self.default_perms_at(path).contains(perm), perm) {
             (true, _) => (Action::Allow, "defaults.fs"),
+            (false, _) if self.ends_at_private(path, perm) => (Action::Deny, PRIVATE_PLACE),
             (false, Perm::Execute) if self.policy.default_exec() == Action::Deny => (Action::Deny, "defaults.exec"),
             (false, _) => (Action::Deny, "defaults.fs"),
         };
@@ -73,6 +78,13 @@ impl Resolved {
             Perm::Execute if rule == "defaults.exec" => exec_hint(path),
             _ => fs_hint(path, perm),
         })
+    }
+
+    /// Whether `perm` would be granted at `path` by a rule from above, if no private directory were in between.
+    fn ends_at_private(&self, path: &Path, perm: Perm) -> bool {
+        let Some(above) = private::private_place(path).and_then(Path::parent) else { return false };
+        let from_above = |r: &FileRule| r.grants() && r.perms.contains(perm) && r.covers(above);
+        self.default_perms().contains(perm) || self.file_rules().any(from_above)
     }
 
     /// Whether the program at `path` may start: `execute` must be granted there and no exec rule may deny it.

@@ -5,6 +5,7 @@ use crate::error::PlanError;
 use crate::glob::Pattern;
 use crate::perms::{Perm, Perms};
 use crate::plan::{Found, Host, Kind, Link};
+use crate::private;
 use crate::resolve::{FileRule, ProgramRule, Real, Resolved};
 use crate::walk::{Budget, Region, find};
 use std::path::{Path, PathBuf};
@@ -38,6 +39,7 @@ pub(crate) fn follow(resolved: &Resolved, host: &dyn Host) -> Result<Followed, P
     let mut follower = Follower { host, budget, beneath, links: Vec::new(), notes: Vec::new() };
     let mut out = resolved.clone();
     out.implied.clear();
+    out.island = out.island.filter(|island| follower.is_real_dir(island));
     for rule in out.files.iter_mut().filter(|r| r.grants()) {
         follower.allowance(rule)?;
     }
@@ -85,9 +87,29 @@ impl Follower<'_> {
         if found.is_empty() {
             self.note(format!("{}: {} does not exist, so the rule has no effect", rule.label, rule.patterns[0].text()));
         }
-        let reals = found.into_iter().map(|f| self.keep(f, &rule.label)).collect();
+        let head = self.head_of(&rule.patterns[0]);
+        let named = found.into_iter().filter(|f| head.as_ref().is_none_or(|head| rule.leads_to(head, &f.real)));
+        let mut reals: Vec<Real> = named.map(|f| self.keep(f, &rule.label)).collect();
+        reals.extend(self.island_below(rule, &reals));
         rule.reals = Some(tidy(reals));
         Ok(())
+    }
+
+    /// Where a pattern's part before its first wildcard leads. A plain path has none: it names what it leads to.
+    fn head_of(&self, pattern: &Pattern) -> Option<PathBuf> {
+        let wild = pattern.as_path().is_none();
+        wild.then(|| self.host.look(&pattern.head(pattern.literal_len()))).flatten().map(|found| found.real)
+    }
+
+    /// The workspace in a private directory that one of `reals` would hold, were it not for that directory.
+    fn island_below(&self, rule: &FileRule, reals: &[Real]) -> Option<Real> {
+        let island = rule.island.as_ref().filter(|island| self.is_real_dir(island))?;
+        let above = |real: &Real| island.starts_with(&real.path) && !private::reaches(&real.path, island);
+        reals.iter().any(above).then(|| Real { path: island.clone(), kind: Kind::Dir })
+    }
+
+    fn is_real_dir(&self, path: &Path) -> bool {
+        self.host.look(path).is_some_and(|found| found.kind == Kind::Dir && found.real == path)
     }
 
     fn program(&mut self, program: &mut ProgramRule) -> Result<(), PlanError> {

@@ -3,6 +3,7 @@
 
 use crate::glob::Pattern;
 use crate::perms::{Perm, Perms};
+use crate::private;
 use std::path::{Path, PathBuf};
 
 /// What stands at a path of the host.
@@ -64,6 +65,13 @@ pub struct Grant {
     pub perms: Perms,
     /// The rule that brought it, for messages: `fs.rules[3]`.
     pub rule: String,
+}
+
+impl Grant {
+    /// Whether the grant shows `path`. A grant from above a private directory shows nothing that lies in it.
+    pub fn covers(&self, path: &Path) -> bool {
+        private::reaches(&self.path, path)
+    }
 }
 
 /// How a denial inside a grant is made to hold.
@@ -193,7 +201,7 @@ impl Plan {
     /// all, and the path be made anew. Whoever enforces the plan has to guard these paths as well.
     pub fn movable_masks(&self) -> impl Iterator<Item = &Mask> {
         self.masks.iter().filter(|mask| {
-            let mut above = self.grants.iter().filter(|g| mask.path.starts_with(&g.path));
+            let mut above = self.grants.iter().filter(|g| g.covers(&mask.path));
             let outermost = above.clone().next().map(|g| g.path.as_path());
             mask.path.parent() != outermost && above.any(|g| moves(g.perms))
         })

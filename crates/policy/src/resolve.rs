@@ -9,6 +9,7 @@ use crate::path::{self, Base, RulePath};
 use crate::perms::{Perm, Perms};
 use crate::plan::Kind;
 use crate::policy::{Labelled, Policy};
+use crate::private;
 use crate::write;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -29,6 +30,7 @@ pub fn resolve(policy: &Policy, ctx: &Context) -> Result<Resolved, PolicyError> 
     let mut resolved = Resolved {
         policy: policy.clone(),
         workspace: ctx.workspace.clone(),
+        island: Some(ctx.workspace.clone()).filter(|workspace| private::is_island(workspace)),
         files: Vec::new(),
         programs: Vec::new(),
         sockets: Vec::new(),
@@ -44,14 +46,15 @@ pub fn resolve(policy: &Policy, ctx: &Context) -> Result<Resolved, PolicyError> 
         let perms = if grants(rule.action) { rule.perms.minus(withheld) } else { rule.perms };
         let text = write::fs_rule(rule).to_compact_json();
         for pattern in expand(&rule.path, label, ctx)? {
-            resolved.files.push(FileRule::new(label, rule.action, perms, &text, pattern));
+            let rule = FileRule::new(label, rule.action, perms, &text, pattern);
+            resolved.files.push(rule.with_island(&resolved.island));
         }
     }
     for Labelled { rule, label } in &policy.exec {
         let perms = Perms::of(&[Perm::ReadFile, Perm::Execute]);
         let text = write::exec_rule(rule).to_compact_json();
         for pattern in expand(&rule.path, label, ctx)? {
-            let file = FileRule::new(label, rule.action, perms, &text, pattern);
+            let file = FileRule::new(label, rule.action, perms, &text, pattern).with_island(&resolved.island);
             resolved.programs.push(ProgramRule { file, sha256: rule.sha256 });
         }
     }
@@ -59,7 +62,8 @@ pub fn resolve(policy: &Policy, ctx: &Context) -> Result<Resolved, PolicyError> 
         if let Target::Unix(path) = &rule.to {
             let text = write::net_rule(rule).to_compact_json();
             for pattern in expand(path, label, ctx)? {
-                resolved.sockets.push(FileRule::new(label, rule.action, Perms::NONE, &text, pattern));
+                let rule = FileRule::new(label, rule.action, Perms::NONE, &text, pattern);
+                resolved.sockets.push(rule.with_island(&resolved.island));
             }
         }
     }
@@ -71,6 +75,8 @@ pub fn resolve(policy: &Policy, ctx: &Context) -> Result<Resolved, PolicyError> 
 pub struct Resolved {
     pub(crate) policy: Policy,
     pub(crate) workspace: PathBuf,
+    /// The workspace, where it lies in a private directory. Once followed, only if it is there.
+    pub(crate) island: Option<PathBuf>,
     pub(crate) files: Vec<FileRule>,
     pub(crate) programs: Vec<ProgramRule>,
     /// Network rules about sockets that are files. Once followed, an allowance has nothing but sockets.
@@ -95,6 +101,8 @@ pub(crate) struct FileRule {
     pub(crate) reals: Option<Vec<Real>>,
     /// Of a rule that asks: what somebody can be asked about. Known with `reals`, and part of them.
     pub(crate) asked: Vec<Real>,
+    /// The workspace, where it lies in a private directory: the rule holds in it even from above that directory.
+    pub(crate) island: Option<PathBuf>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -112,7 +120,19 @@ pub(crate) struct ProgramRule {
 impl FileRule {
     fn new(label: &str, action: Action, perms: Perms, text: &str, pattern: Pattern) -> FileRule {
         let (label, text) = (label.to_owned(), text.to_owned());
-        FileRule { label, action, perms, text, patterns: vec![pattern], reals: None, asked: Vec::new() }
+        FileRule { label, action, perms, text, patterns: vec![pattern], reals: None, asked: Vec::new(), island: None }
+    }
+
+    fn with_island(self, island: &Option<PathBuf>) -> FileRule {
+        FileRule { island: island.clone(), ..self }
+    }
+
+    /// Whether a rule that names `head` may lead to `path`: an allowance enters no private directory from above. What denies, or asks
+    /// before it allows, holds everywhere.
+    pub(crate) fn leads_to(&self, head: &Path, path: &Path) -> bool {
+        !self.grants()
+            || private::may_enter(head, path)
+            || self.island.as_ref().is_some_and(|island| path.starts_with(island))
     }
 
     pub(crate) fn grants(&self) -> bool {
@@ -124,9 +144,10 @@ impl FileRule {
     }
 
     /// Whether the rule covers `path`. On a host an allowance reaches only what was there when the plan was made;
-    /// a denial also holds for what appears.
+    /// a denial also holds for what appears, and in private directories too.
     pub(crate) fn covers(&self, path: &Path) -> bool {
-        let named = || self.patterns.iter().any(|p| p.covers(path));
+        let leads = |p: &Pattern| self.leads_to(&p.head(p.literal_len()), path);
+        let named = || self.patterns.iter().any(|p| p.covers(path) && leads(p));
         match &self.reals {
             None => named(),
             Some(_) => self.reaches(path) || (!self.grants() && named()),
@@ -150,7 +171,8 @@ impl FileRule {
     /// Whether a real place of the rule is `path` or above it.
     fn reaches(&self, path: &Path) -> bool {
         let reals = self.reals.as_deref().unwrap_or_default();
-        path.ancestors().any(|above| reals.binary_search_by(|real| real.path.as_path().cmp(above)).is_ok())
+        let is_real = |at: &Path| reals.binary_search_by(|real| real.path.as_path().cmp(at)).is_ok();
+        path.ancestors().filter(|at| !self.grants() || private::reaches(at, path)).any(is_real)
     }
 }
 
@@ -169,7 +191,8 @@ impl Resolved {
     pub fn with_fs(mut self, action: Action, path: &Path, perms: Perms, label: &str) -> Option<Resolved> {
         let rule = FsRule { action, path: RulePath::literal(path)?, perms };
         let text = write::fs_rule(&rule).to_compact_json();
-        self.files.push(FileRule::new(label, action, perms, &text, Pattern::literal(path)?));
+        let rule = FileRule::new(label, action, perms, &text, Pattern::literal(path)?);
+        self.files.push(rule.with_island(&self.island));
         Some(self)
     }
 
@@ -240,6 +263,13 @@ impl Resolved {
             (_, Action::Deny) => Perms::ORDINARY.minus(Perms::of(&[Perm::Execute])),
             _ => Perms::ORDINARY,
         }
+    }
+
+    /// The same at one path: the default is a rule from above, so it ends at private directories.
+    pub(crate) fn default_perms_at(&self, path: &Path) -> Perms {
+        let own = private::private_place(path).is_some();
+        let in_island = || self.island.as_ref().is_some_and(|island| path.starts_with(island));
+        if own && !in_island() { Perms::NONE } else { self.default_perms() }
     }
 
     /// Every rule that speaks about the permissions of files: those under `fs`, and allowed programs.

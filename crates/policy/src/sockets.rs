@@ -109,6 +109,9 @@ impl Follower<'_> {
             for name in self.host.list(&dir).unwrap_or_default() {
                 self.budget.spend(&rule.label, &dir)?;
                 let path = dir.join(&name);
+                if !rule.leads_to(top, &path) {
+                    continue;
+                }
                 match self.host.look(&path) {
                     // What a link leads to is below too, or not named by the rule.
                     Some(found) if found.real != path => {}

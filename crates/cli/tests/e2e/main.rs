@@ -24,6 +24,7 @@ mod network_echo;
 mod network_told;
 mod newcomer;
 mod permissions;
+mod private_tmp;
 mod programs;
 mod publish;
 mod rebase;

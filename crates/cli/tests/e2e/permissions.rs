@@ -568,7 +568,7 @@ fn hard_links_do_not_lead_out_of_a_denial() {
 fn a_project_below_tmp_is_a_project_like_any_other() {
     for who in BOTH {
         let place = Place::new(who);
-        let dir = PathBuf::from(format!("/tmp/cofferdam-test-{}-{}", std::process::id(), unique()));
+        let dir = PathBuf::from(format!("/tmp/cofferdam-test-{}-tmp-{}", std::process::id(), unique()));
         place.dir(&dir);
         place.file(dir.join("sub/file"), "text");
         let go = |flags: &[&str], text: &str| {

@@ -442,7 +442,7 @@ fn explain_says_what_a_run_does() {
 fn sockets_below_tmp_can_be_named_and_stay_where_they_are() {
     for who in BOTH {
         let place = Place::new(who);
-        let dir = PathBuf::from(format!("/tmp/cofferdam-test-{}-{}", std::process::id(), unique()));
+        let dir = PathBuf::from(format!("/tmp/cofferdam-test-{}-tmp-{}", std::process::id(), unique()));
         let service = Service::new(&place, dir.join("in/x.sock"));
         let rules = policy(&place, json!([{"action": "warn", "proto": "unix", "path": service.text()}]));
         let probe = "

@@ -115,8 +115,7 @@ impl Judge<'_> {
     fn look(&mut self, call: &Call, dirfd: i32, address: u64) -> Option<Vec<Act>> {
         let path = self.path(call, dirfd, address, Last::Follow)?;
         let named = self.last_named.take().unwrap_or_else(|| path.clone());
-        let shown = !is_private(&path) || self.granted_below_private(&path);
-        if !shown || !self.exists(&path) {
+        if self.is_own_place(&path) || !self.exists(&path) {
             return None;
         }
         if self.steps.watch.looks {
@@ -228,7 +227,12 @@ impl Judge<'_> {
         let path = self.path_of(call, dirfd, &text, last)?;
         let named = self.last_named.take();
         if self.is_own_place(&path) {
-            return None;
+            let (op, perm) = match flags & O_ACCMODE {
+                _ if flags & O_CREAT != 0 => ("fs.create", Perm::MakeReg),
+                0 => ("fs.read", Perm::ReadFile),
+                _ => ("fs.write", Perm::WriteFile),
+            };
+            return Some(vec![Act { op, perm, path, fresh: flags & O_CREAT != 0, named, there: None }]);
         }
         let found = self.mode(&path);
         let there = found.is_some();

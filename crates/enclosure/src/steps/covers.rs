@@ -104,7 +104,7 @@ impl Builder<'_> {
                 .plan
                 .grants
                 .iter()
-                .any(|g| p.starts_with(&g.path) && *p != g.path && !g.perms.and(Perms::CHANGES).is_empty())
+                .any(|g| g.covers(p) && *p != g.path && !g.perms.and(Perms::CHANGES).is_empty())
         };
         let mut above: Vec<PathBuf> = covered.ancestors().skip(1).take_while(writable).map(Path::to_path_buf).collect();
         above.reverse();

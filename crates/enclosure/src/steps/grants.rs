@@ -24,7 +24,7 @@ impl Builder<'_> {
                 Some(_) => self.grant_in_workspace(grant, &grants)?,
                 None => {
                     self.grant(grant)?;
-                    let innermost = |dir: &Path| grants.iter().rfind(|g| dir.starts_with(&g.path));
+                    let innermost = |dir: &Path| grants.iter().rfind(|g| g.covers(dir));
                     let is_here = |dir: &Path| innermost(dir).is_some_and(|g| g.path == grant.path);
                     self.hide_futures(self.attr_of(grant), is_here);
                 }
@@ -52,6 +52,9 @@ impl Builder<'_> {
             self.shifted(&grant.path, &grant.path, attr, &grant.rule, Purpose::Shown);
         }
         self.mounted.insert(grant.path.clone().into());
+        if grant.path == Path::new("/var") && self.has_var_tmp {
+            self.bind_var_tmp();
+        }
         Ok(())
     }
 
@@ -129,8 +132,7 @@ pub(super) fn check_below_tmp(grant: &Grant) -> Result<(), Fault> {
     let reads = grant.kind != Kind::Dir || grant.perms.and(Perms::READ) == Perms::READ;
     let changes = grant.perms.and(Perms::WRITE);
     let whole = changes.is_empty() || changes == Perms::WRITE || grant.kind != Kind::Dir;
-    let private = grant.path.starts_with("/tmp") || grant.path.starts_with("/var/tmp");
-    if !private || (reads && whole) {
+    if policy::private_place(&grant.path).is_none() || (reads && whole) {
         return Ok(());
     }
     let message = format!(

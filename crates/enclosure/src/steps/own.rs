@@ -1,10 +1,10 @@
 //! What only the first process can do for itself: limits, the call filter, landlock; and the rules that landlock holds.
 
 use super::grants::top_level;
-use super::{Builder, cpath, cstring, of_kind};
+use super::{Builder, VAR_TMP, cpath, cstring, of_kind};
 use policy::{ExecPlan, Kind, Perm, Perms};
 use std::collections::BTreeMap;
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsString;
 use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
@@ -60,7 +60,7 @@ impl Builder<'_> {
             add(Path::new("/"), Perms::of(&[Perm::ReadDir]).bits());
         }
         let execute = if self.lists_programs() { Perms::NONE } else { Perms::of(&[Perm::Execute]) };
-        let apart = self.dirs.contains(OsStr::new("/var/tmp")).then_some("/var/tmp");
+        let apart = self.has_var_tmp.then_some(VAR_TMP);
         for private in ["/tmp", "/dev/shm", "/dev/mqueue"].into_iter().chain(apart) {
             let all = Perms::READ.union(Perms::WRITE).union(Perms::of(&[Perm::MakeChar])).union(execute);
             add(Path::new(private), all.bits());

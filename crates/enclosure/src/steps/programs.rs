@@ -67,10 +67,10 @@ impl Builder<'_> {
         Ok(())
     }
 
-    /// What is mounted below a path, but for the places that every guest has of its own.
+    /// What is mounted below a path, but for what every guest has of its own.
     fn mounted_below(&self, path: &Path) -> Vec<PathBuf> {
         let places = self.mounted.iter().map(PathBuf::from);
-        places.filter(|at| at.starts_with(path) && at != Path::new("/proc") && at != Path::new("/tmp")).collect()
+        places.filter(|at| at.starts_with(path) && at != Path::new("/proc")).collect()
     }
 
     /// Takes execution from a program until somebody says yes, and what could change it in between.
@@ -99,7 +99,7 @@ impl Builder<'_> {
     }
 
     fn check_unwritten(&self, program: &policy::Program) -> Result<(), Fault> {
-        let writes = |g: &&Grant| program.path.starts_with(&g.path) && !g.perms.and(Perms::CHANGES).is_empty();
+        let writes = |g: &&Grant| g.covers(&program.path) && !g.perms.and(Perms::CHANGES).is_empty();
         let (Kind::Dir, Some(grant)) = (program.kind, self.request.plan.grants.iter().find(writes)) else {
             return Ok(());
         };

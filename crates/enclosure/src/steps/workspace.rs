@@ -26,7 +26,7 @@ impl Builder<'_> {
         if grants.iter().any(|g| g.path == workspace.at) {
             return grants;
         }
-        let above = grants.iter().rposition(|g| workspace.at.starts_with(&g.path));
+        let above = grants.iter().rposition(|g| g.covers(&workspace.at));
         if let Some(grant) = above.map(|i| Grant { path: workspace.at.clone(), ..grants[i].clone() }) {
             let at = grants.partition_point(|g| g.path < workspace.at);
             grants.insert(at, grant);

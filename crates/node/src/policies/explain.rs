@@ -158,8 +158,17 @@ fn changes(resolved: &Resolved, path: &Path, workspace: &Path) -> Option<String>
                        as far as these rules allow them";
         return Some(if all().all(denied) { "nothing can be changed here" } else { layered }.to_owned());
     }
-    let reach = all().any(|perm| resolved.fs(path, perm).allowed());
-    reach.then(|| "changes reach the host at once: it is outside the workspace".to_owned())
+    if all().any(|perm| resolved.fs(path, perm).allowed()) {
+        return Some("changes reach the host at once: it is outside the workspace".to_owned());
+    }
+    let readable = [Perm::ReadDir, Perm::ReadFile].into_iter().any(|perm| resolved.fs(path, perm).allowed());
+    policy::private_place(path).filter(|_| !readable).map(|own| {
+        let own = own.display();
+        format!(
+            "{own} is the sandbox's own inside: empty at first, writable, gone afterwards; a rule that names {own} or a path \
+             below it shows the host's"
+        )
+    })
 }
 
 fn told(explanation: Explanation) -> Explained {

@@ -61,11 +61,11 @@ impl Hidden<'_> {
     }
 
     fn is_shown_by(&self, grant: &Grant) -> bool {
-        self.has(&grant.path) || self.is_held_by(&grant.path)
+        self.has(&grant.path) || self.is_held_by(grant)
     }
 
-    fn is_held_by(&self, path: &Path) -> bool {
-        self.places.iter().any(|place| place.starts_with(path))
+    fn is_held_by(&self, grant: &Grant) -> bool {
+        self.places.iter().any(|place| grant.covers(place))
     }
 
     fn check(&self, plan: &Plan) -> Result<(), Fault> {
@@ -96,7 +96,7 @@ impl Hidden<'_> {
     }
 
     fn split(&self, grant: Grant, kept: &mut Vec<Grant>) -> Result<(), Fault> {
-        if !self.is_held_by(&grant.path) {
+        if !self.is_held_by(&grant) {
             kept.push(grant);
             return Ok(());
         }
@@ -109,6 +109,10 @@ impl Hidden<'_> {
             if kept.len() == MOST_BESIDE {
                 let what = grant.path.display();
                 return Err(refuse(format!("{}: {what} holds the state directory and too much beside it", grant.rule)));
+            }
+            // A rule from above does not reach into a private /tmp.
+            if !grant.covers(&entry.path()) {
+                continue;
             }
             let kind = entry.file_type().map_err(unseen)?;
             let kind = match () {

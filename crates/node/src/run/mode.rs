@@ -45,7 +45,8 @@ pub(super) fn settle(resolved: Resolved, ask: &Ask, spot: &Spot, view: &View) ->
             let message = format!("--direct: the policy lets nothing be changed in {}", dir.display());
             let hint =
                 "allow it with --write or `-p workspace-write`; or leave --direct out, and changes go to a workspace";
-            Err(Fault::new(ErrorKind::PolicyDenied, message).hint(hint).phase(Phase::Planning))
+            // A flag that contradicts the policy, as --read-only can: no command was refused.
+            Err(Fault::invalid(message).hint(hint).phase(Phase::Planning))
         }
         // It cannot be shown as a whole, and what is shown in parts would be changed on the host.
         (Place::Fresh(_) | Place::Sandbox(_), _) if spot.layered => in_parts.map_or(Ok((resolved, first, false)), Err),
@@ -107,7 +108,7 @@ fn unspeakable(dir: &Path) -> Fault {
 
 /// The grants that let something at or below a directory be changed.
 fn changing<'a>(plan: &'a Plan, dir: &'a Path) -> impl Iterator<Item = &'a Grant> {
-    let covering = plan.grants.iter().rev().find(|g| dir.starts_with(&g.path));
+    let covering = plan.grants.iter().rev().find(|g| g.covers(dir));
     let below = plan.grants.iter().filter(move |g| g.path.starts_with(dir) && g.path != dir);
     covering.into_iter().chain(below).filter(|g| !g.perms.and(Perms::CHANGES).is_empty())
 }

@@ -83,7 +83,7 @@ impl Planner<'_> {
 
     /// Whether anything at, above or below `path` can be executed.
     fn can_execute_near(&self, path: &Path) -> bool {
-        let near = |g: &&Grant| path.starts_with(&g.path) || g.path.starts_with(path);
+        let near = |g: &&Grant| g.covers(path) || g.path.starts_with(path);
         self.grants.iter().filter(near).any(|g| g.perms.contains(Perm::Execute))
     }
 }

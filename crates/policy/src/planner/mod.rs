@@ -13,6 +13,7 @@ use crate::error::PlanError;
 use crate::follow::{Followed, follow};
 use crate::perms::Perms;
 use crate::plan::{AskedPlace, Cover, Grant, Guard, Host, Kind, Link, Mask, Plan, Socket};
+use crate::private;
 use crate::resolve::{FileRule, Real, Resolved};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
@@ -86,7 +87,9 @@ impl<'a> Planner<'a> {
         let mut wanted: BTreeMap<PathBuf, (Kind, Vec<(Perms, String)>)> = BTreeMap::new();
         let everywhere = self.resolved.default_perms();
         if !everywhere.is_empty() {
-            wanted.insert(PathBuf::from("/"), (Kind::Dir, vec![(everywhere, "defaults.fs".to_owned())]));
+            let tops = [PathBuf::from("/")].into_iter().chain(self.resolved.island.clone());
+            let rules = vec![(everywhere, "defaults.fs".to_owned())];
+            wanted.extend(tops.map(|top| (top, (Kind::Dir, rules.clone()))));
         }
         for rule in self.resolved.file_rules().filter(|r| r.grants()) {
             for Real { path, kind } in rule.reals.iter().flatten() {
@@ -177,7 +180,7 @@ impl<'a> Planner<'a> {
 
     /// The innermost grant that covers `path`; it holds the permissions of the outer ones too.
     fn covering(&self, path: &Path) -> Option<&Grant> {
-        path.ancestors().find_map(|above| self.grant_at.get(above)).map(|i| &self.grants[*i])
+        private::reaching(path).find_map(|above| self.grant_at.get(above)).map(|i| &self.grants[*i])
     }
 
     fn masks_over<'p>(&'p self, path: &'p Path) -> impl Iterator<Item = &'p Mask> {
@@ -191,7 +194,7 @@ impl<'a> Planner<'a> {
     /// What the policy allows at `path`.
     fn wanted(&self, path: &Path) -> Perms {
         let rules = self.resolved.file_rules().filter(|r| r.grants() && r.covers(path));
-        rules.fold(self.resolved.default_perms(), |all, r| all.union(r.perms)).minus(self.denied(path))
+        rules.fold(self.resolved.default_perms_at(path), |all, r| all.union(r.perms)).minus(self.denied(path))
     }
 
     fn denier(&self, path: &Path, lost: Perms) -> String {

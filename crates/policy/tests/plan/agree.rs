@@ -10,17 +10,17 @@ use proptest::test_runner::{Config, TestRunner};
 use std::cell::Cell;
 use std::path::{Path, PathBuf};
 
-fn context() -> Context {
-    Context { home: PathBuf::from("/b"), workspace: PathBuf::from("/a"), toolchains: vec![PathBuf::from("/c/a")] }
+fn context(workspace: &str) -> Context {
+    Context { home: PathBuf::from("/b"), workspace: PathBuf::from(workspace), toolchains: vec![PathBuf::from("/c/a")] }
 }
 
-fn resolved(json: &str) -> Resolved {
+fn resolved(json: &str, workspace: &str) -> Resolved {
     let document = parse(json, Format::Json, "p").unwrap_or_else(|e| panic!("{e}\n{json}"));
-    resolve(&effective(&[document]).unwrap(), &context()).unwrap()
+    resolve(&effective(&[document]).unwrap(), &context(workspace)).unwrap()
 }
 
 fn granted(plan: &Plan, path: &Path) -> Perms {
-    let grants = plan.grants.iter().filter(|g| path.starts_with(&g.path));
+    let grants = plan.grants.iter().filter(|g| g.covers(path));
     let all = grants.fold(Perms::NONE, |all, g| all.union(g.perms));
     let masks = plan.masks.iter().filter(|m| path.starts_with(&m.path));
     masks.fold(all, |all, m| all.minus(taken(m.cover)))
@@ -78,8 +78,8 @@ fn check_guards(world: &World, plan: &Plan, followed: &Resolved, json: &str) -> 
 }
 
 /// Compares the two for every path; also the shape that `Plan` promises.
-fn check(world: &World, json: &str) -> Result<Option<Plan>, TestCaseError> {
-    let resolved = resolved(json);
+fn check(world: &World, json: &str, workspace: &str) -> Result<Option<Plan>, TestCaseError> {
+    let resolved = resolved(json, workspace);
     let Ok(plan) = resolved.plan(world) else {
         return Ok(None);
     };
@@ -121,21 +121,30 @@ fn check(world: &World, json: &str) -> Result<Option<Plan>, TestCaseError> {
 fn shape(plan: &Plan) -> Result<(), TestCaseError> {
     prop_assert!(plan.grants.is_sorted_by(|a, b| a.path < b.path), "{:#?}", plan.grants);
     for grant in &plan.grants {
-        let above = plan.grants.iter().filter(|g| grant.path.starts_with(&g.path) && g.path != grant.path);
+        let above = plan.grants.iter().filter(|g| g.covers(&grant.path) && g.path != grant.path);
         let inherited = above.fold(Perms::NONE, |all, g| all.union(g.perms));
         prop_assert_eq!(inherited.minus(grant.perms), Perms::NONE, "a nested grant lost permissions");
         prop_assert!(grant.perms != inherited, "a grant adds nothing: {:?}", grant);
     }
     prop_assert!(plan.masks.is_sorted_by(|a, b| a.path < b.path));
     for link in &plan.links {
-        let seen = plan.grants.iter().any(|g| g.kind == Kind::Dir && link.at.starts_with(&g.path));
+        let seen = plan.grants.iter().any(|g| g.kind == Kind::Dir && g.covers(&link.at));
         prop_assert!(!seen, "{:?} is inside a grant", link);
     }
     Ok(())
 }
 
 fn path_text() -> impl Strategy<Value = String> {
-    prop::collection::vec("[abc]", 1..4).prop_map(|names| format!("/{}", names.join("/")))
+    (top(), prop::collection::vec("[abc]", 1..4)).prop_map(|(top, names)| format!("{top}/{}", names.join("/")))
+}
+
+/// Some of everything lies in the directories that a sandbox has of its own.
+fn top() -> impl Strategy<Value = &'static str> {
+    prop_oneof![12 => Just(""), 2 => Just("/tmp"), 1 => Just("/var/tmp")]
+}
+
+fn workspace() -> impl Strategy<Value = &'static str> {
+    prop_oneof![3 => Just("/a"), 2 => Just("/tmp/a"), 1 => Just("/var/tmp/a/b")]
 }
 
 fn world() -> impl Strategy<Value = World> {
@@ -160,7 +169,8 @@ fn world() -> impl Strategy<Value = World> {
 fn rule_path() -> impl Strategy<Value = String> {
     let wild =
         prop_oneof![5 => "[abc]", 1 => Just("*".to_owned()), 1 => Just("**".to_owned()), 1 => Just("[ab]".to_owned())];
-    let path = prop::collection::vec(wild, 0..4).prop_map(|parts| format!("/{}", parts.join("/")));
+    let path = (top(), prop::collection::vec(wild, 0..4)).prop_map(|(top, parts)| format!("{top}/{}", parts.join("/")));
+    let path = path.prop_map(|path| if path.len() > 1 { path.trim_end_matches('/').to_owned() } else { path });
     let based = prop::collection::vec("[abc]", 0..2)
         .prop_map(|p| std::iter::once("$WORKSPACE".to_owned()).chain(p).collect::<Vec<_>>().join("/"));
     prop_oneof![6 => path, 1 => based, 1 => Just("~/a".to_owned()), 1 => Just("$TOOLCHAINS".to_owned())]
@@ -202,7 +212,7 @@ fn exec_rule() -> impl Strategy<Value = String> {
 /// Half of the policies have a wide allowance for the other rules to bite into.
 fn document() -> impl Strategy<Value = String> {
     let default = || prop_oneof![3 => Just("deny"), 1 => Just("allow")];
-    let wide = prop::option::of(prop_oneof![Just("/"), Just("/a"), Just("/b")]);
+    let wide = prop::option::of(prop_oneof![Just("/"), Just("/a"), Just("/b"), Just("/var"), Just("/tmp")]);
     let fs_rules = prop::collection::vec(fs_rule(), 0..6);
     let exec_rules = prop::collection::vec(exec_rule(), 0..4);
     (default(), default(), wide, fs_rules, exec_rules).prop_map(
@@ -225,13 +235,15 @@ fn document() -> impl Strategy<Value = String> {
 fn decisions_are_what_plans_enforce() {
     let cases = 800;
     // Plans at all, and plans with each of their parts.
-    let seen = [const { Cell::new(0u32) }; 6];
+    let seen = [const { Cell::new(0u32) }; 7];
     let mut runner = TestRunner::new(Config { cases, failure_persistence: None, ..Config::default() });
     runner
-        .run(&(world(), document()), |(world, json)| {
-            if let Some(plan) = check(&world, &json)? {
+        .run(&(world(), document(), workspace()), |(world, json, workspace)| {
+            if let Some(plan) = check(&world, &json, workspace)? {
+                let in_private = plan.grants.iter().filter(|g| policy::private_place(&g.path).is_some()).count();
                 let parts = [
                     1,
+                    in_private,
                     plan.grants.len(),
                     plan.masks.len(),
                     plan.guards.len(),
@@ -246,10 +258,10 @@ fn decisions_are_what_plans_enforce() {
         })
         .unwrap();
     let seen = seen.map(Cell::into_inner);
-    let least = [cases / 2, cases / 2, cases / 20, cases / 20, cases / 100, cases / 50];
+    let least = [cases / 2, cases / 10, cases / 2, cases / 20, cases / 20, cases / 100, cases / 50];
     assert!(
         seen.iter().zip(least).all(|(n, least)| *n > least),
-        "too few plans, grants, masks, guards, links or programs that are asked about: {seen:?}"
+        "too few plans, grants in private directories, grants, masks, guards, links or programs that are asked about: {seen:?}"
     );
 }
 
@@ -261,6 +273,7 @@ fn without_links_no_host_is_needed_to_decide() {
             {"action":"allow","path":"$WORKSPACE","perms":["read_file","write_file"]},
             {"action":"deny","path":"/a/b"},
             {"action":"allow","path":"$TOOLCHAINS","perms":["read_file","execute"]}]}}"#,
+        "/a",
     );
     let plan = policy.plan(&world).unwrap();
     for (path, _) in world.reals() {
@@ -268,4 +281,46 @@ fn without_links_no_host_is_needed_to_decide() {
             assert_eq!(policy.fs(path, perm).allowed(), granted(&plan, path).contains(perm), "{}", path.display());
         }
     }
+}
+
+/// What one rule, or the default, opens below a private directory; the decision and the plan say the same.
+#[test]
+fn a_rule_from_above_ends_at_the_private_directories() {
+    let world = World::new().files(&["/a/x", "/tmp/a/x", "/tmp/b/x", "/var/lib/x", "/var/tmp/b/x"]);
+    let rule = |path: &str| format!(r#"{{"action":"allow","path":"{path}","perms":["read_file","read_dir"]}}"#);
+    let check = |defaults: &str, paths: &[&str], workspace: &str, expected: &[&str]| {
+        let rules: Vec<String> = paths.iter().map(|path| rule(path)).collect();
+        let json =
+            format!(r#"{{"version":1,"defaults":{{"fs":"{defaults}"}},"fs":{{"rules":[{}]}}}}"#, rules.join(","));
+        let policy = resolved(&json, workspace);
+        let plan = policy.plan(&world).unwrap();
+        let followed = policy.follow(&world).unwrap();
+        let open = |decides: &dyn Fn(&Path) -> bool| -> Vec<String> {
+            let files = world.reals().filter(|(path, kind)| *kind == Kind::File && path.ends_with("x"));
+            files.filter(|(path, _)| decides(path)).map(|(path, _)| path.display().to_string()).collect()
+        };
+        for seen in [
+            open(&|path| granted(&plan, path).contains(Perm::ReadFile)),
+            open(&|path| followed.fs(path, Perm::ReadFile).allowed()),
+            open(&|path| policy.fs(path, Perm::ReadFile).allowed()),
+        ] {
+            assert_eq!(seen, expected, "{defaults} {paths:?} in {workspace}");
+        }
+    };
+    check("deny", &["/"], "/a", &["/a/x", "/var/lib/x"]);
+    check("allow", &[], "/a", &["/a/x", "/var/lib/x"]);
+    check("deny", &["/**"], "/a", &["/a/x", "/var/lib/x"]);
+    check("deny", &["/var"], "/a", &["/var/lib/x"]);
+    // A rule that names the directory, or something in it, wins there.
+    check("deny", &["/", "/tmp"], "/a", &["/a/x", "/tmp/a/x", "/tmp/b/x", "/var/lib/x"]);
+    check("allow", &["/tmp/b"], "/a", &["/a/x", "/tmp/b/x", "/var/lib/x"]);
+    check("deny", &["/tmp/*"], "/a", &["/tmp/a/x", "/tmp/b/x"]);
+    check("deny", &["/var/tmp/b", "/var"], "/a", &["/var/lib/x", "/var/tmp/b/x"]);
+    // In the workspace rules from above hold wherever it lies.
+    check("deny", &["/"], "/tmp/a", &["/a/x", "/tmp/a/x", "/var/lib/x"]);
+    check("allow", &[], "/tmp/a", &["/a/x", "/tmp/a/x", "/var/lib/x"]);
+    check("deny", &["/var"], "/var/tmp/b", &["/var/lib/x", "/var/tmp/b/x"]);
+    check("deny", &["/**/x"], "/tmp/a", &["/a/x", "/tmp/a/x", "/var/lib/x"]);
+    // The directory itself is not taken for a workspace.
+    check("deny", &["/"], "/tmp", &["/a/x", "/var/lib/x"]);
 }
