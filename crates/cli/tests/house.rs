@@ -18,7 +18,7 @@ struct Room {
 /// Doors use the hall, the hall uses rooms, rooms use the ground, and nothing points up or sideways; but for doors: the command line
 /// opens all of them, and the daemon is a client itself when it tells a collector.
 const HOUSE: &[Room] = &[
-    Room { name: "terms", uses: &[], libraries: &["serde", "utoipa"], test_libraries: &[] },
+    Room { name: "terms", uses: &[], libraries: &["base64", "serde", "utoipa"], test_libraries: &[] },
     Room {
         name: "policy",
         uses: &["terms"],

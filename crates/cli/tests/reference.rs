@@ -245,7 +245,7 @@ fn the_example_of_a_fault_is_one() {
 }
 
 /// Every field of an outcome: path, type, meaning.
-const FIELDS: [(&str, &str, &str); 51] = [
+const FIELDS: [(&str, &str, &str); 53] = [
     ("protocol_version", "number", "Version of the document: 1."),
     ("run_id", "string", "Identifies the run: `run_` and 32 hexadecimal digits. Inside it is `COFFERDAM_RUN_ID`."),
     ("success", "boolean", "The command exited with 0 and met no limit."),
@@ -311,9 +311,15 @@ const FIELDS: [(&str, &str, &str); 51] = [
     (
         "stdout",
         "string, optional",
-        "Standard output, with `--json` only; bytes that are not UTF-8 are replaced. At most 16 MiB.",
+        "Standard output, with `--json` and over HTTP with `wait`: to the byte, as `stdout_encoding` says. At most 16 MiB, over HTTP 4 MiB.",
+    ),
+    (
+        "stdout_encoding",
+        "string, optional",
+        "There whenever `stdout` is: `utf-8`, or `base64` of all of it where it is not UTF-8 (also where a limit cut a character in two).",
     ),
     ("stderr", "string, optional", "Standard error, likewise."),
+    ("stderr_encoding", "string, optional", "How `stderr` stands there: `utf-8` or `base64`."),
     ("truncated", "object", "Output that was dropped."),
     ("truncated.stdout", "number", "Bytes of standard output."),
     ("truncated.stderr", "number", "Bytes of standard error."),
@@ -428,8 +434,7 @@ fn full(exit: Exit) -> Outcome {
     outcome.events_dropped = 1;
     outcome.events_reason = Some(String::new());
     outcome.usage.processes_peak = Some(1);
-    outcome.stdout = Some(String::new());
-    outcome.stderr = Some(String::new());
+    outcome.set_output(Vec::new(), Vec::new());
     outcome.output_lost = Some(String::new());
     outcome.sandbox = Some(String::new());
     outcome.denials.push(Denial {

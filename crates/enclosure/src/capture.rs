@@ -21,8 +21,7 @@ impl Capture {
         self.dropped
     }
 
-    /// The text, with a replacement character for each byte sequence that is not UTF-8.
-    pub fn text(&self) -> String {
-        String::from_utf8_lossy(&self.bytes).into_owned()
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes
     }
 }

@@ -53,11 +53,9 @@ impl Run<'_> {
         outcome.usage.net_bytes = self.guest.net_bytes();
         outcome.truncated = terms::Truncated { stdout: self.output.dropped(), stderr: self.error.dropped() };
         outcome.output_lost = self.lost();
-        if let Sink::Keep(kept) = &self.output.sink {
-            outcome.stdout = Some(kept.text());
-        }
-        if let Sink::Keep(kept) = &self.error.sink {
-            outcome.stderr = Some(kept.text());
+        // Both streams are kept, or neither.
+        if let (Sink::Keep(output), Sink::Keep(error)) = (&self.output.sink, &self.error.sink) {
+            outcome.set_output(output.bytes().to_vec(), error.bytes().to_vec());
         }
     }
 

@@ -139,7 +139,9 @@ pub struct Entry {
     /// From the workspace's top.
     pub path: Rel,
     pub kind: FileKind,
-    /// Permission bits with set-id and sticky.
+    /// Permission bits with set-id and sticky, in octal.
+    #[serde(with = "terms::octal")]
+    #[schema(value_type = terms::octal::Mode)]
     pub mode: u32,
     pub size: u64,
     /// When it was last written to, in milliseconds since 1970.

@@ -81,19 +81,27 @@ pub fn too_large(most: usize) -> Refusal {
 
 /// Refuses a body of another sort than those that a route takes.
 pub fn check_type(headers: &HeaderMap, sorts: &[&str]) -> Result<(), Refusal> {
-    let unsupported = |what: String, hint: String| Refusal::http(StatusCode::UNSUPPORTED_MEDIA_TYPE, what, hint);
-    if let Some(coding) = headers.get(CONTENT_ENCODING).filter(|coding| coding.as_bytes() != b"identity") {
-        let what = format!("a body with Content-Encoding {coding:?} is not taken here");
-        return Err(unsupported(what, "send the body as it is".into()));
-    }
+    check_coding(headers)?;
     let given = headers.get(CONTENT_TYPE).and_then(|t| t.to_str().ok()).unwrap_or_default();
     let sort = given.split(';').next().unwrap_or_default().trim();
     match sorts.iter().any(|known| known.eq_ignore_ascii_case(sort)) {
         true => Ok(()),
         false => {
             let what = format!("a body with Content-Type {given:?} is not taken here");
-            Err(unsupported(what, format!("send it as {}", sorts.join(" or "))))
+            let hint = format!("send it as {}", sorts.join(" or "));
+            Err(Refusal::http(StatusCode::UNSUPPORTED_MEDIA_TYPE, what, hint))
         }
+    }
+}
+
+/// Refuses a body that is compressed or otherwise coded.
+pub fn check_coding(headers: &HeaderMap) -> Result<(), Refusal> {
+    match headers.get(CONTENT_ENCODING).filter(|coding| coding.as_bytes() != b"identity") {
+        Some(coding) => {
+            let what = format!("a body with Content-Encoding {coding:?} is not taken here");
+            Err(Refusal::http(StatusCode::UNSUPPORTED_MEDIA_TYPE, what, "send the body as it is"))
+        }
+        None => Ok(()),
     }
 }
 
@@ -199,9 +207,6 @@ pub fn single<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Result<Option<&'
 pub struct Time(pub Duration);
 
 impl Time {
-    /// The longest that an answer is held back by `?wait=`.
-    pub const LONGEST_WAIT: Duration = Duration::from_secs(60);
-
     fn parse(text: &str) -> Option<Time> {
         let digits = text.len() - text.trim_start_matches(|c: char| c.is_ascii_digit()).len();
         if !(1..=9).contains(&digits) {
@@ -228,6 +233,29 @@ impl<'de> Deserialize<'de> for Time {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Time, D::Error> {
         let text = String::deserialize(from)?;
         Time::parse(&text).ok_or_else(|| D::Error::custom(format!("{text:?} is no time; write e.g. 30s, 500ms or 2m")))
+    }
+}
+
+/// How long an answer may be held back: `?wait=30s`. More than `Wait::LONGEST` is refused, and never cut.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ToSchema)]
+#[schema(value_type = String, examples("5m"), pattern = "^[0-9]{1,9}(ms|s|m|h|d)$")]
+pub struct Wait(pub Duration);
+
+impl Wait {
+    /// Longer than most builds and tests take. Who waits holds a connection and no thread.
+    pub const LONGEST: Duration = Duration::from_secs(600);
+}
+
+impl<'de> Deserialize<'de> for Wait {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Wait, D::Error> {
+        let text = String::deserialize(from)?;
+        match Time::parse(&text) {
+            Some(Time(time)) if time <= Wait::LONGEST => Ok(Wait(time)),
+            Some(_) => {
+                Err(D::Error::custom(format!("{text:?} is longer than 10m; wait for at most 10m, and ask again")))
+            }
+            None => Err(D::Error::custom(format!("{text:?} is no time; write e.g. 30s, 500ms or 2m"))),
+        }
     }
 }
 
@@ -291,7 +319,7 @@ impl Cursor {
         let hex =
             |text: &str, length| text.len() == length && text.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));
         match self {
-            Cursor::Name => node::lifecycle::create::check_name(text).is_ok(),
+            Cursor::Name => node::lifecycle::create::may_be_name(text),
             Cursor::Id(prefix) => text.strip_prefix(prefix).is_some_and(|rest| hex(rest, 32)),
             Cursor::Timed(prefix) => {
                 text.split_once('.').is_some_and(|(time, id)| hex(time, 16) && Cursor::Id(prefix).is(id))

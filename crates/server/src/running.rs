@@ -173,7 +173,7 @@ impl Listener {
 
     /// How it ended; none when the time is over first.
     pub async fn end(&mut self, time: Duration) -> Result<Option<Outcome>, Refusal> {
-        let end = Instant::now() + time.min(crate::ask::Time::LONGEST_WAIT);
+        let end = Instant::now() + time;
         let mut ended = self.with(Found::outcome).await?;
         while ended.is_none() {
             let shared = self.shared.clone();
@@ -304,11 +304,10 @@ impl Gathered {
 
     fn told_in(self, mut outcome: Outcome) -> Outcome {
         let Gathered { streams, cut } = self;
-        let [stdout_bytes, stderr_bytes] = streams.each_ref().map(Vec::len);
-        let [stdout, stderr] = streams.map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
-        let seen = (stdout_bytes + stderr_bytes) as u64 + cut.iter().sum::<u64>();
-        count_missing(&mut outcome, seen, [stdout_bytes > 0, stderr_bytes > 0]);
-        (outcome.stdout, outcome.stderr) = (Some(stdout), Some(stderr));
+        let [stdout, stderr] = streams;
+        let seen = (stdout.len() + stderr.len()) as u64 + cut.iter().sum::<u64>();
+        count_missing(&mut outcome, seen, [!stdout.is_empty(), !stderr.is_empty()]);
+        outcome.set_output(stdout, stderr);
         outcome.truncated.stdout += cut[0];
         outcome.truncated.stderr += cut[1];
         outcome

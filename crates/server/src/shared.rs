@@ -298,8 +298,12 @@ impl Shared {
         F: Fn(&Caller) -> Result<T, Fault> + Send + Sync + Clone + 'static,
     {
         const FIRST: Duration = Duration::from_millis(5);
-        const LONGEST: Duration = Duration::from_millis(250);
-        let end = Instant::now() + time.min(crate::ask::Time::LONGEST_WAIT);
+        const USUAL: Duration = Duration::from_millis(250);
+        // Whoever has waited for so long does not mind a second, and asks less of the others.
+        const PATIENT: Duration = Duration::from_secs(30);
+        const SELDOM: Duration = Duration::from_secs(1);
+        let begun = Instant::now();
+        let end = begun + time;
         let (mut pause, mut ending) = (FIRST, self.ending());
         loop {
             let answer = self.verb(who, verb.clone()).await?;
@@ -307,7 +311,7 @@ impl Shared {
                 return Ok(answer);
             }
             tokio::time::sleep(pause.min(end - Instant::now())).await;
-            pause = (pause * 2).min(LONGEST);
+            pause = (pause * 2).min(if begun.elapsed() < PATIENT { USUAL } else { SELDOM });
         }
     }
 }

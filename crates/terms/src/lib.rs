@@ -4,6 +4,7 @@
 mod fault;
 mod id;
 mod limit;
+pub mod octal;
 mod outcome;
 pub mod quantity;
 mod unread;
@@ -12,8 +13,8 @@ pub use fault::{ErrorKind, Fault, Retry};
 pub use id::id;
 pub use limit::{COUNTS, CPUS, Limit, LimitKind, Limits, MEGABYTES, OnOutputLimit, Phase, check_amounts, least};
 pub use outcome::{
-    Action, Actor, Changes, Denial, Enforcement, Exit, Level, LimitHit, Outcome, PolicyStamp, RunId, Truncated, Usage,
-    Verdict,
+    Action, Actor, Changes, Denial, Encoding, Enforcement, Exit, Level, LimitHit, Outcome, PolicyStamp, RunId,
+    Truncated, Usage, Verdict,
 };
 pub use unread::Unread;
 

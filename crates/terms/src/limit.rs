@@ -207,6 +207,43 @@ fn no_amount<T: Display + Debug>(field: &str, amount: T, range: RangeInclusive<T
 }
 
 impl Limits {
+    /// The amount of one limit, by its kind; none for a kind that is no field of a policy.
+    pub fn amount(&self, kind: LimitKind) -> Option<f64> {
+        let count = |count: Option<u64>| count.map(|count| count as f64);
+        match kind {
+            LimitKind::WallMs => count(self.max_wall_ms),
+            LimitKind::CpuMs => count(self.max_cpu_ms),
+            LimitKind::MemoryMb => self.max_memory_mb,
+            LimitKind::OutputBytes => count(self.max_output_bytes),
+            LimitKind::Processes => count(self.max_processes),
+            LimitKind::OpenFiles => count(self.max_open_files),
+            LimitKind::DiskMb => self.max_disk_mb,
+            LimitKind::Files => count(self.max_files),
+            LimitKind::NetBytes => count(self.max_net_bytes),
+            LimitKind::Steps => count(self.max_steps),
+            _ => None,
+        }
+    }
+
+    /// Sets one limit by its kind; a kind that is no field of a policy changes nothing. Counts are exact: `COUNTS` ends where
+    /// floating point does.
+    pub fn set_amount(&mut self, kind: LimitKind, amount: f64) {
+        let count = Some(amount as u64);
+        match kind {
+            LimitKind::WallMs => self.max_wall_ms = count,
+            LimitKind::CpuMs => self.max_cpu_ms = count,
+            LimitKind::MemoryMb => self.max_memory_mb = Some(amount),
+            LimitKind::OutputBytes => self.max_output_bytes = count,
+            LimitKind::Processes => self.max_processes = count,
+            LimitKind::OpenFiles => self.max_open_files = count,
+            LimitKind::DiskMb => self.max_disk_mb = Some(amount),
+            LimitKind::Files => self.max_files = count,
+            LimitKind::NetBytes => self.max_net_bytes = count,
+            LimitKind::Steps => self.max_steps = count,
+            _ => {}
+        }
+    }
+
     fn counts(&self) -> [(&'static str, Option<u64>); 8] {
         [
             ("max_wall_ms", self.max_wall_ms),
@@ -252,6 +289,20 @@ pub fn least<T: PartialOrd>(a: Option<T>, b: Option<T>) -> Option<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_limit_is_read_and_set_by_its_kind() {
+        let mut limits = Limits::default();
+        for (n, kind) in LimitKind::ALL.into_iter().enumerate() {
+            assert_eq!(limits.amount(kind), None, "{kind:?}");
+            limits.set_amount(kind, n as f64 + 1.0);
+            assert_eq!(limits.amount(kind), Some(n as f64 + 1.0), "{kind:?}");
+        }
+        let before = limits;
+        limits.set_amount(LimitKind::Sandboxes, 3.0);
+        assert_eq!((limits, limits.amount(LimitKind::Cpus)), (before, None));
+        assert_eq!((limits.max_memory_mb, limits.max_processes), (Some(3.0), Some(5)));
+    }
 
     #[test]
     fn amounts_are_such_that_something_can_be_held_to_them() {

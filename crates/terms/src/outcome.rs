@@ -1,9 +1,12 @@
 //! Outcome: how a run ended. The same document on every door.
 
 use crate::{ErrorKind, Limit, LimitKind, PROTOCOL_VERSION, Phase};
+use base64::Engine;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use utoipa::ToSchema;
+
+const BASE64: base64::engine::GeneralPurpose = base64::engine::general_purpose::STANDARD;
 
 /// Identifies one run; 128 random bits behind a prefix.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -149,6 +152,34 @@ pub struct LimitHit {
     pub used: Limit,
 }
 
+/// How bytes of a command stand in a text field.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[schema(as = OutputEncoding)]
+pub enum Encoding {
+    #[serde(rename = "utf-8")]
+    Utf8,
+    /// With padding, of the whole stream.
+    #[serde(rename = "base64")]
+    Base64,
+}
+
+impl Encoding {
+    fn of(bytes: Vec<u8>) -> (String, Encoding) {
+        match String::from_utf8(bytes) {
+            Ok(text) => (text, Encoding::Utf8),
+            Err(error) => (BASE64.encode(error.as_bytes()), Encoding::Base64),
+        }
+    }
+
+    /// Documents of earlier versions name no encoding; there it was text.
+    fn bytes(encoding: Option<Encoding>, text: &str) -> Option<Vec<u8>> {
+        match encoding {
+            Some(Encoding::Base64) => BASE64.decode(text).ok(),
+            Some(Encoding::Utf8) | None => Some(text.as_bytes().to_vec()),
+        }
+    }
+}
+
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Outcome {
     pub protocol_version: u32,
@@ -179,11 +210,18 @@ pub struct Outcome {
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub events_reason: Option<String>,
     pub usage: Usage,
-    /// Filled only where the caller asked for the output in the document.
+    /// Filled only where the caller asked for the output in the document, as `stdout_encoding` says.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub stdout: Option<String>,
+    /// There whenever `stdout` is.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub stdout_encoding: Option<Encoding>,
+    /// The same of standard error.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub stderr: Option<String>,
+    /// There whenever `stderr` is.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub stderr_encoding: Option<Encoding>,
     pub truncated: Truncated,
     /// Why output did not arrive where the caller sent it, on a full disk say. A reader that left early is no loss.
     #[serde(skip_serializing_if = "Option::is_none", default)]
@@ -220,7 +258,9 @@ impl Outcome {
             events_reason: None,
             usage: Usage::default(),
             stdout: None,
+            stdout_encoding: None,
             stderr: None,
+            stderr_encoding: None,
             truncated: Truncated::default(),
             output_lost: None,
             changes: Changes::default(),
@@ -228,6 +268,24 @@ impl Outcome {
             policy,
             enforcement,
         }
+    }
+
+    /// Puts what a command wrote into the document, byte for byte: text as text, anything else as base64.
+    pub fn set_output(&mut self, stdout: Vec<u8>, stderr: Vec<u8>) {
+        let (text, encoding) = Encoding::of(stdout);
+        (self.stdout, self.stdout_encoding) = (Some(text), Some(encoding));
+        let (text, encoding) = Encoding::of(stderr);
+        (self.stderr, self.stderr_encoding) = (Some(text), Some(encoding));
+    }
+
+    /// The bytes of standard output that the document carries; none where it carries none or they are not encoded as it says.
+    pub fn stdout_bytes(&self) -> Option<Vec<u8>> {
+        Encoding::bytes(self.stdout_encoding, self.stdout.as_deref()?)
+    }
+
+    /// The same of standard error.
+    pub fn stderr_bytes(&self) -> Option<Vec<u8>> {
+        Encoding::bytes(self.stderr_encoding, self.stderr.as_deref()?)
     }
 
     /// The exit status of `cofferdam run`: the command's own, or the one reserved for our verdict.
@@ -239,5 +297,25 @@ impl Outcome {
             (_, _, Some(Exit::Signal { signal, .. })) => (128 + signal).clamp(0, 255) as u8,
             (_, _, None) => 125,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn output_is_carried_to_the_byte() {
+        let policy = PolicyStamp { digest: String::new(), revision: 1 };
+        let enforcement = Enforcement { level: Level::Full, missing: Vec::new() };
+        let mut outcome = Outcome::new(RunId::from_random([7; 16]), policy, enforcement);
+        assert_eq!((outcome.stdout_bytes(), outcome.stderr_bytes()), (None, None));
+        outcome.set_output("grün\n".into(), b"\xff\xfe\0".to_vec());
+        assert_eq!((outcome.stdout.as_deref(), outcome.stdout_encoding), (Some("grün\n"), Some(Encoding::Utf8)));
+        assert_eq!((outcome.stderr.as_deref(), outcome.stderr_encoding), (Some("//4A"), Some(Encoding::Base64)));
+        assert_eq!(outcome.stdout_bytes().as_deref(), Some("grün\n".as_bytes()));
+        assert_eq!(outcome.stderr_bytes().as_deref(), Some(&b"\xff\xfe\0"[..]));
+        outcome.stderr = Some("no base64".into());
+        assert_eq!(outcome.stderr_bytes(), None);
     }
 }

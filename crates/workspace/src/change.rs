@@ -52,7 +52,9 @@ impl FileKind {
 #[schema(as = ChangeSide)]
 pub struct Entry {
     pub kind: FileKind,
-    /// Permission bits as they are on disk, set-id and sticky included.
+    /// Permission bits as they are on disk, set-id and sticky included, in octal.
+    #[serde(with = "terms::octal")]
+    #[schema(value_type = terms::octal::Mode)]
     pub mode: u32,
     pub size: u64,
     /// SHA-256 of the bytes of a regular file, or of where a symbolic link leads; hex.

@@ -293,8 +293,8 @@ fn no_number_breaks_the_daemon() {
             ),
             ("POST", format!("/v1/runs/{run}/resize"), json!({ "rows": n, "columns": n })),
             ("POST", format!("/v1/runs/{run}/signal"), json!({ "signal": n })),
-            ("POST", "/v1/sandboxes/s/files/mkdir".to_owned(), json!({ "path": format!("d{text}"), "mode": n })),
-            ("POST", "/v1/sandboxes/s/files/chmod".to_owned(), json!({ "path": "target", "mode": n })),
+            ("POST", "/v1/sandboxes/s/files/mkdir".to_owned(), json!({ "path": format!("d{text}"), "mode": text })),
+            ("POST", "/v1/sandboxes/s/files/chmod".to_owned(), json!({ "path": "target", "mode": text })),
             ("POST", "/v1/sandboxes/s/fork".to_owned(), json!({ "count": n })),
             ("POST", "/v1/sandboxes/s/suspend".to_owned(), json!({ "tier": "frozen", "grace_ms": n })),
         ];

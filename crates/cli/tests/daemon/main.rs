@@ -11,6 +11,7 @@ mod browser;
 mod burdens;
 mod calls;
 mod clock;
+mod corners;
 mod crowd;
 mod faults;
 mod files;

@@ -173,6 +173,12 @@ impl<'a> Ask<'a> {
         ask
     }
 
+    /// A body of no named sort, as some clients send it.
+    pub fn bare(mut self, body: &[u8]) -> Ask<'a> {
+        self.body = body.to_vec();
+        self
+    }
+
     fn head(&self) -> String {
         let own = match (self.over_tcp, self.daemon.port) {
             (true, Some(port)) => format!("localhost:{port}"),

@@ -178,11 +178,9 @@ impl Voice {
 
     pub fn told(&mut self, mut outcome: Outcome) -> Outcome {
         if self.capture {
-            let [out, err] = std::mem::take(&mut self.kept).map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
-            (outcome.stdout, outcome.stderr) = (Some(out), Some(err));
-            let told =
-                [outcome.stdout.as_ref(), outcome.stderr.as_ref()].map(|text| text.is_some_and(|t| !t.is_empty()));
-            count_missing(&mut outcome, self.seen, told);
+            let [stdout, stderr] = std::mem::take(&mut self.kept);
+            count_missing(&mut outcome, self.seen, [!stdout.is_empty(), !stderr.is_empty()]);
+            outcome.set_output(stdout, stderr);
             outcome.truncated.stdout += self.unkept[0];
             outcome.truncated.stderr += self.unkept[1];
         }

@@ -6,7 +6,7 @@ mod claim;
 pub(crate) mod rules;
 
 pub use claim::claim;
-pub use rules::check_name;
+pub use rules::{check_name, may_be_name};
 
 use super::{bases, keys, reserve};
 use crate::events::{DEFAULT_MAX, LEAST_MAX};

@@ -22,6 +22,7 @@ use node::files::search::{self, Found};
 use node::files::{self, Entry, Purpose, Rel, Root, Target};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
+use terms::octal::Mode;
 use terms::{Fault, Phase};
 use utoipa::{IntoParams, ToSchema};
 use utoipa_axum::router::OpenApiRouter;
@@ -204,8 +205,8 @@ struct Mkdir {
     /// Also those above it; one that is there already is fine then.
     #[serde(default)]
     parents: bool,
-    /// Permission bits as a number [default: 493, which is 755 in octal].
-    mode: Option<u32>,
+    /// Permission bits in octal, as text [default: "755"].
+    mode: Option<Mode>,
 }
 
 /// Make a directory.
@@ -220,7 +221,7 @@ async fn mkdir(
     who.needs(Scope::Agent)?;
     let act = move |root: &Root| {
         let path = root.path(&bytes_of("path", &ask.path)?)?;
-        let made = change::mkdir(root, &path, ask.parents, ask.mode)?;
+        let made = change::mkdir(root, &path, ask.parents, ask.mode.map(|mode| mode.0))?;
         let body = json!({ "path": &made.path });
         Ok((made, body))
     };
@@ -289,8 +290,8 @@ async fn remove(
 #[schema(as = FilesChmod)]
 struct Chmod {
     path: Target,
-    /// Permission bits as a number, without set-user-id and set-group-id.
-    mode: u32,
+    /// Permission bits in octal, as text, without set-user-id and set-group-id.
+    mode: Mode,
 }
 
 /// Set permission bits, of what a link leads to and not of the link.
@@ -305,7 +306,7 @@ async fn chmod(
     who.needs(Scope::Agent)?;
     let act = move |root: &Root| {
         let path = root.path(&bytes_of("path", &ask.path)?)?;
-        let entry = change::chmod(root, &path, ask.mode)?;
+        let entry = change::chmod(root, &path, ask.mode.0)?;
         Ok((entry, json!({ "path": path, "mode": ask.mode })))
     };
     Ok(Answer::ok(changing(&shared, &who, id, "files.chmod", act).await?))

@@ -1,7 +1,7 @@
 //! Questions that rules put to a person: which wait, and the answer to one. Whoever runs commands cannot answer for himself.
 
 use crate::answer::{Answer, Document};
-use crate::ask::{Json, Path, Query, Time};
+use crate::ask::{Json, Path, Query, Wait};
 use crate::refuse::Refusal;
 use crate::{Scope, Shared, Who};
 use axum::extract::State;
@@ -20,8 +20,8 @@ pub fn routes() -> OpenApiRouter<Shared> {
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 struct WaitQuery {
-    /// Hold the answer back until there is a question, at most so long (60s).
-    wait: Option<Time>,
+    /// Hold the answer back until there is a question, at most so long; up to `10m`, and more is refused.
+    wait: Option<Wait>,
 }
 
 #[derive(Serialize, Deserialize, ToSchema)]

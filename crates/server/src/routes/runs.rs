@@ -8,7 +8,7 @@ pub use explain::Wish as ExplainRun;
 
 use crate::admission::Lease;
 use crate::answer::{Answer, Document};
-use crate::ask::{Cursor, Json, Key, Paging, Path, Query, Time, broken_body};
+use crate::ask::{Cursor, Json, Key, Paging, Path, Query, Wait, broken_body};
 use crate::refuse::Refusal;
 use crate::running::{Input, Listener, PIECE};
 use crate::{Scope, Shared, Who};
@@ -110,8 +110,8 @@ async fn going(State(shared): State<Shared>, who: Who) -> Result<Answer<Going>, 
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 struct WaitQuery {
-    /// Hold the answer back until the run has ended, at most so long (60s); then it has the outcome with what the run said.
-    wait: Option<Time>,
+    /// Hold the answer back until the run has ended, at most so long; up to `10m`, and more is refused; then it has the outcome with what the run said.
+    wait: Option<Wait>,
 }
 
 /// Run a command. The sandbox becomes live for it, and many can run at once.
@@ -148,12 +148,12 @@ async fn create(
     let mut listener = Listener::of(&shared, &who, found);
     let waiting = keeper.map(|keeper| listener.again().stay(keeper, turn));
     let shown = match (waiting, query.wait) {
-        (Some(waiting), Some(Time(time))) => {
-            let (begun, time) = (Instant::now(), time.min(Time::LONGEST_WAIT));
+        (Some(waiting), Some(Wait(time))) => {
+            let begun = Instant::now();
             match within(time, waiting, &shared).await {
                 Some(ended) => listener.ended(ended).await?,
                 // It was not told in time, or by nobody: then the records tell it.
-                None => show(&mut listener, Some(Time(time.saturating_sub(begun.elapsed())))).await?,
+                None => show(&mut listener, Some(Wait(time.saturating_sub(begun.elapsed())))).await?,
             }
         }
         _ => show(&mut listener, query.wait).await?,
@@ -169,7 +169,7 @@ async fn within<T>(time: Duration, waiting: oneshot::Receiver<T>, shared: &Share
     }
 }
 
-async fn show(listener: &mut Listener, wait: Option<Time>) -> Result<Shown, Refusal> {
+async fn show(listener: &mut Listener, wait: Option<Wait>) -> Result<Shown, Refusal> {
     let outcome = match wait {
         Some(time) => listener.told(time.0).await?,
         None => listener.with(Found::outcome).await?,

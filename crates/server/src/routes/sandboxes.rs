@@ -1,7 +1,7 @@
 //! Sandboxes: made, listed, looked at, changed, started, stopped, removed, collected.
 
 use crate::answer::{Answer, Document};
-use crate::ask::{Cursor, IfMatch, Json, Key, Paging, Path, Query, Time};
+use crate::ask::{Cursor, IfMatch, Json, Key, Paging, Path, Query, Time, Wait};
 use crate::refuse::Refusal;
 use crate::{Scope, Shared, Who};
 use axum::extract::State;
@@ -224,8 +224,8 @@ async fn create(
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 struct LookQuery {
-    /// Hold the answer back until no command runs in it, at most so long (60s).
-    wait: Option<Time>,
+    /// Hold the answer back until no command runs in it, at most so long; up to `10m`, and more is refused.
+    wait: Option<Wait>,
 }
 
 /// Look at one sandbox. Its id stands in the path; a name, or the beginning of an id that no other has, will do.

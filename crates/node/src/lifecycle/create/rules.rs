@@ -14,24 +14,44 @@ const LONGEST_NAME: usize = 64;
 /// What ids begin with.
 const PREFIXES: [&str; 6] = ["bat", "lay", "run", "sbx", "snp", "tpl"];
 
-/// A name must be told from an id, from a flag and from other names by eye.
+/// The one rule for names of sandboxes, snapshots, templates, tokens and services: 1 to 64 letters, digits, `.`, `_` and `-` of
+/// ASCII, the first of them a letter or a digit; and none that looks like an id. So a name can stand in an address, in a path and
+/// on a command line as it is. Names that were given before there was this rule stay, and what bears them is had by its id.
 pub fn check_name(name: &str) -> Result<(), Fault> {
     let refuse = |why: &str| {
-        let fault = Fault::invalid(format!("--name {name:?}: {why}")).phase(Phase::Admission);
-        Err(fault.hint("use letters, digits, `.`, `_` and `-`, e.g. fix-login"))
+        let fault = Fault::invalid(format!("name {name:?}: {why}")).phase(Phase::Admission);
+        Err(fault.hint("use 1 to 64 letters, digits, `.`, `_` and `-`, a letter or a digit first, e.g. fix-login"))
     };
-    let looks_like_id =
-        PREFIXES.iter().any(|prefix| name.strip_prefix(prefix).is_some_and(|rest| rest.starts_with('_')));
-    match name {
-        "" => refuse("empty"),
-        _ if name.len() > LONGEST_NAME => refuse("longer than 64 bytes"),
-        _ if name.starts_with('-') => refuse("begins with a dash"),
-        _ if name.chars().any(workspace::name::is_invisible) => refuse("holds a character that cannot be seen"),
-        _ if name.contains(char::is_whitespace) => refuse("holds a space"),
-        _ if name.contains(['/', ':']) => refuse("holds a slash or a colon"),
-        _ if looks_like_id => refuse("looks like an id"),
-        _ => Ok(()),
+    match odd(name) {
+        Some(why) => refuse(why),
+        None => Ok(()),
     }
+}
+
+/// What is wrong with a name, if anything is.
+fn odd(name: &str) -> Option<&'static str> {
+    let plain = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'-');
+    match name.as_bytes() {
+        [] => Some("empty"),
+        bytes if bytes.len() > LONGEST_NAME => Some("longer than 64 bytes"),
+        _ if name.contains(' ') => Some("holds a space"),
+        bytes if !bytes.iter().all(|b| plain(*b)) => {
+            Some("holds something else than letters, digits, `.`, `_` and `-`")
+        }
+        [first, ..] if !first.is_ascii_alphanumeric() => Some("begins with neither a letter nor a digit"),
+        _ if looks_like_id(name) => Some("looks like an id"),
+        _ => None,
+    }
+}
+
+fn looks_like_id(name: &str) -> bool {
+    PREFIXES.iter().any(|prefix| name.strip_prefix(prefix).is_some_and(|rest| rest.starts_with('_')))
+}
+
+/// Whether something can be a name that is there: earlier versions let more be one.
+pub fn may_be_name(text: &str) -> bool {
+    let never = |c: char| c.is_whitespace() || c.is_control() || matches!(c, '/' | ':');
+    (1..=LONGEST_NAME).contains(&text.len()) && !text.contains(never) && !looks_like_id(text)
 }
 
 /// Services of one sandbox.
@@ -49,11 +69,10 @@ pub fn check_services(services: &[Service]) -> Result<(), Fault> {
     }
     for (at, service) in services.iter().enumerate() {
         let name = &service.name;
-        let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
         let bad_variable = |n: &String| n.is_empty() || n.contains('=') || n.contains('\0');
         match service {
-            _ if name.is_empty() || name.len() > LONGEST_NAME || !name.chars().all(plain) => {
-                return refuse(format!("{name:?}: no name of letters, digits, `.`, `_` and `-`"));
+            _ if odd(name).is_some() => {
+                return refuse(format!("{name:?}: the name {}", odd(name).unwrap_or_default()));
             }
             _ if services[..at].iter().any(|other| other.name == *name) => {
                 return refuse(format!("{name:?}: the name is given twice"));
@@ -123,12 +142,19 @@ mod tests {
 
     #[test]
     fn names_can_be_told_from_ids_flags_and_one_another() {
-        for good in ["fix", "fix-login_2", "ÄÖ", "a.b", "sbxwork", "deadbeef", &"x".repeat(64)] {
+        for good in ["fix", "fix-login_2", "2nd", "a.b", "v1..2", "sbxwork", "deadbeef", &"x".repeat(64)] {
             assert!(check_name(good).is_ok(), "{good}");
         }
         for bad in [
             "",
             "-f",
+            ".",
+            "..",
+            ".hidden",
+            "_x",
+            "%2f",
+            "ÄÖ",
+            "a\\b",
             "a b",
             "a\nb",
             "a/b",

@@ -19,6 +19,7 @@ use node::files::write::{Ask, Draft};
 use node::files::{self, Entry, Interest, Purpose};
 use serde::Deserialize;
 use serde_json::json;
+use terms::octal::Mode;
 use terms::{ErrorKind, Fault};
 use utoipa::IntoParams;
 
@@ -160,7 +161,7 @@ pub fn aside<T: Send + 'static>(held: T) {
 #[into_params(parameter_in = Query)]
 pub struct PutQuery {
     /// Permission bits in octal, e.g. `755` [default: those of the file that was there, or 644].
-    mode: Option<String>,
+    mode: Option<Mode>,
     /// Make directories above that are missing.
     #[serde(default)]
     parents: bool,
@@ -186,7 +187,7 @@ pub async fn put(
 ) -> Result<Response, Refusal> {
     who.needs(Scope::Agent)?;
     let ask = Ask {
-        mode: mode(rest.mode)?,
+        mode: rest.mode.map(|mode| mode.0),
         parents: rest.parents,
         when: asked::when(request.headers())?,
         append: rest.append,
@@ -213,14 +214,6 @@ pub async fn put(
         answer.headers_mut().insert(ETAG, tag);
     }
     Ok(answer)
-}
-
-fn mode(text: Option<String>) -> Result<Option<u32>, Refusal> {
-    let Some(text) = text else { return Ok(None) };
-    let octal =
-        Some(&text[..]).filter(|text| (1..=5).contains(&text.len()) && text.bytes().all(|b| b.is_ascii_digit()));
-    let refuse = || Fault::invalid(format!("the query: mode: {text:?} is no octal number")).hint("e.g. 644 or 755");
-    octal.and_then(|text| u32::from_str_radix(text, 8).ok()).map(Some).ok_or_else(|| refuse().into())
 }
 
 /// Writes a body as it comes, in pieces of some size: each costs a change of threads.

@@ -2,7 +2,7 @@
 //! any case. It goes on when its client is gone; a daemon that dies leaves a sandbox that expires.
 
 use super::PolicyOf;
-use crate::ask::{Key, Time};
+use crate::ask::Key;
 use crate::refuse::Refusal;
 use crate::running::Listener;
 use crate::{Shared, Who};
@@ -26,6 +26,8 @@ use utoipa::ToSchema;
 
 /// How long a preparation may take whose limits say nothing, and how long the sandbox of one is kept that nobody came back for.
 const LONGEST: Duration = Duration::from_secs(3600);
+/// How often it is looked whether that time is over.
+const LOOK: Duration = Duration::from_secs(60);
 /// Of what the command said last, so much is told when it failed.
 const TOLD: usize = 2000;
 
@@ -126,7 +128,7 @@ async fn run(shared: &Shared, who: &Who, id: &str, command: String) -> Result<Ou
     let mut listener = Listener::new(shared, who, begun.found.id).await?;
     let (end, ending) = (Instant::now() + LONGEST, shared.ending());
     loop {
-        if let Some(outcome) = listener.told(Time::LONGEST_WAIT).await? {
+        if let Some(outcome) = listener.told(LOOK).await? {
             return Ok(outcome);
         }
         if Instant::now() > end || *ending.borrow() {
@@ -141,7 +143,8 @@ async fn run(shared: &Shared, who: &Who, id: &str, command: String) -> Result<Ou
 }
 
 fn failed(name: &str, outcome: &Outcome) -> Fault {
-    let said = [&outcome.stdout, &outcome.stderr].map(|text| text.as_deref().unwrap_or_default().trim_end()).join("\n");
+    let text = |bytes: Option<Vec<u8>>| String::from_utf8_lossy(&bytes.unwrap_or_default()).trim_end().to_owned();
+    let said = [text(outcome.stdout_bytes()), text(outcome.stderr_bytes())].join("\n");
     let from = said.char_indices().rev().nth(TOLD).map_or(0, |(at, _)| at);
     let message = format!(
         "the template {name:?} was not made: its command ended with status {}: {}",
