@@ -3,8 +3,9 @@
 use crate::engine::Engine;
 use crate::render::{print_document, say};
 use crate::sandboxes::table::{Table, ago, from_now};
-use crate::{args, operations, render};
+use crate::{args, operations, quantity as quantity_of, render};
 use clap::ArgMatches;
+use node::bounds::{Amounts, Level};
 use node::tokens::{self, Scope, Shown};
 use node::{Caller, fresh};
 use std::path::PathBuf;
@@ -69,6 +70,7 @@ fn settings(m: &ArgMatches, caller: Caller, state: PathBuf) -> Result<server::Se
         connections_each: serve.max_connections_per_peer,
         event_streams: serve.max_event_streams,
         quotas,
+        limits: config.limit_bounds(node::bounds::BuiltIn::of_this_host()),
         warm: config.warm_max(),
         keep: config.keep(),
         names: server::Named {
@@ -112,6 +114,23 @@ fn time(flag: &str, text: &str) -> Result<u64, Fault> {
     quantity::time(text).map_err(|why| Fault::invalid(format!("--{flag} {why}")).phase(Phase::Admission))
 }
 
+/// Limits as `--limit` takes them, and `cpus=N`.
+fn amounts(m: &ArgMatches, flag: &str) -> Result<Amounts, Fault> {
+    let (mut limits, mut cpus) = (terms::Limits::default(), None);
+    for item in m.get_many::<String>(flag).into_iter().flatten() {
+        let refuse = |why: String| Fault::invalid(format!("--{flag} {why}")).phase(Phase::Admission);
+        let pair = item.split_once('=');
+        let (name, amount) = pair.ok_or_else(|| refuse(format!("{item:?}: write NAME=AMOUNT, e.g. memory=256m")))?;
+        let set = match name {
+            "cpus" => quantity_of::cpus(amount).map(|amount| cpus = Some(amount)),
+            "on_output_limit" => Err("no amount".to_owned()),
+            name => quantity_of::set_one(&mut limits, name, amount),
+        };
+        set.map_err(|why| refuse(format!("{name}: {why}")))?;
+    }
+    Ok(Amounts::new(&limits, cpus))
+}
+
 fn create(m: &ArgMatches, engine: &Engine, json: bool) -> Result<ExitCode, Fault> {
     let scope = |name: &String| match name.as_str() {
         "agent" => Scope::Agent,
@@ -126,6 +145,7 @@ fn create(m: &ArgMatches, engine: &Engine, json: bool) -> Result<ExitCode, Fault
         dirs: args::all(m, "dir").map(|dir| engine.caller().cwd.join(dir)).collect(),
         policies: m.get_many::<String>("policy").into_iter().flatten().cloned().collect(),
         sandboxes: m.get_many::<String>("sandbox").into_iter().flatten().cloned().collect(),
+        limits: Level { default: amounts(m, "limit-default")?, ceiling: amounts(m, "limit-ceiling")? },
         ttl_ms: m.get_one::<String>("ttl").map(|text| time("ttl", text)).transpose()?,
     };
     let minted = engine.token_create(&ask)?;

@@ -5,6 +5,7 @@ use crate::render::{can_draw, print_document, say};
 use crate::sandboxes::table::{Table, bytes, short};
 use crate::{args, render};
 use clap::ArgMatches;
+use node::bounds::BuiltIn;
 use node::config::{Config, KEYS, Kind, Setting};
 use node::{Caller, backup, fsck, top};
 use serde::Serialize;
@@ -47,7 +48,7 @@ struct Shown<'a> {
 }
 
 fn show(m: &ArgMatches, caller: &Caller, json: bool) -> Result<ExitCode, Fault> {
-    let config = load(m, caller)?;
+    let config = load(m, caller)?.with_built_in(&BuiltIn::of_this_host());
     if json {
         let (file, settings) = (&config.file, config.settings());
         render::print_json(&Shown { protocol_version: PROTOCOL_VERSION, file, settings });

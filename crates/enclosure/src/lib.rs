@@ -38,7 +38,7 @@ pub use driver::{Driver, Found as Enforced, choose};
 pub use ground::{Groundwork, begin, forgo};
 pub use host::{LocalHost, MOST_ENTRIES, digest_of, find_loader, loader_of, too_many, unlisted};
 pub use launch::{Beside, Observed, Observer, Prepared, Request, Stdio, check_calls, prepare};
-pub use limits::{Cpus, check as check_limits, give_up as give_up_limits};
+pub use limits::{Cpus, check as check_limits, give_up as give_up_limits, holds as holds_limits};
 pub use nameless::{Nameless, NamelessFiles};
 pub use network::{NetPlan, NetReport, Network, Opening};
 pub use publish::Published;

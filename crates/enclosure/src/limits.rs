@@ -62,6 +62,14 @@ pub fn give_up(limits: Limits, cpus: &Cpus, degrade: &[String], network: bool) -
     (kept, missing)
 }
 
+/// Refuses limits that no control group of this host can hold; found out by making one, and removing it.
+pub fn holds(limits: &Limits, cpus: &Cpus) -> Result<(), Fault> {
+    match wants_group(limits, cpus) {
+        true => make_group(&layout(), "probe", limits, cpus, false).map(drop),
+        false => Ok(()),
+    }
+}
+
 /// Refuses limits that this kind of run cannot hold, before anything is made. What is written below `workspace` is counted.
 pub fn check(limits: &Limits, plan: &Plan, network: bool, workspace: Option<&Path>) -> Result<(), Fault> {
     if limits.max_net_bytes.is_some() && !network {

@@ -12,6 +12,7 @@ pub use typed::{Keep, LogFormat, LogLevel, Logs, Quota, Serve, Telemetry};
 pub use value::Value;
 
 use crate::Caller;
+use crate::bounds::{self, BuiltIn};
 use serde::Serialize;
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
@@ -22,15 +23,29 @@ use terms::{Fault, Phase};
 #[serde(tag = "from", rename_all = "snake_case")]
 pub enum Origin {
     Default,
-    File { file: PathBuf, line: usize },
-    Environment { variable: String },
-    Flag { flag: String },
+    /// Holds for agents' tokens, where nothing is set; or would, if this host could hold it.
+    BuiltIn {
+        #[serde(skip_serializing_if = "Option::is_none")]
+        unheld: Option<String>,
+    },
+    File {
+        file: PathBuf,
+        line: usize,
+    },
+    Environment {
+        variable: String,
+    },
+    Flag {
+        flag: String,
+    },
 }
 
 impl std::fmt::Display for Origin {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Origin::Default => f.write_str("default"),
+            Origin::BuiltIn { unheld: None } => f.write_str("built in, for agents' tokens"),
+            Origin::BuiltIn { unheld: Some(why) } => write!(f, "built in, but not held here: {why}"),
             Origin::File { file, line } => write!(f, "{}:{line}", file.display()),
             Origin::Environment { variable } => write!(f, "environment {variable}"),
             Origin::Flag { flag } => write!(f, "flag --{flag}"),
@@ -83,6 +98,22 @@ impl Config {
     /// In the order of the table, then what belongs to single tenants.
     pub fn settings(&self) -> &[Setting] {
         &self.settings
+    }
+
+    /// The same with what is built in for this host, in the place of what nobody has set.
+    pub fn with_built_in(mut self, built_in: &BuiltIn) -> Config {
+        for kind in bounds::KINDS {
+            let key = format!("limits.ceiling.{}", bounds::field(kind));
+            let held = built_in.ceiling.amount(kind).map(|amount| (amount, None));
+            let unheld = built_in.unheld.get(&kind).map(|(amount, why)| (*amount, Some(why.clone())));
+            let setting = self.settings.iter_mut().find(|known| known.key == key && known.value == Value::Unset);
+            if let (Some(setting), Some((amount, unheld))) = (setting, held.or(unheld)) {
+                let is_count = keys::of(&key).is_some_and(|key| key.kind == Kind::Count);
+                setting.value = if is_count { Value::Count(amount as u64) } else { Value::Number(amount) };
+                setting.origin = Origin::BuiltIn { unheld };
+            }
+        }
+        self
     }
 
     pub(crate) fn find(&self, key: &str) -> Option<&Setting> {

@@ -4,6 +4,7 @@
 pub mod audit;
 pub mod backup;
 pub mod bench;
+pub mod bounds;
 mod caller;
 pub mod config;
 mod denied;

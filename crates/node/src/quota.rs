@@ -211,8 +211,10 @@ fn amount(
     }
     let message = format!("{whose} has {has} of {most} {what} in live sandboxes, and this one may use {more}");
     let fault = exceeded(kind, message);
-    let retry = if more > most { Retry::Never } else { Retry::Later };
-    Err(fault.retry(retry))
+    match more > most {
+        true => Err(fault.retry(Retry::Never).hint(format!("make it with a {field} of at most {most}"))),
+        false => Err(fault),
+    }
 }
 
 pub(crate) fn exceeded(kind: LimitKind, message: String) -> Fault {

@@ -1,13 +1,14 @@
 //! What of the host a caller may have. Whoever runs the binary has what their user has; who comes through the daemon with a
 //! token has what the token grants, and can ask for no more: neither by a directory, nor by a policy that shows or opens it.
 
+use crate::bounds::Bounds;
 use crate::own::Own;
 use crate::policies::{Flag, Source};
 use policy::{Action, Base, Document, HostName, HostPattern, RulePath, Target};
 use std::path::{Path, PathBuf};
 use terms::{ErrorKind, Fault, Phase};
 
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub enum Reach {
     /// All that the user may whom we run as.
     #[default]
@@ -15,7 +16,7 @@ pub enum Reach {
     Only(Grants),
 }
 
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Grants {
     /// Directories that sandboxes may cover, with all below; canonical.
     pub dirs: Vec<PathBuf>,
@@ -27,6 +28,8 @@ pub struct Grants {
     pub answers: bool,
     /// The only sandboxes that there are for the caller; all of the state where none is given.
     pub own: Option<Own>,
+    /// What the limits of its sandboxes are where it names none, and at most.
+    pub bounds: Bounds,
 }
 
 /// Why a directory cannot be covered.
@@ -152,7 +155,7 @@ mod tests {
 
     fn only() -> Reach {
         let (dirs, policies) = (vec!["/srv/granted".into()], vec!["default".into()]);
-        Reach::Only(Grants { dirs, policies, documents: true, answers: true, own: None })
+        Reach::Only(Grants { dirs, policies, documents: true, answers: true, own: None, bounds: Bounds::default() })
     }
 
     fn check(text: &str) -> Result<(), Fault> {

@@ -1,5 +1,6 @@
 //! Tokens: who may come through the daemon's door, for whom and for what. Of a token's secret only a digest is kept.
 
+use crate::bounds::Level;
 use crate::lifecycle::create::check_name;
 use crate::lifecycle::stop::note;
 use crate::sandbox::{Run, Sandbox, Tombstone};
@@ -63,6 +64,9 @@ pub struct Token {
     /// Ids of sandboxes that it may use beside those that it made.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub sandboxes: Vec<String>,
+    /// Defaults and ceilings for the limits of its sandboxes.
+    #[serde(skip_serializing_if = "Level::is_empty", default)]
+    pub limits: Level,
     /// SHA-256 of the secret, in hex. The secret has 256 random bits, so that nothing slower is needed.
     pub digest: String,
     pub created_ms: u64,
@@ -113,6 +117,9 @@ pub struct Ask {
     /// are no others; a reviewer's has all where none is given.
     #[serde(default)]
     pub sandboxes: Vec<String>,
+    /// Defaults and ceilings for the limits of its sandboxes, beside those of its tenant and of the node.
+    #[serde(default)]
+    pub limits: Level,
     /// Good for so long; until it is revoked, where none is given.
     #[serde(default)]
     pub ttl_ms: Option<u64>,
@@ -135,6 +142,9 @@ pub struct Shown {
     pub policies: Vec<String>,
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub sandboxes: Vec<String>,
+    /// Defaults and ceilings for the limits of its sandboxes, as they were given with it.
+    #[serde(skip_serializing_if = "Level::is_empty", default)]
+    pub limits: Level,
     pub created_ms: u64,
     pub created_by: String,
     #[serde(skip_serializing_if = "Option::is_none", default)]
@@ -163,8 +173,8 @@ pub struct Revoked {
 fn shown(kept: Kept<Token>) -> Shown {
     let Kept { id, record, .. } = kept;
     let Token { label: name, tenant, scopes, dirs, policies, sandboxes, .. } = record;
-    let Token { created_ms, created_by, expires_ms, used_ms, .. } = record;
-    Shown { id, name, tenant, scopes, dirs, policies, sandboxes, created_ms, created_by, expires_ms, used_ms }
+    let Token { limits, created_ms, created_by, expires_ms, used_ms, .. } = record;
+    Shown { id, name, tenant, scopes, dirs, policies, sandboxes, limits, created_ms, created_by, expires_ms, used_ms }
 }
 
 pub fn create(ask: &Ask, caller: &Caller) -> Result<Minted, Fault> {
@@ -180,6 +190,7 @@ pub fn create(ask: &Ask, caller: &Caller) -> Result<Minted, Fault> {
         dirs: dirs(ask, &state)?,
         policies: if ask.policies.is_empty() { usual() } else { presets(ask)? },
         sandboxes: sandboxes(ask, caller)?,
+        limits: limits(ask)?,
         digest: digest(&secret),
         created_ms: at_ms,
         created_by: caller.user.clone(),
@@ -193,7 +204,7 @@ pub fn create(ask: &Ask, caller: &Caller) -> Result<Minted, Fault> {
             return Err(fault.retry(Retry::Later).hint("revoke some").phase(Phase::Admission));
         }
         let body = json!({"name": token.label, "tenant": token.tenant, "scopes": token.scopes, "dirs": token.dirs,
-            "sandboxes": token.sandboxes, "expires_ms": token.expires_ms});
+            "sandboxes": token.sandboxes, "limits": token.limits, "expires_ms": token.expires_ms});
         note(tx, "token", Step::Done, &id, caller, body)?;
         tx.add(&id, token)
     })?;
@@ -351,14 +362,14 @@ fn same(a: &[u8], b: &[u8]) -> bool {
     std::hint::black_box(differ) == 0
 }
 
-/// A tenant's name becomes a directory's.
+/// A tenant's name becomes a directory's: no capitals and no dots, beside the rule of `check_name`. A `_` may be the first.
 pub fn check_tenant(name: &str) -> Result<(), Fault> {
     let plain = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || matches!(b, b'-' | b'_');
     if (1..=64).contains(&name.len()) && name.bytes().all(plain) && !name.starts_with('-') {
         return Ok(());
     }
     let fault = Fault::invalid(format!("tenant {name:?}: no name of a tenant")).phase(Phase::Admission);
-    Err(fault.hint("use 1 to 64 lower-case letters, digits, dashes and underscores, e.g. team-a"))
+    Err(fault.hint("use 1 to 64 lower-case letters, digits, dashes and underscores; no dash first, e.g. team-a"))
 }
 
 fn scopes(ask: &Ask) -> Result<Vec<Scope>, Fault> {
@@ -369,6 +380,17 @@ fn scopes(ask: &Ask) -> Result<Vec<Scope>, Fault> {
         true => Err(Fault::invalid("scopes: none").hint("give agent, reviewer or operator").phase(Phase::Admission)),
         false => Ok(scopes),
     }
+}
+
+/// Whoever has the host is bound by no ceiling, so that one on such a token would promise what does not hold.
+fn limits(ask: &Ask) -> Result<Level, Fault> {
+    let unbound = ask.tenant == DEFAULT_TENANT && ask.scopes.contains(&Scope::Operator);
+    if !ask.limits.is_empty() && unbound {
+        let fault = Fault::invalid("limits: a token of the daemon's own operator is bound by none");
+        return Err(fault.hint("leave them out, or give the token other scopes or a tenant").phase(Phase::Admission));
+    }
+    ask.limits.check()?;
+    Ok(ask.limits)
 }
 
 fn presets(ask: &Ask) -> Result<Vec<String>, Fault> {

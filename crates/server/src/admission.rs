@@ -13,11 +13,11 @@ use crate::ask::Key;
 use crate::refuse::Refusal;
 use crate::{Shared, Who};
 use fair::Busy;
-use node::Caller;
 use node::config::Quota;
 use node::lifecycle::keys;
 use node::quota::{self, More, Used};
 use node::tokens::DEFAULT_TENANT;
+use node::{Caller, bounds};
 use pace::Beginnings;
 use rate::Rate;
 use std::collections::BTreeMap;
@@ -198,14 +198,18 @@ impl Shared {
         T: Send + 'static,
         F: FnOnce(&Caller) -> Result<T, Fault> + Send + 'static,
     {
+        let sandbox = sandbox.to_owned();
         let live = More::Live { memory_mb: None, cpus: None };
         let quotas = &self.admission().quotas;
         if !is_counted(&quotas.of(&who.tenant), live) && !is_counted(&quotas.node, live) {
-            return self.verb(who, verb).await;
+            let held = move |caller: &Caller| bounds::hold(&sandbox, caller).and_then(|()| verb(caller));
+            return self.verb(who, held).await;
         }
         let _turn = self.turn_to_take(&who.tenant).await?;
-        let (checks, sandbox) = (self.counting(who), sandbox.to_owned());
+        let checks = self.counting(who);
         self.verb(who, move |caller| {
+            // It counts with the limits that it is about to have.
+            bounds::hold(&sandbox, caller)?;
             checks(&|own| quota::by_starting(&sandbox, own))?;
             verb(caller)
         })

@@ -6,6 +6,7 @@ use crate::shared::owner;
 use crate::who::{Scope, Who};
 use http::header::AUTHORIZATION;
 use http::{HeaderMap, StatusCode};
+use node::bounds::{Configured, Holder};
 use node::tokens::{DEFAULT_TENANT, Gate, Token};
 use node::{Caller, Grants, Reach};
 use std::collections::HashMap;
@@ -37,15 +38,17 @@ struct Inner {
     /// The user that the daemon runs as, by number and name.
     uid: u32,
     user: String,
+    /// Defaults and ceilings of limits, by tenant.
+    limits: Configured,
     /// Tokens that streams are open under.
     open: Mutex<HashMap<String, watch::Sender<bool>>>,
 }
 
 impl Credentials {
-    pub fn open(caller: &Caller) -> Result<Credentials, Fault> {
+    pub fn open(caller: &Caller, limits: Configured) -> Result<Credentials, Fault> {
         let gate = Arc::new(Mutex::new(Gate::open(caller)?));
         let (uid, user) = (rustix::process::geteuid().as_raw(), caller.user.clone());
-        Ok(Credentials(Arc::new(Inner { gate, uid, user, open: Mutex::default() })))
+        Ok(Credentials(Arc::new(Inner { gate, uid, user, limits, open: Mutex::default() })))
     }
 
     /// Who asks. A token that is sent must be good, also where none is needed.
@@ -69,7 +72,7 @@ impl Credentials {
             Ok(found)
         });
         let Some(kept) = found.await? else { return Err(unknown("the token is not known, or not good any more")) };
-        let reach = reach(&kept.id, &kept.record);
+        let reach = reach(&kept.id, &kept.record, &self.0.limits);
         let Token { label, tenant, scopes, .. } = kept.record;
         Ok(Who { tenant, name: label, scopes, reach, token: Some(kept.id) })
     }
@@ -142,14 +145,17 @@ impl Credentials {
 }
 
 /// The operator of the daemon's own tenant has the host; everybody else has what was granted. An agent brings no policies.
-fn reach(id: &str, token: &Token) -> Reach {
+fn reach(id: &str, token: &Token, limits: &Configured) -> Reach {
     let operator = token.scopes.contains(&Scope::Operator);
-    match operator && token.tenant == DEFAULT_TENANT {
+    let shares_with_host = token.tenant == DEFAULT_TENANT;
+    match operator && shares_with_host {
         true => Reach::All,
         false => {
             let (dirs, policies) = (token.dirs.clone(), token.policies.clone());
             let answers = operator || token.scopes.contains(&Scope::Reviewer);
-            Reach::Only(Grants { dirs, policies, documents: operator, answers, own: token.own(id) })
+            let holder = Holder { tenant: &token.tenant, token: &token.limits, is_agent: !operator, shares_with_host };
+            let bounds = limits.bounds(holder);
+            Reach::Only(Grants { dirs, policies, documents: operator, answers, own: token.own(id), bounds })
         }
     }
 }

@@ -216,7 +216,7 @@ mod tests {
         let env = vec![("COFFERDAM_STATE".into(), state.into())];
         let (cwd, home, user) = ("/".into(), "/nonexistent".into(), "tester".into());
         let caller = node::Caller { cwd, home, user, env, read_late: |_| None, reach: Default::default() };
-        let credentials = Credentials::open(&caller).unwrap();
+        let credentials = Credentials::open(&caller, Default::default()).unwrap();
         let (app, shared) = routes::all(&Settings::new(caller, state.to_owned()), credentials);
         async fn fails() -> &'static str {
             panic!("a route fails")

@@ -12,6 +12,7 @@ use crate::gate::Names;
 use crate::lookout::Collector;
 use crate::{Shared, routes};
 use connection::Connections;
+use node::bounds::Configured;
 use node::config::{Keep, Logs, Telemetry};
 use node::tokens::{self, Scope};
 use node::{Bounded, Caller, bound};
@@ -56,6 +57,8 @@ pub struct Settings {
     /// Streams of events at a time, half of them of one tenant.
     pub event_streams: u64,
     pub quotas: Quotas,
+    /// Defaults and ceilings for the limits of sandboxes.
+    pub limits: Configured,
     /// Sandboxes that stand ready for templates at most.
     pub warm: u64,
     /// How long what is past is kept.
@@ -108,6 +111,7 @@ impl Settings {
             connections_each: Settings::CONNECTIONS_EACH,
             event_streams: Settings::EVENT_STREAMS,
             quotas: Quotas::default(),
+            limits: Configured::default(),
             warm: Settings::WARM,
             keep: Keep::default(),
             logs: Logs::default(),
@@ -262,7 +266,7 @@ async fn live(settings: Settings, checked: &mut Checked, ready: impl FnOnce(&Che
     };
     let tls = settings.tls.as_ref().map(|files| tls::read(files, &settings.names)).transpose()?.map(|tls| tls.acceptor);
     let collector = Collector::of(&settings.telemetry)?;
-    let credentials = Credentials::open(&settings.caller)?;
+    let credentials = Credentials::open(&settings.caller, settings.limits.clone())?;
     if tcp.is_some() {
         operator_token(&settings)?;
     }
@@ -286,6 +290,7 @@ async fn live(settings: Settings, checked: &mut Checked, ready: impl FnOnce(&Che
         checked.listen = Some(format!("{scheme}://{}", SocketAddr::new(address.ip(), port)));
     }
     tell_begin(&shared, checked);
+    settings.limits.built_in.note().iter().for_each(|note| shared.lookout().log().info(note, &[]));
     ready(checked);
     tokio::select! {
         () = accept => {}

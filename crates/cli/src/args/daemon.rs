@@ -70,6 +70,13 @@ fn token() -> Command {
                         .value_delimiter(',')
                         .help("A sandbox that it may use, by id or name, beside those that it makes; an agent sees no others"),
                 )
+                .args([("limit-default", "Limits of its sandboxes that name none, e.g. memory=2g,processes=512,cpus=2"),
+                    ("limit-ceiling", "The most that its sandboxes may have of a limit, in the same way")].map(
+                    |(name, help)| {
+                        let limits = value(name, "NAME=AMOUNT");
+                        limits.action(ArgAction::Append).value_delimiter(',').help(help)
+                    },
+                ))
                 .arg(value("ttl", "TIME").help("Good for so long, e.g. 7d [default: until it is revoked]"))
                 .arg(json()),
         )

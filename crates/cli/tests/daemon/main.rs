@@ -10,6 +10,7 @@ mod bounds;
 mod browser;
 mod burdens;
 mod calls;
+mod ceilings;
 mod clock;
 mod corners;
 mod crowd;

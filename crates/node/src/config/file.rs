@@ -134,7 +134,8 @@ fn nearest(full: &str) -> String {
     let above = full.rsplit_once('.').map_or("", |(above, _)| above);
     let inside = || KEYS.iter().filter(|key| !above.is_empty() && fits(key.name, above, false));
     let Some(section) = inside().find_map(|key| section_of(key.name, above)) else {
-        return "sections are [serve], [log], [telemetry], [warm], [limits], [keep], [quota] and [tenant.NAME.quota]"
+        return "sections are [serve], [log], [telemetry], [warm], [limits], [limits.default], [limits.ceiling], [keep], [quota], \
+                [tenant.NAME.quota], [tenant.NAME.limits.default] and [tenant.NAME.limits.ceiling]"
             .into();
     };
     let names: Vec<&str> = inside().filter_map(|key| key.name.rsplit('.').next()).collect();

@@ -37,6 +37,11 @@ pub struct Key {
 
 const NOTHING: Key = Key { name: "", kind: Kind::Text, default: None, flag: None, also: None, about: "" };
 
+/// A default or a ceiling for one limit; the order of `bounds::KINDS`.
+const fn bound(name: &'static str, kind: Kind, about: &'static str) -> Key {
+    Key { name, kind, about, ..NOTHING }
+}
+
 /// Keys that begin so have the tenant's name in the place of `*`; they stand in the file only.
 pub const TENANT: &str = "tenant.*.";
 
@@ -195,6 +200,38 @@ pub const KEYS: &[Key] = &[
         about: "Files, directories and links in all layers of a state directory together",
         ..NOTHING
     },
+    bound("limits.default.max_wall_ms", Kind::Count, "Milliseconds of one command of a sandbox that names no value"),
+    bound("limits.default.max_cpu_ms", Kind::Count, "Milliseconds of processor time of a sandbox that names no value"),
+    bound("limits.default.max_memory_mb", Kind::Number, "MiB of memory of a sandbox that names no value"),
+    bound(
+        "limits.default.max_output_bytes",
+        Kind::Count,
+        "Bytes of output of one command of a sandbox that names no value",
+    ),
+    bound("limits.default.max_processes", Kind::Count, "Processes and threads of a sandbox that names no value"),
+    bound("limits.default.max_open_files", Kind::Count, "Open files of a process of a sandbox that names no value"),
+    bound("limits.default.max_disk_mb", Kind::Number, "MiB that are written of a sandbox that names no value"),
+    bound("limits.default.max_files", Kind::Count, "Files that are made of a sandbox that names no value"),
+    bound("limits.default.max_net_bytes", Kind::Count, "Bytes over the network of a sandbox that names no value"),
+    bound("limits.default.cpus", Kind::Number, "Processors of a sandbox that names no value"),
+    bound("limits.ceiling.max_wall_ms", Kind::Count, "Milliseconds of one command that a sandbox may ask for"),
+    bound("limits.ceiling.max_cpu_ms", Kind::Count, "Milliseconds of processor time that a sandbox may ask for"),
+    bound(
+        "limits.ceiling.max_memory_mb",
+        Kind::Number,
+        "MiB of memory that a sandbox may ask for; half of the machine's for agents' tokens, where nothing is set",
+    ),
+    bound("limits.ceiling.max_output_bytes", Kind::Count, "Bytes of output of one command that a sandbox may ask for"),
+    bound(
+        "limits.ceiling.max_processes",
+        Kind::Count,
+        "Processes and threads that a sandbox may ask for; 1024, or 64 for each processor, for agents' tokens, where nothing is set",
+    ),
+    bound("limits.ceiling.max_open_files", Kind::Count, "Open files of a process that a sandbox may ask for"),
+    bound("limits.ceiling.max_disk_mb", Kind::Number, "MiB that are written that a sandbox may ask for"),
+    bound("limits.ceiling.max_files", Kind::Count, "Files that are made that a sandbox may ask for"),
+    bound("limits.ceiling.max_net_bytes", Kind::Count, "Bytes over the network that a sandbox may ask for"),
+    bound("limits.ceiling.cpus", Kind::Number, "Processors that a sandbox may ask for"),
     Key {
         name: "keep.runs",
         kind: Kind::Count,
@@ -304,6 +341,98 @@ pub const KEYS: &[Key] = &[
         ..NOTHING
     },
     Key { name: "tenant.*.quota.runs", kind: Kind::Count, about: "The tenant's runs at a time", ..NOTHING },
+    bound(
+        "tenant.*.limits.default.max_wall_ms",
+        Kind::Count,
+        "Milliseconds of one command of a sandbox of the tenant that names no value",
+    ),
+    bound(
+        "tenant.*.limits.default.max_cpu_ms",
+        Kind::Count,
+        "Milliseconds of processor time of a sandbox of the tenant that names no value",
+    ),
+    bound(
+        "tenant.*.limits.default.max_memory_mb",
+        Kind::Number,
+        "MiB of memory of a sandbox of the tenant that names no value",
+    ),
+    bound(
+        "tenant.*.limits.default.max_output_bytes",
+        Kind::Count,
+        "Bytes of output of one command of a sandbox of the tenant that names no value",
+    ),
+    bound(
+        "tenant.*.limits.default.max_processes",
+        Kind::Count,
+        "Processes and threads of a sandbox of the tenant that names no value",
+    ),
+    bound(
+        "tenant.*.limits.default.max_open_files",
+        Kind::Count,
+        "Open files of a process of a sandbox of the tenant that names no value",
+    ),
+    bound(
+        "tenant.*.limits.default.max_disk_mb",
+        Kind::Number,
+        "MiB that are written of a sandbox of the tenant that names no value",
+    ),
+    bound(
+        "tenant.*.limits.default.max_files",
+        Kind::Count,
+        "Files that are made of a sandbox of the tenant that names no value",
+    ),
+    bound(
+        "tenant.*.limits.default.max_net_bytes",
+        Kind::Count,
+        "Bytes over the network of a sandbox of the tenant that names no value",
+    ),
+    bound("tenant.*.limits.default.cpus", Kind::Number, "Processors of a sandbox of the tenant that names no value"),
+    bound(
+        "tenant.*.limits.ceiling.max_wall_ms",
+        Kind::Count,
+        "Milliseconds of one command that a sandbox of the tenant may ask for",
+    ),
+    bound(
+        "tenant.*.limits.ceiling.max_cpu_ms",
+        Kind::Count,
+        "Milliseconds of processor time that a sandbox of the tenant may ask for",
+    ),
+    bound(
+        "tenant.*.limits.ceiling.max_memory_mb",
+        Kind::Number,
+        "MiB of memory that a sandbox of the tenant may ask for",
+    ),
+    bound(
+        "tenant.*.limits.ceiling.max_output_bytes",
+        Kind::Count,
+        "Bytes of output of one command that a sandbox of the tenant may ask for",
+    ),
+    bound(
+        "tenant.*.limits.ceiling.max_processes",
+        Kind::Count,
+        "Processes and threads that a sandbox of the tenant may ask for",
+    ),
+    bound(
+        "tenant.*.limits.ceiling.max_open_files",
+        Kind::Count,
+        "Open files of a process that a sandbox of the tenant may ask for",
+    ),
+    bound(
+        "tenant.*.limits.ceiling.max_disk_mb",
+        Kind::Number,
+        "MiB that are written that a sandbox of the tenant may ask for",
+    ),
+    bound(
+        "tenant.*.limits.ceiling.max_files",
+        Kind::Count,
+        "Files that are made that a sandbox of the tenant may ask for",
+    ),
+    bound(
+        "tenant.*.limits.ceiling.max_net_bytes",
+        Kind::Count,
+        "Bytes over the network that a sandbox of the tenant may ask for",
+    ),
+    bound("tenant.*.limits.ceiling.cpus", Kind::Number, "Processors that a sandbox of the tenant may ask for"),
 ];
 
 /// The key that a name means, those of tenants included.

@@ -2,12 +2,13 @@
 
 use super::{Config, Origin, Setting, Value};
 use crate::Caller;
+use crate::bounds::{self, Amounts, BuiltIn, Configured, Level};
 use crate::total::Total;
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
-use terms::{Fault, Phase};
+use terms::{Fault, LimitKind, Limits, Phase};
 
 /// How the daemon is served.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -192,8 +193,35 @@ impl Config {
 
     /// Tenants that have quotas of their own.
     pub fn tenants_with_quotas(&self) -> BTreeSet<&str> {
+        self.tenants_with(".quota.")
+    }
+
+    fn tenants_with(&self, section: &str) -> BTreeSet<&str> {
         let of_tenants = self.settings.iter().filter_map(|setting| setting.key.strip_prefix("tenant."));
-        of_tenants.filter_map(|rest| rest.split_once(".quota.").map(|(tenant, _)| tenant)).collect()
+        of_tenants.filter_map(|rest| rest.split_once(section).map(|(tenant, _)| tenant)).collect()
+    }
+
+    /// Defaults and ceilings of limits: of the node, of tenants, and what is built in.
+    pub fn limit_bounds(&self, built_in: BuiltIn) -> Configured {
+        let tenants = self.tenants_with(".limits.").into_iter();
+        let tenants = tenants.map(|tenant| (tenant.to_owned(), self.level_at(&format!("tenant.{tenant}.limits"))));
+        Configured { node: self.level_at("limits"), tenants: tenants.collect(), built_in }
+    }
+
+    fn level_at(&self, section: &str) -> Level {
+        let amounts = |which: &str| {
+            let amount = |kind: LimitKind| match self.value(&format!("{section}.{which}.{}", bounds::field(kind))) {
+                Value::Count(count) => Some(*count as f64),
+                Value::Number(number) => Some(*number),
+                _ => None,
+            };
+            let mut limits = Limits::default();
+            for kind in bounds::KINDS {
+                amount(kind).into_iter().for_each(|amount| limits.set_amount(kind, amount));
+            }
+            Amounts::new(&limits, amount(LimitKind::Cpus))
+        };
+        Level { default: amounts("default"), ceiling: amounts("ceiling") }
     }
 
     fn quota_at(&self, section: &str) -> Quota {
@@ -262,7 +290,7 @@ impl Config {
             Some(Origin::Flag { flag }) => format!("--{flag}"),
             Some(Origin::Environment { variable }) => variable.clone(),
             Some(origin @ Origin::File { .. }) => format!("{origin}: {key}"),
-            Some(Origin::Default) | None => key.to_owned(),
+            Some(Origin::Default | Origin::BuiltIn { .. }) | None => key.to_owned(),
         }
     }
 
@@ -296,7 +324,22 @@ pub fn check(config: &Config) -> Result<(), Fault> {
             return Err(fault.hint("set serve.tls_cert and serve.tls_key"));
         }
     }
+    check_bounds(config)?;
     check_telemetry(config)
+}
+
+/// Amounts that nothing can be held to.
+fn check_bounds(config: &Config) -> Result<(), Fault> {
+    let Configured { node, tenants, .. } = config.limit_bounds(BuiltIn::default());
+    let tenants = tenants.iter().map(|(tenant, level)| (format!("tenant.{tenant}."), level));
+    for (prefix, level) in [(String::new(), &node)].into_iter().chain(tenants) {
+        level.check().map_err(|fault| {
+            let key = fault.message.split_once(": ").map_or("", |(key, _)| key);
+            let from = config.find(&format!("{prefix}{key}")).map_or(String::new(), |s| format!(" ({})", s.origin));
+            Fault { message: format!("{prefix}{}{from}", fault.message), ..fault }
+        })?;
+    }
+    Ok(())
 }
 
 /// A name that a client can send in `Host`.

@@ -18,8 +18,8 @@ pub fn checks() -> Vec<Check> {
         }
     };
     vec![
-        group("memory_mb", "memory", "-m, --memory"),
-        group("processes", "pids", "--pids"),
+        group("memory_mb", "memory", "-m, --memory; what agents' tokens may have of it"),
+        group("processes", "pids", "--pids; what agents' tokens may have of them"),
         group("cpu_ms", "cpuacct", "--limit cpu=TIME"),
         group("cpus", "cpu", "--cpus with a fraction"),
         limit("wall_ms", "-t, --timeout", true, "held by the supervisor's clock"),

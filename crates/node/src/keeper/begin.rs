@@ -268,6 +268,7 @@ pub enum Waits {
 /// Starts a command in a sandbox; under a key once.
 pub fn begin(ask: &Ask, word: &str, key: Option<&str>, caller: &Caller) -> Result<Begun, Fault> {
     ask.check()?;
+    crate::bounds::check_command(&ask.limits, caller)?;
     let state = State::lend(caller)?;
     let Kept { id, record, .. } = state.store.read(|tx| sandbox::find(tx, Some(word), caller))?;
     // Before it becomes live for nothing; its keeper asks again, which knows how it was built.

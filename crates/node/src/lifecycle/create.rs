@@ -14,7 +14,7 @@ use crate::policies::{Flag, Source};
 use crate::sandbox::{Sandbox, Service, Sharing};
 use crate::snapshots::{Ground, still_there};
 use crate::state::{self, State};
-use crate::{Caller, fresh, questions, total};
+use crate::{Caller, bounds, fresh, questions, total};
 use base::ground_of;
 pub(crate) use base::{Base, Stacked, wait_for_clock};
 use serde::{Deserialize, Serialize};
@@ -111,12 +111,14 @@ fn make_telling(ask: &Ask, caller: &Caller, progress: &mut dyn FnMut(&Copied)) -
     let own = if ask.own_base && ground.is_none() { Some(bases::make(&state, &id)?) } else { None };
     let base = Base::open(ask, ground.as_ref(), own.as_ref().map(bases::Own::path), caller)?;
     state::check_apart(&state.dir, &state.path, &base.dir, &base.path)?;
-    let (mut sandbox, notes) = describe(ask, caller, &base, ground.as_ref())?;
+    let (mut sandbox, mut notes) = describe(ask, caller, &base, ground.as_ref())?;
     sandbox.driver = match &ground {
         Some(ground) => ground.driver,
         None => workspace::driver::choose(&base.dir, &state.layers.dir, ask.driver)?,
     };
+    // A key stands for what was asked for, whatever an operator's defaults are when it is asked again.
     let params = params(ask, &sandbox);
+    notes.extend(bounds::apply(&mut sandbox, caller)?);
     if let Some(known) = state.store.read(|tx| earlier(tx, ask, &params, caller))? {
         return Ok(known);
     }
@@ -157,7 +159,8 @@ pub(crate) fn outline(ask: &Ask, caller: &Caller) -> Result<(Sandbox, Vec<String
     let state = State::lend(caller)?;
     let base = Base::open(ask, None, None, caller)?;
     state::check_apart(&state.dir, &state.path, &base.dir, &base.path)?;
-    let (sandbox, notes) = describe(ask, caller, &base, None)?;
+    let (mut sandbox, mut notes) = describe(ask, caller, &base, None)?;
+    notes.extend(bounds::apply(&mut sandbox, caller)?);
     state.store.read(|tx| admit(tx, "", &sandbox, caller))?;
     Ok((sandbox, notes))
 }

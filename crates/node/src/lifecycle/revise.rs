@@ -8,7 +8,7 @@ use crate::keeper::Keeper;
 use crate::keeper::wire::Revision;
 use crate::sandbox::Sandbox;
 use crate::state::State;
-use crate::{Caller, Reach, policies};
+use crate::{Caller, Reach, bounds, policies};
 use policy::{Format, Policy, Target};
 use serde_json::{Value, json};
 use store::Kept;
@@ -40,8 +40,11 @@ pub(super) fn prepare(state: &State, which: &Which, ask: &Ask, caller: &Caller) 
         None => (record.policy.clone(), read(&kept.id, &record.policy)?),
         Some(rules) => with_rules(&kept, rules)?,
     };
-    let limits = ask.limits.unwrap_or(record.limits);
-    let cpus = ask.cpus.unwrap_or(record.cpus);
+    let (mut limits, mut cpus) = (ask.limits.unwrap_or(record.limits), ask.cpus.unwrap_or(record.cpus));
+    let is_about_limits = ask.limits.is_some() || ask.cpus.is_some();
+    if is_about_limits {
+        bounds::fill_change(record, &mut limits, &mut cpus, caller);
+    }
     let is_host = ask.may_widen && caller.reach == Reach::All;
     let ceiling = record.ceiling.clone().unwrap_or_else(|| record.policy.clone());
     if !is_host {
@@ -51,6 +54,9 @@ pub(super) fn prepare(state: &State, which: &Which, ask: &Ask, caller: &Caller) 
         };
         policies::within(&most, &then, why)?;
         within_limits(record, &limits, cpus)?;
+    }
+    if is_about_limits {
+        bounds::check_change(record, &limits, cpus, caller)?;
     }
     check_sockets(&now, &then)?;
     let mut whole = then.clone();

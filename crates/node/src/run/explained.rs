@@ -7,6 +7,7 @@ use super::Ready;
 use super::errand::{self, Errand};
 use super::record;
 use crate::Caller;
+use crate::bounds;
 use crate::keeper::begin;
 use crate::keeper::watch::Watch;
 use crate::lifecycle::create;
@@ -85,6 +86,7 @@ pub fn explain(within: &Within, run: &begin::Ask, depth: Depth, caller: &Caller)
 }
 
 fn in_fresh(ask: &create::Ask, run: &begin::Ask, caller: &Caller) -> Result<(Explained, Errand), Fault> {
+    bounds::check_command(&run.limits, caller)?;
     if ask.dir.is_none() || ask.template.is_some() {
         let fault = Fault::invalid("create: only a run over a directory can be explained before there is a sandbox");
         let hint = "give `create.dir` and no template; or make the sandbox, and name it as `sandbox`";
@@ -108,6 +110,7 @@ fn in_fresh(ask: &create::Ask, run: &begin::Ask, caller: &Caller) -> Result<(Exp
 }
 
 fn in_sandbox(word: &str, run: &begin::Ask, caller: &Caller) -> Result<(Explained, Errand), Fault> {
+    bounds::check_command(&run.limits, caller)?;
     let state = State::lend(caller)?;
     let found: Kept<Sandbox> = state.store.read(|tx| sandbox::find(tx, Some(word), caller))?;
     record::check_active(&found)?;

@@ -5,7 +5,6 @@ use super::layer::Held;
 use super::place::Place;
 use super::view::View;
 use super::{Ask, Beside, First, Learn, Refused, Stdio, lay_out, sandboxed};
-use crate::Caller;
 use crate::events::EventFile;
 use crate::keeper::watch::Watch;
 use crate::keeper::wire;
@@ -16,6 +15,7 @@ use crate::roster::Roster;
 use crate::sandbox::Sandbox;
 use crate::secrets::Secrets;
 use crate::warm;
+use crate::{Caller, bounds};
 use enclosure::{Groundwork, Residence};
 use policy::Resolved;
 use std::cell::RefCell;
@@ -49,6 +49,8 @@ pub(crate) struct Premises {
     pub questions: Option<Questions>,
     /// It stands ready: nobody has it, and its secrets are not looked at before somebody does.
     pub ready: bool,
+    /// It was built to be taken over: limits on memory and processes can be put in force and taken away at any time.
+    adjustable: bool,
     secrets: Secrets,
     /// Ports of the host that lead inside.
     published: Vec<String>,
@@ -95,6 +97,11 @@ impl Resident {
         let (mut ask, under, kept) = sandboxed::take_up(&ask, sandbox, caller, sandboxed::Stopped::Taken)?;
         let ready = is_spare(&kept.id, caller)?;
         (ask.secrets, ask.events) = (kept.record.secrets.clone(), true);
+        // Whoever takes it over may have limits that the pool has not: there must be what holds them.
+        let adjustable = ready && bounds::holds_memory_and_processes();
+        if adjustable {
+            ask.limits = adjusted(ask.limits);
+        }
         let laid = lay_out(&ask, caller, under, ground, None)?;
         let missing = laid.enforced.missing.clone();
         let level = if missing.is_empty() { Level::Full } else { Level::Partial };
@@ -123,6 +130,7 @@ impl Resident {
             enforcement,
             questions,
             ready,
+            adjustable,
             secrets: Secrets::default(),
             published: Vec::new(),
             shape,
@@ -225,42 +233,52 @@ impl Premises {
 
     /// Puts other network rules and limits in force, all of them or none.
     pub fn revise(&mut self, revision: &wire::Revision, residence: &mut Residence<'_>) -> Result<(), Fault> {
-        let id = &self.sandbox.id;
-        let again = |what: String| {
-            let fault = Fault::new(ErrorKind::Conflict, format!("{id} is live, and {what}")).subject(id);
-            fault.phase(Phase::Execution).hint("stop the sandbox, change it, and start it again")
-        };
-        let document = policy::parse(&revision.policy.to_string(), policy::Format::Json, id).map_err(Fault::from)?;
+        let id = self.sandbox.id.clone();
+        let document = policy::parse(&revision.policy.to_string(), policy::Format::Json, &id).map_err(Fault::from)?;
         let effective = policy::effective(&[document]).map_err(Fault::from)?;
         // Of paths nothing is changed.
         let context = policy::Context { home: "/".into(), workspace: "/".into(), toolchains: Vec::new() };
         let resolved = policy::resolve(&effective, &context).map_err(Fault::from)?;
         if let Some(what) = self.shape.lacks(&Shape::of(&resolved)?) {
-            return Err(again(format!("was built without {what}")));
+            return Err(self.must_stop(&format!("was built without {what}")));
         }
-        let limits = resolved.limits().tightest(revision.limits);
-        if fixed(&limits) != fixed(&self.limits) {
-            let what = "of its limits only memory, processes, wall time, output and processors can be changed";
-            return Err(again(what.to_owned()));
-        }
-        let changes_group = (limits.max_memory_mb, limits.max_processes, revision.cpus)
-            != (self.limits.max_memory_mb, self.limits.max_processes, self.sandbox.record.cpus);
-        let taken_away = (limits.max_memory_mb.is_none() && self.limits.max_memory_mb.is_some())
-            || (limits.max_processes.is_none() && self.limits.max_processes.is_some())
-            || (revision.cpus.is_none() && self.sandbox.record.cpus.is_some());
-        if taken_away {
-            return Err(again("a limit that holds can be changed, but not taken away".to_owned()));
-        }
-        if changes_group && !residence.change_limits(&limits, &enclosure::Cpus(revision.cpus))? {
-            return Err(again("was built without what holds this limit".to_owned()));
-        }
+        self.put_limits(resolved.limits().tightest(revision.limits), revision.cpus, residence)?;
         if let Some(handle) = self.lever.as_ref().and_then(|lever| lever.borrow().clone()) {
             handle.replace(resolved.on_host(sys::net::own_addresses()), revision.revision);
         }
         self.stamp = PolicyStamp { digest: effective.digest(), revision: revision.revision };
         self.events.iter().for_each(|events| events.borrow_mut().of(&self.roster, revision.revision));
-        (self.limits, self.sandbox.record.cpus) = (limits, revision.cpus);
         Ok(())
+    }
+
+    /// Puts other limits in force for the whole sandbox, all of them or none.
+    fn put_limits(&mut self, limits: Limits, cpus: Option<f64>, residence: &mut Residence<'_>) -> Result<(), Fault> {
+        let limits = if self.adjustable { adjusted(limits) } else { limits };
+        let (now, cpus_now) = (self.limits, self.sandbox.record.cpus);
+        if fixed(&limits) != fixed(&now) {
+            let what = "of its limits only memory, processes, wall time, output and processors can be changed";
+            return Err(self.must_stop(what));
+        }
+        let group = |limits: &Limits, cpus| (limits.max_memory_mb, limits.max_processes, cpus);
+        let taken_away = (limits.max_memory_mb.is_none() && now.max_memory_mb.is_some())
+            || (limits.max_processes.is_none() && now.max_processes.is_some())
+            || (cpus.is_none() && cpus_now.is_some());
+        if taken_away {
+            return Err(self.must_stop("a limit that holds can be changed, but not taken away"));
+        }
+        let changes_group = group(&limits, cpus) != group(&now, cpus_now);
+        if changes_group && !residence.change_limits(&limits, &enclosure::Cpus(cpus))? {
+            return Err(self.must_stop("was built without what holds this limit"));
+        }
+        (self.limits, self.sandbox.record.cpus) = (limits, cpus);
+        Ok(())
+    }
+
+    /// What cannot be changed as long as it is live.
+    fn must_stop(&self, what: &str) -> Fault {
+        let id = &self.sandbox.id;
+        let fault = Fault::new(ErrorKind::Conflict, format!("{id} is live, and {what}")).subject(id);
+        fault.phase(Phase::Execution).hint("stop the sandbox, change it, and start it again")
     }
 
     /// Publishes these ports from now on, and no others; all of it or nothing.
@@ -274,7 +292,16 @@ impl Premises {
     }
 
     /// The one that stood ready is somebody's: its secrets are what is kept now.
-    pub fn claimed(&mut self, sandbox: Kept<Sandbox>, caller: &Caller) -> Result<(), Fault> {
+    pub fn claimed(
+        &mut self,
+        sandbox: Kept<Sandbox>,
+        caller: &Caller,
+        residence: &mut Residence<'_>,
+    ) -> Result<(), Fault> {
+        // Who takes it over may have other limits than the pool.
+        if self.adjustable {
+            self.put_limits(self.resolved.limits().tightest(sandbox.record.limits), sandbox.record.cpus, residence)?;
+        }
         if !self.secrets.is_empty() {
             let mut secrets = self.secrets.now_kept(caller);
             secrets.open()?;
@@ -324,6 +351,18 @@ fn text(what: &str, word: &wire::Word) -> Result<OsString, Fault> {
 fn bad(what: &str, why: &str) -> Fault {
     Fault::invalid(format!("{what} {why}")).phase(Phase::Admission)
 }
+
+/// Limits that bound nothing, in the place of those that are not set: what holds them can be given others later.
+fn adjusted(limits: Limits) -> Limits {
+    Limits {
+        max_memory_mb: limits.max_memory_mb.or(Some(*terms::MEGABYTES.end())),
+        max_processes: limits.max_processes.or(Some(MOST_PROCESSES)),
+        ..limits
+    }
+}
+
+/// More than any kernel can have.
+const MOST_PROCESSES: u64 = 4_194_304;
 
 /// Those that hold as they were when the enclosure was built.
 fn fixed(limits: &Limits) -> Limits {

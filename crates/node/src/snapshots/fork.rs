@@ -5,7 +5,7 @@ use super::{Ground, check_name, discard, earlier, look, note, set_anchors, still
 use crate::lifecycle::keys::Once;
 use crate::sandbox::{self, Sandbox, TTL_MS, Tombstone};
 use crate::state::State;
-use crate::{Caller, Reach, fresh, total};
+use crate::{Caller, Reach, bounds, fresh, total};
 use serde::{Deserialize, Serialize};
 use store::Tx;
 use terms::{ErrorKind, Fault, Phase};
@@ -98,7 +98,10 @@ pub fn fork_once(
                 }
                 None => sandbox,
             };
-            tx.add(&id, Sandbox { owner: caller.owner(), ..sandbox })?;
+            let mut sandbox = Sandbox { owner: caller.owner(), ..sandbox };
+            let told = bounds::apply(&mut sandbox, caller)?;
+            sandbox.notes.extend(told);
+            tx.add(&id, sandbox)?;
             set_anchors(tx, &id, &ground.anchors)?;
             note(
                 tx,

@@ -9,7 +9,7 @@ use crate::policies::{self, Flag, Source};
 use crate::reach::{BaseFault, Reach};
 use crate::sandbox::{self, Sandbox, TTL_MS};
 use crate::state::{self, State};
-use crate::{Caller, fresh, total};
+use crate::{Caller, bounds, fresh, total};
 use serde::{Deserialize, Serialize};
 use std::io::{Read, Write};
 use std::path::Path;
@@ -180,7 +180,7 @@ pub fn import(state: &State, caller: &Caller, onto: Onto<'_>, input: &mut dyn Re
     let since = layer.made_at().map_err(|e| super::lost(&layer.id, &e))?;
     let made = fill(&base, &layer, driver, &bounds, input).and_then(|(unpacked, left_out)| {
         let at_ms = fresh::now_ms();
-        let sandbox = Sandbox {
+        let mut sandbox = Sandbox {
             name: onto.name.map(str::to_owned),
             owner: caller.owner(),
             driver,
@@ -191,6 +191,8 @@ pub fn import(state: &State, caller: &Caller, onto: Onto<'_>, input: &mut dyn Re
             notes: [format!("imported, digest {}", unpacked.digest)].into_iter().chain(left_out).collect(),
             ..Sandbox::new(path.clone(), (meta.dev, meta.ino), policy.clone(), at_ms)
         };
+        let told = bounds::apply(&mut sandbox, caller)?;
+        sandbox.notes.extend(told);
         let body = serde_json::json!({ "digest": unpacked.digest, "entries": unpacked.entries, "base": path });
         let archive::Imported { about, digest, entries, bytes } = unpacked;
         let name = onto.name.map(str::to_owned);

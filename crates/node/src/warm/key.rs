@@ -1,15 +1,15 @@
 //! What a spare is good for, as one word: everything that is fixed when an enclosure is built. A `create` that comes to the same
 //! word wants just what stands there.
 
-use crate::Caller;
 use crate::policies;
 use crate::sandbox::Sandbox;
 use crate::secrets::Secrets;
+use crate::{Caller, bounds};
 use policy::Format;
 use sha2::{Digest, Sha256};
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
-use terms::Fault;
+use terms::{Fault, Limits};
 
 /// None where a spare cannot be what is wanted: its secrets would come from the caller's own surroundings.
 pub(crate) fn key_of(template: &str, sandbox: &Sandbox, caller: &Caller) -> Result<Option<String>, Fault> {
@@ -22,8 +22,13 @@ pub(crate) fn key_of(template: &str, sandbox: &Sandbox, caller: &Caller) -> Resu
     // Which tools are shown inside, and under whose name, comes from the surroundings that a keeper is started in.
     let around = policies::surroundings(&mut effective, caller, &sandbox.base, None);
     let user = ["USER", "LOGNAME"].iter().find_map(|name| caller.var(name)).and_then(OsStr::to_str).unwrap_or("user");
+    // Those that a keeper can change when somebody takes the sandbox over are fixed by nothing.
+    let limits = match bounds::holds_memory_and_processes() {
+        true => Limits { max_memory_mb: None, max_processes: None, ..sandbox.limits },
+        false => sandbox.limits,
+    };
     let all = (
-        (template, &sandbox.policy, &sandbox.limits, sandbox.cpus),
+        (template, &sandbox.policy, &limits, sandbox.cpus),
         (&sandbox.base, sandbox.base_id, sandbox.driver),
         (&caller.home, user, &around.context.toolchains, &around.installations, &around.env_names),
     );

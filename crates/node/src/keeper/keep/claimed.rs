@@ -30,7 +30,7 @@ impl Keep {
             fault.hint("`cofferdam create --template` takes one over").phase(Phase::Admission)
         })?;
         self.stays = kept.record.stays;
-        self.premises.claimed(kept, &self.caller)?;
+        self.premises.claimed(kept, &self.caller, &mut self.residence)?;
         self.stirred = Instant::now();
         self.begin_services(around, actor)
     }

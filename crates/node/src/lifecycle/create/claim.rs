@@ -2,7 +2,6 @@
 //! caller's in every field; of the one that stood there only the id, the layers and the keeper stay.
 
 use super::{Ask, Base, Created, Told, check_words, describe, earlier, params, record};
-use crate::Caller;
 use crate::keeper::Keeper;
 use crate::keeper::place::Place;
 use crate::keeper::wire::words_of;
@@ -12,9 +11,10 @@ use crate::sandbox::Sandbox;
 use crate::snapshots::find_template;
 use crate::state::{self, State};
 use crate::warm::{Spare, Stage, key_of};
+use crate::{Caller, bounds};
 use std::time::Duration;
 use store::{Kept, Tx};
-use terms::Fault;
+use terms::{Fault, LimitKind, Limits};
 
 /// Takes one that stands ready for just this; nothing where none does, and then one must be made.
 pub fn claim(ask: &Ask, caller: &Caller) -> Result<Option<Created>, Fault> {
@@ -39,15 +39,18 @@ pub fn claim(ask: &Ask, caller: &Caller) -> Result<Option<Created>, Fault> {
         return Ok(None);
     }
     state::check_apart(&state.dir, &state.path, &base.dir, &base.path)?;
-    let (mut sandbox, notes) = describe(ask, caller, &base, Some(ground))?;
+    let (mut sandbox, mut notes) = describe(ask, caller, &base, Some(ground))?;
     sandbox.driver = ground.driver;
     let params = params(ask, &sandbox);
+    notes.extend(bounds::apply(&mut sandbox, caller)?);
     let Some(key) = key_of(&template.record.address(), &sandbox, caller)? else { return Ok(None) };
     let taken = state.store.write(|tx| {
         if let Some(known) = earlier(tx, ask, &params, caller)? {
             return Ok(Some(known));
         }
-        let Some(spare) = spares(tx, &state, &template.id)?.find(|spare| spare.record.key == key) else {
+        let Some(spare) = spares(tx, &state, &template.id)?
+            .find(|spare| spare.record.key == key && leaves_room(&spare.record.sandbox.limits, &sandbox.limits))
+        else {
             return Ok(None);
         };
         let Kept { id, record: Spare { sandbox: stood, .. }, .. } = spare;
@@ -65,6 +68,16 @@ pub fn claim(ask: &Ask, caller: &Caller) -> Result<Option<Created>, Fault> {
         Ok(Some(Created { id, version, base: base.path.clone(), existed: false, warm: true, notes }))
     })?;
     Ok(taken.map(|taken| if taken.existed { taken } else { tell(&state, taken, caller) }))
+}
+
+/// Whether one that stands ready can be given these limits on memory and processes: no more than it was counted with.
+fn leaves_room(stands: &Limits, wanted: &Limits) -> bool {
+    let fits = |kind| match (stands.amount(kind), wanted.amount(kind)) {
+        (None, _) => true,
+        (Some(most), Some(wanted)) => wanted <= most,
+        (Some(_), None) => false,
+    };
+    fits(LimitKind::MemoryMb) && fits(LimitKind::Processes)
 }
 
 /// Those that can be taken.
