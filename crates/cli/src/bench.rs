@@ -7,7 +7,7 @@ mod workspace;
 use crate::engine::Engine;
 use crate::render;
 use clap::ArgMatches;
-use node::bench::{Amount, Answer, Ask, Census, Soaked, bench, soak};
+use bench::{Amount, Answer, Ask, Census, Soaked, bench, soak};
 use std::fmt::Write as _;
 use std::io::Write;
 use std::process::ExitCode;
@@ -50,7 +50,7 @@ fn carry_out(m: &ArgMatches, json: bool) -> Result<ExitCode, Fault> {
             true => Amount::QUICK,
             false => Amount { rounds: ask.rounds, sandboxes: number("sandboxes"), cycles: number("cycles") },
         };
-        let answer = node::bench::daemon(&ask, amount, &mut |what, done, all| bar.show(what, done, all))?;
+        let answer = bench::daemon(&ask, amount, &mut |what, done, all| bar.show(what, done, all))?;
         bar.clear();
         if json {
             render::print_json(&answer)
@@ -61,7 +61,7 @@ fn carry_out(m: &ArgMatches, json: bool) -> Result<ExitCode, Fault> {
     }
     if m.get_flag("net") {
         let bulk = m.get_one::<u64>("bulk").copied().unwrap_or(1024);
-        let answer = node::bench::net(&ask, bulk, &mut |what, done, all| bar.show(what, done, all))?;
+        let answer = bench::net(&ask, bulk, &mut |what, done, all| bar.show(what, done, all))?;
         bar.clear();
         if json {
             render::print_json(&answer)
@@ -72,7 +72,7 @@ fn carry_out(m: &ArgMatches, json: bool) -> Result<ExitCode, Fault> {
     }
     if m.get_flag("workspace") {
         let files = m.get_one::<u32>("files").copied().unwrap_or(100_000);
-        let answer = node::bench::workspace(&ask, files, &mut |what, done, all| bar.show(what, done, all))?;
+        let answer = bench::workspace(&ask, files, &mut |what, done, all| bar.show(what, done, all))?;
         bar.clear();
         if json {
             render::print_json(&answer)

@@ -3,7 +3,8 @@
 use crate::engine::Engine;
 use crate::render;
 use clap::ArgMatches;
-use node::doctor::{Check, Level, Report, examine};
+use host::doctor::{Check, Level, Report};
+use node::doctor::examine;
 use std::io::Write;
 use std::path::Path;
 use std::process::ExitCode;

@@ -3,7 +3,7 @@
 use crate::engine::Engine;
 use crate::render;
 use clap::ArgMatches;
-use node::setup::{Ask, setup};
+use host::setup::{Ask, setup};
 use std::io::Write;
 use std::process::ExitCode;
 

@@ -77,8 +77,14 @@ const HOUSE: &[Room] = &[
         test_libraries: &["proptest"],
     },
     Room {
+        name: "host",
+        uses: &["sys", "terms"],
+        libraries: &["rustix", "serde", "serde_json"],
+        test_libraries: &[],
+    },
+    Room {
         name: "node",
-        uses: &["egress", "enclosure", "policy", "store", "sys", "terms", "workspace"],
+        uses: &["egress", "enclosure", "host", "policy", "store", "sys", "terms", "workspace"],
         libraries: &["globset", "regex-automata", "rustix", "serde", "serde_json", "sha2", "toml", "utoipa"],
         test_libraries: &["proptest"],
     },
@@ -127,8 +133,14 @@ const HOUSE: &[Room] = &[
         test_libraries: &[],
     },
     Room {
+        name: "bench",
+        uses: &["node", "store", "sys", "terms", "workspace"],
+        libraries: &["rustix", "serde", "serde_json"],
+        test_libraries: &[],
+    },
+    Room {
         name: "cli",
-        uses: &["client", "node", "server", "terms"],
+        uses: &["bench", "client", "host", "node", "server", "terms"],
         libraries: &["clap", "clap_complete", "clap_mangen", "rustix", "serde", "serde_json"],
         test_libraries: &["base64", "serde_json"],
     },

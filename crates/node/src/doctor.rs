@@ -1,123 +1,47 @@
-//! What this host offers and what follows from it. Everything is really tried, in throw-away children and at last with
-//! a whole enclosure; nothing on the host is changed.
-//!
-//! The document (`--json`) is stable:
-//!
-//! ```text
-//! {"protocol_version": 1,
-//!  "level": "full | partial | none",   what a run gets here: all walls; some, with consent; no run at all
-//!  "missing": ["…"],                    the walls that lack
-//!  "degrade": ["…"],                    the names that, under "degrade" in a policy, consent to going without them
-//!  "checks": [{"name": "namespace.user", "ok": true, "required": true, "detail": "…", "needed_for": "…", "fix": null}],
-//!  "limits": [{"name": "memory_mb", "ok": true, "detail": "…", "needed_for": "…", "fix": null}]}
-//! ```
-//!
-//! Level and limits are separate on purpose. The walls decide what a guest can reach, and they never depend on control
-//! groups; a limit that cannot be held is refused by name before a run starts, so its absence weakens nothing
-//! silently. An ordinary user without delegated groups therefore has full enforcement, and a shorter list of limits.
-
-mod blocker;
-mod kernel;
-mod limits;
-mod surroundings;
-mod trial;
-mod workspace;
+//! `doctor`: what the host offers, with a check of where the changes of runs in the current directory go.
 
 use crate::Caller;
-use blocker::Facts;
-use serde::Serialize;
+use crate::state;
+use host::doctor::{Check, Report};
 use std::path::Path;
-use terms::PROTOCOL_VERSION;
+use terms::Fault;
+use workspace::{Dir, Driver, Rel};
 
-#[derive(Clone, Debug, Serialize)]
-pub struct Report {
-    pub protocol_version: u32,
-    pub level: Level,
-    pub missing: Vec<String>,
-    pub degrade: Vec<String>,
-    pub checks: Vec<Check>,
-    pub limits: Vec<Check>,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Level {
-    Full,
-    Partial,
-    None,
-}
-
-impl Level {
-    pub fn name(self) -> &'static str {
-        match self {
-            Level::Full => "full",
-            Level::Partial => "partial",
-            Level::None => "none",
-        }
-    }
-}
-
-/// One thing that was looked at.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Check {
-    /// Stable, dotted: what kind of thing, then which.
-    pub name: &'static str,
-    pub ok: bool,
-    /// Without it there is no full enforcement.
-    pub required: bool,
-    pub detail: String,
-    pub needed_for: &'static str,
-    /// The smallest change that would help, where there is one.
-    pub fix: Option<String>,
-}
-
-impl Check {
-    fn new(name: &'static str, needed_for: &'static str, ok: bool, detail: impl Into<String>) -> Check {
-        Check { name, ok, required: true, detail: detail.into(), needed_for, fix: None }
-    }
-
-    /// Good to have, or merely good to know.
-    fn optional(mut self) -> Check {
-        self.required = false;
-        self
-    }
-
-    /// Kept only where there is something to fix.
-    fn fix(mut self, fix: impl Into<String>) -> Check {
-        if !self.ok {
-            self.fix = Some(fix.into());
-        }
-        self
-    }
-}
-
-/// Whether this host can lead a guest's connections to somebody.
-pub(crate) fn has_doors(caller: &Caller) -> bool {
-    kernel::doors(&Facts::read(caller, Path::new("/proc/self/exe"))).ok
-}
-
-/// Examines the host as this caller finds it. `exe` is our own binary, which is started for the last check.
+/// Examines the host as this caller finds it. `exe` is our own binary, which the last check starts.
 pub fn examine(caller: &Caller, exe: &Path) -> Report {
-    let facts = Facts::read(caller, exe);
-    let mut checks = vec![kernel::version(&facts)];
-    checks.extend(kernel::namespaces(&facts));
-    checks.extend(kernel::mounts(&facts));
-    checks.extend(kernel::landlock(&facts));
-    checks.extend(kernel::seccomp(&facts));
-    checks.extend(kernel::calls(&facts));
-    checks.push(kernel::doors(&facts));
-    checks.extend(surroundings::checks(&facts));
-    checks.push(workspace::check(caller));
-    let mut limits = limits::checks();
-    let verdict = trial::enclosure(exe);
-    trial::limits(exe, &verdict, &mut limits);
-    checks.push(verdict.check);
-    Report {
-        protocol_version: PROTOCOL_VERSION,
-        level: verdict.level,
-        missing: verdict.missing,
-        degrade: verdict.degrade,
-        checks,
-        limits,
+    host::doctor::examine(&caller.env, exe, check(caller))
+}
+
+const NEEDED_FOR: &str = "changes that wait for review instead of reaching the host";
+
+/// Looks at the current directory and the state directory, and makes neither.
+fn check(caller: &Caller) -> Check {
+    let place = match state::place(caller) {
+        Ok(place) => place,
+        Err(fault) => return amiss(&fault),
+    };
+    let elsewhere = "what a policy lets be written elsewhere reaches the host at once";
+    let (cwd, at) = (caller.cwd.display(), place.display());
+    let layers = Dir::open(&place).and_then(|dir| dir.dir(&Rel::top().join(b"layers")));
+    let (Ok(layers), Ok(base)) = (layers, Dir::open(&caller.cwd)) else {
+        let detail = format!("changes in {cwd} go to {at}, which the first run makes; {elsewhere}");
+        return Check::new("workspace", NEEDED_FOR, true, detail).optional();
+    };
+    match workspace::driver::choose(&base, &layers, None) {
+        Ok(driver) => {
+            let how = match driver {
+                Driver::Overlay => "layers of overlayfs",
+                Driver::Reflink => "a copy that shares bytes",
+                Driver::Copy => "a plain copy",
+            };
+            let detail = format!("changes in {cwd} go to {at} ({how}); {elsewhere}");
+            Check::new("workspace", NEEDED_FOR, true, detail).optional()
+        }
+        Err(fault) => amiss(&fault),
     }
+}
+
+fn amiss(fault: &Fault) -> Check {
+    let fix = fault.hint.clone().unwrap_or_else(|| "set COFFERDAM_STATE to another place".to_owned());
+    Check::new("workspace", NEEDED_FOR, false, fault.message.clone()).optional().fix(fix)
 }

@@ -2,8 +2,8 @@
 
 use crate::policies::Flag;
 use crate::run::{self, Ask, Learn, Observed, Refused};
-use crate::toolchains::SENSITIVE;
-use crate::{Caller, doctor, policies};
+use host::toolchains::SENSITIVE;
+use crate::{Caller, policies};
 use egress::event::{Event, Op, Stage};
 use policy::learn::{Learned, Observed as Seen, Place, Reached};
 use policy::{Action, Context, Document, FsRule, Perm, Perms, RulePath};
@@ -42,7 +42,7 @@ pub fn learn(mut ask: Ask, writes: &[String], reaches: &[String], caller: &Calle
     let reaches = reaches.iter().filter(|r| *r != "*").map(|r| Flag::Net(Action::Allow, r.clone()));
     documents.extend(policies::of_flags(&writes.chain(reaches).collect::<Vec<_>>(), caller)?);
     let effective = policy::effective(&documents).map_err(Fault::from)?;
-    ask.learn = if doctor::has_doors(caller) { Learn::All } else { Learn::Files };
+    ask.learn = if host::doctor::has_doors(&caller.env) { Learn::All } else { Learn::Files };
     let ready = run::prepare_under(&ask, caller, effective, Vec::new(), run::begin())?;
     let book = RefCell::new(Notebook::default());
     note_program(&mut book.borrow_mut().seen, &ready.program);

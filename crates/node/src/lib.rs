@@ -3,7 +3,6 @@
 
 pub mod audit;
 pub mod backup;
-pub mod bench;
 pub mod bounds;
 mod caller;
 pub mod config;
@@ -31,11 +30,9 @@ mod roster;
 pub mod run;
 pub mod sandbox;
 pub mod secrets;
-pub mod setup;
 pub mod snapshots;
 pub mod state;
 pub mod tokens;
-pub mod toolchains;
 pub mod top;
 pub mod total;
 pub mod warm;

@@ -5,7 +5,7 @@ mod explain;
 pub use explain::{Decided, Explained, Look, Matching, NOWHERE, explain, explain_sandbox, explain_sources};
 
 use crate::Caller;
-use crate::{network, toolchains};
+use crate::network;
 use enclosure::LocalHost;
 use policy::{
     Action, Base, Change, Context, Effect, ExecRule, Format, FsRule, NetRule, Perm, Perms, Policy, Proto, RulePath,
@@ -339,7 +339,7 @@ pub fn surroundings(policy: &mut Policy, caller: &Caller, workspace: &Path, comm
     let found = (wants_tools || lists_programs).then(|| {
         let path = caller.var("PATH").unwrap_or_default();
         let var = |name: &str| caller.var(name).map(OsStr::to_owned);
-        toolchains::discover(path, &caller.home, workspace, command, &var)
+        host::toolchains::discover(path, &caller.home, workspace, command, &var)
     });
     let (grants, env_names) = found.map(|t| (t.grants, t.env)).unwrap_or_default();
     let installations: Vec<PathBuf> = grants.into_iter().map(|g| g.path).collect();

@@ -1,6 +1,6 @@
 //! The page of `cofferdam bench --daemon`.
 
-use node::bench::{Count, DaemonAnswer, Growth, Idle, LoadRow, Weight};
+use bench::{Count, DaemonAnswer, Growth, Idle, LoadRow, Weight};
 use std::fmt::Write as _;
 
 pub fn page(answer: &DaemonAnswer) -> String {

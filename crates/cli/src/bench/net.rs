@@ -1,7 +1,7 @@
 //! The page of `cofferdam bench --net`.
 
 use crate::render;
-use node::bench::{NetAnswer, NetContender};
+use bench::{NetAnswer, NetContender};
 use std::fmt::Write as _;
 
 pub fn page(answer: &NetAnswer) -> String {

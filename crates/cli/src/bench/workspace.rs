@@ -1,7 +1,7 @@
 //! The page of `cofferdam bench --workspace`.
 
 use crate::render;
-use node::bench::{WorkspaceAnswer, WorkspaceRow};
+use bench::{WorkspaceAnswer, WorkspaceRow};
 use std::fmt::Write as _;
 
 pub fn page(answer: &WorkspaceAnswer) -> String {

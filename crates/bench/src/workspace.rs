@@ -7,10 +7,10 @@
 use super::statistics::{Quantiles, Samples};
 use super::work::Place;
 use super::{Ask, Progress, find, round};
-use crate::Caller;
-use crate::reach::Reach;
-use crate::snapshots;
-use crate::state::State;
+use node::Caller;
+use node::Reach;
+use node::snapshots;
+use node::state::State;
 use serde::Serialize;
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};

@@ -1,6 +1,6 @@
 //! A home of real files and symlinks, in which every row of the credential table is planted.
 
-use node::toolchains::{SENSITIVE, Toolchains, discover};
+use host::toolchains::{SENSITIVE, Toolchains, discover};
 use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};

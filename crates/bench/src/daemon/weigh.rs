@@ -2,7 +2,7 @@
 
 use super::super::soak::{descendants, groups_of};
 use super::client::lost;
-use crate::sandbox::{Run, Sandbox, Tombstone};
+use node::sandbox::{Run, Sandbox, Tombstone};
 use serde::Serialize;
 use std::fs;
 use std::path::Path;
@@ -84,7 +84,7 @@ pub fn count(daemon: u32, state: &Path) -> Result<Count, Fault> {
         daemon_descriptors: descriptors(daemon),
         keepers: entries("keepers"),
         layers: entries("layers"),
-        bases: entries(crate::state::BASES),
+        bases: entries(node::state::BASES),
         sandboxes,
     })
 }

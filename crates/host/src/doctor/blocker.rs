@@ -1,6 +1,6 @@
 //! Why user namespaces or mounts are refused, and the narrowest change that would allow them to this program only.
 
-use crate::Caller;
+use super::Env;
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use sys::CallError;
@@ -31,7 +31,7 @@ pub struct Facts {
 const KINDS: [&str; 8] = ["user", "mnt", "pid", "net", "ipc", "uts", "cgroup", "time"];
 
 impl Facts {
-    pub fn read(caller: &Caller, exe: &Path) -> Facts {
+    pub fn read(env: &Env, exe: &Path) -> Facts {
         let zero = |kind: &&str| read(&format!("/proc/sys/user/max_{kind}_namespaces")).as_deref() == Some("0");
         let selinux = match read("/sys/fs/selinux/enforce").as_deref() {
             Some("1") => Some("enforcing"),
@@ -42,7 +42,7 @@ impl Facts {
             release: read("/proc/sys/kernel/osrelease").unwrap_or_else(|| "unknown".into()),
             privileged: sys::host::is_privileged(),
             exe: std::fs::canonicalize(exe).unwrap_or_else(|_| exe.to_path_buf()),
-            container: container(caller),
+            container: container(env),
             filtered: status_field("Seccomp:").as_deref() == Some("2"),
             lsms: read("/sys/kernel/security/lsm"),
             apparmor_restricts: read("/proc/sys/kernel/apparmor_restrict_unprivileged_userns").as_deref() == Some("1"),
@@ -78,10 +78,14 @@ fn apparmor_profile() -> Option<String> {
     Some(current.trim_end_matches('\0').to_owned())
 }
 
-/// Which kind of container we are in, by the marks that each leaves.
-fn container(caller: &Caller) -> Option<&'static str> {
+fn variable<'a>(env: &'a Env, name: &str) -> Option<&'a OsStr> {
+    env.iter().find(|(n, _)| n == name).map(|(_, value)| value.as_os_str())
+}
+
+/// The kind of container this process is in, by the marks that each leaves.
+fn container(env: &Env) -> Option<&'static str> {
     let exists = |path: &str| Path::new(path).exists();
-    if caller.var("KUBERNETES_SERVICE_HOST").is_some() || exists("/var/run/secrets/kubernetes.io") {
+    if variable(env, "KUBERNETES_SERVICE_HOST").is_some() || exists("/var/run/secrets/kubernetes.io") {
         return Some("kubernetes");
     }
     let groups = read("/proc/self/cgroup").unwrap_or_default();
@@ -102,7 +106,7 @@ fn container(caller: &Caller) -> Option<&'static str> {
         return Some("docker");
     }
     // Only root may read the first process's environment; systemd writes the same word to a file for all.
-    let said = caller.var("container").map(OsStr::to_owned).or_else(|| read("/run/systemd/container").map(Into::into));
+    let said = variable(env, "container").map(OsStr::to_owned).or_else(|| read("/run/systemd/container").map(Into::into));
     match said?.to_str() {
         Some("podman" | "oci") => Some("podman"),
         Some("docker") => Some("docker"),

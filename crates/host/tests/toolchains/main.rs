@@ -13,7 +13,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::symlink;
 use std::time::{Duration, Instant};
 
-use node::toolchains::{SENSITIVE, discover};
+use host::toolchains::{SENSITIVE, discover};
 
 #[test]
 fn a_command_in_a_pipx_environment_brings_its_python() {

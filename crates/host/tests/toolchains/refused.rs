@@ -1,7 +1,7 @@
 //! What never widens a grant: variables, links, PATH entries and the workspace, where they lead to credentials or to somebody's home.
 
 use crate::home::{Home, granted};
-use node::toolchains::{Toolchains, discover, sensitive};
+use host::toolchains::{Toolchains, discover, sensitive};
 use std::ffi::OsStr;
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -292,8 +292,8 @@ fn announced(mut out: impl BufRead) -> Option<Value> {
 impl Drop for Daemon {
     fn drop(&mut self) {
         // Keepers outlive it, so that they are told first.
-        for id in crate::keeper::place::Place::all(&self.state) {
-            let _ = crate::keeper::Keeper::find(&self.state, &id).map(|keeper| keeper.end(Duration::ZERO));
+        for id in node::keeper::place::Place::all(&self.state) {
+            let _ = node::keeper::Keeper::find(&self.state, &id).map(|keeper| keeper.end(Duration::ZERO));
         }
         if let Some(pid) = rustix::process::Pid::from_raw(self.child.id() as i32) {
             let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
