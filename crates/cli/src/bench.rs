@@ -6,8 +6,8 @@ mod workspace;
 
 use crate::engine::Engine;
 use crate::render;
-use clap::ArgMatches;
 use bench::{Amount, Answer, Ask, Census, Soaked, bench, soak};
+use clap::ArgMatches;
 use std::fmt::Write as _;
 use std::io::Write;
 use std::process::ExitCode;

@@ -5,8 +5,7 @@
 //! In expected text `…` within a line stands for anything, and on a line of its own for any number of lines.
 //! `sh run root` is executed only as root: it needs what an ordinary user has only after `cofferdam setup`.
 
-#[path = "support/mod.rs"]
-mod support;
+use testkit as support;
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -2,9 +2,9 @@
 
 use crate::policies::Flag;
 use crate::run::{self, Ask, Learn, Observed, Refused};
-use host::toolchains::SENSITIVE;
 use crate::{Caller, policies};
 use egress::event::{Event, Op, Stage};
+use host::toolchains::SENSITIVE;
 use policy::learn::{Learned, Observed as Seen, Place, Reached};
 use policy::{Action, Context, Document, FsRule, Perm, Perms, RulePath};
 use std::cell::RefCell;

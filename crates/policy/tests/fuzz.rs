@@ -1,11 +1,11 @@
-//! A fuzzer without tools: the kept corpus, mutated from a seed for a while. `COFFERDAM_FUZZ_SECONDS` says how long
-//! (2 by default), `COFFERDAM_FUZZ_SEED` repeats a run. A failure prints the seed and the input; keep the input as a
+//! A fuzzer without tools: the kept corpus, mutated from a seed. The number of inputs is fixed; `COFFERDAM_FULL=1` tries a hundred times
+//! as many. A failure prints the seed and the input; keep the input as a
 //! file of the corpus, and `corpus_never_panics` holds it for good.
 
 use policy::{Context, Document, Format, PolicyError, effective, import, parse, resolve};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use testkit::sample::{self, Random, mutate};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Target {
@@ -112,7 +112,7 @@ fn check_error(error: &PolicyError, text: &str) {
 fn run(target: Target, text: &str, seed: u64) -> bool {
     match catch_unwind(AssertUnwindSafe(|| check(target, text))) {
         Ok(accepted) => accepted,
-        Err(_) => panic!("{target:?} failed; COFFERDAM_FUZZ_SEED={seed}\ninput: {text:?}"),
+        Err(_) => panic!("{target:?} failed; COFFERDAM_TEST_SEED={seed}\ninput: {text:?}"),
     }
 }
 
@@ -149,66 +149,22 @@ fn corpus_never_panics() {
     println!("{} files of the corpus", corpus.len());
 }
 
-/// Splitmix64: small, seeded, good enough to shuffle bytes.
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    fn below(&mut self, n: usize) -> usize {
-        (self.next() % n.max(1) as u64) as usize
-    }
-}
-
-fn mutate(text: &str, other: &str, random: &mut Random) -> String {
-    let mut bytes = text.as_bytes().to_vec();
-    for _ in 0..=random.below(4) {
-        let at = random.below(bytes.len() + 1);
-        let len = random.below(12);
-        let end = (at + len).min(bytes.len());
-        match random.below(6) {
-            0 => drop(bytes.splice(at..end, std::iter::empty())),
-            1 => drop(bytes.splice(at..at, WORDS[random.below(WORDS.len())].bytes())),
-            2 => {
-                let copy = bytes[at..end].to_vec();
-                drop(bytes.splice(at..at, copy));
-            }
-            3 => {
-                let from = random.below(other.len() + 1);
-                let to = (from + random.below(60)).min(other.len());
-                drop(bytes.splice(at..end, other.as_bytes()[from..to].iter().copied()));
-            }
-            4 => bytes.insert(at, random.next() as u8),
-            _ => {
-                if let Some(byte) = bytes.get_mut(at) {
-                    *byte ^= 1 << random.below(8);
-                }
-            }
-        }
-    }
-    String::from_utf8_lossy(&bytes).into_owned()
-}
+/// Inputs that one run of the tests tries for each target.
+const INPUTS: u64 = 20_000;
 
 fn fuzz(targets: &[Target]) {
-    let seconds = std::env::var("COFFERDAM_FUZZ_SECONDS").ok().and_then(|s| s.parse().ok()).unwrap_or(2.0);
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_nanos() as u64);
-    let seed = std::env::var("COFFERDAM_FUZZ_SEED").ok().and_then(|s| s.parse().ok()).unwrap_or(now);
+    let seed = sample::seed();
     let mut random = Random(seed);
     let mut pool: Vec<(Target, String)> =
         corpus().into_iter().filter(|c| targets.contains(&c.0)).map(|c| (c.0, c.2)).collect();
-    let end = Instant::now() + Duration::from_secs_f64(seconds);
-    let (mut inputs, mut accepted) = (0u64, 0u64);
-    while Instant::now() < end {
+    let mut accepted = 0u64;
+    let inputs = sample::times(INPUTS, 100 * INPUTS);
+    for _ in 0..inputs {
         let (target, text) = pool[random.below(pool.len())].clone();
         let other = pool[random.below(pool.len())].1.clone();
-        let input = mutate(&text, &other, &mut random);
-        inputs += 1;
+        let words: Vec<&[u8]> = WORDS.iter().map(|word| word.as_bytes()).collect();
+        let bytes = mutate(text.as_bytes(), other.as_bytes(), &words, &mut random);
+        let input = String::from_utf8_lossy(&bytes).into_owned();
         if run(target, &input, seed) {
             accepted += 1;
             // What is accepted leads further than what is not.

@@ -52,8 +52,8 @@ fn no_request_makes_it_fail_or_say_what_is_not_described() {
     let id = made["id"].as_str().unwrap();
     daemon.post(&format!("/v1/sandboxes/{id}/snapshots"), json!({})).assert_ok();
     let description = place.file("openapi.json", described(&daemon).to_string());
-    let seed = std::env::var("COFFERDAM_FUZZ_SEED").unwrap_or_else(|_| "1".into());
-    let examples = std::env::var("COFFERDAM_FUZZ_EXAMPLES").unwrap_or_else(|_| "3".into());
+    let seed = crate::support::sample::seed().to_string();
+    let examples = crate::support::times(3, 100).to_string();
     let checks = "not_a_server_error,status_code_conformance,content_type_conformance,response_headers_conformance,\
                   response_schema_conformance,ignored_auth,unsupported_method";
     let mut command = Command::new(tool);

@@ -1,8 +1,6 @@
 //! The daemon through its sockets: what it answers, whom it lets in, what it survives, how it ends.
-#[path = "../support/mod.rs"]
-mod support;
-#[path = "../lifecycle/words.rs"]
-mod words;
+use testkit as support;
+use testkit::words;
 
 mod admission;
 mod agents;

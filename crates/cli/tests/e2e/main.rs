@@ -1,6 +1,5 @@
 //! What a user would notice, through the binary: streams, exit statuses, outcomes, limits, policies.
-#[path = "../support/mod.rs"]
-mod support;
+use testkit as support;
 
 mod asking;
 mod asking_programs;

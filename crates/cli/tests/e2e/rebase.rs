@@ -271,7 +271,7 @@ fn a_rebase_that_is_killed_anywhere_is_simply_done_again() {
         place.file(format!("{dir}/same.txt"), "new\n");
         ((name.clone(), base), vec!["rebase".to_owned(), name])
     };
-    let walk = Walk { harm: Harm::Kill, calls: "%file,%desc,fsync,flock", budget: Duration::from_secs(25) };
+    let walk = Walk { harm: Harm::Kill, calls: "%file,%desc,fsync,flock", points: 30 };
     let walked = walk.go(&place, fresh, |(name, base), point, _| {
         let (status, _, said) = verb(&place, &["rebase", &name]);
         assert_eq!(status, 0, "after {point:?}: {said}");

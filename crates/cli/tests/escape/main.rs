@@ -1,6 +1,5 @@
 //! Attacks on the enclosure, each with a control that must succeed, as root and as an ordinary user.
-#[path = "../support/mod.rs"]
-mod support;
+use testkit as support;
 
 mod asked_programs;
 mod core_dumps;

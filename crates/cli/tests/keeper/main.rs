@@ -1,9 +1,7 @@
 //! Live sandboxes through the binary: many commands at once, what they say to the byte, limits, terminals, suspension, and what is
 //! left when the keeper is killed.
-#[path = "../support/mod.rs"]
-mod support;
-#[path = "../lifecycle/words.rs"]
-mod words;
+use testkit as support;
+use testkit::words;
 
 mod asked_attacks;
 mod asked_programs;

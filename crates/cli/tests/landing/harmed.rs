@@ -6,7 +6,6 @@ use crate::support::tree::Tree;
 use crate::support::{As, Place};
 use crate::world::World;
 use std::rc::Rc;
-use std::time::Duration;
 
 /// Calls that change something, or are the last before one that does.
 const CHANGING: &str = "openat,openat2,mkdirat,renameat,renameat2,unlinkat,unlink,symlinkat,write,pwrite64,ftruncate,fchmod,\
@@ -21,9 +20,9 @@ fn ends() -> (Tree, Tree) {
     (before, w.tree())
 }
 
-fn walk(harm: Harm, calls: &'static str, seconds: u64, undo: bool) {
+fn walk(harm: Harm, calls: &'static str, points: usize, undo: bool) {
     let (before, after) = ends();
-    let walk = Walk { harm, calls, budget: Duration::from_secs(seconds) };
+    let walk = Walk { harm, calls, points };
     let place = Rc::new(Place::new(As::Root));
     let (mut was_before, mut was_after) = (0, 0);
     let verb = |world: &World| match undo {
@@ -64,24 +63,24 @@ fn walk(harm: Harm, calls: &'static str, seconds: u64, undo: bool) {
 
 #[test]
 fn approve_killed_at_any_call() {
-    walk(Harm::Kill, CHANGING, 25, false);
+    walk(Harm::Kill, CHANGING, 40, false);
 }
 
 #[test]
 fn undo_killed_at_any_call() {
-    walk(Harm::Kill, CHANGING, 15, true);
+    walk(Harm::Kill, CHANGING, 25, true);
 }
 
 #[test]
 fn approve_with_an_error_at_any_call() {
     for error in ["EIO", "ENOSPC", "EMFILE"] {
-        walk(Harm::Error(error), ALL, 8, false);
+        walk(Harm::Error(error), ALL, 15, false);
     }
 }
 
 #[test]
 fn undo_with_an_error_at_any_call() {
     for error in ["EIO", "ENOSPC"] {
-        walk(Harm::Error(error), ALL, 6, true);
+        walk(Harm::Error(error), ALL, 12, true);
     }
 }

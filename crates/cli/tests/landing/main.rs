@@ -1,6 +1,5 @@
 //! Approvals through the binary: what lands, what is told, and that nothing harms the base wherever an approval is cut off.
-#[path = "../support/mod.rs"]
-mod support;
+use testkit as support;
 
 mod harmed;
 mod verbs;

@@ -5,12 +5,11 @@ use crate::support::harm::{Harm, Walk};
 use crate::support::{As, Place, binary};
 use crate::words::Verbs;
 use std::process::Output;
-use std::time::Duration;
 
-const KILL: Walk = Walk { harm: Harm::Kill, calls: "%file,%desc", budget: Duration::from_secs(15) };
+const KILL: Walk = Walk { harm: Harm::Kill, calls: "%file,%desc", points: 30 };
 const CHANGING: &str = "openat,openat2,pwrite64,write,fdatasync,fsync,mkdirat,unlinkat,renameat,ftruncate,flock,fchmod";
-const ERROR: Walk = Walk { harm: Harm::Error("EIO"), calls: CHANGING, budget: Duration::from_secs(5) };
-const FULL: Walk = Walk { harm: Harm::Error("ENOSPC"), calls: CHANGING, budget: Duration::from_secs(5) };
+const ERROR: Walk = Walk { harm: Harm::Error("EIO"), calls: CHANGING, points: 10 };
+const FULL: Walk = Walk { harm: Harm::Error("ENOSPC"), calls: CHANGING, points: 10 };
 
 /// A killed command says nothing; one that met an error says which, in our words.
 fn told(output: &Output, what: &str) {

@@ -1,9 +1,7 @@
 //! Snapshots, forks, restores, templates and workspaces as files, through the binary: what they keep, what they refuse, over every
 //! driver, while a command runs, and when any of it is killed in the middle.
-#[path = "../support/mod.rs"]
-mod support;
-#[path = "../lifecycle/words.rs"]
-mod words;
+use testkit as support;
+use testkit::words;
 
 mod drivers;
 mod files;

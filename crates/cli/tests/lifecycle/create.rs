@@ -1,10 +1,9 @@
 //! Create, list, look at, start, remove; versions and keys.
 
 use super::words::{Verbs, text};
-use crate::support::{As, BOTH, Place};
+use crate::support::{As, BOTH, Place, binary, to_the_end};
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
-use std::time::{Duration, Instant};
 
 #[test]
 fn a_sandbox_from_create_to_rm() {
@@ -227,19 +226,26 @@ fn create_costs_the_same_over_any_tree() {
         let dir = place.dir(many.join(d.to_string()));
         (0..500).for_each(|f| fs::write(dir.join(f.to_string()), "x").unwrap());
     }
-    let time = |dir: &str| {
-        let times = (0..9).map(|_| {
-            let begun = Instant::now();
-            place.create(&[dir]);
-            begun.elapsed()
-        });
-        let mut times: Vec<Duration> = times.collect();
-        times.sort();
-        times[4]
+    // By system calls, whose number no load changes.
+    let calls = |dir: &str| {
+        let log = place.file("calls", "");
+        let mut command = place.outside("/usr/bin/strace");
+        command.args(["-f", "-qq", "-o"]).arg(&log).arg(binary()).args(["create", dir]);
+        assert!(to_the_end(&mut command, b"").status.success());
+        fs::read_to_string(&log).unwrap().lines().count()
     };
-    let (few, many) = (time("."), time(many.to_str().unwrap()));
-    println!("over an empty tree {few:?}, over 20,000 files {many:?}");
-    assert!(many < few * 2 + Duration::from_millis(20), "over an empty tree {few:?}, over 20,000 files {many:?}");
+    place.create(&["."]);
+    let (few, many) = (calls("."), calls(many.to_str().unwrap()));
+    println!("{few} calls over an empty tree, {many} over 20,000 files");
+    assert!(few > 100 && many < few + 100, "{few} calls over an empty tree, {many} over 20,000 files");
+}
+
+/// A fault that may come without a hint.
+fn fault_any(place: &Place, words: &[&str], kind: &str) -> serde_json::Value {
+    let output = place.verb(&[words, &["--json"]].concat());
+    let fault: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
+    assert_eq!(fault["error_kind"], kind, "{words:?}: {fault} {}", text(&output.stderr));
+    fault
 }
 
 trait Texts {
@@ -248,16 +254,6 @@ trait Texts {
 
 impl Texts for Place {
     fn fault_of(&self, words: &[&str], kind: &str) -> String {
-        self.fault_any(words, kind)["message"].as_str().unwrap().to_owned()
-    }
-}
-
-impl Place {
-    /// A fault that may come without a hint.
-    fn fault_any(&self, words: &[&str], kind: &str) -> serde_json::Value {
-        let output = self.verb(&[words, &["--json"]].concat());
-        let fault: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
-        assert_eq!(fault["error_kind"], kind, "{words:?}: {fault} {}", text(&output.stderr));
-        fault
+        fault_any(self, words, kind)["message"].as_str().unwrap().to_owned()
     }
 }

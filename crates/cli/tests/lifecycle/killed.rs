@@ -4,9 +4,8 @@
 use super::words::{Verbs, text};
 use crate::support::harm::{Harm, Walk};
 use crate::support::{As, Place, unique};
-use std::time::Duration;
 
-const KILL: Walk = Walk { harm: Harm::Kill, calls: "%file,%desc", budget: Duration::from_secs(8) };
+const KILL: Walk = Walk { harm: Harm::Kill, calls: "%file,%desc", points: 30 };
 
 /// What must hold after every accident: the journal is whole, gc finds all that was left, and what is on the disk is what
 /// the records say.
@@ -116,7 +115,7 @@ fn an_error_at_any_call_is_a_fault_or_does_not_matter() {
         let walk = Walk {
             harm: Harm::Error(name),
             calls: "openat,openat2,pwrite64,write,fdatasync,fsync,mkdirat,unlinkat,renameat,ftruncate,flock,fchmod",
-            budget: Duration::from_secs(5),
+            points: 20,
         };
         let walked = walk.go(
             &place,

@@ -1,7 +1,6 @@
 //! Sandboxes from create to rm, through the binary: states, versions, keys, reservations, collection, the journal, and what is
 //! left when any of it is killed in the middle.
-#[path = "../support/mod.rs"]
-mod support;
+use testkit as support;
 
 mod collect;
 mod create;
@@ -13,7 +12,7 @@ mod soak;
 mod stop;
 mod total;
 mod trouble;
-mod words;
+use testkit::words;
 
 /// Whoever carries it out, what is seen of it is the same.
 #[test]

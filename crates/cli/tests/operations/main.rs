@@ -8,5 +8,4 @@ mod top;
 mod units;
 mod watched;
 
-#[path = "../support/mod.rs"]
-mod support;
+use testkit as support;

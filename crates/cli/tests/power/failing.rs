@@ -4,17 +4,12 @@
 use crate::recorder::{Moment, Recorded, Recorder, run};
 use crate::story::{Step, Story};
 use crate::support::tree::tree;
-use crate::support::unique;
+use crate::support::{sample, unique};
 use std::fs;
 use std::path::PathBuf;
-use std::time::{Duration, Instant};
 
-/// Of each file system, so long; `COFFERDAM_POWER_SECONDS` asks for more, and `COFFERDAM_POWER_SEED` for other chances.
-const BUDGET: Duration = Duration::from_secs(30);
-
-fn number(name: &str) -> Option<u64> {
-    std::env::var(name).ok().map(|text| text.parse().expect("a number"))
-}
+/// Moments that are tried on each file system.
+const MOMENTS: usize = 40;
 
 /// A directory for one recording; gone with it.
 struct Root(PathBuf);
@@ -61,30 +56,12 @@ fn fails_at_any_moment(kind: &'static str) {
     fs::write(root.0.join("boot"), "01234567-89ab-cdef-0123-456789abcdef\n").unwrap();
     let flushes = recorded.flushes(first);
     assert!(flushes.len() > steps.len(), "{kind}: {} flushes", flushes.len());
-    let budget = number("COFFERDAM_POWER_SECONDS").map_or(BUDGET, Duration::from_secs);
-    let (seed, end) = (number("COFFERDAM_POWER_SEED").unwrap_or(1), Instant::now() + budget);
-    let mut tried = 0;
-    // Each moment once as it is at least, and then with chances; in strides, so that an early end still covers the whole story.
-    let stride = (flushes.len() * 618 / 1000..).find(|n| gcd(*n, flushes.len()) == 1).unwrap();
-    'rounds: for round in 0.. {
-        for n in (0..flushes.len()).map(|k| k * stride % flushes.len()) {
-            if Instant::now() > end {
-                break 'rounds;
-            }
-            let chance = (tried % 2 == 1 || round > 0).then_some(seed + round);
-            check(&story, &recorded, &steps, Moment { sure: flushes[n], seed: chance });
-            tried += 1;
-        }
-        if round > 0 && number("COFFERDAM_POWER_SECONDS").is_none() && tried > 4 * flushes.len() {
-            break;
-        }
+    println!("{kind}: COFFERDAM_TEST_SEED={}, {} flushes", sample::seed(), flushes.len());
+    // Every other one keeps only what was flushed; the rest keep a part of what was written since, by chance.
+    for (tried, n) in sample::indices(MOMENTS, flushes.len()).enumerate() {
+        let chance = (tried % 2 == 1).then_some(sample::seed() + tried as u64);
+        check(&story, &recorded, &steps, Moment { sure: flushes[n], seed: chance });
     }
-    println!("{kind}: {tried} moments of {} flushes", flushes.len());
-    assert!(tried > 10, "{kind}: only {tried} moments");
-}
-
-fn gcd(a: usize, b: usize) -> usize {
-    if b == 0 { a } else { gcd(b, a % b) }
 }
 
 /// Everything that must hold, whenever it was.

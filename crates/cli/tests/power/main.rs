@@ -1,7 +1,6 @@
 //! The power fails: every write and every flush of a file system is recorded while sandboxes are made, changed, frozen and reviewed. Then
 //! the disk is made as it could have been at each moment, and whoever comes next must find what was acknowledged, and nothing in between.
-#[path = "../support/mod.rs"]
-mod support;
+use testkit as support;
 
 mod failing;
 mod recorder;

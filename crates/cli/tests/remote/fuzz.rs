@@ -1,14 +1,14 @@
 //! Answers of a real daemon, written down and changed at random: whatever comes of it, the command line is not hurt. A failure names its
-//! seed; `COFFERDAM_FUZZ_SECONDS` and `COFFERDAM_FUZZ_SEED` look longer and elsewhere.
+//! seed; `COFFERDAM_FULL=1` tries fifty times as many.
 
 use crate::fake::{Fake, Recorder, Transcript, whole};
 use crate::hostile::Scene;
 use crate::support::dice::Dice;
 use crate::support::http::Daemon;
-use crate::support::{As, Place, to_the_end};
+use crate::support::{As, Place, sample, to_the_end};
 use crate::table::ARGS;
 use serde_json::{Value, json};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// What every verb is answered by a daemon of ours, and the run that `RUN` stands for.
 fn recorded() -> (Transcript, String) {
@@ -148,16 +148,18 @@ fn mutated(answer: &[u8], dice: &mut Dice) -> Vec<u8> {
     whole(&status, &sort, &body)
 }
 
+/// Answers of one run of the tests, each to one verb.
+const ANSWERS: u64 = 600;
+
 #[test]
 fn answers_that_were_changed_at_random_hurt_nobody() {
-    let number = |name: &str, usual: u64| std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(usual);
-    let (seconds, first) = (number("COFFERDAM_FUZZ_SECONDS", 10).min(600), number("COFFERDAM_FUZZ_SEED", 1));
+    let first = sample::seed().wrapping_mul(ANSWERS);
     let (transcript, run) = recorded();
     let scene = Scene::new();
     let fake = Fake::start(scene.place.root.join("fake"));
     let server = fake.socket.to_string_lossy().into_owned();
-    let (begun, mut seed, mut tried) = (Instant::now(), first, 0u64);
-    while begun.elapsed() < Duration::from_secs(seconds) || tried < ARGS.len() as u64 {
+    let (mut seed, mut tried) = (first, 0u64);
+    while tried < sample::times(ANSWERS, 50 * ANSWERS) {
         let (verb, args) = ARGS[tried as usize % ARGS.len()];
         let (told, transcript, run_id) = (seed, transcript.clone(), run.clone());
         fake.says(move |asked, to| {

@@ -1,6 +1,5 @@
 //! The command line as a client of a daemon: every verb of it, what goes to a run and comes back, and what a hostile daemon can do.
-#[path = "../support/mod.rs"]
-mod support;
+use testkit as support;
 
 mod explain;
 mod fake;

@@ -1,28 +1,12 @@
-//! A hostile guest, and a hostile server, many times over: real conversations, mutated from a seed for a while. Nothing may
-//! panic, every connection must end, and no secret may come back. `COFFERDAM_FUZZ_SECONDS` says how long (2 by default), `COFFERDAM_FUZZ_SEED` repeats a run.
+//! A hostile guest, and a hostile server, many times over: real conversations, mutated from a seed. Nothing may
+//! panic, every connection must end, and no secret may come back. `COFFERDAM_FULL=1` tries a hundred times as many.
 
 use super::servers;
 use super::world::*;
 use std::sync::Arc;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
+use testkit::sample::{self, Random, mutate};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-
-/// A small generator; the same seed gives the same run.
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    fn below(&mut self, bound: usize) -> usize {
-        (self.next() % bound.max(1) as u64) as usize
-    }
-}
 
 const WORDS: [&[u8]; 14] = [
     b"\r\n",
@@ -40,29 +24,6 @@ const WORDS: [&[u8]; 14] = [
     b"\x00\x00\x04\x03\x00\x00\x00\x00\x01\x00\x00\x00\x08",
     b"\x00\x00\x00\x04\x01\x00\x00\x00\x00",
 ];
-
-fn mutated(seed: &[u8], random: &mut Random) -> Vec<u8> {
-    let mut bytes = seed.to_vec();
-    for _ in 0..1 + random.below(6) {
-        let at = random.below(bytes.len() + 1);
-        match random.below(6) {
-            0 if at < bytes.len() => bytes[at] = random.next() as u8,
-            1 if at < bytes.len() => bytes[at] ^= 1 << random.below(8),
-            2 => bytes.truncate(at),
-            3 => drop(bytes.splice(at..at, WORDS[random.below(WORDS.len())].iter().copied())),
-            4 => {
-                let end = (at + random.below(40)).min(bytes.len());
-                let copy = bytes[at..end].to_vec();
-                drop(bytes.splice(at..at, copy));
-            }
-            _ => {
-                let end = (at + random.below(20)).min(bytes.len());
-                drop(bytes.drain(at..end));
-            }
-        }
-    }
-    bytes
-}
 
 /// What an HTTP/2 client says when it knows what it wants.
 async fn conversation2() -> Vec<u8> {
@@ -99,12 +60,8 @@ async fn seeds() -> Vec<Vec<u8>> {
     ]
 }
 
-/// For how many seconds, and from which seed.
-fn wanted() -> (u64, u64) {
-    let number = |name: &str| std::env::var(name).ok().and_then(|v| v.parse::<u64>().ok());
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_nanos() as u64;
-    (number("COFFERDAM_FUZZ_SECONDS").unwrap_or(2), number("COFFERDAM_FUZZ_SEED").unwrap_or(now))
-}
+/// Rounds of 32 conversations at once.
+const ROUNDS: u64 = 40;
 
 fn impatient() -> egress::inspect::Settings {
     egress::inspect::Settings {
@@ -116,19 +73,18 @@ fn impatient() -> egress::inspect::Settings {
 
 #[tokio::test]
 async fn mutated_conversations_end() {
-    let (seconds, seed) = wanted();
+    let seed = sample::seed();
     let mut random = Random(seed);
     let world = Arc::new(World::with(RULES, true, impatient()));
     let (old, _) = servers::http1(None).await;
     let (new, _) = servers::http2(None).await;
     let (secure, _) = servers::https(&world.servers).await;
     let seeds = seeds().await;
-    let (until, mut tried) = (Instant::now() + Duration::from_secs(seconds), 0);
-    while Instant::now() < until {
+    for _ in 0..sample::times(ROUNDS, 100 * ROUNDS) {
         let mut round = tokio::task::JoinSet::new();
         for _ in 0..32 {
             let which = random.below(seeds.len());
-            let bytes = mutated(&seeds[which], &mut random);
+            let bytes = mutate(&seeds[which], &seeds[0], &WORDS, &mut random);
             let inside = random.below(4) == 0;
             let addr = if inside || which == 6 || which == 7 { secure } else { [old, new][usize::from(which == 8)] };
             let world = world.clone();
@@ -137,14 +93,12 @@ async fn mutated_conversations_end() {
                 let ended = tokio::time::timeout(Duration::from_secs(20), converse(&world, addr, bytes, inside)).await;
                 (ended.is_ok(), kept)
             });
-            tried += 1;
         }
         while let Some(done) = round.join_next().await {
             let (ended, bytes) = done.unwrap_or_else(|e| panic!("{e} with seed {seed}"));
             assert!(ended, "with seed {seed} this did not end: {}", bytes.escape_ascii());
         }
     }
-    assert!(tried >= 32, "{tried} conversations");
     // Whatever was said, nobody but the allowed was reached, and the inspector still works.
     let mut guest = world.https(secure).await;
     assert_eq!(get(&mut guest, "/ok").await.status, 200);
@@ -233,21 +187,24 @@ async fn answering(bytes: Vec<u8>, cut: usize) -> std::net::SocketAddr {
 #[tokio::test]
 async fn mutated_answers_end_and_tell_no_secret() {
     const OF_HTTP1: usize = 5;
-    let (seconds, seed) = wanted();
+    let seed = sample::seed();
     let mut random = Random(seed);
     let world = Arc::new(World::with(RULES, true, impatient()));
     let upgrade = "Connection: Upgrade\r\nUpgrade: websocket\r\n";
     let old = format!("GET /ok HTTP/1.1\r\nHost: {HOST}\r\n{upgrade}\r\n").into_bytes();
     let new = conversation2().await;
     let answers = answers();
-    let (until, mut masked) = (Instant::now() + Duration::from_secs(seconds), 0);
-    while Instant::now() < until || masked == 0 {
+    let mut masked = 0;
+    for _ in 0..sample::times(ROUNDS, 100 * ROUNDS) {
         let mut round = tokio::task::JoinSet::new();
         for _ in 0..32 {
             let which = random.below(answers.len());
             // One in eight is as it should be.
-            let bytes =
-                if random.below(8) == 0 { answers[which].clone() } else { mutated(&answers[which], &mut random) };
+            let bytes = if random.below(8) == 0 {
+                answers[which].clone()
+            } else {
+                mutate(&answers[which], &answers[0], &WORDS, &mut random)
+            };
             let cut = random.below(bytes.len() + 1);
             let request = if which < OF_HTTP1 { old.clone() } else { new.clone() };
             let addr = answering(bytes.clone(), cut).await;
@@ -266,6 +223,7 @@ async fn mutated_answers_end_and_tell_no_secret() {
             masked += usize::from(heard.windows(8).any(|w| w == b"********"));
         }
     }
+    assert!(masked > 0, "no answer came through with its secret masked");
 }
 
 async fn hear(world: &World, addr: std::net::SocketAddr, request: &[u8]) -> Vec<u8> {

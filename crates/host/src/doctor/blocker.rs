@@ -106,7 +106,8 @@ fn container(env: &Env) -> Option<&'static str> {
         return Some("docker");
     }
     // Only root may read the first process's environment; systemd writes the same word to a file for all.
-    let said = variable(env, "container").map(OsStr::to_owned).or_else(|| read("/run/systemd/container").map(Into::into));
+    let said =
+        variable(env, "container").map(OsStr::to_owned).or_else(|| read("/run/systemd/container").map(Into::into));
     match said?.to_str() {
         Some("podman" | "oci") => Some("podman"),
         Some("docker") => Some("docker"),

@@ -1,6 +1,5 @@
 //! What the test rings share: the binary as root and as an ordinary user, a project to run in, probes to run there.
 //! Everything is made under one directory per test and removed at its end.
-#![allow(dead_code)]
 
 pub mod certificate;
 pub mod dice;
@@ -10,11 +9,15 @@ pub mod http;
 pub mod left;
 pub mod patience;
 pub mod replay;
+pub mod sample;
 pub mod served;
 pub mod sse;
 pub mod terminal;
 pub mod tree;
+pub mod words;
 pub mod world;
+
+pub use sample::{in_full, times};
 
 use serde_json::Value;
 use std::ffi::OsStr;
@@ -39,6 +42,21 @@ pub enum As {
 /// Every promise holds for both.
 pub const BOTH: [As; 2] = [As::Root, As::User];
 
+/// The binary that cargo built beside the running test: `target/…/debug/deps/e2e-…` stands one directory below it.
+fn built() -> PathBuf {
+    if let Some(path) = std::env::var_os("CARGO_BIN_EXE_cofferdam") {
+        return path.into();
+    }
+    let test = std::env::current_exe().unwrap();
+    let binary = test.ancestors().nth(2).unwrap().join("cofferdam");
+    assert!(
+        binary.exists(),
+        "{} is not there: run the tests of the package `cofferdam`, which builds it",
+        binary.display()
+    );
+    binary
+}
+
 /// The binary where every user can reach it.
 pub fn binary() -> &'static Path {
     static COPY: OnceLock<PathBuf> = OnceLock::new();
@@ -47,7 +65,7 @@ pub fn binary() -> &'static Path {
         let dir = PathBuf::from(format!("/srv/cofferdam-bin-{}", std::process::id()));
         fs::create_dir_all(&dir).expect("tests run as root");
         let copy = dir.join("cofferdam");
-        fs::copy(env!("CARGO_BIN_EXE_cofferdam"), &copy).unwrap();
+        fs::copy(built(), &copy).unwrap();
         fs::set_permissions(&copy, fs::Permissions::from_mode(0o755)).unwrap();
         copy
     })
@@ -212,16 +230,6 @@ impl Place {
         self.own(&out);
         out
     }
-}
-
-/// Whether attacks are tried as often as the catalogue of them says (`COFFERDAM_FULL=1`), which takes minutes.
-pub fn in_full() -> bool {
-    std::env::var("COFFERDAM_FULL").is_ok_and(|v| v == "1")
-}
-
-/// How often something is tried: `some` times in an ordinary run, `all` in a full one.
-pub fn times(some: u64, all: u64) -> u64 {
-    if in_full() { all } else { some }
 }
 
 /// Runs a command to its end with the given input. One that hangs is killed, so that its test fails instead.

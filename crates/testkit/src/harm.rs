@@ -1,13 +1,10 @@
 //! Harms a command at one system call after another: kills it there, or makes the call fail. What must hold afterwards is for
-//! the test to say. The walk is a sample that covers the whole life of the command, unless `COFFERDAM_WALK=full` asks for
-//! every call. It goes on where the one before it ended, so that runs in a row come to every call; `COFFERDAM_WALK_FROM` sets the place,
-//! which each walk prints, so that a failure can be had again.
+//! the test to say. A walk tries a fixed number of calls, spread over the whole life of the command, and another part of
+//! them with each seed; `COFFERDAM_FULL=1` tries every call.
 
-use super::{Place, binary, to_the_end};
+use super::{Place, binary, sample, to_the_end};
 use std::fs;
-use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
-use std::time::{Duration, Instant};
 
 /// What happens to the command at a call.
 #[derive(Clone, Copy, Debug)]
@@ -18,12 +15,12 @@ pub enum Harm {
     Error(&'static str),
 }
 
-/// One walk: what is done, at which calls (in strace's words: `all`, `%file,%desc`), and how long it may take.
+/// One walk: the harm, the calls it is done at (in strace's words: `all`, `%file,%desc`), and how many of them a run tries.
 #[derive(Clone, Copy, Debug)]
 pub struct Walk {
     pub harm: Harm,
     pub calls: &'static str,
-    pub budget: Duration,
+    pub points: usize,
 }
 
 /// Where a command was harmed.
@@ -55,35 +52,16 @@ impl Walk {
         let life = self.life(place, &words);
         let calls = life.len();
         assert!(calls > 20, "{words:?} makes {calls} calls");
-        let full = std::env::var("COFFERDAM_WALK").is_ok_and(|v| v == "full");
-        let (mark, stride) = (self.mark(), stride(calls));
-        let from = begins(&mark, calls);
-        println!("{self:?}: COFFERDAM_WALK_FROM={from}");
-        let end = Instant::now() + self.budget;
+        println!("{self:?}: COFFERDAM_TEST_SEED={}, {calls} calls", sample::seed());
         let mut tried = 0;
-        // In strides that meet every call once and leave no large gap at any time: an early end still covers the whole life.
-        for n in (from..from + calls).map(|k| k * stride % calls) {
-            if !full && Instant::now() > end {
-                break;
-            }
+        for n in sample::indices(self.points, calls) {
             let (world, words) = fresh();
             let point = Point { call: n + 1, of: calls };
             let output = to_the_end(&mut self.traced(place, &words, &life[n]), b"");
             check(world, point, &output);
             tried += 1;
         }
-        println!("{self:?}: {tried} of {calls} points");
-        // Not before all went well: what failed is tried again first.
-        fs::write(mark, ((from + tried) % calls).to_string()).unwrap();
         Walked { calls, tried }
-    }
-
-    /// Where it is kept how far walks of this kind in this test have come.
-    fn mark(&self) -> PathBuf {
-        let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join("walks");
-        fs::create_dir_all(&dir).unwrap();
-        let (test, harm) = (std::thread::current(), self.harm);
-        dir.join(format!("{} {harm:?}", test.name().unwrap_or("walk")).replace(['/', '"', '\\'], "_"))
     }
 
     /// strace counts each kind of call for itself.
@@ -118,22 +96,4 @@ impl Walk {
         // Before that the command is not ours yet.
         numbered.filter(|(name, _)| name != "execve").collect()
     }
-}
-
-/// The place in the order of strides that a walk begins at.
-fn begins(mark: &Path, calls: usize) -> usize {
-    let asked = std::env::var("COFFERDAM_WALK_FROM").ok();
-    let known = asked.or_else(|| fs::read_to_string(mark).ok());
-    known.and_then(|text| text.trim().parse::<usize>().ok()).unwrap_or(0) % calls
-}
-
-/// About the golden part of a number, and without a common divisor with it.
-fn stride(calls: usize) -> usize {
-    let gcd = |mut a: usize, mut b: usize| {
-        while b > 0 {
-            (a, b) = (b, a % b);
-        }
-        a
-    };
-    (calls * 618 / 1000..).find(|n| gcd(*n, calls) == 1).unwrap()
 }

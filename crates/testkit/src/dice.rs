@@ -1,6 +1,6 @@
 //! Numbers that look like chance, the same for the same seed; and rounds of what is done by them.
 
-use std::time::{Duration, Instant};
+use super::sample;
 
 pub struct Dice(pub u64);
 
@@ -25,18 +25,11 @@ impl Dice {
     }
 }
 
-/// One round after another, each with a seed of its own, until `COFFERDAM_SOAK_SECONDS` are over; there is always one.
-/// `COFFERDAM_SOAK_SEED` is the first seed, and each is printed, so that a failure can be had again.
-pub fn rounds(whole: Duration, seed: u64, round: impl Fn(u64)) {
-    let number = |name: &str| std::env::var(name).ok().map(|text| text.parse::<u64>().expect("a number"));
-    let whole = number("COFFERDAM_SOAK_SECONDS").map_or(whole, Duration::from_secs);
-    let first = number("COFFERDAM_SOAK_SEED").unwrap_or(seed);
-    let begun = Instant::now();
-    for seed in first.. {
-        println!("COFFERDAM_SOAK_SEED={seed} after {:?}", begun.elapsed());
+/// Rounds with a seed each, the first from this run's seed; each is printed, so that a failure can be repeated.
+pub fn rounds(some: u64, all: u64, round: impl Fn(u64)) {
+    let first = sample::seed();
+    for seed in first..first + sample::times(some, all) {
+        println!("COFFERDAM_TEST_SEED={seed}");
         round(seed);
-        if begun.elapsed() >= whole {
-            break;
-        }
     }
 }

@@ -1,8 +1,6 @@
 //! How the tests here speak to the binary; other suites use some of it.
 
-#![allow(dead_code)]
-
-use crate::support::{Place, to_the_end};
+use crate::{Place, to_the_end};
 use serde_json::Value;
 use std::path::PathBuf;
 use std::process::Output;
