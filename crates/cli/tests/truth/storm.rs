@@ -2,7 +2,7 @@
 //! the diff that tells of it, and the base, which must not change.
 
 use crate::inside::{Inside, python_outside};
-use crate::support::{As, BOTH, Place};
+use crate::support::{As, BOTH, Place, sample};
 use serde_json::Value;
 use std::collections::BTreeMap;
 
@@ -22,11 +22,10 @@ enum Besides {
     Copy,
 }
 
-/// `COFFERDAM_STORMS` says how many seeds are tried, `COFFERDAM_STORM_SEED` which is the first.
+/// Two seeds a run, others with each `COFFERDAM_TEST_SEED`.
 fn seeds() -> std::ops::Range<u64> {
-    let number = |name: &str, usual| std::env::var(name).map_or(usual, |text| text.parse().expect(name));
-    let first = number("COFFERDAM_STORM_SEED", 1);
-    first..first + number("COFFERDAM_STORMS", 2)
+    let first = 2 * sample::seed();
+    first..first + sample::times(2, 200)
 }
 
 #[test]
