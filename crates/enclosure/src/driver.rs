@@ -1,7 +1,7 @@
 //! Which walls this host can put up, and what to say when it cannot.
 
-use crate::core_dumps;
 use rustix::io::Errno;
+use sys::core_dumps::{self, Exposed};
 use sys::probe::{self, Trial};
 use sys::{CallError, host, landlock, spawn};
 use terms::{ErrorKind, Fault, Phase, Retry};
@@ -35,7 +35,7 @@ pub fn choose(degrade: &[String]) -> Result<Found, Fault> {
     }
     if let Some(exposed) = core_dumps::exposed() {
         if !degrade.iter().any(|name| name == core_dumps::NAME) {
-            return Err(exposed.fault());
+            return Err(exposes_core_dumps(exposed));
         }
         missing.push(exposed.missing());
     }
@@ -50,6 +50,13 @@ pub fn choose(degrade: &[String]) -> Result<Found, Fault> {
 fn namespaces_work() -> bool {
     let mounts = spawn::NEW_USER | spawn::NEW_MOUNT | spawn::NEW_PID;
     probe::attempt(crate::launch::NAMESPACES, Trial::Tmpfs).is_ok() && probe::attempt(mounts, Trial::Proc).is_ok()
+}
+
+fn exposes_core_dumps(exposed: Exposed) -> Fault {
+    let message =
+        format!("a crash inside would hand a core dump of the guest's making to the host: {}", exposed.cause());
+    let hint = format!("{}; or accept that by naming {:?} under \"degrade\"", exposed.fix(), core_dumps::NAME);
+    Fault::new(ErrorKind::UnsupportedHost, message).hint(hint).phase(Phase::Admission)
 }
 
 fn lacks_landlock(name: &str) -> Fault {

@@ -6,7 +6,6 @@ mod alone;
 mod asking;
 mod capture;
 mod connect;
-pub mod core_dumps;
 mod denials;
 mod driver;
 mod flock;

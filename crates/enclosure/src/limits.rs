@@ -5,7 +5,6 @@
 mod layer;
 
 use self::layer::Layer;
-use crate::core_dumps;
 use crate::nameless::Nameless;
 use crate::workspace::{Crowd, Gauge};
 use policy::{Perms, Plan};
@@ -17,7 +16,7 @@ use std::time::{Duration, Instant};
 use sys::cgroup::{CgroupError, EventFd, Group, Layout, Missing, Want};
 use sys::host::Bounded;
 use sys::op::Op;
-use sys::{arena, host};
+use sys::{arena, core_dumps, host};
 use terms::{ErrorKind, Fault, Limit, LimitHit, LimitKind, Limits, Phase, Usage};
 
 /// Processors a guest may use at once; fractions are time shares.

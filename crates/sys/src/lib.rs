@@ -13,6 +13,7 @@ pub mod arena;
 pub mod bpf;
 pub mod cgroup;
 mod child;
+pub mod core_dumps;
 pub mod diag;
 pub mod doors;
 mod entry;

@@ -59,7 +59,7 @@ fn lockdown(facts: &Facts) -> Check {
 }
 
 fn core_dumps() -> Check {
-    let exposed = enclosure::core_dumps::exposed();
+    let exposed = sys::core_dumps::exposed();
     let detail = exposed.map_or("core dumps of guests reach nobody", |exposed| exposed.cause());
     let check =
         Check::new("host.core_dumps", "every run: a crash inside starts no handler outside", exposed.is_none(), detail);

@@ -32,8 +32,8 @@ pub fn enclosure(exe: &Path) -> Verdict {
     if sys::probe::attempt(sys::spawn::NEW_USER | sys::spawn::NEW_MOUNT, sys::probe::Trial::Tmpfs).is_err() {
         degrade.push("namespaces".into());
     }
-    if enclosure::core_dumps::exposed().is_some() {
-        degrade.push(enclosure::core_dumps::NAME.into());
+    if sys::core_dumps::exposed().is_some() {
+        degrade.push(sys::core_dumps::NAME.into());
     }
     let check = Check::new(name, NEEDED_FOR, false, error).fix("the fixes above; then run `cofferdam doctor` again");
     match run(exe, &[], Some(&policy(&degrade))) {

@@ -2,8 +2,7 @@
 //! program of the host, as root, and ignores the limit, but for the value 1, which it reserves for programs that must not be dumped to a
 //! pipe. With a socket (Linux 6.16) it ignores the limit altogether, and nothing that a guest could not undo keeps it from dumping.
 
-use sys::host::{self, Bounded};
-use terms::{ErrorKind, Fault, Phase};
+use crate::host::{self, Bounded};
 
 /// The name under `degrade` that consents to core dumps that reach the host's handler.
 pub const NAME: &str = "core_dumps";
@@ -64,13 +63,6 @@ impl Exposed {
             }
             Exposed::Socket => "set kernel.core_pattern to a file name or a pipe (sysctl)",
         }
-    }
-
-    pub fn fault(self) -> Fault {
-        let message =
-            format!("a crash inside would hand a core dump of the guest's making to the host: {}", self.cause());
-        let hint = format!("{}; or accept that by naming \"{NAME}\" under \"degrade\"", self.fix());
-        Fault::new(ErrorKind::UnsupportedHost, message).hint(hint).phase(Phase::Admission)
     }
 }
 
