@@ -17,7 +17,7 @@ use sys::notify::Listener;
 use sys::op::{Attr, Op};
 use sys::spawn::{self, Places, Report, Spawned};
 use sys::{CallError, process};
-use terms::{Denial, ErrorKind, Fault, Limit, LimitHit, LimitKind, Limits, Phase};
+use terms::{Denial, ErrorKind, Fault, Limit, LimitHit, LimitKind, Limits, Phase, Retry};
 
 pub(crate) const SIGKILL: i32 = 9;
 
@@ -236,8 +236,39 @@ pub(crate) fn vanished() -> Fault {
 }
 
 const ENOMEM: i32 = 12;
+const ENOSPC: i32 = 28;
+const EROFS: i32 = 30;
+const EDQUOT: i32 = 122;
+/// With less than this a file system may have no room for a directory.
+const LITTLE_SPACE: u64 = 1 << 20;
+const FEW_FILES: u64 = 16;
 const ENFILE: i32 = 23;
 const EMFILE: i32 = 24;
+
+/// What to say where a workspace cannot be mounted because the file system with its layers takes nothing new. Space comes back, so the same
+/// start works later.
+fn full_disk(layer: &Path, errno: i32) -> Option<Fault> {
+    let disk = rustix::fs::statvfs(layer).ok()?;
+    let free_bytes = disk.f_bavail.saturating_mul(disk.f_frsize);
+    let has_no_files = disk.f_files > 0 && disk.f_favail < FEW_FILES;
+    // The kernel says the same where there are too many mounts.
+    if errno == ENOSPC && free_bytes >= LITTLE_SPACE && !has_no_files {
+        return None;
+    }
+    if !matches!(errno, EROFS | ENOSPC | EDQUOT) {
+        return None;
+    }
+    let is_read_only = disk.f_flag.contains(rustix::fs::StatVfsMountFlags::RDONLY);
+    let state = if is_read_only { " and is read-only" } else { "" };
+    let files = if disk.f_files > 0 { format!(" and {} files", disk.f_favail) } else { String::new() };
+    let message = format!(
+        "the workspace cannot take changes: the file system with its layers ({}) has {} KiB{files} free{state}",
+        layer.display(),
+        free_bytes >> 10
+    );
+    let hint = if is_read_only { "mount it writable, then try again" } else { "free some space there, then try again" };
+    Some(Fault::new(ErrorKind::Unavailable, message).hint(hint).retry(Retry::Later).phase(Phase::Start))
+}
 
 /// Says at which step the setup failed.
 pub(crate) fn step_failed(steps: &Steps, report: &Report) -> Fault {
@@ -253,6 +284,11 @@ pub(crate) fn step_failed(steps: &Steps, report: &Report) -> Fault {
     let step = format!("setup step {} ({said}): {error}", report.step + 1);
     if matches!(report.errno, ENOMEM | EMFILE | ENFILE)
         && let Some(fault) = driver::exhausted(&step, report.errno)
+    {
+        return fault;
+    }
+    if matches!(op, Op::Overlay { attr, .. } if !attr.has(Attr::READ_ONLY))
+        && let Some(fault) = steps.top_layer.as_deref().and_then(|layer| full_disk(layer, report.errno))
     {
         return fault;
     }

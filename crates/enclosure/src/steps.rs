@@ -44,12 +44,15 @@ pub struct Steps {
     pub guest: Guest,
     /// Directories in the private /tmp that lead to something of the host, as those outside it do: see `Builder::skeleton`.
     pub skeleton: Vec<PathBuf>,
+    /// The layer that takes changes, by its path on the host, where there is one.
+    pub top_layer: Option<PathBuf>,
 }
 
 impl Steps {
     /// A list made elsewhere, with the ruleset its steps name.
     pub fn of(ops: Vec<Op>, ruleset: OwnedFd, watch: Watch, guest: Guest) -> Steps {
-        Steps { ops, own: 0, _ruleset: ruleset, mounts: Vec::new(), watch, guest, skeleton: Vec::new() }
+        let (mounts, skeleton) = (Vec::new(), Vec::new());
+        Steps { ops, own: 0, _ruleset: ruleset, mounts, watch, guest, skeleton, top_layer: None }
     }
 }
 
@@ -96,6 +99,7 @@ struct Builder<'a> {
     /// Directories right below a private one that lead to grants, sockets or the working directory. They belong to the host's tree, so
     /// the guest cannot change them: what it left there would be lost without a word.
     skeleton: BTreeSet<PathBuf>,
+    top_layer: Option<PathBuf>,
 }
 
 pub fn build(request: &Request, ground: &mut Groundwork) -> Result<Steps, Fault> {
@@ -116,6 +120,7 @@ pub fn build(request: &Request, ground: &mut Groundwork) -> Result<Steps, Fault>
         settings: None,
         has_var_tmp: has_var_tmp(request),
         skeleton: skeleton(request),
+        top_layer: None,
     };
     b.doors();
     b.scratch();
@@ -136,7 +141,8 @@ pub fn build(request: &Request, ground: &mut Groundwork) -> Result<Steps, Fault>
     let own = b.ops.len();
     b.ops.append(&mut b.own);
     let skeleton = b.skeleton.into_iter().collect();
-    Ok(Steps { ops: b.ops, own, _ruleset: b.ruleset, mounts: b.mounts, watch, guest: b.guest, skeleton })
+    let (mounts, guest, top_layer) = (b.mounts, b.guest, b.top_layer);
+    Ok(Steps { ops: b.ops, own, _ruleset: b.ruleset, mounts, watch, guest, skeleton, top_layer })
 }
 
 impl Builder<'_> {

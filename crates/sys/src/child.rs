@@ -5,7 +5,7 @@ mod places;
 mod seal;
 mod talk;
 
-use self::places::{attach, bind, bind_known, legacy_flags, make_dir, make_file, mount, pivot, put};
+use self::places::{attach, bind, bind_known, legacy_flags, make_dir, make_file, mount, overlay, pivot, put};
 use self::seal::{bound_capabilities, drop_capabilities, identity, install_filter, tie_to_supervisor};
 use self::talk::{await_supervisor, hung_up, join_groups, ready, receive};
 use crate::first::Realm;
@@ -218,9 +218,7 @@ fn perform(op: &Op, kept: &mut Kept) -> Result<(), i32> {
             close(fd);
             result
         }
-        Op::Overlay { at, options, attr } => {
-            mount(c"overlay", at, Some(c"overlay"), legacy_flags(*attr), Some(options))
-        }
+        Op::Overlay { at, options, attr } => overlay(at, options, *attr),
         // SAFETY: a C string that outlives the call; device 0:0 needs no privilege and gives none.
         Op::StrikeOut { at } => unsafe {
             kernel!(SYS_mknodat, libc::AT_FDCWD, at.as_ptr(), libc::S_IFCHR, 0).map(drop)

@@ -3,7 +3,7 @@
 
 use crate::support::http::Daemon;
 use crate::support::left::soon;
-use crate::support::{As, Place, to_the_end};
+use crate::support::{As, BOTH, Place, to_the_end};
 use crate::words::Verbs;
 use serde_json::json;
 use std::fs;
@@ -20,7 +20,18 @@ struct Disk {
 
 impl Disk {
     fn new(place: &Place, files: &str) -> Disk {
-        let (state, image) = (place.state(), place.root.join("disk.img"));
+        Disk::at(place, place.state(), files)
+    }
+
+    /// With nothing but the layers on it: records, sockets and what commands say have space elsewhere.
+    fn of_layers(place: &Place, files: &str) -> Disk {
+        let layers = place.state().join("layers");
+        fs::create_dir(&layers).unwrap();
+        Disk::at(place, layers, files)
+    }
+
+    fn at(place: &Place, state: PathBuf, files: &str) -> Disk {
+        let image = place.root.join("disk.img");
         fs::File::create(&image).unwrap().set_len(160 << 20).unwrap();
         let run = |command: &mut Command| assert!(command.status().unwrap().success(), "{command:?}");
         run(Command::new("mkfs.ext4").args(["-q", "-m", "0", "-N", files]).arg(&image));
@@ -166,6 +177,64 @@ fn t05_output_that_a_full_disk_did_not_take_is_told_as_lost() {
     daemon.ask("DELETE", &format!("/v1/sandboxes/{}?force=true&timeout=0s", id.as_str().unwrap())).send().assert_ok();
     drop(daemon);
     drop(disk);
+}
+
+/// Where the kernel cannot make the work directory of an overlay it mounts it read-only, without a word. A sandbox that started so would
+/// stay read-only when there is space again.
+#[test]
+fn t05_no_sandbox_starts_whose_workspace_cannot_take_changes() {
+    for who in BOTH {
+        let place = Place::new(who);
+        let disk = Disk::of_layers(&place, "2048");
+        let daemon = Daemon::start(&place);
+        let names = ["live", "files", "exec", "control"];
+        for name in names {
+            daemon.post("/v1/sandboxes", json!({ "name": name })).assert_ok();
+        }
+        let start = |name: &str| daemon.ask("POST", &format!("/v1/sandboxes/{name}/start?live=true")).send();
+        let run = |name: &str, text: &str| {
+            daemon.post(&format!("/v1/sandboxes/{name}/runs?wait=20s"), json!({ "shell": text }))
+        };
+        let put = |name: &str| {
+            let asked = daemon.ask("PUT", &format!("/v1/sandboxes/{name}/files/content?path=put"));
+            asked.body("application/octet-stream", b"bytes").send()
+        };
+        let make_dir = || daemon.post("/v1/sandboxes/files/files/mkdir", json!({ "path": "made" }));
+        start("control").assert_ok();
+        disk.fill_files();
+        let refused = [start("live"), start("live"), run("live", "true"), put("files"), make_dir()];
+        for answer in refused {
+            let fault = answer.assert_fault(503, "unavailable");
+            let message = fault["message"].as_str().unwrap();
+            let layers = disk.state.to_str().unwrap();
+            assert!(message.contains("file system with its layers") && message.contains(layers), "{who:?}: {fault}");
+            assert!(message.contains(" 0 files free") && fault["retry"] == "later", "{who:?}: {fault}");
+        }
+        for words in [&["exec", "exec", "--", "true"][..], &["run", "--", "true"]] {
+            let said = to_the_end(&mut place.cofferdam(words), b"");
+            let told = String::from_utf8_lossy(&said.stderr).into_owned();
+            assert_eq!(said.status.code(), Some(125), "{who:?} {words:?}: {told}");
+            assert!(told.contains("files free") || told.contains("No space left"), "{who:?} {words:?}: {told}");
+        }
+        // One that was live before goes on, and is told of the disk by name.
+        let done = run("control", "cat < /dev/null && echo read; echo new > new").assert_ok();
+        assert_eq!(done["outcome"]["stdout"], "read\n", "{who:?}: {done}");
+        assert!(done["outcome"]["stderr"].as_str().unwrap().contains("No space left"), "{who:?}: {done}");
+        put("control").assert_fault(503, "unavailable");
+        disk.clear();
+        start("live").assert_ok();
+        for name in names {
+            let done = run(name, "echo new > new && cat new").assert_ok();
+            assert_eq!(done["outcome"]["stdout"], "new\n", "{who:?} {name}: {done}");
+            put(name).assert_ok();
+        }
+        make_dir().assert_ok();
+        for name in names {
+            daemon.ask("DELETE", &format!("/v1/sandboxes/{name}?force=true&timeout=0s")).send().assert_ok();
+        }
+        drop(daemon);
+        drop(disk);
+    }
 }
 
 #[test]

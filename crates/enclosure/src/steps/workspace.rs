@@ -96,6 +96,7 @@ impl Builder<'_> {
             let hint = "`cofferdam gc` joins layers that nothing else needs";
             return Err(Fault::new(ErrorKind::UnsupportedHost, message).hint(hint).phase(Phase::Planning));
         }
+        self.top_layer = layers.last().cloned();
         self.layers_place();
         let read_only = QUIET.with(Attr::READ_ONLY);
         let base = self.lay_part(&workspace.at, 0, read_only, rule);

@@ -206,8 +206,9 @@ impl Keep {
         let id = resident.premises.sandbox.id.clone();
         let place = Place::of(&state, &id);
         let trouble = |what: &str, e: &dyn std::fmt::Display| {
-            let fault = Fault::new(ErrorKind::Unavailable, format!("the keeper of {id}: {what}: {e}"));
-            fault.subject(&id).phase(Phase::Start).hint("look at the state directory; `cofferdam doctor` may help")
+            let message = format!("the keeper of {id}: {what} below {}: {e}", state.display());
+            let fault = Fault::new(ErrorKind::Unavailable, message).subject(&id).phase(Phase::Start);
+            fault.hint("see that its file system has space and can be written; `cofferdam doctor` may help")
         };
         place.make().map_err(|e| trouble("its directory", &e))?;
         // From now on others who want to keep it see that somebody does.

@@ -28,6 +28,20 @@ pub(super) fn mount(source: &CStr, at: &CStr, kind: Option<&CStr>, flags: u64, d
     unsafe { kernel!(SYS_mount, source.as_ptr(), at.as_ptr(), pointer(kind), flags, pointer(data)) }.map(drop)
 }
 
+/// Mounts layers as one tree. Where the kernel cannot make its work directory, on a full disk say, it mounts them read-only and reports
+/// success: that is a failure here.
+pub(super) fn overlay(at: &CStr, options: &CStr, attr: Attr) -> Result<(), i32> {
+    mount(c"overlay", at, Some(c"overlay"), legacy_flags(attr), Some(options))?;
+    if attr.has(Attr::READ_ONLY) {
+        return Ok(());
+    }
+    // SAFETY: a C string that outlives the call. Whoever may not write is told so only after the file system was asked.
+    match unsafe { kernel!(SYS_faccessat, libc::AT_FDCWD, at.as_ptr(), libc::W_OK) } {
+        Err(libc::EROFS) => Err(libc::EROFS),
+        _ => Ok(()),
+    }
+}
+
 pub(super) fn pivot(root: &CStr, old: &CStr) -> Result<(), i32> {
     // SAFETY: C strings that outlive the calls.
     unsafe {
