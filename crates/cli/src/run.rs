@@ -119,6 +119,8 @@ fn carry_out(
     let live = matches.get_flag("verbose");
     if watched || live {
         ready.warnings.iter().for_each(|n| render::note(n));
+    } else {
+        tell_left_out(matches, &ready.left_out);
     }
     if live {
         // What a preset says of places that this host lacks is for `--explain`.
@@ -339,6 +341,18 @@ fn place(verb: Runs, m: &ArgMatches) -> Result<Place, Fault> {
     };
     let dir = m.get_one::<OsString>("workspace").map(PathBuf::from);
     Ok(Place::Fresh(Fresh { dir, keep, name, ttl_ms, driver: crate::sandboxes::ask::driver(m) }))
+}
+
+/// Tells which settings of another tool's file are not in force, also where nobody watches: whoever relies on them must find it in the log.
+pub fn tell_left_out(m: &ArgMatches, left_out: &[String]) {
+    const MOST: usize = 32;
+    if m.get_flag("quiet") {
+        return;
+    }
+    left_out.iter().take(MOST).for_each(|line| render::note(line));
+    if let Some(more @ 1..) = left_out.len().checked_sub(MOST) {
+        render::note(&format!("{more} more settings were not carried over; `cofferdam policy import` names them"));
+    }
 }
 
 pub fn flags(m: &ArgMatches) -> Vec<Flag> {

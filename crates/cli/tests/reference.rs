@@ -245,7 +245,7 @@ fn the_example_of_a_fault_is_one() {
 }
 
 /// Every field of an outcome: path, type, meaning.
-const FIELDS: [(&str, &str, &str); 53] = [
+const FIELDS: [(&str, &str, &str); 54] = [
     ("protocol_version", "number", "Version of the document: 1."),
     ("run_id", "string", "Identifies the run: `run_` and 32 hexadecimal digits. Inside it is `COFFERDAM_RUN_ID`."),
     ("success", "boolean", "The command exited with 0 and met no limit."),
@@ -344,6 +344,11 @@ const FIELDS: [(&str, &str, &str); 53] = [
         "number",
         "Of the sandbox's policy and limits, as they were when the run ended; counted from 1, which it stays for a run that is in no sandbox.",
     ),
+    (
+        "policy.left_out",
+        "list of strings",
+        "Settings of another tool's file (`-s`) that have no equivalent here and are not in force, one for each key. Absent when there are none.",
+    ),
     ("enforcement", "object", "What held during the run."),
     ("enforcement.level", "string", "`full`, or `partial` where the policy consented to missing walls."),
     ("enforcement.missing", "list of strings", "The walls that were missing."),
@@ -420,7 +425,7 @@ fn paths(above: &str, value: &Value, found: &mut Vec<String>) {
 
 /// An outcome with every field filled.
 fn full(exit: Exit) -> Outcome {
-    let stamp = PolicyStamp { digest: "0".into(), revision: 1 };
+    let stamp = PolicyStamp { digest: "0".into(), revision: 1, left_out: vec!["x".into()] };
     let enforcement = Enforcement { level: Level::Partial, missing: vec!["landlock.scope".into()] };
     let mut outcome = Outcome::new(RunId::from_random([0; 16]), stamp, enforcement);
     outcome.exit = Some(exit);

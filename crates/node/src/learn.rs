@@ -43,7 +43,7 @@ pub fn learn(mut ask: Ask, writes: &[String], reaches: &[String], caller: &Calle
     documents.extend(policies::of_flags(&writes.chain(reaches).collect::<Vec<_>>(), caller)?);
     let effective = policy::effective(&documents).map_err(Fault::from)?;
     ask.learn = if host::doctor::has_doors(&caller.env) { Learn::All } else { Learn::Files };
-    let ready = run::prepare_under(&ask, caller, effective, Vec::new(), run::begin())?;
+    let ready = run::prepare_under(&ask, caller, effective.into(), run::begin())?;
     let book = RefCell::new(Notebook::default());
     note_program(&mut book.borrow_mut().seen, &ready.program);
     let own = sys::net::own_addresses();

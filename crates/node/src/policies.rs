@@ -52,10 +52,32 @@ impl Source {
     }
 }
 
-/// One document, with what an importer could not carry over.
+/// One document, with what an importer says of it.
 pub struct Loaded {
     pub document: Document,
+    /// What a reader should know; what was left out comes first.
     pub notes: Vec<String>,
+    /// Settings without an equivalent here, one line for each key.
+    pub left_out: Vec<String>,
+}
+
+impl Loaded {
+    fn ours(document: Document) -> Loaded {
+        Loaded { document, notes: Vec::new(), left_out: Vec::new() }
+    }
+}
+
+/// The policy of a run, with what its sources say of it.
+pub struct Effective {
+    pub policy: Policy,
+    pub notes: Vec<String>,
+    pub left_out: Vec<String>,
+}
+
+impl From<Policy> for Effective {
+    fn from(policy: Policy) -> Effective {
+        Effective { policy, notes: Vec::new(), left_out: Vec::new() }
+    }
 }
 
 /// The same for a caller who may not have everything.
@@ -70,7 +92,7 @@ pub fn load(source: &Source) -> Result<Loaded, Fault> {
     match source {
         Source::Preset(name) => {
             let document = policy::preset_document(name).ok_or_else(|| unknown_preset(name))?;
-            Ok(Loaded { document, notes: Vec::new() })
+            Ok(Loaded::ours(document))
         }
         Source::File(path) => read(path),
         Source::Text(text) => parse_text(text, "request.json"),
@@ -98,7 +120,7 @@ pub fn read(path: &Path) -> Result<Loaded, Fault> {
 pub fn parse_text(text: &str, name: &str) -> Result<Loaded, Fault> {
     match policy::import::detect(text) {
         Some(kind) => import(text, name, kind, None),
-        None => Ok(Loaded { document: policy::parse(text, Format::of_name(name), name)?, notes: Vec::new() }),
+        None => Ok(Loaded::ours(policy::parse(text, Format::of_name(name), name)?)),
     }
 }
 
@@ -130,7 +152,8 @@ fn import(text: &str, name: &str, kind: policy::import::Kind, profile: Option<&s
         policy::import::Kind::Srt => policy::import::srt(text, name)?,
         policy::import::Kind::Codex => policy::import::codex(text, name, profile)?,
     };
-    Ok(Loaded { document: imported.document, notes: imported.notes })
+    let notes = imported.left_out.iter().chain(&imported.notes).cloned().collect();
+    Ok(Loaded { document: imported.document, notes, left_out: imported.left_out })
 }
 
 /// Documents for the flags, one each, so that the flag itself is the rule's label.
@@ -289,17 +312,18 @@ fn net_rule(flag: &str, action: Action, text: &str, caller: &Caller) -> Result<N
 }
 
 /// The policy that a run gets: the named sources (the `default` preset when there are none), then the flags.
-pub fn effective(sources: &[Source], flags: &[Flag], caller: &Caller) -> Result<(Policy, Vec<String>), Fault> {
+pub fn effective(sources: &[Source], flags: &[Flag], caller: &Caller) -> Result<Effective, Fault> {
     let default = [Source::Preset("default".into())];
     let sources = if sources.is_empty() { &default } else { sources };
-    let (mut documents, mut notes) = (Vec::new(), Vec::new());
+    let (mut documents, mut notes, mut left_out) = (Vec::new(), Vec::new(), Vec::new());
     for source in sources {
         let loaded = load_for(source, caller)?;
         notes.extend(loaded.notes);
+        left_out.extend(loaded.left_out);
         documents.push(loaded.document);
     }
     documents.extend(of_flags(flags, caller)?);
-    Ok((policy::effective(&documents)?, notes))
+    Ok(Effective { policy: policy::effective(&documents)?, notes, left_out })
 }
 
 /// Refuses what allows more. What is compared is what is written: a rule must be there word for word.
@@ -412,7 +436,7 @@ pub fn check(document: &Document, caller: &Caller) -> Result<Checked, Fault> {
 
 /// The places that a run under the default policy shows.
 pub fn shown(caller: &Caller) -> Result<Vec<PathBuf>, Fault> {
-    let (mut effective, _) = effective(&[], &[], caller)?;
+    let mut effective = effective(&[], &[], caller)?.policy;
     let around = surroundings(&mut effective, caller, &caller.cwd, None);
     let plan = policy::resolve(&effective, &around.context)?.plan(&LocalHost::default())?;
     Ok(plan.grants.into_iter().map(|g| g.path).collect())

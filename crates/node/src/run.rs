@@ -90,6 +90,8 @@ pub struct Ready {
     pub prepared: Prepared,
     /// The program that will be started, by the name it was found under.
     pub program: PathBuf,
+    /// Settings of another tool's file that are not in force, also in `warnings`: they are told whoever reads along.
+    pub left_out: Vec<String>,
     /// What a person should know without asking.
     pub warnings: Vec<String>,
     /// What explains the plan to those who ask.
@@ -159,21 +161,21 @@ pub fn prepare(ask: &Ask, caller: &Caller, ground: Groundwork) -> Result<Ready, 
     if let Place::Sandbox(word) = &ask.place {
         return sandboxed::prepare(ask, word, caller, ground);
     }
-    let (effective, notes) = policies::effective(&ask.policies, &ask.flags, caller)?;
-    prepare_under(ask, caller, effective, notes, ground)
+    let effective = policies::effective(&ask.policies, &ask.flags, caller)?;
+    prepare_under(ask, caller, effective, ground)
 }
 
 /// The same under a policy that is already at hand.
 pub(crate) fn prepare_under(
     ask: &Ask,
     caller: &Caller,
-    effective: policy::Policy,
-    warnings: Vec<String>,
+    effective: policies::Effective,
     ground: Groundwork,
 ) -> Result<Ready, Refused> {
     let timer = Timer::begin(Phase::Admission, caller.var("TRACEPARENT"));
     let spot = place::choose(ask, caller)?;
-    arrange(ask, caller, Under { effective, spot, held: None, warnings, timer }, ground)
+    let policies::Effective { policy: effective, notes: warnings, left_out } = effective;
+    arrange(ask, caller, Under { effective, spot, held: None, warnings, left_out, timer }, ground)
 }
 
 /// Under what a run is made: its policy, where it works, and the workspace that it found there.
@@ -182,6 +184,7 @@ struct Under {
     spot: Spot,
     held: Option<Held>,
     warnings: Vec<String>,
+    left_out: Vec<String>,
     timer: Timer,
 }
 
@@ -210,6 +213,7 @@ struct Laid {
     inside: Inside,
     network: Planned,
     warnings: Vec<String>,
+    left_out: Vec<String>,
     timer: Timer,
 }
 
@@ -229,7 +233,7 @@ fn lay_out(
     mut ground: Groundwork,
     word: Option<&OsStr>,
 ) -> Result<Laid, Refused> {
-    let Under { mut effective, spot, held, mut warnings, mut timer } = under;
+    let Under { mut effective, spot, held, mut warnings, left_out, mut timer } = under;
     timer.enter(Phase::Planning);
     if spot.private {
         policies::drop_workspace(&mut effective);
@@ -282,6 +286,7 @@ fn lay_out(
         inside,
         network,
         warnings,
+        left_out,
         timer,
     })
 }
@@ -302,13 +307,14 @@ impl Laid {
         };
         let effective = Rc::new(effective);
         let stamped = Rc::clone(&effective);
+        let (left_out, told) = (self.left_out.clone(), self.left_out);
         let places = (spot.dir.clone(), spot.cwd.clone());
         let request = Request {
             run_id,
             deny_calls: resolved.syscalls_deny().iter().cloned().collect(),
             policy: resolved,
             plan,
-            stamp: Box::new(move || PolicyStamp { digest: stamped.digest(), revision: 1 }),
+            stamp: Box::new(move || PolicyStamp { digest: stamped.digest(), revision: 1, left_out: left_out.clone() }),
             enforced,
             program,
             argv,
@@ -341,6 +347,7 @@ impl Laid {
         let ready = Ready {
             prepared,
             program,
+            left_out: told,
             warnings,
             notes,
             policy: effective,

@@ -70,14 +70,14 @@ impl<'a> Cursor<'a> {
         };
         for (key, _) in entries {
             if !section.keys.iter().any(|k| k.name == key) {
-                return Err(self.unknown_key(key, section));
+                return Err(self.unknown_key(key, || section.keys.iter().map(|k| k.name)));
             }
         }
         Ok(Fields { entries, at: self.clone() })
     }
 
-    fn unknown_key(&self, key: &str, section: &Section) -> Problem {
-        let names = || section.keys.iter().map(|k| k.name);
+    /// A key that an object does not have, with the one that was meant.
+    pub(crate) fn unknown_key<'n, N: Iterator<Item = &'n str>>(&self, key: &str, names: impl Fn() -> N) -> Problem {
         let hint = match nearest(key, names()) {
             Some(name) => format!("did you mean {name:?}?"),
             None => format!("known keys: {}", names().collect::<Vec<_>>().join(", ")),

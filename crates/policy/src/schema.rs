@@ -247,7 +247,9 @@ pub fn nearest<'a>(wrong: &str, known: impl IntoIterator<Item = &'a str>) -> Opt
     let wrong = wrong.to_ascii_lowercase();
     let allowed = if wrong.chars().count() <= 5 { 1 } else { 2 };
     // Of two that are as near, the one with as many letters: letters are swapped and missed more often than added.
-    let near = known.into_iter().map(|name| (distance(&wrong, name), name.len().abs_diff(wrong.len()), name));
+    let near = known
+        .into_iter()
+        .map(|name| (distance(&wrong, &name.to_ascii_lowercase()), name.len().abs_diff(wrong.len()), name));
     near.filter(|(d, ..)| *d <= allowed).min().map(|(.., name)| name)
 }
 

@@ -55,14 +55,25 @@ fn srt_settings() {
 fn srt_notes_and_errors() {
     let odd = import::srt(include_str!("corpus/srt/odd.json"), "s").unwrap();
     for part in [
-        "mystery: unknown key",
-        "network.tlsTerminate",
         "\"bad host\" holds the character ' ': left out",
-        "allowUnixSockets: true",
         "\"$TMPDIR\" is not a variable",
+        "credentials.files[].extract: left out",
     ] {
         assert!(odd.notes.iter().any(|n| n.contains(part)), "no note about {part}: {:#?}", odd.notes);
     }
+    assert_eq!(
+        odd.left_out,
+        [
+            "network.tlsTerminate: not carried over; rules with \"methods\" or \"paths\" have requests read",
+            "network.allowUnixSockets: not carried over; name each socket of the host that is needed",
+            "credentials.files: mode \"mask\" is carried over as \"deny\"; \"secrets\" of a policy put values into requests, by host and header",
+        ]
+    );
+    let policy = resolved(&odd);
+    assert!(!can(&policy, "/home/u/.netrc", Perm::ReadFile) && !can(&policy, "/opt/key", Perm::ReadFile));
+    let at =
+        |addr: &str| policy.net(&NetAsk { addr: Some(addr.parse().unwrap()), ..NetAsk::tcp("x.com", 443) }).allowed();
+    assert!(at("93.184.216.34") && !at("192.0.2.7") && !at("10.1.2.3"));
     for (text, message) in [
         (
             r#"{"network":{"deniedDomains":["a b"]}}"#,
@@ -102,16 +113,84 @@ fn codex_profiles() {
     assert!(ask("example.com", "GET"));
     assert!(!ask("bad.example.com", "GET"));
     assert!(policy.net(&NetAsk::unix(Path::new("/run/x.sock"))).allowed());
-    for part in [
-        "model: not about permissions",
-        ":tmpdir",
-        ":new_thing: unknown special path",
-        "glob_scan_max_depth",
-        "proxy_url",
-        "mode limited",
-    ] {
+    for part in
+        ["model: left out; it is about the model", ":tmpdir", "glob_scan_max_depth", "proxy_url", "mode limited"]
+    {
         assert!(imported.notes.iter().any(|n| n.contains(part)), "no note about {part}: {:#?}", imported.notes);
     }
+}
+
+/// Settings with one key changed: each stands for a denial that would be lost.
+#[test]
+fn unknown_keys_are_refused_at_every_level() {
+    const GOOD: &str = r#"{"network": {"deniedDomains": ["a.org"], "mitmProxy": {"socketPath": "/s"}},
+        "filesystem": {"denyRead": ["~/.ssh"], "disabled": false},
+        "credentials": {"files": [{"path": "/k", "mode": "deny"}], "envVars": [{"name": "K", "mode": "deny"}]}}"#;
+    let good = import::srt(GOOD, "s").unwrap();
+    assert!(!can(&resolved(&good), "/home/u/.ssh/id", Perm::ReadFile), "the control");
+    assert_eq!(good.left_out.len(), 1, "{:?}", good.left_out);
+    for (key, wrong, message) in [
+        ("denyRead", "denyReed", "filesystem.denyReed: unknown key; did you mean \"denyRead\"?"),
+        ("denyRead", "DenyRead", "filesystem.DenyRead: unknown key; did you mean \"denyRead\"?"),
+        ("denyRead", "deny_read", "filesystem.deny_read: unknown key; did you mean \"denyRead\"?"),
+        ("denyRead", "hide", "filesystem.hide: unknown key; known keys: allowRead, denyRead, "),
+        ("disabled", "disable", "filesystem.disable: unknown key; did you mean \"disabled\"?"),
+        ("deniedDomains", "denyedDomains", "network.denyedDomains: unknown key; did you mean \"deniedDomains\"?"),
+        ("\"filesystem\"", "\"fileSystems\"", "fileSystems: unknown key; did you mean \"filesystem\"?"),
+        ("credentials", "credential", "credential: unknown key; did you mean \"credentials\"?"),
+        ("envVars", "envvars", "credentials.envvars: unknown key; did you mean \"envVars\"?"),
+        ("\"path\"", "\"paths\"", "credentials.files[0].paths: unknown key; did you mean \"path\"?"),
+        ("{\"path\": \"/k\", ", "{", "credentials.files[0]: the key \"path\" is missing"),
+        ("\"K\"", "\"HOME\"", "credentials.envVars[0].name: HOME passes here"),
+        (
+            "{\"denyRead\": [\"~/.ssh\"], \"disabled\": false}",
+            "[\"denyRead\"]",
+            "filesystem: expected an object, found a list",
+        ),
+        ("[\"~/.ssh\"]", "{\"~/.ssh\": true}", "filesystem.denyRead: expected a list, found an object"),
+        ("\"disabled\": false", "\"denyRead\": []", "duplicate key \"denyRead\""),
+    ] {
+        let text = GOOD.replacen(key, wrong, 1);
+        assert_ne!(text, GOOD, "{key}");
+        let error = import::srt(&text, "s").expect_err(&text).to_string();
+        assert!(error.starts_with("s:") && error.contains(message), "{wrong}: {error}");
+    }
+}
+
+#[test]
+fn unknown_keys_of_codex_are_refused_at_every_level() {
+    const GOOD: &str = "model = \"x\"\n[permissions.a]\ndescription = \"d\"\n[permissions.a.filesystem]\n\":root\" = \"read\"\n\"/k\" = \"none\"\n[permissions.a.network]\nenabled = true\nenable_socks5 = true\n[permissions.a.network.domains]\n\"b.org\" = \"deny\"\n";
+    let good = resolved(&import::codex(GOOD, "c", None).unwrap());
+    assert!(can(&good, "/etc/x", Perm::ReadFile) && !can(&good, "/k", Perm::ReadFile), "the control");
+    for (key, wrong, message) in [
+        ("model", "modle", "modle: unknown key; did you mean \"model\"?"),
+        ("description", "describtion", "permissions.a.describtion: unknown key; did you mean \"description\"?"),
+        ("a.filesystem", "a.file_system", "permissions.a.file_system: unknown key; did you mean \"filesystem\"?"),
+        ("a.network]", "a.Network]", "permissions.a.Network: unknown key; did you mean \"network\"?"),
+        ("enabled", "enabeld", "permissions.a.network.enabeld: unknown key; did you mean \"enabled\"?"),
+        ("network.domains", "network.domain", "permissions.a.network.domain: unknown key; did you mean \"domains\"?"),
+        ("\":root\" = \"read\"", "\":tmp\" = \"none\"", ":tmp is no special path that is known here"),
+        ("\":root\" = \"read\"", "\":minimal\" = \"none\"", ":minimal cannot be denied here"),
+        (
+            "enable_socks5 = true",
+            "mitm = {}",
+            "permissions.a.network.mitm: what is said about requests cannot be carried over",
+        ),
+        (
+            "[permissions.a.network.domains]\n\"b.org\" = \"deny\"",
+            "domains = [\"b.org\"]",
+            "permissions.a.network.domains: expected an object, found a list",
+        ),
+        ("description = \"d\"", "description = \"d\"\ndescription = \"e\"", "duplicate key"),
+    ] {
+        let text = GOOD.replacen(key, wrong, 1);
+        assert_ne!(text, GOOD, "{key}");
+        let error = import::codex(&text, "c", None).expect_err(&text).to_string();
+        assert!(error.starts_with("c:") && error.contains(message), "{wrong}: {error}");
+    }
+    let told = import::codex(&format!("sandbox_mode = \"read-only\"\napproval_policy = \"never\"\n{GOOD}"), "c", None)
+        .unwrap();
+    assert_eq!(told.left_out.len(), 2, "{:?}", told.left_out);
 }
 
 #[test]

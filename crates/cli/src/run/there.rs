@@ -1,8 +1,8 @@
 //! `run`, `exec` and `shell` with a daemon. A run makes a sandbox over the directory, runs in it, and leaves what a run leaves
 //! here: the workspace where something was changed in it, and else nothing. The directory is one of the daemon's host.
 
-use super::tell_dropped;
 use super::{Done, ask, kept};
+use super::{tell_dropped, tell_left_out};
 use crate::args::Runs;
 use crate::engine::{Following, There, Values, follow_network, not_there, tell_left};
 use crate::render;
@@ -96,6 +96,13 @@ fn stay(m: &ArgMatches, there: &There, asked: &Ask, run: &str) -> Result<Done, F
     }
 }
 
+/// What the files of another tool say that is not in force.
+fn left_out(sources: &[Source]) -> Result<Vec<String>, Fault> {
+    let files = sources.iter().filter(|source| matches!(source, Source::File(_)));
+    let lists = files.map(|source| node::policies::load(source).map(|loaded| loaded.left_out));
+    Ok(lists.collect::<Result<Vec<_>, _>>()?.concat())
+}
+
 fn in_fresh(
     m: &ArgMatches,
     there: &There,
@@ -107,6 +114,8 @@ fn in_fresh(
     let made = there.create(&wanted(asked, fresh, secrets, events.as_ref().map(|_| DEFAULT_MAX)))?;
     if std::io::stderr().is_terminal() || m.get_flag("verbose") {
         made.notes.iter().for_each(|note| render::note(note));
+    } else {
+        tell_left_out(m, &left_out(&asked.policies)?);
     }
     // Rules and limits are the sandbox's now.
     let bare = Ask {

@@ -216,3 +216,50 @@ fn a_working_directory_widens_nothing() {
         assert_eq!(place.sh(&deny, "cat open").assert_ok().stdout(), "in policy");
     }
 }
+
+/// Another tool's settings with a slip in a denial: nothing runs, rather than without it. What has no equivalent is told at every run.
+#[test]
+fn slips_in_imported_settings_do_not_open_what_they_deny() {
+    for who in crate::support::BOTH {
+        let place = Place::new(who);
+        let secret = place.file("home/project/key", crate::CANARY);
+        let settings = |deny: &str, more: &str| {
+            let text = format!(
+                r#"{{"network": {{{more}}}, "filesystem": {{"{deny}": ["{}"], "allowWrite": ["."], "denyWrite": []}}}}"#,
+                secret.display()
+            );
+            place.file("settings.json", text).display().to_string()
+        };
+        let cat = ["/bin/cat", secret.to_str().unwrap()];
+        // The controls: the rule holds, and without it the file is readable.
+        let run = place.run(&["-s", &settings("denyRead", "")], &cat);
+        assert_ne!(run.code(), 0, "{who:?}: {}", run.story());
+        crate::assert_no_canary(&run);
+        assert!(place.run(&["-s", &settings("allowRead", "")], &cat).assert_ok().stdout().contains(crate::CANARY));
+        for slip in ["denyReed", "DenyRead", "deny_read"] {
+            let run = place.run(&["-s", &settings(slip, "")], &cat);
+            assert_eq!((run.code(), run.stdout().as_str()), (2, ""), "{who:?} {slip}: {}", run.story());
+            assert_eq!(run.text("/error_kind"), "invalid_request");
+            let says = format!("filesystem.{slip}: unknown key");
+            assert!(
+                run.stderr().contains(&says) && run.stderr().contains("did you mean \"denyRead\"?"),
+                "{}",
+                run.story()
+            );
+        }
+        // Nobody watches here: standard error is a pipe.
+        let file =
+            settings("denyRead", r#""mitmProxy": {"socketPath": "/s", "domains": ["a.org"]}, "parentProxy": {}"#);
+        let told = "network.mitmProxy: not carried over";
+        let run = place.run(&["-s", &file], &["/bin/true"]);
+        assert_eq!(run.assert_ok().stderr().matches("not carried over").count(), 1, "{who:?}: {}", run.story());
+        assert!(
+            run.stderr().contains(told) && run.text("/policy/left_out/0").contains(told),
+            "{who:?}: {}",
+            run.story()
+        );
+        let quiet = place.run(&["-q", "-s", &file], &["/bin/true"]);
+        assert_eq!(quiet.assert_ok().stderr(), "", "{who:?}");
+        assert!(quiet.text("/policy/left_out/0").contains(told), "{who:?}: {}", quiet.story());
+    }
+}

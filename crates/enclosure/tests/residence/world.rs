@@ -46,7 +46,7 @@ pub fn request_under(policy: &str, limits: Limits) -> Request {
         deny_calls: resolved.syscalls_deny().iter().cloned().collect(),
         policy: resolved,
         plan,
-        stamp: Box::new(|| PolicyStamp { digest: String::new(), revision: 1 }),
+        stamp: Box::new(|| PolicyStamp { revision: 1, ..PolicyStamp::default() }),
         enforced,
         program: "/bin/true".into(),
         argv: vec!["true".into()],

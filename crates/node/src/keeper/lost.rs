@@ -80,7 +80,7 @@ fn close(place: &Place, run: &str, sandbox: &str, why: &str) {
     if !dir.is_dir() {
         return;
     }
-    let stamp = PolicyStamp { digest: String::new(), revision: 0 };
+    let stamp = PolicyStamp::default();
     let unknown = Enforcement { level: Level::Partial, missing: vec!["unknown: the keeper is gone".to_owned()] };
     let outcome = Outcome {
         message: Some(why.to_owned()),

@@ -218,7 +218,7 @@ const PAUSE: Duration = Duration::from_millis(20);
 
 /// What a record alone tells of an end.
 fn recorded(id: &str, run: &Run) -> Option<Outcome> {
-    let stamp = terms::PolicyStamp { digest: String::new(), revision: 0 };
+    let stamp = terms::PolicyStamp::default();
     let missing = vec!["unknown: only the record of the run is left".to_owned()];
     let unknown = terms::Enforcement { level: terms::Level::Partial, missing };
     let mut outcome = Outcome::new(RunId::parse(id)?, stamp, unknown);

@@ -64,7 +64,7 @@ pub enum Look {
 
 /// What the named sources and flags say about a path, a program or a place on the network, on this host.
 pub fn explain(what: &OsStr, sources: &[Source], flags: &[Flag], caller: &Caller) -> Result<Explained, Fault> {
-    let (policy, _) = effective(sources, flags, caller)?;
+    let policy = effective(sources, flags, caller)?.policy;
     explain_under(what, policy, &caller.cwd, Look::Host, caller)
 }
 
@@ -76,7 +76,7 @@ pub fn explain_sources(
     look: Look,
     caller: &Caller,
 ) -> Result<Explained, Fault> {
-    let (policy, _) = effective(sources, &[], caller)?;
+    let policy = effective(sources, &[], caller)?.policy;
     if look == Look::Words && dir != Path::new(NOWHERE) {
         // What is found there decides about tools, so that it must be the caller's to know.
         caller.reach.base(dir).map_err(|fault| match fault {

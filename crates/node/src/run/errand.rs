@@ -110,8 +110,8 @@ fn look_into(errand: &Errand, caller: &Caller) -> Result<Explained, Fault> {
     let ready = match &errand.sandbox {
         Some(id) => sandboxed::prepare_as_recorded(&ask, id, &caller, begin()),
         None => {
-            let (effective, notes) = policies::effective(&errand.policies, &[], &caller)?;
-            prepare_under(&ask, &caller, effective, notes, begin())
+            let effective = policies::effective(&errand.policies, &[], &caller)?;
+            prepare_under(&ask, &caller, effective, begin())
         }
     };
     ready.map_err(|refused: Refused| *refused.fault)?.explained()

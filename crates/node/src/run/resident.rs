@@ -107,7 +107,8 @@ impl Resident {
         let level = if missing.is_empty() { Level::Full } else { Level::Partial };
         let limits = laid.limits;
         let (resolved, view) = (laid.resolved.clone(), laid.view.clone());
-        let stamp = PolicyStamp { digest: laid.effective.digest(), revision: kept.record.revision };
+        let stamp =
+            PolicyStamp { digest: laid.effective.digest(), revision: kept.record.revision, ..PolicyStamp::default() };
         let shape = Shape::of(&laid.resolved)?;
         let inside = Inside::clone(&laid.inside);
         let run_id = RunId::from_random(crate::fresh::random());
@@ -246,7 +247,7 @@ impl Premises {
         if let Some(handle) = self.lever.as_ref().and_then(|lever| lever.borrow().clone()) {
             handle.replace(resolved.on_host(sys::net::own_addresses()), revision.revision);
         }
-        self.stamp = PolicyStamp { digest: effective.digest(), revision: revision.revision };
+        self.stamp = PolicyStamp { digest: effective.digest(), revision: revision.revision, ..PolicyStamp::default() };
         self.events.iter().for_each(|events| events.borrow_mut().of(&self.roster, revision.revision));
         Ok(())
     }

@@ -69,7 +69,7 @@ pub(super) fn take_up(
     ask.ask_timeout = ask.ask_timeout.or(kept.record.ask_timeout_ms.map(Duration::from_millis));
     let cwd = working_directory(ask.workdir.as_deref(), &kept.record.base, &caller.cwd)?;
     let spot = Spot { dir: kept.record.base.clone(), cwd, layered: true, private: false };
-    Ok((ask, Under { effective, spot, held: Some(held), warnings: Vec::new(), timer }, kept))
+    Ok((ask, Under { effective, spot, held: Some(held), warnings: Vec::new(), left_out: Vec::new(), timer }, kept))
 }
 
 /// Without a word the sandbox of the current directory is meant.

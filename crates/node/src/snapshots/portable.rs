@@ -168,7 +168,7 @@ pub fn import(state: &State, caller: &Caller, onto: Onto<'_>, input: &mut dyn Re
     state::check_apart(&state.dir, &state.path, &base, &path)?;
     state::check_space(&state.dir, &state.path)?;
     let (room, _) = total::left(&state.layers, &state.path, caller)?;
-    let (policy, _) = policies::effective(&onto.policies, &onto.flags, caller)?;
+    let policy = policies::effective(&onto.policies, &onto.flags, caller)?.policy;
     create::rules::validate(&policy, &create::Ask::default(), caller, &path)?;
     let policy: serde_json::Value =
         serde_json::from_str(&policy.to_json()).map_err(|e| Fault::internal(e.to_string()))?;

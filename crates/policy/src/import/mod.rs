@@ -1,7 +1,8 @@
 //! Importing settings of other tools. What can be carried over becomes a document of ours; everything else is
-//! named in the notes. A denial that cannot be carried over is an error, so that an import never widens in silence.
+//! named. A denial that cannot be carried over and a key that is not known (known.rs) are errors, so that an import never widens in silence.
 
 mod codex;
+mod known;
 mod srt;
 
 use crate::cursor::{Cursor, Problem};
@@ -25,6 +26,9 @@ const WRITE: Perms = READ.union_const(Perms::WRITE);
 #[derive(Clone, Debug, PartialEq)]
 pub struct Imported {
     pub document: Document,
+    /// Settings that have no equivalent here, one for each key: whoever uses the document must hear of them.
+    pub left_out: Vec<String>,
+    /// All else that differs.
     pub notes: Vec<String>,
 }
 
@@ -52,18 +56,26 @@ pub fn detect(text: &str) -> Option<Kind> {
 /// The document being made.
 struct Import {
     document: Document,
+    left_out: Vec<String>,
     notes: Vec<String>,
 }
 
 impl Import {
     fn new(source: &str) -> Import {
-        Import { document: Document::new(source), notes: Vec::new() }
+        Import { document: Document::new(source), left_out: Vec::new(), notes: Vec::new() }
     }
 
     fn note(&mut self, text: impl Into<String>) {
         let text = text.into();
         if !self.notes.contains(&text) {
             self.notes.push(text);
+        }
+    }
+
+    fn left_out(&mut self, text: impl Into<String>) {
+        let text = text.into();
+        if !self.left_out.contains(&text) {
+            self.left_out.push(text);
         }
     }
 
@@ -81,7 +93,7 @@ impl Import {
     }
 
     fn done(self) -> Imported {
-        Imported { document: self.document, notes: self.notes }
+        Imported { document: self.document, left_out: self.left_out, notes: self.notes }
     }
 
     /// An entry that could not be read: an error where it denies, a note where it allows.

@@ -3,10 +3,13 @@
 //! There, reading is allowed everywhere but under `denyRead`; `allowRead` opens again what lies inside. Here reading
 //! starts from the preset `default`, and a denial always wins: the notes say where that is stricter.
 
+use super::known::{self, Meaning, Table};
 use super::{Import, Imported, READ, WRITE, foreign_host, foreign_path, host_rule, loopback_rules, socket_rule};
-use crate::cursor::{Cursor, Problem};
-use crate::document::Format;
+use crate::cidr::Cidr;
+use crate::cursor::{Cursor, Problem, parsed};
+use crate::document::{Env, Format, NetRule, Target};
 use crate::error::PolicyError;
+use crate::host::HostPattern;
 use crate::node::Node;
 use crate::path::{Base, RulePath};
 use crate::perms::Perms;
@@ -20,24 +23,88 @@ pub fn srt(text: &str, source: &str) -> Result<Imported, PolicyError> {
     Ok(import.done())
 }
 
+use Meaning::{Carried, LeftOut, Nothing};
+
+const MAC: &str = "it is about macOS";
+const PARTS: &str = "it says where parts of srt are";
+const BROKER: &str = "connections are made by the broker here, which takes no other proxy";
+
+const SETTINGS: Table = &[
+    ("network", Carried),
+    ("filesystem", Carried),
+    ("credentials", Carried),
+    ("enableWeakerNestedSandbox", LeftOut("name what may be missing under \"degrade\"")),
+    ("git", LeftOut("set safe.directory in the git settings that the command reads")),
+    ("ignoreViolations", Nothing("denials are counted and reported once each")),
+    ("enableWeakerNetworkIsolation", Nothing(MAC)),
+    ("allowAppleEvents", Nothing(MAC)),
+    ("allowPty", Nothing(MAC)),
+    ("windows", Nothing("it is about Windows")),
+    ("ripgrep", Nothing(PARTS)),
+    ("seccomp", Nothing(PARTS)),
+    ("bwrapPath", Nothing(PARTS)),
+    ("socatPath", Nothing(PARTS)),
+    ("javaAgentJarPath", Nothing(PARTS)),
+    ("mandatoryDenySearchDepth", Nothing("nothing is searched for here")),
+];
+
+const NETWORK: Table = &[
+    ("allowedDomains", Carried),
+    ("deniedDomains", Carried),
+    ("deniedResolvedAddresses", Carried),
+    ("allowUnixSockets", Carried),
+    ("allowAllUnixSockets", LeftOut("name each socket of the host that is needed")),
+    ("httpProxyPort", LeftOut(BROKER)),
+    ("socksProxyPort", LeftOut(BROKER)),
+    ("mitmProxy", LeftOut(BROKER)),
+    ("parentProxy", LeftOut(BROKER)),
+    ("tlsTerminate", LeftOut("rules with \"methods\" or \"paths\" have requests read")),
+    ("strictAllowlist", Nothing("what no rule allows is refused without asking anybody")),
+    ("deniedDomainReasons", Nothing("they are words for a model")),
+    ("allowLocalBinding", Nothing("ports that a command opens are its own")),
+    ("allowMachLookup", Nothing(MAC)),
+];
+
+const FILESYSTEM: Table = &[
+    ("allowRead", Carried),
+    ("denyRead", Carried),
+    ("allowWrite", Carried),
+    ("denyWrite", Carried),
+    ("autoAllowSystemPaths", Carried),
+    ("disabled", LeftOut("files are judged by rules here, and these are carried over")),
+    ("allowGitConfig", Nothing(".git is treated as any other directory")),
+];
+
+const CREDENTIALS: Table = &[
+    ("files", Carried),
+    ("envVars", Carried),
+    ("allowPlaintextInject", LeftOut(SECRETS)),
+    ("awsPairs", LeftOut(SECRETS)),
+    ("sigv4", LeftOut(SECRETS)),
+];
+const SECRETS: &str = "\"secrets\" of a policy put values into requests, by host and header";
+
+/// How a masked value is found and where it goes; all of it is hidden here instead.
+const HIDDEN: Meaning = Nothing("the whole is hidden");
+const CREDENTIAL: Table = &[
+    ("path", Carried),
+    ("name", Carried),
+    ("mode", Carried),
+    ("injectHosts", LeftOut(SECRETS)),
+    ("extract", HIDDEN),
+    ("onExtractNoMatch", HIDDEN),
+    ("decode", HIDDEN),
+    ("maskClaims", HIDDEN),
+    ("maskDuplicates", HIDDEN),
+];
+
 fn settings(import: &mut Import, at: &Cursor<'_>) -> Result<(), Problem> {
     import.document.extends = vec!["default".to_owned()];
-    for (key, at) in at.entries()? {
+    for (key, at) in known::entries(import, at, "", SETTINGS)? {
         match key {
             "network" => network(import, &at)?,
             "filesystem" => filesystem(import, &at)?,
-            "ignoreViolations" => {
-                import.note("ignoreViolations: left out; denials are counted and reported once each");
-            }
-            "enableWeakerNestedSandbox" | "enableWeakerNetworkIsolation" => {
-                if at.boolean()? {
-                    import.note(format!("{key}: left out; name what may be missing under \"degrade\""));
-                }
-            }
-            "allowAppleEvents" | "allowPty" | "ripgrep" | "mandatoryDenySearchDepth" => {
-                import.note(format!("{key}: has no meaning here and was left out"));
-            }
-            other => import.note(format!("{other}: unknown key, left out")),
+            _ => credentials(import, &at)?,
         }
     }
     import.note("srt lets every file be read that denyRead does not name; here the workspace, system programs and toolchains are readable, and what the rules add");
@@ -46,29 +113,49 @@ fn settings(import: &mut Import, at: &Cursor<'_>) -> Result<(), Problem> {
 }
 
 fn network(import: &mut Import, at: &Cursor<'_>) -> Result<(), Problem> {
-    for (key, at) in at.entries()? {
+    for (key, at) in known::entries(import, at, "network.", NETWORK)? {
         match key {
             "allowedDomains" => domains(import, &at, Action::Allow)?,
             "deniedDomains" => domains(import, &at, Action::Deny)?,
-            "allowUnixSockets" => sockets(import, &at)?,
-            "allowAllUnixSockets" => {
-                if at.boolean()? {
-                    import.note("network.allowAllUnixSockets: left out; name each socket of the host that is needed");
+            "deniedResolvedAddresses" => addresses(import, &at)?,
+            _ => sockets(import, &at)?,
+        }
+    }
+    Ok(())
+}
+
+/// Addresses that no allowed name may lead to. Here they are denied under any name, and without one.
+fn addresses(import: &mut Import, at: &Cursor<'_>) -> Result<(), Problem> {
+    for item in at.items()? {
+        let text = item.text()?;
+        let range = text.parse().map(|addr| Ok(Cidr::of(addr))).unwrap_or_else(|_| Cidr::parse(text));
+        let range = range.map_err(|refusal| item.refused(refusal))?;
+        import.net(NetRule { proto: None, to: Target::Cidr(range), ..host_rule(Action::Deny, HostPattern::Any, None) });
+    }
+    Ok(())
+}
+
+/// Files and variables that a command must not have. What srt masks is hidden here: nothing puts the value back on its way out.
+fn credentials(import: &mut Import, at: &Cursor<'_>) -> Result<(), Problem> {
+    for (list, at) in known::entries(import, at, "credentials.", CREDENTIALS)? {
+        for item in at.items()? {
+            let fields = known::entries(import, &item, &format!("credentials.{list}[]."), CREDENTIAL)?;
+            let field = |name: &str| fields.iter().find(|(key, _)| *key == name).map(|(_, at)| at);
+            let need = |name: &str| field(name).ok_or_else(|| item.problem(format!("the key {name:?} is missing")));
+            let masked = need("mode")?.one_of(&[("deny", false), ("mask", true)])?;
+            if list == "files" {
+                let path = parsed(need("path")?, foreign_path)?;
+                import.fs(Action::Deny, path, Perms::ALL);
+            } else {
+                let name = need("name")?;
+                if crate::env::passes(&Env::default(), name.text()?) {
+                    let message = format!("{} passes here, and cannot be taken away by an import", name.text()?);
+                    return Err(name.problem(message).hint("write a policy with \"env\": {\"pass\": [...]}"));
                 }
             }
-            "allowLocalBinding" => {
-                if at.boolean()? {
-                    import.note("network.allowLocalBinding: not needed; ports that a command opens are its own");
-                }
+            if masked {
+                import.left_out(format!("credentials.{list}: mode \"mask\" is carried over as \"deny\"; {SECRETS}"));
             }
-            "deniedDomainReasons"
-            | "httpProxyPort"
-            | "socksProxyPort"
-            | "mitmProxy"
-            | "parentProxy"
-            | "tlsTerminate"
-            | "allowMachLookup" => import.note(format!("network.{key}: left out; the broker is part of the product")),
-            other => import.note(format!("network.{other}: unknown key, left out")),
         }
     }
     Ok(())
@@ -96,7 +183,7 @@ fn sockets(import: &mut Import, at: &Cursor<'_>) -> Result<(), Problem> {
     // Older settings have a boolean here.
     if let Node::Bool(all) = at.node {
         if *all {
-            import.note("network.allowUnixSockets: true was left out; name each socket of the host that is needed");
+            import.left_out("network.allowUnixSockets: not carried over; name each socket of the host that is needed");
         }
         return Ok(());
     }
@@ -111,22 +198,19 @@ fn sockets(import: &mut Import, at: &Cursor<'_>) -> Result<(), Problem> {
 
 fn filesystem(import: &mut Import, at: &Cursor<'_>) -> Result<(), Problem> {
     let mut lists = Lists::default();
-    for (key, at) in at.entries()? {
+    for (key, at) in known::entries(import, at, "filesystem.", FILESYSTEM)? {
         match key {
             "allowRead" => lists.allow_read = paths(import, &at, Action::Allow)?,
             "denyRead" => lists.deny_read = paths(import, &at, Action::Deny)?,
             "allowWrite" => lists.allow_write = paths(import, &at, Action::Allow)?,
             "denyWrite" => lists.deny_write = paths(import, &at, Action::Deny)?,
-            "autoAllowSystemPaths" => {
+            // Older settings have it.
+            _ => {
                 if !at.boolean()? {
                     import.document.extends.clear();
                     import.note("filesystem.autoAllowSystemPaths: false, so the preset \"default\" is left out");
                 }
             }
-            "allowGitConfig" => {
-                import.note("filesystem.allowGitConfig: left out; .git is treated as any other directory")
-            }
-            other => import.note(format!("filesystem.{other}: unknown key, left out")),
         }
     }
     lists.apply(import);

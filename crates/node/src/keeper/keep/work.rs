@@ -377,7 +377,7 @@ mod tests {
     /// A guest chooses what is refused, and so how long an outcome is; what waits for it is told in any case.
     #[test]
     fn refusals_with_endless_names_are_told_as_far_as_they_fit() {
-        let stamp = terms::PolicyStamp { digest: String::new(), revision: 0 };
+        let stamp = terms::PolicyStamp::default();
         let enforcement = terms::Enforcement { level: terms::Level::Full, missing: Vec::new() };
         let id = RunId::parse(&format!("run_{}", "0".repeat(32))).unwrap();
         let mut outcome = Outcome::new(id, stamp, enforcement);

@@ -93,7 +93,10 @@ pub fn check_services(services: &[Service]) -> Result<(), Fault> {
 /// The policy that its commands get: the template's, then the named ones, then the flags; `default` where there is none of the
 /// former two. With what a person should know of it. Who does not decide about policies has no more from a template than it gives.
 pub fn policy_of(ask: &Ask, ground: Option<&Ground>, caller: &Caller) -> Result<(Policy, Vec<String>), Fault> {
-    let Some(ground) = ground else { return policies::effective(&ask.policies, &ask.flags, caller) };
+    let Some(ground) = ground else {
+        let effective = policies::effective(&ask.policies, &ask.flags, caller)?;
+        return Ok((effective.policy, effective.notes));
+    };
     let mut documents = vec![policies::parse_text(&ground.policy.to_string(), "template.json")?.document];
     let mut notes = Vec::new();
     for source in &ask.policies {

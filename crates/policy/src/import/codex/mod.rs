@@ -3,8 +3,10 @@
 //! There, the most specific path wins. Here a denial always wins, so a `read` or `none` inside something wider
 //! becomes a deny rule, and something wider opened inside a `none` stays closed: the notes say so.
 
+mod keys;
 mod network;
 
+use super::known::{self, Meaning, Table};
 use super::{Import, Imported, READ, WRITE, foreign_path};
 use crate::cursor::{Cursor, Problem};
 use crate::document::Format;
@@ -38,11 +40,10 @@ type Entries = Vec<(RulePath, Access)>;
 fn config(import: &mut Import, at: &Cursor<'_>, profile: Option<&str>) -> Result<(), Problem> {
     let mut chosen = profile.map(str::to_owned);
     let mut profiles = Vec::new();
-    for (key, at) in at.entries()? {
+    for (key, at) in known::entries(import, at, "", keys::CONFIG)? {
         match key {
             "permissions" => profiles = at.entries()?,
-            "default_permissions" => chosen = Some(chosen.unwrap_or(at.text()?.to_owned())),
-            other => import.note(format!("{other}: not about permissions, left out")),
+            _ => chosen = Some(chosen.unwrap_or(at.text()?.to_owned())),
         }
     }
     let names: Vec<&str> = profiles.iter().map(|(name, _)| *name).collect();
@@ -120,13 +121,24 @@ fn built_in(import: &mut Import, root: &Cursor<'_>, name: &str, entries: &mut En
     Ok(())
 }
 
+const PROFILE: Table = &[
+    ("filesystem", Meaning::Carried),
+    ("network", Meaning::Carried),
+    ("extends", Meaning::Carried),
+    ("description", Meaning::Carried),
+    (
+        "workspace_roots",
+        Meaning::LeftOut("the directory that a run works on is its workspace; grant others with --read and --write"),
+    ),
+];
+
 fn read_profile(import: &mut Import, at: &Cursor<'_>, entries: &mut Entries) -> Result<(), Problem> {
-    for (key, at) in at.entries()? {
+    for (key, at) in known::entries(import, at, "", PROFILE)? {
         match key {
             "filesystem" => filesystem(import, &at, entries)?,
             "network" => network::network(import, &at)?,
-            "extends" | "description" => {}
-            other => import.note(format!("{other}: unknown key of a profile, left out")),
+            // `extend` has followed it.
+            _ => {}
         }
     }
     Ok(())
@@ -135,8 +147,14 @@ fn read_profile(import: &mut Import, at: &Cursor<'_>, entries: &mut Entries) -> 
 fn filesystem(import: &mut Import, at: &Cursor<'_>, entries: &mut Entries) -> Result<(), Problem> {
     for (key, at) in at.entries()? {
         match key {
-            "glob_scan_max_depth" | "allow_limited_git_writes" => {
-                import.note(format!("filesystem.{key}: left out"));
+            "glob_scan_max_depth" => {
+                import.note("filesystem.glob_scan_max_depth: left out; patterns hold at any depth");
+                continue;
+            }
+            "allow_limited_git_writes" => {
+                import.left_out(
+                    "filesystem.allow_limited_git_writes: not carried over; .git is judged as any other directory",
+                );
                 continue;
             }
             _ => {}
@@ -147,7 +165,7 @@ fn filesystem(import: &mut Import, at: &Cursor<'_>, entries: &mut Entries) -> Re
         };
         for (subpath, at) in subpaths {
             let access = access(&at)?;
-            let Some(base) = special(import, key) else {
+            let Some(base) = special(import, key, access).map_err(|message| at.problem(message))? else {
                 continue;
             };
             let text = if subpath.is_empty() || subpath == "." {
@@ -164,29 +182,35 @@ fn filesystem(import: &mut Import, at: &Cursor<'_>, entries: &mut Entries) -> Re
     Ok(())
 }
 
-/// The path a key stands for; `None` when it stands for nothing here.
-fn special(import: &mut Import, key: &str) -> Option<String> {
+/// The path a key stands for; `None` when it stands for nothing here. One that is not known may be meant as a denial.
+fn special(import: &mut Import, key: &str, access: Access) -> Result<Option<String>, String> {
     match key {
-        ":root" => Some("/".to_owned()),
-        ":project_roots" | ":workspace_roots" | ":cwd" => Some("$WORKSPACE".to_owned()),
+        ":root" => Ok(Some("/".to_owned())),
+        ":project_roots" | ":workspace_roots" | ":cwd" => Ok(Some("$WORKSPACE".to_owned())),
+        ":minimal" if access == Access::None => Err(format!("{key} cannot be denied here; leave it out")),
         ":minimal" => {
             import.document.extends = vec!["default".to_owned()];
             import.note(
                 ":minimal: the preset \"default\" stands for it; it also makes the workspace and toolchains readable",
             );
-            None
+            Ok(None)
+        }
+        ":tmpdir" | ":slash_tmp" if access == Access::None => {
+            import.left_out(format!("{key}: \"none\" is not carried over; a run has temporary directories of its own"));
+            Ok(None)
         }
         ":tmpdir" | ":slash_tmp" => {
             import.note(format!("{key}: left out; a run has temporary directories of its own"));
-            None
+            Ok(None)
         }
         other if other.starts_with(':') => {
-            import.note(format!("{other}: unknown special path, left out"));
-            None
+            Err(format!("{other} is no special path that is known here; known are {}", SPECIAL.join(", ")))
         }
-        plain => Some(plain.to_owned()),
+        plain => Ok(Some(plain.to_owned())),
     }
 }
+
+const SPECIAL: [&str; 7] = [":root", ":minimal", ":project_roots", ":workspace_roots", ":cwd", ":tmpdir", ":slash_tmp"];
 
 fn access(at: &Cursor<'_>) -> Result<Access, Problem> {
     at.one_of(&[("read", Access::Read), ("write", Access::Write), ("none", Access::None), ("deny", Access::None)])

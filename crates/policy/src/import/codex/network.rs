@@ -1,17 +1,40 @@
 //! The network half of a codex profile.
 
+use super::super::known::{self, Meaning, Table};
 use super::super::{Import, foreign_host, foreign_path, host_rule, loopback_rules, socket_rule};
 use crate::cursor::{Cursor, Problem};
 use crate::document::{Proto, Target};
 use crate::path::Refusal;
 use terms::Action;
 
+const PROXY: Meaning = Meaning::Nothing("it is about the proxy of codex; the broker is part of the product");
+const NETWORK: Table = &[
+    ("enabled", Meaning::Carried),
+    ("mode", Meaning::Carried),
+    ("domains", Meaning::Carried),
+    ("allowed_domains", Meaning::Carried),
+    ("denied_domains", Meaning::Carried),
+    ("unix_sockets", Meaning::Carried),
+    ("allow_unix_sockets", Meaning::Carried),
+    ("mitm", Meaning::Carried),
+    ("dangerously_allow_all_unix_sockets", Meaning::LeftOut("name each socket of the host that is needed")),
+    ("allow_upstream_proxy", Meaning::LeftOut("connections are made by the broker here, which takes no other proxy")),
+    ("allow_local_binding", Meaning::Nothing("ports that a command opens are its own")),
+    ("dangerously_allow_non_loopback_proxy", PROXY),
+    ("enable_socks5", PROXY),
+    ("enable_socks5_udp", PROXY),
+    ("proxy_url", PROXY),
+    ("socks_url", PROXY),
+    ("admin_url", PROXY),
+    ("dangerously_allow_non_loopback_admin", PROXY),
+];
+
 pub(super) fn network(import: &mut Import, at: &Cursor<'_>) -> Result<(), Problem> {
     let mut enabled = false;
     let mut limited = false;
     let mut listed = false;
     let before = import.document.net.len();
-    for (key, at) in at.entries()? {
+    for (key, at) in known::entries(import, at, "network.", NETWORK)? {
         match key {
             "enabled" => enabled = at.boolean()?,
             "mode" => limited = at.one_of(&[("limited", true), ("full", false)])?,
@@ -35,12 +58,18 @@ pub(super) fn network(import: &mut Import, at: &Cursor<'_>) -> Result<(), Proble
                     socket(import, &at, path, action)?;
                 }
             }
-            "allow_unix_sockets" => {
+            "mitm" => {
+                // Its hooks narrow what hosts may be asked.
+                let problem = at.problem("what is said about requests cannot be carried over");
+                return Err(
+                    problem.hint("leave it out, and write a policy with \"methods\", \"paths\" and \"secrets\"")
+                );
+            }
+            _ => {
                 for item in at.items()? {
                     socket(import, &item, item.text()?, Action::Allow)?;
                 }
             }
-            other => import.note(format!("network.{other}: left out; the broker is part of the product")),
         }
     }
     finish_network(import, before, enabled, limited, listed);
