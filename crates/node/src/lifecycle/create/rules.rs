@@ -14,13 +14,14 @@ const LONGEST_NAME: usize = 64;
 /// What ids begin with.
 const PREFIXES: [&str; 6] = ["bat", "lay", "run", "sbx", "snp", "tpl"];
 
-/// The one rule for names of sandboxes, snapshots, templates, tokens and services: 1 to 64 letters, digits, `.`, `_` and `-` of
-/// ASCII, the first of them a letter or a digit; and none that looks like an id. So a name can stand in an address, in a path and
+/// The one rule for names of sandboxes, snapshots, templates, tokens and services: letters and digits of any script, `.`, `_` and
+/// `-`, the first of them a letter or a digit, 64 bytes at most; and none that looks like an id. So a name can stand in an address, in a path and
 /// on a command line as it is. Names that were given before there was this rule stay, and what bears them is had by its id.
 pub fn check_name(name: &str) -> Result<(), Fault> {
     let refuse = |why: &str| {
         let fault = Fault::invalid(format!("name {name:?}: {why}")).phase(Phase::Admission);
-        Err(fault.hint("use 1 to 64 letters, digits, `.`, `_` and `-`, a letter or a digit first, e.g. fix-login"))
+        Err(fault
+            .hint("use letters, digits, `.`, `_` and `-`, a letter or a digit first, at most 64 bytes, e.g. fix-login"))
     };
     match odd(name) {
         Some(why) => refuse(why),
@@ -30,15 +31,13 @@ pub fn check_name(name: &str) -> Result<(), Fault> {
 
 /// What is wrong with a name, if anything is.
 fn odd(name: &str) -> Option<&'static str> {
-    let plain = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'-');
-    match name.as_bytes() {
-        [] => Some("empty"),
-        bytes if bytes.len() > LONGEST_NAME => Some("longer than 64 bytes"),
+    let plain = |c: char| c.is_alphanumeric() || matches!(c, '.' | '_' | '-');
+    match name.chars().next() {
+        None => Some("empty"),
+        _ if name.len() > LONGEST_NAME => Some("longer than 64 bytes"),
         _ if name.contains(' ') => Some("holds a space"),
-        bytes if !bytes.iter().all(|b| plain(*b)) => {
-            Some("holds something else than letters, digits, `.`, `_` and `-`")
-        }
-        [first, ..] if !first.is_ascii_alphanumeric() => Some("begins with neither a letter nor a digit"),
+        _ if !name.chars().all(plain) => Some("holds something else than letters, digits, `.`, `_` and `-`"),
+        Some(first) if !first.is_alphanumeric() => Some("begins with neither a letter nor a digit"),
         _ if looks_like_id(name) => Some("looks like an id"),
         _ => None,
     }
@@ -145,7 +144,9 @@ mod tests {
 
     #[test]
     fn names_can_be_told_from_ids_flags_and_one_another() {
-        for good in ["fix", "fix-login_2", "2nd", "a.b", "v1..2", "sbxwork", "deadbeef", &"x".repeat(64)] {
+        for good in
+            ["fix", "fix-login_2", "2nd", "ÄÖ", "日本語の箱", "a.b", "v1..2", "sbxwork", "deadbeef", &"x".repeat(64)]
+        {
             assert!(check_name(good).is_ok(), "{good}");
         }
         for bad in [
@@ -156,7 +157,7 @@ mod tests {
             ".hidden",
             "_x",
             "%2f",
-            "ÄÖ",
+            "a\u{301}\u{200d}b",
             "a\\b",
             "a b",
             "a\nb",
