@@ -382,8 +382,7 @@ fn a_person_lets_through_what_they_choose() {
         let lines = |first: &str, last: &str| format!("{first}\n{}{last}\n", "same\n".repeat(20));
         let text = place.file("home/project/text", lines("one", "two"));
         let build = place.file("home/project/Makefile", "all:\n\ttrue\n");
-        let script =
-            "sed -i 's/^one/ONE/; s/^two/TWO/' text; printf 'evil \\033]52;c;eA==\\007\\n' > loud; echo x: >> Makefile";
+        let script = "sed -i 's/^one/ONE/; s/^two/TWO/' text; printf 'evil \\033]52;c;eA==\\007\\n' > loud; chmod 755 loud; echo x: >> Makefile";
         place.sh(&[], script).assert_ok();
         diff(&place, &[]);
         let steps = json!([
@@ -402,7 +401,9 @@ fn a_person_lets_through_what_they_choose() {
         let screen = at_terminal(&place, &["approve", "-i"], steps);
         screen.assert_code(0);
         assert!(!screen.text.contains("\u{1b}]52"), "{who:?}: {:?}", screen.text);
-        assert!(screen.text.contains("ONE") && screen.text.contains("loud"), "{who:?}: control: {}", screen.text);
+        for said in ["ONE", "loud", "[new executable]"] {
+            assert!(screen.text.contains(said), "{who:?}: control: {said} in {}", screen.text);
+        }
         let landed = fs::read_to_string(&text).unwrap();
         assert_eq!(landed, lines("ONE", "two"), "{who:?}: one hunk of two");
         assert!(!text.with_file_name("loud").exists(), "{who:?}");
@@ -417,7 +418,7 @@ fn who_has_not_looked_is_asked_about_what_they_chose() {
     let place = Place::new(As::User);
     let lines = |first: &str, last: &str| format!("{first}\n{}{last}\n", "same\n".repeat(20));
     let text = place.file("home/project/text", lines("one", "two"));
-    place.sh(&[], "sed -i 's/^one/ONE/; s/^two/TWO/' text; echo > elsewhere").assert_ok();
+    place.sh(&[], "sed -i 's/^one/ONE/; s/^two/TWO/' text; echo > elsewhere; chmod 755 elsewhere").assert_ok();
     // A part of a diff is no look at all of it.
     let id = json(&place, &["text"])["files"][0]["body"]["text"][1]["id"].as_str().unwrap().to_owned();
     for (answer, last) in [("n", "two"), ("y", "TWO")] {
@@ -430,7 +431,9 @@ fn who_has_not_looked_is_asked_about_what_they_chose() {
     }
     let steps = json!([["expect", "these 2 changes"], ["send", "\n"]]);
     let screen = at_terminal(&place, &["approve"], steps);
-    assert!(screen.text.contains("elsewhere") && screen.text.contains("nothing was approved"), "{}", screen.text);
+    for said in ["elsewhere", "[new executable]", "nothing was approved"] {
+        assert!(screen.text.contains(said), "{said} in {}", screen.text);
+    }
 }
 
 /// Changes with unchanged lines between them are one hunk, and can be taken apart: at the terminal, and by number.
