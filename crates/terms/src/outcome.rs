@@ -309,7 +309,7 @@ mod tests {
 
     #[test]
     fn output_is_carried_to_the_byte() {
-        let policy = PolicyStamp { digest: String::new(), revision: 1 };
+        let policy = PolicyStamp { digest: String::new(), revision: 1, left_out: Vec::new() };
         let enforcement = Enforcement { level: Level::Full, missing: Vec::new() };
         let mut outcome = Outcome::new(RunId::from_random([7; 16]), policy, enforcement);
         assert_eq!((outcome.stdout_bytes(), outcome.stderr_bytes()), (None, None));
