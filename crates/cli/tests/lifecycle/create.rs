@@ -141,9 +141,9 @@ fn bad_requests_are_named_and_leave_nothing() {
         let cases: [(&[&str], &str, &str); 14] = [
             (&["missing"], "invalid_request", "missing"),
             (&["file"], "invalid_request", "file"),
-            (&["--name", ""], "invalid_request", "--name"),
-            (&["--name=-x"], "invalid_request", "dash"),
-            (&["--name", "a b"], "invalid_request", "--name"),
+            (&["--name", ""], "invalid_request", "name"),
+            (&["--name=-x"], "invalid_request", "begins with neither a letter"),
+            (&["--name", "a b"], "invalid_request", "name"),
             (&["--name", "sbx_0123456789ab"], "invalid_request", "looks like an id"),
             (&["--name", "taken"], "conflict", "has that name"),
             (&["--ttl", "soon"], "invalid_request", "--ttl"),
