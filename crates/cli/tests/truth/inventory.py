@@ -24,7 +24,7 @@ def text(name):
 def entry(path, info):
     """What a diff says of it."""
     kind = KINDS[stat.S_IFMT(info.st_mode)]
-    found = {"kind": kind, "mode": stat.S_IMODE(info.st_mode), "size": 0}
+    found = {"kind": kind, "mode": format(stat.S_IMODE(info.st_mode), "03o"), "size": 0}
     if kind == "file":
         with open(path, "rb") as f:
             found |= {"size": info.st_size, "digest": hashlib.file_digest(f, "sha256").hexdigest()}
