@@ -76,7 +76,7 @@ pub fn build(request: &Request, ground: &mut Groundwork) -> Result<Steps, Fault>
 /// is beside.
 fn beside_private(grant: Grant, all: &mut Vec<Grant>) -> Result<(), Fault> {
     let ends = |place: &&str| Path::new(place).starts_with(&grant.path) && !grant.covers(Path::new(place));
-    if grant.kind != Kind::Dir || !policy::PRIVATE.iter().any(|place| ends(place)) {
+    if grant.kind != Kind::Dir || !policy::PRIVATE.iter().any(ends) {
         all.push(grant);
         return Ok(());
     }
