@@ -12,6 +12,10 @@ use std::io;
 
 /// How much of a first line is kept. The search goes on past it.
 pub(crate) const MAX_KEPT: usize = 8 * 1024;
+/// How far a first line is watched. No server reads longer ones, but for those that bound the head as a whole and take any token
+/// for a method: for these, words are watched further.
+const MAX_LINE: usize = 64 * 1024;
+const MAX_WORD: usize = 2 * 1024 * 1024;
 /// What must stay of a line so that a word that is cut in two is found: one byte less than the longest.
 const TAIL: usize = VERSION.len() - 1;
 const VERSION: &[u8] = b"HTTP/";
@@ -47,16 +51,19 @@ pub(crate) enum First {
 #[derive(Debug, Default)]
 pub(crate) struct Watch {
     seen: Seen,
-    /// The start of the first line was dropped, since it is longer than is kept.
-    dropped: bool,
-    /// The part that was dropped held more than blanks.
+    /// How many bytes of the first line were dropped, since it is longer than is kept.
+    dropped: usize,
+    /// What was dropped held more than what servers skip.
     begun: bool,
+    /// What was dropped held something else than white space, and than the characters of a method.
+    not_blank: bool,
+    not_word: bool,
 }
 
 impl Watch {
     /// Judges the bytes so far.
     pub fn read(&mut self, bytes: &[u8]) -> First {
-        if self.dropped {
+        if self.dropped > 0 {
             return self.read_on(bytes);
         }
         match hello::read(bytes) {
@@ -79,9 +86,13 @@ impl Watch {
 
     /// Drops the beginning of a line that has been passed on, and goes on with the rest.
     pub fn forget(&mut self, bytes: &mut Vec<u8>) {
-        self.begun |= bytes.iter().any(|byte| !is_skipped(*byte));
-        self.dropped = true;
-        bytes.drain(..bytes.len().saturating_sub(TAIL));
+        let gone = bytes.drain(..bytes.len().saturating_sub(TAIL));
+        self.dropped += gone.len();
+        for byte in gone {
+            self.begun |= !is_skipped(byte);
+            self.not_blank |= !byte.is_ascii_whitespace();
+            self.not_word |= !http1::is_token_byte(byte);
+        }
     }
 
     /// Judges the rest of a line whose beginning has passed: a request that ends there is not read any more.
@@ -95,6 +106,11 @@ impl Watch {
         match line {
             Line::Request => First::Bad(format!("an HTTP request comes after more than {MAX_KEPT} other bytes")),
             Line::Preamble => First::Bad(PROXY_REFUSED.to_owned()),
+            // Some servers skip empty lines without end, and no other protocol has so many.
+            Line::Open if self.dropped > MAX_LINE && !self.not_blank => {
+                First::Bad(format!("it begins with more than {MAX_LINE} blanks"))
+            }
+            Line::Open if self.dropped > MAX_WORD || self.dropped > MAX_LINE && self.not_word => First::Other,
             Line::Open => First::Undecided { is_text: false },
             Line::Other => First::Other,
         }

@@ -195,6 +195,29 @@ fn long_lines_are_watched_to_their_end() {
     }
 }
 
+/// The search has an end: past what servers read, bytes without a line are another protocol.
+#[test]
+fn lines_without_end_are_watched_for_a_while() {
+    let after = |fill: u8, most: usize| {
+        let (mut watch, mut bytes, mut total) = (Watch::default(), Vec::new(), 0);
+        loop {
+            bytes.extend(vec![fill; MAX_KEPT + 1]);
+            total += MAX_KEPT + 1;
+            match watch.read(&bytes) {
+                First::Undecided { .. } if total < most => watch.forget(&mut bytes),
+                first => return (first, total),
+            }
+        }
+    };
+    for fill in [0, 1, 0xd2, b'{'] {
+        let (first, total) = after(fill, 1 << 20);
+        assert!(first == First::Other && total < 128 * 1024, "{fill}: {first:?} after {total}");
+    }
+    assert!(matches!(after(b'\n', 1 << 20).0, First::Bad(_)));
+    assert!(matches!(after(b'x', 1 << 20).0, First::Undecided { .. }));
+    assert_eq!(after(b'x', 4 << 20).0, First::Other);
+}
+
 #[test]
 fn servers_are_known_by_their_first_bytes() {
     let speaks = |parts: &[&[u8]]| {

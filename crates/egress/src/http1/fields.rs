@@ -75,7 +75,7 @@ pub(super) fn token(word: &[u8]) -> Option<&str> {
     std::str::from_utf8(word).ok().filter(|_| is_token)
 }
 
-fn is_token_byte(byte: u8) -> bool {
+pub(crate) fn is_token_byte(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte)
 }
 

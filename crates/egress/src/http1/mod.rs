@@ -18,7 +18,7 @@ pub use scan::Seen;
 pub use target::Target;
 pub use write::{Unwritable, write_request, write_response};
 
-pub(crate) use fields::{field, lines};
+pub(crate) use fields::{field, is_token_byte, lines};
 pub(crate) use request::without_offer;
 
 /// The longest head, its empty line included.
