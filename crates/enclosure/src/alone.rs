@@ -75,8 +75,8 @@ pub fn build(request: &Request, ground: &mut Groundwork) -> Result<Steps, Fault>
 /// A grant from above /tmp or /var/tmp does not reach into it, but landlock's rules reach everything below: so it becomes grants of what
 /// is beside.
 fn beside_private(grant: Grant, all: &mut Vec<Grant>) -> Result<(), Fault> {
-    let ends = |place: &&str| Path::new(place).starts_with(&grant.path) && !grant.covers(Path::new(place));
-    if grant.kind != Kind::Dir || !policy::PRIVATE.iter().any(ends) {
+    let ends_at = |place: &Path| place.starts_with(&grant.path) && !grant.covers(place);
+    if grant.kind != Kind::Dir || !policy::PRIVATE.iter().any(|place| ends_at(Path::new(place))) {
         all.push(grant);
         return Ok(());
     }

@@ -348,12 +348,12 @@ fn points(request: &Request) -> impl Iterator<Item = &PathBuf> {
     plan.grants.iter().map(|g| &g.path).chain(plan.sockets.iter().map(|s| &s.path)).chain([&request.cwd])
 }
 
-/// Whether /var/tmp must be a directory: something stands below it, or a grant of /var would show the host's.
+/// Whether /var/tmp must be a directory: something stands below it, a grant of /var would show the host's, or /tmp is the host's.
 fn has_var_tmp(request: &Request) -> bool {
     let is_dir = |at: &str| std::fs::symlink_metadata(at).is_ok_and(|found| found.is_dir());
     let shows_var = |g: &Grant| [Path::new("/"), Path::new("/var")].contains(&g.path.as_path());
     let covered = request.plan.grants.iter().any(shows_var) && is_dir("/var") && is_dir(VAR_TMP);
-    covered || points(request).any(|point| point.starts_with(VAR_TMP))
+    covered || points(request).any(|point| point.starts_with(VAR_TMP) || point == Path::new("/tmp"))
 }
 
 /// See `Builder::skeleton`. What is granted itself, or lies in a private directory that a rule replaces by the host's, needs none.

@@ -81,6 +81,11 @@ fn a_rule_that_names_something_in_tmp_wins_there() {
             let run = place.sh(flags, &read);
             assert_eq!(run.assert_ok().stdout(), "of the host", "{who:?} {flags:?}: {}", run.story());
         }
+        // The other private directory does not lead there.
+        if top == "/tmp" {
+            let other = format!("/var/tmp/{}/file", stray.dir().file_name().unwrap().to_str().unwrap());
+            assert_ne!(place.sh(&["--read", top], &format!("cat {other}")).code(), 0, "{who:?}");
+        }
         let made = stray.dir().join("made");
         place.sh(&["--read", "/", "--read", top, "--write", dir], &format!("echo > {}", made.display())).assert_ok();
         assert!(made.exists(), "{who:?}");

@@ -1,8 +1,9 @@
 //! Hosts that allow no user namespaces: refused by default, weaker by consent, and never more than said.
 
 use crate::support::{As, Place, Run};
-use serde_json::Value;
+use serde_json::{Value, json};
 use std::fs;
+use std::path::Path;
 
 /// Runs `cofferdam ARGS…` where no further user namespace can be made.
 fn blocked(place: &Place, args: &[&str]) -> Run {
@@ -47,6 +48,21 @@ fn with_consent_it_runs_and_says_what_is_missing() {
     // Where namespaces work the same policy gives the full enclosure.
     let full = place.run(&["-s", &consenting(&place)], &["cat", "data"]);
     assert_eq!(full.text("/enforcement/level"), "full", "{}", full.story());
+}
+
+#[test]
+fn a_rule_from_above_does_not_reach_into_tmp_without_namespaces() {
+    // A rule on / would show the state directory, and hiding it takes a mount: below /tmp it is out of the rule's reach.
+    let place = Place::within(As::User, Path::new("/tmp"));
+    place.file("home/project/data", "mine");
+    let other = place.file("home/other", "other");
+    let everything = json!({"action": "allow", "path": "/", "perms": ["read_file", "read_dir", "execute"]});
+    let policy = place.policy(json!({"version": 1, "degrade": ["namespaces"], "fs": {"rules": [everything]}}));
+    let read = format!("cat data; cat /etc/hostname > /dev/null && echo etc; cat {}", other.display());
+    let run = blocked(&place, &["-p", &policy, "--", "sh", "-c", &read]);
+    assert_eq!((run.stdout().as_str(), run.code() != 0), ("mineetc\n", true), "{}", run.story());
+    let named = blocked(&place, &["-p", &policy, "--read", other.to_str().unwrap(), "--", "sh", "-c", &read]);
+    assert_eq!(named.assert_ok().stdout(), "mineetc\nother", "{}", named.story());
 }
 
 #[test]
