@@ -1,6 +1,6 @@
 //! Commands that are begun from afar: described by a document, started once under a key, listed with those before them.
 
-use super::client::Keeper;
+use super::client::{ATTEMPTS, Keeper, sent_away};
 use super::resting;
 use super::runs::{self, Found};
 use super::watch::Watch;
@@ -309,9 +309,6 @@ pub fn begin(ask: &Ask, word: &str, key: Option<&str>, caller: &Caller) -> Resul
     Ok(Begun { existed, found: Found::new(run, record, path), keeper: Some(keeper) })
 }
 
-/// How often a keeper is looked for that leaves before it is asked.
-const TIMES: u32 = 8;
-
 /// Has a command started by the keeper that was asked last, or by whoever keeps the sandbox now.
 fn start_in(state: &Path, sandbox: &str, start: &Start, caller: &Caller) -> Result<(Keeper, Started), Fault> {
     while let Some(mut keeper) = resting::take(state, sandbox).filter(|keeper| keeper.is_known_to_do(start)) {
@@ -322,22 +319,17 @@ fn start_in(state: &Path, sandbox: &str, start: &Start, caller: &Caller) -> Resu
             Err(fault) => return Err(fault),
         }
     }
-    let mut times = 0;
-    loop {
+    for _ in 0..ATTEMPTS {
         let (mut keeper, hello) = Keeper::ensure_told(state, sandbox, caller)?;
         if start.input || start.terminal.is_some() {
             keeper.check_counts(&hello)?;
-        }
-        times += 1;
-        if times == TIMES {
-            let started = keeper.start(start.clone())?;
-            return Ok((keeper, started));
         }
         // Whoever needs the workspace alone sends an idle keeper away, also one that somebody is about to ask.
         if let Some(started) = keeper.start_if_there(start)? {
             return Ok((keeper, started));
         }
     }
+    Err(sent_away(sandbox))
 }
 
 /// What an earlier request under the same key started.

@@ -156,11 +156,19 @@ impl Keeper {
 
     /// The same, with what it says of itself.
     pub fn ensure_told(state: &Path, sandbox: &str, caller: &Caller) -> Result<(Keeper, Hello), Fault> {
-        let (mut keeper, hello) = Keeper::ensure_for(state, sandbox, Wanted::Commands, caller)?;
-        if hello.rests {
-            keeper.ask::<()>(&Ask::Rise)?;
+        for _ in 0..ATTEMPTS {
+            let (mut keeper, hello) = Keeper::ensure_for(state, sandbox, Wanted::Commands, caller)?;
+            if !hello.rests {
+                return Ok((keeper, hello));
+            }
+            match keeper.put_and_hear(Frame::of(&Ask::Rise), keeper.answer_within) {
+                Ok(answer) => return wire::read_answer::<()>(&answer).map(|()| (keeper, hello)),
+                // A keeper for files alone left before it was asked; the next attempt starts another.
+                Err(NoAnswer::Gone(_)) => {}
+                Err(e) => return Err(keeper.fault(e)),
+            }
         }
-        Ok((keeper, hello))
+        Err(sent_away(sandbox))
     }
 
     /// The same for who wants its files and nothing else: neither a service is started for that nor is it woken.
@@ -656,6 +664,16 @@ pub fn silent(sandbox: &str, card: &Card, deadline: Duration) -> Fault {
 /// What is said of a silent keeper.
 pub fn silence(sandbox: &str, card: &Card, deadline: Duration) -> String {
     format!("the keeper of {sandbox} (pid {}) did not answer within {} ms", card.pid, deadline.as_millis())
+}
+
+/// Attempts to ask a keeper that leaves before it hears the question: a restore, for one, sends an idle keeper away.
+pub(super) const ATTEMPTS: u32 = 8;
+
+/// The fault of a command whose keeper was sent away again and again before it could be asked.
+pub(super) fn sent_away(sandbox: &str) -> Fault {
+    let message = format!("other verbs took {sandbox} for themselves {ATTEMPTS} times before the command could begin");
+    let fault = Fault::new(ErrorKind::Conflict, message).subject(sandbox).retry(Retry::Later);
+    fault.hint("try again").phase(Phase::Admission)
 }
 
 fn gone(sandbox: &str, why: &str) -> Fault {
