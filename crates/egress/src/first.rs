@@ -47,7 +47,7 @@ pub(crate) enum First {
     Bad(String),
 }
 
-/// What is remembered of a client's first bytes from one call to the next.
+/// State of the search through a client's first bytes, from one call to the next.
 #[derive(Debug, Default)]
 pub(crate) struct Watch {
     seen: Seen,
@@ -125,7 +125,7 @@ impl Watch {
     }
 }
 
-/// What the bytes are when no more follow.
+/// Classifies bytes after which the client closed its side.
 pub(crate) fn ended(bytes: &[u8], last: &First) -> First {
     match bytes.is_empty() || matches!(last, First::Undecided { .. }) {
         true => First::Other,
@@ -133,7 +133,7 @@ pub(crate) fn ended(bytes: &[u8], last: &First) -> First {
     }
 }
 
-/// What the first line is that holds more than blanks.
+/// Classification of the first line that holds more than blanks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Line {
     /// Its end is not there yet.

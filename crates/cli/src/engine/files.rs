@@ -130,7 +130,7 @@ impl Engine {
             Engine::Here(caller) => {
                 let (root, path) = opened(place, Purpose::Writing, caller)?;
                 let made = tar::unpack(&root, &path, &mut from)?;
-                // The padding at the end; a packer must not find nobody there.
+                // Reads the padding at the end, or the packer would get a broken pipe.
                 let _ = std::io::copy(&mut from, &mut std::io::sink());
                 let body = json!({ "path": path, "entries": made.entries, "bytes": made.bytes });
                 note(&root, caller, "files.unpack", body)?;

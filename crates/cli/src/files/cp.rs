@@ -153,8 +153,8 @@ fn put(from: &Path, to: &Place, engine: &Engine) -> Result<Copied, Fault> {
     written(&engine.files_write(&to, Some(mode), Box::new(file))?)
 }
 
-/// Opens a file here without waiting for anybody. A FIFO that has a name is refused: nobody may ever write to it. A pipe that the
-/// shell made for `<(COMMAND)` has a writer.
+/// Opens a local file without blocking. A FIFO with a name is refused, because it may never get a writer. A pipe that the shell made
+/// for `<(COMMAND)` has one.
 fn open_file(path: &Path) -> Result<std::fs::File, Fault> {
     use rustix::fs::{FileType, Mode, OFlags};
     const PIPES: u64 = 0x5049_5045;
@@ -192,7 +192,7 @@ fn get(from: &Place, to: &Path, engine: &Engine) -> Result<Copied, Fault> {
             |out| engine.files_pack(from, out).map(|found| left_out = found),
             |mut input| {
                 let made = tar::unpack_here(&target, &mut input)?;
-                // The padding at the end; a packer must not find nobody there.
+                // Reads the padding at the end, or the packer would get a broken pipe.
                 let _ = io::copy(&mut input, &mut io::sink());
                 Ok(made)
             },
@@ -261,7 +261,7 @@ fn through<T>(
     })
 }
 
-/// What is taken out of a pipe. Where whoever gives failed, its end is an error and not the end.
+/// The reading end of a pipe whose writer may fail: end of file is then an error, not the end of the data.
 struct Joined {
     pipe: PipeReader,
     failed: Arc<AtomicBool>,
